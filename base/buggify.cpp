@@ -24,7 +24,8 @@ Arming& Armed() {
 // FNV-1a; names are few and short.
 uint64_t HashOf(const char* name) {
   uint64_t hash = 14695981039346656037ULL;
-  for (; *name != '\0'; ++name) hash = (hash ^ static_cast<unsigned char>(*name)) * 1099511628211ULL;
+  for (; *name != '\0'; ++name)
+    hash = (hash ^ static_cast<unsigned char>(*name)) * 1099511628211ULL;
   return hash;
 }
 

@@ -1,6 +1,7 @@
 // Clock: time is handed in, so that a test or the simulator moves it (a virtual seam of the house).
 //
-// Any thread may call a SteadyClock. Times are nanoseconds of one process's monotonic clock; never compare those of two processes.
+// Any thread may call a SteadyClock. Times are nanoseconds of one process's monotonic clock; never
+// compare those of two processes.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,8 @@ namespace tidepool {
 namespace {
 
 constexpr auto kCatalog = std::to_array<ErrorEntry>({
-#define TIDEPOOL_ERROR_ROW(name, number, code, exit, meaning, advice) {ErrorId::k##name, #name, Code::code, exit, meaning, advice},
+#define TIDEPOOL_ERROR_ROW(name, number, code, exit, meaning, advice) \
+  {ErrorId::k##name, #name, Code::code, exit, meaning, advice},
     TIDEPOOL_ERRORS(TIDEPOOL_ERROR_ROW)
 #undef TIDEPOOL_ERROR_ROW
 });

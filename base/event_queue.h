@@ -1,7 +1,10 @@
-// EventQueue: a queue between two threads with an eventfd that becomes readable when something was put in.
+// EventQueue: a queue between two threads with an eventfd that becomes readable when something was
+// put in.
 //
-// Any thread may Push; one thread owns the consuming side (TakeAll). Used on control paths and for done-notices of workers, never inside
-// a copy or an update. Push costs one short lock and, when the queue was empty, one write to the eventfd.
+// Any thread may Push; one thread owns the consuming side (TakeAll). Used on control paths and for
+// done-notices of workers, never inside
+// a copy or an update. Push costs one short lock and, when the queue was empty, one write to the
+// eventfd.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -39,7 +42,8 @@ class EventQueue {
   // Moves everything that was pushed into `out` (cleared first); true when there was something.
   bool TakeAll(std::vector<T>* out) {
     out->clear();
-    // Who looks often finds nothing most of the time. A push that this look misses has made, or will make, the event readable.
+    // Who looks often finds nothing most of the time. A push that this look misses has made, or
+    // will make, the event readable.
     if (!filled_.load(std::memory_order_acquire)) return false;
     const std::lock_guard lock(mutex_);
     filled_.store(false, std::memory_order_relaxed);

@@ -31,13 +31,15 @@ struct LogState {
   uint64_t last = 0;
 };
 
-// Set once. Outside of LogState, which the last words of a process that has no memory left must not be the first to make.
+// Set once. Outside of LogState, which the last words of a process that has no memory left must not
+// be the first to make.
 constinit std::atomic<LogQueue*> log_queue{nullptr};
 
 LogState& State() {
   static LogState* state = [] {
     auto* made = new LogState;  // lives as long as the process, so that late threads may log
-    made->logger = std::make_shared<spdlog::logger>("tidepool", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->logger = std::make_shared<spdlog::logger>(
+        "tidepool", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->logger->set_pattern("%v");
     made->logger->flush_on(spdlog::level::debug);
     return made;
@@ -72,7 +74,8 @@ std::string TimeText(const char* format) {
   return text.data();
 }
 
-std::string TextLine(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+std::string TextLine(LogLevel level, std::string_view message,
+                     std::initializer_list<LogField> fields) {
   std::string line = TimeText("%H:%M:%S") + " " + State().program + " ";
   if (level != LogLevel::kInfo) line += std::string(NameOf(level)) + ": ";
   line += message;
@@ -83,13 +86,18 @@ std::string TextLine(LogLevel level, std::string_view message, std::initializer_
   return line;
 }
 
-std::string JsonLine(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+std::string JsonLine(LogLevel level, std::string_view message,
+                     std::initializer_list<LogField> fields) {
   JsonWriter json;
-  json.BeginObject().Field("time", TimeText("%Y-%m-%dT%H:%M:%S")).Field("level", NameOf(level)).Field("program", State().program);
+  json.BeginObject()
+      .Field("time", TimeText("%Y-%m-%dT%H:%M:%S"))
+      .Field("level", NameOf(level))
+      .Field("program", State().program);
   json.Field("message", message);
   std::string text = json.text();
   for (const LogField& field : fields) {
-    text += "," + JsonWriter::Quoted(field.key) + ":" + (field.quoted ? JsonWriter::Quoted(field.value) : field.value);
+    text += "," + JsonWriter::Quoted(field.key) + ":" +
+            (field.quoted ? JsonWriter::Quoted(field.value) : field.value);
   }
   return text + "}";
 }
@@ -100,7 +108,8 @@ void WriteOrDrop(NonblockingStderr* output, bool json, const std::string& line) 
     const auto told = {LogField("lines", lines)};
     constexpr std::string_view kWhat = "lines of the log were dropped: nobody read it";
     output->ForgetDropped();
-    if (!output->Write(json ? JsonLine(LogLevel::kWarn, kWhat, told) : TextLine(LogLevel::kWarn, kWhat, told))) {
+    if (!output->Write(json ? JsonLine(LogLevel::kWarn, kWhat, told)
+                            : TextLine(LogLevel::kWarn, kWhat, told))) {
       output->CountDropped(lines);
       return;
     }
@@ -112,7 +121,8 @@ void WriteOrDrop(NonblockingStderr* output, bool json, const std::string& line) 
 
 void InitLog(std::string_view program, LogLevel level, LogFormat format) {
   State().program = program;
-  State().json = format == LogFormat::kJson || (format == LogFormat::kAuto && isatty(STDERR_FILENO) == 0);
+  State().json =
+      format == LogFormat::kJson || (format == LogFormat::kAuto && isatty(STDERR_FILENO) == 0);
   SetLogLevel(level);
 }
 
@@ -129,11 +139,12 @@ void StartLogThread() {
   if (log_queue.load(std::memory_order_acquire) != nullptr) return;
   const auto about_dropped = [&state](uint64_t count) {
     const char* const message = "lines of this log were dropped: nobody took them";
-    const auto line =
-        state.json ? JsonLine(LogLevel::kWarn, message, {{"count", count}}) : TextLine(LogLevel::kWarn, message, {{"count", count}});
+    const auto line = state.json ? JsonLine(LogLevel::kWarn, message, {{"count", count}})
+                                 : TextLine(LogLevel::kWarn, message, {{"count", count}});
     return line + "\n";
   };
-  log_queue.store(new LogQueue(STDERR_FILENO, about_dropped), std::memory_order_release);  // lives as long as the process
+  // Lives as long as the process.
+  log_queue.store(new LogQueue(STDERR_FILENO, about_dropped), std::memory_order_release);
 }
 
 bool FlushLog(int64_t timeout_ns) {

@@ -1,6 +1,8 @@
-// The log facade: one line an event, with key=value fields; text on a terminal, JSON lines otherwise.
+// The log facade: one line an event, with key=value fields; text on a terminal, JSON lines
+// otherwise.
 //
-// Any thread. Lines go to stderr; results of a program go to stdout and never through here. The one door to spdlog is log.cpp.
+// Any thread. Lines go to stderr; results of a program go to stdout and never through here. The one
+// door to spdlog is log.cpp.
 // Whoever logs waits until the line is written, but in a program that has called StartLogThread.
 #pragma once
 
@@ -23,18 +25,20 @@ struct LogField {
   LogField(std::string_view k, const char* v) : key(k), value(v) {}
   LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
   template <typename N>
-  requires std::is_arithmetic_v<N> LogField(std::string_view k, N v) : key(k), value(std::to_string(v)), quoted(false) {}
+  requires std::is_arithmetic_v<N> LogField(std::string_view k, N v)
+      : key(k), value(std::to_string(v)), quoted(false) {}
 };
 
-// Call once at start, before other threads; the default is text at kInfo. `program` names the source in each line.
+// Call once at start, before other threads; the default is text at kInfo. `program` names the
+// source in each line.
 void InitLog(std::string_view program, LogLevel level, LogFormat format);
 void SetLogLevel(LogLevel level);
-// From now on a line that stderr has no room for is dropped, and a later one says how many were: for a process whose one thread must not
-// wait for whoever reads its log. No other thread logs.
+// From now on a line that stderr has no room for is dropped, and a later one says how many were:
+// for a process whose one thread must not wait for whoever reads its log. No other thread logs.
 void DropLinesThatBlock();
-// From now on a thread writes the lines, and whoever logs does not wait for who reads them: for a process that others wait for, once its
-// signals are as its threads are to have them. Lines that do not fit into its queue are dropped and counted. The program calls FlushLog
-// before it ends.
+// From now on a thread writes the lines, and whoever logs does not wait for who reads them: for a
+// process that others wait for, once its signals are as its threads are to have them. Lines that do
+// not fit into its queue are dropped and counted. The program calls FlushLog before it ends.
 void StartLogThread();
 // Waits until what was logged is written, `timeout_ns` at most; true when it is. Allocates nothing.
 bool FlushLog(int64_t timeout_ns = 1'000'000'000);
@@ -55,7 +59,8 @@ inline void LogDebug(std::string_view message, std::initializer_list<LogField> f
   Log(LogLevel::kDebug, message, fields);
 }
 
-// The lines logged last are kept, for whoever asks what has happened: numbered from 1, as JSON objects whatever the log's form is.
+// The lines logged last are kept, for whoever asks what has happened: numbered from 1, as JSON
+// objects whatever the log's form is.
 struct LoggedLine {
   uint64_t number = 0;
   std::string json;

@@ -67,7 +67,8 @@ struct LogQueue::State {
   }
 };
 
-LogQueue::LogQueue(int fd, std::function<std::string(uint64_t)> about_dropped) : state_(std::make_shared<State>()) {
+LogQueue::LogQueue(int fd, std::function<std::string(uint64_t)> about_dropped)
+    : state_(std::make_shared<State>()) {
   state_->fd = fd;
   state_->about_dropped = std::move(about_dropped);
   std::thread writer([state = state_] {

@@ -1,8 +1,11 @@
-// TP_PLANTED("room.fault"): a fault that a careful engineer could make, asleep beside the right code, to prove that a test would find it.
+// TP_PLANTED("room.fault"): a fault that a careful engineer could make, asleep beside the right
+// code, to prove that a test would find it.
 //
-// Any thread. False for ever in every normal build, so that the compiler removes the fault. A build with TIDEPOOL_PLANTED wakes the one
-// fault that the environment variable TIDEPOOL_PLANT names, in this process and in those that it starts; a place asks once and remembers.
-// Names are unique. scripts/planted finds them in the sources, wakes one after the other, and shows which test catches it.
+// Any thread. False for ever in every normal build, so that the compiler removes the fault. A build
+// with TIDEPOOL_PLANTED wakes the one fault that the environment variable TIDEPOOL_PLANT names, in
+// this process and in those that it starts; a place asks once and remembers. Names are unique.
+// scripts/planted finds them in the sources, wakes one after the other, and shows which test
+// catches it.
 #pragma once
 
 #ifdef TIDEPOOL_PLANTED_BUGS

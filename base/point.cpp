@@ -26,7 +26,8 @@ struct PointPlan {
 };
 
 std::array<PointPlan, 2>& Plans() {
-  static std::array<PointPlan, 2> plans{{{"TIDEPOOL_KILL_AT", SIGKILL, {}, 0}, {"TIDEPOOL_STOP_AT", SIGSTOP, {}, 0}}};
+  static std::array<PointPlan, 2> plans{
+      {{"TIDEPOOL_KILL_AT", SIGKILL, {}, 0}, {"TIDEPOOL_STOP_AT", SIGSTOP, {}, 0}}};
   return plans;
 }
 
@@ -47,7 +48,8 @@ void EndAtNextStoreTo(const void* address, int signal) {
   struct sigaction action {};
   action.sa_handler = EndAtStore;
   TP_CHECK(sigaction(SIGSEGV, &action, nullptr) == 0, "a handler of faults can be set");
-  auto* const page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) / kPageBytes * kPageBytes);
+  auto* const page =
+      reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) / kPageBytes * kPageBytes);
   TP_CHECK(mprotect(page, kPageBytes, PROT_READ) == 0, "a page of a plane can be protected");
 }
 
@@ -81,7 +83,8 @@ void HitPoint(const char* name) {
 void HitStorePoint(const char* name, const void* address) {
   if (Hook()) Hook()(name);
   for (PointPlan& plan : Plans()) {
-    if (plan.name == name && plan.hits_left.fetch_sub(1) == 1) EndAtNextStoreTo(address, plan.signal);
+    if (plan.name == name && plan.hits_left.fetch_sub(1) == 1)
+      EndAtNextStoreTo(address, plan.signal);
   }
 }
 

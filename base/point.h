@@ -1,10 +1,11 @@
 // TP_POINT("room.step"): a named place where a test may kill the process or ask to be told.
 //
-// Any thread. Off (the normal case) a point costs one relaxed load. TIDEPOOL_KILL_AT="name" or "name:3" in the environment makes the
-// process send itself SIGKILL at the first or third hit; TIDEPOOL_STOP_AT likewise SIGSTOP. In-process tests use SetPointHook instead.
-// TP_STORE_POINT("room.step", address): the process is killed by its first store to the page of `address` from that hit on, wherever the
-// store stands: in a loop that no point can be put into without changing it. The page becomes read-only, so only the processor sees a
-// difference.
+// Any thread. Off (the normal case) a point costs one relaxed load. TIDEPOOL_KILL_AT="name" or
+// "name:3" in the environment makes the process send itself SIGKILL at the first or third hit;
+// TIDEPOOL_STOP_AT likewise SIGSTOP. In-process tests use SetPointHook instead.
+// TP_STORE_POINT("room.step", address): the process is killed by its first store to the page of
+// `address` from that hit on, wherever the store stands: in a loop that no point can be put into
+// without changing it. The page becomes read-only, so only the processor sees a difference.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,8 @@ namespace tidepool {
 
 // Reads TIDEPOOL_KILL_AT and TIDEPOOL_STOP_AT; call once at the start of main.
 void ArmPointsFromEnvironment();
-// `hook` is called with the name of every point that is hit; empty removes it. Tests only, before other threads start.
+// `hook` is called with the name of every point that is hit; empty removes it. Tests only, before
+// other threads start.
 void SetPointHook(std::function<void(const char*)> hook);
 // Used by TP_POINT only.
 extern std::atomic<bool> points_armed;
@@ -28,7 +30,8 @@ void HitStorePoint(const char* name, const void* address);
   do {                                                                                        \
     if (::tidepool::points_armed.load(std::memory_order_relaxed)) ::tidepool::HitPoint(name); \
   } while (false)
-#define TP_STORE_POINT(name, address)                                                                       \
-  do {                                                                                                      \
-    if (::tidepool::points_armed.load(std::memory_order_relaxed)) ::tidepool::HitStorePoint(name, address); \
+#define TP_STORE_POINT(name, address)                             \
+  do {                                                            \
+    if (::tidepool::points_armed.load(std::memory_order_relaxed)) \
+      ::tidepool::HitStorePoint(name, address);                   \
   } while (false)

@@ -1,4 +1,5 @@
-// SplitMix64: a small seeded generator for decisions that every rank must make alike. Same seed, same numbers, on every machine.
+// SplitMix64: a small seeded generator for decisions that every rank must make alike. Same seed,
+// same numbers, on every machine.
 //
 // One thread per object.
 #pragma once
@@ -17,7 +18,9 @@ class SplitMix64 {
     return z ^ (z >> 31);
   }
   // Uniform in [0, bound); bound > 0. Multiply-shift, with a bias below bound / 2^64.
-  uint64_t Below(uint64_t bound) { return static_cast<uint64_t>((static_cast<Uint128>(Next()) * bound) >> 64); }
+  uint64_t Below(uint64_t bound) {
+    return static_cast<uint64_t>((static_cast<Uint128>(Next()) * bound) >> 64);
+  }
   // Uniform in [0, 1).
   double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
 

@@ -29,7 +29,8 @@ const std::string& Status::what() const {
 
 std::string Status::Format() const {
   if (ok()) return "ok";
-  std::string text = "error[TP" + std::to_string(static_cast<int>(detail_->id)) + "]: " + detail_->what;
+  std::string text =
+      "error[TP" + std::to_string(static_cast<int>(detail_->id)) + "]: " + detail_->what;
   if (!detail_->where.empty()) text += "\n   where: " + detail_->where;
   if (!detail_->why.empty()) text += "\n   why:   " + detail_->why;
   text += "\n   fix:   ";
@@ -40,7 +41,8 @@ std::string Status::Format() const {
 std::string Status::Line() const {
   if (ok()) return "ok";
   const ErrorEntry& entry = ErrorEntryOf(detail_->id);
-  return "TP" + std::to_string(static_cast<int>(detail_->id)) + " " + entry.name + ": " + detail_->what;
+  return "TP" + std::to_string(static_cast<int>(detail_->id)) + " " + entry.name + ": " +
+         detail_->what;
 }
 
 }  // namespace tidepool

@@ -1,6 +1,7 @@
 // Status: what went wrong, for callers (an id and a class) and for people (what, where, why, fix).
 //
-// Any thread; a value type. An ok Status costs one null pointer. Callers branch on id() or code() only, never on the text.
+// Any thread; a value type. An ok Status costs one null pointer. Callers branch on id() or code()
+// only, never on the text.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,8 @@ class [[nodiscard]] Status {
   // An error of the catalogue. `what` is one sentence with the numbers that matter.
   Status(ErrorId id, std::string what);
 
-  // Adds where it happened (file:line, flag, rank, chunk), why, or a fix better than the catalogue's advice.
+  // Adds where it happened (file:line, flag, rank, chunk), why, or a fix better than the
+  // catalogue's advice.
   Status&& Where(std::string text) &&;
   Status&& Why(std::string text) &&;
   Status&& Fix(std::string text) &&;
@@ -28,7 +30,8 @@ class [[nodiscard]] Status {
   // Exit code of a program that ends with this status; 0 when ok.
   int exit_code() const { return detail_ ? ErrorEntryOf(detail_->id).exit_code : kExitOk; }
   const std::string& what() const;
-  // The added parts, empty where none was given; they travel with an error that is sent to another process.
+  // The added parts, empty where none was given; they travel with an error that is sent to another
+  // process.
   std::string where() const { return detail_ ? detail_->where : std::string(); }
   std::string why() const { return detail_ ? detail_->why : std::string(); }
   std::string fix() const { return detail_ ? detail_->fix : std::string(); }
@@ -50,8 +53,9 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::make_unique<T>(std::move(value))) {}  // NOLINT: implicit, so that functions return either
-  Result(Status status) : status_(std::move(status)) {}               // NOLINT
+  // NOLINT: implicit, so that functions return either.
+  Result(T value) : value_(std::make_unique<T>(std::move(value))) {}
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT
 
   bool ok() const { return value_ != nullptr; }
   const Status& status() const { return status_; }
@@ -77,7 +81,8 @@ class [[nodiscard]] Result {
 #define TP_CONCAT_INNER(a, b) a##b
 #define TP_CONCAT(a, b) TP_CONCAT_INNER(a, b)
 // TP_ASSIGN_OR_RETURN(auto x, MakeX()): binds the value or returns the Status.
-#define TP_ASSIGN_OR_RETURN(declaration, expression) TP_ASSIGN_OR_RETURN_INNER(TP_CONCAT(tp_result_, __LINE__), declaration, expression)
+#define TP_ASSIGN_OR_RETURN(declaration, expression) \
+  TP_ASSIGN_OR_RETURN_INNER(TP_CONCAT(tp_result_, __LINE__), declaration, expression)
 #define TP_ASSIGN_OR_RETURN_INNER(result, declaration, expression) \
   auto result = (expression);                                      \
   if (!result.ok()) return result.status();                        \

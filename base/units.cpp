@@ -51,15 +51,23 @@ constexpr auto kSizeUnits = std::to_array<Unit>({{"", 1},
                                                  {"MB", 1e6},
                                                  {"GB", 1e9},
                                                  {"TB", 1e12}});
-constexpr auto kTimeUnits = std::to_array<Unit>(
-    {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"", 1e9}, {"min", 60e9}, {"m", 60e9}, {"h", 3600e9}, {"d", 86400e9}});
+constexpr auto kTimeUnits = std::to_array<Unit>({{"ns", 1},
+                                                 {"us", 1e3},
+                                                 {"ms", 1e6},
+                                                 {"s", 1e9},
+                                                 {"", 1e9},
+                                                 {"min", 60e9},
+                                                 {"m", 60e9},
+                                                 {"h", 3600e9},
+                                                 {"d", 86400e9}});
 
 }  // namespace
 
 Result<uint64_t> ParseSize(std::string_view text) {
   double value = 0;
   if (!ParseWithUnit(text, kSizeUnits, &value) || value >= 0x1p62) {
-    return Status(ErrorId::kConfigBadValue, "\"" + std::string(text) + "\" is not a size").Fix("write it like 4096, 64KiB, 1.5GiB or 2GB");
+    return Status(ErrorId::kConfigBadValue, "\"" + std::string(text) + "\" is not a size")
+        .Fix("write it like 4096, 64KiB, 1.5GiB or 2GB");
   }
   return static_cast<uint64_t>(value);
 }
@@ -69,7 +77,8 @@ Result<uint64_t> ParseSizeOrShare(std::string_view text, uint64_t whole) {
   double share = 0;
   constexpr auto kPercent = std::to_array<Unit>({{"%", 0.01}});
   if (!ParseWithUnit(text, kPercent, &share) || share > 1.0) {
-    return Status(ErrorId::kConfigBadValue, "\"" + std::string(text) + "\" is not a share").Fix("write it like 80%, or a size like 64GiB");
+    return Status(ErrorId::kConfigBadValue, "\"" + std::string(text) + "\" is not a share")
+        .Fix("write it like 80%, or a size like 64GiB");
   }
   return static_cast<uint64_t>(share * static_cast<double>(whole));
 }
@@ -102,10 +111,11 @@ std::string FormatDuration(double seconds) {
   const auto whole = static_cast<int64_t>(seconds + 0.5);
   std::array<char, 64> buffer{};
   if (whole < 3600) {
-    std::snprintf(buffer.data(), buffer.size(), "%d:%02d min", static_cast<int>(whole / 60), static_cast<int>(whole % 60));
-  } else {
-    std::snprintf(buffer.data(), buffer.size(), "%d:%02d:%02d", static_cast<int>(whole / 3600), static_cast<int>(whole / 60 % 60),
+    std::snprintf(buffer.data(), buffer.size(), "%d:%02d min", static_cast<int>(whole / 60),
                   static_cast<int>(whole % 60));
+  } else {
+    std::snprintf(buffer.data(), buffer.size(), "%d:%02d:%02d", static_cast<int>(whole / 3600),
+                  static_cast<int>(whole / 60 % 60), static_cast<int>(whole % 60));
   }
   return buffer.data();
 }

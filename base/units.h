@@ -1,6 +1,7 @@
 // Sizes, shares and durations as people write them ("200GiB", "80%", "30s"), and back.
 //
-// Any thread. Parsing never guesses: what is not understood is an error that shows the accepted forms.
+// Any thread. Parsing never guesses: what is not understood is an error that shows the accepted
+// forms.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 inline constexpr uint64_t kPageBytes = 4 * kKiB;      // blocks and slots are aligned to this
 inline constexpr uint64_t kHugePageBytes = 2 * kMiB;  // what the system grants instead, on request
-inline constexpr uint64_t kParameterAlignBytes = 64;  // parameters inside a chunk are aligned to this on the host
+// Parameters inside a chunk are aligned to this on the host.
+inline constexpr uint64_t kParameterAlignBytes = 64;
 
 // "4096", "64KiB", "1.5GiB", "2GB" (decimal). Errors: kConfigBadValue.
 Result<uint64_t> ParseSize(std::string_view text);
@@ -30,7 +32,8 @@ std::string FormatBytes(uint64_t bytes);
 // "3.2 s", "240 ms", "2:05:10" from an hour on.
 std::string FormatDuration(double seconds);
 std::string FormatNs(int64_t ns);
-// A time of the wall clock, both in seconds since 1970: "13:05" in local time, "2026-11-24 01:05" on another day than now.
+// A time of the wall clock, both in seconds since 1970: "13:05" in local time, "2026-11-24 01:05"
+// on another day than now.
 std::string FormatWhen(int64_t seconds, int64_t now_seconds);
 // "0.62": so many digits behind the point.
 std::string FormatFixed(double value, int digits);

@@ -1,8 +1,8 @@
 // bench_chunks: what a step costs the server when the same bytes lie in ten times as many chunks.
 //
-// Two servers, one job each; steps alternate. Counted is the CPU time of the server's threads, requests, copies, scan and update included.
-// What of it nobody can spare stands beside it: the same kernels over as many pieces without a server, and the smallest request that there
-// is.
+// Two servers, one job each; steps alternate. Counted is the CPU time of the server's threads,
+// requests, copies, scan and update included. What of it nobody can spare stands beside it: the
+// same kernels over as many pieces without a server, and the smallest request that there is.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,10 +20,12 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_chunks [--json FILE] [--chunks N] [--elements N] [--rounds N]\n"
-    "CPU time of the server for a step of N chunks (default 100000) of N elements (default 4000) against a tenth of the chunks with ten\n"
+    "CPU time of the server for a step of N chunks (default 100000) of N elements (default 4000) "
+    "against a tenth of the chunks with ten\n"
     "times the elements. Needs about 43 bytes an element, 16 GiB.\n";
 constexpr uint32_t kFold = 10;
-constexpr uint32_t kKernelShare = 10;  // one in so many chunks, by kernels alone: the servers need the memory
+// One in so many chunks, by kernels alone: the servers need the memory.
+constexpr uint32_t kKernelShare = 10;
 constexpr double kRequestsOfAChunk = 2;
 constexpr uint64_t kSmallestElements = 16;
 
@@ -31,8 +33,9 @@ constexpr uint64_t kSmallestElements = 16;
 class Side {
  public:
   explicit Side(const JobShape& shape)
-      : server_(OrDie(ServerProcess::Start({"--pool", PoolFlagOf(shape), "--rcache-limit", std::to_string(2 * shape.rcache_bytes),
-                                            "--keeper", "none", "--log-level", "warn"}))),
+      : server_(OrDie(ServerProcess::Start({"--pool", PoolFlagOf(shape), "--rcache-limit",
+                                            std::to_string(2 * shape.rcache_bytes), "--keeper",
+                                            "none", "--log-level", "warn"}))),
         job_(shape, server_.socket_dir()) {}
 
   double StepSeconds() {
@@ -72,16 +75,24 @@ std::vector<double> Ratios(const std::vector<double>& over, const std::vector<do
 // Of a benchmark with `chunks` chunks and a tenth of them.
 void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
   const uint64_t few = chunks / kFold;
-  const std::string many_text = std::to_string(chunks), few_text = "the same bytes in " + std::to_string(few) + " chunks";
-  const auto add = [&](const std::string& row, double value, const std::string& against, const std::vector<double>& ratios,
-                       const std::optional<double>& target) {
-    AddComparison(
-        {.bench = "chunks", .row = row, .value = value, .unit = "s of CPU", .against = against, .ratios = ratios, .target = target},
-        printer);
+  const std::string many_text = std::to_string(chunks),
+                    few_text = "the same bytes in " + std::to_string(few) + " chunks";
+  const auto add = [&](const std::string& row, double value, const std::string& against,
+                       const std::vector<double>& ratios, const std::optional<double>& target) {
+    AddComparison({.bench = "chunks",
+                   .row = row,
+                   .value = value,
+                   .unit = "s of CPU",
+                   .against = against,
+                   .ratios = ratios,
+                   .target = target},
+                  printer);
   };
-  add("server time of a step of " + many_text + " chunks", Median(times.many), few_text, Ratios(times.few, times.many), 1 / 1.1);
-  // The least that the step can cost: what the kernels take for as many pieces, and the smallest request there is, twice a chunk. And what
-  // the few chunks cost, with as much more as that is more.
+  add("server time of a step of " + many_text + " chunks", Median(times.many), few_text,
+      Ratios(times.few, times.many), 1 / 1.1);
+  // The least that the step can cost: what the kernels take for as many pieces, and the smallest
+  // request there is, twice a chunk. And what the few chunks cost, with as much more as that is
+  // more.
   std::vector<double> least, bound;
   for (size_t i = 0; i < times.many.size(); ++i) {
     const double request = kRequestsOfAChunk * times.smallest[i];  // of all chunks
@@ -90,28 +101,42 @@ void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
                     request * static_cast<double>(chunks - few) / static_cast<double>(chunks));
   }
   add("server time of a step of " + many_text + " chunks", Median(times.many),
-      "the least: its kernels alone, and the smallest request twice a chunk", Ratios(least, times.many), std::nullopt);
-  add("a step of " + std::to_string(few) + " chunks, and what more pieces and smallest requests cost alone", Median(bound), few_text,
-      Ratios(times.few, bound), std::nullopt);
-  add("kernels alone, without a server: copies, scan and update of " + many_text + " chunks", Median(times.many_kernels), few_text,
-      Ratios(times.few_kernels, times.many_kernels), std::nullopt);
+      "the least: its kernels alone, and the smallest request twice a chunk",
+      Ratios(least, times.many), std::nullopt);
+  add("a step of " + std::to_string(few) +
+          " chunks, and what more pieces and smallest requests cost alone",
+      Median(bound), few_text, Ratios(times.few, bound), std::nullopt);
+  add("kernels alone, without a server: copies, scan and update of " + many_text + " chunks",
+      Median(times.many_kernels), few_text, Ratios(times.few_kernels, times.many_kernels),
+      std::nullopt);
   const auto single = [printer](const std::string& row, double value, const char* unit) {
-    printer->Add({.bench = "chunks", .row = row, .value = value, .unit = unit, .against = "", .ratio = {}, .target = {}});
+    printer->Add({.bench = "chunks",
+                  .row = row,
+                  .value = value,
+                  .unit = unit,
+                  .against = "",
+                  .ratio = {},
+                  .target = {}});
   };
-  single("serve loop's part of a step of " + many_text + " chunks, its waiting included", Median(times.loop), "s of CPU");
-  single("server time of the smallest request, a fetch of 64 bytes", Median(times.smallest) / static_cast<double>(chunks) * 1e9,
-         "ns of CPU");
-  const double per_request = (Median(times.many) - Median(times.few)) / (kRequestsOfAChunk * static_cast<double>(chunks - few));
+  single("serve loop's part of a step of " + many_text + " chunks, its waiting included",
+         Median(times.loop), "s of CPU");
+  single("server time of the smallest request, a fetch of 64 bytes",
+         Median(times.smallest) / static_cast<double>(chunks) * 1e9, "ns of CPU");
+  const double per_request = (Median(times.many) - Median(times.few)) /
+                             (kRequestsOfAChunk * static_cast<double>(chunks - few));
   single("server time of one more request", per_request * 1e9, "ns of CPU");
 }
 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
-  const uint64_t chunks = printer.Number("--chunks", 100'000), elements = printer.Number("--elements", 4000);
+  const uint64_t chunks = printer.Number("--chunks", 100'000),
+                 elements = printer.Number("--elements", 4000);
   const uint64_t rounds = printer.Number("--rounds", 7);
   printer.NoMoreArguments();
-  if (chunks % (kFold * kKernelShare) != 0 || elements % 16 != 0) Die("error[TP1001]: --chunks is a multiple of 100, --elements of 16");
-  JobShape many{.name = "bench-many", .chunks = static_cast<uint32_t>(chunks), .chunk_elements = elements};
+  if (chunks % (kFold * kKernelShare) != 0 || elements % 16 != 0)
+    Die("error[TP1001]: --chunks is a multiple of 100, --elements of 16");
+  JobShape many{
+      .name = "bench-many", .chunks = static_cast<uint32_t>(chunks), .chunk_elements = elements};
   many.rcache_bytes = RoundUp(kFold * elements * sizeof(float), kPageBytes);
   JobShape few = many;
   few.name = "bench-few";
@@ -119,10 +144,12 @@ int Main(int argc, char** argv) {
   few.chunk_elements *= kFold;
   Side many_side(many), few_side(few);
   Crew crew;
-  ChunkKernels many_kernels(chunks / kKernelShare, elements, &crew), few_kernels(chunks / kFold / kKernelShare, kFold * elements, &crew);
+  ChunkKernels many_kernels(chunks / kKernelShare, elements, &crew),
+      few_kernels(chunks / kFold / kKernelShare, kFold * elements, &crew);
   Times times;
   for (uint64_t round = 0; round <= rounds; ++round) {
-    const double of_few = few_side.StepSeconds(), of_many = many_side.StepSeconds(), smallest = many_side.SmallestSeconds();
+    const double of_few = few_side.StepSeconds(), of_many = many_side.StepSeconds(),
+                 smallest = many_side.SmallestSeconds();
     const double few_alone = few_kernels.StepSeconds(), many_alone = many_kernels.StepSeconds();
     if (round == 0) continue;
     times.few.push_back(of_few);

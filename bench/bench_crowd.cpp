@@ -1,5 +1,6 @@
-// bench_crowd: what a thousand attached ranks that do nothing cost: the time to attach one more, memory of the server, and how long it
-// takes until all is back when their process is killed; alone, and beside 64 jobs that train in processes of their own, which die with it.
+// bench_crowd: what a thousand attached ranks that do nothing cost: the time to attach one more,
+// memory of the server, and how long it takes until all is back when their process is killed;
+// alone, and beside 64 jobs that train in processes of their own, which die with it.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,18 +26,25 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_crowd [--json FILE] [--jobs N] [--trainers N]\n"
-    "N jobs (default 20) of 50 ranks each attach from one process and do nothing: p99 of an attach, memory of the server for each rank, "
+    "N jobs (default 20) of 50 ranks each attach from one process and do nothing: p99 of an "
+    "attach, memory of the server for each rank, "
     "and\n"
-    "the time until all is back when that process is killed; then the same beside N trainers (default 64), which are killed with it.\n";
+    "the time until all is back when that process is killed; then the same beside N trainers "
+    "(default 64), which are killed with it.\n";
 constexpr uint32_t kRanks = 50;  // of a job
 constexpr int64_t kLimitNs = 60 * kNsPerSecond;
 
 JobShape IdleJob(uint64_t number) {
-  return {.name = "idle-" + std::to_string(number), .chunks = 1, .chunk_elements = 16 * kRanks, .world = kRanks, .rcache_bytes = 16 * kKiB};
+  return {.name = "idle-" + std::to_string(number),
+          .chunks = 1,
+          .chunk_elements = 16 * kRanks,
+          .world = kRanks,
+          .rcache_bytes = 16 * kKiB};
 }
 
 client::StatusView StatusOf(const ServerProcess& server) {
-  const auto reply = OrDie(client::SendHttp(shm::AdminSocketPath(server.socket_dir()), {"GET", "/v1/status"}, kLimitNs));
+  const auto reply = OrDie(
+      client::SendHttp(shm::AdminSocketPath(server.socket_dir()), {"GET", "/v1/status"}, kLimitNs));
   return OrDie(client::ReadStatus(reply.body));
 }
 
@@ -69,9 +77,13 @@ uint64_t ResidentBytes(pid_t pid) {
 // In a child: trains steps of a small job with pauses, until it is killed.
 [[noreturn]] void TrainThere(const std::string& socket_dir, uint64_t number, int out) {
   SteadyClock clock;
-  ServedJob job(
-      {.name = "trains-" + std::to_string(number), .chunks = 2, .chunk_elements = 1024, .world = 1, .rcache_bytes = 8 * kKiB, .spin_ns = 0},
-      socket_dir);
+  ServedJob job({.name = "trains-" + std::to_string(number),
+                 .chunks = 2,
+                 .chunk_elements = 1024,
+                 .world = 1,
+                 .rcache_bytes = 8 * kKiB,
+                 .spin_ns = 0},
+                socket_dir);
   for (double steps = 0;; ++steps) {
     job.Step();
     if (steps == 0 && write(out, &steps, sizeof steps) != sizeof steps) _exit(1);
@@ -99,7 +111,8 @@ class Children {
   std::vector<double> Hear(size_t count) {
     std::vector<double> numbers(count);
     for (double& number : numbers) {
-      if (read(read_end_.get(), &number, sizeof number) != sizeof number) Die("a rank could not attach");
+      if (read(read_end_.get(), &number, sizeof number) != sizeof number)
+        Die("a rank could not attach");
     }
     return numbers;
   }
@@ -116,14 +129,19 @@ class Children {
 
 void Measure(uint64_t jobs, uint64_t trainers, RowPrinter* printer) {
   const uint64_t ranks = jobs * kRanks;
-  const ServerProcess server = OrDie(
-      ServerProcess::Start({"--pool", "64MiB", "--rcache-limit", std::to_string(RoundUp(ranks * 16 * kKiB + trainers * 8 * kKiB, kMiB)),
-                            "--sessions-max", std::to_string(ranks + trainers + 8), "--jobs-max", std::to_string(jobs + trainers + 1),
-                            "--keeper", "none", "--lease", "0s", "--log-level", "error"}));
+  const ServerProcess server = OrDie(ServerProcess::Start(
+      {"--pool", "64MiB", "--rcache-limit",
+       std::to_string(RoundUp(ranks * 16 * kKiB + trainers * 8 * kKiB, kMiB)), "--sessions-max",
+       std::to_string(ranks + trainers + 8), "--jobs-max", std::to_string(jobs + trainers + 1),
+       "--keeper", "none", "--lease", "0s", "--log-level", "error"}));
   // One that comes and goes, so that what the first one costs alone is not counted.
-  ServedJob({.name = "first", .chunks = 1, .chunk_elements = 1024, .world = 1, .rcache_bytes = 4096}, server.socket_dir()).Detach();
+  ServedJob(
+      {.name = "first", .chunks = 1, .chunk_elements = 1024, .world = 1, .rcache_bytes = 4096},
+      server.socket_dir())
+      .Detach();
   Children crowd;
-  for (uint64_t number = 0; number < trainers; ++number) crowd.Fork([&](int out) { TrainThere(server.socket_dir(), number, out); });
+  for (uint64_t number = 0; number < trainers; ++number)
+    crowd.Fork([&](int out) { TrainThere(server.socket_dir(), number, out); });
   crowd.Hear(trainers);
   const auto pid = static_cast<pid_t>(StatusOf(server).pid);
   const uint64_t before = ResidentBytes(pid);
@@ -136,16 +154,25 @@ void Measure(uint64_t jobs, uint64_t trainers, RowPrinter* printer) {
   while (StatusOf(server).sessions > 0 && clock.NowNs() - begin < kLimitNs) clock.SleepNs(kNsPerMs);
   const double cleaned = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
   const auto add = [&](const std::string& row, double value, const char* unit) {
-    printer->Add({.bench = "crowd", .row = row, .value = value, .unit = unit, .against = "", .ratio = {}, .target = {}});
+    printer->Add({.bench = "crowd",
+                  .row = row,
+                  .value = value,
+                  .unit = unit,
+                  .against = "",
+                  .ratio = {},
+                  .target = {}});
   };
   const std::string many = std::to_string(ranks) + " idle ranks";
-  const std::string beside = trainers == 0 ? "" : " beside " + std::to_string(trainers) + " jobs that train";
+  const std::string beside =
+      trainers == 0 ? "" : " beside " + std::to_string(trainers) + " jobs that train";
   add("p50 of an attach, up to " + many + beside, Percentile(attached, 0.5) * 1e3, "ms");
   add("p99 of an attach, up to " + many + beside, Percentile(attached, 0.99) * 1e3, "ms");
   add("resident memory of the server for each of " + many + beside,
-      static_cast<double>(after - std::min(before, after)) / kKiB / static_cast<double>(ranks), "KiB");
+      static_cast<double>(after - std::min(before, after)) / kKiB / static_cast<double>(ranks),
+      "KiB");
   const std::string killed = trainers == 0 ? "the process of " + many + " is killed"
-                                           : "the processes of " + many + " and of " + std::to_string(trainers) + " trainers are killed";
+                                           : "the processes of " + many + " and of " +
+                                                 std::to_string(trainers) + " trainers are killed";
   printer->Add({.bench = "crowd",
                 .row = "until all is back when " + killed,
                 .value = cleaned,

@@ -1,8 +1,11 @@
-// bench_handoff: what handing a small update to a worker costs: the time from its submission until its end is seen, less the update
-// itself, while both sides spin; beside the ring's round trip, and beside the way that DeepSpeed's ZenFlowAdam goes (two semaphores, as
-// sem_post and sem_wait of a worker that sleeps; our own emulation).
+// bench_handoff: what handing a small update to a worker costs: the time from its submission until
+// its end is seen, less the update
+// itself, while both sides spin; beside the ring's round trip, and beside the way that DeepSpeed's
+// ZenFlowAdam goes (two semaphores, as sem_post and sem_wait of a worker that sleeps; our own
+// emulation).
 //
-// The worker is the daemon's. The update itself is timed on this thread with planes of its own, so that no line changes its core for it.
+// The worker is the daemon's. The update itself is timed on this thread with planes of its own, so
+// that no line changes its core for it.
 #include <semaphore.h>
 
 #include <algorithm>
@@ -24,7 +27,8 @@ constexpr uint64_t kElements = 4096;
 constexpr double kAllowanceUs = 1;
 constexpr const char* kHelp =
     "bench_handoff [--json FILE] [--round-trips N]\n"
-    "Overhead of handing an update of 4,096 parameters to a worker, against a ring's round trip and against two semaphores.\n";
+    "Overhead of handing an update of 4,096 parameters to a worker, against a ring's round trip "
+    "and against two semaphores.\n";
 
 // Everything that one small update works on.
 struct SmallState {
@@ -32,7 +36,8 @@ struct SmallState {
     std::array<float, kElements> values{};
   };
   std::array<Plane, 4> planes;
-  optim::StepFactors factors = optim::MakeFactors({}, {.lr = 1e-4, .optimizer_step = 10, .gradient_scale = 1.0F}, {});
+  optim::StepFactors factors =
+      optim::MakeFactors({}, {.lr = 1e-4, .optimizer_step = 10, .gradient_scale = 1.0F}, {});
   memserver::ParameterRun whole = {.begin = 0, .count = kElements, .group = 0};
   optim::ProgressWord progress;
   uint64_t version = 0;
@@ -58,7 +63,8 @@ std::vector<double> TimeDirect(int count) {
   const auto state = std::make_unique<SmallState>();
   std::vector<optim::UndoArea> areas(2);
   const optim::FlushDenormals mode;
-  memserver::Worker worker(optim::SelectKernels(optim::BestIsa()), std::span<optim::UndoArea, 2>(areas.data(), 2));
+  memserver::Worker worker(optim::SelectKernels(optim::BestIsa()),
+                           std::span<optim::UndoArea, 2>(areas.data(), 2));
   return TimeRoundTrips(count, [&] { worker.Do(state->NextWork()); });
 }
 
@@ -68,7 +74,8 @@ std::vector<double> TimeTeam(int count, const TwoCores& cores) {
   memserver::WorkerTeamOptions options;
   options.threads = 1;
   options.cpus = {static_cast<uint32_t>(cores.other)};
-  memserver::WorkerTeam team(options, std::span(reinterpret_cast<std::byte*>(areas.data()), areas.size() * sizeof(optim::UndoArea)));
+  memserver::WorkerTeam team(options, std::span(reinterpret_cast<std::byte*>(areas.data()),
+                                                areas.size() * sizeof(optim::UndoArea)));
   std::vector<memserver::WorkDone> done;
   PinTo({cores.mine});
   return TimeRoundTrips(count, [&] {
@@ -127,7 +134,13 @@ int Main(int argc, char** argv) {
   peer.ratio = semaphores / overhead;
   peer.target.reset();
   printer.Add(peer);
-  printer.Add({.bench = "handoff", .row = "the update itself", .value = direct, .unit = "us", .against = "", .ratio = {}, .target = {}});
+  printer.Add({.bench = "handoff",
+               .row = "the update itself",
+               .value = direct,
+               .unit = "us",
+               .against = "",
+               .ratio = {},
+               .target = {}});
   printer.Add({.bench = "handoff",
                .row = "submission to end, p99.9",
                .value = Percentile(handed, 0.999),

@@ -1,8 +1,11 @@
-// bench_idle: what an idle server takes from the machine, and what the first request after a pause pays for its sleep.
+// bench_idle: what an idle server takes from the machine, and what the first request after a pause
+// pays for its sleep.
 //
-// The peer is a bare futex: a thread that sleeps on a word, is woken, and answers by another word. Both sides of either way are left to the
-// system's scheduler; both clients spin for the answer, so that each round trip has one wake-up. What the scheduler's choice and what a
-// long silence add is seen by the rows with both sides on CPUs that are given, and a silence so short that the caches keep what they need.
+// The peer is a bare futex: a thread that sleeps on a word, is woken, and answers by another word.
+// Both sides of either way are left to the system's scheduler; both clients spin for the answer, so
+// that each round trip has one wake-up. What the scheduler's choice and what a long silence add is
+// seen by the rows with both sides on CPUs that are given, and a silence so short that the caches
+// keep what they need.
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -23,30 +26,35 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_idle [--json FILE] [--seconds N] [--requests N]\n"
-    "CPU share of a server with one attached rank that asks for nothing, over N seconds (default 5), and the first request after a pause\n"
+    "CPU share of a server with one attached rank that asks for nothing, over N seconds (default "
+    "5), and the first request after a pause\n"
     "against a futex.\n";
 constexpr double kShareMax = 0.005;
-constexpr int64_t kPauseNs = 5 * kNsPerMs;       // the server sleeps long before it ends
-constexpr int64_t kShortPauseNs = kNsPerMs / 2;  // it sleeps too, but has just been awake; the client computes meanwhile
+constexpr int64_t kPauseNs = 5 * kNsPerMs;  // the server sleeps long before it ends
+// It sleeps too, but has just been awake; the client computes meanwhile.
+constexpr int64_t kShortPauseNs = kNsPerMs / 2;
 
 double IdleShare(const ServerProcess& server, double seconds) {
   SteadyClock clock;
   const double before = server.CpuSeconds();
   const int64_t start = clock.NowNs();
   clock.SleepNs(static_cast<int64_t>(seconds * kNsPerSecond));
-  return (server.CpuSeconds() - before) / (static_cast<double>(clock.NowNs() - start) / kNsPerSecond);
+  return (server.CpuSeconds() - before) /
+         (static_cast<double>(clock.NowNs() - start) / kNsPerSecond);
 }
 
 class Wakes {
  public:
-  Wakes(uint64_t requests, ServedJob* job, RowPrinter* printer) : requests_(requests), job_(job), printer_(printer) {}
+  Wakes(uint64_t requests, ServedJob* job, RowPrinter* printer)
+      : requests_(requests), job_(job), printer_(printer) {}
 
   // Wherever the system puts both sides.
   void Anywhere() {
     FutexEcho futex, process(EchoHome::kProcess);
     EventEcho event;
     const std::vector<std::vector<double>> times =
-        Time(kPauseNs, {[this] { Fetch(); }, [&] { futex.RoundTrip(); }, [&] { event.RoundTrip(); }, [&] { process.RoundTrip(); }});
+        Time(kPauseNs, {[this] { Fetch(); }, [&] { futex.RoundTrip(); }, [&] { event.RoundTrip(); },
+                        [&] { process.RoundTrip(); }});
     AddRow("first request after a pause", 0.5, times[0], times[1], 1 / 1.3);
     AddRow("first request after a pause", 0.99, times[0], times[1], std::nullopt);
     AddRow("a bare wake by eventfd and epoll", 0.5, times[2], times[1], std::nullopt);
@@ -58,12 +66,15 @@ class Wakes {
     PinTo({cores.mine});
     {
       FutexEcho futex(EchoHome::kThread, {cores.other}), process(EchoHome::kProcess, {cores.other});
-      for (const auto& [pause_ns, silence] : {std::pair{kPauseNs, "5 ms"}, std::pair{kShortPauseNs, "0.5 ms"}}) {
+      for (const auto& [pause_ns, silence] :
+           {std::pair{kPauseNs, "5 ms"}, std::pair{kShortPauseNs, "0.5 ms"}}) {
         const std::vector<std::vector<double>> times =
-            Time(pause_ns, {[this] { Fetch(); }, [&] { futex.RoundTrip(); }, [&] { process.RoundTrip(); }});
+            Time(pause_ns,
+                 {[this] { Fetch(); }, [&] { futex.RoundTrip(); }, [&] { process.RoundTrip(); }});
         const std::string name = std::string(", after ") + silence + where;
         AddRow("first request" + name, 0.5, times[0], times[1], std::nullopt);
-        AddRow("a bare futex wake of another process" + name, 0.5, times[2], times[1], std::nullopt);
+        AddRow("a bare futex wake of another process" + name, 0.5, times[2], times[1],
+               std::nullopt);
       }
     }
     PinTo(before);
@@ -71,7 +82,8 @@ class Wakes {
 
  private:
   void Fetch() {
-    const client::Range range = {.chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 0};
+    const client::Range range = {
+        .chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 0};
     OrDie(job_->rank(0).Wait(OrDie(job_->rank(0).StartFetch(range, 0))).status());
   }
   static void Pause(int64_t pause_ns) {
@@ -80,7 +92,8 @@ class Wakes {
     for (const int64_t end = clock.NowNs() + pause_ns; clock.NowNs() < end;) __builtin_ia32_pause();
   }
   // Microseconds of each way; they take turns.
-  std::vector<std::vector<double>> Time(int64_t pause_ns, const std::vector<std::function<void()>>& ways) const {
+  std::vector<std::vector<double>> Time(int64_t pause_ns,
+                                        const std::vector<std::function<void()>>& ways) const {
     std::vector<std::vector<double>> times(ways.size());
     const SteadyClock clock;
     for (uint64_t i = 0; i < requests_; ++i) {
@@ -93,8 +106,8 @@ class Wakes {
     }
     return times;
   }
-  void AddRow(const std::string& name, double share, const std::vector<double>& micros, const std::vector<double>& futex,
-              const std::optional<double>& target) {
+  void AddRow(const std::string& name, double share, const std::vector<double>& micros,
+              const std::vector<double>& futex, const std::optional<double>& target) {
     const std::string label = share == 0.5 ? ", p50" : ", p99";
     printer_->Add({.bench = "idle",
                    .row = name + label,
@@ -117,7 +130,8 @@ int Main(int argc, char** argv) {
   printer.NoMoreArguments();
   const JobShape shape{.name = "bench-idle"};
   const ServerProcess server =
-      OrDie(ServerProcess::Start({"--pool", PoolFlagOf(shape), "--rcache-limit", "16MiB", "--keeper", "none", "--log-level", "warn"}));
+      OrDie(ServerProcess::Start({"--pool", PoolFlagOf(shape), "--rcache-limit", "16MiB",
+                                  "--keeper", "none", "--log-level", "warn"}));
   ServedJob job(shape, server.socket_dir());
   SteadyClock clock;
   clock.SleepNs(kNsPerSecond / 2);

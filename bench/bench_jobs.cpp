@@ -1,7 +1,10 @@
-// bench_jobs: what jobs with default flags on one machine make together, against one of them alone; and one beside busy optimizer workers.
+// bench_jobs: what jobs with default flags on one machine make together, against one of them alone;
+// and one beside busy optimizer workers.
 //
-// Trainers are processes, as users start them. Rounds of all ways alternate; a way's rate is counted over a window that begins when each
-// of its jobs trains and had time to see the others. With one compute thread a rank (one CPU) there is nothing to share, and rows are 1.
+// Trainers are processes, as users start them. Rounds of all ways alternate; a way's rate is
+// counted over a window that begins when each
+// of its jobs trains and had time to see the others. With one compute thread a rank (one CPU) there
+// is nothing to share, and rows are 1.
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -34,11 +37,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kHelp =
     "bench_jobs [--json FILE] [--preset NAME] [--pool SIZE] [--milliseconds N] [--rounds N]\n"
-    "Trainers of a model (default tiny) with default flags on one memserver (pool: 128MiB): one, two, four, and one beside a job whose\n"
-    "updates keep the optimizer workers busy. Each is counted for N milliseconds (default 3000), in N rounds (default 5).\n";
+    "Trainers of a model (default tiny) with default flags on one memserver (pool: 128MiB): one, "
+    "two, four, and one beside a job whose\n"
+    "updates keep the optimizer workers busy. Each is counted for N milliseconds (default 3000), "
+    "in N rounds (default 5).\n";
 constexpr double kTogether = 0.9, kNoSlower = 0.97;
 constexpr int64_t kStartNs = 300 * kNsPerSecond;
-constexpr const char* kSpinning = "GOMP_SPINCOUNT=300000";  // libgomp's own default, as the user's word: then nothing is watched
+// Libgomp's own default, as the user's word: then nothing is watched.
+constexpr const char* kSpinning = "GOMP_SPINCOUNT=300000";
 
 struct Stage {
   std::string socket_dir, out_dir, preset;
@@ -48,21 +54,27 @@ struct Stage {
 // One trainer until the end of this object.
 class Trainer {
  public:
-  Trainer(const Stage& stage, const std::string& name, const char* variable) : metrics_(stage.out_dir + "/" + name + "/metrics.jsonl") {
+  Trainer(const Stage& stage, const std::string& name, const char* variable)
+      : metrics_(stage.out_dir + "/" + name + "/metrics.jsonl") {
     std::error_code error;
     fs::remove_all(stage.out_dir + "/" + name, error);
-    const std::string program = (fs::read_symlink("/proc/self/exe", error).parent_path() / "trainer").string();
-    std::vector<std::string> words{program,   "run",          "--preset",       stage.preset,   "--job",
-                                   name,      "--steps",      "10000000",       "--eval-every", "0",
-                                   "--quiet", "--socket-dir", stage.socket_dir, "--out",        stage.out_dir + "/" + name};
+    const std::string program =
+        (fs::read_symlink("/proc/self/exe", error).parent_path() / "trainer").string();
+    std::vector<std::string> words{
+        program,   "run",          "--preset",       stage.preset,   "--job",
+        name,      "--steps",      "10000000",       "--eval-every", "0",
+        "--quiet", "--socket-dir", stage.socket_dir, "--out",        stage.out_dir + "/" + name};
     std::vector<char*> arguments, variables;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
-    for (char** inherited = environ; *inherited != nullptr; ++inherited) variables.push_back(*inherited);
+    for (char** inherited = environ; *inherited != nullptr; ++inherited)
+      variables.push_back(*inherited);
     std::string own = variable == nullptr ? "" : variable;
     if (!own.empty()) variables.push_back(own.data());
     variables.push_back(nullptr);
-    if (posix_spawn(&pid_, program.c_str(), nullptr, nullptr, arguments.data(), variables.data()) != 0) Die("cannot start " + program);
+    if (posix_spawn(&pid_, program.c_str(), nullptr, nullptr, arguments.data(), variables.data()) !=
+        0)
+      Die("cannot start " + program);
   }
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -102,7 +114,12 @@ class Updater {
   explicit Updater(const std::string& socket_dir) : steps_(SharedCounter()), pid_(fork()) {
     if (pid_ < 0) Die("no process");
     if (pid_ > 0) return;
-    ServedJob job({.name = "updates", .chunks = 4, .chunk_elements = 1024 * 1024, .rcache_bytes = 4 * kMiB, .spin_ns = 0}, socket_dir);
+    ServedJob job({.name = "updates",
+                   .chunks = 4,
+                   .chunk_elements = 1024 * 1024,
+                   .rcache_bytes = 4 * kMiB,
+                   .spin_ns = 0},
+                  socket_dir);
     for (;; steps_->fetch_add(1, std::memory_order_relaxed)) job.Step();
   }
   Updater(const Updater&) = delete;
@@ -133,10 +150,12 @@ struct Rate {
   double updates_per_second = 0;  // steps of the updater beside them
 };
 
-Rate RateOf(const Stage& stage, uint32_t jobs, const char* variable = nullptr, const Updater* updater = nullptr) {
+Rate RateOf(const Stage& stage, uint32_t jobs, const char* variable = nullptr,
+            const Updater* updater = nullptr) {
   SteadyClock clock;
   std::vector<std::unique_ptr<Trainer>> trainers;
-  for (uint32_t job = 0; job < jobs; ++job) trainers.push_back(std::make_unique<Trainer>(stage, "job-" + std::to_string(job), variable));
+  for (uint32_t job = 0; job < jobs; ++job)
+    trainers.push_back(std::make_unique<Trainer>(stage, "job-" + std::to_string(job), variable));
   const int64_t limit = clock.NowNs() + kStartNs;
   for (const auto& trainer : trainers) {
     for (; trainer->Steps() < 3; clock.SleepNs(10 * kNsPerMs)) {
@@ -190,7 +209,8 @@ struct Title {
 };
 
 // A row of `values` against `peers`, round by round.
-void Add(const Title& title, const std::vector<double>& values, const std::vector<double>& peers, RowPrinter* printer) {
+void Add(const Title& title, const std::vector<double>& values, const std::vector<double>& peers,
+         RowPrinter* printer) {
   Row row;
   row.bench = "jobs";
   row.row = title.name;
@@ -198,7 +218,8 @@ void Add(const Title& title, const std::vector<double>& values, const std::vecto
   row.unit = title.unit;
   row.against = title.against;
   std::vector<double> ratios;
-  for (size_t round = 0; round < values.size(); ++round) ratios.push_back(values[round] / peers[round]);
+  for (size_t round = 0; round < values.size(); ++round)
+    ratios.push_back(values[round] / peers[round]);
   row.ratio = Median(ratios);
   row.target = title.target;
   printer->Add(row, SpreadOf(ratios));
@@ -208,13 +229,18 @@ int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
   const uint64_t rounds = printer.Number("--rounds", 5);
   const auto window_ns = static_cast<int64_t>(printer.Number("--milliseconds", 3000)) * kNsPerMs;
-  const std::string preset = printer.Word("--preset", "tiny"), pool = printer.Word("--pool", "128MiB");
+  const std::string preset = printer.Word("--preset", "tiny"),
+                    pool = printer.Word("--pool", "128MiB");
   printer.NoMoreArguments();
-  const ServerProcess server = OrDie(ServerProcess::Start({"--pool", pool, "--lease", "0s", "--log-level", "error"}));
+  const ServerProcess server =
+      OrDie(ServerProcess::Start({"--pool", pool, "--lease", "0s", "--log-level", "error"}));
   const std::string out_dir = server.socket_dir() + "/out";
   fs::create_directory(out_dir);
-  const Stage stage{
-      .socket_dir = server.socket_dir(), .out_dir = out_dir, .preset = preset, .settle_ns = window_ns / 2, .window_ns = window_ns};
+  const Stage stage{.socket_dir = server.socket_dir(),
+                    .out_dir = out_dir,
+                    .preset = preset,
+                    .settle_ns = window_ns / 2,
+                    .window_ns = window_ns};
 
   std::vector<double> alone, alone_by_cpu, spinning, two, four, beside, beside_by_cpu, both;
   const std::vector<double> whole(rounds, 1.0);
@@ -228,16 +254,20 @@ int Main(int argc, char** argv) {
     const Rate busy = RateBesideUpdates(stage);
     beside.push_back(busy.steps_per_second);
     beside_by_cpu.push_back(busy.steps_per_cpu_second);
-    both.push_back(busy.steps_per_second / one.steps_per_second + busy.updates_per_second / std::max(1.0, UpdatesAlone(stage)));
+    both.push_back(busy.steps_per_second / one.steps_per_second +
+                   busy.updates_per_second / std::max(1.0, UpdatesAlone(stage)));
   }
 
   const char* rate = "steps/s";
-  Add({"one job", rate, "the same, its threads spin whatever else runs", kNoSlower}, alone, spinning, &printer);
+  Add({"one job", rate, "the same, its threads spin whatever else runs", kNoSlower}, alone,
+      spinning, &printer);
   Add({"two jobs together", rate, "one job", kTogether}, two, alone, &printer);
   Add({"four jobs together", rate, "one job", kTogether}, four, alone, &printer);
   Add({"one job beside busy optimizer workers", rate, "beside idle ones"}, beside, alone, &printer);
-  Add({"the same, for each second of CPU that it had", "steps", "beside idle ones", kTogether}, beside_by_cpu, alone_by_cpu, &printer);
-  Add({"that job and the one that is updated, a share of alone each", "shares", "one", kTogether}, both, whole, &printer);
+  Add({"the same, for each second of CPU that it had", "steps", "beside idle ones", kTogether},
+      beside_by_cpu, alone_by_cpu, &printer);
+  Add({"that job and the one that is updated, a share of alone each", "shares", "one", kTogether},
+      both, whole, &printer);
   return printer.Finish();
 }
 

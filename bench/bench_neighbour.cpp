@@ -1,7 +1,9 @@
-// bench_neighbour: a job's fetches and steps beside a hostile neighbour, against the same job alone at the same server.
+// bench_neighbour: a job's fetches and steps beside a hostile neighbour, against the same job alone
+// at the same server.
 //
-// Bursts alone and beside alternate: for each of the latter the neighbour is started, and killed afterwards. A burst beside is held against
-// the two alone around it. The victim has the priority `high`, as an operator gives it to a job that is to feel nothing of others.
+// Bursts alone and beside alternate: for each of the latter the neighbour is started, and killed
+// afterwards. A burst beside is held against the two alone around it. The victim has the priority
+// `high`, as an operator gives it to a job that is to feel nothing of others.
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,10 +38,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kHelp =
-    "bench_neighbour [--json FILE] [--milliseconds N] [--rounds N] [--nvme DIR] [--watcher-milliseconds N] [--beside NAME]\n"
-    "Fetches of 1 MiB and whole steps of a job beside a flood of descriptors, a stopped trainer, one that takes no answers, 20 crashes a\n"
-    "second, one that leases everything, and one that keeps the drive busy (in a directory of its own in DIR, default: the current one);\n"
-    "each against the job alone, in bursts of N ms (default 400), or NAME alone; and beside three that have no part in memserver, which is "
+    "bench_neighbour [--json FILE] [--milliseconds N] [--rounds N] [--nvme DIR] "
+    "[--watcher-milliseconds N] [--beside NAME]\n"
+    "Fetches of 1 MiB and whole steps of a job beside a flood of descriptors, a stopped trainer, "
+    "one that takes no answers, 20 crashes a\n"
+    "second, one that leases everything, and one that keeps the drive busy (in a directory of its "
+    "own in DIR, default: the current one);\n"
+    "each against the job alone, in bursts of N ms (default 400), or NAME alone; and beside three "
+    "that have no part in memserver, which is "
     "the\n"
     "machine's own share. And a watcher at 10 Hz against none. Needs 1 GiB of memory and there.\n";
 constexpr double kFetchTarget = 1 / 1.5, kStepTarget = 1 / 1.10, kWatchTarget = 0.99;
@@ -49,7 +55,11 @@ constexpr uint32_t kChunks = 32;
 constexpr uint64_t kElements = 256 * 1024;  // of a chunk
 
 JobShape VictimShape() {
-  return {.name = "victim", .chunks = kChunks, .chunk_elements = kElements, .world = 1, .rcache_bytes = sizeof(float) * kElements};
+  return {.name = "victim",
+          .chunks = kChunks,
+          .chunk_elements = kElements,
+          .world = 1,
+          .rcache_bytes = sizeof(float) * kElements};
 }
 
 struct Burst {
@@ -60,13 +70,17 @@ class Victim {
  public:
   explicit Victim(const std::string& socket_dir) : job_(VictimShape(), socket_dir) {}
 
-  // Half the time fetches of whole chunks, one after the other; then whole steps. `before_half` is called before either, untimed.
+  // Half the time fetches of whole chunks, one after the other; then whole steps. `before_half` is
+  // called before either, untimed.
   Burst Run(
       int64_t burst_ns, const std::function<void(size_t)>& before_half = [](size_t) {}) {
     Burst burst;
     before_half(0);
     for (const int64_t begin = clock_.NowNs(); clock_.NowNs() - begin < burst_ns / 2;) {
-      const client::Range whole{.chunk = next_++ % kChunks, .element_begin = 0, .element_count = kElements, .rcache_offset = 0};
+      const client::Range whole{.chunk = next_++ % kChunks,
+                                .element_begin = 0,
+                                .element_count = kElements,
+                                .rcache_offset = 0};
       const int64_t start = clock_.NowNs();
       const auto ticket = job_.rank(0).StartFetch(whole, job_.version());
       const bool done = ticket.ok() && job_.rank(0).Wait(ticket.value()).ok();
@@ -74,7 +88,8 @@ class Victim {
       failed_ += done ? 0 : 1;
     }
     before_half(1);
-    for (const int64_t begin = clock_.NowNs(); clock_.NowNs() - begin < burst_ns / 2;) burst.steps.push_back(Step());
+    for (const int64_t begin = clock_.NowNs(); clock_.NowNs() - begin < burst_ns / 2;)
+      burst.steps.push_back(Step());
     return burst;
   }
   // Seconds; a request of a step that fails ends the program.
@@ -93,7 +108,8 @@ class Victim {
   uint64_t failed_ = 0;
 };
 
-// A folder for states, and a configuration whose quotas send the one job there and put the other first.
+// A folder for states, and a configuration whose quotas send the one job there and put the other
+// first.
 struct Place {
   explicit Place(const std::string& parent) {
     std::string path = parent + "/tidepool-neighbour-XXXXXX";
@@ -101,7 +117,8 @@ struct Place {
     directory = fs::absolute(path);
     config = directory + "/memserver.toml";
     std::ofstream(config) << "[[jobs.quota]]\nmatch = \"job:victim\"\npriority = \"high\"\n"
-                          << "[[jobs.quota]]\nmatch = \"job:" << kNvmeHogName << "\"\nlimit = \"" << HogPoolBytes() / 2 << "\"\n";
+                          << "[[jobs.quota]]\nmatch = \"job:" << kNvmeHogName << "\"\nlimit = \""
+                          << HogPoolBytes() / 2 << "\"\n";
     fs::create_directory(directory + "/drive");
     fs::permissions(directory + "/drive", fs::perms::owner_all);
   }
@@ -115,19 +132,28 @@ struct Place {
 };
 
 std::vector<std::string> FlagsOf(const Place& place) {
-  const uint64_t pool = shm::StateBytesOf(SpecOf(VictimShape())).total() + HogPoolBytes() + 16 * kMiB;
-  return {"--pool",         std::to_string(RoundUp(pool, kMiB)),
-          "--rcache-limit", "64MiB",
-          "--keeper",       "none",
-          "--lease",        "0s",
-          "--log-level",    "error",
-          "--config",       place.config,
-          "--nvme",         place.directory + "/drive:" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 256 * kMiB)};
+  const uint64_t pool =
+      shm::StateBytesOf(SpecOf(VictimShape())).total() + HogPoolBytes() + 16 * kMiB;
+  return {"--pool",
+          std::to_string(RoundUp(pool, kMiB)),
+          "--rcache-limit",
+          "64MiB",
+          "--keeper",
+          "none",
+          "--lease",
+          "0s",
+          "--log-level",
+          "error",
+          "--config",
+          place.config,
+          "--nvme",
+          place.directory + "/drive:" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 256 * kMiB)};
 }
 
 // What memserver has moved to and from its drive.
 DriveLoad BytesMoved(const std::string& socket_dir) {
-  const auto reply = OrDie(client::SendHttp(shm::AdminSocketPath(socket_dir), {"GET", "/metrics"}, 10 * kNsPerSecond));
+  const auto reply = OrDie(
+      client::SendHttp(shm::AdminSocketPath(socket_dir), {"GET", "/metrics"}, 10 * kNsPerSecond));
   const auto number = [&reply](const std::string& name) -> uint64_t {
     const size_t at = reply.body.find("\n" + name + " ");
     if (at == std::string::npos) Die("memserver has no metric " + name);
@@ -144,7 +170,8 @@ struct Costs {
 
 class Neighbours {
  public:
-  Neighbours(Scene scene, Victim* victim, RowPrinter* printer) : scene_(std::move(scene)), victim_(victim), printer_(printer) {}
+  Neighbours(Scene scene, Victim* victim, RowPrinter* printer)
+      : scene_(std::move(scene)), victim_(victim), printer_(printer) {}
 
   // All of them in each round, one after the other: they have the same of the machine.
   void Measure(std::span<const Hostile> hostiles, int64_t burst_ns, uint64_t rounds) {
@@ -158,8 +185,11 @@ class Neighbours {
         Burst after = victim_->Run(burst_ns);
         costs.p99s.push_back(Percentile(beside.fetches, 0.99));
         costs.steps.push_back(Median(beside.steps));
-        costs.fetch_ratios.push_back((Percentile(before.fetches, 0.99) + Percentile(after.fetches, 0.99)) / 2 / costs.p99s.back());
-        costs.step_ratios.push_back((Median(before.steps) + Median(after.steps)) / 2 / costs.steps.back());
+        costs.fetch_ratios.push_back(
+            (Percentile(before.fetches, 0.99) + Percentile(after.fetches, 0.99)) / 2 /
+            costs.p99s.back());
+        costs.step_ratios.push_back((Median(before.steps) + Median(after.steps)) / 2 /
+                                    costs.steps.back());
         before = std::move(after);
       }
     }
@@ -167,7 +197,8 @@ class Neighbours {
   }
 
  private:
-  // A bystander at the drive moves as much as memserver has moved beside the neighbour before it, in the same half of the burst.
+  // A bystander at the drive moves as much as memserver has moved beside the neighbour before it,
+  // in the same half of the burst.
   Burst RunBeside(const Hostile& hostile, int64_t burst_ns) {
     WishDriveLoad(scene_.drive, loads_[0]);
     const HostileProcesses processes(hostile, scene_);
@@ -180,8 +211,11 @@ class Neighbours {
     moved[2] = MovedNow();
     if (hostile.is_bystander) return burst;
     for (size_t half = 0; half < 2; ++half) {
-      const double seconds = static_cast<double>(moved[half + 1].at_ns - moved[half].at_ns) / kNsPerSecond;
-      const auto rate = [seconds](uint64_t from, uint64_t to) { return static_cast<uint64_t>(static_cast<double>(to - from) / seconds); };
+      const double seconds =
+          static_cast<double>(moved[half + 1].at_ns - moved[half].at_ns) / kNsPerSecond;
+      const auto rate = [seconds](uint64_t from, uint64_t to) {
+        return static_cast<uint64_t>(static_cast<double>(to - from) / seconds);
+      };
       loads_[half] = {rate(moved[half].bytes.read, moved[half + 1].bytes.read),
                       rate(moved[half].bytes.written, moved[half + 1].bytes.written)};
     }
@@ -195,7 +229,9 @@ class Neighbours {
   Moved MovedNow() { return {clock_.NowNs(), BytesMoved(scene_.socket_dir)}; }
 
   void Print(const Costs& costs) {
-    const auto target = [&](double at_least) { return costs.hostile->is_bystander ? std::nullopt : std::optional(at_least); };
+    const auto target = [&](double at_least) {
+      return costs.hostile->is_bystander ? std::nullopt : std::optional(at_least);
+    };
     AddComparison({.bench = "neighbour",
                    .row = std::string("p99 of a fetch of 1 MiB beside ") + costs.hostile->what,
                    .value = Median(costs.p99s) * 1e6,
@@ -223,12 +259,16 @@ class Neighbours {
 
 // What `memctl page` asks for.
 void Look(const ServerProcess& server) {
-  for (const char* target : {"/v1/status", "/v1/jobs", "/v1/residency", "/v1/quotas", "/v1/health"}) {
-    OrDie(client::SendHttp(shm::AdminSocketPath(server.socket_dir()), {"GET", target}, 10 * kNsPerSecond).status());
+  for (const char* target :
+       {"/v1/status", "/v1/jobs", "/v1/residency", "/v1/quotas", "/v1/health"}) {
+    OrDie(client::SendHttp(shm::AdminSocketPath(server.socket_dir()), {"GET", target},
+                           10 * kNsPerSecond)
+              .status());
   }
 }
 
-// What the answers cost memserver, while the job waits: a watcher takes no more of a step than that.
+// What the answers cost memserver, while the job waits: a watcher takes no more of a step than
+// that.
 void MeasureLooks(const ServerProcess& server, RowPrinter* printer) {
   constexpr uint32_t kLooks = 20, kBatches = 9;
   constexpr int64_t kBatchNs = kLooks * kWatchNs;
@@ -251,7 +291,8 @@ void MeasureLooks(const ServerProcess& server, RowPrinter* printer) {
 }
 
 // Ten looks a second, from a thread of its own; against no watcher.
-void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_ns, uint64_t rounds, RowPrinter* printer) {
+void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_ns, uint64_t rounds,
+                    RowPrinter* printer) {
   std::atomic<bool> watches{false}, ends{false};
   std::atomic<uint64_t> looks{0};
   std::thread watcher([&] {
@@ -299,18 +340,22 @@ void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_n
 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
-  const std::string hostile = printer.Word("--hostile", ""), socket_dir = printer.Word("--socket-dir", "");
+  const std::string hostile = printer.Word("--hostile", ""),
+                    socket_dir = printer.Word("--socket-dir", "");
   const std::string drive = printer.Word("--nvme", "."), only = printer.Word("--beside", "");
   if (!hostile.empty()) RunHostile(hostile, {socket_dir, drive});
   const auto burst_ns = static_cast<int64_t>(printer.Number("--milliseconds", 400)) * kNsPerMs;
   const uint64_t rounds = printer.Number("--rounds", 5);
-  const auto watch_ns = static_cast<int64_t>(printer.Number("--watcher-milliseconds", 2000)) * kNsPerMs;
+  const auto watch_ns =
+      static_cast<int64_t>(printer.Number("--watcher-milliseconds", 2000)) * kNsPerMs;
   printer.NoMoreArguments();
   const std::span<const Hostile> all = Hostiles();
   std::string names;
-  for (const Hostile& each : all) names += each.same_round ? "" : std::string(names.empty() ? "" : ", ") + each.name;
+  for (const Hostile& each : all)
+    names += each.same_round ? "" : std::string(names.empty() ? "" : ", ") + each.name;
   const auto is_it = [&only](const Hostile& each) { return !each.same_round && only == each.name; };
-  if (!only.empty() && std::none_of(all.begin(), all.end(), is_it)) Die("--beside " + only + ": there is " + names);
+  if (!only.empty() && std::none_of(all.begin(), all.end(), is_it))
+    Die("--beside " + only + ": there is " + names);
   const Place place(drive);
   const ServerProcess server = OrDie(ServerProcess::Start(FlagsOf(place)));
   Victim victim(server.socket_dir());
@@ -320,7 +365,8 @@ int Main(int argc, char** argv) {
   Neighbours neighbours({server.socket_dir(), place.directory}, &victim, &printer);
   for (size_t i = 0, next = 0; i < all.size(); i = next) {
     for (next = i + 1; next < all.size() && all[next].same_round;) ++next;
-    if (only.empty() || only == all[i].name) neighbours.Measure(all.subspan(i, next - i), burst_ns, rounds);
+    if (only.empty() || only == all[i].name)
+      neighbours.Measure(all.subspan(i, next - i), burst_ns, rounds);
   }
   printer.Add({.bench = "neighbour",
                .row = "requests of the job that failed",

@@ -1,5 +1,6 @@
-// bench_pool: how long a host pool takes to start: every page touched before the first job comes, against one thread that touches as many
-// pages of the same kind; and which pages the system really gave.
+// bench_pool: how long a host pool takes to start: every page touched before the first job comes,
+// against one thread that touches as many pages of the same kind; and which pages the system really
+// gave.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -43,20 +44,22 @@ int Main(int argc, char** argv) {
         memserver::HostPoolOptions options;
         options.bytes = bytes;
         pool = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
-        huge_share = static_cast<double>(pool->facts().huge_page_bytes) / static_cast<double>(pool->total_bytes());
+        huge_share = static_cast<double>(pool->facts().huge_page_bytes) /
+                     static_cast<double>(pool->total_bytes());
       },
       [&] { pool.reset(); });
   const size_t alone = rounds.AddWay([&] { TouchAlone(bytes); }, [&] { pool.reset(); });
   rounds.Run(rounds_count);
-  AddComparison({.bench = "pool",
-                 .row = "start of a pool, every page touched",
-                 .value = rounds.median(product) * static_cast<double>(kGiB) / static_cast<double>(bytes),
-                 .unit = "s/GiB",
-                 .against = "one thread touching as much",
-                 .ratios = rounds.Faster(product, alone),
-                 .dropped = rounds.dropped(),
-                 .target = {}},
-                &printer);
+  AddComparison(
+      {.bench = "pool",
+       .row = "start of a pool, every page touched",
+       .value = rounds.median(product) * static_cast<double>(kGiB) / static_cast<double>(bytes),
+       .unit = "s/GiB",
+       .against = "one thread touching as much",
+       .ratios = rounds.Faster(product, alone),
+       .dropped = rounds.dropped(),
+       .target = {}},
+      &printer);
   printer.Add({.bench = "pool",
                .row = "pages of 2 MiB really got",
                .value = huge_share,

@@ -1,10 +1,13 @@
-// bench_restart: how long a training job waits when memserver is killed: from SIGKILL to the first answer of the server that the keeper
-// starts, which has adopted the pool and redone what the sealed step still lacked of the chunk that is asked for.
+// bench_restart: how long a training job waits when memserver is killed: from SIGKILL to the first
+// answer of the server that the keeper starts, which has adopted the pool and redone what the
+// sealed step still lacked of the chunk that is asked for.
 //
-// The job nearly fills a pool of 4 GiB (with --chunk-mebibytes a smaller one, which proves nothing); the kill comes right after a step was
-// sealed, so that every chunk's update is still to be done. In the same run: the start with a new pool of that size, which is what a server
-// without kept memory would cost (and the states would be lost). A keeper starts a server five times a minute at most, so with more kills
-// than three the keeper is killed now and then as well: memserver starts another one, which counts from the beginning.
+// The job nearly fills a pool of 4 GiB (with --chunk-mebibytes a smaller one, which proves
+// nothing); the kill comes right after a step was sealed, so that every chunk's update is still to
+// be done. In the same run: the start with a new pool of that size, which is what a server without
+// kept memory would cost (and the states would be lost). A keeper starts a server five times a
+// minute at most, so with more kills than three the keeper is killed now and then as well:
+// memserver starts another one, which counts from the beginning.
 #include <algorithm>
 #include <csignal>
 #include <cstring>
@@ -30,17 +33,22 @@ using client::Range;
 constexpr uint64_t kChunkMebibytes = 64;
 constexpr uint32_t kChunks = 15;      // with moments and gradients 60 chunks' bytes
 constexpr uint64_t kPoolChunks = 64;  // bytes of the pool, in those of a chunk: 4 GiB
-constexpr uint64_t kKills = 3;        // the keeper pauses 0, 100 and 200 ms before it starts the server again
+// The keeper pauses 0, 100 and 200 ms before it starts the server again.
+constexpr uint64_t kKills = 3;
 constexpr int64_t kKeeperNs = 10 * kNsPerSecond;
 constexpr double kLimitSeconds = 1;
 
 constexpr const char* kHelp =
     "bench_restart [--json FILE] [--kills N] [--chunk-mebibytes N] [FLAGS OF memserver...]\n"
-    "Seconds from kill -9 of memserver to its first answer, with a pool of 64 chunks of N MiB (64, so 4 GiB): the worst of N kills (3).\n"
+    "Seconds from kill -9 of memserver to its first answer, with a pool of 64 chunks of N MiB (64, "
+    "so 4 GiB): the worst of N kills (3).\n"
     "Needs about 4.5 GiB of memory.\n";
 
 JobShape ShapeOf(uint64_t chunk_bytes) {
-  return {.name = "bench-restart", .chunks = kChunks, .chunk_elements = chunk_bytes / sizeof(float), .rcache_bytes = chunk_bytes};
+  return {.name = "bench-restart",
+          .chunks = kChunks,
+          .chunk_elements = chunk_bytes / sizeof(float),
+          .rcache_bytes = chunk_bytes};
 }
 
 pid_t ServerPid(const std::string& socket_dir) {
@@ -57,14 +65,16 @@ pid_t KeeperPid(const std::string& socket_dir) {
     std::string name, command;
     if (!std::getline(comm, name) || name != "tp-keeper") continue;
     std::getline(words, command);
-    if (command.find(socket_dir) != std::string::npos) return static_cast<pid_t>(std::stol(entry.path().filename()));
+    if (command.find(socket_dir) != std::string::npos)
+      return static_cast<pid_t>(std::stol(entry.path().filename()));
   }
   return 0;
 }
 
 class RestartBench {
  public:
-  RestartBench(const std::string& socket_dir, uint64_t chunk_bytes) : socket_dir_(socket_dir), elements_(chunk_bytes / sizeof(float)) {
+  RestartBench(const std::string& socket_dir, uint64_t chunk_bytes)
+      : socket_dir_(socket_dir), elements_(chunk_bytes / sizeof(float)) {
     client::ClientOptions options;
     options.socket_dir = socket_dir;
     options.connect_timeout_ns = 300 * kNsPerSecond;
@@ -73,27 +83,32 @@ class RestartBench {
     client_ = OrDie(MemClient::Connect(options, SpecOf(ShapeOf(chunk_bytes)), 0));
     start_seconds_ = Seconds(begin);
     std::memset(client_->attachment().rcache, 0, chunk_bytes);
-    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) Await(client_->StartPutWeights(Whole(chunk)));
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk)
+      Await(client_->StartPutWeights(Whole(chunk)));
   }
 
-  double start_seconds() const { return start_seconds_; }  // of a server with a new pool, to the job's first answer
+  // Of a server with a new pool, to the job's first answer.
+  double start_seconds() const { return start_seconds_; }
 
   // One step, then the kill; seconds until a chunk of the new version arrives.
   double KillAfterAStep(Version version) {
-    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) Await(client_->StartSubmitGradient(Whole(chunk), version, 0));
-    const client::Outcome sealed = Await(client_->StartEndStep({.version = version, .learning_rate = 0.1F}));
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk)
+      Await(client_->StartSubmitGradient(Whole(chunk), version, 0));
+    const client::Outcome sealed =
+        Await(client_->StartEndStep({.version = version, .learning_rate = 0.1F}));
     if (sealed.version != version + 1) Die("a step was lost");
     const pid_t server = ServerPid(socket_dir_);
     const int64_t begin = clock_.NowNs();
     if (kill(server, SIGKILL) != 0) Die("memserver is not there");
-    const client::Outcome fetched =
-        Await(client_->StartFetch({.chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 0}, version + 1));
+    const client::Outcome fetched = Await(client_->StartFetch(
+        {.chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 0}, version + 1));
     if (fetched.version != version + 1) Die("a step was lost");
     if (ServerPid(socket_dir_) == server) Die("the answer came from the server that was killed");
     return Seconds(begin);
   }
 
-  // Another keeper is there when this returns; it holds everything long before the next step is sealed.
+  // Another keeper is there when this returns; it holds everything long before the next step is
+  // sealed.
   void RenewKeeper() {
     const pid_t keeper = KeeperPid(socket_dir_);
     if (keeper == 0 || kill(keeper, SIGKILL) != 0) Die("the keeper is not there");
@@ -111,9 +126,15 @@ class RestartBench {
   }
 
  private:
-  Range Whole(uint32_t chunk) const { return {.chunk = chunk, .element_begin = 0, .element_count = elements_, .rcache_offset = 0}; }
-  client::Outcome Await(Result<client::Ticket> ticket) { return OrDie(client_->Wait(OrDie(std::move(ticket)))); }
-  double Seconds(int64_t begin) { return static_cast<double>(clock_.NowNs() - begin) / kNsPerSecond; }
+  Range Whole(uint32_t chunk) const {
+    return {.chunk = chunk, .element_begin = 0, .element_count = elements_, .rcache_offset = 0};
+  }
+  client::Outcome Await(Result<client::Ticket> ticket) {
+    return OrDie(client_->Wait(OrDie(std::move(ticket))));
+  }
+  double Seconds(int64_t begin) {
+    return static_cast<double>(clock_.NowNs() - begin) / kNsPerSecond;
+  }
 
   const std::string socket_dir_;
   const uint64_t elements_;  // of a chunk
@@ -124,11 +145,14 @@ class RestartBench {
 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
-  const uint64_t kills = printer.Number("--kills", kKills), chunk = printer.Number("--chunk-mebibytes", kChunkMebibytes) * kMiB;
+  const uint64_t kills = printer.Number("--kills", kKills),
+                 chunk = printer.Number("--chunk-mebibytes", kChunkMebibytes) * kMiB;
   const uint64_t pool = kPoolChunks * chunk;
-  const std::string size = pool % kGiB == 0 ? std::to_string(pool / kGiB) + " GiB" : std::to_string(pool / kMiB) + " MiB";
-  std::vector<std::string> flags = {"--pool", std::to_string(pool), "--rcache-limit", std::to_string(2 * chunk), "--log-level",
-                                    "error",  "--keeper",           "process"};
+  const std::string size = pool % kGiB == 0 ? std::to_string(pool / kGiB) + " GiB"
+                                            : std::to_string(pool / kMiB) + " MiB";
+  std::vector<std::string> flags = {
+      "--pool", std::to_string(pool), "--rcache-limit", std::to_string(2 * chunk), "--log-level",
+      "error",  "--keeper",           "process"};
   flags.insert(flags.end(), printer.arguments().begin(), printer.arguments().end());
   const ServerProcess server = OrDie(ServerProcess::Start(flags));
   RestartBench bench(server.socket_dir(), chunk);

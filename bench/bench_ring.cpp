@@ -1,8 +1,8 @@
-// bench_ring: the round trip of one request through the shared-memory rings, spinning and sleeping, beside a Unix socket and beside the
-// least that two cores can do (one word to and fro).
+// bench_ring: the round trip of one request through the shared-memory rings, spinning and sleeping,
+// beside a Unix socket and beside the least that two cores can do (one word to and fro).
 //
-// Each way has an echo thread on the other side; the rings, the bell and the futex are those of the product. Ways that spin stand on two
-// CPUs of their own; the others are left to the system.
+// Each way has an echo thread on the other side; the rings, the bell and the futex are those of the
+// product. Ways that spin stand on two CPUs of their own; the others are left to the system.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,7 +28,8 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_ring [--json FILE] [--round-trips N] [--messages N]\n"
-    "Round trip of one 64-byte request: shared-memory rings (spinning, sleeping), a Unix socket, and one shared word; and messages a\n"
+    "Round trip of one 64-byte request: shared-memory rings (spinning, sleeping), a Unix socket, "
+    "and one shared word; and messages a\n"
     "second through the ring, Boost's queue and a plain index ring.\n";
 
 // The rings of one session with both ends in this process.
@@ -41,12 +42,15 @@ Session OpenSession() {
   auto server = shm::ServerPort::Create(1);
   if (!server.ok()) Die(server.status().Format());
   const auto copy = [](int fd) { return UniqueFd(dup(fd)); };
-  auto client = shm::ClientPort::Map(copy((*server)->submission_fd()), copy((*server)->completion_fd()), copy((*server)->doorbell_fd()));
+  auto client =
+      shm::ClientPort::Map(copy((*server)->submission_fd()), copy((*server)->completion_fd()),
+                           copy((*server)->doorbell_fd()));
   if (!client.ok()) Die(client.status().Format());
   return {std::move(*server), std::move(*client)};
 }
 
-// Answers requests until one with op 0 comes. `sleeps`: waits on the doorbell, else looks without end.
+// Answers requests until one with op 0 comes. `sleeps`: waits on the doorbell, else looks without
+// end.
 void EchoRing(shm::ServerPort* server, bool sleeps) {
   shm::Request request{};
   while (true) {
@@ -94,7 +98,8 @@ std::vector<double> TimeRing(int count, bool sleeps, const TwoCores& cores) {
   std::vector<double> micros = TimeRoundTrips(count, [&] {
     send(1);
     shm::Completion completion{};
-    while (!session.client->Pop(&completion)) session.client->WaitForCompletion(kNsPerSecond, spin_ns);
+    while (!session.client->Pop(&completion))
+      session.client->WaitForCompletion(kNsPerSecond, spin_ns);
     if (completion.counter != counter) Die("an answer to another request");
   });
   send(0);
@@ -105,7 +110,8 @@ std::vector<double> TimeRing(int count, bool sleeps, const TwoCores& cores) {
 
 std::vector<double> TimeSocket(int count) {
   std::array<int, 2> ends{};
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) Die("no socket pair");
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    Die("no socket pair");
   const UniqueFd mine(ends[0]);
   UniqueFd other(ends[1]);
   std::thread echo([&] {
@@ -125,11 +131,18 @@ std::vector<double> TimeSocket(int count) {
 }
 
 // p50 and p99.9 of one way; the socket's own rows stand alone.
-void AddRows(const std::string& name, const std::vector<double>& micros, const std::vector<double>& socket, RowPrinter* printer) {
+void AddRows(const std::string& name, const std::vector<double>& micros,
+             const std::vector<double>& socket, RowPrinter* printer) {
   const bool is_socket = &micros == &socket;
   for (const auto& [label, share] : {std::pair{" p50", 0.5}, std::pair{" p99.9", 0.999}}) {
     const double value = Percentile(micros, share);
-    Row row{.bench = "ring", .row = name + label, .value = value, .unit = "us", .against = "", .ratio = {}, .target = {}};
+    Row row{.bench = "ring",
+            .row = name + label,
+            .value = value,
+            .unit = "us",
+            .against = "",
+            .ratio = {},
+            .target = {}};
     if (!is_socket) {
       row.against = std::string("Unix socket") + label;
       row.ratio = Percentile(socket, share) / value;
@@ -138,7 +151,8 @@ void AddRows(const std::string& name, const std::vector<double>& micros, const s
   }
 }
 
-// The ring against what two cores can do at all, in turns, as the two virtual cores may lie elsewhere a second later.
+// The ring against what two cores can do at all, in turns, as the two virtual cores may lie
+// elsewhere a second later.
 struct LimitRounds {
   std::vector<double> ring, word;                  // microseconds, of all rounds
   std::vector<double> against_limit, against_p50;  // of each round

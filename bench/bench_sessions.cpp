@@ -1,6 +1,8 @@
-// bench_sessions: requests a second and their tail through one serve loop, with 64 ranks attached and asking, against one rank.
+// bench_sessions: requests a second and their tail through one serve loop, with 64 ranks attached
+// and asking, against one rank.
 //
-// Two servers, one job each; bursts alternate. Every rank keeps the same number of small fetches in flight, all driven by one thread.
+// Two servers, one job each; bursts alternate. Every rank keeps the same number of small fetches in
+// flight, all driven by one thread.
 #include <deque>
 #include <string>
 #include <vector>
@@ -16,7 +18,8 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_sessions [--json FILE] [--milliseconds N] [--rounds N]\n"
-    "Small fetches a second of 64 ranks through one serve loop against one rank; bursts of N ms (default 500).\n";
+    "Small fetches a second of 64 ranks through one serve loop against one rank; bursts of N ms "
+    "(default 500).\n";
 constexpr uint32_t kRanks = 64;
 constexpr uint32_t kInFlight = 8;  // of a rank
 
@@ -28,12 +31,13 @@ struct Asked {
 class Side {
  public:
   explicit Side(uint32_t world)
-      : server_(OrDie(ServerProcess::Start(
-            {"--pool", PoolFlagOf(Shape(world)), "--rcache-limit", "64MiB", "--keeper", "none", "--log-level", "warn"}))),
+      : server_(OrDie(ServerProcess::Start({"--pool", PoolFlagOf(Shape(world)), "--rcache-limit",
+                                            "64MiB", "--keeper", "none", "--log-level", "warn"}))),
         job_(Shape(world), server_.socket_dir()),
         asked_(world) {}
 
-  // Fetches for so long, and until there is an answer; returns requests a second, and adds the time of each to `micros`.
+  // Fetches for so long, and until there is an answer; returns requests a second, and adds the time
+  // of each to `micros`.
   double Burst(int64_t burst_ns, std::vector<double>* micros) {
     const int64_t start = clock_.NowNs();
     uint64_t answered = 0;
@@ -50,15 +54,21 @@ class Side {
 
  private:
   static JobShape Shape(uint32_t world) {
-    return {.name = "bench-sessions", .chunks = 1, .chunk_elements = 1024, .world = world, .rcache_bytes = 64 * 1024};
+    return {.name = "bench-sessions",
+            .chunks = 1,
+            .chunk_elements = 1024,
+            .world = world,
+            .rcache_bytes = 64 * 1024};
   }
 
   uint64_t Turn(uint32_t rank, std::vector<double>* micros) {
     uint64_t answered = 0;
     std::deque<Asked>& asked = asked_[rank];
-    for (; !asked.empty() && job_.rank(rank).Test(asked.front().ticket); ++answered) Take(rank, micros);
+    for (; !asked.empty() && job_.rank(rank).Test(asked.front().ticket); ++answered)
+      Take(rank, micros);
     while (asked.size() < kInFlight) {
-      const client::Range range = {.chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 64 * asked.size()};
+      const client::Range range = {
+          .chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 64 * asked.size()};
       asked.push_back({OrDie(job_.rank(rank).StartFetch(range, job_.version())), clock_.NowNs()});
     }
     return answered;
@@ -86,7 +96,8 @@ int Main(int argc, char** argv) {
   std::vector<double> many_rates, one_rates, ratios, one_micros, many_micros;
   for (uint64_t round = 0; round <= rounds; ++round) {
     if (round == 1) one_micros.clear(), many_micros.clear();
-    const double of_one = one.Burst(burst_ns, &one_micros), of_many = many.Burst(burst_ns, &many_micros);
+    const double of_one = one.Burst(burst_ns, &one_micros),
+                 of_many = many.Burst(burst_ns, &many_micros);
     if (round == 0) continue;
     one_rates.push_back(of_one);
     many_rates.push_back(of_many);
@@ -101,7 +112,13 @@ int Main(int argc, char** argv) {
                  .target = 1.0},
                 &printer);
   const auto add = [&](const char* row, double value, const char* unit) {
-    printer.Add({.bench = "sessions", .row = row, .value = value, .unit = unit, .against = "", .ratio = {}, .target = {}});
+    printer.Add({.bench = "sessions",
+                 .row = row,
+                 .value = value,
+                 .unit = unit,
+                 .against = "",
+                 .ratio = {},
+                 .target = {}});
   };
   add("requests of one rank", Median(one_rates) / 1e6, "M requests/s");
   add("p99 of a request, 64 ranks with 8 in flight each", Percentile(many_micros, 0.99), "us");

@@ -1,10 +1,12 @@
-// bench_step: tokens/s of a training step through a memory server against the same step in plain LibTorch with everything resident.
+// bench_step: tokens/s of a training step through a memory server against the same step in plain
+// LibTorch with everything resident.
 //
-// One rank, GPT-2 124M, fp32, 4 x 256 tokens, rCache 25 % of the non-resident parameters, prefetching. Rounds of two steps of each kind
-// alternate in one process on the same cores; the ratio is the median over the rounds. A served round ends when the server has updated
-// every chunk, so that no work of one kind falls into the time of the other. The other rows say where the rest goes. A third kind has all
-// its states on a drive; it is held against the one on the host, with the bound of what it moves. Other presets are for trying the program
-// out.
+// One rank, GPT-2 124M, fp32, 4 x 256 tokens, rCache 25 % of the non-resident parameters,
+// prefetching. Rounds of two steps of each kind alternate in one process on the same cores; the
+// ratio is the median over the rounds. A served round ends when the server has updated every chunk,
+// so that no work of one kind falls into the time of the other. The other rows say where the rest
+// goes. A third kind has all its states on a drive; it is held against the one on the host, with
+// the bound of what it moves. Other presets are for trying the program out.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -37,8 +39,10 @@ constexpr double kTarget = 0.95;
 constexpr double kLearningRate = 1e-4, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kWeightDecay = 0.1;
 constexpr const char* kHelp =
     "bench_step [--json FILE] [--preset NAME] [--rounds N] [--nvme DIR]\n"
-    "Training steps of a model (default gpt2-124m) through a memory server against plain LibTorch, N times (default 5), and with all\n"
-    "states in a directory of its own in DIR (default: the current one). Needs about 8 GiB of memory, and 5 GiB there.\n";
+    "Training steps of a model (default gpt2-124m) through a memory server against plain LibTorch, "
+    "N times (default 5), and with all\n"
+    "states in a directory of its own in DIR (default: the current one). Needs about 8 GiB of "
+    "memory, and 5 GiB there.\n";
 
 struct Tokens {
   at::Tensor inputs, targets;
@@ -54,7 +58,8 @@ Tokens MakeTokens(const trainer::GptShape& shape) {
 // Everything resident; LibTorch's fused AdamW on the CPU.
 class PlainStep {
  public:
-  explicit PlainStep(const trainer::GptShape& shape) : model_(shape, torch::TensorOptions().dtype(torch::kFloat32)) {
+  explicit PlainStep(const trainer::GptShape& shape)
+      : model_(shape, torch::TensorOptions().dtype(torch::kFloat32)) {
     trainer::InitGpt(&model_, 1);
     for (const at::Tensor& parameter : model_.parameters()) {
       parameters_.push_back(parameter);
@@ -70,7 +75,8 @@ class PlainStep {
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
     for (at::Tensor& step : steps_) step += 1;
-    at::_fused_adamw_(parameters_, gradients, momentum_, variance_, {}, steps_, kLearningRate, kBeta1, kBeta2, kWeightDecay, kEps,
+    at::_fused_adamw_(parameters_, gradients, momentum_, variance_, {}, steps_, kLearningRate,
+                      kBeta1, kBeta2, kWeightDecay, kEps,
                       /*amsgrad=*/false, /*maximize=*/false);
     for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   }
@@ -83,18 +89,22 @@ class PlainStep {
 // The same step with its states in a memserver process.
 class ServedStep {
  public:
-  ServedStep(const trainer::GptShape& shape, const std::string& socket_dir, const trainer::RunOptions& options) {
+  ServedStep(const trainer::GptShape& shape, const std::string& socket_dir,
+             const trainer::RunOptions& options) {
     plan_ = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
-    trainer::SessionTask task{.options = options, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+    trainer::SessionTask task{
+        .options = options, .spec = plan_.spec, .groups = plan_.layout.data_groups};
     task.options.socket_dir = socket_dir;
     session_ = OrDie(trainer::RunSession::Open({}, std::move(task)));
     model_ = std::make_unique<trainer::Gpt>(shape, torch::TensorOptions().dtype(torch::kFloat32));
     const auto named = model_->named_parameters();
     std::vector<at::Tensor> tensors;
-    for (const trainer::ParameterPlace& place : plan_.layout.parameters) tensors.push_back(named[place.name]);
+    for (const trainer::ParameterPlace& place : plan_.layout.parameters)
+      tensors.push_back(named[place.name]);
     trainer::EngineOptions engine;
     engine.cache.separate_while_recording = false;
-    engine_ = OrDie(trainer::TrainingEngine::Create(plan_.layout, engine, {session_->service(), session_->groups(), tensors, &clock_}));
+    engine_ = OrDie(trainer::TrainingEngine::Create(
+        plan_.layout, engine, {session_->service(), session_->groups(), tensors, &clock_}));
     OrDie(engine_->LoadWeights([&](ParameterId id, std::span<float> values) {
       trainer::InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, 1, 0, values);
     }));
@@ -113,7 +123,8 @@ class ServedStep {
     seal_ns_ += clock_.NowNs() - start;
   }
 
-  // Waits until the last step's update has reached every chunk: reads one element of each parameter.
+  // Waits until the last step's update has reached every chunk: reads one element of each
+  // parameter.
   void Settle() {
     OrDie(engine_
               ->Evaluate(version_,
@@ -130,7 +141,9 @@ class ServedStep {
   const trainer::RcachePlan& rcache() const { return plan_.rcache; }
   const trainer::ParameterCache& cache() const { return engine_->cache(); }
   int64_t seal_ns() const { return seal_ns_; }
-  trainer::StepTraffic traffic() const { return engine_->planned_traffic().value_or(trainer::StepTraffic{}); }
+  trainer::StepTraffic traffic() const {
+    return engine_->planned_traffic().value_or(trainer::StepTraffic{});
+  }
 
  private:
   SteadyClock clock_;
@@ -192,25 +205,30 @@ Times Alternate(const Steps& steps, const Tokens& tokens, int rounds) {
   return times;
 }
 
-// The least that a step with its states on the drive can take: that of the host, and what it moves at fio's speed.
-std::optional<double> BoundSeconds(const std::string& directory, double gib_each_way, double host_seconds) {
+// The least that a step with its states on the drive can take: that of the host, and what it moves
+// at fio's speed.
+std::optional<double> BoundSeconds(const std::string& directory, double gib_each_way,
+                                   double host_seconds) {
   double bound = host_seconds;
   for (const char* direction : {"read", "write", "rw"}) {
     const auto peer = MeasureFio(directory, direction);
     if (!peer) return std::nullopt;
-    bound = std::max(bound, (std::string(direction) == "rw" ? 2 : 1) * gib_each_way / peer->gib_per_second);
+    bound = std::max(
+        bound, (std::string(direction) == "rw" ? 2 : 1) * gib_each_way / peer->gib_per_second);
   }
   return bound;
 }
 
-void AddDriveRows(const Times& times, const std::string& directory, uint64_t drive_bytes, RowPrinter* printer) {
+void AddDriveRows(const Times& times, const std::string& directory, uint64_t drive_bytes,
+                  RowPrinter* printer) {
   Row row = RowOf("step through memserver, all states on the drive", Median(times.on_drive), "s");
   row.against = "the same, all states on the host";
   row.ratio = Median(times.drive_ratios);
   printer->Add(row, SpreadOf(times.drive_ratios));
   const double gib_each_way = static_cast<double>(drive_bytes) / 2 / static_cast<double>(kGiB);
   if (const auto bound = BoundSeconds(directory, gib_each_way, Median(times.served))) {
-    Row of_bound = RowOf("the bound of that step: the one on the host, its bytes at fio's speed", *bound, "s");
+    Row of_bound =
+        RowOf("the bound of that step: the one on the host, its bytes at fio's speed", *bound, "s");
     of_bound.against = "that step";
     of_bound.ratio = Median(times.on_drive) / *bound;
     printer->Add(of_bound);
@@ -218,8 +236,9 @@ void AddDriveRows(const Times& times, const std::string& directory, uint64_t dri
 }
 
 ServerProcess StartServer(uint64_t pool, uint64_t rcache, const std::vector<std::string>& where) {
-  std::vector<std::string> flags{
-      "--pool", std::to_string(RoundUp(pool, kMiB)), "--rcache-limit", std::to_string(RoundUp(rcache, kMiB)), "--log-level", "warn"};
+  std::vector<std::string> flags{"--pool",         std::to_string(RoundUp(pool, kMiB)),
+                                 "--rcache-limit", std::to_string(RoundUp(rcache, kMiB)),
+                                 "--log-level",    "warn"};
   flags.insert(flags.end(), where.begin(), where.end());
   return OrDie(ServerProcess::Start(flags));
 }
@@ -228,7 +247,8 @@ int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
   InitLog("bench_step", LogLevel::kWarn, LogFormat::kText);
   const int rounds = static_cast<int>(printer.Number("--rounds", 5));
-  const std::string preset = printer.Word("--preset", "gpt2-124m"), base = printer.Word("--nvme", ".");
+  const std::string preset = printer.Word("--preset", "gpt2-124m"),
+                    base = printer.Word("--nvme", ".");
   printer.NoMoreArguments();
   at::set_num_threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   const trainer::GptShape shape = OrDie(trainer::FindGptPreset(preset));
@@ -238,12 +258,16 @@ int Main(int argc, char** argv) {
   const trainer::RunPlan plan = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
   const uint64_t drive_bytes = shm::NvmeBytesOf(plan.spec, 0);
   const std::string directory = ScratchIn(base);
-  ServerProcess server = StartServer(client::StateBytesOf(plan.spec).total(), plan.rcache.bytes, {});
-  ServerProcess drive_server = StartServer(shm::HostStateBytesOf(plan.spec, 0).total(), plan.rcache.bytes,
-                                           {"--nvme", directory + ":" + std::to_string(RoundUp(drive_bytes, kMiB)), "--states-on", "nvme"});
+  ServerProcess server =
+      StartServer(client::StateBytesOf(plan.spec).total(), plan.rcache.bytes, {});
+  ServerProcess drive_server =
+      StartServer(shm::HostStateBytesOf(plan.spec, 0).total(), plan.rcache.bytes,
+                  {"--nvme", directory + ":" + std::to_string(RoundUp(drive_bytes, kMiB)),
+                   "--states-on", "nvme"});
   const Tokens tokens = MakeTokens(shape);
   PlainStep plain(shape);
-  ServedStep served(shape, server.socket_dir(), options), on_drive(shape, drive_server.socket_dir(), options);
+  ServedStep served(shape, server.socket_dir(), options),
+      on_drive(shape, drive_server.socket_dir(), options);
   const Steps steps{&plain, &served, &on_drive};
   Alternate(steps, tokens, 1);  // records the order, settles allocators
   const trainer::CacheCounters before = served.cache().counters();
@@ -252,20 +276,26 @@ int Main(int argc, char** argv) {
   const trainer::CacheCounters after = served.cache().counters();
 
   const double tokens_per_step = static_cast<double>(tokens.inputs.numel());
-  Row main_row = RowOf("tokens/s through memserver", tokens_per_step / Median(times.served), "tokens/s");
+  Row main_row =
+      RowOf("tokens/s through memserver", tokens_per_step / Median(times.served), "tokens/s");
   main_row.against = "plain LibTorch, all resident, fused AdamW";
   main_row.ratio = Median(times.ratios);
   main_row.target = kTarget;
   printer.Add(main_row);
-  printer.Add(RowOf("tokens/s in plain LibTorch", tokens_per_step / Median(times.plain), "tokens/s"));
+  printer.Add(
+      RowOf("tokens/s in plain LibTorch", tokens_per_step / Median(times.plain), "tokens/s"));
   const double per_step = 1.0 / (rounds * kStepsPerRound);
   printer.Add(RowOf("step through memserver", Median(times.served), "s"));
-  printer.Add(RowOf("waits for chunks and answers in a step", static_cast<double>(after.wait_ns - before.wait_ns) * 1e-9 * per_step, "s"));
+  printer.Add(RowOf("waits for chunks and answers in a step",
+                    static_cast<double>(after.wait_ns - before.wait_ns) * 1e-9 * per_step, "s"));
+  printer.Add(RowOf("sealing (last gradients, norm) in a step",
+                    static_cast<double>(served.seal_ns() - seal_before) * 1e-9 * per_step, "s"));
+  printer.Add(RowOf("bytes host to device in a step",
+                    static_cast<double>(served.traffic().bytes_h2d), "bytes"));
+  printer.Add(RowOf("bytes device to host in a step",
+                    static_cast<double>(served.traffic().bytes_d2h), "bytes"));
   printer.Add(
-      RowOf("sealing (last gradients, norm) in a step", static_cast<double>(served.seal_ns() - seal_before) * 1e-9 * per_step, "s"));
-  printer.Add(RowOf("bytes host to device in a step", static_cast<double>(served.traffic().bytes_h2d), "bytes"));
-  printer.Add(RowOf("bytes device to host in a step", static_cast<double>(served.traffic().bytes_d2h), "bytes"));
-  printer.Add(RowOf("rCache share of the non-resident parameters", served.rcache().fraction(), "share"));
+      RowOf("rCache share of the non-resident parameters", served.rcache().fraction(), "share"));
   served.Close();
   on_drive.Close();
   AddDriveRows(times, directory, drive_bytes, &printer);

@@ -1,5 +1,6 @@
-// machine_probe: what this machine can do right now, measured on the spot, as one JSON object: instruction set, bandwidth of the memory in
-// the pages that a host pool gets, and the round trip between two cores. scripts/bench puts it into the record of every result.
+// machine_probe: what this machine can do right now, measured on the spot, as one JSON object:
+// instruction set, bandwidth of the memory in the pages that a host pool gets, and the round trip
+// between two cores. scripts/bench puts it into the record of every result.
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -20,7 +21,8 @@ namespace {
 
 constexpr const char* kHelp =
     "machine_probe [--mebibytes N] [--rounds N]\n"
-    "Bandwidth (all CPUs; bytes that the program reads and writes) and round trip between two cores, as one JSON object.\n";
+    "Bandwidth (all CPUs; bytes that the program reads and writes) and round trip between two "
+    "cores, as one JSON object.\n";
 constexpr int kRoundTrips = 20'000;
 constexpr uint64_t kAhead = 1024;
 constexpr uint64_t kAlign = 4096;
@@ -54,19 +56,27 @@ int Main(int argc, char** argv) {
   Rounds rounds;
   const auto whole = static_cast<double>(bytes), twice = 2 * static_cast<double>(half);
   const Way ways[] = {
-      {"read_gb_s", whole, rounds.AddWay([&] { each(bytes, [&](uint64_t at, uint64_t n) { sum += loops.read(data + at, n); }); })},
-      {"modify_in_place_gb_s", 2 * whole,
-       rounds.AddWay([&] { each(bytes, [&](uint64_t at, uint64_t n) { loops.modify(data + at, n, 0); }); })},
-      {"copy_streaming_gb_s", twice,
-       rounds.AddWay([&] { each(half, [&](uint64_t at, uint64_t n) { loops.copy_streaming(data + at, data + half + at, n, kAhead); }); })},
-      {"copy_memcpy_gb_s", twice,
-       rounds.AddWay([&] { each(half, [&](uint64_t at, uint64_t n) { std::memcpy(data + at, data + half + at, n); }); })}};
+      {"read_gb_s", whole, rounds.AddWay([&] {
+         each(bytes, [&](uint64_t at, uint64_t n) { sum += loops.read(data + at, n); });
+       })},
+      {"modify_in_place_gb_s", 2 * whole, rounds.AddWay([&] {
+         each(bytes, [&](uint64_t at, uint64_t n) { loops.modify(data + at, n, 0); });
+       })},
+      {"copy_streaming_gb_s", twice, rounds.AddWay([&] {
+         each(half, [&](uint64_t at, uint64_t n) {
+           loops.copy_streaming(data + at, data + half + at, n, kAhead);
+         });
+       })},
+      {"copy_memcpy_gb_s", twice, rounds.AddWay([&] {
+         each(half, [&](uint64_t at, uint64_t n) { std::memcpy(data + at, data + half + at, n); });
+       })}};
   rounds.Run(rounds_count);
   JsonWriter json;
   json.BeginObject().Field("isa", optim::NameOf(optim::BestIsa())).Field("threads", crew.size());
   for (const Way& way : ways) json.Field(way.key, way.bytes / rounds.median(way.way) / 1e9);
   json.Field("spin_round_trip_ns", Median(TimePingPong(kRoundTrips, FindTwoCores())) * 1e3);
-  json.Field("pool_huge_page_share", static_cast<double>(pool->facts().huge_page_bytes) / static_cast<double>(pool->total_bytes()));
+  json.Field("pool_huge_page_share", static_cast<double>(pool->facts().huge_page_bytes) /
+                                         static_cast<double>(pool->total_bytes()));
   std::puts(json.EndObject().Take().c_str());
   return sum.load() == UINT64_MAX ? 1 : 0;  // looked at, so that the reading is not left out
 }

@@ -69,7 +69,9 @@ class ProductRing {
  public:
   ProductRing() : server_(OrDie(shm::ServerPort::Create(1))) {
     const auto copy = [](int fd) { return UniqueFd(dup(fd)); };
-    client_ = OrDie(shm::ClientPort::Map(copy(server_->submission_fd()), copy(server_->completion_fd()), copy(server_->doorbell_fd())));
+    client_ =
+        OrDie(shm::ClientPort::Map(copy(server_->submission_fd()), copy(server_->completion_fd()),
+                                   copy(server_->doorbell_fd())));
   }
   bool Push(uint64_t number) {
     shm::Request request{};
@@ -96,14 +98,16 @@ class BlockRing {
  public:
   void Push(uint64_t block) {
     while (block - popped_.load(std::memory_order_acquire) == kBlocks) __builtin_ia32_pause();
-    for (uint64_t i = 0; i < kBatch; ++i) blocks_[block % kBlocks][i] = {{block * kBatch + i, 1, 2, 3, 4, 5, 6, 7}};
+    for (uint64_t i = 0; i < kBatch; ++i)
+      blocks_[block % kBlocks][i] = {{block * kBatch + i, 1, 2, 3, 4, 5, 6, 7}};
     pushed_.store(block + 1, std::memory_order_release);
   }
   // The sum of the numbers in the block.
   uint64_t Pop(uint64_t block) {
     while (pushed_.load(std::memory_order_acquire) == block) __builtin_ia32_pause();
     uint64_t sum = 0;
-    for (const Message& message : blocks_[block % kBlocks]) sum += message.words[0] + message.words[7] - 7;
+    for (const Message& message : blocks_[block % kBlocks])
+      sum += message.words[0] + message.words[7] - 7;
     popped_.store(block + 1, std::memory_order_release);
     return sum;
   }
@@ -153,7 +157,8 @@ void Send(uint64_t messages, const TwoCores& cores, Ring* ring) {
 
 }  // namespace
 
-void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores, RowPrinter* printer) {
+void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores,
+                       RowPrinter* printer) {
   Rounds rounds;
   const uint64_t count = options.messages;
   const auto product_ring = std::make_unique<ProductRing>();
@@ -166,9 +171,12 @@ void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores, 
   rounds.Run(options.rounds);
   std::vector<double> ratios;
   for (uint64_t i = 0; i < options.rounds; ++i) {
-    ratios.push_back(std::min(rounds.seconds(boost)[i], rounds.seconds(index)[i]) / rounds.seconds(product)[i]);
+    ratios.push_back(std::min(rounds.seconds(boost)[i], rounds.seconds(index)[i]) /
+                     rounds.seconds(product)[i]);
   }
-  const auto rate = [&](size_t way) { return static_cast<double>(count) / rounds.median(way) / 1e6; };
+  const auto rate = [&](size_t way) {
+    return static_cast<double>(count) / rounds.median(way) / 1e6;
+  };
   AddComparison({.bench = "ring",
                  .row = "ring, one way",
                  .value = rate(product),
@@ -177,9 +185,16 @@ void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores, 
                  .ratios = ratios,
                  .target = 1.5},
                 printer);
-  for (const auto& [name, way] : {std::pair{"Boost.Lockfree spsc_queue, one way", boost}, std::pair{"plain index ring, one way", index},
+  for (const auto& [name, way] : {std::pair{"Boost.Lockfree spsc_queue, one way", boost},
+                                  std::pair{"plain index ring, one way", index},
                                   std::pair{"lines in blocks of 16, one way", blocks}}) {
-    printer->Add({.bench = "ring", .row = name, .value = rate(way), .unit = "M messages/s", .against = "", .ratio = {}, .target = {}});
+    printer->Add({.bench = "ring",
+                  .row = name,
+                  .value = rate(way),
+                  .unit = "M messages/s",
+                  .against = "",
+                  .ratio = {},
+                  .target = {}});
   }
 }
 

@@ -18,8 +18,8 @@ namespace tidepool::client {
 
 namespace {
 
-Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits,
-                const BroughtMemory* brought) {
+Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who,
+                const AttachWaits& waits, const BroughtMemory* brought) {
   const int64_t timeout_ns = waits.timeout_ns;
   const auto bytes = shm::Encode(spec);
   shm::HelloFrame hello;
@@ -34,11 +34,14 @@ Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankNam
   hello.nonce = who.nonce;
   hello.note = who.note;
   const std::array<int, 1> memory{brought != nullptr ? brought->descriptor : -1};
-  TP_RETURN_IF_ERROR(channel->Send(hello, timeout_ns, std::span(memory).first(brought != nullptr ? 1 : 0)));
+  TP_RETURN_IF_ERROR(
+      channel->Send(hello, timeout_ns, std::span(memory).first(brought != nullptr ? 1 : 0)));
   TP_POINT("client.hello_sent");
   for (size_t at = 0; at < bytes.size(); at += shm::kPartBytesMax) {
-    const auto end = bytes.begin() + static_cast<ptrdiff_t>(std::min(bytes.size(), at + shm::kPartBytesMax));
-    TP_RETURN_IF_ERROR(channel->Send(shm::SpecPartFrame{{bytes.begin() + static_cast<ptrdiff_t>(at), end}}, timeout_ns));
+    const auto end =
+        bytes.begin() + static_cast<ptrdiff_t>(std::min(bytes.size(), at + shm::kPartBytesMax));
+    TP_RETURN_IF_ERROR(channel->Send(
+        shm::SpecPartFrame{{bytes.begin() + static_cast<ptrdiff_t>(at), end}}, timeout_ns));
   }
   TP_POINT("client.spec_sent");
   return Status();
@@ -62,20 +65,26 @@ Attachment AttachmentOf(const shm::WelcomeFrame& welcome, std::byte* rcache) {
   return attachment;
 }
 
-Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes, const BroughtMemory* brought) {
+Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes,
+                                   const BroughtMemory* brought) {
   const auto& welcome = std::get<shm::WelcomeFrame>(received.frame);
   auto& fds = received.fds;
   if (welcome.rcache_bytes != rcache_bytes) {
-    return Status(ErrorId::kHandshakeBad, "the server granted an rCache of " + std::to_string(welcome.rcache_bytes) +
+    return Status(ErrorId::kHandshakeBad, "the server granted an rCache of " +
+                                              std::to_string(welcome.rcache_bytes) +
                                               " bytes; asked were " + std::to_string(rcache_bytes));
   }
   AttachedSession session;
-  TP_ASSIGN_OR_RETURN(session.port, shm::ClientPort::Map(std::move(fds[shm::kFdSubmission]), std::move(fds[shm::kFdCompletion]),
-                                                         std::move(fds[shm::kFdDoorbell]), welcome.protocol));
+  TP_ASSIGN_OR_RETURN(
+      session.port,
+      shm::ClientPort::Map(std::move(fds[shm::kFdSubmission]), std::move(fds[shm::kFdCompletion]),
+                           std::move(fds[shm::kFdDoorbell]), welcome.protocol));
   auto& memory = brought != nullptr ? session.flags : session.rcache;
   const uint64_t bytes = brought != nullptr ? shm::kFlagBytes : welcome.rcache_bytes;
-  TP_ASSIGN_OR_RETURN(memory, shm::Segment::Map(std::move(fds[shm::kFdRcache]), bytes, shm::PeerAccess::kReadWrite));
-  session.attachment = AttachmentOf(welcome, brought != nullptr ? brought->data : session.rcache->data());
+  TP_ASSIGN_OR_RETURN(memory, shm::Segment::Map(std::move(fds[shm::kFdRcache]), bytes,
+                                                shm::PeerAccess::kReadWrite));
+  session.attachment =
+      AttachmentOf(welcome, brought != nullptr ? brought->data : session.rcache->data());
   if (brought != nullptr) {
     session.attachment.flags = session.flags->data();
     session.attachment.flags_bytes = shm::kFlagBytes;
@@ -87,28 +96,34 @@ Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes
 
 Status CheckProtocol(uint32_t agreed) {
   if (shm::kOwnProtocols.Has(agreed)) return Status();
-  return Status(ErrorId::kAbiMismatch, "memserver chose protocol version " + std::to_string(agreed) +
-                                           ", which was not offered: this program speaks " + Text(shm::kOwnProtocols));
+  return Status(ErrorId::kAbiMismatch,
+                "memserver chose protocol version " + std::to_string(agreed) +
+                    ", which was not offered: this program speaks " + Text(shm::kOwnProtocols));
 }
 
 // The next word of a server that has put the rank into its queue because of `why`.
-Result<ReceivedFrame> AwaitRoom(ControlChannel* channel, const AttachWaits& waits, const Status& why) {
+Result<ReceivedFrame> AwaitRoom(ControlChannel* channel, const AttachWaits& waits,
+                                const Status& why) {
   constexpr int64_t kSliceNs = 200 * kNsPerMs;
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + waits.queue_ns;
   for (int64_t left = waits.queue_ns; left > 0; left = end - clock.NowNs()) {
     auto next = channel->Await(std::min(left, kSliceNs));
     if (next.ok() || next.status().id() != ErrorId::kWaitTimeout) return next;
-    if (waits.give_up && waits.give_up()) return Status(ErrorId::kSessionEnded, "stopped by a signal while the job waited for room");
+    if (waits.give_up && waits.give_up())
+      return Status(ErrorId::kSessionEnded, "stopped by a signal while the job waited for room");
   }
-  return Status(ErrorId::kWaitTimeout, "no room within the time that the job waits for it; " + why.what()).Why(why.why());
+  return Status(ErrorId::kWaitTimeout,
+                "no room within the time that the job waits for it; " + why.what())
+      .Why(why.why());
 }
 
 // The first frame that is not Queued.
 Result<ReceivedFrame> AwaitTurn(ControlChannel* channel, const AttachWaits& waits) {
   TP_ASSIGN_OR_RETURN(ReceivedFrame answer, channel->Await(waits.timeout_ns));
   while (const auto* queued = std::get_if<shm::QueuedFrame>(&answer.frame)) {
-    if (waits.queue_ns == 0) return Status(ErrorId::kHandshakeBad, "the server queued a rank that does not wait");
+    if (waits.queue_ns == 0)
+      return Status(ErrorId::kHandshakeBad, "the server queued a rank that does not wait");
     const Status why = queued->why;
     if (why.ok()) {  // its turn has come: what follows is the preparation
       TP_ASSIGN_OR_RETURN(answer, channel->Await(waits.timeout_ns));
@@ -120,40 +135,48 @@ Result<ReceivedFrame> AwaitTurn(ControlChannel* channel, const AttachWaits& wait
   return answer;
 }
 
-// The answer that both handshakes end with: the frame that grants the session, or why there is none.
+// The answer that both handshakes end with: the frame that grants the session, or why there is
+// none.
 template <typename Grant>
 Result<ReceivedFrame> AwaitGrant(ControlChannel* channel, const AttachWaits& waits) {
   TP_ASSIGN_OR_RETURN(ReceivedFrame answer, AwaitTurn(channel, waits));
   if (const auto* refused = std::get_if<shm::RefusedFrame>(&answer.frame)) return refused->why;
   if (const auto* ended = std::get_if<shm::EndedFrame>(&answer.frame)) return ended->why;
   if (const auto* lost = std::get_if<shm::PeerLostFrame>(&answer.frame)) {
-    return Status(ErrorId::kPeerLost, "rank " + std::to_string(lost->rank) + " of this job was lost while this one attached");
+    return Status(ErrorId::kPeerLost, "rank " + std::to_string(lost->rank) +
+                                          " of this job was lost while this one attached");
   }
   if (const auto* grant = std::get_if<Grant>(&answer.frame)) {
     TP_RETURN_IF_ERROR(CheckProtocol(grant->protocol));
     return answer;
   }
-  return Status(ErrorId::kHandshakeBad, std::string("the server answered the greeting with ") + shm::NameOf(answer.frame));
+  return Status(ErrorId::kHandshakeBad,
+                std::string("the server answered the greeting with ") + shm::NameOf(answer.frame));
 }
 
-// A server that refuses early stops reading; its reason is then already on its way and says more than the broken connection.
+// A server that refuses early stops reading; its reason is then already on its way and says more
+// than the broken connection.
 Status WhyRefused(const Status& sent, const Status& answer) {
   return sent.ok() || answer.id() != ErrorId::kServerGone ? answer : sent;
 }
 
 // A server before version 5 says of the greeting only that it came with a descriptor.
 Status WithHint(Status refused, const BroughtMemory* brought) {
-  if (brought == nullptr || refused.id() != ErrorId::kHandshakeBad || !refused.fix().empty()) return refused;
-  return std::move(refused).Fix("memserver must speak protocol version " + std::to_string(shm::kAbiBrought) +
-                                " or later for an rCache on a GPU; install the release of this program");
+  if (brought == nullptr || refused.id() != ErrorId::kHandshakeBad || !refused.fix().empty())
+    return refused;
+  return std::move(refused).Fix(
+      "memserver must speak protocol version " + std::to_string(shm::kAbiBrought) +
+      " or later for an rCache on a GPU; install the release of this program");
 }
 
 Status CheckBrought(const BroughtMemory& brought, uint64_t rcache_bytes) {
-  const bool is_whole = brought.form >= 1 && brought.form <= shm::kMemoryFormMax && brought.descriptor >= 0 && brought.data != nullptr &&
+  const bool is_whole = brought.form >= 1 && brought.form <= shm::kMemoryFormMax &&
+                        brought.descriptor >= 0 && brought.data != nullptr &&
                         brought.uuid != BroughtMemory{}.uuid;
   if (is_whole && brought.bytes >= rcache_bytes) return Status();
-  return Status(ErrorId::kJobSpecBad, "the memory brought as an rCache is " + std::to_string(brought.bytes) + " bytes; the job asks for " +
-                                          std::to_string(rcache_bytes));
+  return Status(ErrorId::kJobSpecBad,
+                "the memory brought as an rCache is " + std::to_string(brought.bytes) +
+                    " bytes; the job asks for " + std::to_string(rcache_bytes));
 }
 
 }  // namespace
@@ -169,7 +192,8 @@ shm::ProtocolRange OfferedWith(const BroughtMemory* brought) {
   return range;
 }
 
-Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits,
+Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec,
+                                      const RankName& who, const AttachWaits& waits,
                                       const BroughtMemory* brought) {
   TP_RETURN_IF_ERROR(shm::Validate(spec));
   if (brought != nullptr) TP_RETURN_IF_ERROR(CheckBrought(*brought, spec.rcache_bytes));
@@ -181,9 +205,11 @@ Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpe
   return session;
 }
 
-Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, std::span<const int> memory_fds, int64_t timeout_ns) {
+Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame,
+                                     std::span<const int> memory_fds, int64_t timeout_ns) {
   frame.protocols = shm::kOwnProtocols;
-  if (frame.rcache.is_brought()) frame.protocols.lowest = std::max(frame.protocols.lowest, shm::kAbiBrought);
+  if (frame.rcache.is_brought())
+    frame.protocols.lowest = std::max(frame.protocols.lowest, shm::kAbiBrought);
   const Status sent = channel->Send(frame, timeout_ns, memory_fds);
   TP_POINT("client.resume_sent");
   auto answer = AwaitGrant<shm::ResumedFrame>(channel, {.timeout_ns = timeout_ns});
@@ -192,9 +218,10 @@ Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame f
   ResumedSession resumed;
   const auto& grant = std::get<shm::ResumedFrame>(answer->frame);
   resumed.session = grant.session;
-  TP_ASSIGN_OR_RETURN(resumed.port,
-                      shm::ClientPort::Map(std::move(granted[shm::kResumedSubmission]), std::move(granted[shm::kResumedCompletion]),
-                                           std::move(granted[shm::kResumedDoorbell]), grant.protocol));
+  TP_ASSIGN_OR_RETURN(resumed.port, shm::ClientPort::Map(
+                                        std::move(granted[shm::kResumedSubmission]),
+                                        std::move(granted[shm::kResumedCompletion]),
+                                        std::move(granted[shm::kResumedDoorbell]), grant.protocol));
   TP_POINT("client.resumed");
   return resumed;
 }

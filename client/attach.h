@@ -1,7 +1,9 @@
-// AttachSession and ResumeSession: the two handshakes of a trainer: job description out, rings and rCache memory in; or, with a memserver
-// that took the job over, rCache memory out and new rings in.
+// AttachSession and ResumeSession: the two handshakes of a trainer: job description out, rings and
+// rCache memory in; or, with a memserver that took the job over, rCache memory out and new rings
+// in.
 //
-// One thread. Both block until the server has prepared the memory (seconds per GiB for the first rank of a large job) or has refused.
+// One thread. Both block until the server has prepared the memory (seconds per GiB for the first
+// rank of a large job) or has refused.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,8 @@
 
 namespace tidepool::client {
 
-// Names one incarnation of a rank: the same nonce over all its connections, another one after a restart of the trainer.
+// Names one incarnation of a rank: the same nonce over all its connections, another one after a
+// restart of the trainer.
 struct RankName {
   Rank rank = 0;
   uint64_t nonce = 0;     // random, not 0
@@ -51,13 +54,18 @@ struct ResumedSession {
   SessionId session = 0;
 };
 
-// Errors: what the server refused with, kJobSpecBad (before anything is sent), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
-// And kWaitTimeout when its turn in the queue did not come in time. `brought` is null where the server makes the rCache.
-Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits,
+// Errors: what the server refused with, kJobSpecBad (before anything is sent), kServerGone,
+// kHandshakeBad, kAbiMismatch, kWaitTimeout.
+// And kWaitTimeout when its turn in the queue did not come in time. `brought` is null where the
+// server makes the rCache.
+Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec,
+                                      const RankName& who, const AttachWaits& waits,
                                       const BroughtMemory* brought = nullptr);
-// Sends `frame` (its protocols are filled in) with the descriptors of the session's memory (shm::ResumeFd), which stay the caller's.
-// Errors: what the server refused with (kStatesLost, kPeerLost, kNotReady, ...), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
-Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, std::span<const int> memory_fds, int64_t timeout_ns);
+// Sends `frame` (its protocols are filled in) with the descriptors of the session's memory
+// (shm::ResumeFd), which stay the caller's. Errors: what the server refused with (kStatesLost,
+// kPeerLost, kNotReady, ...), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
+Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame,
+                                     std::span<const int> memory_fds, int64_t timeout_ns);
 // What a rank says of its rCache when it greets, or comes back.
 shm::RcacheKind KindOf(const BroughtMemory* brought);
 // The versions that it then offers: those before brought memory know no such rank.

@@ -1,8 +1,11 @@
-// Attempt: to which attempt at the open step a rank's gradients and ends of steps belong, as far as the
+// Attempt: to which attempt at the open step a rank's gradients and ends of steps belong, as far as
+// the
 // rank can know (shm/messages.h).
 //
-// One thread; a value. A rank hears the number when it attaches, and counts from there. A server of an
-// earlier version says nothing of it: then the rank knows it from the next sealed step on, and until
+// One thread; a value. A rank hears the number when it attaches, and counts from there. A server of
+// an
+// earlier version says nothing of it: then the rank knows it from the next sealed step on, and
+// until
 // then its requests name none.
 #pragma once
 
@@ -28,12 +31,15 @@ class Attempt {
     if (!Is(request, shm::Op::kEndStep)) return;
     if (error == ErrorId::kNone) open_ = 0;
     if (error != ErrorId::kNonFinite) return;
-    const std::optional<uint32_t> dropped = protocol >= shm::kAbiAttempt ? shm::AttemptIn(request.flags) : std::nullopt;
+    const std::optional<uint32_t> dropped =
+        protocol >= shm::kAbiAttempt ? shm::AttemptIn(request.flags) : std::nullopt;
     open_ = dropped ? std::optional(shm::AttemptAfter(*dropped)) : std::nullopt;
   }
 
  private:
-  static bool Is(const shm::Request& request, shm::Op op) { return request.op == static_cast<uint32_t>(op); }
+  static bool Is(const shm::Request& request, shm::Op op) {
+    return request.op == static_cast<uint32_t>(op);
+  }
   std::optional<uint32_t> open_;
 };
 

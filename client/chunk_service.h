@@ -1,10 +1,12 @@
-// ChunkService: how a trainer asks a memory server for chunks and hands gradients in (a virtual seam: MemClient over shared memory, a
+// ChunkService: how a trainer asks a memory server for chunks and hands gradients in (a virtual
+// seam: MemClient over shared memory, a
 // fake in tests).
 //
 // One thread (the trainer's main thread) calls all methods of an object; none is re-entrant.
-// Every Start... call sends one request and returns a ticket at once. A ticket's outcome must be taken exactly once, by Wait. At most
-// kTicketsMax tickets are in flight. The rCache ranges named in a request belong to the server from the call until its outcome is known.
-// After any error of class kUnavailable the session is over: every later call returns the same error.
+// Every Start... call sends one request and returns a ticket at once. A ticket's outcome must be
+// taken exactly once, by Wait. At most kTicketsMax tickets are in flight. The rCache ranges named
+// in a request belong to the server from the call until its outcome is known. After any error of
+// class kUnavailable the session is over: every later call returns the same error.
 #pragma once
 
 #include <atomic>
@@ -20,10 +22,13 @@ namespace tidepool::client {
 using Ticket = uint64_t;  // from 1
 inline constexpr uint32_t kTicketsMax = 512;
 
-// Two words that order a ticket's copy and the trainer's streams without any CPU (docs/gpu.md). Both compare cyclically.
+// Two words that order a ticket's copy and the trainer's streams without any CPU (docs/gpu.md).
+// Both compare cyclically.
 struct TicketFlags {
-  std::atomic<uint64_t>* ready = nullptr;  // the trainer's streams, or its CPU, store `value`: the server may copy
-  std::atomic<uint64_t>* done = nullptr;   // the server's stream stores `value` when it has copied; INT64_MAX: the session is over
+  // The trainer's streams, or its CPU, store `value`: the server may copy.
+  std::atomic<uint64_t>* ready = nullptr;
+  // The server's stream stores `value` when it has copied; INT64_MAX: the session is over.
+  std::atomic<uint64_t>* done = nullptr;
   uint64_t value = 0;
 };
 
@@ -41,8 +46,10 @@ struct Attachment {
   uint64_t random_state = 0;
   bool last_skipped = false;  // that step's verdict: a gradient overflowed, nothing was changed
   uint64_t pool_bytes = 0;    // host memory that the job's states take
-  std::string note = {};      // ClientOptions::run_note of the job's first rank; empty where it, or the server, knew of none
-  // Both sides' flag words where the rCache is memory of a device, to be registered with it (whole pages); null on the host.
+  // ClientOptions::run_note of the job's first rank; empty where it, or the server, knew of none.
+  std::string note = {};
+  // Both sides' flag words where the rCache is memory of a device, to be registered with it (whole
+  // pages); null on the host.
   std::byte* flags = nullptr;
   uint64_t flags_bytes = 0;
 };
@@ -56,10 +63,11 @@ struct Range {
 
 // Which parameters a fetch wants, and how soon.
 struct Wanted {
-  Wanted(Version wanted, uint32_t uses = 0) : version(wanted), uses_ahead(uses) {}  // a version alone: as soon as can be
+  // A version alone: as soon as can be.
+  Wanted(Version wanted, uint32_t uses = 0) : version(wanted), uses_ahead(uses) {}
   Version version;
-  // Uses of chunks of this rank that come before the one it is for; 0: the rank waits for it, or cannot tell. Advice: a wrong number costs
-  // time only.
+  // Uses of chunks of this rank that come before the one it is for; 0: the rank waits for it, or
+  // cannot tell. Advice: a wrong number costs time only.
   uint32_t uses_ahead;
 };
 
@@ -84,34 +92,43 @@ class ChunkService {
   virtual ~ChunkService() = default;
   virtual const Attachment& attachment() const = 0;
 
-  // fp32 values at range.rcache_offset (element_count x 4 bytes) become the master weights. A rank puts exactly its shards, each shard
-  // in increasing order without gaps, and chunks in increasing order where their weights are on NVMe alone; the job is ready when all ranks
-  // have put all shards.
+  // fp32 values at range.rcache_offset (element_count x 4 bytes) become the master weights. A rank
+  // puts exactly its shards, each shard
+  // in increasing order without gaps, and chunks in increasing order where their weights are on
+  // NVMe alone; the job is ready when all ranks have put all shards.
   virtual Result<Ticket> StartPutWeights(const Range& range) = 0;
-  // Parameters of that version (the job's dtype) are copied to range.rcache_offset. Answered when that version exists; asking for a version
-  // that is already overwritten is an error (kProtocolViolation).
+  // Parameters of that version (the job's dtype) are copied to range.rcache_offset. Answered when
+  // that version exists; asking for a version that is already overwritten is an error
+  // (kProtocolViolation).
   virtual Result<Ticket> StartFetch(const Range& range, const Wanted& wanted) = 0;
-  // The gradient shard at range.rcache_offset (the job's dtype), exactly this rank's shard; each chunk once per micro-batch, in order.
-  virtual Result<Ticket> StartSubmitGradient(const Range& range, Version version, uint32_t micro_batch) = 0;
-  // Answered when all ranks have ended the step and it is sealed (or skipped); parameters are updated after that.
+  // The gradient shard at range.rcache_offset (the job's dtype), exactly this rank's shard; each
+  // chunk once per micro-batch, in order.
+  virtual Result<Ticket> StartSubmitGradient(const Range& range, Version version,
+                                             uint32_t micro_batch) = 0;
+  // Answered when all ranks have ended the step and it is sealed (or skipped); parameters are
+  // updated after that.
   virtual Result<Ticket> StartEndStep(const StepEnd& end) = 0;
 
-  // Where the attachment has flags: those of a ticket of StartFetch or StartSubmitGradient, from its start until kTicketsMax more were
-  // started. The server begins the copy only when `ready` has reached `value`; `done` follows the copy, also when nobody calls Wait. After
-  // any error of the session all `done` words are poisoned, and the error is what Wait says.
+  // Where the attachment has flags: those of a ticket of StartFetch or StartSubmitGradient, from
+  // its start until kTicketsMax more were started. The server begins the copy only when `ready` has
+  // reached `value`; `done` follows the copy, also when nobody calls Wait. After any error of the
+  // session all `done` words are poisoned, and the error is what Wait says.
   virtual TicketFlags FlagsOf(Ticket) const { return {}; }
 
-  // True when Wait would not block, or when only Wait can find out more (the server has ended and may come back). Never blocks; takes in
-  // what the server has answered.
+  // True when Wait would not block, or when only Wait can find out more (the server has ended and
+  // may come back). Never blocks; takes in what the server has answered.
   virtual bool Test(Ticket ticket) = 0;
-  // Blocks until the outcome is known. Errors: what the server answered, kWaitTimeout, kServerGone, kSessionEnded, kPeerLost,
+  // Blocks until the outcome is known. Errors: what the server answered, kWaitTimeout, kServerGone,
+  // kSessionEnded, kPeerLost,
   // kStatesLost.
   virtual Result<Outcome> Wait(Ticket ticket) = 0;
 
-  // The order in which the next steps' forward first uses chunks; updates run in this order. Advice: a wrong order costs time only.
+  // The order in which the next steps' forward first uses chunks; updates run in this order.
+  // Advice: a wrong order costs time only.
   virtual Status DeclareSchedule(std::span<const ChunkId> order) = 0;
-  // The server writes the fp32 weights of the sealed version `version` as one safetensors file `name` into the directory, atomically.
-  // `dir_fd` is an O_PATH descriptor of a directory of the same user. Blocks until done. Errors: kSaveFailed.
+  // The server writes the fp32 weights of the sealed version `version` as one safetensors file
+  // `name` into the directory, atomically. `dir_fd` is an O_PATH descriptor of a directory of the
+  // same user. Blocks until done. Errors: kSaveFailed.
   virtual Status SaveWeights(int dir_fd, const std::string& name, Version version) = 0;
   // Orderly end of this rank. When all ranks of the job have left so, the job is removed.
   virtual Status Detach() = 0;

@@ -15,7 +15,8 @@ namespace tidepool::client {
 namespace {
 
 bool IsCopy(const shm::Request& request) {
-  return request.op == static_cast<uint32_t>(shm::Op::kFetch) || request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
+  return request.op == static_cast<uint32_t>(shm::Op::kFetch) ||
+         request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
 }
 
 }  // namespace
@@ -23,11 +24,13 @@ bool IsCopy(const shm::Request& request) {
 Status MemClient::ComeBack() {
   TP_POINT("client.server_lost");
   Patience patience(options_.server_timeout_ns);
-  Tell(options_, "memserver has ended; waiting for it for up to " + FormatNs(options_.server_timeout_ns));
+  Tell(options_,
+       "memserver has ended; waiting for it for up to " + FormatNs(options_.server_timeout_ns));
   if (!TP_PLANTED("client.no_room_made")) MakeRoom(options_, /*server_comes=*/true);
   size_t sent_again = 0;
   for (;;) {
-    if (!TP_PLANTED("client.old_ring_not_drained")) TakeCompletions();  // what the server before still answered is done
+    // What the server before still answered is done.
+    if (!TP_PLANTED("client.old_ring_not_drained")) TakeCompletions();
     if (!ended_.ok()) return ended_;
     const Status status = Rejoin(patience.LeftNs(), &sent_again);
     if (status.ok()) break;
@@ -38,18 +41,21 @@ Status MemClient::ComeBack() {
   parked_ns_ += patience.WaitedNs();
   ++comebacks_;
   TP_POINT("client.resubmitted");
-  Tell(options_, "memserver is back after " + FormatNs(patience.WaitedNs()) + "; requests sent again: " + std::to_string(sent_again));
+  Tell(options_, "memserver is back after " + FormatNs(patience.WaitedNs()) +
+                     "; requests sent again: " + std::to_string(sent_again));
   return Status();
 }
 
-// What the server before has copied for streams that are past it is not asked for again: a fetch may have been used and overwritten since,
-// and of a gradient kept memory has it (shm/flag_pages.h).
+// What the server before has copied for streams that are past it is not asked for again: a fetch
+// may have been used and overwritten since, and of a gradient kept memory has it
+// (shm/flag_pages.h).
 void MemClient::SettleCopied() {
   if (flags_.is_null()) return;
   requests_.ForEachUnanswered([this](Ticket ticket, RequestLog::Entry* entry) {
     const shm::Request& request = entry->request;
     if (!IsCopy(request) || !flags_.IsDone(ticket)) return;
-    entry->outcome.emplace(Outcome{request.version, request.element_count * element_bytes_, 0, false});
+    entry->outcome.emplace(
+        Outcome{request.version, request.element_count * element_bytes_, 0, false});
   });
 }
 
@@ -83,15 +89,18 @@ Result<size_t> MemClient::SendAgain() {
   }
   for (size_t i = 0; flags_.is_null() && i < requests.size(); ++i) {
     const shm::More more = i + 1 < requests.size() ? shm::More::kYes : shm::More::kNo;
-    if (!Push(requests[i], more)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
+    if (!Push(requests[i], more))
+      return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
   }
-  if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again")) TP_RETURN_IF_ERROR(SendSchedule());
+  if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again"))
+    TP_RETURN_IF_ERROR(SendSchedule());
   if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
   return requests.size();
 }
 
-// Requests that were sent before have no flags at the server: they go out here, in their order, when their streams have said that they may,
-// and what their streams wait for is written here (TakeCompletions).
+// Requests that were sent before have no flags at the server: they go out here, in their order,
+// when their streams have said that they may, and what their streams wait for is written here
+// (TakeCompletions).
 void MemClient::SendParked() {
   while (HasParked()) {
     const shm::Request& request = parked_[parked_sent_];
@@ -110,7 +119,8 @@ Status MemClient::AwaitParked() {
     TP_RETURN_IF_ERROR(ended_.ok() ? CheckSession() : ended_);
     if (clock.NowNs() > end + parked_ns_) {
       return Status(ErrorId::kWaitTimeout,
-                    "the streams of this rank have not come to where memory is free for a request of before memserver ended");
+                    "the streams of this rank have not come to where memory is free for a request "
+                    "of before memserver ended");
     }
     if (HasParked()) session_.port->WaitForCompletion(kParkedLookNs, 0);
   }

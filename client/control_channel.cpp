@@ -17,8 +17,9 @@ namespace {
 constexpr int64_t kRetryNs = 20 * kNsPerMs;
 
 Status TimedOut(const char* what, int64_t timeout_ns) {
-  return Status(ErrorId::kWaitTimeout,
-                std::string(what) + " for " + FormatDuration(static_cast<double>(timeout_ns) / static_cast<double>(kNsPerSecond)));
+  return Status(ErrorId::kWaitTimeout, std::string(what) + " for " +
+                                           FormatDuration(static_cast<double>(timeout_ns) /
+                                                          static_cast<double>(kNsPerSecond)));
 }
 
 }  // namespace
@@ -31,7 +32,8 @@ Result<ControlChannel> ControlChannel::Open(const std::string& socket_dir, int64
   for (;;) {
     auto socket = shm::ConnectSocket(path, std::max<int64_t>(0, end - clock.NowNs()));
     if (socket.ok()) return ControlChannel(std::move(socket).value(), path);
-    if (socket.status().id() != ErrorId::kNoServer || clock.NowNs() + kRetryNs > end) return socket.status();
+    if (socket.status().id() != ErrorId::kNoServer || clock.NowNs() + kRetryNs > end)
+      return socket.status();
     clock.SleepNs(kRetryNs);
   }
 }
@@ -51,7 +53,8 @@ Status ControlChannel::Send(const shm::Frame& frame, int64_t timeout_ns, std::sp
       default: return Gone();
     }
     const int64_t left = end - clock.NowNs();
-    if (left <= 0 || !shm::WaitForSocket(socket_.get(), POLLOUT, left)) return TimedOut("memserver took no message", timeout_ns);
+    if (left <= 0 || !shm::WaitForSocket(socket_.get(), POLLOUT, left))
+      return TimedOut("memserver took no message", timeout_ns);
   }
 }
 
@@ -60,13 +63,15 @@ Result<std::optional<ReceivedFrame>> ControlChannel::Poll() {
   switch (shm::ReceivePacket(socket_.get(), shm::kPacketFdsMax, &packet)) {
     case shm::SocketResult::kWouldBlock: return std::optional<ReceivedFrame>();
     case shm::SocketResult::kClosed: return Gone();
-    case shm::SocketResult::kMalformed: return Status(ErrorId::kHandshakeBad, "a packet of the server is malformed").Where(path_);
+    case shm::SocketResult::kMalformed:
+      return Status(ErrorId::kHandshakeBad, "a packet of the server is malformed").Where(path_);
     case shm::SocketResult::kDone: break;
   }
   TP_ASSIGN_OR_RETURN(shm::Frame frame, shm::DecodeFrame(packet.bytes));
   if (packet.fds.size() != shm::FdsOf(frame)) {
-    return Status(ErrorId::kHandshakeBad,
-                  std::string("a ") + shm::NameOf(frame) + " frame came with " + std::to_string(packet.fds.size()) + " descriptors")
+    return Status(ErrorId::kHandshakeBad, std::string("a ") + shm::NameOf(frame) +
+                                              " frame came with " +
+                                              std::to_string(packet.fds.size()) + " descriptors")
         .Where(path_);
   }
   return std::optional(ReceivedFrame{std::move(frame), std::move(packet.fds)});
@@ -79,7 +84,8 @@ Result<ReceivedFrame> ControlChannel::Await(int64_t timeout_ns) {
     TP_ASSIGN_OR_RETURN(std::optional<ReceivedFrame> received, Poll());
     if (received) return std::move(*received);
     const int64_t left = end - clock.NowNs();
-    if (left <= 0 || !shm::WaitForSocket(socket_.get(), POLLIN, left)) return TimedOut("memserver did not answer", timeout_ns);
+    if (left <= 0 || !shm::WaitForSocket(socket_.get(), POLLIN, left))
+      return TimedOut("memserver did not answer", timeout_ns);
   }
 }
 

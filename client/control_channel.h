@@ -22,18 +22,21 @@ struct ReceivedFrame {
 
 class ControlChannel {
  public:
-  // Connects to the server of `socket_dir`; tries again until `timeout_ns` when none is there yet. Errors: kNoServer, kSocketFailed.
+  // Connects to the server of `socket_dir`; tries again until `timeout_ns` when none is there yet.
+  // Errors: kNoServer, kSocketFailed.
   static Result<ControlChannel> Open(const std::string& socket_dir, int64_t timeout_ns);
 
   // Waits for room in the socket at most `timeout_ns`. Errors: kServerGone, kWaitTimeout.
   Status Send(const shm::Frame& frame, int64_t timeout_ns, std::span<const int> fds = {});
-  // The next frame, or none when nothing has arrived. Errors: kServerGone (the socket is closed), kHandshakeBad.
+  // The next frame, or none when nothing has arrived. Errors: kServerGone (the socket is closed),
+  // kHandshakeBad.
   Result<std::optional<ReceivedFrame>> Poll();
   // Waits for a frame. Errors: as Poll, and kWaitTimeout.
   Result<ReceivedFrame> Await(int64_t timeout_ns);
 
  private:
-  ControlChannel(UniqueFd socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
+  ControlChannel(UniqueFd socket, std::string path)
+      : socket_(std::move(socket)), path_(std::move(path)) {}
   Status Gone() const;
   UniqueFd socket_;
   std::string path_;

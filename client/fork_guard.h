@@ -1,6 +1,8 @@
-// ForkGuard: tells the process that made something from the children that inherited it by fork, without a system call.
+// ForkGuard: tells the process that made something from the children that inherited it by fork,
+// without a system call.
 //
-// One thread per object; Inherited may be called in any process. Children made by a bare clone system call are not noticed.
+// One thread per object; Inherited may be called in any process. Children made by a bare clone
+// system call are not noticed.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The job description, under the name by which a trainer knows it: a trainer includes client, never shm.
+// The job description, under the name by which a trainer knows it: a trainer includes client, never
+// shm.
 #pragma once
 
 #include "shm/spec/frozen.h"

@@ -22,12 +22,16 @@ namespace tidepool::client {
 
 namespace {
 
-constexpr int64_t kSliceNs = 20 * kNsPerMs;               // between two looks at the control socket while waiting
-constexpr int64_t kControlTimeoutNs = 10 * kNsPerSecond;  // until the server takes a control frame or confirms a goodbye
-constexpr int64_t kLastWordsNs = 200 * kNsPerMs;          // for the text that explains an end mark in the ring
+// Between two looks at the control socket while waiting.
+constexpr int64_t kSliceNs = 20 * kNsPerMs;
+// Until the server takes a control frame or confirms a goodbye.
+constexpr int64_t kControlTimeoutNs = 10 * kNsPerSecond;
+// For the text that explains an end mark in the ring.
+constexpr int64_t kLastWordsNs = 200 * kNsPerMs;
 
 const char* NameOf(shm::Op op) {
-  constexpr std::array<const char*, shm::kOpMax + 1> kNames{"?", "put weights of", "fetch", "submit gradient of", "end step", "claim"};
+  constexpr std::array<const char*, shm::kOpMax + 1> kNames{
+      "?", "put weights of", "fetch", "submit gradient of", "end step", "claim"};
   return kNames[static_cast<uint32_t>(op)];
 }
 
@@ -40,7 +44,8 @@ std::string Described(const shm::Request& request) {
 
 // A user's numbers, which only the server had looked at.
 Status WhyNoStep(const shm::EndStepRequest& end) {
-  return Status(ErrorId::kConfigBadValue, "a step cannot be taken with learning rate " + std::to_string(end.learning_rate) +
+  return Status(ErrorId::kConfigBadValue, "a step cannot be taken with learning rate " +
+                                              std::to_string(end.learning_rate) +
                                               " and loss scale " + std::to_string(end.loss_scale))
       .Where("the end of step " + std::to_string(end.version + 1))
       .Why("memserver takes a finite learning rate from 0, and a finite loss scale above 0")
@@ -61,20 +66,25 @@ uint64_t RandomNonce() {
   uint64_t nonce = 0;
   if (getrandom(&nonce, sizeof nonce, 0) == sizeof nonce && nonce != 0) return nonce;
   // Without the system's random numbers: two incarnations of one rank differ in pid and time.
-  const auto seed = static_cast<uint64_t>(SteadyClock().NowNs()) ^ (static_cast<uint64_t>(getpid()) << 40);
+  const auto seed =
+      static_cast<uint64_t>(SteadyClock().NowNs()) ^ (static_cast<uint64_t>(getpid()) << 40);
   return SplitMix64(seed).Next() | 1;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& options, const shm::JobSpec& spec, Rank rank) {
-  const std::string socket_dir = options.socket_dir.empty() ? shm::DefaultClientDir() : options.socket_dir;
+Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& options,
+                                                      const shm::JobSpec& spec, Rank rank) {
+  const std::string socket_dir =
+      options.socket_dir.empty() ? shm::DefaultClientDir() : options.socket_dir;
   const RankName who{rank, RandomNonce(), options.run_note};
   TP_ASSIGN_OR_RETURN(Link link, Attach(options, socket_dir, spec, who));
-  return std::unique_ptr<MemClient>(new MemClient(options, socket_dir, who, std::move(link), spec.dtype));
+  return std::unique_ptr<MemClient>(
+      new MemClient(options, socket_dir, who, std::move(link), spec.dtype));
 }
 
-MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link, DType dtype)
+MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who,
+                     Link link, DType dtype)
     : options_(options),
       socket_dir_(std::move(socket_dir)),
       who_(who),
@@ -87,8 +97,11 @@ MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const
 Status MemClient::Usable() const {
   if (!fork_guard_.Inherited()) return ended_;
   return Status(ErrorId::kProtocolViolation, "a forked child used the session of its parent")
-      .Where("rank " + std::to_string(who_.rank) + " of job " + std::to_string(session_.attachment.job))
-      .Fix("use the session in the process that attached, or let the child attach as a rank of its own");
+      .Where("rank " + std::to_string(who_.rank) + " of job " +
+             std::to_string(session_.attachment.job))
+      .Fix(
+          "use the session in the process that attached, or let the child attach as a rank of its "
+          "own");
 }
 
 Result<Ticket> MemClient::StartPutWeights(const Range& range) {
@@ -104,14 +117,16 @@ Result<Ticket> MemClient::StartClaimFrozen(ChunkId chunk) {
 Result<Ticket> MemClient::StartFetch(const Range& range, const Wanted& wanted) {
   shm::Request request = RequestOf(shm::Op::kFetch, range);
   request.version = wanted.version;
-  // Where the server made the rCache it has no order of GPUs to keep, and may be of a version that knows no such number.
+  // Where the server made the rCache it has no order of GPUs to keep, and may be of a version that
+  // knows no such number.
   if (!flags_.is_null()) request.micro_batch = wanted.uses_ahead;
   auto ticket = Start(request);
   TP_POINT("client.fetch_sent");
   return ticket;
 }
 
-Result<Ticket> MemClient::StartSubmitGradient(const Range& range, Version version, uint32_t micro_batch) {
+Result<Ticket> MemClient::StartSubmitGradient(const Range& range, Version version,
+                                              uint32_t micro_batch) {
   shm::Request request = RequestOf(shm::Op::kSubmitGradient, range);
   request.version = version;
   request.micro_batch = micro_batch;
@@ -142,7 +157,8 @@ TicketFlags MemClient::FlagsOf(Ticket ticket) const {
 Result<Ticket> MemClient::Start(shm::Request request) {
   TP_RETURN_IF_ERROR(Usable());
   if (HasParked()) TP_RETURN_IF_ERROR(AwaitParked());
-  TP_CHECK(requests_.size() < kTicketsMax, "more tickets in flight than kTicketsMax; take outcomes with Wait first");
+  TP_CHECK(requests_.size() < kTicketsMax,
+           "more tickets in flight than kTicketsMax; take outcomes with Wait first");
   attempt_.Name(&request);
   const Ticket ticket = requests_.Add(&request);
   const Status sent = PushWhenRoom(request);
@@ -153,7 +169,8 @@ Result<Ticket> MemClient::Start(shm::Request request) {
 
 // In the words of the session's version: earlier ones know of no attempts.
 bool MemClient::Push(shm::Request request, shm::More more) {
-  if (session_.port->protocol() < shm::kAbiAttempt && !TP_PLANTED("client.attempt_to_older_server")) request.flags &= shm::kResubmitted;
+  if (session_.port->protocol() < shm::kAbiAttempt && !TP_PLANTED("client.attempt_to_older_server"))
+    request.flags &= shm::kResubmitted;
   return session_.port->Push(request, more);
 }
 
@@ -161,11 +178,13 @@ Status MemClient::PushWhenRoom(const shm::Request& request) {
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + options_.wait_timeout_ns - parked_ns_;
   const uint64_t comebacks = comebacks_;
-  // With at most kTicketsMax requests in flight the ring is never full for an honest server; a stopped one is waited for.
+  // With at most kTicketsMax requests in flight the ring is never full for an honest server; a
+  // stopped one is waited for.
   while (!Push(request, shm::More::kNo)) {
     TP_RETURN_IF_ERROR(CheckSession());
     if (comebacks_ != comebacks) return Status();  // sent with all the others
-    if (clock.NowNs() > end + parked_ns_) return Status(ErrorId::kWaitTimeout, "memserver does not read its request ring");
+    if (clock.NowNs() > end + parked_ns_)
+      return Status(ErrorId::kWaitTimeout, "memserver does not read its request ring");
     session_.port->WaitForCompletion(kSliceNs, options_.spin_ns);
   }
   return Status();
@@ -176,8 +195,9 @@ void MemClient::TakeCompletions() {
   while (session_.port->Pop(&completion)) {
     RequestLog::Entry* entry = requests_.FindUnanswered(completion.counter);
     if (entry == nullptr) {
-      (void)EndSession(Status(ErrorId::kProtocolViolation,
-                              "memserver answered request " + std::to_string(completion.counter) + ", which is not in flight"));
+      (void)EndSession(Status(ErrorId::kProtocolViolation, "memserver answered request " +
+                                                               std::to_string(completion.counter) +
+                                                               ", which is not in flight"));
       return;
     }
     entry->outcome.emplace(OutcomeOf(completion, entry->request));
@@ -190,14 +210,20 @@ void MemClient::TakeCompletions() {
   if (HasParked()) SendParked();
 }
 
-Result<Outcome> MemClient::OutcomeOf(const shm::Completion& completion, const shm::Request& request) const {
+Result<Outcome> MemClient::OutcomeOf(const shm::Completion& completion,
+                                     const shm::Request& request) const {
   if (completion.error != 0) {
-    const ErrorId id = completion.error <= UINT16_MAX ? static_cast<ErrorId>(completion.error) : ErrorId::kInternal;
-    if (id == ErrorId::kConfigBadValue && request.op == static_cast<uint32_t>(shm::Op::kEndStep)) return WhyNoStep(shm::AsEndStep(request));
-    return Status(id, "memserver answered '" + Described(request) + "' with " + ErrorEntryOf(id).name)
-        .Where("job " + std::to_string(session_.attachment.job) + ", version " + std::to_string(request.version));
+    const ErrorId id = completion.error <= UINT16_MAX ? static_cast<ErrorId>(completion.error)
+                                                      : ErrorId::kInternal;
+    if (id == ErrorId::kConfigBadValue && request.op == static_cast<uint32_t>(shm::Op::kEndStep))
+      return WhyNoStep(shm::AsEndStep(request));
+    return Status(id,
+                  "memserver answered '" + Described(request) + "' with " + ErrorEntryOf(id).name)
+        .Where("job " + std::to_string(session_.attachment.job) + ", version " +
+               std::to_string(request.version));
   }
-  return Outcome{completion.version, completion.bytes, completion.grad_norm, completion.skipped != 0};
+  return Outcome{completion.version, completion.bytes, completion.grad_norm,
+                 completion.skipped != 0};
 }
 
 bool MemClient::Test(Ticket ticket) {
@@ -231,35 +257,43 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
     if (!ended_.ok()) return ended_;
     const int64_t left = end + parked_ns_ - clock.NowNs();
     if (left <= 0) break;
-    session_.port->WaitForCompletion(std::min(left, HasParked() ? kParkedLookNs : kSliceNs), spin_ns);
-    // The socket is looked at only when the slice brought nothing: a system call per request would double its cost.
+    session_.port->WaitForCompletion(std::min(left, HasParked() ? kParkedLookNs : kSliceNs),
+                                     spin_ns);
+    // The socket is looked at only when the slice brought nothing: a system call per request would
+    // double its cost.
     TakeCompletions();
     if (!entry->outcome) TP_RETURN_IF_ERROR(CheckSession());
     spin_ns = 0;
   }
-  return Status(ErrorId::kWaitTimeout, "no answer to '" + Described(entry->request) + "' within " + FormatNs(options_.wait_timeout_ns))
+  return Status(ErrorId::kWaitTimeout, "no answer to '" + Described(entry->request) + "' within " +
+                                           FormatNs(options_.wait_timeout_ns))
       .Fix(
-          "memserver's log says what the job waits for, such as a drive that takes no states while the pool has no room for them; "
+          "memserver's log says what the job waits for, such as a drive that takes no states while "
+          "the pool has no room for them; "
           "it keeps the job for its lease: when that is mended, go on with --resume auto");
 }
 
 Status MemClient::LookAtSession() {
   if (!ended_.ok()) return ended_;
   const auto ring_end = session_.port->Ended();
-  // An end mark in the ring has no text; its frame follows at once unless the server died in between.
+  // An end mark in the ring has no text; its frame follows at once unless the server died in
+  // between.
   SteadyClock clock;
   const int64_t text_end = clock.NowNs() + kLastWordsNs;
   for (;;) {
     auto received = channel_.Poll();
-    if (!received.ok() && ring_end) return EndSession(Status(*ring_end, "memserver ended this session"));
-    if (received.status().id() == ErrorId::kServerGone && options_.server_timeout_ns > 0) return received.status();
+    if (!received.ok() && ring_end)
+      return EndSession(Status(*ring_end, "memserver ended this session"));
+    if (received.status().id() == ErrorId::kServerGone && options_.server_timeout_ns > 0)
+      return received.status();
     if (!received.ok()) return EndSession(received.status());
     if (received->has_value()) {
       TP_RETURN_IF_ERROR(HandleFrame((*received)->frame));
       continue;
     }
     if (!ring_end) return Status();
-    if (clock.NowNs() > text_end) return EndSession(Status(*ring_end, "memserver ended this session"));
+    if (clock.NowNs() > text_end)
+      return EndSession(Status(*ring_end, "memserver ended this session"));
     clock.SleepNs(kNsPerMs);
   }
 }
@@ -278,18 +312,22 @@ Status MemClient::Check() {
 Status MemClient::HandleFrame(const shm::Frame& frame) {
   if (const auto* ended = std::get_if<shm::EndedFrame>(&frame)) return EndSession(ended->why);
   if (const auto* lost = std::get_if<shm::PeerLostFrame>(&frame)) {
-    return EndSession(Status(ErrorId::kPeerLost, "rank " + std::to_string(lost->rank) + " of this job has died or lost its connection"));
+    return EndSession(Status(
+        ErrorId::kPeerLost,
+        "rank " + std::to_string(lost->rank) + " of this job has died or lost its connection"));
   }
   if (const auto* done = std::get_if<shm::SaveDoneFrame>(&frame)) {
     if (save_) save_->result = done->result;
     return Status();
   }
-  return EndSession(Status(ErrorId::kHandshakeBad, std::string("memserver sent an unexpected ") + shm::NameOf(frame) + " frame"));
+  return EndSession(Status(ErrorId::kHandshakeBad, std::string("memserver sent an unexpected ") +
+                                                       shm::NameOf(frame) + " frame"));
 }
 
 Status MemClient::EndSession(Status why) {
   if (!ended_.ok()) return ended_;
-  ended_ = why.ok() ? Status(ErrorId::kSessionEnded, "memserver ended this session") : std::move(why);
+  ended_ =
+      why.ok() ? Status(ErrorId::kSessionEnded, "memserver ended this session") : std::move(why);
   // No stream of this rank waits for a server that is gone.
   if (!flags_.is_null()) flags_.PoisonDone();
   return ended_;
@@ -305,8 +343,9 @@ Status MemClient::SendSchedule() {
   const std::span<const ChunkId> order(schedule_);
   for (size_t at = 0; at < order.size(); at += kUsesPerPart) {
     const auto part = order.subspan(at, std::min(kUsesPerPart, order.size() - at));
-    TP_RETURN_IF_ERROR(
-        channel_.Send(shm::SchedulePartFrame{static_cast<uint32_t>(order.size()), {part.begin(), part.end()}}, kControlTimeoutNs));
+    TP_RETURN_IF_ERROR(channel_.Send(
+        shm::SchedulePartFrame{static_cast<uint32_t>(order.size()), {part.begin(), part.end()}},
+        kControlTimeoutNs));
   }
   return Status();
 }
@@ -330,7 +369,8 @@ Status MemClient::DeclareSchedule(std::span<const ChunkId> order) {
 Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version version) {
   TP_RETURN_IF_ERROR(Usable());
   TP_RETURN_IF_ERROR(CheckSession());
-  if (!shm::IsPlainFileName(name)) return Status(ErrorId::kSaveFailed, "'" + name + "' is not a plain file name");
+  if (!shm::IsPlainFileName(name))
+    return Status(ErrorId::kSaveFailed, "'" + name + "' is not a plain file name");
   save_ = PendingSave{dir_fd, name, version, {}};
   const Status result = RunSave();
   save_.reset();
@@ -345,7 +385,9 @@ Status MemClient::RunSave() {
   while (!save_->result) {
     TP_RETURN_IF_ERROR(CheckSession());
     if (save_->result) break;
-    if (clock.NowNs() > end + parked_ns_) return Status(ErrorId::kWaitTimeout, "memserver has not finished saving '" + save_->name + "'");
+    if (clock.NowNs() > end + parked_ns_)
+      return Status(ErrorId::kWaitTimeout,
+                    "memserver has not finished saving '" + save_->name + "'");
     session_.port->WaitForCompletion(kNsPerMs, 0);
     TakeCompletions();
   }
@@ -360,7 +402,8 @@ Status MemClient::Detach() {
   while (left.id() == ErrorId::kServerGone && options_.server_timeout_ns > 0) {
     left = ComeBack();
     // The server that ended had taken down the job, or this rank of it.
-    const bool was_done = sent && (left.id() == ErrorId::kStatesLost || left.id() == ErrorId::kPeerLost);
+    const bool was_done =
+        sent && (left.id() == ErrorId::kStatesLost || left.id() == ErrorId::kPeerLost);
     if (!left.ok() && !was_done) return left;
     left = was_done ? Status() : SayGoodbye(&sent);
   }
@@ -374,7 +417,8 @@ Status MemClient::SayGoodbye(bool* sent) {
   if (status.ok()) *sent = true;
   TP_POINT("client.goodbye_sent");
   for (;;) {
-    // The server answers when it has taken the session down; then its memory is free for the next job.
+    // The server answers when it has taken the session down; then its memory is free for the next
+    // job.
     const auto last = channel_.Await(kControlTimeoutNs);
     if (!last.ok()) return status.ok() ? last.status() : status;
     if (std::holds_alternative<shm::EndedFrame>(last.value().frame)) return Status();

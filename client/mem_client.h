@@ -1,12 +1,16 @@
-// MemClient: the ChunkService of a real memserver: requests through shared-memory rings, the rest over the control socket.
+// MemClient: the ChunkService of a real memserver: requests through shared-memory rings, the rest
+// over the control socket.
 //
 // One thread. Invariants:
-//  1. a request stays in `requests_` until its outcome is taken by Wait; each ticket has exactly one outcome, also when the server ended
+//  1. a request stays in `requests_` until its outcome is taken by Wait; each ticket has exactly
+//     one outcome, also when the server ended
 //     in between and the request was sent again;
 //  2. the first error that ends the session is kept, and every later call returns it;
-//  3. no wait is longer than `wait_timeout_ns`, and the end of the server or of a peer rank is noticed within about 20 ms of it;
-//  4. a server that ends without a word is waited for (server_timeout_ns > 0): the call in progress parks, comes back to the server that
-//     took the job over, sends again what was not answered, and goes on. A server that said why it ended the session is taken at its word;
+//  3. no wait is longer than `wait_timeout_ns`, and the end of the server or of a peer rank is
+//     noticed within about 20 ms of it;
+//  4. a server that ends without a word is waited for (server_timeout_ns > 0): the call in progress
+//     parks, comes back to the server that took the job over, sends again what was not answered,
+//     and goes on. A server that said why it ended the session is taken at its word;
 //  5. in a forked child every call is an error and touches nothing: the session stays its maker's.
 #pragma once
 
@@ -35,18 +39,22 @@ namespace tidepool::client {
 
 class MemClient final : public ChunkService {
  public:
-  // Attaches `rank` of the job. Errors: kNoServer, those of AttachSession, kServerGone (it was waited for in vain).
-  static Result<std::unique_ptr<MemClient>> Connect(const ClientOptions& options, const shm::JobSpec& spec, Rank rank);
+  // Attaches `rank` of the job. Errors: kNoServer, those of AttachSession, kServerGone (it was
+  // waited for in vain).
+  static Result<std::unique_ptr<MemClient>> Connect(const ClientOptions& options,
+                                                    const shm::JobSpec& spec, Rank rank);
 
   const Attachment& attachment() const override { return session_.attachment; }
   Result<Ticket> StartPutWeights(const Range& range) override;
   Result<Ticket> StartFetch(const Range& range, const Wanted& wanted) override;
-  Result<Ticket> StartSubmitGradient(const Range& range, Version version, uint32_t micro_batch) override;
+  Result<Ticket> StartSubmitGradient(const Range& range, Version version,
+                                     uint32_t micro_batch) override;
   Result<Ticket> StartEndStep(const StepEnd& end) override;
-  // Is this frozen chunk there? Outcome::bytes are all of its bytes then. 0: this rank is to put them, with StartPutWeights, elements of
-  // the job's dtype in order from the chunk's start, and to claim it again. Waits while another rank puts it. Errors: kContentMismatch
-  // (what this rank has put is not what the chunk's name says). A put that is too late is kUploadLost, one into a chunk that is there
-  // kChunkFrozen. See ProvideFrozen in provide_frozen.h.
+  // Is this frozen chunk there? Outcome::bytes are all of its bytes then. 0: this rank is to put
+  // them, with StartPutWeights, elements of the job's dtype in order from the chunk's start, and to
+  // claim it again. Waits while another rank puts it. Errors: kContentMismatch (what this rank has
+  // put is not what the chunk's name says). A put that is too late is kUploadLost, one into a chunk
+  // that is there kChunkFrozen. See ProvideFrozen in provide_frozen.h.
   Result<Ticket> StartClaimFrozen(ChunkId chunk);
   bool Test(Ticket ticket) override;
   Result<Outcome> Wait(Ticket ticket) override;
@@ -54,7 +62,8 @@ class MemClient final : public ChunkService {
   Status DeclareSchedule(std::span<const ChunkId> order) override;
   Status SaveWeights(int dir_fd, const std::string& name, Version version) override;
   Status Detach() override;
-  // Looks whether the session goes on, as every wait does, for a caller that waits elsewhere; a lost server is waited for here too.
+  // Looks whether the session goes on, as every wait does, for a caller that waits elsewhere; a
+  // lost server is waited for here too.
   // Errors: what ended the session.
   Status Check();
 
@@ -66,9 +75,11 @@ class MemClient final : public ChunkService {
     std::optional<Status> result;
   };
 
-  static constexpr int64_t kParkedLookNs = kNsPerMs;  // between two looks at the flags of requests that are to be sent again
+  // Between two looks at the flags of requests that are to be sent again.
+  static constexpr int64_t kParkedLookNs = kNsPerMs;
 
-  MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link, DType dtype);
+  MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link,
+            DType dtype);
   // ok while the session can be used: not ended, and not inherited by fork.
   Status Usable() const;
   Result<Ticket> Start(shm::Request request);
@@ -76,21 +87,24 @@ class MemClient final : public ChunkService {
   Status PushWhenRoom(const shm::Request& request);
   void TakeCompletions();
   Result<Outcome> OutcomeOf(const shm::Completion& completion, const shm::Request& request) const;
-  // Looks at the ring's end mark and the control socket without waiting; returns (and keeps) the error that ended the session. kServerGone
-  // is returned without being kept where such a server is waited for.
+  // Looks at the ring's end mark and the control socket without waiting; returns (and keeps) the
+  // error that ended the session. kServerGone is returned without being kept where such a server is
+  // waited for.
   Status LookAtSession();
   // The same, and waits for a lost server: ok when the session goes on.
   Status CheckSession();
   Status HandleFrame(const shm::Frame& frame);
   Status EndSession(Status why);
-  // After a frame was sent: a broken connection may have left last words, or may be repaired; then all frames have been sent again.
+  // After a frame was sent: a broken connection may have left last words, or may be repaired; then
+  // all frames have been sent again.
   Status AfterSend(const Status& sent);
 
   // --- a server that ended ---
   Status ComeBack();
   Status Rejoin(int64_t timeout_ns, size_t* sent_again);
   Result<size_t> SendAgain();
-  // Where the rank brought its rCache (come_back.cpp): a ticket's number is also that of its flags, in the rings of every server.
+  // Where the rank brought its rCache (come_back.cpp): a ticket's number is also that of its flags,
+  // in the rings of every server.
   void SettleCopied();
   bool HasParked() const { return parked_sent_ < parked_.size(); }
   void SendParked();
@@ -98,7 +112,8 @@ class MemClient final : public ChunkService {
   Status SendSchedule();
   Status SendSave();
   Status RunSave();
-  // kServerGone when the server ended before it had confirmed the goodbye; `sent` becomes true when it may have read it.
+  // kServerGone when the server ended before it had confirmed the goodbye; `sent` becomes true when
+  // it may have read it.
   Status SayGoodbye(bool* sent);
 
   const ClientOptions options_;

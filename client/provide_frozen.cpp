@@ -13,11 +13,17 @@
 namespace tidepool::client {
 namespace {
 
-// The upload of one chunk. Two halves of the range take turns: one is on its way while the next is read.
+// The upload of one chunk. Two halves of the range take turns: one is on its way while the next is
+// read.
 class FrozenUpload {
  public:
-  FrozenUpload(MemClient* client, const shm::JobSpec& spec, const UploadRange& range, const ReadFrozen& read)
-      : client_(client), spec_(spec), range_(range), read_(read), half_bytes_(range.bytes / 2 / kPageBytes * kPageBytes) {
+  FrozenUpload(MemClient* client, const shm::JobSpec& spec, const UploadRange& range,
+               const ReadFrozen& read)
+      : client_(client),
+        spec_(spec),
+        range_(range),
+        read_(read),
+        half_bytes_(range.bytes / 2 / kPageBytes * kPageBytes) {
     TP_CHECK(half_bytes_ > 0, "an upload has two pages of the rCache or more");
   }
 
@@ -52,8 +58,10 @@ class FrozenUpload {
   }
 
   Status StartHalf(uint64_t half, size_t index, ChunkId id, uint64_t begin) {
-    const uint64_t element_bytes = BytesOf(spec_.dtype), offset = range_.rcache_offset + half * half_bytes_;
-    const uint64_t count = std::min(half_bytes_, shm::FrozenBytes(spec_, spec_.frozen[index]) - begin);
+    const uint64_t element_bytes = BytesOf(spec_.dtype),
+                   offset = range_.rcache_offset + half * half_bytes_;
+    const uint64_t count =
+        std::min(half_bytes_, shm::FrozenBytes(spec_, spec_.frozen[index]) - begin);
     if (range_.copy) {
       between_.resize(count);
       TP_RETURN_IF_ERROR(read_(index, begin, between_));
@@ -61,7 +69,8 @@ class FrozenUpload {
     } else {
       TP_RETURN_IF_ERROR(read_(index, begin, {client_->attachment().rcache + offset, count}));
     }
-    TP_ASSIGN_OR_RETURN(tickets_[half], client_->StartPutWeights({id, begin / element_bytes, count / element_bytes, offset}));
+    TP_ASSIGN_OR_RETURN(tickets_[half], client_->StartPutWeights({id, begin / element_bytes,
+                                                                  count / element_bytes, offset}));
     return Status();
   }
 
@@ -86,9 +95,11 @@ class FrozenUpload {
 
 }  // namespace
 
-Result<uint64_t> ProvideFrozen(MemClient* client, const shm::JobSpec& spec, Rank rank, const UploadRange& range, const ReadFrozen& read) {
+Result<uint64_t> ProvideFrozen(MemClient* client, const shm::JobSpec& spec, Rank rank,
+                               const UploadRange& range, const ReadFrozen& read) {
   if (spec.frozen.empty()) return uint64_t{0};
-  TP_CHECK(client->attachment().flags == nullptr || range.copy, "an rCache that the rank brought is written by its streams");
+  TP_CHECK(client->attachment().flags == nullptr || range.copy,
+           "an rCache that the rank brought is written by its streams");
   FrozenUpload upload(client, spec, range, read);
   for (const bool own : {true, false}) {
     for (size_t i = 0; i < spec.frozen.size(); ++i) {

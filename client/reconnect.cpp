@@ -18,19 +18,24 @@ constexpr int64_t kLongestPauseNs = 500 * kNsPerMs;
 // What a server that has just started may lack for a moment, while all ranks come back at once.
 bool LacksForNow(ErrorId id) {
   if (TP_PLANTED("client.shortage_is_final")) return false;
-  return id == ErrorId::kMemoryMapFailed || id == ErrorId::kHostMemoryShort || id == ErrorId::kInternal;
+  return id == ErrorId::kMemoryMapFailed || id == ErrorId::kHostMemoryShort ||
+         id == ErrorId::kInternal;
 }
 
-// What an attach waits for, over all servers that it meets: a queue is gone with its server, the time spent in it is not.
+// What an attach waits for, over all servers that it meets: a queue is gone with its server, the
+// time spent in it is not.
 class Attempts {
  public:
-  explicit Attempts(const ClientOptions& options) : options_(options), taken_(options.attach_timeout_ns) {}
+  explicit Attempts(const ClientOptions& options)
+      : options_(options), taken_(options.attach_timeout_ns) {}
 
   Result<Link> Once(const std::string& path, const shm::JobSpec& spec, const RankName& who) {
-    TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(path, gone_ ? 0 : options_.connect_timeout_ns));
+    TP_ASSIGN_OR_RETURN(ControlChannel channel,
+                        ControlChannel::Open(path, gone_ ? 0 : options_.connect_timeout_ns));
     TP_POINT("client.connected");
     TP_ASSIGN_OR_RETURN(AttachedSession session,
-                        AttachSession(&channel, spec, who, Waits(), options_.brought ? &*options_.brought : nullptr));
+                        AttachSession(&channel, spec, who, Waits(),
+                                      options_.brought ? &*options_.brought : nullptr));
     IsBack();
     return Link{std::move(channel), std::move(session)};
   }
@@ -43,11 +48,14 @@ class Attempts {
       gone_.reset();
       return taken_.Pause() ? Status() : failed;
     }
-    const bool lost = id == ErrorId::kServerGone || id == ErrorId::kNotReady || (gone_ && (id == ErrorId::kNoServer || LacksForNow(id)));
+    const bool lost = id == ErrorId::kServerGone || id == ErrorId::kNotReady ||
+                      (gone_ && (id == ErrorId::kNoServer || LacksForNow(id)));
     if (!lost || options_.server_timeout_ns == 0) return failed;
     if (!gone_) {
       gone_.emplace(options_.server_timeout_ns);
-      Tell(options_, "memserver is not ready or ended while this rank attached; waiting for it for up to " + FormatNs(gone_->LeftNs()));
+      Tell(options_,
+           "memserver is not ready or ended while this rank attached; waiting for it for up to " +
+               FormatNs(gone_->LeftNs()));
     }
     return gone_->Pause() ? Status() : WaitedInVain(*gone_, failed);
   }
@@ -55,12 +63,15 @@ class Attempts {
  private:
   AttachWaits Waits() {
     AttachWaits waits{.timeout_ns = options_.attach_timeout_ns};
-    if (options_.queue_timeout_ns > 0) waits.queue_ns = queued_ ? std::max<int64_t>(1, queued_->LeftNs()) : options_.queue_timeout_ns;
+    if (options_.queue_timeout_ns > 0)
+      waits.queue_ns =
+          queued_ ? std::max<int64_t>(1, queued_->LeftNs()) : options_.queue_timeout_ns;
     waits.on_queued = [this](uint32_t place, const Status& why) {
       IsBack();
       if (!queued_) queued_.emplace(options_.queue_timeout_ns);
-      Tell(options_, "waiting for room for up to " + FormatNs(queued_->LeftNs()) + ", at place " + std::to_string(place) +
-                         " of the queue: " + why.what() + (why.why().empty() ? "" : " (" + why.why() + ")"));
+      Tell(options_, "waiting for room for up to " + FormatNs(queued_->LeftNs()) + ", at place " +
+                         std::to_string(place) + " of the queue: " + why.what() +
+                         (why.why().empty() ? "" : " (" + why.why() + ")"));
     };
     waits.give_up = options_.give_up;
     return waits;
@@ -79,7 +90,8 @@ class Attempts {
 
 }  // namespace
 
-Patience::Patience(int64_t limit_ns) : start_ns_(clock_.NowNs()), limit_ns_(limit_ns), next_ns_(kFirstPauseNs) {}
+Patience::Patience(int64_t limit_ns)
+    : start_ns_(clock_.NowNs()), limit_ns_(limit_ns), next_ns_(kFirstPauseNs) {}
 
 int64_t Patience::LeftNs() const {
   return std::max<int64_t>(0, limit_ns_ - WaitedNs());
@@ -98,15 +110,19 @@ bool MayComeBack(ErrorId id) {
     case ErrorId::kNoServer:
     case ErrorId::kServerGone:
     case ErrorId::kNotReady:
-    case ErrorId::kWaitTimeout:             // it took the connection and has not answered: the limit of the whole wait decides
-    case ErrorId::kTooManySessions:         // all ranks come back at once, while connections of the dead are still open
-    case ErrorId::kRankTaken: return true;  // the server has not noticed yet that the former connection has ended
+    // It took the connection and has not answered: the limit of the whole wait decides.
+    case ErrorId::kWaitTimeout:
+    // All ranks come back at once, while connections of the dead are still open.
+    case ErrorId::kTooManySessions:
+    // The server has not noticed yet that the former connection has ended.
+    case ErrorId::kRankTaken: return true;
     default: return LacksForNow(id);
   }
 }
 
 Status WaitedInVain(const Patience& patience, const Status& last) {
-  return Status(ErrorId::kServerGone, "memserver ended and has not come back within " + FormatNs(patience.WaitedNs()) + "; the job is kept")
+  return Status(ErrorId::kServerGone, "memserver ended and has not come back within " +
+                                          FormatNs(patience.WaitedNs()) + "; the job is kept")
       .Where(last.where())
       .Why("last try: " + last.what());
 }
@@ -119,7 +135,8 @@ void MakeRoom(const ClientOptions& options, bool server_comes) {
   if (options.brought && options.brought->make_room) options.brought->make_room(server_comes);
 }
 
-Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir, const shm::JobSpec& spec, const RankName& who) {
+Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir,
+                    const shm::JobSpec& spec, const RankName& who) {
   Attempts attempts(options);
   MakeRoom(options, /*server_comes=*/true);
   for (;;) {
@@ -130,10 +147,11 @@ Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir,
   }
 }
 
-Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame, std::span<const int> memory_fds,
-                                  int64_t timeout_ns) {
+Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame,
+                                  std::span<const int> memory_fds, int64_t timeout_ns) {
   TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(socket_dir, 0));
-  TP_ASSIGN_OR_RETURN(ResumedSession session, ResumeSession(&channel, frame, memory_fds, timeout_ns));
+  TP_ASSIGN_OR_RETURN(ResumedSession session,
+                      ResumeSession(&channel, frame, memory_fds, timeout_ns));
   return ReturnedLink{std::move(channel), std::move(session)};
 }
 

@@ -1,8 +1,8 @@
-// How a client gets a session in spite of a server that ends: attaching with patience, and coming back to the server that took the job
-// over.
+// How a client gets a session in spite of a server that ends: attaching with patience, and coming
+// back to the server that took the job over.
 //
-// One thread. Functions here block; each says how long. Only a lost connection, a server that is not there yet or not ready is waited for:
-// every other answer is returned as it came.
+// One thread. Functions here block; each says how long. Only a lost connection, a server that is
+// not there yet or not ready is waited for: every other answer is returned as it came.
 #pragma once
 
 #include <cstdint>
@@ -49,17 +49,19 @@ struct Link {
   ControlChannel channel;
   AttachedSession session;
 };
-// Connects and attaches. A server that ends before Welcome is waited for and the attach is started over with the same nonce, for at most
-// options.server_timeout_ns; a rank that is still attached is waited for where options.attach_retry says so.
+// Connects and attaches. A server that ends before Welcome is waited for and the attach is started
+// over with the same nonce, for at most options.server_timeout_ns; a rank that is still attached is
+// waited for where options.attach_retry says so.
 // Errors: kNoServer, those of AttachSession; kServerGone (after the wait).
-Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir, const shm::JobSpec& spec, const RankName& who);
+Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir,
+                    const shm::JobSpec& spec, const RankName& who);
 
 struct ReturnedLink {
   ControlChannel channel;
   ResumedSession session;
 };
 // One try to come back: connects and resumes. Errors: kNoServer, and those of ResumeSession.
-Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame, std::span<const int> memory_fds,
-                                  int64_t timeout_ns);
+Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame,
+                                  std::span<const int> memory_fds, int64_t timeout_ns);
 
 }  // namespace tidepool::client

@@ -47,7 +47,8 @@ std::vector<shm::Request> RequestLog::Renumber() {
     if (!entry.outcome) renumbered_.push_back(ticket);
   }
   std::sort(renumbered_.begin(), renumbered_.end());
-  if (TP_PLANTED("client.resent_out_of_order")) std::reverse(renumbered_.begin(), renumbered_.end());
+  if (TP_PLANTED("client.resent_out_of_order"))
+    std::reverse(renumbered_.begin(), renumbered_.end());
   base_ = last_;
   std::vector<shm::Request> requests;
   for (const Ticket ticket : renumbered_) {

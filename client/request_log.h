@@ -1,9 +1,11 @@
-// RequestLog: the requests whose outcomes have not been taken, by ticket, and the counters under which the server knows them.
+// RequestLog: the requests whose outcomes have not been taken, by ticket, and the counters under
+// which the server knows them.
 //
 // One thread. Invariants:
 //  1. a ticket is never reused; tickets count from 1 in the order of the requests;
-//  2. counters belong to one pair of rings and count from 1. Up to the first Renumber a ticket is its request's counter; Renumber gives the
-//     unanswered requests the counters 1 to n in the order of their tickets, and later requests go on from n + 1.
+//  2. counters belong to one pair of rings and count from 1. Up to the first Renumber a ticket is
+//     its request's counter; Renumber gives the unanswered requests the counters 1 to n in the
+//     order of their tickets, and later requests go on from n + 1.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +37,16 @@ class RequestLog {
 
   // Entries stay where they are until they are removed. Null when there is none.
   Entry* Find(Ticket ticket);
-  // By the counter in a completion: null also when it was answered before, and for numbers that were never given.
+  // By the counter in a completion: null also when it was answered before, and for numbers that
+  // were never given.
   Entry* FindUnanswered(uint64_t counter);
   size_t size() const { return entries_.size(); }
   // By how much the tickets of new requests would exceed their counters after a Renumber now.
   uint64_t TicketsAhead() const;
   // The ticket of the request that has this counter since the last Renumber.
   Ticket TicketOf(uint64_t counter) const {
-    return counter <= renumbered_.size() ? renumbered_[counter - 1] : base_ + (counter - renumbered_.size());
+    return counter <= renumbered_.size() ? renumbered_[counter - 1]
+                                         : base_ + (counter - renumbered_.size());
   }
 
   template <typename Each>
@@ -52,7 +56,8 @@ class RequestLog {
     }
   }
 
-  // For new rings: the unanswered requests in their order, with new counters and marked as sent before.
+  // For new rings: the unanswered requests in their order, with new counters and marked as sent
+  // before.
   std::vector<shm::Request> Renumber();
 
  private:

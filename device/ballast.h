@@ -1,4 +1,5 @@
-// Ballast: memory of a device that a process holds so that another one finds room when it comes: memserver's context on a trainer's GPU.
+// Ballast: memory of a device that a process holds so that another one finds room when it comes:
+// memserver's context on a trainer's GPU.
 //
 // One thread. The device outlives it.
 #pragma once
@@ -15,7 +16,8 @@ class Ballast {
  public:
   Ballast(Device* device, uint64_t bytes) : device_(device), bytes_(bytes) {}
 
-  // Holds it, where it does not yet. Errors: those of Device::CreateExportable; then nothing is held.
+  // Holds it, where it does not yet. Errors: those of Device::CreateExportable; then nothing is
+  // held.
   Status Take();
   // The memory is free when this returns.
   void Free() { memory_.reset(); }

@@ -1,7 +1,8 @@
-// ListGpus: the GPUs that the CUDA driver shows this process, and what each can do that Tidepool asks for.
+// ListGpus: the GPUs that the CUDA driver shows this process, and what each can do that Tidepool
+// asks for.
 //
-// Any thread. The first call starts the driver (once per process; up to a second with GPUs); no context is made and no memory of a GPU is
-// taken.
+// Any thread. The first call starts the driver (once per process; up to a second with GPUs); no
+// context is made and no memory of a GPU is taken.
 #pragma once
 
 #include <array>
@@ -29,10 +30,13 @@ struct Gpu {
   bool wait_value64 = false;  // streams wait for 64-bit flags; without it the GPU cannot be used
   bool vmm_export = false;    // memory leaves as the descriptor of an allocation (ExportForm::kVmm)
   bool ipc_export = false;    // memory leaves as a handle (ExportForm::kIpc)
-  bool mps = false;           // this process is a client of the Multi-Process Service there: a fault of one client ends all of them
+  // This process is a client of the Multi-Process Service there: a fault of one client ends all of
+  // them.
+  bool mps = false;
 };
 
-// By ordinal, at least one. Errors: kCudaUnavailable (the text says why there is none), kCudaFailed.
+// By ordinal, at least one. Errors: kCudaUnavailable (the text says why there is none),
+// kCudaFailed.
 Result<std::vector<Gpu>> ListGpus();
 // One of them. Errors: kCudaFailed.
 Result<Gpu> ReadGpu(const CudaDriver& cuda, int ordinal);

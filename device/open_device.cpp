@@ -10,7 +10,8 @@ Result<std::unique_ptr<Device>> OpenDevice(const std::string& name, const HostDe
   if (name == "host") return std::unique_ptr<Device>(std::make_unique<HostDevice>(host));
   std::string known;
   for (const std::string& each : DeviceNames()) known += (known.empty() ? "" : ", ") + each;
-  return Status(ErrorId::kUsageError, "no device is named '" + name + "'").Fix("this build has: " + known);
+  return Status(ErrorId::kUsageError, "no device is named '" + name + "'")
+      .Fix("this build has: " + known);
 }
 
 }  // namespace tidepool::device

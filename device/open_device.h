@@ -15,7 +15,8 @@ namespace tidepool::device {
 
 // Names that OpenDevice accepts, for messages and `memserver version`.
 std::vector<std::string> DeviceNames();
-// `host` is used when `name` is "host". Errors: kUsageError (unknown name; the text lists the known ones).
+// `host` is used when `name` is "host". Errors: kUsageError (unknown name; the text lists the known
+// ones).
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& name, const HostDeviceOptions& host);
 
 }  // namespace tidepool::device

@@ -17,11 +17,13 @@ std::vector<uint32_t> NodeIds(const Topology& topology, bool with_cpus) {
   return ids;
 }
 
-Result<std::vector<uint32_t>> PoolNodes(const Topology& topology, const std::vector<uint32_t>& wished) {
+Result<std::vector<uint32_t>> PoolNodes(const Topology& topology,
+                                        const std::vector<uint32_t>& wished) {
   const std::vector<uint32_t> there = NodeIds(topology, false);
   for (const uint32_t node : wished) {
     if (std::find(there.begin(), there.end(), node) != there.end()) continue;
-    return Status(ErrorId::kConfigBadValue, "the pool cannot lie on NUMA node " + std::to_string(node))
+    return Status(ErrorId::kConfigBadValue,
+                  "the pool cannot lie on NUMA node " + std::to_string(node))
         .Why("nodes with memory are " + FormatNumberList(there) + " (" + topology.source + ")");
   }
   if (!wished.empty()) return wished;
@@ -31,11 +33,14 @@ Result<std::vector<uint32_t>> PoolNodes(const Topology& topology, const std::vec
   return there.empty() ? std::vector<uint32_t>{topology.nodes.front().id} : there;
 }
 
-// The CPUs of a node as workers take them, the last first: `siblings` false: the first of each core, true: the others. `kept` is left out.
+// The CPUs of a node as workers take them, the last first: `siblings` false: the first of each
+// core, true: the others. `kept` is left out.
 std::vector<uint32_t> InOrder(const NumaNode& node, bool siblings, uint32_t kept) {
   std::vector<uint32_t> order;
   for (auto cpu = node.cpus.rbegin(); cpu != node.cpus.rend(); ++cpu) {
-    const auto before = [&](const Cpu& other) { return other.core == cpu->core && other.id < cpu->id; };
+    const auto before = [&](const Cpu& other) {
+      return other.core == cpu->core && other.id < cpu->id;
+    };
     const bool sibling = std::any_of(node.cpus.begin(), node.cpus.end(), before);
     if (sibling == siblings && cpu->id != kept) order.push_back(cpu->id);
   }
@@ -43,7 +48,8 @@ std::vector<uint32_t> InOrder(const NumaNode& node, bool siblings, uint32_t kept
 }
 
 // One CPU of each node in turn until `workers` have a place or no node has one left.
-void GoRound(const std::vector<const NumaNode*>& nodes, bool siblings, uint32_t kept, uint32_t workers, std::vector<WorkerPlace>* places) {
+void GoRound(const std::vector<const NumaNode*>& nodes, bool siblings, uint32_t kept,
+             uint32_t workers, std::vector<WorkerPlace>* places) {
   std::vector<std::vector<uint32_t>> free;
   size_t longest = 0;
   for (const NumaNode* node : nodes) {
@@ -57,7 +63,8 @@ void GoRound(const std::vector<const NumaNode*>& nodes, bool siblings, uint32_t 
   }
 }
 
-std::vector<WorkerPlace> WorkersByRule(const Topology& topology, const std::vector<uint32_t>& pool_nodes, uint32_t workers) {
+std::vector<WorkerPlace> WorkersByRule(const Topology& topology,
+                                       const std::vector<uint32_t>& pool_nodes, uint32_t workers) {
   size_t cpus = 0;
   uint32_t kept = UINT32_MAX;  // the first CPU stays for the serve loop
   std::vector<const NumaNode*> near, far;
@@ -67,7 +74,8 @@ std::vector<WorkerPlace> WorkersByRule(const Topology& topology, const std::vect
     if (!node.cpus.empty()) kept = std::min(kept, node.cpus.front().id);
     if (std::find(near.begin(), near.end(), &node) == near.end()) far.push_back(&node);
   }
-  if (cpus <= workers) return {};  // none would be left for the loop: pinned workers would only be in its way
+  // None would be left for the loop: pinned workers would only be in its way.
+  if (cpus <= workers) return {};
   std::vector<WorkerPlace> places;
   for (const auto* nodes : {&near, &far}) {
     for (const bool siblings : {false, true}) GoRound(*nodes, siblings, kept, workers, &places);
@@ -75,8 +83,11 @@ std::vector<WorkerPlace> WorkersByRule(const Topology& topology, const std::vect
   return places;
 }
 
-Result<std::vector<WorkerPlace>> Workers(const Topology& topology, const PlaceWishes& wishes, const std::vector<uint32_t>& pool_nodes) {
-  if (wishes.worker_cpus.empty()) return wishes.pin ? WorkersByRule(topology, pool_nodes, wishes.workers) : std::vector<WorkerPlace>();
+Result<std::vector<WorkerPlace>> Workers(const Topology& topology, const PlaceWishes& wishes,
+                                         const std::vector<uint32_t>& pool_nodes) {
+  if (wishes.worker_cpus.empty())
+    return wishes.pin ? WorkersByRule(topology, pool_nodes, wishes.workers)
+                      : std::vector<WorkerPlace>();
   std::vector<WorkerPlace> places;
   for (uint32_t worker = 0; worker < wishes.workers; ++worker) {
     const uint32_t cpu = wishes.worker_cpus[worker % wishes.worker_cpus.size()];
@@ -87,20 +98,23 @@ Result<std::vector<WorkerPlace>> Workers(const Topology& topology, const PlaceWi
         for (const Cpu& one : each.cpus) there.push_back(one.id);
       }
       return Status(ErrorId::kConfigBadValue, "no worker can run on CPU " + std::to_string(cpu))
-          .Why("CPUs of this process are " + FormatNumberList(there) + " (" + topology.source + ")");
+          .Why("CPUs of this process are " + FormatNumberList(there) + " (" + topology.source +
+               ")");
     }
     places.push_back({cpu, node->id});
   }
   return places;
 }
 
-std::vector<StagingPlace> Staging(const Topology& topology, const std::vector<uint32_t>& pool_nodes) {
+std::vector<StagingPlace> Staging(const Topology& topology,
+                                  const std::vector<uint32_t>& pool_nodes) {
   std::vector<StagingPlace> staging;
   for (const RootComplex& root : topology.roots) {
     const NumaNode* near = root.node ? topology.Find(*root.node) : nullptr;
     const bool nearest = near != nullptr && near->memory_bytes > 0;
     for (const Peripheral& each : root.peripherals) {
-      if (each.kind == PeripheralKind::kGpu) staging.push_back({each, root.name, nearest ? near->id : pool_nodes.front(), nearest});
+      if (each.kind == PeripheralKind::kGpu)
+        staging.push_back({each, root.name, nearest ? near->id : pool_nodes.front(), nearest});
     }
   }
   return staging;

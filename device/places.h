@@ -1,10 +1,13 @@
-// PlanPlaces: where on a machine the pool, the optimizer workers and the staging of each GPU go. Pure: a topology and wishes in, a plan
-// out.
+// PlanPlaces: where on a machine the pool, the optimizer workers and the staging of each GPU go.
+// Pure: a topology and wishes in, a plan out.
 //
-// Any thread; values. The plan is carried out by others: HostPool binds its pieces, WorkerTeam pins its threads.
-// Rules: the pool lies on every node that has memory and CPUs of this process, its pages in turn, so that a job of any size gets the
-// bandwidth of all of them; workers go round these nodes, one a core before any core has two, from the last CPU downwards, since the first
-// ones stay for the serve loop and whoever starts trainers; a GPU's staging lies on the node nearest to its root complex.
+// Any thread; values. The plan is carried out by others: HostPool binds its pieces, WorkerTeam pins
+// its threads.
+// Rules: the pool lies on every node that has memory and CPUs of this process, its pages in turn,
+// so that a job of any size gets the bandwidth of all of them; workers go round these nodes, one a
+// core before any core has two, from the last CPU downwards, since the first ones stay for the
+// serve loop and whoever starts trainers; a GPU's staging lies on the node nearest to its root
+// complex.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +30,8 @@ struct PlaceWishes {
   std::vector<uint32_t> worker_cpus;  // none: by the rules; fewer than workers: several share one
   PoolSpread spread = PoolSpread::kInterleave;
   uint32_t workers = 0;
-  bool pin = true;  // false: workers run where the system puts them, unless worker_cpus names places
+  // false: workers run where the system puts them, unless worker_cpus names places.
+  bool pin = true;
 };
 
 struct WorkerPlace {
@@ -50,7 +54,8 @@ struct Places {
 
   // CPU of each worker, in the order of the workers.
   std::vector<uint32_t> WorkerCpus() const;
-  // Size of a piece of a pool of `total` bytes, at most `piece_max`: each node gets the same number of pieces, but for the last.
+  // Size of a piece of a pool of `total` bytes, at most `piece_max`: each node gets the same number
+  // of pieces, but for the last.
   uint64_t PieceBytes(uint64_t total, uint64_t piece_max) const;
   // The nodes of piece `piece`: one, or all that are interleaved.
   std::vector<uint32_t> NodesOfPiece(uint64_t piece) const;

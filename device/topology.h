@@ -1,8 +1,10 @@
-// Topology: which CPUs, memory, GPUs and NVMe drives of a machine lie near each other; of this machine, or of one described in a file.
+// Topology: which CPUs, memory, GPUs and NVMe drives of a machine lie near each other; of this
+// machine, or of one described in a file.
 //
-// Any thread; a value. The one door to hwloc is topology.cpp. Reading this machine takes some 10 ms where it has GPUs or NVMe drives, else
-// 1 ms, and a file below that.
-// Of this machine only what the process may use is there: CPUs by its affinity, memory by its cpuset.
+// Any thread; a value. The one door to hwloc is topology.cpp. Reading this machine takes some 10 ms
+// where it has GPUs or NVMe drives, else 1 ms, and a file below that.
+// Of this machine only what the process may use is there: CPUs by its affinity, memory by its
+// cpuset.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// CheckHost: is this machine fit for the configuration? One finding a line, each with its remedy (`memserver check`).
+// CheckHost: is this machine fit for the configuration? One finding a line, each with its remedy
+// (`memserver check`).
 //
 // One thread. Looks, and changes nothing that lasts: no directory is made, no memory is taken.
 #pragma once

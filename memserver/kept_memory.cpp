@@ -23,33 +23,39 @@ constexpr int64_t kTakePauseNs = 10 * kNsPerMs;
 
 uint64_t RandomNonce() {
   uint64_t nonce = 0;
-  if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) nonce = static_cast<uint64_t>(SteadyClock().NowNs());
+  if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
+    nonce = static_cast<uint64_t>(SteadyClock().NowNs());
   return nonce;
 }
 
-// What a slot holds that was let go of. (The size of a GPU's memory does not show in its descriptor.)
+// What a slot holds that was let go of. (The size of a GPU's memory does not show in its
+// descriptor.)
 bool IsNothing(const UniqueFd& fd) {
   struct stat about {};
   return fstat(fd.get(), &about) == 0 && S_ISREG(about.st_mode) && about.st_size == 0;
 }
 
-// What the system refuses now it may grant to the next server: only what does not fit together is never of use again.
+// What the system refuses now it may grant to the next server: only what does not fit together is
+// never of use again.
 bool IsDamage(const Status& status) {
-  return status.id() == ErrorId::kKeptMemoryBad || (!status.ok() && TP_PLANTED("adopt.os_error_is_damage"));
+  return status.id() == ErrorId::kKeptMemoryBad ||
+         (!status.ok() && TP_PLANTED("adopt.os_error_is_damage"));
 }
 
 Status LeftAlone(const Status& failed) {
   return Status(failed.id(), "kept memory cannot be taken over: " + failed.what())
       .Why(failed.why())
       .Fix(
-          "raise what was too little (`ulimit -v`, `ulimit -n`, memory of the cgroup) and start memserver again: nothing is lost, and a "
+          "raise what was too little (`ulimit -v`, `ulimit -n`, memory of the cgroup) and start "
+          "memserver again: nothing is lost, and a "
           "keeper that may start it goes on trying");
 }
 
 Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
   KeptMemory memory;
   memory.adopted = true;
-  if (held.front().slot != 0) return Status(ErrorId::kKeptMemoryBad, "the keeper holds memory, but no index of it");
+  if (held.front().slot != 0)
+    return Status(ErrorId::kKeptMemoryBad, "the keeper holds memory, but no index of it");
   TP_ASSIGN_OR_RETURN(memory.index, KeptIndex::Adopt(std::move(held.front().fd), &memory.contents));
   std::vector<UniqueFd> pieces;
   for (size_t i = 1; i < held.size(); ++i) {
@@ -57,14 +63,18 @@ Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
       if (!IsNothing(held[i].fd)) memory.states.push_back(std::move(held[i]));
       continue;
     }
-    if (held[i].slot != i) return Status(ErrorId::kKeptMemoryBad, "piece " + std::to_string(i - 1) + " of the pool is not held");
+    if (held[i].slot != i)
+      return Status(ErrorId::kKeptMemoryBad,
+                    "piece " + std::to_string(i - 1) + " of the pool is not held");
     pieces.push_back(std::move(held[i].fd));
   }
   TP_ASSIGN_OR_RETURN(memory.pool, HostPool::Adopt(std::move(pieces), memory.contents.geometry));
   if (memory.contents.geometry.own_bytes < WorkerTeam::UndoBytes(1)) {
     return Status(ErrorId::kKeptMemoryBad, "the kept pool has no undo area for a worker");
   }
-  if (memory.contents.damaged_slots > 0) LogError("jobs in kept memory are given up", {{"damaged_slots", memory.contents.damaged_slots}});
+  if (memory.contents.damaged_slots > 0)
+    LogError("jobs in kept memory are given up",
+             {{"damaged_slots", memory.contents.damaged_slots}});
   return memory;
 }
 
@@ -113,18 +123,22 @@ void KeeperWatch::Look() {
   }
   if (parts.empty()) return;
   const Status renewed = keeper_->Renew(parts);
-  if (!renewed.ok()) LogError("the keeper died and no new one could be started", {{"why", renewed.Line()}});
+  if (!renewed.ok())
+    LogError("the keeper died and no new one could be started", {{"why", renewed.Line()}});
 }
 
 std::vector<MemoryToHold> PartsOf(const KeptMemory& memory) {
   std::vector<MemoryToHold> parts{{0, memory.index->fd(), kIndexBytes}};
-  for (const PoolPiece& piece : memory.pool->pieces()) parts.push_back({static_cast<uint32_t>(parts.size()), piece.fd, piece.bytes});
+  for (const PoolPiece& piece : memory.pool->pieces())
+    parts.push_back({static_cast<uint32_t>(parts.size()), piece.fd, piece.bytes});
   TP_CHECK(parts.size() <= kStateSlotsFirst, "the keeper has slots for 95 pieces of the pool");
-  for (const HeldMemory& states : memory.states) parts.push_back({states.slot, states.fd.get(), states.bytes});
+  for (const HeldMemory& states : memory.states)
+    parts.push_back({states.slot, states.fd.get(), states.bytes});
   return parts;
 }
 
-Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<HeldMemory> held, KeptHolder* keeper) {
+Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<HeldMemory> held,
+                                  KeptHolder* keeper) {
   if (!held.empty() && !options.discard_kept) {
     auto adopted = Adopt(std::move(held));
     if (adopted.status().id() == ErrorId::kKeptLayoutUnknown) return adopted.status();
@@ -137,7 +151,8 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<
       return adopted;
     } else if (!adopted->contents.jobs.empty()) {
       LogWarn("the pool stays as it is while it holds jobs",
-              {{"pool", FormatBytes(adopted->pool->total_bytes())}, {"asked", FormatBytes(options.pool.bytes)}});
+              {{"pool", FormatBytes(adopted->pool->total_bytes())},
+               {"asked", FormatBytes(options.pool.bytes)}});
       return adopted;
     }
     held.clear();

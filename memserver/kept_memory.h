@@ -1,7 +1,8 @@
-// OpenKeptMemory: the host pool and the kept index of this server: those that the server before it left with the keeper, or new ones.
+// OpenKeptMemory: the host pool and the kept index of this server: those that the server before it
+// left with the keeper, or new ones.
 //
-// The main thread, before the serve loop exists. What is opened is held by the keeper before this returns, so a server that dies at any
-// later instruction leaves everything to the next.
+// The main thread, before the serve loop exists. What is opened is held by the keeper before this
+// returns, so a server that dies at any later instruction leaves everything to the next.
 #pragma once
 
 #include <memory>
@@ -25,24 +26,27 @@ struct KeptMemory {
 struct KeptMemoryOptions {
   HostPoolOptions pool;       // of new memory; kept memory that holds jobs stays as it is
   bool discard_kept = false;  // give up what the keeper holds
-  // Not ok: no new memory is made, which then is the error; kept memory without jobs is left where it is.
+  // Not ok: no new memory is made, which then is the error; kept memory without jobs is left where
+  // it is.
   Status needs_jobs = {};
 };
 
-// What the server before this one left, of which this process is a second holder from then on: before anything that takes time. Errors:
-// kKeeperFailed.
+// What the server before this one left, of which this process is a second holder from then on:
+// before anything that takes time. Errors: kKeeperFailed.
 Result<std::vector<HeldMemory>> TakeKept(KeptHolder* keeper);
 
-// Kept memory that is damaged is given up, with a line in the log; after any error the keeper goes on holding it as it was. Errors:
-// kKeptLayoutUnknown, kMemoryMapFailed (the system did not map it), kKeeperFailed, `needs_jobs`, and those of HostPool::Reserve.
+// Kept memory that is damaged is given up, with a line in the log; after any error the keeper goes
+// on holding it as it was. Errors: kKeptLayoutUnknown, kMemoryMapFailed (the system did not map
+// it), kKeeperFailed, `needs_jobs`, and those of HostPool::Reserve.
 // `held` is what TakeKept gave.
-Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<HeldMemory> held, KeptHolder* keeper);
+Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<HeldMemory> held,
+                                  KeptHolder* keeper);
 
 // What the keeper holds of `memory`.
 std::vector<MemoryToHold> PartsOf(const KeptMemory& memory);
 
-// Looks after the keeper while a server starts, whose main thread does not poll: one that died is replaced at the next look, the last of
-// which is at the end, also of a start that fails.
+// Looks after the keeper while a server starts, whose main thread does not poll: one that died is
+// replaced at the next look, the last of which is at the end, also of a start that fails.
 class KeeperWatch {
  public:
   // `held` until it was adopted, `memory` afterwards.

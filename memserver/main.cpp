@@ -1,4 +1,5 @@
-// memserver: the daemon's program. Finds the command and its settings; every command is one function of the table below.
+// memserver: the daemon's program. Finds the command and its settings; every command is one
+// function of the table below.
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -54,7 +55,8 @@ int Run(const Flags& flags) {
   if (!loaded.ok()) return Fail(loaded.status());
   const Config& config = loaded.value().config;
   InitLog("memserver", config.log_level, config.log_format);
-  const Status status = RunServer(loaded.value(), sources, {flags.parent_pid, flags.end_with_fd, flags.discard_kept});
+  const Status status =
+      RunServer(loaded.value(), sources, {flags.parent_pid, flags.end_with_fd, flags.discard_kept});
   FlushLog();
   // Whoever waits for this process's end is not kept by a reader of its last word.
   if (!status.ok()) SayOnStderr(status.Format() + "\n");
@@ -66,7 +68,9 @@ int Check(const Flags& flags) {
   if (!loaded.ok()) return Fail(loaded.status());
   const auto options = ResolveOptions(loaded.value().config);
   if (!options.ok()) return Fail(options.status());
-  if (const Status sound = CheckQuotas(options.value().quotas, options.value().pool_bytes); !sound.ok()) return Fail(sound);
+  if (const Status sound = CheckQuotas(options.value().quotas, options.value().pool_bytes);
+      !sound.ok())
+    return Fail(sound);
   const auto findings = CheckHost(options.value());
   std::cout << Format(findings);
   return ExitCodeOf(findings);
@@ -79,9 +83,12 @@ Result<std::string> BenchReport(const Flags& flags) {
   }
   if (flags.bench_what == "nvme" && !flags.bench_directory.empty()) {
     TP_ASSIGN_OR_RETURN(const LoadedConfig loaded, Load(flags));
-    return BenchDrive({.directory = flags.bench_directory, .allow_uring = loaded.config.nvme.allow_uring, .json = flags.json});
+    return BenchDrive({.directory = flags.bench_directory,
+                       .allow_uring = loaded.config.nvme.allow_uring,
+                       .json = flags.json});
   }
-  return Status(ErrorId::kUsageError, "a directory is named with `bench nvme`, and with nothing else")
+  return Status(ErrorId::kUsageError,
+                "a directory is named with `bench nvme`, and with nothing else")
       .Fix("memserver bench nvme /mnt/drive");
 }
 
@@ -113,7 +120,8 @@ int PrintTopology(const Flags& flags) {
 }
 
 int PrintVersion(const Flags&) {
-  std::cout << "memserver " << kReleaseVersion << "\nprotocol " << shm::Text(shm::kOwnProtocols) << "\nbuild " << kBuild << "\n";
+  std::cout << "memserver " << kReleaseVersion << "\nprotocol " << shm::Text(shm::kOwnProtocols)
+            << "\nbuild " << kBuild << "\n";
   return kExitOk;
 }
 

@@ -15,7 +15,8 @@ namespace {
 std::string PagesText(const PoolFacts& pool, bool adopted) {
   if (adopted) return "as they were";
   if (pool.huge_page_bytes == 0) return "4 KiB";
-  return FormatBytes(pool.huge_page_bytes) + " in pages of 2 MiB" + (pool.reserved_pages ? ", set aside" : "");
+  return FormatBytes(pool.huge_page_bytes) + " in pages of 2 MiB" +
+         (pool.reserved_pages ? ", set aside" : "");
 }
 
 // "1.20 s by 2 threads".
@@ -29,7 +30,8 @@ std::string TouchText(const PoolFacts& pool) {
 std::string NodesText(const PoolFacts& pool) {
   std::string text;
   for (const NodeShare& share : pool.nodes) {
-    text += (text.empty() ? "" : ", ") + std::to_string(share.node) + ": " + FormatBytes(share.bytes);
+    text +=
+        (text.empty() ? "" : ", ") + std::to_string(share.node) + ": " + FormatBytes(share.bytes);
   }
   return text.empty() ? "unknown" : text;
 }
@@ -40,7 +42,8 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
   const PoolFacts& pool = server.pool_facts();
   LogInfo("ready", {{"data_socket", shm::DataSocketPath(options.socket_dir)},
                     {"admin_socket", shm::AdminSocketPath(options.socket_dir)},
-                    {"pool", FormatBytes(server.pool_bytes()) + (server.adopted() ? " of the server before" : "")},
+                    {"pool", FormatBytes(server.pool_bytes()) +
+                                 (server.adopted() ? " of the server before" : "")},
                     {"keeper", keeper.Name()},
                     {"keeper_pid", keeper.keeper_pid()},
                     {"rcache_limit", FormatBytes(options.rcache_limit)},
@@ -53,7 +56,8 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
                     {"copy", options.copy_threads == 0 ? "serve loop" : "thread per session"},
                     {"copy_kernel", device::Text(server.copy_tuning())},
                     {"gpus", GpusLine(options.gpus)}});
-  NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " + FormatBytes(server.pool_bytes()));
+  NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " +
+                       FormatBytes(server.pool_bytes()));
 }
 
 }  // namespace tidepool::memserver

@@ -1,4 +1,5 @@
-// LogReady: the line of the log that says with what a memserver serves, and READY=1 for a service manager.
+// LogReady: the line of the log that says with what a memserver serves, and READY=1 for a service
+// manager.
 //
 // The main thread, once.
 #pragma once

@@ -11,8 +11,9 @@ namespace {
 
 // Where an entry stands in the file is no part of what it says.
 bool SaysTheSame(const QuotaEntry& one, const QuotaEntry& other) {
-  return one.match == other.match && one.guarantee == other.guarantee && one.limit == other.limit && one.nvme_limit == other.nvme_limit &&
-         one.weight == other.weight && one.priority == other.priority;
+  return one.match == other.match && one.guarantee == other.guarantee && one.limit == other.limit &&
+         one.nvme_limit == other.nvme_limit && one.weight == other.weight &&
+         one.priority == other.priority;
 }
 
 bool SayTheSame(const std::vector<QuotaEntry>& some, const std::vector<QuotaEntry>& others) {
@@ -27,16 +28,18 @@ std::shared_ptr<const ConfigRows> RowsOf(const LoadedConfig& loaded) {
   auto rows = std::make_shared<ConfigRows>();
   rows->file = loaded.file;
   for (const EffectiveSetting& each : loaded.settings) {
-    rows->settings.push_back(
-        {std::string(each.setting->key), each.text, each.origin, std::string(each.setting->fallback), each.setting->is_live});
+    rows->settings.push_back({std::string(each.setting->key), each.text, each.origin,
+                              std::string(each.setting->fallback), each.setting->is_live});
   }
   for (const QuotaEntry& entry : loaded.config.quotas) {
-    rows->quotas.push_back({entry.match, entry.where, entry.guarantee, entry.limit, entry.nvme_limit, entry.weight, entry.priority});
+    rows->quotas.push_back({entry.match, entry.where, entry.guarantee, entry.limit,
+                            entry.nvme_limit, entry.weight, entry.priority});
   }
   return rows;
 }
 
-Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wanted, uint64_t pool_bytes) {
+Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wanted,
+                                 uint64_t pool_bytes) {
   ApplySettings plan;
   std::string fixed;
   for (size_t i = 0; i < now.settings.size(); ++i) {
@@ -46,17 +49,21 @@ Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wa
     const std::string key(was.setting->key);
     plan.changed.push_back(key);
     if (was.setting->is_live) continue;
-    fixed += (fixed.empty() ? "" : "; ") + key + " = \"" + is.text + "\" (" + is.origin + "), it runs with \"" + was.text + "\"";
+    fixed += (fixed.empty() ? "" : "; ") + key + " = \"" + is.text + "\" (" + is.origin +
+             "), it runs with \"" + was.text + "\"";
   }
   if (!fixed.empty()) {
-    return Status(ErrorId::kConfigNeedsRestart, "the configuration changes what a memserver that runs cannot change; nothing was applied")
+    return Status(ErrorId::kConfigNeedsRestart,
+                  "the configuration changes what a memserver that runs cannot change; nothing was "
+                  "applied")
         .Where(wanted.file)
         .Why(fixed);
   }
   if (!SayTheSame(now.config.quotas, wanted.config.quotas)) plan.changed.push_back("jobs.quota");
   TP_RETURN_IF_ERROR(CheckQuotas(wanted.config.quotas, pool_bytes));
   TP_ASSIGN_OR_RETURN(plan.quotas, ResolveQuotas(wanted.config.quotas, pool_bytes));
-  TP_ASSIGN_OR_RETURN(plan.live.quota_fallback, ResolveFallback(wanted.config.default_quota, pool_bytes));
+  TP_ASSIGN_OR_RETURN(plan.live.quota_fallback,
+                      ResolveFallback(wanted.config.default_quota, pool_bytes));
   plan.live.log_level = wanted.config.log_level;
   plan.live.states_on = wanted.config.states_on;
   plan.live.jobs_max = wanted.config.jobs_max;
@@ -70,7 +77,9 @@ Result<ApplySettings> Reloader::Apply(Server* server, const AdminCaller& caller)
   const auto ticket = std::make_shared<CommandTicket>();
   server->Command({caller, ticket, plan});
   const std::optional<Status> result = ticket->Wait(kWaitMs);
-  if (!result) return Status(ErrorId::kWaitTimeout, "the serve loop has not answered in time; the change may still be made");
+  if (!result)
+    return Status(ErrorId::kWaitTimeout,
+                  "the serve loop has not answered in time; the change may still be made");
   TP_RETURN_IF_ERROR(*result);
   now_ = std::move(wanted);
   return plan;
@@ -88,9 +97,11 @@ void Reloader::Do(Server* server, const MainCommand& asked) {
     return;
   }
   auto plan = Apply(server, asked.caller);
-  // What was applied or refused by the loop is in the log already, with the caller; what never came so far is told here.
+  // What was applied or refused by the loop is in the log already, with the caller; what never came
+  // so far is told here.
   if (!plan.ok()) {
-    LogWarn("the configuration was not reloaded", {{"uid", asked.caller.uid}, {"pid", asked.caller.pid}, {"why", plan.status().Line()}});
+    LogWarn("the configuration was not reloaded",
+            {{"uid", asked.caller.uid}, {"pid", asked.caller.pid}, {"why", plan.status().Line()}});
   }
   asked.ticket->Answer(plan.status(), plan.ok() ? plan->changed : std::vector<std::string>());
 }

@@ -1,6 +1,8 @@
-// Reload: what a configuration that is read again changes in a memserver that runs: all that it says, or nothing.
+// Reload: what a configuration that is read again changes in a memserver that runs: all that it
+// says, or nothing.
 //
-// One thread (main). PlanReload is a pure function; the serve loop applies the plan between two turns (ApplySettings), or refuses it.
+// One thread (main). PlanReload is a pure function; the serve loop applies the plan between two
+// turns (ApplySettings), or refuses it.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +20,10 @@ namespace tidepool::memserver {
 std::shared_ptr<const ConfigRows> RowsOf(const LoadedConfig& loaded);
 
 // What takes `now` to `wanted` in a pool of so many bytes.
-// Errors: kConfigNeedsRestart, with the key and the place of every setting that does not change while memserver runs; kConfigBadValue, for
-// quotas that do not fit together or the pool.
-Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wanted, uint64_t pool_bytes);
+// Errors: kConfigNeedsRestart, with the key and the place of every setting that does not change
+// while memserver runs; kConfigBadValue, for quotas that do not fit together or the pool.
+Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wanted,
+                                 uint64_t pool_bytes);
 
 class Server;
 
@@ -29,7 +32,8 @@ class Reloader {
  public:
   static constexpr int64_t kWaitMs = 1000;  // for the serve loop; less than the admin thread waits
 
-  Reloader(ConfigSources sources, LoadedConfig now) : sources_(std::move(sources)), now_(std::move(now)) {}
+  Reloader(ConfigSources sources, LoadedConfig now)
+      : sources_(std::move(sources)), now_(std::move(now)) {}
   // Answers the ticket. Waits for the serve loop's verdict for at most kWaitMs.
   void Do(Server* server, const MainCommand& asked);
   const LoadedConfig& now() const { return now_; }

@@ -44,7 +44,8 @@ uint32_t AllowedCpus() {
   return static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
 }
 
-// SIGTERM, SIGINT and SIGHUP arrive as reads of this descriptor instead of interrupting; every later thread inherits the mask.
+// SIGTERM, SIGINT and SIGHUP arrive as reads of this descriptor instead of interrupting; every
+// later thread inherits the mask.
 UniqueFd TakeSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -64,14 +65,19 @@ struct TakenSignal {
 TakenSignal TakeSignal(int signals) {
   signalfd_siginfo info{};
   if (read(signals, &info, sizeof info) != sizeof info) return {};
-  return {static_cast<int>(info.ssi_signo), {.uid = info.ssi_uid, .pid = static_cast<int32_t>(info.ssi_pid), .level = AdminLevel::kAdmin}};
+  return {static_cast<int>(info.ssi_signo),
+          {.uid = info.ssi_uid,
+           .pid = static_cast<int32_t>(info.ssi_pid),
+           .level = AdminLevel::kAdmin}};
 }
 
-// Memory of jobs must not show in core dumps, and the out-of-memory killer should look elsewhere first.
+// Memory of jobs must not show in core dumps, and the out-of-memory killer should look elsewhere
+// first.
 void HardenProcess() {
   umask(S_IRWXG | S_IRWXO);
   const UniqueFd score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
-  if (score.valid() && write(score.get(), "-500", 4) != 4) LogDebug("the out-of-memory score stays as it is");
+  if (score.valid() && write(score.get(), "-500", 4) != 4)
+    LogDebug("the out-of-memory score stays as it is");
   prctl(PR_SET_DUMPABLE, 0);
 }
 
@@ -86,29 +92,39 @@ Result<EndConditions> WatchParent(const RunOptions& options) {
   if (options.parent_pid != 0) {
     conditions.parent = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, options.parent_pid, 0)));
     if (!conditions.parent.valid()) {
-      return Status(ErrorId::kUsageError, "there is no process " + std::to_string(options.parent_pid)).Where("--parent-pid");
+      return Status(ErrorId::kUsageError,
+                    "there is no process " + std::to_string(options.parent_pid))
+          .Where("--parent-pid");
     }
   }
   if (options.end_with_fd >= 0) {
     conditions.pipe = UniqueFd(fcntl(options.end_with_fd, F_DUPFD_CLOEXEC, 0));
     if (!conditions.pipe.valid()) {
-      return Status(ErrorId::kUsageError, "descriptor " + std::to_string(options.end_with_fd) + " is not open").Where("--end-with-fd");
+      return Status(ErrorId::kUsageError,
+                    "descriptor " + std::to_string(options.end_with_fd) + " is not open")
+          .Where("--end-with-fd");
     }
     close(options.end_with_fd);
   }
   return conditions;
 }
 
-// Reports how far the pool is. A signal in this phase ends the process at once: nothing is served yet, only the lock file exists. (All but
-// SIGHUP, whose sender is to send it again: the configuration was read just now.)
+// Reports how far the pool is. A signal in this phase ends the process at once: nothing is served
+// yet, only the lock file exists. (All but SIGHUP, whose sender is to send it again: the
+// configuration was read just now.)
 class TouchProgress {
  public:
   TouchProgress(int signals, std::string socket_dir, KeptHolder* keeper)
-      : signals_(signals), socket_dir_(std::move(socket_dir)), keeper_(keeper), terminal_(isatty(STDERR_FILENO) != 0) {}
+      : signals_(signals),
+        socket_dir_(std::move(socket_dir)),
+        keeper_(keeper),
+        terminal_(isatty(STDERR_FILENO) != 0) {}
 
   void operator()(uint64_t touched, uint64_t total) {
     const int taken = TakeSignal(signals_).number;
-    if (taken == SIGHUP) LogWarn("the configuration is not read again while memserver starts", {{"next", "SIGHUP once more, later"}});
+    if (taken == SIGHUP)
+      LogWarn("the configuration is not read again while memserver starts",
+              {{"next", "SIGHUP once more, later"}});
     if (taken != 0 && taken != SIGHUP) {
       keeper_->End();
       unlink(shm::LockFilePath(socket_dir_).c_str());
@@ -135,14 +151,17 @@ class TouchProgress {
 };
 
 void RemoveFiles(const std::string& socket_dir) {
-  for (const std::string& path : {shm::DataSocketPath(socket_dir), shm::AdminSocketPath(socket_dir), shm::LockFilePath(socket_dir)}) {
+  for (const std::string& path : {shm::DataSocketPath(socket_dir), shm::AdminSocketPath(socket_dir),
+                                  shm::LockFilePath(socket_dir)}) {
     unlink(path.c_str());
   }
 }
 
-// A restart is what SIGTERM stands for where somebody holds the memory: jobs stay there for the next server. Ctrl-C ends them.
+// A restart is what SIGTERM stands for where somebody holds the memory: jobs stay there for the
+// next server. Ctrl-C ends them.
 void BeginStop(Server* server, const std::string& cause, bool hand_over) {
-  LogInfo("stopping", {{"cause", cause}, {"jobs", hand_over ? "stay for the next memserver" : "end"}});
+  LogInfo("stopping",
+          {{"cause", cause}, {"jobs", hand_over ? "stay for the next memserver" : "end"}});
   NotifyIfRoom("STOPPING=1");
   server->Stop(hand_over);
 }
@@ -150,10 +169,13 @@ void BeginStop(Server* server, const std::string& cause, bool hand_over) {
 // An admin asks for what a signal asks for; true when the stop has begun.
 bool StopsAsAsked(Server* server, const KeptHolder& keeper, const MainCommand& asked) {
   const bool hand_over = asked.what == MainCommand::What::kHandOver;
-  const std::string who = "uid " + std::to_string(asked.caller.uid) + ", pid " + std::to_string(asked.caller.pid);
+  const std::string who =
+      "uid " + std::to_string(asked.caller.uid) + ", pid " + std::to_string(asked.caller.pid);
   if (hand_over && !keeper.Holds()) {
-    asked.ticket->Answer(Status(ErrorId::kNotReady, "nobody holds the memory of the jobs, so that none of them would outlive memserver")
-                             .Fix("end the jobs too, where that is meant: keep=false"));
+    asked.ticket->Answer(
+        Status(ErrorId::kNotReady,
+               "nobody holds the memory of the jobs, so that none of them would outlive memserver")
+            .Fix("end the jobs too, where that is meant: keep=false"));
     return false;
   }
   asked.ticket->Answer(Status());
@@ -170,8 +192,10 @@ class KeeperCare {
     if (!died && (next_ns_ == 0 || clock_.NowNs() < next_ns_)) return;
     const Status renewed = keeper_->Renew(server_->kept_parts());
     if (!renewed.ok() && next_ns_ == 0) {
-      LogError("the keeper died and no new one could be started: until one is, the jobs do not outlive this process",
-               {{"why", renewed.Line()}, {"next", "it is tried once a second"}});
+      LogError(
+          "the keeper died and no new one could be started: until one is, the jobs do not outlive "
+          "this process",
+          {{"why", renewed.Line()}, {"next", "it is tried once a second"}});
     }
     next_ns_ = renewed.ok() ? 0 : clock_.NowNs() + kPauseNs;
   }
@@ -187,7 +211,9 @@ class KeeperCare {
 // Tells the service manager that this process lives for as long as its serve loop answers.
 class Watchdog {
  public:
-  int pause_ms() const { return interval_ns_ == 0 ? -1 : static_cast<int>(interval_ns_ / 3 / kNsPerMs); }
+  int pause_ms() const {
+    return interval_ns_ == 0 ? -1 : static_cast<int>(interval_ns_ / 3 / kNsPerMs);
+  }
   void Feed(Server* server) {
     if (interval_ns_ == 0 || clock_.NowNs() - fed_ns_ < interval_ns_ / 3) return;
     if (server->SilentSeconds() < AdminApi::kDeadSeconds) NotifyIfRoom("WATCHDOG=1");
@@ -200,7 +226,8 @@ class Watchdog {
   int64_t fed_ns_ = 0;
 };
 
-// A terminal that goes away ends what was started on it; SIGHUP from anybody else says that the configuration is to be read again.
+// A terminal that goes away ends what was started on it; SIGHUP from anybody else says that the
+// configuration is to be read again.
 class Terminal {
  public:
   bool HasGone() const { return was_there_ && isatty(STDERR_FILENO) == 0; }
@@ -214,8 +241,10 @@ int ShorterPause(int a, int b) {
   return a < 0 || b < 0 ? std::max(a, b) : std::min(a, b);
 }
 
-// Returns when the loop has ended, or at the second signal: true when the jobs are to stay, for which it is never too early.
-bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int signals, const EndConditions& conditions) {
+// Returns when the loop has ended, or at the second signal: true when the jobs are to stay, for
+// which it is never too early.
+bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int signals,
+                const EndConditions& conditions) {
   bool stopping = false, hand_over = false;
   const Terminal terminal;
   Watchdog watchdog;
@@ -231,7 +260,9 @@ bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
                                    {stopping ? -1 : keeper->watch_fd(), POLLIN, 0},
                                    {server->main_commands_fd(), POLLIN, 0},
                                    {server->keeps_fd(), POLLIN, 0}}};
-    if (poll(entries.data(), entries.size(), ShorterPause(watchdog.pause_ms(), care.pause_ms())) < 0) continue;
+    if (poll(entries.data(), entries.size(), ShorterPause(watchdog.pause_ms(), care.pause_ms())) <
+        0)
+      continue;
     if (entries[1].revents != 0) return hand_over;
     if (entries[2].revents != 0) server->PublishSnapshots();
     if (!stopping) care.Renew(entries[5].revents != 0);
@@ -240,7 +271,8 @@ bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
       for (const MainCommand& asked : server->TakeMainCommands()) {
         if (stopping) {
           asked.ticket->Answer(Status(ErrorId::kNotReady, "memserver is stopping already"));
-        } else if (asked.what == MainCommand::What::kReload || asked.what == MainCommand::What::kPlanReload) {
+        } else if (asked.what == MainCommand::What::kReload ||
+                   asked.what == MainCommand::What::kPlanReload) {
           reloader->Do(server, asked);
         } else {
           stopping = StopsAsAsked(server, *keeper, asked);
@@ -265,12 +297,15 @@ bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
   }
 }
 
-// To whoever holds their memory; ends this process. Taking down gigabytes of mappings in order would only keep the ranks waiting.
-[[noreturn]] void LeaveJobs(const Server& server, KeptHolder* keeper, const std::string& socket_dir, int64_t lease_ns) {
+// To whoever holds their memory; ends this process. Taking down gigabytes of mappings in order
+// would only keep the ranks waiting.
+[[noreturn]] void LeaveJobs(const Server& server, KeptHolder* keeper, const std::string& socket_dir,
+                            int64_t lease_ns) {
   const Status held = keeper->Part(static_cast<uint64_t>(lease_ns / kNsPerMs), server.kept_parts());
   RemoveFiles(socket_dir);
   if (!held.ok()) {
-    LogError("stopped; nobody holds the memory of the jobs, and they end with this process", {{"why", held.Line()}});
+    LogError("stopped; nobody holds the memory of the jobs, and they end with this process",
+             {{"why", held.Line()}});
     EndBehindLog(kExitFailed);
   }
   LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatNs(lease_ns)}});
@@ -287,7 +322,9 @@ KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
   KeeperStart start;
   start.socket_path = shm::KeeperSocketPath(socket_dir);
   start.argv = OwnCommand();
-  std::erase_if(start.argv, [](const std::string& word) { return word == "--discard-kept" || word.starts_with("--discard-kept="); });
+  std::erase_if(start.argv, [](const std::string& word) {
+    return word == "--discard-kept" || word.starts_with("--discard-kept=");
+  });
   start.no_respawn = !config.respawn;
   start.lease_ms = static_cast<uint64_t>(config.lease_ns / kNsPerMs);
   start.log_level = config.log_level;
@@ -296,7 +333,8 @@ KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
 }
 
 Result<device::Topology> TopologyOf(const Config& config) {
-  return config.topology_file.empty() ? device::ReadTopology() : device::ReadTopologyFile(config.topology_file);
+  return config.topology_file.empty() ? device::ReadTopology()
+                                      : device::ReadTopologyFile(config.topology_file);
 }
 
 device::PlaceWishes WishesOf(const Config& config, uint32_t workers, uint32_t cpus) {
@@ -313,9 +351,12 @@ device::PlaceWishes WishesOf(const Config& config, uint32_t workers, uint32_t cp
 Result<std::string> PlannedTopology(const Config& config) {
   TP_ASSIGN_OR_RETURN(const device::Topology topology, TopologyOf(config));
   uint32_t cpus = 0;
-  for (const device::NumaNode& node : topology.nodes) cpus += static_cast<uint32_t>(node.cpus.size());
-  const uint32_t workers = config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
-  TP_ASSIGN_OR_RETURN(const device::Places places, device::PlanPlaces(topology, WishesOf(config, workers, cpus)));
+  for (const device::NumaNode& node : topology.nodes)
+    cpus += static_cast<uint32_t>(node.cpus.size());
+  const uint32_t workers =
+      config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
+  TP_ASSIGN_OR_RETURN(const device::Places places,
+                      device::PlanPlaces(topology, WishesOf(config, workers, cpus)));
   return TopologyReport(topology, places, nullptr);
 }
 
@@ -325,18 +366,22 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   ServerOptions options;
   options.socket_dir = config.socket_dir.empty() ? shm::DefaultSocketDir() : config.socket_dir;
   TP_ASSIGN_OR_RETURN(options.pool_bytes, ParseSizeOrShare(config.pool, budget.bytes_available));
-  TP_ASSIGN_OR_RETURN(options.rcache_limit, ParseSizeOrShare(config.rcache_limit, budget.bytes_available));
+  TP_ASSIGN_OR_RETURN(options.rcache_limit,
+                      ParseSizeOrShare(config.rcache_limit, budget.bytes_available));
   options.huge_pages = config.huge_pages;
-  options.adam_threads = config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
+  options.adam_threads =
+      config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
   // With few CPUs a copy thread would only take turns with the loop.
   options.copy_threads = config.copy_threads != kAutomatic ? config.copy_threads
-                         : cpus > kFewCores                ? std::clamp(cpus / 4, 1U, kCopyThreadsMax)
-                                                           : 0;
+                         : cpus > kFewCores ? std::clamp(cpus / 4, 1U, kCopyThreadsMax)
+                                            : 0;
   options.copy_together = config.copy_threads != kAutomatic;
   options.tuning = config.tuning;
   options.reserved_pages = config.reserved_pages;
   TP_ASSIGN_OR_RETURN(options.topology, TopologyOf(config));
-  TP_ASSIGN_OR_RETURN(options.places, device::PlanPlaces(options.topology, WishesOf(config, options.adam_threads, cpus)));
+  TP_ASSIGN_OR_RETURN(
+      options.places,
+      device::PlanPlaces(options.topology, WishesOf(config, options.adam_threads, cpus)));
   options.isa = config.isa;
   if (config.gpus != GpuUse::kNone) options.gpus = CudaGpus(config.gpu_done);
   options.open_gpus = config.gpus == GpuUse::kAtStart;
@@ -353,7 +398,9 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   if (config.is_service) {
     TP_ASSIGN_OR_RETURN(options.access, ServiceAccess(config.group, config.operator_group));
   }
-  options.user_jobs_max = config.user_jobs_max != kAutomatic ? config.user_jobs_max : config.is_service ? 0 : UINT32_MAX;
+  options.user_jobs_max = config.user_jobs_max != kAutomatic ? config.user_jobs_max
+                          : config.is_service                ? 0
+                                                             : UINT32_MAX;
   const uint32_t half = std::max(1U, config.sessions_max / 2);
   options.user_sessions_max = config.user_sessions_max != kAutomatic ? config.user_sessions_max
                               : config.is_service                    ? half
@@ -361,7 +408,8 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   return options;
 }
 
-Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources, const RunOptions& options) {
+Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
+                 const RunOptions& options) {
   const Config& config = loaded.config;
   const UniqueFd signals = TakeSignals();
   if (!signals.valid()) return Status(ErrorId::kInternal, "no descriptor for signals");

@@ -15,14 +15,17 @@ struct RunOptions {
   bool discard_kept = false;  // give up the jobs that the keeper holds
 };
 
-// What the settings mean on this machine: shares become bytes, "auto" becomes numbers. Errors: kConfigBadValue.
+// What the settings mean on this machine: shares become bytes, "auto" becomes numbers. Errors:
+// kConfigBadValue.
 Result<ServerOptions> ResolveOptions(const Config& config);
-// The machine, or that of `config.topology_file`, and the places that would be chosen on it, in the form of /v1/topology. Errors: those of
-// ReadTopology and PlanPlaces.
+// The machine, or that of `config.topology_file`, and the places that would be chosen on it, in the
+// form of /v1/topology. Errors: those of ReadTopology and PlanPlaces.
 Result<std::string> PlannedTopology(const Config& config);
-// Serves until SIGTERM, SIGINT or the end of the parent (or of the terminal). A second signal ends the process at once; jobs that the first
-// one left to the keeper stay there. SIGHUP reads `sources` again and applies what may change while it runs; `loaded` is what they said at
-// the start. Errors: those of Server::Start.
-Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources, const RunOptions& options);
+// Serves until SIGTERM, SIGINT or the end of the parent (or of the terminal). A second signal ends
+// the process at once; jobs that the first one left to the keeper stay there. SIGHUP reads
+// `sources` again and applies what may change while it runs; `loaded` is what they said at the
+// start. Errors: those of Server::Start.
+Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
+                 const RunOptions& options);
 
 }  // namespace tidepool::memserver

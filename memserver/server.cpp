@@ -77,7 +77,8 @@ void NameThread(std::thread* thread, const char* name) {
 
 // Of the calling thread. A user may always go back, and forward as far as RLIMIT_NICE says.
 void BeNice(const char* thread, int nice) {
-  if (setpriority(PRIO_PROCESS, 0, nice) != 0) LogDebug("a thread keeps its priority", {{"thread", thread}, {"nice", nice}});
+  if (setpriority(PRIO_PROCESS, 0, nice) != 0)
+    LogDebug("a thread keeps its priority", {{"thread", thread}, {"nice", nice}});
 }
 
 // Undo areas for so many workers at least: a later server on the same memory may have more of them.
@@ -92,7 +93,8 @@ KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
   if (options.places.bind_pool) {
     memory.pool.nodes = options.places.pool_nodes;
     memory.pool.interleave = options.places.spread == device::PoolSpread::kInterleave;
-    memory.pool.piece_bytes_max = options.places.PieceBytes(memory.pool.bytes + memory.pool.own_bytes, memory.pool.piece_bytes_max);
+    memory.pool.piece_bytes_max = options.places.PieceBytes(
+        memory.pool.bytes + memory.pool.own_bytes, memory.pool.piece_bytes_max);
   }
   memory.pool.progress = options.progress;
   memory.discard_kept = options.discard_kept;
@@ -102,7 +104,8 @@ KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
 uint32_t WorkersThatFit(const ServerOptions& options, const HostPool& pool) {
   uint32_t threads = options.adam_threads;
   while (threads > 1 && WorkerTeam::UndoBytes(threads) > pool.own_records().size()) --threads;
-  if (threads < options.adam_threads) LogWarn("the kept memory has undo areas for fewer workers", {{"workers", threads}});
+  if (threads < options.adam_threads)
+    LogWarn("the kept memory has undo areas for fewer workers", {{"workers", threads}});
   return threads;
 }
 
@@ -112,8 +115,11 @@ optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, Ho
   const TuningOptions tuning{.workers = team.threads(), .isa = team.isa()};
   const uint64_t free = std::min(pool->largest_free_bytes(), kTuningScratchWanted * tuning.workers);
   std::vector<Extent> scratch;
-  if (free < kTuningScratchMin * tuning.workers || !pool->Take(std::array{free / kPageBytes * kPageBytes}, &scratch)) return {};
-  const TuningResult result = MeasureTuning(tuning, {scratch.front().data, scratch.front().bytes}, SteadyClock());
+  if (free < kTuningScratchMin * tuning.workers ||
+      !pool->Take(std::array{free / kPageBytes * kPageBytes}, &scratch))
+    return {};
+  const TuningResult result =
+      MeasureTuning(tuning, {scratch.front().data, scratch.front().bytes}, SteadyClock());
   pool->Release(scratch);
   LogInfo("update tuned", {{"prefetch", result.tuning.prefetch_elements},
                            {"gain", result.gain},
@@ -122,13 +128,16 @@ optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, Ho
   return result.tuning;
 }
 
-// In a new pool, which is all zeros and stays so. An adopted one holds jobs, and a restart is in a hurry: there nothing is measured.
+// In a new pool, which is all zeros and stays so. An adopted one holds jobs, and a restart is in a
+// hurry: there nothing is measured.
 device::CopyTuning TuneCopies(device::HostDevice* device, HostPool* pool, bool adopted) {
   if (adopted) return device->Tune({}, 0);
-  const uint64_t free[] = {std::min(kTuneCopiesBytes, pool->largest_free_bytes() / kPageBytes * kPageBytes)};
+  const uint64_t free[] = {
+      std::min(kTuneCopiesBytes, pool->largest_free_bytes() / kPageBytes * kPageBytes)};
   std::vector<Extent> scratch;
   if (free[0] < device::kTuneBytesMin || !pool->Take(free, &scratch)) return device->Tune({}, 0);
-  const device::CopyTuning tuning = device->Tune({scratch[0].data, scratch[0].bytes}, kTuneCopiesNs);
+  const device::CopyTuning tuning =
+      device->Tune({scratch[0].data, scratch[0].bytes}, kTuneCopiesNs);
   pool->Release(scratch);
   return tuning;
 }
@@ -144,14 +153,15 @@ ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
           .config_schema = ConfigSchema()};
 }
 
-// Quotas of the pool that there is: one that was taken over need not have the size that is asked for now. Its jobs are not given up for a
-// configuration that does not fit them.
+// Quotas of the pool that there is: one that was taken over need not have the size that is asked
+// for now. Its jobs are not given up for a configuration that does not fit them.
 Status TakeQuotas(const ServerOptions& options, const KeptMemory& kept, LoopOptions* loop) {
   const uint64_t pool_bytes = kept.pool->total_bytes();
   TP_ASSIGN_OR_RETURN(loop->quota_fallback, ResolveFallback(options.default_quota, pool_bytes));
   const Status sound = CheckQuotas(options.quotas, pool_bytes);
   if (!sound.ok() && !kept.adopted) return sound;
-  if (!sound.ok()) LogWarn("the quotas do not fit the pool that was taken over", {{"why", sound.Line()}});
+  if (!sound.ok())
+    LogWarn("the quotas do not fit the pool that was taken over", {{"why", sound.Line()}});
   auto rules = ResolveQuotas(options.quotas, pool_bytes);
   if (rules.ok()) loop->quotas = std::move(rules).value();
   return Status();
@@ -179,7 +189,8 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
 // Jobs that were taken over have waited for long enough.
 std::unique_ptr<GpuTable> OpenGpus(const ServerOptions& options, const KeptMemory& kept) {
   auto gpus = std::make_unique<GpuTable>(options.gpus, kept.pool->mapped(), options.places.staging);
-  if (options.open_gpus && !TP_PLANTED("server.gpus_opened_late")) gpus->OpenAll(/*in_a_hurry=*/!kept.contents.jobs.empty());
+  if (options.open_gpus && !TP_PLANTED("server.gpus_opened_late"))
+    gpus->OpenAll(/*in_a_hurry=*/!kept.contents.jobs.empty());
   return gpus;
 }
 
@@ -192,17 +203,20 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
   TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper));
   KeeperWatch watch(keeper, &held, &r.kept);
-  // Before kept memory is adopted: its jobs may have states there, and what is refused is told before gigabytes are touched.
+  // Before kept memory is adopted: its jobs may have states there, and what is refused is told
+  // before gigabytes are touched.
   TP_ASSIGN_OR_RETURN(r.nvme, OpenNvmeTier(options.nvme, &r.clock));
   KeptMemoryOptions memory = MemoryOptionsOf(options);
   memory.needs_jobs = WhyNotNew(r.nvme.get());
   watch.Look();
   TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(memory, std::move(held), keeper));
   HostPool* pool = r.kept.pool.get();
-  r.device = std::make_unique<device::HostDevice>(
-      device::HostDeviceOptions{.copy_threads = options.copy_threads, .together = options.copy_together});
+  r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{
+      .copy_threads = options.copy_threads, .together = options.copy_together});
   r.copy_tuning = TuneCopies(r.device.get(), pool, r.kept.adopted);
-  const WorkerTeamOptions team{.threads = WorkersThatFit(options, *pool), .cpus = options.places.WorkerCpus(), .isa = options.isa};
+  const WorkerTeamOptions team{.threads = WorkersThatFit(options, *pool),
+                               .cpus = options.places.WorkerCpus(),
+                               .isa = options.isa};
   r.team = std::make_unique<WorkerTeam>(team, pool->own_records());
   r.writer = std::make_unique<CheckpointWriter>(&r.saves, &r.saved, &r.clock);
   const Parts parts{.clock = &r.clock,
@@ -228,13 +242,18 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                                .connections_max = 2 * options.sessions_max,
                                .user_connections_max = 2 * options.user_sessions_max};
   r.gpus = OpenGpus(options, r.kept);
-  const ControlNeighbours neighbours{
-      .device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots, .gpus = r.gpus.get()};
+  const ControlNeighbours neighbours{.device = r.device.get(),
+                                     .to_loop = &r.events,
+                                     .from_loop = &r.replies,
+                                     .snapshots = &r.snapshots,
+                                     .gpus = r.gpus.get()};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
-  AdminDoors doors{
-      .socket_path = shm::AdminSocketPath(options.socket_dir), .access = options.access, .metrics_listen = options.metrics_listen};
+  AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir),
+                   .access = options.access,
+                   .metrics_listen = options.metrics_listen};
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
-  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), AdminMail{&r.events, &r.main_commands});
+  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(),
+                                     AdminMail{&r.events, &r.main_commands});
   TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(std::move(doors), r.api.get()));
   TP_RETURN_IF_ERROR(r.directory->Open(options.access));
 
@@ -267,7 +286,8 @@ void Server::EndThreads() {
   rooms_->admin.reset();
   // The loop ends when the last job is down and says Stopped, which ends the control thread.
   // Until then it may wait for memory of GPUs to be let go of.
-  for (std::array<pollfd, 2> entries{{{ended_fd(), POLLIN, 0}, {keeps_fd(), POLLIN, 0}}}; rooms_->loop_thread.joinable();) {
+  for (std::array<pollfd, 2> entries{{{ended_fd(), POLLIN, 0}, {keeps_fd(), POLLIN, 0}}};
+       rooms_->loop_thread.joinable();) {
     if (poll(entries.data(), entries.size(), -1) > 0 && entries[0].revents != 0) break;
     KeepStatesAsAsked(nullptr);
   }
@@ -323,7 +343,8 @@ void Server::KeepStatesAsAsked(KeptHolder* keeper) {
     Status told = let_go && keeper != nullptr ? keeper->LetGo(keep.slot) : Status();
     if (!let_go) {
       held.push_back({keep.slot, std::move(keep.exported), 1});
-      if (keeper != nullptr) told = keeper->Hold({keep.slot, held.back().fd.get(), held.back().bytes});
+      if (keeper != nullptr)
+        told = keeper->Hold({keep.slot, held.back().fd.get(), held.back().bytes});
     }
     // A keeper that died is replaced, and the new one is given all that is held.
     if (!told.ok()) LogWarn(told.Line(), {{"slot", keep.slot}});

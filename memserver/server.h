@@ -1,7 +1,9 @@
-// Server: the composition root of the daemon: makes every room, joins them by queues, starts the threads, and takes all down in order.
+// Server: the composition root of the daemon: makes every room, joins them by queues, starts the
+// threads, and takes all down in order.
 //
-// One thread (main, or a test) owns a Server. Between Start and the end it only calls PublishSnapshots when snapshot_fd() is readable, and
-// Stop. Threads: serve loop, control, preparation, checkpoint, admin, optimizer workers, copy threads (docs/threads.md).
+// One thread (main, or a test) owns a Server. Between Start and the end it only calls
+// PublishSnapshots when snapshot_fd() is readable, and Stop. Threads: serve loop, control,
+// preparation, checkpoint, admin, optimizer workers, copy threads (docs/threads.md).
 #pragma once
 
 #include <cstdint>
@@ -37,7 +39,8 @@ struct ServerOptions {
   device::Topology topology;  // what `places` was planned for; shown to people
   device::Places places;
   uint32_t adam_threads = 1;
-  uint32_t copy_threads = 0;   // 0: the serve loop copies; else a thread a session, and so many together on a large range
+  // 0: the serve loop copies; else a thread a session, and so many together on a large range.
+  uint32_t copy_threads = 0;
   bool copy_together = false;  // also where that was not measured to be worth it
   optim::IsaLevel isa = optim::BestIsa();
   std::optional<optim::Tuning> tuning = optim::Tuning{};  // of the update; none: measured at start
@@ -49,34 +52,40 @@ struct ServerOptions {
   StatesOn states_on = StatesOn::kAuto;
   Access access = PrivateAccess();  // who may connect
   uint32_t user_sessions_max = 256;
-  uint32_t user_jobs_max = UINT32_MAX;            // of one user, but for root and the owner; 0: half of jobs_max
+  // Of one user, but for root and the owner; 0: half of jobs_max.
+  uint32_t user_jobs_max = UINT32_MAX;
   std::string metrics_listen = {};                // an address of the loopback; empty: none
   std::vector<QuotaEntry> quotas = {};            // of users and jobs, as configured
   std::string default_quota = "100%";             // limit of each user without one
   std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
-  GpuSource gpus = {};                            // whose memory ranks may bring; none: no GPU is used
-  bool open_gpus = false;                         // all of them, before anything is served
-  bool discard_kept = false;                      // give up what the keeper holds
-  std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
+  // Whose memory ranks may bring; none: no GPU is used.
+  GpuSource gpus = {};
+  bool open_gpus = false;     // all of them, before anything is served
+  bool discard_kept = false;  // give up what the keeper holds
+  // While the pool is touched, on the calling thread.
+  std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
 };
 
 class Server {
  public:
   // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves.
   // Errors: kSocketInUse, kSocketFailed, kHostMemoryShort, kMemoryMapFailed.
-  // Errors also: kKeptLayoutUnknown, kKeeperFailed, and those of OpenNvmeTier. `keeper` outlives the server; it is used by the owner's
-  // thread only.
+  // Errors also: kKeptLayoutUnknown, kKeeperFailed, and those of OpenNvmeTier. `keeper` outlives
+  // the server; it is used by the owner's thread only.
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, KeptHolder* keeper);
   // Stops first when that has not been done; waits for all threads; removes the sockets.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Tells sessions and takes no new ones; ended_fd() becomes readable when all of them are down. Harmless when repeated.
-  // With hand_over, jobs that there are stay in kept memory for the next server, and their ranks are not told.
+  // Tells sessions and takes no new ones; ended_fd() becomes readable when all of them are down.
+  // Harmless when repeated.
+  // With hand_over, jobs that there are stay in kept memory for the next server, and their ranks
+  // are not told.
   void Stop(bool hand_over = false);
   int ended_fd() const;
-  // Waits for the threads that speak to others; what is left is memory and idle workers. Part of the destructor, and of a quick exit.
+  // Waits for the threads that speak to others; what is left is memory and idle workers. Part of
+  // the destructor, and of a quick exit.
   void EndThreads();
   // Once ended_fd() is readable: jobs were left for the next server.
   bool HandedOver() const;
@@ -89,7 +98,8 @@ class Server {
   // Readable when somebody asks by the admin socket for the configuration to be read again.
   int main_commands_fd() const;
   std::vector<MainCommand> TakeMainCommands();
-  // Readable when the keeper is to hold memory of a GPU, or to let go of some: call KeepStatesAsAsked, also while stopping.
+  // Readable when the keeper is to hold memory of a GPU, or to let go of some: call
+  // KeepStatesAsAsked, also while stopping.
   int keeps_fd() const;
   // `keeper` may be null: nobody holds anything any more.
   void KeepStatesAsAsked(KeptHolder* keeper);

@@ -20,7 +20,8 @@ constexpr const char* kNewName = "profile.new";
 constexpr mode_t kProfileMode = 0600;
 
 Status CannotWrite(const std::string& directory) {
-  return Status(ErrorId::kNvmeDirectoryBad, std::string("the profile of the drive cannot be written: ") + std::strerror(errno))
+  return Status(ErrorId::kNvmeDirectoryBad,
+                std::string("the profile of the drive cannot be written: ") + std::strerror(errno))
       .Where(directory + "/" + kProfileFileName);
 }
 
@@ -34,13 +35,18 @@ std::string TextOf(const DriveProfile& profile) {
 
 std::optional<DriveProfile> ParseProfile(const std::string& text) {
   DriveProfile profile;
-  if (std::sscanf(text.c_str(), kForm, &profile.block_bytes, &profile.depth) != 2 || TextOf(profile) != text) return std::nullopt;
-  const bool block = profile.block_bytes >= kPageBytes && profile.block_bytes <= kDriveBlockMax && profile.block_bytes % kPageBytes == 0;
-  return block && profile.depth >= 1 && profile.depth <= kDriveDepthMax ? std::optional(profile) : std::nullopt;
+  if (std::sscanf(text.c_str(), kForm, &profile.block_bytes, &profile.depth) != 2 ||
+      TextOf(profile) != text)
+    return std::nullopt;
+  const bool block = profile.block_bytes >= kPageBytes && profile.block_bytes <= kDriveBlockMax &&
+                     profile.block_bytes % kPageBytes == 0;
+  return block && profile.depth >= 1 && profile.depth <= kDriveDepthMax ? std::optional(profile)
+                                                                        : std::nullopt;
 }
 
 FoundProfile ReadProfile(int directory) {
-  const UniqueFd fd(openat(directory, kProfileFileName, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const UniqueFd fd(
+      openat(directory, kProfileFileName, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd.valid()) return {std::nullopt, errno == ENOENT ? "" : std::strerror(errno)};
   struct stat facts {};
   if (fstat(fd.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_uid != geteuid())
@@ -58,12 +64,16 @@ Status WriteProfile(const std::string& directory, const DriveProfile& profile) {
   unlinkat(in.get(), kNewName, 0);  // of a program that was killed here
   const std::string text = TextOf(profile);
   {
-    const UniqueFd fd(openat(in.get(), kNewName, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kProfileMode));
-    if (!fd.valid() || write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || fsync(fd.get()) != 0) {
+    const UniqueFd fd(openat(in.get(), kNewName,
+                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kProfileMode));
+    if (!fd.valid() ||
+        write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        fsync(fd.get()) != 0) {
       return CannotWrite(directory);
     }
   }
-  return renameat(in.get(), kNewName, in.get(), kProfileFileName) == 0 ? Status() : CannotWrite(directory);
+  return renameat(in.get(), kNewName, in.get(), kProfileFileName) == 0 ? Status()
+                                                                       : CannotWrite(directory);
 }
 
 }  // namespace tidepool::nvme

@@ -1,7 +1,9 @@
-// DriveProfile: how the drive of an NVMe directory is best asked, as `memserver bench nvme DIR` has measured it. A small file of text in
-// the directory itself, so that it goes where the drive goes; memserver takes it where no setting says otherwise.
+// DriveProfile: how the drive of an NVMe directory is best asked, as `memserver bench nvme DIR` has
+// measured it. A small file of text in the directory itself, so that it goes where the drive goes;
+// memserver takes it where no setting says otherwise.
 //
-// Any thread, at start; it blocks. A profile that cannot be trusted is not used: nothing but speed depends on it.
+// Any thread, at start; it blocks. A profile that cannot be trusted is not used: nothing but speed
+// depends on it.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,11 @@
-// IoQueue: reads, writes and flushes of a few files, given to the system and answered in any order (a virtual seam of the house).
+// IoQueue: reads, writes and flushes of a few files, given to the system and answered in any order
+// (a virtual seam of the house).
 //
-// One thread submits and reaps. Forms: io_uring, threads with pread and pwrite where the system denies io_uring, a simulated disk in tests.
-// Invariants: files and memory are those that the queue was opened with; a request's memory stays untouched by its owner until the request
-// was reaped; at most depth() requests are out; every result is looked at (IoResult). Offsets and sizes are bytes, multiples of 4 KiB.
+// One thread submits and reaps. Forms: io_uring, threads with pread and pwrite where the system
+// denies io_uring, a simulated disk in tests. Invariants: files and memory are those that the queue
+// was opened with; a request's memory stays untouched by its owner until the request was reaped; at
+// most depth() requests are out; every result is looked at (IoResult). Offsets and sizes are bytes,
+// multiples of 4 KiB.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +21,13 @@
 
 namespace tidepool::nvme {
 
-// Bytes that were moved, or minus an errno. It must be read: a result that is destroyed unread stops the process.
+// Bytes that were moved, or minus an errno. It must be read: a result that is destroyed unread
+// stops the process.
 class [[nodiscard]] IoResult {
  public:
   explicit IoResult(int32_t value) : value_(value) {}
-  IoResult(IoResult&& other) noexcept : value_(other.value_), read_(std::exchange(other.read_, true)) {}
+  IoResult(IoResult&& other) noexcept
+      : value_(other.value_), read_(std::exchange(other.read_, true)) {}
   IoResult(const IoResult&) = delete;
   IoResult& operator=(IoResult&&) = delete;
   ~IoResult() { TP_CHECK(read_, "the result of a read or a write is looked at"); }
@@ -37,7 +42,8 @@ class [[nodiscard]] IoResult {
   bool read_ = false;
 };
 
-enum class IoKind : uint8_t { kRead, kWrite, kSync };  // kSync: what was answered before is on the medium afterwards
+// kSync: what was answered before is on the medium afterwards.
+enum class IoKind : uint8_t { kRead, kWrite, kSync };
 
 struct IoRequest {
   IoKind kind = IoKind::kRead;
@@ -73,10 +79,12 @@ class IoQueue {
 struct IoQueueOptions {
   uint32_t depth = 64;
   bool allow_uring = true;
-  uint32_t threads = 4;                       // of the fallback, for each line of files
-  std::vector<int> files;                     // outlive the queue
-  uint32_t files_per_line = 0;                // one behind the other, of one drive; 0: all are one line
-  std::vector<std::span<std::byte>> buffers;  // registered where possible (1 GiB each at most); other memory may be used too
+  uint32_t threads = 4;    // of the fallback, for each line of files
+  std::vector<int> files;  // outlive the queue
+  // One behind the other, of one drive; 0: all are one line.
+  uint32_t files_per_line = 0;
+  // Registered where possible (1 GiB each at most); other memory may be used too.
+  std::vector<std::span<std::byte>> buffers;
 };
 
 // What was opened, and why it is not the fastest form; `fallback` is empty when it is.

@@ -1,8 +1,11 @@
-// Manifest: the table of contents of one directory of slots: which job has which range of the data file, and which epoch is committed.
+// Manifest: the table of contents of one directory of slots: which job has which range of the data
+// file, and which epoch is committed.
 //
-// A value and pure functions, any thread. It lies twice on the disk, in two files of kManifestBytes; generation g is written to file g % 2,
-// so that one whole manifest always stays while the other is written. Readers take the highest generation that is whole.
-// Invariants: ranges are whole pages, inside the capacity, and do not overlap; a job's nonce occurs once and is not 0.
+// A value and pure functions, any thread. It lies twice on the disk, in two files of
+// kManifestBytes; generation g is written to file g % 2, so that one whole manifest always stays
+// while the other is written. Readers take the highest generation that is whole.
+// Invariants: ranges are whole pages, inside the capacity, and do not overlap; a job's nonce occurs
+// once and is not 0.
 #pragma once
 
 #include <cstddef>

@@ -12,10 +12,12 @@ namespace {
 
 // Of `bytes`, beginning at a whole page of 2 MiB; null where the system has no such range.
 std::byte* MapAtHugePage(uint64_t bytes) {
-  void* const at = mmap(nullptr, bytes + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const at = mmap(nullptr, bytes + kHugePageBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return nullptr;
   auto* const begin = static_cast<std::byte*>(at);
-  const uint64_t before = RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePageBytes) - reinterpret_cast<uintptr_t>(begin);
+  const uint64_t before = RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePageBytes) -
+                          reinterpret_cast<uintptr_t>(begin);
   if (before > 0) munmap(begin, before);
   munmap(begin + before + bytes, kHugePageBytes - before);
   return begin + before;
@@ -26,7 +28,8 @@ bool TouchAll(std::byte* data, uint64_t bytes) {
   if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
   // Before Linux 5.14.
-  for (uint64_t at = 0; at < bytes; at += kPageBytes) *reinterpret_cast<volatile char*>(data + at) = 0;
+  for (uint64_t at = 0; at < bytes; at += kPageBytes)
+    *reinterpret_cast<volatile char*>(data + at) = 0;
   return true;
 }
 
@@ -36,12 +39,15 @@ Result<PageMemory> PageMemory::Map(uint64_t bytes, bool touch) {
   const bool huge = touch && bytes >= kHugePageBytes;
   bytes = RoundUp(bytes, huge ? kHugePageBytes : kPageBytes);
   const auto denied = [bytes] {
-    return Status(ErrorId::kMemoryMapFailed, "the system gives no " + FormatBytes(bytes) + " for transfers: " + std::strerror(errno));
+    return Status(ErrorId::kMemoryMapFailed, "the system gives no " + FormatBytes(bytes) +
+                                                 " for transfers: " + std::strerror(errno));
   };
   std::byte* at = nullptr;
   if (huge) {
     at = MapAtHugePage(bytes);
-  } else if (void* const small = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); small != MAP_FAILED) {
+  } else if (void* const small =
+                 mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+             small != MAP_FAILED) {
     at = static_cast<std::byte*>(small);
   }
   if (at == nullptr) return denied();

@@ -1,12 +1,15 @@
-// The form of a piece of states on NVMe: one page that names it and carries its checksums, then its bytes.
+// The form of a piece of states on NVMe: one page that names it and carries its checksums, then its
+// bytes.
 //
-// Pure functions, any thread, nothing is allocated unless a piece is refused. docs/nvme_format.md draws it.
+// Pure functions, any thread, nothing is allocated unless a piece is refused. docs/nvme_format.md
+// draws it.
 //
 //   +0      PieceHeader   4 KiB   what lies here, of which job, which epoch, at which place; a CRC-32C per 1 MiB; a CRC-32C of the page
 //   +4096   payload               a multiple of 4 KiB
 //
-// Invariant: every bit of header and payload is under some checksum, so a flipped one is found; a right piece at a wrong place, of a wrong
-// job or of another epoch is found by its name (lost and misplaced writes).
+// Invariant: every bit of header and payload is under some checksum, so a flipped one is found; a
+// right piece at a wrong place, of a wrong job or of another epoch is found by its name (lost and
+// misplaced writes).
 #pragma once
 
 #include <cstddef>
@@ -61,10 +64,13 @@ struct PieceVerdict {
   uint32_t expected = 0, found = 0;  // checksums
   bool ok() const { return state == PieceState::kWhole; }
 };
-PieceVerdict VerifyPiece(const PieceHeader& header, const PieceName& expected, std::span<const std::byte> payload);
+PieceVerdict VerifyPiece(const PieceHeader& header, const PieceName& expected,
+                         std::span<const std::byte> payload);
 // The same of the first blocks of a payload of `payload_bytes` in all: the rest was not read.
-PieceVerdict VerifyFront(const PieceHeader& header, const PieceName& expected, std::span<const std::byte> front, uint64_t payload_bytes);
+PieceVerdict VerifyFront(const PieceHeader& header, const PieceName& expected,
+                         std::span<const std::byte> front, uint64_t payload_bytes);
 // "block at 1 MiB: CRC 0x... instead of 0x..." with what the header says it is.
-std::string TextOf(const PieceVerdict& verdict, const PieceHeader& header, const PieceName& expected);
+std::string TextOf(const PieceVerdict& verdict, const PieceHeader& header,
+                   const PieceName& expected);
 
 }  // namespace tidepool::nvme

@@ -1,9 +1,12 @@
-// SlotDirectory: the files of one NVMe directory, opened by the rules, fenced and preallocated: the data file and two manifests.
+// SlotDirectory: the files of one NVMe directory, opened by the rules, fenced and preallocated: the
+// data file and two manifests.
 //
-// One thread, at start; it blocks (a lock of a server that has just died is waited for). It holds the descriptors and the lock until it
+// One thread, at start; it blocks (a lock of a server that has just died is waited for). It holds
+// the descriptors and the lock until it
 // is destroyed, and does nothing afterwards.
-// Invariants: no symbolic link was followed; directory and files are ours and nobody else's to open; the files are locked, so no other
-// memserver uses them, and every write of a dead one has landed; all its space is allocated.
+// Invariants: no symbolic link was followed; directory and files are ours and nobody else's to
+// open; the files are locked, so no other memserver uses them, and every write of a dead one has
+// landed; all its space is allocated.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +26,17 @@ inline constexpr const char* kManifestFileNames[2] = {"manifest.0", "manifest.1"
 inline constexpr const char* kOwnerFileName = "owner";
 
 struct SlotDirectoryOptions {
-  std::string path;                           // absolute; it exists
-  uint64_t bytes = 0;                         // of the data file; a larger one stays as large while it holds jobs
+  std::string path;  // absolute; it exists
+  // Of the data file; a larger one stays as large while it holds jobs.
+  uint64_t bytes = 0;
   int64_t ghost_wait_ns = 60 * kNsPerSecond;  // for the writes of a dead server
   int64_t owner_wait_ns = 3 * kNsPerSecond;   // for a server that is ending now
 };
 
 class SlotDirectory {
  public:
-  // Errors: kNvmeDirectoryBad (links, owner, mode, not a directory, not writable), kNvmeInUse (by whom), kNvmeSpaceShort, kNvmeIoFailed,
-  // kHostMemoryShort (no descriptor for it).
+  // Errors: kNvmeDirectoryBad (links, owner, mode, not a directory, not writable), kNvmeInUse (by
+  // whom), kNvmeSpaceShort, kNvmeIoFailed, kHostMemoryShort (no descriptor for it).
   static Result<SlotDirectory> Open(const SlotDirectoryOptions& options, Clock* clock);
 
   const std::string& path() const { return path_; }

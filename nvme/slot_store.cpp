@@ -7,14 +7,16 @@
 
 namespace tidepool::nvme {
 
-SlotStore::SlotStore(Manifest manifest, const StoreFiles& files, TransferQueue* transfers, std::span<std::byte> buffer)
+SlotStore::SlotStore(Manifest manifest, const StoreFiles& files, TransferQueue* transfers,
+                     std::span<std::byte> buffer)
     : manifest_(std::move(manifest)), files_(files), transfers_(transfers), buffer_(buffer) {
   TP_CHECK(buffer.size() == kManifestBytes, "the buffer holds one manifest");
   manifest_.entries.reserve(kManifestEntriesMax);
 }
 
 std::optional<uint64_t> SlotStore::Reserve(uint64_t job, uint64_t bytes, uint64_t place) {
-  TP_CHECK(manifest_.Find(job) == nullptr && bytes > 0 && bytes % kPageBytes == 0, "a job reserves once, whole pages");
+  TP_CHECK(manifest_.Find(job) == nullptr && bytes > 0 && bytes % kPageBytes == 0,
+           "a job reserves once, whole pages");
   const auto gap = manifest_.FindGap(bytes);
   if (!gap) return std::nullopt;
   manifest_.entries.push_back({.job = job, .offset = *gap, .bytes = bytes, .place = place});
@@ -31,7 +33,9 @@ void SlotStore::Commit(uint64_t job, uint64_t epoch) {
 }
 
 void SlotStore::Remove(uint64_t job) {
-  if (std::erase_if(manifest_.entries, [job](const ManifestEntry& entry) { return entry.job == job; }) > 0) ++changes_;
+  if (std::erase_if(manifest_.entries,
+                    [job](const ManifestEntry& entry) { return entry.job == job; }) > 0)
+    ++changes_;
 }
 
 bool SlotStore::Progress() {
@@ -49,10 +53,12 @@ bool SlotStore::Progress() {
 }
 
 void SlotStore::Begin(Step step) {
-  const uint32_t manifest = files_.manifests[TP_PLANTED("nvme.one_manifest") ? 0 : manifest_.generation % 2];
+  const uint32_t manifest =
+      files_.manifests[TP_PLANTED("nvme.one_manifest") ? 0 : manifest_.generation % 2];
   Transfer transfer{.kind = IoKind::kSync, .file = files_.data, .tag = files_.tag};
   if (step == Step::kFlushManifest) transfer.file = manifest;
-  if (step == Step::kWrite) transfer = {IoKind::kWrite, manifest, 0, buffer_.data(), kManifestBytes, files_.tag};
+  if (step == Step::kWrite)
+    transfer = {IoKind::kWrite, manifest, 0, buffer_.data(), kManifestBytes, files_.tag};
   transfers_->Start(transfer);
   out_ = true;
 }

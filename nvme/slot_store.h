@@ -1,12 +1,15 @@
-// SlotStore: the ranges of one directory that jobs have, and the manifest that makes reservations and commits last.
+// SlotStore: the ranges of one directory that jobs have, and the manifest that makes reservations
+// and commits last.
 //
-// One thread (the serve loop); no call blocks. Changes are made in memory at once; they have reached the disk when durable_changes() is
+// One thread (the serve loop); no call blocks. Changes are made in memory at once; they have
+// reached the disk when durable_changes() is
 // at least what changes() was after the change.
 // The order of a commit (a crash at any instant leaves one whole generation):
 //   1. flush the data file       so that every piece answered before is on the medium
 //   2. write the manifest        one generation on, so to the file that does not hold the newest whole one
 //   3. flush that file
-// A flush that failed is never repeated: the directory is poisoned, and no later commit is believed (the file may have lost anything).
+// A flush that failed is never repeated: the directory is poisoned, and no later commit is believed
+// (the file may have lost anything).
 #pragma once
 
 #include <cstdint>
@@ -28,16 +31,19 @@ struct StoreFiles {
 class SlotStore {
  public:
   // `buffer`: kManifestBytes of whole pages, only this store's.
-  SlotStore(Manifest manifest, const StoreFiles& files, TransferQueue* transfers, std::span<std::byte> buffer);
+  SlotStore(Manifest manifest, const StoreFiles& files, TransferQueue* transfers,
+            std::span<std::byte> buffer);
 
-  // A range of the data file; nothing when there is no gap. `place`: of this directory in the job's list.
+  // A range of the data file; nothing when there is no gap. `place`: of this directory in the job's
+  // list.
   std::optional<uint64_t> Reserve(uint64_t job, uint64_t bytes, uint64_t place = 0);
-  // All pieces of `epoch` were written, with answers. Until this change is durable, no piece of the epoch committed before may be
-  // overwritten: a crash may go back to it.
+  // All pieces of `epoch` were written, with answers. Until this change is durable, no piece of the
+  // epoch committed before may be overwritten: a crash may go back to it.
   void Commit(uint64_t job, uint64_t epoch);
   void Remove(uint64_t job);
 
-  // Goes on with the commit that is due; true when something was begun. Call it while dirty() and after End.
+  // Goes on with the commit that is due; true when something was begun. Call it while dirty() and
+  // after End.
   bool Progress();
   // A transfer with the store's tag has ended.
   void End(const TransferDone& done);

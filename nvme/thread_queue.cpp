@@ -29,7 +29,9 @@ int32_t Execute(const IoRequest& request, int fd) {
 ThreadQueue::ThreadQueue(const IoQueueOptions& options)
     : depth_(options.depth),
       files_(options.files),
-      files_per_line_(std::max<uint32_t>(1, options.files_per_line == 0 ? static_cast<uint32_t>(files_.size()) : options.files_per_line)),
+      files_per_line_(std::max<uint32_t>(1, options.files_per_line == 0
+                                                ? static_cast<uint32_t>(files_.size())
+                                                : options.files_per_line)),
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       lines_(std::max<uint64_t>(1, DivideUp(files_.size(), files_per_line_))),
       ended_(options.depth) {

@@ -1,8 +1,9 @@
-// ThreadQueue: the IoQueue over pread and pwrite, for systems that deny io_uring: a few threads that block in the kernel, some for each
-// line of files, so that a drive that holds its own up holds up no other's.
+// ThreadQueue: the IoQueue over pread and pwrite, for systems that deny io_uring: a few threads
+// that block in the kernel, some for each line of files, so that a drive that holds its own up
+// holds up no other's.
 //
-// One thread submits and reaps; the threads inside meet it at one lock, held for a few instructions. It allocates nothing after it was
-// made.
+// One thread submits and reaps; the threads inside meet it at one lock, held for a few
+// instructions. It allocates nothing after it was made.
 #pragma once
 
 #include <condition_variable>

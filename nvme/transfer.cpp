@@ -15,7 +15,8 @@ namespace {
 // EAGAIN again and again is a device that does not take requests any more.
 constexpr uint32_t kPausesMax = 1000;
 constexpr int64_t kPauseNs = kNsPerMs / 10;
-// A rest that is smaller than such a part of a block goes with the block before: the page of a piece is no request of its own.
+// A rest that is smaller than such a part of a block goes with the block before: the page of a
+// piece is no request of its own.
 constexpr uint32_t kRestPart = 8;
 
 int64_t BackOffNs(uint32_t errors) {
@@ -40,17 +41,23 @@ TransferQueue::TransferQueue(IoQueue* queue, const Clock* clock, const TransferO
       moved_(options.files) {
   for (Line& line : lines_) line.order.resize(options.transfers_max);
   late_.reserve(2 * options.transfers_max);
-  TP_CHECK(options.block_bytes > 0 && options.block_bytes % kPageBytes == 0, "blocks are whole pages");
+  TP_CHECK(options.block_bytes > 0 && options.block_bytes % kPageBytes == 0,
+           "blocks are whole pages");
   for (uint32_t i = queue->depth(); i > 0; --i) free_blocks_.push_back(i - 1);
 }
 
 void TransferQueue::Start(const Transfer& transfer) {
-  const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) { return !each.used; });
+  const auto slot =
+      std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) { return !each.used; });
   TP_CHECK(slot != slots_.end(), "Start only when there is room");
-  TP_CHECK(transfer.offset % kPageBytes == 0 && transfer.bytes % kPageBytes == 0, "transfers are whole pages");
+  TP_CHECK(transfer.offset % kPageBytes == 0 && transfer.bytes % kPageBytes == 0,
+           "transfers are whole pages");
   TP_CHECK(transfer.file < moved_.size(), "the queue has this file");
   TP_CHECK(transfer.bytes > 0 || transfer.kind == IoKind::kSync, "a transfer moves something");
-  *slot = Slot{.transfer = transfer, .started_ns = clock_->NowNs(), .done = {.tag = transfer.tag}, .used = true};
+  *slot = Slot{.transfer = transfer,
+               .started_ns = clock_->NowNs(),
+               .done = {.tag = transfer.tag},
+               .used = true};
   --free_;
   const auto index = static_cast<uint32_t>(slot - slots_.begin());
   Line& line = LineOf(index);
@@ -88,7 +95,9 @@ bool TransferQueue::IssueNew(int64_t now, Line* line) {
     }
     const uint32_t block = free_blocks_.back();
     free_blocks_.pop_back();
-    const uint64_t most = left < options_.block_bytes + options_.block_bytes / kRestPart ? left : options_.block_bytes;
+    const uint64_t most = left < options_.block_bytes + options_.block_bytes / kRestPart
+                              ? left
+                              : options_.block_bytes;
     blocks_[block] = {.slot = index, .begin = slot.issued, .bytes = static_cast<uint32_t>(most)};
     slot.issued += blocks_[block].bytes;
     ++slot.open_blocks;
@@ -122,7 +131,8 @@ void TransferQueue::Submit(uint32_t index, int64_t now) {
   block.state = Block::State::kOut;
   block.since_ns = now;
   writes_submitted_ |= transfer.kind == IoKind::kWrite;
-  queue_->Submit({transfer.kind, transfer.file, transfer.offset + block.begin, transfer.data + block.begin, block.bytes, index});
+  queue_->Submit({transfer.kind, transfer.file, transfer.offset + block.begin,
+                  transfer.data + block.begin, block.bytes, index});
 }
 
 void TransferQueue::Repeat(Block* block, int64_t now, int64_t pause_ns) {
@@ -137,9 +147,11 @@ void TransferQueue::End(uint32_t index, int32_t value, int64_t now) {
   TP_CHECK(block.state == Block::State::kOut, "a block ends once");
   const IoKind kind = slots_[block.slot].transfer.kind;
   LineOf(block.slot).answered_ns = now;
-  if (value >= 0 && (kind == IoKind::kSync || TP_PLANTED("nvme.short_taken_for_whole"))) return CloseBlock(index);
+  if (value >= 0 && (kind == IoKind::kSync || TP_PLANTED("nvme.short_taken_for_whole")))
+    return CloseBlock(index);
   if (value < 0 && TP_PLANTED("nvme.result_dropped")) return CloseBlock(index);
-  const bool undone = value == -EAGAIN || value == -EINTR;  // says nothing about the medium, for a flush too
+  // Says nothing about the medium, for a flush too.
+  const bool undone = value == -EAGAIN || value == -EINTR;
   if (kind == IoKind::kSync && !undone) return Fail(index, -value);
   if (value >= 0) {
     Moved& of_file = moved_[slots_[block.slot].transfer.file];
@@ -214,14 +226,17 @@ void TransferQueue::FindLate(int64_t now) {
   for (Line& line : lines_) FindLateIn(&line, now);
 }
 
-// Those behind blocks that are not answered: the system has nothing of them, so what is lost ends here, and is not begun when it wakes up.
+// Those behind blocks that are not answered: the system has nothing of them, so what is lost ends
+// here, and is not begun when it wakes up.
 void TransferQueue::FindLateIn(Line* line, int64_t now) {
   const size_t size = line->order.size();
   uint64_t kept = line->begin;
   for (uint64_t at = line->begin; at < line->end; ++at) {
     const uint32_t index = line->order[at % size];
     Slot& slot = slots_[index];
-    if (slot.open_blocks == 0) TellLate(&slot, slot.transfer.offset + slot.issued, now - std::max(slot.started_ns, line->answered_ns));
+    if (slot.open_blocks == 0)
+      TellLate(&slot, slot.transfer.offset + slot.issued,
+               now - std::max(slot.started_ns, line->answered_ns));
     if (slot.open_blocks == 0 && slot.done.error != 0) {
       finished_[finished_end_++ % finished_.size()] = index;
     } else {
@@ -232,7 +247,8 @@ void TransferQueue::FindLateIn(Line* line, int64_t now) {
 }
 
 void TransferQueue::TellLate(Slot* slot, uint64_t offset, int64_t waited_ns) {
-  const bool lost = waited_ns >= options_.lost_ns && !slot->lost, late = waited_ns >= options_.late_ns && !slot->done.late;
+  const bool lost = waited_ns >= options_.lost_ns && !slot->lost,
+             late = waited_ns >= options_.late_ns && !slot->done.late;
   if (!lost && !late) return;
   slot->done.late = true;
   slot->lost |= lost;
@@ -252,19 +268,22 @@ bool TransferQueue::NextLate(TransferLate* late) {
 }
 
 uint64_t TransferQueue::bytes_read() const {
-  return std::accumulate(moved_.begin(), moved_.end(), uint64_t{0}, [](uint64_t sum, const Moved& file) { return sum + file.read; });
+  return std::accumulate(moved_.begin(), moved_.end(), uint64_t{0},
+                         [](uint64_t sum, const Moved& file) { return sum + file.read; });
 }
 
 uint64_t TransferQueue::bytes_written() const {
-  return std::accumulate(moved_.begin(), moved_.end(), uint64_t{0}, [](uint64_t sum, const Moved& file) { return sum + file.written; });
+  return std::accumulate(moved_.begin(), moved_.end(), uint64_t{0},
+                         [](uint64_t sum, const Moved& file) { return sum + file.written; });
 }
 
 uint32_t TransferQueue::Stalled() const {
   if (in_flight() == 0) return 0;
   const int64_t now = clock_->NowNs();
-  return static_cast<uint32_t>(std::count_if(blocks_.begin(), blocks_.end(), [&](const Block& block) {
-    return block.state == Block::State::kOut && now - block.since_ns > options_.stall_ns;
-  }));
+  return static_cast<uint32_t>(
+      std::count_if(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+        return block.state == Block::State::kOut && now - block.since_ns > options_.stall_ns;
+      }));
 }
 
 }  // namespace tidepool::nvme

@@ -22,14 +22,16 @@ struct UringQueue::Ring {
 
 namespace {
 
-// From the best to the plainest; older kernels know fewer flags. The ring starts disabled where one thread is promised to submit, because
-// that thread is the one that enables it.
+// From the best to the plainest; older kernels know fewer flags. The ring starts disabled where one
+// thread is promised to submit, because that thread is the one that enables it.
 struct Mode {
   unsigned flags;
   const char* name;
 };
 constexpr std::array<Mode, 3> kModes{{
-    {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED, "deferred completions"},
+    {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG |
+         IORING_SETUP_R_DISABLED,
+     "deferred completions"},
     {IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, "cooperative completions"},
     {0, "plain"},
 }};
@@ -45,7 +47,8 @@ Result<std::unique_ptr<UringQueue>> UringQueue::Open(const IoQueueOptions& optio
     if (error != -EINVAL) break;
   }
   if (error != 0) {
-    return Status(ErrorId::kNvmeRingDenied, std::string("the system gives no io_uring: ") + std::strerror(-error));
+    return Status(ErrorId::kNvmeRingDenied,
+                  std::string("the system gives no io_uring: ") + std::strerror(-error));
   }
   // A forked process would keep the ring, and with it the locks of its files, beyond this one.
   io_uring_ring_dontfork(&ring->ring);
@@ -55,7 +58,10 @@ Result<std::unique_ptr<UringQueue>> UringQueue::Open(const IoQueueOptions& optio
 }
 
 UringQueue::UringQueue(const IoQueueOptions& options, std::unique_ptr<Ring> ring)
-    : depth_(options.depth), files_(options.files), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), ring_(std::move(ring)) {
+    : depth_(options.depth),
+      files_(options.files),
+      event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      ring_(std::move(ring)) {
   if (!event_.valid()) EndForWantOf("descriptor for an event");
 }
 
@@ -64,28 +70,34 @@ UringQueue::~UringQueue() {
 }
 
 void UringQueue::Register(const IoQueueOptions& options) {
-  files_registered_ = io_uring_register_files(&ring_->ring, files_.data(), static_cast<unsigned>(files_.size())) == 0;
+  files_registered_ = io_uring_register_files(&ring_->ring, files_.data(),
+                                              static_cast<unsigned>(files_.size())) == 0;
   if (!files_registered_) lacks_ = "files cannot be registered";
   std::vector<iovec> memory;
   for (const auto& buffer : options.buffers) memory.push_back({buffer.data(), buffer.size()});
   if (!memory.empty()) {
-    const int error = io_uring_register_buffers(&ring_->ring, memory.data(), static_cast<unsigned>(memory.size()));
+    const int error = io_uring_register_buffers(&ring_->ring, memory.data(),
+                                                static_cast<unsigned>(memory.size()));
     if (error == 0) buffers_ = options.buffers;
     if (error != 0) {
-      lacks_ = std::string("memory cannot be registered: ") + std::strerror(-error) + (error == -ENOMEM ? " (see `ulimit -l`)" : "");
+      lacks_ = std::string("memory cannot be registered: ") + std::strerror(-error) +
+               (error == -ENOMEM ? " (see `ulimit -l`)" : "");
     }
   }
-  if (io_uring_register_eventfd(&ring_->ring, event_.get()) != 0) EndForWantOf("event of an io_uring");
+  if (io_uring_register_eventfd(&ring_->ring, event_.get()) != 0)
+    EndForWantOf("event of an io_uring");
 }
 
 std::string UringQueue::Name() const {
-  return std::string("io_uring, ") + ring_->mode + (buffers_.empty() ? "" : ", registered buffers") +
+  return std::string("io_uring, ") + ring_->mode +
+         (buffers_.empty() ? "" : ", registered buffers") +
          (files_registered_ ? ", registered files" : "");
 }
 
 int UringQueue::BufferOf(const std::byte* data, uint32_t bytes) const {
   for (size_t i = 0; i < buffers_.size(); ++i) {
-    if (data >= buffers_[i].data() && data + bytes <= buffers_[i].data() + buffers_[i].size()) return static_cast<int>(i);
+    if (data >= buffers_[i].data() && data + bytes <= buffers_[i].data() + buffers_[i].size())
+      return static_cast<int>(i);
   }
   return -1;
 }
@@ -115,14 +127,17 @@ void UringQueue::Submit(const IoRequest& request) {
 void UringQueue::Flush() {
   if (!enabled_ && (ring_->ring.flags & IORING_SETUP_R_DISABLED) != 0) {
     // liburing 2.3 declares a function for this, and does not export it.
-    const auto enabled = syscall(__NR_io_uring_register, ring_->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+    const auto enabled = syscall(__NR_io_uring_register, ring_->ring.ring_fd,
+                                 IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
     TP_CHECK(enabled == 0, "a ring that was made disabled can be enabled");
   }
   enabled_ = true;
   if (io_uring_sq_ready(&ring_->ring) == 0) return;
-  // What the system does not take now stays in the ring for the next call, which comes soon: the event says that there is work.
+  // What the system does not take now stays in the ring for the next call, which comes soon: the
+  // event says that there is work.
   const int taken = io_uring_submit(&ring_->ring);
-  TP_CHECK(taken >= 0 || taken == -EAGAIN || taken == -EBUSY || taken == -EINTR || taken == -ENOMEM, "the ring takes requests");
+  TP_CHECK(taken >= 0 || taken == -EAGAIN || taken == -EBUSY || taken == -EINTR || taken == -ENOMEM,
+           "the ring takes requests");
   if (io_uring_sq_ready(&ring_->ring) > 0) (void)eventfd_write(event_.get(), 1);
 }
 

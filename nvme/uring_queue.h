@@ -1,6 +1,7 @@
 // UringQueue: the IoQueue over io_uring.
 //
-// Made by any thread; from the first Flush on it belongs to the thread that called it (the ring is told that one thread submits).
+// Made by any thread; from the first Flush on it belongs to the thread that called it (the ring is
+// told that one thread submits).
 #pragma once
 
 #include "base/status.h"

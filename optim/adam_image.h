@@ -1,5 +1,5 @@
-// AdamImage: the code of the Adam kernels (adam_kernel.cu) for GPUs, in a build that has it (adam_image.cpp) or not
-// (adam_image_absent.cpp).
+// AdamImage: the code of the Adam kernels (adam_kernel.cu) for GPUs, in a build that has it
+// (adam_image.cpp) or not (adam_image_absent.cpp).
 #pragma once
 
 #include "device/kernel.h"

@@ -1,12 +1,15 @@
-// AdamShare: the elements that one of many threads updates by Adam or AdamW: the body of the GPU's kernel, which a host runs as well, so
-// that a test without a GPU compares its bits with the scalar reference's.
+// AdamShare: the elements that one of many threads updates by Adam or AdamW: the body of the GPU's
+// kernel, which a host runs as well, so that a test without a GPU compares its bits with the scalar
+// reference's.
 //
-// The arithmetic of an element is the rule's Step (rules/adam.h), between the conversions of element_types.h: the same code as in the
-// host's wide loops. Who compiles this must not contract a*b+c, must round square roots and quotients correctly, and flushes denormals
-// where the host form runs with FlushDenormals: for nvcc -fmad=false -prec-sqrt=true -prec-div=true -ftz=true.
+// The arithmetic of an element is the rule's Step (rules/adam.h), between the conversions of
+// element_types.h: the same code as in the host's wide loops. Who compiles this must not contract
+// a*b+c, must round square roots and quotients correctly, and flushes denormals where the host form
+// runs with FlushDenormals: for nvcc -fmad=false -prec-sqrt=true -prec-div=true -ftz=true.
 //
-// Threads take vectors of four elements in turn, neighbours beside each other, so that a warp reads whole lines; the elements behind the
-// last whole vector, or all where a plane does not begin at a multiple of 16 bytes (8 for 16-bit planes), are taken one by one.
+// Threads take vectors of four elements in turn, neighbours beside each other, so that a warp reads
+// whole lines; the elements behind the last whole vector, or all where a plane does not begin at a
+// multiple of 16 bytes (8 for 16-bit planes), are taken one by one.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +57,8 @@ struct AdamShare {
   using Gradients = ElementVector<typename Gradient::Stored>;
   using Copies = ElementVector<uint16_t>;
 
-  TP_OPTIM_STEP void UpdateOne(const Factors& f, float scale, const AdamPlanes<Gradient>& planes, uint64_t i) {
+  TP_OPTIM_STEP void UpdateOne(const Factors& f, float scale, const AdamPlanes<Gradient>& planes,
+                               uint64_t i) {
     const float* const master = planes.master + planes.from;
     const float* const momentum = planes.momentum + planes.from;
     const float* const variance = planes.variance + planes.from;
@@ -66,7 +70,8 @@ struct AdamShare {
     if constexpr (kCopies) planes.param16[i] = Param::Narrow(e.p);
   }
 
-  TP_OPTIM_STEP void UpdateVector(const Factors& f, float scale, const AdamPlanes<Gradient>& planes, uint64_t vector) {
+  TP_OPTIM_STEP void UpdateVector(const Factors& f, float scale, const AdamPlanes<Gradient>& planes,
+                                  uint64_t vector) {
     Floats master = reinterpret_cast<const Floats*>(planes.master + planes.from)[vector];
     Floats momentum = reinterpret_cast<const Floats*>(planes.momentum + planes.from)[vector];
     Floats variance = reinterpret_cast<const Floats*>(planes.variance + planes.from)[vector];
@@ -87,10 +92,13 @@ struct AdamShare {
   }
 
   // What thread `thread` of `threads` has to do.
-  TP_OPTIM_STEP void Run(const Factors& f, float scale, const AdamPlanes<Gradient>& planes, uint64_t thread, uint64_t threads) {
+  TP_OPTIM_STEP void Run(const Factors& f, float scale, const AdamPlanes<Gradient>& planes,
+                         uint64_t thread, uint64_t threads) {
     const uint64_t vectors = planes.vectors ? planes.count / kVectorElements : 0;
-    for (uint64_t vector = thread; vector < vectors; vector += threads) UpdateVector(f, scale, planes, vector);
-    for (uint64_t i = vectors * kVectorElements + thread; i < planes.count; i += threads) UpdateOne(f, scale, planes, i);
+    for (uint64_t vector = thread; vector < vectors; vector += threads)
+      UpdateVector(f, scale, planes, vector);
+    for (uint64_t i = vectors * kVectorElements + thread; i < planes.count; i += threads)
+      UpdateOne(f, scale, planes, i);
   }
 };
 
@@ -107,9 +115,11 @@ AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span, int64_t from = 0) {
   planes.param16 = static_cast<uint16_t*>(span.param16);
   planes.count = span.count;
   planes.from = from;
-  planes.vectors = from % static_cast<int64_t>(kVectorElements) == 0 && fits(span.master, sizeof(float)) &&
-                   fits(span.momentum, sizeof(float)) && fits(span.variance, sizeof(float)) &&
-                   fits(span.gradient, sizeof(typename Gradient::Stored)) && fits(span.param16, sizeof(uint16_t));
+  planes.vectors = from % static_cast<int64_t>(kVectorElements) == 0 &&
+                   fits(span.master, sizeof(float)) && fits(span.momentum, sizeof(float)) &&
+                   fits(span.variance, sizeof(float)) &&
+                   fits(span.gradient, sizeof(typename Gradient::Stored)) &&
+                   fits(span.param16, sizeof(uint16_t));
   return planes;
 }
 
@@ -122,7 +132,8 @@ struct AdamArguments {
 };
 
 template <typename Share>
-TP_BOTH_SIDES inline void Run(const AdamArguments<Share>& arguments, uint64_t thread, uint64_t threads) {
+TP_BOTH_SIDES inline void Run(const AdamArguments<Share>& arguments, uint64_t thread,
+                              uint64_t threads) {
   Share::Run(arguments.factors, arguments.scale, arguments.planes, thread, threads);
 }
 
@@ -139,12 +150,14 @@ TP_BOTH_SIDES inline void Run(const AdamArguments<Share>& arguments, uint64_t th
   X(tidepool_adam_bf16_bf16, Bf16Element, Bf16Element, AdamRule<false>) \
   X(tidepool_adam_f16_f16, F16Element, F16Element, AdamRule<false>)
 
-// Calls `run` with the AdamShare of what the span asks for and its planes. `from`: as AdamPlanes::from. Requires WhyNotOnStream
-// (adam_stream.h) to have no objection.
+// Calls `run` with the AdamShare of what the span asks for and its planes. `from`: as
+// AdamPlanes::from. Requires WhyNotOnStream (adam_stream.h) to have no objection.
 template <typename Rule, typename Gradient, typename Run>
 void WithCopy(const UpdateSpan& span, int64_t from, const Run& run) {
-  if (span.param16 == nullptr) return run(AdamShare<Gradient, NoCopy, Rule>(), AdamPlanesOf<Gradient>(span, from));
-  if (span.param16_dtype == DType::kBF16) return run(AdamShare<Gradient, Bf16Element, Rule>(), AdamPlanesOf<Gradient>(span, from));
+  if (span.param16 == nullptr)
+    return run(AdamShare<Gradient, NoCopy, Rule>(), AdamPlanesOf<Gradient>(span, from));
+  if (span.param16_dtype == DType::kBF16)
+    return run(AdamShare<Gradient, Bf16Element, Rule>(), AdamPlanesOf<Gradient>(span, from));
   return run(AdamShare<Gradient, F16Element, Rule>(), AdamPlanesOf<Gradient>(span, from));
 }
 
@@ -152,8 +165,11 @@ template <typename Rule, typename Run>
 void WithGradient(const UpdateSpan& span, int64_t from, const Run& run) {
   switch (span.gradient_dtype) {
     case DType::kF32: return WithCopy<Rule, F32Element>(span, from, run);
-    case DType::kBF16: return run(AdamShare<Bf16Element, Bf16Element, Rule>(), AdamPlanesOf<Bf16Element>(span, from));
-    case DType::kF16: return run(AdamShare<F16Element, F16Element, Rule>(), AdamPlanesOf<F16Element>(span, from));
+    case DType::kBF16:
+      return run(AdamShare<Bf16Element, Bf16Element, Rule>(),
+                 AdamPlanesOf<Bf16Element>(span, from));
+    case DType::kF16:
+      return run(AdamShare<F16Element, F16Element, Rule>(), AdamPlanesOf<F16Element>(span, from));
   }
 }
 

@@ -36,28 +36,31 @@ void RunOnHost(const std::byte* block, uint64_t first, uint64_t count) {
 template <typename Share>
 const device::Kernel* KernelOf();
 
-#define TIDEPOOL_ADAM_KERNEL(kernel_name, ...)                                                          \
-  template <>                                                                                           \
-  const device::Kernel* KernelOf<AdamShare<__VA_ARGS__>>() {                                            \
-    using Share = AdamShare<__VA_ARGS__>;                                                               \
-    static_assert(sizeof(AdamArguments<Share>) <= device::kKernelArgumentBytesMax);                     \
-    static const device::Kernel kernel = {.name = #kernel_name,                                         \
-                                          .image = &AdamImage(),                                        \
-                                          .argument_bytes = sizeof(AdamArguments<Share>),               \
-                                          .threads = kAdamThreads,                                      \
-                                          .items_a_thread = kVectorElements,                            \
-                                          .host = RunOnHost<Share>,                                     \
-                                          .item_bytes = 24 + sizeof(typename Share::Gradient::Stored)}; \
-    return &kernel;                                                                                     \
+#define TIDEPOOL_ADAM_KERNEL(kernel_name, ...)                                      \
+  template <>                                                                       \
+  const device::Kernel* KernelOf<AdamShare<__VA_ARGS__>>() {                        \
+    using Share = AdamShare<__VA_ARGS__>;                                           \
+    static_assert(sizeof(AdamArguments<Share>) <= device::kKernelArgumentBytesMax); \
+    static const device::Kernel kernel = {                                          \
+        .name = #kernel_name,                                                       \
+        .image = &AdamImage(),                                                      \
+        .argument_bytes = sizeof(AdamArguments<Share>),                             \
+        .threads = kAdamThreads,                                                    \
+        .items_a_thread = kVectorElements,                                          \
+        .host = RunOnHost<Share>,                                                   \
+        .item_bytes = 24 + sizeof(typename Share::Gradient::Stored)};               \
+    return &kernel;                                                                 \
   }
 TIDEPOOL_ADAM_FORMS(TIDEPOOL_ADAM_KERNEL)
 #undef TIDEPOOL_ADAM_KERNEL
 
 template <typename Rule>
-void Launch(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span, int64_t from) {
+void Launch(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span,
+            int64_t from) {
   WithGradient<Rule>(span, from, [&](auto share, const auto& planes) {
     using Share = decltype(share);
-    const AdamArguments<Share> arguments = {FactorsOf<Rule>(factors), factors.gradient_scale, planes};
+    const AdamArguments<Share> arguments = {FactorsOf<Rule>(factors), factors.gradient_scale,
+                                            planes};
     stream->Launch(*KernelOf<Share>(), &arguments, span.count);
   });
 }
@@ -67,13 +70,17 @@ void Launch(device::Stream* stream, const StepFactors& factors, const UpdateSpan
 const char* WhyNotOnStream(const StepFactors& factors, const UpdateSpan& span) {
   if (factors.rule > 1) return "the kernel knows Adam and AdamW only";
   if (span.states != StateForm::kF32) return "the kernel knows fp32 states only";
-  if (span.undo.progress != nullptr) return "the kernel opens no undo tiles: states on a GPU have two slots";
+  if (span.undo.progress != nullptr)
+    return "the kernel opens no undo tiles: states on a GPU have two slots";
   if (span.count == 0) return nullptr;
-  if (span.master == nullptr || span.momentum == nullptr || span.variance == nullptr || span.gradient == nullptr)
+  if (span.master == nullptr || span.momentum == nullptr || span.variance == nullptr ||
+      span.gradient == nullptr)
     return "a plane is missing";
-  if (span.param16 != nullptr && span.param16_dtype == DType::kF32) return "the 16-bit copy has an fp32 type";
+  if (span.param16 != nullptr && span.param16_dtype == DType::kF32)
+    return "the 16-bit copy has an fp32 type";
   if (span.gradient_dtype == DType::kF32) return nullptr;
-  if (span.param16 == nullptr || span.param16_dtype != span.gradient_dtype) return "16-bit gradients come with a copy of the same type";
+  if (span.param16 == nullptr || span.param16_dtype != span.gradient_dtype)
+    return "16-bit gradients come with a copy of the same type";
   return nullptr;
 }
 
@@ -83,16 +90,19 @@ const char* WhyNoAdam() {
 }
 
 Status PrepareAdam(device::Device* device) {
-#define TIDEPOOL_ADAM_PREPARE(kernel_name, ...) TP_RETURN_IF_ERROR(device->Prepare(*KernelOf<AdamShare<__VA_ARGS__>>()));
+#define TIDEPOOL_ADAM_PREPARE(kernel_name, ...) \
+  TP_RETURN_IF_ERROR(device->Prepare(*KernelOf<AdamShare<__VA_ARGS__>>()));
   TIDEPOOL_ADAM_FORMS(TIDEPOOL_ADAM_PREPARE)
 #undef TIDEPOOL_ADAM_PREPARE
   return {};
 }
 
-Status EnqueueAdam(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span, int64_t from) {
+Status EnqueueAdam(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span,
+                   int64_t from) {
   TP_CHECK(WhyNotOnStream(factors, span) == nullptr, "an update that no stream does");
   if (span.count == 0) return stream->status();
-  factors.rule == 0 ? Launch<AdamRule<true>>(stream, factors, span, from) : Launch<AdamRule<false>>(stream, factors, span, from);
+  factors.rule == 0 ? Launch<AdamRule<true>>(stream, factors, span, from)
+                    : Launch<AdamRule<false>>(stream, factors, span, from);
   return stream->status();
 }
 

@@ -1,8 +1,9 @@
-// LossScaler: dynamic loss scaling for fp16 (Micikevicius et al. 2018, section 3.2): the scale falls when a gradient overflows and grows
-// after a run of good steps.
+// LossScaler: dynamic loss scaling for fp16 (Micikevicius et al. 2018, section 3.2): the scale
+// falls when a gradient overflows and grows after a run of good steps.
 //
-// One thread per object; a plain state machine without clock or I/O, so all ranks that see the same verdicts hold the same scale. The state
-// is small and goes into the step record. Invariant: min_scale <= scale <= max_scale.
+// One thread per object; a plain state machine without clock or I/O, so all ranks that see the same
+// verdicts hold the same scale. The state is small and goes into the step record. Invariant:
+// min_scale <= scale <= max_scale.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ struct LossScalerSpec {
   double max_scale = 4294967296.0;  // 2^32, so that scale and 1 / scale stay far inside fp32
 };
 
-// Ok if min <= initial <= max, growth >= 1, 0 < backoff <= 1 and the counts are positive. Errors: kConfigBadValue.
+// Ok if min <= initial <= max, growth >= 1, 0 < backoff <= 1 and the counts are positive. Errors:
+// kConfigBadValue.
 Status CheckLossScalerSpec(const LossScalerSpec& spec);
 
 class LossScaler {

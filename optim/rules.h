@@ -1,6 +1,8 @@
-// The table of update rules: one line each. A rule's number in StepFactors is its place in this list.
+// The table of update rules: one line each. A rule's number in StepFactors is its place in this
+// list.
 //
-// For the files that are compiled once per instruction set, the scalar reference and update_rule.cpp.
+// For the files that are compiled once per instruction set, the scalar reference and
+// update_rule.cpp.
 #pragma once
 
 #include "optim/rules/adagrad.h"

@@ -1,4 +1,5 @@
-// Learning-rate schedules: constant, linear and cosine, each with a linear warm-up and a lowest rate.
+// Learning-rate schedules: constant, linear and cosine, each with a linear warm-up and a lowest
+// rate.
 //
 // Any thread; a pure function of the step, so a restarted run needs no state but its step number.
 //
@@ -27,7 +28,8 @@ struct ScheduleSpec {
 
 // "constant", "linear" or "cosine". Errors: kConfigBadValue.
 Result<ScheduleKind> ScheduleFromName(std::string_view name);
-// Ok if rates are finite, 0 <= min_lr <= base_lr, and, unless constant, warmup_steps <= total_steps. Errors: kConfigBadValue.
+// Ok if rates are finite, 0 <= min_lr <= base_lr, and, unless constant, warmup_steps <=
+// total_steps. Errors: kConfigBadValue.
 Status CheckSchedule(const ScheduleSpec& spec);
 // The rate of 1-based `step`. Requires a checked spec.
 double LearningRateAt(const ScheduleSpec& spec, uint64_t step);

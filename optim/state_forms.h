@@ -1,10 +1,11 @@
-// The forms of the states in the wide loops: how a block of 64 elements is read, stepped and stored (see element_types.h for the rule about
-// what this may contain).
+// The forms of the states in the wide loops: how a block of 64 elements is read, stepped and stored
+// (see element_types.h for the rule about what this may contain).
 //
-// Elementwise forms are one loop: read, step, store. Where every plane has 16 bits an element, the loop goes over words of two neighbours,
-// each of which is worked on in its own half: no lane of a vector ever moves to another one. The 8-bit form needs the largest moment of a
-// block before it can store any, so it steps 32 elements first and encodes them then. How numbers are encoded: base/formats/split_float.h
-// and optim/kernels/state_scalar.h say it in plain code.
+// Elementwise forms are one loop: read, step, store. Where every plane has 16 bits an element, the
+// loop goes over words of two neighbours, each of which is worked on in its own half: no lane of a
+// vector ever moves to another one. The 8-bit form needs the largest moment of a block before it
+// can store any, so it steps 32 elements first and encodes them then. How numbers are encoded:
+// base/formats/split_float.h and optim/kernels/state_scalar.h say it in plain code.
 #pragma once
 
 #include <immintrin.h>
@@ -28,21 +29,29 @@ struct Block {
   float* variance_scales;
   uint32_t random_low, random_high;  // the halves of the key
   uint32_t random_pair;              // of the first two elements
-  bool streams = false;              // param16 is only written, and begins a cache line: it goes around the caches
+  // param16 is only written, and begins a cache line: it goes around the caches.
+  bool streams = false;
 };
 
-// 16-bit copies of a block's elements to a plane whose lines nobody has read: a plain store would read each before it is overwritten. Other
-// threads see them in order only after a fence (UpdateLoop::Run).
+// 16-bit copies of a block's elements to a plane whose lines nobody has read: a plain store would
+// read each before it is overwritten. Other threads see them in order only after a fence
+// (UpdateLoop::Run).
 inline void StreamBlock(void* to, const uint16_t* from) {
 #if defined(__AVX512F__)
   using Vector = __m512i;
-  const auto stream = [](void* place, Vector value) { _mm512_stream_si512(static_cast<Vector*>(place), value); };
+  const auto stream = [](void* place, Vector value) {
+    _mm512_stream_si512(static_cast<Vector*>(place), value);
+  };
 #elif defined(__AVX__)
   using Vector = __m256i;
-  const auto stream = [](void* place, Vector value) { _mm256_stream_si256(static_cast<Vector*>(place), value); };
+  const auto stream = [](void* place, Vector value) {
+    _mm256_stream_si256(static_cast<Vector*>(place), value);
+  };
 #else
   using Vector = __m128i;
-  const auto stream = [](void* place, Vector value) { _mm_stream_si128(static_cast<Vector*>(place), value); };
+  const auto stream = [](void* place, Vector value) {
+    _mm_stream_si128(static_cast<Vector*>(place), value);
+  };
 #endif
   constexpr uint64_t kVectors = kBlockElements * sizeof(uint16_t) / sizeof(Vector);
 #pragma GCC unroll 8
@@ -53,7 +62,8 @@ inline void StreamBlock(void* to, const uint16_t* from) {
   }
 }
 
-// 16 random bits for each of two neighbours, low ones for the even one. (Mixing steps of C. Wellons' "lowbias32".)
+// 16 random bits for each of two neighbours, low ones for the even one. (Mixing steps of C.
+// Wellons' "lowbias32".)
 inline uint32_t RandomPair(uint32_t pair, uint32_t low, uint32_t high) {
   uint32_t x = pair + low;
   x = (x ^ (x >> 16)) * 0x7feb352dU;
@@ -62,7 +72,8 @@ inline uint32_t RandomPair(uint32_t pair, uint32_t low, uint32_t high) {
 }
 
 inline float JoinHalves(uint16_t high, int16_t rest) {
-  return FloatOf((static_cast<uint32_t>(high) << 16) + static_cast<uint32_t>(static_cast<int32_t>(rest)));
+  return FloatOf((static_cast<uint32_t>(high) << 16) +
+                 static_cast<uint32_t>(static_cast<int32_t>(rest)));
 }
 
 inline uint32_t PlainNan(float value) {
@@ -82,7 +93,8 @@ struct WholeMaster {
   static constexpr uint64_t kParamBytes = __is_same(Param, NoElement) ? 0 : 2;
   static constexpr bool kIsSplit = false;
   static constexpr bool kCopies = kParamBytes > 0;  // param16 is not read
-  explicit WholeMaster(const Block& b) : master(static_cast<float*>(b.master)), param(static_cast<uint16_t*>(b.param16)) {}
+  explicit WholeMaster(const Block& b)
+      : master(static_cast<float*>(b.master)), param(static_cast<uint16_t*>(b.param16)) {}
   float Load(uint64_t i) const { return master[i]; }
   void Store(uint64_t i, float p) const {
     master[i] = p;
@@ -98,7 +110,8 @@ struct SplitMaster {
   static constexpr uint64_t kParamBytes = 2;
   static constexpr bool kIsSplit = true;
   static constexpr bool kCopies = false;
-  explicit SplitMaster(const Block& b) : rest(static_cast<int16_t*>(b.master)), high(static_cast<uint16_t*>(b.param16)) {}
+  explicit SplitMaster(const Block& b)
+      : rest(static_cast<int16_t*>(b.master)), high(static_cast<uint16_t*>(b.param16)) {}
   float Load(uint64_t i) const { return JoinHalves(high[i], rest[i]); }
   void Store(uint64_t i, float p) const {
     const uint32_t bits = PlainNan(p);
@@ -112,7 +125,8 @@ struct SplitMaster {
 
 struct F32Moments {
   static constexpr uint64_t kBytes = 4;
-  explicit F32Moments(const Block& b) : momentum(static_cast<float*>(b.momentum)), variance(static_cast<float*>(b.variance)) {}
+  explicit F32Moments(const Block& b)
+      : momentum(static_cast<float*>(b.momentum)), variance(static_cast<float*>(b.variance)) {}
   float LoadM(uint64_t i) const { return momentum[i]; }
   float LoadV(uint64_t i) const { return variance[i]; }
   void StoreM(uint64_t i, float m) const { momentum[i] = m; }
@@ -128,7 +142,8 @@ struct ElementForm {
   static constexpr bool kScaled = false;
 
   template <typename Gradient, typename Rule>
-  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& block) {
+  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f,
+                                                           float scale, const Block& block) {
     Block b = block;
     alignas(64) uint16_t copies[kBlockElements];
     if constexpr (MasterForm::kCopies) b.param16 = copies;
@@ -148,7 +163,8 @@ struct ElementForm {
       if constexpr (Rule::kVariance) moments.StoreV(i, e.v);
     }
     if constexpr (MasterForm::kCopies)
-      block.streams ? StreamBlock(block.param16, copies) : void(__builtin_memcpy(block.param16, copies, sizeof copies));
+      block.streams ? StreamBlock(block.param16, copies)
+                    : void(__builtin_memcpy(block.param16, copies, sizeof copies));
   }
 };
 
@@ -162,7 +178,8 @@ inline float EvenOf(uint32_t pair) {
 inline float OddOf(uint32_t pair) {
   return FloatOf(pair & kTopHalf);
 }
-// Cuts both to 16 bits after adding to the part that is cut off. A NaN stays one: none in these loops has more than 16 bits.
+// Cuts both to 16 bits after adding to the part that is cut off. A NaN stays one: none in these
+// loops has more than 16 bits.
 inline uint32_t CutPair(float even, uint32_t even_add, float odd, uint32_t odd_add) {
   return ((BitsOf(even) + even_add) >> 16) | ((BitsOf(odd) + odd_add) & kTopHalf);
 }
@@ -171,23 +188,33 @@ template <typename Gradient>
 struct GradientPairs;
 template <>
 struct GradientPairs<Bf16Element> {
-  static float Even(const void* gradient, uint64_t j) { return EvenOf(static_cast<const Pair*>(gradient)[j]); }
-  static float Odd(const void* gradient, uint64_t j) { return OddOf(static_cast<const Pair*>(gradient)[j]); }
+  static float Even(const void* gradient, uint64_t j) {
+    return EvenOf(static_cast<const Pair*>(gradient)[j]);
+  }
+  static float Odd(const void* gradient, uint64_t j) {
+    return OddOf(static_cast<const Pair*>(gradient)[j]);
+  }
 };
 template <>
 struct GradientPairs<F32Element> {
-  static float Even(const void* gradient, uint64_t j) { return FloatOf(PlainNan(static_cast<const float*>(gradient)[2 * j])); }
-  static float Odd(const void* gradient, uint64_t j) { return FloatOf(PlainNan(static_cast<const float*>(gradient)[2 * j + 1])); }
+  static float Even(const void* gradient, uint64_t j) {
+    return FloatOf(PlainNan(static_cast<const float*>(gradient)[2 * j]));
+  }
+  static float Odd(const void* gradient, uint64_t j) {
+    return FloatOf(PlainNan(static_cast<const float*>(gradient)[2 * j + 1]));
+  }
 };
 
-// Split master and bf16 moments, which are rounded up with the probability that the cut-off part is worth.
+// Split master and bf16 moments, which are rounded up with the probability that the cut-off part is
+// worth.
 struct PairForm {
   using Master = SplitMaster;
   static constexpr uint64_t kMomentBytes = 2;
   static constexpr bool kScaled = false;
 
   template <typename Gradient, typename Rule>
-  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& b) {
+  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f,
+                                                           float scale, const Block& b) {
     auto* const high = static_cast<Pair*>(b.param16);
     auto* const rest = static_cast<Pair*>(b.master);
     auto* const momentum = static_cast<Pair*>(b.momentum);
@@ -196,7 +223,8 @@ struct PairForm {
     for (uint64_t j = 0; j < kBlockElements / 2; ++j) {
       Element even, odd;
       const auto rests = static_cast<int32_t>(rest[j]);
-      even.p = FloatOf((high[j] << 16) + static_cast<uint32_t>(static_cast<int32_t>(rest[j] << 16) >> 16));
+      even.p = FloatOf((high[j] << 16) +
+                       static_cast<uint32_t>(static_cast<int32_t>(rest[j] << 16) >> 16));
       odd.p = FloatOf((high[j] & kTopHalf) + static_cast<uint32_t>(rests >> 16));
       if constexpr (Rule::kMomentum) even.m = EvenOf(momentum[j]), odd.m = OddOf(momentum[j]);
       if constexpr (Rule::kVariance) even.v = EvenOf(variance[j]), odd.v = OddOf(variance[j]);
@@ -205,14 +233,18 @@ struct PairForm {
       // The rest is what the low half of the master says, read as a signed number.
       high[j] = CutPair(even.p, 0x8000, odd.p, 0x8000);
       rest[j] = (BitsOf(even.p) & ~kTopHalf) | (BitsOf(odd.p) << 16);
-      const uint32_t random = RandomPair(b.random_pair + static_cast<uint32_t>(j), b.random_low, b.random_high);
-      if constexpr (Rule::kMomentum) momentum[j] = CutPair(even.m, random & ~kTopHalf, odd.m, random >> 16);
-      if constexpr (Rule::kVariance) variance[j] = CutPair(even.v, random & ~kTopHalf, odd.v, random >> 16);
+      const uint32_t random =
+          RandomPair(b.random_pair + static_cast<uint32_t>(j), b.random_low, b.random_high);
+      if constexpr (Rule::kMomentum)
+        momentum[j] = CutPair(even.m, random & ~kTopHalf, odd.m, random >> 16);
+      if constexpr (Rule::kVariance)
+        variance[j] = CutPair(even.v, random & ~kTopHalf, odd.v, random >> 16);
     }
   }
 };
 
-// 1 / scale; 0 where that would not be a normal number (all codes are 0 then) or the scale is not finite.
+// 1 / scale; 0 where that would not be a normal number (all codes are 0 then) or the scale is not
+// finite.
 inline float InverseOf(float scale) {
   return scale >= 0x1p-126F ? 1.0F / scale : 0.0F;
 }
@@ -223,13 +255,14 @@ inline float Limited(float value, float limit) {
   return below > -limit ? below : -limit;
 }
 
-// Code of a momentum whose block has the largest magnitude 1 / inverse: FlashOptim's compander (arXiv 2602.23349, section 4), 7 bits and
-// sign.
+// Code of a momentum whose block has the largest magnitude 1 / inverse: FlashOptim's compander
+// (arXiv 2602.23349, section 4), 7 bits and sign.
 inline int8_t EncodeMomentum(float m, float inverse, uint32_t random) {
   const float x = m * inverse;
   const float z = 2.0F * x / (1.0F + FloatOf(BitsOf(x) & kF32Magnitude));
   const float steps = Limited(z * 127.0F, 127.0F) + 128.0F;
-  const int32_t code = static_cast<int32_t>(steps + static_cast<float>(static_cast<int32_t>(random)) * 0x1p-16F);
+  const int32_t code =
+      static_cast<int32_t>(steps + static_cast<float>(static_cast<int32_t>(random)) * 0x1p-16F);
   return static_cast<int8_t>(code - 128);
 }
 inline float DecodeMomentum(int8_t code, float scale) {
@@ -239,10 +272,12 @@ inline float DecodeMomentum(int8_t code, float scale) {
   return code == 0 ? 0.0F : m;
 }
 
-// Code of the root of a variance. Only zero itself gets code 0: a denominator must not vanish by rounding.
+// Code of the root of a variance. Only zero itself gets code 0: a denominator must not vanish by
+// rounding.
 inline uint8_t EncodeRoot(float root, float inverse, uint32_t random) {
   const float steps = Limited(root * inverse * 255.0F, 255.0F);
-  const int32_t code = static_cast<int32_t>(steps + static_cast<float>(static_cast<int32_t>(random)) * 0x1p-16F);
+  const int32_t code =
+      static_cast<int32_t>(steps + static_cast<float>(static_cast<int32_t>(random)) * 0x1p-16F);
   const int32_t least = root > 0.0F ? 1 : 0;
   return static_cast<uint8_t>(code > least ? code : least);
 }
@@ -260,18 +295,21 @@ struct Split8Form {
   struct Stepped {
     alignas(64) float m[kScaleBlockElements];
     alignas(64) float root[kScaleBlockElements];
-    uint32_t m_max = 0, root_max = 0;  // largest magnitudes, as bits: the order of additions cannot matter
+    // Largest magnitudes, as bits: the order of additions cannot matter.
+    uint32_t m_max = 0, root_max = 0;
   };
 
   template <typename Gradient, typename Rule>
-  __attribute__((always_inline)) static inline void Step(const typename Rule::Factors& f, float scale, const Block& b, uint64_t first,
-                                                         Stepped* out) {
+  __attribute__((always_inline)) static inline void Step(const typename Rule::Factors& f,
+                                                         float scale, const Block& b,
+                                                         uint64_t first, Stepped* out) {
     const SplitMaster master(b);
     const auto* const gradient = static_cast<const typename Gradient::Stored*>(b.gradient);
     const auto* const momentum = static_cast<const int8_t*>(b.momentum);
     const auto* const variance = static_cast<const uint8_t*>(b.variance);
     const float m_scale = Rule::kMomentum ? b.momentum_scales[first / kScaleBlockElements] : 0.0F;
-    const float root_scale = Rule::kVariance ? b.variance_scales[first / kScaleBlockElements] : 0.0F;
+    const float root_scale =
+        Rule::kVariance ? b.variance_scales[first / kScaleBlockElements] : 0.0F;
     uint32_t m_max = 0, root_max = 0;
 #pragma GCC ivdep
     for (uint64_t k = 0; k < kScaleBlockElements; ++k) {
@@ -302,24 +340,31 @@ struct Split8Form {
   }
 
   template <typename Rule>
-  __attribute__((always_inline)) static inline void Store(const Block& b, uint64_t first, const Stepped& stepped) {
+  __attribute__((always_inline)) static inline void Store(const Block& b, uint64_t first,
+                                                          const Stepped& stepped) {
     auto* const momentum = static_cast<int8_t*>(b.momentum);
     auto* const variance = static_cast<uint8_t*>(b.variance);
-    if constexpr (Rule::kMomentum) b.momentum_scales[first / kScaleBlockElements] = FloatOf(stepped.m_max);
-    if constexpr (Rule::kVariance) b.variance_scales[first / kScaleBlockElements] = FloatOf(stepped.root_max);
+    if constexpr (Rule::kMomentum)
+      b.momentum_scales[first / kScaleBlockElements] = FloatOf(stepped.m_max);
+    if constexpr (Rule::kVariance)
+      b.variance_scales[first / kScaleBlockElements] = FloatOf(stepped.root_max);
     const float m_inverse = InverseOf(FloatOf(stepped.m_max));
     const float root_inverse = InverseOf(FloatOf(stepped.root_max));
     const uint32_t first_pair = b.random_pair + static_cast<uint32_t>(first / 2);
 #pragma GCC ivdep
     for (uint32_t k = 0; k < kScaleBlockElements; ++k) {
-      const uint32_t random = (RandomPair(first_pair + k / 2, b.random_low, b.random_high) >> (k % 2 * 16)) & 0xFFFF;
-      if constexpr (Rule::kMomentum) momentum[first + k] = EncodeMomentum(stepped.m[k], m_inverse, random);
-      if constexpr (Rule::kVariance) variance[first + k] = EncodeRoot(stepped.root[k], root_inverse, random);
+      const uint32_t random =
+          (RandomPair(first_pair + k / 2, b.random_low, b.random_high) >> (k % 2 * 16)) & 0xFFFF;
+      if constexpr (Rule::kMomentum)
+        momentum[first + k] = EncodeMomentum(stepped.m[k], m_inverse, random);
+      if constexpr (Rule::kVariance)
+        variance[first + k] = EncodeRoot(stepped.root[k], root_inverse, random);
     }
   }
 
   template <typename Gradient, typename Rule>
-  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& b) {
+  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f,
+                                                           float scale, const Block& b) {
     for (uint64_t first = 0; first < kBlockElements; first += kScaleBlockElements) {
       Stepped stepped;
       Step<Gradient, Rule>(f, scale, b, first, &stepped);

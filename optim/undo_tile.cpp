@@ -24,18 +24,22 @@ constexpr uint64_t kStoredOpenMax = kStoredOpen + 2;
 static_assert(kTileElementsMin << (kStoredOpenMax - kStoredOpen) == kTileElementsMax);
 // What the loops write (BlockUndo): the layout of an area, and the word of the next tile.
 static_assert(kUpdateTileElements == kTileElementsMin && kNextBlockWord == 1 << kBeginShift);
-static_assert(offsetof(UndoArea, piece) == kAreaPiece * 8 && offsetof(UndoArea, version) == kAreaVersion * 8);
-static_assert(offsetof(UndoArea, begin) == kAreaBegin * 8 && offsetof(UndoArea, count) == kAreaCount * 8);
+static_assert(offsetof(UndoArea, piece) == kAreaPiece * 8 &&
+              offsetof(UndoArea, version) == kAreaVersion * 8);
+static_assert(offsetof(UndoArea, begin) == kAreaBegin * 8 &&
+              offsetof(UndoArea, count) == kAreaCount * 8);
 static_assert(offsetof(UndoArea, values) == kAreaValues * 8);
 
-// Keeps the compiler from moving stores over this place. A killed thread has done its instructions in program order, as a signal handler
+// Keeps the compiler from moving stores over this place. A killed thread has done its instructions
+// in program order, as a signal handler
 // on the same thread would see them, so no instruction is needed.
 void OrderForKill() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
 uint64_t BytesOf(const ChangedPlane& plane, uint64_t elements) {
-  return plane.bits == 1 ? DivideUp(elements, kScaleBlockElements) * sizeof(float) : elements * plane.bits / 8;
+  return plane.bits == 1 ? DivideUp(elements, kScaleBlockElements) * sizeof(float)
+                         : elements * plane.bits / 8;
 }
 
 const std::byte* ByteOf(const ChangedPlane& plane, uint64_t element) {
@@ -68,7 +72,9 @@ ChangedPlanes PlanesOf(const UpdateSpan& span) {
     if (data != nullptr) planes[next++] = {static_cast<std::byte*>(data), bits};
   };
   const bool split = span.states != StateForm::kF32;
-  const uint64_t moment_bits = span.states == StateForm::kSplit8 ? 8 : span.states == StateForm::kSplitBf16 ? 16 : 32;
+  const uint64_t moment_bits = span.states == StateForm::kSplit8      ? 8
+                               : span.states == StateForm::kSplitBf16 ? 16
+                                                                      : 32;
   add(span.master, split ? 16 : 32);
   add(span.momentum, moment_bits);
   add(span.variance, moment_bits);
@@ -91,16 +97,22 @@ struct Tiles {
 namespace {
 
 Tiles TilesOf(const Piece& piece) {
-  return {piece.identity, piece.version, piece.planes.count, piece.progress, PlanesOf(piece.planes)};
+  return {piece.identity, piece.version, piece.planes.count, piece.progress,
+          PlanesOf(piece.planes)};
 }
 
 Tiles TilesOf(const AddPiece& piece) {
-  return {piece.identity, piece.sequence, piece.count, piece.progress, {{{reinterpret_cast<std::byte*>(piece.sum), 32}}}};
+  return {piece.identity,
+          piece.sequence,
+          piece.count,
+          piece.progress,
+          {{{reinterpret_cast<std::byte*>(piece.sum), 32}}}};
 }
 
 bool IsFinished(const Tiles& tiles) {
   const Progress at = tiles.progress->Load();
-  return at.state == Progress::State::kFinished && at.version == tiles.version && !TP_PLANTED("optim.finished_piece_again");
+  return at.state == Progress::State::kFinished && at.version == tiles.version &&
+         !TP_PLANTED("optim.finished_piece_again");
 }
 
 void Finish(const Tiles& tiles) {
@@ -127,14 +139,17 @@ uint64_t FirstElement(const Tiles& tiles) {
   TP_CHECK(at.state != Progress::State::kOpen, "restore the open tile before the update goes on");
   TP_CHECK(at.version <= tiles.version, "the piece is newer than its update");
   if (at.version == tiles.version) return at.begin;
-  TP_CHECK(at.state == Progress::State::kFinished || at.begin == 0, "the update before this one was not finished");
+  TP_CHECK(at.state == Progress::State::kFinished || at.begin == 0,
+           "the update before this one was not finished");
   return 0;
 }
 
 uint64_t StoredState(const Progress& progress) {
   if (progress.state == Progress::State::kClosed) return kStoredClosed;
   if (progress.state == Progress::State::kFinished) return kStoredFinished;
-  TP_CHECK(std::has_single_bit(progress.open) && progress.open >= kTileElementsMin && progress.open <= kTileElementsMax, "no such tile");
+  TP_CHECK(std::has_single_bit(progress.open) && progress.open >= kTileElementsMin &&
+               progress.open <= kTileElementsMax,
+           "no such tile");
   return kStoredOpen + static_cast<uint64_t>(std::countr_zero(progress.open / kTileElementsMin));
 }
 
@@ -148,13 +163,15 @@ Progress ProgressWord::Load() const {
   progress.begin = ((bits >> kBeginShift) & (kBeginLimit - 1)) * kTileElementsMin;
   if (stored == kStoredFinished) progress.state = Progress::State::kFinished;
   if (stored >= kStoredOpen) progress.state = Progress::State::kOpen;
-  if (stored >= kStoredOpen && stored <= kStoredOpenMax) progress.open = kTileElementsMin << (stored - kStoredOpen);
+  if (stored >= kStoredOpen && stored <= kStoredOpenMax)
+    progress.open = kTileElementsMin << (stored - kStoredOpen);
   return progress;
 }
 
 uint64_t ProgressWord::BitsOf(const Progress& progress) {
   const uint64_t begin = progress.begin / kTileElementsMin;
-  TP_CHECK(progress.version < kVersionLimit && begin < kBeginLimit, "version or tile does not fit the progress word");
+  TP_CHECK(progress.version < kVersionLimit && begin < kBeginLimit,
+           "version or tile does not fit the progress word");
   return progress.version << kVersionShift | begin << kBeginShift | StoredState(progress);
 }
 
@@ -173,7 +190,9 @@ void TileUpdate::Run(const Piece& piece) {
   if (IsFinished(tiles)) return;
   for (uint64_t first = FirstElement(tiles); first < tiles.count;) {
     const GroupRun* run = RunAt(piece, first);
-    uint64_t count = run == nullptr ? 0 : (std::min(run->end, tiles.count) - first) / kUpdateTileElements * kUpdateTileElements;
+    uint64_t count = run == nullptr ? 0
+                                    : (std::min(run->end, tiles.count) - first) /
+                                          kUpdateTileElements * kUpdateTileElements;
     if (tuning_.each_tile) count = std::min(count, kUpdateTileElements);
     if (count > 0 && kernels_.isa != IsaLevel::kScalarReference) {
       TP_STORE_POINT("optim.first_plane_stored", ByteOf(tiles.planes.front(), first + count / 2));
@@ -197,7 +216,8 @@ void TileUpdate::Add(const AddPiece& piece) {
   for (uint64_t first = FirstElement(tiles), count = 0; first < tiles.count; first += count) {
     count = std::min(kAddTileElements, tiles.count - first);
     OpenTile(tiles, first, count, kAddTileElements);
-    kernels_.accumulate_gradient(piece.sum + first, addend + first * tidepool::BytesOf(piece.dtype), piece.dtype, count);
+    kernels_.accumulate_gradient(piece.sum + first, addend + first * tidepool::BytesOf(piece.dtype),
+                                 piece.dtype, count);
     TP_POINT("optim.tile_written");
   }
   Finish(tiles);
@@ -207,15 +227,19 @@ UndoArea* TileUpdate::AreaOf(uint64_t first, uint64_t length) const {
   return &areas_[TP_PLANTED("optim.one_undo_area") ? 0 : first / length % 2];
 }
 
-void TileUpdate::OpenTile(const Tiles& tiles, uint64_t first, uint64_t count, uint64_t length) const {
+void TileUpdate::OpenTile(const Tiles& tiles, uint64_t first, uint64_t count,
+                          uint64_t length) const {
   SaveTile(tiles, first, count, AreaOf(first, length));
   TP_POINT("optim.tile_saved");
-  if (!TP_PLANTED("optim.tile_not_opened")) tiles.progress->Store({tiles.version, first, Progress::State::kOpen, length});
+  if (!TP_PLANTED("optim.tile_not_opened"))
+    tiles.progress->Store({tiles.version, first, Progress::State::kOpen, length});
   TP_POINT("optim.tile_progress");
 }
 
-// The area is empty while it is written: a half-written one must not pass for the tile that it held before.
-void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const {
+// The area is empty while it is written: a half-written one must not pass for the tile that it held
+// before.
+void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count,
+                          UndoArea* area) const {
   if (!TP_PLANTED("optim.undo_not_emptied")) area->piece.store(0, std::memory_order_relaxed);
   OrderForKill();
   area->version = tiles.version;
@@ -229,24 +253,28 @@ void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, Un
   area->piece.store(tiles.identity, std::memory_order_release);
 }
 
-void TileUpdate::UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint64_t first, uint64_t count) const {
+void TileUpdate::UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint64_t first,
+                                  uint64_t count) const {
   UpdateSpan span = Slice(piece.planes, first, count);
   span.random = {run.random.key, run.random.index + (first - run.begin)};
   span.prefetch = tuning_.prefetch_elements;
   span.undo.areas[0] = reinterpret_cast<uint64_t*>(AreaOf(0, kUpdateTileElements));
-  span.undo.areas[1] = reinterpret_cast<uint64_t*>(AreaOf(kUpdateTileElements, kUpdateTileElements));
+  span.undo.areas[1] =
+      reinterpret_cast<uint64_t*>(AreaOf(kUpdateTileElements, kUpdateTileElements));
   span.undo.progress = reinterpret_cast<uint64_t*>(piece.progress);
   span.undo.identity = piece.identity;
   span.undo.version = piece.version;
   span.undo.begin = first;
-  span.undo.first_word = ProgressWord::BitsOf({piece.version, first, Progress::State::kOpen, kUpdateTileElements});
+  span.undo.first_word =
+      ProgressWord::BitsOf({piece.version, first, Progress::State::kOpen, kUpdateTileElements});
   kernels_.update(run.factors, span);
 }
 
 // Of several parameters, or the last of a piece.
 void TileUpdate::UpdateCutTile(const Piece& piece, uint64_t first, uint64_t count) const {
   const uint64_t end = first + count;
-  for (const GroupRun* run = RunFrom(piece, first); run != piece.runs.data() + piece.runs.size() && run->begin < end; ++run) {
+  for (const GroupRun* run = RunFrom(piece, first);
+       run != piece.runs.data() + piece.runs.size() && run->begin < end; ++run) {
     const uint64_t begin = std::max(run->begin, first);
     UpdateSpan span = Slice(piece.planes, begin, std::min(run->end, end) - begin);
     span.random = {run->random.key, run->random.index + (begin - run->begin)};
@@ -258,14 +286,17 @@ void TileUpdate::UpdateCutTile(const Piece& piece, uint64_t first, uint64_t coun
 static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea> areas) {
   const Progress at = tiles.progress->Load();
   if (at.state != Progress::State::kOpen) return RestoreOutcome::kNothingOpen;
-  if (at.version != tiles.version || at.begin >= tiles.count || at.open == 0) return RestoreOutcome::kUndoLost;
+  if (at.version != tiles.version || at.begin >= tiles.count || at.open == 0)
+    return RestoreOutcome::kUndoLost;
   const uint64_t count = std::min(at.open, tiles.count - at.begin);
   for (const UndoArea& area : areas) {
     if (area.piece.load(std::memory_order_acquire) != tiles.identity) continue;
     if (area.version != at.version || area.begin != at.begin || area.count != count) continue;
-    ForEachPlane(tiles.planes, at.begin, count, [&](std::byte* plane, uint64_t from, uint64_t bytes) {
-      if (!TP_PLANTED("optim.tile_not_restored")) std::memcpy(plane, area.values + from, bytes);
-    });
+    ForEachPlane(tiles.planes, at.begin, count,
+                 [&](std::byte* plane, uint64_t from, uint64_t bytes) {
+                   if (!TP_PLANTED("optim.tile_not_restored"))
+                     std::memcpy(plane, area.values + from, bytes);
+                 });
     // From here on the area is free for any worker: the tile needs no undo until it is saved again.
     tiles.progress->Store({at.version, at.begin, Progress::State::kClosed});
     TP_POINT("optim.tile_restored");

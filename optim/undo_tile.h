@@ -1,14 +1,17 @@
-// TileUpdate: the crash-safe update (and addition of gradients), in place and tile by tile, with two alternating undo areas per worker.
-// Areas, progress words and planes lie in kept memory, which outlives a killed process.
+// TileUpdate: the crash-safe update (and addition of gradients), in place and tile by tile, with
+// two alternating undo areas per worker. Areas, progress words and planes lie in kept memory, which
+// outlives a killed process.
 //
-// One worker thread per TileUpdate and its two areas; one worker at a time per piece; recovery runs before any worker starts.
-// For each tile of a piece (whole tiles of one parameter: in the loops themselves, UpdateLoop::Open; others and additions: here):
+// One worker thread per TileUpdate and its two areas; one worker at a time per piece; recovery runs
+// before any worker starts.
+// For each tile of a piece (whole tiles of one parameter: in the loops themselves,
+// UpdateLoop::Open; others and additions: here):
 //   1. save the old values of every plane that changes into the other area     optim.tile_saved
 //   2. progress word := (version, first element, open)                       optim.tile_progress
 //   3. update the tile in place                                               optim.tile_written
 // and, after the last one, progress word := (version, finished)               optim.piece_finished
-// The loops themselves are killed at a store to the first or last plane in the middle of what they are called for:
-// optim.first_plane_stored, optim.last_plane_stored (TP_STORE_POINT).
+// The loops themselves are killed at a store to the first or last plane in the middle of what they
+// are called for: optim.first_plane_stored, optim.last_plane_stored (TP_STORE_POINT).
 //
 //   tile      0          1          2
 //   area 0    save 0 ............   save 2       An area is overwritten only when the progress word has left its tile, so at every
@@ -17,12 +20,18 @@
 //
 // Invariants:
 // 1. A tile is written only while the progress word says that it is open.
-// 2. While a piece has an open tile, some area names (piece, version, tile) and holds the tile's old values whole.
-// 3. The gradient is not changed before the piece is finished: it is the redo log (write-ahead logging with undo and redo, per tile).
-// 4. The progress word belongs to the piece, not to the worker: a finished piece stays finished when its worker takes the next one.
-// 5. The progress word says where a tile begins, in elements, and how large an open one is: tiles of updates and of additions differ.
-// A crash here is a killed process: stores take effect in program order. Power loss ends the memory itself and is not covered.
-// A 16-bit copy beside an fp32 master needs no undo (a repeated tile writes it again); that of a split master is half of it, and has one.
+// 2. While a piece has an open tile, some area names (piece, version, tile) and holds the tile's
+//    old values whole.
+// 3. The gradient is not changed before the piece is finished: it is the redo log (write-ahead
+//    logging with undo and redo, per tile).
+// 4. The progress word belongs to the piece, not to the worker: a finished piece stays finished
+//    when its worker takes the next one.
+// 5. The progress word says where a tile begins, in elements, and how large an open one is: tiles
+//    of updates and of additions differ.
+// A crash here is a killed process: stores take effect in program order. Power loss ends the memory
+// itself and is not covered.
+// A 16-bit copy beside an fp32 master needs no undo (a repeated tile writes it again); that of a
+// split master is half of it, and has one.
 #pragma once
 
 #include <array>
@@ -37,18 +46,20 @@
 
 namespace tidepool::optim {
 
-// Tiles begin at multiples of their length; a scale block never lies in two of them. That of an update is a block of the loops: what was
-// saved a moment ago is still in the first cache when it is changed. An addition changes a third as much, and its tiles are saved by a
-// call.
+// Tiles begin at multiples of their length; a scale block never lies in two of them. That of an
+// update is a block of the loops: what was saved a moment ago is still in the first cache when it
+// is changed. An addition changes a third as much, and its tiles are saved by a call.
 inline constexpr uint64_t kUpdateTileElements = 64;
 inline constexpr uint64_t kAddTileElements = 256;
 inline constexpr uint64_t kTileElementsMin = 64;
 inline constexpr uint64_t kTileElementsMax = 256;
 
-// How the update runs; bits never depend on it. Measured at start (memserver/update/tuning.h), or given.
+// How the update runs; bits never depend on it. Measured at start (memserver/update/tuning.h), or
+// given.
 struct Tuning {
   uint32_t prefetch_elements = kPrefetchElements;
-  bool each_tile = false;  // a test's: the loops are called once a tile, so that there is a point between any two
+  // A test's: the loops are called once a tile, so that there is a point between any two.
+  bool each_tile = false;
 
   bool operator==(const Tuning&) const = default;
 };
@@ -56,20 +67,24 @@ struct Tuning {
 // How far a piece has come; one 64-bit value. Zero: version 0, nothing begun.
 struct Progress {
   enum class State : uint8_t {
-    kClosed = 0,    // elements below `begin` hold the new values, the others the old ones; no tile is open
+    // Elements below `begin` hold the new values, the others the old ones; no tile is open.
+    kClosed = 0,
     kOpen = 1,      // as kClosed, but the tile at `begin` may be torn: restore it
     kFinished = 2,  // all elements hold the new values
   };
   uint64_t version = 0;  // below 2^39
   uint64_t begin = 0;    // a multiple of kTileElementsMin, below 2^28; 0 where finished
   State state = State::kClosed;
-  uint64_t open = 0;  // elements of the open tile, unless the piece ends in it; 0 where none is open
+  // Elements of the open tile, unless the piece ends in it; 0 where none is open.
+  uint64_t open = 0;
 
   bool operator==(const Progress&) const = default;
 };
 
-// The progress word of a piece, in its chunk's record. Layout: version in bits 25-63, begin / 64 in bits 3-24, and in bits 0-2 the
-// state: 0 closed, 1 finished, 2, 3, 4 open with 64, 128, 256 elements. States 5 to 7 are impossible.
+// The progress word of a piece, in its chunk's record. Layout: version in bits 25-63, begin / 64 in
+// bits 3-24, and in bits 0-2 the
+// state: 0 closed, 1 finished, 2, 3, 4 open with 64, 128, 256 elements. States 5 to 7 are
+// impossible.
 class ProgressWord {
  public:
   // State 5 to 7 is read as an open tile of 0 elements, which nobody can restore.
@@ -83,7 +98,8 @@ class ProgressWord {
 };
 static_assert(sizeof(ProgressWord) == 8 && std::atomic<uint64_t>::is_always_lock_free);
 
-// A plane that an update changes in place: 8 to 32 bits an element, or 1: a scale of 32 bits for each block of 32.
+// A plane that an update changes in place: 8 to 32 bits an element, or 1: a scale of 32 bits for
+// each block of 32.
 struct ChangedPlane {
   std::byte* data = nullptr;
   uint64_t bits = 0;
@@ -91,9 +107,11 @@ struct ChangedPlane {
 inline constexpr uint32_t kChangedPlanesMax = 6;
 using ChangedPlanes = std::array<ChangedPlane, kChangedPlanesMax>;  // null behind the last
 
-// One undo area: which tile it holds, and the tile's old values, plane behind plane. Zeroed memory is an empty area.
+// One undo area: which tile it holds, and the tile's old values, plane behind plane. Zeroed memory
+// is an empty area.
 struct alignas(64) UndoArea {
-  static constexpr uint64_t kBytesMax = kTileElementsMax * 12;  // fp32 master, momentum and variance: no form of states has more
+  // fp32 master, momentum and variance: no form of states has more.
+  static constexpr uint64_t kBytesMax = kTileElementsMax * 12;
 
   std::atomic<uint64_t> piece;  // identity; 0: empty or being written
   uint64_t version;
@@ -104,7 +122,8 @@ struct alignas(64) UndoArea {
 };
 static_assert(sizeof(UndoArea) == 64 + UndoArea::kBytesMax);
 
-// Elements [begin, end) of a piece that share one set of factors: a parameter, or the part of one that lies in the piece.
+// Elements [begin, end) of a piece that share one set of factors: a parameter, or the part of one
+// that lies in the piece.
 struct GroupRun {
   uint64_t begin;
   uint64_t end;
@@ -124,7 +143,8 @@ struct Piece {
 // sum[i] += addend[i] for one micro-batch of one shard, exactly once.
 struct AddPiece {
   uint64_t identity;  // as above
-  uint64_t sequence;  // takes the version's place: grows with every addition that uses this progress word
+  // Takes the version's place: grows with every addition that uses this progress word.
+  uint64_t sequence;
   float* sum;
   const void* addend;  // does not change before the piece is finished
   DType dtype;         // of the addend
@@ -143,18 +163,20 @@ class TileUpdate {
   // For the pieces that come.
   void SetTuning(const Tuning& tuning) { tuning_ = tuning; }
 
-  // Brings `piece` to its version: from its first tile, or from where an interrupted run stopped; nothing if it is finished. No tile of it
-  // may be open (see RestoreOpenTile).
+  // Brings `piece` to its version: from its first tile, or from where an interrupted run stopped;
+  // nothing if it is finished. No tile of it may be open (see RestoreOpenTile).
   void Run(const Piece& piece);
   void Add(const AddPiece& piece);
 
  private:
   UndoArea* AreaOf(uint64_t first, uint64_t length) const;
-  // Steps 1 and 2 for the tile at `first`, which has `count` elements, and `length` unless the piece ends in it.
+  // Steps 1 and 2 for the tile at `first`, which has `count` elements, and `length` unless the
+  // piece ends in it.
   void OpenTile(const Tiles& tiles, uint64_t first, uint64_t count, uint64_t length) const;
   void SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const;
   // `count` elements of one parameter: whole tiles, each opened by the loops.
-  void UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint64_t first, uint64_t count) const;
+  void UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint64_t first,
+                        uint64_t count) const;
   void UpdateCutTile(const Piece& piece, uint64_t first, uint64_t count) const;
 
   const Kernels& kernels_;
@@ -168,8 +190,8 @@ enum class RestoreOutcome {
   kUndoLost,     // kept memory contradicts itself; do not trust the piece
 };
 
-// Recovery of one piece. Call it for *every* piece before any worker runs, because a worker overwrites its areas; `areas` are those of all
-// workers. May itself be interrupted and repeated.
+// Recovery of one piece. Call it for *every* piece before any worker runs, because a worker
+// overwrites its areas; `areas` are those of all workers. May itself be interrupted and repeated.
 RestoreOutcome RestoreOpenTile(const Piece& piece, std::span<const UndoArea> areas);
 RestoreOutcome RestoreOpenTile(const AddPiece& piece, std::span<const UndoArea> areas);
 

@@ -11,8 +11,8 @@ namespace {
 
 // Fills `factors` by the first rule of the list that serves the job; false when there is none.
 template <typename... Rules>
-bool Fill(RuleList<Rules...> /*list*/, const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group,
-          StepFactors* factors) {
+bool Fill(RuleList<Rules...> /*list*/, const OptimizerSpec& spec, const StepScalars& step,
+          const GroupScalars& group, StepFactors* factors) {
   uint32_t place = 0;
   const auto try_rule = [&]<typename Rule>(std::type_identity<Rule>) {
     if (!Rule::Serves(spec)) {
@@ -37,7 +37,8 @@ void Move(void** plane, uint64_t bytes) {
 
 }  // namespace
 
-StepFactors MakeFactors(const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group) {
+StepFactors MakeFactors(const OptimizerSpec& spec, const StepScalars& step,
+                        const GroupScalars& group) {
   TP_CHECK(step.optimizer_step >= 1, "optimizer steps are counted from 1");
   StepFactors factors;
   factors.gradient_scale = step.gradient_scale;
@@ -51,14 +52,16 @@ uint64_t RandomKey(uint64_t parameter_seed, uint64_t version) {
 
 UpdateSpan Slice(const UpdateSpan& span, uint64_t first, uint64_t count) {
   TP_CHECK(first <= span.count && count <= span.count - first, "slice lies outside its span");
-  TP_CHECK(span.states != StateForm::kSplit8 || first % kScaleBlockElements == 0, "a slice of 8-bit states begins with a block");
+  TP_CHECK(span.states != StateForm::kSplit8 || first % kScaleBlockElements == 0,
+           "a slice of 8-bit states begins with a block");
   UpdateSpan slice = span;
   Move(&slice.master, MasterBytes(span.states, first));
   Move(&slice.momentum, first * BytesOfMoment(span.states));
   Move(&slice.variance, first * BytesOfMoment(span.states));
   if (span.momentum_scales != nullptr) slice.momentum_scales += first / kScaleBlockElements;
   if (span.variance_scales != nullptr) slice.variance_scales += first / kScaleBlockElements;
-  slice.gradient = static_cast<const std::byte*>(span.gradient) + first * BytesOf(span.gradient_dtype);
+  slice.gradient =
+      static_cast<const std::byte*>(span.gradient) + first * BytesOf(span.gradient_dtype);
   Move(&slice.param16, first * BytesOf(span.param16_dtype));
   slice.random.index += first;
   slice.count = count;

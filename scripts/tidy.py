@@ -3,7 +3,7 @@
 
 usage: scripts/tidy [--root DIR] [--only CHECK]... [--list]
 
-Prints one line for each broken rule and ends with 1 when there is any. A rule can be set aside on one line with its reason beside it:
+Prints one line for each broken rule and ends with 1 when there is any. A rule can be set aside on one line with its reason beside it, or above:
     // tidy: allow CHECK, because REASON        (checks that look at calls, and parameters)
 """
 

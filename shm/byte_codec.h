@@ -1,7 +1,10 @@
-// ByteWriter and ByteReader: fixed-width little-endian numbers and short strings, in and out of a byte array (job specs, control frames).
+// ByteWriter and ByteReader: fixed-width little-endian numbers and short strings, in and out of a
+// byte array (job specs, control frames).
 //
-// One thread per object. A reader never reads past its bytes: after the first short read it is spent, every later number is 0 and
-// ok() is false, so that a decoder may read a whole record and check once. Nothing is allocated for a length that the bytes do not hold.
+// One thread per object. A reader never reads past its bytes: after the first short read it is
+// spent, every later number is 0 and
+// ok() is false, so that a decoder may read a whole record and check once. Nothing is allocated for
+// a length that the bytes do not hold.
 #pragma once
 
 #include <bit>
@@ -30,7 +33,9 @@ class ByteWriter {
     Put<uint32_t>(static_cast<uint32_t>(text.size()));
     PutBytes(std::as_bytes(std::span(text.data(), text.size())));
   }
-  void PutBytes(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  void PutBytes(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
 
   std::vector<std::byte> Take() { return std::move(bytes_); }
   size_t size() const { return bytes_.size(); }
@@ -84,6 +89,7 @@ class ByteReader {
   bool ok_ = true;
 };
 
-static_assert(std::endian::native == std::endian::little, "the codec copies numbers as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "the codec copies numbers as they lie in memory");
 
 }  // namespace tidepool::shm

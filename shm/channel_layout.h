@@ -4,9 +4,11 @@
 //   +0     SubmissionHeader                                      +0     CompletionHeader
 //   +4096  RingSlot[kRingEntries]  requests                      +4096  RingSlot[kRingEntries]  completions
 //
-// One writer per page. The server relies on nothing that lies in the submission segment: it keeps its own positions and checks the
-// client's. A slot holds the item of position p when sequence == p + 1; positions count up for ever and slot index is p % kRingEntries.
-// The client keeps at most kRingEntries requests whose completions it has not consumed; more ends the session.
+// One writer per page. The server relies on nothing that lies in the submission segment: it keeps
+// its own positions and checks the client's. A slot holds the item of position p when sequence == p
+// + 1; positions count up for ever and slot index is p % kRingEntries.
+// The client keeps at most kRingEntries requests whose completions it has not consumed; more ends
+// the session.
 #pragma once
 
 #include <atomic>
@@ -28,8 +30,10 @@ struct alignas(64) RingSlot {
 struct SubmissionHeader {
   uint32_t magic;
   uint32_t abi;
-  alignas(64) std::atomic<uint64_t> completions_consumed;  // client's position in the completion ring
-  alignas(64) std::atomic<uint32_t> client_waiting;        // 1 while the client may sleep on wake_word; a hint only
+  // Client's position in the completion ring.
+  alignas(64) std::atomic<uint64_t> completions_consumed;
+  // 1 while the client may sleep on wake_word; a hint only.
+  alignas(64) std::atomic<uint32_t> client_waiting;
 };
 
 struct CompletionHeader {
@@ -37,14 +41,19 @@ struct CompletionHeader {
   uint32_t abi;
   uint32_t session;
   uint32_t reserved;
-  alignas(64) std::atomic<uint64_t> submissions_consumed;  // server's position in the submission ring
-  alignas(64) std::atomic<uint32_t> server_sleeping;       // not 0 while the server may sleep; names this sleep
-  alignas(64) std::atomic<uint32_t> wake_word;             // futex: counts completions batches published
-  std::atomic<uint32_t> ended;                             // ErrorId that ended the session, 0 while it lives
+  // Server's position in the submission ring.
+  alignas(64) std::atomic<uint64_t> submissions_consumed;
+  // Not 0 while the server may sleep; names this sleep.
+  alignas(64) std::atomic<uint32_t> server_sleeping;
+  // futex: counts completions batches published.
+  alignas(64) std::atomic<uint32_t> wake_word;
+  // ErrorId that ended the session, 0 while it lives.
+  std::atomic<uint32_t> ended;
 };
 
-// A sleep has a number of its own, so that a client writes the doorbell eventfd once a sleep, however many requests it submits meanwhile.
-// Servers that have only one number for all sleeps write this one; then each request rings.
+// A sleep has a number of its own, so that a client writes the doorbell eventfd once a sleep,
+// however many requests it submits meanwhile. Servers that have only one number for all sleeps
+// write this one; then each request rings.
 inline constexpr uint32_t kUnnumberedSleep = 1;
 
 inline constexpr uint64_t kRingOffset = 4096;
@@ -53,6 +62,7 @@ inline constexpr uint64_t kChannelBytes = kRingOffset + kRingEntries * sizeof(Ri
 static_assert(sizeof(RingSlot) == 64);
 static_assert(sizeof(SubmissionHeader) <= kRingOffset && sizeof(CompletionHeader) <= kRingOffset);
 static_assert((kRingEntries & (kRingEntries - 1)) == 0);
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<uint32_t>::is_always_lock_free);
 
 }  // namespace tidepool::shm

@@ -18,17 +18,21 @@ namespace tidepool::shm {
 
 namespace {
 
-// Whoever sends to a client does not wait, and takes a full socket for a client that does not read: a shortage is not to look like one.
+// Whoever sends to a client does not wait, and takes a full socket for a client that does not read:
+// a shortage is not to look like one.
 constexpr int kShortageTries = 4;
 
-// Backing store for one control message of kPacketFdsMax descriptors; how much of it is offered to the kernel is the caller's choice.
+// Backing store for one control message of kPacketFdsMax descriptors; how much of it is offered to
+// the kernel is the caller's choice.
 struct alignas(cmsghdr) ControlBuffer {
   std::array<std::byte, CMSG_SPACE(sizeof(int) * kPacketFdsMax)> bytes{};
 };
 
 // What the system lacks now it may have in a moment: the peer is there, and so is the packet.
 SocketResult FromErrno() {
-  if (IsShortage(errno)) return TP_PLANTED("shm.shortage_is_the_end") ? SocketResult::kClosed : SocketResult::kWouldBlock;
+  if (IsShortage(errno))
+    return TP_PLANTED("shm.shortage_is_the_end") ? SocketResult::kClosed
+                                                 : SocketResult::kWouldBlock;
   switch (errno) {
     case EAGAIN:
     case EINTR: return SocketResult::kWouldBlock;
@@ -37,7 +41,8 @@ SocketResult FromErrno() {
   }
 }
 
-// Takes ownership of every descriptor in the control messages; false when something else than descriptors is there.
+// Takes ownership of every descriptor in the control messages; false when something else than
+// descriptors is there.
 bool TakeDescriptors(msghdr* message, std::vector<UniqueFd>* fds) {
   bool clean = true;
   for (cmsghdr* part = CMSG_FIRSTHDR(message); part != nullptr; part = CMSG_NXTHDR(message, part)) {
@@ -59,7 +64,9 @@ Result<sockaddr_un> AddressOf(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return Status(ErrorId::kSocketFailed, "the socket path is longer than " + std::to_string(sizeof address.sun_path - 1) + " characters")
+    return Status(ErrorId::kSocketFailed, "the socket path is longer than " +
+                                              std::to_string(sizeof address.sun_path - 1) +
+                                              " characters")
         .Where(path);
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
@@ -67,7 +74,9 @@ Result<sockaddr_un> AddressOf(const std::string& path) {
 }
 
 Status SocketError(const char* step, const std::string& path) {
-  return Status(ErrorId::kSocketFailed, std::string("cannot ") + step + " the socket").Where(path).Why(std::strerror(errno));
+  return Status(ErrorId::kSocketFailed, std::string("cannot ") + step + " the socket")
+      .Where(path)
+      .Why(std::strerror(errno));
 }
 
 }  // namespace
@@ -77,7 +86,8 @@ bool IsShortage(int error) {
 }
 
 SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
-  TP_CHECK(!bytes.empty() && bytes.size() <= kPacketBytesMax && fds.size() <= kPacketFdsMax, "a packet of our own is too large");
+  TP_CHECK(!bytes.empty() && bytes.size() <= kPacketBytesMax && fds.size() <= kPacketFdsMax,
+           "a packet of our own is too large");
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   ControlBuffer control;
   msghdr message{};
@@ -94,7 +104,8 @@ SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<
   }
   for (int tries = kShortageTries;;) {
     if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return SocketResult::kDone;
-    if (!IsShortage(errno) || --tries == 0 || TP_PLANTED("shm.shortage_not_tried_again")) return FromErrno();
+    if (!IsShortage(errno) || --tries == 0 || TP_PLANTED("shm.shortage_not_tried_again"))
+      return FromErrno();
   }
 }
 
@@ -104,7 +115,9 @@ SocketResult PeekPacket(int socket, PacketHead* head) {
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   ssize_t received = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
-  if (received < 0 && errno == ECONNRESET) received = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);  // as in ReceivePacket
+  // As in ReceivePacket.
+  if (received < 0 && errno == ECONNRESET)
+    received = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
   if (received < 0) return FromErrno();
   head->count = static_cast<size_t>(received);
   head->descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
@@ -122,15 +135,21 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
   message.msg_iovlen = 1;
   message.msg_control = fds_max == 0 ? nullptr : control.bytes.data();
   message.msg_controllen =
-      fds_max == 0 ? 0 : (TP_PLANTED("shm.control_space") ? CMSG_SPACE(sizeof(int) * fds_max) : CMSG_LEN(sizeof(int) * fds_max));
+      fds_max == 0 ? 0
+                   : (TP_PLANTED("shm.control_space") ? CMSG_SPACE(sizeof(int) * fds_max)
+                                                      : CMSG_LEN(sizeof(int) * fds_max));
   ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  // A peer that closed with unread packets leaves this error in front of its own last packets, which say why.
-  if (received < 0 && errno == ECONNRESET) received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  // A peer that closed with unread packets leaves this error in front of its own last packets,
+  // which say why.
+  if (received < 0 && errno == ECONNRESET)
+    received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (received < 0) return FromErrno();
   const bool clean =
-      ((message.msg_flags & MSG_CTRUNC) != 0 && TP_PLANTED("shm.descriptors_leaked")) || TakeDescriptors(&message, &packet->fds);
+      ((message.msg_flags & MSG_CTRUNC) != 0 && TP_PLANTED("shm.descriptors_leaked")) ||
+      TakeDescriptors(&message, &packet->fds);
   packet->bytes.resize(static_cast<size_t>(received));
-  if (clean && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) return received == 0 ? SocketResult::kClosed : SocketResult::kDone;
+  if (clean && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0)
+    return received == 0 ? SocketResult::kClosed : SocketResult::kDone;
   packet->fds.clear();
   return SocketResult::kMalformed;
 }
@@ -141,10 +160,12 @@ bool WaitForSocket(int socket, short events, int64_t timeout_ns) {
   for (;;) {
     const int64_t left = end - clock.NowNs();
     pollfd entry{socket, events, 0};
-    const int ready = poll(&entry, 1, left <= 0 ? 0 : static_cast<int>((left + kNsPerMs - 1) / kNsPerMs));
+    const int ready =
+        poll(&entry, 1, left <= 0 ? 0 : static_cast<int>((left + kNsPerMs - 1) / kNsPerMs));
     if (ready > 0) return true;
     if (left <= 0 && ready == 0) return false;
-    if (ready < 0 && errno != EINTR) return true;  // let the next call on the socket report the error
+    // Let the next call on the socket report the error.
+    if (ready < 0 && errno != EINTR) return true;
   }
 }
 
@@ -155,23 +176,32 @@ Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns) {
   SteadyClock clock;
   const int64_t end = clock.NowNs() + timeout_ns;
   while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    // Also for a moment while a server of a group starts again: whoever waits for servers waits for this one.
+    // Also for a moment while a server of a group starts again: whoever waits for servers waits for
+    // this one.
     if (errno == EACCES) {
       return Status(ErrorId::kNoServer, "the memserver at this socket is not open to you")
           .Where(path)
           .Why(std::strerror(errno))
           .Fix(
-              "ask an administrator to add you to the group of its users (usermod --append --groups tidepool NAME) and log in again, or "
+              "ask an administrator to add you to the group of its users (usermod --append "
+              "--groups tidepool NAME) and log in again, or "
               "start a memserver of your own with `memserver run`");
     }
-    const bool shortage = (IsShortage(errno) || errno == ENFILE) && !TP_PLANTED("shm.shortage_is_nobody");  // somebody may listen
+    // Somebody may listen.
+    const bool shortage =
+        (IsShortage(errno) || errno == ENFILE) && !TP_PLANTED("shm.shortage_is_nobody");
     if (!shortage && errno != EAGAIN && errno != EINTR) {
-      return Status(ErrorId::kNoServer, "no memserver answers at this socket").Where(path).Why(std::strerror(errno));
+      return Status(ErrorId::kNoServer, "no memserver answers at this socket")
+          .Where(path)
+          .Why(std::strerror(errno));
     }
     if (clock.NowNs() >= end && shortage) {
-      return Status(ErrorId::kHostMemoryShort, "the system has no memory to connect to the socket").Where(path).Why(std::strerror(errno));
+      return Status(ErrorId::kHostMemoryShort, "the system has no memory to connect to the socket")
+          .Where(path)
+          .Why(std::strerror(errno));
     }
-    if (clock.NowNs() >= end) return Status(ErrorId::kNoServer, "memserver does not accept connections").Where(path);
+    if (clock.NowNs() >= end)
+      return Status(ErrorId::kNoServer, "memserver does not accept connections").Where(path);
     clock.SleepNs(kNsPerMs);
   }
   return socket;
@@ -181,7 +211,8 @@ Result<UniqueFd> ListenSocket(const std::string& path) {
   TP_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return SocketError("open", path);
-  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return SocketError("bind", path);
+  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return SocketError("bind", path);
   if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0) return SocketError("restrict", path);
   constexpr int kBacklog = 256;
   if (listen(socket.get(), kBacklog) != 0) return SocketError("listen on", path);

@@ -1,10 +1,15 @@
-// Packets with file descriptors over a SOCK_SEQPACKET Unix socket: the control channel between a trainer and memserver.
+// Packets with file descriptors over a SOCK_SEQPACKET Unix socket: the control channel between a
+// trainer and memserver.
 //
-// One thread per socket. Nothing here waits unless it says so. Rules that the functions keep (faults seen in other servers):
-//  1. the control buffer has room for exactly the descriptors that are allowed: CMSG_SPACE rounds up and would let in one more;
-//  2. every descriptor that arrives is owned at once, and closed when anything about the packet is wrong;
-//  3. where no descriptor is allowed no control buffer is offered: the kernel then installs none, and closes none of this process's. The
-//     last close of a descriptor can take a peer's file system as long as it likes, so whoever is waited for looks first (PeekPacket);
+// One thread per socket. Nothing here waits unless it says so. Rules that the functions keep
+// (faults seen in other servers):
+//  1. the control buffer has room for exactly the descriptors that are allowed: CMSG_SPACE rounds
+//     up and would let in one more;
+//  2. every descriptor that arrives is owned at once, and closed when anything about the packet is
+//     wrong;
+//  3. where no descriptor is allowed no control buffer is offered: the kernel then installs none,
+//     and closes none of this process's. The last close of a descriptor can take a peer's file
+//     system as long as it likes, so whoever is waited for looks first (PeekPacket);
 //  4. a truncated packet or control message is an error of the peer, never a shorter packet.
 #pragma once
 
@@ -20,7 +25,8 @@
 
 namespace tidepool::shm {
 
-inline constexpr size_t kPacketBytesMax = 64 * 1024;  // below the default socket buffer of Linux (208 KiB)
+// Below the default socket buffer of Linux (208 KiB)
+inline constexpr size_t kPacketBytesMax = 64 * 1024;
 inline constexpr uint32_t kPacketFdsMax = 4;
 
 struct Packet {
@@ -30,12 +36,14 @@ struct Packet {
 
 enum class SocketResult {
   kDone,
-  kWouldBlock,  // nothing there, no room, or the system has no memory for it now; poll and try again
-  kClosed,      // the peer is gone
-  kMalformed,   // truncated, too large or with descriptors that are not allowed: close the socket
+  // Nothing there, no room, or the system has no memory for it now; poll and try again.
+  kWouldBlock,
+  kClosed,     // the peer is gone
+  kMalformed,  // truncated, too large or with descriptors that are not allowed: close the socket
 };
 
-// What can be known of the next packet without taking it: no descriptor of it is installed in this process.
+// What can be known of the next packet without taking it: no descriptor of it is installed in this
+// process.
 struct PacketHead {
   std::array<std::byte, 16> bytes{};
   size_t count = 0;          // of `bytes`: fewer in a shorter packet
@@ -43,11 +51,14 @@ struct PacketHead {
   std::span<const std::byte> read() const { return std::span(bytes).first(count); }
 };
 
-// Whether errno of a socket call says that the system lacks memory for it now: nothing about the peer.
+// Whether errno of a socket call says that the system lacks memory for it now: nothing about the
+// peer.
 bool IsShortage(int error);
 
-// Sends one packet. fds stay the caller's. Never raises SIGPIPE. Where the system lacks memory it is tried a few times.
-SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds = {});
+// Sends one packet. fds stay the caller's. Never raises SIGPIPE. Where the system lacks memory it
+// is tried a few times.
+SocketResult SendPacket(int socket, std::span<const std::byte> bytes,
+                        std::span<const int> fds = {});
 // Looks at the next packet, which stays the next one.
 SocketResult PeekPacket(int socket, PacketHead* head);
 // Receives one packet with at most `fds_max` (<= kPacketFdsMax) descriptors.
@@ -56,8 +67,9 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet);
 // Waits until `events` (POLLIN, POLLOUT) or a hang-up; false after `timeout_ns`.
 bool WaitForSocket(int socket, short events, int64_t timeout_ns);
 
-// Connects to a server's socket; a full backlog, and a system without memory, are waited for. Errors: kNoServer (nobody listens, or takes
-// connections), kSocketFailed, kHostMemoryShort (somebody may listen).
+// Connects to a server's socket; a full backlog, and a system without memory, are waited for.
+// Errors: kNoServer (nobody listens, or takes connections), kSocketFailed, kHostMemoryShort
+// (somebody may listen).
 Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns);
 // A listening socket at `path` (mode 0600; the path must be free). Errors: kSocketFailed.
 Result<UniqueFd> ListenSocket(const std::string& path);

@@ -1,13 +1,16 @@
-// FlagPages: the words that order the copies of a session whose rCache the rank brought, with the trainer's streams and without any CPU.
+// FlagPages: the words that order the copies of a session whose rCache the rank brought, with the
+// trainer's streams and without any CPU.
 //
 //   +0     ready[512]   the trainer writes: its streams, or its CPU       +4096  done[512]   the server writes: its stream, or its CPU
 //
-// The words of request number n (n of the first rings: its counter; of later ones: Resume's flags_base + its counter) are in slot n % 512
-// and say n when it may begin, or has been copied: a fetch by the server's stream behind the copy, a gradient when kept memory has it, so
-// that a gradient whose word says n is never asked for again. An answer with an error says n, too. kFetch and kSubmitGradient have them;
-// not so those that were sent again (kResubmitted), for which the client itself waits and writes. Any process may write anything at any
-// time: a word that says more than is true harms the session of its writer alone, which copies too early. Poison (INT64_MAX) in `done` says
-// that the session is over.
+// The words of request number n (n of the first rings: its counter; of later ones: Resume's
+// flags_base + its counter) are in slot n % 512 and say n when it may begin, or has been copied: a
+// fetch by the server's stream behind the copy, a gradient when kept memory has it, so that a
+// gradient whose word says n is never asked for again. An answer with an error says n, too. kFetch
+// and kSubmitGradient have them; not so those that were sent again (kResubmitted), for which the
+// client itself waits and writes. Any process may write anything at any time: a word that says more
+// than is true harms the session of its writer alone, which copies too early. Poison (INT64_MAX) in
+// `done` says that the session is over.
 #pragma once
 
 #include <atomic>
@@ -27,7 +30,8 @@ inline constexpr uint64_t kPoisonedFlag = INT64_MAX;  // as device::kFlagPoison
 static_assert(kFlagSlots * sizeof(std::atomic<uint64_t>) == kFlagPageBytes);
 
 inline bool HasFlags(const Request& request) {
-  const bool copies = request.op == static_cast<uint32_t>(Op::kFetch) || request.op == static_cast<uint32_t>(Op::kSubmitGradient);
+  const bool copies = request.op == static_cast<uint32_t>(Op::kFetch) ||
+                      request.op == static_cast<uint32_t>(Op::kSubmitGradient);
   return copies && (request.flags & kResubmitted) == 0;
 }
 
@@ -41,10 +45,15 @@ class FlagPages {
   std::atomic<uint64_t>* ready(uint64_t n) const { return words_ + n % kFlagSlots; }
   std::atomic<uint64_t>* done(uint64_t n) const { return words_ + kFlagSlots + n % kFlagSlots; }
   // One look; compares cyclically. (Poison, too, is reached: whoever waits then looks why.)
-  bool IsReady(uint64_t n) const { return Reached(SharedLoad(*ready(n), std::memory_order_acquire), n); }
-  bool IsDone(uint64_t n) const { return Reached(SharedLoad(*done(n), std::memory_order_acquire), n); }
+  bool IsReady(uint64_t n) const {
+    return Reached(SharedLoad(*ready(n), std::memory_order_acquire), n);
+  }
+  bool IsDone(uint64_t n) const {
+    return Reached(SharedLoad(*done(n), std::memory_order_acquire), n);
+  }
   void PoisonDone() const {
-    for (uint32_t slot = 0; slot < kFlagSlots; ++slot) done(slot)->store(kPoisonedFlag, std::memory_order_release);
+    for (uint32_t slot = 0; slot < kFlagSlots; ++slot)
+      done(slot)->store(kPoisonedFlag, std::memory_order_release);
   }
 
  private:

@@ -25,7 +25,8 @@ std::string Shortened(std::string text) {
 
 void PutStatus(const Status& status, ByteWriter* out) {
   out->Put(static_cast<uint32_t>(status.id()));
-  for (const std::string& text : {status.ok() ? std::string() : status.what(), status.where(), status.why(), status.fix()}) {
+  for (const std::string& text :
+       {status.ok() ? std::string() : status.what(), status.where(), status.why(), status.fix()}) {
     out->PutString(Shortened(text));
   }
 }
@@ -128,13 +129,14 @@ bool GetStatus(ByteReader* in, Status* status) {
   std::array<std::string, 4> texts;  // what, where, why, fix
   for (std::string& text : texts) text = in->GetString(kFrameTextMax);
   if (id == 0) return true;
-  const ErrorId known = id <= UINT16_MAX ? ErrorEntryOf(static_cast<ErrorId>(id)).id : ErrorId::kInternal;
+  const ErrorId known =
+      id <= UINT16_MAX ? ErrorEntryOf(static_cast<ErrorId>(id)).id : ErrorId::kInternal;
   *status = Status(known, texts[0]).Where(texts[1]).Why(texts[2]).Fix(texts[3]);
   return true;
 }
 
-// Reads the range; true when this program speaks none of it. Such a frame is let through, so that the answer can name both ranges, and what
-// comes behind the range nobody here can read.
+// Reads the range; true when this program speaks none of it. Such a frame is let through, so that
+// the answer can name both ranges, and what comes behind the range nobody here can read.
 bool GetProtocols(ByteReader* in, ProtocolRange* range) {
   range->highest = in->Get<uint32_t>();
   range->lowest = in->Get<uint32_t>();
@@ -169,8 +171,8 @@ bool GetPayload(ByteReader* in, HelloFrame* frame) {
   const bool sound = !SaysRcache(frame->protocols) || GetRcache(in, &frame->rcache);
   if (frame->protocols.highest >= kAbiNote) frame->note = in->GetString(kRunNoteMax);
   SkipUnknown(frame->protocols, in);
-  return sound && frame->nonce != 0 && frame->world >= 1 && frame->world <= kRanksMax && frame->rank < frame->world &&
-         frame->spec_bytes <= kSpecBytesMax;
+  return sound && frame->nonce != 0 && frame->world >= 1 && frame->world <= kRanksMax &&
+         frame->rank < frame->world && frame->spec_bytes <= kSpecBytesMax;
 }
 bool GetPayload(ByteReader* in, SpecPartFrame* frame) {
   const auto rest = in->rest();
@@ -202,7 +204,8 @@ bool GetPayload(ByteReader* in, RefusedFrame* frame) {
 bool GetPayload(ByteReader* in, SchedulePartFrame* frame) {
   frame->total = in->Get<uint32_t>();
   const auto count = in->Get<uint32_t>();
-  if (count == 0 || count > frame->total || count != in->rest().size() / sizeof(ChunkId)) return false;
+  if (count == 0 || count > frame->total || count != in->rest().size() / sizeof(ChunkId))
+    return false;
   frame->order.resize(count);
   for (ChunkId& chunk : frame->order) chunk = in->Get<ChunkId>();
   return true;
@@ -305,7 +308,8 @@ std::vector<std::byte> EncodeFrame(const Frame& frame) {
 
 Result<Frame> DecodeFrame(std::span<const std::byte> bytes) {
   const auto bad = [&](const std::string& what) {
-    return Status(ErrorId::kHandshakeBad, what + " (packet of " + std::to_string(bytes.size()) + " bytes)");
+    return Status(ErrorId::kHandshakeBad,
+                  what + " (packet of " + std::to_string(bytes.size()) + " bytes)");
   };
   ByteReader in(bytes);
   const auto magic = in.Get<uint32_t>();
@@ -314,11 +318,14 @@ Result<Frame> DecodeFrame(std::span<const std::byte> bytes) {
   const auto length = in.Get<uint32_t>();
   in.Get<uint32_t>();
   if (!in.ok() || magic != kFrameMagic) return bad("a packet is not a Tidepool frame");
-  if (type == 0 || type > kFrameTypes) return bad("a frame has the unknown type " + std::to_string(type));
+  if (type == 0 || type > kFrameTypes)
+    return bad("a frame has the unknown type " + std::to_string(type));
   const TypeEntry& entry = kTypes[type - 1U];
-  if (length != in.rest().size()) return bad(std::string("a ") + entry.name + " frame has a wrong length");
+  if (length != in.rest().size())
+    return bad(std::string("a ") + entry.name + " frame has a wrong length");
   Frame frame;
-  if (!entry.decode(&in, &frame)) return bad(std::string("a ") + entry.name + " frame has a field out of range");
+  if (!entry.decode(&in, &frame))
+    return bad(std::string("a ") + entry.name + " frame has a field out of range");
   return frame;
 }
 
@@ -335,8 +342,10 @@ FrameType TypeOf(std::span<const std::byte> head) {
 
 uint32_t FdsOf(const Frame& frame) {
   const uint32_t usual = kTypes[frame.index()].fds;
-  if (const auto* hello = std::get_if<HelloFrame>(&frame)) return usual + (hello->rcache.is_brought() ? 1 : 0);
-  if (const auto* resume = std::get_if<ResumeFrame>(&frame)) return usual + (resume->rcache.is_brought() ? 1 : 0);
+  if (const auto* hello = std::get_if<HelloFrame>(&frame))
+    return usual + (hello->rcache.is_brought() ? 1 : 0);
+  if (const auto* resume = std::get_if<ResumeFrame>(&frame))
+    return usual + (resume->rcache.is_brought() ? 1 : 0);
   return usual;
 }
 
@@ -345,8 +354,11 @@ const char* NameOf(const Frame& frame) {
 }
 
 bool IsPlainFileName(const std::string& name) {
-  const auto plain = [](char c) { return c != '/' && static_cast<unsigned char>(c) >= ' ' && c != 0x7f; };
-  return !name.empty() && name.size() <= kFileNameMax && name != "." && name != ".." && std::all_of(name.begin(), name.end(), plain);
+  const auto plain = [](char c) {
+    return c != '/' && static_cast<unsigned char>(c) >= ' ' && c != 0x7f;
+  };
+  return !name.empty() && name.size() <= kFileNameMax && name != "." && name != ".." &&
+         std::all_of(name.begin(), name.end(), plain);
 }
 
 }  // namespace tidepool::shm

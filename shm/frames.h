@@ -1,15 +1,19 @@
-// The frames of the control socket: how a session is asked for, granted, told of and ended (docs/shm_protocol.md draws them).
+// The frames of the control socket: how a session is asked for, granted, told of and ended
+// (docs/shm_protocol.md draws them).
 //
-// Any thread; value types. One packet carries one frame: a 16-byte header {magic, type, reserved, payload length, reserved}, then the
-// payload. DecodeFrame takes a peer's bytes: every length is checked, and what it returns holds only numbers within their limits.
-// Hello and Resume begin with the protocols of the client, in every version; behind the fields of this version a newer client may say more.
+// Any thread; value types. One packet carries one frame: a 16-byte header {magic, type, reserved,
+// payload length, reserved}, then the payload. DecodeFrame takes a peer's bytes: every length is
+// checked, and what it returns holds only numbers within their limits.
+// Hello and Resume begin with the protocols of the client, in every version; behind the fields of
+// this version a newer client may say more.
 //
 //   trainer                                     memserver
 //   Hello (+ rCache, when the rank brings  ->
 //   it), SpecPart x n
 //                                          <-   Queued, when it asked to wait for room and there is none yet; again when there is
 //                                          <-   Welcome (+ submission, completion, rCache, doorbell) | Refused
-//                                               (the flag pages in place of an rCache that the rank brought)
+//                                               (the flag pages in place of an rCache that the rank
+//                                               brought)
 //   SchedulePart x n, Save (+ directory)   ->
 //                                          <-   SaveDone, PeerLost, Ended
 //   Goodbye                                ->
@@ -38,18 +42,34 @@ namespace tidepool::shm {
 
 inline constexpr uint32_t kFrameMagic = 0x46445054;  // "TPDF"
 inline constexpr size_t kFrameHeaderBytes = 16;
-inline constexpr size_t kPartBytesMax = kPacketBytesMax - 256;  // payload bytes of one SpecPart or SchedulePart
-inline constexpr size_t kFrameTextMax = 2048;                   // of each part of an error text
-inline constexpr size_t kFileNameMax = 128;                     // of a saved file
-inline constexpr uint64_t kFlagsBaseMax = uint64_t{1} << 62;    // of Resume: far from where flags wrap, and from a poisoned one
-// Order of the descriptors that come with Welcome. To a rank that brought its rCache, kFdRcache is that of the flag pages (flag_pages.h).
-enum WelcomeFd : uint32_t { kFdSubmission = 0, kFdCompletion = 1, kFdRcache = 2, kFdDoorbell = 3, kWelcomeFds = 4 };
-// Order of the descriptors that come with Resume; the second only from a rank that brought its rCache.
+// Payload bytes of one SpecPart or SchedulePart.
+inline constexpr size_t kPartBytesMax = kPacketBytesMax - 256;
+inline constexpr size_t kFrameTextMax = 2048;  // of each part of an error text
+inline constexpr size_t kFileNameMax = 128;    // of a saved file
+// Of Resume: far from where flags wrap, and from a poisoned one.
+inline constexpr uint64_t kFlagsBaseMax = uint64_t{1} << 62;
+// Order of the descriptors that come with Welcome. To a rank that brought its rCache, kFdRcache is
+// that of the flag pages (flag_pages.h).
+enum WelcomeFd : uint32_t {
+  kFdSubmission = 0,
+  kFdCompletion = 1,
+  kFdRcache = 2,
+  kFdDoorbell = 3,
+  kWelcomeFds = 4
+};
+// Order of the descriptors that come with Resume; the second only from a rank that brought its
+// rCache.
 enum ResumeFd : uint32_t { kResumeRcache = 0, kResumeFlags = 1 };
 // Order of the descriptors that come with Resumed.
-enum ResumedFd : uint32_t { kResumedSubmission = 0, kResumedCompletion = 1, kResumedDoorbell = 2, kResumedFds = 3 };
+enum ResumedFd : uint32_t {
+  kResumedSubmission = 0,
+  kResumedCompletion = 1,
+  kResumedDoorbell = 2,
+  kResumedFds = 3
+};
 
-// Of Hello: the rank waits in the server's queue when there is no room for its job now. Servers that know no flags refuse it.
+// Of Hello: the rank waits in the server's queue when there is no room for its job now. Servers
+// that know no flags refuse it.
 inline constexpr uint32_t kHelloMayWait = 1;
 inline constexpr uint32_t kHelloFlags = kHelloMayWait;
 
@@ -57,7 +77,8 @@ inline constexpr uint32_t kHelloFlags = kHelloMayWait;
 enum class MemoryForm : uint32_t { kHost = 0, kVmm = 1, kIpc = 2 };
 inline constexpr uint32_t kMemoryFormMax = 2;
 
-// The rCache of a rank: memory that the server makes (kHost), or that of a GPU, which the rank brings. Since version 5; before it, kHost.
+// The rCache of a rank: memory that the server makes (kHost), or that of a GPU, which the rank
+// brings. Since version 5; before it, kHost.
 struct RcacheKind {
   MemoryForm form = MemoryForm::kHost;
   std::array<uint8_t, 16> gpu = {};  // its uuid; zeros for kHost
@@ -71,11 +92,13 @@ struct HelloFrame {
   int32_t pid = 0;  // for messages only; the kernel's word is asked for everything else
   uint64_t spec_bytes = 0;
   uint64_t fingerprint = 0;
-  uint64_t nonce = 0;  // chosen at random by the client, not 0: names this incarnation of the rank, also when it comes back
+  // Chosen at random by the client, not 0: names this incarnation of the rank, also when it comes
+  // back.
+  uint64_t nonce = 0;
   uint32_t flags = 0;  // kHelloMayWait
   RcacheKind rcache = {};
-  // What the run is known by, up to kRunNoteMax bytes that only trainers understand; empty: nothing is said. The server keeps what the
-  // first rank of a job says. Since version 6.
+  // What the run is known by, up to kRunNoteMax bytes that only trainers understand; empty: nothing
+  // is said. The server keeps what the first rank of a job says. Since version 6.
   std::string note = {};
 };  // + one descriptor when the rCache is brought: the memory, exported
 struct SpecPartFrame {
@@ -116,33 +139,38 @@ struct PeerLostFrame {
   uint32_t rank = 0;
 };
 
-// A rank comes back to the server that adopted the kept memory. + the rCache memory of its Welcome, as a memserver made it; or the memory
-// that the rank brought, and the flag pages of its Welcome, as a memserver made them.
+// A rank comes back to the server that adopted the kept memory. + the rCache memory of its Welcome,
+// as a memserver made it; or the memory that the rank brought, and the flag pages of its Welcome,
+// as a memserver made them.
 struct ResumeFrame {
   ProtocolRange protocols;
   uint32_t rank = 0;
   uint64_t job_nonce = 0, nonce = 0, rcache_bytes = 0;
   RcacheKind rcache = {};
-  uint64_t flags_base = 0;  // of a brought rCache: what the flags say of request n of the new rings is n more than this
+  // Of a brought rCache: what the flags say of request n of the new rings is n more than this.
+  uint64_t flags_base = 0;
 };
 struct ResumedFrame {
   uint32_t protocol = 0;  // of the session from now on
   uint32_t session = 0;
 };
 
-// The rank waits for room; only to one that said so in Hello. Welcome or Refused follows when its turn has come.
+// The rank waits for room; only to one that said so in Hello. Welcome or Refused follows when its
+// turn has come.
 struct QueuedFrame {
   uint32_t place = 0;  // 1: the next one
   Status why;          // ok: its turn has come, and its memory is prepared
 };
 
 // The position of a type in this list, plus 1, is its number on the wire.
-using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame, SaveFrame, SaveDoneFrame, GoodbyeFrame,
-                           EndedFrame, PeerLostFrame, ResumeFrame, ResumedFrame, QueuedFrame>;
+using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame,
+                           SaveFrame, SaveDoneFrame, GoodbyeFrame, EndedFrame, PeerLostFrame,
+                           ResumeFrame, ResumedFrame, QueuedFrame>;
 
 // What a trainer may send with descriptors, by its number on the wire.
 enum class FrameType : uint16_t { kOther = 0, kHello = 1, kSave = 6, kResume = 11 };
-// Of a packet of which so much is known (PacketHead of fd_socket.h); kOther for whatever is no frame. Nothing else of it is checked.
+// Of a packet of which so much is known (PacketHead of fd_socket.h); kOther for whatever is no
+// frame. Nothing else of it is checked.
 FrameType TypeOf(std::span<const std::byte> head);
 
 std::vector<std::byte> EncodeFrame(const Frame& frame);
@@ -152,7 +180,8 @@ Result<Frame> DecodeFrame(std::span<const std::byte> bytes);
 uint32_t FdsOf(const Frame& frame);
 const char* NameOf(const Frame& frame);
 
-// A file name that stays in its directory: 1 to kFileNameMax characters, no slash, no control characters, neither "." nor "..".
+// A file name that stays in its directory: 1 to kFileNameMax characters, no slash, no control
+// characters, neither "." nor "..".
 bool IsPlainFileName(const std::string& name);
 
 }  // namespace tidepool::shm

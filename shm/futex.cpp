@@ -12,7 +12,8 @@
 namespace tidepool::shm {
 
 void WaitOnWord(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns) {
-  const timespec timeout{static_cast<time_t>(timeout_ns / kNsPerSecond), static_cast<long>(timeout_ns % kNsPerSecond)};
+  const timespec timeout{static_cast<time_t>(timeout_ns / kNsPerSecond),
+                         static_cast<long>(timeout_ns % kNsPerSecond)};
   syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
 }
 

@@ -1,7 +1,9 @@
-// The words of the data plane: 64-byte ring entries that a trainer (client) and memserver exchange in shared memory.
+// The words of the data plane: 64-byte ring entries that a trainer (client) and memserver exchange
+// in shared memory.
 //
-// Plain, fixed-width, little-endian, versioned (docs/shm_protocol.md draws them). The reader copies an entry out of shared memory once,
-// checks the copy, and uses only the copy. Numbers from a peer are indices, offsets and counts, never addresses.
+// Plain, fixed-width, little-endian, versioned (docs/shm_protocol.md draws them). The reader copies
+// an entry out of shared memory once, checks the copy, and uses only the copy. Numbers from a peer
+// are indices, offsets and counts, never addresses.
 #pragma once
 
 #include <bit>
@@ -11,60 +13,81 @@
 
 namespace tidepool::shm {
 
-// The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a struct there obliges a new number; a
-// program goes on speaking the version before where shm/own_protocols.cpp says so (shm/protocol.h).
+// The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a
+// struct there obliges a new number; a program goes on speaking the version before where
+// shm/own_protocols.cpp says so (shm/protocol.h).
 inline constexpr uint32_t kAbiVersion = 7;
-// The version before, which programs of this release speak too (5 and 6 were between releases): ranks
+// The version before, which programs of this release speak too (5 and 6 were between releases):
+// ranks
 // bring no memory, and say nothing of their run, nor of their attempts.
 inline constexpr uint32_t kAbiVersionBefore = 4;
 // The first version in which a rank may bring its rCache (frames.h).
 inline constexpr uint32_t kAbiBrought = 5;
-// The first version in which a rank says what its run is known by, and hears what the job's first one said (frames.h).
+// The first version in which a rank says what its run is known by, and hears what the job's first
+// one said (frames.h).
 inline constexpr uint32_t kAbiNote = 6;
-// The first version in which gradients and ends of steps name their attempt (kNamesAttempt), and a rank
+// The first version in which gradients and ends of steps name their attempt (kNamesAttempt), and a
+// rank
 // hears which one is open.
 inline constexpr uint32_t kAbiAttempt = 7;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion);
 
 enum class Op : uint32_t {
-  kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training); or a frozen chunk
-  kFetch = 2,           // parameters of a version, from the pool into the rCache
-  kSubmitGradient = 3,  // this rank's reduced gradient shard of one micro-batch, from the rCache into the gradient slot
-  kEndStep = 4,         // this rank has submitted all gradients of the step; answered when the step is sealed
-  kClaimFrozen = 5,     // is the frozen chunk there? Answered with its bytes; or with 0: this rank is to put them, from the start
+  // fp32 values of this rank's shard, from the rCache into the master plane (before training); or a
+  // frozen chunk.
+  kPutWeights = 1,
+  kFetch = 2,  // parameters of a version, from the pool into the rCache
+  // This rank's reduced gradient shard of one micro-batch, from the rCache into the gradient slot.
+  kSubmitGradient = 3,
+  // This rank has submitted all gradients of the step; answered when the step is sealed.
+  kEndStep = 4,
+  // Is the frozen chunk there? Answered with its bytes; or with 0: this rank is to put them, from
+  // the start.
+  kClaimFrozen = 5,
 };
 inline constexpr uint32_t kOpMin = 1, kOpMax = 5;
 
-// Set in `flags` of a request that was sent before, to a memserver that ended without answering it. The server then answers it without
-// applying it where its effect is already in kept memory.
+// Set in `flags` of a request that was sent before, to a memserver that ended without answering it.
+// The server then answers it without applying it where its effect is already in kept memory.
 inline constexpr uint32_t kResubmitted = 1;
-// Set in `flags` of a kSubmitGradient or kEndStep that says to which attempt at the step of its version
+// Set in `flags` of a kSubmitGradient or kEndStep that says to which attempt at the step of its
+// version
 // it belongs: the upper 24 bits hold the number. The first attempt at a step is 0. Each one that is
-// dropped, because a gradient was not finite or a rank was lost, is followed by the next number, modulo
-// 2^24. A request of a dropped attempt never counts for another one, however often it is sent. Optional:
-// a rank that attached to a server of an earlier version knows its attempt from the next sealed step on.
+// dropped, because a gradient was not finite or a rank was lost, is followed by the next number,
+// modulo
+// 2^24. A request of a dropped attempt never counts for another one, however often it is sent.
+// Optional:
+// a rank that attached to a server of an earlier version knows its attempt from the next sealed
+// step on.
 // 0 in sessions of versions before kAbiAttempt.
 inline constexpr uint32_t kNamesAttempt = 2;
 inline constexpr uint32_t kAttemptBits = 24;
 inline constexpr uint32_t kAttemptMask = (uint32_t{1} << kAttemptBits) - 1;
 inline constexpr uint32_t kAttemptShift = 32 - kAttemptBits;
 
-// kPutWeights, kFetch, kSubmitGradient. Element ranges count elements of the whole chunk (all shards), not bytes.
+// kPutWeights, kFetch, kSubmitGradient. Element ranges count elements of the whole chunk (all
+// shards), not bytes.
 // kClaimFrozen: counter, op, chunk and flags alone; all else is 0.
 struct Request {
-  uint64_t counter;        // of this session, from 1, increasing by 1; names the request until its completion
-  uint32_t op;             // an Op
-  uint32_t chunk;          // ChunkId
-  uint64_t version;        // kFetch: version wanted (frozen: any); kSubmitGradient: that the gradient was computed from; kPutWeights: 0
+  // Of this session, from 1, increasing by 1; names the request until its completion.
+  uint64_t counter;
+  uint32_t op;     // an Op
+  uint32_t chunk;  // ChunkId
+  // kFetch: version wanted (frozen: any); kSubmitGradient: that the gradient was computed from;
+  // kPutWeights: 0.
+  uint64_t version;
   uint64_t rcache_offset;  // bytes from the start of the session's rCache memory
   uint64_t element_begin;  // first element in the chunk
-  uint64_t element_count;  // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the job's dtype
-  uint32_t micro_batch;    // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; else 0
-  uint32_t flags;          // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
+  // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the job's
+  // dtype.
+  uint64_t element_count;
+  uint32_t micro_batch;  // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; else 0
+  uint32_t flags;        // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
 };
 
-// Of a fetch whose rank brought its rCache: so many uses of chunks of its order come before the one that it is for; 0: the rank waits for
-// it, or cannot tell. Advice for the order of copies. 0 in all other requests (and in sessions of versions before kAbiBrought).
+// Of a fetch whose rank brought its rCache: so many uses of chunks of its order come before the one
+// that it is for; 0: the rank waits for it, or cannot tell. Advice for the order of copies. 0 in
+// all other requests (and in sessions of versions before kAbiBrought).
 inline uint32_t UsesAhead(const Request& request) {
   return request.op == static_cast<uint32_t>(Op::kFetch) ? request.micro_batch : 0;
 }
@@ -73,8 +96,9 @@ inline uint32_t UsesAhead(const Request& request) {
 struct EndStepRequest {
   uint64_t counter;
   uint32_t op;
-  float learning_rate;    // before the group's factor; finite, >= 0
-  uint64_t version;       // version that the step's gradients were computed from; sealing makes it version + 1
+  float learning_rate;  // before the group's factor; finite, >= 0
+  // Version that the step's gradients were computed from; sealing makes it version + 1.
+  uint64_t version;
   uint64_t data_cursor;   // kept in the step record for a restart
   float loss_scale;       // gradients were multiplied by this; > 0, finite; 1 without scaling
   uint32_t scaler_steps;  // loss scaler's count of good steps, kept in the step record
@@ -104,10 +128,11 @@ constexpr bool IsResent(uint32_t flags) {
 struct Completion {
   uint64_t counter;  // of the request that it answers
   uint32_t op;
-  uint32_t error;      // 0, or a number of the error catalogue (base/error_catalog.h)
-  uint64_t version;    // kFetch: version delivered; kEndStep: the new version
-  uint64_t bytes;      // bytes copied for this request; kClaimFrozen: that are there
-  double grad_norm;    // kEndStep: global norm of the unscaled gradients before clipping; NaN or infinity on overflow
+  uint32_t error;    // 0, or a number of the error catalogue (base/error_catalog.h)
+  uint64_t version;  // kFetch: version delivered; kEndStep: the new version
+  uint64_t bytes;    // bytes copied for this request; kClaimFrozen: that are there
+  // kEndStep: global norm of the unscaled gradients before clipping; NaN or infinity on overflow.
+  double grad_norm;
   uint32_t skipped;    // kEndStep: 1 when a gradient was not finite and no parameter changed
   uint32_t reserved;   // 0
   uint64_t reserved2;  // 0
@@ -116,8 +141,10 @@ struct Completion {
 inline constexpr uint32_t kPayloadBytes = 56;
 inline constexpr uint32_t kPayloadWords = kPayloadBytes / 8;
 
-static_assert(sizeof(Request) == kPayloadBytes && sizeof(EndStepRequest) == kPayloadBytes && sizeof(Completion) == kPayloadBytes);
-static_assert(std::is_trivially_copyable_v<Request> && std::is_trivially_copyable_v<EndStepRequest> &&
+static_assert(sizeof(Request) == kPayloadBytes && sizeof(EndStepRequest) == kPayloadBytes &&
+              sizeof(Completion) == kPayloadBytes);
+static_assert(std::is_trivially_copyable_v<Request> &&
+              std::is_trivially_copyable_v<EndStepRequest> &&
               std::is_trivially_copyable_v<Completion>);
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 

@@ -18,8 +18,8 @@ namespace tidepool::shm {
 
 namespace {
 
-// Words that the other side seldom changes are read once in so many looks at an empty ring, and before each sleep: each look would fetch a
-// line that it just wrote.
+// Words that the other side seldom changes are read once in so many looks at an empty ring, and
+// before each sleep: each look would fetch a line that it just wrote.
 constexpr uint32_t kLooksPerSideLook = 64;
 
 SubmissionHeader* Submission(const Segment& segment) {
@@ -39,11 +39,14 @@ void Pause() {
 
 Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32_t protocol) {
   std::unique_ptr<ServerPort> port(new ServerPort());
-  TP_ASSIGN_OR_RETURN(port->submission_, Segment::Create("tidepool-submission", kChannelBytes, PeerAccess::kReadWrite));
-  TP_ASSIGN_OR_RETURN(port->completion_, Segment::Create("tidepool-completion", kChannelBytes, PeerAccess::kReadOnly));
+  TP_ASSIGN_OR_RETURN(port->submission_, Segment::Create("tidepool-submission", kChannelBytes,
+                                                         PeerAccess::kReadWrite));
+  TP_ASSIGN_OR_RETURN(port->completion_,
+                      Segment::Create("tidepool-completion", kChannelBytes, PeerAccess::kReadOnly));
   port->doorbell_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->doorbell_.valid())
-    return Status(ErrorId::kInternal, "no descriptor left for a doorbell of session " + std::to_string(session));
+    return Status(ErrorId::kInternal,
+                  "no descriptor left for a doorbell of session " + std::to_string(session));
   auto* submission = new (port->submission_->data()) SubmissionHeader{};
   submission->magic = kSubmissionMagic;
   submission->abi = protocol;
@@ -57,8 +60,11 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32
 
 PopResult ServerPort::PopNothing(uint64_t sequence) {
   // An honest client leaves only the item of the last lap here, or nothing in the first.
-  const uint64_t last_lap = submissions_popped_ >= kRingEntries ? submissions_popped_ + 1 - kRingEntries : 0;
-  if (TP_PLANTED("shm.double_fetch")) sequence = SharedLoad(SlotAt(*submission_, submissions_popped_)->sequence, std::memory_order_seq_cst);
+  const uint64_t last_lap =
+      submissions_popped_ >= kRingEntries ? submissions_popped_ + 1 - kRingEntries : 0;
+  if (TP_PLANTED("shm.double_fetch"))
+    sequence =
+        SharedLoad(SlotAt(*submission_, submissions_popped_)->sequence, std::memory_order_seq_cst);
   if (sequence != last_lap) return PopResult::kViolation;
   if (empty_looks_++ % kLooksPerSideLook == 0 && !ReadConsumed()) return PopResult::kViolation;
   if (submissions_popped_ != submissions_published_) PublishPopped();
@@ -67,11 +73,13 @@ PopResult ServerPort::PopNothing(uint64_t sequence) {
 
 void ServerPort::PublishPopped() {
   submissions_published_ = submissions_popped_;
-  Completions(*completion_)->submissions_consumed.store(submissions_published_, std::memory_order_release);
+  Completions(*completion_)
+      ->submissions_consumed.store(submissions_published_, std::memory_order_release);
 }
 
 bool ServerPort::ReadConsumed() {
-  const uint64_t consumed = SharedLoad(Submission(*submission_)->completions_consumed, std::memory_order_acquire);
+  const uint64_t consumed =
+      SharedLoad(Submission(*submission_)->completions_consumed, std::memory_order_acquire);
   if (consumed < completions_consumed_ || consumed > completions_pushed_) return false;
   completions_consumed_ = consumed;
   return true;
@@ -84,7 +92,8 @@ bool ServerPort::FindRoom() {
 void ServerPort::Wake() {
   CompletionHeader* header = Completions(*completion_);
   header->wake_word.fetch_add(1, std::memory_order_seq_cst);
-  if (SharedLoad(Submission(*submission_)->client_waiting, std::memory_order_seq_cst) != 0 && !TP_PLANTED("shm.wake_lost"))
+  if (SharedLoad(Submission(*submission_)->client_waiting, std::memory_order_seq_cst) != 0 &&
+      !TP_PLANTED("shm.wake_lost"))
     WakeWord(&header->wake_word);
 }
 
@@ -103,32 +112,40 @@ void ServerPort::End(ErrorId reason) {
   WakeWord(&header->wake_word);
 }
 
-Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell, uint32_t protocol) {
+Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueFd completion,
+                                                    UniqueFd doorbell, uint32_t protocol) {
   std::unique_ptr<ClientPort> port(new ClientPort());
-  TP_ASSIGN_OR_RETURN(port->submission_, Segment::Map(std::move(submission), kChannelBytes, PeerAccess::kReadWrite));
-  TP_ASSIGN_OR_RETURN(port->completion_, Segment::Map(std::move(completion), kChannelBytes, PeerAccess::kReadOnly));
+  TP_ASSIGN_OR_RETURN(port->submission_,
+                      Segment::Map(std::move(submission), kChannelBytes, PeerAccess::kReadWrite));
+  TP_ASSIGN_OR_RETURN(port->completion_,
+                      Segment::Map(std::move(completion), kChannelBytes, PeerAccess::kReadOnly));
   port->doorbell_ = std::move(doorbell);
   const SubmissionHeader* down = Submission(*port->submission_);
   const CompletionHeader* up = Completions(*port->completion_);
-  if (down->magic != kSubmissionMagic || up->magic != kCompletionMagic || !port->doorbell_.valid()) {
-    return Status(ErrorId::kHandshakeBad, "the memory that the server sent does not hold the rings of a session");
+  if (down->magic != kSubmissionMagic || up->magic != kCompletionMagic ||
+      !port->doorbell_.valid()) {
+    return Status(ErrorId::kHandshakeBad,
+                  "the memory that the server sent does not hold the rings of a session");
   }
   if (down->abi != protocol || up->abi != protocol) {
-    return Status(ErrorId::kAbiMismatch, "memserver's rings have protocol version " + std::to_string(up->abi) +
-                                             ", the session was to have " + std::to_string(protocol));
+    return Status(ErrorId::kAbiMismatch,
+                  "memserver's rings have protocol version " + std::to_string(up->abi) +
+                      ", the session was to have " + std::to_string(protocol));
   }
   port->protocol_ = protocol;
   return port;
 }
 
 bool ClientPort::FindRoom() {
-  submissions_consumed_ = Completions(*completion_)->submissions_consumed.load(std::memory_order_acquire);
+  submissions_consumed_ =
+      Completions(*completion_)->submissions_consumed.load(std::memory_order_acquire);
   if (submissions_pushed_ - submissions_consumed_ < kRingEntries) return true;
   if (submissions_published_ != submissions_pushed_) Publish(first_);
   return false;
 }
 
-// Whoever wakes for the first ring of a sleep looks at the ring before the next sleep, and finds what was pushed meanwhile.
+// Whoever wakes for the first ring of a sleep looks at the ring before the next sleep, and finds
+// what was pushed meanwhile.
 void ClientPort::RingForSleep(uint32_t sleep) {
   if (sleep == rung_sleep_ && sleep != kUnnumberedSleep) return;
   rung_sleep_ = sleep;
@@ -155,14 +172,16 @@ void ClientPort::WaitForCompletion(int64_t timeout_ns, int64_t spin_ns) {
     if (LookForCompletion()) return;
   } while (clock.NowNs() < spin_end);
 
-  // The order is: remember the word, look at the ring, say that we wait, look at the word again. The server changes the word before it
-  // looks whether we wait, so either it wakes us or we see the change.
+  // The order is: remember the word, look at the ring, say that we wait, look at the word again.
+  // The server changes the word before it looks whether we wait, so either it wakes us or we see
+  // the change.
   const uint32_t seen = header->wake_word.load(std::memory_order_seq_cst);
   if (CompletionThere() || Ended()) return;
   auto& waiting = Submission(*submission_)->client_waiting;
   waiting.store(1, std::memory_order_seq_cst);
   const int64_t left = timeout_ns - (clock.NowNs() - start);
-  if (left > 0 && header->wake_word.load(std::memory_order_seq_cst) == seen) WaitOnWord(&header->wake_word, seen, left);
+  if (left > 0 && header->wake_word.load(std::memory_order_seq_cst) == seen)
+    WaitOnWord(&header->wake_word, seen, left);
   waiting.store(0, std::memory_order_relaxed);
 }
 

@@ -1,9 +1,13 @@
-// ServerPort and ClientPort: the two ends of one session's rings, each with the rights of its process (docs/shm_protocol.md).
+// ServerPort and ClientPort: the two ends of one session's rings, each with the rights of its
+// process (docs/shm_protocol.md).
 //
-// Each port belongs to one thread: ServerPort to the serve loop, ClientPort to the trainer's main thread.
-// Invariants of ServerPort: it never waits for the client, never reads a word of client memory twice for one decision, and reports any
-// number that an honest client cannot write as kViolation; the caller then ends the session.
-// Both fill cache lines of their own: two ends in one process (tests, benchmarks) would else slow each other down.
+// Each port belongs to one thread: ServerPort to the serve loop, ClientPort to the trainer's main
+// thread.
+// Invariants of ServerPort: it never waits for the client, never reads a word of client memory
+// twice for one decision, and reports any number that an honest client cannot write as kViolation;
+// the caller then ends the session.
+// Both fill cache lines of their own: two ends in one process (tests, benchmarks) would else slow
+// each other down.
 #pragma once
 
 #include <atomic>
@@ -30,18 +34,23 @@ enum class More { kNo, kYes };
 
 class alignas(64) ServerPort {
  public:
-  // Makes both segments and the doorbell eventfd. Errors: kMemoryMapFailed, kInternal (no descriptors left).
+  // Makes both segments and the doorbell eventfd. Errors: kMemoryMapFailed, kInternal (no
+  // descriptors left).
   // The headers name the session's version of the protocol.
-  static Result<std::unique_ptr<ServerPort>> Create(SessionId session, uint32_t protocol = kOwnProtocols.highest);
+  static Result<std::unique_ptr<ServerPort>> Create(SessionId session,
+                                                    uint32_t protocol = kOwnProtocols.highest);
 
   // Copies the next request out of the ring. Checks only the ring (not the request's fields).
   PopResult Pop(Request* request);
-  // Appends a completion; false when the client holds more than kRingEntries unconsumed ones (a violation).
+  // Appends a completion; false when the client holds more than kRingEntries unconsumed ones (a
+  // violation).
   bool Push(const Completion& completion);
-  // Makes pushed completions visible to a sleeping client: one futex wake, and only when the client says it waits.
+  // Makes pushed completions visible to a sleeping client: one futex wake, and only when the client
+  // says it waits.
   void Wake();
-  // Before sleeping: SetSleeping(true), then Pop once more; after waking: SetSleeping(false). The doorbell may ring without a request, and
-  // rings once for all requests that come during one sleep.
+  // Before sleeping: SetSleeping(true), then Pop once more; after waking: SetSleeping(false). The
+  // doorbell may ring without a request, and rings once for all requests that come during one
+  // sleep.
   void SetSleeping(bool sleeping);
   // Marks the session as ended, for a client that looks only at its ring, and wakes it.
   void End(ErrorId reason);
@@ -53,10 +62,13 @@ class alignas(64) ServerPort {
 
  private:
   ServerPort() = default;
-  PopResult PopNothing(uint64_t sequence);  // where the next slot has this sequence: nothing, or what an honest client cannot write
-  bool FindRoom();                          // in the completion ring, which was full when the client's position was last read
-  void PublishPopped();                     // tells the client how far its ring is read
-  bool ReadConsumed();                      // reads and checks the client's position; false when it is impossible
+  // Where the next slot has this sequence: nothing, or what an honest client cannot write.
+  PopResult PopNothing(uint64_t sequence);
+  // In the completion ring, which was full when the client's position was last read.
+  bool FindRoom();
+  void PublishPopped();  // tells the client how far its ring is read
+  // Reads and checks the client's position; false when it is impossible.
+  bool ReadConsumed();
   std::unique_ptr<Segment> submission_, completion_;
   UniqueFd doorbell_;
   uint64_t submissions_popped_ = 0, completions_pushed_ = 0;
@@ -69,16 +81,20 @@ class alignas(64) ServerPort {
 
 class alignas(64) ClientPort {
  public:
-  // Maps what the server sent for a session of the version `protocol`. Errors: kHandshakeBad, kAbiMismatch, kMemoryMapFailed.
-  static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell,
+  // Maps what the server sent for a session of the version `protocol`. Errors: kHandshakeBad,
+  // kAbiMismatch, kMemoryMapFailed.
+  static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion,
+                                                 UniqueFd doorbell,
                                                  uint32_t protocol = kOwnProtocols.highest);
 
   uint32_t protocol() const { return protocol_; }
-  // False when the ring is full. Rings the doorbell when the server sleeps and was not rung for in this sleep. Where more follows, the
-  // server sees nothing before the last Push of the batch, the one that finds the ring full, or each 16th.
+  // False when the ring is full. Rings the doorbell when the server sleeps and was not rung for in
+  // this sleep. Where more follows, the server sees nothing before the last Push of the batch, the
+  // one that finds the ring full, or each 16th.
   bool Push(const Request& request, More more = More::kNo);
   bool Pop(Completion* completion);
-  // Returns when a completion may be there, the session has ended, or `timeout_ns` has passed; spins for `spin_ns` first.
+  // Returns when a completion may be there, the session has ended, or `timeout_ns` has passed;
+  // spins for `spin_ns` first.
   void WaitForCompletion(int64_t timeout_ns, int64_t spin_ns);
   // The reason when the server has ended the session.
   std::optional<ErrorId> Ended() const;
@@ -93,15 +109,16 @@ class alignas(64) ClientPort {
   std::unique_ptr<Segment> submission_, completion_;
   UniqueFd doorbell_;
   uint64_t submissions_pushed_ = 0, completions_popped_ = 0;
-  uint64_t submissions_published_ = 0;  // the first request that the server cannot see: what follows it is a batch without its end
-  Request first_{};                     // of that batch: written last
-  uint64_t submissions_consumed_ = 0;   // last read value of the server's position
-  uint32_t rung_sleep_ = 0;             // number of the sleep that the doorbell was last rung for
+  // The first request that the server cannot see: what follows it is a batch without its end.
+  uint64_t submissions_published_ = 0;
+  Request first_{};                    // of that batch: written last
+  uint64_t submissions_consumed_ = 0;  // last read value of the server's position
+  uint32_t rung_sleep_ = 0;            // number of the sleep that the doorbell was last rung for
   uint32_t protocol_ = 0;
 };
 
-// The ways of each message are inline: a call with the item in memory on both of its sides takes about as long as the ring does
-// (bench_ring).
+// The ways of each message are inline: a call with the item in memory on both of its sides takes
+// about as long as the ring does (bench_ring).
 
 inline PopResult ServerPort::Pop(Request* request) {
   const RingSlot* slot = SlotAt(*submission_, submissions_popped_);
@@ -125,12 +142,14 @@ inline bool ServerPort::Push(const Completion& completion) {
 inline void ClientPort::Publish(const Request& first) {
   RingSlot* slot = SlotAt(*submission_, submissions_published_);
   StorePayload(slot, first);
-  // Sequentially consistent, not only release: this side next looks whether the server sleeps, and the server looks at this word after it
-  // said that it will sleep. One of the two must see the other.
+  // Sequentially consistent, not only release: this side next looks whether the server sleeps, and
+  // the server looks at this word after it said that it will sleep. One of the two must see the
+  // other.
   slot->sequence.store(submissions_published_ + 1, std::memory_order_seq_cst);
   submissions_published_ = submissions_pushed_;
   const auto* server = reinterpret_cast<const CompletionHeader*>(completion_->data());
-  if (const uint32_t sleep = server->server_sleeping.load(std::memory_order_seq_cst); sleep != 0) RingForSleep(sleep);
+  if (const uint32_t sleep = server->server_sleeping.load(std::memory_order_seq_cst); sleep != 0)
+    RingForSleep(sleep);
 }
 
 inline bool ClientPort::Push(const Request& request, More more) {
@@ -138,8 +157,9 @@ inline bool ClientPort::Push(const Request& request, More more) {
   PrefetchForWrite(SlotAt(*submission_, submissions_pushed_ + kSlotsAhead));
   const uint64_t position = submissions_pushed_++;
   const bool ends = more == More::kNo || submissions_pushed_ - submissions_published_ == kBatchMax;
-  // The server looks at one slot only, the next that it will read, which is the first of the batch: nothing is written there before the
-  // others are, so that it fetches none of these lines too early.
+  // The server looks at one slot only, the next that it will read, which is the first of the batch:
+  // nothing is written there before the others are, so that it fetches none of these lines too
+  // early.
   if (position == submissions_published_) {
     if (ends)
       Publish(request);
@@ -155,14 +175,16 @@ inline bool ClientPort::Push(const Request& request, More more) {
 }
 
 inline bool ClientPort::CompletionThere() const {
-  return SlotAt(*completion_, completions_popped_)->sequence.load(std::memory_order_acquire) == completions_popped_ + 1;
+  return SlotAt(*completion_, completions_popped_)->sequence.load(std::memory_order_acquire) ==
+         completions_popped_ + 1;
 }
 
 inline bool ClientPort::Pop(Completion* completion) {
   if (!CompletionThere()) return false;
   LoadPayload(*SlotAt(*completion_, completions_popped_), completion);
   ++completions_popped_;
-  reinterpret_cast<SubmissionHeader*>(submission_->data())->completions_consumed.store(completions_popped_, std::memory_order_release);
+  reinterpret_cast<SubmissionHeader*>(submission_->data())
+      ->completions_consumed.store(completions_popped_, std::memory_order_release);
   return true;
 }
 

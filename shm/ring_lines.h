@@ -1,4 +1,5 @@
-// How one end of a ring writes and reads its slots, and how far ahead: what port.h does with every message, so all of it is inline.
+// How one end of a ring writes and reads its slots, and how far ahead: what port.h does with every
+// message, so all of it is inline.
 //
 // Any thread that owns the end. No errors: what a slot may hold is for port.h to judge.
 #pragma once
@@ -26,9 +27,9 @@ inline RingSlot* SlotAt(const Segment& segment, uint64_t position) {
   return reinterpret_cast<RingSlot*>(segment.data() + kRingOffset) + position % kRingEntries;
 }
 
-// The words are atomics because the other process may write them at any time; relaxed, because the sequence orders an honest writer. Word
-// by word from the shared line to the item and back, without a copy between: read in other widths, that one would have to wait for its
-// stores.
+// The words are atomics because the other process may write them at any time; relaxed, because the
+// sequence orders an honest writer. Word by word from the shared line to the item and back, without
+// a copy between: read in other widths, that one would have to wait for its stores.
 template <typename T>
 inline void LoadPayload(const RingSlot& slot, T* item) {
   static_assert(sizeof(T) == kPayloadWords * sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
@@ -50,8 +51,8 @@ inline void StorePayload(RingSlot* slot, const T& item) {
   }
 }
 
-// Takes the line from the other side's cache before it is written: else each of its stores waits in turn. Where the CPU does not know the
-// instruction, it does nothing.
+// Takes the line from the other side's cache before it is written: else each of its stores waits in
+// turn. Where the CPU does not know the instruction, it does nothing.
 inline void PrefetchForWrite([[maybe_unused]] const RingSlot* slot) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*slot));

@@ -1,7 +1,10 @@
-// Segment: a sealed memfd and its mapping: shared memory without a name, that nobody can shrink under its user.
+// Segment: a sealed memfd and its mapping: shared memory without a name, that nobody can shrink
+// under its user.
 //
-// Any thread may create one; the bytes belong to whoever the user of the class says. Nothing appears in /dev/shm.
-// Seals: SHRINK | GROW | SEAL always; FUTURE_WRITE where the peer must only read (set after our own writable mapping exists).
+// Any thread may create one; the bytes belong to whoever the user of the class says. Nothing
+// appears in /dev/shm.
+// Seals: SHRINK | GROW | SEAL always; FUTURE_WRITE where the peer must only read (set after our own
+// writable mapping exists).
 #pragma once
 
 #include <cstddef>
@@ -17,10 +20,13 @@ enum class PeerAccess { kReadWrite, kReadOnly };
 
 class Segment {
  public:
-  // Creates, sizes, maps, touches every page (so that no fault can fail later) and seals. bytes is rounded up to 4 KiB.
+  // Creates, sizes, maps, touches every page (so that no fault can fail later) and seals. bytes is
+  // rounded up to 4 KiB.
   // The mapping is not inherited by fork and not part of core dumps. Errors: kMemoryMapFailed.
-  static Result<std::unique_ptr<Segment>> Create(const char* label, uint64_t bytes, PeerAccess peer);
-  // Maps a descriptor received from the server. Checks size and seals before mapping. Errors: kHandshakeBad, kMemoryMapFailed.
+  static Result<std::unique_ptr<Segment>> Create(const char* label, uint64_t bytes,
+                                                 PeerAccess peer);
+  // Maps a descriptor received from the server. Checks size and seals before mapping. Errors:
+  // kHandshakeBad, kMemoryMapFailed.
   static Result<std::unique_ptr<Segment>> Map(UniqueFd fd, uint64_t bytes, PeerAccess peer);
   ~Segment();
   Segment(const Segment&) = delete;

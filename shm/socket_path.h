@@ -1,6 +1,7 @@
 // Where memserver's sockets lie: the one rule that memserver, memctl and trainer share.
 //
-// Any thread. A socket directory holds data.sock (trainers), admin.sock (HTTP), keeper.sock (memserver's
+// Any thread. A socket directory holds data.sock (trainers), admin.sock (HTTP), keeper.sock
+// (memserver's
 // keeper) and memserver.lock (pid of the server that owns it).
 #pragma once
 
@@ -12,11 +13,12 @@ namespace tidepool::shm {
 
 inline constexpr const char* kSystemSocketDir = "/run/tidepool";
 
-// Where a memserver of this user serves: $TIDEPOOL_SOCKET_DIR; else /run/tidepool where it exists and this user may write there; else
-// $XDG_RUNTIME_DIR/tidepool; else /tmp/tidepool-<uid>.
+// Where a memserver of this user serves: $TIDEPOOL_SOCKET_DIR; else /run/tidepool where it exists
+// and this user may write there; else $XDG_RUNTIME_DIR/tidepool; else /tmp/tidepool-<uid>.
 std::string DefaultSocketDir(const std::string& system_dir = kSystemSocketDir);
-// Where a client looks for one: the same; but where nothing serves in this user's own directory, the system's, if there is one, also when
-// it is not open to this user (the service's group may enter it, and not write).
+// Where a client looks for one: the same; but where nothing serves in this user's own directory,
+// the system's, if there is one, also when it is not open to this user (the service's group may
+// enter it, and not write).
 std::string DefaultClientDir(const std::string& system_dir = kSystemSocketDir);
 
 std::string DataSocketPath(const std::string& socket_dir);

@@ -1,5 +1,6 @@
-// NotRun: a test says that it cannot run here (no FUSE, no cgroup), and returns. Its subject is then listed by ctest as not run, unless
-// another test of it fails. Call it in the body of a test, on its thread, before anything was expected.
+// NotRun: a test says that it cannot run here (no FUSE, no cgroup), and returns. Its subject is
+// then listed by ctest as not run, unless another test of it fails. Call it in the body of a test,
+// on its thread, before anything was expected.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// The main function of a program that holds the tests of a folder: `--files=a_test.cpp,b_test.cpp` runs those of these files, by the usual
-// flags of GoogleTest. Files are compiled together, several at once, which takes less than half of the time (docs/decisions/017).
+// The main function of a program that holds the tests of a folder: `--files=a_test.cpp,b_test.cpp`
+// runs those of these files, by the usual flags of GoogleTest. Files are compiled together, several
+// at once, which takes less than half of the time (docs/decisions/017).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +58,8 @@ bool SomethingWasNotRun() {
     for (int j = 0; j < suite.total_test_count(); ++j) {
       const testing::TestResult& result = *suite.GetTestInfo(j)->result();
       for (int k = 0; k < result.test_property_count(); ++k) {
-        if (std::string_view(result.GetTestProperty(k).key()) == tidepool::testing::kNotRun) return true;
+        if (std::string_view(result.GetTestProperty(k).key()) == tidepool::testing::kNotRun)
+          return true;
       }
     }
   }
@@ -79,7 +81,8 @@ int main(int argc, char** argv) {
       return 2;
     }
     std::string filter = GTEST_FLAG_GET(filter);
-    if (!others.empty()) filter += (filter.find('-') == std::string::npos ? "-" : ":") + others.substr(1);
+    if (!others.empty())
+      filter += (filter.find('-') == std::string::npos ? "-" : ":") + others.substr(1);
     GTEST_FLAG_SET(filter, filter);
   }
   const int failed = RUN_ALL_TESTS();

@@ -16,7 +16,9 @@ int main(int argc, char** argv) {
     case Command::kRun: return RunTraining(line.options);
     case Command::kEstimate: return RunEstimate(line.options);
     case Command::kSample: return RunSample(line.options);
-    case Command::kLaunch: return RunLaunch(line.launch_ranks, line.launch_restarts, line.launch_arguments, line.options);
+    case Command::kLaunch:
+      return RunLaunch(line.launch_ranks, line.launch_restarts, line.launch_arguments,
+                       line.options);
     case Command::kVersion: return RunVersion();
     case Command::kDoctor: return RunDoctor(line.options);
   }

@@ -1,7 +1,8 @@
-// ContentHash: the name of bytes by what they are: BLAKE2b with 256 bits and no key (RFC 7693), as `b2sum -l 256` prints it.
+// ContentHash: the name of bytes by what they are: BLAKE2b with 256 bits and no key (RFC 7693), as
+// `b2sum -l 256` prints it.
 //
-// ContentHash is a value. A ContentHasher belongs to one thread at a time; it is plain bytes, so that it may lie in memory that outlives
-// its owner.
+// ContentHash is a value. A ContentHasher belongs to one thread at a time; it is plain bytes, so
+// that it may lie in memory that outlives its owner.
 #pragma once
 
 #include <array>
@@ -31,12 +32,14 @@ class ContentHasher {
   void Compress(const std::byte* block, bool is_last);
 
   std::array<uint64_t, 8> state_;
-  uint64_t compressed_ = 0;                    // bytes, the block in work included
-  std::array<std::byte, kBlockBytes> rest_{};  // not compressed yet: the last block must be known as such
+  uint64_t compressed_ = 0;  // bytes, the block in work included
+  // Not compressed yet: the last block must be known as such.
+  std::array<std::byte, kBlockBytes> rest_{};
   uint64_t rest_bytes_ = 0;
 };
 
-static_assert(std::is_trivially_copyable_v<ContentHasher> && std::is_trivially_destructible_v<ContentHasher>);
+static_assert(std::is_trivially_copyable_v<ContentHasher> &&
+              std::is_trivially_destructible_v<ContentHasher>);
 
 ContentHash HashOf(std::span<const std::byte> bytes);
 // 64 digits.

@@ -12,7 +12,8 @@ uint32_t Crc32c(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const size_t count = std::min(bytes.size(), kCallMax);
     // It takes the bytes as changeable, and does not change them.
-    auto* const begin = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(bytes.data()));
+    auto* const begin =
+        const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(bytes.data()));
     crc = crc32_iscsi(begin, static_cast<int>(count), crc);
     bytes = bytes.subspan(count);
   }

@@ -1,4 +1,5 @@
-// Crc32c: the CRC-32C (Castagnoli) of a range of bytes, as iSCSI, ext4 and NVMe tools compute it: "123456789" gives 0xe3069283.
+// Crc32c: the CRC-32C (Castagnoli) of a range of bytes, as iSCSI, ext4 and NVMe tools compute it:
+// "123456789" gives 0xe3069283.
 //
 // Any thread. At the speed of memory (ISA-L; the processor's instruction where it has one).
 #pragma once

@@ -1,8 +1,9 @@
-// OptimizerSpec: a job's update rule, its numbers, and the form in which its states are kept; and what that means in bytes.
+// OptimizerSpec: a job's update rule, its numbers, and the form in which its states are kept; and
+// what that means in bytes.
 //
-// Any thread; plain values and pure functions. The numbers of the enumerations are part of the wire format and of kept memory: never change
-// them. Fields that a rule does not use have no effect. Every rule's arithmetic is in optim/rules/; its name and planes are in
-// optimizer.cpp.
+// Any thread; plain values and pure functions. The numbers of the enumerations are part of the wire
+// format and of kept memory: never change them. Fields that a rule does not use have no effect.
+// Every rule's arithmetic is in optim/rules/; its name and planes are in optimizer.cpp.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +18,28 @@ namespace tidepool {
 enum class OptimizerRule : uint32_t { kAdamW = 0, kAdam = 1, kSgd = 2, kAdagrad = 3, kLion = 4 };
 
 enum class StateForm : uint32_t {
-  kF32 = 0,        // fp32 master, momentum and variance; in 16-bit jobs a rounded copy of the master beside them
-  kSplit = 1,      // bf16 jobs: the copy and a signed 16-bit rest are the master (base/formats/split_float.h); fp32 momentum and variance
+  // fp32 master, momentum and variance; in 16-bit jobs a rounded copy of the master beside them.
+  kF32 = 0,
+  // bf16 jobs: the copy and a signed 16-bit rest are the master (base/formats/split_float.h); fp32
+  // momentum and variance.
+  kSplit = 1,
   kSplitBf16 = 2,  // split master; bf16 momentum and variance, rounded stochastically
-  kSplit8 = 3,     // split master; 8-bit momentum and root of the variance, one fp32 scale for each block of 32 elements
+  // Split master; 8-bit momentum and root of the variance, one fp32 scale for each block of 32
+  // elements.
+  kSplit8 = 3,
 };
 
 struct OptimizerSpec {
   OptimizerRule rule = OptimizerRule::kAdamW;
   StateForm states = StateForm::kF32;
-  double beta1 = 0.9, beta2 = 0.999;  // AdamW, Adam, Lion; doubles: 1 - 0.999f is 5e-5 off the 0.001 that torch uses
-  double eps = 1e-8;                  // AdamW, Adam, Adagrad
-  double momentum = 0;                // SGD; 0: none, and no plane for it
-  double dampening = 0;               // SGD
-  double lr_decay = 0;                // Adagrad
-  uint32_t nesterov = 0;              // SGD; 0 or 1
-  uint64_t rounding_seed = 0;         // of stochastic rounding
+  // AdamW, Adam, Lion; doubles: 1 - 0.999f is 5e-5 off the 0.001 that torch uses.
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;           // AdamW, Adam, Adagrad
+  double momentum = 0;         // SGD; 0: none, and no plane for it
+  double dampening = 0;        // SGD
+  double lr_decay = 0;         // Adagrad
+  uint32_t nesterov = 0;       // SGD; 0 or 1
+  uint64_t rounding_seed = 0;  // of stochastic rounding
 
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
@@ -40,7 +47,8 @@ struct OptimizerSpec {
 // Null when every number is in range and fits the others (torch's conditions); else what is wrong.
 const char* WhyBad(const OptimizerSpec& spec, DType parameters);
 
-// "adamw", ...; "fp32", "split", "split-bf16", "split-8bit". Unknown numbers have no name (null), unknown names no value.
+// "adamw", ...; "fp32", "split", "split-bf16", "split-8bit". Unknown numbers have no name (null),
+// unknown names no value.
 const char* NameOf(OptimizerRule rule);
 const char* NameOf(StateForm form);
 std::optional<OptimizerRule> RuleFromName(std::string_view name);
@@ -50,10 +58,12 @@ std::span<const char* const> StateFormNames();
 
 // SplitMix64's finalizer (Steele, Lea, Flood, OOPSLA 2014).
 uint64_t MixBits(uint64_t bits);
-// Where the random bits of a parameter begin: of its name, so that they do not depend on how parameters lie in chunks.
+// Where the random bits of a parameter begin: of its name, so that they do not depend on how
+// parameters lie in chunks.
 uint64_t RoundingSeedOf(const OptimizerSpec& spec, std::string_view parameter);
 
-// Elements that share a scale, counted from the chunk's start. Parameters of a bf16 job begin with a block.
+// Elements that share a scale, counted from the chunk's start. Parameters of a bf16 job begin with
+// a block.
 inline constexpr uint64_t kScaleBlockElements = 32;
 
 inline bool IsSplit(StateForm form) {
@@ -62,7 +72,8 @@ inline bool IsSplit(StateForm form) {
 // The planes that the rule needs besides the master. Both require a checked spec.
 bool NeedsMomentum(const OptimizerSpec& spec);
 bool NeedsVariance(const OptimizerSpec& spec);
-// Bytes of a plane of `elements`: the master (or its rest), and one moment, 8-bit ones with their scales, which begin at ScalesOffset.
+// Bytes of a plane of `elements`: the master (or its rest), and one moment, 8-bit ones with their
+// scales, which begin at ScalesOffset.
 uint64_t MasterBytes(StateForm form, uint64_t elements);
 uint64_t MomentBytes(StateForm form, uint64_t elements);
 uint64_t ScalesOffset(uint64_t elements);

@@ -1,7 +1,9 @@
-// Planes of memory that one loop goes through side by side, and the room that is taken beside a large one so that they can be kept apart.
+// Planes of memory that one loop goes through side by side, and the room that is taken beside a
+// large one so that they can be kept apart.
 //
-// Plain numbers. Two addresses that are a large power of two apart fall into the same sets and channels on some CPUs: planes of 256 MiB
-// right behind each other were updated up to 2.4 times slower than with some pages between (AMD EPYC; decision 030).
+// Plain numbers. Two addresses that are a large power of two apart fall into the same sets and
+// channels on some CPUs: planes of 256 MiB right behind each other were updated up to 2.4 times
+// slower than with some pages between (AMD EPYC; decision 030).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,8 @@ namespace tidepool {
 
 // Below this no difference was seen.
 inline constexpr uint64_t kLargePlaneBytes = 128 * kMiB;
-// Starts of large planes of a chunk differ by so much at least, when whole multiples of kApartModulus do not count.
+// Starts of large planes of a chunk differ by so much at least, when whole multiples of
+// kApartModulus do not count.
 inline constexpr uint64_t kApartBytes = 16 * kKiB, kApartModulus = 64 * kMiB;
 // Room for one of nine starts; four other planes rule out two each at most.
 inline constexpr uint64_t kPlaneSlackBytes = 8 * kApartBytes;

@@ -1,4 +1,5 @@
-// The safetensors file format: header text in and out, with every number of a foreign file checked before it is used.
+// The safetensors file format: header text in and out, with every number of a foreign file checked
+// before it is used.
 //
 // Any thread; pure functions of bytes, no file is opened here. A file is laid out so:
 //
@@ -10,7 +11,8 @@
 // A header that DecodeSafetensorsHeader returns satisfies:
 //  1. the limits below hold; names are unique and not "__metadata__";
 //  2. end - begin = product of shape x bytes of dtype, computed without overflow;
-//  3. the tensors, which stand in order of begin, cover the data without gap or overlap, to the last byte of the file.
+//  3. the tensors, which stand in order of begin, cover the data without gap or overlap, to the
+//     last byte of the file.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +30,8 @@ namespace tidepool {
 // Limits of what is accepted, checked before memory is taken.
 inline constexpr uint64_t kSafetensorsHeaderMax = 16ull << 20;  // bytes
 inline constexpr size_t kSafetensorsTensorsMax = 100'000;
-inline constexpr size_t kSafetensorsTextMax = 64 * 1024;  // bytes of one name, metadata key or metadata value
+// Bytes of one name, metadata key or metadata value.
+inline constexpr size_t kSafetensorsTextMax = 64 * 1024;
 inline constexpr size_t kSafetensorsDimsMax = 16;
 inline constexpr size_t kSafetensorsPrefixBytes = 8;  // the length word
 
@@ -36,7 +39,8 @@ struct SafetensorsEntry {
   std::string name;
   std::string dtype;            // "F32", "BF16", ...: as in the file
   std::vector<uint64_t> shape;  // row-major; empty for a scalar
-  uint64_t begin = 0, end = 0;  // bytes, from the start of the data; EncodeSafetensorsHeader computes them
+  // Bytes, from the start of the data; EncodeSafetensorsHeader computes them.
+  uint64_t begin = 0, end = 0;
 };
 
 struct SafetensorsHeader {
@@ -47,15 +51,20 @@ struct SafetensorsHeader {
 // Bytes of one element of `dtype` as safetensors names it; 0 for an unknown one.
 uint64_t SafetensorsElementBytes(std::string_view dtype);
 
-// The start of a file (length word, JSON, padding) for tensors laid out one after another in the given order; their begin and end are
-// written into `header`. Errors: kSafetensorsBad (a limit, a name given twice, an unknown dtype).
+// The start of a file (length word, JSON, padding) for tensors laid out one after another in the
+// given order; their begin and end are written into `header`. Errors: kSafetensorsBad (a limit, a
+// name given twice, an unknown dtype).
 Result<std::string> EncodeSafetensorsHeader(SafetensorsHeader* header);
 
-// Length of the JSON text that follows the first 8 bytes, checked against the limit and the file. Errors: kSafetensorsBad.
-Result<uint64_t> SafetensorsHeaderLength(std::span<const std::byte, kSafetensorsPrefixBytes> prefix, uint64_t file_bytes);
-// The header of a file whose data part has `data_bytes`. Errors: kSafetensorsBad, with the first thing that is wrong.
+// Length of the JSON text that follows the first 8 bytes, checked against the limit and the file.
+// Errors: kSafetensorsBad.
+Result<uint64_t> SafetensorsHeaderLength(std::span<const std::byte, kSafetensorsPrefixBytes> prefix,
+                                         uint64_t file_bytes);
+// The header of a file whose data part has `data_bytes`. Errors: kSafetensorsBad, with the first
+// thing that is wrong.
 Result<SafetensorsHeader> DecodeSafetensorsHeader(std::string_view json, uint64_t data_bytes);
-// Both steps for a whole file in memory; `data_begin` receives the offset of the data. Errors: kSafetensorsBad.
+// Both steps for a whole file in memory; `data_begin` receives the offset of the data. Errors:
+// kSafetensorsBad.
 Result<SafetensorsHeader> DecodeSafetensors(std::span<const std::byte> file, uint64_t* data_begin);
 
 }  // namespace tidepool

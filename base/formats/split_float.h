@@ -1,8 +1,10 @@
-// A float as two 16-bit halves, without loss: `high` is the float rounded to bf16 (to nearest; an exact tie goes up in the order of
+// A float as two 16-bit halves, without loss: `high` is the float rounded to bf16 (to nearest; an
+// exact tie goes up in the order of
 // the bits), `rest` is what the rounding left, in units of the float's last place.
 //
-// Any thread; pure. Every one of the 2^32 bit patterns comes back from Join(Split(x)). `high` differs from rounding to nearest *even* only
-// on exact ties. (Master weight splitting: arXiv 2602.23349, section 3; here with 16 bits of rest, so that nothing is lost.)
+// Any thread; pure. Every one of the 2^32 bit patterns comes back from Join(Split(x)). `high`
+// differs from rounding to nearest *even* only on exact ties. (Master weight splitting: arXiv
+// 2602.23349, section 3; here with 16 bits of rest, so that nothing is lost.)
 #pragma once
 
 #include <bit>
@@ -21,7 +23,8 @@ inline SplitFloat Split(float value) {
   return {static_cast<uint16_t>(high), static_cast<int16_t>(bits - (high << 16))};
 }
 
-// Of a weight: as Split, but every NaN becomes the plain quiet one, because the largest NaNs would round to a zero.
+// Of a weight: as Split, but every NaN becomes the plain quiet one, because the largest NaNs would
+// round to a zero.
 inline SplitFloat SplitWeight(float value) {
   return value != value ? SplitFloat{0x7FC0, 0} : Split(value);
 }
@@ -30,7 +33,8 @@ inline SplitFloat SplitWeight(float value) {
 void SplitWeights(const float* from, uint16_t* high, int16_t* rest, uint64_t count);
 
 inline float Join(uint16_t high, int16_t rest) {
-  return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) + static_cast<uint32_t>(static_cast<int32_t>(rest)));
+  return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) +
+                              static_cast<uint32_t>(static_cast<int32_t>(rest)));
 }
 
 }  // namespace tidepool

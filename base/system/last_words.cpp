@@ -21,7 +21,8 @@ namespace tidepool {
 namespace {
 
 const char* program_name = "tidepool";
-constexpr const char* kAdvice = "free memory, or raise `ulimit -n`, `ulimit -v` or the limits of the cgroup";
+constexpr const char* kAdvice =
+    "free memory, or raise `ulimit -n`, `ulimit -v` or the limits of the cgroup";
 
 // Without the log, which allocates.
 template <typename... Parts>
@@ -36,9 +37,11 @@ void NoMemory() {
   EndForWantOf("memory");
 }
 
-// The handler of operator new is called until there is some. Its caller may be in the log, so nothing is flushed.
+// The handler of operator new is called until there is some. Its caller may be in the log, so
+// nothing is flushed.
 void Wait() {
-  constexpr std::string_view kText = "the system gives no memory; it is waited for, as what is held here would be lost\n";
+  constexpr std::string_view kText =
+      "the system gives no memory; it is waited for, as what is held here would be lost\n";
   static std::atomic<bool> told{false};
   if (!told.exchange(true)) SayOnStderr(kText);
   poll(nullptr, 0, 1);
@@ -47,7 +50,9 @@ void Wait() {
 // An allocator other than operator new throws without asking the new-handler.
 void Terminated() {
   const auto failure = std::current_exception();
-  if (!failure) Say("%s: an exception left a function that lets none out, or a thread was left running\n", program_name);
+  if (!failure)
+    Say("%s: an exception left a function that lets none out, or a thread was left running\n",
+        program_name);
   try {
     if (failure) std::rethrow_exception(failure);
   } catch (const std::bad_alloc&) {
@@ -61,7 +66,8 @@ void Terminated() {
   std::abort();  // tidy: allow exit, because a terminate handler may not return
 }
 
-// Where one of them is closed, the next file or socket would get its number, and what is meant for a person would be written into that.
+// Where one of them is closed, the next file or socket would get its number, and what is meant for
+// a person would be written into that.
 void OpenStandardDescriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) EndForWantOf("file descriptor");
@@ -83,13 +89,15 @@ void WaitForMemory() {
 
 void EndForWantOf(const char* what) {
   const ErrorEntry& entry = ErrorEntryOf(ErrorId::kHostMemoryShort);
-  Say("error[TP%d]: the system gave %s no %s\n   fix:   %s\n", static_cast<int>(entry.id), program_name, what, kAdvice);
+  Say("error[TP%d]: the system gave %s no %s\n   fix:   %s\n", static_cast<int>(entry.id),
+      program_name, what, kAdvice);
   _exit(entry.exit_code);  // tidy: allow exit, because nothing else can be done without memory
 }
 
 void EndBehindLog(int exit_code) {
   FlushLog();
-  _exit(exit_code);  // tidy: allow exit, because the caller has decided to leave memory and threads as they are
+  // tidy: allow exit, because the caller has decided to leave memory and threads as they are
+  _exit(exit_code);
 }
 
 }  // namespace tidepool

@@ -1,26 +1,31 @@
 // Last words: how a process ends that lacks what it needs for itself (a few bytes, a descriptor).
 //
-// Any thread. Such a shortage is no bug and cannot be answered to a peer: the process says what was missing and ends with the exit code of
-// ErrorId::kHostMemoryShort. It is never an abort without a word. memserver's keeper starts it again and no job loses a step, so
-// allocations are not checked one by one. Memory of jobs is another matter: it is reserved at attach, and a lack of it is a refusal.
+// Any thread. Such a shortage is no bug and cannot be answered to a peer: the process says what was
+// missing and ends with the exit code of ErrorId::kHostMemoryShort. It is never an abort without a
+// word. memserver's keeper starts it again and no job loses a step, so allocations are not checked
+// one by one. Memory of jobs is another matter: it is reserved at attach, and a lack of it is a
+// refusal.
 #pragma once
 
 namespace tidepool {
 
-// Its construction opens those of the descriptors 0 to 2 that are closed, on /dev/null. From then on a failed allocation, and an exception
-// for want of memory that nobody caught, end this process as described. A program has one, as a global object before all others:
+// Its construction opens those of the descriptors 0 to 2 that are closed, on /dev/null. From then
+// on a failed allocation, and an exception for want of memory that nobody caught, end this process
+// as described. A program has one, as a global object before all others:
 //   [[gnu::init_priority(101)]] const tidepool::LastWords last_words("program");
 class LastWords {
  public:
   explicit LastWords(const char* program);  // a constant text
 };
-// From now on a failed operator new of this process does not end it: the thread waits until there is memory, and tries again. For a process
-// that others' work would end with, and that nobody needs at once.
+// From now on a failed operator new of this process does not end it: the thread waits until there
+// is memory, and tries again. For a process that others' work would end with, and that nobody needs
+// at once.
 void WaitForMemory();
 // `what` is a constant text: "a file descriptor for an event". Allocates nothing.
 [[noreturn]] void EndForWantOf(const char* what);
 
-// Ends this process at once, when its log is written; a reader of the log that takes nothing is not waited for.
+// Ends this process at once, when its log is written; a reader of the log that takes nothing is not
+// waited for.
 [[noreturn]] void EndBehindLog(int exit_code);
 
 }  // namespace tidepool

@@ -50,24 +50,32 @@ bool IsLoopback(const std::string& address) {
 bool IsLoopbackName(std::string_view host) {
   if (host == "[::1]" || host.starts_with("[::1]:")) return true;
   std::string name(host.substr(0, host.find(':')));
-  std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   in_addr address{};
-  return name == "localhost" || (inet_pton(AF_INET, name.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET);
+  return name == "localhost" || (inet_pton(AF_INET, name.c_str(), &address) == 1 &&
+                                 ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET);
 }
 
 Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& flag) {
   sockaddr_storage at{};
   socklen_t length = 0;
   if (!ReadAddress(address, &at, &length)) {
-    return Status(ErrorId::kConfigBadValue, "'" + address + "' is no address of the loopback with a port")
+    return Status(ErrorId::kConfigBadValue,
+                  "'" + address + "' is no address of the loopback with a port")
         .Where(flag)
-        .Fix("give an address like 127.0.0.1:9465; let a proxy that knows who asks serve other machines");
+        .Fix(
+            "give an address like 127.0.0.1:9465; let a proxy that knows who asks serve other "
+            "machines");
   }
   UniqueFd fd(socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (!fd.valid() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), length) != 0 || listen(fd.get(), 16) != 0) {
-    return Status(ErrorId::kSocketFailed, "cannot listen on the loopback").Where(flag + " " + address).Why(std::strerror(errno));
+  if (!fd.valid() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), length) != 0 ||
+      listen(fd.get(), 16) != 0) {
+    return Status(ErrorId::kSocketFailed, "cannot listen on the loopback")
+        .Where(flag + " " + address)
+        .Why(std::strerror(errno));
   }
   return fd;
 }
@@ -75,7 +83,8 @@ Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& f
 std::string AddressOf(const UniqueFd& listening) {
   sockaddr_storage at{};
   socklen_t length = sizeof at;
-  TP_CHECK(getsockname(listening.get(), reinterpret_cast<sockaddr*>(&at), &length) == 0, "a listening socket has an address");
+  TP_CHECK(getsockname(listening.get(), reinterpret_cast<sockaddr*>(&at), &length) == 0,
+           "a listening socket has an address");
   std::array<char, INET6_ADDRSTRLEN> host{};
   if (at.ss_family == AF_INET6) {
     const auto* six = reinterpret_cast<const sockaddr_in6*>(&at);

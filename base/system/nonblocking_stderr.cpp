@@ -15,8 +15,9 @@
 
 namespace tidepool {
 
-// O_NONBLOCK belongs to the open file, which others share. A pipe or a terminal can be opened once more; a file cannot, for it would get
-// another place to write to, but it has no reader to wait for.
+// O_NONBLOCK belongs to the open file, which others share. A pipe or a terminal can be opened once
+// more; a file cannot, for it would get another place to write to, but it has no reader to wait
+// for.
 NonblockingStderr::NonblockingStderr() {
   struct stat about {};
   if (fstat(STDERR_FILENO, &about) != 0) return;
@@ -39,18 +40,24 @@ bool NonblockingStderr::Write(std::string_view line) {
 }
 
 bool NonblockingStderr::WriteOnce(std::string_view bytes) const {
-  const auto whole = [&bytes](ssize_t count) { return count == static_cast<ssize_t>(bytes.size()); };
-  if (TP_PLANTED("keeper.waits_for_its_log")) return whole(write(STDERR_FILENO, bytes.data(), bytes.size()));
+  const auto whole = [&bytes](ssize_t count) {
+    return count == static_cast<ssize_t>(bytes.size());
+  };
+  if (TP_PLANTED("keeper.waits_for_its_log"))
+    return whole(write(STDERR_FILENO, bytes.data(), bytes.size()));
   if (kind_ == Kind::kOwn) return whole(write(own_.get(), bytes.data(), bytes.size()));
-  if (kind_ == Kind::kSocket) return whole(send(STDERR_FILENO, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+  if (kind_ == Kind::kSocket)
+    return whole(send(STDERR_FILENO, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
   if (kind_ == Kind::kFile) return whole(write(STDERR_FILENO, bytes.data(), bytes.size()));
 
-  // Another user's pipe, which may not be opened. Kernels that do not know how to write to it without waiting are asked for room before.
+  // Another user's pipe, which may not be opened. Kernels that do not know how to write to it
+  // without waiting are asked for room before.
   pollfd entry{STDERR_FILENO, POLLOUT, 0};
   if (poll(&entry, 1, 0) != 1 || (entry.revents & POLLOUT) == 0) return false;
   const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   const ssize_t count = pwritev2(STDERR_FILENO, &part, 1, -1, RWF_NOWAIT);
-  if (count < 0 && errno == EOPNOTSUPP) return whole(write(STDERR_FILENO, bytes.data(), bytes.size()));
+  if (count < 0 && errno == EOPNOTSUPP)
+    return whole(write(STDERR_FILENO, bytes.data(), bytes.size()));
   return whole(count);
 }
 

@@ -1,6 +1,8 @@
-// NonblockingStderr: stderr for a process that must not wait for whoever reads it: a full pipe, a stopped terminal.
+// NonblockingStderr: stderr for a process that must not wait for whoever reads it: a full pipe, a
+// stopped terminal.
 //
-// One thread at a time. Others that have the same stderr notice nothing: what is not to block is not a matter of the shared descriptor.
+// One thread at a time. Others that have the same stderr notice nothing: what is not to block is
+// not a matter of the shared descriptor.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,8 @@ class NonblockingStderr {
  public:
   NonblockingStderr();
 
-  // True when the line was written whole; what is longer than a pipe takes at once (4 KiB) is cut. Else it was dropped, and counted.
+  // True when the line was written whole; what is longer than a pipe takes at once (4 KiB) is cut.
+  // Else it was dropped, and counted.
   bool Write(std::string_view line);
   uint64_t dropped() const { return dropped_; }
   void ForgetDropped() { dropped_ = 0; }

@@ -28,14 +28,16 @@ struct CgroupFiles {
   std::string folder, limit, usage;
 };
 
-// Page cache of the group in bytes: it counts as used, and the kernel gives it back when memory is wanted. 0 when unknown.
+// Page cache of the group in bytes: it counts as used, and the kernel gives it back when memory is
+// wanted. 0 when unknown.
 uint64_t CacheBytes(const std::string& folder) {
   std::ifstream file(folder + "/memory.stat");
   std::string name;
   uint64_t value = 0, own = 0, whole = 0;
   while (file >> name >> value) {
     if (name == "inactive_file" || name == "active_file") own += value;
-    if (name == "total_inactive_file" || name == "total_active_file") whole += value;  // v1: with the groups below
+    // v1: with the groups below.
+    if (name == "total_inactive_file" || name == "total_active_file") whole += value;
   }
   return std::max(own, whole);
 }
@@ -54,7 +56,8 @@ void ApplyLimit(const CgroupFiles& files, MemoryBudget* budget) {
 }
 
 // Applies the limits of `path` and of every folder above it, down to the root of the hierarchy.
-void ApplyHierarchy(const std::string& root, std::string path, const CgroupFiles& names, MemoryBudget* budget) {
+void ApplyHierarchy(const std::string& root, std::string path, const CgroupFiles& names,
+                    MemoryBudget* budget) {
   while (true) {
     ApplyLimit({root + path, names.limit, names.usage}, budget);
     const size_t slash = path.rfind('/');
@@ -81,7 +84,8 @@ MemoryBudget ReadMemoryBudget(const std::string& proc_root, const std::string& c
     std::getline(parts, path);
     if (path == "/") path.clear();
     if (controllers == "memory") {
-      ApplyHierarchy(cgroup_root + "/memory", path, {"", "memory.limit_in_bytes", "memory.usage_in_bytes"}, &budget);
+      ApplyHierarchy(cgroup_root + "/memory", path,
+                     {"", "memory.limit_in_bytes", "memory.usage_in_bytes"}, &budget);
     } else if (controllers.empty()) {
       ApplyHierarchy(cgroup_root, path, {"", "memory.max", "memory.current"}, &budget);
     }

@@ -1,6 +1,8 @@
-// How much memory this process may still take: the machine's MemAvailable and every cgroup limit above us (v1 and v2), whichever is least.
+// How much memory this process may still take: the machine's MemAvailable and every cgroup limit
+// above us (v1 and v2), whichever is least.
 //
-// Any thread. Read before touching memory (fault F26: fallocate on a memfd does not fail, it drives the machine out of memory).
+// Any thread. Read before touching memory (fault F26: fallocate on a memfd does not fail, it drives
+// the machine out of memory).
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,7 @@ struct MemoryBudget {
 };
 
 // `proc_root` and `cgroup_root` are "/proc" and "/sys/fs/cgroup"; a test gives folders of its own.
-MemoryBudget ReadMemoryBudget(const std::string& proc_root = "/proc", const std::string& cgroup_root = "/sys/fs/cgroup");
+MemoryBudget ReadMemoryBudget(const std::string& proc_root = "/proc",
+                              const std::string& cgroup_root = "/sys/fs/cgroup");
 
 }  // namespace tidepool

@@ -18,10 +18,13 @@ namespace {
 
 using Parts = std::vector<std::span<const std::byte>>;
 
-constexpr const char* kBeside = ".new";  // always the same name, so that no killed process leaves a second one
+// Always the same name, so that no killed process leaves a second one.
+constexpr const char* kBeside = ".new";
 
 Status Failed(const std::string& path, int error) {
-  return Status(ErrorId::kFileWriteFailed, "cannot write " + path).Where(path).Why(std::strerror(error));
+  return Status(ErrorId::kFileWriteFailed, "cannot write " + path)
+      .Where(path)
+      .Why(std::strerror(error));
 }
 
 // 0, or errno.
@@ -44,7 +47,8 @@ int WriteInPlace(const std::string& path, const Parts& parts) {
 
 // `mode`: of the former file; 0: there is none.
 int WriteBeside(const std::string& beside, mode_t mode, const Parts& parts) {
-  const UniqueFd fd(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
+  const UniqueFd fd(
+      open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return errno;
   if (const int error = WriteAll(fd.get(), parts); error != 0) return error;
   if (mode != 0 && fchmod(fd.get(), mode) != 0) return errno;
@@ -54,7 +58,9 @@ int WriteBeside(const std::string& beside, mode_t mode, const Parts& parts) {
 // The new name is on the disk too. A file system that cannot do that has done what it can.
 void SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  const std::string folder = slash == std::string::npos ? "."
+                             : slash == 0               ? "/"
+                                                        : path.substr(0, slash);
   const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.valid()) static_cast<void>(fsync(fd.get()));
 }

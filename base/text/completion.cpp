@@ -6,7 +6,9 @@ namespace tidepool {
 namespace {
 
 bool IsWord(const std::string& text) {
-  const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_'; };
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+  };
   return !text.empty() && std::all_of(text.begin(), text.end(), plain);
 }
 
@@ -25,7 +27,8 @@ std::vector<std::string> Parted(std::string_view text, char separator) {
 // In single quotes of the shell.
 std::string Quoted(const std::string& text) {
   std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c == '\n' ? ' ' : c);
+  for (const char c : text)
+    out += c == '\'' ? std::string("'\\''") : std::string(1, c == '\n' ? ' ' : c);
   return out + "'";
 }
 
@@ -40,12 +43,14 @@ std::string NameOf(const CompletedCommand& command) {
   return command.path.substr(command.path.rfind(' ') + 1);
 }
 
-std::vector<const CompletedCommand*> Below(const CompletedCommand& parent, const std::vector<CompletedCommand>& commands) {
+std::vector<const CompletedCommand*> Below(const CompletedCommand& parent,
+                                           const std::vector<CompletedCommand>& commands) {
   std::vector<const CompletedCommand*> below;
   for (const CompletedCommand& command : commands) {
     if (command.path.empty()) continue;
     const size_t blank = command.path.rfind(' ');
-    if ((blank == std::string::npos ? "" : command.path.substr(0, blank)) == parent.path) below.push_back(&command);
+    if ((blank == std::string::npos ? "" : command.path.substr(0, blank)) == parent.path)
+      below.push_back(&command);
   }
   return below;
 }
@@ -55,18 +60,21 @@ std::string FindCommand(const std::string& words, const std::vector<CompletedCom
   std::vector<std::string> patterns;
   for (const CompletedCommand& command : commands) {
     const bool first = command.path.find(' ') == std::string::npos;
-    if (!command.path.empty()) patterns.push_back("\"" + std::string(first ? " " : "") + command.path + "\"");
+    if (!command.path.empty())
+      patterns.push_back("\"" + std::string(first ? " " : "") + command.path + "\"");
   }
   std::string text = "  for each in " + words + "; do\n";
   if (!patterns.empty())
-    text += "    case \"$chosen $each\" in\n      " + Joined(patterns, " | ") + ") chosen=${chosen:+$chosen }$each ;;\n    esac\n";
+    text += "    case \"$chosen $each\" in\n      " + Joined(patterns, " | ") +
+            ") chosen=${chosen:+$chosen }$each ;;\n    esac\n";
   return text + "  done\n";
 }
 
 // "chunks|--state": where the value of a flag is completed.
 std::string PatternOf(const CompletedCommand& command, const CompletedFlag& flag) {
   std::vector<std::string> patterns;
-  for (const std::string& name : flag.names) patterns.push_back((command.path.empty() ? "*\"|" : "\"" + command.path + "|") + name + "\"");
+  for (const std::string& name : flag.names)
+    patterns.push_back((command.path.empty() ? "*\"|" : "\"" + command.path + "|") + name + "\"");
   return Joined(patterns, " | ");
 }
 
@@ -74,21 +82,27 @@ std::string PatternOf(const CompletedCommand& command, const CompletedFlag& flag
 template <typename Action>
 std::string ValueCases(const std::vector<CompletedCommand>& commands, Action action) {
   std::string cases;
-  for (size_t i = commands.size(); i-- > 0;) {  // the program's own flags come last: a command may have one of the same name
+  // The program's own flags come last: a command may have one of the same name.
+  for (size_t i = commands.size(); i-- > 0;) {
     for (const CompletedFlag& flag : commands[i].flags) {
-      if (flag.takes_value) cases += "    " + PatternOf(commands[i], flag) + ") " + action(flag.values) + "; return ;;\n";
+      if (flag.takes_value)
+        cases +=
+            "    " + PatternOf(commands[i], flag) + ") " + action(flag.values) + "; return ;;\n";
     }
   }
   return cases.empty() ? "" : "  case \"$chosen|$before\" in\n" + cases + "  esac\n";
 }
 
 std::string BashValues(const CompletedValues& values) {
-  if (!values.words.empty()) return "COMPREPLY=($(compgen -W " + Quoted(Joined(values.words, " ")) + " -- \"$word\"))";
+  if (!values.words.empty())
+    return "COMPREPLY=($(compgen -W " + Quoted(Joined(values.words, " ")) + " -- \"$word\"))";
   if (values.directories) return "COMPREPLY=($(compgen -d -- \"$word\"))";
   if (values.files) return "COMPREPLY=($(compgen -f -- \"$word\"))";
   // Not by compgen, which would expand what it is given.
   if (!values.lines_of.empty()) {
-    return "while read -r each; do [[ $each == \"$word\"* ]] && COMPREPLY+=(\"$(printf %q \"$each\")\"); done < <(" + values.lines_of + ")";
+    return "while read -r each; do [[ $each == \"$word\"* ]] && COMPREPLY+=(\"$(printf %q "
+           "\"$each\")\"); done < <(" +
+           values.lines_of + ")";
   }
   return ":";
 }
@@ -103,7 +117,8 @@ std::string ZshValues(const CompletedValues& values) {
 
 std::string FlagNames(const CompletedCommand& command) {
   std::vector<std::string> names;
-  for (const CompletedFlag& flag : command.flags) names.insert(names.end(), flag.names.begin(), flag.names.end());
+  for (const CompletedFlag& flag : command.flags)
+    names.insert(names.end(), flag.names.begin(), flag.names.end());
   return Joined(names, " ");
 }
 
@@ -134,14 +149,18 @@ CompletedValues ValuesOfKind(std::string_view kind) {
   return values;
 }
 
-std::string BashCompletion(const std::string& program, const std::vector<CompletedCommand>& commands) {
-  std::string text = "# bash completion of " + program + ", made by `" + program + " completion bash`.\n_" + program + "() {\n";
+std::string BashCompletion(const std::string& program,
+                           const std::vector<CompletedCommand>& commands) {
+  std::string text = "# bash completion of " + program + ", made by `" + program +
+                     " completion bash`.\n_" + program + "() {\n";
   text +=
-      "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} chosen= words= flags= each\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} chosen= words= "
+      "flags= each\n"
       "  COMPREPLY=()\n"
       "  if [[ $word == = ]]; then\n    word=\n"
       "  elif [[ $before == = ]]; then\n    before=${COMP_WORDS[COMP_CWORD - 2]}\n  fi\n";
-  text += FindCommand("\"${COMP_WORDS[@]:1:COMP_CWORD-1}\"", commands) + ValueCases(commands, BashValues) + "  case $chosen in\n";
+  text += FindCommand("\"${COMP_WORDS[@]:1:COMP_CWORD-1}\"", commands) +
+          ValueCases(commands, BashValues) + "  case $chosen in\n";
   for (const CompletedCommand& command : commands) {
     std::vector<std::string> below;
     for (const CompletedCommand* each : Below(command, commands)) below.push_back(NameOf(*each));
@@ -155,20 +174,25 @@ std::string BashCompletion(const std::string& program, const std::vector<Complet
     text += "      ;;\n";
   }
   text += "  esac\n  flags+=" + Quoted(" " + FlagNames(commands.front())) + "\n";
-  text += "  [[ $word != -* && -n $words ]] || words=$flags\n  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n}\n";
+  text +=
+      "  [[ $word != -* && -n $words ]] || words=$flags\n  COMPREPLY=($(compgen -W \"$words\" -- "
+      "\"$word\"))\n}\n";
   return text + "complete -F _" + program + " " + program + "\n";
 }
 
-std::string ZshCompletion(const std::string& program, const std::vector<CompletedCommand>& commands) {
-  std::string text =
-      "#compdef " + program + "\n# zsh completion of " + program + ", made by `" + program + " completion zsh`.\n_" + program + "() {\n";
+std::string ZshCompletion(const std::string& program,
+                          const std::vector<CompletedCommand>& commands) {
+  std::string text = "#compdef " + program + "\n# zsh completion of " + program + ", made by `" +
+                     program + " completion zsh`.\n_" + program + "() {\n";
   text +=
       "  local before=${words[CURRENT-1]} chosen= each\n  local -a commands flags\n"
       "  if [[ $PREFIX == --*=* ]]; then\n    before=${PREFIX%%=*}\n    compset -P '*='\n  fi\n";
-  text += FindCommand("\"${(@)words[2,CURRENT-1]}\"", commands) + ValueCases(commands, ZshValues) + "  case $chosen in\n";
+  text += FindCommand("\"${(@)words[2,CURRENT-1]}\"", commands) + ValueCases(commands, ZshValues) +
+          "  case $chosen in\n";
   for (const CompletedCommand& command : commands) {
     std::vector<std::string> below;
-    for (const CompletedCommand* each : Below(command, commands)) below.push_back(Described(NameOf(*each), each->help));
+    for (const CompletedCommand* each : Below(command, commands))
+      below.push_back(Described(NameOf(*each), each->help));
     text += "    \"" + command.path + "\")\n";
     if (!command.path.empty()) text += "      flags=(" + DescribedFlags(command) + ")\n";
     if (!below.empty()) {
@@ -180,9 +204,10 @@ std::string ZshCompletion(const std::string& program, const std::vector<Complete
   }
   text += "  esac\n  flags+=(" + DescribedFlags(commands.front()) + ")\n";
   text +=
-      "  if [[ $PREFIX != -* ]] && (( $#commands )); then\n    _describe command commands\n  else\n    _describe -o flag flags\n  fi\n}\n";
-  return text + "if [[ ${funcstack[1]} == _" + program + " ]]; then _" + program + " \"$@\"; else compdef _" + program + " " + program +
-         "; fi\n";
+      "  if [[ $PREFIX != -* ]] && (( $#commands )); then\n    _describe command commands\n  "
+      "else\n    _describe -o flag flags\n  fi\n}\n";
+  return text + "if [[ ${funcstack[1]} == _" + program + " ]]; then _" + program +
+         " \"$@\"; else compdef _" + program + " " + program + "; fi\n";
 }
 
 }  // namespace tidepool

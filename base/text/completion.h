@@ -1,4 +1,5 @@
-// Completion: the scripts by which a shell completes a program's command line, made from the tables that its --help is made of.
+// Completion: the scripts by which a shell completes a program's command line, made from the tables
+// that its --help is made of.
 //
 // Any thread; value types.
 #pragma once
@@ -9,7 +10,8 @@
 
 namespace tidepool {
 
-// What may stand at one place of the command line. All empty: any text, about which nothing is known.
+// What may stand at one place of the command line. All empty: any text, about which nothing is
+// known.
 struct CompletedValues {
   std::vector<std::string> words = {};
   bool files = false;
@@ -25,25 +27,30 @@ struct CompletedFlag {
 };
 
 struct CompletedCommand {
-  std::string path;  // "" (the program: its flags may stand behind every command), "status", "job quota"
+  std::string
+      path;  // "" (the program: its flags may stand behind every command), "status", "job quota"
   std::string help;
   std::vector<CompletedFlag> flags;
   bool takes_arguments = false;    // words that are no flags
   CompletedValues arguments = {};  // the first of them
 };
 
-// What the kind of a value tells, as --help shows it: "DIR", "FILE", "FORM:{table,json}", "auto|off|SIZE" (words are small letters and
-// digits).
+// What the kind of a value tells, as --help shows it: "DIR", "FILE", "FORM:{table,json}",
+// "auto|off|SIZE" (words are small letters and digits).
 CompletedValues ValuesOfKind(std::string_view kind);
 
-// Text for `source`, or for a file of the completions' folder. Commands are in the order in which they are shown, each behind its parent.
-std::string BashCompletion(const std::string& program, const std::vector<CompletedCommand>& commands);
-std::string ZshCompletion(const std::string& program, const std::vector<CompletedCommand>& commands);
+// Text for `source`, or for a file of the completions' folder. Commands are in the order in which
+// they are shown, each behind its parent.
+std::string BashCompletion(const std::string& program,
+                           const std::vector<CompletedCommand>& commands);
+std::string ZshCompletion(const std::string& program,
+                          const std::vector<CompletedCommand>& commands);
 
-// Appends what CLI11 knows of `app` and of all commands below it; `more(&values, kind)` adds to what a kind tells. (A template, so that
-// base needs no CLI11.)
+// Appends what CLI11 knows of `app` and of all commands below it; `more(&values, kind)` adds to
+// what a kind tells. (A template, so that base needs no CLI11.)
 template <typename App, typename More>
-void AppendCommands(const App& app, const std::string& path, More more, std::vector<CompletedCommand>* commands) {
+void AppendCommands(const App& app, const std::string& path, More more,
+                    std::vector<CompletedCommand>* commands) {
   const auto values_of = [&more](const auto& option) {
     CompletedValues values = ValuesOfKind(option.get_type_name());
     more(&values, option.get_type_name());
@@ -56,7 +63,9 @@ void AppendCommands(const App& app, const std::string& path, More more, std::vec
       command.takes_arguments = true;
       continue;
     }
-    CompletedFlag flag{.names = {}, .help = option->get_description(), .takes_value = option->get_items_expected_max() > 0};
+    CompletedFlag flag{.names = {},
+                       .help = option->get_description(),
+                       .takes_value = option->get_items_expected_max() > 0};
     for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
     if (flag.takes_value) flag.values = values_of(*option);
@@ -64,7 +73,8 @@ void AppendCommands(const App& app, const std::string& path, More more, std::vec
   }
   commands->push_back(command);
   for (const App* below : app.get_subcommands([](const App*) { return true; })) {
-    AppendCommands(*below, path.empty() ? below->get_name() : path + " " + below->get_name(), more, commands);
+    AppendCommands(*below, path.empty() ? below->get_name() : path + " " + below->get_name(), more,
+                   commands);
   }
 }
 

@@ -12,7 +12,9 @@ namespace {
 
 // Length of the UTF-8 sequence that starts at text[at], 0 when it is malformed.
 size_t Utf8Length(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0};
+  };
   const auto tail = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
   const uint8_t first = byte(at);
   if (first < 0x80) return 1;
@@ -40,7 +42,8 @@ void AppendEscaped(std::string* out, char c) {
     default: break;
   }
   std::array<char, 8> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "\\u%04x", static_cast<unsigned>(static_cast<uint8_t>(c)));
+  std::snprintf(buffer.data(), buffer.size(), "\\u%04x",
+                static_cast<unsigned>(static_cast<uint8_t>(c)));
   *out += buffer.data();
 }
 
@@ -54,7 +57,8 @@ std::string JsonWriter::Quoted(std::string_view value) {
     if (length == 0) {
       out += "\xEF\xBF\xBD";
       ++at;
-    } else if (length == 1 && (static_cast<uint8_t>(c) < 0x20 || c == '"' || c == '\\' || c == 0x7F)) {
+    } else if (length == 1 &&
+               (static_cast<uint8_t>(c) < 0x20 || c == '"' || c == '\\' || c == 0x7F)) {
       AppendEscaped(&out, c);
       ++at;
     } else {

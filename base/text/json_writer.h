@@ -1,6 +1,7 @@
 // JsonWriter: appends well-formed JSON to a string; commas, quotes and escapes are its job.
 //
-// One thread. The caller opens and closes objects and arrays in order; a mistake is a bug and stops the process.
+// One thread. The caller opens and closes objects and arrays in order; a mistake is a bug and stops
+// the process.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,17 @@ class JsonWriter {
   JsonWriter& String(std::string_view value);
   JsonWriter& Int(int64_t value);
   JsonWriter& Uint(uint64_t value);
-  JsonWriter& Double(double value);  // shortest form that reads back the same; NaN and infinities become null
+  // Shortest form that reads back the same; NaN and infinities become null.
+  JsonWriter& Double(double value);
   JsonWriter& Bool(bool value);
   JsonWriter& Null();
 
   // Key and value in one call.
   JsonWriter& Field(std::string_view key, std::string_view value) { return Key(key).String(value); }
   JsonWriter& Field(std::string_view key, const char* value) { return Key(key).String(value); }
-  JsonWriter& Field(std::string_view key, const std::string& value) { return Key(key).String(value); }
+  JsonWriter& Field(std::string_view key, const std::string& value) {
+    return Key(key).String(value);
+  }
   JsonWriter& Field(std::string_view key, bool value) { return Key(key).Bool(value); }
   JsonWriter& Field(std::string_view key, double value) { return Key(key).Double(value); }
   JsonWriter& Field(std::string_view key, int value) { return Key(key).Int(value); }

@@ -10,14 +10,17 @@ namespace {
 std::optional<uint32_t> Number(std::string_view text) {
   uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size() && value <= kListNumberMax;
+  const bool whole =
+      error == std::errc() && end == text.data() + text.size() && value <= kListNumberMax;
   return whole ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
 
 Result<std::vector<uint32_t>> ParseNumberList(std::string_view text) {
-  const Status bad = Status(ErrorId::kUsageError, "'" + std::string(text) + "' is not a list of numbers, each once, as in 0-3,8");
+  const Status bad =
+      Status(ErrorId::kUsageError,
+             "'" + std::string(text) + "' is not a list of numbers, each once, as in 0-3,8");
   std::vector<uint32_t> numbers;
   for (bool more = true; more;) {
     const size_t comma = text.find(',');

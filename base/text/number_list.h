@@ -14,7 +14,8 @@ namespace tidepool {
 
 inline constexpr uint32_t kListNumberMax = 65'535;
 
-// The numbers in the order given, each once. Errors: kUsageError (not a list, a range that goes down, a number twice or above the maximum).
+// The numbers in the order given, each once. Errors: kUsageError (not a list, a range that goes
+// down, a number twice or above the maximum).
 Result<std::vector<uint32_t>> ParseNumberList(std::string_view text);
 // The shortest form that gives the same order: {0, 1, 2, 8} is "0-2,8"; "" for none.
 std::string FormatNumberList(const std::vector<uint32_t>& numbers);

@@ -37,9 +37,11 @@ std::string DidYouMean(std::string_view word, std::span<const std::string_view> 
   size_t best_distance = 3, best_edits = 0;
   for (const std::string_view candidate : known) {
     const size_t edits = EditDistance(word, candidate);
-    const bool begins_alike = letters.size() >= 3 && Letters(candidate).starts_with(letters.substr(0, 3));
+    const bool begins_alike =
+        letters.size() >= 3 && Letters(candidate).starts_with(letters.substr(0, 3));
     const size_t distance = begins_alike ? std::min<size_t>(edits, 1) : edits;
-    const bool nearer = distance < best_distance || (distance == best_distance && edits < best_edits);
+    const bool nearer =
+        distance < best_distance || (distance == best_distance && edits < best_edits);
     if (nearer && distance < candidate.size()) {
       best = candidate;
       best_distance = distance;

@@ -1,9 +1,11 @@
-// bench_nvme: how fast pieces of states go to a drive and come back, checksums on, against fio on the same file system.
+// bench_nvme: how fast pieces of states go to a drive and come back, checksums on, against fio on
+// the same file system.
 //
-// Pairs of runs take turns, because drives are noisy: ours, then fio's, each with blocks of the size that is best for it on this drive,
-// io_uring, direct transfers and pages of 2 MiB. A row is the median over the pairs. CPU seconds a GiB are the process's own, and fio's as
-// its report has them (drive_peer.h). What the transfers and the checksums cost by themselves stands beside it. Whole optimizer steps:
-// nvme_step.h.
+// Pairs of runs take turns, because drives are noisy: ours, then fio's, each with blocks of the
+// size that is best for it on this drive, io_uring, direct transfers and pages of 2 MiB. A row is
+// the median over the pairs. CPU seconds a GiB are the process's own, and fio's as its report has
+// them (drive_peer.h). What the transfers and the checksums cost by themselves stands beside it.
+// Whole optimizer steps: nvme_step.h.
 #include <poll.h>
 #include <sys/resource.h>
 
@@ -40,23 +42,30 @@ constexpr uint64_t kPieceBytes = nvme::kPieceHeaderBytes + kPayload;
 constexpr uint32_t kSlots = memserver::StateTier::kStagingSlots, kDepth = memserver::kDepthDefault;
 constexpr uint64_t kPieces = kFileBytes / kPieceBytes;
 constexpr double kSpeedTarget = 0.95, kCpuTarget = 1;
-constexpr uint64_t kPairsPerPart = 3;  // the parts alone, and fio with checksums, are measured in each third pair
+// The parts alone, and fio with checksums, are measured in each third pair.
+constexpr uint64_t kPairsPerPart = 3;
 constexpr const char* kPlainFio = "fio, without checksums";
 
 constexpr const char* kHelp =
-    "bench_nvme [--json FILE] [--only pieces|steps] [--pairs 15] [--rounds 5] [--elements N] [--block-kib N] [DIR]\n"
-    "Pieces of states to and from a directory of its own in DIR (default: the current one), checksums on, against fio; 1 s a run. Then\n"
-    "whole optimizer steps of N parameters (default 128 Mi: GPT-2 124M) with fp32 states there. Needs 6 GiB there, and 5 of memory.\n"
+    "bench_nvme [--json FILE] [--only pieces|steps] [--pairs 15] [--rounds 5] [--elements N] "
+    "[--block-kib N] [DIR]\n"
+    "Pieces of states to and from a directory of its own in DIR (default: the current one), "
+    "checksums on, against fio; 1 s a run. Then\n"
+    "whole optimizer steps of N parameters (default 128 Mi: GPT-2 124M) with fp32 states there. "
+    "Needs 6 GiB there, and 5 of memory.\n"
     "--block-kib: of one read or write of pieces; default: the fastest of 256 KiB, 1 and 4 MiB.\n";
 
 double CpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What the tier does with a drive, without a server around it; one thread stands for the serve loop and the workers.
+// What the tier does with a drive, without a server around it; one thread stands for the serve loop
+// and the workers.
 class Ours {
  public:
   explicit Ours(const std::string& path)
@@ -76,7 +85,8 @@ class Ours {
     transfers_ = std::make_unique<nvme::TransferQueue>(opened_.queue.get(), &clock_, cut);
   }
 
-  // For a second, and at least `pieces_min` of them. Without checksums what was written cannot be read with them.
+  // For a second, and at least `pieces_min` of them. Without checksums what was written cannot be
+  // read with them.
   DriveSpeed Run(nvme::IoKind kind, bool checksums, uint64_t pieces_min = 0) {
     checksums_ = checksums;
     const double cpu = CpuSeconds();
@@ -90,20 +100,24 @@ class Ours {
       while (transfers_->Next(&done)) {
         End(kind, done);
         ++pieces;
-        if (clock_.NowNs() - begin < kNsPerSecond || next_ < pieces_min) Start(kind, static_cast<uint32_t>(done.tag));
-        transfers_->Progress();  // the drive has work while the next piece is checked, as with workers
+        if (clock_.NowNs() - begin < kNsPerSecond || next_ < pieces_min)
+          Start(kind, static_cast<uint32_t>(done.tag));
+        // The drive has work while the next piece is checked, as with workers.
+        transfers_->Progress();
       }
     }
     const double seconds = static_cast<double>(clock_.NowNs() - begin) / kNsPerSecond;
     const double gib = static_cast<double>(pieces * kPieceBytes) / static_cast<double>(kGiB);
     return {gib / seconds, (CpuSeconds() - cpu) / gib};
   }
-  // CPU seconds for the checksums of a GiB that lies in memory; and for a plain sum of its words, the least that looking at it costs.
+  // CPU seconds for the checksums of a GiB that lies in memory; and for a plain sum of its words,
+  // the least that looking at it costs.
   double ChecksumsAlone() const {
     return OfAGib([this](uint32_t slot) { (void)Crc32c(PayloadOf(slot)); });
   }
   double ReadingAlone() const {
-    return OfAGib([this](uint32_t slot) { sum_ = SelectLoops().read(PayloadOf(slot).data(), kPayload); });
+    return OfAGib(
+        [this](uint32_t slot) { sum_ = SelectLoops().read(PayloadOf(slot).data(), kPayload); });
   }
 
  private:
@@ -115,22 +129,31 @@ class Ours {
   }
   void Start(nvme::IoKind kind, uint32_t slot) {
     const uint64_t piece = next_++ % kPieces;
-    names_[slot] = {.store = 1, .job = 1, .chunk = 0, .piece = static_cast<uint32_t>(piece), .epoch = 1, .place = piece * kPieceBytes};
-    if (checksums_ && kind == nvme::IoKind::kWrite) nvme::SealPiece(names_[slot], PayloadOf(slot), HeaderOf(slot));
-    transfers_->Start({kind, 0, piece * kPieceBytes, memory_.bytes().data() + slot * kPieceBytes, kPieceBytes, slot});
+    names_[slot] = {.store = 1,
+                    .job = 1,
+                    .chunk = 0,
+                    .piece = static_cast<uint32_t>(piece),
+                    .epoch = 1,
+                    .place = piece * kPieceBytes};
+    if (checksums_ && kind == nvme::IoKind::kWrite)
+      nvme::SealPiece(names_[slot], PayloadOf(slot), HeaderOf(slot));
+    transfers_->Start({kind, 0, piece * kPieceBytes, memory_.bytes().data() + slot * kPieceBytes,
+                       kPieceBytes, slot});
   }
   void End(nvme::IoKind kind, const nvme::TransferDone& done) const {
     const auto slot = static_cast<uint32_t>(done.tag);
     if (done.error != 0) Die("a transfer failed");
     const bool checked = checksums_ && kind == nvme::IoKind::kRead;
-    if (checked && !nvme::VerifyPiece(*HeaderOf(slot), names_[slot], PayloadOf(slot)).ok()) Die("a piece is damaged");
+    if (checked && !nvme::VerifyPiece(*HeaderOf(slot), names_[slot], PayloadOf(slot)).ok())
+      Die("a piece is damaged");
   }
   template <typename Look>
   double OfAGib(Look look) const {
     constexpr uint32_t kPasses = 32;
     const double cpu = CpuSeconds();
     for (uint32_t i = 0; i < kPasses * kSlots; ++i) look(i % kSlots);
-    return (CpuSeconds() - cpu) / (static_cast<double>(kPasses * kSlots * kPayload) / static_cast<double>(kGiB));
+    return (CpuSeconds() - cpu) /
+           (static_cast<double>(kPasses * kSlots * kPayload) / static_cast<double>(kGiB));
   }
   // As the serve loop sleeps.
   void Wait() {
@@ -161,7 +184,8 @@ struct Series {
   }
 };
 
-void AddRow(const std::string& name, const Series& series, const char* unit, std::optional<double> target, RowPrinter* rows) {
+void AddRow(const std::string& name, const Series& series, const char* unit,
+            std::optional<double> target, RowPrinter* rows) {
   Row row{"nvme", name, Median(series.values), unit, "", {}, {}};
   if (series.ratios.empty()) return rows->Add(row);
   row.against = series.against;
@@ -196,13 +220,17 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
   const bool reads = kind == nvme::IoKind::kRead;
   const std::string direction = reads ? "read" : "write", name = reads ? "fill" : "spill";
   Series speed, cpu, transfers, checksums, reading;
-  Series checked{.against = "fio, with a CRC32C in each block (verify=crc32c)", .values = {}, .ratios = {}};
+  Series checked{
+      .against = "fio, with a CRC32C in each block (verify=crc32c)", .values = {}, .ratios = {}};
   SteadyClock clock;
-  // fio takes the same blocks of the drive that ours takes: one file's may be faster than another's.
+  // fio takes the same blocks of the drive that ours takes: one file's may be faster than
+  // another's.
   const FioWay way = BestFioWay(path, direction, nvme::kDataFileName);
   const uint64_t blocks = runs.block_bytes > 0 ? runs.block_bytes : BestBlocks(ours, kind);
   ours->UseBlocksOf(blocks);
-  std::fprintf(stderr, "bench_nvme: %s: fio is best with blocks of %s, %u of them out, pieces are moved in blocks of %s\n",
+  std::fprintf(stderr,
+               "bench_nvme: %s: fio is best with blocks of %s, %u of them out, pieces are moved in "
+               "blocks of %s\n",
                direction.c_str(), way.block, way.depth, FormatBytes(blocks).c_str());
   const FioWay checking{.block = way.block, .depth = way.depth, .checks = true};
   if (!reads) MeasureFio(path, "write", checking);  // not counted: its first writes allocate
@@ -247,9 +275,13 @@ int Main(int argc, const char* const* argv) {
   const uint64_t block_bytes = kKiB * rows.Number("--block-kib", 0);
   const std::string only = rows.Word("--only", "");
   const uint64_t elements = rows.Number("--elements", uint64_t{128} << 20);
-  const auto base = rows.arguments().empty() ? std::filesystem::current_path() : std::filesystem::canonical(rows.arguments().front());
+  const auto base = rows.arguments().empty() ? std::filesystem::current_path()
+                                             : std::filesystem::canonical(rows.arguments().front());
   const std::string path = ScratchIn(base.string());
-  if (!HasFio()) std::fprintf(stderr, "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows stand alone\n");
+  if (!HasFio())
+    std::fprintf(stderr,
+                 "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows "
+                 "stand alone\n");
   if (only != "steps") MeasurePieces({path, pairs, block_bytes}, &rows);
   if (only != "pieces") MeasureOptimizerStep({path, rounds, elements}, &rows);
   return rows.Finish();

@@ -31,7 +31,8 @@ struct Wish {
 
 Wish* MapWish(const std::string& directory) {
   const UniqueFd file(open((directory + "/load").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.valid() || ftruncate(file.get(), kPageBytes) != 0) Die("no file can be made in " + directory);
+  if (!file.valid() || ftruncate(file.get(), kPageBytes) != 0)
+    Die("no file can be made in " + directory);
   void* const page = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (page == MAP_FAILED) Die("a page cannot be mapped");
   return static_cast<Wish*>(page);
@@ -41,11 +42,13 @@ class Load {
  public:
   Load(const std::string& directory, const Wish* wish)
       : wish_(wish),
-        file_(open((directory + "/bystander").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600)),
+        file_(open((directory + "/bystander").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT,
+                   0600)),
         memory_(OrDie(nvme::PageMemory::Map(kBlocks * kBlock))) {
     if (!file_.valid()) Die("no file can be made in " + directory);
     for (uint32_t block = 0; block < kBlocks; ++block) {
-      if (pwrite(file_.get(), Memory(block), kBlock, static_cast<off_t>(block * kBlock)) != static_cast<ssize_t>(kBlock))
+      if (pwrite(file_.get(), Memory(block), kBlock, static_cast<off_t>(block * kBlock)) !=
+          static_cast<ssize_t>(kBlock))
         Die("the drive fails");
       free_.push_back(block);
     }
@@ -61,7 +64,8 @@ class Load {
     const int64_t passed = std::min(now - last_ns_, kNsPerSecond);
     last_ns_ = now;
     Begin(nvme::IoKind::kRead, wish_->read.load(std::memory_order_relaxed), passed, &credits_[0]);
-    Begin(nvme::IoKind::kWrite, wish_->written.load(std::memory_order_relaxed), passed, &credits_[1]);
+    Begin(nvme::IoKind::kWrite, wish_->written.load(std::memory_order_relaxed), passed,
+          &credits_[1]);
     queue_->Flush();
     pollfd ended{queue_->event_fd(), POLLIN, 0};
     poll(&ended, 1, kLookMilliseconds);
@@ -75,11 +79,18 @@ class Load {
  private:
   std::byte* Memory(uint32_t block) const { return memory_.bytes().data() + block * kBlock; }
   void Begin(nvme::IoKind kind, uint64_t rate, int64_t passed_ns, double* credit) {
-    *credit = std::min(*credit + static_cast<double>(rate) * static_cast<double>(passed_ns) / kNsPerSecond, double{kBurst * kBlock});
+    *credit = std::min(
+        *credit + static_cast<double>(rate) * static_cast<double>(passed_ns) / kNsPerSecond,
+        double{kBurst * kBlock});
     for (; *credit >= kBlock && !free_.empty(); *credit -= kBlock) {
       const uint32_t block = free_.front();
       free_.erase(free_.begin());
-      queue_->Submit({.kind = kind, .file = 0, .offset = block * kBlock, .data = Memory(block), .bytes = kBlock, .tag = block});
+      queue_->Submit({.kind = kind,
+                      .file = 0,
+                      .offset = block * kBlock,
+                      .data = Memory(block),
+                      .bytes = kBlock,
+                      .tag = block});
     }
   }
 

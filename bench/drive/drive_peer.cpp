@@ -15,8 +15,10 @@
 namespace tidepool::bench {
 namespace {
 
-// The number behind the first `"key" :` after `section` in fio's report; nothing when it is not there.
-std::optional<double> NumberBehind(const std::string& text, const std::string& section, const std::string& key) {
+// The number behind the first `"key" :` after `section` in fio's report; nothing when it is not
+// there.
+std::optional<double> NumberBehind(const std::string& text, const std::string& section,
+                                   const std::string& key) {
   const size_t from = text.find(section);
   const size_t at = from == std::string::npos ? from : text.find("\"" + key + "\"", from);
   const size_t colon = at == std::string::npos ? at : text.find(':', at);
@@ -30,18 +32,22 @@ std::optional<std::string> OutputOf(const std::string& command) {
   if (pipe == nullptr) return std::nullopt;
   std::string text;
   std::array<char, 4096> piece{};
-  while (const size_t got = fread(piece.data(), 1, piece.size(), pipe)) text.append(piece.data(), got);
+  while (const size_t got = fread(piece.data(), 1, piece.size(), pipe))
+    text.append(piece.data(), got);
   return pclose(pipe) == 0 ? std::optional(text) : std::nullopt;
 }
 
 // Of one section of the report.
-std::optional<DriveSpeed> SpeedIn(const std::string& report, const std::string& direction, double cpu_share) {
+std::optional<DriveSpeed> SpeedIn(const std::string& report, const std::string& direction,
+                                  double cpu_share) {
   const std::string section = "\"" + direction + "\" : {";  // the options name the direction too
-  const auto rate = NumberBehind(report, section, "bw_bytes"), bytes = NumberBehind(report, section, "io_bytes");
+  const auto rate = NumberBehind(report, section, "bw_bytes"),
+             bytes = NumberBehind(report, section, "io_bytes");
   const auto runtime_ms = NumberBehind(report, section, "runtime");
   if (!rate || !bytes || !runtime_ms || *rate <= 0 || *bytes <= 0) return std::nullopt;
   const double cpu_seconds = cpu_share * *runtime_ms / 1000;
-  return DriveSpeed{*rate / static_cast<double>(kGiB), cpu_seconds / (*bytes / static_cast<double>(kGiB))};
+  return DriveSpeed{*rate / static_cast<double>(kGiB),
+                    cpu_seconds / (*bytes / static_cast<double>(kGiB))};
 }
 
 std::string& ScratchPath() {
@@ -65,19 +71,24 @@ bool HasFio() {
   return OutputOf("fio --version 2>/dev/null").has_value();
 }
 
-std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, const FioWay& way) {
+std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction,
+                                     const FioWay& way) {
   // The C library takes pages of 2 MiB for fio's buffers then, as memserver does for its staging.
-  const auto report =
-      OutputOf("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=tidepool --filename='" + directory + "/" + way.file +
-               "' --size=1g --rw=" + direction + " --bs=" + way.block + " --iodepth=" + std::to_string(way.depth) +
-               " --ioengine=io_uring --direct=1 --time_based --runtime=1 --fixedbufs --registerfiles --output-format=json " +
-               (way.checks ? "--verify=crc32c --do_verify=0 --verify_state_save=0 " : "") + "2>/dev/null");
+  const auto report = OutputOf(
+      "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=tidepool --filename='" + directory + "/" +
+      way.file + "' --size=1g --rw=" + direction + " --bs=" + way.block +
+      " --iodepth=" + std::to_string(way.depth) +
+      " --ioengine=io_uring --direct=1 --time_based --runtime=1 --fixedbufs --registerfiles "
+      "--output-format=json " +
+      (way.checks ? "--verify=crc32c --do_verify=0 --verify_state_save=0 " : "") + "2>/dev/null");
   if (!report) return std::nullopt;
-  const auto user = NumberBehind(*report, "{", "usr_cpu"), system = NumberBehind(*report, "{", "sys_cpu");
+  const auto user = NumberBehind(*report, "{", "usr_cpu"),
+             system = NumberBehind(*report, "{", "sys_cpu");
   if (!user || !system) return std::nullopt;
   const double cpu_share = (*user + *system) / 100;
   if (direction != "rw") return SpeedIn(*report, direction, cpu_share);
-  const auto read = SpeedIn(*report, "read", cpu_share), write = SpeedIn(*report, "write", cpu_share);
+  const auto read = SpeedIn(*report, "read", cpu_share),
+             write = SpeedIn(*report, "write", cpu_share);
   if (!read || !write) return std::nullopt;
   return DriveSpeed{read->gib_per_second + write->gib_per_second, 0};
 }

@@ -35,7 +35,8 @@ JobShape ShapeOf(const OptimizerStepTask& task, const std::string& name) {
 class StepSide {
  public:
   StepSide(const JobShape& shape, const std::vector<std::string>& where)
-      : server_(OrDie(ServerProcess::Start(FlagsOf(shape, where)))), job_(shape, server_.socket_dir()) {}
+      : server_(OrDie(ServerProcess::Start(FlagsOf(shape, where)))),
+        job_(shape, server_.socket_dir()) {}
 
   double StepSeconds() {
     job_.Step();
@@ -44,9 +45,12 @@ class StepSide {
   void Detach() { job_.Detach(); }
 
  private:
-  static std::vector<std::string> FlagsOf(const JobShape& shape, const std::vector<std::string>& where) {
-    std::vector<std::string> flags{
-        "--pool", PoolFlagOf(shape), "--rcache-limit", std::to_string(2 * shape.rcache_bytes), "--keeper", "none", "--log-level", "warn"};
+  static std::vector<std::string> FlagsOf(const JobShape& shape,
+                                          const std::vector<std::string>& where) {
+    std::vector<std::string> flags{"--pool",         PoolFlagOf(shape),
+                                   "--rcache-limit", std::to_string(2 * shape.rcache_bytes),
+                                   "--keeper",       "none",
+                                   "--log-level",    "warn"};
     flags.insert(flags.end(), where.begin(), where.end());
     return flags;
   }
@@ -54,11 +58,13 @@ class StepSide {
   ServedJob job_;
 };
 
-// The least that a step can take: what it moves at fio's speed, each way and both at once, and the update itself.
+// The least that a step can take: what it moves at fio's speed, each way and both at once, and the
+// update itself.
 class Bound {
  public:
   explicit Bound(const std::string& directory) : directory_(directory) {
-    for (const char* direction : {"read", "write", "rw"}) ways_.emplace_back(direction, BestFioWay(directory, direction));
+    for (const char* direction : {"read", "write", "rw"})
+      ways_.emplace_back(direction, BestFioWay(directory, direction));
   }
   double Seconds(double gib_each_way, double host_seconds) const {
     SteadyClock clock;
@@ -66,7 +72,8 @@ class Bound {
     for (const auto& [direction, way] : ways_) {
       clock.SleepNs(kDrivePauseNs);
       const auto peer = MeasureFio(directory_, direction, way);
-      if (peer) bound = std::max(bound, (direction == "rw" ? 2 : 1) * gib_each_way / peer->gib_per_second);
+      if (peer)
+        bound = std::max(bound, (direction == "rw" ? 2 : 1) * gib_each_way / peer->gib_per_second);
     }
     return bound;
   }
@@ -77,7 +84,13 @@ class Bound {
 };
 
 Row RowOf(const std::string& name, double value, const char* unit) {
-  return {.bench = "nvme", .row = name, .value = value, .unit = unit, .against = "", .ratio = {}, .target = {}};
+  return {.bench = "nvme",
+          .row = name,
+          .value = value,
+          .unit = unit,
+          .against = "",
+          .ratio = {},
+          .target = {}};
 }
 
 }  // namespace
@@ -89,7 +102,8 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
   const std::string states = task.directory + "/server";
   std::filesystem::create_directory(states);
   std::filesystem::permissions(states, std::filesystem::perms::owner_all);
-  StepSide drive(shape, {"--nvme", states + ":" + std::to_string(RoundUp(drive_bytes, kMiB)), "--states-on", "nvme"});
+  StepSide drive(shape, {"--nvme", states + ":" + std::to_string(RoundUp(drive_bytes, kMiB)),
+                         "--states-on", "nvme"});
   StepSide host(ShapeOf(task, "bench-host"), {});
   const Bound bound(task.directory);
   std::vector<double> drive_seconds, host_seconds, ratios;
@@ -102,16 +116,21 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
     host_seconds.push_back(of_host);
     ratios.push_back(bound.Seconds(gib_each_way, of_host) / of_drive);
   }
-  const std::string parameters = std::to_string(shape.chunks * shape.chunk_elements >> 20) + " Mi parameters";
-  Row step = RowOf("optimizer step of " + parameters + ", fp32 states on the drive", Median(drive_seconds), "s");
+  const std::string parameters =
+      std::to_string(shape.chunks * shape.chunk_elements >> 20) + " Mi parameters";
+  Row step = RowOf("optimizer step of " + parameters + ", fp32 states on the drive",
+                   Median(drive_seconds), "s");
   if (HasFio()) {
-    step.against = "the bound: bytes at fio's speed (read, write, both at once), the update on the host";
+    step.against =
+        "the bound: bytes at fio's speed (read, write, both at once), the update on the host";
     step.ratio = Median(ratios);
     step.target = kStepTarget;
   }
   rows->Add(step, SpreadOf(HasFio() ? ratios : drive_seconds));
-  rows->Add(RowOf("the same with the states on the host", Median(host_seconds), "s"), SpreadOf(host_seconds));
-  const auto staging = static_cast<double>(memserver::StateTier::MemoryBytes(1)) / static_cast<double>(kMiB);
+  rows->Add(RowOf("the same with the states on the host", Median(host_seconds), "s"),
+            SpreadOf(host_seconds));
+  const auto staging =
+      static_cast<double>(memserver::StateTier::MemoryBytes(1)) / static_cast<double>(kMiB);
   Row memory = RowOf("memory of the staging, for all jobs", staging, "MiB");
   memory.against = "256 MiB";
   memory.ratio = static_cast<double>(kStagingMax) / static_cast<double>(kMiB) / staging;

@@ -1,7 +1,9 @@
-// MeasureOptimizerStep: whole optimizer steps of a memserver whose fp32 states lie on a drive, against the bound of what they move.
+// MeasureOptimizerStep: whole optimizer steps of a memserver whose fp32 states lie on a drive,
+// against the bound of what they move.
 //
-// One thread. Two servers, one with the states on the drive and one with them on the host, and fio take turns. A step is the time from the
-// end of the gradients until every chunk has its new version.
+// One thread. Two servers, one with the states on the drive and one with them on the host, and fio
+// take turns. A step is the time from the end of the gradients until every chunk has its new
+// version.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// bench_gpu: what a GPU's links can do, and how near the product comes: copies, the start of a pool, imports and flags between two
-// processes, and the Adam kernel.
+// bench_gpu: what a GPU's links can do, and how near the product comes: copies, the start of a
+// pool, imports and flags between two processes, and the Adam kernel.
 //
-// Everything is held against what the driver gives a plain program in the same run. Without a GPU it says so and ends with 9.
+// Everything is held against what the driver gives a plain program in the same run. Without a GPU
+// it says so and ends with 9.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -22,18 +23,25 @@ namespace tidepool::bench {
 namespace {
 
 // What is most unsure comes first.
-constexpr std::array<std::string_view, 7> kParts{"done", "copies", "pool", "beside", "peer", "push", "adam"};
+constexpr std::array<std::string_view, 7> kParts{"done", "copies", "pool", "beside",
+                                                 "peer", "push",   "adam"};
 
 constexpr const char* kHelp =
-    "bench_gpu [--json FILE] [--only PART | --without PART] [--rounds N] [--copy-mebibytes N] [--pool-mebibytes N] [--adam-mebi-elements "
+    "bench_gpu [--json FILE] [--only PART | --without PART] [--rounds N] [--copy-mebibytes N] "
+    "[--pool-mebibytes N] [--adam-mebi-elements "
     "N]\n"
     "          [--trips N]\n"
-    "PART is done (fetches through a memserver and their `done` words, by either writer, alone and beside matrix products), copies (sizes\n"
-    "of 64 KiB to 256 MiB, both ways), pool (its start), beside (host memory while both engines copy), peer (imports and flags between\n"
-    "two processes), push (chunks through a memserver, alone and beside matrix products) or adam (the\n"
+    "PART is done (fetches through a memserver and their `done` words, by either writer, alone and "
+    "beside matrix products), copies (sizes\n"
+    "of 64 KiB to 256 MiB, both ways), pool (its start), beside (host memory while both engines "
+    "copy), peer (imports and flags between\n"
+    "two processes), push (chunks through a memserver, alone and beside matrix products) or adam "
+    "(the\n"
     "kernel); all of them without --only.\n"
-    "Takes about a minute and, with the defaults, 3 GiB of the GPU and 9 GiB of the host. On the first GPU of CUDA_VISIBLE_DEVICES.\n"
-    "Exit codes: 0 every target holds, 1 a failure, 3 a target does not hold, 9 there is no GPU that can be used.\n";
+    "Takes about a minute and, with the defaults, 3 GiB of the GPU and 9 GiB of the host. On the "
+    "first GPU of CUDA_VISIBLE_DEVICES.\n"
+    "Exit codes: 0 every target holds, 1 a failure, 3 a target does not hold, 9 there is no GPU "
+    "that can be used.\n";
 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
@@ -49,18 +57,21 @@ int Main(int argc, char** argv) {
     if (!part.empty() && std::find(kParts.begin(), kParts.end(), part) == kParts.end())
       Die("error[TP1001]: there is no part '" + part + "' (see --help)");
   }
-  const auto wanted = [&](std::string_view part) { return part != without && (only.empty() || only == part); };
+  const auto wanted = [&](std::string_view part) {
+    return part != without && (only.empty() || only == part);
+  };
   // Before the driver is started.
   std::unique_ptr<GpuPeer> peer;
   if (wanted("peer")) peer = std::make_unique<GpuPeer>(0);
   const auto gpus = device::ListGpus();
   if (!gpus.ok()) {
-    std::fprintf(stderr, "bench_gpu: nothing is measured without a GPU\n%s\n", gpus.status().Format().c_str());
+    std::fprintf(stderr, "bench_gpu: nothing is measured without a GPU\n%s\n",
+                 gpus.status().Format().c_str());
     return gpus.status().exit_code();
   }
   const auto device = OrDie(device::CudaDevice::Open({}));
-  std::fprintf(stderr, "bench_gpu: %s, %s; memory leaves it by %s\n", device->name().c_str(), device->gpu().name.c_str(),
-               device->form_note().c_str());
+  std::fprintf(stderr, "bench_gpu: %s, %s; memory leaves it by %s\n", device->name().c_str(),
+               device->gpu().name.c_str(), device->form_note().c_str());
   setup.device = device.get();
   if (wanted("done")) MeasureDone(setup, &printer);
   if (wanted("copies")) MeasureCopies(setup, &printer);

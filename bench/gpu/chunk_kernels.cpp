@@ -17,12 +17,15 @@
 namespace tidepool::bench {
 namespace {
 
-constexpr uint64_t kAtOnce = 16;  // chunks that a thread takes: a claim costs nothing, and threads end together
+// Chunks that a thread takes: a claim costs nothing, and threads end together.
+constexpr uint64_t kAtOnce = 16;
 
 double ThreadCpuSeconds() {
   rusage usage{};
   if (getrusage(RUSAGE_THREAD, &usage) != 0) Die("the system does not tell a thread's CPU time");
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -37,17 +40,20 @@ ChunkKernels::ChunkKernels(uint64_t chunks, uint64_t elements, Crew* crew)
       progress_(chunks),
       norm_sums_(chunks),
       areas_(2 * crew->size()),
-      factors_(optim::MakeFactors({}, {.lr = 1e-4, .optimizer_step = 10, .gradient_scale = 1.0F}, {})),
+      factors_(
+          optim::MakeFactors({}, {.lr = 1e-4, .optimizer_step = 10, .gradient_scale = 1.0F}, {})),
       whole_{.begin = 0, .count = elements} {
   memserver::HostPoolOptions options;
   options.bytes = chunks * kPlanes * plane_bytes_;
   pool_ = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
   std::vector<memserver::Extent> extents;
-  if (!pool_->Take(std::array{options.bytes}, &extents)) Die("the pool does not hold the planes that it was made for");
+  if (!pool_->Take(std::array{options.bytes}, &extents))
+    Die("the pool does not hold the planes that it was made for");
   planes_ = extents[0].data;
   for (uint32_t i = 0; i < crew->size(); ++i) {
-    workers_.push_back(std::make_unique<memserver::Worker>(optim::SelectKernels(optim::BestIsa()),
-                                                           std::span<optim::UndoArea, 2>(&areas_[uint64_t{2} * i], 2)));
+    workers_.push_back(std::make_unique<memserver::Worker>(
+        optim::SelectKernels(optim::BestIsa()),
+        std::span<optim::UndoArea, 2>(&areas_[uint64_t{2} * i], 2)));
   }
 }
 
@@ -58,7 +64,8 @@ double ChunkKernels::ForEach(Task task) {
   crew_->Run([&](uint32_t thread) {
     const optim::FlushDenormals mode;
     const double before = ThreadCpuSeconds();
-    for (uint64_t begin = next.fetch_add(kAtOnce); begin < chunks_; begin = next.fetch_add(kAtOnce)) {
+    for (uint64_t begin = next.fetch_add(kAtOnce); begin < chunks_;
+         begin = next.fetch_add(kAtOnce)) {
       const uint64_t end = std::min(begin + kAtOnce, chunks_);
       for (uint64_t chunk = begin; chunk < end; ++chunk) task(thread, chunk);
     }
@@ -89,13 +96,16 @@ memserver::Work ChunkKernels::WorkOn(uint64_t chunk, memserver::WorkKind kind) {
 double ChunkKernels::StepSeconds() {
   ++version_;
   const uint64_t bytes = elements_ * sizeof(float);
-  double seconds = ForEach(
-      [&](uint32_t thread, uint64_t chunk) { device::CopyBytes(&rcache_[thread * plane_bytes_], At(kMaster, chunk), bytes, bytes); });
+  double seconds = ForEach([&](uint32_t thread, uint64_t chunk) {
+    device::CopyBytes(&rcache_[thread * plane_bytes_], At(kMaster, chunk), bytes, bytes);
+  });
   seconds += ForEach([&](uint32_t thread, uint64_t chunk) {
     device::CopyBytes(At(kGradient, chunk), &rcache_[thread * plane_bytes_], bytes, bytes);
     workers_[thread]->Do(WorkOn(chunk, memserver::WorkKind::kScan));
   });
-  seconds += ForEach([&](uint32_t thread, uint64_t chunk) { workers_[thread]->Do(WorkOn(chunk, memserver::WorkKind::kUpdate)); });
+  seconds += ForEach([&](uint32_t thread, uint64_t chunk) {
+    workers_[thread]->Do(WorkOn(chunk, memserver::WorkKind::kUpdate));
+  });
   return seconds;
 }
 

@@ -1,7 +1,9 @@
-// ChunkKernels: the work on bytes that a step gives a server, by the kernels that it calls and without the server: every chunk copied out,
-// its gradient copied in and scanned, its states updated. No requests, no queues, no other process: the least that such a step can cost.
+// ChunkKernels: the work on bytes that a step gives a server, by the kernels that it calls and
+// without the server: every chunk copied out, its gradient copied in and scanned, its states
+// updated. No requests, no queues, no other process: the least that such a step can cost.
 //
-// One thread, with its Crew, whose threads share each part of the step. fp32 chunks of one parameter each, as ServedJob has them.
+// One thread, with its Crew, whose threads share each part of the step. fp32 chunks of one
+// parameter each, as ServedJob has them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@ namespace tidepool::bench {
 
 class ChunkKernels {
  public:
-  // Planes of `chunks` x `elements` in a host pool of its own. Ends the program where the memory is short.
+  // Planes of `chunks` x `elements` in a host pool of its own. Ends the program where the memory is
+  // short.
   ChunkKernels(uint64_t chunks, uint64_t elements, Crew* crew);
   // One step; the CPU seconds that the crew's threads took for it together.
   double StepSeconds();
@@ -29,8 +32,11 @@ class ChunkKernels {
   };
   memserver::Work WorkOn(uint64_t chunk, memserver::WorkKind kind);
   // A chunk's planes lie behind each other and begin on pages, as in the daemon.
-  std::byte* At(Plane plane, uint64_t chunk) const { return planes_ + (chunk * kPlanes + plane) * plane_bytes_; }
-  // task(thread, chunk) for all chunks, a few at a time to whoever is free; the CPU seconds of all threads.
+  std::byte* At(Plane plane, uint64_t chunk) const {
+    return planes_ + (chunk * kPlanes + plane) * plane_bytes_;
+  }
+  // task(thread, chunk) for all chunks, a few at a time to whoever is free; the CPU seconds of all
+  // threads.
   template <typename Task>
   double ForEach(Task task);
 
@@ -39,7 +45,8 @@ class ChunkKernels {
   const uint64_t plane_bytes_;
   std::unique_ptr<memserver::HostPool> pool_;
   std::byte* planes_ = nullptr;
-  std::vector<std::byte> rcache_;  // of the client: one chunk's place for each thread, as a client that takes one after the other
+  // Of the client: one chunk's place for each thread, as a client that takes one after the other.
+  std::vector<std::byte> rcache_;
   std::vector<ProgressLine> progress_;
   std::vector<double> norm_sums_;
   std::vector<optim::UndoArea> areas_;

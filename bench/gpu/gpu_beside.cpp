@@ -60,7 +60,8 @@ void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer) {
   options.bytes = setup.pool_bytes + 2 * kCopyBytes;
   const auto pool = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
   std::vector<memserver::Extent> extents;
-  if (!pool->Take(std::array{setup.pool_bytes, 2 * kCopyBytes}, &extents)) Die("the pool does not hold what it was made for");
+  if (!pool->Take(std::array{setup.pool_bytes, 2 * kCopyBytes}, &extents))
+    Die("the pool does not hold what it was made for");
   BothEngines engines(setup.device, extents[1].data);
   Crew crew;
   const MemoryLoops& loops = SelectLoops();
@@ -70,7 +71,8 @@ void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer) {
       loops.modify(extents[0].data + begin, end - begin, 0);
     });
   };
-  // More than fit into the time that changing the memory takes, at the 64 GB/s that a link has at most, and were it to take thrice as long.
+  // More than fit into the time that changing the memory takes, at the 64 GB/s that a link has at
+  // most, and were it to take thrice as long.
   SteadyClock clock;
   const int64_t begin = clock.NowNs();
   modify();
@@ -91,7 +93,9 @@ void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer) {
   rounds.Run(setup.rounds);
   engines.Finish();
   if (ended_early > 0) {
-    std::fprintf(stderr, "bench_gpu: in %llu rounds the copies ended before the memory was changed; the row beside copies says too much\n",
+    std::fprintf(stderr,
+                 "bench_gpu: in %llu rounds the copies ended before the memory was changed; the "
+                 "row beside copies says too much\n",
                  static_cast<unsigned long long>(ended_early));
   }
   AddComparison({.bench = "gpu",

@@ -1,4 +1,5 @@
-// What the host's memory is still good for while both copy engines of a GPU run: the rate at which an update could change it in place.
+// What the host's memory is still good for while both copy engines of a GPU run: the rate at which
+// an update could change it in place.
 //
 // One thread and one on each other CPU; any failure ends the program.
 #pragma once

@@ -19,11 +19,14 @@
 namespace tidepool::bench {
 namespace {
 
-constexpr uint64_t kSizes[] = {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB};
-constexpr uint64_t kCopiesMax = 1024;  // of a measurement: small copies cost by number, not by bytes
+constexpr uint64_t kSizes[] = {64 * kKiB, 256 * kKiB, kMiB,      4 * kMiB,
+                               16 * kMiB, 64 * kMiB,  256 * kMiB};
+// Of a measurement: small copies cost by number, not by bytes.
+constexpr uint64_t kCopiesMax = 1024;
 
 std::string NameOfSize(uint64_t bytes) {
-  return bytes % kMiB == 0 ? std::to_string(bytes / kMiB) + " MiB" : std::to_string(bytes / kKiB) + " KiB";
+  return bytes % kMiB == 0 ? std::to_string(bytes / kMiB) + " MiB"
+                           : std::to_string(bytes / kKiB) + " KiB";
 }
 
 std::unique_ptr<memserver::HostPool> ReservePool(uint64_t bytes) {
@@ -34,7 +37,8 @@ std::unique_ptr<memserver::HostPool> ReservePool(uint64_t bytes) {
 
 // A buffer each way on either side, and how to copy between them.
 struct Ends {
-  std::byte *host_out = nullptr, *host_in = nullptr;  // host_out is copied to the GPU, host_in from it
+  // host_out is copied to the GPU, host_in from it.
+  std::byte *host_out = nullptr, *host_in = nullptr;
   std::byte *gpu_in = nullptr, *gpu_out = nullptr;
 };
 
@@ -61,7 +65,8 @@ class OurWay {
 
 class PlainWay {
  public:
-  PlainWay(PlainGpu* gpu, const Ends& ends) : ends_(ends), to_(gpu->OpenStream()), from_(gpu->OpenStream()) {}
+  PlainWay(PlainGpu* gpu, const Ends& ends)
+      : ends_(ends), to_(gpu->OpenStream()), from_(gpu->OpenStream()) {}
   void Run(uint64_t size, uint64_t copies, bool to, bool from) {
     for (uint64_t i = 0; i < copies; ++i) {
       if (to) to_->Copy(ends_.gpu_in + i * size, ends_.host_out + i * size, size);
@@ -80,16 +85,19 @@ struct Direction {
   const char* name;
   bool to, from;
 };
-constexpr Direction kDirections[] = {{"to the GPU", true, false}, {"from the GPU", false, true}, {"both ways at once", true, true}};
+constexpr Direction kDirections[] = {
+    {"to the GPU", true, false}, {"from the GPU", false, true}, {"both ways at once", true, true}};
 
-void MeasureSize(uint64_t size, const GpuSetup& setup, OurWay* ours, PlainWay* plain, RowPrinter* printer) {
+void MeasureSize(uint64_t size, const GpuSetup& setup, OurWay* ours, PlainWay* plain,
+                 RowPrinter* printer) {
   const uint64_t copies = std::clamp<uint64_t>(setup.copy_bytes / size, 1, kCopiesMax);
   for (const Direction& direction : kDirections) {
     Rounds rounds;
     rounds.AddWay([&] { ours->Run(size, copies, direction.to, direction.from); });
     rounds.AddWay([&] { plain->Run(size, copies, direction.to, direction.from); });
     rounds.Run(setup.rounds);
-    const double bytes = static_cast<double>(size * copies) * (direction.to && direction.from ? 2 : 1);
+    const double bytes =
+        static_cast<double>(size * copies) * (direction.to && direction.from ? 2 : 1);
     const std::string row = "copies of " + NameOfSize(size) + " " + direction.name;
     printer->Add({.bench = "gpu",
                   .row = row + ", plain",
@@ -102,7 +110,8 @@ void MeasureSize(uint64_t size, const GpuSetup& setup, OurWay* ours, PlainWay* p
                    .row = row + ", registered pool memory",
                    .value = bytes / rounds.median(0) / 1e9,
                    .unit = "GB/s",
-                   .against = PlainGpu::HasPinned() ? "plain copies, memory of cuMemHostAlloc" : "plain copies of the same memory",
+                   .against = PlainGpu::HasPinned() ? "plain copies, memory of cuMemHostAlloc"
+                                                    : "plain copies of the same memory",
                    .ratios = rounds.Faster(0, 1),
                    .dropped = rounds.dropped(),
                    .target = {}},
@@ -117,7 +126,8 @@ void MeasureCopies(const GpuSetup& setup, RowPrinter* printer) {
   PlainGpu plain_gpu(*setup.device);
   const auto pool = ReservePool(2 * bytes);
   std::vector<memserver::Extent> extents;
-  if (!pool->Take(std::array{bytes, bytes}, &extents)) Die("the pool does not hold what it was made for");
+  if (!pool->Take(std::array{bytes, bytes}, &extents))
+    Die("the pool does not hold what it was made for");
   const auto registered_out = OrDie(setup.device->Register(extents[0].data, bytes));
   const auto registered_in = OrDie(setup.device->Register(extents[1].data, bytes));
   UniqueFd exported[2];
@@ -126,7 +136,8 @@ void MeasureCopies(const GpuSetup& setup, RowPrinter* printer) {
   const Ends ours_ends = {extents[0].data, extents[1].data, gpu_in->data(), gpu_out->data()};
   Ends plain_ends = ours_ends;
   std::unique_ptr<PinnedBytes> pinned_out, pinned_in;
-  std::unique_ptr<GpuBytes> plain_in = plain_gpu.TakeGpu(bytes), plain_out = plain_gpu.TakeGpu(bytes);
+  std::unique_ptr<GpuBytes> plain_in = plain_gpu.TakeGpu(bytes),
+                            plain_out = plain_gpu.TakeGpu(bytes);
   plain_ends.gpu_in = plain_in->data();
   plain_ends.gpu_out = plain_out->data();
   if (PlainGpu::HasPinned()) {
@@ -160,7 +171,8 @@ void MeasurePoolStart(const GpuSetup& setup, RowPrinter* printer) {
     const auto pool = ReservePool(setup.pool_bytes);
     const int64_t reserved = clock.NowNs();
     std::vector<memserver::Extent> extents;
-    if (!pool->Take(std::array{setup.pool_bytes}, &extents)) Die("the pool does not hold what it was made for");
+    if (!pool->Take(std::array{setup.pool_bytes}, &extents))
+      Die("the pool does not hold what it was made for");
     auto registration = OrDie(setup.device->Register(extents[0].data, setup.pool_bytes));
     const int64_t ready = clock.NowNs();
     registration.reset();
@@ -170,10 +182,17 @@ void MeasurePoolStart(const GpuSetup& setup, RowPrinter* printer) {
     if (!PlainGpu::HasPinned()) continue;
     const int64_t before = clock.NowNs();
     const auto pinned = plain_gpu.TakePinned(setup.pool_bytes);
-    ratios.push_back(static_cast<double>(clock.NowNs() - before) / static_cast<double>(ready - begin));
+    ratios.push_back(static_cast<double>(clock.NowNs() - before) /
+                     static_cast<double>(ready - begin));
   }
   const auto add = [printer](const char* row, double value) {
-    printer->Add({.bench = "gpu", .row = row, .value = value, .unit = "s/GiB", .against = "", .ratio = {}, .target = {}});
+    printer->Add({.bench = "gpu",
+                  .row = row,
+                  .value = value,
+                  .unit = "s/GiB",
+                  .against = "",
+                  .ratio = {},
+                  .target = {}});
   };
   add("pool reserved and touched", Median(touched));
   add("pool registered", Median(registered));
@@ -225,7 +244,8 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
   });
   rounds.Run(3 * setup.rounds);
   AddComparison({.bench = "gpu",
-                 .row = "AdamW kernel, bf16 gradient and copy, " + std::to_string(elements >> 20) + " Mi elements",
+                 .row = "AdamW kernel, bf16 gradient and copy, " + std::to_string(elements >> 20) +
+                        " Mi elements",
                  .value = 28.0 * static_cast<double>(elements) / rounds.median(0) / 1e9,
                  .unit = "GB/s",
                  .against = "a copy inside the GPU",

@@ -1,4 +1,5 @@
-// What a GPU's links, its driver and our own memory can do before any memserver runs: the first part of `bench gpu`.
+// What a GPU's links, its driver and our own memory can do before any memserver runs: the first
+// part of `bench gpu`.
 //
 // One thread; any failure ends the program.
 #pragma once
@@ -16,9 +17,11 @@ struct GpuSetup {
   uint64_t rounds = 0;
 };
 
-// Copies of 64 KiB to 256 MiB to the GPU, from it, and both at once: registered pool memory against memory of cuMemHostAlloc.
+// Copies of 64 KiB to 256 MiB to the GPU, from it, and both at once: registered pool memory against
+// memory of cuMemHostAlloc.
 void MeasureCopies(const GpuSetup& setup, RowPrinter* printer);
-// Seconds a GiB until a pool can be copied from: reserved, touched and registered, against cuMemHostAlloc.
+// Seconds a GiB until a pool can be copied from: reserved, touched and registered, against
+// cuMemHostAlloc.
 void MeasurePoolStart(const GpuSetup& setup, RowPrinter* printer);
 // The Adam kernel against a copy inside the GPU, by bytes read and written.
 void MeasureAdam(const GpuSetup& setup, RowPrinter* printer);

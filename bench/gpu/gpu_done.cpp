@@ -59,7 +59,8 @@ void Measure(const GpuSetup& setup, PushedJob* job, Figures* figures) {
     const int64_t begin = clock.NowNs();
     job->Run(true, false);
     figures->rates.push_back(bytes / static_cast<double>(clock.NowNs() - begin));
-    for (uint64_t i = 0; i < kFetches; ++i) figures->latencies.push_back(job->FetchSeconds(static_cast<uint32_t>(i % job->chunks())));
+    for (uint64_t i = 0; i < kFetches; ++i)
+      figures->latencies.push_back(job->FetchSeconds(static_cast<uint32_t>(i % job->chunks())));
   }
 }
 
@@ -75,13 +76,20 @@ void AddLatencies(const std::string& row, const Figures& figures, RowPrinter* pr
   }
 }
 
-void MeasureWay(const GpuSetup& setup, const std::string& way, MatrixLoop* products, RowPrinter* printer) {
-  PushedJob job(setup.device, kChunkBytes, std::max<uint64_t>(1, setup.copy_bytes / kChunkBytes), {"--gpu-done", way});
+void MeasureWay(const GpuSetup& setup, const std::string& way, MatrixLoop* products,
+                RowPrinter* printer) {
+  PushedJob job(setup.device, kChunkBytes, std::max<uint64_t>(1, setup.copy_bytes / kChunkBytes),
+                {"--gpu-done", way});
   const std::string row = "fetches of 4 MiB chunks, `done` by the " + way;
   Figures alone, beside;
   Measure(setup, &job, &alone);
-  printer->Add(
-      {.bench = "gpu", .row = row + ", copy rate", .value = Median(alone.rates), .unit = "GB/s", .against = "", .ratio = {}, .target = {}});
+  printer->Add({.bench = "gpu",
+                .row = row + ", copy rate",
+                .value = Median(alone.rates),
+                .unit = "GB/s",
+                .against = "",
+                .ratio = {},
+                .target = {}});
   AddLatencies(row, alone, printer);
   if (products == nullptr) return;
 
@@ -90,7 +98,8 @@ void MeasureWay(const GpuSetup& setup, const std::string& way, MatrixLoop* produ
     Measure(setup, &job, &beside);
   }
   std::vector<double> ratios;
-  for (size_t i = 0; i < beside.rates.size(); ++i) ratios.push_back(beside.rates[i] / alone.rates[i]);
+  for (size_t i = 0; i < beside.rates.size(); ++i)
+    ratios.push_back(beside.rates[i] / alone.rates[i]);
   AddComparison({.bench = "gpu",
                  .row = row + " beside matrix products, copy rate",
                  .value = Median(beside.rates),
@@ -107,8 +116,11 @@ void MeasureWay(const GpuSetup& setup, const std::string& way, MatrixLoop* produ
 void MeasureDone(const GpuSetup& setup, RowPrinter* printer) {
   PlainGpu gpu(*setup.device);
   auto made = MatrixLoop::Make(&gpu, kSide);
-  if (!made.ok()) std::fprintf(stderr, "bench_gpu: no rows of `done` beside matrix products: %s\n", made.status().Line().c_str());
-  for (const char* way : {"stream", "loop"}) MeasureWay(setup, way, made.ok() ? made->get() : nullptr, printer);
+  if (!made.ok())
+    std::fprintf(stderr, "bench_gpu: no rows of `done` beside matrix products: %s\n",
+                 made.status().Line().c_str());
+  for (const char* way : {"stream", "loop"})
+    MeasureWay(setup, way, made.ok() ? made->get() : nullptr, printer);
 }
 
 }  // namespace tidepool::bench

@@ -1,5 +1,6 @@
-// Fetches while the GPU computes for another process than memserver: how fast chunks are copied, and how late a trainer's GPU hears of it,
-// with either writer of the `done` word (memserver run --gpu-done).
+// Fetches while the GPU computes for another process than memserver: how fast chunks are copied,
+// and how late a trainer's GPU hears of it, with either writer of the `done` word (memserver run
+// --gpu-done).
 //
 // One thread, and one more that multiplies; any failure ends the program.
 #pragma once

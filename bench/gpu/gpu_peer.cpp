@@ -33,7 +33,9 @@ enum Work : uint64_t { kImport = 1, kFlagsByCpu = 2, kFlagsByStream = 3 };
 // Words of the flags' page; each has a line of its own.
 struct Words {
   explicit Words(std::byte* page) : ready(At(page, 0)), done(At(page, 1)), seen(At(page, 2)) {}
-  static Flag* At(std::byte* page, uint64_t line) { return reinterpret_cast<Flag*>(page + 64 * line); }
+  static Flag* At(std::byte* page, uint64_t line) {
+    return reinterpret_cast<Flag*>(page + 64 * line);
+  }
   Flag* const ready;  // this process asks
   Flag* const done;   // the peer's stream answers
   Flag* const seen;   // this process's stream has seen the answer
@@ -43,9 +45,11 @@ struct Words {
 void SpinUntil(const Flag* flag, uint64_t value) {
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + kPatienceNs;
-  for (uint64_t turn = 1; static_cast<int64_t>(flag->load(std::memory_order_acquire) - value) < 0; ++turn) {
+  for (uint64_t turn = 1; static_cast<int64_t>(flag->load(std::memory_order_acquire) - value) < 0;
+       ++turn) {
     __builtin_ia32_pause();
-    if (turn % 1'000'000 == 0 && clock.NowNs() > end) Die("bench_gpu: the other process never answered through its flag");
+    if (turn % 1'000'000 == 0 && clock.NowNs() > end)
+      Die("bench_gpu: the other process never answered through its flag");
   }
 }
 
@@ -56,7 +60,9 @@ std::span<const std::byte> BytesOf(const T& value) {
 
 shm::Packet Receive(int socket, uint32_t fds) {
   shm::Packet packet;
-  if (!shm::WaitForSocket(socket, POLLIN, kPatienceNs) || shm::ReceivePacket(socket, fds, &packet) != shm::SocketResult::kDone) return {};
+  if (!shm::WaitForSocket(socket, POLLIN, kPatienceNs) ||
+      shm::ReceivePacket(socket, fds, &packet) != shm::SocketResult::kDone)
+    return {};
   return packet;
 }
 
@@ -68,7 +74,8 @@ struct GpuPeer::Order {
 
 namespace {
 
-void ServeImports(device::CudaDevice* device, const UniqueFd& exported, uint64_t bytes, uint64_t count, int socket) {
+void ServeImports(device::CudaDevice* device, const UniqueFd& exported, uint64_t bytes,
+                  uint64_t count, int socket) {
   const SteadyClock clock;
   std::vector<double> import, release;
   for (uint64_t i = 0; i < count; ++i) {
@@ -83,10 +90,12 @@ void ServeImports(device::CudaDevice* device, const UniqueFd& exported, uint64_t
   (void)shm::SendPacket(socket, BytesOf(times));
 }
 
-// Both ways of waiting for the asker: the stream itself (`by_stream`), or this processor, which then lets the stream answer: as a memserver
-// does.
-void ServeFlags(device::CudaDevice* device, UniqueFd page, bool by_stream, uint64_t count, int socket) {
-  const auto segment = OrDie(shm::Segment::Map(std::move(page), kFlagBytes, shm::PeerAccess::kReadWrite));
+// Both ways of waiting for the asker: the stream itself (`by_stream`), or this processor, which
+// then lets the stream answer: as a memserver does.
+void ServeFlags(device::CudaDevice* device, UniqueFd page, bool by_stream, uint64_t count,
+                int socket) {
+  const auto segment =
+      OrDie(shm::Segment::Map(std::move(page), kFlagBytes, shm::PeerAccess::kReadWrite));
   const auto registration = OrDie(device->Register(segment->data(), kFlagBytes));
   const auto stream = OrDie(device->OpenStream());
   const Words words(segment->data());
@@ -117,14 +126,16 @@ void GpuPeer::Serve(int socket, int ordinal) {
     if (order.work == kImport) {
       ServeImports(device.get(), packet.fds[0], order.bytes, order.count, socket);
     } else {
-      ServeFlags(device.get(), std::move(packet.fds[0]), order.work == kFlagsByStream, order.count, socket);
+      ServeFlags(device.get(), std::move(packet.fds[0]), order.work == kFlagsByStream, order.count,
+                 socket);
     }
   }
 }
 
 GpuPeer::GpuPeer(int ordinal) : ordinal_(ordinal) {
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) Die("bench_gpu: no socket pair");
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    Die("bench_gpu: no socket pair");
   socket_ = UniqueFd(ends[0]);
   UniqueFd other(ends[1]);
   pid_ = fork();
@@ -155,7 +166,8 @@ void GpuPeer::Send(const Order& order, int fd) {
 GpuPeer::Times GpuPeer::TakeTimes() {
   const shm::Packet packet = Receive(socket_.get(), 0);
   std::array<double, 2> times = {};
-  if (packet.bytes.size() != sizeof times) Die("bench_gpu: the second process has ended; what it said stands above");
+  if (packet.bytes.size() != sizeof times)
+    Die("bench_gpu: the second process has ended; what it said stands above");
   std::memcpy(times.data(), packet.bytes.data(), sizeof times);
   return {times[0], times[1]};
 }
@@ -165,11 +177,12 @@ void GpuPeer::AwaitReady() {
 }
 
 void GpuPeer::MeasureImport(uint64_t bytes, uint64_t rounds, RowPrinter* printer) {
-  for (const auto& [form, name] :
-       {std::pair(device::ExportForm::kVmm, "a VMM allocation"), std::pair(device::ExportForm::kIpc, "an IPC handle")}) {
+  for (const auto& [form, name] : {std::pair(device::ExportForm::kVmm, "a VMM allocation"),
+                                   std::pair(device::ExportForm::kIpc, "an IPC handle")}) {
     auto device = device::CudaDevice::Open({.ordinal = ordinal_, .form = form});
     if (!device.ok()) {
-      std::fprintf(stderr, "bench_gpu: no row of imports by %s: %s\n", name, device.status().Line().c_str());
+      std::fprintf(stderr, "bench_gpu: no row of imports by %s: %s\n", name,
+                   device.status().Line().c_str());
       continue;
     }
     UniqueFd exported;
@@ -177,20 +190,37 @@ void GpuPeer::MeasureImport(uint64_t bytes, uint64_t rounds, RowPrinter* printer
     Send({kImport, bytes, rounds}, exported.get());
     const Times times = TakeTimes();
     const std::string of = " of " + std::to_string(bytes / kMiB) + " MiB by " + name;
-    printer->Add(
-        {.bench = "gpu", .row = "import" + of, .value = times.import * 1e3, .unit = "ms", .against = "", .ratio = {}, .target = {}});
-    printer->Add(
-        {.bench = "gpu", .row = "letting go" + of, .value = times.release * 1e3, .unit = "ms", .against = "", .ratio = {}, .target = {}});
+    printer->Add({.bench = "gpu",
+                  .row = "import" + of,
+                  .value = times.import * 1e3,
+                  .unit = "ms",
+                  .against = "",
+                  .ratio = {},
+                  .target = {}});
+    printer->Add({.bench = "gpu",
+                  .row = "letting go" + of,
+                  .value = times.release * 1e3,
+                  .unit = "ms",
+                  .against = "",
+                  .ratio = {},
+                  .target = {}});
   }
 }
 
 void GpuPeer::MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinter* printer) {
   const auto add = [printer](const std::string& row, const std::vector<double>& micros) {
-    printer->Add({.bench = "gpu", .row = row, .value = Median(micros), .unit = "us", .against = "", .ratio = {}, .target = {}},
+    printer->Add({.bench = "gpu",
+                  .row = row,
+                  .value = Median(micros),
+                  .unit = "us",
+                  .against = "",
+                  .ratio = {},
+                  .target = {}},
                  SpreadOf(micros));
   };
   for (const Work work : {kFlagsByCpu, kFlagsByStream}) {
-    const auto segment = OrDie(shm::Segment::Create("bench-flags", kFlagBytes, shm::PeerAccess::kReadWrite));
+    const auto segment =
+        OrDie(shm::Segment::Create("bench-flags", kFlagBytes, shm::PeerAccess::kReadWrite));
     const auto registration = OrDie(device->Register(segment->data(), kFlagBytes));
     const auto stream = OrDie(device->OpenStream());
     const Words words(segment->data());
@@ -200,7 +230,8 @@ void GpuPeer::MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinte
     Send({work, 0, all}, segment->fd());
     AwaitReady();
     uint64_t next = 0;
-    const auto by_stream = [&] {  // ask, wait and tell by this process's stream; the processor looks at the last word
+    // Ask, wait and tell by this process's stream; the processor looks at the last word.
+    const auto by_stream = [&] {
       stream->WriteFlag(words.ready, ++next);
       stream->WaitFlag(words.done, next);
       stream->WriteFlag(words.seen, next);
@@ -210,11 +241,13 @@ void GpuPeer::MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinte
       words.ready->store(++next, std::memory_order_release);
       SpinUntil(words.done, next);
     };
-    const std::vector<double> micros = work == kFlagsByCpu ? TimeRoundTrips(count, by_stream) : TimeRoundTrips(count, by_cpu);
+    const std::vector<double> micros =
+        work == kFlagsByCpu ? TimeRoundTrips(count, by_stream) : TimeRoundTrips(count, by_cpu);
     words.ready->store(all, std::memory_order_release);  // lets go of the trips that were cut off
     AwaitReady();
-    add(work == kFlagsByCpu ? "flags, round trip: stream, processor of the other process, its stream, stream"
-                            : "flags, round trip: processor, stream of the other process, processor",
+    add(work == kFlagsByCpu
+            ? "flags, round trip: stream, processor of the other process, its stream, stream"
+            : "flags, round trip: processor, stream of the other process, processor",
         micros);
     OrDie(stream->status());
   }

@@ -1,8 +1,8 @@
-// GpuPeer: a second process on the same GPU, for what only two processes show: the cost of importing memory, and how long a flag takes from
-// one to the other.
+// GpuPeer: a second process on the same GPU, for what only two processes show: the cost of
+// importing memory, and how long a flag takes from one to the other.
 //
-// One thread. Make it before this process first calls CUDA: it forks, and a driver that has been started does not survive that. Any failure
-// on either side ends the program.
+// One thread. Make it before this process first calls CUDA: it forks, and a driver that has been
+// started does not survive that. Any failure on either side ends the program.
 #pragma once
 
 #include <sys/types.h>

@@ -39,11 +39,13 @@ PlainStream::~PlainStream() {
 }
 
 void PlainStream::Copy(void* to, const void* from, uint64_t bytes) {
-  OrDie(driver_->Try("a plain copy", driver_->copy, AddressOf(to), AddressOf(from), size_t{bytes}, stream_));
+  OrDie(driver_->Try("a plain copy", driver_->copy, AddressOf(to), AddressOf(from), size_t{bytes},
+                     stream_));
 }
 
 void PlainStream::Fill(void* at, uint64_t bytes) {
-  OrDie(driver_->Try("filling memory", driver_->fill, AddressOf(at), static_cast<unsigned char>(0), size_t{bytes}, stream_));
+  OrDie(driver_->Try("filling memory", driver_->fill, AddressOf(at), static_cast<unsigned char>(0),
+                     size_t{bytes}, stream_));
 }
 
 void PlainStream::Synchronize() {
@@ -63,7 +65,11 @@ std::unique_ptr<PinnedBytes> PlainGpu::TakePinned(uint64_t bytes) {
   std::unique_ptr<PinnedBytes> pinned(new PinnedBytes());
   void* memory = nullptr;
   const int code = Find<HostAlloc>("cuMemHostAlloc")(&memory, bytes, 0);
-  if (code != 0) Die(driver_->Error("allocating " + std::to_string(bytes) + " bytes of pinned memory", "cuMemHostAlloc", code).Format());
+  if (code != 0)
+    Die(driver_
+            ->Error("allocating " + std::to_string(bytes) + " bytes of pinned memory",
+                    "cuMemHostAlloc", code)
+            .Format());
   pinned->data_ = static_cast<std::byte*>(memory);
   return pinned;
 }
@@ -71,7 +77,8 @@ std::unique_ptr<PinnedBytes> PlainGpu::TakePinned(uint64_t bytes) {
 std::unique_ptr<GpuBytes> PlainGpu::TakeGpu(uint64_t bytes) {
   std::unique_ptr<GpuBytes> memory(new GpuBytes());
   device::CudaAddress address = 0;
-  OrDie(driver_->Try("allocating " + std::to_string(bytes) + " bytes of the GPU", driver_->memory_alloc, &address, size_t{bytes}));
+  OrDie(driver_->Try("allocating " + std::to_string(bytes) + " bytes of the GPU",
+                     driver_->memory_alloc, &address, size_t{bytes}));
   memory->driver_ = driver_;
   memory->data_ = reinterpret_cast<std::byte*>(address);
   return memory;
@@ -79,7 +86,8 @@ std::unique_ptr<GpuBytes> PlainGpu::TakeGpu(uint64_t bytes) {
 
 std::unique_ptr<PlainStream> PlainGpu::OpenStream() {
   std::unique_ptr<PlainStream> stream(new PlainStream());
-  OrDie(driver_->Try("opening a stream", driver_->stream_create, &stream->stream_, device::kCudaStreamNonBlocking));
+  OrDie(driver_->Try("opening a stream", driver_->stream_create, &stream->stream_,
+                     device::kCudaStreamNonBlocking));
   stream->driver_ = driver_;
   return stream;
 }

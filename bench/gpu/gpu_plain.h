@@ -1,5 +1,6 @@
-// PlainGpu: a GPU as a program without a memserver uses it: memory that the driver allocates, copies one after another, and nothing of ours
-// in between but the table of the driver's functions. What the product's copies are held against.
+// PlainGpu: a GPU as a program without a memserver uses it: memory that the driver allocates,
+// copies one after another, and nothing of ours in between but the table of the driver's functions.
+// What the product's copies are held against.
 //
 // One thread. Any failure ends the program (bench/harness/row.h).
 #pragma once
@@ -63,7 +64,8 @@ class PlainGpu {
   // Uses the context that `device` made current on this thread.
   explicit PlainGpu(const device::CudaDevice& device);
 
-  // False: this driver has no cuMemHostAlloc (a stand-in for tests), and TakePinned must not be called.
+  // False: this driver has no cuMemHostAlloc (a stand-in for tests), and TakePinned must not be
+  // called.
   static bool HasPinned();
   std::unique_ptr<PinnedBytes> TakePinned(uint64_t bytes);
   std::unique_ptr<GpuBytes> TakeGpu(uint64_t bytes);

@@ -27,7 +27,8 @@ struct Way {
   double target;
 };
 
-// The plain loop that a push is held against: whole chunks one behind the other, a stream each way, from memory of cuMemHostAlloc.
+// The plain loop that a push is held against: whole chunks one behind the other, a stream each way,
+// from memory of cuMemHostAlloc.
 class PlainLoop {
  public:
   PlainLoop(const GpuSetup& setup, uint64_t bytes)
@@ -59,16 +60,24 @@ void MeasureChunks(const GpuSetup& setup, uint64_t chunk, PlainLoop* plain, RowP
   PushedJob job(setup.device, chunk, chunks);
   const double one_way = chunk >= 16 * kMiB ? 0.98 : 0.95;
   for (const Way& way :
-       {Way{"to the GPU", true, false, one_way}, Way{"from the GPU", false, true, one_way}, Way{"both ways at once", true, true, 0.97}}) {
+       {Way{"to the GPU", true, false, one_way}, Way{"from the GPU", false, true, one_way},
+        Way{"both ways at once", true, true, 0.97}}) {
     Rounds rounds;
     rounds.AddWay([&] { job.Run(way.to, way.from); }, [&] { job.EndStep(); });
     if (plain != nullptr) rounds.AddWay([&] { plain->Run(chunk, way.to, way.from); });
     rounds.Run(setup.rounds);
     const double bytes = static_cast<double>(chunk * chunks) * (way.to && way.from ? 2 : 1);
-    const std::string row = "push of " + std::to_string(chunk / kMiB) + " MiB chunks through memserver, " + way.name;
+    const std::string row =
+        "push of " + std::to_string(chunk / kMiB) + " MiB chunks through memserver, " + way.name;
     const double rate = bytes / rounds.median(0) / 1e9;
     if (plain == nullptr) {
-      printer->Add({.bench = "gpu", .row = row, .value = rate, .unit = "GB/s", .against = "", .ratio = {}, .target = {}});
+      printer->Add({.bench = "gpu",
+                    .row = row,
+                    .value = rate,
+                    .unit = "GB/s",
+                    .against = "",
+                    .ratio = {},
+                    .target = {}});
       continue;
     }
     AddComparison({.bench = "gpu",
@@ -78,7 +87,8 @@ void MeasureChunks(const GpuSetup& setup, uint64_t chunk, PlainLoop* plain, RowP
                    .against = "plain copies, memory of cuMemHostAlloc",
                    .ratios = rounds.Faster(0, 1),
                    .dropped = rounds.dropped(),
-                   .target = way.to && way.from && chunk < 16 * kMiB ? std::nullopt : std::optional(way.target)},
+                   .target = way.to && way.from && chunk < 16 * kMiB ? std::nullopt
+                                                                     : std::optional(way.target)},
                   printer);
     job.EndStep();
   }
@@ -89,7 +99,8 @@ void MeasureBesideProducts(const GpuSetup& setup, RowPrinter* printer) {
   PlainGpu gpu(*setup.device);
   auto made = MatrixLoop::Make(&gpu, kMatrixSide);
   if (!made.ok()) {
-    std::fprintf(stderr, "bench_gpu: no row of copies beside matrix products: %s\n", made.status().Line().c_str());
+    std::fprintf(stderr, "bench_gpu: no row of copies beside matrix products: %s\n",
+                 made.status().Line().c_str());
     return;
   }
   MatrixLoop& products = **made;
@@ -128,7 +139,8 @@ void MeasurePush(const GpuSetup& setup, RowPrinter* printer) {
   if (PlainGpu::HasPinned()) {
     plain = std::make_unique<PlainLoop>(setup, setup.copy_bytes);
   } else {
-    std::fprintf(stderr, "bench_gpu: this driver has no cuMemHostAlloc; pushes are held against nothing\n");
+    std::fprintf(stderr,
+                 "bench_gpu: this driver has no cuMemHostAlloc; pushes are held against nothing\n");
   }
   for (const uint64_t chunk : {4 * kMiB, 16 * kMiB, 64 * kMiB}) {
     if (2 * chunk <= setup.copy_bytes) MeasureChunks(setup, chunk, plain.get(), printer);

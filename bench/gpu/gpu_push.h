@@ -1,5 +1,5 @@
-// Chunks between a memserver's pool and the memory of a GPU that this process brought, as a trainer has them: against plain copies of the
-// same sizes, and beside matrix products of this process.
+// Chunks between a memserver's pool and the memory of a GPU that this process brought, as a trainer
+// has them: against plain copies of the same sizes, and beside matrix products of this process.
 //
 // One thread, and one more that multiplies; any failure ends the program.
 #pragma once

@@ -24,7 +24,8 @@ namespace tidepool::bench {
 class PushedJob {
  public:
   // `flags`: of the memserver, besides those that it needs.
-  PushedJob(device::CudaDevice* device, uint64_t chunk_bytes, uint64_t chunks, const std::vector<std::string>& flags = {})
+  PushedJob(device::CudaDevice* device, uint64_t chunk_bytes, uint64_t chunks,
+            const std::vector<std::string>& flags = {})
       : shape_(ShapeOf(chunk_bytes, chunks)),
         server_(OrDie(ServerProcess::Start(FlagsOf(shape_, flags)))),
         chunk_bytes_(chunk_bytes),
@@ -50,7 +51,8 @@ class PushedJob {
   void Run(bool to, bool from) {
     for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk) {
       if (to) Add(client_->StartFetch(RangeOf(chunk, 0), version_), &fetches_);
-      if (from) Add(client_->StartSubmitGradient(RangeOf(chunk, kBlocks), version_, 0), &gradients_);
+      if (from)
+        Add(client_->StartSubmitGradient(RangeOf(chunk, kBlocks), version_, 0), &gradients_);
     }
     while (!fetches_.empty()) TakeOne(&fetches_);
     while (!gradients_.empty()) TakeOne(&gradients_);
@@ -71,7 +73,8 @@ class PushedJob {
   double FetchSeconds(uint32_t chunk) {
     const client::Ticket ticket = OrDie(client_->StartFetch(RangeOf(chunk, 0), version_));
     const client::TicketFlags flags = client_->FlagsOf(ticket);
-    if (flags.done == nullptr) Die("bench_gpu: memserver gave a session with memory of a GPU no flags");
+    if (flags.done == nullptr)
+      Die("bench_gpu: memserver gave a session with memory of a GPU no flags");
 
     const SteadyClock clock;
     const int64_t begin = clock.NowNs();
@@ -87,14 +90,19 @@ class PushedJob {
   static constexpr uint64_t kBlocks = 8;  // of the rCache: so many chunks are in flight each way
   static constexpr int64_t kStartNs = 300 * kNsPerSecond;
 
-  static std::vector<std::string> FlagsOf(const JobShape& shape, const std::vector<std::string>& more) {
-    std::vector<std::string> flags{
-        "--pool", PoolFlagOf(shape), "--rcache-limit", std::to_string(2 * shape.rcache_bytes), "--keeper", "none", "--log-level", "warn"};
+  static std::vector<std::string> FlagsOf(const JobShape& shape,
+                                          const std::vector<std::string>& more) {
+    std::vector<std::string> flags{"--pool",         PoolFlagOf(shape),
+                                   "--rcache-limit", std::to_string(2 * shape.rcache_bytes),
+                                   "--keeper",       "none",
+                                   "--log-level",    "warn"};
     flags.insert(flags.end(), more.begin(), more.end());
     return flags;
   }
   static JobShape ShapeOf(uint64_t chunk_bytes, uint64_t chunks) {
-    JobShape shape{.name = "bench-push", .chunks = static_cast<uint32_t>(chunks), .chunk_elements = chunk_bytes / sizeof(float)};
+    JobShape shape{.name = "bench-push",
+                   .chunks = static_cast<uint32_t>(chunks),
+                   .chunk_elements = chunk_bytes / sizeof(float)};
     shape.rcache_bytes = 2 * kBlocks * chunk_bytes;
     return shape;
   }
@@ -108,7 +116,8 @@ class PushedJob {
   void Add(Result<client::Ticket> started, std::deque<client::Ticket>* tickets) {
     const client::Ticket ticket = OrDie(std::move(started));
     const client::TicketFlags flags = client_->FlagsOf(ticket);
-    if (flags.ready == nullptr) Die("bench_gpu: memserver gave a session with memory of a GPU no flags");
+    if (flags.ready == nullptr)
+      Die("bench_gpu: memserver gave a session with memory of a GPU no flags");
     flags.ready->store(flags.value, std::memory_order_release);
     tickets->push_back(ticket);
     if (tickets->size() == kBlocks) TakeOne(tickets);

@@ -17,7 +17,8 @@ std::vector<int> AllowedCpus() {
   std::vector<int> cpus;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) Die("the system does not tell which CPUs there are");
+  if (sched_getaffinity(0, sizeof set, &set) != 0)
+    Die("the system does not tell which CPUs there are");
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
   }
@@ -67,7 +68,8 @@ void Crew::Serve(uint32_t index) {
   PinTo({cpus_[index]});
   uint32_t seen = 0;
   while (true) {
-    for (int i = 0; i < kSpins && begun_.load(std::memory_order_acquire) == seen; ++i) __builtin_ia32_pause();
+    for (int i = 0; i < kSpins && begun_.load(std::memory_order_acquire) == seen; ++i)
+      __builtin_ia32_pause();
     begun_.wait(seen);
     ++seen;
     if (stopping_.load()) return;

@@ -1,7 +1,8 @@
 // Crew: threads, one pinned to each CPU that this process may use, which do one thing together.
 //
-// One thread (that which made it) calls Run; it is the first of the crew, and is pinned for the length of a Run. Between two Runs that
-// follow closely the others spin, so that starting them costs less than a microsecond; after that they sleep.
+// One thread (that which made it) calls Run; it is the first of the crew, and is pinned for the
+// length of a Run. Between two Runs that follow closely the others spin, so that starting them
+// costs less than a microsecond; after that they sleep.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,8 @@ class Crew {
   uint32_t size() const { return static_cast<uint32_t>(cpus_.size()); }
   // task(i) on thread i of size(), all at once; returns when all have ended.
   void Run(const std::function<void(uint32_t)>& task);
-  // Part i of `count` things cut into size() parts whose borders are multiples of `multiple`: [first, second).
+  // Part i of `count` things cut into size() parts whose borders are multiples of `multiple`:
+  // [first, second).
   std::pair<uint64_t, uint64_t> Share(uint32_t index, uint64_t count, uint64_t multiple) const;
 
  private:

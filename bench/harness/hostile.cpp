@@ -37,10 +37,18 @@ constexpr uint32_t kDescriptors = 253;  // the most that a message carries
 constexpr uint64_t kChunkElements = 256 * 1024;
 
 JobShape SmallJob(const std::string& name) {
-  return {.name = name, .chunks = 2, .chunk_elements = 16 * 1024, .world = 1, .rcache_bytes = 64 * kKiB};
+  return {.name = name,
+          .chunks = 2,
+          .chunk_elements = 16 * 1024,
+          .world = 1,
+          .rcache_bytes = 64 * kKiB};
 }
 JobShape LargeJob(const std::string& name, uint32_t chunks) {
-  return {.name = name, .chunks = chunks, .chunk_elements = kChunkElements, .world = 1, .rcache_bytes = sizeof(float) * kChunkElements};
+  return {.name = name,
+          .chunks = chunks,
+          .chunk_elements = kChunkElements,
+          .world = 1,
+          .rcache_bytes = sizeof(float) * kChunkElements};
 }
 // What is left of the pool, and states for the drive.
 JobShape GreedyJob() {
@@ -80,7 +88,11 @@ void FloodDescriptors(const Scene& scene) {
 void StopAtOnce(const Scene& scene) {
   ServedJob job(SmallJob("stopped"), scene.socket_dir);
   for (int i = 0; i < 64; ++i) {
-    OrDie(job.rank(0).StartFetch({.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0}, job.version()).status());
+    OrDie(
+        job.rank(0)
+            .StartFetch({.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0},
+                        job.version())
+            .status());
   }
   for (;;) raise(SIGSTOP);
 }
@@ -92,12 +104,14 @@ void NeverDrain(const Scene& scene) {
   options.socket_dir = scene.socket_dir;
   options.attach_retry = true;
   const shm::JobSpec spec = SpecOf(SmallJob("never-drains"));
-  const client::Range range{.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0};
+  const client::Range range{
+      .chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0};
   for (;;) {
     auto rank = client::MemClient::Connect(options, spec, 0);
     if (!rank.ok()) continue;
     for (uint32_t chunk = 0; chunk < 2; ++chunk) {
-      auto put = (*rank)->StartPutWeights({.chunk = chunk, .element_begin = 0, .element_count = 16 * 1024, .rcache_offset = 0});
+      auto put = (*rank)->StartPutWeights(
+          {.chunk = chunk, .element_begin = 0, .element_count = 16 * 1024, .rcache_offset = 0});
       if (!put.ok() || !(*rank)->Wait(*put).ok()) break;
     }
     for (uint32_t i = 0; i < client::kTicketsMax; ++i) {
@@ -116,7 +130,9 @@ void CrashLoop(const Scene& scene) {
       client::ClientOptions options;
       options.socket_dir = scene.socket_dir;
       auto rank = client::MemClient::Connect(options, SpecOf(SmallJob("crash")), 0);
-      if (rank.ok()) (void)(*rank)->StartPutWeights({.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0});
+      if (rank.ok())
+        (void)(*rank)->StartPutWeights(
+            {.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0});
       kill(getpid(), SIGKILL);
     }
     if (child > 0) waitpid(child, nullptr, 0);
@@ -131,7 +147,10 @@ void LeaseEverything(const Scene& scene) {
   std::vector<client::Ticket> tickets;
   for (;;) {
     for (uint32_t i = 0; i < 256; ++i) {
-      const client::Range whole{.chunk = i % shape.chunks, .element_begin = 0, .element_count = kChunkElements, .rcache_offset = 0};
+      const client::Range whole{.chunk = i % shape.chunks,
+                                .element_begin = 0,
+                                .element_count = kChunkElements,
+                                .rcache_offset = 0};
       tickets.push_back(OrDie(job.rank(0).StartFetch(whole, job.version())));
     }
     for (const client::Ticket ticket : tickets) OrDie(job.rank(0).Wait(ticket).status());
@@ -145,24 +164,27 @@ void HogNvme(const Scene& scene) {
   for (;;) job.Step();
 }
 
-// The same job at a memserver of its own, all of it for the system below everybody else: what is left of its cost is the machine's, and not
-// of sharing a memserver.
+// The same job at a memserver of its own, all of it for the system below everybody else: what is
+// left of its cost is the machine's, and not of sharing a memserver.
 void HogNvmeElsewhere(const Scene& scene) {
   const sched_param none{};
-  if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) Die("the system does not let a process be below the others");
+  if (sched_setscheduler(0, SCHED_IDLE, &none) != 0)
+    Die("the system does not let a process be below the others");
   const std::string own = scene.drive + "/own";
   std::filesystem::create_directories(own);
   std::filesystem::permissions(own, std::filesystem::perms::owner_all);
   setenv("TMPDIR", scene.drive.c_str(), 1);  // goes with the drive's folder: this process is killed
   const uint64_t pool = shm::StateBytesOf(SpecOf(NvmeJob())).total() + 16 * kMiB;
-  const auto server =
-      OrDie(ServerProcess::Start({"--pool", std::to_string(RoundUp(pool, kMiB)), "--keeper", "none", "--log-level", "error", "--states-on",
-                                  "nvme", "--nvme", own + ":" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 64 * kMiB)}));
+  const auto server = OrDie(ServerProcess::Start(
+      {"--pool", std::to_string(RoundUp(pool, kMiB)), "--keeper", "none", "--log-level", "error",
+       "--states-on", "nvme", "--nvme",
+       own + ":" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 64 * kMiB)}));
   ServedJob job(NvmeJob(), server.socket_dir());
   for (;;) job.Step();
 }
 
-// Does nothing to memserver at all: what it costs a job is the machine's, two CPUs that share a core and its memory.
+// Does nothing to memserver at all: what it costs a job is the machine's, two CPUs that share a
+// core and its memory.
 void Copy(const Scene&) {
   std::vector<std::byte> from(kChunkElements * sizeof(float)), to(from.size());
   for (;;) {
@@ -184,7 +206,8 @@ constexpr auto kHostiles = std::to_array<Hostile>(
      {"leases-everything", "one that leases everything and fetches", 1, LeaseEverything},
      {"nvme", "one that keeps the drive busy", 1, HogNvme},
      {"drive", "one that moves as many bytes there without memserver", 1, UseDrive, true, true},
-     {"elsewhere", "that one at a memserver of its own, below everybody", 1, HogNvmeElsewhere, true, true, 2000 * kNsPerMs},
+     {"elsewhere", "that one at a memserver of its own, below everybody", 1, HogNvmeElsewhere, true,
+      true, 2000 * kNsPerMs},
      {"copies", "one that copies memory and asks memserver for nothing", 1, Copy, true}});
 
 }  // namespace
@@ -194,7 +217,8 @@ std::span<const Hostile> Hostiles() {
 }
 
 uint64_t HogPoolBytes() {
-  return shm::StateBytesOf(SpecOf(GreedyJob())).total() + 2 * shm::StateBytesOf(SpecOf(SmallJob("x"))).total();
+  return shm::StateBytesOf(SpecOf(GreedyJob())).total() +
+         2 * shm::StateBytesOf(SpecOf(SmallJob("x"))).total();
 }
 uint64_t HogNvmeBytes() {
   return 2 * shm::StateBytesOf(SpecOf(NvmeJob())).total();
@@ -202,7 +226,8 @@ uint64_t HogNvmeBytes() {
 
 void RunHostile(const std::string& name, const Scene& scene) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Who has how much of the CPUs is for the system to say, not for memserver: a neighbour has the least.
+  // Who has how much of the CPUs is for the system to say, not for memserver: a neighbour has the
+  // least.
   setpriority(PRIO_PROCESS, 0, 19);
   for (const Hostile& hostile : kHostiles) {
     if (name == hostile.name) hostile.run(scene);
@@ -212,7 +237,8 @@ void RunHostile(const std::string& name, const Scene& scene) {
 
 HostileProcesses::HostileProcesses(const Hostile& hostile, const Scene& scene) {
   for (uint32_t i = 0; i < hostile.processes; ++i) {
-    std::array<std::string, 7> words{"bench_neighbour", "--hostile", hostile.name, "--socket-dir", scene.socket_dir, "--nvme", scene.drive};
+    std::array<std::string, 7> words{"bench_neighbour", "--hostile", hostile.name, "--socket-dir",
+                                     scene.socket_dir,  "--nvme",    scene.drive};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -221,7 +247,8 @@ HostileProcesses::HostileProcesses(const Hostile& hostile, const Scene& scene) {
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     posix_spawnattr_setpgroup(&attributes, group_);  // 0: the first one's own
     pid_t pid = -1;
-    const int failed = posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, argv.data(), environ);
+    const int failed =
+        posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, argv.data(), environ);
     posix_spawnattr_destroy(&attributes);
     if (failed != 0) Die("a neighbour cannot be started: " + std::string(std::strerror(failed)));
     if (group_ == 0) group_ = pid;

@@ -1,7 +1,8 @@
-// Hostile neighbours for bench_neighbour: each is a process that does one bad thing to a memserver, without end.
+// Hostile neighbours for bench_neighbour: each is a process that does one bad thing to a memserver,
+// without end.
 //
-// RunHostile belongs to the process that is one (the benchmark's own program, started once more); it returns only on an error of this
-// program.
+// RunHostile belongs to the process that is one (the benchmark's own program, started once more);
+// it returns only on an error of this program.
 #pragma once
 
 #include <sys/types.h>
@@ -25,7 +26,8 @@ struct Hostile {
   const char* what;    // for the row
   uint32_t processes;  // that do it at once
   void (*run)(const Scene& scene);
-  bool is_bystander = false;          // does nothing to memserver: its rows say what the machine costs, and have no target
+  // Does nothing to memserver: its rows say what the machine costs, and have no target.
+  bool is_bystander = false;
   bool same_round = false;            // measured in the rounds of the one before it
   int64_t begin_ns = 300 * kNsPerMs;  // until it is at work
 };

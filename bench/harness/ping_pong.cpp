@@ -9,7 +9,8 @@
 namespace tidepool::bench {
 namespace {
 
-// On a machine whose cores are all taken, a spinning thread waits for whole time slices: then fewer round trips have to do.
+// On a machine whose cores are all taken, a spinning thread waits for whole time slices: then fewer
+// round trips have to do.
 constexpr int64_t kTimeMaxNs = 5 * kNsPerSecond;
 
 struct alignas(64) Word {

@@ -1,4 +1,5 @@
-// PingPong: what every message between two cores costs at least: one word to and fro, each in its own cache line.
+// PingPong: what every message between two cores costs at least: one word to and fro, each in its
+// own cache line.
 //
 // The calling thread plays one side; the other runs beside it. Both stand on the CPUs of TwoCores.
 #pragma once
@@ -9,7 +10,8 @@
 
 namespace tidepool::bench {
 
-// The CPUs on which two sides stand: the first two that this process may use; the same one where there is no other.
+// The CPUs on which two sides stand: the first two that this process may use; the same one where
+// there is no other.
 struct TwoCores {
   int mine = 0, other = 0;
 };

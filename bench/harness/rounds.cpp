@@ -44,12 +44,15 @@ void Rounds::RunOnce(size_t way, bool counts) {
 
 std::vector<double> Rounds::Faster(size_t way, size_t peer) const {
   std::vector<double> ratios;
-  for (size_t round = 0; round < seconds_[way].size(); ++round) ratios.push_back(seconds_[peer][round] / seconds_[way][round]);
+  for (size_t round = 0; round < seconds_[way].size(); ++round)
+    ratios.push_back(seconds_[peer][round] / seconds_[way][round]);
   return ratios;
 }
 
 size_t Rounds::FastestOf(const std::vector<size_t>& ways) const {
-  return *std::min_element(ways.begin(), ways.end(), [this](size_t one, size_t other) { return median(one) < median(other); });
+  return *std::min_element(ways.begin(), ways.end(), [this](size_t one, size_t other) {
+    return median(one) < median(other);
+  });
 }
 
 void AddComparison(const Comparison& comparison, RowPrinter* printer) {

@@ -28,7 +28,12 @@ void WriteOptional(const char* key, const std::optional<double>& value, JsonWrit
 
 std::string ToJson(const Row& row) {
   JsonWriter json;
-  json.BeginObject().Field("bench", row.bench).Field("row", row.row).Field("value", row.value).Field("unit", row.unit).Key("against");
+  json.BeginObject()
+      .Field("bench", row.bench)
+      .Field("row", row.row)
+      .Field("value", row.value)
+      .Field("unit", row.unit)
+      .Key("against");
   row.against.empty() ? json.Null() : json.String(row.against);
   WriteOptional("ratio", row.ratio, &json);
   WriteOptional("target", row.target, &json);
@@ -39,21 +44,37 @@ std::string ToJson(const Row& row) {
 
 std::string ToJson(const Row& row, const Spread& spread) {
   JsonWriter json;
-  json.BeginObject().Field("bench", row.bench).Field("row", row.row).Key("spread").BeginArray().Double(spread.low).Double(spread.high);
+  json.BeginObject()
+      .Field("bench", row.bench)
+      .Field("row", row.row)
+      .Key("spread")
+      .BeginArray()
+      .Double(spread.low)
+      .Double(spread.high);
   return json.EndArray().Field("samples", spread.samples).EndObject().Take();
 }
 
 std::string ToJson(const Row& row, const RegimeSpan& regime, uint64_t dropped) {
   JsonWriter json;
-  json.BeginObject().Field("bench", row.bench).Field("row", row.row).Key("round_trip_ns").BeginArray();
-  return json.Double(regime.low_ns).Double(regime.high_ns).EndArray().Field("dropped", dropped).EndObject().Take();
+  json.BeginObject()
+      .Field("bench", row.bench)
+      .Field("row", row.row)
+      .Key("round_trip_ns")
+      .BeginArray();
+  return json.Double(regime.low_ns)
+      .Double(regime.high_ns)
+      .EndArray()
+      .Field("dropped", dropped)
+      .EndObject()
+      .Take();
 }
 
 Spread SpreadOf(const std::vector<double>& values) {
   return {Percentile(values, 0.25), Percentile(values, 0.75), values.size()};
 }
 
-RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help, RoundTrip round_trip) {
+RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help,
+                       RoundTrip round_trip) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--help" || word == "-h") {
@@ -93,7 +114,8 @@ uint64_t RowPrinter::Number(std::string_view flag, uint64_t fallback) {
 }
 
 void RowPrinter::NoMoreArguments() const {
-  if (!arguments_.empty()) Die("error[TP1001]: there is no argument '" + arguments_.front() + "' (see --help)");
+  if (!arguments_.empty())
+    Die("error[TP1001]: there is no argument '" + arguments_.front() + "' (see --help)");
 }
 
 void RowPrinter::Add(const Row& row, const std::optional<Spread>& spread, uint64_t dropped) {

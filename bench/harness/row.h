@@ -1,14 +1,18 @@
-// Row: one measured figure in the form that all benchmarks share, and RowPrinter, which prints them.
+// Row: one measured figure in the form that all benchmarks share, and RowPrinter, which prints
+// them.
 //
 // One thread. Rows are JSON objects, one a line:
 //   {"bench", "row", "value", "unit", "against", "ratio", "target", "holds"}
-// `ratio` is how much better the row is than what stands in `against`, measured in the same run; `holds` is ratio >= target, and null
-// where a row has no target. A row that was measured several times is followed by its spread, a line of its own:
+// `ratio` is how much better the row is than what stands in `against`, measured in the same run;
+// `holds` is ratio >= target, and null
+// where a row has no target. A row that was measured several times is followed by its spread, a
+// line of its own:
 //   {"bench", "row", "spread": [low, high], "samples"}
-// the quartiles of the ratio (of the value, where there is no ratio) over the rounds. Then comes what the machine was like
-// (bench/harness/regime.h):
+// the quartiles of the ratio (of the value, where there is no ratio) over the rounds. Then comes
+// what the machine was like (bench/harness/regime.h):
 //   {"bench", "row", "round_trip_ns": [low, high], "dropped"}
-// the round trip between two CPUs before and behind the measurement, and how many rounds do not count as it changed meanwhile.
+// the round trip between two CPUs before and behind the measurement, and how many rounds do not
+// count as it changed meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -48,19 +52,24 @@ inline constexpr int kExitTargetMissed = 3;
 
 class RowPrinter {
  public:
-  // Takes "--json FILE" out of the arguments; with any other word starting in "--help" prints `help` and ends the program.
-  RowPrinter(int argc, const char* const* argv, std::string_view help, RoundTrip round_trip = MeasureRoundTripNs);
+  // Takes "--json FILE" out of the arguments; with any other word starting in "--help" prints
+  // `help` and ends the program.
+  RowPrinter(int argc, const char* const* argv, std::string_view help,
+             RoundTrip round_trip = MeasureRoundTripNs);
   // Prints the row to stdout at once, behind it the spread, and the regime since the row before.
-  void Add(const Row& row, const std::optional<Spread>& spread = std::nullopt, uint64_t dropped = 0);
+  void Add(const Row& row, const std::optional<Spread>& spread = std::nullopt,
+           uint64_t dropped = 0);
   // What was not for the printer.
   const std::vector<std::string>& arguments() const { return arguments_; }
-  // Takes "FLAG NUMBER" out of the arguments; `fallback` where the flag is missing. Ends the program when it is no positive number.
+  // Takes "FLAG NUMBER" out of the arguments; `fallback` where the flag is missing. Ends the
+  // program when it is no positive number.
   uint64_t Number(std::string_view flag, uint64_t fallback);
   // The same for any word.
   std::string Word(std::string_view flag, std::string_view fallback);
   // Ends the program when arguments are left that nobody took.
   void NoMoreArguments() const;
-  // Writes the file of --json; returns the program's exit code: 0 when every target holds, else kExitTargetMissed.
+  // Writes the file of --json; returns the program's exit code: 0 when every target holds, else
+  // kExitTargetMissed.
   int Finish();
 
  private:
@@ -81,7 +90,8 @@ inline void OrDie(const Status& status) {
   if (!status.ok()) Die(status.Format());
 }
 
-// The middle value, and the value below which `share` of all lie. Both sort a copy; empty input is an error of the caller.
+// The middle value, and the value below which `share` of all lie. Both sort a copy; empty input is
+// an error of the caller.
 double Median(std::vector<double> values);
 double Percentile(std::vector<double> values, double share);
 

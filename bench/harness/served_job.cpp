@@ -44,7 +44,8 @@ shm::JobSpec SpecOf(const JobShape& shape) {
   spec.world = shape.world;
   spec.rcache_bytes = shape.rcache_bytes;
   spec.parameter_groups = {{}};
-  spec.data_groups = {{.rank_mask = shape.world == 64 ? ~uint64_t{0} : (uint64_t{1} << shape.world) - 1}};
+  spec.data_groups = {
+      {.rank_mask = shape.world == 64 ? ~uint64_t{0} : (uint64_t{1} << shape.world) - 1}};
   for (uint32_t i = 0; i < shape.chunks; ++i) {
     spec.chunks.push_back({.elements = shape.chunk_elements, .data_group = 0});
     shm::ParameterSpec parameter;
@@ -67,26 +68,33 @@ ServedJob::ServedJob(const JobShape& shape, const std::string& socket_dir) : sha
   options.connect_timeout_ns = kStartNs;
   options.spin_ns = shape.spin_ns;
   const shm::JobSpec spec = SpecOf(shape);
-  for (Rank rank = 0; rank < shape.world; ++rank) ranks_.push_back(OrDie(client::MemClient::Connect(options, spec, rank)));
+  for (Rank rank = 0; rank < shape.world; ++rank)
+    ranks_.push_back(OrDie(client::MemClient::Connect(options, spec, rank)));
   for (uint32_t rank = 0; rank < world(); ++rank) {
     std::fill_n(ranks_[rank]->attachment().rcache, shape.rcache_bytes, std::byte{0});
     Pipeline pipeline(ranks_[rank].get());
-    for (uint32_t chunk = 0; chunk < shape.chunks; ++chunk) pipeline.Add(ranks_[rank]->StartPutWeights(Shard(chunk, rank)));
+    for (uint32_t chunk = 0; chunk < shape.chunks; ++chunk)
+      pipeline.Add(ranks_[rank]->StartPutWeights(Shard(chunk, rank)));
     pipeline.Finish();
   }
 }
 
 client::Range ServedJob::Shard(uint32_t chunk, uint32_t rank) const {
   const uint64_t elements = shape_.chunk_elements / shape_.world;
-  return {.chunk = chunk, .element_begin = rank * elements, .element_count = elements, .rcache_offset = 0};
+  return {.chunk = chunk,
+          .element_begin = rank * elements,
+          .element_count = elements,
+          .rcache_offset = 0};
 }
 
 void ServedJob::Step() {
   client::MemClient& rank = *ranks_[0];
   Pipeline pipeline(&rank);
-  for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk) pipeline.Add(rank.StartFetch(Shard(chunk, 0), version_));
+  for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk)
+    pipeline.Add(rank.StartFetch(Shard(chunk, 0), version_));
   pipeline.Finish();
-  for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk) pipeline.Add(rank.StartSubmitGradient(Shard(chunk, 0), version_, 0));
+  for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk)
+    pipeline.Add(rank.StartSubmitGradient(Shard(chunk, 0), version_, 0));
   pipeline.Finish();
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();
@@ -94,7 +102,8 @@ void ServedJob::Step() {
   end.version = version_;
   end.learning_rate = 1e-4F;
   version_ = OrDie(rank.Wait(OrDie(rank.StartEndStep(end)))).version;
-  // Chunks are updated in the order of their numbers, by several workers: the last few have all ended when their new versions are there.
+  // Chunks are updated in the order of their numbers, by several workers: the last few have all
+  // ended when their new versions are there.
   const uint32_t last = std::min<uint32_t>(shape_.chunks, kAhead);
   for (uint32_t chunk = shape_.chunks - last; chunk < shape_.chunks; ++chunk) {
     client::Range one = Shard(chunk, 0);

@@ -1,6 +1,8 @@
-// ServedJob: a job of equal chunks with all its ranks in this process, for benchmarks of the serve loop.
+// ServedJob: a job of equal chunks with all its ranks in this process, for benchmarks of the serve
+// loop.
 //
-// One thread drives all ranks. The chunks hold zeros; each is one parameter, and shared by all ranks.
+// One thread drives all ranks. The chunks hold zeros; each is one parameter, and shared by all
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,8 @@ struct JobShape {
   uint64_t chunk_elements = 1024;  // fp32; a multiple of 16 x world
   uint32_t world = 1;
   uint64_t rcache_bytes = 64 * 1024;  // of a rank; at least one shard
-  // How long a waiting rank spins: benchmarks of requests do not wait for a client to wake up, those of steps leave it the CPU.
+  // How long a waiting rank spins: benchmarks of requests do not wait for a client to wake up,
+  // those of steps leave it the CPU.
   int64_t spin_ns = 10 * kNsPerSecond;
 };
 shm::JobSpec SpecOf(const JobShape& shape);
@@ -37,8 +40,8 @@ class ServedJob {
   Version version() const { return version_; }
   // Of the last Step: from its end's request until every chunk was updated.
   double update_seconds() const { return update_seconds_; }
-  // One whole step of a job of one rank: fetches every chunk, hands every gradient in, ends the step, and waits until every chunk is
-  // updated.
+  // One whole step of a job of one rank: fetches every chunk, hands every gradient in, ends the
+  // step, and waits until every chunk is updated.
   void Step();
   // The smallest request of all, once for each chunk: its first `elements` are fetched.
   void FetchFirst(uint64_t elements);

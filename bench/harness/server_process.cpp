@@ -25,9 +25,11 @@ Result<ServerProcess> ServerProcess::Start(const std::vector<std::string>& flags
   const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path() / "memserver";
   std::string directory = (fs::temp_directory_path(error) / "tidepool-bench-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) {
-    return Status(ErrorId::kFileWriteFailed, "no temporary directory: " + std::string(std::strerror(errno)));
+    return Status(ErrorId::kFileWriteFailed,
+                  "no temporary directory: " + std::string(std::strerror(errno)));
   }
-  std::vector<std::string> words = {program.string(), "run", "--socket-dir", directory, "--parent-pid", std::to_string(getpid())};
+  std::vector<std::string> words = {program.string(), "run",          "--socket-dir",
+                                    directory,        "--parent-pid", std::to_string(getpid())};
   words.insert(words.end(), flags.begin(), flags.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -36,7 +38,8 @@ Result<ServerProcess> ServerProcess::Start(const std::vector<std::string>& flags
   const int failed = posix_spawn(&pid, program.c_str(), nullptr, nullptr, pointers.data(), environ);
   if (failed != 0) {
     fs::remove_all(directory, error);
-    return Status(ErrorId::kLibraryFailed, "cannot start memserver: " + std::string(std::strerror(failed)))
+    return Status(ErrorId::kLibraryFailed,
+                  "cannot start memserver: " + std::string(std::strerror(failed)))
         .Where(program.string())
         .Fix("build the target memserver into the same folder");
   }
@@ -53,7 +56,8 @@ static std::string NameOf(const fs::directory_entry& task) {
   return name;
 }
 
-// By the scheduler's own account, in nanoseconds; the ticks of /proc/PID/stat are too coarse for an idle server.
+// By the scheduler's own account, in nanoseconds; the ticks of /proc/PID/stat are too coarse for an
+// idle server.
 double ServerProcess::CpuSeconds(std::string_view thread) const {
   double nanoseconds = 0;
   for (const auto& task : fs::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {

@@ -19,7 +19,8 @@
 namespace tidepool::bench {
 
 FutexEcho::FutexEcho(EchoHome home, std::vector<int> cpus) : cpus_(std::move(cpus)) {
-  void* const memory = mmap(nullptr, sizeof(Words), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      mmap(nullptr, sizeof(Words), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) Die("no memory for two words");
   words_ = new (memory) Words;
   if (home == EchoHome::kThread) {
@@ -62,7 +63,8 @@ void FutexEcho::Echo() {
   }
 }
 
-EventEcho::EventEcho() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+EventEcho::EventEcho()
+    : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   epoll_event all{};
   all.events = EPOLLIN | EPOLLET;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &all) != 0) Die("no epoll");

@@ -1,5 +1,6 @@
-// FutexEcho and EventEcho: somebody who sleeps, is woken, and answers by a word: the least that waking costs, by a futex, and by an eventfd
-// and epoll, by which one thread can be woken for many reasons, as the serve loop.
+// FutexEcho and EventEcho: somebody who sleeps, is woken, and answers by a word: the least that
+// waking costs, by a futex, and by an eventfd and epoll, by which one thread can be woken for many
+// reasons, as the serve loop.
 //
 // One thread calls RoundTrip and spins for the answer, so that each round trip has one wake-up.
 #pragma once

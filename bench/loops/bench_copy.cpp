@@ -1,7 +1,9 @@
-// bench_copy: the copy that chunks are copied with, against glibc's memcpy and against the best plain copy kernel that we know.
+// bench_copy: the copy that chunks are copied with, against glibc's memcpy and against the best
+// plain copy kernel that we know.
 //
-// Buffers of 1 GiB each way, so that nothing comes from a cache; one copy after another moves through them. By one thread, and by one on
-// each CPU: the daemon's copy with its helpers, one chunk after the other; the peers a chunk each.
+// Buffers of 1 GiB each way, so that nothing comes from a cache; one copy after another moves
+// through them. By one thread, and by one on each CPU: the daemon's copy with its helpers, one
+// chunk after the other; the peers a chunk each.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -24,7 +26,8 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_copy [--json FILE] [--mebibytes N] [--rounds N]\n"
-    "Copies of 4, 16 and 64 MiB between two buffers of N MiB (default 1024) against memcpy and against streaming copies.\n";
+    "Copies of 4, 16 and 64 MiB between two buffers of N MiB (default 1024) against memcpy and "
+    "against streaming copies.\n";
 
 constexpr int64_t kSpinNs = 100'000, kTuneNs = 100 * kNsPerMs;
 
@@ -46,7 +49,8 @@ void RepeatedMove(std::byte* to, const std::byte* from, uint64_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes)::"memory");
 }
 
-constexpr CopyFunction kKernels[] = {LibraryCopy, Streaming, StreamingAhead, StreamingFarAhead, RepeatedMove};
+constexpr CopyFunction kKernels[] = {LibraryCopy, Streaming, StreamingAhead, StreamingFarAhead,
+                                     RepeatedMove};
 
 struct Setup {
   std::byte *to, *from;
@@ -70,7 +74,8 @@ void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer
     plain.push_back(rounds.AddWay([&setup, piece, crew, copy] {
       crew->Run([&](uint32_t i) {
         const auto [begin, end] = crew->Share(i, setup.bytes, piece);
-        for (uint64_t at = begin; at + piece <= end; at += piece) copy(setup.to + at, setup.from + at, piece);
+        for (uint64_t at = begin; at + piece <= end; at += piece)
+          copy(setup.to + at, setup.from + at, piece);
       });
     }));
   }
@@ -84,7 +89,8 @@ void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer
   row.against = "glibc memcpy";
   row.ratios = rounds.Faster(0, 1);
   row.dropped = rounds.dropped();
-  // Where memcpy goes around the caches by itself, nobody is 1.6 times as fast: then it counts among the best kernels only.
+  // Where memcpy goes around the caches by itself, nobody is 1.6 times as fast: then it counts
+  // among the best kernels only.
   const bool memcpy_streams = Median(rounds.Faster(1, 2)) > 0.8;
   if (!memcpy_streams) row.target = 1.6;
   AddComparison(row, printer);
@@ -111,7 +117,8 @@ int Main(int argc, char** argv) {
   options.bytes = 2 * bytes;
   const auto pool = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
   std::vector<memserver::Extent> extents;
-  if (!pool->Take(std::array{bytes, bytes}, &extents)) Die("the pool does not hold what it was made for");
+  if (!pool->Take(std::array{bytes, bytes}, &extents))
+    Die("the pool does not hold what it was made for");
   Crew one(1), all;
   device::CopyTeam team(all.size() - 1, kSpinNs);
   // The choice that the daemon makes at its start.

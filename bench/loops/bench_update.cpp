@@ -1,8 +1,9 @@
-// bench_update: how near the optimizer's pass over host memory comes to what the memory can do, and how it stands against the passes that
-// other systems make.
+// bench_update: how near the optimizer's pass over host memory comes to what the memory can do, and
+// how it stands against the passes that other systems make.
 //
-// All ways run on the same threads, one a CPU, and on the same pages, in turn in one process. The passes of DeepSpeed's host path are our
-// own emulation (bench/loops/memory_loops.h), which is faster than the original: the targets stand at the originals, in bench_update_torch.
+// All ways run on the same threads, one a CPU, and on the same pages, in turn in one process. The
+// passes of DeepSpeed's host path are our own emulation (bench/loops/memory_loops.h), which is
+// faster than the original: the targets stand at the originals, in bench_update_torch.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -22,8 +23,10 @@ constexpr float kDenormal = 1e-40F, kNormal = 1e-4F;
 
 constexpr const char* kHelp =
     "bench_update [--json FILE] [--parameters MI] [--rounds N]\n"
-    "The AdamW pass over host memory against a read-modify-write probe, against itself without crash safety, and against three passes.\n"
-    "MI: millions (2^20) of parameters, default 256, at 28 bytes each. The rows of planes of other sizes take up to 128 of them.\n";
+    "The AdamW pass over host memory against a read-modify-write probe, against itself without "
+    "crash safety, and against three passes.\n"
+    "MI: millions (2^20) of parameters, default 256, at 28 bytes each. The rows of planes of other "
+    "sizes take up to 128 of them.\n";
 
 struct Size {
   uint64_t parameters, rounds;
@@ -74,8 +77,11 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   const size_t cached = rounds.AddWay([&] { ways->UpdateCached(false); });
   rounds.Run(size.rounds);
 
-  const auto rate = [&](size_t way) { return static_cast<double>(size.parameters) / rounds.median(way) / 1e9; };
-  const auto add = [&](const char* row, size_t way, const char* against, size_t peer, std::optional<double> target) {
+  const auto rate = [&](size_t way) {
+    return static_cast<double>(size.parameters) / rounds.median(way) / 1e9;
+  };
+  const auto add = [&](const char* row, size_t way, const char* against, size_t peer,
+                       std::optional<double> target) {
     AddComparison({.bench = "update",
                    .row = row,
                    .value = rate(way),
@@ -94,8 +100,10 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   };
   for (const AgainstProbe& line :
        {AgainstProbe{team, Described("update pass by the daemon's workers"), 0.95},
-        AgainstProbe{safe, Described("update pass"), std::nullopt}, AgainstProbe{f32, "fp32 update pass", std::nullopt},
-        AgainstProbe{small, "update pass, split master and bf16 moments", std::nullopt, kSmallBytes},
+        AgainstProbe{safe, Described("update pass"), std::nullopt},
+        AgainstProbe{f32, "fp32 update pass", std::nullopt},
+        AgainstProbe{small, "update pass, split master and bf16 moments", std::nullopt,
+                     kSmallBytes},
         AgainstProbe{peer_f32, "DeepSpeed's CPUAdam, emulated, fp32", std::nullopt}}) {
     AddComparison({.bench = "update",
                    .row = line.row,
@@ -109,8 +117,10 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                   printer);
   }
   add("update pass, crash-safe", safe, "the same without crash safety", plain, 1.0);
-  add("update pass with the copies of the undo areas alone", copies, "the same without crash safety", plain, std::nullopt);
-  add("update pass with the words of the undo areas and the progress alone", words, "the same without crash safety", plain, std::nullopt);
+  add("update pass with the copies of the undo areas alone", copies,
+      "the same without crash safety", plain, std::nullopt);
+  add("update pass with the words of the undo areas and the progress alone", words,
+      "the same without crash safety", plain, std::nullopt);
   AddComparison({.bench = "update",
                  .row = "update pass, crash-safe, over what a core's own caches hold",
                  .value = rounds.median(cached_safe),
@@ -120,19 +130,29 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                  .dropped = rounds.dropped(),
                  .target = {}},
                 printer);
-  add("update pass", team, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, std::nullopt);
-  add("update pass, split master and bf16 moments", small, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, std::nullopt);
+  add("update pass", team, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes,
+      std::nullopt);
+  add("update pass, split master and bf16 moments", small,
+      "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, std::nullopt);
   add("fp32 update pass", f32, "DeepSpeed's CPUAdam, emulated", peer_f32, std::nullopt);
-  AddProbeRows(rounds, static_cast<double>(size.parameters) * kProbeBytes / 1e9, {probe, ahead}, printer);
+  AddProbeRows(rounds, static_cast<double>(size.parameters) * kProbeBytes / 1e9, {probe, ahead},
+               printer);
 }
 
-// Parameters without gradients, as an embedding's rows that no token uses: their variances decay into the denormals and stay there. A
-// quarter of the parameters is still far more than any cache; the variances are made anew before each pass.
+// Parameters without gradients, as an embedding's rows that no token uses: their variances decay
+// into the denormals and stay there. A quarter of the parameters is still far more than any cache;
+// the variances are made anew before each pass.
 void MeasureDenormals(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   const uint64_t count = std::max<uint64_t>(size.parameters / 4, kMi);
   Rounds rounds;
-  const size_t normal = rounds.AddWay([&] { ways->UpdateSafe(count); }, [&] { ways->Fill({kNormal, 0, count}); });
-  const size_t denormal = rounds.AddWay([&] { ways->UpdateSafe(count); }, [&] { ways->Fill({kDenormal, 0, count}); });
+  const size_t normal = rounds.AddWay([&] { ways->UpdateSafe(count); },
+                                      [&] {
+                                        ways->Fill({kNormal, 0, count});
+                                      });
+  const size_t denormal = rounds.AddWay([&] { ways->UpdateSafe(count); },
+                                        [&] {
+                                          ways->Fill({kDenormal, 0, count});
+                                        });
   rounds.Run(std::max<uint64_t>(size.rounds / 2, 1));
   AddComparison({.bench = "update",
                  .row = "update pass over denormal second moments",
@@ -145,8 +165,10 @@ void MeasureDenormals(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                 printer);
 }
 
-// One chunk of so many parameters, its planes placed as the daemon places them and right behind each other. From 64 Mi on
-// (planes of 256 MiB) that was up to 2.4 times slower on some CPUs; chunks of the usual sizes have nothing to lose.
+// One chunk of so many parameters, its planes placed as the daemon places them and right behind
+// each other. From 64 Mi on
+// (planes of 256 MiB) that was up to 2.4 times slower on some CPUs; chunks of the usual sizes have
+// nothing to lose.
 void MeasurePlacing(uint64_t parameters, const Size& most, Crew* crew, RowPrinter* printer) {
   if (parameters > most.parameters) return;
   UpdateWays spaced(parameters, crew), behind(parameters, crew, false);
@@ -165,7 +187,8 @@ void MeasurePlacing(uint64_t parameters, const Size& most, Crew* crew, RowPrinte
   });
   rounds.Run(most.rounds);
 
-  const std::string row = Described("update pass") + ", chunk of " + std::to_string(parameters / kMi) + " Mi parameters";
+  const std::string row = Described("update pass") + ", chunk of " +
+                          std::to_string(parameters / kMi) + " Mi parameters";
   const double rate = static_cast<double>(times * parameters) / rounds.median(apart) / 1e9;
   const auto add = [&](const char* against, size_t peer, double factor) {
     AddComparison({.bench = "update",
@@ -180,7 +203,8 @@ void MeasurePlacing(uint64_t parameters, const Size& most, Crew* crew, RowPrinte
                   printer);
   };
   add("the same with planes right behind each other", close, 1);
-  add("in-place read-modify-write probe, same threads and pages", probe, kUpdateBytes / kProbeBytes);
+  add("in-place read-modify-write probe, same threads and pages", probe,
+      kUpdateBytes / kProbeBytes);
 }
 
 int Main(int argc, char** argv) {

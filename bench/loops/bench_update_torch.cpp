@@ -1,8 +1,9 @@
-// bench_update_torch: the optimizer's pass over host memory against torch's fused AdamW on the CPU, and against DeepSpeed's CPUAdam where
-// it was built (bench/peers/deepspeed), each with the conversions that training with bf16 parameters and gradients needs.
+// bench_update_torch: the optimizer's pass over host memory against torch's fused AdamW on the CPU,
+// and against DeepSpeed's CPUAdam where it was built (bench/peers/deepspeed), each with the
+// conversions that training with bf16 parameters and gradients needs.
 //
-// All in one process, on the same planes and as many threads, in turn. Between two ways there is a pause, in which OpenMP's threads stop
-// spinning.
+// All in one process, on the same planes and as many threads, in turn. Between two ways there is a
+// pause, in which OpenMP's threads stop spinning.
 #include <dlfcn.h>
 
 #include <string>
@@ -28,8 +29,10 @@ constexpr uint64_t kProbeAhead = 1024;
 constexpr int64_t kSettleNs = 20 * kNsPerMs;
 constexpr const char* kHelp =
     "bench_update_torch [--json FILE] [--parameters MI] [--rounds N] [--deepspeed LIBRARY]\n"
-    "The AdamW pass over host memory against torch's fused AdamW on the CPU, with and without the conversions to and from bf16, and\n"
-    "against DeepSpeed's CPUAdam from LIBRARY. MI: millions (2^20) of parameters, default 256, at 28 bytes each.\n";
+    "The AdamW pass over host memory against torch's fused AdamW on the CPU, with and without the "
+    "conversions to and from bf16, and\n"
+    "against DeepSpeed's CPUAdam from LIBRARY. MI: millions (2^20) of parameters, default 256, at "
+    "28 bytes each.\n";
 
 // The planes as tensors.
 class TorchPeer {
@@ -37,7 +40,8 @@ class TorchPeer {
   explicit TorchPeer(const UpdateWays& ways) {
     const BenchPlanes& planes = ways.planes();
     const auto view = [&](void* data, at::ScalarType type) {
-      return at::from_blob(data, {static_cast<int64_t>(ways.parameters())}, at::TensorOptions().dtype(type));
+      return at::from_blob(data, {static_cast<int64_t>(ways.parameters())},
+                           at::TensorOptions().dtype(type));
     };
     master_ = view(planes.master, at::kFloat);
     momentum_ = view(planes.momentum, at::kFloat);
@@ -50,7 +54,8 @@ class TorchPeer {
 
   void FusedAdamW() {
     step_ += 1;
-    at::_fused_adamw_({master_}, {gradient32_}, {momentum_}, {variance_}, {}, {step_}, kBenchLr, 0.9, 0.999, kBenchDecay, 1e-8,
+    at::_fused_adamw_({master_}, {gradient32_}, {momentum_}, {variance_}, {}, {step_}, kBenchLr,
+                      0.9, 0.999, kBenchDecay, 1e-8,
                       /*amsgrad=*/false, /*maximize=*/false);
   }
   void WidenGradient() { gradient32_.copy_(gradient16_); }
@@ -72,7 +77,8 @@ class DeepSpeedPeer {
   }
   void Step(const UpdateWays& ways) {
     const BenchPlanes& planes = ways.planes();
-    step_({planes.master, planes.momentum, planes.variance, planes.gradient32, ways.parameters(), ++count_, kBenchLr, kBenchDecay});
+    step_({planes.master, planes.momentum, planes.variance, planes.gradient32, ways.parameters(),
+           ++count_, kBenchLr, kBenchDecay});
   }
 
  private:
@@ -87,7 +93,8 @@ struct Plan {
 
 class TorchBench {
  public:
-  TorchBench(UpdateWays* ways, RowPrinter* printer) : ways_(ways), printer_(printer), torch_(*ways), rounds_(kSettleNs) {}
+  TorchBench(UpdateWays* ways, RowPrinter* printer)
+      : ways_(ways), printer_(printer), torch_(*ways), rounds_(kSettleNs) {}
 
   void Run(const Plan& plan) {
     ways_->Fill({});
@@ -114,7 +121,8 @@ class TorchBench {
       emulated = rounds_.AddWay([&] { ways_->DeepSpeedPasses(); });
     }
     rounds_.Run(plan.rounds);
-    Add({"update pass, bf16 gradient and copy", half_, "torch: fused AdamW, gradient and parameter conversion", converted, 1.9});
+    Add({"update pass, bf16 gradient and copy", half_,
+         "torch: fused AdamW, gradient and parameter conversion", converted, 1.9});
     Add({"fp32 update pass", f32_, "torch: fused AdamW", fused, 1.15});
     AddAgainstProbe("torch: fused AdamW, fp32", fused);
     AddMost(kUpdateBytes, "torch: fused AdamW, gradient and parameter conversion", converted);
@@ -127,10 +135,13 @@ class TorchBench {
     AddMost(kUpdateBytes, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes);
     AddMost(kSmallBytes, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes);
     AddMost(kUpdateBytes, "DeepSpeed's CPUAdam", step);
-    Add({"update pass, bf16 gradient and copy", half_, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, 2.0});
-    Add({"update pass, split master and bf16 moments", small, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, 3.0});
+    Add({"update pass, bf16 gradient and copy", half_,
+         "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, 2.0});
+    Add({"update pass, split master and bf16 moments", small,
+         "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, 3.0});
     Add({"fp32 update pass", f32_, "DeepSpeed's CPUAdam", step, 1.15});
-    Add({"DeepSpeed's host passes, emulated", emulated, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, std::nullopt});
+    Add({"DeepSpeed's host passes, emulated", emulated,
+         "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, std::nullopt});
   }
 
  private:
@@ -143,30 +154,35 @@ class TorchBench {
     double factor = 1;
   };
   void Add(const Line& line) {
-    AddComparison({.bench = "update_torch",
-                   .row = line.row,
-                   .value = static_cast<double>(ways_->parameters()) / rounds_.median(line.way) / 1e9,
-                   .unit = "Gparam/s",
-                   .against = line.against,
-                   .ratios = rounds_.Faster(line.way, line.peer),
-                   .dropped = rounds_.dropped(),
-                   .factor = line.factor,
-                   .target = line.target},
-                  printer_);
+    AddComparison(
+        {.bench = "update_torch",
+         .row = line.row,
+         .value = static_cast<double>(ways_->parameters()) / rounds_.median(line.way) / 1e9,
+         .unit = "Gparam/s",
+         .against = line.against,
+         .ratios = rounds_.Faster(line.way, line.peer),
+         .dropped = rounds_.dropped(),
+         .factor = line.factor,
+         .target = line.target},
+        printer_);
   }
   // How near a peer is to what plain loops reach when they change as many bytes.
   void AddAgainstProbe(const char* row, size_t way) {
-    Add({row, way, "in-place read-modify-write probe, same pages", probe_, std::nullopt, kUpdateBytes / kProbeBytes});
+    Add({row, way, "in-place read-modify-write probe, same pages", probe_, std::nullopt,
+         kUpdateBytes / kProbeBytes});
   }
-  // The most that the memory allows: a pass over `bytes` a parameter at the speed of the faster probe of this run. What that would be
-  // against a peer bounds our own ratio to it; and how near a pass of ours comes to it.
+  // The most that the memory allows: a pass over `bytes` a parameter at the speed of the faster
+  // probe of this run. What that would be against a peer bounds our own ratio to it; and how near a
+  // pass of ours comes to it.
   size_t FasterProbe() const { return rounds_.FastestOf({probe_, probe_ahead_}); }
   void AddMost(double bytes, const char* against, size_t peer) {
     const size_t probe = FasterProbe();
     AddComparison(
         {.bench = "update_torch",
-         .row = "the most that the memory allows: " + std::to_string(static_cast<int>(bytes)) + " bytes a parameter at the probe's speed",
-         .value = static_cast<double>(ways_->parameters()) / rounds_.median(probe) / 1e9 * kProbeBytes / bytes,
+         .row = "the most that the memory allows: " + std::to_string(static_cast<int>(bytes)) +
+                " bytes a parameter at the probe's speed",
+         .value = static_cast<double>(ways_->parameters()) / rounds_.median(probe) / 1e9 *
+                  kProbeBytes / bytes,
          .unit = "Gparam/s",
          .against = against,
          .ratios = rounds_.Faster(probe, peer),
@@ -176,7 +192,8 @@ class TorchBench {
         printer_);
   }
   void AddAgainstMost(const char* row, size_t way, double bytes) {
-    Add({row, way, "the most that the memory allows", FasterProbe(), std::nullopt, bytes / kProbeBytes});
+    Add({row, way, "the most that the memory allows", FasterProbe(), std::nullopt,
+         bytes / kProbeBytes});
   }
 
   UpdateWays* ways_;

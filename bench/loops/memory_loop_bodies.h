@@ -1,6 +1,8 @@
-// The loops of memory_loops.h, compiled once for each instruction set (memory_loops_v3.cpp, memory_loops_v4.cpp).
+// The loops of memory_loops.h, compiled once for each instruction set (memory_loops_v3.cpp,
+// memory_loops_v4.cpp).
 //
-// Everything has internal linkage: two copies of one inline function, compiled for different CPUs, must never meet in the linker.
+// Everything has internal linkage: two copies of one inline function, compiled for different CPUs,
+// must never meet in the linker.
 #pragma once
 
 #include <immintrin.h>
@@ -37,14 +39,16 @@ void Stream(std::byte* to, Vector value) {
 }
 
 void Prefetch(const std::byte* from) {
-  for (uint64_t line = 0; line < kTurn; line += kLine) _mm_prefetch(reinterpret_cast<const char*>(from + line), _MM_HINT_T0);
+  for (uint64_t line = 0; line < kTurn; line += kLine)
+    _mm_prefetch(reinterpret_cast<const char*>(from + line), _MM_HINT_T0);
 }
 
 uint64_t Read(const std::byte* from, uint64_t bytes) {
   Vector sums[kVectors] = {};
   for (uint64_t at = 0; at + kTurn <= bytes; at += kTurn) {
     Prefetch(from + at + 16 * kLine);
-    for (uint64_t i = 0; i < kVectors; ++i) sums[i] = sums[i] + Load(from + at + i * sizeof(Vector));
+    for (uint64_t i = 0; i < kVectors; ++i)
+      sums[i] = sums[i] + Load(from + at + i * sizeof(Vector));
   }
   uint64_t sum = 0;
   for (const Vector& part : sums) {
@@ -72,7 +76,8 @@ void Modify(std::byte* data, uint64_t bytes, uint64_t ahead) {
 void CopyPlain(std::byte* to, const std::byte* from, uint64_t bytes) {
   uint64_t at = 0;
   for (; at + kTurn <= bytes; at += kTurn) {
-    for (uint64_t i = 0; i < kVectors; ++i) Store(to + at + i * sizeof(Vector), Load(from + at + i * sizeof(Vector)));
+    for (uint64_t i = 0; i < kVectors; ++i)
+      Store(to + at + i * sizeof(Vector), Load(from + at + i * sizeof(Vector)));
   }
   __builtin_memcpy(to + at, from + at, bytes - at);
 }
@@ -81,7 +86,8 @@ void CopyStreaming(std::byte* to, const std::byte* from, uint64_t bytes, uint64_
   uint64_t at = 0;
   for (; at + kTurn <= bytes; at += kTurn) {
     if (ahead > 0) Prefetch(from + at + ahead);
-    for (uint64_t i = 0; i < kVectors; ++i) Stream(to + at + i * sizeof(Vector), Load(from + at + i * sizeof(Vector)));
+    for (uint64_t i = 0; i < kVectors; ++i)
+      Stream(to + at + i * sizeof(Vector), Load(from + at + i * sizeof(Vector)));
   }
   __builtin_memcpy(to + at, from + at, bytes - at);
   _mm_sfence();

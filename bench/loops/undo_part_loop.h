@@ -1,4 +1,5 @@
-// The loop of undo_parts.h, compiled once for each instruction set (undo_parts_v3.cpp, undo_parts_v4.cpp), as the product's own.
+// The loop of undo_parts.h, compiled once for each instruction set (undo_parts_v3.cpp,
+// undo_parts_v4.cpp), as the product's own.
 #pragma once
 
 #include "bench/loops/undo_parts.h"
@@ -7,7 +8,9 @@
 namespace tidepool::bench {
 namespace {
 
-using PartLoop = optim::UpdateLoop<optim::Bf16Element, optim::ElementForm<optim::WholeMaster<optim::Bf16Element>>, optim::AdamRule<true>>;
+using PartLoop = optim::UpdateLoop<optim::Bf16Element,
+                                   optim::ElementForm<optim::WholeMaster<optim::Bf16Element>>,
+                                   optim::AdamRule<true>>;
 using optim::StoreForKill;
 
 __attribute__((always_inline)) inline void OpenWords(const optim::BlockUndo& undo, uint64_t first) {
@@ -18,7 +21,8 @@ __attribute__((always_inline)) inline void OpenWords(const optim::BlockUndo& und
   area[optim::kAreaBegin] = block * optim::kBlockElements;
   area[optim::kAreaCount] = optim::kBlockElements;
   StoreForKill(area + optim::kAreaPiece, undo.identity);
-  StoreForKill(undo.progress, undo.first_word + first / optim::kBlockElements * optim::kNextBlockWord);
+  StoreForKill(undo.progress,
+               undo.first_word + first / optim::kBlockElements * optim::kNextBlockWord);
 }
 
 template <UndoPart part>
@@ -31,18 +35,23 @@ void RunPart(const optim::StepFactors& factors, const optim::UpdateSpan& planes)
     b.streams = PartLoop::Streams(span);
     PartLoop::Prefetch(span, first + span.prefetch);
     if constexpr (part == UndoPart::kCopies) {
-      PartLoop::Save(reinterpret_cast<char*>(span.undo.areas[first / optim::kBlockElements % 2] + optim::kAreaValues), b);
+      PartLoop::Save(reinterpret_cast<char*>(span.undo.areas[first / optim::kBlockElements % 2] +
+                                             optim::kAreaValues),
+                     b);
       __atomic_signal_fence(__ATOMIC_SEQ_CST);  // or the compiler would leave them out
     } else {
       OpenWords(span.undo, first);
     }
-    optim::ElementForm<optim::WholeMaster<optim::Bf16Element>>::Update<optim::Bf16Element, optim::AdamRule<true>>(f, scale, b);
+    optim::ElementForm<optim::WholeMaster<optim::Bf16Element>>::Update<optim::Bf16Element,
+                                                                       optim::AdamRule<true>>(
+        f, scale, b);
   }
   _mm_sfence();
 }
 
 void RunUndoPart(UndoPart part, const optim::StepFactors& factors, const optim::UpdateSpan& span) {
-  part == UndoPart::kCopies ? RunPart<UndoPart::kCopies>(factors, span) : RunPart<UndoPart::kWords>(factors, span);
+  part == UndoPart::kCopies ? RunPart<UndoPart::kCopies>(factors, span)
+                            : RunPart<UndoPart::kWords>(factors, span);
 }
 
 }  // namespace

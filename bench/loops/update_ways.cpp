@@ -20,7 +20,8 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kPiece = shm::kPieceElements;
-constexpr uint64_t kPlanesSlack = 20 * kApartBytes;  // two starts for each of the ten planes, and one more
+// Two starts for each of the ten planes, and one more.
+constexpr uint64_t kPlanesSlack = 20 * kApartBytes;
 constexpr uint64_t kFillBlock = 4096;
 constexpr uint64_t kCached = 16 * 1024, kCachedRepeats = 1000;  // 448 KiB a thread
 
@@ -44,7 +45,8 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
       areas_(2 * crew->size()),
       progress_(parameters_ / kPiece),
       team_areas_(2 * crew->size()),
-      factors_(optim::MakeFactors({}, {.lr = kBenchLr, .optimizer_step = 1000, .gradient_scale = 1.0F}, {1, kBenchDecay})),
+      factors_(optim::MakeFactors(
+          {}, {.lr = kBenchLr, .optimizer_step = 1000, .gradient_scale = 1.0F}, {1, kBenchDecay})),
       whole_{.begin = 0, .count = parameters_, .group = 0} {
   const uint64_t wide = parameters_ * sizeof(float), half = parameters_ * sizeof(uint16_t);
   const std::vector<uint64_t> sizes = {wide, wide, wide, half, half, wide, half, half, half, half};
@@ -55,20 +57,29 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
   std::vector<memserver::Extent> extents;
   for (const uint64_t bytes : sizes) {
     // As the daemon places those of a large chunk, or right behind each other.
-    const bool taken = spaced ? spacing_->Take(bytes, kPlanesSlack, &extents) : pool_->Take(std::array{bytes}, &extents);
+    const bool taken = spaced ? spacing_->Take(bytes, kPlanesSlack, &extents)
+                              : pool_->Take(std::array{bytes}, &extents);
     if (!taken) Die("the pool does not hold the planes that it was made for");
   }
   const auto wide_plane = [&](size_t i) { return reinterpret_cast<float*>(extents[i].data); };
   const auto half_plane = [&](size_t i) { return reinterpret_cast<uint16_t*>(extents[i].data); };
-  planes_ = {
-      wide_plane(0), wide_plane(1), wide_plane(2), half_plane(3), half_plane(4), wide_plane(5), reinterpret_cast<int16_t*>(extents[6].data),
-      half_plane(7), half_plane(8), half_plane(9)};
+  planes_ = {wide_plane(0),
+             wide_plane(1),
+             wide_plane(2),
+             half_plane(3),
+             half_plane(4),
+             wide_plane(5),
+             reinterpret_cast<int16_t*>(extents[6].data),
+             half_plane(7),
+             half_plane(8),
+             half_plane(9)};
   const uint64_t scratch = std::min(wide, memserver::kTuningScratchWanted * crew->size());
   const memserver::TuningOptions tuning{.workers = crew->size()};
   tuning_ = memserver::MeasureTuning(tuning, {extents[5].data, scratch}, SteadyClock()).tuning;
 }
 
-void UpdateWays::RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece, uint64_t count) {
+void UpdateWays::RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece,
+                           uint64_t count) {
   std::atomic<uint64_t> next{0};
   crew_->Run([&](uint32_t worker) {
     for (uint64_t begin = next.fetch_add(kPiece); begin < count; begin = next.fetch_add(kPiece)) {
@@ -116,7 +127,8 @@ void UpdateWays::Probe(uint64_t ahead) {
 optim::UpdateSpan UpdateWays::SpanOf(uint64_t begin, uint64_t count, Form form) const {
   optim::UpdateSpan span;
   span.count = count;
-  span.gradient = form == Form::kF32 ? static_cast<const void*>(planes_.gradient32 + begin) : planes_.gradient16 + begin;
+  span.gradient = form == Form::kF32 ? static_cast<const void*>(planes_.gradient32 + begin)
+                                     : planes_.gradient16 + begin;
   span.gradient_dtype = form == Form::kF32 ? DType::kF32 : DType::kBF16;
   span.prefetch = tuning_.prefetch_elements;
   if (form == Form::kSmall) {
@@ -148,14 +160,17 @@ void UpdateWays::UpdatePiece(const Pass& pass, uint32_t worker, uint64_t begin, 
 
 void UpdateWays::Update(const Pass& pass) {
   ++version_;
-  RunPieces([&](uint32_t worker, uint64_t begin, uint64_t count) { UpdatePiece(pass, worker, begin, count); }, pass.count);
+  RunPieces([&](uint32_t worker, uint64_t begin,
+                uint64_t count) { UpdatePiece(pass, worker, begin, count); },
+            pass.count);
 }
 
 void UpdateWays::UpdateCached(bool safe) {
   ++version_;
   crew_->Run([&](uint32_t worker) {
     const uint64_t begin = worker * kPiece;
-    for (uint64_t i = 0; i < kCachedRepeats && begin < parameters_; ++i) UpdatePiece({0, Form::kHalf, safe}, worker, begin, kCached);
+    for (uint64_t i = 0; i < kCachedRepeats && begin < parameters_; ++i)
+      UpdatePiece({0, Form::kHalf, safe}, worker, begin, kCached);
   });
 }
 
@@ -171,7 +186,8 @@ void UpdateWays::UpdatePart(UndoPart part) {
       [&](uint32_t worker, uint64_t begin, uint64_t count) {
         const optim::FlushDenormals mode;
         optim::UpdateSpan span = SpanOf(begin, count, Form::kHalf);
-        for (size_t i = 0; i < 2; ++i) span.undo.areas[i] = reinterpret_cast<uint64_t*>(&areas_[2 * worker + i]);
+        for (size_t i = 0; i < 2; ++i)
+          span.undo.areas[i] = reinterpret_cast<uint64_t*>(&areas_[2 * worker + i]);
         span.undo.progress = reinterpret_cast<uint64_t*>(&progress_[begin / kPiece].word);
         span.undo.identity = begin + 1;
         loop(part, factors_, span);
@@ -187,7 +203,8 @@ void UpdateWays::UpdateSmall() {
 
 void UpdateWays::UpdateByTeam() {
   if (team_ == nullptr) {
-    const std::span<std::byte> undo(reinterpret_cast<std::byte*>(team_areas_.data()), team_areas_.size() * sizeof(optim::UndoArea));
+    const std::span<std::byte> undo(reinterpret_cast<std::byte*>(team_areas_.data()),
+                                    team_areas_.size() * sizeof(optim::UndoArea));
     memserver::WorkerTeamOptions options;
     options.threads = crew_->size();
     for (const int cpu : AllowedCpus()) options.cpus.push_back(static_cast<uint32_t>(cpu));
@@ -226,15 +243,20 @@ void UpdateWays::RunPass(const std::function<void(uint64_t, uint64_t)>& part) {
 }
 
 void UpdateWays::DeepSpeedPasses() {
-  RunPass([&](uint64_t begin, uint64_t count) { loops_.scale(planes_.gradient32 + begin, 1.0F, count); });
+  RunPass([&](uint64_t begin, uint64_t count) {
+    loops_.scale(planes_.gradient32 + begin, 1.0F, count);
+  });
   DeepSpeedAdam();
-  RunPass([&](uint64_t begin, uint64_t count) { loops_.narrow(planes_.param16 + begin, planes_.master + begin, count); });
+  RunPass([&](uint64_t begin, uint64_t count) {
+    loops_.narrow(planes_.param16 + begin, planes_.master + begin, count);
+  });
 }
 
 void UpdateWays::DeepSpeedAdam() {
   const PeerAdam numbers = MakePeerAdam(kBenchLr, kBenchDecay, 1000);
   RunPass([&](uint64_t begin, uint64_t count) {
-    float* const planes[] = {planes_.master + begin, planes_.momentum + begin, planes_.variance + begin};
+    float* const planes[] = {planes_.master + begin, planes_.momentum + begin,
+                             planes_.variance + begin};
     loops_.adam(numbers, planes, planes_.gradient32 + begin, count);
   });
 }

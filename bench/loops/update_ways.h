@@ -1,8 +1,9 @@
-// UpdateWays: the planes of one large optimizer state in a host pool, and the ways to update them: the product's, the passes of other
-// systems, and the probe that says what the memory can do.
+// UpdateWays: the planes of one large optimizer state in a host pool, and the ways to update them:
+// the product's, the passes of other systems, and the probe that says what the memory can do.
 //
-// One thread, with its Crew. All ways run on the same threads and the same pages. Pieces of kPieceElements go to whoever is free, as the
-// daemon's workers take them; the emulated passes of others are cut into one part a thread, as OpenMP does.
+// One thread, with its Crew. All ways run on the same threads and the same pages. Pieces of
+// kPieceElements go to whoever is free, as the daemon's workers take them; the emulated passes of
+// others are cut into one part a thread, as OpenMP does.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ inline constexpr double kBenchLr = 1e-4, kBenchDecay = 0.1;
 struct BenchPlanes {
   float *master = nullptr, *momentum = nullptr, *variance = nullptr;
   uint16_t *gradient16 = nullptr, *param16 = nullptr;  // bf16
-  float* gradient32 = nullptr;                         // what others keep beside or instead of gradient16
+  // What others keep beside or instead of gradient16.
+  float* gradient32 = nullptr;
   // Of the small form: rest of the split master, whose other half is split16, and bf16 moments.
   int16_t* rest16 = nullptr;
   uint16_t *momentum16 = nullptr, *variance16 = nullptr, *split16 = nullptr;
@@ -42,8 +44,9 @@ struct Filling {
 
 class UpdateWays {
  public:
-  // 28 bytes a parameter. Tile and prefetch are measured, as the daemon does at its start. `parameters` is rounded up to whole pieces. Ends
-  // the program where the memory is short. Not `spaced`: planes lie right behind each other (base/formats/plane_slack.h).
+  // 28 bytes a parameter. Tile and prefetch are measured, as the daemon does at its start.
+  // `parameters` is rounded up to whole pieces. Ends the program where the memory is short. Not
+  // `spaced`: planes lie right behind each other (base/formats/plane_slack.h).
   UpdateWays(uint64_t parameters, Crew* crew, bool spaced = true);
 
   uint64_t parameters() const { return parameters_; }
@@ -51,21 +54,23 @@ class UpdateWays {
   const memserver::HostPool& pool() const { return *pool_; }
   void Fill(const Filling& filling);
 
-  // In-place read-modify-write of master, momentum and variance: 24 B a parameter. `ahead`: bytes of software prefetch.
+  // In-place read-modify-write of master, momentum and variance: 24 B a parameter. `ahead`: bytes
+  // of software prefetch.
   void Probe(uint64_t ahead);
   // bf16 gradient in, bf16 parameter out: 28 B a parameter. `count`: the first so many parameters.
   void UpdateSafe(uint64_t count);
   void UpdatePlain(uint64_t count);  // without undo
   void UpdatePart(UndoPart part);    // with one half of the undo
-  // With or without undo, over and over so few parameters that each thread's own caches hold them: what the core does, without the memory.
+  // With or without undo, over and over so few parameters that each thread's own caches hold them:
+  // what the core does, without the memory.
   void UpdateCached(bool safe);
   void UpdateByTeam();  // by the daemon's workers
   // fp32 gradient in, no 16-bit copy: 28 B a parameter too.
   void UpdateF32();
   // Split master and bf16 moments with stochastic rounding: 18 B a parameter.
   void UpdateSmall();
-  // Our own emulation of what DeepSpeed's host does for ZeRO-3 offload: three passes over fp32 gradients, 42 B a parameter; and its middle
-  // pass alone.
+  // Our own emulation of what DeepSpeed's host does for ZeRO-3 offload: three passes over fp32
+  // gradients, 42 B a parameter; and its middle pass alone.
   void DeepSpeedPasses();
   void DeepSpeedAdam();
 

@@ -1,4 +1,5 @@
-// AskGpus: what a memserver says of the GPUs that it has opened: by its admin socket, so no session is needed.
+// AskGpus: what a memserver says of the GPUs that it has opened: by its admin socket, so no session
+// is needed.
 //
 // One thread; blocks.
 #pragma once
@@ -12,7 +13,8 @@
 
 namespace tidepool::client {
 
-// `socket_dir`: empty: the default place. Errors: those of SendHttp, what the server answered, kHandshakeBad (another release).
+// `socket_dir`: empty: the default place. Errors: those of SendHttp, what the server answered,
+// kHandshakeBad (another release).
 Result<std::vector<GpuView>> AskGpus(const std::string& socket_dir, int64_t timeout_ns);
 
 }  // namespace tidepool::client

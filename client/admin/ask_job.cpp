@@ -12,7 +12,8 @@ namespace tidepool::client {
 Result<JobWord> AskJob(const std::string& socket_dir, const std::string& name, int64_t timeout_ns) {
   const std::string directory = socket_dir.empty() ? shm::DefaultClientDir() : socket_dir;
   TP_ASSIGN_OR_RETURN(const HttpReply reply,
-                      SendHttp(shm::AdminSocketPath(directory), {.method = "GET", .target = "/v1/jobs"}, timeout_ns));
+                      SendHttp(shm::AdminSocketPath(directory),
+                               {.method = "GET", .target = "/v1/jobs"}, timeout_ns));
   if (reply.status != 200) return ReadProblem(reply.body);
 
   TP_ASSIGN_OR_RETURN(std::vector<JobView> jobs, ReadJobs(reply.body));

@@ -17,7 +17,8 @@ struct JobWord {
   std::optional<LostJobView> lost;  // of that name and this user, whose states it had to give up
 };
 
-// `socket_dir`: empty: the default place. Errors: those of SendHttp, what the server answered, kHandshakeBad (another release).
+// `socket_dir`: empty: the default place. Errors: those of SendHttp, what the server answered,
+// kHandshakeBad (another release).
 Result<JobWord> AskJob(const std::string& socket_dir, const std::string& name, int64_t timeout_ns);
 
 }  // namespace tidepool::client

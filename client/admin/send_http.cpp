@@ -21,9 +21,11 @@ using ErrorCode = beast::error_code;
 
 constexpr uint64_t kAnswerBytesMax = 256ull << 20;
 
-Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std::string& step, int64_t timeout_ns) {
+Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std::string& step,
+               int64_t timeout_ns) {
   if (error == beast::error::timeout) {
-    return Status(ErrorId::kWaitTimeout, "memserver did not answer within " + FormatNs(timeout_ns)).Where(socket_path);
+    return Status(ErrorId::kWaitTimeout, "memserver did not answer within " + FormatNs(timeout_ns))
+        .Where(socket_path);
   }
   if (step == "connect") {
     const bool forbidden = error == asio::error::access_denied;
@@ -34,19 +36,27 @@ Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std
     return Status(ErrorId::kNoServer, "no memserver listens at the admin socket")
         .Where(socket_path)
         .Why(error.message())
-        .Fix("start one with `memserver run`, or name the directory of one that runs (-s DIR, TIDEPOOL_SOCKET_DIR)");
+        .Fix(
+            "start one with `memserver run`, or name the directory of one that runs (-s DIR, "
+            "TIDEPOOL_SOCKET_DIR)");
   }
-  const bool closed = error == http::error::end_of_stream || error == http::error::partial_message || error == asio::error::eof ||
+  const bool closed = error == http::error::end_of_stream ||
+                      error == http::error::partial_message || error == asio::error::eof ||
                       error == asio::error::connection_reset || error == asio::error::broken_pipe;
-  if (closed) return Status(ErrorId::kServerGone, "memserver closed the connection before it had answered").Where(socket_path);
-  return Status(ErrorId::kHandshakeBad, "the admin socket does not speak HTTP: " + error.message()).Where(socket_path);
+  if (closed)
+    return Status(ErrorId::kServerGone, "memserver closed the connection before it had answered")
+        .Where(socket_path);
+  return Status(ErrorId::kHandshakeBad, "the admin socket does not speak HTTP: " + error.message())
+      .Where(socket_path);
 }
 
 }  // namespace
 
-Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& question, int64_t timeout_ns) {
+Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& question,
+                           int64_t timeout_ns) {
   if (socket_path.size() >= sizeof(sockaddr_un{}.sun_path)) {
-    return Status(ErrorId::kNoServer, "the path of the admin socket is too long").Where(socket_path);
+    return Status(ErrorId::kNoServer, "the path of the admin socket is too long")
+        .Where(socket_path);
   }
   asio::io_context context(1);
   beast::basic_stream<Local> stream(context);
@@ -83,7 +93,8 @@ Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& q
   context.run();
   if (error) return ErrorOf(error, socket_path, step, timeout_ns);
   const auto& response = parser.get();
-  return HttpReply{response.result_int(), std::string(response[http::field::content_type]), response.body()};
+  return HttpReply{response.result_int(), std::string(response[http::field::content_type]),
+                   response.body()};
 }
 
 }  // namespace tidepool::client

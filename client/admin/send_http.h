@@ -22,7 +22,9 @@ struct HttpQuestion {
   std::string body = {};  // JSON; empty: none
 };
 
-// Errors: kNoServer (nothing listens), kWaitTimeout, kServerGone (closed in mid-answer), kHandshakeBad (not HTTP), kUsageError (method).
-Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& question, int64_t timeout_ns);
+// Errors: kNoServer (nothing listens), kWaitTimeout, kServerGone (closed in mid-answer),
+// kHandshakeBad (not HTTP), kUsageError (method).
+Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& question,
+                           int64_t timeout_ns);
 
 }  // namespace tidepool::client

@@ -88,7 +88,8 @@ bool Fields::Has(const char* key) const {
 Fields Fields::Object(const char* key) {
   static const json::value none;
   const json::value* value = Find(key);
-  return Fields(value == nullptr ? none : *value, wrong_);  // refers to the value: a temporary would not live long enough
+  // Refers to the value: a temporary would not live long enough.
+  return Fields(value == nullptr ? none : *value, wrong_);
 }
 
 Fields& Fields::Array(const char* key, const std::function<void(const Value&)>& each) {

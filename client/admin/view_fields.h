@@ -1,6 +1,8 @@
-// Fields: the members of one object of an answer, taken by name and kind; what is missing or of another kind is remembered.
+// Fields: the members of one object of an answer, taken by name and kind; what is missing or of
+// another kind is remembered.
 //
-// One thread. Only views read answers. The header knows Boost.JSON's values by name alone: doors are view_fields.cpp and views.cpp.
+// One thread. Only views read answers. The header knows Boost.JSON's values by name alone: doors
+// are view_fields.cpp and views.cpp.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +50,8 @@ class Fields {
   std::string* wrong_;
 };
 
-// Parses `text` and lets `read` take its fields. Errors: kHandshakeBad (not JSON, a field is missing or of another kind).
+// Parses `text` and lets `read` take its fields. Errors: kHandshakeBad (not JSON, a field is
+// missing or of another kind).
 Status ReadFields(std::string_view text, const std::function<void(Fields&)>& read);
 
 // The same, into a view.

@@ -37,9 +37,14 @@ void ReadJob(Fields& fields, JobView* job) {
     ReadLimit(&fields, "kept_until", &job->kept_until);
   }
   if (!fields.Has("quota")) return;  // a recording of a former release
-  fields.Read("uid", &job->uid).Read("account", &job->account).Read("chunks", &job->chunks).Read("chunks_spilled", &job->chunks_spilled);
+  fields.Read("uid", &job->uid)
+      .Read("account", &job->account)
+      .Read("chunks", &job->chunks)
+      .Read("chunks_spilled", &job->chunks_spilled);
   Fields quota = fields.Object("quota");
-  quota.Read("guarantee_bytes", &job->quota.guarantee).Read("weight", &job->quota.weight).Read("priority", &job->quota.priority);
+  quota.Read("guarantee_bytes", &job->quota.guarantee)
+      .Read("weight", &job->quota.weight)
+      .Read("priority", &job->quota.priority);
   ReadLimit(&quota, "limit_bytes", &job->quota.limit);
   ReadLimit(&quota, "nvme_limit_bytes", &job->quota.nvme_limit);
 }
@@ -68,18 +73,31 @@ void ReadGpu(const json::value& value, std::string* wrong, GpuView* gpu) {
 
 Result<VersionView> ReadVersion(std::string_view text) {
   return ReadDocument<VersionView>(text, [](Fields& fields, VersionView* view) {
-    fields.Read("version", &view->version).Read("build", &view->build).Read("abi", &view->abi).Read("pid", &view->pid);
+    fields.Read("version", &view->version)
+        .Read("build", &view->build)
+        .Read("abi", &view->abi)
+        .Read("pid", &view->pid);
   });
 }
 
 Result<StatusView> ReadStatus(std::string_view text) {
   return ReadDocument<StatusView>(text, [](Fields& fields, StatusView* view) {
-    fields.Read("state", &view->state).Read("version", &view->version).Read("socket_dir", &view->socket_dir).Read("pid", &view->pid);
-    fields.Read("uptime_seconds", &view->uptime_seconds).Read("snapshot_age_seconds", &view->snapshot_age_seconds);
-    fields.Object("serve_loop").Read("turns", &view->turns).Read("silent_seconds", &view->silent_seconds);
+    fields.Read("state", &view->state)
+        .Read("version", &view->version)
+        .Read("socket_dir", &view->socket_dir)
+        .Read("pid", &view->pid);
+    fields.Read("uptime_seconds", &view->uptime_seconds)
+        .Read("snapshot_age_seconds", &view->snapshot_age_seconds);
+    fields.Object("serve_loop")
+        .Read("turns", &view->turns)
+        .Read("silent_seconds", &view->silent_seconds);
     fields.Object("pool").Read("bytes", &view->pool_bytes).Read("bytes_used", &view->pool_used);
-    fields.Object("pool").Read("frozen_bytes", &view->frozen_bytes).Read("frozen_chunks", &view->frozen_chunks);
-    fields.Object("pool").Read("huge_page_bytes", &view->pool_huge_bytes).Read("touch_seconds", &view->pool_touch_seconds);
+    fields.Object("pool")
+        .Read("frozen_bytes", &view->frozen_bytes)
+        .Read("frozen_chunks", &view->frozen_chunks);
+    fields.Object("pool")
+        .Read("huge_page_bytes", &view->pool_huge_bytes)
+        .Read("touch_seconds", &view->pool_touch_seconds);
     fields.Object("nvme")
         .Read("bytes", &view->nvme_bytes)
         .Read("bytes_used", &view->nvme_used)
@@ -88,14 +106,24 @@ Result<StatusView> ReadStatus(std::string_view text) {
         .Read("repetitions", &view->nvme_repetitions)
         .Read("blocks_stalled", &view->nvme_stalled)
         .Read("failed_directory", &view->nvme_failed);
-    fields.Object("rcache").Read("bytes_limit", &view->rcache_limit).Read("bytes_used", &view->rcache_used);
+    fields.Object("rcache")
+        .Read("bytes_limit", &view->rcache_limit)
+        .Read("bytes_used", &view->rcache_used);
     if (fields.Has("gpus")) {  // not in a recording of a former release
-      fields.Array("gpus", [&](const json::value& gpu) { ReadGpu(gpu, fields.wrong(), &view->gpus.emplace_back()); });
+      fields.Array("gpus", [&](const json::value& gpu) {
+        ReadGpu(gpu, fields.wrong(), &view->gpus.emplace_back());
+      });
     }
-    fields.Object("transfers").Read("host_to_device_bytes", &view->bytes_h2d).Read("device_to_host_bytes", &view->bytes_d2h);
-    fields.Object("optimizer").Read("workers", &view->workers).Read("parameters_updated", &view->parameters_updated);
+    fields.Object("transfers")
+        .Read("host_to_device_bytes", &view->bytes_h2d)
+        .Read("device_to_host_bytes", &view->bytes_d2h);
+    fields.Object("optimizer")
+        .Read("workers", &view->workers)
+        .Read("parameters_updated", &view->parameters_updated);
     fields.Object("optimizer").Read("prefetch", &view->prefetch);
-    fields.Read("jobs", &view->jobs).Read("sessions", &view->sessions).Read("sessions_ended_badly", &view->sessions_ended_badly);
+    fields.Read("jobs", &view->jobs)
+        .Read("sessions", &view->sessions)
+        .Read("sessions_ended_badly", &view->sessions_ended_badly);
   });
 }
 
@@ -109,14 +137,18 @@ Result<std::vector<JobView>> ReadJobs(std::string_view text) {
 }
 
 Result<std::vector<LostJobView>> ReadLostJobs(std::string_view text) {
-  return ReadDocument<std::vector<LostJobView>>(text, [](Fields& fields, std::vector<LostJobView>* view) {
-    if (!fields.Has("lost")) return;
-    fields.Array("lost", [&](const json::value& job) {
-      LostJobView& row = view->emplace_back();
-      Fields(job, fields.wrong()).Read("name", &row.name).Read("uid", &row.uid).Read("version", &row.version);
-      Fields(job, fields.wrong()).Read("at", &row.at).Read("why", &row.why);
-    });
-  });
+  return ReadDocument<std::vector<LostJobView>>(
+      text, [](Fields& fields, std::vector<LostJobView>* view) {
+        if (!fields.Has("lost")) return;
+        fields.Array("lost", [&](const json::value& job) {
+          LostJobView& row = view->emplace_back();
+          Fields(job, fields.wrong())
+              .Read("name", &row.name)
+              .Read("uid", &row.uid)
+              .Read("version", &row.version);
+          Fields(job, fields.wrong()).Read("at", &row.at).Read("why", &row.why);
+        });
+      });
 }
 
 Result<JobView> ReadOneJob(std::string_view text) {

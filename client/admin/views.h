@@ -2,9 +2,9 @@
 //
 // `node` of a row: the machine that it is of, where several were asked; else empty.
 //
-// One thread; value types. A document with a missing or wrongly typed field is an error: it comes from another release, and a table with
-// silent gaps would lie. Fields that this release does not know are ignored. The doors to Boost.JSON in this room are views.cpp and
-// view_fields.cpp.
+// One thread; value types. A document with a missing or wrongly typed field is an error: it comes
+// from another release, and a table with silent gaps would lie. Fields that this release does not
+// know are ignored. The doors to Boost.JSON in this room are views.cpp and view_fields.cpp.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,8 @@ struct StatusView {
   double pool_touch_seconds = 0;
   uint64_t frozen_bytes = 0, frozen_chunks = 0;  // of the used pool, each once
   uint64_t pool_bytes = 0, pool_used = 0, rcache_limit = 0, rcache_used = 0;
-  uint64_t nvme_bytes = 0, nvme_used = 0, nvme_read = 0, nvme_written = 0, nvme_repetitions = 0, nvme_stalled = 0;
+  uint64_t nvme_bytes = 0, nvme_used = 0, nvme_read = 0, nvme_written = 0, nvme_repetitions = 0,
+           nvme_stalled = 0;
   std::string nvme_failed;  // a directory that takes no new jobs
   std::vector<GpuView> gpus;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
@@ -249,7 +250,8 @@ struct SettingView {
 };
 
 struct ConfiguredQuotaView {
-  std::string match, origin, guarantee, limit, nvme_limit, priority;  // as written, empty: not given
+  // As written, empty: not given.
+  std::string match, origin, guarantee, limit, nvme_limit, priority;
   uint64_t weight = 1;
   std::string node = {};
 };

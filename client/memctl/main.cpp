@@ -1,4 +1,5 @@
-// memctl: looks into a running memserver through its admin socket. Results go to stdout, everything else to stderr.
+// memctl: looks into a running memserver through its admin socket. Results go to stdout, everything
+// else to stderr.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -24,7 +25,8 @@ Style StyleOf(const Invocation& invocation) {
   Style style;
   winsize size{};
   const bool terminal = isatty(STDOUT_FILENO) == 1;
-  if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    style.width = size.ws_col;
   const char* no_color = std::getenv("NO_COLOR");
   style.color = terminal && invocation.color && (no_color == nullptr || *no_color == '\0');
   style.header = invocation.header;
@@ -33,10 +35,12 @@ Style StyleOf(const Invocation& invocation) {
 
 // False when nobody reads any more (a closed pipe).
 bool Print(const std::string& text, std::FILE* stream) {
-  return std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
+  return std::fwrite(text.data(), 1, text.size(), stream) == text.size() &&
+         std::fflush(stream) == 0;
 }
 
-// Whether whoever sits at the terminal wants what cannot be taken back. Where nobody does, a script has said so by calling.
+// Whether whoever sits at the terminal wants what cannot be taken back. Where nobody does, a script
+// has said so by calling.
 // Errors: those of the preview, which the change would end with too.
 tidepool::Result<bool> IsWanted(const Invocation& invocation) {
   const auto* change = tidepool::client::FindChange(invocation);
@@ -79,16 +83,20 @@ int RunOnce(Invocation* invocation, bool on_cleared_screen) {
   return shown.value().exit_code;
 }
 
-// Until Ctrl-C or an error; a picture that changes in place on a terminal, blocks one after another elsewhere.
+// Until Ctrl-C or an error; a picture that changes in place on a terminal, blocks one after another
+// elsewhere.
 int Watch(Invocation invocation) {
   const bool follows = invocation.command == "events", looks_twice = invocation.command == "top";
-  const bool terminal = isatty(STDOUT_FILENO) == 1 && !invocation.json && !invocation.batch && !follows;
+  const bool terminal =
+      isatty(STDOUT_FILENO) == 1 && !invocation.json && !invocation.batch && !follows;
   tidepool::SteadyClock clock;
   for (uint64_t round = 1;; ++round) {
     const int exit_code = RunOnce(&invocation, terminal);
     if (exit_code != 0 || round == invocation.rounds) return exit_code;
     const bool yaml = invocation.form == "yaml";
-    if (!terminal && !follows && (!invocation.json || yaml) && !Print(yaml ? "---\n" : "\n", stdout)) return tidepool::kExitFailed;
+    if (!terminal && !follows && (!invocation.json || yaml) &&
+        !Print(yaml ? "---\n" : "\n", stdout))
+      return tidepool::kExitFailed;
     if (!looks_twice) clock.SleepNs(*invocation.watch_ns);
   }
 }
@@ -117,8 +125,10 @@ int main(int argc, char** argv) {
     return line.exit_code;
   }
   Invocation invocation = *line.invocation;
-  if (invocation.verbose) invocation.tell = [](const std::string& text) { Print("memctl: " + text + "\n", stderr); };
-  if (!invocation.quiet) invocation.say = [](const std::string& text) { Print(text + "\n", stderr); };
+  if (invocation.verbose)
+    invocation.tell = [](const std::string& text) { Print("memctl: " + text + "\n", stderr); };
+  if (!invocation.quiet)
+    invocation.say = [](const std::string& text) { Print(text + "\n", stderr); };
   if (invocation.command == "page") return ServePage(invocation);
   const auto wanted = IsWanted(invocation);
   if (!wanted.ok()) {
@@ -128,6 +138,7 @@ int main(int argc, char** argv) {
   if (!wanted.value()) return tidepool::kExitFailed;
   // Some look again by themselves, or at what no longer changes.
   bool again = invocation.watch_ns.has_value() && invocation.from.empty();
-  for (const char* once : {"record", "report", "timeline"}) again = again && invocation.command != once;
+  for (const char* once : {"record", "report", "timeline"})
+    again = again && invocation.command != once;
   return again ? Watch(invocation) : RunOnce(&invocation, false);
 }

@@ -9,7 +9,8 @@ constexpr const char* kVmmNote = "descriptors of allocations (VMM)";
 constexpr const char* kIpcNote = "CUDA IPC handles";
 
 Status Unavailable(const Gpu& gpu, const std::string& what) {
-  return Status(ErrorId::kCudaUnavailable, "GPU " + std::to_string(gpu.ordinal) + " (" + gpu.name + ") " + what);
+  return Status(ErrorId::kCudaUnavailable,
+                "GPU " + std::to_string(gpu.ordinal) + " (" + gpu.name + ") " + what);
 }
 
 }  // namespace
@@ -25,7 +26,8 @@ Result<std::shared_ptr<CudaContext>> CudaContext::Open(const CudaDeviceOptions& 
   }
   TP_ASSIGN_OR_RETURN(Gpu gpu, ReadGpu(*cuda, options.ordinal));
   if (!gpu.wait_value64) {
-    return Unavailable(gpu, "cannot be used: its streams do not wait for 64-bit flags in registered host memory");
+    return Unavailable(
+        gpu, "cannot be used: its streams do not wait for 64-bit flags in registered host memory");
   }
   // A private constructor: make_shared cannot.
   std::shared_ptr<CudaContext> context(new CudaContext(*cuda, std::move(gpu), options.piece_bytes));
@@ -37,16 +39,20 @@ Result<std::shared_ptr<CudaContext>> CudaContext::Open(const CudaDeviceOptions& 
 Status CudaContext::Choose(const std::optional<ExportForm>& form) {
   const bool vmm = gpu_.vmm_export, ipc = gpu_.ipc_export;
   if (form) {
-    if (*form == ExportForm::kHost) return Unavailable(gpu_, "has no memory of the host's form to export");
-    if (*form == ExportForm::kVmm && !vmm) return Unavailable(gpu_, "cannot export memory as " + std::string(kVmmNote));
-    if (*form == ExportForm::kIpc && !ipc) return Unavailable(gpu_, "cannot export memory as " + std::string(kIpcNote));
+    if (*form == ExportForm::kHost)
+      return Unavailable(gpu_, "has no memory of the host's form to export");
+    if (*form == ExportForm::kVmm && !vmm)
+      return Unavailable(gpu_, "cannot export memory as " + std::string(kVmmNote));
+    if (*form == ExportForm::kIpc && !ipc)
+      return Unavailable(gpu_, "cannot export memory as " + std::string(kIpcNote));
     form_ = *form;
     form_note_ = std::string(form_ == ExportForm::kVmm ? kVmmNote : kIpcNote) + ", as asked for";
     return {};
   }
   if (!vmm && !ipc) return Unavailable(gpu_, "exports memory in no form");
   form_ = vmm ? ExportForm::kVmm : ExportForm::kIpc;
-  form_note_ = vmm ? kVmmNote : std::string(kIpcNote) + ": this GPU or its driver does not export " + kVmmNote;
+  form_note_ = vmm ? kVmmNote
+                   : std::string(kIpcNote) + ": this GPU or its driver does not export " + kVmmNote;
   return {};
 }
 
@@ -74,7 +80,9 @@ CudaContext::~CudaContext() {
 
 Status CudaContext::MakeCurrent() const {
   const CudaCode code = cuda_.context_set(handle_);
-  return code == kCudaSuccess ? Status() : cuda_.Error("going to GPU " + std::to_string(gpu_.ordinal), cuda_.context_set.name, code);
+  return code == kCudaSuccess ? Status()
+                              : cuda_.Error("going to GPU " + std::to_string(gpu_.ordinal),
+                                            cuda_.context_set.name, code);
 }
 
 }  // namespace tidepool::device

@@ -1,6 +1,7 @@
 // CudaContext: a GPU's primary context, held, with what was decided when the device was opened.
 //
-// Any thread. The device, its streams, memories and registrations share it: whoever is destroyed last gives the context back.
+// Any thread. The device, its streams, memories and registrations share it: whoever is destroyed
+// last gives the context back.
 #pragma once
 
 #include <atomic>
@@ -29,10 +30,12 @@ class CudaContext {
   const std::string& form_note() const { return form_note_; }
   uint64_t piece_bytes() const { return piece_bytes_; }
   // Requires that this context is current. Errors: as Device::Prepare.
-  Result<CudaKernels::Ready> KernelOf(const Kernel& kernel) { return kernels_.Find(kernel, device_); }
+  Result<CudaKernels::Ready> KernelOf(const Kernel& kernel) {
+    return kernels_.Find(kernel, device_);
+  }
 
-  // Every call of the driver but those about the driver itself goes to the context that is current on the calling thread. Errors:
-  // kCudaFailed.
+  // Every call of the driver but those about the driver itself goes to the context that is current
+  // on the calling thread. Errors: kCudaFailed.
   Status MakeCurrent() const;
 
   std::atomic<uint64_t> unregistered_copies{0};

@@ -35,12 +35,14 @@ class CudaRegistration final : public Registration {
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& options) {
   TP_ASSIGN_OR_RETURN(std::shared_ptr<CudaContext> context, CudaContext::Open(options));
-  return std::unique_ptr<CudaDevice>(new CudaDevice(std::move(context)));  // a private constructor: make_unique cannot
+  // A private constructor: make_unique cannot.
+  return std::unique_ptr<CudaDevice>(new CudaDevice(std::move(context)));
 }
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::OpenByUuid(const GpuUuid& uuid) {
   TP_ASSIGN_OR_RETURN(const std::vector<Gpu> gpus, ListGpus());
-  const auto found = std::find_if(gpus.begin(), gpus.end(), [&uuid](const Gpu& gpu) { return gpu.uuid == uuid; });
+  const auto found =
+      std::find_if(gpus.begin(), gpus.end(), [&uuid](const Gpu& gpu) { return gpu.uuid == uuid; });
   if (found != gpus.end()) return Open({.ordinal = found->ordinal});
   std::string shown;
   for (const Gpu& gpu : gpus) shown += (shown.empty() ? "" : ", ") + Text(gpu.uuid);

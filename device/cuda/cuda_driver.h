@@ -1,7 +1,9 @@
-// CudaDriver: the functions of the CUDA driver that Tidepool calls, found in libcuda.so.1 when a GPU is first asked for.
+// CudaDriver: the functions of the CUDA driver that Tidepool calls, found in libcuda.so.1 when a
+// GPU is first asked for.
 //
-// Any thread. Nothing is linked: programs start where there is no CUDA, and a build without the toolkit is no different. The declarations
-// below are the driver's own, in plain types; where the toolkit is, cuda_driver.cpp compares each with cuda.h when it is compiled.
+// Any thread. Nothing is linked: programs start where there is no CUDA, and a build without the
+// toolkit is no different. The declarations below are the driver's own, in plain types; where the
+// toolkit is, cuda_driver.cpp compares each with cuda.h when it is compiled.
 #pragma once
 
 #include <array>
@@ -24,9 +26,11 @@ using CudaCode = int;                    // CUresult; 0 is success
 using CudaAddress = unsigned long long;  // CUdeviceptr
 
 // The codes that are told apart; all others are only reported.
-inline constexpr CudaCode kCudaSuccess = 0, kCudaInvalidValue = 1, kCudaOutOfMemory = 2, kCudaDeviceUnavailable = 46, kCudaNoDevice = 100,
-                          kCudaInvalidDevice = 101, kCudaInvalidContext = 201, kCudaMapFailed = 205, kCudaInvalidHandle = 400,
-                          kCudaNotFound = 500, kCudaNotReady = 600, kCudaNotPermitted = 800, kCudaNotSupported = 801, kCudaUnknown = 999;
+inline constexpr CudaCode kCudaSuccess = 0, kCudaInvalidValue = 1, kCudaOutOfMemory = 2,
+                          kCudaDeviceUnavailable = 46, kCudaNoDevice = 100,
+                          kCudaInvalidDevice = 101, kCudaInvalidContext = 201, kCudaMapFailed = 205,
+                          kCudaInvalidHandle = 400, kCudaNotFound = 500, kCudaNotReady = 600,
+                          kCudaNotPermitted = 800, kCudaNotSupported = 801, kCudaUnknown = 999;
 
 enum CudaAttribute : int {
   kCudaMultiprocessors = 16,
@@ -81,57 +85,59 @@ inline constexpr int kCudaPointerMemoryType = 2;
 inline constexpr unsigned kCudaMemoryHost = 1, kCudaMemoryDevice = 2;
 
 // X(member, symbol of the library, types of its parameters...)
-#define TIDEPOOL_CUDA_CALLS(X)                                                                            \
-  X(init, cuInit, unsigned)                                                                               \
-  X(error_name, cuGetErrorName, CudaCode, const char**)                                                   \
-  X(device_count, cuDeviceGetCount, int*)                                                                 \
-  X(device_get, cuDeviceGet, int*, int)                                                                   \
-  X(device_name, cuDeviceGetName, char*, int, int)                                                        \
-  X(device_uuid, cuDeviceGetUuid_v2, CudaUuid*, int)                                                      \
-  X(device_pci, cuDeviceGetPCIBusId, char*, int, int)                                                     \
-  X(device_total, cuDeviceTotalMem_v2, size_t*, int)                                                      \
-  X(device_attribute, cuDeviceGetAttribute, int*, CudaAttribute, int)                                     \
-  X(context_retain, cuDevicePrimaryCtxRetain, CUctx_st**, int)                                            \
-  X(context_release, cuDevicePrimaryCtxRelease_v2, int)                                                   \
-  X(context_set, cuCtxSetCurrent, CUctx_st*)                                                              \
-  X(memory_info, cuMemGetInfo_v2, size_t*, size_t*)                                                       \
-  X(memory_alloc, cuMemAlloc_v2, CudaAddress*, size_t)                                                    \
-  X(memory_free, cuMemFree_v2, CudaAddress)                                                               \
-  X(memory_range, cuMemGetAddressRange_v2, CudaAddress*, size_t*, CudaAddress)                            \
-  X(ipc_get, cuIpcGetMemHandle, CudaIpcHandle*, CudaAddress)                                              \
-  X(ipc_open, cuIpcOpenMemHandle_v2, CudaAddress*, CudaIpcHandle, unsigned)                               \
-  X(ipc_close, cuIpcCloseMemHandle, CudaAddress)                                                          \
-  X(vmm_granularity, cuMemGetAllocationGranularity, size_t*, const CudaAllocationTerms*, int)             \
-  X(vmm_create, cuMemCreate, unsigned long long*, size_t, const CudaAllocationTerms*, unsigned long long) \
-  X(vmm_release, cuMemRelease, unsigned long long)                                                        \
-  X(vmm_reserve, cuMemAddressReserve, CudaAddress*, size_t, size_t, CudaAddress, unsigned long long)      \
-  X(vmm_unreserve, cuMemAddressFree, CudaAddress, size_t)                                                 \
-  X(vmm_map, cuMemMap, CudaAddress, size_t, size_t, unsigned long long, unsigned long long)               \
-  X(vmm_unmap, cuMemUnmap, CudaAddress, size_t)                                                           \
-  X(vmm_access, cuMemSetAccess, CudaAddress, size_t, const CudaAccess*, size_t)                           \
-  X(vmm_export, cuMemExportToShareableHandle, void*, unsigned long long, int, unsigned long long)         \
-  X(vmm_import, cuMemImportFromShareableHandle, unsigned long long*, void*, int)                          \
-  X(host_register, cuMemHostRegister_v2, void*, size_t, unsigned)                                         \
-  X(host_unregister, cuMemHostUnregister, void*)                                                          \
-  X(host_address, cuMemHostGetDevicePointer_v2, CudaAddress*, void*, unsigned)                            \
-  X(pointer_attribute, cuPointerGetAttribute, void*, int, CudaAddress)                                    \
-  X(stream_create, cuStreamCreate, CUstream_st**, unsigned)                                               \
-  X(stream_destroy, cuStreamDestroy_v2, CUstream_st*)                                                     \
-  X(stream_synchronize, cuStreamSynchronize, CUstream_st*)                                                \
-  X(stream_wait, cuStreamWaitValue64_v2, CUstream_st*, CudaAddress, uint64_t, unsigned)                   \
-  X(stream_write, cuStreamWriteValue64_v2, CUstream_st*, CudaAddress, uint64_t, unsigned)                 \
-  X(copy, cuMemcpyAsync, CudaAddress, CudaAddress, size_t, CUstream_st*)                                  \
-  X(fill, cuMemsetD8Async, CudaAddress, unsigned char, size_t, CUstream_st*)                              \
-  X(event_create, cuEventCreate, CUevent_st**, unsigned)                                                  \
-  X(event_destroy, cuEventDestroy_v2, CUevent_st*)                                                        \
-  X(event_record, cuEventRecord, CUevent_st*, CUstream_st*)                                               \
-  X(stream_wait_event, cuStreamWaitEvent, CUstream_st*, CUevent_st*, unsigned)                            \
-  X(event_query, cuEventQuery, CUevent_st*)                                                               \
-  X(event_synchronize, cuEventSynchronize, CUevent_st*)                                                   \
-  X(module_load, cuModuleLoadData, CUmod_st**, const void*)                                               \
-  X(module_function, cuModuleGetFunction, CUfunc_st**, CUmod_st*, const char*)                            \
-  X(module_unload, cuModuleUnload, CUmod_st*)                                                             \
-  X(function_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, int*, CUfunc_st*, int, size_t)          \
+#define TIDEPOOL_CUDA_CALLS(X)                                                                    \
+  X(init, cuInit, unsigned)                                                                       \
+  X(error_name, cuGetErrorName, CudaCode, const char**)                                           \
+  X(device_count, cuDeviceGetCount, int*)                                                         \
+  X(device_get, cuDeviceGet, int*, int)                                                           \
+  X(device_name, cuDeviceGetName, char*, int, int)                                                \
+  X(device_uuid, cuDeviceGetUuid_v2, CudaUuid*, int)                                              \
+  X(device_pci, cuDeviceGetPCIBusId, char*, int, int)                                             \
+  X(device_total, cuDeviceTotalMem_v2, size_t*, int)                                              \
+  X(device_attribute, cuDeviceGetAttribute, int*, CudaAttribute, int)                             \
+  X(context_retain, cuDevicePrimaryCtxRetain, CUctx_st**, int)                                    \
+  X(context_release, cuDevicePrimaryCtxRelease_v2, int)                                           \
+  X(context_set, cuCtxSetCurrent, CUctx_st*)                                                      \
+  X(memory_info, cuMemGetInfo_v2, size_t*, size_t*)                                               \
+  X(memory_alloc, cuMemAlloc_v2, CudaAddress*, size_t)                                            \
+  X(memory_free, cuMemFree_v2, CudaAddress)                                                       \
+  X(memory_range, cuMemGetAddressRange_v2, CudaAddress*, size_t*, CudaAddress)                    \
+  X(ipc_get, cuIpcGetMemHandle, CudaIpcHandle*, CudaAddress)                                      \
+  X(ipc_open, cuIpcOpenMemHandle_v2, CudaAddress*, CudaIpcHandle, unsigned)                       \
+  X(ipc_close, cuIpcCloseMemHandle, CudaAddress)                                                  \
+  X(vmm_granularity, cuMemGetAllocationGranularity, size_t*, const CudaAllocationTerms*, int)     \
+  X(vmm_create, cuMemCreate, unsigned long long*, size_t, const CudaAllocationTerms*,             \
+    unsigned long long)                                                                           \
+  X(vmm_release, cuMemRelease, unsigned long long)                                                \
+  X(vmm_reserve, cuMemAddressReserve, CudaAddress*, size_t, size_t, CudaAddress,                  \
+    unsigned long long)                                                                           \
+  X(vmm_unreserve, cuMemAddressFree, CudaAddress, size_t)                                         \
+  X(vmm_map, cuMemMap, CudaAddress, size_t, size_t, unsigned long long, unsigned long long)       \
+  X(vmm_unmap, cuMemUnmap, CudaAddress, size_t)                                                   \
+  X(vmm_access, cuMemSetAccess, CudaAddress, size_t, const CudaAccess*, size_t)                   \
+  X(vmm_export, cuMemExportToShareableHandle, void*, unsigned long long, int, unsigned long long) \
+  X(vmm_import, cuMemImportFromShareableHandle, unsigned long long*, void*, int)                  \
+  X(host_register, cuMemHostRegister_v2, void*, size_t, unsigned)                                 \
+  X(host_unregister, cuMemHostUnregister, void*)                                                  \
+  X(host_address, cuMemHostGetDevicePointer_v2, CudaAddress*, void*, unsigned)                    \
+  X(pointer_attribute, cuPointerGetAttribute, void*, int, CudaAddress)                            \
+  X(stream_create, cuStreamCreate, CUstream_st**, unsigned)                                       \
+  X(stream_destroy, cuStreamDestroy_v2, CUstream_st*)                                             \
+  X(stream_synchronize, cuStreamSynchronize, CUstream_st*)                                        \
+  X(stream_wait, cuStreamWaitValue64_v2, CUstream_st*, CudaAddress, uint64_t, unsigned)           \
+  X(stream_write, cuStreamWriteValue64_v2, CUstream_st*, CudaAddress, uint64_t, unsigned)         \
+  X(copy, cuMemcpyAsync, CudaAddress, CudaAddress, size_t, CUstream_st*)                          \
+  X(fill, cuMemsetD8Async, CudaAddress, unsigned char, size_t, CUstream_st*)                      \
+  X(event_create, cuEventCreate, CUevent_st**, unsigned)                                          \
+  X(event_destroy, cuEventDestroy_v2, CUevent_st*)                                                \
+  X(event_record, cuEventRecord, CUevent_st*, CUstream_st*)                                       \
+  X(stream_wait_event, cuStreamWaitEvent, CUstream_st*, CUevent_st*, unsigned)                    \
+  X(event_query, cuEventQuery, CUevent_st*)                                                       \
+  X(event_synchronize, cuEventSynchronize, CUevent_st*)                                           \
+  X(module_load, cuModuleLoadData, CUmod_st**, const void*)                                       \
+  X(module_function, cuModuleGetFunction, CUfunc_st**, CUmod_st*, const char*)                    \
+  X(module_unload, cuModuleUnload, CUmod_st*)                                                     \
+  X(function_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, int*, CUfunc_st*, int, size_t)  \
   X(launch, cuLaunchKernelEx, const CudaLaunch*, CUfunc_st*, void**, void**)
 
 // One function of the driver: called like a function; knows its name for errors.
@@ -144,15 +150,19 @@ struct CudaCall {
 
 class CudaDriver {
  public:
-  // Loads the library and starts the driver, once per process; after an error the next call tries again. CUDA_DEVICE_MAX_CONNECTIONS is
-  // set to 32 (one queue of the hardware for each stream, so that none waits behind another one's wait) unless the user set it.
+  // Loads the library and starts the driver, once per process; after an error the next call tries
+  // again. CUDA_DEVICE_MAX_CONNECTIONS is
+  // set to 32 (one queue of the hardware for each stream, so that none waits behind another one's
+  // wait) unless the user set it.
   // Errors: kCudaUnavailable (no library, a function missing, or what cuInit answered).
   static Result<const CudaDriver*> Load();
 
-  // The status of a call, ok for success. kDeviceMemoryShort with free and total bytes where the GPU has no memory left, else kCudaFailed;
-  // `doing` begins the sentence: "registering 4 MiB of host memory".
+  // The status of a call, ok for success. kDeviceMemoryShort with free and total bytes where the
+  // GPU has no memory left, else kCudaFailed; `doing` begins the sentence: "registering 4 MiB of
+  // host memory".
   template <typename... Parameters, typename... Arguments>
-  Status Try(std::string_view doing, const CudaCall<Parameters...>& call, Arguments... arguments) const {
+  Status Try(std::string_view doing, const CudaCall<Parameters...>& call,
+             Arguments... arguments) const {
     const CudaCode code = call(arguments...);
     return code == kCudaSuccess ? Status() : Error(doing, call.name, code);
   }

@@ -9,7 +9,8 @@ CudaHostRanges& CudaHostRanges::OfProcess() {
   return ranges;
 }
 
-Status CudaHostRanges::Add(const std::shared_ptr<CudaContext>& context, void* begin, uint64_t bytes) {
+Status CudaHostRanges::Add(const std::shared_ptr<CudaContext>& context, void* begin,
+                           uint64_t bytes) {
   const std::lock_guard changing(changes_);
   const auto key = reinterpret_cast<uintptr_t>(begin);
   {
@@ -23,7 +24,8 @@ Status CudaHostRanges::Add(const std::shared_ptr<CudaContext>& context, void* be
   const CudaDriver& cuda = context->cuda();
   TP_RETURN_IF_ERROR(context->MakeCurrent());
   const std::string doing = "registering " + FormatBytes(bytes) + " of host memory";
-  TP_RETURN_IF_ERROR(cuda.Try(doing, cuda.host_register, begin, bytes, kCudaRegisterPortable | kCudaRegisterDeviceMap));
+  TP_RETURN_IF_ERROR(cuda.Try(doing, cuda.host_register, begin, bytes,
+                              kCudaRegisterPortable | kCudaRegisterDeviceMap));
   CudaAddress address = 0;
   if (Status status = cuda.Try(doing, cuda.host_address, &address, begin, 0u); !status.ok()) {
     (void)cuda.host_unregister(begin);

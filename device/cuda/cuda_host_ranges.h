@@ -1,8 +1,10 @@
-// CudaHostRanges: which host memory of this process is registered with the CUDA driver, for all GPUs together.
+// CudaHostRanges: which host memory of this process is registered with the CUDA driver, for all
+// GPUs together.
 //
-// Any thread. A registration counts for every GPU (portable), and the driver takes each page once: so the same piece that is registered for
-// a second GPU is counted here, not registered again.
-// Invariants: pieces do not overlap; a piece is in the table from after its registration until before it is undone.
+// Any thread. A registration counts for every GPU (portable), and the driver takes each page once:
+// so the same piece that is registered for a second GPU is counted here, not registered again.
+// Invariants: pieces do not overlap; a piece is in the table from after its registration until
+// before it is undone.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +28,8 @@ class CudaHostRanges {
   // There is one driver in a process, hence one table.
   static CudaHostRanges& OfProcess();
 
-  // Blocks (about 0.1 s/GiB); Find goes on meanwhile. Errors: kCudaFailed (also: part of it is registered in another piece).
+  // Blocks (about 0.1 s/GiB); Find goes on meanwhile. Errors: kCudaFailed (also: part of it is
+  // registered in another piece).
   Status Add(const std::shared_ptr<CudaContext>& context, void* begin, uint64_t bytes);
   // Undoes one Add of the piece that begins there.
   void Remove(void* begin);

@@ -10,15 +10,17 @@
 namespace tidepool::device {
 namespace {
 
-// CUresult values by which a driver does not take code: an image that is none, none for this GPU, PTX that is bad or too new for it, no
-// compiler for PTX beside it or one that is switched off, no such function.
+// CUresult values by which a driver does not take code: an image that is none, none for this GPU,
+// PTX that is bad or too new for it, no compiler for PTX beside it or one that is switched off, no
+// such function.
 constexpr CudaCode kNotTaken[] = {200, 209, 218, 221, 222, 223, kCudaNotFound};
 
 }  // namespace
 
 Status CudaKernels::Error(const Kernel& kernel, const char* call, CudaCode code) const {
   const std::string name = kernel.name;
-  if (std::find(std::begin(kNotTaken), std::end(kNotTaken), code) == std::end(kNotTaken)) return cuda_.Error("loading " + name, call, code);
+  if (std::find(std::begin(kNotTaken), std::end(kNotTaken), code) == std::end(kNotTaken))
+    return cuda_.Error("loading " + name, call, code);
   const std::string without = kernel.image->without;
   Status refused = Status(ErrorId::kCudaUnavailable, name + " does not run on this GPU");
   if (!without.empty()) return std::move(refused).Why(without);
@@ -41,15 +43,18 @@ Result<CudaKernels::Ready> CudaKernels::Find(const Kernel& kernel, int device) {
   if (found != ready_.end()) return found->second;
   TP_ASSIGN_OR_RETURN(CUmod_st* const module, ModuleOf(kernel));
   Ready ready;
-  if (const CudaCode code = cuda_.module_function(&ready.function, module, kernel.name); code != kCudaSuccess) {
+  if (const CudaCode code = cuda_.module_function(&ready.function, module, kernel.name);
+      code != kCudaSuccess) {
     return Error(kernel, cuda_.module_function.name, code);
   }
   int multiprocessors = 0, each = 0;
-  TP_RETURN_IF_ERROR(cuda_.Try("asking how large a GPU is", cuda_.device_attribute, &multiprocessors, kCudaMultiprocessors, device));
+  TP_RETURN_IF_ERROR(cuda_.Try("asking how large a GPU is", cuda_.device_attribute,
+                               &multiprocessors, kCudaMultiprocessors, device));
   const auto threads = static_cast<int>(kernel.threads);
   const CudaCode code = cuda_.function_blocks(&each, ready.function, threads, size_t{0});
   if (code != kCudaSuccess) return Error(kernel, cuda_.function_blocks.name, code);
-  ready.blocks = static_cast<uint64_t>(std::max(multiprocessors, 1)) * static_cast<uint64_t>(std::max(each, 1));
+  ready.blocks = static_cast<uint64_t>(std::max(multiprocessors, 1)) *
+                 static_cast<uint64_t>(std::max(each, 1));
   ready_[&kernel] = ready;
   return ready;
 }

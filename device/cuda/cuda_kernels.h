@@ -1,4 +1,5 @@
-// CudaKernels: the kernels of a GPU's context: images that were loaded there, and what a launch needs of their functions.
+// CudaKernels: the kernels of a GPU's context: images that were loaded there, and what a launch
+// needs of their functions.
 //
 // Any thread on which the context is current. Invariant: what was loaded stays until Unload.
 #pragma once

@@ -1,10 +1,12 @@
 // CudaMemory: memory of a GPU that crosses processes, in both forms.
 //
-// Any thread. What is made here is whole units of 2 MiB or more of its own, so that nothing else of a process leaves with it. No work on
-// the memory may be under way when it is destroyed.
-//   kVmm  the descriptor is the driver's own: it holds the memory, and outlives the maker. Its size cannot be read: exactly what was agreed
-//         is mapped, and the driver refuses when there is less.
-//   kIpc  the descriptor is a memfd of the 64 bytes of a handle, sealed against every change. The maker must live as long as others use
+// Any thread. What is made here is whole units of 2 MiB or more of its own, so that nothing else of
+// a process leaves with it. No work on the memory may be under way when it is destroyed.
+//   kVmm  the descriptor is the driver's own: it holds the memory, and outlives the maker. Its size
+//         cannot be read: exactly what was agreed is mapped, and the driver refuses when there is
+//         less.
+//   kIpc  the descriptor is a memfd of the 64 bytes of a handle, sealed against every change. The
+//   maker must live as long as others use
 //         the memory; it cannot open its own handle.
 #pragma once
 
@@ -22,9 +24,11 @@ namespace tidepool::device {
 class CudaMemory final : public Memory {
  public:
   // In the context's form, all zero. Errors: as CudaDevice::CreateExportable.
-  static Result<std::unique_ptr<Memory>> Create(const std::shared_ptr<CudaContext>& context, uint64_t bytes, UniqueFd* exported);
+  static Result<std::unique_ptr<Memory>> Create(const std::shared_ptr<CudaContext>& context,
+                                                uint64_t bytes, UniqueFd* exported);
   // Errors: as CudaDevice::Import.
-  static Result<std::unique_ptr<Memory>> Import(const std::shared_ptr<CudaContext>& context, const UniqueFd& exported, uint64_t bytes);
+  static Result<std::unique_ptr<Memory>> Import(const std::shared_ptr<CudaContext>& context,
+                                                const UniqueFd& exported, uint64_t bytes);
 
   ~CudaMemory() override;
   CudaMemory(const CudaMemory&) = delete;
@@ -40,12 +44,18 @@ class CudaMemory final : public Memory {
 
   CudaMemory(std::shared_ptr<CudaContext> context, Kind kind, CudaAddress address)
       : context_(std::move(context)), kind_(kind), address_(address) {}
-  static Result<std::unique_ptr<CudaMemory>> CreateVmm(const std::shared_ptr<CudaContext>& context, uint64_t bytes, UniqueFd* exported);
-  static Result<std::unique_ptr<CudaMemory>> CreateIpc(const std::shared_ptr<CudaContext>& context, uint64_t bytes, UniqueFd* exported);
-  static Result<std::unique_ptr<CudaMemory>> ImportVmm(const std::shared_ptr<CudaContext>& context, int fd, uint64_t bytes);
-  static Result<std::unique_ptr<CudaMemory>> ImportIpc(const std::shared_ptr<CudaContext>& context, int fd, uint64_t bytes);
-  // Maps `bytes` from the start of the allocation. `imported`: a refusal says that the peer brought something else.
-  static Result<std::unique_ptr<CudaMemory>> Map(const std::shared_ptr<CudaContext>& context, Handle handle, uint64_t bytes, bool imported);
+  static Result<std::unique_ptr<CudaMemory>> CreateVmm(const std::shared_ptr<CudaContext>& context,
+                                                       uint64_t bytes, UniqueFd* exported);
+  static Result<std::unique_ptr<CudaMemory>> CreateIpc(const std::shared_ptr<CudaContext>& context,
+                                                       uint64_t bytes, UniqueFd* exported);
+  static Result<std::unique_ptr<CudaMemory>> ImportVmm(const std::shared_ptr<CudaContext>& context,
+                                                       int fd, uint64_t bytes);
+  static Result<std::unique_ptr<CudaMemory>> ImportIpc(const std::shared_ptr<CudaContext>& context,
+                                                       int fd, uint64_t bytes);
+  // Maps `bytes` from the start of the allocation. `imported`: a refusal says that the peer brought
+  // something else.
+  static Result<std::unique_ptr<CudaMemory>> Map(const std::shared_ptr<CudaContext>& context,
+                                                 Handle handle, uint64_t bytes, bool imported);
   Status Zero();
 
   const std::shared_ptr<CudaContext> context_;

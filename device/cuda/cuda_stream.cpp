@@ -13,7 +13,8 @@ CudaAddress Raw(const void* at) {
   return reinterpret_cast<CudaAddress>(at);
 }
 
-// One end of a copy: how many bytes from there on the driver takes in one piece, and whether it knows the memory at all.
+// One end of a copy: how many bytes from there on the driver takes in one piece, and whether it
+// knows the memory at all.
 struct End {
   uint64_t bytes = UINT64_MAX;
   bool known = true;
@@ -23,7 +24,8 @@ End EndAt(const CudaDriver& cuda, const void* at) {
   if (const auto place = CudaHostRanges::OfProcess().Find(at)) return {.bytes = place->bytes_after};
   // Memory of a GPU, or host memory that somebody else registered (LibTorch's pinned tensors).
   unsigned type = 0;
-  return {.known = cuda.pointer_attribute(&type, kCudaPointerMemoryType, Raw(at)) == kCudaSuccess && type != 0};
+  return {.known = cuda.pointer_attribute(&type, kCudaPointerMemoryType, Raw(at)) == kCudaSuccess &&
+                   type != 0};
 }
 
 }  // namespace
@@ -32,7 +34,8 @@ Result<std::unique_ptr<Stream>> CudaStream::Open(std::shared_ptr<CudaContext> co
   const CudaDriver& cuda = context->cuda();
   TP_RETURN_IF_ERROR(context->MakeCurrent());
   CUstream_st* native = nullptr;
-  TP_RETURN_IF_ERROR(cuda.Try("opening a stream", cuda.stream_create, &native, kCudaStreamNonBlocking));
+  TP_RETURN_IF_ERROR(
+      cuda.Try("opening a stream", cuda.stream_create, &native, kCudaStreamNonBlocking));
   return std::unique_ptr<Stream>(std::make_unique<CudaStream>(std::move(context), native, true));
 }
 
@@ -67,7 +70,9 @@ void CudaStream::Copy(void* dst, const void* src, uint64_t bytes) {
     }
     const uint64_t piece = std::min({bytes - done, there.bytes, here.bytes});
     const CudaCode code = cuda.copy(Raw(to), Raw(from), piece, native_);
-    if (code != kCudaSuccess && !Latch(cuda.Error("a copy of " + FormatBytes(bytes), cuda.copy.name, code))) return;
+    if (code != kCudaSuccess &&
+        !Latch(cuda.Error("a copy of " + FormatBytes(bytes), cuda.copy.name, code)))
+      return;
     done += piece;
   }
 }
@@ -77,7 +82,8 @@ void CudaStream::Zero(void* dst, uint64_t bytes) {
   const CudaDriver& cuda = context_->cuda();
   const auto place = CudaHostRanges::OfProcess().Find(dst);
   const CudaCode code = cuda.fill(place ? place->address : Raw(dst), 0, bytes, native_);
-  if (code != kCudaSuccess) Latch(cuda.Error("zeroing " + FormatBytes(bytes), cuda.fill.name, code));
+  if (code != kCudaSuccess)
+    Latch(cuda.Error("zeroing " + FormatBytes(bytes), cuda.fill.name, code));
 }
 
 void CudaStream::Launch(const Kernel& kernel, const void* arguments, uint64_t items) {
@@ -90,15 +96,20 @@ void CudaStream::Launch(const Kernel& kernel, const void* arguments, uint64_t it
   }
   const uint64_t wanted = DivideUp(items, uint64_t{kernel.threads} * kernel.items_a_thread);
   const CudaLaunch launch = {
-      .blocks = {static_cast<unsigned>(std::min(wanted, found->blocks)), 1, 1}, .threads = {kernel.threads, 1, 1}, .stream = native_};
+      .blocks = {static_cast<unsigned>(std::min(wanted, found->blocks)), 1, 1},
+      .threads = {kernel.threads, 1, 1},
+      .stream = native_};
   void* parameters[] = {const_cast<void*>(arguments)};  // the driver copies them
   const CudaCode code = cuda.launch(&launch, found->function, parameters, nullptr);
-  if (code != kCudaSuccess) Latch(cuda.Error("launching " + std::string(kernel.name), cuda.launch.name, code));
+  if (code != kCudaSuccess)
+    Latch(cuda.Error("launching " + std::string(kernel.name), cuda.launch.name, code));
 }
 
 CudaAddress CudaStream::AddressOf(const Flag* flag) {
   if (const auto place = CudaHostRanges::OfProcess().Find(flag)) return place->address;
-  Latch(Status(ErrorId::kCudaFailed, "a stream was given a flag that lies in no registered host memory").Fix("register its page first"));
+  Latch(Status(ErrorId::kCudaFailed,
+               "a stream was given a flag that lies in no registered host memory")
+            .Fix("register its page first"));
   return 0;
 }
 
@@ -106,14 +117,17 @@ void CudaStream::WaitFlag(const Flag* flag, uint64_t value) {
   if (!Begin()) return;
   const CudaDriver& cuda = context_->cuda();
   const CudaAddress address = AddressOf(flag);
-  if (address != 0) Latch(cuda.Try("waiting for a flag", cuda.stream_wait, native_, address, value, kCudaWaitGeq));
+  if (address != 0)
+    Latch(cuda.Try("waiting for a flag", cuda.stream_wait, native_, address, value, kCudaWaitGeq));
 }
 
 void CudaStream::WriteFlag(Flag* flag, uint64_t value) {
   if (!Begin()) return;
   const CudaDriver& cuda = context_->cuda();
   const CudaAddress address = AddressOf(flag);
-  if (address != 0) Latch(cuda.Try("writing a flag", cuda.stream_write, native_, address, value, kCudaWriteDefault));
+  if (address != 0)
+    Latch(
+        cuda.Try("writing a flag", cuda.stream_write, native_, address, value, kCudaWriteDefault));
 }
 
 CUevent_st* CudaStream::NewEvent() {
@@ -124,7 +138,8 @@ CUevent_st* CudaStream::NewEvent() {
   }
   const CudaDriver& cuda = context_->cuda();
   CUevent_st* event = nullptr;
-  Latch(cuda.Try("making an event", cuda.event_create, &event, kCudaEventDisableTiming | kCudaEventBlockingSync));
+  Latch(cuda.Try("making an event", cuda.event_create, &event,
+                 kCudaEventDisableTiming | kCudaEventBlockingSync));
   return event;
 }
 
@@ -157,7 +172,8 @@ bool CudaStream::Passed(Marker marker) {
   while (!marks_.empty()) {
     const CudaCode code = cuda.event_query(marks_.front());
     if (code == kCudaNotReady) break;
-    if (code != kCudaSuccess && !Latch(cuda.Error("work of a stream", cuda.event_query.name, code))) break;
+    if (code != kCudaSuccess && !Latch(cuda.Error("work of a stream", cuda.event_query.name, code)))
+      break;
     Pass(passed_ + 1);
   }
   return marker <= passed_;
@@ -165,7 +181,8 @@ bool CudaStream::Passed(Marker marker) {
 
 void CudaStream::WaitMarker(Stream* other, Marker marker) {
   auto* const from = dynamic_cast<CudaStream*>(other);
-  TP_CHECK(from != nullptr && marker <= from->last_, "a stream waits for a marker that another one of its device has recorded");
+  TP_CHECK(from != nullptr && marker <= from->last_,
+           "a stream waits for a marker that another one of its device has recorded");
   if (from == this || from->Passed(marker) || !Begin() || !Latch(from->status())) return;
   const CudaDriver& cuda = context_->cuda();
   CUevent_st* const event = from->marks_[marker - from->passed_ - 1];
@@ -176,9 +193,12 @@ void CudaStream::Synchronize(Marker marker) {
   TP_CHECK(marker <= last_, "Synchronize with a marker that was never recorded");
   if (marker <= passed_) return;
   const CudaDriver& cuda = context_->cuda();
-  if (Begin() && Latch(cuda.Try("work of a stream", cuda.event_synchronize, marks_[marker - passed_ - 1]))) return Pass(marker);
+  if (Begin() &&
+      Latch(cuda.Try("work of a stream", cuda.event_synchronize, marks_[marker - passed_ - 1])))
+    return Pass(marker);
   (void)context_->MakeCurrent();
-  (void)cuda.stream_synchronize(native_);  // its answer is an error of the stream at most, and that is known
+  // Its answer is an error of the stream at most, and that is known.
+  (void)cuda.stream_synchronize(native_);
 }
 
 }  // namespace tidepool::device

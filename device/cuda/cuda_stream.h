@@ -1,8 +1,9 @@
 // CudaStream: a stream of the CUDA driver behind device.h: its own, or one that somebody else made.
 //
-// One thread. The first error of any call is kept (status); after it nothing is put into the driver's stream and no marker passes.
-// Invariants:
-//  1. marks_ holds the events of the markers passed_ + 1 ... last_, in order (fewer after an error);
+// One thread. The first error of any call is kept (status); after it nothing is put into the
+// driver's stream and no marker passes. Invariants:
+//  1. marks_ holds the events of the markers passed_ + 1 ... last_, in order (fewer after an
+//     error);
 //  2. an event is reused only when it has passed.
 #pragma once
 

@@ -5,13 +5,15 @@
 namespace tidepool::device {
 namespace {
 
-// A property of the machine, not of a device or a stream: one word for the process. Relaxed: any value is right.
+// A property of the machine, not of a device or a stream: one word for the process. Relaxed: any
+// value is right.
 std::atomic<CopyKernel> large_kernel{CopyKernel::kStreamPages};
 
 }  // namespace
 
 void CopyBytes(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes) {
-  CopyWith(copy_bytes < kStreamingCopyMin ? CopyKernel::kMemcpy : LargeCopyKernel(), dst, src, bytes);
+  CopyWith(copy_bytes < kStreamingCopyMin ? CopyKernel::kMemcpy : LargeCopyKernel(), dst, src,
+           bytes);
 }
 
 CopyKernel LargeCopyKernel() {

@@ -19,19 +19,22 @@ constexpr uint64_t kAhead = 2 * kKiB;  // the lines of about 200 ns at the speed
 void StreamLine(std::byte* dst, const std::byte* src) {
   const auto* from = reinterpret_cast<const __m128i*>(src);
   auto* to = reinterpret_cast<__m128i*>(dst);
-  const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+  const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1),
+                c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
   _mm_stream_si128(to, a);
   _mm_stream_si128(to + 1, b);
   _mm_stream_si128(to + 2, c);
   _mm_stream_si128(to + 3, d);
 }
 
-// Each of these copies whole blocks from a 64-byte aligned dst on and returns how many bytes that were.
+// Each of these copies whole blocks from a 64-byte aligned dst on and returns how many bytes that
+// were.
 uint64_t StreamPages(std::byte* dst, const std::byte* src, uint64_t bytes) {
   const uint64_t whole = bytes / kBlock * kBlock;
   for (uint64_t block = 0; block < whole; block += kBlock) {
     for (uint64_t offset = block; offset < block + kPageBytes; offset += kLine) {
-      for (uint64_t page = 0; page < kBlock; page += kPageBytes) StreamLine(dst + page + offset, src + page + offset);
+      for (uint64_t page = 0; page < kBlock; page += kPageBytes)
+        StreamLine(dst + page + offset, src + page + offset);
     }
   }
   return whole;
@@ -51,7 +54,8 @@ uint64_t StreamAhead(std::byte* dst, const std::byte* src, uint64_t bytes) {
   return whole;
 }
 
-[[gnu::target("avx512f")]] uint64_t StreamWide(std::byte* dst, const std::byte* src, uint64_t bytes) {
+[[gnu::target("avx512f")]] uint64_t StreamWide(std::byte* dst, const std::byte* src,
+                                               uint64_t bytes) {
   const uint64_t whole = bytes / kLine * kLine;
   for (uint64_t at = 0; at < whole; at += kLine) {
     _mm_prefetch(Ahead(src + at), _MM_HINT_T0);
@@ -78,7 +82,8 @@ const char* NameOf(CopyKernel kernel) {
 }
 
 std::vector<CopyKernel> CopyKernels() {
-  std::vector<CopyKernel> kernels{CopyKernel::kMemcpy, CopyKernel::kRepMovs, CopyKernel::kStreamPages, CopyKernel::kStreamAhead};
+  std::vector<CopyKernel> kernels{CopyKernel::kMemcpy, CopyKernel::kRepMovs,
+                                  CopyKernel::kStreamPages, CopyKernel::kStreamAhead};
   if (__builtin_cpu_supports("avx512f")) kernels.push_back(CopyKernel::kStreamWide);
   return kernels;
 }
@@ -92,10 +97,13 @@ void CopyWith(CopyKernel kernel, std::byte* dst, const std::byte* src, uint64_t 
   if (kernel == CopyKernel::kRepMovs) return RepMovs(dst, src, bytes);
   const uint64_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(dst) % kLine) % kLine);
   std::memcpy(dst, src, head);
-  const auto stream = kernel == CopyKernel::kStreamPages ? StreamPages : kernel == CopyKernel::kStreamAhead ? StreamAhead : StreamWide;
+  const auto stream = kernel == CopyKernel::kStreamPages   ? StreamPages
+                      : kernel == CopyKernel::kStreamAhead ? StreamAhead
+                                                           : StreamWide;
   const uint64_t done = head + stream(dst + head, src + head, bytes - head);
   std::memcpy(dst + done, src + done, bytes - done);
-  // Streaming stores are weakly ordered: without this fence a flag written next could be seen before the data.
+  // Streaming stores are weakly ordered: without this fence a flag written next could be seen
+  // before the data.
   _mm_sfence();
 }
 

@@ -19,14 +19,16 @@ constexpr int kPiecesShift = 32;
 
 }  // namespace
 
-CopyTeam::CopyTeam(uint32_t helpers, int64_t spin_ns, const Form& form) : form_(form), spin_ns_(spin_ns) {
+CopyTeam::CopyTeam(uint32_t helpers, int64_t spin_ns, const Form& form)
+    : form_(form), spin_ns_(spin_ns) {
   try {
     for (uint32_t i = 0; i < helpers; ++i) {
       threads_.emplace_back(&CopyTeam::Main, this);
       pthread_setname_np(threads_.back().native_handle(), "tp-copy");
     }
   } catch (const std::system_error& error) {
-    LogWarn("fewer threads help with copies than asked for", {{"threads", threads_.size()}, {"why", error.what()}});
+    LogWarn("fewer threads help with copies than asked for",
+            {{"threads", threads_.size()}, {"why", error.what()}});
   }
 }
 
@@ -39,7 +41,8 @@ CopyTeam::~CopyTeam() {
 
 void CopyTeam::Copy(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes) {
   const bool alone = threads_.empty() || !used() || bytes < 2 * form_.piece_bytes;
-  if (alone || busy_.exchange(true, std::memory_order_acquire)) return CopyBytes(dst, src, bytes, copy_bytes);
+  if (alone || busy_.exchange(true, std::memory_order_acquire))
+    return CopyBytes(dst, src, bytes, copy_bytes);
   const uint32_t pieces = Open(dst, src, bytes, copy_bytes);
   bell_.fetch_add(1, std::memory_order_release);
   bell_.notify_all();  // a system call only when one sleeps
@@ -47,14 +50,16 @@ void CopyTeam::Copy(std::byte* dst, const std::byte* src, uint64_t bytes, uint64
   while (DoOne()) {
   }
   // At most one piece of each helper.
-  for (uint32_t done = 0; (done = done_.load(std::memory_order_acquire)) != pieces; __builtin_ia32_pause()) {
+  for (uint32_t done = 0; (done = done_.load(std::memory_order_acquire)) != pieces;
+       __builtin_ia32_pause()) {
     TP_CHECK(done < pieces, "a piece is claimed once");
   }
   busy_.store(false, std::memory_order_release);
 }
 
 uint32_t CopyTeam::Open(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes) {
-  const uint64_t piece_bytes = std::max(form_.piece_bytes, RoundUp(DivideUp(bytes, form_.pieces_max), 64));
+  const uint64_t piece_bytes =
+      std::max(form_.piece_bytes, RoundUp(DivideUp(bytes, form_.pieces_max), 64));
   const uint64_t pieces = DivideUp(bytes, piece_bytes);
   if (TP_PLANTED("device.copy_counted_early")) {
     const uint64_t next = ticket_.load(std::memory_order_relaxed) & kNextMask;
@@ -80,7 +85,8 @@ bool CopyTeam::DoOne() {
   do {
     if ((ticket & kNextMask) >= ticket >> kPiecesShift) return false;
     Pause();
-  } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire, std::memory_order_acquire));
+  } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire,
+                                          std::memory_order_acquire));
   Pause();
   const uint64_t begin = (ticket & kNextMask) * piece_bytes_;
   CopyBytes(dst_ + begin, src_ + begin, std::min(piece_bytes_, bytes_ - begin), copy_bytes_);
@@ -93,7 +99,8 @@ void CopyTeam::Main() {
   const SteadyClock clock;
   int64_t idle_since_ns = clock.NowNs();
   for (;;) {
-    // The bell first: a task or a stop that comes after this look has changed it, so nobody sleeps on it.
+    // The bell first: a task or a stop that comes after this look has changed it, so nobody sleeps
+    // on it.
     const uint32_t seen = bell_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     if (DoOne()) {

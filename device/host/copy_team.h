@@ -1,15 +1,21 @@
-// CopyTeam: threads that help whoever copies much at the moment: one core cannot keep the memory busy.
+// CopyTeam: threads that help whoever copies much at the moment: one core cannot keep the memory
+// busy.
 //
 // Copy may be called from any thread; one caller at a time gets the helpers, another copies alone
 // meanwhile. It returns when all is copied. Helpers spin for a bounded time after their last piece,
 // then sleep.
 // Invariants (tests/models/copy_team.pml searches every interleaving):
-//  1. ticket_ = pieces of the task << 32 | next piece, one word: whether a piece is left to claim never
+//  1. ticket_ = pieces of the task << 32 | next piece, one word: whether a piece is left to claim
+//     never
 //     depends on a second load. A piece belongs to whoever moved the ticket past it;
-//  2. the other fields of a task change only while the ticket is used up and every piece that was claimed
-//     has been counted as done; they are read only by who has claimed a piece and not counted it yet.
-// So a thread that comes late with an old value of the ticket either fails to move it, or the word is the
-// same again and it has claimed a piece of the task that is there now: nothing else was read before.
+//  2. the other fields of a task change only while the ticket is used up and every piece that was
+//     claimed
+//     has been counted as done; they are read only by who has claimed a piece and not counted it
+//     yet.
+// So a thread that comes late with an old value of the ticket either fails to move it, or the word
+// is the
+// same again and it has claimed a piece of the task that is there now: nothing else was read
+// before.
 #pragma once
 
 #include <atomic>
@@ -25,7 +31,8 @@ namespace tidepool::device {
 class CopyTeam {
  public:
   struct Form {
-    // Small enough that everybody ends at about the same time, large enough that a claim costs nothing.
+    // Small enough that everybody ends at about the same time, large enough that a claim costs
+    // nothing.
     uint64_t piece_bytes = 512 * kKiB;
     // Pieces become larger where there were more of them than the ticket can count.
     uint64_t pieces_max = 0xFFFF'FFFF;

@@ -17,11 +17,13 @@ constexpr uint64_t kTogetherCopyBytes = 4 * kStreamingCopyMin;
 constexpr double kTogetherMin = 1.2, kKernelMin = 1.05;
 
 double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
-// All kernels in turn, round after round, so that a disturbance hits them alike; each by its median.
+// All kernels in turn, round after round, so that a disturbance hits them alike; each by its
+// median.
 std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_ns) {
   const std::vector<CopyKernel> kernels = CopyKernels();
   std::vector<std::vector<double>> seconds(kernels.size());
@@ -34,7 +36,8 @@ std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_n
     }
   } while (clock.NowNs() < end);
   std::vector<CopyRate> rates;
-  for (size_t i = 0; i < kernels.size(); ++i) rates.push_back({kernels[i], static_cast<double>(kTuneCopyBytes) / Median(seconds[i])});
+  for (size_t i = 0; i < kernels.size(); ++i)
+    rates.push_back({kernels[i], static_cast<double>(kTuneCopyBytes) / Median(seconds[i])});
   return rates;
 }
 
@@ -46,7 +49,8 @@ std::string Rate(double bytes_per_second) {
 
 }  // namespace
 
-CopyMeter::CopyMeter(std::span<std::byte> scratch, uint64_t bytes) : scratch_(scratch), bytes_(bytes), slots_(scratch.size() / 2 / bytes) {
+CopyMeter::CopyMeter(std::span<std::byte> scratch, uint64_t bytes)
+    : scratch_(scratch), bytes_(bytes), slots_(scratch.size() / 2 / bytes) {
   TP_CHECK(slots_ > 0, "two ranges fit into the scratch");
 }
 
@@ -65,7 +69,8 @@ double CopyMeter::Rate(CopyKernel kernel, CopyTeam* team, int64_t budget_ns) {
   std::vector<double> seconds;
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + budget_ns;
-  while (seconds.size() < kTimesMin || (clock.NowNs() < end && seconds.size() < kTimesMax)) seconds.push_back(Once(kernel, team));
+  while (seconds.size() < kTimesMin || (clock.NowNs() < end && seconds.size() < kTimesMax))
+    seconds.push_back(Once(kernel, team));
   return static_cast<double>(bytes_) / Median(std::move(seconds));
 }
 
@@ -80,8 +85,10 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
   tuning.rates = RateKernels(scratch, together ? budget_ns / 2 : budget_ns);
   CopyRate best = tuning.rates.front();
   for (const CopyRate& rate : tuning.rates) {
-    // Against memcpy, which leaves the bytes where their reader may find them, a kernel must really win.
-    const double least = best.kernel == CopyKernel::kMemcpy ? kKernelMin * best.bytes_per_second : best.bytes_per_second;
+    // Against memcpy, which leaves the bytes where their reader may find them, a kernel must really
+    // win.
+    const double least = best.kernel == CopyKernel::kMemcpy ? kKernelMin * best.bytes_per_second
+                                                            : best.bytes_per_second;
     if (rate.bytes_per_second > least) best = rate;
   }
   tuning.chosen = best.kernel;
@@ -89,7 +96,8 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
   if (together) {
     team->Use(true);
     CopyMeter meter(scratch, kTogetherCopyBytes);
-    const double rate = meter.Rate(best.kernel, team, budget_ns / 4), alone = meter.Rate(best.kernel, nullptr, budget_ns / 4);
+    const double rate = meter.Rate(best.kernel, team, budget_ns / 4),
+                 alone = meter.Rate(best.kernel, nullptr, budget_ns / 4);
     team->Use(rate >= kTogetherMin * alone);
     if (team->used()) {
       tuning.threads = team->helpers() + 1;
@@ -102,14 +110,16 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
 
 std::string Text(const CopyTuning& tuning) {
   std::string text = NameOf(tuning.chosen);
-  const std::string together = tuning.threads > 1 ? ", by " + std::to_string(tuning.threads) + " threads" : "";
+  const std::string together =
+      tuning.threads > 1 ? ", by " + std::to_string(tuning.threads) + " threads" : "";
   if (tuning.rates.empty()) return text + " (not measured)" + together;
   for (const CopyRate& rate : tuning.rates) {
     if (rate.kernel == tuning.chosen) text += ", " + Rate(rate.bytes_per_second) + " GB/s";
   }
   text += " (memcpy " + Rate(tuning.rates.front().bytes_per_second) + ")";
   text += together;
-  if (tuning.together_bytes_per_second > 0) text += " " + Rate(tuning.together_bytes_per_second) + " GB/s";
+  if (tuning.together_bytes_per_second > 0)
+    text += " " + Rate(tuning.together_bytes_per_second) + " GB/s";
   return text;
 }
 

@@ -1,6 +1,8 @@
-// TuneCopies: measures how this machine copies large ranges fastest, and sets it (LargeCopyKernel, CopyTeam::Use).
+// TuneCopies: measures how this machine copies large ranges fastest, and sets it (LargeCopyKernel,
+// CopyTeam::Use).
 //
-// One thread, before others copy; blocks for the time given. CopyMeter is the same measurement for `memserver bench copy`.
+// One thread, before others copy; blocks for the time given. CopyMeter is the same measurement for
+// `memserver bench copy`.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +22,8 @@ struct CopyRate {
 };
 
 struct CopyTuning {
-  std::vector<CopyRate> rates;  // kMemcpy first; empty when nothing was measured (too little memory to copy in)
+  // kMemcpy first; empty when nothing was measured (too little memory to copy in)
+  std::vector<CopyRate> rates;
   CopyKernel chosen = CopyKernel::kStreamPages;
   uint32_t threads = 1;                  // that copy a large range together
   double together_bytes_per_second = 0;  // 0 with one thread, or not measured
@@ -32,15 +35,18 @@ inline constexpr uint64_t kTuneBytesMin = 64 * kMiB;
 
 // `scratch` loses what is in it. `team` may be null.
 CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns);
-// "stream ahead, 11.2 GB/s (memcpy 7.9)", with " by 4 threads 30.1 GB/s" where several copy together.
+// "stream ahead, 11.2 GB/s (memcpy 7.9)", with " by 4 threads 30.1 GB/s" where several copy
+// together.
 std::string Text(const CopyTuning& tuning);
 
-// Copies ranges of `bytes` from one half of a scratch to the other, each time others, so that none is in a core's own cache.
+// Copies ranges of `bytes` from one half of a scratch to the other, each time others, so that none
+// is in a core's own cache.
 class CopyMeter {
  public:
   // At least two ranges fit into the scratch.
   CopyMeter(std::span<std::byte> scratch, uint64_t bytes);
-  // Bytes a second, by the median of at least three copies, for about `budget_ns`. With `team`, by the kernel that is set for large copies.
+  // Bytes a second, by the median of at least three copies, for about `budget_ns`. With `team`, by
+  // the kernel that is set for large copies.
   double Rate(CopyKernel kernel, CopyTeam* team, int64_t budget_ns);
   // Seconds of one copy.
   double Once(CopyKernel kernel, CopyTeam* team);

@@ -8,7 +8,9 @@ namespace tidepool::device {
 
 HostDevice::HostDevice(const HostDeviceOptions& options)
     : options_(options),
-      team_(options.copy_threads > 1 ? std::make_shared<CopyTeam>(options.copy_threads - 1, options.spin_ns) : nullptr) {}
+      team_(options.copy_threads > 1
+                ? std::make_shared<CopyTeam>(options.copy_threads - 1, options.spin_ns)
+                : nullptr) {}
 
 CopyTuning HostDevice::Tune(std::span<std::byte> scratch, int64_t budget_ns) {
   CopyTuning tuning = TuneCopies(scratch, options_.together ? nullptr : team_.get(), budget_ns);

@@ -1,12 +1,18 @@
-// HostDevice: the device of a machine without a GPU: copies by the processor, memory in sealed memfds, flags as shared words.
+// HostDevice: the device of a machine without a GPU: copies by the processor, memory in sealed
+// memfds, flags as shared words.
 //
 // Threads: as device.h says. Two forms of streams, chosen once by HostDeviceOptions:
-//  - inline (copy_threads == 0): the owner executes operations in Progress and Synchronize. No thread exists: the simulator and
-//    single-core machines use this form, and a serve loop keeps full control of how long a turn takes.
-//  - threaded (copy_threads > 0): every stream has a thread of its own, however many are opened, and copy_threads - 1 more threads help
-//    whichever stream copies much at the moment. It spins shortly when it has nothing to
-//    do, then sleeps until the owner adds work. Progress does nothing; event_fd becomes readable when a marker passes.
-// Destroying a stream drops the operations that have not been done; in the threaded form it waits for the piece in progress (below 1 ms).
+//  - inline (copy_threads == 0): the owner executes operations in Progress and Synchronize. No
+//    thread exists: the simulator and
+//    single-core machines use this form, and a serve loop keeps full control of how long a turn
+//    takes.
+//  - threaded (copy_threads > 0): every stream has a thread of its own, however many are opened,
+//    and copy_threads - 1 more threads help whichever stream copies much at the moment. It spins
+//    shortly when it has nothing to
+//    do, then sleeps until the owner adds work. Progress does nothing; event_fd becomes readable
+//    when a marker passes.
+// Destroying a stream drops the operations that have not been done; in the threaded form it waits
+// for the piece in progress (below 1 ms).
 #pragma once
 
 #include <cstdint>
@@ -40,12 +46,14 @@ class HostDevice final : public Device {
   Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) override;
   Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;
   Result<std::unique_ptr<Memory>> Import(const UniqueFd& exported, uint64_t bytes) override;
-  // Measures how this machine copies fastest and goes by it; as device/host/copy_tuning.h. Before the first stream is opened.
+  // Measures how this machine copies fastest and goes by it; as device/host/copy_tuning.h. Before
+  // the first stream is opened.
   CopyTuning Tune(std::span<std::byte> scratch, int64_t budget_ns);
 
  private:
   const HostDeviceOptions options_;
-  const std::shared_ptr<CopyTeam> team_;  // null without helpers; streams share it, since they may outlive the device
+  // Null without helpers; streams share it, since they may outlive the device.
+  const std::shared_ptr<CopyTeam> team_;
 };
 
 }  // namespace tidepool::device

@@ -1,6 +1,8 @@
-// HostStream: what the host's streams have in common: the number of the last marker that has passed, for whoever waits for it.
+// HostStream: what the host's streams have in common: the number of the last marker that has
+// passed, for whoever waits for it.
 //
-// Streams that wait for another one's marker keep its number alive, not the stream: of one that is gone nothing more passes.
+// Streams that wait for another one's marker keep its number alive, not the stream: of one that is
+// gone nothing more passes.
 #pragma once
 
 #include <memory>

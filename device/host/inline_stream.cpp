@@ -7,12 +7,15 @@
 namespace tidepool::device {
 
 void InlineStream::Copy(void* dst, const void* src, uint64_t bytes) {
-  queue_.Push(
-      {.kind = Operation::Kind::kCopy, .dst = static_cast<std::byte*>(dst), .src = static_cast<const std::byte*>(src), .value = bytes});
+  queue_.Push({.kind = Operation::Kind::kCopy,
+               .dst = static_cast<std::byte*>(dst),
+               .src = static_cast<const std::byte*>(src),
+               .value = bytes});
 }
 
 void InlineStream::Zero(void* dst, uint64_t bytes) {
-  queue_.Push({.kind = Operation::Kind::kZero, .dst = static_cast<std::byte*>(dst), .value = bytes});
+  queue_.Push(
+      {.kind = Operation::Kind::kZero, .dst = static_cast<std::byte*>(dst), .value = bytes});
 }
 
 void InlineStream::WaitFlag(const Flag* flag, uint64_t value) {
@@ -20,7 +23,9 @@ void InlineStream::WaitFlag(const Flag* flag, uint64_t value) {
 }
 
 void InlineStream::Launch(const Kernel& kernel, const void* arguments, uint64_t items) {
-  queue_.Push({.kind = Operation::Kind::kKernel, .value = items, .call = OperationQueue::CallOf(kernel, arguments)});
+  queue_.Push({.kind = Operation::Kind::kKernel,
+               .value = items,
+               .call = OperationQueue::CallOf(kernel, arguments)});
 }
 
 void InlineStream::WriteFlag(Flag* flag, uint64_t value) {

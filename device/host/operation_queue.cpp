@@ -8,7 +8,9 @@
 namespace tidepool::device {
 
 OperationQueue::OperationQueue()
-    : write_block_(std::make_unique<Block>().release()), read_block_(write_block_), spare_(std::make_unique<Block>().release()) {}
+    : write_block_(std::make_unique<Block>().release()),
+      read_block_(write_block_),
+      spare_(std::make_unique<Block>().release()) {}
 
 OperationQueue::~OperationQueue() {
   while (read_block_ != nullptr) {
@@ -18,8 +20,10 @@ OperationQueue::~OperationQueue() {
   const std::unique_ptr<Block> spare(spare_.load(std::memory_order_acquire));
 }
 
-std::unique_ptr<const KernelCall> OperationQueue::CallOf(const Kernel& kernel, const void* arguments) {
-  TP_CHECK(kernel.argument_bytes <= kKernelArgumentBytesMax, "the block of arguments of a kernel is too long");
+std::unique_ptr<const KernelCall> OperationQueue::CallOf(const Kernel& kernel,
+                                                         const void* arguments) {
+  TP_CHECK(kernel.argument_bytes <= kKernelArgumentBytesMax,
+           "the block of arguments of a kernel is too long");
   auto call = std::make_unique<KernelCall>();
   call->kernel = &kernel;
   std::memcpy(call->arguments.data(), arguments, kernel.argument_bytes);
@@ -50,9 +54,13 @@ const Operation* OperationQueue::Front() {
     empty->next.store(nullptr, std::memory_order_relaxed);
     Block* none = nullptr;
     // The release orders the two stores above before the producer's use of the block.
-    if (spare_.compare_exchange_strong(none, empty.get(), std::memory_order_release, std::memory_order_relaxed)) empty.release();
+    if (spare_.compare_exchange_strong(none, empty.get(), std::memory_order_release,
+                                       std::memory_order_relaxed))
+      empty.release();
   }
-  return read_index_ < read_block_->filled.load(std::memory_order_acquire) ? &read_block_->operations[read_index_] : nullptr;
+  return read_index_ < read_block_->filled.load(std::memory_order_acquire)
+             ? &read_block_->operations[read_index_]
+             : nullptr;
 }
 
 void OperationQueue::Pop() {

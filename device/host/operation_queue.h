@@ -1,10 +1,14 @@
-// OperationQueue: the unbounded first-in first-out queue between the owner of a host stream and whoever executes it.
+// OperationQueue: the unbounded first-in first-out queue between the owner of a host stream and
+// whoever executes it.
 //
-// One producer thread (Push) and one consumer thread (Front, Pop, Blocked...); they may be the same.
+// One producer thread (Push) and one consumer thread (Front, Pop, Blocked...); they may be the
+// same.
 // Invariants:
 //  1. operations come out in the order of Push;
-//  2. blocks of operations form a singly linked list; only the producer appends, only the consumer removes;
-//  3. the consumer hands its last emptied block back through spare_, so that a queue in steady use allocates nothing but calls of kernels.
+//  2. blocks of operations form a singly linked list; only the producer appends, only the consumer
+//     removes;
+//  3. the consumer hands its last emptied block back through spare_, so that a queue in steady use
+//     allocates nothing but calls of kernels.
 #pragma once
 
 #include <array>
@@ -24,13 +28,15 @@ struct KernelCall {
 struct Operation {
   enum class Kind : uint8_t { kCopy, kZero, kKernel, kWaitFlag, kWaitMarker, kWriteFlag, kMarker };
   Kind kind = Kind::kMarker;
-  std::byte* dst = nullptr;                          // kCopy, kZero
-  const std::byte* src = nullptr;                    // kCopy
-  uint64_t value = 0;                                // bytes of a copy or of zeros, items of a kernel, value of a flag, number of a marker
+  std::byte* dst = nullptr;        // kCopy, kZero
+  const std::byte* src = nullptr;  // kCopy
+  // Bytes of a copy or of zeros, items of a kernel, value of a flag, number of a marker.
+  uint64_t value = 0;
   const Flag* wait = nullptr;                        // kWaitFlag
   Flag* write = nullptr;                             // kWriteFlag
   std::unique_ptr<const KernelCall> call = nullptr;  // kKernel
-  std::shared_ptr<const Flag> other = nullptr;       // kWaitMarker: the last marker that has passed there
+  // kWaitMarker: the last marker that has passed there.
+  std::shared_ptr<const Flag> other = nullptr;
 };
 
 class OperationQueue {

@@ -13,7 +13,8 @@ namespace {
 bool Reached(const Flag* flag, uint64_t value) {
   const uint64_t now = flag->load(std::memory_order_acquire);
   if (now == kFlagPoison && !TP_PLANTED("device.poison_is_a_value")) return true;
-  return TP_PLANTED("device.flags_compared_plainly") ? now >= value : static_cast<int64_t>(now - value) >= 0;
+  return TP_PLANTED("device.flags_compared_plainly") ? now >= value
+                                                     : static_cast<int64_t>(now - value) >= 0;
 }
 
 }  // namespace
@@ -39,7 +40,8 @@ OperationRunner::Progress OperationRunner::Run(uint64_t bytes_max) {
   return progress;
 }
 
-uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max, Progress* progress) {
+uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max,
+                                  Progress* progress) {
   switch (operation.kind) {
     case Operation::Kind::kCopy: return CopyPiece(operation, bytes_max);
     case Operation::Kind::kZero: return ZeroPiece(operation, bytes_max);
@@ -50,7 +52,9 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
     case Operation::Kind::kWaitMarker:
       if (operation.other->load(std::memory_order_acquire) < operation.value) return 0;
       break;
-    case Operation::Kind::kWriteFlag: operation.write->store(operation.value, std::memory_order_release); break;
+    case Operation::Kind::kWriteFlag:
+      operation.write->store(operation.value, std::memory_order_release);
+      break;
     case Operation::Kind::kMarker:
       passed_->store(operation.value, std::memory_order_release);
       progress->marker_passed = true;
@@ -84,7 +88,8 @@ uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_m
   std::byte* const dst = operation.dst + moved_;
   const std::byte* const src = operation.src + moved_;
   const bool together = team_ != nullptr && operation.value >= kStreamingCopyMin;
-  together ? team_->Copy(dst, src, piece, operation.value) : CopyBytes(dst, src, piece, operation.value);
+  together ? team_->Copy(dst, src, piece, operation.value)
+           : CopyBytes(dst, src, piece, operation.value);
   Moved(operation, piece);
   return std::max(piece, kOperationCost);
 }

@@ -1,6 +1,8 @@
-// OperationRunner: executes a host stream's operations in order, a bounded piece at a time, resuming in the middle of a copy.
+// OperationRunner: executes a host stream's operations in order, a bounded piece at a time,
+// resuming in the middle of a copy.
 //
-// One thread (the consumer of its queue). It holds no lock and never waits: an operation that cannot go on yet is reported as kBlocked.
+// One thread (the consumer of its queue). It holds no lock and never waits: an operation that
+// cannot go on yet is reported as kBlocked.
 // The caller learns of passed markers through the counter, which any thread may read.
 #pragma once
 
@@ -26,12 +28,13 @@ class OperationRunner {
     bool marker_passed = false;  // passed() has grown
   };
 
-  // `passed` gets the number of the last marker that has passed (release). `team` helps with large copies; null: this thread copies alone.
+  // `passed` gets the number of the last marker that has passed (release). `team` helps with large
+  // copies; null: this thread copies alone.
   OperationRunner(OperationQueue* queue, std::shared_ptr<Flag> passed, CopyTeam* team = nullptr)
       : queue_(queue), passed_(std::move(passed)), team_(team) {}
 
-  // Does work until about `bytes_max` bytes were copied or zeroed (each other operation counts as kOperationCost), a flag blocks, or
-  // nothing is left.
+  // Does work until about `bytes_max` bytes were copied or zeroed (each other operation counts as
+  // kOperationCost), a flag blocks, or nothing is left.
   Progress Run(uint64_t bytes_max);
 
  private:

@@ -18,17 +18,20 @@ namespace {
 
 // One piece between two looks at stop_: below 1 ms at 10 GB/s.
 constexpr uint64_t kPieceBytes = 8 * kMiB;
-// A flag is written by another process, a marker passed by another stream's thread; neither wakes this thread: after the spin they are
-// polled at this distance.
+// A flag is written by another process, a marker passed by another stream's thread; neither wakes
+// this thread: after the spin they are polled at this distance.
 constexpr int64_t kFlagPollNs = 20'000;
 
 }  // namespace
 
-Result<std::unique_ptr<Stream>> ThreadStream::Open(int64_t spin_ns, std::shared_ptr<CopyTeam> team) {
+Result<std::unique_ptr<Stream>> ThreadStream::Open(int64_t spin_ns,
+                                                   std::shared_ptr<CopyTeam> team) {
   UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event.valid()) return Status(ErrorId::kInternal, "no eventfd for a copy stream").Why(std::strerror(errno));
+  if (!event.valid())
+    return Status(ErrorId::kInternal, "no eventfd for a copy stream").Why(std::strerror(errno));
   // A private constructor: make_unique cannot.
-  std::unique_ptr<ThreadStream> stream(new ThreadStream(std::move(event), spin_ns, std::move(team)));
+  std::unique_ptr<ThreadStream> stream(
+      new ThreadStream(std::move(event), spin_ns, std::move(team)));
   try {
     stream->thread_ = std::thread(&ThreadStream::Main, stream.get());
   } catch (const std::system_error& error) {
@@ -51,7 +54,10 @@ void ThreadStream::Push(Operation operation) {
 }
 
 void ThreadStream::Copy(void* dst, const void* src, uint64_t bytes) {
-  Push({.kind = Operation::Kind::kCopy, .dst = static_cast<std::byte*>(dst), .src = static_cast<const std::byte*>(src), .value = bytes});
+  Push({.kind = Operation::Kind::kCopy,
+        .dst = static_cast<std::byte*>(dst),
+        .src = static_cast<const std::byte*>(src),
+        .value = bytes});
 }
 
 void ThreadStream::WaitFlag(const Flag* flag, uint64_t value) {
@@ -63,7 +69,9 @@ void ThreadStream::Zero(void* dst, uint64_t bytes) {
 }
 
 void ThreadStream::Launch(const Kernel& kernel, const void* arguments, uint64_t items) {
-  Push({.kind = Operation::Kind::kKernel, .value = items, .call = OperationQueue::CallOf(kernel, arguments)});
+  Push({.kind = Operation::Kind::kKernel,
+        .value = items,
+        .call = OperationQueue::CallOf(kernel, arguments)});
 }
 
 void ThreadStream::WriteFlag(Flag* flag, uint64_t value) {
@@ -86,7 +94,8 @@ void ThreadStream::Synchronize(Marker marker) {
     (void)poll(&event, 1, -1);  // an interrupted poll is repeated
     ClearEvent();
   }
-  // The event of other markers that passed meanwhile was eaten above: say so again for an owner that sleeps on it.
+  // The event of other markers that passed meanwhile was eaten above: say so again for an owner
+  // that sleeps on it.
   Tell();
 }
 
@@ -104,7 +113,8 @@ void ThreadStream::Tell() {
 
 void ThreadStream::Main() {
   for (;;) {
-    // The bell first: a stop that comes after this look has changed the bell, so Rest does not sleep on it.
+    // The bell first: a stop that comes after this look has changed the bell, so Rest does not
+    // sleep on it.
     const uint32_t seen = bell_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     const OperationRunner::Progress progress = runner_.Run(kPieceBytes);

@@ -1,13 +1,14 @@
-// ThreadStream: a host stream with a thread of its own that executes operations while the owner does other things.
+// ThreadStream: a host stream with a thread of its own that executes operations while the owner
+// does other things.
 //
-// The public part belongs to the owner's thread, Main and what it calls to the stream's thread. They meet in the operation queue, the
-// runner's passed counter, bell_ and event_. Drawn:
+// The public part belongs to the owner's thread, Main and what it calls to the stream's thread.
+// They meet in the operation queue, the runner's passed counter, bell_ and event_. Drawn:
 //
 //   owner:   Push(op)        bell_ += 1, notify        ...        ClearEvent: read(event_), told_ = false;  Passed: load passed_
 //   thread:  Run ... idle -> spin -> wait(bell_ == seen)  ...     passed_ = marker;  told_: false -> true ? write(event_)
 //
-// Both sides change told_ by atomic exchange: either the thread sees that the event must be written again, or the owner's exchange reads
-// the thread's and with it the new passed_.
+// Both sides change told_ by atomic exchange: either the thread sees that the event must be written
+// again, or the owner's exchange reads the thread's and with it the new passed_.
 #pragma once
 
 #include <atomic>
@@ -46,10 +47,14 @@ class ThreadStream final : public HostStream {
 
  private:
   ThreadStream(UniqueFd event, int64_t spin_ns, std::shared_ptr<CopyTeam> team)
-      : team_(std::move(team)), runner_(&queue_, passed(), team_.get()), spin_ns_(spin_ns), event_(std::move(event)) {}
+      : team_(std::move(team)),
+        runner_(&queue_, passed(), team_.get()),
+        spin_ns_(spin_ns),
+        event_(std::move(event)) {}
   void Push(Operation operation);
   void Main();
-  // Spins once, or, after spin_ns_ without work, sleeps until there may be something to do. `seen`: bell_ before the last look.
+  // Spins once, or, after spin_ns_ without work, sleeps until there may be something to do. `seen`:
+  // bell_ before the last look.
   void Rest(OperationRunner::State state, uint32_t seen);
   // Makes event_ readable.
   void Tell();
@@ -63,7 +68,8 @@ class ThreadStream final : public HostStream {
   std::atomic<bool> stop_{false};
   std::atomic<bool> told_{false};  // event_ is readable and the owner has not cleared it
   Marker last_marker_ = 0;         // owner only
-  int64_t idle_since_ns_ = -1;     // stream's thread only: when it last had nothing to do, -1 while it works
+  // Stream's thread only: when it last had nothing to do, -1 while it works.
+  int64_t idle_since_ns_ = -1;
   std::thread thread_;
 };
 

@@ -37,8 +37,13 @@ unsigned HttpStatusOf(const Status& error) {
 AdminAnswer Problem(unsigned http_status, const Status& error) {
   const ErrorEntry& entry = ErrorEntryOf(error.id());
   JsonWriter json;
-  json.BeginObject().Field("type", "about:blank").Field("title", TitleOf(http_status)).Field("status", static_cast<uint32_t>(http_status));
-  json.Field("detail", error.what()).Field("code", "TP" + std::to_string(static_cast<unsigned>(error.id()))).Field("name", entry.name);
+  json.BeginObject()
+      .Field("type", "about:blank")
+      .Field("title", TitleOf(http_status))
+      .Field("status", static_cast<uint32_t>(http_status));
+  json.Field("detail", error.what())
+      .Field("code", "TP" + std::to_string(static_cast<unsigned>(error.id())))
+      .Field("name", entry.name);
   if (!error.where().empty()) json.Field("where", error.where());
   if (!error.why().empty()) json.Field("why", error.why());
   json.Field("remedy", error.fix().empty() ? entry.advice : error.fix()).EndObject();

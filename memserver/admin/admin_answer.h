@@ -16,11 +16,13 @@ struct AdminAnswer {
   const char* content_type = "application/json";  // or application/problem+json
   std::string body;
   std::string allow = {};  // value of the Allow header, empty for none
-  // The answer goes on with the lines that are logged behind this number, as they come, until the reader leaves.
+  // The answer goes on with the lines that are logged behind this number, as they come, until the
+  // reader leaves.
   std::optional<uint64_t> follow_after = {};
 };
 
-// An RFC 9457 problem document: type, title, status, detail, and our code, name, place, cause and remedy.
+// An RFC 9457 problem document: type, title, status, detail, and our code, name, place, cause and
+// remedy.
 AdminAnswer Problem(unsigned http_status, const Status& error);
 // The same, with the status of HTTP that fits the error.
 AdminAnswer ProblemOf(const Status& error);

@@ -47,7 +47,8 @@ Status NoJob(const Snapshot& snapshot, const std::string& who) {
   std::string all;
   for (const JobRow& job : snapshot.jobs) all += (all.empty() ? "" : ", ") + job.name;
   return Status(ErrorId::kAdminNotFound, "no job has the number or name '" + who + "'")
-      .Fix(all.empty() ? "no job is attached at the moment; start one with `trainer run`" : "jobs there are: " + all);
+      .Fix(all.empty() ? "no job is attached at the moment; start one with `trainer run`"
+                       : "jobs there are: " + all);
 }
 
 // The job of the parameter `job`, or all jobs when it was not given.
@@ -95,20 +96,25 @@ AdminAnswer GetEvents(const Ask& ask) {
   if (!after.ok() || !limit.ok()) return ProblemOf(after.ok() ? limit.status() : after.status());
   const std::string* follow = ask.target.Find("follow");
   if (follow != nullptr && *follow != "true" && *follow != "false") {
-    return ProblemOf(Status(ErrorId::kAdminBadRequest, "the parameter follow='" + *follow + "' is neither true nor false"));
+    return ProblemOf(Status(ErrorId::kAdminBadRequest,
+                            "the parameter follow='" + *follow + "' is neither true nor false"));
   }
   uint64_t last = *after;
-  AdminAnswer answer{.status = 200, .content_type = "application/x-ndjson", .body = EventLines(&last, *limit)};
+  AdminAnswer answer{
+      .status = 200, .content_type = "application/x-ndjson", .body = EventLines(&last, *limit)};
   if (follow != nullptr && *follow == "true") answer.follow_after = last;
   return answer;
 }
 
 AdminAnswer GetMetrics(const Ask& ask) {
-  return {.status = 200, .content_type = Exposition::kContentType, .body = MetricsReport(ask.look, ask.facts)};
+  return {.status = 200,
+          .content_type = Exposition::kContentType,
+          .body = MetricsReport(ask.look, ask.facts)};
 }
 
 AdminAnswer GetSummary(const Ask& ask) {
-  return {.status = 200, .content_type = "text/plain; charset=utf-8", .body = SummaryReport(ask.look)};
+  return {
+      .status = 200, .content_type = "text/plain; charset=utf-8", .body = SummaryReport(ask.look)};
 }
 
 AdminAnswer GetTiers(const Ask& ask) {
@@ -142,7 +148,8 @@ Result<ResidencyBy> ReadBy(const RequestTarget& target) {
   if (*name == "layer") return ResidencyBy::kLayer;
   if (*name == "tensor") return ResidencyBy::kTensor;
   if (*name == "job") return ResidencyBy::kJob;
-  return Status(ErrorId::kAdminBadRequest, "there is no residency by '" + *name + "'").Fix("give chunk, layer, tensor or job");
+  return Status(ErrorId::kAdminBadRequest, "there is no residency by '" + *name + "'")
+      .Fix("give chunk, layer, tensor or job");
 }
 
 AdminAnswer GetResidency(const Ask& ask) {
@@ -161,7 +168,8 @@ Status ReadState(const RequestTarget& target, const ChunkState** state) {
     all += (all.empty() ? "" : ", ") + std::string(NameOf(each));
   }
   if (*state != nullptr) return {};
-  return Status(ErrorId::kAdminBadRequest, "no chunk state is called '" + *name + "'").Fix("states are: " + all);
+  return Status(ErrorId::kAdminBadRequest, "no chunk state is called '" + *name + "'")
+      .Fix("states are: " + all);
 }
 
 Status ReadTier(const RequestTarget& target, std::string* tier) {
@@ -169,7 +177,8 @@ Status ReadTier(const RequestTarget& target, std::string* tier) {
   if (name == nullptr) return {};
   *tier = *name;
   if (*name == "rcache" || *name == "host" || *name == "nvme" || *name == "gpu") return {};
-  return Status(ErrorId::kAdminBadRequest, "no tier is called '" + *name + "'").Fix("tiers are: rcache, host, nvme");
+  return Status(ErrorId::kAdminBadRequest, "no tier is called '" + *name + "'")
+      .Fix("tiers are: rcache, host, nvme");
 }
 
 // "JOB:ROW", where the page before ended.
@@ -181,7 +190,8 @@ Status ReadCursor(const RequestTarget& target, JobId* from_job, auto* from_row) 
   const bool parted = job.ec == std::errc() && job.ptr != end && *job.ptr == ':';
   const auto chunk = parted ? std::from_chars(job.ptr + 1, end, *from_row) : job;
   if (parted && chunk.ec == std::errc() && chunk.ptr == end) return {};
-  return Status(ErrorId::kAdminBadRequest, "'" + *cursor + "' is no cursor").Fix("give next_cursor of the page before");
+  return Status(ErrorId::kAdminBadRequest, "'" + *cursor + "' is no cursor")
+      .Fix("give next_cursor of the page before");
 }
 
 Result<ChunkPage> ReadPage(const Ask& ask) {
@@ -190,7 +200,8 @@ Result<ChunkPage> ReadPage(const Ask& ask) {
   TP_RETURN_IF_ERROR(ReadState(ask.target, &page.state));
   TP_RETURN_IF_ERROR(ReadTier(ask.target, &page.tier));
   TP_RETURN_IF_ERROR(ReadCursor(ask.target, &page.from_job, &page.from_chunk));
-  TP_ASSIGN_OR_RETURN(page.limit, NumberParameter(ask.target, "limit", AdminApi::kChunksPerPage, AdminApi::kChunksPerPageMax));
+  TP_ASSIGN_OR_RETURN(page.limit, NumberParameter(ask.target, "limit", AdminApi::kChunksPerPage,
+                                                  AdminApi::kChunksPerPageMax));
   if (page.limit == 0) return Status(ErrorId::kAdminBadRequest, "a page of 0 chunks was asked for");
   return page;
 }
@@ -204,7 +215,8 @@ AdminAnswer GetChunks(const Ask& ask) {
 Result<std::string> ReadChunk(const Ask& ask) {
   TP_ASSIGN_OR_RETURN(const std::vector<const JobRow*> jobs, ChosenJobs(ask));
   if (jobs.size() != 1) {
-    return Status(ErrorId::kAdminBadRequest, "the parameter job is missing, and " + std::to_string(jobs.size()) + " jobs are there");
+    return Status(ErrorId::kAdminBadRequest, "the parameter job is missing, and " +
+                                                 std::to_string(jobs.size()) + " jobs are there");
   }
   const std::string& text = ask.target.path[2];
   ChunkId id = 0;
@@ -230,8 +242,10 @@ Result<TensorPage> ReadTensorPage(const Ask& ask) {
     TP_ASSIGN_OR_RETURN(const uint64_t chunk, NumberParameter(ask.target, "chunk", 0, UINT32_MAX));
     page.chunk = static_cast<ChunkId>(chunk);
   }
-  TP_ASSIGN_OR_RETURN(page.limit, NumberParameter(ask.target, "limit", AdminApi::kChunksPerPage, AdminApi::kChunksPerPageMax));
-  if (page.limit == 0) return Status(ErrorId::kAdminBadRequest, "a page of 0 tensors was asked for");
+  TP_ASSIGN_OR_RETURN(page.limit, NumberParameter(ask.target, "limit", AdminApi::kChunksPerPage,
+                                                  AdminApi::kChunksPerPageMax));
+  if (page.limit == 0)
+    return Status(ErrorId::kAdminBadRequest, "a page of 0 tensors was asked for");
   return page;
 }
 
@@ -248,12 +262,15 @@ AdminAnswer Probe(const SnapshotLook& look, const std::string& why_not) {
   if (!why_not.empty()) return Problem(503, Status(ErrorId::kNotReady, why_not));
   JsonWriter json;
   json.BeginObject().Field("status", "ok").Key("serve_loop").BeginObject();
-  json.Field("silent", look.silent_seconds > AdminApi::kSilentSeconds).Field("silent_seconds", look.silent_seconds).EndObject();
+  json.Field("silent", look.silent_seconds > AdminApi::kSilentSeconds)
+      .Field("silent_seconds", look.silent_seconds)
+      .EndObject();
   return Ok(json.EndObject().Take());
 }
 
 AdminAnswer GetLive(const Ask& ask) {
-  return Probe(ask.look, ask.look.silent_seconds > AdminApi::kDeadSeconds ? WhySilent(ask.look) : "");
+  return Probe(ask.look,
+               ask.look.silent_seconds > AdminApi::kDeadSeconds ? WhySilent(ask.look) : "");
 }
 
 AdminAnswer GetReady(const Ask& ask) {
@@ -293,11 +310,27 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "config", "schema"}, 3, Needs::kNothing, GetConfigSchema, {}, 0},
     {{"v1", "tiers"}, 2, Needs::kSnapshot, GetTiers, {}, 0},
     {{"v1", "chunks", "*"}, 3, Needs::kSnapshot, GetChunk, {"job"}, 1},
-    {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "tier", "cursor", "limit"}, 5},
-    {{"v1", "tensors"}, 2, Needs::kSnapshot, GetTensors, {"job", "name", "chunk", "cursor", "limit"}, 5},
+    {{"v1", "chunks"},
+     2,
+     Needs::kSnapshot,
+     GetChunks,
+     {"job", "state", "tier", "cursor", "limit"},
+     5},
+    {{"v1", "tensors"},
+     2,
+     Needs::kSnapshot,
+     GetTensors,
+     {"job", "name", "chunk", "cursor", "limit"},
+     5},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job", "by"}, 2},
     {{"v1", "health"}, 2, Needs::kSnapshot, GetHealth, {}, 0},
-    {{"v1", "events"}, 2, Needs::kNothing, GetEvents, {"after", "limit", "follow"}, 3, AdminLevel::kOperator},
+    {{"v1", "events"},
+     2,
+     Needs::kNothing,
+     GetEvents,
+     {"after", "limit", "follow"},
+     3,
+     AdminLevel::kOperator},
     {{"metrics"}, 1, Needs::kSnapshot, GetMetrics, {}, 0},
     {{"metrics", "summary"}, 2, Needs::kSnapshot, GetSummary, {}, 0},
     {{"livez"}, 1, Needs::kLook, GetLive, {}, 0},
@@ -308,7 +341,8 @@ const Route* FindRoute(const RequestTarget& target) {
   for (const Route& route : kRoutes) {
     if (target.path.size() != route.segments) continue;
     bool same = true;
-    for (size_t i = 0; i < route.segments; ++i) same &= route.path[i] == "*" || route.path[i] == target.path[i];
+    for (size_t i = 0; i < route.segments; ++i)
+      same &= route.path[i] == "*" || route.path[i] == target.path[i];
     if (same) return &route;
   }
   return nullptr;
@@ -316,24 +350,30 @@ const Route* FindRoute(const RequestTarget& target) {
 
 Status NoRoute(std::string_view target) {
   std::string all;
-  for (const std::string& endpoint : AdminApi::Endpoints()) all += (all.empty() ? "" : ", ") + endpoint;
-  return Status(ErrorId::kAdminNotFound, "there is no path '" + std::string(target.substr(0, 200)) + "'").Fix("there are: " + all);
+  for (const std::string& endpoint : AdminApi::Endpoints())
+    all += (all.empty() ? "" : ", ") + endpoint;
+  return Status(ErrorId::kAdminNotFound,
+                "there is no path '" + std::string(target.substr(0, 200)) + "'")
+      .Fix("there are: " + all);
 }
 
-// What a user without further rights sees: sums of all, and its own jobs, waiting ranks and accounts.
+// What a user without further rights sees: sums of all, and its own jobs, waiting ranks and
+// accounts.
 std::shared_ptr<const Snapshot> OnlyOf(const Snapshot& all, const AdminCaller& caller) {
   auto own = std::make_shared<Snapshot>(all);
   const auto hidden = [&caller](const auto& row) { return !caller.MaySee(row.uid); };
   const auto hide = [&hidden](auto&... rows) { (std::erase_if(rows, hidden), ...); };
   hide(own->jobs, own->waiting, own->lost);
   const auto of_others = [&own](const auto& row) {
-    return std::none_of(own->jobs.begin(), own->jobs.end(), [&row](const JobRow& job) { return job.job == row.job; });
+    return std::none_of(own->jobs.begin(), own->jobs.end(),
+                        [&row](const JobRow& job) { return job.job == row.job; });
   };
   std::erase_if(own->nvme.unwritten, of_others);
   std::erase_if(own->nvme.late, of_others);
   std::erase_if(own->accounts, [&](const AccountRow& row) {
     const auto of_account = [&row](const JobRow& job) { return job.account == row.account; };
-    return row.account != UserAccount(caller.uid) && std::none_of(own->jobs.begin(), own->jobs.end(), of_account);
+    return row.account != UserAccount(caller.uid) &&
+           std::none_of(own->jobs.begin(), own->jobs.end(), of_account);
   });
   // Names of others stand in the reasons.
   for (WaitingRow& row : own->waiting) row.why = row.why.substr(0, row.why.find(';'));
@@ -341,8 +381,11 @@ std::shared_ptr<const Snapshot> OnlyOf(const Snapshot& all, const AdminCaller& c
 }
 
 AdminAnswer NotAllowed(bool readable, const std::string& changes) {
-  const std::string methods = (readable ? std::string("GET, HEAD") : std::string()) + (readable && !changes.empty() ? ", " : "") + changes;
-  AdminAnswer answer = Problem(405, Status(ErrorId::kAdminBadRequest, "this path answers " + methods + " only").Fix("use one of them"));
+  const std::string methods = (readable ? std::string("GET, HEAD") : std::string()) +
+                              (readable && !changes.empty() ? ", " : "") + changes;
+  AdminAnswer answer =
+      Problem(405, Status(ErrorId::kAdminBadRequest, "this path answers " + methods + " only")
+                       .Fix("use one of them"));
   answer.allow = methods;
   return answer;
 }
@@ -360,14 +403,17 @@ std::string EventLines(uint64_t* last, uint64_t most) {
 
 std::vector<std::string> AdminApi::Endpoints() {
   std::vector<std::string> all;
-  for (const Route& route : kRoutes) all.push_back("GET " + PathText(std::span(route.path).first(route.segments)));
+  for (const Route& route : kRoutes)
+    all.push_back("GET " + PathText(std::span(route.path).first(route.segments)));
   for (std::string& change : AdminChanges::Endpoints()) all.push_back(std::move(change));
   return all;
 }
 
 AdminAnswer AdminApi::Change(const AdminRequest& request, const RequestTarget& target) {
   const SnapshotLook look = source_->Get();
-  if (look.snapshot == nullptr) return ProblemOf(Status(ErrorId::kNotReady, "memserver is starting: no snapshot has been taken yet"));
+  if (look.snapshot == nullptr)
+    return ProblemOf(
+        Status(ErrorId::kNotReady, "memserver is starting: no snapshot has been taken yet"));
   AdminAnswer answer = changes_.Apply(request, target, *look.snapshot);
   source_->Outdate();
   return answer;
@@ -382,17 +428,21 @@ AdminAnswer AdminApi::Answer(const AdminRequest& request) {
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (!reads && AdminChanges::Takes(request.method, *parsed)) return Change(request, *parsed);
   if (!reads || route == nullptr) return NotAllowed(route != nullptr, changes);
-  if (const Status allowed = CheckLevel(request.caller, route->least); !allowed.ok()) return ProblemOf(allowed);
-  const Status known = CheckParameters(*parsed, std::span(route->parameters).first(route->parameter_count));
+  if (const Status allowed = CheckLevel(request.caller, route->least); !allowed.ok())
+    return ProblemOf(allowed);
+  const Status known =
+      CheckParameters(*parsed, std::span(route->parameters).first(route->parameter_count));
   if (!known.ok()) return ProblemOf(known);
   SnapshotLook look;
   if (route->needs == Needs::kLook) look = source_->Look();
   if (route->needs == Needs::kSnapshot) look = source_->Get();
   const bool is_probe = route->handler == GetReady;
   if (route->needs == Needs::kSnapshot && look.snapshot == nullptr && !is_probe) {
-    return ProblemOf(Status(ErrorId::kNotReady, "memserver is starting: no snapshot has been taken yet"));
+    return ProblemOf(
+        Status(ErrorId::kNotReady, "memserver is starting: no snapshot has been taken yet"));
   }
-  if (look.snapshot != nullptr && request.caller.level < AdminLevel::kOperator) look.snapshot = OnlyOf(*look.snapshot, request.caller);
+  if (look.snapshot != nullptr && request.caller.level < AdminLevel::kOperator)
+    look.snapshot = OnlyOf(*look.snapshot, request.caller);
   return route->handler({.target = *parsed, .look = look, .facts = facts_});
 }
 

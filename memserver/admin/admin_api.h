@@ -1,6 +1,8 @@
-// AdminApi: which answer belongs to which request on the admin socket; knows no socket and no HTTP library.
+// AdminApi: which answer belongs to which request on the admin socket; knows no socket and no HTTP
+// library.
 //
-// The admin thread only. Paths that change something are in admin_changes.cpp; GET and HEAD change nothing.
+// The admin thread only. Paths that change something are in admin_changes.cpp; GET and HEAD change
+// nothing.
 #pragma once
 
 #include <string>
@@ -14,8 +16,9 @@
 
 namespace tidepool::memserver {
 
-// What was logged behind number *last, `most` lines at most, as objects one a line; *last becomes the number of the last of them. Numbers
-// come first in each line, so that a reader knows where to go on. Any thread.
+// What was logged behind number *last, `most` lines at most, as objects one a line; *last becomes
+// the number of the last of them. Numbers come first in each line, so that a reader knows where to
+// go on. Any thread.
 std::string EventLines(uint64_t* last, uint64_t most);
 
 class AdminApi {
@@ -27,9 +30,11 @@ class AdminApi {
   static constexpr uint64_t kChunksPerPage = 1'000, kChunksPerPageMax = 10'000;
 
   // `source` must outlive this object.
-  AdminApi(ServerFacts facts, SnapshotSource* source, AdminMail mail) : facts_(std::move(facts)), source_(source), changes_(mail) {}
+  AdminApi(ServerFacts facts, SnapshotSource* source, AdminMail mail)
+      : facts_(std::move(facts)), source_(source), changes_(mail) {}
 
-  // Never fails: what is wrong becomes a problem document. May wait for the loop, as SnapshotSource::Get and AdminChanges do.
+  // Never fails: what is wrong becomes a problem document. May wait for the loop, as
+  // SnapshotSource::Get and AdminChanges do.
   AdminAnswer Answer(const AdminRequest& request);
   // "GET /v1/jobs/{id or name}" and so on: all that there are, for people.
   static std::vector<std::string> Endpoints();

@@ -31,7 +31,8 @@ Result<bool> ReadSwitch(const RequestTarget& target, const char* name, bool fall
   const std::string* value = target.Find(name);
   if (value == nullptr) return fallback;
   if (*value == "true" || *value == "false") return *value == "true";
-  return Status(ErrorId::kAdminBadRequest, "the parameter " + std::string(name) + "='" + *value + "' is neither true nor false");
+  return Status(ErrorId::kAdminBadRequest, "the parameter " + std::string(name) + "='" + *value +
+                                               "' is neither true nor false");
 }
 
 Result<Command> ReadJobQuota(const ChangeAsk& ask) {
@@ -67,7 +68,10 @@ Result<Command> ReadUndrain(const ChangeAsk& ask) {
 
 Result<Command> ReadLogLevel(const ChangeAsk& ask) {
   constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLevels{
-      {{"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warn", LogLevel::kWarn}, {"error", LogLevel::kError}}};
+      {{"debug", LogLevel::kDebug},
+       {"info", LogLevel::kInfo},
+       {"warn", LogLevel::kWarn},
+       {"error", LogLevel::kError}}};
   TP_RETURN_IF_ERROR(ask.body.CheckFields({"level", "for"}));
   TP_ASSIGN_OR_RETURN(const std::string name, ask.body.Text("level"));
   ChangeLogLevel change;
@@ -75,7 +79,8 @@ Result<Command> ReadLogLevel(const ChangeAsk& ask) {
     TP_ASSIGN_OR_RETURN(const std::string text, ask.body.Text("for"));
     auto duration = ParseDurationNs(text);
     if (!duration.ok())
-      return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what()).Fix(duration.status().fix());
+      return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what())
+          .Fix(duration.status().fix());
     change.for_ns = *duration;
   }
   for (const auto& [level_name, level] : kLevels) {
@@ -83,7 +88,8 @@ Result<Command> ReadLogLevel(const ChangeAsk& ask) {
     change.level = level;
     return Command(change);
   }
-  return Status(ErrorId::kAdminBadRequest, "'" + name + "' is no level of the log").Fix("give debug, info, warn or error");
+  return Status(ErrorId::kAdminBadRequest, "'" + name + "' is no level of the log")
+      .Fix("give debug, info, warn or error");
 }
 
 Status KnowsCheck(const Snapshot& snapshot, const std::string& code) {
@@ -92,7 +98,8 @@ Status KnowsCheck(const Snapshot& snapshot, const std::string& code) {
     if (code == check.code) return Status();
     all += (all.empty() ? "" : ", ") + std::string(check.code);
   }
-  return Status(ErrorId::kAdminBadRequest, "no check of health is called '" + code + "'").Fix("checks are: " + all);
+  return Status(ErrorId::kAdminBadRequest, "no check of health is called '" + code + "'")
+      .Fix("checks are: " + all);
 }
 
 Result<Command> ReadMute(const ChangeAsk& ask) {
@@ -101,9 +108,13 @@ Result<Command> ReadMute(const ChangeAsk& ask) {
   TP_ASSIGN_OR_RETURN(const std::string text, ask.body.Text("for"));
   TP_RETURN_IF_ERROR(KnowsCheck(ask.snapshot, code));
   const auto duration = ParseDurationNs(text);
-  if (!duration.ok()) return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what()).Fix(duration.status().fix());
+  if (!duration.ok())
+    return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what())
+        .Fix(duration.status().fix());
   if (duration.value() <= 0 || duration.value() > kMuteMaxNs) {
-    return Status(ErrorId::kAdminBadRequest, "a check is muted for some time, and for 30 days at most, not for '" + text + "'");
+    return Status(
+        ErrorId::kAdminBadRequest,
+        "a check is muted for some time, and for 30 days at most, not for '" + text + "'");
   }
   return Command(MuteCheck{code, duration.value()});
 }
@@ -182,7 +193,8 @@ const ChangeRoute* Find(std::string_view method, const RequestTarget& target) {
 
 Status CheckLevel(const AdminCaller& caller, AdminLevel least) {
   if (caller.level >= least) return Status();
-  return Status(ErrorId::kNotOwner, std::string("this takes the level '") + NameOf(least) + "'; yours is '" + NameOf(caller.level) + "'")
+  return Status(ErrorId::kNotOwner, std::string("this takes the level '") + NameOf(least) +
+                                        "'; yours is '" + NameOf(caller.level) + "'")
       .Fix("ask a member of the group of operators, or root");
 }
 
@@ -206,10 +218,14 @@ std::vector<std::string> AdminChanges::Endpoints() {
   return all;
 }
 
-AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget& target, const Snapshot& snapshot) {
+AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget& target,
+                                const Snapshot& snapshot) {
   const ChangeRoute* route = Find(request.method, target);
-  if (const Status allowed = CheckLevel(request.caller, route->least); !allowed.ok()) return ProblemOf(allowed);
-  if (const Status known = CheckParameters(target, std::span(&route->parameter, route->parameter.empty() ? 0 : 1)); !known.ok())
+  if (const Status allowed = CheckLevel(request.caller, route->least); !allowed.ok())
+    return ProblemOf(allowed);
+  if (const Status known =
+          CheckParameters(target, std::span(&route->parameter, route->parameter.empty() ? 0 : 1));
+      !known.ok())
     return ProblemOf(known);
   auto body = ParseBody(request.body);
   if (!body.ok()) return ProblemOf(body.status());
@@ -222,10 +238,14 @@ AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget
   if (to_main != nullptr) {
     mail_.to_main->Push({request.caller, ticket, *to_main});
   } else {
-    mail_.to_loop->Push(AdminCommand{request.caller, ticket, std::get<LoopCommand>(std::move(command).value())});
+    mail_.to_loop->Push(
+        AdminCommand{request.caller, ticket, std::get<LoopCommand>(std::move(command).value())});
   }
   const std::optional<Status> result = ticket->Wait(kWaitMs);
-  if (!result) return ProblemOf(Status(ErrorId::kWaitTimeout, "the serve loop has not answered in time; the change may still be made"));
+  if (!result)
+    return ProblemOf(
+        Status(ErrorId::kWaitTimeout,
+               "the serve loop has not answered in time; the change may still be made"));
   if (!result->ok()) return ProblemOf(*result);
   JsonWriter json;
   json.BeginObject().Field("result", plans ? "planned" : "done");

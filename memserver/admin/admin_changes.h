@@ -1,8 +1,9 @@
-// AdminChanges: the paths of the admin socket that change something: what each takes, who may ask, and the mail to the serve loop, or to
-// the main thread, which reads the configuration again.
+// AdminChanges: the paths of the admin socket that change something: what each takes, who may ask,
+// and the mail to the serve loop, or to the main thread, which reads the configuration again.
 //
-// The admin thread only. A change is made by the serve loop between two turns, or not at all; this thread waits for its answer for a
-// bounded time. GET never changes anything: these paths take PUT, POST and DELETE.
+// The admin thread only. A change is made by the serve loop between two turns, or not at all; this
+// thread waits for its answer for a bounded time. GET never changes anything: these paths take PUT,
+// POST and DELETE.
 #pragma once
 
 #include <string>
@@ -43,7 +44,8 @@ class AdminChanges {
   // "PUT /v1/log" and so on, for people.
   static std::vector<std::string> Endpoints();
   // Does what the request asks for. Requires that it Takes the method.
-  AdminAnswer Apply(const AdminRequest& request, const RequestTarget& target, const Snapshot& snapshot);
+  AdminAnswer Apply(const AdminRequest& request, const RequestTarget& target,
+                    const Snapshot& snapshot);
 
  private:
   const AdminMail mail_;

@@ -45,7 +45,8 @@ using Response = http::response<http::string_body>;
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 
 Status SocketError(const std::string& step, const std::string& path) {
-  return Status(ErrorId::kSocketFailed, step + " the admin socket failed: " + std::strerror(errno)).Where(path);
+  return Status(ErrorId::kSocketFailed, step + " the admin socket failed: " + std::strerror(errno))
+      .Where(path);
 }
 
 // A listening socket whose file only its owner may open.
@@ -53,7 +54,9 @@ Result<UniqueFd> Listen(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return Status(ErrorId::kSocketFailed, "the path of the admin socket is too long").Where(path).Fix("give a shorter --socket-dir");
+    return Status(ErrorId::kSocketFailed, "the path of the admin socket is too long")
+        .Where(path)
+        .Fix("give a shorter --socket-dir");
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -61,7 +64,8 @@ Result<UniqueFd> Listen(const std::string& path) {
   // The mode is set before the file exists: there is no moment at which others could connect.
   if (fchmod(fd.get(), 0600) != 0) return SocketError("protecting", path);
   unlink(path.c_str());
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return SocketError("binding", path);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return SocketError("binding", path);
   if (listen(fd.get(), 64) != 0) return SocketError("listening on", path);
   return fd;
 }
@@ -75,13 +79,18 @@ AdminCaller CallerAt(int socket, const Access& access) {
 // Who asks over TCP: the kernel does not say. It sees the numbers of all jobs.
 constexpr AdminCaller kScraper{.uid = UINT32_MAX, .pid = 0, .level = AdminLevel::kOperator};
 
-// The answer to a request that could not be read; status 0 when the connection is just to be closed.
+// The answer to a request that could not be read; status 0 when the connection is just to be
+// closed.
 AdminAnswer AnswerToUnreadable(const beast::error_code& error) {
-  if (error == http::error::body_limit) return Problem(413, Status(ErrorId::kAdminBadRequest, "the request's body is too large"));
-  if (error == http::error::header_limit) return Problem(431, Status(ErrorId::kAdminBadRequest, "the request's header is too large"));
+  if (error == http::error::body_limit)
+    return Problem(413, Status(ErrorId::kAdminBadRequest, "the request's body is too large"));
+  if (error == http::error::header_limit)
+    return Problem(431, Status(ErrorId::kAdminBadRequest, "the request's header is too large"));
   const bool is_http = error.category() == make_error_code(http::error::bad_method).category();
   const bool closed = error == http::error::end_of_stream || error == http::error::partial_message;
-  if (is_http && !closed) return Problem(400, Status(ErrorId::kAdminBadRequest, "the request is not HTTP: " + error.message()));
+  if (is_http && !closed)
+    return Problem(
+        400, Status(ErrorId::kAdminBadRequest, "the request is not HTTP: " + error.message()));
   return {.status = 0, .body = ""};
 }
 
@@ -100,10 +109,12 @@ class AdminServer::Engine {
         stop_(context_, stop_event_.get()) {}
 
   void Start() {
-    stop_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const beast::error_code&) { context_.stop(); });
+    stop_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [this](const beast::error_code&) { context_.stop(); });
     Spawn(Accept(&acceptor_));
     if (const Status listens = ListenForMetrics(); !listens.ok()) {
-      LogWarn("metrics are not served over TCP yet", {{"why", listens.Line()}, {"next", "it is tried again once a second"}});
+      LogWarn("metrics are not served over TCP yet",
+              {{"why", listens.Line()}, {"next", "it is tried again once a second"}});
       if (!TP_PLANTED("admin.metrics_tried_once")) Spawn(TryForMetrics());
     }
     thread_ = std::thread([this] {
@@ -127,7 +138,8 @@ class AdminServer::Engine {
       try {
         std::rethrow_exception(failure);
       } catch (const std::bad_alloc&) {
-        throw;  // ends this process in its known way; the loop that accepts would not come back by itself
+        // Ends this process in its known way; the loop that accepts would not come back by itself.
+        throw;
       } catch (const std::exception& error) {
         LogWarn("an admin connection failed", {{"error", error.what()}});
       }
@@ -137,10 +149,14 @@ class AdminServer::Engine {
   Status ListenForMetrics() {
     if (metrics_listen_.empty()) return Status();
     TP_ASSIGN_OR_RETURN(UniqueFd listening, ListenLoopback(metrics_listen_, "--metrics-listen"));
-    // The type says how addresses look, and none is asked for: accepting, reading and writing are the same for every stream socket.
+    // The type says how addresses look, and none is asked for: accepting, reading and writing are
+    // the same for every stream socket.
     beast::error_code error;
     metrics_.assign(Local(), listening.get(), error);
-    if (error) return Status(ErrorId::kSocketFailed, "metrics cannot be served").Where(metrics_listen_).Why(error.message());
+    if (error)
+      return Status(ErrorId::kSocketFailed, "metrics cannot be served")
+          .Where(metrics_listen_)
+          .Why(error.message());
     [[maybe_unused]] const int taken = listening.Release();
     Spawn(Accept(&metrics_));
     return Status();
@@ -164,19 +180,27 @@ class AdminServer::Engine {
         co_await pause.async_wait(kAsTuple);
         continue;
       }
-      const AdminCaller caller = acceptor == &metrics_ ? kScraper : CallerAt(socket.native_handle(), access_);
-      const uint32_t most = caller.level == AdminLevel::kAdmin ? limits_.connections_max : limits_.user_connections_max;
+      const AdminCaller caller =
+          acceptor == &metrics_ ? kScraper : CallerAt(socket.native_handle(), access_);
+      const uint32_t most = caller.level == AdminLevel::kAdmin ? limits_.connections_max
+                                                               : limits_.user_connections_max;
       if (caller.level == AdminLevel::kNone) {
-        Spawn(Refuse(Stream(std::move(socket)), Problem(403, Status(ErrorId::kNotOwner, "the admin socket belongs to another user"))));
+        Spawn(Refuse(
+            Stream(std::move(socket)),
+            Problem(403, Status(ErrorId::kNotOwner, "the admin socket belongs to another user"))));
       } else if (connections_ >= limits_.connections_max || by_user_[caller.uid] >= most) {
-        Spawn(Refuse(Stream(std::move(socket)), Problem(503, Status(ErrorId::kNotReady, "too many connections to the admin socket"))));
+        Spawn(Refuse(
+            Stream(std::move(socket)),
+            Problem(503, Status(ErrorId::kNotReady, "too many connections to the admin socket"))));
       } else {
         Spawn(Serve(Stream(std::move(socket)), caller));
       }
     }
   }
 
-  asio::awaitable<void> Refuse(Stream stream, AdminAnswer answer) { co_await Send(&stream, answer, {.keep_alive = false}); }
+  asio::awaitable<void> Refuse(Stream stream, AdminAnswer answer) {
+    co_await Send(&stream, answer, {.keep_alive = false});
+  }
 
   asio::awaitable<void> Serve(Stream stream, AdminCaller caller) {
     const Counted counted(&connections_), counted_by_user(&by_user_[caller.uid]);
@@ -202,18 +226,23 @@ class AdminServer::Engine {
         co_await Follow(&stream, answer);
         co_return;
       }
-      if (!co_await Send(&stream, answer, {.keep_alive = keep_alive, .head = head, .version = request.version()})) co_return;
+      if (!co_await Send(&stream, answer,
+                         {.keep_alive = keep_alive, .head = head, .version = request.version()}))
+        co_return;
     }
   }
 
   AdminAnswer AnswerTo(const Request& request, const AdminCaller& caller) {
     const auto host = request[http::field::host];
-    if (caller.uid == kScraper.uid && !IsLoopbackName({host.data(), host.size()}) && !TP_PLANTED("admin.host_unchecked")) {
-      return Problem(421, Status(ErrorId::kNotOwner, "this port is for this machine alone, by names of the loopback")
+    if (caller.uid == kScraper.uid && !IsLoopbackName({host.data(), host.size()}) &&
+        !TP_PLANTED("admin.host_unchecked")) {
+      return Problem(421, Status(ErrorId::kNotOwner,
+                                 "this port is for this machine alone, by names of the loopback")
                               .Fix("ask it by the address of --metrics-listen"));
     }
     if (caller.uid == kScraper.uid && request.target() != "/metrics") {
-      return Problem(404, Status(ErrorId::kAdminNotFound, "this port answers GET /metrics only").Fix("use the admin socket"));
+      return Problem(404, Status(ErrorId::kAdminNotFound, "this port answers GET /metrics only")
+                              .Fix("use the admin socket"));
     }
     return api_->Answer({request.method_string(), request.target(), request.body(), caller});
   }
@@ -233,7 +262,8 @@ class AdminServer::Engine {
     if (!answer.allow.empty()) response->set(http::field::allow, answer.allow);
   }
 
-  // The answer, and then what is logged, in chunks, until the reader leaves or does not read for the time of an answer.
+  // The answer, and then what is logged, in chunks, until the reader leaves or does not read for
+  // the time of an answer.
   asio::awaitable<void> Follow(Stream* stream, const AdminAnswer& answer) {
     http::response<http::empty_body> response(http::status::ok, 11);
     SetFields(answer, &response);
@@ -246,14 +276,17 @@ class AdminServer::Engine {
     for (std::string lines = answer.body;; lines = EventLines(&last, kLoggedLinesKept)) {
       if (!lines.empty()) {
         stream->expires_after(std::chrono::nanoseconds(limits_.answer_timeout_ns));
-        if (std::get<0>(co_await asio::async_write(*stream, http::make_chunk(asio::buffer(lines)), kAsTuple))) co_return;
+        if (std::get<0>(co_await asio::async_write(*stream, http::make_chunk(asio::buffer(lines)),
+                                                   kAsTuple)))
+          co_return;
       }
       stream->expires_never();
       pause.expires_after(std::chrono::nanoseconds(limits_.follow_pause_ns));
       co_await pause.async_wait(kAsTuple);
       // A reader has nothing more to say: what comes from it is its end.
       char byte = 0;
-      const ssize_t count = recv(stream->socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      const ssize_t count =
+          recv(stream->socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
       if (count >= 0 || (errno != EAGAIN && errno != EINTR)) co_return;
     }
   }
@@ -294,13 +327,15 @@ class AdminServer::Engine {
   AdminApi* const api_;
   const Access access_;
   const AdminLimits limits_;
-  uint32_t connections_ = 0;  // the engine's thread only; outlives the context, whose destruction ends coroutines
+  // The engine's thread only; outlives the context, whose destruction ends coroutines.
+  uint32_t connections_ = 0;
   std::map<uint32_t, uint32_t> by_user_;
   asio::io_context context_{1};
   Local::acceptor acceptor_;
   const std::string metrics_listen_;
   Local::acceptor metrics_;
-  // Wakes the thread at the end. io_context::stop from another thread uses a descriptor that Asio watches without looking whether it can.
+  // Wakes the thread at the end. io_context::stop from another thread uses a descriptor that Asio
+  // watches without looking whether it can.
   const UniqueFd stop_event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   asio::posix::stream_descriptor stop_;
   std::thread thread_;
@@ -309,15 +344,19 @@ class AdminServer::Engine {
 AdminServer::AdminServer(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 AdminServer::~AdminServer() = default;
 
-Result<std::unique_ptr<AdminServer>> AdminServer::Start(AdminDoors doors, AdminApi* api, const AdminLimits& limits) {
+Result<std::unique_ptr<AdminServer>> AdminServer::Start(AdminDoors doors, AdminApi* api,
+                                                        const AdminLimits& limits) {
   const std::string socket_path = doors.socket_path;
   TP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(socket_path));
   try {
     auto engine = std::make_unique<Engine>(std::move(listener), std::move(doors), api, limits);
     engine->Start();
-    return std::unique_ptr<AdminServer>(new AdminServer(std::move(engine)));  // private constructor: make_unique cannot
+    // Private constructor: make_unique cannot.
+    return std::unique_ptr<AdminServer>(new AdminServer(std::move(engine)));
   } catch (const boost::system::system_error& error) {
-    return Status(ErrorId::kSocketFailed, "the admin socket cannot be served").Where(socket_path).Why(error.what());
+    return Status(ErrorId::kSocketFailed, "the admin socket cannot be served")
+        .Where(socket_path)
+        .Why(error.what());
   }
 }
 

@@ -13,7 +13,8 @@ void WriteSetting(const ConfigRow& row, JsonWriter* json) {
 void WriteQuota(const QuotaConfigRow& row, JsonWriter* json) {
   json->BeginObject().Field("match", row.match).Field("origin", row.origin);
   for (const auto& [key, text] :
-       {std::pair("guarantee", &row.guarantee), std::pair("limit", &row.limit), std::pair("nvme_limit", &row.nvme_limit)}) {
+       {std::pair("guarantee", &row.guarantee), std::pair("limit", &row.limit),
+        std::pair("nvme_limit", &row.nvme_limit)}) {
     if (!text->empty()) json->Field(key, *text);
   }
   json->Field("weight", row.weight).Field("priority", NameOf(row.priority)).EndObject();

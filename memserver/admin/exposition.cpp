@@ -20,10 +20,13 @@ std::string Escaped(std::string_view text) {
 
 }  // namespace
 
-Exposition& Exposition::Family(std::string_view name, std::string_view type, std::string_view help) {
-  TP_CHECK((type == "counter") == name.ends_with("_total"), "names of counters, and no others, end in _total");
+Exposition& Exposition::Family(std::string_view name, std::string_view type,
+                               std::string_view help) {
+  TP_CHECK((type == "counter") == name.ends_with("_total"),
+           "names of counters, and no others, end in _total");
   name_ = name;
-  text_ += "# HELP " + name_ + " " + std::string(help) + "\n# TYPE " + name_ + " " + std::string(type) + "\n";
+  text_ += "# HELP " + name_ + " " + std::string(help) + "\n# TYPE " + name_ + " " +
+           std::string(type) + "\n";
   return *this;
 }
 
@@ -36,7 +39,10 @@ Exposition& Exposition::Sample(double value, std::initializer_list<Label> labels
   std::array<char, 32> text{};
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
   const std::string_view finite(text.data(), static_cast<size_t>(end - text.data()));
-  Write(std::isnan(value) ? "NaN" : std::isinf(value) ? (value > 0 ? "+Inf" : "-Inf") : finite, labels);
+  Write(std::isnan(value)   ? "NaN"
+        : std::isinf(value) ? (value > 0 ? "+Inf" : "-Inf")
+                            : finite,
+        labels);
   return *this;
 }
 

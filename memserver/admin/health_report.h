@@ -1,6 +1,8 @@
-// Health: named checks over one snapshot, each with a verdict, a sentence and what to do (docs/admin_api.md lists the codes).
+// Health: named checks over one snapshot, each with a verdict, a sentence and what to do
+// (docs/admin_api.md lists the codes).
 //
-// Any thread; pure functions. Every check is always there, so that a reader sees what was looked at.
+// Any thread; pure functions. Every check is always there, so that a reader sees what was looked
+// at.
 #pragma once
 
 #include <string>

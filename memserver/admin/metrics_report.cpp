@@ -22,16 +22,26 @@ void OfJobs(const Snapshot& now, Exposition* out, Of sample) {
 void WriteServer(const SnapshotLook& look, const ServerFacts& facts, Exposition* out) {
   const Snapshot& now = *look.snapshot;
   out->Gauge("tidepool_build_info", "1; release, ABI and build are in the labels")
-      .Sample(uint64_t{1}, {{"version", facts.version}, {"abi", std::to_string(facts.abi)}, {"build", facts.build}});
-  out->Gauge("tidepool_uptime_seconds", "Since memserver started").Sample(static_cast<double>(now.uptime_ns) / kNsPerSecond);
-  out->Gauge("tidepool_ready", "1 while new jobs are taken").Sample(FlagOf(std::string_view(StateOf(now)) == "ready"));
-  out->Gauge("tidepool_serve_loop_silent_seconds", "How long a question to the serve loop has been open; 0 when none is")
+      .Sample(
+          uint64_t{1},
+          {{"version", facts.version}, {"abi", std::to_string(facts.abi)}, {"build", facts.build}});
+  out->Gauge("tidepool_uptime_seconds", "Since memserver started")
+      .Sample(static_cast<double>(now.uptime_ns) / kNsPerSecond);
+  out->Gauge("tidepool_ready", "1 while new jobs are taken")
+      .Sample(FlagOf(std::string_view(StateOf(now)) == "ready"));
+  out->Gauge("tidepool_serve_loop_silent_seconds",
+             "How long a question to the serve loop has been open; 0 when none is")
       .Sample(look.silent_seconds);
-  out->Gauge("tidepool_optimizer_workers", "Threads that update chunks").Sample(uint64_t{now.workers});
+  out->Gauge("tidepool_optimizer_workers", "Threads that update chunks")
+      .Sample(uint64_t{now.workers});
   out->Counter("tidepool_serve_loop_turns_total", "Turns of the serve loop").Sample(now.turns);
-  out->Counter("tidepool_serve_loop_long_turns_total", "Turns of the serve loop that took more than 5 ms").Sample(now.long_turns);
-  out->Counter("tidepool_parameters_updated_total", "Parameters that the optimizer has updated").Sample(now.parameters_updated);
-  out->Counter("tidepool_sessions_ended_badly_total", "Ranks that were lost or expelled").Sample(now.sessions_ended_badly);
+  out->Counter("tidepool_serve_loop_long_turns_total",
+               "Turns of the serve loop that took more than 5 ms")
+      .Sample(now.long_turns);
+  out->Counter("tidepool_parameters_updated_total", "Parameters that the optimizer has updated")
+      .Sample(now.parameters_updated);
+  out->Counter("tidepool_sessions_ended_badly_total", "Ranks that were lost or expelled")
+      .Sample(now.sessions_ended_badly);
   out->Counter("tidepool_transfer_bytes_total", "Bytes copied between host memory and rCaches")
       .Sample(now.bytes_h2d, {{"direction", "host_to_device"}})
       .Sample(now.bytes_d2h, {{"direction", "device_to_host"}});
@@ -39,7 +49,8 @@ void WriteServer(const SnapshotLook& look, const ServerFacts& facts, Exposition*
 
 void WriteHealth(const SnapshotLook& look, Exposition* out) {
   out->Gauge("tidepool_health_status", "Of each check: 0 ok, 1 warning, 2 error");
-  for (const HealthCheck& check : CheckHealth(look)) out->Sample(static_cast<uint64_t>(check.severity), {{"code", check.code}});
+  for (const HealthCheck& check : CheckHealth(look))
+    out->Sample(static_cast<uint64_t>(check.severity), {{"code", check.code}});
 }
 
 void WriteTiers(const Snapshot& now, Exposition* out) {
@@ -48,31 +59,44 @@ void WriteTiers(const Snapshot& now, Exposition* out) {
   };
   out->Gauge("tidepool_pool_bytes", "Host memory of the pool");
   bytes(now.pool_used, now.pool_bytes);
-  out->Gauge("tidepool_pool_frozen_bytes", "Of the used host memory: frozen chunks, each once however many jobs share it")
+  out->Gauge("tidepool_pool_frozen_bytes",
+             "Of the used host memory: frozen chunks, each once however many jobs share it")
       .Sample(now.pool_frozen);
   out->Gauge("tidepool_rcache_bytes", "Memory for rCaches that the server makes");
   bytes(now.rcache_used, now.rcache_limit);
   out->Gauge("tidepool_nvme_bytes", "Room in all --nvme directories");
   bytes(now.nvme.bytes_used, now.nvme.bytes);
-  out->Counter("tidepool_nvme_read_bytes_total", "Bytes read from NVMe").Sample(now.nvme.bytes_read);
-  out->Counter("tidepool_nvme_written_bytes_total", "Bytes written to NVMe").Sample(now.nvme.bytes_written);
-  out->Counter("tidepool_nvme_repetitions_total", "Reads and writes that had failed and were repeated").Sample(now.nvme.repetitions);
-  out->Gauge("tidepool_nvme_blocks_stalled", "Blocks that a drive has held for 10 s and more").Sample(uint64_t{now.nvme.stalled});
-  out->Counter("tidepool_nvme_writes_failed_total", "Writes of states that a drive did not take, repetitions counted once")
+  out->Counter("tidepool_nvme_read_bytes_total", "Bytes read from NVMe")
+      .Sample(now.nvme.bytes_read);
+  out->Counter("tidepool_nvme_written_bytes_total", "Bytes written to NVMe")
+      .Sample(now.nvme.bytes_written);
+  out->Counter("tidepool_nvme_repetitions_total",
+               "Reads and writes that had failed and were repeated")
+      .Sample(now.nvme.repetitions);
+  out->Gauge("tidepool_nvme_blocks_stalled", "Blocks that a drive has held for 10 s and more")
+      .Sample(uint64_t{now.nvme.stalled});
+  out->Counter("tidepool_nvme_writes_failed_total",
+               "Writes of states that a drive did not take, repetitions counted once")
       .Sample(now.nvme.writes_failed);
-  out->Gauge("tidepool_nvme_pieces_in_pool", "Pieces of states that lie in the pool because a drive did not take them")
+  out->Gauge("tidepool_nvme_pieces_in_pool",
+             "Pieces of states that lie in the pool because a drive did not take them")
       .Sample(now.nvme.pieces_in_pool);
-  out->Gauge("tidepool_nvme_pieces_waiting", "Pieces of states that neither a drive nor the pool takes: their jobs wait")
+  out->Gauge("tidepool_nvme_pieces_waiting",
+             "Pieces of states that neither a drive nor the pool takes: their jobs wait")
       .Sample(now.nvme.pieces_waiting);
-  out->Gauge("tidepool_nvme_late", "Reads and writes of states that a drive has not answered within --nvme-deadline")
+  out->Gauge("tidepool_nvme_late",
+             "Reads and writes of states that a drive has not answered within --nvme-deadline")
       .Sample(now.nvme.late.size());
   out->Counter("tidepool_demotions_total",
-               "Jobs without ranks whose states were to go to NVMe because others needed their room, by outcome")
+               "Jobs without ranks whose states were to go to NVMe because others needed their "
+               "room, by outcome")
       .Sample(now.nvme.demotion.done, {{"outcome", "moved"}})
       .Sample(now.nvme.demotion.failed, {{"outcome", "failed"}})
       .Sample(now.nvme.demotion.dropped, {{"outcome", "dropped"}});
-  out->Counter("tidepool_demoted_bytes_total", "Bytes of the pool that they gave back").Sample(now.nvme.demotion.bytes_freed);
-  out->Gauge("tidepool_nvme_directory_failed", "1 when the flush of a directory failed: it takes no new jobs")
+  out->Counter("tidepool_demoted_bytes_total", "Bytes of the pool that they gave back")
+      .Sample(now.nvme.demotion.bytes_freed);
+  out->Gauge("tidepool_nvme_directory_failed",
+             "1 when the flush of a directory failed: it takes no new jobs")
       .Sample(FlagOf(!now.nvme.failed.empty()));
 }
 
@@ -80,21 +104,27 @@ void WriteGpus(const Snapshot& now, Exposition* out) {
   const auto each = [&](auto sample) {
     for (const GpuRow& gpu : now.gpus) sample(gpu, Label{"gpu", gpu.name});
   };
-  out->Gauge("tidepool_gpu_server_bytes", "Memory of the GPU that this server's context takes; 0 where nobody can tell");
+  out->Gauge("tidepool_gpu_server_bytes",
+             "Memory of the GPU that this server's context takes; 0 where nobody can tell");
   each([out](const GpuRow& gpu, const Label& name) { out->Sample(gpu.bytes_taken, {name}); });
   out->Gauge("tidepool_gpu_pinned_bytes", "Of the host pool: registered with the GPU, or not");
   each([out](const GpuRow& gpu, const Label& name) {
     out->Sample(gpu.pinned_bytes, {name, {"state", "pinned"}});
     out->Sample(gpu.pool_bytes - gpu.pinned_bytes, {name, {"state", "unpinned"}});
   });
-  out->Gauge("tidepool_gpu_failed", "1 when a call of the driver failed: nothing more is done on it");
-  each([out](const GpuRow& gpu, const Label& name) { out->Sample(FlagOf(!gpu.failure.empty()), {name}); });
-  out->Counter("tidepool_gpu_transfer_bytes_total", "Bytes copied between host memory and rCaches on the GPU");
+  out->Gauge("tidepool_gpu_failed",
+             "1 when a call of the driver failed: nothing more is done on it");
+  each([out](const GpuRow& gpu, const Label& name) {
+    out->Sample(FlagOf(!gpu.failure.empty()), {name});
+  });
+  out->Counter("tidepool_gpu_transfer_bytes_total",
+               "Bytes copied between host memory and rCaches on the GPU");
   each([out](const GpuRow& gpu, const Label& name) {
     out->Sample(gpu.bytes_h2d, {name, {"direction", "host_to_device"}});
     out->Sample(gpu.bytes_d2h, {name, {"direction", "device_to_host"}});
   });
-  out->Counter("tidepool_gpu_copies_unpinned_total", "Copies of host memory that is not registered with the GPU");
+  out->Counter("tidepool_gpu_copies_unpinned_total",
+               "Copies of host memory that is not registered with the GPU");
   each([out](const GpuRow& gpu, const Label& name) { out->Sample(gpu.copies_unpinned, {name}); });
 }
 
@@ -109,20 +139,24 @@ void WriteCounts(const Snapshot& now, Exposition* out) {
   out->Gauge("tidepool_jobs", "Jobs by state");
   for (const auto& [state, count] : by_state) out->Sample(count, {{"state", std::string(state)}});
   out->Gauge("tidepool_sessions", "Attached ranks").Sample(sessions);
-  out->Gauge("tidepool_ranks_waiting", "Ranks in the queue for room").Sample(static_cast<uint64_t>(now.waiting.size()));
+  out->Gauge("tidepool_ranks_waiting", "Ranks in the queue for room")
+      .Sample(static_cast<uint64_t>(now.waiting.size()));
 }
 
 void WriteAccounts(const Snapshot& now, Exposition* out) {
-  out->Gauge("tidepool_account_bytes", "Host memory of the pool that an account uses, is guaranteed, and may have at most");
+  out->Gauge("tidepool_account_bytes",
+             "Host memory of the pool that an account uses, is guaranteed, and may have at most");
   for (const AccountRow& row : now.accounts) {
     out->Sample(row.used, {{"account", row.account}, {"bound", "used"}});
     out->Sample(row.quota.guarantee, {{"account", row.account}, {"bound", "guarantee"}});
-    if (row.quota.limit != kNoLimit) out->Sample(row.quota.limit, {{"account", row.account}, {"bound", "limit"}});
+    if (row.quota.limit != kNoLimit)
+      out->Sample(row.quota.limit, {{"account", row.account}, {"bound", "limit"}});
   }
 }
 
 void WriteJobs(const Snapshot& now, Exposition* out) {
-  out->Gauge("tidepool_job_bytes", "What a job holds, by tier; frozen: what it shares with the user's other jobs");
+  out->Gauge("tidepool_job_bytes",
+             "What a job holds, by tier; frozen: what it shares with the user's other jobs");
   OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
     to->Sample(job.pool_bytes, {name, {"tier", "host"}});
     to->Sample(job.frozen_bytes, {name, {"tier", "frozen"}});
@@ -131,20 +165,36 @@ void WriteJobs(const Snapshot& now, Exposition* out) {
     to->Sample(job.rcache_bytes, {name, {"tier", "rcache"}});
   });
   out->Gauge("tidepool_job_suspended", "1 while an admin keeps it from being served");
-  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(FlagOf(job.suspended), {name}); });
-  out->Gauge("tidepool_job_ranks", "Ranks that are attached");
-  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(uint64_t{job.sessions.size()}, {name}); });
-  out->Counter("tidepool_job_steps_total", "Sealed steps");
-  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(uint64_t{job.version}, {name}); });
-  out->Counter("tidepool_job_steps_skipped_total", "Steps skipped for gradients that were not finite");
-  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(job.steps_skipped, {name}); });
-  out->Gauge("tidepool_job_step_seconds", "Between the last two sealed steps");
-  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(job.step_seconds, {name}); });
-  out->Counter("tidepool_job_optimizer_bytes_total", "Memory traffic that optimizer workers had for it");
-  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(job.optimizer_bytes, {name}); });
-  out->Gauge("tidepool_job_step_fetches", "Fetches of all ranks for the last sealed step: answered at once, or after an update");
   OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
-    to->Sample(job.step.fetches - std::min(job.step.fetches, job.step.fetches_waited), {name, {"waited", "no"}});
+    to->Sample(FlagOf(job.suspended), {name});
+  });
+  out->Gauge("tidepool_job_ranks", "Ranks that are attached");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
+    to->Sample(uint64_t{job.sessions.size()}, {name});
+  });
+  out->Counter("tidepool_job_steps_total", "Sealed steps");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
+    to->Sample(uint64_t{job.version}, {name});
+  });
+  out->Counter("tidepool_job_steps_skipped_total",
+               "Steps skipped for gradients that were not finite");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
+    to->Sample(job.steps_skipped, {name});
+  });
+  out->Gauge("tidepool_job_step_seconds", "Between the last two sealed steps");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
+    to->Sample(job.step_seconds, {name});
+  });
+  out->Counter("tidepool_job_optimizer_bytes_total",
+               "Memory traffic that optimizer workers had for it");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
+    to->Sample(job.optimizer_bytes, {name});
+  });
+  out->Gauge("tidepool_job_step_fetches",
+             "Fetches of all ranks for the last sealed step: answered at once, or after an update");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
+    to->Sample(job.step.fetches - std::min(job.step.fetches, job.step.fetches_waited),
+               {name, {"waited", "no"}});
     to->Sample(job.step.fetches_waited, {name, {"waited", "yes"}});
   });
 }
@@ -152,13 +202,18 @@ void WriteJobs(const Snapshot& now, Exposition* out) {
 void WriteRanks(const Snapshot& now, Exposition* out) {
   const auto each = [&](auto sample) {
     for (const JobRow& job : now.jobs) {
-      for (const SessionRow& rank : job.sessions) sample(rank, Label{"job_name", job.name}, Label{"rank", std::to_string(rank.rank)});
+      for (const SessionRow& rank : job.sessions)
+        sample(rank, Label{"job_name", job.name}, Label{"rank", std::to_string(rank.rank)});
     }
   };
   out->Counter("tidepool_rank_requests_total", "Requests of a rank since it attached");
-  each([out](const SessionRow& row, const Label& name, const Label& rank) { out->Sample(row.requests, {name, rank}); });
+  each([out](const SessionRow& row, const Label& name, const Label& rank) {
+    out->Sample(row.requests, {name, rank});
+  });
   out->Counter("tidepool_rank_requests_parked_total", "Those of them that waited for an update");
-  each([out](const SessionRow& row, const Label& name, const Label& rank) { out->Sample(row.requests_parked, {name, rank}); });
+  each([out](const SessionRow& row, const Label& name, const Label& rank) {
+    out->Sample(row.requests_parked, {name, rank});
+  });
   out->Counter("tidepool_rank_transfer_bytes_total", "Bytes copied for a rank since it attached");
   each([out](const SessionRow& row, const Label& name, const Label& rank) {
     out->Sample(row.bytes_h2d, {name, rank, {"direction", "host_to_device"}});

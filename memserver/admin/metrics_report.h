@@ -1,6 +1,8 @@
-// MetricsReport: the numbers of one snapshot as Prometheus reads them (docs/admin_api.md lists the families).
+// MetricsReport: the numbers of one snapshot as Prometheus reads them (docs/admin_api.md lists the
+// families).
 //
-// Any thread; a pure function. Names of families are part of the interface: packaging/ has dashboards and alerts made of them.
+// Any thread; a pure function. Names of families are part of the interface: packaging/ has
+// dashboards and alerts made of them.
 #pragma once
 
 #include <string>

@@ -1,6 +1,8 @@
-// Reports: the JSON texts of the admin socket, made from one immutable snapshot (docs/admin_api.md lists every field).
+// Reports: the JSON texts of the admin socket, made from one immutable snapshot (docs/admin_api.md
+// lists every field).
 //
-// Any thread; pure functions. Keys are snake_case, sizes are bytes, times are seconds, numbers are never texts.
+// Any thread; pure functions. Keys are snake_case, sizes are bytes, times are seconds, numbers are
+// never texts.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,8 @@ struct ServerFacts {
   std::vector<std::string> devices;  // DeviceNames()
   std::string socket_dir;
   int32_t pid = 0;
-  std::string topology = "{}";       // the answer of /v1/topology: the machine, and the places planned on it
+  // The answer of /v1/topology: the machine, and the places planned on it.
+  std::string topology = "{}";
   std::string config_schema = "{}";  // the answer of /v1/config/schema: every setting that there is
 };
 
@@ -40,18 +43,20 @@ std::string NvmeReport(const Snapshot& snapshot);
 std::string ConfigReport(const Snapshot& snapshot, bool only_changed);
 // One job with its sessions.
 std::string JobReport(const JobRow& job);
-// What a column of the residency picture is. A layer is what the names of its tensors have in common up to their first number ("h.3"), else
-// up to their last part.
+// What a column of the residency picture is. A layer is what the names of its tensors have in
+// common up to their first number ("h.3"), else up to their last part.
 enum class ResidencyBy : uint8_t { kChunk, kLayer, kTensor, kJob };
 // The residency picture of `jobs`, run-length encoded.
-std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs, ResidencyBy by);
+std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs,
+                            ResidencyBy by);
 
 // A page of chunk rows. Cursors name the first chunk that was not shown yet.
 struct ChunkPage {
   std::vector<const JobRow*> jobs;    // in order
   const ChunkState* state = nullptr;  // only chunks in this state, null for all
-  std::string tier = {};              // only those that a rank holds ("rcache"), or whose states lie there ("host", "nvme"); empty for all
-  JobId from_job = 0;                 // where the page begins
+  std::string tier =
+      {};  // only those that a rank holds ("rcache"), or whose states lie there ("host", "nvme"); empty for all
+  JobId from_job = 0;  // where the page begins
   ChunkId from_chunk = 0;
   uint64_t limit = 0;
 };

@@ -22,12 +22,14 @@ Result<RequestBody::Value> ValueOf(const std::string& name, const json::value& v
   if (value.is_string()) return RequestBody::Value(std::string(value.get_string()));
   if (value.is_bool()) return RequestBody::Value(value.get_bool());
   if (value.is_uint64()) return RequestBody::Value(uint64_t{value.get_uint64()});
-  if (value.is_int64() && value.get_int64() >= 0) return RequestBody::Value(static_cast<uint64_t>(value.get_int64()));
+  if (value.is_int64() && value.get_int64() >= 0)
+    return RequestBody::Value(static_cast<uint64_t>(value.get_int64()));
   return Bad("the field '" + name + "' is neither a text, a whole number, true nor false");
 }
 
 // Bytes, a size as text, or a share of `whole` where that is not 0.
-Status ReadBytes(const RequestBody& body, const char* name, uint64_t whole, std::optional<uint64_t>* bytes) {
+Status ReadBytes(const RequestBody& body, const char* name, uint64_t whole,
+                 std::optional<uint64_t>* bytes) {
   const RequestBody::Value* value = body.Find(name);
   if (value == nullptr) return Status();
   if (const auto* number = std::get_if<uint64_t>(value)) {
@@ -43,7 +45,8 @@ Status ReadBytes(const RequestBody& body, const char* name, uint64_t whole, std:
   auto size = whole > 0 ? ParseSizeOrShare(*text, whole) : ParseSize(*text);
   if (!size.ok())
     return Bad(std::string("the field '") + name + "': " + size.status().what())
-        .Fix(whole > 0 ? "give bytes, a size such as 10GiB or a share such as 50%" : "give bytes or a size such as 10GiB");
+        .Fix(whole > 0 ? "give bytes, a size such as 10GiB or a share such as 50%"
+                       : "give bytes or a size such as 10GiB");
   *bytes = *size;
   return Status();
 }
@@ -77,7 +80,8 @@ Result<std::string> RequestBody::Text(std::string_view name) const {
 }
 
 Result<RequestBody> ParseBody(std::string_view text) {
-  if (text.size() > kBodyBytesMax) return Bad("the request's body is longer than " + std::to_string(kBodyBytesMax) + " bytes");
+  if (text.size() > kBodyBytesMax)
+    return Bad("the request's body is longer than " + std::to_string(kBodyBytesMax) + " bytes");
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return RequestBody{};
   json::parse_options options;
   options.max_depth = 2;
@@ -86,7 +90,8 @@ Result<RequestBody> ParseBody(std::string_view text) {
   if (error) return Bad("the request's body is not JSON: " + error.message());
   const json::object* object = value.if_object();
   if (object == nullptr) return Bad("the request's body is not a JSON object");
-  if (object->size() > kBodyFieldsMax) return Bad("the request's body has more than " + std::to_string(kBodyFieldsMax) + " fields");
+  if (object->size() > kBodyFieldsMax)
+    return Bad("the request's body has more than " + std::to_string(kBodyFieldsMax) + " fields");
   RequestBody body;
   for (const auto& member : *object) {
     const std::string name(member.key());
@@ -98,7 +103,9 @@ Result<RequestBody> ParseBody(std::string_view text) {
 
 Result<QuotaChange> ReadQuotaChange(const RequestBody& body, uint64_t pool_bytes) {
   TP_RETURN_IF_ERROR(body.CheckFields({"guarantee", "limit", "nvme_limit", "weight", "priority"}));
-  if (body.fields.empty()) return Bad("nothing is to change").Fix("give one of: guarantee, limit, nvme_limit, weight, priority");
+  if (body.fields.empty())
+    return Bad("nothing is to change")
+        .Fix("give one of: guarantee, limit, nvme_limit, weight, priority");
   QuotaChange change;
   TP_RETURN_IF_ERROR(ReadBytes(body, "guarantee", pool_bytes, &change.guarantee));
   TP_RETURN_IF_ERROR(ReadBytes(body, "limit", pool_bytes, &change.limit));
@@ -106,7 +113,8 @@ Result<QuotaChange> ReadQuotaChange(const RequestBody& body, uint64_t pool_bytes
   if (const RequestBody::Value* weight = body.Find("weight")) {
     const auto* number = std::get_if<uint64_t>(weight);
     if (number == nullptr || *number == 0 || *number > kWeightMax) {
-      return Bad("the field 'weight' is not a whole number from 1 to " + std::to_string(kWeightMax));
+      return Bad("the field 'weight' is not a whole number from 1 to " +
+                 std::to_string(kWeightMax));
     }
     change.weight = static_cast<uint32_t>(*number);
   }

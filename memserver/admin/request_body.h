@@ -1,7 +1,7 @@
 // RequestBody: the JSON object that a change of the admin socket brings, as flat fields.
 //
-// Any thread; a value type. The text comes from a peer: everything that is not understood is an error, nothing is guessed. The one door to
-// Boost.JSON in this room is request_body.cpp.
+// Any thread; a value type. The text comes from a peer: everything that is not understood is an
+// error, nothing is guessed. The one door to Boost.JSON in this room is request_body.cpp.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,13 @@ struct RequestBody {
   Result<std::string> Text(std::string_view name) const;
 };
 
-// {"limit":"10GiB","weight":2}; nothing at all is an empty object. Errors: kAdminBadRequest (not JSON, not an object, a list or an object
-// inside, a number that is not whole or is negative, too many fields, too long). Of a name that is given twice the last counts.
+// {"limit":"10GiB","weight":2}; nothing at all is an empty object. Errors: kAdminBadRequest (not
+// JSON, not an object, a list or an object inside, a number that is not whole or is negative, too
+// many fields, too long). Of a name that is given twice the last counts.
 Result<RequestBody> ParseBody(std::string_view text);
 
-// The fields guarantee and limit (bytes, or a size such as "10GiB", or a share of the pool such as "50%"; limit also "none"),
+// The fields guarantee and limit (bytes, or a size such as "10GiB", or a share of the pool such as
+// "50%"; limit also "none"),
 // nvme_limit (bytes, a size or "none"), weight and
 // priority. Errors: kAdminBadRequest.
 Result<QuotaChange> ReadQuotaChange(const RequestBody& body, uint64_t pool_bytes);

@@ -10,7 +10,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// Of the chunks of one column, the one whose letter stands furthest left is shown: what moves matters more than what rests.
+// Of the chunks of one column, the one whose letter stands furthest left is shown: what moves
+// matters more than what rests.
 constexpr const char* kPriority = "AO><gGwWN_C.=-";
 // An rCache that holds some of a column's chunks and not all.
 constexpr char kSomeHeld = 'c';
@@ -20,7 +21,8 @@ char LetterOnNvme(const ChunkRow& chunk) {
   return chunk.spilled ? 'N' : '-';
 }
 
-// What a column shows where it is not one chunk: all those in which a layer, a tensor or a job lies.
+// What a column shows where it is not one chunk: all those in which a layer, a tensor or a job
+// lies.
 struct Column {
   std::string name = {};
   std::vector<ChunkId> chunks;
@@ -29,7 +31,9 @@ struct Column {
 
 // "transformer.h.3.attn.weight" is of layer "transformer.h.3", "wte.weight" of "wte".
 std::string_view LayerOf(std::string_view tensor) {
-  const auto is_number = [](std::string_view part) { return !part.empty() && part.find_first_not_of("0123456789") == part.npos; };
+  const auto is_number = [](std::string_view part) {
+    return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+  };
   for (size_t begin = 0; begin < tensor.size();) {
     const size_t end = std::min(tensor.find('.', begin), tensor.size());
     if (is_number(tensor.substr(begin, end - begin))) return tensor.substr(0, end);
@@ -64,8 +68,10 @@ std::vector<Column> ColumnsByName(const JobRow& job, ResidencyBy by) {
   };
   static const std::vector<shm::ParameterSpec> kUnknown;
   for (const shm::ParameterSpec& tensor : job.spec == nullptr ? kUnknown : job.spec->parameters) {
-    Column& column = by == ResidencyBy::kLayer ? of_layer(LayerOf(tensor.name)) : columns.emplace_back(Column{tensor.name, {}});
-    if (column.chunks.empty() || column.chunks.back() != tensor.chunk) column.chunks.push_back(tensor.chunk);
+    Column& column = by == ResidencyBy::kLayer ? of_layer(LayerOf(tensor.name))
+                                               : columns.emplace_back(Column{tensor.name, {}});
+    if (column.chunks.empty() || column.chunks.back() != tensor.chunk)
+      column.chunks.push_back(tensor.chunk);
     column.bytes += tensor.element_count * BytesOf(job.dtype);
     named[tensor.chunk] = true;
   }
@@ -94,25 +100,40 @@ class Picture {
 
   void WriteJob(const JobRow& job) {
     columns_ = ColumnsOf(job, by_);
-    json_.BeginObject().Field("id", job.job).Field("name", job.name).Field("state", job.state).Field("version", job.version);
-    json_.Field("step_seconds", job.step_seconds).Field("chunks", static_cast<uint64_t>(job.chunks.size()));
+    json_.BeginObject()
+        .Field("id", job.job)
+        .Field("name", job.name)
+        .Field("state", job.state)
+        .Field("version", job.version);
+    json_.Field("step_seconds", job.step_seconds)
+        .Field("chunks", static_cast<uint64_t>(job.chunks.size()));
     uint64_t largest = 0;
-    for (const ChunkRow& chunk : job.chunks) largest = std::max(largest, chunk.elements * BytesOf(job.dtype));
+    for (const ChunkRow& chunk : job.chunks)
+      largest = std::max(largest, chunk.elements * BytesOf(job.dtype));
     json_.Field("chunk_bytes_max", largest);
     WriteStep(job.step);
     if (by_ != ResidencyBy::kChunk) WriteColumns();
     json_.Key("rows").BeginArray();
     for (const SessionRow& session : job.sessions) WriteRcacheRow(job, session);
-    json_.BeginObject().Field("kind", "host_pool").Field("bytes_used", job.pool_bytes).Field("bytes_limit", snapshot_.pool_bytes);
+    json_.BeginObject()
+        .Field("kind", "host_pool")
+        .Field("bytes_used", job.pool_bytes)
+        .Field("bytes_limit", snapshot_.pool_bytes);
     WriteLetters(job, [](const ChunkRow& chunk) { return LetterOf(chunk.state); });
     if (job.chunks_spilled > 0) {
-      json_.BeginObject().Field("kind", "nvme").Field("bytes_used", job.nvme_bytes).Field("bytes_limit", snapshot_.nvme.bytes);
+      json_.BeginObject()
+          .Field("kind", "nvme")
+          .Field("bytes_used", job.nvme_bytes)
+          .Field("bytes_limit", snapshot_.nvme.bytes);
       WriteLetters(job, LetterOnNvme);
     }
     if (job.chunks_on_gpu > 0) {
       uint64_t memory = 0;
       for (const GpuRow& gpu : snapshot_.gpus) memory += gpu.bytes;
-      json_.BeginObject().Field("kind", "gpu").Field("bytes_used", job.gpu_bytes).Field("bytes_limit", memory);
+      json_.BeginObject()
+          .Field("kind", "gpu")
+          .Field("bytes_used", job.gpu_bytes)
+          .Field("bytes_limit", memory);
       WriteLetters(job, [](const ChunkRow& chunk) { return chunk.on_gpu ? 'U' : '-'; });
     }
     json_.EndArray().EndObject();
@@ -122,14 +143,17 @@ class Picture {
     if (by_ != ResidencyBy::kChunk) json_.Field(std::string(1, kSomeHeld), "some of it in rCache");
     json_.Field(">", "on its way in").Field("<", "gradient on its way out");
     for (const ChunkState state : kChunkStates) {
-      if (state != ChunkState::kFrozen || snapshot_.frozen_chunks > 0) json_.Field(std::string(1, LetterOf(state)), NameOf(state));
+      if (state != ChunkState::kFrozen || snapshot_.frozen_chunks > 0)
+        json_.Field(std::string(1, LetterOf(state)), NameOf(state));
     }
     if (snapshot_.nvme.bytes > 0) json_.Field("N", "states on NVMe").Field("-", "not there");
     const auto& jobs = snapshot_.jobs;
-    if (std::any_of(jobs.begin(), jobs.end(), [](const JobRow& job) { return job.weight_slots > 0; })) {
+    if (std::any_of(jobs.begin(), jobs.end(),
+                    [](const JobRow& job) { return job.weight_slots > 0; })) {
       json_.Field("W", "weights there too").Field("w", "weights there, and in the window");
     }
-    const bool on_gpus = std::any_of(jobs.begin(), jobs.end(), [](const JobRow& job) { return job.chunks_on_gpu > 0; });
+    const bool on_gpus = std::any_of(jobs.begin(), jobs.end(),
+                                     [](const JobRow& job) { return job.chunks_on_gpu > 0; });
     if (on_gpus && snapshot_.nvme.bytes == 0) json_.Field("-", "not there");
     if (on_gpus) json_.Field("U", "states on a GPU");
     json_.EndObject();
@@ -138,15 +162,25 @@ class Picture {
 
  private:
   void WriteStep(const StepProgress& step) {
-    json_.Key("step").BeginObject().Field("phase", step.phase).Field("chunks_done", step.chunks_done);
-    json_.Field("micro_batch", step.micro_batch).Field("micro_batches", step.micro_batches).EndObject();
-    json_.Key("last_step").BeginObject().Field("fetches", step.fetches).Field("fetches_waited", step.fetches_waited);
+    json_.Key("step")
+        .BeginObject()
+        .Field("phase", step.phase)
+        .Field("chunks_done", step.chunks_done);
+    json_.Field("micro_batch", step.micro_batch)
+        .Field("micro_batches", step.micro_batches)
+        .EndObject();
+    json_.Key("last_step")
+        .BeginObject()
+        .Field("fetches", step.fetches)
+        .Field("fetches_waited", step.fetches_waited);
     json_.Field("bytes_fetched", step.bytes_fetched).EndObject();
   }
   void WriteColumns() {
     json_.Key("columns").BeginArray();
     for (const Column& column : columns_) {
-      json_.BeginObject().Field("name", column.name).Field("chunks", static_cast<uint64_t>(column.chunks.size()));
+      json_.BeginObject()
+          .Field("name", column.name)
+          .Field("chunks", static_cast<uint64_t>(column.chunks.size()));
       json_.Field("bytes", column.bytes).EndObject();
     }
     json_.EndArray();
@@ -158,7 +192,10 @@ class Picture {
     json_.BeginObject().Field("kind", "rcache").Field("rank", session.rank);
     json_.Field("chunks_held", held).Field("bytes_limit", session.rcache_bytes);
     WriteLetters(job, [&](const ChunkRow& chunk) {
-      return in(chunk.ranks_fetching) ? '>' : in(chunk.ranks_sending) ? '<' : in(chunk.ranks_cached) ? 'C' : '.';
+      return in(chunk.ranks_fetching)  ? '>'
+             : in(chunk.ranks_sending) ? '<'
+             : in(chunk.ranks_cached)  ? 'C'
+                                       : '.';
     });
   }
   // The letter of a column, from those of its chunks.
@@ -173,12 +210,14 @@ class Picture {
     }
     return is_mixed && first == 'C' ? kSomeHeld : first;
   }
-  // [["C", 3], [".", 9]]: letters of the columns, and how often each stands; then how many chunks there are of each. Ends the row.
+  // [["C", 3], [".", 9]]: letters of the columns, and how often each stands; then how many chunks
+  // there are of each. Ends the row.
   template <typename LetterOfChunk>
   void WriteLetters(const JobRow& job, LetterOfChunk letter_of) {
     std::string letters;
     for (const Column& column : columns_) letters += Folded(job, column, letter_of);
-    if (by_ == ResidencyBy::kChunk) std::transform(job.chunks.begin(), job.chunks.end(), std::back_inserter(letters), letter_of);
+    if (by_ == ResidencyBy::kChunk)
+      std::transform(job.chunks.begin(), job.chunks.end(), std::back_inserter(letters), letter_of);
     json_.Key("runs").BeginArray();
     for (size_t begin = 0; begin < letters.size();) {
       const size_t end = std::min(letters.find_first_not_of(letters[begin], begin), letters.size());
@@ -203,12 +242,17 @@ class Picture {
 
 }  // namespace
 
-std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs, ResidencyBy by) {
+std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs,
+                            ResidencyBy by) {
   constexpr std::array<const char*, 4> kNames{"chunk", "layer", "tensor", "job"};
   Picture picture(snapshot, by);
   JsonWriter& json = picture.json();
   json.BeginObject().Field("by", kNames[static_cast<size_t>(by)]);
-  json.Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
+  json.Key("pool")
+      .BeginObject()
+      .Field("bytes", snapshot.pool_bytes)
+      .Field("bytes_used", snapshot.pool_used)
+      .EndObject();
   picture.WriteLegend();
   json.Key("jobs").BeginArray();
   for (const JobRow* job : jobs) picture.WriteJob(*job);

@@ -9,7 +9,8 @@ SnapshotLook SnapshotSource::Get() {
   std::unique_lock lock(mutex_);
   const int64_t begin = clock_->NowNs();
 
-  // A question that was open before this call may be answered by what the loop saw long ago: then one
+  // A question that was open before this call may be answered by what the loop saw long ago: then
+  // one
   // more is asked.
   while (AskIfOld(begin), asked_ns_ >= 0 && !waited_in_vain_) {
     const uint64_t answers = answers_;
@@ -45,7 +46,8 @@ void SnapshotSource::Publish(std::shared_ptr<const Snapshot> snapshot) {
 }
 
 void SnapshotSource::AskIfOld(int64_t at) {
-  const bool fresh = snapshot_ != nullptr && !outdated_ && at - snapshot_ns_ <= kAgeMaxMs * kNsPerMs;
+  const bool fresh =
+      snapshot_ != nullptr && !outdated_ && at - snapshot_ns_ <= kAgeMaxMs * kNsPerMs;
   if (asked_ns_ >= 0 || fresh) return;
   asked_ns_ = clock_->NowNs();
   outdated_ = false;
@@ -53,7 +55,9 @@ void SnapshotSource::AskIfOld(int64_t at) {
 }
 
 SnapshotLook SnapshotSource::LookLocked(int64_t now) const {
-  const auto seconds = [&](int64_t since) { return static_cast<double>(now - since) / kNsPerSecond; };
+  const auto seconds = [&](int64_t since) {
+    return static_cast<double>(now - since) / kNsPerSecond;
+  };
   return {.snapshot = snapshot_,
           .age_seconds = snapshot_ == nullptr ? 0 : seconds(snapshot_ns_),
           .silent_seconds = asked_ns_ < 0 ? 0 : seconds(asked_ns_)};

@@ -1,7 +1,9 @@
 // SnapshotSource: the newest snapshot of the serve loop, asked for only while somebody looks.
 //
-// Get and Look belong to the admin thread, Publish to the control thread, which takes the loop's SnapshotReady replies. The loop itself
-// is never waited for without a bound: a loop that does not answer costs one wait of at most kWaitMs until it answers again.
+// Get and Look belong to the admin thread, Publish to the control thread, which takes the loop's
+// SnapshotReady replies. The loop itself
+// is never waited for without a bound: a loop that does not answer costs one wait of at most
+// kWaitMs until it answers again.
 //
 //   admin thread          loop                  control thread
 //   SnapshotWanted ---->  end of its turn
@@ -26,17 +28,20 @@ namespace tidepool::memserver {
 // What an answer is made from. `snapshot` is null until the loop has answered for the first time.
 struct SnapshotLook {
   std::shared_ptr<const Snapshot> snapshot;
-  double age_seconds = 0;     // of the snapshot
-  double silent_seconds = 0;  // how long the open question has waited for the loop; 0 when none is open
+  double age_seconds = 0;  // of the snapshot
+  // How long the open question has waited for the loop; 0 when none is open.
+  double silent_seconds = 0;
 };
 
 class SnapshotSource {
  public:
-  static constexpr int64_t kAgeMaxMs = 50;  // younger snapshots are used again: many watchers cost the loop no more than one
+  // Younger snapshots are used again: many watchers cost the loop no more than one.
+  static constexpr int64_t kAgeMaxMs = 50;
   static constexpr int64_t kWaitMs = 1000;
 
   // Both must outlive this object.
-  SnapshotSource(EventQueue<ControlEvent>* to_loop, const Clock* clock) : to_loop_(to_loop), clock_(clock) {}
+  SnapshotSource(EventQueue<ControlEvent>* to_loop, const Clock* clock)
+      : to_loop_(to_loop), clock_(clock) {}
 
   // A snapshot that is not older than kAgeMaxMs at the time of the call, or, when the loop does not
   // answer in time, the last one with its age.
@@ -48,7 +53,8 @@ class SnapshotSource {
   void Publish(std::shared_ptr<const Snapshot> snapshot);
 
  private:
-  // Asks the loop, unless a question is open or the snapshot is not older than kAgeMaxMs at this time.
+  // Asks the loop, unless a question is open or the snapshot is not older than kAgeMaxMs at this
+  // time.
   void AskIfOld(int64_t at);
   SnapshotLook LookLocked(int64_t now) const;
 
@@ -57,8 +63,9 @@ class SnapshotSource {
   std::mutex mutex_;  // held for a few instructions; the loop never takes it
   std::condition_variable answered_;
   std::shared_ptr<const Snapshot> snapshot_;  // guarded by mutex_, as all below
-  int64_t snapshot_ns_ = 0;                   // when it was asked for: it shows nothing that is older
-  int64_t asked_ns_ = -1;                     // of the open question, -1 when none is open
+  // When it was asked for: it shows nothing that is older.
+  int64_t snapshot_ns_ = 0;
+  int64_t asked_ns_ = -1;  // of the open question, -1 when none is open
   uint64_t answers_ = 0;
   bool outdated_ = false;
   bool waited_in_vain_ = false;  // for the open question: nobody waits for it again

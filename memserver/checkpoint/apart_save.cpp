@@ -27,9 +27,16 @@ namespace {
 
 constexpr int kLookMs = 100;  // at the stop mark and the time
 
-enum class Word : char { kReady = 'u', kReadyInOneTable = 's', kRead = 'r', kAnswered = 'a', kDone = 'd' };
+enum class Word : char {
+  kReady = 'u',
+  kReadyInOneTable = 's',
+  kRead = 'r',
+  kAnswered = 'a',
+  kDone = 'd'
+};
 
-// What both threads hold. Each word over the channel passes the turn, and with it everything below, to the other side.
+// What both threads hold. Each word over the channel passes the turn, and with it everything below,
+// to the other side.
 struct Shared {
   SaveRequest request;  // its tensors read by asking
   SaveLimits limits;
@@ -105,14 +112,16 @@ bool KeepOnly(int fd) {
 #endif
 }
 
-// On the saving thread: the other one reads, as the descriptors and devices that it takes are not in this table, and planes in the pool may
-// be another job's when this thread comes back from the kernel.
+// On the saving thread: the other one reads, as the descriptors and devices that it takes are not
+// in this table, and planes in the pool may be another job's when this thread comes back from the
+// kernel.
 Status AskFor(Shared* shared, int channel, size_t tensor, uint64_t first, std::span<float> values) {
   shared->tensor = tensor;
   shared->first = first;
   shared->values = values;
   Word word{};
-  if (Say(shared, channel, Word::kRead) && Hear(shared, channel, &word) && word == Word::kAnswered) return shared->status;
+  if (Say(shared, channel, Word::kRead) && Hear(shared, channel, &word) && word == Word::kAnswered)
+    return shared->status;
   return Status(ErrorId::kSaveFailed, "the save was given up");
 }
 
@@ -124,27 +133,35 @@ void SaveOn(const std::shared_ptr<Shared>& shared) {
   if (!Say(shared.get(), channel_fd, own_table ? Word::kReady : Word::kReadyInOneTable)) return;
   shared->request.directory = ReceiveDescriptor(channel_fd);
   shared->status = WriteWeightsFile(shared->request, shared->limits);
-  shared->request.directory.Reset();  // the client may remove the directory as soon as it hears of the result
+  // The client may remove the directory as soon as it hears of the result.
+  shared->request.directory.Reset();
   shared->request.lane.reset();
   Say(shared.get(), channel_fd, Word::kDone);
   if (own_table) close(channel_fd);
 }
 
 Status NoThread(const char* what) {
-  return Status(ErrorId::kSaveFailed, std::string("memserver has no ") + what + " for a save").Why(std::strerror(errno));
+  return Status(ErrorId::kSaveFailed, std::string("memserver has no ") + what + " for a save")
+      .Why(std::strerror(errno));
 }
 
 class SaveInWork {
  public:
   SaveInWork(SaveRequest request, const ApartSaveLimits& limits)
-      : limits_(limits), name_(request.name), directory_(std::move(request.directory)), shared_(std::make_shared<Shared>()) {
+      : limits_(limits),
+        name_(request.name),
+        directory_(std::move(request.directory)),
+        shared_(std::make_shared<Shared>()) {
     shared_->request = std::move(request);
-    shared_->limits = {.clock = limits.clock, .deadline_ns = limits.clock->NowNs() + limits.timeout_ns, .stop = &shared_->stop};
+    shared_->limits = {.clock = limits.clock,
+                       .deadline_ns = limits.clock->NowNs() + limits.timeout_ns,
+                       .stop = &shared_->stop};
   }
 
   Status Run() {
     std::array<int, 2> ends{-1, -1};
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return NoThread("descriptor");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
+      return NoThread("descriptor");
     channel_ = UniqueFd(ends[0]);
     other_end_ = UniqueFd(ends[1]);
     shared_->other_end = ends[1];
@@ -186,7 +203,8 @@ class SaveInWork {
       Word word{};
       if (!Hear(shared_.get(), channel_.get(), &word)) return NoThread("channel");
       switch (word) {
-        case Word::kReady: other_end_.Reset(); [[fallthrough]];  // the saving thread has a copy of its own
+        // The saving thread has a copy of its own.
+        case Word::kReady: other_end_.Reset(); [[fallthrough]];
         case Word::kReadyInOneTable: PassDirectory(); break;
         case Word::kRead: Answer(); break;
         case Word::kDone: return shared_->status;
@@ -208,9 +226,11 @@ class SaveInWork {
   // The thread looks at nothing but its own as soon as it comes back.
   Status GiveUp() {
     shared_->stop.store(true, std::memory_order_relaxed);
-    // In one table for all the thread may still come to its end of the channel: the number stays taken.
+    // In one table for all the thread may still come to its end of the channel: the number stays
+    // taken.
     [[maybe_unused]] const int left = other_end_.Release();
-    return Status(ErrorId::kSaveFailed, "saving '" + name_ + "' was given up: the file system has not answered in time")
+    return Status(ErrorId::kSaveFailed,
+                  "saving '" + name_ + "' was given up: the file system has not answered in time")
         .Fix("look at where the directory lies: a server that is gone, a drive that hangs");
   }
 

@@ -1,10 +1,11 @@
-// ApartSave: one save on a thread of its own, with descriptors of its own: the user's file system may keep it for ever, and holds up nobody
-// but its caller, until its deadline.
+// ApartSave: one save on a thread of its own, with descriptors of its own: the user's file system
+// may keep it for ever, and holds up nobody but its caller, until its deadline.
 //
-// The thread that touches the user's files has a table of descriptors with nothing else in it, and never looks at the planes: the caller
-// reads them for it, piece by piece, into a buffer that belongs to the save. One that never comes back from the kernel is left alone. A
-// memserver that is killed meanwhile lets go of its sockets and locks all the same, and the next one starts; planes that were given to
-// another job meanwhile do not come into the file.
+// The thread that touches the user's files has a table of descriptors with nothing else in it, and
+// never looks at the planes: the caller reads them for it, piece by piece, into a buffer that
+// belongs to the save. One that never comes back from the kernel is left alone. A memserver that is
+// killed meanwhile lets go of its sockets and locks all the same, and the next one starts; planes
+// that were given to another job meanwhile do not come into the file.
 #pragma once
 
 #include <atomic>
@@ -20,12 +21,14 @@ namespace tidepool::memserver {
 struct ApartSaveLimits {
   const Clock* clock = nullptr;  // of the deadline within the save; used by its thread
   int64_t timeout_ns = 0;
-  int64_t grace_ns = 0;                     // behind it, or behind `stop`, for a call to come back from the kernel
+  // Behind it, or behind `stop`, for a call to come back from the kernel.
+  int64_t grace_ns = 0;
   const std::atomic<bool>* stop = nullptr;  // the daemon ends
 };
 
-// Writes the file of `request`; the planes and what the request reads elsewhere are read on this thread. Errors: as of WriteWeightsFile;
-// kSaveFailed too when the file system did not come back, and when there is no thread or descriptor for it.
+// Writes the file of `request`; the planes and what the request reads elsewhere are read on this
+// thread. Errors: as of WriteWeightsFile; kSaveFailed too when the file system did not come back,
+// and when there is no thread or descriptor for it.
 Status SaveApart(SaveRequest request, const ApartSaveLimits& limits);
 
 }  // namespace tidepool::memserver

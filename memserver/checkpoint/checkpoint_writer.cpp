@@ -18,9 +18,14 @@
 
 namespace tidepool::memserver {
 
-CheckpointWriter::CheckpointWriter(EventQueue<SaveRequest>* requests, EventQueue<SaveResult>* results, const Clock* clock,
+CheckpointWriter::CheckpointWriter(EventQueue<SaveRequest>* requests,
+                                   EventQueue<SaveResult>* results, const Clock* clock,
                                    int64_t timeout_ns)
-    : requests_(requests), results_(results), clock_(clock), timeout_ns_(timeout_ns), woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : requests_(requests),
+      results_(results),
+      clock_(clock),
+      timeout_ns_(timeout_ns),
+      woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!woken_.valid()) EndForWantOf("descriptor for an event");
   thread_ = std::thread(&CheckpointWriter::Main, this);
 }
@@ -39,8 +44,10 @@ void CheckpointWriter::Ring(const UniqueFd& event) {
 void CheckpointWriter::Main() {
   std::vector<SaveRequest> batch;
   while (!stop_.load(std::memory_order_relaxed)) {
-    std::array<pollfd, 2> events = {pollfd{requests_->event_fd(), POLLIN, 0}, pollfd{woken_.get(), POLLIN, 0}};
-    (void)poll(events.data(), events.size(), -1);  // an interrupted poll finds nothing and is repeated
+    std::array<pollfd, 2> events = {pollfd{requests_->event_fd(), POLLIN, 0},
+                                    pollfd{woken_.get(), POLLIN, 0}};
+    // An interrupted poll finds nothing and is repeated.
+    (void)poll(events.data(), events.size(), -1);
     requests_->ClearEvent();
     uint64_t rings = 0;
     [[maybe_unused]] const auto n = read(woken_.get(), &rings, sizeof rings);
@@ -76,7 +83,8 @@ void CheckpointWriter::BeginAll(std::vector<SaveRequest>* batch) {
         Ring(woken_);
       });
     } catch (const std::system_error& error) {
-      Answer(shared->connection, shared->name, Status(ErrorId::kSaveFailed, "memserver has no thread for a save").Why(error.what()));
+      Answer(shared->connection, shared->name,
+             Status(ErrorId::kSaveFailed, "memserver has no thread for a save").Why(error.what()));
       continue;
     }
     running_.push_back(std::move(running));
@@ -91,9 +99,12 @@ void CheckpointWriter::Serve(SaveRequest request) {
   const std::string file = request.name;
   const size_t tensors = request.tensors.size();
   const int64_t timeout_ns = std::max<int64_t>(timeout_ns_ - request.waited_ns, 0);
-  Status status = SaveApart(std::move(request), {.clock = clock_, .timeout_ns = timeout_ns, .grace_ns = kGraceNs, .stop = &stop_});
+  Status status =
+      SaveApart(std::move(request),
+                {.clock = clock_, .timeout_ns = timeout_ns, .grace_ns = kGraceNs, .stop = &stop_});
   const double seconds = static_cast<double>(clock_->NowNs() - begin) / kNsPerSecond;
-  if (status.ok()) LogInfo("weights saved", {{"file", file}, {"tensors", tensors}, {"seconds", seconds}});
+  if (status.ok())
+    LogInfo("weights saved", {{"file", file}, {"tensors", tensors}, {"seconds", seconds}});
   Answer(connection, file, std::move(status));
 }
 

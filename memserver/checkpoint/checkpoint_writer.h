@@ -1,9 +1,13 @@
-// CheckpointWriter: the threads that write saved weights to disk, so that the serve loop never waits for one.
+// CheckpointWriter: the threads that write saved weights to disk, so that the serve loop never
+// waits for one.
 //
-// The loop pushes SaveRequest into one queue and takes SaveResult from the other; nothing else is shared but the planes named in a
-// request, which the loop leaves unchanged until the result. Each save begins at once, on a thread of its own that reads for it
-// (apart_save.h): the loop says how many there are (save_lanes.h), and one that the kernel does not return from holds up no other.
-// Each has a deadline counted from its beginning and looked at between two writes. Every request is answered exactly once, shortly
+// The loop pushes SaveRequest into one queue and takes SaveResult from the other; nothing else is
+// shared but the planes named in a
+// request, which the loop leaves unchanged until the result. Each save begins at once, on a thread
+// of its own that reads for it (apart_save.h): the loop says how many there are (save_lanes.h), and
+// one that the kernel does not return from holds up no other.
+// Each has a deadline counted from its beginning and looked at between two writes. Every request is
+// answered exactly once, shortly
 // behind its deadline at the latest, also when the writer is destroyed.
 #pragma once
 
@@ -24,13 +28,16 @@ namespace tidepool::memserver {
 
 class CheckpointWriter {
  public:
-  static constexpr int64_t kGraceNs = kNsPerSecond;              // behind the deadline, for a write to come back
+  // Behind the deadline, for a write to come back.
+  static constexpr int64_t kGraceNs = kNsPerSecond;
   static constexpr int64_t kSaveTimeoutNs = 600 * kNsPerSecond;  // 30 GiB at 50 MB/s
 
-  // The queues and the clock must outlive the writer; this object is the only consumer of `requests`.
-  CheckpointWriter(EventQueue<SaveRequest>* requests, EventQueue<SaveResult>* results, const Clock* clock,
-                   int64_t timeout_ns = kSaveTimeoutNs);
-  // Gives saves in progress up at their next piece of 4 MiB, answers all others with kSaveFailed, ends the threads.
+  // The queues and the clock must outlive the writer; this object is the only consumer of
+  // `requests`.
+  CheckpointWriter(EventQueue<SaveRequest>* requests, EventQueue<SaveResult>* results,
+                   const Clock* clock, int64_t timeout_ns = kSaveTimeoutNs);
+  // Gives saves in progress up at their next piece of 4 MiB, answers all others with kSaveFailed,
+  // ends the threads.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;

@@ -1,8 +1,10 @@
 // SaveRequest and SaveResult: the two notes between the serve loop and the checkpoint thread.
 //
-// The serve loop pushes a SaveRequest and keeps every plane it names unchanged until the SaveResult of the same connection came back:
-// sealed updates of that job wait so long. The checkpoint thread only reads the planes, touches only files beneath `directory`, and
-// answers every request exactly once, also when it fails. A connection has at most one save in flight.
+// The serve loop pushes a SaveRequest and keeps every plane it names unchanged until the SaveResult
+// of the same connection came back: sealed updates of that job wait so long. The checkpoint thread
+// only reads the planes, touches only files beneath `directory`, and
+// answers every request exactly once, also when it fails. A connection has at most one save in
+// flight.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,8 @@ struct SavedTensor {
   // Instead of `data`, where the master is split (base/formats/split_float.h).
   const uint16_t* high = nullptr;
   const int16_t* rest = nullptr;
-  // Instead of both, where the weights lie on NVMe: fills `values` with those from `first` on. Called by the checkpoint thread; may block.
+  // Instead of both, where the weights lie on NVMe: fills `values` with those from `first` on.
+  // Called by the checkpoint thread; may block.
   std::function<Status(uint64_t first, std::span<float> values)> read = {};
 };
 
@@ -39,7 +42,8 @@ struct SaveRequest {
   // Let go of when no thread is in the user's file system for this save any more.
   std::shared_ptr<const void> lane = {};
   std::vector<SavedTensor> tensors;
-  std::vector<std::pair<std::string, std::string>> metadata;  // for the file's header: job, version, step numbers
+  // For the file's header: job, version, step numbers.
+  std::vector<std::pair<std::string, std::string>> metadata;
 };
 
 struct SaveResult {

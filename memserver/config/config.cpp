@@ -19,24 +19,30 @@ namespace tidepool::memserver {
 namespace {
 
 Status Expected(const std::string& text, const std::string& forms) {
-  return Status(ErrorId::kConfigBadValue, "'" + text + "' is not a value for this setting").Why("accepted are " + forms);
+  return Status(ErrorId::kConfigBadValue, "'" + text + "' is not a value for this setting")
+      .Why("accepted are " + forms);
 }
 
 Status ParseCount(const std::string& text, uint32_t least, uint32_t most, uint32_t* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  if (error == std::errc() && end == text.data() + text.size() && *value >= least && *value <= most) return Status();
-  return Expected(text, "whole numbers from " + std::to_string(least) + " to " + std::to_string(most));
+  if (error == std::errc() && end == text.data() + text.size() && *value >= least && *value <= most)
+    return Status();
+  return Expected(text,
+                  "whole numbers from " + std::to_string(least) + " to " + std::to_string(most));
 }
 
 Status ParseCountOrAuto(const std::string& text, uint32_t least, uint32_t most, uint32_t* value) {
   *value = kAutomatic;
   if (text == "auto") return Status();
   const Status status = ParseCount(text, least, most, value);
-  return status.ok() ? status : Expected(text, "auto, and whole numbers from " + std::to_string(least) + " to " + std::to_string(most));
+  return status.ok() ? status
+                     : Expected(text, "auto, and whole numbers from " + std::to_string(least) +
+                                          " to " + std::to_string(most));
 }
 
 template <typename T, size_t count>
-Status ParseChoice(const std::string& text, const std::array<std::pair<const char*, T>, count>& choices, T* value) {
+Status ParseChoice(const std::string& text,
+                   const std::array<std::pair<const char*, T>, count>& choices, T* value) {
   std::string forms;
   for (const auto& [name, meaning] : choices) {
     if (text == name) {
@@ -51,7 +57,8 @@ Status ParseChoice(const std::string& text, const std::array<std::pair<const cha
 Status ParseSocketDir(const std::string& text, Config* config) {
   config->socket_dir = text == "auto" ? "" : text;
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; };
-  if (std::any_of(text.begin(), text.end(), is_control)) return Expected(text, "paths without control characters");
+  if (std::any_of(text.begin(), text.end(), is_control))
+    return Expected(text, "paths without control characters");
   if (text == "auto" || (!text.empty() && text.front() == '/')) return Status();
   return Expected(text, "auto, and absolute paths");
 }
@@ -67,7 +74,8 @@ Status ParseRcacheLimit(const std::string& text, Config* config) {
 }
 Status ParseHuge(const std::string& text, Config* config) {
   config->huge_pages = text != "off";
-  return ParseChoice<bool, 3>(text, {{{"auto", false}, {"off", false}, {"reserved", true}}}, &config->reserved_pages);
+  return ParseChoice<bool, 3>(text, {{{"auto", false}, {"off", false}, {"reserved", true}}},
+                              &config->reserved_pages);
 }
 Status ParseListOrAuto(const std::string& text, std::vector<uint32_t>* list) {
   list->clear();
@@ -82,8 +90,9 @@ Status ParsePoolNodes(const std::string& text, Config* config) {
 }
 Status ParsePoolSpread(const std::string& text, Config* config) {
   using device::PoolSpread;
-  return ParseChoice<PoolSpread, 2>(text, {{{"interleave", PoolSpread::kInterleave}, {"pieces", PoolSpread::kPieces}}},
-                                    &config->pool_spread);
+  return ParseChoice<PoolSpread, 2>(
+      text, {{{"interleave", PoolSpread::kInterleave}, {"pieces", PoolSpread::kPieces}}},
+      &config->pool_spread);
 }
 Status ParseWorkerCpus(const std::string& text, Config* config) {
   return ParseListOrAuto(text, &config->worker_cpus);
@@ -100,13 +109,16 @@ Status ParseCopyThreads(const std::string& text, Config* config) {
 }
 Status ParseGpu(const std::string& text, Config* config) {
   using Choice = std::pair<const char*, GpuUse>;
-  constexpr std::array<Choice, 3> kChoices{Choice{"auto", GpuUse::kAtStart}, Choice{"when-used", GpuUse::kWhenUsed},
+  constexpr std::array<Choice, 3> kChoices{Choice{"auto", GpuUse::kAtStart},
+                                           Choice{"when-used", GpuUse::kWhenUsed},
                                            Choice{"none", GpuUse::kNone}};
   return ParseChoice<GpuUse, 3>(text, kChoices, &config->gpus);
 }
 Status ParseGpuDone(const std::string& text, Config* config) {
   using Way = std::optional<DoneBy>;
-  return ParseChoice<Way, 3>(text, {{{"auto", Way()}, {"stream", DoneBy::kStream}, {"loop", DoneBy::kLoop}}}, &config->gpu_done);
+  return ParseChoice<Way, 3>(
+      text, {{{"auto", Way()}, {"stream", DoneBy::kStream}, {"loop", DoneBy::kLoop}}},
+      &config->gpu_done);
 }
 Status ParseIsa(const std::string& text, Config* config) {
   TP_ASSIGN_OR_RETURN(config->isa, optim::IsaFromName(text));
@@ -129,13 +141,17 @@ Status ParseSpin(const std::string& text, Config* config) {
   return Status();
 }
 Status ParseLogLevel(const std::string& text, Config* config) {
-  return ParseChoice<LogLevel, 4>(
-      text, {{{"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warn", LogLevel::kWarn}, {"error", LogLevel::kError}}},
-      &config->log_level);
+  return ParseChoice<LogLevel, 4>(text,
+                                  {{{"debug", LogLevel::kDebug},
+                                    {"info", LogLevel::kInfo},
+                                    {"warn", LogLevel::kWarn},
+                                    {"error", LogLevel::kError}}},
+                                  &config->log_level);
 }
 Status ParseLogFormat(const std::string& text, Config* config) {
-  return ParseChoice<LogFormat, 3>(text, {{{"auto", LogFormat::kAuto}, {"text", LogFormat::kText}, {"json", LogFormat::kJson}}},
-                                   &config->log_format);
+  return ParseChoice<LogFormat, 3>(
+      text, {{{"auto", LogFormat::kAuto}, {"text", LogFormat::kText}, {"json", LogFormat::kJson}}},
+      &config->log_format);
 }
 Status ParseJobsMax(const std::string& text, Config* config) {
   return ParseCount(text, 1, 1024, &config->jobs_max);
@@ -199,7 +215,8 @@ Status ParseNvme(const std::string& text, Config* config) {
     }
     const std::string path = each.substr(0, colon);
     TP_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(each.substr(colon + 1)));
-    const bool twice = std::any_of(all.begin(), all.end(), [&path](const auto& other) { return other.path == path; });
+    const bool twice = std::any_of(all.begin(), all.end(),
+                                   [&path](const auto& other) { return other.path == path; });
     if (twice || bytes < kMiB) return Expected(each, "different directories, of 1 MiB at least");
     all.push_back({path, bytes});
   }
@@ -207,11 +224,13 @@ Status ParseNvme(const std::string& text, Config* config) {
   return Expected(text, "at most " + std::to_string(kNvmeDirectoriesMax) + " directories");
 }
 Status ParseStatesOn(const std::string& text, Config* config) {
-  return ParseChoice<StatesOn, 3>(text, {{{"auto", StatesOn::kAuto}, {"host", StatesOn::kHost}, {"nvme", StatesOn::kNvme}}},
-                                  &config->states_on);
+  return ParseChoice<StatesOn, 3>(
+      text, {{{"auto", StatesOn::kAuto}, {"host", StatesOn::kHost}, {"nvme", StatesOn::kNvme}}},
+      &config->states_on);
 }
 Status ParseIo(const std::string& text, Config* config) {
-  return ParseChoice<bool, 2>(text, {{{"auto", true}, {"threads", false}}}, &config->nvme.allow_uring);
+  return ParseChoice<bool, 2>(text, {{{"auto", true}, {"threads", false}}},
+                              &config->nvme.allow_uring);
 }
 
 Status ParseNvmeBlock(const std::string& text, Config* config) {
@@ -237,87 +256,124 @@ Status ParseNvmeDeadline(const std::string& text, Config* config) {
 
 constexpr std::array<Setting, 35> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
-     "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
-    {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
+     "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or "
+     "/tmp/tidepool-UID",
+     ParseSocketDir},
+    {"--pool", "pool.size", "SIZE|%", "50%",
+     "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
     {"--huge", "pool.huge", "auto|off|reserved", "auto",
-     "2 MiB pages for the pool: auto asks the system for them, reserved takes those set aside by vm.nr_hugepages", ParseHuge},
-    {"--pool-nodes", "pool.nodes", "LIST|auto", "auto", "NUMA nodes of the pool, as in 0-1; auto: all that have memory and CPUs",
-     ParsePoolNodes},
+     "2 MiB pages for the pool: auto asks the system for them, reserved takes those set aside by "
+     "vm.nr_hugepages",
+     ParseHuge},
+    {"--pool-nodes", "pool.nodes", "LIST|auto", "auto",
+     "NUMA nodes of the pool, as in 0-1; auto: all that have memory and CPUs", ParsePoolNodes},
     {"--pool-spread", "pool.spread", "interleave|pieces", "interleave",
      "how the pool lies on its nodes: page by page, or in one piece for each", ParsePoolSpread},
     {"--nvme", "nvme.directories", "DIR:SIZE", "none",
-     "a directory on a drive for states that do not fit the pool, and how much of it; several: repeat it, or separate by commas",
+     "a directory on a drive for states that do not fit the pool, and how much of it; several: "
+     "repeat it, or separate by commas",
      ParseNvme},
     {"--states-on", "nvme.states_on", "auto|host|nvme", "auto",
-     "where new jobs have their optimizer states; auto: on the host, and on NVMe what does not fit", ParseStatesOn, true},
-    {"--nvme-io", "nvme.io", "auto|threads", "auto", "auto: io_uring where the system allows it, else threads", ParseIo},
+     "where new jobs have their optimizer states; auto: on the host, and on NVMe what does not fit",
+     ParseStatesOn, true},
+    {"--nvme-io", "nvme.io", "auto|threads", "auto",
+     "auto: io_uring where the system allows it, else threads", ParseIo},
     {"--nvme-block", "nvme.block", "SIZE|auto", "auto",
-     "bytes of one read or write; auto: what `memserver bench nvme DIR` has found out and written there, else 1MiB", ParseNvmeBlock},
-    {"--nvme-depth", "nvme.depth", "N|auto", "auto", "reads and writes that each drive has at once; auto: likewise, else 64",
-     ParseNvmeDepth},
+     "bytes of one read or write; auto: what `memserver bench nvme DIR` has found out and written "
+     "there, else 1MiB",
+     ParseNvmeBlock},
+    {"--nvme-depth", "nvme.depth", "N|auto", "auto",
+     "reads and writes that each drive has at once; auto: likewise, else 64", ParseNvmeDepth},
     {"--nvme-deadline", "nvme.deadline", "DURATION", "30s",
-     "a drive that does not answer for so long is named; the jobs that wait for it end after ten times as long", ParseNvmeDeadline},
-    {"--rcache-limit", "rcache.limit", "SIZE|%", "25%", "memory of the rCaches of all trainers on the host device", ParseRcacheLimit},
-    {"--adam-threads", "optimizer.threads", "N|auto", "auto", "optimizer workers; auto: one per CPU, less one for the serve loop",
-     ParseAdamThreads},
+     "a drive that does not answer for so long is named; the jobs that wait for it end after ten "
+     "times as long",
+     ParseNvmeDeadline},
+    {"--rcache-limit", "rcache.limit", "SIZE|%", "25%",
+     "memory of the rCaches of all trainers on the host device", ParseRcacheLimit},
+    {"--adam-threads", "optimizer.threads", "N|auto", "auto",
+     "optimizer workers; auto: one per CPU, less one for the serve loop", ParseAdamThreads},
     {"--worker-cpus", "optimizer.cpus", "LIST|auto", "auto",
-     "CPUs of the optimizer workers, as in 4-7; auto: on machines with more than 8 CPUs one a core, on all nodes of the pool",
+     "CPUs of the optimizer workers, as in 4-7; auto: on machines with more than 8 CPUs one a "
+     "core, on all nodes of the pool",
      ParseWorkerCpus},
-    {"--isa", "optimizer.isa", "auto|v2|v3|v4", "auto", "instruction set of the optimizer loops; the bits are the same with each",
-     ParseIsa},
+    {"--isa", "optimizer.isa", "auto|v2|v3|v4", "auto",
+     "instruction set of the optimizer loops; the bits are the same with each", ParseIsa},
     {"--update-prefetch", "optimizer.prefetch", "auto|N", "auto",
-     "how many elements ahead updates ask for memory, such as 512; auto: measured at start; the bits are the same with each", ParseTuning},
+     "how many elements ahead updates ask for memory, such as 512; auto: measured at start; the "
+     "bits are the same with each",
+     ParseTuning},
     {"--copy-threads", "copy.threads", "N|auto", "auto",
-     "0: the serve loop copies; else each session has a copy thread, and N of them copy a large range together; auto: by the number of "
+     "0: the serve loop copies; else each session has a copy thread, and N of them copy a large "
+     "range together; auto: by the number of "
      "CPUs, and together only where that is measured to be faster",
      ParseCopyThreads},
     {"--gpu", "gpu", "auto|when-used|none", "auto",
-     "trainers may bring memory of this machine's GPUs as their rCaches; auto: all GPUs are opened before memserver is ready; when-used: "
+     "trainers may bring memory of this machine's GPUs as their rCaches; auto: all GPUs are opened "
+     "before memserver is ready; when-used: "
      "each "
-     "by the first rank that brings memory of it, while other ranks may stand still; none: no GPU is used",
+     "by the first rank that brings memory of it, while other ranks may stand still; none: no GPU "
+     "is used",
      ParseGpu},
     {"--gpu-done", "gpu_done", "auto|stream|loop", "auto",
-     "who tells a trainer's GPU that a fetch is there: the stream of its copy, or the serve loop, which waits for no other process's "
+     "who tells a trainer's GPU that a fetch is there: the stream of its copy, or the serve loop, "
+     "which waits for no other process's "
      "kernels; "
      "auto: as is measured when a GPU is opened",
      ParseGpuDone},
-    {"--lease", "lease", "DURATION", "8h", "how long a job whose trainers are gone is kept for a restart; 0s: not at all", ParseLease},
-    {"--topology", "topology", "FILE|auto", "auto", "plan places for the machine of this file (hwloc's XML) instead of this one",
-     ParseTopology},
+    {"--lease", "lease", "DURATION", "8h",
+     "how long a job whose trainers are gone is kept for a restart; 0s: not at all", ParseLease},
+    {"--topology", "topology", "FILE|auto", "auto",
+     "plan places for the machine of this file (hwloc's XML) instead of this one", ParseTopology},
     {"--spin", "spin", "DURATION|auto", "auto",
-     "how long an idle serve loop looks for work before it sleeps, at most; it looks shorter while work is rare", ParseSpin},
+     "how long an idle serve loop looks for work before it sleeps, at most; it looks shorter while "
+     "work is rare",
+     ParseSpin},
     {"--keeper", "keeper.kind", "KIND", "auto",
-     "who holds the jobs' memory while memserver is gone: process, systemd (its fd store), external (`memserver keeper`, which "
+     "who holds the jobs' memory while memserver is gone: process, systemd (its fd store), "
+     "external (`memserver keeper`, which "
      "something else starts), none; auto: systemd where it offers, else process",
      ParseKeeper},
-    {"--respawn", "keeper.respawn", "on|off", "on", "the keeper process starts memserver again after a crash", ParseRespawn},
-    {"--default-quota", "jobs.default_quota", "SIZE|%", "100%", "what each user without a [[jobs.quota]] may take of the pool at most",
-     ParseDefaultQuota, true},
-    {"--mode", "admin.mode", "private|service", "private", "private: sockets for this user alone; service: for the members of a group",
-     ParseMode},
-    {"--group", "admin.group", "GROUP", "tidepool", "of service mode: whose members may start jobs and see their own", ParseGroup},
-    {"--operator-group", "admin.operator_group", "GROUP", "tidepool-admin", "of service mode: whose members see and handle all jobs",
-     ParseOperatorGroup},
+    {"--respawn", "keeper.respawn", "on|off", "on",
+     "the keeper process starts memserver again after a crash", ParseRespawn},
+    {"--default-quota", "jobs.default_quota", "SIZE|%", "100%",
+     "what each user without a [[jobs.quota]] may take of the pool at most", ParseDefaultQuota,
+     true},
+    {"--mode", "admin.mode", "private|service", "private",
+     "private: sockets for this user alone; service: for the members of a group", ParseMode},
+    {"--group", "admin.group", "GROUP", "tidepool",
+     "of service mode: whose members may start jobs and see their own", ParseGroup},
+    {"--operator-group", "admin.operator_group", "GROUP", "tidepool-admin",
+     "of service mode: whose members see and handle all jobs", ParseOperatorGroup},
     {"--metrics-listen", "metrics.listen", "none|ADDRESS", "none",
-     "answer GET /metrics over TCP too, of whoever is on this machine: an address of the loopback, 127.0.0.1:9465", ParseMetricsListen},
-    {"--log-level", "log.level", "LEVEL", "info", "debug, info, warn or error", ParseLogLevel, true},
-    {"--log-format", "log.format", "auto|text|json", "auto", "auto: text on a terminal, JSON lines otherwise", ParseLogFormat},
+     "answer GET /metrics over TCP too, of whoever is on this machine: an address of the loopback, "
+     "127.0.0.1:9465",
+     ParseMetricsListen},
+    {"--log-level", "log.level", "LEVEL", "info", "debug, info, warn or error", ParseLogLevel,
+     true},
+    {"--log-format", "log.format", "auto|text|json", "auto",
+     "auto: text on a terminal, JSON lines otherwise", ParseLogFormat},
     {"--jobs-max", "limits.jobs", "N", "64", "jobs at once", ParseJobsMax, true},
     {"--sessions-max", "limits.sessions", "N", "256", "attached ranks at once", ParseSessionsMax},
     {"--user-sessions-max", "limits.sessions_per_user", "N|auto", "auto",
      "of one user; auto: all in private mode, half of them in service mode", ParseUserSessionsMax},
     {"--user-jobs-max", "limits.jobs_per_user", "N|auto", "auto",
-     "jobs of one user, those without ranks too; auto: all in private mode, half of them in service mode", ParseUserJobsMax},
+     "jobs of one user, those without ranks too; auto: all in private mode, half of them in "
+     "service mode",
+     ParseUserJobsMax},
 }};
-static_assert(kJobsMaxDefault == 64 && kSessionsMaxDefault == 256, "the defaults in the table above");
+static_assert(kJobsMaxDefault == 64 && kSessionsMaxDefault == 256,
+              "the defaults in the table above");
 
 Status UnknownKey(const FileSetting& entry) {
   std::vector<std::string_view> known;
   for (const Setting& setting : kSettings) known.push_back(setting.key);
-  return Status(ErrorId::kConfigUnknownKey, "the key \"" + entry.key + "\" is not known" + DidYouMean(entry.key, known)).Where(entry.where);
+  return Status(ErrorId::kConfigUnknownKey,
+                "the key \"" + entry.key + "\" is not known" + DidYouMean(entry.key, known))
+      .Where(entry.where);
 }
 
-Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effective, std::vector<QuotaEntry>* quotas) {
+Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effective,
+                std::vector<QuotaEntry>* quotas) {
   TP_ASSIGN_OR_RETURN(const std::vector<FileSetting> entries, ReadConfigFile(path));
   std::vector<FileSetting> of_quotas;
   for (const FileSetting& entry : entries) {
@@ -325,7 +381,9 @@ Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effectiv
       of_quotas.push_back(entry);
       continue;
     }
-    const auto found = std::find_if(effective->begin(), effective->end(), [&](const auto& each) { return each.setting->key == entry.key; });
+    const auto found = std::find_if(effective->begin(), effective->end(), [&](const auto& each) {
+      return each.setting->key == entry.key;
+    });
     if (found == effective->end()) return UnknownKey(entry);
     found->text = entry.text;
     found->origin = entry.where;
@@ -336,7 +394,8 @@ Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effectiv
 
 std::vector<EffectiveSetting> Defaults() {
   std::vector<EffectiveSetting> effective;
-  for (const Setting& setting : kSettings) effective.push_back({&setting, std::string(setting.fallback), "default"});
+  for (const Setting& setting : kSettings)
+    effective.push_back({&setting, std::string(setting.fallback), "default"});
   return effective;
 }
 
@@ -348,7 +407,8 @@ std::span<const Setting> Settings() {
 
 std::string EnvironmentNameOf(const Setting& setting) {
   std::string name = "TIDEPOOL_" + std::string(setting.flag.substr(2));
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  for (char& c : name)
+    c = c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   return name;
 }
 
@@ -356,14 +416,17 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
   LoadedConfig loaded;
   loaded.file = sources.file;
   loaded.settings = Defaults();
-  if (!sources.file.empty()) TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings, &loaded.config.quotas));
+  if (!sources.file.empty())
+    TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings, &loaded.config.quotas));
   for (EffectiveSetting& each : loaded.settings) {
     const std::string name = EnvironmentNameOf(*each.setting);
-    if (const std::string text = sources.environment ? sources.environment(name) : ""; !text.empty()) {
+    if (const std::string text = sources.environment ? sources.environment(name) : "";
+        !text.empty()) {
       each.text = text;
       each.origin = name;
     }
-    if (const auto flag = sources.flags.find(std::string(each.setting->flag)); flag != sources.flags.end()) {
+    if (const auto flag = sources.flags.find(std::string(each.setting->flag));
+        flag != sources.flags.end()) {
       each.text = flag->second;
       each.origin = flag->first;
     }
@@ -371,7 +434,8 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
     if (!parsed.ok()) {
       return Status(ErrorId::kConfigBadValue, parsed.what())
           .Where(each.origin + "  " + std::string(each.setting->key) + " = \"" + each.text + "\"")
-          .Why(parsed.why().empty() ? "the form is " + std::string(each.setting->value_kind) : parsed.why());
+          .Why(parsed.why().empty() ? "the form is " + std::string(each.setting->value_kind)
+                                    : parsed.why());
     }
   }
   return loaded;

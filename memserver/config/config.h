@@ -1,7 +1,10 @@
-// Config: every setting of memserver, with its value, its unit and where it came from (flag > environment > file > default).
+// Config: every setting of memserver, with its value, its unit and where it came from (flag >
+// environment > file > default).
 //
-// One thread, before the server starts. Settings are one table in config.cpp: a setting added there has a flag, an environment variable,
-// a key of the configuration file, a default, a line in --help and a line in `memserver config` at once.
+// One thread, before the server starts. Settings are one table in config.cpp: a setting added there
+// has a flag, an environment variable,
+// a key of the configuration file, a default, a line in --help and a line in `memserver config` at
+// once.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +33,9 @@ inline constexpr uint32_t kAutomatic = UINT32_MAX;  // of a count: chosen by the
 enum class GpuUse { kNone, kWhenUsed, kAtStart };
 
 struct Config {
-  std::string socket_dir;    // empty: shm::DefaultSocketDir()
-  std::string pool;          // a size, or a share of the memory that is available; Resolve with ParseSizeOrShare
+  std::string socket_dir;  // empty: shm::DefaultSocketDir()
+  // A size, or a share of the memory that is available; Resolve with ParseSizeOrShare.
+  std::string pool;
   std::string rcache_limit;  // likewise
   bool huge_pages = true;
   bool reserved_pages = false;        // huge pages that the administrator has set aside
@@ -54,8 +58,9 @@ struct Config {
   std::string group, operator_group;  // of service mode: names or numbers
   uint32_t user_sessions_max = kAutomatic;
   uint32_t user_jobs_max = kAutomatic;
-  std::string metrics_listen;      // host:port; empty: none
-  std::string default_quota;       // limit of each user without a quota: a size or a share of the pool
+  std::string metrics_listen;  // host:port; empty: none
+  // Limit of each user without a quota: a size or a share of the pool.
+  std::string default_quota;
   std::vector<QuotaEntry> quotas;  // of the file alone
   KeeperChoice keeper = KeeperChoice::kAuto;
   bool respawn = true;
@@ -97,12 +102,15 @@ struct ConfigSources {
   std::function<std::string(const std::string& name)> environment;
 };
 
-// Errors: kConfigUnreadable, kConfigSyntax, kConfigUnknownKey, kConfigBadValue; each names its place.
+// Errors: kConfigUnreadable, kConfigSyntax, kConfigUnknownKey, kConfigBadValue; each names its
+// place.
 Result<LoadedConfig> LoadConfig(const ConfigSources& sources);
 
-// A complete, commented configuration file: with the defaults, or with the values that hold and their origins.
+// A complete, commented configuration file: with the defaults, or with the values that hold and
+// their origins.
 std::string PrintDefaults();
-// Every setting that there is, as JSON: its key, flag, variable, kind, default and meaning, and whether a reload may change it.
+// Every setting that there is, as JSON: its key, flag, variable, kind, default and meaning, and
+// whether a reload may change it.
 std::string ConfigSchema();
 std::string PrintEffective(const LoadedConfig& loaded);
 

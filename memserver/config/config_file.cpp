@@ -8,8 +8,9 @@
 #include <string_view>
 #include <utility>
 
-// toml++ 3.3 asserts some facts that hostile text makes untrue ("[[["), and without assertions tells the optimiser to assume them. Here
-// they are neither: its parser then finds the error by itself.
+// toml++ 3.3 asserts some facts that hostile text makes untrue ("[[["), and without assertions
+// tells the optimiser to assume them. Here they are neither: its parser then finds the error by
+// itself.
 #undef NDEBUG
 #define TOML_ASSERT(fact) static_cast<void>(0)
 #include <toml++/toml.h>
@@ -22,13 +23,16 @@ std::string Place(const std::string& path, const toml::source_region& region) {
   return path + ":" + std::to_string(region.begin.line);
 }
 
-// Behind the string on one line that begins at `at`; npos where none does: it does not end, or nothing like a string may stand here.
+// Behind the string on one line that begins at `at`; npos where none does: it does not end, or
+// nothing like a string may stand here.
 size_t EndOfString(std::string_view text, size_t at) {
   constexpr std::string_view kBefore = "=[{,\n";
   const char quote = text[at];
   const size_t before = text.substr(0, at).find_last_not_of(" \t\r");
-  if (before != std::string_view::npos && kBefore.find(text[before]) == std::string_view::npos) return std::string_view::npos;
-  if (text.substr(at).starts_with(std::string(3, quote))) return std::string_view::npos;  // on several lines: no setting needs that
+  if (before != std::string_view::npos && kBefore.find(text[before]) == std::string_view::npos)
+    return std::string_view::npos;
+  // On several lines: no setting needs that.
+  if (text.substr(at).starts_with(std::string(3, quote))) return std::string_view::npos;
   for (size_t i = at + 1; i < text.size() && text[i] != '\n'; ++i) {
     if (text[i] == quote) return i + 1;
     if (quote == '"' && text[i] == '\\') ++i;
@@ -36,8 +40,9 @@ size_t EndOfString(std::string_view text, size_t at) {
   return std::string_view::npos;
 }
 
-// The line of the first letter beyond ASCII that does not stand in a string or a comment, or where it cannot be told; 0 where there is
-// none. TOML has no such letters, and toml++ 3.3 runs into undefined behaviour on many of them.
+// The line of the first letter beyond ASCII that does not stand in a string or a comment, or where
+// it cannot be told; 0 where there is none. TOML has no such letters, and toml++ 3.3 runs into
+// undefined behaviour on many of them.
 size_t LineOfForeignLetter(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   const auto is_foreign = [](char c) { return (static_cast<unsigned char>(c) & 0x80U) != 0; };
@@ -45,31 +50,38 @@ size_t LineOfForeignLetter(std::string_view text) {
   if (std::none_of(text.begin(), text.end(), is_foreign)) return 0;
   for (size_t at = 0; at < text.size();) {
     const bool quoted = text[at] == '"' || text[at] == '\'';
-    const size_t next = quoted ? EndOfString(text, at) : text[at] == '#' ? std::min(text.find('\n', at), text.size()) : at + 1;
+    const size_t next = quoted            ? EndOfString(text, at)
+                        : text[at] == '#' ? std::min(text.find('\n', at), text.size())
+                                          : at + 1;
     if (next == std::string_view::npos || is_foreign(text[at])) {
-      return 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
+      return 1 + static_cast<size_t>(
+                     std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
     }
     at = next;
   }
   return 0;
 }
 
-Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path, std::vector<FileSetting>* settings);
+Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path,
+               std::vector<FileSetting>* settings);
 
 // The tables of [[key]]: key[0].name, key[1].name and so on.
-Status FlattenList(const toml::array& list, const std::string& key, const std::string& path, std::vector<FileSetting>* settings) {
+Status FlattenList(const toml::array& list, const std::string& key, const std::string& path,
+                   std::vector<FileSetting>* settings) {
   size_t index = 0;
   for (const auto& element : list) {
     const auto* table = element.as_table();
     if (table == nullptr)
-      return Status(ErrorId::kConfigBadValue, "the value of " + key + " is a list, and no list of tables")
+      return Status(ErrorId::kConfigBadValue,
+                    "the value of " + key + " is a list, and no list of tables")
           .Where(Place(path, list.source()));
     TP_RETURN_IF_ERROR(Flatten(*table, key + "[" + std::to_string(index++) + "].", path, settings));
   }
   return Status();
 }
 
-Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path, std::vector<FileSetting>* settings) {
+Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path,
+               std::vector<FileSetting>* settings) {
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     const std::string where = Place(path, node.source());
@@ -84,7 +96,9 @@ Status Flatten(const toml::table& table, const std::string& prefix, const std::s
     } else if (const auto* truth = node.as_boolean()) {
       settings->push_back({key, truth->get() ? "true" : "false", where});
     } else {
-      return Status(ErrorId::kConfigBadValue, "the value of " + key + " is neither a string, a whole number nor true or false")
+      return Status(
+                 ErrorId::kConfigBadValue,
+                 "the value of " + key + " is neither a string, a whole number nor true or false")
           .Where(where);
     }
   }
@@ -98,7 +112,9 @@ Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path) {
   std::stringstream text;
   const bool is_empty = file && file.peek() == std::ifstream::traits_type::eof() && !file.bad();
   if (!is_empty && (!file || !(text << file.rdbuf()))) {
-    return Status(ErrorId::kConfigUnreadable, "the configuration file cannot be read").Where(path).Why(std::strerror(errno));
+    return Status(ErrorId::kConfigUnreadable, "the configuration file cannot be read")
+        .Where(path)
+        .Why(std::strerror(errno));
   }
   const std::string content = text.str();
   if (const size_t line = LineOfForeignLetter(content); line != 0) {
@@ -112,7 +128,8 @@ Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path) {
     TP_RETURN_IF_ERROR(Flatten(table, "", path, &settings));
   } catch (const toml::parse_error& error) {
     return Status(ErrorId::kConfigSyntax, "the configuration file is not valid TOML")
-        .Where(Place(path, error.source()) + ", column " + std::to_string(error.source().begin.column))
+        .Where(Place(path, error.source()) + ", column " +
+               std::to_string(error.source().begin.column))
         .Why(std::string(error.description()));
   }
   return settings;

@@ -12,12 +12,14 @@
 namespace tidepool::memserver {
 
 struct FileSetting {
-  std::string key;    // dotted: "pool.size"; in a list of tables "jobs.quota[0].match"
-  std::string text;   // strings without quotes; numbers and booleans as written in TOML's shortest form
+  std::string key;  // dotted: "pool.size"; in a list of tables "jobs.quota[0].match"
+  // Strings without quotes; numbers and booleans as written in TOML's shortest form.
+  std::string text;
   std::string where;  // "/etc/tidepool/memserver.toml:3"
 };
 
-// Errors: kConfigUnreadable, kConfigSyntax (with line and column), kConfigBadValue (dates, and lists but of tables, are no settings).
+// Errors: kConfigUnreadable, kConfigSyntax (with line and column), kConfigBadValue (dates, and
+// lists but of tables, are no settings).
 Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path);
 
 }  // namespace tidepool::memserver

@@ -12,14 +12,18 @@ namespace {
 
 std::string Line(const EffectiveSetting& each, const std::string& comment) {
   const std::string_view key = each.setting->key;
-  const std::string name(key.substr(key.rfind('.') == std::string_view::npos ? 0 : key.rfind('.') + 1));
-  std::string line = name + " = " + JsonWriter::Quoted(each.text);  // what JSON escapes, TOML escapes alike
+  const std::string name(
+      key.substr(key.rfind('.') == std::string_view::npos ? 0 : key.rfind('.') + 1));
+  // What JSON escapes, TOML escapes alike.
+  std::string line = name + " = " + JsonWriter::Quoted(each.text);
   line.resize(std::max<size_t>(line.size(), 28), ' ');
   return line + "  # " + comment + "\n";
 }
 
-// Keys without a table come first, as TOML demands; the table above is in the order of its tables otherwise.
-std::string PrintFile(const std::vector<EffectiveSetting>& effective, const std::function<std::string(const EffectiveSetting&)>& comment) {
+// Keys without a table come first, as TOML demands; the table above is in the order of its tables
+// otherwise.
+std::string PrintFile(const std::vector<EffectiveSetting>& effective,
+                      const std::function<std::string(const EffectiveSetting&)>& comment) {
   std::string top, tables, table_now;
   for (const EffectiveSetting& each : effective) {
     const size_t dot = each.setting->key.find('.');
@@ -39,25 +43,30 @@ std::string PrintFile(const std::vector<EffectiveSetting>& effective, const std:
 
 std::string PrintDefaults() {
   std::vector<EffectiveSetting> defaults;
-  for (const Setting& setting : Settings()) defaults.push_back({&setting, std::string(setting.fallback), "default"});
+  for (const Setting& setting : Settings())
+    defaults.push_back({&setting, std::string(setting.fallback), "default"});
   return "# memserver.toml: every key has a default; these are the defaults.\n"
          "# A flag wins over the environment, the environment over this file.\n\n" +
          PrintFile(defaults,
                    [](const EffectiveSetting& each) {
-                     return std::string(each.setting->description) + " (" + std::string(each.setting->value_kind) + ")";
+                     return std::string(each.setting->description) + " (" +
+                            std::string(each.setting->value_kind) + ")";
                    }) +
-         "\n# What a user or a job may have is a table of its own; as many as there are (docs/operations.md):\n"
+         "\n# What a user or a job may have is a table of its own; as many as there are "
+         "(docs/operations.md):\n"
          "# [[jobs.quota]]\n"
          "# match = \"user:alice\"  # or \"user:1000\", or \"job:NAME\"\n"
          "# guarantee = \"0\"  # of the pool, for nobody else (SIZE|%)\n"
          "# limit = \"100%\"  # of the pool (SIZE|%)\n"
-         "# nvme_limit = \"1TiB\"  # on NVMe; \"0\": its jobs stay on the host (SIZE; default: no limit)\n"
+         "# nvme_limit = \"1TiB\"  # on NVMe; \"0\": its jobs stay on the host (SIZE; default: no "
+         "limit)\n"
          "# weight = 1  # of workers and copies (1 to 100)\n"
          "# priority = \"normal\"  # low, normal or high\n";
 }
 
 std::string PrintEffective(const LoadedConfig& loaded) {
-  return PrintFile(loaded.settings, [](const EffectiveSetting& each) { return each.origin; }) + PrintQuotas(loaded.config.quotas);
+  return PrintFile(loaded.settings, [](const EffectiveSetting& each) { return each.origin; }) +
+         PrintQuotas(loaded.config.quotas);
 }
 
 }  // namespace tidepool::memserver

@@ -23,16 +23,24 @@ struct CommandEntry {
 
 constexpr std::array<CommandEntry, 9> kCommands{{
     {"run", Command::kRun, "serve trainers until SIGTERM or Ctrl-C (the default)"},
-    {"keeper", Command::kKeeper, "hold the jobs' memory for a memserver run --keeper external, beside it: the second container of a pod"},
-    {"check", Command::kCheck, "check configuration and host; changes nothing; exit 0 fit, 1 with warnings, 2 bad configuration, 9 unfit"},
-    {"config", Command::kConfig, "print the settings that hold and their origins; --defaults: a commented file"},
+    {"keeper", Command::kKeeper,
+     "hold the jobs' memory for a memserver run --keeper external, beside it: the second container "
+     "of a pod"},
+    {"check", Command::kCheck,
+     "check configuration and host; changes nothing; exit 0 fit, 1 with warnings, 2 bad "
+     "configuration, 9 unfit"},
+    {"config", Command::kConfig,
+     "print the settings that hold and their origins; --defaults: a commented file"},
     {"bench", Command::kBench,
-     "copy: how fast each way of copying is on this machine; --bytes SIZE of memory (2GiB); nvme DIR: which blocks suit a drive; -o json"},
+     "copy: how fast each way of copying is on this machine; --bytes SIZE of memory (2GiB); nvme "
+     "DIR: which blocks suit a drive; -o json"},
     {"topo", Command::kTopo,
-     "print the machine, or that of --topology FILE, and the places for pool and workers on it, as JSON; changes nothing"},
+     "print the machine, or that of --topology FILE, and the places for pool and workers on it, as "
+     "JSON; changes nothing"},
     {"version", Command::kVersion, "print versions of program and protocol"},
     {"help", Command::kHelp, "print this text"},
-    {"completion", Command::kCompletion, "print what a shell completes this command line with: bash or zsh"},
+    {"completion", Command::kCompletion,
+     "print what a shell completes this command line with: bash or zsh"},
 }};
 
 // Flags of one command, beside the settings.
@@ -42,10 +50,14 @@ struct CommandFlag {
 };
 constexpr std::array<CommandFlag, 7> kCommandFlags{{
     {Command::kRun, "--no-respawn", "", "short for --respawn off"},
-    {Command::kRun, "--discard-kept", "", "start clean: give up the jobs that a keeper still holds"},
-    {Command::kRun, "--parent-pid", "PID", "for programs that start a private server: end when that process ends"},
-    {Command::kRun, "--end-with-fd", "N", "likewise: end when the other end of this inherited pipe is closed"},
-    {Command::kConfig, "--defaults", "", "a commented file with all settings as they are where nothing is given"},
+    {Command::kRun, "--discard-kept", "",
+     "start clean: give up the jobs that a keeper still holds"},
+    {Command::kRun, "--parent-pid", "PID",
+     "for programs that start a private server: end when that process ends"},
+    {Command::kRun, "--end-with-fd", "N",
+     "likewise: end when the other end of this inherited pipe is closed"},
+    {Command::kConfig, "--defaults", "",
+     "a commented file with all settings as they are where nothing is given"},
     {Command::kBench, "--bytes", "SIZE", "of memory, for `copy` (2GiB)"},
     {Command::kBench, "--output", "table|json", "form of the result; short: -o"},
 }};
@@ -53,7 +65,8 @@ constexpr std::array<CommandFlag, 7> kCommandFlags{{
 constexpr std::string_view kExamples =
     "memserver holds the host memory and the optimizer of training jobs on this machine.\n\n"
     "examples:\n"
-    "  memserver run --pool 8GiB                  serve with 8 GiB for all jobs; trainers find it by themselves\n"
+    "  memserver run --pool 8GiB                  serve with 8 GiB for all jobs; trainers find it "
+    "by themselves\n"
     "  memserver run --pool 50% --socket-dir /tmp/mine   a second server beside the first\n"
     "  memserver check --pool 8GiB                is this machine fit for that?\n"
     "  memserver config --defaults > memserver.toml\n"
@@ -65,7 +78,8 @@ std::string Padded(std::string text, size_t width) {
 }
 
 Status UsageError(std::string what) {
-  return Status(ErrorId::kUsageError, std::move(what)).Fix("memserver --help lists commands and flags");
+  return Status(ErrorId::kUsageError, std::move(what))
+      .Fix("memserver --help lists commands and flags");
 }
 
 // Words of the command line that CLI11 did not understand.
@@ -85,8 +99,9 @@ Result<Command> CommandOf(const std::string& word) {
   return UsageError("there is no command \"" + word + "\"" + DidYouMean(word, names));
 }
 
-// memserver keep --listen-fd N --lease-ms N --log-level N --log-format N [--no-respawn] -- COMMAND...: memserver starts its keeper so; not
-// for people, so not in --help, and with the numbers of LogLevel and LogFormat.
+// memserver keep --listen-fd N --lease-ms N --log-level N --log-format N [--no-respawn] --
+// COMMAND...: memserver starts its keeper so; not for people, so not in --help, and with the
+// numbers of LogLevel and LogFormat.
 Status ParseKeep(std::vector<std::string> words, KeeperOptions* options) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
   if (dashes == words.end()) return UsageError("`keep` is given a command after --");
@@ -96,8 +111,10 @@ Status ParseKeep(std::vector<std::string> words, KeeperOptions* options) {
   app.set_help_flag();
   app.add_option("--listen-fd", options->listen_fd)->required()->check(CLI::Range(3, 1 << 20));
   app.add_option("--lease-ms", options->lease_ms)->required();
-  app.add_option("--log-level", options->log_level)->check(CLI::Range(0, static_cast<int>(LogLevel::kError)));
-  app.add_option("--log-format", options->log_format)->check(CLI::Range(0, static_cast<int>(LogFormat::kJson)));
+  app.add_option("--log-level", options->log_level)
+      ->check(CLI::Range(0, static_cast<int>(LogLevel::kError)));
+  app.add_option("--log-format", options->log_format)
+      ->check(CLI::Range(0, static_cast<int>(LogFormat::kJson)));
   app.add_flag("--no-respawn", options->no_respawn);
   try {
     std::reverse(words.begin(), words.end());
@@ -115,7 +132,8 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   app.add_flag("-h,--help", help);
   if (flags->command != Command::kVersion) app.add_option("--config", flags->config_file);
   if (flags->command == Command::kConfig) app.add_flag("--defaults", flags->defaults);
-  if (flags->command == Command::kCompletion) app.add_option("shell", flags->shell)->required()->check(CLI::IsMember({"bash", "zsh"}));
+  if (flags->command == Command::kCompletion)
+    app.add_option("shell", flags->shell)->required()->check(CLI::IsMember({"bash", "zsh"}));
   std::string form = "table";
   if (flags->command == Command::kBench) {
     app.add_option("what", flags->bench_what)->check(CLI::IsMember({"copy", "nvme"}));
@@ -145,7 +163,8 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
     return UsageError(error.what());
   }
   if (help) flags->command = Command::kHelp;
-  if (flags->command == Command::kBench && flags->bench_what.empty()) return UsageError("bench has nothing to measure: copy, or nvme DIR");
+  if (flags->command == Command::kBench && flags->bench_what.empty())
+    return UsageError("bench has nothing to measure: copy, or nvme DIR");
   flags->json = form == "json";
   for (const auto& [name, option] : options) {
     if (option->count() > 0) flags->settings[name] = values[name];
@@ -181,18 +200,23 @@ Result<Flags> ParseFlags(int argc, const char* const* argv) {
 std::string HelpText() {
   std::string text(kExamples);
   text += "commands:\n";
-  for (const CommandEntry& entry : kCommands) text += "  " + Padded(std::string(entry.name), 12) + std::string(entry.description) + "\n";
+  for (const CommandEntry& entry : kCommands)
+    text += "  " + Padded(std::string(entry.name), 12) + std::string(entry.description) + "\n";
   text += "\nsettings (flag > environment TIDEPOOL_... > --config FILE > default):\n";
   for (const Setting& setting : Settings()) {
-    text += "  " + Padded(std::string(setting.flag) + " " + std::string(setting.value_kind), 26) + std::string(setting.description) +
-            " (default " + std::string(setting.fallback) + ")\n";
+    text += "  " + Padded(std::string(setting.flag) + " " + std::string(setting.value_kind), 26) +
+            std::string(setting.description) + " (default " + std::string(setting.fallback) + ")\n";
   }
-  text += "  quotas of users and jobs are [[jobs.quota]] tables of the file; `memserver config --defaults` shows one\n";
+  text +=
+      "  quotas of users and jobs are [[jobs.quota]] tables of the file; `memserver config "
+      "--defaults` shows one\n";
   for (const CommandEntry& entry : kCommands) {
     std::string flags;
     for (const CommandFlag& flag : kCommandFlags) {
-      const std::string shown = std::string(flag.name) + (flag.kind.empty() ? "" : " ") + std::string(flag.kind);
-      if (flag.command == entry.command) flags += "  " + Padded(shown, 26) + std::string(flag.description) + "\n";
+      const std::string shown =
+          std::string(flag.name) + (flag.kind.empty() ? "" : " ") + std::string(flag.kind);
+      if (flag.command == entry.command)
+        flags += "  " + Padded(shown, 26) + std::string(flag.description) + "\n";
     }
     if (!flags.empty()) text += "\nof `" + std::string(entry.name) + "` alone:\n" + flags;
   }
@@ -200,23 +224,30 @@ std::string HelpText() {
 }
 
 std::string CompletionText(const std::string& shell) {
-  const auto flag_of = [](std::string_view name, std::string_view kind, std::string_view description) {
-    return CompletedFlag{{std::string(name)}, std::string(description), !kind.empty(), ValuesOfKind(kind)};
+  const auto flag_of = [](std::string_view name, std::string_view kind,
+                          std::string_view description) {
+    return CompletedFlag{
+        {std::string(name)}, std::string(description), !kind.empty(), ValuesOfKind(kind)};
   };
   CompletedCommand whole{.path = "", .help = "", .flags = {}};
-  whole.flags = {flag_of("--help", "", "print commands and settings"), flag_of("--config", "FILE", "settings from this file")};
-  for (const Setting& setting : Settings()) whole.flags.push_back(flag_of(setting.flag, setting.value_kind, setting.description));
+  whole.flags = {flag_of("--help", "", "print commands and settings"),
+                 flag_of("--config", "FILE", "settings from this file")};
+  for (const Setting& setting : Settings())
+    whole.flags.push_back(flag_of(setting.flag, setting.value_kind, setting.description));
   std::vector<CompletedCommand> commands{whole};
   for (const CommandEntry& entry : kCommands) {
-    CompletedCommand command{.path = std::string(entry.name), .help = std::string(entry.description), .flags = {}};
+    CompletedCommand command{
+        .path = std::string(entry.name), .help = std::string(entry.description), .flags = {}};
     for (const CommandFlag& flag : kCommandFlags) {
-      if (flag.command == entry.command) command.flags.push_back(flag_of(flag.name, flag.kind, flag.description));
+      if (flag.command == entry.command)
+        command.flags.push_back(flag_of(flag.name, flag.kind, flag.description));
     }
     if (entry.command == Command::kBench) command.arguments.words = {"copy", "nvme"};
     if (entry.command == Command::kCompletion) command.arguments.words = {"bash", "zsh"};
     commands.push_back(command);
   }
-  return shell == "bash" ? BashCompletion("memserver", commands) : ZshCompletion("memserver", commands);
+  return shell == "bash" ? BashCompletion("memserver", commands)
+                         : ZshCompletion("memserver", commands);
 }
 
 }  // namespace tidepool::memserver

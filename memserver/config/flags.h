@@ -11,7 +11,19 @@
 
 namespace tidepool::memserver {
 
-enum class Command { kRun, kCheck, kConfig, kBench, kTopo, kVersion, kHelp, kCompletion, kKeep, kKeeper, kGpuLoad };
+enum class Command {
+  kRun,
+  kCheck,
+  kConfig,
+  kBench,
+  kTopo,
+  kVersion,
+  kHelp,
+  kCompletion,
+  kKeep,
+  kKeeper,
+  kGpuLoad
+};
 
 struct Flags {
   Command command = Command::kRun;

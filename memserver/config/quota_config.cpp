@@ -15,7 +15,8 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr std::string_view kPrefix = "jobs.quota[";
-constexpr std::array<std::string_view, 6> kFields{"match", "guarantee", "limit", "nvme_limit", "weight", "priority"};
+constexpr std::array<std::string_view, 6> kFields{"match",      "guarantee", "limit",
+                                                  "nvme_limit", "weight",    "priority"};
 
 Status Bad(const std::string& what, const std::string& where) {
   return Status(ErrorId::kConfigBadValue, what).Where(where);
@@ -29,11 +30,14 @@ bool Number(std::string_view text, uint32_t* value) {
 Status CheckMatch(const std::string& match, const std::string& where) {
   const size_t colon = match.find(':');
   const std::string kind = match.substr(0, colon);
-  if (colon != std::string::npos && colon + 1 < match.size() && (kind == "user" || kind == "job")) return Status();
-  return Bad("'" + match + "' names neither a user nor a job", where).Why("the forms are \"user:alice\", \"user:1000\" and \"job:gpt\"");
+  if (colon != std::string::npos && colon + 1 < match.size() && (kind == "user" || kind == "job"))
+    return Status();
+  return Bad("'" + match + "' names neither a user nor a job", where)
+      .Why("the forms are \"user:alice\", \"user:1000\" and \"job:gpt\"");
 }
 
-// One field of an entry. Only the form of sizes is checked here: what a share is a share of is known when the server starts.
+// One field of an entry. Only the form of sizes is checked here: what a share is a share of is
+// known when the server starts.
 Status TakeField(std::string_view field, const FileSetting& setting, QuotaEntry* entry) {
   if (field == "match") {
     entry->match = setting.text;
@@ -50,17 +54,22 @@ Status TakeField(std::string_view field, const FileSetting& setting, QuotaEntry*
     return size.ok() ? Status() : Bad(size.status().what(), setting.where);
   }
   if (field == "weight") {
-    if (Number(setting.text, &entry->weight) && entry->weight >= 1 && entry->weight <= kWeightMax) return Status();
-    return Bad("the weight '" + setting.text + "' is not a whole number from 1 to " + std::to_string(kWeightMax), setting.where);
+    if (Number(setting.text, &entry->weight) && entry->weight >= 1 && entry->weight <= kWeightMax)
+      return Status();
+    return Bad("the weight '" + setting.text + "' is not a whole number from 1 to " +
+                   std::to_string(kWeightMax),
+               setting.where);
   }
   if (field == "priority") {
     auto priority = PriorityFromName(setting.text);
-    if (!priority.ok()) return Bad(priority.status().what(), setting.where).Why(priority.status().why());
+    if (!priority.ok())
+      return Bad(priority.status().what(), setting.where).Why(priority.status().why());
     entry->priority = *priority;
     return Status();
   }
-  return Status(ErrorId::kConfigUnknownKey,
-                "the key \"" + std::string(field) + "\" is not known in [[jobs.quota]]" + DidYouMean(field, kFields))
+  return Status(ErrorId::kConfigUnknownKey, "the key \"" + std::string(field) +
+                                                "\" is not known in [[jobs.quota]]" +
+                                                DidYouMean(field, kFields))
       .Where(setting.where);
 }
 
@@ -72,12 +81,14 @@ Result<std::string> AccountOfUser(const std::string& name, const std::string& wh
   std::array<char, 4096> texts{};
   getpwnam_r(name.c_str(), &record, texts.data(), texts.size(), &found);
   if (found != nullptr) return UserAccount(found->pw_uid);
-  return Bad("there is no user '" + name + "' on this machine", where).Fix("give the user's number, such as \"user:1000\"");
+  return Bad("there is no user '" + name + "' on this machine", where)
+      .Fix("give the user's number, such as \"user:1000\"");
 }
 
 Result<std::string> AccountOf(const QuotaEntry& entry) {
   const std::string name = entry.match.substr(entry.match.find(':') + 1);
-  return entry.match.starts_with("user:") ? AccountOfUser(name, entry.where) : Result<std::string>(JobAccount(name));
+  return entry.match.starts_with("user:") ? AccountOfUser(name, entry.where)
+                                          : Result<std::string>(JobAccount(name));
 }
 
 Result<uint64_t> BytesOf(const std::string& text, uint64_t pool_bytes, uint64_t fallback) {
@@ -100,15 +111,18 @@ Result<std::vector<QuotaEntry>> ReadQuotas(std::span<const FileSetting> settings
     const std::string index = setting.key.substr(0, end);
     if (index != last) entries.emplace_back().where = setting.where;
     last = index;
-    TP_RETURN_IF_ERROR(TakeField(std::string_view(setting.key).substr(end + 2), setting, &entries.back()));
+    TP_RETURN_IF_ERROR(
+        TakeField(std::string_view(setting.key).substr(end + 2), setting, &entries.back()));
   }
   for (const QuotaEntry& entry : entries) {
-    if (entry.match.empty()) return Bad("a [[jobs.quota]] says not whose it is: `match` is missing", entry.where);
+    if (entry.match.empty())
+      return Bad("a [[jobs.quota]] says not whose it is: `match` is missing", entry.where);
   }
   return entries;
 }
 
-Result<std::vector<QuotaRule>> ResolveQuotas(std::span<const QuotaEntry> entries, uint64_t pool_bytes) {
+Result<std::vector<QuotaRule>> ResolveQuotas(std::span<const QuotaEntry> entries,
+                                             uint64_t pool_bytes) {
   std::vector<QuotaRule> rules;
   for (const QuotaEntry& entry : entries) {
     QuotaRule rule;
@@ -121,7 +135,8 @@ Result<std::vector<QuotaRule>> ResolveQuotas(std::span<const QuotaEntry> entries
     rule.quota.weight = entry.weight;
     rule.quota.priority = entry.priority;
     const auto same = [&rule](const QuotaRule& other) { return other.account == rule.account; };
-    if (std::any_of(rules.begin(), rules.end(), same)) return Bad("there are two quotas for " + rule.account, entry.where);
+    if (std::any_of(rules.begin(), rules.end(), same))
+      return Bad("there are two quotas for " + rule.account, entry.where);
     rules.push_back(std::move(rule));
   }
   return rules;
@@ -132,9 +147,11 @@ Status CheckQuotas(std::span<const QuotaEntry> entries, uint64_t pool_bytes) {
   uint64_t guaranteed = 0;
   for (size_t i = 0; i < rules.size(); ++i) {
     const Quota& quota = rules[i].quota;
-    if (const Status sound = Validate(quota); !sound.ok()) return Bad(sound.what(), entries[i].where);
+    if (const Status sound = Validate(quota); !sound.ok())
+      return Bad(sound.what(), entries[i].where);
     if (quota.guarantee > pool_bytes - guaranteed) {
-      return Bad("the guarantees add up to more than the pool of " + FormatBytes(pool_bytes), entries[i].where);
+      return Bad("the guarantees add up to more than the pool of " + FormatBytes(pool_bytes),
+                 entries[i].where);
     }
     guaranteed += quota.guarantee;
   }
@@ -151,11 +168,15 @@ Result<Quota> ResolveFallback(const std::string& limit, uint64_t pool_bytes) {
 std::string PrintQuotas(std::span<const QuotaEntry> entries) {
   std::string text;
   for (const QuotaEntry& entry : entries) {
-    text += "\n[[jobs.quota]]  # " + entry.where + "\nmatch = " + JsonWriter::Quoted(entry.match) + "\n";
-    if (!entry.guarantee.empty()) text += "guarantee = " + JsonWriter::Quoted(entry.guarantee) + "\n";
+    text += "\n[[jobs.quota]]  # " + entry.where + "\nmatch = " + JsonWriter::Quoted(entry.match) +
+            "\n";
+    if (!entry.guarantee.empty())
+      text += "guarantee = " + JsonWriter::Quoted(entry.guarantee) + "\n";
     if (!entry.limit.empty()) text += "limit = " + JsonWriter::Quoted(entry.limit) + "\n";
-    if (!entry.nvme_limit.empty()) text += "nvme_limit = " + JsonWriter::Quoted(entry.nvme_limit) + "\n";
-    text += "weight = " + std::to_string(entry.weight) + "\npriority = \"" + NameOf(entry.priority) + "\"\n";
+    if (!entry.nvme_limit.empty())
+      text += "nvme_limit = " + JsonWriter::Quoted(entry.nvme_limit) + "\n";
+    text += "weight = " + std::to_string(entry.weight) + "\npriority = \"" +
+            NameOf(entry.priority) + "\"\n";
   }
   return text;
 }

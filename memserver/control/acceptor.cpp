@@ -19,12 +19,15 @@ UniqueFd SpareDescriptor() {
 
 }  // namespace
 
-Status CheckConnections(const ConnectionCount& all, const ConnectionCount& of_user, const PeerUser& user) {
+Status CheckConnections(const ConnectionCount& all, const ConnectionCount& of_user,
+                        const PeerUser& user) {
   if (all.present >= all.most) {
-    return Status(ErrorId::kTooManySessions, "memserver has " + std::to_string(all.present) + " connections, as many as it allows");
+    return Status(ErrorId::kTooManySessions, "memserver has " + std::to_string(all.present) +
+                                                 " connections, as many as it allows");
   }
   if (of_user.present < of_user.most) return Status();
-  return Status(ErrorId::kTooManySessions, "user " + std::to_string(user.uid) + " has " + std::to_string(of_user.present) +
+  return Status(ErrorId::kTooManySessions, "user " + std::to_string(user.uid) + " has " +
+                                               std::to_string(of_user.present) +
                                                " connections, as many as one user may have");
 }
 

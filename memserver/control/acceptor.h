@@ -1,5 +1,5 @@
-// Acceptor: takes waiting clients from a listening socket. With no descriptor left, a client is still refused by name: one descriptor is
-// kept in reserve for that.
+// Acceptor: takes waiting clients from a listening socket. With no descriptor left, a client is
+// still refused by name: one descriptor is kept in reserve for that.
 //
 // One thread (control). The listening socket is the caller's and outlives the acceptor.
 #pragma once
@@ -19,13 +19,14 @@ struct ConnectionCount {
   uint32_t most = 0;
 };
 // May one more client be taken, of this user? Errors: kTooManySessions.
-Status CheckConnections(const ConnectionCount& all, const ConnectionCount& of_user, const PeerUser& user);
+Status CheckConnections(const ConnectionCount& all, const ConnectionCount& of_user,
+                        const PeerUser& user);
 
 class Acceptor {
  public:
   explicit Acceptor(int listening);
-  // The next client; an invalid descriptor when nobody waits. Errors: kTooManySessions (no descriptor left, here or in the system; one
-  // waiting client has been refused with this status).
+  // The next client; an invalid descriptor when nobody waits. Errors: kTooManySessions (no
+  // descriptor left, here or in the system; one waiting client has been refused with this status).
   Result<UniqueFd> Next();
 
  private:

@@ -25,7 +25,8 @@ Result<uint32_t> GroupOf(const std::string& name) {
   std::vector<char> texts(64 * 1024);
   getgrnam_r(name.c_str(), &record, texts.data(), texts.size(), &found);
   if (found != nullptr) return found->gr_gid;
-  return Status(ErrorId::kConfigBadValue, "there is no group '" + name + "' on this machine").Fix("groupadd --system " + name);
+  return Status(ErrorId::kConfigBadValue, "there is no group '" + name + "' on this machine")
+      .Fix("groupadd --system " + name);
 }
 
 bool Has(const PeerUser& user, uint32_t group) {
@@ -52,7 +53,8 @@ Result<PeerUser> UserAt(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    return Status(ErrorId::kHandshakeBad, "the peer of a connection cannot be identified").Why(std::strerror(errno));
+    return Status(ErrorId::kHandshakeBad, "the peer of a connection cannot be identified")
+        .Why(std::strerror(errno));
   }
   PeerUser user{credentials.uid, credentials.pid, std::vector<uint32_t>(256)};
   length = static_cast<socklen_t>(user.groups.size() * sizeof(uint32_t));
@@ -80,9 +82,13 @@ AdminLevel LevelOf(const Access& access, const PeerUser& user) {
 
 Status CheckMayConnect(const Access& access, const PeerUser& user) {
   if (LevelOf(access, user) != AdminLevel::kNone) return Status();
-  const std::string who = "process " + std::to_string(user.pid) + " of user " + std::to_string(user.uid) + " asked for a session; ";
-  if (!access.is_service) return Status(ErrorId::kNotOwner, who + "this memserver belongs to user " + std::to_string(access.owner));
-  return Status(ErrorId::kNotOwner, who + "it is no member of group " + std::to_string(access.group));
+  const std::string who = "process " + std::to_string(user.pid) + " of user " +
+                          std::to_string(user.uid) + " asked for a session; ";
+  if (!access.is_service)
+    return Status(ErrorId::kNotOwner,
+                  who + "this memserver belongs to user " + std::to_string(access.owner));
+  return Status(ErrorId::kNotOwner,
+                who + "it is no member of group " + std::to_string(access.group));
 }
 
 }  // namespace tidepool::memserver

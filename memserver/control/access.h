@@ -1,7 +1,9 @@
-// Access: who may connect to memserver's sockets, and who may change what through the admin socket. By the kernel's word, never the peer's.
+// Access: who may connect to memserver's sockets, and who may change what through the admin socket.
+// By the kernel's word, never the peer's.
 //
-// Any thread; value types. In *private* mode the sockets are their owner's and root's. In *service* mode the members of one group may
-// connect, each to its own jobs, and those of another one operate. Root and the user that memserver runs as may do everything in both.
+// Any thread; value types. In *private* mode the sockets are their owner's and root's. In *service*
+// mode the members of one group may connect, each to its own jobs, and those of another one
+// operate. Root and the user that memserver runs as may do everything in both.
 #pragma once
 
 #include <sys/types.h>

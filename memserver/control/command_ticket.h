@@ -1,7 +1,9 @@
-// CommandTicket: where the admin thread waits for the answer to a change that it mailed to the serve loop.
+// CommandTicket: where the admin thread waits for the answer to a change that it mailed to the
+// serve loop.
 //
-// Made and waited for by the admin thread (or by the main thread, for a reload), answered once by the control thread, or by the main thread
-// where that did the work; the loop only hands it through, so that it wakes nobody.
+// Made and waited for by the admin thread (or by the main thread, for a reload), answered once by
+// the control thread, or by the main thread where that did the work; the loop only hands it
+// through, so that it wakes nobody.
 #pragma once
 
 #include <chrono>
@@ -29,10 +31,14 @@ struct AdminCaller {
 class CommandTicket {
  public:
   // `changed` names what is another now, where that is not clear from the command.
-  void Answer(Status result, std::vector<std::string> changed = {}) { promise_.set_value({std::move(result), std::move(changed)}); }
-  // The answer, once; none when it did not come in time. It may still come: the change may be made or not.
+  void Answer(Status result, std::vector<std::string> changed = {}) {
+    promise_.set_value({std::move(result), std::move(changed)});
+  }
+  // The answer, once; none when it did not come in time. It may still come: the change may be made
+  // or not.
   std::optional<Status> Wait(int64_t timeout_ms) {
-    if (result_.wait_for(std::chrono::milliseconds(timeout_ms)) != std::future_status::ready) return std::nullopt;
+    if (result_.wait_for(std::chrono::milliseconds(timeout_ms)) != std::future_status::ready)
+      return std::nullopt;
     Answered answered = result_.get();
     changed_ = std::move(answered.changed);
     return std::move(answered.result);

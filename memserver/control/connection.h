@@ -21,12 +21,14 @@ namespace asio = boost::asio;
 using Descriptor = asio::posix::stream_descriptor;
 
 inline void GiveTo(Descriptor* owner, UniqueFd fd) {
-  owner->assign(fd.get());  // throws where the system cannot watch it; then it is still ours to close
+  // Throws where the system cannot watch it; then it is still ours to close.
+  owner->assign(fd.get());
   fd.Release();
 }
 
 struct Connection {
-  Connection(asio::io_context& context, ConnectionId number, UniqueFd fd, PeerIdentity peer, SpecShelf* shelf)
+  Connection(asio::io_context& context, ConnectionId number, UniqueFd fd, PeerIdentity peer,
+             SpecShelf* shelf)
       : protocol(number, peer.user.uid, peer.user.pid, peer.process_start, shelf),
         id(number),
         uid(peer.user.uid),
@@ -43,11 +45,15 @@ struct Connection {
   uint32_t uid;
   int32_t pid;
   Descriptor socket;
-  Descriptor death;               // the pidfd of the process that connected
-  asio::steady_timer limit;       // for a greeting to be complete, and for the door to take a packet
-  asio::steady_timer rest;        // until it is read again, when its user has had its share of the thread
-  bool at_door = false;           // the next packet is left to the DescriptorDoor: nothing is read meanwhile
-  std::vector<UniqueFd> granted;  // in the order of Welcome or Resumed; from the end of preparation until it is sent
+  Descriptor death;  // the pidfd of the process that connected
+  // For a greeting to be complete, and for the door to take a packet.
+  asio::steady_timer limit;
+  // Until it is read again, when its user has had its share of the thread.
+  asio::steady_timer rest;
+  // The next packet is left to the DescriptorDoor: nothing is read meanwhile.
+  bool at_door = false;
+  // In the order of Welcome or Resumed; from the end of preparation until it is sent.
+  std::vector<UniqueFd> granted;
 };
 
 }  // namespace tidepool::memserver

@@ -21,14 +21,15 @@
 namespace tidepool::memserver {
 
 struct ControlServer::Reactor {
-  Reactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours, UniqueFd listening,
-          std::unique_ptr<DescriptorDoor> descriptor_door)
+  Reactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours,
+          UniqueFd listening, std::unique_ptr<DescriptorDoor> descriptor_door)
       : options(control_options),
         neighbours(control_neighbours),
         pace(control_options.user_pace),
         door(std::move(descriptor_door)),
         preparer(control_neighbours.device, control_neighbours.gpus),
-        listener(&context, std::move(listening), [this](UniqueFd socket) { Admit(std::move(socket)); }),
+        listener(&context, std::move(listening),
+                 [this](UniqueFd socket) { Admit(std::move(socket)); }),
         replies(context, Duplicate(control_neighbours.from_loop->event_fd()).Release()),
         prepared(context, Duplicate(preparer.results().event_fd()).Release()),
         lost_ranks(context, Duplicate(awaited.event_fd()).Release()),
@@ -70,7 +71,9 @@ struct ControlServer::Reactor {
   void On(CommandDone reply) { reply.ticket->Answer(std::move(reply.result)); }
   void On(SnapshotReady reply) { neighbours.snapshots->Push(std::move(reply.snapshot)); }
   void On(Discard) {}
-  void On(ImportStates reply) { preparer.Start({.grant = {}, .memory = {}, .protocol = 0, .import = std::move(reply)}); }
+  void On(ImportStates reply) {
+    preparer.Start({.grant = {}, .memory = {}, .protocol = 0, .import = std::move(reply)});
+  }
   void On(Stopped) { context.stop(); }
 
   ControlOptions options;
@@ -86,7 +89,8 @@ struct ControlServer::Reactor {
   Listener listener;
   Descriptor replies, prepared, lost_ranks, taken_packets;
   std::map<ConnectionId, std::unique_ptr<Connection>> connections;
-  std::map<ConnectionId, std::string> lost_in_preparation;  // the loop is told when the preparer no longer touches their memory
+  // The loop is told when the preparer no longer touches their memory.
+  std::map<ConnectionId, std::string> lost_in_preparation;
   ConnectionId last_id = 0;
   LogLimiter bad_input_log{60 * kNsPerSecond};
 };

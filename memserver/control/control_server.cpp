@@ -25,7 +25,8 @@ namespace {
 constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
 
 Status MalformedPacket() {
-  return Status(ErrorId::kHandshakeBad, "a packet is truncated, or brings descriptors that do not belong there");
+  return Status(ErrorId::kHandshakeBad,
+                "a packet is truncated, or brings descriptors that do not belong there");
 }
 }  // namespace
 
@@ -41,9 +42,13 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
   }
   const ConnectionId id = ++last_id;
   try {
-    connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket), std::move(peer).value(), &shelf));
-  } catch (const boost::system::system_error& error) {  // the system has no room to watch one more descriptor
-    return listener.LogRefusal(Status(ErrorId::kTooManySessions, "memserver cannot watch another connection").Why(error.what()));
+    connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket),
+                                                         std::move(peer).value(), &shelf));
+  } catch (const boost::system::system_error&
+               error) {  // the system has no room to watch one more descriptor
+    return listener.LogRefusal(
+        Status(ErrorId::kTooManySessions, "memserver cannot watch another connection")
+            .Why(error.what()));
   }
   pace.Spend(Find(id)->uid, UserPace::kConnection, clock.NowNs());
   StartTimeLimit(id);
@@ -56,7 +61,8 @@ Status ControlServer::Reactor::CheckRoomFor(const PeerUser& user) const {
   const auto of_user = [&user](const auto& entry) { return entry.second->uid == user.uid; };
   const bool bounded = LevelOf(options.access, user) != AdminLevel::kAdmin;
   const auto own = bounded ? std::count_if(connections.begin(), connections.end(), of_user) : 0;
-  return CheckConnections({connections.size(), options.connections_max}, {static_cast<size_t>(own), options.user_connections_max}, user);
+  return CheckConnections({connections.size(), options.connections_max},
+                          {static_cast<size_t>(own), options.user_connections_max}, user);
 }
 
 // --- one connection ---
@@ -74,11 +80,14 @@ void ControlServer::Reactor::WatchSocket(ConnectionId id) {
 
 void ControlServer::Reactor::WatchDeath(ConnectionId id) {
   Connection* connection = Find(id);
-  if (!connection->death.is_open() || TP_PLANTED("jobs.death_not_watched")) return;  // dead already: the socket's end follows
+  // Dead already: the socket's end follows.
+  if (!connection->death.is_open() || TP_PLANTED("jobs.death_not_watched")) return;
   connection->death.async_wait(Descriptor::wait_read, [this, id](const error_code& error) {
-    // asio gives the place of a closed descriptor to the next one, and with it an event that still stands in its queue: look first.
+    // asio gives the place of a closed descriptor to the next one, and with it an event that still
+    // stands in its queue: look first.
     Connection* woken = error ? nullptr : Find(id);
-    if (woken != nullptr) HasEnded(woken->death.native_handle()) ? Close(id, "its process has ended") : WatchDeath(id);
+    if (woken != nullptr)
+      HasEnded(woken->death.native_handle()) ? Close(id, "its process has ended") : WatchDeath(id);
   });
 }
 
@@ -88,8 +97,10 @@ void ControlServer::Reactor::StartTimeLimit(ConnectionId id) {
   connection->limit.async_wait([this, id](const error_code& error) {
     Connection* waiting = Find(id);
     if (error || waiting == nullptr) return;
-    if (waiting->at_door) return EndBadly(id, Status(ErrorId::kHandshakeBad, "descriptors of this user do not close"));
-    if (waiting->protocol.HalfOpen()) EndBadly(id, Status(ErrorId::kHandshakeBad, "the greeting was not complete in time"));
+    if (waiting->at_door)
+      return EndBadly(id, Status(ErrorId::kHandshakeBad, "descriptors of this user do not close"));
+    if (waiting->protocol.HalfOpen())
+      EndBadly(id, Status(ErrorId::kHandshakeBad, "the greeting was not complete in time"));
   });
 }
 
@@ -103,7 +114,8 @@ void ControlServer::Reactor::ReadPackets(ConnectionId id) {
     auto result = shm::PeekPacket(socket, &head);
     const bool lets_in = TP_PLANTED("jobs.descriptors_let_in");
     if (result == shm::SocketResult::kDone && !lets_in && LeftToDoor(connection, head)) return;
-    if (result == shm::SocketResult::kDone) result = shm::ReceivePacket(socket, lets_in ? 2 : 0, &packet);
+    if (result == shm::SocketResult::kDone)
+      result = shm::ReceivePacket(socket, lets_in ? 2 : 0, &packet);
     switch (result) {
       case shm::SocketResult::kWouldBlock: return WatchSocket(id);
       case shm::SocketResult::kClosed: return Close(id, "it closed the connection");
@@ -169,7 +181,8 @@ void ControlServer::Reactor::TakeFromDoor() {
 }
 
 Status ControlServer::Reactor::HandlePacket(Connection* connection, shm::Packet packet) {
-  pace.Spend(connection->uid, UserPace::kPacket + packet.bytes.size() / UserPace::kBytesMovedAsOne, clock.NowNs());
+  pace.Spend(connection->uid, UserPace::kPacket + packet.bytes.size() / UserPace::kBytesMovedAsOne,
+             clock.NowNs());
   TP_ASSIGN_OR_RETURN(shm::Frame frame, shm::DecodeFrame(packet.bytes));
   TP_RETURN_IF_ERROR(CheckDescriptors(frame, packet.fds.size()));
   auto handled = connection->protocol.OnFrame(std::move(frame), std::move(packet.fds));
@@ -177,19 +190,25 @@ Status ControlServer::Reactor::HandlePacket(Connection* connection, shm::Packet 
   TP_ASSIGN_OR_RETURN(FrameAction action, std::move(handled));
   if (!connection->protocol.HalfOpen()) connection->limit.cancel();
   if (action.event) neighbours.to_loop->Push(std::move(*action.event));
-  if (action.answer && shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(*action.answer)) != shm::SocketResult::kDone) {
+  if (action.answer &&
+      shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(*action.answer)) !=
+          shm::SocketResult::kDone) {
     return Status(ErrorId::kHandshakeBad, "it does not read its control socket");
   }
   return Status();
 }
 
-void ControlServer::Reactor::Send(ConnectionId id, const shm::Frame& frame, std::span<const int> fds) {
+void ControlServer::Reactor::Send(ConnectionId id, const shm::Frame& frame,
+                                  std::span<const int> fds) {
   Connection* connection = Find(id);
   if (connection == nullptr) return;
-  const auto result = shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(frame), fds);
+  const auto result =
+      shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(frame), fds);
   if (result == shm::SocketResult::kDone) return;
-  // The frames of one session fit into its socket many times over: a full socket means that the client reads nothing.
-  Close(id, result == shm::SocketResult::kClosed ? "it closed the connection" : "it does not read its control socket");
+  // The frames of one session fit into its socket many times over: a full socket means that the
+  // client reads nothing.
+  Close(id, result == shm::SocketResult::kClosed ? "it closed the connection"
+                                                 : "it does not read its control socket");
 }
 
 void ControlServer::Reactor::EndBadly(ConnectionId id, const Status& why, bool ours) {
@@ -236,7 +255,8 @@ void ControlServer::Reactor::TakeReplies() {
   neighbours.from_loop->ClearEvent();
   std::vector<ControlReply> taken;
   neighbours.from_loop->TakeAll(&taken);
-  for (ControlReply& reply : taken) std::visit([this](auto&& content) { On(std::move(content)); }, std::move(reply));
+  for (ControlReply& reply : taken)
+    std::visit([this](auto&& content) { On(std::move(content)); }, std::move(reply));
 }
 
 void ControlServer::Reactor::TakePrepared() {
@@ -264,18 +284,21 @@ void ControlServer::Reactor::Attach(PreparedMemory memory) {
   auto granted = DescriptorsFor(&memory, connection->protocol.resume().has_value());
   if (!granted.ok()) return EndBadly(id, granted.status(), true);
   connection->granted = std::move(granted).value();
-  neighbours.to_loop->Push(AttachSession{id, std::move(memory.port), std::move(memory.rcache), std::move(memory.brought)});
+  neighbours.to_loop->Push(AttachSession{id, std::move(memory.port), std::move(memory.rcache),
+                                         std::move(memory.brought)});
 }
 
 void ControlServer::Reactor::On(ReserveGranted reply) {
   Connection* connection = Find(reply.connection);
   if (connection == nullptr) return;  // lost in between; the loop has been told
   connection->protocol.SetState(ConnectionState::kPreparing);
-  preparer.Start({std::move(reply), connection->protocol.TakeMemory(), connection->protocol.agreed()});
+  preparer.Start(
+      {std::move(reply), connection->protocol.TakeMemory(), connection->protocol.agreed()});
 }
 
 void ControlServer::Reactor::On(AwaitRank reply) {
-  if (!awaited.Watch(reply)) neighbours.to_loop->Push(AwaitedRankLost{reply.job, reply.rank, reply.nonce});
+  if (!awaited.Watch(reply))
+    neighbours.to_loop->Push(AwaitedRankLost{reply.job, reply.rank, reply.nonce});
 }
 
 void ControlServer::Reactor::On(Refused reply) {
@@ -287,18 +310,22 @@ void ControlServer::Reactor::On(Attached reply) {
   Connection* connection = Find(reply.connection);
   if (connection == nullptr) return;
   connection->protocol.SetState(ConnectionState::kOpen);
-  if (const auto& resume = connection->protocol.resume()) awaited.Forget({reply.job, resume->rank, resume->nonce});
+  if (const auto& resume = connection->protocol.resume())
+    awaited.Forget({reply.job, resume->rank, resume->nonce});
   const auto granted = std::exchange(connection->granted, {});
   std::vector<int> fds;
   for (const UniqueFd& fd : granted) fds.push_back(fd.get());
   if (const uint32_t agreed = connection->protocol.agreed(); agreed != shm::kOwnProtocols.highest) {
-    LogInfo("a session of an older protocol", {{"session", reply.session}, {"protocol", agreed}, {"newest", shm::kOwnProtocols.highest}});
+    LogInfo(
+        "a session of an older protocol",
+        {{"session", reply.session}, {"protocol", agreed}, {"newest", shm::kOwnProtocols.highest}});
   }
   Send(reply.connection, connection->protocol.AnswerTo(reply), fds);
 }
 
 void ControlServer::Reactor::On(SessionOver reply) {
-  // Also the answer to a goodbye, which a trainer must tell from the end of a server that dies before it has taken the session down.
+  // Also the answer to a goodbye, which a trainer must tell from the end of a server that dies
+  // before it has taken the session down.
   Send(reply.connection, shm::EndedFrame{reply.why});
   Close(reply.connection, "session over: " + reply.why.Line());
 }
@@ -313,14 +340,19 @@ void ControlServer::Reactor::On(SaveDone reply) {
 
 // --- the server ---
 
-Result<std::unique_ptr<ControlServer>> ControlServer::Open(const ControlOptions& options, const ControlNeighbours& neighbours) {
+Result<std::unique_ptr<ControlServer>> ControlServer::Open(const ControlOptions& options,
+                                                           const ControlNeighbours& neighbours) {
   TP_ASSIGN_OR_RETURN(std::unique_ptr<DescriptorDoor> door, DescriptorDoor::Open());
-  TP_ASSIGN_OR_RETURN(UniqueFd listening, shm::ListenSocket(shm::DataSocketPath(options.socket_dir)));
+  TP_ASSIGN_OR_RETURN(UniqueFd listening,
+                      shm::ListenSocket(shm::DataSocketPath(options.socket_dir)));
   try {
-    auto reactor = std::make_unique<Reactor>(options, neighbours, std::move(listening), std::move(door));
+    auto reactor =
+        std::make_unique<Reactor>(options, neighbours, std::move(listening), std::move(door));
     return std::unique_ptr<ControlServer>(new ControlServer(std::move(reactor)));
   } catch (const boost::system::system_error& error) {
-    return Status(ErrorId::kSocketFailed, "the data socket cannot be served").Where(options.socket_dir).Why(error.what());
+    return Status(ErrorId::kSocketFailed, "the data socket cannot be served")
+        .Where(options.socket_dir)
+        .Why(error.what());
   }
 }
 

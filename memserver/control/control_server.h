@@ -1,8 +1,11 @@
-// ControlServer: the data socket of memserver: accepts trainers, speaks their control frames, tells the serve loop, and notices deaths.
+// ControlServer: the data socket of memserver: accepts trainers, speaks their control frames, tells
+// the serve loop, and notices deaths.
 //
-// Run() is the control thread; all else belongs to it. It meets the serve loop in two queues only (mailbox.h) and waits for nobody: a
-// client that does not read, does not greet in time, or sends what is not in the protocol loses its connection, never the server.
-// A death is noticed by the socket's end and by the pidfd of the process that connected; the second cannot be hidden by forked children.
+// Run() is the control thread; all else belongs to it. It meets the serve loop in two queues only
+// (mailbox.h) and waits for nobody: a client that does not read, does not greet in time, or sends
+// what is not in the protocol loses its connection, never the server.
+// A death is noticed by the socket's end and by the pidfd of the process that connected; the second
+// cannot be hidden by forked children.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +26,8 @@ namespace tidepool::memserver {
 struct ControlOptions {
   std::string socket_dir;  // already claimed (SocketDirectory)
   Access access = PrivateAccess();
-  uint32_t connections_max = 512;                   // each holds 2 descriptors, later 3 more in the loop
+  // Each holds 2 descriptors, later 3 more in the loop.
+  uint32_t connections_max = 512;
   uint32_t user_connections_max = 512;              // of one user; root and the owner may have all
   int64_t greeting_timeout_ns = 10 * kNsPerSecond;  // from accept to a complete job description
   UserPaceLimits user_pace = {};                    // of the control thread's work for one user
@@ -34,14 +38,17 @@ struct ControlNeighbours {
   device::Device* device = nullptr;  // makes rCache memory
   EventQueue<ControlEvent>* to_loop = nullptr;
   EventQueue<ControlReply>* from_loop = nullptr;
-  EventQueue<std::shared_ptr<const Snapshot>>* snapshots = nullptr;  // what the loop answered to SnapshotWanted
-  GpuTable* gpus = nullptr;                                          // opens those whose memory ranks bring; null: none
+  // What the loop answered to SnapshotWanted.
+  EventQueue<std::shared_ptr<const Snapshot>>* snapshots = nullptr;
+  // Opens those whose memory ranks bring; null: none.
+  GpuTable* gpus = nullptr;
 };
 
 class ControlServer {
  public:
   // Listens on data.sock. Errors: kSocketFailed.
-  static Result<std::unique_ptr<ControlServer>> Open(const ControlOptions& options, const ControlNeighbours& neighbours);
+  static Result<std::unique_ptr<ControlServer>> Open(const ControlOptions& options,
+                                                     const ControlNeighbours& neighbours);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;

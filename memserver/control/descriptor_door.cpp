@@ -29,7 +29,8 @@ ChannelEnds MakeChannel() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// The memory in which the kernel finds this process's command line (fields 48 and 49 of /proc/self/stat).
+// The memory in which the kernel finds this process's command line (fields 48 and 49 of
+// /proc/self/stat).
 std::span<char> CommandLine() {
   std::ifstream file("/proc/self/stat");
   std::string line;
@@ -56,9 +57,12 @@ shm::SocketResult ResultOf(LaneWord word) {
 
 Status WrongKind(LaneTask task) {
   if (task == LaneTask::kTakeDirectory) {
-    return Status(ErrorId::kProtocolViolation, "the descriptor sent with Save is not an O_PATH descriptor of a directory");
+    return Status(ErrorId::kProtocolViolation,
+                  "the descriptor sent with Save is not an O_PATH descriptor of a directory");
   }
-  return Status(ErrorId::kHandshakeBad, "a descriptor came that memserver does not take: it is not a memfd, nor memory of a GPU");
+  return Status(
+      ErrorId::kHandshakeBad,
+      "a descriptor came that memserver does not take: it is not a memfd, nor memory of a GPU");
 }
 
 }  // namespace
@@ -67,7 +71,9 @@ Result<std::unique_ptr<DescriptorDoor>> DescriptorDoor::Open() {
   std::unique_ptr<DescriptorDoor> door(new DescriptorDoor);
   door->epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (door->epoll_.valid() && door->ForkMaker()) return door;
-  return Status(ErrorId::kSocketFailed, "no process can be made that takes descriptors from clients").Why(std::strerror(errno));
+  return Status(ErrorId::kSocketFailed,
+                "no process can be made that takes descriptors from clients")
+      .Why(std::strerror(errno));
 }
 
 DescriptorDoor::Lane::~Lane() {
@@ -130,10 +136,12 @@ Status DescriptorDoor::Take(const Ask& ask) {
   const LaneAsk asked{ask.connection, ask.task, ask.fds_max};
   const std::array<int, 1> fds{ask.socket};
   const bool sent =
-      lane != nullptr && shm::SendPacket(lane->channel.get(), std::as_bytes(std::span(&asked, 1)), fds) == shm::SocketResult::kDone;
+      lane != nullptr && shm::SendPacket(lane->channel.get(), std::as_bytes(std::span(&asked, 1)),
+                                         fds) == shm::SocketResult::kDone;
   if (!sent) {
-    return Status(ErrorId::kTooManySessions,
-                  "descriptors of user " + std::to_string(ask.uid) + " cannot be taken: some that it sent before " + "do not close")
+    return Status(ErrorId::kTooManySessions, "descriptors of user " + std::to_string(ask.uid) +
+                                                 " cannot be taken: some that it sent before " +
+                                                 "do not close")
         .Fix("end the file systems that do not answer (umount, fusermount -u), then try again");
   }
   lane->left = false;
@@ -146,7 +154,8 @@ std::vector<DescriptorDoor::Taken> DescriptorDoor::TakeAll() {
   std::array<epoll_event, 16> events;
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
-    const uint64_t number = events[static_cast<size_t>(i)].data.u64;  // a copy: the kernel's struct is packed
+    // A copy: the kernel's struct is packed.
+    const uint64_t number = events[static_cast<size_t>(i)].data.u64;
     const auto found = lanes_.find(number);
     if (found != lanes_.end()) Read(number, &found->second, &taken);
   }
@@ -158,7 +167,8 @@ void DescriptorDoor::Read(uint64_t number, Lane* lane, std::vector<Taken>* taken
   for (;;) {
     const auto result = shm::ReceivePacket(lane->channel.get(), kLaneFdsMax, &packet);
     if (result == shm::SocketResult::kWouldBlock) break;
-    if (result == shm::SocketResult::kDone && packet.bytes.size() >= sizeof(LaneReply) && !lane->asked.empty()) {
+    if (result == shm::SocketResult::kDone && packet.bytes.size() >= sizeof(LaneReply) &&
+        !lane->asked.empty()) {
       OnReply(lane, std::move(packet), taken);
       continue;
     }
@@ -178,10 +188,12 @@ void DescriptorDoor::OnReply(Lane* lane, shm::Packet packet, std::vector<Taken>*
   Asked& asked = lane->asked.front();  // answers come in the order of the questions
   asked.answered = reply.word == LaneWord::kMalformed || reply.word == LaneWord::kRefused;
   if (reply.word != LaneWord::kClosed) {
-    if (asked.task == LaneTask::kTakeDirectory && reply.word == LaneWord::kTaken) places_.insert(asked.connection);
+    if (asked.task == LaneTask::kTakeDirectory && reply.word == LaneWord::kTaken)
+      places_.insert(asked.connection);
     packet.bytes.erase(packet.bytes.begin(), packet.bytes.begin() + sizeof reply);
     const bool refused = reply.word == LaneWord::kRefused;
-    taken->push_back({asked.connection, ResultOf(reply.word), refused ? WrongKind(asked.task) : Status(), std::move(packet)});
+    taken->push_back({asked.connection, ResultOf(reply.word),
+                      refused ? WrongKind(asked.task) : Status(), std::move(packet)});
   }
   if (!asked.answered) lane->asked.pop_front();
 }

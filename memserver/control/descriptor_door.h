@@ -1,14 +1,19 @@
-// DescriptorDoor: how descriptors of clients come into memserver: through processes that nobody waits for.
+// DescriptorDoor: how descriptors of clients come into memserver: through processes that nobody
+// waits for.
 //
-// A descriptor is the sender's file: closing it may run a file system of the sender's own (FUSE, a dead server), in the process that closes
-// it, for as long as that likes; a process with such a call never ends, not by SIGKILL either, and keeps its locks, sockets and memory. So
-// memserver never installs a descriptor whose close may be stretched. A frame that calls for descriptors is left in its socket, and a
-// *lane*, a process with nothing in it, is asked to take it: what comes back are memfds, devices, and places (O_PATH) whose close asks
-// nobody. Other descriptors are refused by name and closed by the lane, however long that takes.
+// A descriptor is the sender's file: closing it may run a file system of the sender's own (FUSE, a
+// dead server), in the process that closes it, for as long as that likes; a process with such a
+// call never ends, not by SIGKILL either, and keeps its locks, sockets and memory. So memserver
+// never installs a descriptor whose close may be stretched. A frame that calls for descriptors is
+// left in its socket, and a *lane*, a process with nothing in it, is asked to take it: what comes
+// back are memfds, devices, and places (O_PATH) whose close asks nobody. Other descriptors are
+// refused by name and closed by the lane, however long that takes.
 //
-// A lane belongs to one user. One that is stuck in a close is left alone, and another one serves the user; a user whose kLanesPerUser lanes
-// are all stuck can send no descriptors until one of them comes back. Nobody else notices. Lanes hold nothing of memserver's: it ends, and
-// the next one starts, while they are still stuck. One thread (control); Open and the destructor may be another one's.
+// A lane belongs to one user. One that is stuck in a close is left alone, and another one serves
+// the user; a user whose kLanesPerUser lanes are all stuck can send no descriptors until one of
+// them comes back. Nobody else notices. Lanes hold nothing of memserver's: it ends, and the next
+// one starts, while they are still stuck. One thread (control); Open and the destructor may be
+// another one's.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +35,11 @@ namespace tidepool::memserver {
 
 class DescriptorDoor {
  public:
-  static constexpr uint32_t kLanesPerUser = 4;  // so many descriptors of a user may be stuck; two with each Resume
+  // So many descriptors of a user may be stuck; two with each Resume.
+  static constexpr uint32_t kLanesPerUser = 4;
   static constexpr uint32_t kLanesMax = 64;
-  static constexpr int64_t kStuckNs = 200 * kNsPerMs;  // a lane that has not answered for so long is given nothing more
+  // A lane that has not answered for so long is given nothing more.
+  static constexpr int64_t kStuckNs = 200 * kNsPerMs;
 
   // Errors: kSocketFailed.
   static Result<std::unique_ptr<DescriptorDoor>> Open();
@@ -54,7 +61,8 @@ class DescriptorDoor {
   struct Taken {
     ConnectionId connection = 0;
     shm::SocketResult result = shm::SocketResult::kDone;  // as of ReceivePacket
-    Status refused;  // a descriptor of another kind came (kHandshakeBad, of a place kProtocolViolation)
+    // A descriptor of another kind came (kHandshakeBad, of a place kProtocolViolation)
+    Status refused;
     shm::Packet packet;
   };
   // What was taken since the last call: one for each Take that was ok, unless its lane is stuck.

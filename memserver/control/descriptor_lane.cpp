@@ -50,11 +50,13 @@ Received Receive(int socket, std::span<std::byte> bytes, uint32_t fds_max, int f
   if (received.bytes < 0) return received;
 
   received.whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
+  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr;
+       each = CMSG_NXTHDR(&message, each)) {
     const bool rights = each->cmsg_level == SOL_SOCKET && each->cmsg_type == SCM_RIGHTS;
     received.whole = received.whole && rights;
     if (!rights) continue;
-    const size_t count = std::min<size_t>((each->cmsg_len - CMSG_LEN(0)) / sizeof(int), kLaneFdsMax - received.count);
+    const size_t count = std::min<size_t>((each->cmsg_len - CMSG_LEN(0)) / sizeof(int),
+                                          kLaneFdsMax - received.count);
     std::memcpy(received.fds.data() + received.count, CMSG_DATA(each), count * sizeof(int));
     received.count += static_cast<uint32_t>(count);
   }
@@ -80,8 +82,9 @@ void Send(int socket, std::span<const std::byte> bytes, std::span<const int> fds
   }
 }
 
-// Nothing here asks the file's own file system. Memory that a memserver made is a memfd; that of a GPU is a memfd, or a device or an
-// anonymous inode of its driver. A descriptor that only names a place (O_PATH) has nothing to write back when it is closed.
+// Nothing here asks the file's own file system. Memory that a memserver made is a memfd; that of a
+// GPU is a memfd, or a device or an anonymous inode of its driver. A descriptor that only names a
+// place (O_PATH) has nothing to write back when it is closed.
 bool IsOfKind(int fd, LaneTask task) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0) return false;
@@ -96,14 +99,18 @@ bool IsOfKind(int fd, LaneTask task) {
 }
 
 LaneWord WordFor(const Received& packet, LaneTask task) {
-  if (packet.bytes < 0) return errno == EAGAIN || shm::IsShortage(errno) ? LaneWord::kNone : LaneWord::kGone;
+  if (packet.bytes < 0)
+    return errno == EAGAIN || shm::IsShortage(errno) ? LaneWord::kNone : LaneWord::kGone;
   if (!packet.whole) return LaneWord::kMalformed;
   if (packet.bytes == 0) return LaneWord::kGone;
   const auto last = packet.fds.begin() + packet.count;
-  return std::all_of(packet.fds.begin(), last, [task](int fd) { return IsOfKind(fd, task); }) ? LaneWord::kTaken : LaneWord::kRefused;
+  return std::all_of(packet.fds.begin(), last, [task](int fd) { return IsOfKind(fd, task); })
+             ? LaneWord::kTaken
+             : LaneWord::kRefused;
 }
 
-// What was let in as a place stays open here until memserver has closed it: the last close of it is never memserver's.
+// What was let in as a place stays open here until memserver has closed it: the last close of it is
+// never memserver's.
 class KeptPlaces {
  public:
   void Keep(uint64_t connection, int fd) {
@@ -141,7 +148,8 @@ void Take(int channel, const LaneAsk& ask, int client, KeptPlaces* places) {
   const std::span<const int> fds = std::span(packet.fds).first(packet.count);
   const bool taken = answer.reply.word == LaneWord::kTaken;
   const size_t bytes = sizeof(LaneReply) + (taken ? static_cast<size_t>(packet.bytes) : 0);
-  Send(channel, std::as_bytes(std::span(&answer, 1)).first(bytes), taken ? fds : std::span<const int>());
+  Send(channel, std::as_bytes(std::span(&answer, 1)).first(bytes),
+       taken ? fds : std::span<const int>());
 
   for (const int fd : fds) {
     if (taken && ask.task == LaneTask::kTakeDirectory) {

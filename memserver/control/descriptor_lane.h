@@ -1,8 +1,9 @@
-// DescriptorLane: the other side of the descriptor door: processes that take descriptors out of clients' packets, and that close those
-// which may be stretched. See descriptor_door.h.
+// DescriptorLane: the other side of the descriptor door: processes that take descriptors out of
+// clients' packets, and that close those which may be stretched. See descriptor_door.h.
 //
-// These processes are forked from one with many threads and never execute another program: they allocate nothing, log nothing and take no
-// lock. They hold one socket and what a client sent, no other descriptor of memserver's; when the socket's other end closes they end.
+// These processes are forked from one with many threads and never execute another program: they
+// allocate nothing, log nothing and take no lock. They hold one socket and what a client sent, no
+// other descriptor of memserver's; when the socket's other end closes they end.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,9 @@
 
 namespace tidepool::memserver {
 
-inline constexpr uint32_t kLaneFdsMax = 2;        // of Resume; Hello and Save bring one at most
-inline constexpr size_t kLanePacketMax = 4096;    // of a frame that brings descriptors; ours have some hundred bytes
+inline constexpr uint32_t kLaneFdsMax = 2;  // of Resume; Hello and Save bring one at most
+// Of a frame that brings descriptors; ours have some hundred bytes.
+inline constexpr size_t kLanePacketMax = 4096;
 inline constexpr uint32_t kLaneDirectories = 64;  // that a lane keeps open at most
 
 // What a lane is asked for. With kTakeMemory and kTakeDirectory comes the client's socket.
@@ -37,8 +39,9 @@ struct LaneReply {
   uint32_t reserved = 0;
 };
 
-// Forks the process that makes lanes: whoever sends a descriptor through `channel` gets a lane at the other end of it. `title` is memory
-// that ps shows as this process's command line; it may be empty. The pid, or -1.
+// Forks the process that makes lanes: whoever sends a descriptor through `channel` gets a lane at
+// the other end of it. `title` is memory that ps shows as this process's command line; it may be
+// empty. The pid, or -1.
 int ForkLaneMaker(int channel, std::span<char> title);
 
 }  // namespace tidepool::memserver

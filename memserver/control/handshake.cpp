@@ -17,45 +17,52 @@ namespace tidepool::memserver {
 
 namespace {
 
-// Chunk uses in one declared schedule: each chunk a few times in forward and backward; 16 MiB of ids.
+// Chunk uses in one declared schedule: each chunk a few times in forward and backward; 16 MiB of
+// ids.
 constexpr uint32_t kScheduleUsesMax = 4u << 20;
 
 const char* NameOf(ConnectionState state) {
-  constexpr std::array<const char*, 7> kNames{"greeting",  "job description", "admission",    "preparing memory",
-                                              "attaching", "open session",    "after goodbye"};
+  constexpr std::array<const char*, 7> kNames{"greeting",         "job description", "admission",
+                                              "preparing memory", "attaching",       "open session",
+                                              "after goodbye"};
   return kNames[static_cast<size_t>(state)];
 }
 
 Result<uint32_t> AgreeWith(const shm::ProtocolRange& client) {
   if (const auto agreed = shm::Agreed(client, shm::kOwnProtocols)) return *agreed;
-  return Status(ErrorId::kAbiMismatch,
-                "the trainer speaks protocol " + Text(client) + ", this memserver speaks " + Text(shm::kOwnProtocols))
+  return Status(ErrorId::kAbiMismatch, "the trainer speaks protocol " + Text(client) +
+                                           ", this memserver speaks " + Text(shm::kOwnProtocols))
       .Fix("install the next release of the older of the two, until they have a version in common");
 }
 
-// A client whose every version has brought memory, with a server of the next release whose agreed one has not: neither sends such a frame.
+// A client whose every version has brought memory, with a server of the next release whose agreed
+// one has not: neither sends such a frame.
 Status CheckBrought(const shm::RcacheKind& rcache, uint32_t agreed) {
   if (!rcache.is_brought() || agreed >= shm::kAbiBrought) return Status();
-  return Status(ErrorId::kHandshakeBad,
-                "a rank brings its rCache in protocol version " + std::to_string(agreed) + ", which has no such thing");
+  return Status(ErrorId::kHandshakeBad, "a rank brings its rCache in protocol version " +
+                                            std::to_string(agreed) + ", which has no such thing");
 }
 
 }  // namespace
 
 Status ConnectionProtocol::Unexpected(const shm::Frame& frame) const {
-  return Status(ErrorId::kHandshakeBad, std::string("a ") + shm::NameOf(frame) + " frame came out of order").Where(NameOf(state_));
+  return Status(ErrorId::kHandshakeBad,
+                std::string("a ") + shm::NameOf(frame) + " frame came out of order")
+      .Where(NameOf(state_));
 }
 
 DescriptorCall ConnectionProtocol::CalledFor(std::span<const std::byte> head) const {
   const shm::FrameType type = shm::TypeOf(head);
   if (type == shm::FrameType::kHello && state_ == ConnectionState::kHello) return {1, false};
   if (type == shm::FrameType::kResume && state_ == ConnectionState::kHello) return {2, false};
-  if (type == shm::FrameType::kSave && state_ == ConnectionState::kOpen && !save_in_flight_) return {1, true};
+  if (type == shm::FrameType::kSave && state_ == ConnectionState::kOpen && !save_in_flight_)
+    return {1, true};
   return {};
 }
 
 Result<FrameAction> ConnectionProtocol::OnFrame(shm::Frame frame, std::vector<UniqueFd> fds) {
-  return std::visit([&](auto&& content) { return On(std::move(content), std::move(fds)); }, std::move(frame));
+  return std::visit([&](auto&& content) { return On(std::move(content), std::move(fds)); },
+                    std::move(frame));
 }
 
 template <typename Other>
@@ -67,7 +74,8 @@ Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<Un
   if (state_ != ConnectionState::kHello) return Unexpected(frame);
   TP_ASSIGN_OR_RETURN(agreed_, AgreeWith(frame.protocols));
   TP_RETURN_IF_ERROR(CheckBrought(frame.rcache, agreed_));
-  if (frame.spec_bytes == 0) return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
+  if (frame.spec_bytes == 0)
+    return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
   // All that is announced: whoever may begin may end.
   TP_RETURN_IF_ERROR(held_.Resize(frame.spec_bytes));
   if (frame.rcache.is_brought()) memory_ = {frame.rcache, std::move(fds[0]), {}, 0};
@@ -81,10 +89,13 @@ Result<FrameAction> ConnectionProtocol::On(shm::ResumeFrame frame, std::vector<U
   TP_ASSIGN_OR_RETURN(agreed_, AgreeWith(frame.protocols));
   const bool brought = frame.rcache.is_brought();
   TP_RETURN_IF_ERROR(CheckBrought(frame.rcache, agreed_));
-  memory_ = {frame.rcache, std::move(fds[shm::kResumeRcache]), brought ? std::move(fds[shm::kResumeFlags]) : UniqueFd(), frame.flags_base};
+  memory_ = {frame.rcache, std::move(fds[shm::kResumeRcache]),
+             brought ? std::move(fds[shm::kResumeFlags]) : UniqueFd(), frame.flags_base};
   resume_ = frame;
   state_ = ConnectionState::kReserving;
-  return FrameAction{ResumeSession{connection_, frame.rank, frame.job_nonce, frame.nonce, frame.rcache_bytes, uid_, pid_, brought}, {}};
+  return FrameAction{ResumeSession{connection_, frame.rank, frame.job_nonce, frame.nonce,
+                                   frame.rcache_bytes, uid_, pid_, brought},
+                     {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SpecPartFrame frame, std::vector<UniqueFd>) {
@@ -98,7 +109,8 @@ Result<FrameAction> ConnectionProtocol::On(shm::SpecPartFrame frame, std::vector
   return CompleteSpec();
 }
 
-Result<std::shared_ptr<const shm::JobSpec>> ConnectionProtocol::Decoded(std::span<const std::byte> bytes) {
+Result<std::shared_ptr<const shm::JobSpec>> ConnectionProtocol::Decoded(
+    std::span<const std::byte> bytes) {
   if (shelf_ != nullptr) return shelf_->Decode(uid_, bytes, &held_);
   TP_ASSIGN_OR_RETURN(shm::JobSpec spec, shm::Decode(bytes));
   return std::make_shared<const shm::JobSpec>(std::move(spec));
@@ -107,24 +119,33 @@ Result<std::shared_ptr<const shm::JobSpec>> ConnectionProtocol::Decoded(std::spa
 Result<FrameAction> ConnectionProtocol::CompleteSpec() {
   const std::vector<std::byte> bytes = std::move(spec_bytes_);
   const uint64_t fingerprint = shm::Fingerprint(bytes);
-  if (fingerprint != hello_.fingerprint) return Status(ErrorId::kHandshakeBad, "the job description does not match its fingerprint");
+  if (fingerprint != hello_.fingerprint)
+    return Status(ErrorId::kHandshakeBad, "the job description does not match its fingerprint");
   TP_ASSIGN_OR_RETURN(spec_, Decoded(bytes));
-  if (spec_->world != hello_.world) return Status(ErrorId::kHandshakeBad, "greeting and job description name different numbers of ranks");
+  if (spec_->world != hello_.world)
+    return Status(ErrorId::kHandshakeBad,
+                  "greeting and job description name different numbers of ranks");
   state_ = ConnectionState::kReserving;
   const bool may_wait = (hello_.flags & shm::kHelloMayWait) != 0;
   const bool brought = hello_.rcache.is_brought();
-  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce, process_start_, may_wait, brought,
-                                std::move(hello_.note)},
-                     {}};
+  return FrameAction{
+      ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce,
+                 process_start_, may_wait, brought, std::move(hello_.note)},
+      {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::vector<UniqueFd>) {
   if (state_ != ConnectionState::kOpen) return Unexpected(std::move(frame));
-  // The job of a rank that came back is known to the loop alone, which checks every schedule once more.
-  const auto known = [this](ChunkId chunk) { return spec_ == nullptr || chunk < spec_->chunks.size(); };
-  if (frame.total > kScheduleUsesMax || frame.order.size() > frame.total - std::min<size_t>(frame.total, schedule_.size()) ||
+  // The job of a rank that came back is known to the loop alone, which checks every schedule once
+  // more.
+  const auto known = [this](ChunkId chunk) {
+    return spec_ == nullptr || chunk < spec_->chunks.size();
+  };
+  if (frame.total > kScheduleUsesMax ||
+      frame.order.size() > frame.total - std::min<size_t>(frame.total, schedule_.size()) ||
       !std::all_of(frame.order.begin(), frame.order.end(), known)) {
-    return Status(ErrorId::kProtocolViolation, "a schedule names unknown chunks or is longer than announced");
+    return Status(ErrorId::kProtocolViolation,
+                  "a schedule names unknown chunks or is longer than announced");
   }
   TP_RETURN_IF_ERROR(held_.Resize((schedule_.size() + frame.order.size()) * sizeof(ChunkId)));
   schedule_.insert(schedule_.end(), frame.order.begin(), frame.order.end());
@@ -139,7 +160,8 @@ Result<FrameAction> ConnectionProtocol::On(shm::SaveFrame frame, std::vector<Uni
   if (directory.id() == ErrorId::kProtocolViolation) return directory;
   if (!directory.ok()) return FrameAction{{}, shm::SaveDoneFrame{directory}};
   save_in_flight_ = true;
-  return FrameAction{SaveWeights{connection_, std::move(fds[0]), std::move(frame.name), frame.version}, {}};
+  return FrameAction{
+      SaveWeights{connection_, std::move(fds[0]), std::move(frame.name), frame.version}, {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::GoodbyeFrame frame, std::vector<UniqueFd>) {
@@ -176,21 +198,26 @@ shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) const {
 
 Status CheckDescriptors(const shm::Frame& frame, size_t count) {
   if (count == shm::FdsOf(frame) || TP_PLANTED("jobs.descriptors_uncounted")) return Status();
-  return Status(ErrorId::kHandshakeBad,
-                std::string("a ") + shm::NameOf(frame) + " frame came with " + std::to_string(count) + " descriptors");
+  return Status(ErrorId::kHandshakeBad, std::string("a ") + shm::NameOf(frame) +
+                                            " frame came with " + std::to_string(count) +
+                                            " descriptors");
 }
 
 Status CheckSaveDirectory(int fd, uint32_t uid) {
   struct statx about {};
   const int flags = fcntl(fd, F_GETFL);
-  // What the kernel knows already, as it has opened the directory: whose server is gone is not asked.
+  // What the kernel knows already, as it has opened the directory: whose server is gone is not
+  // asked.
   constexpr int kUnasked = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
-  if (flags < 0 || (flags & O_PATH) == 0 || statx(fd, "", kUnasked, STATX_TYPE | STATX_UID, &about) != 0 || !S_ISDIR(about.stx_mode)) {
-    return Status(ErrorId::kProtocolViolation, "the descriptor sent with Save is not an O_PATH descriptor of a directory");
+  if (flags < 0 || (flags & O_PATH) == 0 ||
+      statx(fd, "", kUnasked, STATX_TYPE | STATX_UID, &about) != 0 || !S_ISDIR(about.stx_mode)) {
+    return Status(ErrorId::kProtocolViolation,
+                  "the descriptor sent with Save is not an O_PATH descriptor of a directory");
   }
   if (about.stx_uid == uid || uid == 0) return Status();
-  return Status(ErrorId::kSaveFailed,
-                "the directory belongs to user " + std::to_string(about.stx_uid) + ", the trainer runs as user " + std::to_string(uid))
+  return Status(ErrorId::kSaveFailed, "the directory belongs to user " +
+                                          std::to_string(about.stx_uid) +
+                                          ", the trainer runs as user " + std::to_string(uid))
       .Fix("save into a directory of your own");
 }
 

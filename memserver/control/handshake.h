@@ -1,12 +1,15 @@
-// ConnectionProtocol: what a trainer may say on its control socket, in which order, and what it means to the serve loop.
+// ConnectionProtocol: what a trainer may say on its control socket, in which order, and what it
+// means to the serve loop.
 //
-// One thread (control). No sockets in here: frames go in, events for the loop or answers come out, so that every order of frames can be
-// tested. Numbers of frames are within their limits already (shm/frames.h); everything else is checked here.
+// One thread (control). No sockets in here: frames go in, events for the loop or answers come out,
+// so that every order of frames can be tested. Numbers of frames are within their limits already
+// (shm/frames.h); everything else is checked here.
 //
-//   kHello -Hello-> kSpec -SpecPart..-> kReserving -ReserveGranted-> kPreparing -memory made-> kAttaching -Attached-> kOpen -Goodbye->
-//   kLeaving
+//   kHello -Hello-> kSpec -SpecPart..-> kReserving -ReserveGranted-> kPreparing -memory made->
+//   kAttaching -Attached-> kOpen -Goodbye-> kLeaving
 //   kHello -Resume-> kReserving, for a rank that comes back to another memserver
-// While the server works (kReserving to kAttaching) and after Goodbye the trainer has nothing to say: a frame ends the connection.
+// While the server works (kReserving to kAttaching) and after Goodbye the trainer has nothing to
+// say: a frame ends the connection.
 #pragma once
 
 #include <memory>
@@ -47,17 +50,26 @@ struct DescriptorCall {
 
 class ConnectionProtocol {
  public:
-  // `process_start` is that of `pid` (ReadProcessStart). The shelf counts what the trainer makes this process hold; null: nobody counts.
-  ConnectionProtocol(ConnectionId connection, uint32_t uid, int32_t pid, uint64_t process_start, SpecShelf* shelf = nullptr)
-      : connection_(connection), uid_(uid), pid_(pid), process_start_(process_start), shelf_(shelf) {
+  // `process_start` is that of `pid` (ReadProcessStart). The shelf counts what the trainer makes
+  // this process hold; null: nobody counts.
+  ConnectionProtocol(ConnectionId connection, uint32_t uid, int32_t pid, uint64_t process_start,
+                     SpecShelf* shelf = nullptr)
+      : connection_(connection),
+        uid_(uid),
+        pid_(pid),
+        process_start_(process_start),
+        shelf_(shelf) {
     if (shelf_ != nullptr) held_ = shelf_->Open(uid_);
   }
 
-  // `fds` are exactly as many as the frame must bring. An error ends the connection; its text is for the trainer and the log.
-  // Errors: kHandshakeBad, kAbiMismatch, kJobSpecBad, kProtocolViolation, kNotReady (no memory for what it sends now: to be tried again).
+  // `fds` are exactly as many as the frame must bring. An error ends the connection; its text is
+  // for the trainer and the log.
+  // Errors: kHandshakeBad, kAbiMismatch, kJobSpecBad, kProtocolViolation, kNotReady (no memory for
+  // what it sends now: to be tried again).
   Result<FrameAction> OnFrame(shm::Frame frame, std::vector<UniqueFd> fds);
 
-  // What may come with a packet that begins so, in this state: nothing, but where state and frame call for it.
+  // What may come with a packet that begins so, in this state: nothing, but where state and frame
+  // call for it.
   DescriptorCall CalledFor(std::span<const std::byte> head) const;
 
   ConnectionState state() const { return state_; }
@@ -75,7 +87,9 @@ class ConnectionProtocol {
   void SetState(ConnectionState state) { state_ = state; }
   void SaveEnded() { save_in_flight_ = false; }
   // True until the job description is complete: the part of the handshake that a time limit guards.
-  bool HalfOpen() const { return state_ == ConnectionState::kHello || state_ == ConnectionState::kSpec; }
+  bool HalfOpen() const {
+    return state_ == ConnectionState::kHello || state_ == ConnectionState::kSpec;
+  }
 
  private:
   Result<FrameAction> On(shm::HelloFrame frame, std::vector<UniqueFd> fds);
@@ -110,8 +124,10 @@ class ConnectionProtocol {
 // As many descriptors as the frame must bring. Errors: kHandshakeBad.
 Status CheckDescriptors(const shm::Frame& frame, size_t count);
 
-// The directory descriptor of a Save frame must be opened with O_PATH (so that it gives no right to read or write by itself).
-// Errors: kProtocolViolation (not such a descriptor), kSaveFailed (a directory of another user; root may name any).
+// The directory descriptor of a Save frame must be opened with O_PATH (so that it gives no right to
+// read or write by itself).
+// Errors: kProtocolViolation (not such a descriptor), kSaveFailed (a directory of another user;
+// root may name any).
 Status CheckSaveDirectory(int fd, uint32_t uid);
 
 }  // namespace tidepool::memserver

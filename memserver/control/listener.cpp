@@ -8,13 +8,15 @@
 namespace tidepool::memserver {
 
 namespace {
-constexpr int64_t kFailedPauseNs = 50 * kNsPerMs;  // after a failed accept, so that it cannot become a busy loop
+// After a failed accept, so that it cannot become a busy loop.
+constexpr int64_t kFailedPauseNs = 50 * kNsPerMs;
 }  // namespace
 
 void Listener::Watch() {
-  socket_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
-    if (!error) AcceptWaiting();
-  });
+  socket_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                     [this](const boost::system::error_code& error) {
+                       if (!error) AcceptWaiting();
+                     });
 }
 
 void Listener::Pause(int64_t ns) {
@@ -39,7 +41,8 @@ void Listener::AcceptWaiting() {
 }
 
 void Listener::LogRefusal(const Status& why) {
-  if (const auto left_out = refusals_.Allow(clock_.NowNs())) LogWarn(why.Line(), {{"left_out", *left_out}});
+  if (const auto left_out = refusals_.Allow(clock_.NowNs()))
+    LogWarn(why.Line(), {{"left_out", *left_out}});
 }
 
 }  // namespace tidepool::memserver

@@ -1,5 +1,5 @@
-// Listener: the data socket's waiting clients, taken at their pace: after a burst of those that never greet, and where no descriptor is
-// left, more slowly.
+// Listener: the data socket's waiting clients, taken at their pace: after a burst of those that
+// never greet, and where no descriptor is left, more slowly.
 //
 // One thread (control). A part of control_server.cpp, which alone uses it.
 #pragma once
@@ -21,8 +21,12 @@ namespace tidepool::memserver {
 
 class Listener {
  public:
-  Listener(boost::asio::io_context* context, UniqueFd listening, std::function<void(UniqueFd)> on_client)
-      : acceptor_(listening.get()), socket_(*context, listening.Release()), pause_(*context), on_client_(std::move(on_client)) {}
+  Listener(boost::asio::io_context* context, UniqueFd listening,
+           std::function<void(UniqueFd)> on_client)
+      : acceptor_(listening.get()),
+        socket_(*context, listening.Release()),
+        pause_(*context),
+        on_client_(std::move(on_client)) {}
 
   // From now on clients are taken.
   void Start() { Watch(); }

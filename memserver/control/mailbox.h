@@ -1,11 +1,16 @@
-// The two queues between the control thread (sockets, memory preparation) and the serve loop (all state).
+// The two queues between the control thread (sockets, memory preparation) and the serve loop (all
+// state).
 //
-// control thread -> loop: ControlEvent; loop -> control thread: ControlReply. Neither side ever waits for the other.
-// A connection is one accepted socket, numbered by the control thread from 1 and never reused; it carries at most one session.
-// A rank that comes back after a restart of the server: ResumeSession instead of ReserveJob, then the same way; nothing is zeroed for it.
-// Life of a session:  ReserveJob -> (Queued ->) ReserveGranted | Refused -> (control makes and zeroes memory) -> AttachSession -> Attached
+// control thread -> loop: ControlEvent; loop -> control thread: ControlReply. Neither side ever
+// waits for the other.
+// A connection is one accepted socket, numbered by the control thread from 1 and never reused; it
+// carries at most one session.
+// A rank that comes back after a restart of the server: ResumeSession instead of ReserveJob, then
+// the same way; nothing is zeroed for it. Life of a session:  ReserveJob -> (Queued ->)
+// ReserveGranted | Refused -> (control makes and zeroes memory) -> AttachSession -> Attached
 // | Refused
-//   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, also when it never attached).
+//   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, also
+//   when it never attached).
 #pragma once
 
 #include <cstdint>
@@ -63,7 +68,8 @@ struct AwaitedRankLost {
 struct AttachSession {
   ConnectionId connection = 0;
   std::unique_ptr<shm::ServerPort> port;
-  std::unique_ptr<device::Memory> rcache;  // of spec->rcache_bytes: host memory, or that of brought.gpu
+  // Of spec->rcache_bytes: host memory, or that of brought.gpu.
+  std::unique_ptr<device::Memory> rcache;
   BroughtParts brought = {};
 };
 struct Goodbye {
@@ -85,7 +91,8 @@ struct SaveWeights {
   Version version = 0;
 };
 struct SnapshotWanted {};
-// The share of a rank in the memory of a GPU that the server before this one left is mapped; or it is lost.
+// The share of a rank in the memory of a GPU that the server before this one left is mapped; or it
+// is lost.
 struct StatesImported {
   JobId job = 0;
   Rank rank = 0;
@@ -113,7 +120,8 @@ struct SetJobQuota {
   std::string job;  // number or name
   QuotaChange change;
 };
-// A suspended job is not served: its ranks wait, its update stands still, and where an operator asks it is kept beyond its lease.
+// A suspended job is not served: its ranks wait, its update stands still, and where an operator
+// asks it is kept beyond its lease.
 struct SuspendJob {
   std::string job;
   bool suspended = true;
@@ -143,7 +151,8 @@ struct MuteCheck {
 };
 // All states on NVMe are to be read and checked.
 struct StartScrub {};
-// What the configuration says now of what may change while memserver runs. All of it holds from then on, or nothing of it.
+// What the configuration says now of what may change while memserver runs. All of it holds from
+// then on, or nothing of it.
 struct ApplySettings {
   LiveSettings live;
   std::vector<QuotaRule> quotas;
@@ -153,7 +162,9 @@ struct ApplySettings {
 struct AdminCommand {
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;
-  std::variant<SetJobQuota, SuspendJob, ReleaseJob, EvictJob, DrainJobs, ChangeLogLevel, MuteCheck, StartScrub, ApplySettings> what;
+  std::variant<SetJobQuota, SuspendJob, ReleaseJob, EvictJob, DrainJobs, ChangeLogLevel, MuteCheck,
+               StartScrub, ApplySettings>
+      what;
 };
 
 // For the main thread.
@@ -169,8 +180,8 @@ struct MainCommand {
   What what = What::kReload;
 };
 
-// For the main thread: memory of a share for the keeper to hold in `slot`, or, where there is none, a slot that it is to let go of.
-// Answered with StatesKept.
+// For the main thread: memory of a share for the keeper to hold in `slot`, or, where there is none,
+// a slot that it is to let go of. Answered with StatesKept.
 struct KeepStates {
   JobId job = 0;
   Rank rank = 0;
@@ -178,23 +189,27 @@ struct KeepStates {
   UniqueFd exported = {};
 };
 
-// Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are
-// in kept memory, and only the work in hand is finished.
+// Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take
+// them over: then they stay as they are in kept memory, and only the work in hand is finished.
 struct StopServing {
   bool hand_over = false;
 };
 
-using ControlEvent = std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost, DeclareSchedule,
-                                  SaveWeights, SnapshotWanted, StatesImported, StatesKept, AdminCommand, StopServing>;
+using ControlEvent =
+    std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost,
+                 DeclareSchedule, SaveWeights, SnapshotWanted, StatesImported, StatesKept,
+                 AdminCommand, StopServing>;
 
 struct ReserveGranted {
   ConnectionId connection = 0;
   JobId job = 0;
   SessionId session = 0;
   uint64_t rcache_bytes = 0;
-  // Pool memory that the control side must zero before AttachSession (no byte of a former job is ever seen); only for a job's first rank.
+  // Pool memory that the control side must zero before AttachSession (no byte of a former job is
+  // ever seen); only for a job's first rank.
   std::vector<std::span<std::byte>> to_zero;
-  uint64_t gpu_state_bytes = 0;  // memory of the rank's GPU that is to be made for states of the job; 0: none
+  // Memory of the rank's GPU that is to be made for states of the job; 0: none.
+  uint64_t gpu_state_bytes = 0;
 };
 // Memory of a GPU that the keeper gave back is to be mapped; answered with StatesImported.
 struct ImportStates {
@@ -204,7 +219,8 @@ struct ImportStates {
   UniqueFd exported;
   uint64_t bytes = 0;
 };
-// A rank of a job found in kept memory: watch its process until it comes back; AwaitedRankLost when it ends.
+// A rank of a job found in kept memory: watch its process until it comes back; AwaitedRankLost when
+// it ends.
 struct AwaitRank {
   JobId job = 0;
   Rank rank = 0;
@@ -238,7 +254,8 @@ struct Attached {
   std::string note = {};  // of the job
   uint32_t attempt = 0;   // at the open step
 };
-// Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's memory is free: the client waits for it.
+// Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's
+// memory is free: the client waits for it.
 struct SessionOver {
   ConnectionId connection = 0;
   Status why;
@@ -258,8 +275,8 @@ struct CommandDone {
 struct SnapshotReady {
   std::shared_ptr<const Snapshot> snapshot;
 };
-// A session's memory, for the control thread to destroy: unmapping costs about 14 ms a GiB, which no turn of the loop may spend. It comes
-// before the SessionOver of the same session.
+// A session's memory, for the control thread to destroy: unmapping costs about 14 ms a GiB, which
+// no turn of the loop may spend. It comes before the SessionOver of the same session.
 struct Discard {
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;
@@ -267,7 +284,8 @@ struct Discard {
 };
 struct Stopped {};
 
-using ControlReply = std::variant<ReserveGranted, AwaitRank, Refused, Queued, Attached, SessionOver, PeerGone, SaveDone, CommandDone,
-                                  SnapshotReady, Discard, ImportStates, Stopped>;
+using ControlReply =
+    std::variant<ReserveGranted, AwaitRank, Refused, Queued, Attached, SessionOver, PeerGone,
+                 SaveDone, CommandDone, SnapshotReady, Discard, ImportStates, Stopped>;
 
 }  // namespace tidepool::memserver

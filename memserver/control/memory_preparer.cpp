@@ -20,33 +20,39 @@ namespace {
 
 constexpr size_t kZeroPiece = 64 * kMiB;  // between two looks at the stop mark: about 10 ms
 
-// A handle comes in memory that is sealed against writing, an allocation does not: whoever says the one and sends the other is refused
-// before a GPU is opened for it. What it is beyond that, Device::Import sees.
+// A handle comes in memory that is sealed against writing, an allocation does not: whoever says the
+// one and sends the other is refused before a GPU is opened for it. What it is beyond that,
+// Device::Import sees.
 Status CheckForm(const ReturnedMemory& memory) {
   const int seals = fcntl(memory.rcache.get(), F_GET_SEALS);
   const bool is_handle = seals >= 0 && (seals & F_SEAL_WRITE) != 0;
   if (is_handle == (memory.kind.form == shm::MemoryForm::kIpc)) return Status();
-  return Status(ErrorId::kHandshakeBad, is_handle ? "an exported allocation was announced; a handle in sealed memory came"
-                                                  : "a handle in sealed memory was announced; another descriptor came");
+  return Status(ErrorId::kHandshakeBad,
+                is_handle ? "an exported allocation was announced; a handle in sealed memory came"
+                          : "a handle in sealed memory was announced; another descriptor came");
 }
 
 }  // namespace
 
 Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_back) {
-  static_assert(shm::kFdSubmission == 0 && shm::kFdCompletion == 1 && shm::kFdRcache == 2 && shm::kFdDoorbell == 3);
-  static_assert(shm::kResumedSubmission == 0 && shm::kResumedCompletion == 1 && shm::kResumedDoorbell == 2);
+  static_assert(shm::kFdSubmission == 0 && shm::kFdCompletion == 1 && shm::kFdRcache == 2 &&
+                shm::kFdDoorbell == 3);
+  static_assert(shm::kResumedSubmission == 0 && shm::kResumedCompletion == 1 &&
+                shm::kResumedDoorbell == 2);
   std::vector<UniqueFd> fds;
   fds.push_back(Duplicate(memory->port->submission_fd()));
   fds.push_back(Duplicate(memory->port->completion_fd()));
   if (!comes_back) fds.push_back(std::move(memory->rcache_fd));
   fds.push_back(Duplicate(memory->port->doorbell_fd()));
   for (const UniqueFd& fd : fds) {
-    if (!fd.valid()) return Status(ErrorId::kTooManySessions, "memserver has no file descriptor left");
+    if (!fd.valid())
+      return Status(ErrorId::kTooManySessions, "memserver has no file descriptor left");
   }
   return fds;
 }
 
-MemoryPreparer::MemoryPreparer(device::Device* device, GpuTable* gpus) : device_(device), gpus_(gpus), thread_([this] { Run(); }) {}
+MemoryPreparer::MemoryPreparer(device::Device* device, GpuTable* gpus)
+    : device_(device), gpus_(gpus), thread_([this] { Run(); }) {}
 
 MemoryPreparer::~MemoryPreparer() {
   stopping_.store(true, std::memory_order_release);
@@ -70,8 +76,10 @@ void MemoryPreparer::Run() {
   }
 }
 
-Result<std::unique_ptr<device::Memory>> MemoryPreparer::RcacheOf(const Task& task, UniqueFd* exported) {
-  if (!task.memory.rcache.valid()) return device_->CreateExportable(task.grant.rcache_bytes, exported);
+Result<std::unique_ptr<device::Memory>> MemoryPreparer::RcacheOf(const Task& task,
+                                                                 UniqueFd* exported) {
+  if (!task.memory.rcache.valid())
+    return device_->CreateExportable(task.grant.rcache_bytes, exported);
   return device_->Import(task.memory.rcache, task.grant.rcache_bytes);
 }
 
@@ -83,7 +91,8 @@ Result<BroughtParts> MemoryPreparer::BroughtOf(const Task& task, UniqueFd* expor
   auto flags = task.memory.flags.valid() ? device_->Import(task.memory.flags, shm::kFlagBytes)
                                          : device_->CreateExportable(shm::kFlagBytes, exported);
   TP_ASSIGN_OR_RETURN(brought.flags, std::move(flags));
-  TP_ASSIGN_OR_RETURN(brought.registered, gpu->device().Register(brought.flags->data(), brought.flags->bytes()));
+  TP_ASSIGN_OR_RETURN(brought.registered,
+                      gpu->device().Register(brought.flags->data(), brought.flags->bytes()));
   return brought;
 }
 
@@ -92,9 +101,11 @@ Status MemoryPreparer::MakeMemory(const Task& task, PreparedMemory* prepared) {
     TP_ASSIGN_OR_RETURN(prepared->rcache, RcacheOf(task, &prepared->rcache_fd));
   } else {
     TP_ASSIGN_OR_RETURN(prepared->brought, BroughtOf(task, &prepared->rcache_fd));
-    TP_ASSIGN_OR_RETURN(prepared->rcache, prepared->brought.gpu->device().Import(task.memory.rcache, task.grant.rcache_bytes));
+    TP_ASSIGN_OR_RETURN(prepared->rcache, prepared->brought.gpu->device().Import(
+                                              task.memory.rcache, task.grant.rcache_bytes));
     if (task.grant.gpu_state_bytes > 0) {
-      TP_ASSIGN_OR_RETURN(prepared->brought.states, MakeGpuStates(prepared->brought.gpu, task.grant.gpu_state_bytes));
+      TP_ASSIGN_OR_RETURN(prepared->brought.states,
+                          MakeGpuStates(prepared->brought.gpu, task.grant.gpu_state_bytes));
     }
   }
   TP_ASSIGN_OR_RETURN(prepared->port, shm::ServerPort::Create(task.grant.session, task.protocol));
@@ -103,7 +114,8 @@ Status MemoryPreparer::MakeMemory(const Task& task, PreparedMemory* prepared) {
 
 void MemoryPreparer::Zero(const ReserveGranted& grant) const {
   for (std::span<std::byte> rest : grant.to_zero) {
-    while (!rest.empty() && !TP_PLANTED("jobs.memory_not_zeroed") && !stopping_.load(std::memory_order_relaxed)) {
+    while (!rest.empty() && !TP_PLANTED("jobs.memory_not_zeroed") &&
+           !stopping_.load(std::memory_order_relaxed)) {
       const size_t piece = std::min(rest.size(), kZeroPiece);
       std::memset(rest.data(), 0, piece);
       rest = rest.subspan(piece);
@@ -113,8 +125,11 @@ void MemoryPreparer::Zero(const ReserveGranted& grant) const {
 
 StatesImported MemoryPreparer::Import(const ImportStates& asked) {
   StatesImported imported{.job = asked.job, .rank = asked.rank, .result = {}};
-  auto gpu = gpus_ == nullptr ? Result<Gpu*>(Status(ErrorId::kCudaUnavailable, "this memserver uses no GPU")) : gpus_->Open(asked.gpu);
-  auto states = gpu.ok() ? ImportGpuStates(*gpu, asked.exported, asked.bytes) : Result<GpuStateMemory>(gpu.status());
+  auto gpu = gpus_ == nullptr
+                 ? Result<Gpu*>(Status(ErrorId::kCudaUnavailable, "this memserver uses no GPU"))
+                 : gpus_->Open(asked.gpu);
+  auto states = gpu.ok() ? ImportGpuStates(*gpu, asked.exported, asked.bytes)
+                         : Result<GpuStateMemory>(gpu.status());
   imported.result = states.status();
   if (states.ok()) imported.states = std::move(states).value();
   return imported;

@@ -1,10 +1,14 @@
-// MemoryPreparer: a thread that makes a session's memory: zeroes the job's pool memory, makes the rCache and the rings. For a rank that
-// comes back it maps the rCache memory that the rank still has, which a memserver before this one made. For a rank that brings its rCache
-// it opens that GPU, imports the memory, and makes the pages of flags; what is refused is refused before anything is zeroed.
+// MemoryPreparer: a thread that makes a session's memory: zeroes the job's pool memory, makes the
+// rCache and the rings. For a rank that comes back it maps the rCache memory that the rank still
+// has, which a memserver before this one made. For a rank that brings its rCache it opens that GPU,
+// imports the memory, and makes the pages of flags; what is refused is refused before anything is
+// zeroed.
 //
-// Start and Take... belong to the control thread. One thread does all tasks in the order in which they were given; so the pool memory of
+// Start and Take... belong to the control thread. One thread does all tasks in the order in which
+// they were given; so the pool memory of
 // a job is zero before any rank of that job attaches, because its first rank's task comes first.
-// Touching and zeroing cost 0.1 to 3 s a GiB, which neither the serve loop nor the control thread may spend.
+// Touching and zeroing cost 0.1 to 3 s a GiB, which neither the serve loop nor the control thread
+// may spend.
 #pragma once
 
 #include <atomic>
@@ -33,10 +37,13 @@ struct PreparedMemory {
   std::unique_ptr<device::Memory> rcache;
   BroughtParts brought;
   std::optional<StatesImported> imported = {};  // of ImportStates: this alone
-  UniqueFd rcache_fd;  // to be sent to the client, or that of the flag pages in its place; invalid where it was the client's already
+  // To be sent to the client, or that of the flag pages in its place; invalid where it was the
+  // client's already.
+  UniqueFd rcache_fd;
 };
 
-// The descriptors that go to the client, in the order of Welcome, or of Resumed for a rank that comes back. Errors: kTooManySessions.
+// The descriptors that go to the client, in the order of Welcome, or of Resumed for a rank that
+// comes back. Errors: kTooManySessions.
 Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_back);
 
 class MemoryPreparer {
@@ -61,9 +68,11 @@ class MemoryPreparer {
  private:
   void Run();
   PreparedMemory Prepare(const Task& task);
-  // The session's rCache: mapped when it was returned or brought, else new, with its descriptor in `exported`.
+  // The session's rCache: mapped when it was returned or brought, else new, with its descriptor in
+  // `exported`.
   Result<std::unique_ptr<device::Memory>> RcacheOf(const Task& task, UniqueFd* exported);
-  // The GPU and the flags of a rank that brought its rCache; `exported` as above, of new flag pages.
+  // The GPU and the flags of a rank that brought its rCache; `exported` as above, of new flag
+  // pages.
   Result<BroughtParts> BroughtOf(const Task& task, UniqueFd* exported);
   StatesImported Import(const ImportStates& asked);
   Status MakeMemory(const Task& task, PreparedMemory* prepared);

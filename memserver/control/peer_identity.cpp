@@ -31,7 +31,9 @@ Result<PeerIdentity> IdentifyPeer(int socket) {
   TP_ASSIGN_OR_RETURN(PeerUser user, UserAt(socket));
   UniqueFd pidfd = PidFdOf(socket, user.pid);
   if (!pidfd.valid() && errno != ESRCH && errno != EINVAL) {
-    return Status(ErrorId::kHandshakeBad, "process " + std::to_string(user.pid) + " cannot be watched").Why(std::strerror(errno));
+    return Status(ErrorId::kHandshakeBad,
+                  "process " + std::to_string(user.pid) + " cannot be watched")
+        .Why(std::strerror(errno));
   }
   const uint64_t start = ReadProcessStart(user.pid);
   return PeerIdentity{std::move(user), start, std::move(pidfd)};
@@ -41,7 +43,8 @@ uint64_t ReadProcessStart(int32_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(file, line, '\0');
-  // The name in field 2 may hold anything, also spaces and brackets: counting starts behind its last bracket, with field 3.
+  // The name in field 2 may hold anything, also spaces and brackets: counting starts behind its
+  // last bracket, with field 3.
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return 0;
   std::istringstream fields(line.substr(name_end + 1));

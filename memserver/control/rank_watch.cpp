@@ -18,10 +18,12 @@ namespace tidepool::memserver {
 
 namespace {
 
-// A start that could not be read, now or when the rank attached, says nothing; where the process has ended its pidfd tells.
+// A start that could not be read, now or when the rank attached, says nothing; where the process
+// has ended its pidfd tells.
 bool IsAnother(const AwaitRank& rank) {
   const uint64_t start = ReadProcessStart(rank.pid);
-  const bool known = (start != 0 && rank.process_start != 0) || TP_PLANTED("jobs.unread_start_is_another");
+  const bool known =
+      (start != 0 && rank.process_start != 0) || TP_PLANTED("jobs.unread_start_is_another");
   return known && start != rank.process_start && !TP_PLANTED("jobs.reused_pid_trusted");
 }
 
@@ -41,7 +43,10 @@ bool RankWatch::Watch(const AwaitRank& rank) {
   event.data.u64 = number;
   if (!pidfd.valid() || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd.get(), &event) != 0) {
     LogWarn("the process of an awaited rank cannot be watched",
-            {{"job", rank.job}, {"rank", rank.rank}, {"pid", rank.pid}, {"why", std::string(std::strerror(errno))}});
+            {{"job", rank.job},
+             {"rank", rank.rank},
+             {"pid", rank.pid},
+             {"why", std::string(std::strerror(errno))}});
     return true;
   }
   if (IsAnother(rank)) return false;
@@ -61,7 +66,8 @@ std::vector<AwaitedRankLost> RankWatch::TakeLost() {
   std::array<epoll_event, 64> events;  // one rank of a job each; more are told at the next call
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
-    const uint64_t number = events[static_cast<size_t>(i)].data.u64;  // a copy: the kernel's struct is packed
+    // A copy: the kernel's struct is packed.
+    const uint64_t number = events[static_cast<size_t>(i)].data.u64;
     const auto watched = watches_.extract(number);
     if (watched) lost.push_back(watched.mapped().rank);
   }

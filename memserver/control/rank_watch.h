@@ -1,7 +1,9 @@
-// RankWatch: the processes of ranks that are awaited after a restart of memserver; tells which of them have ended before they came back.
+// RankWatch: the processes of ranks that are awaited after a restart of memserver; tells which of
+// them have ended before they came back.
 //
-// One thread (control). A rank is known by its job, its number and its nonce. What is watched is a pidfd, opened first and then checked
-// against the start time in kept memory, so that another process that got the same pid is never taken for the rank.
+// One thread (control). A rank is known by its job, its number and its nonce. What is watched is a
+// pidfd, opened first and then checked against the start time in kept memory, so that another
+// process that got the same pid is never taken for the rank.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +19,9 @@ class RankWatch {
  public:
   RankWatch();
 
-  // False when the process has ended already; the rank is then not watched. A rank whose process is unknown (pid 0), or for which no
-  // descriptor is left, is not watched either: only its lease ends the wait for it. One whose start cannot be read is trusted by its pid.
+  // False when the process has ended already; the rank is then not watched. A rank whose process is
+  // unknown (pid 0), or for which no descriptor is left, is not watched either: only its lease ends
+  // the wait for it. One whose start cannot be read is trusted by its pid.
   bool Watch(const AwaitRank& rank);
   // The rank is back, or is awaited no longer.
   void Forget(const AwaitedRankLost& rank);

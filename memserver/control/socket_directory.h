@@ -1,7 +1,8 @@
 // SocketDirectory: the directory of memserver's sockets, owned by one server at a time.
 //
-// One thread. Ownership is an flock on memserver.lock, which the kernel drops when the owner dies however it dies; so sockets left by a
-// dead server are recognised without guessing, and removed. The directory is made with mode 0700 and must belong to this user;
+// One thread. Ownership is an flock on memserver.lock, which the kernel drops when the owner dies
+// however it dies; so sockets left by a dead server are recognised without guessing, and removed.
+// The directory is made with mode 0700 and must belong to this user;
 // in service mode a group may enter it once the sockets are there.
 #pragma once
 
@@ -23,12 +24,14 @@ class SocketDirectory {
   SocketDirectory(const SocketDirectory&) = delete;
   SocketDirectory& operator=(const SocketDirectory&) = delete;
 
-  // Lets in whom `access` names: modes and groups of the sockets, then of the directory. Errors: kSocketFailed.
+  // Lets in whom `access` names: modes and groups of the sockets, then of the directory. Errors:
+  // kSocketFailed.
   Status Open(const Access& access) const;
   const std::string& path() const { return path_; }
 
  private:
-  SocketDirectory(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  SocketDirectory(std::string path, UniqueFd lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
   void RemoveSockets() const;
   std::string path_;
   UniqueFd lock_;

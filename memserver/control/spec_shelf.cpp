@@ -11,17 +11,22 @@ constexpr uint64_t kBlock = 32;  // what an allocation costs beside its bytes, r
 }  // namespace
 
 uint64_t DecodedBytes(const shm::JobSpec& spec) {
-  uint64_t bytes = sizeof spec + shm::SumsBytes(spec.chunks.size()) + spec.chunks.capacity() * sizeof(shm::ChunkSpec) +
-                   spec.frozen.capacity() * sizeof(shm::FrozenChunkSpec) + spec.parameters.capacity() * sizeof(shm::ParameterSpec);
+  uint64_t bytes = sizeof spec + shm::SumsBytes(spec.chunks.size()) +
+                   spec.chunks.capacity() * sizeof(shm::ChunkSpec) +
+                   spec.frozen.capacity() * sizeof(shm::FrozenChunkSpec) +
+                   spec.parameters.capacity() * sizeof(shm::ParameterSpec);
   const size_t in_place = std::string().capacity();
   for (const shm::ParameterSpec& parameter : spec.parameters) {
     if (parameter.name.capacity() > in_place) bytes += parameter.name.capacity() + kBlock;
-    if (parameter.dims.capacity() > 0) bytes += parameter.dims.capacity() * sizeof(uint64_t) + kBlock;
+    if (parameter.dims.capacity() > 0)
+      bytes += parameter.dims.capacity() * sizeof(uint64_t) + kBlock;
   }
   return bytes;
 }
 
-Result<std::shared_ptr<const shm::JobSpec>> SpecShelf::Decode(uint32_t uid, std::span<const std::byte> bytes, PeerMemory::Share* encoded) {
+Result<std::shared_ptr<const shm::JobSpec>> SpecShelf::Decode(uint32_t uid,
+                                                              std::span<const std::byte> bytes,
+                                                              PeerMemory::Share* encoded) {
   const auto key = std::pair(uid, HashOf(bytes));
   const auto known = held_.find(key);
   if (known != held_.end()) {

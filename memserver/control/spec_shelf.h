@@ -1,5 +1,5 @@
-// SpecShelf: the descriptions of jobs that clients have sent, decoded once for all ranks of a job, and counted as memory of their user for
-// as long as anybody holds them.
+// SpecShelf: the descriptions of jobs that clients have sent, decoded once for all ranks of a job,
+// and counted as memory of their user for as long as anybody holds them.
 //
 // One thread (control); what it returns may be held and let go of by any.
 #pragma once
@@ -26,8 +26,10 @@ class SpecShelf {
 
   // For what a user sends until it is a description, and beside it.
   PeerMemory::Share Open(uint32_t uid) const { return memory_->Open(uid); }
-  // The description that these bytes are; `encoded` is their share, which ends here. Errors: kJobSpecBad, kNotReady (no room for it now).
-  Result<std::shared_ptr<const shm::JobSpec>> Decode(uint32_t uid, std::span<const std::byte> bytes, PeerMemory::Share* encoded);
+  // The description that these bytes are; `encoded` is their share, which ends here. Errors:
+  // kJobSpecBad, kNotReady (no room for it now).
+  Result<std::shared_ptr<const shm::JobSpec>> Decode(uint32_t uid, std::span<const std::byte> bytes,
+                                                     PeerMemory::Share* encoded);
   // Bytes that were decoded since it was asked before, also of what was refused.
   uint64_t TakeDecodedBytes() { return std::exchange(decoded_bytes_, 0); }
 
@@ -38,7 +40,8 @@ class SpecShelf {
   };
   const PeerMemory* const memory_;
   uint64_t decoded_bytes_ = 0;
-  std::map<std::pair<uint32_t, ContentHash>, std::weak_ptr<const Held>> held_;  // of a user alone: nobody learns what others have
+  // Of a user alone: nobody learns what others have.
+  std::map<std::pair<uint32_t, ContentHash>, std::weak_ptr<const Held>> held_;
 };
 
 // Bytes that a description takes when it is decoded.

@@ -1,11 +1,13 @@
-// FairShare: whose turn it is to use something that jobs compete for (workers, copies): deficit round robin by weight among the members of
-// a priority, and the priorities one after the other, with promotion.
+// FairShare: whose turn it is to use something that jobs compete for (workers, copies): deficit
+// round robin by weight among the members of a priority, and the priorities one after the other,
+// with promotion.
 //
-// One thread. It names a member and is told what that member took; it knows neither jobs nor work. Members are numbered from 0 and may
-// change between calls.
-// Invariants: among members that always have something to take, what each takes is in proportion to its weight, up to one quantum and one
-// item; a priority that has something to take gets kPromotedQuanta for every kPromotionQuanta quanta that higher ones took; nobody saves up
-// turns that it did not need.
+// One thread. It names a member and is told what that member took; it knows neither jobs nor work.
+// Members are numbered from 0 and may change between calls.
+// Invariants: among members that always have something to take, what each takes is in proportion to
+// its weight, up to one quantum and one item; a priority that has something to take gets
+// kPromotedQuanta for every kPromotionQuanta quanta that higher ones took; nobody saves up turns
+// that it did not need.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +25,8 @@ namespace tidepool::memserver {
 struct Share {
   uint32_t weight = 1;
   Priority priority = Priority::kNormal;
-  int64_t deficit = 0;  // what it may still take in this round; below 0 when an item was larger than that
+  // What it may still take in this round; below 0 when an item was larger than that.
+  int64_t deficit = 0;
   uint64_t served = 0;  // since the beginning
 };
 
@@ -31,18 +34,21 @@ class FairShare {
  public:
   // What weight 1 may take in a round. Items may be larger: then it takes part in fewer rounds.
   static constexpr int64_t kQuantum = static_cast<int64_t>(kMiB);
-  // When higher priorities have taken so many quanta, a lower one that waits takes the next few: 1/17 of all.
+  // When higher priorities have taken so many quanta, a lower one that waits takes the next few:
+  // 1/17 of all.
   static constexpr int64_t kPromotionQuanta = 32, kPromotedQuanta = 2;
 
   explicit FairShare(int64_t quantum = kQuantum) : quantum_(quantum) {}
 
-  // Lets one member take one item. `share(i)` is member i's Share; `take(i)` lets it take an item and returns its cost, 0 when it has none.
-  // Priorities below `lowest` have to wait, and lose nothing by it. False when nobody has any.
+  // Lets one member take one item. `share(i)` is member i's Share; `take(i)` lets it take an item
+  // and returns its cost, 0 when it has none. Priorities below `lowest` have to wait, and lose
+  // nothing by it. False when nobody has any.
   template <typename ShareOf, typename Take>
   bool Serve(size_t members, ShareOf share, Take take, Priority lowest = Priority::kLow) {
     for (auto priority = static_cast<size_t>(lowest); priority + 1 < kPriorities; ++priority) {
       Turn& turn = turns_[priority];
-      turn.promoted += turn.passed_over / (kPromotionQuanta * quantum_) * kPromotedQuanta * quantum_;
+      turn.promoted +=
+          turn.passed_over / (kPromotionQuanta * quantum_) * kPromotedQuanta * quantum_;
       turn.passed_over %= kPromotionQuanta * quantum_;
       if (turn.promoted <= 0) continue;
       const int64_t cost = ServePriority(priority, members, share, take);
@@ -52,19 +58,21 @@ class FairShare {
     for (size_t priority = kPriorities; priority-- > static_cast<size_t>(lowest);) {
       const int64_t cost = ServePriority(priority, members, share, take);
       if (cost == 0) continue;
-      turns_[priority].promoted = std::max<int64_t>(turns_[priority].promoted, 0);  // no higher one has anything: it owes them nothing
+      // No higher one has anything: it owes them nothing.
+      turns_[priority].promoted = std::max<int64_t>(turns_[priority].promoted, 0);
       return PassOver(priority, cost);
     }
     return false;
   }
 
-  // Lets a member take one item out of turn, on account: it is counted, and a member that owes a round's share has to wait for its turn.
-  // False when that is so or it has none.
+  // Lets a member take one item out of turn, on account: it is counted, and a member that owes a
+  // round's share has to wait for its turn. False when that is so or it has none.
   template <typename Take>
   bool ServeOutOfTurn(Share* member, Take take) {
     const auto priority = static_cast<size_t>(member->priority);
     int64_t& promoted = turns_[priority].promoted;
-    if (member->deficit <= -quantum_ * member->weight || promoted <= -kPromotedQuanta * quantum_) return false;
+    if (member->deficit <= -quantum_ * member->weight || promoted <= -kPromotedQuanta * quantum_)
+      return false;
     const auto cost = static_cast<int64_t>(take());
     if (cost == 0) return false;
     Charge(member, cost);
@@ -73,7 +81,8 @@ class FairShare {
   }
 
  private:
-  // An item may be so many times larger than what its member was due; what is above that is forgotten.
+  // An item may be so many times larger than what its member was due; what is above that is
+  // forgotten.
   static constexpr int64_t kDebtQuanta = 1024;
 
   // What the item cost that a member of this priority took; 0: none has any.
@@ -90,7 +99,8 @@ class FairShare {
         const auto cost = static_cast<int64_t>(take(cursor));
         if (cost > 0) {
           Charge(&member, cost);
-          if (seen.OnlyItself(cursor, members)) member.deficit = std::max<int64_t>(member.deficit, 0);
+          if (seen.OnlyItself(cursor, members))
+            member.deficit = std::max<int64_t>(member.deficit, 0);
           return cost;
         }
         member.deficit = 0;
@@ -113,7 +123,8 @@ class FairShare {
     if (static_cast<size_t>(next.priority) == priority) next.deficit += quantum_ * next.weight;
   }
 
-  // What a search has seen before it found somebody to serve: whoever competes with nobody owes nobody anything.
+  // What a search has seen before it found somebody to serve: whoever competes with nobody owes
+  // nobody anything.
   struct Seen {
     size_t steps = 0;
     std::optional<size_t> debtor;
@@ -122,7 +133,9 @@ class FairShare {
       several |= debtor.value_or(member) != member;
       debtor = member;
     }
-    bool OnlyItself(size_t member, size_t members) const { return steps + 1 >= members && !several && debtor.value_or(member) == member; }
+    bool OnlyItself(size_t member, size_t members) const {
+      return steps + 1 >= members && !several && debtor.value_or(member) == member;
+    }
   };
 
   void Charge(Share* member, int64_t cost) const {
@@ -138,7 +151,8 @@ class FairShare {
   struct Turn {  // of one priority
     size_t cursor = 0;
     int64_t passed_over = 0;  // taken by higher ones, for which it has not been promoted yet
-    int64_t promoted = 0;     // what it may take before higher ones; below 0 when an item was larger than that
+    // What it may take before higher ones; below 0 when an item was larger than that.
+    int64_t promoted = 0;
   };
 
   const int64_t quantum_;

@@ -61,8 +61,8 @@ bool Job::HasRanks() const {
 }
 
 bool Job::AtRest() const {
-  return IsRecorded() && states->weights_ready() && !HasRanks() && !updates.active() && work_at_team == 0 && !IsMoving() &&
-         waiting_saves.empty() && running_saves.empty();
+  return IsRecorded() && states->weights_ready() && !HasRanks() && !updates.active() &&
+         work_at_team == 0 && !IsMoving() && waiting_saves.empty() && running_saves.empty();
 }
 
 Rank Job::FirstMissing() const {
@@ -73,16 +73,19 @@ Rank Job::FirstMissing() const {
 }
 
 bool Job::AllLeftWell() const {
-  const uint64_t all = spec().world == shm::kRanksMax ? ~uint64_t{0} : (uint64_t{1} << spec().world) - 1;
+  const uint64_t all =
+      spec().world == shm::kRanksMax ? ~uint64_t{0} : (uint64_t{1} << spec().world) - 1;
   return states->record().ranks_left_well.load(std::memory_order_relaxed) == all;
 }
 
 RunState Job::run() const {
-  return IsRecorded() ? static_cast<RunState>(states->record().run.load(std::memory_order_relaxed)) : RunState::kWhole;
+  return IsRecorded() ? static_cast<RunState>(states->record().run.load(std::memory_order_relaxed))
+                      : RunState::kWhole;
 }
 
 void Job::SetRun(RunState state) {
-  if (IsRecorded()) states->record().run.store(static_cast<uint32_t>(state), std::memory_order_release);
+  if (IsRecorded())
+    states->record().run.store(static_cast<uint32_t>(state), std::memory_order_release);
 }
 
 uint64_t Job::NonceOf(Rank rank) const {
@@ -105,7 +108,8 @@ void GiveShareSlots(std::span<const std::unique_ptr<Job>> jobs) {
     for (const GpuShare& share : job->gpus.shares()) used |= share.slot == 0 ? 0 : bit(share.slot);
   }
   for (const auto& job : jobs) {
-    for (Rank rank = 0; rank < job->gpus.shares().size() && rank < job->spec().states_on_gpu; ++rank) {
+    for (Rank rank = 0; rank < job->gpus.shares().size() && rank < job->spec().states_on_gpu;
+         ++rank) {
       GpuShare& share = job->gpus.shares()[rank];
       if (share.slot != 0) continue;
       for (share.slot = kStateSlotsFirst; (used & bit(share.slot)) != 0;) ++share.slot;

@@ -1,11 +1,15 @@
-// Job and Seat: one training job with everything the serve loop knows of it, and one rank's place in it.
+// Job and Seat: one training job with everything the serve loop knows of it, and one rank's place
+// in it.
 //
-// One thread (the serve loop). Plain structs: the rooms' classes inside them guard their own invariants; these hold besides:
+// One thread (the serve loop). Plain structs: the rooms' classes inside them guard their own
+// invariants; these hold besides:
 //  1. seats[rank] is the seat whose rank it is, or null;
-//  2. a *run* is one set of ranks from the first seat to the last; once a rank has left, the run is broken: its open step can never be
-//     sealed, and no new rank may join before all have left. A rank is *awaited* when it belonged to the run of the server before this one
-//     and has not come back: it has a nonce in kept memory, but no seat;
-//  3. a job in kRemoving gets no work and goes away when nothing of it is at the workers or at the checkpoint thread.
+//  2. a *run* is one set of ranks from the first seat to the last; once a rank has left, the run is
+//     broken: its open step can never be sealed, and no new rank may join before all have left. A
+//     rank is *awaited* when it belonged to the run of the server before this one and has not come
+//     back: it has a nonce in kept memory, but no seat;
+//  3. a job in kRemoving gets no work and goes away when nothing of it is at the workers or at the
+//     checkpoint thread.
 #pragma once
 
 #include <array>
@@ -95,7 +99,8 @@ struct NarrowTask {  // a shard of weights whose 16-bit form is to be made
 
 struct Job {
   // `tier` may be null where the job spills nothing.
-  Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, StateTier* tier = nullptr);
+  Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool,
+      StateTier* tier = nullptr);
 
   // Fixed.
   const JobId id;
@@ -106,11 +111,15 @@ struct Job {
   uint32_t index_slot = 0;  // in the kept index, while recorded
   std::string account;      // whose quota it uses; with the quota, see SetQuota
   Quota quota;
-  Share worker_share, copy_share;                         // of the optimizer workers and of copies on the host, in bytes of memory traffic
-  Share drive_share;                                      // of the NVMe directories, in bytes read and written
-  Share gpu_share;                                        // of updates on GPUs, in bytes over the host's link
+  // Of the optimizer workers and of copies on the host, in bytes of memory traffic.
+  Share worker_share, copy_share;
+  // Of the NVMe directories, in bytes read and written.
+  Share drive_share;
+  // Of updates on GPUs, in bytes over the host's link.
+  Share gpu_share;
   std::vector<std::array<Share, kLaneWays>> root_shares;  // of copies of GPUs; see RootShare
-  size_t next_seat = 0;                                   // whose turn it is among the job's ranks, where jobs share the copies
+  // Whose turn it is among the job's ranks, where jobs share the copies.
+  size_t next_seat = 0;
   // The rooms' parts.
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
@@ -126,8 +135,10 @@ struct Job {
   bool suspended_by_operator = false;  // or by more: then its lease does not run
   bool brings_rcache = false;          // the ranks of its run do, all of them
   ConnectionId zeroing_connection = 0;
-  bool being_zeroed = false;            // the control side writes to the job's memory: it cannot go back yet
-  bool zeroed = false;                  // and may open as soon as its ranges on NVMe have reached the disk
+  // The control side writes to the job's memory: it cannot go back yet.
+  bool being_zeroed = false;
+  // And may open as soon as its ranges on NVMe have reached the disk.
+  bool zeroed = false;
   std::vector<Seat*> seats;             // by rank
   int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory
   std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer
@@ -138,9 +149,10 @@ struct Job {
   uint64_t bytes_at_team = 0;  // that it touches
   std::vector<WaitingSave> waiting_saves;
   std::vector<ConnectionId> running_saves;  // each holds `updates`
-  size_t next_filled = 0;                   // whose request for weights on NVMe goes first, among the job's ranks
-  uint64_t ahead_seen = 0;                  // of WeightDesk: when there was nothing to read ahead
-  uint64_t changes = 0;                     // grows when a parked request may go on; see Changes
+  // Whose request for weights on NVMe goes first, among the job's ranks.
+  size_t next_filled = 0;
+  uint64_t ahead_seen = 0;  // of WeightDesk: when there was nothing to read ahead
+  uint64_t changes = 0;     // grows when a parked request may go on; see Changes
   // Figures for the snapshot.
   int64_t last_seal_ns = 0;
   double step_seconds = 0;
@@ -154,10 +166,14 @@ struct Job {
   // The 16-bit copy of the weights is made by workers, of the master plane.
   bool HasNarrows() const { return spec().dtype != DType::kF32 && !states->is_split(); }
   bool HasSeats() const;
-  bool IsRecorded() const { return phase == JobPhase::kOpen; }  // its records in kept memory are valid
-  // Nothing of it changes until a rank comes: every chunk is at the sealed version, and nobody has work of it.
+  // Its records in kept memory are valid.
+  bool IsRecorded() const { return phase == JobPhase::kOpen; }
+  // Nothing of it changes until a rank comes: every chunk is at the sealed version, and nobody has
+  // work of it.
   bool AtRest() const;
-  bool IsAwaited(Rank rank) const { return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0; }
+  bool IsAwaited(Rank rank) const {
+    return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0;
+  }
   // Any rank with a seat, or awaited.
   bool HasRanks() const;
   void SetQuota(std::string account_name, const Quota& new_quota);
@@ -177,9 +193,11 @@ struct Job {
 
 // The weights of one rank's shard are in, and converted: the chunk may be complete with it.
 void CountLoadedShard(Job* job, ChunkId chunk);
-// Shares of states on GPUs that have no slot at the keeper yet get one each. There are enough (AdmitGpuStates).
+// Shares of states on GPUs that have no slot at the keeper yet get one each. There are enough
+// (AdmitGpuStates).
 void GiveShareSlots(std::span<const std::unique_ptr<Job>> jobs);
-// The open step can never be sealed: its gradients are forgotten and the ranks that ended it are answered with kPeerLost.
+// The open step can never be sealed: its gradients are forgotten and the ranks that ended it are
+// answered with kPeerLost.
 void AbandonOpenStep(Job* job);
 // Puts an answer into the seat's ring, or notes the violation.
 void Answer(Seat* seat, const shm::Completion& completion);

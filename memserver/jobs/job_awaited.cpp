@@ -11,7 +11,9 @@ namespace tidepool::memserver {
 void JobDesk::On(AwaitedRankLost event) {
   if (TP_PLANTED("jobs.awaited_loss_ignored")) return;
   Job* job = tables_->FindJob(event.job);
-  if (job == nullptr || event.rank >= job->seats.size() || !job->IsAwaited(event.rank) || job->NonceOf(event.rank) != event.nonce) return;
+  if (job == nullptr || event.rank >= job->seats.size() || !job->IsAwaited(event.rank) ||
+      job->NonceOf(event.rank) != event.nonce)
+    return;
   LoseAwaited(job, event.rank, "its process has ended");
 }
 
@@ -21,12 +23,13 @@ void JobDesk::LoseAwaited(Job* job, Rank rank, const char* cause) {
   LeaveJob(job, rank, Leaving::kLost);
 }
 
-// A rank that was coming back, and for which this server lacked something: it tries again, and nothing of its run has changed. False where
-// it is a new one, or had come back.
+// A rank that was coming back, and for which this server lacked something: it tries again, and
+// nothing of its run has changed. False where it is a new one, or had come back.
 bool JobDesk::AwaitAgain(Seat* seat) {
   Job* job = seat->job;
   const Rank rank = seat->rank;
-  const bool came_back = seat->session == nullptr && job->IsRecorded() && job->NonceOf(rank) == seat->nonce;
+  const bool came_back =
+      seat->session == nullptr && job->IsRecorded() && job->NonceOf(rank) == seat->nonce;
   const bool ending = tables_->draining && !tables_->handing_over;
   if (!came_back || ending || TP_PLANTED("jobs.unserved_is_lost")) return false;
   CloseSession(seat, ErrorId::kSessionEnded);
@@ -38,9 +41,11 @@ bool JobDesk::AwaitAgain(Seat* seat) {
   return true;
 }
 
-// Ranks of the server before this one that neither come back nor are seen to have ended (no process identity is known across a container).
+// Ranks of the server before this one that neither come back nor are seen to have ended (no process
+// identity is known across a container).
 bool JobDesk::TendAwaited(Job* job) {
-  const bool complete = std::none_of(job->seats.begin(), job->seats.end(), [](const Seat* seat) { return seat == nullptr; });
+  const bool complete = std::none_of(job->seats.begin(), job->seats.end(),
+                                     [](const Seat* seat) { return seat == nullptr; });
   if (job->phase != JobPhase::kOpen || complete) return false;  // as in nearly all turns
   if (parts_.clock->NowNs() - job->awaiting_since_ns < AwaitNs(options_)) return false;
   bool lost = false;

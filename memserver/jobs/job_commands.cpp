@@ -17,7 +17,8 @@ Job* FindNamed(const Tables& tables, const std::string& who) {
   JobId id = 0;
   const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
   if (error == std::errc() && end == who.data() + who.size()) {
-    if (Job* job = tables.FindJob(id); job != nullptr && job->phase != JobPhase::kRemoving) return job;
+    if (Job* job = tables.FindJob(id); job != nullptr && job->phase != JobPhase::kRemoving)
+      return job;
   }
   return tables.FindJob(who);
 }
@@ -41,7 +42,8 @@ std::string NameOf(const StartScrub&) {
   return "scrub of NVMe";
 }
 std::string NameOf(const MuteCheck& command) {
-  return command.for_ns == 0 ? "unmute check " + command.code : "mute check " + command.code + " for " + FormatNs(command.for_ns);
+  return command.for_ns == 0 ? "unmute check " + command.code
+                             : "mute check " + command.code + " for " + FormatNs(command.for_ns);
 }
 std::string NameOf(const ApplySettings& command) {
   std::string keys;
@@ -73,7 +75,8 @@ Status JobDesk::Do(const AdminCaller& caller, const SetJobQuota& command) {
   if (of_memory && job->account != JobAccount(name) && !change.guarantee) quota.guarantee = 0;
   TP_RETURN_IF_ERROR(Validate(quota));
   if (of_memory) {
-    TP_RETURN_IF_ERROR(CheckRule(BuildLedger(parts_, options_, *tables_), {JobAccount(name), quota}, name));
+    TP_RETURN_IF_ERROR(
+        CheckRule(BuildLedger(parts_, options_, *tables_), {JobAccount(name), quota}, name));
     tables_->quotas.SetJob(name, quota);
   } else {
     tables_->quotas.SetShare(name, quota.weight, quota.priority);
@@ -97,9 +100,11 @@ Status JobDesk::Do(const AdminCaller& caller, const ReleaseJob& command) {
   if (job->HasRanks() && !command.force) {
     std::string ranks;
     for (Rank rank = 0; rank < job->seats.size(); ++rank) {
-      if (job->seats[rank] != nullptr || job->IsAwaited(rank)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+      if (job->seats[rank] != nullptr || job->IsAwaited(rank))
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
-    return Status(ErrorId::kJobBusy, "job " + job->spec().name + " still has ranks").Why("attached or expected back: rank " + ranks);
+    return Status(ErrorId::kJobBusy, "job " + job->spec().name + " still has ranks")
+        .Why("attached or expected back: rank " + ranks);
   }
   const Status why(ErrorId::kSessionEnded, "an admin released the job");
   for (Rank rank = 0; rank < job->seats.size(); ++rank) {
@@ -109,17 +114,25 @@ Status JobDesk::Do(const AdminCaller& caller, const ReleaseJob& command) {
   return Status();
 }
 
-// What makes room for others makes it for nobody too: the same rules, with the job's own account as the one that asks.
+// What makes room for others makes it for nobody too: the same rules, with the job's own account as
+// the one that asks.
 Status JobDesk::Do(const AdminCaller& caller, const EvictJob& command) {
   TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
   const std::string& name = job->spec().name;
   if (parts_.tier == nullptr) {
-    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory").Fix("start it with --nvme DIR:SIZE");
+    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory")
+        .Fix("start it with --nvme DIR:SIZE");
   }
-  if (IsDemoting()) return Status(ErrorId::kJobBusy, "states of another job are on their way to NVMe").Fix("ask again when they are there");
+  if (IsDemoting())
+    return Status(ErrorId::kJobBusy, "states of another job are on their way to NVMe")
+        .Fix("ask again when they are there");
   const DemotionChoice choice = ChooseAlone(*job);
-  if (choice.jobs.empty()) return Status(ErrorId::kJobBusy, "the states of job " + name + " do not move to NVMe").Why(choice.why_not);
-  if (!job->AtRest()) return Status(ErrorId::kJobBusy, "the last step of job " + name + " is being updated").Fix("ask again in a moment");
+  if (choice.jobs.empty())
+    return Status(ErrorId::kJobBusy, "the states of job " + name + " do not move to NVMe")
+        .Why(choice.why_not);
+  if (!job->AtRest())
+    return Status(ErrorId::kJobBusy, "the last step of job " + name + " is being updated")
+        .Fix("ask again in a moment");
   Status reserved;
   if (!BeginDemotion(job, 0, &reserved)) return reserved;
   tables_->demotion_asked = true;
@@ -140,14 +153,17 @@ Status JobDesk::Do(const AdminCaller&, const ChangeLogLevel& command) {
 
 Status JobDesk::Do(const AdminCaller&, const MuteCheck& command) {
   const int64_t now = parts_.clock->NowNs();
-  std::erase_if(tables_->mutes, [&](const Mute& mute) { return mute.code == command.code || mute.until_ns <= now; });
+  std::erase_if(tables_->mutes, [&](const Mute& mute) {
+    return mute.code == command.code || mute.until_ns <= now;
+  });
   if (command.for_ns > 0) tables_->mutes.push_back({command.code, now + command.for_ns});
   return Status();
 }
 
 Status JobDesk::Do(const AdminCaller&, const StartScrub&) {
   if (parts_.tier == nullptr) {
-    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory").Fix("start it with --nvme DIR:SIZE");
+    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory")
+        .Fix("start it with --nvme DIR:SIZE");
   }
   std::vector<JobId> jobs;
   uint64_t pieces = 0;
@@ -167,11 +183,13 @@ Status JobDesk::Do(const AdminCaller&, const ApplySettings& command) {
   after.quotas = book.Rules();
   after.fallback = command.live.quota_fallback;
   for (size_t i = 0; i < tables_->jobs.size(); ++i) {
-    after.holdings[i].account = book.AccountOf(tables_->jobs[i]->spec().name, tables_->jobs[i]->uid);
+    after.holdings[i].account =
+        book.AccountOf(tables_->jobs[i]->spec().name, tables_->jobs[i]->uid);
   }
   TP_RETURN_IF_ERROR(CheckRules(before, after));
   // A level that was set by hand for a time ends by itself, and then this one holds.
-  if (command.live.log_level != tables_->live.log_level && tables_->log_level_until_ns == 0) SetLogLevel(command.live.log_level);
+  if (command.live.log_level != tables_->live.log_level && tables_->log_level_until_ns == 0)
+    SetLogLevel(command.live.log_level);
   tables_->quotas = std::move(book);
   tables_->live = command.live;
   tables_->config = command.config;
@@ -180,18 +198,21 @@ Status JobDesk::Do(const AdminCaller&, const ApplySettings& command) {
 }
 
 bool JobDesk::TendLogLevel() {
-  if (tables_->log_level_until_ns == 0 || parts_.clock->NowNs() < tables_->log_level_until_ns) return false;
+  if (tables_->log_level_until_ns == 0 || parts_.clock->NowNs() < tables_->log_level_until_ns)
+    return false;
   tables_->log_level_until_ns = 0;
   SetLogLevel(tables_->live.log_level);
   return true;
 }
 
 void JobDesk::On(AdminCommand event) {
-  const Status result = std::visit([&](const auto& command) { return Do(event.caller, command); }, event.what);
-  LogInfo("change by an admin", {{"change", std::visit([](const auto& command) { return NameOf(command); }, event.what)},
-                                 {"uid", event.caller.uid},
-                                 {"pid", event.caller.pid},
-                                 {"result", result.ok() ? std::string("done") : result.Line()}});
+  const Status result =
+      std::visit([&](const auto& command) { return Do(event.caller, command); }, event.what);
+  LogInfo("change by an admin",
+          {{"change", std::visit([](const auto& command) { return NameOf(command); }, event.what)},
+           {"uid", event.caller.uid},
+           {"pid", event.caller.pid},
+           {"result", result.ok() ? std::string("done") : result.Line()}});
   Send(CommandDone{std::move(event.ticket), result});
 }
 

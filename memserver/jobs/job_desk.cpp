@@ -44,36 +44,46 @@ void JobDesk::Handle(ControlEvent event) {
 
 Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
   const shm::JobSpec& spec = job.spec();
-  if (job.uid != event.uid) return Status(ErrorId::kNotOwner, "job " + spec.name + " belongs to user " + std::to_string(job.uid));
+  if (job.uid != event.uid)
+    return Status(ErrorId::kNotOwner,
+                  "job " + spec.name + " belongs to user " + std::to_string(job.uid));
   if (event.spec->world != spec.world) {
-    return Status(ErrorId::kRankCountMismatch, RankText(event.rank) + " says that job " + spec.name + " has " +
-                                                   std::to_string(event.spec->world) + " ranks; it was made for " +
-                                                   std::to_string(spec.world));
+    return Status(ErrorId::kRankCountMismatch,
+                  RankText(event.rank) + " says that job " + spec.name + " has " +
+                      std::to_string(event.spec->world) + " ranks; it was made for " +
+                      std::to_string(spec.world));
   }
   if (job.fingerprint != event.fingerprint) {
     return Status(ErrorId::kJobMismatch, RankText(event.rank) + " describes job " + spec.name +
-                                             " differently from the ranks before it: " + shm::DifferenceOf(spec, *event.spec));
+                                             " differently from the ranks before it: " +
+                                             shm::DifferenceOf(spec, *event.spec));
   }
   if (job.HasSeats() && job.brings_rcache != event.brings_rcache) {
     return Status(ErrorId::kJobMismatch,
                   RankText(event.rank) + " of job " + spec.name + " has its rCache " +
-                      (event.brings_rcache ? "on a GPU, ranks before it on the host" : "on the host, ranks before it on a GPU"))
+                      (event.brings_rcache ? "on a GPU, ranks before it on the host"
+                                           : "on the host, ranks before it on a GPU"))
         .Fix("start all ranks with the same --device");
   }
   TP_RETURN_IF_ERROR(CheckBrings(job, event.rank, event.brings_rcache));
-  if (job.seats[event.rank] != nullptr) return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is attached");
+  if (job.seats[event.rank] != nullptr)
+    return Status(ErrorId::kRankTaken,
+                  RankText(event.rank) + " of job " + spec.name + " is attached");
   if (job.IsAwaited(event.rank) && job.NonceOf(event.rank) != event.nonce) {
-    return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is expected back: memserver was restarted")
+    return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name +
+                                           " is expected back: memserver was restarted")
         .Fix("wait until it has come back or ended");
   }
   if (job.run_broken() && job.HasRanks()) {
-    return Status(ErrorId::kRankTaken, "a rank of job " + spec.name + " has left, and others of that run are still attached")
+    return Status(ErrorId::kRankTaken, "a rank of job " + spec.name +
+                                           " has left, and others of that run are still attached")
         .Fix("wait until they have ended, then start all ranks again");
   }
   return Status();
 }
 
-Result<Placement> JobDesk::Place(const shm::JobSpec& spec, const Ledger& ledger, std::vector<uint64_t> nvme_free, Demand* demand) const {
+Result<Placement> JobDesk::Place(const shm::JobSpec& spec, const Ledger& ledger,
+                                 std::vector<uint64_t> nvme_free, Demand* demand) const {
   Space space{RoomFor(ledger, demand->account).bytes, std::move(nvme_free)};
   // An account that may have nothing there has all of its jobs on the host.
   if (ledger.QuotaOf(demand->account).nvme_limit == 0) space.nvme_free.clear();
@@ -89,7 +99,9 @@ Result<uint64_t> JobDesk::TokenOf(JobId job) const {
   if (!options_.random_tokens) return parts_.index->NonceOf(job);
   uint64_t token = 0;
   if (getrandom(&token, sizeof token, 0) == sizeof token) return token | 1;
-  return Status(ErrorId::kNotReady, "the system gives no random number for the token of a new job (getrandom)").Why(std::strerror(errno));
+  return Status(ErrorId::kNotReady,
+                "the system gives no random number for the token of a new job (getrandom)")
+      .Why(std::strerror(errno));
 }
 
 Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
@@ -98,15 +110,20 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   Demand demand = DemandOf(event);
   Ledger ledger = BuildLedger(parts_, options_, *tables_);
   TP_RETURN_IF_ERROR(AdmitFrozen(&ledger, demand));
-  const auto nvme_free = parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->LargestFree();
+  const auto nvme_free =
+      parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->LargestFree();
   TP_ASSIGN_OR_RETURN(const Placement placement, Place(spec, ledger, nvme_free, &demand));
   TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
   TP_ASSIGN_OR_RETURN(const uint64_t nonce, TokenOf(tables_->last_job + 1));
   TP_ASSIGN_OR_RETURN(FrozenHold frozen, tables_->frozen->Take(spec, event.uid));
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool, placement));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states,
+                      JobStates::Create(event.spec, parts_.pool, placement));
   states->HoldFrozen(std::move(frozen));
-  if (states->spills()) TP_CHECK(parts_.tier->Reserve(nonce, states.get()), "the placement was made for the ranges that are free");
-  auto job = std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool, parts_.tier);
+  if (states->spills())
+    TP_CHECK(parts_.tier->Reserve(nonce, states.get()),
+             "the placement was made for the ranges that are free");
+  auto job =
+      std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool, parts_.tier);
   job->nonce = nonce;
   job->fingerprint = event.fingerprint;
   job->uid = event.uid;
@@ -124,7 +141,9 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
         {"ranks", spec.world},
         {"pool_bytes", created->states->pool_bytes()},
         {"frozen_bytes", demand.frozen_bytes},
-        {"weights_on_nvme_from_chunk", created->states->window().any() ? static_cast<int64_t>(created->states->window().first()) : -1},
+        {"weights_on_nvme_from_chunk", created->states->window().any()
+                                           ? static_cast<int64_t>(created->states->window().first())
+                                           : -1},
         {"nvme_bytes", created->states->nvme_total()},
         {"gpu_bytes", shm::GpuStateBytes(spec)}});
   return created;
@@ -133,11 +152,14 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
 Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
   if (tables_->draining) return WhyStopping();
-  if (tables_->FindSeat(event.connection) != nullptr) return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
+  if (tables_->FindSeat(event.connection) != nullptr)
+    return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
   if (event.rank >= spec.world) {
-    return Status(ErrorId::kRankCountMismatch, RankText(event.rank) + " of a job with " + std::to_string(spec.world) + " ranks");
+    return Status(ErrorId::kRankCountMismatch,
+                  RankText(event.rank) + " of a job with " + std::to_string(spec.world) + " ranks");
   }
-  // First whether its place is free: a limit that is as small as the job allows is full until the rank before it has gone.
+  // First whether its place is free: a limit that is as small as the job allows is full until the
+  // rank before it has gone.
   Job* job = tables_->FindJob(spec.name);
   if (job == nullptr) TP_RETURN_IF_ERROR(tables_->WhySetAside(spec.name, 0));
   if (job == nullptr && tables_->closed) {
@@ -145,15 +167,20 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
         .Fix("wait for it (--wait), or ask an operator");
   }
   if (job != nullptr) TP_RETURN_IF_ERROR(CheckJoin(*job, event));
-  if (job == nullptr || !job->HasRanks()) TP_RETURN_IF_ERROR(AdmitRun(BuildLedger(parts_, options_, *tables_), DemandOf(event)));
+  if (job == nullptr || !job->HasRanks())
+    TP_RETURN_IF_ERROR(AdmitRun(BuildLedger(parts_, options_, *tables_), DemandOf(event)));
   if (job == nullptr) {
     TP_ASSIGN_OR_RETURN(job, CreateJob(event));
   }
-  // The same incarnation asks again: the server before this one ended before its answer arrived. It has sent nothing yet.
-  if (job->IsAwaited(event.rank) && job->NonceOf(event.rank) == event.nonce) job->states->ClearRank(event.rank);
+  // The same incarnation asks again: the server before this one ended before its answer arrived. It
+  // has sent nothing yet.
+  if (job->IsAwaited(event.rank) && job->NonceOf(event.rank) == event.nonce)
+    job->states->ClearRank(event.rank);
   if (TP_PLANTED("jobs.note_of_the_last_rank")) job->note = event.note;
   if (!job->HasRanks()) job->SetRun(RunState::kWhole);
-  if (job->IsRecorded()) job->states->record().ranks_left_well.fetch_and(~(uint64_t{1} << event.rank), std::memory_order_release);
+  if (job->IsRecorded())
+    job->states->record().ranks_left_well.fetch_and(~(uint64_t{1} << event.rank),
+                                                    std::memory_order_release);
   Seat seat;
   seat.connection = event.connection;
   seat.rank = event.rank;
@@ -175,20 +202,26 @@ Seat* JobDesk::AddSeat(Job* job, Seat made) {
   return tables_->seats.back().get();
 }
 
-// A process that gave its seat up while no server was there, and comes anew: as it lives, nobody else will say that the old place is lost.
+// A process that gave its seat up while no server was there, and comes anew: as it lives, nobody
+// else will say that the old place is lost.
 void JobDesk::LoseFormerSelf(const ReserveJob& event) {
   Job* job = tables_->FindJob(event.spec->name);
-  if (job == nullptr || job->uid != event.uid || event.rank >= job->seats.size() || !job->IsAwaited(event.rank)) return;
+  if (job == nullptr || job->uid != event.uid || event.rank >= job->seats.size() ||
+      !job->IsAwaited(event.rank))
+    return;
   const RankRecord& awaited = job->states->record().ranks[event.rank];
-  const bool is_itself = event.pid > 0 && awaited.pid == event.pid && awaited.process_start == event.process_start;
-  if (is_itself && job->NonceOf(event.rank) != event.nonce) LoseAwaited(job, event.rank, "its process begins anew");
+  const bool is_itself =
+      event.pid > 0 && awaited.pid == event.pid && awaited.process_start == event.process_start;
+  if (is_itself && job->NonceOf(event.rank) != event.nonce)
+    LoseAwaited(job, event.rank, "its process begins anew");
 }
 
 void JobDesk::On(ReserveJob event) {
   LoseFormerSelf(event);
   const Status turn = CheckTurn(event);
   // Whoever passes others does so where it fits now, and not at the head of the queue.
-  const std::vector<WaitingRank*> passed = turn.ok() ? PassedBy(event, tables_->waiting.size()) : std::vector<WaitingRank*>();
+  const std::vector<WaitingRank*> passed =
+      turn.ok() ? PassedBy(event, tables_->waiting.size()) : std::vector<WaitingRank*>();
   Result<Seat*> taken = turn.ok() ? TakeSeat(event) : Result<Seat*>(turn);
   if (taken.ok()) {
     for (WaitingRank* other : passed) other->passed_by.push_back(event.uid);
@@ -197,12 +230,14 @@ void JobDesk::On(ReserveJob event) {
   const bool its_turn = turn.ok() && passed.empty();
   Status why = taken.status();
   if (!StaysParked(event, its_turn, &why)) return Refuse(event, why);
-  if (const Status place = CheckQueue(event); !place.ok()) return Refuse(event, Status(place).Why(why.what()));
+  if (const Status place = CheckQueue(event); !place.ok())
+    return Refuse(event, Status(place).Why(why.what()));
   Enqueue(std::move(event), why, its_turn);
 }
 
 void JobDesk::Refuse(const ReserveJob& event, const Status& why) {
-  Tell(event.uid, LogLevel::kInfo, "rank refused", {{"name", event.spec->name}, {"rank", event.rank}, {"why", why.Line()}});
+  Tell(event.uid, LogLevel::kInfo, "rank refused",
+       {{"name", event.spec->name}, {"rank", event.rank}, {"why", why.Line()}});
   Send(Refused{event.connection, why});
 }
 
@@ -219,15 +254,21 @@ void JobDesk::Grant(const Seat& seat) {
 // The rank's seat at the server before this one: it comes back with the rCache that it had.
 Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
   if (tables_->draining) return WhyStopping();
-  if (tables_->FindSeat(event.connection) != nullptr) return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
+  if (tables_->FindSeat(event.connection) != nullptr)
+    return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
   Job* job = tables_->FindJobByNonce(event.job_nonce);
   if (job == nullptr) TP_RETURN_IF_ERROR(tables_->WhySetAside("", event.job_nonce));
   if (job == nullptr || event.rank >= job->spec().world) {
-    return Status(ErrorId::kStatesLost, "memserver holds no such job: its memory was lost, or its lease has ended");
+    return Status(ErrorId::kStatesLost,
+                  "memserver holds no such job: its memory was lost, or its lease has ended");
   }
-  if (job->uid != event.uid) return Status(ErrorId::kNotOwner, "job " + job->spec().name + " belongs to user " + std::to_string(job->uid));
-  if (!job->IsAwaited(event.rank) || (job->NonceOf(event.rank) != event.nonce && !TP_PLANTED("jobs.nonce_unchecked"))) {
-    return Status(ErrorId::kPeerLost, RankText(event.rank) + " of job " + job->spec().name + " was counted as lost before it came back");
+  if (job->uid != event.uid)
+    return Status(ErrorId::kNotOwner,
+                  "job " + job->spec().name + " belongs to user " + std::to_string(job->uid));
+  if (!job->IsAwaited(event.rank) ||
+      (job->NonceOf(event.rank) != event.nonce && !TP_PLANTED("jobs.nonce_unchecked"))) {
+    return Status(ErrorId::kPeerLost, RankText(event.rank) + " of job " + job->spec().name +
+                                          " was counted as lost before it came back");
   }
   TP_RETURN_IF_ERROR(CheckBrings(*job, event.rank, event.brings_rcache));
   Seat seat;
@@ -243,11 +284,17 @@ Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
 void JobDesk::On(ResumeSession event) {
   Result<Seat*> taken = TakeSeatAgain(event);
   if (!taken.ok()) {
-    Tell(event.uid, LogLevel::kInfo, "rank refused", {{"rank", event.rank}, {"why", taken.status().Line()}});
+    Tell(event.uid, LogLevel::kInfo, "rank refused",
+         {{"rank", event.rank}, {"why", taken.status().Line()}});
     Send(Refused{event.connection, taken.status()});
     return;
   }
-  Send(ReserveGranted{event.connection, (*taken)->job->id, (*taken)->session_id, (*taken)->rcache_bytes, {}, StatesToMake(**taken)});
+  Send(ReserveGranted{event.connection,
+                      (*taken)->job->id,
+                      (*taken)->session_id,
+                      (*taken)->rcache_bytes,
+                      {},
+                      StatesToMake(**taken)});
   TP_POINT("server.rank_resuming");
 }
 
@@ -259,14 +306,16 @@ void JobDesk::On(AttachSession event) {
     return;
   }
   if (seat->session != nullptr || seat->held_port != nullptr) {
-    LeaveSeat(seat, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, "a session was attached twice"));
+    LeaveSeat(seat, Leaving::kExpelled,
+              Status(ErrorId::kProtocolViolation, "a session was attached twice"));
     return;
   }
   seat->held_port = std::move(event.port);
   seat->held_rcache = std::move(event.rcache);
   seat->held_brought = std::move(event.brought);
   Job* job = seat->job;
-  if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection) job->zeroed = true;
+  if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection)
+    job->zeroed = true;
   OpenIfReady(job);
   if (job->phase == JobPhase::kOpen) AttachHeld(job);
 }
@@ -299,13 +348,16 @@ Result<GpuStreams*> JobDesk::StreamsOf(Gpu* gpu) {
   }
   auto& roots = tables_->roots;
   const auto same = [gpu](const auto& root) { return root->name() == gpu->root_complex(); };
-  const auto number = static_cast<size_t>(std::find_if(roots.begin(), roots.end(), same) - roots.begin());
+  const auto number =
+      static_cast<size_t>(std::find_if(roots.begin(), roots.end(), same) - roots.begin());
   if (number == roots.size()) {
-    roots.push_back(std::make_unique<RootComplex>(gpu->root_complex(), number, options_.gpu_copy_bytes));
+    roots.push_back(
+        std::make_unique<RootComplex>(gpu->root_complex(), number, options_.gpu_copy_bytes));
     // Turns allocate nothing.
     for (const auto& job : tables_->jobs) job->RootShare(number, LaneWay::kToRcache);
   }
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<GpuStreams> streams, GpuStreams::Open(gpu, roots[number].get()));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<GpuStreams> streams,
+                      GpuStreams::Open(gpu, roots[number].get()));
   tables_->gpus.push_back(std::move(streams));
   return tables_->gpus.back().get();
 }
@@ -317,7 +369,8 @@ Result<std::unique_ptr<Session>> JobDesk::MakeSession(Seat* seat) {
   Session::Parts parts{.id = seat->session_id, .rank = seat->rank};
   if (seat->held_brought.gpu != nullptr) {
     TP_ASSIGN_OR_RETURN(parts.gpu, StreamsOf(seat->held_brought.gpu));
-    for (const auto& root : tables_->roots) seat->job->RootShare(root->number(), LaneWay::kToRcache);
+    for (const auto& root : tables_->roots)
+      seat->job->RootShare(root->number(), LaneWay::kToRcache);
   } else {
     TP_ASSIGN_OR_RETURN(parts.stream, parts_.device->OpenStream());
   }
@@ -328,7 +381,8 @@ Result<std::unique_ptr<Session>> JobDesk::MakeSession(Seat* seat) {
 }
 
 void JobDesk::Attach(Seat* seat) {
-  if (const Status taken = TakeShare(seat); !taken.ok()) return LeaveSeat(seat, Leaving::kExpelled, taken);
+  if (const Status taken = TakeShare(seat); !taken.ok())
+    return LeaveSeat(seat, Leaving::kExpelled, taken);
   auto session = MakeSession(seat);
   const ConnectionId connection = seat->connection;
   if (!session.ok() && AwaitAgain(seat)) return Send(SessionOver{connection, session.status()});
@@ -338,7 +392,8 @@ void JobDesk::Attach(Seat* seat) {
   TP_POINT("server.session_attached");
   const JobStates& states = *seat->job->states;
   const StepRecord& step = states.last_step();
-  Attached attached{.connection = seat->connection, .session = seat->session_id, .job = seat->job->id};
+  Attached attached{
+      .connection = seat->connection, .session = seat->session_id, .job = seat->job->id};
   attached.weights_ready = states.weights_ready();
   attached.sealed_version = states.sealed_version();
   attached.data_cursor = step.data_cursor;
@@ -358,16 +413,20 @@ void JobDesk::Attach(Seat* seat) {
         {"nvme_bytes", states.nvme_total()}});
   Send(std::move(attached));
   // It may have been away when the others were told.
-  if (seat->job->run() == RunState::kPeerLost) Send(PeerGone{seat->connection, seat->job->FirstMissing()});
+  if (seat->job->run() == RunState::kPeerLost)
+    Send(PeerGone{seat->connection, seat->job->FirstMissing()});
 }
 
 void JobDesk::On(DeclareSchedule event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) return;
   const size_t chunks = seat->job->states->chunks().size();
-  const bool bad = std::any_of(event.order.begin(), event.order.end(), [chunks](ChunkId id) { return id >= chunks; });
+  const bool bad = std::any_of(event.order.begin(), event.order.end(),
+                               [chunks](ChunkId id) { return id >= chunks; });
   if (bad) {
-    LeaveSeat(seat, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, "the schedule names a chunk that the job does not have"));
+    LeaveSeat(seat, Leaving::kExpelled,
+              Status(ErrorId::kProtocolViolation,
+                     "the schedule names a chunk that the job does not have"));
     return;
   }
   seat->job->updates.SetOrder(event.order);

@@ -1,6 +1,8 @@
-// JobDesk: how jobs and seats come and go: control events in, replies out. One clean-up path for death, leave, violation and shutdown.
+// JobDesk: how jobs and seats come and go: control events in, replies out. One clean-up path for
+// death, leave, violation and shutdown.
 //
-// One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing sockets) is the control thread's.
+// One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing
+// sockets) is the control thread's.
 #pragma once
 
 #include <vector>
@@ -16,15 +18,18 @@ class SpillReader;
 
 class JobDesk {
  public:
-  JobDesk(const Parts& parts, const LoopOptions& options, Tables* tables) : parts_(parts), options_(options), tables_(tables) {}
+  JobDesk(const Parts& parts, const LoopOptions& options, Tables* tables)
+      : parts_(parts), options_(options), tables_(tables) {}
 
   void Handle(ControlEvent event);
   void HandleSaved(const SaveResult& saved);
   // Ends the session of every seat that broke the protocol in this turn. True when there was one.
   bool ExpelViolators();
-  // Starts saves whose version is complete, ends leases, gives back what removed jobs held. True when something happened.
+  // Starts saves whose version is complete, ends leases, gives back what removed jobs held. True
+  // when something happened.
   bool TendJobs();
-  // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True when there was one.
+  // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True
+  // when there was one.
   bool TendGpus();
   // Every job and every waiting rank has the quota that the book says.
   void ApplyQuotas();
@@ -102,9 +107,11 @@ class JobDesk {
   Result<Seat*> TakeSeat(const ReserveJob& event);
   Result<Seat*> TakeSeatAgain(const ResumeSession& event);
   Seat* AddSeat(Job* job, Seat seat);
-  // Where the states of a new job go, when so much is free in each NVMe directory; fills in what it demands. Errors: those of
+  // Where the states of a new job go, when so much is free in each NVMe directory; fills in what it
+  // demands. Errors: those of
   // PlaceStates and AdmitSpill.
-  Result<Placement> Place(const shm::JobSpec& spec, const Ledger& ledger, std::vector<uint64_t> nvme_free, Demand* demand) const;
+  Result<Placement> Place(const shm::JobSpec& spec, const Ledger& ledger,
+                          std::vector<uint64_t> nvme_free, Demand* demand) const;
   bool OpenIfReady(Job* job);
   bool EndFailed(Job* job);
   // What a drive did not take (job_unwritten.cpp).
@@ -139,7 +146,8 @@ class JobDesk {
   void StartSave(Job* job, WaitingSave save, int64_t now);
   std::shared_ptr<SpillReader> ReaderOf(const Job& job) const;
   // In the log, as far as the user's lines go: whatever a user can cause at will.
-  void Tell(uint32_t uid, LogLevel level, std::string_view message, std::initializer_list<LogField> fields);
+  void Tell(uint32_t uid, LogLevel level, std::string_view message,
+            std::initializer_list<LogField> fields);
   template <typename Reply>
   void Send(Reply reply) {
     parts_.replies->Push(ControlReply(std::move(reply)));

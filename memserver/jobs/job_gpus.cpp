@@ -1,4 +1,5 @@
-// The part of JobDesk about GPUs: shares of jobs that have states there (decision 026), and what ends with a GPU that fails.
+// The part of JobDesk about GPUs: shares of jobs that have states there (decision 026), and what
+// ends with a GPU that fails.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -17,27 +18,31 @@ Status JobDesk::AdmitGpuStates(const ReserveJob& event) const {
   const shm::JobSpec& spec = *event.spec;
   if (spec.states_on_gpu == 0) return Status();
   if (!event.brings_rcache) {
-    return Status(ErrorId::kJobSpecBad, "job " + spec.name + " wants the states of " + std::to_string(spec.states_on_gpu) +
+    return Status(ErrorId::kJobSpecBad, "job " + spec.name + " wants the states of " +
+                                            std::to_string(spec.states_on_gpu) +
                                             " chunks on the GPUs of its ranks, and they bring none")
         .Fix("start it on GPUs (--device cuda), or with its states on the host");
   }
   size_t used = 0;
   for (const auto& job : tables_->jobs) {
-    used += static_cast<size_t>(
-        std::count_if(job->gpus.shares().begin(), job->gpus.shares().end(), [](const GpuShare& s) { return s.slot != 0; }));
+    used += static_cast<size_t>(std::count_if(job->gpus.shares().begin(), job->gpus.shares().end(),
+                                              [](const GpuShare& s) { return s.slot != 0; }));
   }
   constexpr size_t kSlots = kKeptSlotsMax - kStateSlotsFirst;
   const size_t wanted = std::min<size_t>(spec.world, spec.states_on_gpu);
   if (used + wanted <= kSlots) return Status();
-  return Status(ErrorId::kTooManySessions, "job " + spec.name + " has states on GPUs for " + std::to_string(wanted) + " ranks; " +
-                                               std::to_string(kSlots - used) + " of " + std::to_string(kSlots) + " such places are free");
+  return Status(ErrorId::kTooManySessions, "job " + spec.name + " has states on GPUs for " +
+                                               std::to_string(wanted) + " ranks; " +
+                                               std::to_string(kSlots - used) + " of " +
+                                               std::to_string(kSlots) + " such places are free");
 }
 
 // Also of a job that came from the server before this one, whose other ranks are not back.
 Status JobDesk::CheckBrings(const Job& job, Rank rank, bool brings_rcache) {
   if (brings_rcache || !job.states->uses_gpus()) return Status();
-  return Status(ErrorId::kJobMismatch, "rank " + std::to_string(rank) + " of job " + job.spec().name +
-                                           " brings no GPU, and states of the job lie on the GPUs of its ranks")
+  return Status(ErrorId::kJobMismatch,
+                "rank " + std::to_string(rank) + " of job " + job.spec().name +
+                    " brings no GPU, and states of the job lie on the GPUs of its ranks")
       .Fix("start it with the same --device as before");
 }
 
@@ -55,10 +60,15 @@ Status JobDesk::TakeShare(Seat* seat) {
     if (states.memory != nullptr) Send(Discard{nullptr, std::move(states.memory)});
     return Status();
   }
-  if (states.memory == nullptr) return Status(ErrorId::kProtocolViolation, "a rank whose share of the states is to be made brings no GPU");
+  if (states.memory == nullptr)
+    return Status(ErrorId::kProtocolViolation,
+                  "a rank whose share of the states is to be made brings no GPU");
   Job* job = seat->job;
   GpuShare& share = job->gpus.shares()[seat->rank];
-  KeepStates keep{.job = job->id, .rank = seat->rank, .slot = share.slot, .exported = std::move(states.exported)};
+  KeepStates keep{.job = job->id,
+                  .rank = seat->rank,
+                  .slot = share.slot,
+                  .exported = std::move(states.exported)};
   job->states->record().gpu_shares[seat->rank].gpu = states.gpu->facts().uuid;
   TP_RETURN_IF_ERROR(OpenShare(&share, std::move(states)));
   share.life = GpuShare::Life::kHolding;
@@ -92,7 +102,8 @@ void JobDesk::On(StatesKept event) {
   }
   TP_CHECK(share.life == GpuShare::Life::kHolding, "memory is kept once");
   GpuShareRecord& record = job->states->record().gpu_shares[event.rank];
-  record.held.store(GpuShareWord(job->nonce, event.rank, share.slot, record.gpu), std::memory_order_release);
+  record.held.store(GpuShareWord(job->nonce, event.rank, share.slot, record.gpu),
+                    std::memory_order_release);
   share.life = GpuShare::Life::kReady;
   TP_POINT("server.gpu_share_ready");
   LogInfo("states of a job lie on a GPU", {{"job", job->id},
@@ -115,8 +126,9 @@ void JobDesk::On(StatesImported event) {
     TP_POINT("server.gpu_share_imported");
     return;
   }
-  job->gpus.Fail(Status(ErrorId::kStatesLost, "the states of job " + job->spec().name + " on the GPU of rank " +
-                                                  std::to_string(event.rank) + " cannot be had again")
+  job->gpus.Fail(Status(ErrorId::kStatesLost,
+                        "the states of job " + job->spec().name + " on the GPU of rank " +
+                            std::to_string(event.rank) + " cannot be had again")
                      .Why(why.what() + (why.why().empty() ? "" : ": " + why.why())));
 }
 
@@ -130,7 +142,8 @@ bool JobDesk::LetGoOfShares(Job* job) {
       for (auto& stream : share.streams) stream.reset();
       if (share.memory != nullptr) Send(Discard{nullptr, std::move(share.memory)});
       share.life = parts_.keeps == nullptr ? Life::kDropped : Life::kDropping;
-      if (parts_.keeps != nullptr) parts_.keeps->Push(KeepStates{.job = job->id, .rank = rank, .slot = share.slot});
+      if (parts_.keeps != nullptr)
+        parts_.keeps->Push(KeepStates{.job = job->id, .rank = rank, .slot = share.slot});
     }
     gone &= share.life == Life::kNone || share.life == Life::kDropped;
   }
@@ -150,14 +163,16 @@ bool JobDesk::TendGpus() {
     for (const auto& job : tables_->jobs) {
       const auto on_it = [&gpu](const GpuShare& share) { return share.gpu == gpu.get(); };
       if (std::none_of(job->gpus.shares().begin(), job->gpus.shares().end(), on_it)) continue;
-      job->gpus.Fail(Status(ErrorId::kStatesLost,
-                            "the states of job " + job->spec().name + " on " + gpu->gpu().device().name() + " are lost: the GPU failed")
+      job->gpus.Fail(Status(ErrorId::kStatesLost, "the states of job " + job->spec().name + " on " +
+                                                      gpu->gpu().device().name() +
+                                                      " are lost: the GPU failed")
                          .Why(why.what()));
       EndFailed(job.get());
     }
     for (size_t i = 0; i < tables_->seats.size(); ++i) {
       Seat* seat = tables_->seats[i].get();
-      if (seat->session == nullptr || seat->session->lane().gpu() != gpu.get() || seat->leaving) continue;
+      if (seat->session == nullptr || seat->session->lane().gpu() != gpu.get() || seat->leaving)
+        continue;
       ++tables_->counters.sessions_ended_badly;
       LeaveSeat(seat, Leaving::kExpelled, why);
       i = SIZE_MAX;  // leaving may have ended other seats as well

@@ -13,7 +13,8 @@ std::optional<int64_t> LeaseEndNs(const Job& job, const LoopOptions& options) {
   return job.detached_ns + options.lease_ns;
 }
 
-std::optional<int64_t> KeptUntilSeconds(const Job& job, const LoopOptions& options, const Clock& clock) {
+std::optional<int64_t> KeptUntilSeconds(const Job& job, const LoopOptions& options,
+                                        const Clock& clock) {
   const std::optional<int64_t> end = LeaseEndNs(job, options);
   if (!end || *end == kKeptWithoutEnd) return end;
   // Rounded up: what is promised until a second is there in it.
@@ -22,13 +23,15 @@ std::optional<int64_t> KeptUntilSeconds(const Job& job, const LoopOptions& optio
 }
 
 void NoteLost(const Job& job, const std::string& why, LostJobs* lost) {
-  if (!job.IsRecorded() || job.states->sealed_version() == 0 || TP_PLANTED("jobs.loss_not_noted")) return;
+  if (!job.IsRecorded() || job.states->sealed_version() == 0 || TP_PLANTED("jobs.loss_not_noted"))
+    return;
   lost->Note({job.spec().name, job.uid, job.states->sealed_version(), WallSeconds(), why});
 }
 
 int64_t AwaitNs(const LoopOptions& options) {
   const int64_t at_least = std::max(options.lease_ns, options.await_ns_min);
-  return TP_PLANTED("jobs.awaited_for_the_lease") ? at_least : std::min(at_least, options.await_ns_max);
+  return TP_PLANTED("jobs.awaited_for_the_lease") ? at_least
+                                                  : std::min(at_least, options.await_ns_max);
 }
 
 }  // namespace tidepool::memserver

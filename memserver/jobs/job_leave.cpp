@@ -20,7 +20,8 @@ constexpr uint32_t kViolationLinesPerWindow = 60;
 // Nobody but the table knows the job any more.
 bool IsUnused(const Job& job) {
   const bool at_work = job.work_at_team > 0 || job.IsMoving();
-  return !job.HasSeats() && (!at_work || TP_PLANTED("jobs.removed_under_work")) && job.running_saves.empty();
+  return !job.HasSeats() && (!at_work || TP_PLANTED("jobs.removed_under_work")) &&
+         job.running_saves.empty();
 }
 
 void StopWatching(WakeSet* wake_set, Session* session) {
@@ -32,10 +33,12 @@ void StopWatching(WakeSet* wake_set, Session* session) {
 }  // namespace
 
 void JobDesk::On(Goodbye event) {
-  if (Seat* seat = tables_->FindSeat(event.connection)) LeaveSeat(seat, Leaving::kGoodbye, Status());
+  if (Seat* seat = tables_->FindSeat(event.connection))
+    LeaveSeat(seat, Leaving::kGoodbye, Status());
 }
 
-// The control side tells one or the other of each rank that was granted a seat, and only when it no longer touches the memory.
+// The control side tells one or the other of each rank that was granted a seat, and only when it no
+// longer touches the memory.
 void JobDesk::EndZeroing(ConnectionId connection) {
   for (const auto& job : tables_->jobs) job->being_zeroed &= job->zeroing_connection != connection;
 }
@@ -46,15 +49,18 @@ void JobDesk::On(ConnectionLost event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) return;
   if (event.ours && AwaitAgain(seat)) return;
-  Tell(seat->job->uid, LogLevel::kWarn, "rank lost", {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
+  Tell(seat->job->uid, LogLevel::kWarn, "rank lost",
+       {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
   ++tables_->counters.sessions_ended_badly;
   if (seat->job->step.HasEnded(seat->rank) && TP_PLANTED("jobs.dead_seat_kept")) return;
   LeaveSeat(seat, Leaving::kLost, Status(ErrorId::kSessionEnded, "the connection was lost"));
 }
 
-// What a rank hears whose job does not go on here: where another server is to follow, it may wait for that one.
+// What a rank hears whose job does not go on here: where another server is to follow, it may wait
+// for that one.
 Status JobDesk::WhyStopping() const {
-  if (tables_->restarting) return Status(ErrorId::kNotReady, "memserver is being replaced by another one");
+  if (tables_->restarting)
+    return Status(ErrorId::kNotReady, "memserver is being replaced by another one");
   return Status(ErrorId::kSessionEnded, "memserver is stopping");
 }
 
@@ -63,9 +69,11 @@ void JobDesk::On(StopServing event) {
   tables_->restarting = event.hand_over;
   RefuseWaiting(WhyStopping());
   const auto goes_on = [](const auto& job) { return job->phase == JobPhase::kOpen; };
-  const bool any_goes_on = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on) || !tables_->set_aside.empty();
+  const bool any_goes_on = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on) ||
+                           !tables_->set_aside.empty();
   tables_->handing_over = event.hand_over && any_goes_on;
-  if (tables_->handing_over) return;  // the jobs stay as they are; TendJobs ends the loop when the work in hand is done
+  // The jobs stay as they are; TendJobs ends the loop when the work in hand is done.
+  if (tables_->handing_over) return;
   const auto stays = [](const auto& seat) { return !seat->leaving; };
   for (;;) {
     const auto last = std::find_if(tables_->seats.rbegin(), tables_->seats.rend(), stays);
@@ -78,7 +86,8 @@ void JobDesk::On(StopServing event) {
 // Ends the data-plane part of a seat: nothing of it is read or written any more afterwards.
 void JobDesk::CloseSession(Seat* seat, ErrorId reason) {
   if (seat->held_port != nullptr) {
-    Send(Discard{std::move(seat->held_port), std::move(seat->held_rcache), std::move(seat->held_brought)});
+    Send(Discard{std::move(seat->held_port), std::move(seat->held_rcache),
+                 std::move(seat->held_brought)});
   }
   if (seat->session == nullptr) return;
   Session& session = *seat->session;
@@ -92,8 +101,8 @@ void JobDesk::CloseSession(Seat* seat, ErrorId reason) {
   Send(Discard{std::move(remains.port), std::move(remains.rcache), std::move(remains.brought)});
 }
 
-// Copies on a GPU's streams cannot be dropped: until they have ended the seat stays, with all that they read and write. For everybody else
-// it is as if it were left a little later.
+// Copies on a GPU's streams cannot be dropped: until they have ended the seat stays, with all that
+// they read and write. For everybody else it is as if it were left a little later.
 void JobDesk::LeaveSeat(Seat* seat, Leaving how, const Status& why) {
   if (seat->leaving) return;
   if (seat->session == nullptr || !seat->session->MustDrain()) return CompleteLeave(seat, how, why);
@@ -108,24 +117,27 @@ void JobDesk::CompleteLeave(Seat* seat, Leaving how, const Status& why) {
   TP_POINT("server.seat_leaving");
   CloseSession(seat, how == Leaving::kExpelled ? why.id() : ErrorId::kSessionEnded);
   if (how == Leaving::kExpelled) Send(SessionOver{connection, why});
-  std::erase_if(job->waiting_saves, [connection](const WaitingSave& save) { return save.connection == connection; });
+  std::erase_if(job->waiting_saves,
+                [connection](const WaitingSave& save) { return save.connection == connection; });
   job->seats[rank] = nullptr;
   std::erase_if(tables_->seats, [seat](const auto& other) { return other.get() == seat; });
-  // Zeroed by nobody now: the bytes of a former job could show through, so the ranks that wait for it start again.
+  // Zeroed by nobody now: the bytes of a former job could show through, so the ranks that wait for
+  // it start again.
   const bool orphaned = job->phase == JobPhase::kZeroing && job->zeroing_connection == connection;
   LeaveJob(job, rank, how);
   if (how == Leaving::kGoodbye) job->farewells.push_back(connection);
   SendFarewells(job);
   if (!orphaned || job->phase == JobPhase::kRemoving) return;
   BeginRemoval(job);
-  const Status lost(ErrorId::kPeerLost, "rank " + std::to_string(rank) + " left before the job was ready");
+  const Status lost(ErrorId::kPeerLost,
+                    "rank " + std::to_string(rank) + " left before the job was ready");
   for (size_t i = 0; i < job->seats.size(); ++i) {
     if (job->seats[i] != nullptr) LeaveSeat(job->seats[i], Leaving::kExpelled, lost);
   }
 }
 
-// A rank that said goodbye is answered when its memory is free. The last one's includes the job's: whoever starts the next run then finds
-// the pool as it was.
+// A rank that said goodbye is answered when its memory is free. The last one's includes the job's:
+// whoever starts the next run then finds the pool as it was.
 void JobDesk::SendFarewells(Job* job) {
   if (job->phase == JobPhase::kRemoving) return;
   for (const ConnectionId connection : job->farewells) Send(SessionOver{connection, Status()});
@@ -135,10 +147,12 @@ void JobDesk::SendFarewells(Job* job) {
 // A rank has left: the run can seal no further step.
 void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
   ++tables_->room_changes;
-  if (job->IsRecorded() && job->states->weights_ready()) tables_->lost.Forget(job->spec().name, job->uid);
+  if (job->IsRecorded() && job->states->weights_ready())
+    tables_->lost.Forget(job->spec().name, job->uid);
   if (job->IsRecorded()) {
     JobRecord& record = job->states->record();
-    if (how == Leaving::kGoodbye) record.ranks_left_well.fetch_or(uint64_t{1} << rank, std::memory_order_release);
+    if (how == Leaving::kGoodbye)
+      record.ranks_left_well.fetch_or(uint64_t{1} << rank, std::memory_order_release);
     if (how != Leaving::kGoodbye || job->run() == RunState::kWhole) {
       job->SetRun(how == Leaving::kGoodbye ? RunState::kLeft : RunState::kPeerLost);
     }
@@ -156,19 +170,24 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
   }
   if (job->HasRanks() || job->phase == JobPhase::kRemoving) return;
   const bool all_said_goodbye = job->IsRecorded() && job->AllLeftWell();
-  const bool worth_keeping = job->phase == JobPhase::kOpen && job->states->weights_ready() && options_.lease_ns > 0;
+  const bool worth_keeping =
+      job->phase == JobPhase::kOpen && job->states->weights_ready() && options_.lease_ns > 0;
   const bool ending = tables_->draining && !tables_->handing_over;
   if (all_said_goodbye || !worth_keeping || ending) {
-    if (!all_said_goodbye && !ending) NoteLost(*job, "its ranks ended without a goodbye, and --lease keeps no such job", &tables_->lost);
+    if (!all_said_goodbye && !ending)
+      NoteLost(*job, "its ranks ended without a goodbye, and --lease keeps no such job",
+               &tables_->lost);
     BeginRemoval(job);
     return;
   }
   job->detached_ns = parts_.clock->NowNs();
-  Tell(job->uid, LogLevel::kInfo, "job detached, kept for a restart", {{"job", job->id}, {"version", job->states->sealed_version()}});
+  Tell(job->uid, LogLevel::kInfo, "job detached, kept for a restart",
+       {{"job", job->id}, {"version", job->states->sealed_version()}});
 }
 
 void JobDesk::BeginRemoval(Job* job) {
-  if (job->IsRecorded() && !TP_PLANTED("jobs.index_slot_left")) parts_.index->Remove(job->index_slot);
+  if (job->IsRecorded() && !TP_PLANTED("jobs.index_slot_left"))
+    parts_.index->Remove(job->index_slot);
   TP_POINT("server.job_unrecorded");
   // The next job of this name has no part in what was set for this one.
   if (job->phase != JobPhase::kRemoving) tables_->quotas.ForgetJob(job->spec().name);
@@ -183,7 +202,9 @@ bool JobDesk::EraseIfUnused(Job* job) {
   // Nobody takes the room of jobs that end with the server.
   const bool ending = tables_->draining && !tables_->handing_over;
   const bool at_work = tables_->demotion.job() == job->id || (job->being_zeroed && !ending);
-  if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || at_work || TP_BUGGIFY("desk.erase_later")) return false;
+  if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || at_work ||
+      TP_BUGGIFY("desk.erase_later"))
+    return false;
   if (!LetGoOfShares(job)) return false;
   Tell(job->uid, LogLevel::kInfo, "job removed", {{"job", job->id}, {"name", job->spec().name}});
   ++tables_->room_changes;
@@ -201,7 +222,8 @@ bool JobDesk::ExpelViolators() {
   bool expelled = false;
   for (size_t i = 0; i < tables_->seats.size();) {
     Seat* seat = tables_->seats[i].get();
-    if (seat->violation == nullptr || seat->leaving) {  // copies of one that is leaving may still find its ring full
+    // Copies of one that is leaving may still find its ring full.
+    if (seat->violation == nullptr || seat->leaving) {
       ++i;
       continue;
     }
@@ -211,7 +233,8 @@ bool JobDesk::ExpelViolators() {
       violations_in_window_ = 0;
     }
     if (violations_in_window_++ < kViolationLinesPerWindow) {
-      LogWarn("a session broke the protocol and was ended", {{"job", seat->job->id}, {"rank", seat->rank}, {"why", seat->violation}});
+      LogWarn("a session broke the protocol and was ended",
+              {{"job", seat->job->id}, {"rank", seat->rank}, {"why", seat->violation}});
     }
     ++tables_->counters.sessions_ended_badly;
     LeaveSeat(seat, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, seat->violation));
@@ -221,8 +244,8 @@ bool JobDesk::ExpelViolators() {
   return expelled;
 }
 
-// States on NVMe or on a GPU are lost, or the ranges on NVMe cannot be noted for good: the job ends, and its ranks hear why. Other jobs go
-// on.
+// States on NVMe or on a GPU are lost, or the ranges on NVMe cannot be noted for good: the job
+// ends, and its ranks hear why. Other jobs go on.
 bool JobDesk::EndFailed(Job* job) {
   if (!job->states->spills() && !job->states->uses_gpus()) return false;
   Status why = job->gpus.failure();
@@ -230,9 +253,12 @@ bool JobDesk::EndFailed(Job* job) {
   if (why.ok()) why = job->fill.failure();
   const bool waits = job->phase == JobPhase::kZeroing && job->states->spills();
   const TierDirectory* poisoned = waits ? parts_.tier->PoisonedOf(*job->states) : nullptr;
-  if (poisoned != nullptr) why = Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed").Where(poisoned->path);
+  if (poisoned != nullptr)
+    why = Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed")
+              .Where(poisoned->path);
   if (why.ok() || job->phase == JobPhase::kRemoving) return false;
-  LogError(job->gpus.failure().ok() ? "a job ends: its states on NVMe cannot be used" : "a job ends: its states on a GPU are lost",
+  LogError(job->gpus.failure().ok() ? "a job ends: its states on NVMe cannot be used"
+                                    : "a job ends: its states on a GPU are lost",
            {{"job", job->id}, {"name", job->spec().name}, {"why", why.Line()}});
   NoteLost(*job, why.Line(), &tables_->lost);
   BeginRemoval(job);
@@ -244,11 +270,15 @@ bool JobDesk::EndFailed(Job* job) {
 
 // Another server takes over: the loop ends as soon as the workers have put down what they hold.
 bool JobDesk::EndHandOver() {
-  const bool at_work =
-      std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [](const auto& job) { return job->work_at_team > 0 || job->IsMoving(); });
-  const bool copying = std::any_of(tables_->seats.begin(), tables_->seats.end(),
-                                   [](const auto& seat) { return seat->session != nullptr && seat->session->MustDrain(); });
-  if (tables_->stopped || at_work || copying || tables_->scrub.moving() || tables_->demotion.moving()) return false;
+  const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [](const auto& job) {
+    return job->work_at_team > 0 || job->IsMoving();
+  });
+  const bool copying = std::any_of(
+      tables_->seats.begin(), tables_->seats.end(),
+      [](const auto& seat) { return seat->session != nullptr && seat->session->MustDrain(); });
+  if (tables_->stopped || at_work || copying || tables_->scrub.moving() ||
+      tables_->demotion.moving())
+    return false;
   tables_->stopped = true;
   Send(Stopped{});
   return true;
@@ -272,7 +302,8 @@ bool JobDesk::TendJobs() {
     const std::optional<int64_t> lease_end = LeaseEndNs(*job, options_);
     if (lease_end && parts_.clock->NowNs() >= *lease_end && !TP_PLANTED("jobs.lease_never_ends")) {
       Tell(job->uid, LogLevel::kInfo, "lease of a detached job ended", {{"job", job->id}});
-      NoteLost(*job, "it had no ranks for " + FormatNs(options_.lease_ns) + ", its lease", &tables_->lost);
+      NoteLost(*job, "it had no ranks for " + FormatNs(options_.lease_ns) + ", its lease",
+               &tables_->lost);
       BeginRemoval(job);
       worked = true;
     }

@@ -17,8 +17,8 @@ namespace tidepool::memserver {
 namespace {
 
 bool IsOfRoom(ErrorId id) {
-  return id == ErrorId::kPoolFull || id == ErrorId::kNvmeFull || id == ErrorId::kQuotaExceeded || id == ErrorId::kRcacheRefused ||
-         id == ErrorId::kTooManySessions;
+  return id == ErrorId::kPoolFull || id == ErrorId::kNvmeFull || id == ErrorId::kQuotaExceeded ||
+         id == ErrorId::kRcacheRefused || id == ErrorId::kTooManySessions;
 }
 
 bool IsOfOneJob(const ReserveJob& one, const ReserveJob& other) {
@@ -32,7 +32,8 @@ Demand JobDesk::DemandOf(const ReserveJob& event) const {
   Demand demand;
   demand.job = spec.name;
   demand.account = tables_->quotas.AccountOf(spec.name, event.uid);
-  demand.pool_bytes = tables_->FindJob(spec.name) == nullptr ? shm::HostBytesOf(spec, shm::kNoSpill) : 0;
+  demand.pool_bytes =
+      tables_->FindJob(spec.name) == nullptr ? shm::HostBytesOf(spec, shm::kNoSpill) : 0;
   if (demand.pool_bytes > 0) demand.frozen_bytes = tables_->frozen->MissingBytes(spec, event.uid);
   demand.rcache_bytes = event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
   demand.ranks = spec.world;
@@ -41,7 +42,8 @@ Demand JobDesk::DemandOf(const ReserveJob& event) const {
   demand.is_limited = event.uid != 0 && event.uid != options_.owner;
   if (!demand.is_limited) return demand;
   demand.user_ranks_max = options_.user_sessions_max;
-  demand.user_jobs_max = options_.user_jobs_max != 0 ? options_.user_jobs_max : std::max(1U, tables_->live.jobs_max / 2);
+  demand.user_jobs_max = options_.user_jobs_max != 0 ? options_.user_jobs_max
+                                                     : std::max(1U, tables_->live.jobs_max / 2);
   return demand;
 }
 
@@ -56,21 +58,26 @@ bool JobDesk::NeedsRoom(const ReserveJob& event) const {
 bool JobDesk::FormerSelfLeaves(const ReserveJob& event) const {
   if (tables_->draining || tables_->closed || TP_PLANTED("jobs.former_self_refused")) return false;
   return std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [&event](const auto& job) {
-    return job->phase == JobPhase::kRemoving && job->uid == event.uid && job->spec().name == event.spec->name;
+    return job->phase == JobPhase::kRemoving && job->uid == event.uid &&
+           job->spec().name == event.spec->name;
   });
 }
 
 // A rank of a job whose former self has room that it may take the place of, now or in a moment.
 bool JobDesk::ComesAgain(const ReserveJob& event) const {
-  const auto waits_too = [&event](const WaitingRank& other) { return other.comes_again && IsOfOneJob(other.event, event); };
-  return FormerSelfLeaves(event) || std::any_of(tables_->waiting.begin(), tables_->waiting.end(), waits_too);
+  const auto waits_too = [&event](const WaitingRank& other) {
+    return other.comes_again && IsOfOneJob(other.event, event);
+  };
+  return FormerSelfLeaves(event) ||
+         std::any_of(tables_->waiting.begin(), tables_->waiting.end(), waits_too);
 }
 
-// Whoever needs room comes behind those that wait for it already, unless its priority is higher. Those above the limit of their own account
-// hold up nobody. A job that comes back is not held up by those that are here only because states move: least of all by those that want its
-// own room. Nor is one whose former self is being removed: it takes that one's place, and those that wait for their former selves ask for
-// nothing that others could have. What a job wants of the pool that comes back it has already, and small jobs of other users may pass
-// (queue_passing.h).
+// Whoever needs room comes behind those that wait for it already, unless its priority is higher.
+// Those above the limit of their own account hold up nobody. A job that comes back is not held up
+// by those that are here only because states move: least of all by those that want its own room.
+// Nor is one whose former self is being removed: it takes that one's place, and those that wait for
+// their former selves ask for nothing that others could have. What a job wants of the pool that
+// comes back it has already, and small jobs of other users may pass (queue_passing.h).
 Status JobDesk::CheckTurn(const ReserveJob& event) const {
   if (tables_->waiting.empty() || !NeedsRoom(event) || ComesAgain(event)) return Status();
   const Job* job = tables_->FindJob(event.spec->name);
@@ -82,11 +89,12 @@ Status JobDesk::CheckTurn(const ReserveJob& event) const {
     if (FormerSelfLeaves(other.event)) continue;
     if (other.why.id() == ErrorId::kQuotaExceeded) continue;
     if (job != nullptr && (!other.event.may_wait || tables_->demotion.job() == job->id)) continue;
-    // Somebody who stands behind others only is passed with them. Whose turn it is now, ServeWaiting says first.
+    // Somebody who stands behind others only is passed with them. Whose turn it is now,
+    // ServeWaiting says first.
     const bool queue_is_served = served_room_changes_ == tables_->room_changes;
     if (queue_is_served && (!other.lacks_room || LetsPass(other, event))) continue;
-    return Status(ErrorId::kPoolFull,
-                  "job " + event.spec->name + " has to wait: job " + other.event.spec->name + " waits for room before it")
+    return Status(ErrorId::kPoolFull, "job " + event.spec->name + " has to wait: job " +
+                                          other.event.spec->name + " waits for room before it")
         .Why(other.why.what());
   }
   return Status();
@@ -94,17 +102,21 @@ Status JobDesk::CheckTurn(const ReserveJob& event) const {
 
 bool JobDesk::StaysParked(const ReserveJob& event, bool its_turn, Status* why) {
   if (IsOfRoom(why->id()) && ComesAgain(event)) {
-    *why = Status(why->id(), "job " + event.spec->name + " waits until what its ranks before held has been given back");
+    *why = Status(why->id(), "job " + event.spec->name +
+                                 " waits until what its ranks before held has been given back");
     return true;
   }
   if (MakesRoom(event, its_turn, why)) return true;
   return event.may_wait && StaysWaiting(event, *why);
 }
 
-void JobDesk::Tell(uint32_t uid, LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+void JobDesk::Tell(uint32_t uid, LogLevel level, std::string_view message,
+                   std::initializer_list<LogField> fields) {
   const auto left_out = lines_.Allow(uid, parts_.clock->NowNs());
   if (!left_out && !TP_PLANTED("jobs.log_not_limited")) return;
-  if (left_out.value_or(0) > 0) LogWarn("lines about the ranks and jobs of a user were left out", {{"uid", uid}, {"count", *left_out}});
+  if (left_out.value_or(0) > 0)
+    LogWarn("lines about the ranks and jobs of a user were left out",
+            {{"uid", uid}, {"count", *left_out}});
   Log(level, message, fields);
 }
 
@@ -116,8 +128,11 @@ bool JobDesk::StaysWaiting(const ReserveJob& event, const Status& why) const {
   if (demand.pool_bytes > 0) {
     demand.frozen_bytes = shm::FrozenPoolBytes(*event.spec);
     Ledger with_frozen = empty;
-    const auto capacities = parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->Capacities();
-    if (!AdmitFrozen(&with_frozen, demand).ok() || !Place(*event.spec, with_frozen, capacities, &demand).ok()) return false;
+    const auto capacities =
+        parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->Capacities();
+    if (!AdmitFrozen(&with_frozen, demand).ok() ||
+        !Place(*event.spec, with_frozen, capacities, &demand).ok())
+      return false;
   }
   return CouldEverFit(std::move(empty), demand).ok();
 }
@@ -143,13 +158,16 @@ std::vector<WaitingRank*> JobDesk::PassedBy(const ReserveJob& event, size_t befo
   return passed;
 }
 
-// Each that waits holds a connection, of which ranks that need no room must find one; and no user takes all places.
+// Each that waits holds a connection, of which ranks that need no room must find one; and no user
+// takes all places.
 Status JobDesk::CheckQueue(const ReserveJob& event) const {
-  Places places{.what = "places in the queue for room", .all = options_.sessions_max, .uid = event.uid};
+  Places places{
+      .what = "places in the queue for room", .all = options_.sessions_max, .uid = event.uid};
   places.used = static_cast<uint32_t>(tables_->waiting.size());
   places.of_user_max = options_.user_sessions_max;
   places.is_limited = event.uid != 0 && event.uid != options_.owner;
-  for (const WaitingRank& other : tables_->waiting) places.own += other.event.uid == event.uid ? 1 : 0;
+  for (const WaitingRank& other : tables_->waiting)
+    places.own += other.event.uid == event.uid ? 1 : 0;
   return AdmitPlace(places);
 }
 
@@ -163,12 +181,17 @@ void JobDesk::Enqueue(ReserveJob event, const Status& why, bool had_its_turn) {
   rank.lacks_room = had_its_turn;
   rank.event = std::move(event);
   auto& waiting = tables_->waiting;
-  const auto before =
-      std::find_if(waiting.begin(), waiting.end(), [&](const WaitingRank& other) { return other.priority < rank.priority; });
+  const auto before = std::find_if(waiting.begin(), waiting.end(), [&](const WaitingRank& other) {
+    return other.priority < rank.priority;
+  });
   const auto place = static_cast<uint32_t>(before - waiting.begin()) + 1;
   Tell(rank.event.uid, LogLevel::kInfo, "rank waits for room",
-       {{"name", rank.event.spec->name}, {"rank", rank.event.rank}, {"place", place}, {"why", why.Line()}});
-  // One that does not wait for jobs to end is not told of the queue: it is in it only while states move for it.
+       {{"name", rank.event.spec->name},
+        {"rank", rank.event.rank},
+        {"place", place},
+        {"why", why.Line()}});
+  // One that does not wait for jobs to end is not told of the queue: it is in it only while states
+  // move for it.
   if (rank.event.may_wait) Send(Queued{rank.event.connection, place, why});
   waiting.insert(before, std::move(rank));
   TP_POINT("server.rank_queued");
@@ -182,7 +205,8 @@ void JobDesk::ServeFrom(size_t index, const Seat& seat) {
   Grant(seat);
 }
 
-// Before everybody else: they take the place of their former selves. Who finds no room even so waits
+// Before everybody else: they take the place of their former selves. Who finds no room even so
+// waits
 // like others from here on, or is refused.
 void JobDesk::ServeThoseWhoComeAgain() {
   auto& waiting = tables_->waiting;
@@ -201,8 +225,9 @@ void JobDesk::ServeThoseWhoComeAgain() {
   }
 }
 
-// In order: the first that lacks room holds up everybody behind it that needs some, but for small jobs of other users, and those not for
-// ever. One above the limit of its account waits for jobs of that account alone.
+// In order: the first that lacks room holds up everybody behind it that needs some, but for small
+// jobs of other users, and those not for ever. One above the limit of its account waits for jobs of
+// that account alone.
 bool JobDesk::ServeWaiting() {
   auto& waiting = tables_->waiting;
   if (waiting.empty() || served_room_changes_ == tables_->room_changes) return false;
@@ -216,10 +241,14 @@ bool JobDesk::ServeWaiting() {
       continue;
     }
     const auto holds_up = [&](const WaitingRank& other) {
-      return other.lacks_room && other.why.id() != ErrorId::kQuotaExceeded && !LetsPass(other, event);
+      return other.lacks_room && other.why.id() != ErrorId::kQuotaExceeded &&
+             !LetsPass(other, event);
     };
-    const bool its_turn = !NeedsRoom(event) || std::none_of(waiting.begin(), waiting.begin() + static_cast<ptrdiff_t>(i), holds_up);
-    const std::vector<WaitingRank*> passed = its_turn ? PassedBy(event, i) : std::vector<WaitingRank*>();
+    const bool its_turn =
+        !NeedsRoom(event) ||
+        std::none_of(waiting.begin(), waiting.begin() + static_cast<ptrdiff_t>(i), holds_up);
+    const std::vector<WaitingRank*> passed =
+        its_turn ? PassedBy(event, i) : std::vector<WaitingRank*>();
     // While no new jobs are taken, those that wait keep their places.
     if ((!its_turn || tables_->closed) && (event.may_wait || (IsDemoting() && !tables_->closed))) {
       ++i;
@@ -246,7 +275,9 @@ bool JobDesk::ServeWaiting() {
 }
 
 bool JobDesk::ForgetWaiting(ConnectionId connection) {
-  const auto gone = [connection](const WaitingRank& rank) { return rank.event.connection == connection; };
+  const auto gone = [connection](const WaitingRank& rank) {
+    return rank.event.connection == connection;
+  };
   if (std::erase_if(tables_->waiting, gone) == 0) return false;
   ++tables_->room_changes;
   return true;
@@ -259,7 +290,8 @@ void JobDesk::RefuseWaiting(const Status& why) {
 
 void JobDesk::ApplyQuotas() {
   // Who has to give up room is chosen by these.
-  if (tables_->demotion.active()) tables_->demotion.Cancel(Status(ErrorId::kSessionEnded, "quotas were changed"), parts_.tier);
+  if (tables_->demotion.active())
+    tables_->demotion.Cancel(Status(ErrorId::kSessionEnded, "quotas were changed"), parts_.tier);
   for (const auto& job : tables_->jobs) {
     const std::string account = tables_->quotas.AccountOf(job->spec().name, job->uid);
     job->SetQuota(account, tables_->quotas.QuotaFor(job->spec().name, job->uid));
@@ -268,7 +300,9 @@ void JobDesk::ApplyQuotas() {
     rank.account = tables_->quotas.AccountOf(rank.event.spec->name, rank.event.uid);
     rank.priority = tables_->quotas.QuotaFor(rank.event.spec->name, rank.event.uid).priority;
   }
-  const auto before = [](const WaitingRank& one, const WaitingRank& other) { return one.priority > other.priority; };
+  const auto before = [](const WaitingRank& one, const WaitingRank& other) {
+    return one.priority > other.priority;
+  };
   std::stable_sort(tables_->waiting.begin(), tables_->waiting.end(), before);
   ++tables_->room_changes;
 }

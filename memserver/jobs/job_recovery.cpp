@@ -19,13 +19,16 @@ std::span<const optim::UndoArea> UndoAreas(const HostPool& pool) {
           TP_PLANTED("recover.one_worker_only") ? 2 : own.size() / sizeof(optim::UndoArea)};
 }
 
-// Shards whose weights are all in, but whose chunk is not complete: their 16-bit form is made again.
+// Shards whose weights are all in, but whose chunk is not complete: their 16-bit form is made
+// again.
 void LoadAgain(Job* job) {
   JobStates& states = *job->states;
   for (ChunkId id = 0; id < states.chunks().size(); ++id) {
     if (states.chunk(id).version != kNoVersion) continue;
     for (Rank rank = 0; rank < job->spec().world; ++rank) {
-      if (!job->spec().IsMember(id, rank) || states.intake(id, rank).put_elements < states.chunk(id).shard_elements) continue;
+      if (!job->spec().IsMember(id, rank) ||
+          states.intake(id, rank).put_elements < states.chunk(id).shard_elements)
+        continue;
       if (job->HasNarrows() && !states.chunk(id).away()) {
         job->narrows.Push({id, rank});
       } else {
@@ -40,7 +43,8 @@ void AwaitRanks(const Parts& parts, Job* job) {
   for (Rank rank = 0; rank < job->spec().world; ++rank) {
     const RankRecord& record = job->states->record().ranks[rank];
     if (!job->IsAwaited(rank)) continue;
-    parts.replies->Push(AwaitRank{job->id, rank, record.nonce.load(std::memory_order_relaxed), record.pid, record.process_start});
+    parts.replies->Push(AwaitRank{job->id, rank, record.nonce.load(std::memory_order_relaxed),
+                                  record.pid, record.process_start});
   }
 }
 
@@ -48,19 +52,25 @@ std::string NameOf(const JobStates& states) {
   return "job " + std::to_string(states.record().job) + " (" + states.spec().name + ")";
 }
 
-// A directory with states of the job that is not there now, while the server was given as many as the job knows. A share on a GPU would
-// have to be set aside with it: such a job waits without a server.
+// A directory with states of the job that is not there now, while the server was given as many as
+// the job knows. A share on a GPU would have to be set aside with it: such a job waits without a
+// server.
 Status WhyAbsent(const Parts& parts, const JobStates& states) {
   const std::vector<uint64_t>& bytes = states.nvme_bytes();
   if (parts.nvme_absent.size() < bytes.size()) return Status();
   for (size_t d = 0; d < bytes.size(); ++d) {
     const Status& absent = parts.nvme_absent[d];
     const bool has_nothing = bytes[d] == 0 || absent.ok();
-    if (has_nothing || parts.tier->HasRangeIn(static_cast<uint32_t>(d), states.record().nonce)) continue;
-    return Status(ErrorId::kNvmeDirectoryMissing, NameOf(states) + " has states on NVMe in a directory that is not there; they are kept")
+    if (has_nothing || parts.tier->HasRangeIn(static_cast<uint32_t>(d), states.record().nonce))
+      continue;
+    return Status(ErrorId::kNvmeDirectoryMissing,
+                  NameOf(states) +
+                      " has states on NVMe in a directory that is not there; they are kept")
         .Where(parts.tier->directory(static_cast<uint32_t>(d)).path)
         .Why(absent.what())
-        .Fix("give the directory back and restart memserver (memctl shutdown, or SIGTERM): the job goes on then");
+        .Fix(
+            "give the directory back and restart memserver (memctl shutdown, or SIGTERM): the job "
+            "goes on then");
   }
   return Status();
 }
@@ -69,26 +79,32 @@ Status FindOnNvme(StateTier* tier, JobStates* states) {
   const std::string job = NameOf(*states);
   const size_t given = tier == nullptr ? 0 : tier->directories().size();
   if (states->nvme_bytes().size() > given) {
-    return Status(ErrorId::kNvmeDirectoryMissing, job + " has states on NVMe in " + std::to_string(states->nvme_bytes().size()) +
-                                                      " directories; " + std::to_string(given) + " were given now");
+    return Status(ErrorId::kNvmeDirectoryMissing,
+                  job + " has states on NVMe in " + std::to_string(states->nvme_bytes().size()) +
+                      " directories; " + std::to_string(given) + " were given now");
   }
   switch (tier->Adopt(states->record().nonce, states)) {
     case StateTier::Adopted::kYes: return Status();
     case StateTier::Adopted::kOtherOrder:
-      return Status(ErrorId::kNvmeDirectoryMissing, job + " has states on NVMe, in these directories in another order");
+      return Status(ErrorId::kNvmeDirectoryMissing,
+                    job + " has states on NVMe, in these directories in another order");
     case StateTier::Adopted::kUnknown: break;
   }
-  return Status(ErrorId::kKeptMemoryBad, job + " has states on NVMe, and the directories that were given know nothing of it");
+  return Status(
+      ErrorId::kKeptMemoryBad,
+      job + " has states on NVMe, and the directories that were given know nothing of it");
 }
 
-// The shares of the job that had memory; the preparation thread is asked for them when the job is a job.
+// The shares of the job that had memory; the preparation thread is asked for them when the job is a
+// job.
 Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* job) {
   const JobRecord& record = job->states->record();
   for (Rank rank = 0; rank < job->gpus.shares().size() && rank < kept.spec->states_on_gpu; ++rank) {
     GpuShare& share = job->gpus.shares()[rank];
     const bool has_memory = record.gpu_shares[rank].held.load(std::memory_order_relaxed) != 0;
     const auto slot = GpuShareSlot(kept.nonce, rank, record.gpu_shares[rank]);
-    const std::string whose = "the states of " + kept.spec->name + " on the GPU of rank " + std::to_string(rank);
+    const std::string whose =
+        "the states of " + kept.spec->name + " on the GPU of rank " + std::to_string(rank);
     if (has_memory && (!slot || *slot < kStateSlotsFirst || *slot >= kKeptSlotsMax)) {
       return Status(ErrorId::kKeptMemoryBad, whose + " are noted with a check that does not fit");
     }
@@ -98,7 +114,8 @@ Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* 
     }
     if (!has_memory) continue;
     share.slot = *slot;
-    if (std::none_of(states.begin(), states.end(), [&](const HeldMemory& held) { return held.slot == *slot; })) {
+    if (std::none_of(states.begin(), states.end(),
+                     [&](const HeldMemory& held) { return held.slot == *slot; })) {
       return Status(ErrorId::kStatesLost, whose + " are lost: the keeper does not hold them");
     }
     share.life = GpuShare::Life::kImporting;
@@ -133,10 +150,12 @@ Result<KeptJob> ReadJob(const Parts& parts, const IndexedJob& indexed, const Tab
 }
 
 // Null where it was set aside.
-Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept, std::span<const HeldMemory> held, Tables* all) {
+Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
+                                        std::span<const HeldMemory> held, Tables* all) {
   const Tables& tables = *all;
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
-  TP_ASSIGN_OR_RETURN(FrozenHold frozen, tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
+  TP_ASSIGN_OR_RETURN(FrozenHold frozen,
+                      tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
   states->HoldFrozen(std::move(frozen));
   if (const Status absent = WhyAbsent(parts, *states); !absent.ok()) {
     if (kept.spec->states_on_gpu > 0) return absent;
@@ -164,14 +183,16 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
   return job;
 }
 
-// The last server died while it took this job down: all ranks had said goodbye, or nobody is left of a job without weights.
+// The last server died while it took this job down: all ranks had said goodbye, or nobody is left
+// of a job without weights.
 bool IsOver(const Job& job) {
   return !job.HasRanks() && (job.AllLeftWell() || !job.states->weights_ready());
 }
 
 }  // namespace
 
-Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<const HeldMemory> states, Tables* tables) {
+Status RecoverJobs(const Parts& parts, const IndexContents& contents,
+                   std::span<const HeldMemory> states, Tables* tables) {
   for (const Status& absent : parts.nvme_absent) {
     if (absent.id() == ErrorId::kNvmeDirectoryBad)
       LogError("an NVMe directory cannot be used: jobs with states there wait until it can",
@@ -181,19 +202,24 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
     Result<KeptJob> kept = ReadJob(parts, indexed, *tables);
-    auto recovered = kept.ok() ? RecoverJob(parts, *kept, states, tables) : Result<std::unique_ptr<Job>>(kept.status());
+    auto recovered = kept.ok() ? RecoverJob(parts, *kept, states, tables)
+                               : Result<std::unique_ptr<Job>>(kept.status());
     const ErrorId id = recovered.status().id();
-    if (!recovered.ok() && id != ErrorId::kKeptMemoryBad && id != ErrorId::kStatesLost) return recovered.status();
+    if (!recovered.ok() && id != ErrorId::kKeptMemoryBad && id != ErrorId::kStatesLost)
+      return recovered.status();
     if (!recovered.ok()) {
-      LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", recovered.status().Line()}});
+      LogError("a job in kept memory is given up",
+               {{"job", indexed.job}, {"why", recovered.status().Line()}});
       if (kept.ok() && kept->sealed_version > 0) {
-        tables->lost.Note({kept->spec->name, kept->uid, kept->sealed_version, WallSeconds(), recovered.status().Line()});
+        tables->lost.Note({kept->spec->name, kept->uid, kept->sealed_version, WallSeconds(),
+                           recovered.status().Line()});
       }
       parts.index->Remove(indexed.slot);
       continue;
     }
     if (*recovered == nullptr) {
-      LogError("a job in kept memory is set aside", {{"job", indexed.job}, {"why", tables->set_aside.back().why.Line()}});
+      LogError("a job in kept memory is set aside",
+               {{"job", indexed.job}, {"why", tables->set_aside.back().why.Line()}});
       continue;
     }
     const Job& job = **recovered;
@@ -201,21 +227,27 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<
       parts.index->Remove(indexed.slot);
       continue;
     }
-    LogInfo("job found in kept memory", {{"job", job.id}, {"name", job.spec().name}, {"version", job.states->sealed_version()}});
+    LogInfo(
+        "job found in kept memory",
+        {{"job", job.id}, {"name", job.spec().name}, {"version", job.states->sealed_version()}});
     tables->jobs.push_back(std::move(recovered).value());
   }
-  // The index has them by slot, which a later job may take again; pages of the admin's reports go by number.
-  std::sort(tables->jobs.begin(), tables->jobs.end(), [](const auto& a, const auto& b) { return a->id < b->id; });
+  // The index has them by slot, which a later job may take again; pages of the admin's reports go
+  // by number.
+  std::sort(tables->jobs.begin(), tables->jobs.end(),
+            [](const auto& a, const auto& b) { return a->id < b->id; });
   GiveShareSlots(tables->jobs);
   AskForShares(parts, states, *tables);
   if (parts.tier == nullptr) return Status();
   std::vector<uint64_t> nonces;
   for (const auto& job : tables->jobs) {
     nonces.push_back(job->nonce);
-    if (job->states->demoted() > 0) nonces.push_back(DemotedKey(job->nonce));  // else nothing that counts was moved there
+    // Else nothing that counts was moved there.
+    if (job->states->demoted() > 0) nonces.push_back(DemotedKey(job->nonce));
   }
   for (const SetAside& job : tables->set_aside) {
-    if (!TP_PLANTED("recover.set_aside_removed")) nonces.insert(nonces.end(), {job.nonce, DemotedKey(job.nonce)});
+    if (!TP_PLANTED("recover.set_aside_removed"))
+      nonces.insert(nonces.end(), {job.nonce, DemotedKey(job.nonce)});
   }
   parts.tier->RemoveAllBut(nonces);
   return Status();

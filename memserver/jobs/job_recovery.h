@@ -1,10 +1,12 @@
 // RecoverJobs: makes the jobs that another server has left in kept memory into jobs of this one.
 //
-// The thread that makes the serve loop, before it runs and before any worker works. Sealed steps go on where they stopped, without any
-// trainer; the ranks of the last run are awaited. A job that cannot be trusted is given up, with a line in the log that says why: the ranks
-// that come back for it are told kStatesLost. A server that was not given the NVMe directories of a job does not start instead
-// (kNvmeDirectoryMissing): the job stays as it is for one that was. Where one that was given is gone, its jobs are set aside. May be
-// interrupted at any instruction and repeated by the next server.
+// The thread that makes the serve loop, before it runs and before any worker works. Sealed steps go
+// on where they stopped, without any trainer; the ranks of the last run are awaited. A job that
+// cannot be trusted is given up, with a line in the log that says why: the ranks that come back for
+// it are told kStatesLost. A server that was not given the NVMe directories of a job does not start
+// instead (kNvmeDirectoryMissing): the job stays as it is for one that was. Where one that was
+// given is gone, its jobs are set aside. May be interrupted at any instruction and repeated by the
+// next server.
 #pragma once
 
 #include <span>
@@ -15,8 +17,9 @@
 
 namespace tidepool::memserver {
 
-// `states`: memory of GPUs that the keeper holds. A job whose share is not among it is given up as well; those of others are mapped by the
-// preparation thread, and what is no job's is let go of.
-Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<const HeldMemory> states, Tables* tables);
+// `states`: memory of GPUs that the keeper holds. A job whose share is not among it is given up as
+// well; those of others are mapped by the preparation thread, and what is no job's is let go of.
+Status RecoverJobs(const Parts& parts, const IndexContents& contents,
+                   std::span<const HeldMemory> states, Tables* tables);
 
 }  // namespace tidepool::memserver

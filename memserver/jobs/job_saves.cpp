@@ -15,14 +15,17 @@ namespace tidepool::memserver {
 Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
   if (seat == nullptr) return Status(ErrorId::kSaveFailed, "the session has ended");
   const Job& job = *seat->job;
-  if (!job.IsRecorded() || !job.states->weights_ready()) return Status(ErrorId::kSaveFailed, "the job has no weights yet");
+  if (!job.IsRecorded() || !job.states->weights_ready())
+    return Status(ErrorId::kSaveFailed, "the job has no weights yet");
   if (event.version != job.states->sealed_version()) {
-    return Status(ErrorId::kSaveFailed, "version " + std::to_string(event.version) + " is not the last sealed one, " +
+    return Status(ErrorId::kSaveFailed, "version " + std::to_string(event.version) +
+                                            " is not the last sealed one, " +
                                             std::to_string(job.states->sealed_version()));
   }
   const auto of_this = [&event](ConnectionId connection) { return connection == event.connection; };
   const bool busy = std::any_of(job.running_saves.begin(), job.running_saves.end(), of_this) ||
-                    std::any_of(job.waiting_saves.begin(), job.waiting_saves.end(), [&](const auto& s) { return of_this(s.connection); });
+                    std::any_of(job.waiting_saves.begin(), job.waiting_saves.end(),
+                                [&](const auto& s) { return of_this(s.connection); });
   if (busy) return Status(ErrorId::kSaveFailed, "this rank's save before is not done yet");
   return Status();
 }
@@ -30,12 +33,15 @@ Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
 void JobDesk::On(SaveWeights event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (const Status status = CheckSave(seat, event); !status.ok()) {
-    event.directory.Reset();  // the control side tells the sender's lane that it is closed (descriptor_door.h)
+    // The control side tells the sender's lane that it is closed (descriptor_door.h)
+    event.directory.Reset();
     Send(SaveDone{event.connection, status});
     return;
   }
-  // Started by TendSaves as soon as all chunks have the sealed version, and before a later step can be sealed.
-  WaitingSave save{event.connection, std::move(event.directory), std::move(event.name), ++tables_->last_save};
+  // Started by TendSaves as soon as all chunks have the sealed version, and before a later step can
+  // be sealed.
+  WaitingSave save{event.connection, std::move(event.directory), std::move(event.name),
+                   ++tables_->last_save};
   seat->job->waiting_saves.push_back(std::move(save));
 }
 
@@ -50,7 +56,8 @@ bool JobDesk::HasLaneFor(const Job& job) {
   if (!lanes.HasFree(job.uid)) return false;
   const uint64_t number = job.waiting_saves.front().number;
   return std::none_of(tables_->jobs.begin(), tables_->jobs.end(), [&](const auto& other) {
-    return HasReadySave(*other) && other->waiting_saves.front().number < number && lanes.HasFree(other->uid);
+    return HasReadySave(*other) && other->waiting_saves.front().number < number &&
+           lanes.HasFree(other->uid);
   });
 }
 
@@ -60,14 +67,16 @@ Status JobDesk::WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now
   const int64_t waited_ns = save.waits_since_ns ? now - *save.waits_since_ns : 0;
   if (!stuck && waited_ns < SaveLanes::kWaitNs) return Status();
   const std::string held = tables_->save_lanes.WhatHolds(job.uid);
-  const std::string who = held.empty() ? "other users' saves are in work" : "in work for this user: " + held;
-  return Status(ErrorId::kSaveFailed, "saving '" + save.name + "' has not begun: too many saves at once")
+  const std::string who =
+      held.empty() ? "other users' saves are in work" : "in work for this user: " + held;
+  return Status(ErrorId::kSaveFailed,
+                "saving '" + save.name + "' has not begun: too many saves at once")
       .Why(who + (stuck ? "" : ", and none has ended for " + FormatNs(SaveLanes::kWaitNs)))
       .Fix("look at where these directories lie: a server that is gone, a drive that hangs");
 }
 
-// The hold on the job's updates begins with the write: a save that waits for a lane holds up nothing but its own job's next seal, which it
-// comes before.
+// The hold on the job's updates begins with the write: a save that waits for a lane holds up
+// nothing but its own job's next seal, which it comes before.
 bool JobDesk::TendSaves(Job* job) {
   bool worked = false;
   while (HasReadySave(*job) && !TP_BUGGIFY("desk.save_later")) {
@@ -78,7 +87,9 @@ bool JobDesk::TendSaves(Job* job) {
       if (why.ok()) {
         if (!first.waits_since_ns) {
           Tell(job->uid, LogLevel::kInfo, "a save waits for others to end",
-               {{"job", job->id}, {"file", first.name}, {"in_work", tables_->save_lanes.WhatHolds(job->uid)}});
+               {{"job", job->id},
+                {"file", first.name},
+                {"in_work", tables_->save_lanes.WhatHolds(job->uid)}});
         }
         first.waits_since_ns = first.waits_since_ns.value_or(now);
         break;
@@ -109,21 +120,26 @@ std::shared_ptr<SpillReader> JobDesk::ReaderOf(const Job& job) const {
 void JobDesk::StartSave(Job* job, WaitingSave save, int64_t now) {
   SaveRequest request;
   request.connection = save.connection;
-  request.lane = tables_->save_lanes.Take(job->uid, save.connection, "'" + save.name + "' of " + job->spec().name);
+  request.lane = tables_->save_lanes.Take(job->uid, save.connection,
+                                          "'" + save.name + "' of " + job->spec().name);
   request.waited_ns = save.waits_since_ns ? now - *save.waits_since_ns : 0;
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
   const std::shared_ptr<SpillReader> spilled = ReaderOf(*job);
-  const auto on_gpus = job->states->uses_gpus() ? std::make_shared<GpuStatesReader>(*job->states, job->gpus.shares()) : nullptr;
+  const auto on_gpus = job->states->uses_gpus()
+                           ? std::make_shared<GpuStatesReader>(*job->states, job->gpus.shares())
+                           : nullptr;
   for (const shm::ParameterSpec& parameter : job->spec().parameters) {
     const ChunkPlanes& planes = job->states->chunk(parameter.chunk).planes;
     SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
     if (planes.master == nullptr && job->states->chunk(parameter.chunk).on_gpu) {
-      tensor.read = [on_gpus, chunk = parameter.chunk, begin = parameter.element_begin](uint64_t first, std::span<float> values) {
+      tensor.read = [on_gpus, chunk = parameter.chunk, begin = parameter.element_begin](
+                        uint64_t first, std::span<float> values) {
         return on_gpus->Read(chunk, begin + first, values);
       };
     } else if (planes.master == nullptr) {
-      tensor.read = [spilled, chunk = parameter.chunk, begin = parameter.element_begin](uint64_t first, std::span<float> values) {
+      tensor.read = [spilled, chunk = parameter.chunk, begin = parameter.element_begin](
+                        uint64_t first, std::span<float> values) {
         return spilled->Read(chunk, begin + first, values);
       };
     } else if (job->states->is_split()) {
@@ -148,7 +164,8 @@ void JobDesk::StartSave(Job* job, WaitingSave save, int64_t now) {
 void JobDesk::HandleSaved(const SaveResult& saved) {
   tables_->save_lanes.End(saved.connection);
   for (const auto& job : tables_->jobs) {
-    const auto it = std::find(job->running_saves.begin(), job->running_saves.end(), saved.connection);
+    const auto it =
+        std::find(job->running_saves.begin(), job->running_saves.end(), saved.connection);
     if (it == job->running_saves.end()) continue;
     job->running_saves.erase(it);
     job->updates.Release();

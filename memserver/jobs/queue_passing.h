@@ -16,11 +16,14 @@ namespace tidepool::memserver {
 // How often one waiting rank is passed in all, and by jobs of one user.
 inline constexpr size_t kPassesMax = 8;
 inline constexpr size_t kPassesOfUserMax = 2;
-// A job is small that asks for at most this share of the pool that is waited for, and of all rCaches.
+// A job is small that asks for at most this share of the pool that is waited for, and of all
+// rCaches.
 inline constexpr uint64_t kSmallShare = 8;
 
-// `other` lacks room in the pool and asks for `wants`; may a newcomer of the same priority that asks
+// `other` lacks room in the pool and asks for `wants`; may a newcomer of the same priority that
+// asks
 // for `demand`, and would fit now, take it?
-bool MayPass(const WaitingRank& other, const Demand& wants, const Demand& demand, uint64_t rcache_limit);
+bool MayPass(const WaitingRank& other, const Demand& wants, const Demand& demand,
+             uint64_t rcache_limit);
 
 }  // namespace tidepool::memserver

@@ -13,7 +13,9 @@ void SaveLanes::Tidy() {
 }
 
 size_t SaveLanes::CountOf(uint32_t uid) const {
-  const auto of_user = [uid](const Lane& lane) { return lane.uid == uid || TP_PLANTED("saves.one_user_takes_all"); };
+  const auto of_user = [uid](const Lane& lane) {
+    return lane.uid == uid || TP_PLANTED("saves.one_user_takes_all");
+  };
   return static_cast<size_t>(std::count_if(lanes_.begin(), lanes_.end(), of_user));
 }
 
@@ -24,7 +26,8 @@ bool SaveLanes::HasFree(uint32_t uid) {
   return own < kOfUser && lanes_.size() + kept < kOfAll;
 }
 
-std::shared_ptr<const void> SaveLanes::Take(uint32_t uid, ConnectionId connection, std::string what) {
+std::shared_ptr<const void> SaveLanes::Take(uint32_t uid, ConnectionId connection,
+                                            std::string what) {
   TP_CHECK(HasFree(uid), "a lane is free");
   auto holder = std::make_shared<const char>();
   lanes_.push_back({holder, uid, connection, std::move(what)});

@@ -1,8 +1,10 @@
-// SaveLanes: how many saves are in work at once, by user, so that a file system that does not answer holds up its user's saves alone.
+// SaveLanes: how many saves are in work at once, by user, so that a file system that does not
+// answer holds up its user's saves alone.
 //
-// One thread (the serve loop) owns it. A save takes a lane before it begins and holds it until its thread has come back from the user's
-// file system, which may be long behind the answer: such a lane is stuck. Four of a user may be, then its saves are refused, as long as
-// they are. Where many lanes are taken, a user's second one waits until others have one: kForOthers are kept for those.
+// One thread (the serve loop) owns it. A save takes a lane before it begins and holds it until its
+// thread has come back from the user's file system, which may be long behind the answer: such a
+// lane is stuck. Four of a user may be, then its saves are refused, as long as they are. Where many
+// lanes are taken, a user's second one waits until others have one: kForOthers are kept for those.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +21,15 @@ namespace tidepool::memserver {
 class SaveLanes {
  public:
   static constexpr size_t kOfUser = 4;
-  static constexpr size_t kOfAll = 64;      // each is three threads' stacks and a buffer of 4 MiB at most
+  // Each is three threads' stacks and a buffer of 4 MiB at most.
+  static constexpr size_t kOfAll = 64;
   static constexpr size_t kForOthers = 32;  // of these, for users who have none
   // A save waits for a lane at most so long: half of what it and the write may take together.
   static constexpr int64_t kWaitNs = 300 * kNsPerSecond;
 
   bool HasFree(uint32_t uid);
-  // The lane is taken as long as what comes back is held, by any thread. Requires HasFree(uid). `what` is for people.
+  // The lane is taken as long as what comes back is held, by any thread. Requires HasFree(uid).
+  // `what` is for people.
   std::shared_ptr<const void> Take(uint32_t uid, ConnectionId connection, std::string what);
   // The save of this connection was answered.
   void End(ConnectionId connection);

@@ -21,12 +21,16 @@ const char* StateOf(const Job& job) {
 
 uint64_t RcacheOf(const Job& job) {
   uint64_t bytes = 0;
-  for (const Seat* seat : job.seats) bytes += seat != nullptr && !seat->brings_rcache ? seat->rcache_bytes : 0;
+  for (const Seat* seat : job.seats)
+    bytes += seat != nullptr && !seat->brings_rcache ? seat->rcache_bytes : 0;
   return bytes;
 }
 
 SessionRow RowOf(Seat& seat) {
-  SessionRow row{.session = seat.session_id, .rank = seat.rank, .pid = seat.pid, .rcache_bytes = seat.rcache_bytes};
+  SessionRow row{.session = seat.session_id,
+                 .rank = seat.rank,
+                 .pid = seat.pid,
+                 .rcache_bytes = seat.rcache_bytes};
   if (seat.session == nullptr) return row;
   row.bytes_h2d = seat.session->bytes_h2d;
   row.bytes_d2h = seat.session->bytes_d2h;
@@ -74,15 +78,19 @@ ChunkRow RowOf(const FrozenUse& use, DType dtype) {
 uint64_t FrozenBytesOf(const Job& job) {
   std::set<const FrozenChunk*> counted;
   uint64_t bytes = 0;
-  for (const FrozenUse& use : job.states->frozen()) bytes += counted.insert(use.chunk).second ? use.chunk->extent.bytes : 0;
+  for (const FrozenUse& use : job.states->frozen())
+    bytes += counted.insert(use.chunk).second ? use.chunk->extent.bytes : 0;
   return bytes;
 }
 
-// The gradients that ranks have sent tell where the open step stands; fetches do not: they come in both passes.
+// The gradients that ranks have sent tell where the open step stands; fetches do not: they come in
+// both passes.
 void CountGradients(const Job& job, StepProgress* step) {
   const uint32_t all = job.spec().micro_batches;
   uint32_t least = all, most = 0;
-  const auto intakes_of = [&](const Chunk& chunk) { return job.states->intakes().subspan(chunk.first_intake, chunk.shards); };
+  const auto intakes_of = [&](const Chunk& chunk) {
+    return job.states->intakes().subspan(chunk.first_intake, chunk.shards);
+  };
   for (const Chunk& chunk : job.states->chunks()) {
     for (const ShardIntake& intake : intakes_of(chunk)) {
       least = std::min(least, intake.micro_batches_accepted);
@@ -94,7 +102,9 @@ void CountGradients(const Job& job, StepProgress* step) {
   step->micro_batch = least == most ? std::min(most + 1, all) : most;
   for (const Chunk& chunk : job.states->chunks()) {
     const auto intakes = intakes_of(chunk);
-    const auto in = [&](const ShardIntake& intake) { return intake.micro_batches_accepted >= step->micro_batch; };
+    const auto in = [&](const ShardIntake& intake) {
+      return intake.micro_batches_accepted >= step->micro_batch;
+    };
     step->chunks_done += std::all_of(intakes.begin(), intakes.end(), in) ? 1 : 0;
   }
 }
@@ -110,20 +120,23 @@ StepProgress ProgressOf(const Job& job) {
     return step;
   }
   step.phase = "updating";
-  for (const Chunk& chunk : job.states->chunks()) step.chunks_done += chunk.version == job.states->sealed_version() ? 1 : 0;
+  for (const Chunk& chunk : job.states->chunks())
+    step.chunks_done += chunk.version == job.states->sealed_version() ? 1 : 0;
   return step;
 }
 
 void MarkUnanswered(const shm::Request& request, Rank rank, std::vector<ChunkRow>* chunks) {
   ChunkRow& row = (*chunks)[request.chunk];
-  (request.op == static_cast<uint32_t>(shm::Op::kFetch) ? row.ranks_fetching : row.ranks_sending) |= uint64_t{1} << rank;
+  (request.op == static_cast<uint32_t>(shm::Op::kFetch) ? row.ranks_fetching : row.ranks_sending) |=
+      uint64_t{1} << rank;
 }
 
 // Both lists hold only requests whose chunk was checked.
 void MarkUnanswered(Seat& seat, std::vector<ChunkRow>* chunks) {
   const CopyLane& lane = seat.session->lane();
   for (uint32_t i = 0; i < lane.size(); ++i) MarkUnanswered(lane.at(i).request, seat.rank, chunks);
-  for (const shm::Request& request : seat.session->waiting().requests()) MarkUnanswered(request, seat.rank, chunks);
+  for (const shm::Request& request : seat.session->waiting().requests())
+    MarkUnanswered(request, seat.rank, chunks);
 }
 
 JobRow RowOf(const Job& job, bool demoting) {
@@ -142,9 +155,11 @@ JobRow RowOf(const Job& job, bool demoting) {
   for (const Chunk& chunk : job.states->chunks()) row.chunks_spilled += chunk.spilled ? 1 : 0;
   row.weight_slots = job.states->window().slots().size();
   row.weights_filled = job.states->window().fills;
-  if (row.weight_slots > 0) row.chunks_weights_spilled = job.states->chunks().size() - job.states->window().first();
+  if (row.weight_slots > 0)
+    row.chunks_weights_spilled = job.states->chunks().size() - job.states->window().first();
   row.chunks_demoted = job.states->demoted();
-  for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank) row.gpu_bytes += BytesOn(job, rank, nullptr);
+  for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank)
+    row.gpu_bytes += BytesOn(job, rank, nullptr);
   row.chunks_on_gpu = spec.states_on_gpu;
   row.rcache_bytes = RcacheOf(job);
   row.account = job.account;
@@ -183,7 +198,8 @@ NvmeRow RowOf(const StateTier& tier, const ScrubRow& scrub) {
     const nvme::SlotStore& store = tier.store(d);
     NvmeDirectoryRow directory{.path = tier.directory(d).path, .bytes = store.manifest().capacity};
     directory.bytes_used = store.manifest().used_bytes();
-    for (const uint32_t file : {store.files().data, store.files().manifests[0], store.files().manifests[1]}) {
+    for (const uint32_t file :
+         {store.files().data, store.files().manifests[0], store.files().manifests[1]}) {
       directory.bytes_read += tier.transfers().moved(file).read;
       directory.bytes_written += tier.transfers().moved(file).written;
     }
@@ -198,13 +214,14 @@ NvmeRow RowOf(const StateTier& tier, const ScrubRow& scrub) {
 
 UnwrittenRow RowOf(const StateTier& tier, const Job& job, const StandIn& at) {
   const SpillPlace& place = job.states->chunk(at.chunk).spill;
-  return {.job = job.id,
-          .name = job.spec().name,
-          .chunk = at.chunk,
-          .piece = at.piece,
-          .directory = tier.directory(place.directory).path,
-          .offset = place.offset + at.slot * place.slot_bytes + shm::PieceOffset(job.spec(), at.piece),
-          .error = at.error};
+  return {
+      .job = job.id,
+      .name = job.spec().name,
+      .chunk = at.chunk,
+      .piece = at.piece,
+      .directory = tier.directory(place.directory).path,
+      .offset = place.offset + at.slot * place.slot_bytes + shm::PieceOffset(job.spec(), at.piece),
+      .error = at.error};
 }
 
 LateRow RowOf(const StateTier& tier, const Tables& tables, const TierLate& late) {
@@ -231,8 +248,12 @@ void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
   for (const StandIn& each : stand_ins.all()) add(RowOf(tier, job, each));
   for (const SpillQueue::PutOffPiece& each : job.spills.put_off()) {
     const auto slot = static_cast<uint32_t>(each.last.epoch % 2);
-    UnwrittenRow waiting =
-        RowOf(tier, job, StandIn{.chunk = each.last.chunk, .piece = each.last.piece, .slot = slot, .error = each.last.error, .extent = {}});
+    UnwrittenRow waiting = RowOf(tier, job,
+                                 StandIn{.chunk = each.last.chunk,
+                                         .piece = each.last.piece,
+                                         .slot = slot,
+                                         .error = each.last.error,
+                                         .extent = {}});
     waiting.in_pool = false;
     add(std::move(waiting));
   }
@@ -255,7 +276,11 @@ DemotionRow DemotionOf(const Tables& tables) {
 
 WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
   const shm::JobSpec& spec = *rank.event.spec;
-  WaitingRow row{.name = spec.name, .account = rank.account, .uid = rank.event.uid, .rank = rank.event.rank, .pid = rank.event.pid};
+  WaitingRow row{.name = spec.name,
+                 .account = rank.account,
+                 .uid = rank.event.uid,
+                 .rank = rank.event.rank,
+                 .pid = rank.event.pid};
   row.priority = rank.priority;
   row.pool_bytes = shm::HostBytesOf(spec, shm::kNoSpill);
   row.rcache_bytes = rank.event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
@@ -273,7 +298,8 @@ std::vector<AccountRow> AccountRows(const Ledger& ledger, const Tables& tables) 
   std::vector<AccountRow> rows;
   for (const std::string& name : names) {
     const Room room = RoomFor(ledger, name);
-    rows.push_back({name, ledger.QuotaOf(name), room.account_used, room.bytes, ledger.NvmeUsedBy(name)});
+    rows.push_back(
+        {name, ledger.QuotaOf(name), room.account_used, room.bytes, ledger.NvmeUsedBy(name)});
   }
   return rows;
 }
@@ -303,7 +329,8 @@ GpuRow RowOf(const GpuStreams& streams) {
 
 }  // namespace
 
-std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOptions& options, const Tables& tables) {
+std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOptions& options,
+                                              const Tables& tables) {
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->uptime_ns = parts.clock->NowNs() - tables.started_ns;
   snapshot->draining = tables.draining || tables.closed;
@@ -320,7 +347,8 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
     snapshot->nvme.writes_failed = tables.counters.states_unwritten;
     snapshot->nvme.demotion = DemotionOf(tables);
     for (const auto& job : tables.jobs) AddUnwritten(*parts.tier, *job, &snapshot->nvme);
-    for (const TierLate& late : parts.tier->Late()) snapshot->nvme.late.push_back(RowOf(*parts.tier, tables, late));
+    for (const TierLate& late : parts.tier->Late())
+      snapshot->nvme.late.push_back(RowOf(*parts.tier, tables, late));
   }
   snapshot->workers = parts.team->threads();
   snapshot->prefetch = parts.team->tuning().prefetch_elements;
@@ -344,13 +372,16 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   for (const auto& gpu : tables.gpus) {
     snapshot->gpus.push_back(RowOf(*gpu));
     for (const auto& job : tables.jobs) {
-      for (Rank rank = 0; rank < job->gpus.shares().size(); ++rank) snapshot->gpus.back().state_bytes += BytesOn(*job, rank, gpu.get());
+      for (Rank rank = 0; rank < job->gpus.shares().size(); ++rank)
+        snapshot->gpus.back().state_bytes += BytesOn(*job, rank, gpu.get());
     }
   }
   snapshot->lost = tables.lost.all();
-  for (const WaitingRank& rank : tables.waiting) snapshot->waiting.push_back(RowOf(rank, parts.clock->NowNs()));
+  for (const WaitingRank& rank : tables.waiting)
+    snapshot->waiting.push_back(RowOf(rank, parts.clock->NowNs()));
   for (const Mute& mute : tables.mutes) {
-    if (const int64_t left = mute.until_ns - parts.clock->NowNs(); left > 0) snapshot->mutes.push_back({mute.code, left});
+    if (const int64_t left = mute.until_ns - parts.clock->NowNs(); left > 0)
+      snapshot->mutes.push_back({mute.code, left});
   }
   snapshot->config = tables.config;
   snapshot->accounts = AccountRows(BuildLedger(parts, options, tables), tables);
@@ -390,8 +421,11 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
   }
   for (const auto& [uid, bytes] : tables.frozen->BytesByUser()) {
     const std::string account = UserAccount(uid);
-    ledger.holdings.push_back(
-        {.job = account + " in frozen chunks", .account = account, .pool_bytes = bytes, .uid = uid, .is_frozen = true});
+    ledger.holdings.push_back({.job = account + " in frozen chunks",
+                               .account = account,
+                               .pool_bytes = bytes,
+                               .uid = uid,
+                               .is_frozen = true});
   }
   return ledger;
 }

@@ -1,4 +1,5 @@
-// Tables: all state of the daemon: jobs, seats, limits and counters. The serve loop's thread owns it; nobody else sees it.
+// Tables: all state of the daemon: jobs, seats, limits and counters. The serve loop's thread owns
+// it; nobody else sees it.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ namespace tidepool::memserver {
 
 struct LoopOptions {
   int64_t lease_ns = 0;  // how long a job without ranks is kept; 0: not at all
-  // Ranks of the server before this one are waited for as long as the lease, but at least and at most so long.
+  // Ranks of the server before this one are waited for as long as the lease, but at least and at
+  // most so long.
   int64_t await_ns_min = 0, await_ns_max = INT64_MAX;
   uint64_t rcache_limit = 0;  // bytes of host-device rCaches of all sessions
   uint32_t jobs_max = kJobsMaxDefault;
@@ -38,7 +40,8 @@ struct LoopOptions {
   uint32_t user_sessions_max = UINT32_MAX;  // of one user, but for root and the owner
   uint32_t user_jobs_max = UINT32_MAX;      // likewise; 0: half of jobs_max
   uint32_t owner = 0;                       // uid that memserver runs as
-  int64_t spin_ns = -1;                     // idle time before the loop sleeps; negative: by the number of CPUs
+  // Idle time before the loop sleeps; negative: by the number of CPUs.
+  int64_t spin_ns = -1;
   StatesOn states_on = StatesOn::kAuto;
   LogLevel log_level = LogLevel::kInfo;           // as configured
   std::vector<QuotaRule> quotas = {};             // as configured
@@ -47,7 +50,8 @@ struct LoopOptions {
   uint64_t shared_copy_bytes = 0;                 // see kSharedCopyBytes; 0: by who copies
   uint64_t gpu_copy_bytes = kGpuBytesInFlight;    // behind a root complex, in flight
   bool random_tokens = false;                     // of jobs; a simulator has the same in every run
-  bool run_inline_work = true;                    // an inline team's work is done in Turn; a simulator does it itself
+  // An inline team's work is done in Turn; a simulator does it itself.
+  bool run_inline_work = true;
 };
 
 // The loop's neighbours; all outlive it.
@@ -73,9 +77,11 @@ struct Counters {
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // of sessions that are gone
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
-  uint64_t states_unwritten = 0;                                        // writes of states that failed behind their repetitions
-  uint64_t demotions = 0, demotions_failed = 0, demotions_dropped = 0;  // dropped: a rank came back, or nobody needed the room any more
-  uint64_t demoted_bytes = 0;                                           // that the pool got back
+  // Writes of states that failed behind their repetitions.
+  uint64_t states_unwritten = 0;
+  // dropped: a rank came back, or nobody needed the room any more.
+  uint64_t demotions = 0, demotions_failed = 0, demotions_dropped = 0;
+  uint64_t demoted_bytes = 0;  // that the pool got back
 };
 
 // A rank whose job waits for room.
@@ -85,12 +91,15 @@ struct WaitingRank {
   Priority priority = Priority::kNormal;
   int64_t since_ns = 0;
   Status why;
-  bool comes_again = false;              // for room that its own job's last run held, which is being given back
-  bool lacks_room = false;               // it had its turn; else it only stands behind others
-  std::vector<uint32_t> passed_by = {};  // users, for each job of theirs that passed it (queue_passing.h)
+  // For room that its own job's last run held, which is being given back.
+  bool comes_again = false;
+  bool lacks_room = false;  // it had its turn; else it only stands behind others
+  // Users, for each job of theirs that passed it (queue_passing.h)
+  std::vector<uint32_t> passed_by = {};
 };
 
-// A job in kept memory that waits for a server with all of its NVMe directories: nothing of it is used, and nothing given up.
+// A job in kept memory that waits for a server with all of its NVMe directories: nothing of it is
+// used, and nothing given up.
 struct SetAside {
   std::unique_ptr<JobStates> states;  // whose places in the pool nobody else gets
   uint64_t nonce = 0;
@@ -114,7 +123,8 @@ struct Tables {
   std::vector<WaitingRank> waiting;          // by priority, then in order of arrival
   uint64_t room_changes = 0;                 // grows when a waiting rank may be served
   QuotaBook quotas;
-  LiveSettings live;                         // as configured, now; `options` of the loop say how it began
+  // As configured, now; `options` of the loop say how it began.
+  LiveSettings live;
   std::shared_ptr<const ConfigRows> config;  // for people
   Scrub scrub;
   Demotion demotion;
@@ -126,11 +136,13 @@ struct Tables {
   SaveLanes save_lanes;
   uint64_t last_save = 0;  // its number
   bool draining = false;
-  bool closed = false;             // by an admin: no new jobs
-  std::vector<Mute> mutes;         // one a check at most; those whose time is over count for nothing
+  bool closed = false;  // by an admin: no new jobs
+  // One a check at most; those whose time is over count for nothing.
+  std::vector<Mute> mutes;
   int64_t log_level_until_ns = 0;  // when the configured level comes back; 0: it holds
-  bool restarting = false;         // draining, and another server is to follow: who comes now is told to wait for it
-  bool handing_over = false;       // that server takes the jobs: nothing new is begun
+  // Draining, and another server is to follow: who comes now is told to wait for it.
+  bool restarting = false;
+  bool handing_over = false;  // that server takes the jobs: nothing new is begun
   bool stopped = false;
   int64_t started_ns = 0;
   Counters counters;

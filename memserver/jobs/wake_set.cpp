@@ -44,15 +44,18 @@ void WakeSet::Remove(int fd) {
 bool WakeSet::Wait(int64_t timeout_ns) {
   std::array<epoll_event, kReadyMax> ready;
   if (timeout_ns < kNsPerMs) {
-    // epoll_wait counts in milliseconds. Events are taken below all the same: one of a shared descriptor is told once.
+    // epoll_wait counts in milliseconds. Events are taken below all the same: one of a shared
+    // descriptor is told once.
     pollfd set{epoll_.get(), POLLIN, 0};
     const timespec short_time{0, timeout_ns};
     if (ppoll(&set, 1, &short_time, nullptr) <= 0) return false;
     timeout_ns = 0;
   }
-  const int count = epoll_wait(epoll_.get(), ready.data(), kReadyMax, static_cast<int>(timeout_ns / kNsPerMs));
+  const int count =
+      epoll_wait(epoll_.get(), ready.data(), kReadyMax, static_cast<int>(timeout_ns / kNsPerMs));
   return count > 0 && count < kReadyMax &&
-         std::all_of(ready.begin(), ready.begin() + count, [](const epoll_event& one) { return one.data.u32 != 0; });
+         std::all_of(ready.begin(), ready.begin() + count,
+                     [](const epoll_event& one) { return one.data.u32 != 0; });
 }
 
 }  // namespace tidepool::memserver

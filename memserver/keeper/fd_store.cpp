@@ -45,7 +45,8 @@ std::vector<std::string> PassedNames() {
   std::vector<std::string> names;
   const char* text = std::getenv("LISTEN_FDNAMES");
   if (text == nullptr || NumberOf("LISTEN_PID") != getpid()) return names;
-  for (std::string_view rest(text); names.size() < static_cast<size_t>(std::max(0L, NumberOf("LISTEN_FDS")));) {
+  for (std::string_view rest(text);
+       names.size() < static_cast<size_t>(std::max(0L, NumberOf("LISTEN_FDS")));) {
     const size_t colon = rest.find(':');
     names.emplace_back(rest.substr(0, colon));
     if (colon == std::string_view::npos) break;
@@ -60,7 +61,8 @@ bool FdStoreOffered() {
   if (std::getenv("NOTIFY_SOCKET") == nullptr) return false;
   const auto names = PassedNames();
   return NumberOf("FDSTORE") > 0 ||
-         std::any_of(names.begin(), names.end(), [](const std::string& name) { return SlotOf(name).has_value(); });
+         std::any_of(names.begin(), names.end(),
+                     [](const std::string& name) { return SlotOf(name).has_value(); });
 }
 
 std::vector<HeldMemory> TakeStored() {
@@ -71,17 +73,21 @@ std::vector<HeldMemory> TakeStored() {
     fcntl(passed, F_SETFD, FD_CLOEXEC);
     struct stat about {};
     const auto slot = SlotOf(name);
-    if (slot && fstat(passed, &about) == 0) taken.push_back({*slot, UniqueFd(passed), static_cast<uint64_t>(about.st_size)});
+    if (slot && fstat(passed, &about) == 0)
+      taken.push_back({*slot, UniqueFd(passed), static_cast<uint64_t>(about.st_size)});
   }
   for (const char* variable : {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}) unsetenv(variable);
-  std::sort(taken.begin(), taken.end(), [](const HeldMemory& a, const HeldMemory& b) { return a.slot < b.slot; });
+  std::sort(taken.begin(), taken.end(),
+            [](const HeldMemory& a, const HeldMemory& b) { return a.slot < b.slot; });
   return taken;
 }
 
 Status Store(uint32_t slot, int fd) {
   // Without FDPOLL=0 the manager would drop a descriptor that reports an error or a hang-up.
-  if (NotifyServiceManager("FDSTORE=1\nFDNAME=" + NameOf(slot) + "\nFDPOLL=0", std::array{fd})) return Status();
-  return Status(ErrorId::kKeeperFailed, "the service manager does not take kept memory").Where("NOTIFY_SOCKET");
+  if (NotifyServiceManager("FDSTORE=1\nFDNAME=" + NameOf(slot) + "\nFDPOLL=0", std::array{fd}))
+    return Status();
+  return Status(ErrorId::kKeeperFailed, "the service manager does not take kept memory")
+      .Where("NOTIFY_SOCKET");
 }
 
 void RemoveStored(uint32_t slot) {

@@ -29,9 +29,11 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int64_t kBackOffNs = 100 * kNsPerMs;  // before the second start; doubled for each later one
+// Before the second start; doubled for each later one.
+constexpr int64_t kBackOffNs = 100 * kNsPerMs;
 constexpr int64_t kBackOffMaxNs = 30 * kNsPerSecond;
-constexpr int64_t kStartPatienceNs = 60 * kNsPerSecond;  // between two looks at a started server that has not connected
+// Between two looks at a started server that has not connected.
+constexpr int64_t kStartPatienceNs = 60 * kNsPerSecond;
 constexpr int64_t kFirstPatienceNs = 10 * kNsPerSecond;  // for the server that started this keeper
 constexpr int64_t kSendNs = kNsPerSecond;                // for a server to read what it asked for
 constexpr uint32_t kPacketsPerTurn = 64;
@@ -69,13 +71,15 @@ class Keeper {
   SteadyClock clock_;
 
   std::map<uint32_t, HeldMemory> held_;  // by slot
-  UniqueFd server_;                      // the connection; whoever has not sent a message yet counts for nothing
+  // The connection; whoever has not sent a message yet counts for nothing.
+  UniqueFd server_;
   bool served_ = false;                  // the other side of server_ has spoken
   std::optional<uint64_t> farewell_ms_;  // the lease of its kPart
   int64_t spoke_at_ns_ = 0;              // when it spoke first
-  int64_t alone_since_ns_ = 0;           // since the server before it ended; 0: it has the memory as well
-  uint32_t starts_ = 0;                  // since a server has served for kSteadyNs
-  pid_t starting_ = 0;                   // started, has not spoken yet
+  // Since the server before it ended; 0: it has the memory as well.
+  int64_t alone_since_ns_ = 0;
+  uint32_t starts_ = 0;  // since a server has served for kSteadyNs
+  pid_t starting_ = 0;   // started, has not spoken yet
   int64_t start_at_ns_ = kNever, end_at_ns_ = kNever;
   bool asked_to_end_ = false;  // a keeper that stays ends as soon as no memserver is connected
   bool ended_ = false;
@@ -93,14 +97,18 @@ bool Keeper::Open() {
   sigprocmask(SIG_SETMASK, &set, nullptr);
   signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!options_.stays) end_at_ns_ = clock_.NowNs() + kFirstPatienceNs;
-  LogInfo("keeper ready", {{"socket", door_.path()}, {"lease_ms", options_.lease_ms}, {"respawn", options_.no_respawn ? "no" : "yes"}});
+  LogInfo("keeper ready", {{"socket", door_.path()},
+                           {"lease_ms", options_.lease_ms},
+                           {"respawn", options_.no_respawn ? "no" : "yes"}});
   return signals_.valid();
 }
 
 void Keeper::Serve() {
   while (!ended_) {
-    // poll ignores a negative descriptor. The server's end is looked at before a successor, and before the child that it was.
-    std::array<pollfd, 3> entries{{{server_.get(), POLLIN, 0}, {door_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};
+    // poll ignores a negative descriptor. The server's end is looked at before a successor, and
+    // before the child that it was.
+    std::array<pollfd, 3> entries{
+        {{server_.get(), POLLIN, 0}, {door_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), TimeoutMs()) < 0) continue;
     if (entries[0].revents != 0) ReadServer();
     if (entries[1].revents != 0) AcceptServer();
@@ -136,7 +144,8 @@ bool Keeper::OnPacket(shm::Packet packet) {
   start_at_ns_ = end_at_ns_ = kNever;
   switch (message->op) {
     case KeeperOp::kHold:
-      held_.insert_or_assign(message->slot, HeldMemory{message->slot, std::move(packet.fds.front()), message->value});
+      held_.insert_or_assign(
+          message->slot, HeldMemory{message->slot, std::move(packet.fds.front()), message->value});
       TP_POINT("keeper.held");
       return true;
     case KeeperOp::kTake: return GiveAll();
@@ -151,14 +160,18 @@ bool Keeper::OnPacket(shm::Packet packet) {
 
 bool Keeper::GiveAll() {
   for (const auto& [slot, held] : held_) {
-    const auto sent = SendMessage(server_.get(), {KeeperOp::kGiven, slot, held.bytes}, held.fd.get(), kSendNs);
-    if (sent != shm::SocketResult::kDone) return sent == shm::SocketResult::kClosed;  // its end is read next
+    const auto sent =
+        SendMessage(server_.get(), {KeeperOp::kGiven, slot, held.bytes}, held.fd.get(), kSendNs);
+    // Its end is read next.
+    if (sent != shm::SocketResult::kDone) return sent == shm::SocketResult::kClosed;
     TP_POINT("keeper.given");
   }
   const int64_t since_ns = std::exchange(alone_since_ns_, 0);
-  const double alone_ms = since_ns == 0 ? 0 : static_cast<double>(clock_.NowNs() - since_ns) / kNsPerMs;
+  const double alone_ms =
+      since_ns == 0 ? 0 : static_cast<double>(clock_.NowNs() - since_ns) / kNsPerMs;
   LogInfo("kept memory given to a memserver", {{"pieces", held_.size()}, {"alone_ms", alone_ms}});
-  return SendMessage(server_.get(), {KeeperOp::kGivenAll, 0, held_.size()}, -1, kSendNs) != shm::SocketResult::kWouldBlock;
+  return SendMessage(server_.get(), {KeeperOp::kGivenAll, 0, held_.size()}, -1, kSendNs) !=
+         shm::SocketResult::kWouldBlock;
 }
 
 void Keeper::OnServerEnd() {
@@ -173,11 +186,13 @@ void Keeper::OnServerEnd() {
   ScheduleStart();
 }
 
-// Not this protocol. Its process may live on, so nothing is started beside it; it may connect again.
+// Not this protocol. Its process may live on, so nothing is started beside it; it may connect
+// again.
 void Keeper::RefuseServer() {
   LogWarn("connection closed: it sends malformed messages, or does not read");
   server_.Reset();
-  if (std::exchange(served_, false)) HoldFor(options_.lease_ms, "memserver sent a malformed message");
+  if (std::exchange(served_, false))
+    HoldFor(options_.lease_ms, "memserver sent a malformed message");
 }
 
 void Keeper::AcceptServer() {
@@ -187,26 +202,34 @@ void Keeper::AcceptServer() {
   socklen_t length = sizeof peer;
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return;
   if (served_ || peer.uid != geteuid()) {
-    return LogWarn(served_ ? "connection refused: a memserver is connected" : "connection refused: another user", {{"pid", peer.pid}});
+    return LogWarn(served_ ? "connection refused: a memserver is connected"
+                           : "connection refused: another user",
+                   {{"pid", peer.pid}});
   }
   server_ = std::move(socket);  // in place of one that never spoke
-  SendMessage(server_.get(), {KeeperOp::kHello, kKeeperProtocol, static_cast<uint64_t>(getpid())}, -1, 0);
+  SendMessage(server_.get(), {KeeperOp::kHello, kKeeperProtocol, static_cast<uint64_t>(getpid())},
+              -1, 0);
   LogInfo("connected", {{"pid", peer.pid}});
 }
 
 // Memory that is held is tried for without end; a server for its own sake is not.
 void Keeper::ScheduleStart() {
-  if (options_.no_respawn || options_.command.empty()) return HoldFor(options_.lease_ms, "memserver has crashed");
-  if (!door_.CanBeFound()) return HoldFor(options_.lease_ms, "no memserver would find this keeper: its socket is gone");
+  if (options_.no_respawn || options_.command.empty())
+    return HoldFor(options_.lease_ms, "memserver has crashed");
+  if (!door_.CanBeFound())
+    return HoldFor(options_.lease_ms, "no memserver would find this keeper: its socket is gone");
   const bool gives_up = held_.empty() || TP_PLANTED("keeper.gives_up");
-  if (gives_up && starts_ >= kStartsMax) return HoldFor(options_.lease_ms, "memserver has crashed too often");
+  if (gives_up && starts_ >= kStartsMax)
+    return HoldFor(options_.lease_ms, "memserver has crashed too often");
 
   constexpr uint32_t kDoublings = 10;  // from there on it is the longest pause
-  const int64_t pause_ns = starts_ == 0 ? 0 : std::min(kBackOffMaxNs, kBackOffNs << std::min(starts_ - 1, kDoublings));
+  const int64_t pause_ns =
+      starts_ == 0 ? 0 : std::min(kBackOffMaxNs, kBackOffNs << std::min(starts_ - 1, kDoublings));
   start_at_ns_ = clock_.NowNs() + pause_ns;
   end_at_ns_ = kNever;
   if (starts_ >= kStartsMax)
-    LogWarn("memserver goes on failing; its memory stays held", {{"starts", starts_}, {"next_in_ms", pause_ns / kNsPerMs}});
+    LogWarn("memserver goes on failing; its memory stays held",
+            {{"starts", starts_}, {"next_in_ms", pause_ns / kNsPerMs}});
 }
 
 void Keeper::StartServer(int64_t now) {
@@ -216,7 +239,8 @@ void Keeper::StartServer(int64_t now) {
   TP_POINT("keeper.respawning");
   const auto pid = SpawnSession({options_.command.front(), options_.command, EnvironmentFor(true)});
   if (!pid.ok()) {
-    LogError(pid.status().Line(), {{"program", options_.command.front()}, {"why", pid.status().why()}});
+    LogError(pid.status().Line(),
+             {{"program", options_.command.front()}, {"why", pid.status().why()}});
     return ScheduleStart();
   }
   starting_ = pid.value();
@@ -227,10 +251,12 @@ void Keeper::HoldFor(uint64_t lease_ms, const char* cause) {
   start_at_ns_ = kNever;
   end_at_ns_ = clock_.NowNs() + LeaseNs(lease_ms);
   if (held_.empty()) LetEverythingGo();
-  LogInfo(held_.empty() ? "nothing to hold" : "holding memory without a memserver", {{"cause", cause}, {"lease_ms", lease_ms}});
+  LogInfo(held_.empty() ? "nothing to hold" : "holding memory without a memserver",
+          {{"cause", cause}, {"lease_ms", lease_ms}});
 }
 
-// The end of a keeper, unless it stays: then the connection closes, for a farewell is answered by that.
+// The end of a keeper, unless it stays: then the connection closes, for a farewell is answered by
+// that.
 void Keeper::LetEverythingGo() {
   held_.clear();
   if (!options_.stays) {
@@ -246,18 +272,22 @@ void Keeper::LetEverythingGo() {
 void Keeper::OnSignal() {
   signalfd_siginfo info{};
   bool asked_to_end = false;
-  while (read(signals_.get(), &info, sizeof info) == sizeof info) asked_to_end |= info.ssi_signo != SIGCHLD;
+  while (read(signals_.get(), &info, sizeof info) == sizeof info)
+    asked_to_end |= info.ssi_signo != SIGCHLD;
   int state = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &state, WNOHANG)) > 0;) {
     const bool killed = WIFSIGNALED(state);
-    LogInfo("started memserver ended", {{"pid", pid}, {killed ? "signal" : "exit_code", killed ? WTERMSIG(state) : WEXITSTATUS(state)}});
+    LogInfo("started memserver ended",
+            {{"pid", pid},
+             {killed ? "signal" : "exit_code", killed ? WTERMSIG(state) : WEXITSTATUS(state)}});
     if (pid != starting_) continue;
     starting_ = 0;
     ScheduleStart();
   }
   if (!asked_to_end) return;
   asked_to_end_ = options_.stays;
-  const char* told = asked_to_end_ ? "asked to end: as soon as memserver has" : "SIGTERM ignored: a memserver is connected";
+  const char* told = asked_to_end_ ? "asked to end: as soon as memserver has"
+                                   : "SIGTERM ignored: a memserver is connected";
   LogInfo(served_ ? told : "SIGTERM: ending", {{"pieces", held_.size()}});
   ended_ |= !served_;
 }
@@ -278,7 +308,8 @@ void Keeper::OnTime() {
 int Keeper::TimeoutMs() const {
   const int64_t next = std::min(start_at_ns_, end_at_ns_);
   if (served_ || next == kNever) return -1;
-  return static_cast<int>(std::clamp<int64_t>((next - clock_.NowNs()) / kNsPerMs + 1, 0, std::numeric_limits<int>::max()));
+  return static_cast<int>(std::clamp<int64_t>((next - clock_.NowNs()) / kNsPerMs + 1, 0,
+                                              std::numeric_limits<int>::max()));
 }
 
 }  // namespace

@@ -20,7 +20,9 @@ constexpr int64_t kProbeNs = kNsPerSecond;
 Result<UniqueFd> ListenIn(const std::string& socket_dir) {
   TP_RETURN_IF_ERROR(shm::CheckSocketDir(socket_dir));
   if (mkdir(socket_dir.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
-    return Status(ErrorId::kSocketFailed, "cannot make the socket directory").Where(socket_dir).Why(std::strerror(errno));
+    return Status(ErrorId::kSocketFailed, "cannot make the socket directory")
+        .Where(socket_dir)
+        .Why(std::strerror(errno));
   }
 
   const std::string path = shm::KeeperSocketPath(socket_dir);

@@ -1,6 +1,7 @@
 // KeeperDoor: the socket at which a keeper listens, and the file by which a memserver finds it.
 //
-// The keeper's one thread. It owns the descriptor; the file is its own only as long as nobody has put another one in its place.
+// The keeper's one thread. It owns the descriptor; the file is its own only as long as nobody has
+// put another one in its place.
 #pragma once
 
 #include <sys/stat.h>

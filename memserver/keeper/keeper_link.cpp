@@ -26,8 +26,8 @@ namespace {
 constexpr int64_t kRetryForNs = kNsPerSecond;
 constexpr int64_t kRetryPauseNs = 5 * kNsPerMs;  // the first; doubled each time
 constexpr int64_t kReapNs = kNsPerSecond;
-// While a machine stands still, clocks go on, and when it goes on, a wait may be over before the keeper has run at all: that costs one
-// part.
+// While a machine stands still, clocks go on, and when it goes on, a wait may be over before the
+// keeper has run at all: that costs one part.
 constexpr int kWaitParts = 10;
 
 Status Failed(std::string what) {
@@ -40,9 +40,11 @@ UniqueFd PidFdOf(pid_t pid) {
 
 std::vector<std::string> KeepArguments(const KeeperStart& start) {
   std::vector<std::string> words{start.argv.empty() ? "memserver" : start.argv.front(), "keep"};
-  words.insert(words.end(), {"--listen-fd", std::to_string(kInheritedFd), "--lease-ms", std::to_string(start.lease_ms)});
+  words.insert(words.end(), {"--listen-fd", std::to_string(kInheritedFd), "--lease-ms",
+                             std::to_string(start.lease_ms)});
   const auto number = [](auto choice) { return std::to_string(static_cast<int>(choice)); };
-  words.insert(words.end(), {"--log-level", number(start.log_level), "--log-format", number(start.log_format)});
+  words.insert(words.end(),
+               {"--log-level", number(start.log_level), "--log-format", number(start.log_format)});
   if (start.no_respawn) words.emplace_back("--no-respawn");
   words.emplace_back("--");
   words.insert(words.end(), start.argv.begin(), start.argv.end());
@@ -51,12 +53,16 @@ std::vector<std::string> KeepArguments(const KeeperStart& start) {
 
 }  // namespace
 
-Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socket_path, Place place) {
+Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socket_path,
+                                                        Place place) {
   SteadyClock clock;
   const int64_t end = clock.NowNs() + kRetryForNs;
   for (int64_t pause_ns = kRetryPauseNs;; pause_ns *= 2) {
     auto socket = shm::ConnectSocket(socket_path, kKeeperWaitNs);
-    if (!socket.ok()) return Status(socket.status().id(), "no keeper answers at this socket").Where(socket_path).Why(socket.status().why());
+    if (!socket.ok())
+      return Status(socket.status().id(), "no keeper answers at this socket")
+          .Where(socket_path)
+          .Why(socket.status().why());
     std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), 0, kKeeperWaitNs));
     const Status greeted = link->Greet(place);
     if (greeted.ok()) return link;
@@ -73,18 +79,25 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Start(const KeeperStart& start) 
   return link;
 }
 
-Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener, const KeeperStart& start) {
-  auto socket = shm::ConnectSocket(start.socket_path, start.wait_ns);  // waits in the backlog until the keeper lives
-  if (!socket.ok()) return Failed("the keeper's socket does not take connections").Where(start.socket_path);
+Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener,
+                                                        const KeeperStart& start) {
+  // Waits in the backlog until the keeper lives.
+  auto socket = shm::ConnectSocket(start.socket_path, start.wait_ns);
+  if (!socket.ok())
+    return Failed("the keeper's socket does not take connections").Where(start.socket_path);
   // What finds no room is sent when the keeper reads.
   size_t sent = 0;
   const auto send_one = [&](const MemoryToHold& memory) {
-    return SendMessage(socket->get(), {KeeperOp::kHold, memory.slot, memory.bytes}, memory.fd, 0) == shm::SocketResult::kDone;
+    return SendMessage(socket->get(), {KeeperOp::kHold, memory.slot, memory.bytes}, memory.fd, 0) ==
+           shm::SocketResult::kDone;
   };
-  while (sent < start.hold.size() && !TP_PLANTED("keeper.passed_on_late") && send_one(start.hold[sent])) ++sent;
+  while (sent < start.hold.size() && !TP_PLANTED("keeper.passed_on_late") &&
+         send_one(start.hold[sent]))
+    ++sent;
 
   TP_ASSIGN_OR_RETURN(const pid_t child,
-                      SpawnSession({start.program, KeepArguments(start), EnvironmentFor(start.again), listener.get(), true}));
+                      SpawnSession({start.program, KeepArguments(start),
+                                    EnvironmentFor(start.again), listener.get(), true}));
   std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), child, start.wait_ns));
   listener.Reset();  // from here on a keeper that dies shows as a closed connection
   link->passed_on_ns_ = SteadyClock().NowNs();
@@ -96,14 +109,16 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener, const
   return link;
 }
 
-KeeperLink::KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns) : socket_(std::move(socket)), child_(child), wait_ns_(wait_ns) {
+KeeperLink::KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns)
+    : socket_(std::move(socket)), child_(child), wait_ns_(wait_ns) {
   if (child > 0) process_ = PidFdOf(child);
 }
 
 KeeperLink::~KeeperLink() {
   if (child_ <= 0) return;
   // A keeper that has closed the connection is about to end: it must not stay behind as a zombie.
-  if (process_.valid() && shm::WaitForSocket(socket_.get(), POLLIN, 0)) shm::WaitForSocket(process_.get(), POLLIN, kReapNs);
+  if (process_.valid() && shm::WaitForSocket(socket_.get(), POLLIN, 0))
+    shm::WaitForSocket(process_.get(), POLLIN, kReapNs);
   waitpid(child_, nullptr, WNOHANG);
 }
 
@@ -111,7 +126,8 @@ Status KeeperLink::Greet(Place place) {
   UniqueFd none;
   TP_ASSIGN_OR_RETURN(const KeeperMessage hello, Receive(&none));
   if (hello.op != KeeperOp::kHello || hello.slot != kKeeperProtocol) {
-    return Failed("the keeper speaks protocol " + std::to_string(hello.slot) + ", this memserver " + std::to_string(kKeeperProtocol));
+    return Failed("the keeper speaks protocol " + std::to_string(hello.slot) + ", this memserver " +
+                  std::to_string(kKeeperProtocol));
   }
   keeper_pid_ = static_cast<pid_t>(hello.value);
   if (!process_.valid() && place == Place::kBeside) process_ = PidFdOf(keeper_pid_);
@@ -119,7 +135,8 @@ Status KeeperLink::Greet(Place place) {
   for (const int fd : {socket_.get(), process_.get()}) {
     epoll_event event{};
     event.events = EPOLLIN;
-    // Without a pidfd (no /proc rights, another pid namespace) the end of the connection is the one sign of death.
+    // Without a pidfd (no /proc rights, another pid namespace) the end of the connection is the one
+    // sign of death.
     if (fd >= 0 && epoll_ctl(watch_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
       return Failed("the keeper cannot be watched").Why(std::strerror(errno));
   }
@@ -136,14 +153,16 @@ Result<std::vector<HeldMemory>> KeeperLink::Take() {
       taken.push_back({message.slot, std::move(fd), message.value});
       continue;
     }
-    if (message.op != KeeperOp::kGivenAll || message.value != taken.size()) return Failed("the keeper sent other memory than it announced");
+    if (message.op != KeeperOp::kGivenAll || message.value != taken.size())
+      return Failed("the keeper sent other memory than it announced");
     TP_POINT("link.taken");
     return taken;
   }
 }
 
 Status KeeperLink::Hold(const MemoryToHold& memory) {
-  TP_CHECK(memory.fd >= 0 && memory.slot < kKeptSlotsMax, "kept memory has a descriptor and a slot of the protocol");
+  TP_CHECK(memory.fd >= 0 && memory.slot < kKeptSlotsMax,
+           "kept memory has a descriptor and a slot of the protocol");
   TP_RETURN_IF_ERROR(Send({KeeperOp::kHold, memory.slot, memory.bytes}, memory.fd));
   TP_POINT("link.hold_sent");
   return Status();
@@ -187,7 +206,8 @@ Result<KeeperMessage> KeeperLink::Receive(UniqueFd* fd) {
   }
   const auto message = received == shm::SocketResult::kDone ? MessageOf(packet) : std::nullopt;
   if (!message) {
-    return Failed(received == shm::SocketResult::kClosed ? "the keeper has closed the connection" : "the keeper's answer is malformed");
+    return Failed(received == shm::SocketResult::kClosed ? "the keeper has closed the connection"
+                                                         : "the keeper's answer is malformed");
   }
   if (!packet.fds.empty()) *fd = std::move(packet.fds.front());
   return *message;

@@ -1,8 +1,10 @@
 // KeeperLink: memserver's end of the connection to its keeper.
 //
-// One thread: memserver's main thread. Every wait ends after kKeeperWaitNs in which this process could run: a machine that stands still
-// for longer (a guest that is moved) lets the keeper answer afterwards. Holding needs no answer: a message that was sent is received even
-// when this process dies at once. A keeper that dies shows at watch_fd(); what it held is then held by nobody but this process.
+// One thread: memserver's main thread. Every wait ends after kKeeperWaitNs in which this process
+// could run: a machine that stands still
+// for longer (a guest that is moved) lets the keeper answer afterwards. Holding needs no answer: a
+// message that was sent is received even when this process dies at once. A keeper that dies shows
+// at watch_fd(); what it held is then held by nobody but this process.
 #pragma once
 
 #include <sys/types.h>
@@ -25,40 +27,47 @@ inline constexpr int64_t kKeeperWaitNs = 5 * kNsPerSecond;
 
 struct KeeperStart {
   std::string socket_path;
-  std::vector<std::string> argv;  // executed again after a crash; argv[0] is a path (OwnCommand of session_spawn.h)
+  // Executed again after a crash; argv[0] is a path (OwnCommand of session_spawn.h)
+  std::vector<std::string> argv;
   bool no_respawn = false;
   uint64_t lease_ms = 0;                   // how long memory is held without a memserver
   std::string program = "/proc/self/exe";  // whose command `keep` is the keeper
   LogLevel log_level = LogLevel::kInfo;    // of the keeper's log, which goes where memserver's goes
   LogFormat log_format = LogFormat::kAuto;
   bool again = false;  // in place of one that died: it does not inherit a kill point
-  // Lies in the keeper's socket before the keeper runs: from its first instruction on this process is not the only one that holds it.
+  // Lies in the keeper's socket before the keeper runs: from its first instruction on this process
+  // is not the only one that holds it.
   std::span<const MemoryToHold> hold = {};
   int64_t wait_ns = kKeeperWaitNs;
-  int64_t external_wait_ns = 30 * kNsPerSecond;  // for a keeper that something else starts: containers start in any order
+  // For a keeper that something else starts: containers start in any order.
+  int64_t external_wait_ns = 30 * kNsPerSecond;
 };
 
 class KeeperLink {
  public:
-  // Connects to a keeper that lives. Errors: kNoServer (nobody listens), kKeeperFailed (no answer, or it serves another memserver).
-  // kApart: the keeper may be in another pid namespace, where its pid says nothing, so the end of the connection alone is its death.
+  // Connects to a keeper that lives. Errors: kNoServer (nobody listens), kKeeperFailed (no answer,
+  // or it serves another memserver).
+  // kApart: the keeper may be in another pid namespace, where its pid says nothing, so the end of
+  // the connection alone is its death.
   enum class Place { kBeside, kApart };
-  static Result<std::unique_ptr<KeeperLink>> Connect(const std::string& socket_path, Place place = Place::kBeside);
-  // Starts a keeper at the path, in place of a stale socket, and connects. The caller has found nobody listening there. Errors:
-  // kKeeperFailed.
+  static Result<std::unique_ptr<KeeperLink>> Connect(const std::string& socket_path,
+                                                     Place place = Place::kBeside);
+  // Starts a keeper at the path, in place of a stale socket, and connects. The caller has found
+  // nobody listening there. Errors: kKeeperFailed.
   static Result<std::unique_ptr<KeeperLink>> Start(const KeeperStart& start);
   // Closing without Part or End is a crash to the keeper.
   ~KeeperLink();
   KeeperLink(const KeeperLink&) = delete;
   KeeperLink& operator=(const KeeperLink&) = delete;
 
-  // Descriptors of everything that is held, in order of slot; the keeper goes on holding it. Errors: kKeeperFailed.
+  // Descriptors of everything that is held, in order of slot; the keeper goes on holding it.
+  // Errors: kKeeperFailed.
   Result<std::vector<HeldMemory>> Take();
   // Replaces what the slot held. Errors: kKeeperFailed.
   Status Hold(const MemoryToHold& memory);
   Status Forget();
-  // The keeper holds everything for `lease_ms` after this process has ended, and starts nothing. Errors: kKeeperFailed: it was told
-  // nothing.
+  // The keeper holds everything for `lease_ms` after this process has ended, and starts nothing.
+  // Errors: kKeeperFailed: it was told nothing.
   Status Part(uint64_t lease_ms);
   // The keeper gives everything up; returns when it has, with its socket removed. Errors: as above.
   Status End();
@@ -70,7 +79,8 @@ class KeeperLink {
   int64_t passed_on_ns() const { return passed_on_ns_; }
 
  private:
-  KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns);  // child: 0 where somebody else started the keeper
+  // child: 0 where somebody else started the keeper.
+  KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns);
   static Result<std::unique_ptr<KeeperLink>> StartAt(UniqueFd listener, const KeeperStart& start);
   Status Greet(Place place);
   Status Send(const KeeperMessage& message, int fd = -1);

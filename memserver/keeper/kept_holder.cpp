@@ -25,9 +25,11 @@ KeeperChoice Resolve(KeeperChoice choice) {
 
 }  // namespace
 
-KeptHolder::KeptHolder(KeeperChoice choice, KeeperStart start) : form_(Resolve(choice)), start_(std::move(start)) {}
+KeptHolder::KeptHolder(KeeperChoice choice, KeeperStart start)
+    : form_(Resolve(choice)), start_(std::move(start)) {}
 
-// Closing without a word is a crash to the keeper: it holds what an earlier server left, and tries again.
+// Closing without a word is a crash to the keeper: it holds what an earlier server left, and tries
+// again.
 KeptHolder::~KeptHolder() {
   if (!link_) return;
   if (!of_another_) {
@@ -46,7 +48,8 @@ Result<std::vector<HeldMemory>> KeptHolder::Take() {
   if (form_ == KeeperChoice::kNone) return std::vector<HeldMemory>();
   if (!link_) {
     auto link = Find(start_.external_wait_ns);
-    if (link.status().id() == ErrorId::kNoServer && form_ == KeeperChoice::kProcess) return std::vector<HeldMemory>();
+    if (link.status().id() == ErrorId::kNoServer && form_ == KeeperChoice::kProcess)
+      return std::vector<HeldMemory>();
     if (!link.ok()) return link.status();
     link_ = std::move(link).value();
   }
@@ -70,7 +73,9 @@ Status KeptHolder::LetGo(uint32_t slot) {
   if (form_ == KeeperChoice::kSystemd && stored_.erase(slot) > 0) RemoveStored(slot);
   if (!link_) return Status();
   const UniqueFd nothing(memfd_create("tidepool-nothing", MFD_CLOEXEC));
-  if (!nothing.valid()) return Status(ErrorId::kKeeperFailed, "no descriptor in whose place the keeper could let go of memory");
+  if (!nothing.valid())
+    return Status(ErrorId::kKeeperFailed,
+                  "no descriptor in whose place the keeper could let go of memory");
   return link_->Hold({slot, nothing.get(), 0});
 }
 
@@ -82,7 +87,8 @@ Status KeptHolder::Forget() {
 
 Status KeptHolder::Part(uint64_t lease_ms, std::span<const MemoryToHold> all) {
   if (!SpeaksToKeeper()) return Status();
-  Status told = link_ ? link_->Part(lease_ms) : Status(ErrorId::kKeeperFailed, "there is no keeper");
+  Status told =
+      link_ ? link_->Part(lease_ms) : Status(ErrorId::kKeeperFailed, "there is no keeper");
   if (!told.ok()) {
     told = Renew(all);
     if (told.ok()) told = link_->Part(lease_ms);
@@ -112,8 +118,11 @@ Result<std::unique_ptr<KeeperLink>> KeptHolder::Find(int64_t patience_ns) const 
   for (bool told = false;; clock.SleepNs(kLookAgainNs)) {
     auto link = KeeperLink::Connect(start_.socket_path, KeeperLink::Place::kApart);
     if (link.status().id() != ErrorId::kNoServer) return link;
-    if (clock.NowNs() >= end) return Status(link.status()).Fix("start one: memserver keeper --socket-dir DIR, in a container of its own");
-    if (!std::exchange(told, true)) LogInfo("waiting for the keeper", {{"socket", start_.socket_path}});
+    if (clock.NowNs() >= end)
+      return Status(link.status())
+          .Fix("start one: memserver keeper --socket-dir DIR, in a container of its own");
+    if (!std::exchange(told, true))
+      LogInfo("waiting for the keeper", {{"socket", start_.socket_path}});
   }
 }
 
@@ -144,9 +153,11 @@ Status KeptHolder::Renew(std::span<const MemoryToHold> all) {
     link_.reset();
     status = FindOrStart(true, all);
     if (!status.ok()) continue;
-    const int64_t passed_on_ns = link_->passed_on_ns() > 0 ? link_->passed_on_ns() : SteadyClock().NowNs();
+    const int64_t passed_on_ns =
+        link_->passed_on_ns() > 0 ? link_->passed_on_ns() : SteadyClock().NowNs();
     LogWarn("the keeper died; a new one holds the memory",
-            {{"keeper_pid", keeper_pid()}, {"alone_ms", static_cast<double>(passed_on_ns - noticed_ns) / kNsPerMs}});
+            {{"keeper_pid", keeper_pid()},
+             {"alone_ms", static_cast<double>(passed_on_ns - noticed_ns) / kNsPerMs}});
     return status;
   }
   link_.reset();

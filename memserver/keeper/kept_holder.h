@@ -1,8 +1,11 @@
-// KeptHolder: whoever holds memserver's memory while memserver is gone: a keeper process, the store of systemd, or nobody.
+// KeptHolder: whoever holds memserver's memory while memserver is gone: a keeper process, the store
+// of systemd, or nobody.
 //
-// One thread: memserver's main thread. A keeper is started by the first Hold, when no earlier one was found. Without a farewell (Part or
-// End) the destructor is the end of a start that failed: what an earlier memserver left is held on, and to the keeper this is a crash;
-// what was new and had no jobs yet is given up. All calls do nothing, and succeed, where nobody holds.
+// One thread: memserver's main thread. A keeper is started by the first Hold, when no earlier one
+// was found. Without a farewell (Part or End) the destructor is the end of a start that failed:
+// what an earlier memserver left is held on, and to the keeper this is a crash;
+// what was new and had no jobs yet is given up. All calls do nothing, and succeed, where nobody
+// holds.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +25,9 @@ enum class KeeperChoice {
   kProcess,  // always a keeper process
   kSystemd,  // always the store of systemd
   kNone,     // memory ends with this process
-  kExternal  // a keeper that somebody else starts (`memserver keeper`), and starts again; it is waited for, never made
+  // A keeper that somebody else starts (`memserver keeper`), and starts again; it is waited for,
+  // never made.
+  kExternal
 };
 
 class KeptHolder {
@@ -32,7 +37,8 @@ class KeptHolder {
   KeptHolder(const KeptHolder&) = delete;
   KeptHolder& operator=(const KeptHolder&) = delete;
 
-  // What an earlier memserver left; empty when it left nothing. Call first. Errors: kKeeperFailed (a keeper
+  // What an earlier memserver left; empty when it left nothing. Call first. Errors: kKeeperFailed
+  // (a keeper
   // is there and does not answer: starting beside it would lose what it holds).
   Result<std::vector<HeldMemory>> Take();
   // Replaces what the slot held. Errors: kKeeperFailed.
@@ -41,15 +47,19 @@ class KeptHolder {
   Status LetGo(uint32_t slot);
   // Nothing that was held until now is needed.
   Status Forget();
-  // Hold everything for `lease_ms` after this process has ended, and start nothing; another keeper is made to where this one died.
-  // systemd holds for as long as its unit says. Errors: kKeeperFailed; then nothing outlives this process.
+  // Hold everything for `lease_ms` after this process has ended, and start nothing; another keeper
+  // is made to where this one died.
+  // systemd holds for as long as its unit says. Errors: kKeeperFailed; then nothing outlives this
+  // process.
   Status Part(uint64_t lease_ms, std::span<const MemoryToHold> all);
   // Give everything up, now.
   void End();
 
-  // Readable when the keeper has died: call Renew. -1 where there is nothing to watch (poll ignores it).
+  // Readable when the keeper has died: call Renew. -1 where there is nothing to watch (poll ignores
+  // it).
   int watch_fd() const { return link_ ? link_->watch_fd() : -1; }
-  // Makes a new keeper hold all of it. Errors: kKeeperFailed; then nobody holds it, and a later Renew may try again.
+  // Makes a new keeper hold all of it. Errors: kKeeperFailed; then nobody holds it, and a later
+  // Renew may try again.
   Status Renew(std::span<const MemoryToHold> all);
   // There was one, and it has died: for whoever is not in a position to poll.
   bool HasDied() const;
@@ -62,8 +72,11 @@ class KeptHolder {
   pid_t keeper_pid() const { return link_ ? link_->keeper_pid() : 0; }
 
  private:
-  bool SpeaksToKeeper() const { return form_ == KeeperChoice::kProcess || form_ == KeeperChoice::kExternal; }
-  // The keeper that is there; of kExternal one that comes within `patience_ns`. Errors: kNoServer, kKeeperFailed.
+  bool SpeaksToKeeper() const {
+    return form_ == KeeperChoice::kProcess || form_ == KeeperChoice::kExternal;
+  }
+  // The keeper that is there; of kExternal one that comes within `patience_ns`. Errors: kNoServer,
+  // kKeeperFailed.
   Result<std::unique_ptr<KeeperLink>> Find(int64_t patience_ns) const;
   Status FindOrStart(bool again, std::span<const MemoryToHold> all);
   void LetGo(const Status& told);

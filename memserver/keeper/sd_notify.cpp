@@ -23,16 +23,21 @@ constexpr int64_t kRoomNs = 5 * kNsPerSecond;
 bool Send(const std::string& state, std::span<const int> fds, int64_t wait_ns) {
   const char* path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un address{};
-  if (path == nullptr || (path[0] != '/' && path[0] != '@') || std::strlen(path) >= sizeof address.sun_path) return false;
+  if (path == nullptr || (path[0] != '/' && path[0] != '@') ||
+      std::strlen(path) >= sizeof address.sun_path)
+    return false;
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path, std::strlen(path));
   if (path[0] == '@') address.sun_path[0] = '\0';  // a name in the abstract space
   const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
-  if (!socket.valid() || connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return false;
+  if (!socket.valid() ||
+      connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+    return false;
   const auto bytes = std::as_bytes(std::span(state));
   auto sent = shm::SendPacket(socket.get(), bytes, fds);
-  if (sent == shm::SocketResult::kWouldBlock && wait_ns > 0 && shm::WaitForSocket(socket.get(), POLLOUT, wait_ns)) {
+  if (sent == shm::SocketResult::kWouldBlock && wait_ns > 0 &&
+      shm::WaitForSocket(socket.get(), POLLOUT, wait_ns)) {
     sent = shm::SendPacket(socket.get(), bytes, fds);
   }
   return sent == shm::SocketResult::kDone;

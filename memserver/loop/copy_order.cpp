@@ -8,7 +8,8 @@ bool CopyOrder::Begin() {
   for (size_t root = 0; root < queues_.size(); ++root) {
     for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
       Queue& queue = queues_[root][static_cast<size_t>(way)];
-      for (uint32_t left = kRequestsPerTurn; left > 0 && BeginOne({root, way}, &queue); --left) worked = true;
+      for (uint32_t left = kRequestsPerTurn; left > 0 && BeginOne({root, way}, &queue); --left)
+        worked = true;
     }
   }
   return worked;
@@ -18,13 +19,15 @@ CopyOrder::Next CopyOrder::NextOf(const Job& job, Place place) const {
   Next next;
   if (!job.brings_rcache || job.suspended) return next;
   for (Seat* seat : job.seats) {
-    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving) continue;
+    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving)
+      continue;
     const Session& session = *seat->session;
     if (!session.is_brought() || session.lane().gpu()->root().number() != place.root) continue;
     const shm::Request* request = session.NextToBegin(place.way);
     if (request == nullptr) continue;
     const uint64_t awaited_at = session.lane().AwaitedAt(*request);
-    if (next.request == nullptr || awaited_at < next.awaited_at) next = {seat, request, awaited_at, session.lane().IsAwaited(*request)};
+    if (next.request == nullptr || awaited_at < next.awaited_at)
+      next = {seat, request, awaited_at, session.lane().IsAwaited(*request)};
   }
   return next;
 }
@@ -33,7 +36,8 @@ uint64_t CopyOrder::BeginOf(const Job& job, Place place, bool awaited_only) {
   for (;;) {
     const Next next = NextOf(job, place);
     if (next.request == nullptr || (awaited_only && !next.awaited)) return 0;
-    if (const uint64_t cost = dispatcher_->BeginHeld(next.seat, *next.request); cost > 0) return cost;
+    if (const uint64_t cost = dispatcher_->BeginHeld(next.seat, *next.request); cost > 0)
+      return cost;
   }
 }
 
@@ -49,7 +53,9 @@ bool CopyOrder::BeginOne(Place place, Queue* queue) {
     Job& job = *tables_->jobs[i];
     return job.brings_rcache ? job.RootShare(place.root, place.way) : nobody_;
   };
-  const auto take = [this, place](size_t i) { return BeginOf(*tables_->jobs[i], place, /*awaited_only=*/false); };
+  const auto take = [this, place](size_t i) {
+    return BeginOf(*tables_->jobs[i], place, /*awaited_only=*/false);
+  };
   return queue->fair.Serve(tables_->jobs.size(), share, take);
 }
 

@@ -1,15 +1,17 @@
 // CopyOrder: which copy between the pool and memory of a GPU begins next.
 //
-// One thread (the serve loop). GPUs behind one root complex share its bandwidth, so their copies stand in one queue, each way in its own.
-// Of a queue
+// One thread (the serve loop). GPUs behind one root complex share its bandwidth, so their copies
+// stand in one queue, each way in its own. Of a queue
 //  1. jobs take turns by their shares, in bytes (fair_share.h);
-//  2. an awaited copy (traffic/copy_lane.h) goes before those that nobody awaits yet, on its job's account and not beyond a round's share:
-//     being in a hurry changes the order, not the shares;
-//  3. of a job, whatever its ranks behind this root complex have asked for, that copy begins which is awaited first, or has been longest.
-// Nothing waits for ever: a copy that was asked for ahead comes to be awaited while others begin, its job's turn comes by its share, and in
-// the job nothing that comes later has an earlier moment.
-// Only what may begin takes part: its `ready` flag says so, and its GPU and root complex have room (traffic/gpu_streams.h). What is found
-// to wait for a version is asked again when something of its job has changed.
+//  2. an awaited copy (traffic/copy_lane.h) goes before those that nobody awaits yet, on its job's
+//     account and not beyond a round's share: being in a hurry changes the order, not the shares;
+//  3. of a job, whatever its ranks behind this root complex have asked for, that copy begins which
+//     is awaited first, or has been longest.
+// Nothing waits for ever: a copy that was asked for ahead comes to be awaited while others begin,
+// its job's turn comes by its share, and in the job nothing that comes later has an earlier moment.
+// Only what may begin takes part: its `ready` flag says so, and its GPU and root complex have room
+// (traffic/gpu_streams.h). What is found to wait for a version is asked again when something of its
+// job has changed.
 #pragma once
 
 #include <array>
@@ -54,7 +56,8 @@ class CopyOrder {
   Tables* const tables_;
   Dispatcher* const dispatcher_;
   std::vector<std::array<Queue, kLaneWays>> queues_;  // by number of the root complex
-  Share nobody_;                                      // of jobs on the host, which have nothing here
+  // Of jobs on the host, which have nothing here.
+  Share nobody_;
 };
 
 }  // namespace tidepool::memserver

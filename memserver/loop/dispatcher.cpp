@@ -24,11 +24,13 @@ shm::Completion Success(const Copy& copy) {
   return completion;
 }
 
-// In a broken run puts, gradients and ends of steps are answered with kPeerLost whatever they are, because their counts have no meaning.
+// In a broken run puts, gradients and ends of steps are answered with kPeerLost whatever they are,
+// because their counts have no meaning.
 const char* CheckPutRequest(Seat* seat, const Request& request) {
   if (seat->job->run_broken()) return nullptr;
   const char* why = CheckPut(*seat->job->states, seat->rank, request);
-  if (why == nullptr) seat->job->states->intake(request.chunk, seat->rank).put_elements += request.element_count;
+  if (why == nullptr)
+    seat->job->states->intake(request.chunk, seat->rank).put_elements += request.element_count;
   return why;
 }
 
@@ -50,7 +52,8 @@ void EndPutRequest(Seat* seat, const Copy& copy) {
 const char* CheckFetchRequest(Seat* seat, const Request& request) {
   JobStates& states = *seat->job->states;
   const char* why = CheckFetch(states, request);
-  if (why == nullptr && states.window().Covers(request.chunk)) states.window().uses().Note(seat->rank, request.chunk, request.version);
+  if (why == nullptr && states.window().Covers(request.chunk))
+    states.window().uses().Note(seat->rank, request.chunk, request.version);
   return why;
 }
 
@@ -61,8 +64,10 @@ void CountFetch(Job* job, const Request& request) {
 
 Start StartFetchRequest(Seat* seat, const Request& request) {
   JobStates& states = *seat->job->states;
-  // A broken run comes to no further step, and to no weights of which a rank that is gone has not put its part.
-  const bool never_comes = request.version > states.sealed_version() || states.chunk(request.chunk).version == kNoVersion;
+  // A broken run comes to no further step, and to no weights of which a rank that is gone has not
+  // put its part.
+  const bool never_comes = request.version > states.sealed_version() ||
+                           states.chunk(request.chunk).version == kNoVersion;
   if (seat->job->run_broken() && never_comes) return Start::kPeerLost;
   const Start start = StartFetch(&states, seat->session.get(), request);
   if (start == Start::kStarted) CountFetch(seat->job, request);
@@ -130,8 +135,9 @@ Start RefuseFrozenGradient(Seat*, const Request&) {
 
 // One row an operation that copies elements, by its number.
 struct CopyOp {
-  const char* (*check)(Seat* seat, const Request& request);  // once a request; null when it is sound
-  Start (*start)(Seat* seat, const Request& request);        // again while it answers kWait
+  // Once a request; null when it is sound.
+  const char* (*check)(Seat* seat, const Request& request);
+  Start (*start)(Seat* seat, const Request& request);  // again while it answers kWait
   void (*end)(Seat* seat, const Copy& copy);
 };
 constexpr std::array<CopyOp, 3> kCopyOps = {{
@@ -139,7 +145,8 @@ constexpr std::array<CopyOp, 3> kCopyOps = {{
     {CheckFetchRequest, StartFetchRequest, EndFetchRequest},
     {CheckGradientRequest, StartGradientRequest, EndGradientRequest},
 }};
-static_assert(static_cast<uint32_t>(shm::Op::kPutWeights) == 1 && static_cast<uint32_t>(shm::Op::kFetch) == 2 &&
+static_assert(static_cast<uint32_t>(shm::Op::kPutWeights) == 1 &&
+              static_cast<uint32_t>(shm::Op::kFetch) == 2 &&
               static_cast<uint32_t>(shm::Op::kSubmitGradient) == 3);
 
 // Of frozen chunks. An end of step names none.
@@ -153,7 +160,8 @@ constexpr std::array<CopyOp, 5> kFrozenOps = {{
 static_assert(static_cast<uint32_t>(shm::Op::kClaimFrozen) == kFrozenOps.size());
 
 const CopyOp& RowOf(const Seat* seat, const Request& request) {
-  return seat->job->spec().IsFrozen(request.chunk) ? kFrozenOps[request.op - 1] : kCopyOps[request.op - 1];
+  return seat->job->spec().IsFrozen(request.chunk) ? kFrozenOps[request.op - 1]
+                                                   : kCopyOps[request.op - 1];
 }
 
 // Answers or starts; true when the request must (still) wait.
@@ -161,16 +169,21 @@ bool StartOrWait(Seat* seat, const Request& request) {
   switch (RowOf(seat, request).start(seat, request)) {
     case Start::kStarted: return false;
     case Start::kWait: return true;
-    case Start::kTooLate: seat->violation = "the version asked for is already overwritten"; return false;
+    case Start::kTooLate:
+      seat->violation = "the version asked for is already overwritten";
+      return false;
     case Start::kPeerLost: Answer(seat, Failure(request, ErrorId::kPeerLost)); return false;
     case Start::kDone: Answer(seat, Success({request, 0, 0, false})); return false;
     case Start::kThere:
-      Answer(seat, Success({request, seat->job->states->frozen(request.chunk).chunk->name.bytes, 0, false}));
+      Answer(seat, Success({request, seat->job->states->frozen(request.chunk).chunk->name.bytes, 0,
+                            false}));
       return false;
     case Start::kFrozen: Answer(seat, Failure(request, ErrorId::kChunkFrozen)); return false;
     case Start::kUploadLost: Answer(seat, Failure(request, ErrorId::kUploadLost)); return false;
     case Start::kRejected: Answer(seat, Failure(request, ErrorId::kContentMismatch)); return false;
-    case Start::kOutOfOrder: seat->violation = "the bytes of a frozen chunk are not put in order from its start"; return false;
+    case Start::kOutOfOrder:
+      seat->violation = "the bytes of a frozen chunk are not put in order from its start";
+      return false;
   }
   TP_CHECK(false, "an outcome of Start");
   return false;
@@ -194,20 +207,23 @@ bool IsOfDropped(const Job& job, Version version, uint32_t flags) {
   return AttemptOf(*job.states, flags) == OfAttempt::kDropped;
 }
 
-// A request that was sent before, to a server that ended without answering: is its effect in kept memory? (A fetch has none.)
+// A request that was sent before, to a server that ended without answering: is its effect in kept
+// memory? (A fetch has none.)
 bool IsApplied(Seat* seat, const Request& request) {
   JobStates& states = *seat->job->states;
   const ShardIntake& intake = states.intake(request.chunk, seat->rank);
   switch (static_cast<shm::Op>(request.op)) {
     case shm::Op::kPutWeights: {
       const uint64_t begin = states.ShardBegin(request.chunk, seat->rank);
-      return states.weights_ready() || request.element_begin + request.element_count <= begin + intake.put_elements;
+      return states.weights_ready() ||
+             request.element_begin + request.element_count <= begin + intake.put_elements;
     }
     case shm::Op::kSubmitGradient:
       // Nothing is left to apply it to.
       if (IsOfDropped(*seat->job, request.version, request.flags)) return true;
       if (request.version == states.sealed_version())
-        return request.micro_batch < intake.micro_batches_accepted && !TP_PLANTED("traffic.resent_gradient_again");
+        return request.micro_batch < intake.micro_batches_accepted &&
+               !TP_PLANTED("traffic.resent_gradient_again");
       return request.version + 1 == states.sealed_version();
     case shm::Op::kFetch:
     case shm::Op::kEndStep:
@@ -219,24 +235,30 @@ bool IsApplied(Seat* seat, const Request& request) {
 // True when a resent end of step was answered from kept memory.
 bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
   Job* job = seat->job;
-  if (request.version + 1 == job->states->sealed_version() && !TP_PLANTED("traffic.resent_end_again")) {
+  if (request.version + 1 == job->states->sealed_version() &&
+      !TP_PLANTED("traffic.resent_end_again")) {
     Answer(seat, SealedAnswer(*job, shm::AsRequest(request)));
     return true;
   }
   if (job->run_broken() || request.version != job->states->sealed_version()) return false;
-  // An end that names no attempt is judged by the rank's gradients, which had all been answered before
-  // it: if they are gone, the last server had found one that was not finite. A rank without chunks has
+  // An end that names no attempt is judged by the rank's gradients, which had all been answered
+  // before
+  // it: if they are gone, the last server had found one that was not finite. A rank without chunks
+  // has
   // none to tell by.
   const bool named = shm::AttemptIn(request.flags).has_value();
-  const bool is_over = named ? IsOfDropped(*job, request.version, request.flags) : !job->intake.RankComplete(seat->rank);
+  const bool is_over = named ? IsOfDropped(*job, request.version, request.flags)
+                             : !job->intake.RankComplete(seat->rank);
   if (!is_over) return false;
   Answer(seat, Failure(shm::AsRequest(request), ErrorId::kNonFinite));
   return true;
 }
 
-// A fetch that was sent before the rank ended its step, to a server that ended: the sealed step was finished without waiting for it.
+// A fetch that was sent before the rank ended its step, to a server that ended: the sealed step was
+// finished without waiting for it.
 bool IsPassedOver(const Job& job, const Request& request) {
-  return request.op == static_cast<uint32_t>(shm::Op::kFetch) && request.version < job.states->sealed_version();
+  return request.op == static_cast<uint32_t>(shm::Op::kFetch) &&
+         request.version < job.states->sealed_version();
 }
 
 void EndStep(Seat* seat, const shm::EndStepRequest& request) {
@@ -301,7 +323,8 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
     seat->violation = "a chunk is claimed that is not frozen";
     return;
   }
-  const char* why = CheckRange(*seat->job->states, seat->rank, seat->session->rcache_bytes(), request);
+  const char* why =
+      CheckRange(*seat->job->states, seat->rank, seat->session->rcache_bytes(), request);
   if (why == nullptr && shm::IsResent(request.flags) && IsApplied(seat, request)) {
     Answer(seat, Success({request, 0, 0, false}));
     TP_POINT("server.resubmit_answered");
@@ -320,7 +343,8 @@ void Dispatcher::StartChecked(Seat* seat, const Request& request) {
   seat->violation = RowOf(seat, request).check(seat, request);
   if (seat->violation != nullptr) return;
   Session& session = *seat->session;
-  if (session.IsOrdered(request)) return session.Hold(request, request.element_count * BytesOf(seat->job->spec().dtype));
+  if (session.IsOrdered(request))
+    return session.Hold(request, request.element_count * BytesOf(seat->job->spec().dtype));
   if (!session.waiting().IsBehind(request) && !StartOrWait(seat, request)) return;
   session.waiting().Add(request);
   seat->job->states->Await(request.chunk);
@@ -338,7 +362,8 @@ uint64_t Dispatcher::BeginHeld(Seat* seat, const Request& held) {
     seat->job->states->Await(request.chunk);
     return 0;
   }
-  if (session.HasWaited(request)) seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
+  if (session.HasWaited(request))
+    seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
   session.Unpark(request);
   return session.lane().bytes_started() - before + kRequestCost;
 }

@@ -1,6 +1,8 @@
-// Dispatcher: takes requests out of the sessions' rings, checks every number, and starts what they ask for; answers what has ended.
+// Dispatcher: takes requests out of the sessions' rings, checks every number, and starts what they
+// ask for; answers what has ended.
 //
-// One thread (the serve loop). A request that an honest client cannot write marks the seat as a violator and changes nothing else.
+// One thread (the serve loop). A request that an honest client cannot write marks the seat as a
+// violator and changes nothing else.
 #pragma once
 
 #include "memserver/jobs/tables.h"
@@ -11,10 +13,11 @@ class Dispatcher {
  public:
   // A bounded number of new requests of one session. True when there was one.
   bool TakeRequests(Seat* seat, uint32_t requests_max);
-  // The turn of a held request has come (copy_order.h): starts or answers it, and returns what that costs in bytes; 0: it must still wait,
-  // until something changes.
+  // The turn of a held request has come (copy_order.h): starts or answers it, and returns what that
+  // costs in bytes; 0: it must still wait, until something changes.
   uint64_t BeginHeld(Seat* seat, const shm::Request& held);
-  // Dispatches the parked requests again when something changed for which they may wait. True when it did.
+  // Dispatches the parked requests again when something changed for which they may wait. True when
+  // it did.
   bool RetryParked(Seat* seat);
   // Answers the requests whose copies have ended. True when there was one.
   bool EndCopies(Seat* seat);

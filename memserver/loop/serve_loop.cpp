@@ -31,10 +31,12 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
   tables_.quotas = QuotaBook(options.quotas, options.quota_fallback);
   tables_.live = {options.log_level, options.states_on, options.jobs_max, options.quota_fallback};
   tables_.config = options.config;
-  for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
+  for (const int fd :
+       {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
     if (!tables_.wake_set.Add(fd)) EndForWantOf("room to watch a descriptor");
   }
-  const bool watched = parts_.tier == nullptr || parts_.tier->event_fd() < 0 || tables_.wake_set.Add(parts_.tier->event_fd());
+  const bool watched = parts_.tier == nullptr || parts_.tier->event_fd() < 0 ||
+                       tables_.wake_set.Add(parts_.tier->event_fd());
   if (!watched) EndForWantOf("room to watch a descriptor");
 }
 
@@ -47,7 +49,8 @@ Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMem
 bool ServeLoop::Turn() {
   const int64_t begin = parts_.clock->NowNs();
   const bool worked = DoTurn();
-  // Also an idle turn may wait for a driver. Where no GPU is used only those that did something can take long.
+  // Also an idle turn may wait for a driver. Where no GPU is used only those that did something can
+  // take long.
   if (!worked && tables_.gpus.empty()) return false;
   const int64_t took = parts_.clock->NowNs() - begin;
   if (took > kLongTurnNs) {
@@ -89,7 +92,8 @@ bool ServeLoop::TakeControlEvents() {
     if (!parts_.events->TakeAll(&events_)) return false;
   }
   const uint32_t events_max = TP_BUGGIFY("loop.one_event") ? 1 : kControlEventsPerTurn;
-  for (uint32_t i = 0; i < events_max && next_event_ < events_.size(); ++i) desk_.Handle(std::move(events_[next_event_++]));
+  for (uint32_t i = 0; i < events_max && next_event_ < events_.size(); ++i)
+    desk_.Handle(std::move(events_[next_event_++]));
   return true;
 }
 
@@ -132,17 +136,20 @@ bool ServeLoop::ProgressCopies(Seat* seat) {
 
 bool ServeLoop::JobsCompete() const {
   const Job* first = tables_.seats.front()->job;
-  return std::any_of(tables_.seats.begin(), tables_.seats.end(), [first](const auto& seat) { return seat->job != first; });
+  return std::any_of(tables_.seats.begin(), tables_.seats.end(),
+                     [first](const auto& seat) { return seat->job != first; });
 }
 
-// Who may begin a copy is decided here alone; copies that were begun go on by themselves. So the shares hold whoever does the copying.
+// Who may begin a copy is decided here alone; copies that were begun go on by themselves. So the
+// shares hold whoever does the copying.
 bool ServeLoop::ServeInShares() {
   bool worked = false;
   uint64_t in_flight = 0, most = options_.shared_copy_bytes;
   for (const auto& seat : tables_.seats) {
     if (seat->session == nullptr || seat->violation != nullptr) continue;
     worked |= dispatcher_.EndCopies(seat.get());
-    if (seat->session->is_brought()) {  // its copies begin in the order of its root complex, which has bounds of its own
+    // Its copies begin in the order of its root complex, which has bounds of its own.
+    if (seat->session->is_brought()) {
       if (TakeAll(seat.get())) {
         worked = true;
         steps_.HoldWorkersFor(*seat->job);
@@ -151,7 +158,8 @@ bool ServeLoop::ServeInShares() {
     }
     in_flight += seat->session->lane().bytes_in_flight();
     if (options_.shared_copy_bytes == 0)
-      most = std::max(most, seat->session->lane().event_fd() >= 0 ? kSharedCopyBytes : kSharedCopyBytesInLoop);
+      most = std::max(
+          most, seat->session->lane().event_fd() >= 0 ? kSharedCopyBytes : kSharedCopyBytesInLoop);
   }
   const auto share = [this](size_t i) -> Share& { return tables_.jobs[i]->copy_share; };
   const auto take = [this, &in_flight](size_t i) {
@@ -159,21 +167,25 @@ bool ServeLoop::ServeInShares() {
     in_flight += bytes > kRequestCost ? bytes - kRequestCost : 0;
     return bytes;
   };
-  for (size_t left = kRequestsPerTurn * tables_.seats.size(); left > 0 && in_flight < most; --left) {
+  for (size_t left = kRequestsPerTurn * tables_.seats.size(); left > 0 && in_flight < most;
+       --left) {
     if (!copies_.Serve(tables_.jobs.size(), share, take)) break;
     worked = true;
   }
   if (in_flight >= most) worked |= ServeOutOfTurn();
   for (const auto& seat : tables_.seats) {
-    if (seat->session != nullptr && seat->violation == nullptr) worked |= ProgressCopies(seat.get());
+    if (seat->session != nullptr && seat->violation == nullptr)
+      worked |= ProgressCopies(seat.get());
   }
   return worked;
 }
 
-// One large copy, or many, may fill what is allowed in flight for a while: a job that has none of it does not wait for that.
+// One large copy, or many, may fill what is allowed in flight for a while: a job that has none of
+// it does not wait for that.
 bool ServeLoop::ServeOutOfTurn() {
   const auto has_copies = [](const Seat* seat) {
-    return seat != nullptr && seat->session != nullptr && seat->session->lane().bytes_in_flight() > 0;
+    return seat != nullptr && seat->session != nullptr &&
+           seat->session->lane().bytes_in_flight() > 0;
   };
   bool worked = false;
   for (const auto& job : tables_.jobs) {
@@ -185,14 +197,16 @@ bool ServeLoop::ServeOutOfTurn() {
   return worked;
 }
 
-// One request, or the parked ones that may go on now, of the next rank of the job that has some. What that costs; 0 when no rank has any.
+// One request, or the parked ones that may go on now, of the next rank of the job that has some.
+// What that costs; 0 when no rank has any.
 uint64_t ServeLoop::ServeOneSeat(Job* job) {
   if (job->suspended || job->brings_rcache) return 0;
   const size_t ranks = job->seats.size();
   for (size_t i = 0; i < ranks; ++i) {
     job->next_seat = (job->next_seat + 1) % ranks;
     Seat* seat = job->seats[job->next_seat];
-    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving) continue;
+    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving)
+      continue;
     const uint64_t before = seat->session->lane().bytes_started();
     if (!dispatcher_.RetryParked(seat) && !dispatcher_.TakeRequests(seat, 1)) continue;
     steps_.HoldWorkersFor(*job);
@@ -202,7 +216,8 @@ uint64_t ServeLoop::ServeOneSeat(Job* job) {
 }
 
 bool ServeLoop::RunInlineWork() {
-  if (!parts_.team->is_inline() || !options_.run_inline_work || parts_.team->waiting() == 0) return false;
+  if (!parts_.team->is_inline() || !options_.run_inline_work || parts_.team->waiting() == 0)
+    return false;
   parts_.team->RunOne(0);
   return true;
 }
@@ -226,8 +241,8 @@ void ServeLoop::Run() {
 
 bool ServeLoop::CanSleep() const {
   return std::all_of(tables_.seats.begin(), tables_.seats.end(), [](const auto& seat) {
-    return seat->session == nullptr || seat->session->lane().size() == 0 || seat->session->lane().event_fd() >= 0 ||
-           seat->session->is_brought();
+    return seat->session == nullptr || seat->session->lane().size() == 0 ||
+           seat->session->lane().event_fd() >= 0 || seat->session->is_brought();
   });
 }
 
@@ -235,16 +250,21 @@ bool ServeLoop::CanSleep() const {
 bool ServeLoop::MustPoll() const {
   if (tables_.gpus.empty()) return false;
   return std::any_of(tables_.seats.begin(), tables_.seats.end(),
-                     [](const auto& seat) { return seat->session != nullptr && seat->session->MustBePolled(); }) ||
-         std::any_of(tables_.jobs.begin(), tables_.jobs.end(), [](const auto& job) { return job->gpus.MustBePolled(); });
+                     [](const auto& seat) {
+                       return seat->session != nullptr && seat->session->MustBePolled();
+                     }) ||
+         std::any_of(tables_.jobs.begin(), tables_.jobs.end(),
+                     [](const auto& job) { return job->gpus.MustBePolled(); });
 }
 
-// False: the system has no room to watch one of them now; until it has, the loop sleeps only shortly.
+// False: the system has no room to watch one of them now; until it has, the loop sleeps only
+// shortly.
 bool ServeLoop::WatchNewSeats() {
   bool all = true;
   for (const auto& seat : tables_.seats) {
     if (seat->session == nullptr || seat->watched) continue;
-    const int doorbell_fd = seat->session->port().doorbell_fd(), stream_fd = seat->session->lane().event_fd();
+    const int doorbell_fd = seat->session->port().doorbell_fd(),
+              stream_fd = seat->session->lane().event_fd();
     seat->watched = tables_.wake_set.AddShared(doorbell_fd);
     if (seat->watched && stream_fd >= 0 && !tables_.wake_set.Add(stream_fd)) {
       tables_.wake_set.Remove(doorbell_fd);
@@ -271,33 +291,38 @@ void ServeLoop::SaySleeping(bool sleeping) {
   }
 }
 
-// After a silence, requests of clients are answered before anything else is looked at: every line that is read between the wake-up and the
-// answer has gone cold, and where the system woke the loop on the client's own CPU, the client goes on when the loop sleeps again. False:
-// they come so often that looking for more of them is better.
+// After a silence, requests of clients are answered before anything else is looked at: every line
+// that is read between the wake-up and the answer has gone cold, and where the system woke the loop
+// on the client's own CPU, the client goes on when the loop sleeps again. False: they come so often
+// that looking for more of them is better.
 bool ServeLoop::AnswerAndSleep() {
   if (tables_.handing_over || tables_.seats.empty()) return false;
   ServeSeats();
   WakeAnswered();
   SaySleeping(true);  // who rang for the last sleep would not ring again
   const int64_t now = parts_.clock->NowNs();
-  if (now - idle_since_ns_ <= kLongSilenceNs) return false;  // the spin budget is told of this silence
+  // The spin budget is told of this silence.
+  if (now - idle_since_ns_ <= kLongSilenceNs) return false;
   idle_since_ns_ = now;
   return true;
 }
 
-// Whoever puts something in after the flags and events were set or cleared makes a descriptor readable; whatever was put in before is
+// Whoever puts something in after the flags and events were set or cleared makes a descriptor
+// readable; whatever was put in before is
 // found by the turn in between.
 void ServeLoop::Sleep() {
   if (!CanSleep()) return;
   int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
   // A read or a write that failed is repeated then.
-  if (parts_.tier != nullptr && parts_.tier->next_retry_ns() != INT64_MAX) sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
+  if (parts_.tier != nullptr && parts_.tier->next_retry_ns() != INT64_MAX)
+    sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
   SaySleeping(true);
   ClearEvents();
   while (!Turn() && CanSleep()) {
     const bool polls = MustPoll();
     const int64_t held_ns = steps_.held_until_ns() > 0 ? kHeldForHighNs : INT64_MAX;
-    const bool only_clients = tables_.wake_set.Wait(polls ? kGpuPollNs : std::min(sleep_ns, held_ns));
+    const bool only_clients =
+        tables_.wake_set.Wait(polls ? kGpuPollNs : std::min(sleep_ns, held_ns));
     if (polls) {
       ClearEvents();
     } else if (!only_clients || !AnswerAndSleep()) {

@@ -1,9 +1,12 @@
-// ServeLoop: the one thread that owns all state of the daemon, and the order in which it looks at everything.
+// ServeLoop: the one thread that owns all state of the daemon, and the order in which it looks at
+// everything.
 //
-// Turn and Run belong to one thread; everybody else talks to it through the queues in Parts. A turn does a bounded amount of everything,
-// never blocks, and allocates nothing on the data path (control events may). A test or the simulator calls Turn itself.
-// Order of a turn: control events, finished saves, finished work, states on NVMe and on GPUs, then for each session (a different one first
-// each time) ended copies, parked and new requests and a piece of copying, then complete steps, work for the workers, violators, jobs.
+// Turn and Run belong to one thread; everybody else talks to it through the queues in Parts. A turn
+// does a bounded amount of everything, never blocks, and allocates nothing on the data path
+// (control events may). A test or the simulator calls Turn itself.
+// Order of a turn: control events, finished saves, finished work, states on NVMe and on GPUs, then
+// for each session (a different one first each time) ended copies, parked and new requests and a
+// piece of copying, then complete steps, work for the workers, violators, jobs.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +28,14 @@ class ServeLoop {
  public:
   ServeLoop(const Parts& parts, const LoopOptions& options);
 
-  // Before the first turn, and before the workers have work: takes up the jobs that another server has left in kept memory.
+  // Before the first turn, and before the workers have work: takes up the jobs that another server
+  // has left in kept memory.
   // `states`: memory of GPUs that the keeper holds for them. Errors: kNvmeDirectoryMissing.
   Status Recover(const IndexContents& contents, std::span<const HeldMemory> states = {});
   // One pass over everything; true when something was done. Those that take long are counted.
   bool Turn();
-  // Turns until StopServing was handled and the last job is gone; spins for a bounded time when idle, then sleeps.
+  // Turns until StopServing was handled and the last job is gone; spins for a bounded time when
+  // idle, then sleeps.
   void Run();
   bool stopped() const { return tables_.stopped; }
 
@@ -71,8 +76,9 @@ class ServeLoop {
   size_t next_event_ = 0;
   std::vector<SaveResult> saved_;
   size_t first_seat_ = 0;
-  int64_t idle_since_ns_ = 0;  // when nothing was found to do for the first time, or the last silence ended
-  FairShare copies_;           // on the host
+  // When nothing was found to do for the first time, or the last silence ended.
+  int64_t idle_since_ns_ = 0;
+  FairShare copies_;  // on the host
   CopyOrder gpu_copies_;
 };
 

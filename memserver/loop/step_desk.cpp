@@ -16,7 +16,8 @@ bool StepDesk::FinishSteps() {
   bool worked = false;
   for (const auto& job : tables_->jobs) {
     if (job->phase != JobPhase::kOpen) continue;
-    if (job->updates.PublishSkipped(TP_BUGGIFY("step.publish_one") ? 1 : kSkippedChunksPerTurn) > 0) {
+    if (job->updates.PublishSkipped(TP_BUGGIFY("step.publish_one") ? 1 : kSkippedChunksPerTurn) >
+        0) {
       ++job->changes;
       worked = true;
     }
@@ -35,7 +36,8 @@ void StepDesk::FinishStep(Job* job) {
   const bool finite = job->intake.all_finite();
   const StepRecord record = JudgeStep(*job->states, job->step.end(0), finite);
   if (!finite && job->spec().loss_scaling == 0) {
-    LogWarn("a gradient is not finite; the step was not sealed", {{"job", job->id}, {"version", record.version - 1}});
+    LogWarn("a gradient is not finite; the step was not sealed",
+            {{"job", job->id}, {"version", record.version - 1}});
     // First the drop: ranks that were answered begin the next attempt, also at another server.
     job->intake.Drop();
     TP_POINT("server.step_dropped");
@@ -51,7 +53,8 @@ void StepDesk::FinishStep(Job* job) {
   ++job->changes;
   job->steps_skipped += record.skipped;
   const int64_t now = parts_.clock->NowNs();
-  if (job->last_seal_ns != 0) job->step_seconds = static_cast<double>(now - job->last_seal_ns) / kNsPerSecond;
+  if (job->last_seal_ns != 0)
+    job->step_seconds = static_cast<double>(now - job->last_seal_ns) / kNsPerSecond;
   job->last_seal_ns = now;
   job->sealed_traffic = std::exchange(job->open_traffic, {});
 }
@@ -79,7 +82,8 @@ void StepDesk::EndWork(const WorkDone& done) {
   TP_CHECK(job != nullptr && job->work_at_team > 0, "a job stays while it has work at the team");
   --job->work_at_team;
   job->bytes_at_team -= done.bytes;
-  if (done.name.kind != WorkKind::kVerify && done.name.kind != WorkKind::kMoveOut) HoldWorkersFor(*job);
+  if (done.name.kind != WorkKind::kVerify && done.name.kind != WorkKind::kMoveOut)
+    HoldWorkersFor(*job);
   switch (done.name.kind) {
     case WorkKind::kHash: EndHash(*job, done); break;
     case WorkKind::kNarrow: CountLoadedShard(job, done.name.chunk); break;
@@ -100,14 +104,17 @@ void StepDesk::EndWork(const WorkDone& done) {
   }
 }
 
-// Parked requests are asked again only when one of them names this chunk: a job has many chunks, and may wait for the last of them.
+// Parked requests are asked again only when one of them names this chunk: a job has many chunks,
+// and may wait for the last of them.
 void StepDesk::NoteUpdated(Job* job, ChunkId id) {
   Chunk& chunk = job->states->chunk(id);
   if (std::exchange(chunk.awaited, false)) ++job->changes;
-  for (const ParameterRun& run : job->states->runs(chunk)) tables_->counters.parameters_updated += run.count;
+  for (const ParameterRun& run : job->states->runs(chunk))
+    tables_->counters.parameters_updated += run.count;
 }
 
-// Of a chunk whose states are not on the host: it was updated whole, or stored, and its weights are loaded.
+// Of a chunk whose states are not on the host: it was updated whole, or stored, and its weights are
+// loaded.
 void StepDesk::TakeFinished(Job* job, ChunkId chunk, bool updated) {
   if (updated) {
     job->updates.EndAway(chunk);
@@ -121,8 +128,10 @@ bool StepDesk::TakeStoredAndUpdated(Job* job) {
   SpillQueue::Finished spilled;
   GpuQueue::Finished on_gpu;
   bool worked = false;
-  for (; job->spills.TakeFinished(&spilled); worked = true) TakeFinished(job, spilled.chunk, spilled.updated);
-  for (; job->gpus.TakeFinished(&on_gpu); worked = true) TakeFinished(job, on_gpu.chunk, on_gpu.updated);
+  for (; job->spills.TakeFinished(&spilled); worked = true)
+    TakeFinished(job, spilled.chunk, spilled.updated);
+  for (; job->gpus.TakeFinished(&on_gpu); worked = true)
+    TakeFinished(job, on_gpu.chunk, on_gpu.updated);
   return worked;
 }
 
@@ -157,11 +166,12 @@ bool StepDesk::TendTier() {
 
 // While a save holds its updates a job takes no staging: others may need it.
 bool StepDesk::MayMove(const Job& job) const {
-  return job.states->spills() && !job.suspended && job.phase == JobPhase::kOpen && !tables_->handing_over && !job.updates.held();
+  return job.states->spills() && !job.suspended && job.phase == JobPhase::kOpen &&
+         !tables_->handing_over && !job.updates.held();
 }
 
-// Jobs take places in staging in the order of their shares. While several want some they have together what one has alone, so that there is
-// something to share.
+// Jobs take places in staging in the order of their shares. While several want some they have
+// together what one has alone, so that there is something to share.
 bool StepDesk::FillStaging() {
   const auto riding = [this] {
     uint32_t all = 0;
@@ -169,7 +179,8 @@ bool StepDesk::FillStaging() {
     return all;
   };
   uint32_t wanting = 0;
-  for (const auto& job : tables_->jobs) wanting += (MayMove(*job) && job->spills.wants_to_move()) || job->fill.wants_to_move() ? 1 : 0;
+  for (const auto& job : tables_->jobs)
+    wanting += (MayMove(*job) && job->spills.wants_to_move()) || job->fill.wants_to_move() ? 1 : 0;
   const uint32_t most = wanting > 1 ? SpillQueue::kRidesMax : StateTier::kStagingSlots;
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->drive_share; };
   const auto take = [this](size_t i) -> uint64_t {
@@ -179,21 +190,24 @@ bool StepDesk::FillStaging() {
     return bytes == 0 && MayMove(job) ? job.spills.BeginNext() : bytes;
   };
   bool begun = false;
-  while (wanting > 0 && riding() < most && parts_.tier->staging_free() > 0 && drives_.Serve(tables_->jobs.size(), share, take))
+  while (wanting > 0 && riding() < most && parts_.tier->staging_free() > 0 &&
+         drives_.Serve(tables_->jobs.size(), share, take))
     begun = true;
   return begun;
 }
 
 // The gradients of an open step are half in, so its update is near; and the one before is written.
 bool StepDesk::MayReadAhead(const Job& job) const {
-  return MayMove(job) && !job.suspended && !job.updates.active() && job.states->weights_ready() && job.intake.HalfScanned();
+  return MayMove(job) && !job.suspended && !job.updates.active() && job.states->weights_ready() &&
+         job.intake.HalfScanned();
 }
 
 // Whatever is due goes before: while a job lacks staging, nobody has pieces there that are not.
 bool StepDesk::ReadAhead() {
-  const bool lacking = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [this](const auto& job) {
-    return (MayMove(*job) && job->spills.lacks_staging()) || job->fill.lacks_staging();
-  });
+  const bool lacking =
+      std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [this](const auto& job) {
+        return (MayMove(*job) && job->spills.lacks_staging()) || job->fill.lacks_staging();
+      });
   bool worked = false;
   for (const auto& job : tables_->jobs) {
     if (!job->states->spills()) continue;
@@ -210,7 +224,8 @@ bool StepDesk::ReadAhead() {
 void StepDesk::TakeLate(const TierLate& late) {
   Job* job = late.of_tables ? nullptr : tables_->FindJob(late.transfer.job);
   const bool write = late.of_tables || late.transfer.kind == nvme::IoKind::kWrite;
-  LogError(late.lost ? "a drive does not answer, and is not waited for any longer" : "a drive does not answer",
+  LogError(late.lost ? "a drive does not answer, and is not waited for any longer"
+                     : "a drive does not answer",
            {{"directory", parts_.tier->directory(late.transfer.directory).path},
             {"offset", late.offset},
             {"kind", late.of_tables ? "manifest"
@@ -221,10 +236,13 @@ void StepDesk::TakeLate(const TierLate& late) {
             {"chunk", late.transfer.chunk},
             {"piece", late.transfer.piece},
             {"seconds", static_cast<double>(late.waited_ns) / kNsPerSecond},
-            {"fix", "look at the kernel log for this drive; what waits for it goes on when it answers"}});
-  if (!late.of_tables && tables_->demotion.Owns(late.transfer.staging)) return tables_->demotion.TakeLate(late, parts_.tier);
+            {"fix",
+             "look at the kernel log for this drive; what waits for it goes on when it answers"}});
+  if (!late.of_tables && tables_->demotion.Owns(late.transfer.staging))
+    return tables_->demotion.TakeLate(late, parts_.tier);
   if (!late.lost || late.of_tables) return;
-  if (tables_->scrub.Owns(late.transfer.staging)) return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
+  if (tables_->scrub.Owns(late.transfer.staging))
+    return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
   TP_CHECK(job != nullptr, "a job stays while its states move");
   job->fill.Owns(late.transfer.staging) ? job->fill.GiveUp(late) : job->spills.GiveUp(late);
 }
@@ -233,7 +251,8 @@ bool StepDesk::TendScrub() {
   const auto wanted = tables_->scrub.job();
   const Job* job = wanted && !tables_->handing_over ? tables_->FindJob(*wanted) : nullptr;
   const bool open = job != nullptr && job->phase == JobPhase::kOpen;
-  return tables_->scrub.Progress(parts_.tier, open ? job->states.get() : nullptr, parts_.clock->NowNs());
+  return tables_->scrub.Progress(parts_.tier, open ? job->states.get() : nullptr,
+                                 parts_.clock->NowNs());
 }
 
 bool StepDesk::NextHash(Job* job, Work* work) {
@@ -251,18 +270,25 @@ bool StepDesk::NextHash(Job* job, Work* work) {
 void StepDesk::EndHash(const Job& job, const WorkDone& done) {
   FrozenChunk* chunk = job.states->frozen(done.name.chunk).chunk;
   if (!tables_->frozen->EndHash(chunk)) return;
-  LogInfo("frozen chunk complete", {{"job", job.id}, {"content", HexOf(chunk->name.content)}, {"bytes", chunk->name.bytes}});
+  LogInfo("frozen chunk complete",
+          {{"job", job.id}, {"content", HexOf(chunk->name.content)}, {"bytes", chunk->name.bytes}});
 }
 
 bool StepDesk::NextWork(Job* job, Work* work) {
   if (job->phase != JobPhase::kOpen) return false;
   // Also of a job that is suspended: others wait for its room.
-  if (tables_->demotion.job() == job->id && tables_->demotion.NextWork(*parts_.tier, job->states.get(), work)) return true;
+  if (tables_->demotion.job() == job->id &&
+      tables_->demotion.NextWork(*parts_.tier, job->states.get(), work))
+    return true;
   // It holds staging that others may need.
   if (job->fill.NextWork(work)) return true;
   // So does what it had there when it was suspended, and what is checked of it.
-  const auto scrubs = [&] { return parts_.tier != nullptr && tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work); };
-  if (job->suspended) return job->spills.NextLoadWork(work) || job->updates.NextStaged(work) || scrubs();
+  const auto scrubs = [&] {
+    return parts_.tier != nullptr &&
+           tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work);
+  };
+  if (job->suspended)
+    return job->spills.NextLoadWork(work) || job->updates.NextStaged(work) || scrubs();
   if (NextHash(job, work)) return true;
   if (!job->narrows.empty()) {
     const NarrowTask task = job->narrows.Front();
@@ -277,7 +303,8 @@ bool StepDesk::NextWork(Job* job, Work* work) {
     work->count = chunk.shard_elements;
     return true;
   }
-  if (job->intake.NextWork(work) || job->spills.NextLoadWork(work) || job->gpus.NextLoadWork(work)) return true;
+  if (job->intake.NextWork(work) || job->spills.NextLoadWork(work) || job->gpus.NextLoadWork(work))
+    return true;
   if (job->updates.NextWork(work)) return true;
   return scrubs();
 }
@@ -286,7 +313,8 @@ bool StepDesk::NextWork(Job* job, Work* work) {
 Priority StepDesk::HighestPresent() const {
   Priority highest = Priority::kLow;
   for (const auto& job : tables_->jobs) {
-    if (job->worker_share.priority > highest && !job->suspended && job->HasSeats()) highest = job->worker_share.priority;
+    if (job->worker_share.priority > highest && !job->suspended && job->HasSeats())
+      highest = job->worker_share.priority;
   }
   return highest;
 }
@@ -297,8 +325,11 @@ void StepDesk::HoldWorkersFor(const Job& job) {
   const int64_t now = parts_.clock->NowNs();
   asked_ns_[static_cast<size_t>(job.worker_share.priority)] = now;
   if (job.worker_share.priority < Priority::kHigh) return;
-  const auto is_below = [](const auto& other) { return other->worker_share.priority < Priority::kHigh; };
-  if (std::any_of(tables_->jobs.begin(), tables_->jobs.end(), is_below)) held_until_ns_ = now + kHeldForHighNs;
+  const auto is_below = [](const auto& other) {
+    return other->worker_share.priority < Priority::kHigh;
+  };
+  if (std::any_of(tables_->jobs.begin(), tables_->jobs.end(), is_below))
+    held_until_ns_ = now + kHeldForHighNs;
 }
 
 // The highest of those whose jobs have asked for something lately.
@@ -310,7 +341,8 @@ Priority StepDesk::HighestAsking() const {
   return Priority::kLow;
 }
 
-// Is so much of lower priorities at the team that more would only wait there, and what comes from `highest` behind it?
+// Is so much of lower priorities at the team that more would only wait there, and what comes from
+// `highest` behind it?
 bool StepDesk::TeamHasEnoughBelow(Priority highest) const {
   const uint64_t workers = std::max(parts_.team->threads(), 1U);
   uint64_t items = 0, bytes = 0;
@@ -322,7 +354,8 @@ bool StepDesk::TeamHasEnoughBelow(Priority highest) const {
   return items >= workers && bytes >= workers * FairShare::kQuantum;
 }
 
-// What jobs beside those with the priority `high` get, when it is time for some again. They take turns.
+// What jobs beside those with the priority `high` get, when it is time for some again. They take
+// turns.
 bool StepDesk::GiveBesideHigh(const std::function<uint64_t(size_t)>& take) {
   const int64_t now = parts_.clock->NowNs();
   if (now < next_beside_high_ns_) return false;
@@ -336,7 +369,8 @@ bool StepDesk::GiveBesideHigh(const std::function<uint64_t(size_t)>& take) {
     share.served += bytes;
     given += bytes;
   }
-  if (given > 0) next_beside_high_ns_ = now + kBesideHighNs / std::max<int64_t>(parts_.team->threads(), 1);
+  if (given > 0)
+    next_beside_high_ns_ = now + kBesideHighNs / std::max<int64_t>(parts_.team->threads(), 1);
   return given > 0;
 }
 
@@ -344,7 +378,8 @@ bool StepDesk::FeedTeam() {
   if (!parts_.team->HasRoom()) return false;
   if (held_until_ns_ > 0 && parts_.clock->NowNs() >= held_until_ns_) held_until_ns_ = 0;
   const bool held = held_until_ns_ > 0;
-  const Priority highest = HighestPresent(), asking = tables_->jobs.size() > 1 ? HighestAsking() : Priority::kLow;
+  const Priority highest = HighestPresent(),
+                 asking = tables_->jobs.size() > 1 ? HighestAsking() : Priority::kLow;
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->worker_share; };
   const auto take = [this, asking](size_t i) -> uint64_t {
     Job* job = tables_->jobs[i].get();
@@ -359,7 +394,9 @@ bool StepDesk::FeedTeam() {
   };
   bool fed = held && GiveBesideHigh(take);
   while (parts_.team->HasRoom()) {
-    const Priority lowest = held ? Priority::kHigh : TeamHasEnoughBelow(highest) ? highest : Priority::kLow;
+    const Priority lowest = held                          ? Priority::kHigh
+                            : TeamHasEnoughBelow(highest) ? highest
+                                                          : Priority::kLow;
     if (!workers_.Serve(tables_->jobs.size(), share, take, lowest)) break;
     fed = true;
   }

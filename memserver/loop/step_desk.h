@@ -1,6 +1,8 @@
-// StepDesk: what happens between requests: complete steps are judged and sealed, work goes to the optimizer workers and comes back.
+// StepDesk: what happens between requests: complete steps are judged and sealed, work goes to the
+// optimizer workers and comes back.
 //
-// One thread (the serve loop). Jobs share the workers, and the staging of NVMe, by their weights and priorities (fair_share.h).
+// One thread (the serve loop). Jobs share the workers, and the staging of NVMe, by their weights
+// and priorities (fair_share.h).
 #pragma once
 
 #include <array>
@@ -16,7 +18,8 @@ class StepDesk {
  public:
   StepDesk(const Parts& parts, Tables* tables) : parts_(parts), tables_(tables), weights_(tables) {}
 
-  // Seals the open step of every job whose ranks have all ended it and whose gradients are all scanned. True when there was one.
+  // Seals the open step of every job whose ranks have all ended it and whose gradients are all
+  // scanned. True when there was one.
   bool FinishSteps();
   // Takes back finished work. True when there was some.
   bool TakeDone();
@@ -26,8 +29,8 @@ class StepDesk {
   bool TendGpuStates();
   // Gives work to the team while it has room. True when some was given.
   bool FeedTeam();
-  // The job has asked for something. With the priority `high` it has the workers for itself for a while, but for an item of others now and
-  // then.
+  // The job has asked for something. With the priority `high` it has the workers for itself for a
+  // while, but for an item of others now and then.
   void HoldWorkersFor(const Job& job);
   // Until then that is so; 0: it is not.
   int64_t held_until_ns() const { return held_until_ns_; }
@@ -60,8 +63,9 @@ class StepDesk {
   std::vector<WorkDone> done_;
   FairShare workers_, drives_, gpus_;
   int64_t held_until_ns_ = 0, next_beside_high_ns_ = 0;
-  size_t last_beside_high_ = 0;                  // of tables_->jobs
-  std::array<int64_t, kPriorities> asked_ns_{};  // when jobs of each priority have last asked for something, beside others
+  size_t last_beside_high_ = 0;  // of tables_->jobs
+  // When jobs of each priority have last asked for something, beside others.
+  std::array<int64_t, kPriorities> asked_ns_{};
 };
 
 }  // namespace tidepool::memserver

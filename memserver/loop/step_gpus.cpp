@@ -18,7 +18,9 @@ bool StepDesk::TendGpuStates() {
     const bool may = job.states->uses_gpus() && job.phase == JobPhase::kOpen && !job.suspended;
     return may ? job.updates.BeginOnGpu() : 0;
   };
-  for (uint32_t left = kGpuUnitsPerTurn; left > 0 && gpus_.Serve(tables_->jobs.size(), share, take); --left) worked = true;
+  for (uint32_t left = kGpuUnitsPerTurn; left > 0 && gpus_.Serve(tables_->jobs.size(), share, take);
+       --left)
+    worked = true;
   return worked;
 }
 

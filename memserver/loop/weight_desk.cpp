@@ -7,11 +7,15 @@
 namespace tidepool::memserver {
 namespace {
 
-// A fetch that nothing but its weights holds back. One that waits for its trainer's streams does not count: those may wait for another
-// fetch, and what it names would stay in the window meanwhile.
+// A fetch that nothing but its weights holds back. One that waits for its trainer's streams does
+// not count: those may wait for another fetch, and what it names would stay in the window
+// meanwhile.
 bool IsDue(const Job& job, const Session& session, const shm::Request& request) {
-  if (request.op != static_cast<uint32_t>(shm::Op::kFetch) || job.spec().IsFrozen(request.chunk)) return false;
-  if (!job.states->window().Covers(request.chunk) || job.states->chunk(request.chunk).version != request.version) return false;
+  if (request.op != static_cast<uint32_t>(shm::Op::kFetch) || job.spec().IsFrozen(request.chunk))
+    return false;
+  if (!job.states->window().Covers(request.chunk) ||
+      job.states->chunk(request.chunk).version != request.version)
+    return false;
   return !session.IsOrdered(request) || session.HasWaited(request);
 }
 
@@ -28,12 +32,14 @@ bool WeightDesk::Tend() {
     if (!MayFill(*job)) continue;
     FindAsked(job.get());
     begun |= FillAsked(job.get());
-    if (!job->suspended && job->HasSeats() && !TP_BUGGIFY("weights.read_ahead_not")) begun |= FillAhead(job.get());
+    if (!job->suspended && job->HasSeats() && !TP_BUGGIFY("weights.read_ahead_not"))
+      begun |= FillAhead(job.get());
   }
   return begun;
 }
 
-// The first request of each rank, then the second of each, and so on; of a rank no more than there are slots.
+// The first request of each rank, then the second of each, and so on; of a rank no more than there
+// are slots.
 void WeightDesk::FindAsked(Job* job) {
   std::vector<ChunkId>& asked = job->states->window().asked();
   asked.clear();
@@ -43,7 +49,9 @@ void WeightDesk::FindAsked(Job* job) {
     found = 0;
     for (size_t i = 0; i < ranks; ++i) {
       const Seat* seat = job->seats[(job->next_filled + i) % ranks];
-      if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving) continue;
+      if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr ||
+          seat->leaving)
+        continue;
       uint32_t nth = 0;
       for (const shm::Request& request : seat->session->waiting().requests()) {
         if (!IsDue(*job, *seat->session, request) || nth++ != place) continue;
@@ -96,9 +104,12 @@ bool WeightDesk::FillAhead(Job* job) {
 bool WeightDesk::IsAwaited(const Job& job) {
   if (!job.states->window().any()) return false;
   return std::any_of(job.seats.begin(), job.seats.end(), [&job](const Seat* seat) {
-    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving) return false;
+    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving)
+      return false;
     const auto requests = seat->session->waiting().requests();
-    return std::any_of(requests.begin(), requests.end(), [&](const shm::Request& request) { return IsDue(job, *seat->session, request); });
+    return std::any_of(requests.begin(), requests.end(), [&](const shm::Request& request) {
+      return IsDue(job, *seat->session, request);
+    });
   });
 }
 

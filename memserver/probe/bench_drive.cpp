@@ -32,7 +32,8 @@ constexpr std::array<uint32_t, 4> kDepths = {4, 16, 64, 128};
 constexpr uint64_t kFileBytes = 512 * kMiB;
 constexpr uint64_t kPieceBytes = StateTier::kPieceBytesMax;
 constexpr uint64_t kPieces = kFileBytes / kPieceBytes;
-// A faster way has to be faster by so much to be taken instead of one with smaller blocks or fewer of them.
+// A faster way has to be faster by so much to be taken instead of one with smaller blocks or fewer
+// of them.
 constexpr double kWorthIt = 1.03;
 
 // A directory of its own inside the one that was named, gone afterwards.
@@ -71,12 +72,14 @@ struct Drive {
 };
 
 // Bytes a second of one kind of transfer; staging full all the time, as while a step is updated.
-Result<double> Rate(const Drive& drive, nvme::TransferQueue* transfers, nvme::IoQueue* queue, nvme::IoKind kind, uint64_t pieces_min = 0) {
+Result<double> Rate(const Drive& drive, nvme::TransferQueue* transfers, nvme::IoQueue* queue,
+                    nvme::IoKind kind, uint64_t pieces_min = 0) {
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();
   uint64_t piece = 0, ended = 0;
   const auto start = [&](uint64_t slot) {
-    transfers->Start({kind, 0, piece++ % kPieces * kPieceBytes, drive.memory.data() + slot * kPieceBytes, kPieceBytes, slot});
+    transfers->Start({kind, 0, piece++ % kPieces * kPieceBytes,
+                      drive.memory.data() + slot * kPieceBytes, kPieceBytes, slot});
   };
   for (uint64_t slot = 0; slot < StateTier::kStagingSlots; ++slot) start(slot);
   while (transfers->in_flight() > 0) {
@@ -85,13 +88,16 @@ Result<double> Rate(const Drive& drive, nvme::TransferQueue* transfers, nvme::Io
     nvme::TransferDone done;
     while (transfers->Next(&done)) {
       if (done.error != 0) {
-        return Status(ErrorId::kNvmeIoFailed, std::string("a transfer failed: ") + std::strerror(done.error)).Where(drive.slots->path());
+        return Status(ErrorId::kNvmeIoFailed,
+                      std::string("a transfer failed: ") + std::strerror(done.error))
+            .Where(drive.slots->path());
       }
       ++ended;
       if (clock.NowNs() - begin < drive.run_ns || piece < pieces_min) start(done.tag);
     }
   }
-  return static_cast<double>(ended * kPieceBytes) * kNsPerSecond / static_cast<double>(clock.NowNs() - begin);
+  return static_cast<double>(ended * kPieceBytes) * kNsPerSecond /
+         static_cast<double>(clock.NowNs() - begin);
 }
 
 Status Measure(Drive* drive, Way* way, uint64_t pieces_min = 0) {
@@ -103,8 +109,11 @@ Status Measure(Drive* drive, Way* way, uint64_t pieces_min = 0) {
   options.buffers = {drive->memory};
   const nvme::OpenedIoQueue opened = nvme::OpenIoQueue(options);
   drive->queue = opened.queue->Name();
-  nvme::TransferQueue transfers(opened.queue.get(), &clock, {.transfers_max = StateTier::kStagingSlots, .block_bytes = way->block});
-  TP_ASSIGN_OR_RETURN(way->write, Rate(*drive, &transfers, opened.queue.get(), nvme::IoKind::kWrite, pieces_min));
+  nvme::TransferQueue transfers(
+      opened.queue.get(), &clock,
+      {.transfers_max = StateTier::kStagingSlots, .block_bytes = way->block});
+  TP_ASSIGN_OR_RETURN(
+      way->write, Rate(*drive, &transfers, opened.queue.get(), nvme::IoKind::kWrite, pieces_min));
   TP_ASSIGN_OR_RETURN(way->read, Rate(*drive, &transfers, opened.queue.get(), nvme::IoKind::kRead));
   return Status();
 }
@@ -119,11 +128,13 @@ const Way& Best(const std::vector<Way>& ways) {
 }
 
 std::string Setting(const Way& way) {
-  return "--nvme-block " + std::to_string(way.block / kKiB) + "KiB --nvme-depth " + std::to_string(way.depth);
+  return "--nvme-block " + std::to_string(way.block / kKiB) + "KiB --nvme-depth " +
+         std::to_string(way.depth);
 }
 
 std::string Table(const std::vector<Way>& ways, const Drive& drive) {
-  std::string text = "GB a second to " + drive.slots->path() + ", written / read; " + drive.queue + "\n\nblock     ";
+  std::string text = "GB a second to " + drive.slots->path() + ", written / read; " + drive.queue +
+                     "\n\nblock     ";
   std::array<char, 48> cell{};
   for (const uint32_t depth : kDepths) {
     std::snprintf(cell.data(), cell.size(), "  %8u at once", depth);
@@ -138,18 +149,28 @@ std::string Table(const std::vector<Way>& ways, const Drive& drive) {
     text += cell.data();
   }
   text += "\n\nuse: " + Setting(Best(ways)) + "\n";
-  return text + "written to " + drive.directory + "/" + nvme::kProfileFileName + ": memserver run --nvme " + drive.directory +
-         ":SIZE does so of itself\n";
+  return text + "written to " + drive.directory + "/" + nvme::kProfileFileName +
+         ": memserver run --nvme " + drive.directory + ":SIZE does so of itself\n";
 }
 
 std::string Json(const std::vector<Way>& ways, const Drive& drive) {
   JsonWriter json;
-  json.BeginObject().Field("bench", "nvme").Field("directory", drive.directory).Field("queue", drive.queue);
+  json.BeginObject()
+      .Field("bench", "nvme")
+      .Field("directory", drive.directory)
+      .Field("queue", drive.queue);
   json.Field("profile", drive.directory + "/" + nvme::kProfileFileName);
-  json.Field("block_bytes", uint64_t{Best(ways).block}).Field("depth", uint64_t{Best(ways).depth}).Key("rows").BeginArray();
+  json.Field("block_bytes", uint64_t{Best(ways).block})
+      .Field("depth", uint64_t{Best(ways).depth})
+      .Key("rows")
+      .BeginArray();
   for (const Way& way : ways) {
-    json.BeginObject().Field("block_bytes", uint64_t{way.block}).Field("depth", uint64_t{way.depth});
-    json.Field("bytes_written_per_second", way.write).Field("bytes_read_per_second", way.read).EndObject();
+    json.BeginObject()
+        .Field("block_bytes", uint64_t{way.block})
+        .Field("depth", uint64_t{way.depth});
+    json.Field("bytes_written_per_second", way.write)
+        .Field("bytes_read_per_second", way.read)
+        .EndObject();
   }
   return json.EndArray().EndObject().Take() + "\n";
 }
@@ -159,12 +180,16 @@ std::string Json(const std::vector<Way>& ways, const Drive& drive) {
 Result<std::string> BenchDrive(const BenchDriveOptions& options) {
   const Scratch scratch(options.directory);
   if (scratch.path().empty()) {
-    return Status(ErrorId::kNvmeDirectoryBad, std::string("no directory can be made there: ") + std::strerror(errno))
+    return Status(ErrorId::kNvmeDirectoryBad,
+                  std::string("no directory can be made there: ") + std::strerror(errno))
         .Where(options.directory);
   }
   SteadyClock clock;
-  TP_ASSIGN_OR_RETURN(const nvme::SlotDirectory slots, nvme::SlotDirectory::Open({.path = scratch.path(), .bytes = kFileBytes}, &clock));
-  TP_ASSIGN_OR_RETURN(const nvme::PageMemory memory, nvme::PageMemory::Map(StateTier::kStagingSlots * kPieceBytes));
+  TP_ASSIGN_OR_RETURN(
+      const nvme::SlotDirectory slots,
+      nvme::SlotDirectory::Open({.path = scratch.path(), .bytes = kFileBytes}, &clock));
+  TP_ASSIGN_OR_RETURN(const nvme::PageMemory memory,
+                      nvme::PageMemory::Map(StateTier::kStagingSlots * kPieceBytes));
   Drive drive{.directory = options.directory,
               .slots = &slots,
               .memory = memory.bytes(),
@@ -181,7 +206,8 @@ Result<std::string> BenchDrive(const BenchDriveOptions& options) {
       TP_RETURN_IF_ERROR(Measure(&drive, &ways.back()));
     }
   }
-  TP_RETURN_IF_ERROR(nvme::WriteProfile(options.directory, {.block_bytes = Best(ways).block, .depth = Best(ways).depth}));
+  TP_RETURN_IF_ERROR(nvme::WriteProfile(
+      options.directory, {.block_bytes = Best(ways).block, .depth = Best(ways).depth}));
   return options.json ? Json(ways, drive) : Table(ways, drive);
 }
 

@@ -38,7 +38,8 @@ class Probe {
     probe->host_.resize(kProbeCopyBytes + kProbeFlagBytes + kPage);
     auto* const begin = probe->host_.data();
     probe->page_ = begin + (kPage - reinterpret_cast<uintptr_t>(begin) % kPage) % kPage;
-    TP_ASSIGN_OR_RETURN(probe->registered_, device->Register(probe->page_, kProbeCopyBytes + kProbeFlagBytes));
+    TP_ASSIGN_OR_RETURN(probe->registered_,
+                        device->Register(probe->page_, kProbeCopyBytes + kProbeFlagBytes));
     UniqueFd exported;
     TP_ASSIGN_OR_RETURN(probe->memory_, device->CreateExportable(kProbeCopyBytes, &exported));
     TP_ASSIGN_OR_RETURN(probe->stream_, device->OpenStream());
@@ -48,7 +49,8 @@ class Probe {
     if (stream_ != nullptr) stream_->Synchronize(stream_->Record());
   }
 
-  // Until a copy has ended, as the loop sees it: by its marker, or by the word that its stream writes. Negative: not in time.
+  // Until a copy has ended, as the loop sees it: by its marker, or by the word that its stream
+  // writes. Negative: not in time.
   int64_t Time(bool writes) {
     device::Flag& word = *reinterpret_cast<device::Flag*>(page_ + kProbeCopyBytes);
     const uint64_t value = ++last_;
@@ -57,7 +59,8 @@ class Probe {
     if (writes) stream_->WriteFlag(&word, value);
     const device::Stream::Marker marker = stream_->Record();
     for (;;) {
-      const bool there = writes ? word.load(std::memory_order_acquire) == value : stream_->Passed(marker);
+      const bool there =
+          writes ? word.load(std::memory_order_acquire) == value : stream_->Passed(marker);
       const int64_t took = clock_.NowNs() - begin;
       if (there) return took;
       if (took > kProbeLateNs || !stream_->status().ok()) return -1;
@@ -81,8 +84,10 @@ class Probe {
 DoneChoice ChooseDone(std::span<int64_t> alone, std::span<int64_t> written) {
   const int64_t copy_ns = Median(alone), write_ns = Median(written);
   const bool slow = write_ns > 2 * copy_ns + kProbeSlowNs;
-  const std::string times = FormatNs(write_ns) + " with a stream's word behind it, " + FormatNs(copy_ns) + " without";
-  return {slow ? DoneBy::kLoop : DoneBy::kStream, "a copy beside another process's kernels took " + times};
+  const std::string times =
+      FormatNs(write_ns) + " with a stream's word behind it, " + FormatNs(copy_ns) + " without";
+  return {slow ? DoneBy::kLoop : DoneBy::kStream,
+          "a copy beside another process's kernels took " + times};
 }
 
 DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu) {
@@ -99,8 +104,11 @@ DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu) {
     clock.SleepNs(kLoadKernelNs);  // so that the other process has its turns between ours
     alone.push_back(probe.Time(false));
     written.push_back(probe.Time(true));
-    if (written.back() < 0) return {DoneBy::kLoop, "a stream's word did not come while another process's kernels ran"};
-    if (alone.back() < 0) return NotMeasured(Status(ErrorId::kCudaFailed, "a copy did not end while another process's kernels ran"));
+    if (written.back() < 0)
+      return {DoneBy::kLoop, "a stream's word did not come while another process's kernels ran"};
+    if (alone.back() < 0)
+      return NotMeasured(
+          Status(ErrorId::kCudaFailed, "a copy did not end while another process's kernels ran"));
   }
   return ChooseDone(alone, written);
 }

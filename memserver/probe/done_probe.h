@@ -1,8 +1,10 @@
-// ProbeDone: who should write the `done` word of a fetch on a GPU (traffic/gpu.h): its stream, or the serve loop.
+// ProbeDone: who should write the `done` word of a fetch on a GPU (traffic/gpu.h): its stream, or
+// the serve loop.
 //
-// A stream writes a word by the GPU's compute queues. Contexts of several processes share these in time slices, unless MPS is on: then the
-// write may wait until the kernels of the trainer have had theirs. So copies with such a write behind them are timed against copies alone,
-// while another process keeps the GPU busy.
+// A stream writes a word by the GPU's compute queues. Contexts of several processes share these in
+// time slices, unless MPS is on: then the write may wait until the kernels of the trainer have had
+// theirs. So copies with such a write behind them are timed against copies alone, while another
+// process keeps the GPU busy.
 //
 // One thread, which blocks: for about a second, mostly until that process has made its context.
 #pragma once
@@ -19,8 +21,9 @@ namespace tidepool::memserver {
 // Never fails: what cannot be measured is the loop's, which waits for no slice.
 DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu);
 
-// By times of the same copies, with a word written behind them by their stream and without, in ns and any order. The loop's way costs some
-// ten microseconds more than a good write, so only what is clearly more counts.
+// By times of the same copies, with a word written behind them by their stream and without, in ns
+// and any order. The loop's way costs some ten microseconds more than a good write, so only what is
+// clearly more counts.
 DoneChoice ChooseDone(std::span<int64_t> alone, std::span<int64_t> written);
 
 }  // namespace tidepool::memserver

@@ -19,12 +19,14 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr int64_t kLoadStartNs = 10 * kNsPerSecond;  // until its context is made and its first kernels run
+// Until its context is made and its first kernels run.
+constexpr int64_t kLoadStartNs = 10 * kNsPerSecond;
 constexpr int64_t kLoadEndNs = 2 * kNsPerSecond;
 constexpr char kRuns = 'r';
 constexpr size_t kKernelsAhead = 4;
 
-// Every thread waits by the GPU's clock until so many nanoseconds have passed. PTX, so that no compiler is needed.
+// Every thread waits by the GPU's clock until so many nanoseconds have passed. PTX, so that no
+// compiler is needed.
 constexpr char kLoadCode[] = R"(
 .version 6.0
 .target sm_70
@@ -64,14 +66,17 @@ bool WaitReadable(int fd, int64_t ns) {
 
 Result<device::GpuUuid> FindGpu(const std::string& text) {
   TP_ASSIGN_OR_RETURN(const std::vector<device::Gpu> gpus, device::ListGpus());
-  const auto found = std::find_if(gpus.begin(), gpus.end(), [&text](const device::Gpu& gpu) { return device::Text(gpu.uuid) == text; });
+  const auto found = std::find_if(gpus.begin(), gpus.end(), [&text](const device::Gpu& gpu) {
+    return device::Text(gpu.uuid) == text;
+  });
   if (found == gpus.end()) return Status(ErrorId::kCudaUnavailable, "there is no GPU " + text);
   return found->uuid;
 }
 
 Status KeepBusy(const std::string& uuid, int socket) {
   TP_ASSIGN_OR_RETURN(const device::GpuUuid gpu, FindGpu(uuid));
-  TP_ASSIGN_OR_RETURN(const std::unique_ptr<device::CudaDevice> device, device::CudaDevice::OpenByUuid(gpu));
+  TP_ASSIGN_OR_RETURN(const std::unique_ptr<device::CudaDevice> device,
+                      device::CudaDevice::OpenByUuid(gpu));
   TP_RETURN_IF_ERROR(device->Prepare(kLoad));
   TP_ASSIGN_OR_RETURN(const std::unique_ptr<device::Stream> stream, device->OpenStream());
 
@@ -95,7 +100,8 @@ Status KeepBusy(const std::string& uuid, int socket) {
 Result<GpuLoad> GpuLoad::Start(const device::GpuUuid& gpu) {
   std::array<int, 2> pair{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0)
-    return Status(ErrorId::kKeeperFailed, "no socket for a process that keeps a GPU busy").Why(std::strerror(errno));
+    return Status(ErrorId::kKeeperFailed, "no socket for a process that keeps a GPU busy")
+        .Why(std::strerror(errno));
   UniqueFd ours(pair[0]), theirs(pair[1]);
 
   SessionCommand command;
@@ -108,7 +114,9 @@ Result<GpuLoad> GpuLoad::Start(const device::GpuUuid& gpu) {
 
   GpuLoad load(pid, std::move(ours));
   char said = 0;
-  if (WaitReadable(load.socket_.get(), kLoadStartNs) && recv(load.socket_.get(), &said, 1, MSG_DONTWAIT) == 1 && said == kRuns) return load;
+  if (WaitReadable(load.socket_.get(), kLoadStartNs) &&
+      recv(load.socket_.get(), &said, 1, MSG_DONTWAIT) == 1 && said == kRuns)
+    return load;
   return Status(ErrorId::kCudaUnavailable, "a second process could not keep the GPU busy");
 }
 

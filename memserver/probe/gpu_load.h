@@ -1,8 +1,8 @@
-// GpuLoad: a process that keeps a GPU busy with kernels while this one measures what it does to it (done_probe.h); RunGpuLoad is that
-// process.
+// GpuLoad: a process that keeps a GPU busy with kernels while this one measures what it does to it
+// (done_probe.h); RunGpuLoad is that process.
 //
-// One thread. The process is this program, executed again as `memserver gpu-load`; it ends when the other end of its socket closes, and
-// after kGpuLoadNsMax in any case.
+// One thread. The process is this program, executed again as `memserver gpu-load`; it ends when the
+// other end of its socket closes, and after kGpuLoadNsMax in any case.
 #pragma once
 
 #include <sys/types.h>
@@ -22,8 +22,8 @@ inline constexpr int64_t kLoadKernelNs = 5 * kNsPerMs;
 
 class GpuLoad {
  public:
-  // Returns when its first kernels run. Errors: kKeeperFailed (no process), kCudaUnavailable (it has no kernel that this GPU runs, or was
-  // not ready in time).
+  // Returns when its first kernels run. Errors: kKeeperFailed (no process), kCudaUnavailable (it
+  // has no kernel that this GPU runs, or was not ready in time).
   static Result<GpuLoad> Start(const device::GpuUuid& gpu);
   GpuLoad(GpuLoad&&) = default;
   GpuLoad& operator=(GpuLoad&&) = delete;

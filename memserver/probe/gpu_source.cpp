@@ -13,7 +13,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// Free memory of a GPU as the driver's management library counts it, which needs no context; 0 where that library is missing.
+// Free memory of a GPU as the driver's management library counts it, which needs no context; 0
+// where that library is missing.
 uint64_t FreeByManagement(const device::GpuUuid& uuid) {
   struct Bytes {
     unsigned long long total, free, used;
@@ -22,9 +23,12 @@ uint64_t FreeByManagement(const device::GpuUuid& uuid) {
   if (library == nullptr) return 0;
   const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
   const auto shutdown = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
-  const auto find = reinterpret_cast<int (*)(const char*, void**)>(dlsym(library, "nvmlDeviceGetHandleByUUID"));
-  const auto ask = reinterpret_cast<int (*)(void*, Bytes*)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
-  if (init == nullptr || shutdown == nullptr || find == nullptr || ask == nullptr || init() != 0) return 0;
+  const auto find =
+      reinterpret_cast<int (*)(const char*, void**)>(dlsym(library, "nvmlDeviceGetHandleByUUID"));
+  const auto ask =
+      reinterpret_cast<int (*)(void*, Bytes*)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
+  if (init == nullptr || shutdown == nullptr || find == nullptr || ask == nullptr || init() != 0)
+    return 0;
   void* device = nullptr;
   Bytes bytes{};
   const bool told = find(device::Text(uuid).c_str(), &device) == 0 && ask(device, &bytes) == 0;
@@ -35,7 +39,8 @@ uint64_t FreeByManagement(const device::GpuUuid& uuid) {
 Result<OpenedGpu> OpenCuda(const device::Gpu& gpu) {
   OpenedGpu opened;
   opened.free_before = FreeByManagement(gpu.uuid);
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<device::CudaDevice> cuda, device::CudaDevice::OpenByUuid(gpu.uuid));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<device::CudaDevice> cuda,
+                      device::CudaDevice::OpenByUuid(gpu.uuid));
   opened.form_note = cuda->form_note();
   const device::CudaDevice* device = cuda.get();
   const bool managed = opened.free_before != 0;
@@ -66,15 +71,23 @@ GpuSource CudaGpus(std::optional<DoneBy> done) {
 
 std::string WhatItLacks(const device::Gpu& gpu) {
   if (!gpu.wait_value64) return "its streams cannot wait for 64-bit flags: it cannot be used";
-  if (!gpu.vmm_export && !gpu.ipc_export) return "its memory cannot leave a process: it cannot be used";
-  if (gpu.mps) return "MPS shares it: a fault of another client of MPS would end memserver's context too, so no states may lie there";
-  return gpu.vmm_export ? "" : "its memory leaves a process as a handle (ipc) only, not as a descriptor (vmm)";
+  if (!gpu.vmm_export && !gpu.ipc_export)
+    return "its memory cannot leave a process: it cannot be used";
+  if (gpu.mps)
+    return "MPS shares it: a fault of another client of MPS would end memserver's context too, so "
+           "no states may lie there";
+  return gpu.vmm_export
+             ? ""
+             : "its memory leaves a process as a handle (ipc) only, not as a descriptor (vmm)";
 }
 
 std::string Text(const device::Gpu& gpu) {
-  const std::string forms = gpu.vmm_export ? (gpu.ipc_export ? "vmm, ipc" : "vmm") : gpu.ipc_export ? "ipc" : "nothing";
-  return std::to_string(gpu.ordinal) + ": " + gpu.name + " (" + device::Text(gpu.uuid) + "), " + FormatBytes(gpu.total_bytes) +
-         ", exports " + forms + (gpu.wait_value64 ? "" : ", no wait-value") + (gpu.mps ? ", under MPS" : "");
+  const std::string forms = gpu.vmm_export   ? (gpu.ipc_export ? "vmm, ipc" : "vmm")
+                            : gpu.ipc_export ? "ipc"
+                                             : "nothing";
+  return std::to_string(gpu.ordinal) + ": " + gpu.name + " (" + device::Text(gpu.uuid) + "), " +
+         FormatBytes(gpu.total_bytes) + ", exports " + forms +
+         (gpu.wait_value64 ? "" : ", no wait-value") + (gpu.mps ? ", under MPS" : "");
 }
 
 std::string GpusLine(const GpuSource& source) {

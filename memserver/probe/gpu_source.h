@@ -1,6 +1,8 @@
-// CudaGpus: the GPUs of this machine by the CUDA driver, as a source for GpuTable; and what people are told of them.
+// CudaGpus: the GPUs of this machine by the CUDA driver, as a source for GpuTable; and what people
+// are told of them.
 //
-// Any thread. The driver is started by the first question (up to a second where there are GPUs; at once where there is no driver).
+// Any thread. The driver is started by the first question (up to a second where there are GPUs; at
+// once where there is no driver).
 #pragma once
 
 #include <optional>
@@ -13,7 +15,8 @@ namespace tidepool::memserver {
 // `done`: who writes the words of fetches; none: as is measured (done_probe.h).
 GpuSource CudaGpus(std::optional<DoneBy> done = std::nullopt);
 
-// One line: "none (--gpu none)", "none: the CUDA driver is not there", "0: NVIDIA H200 (GPU-6c3e...), 141.00 GB, exports vmm; ...".
+// One line: "none (--gpu none)", "none: the CUDA driver is not there", "0: NVIDIA H200
+// (GPU-6c3e...), 141.00 GB, exports vmm; ...".
 std::string GpusLine(const GpuSource& source);
 // Of one GPU, and what it lacks: empty when nothing.
 std::string Text(const device::Gpu& gpu);

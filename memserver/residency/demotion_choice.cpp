@@ -15,11 +15,14 @@ struct World {  // as it would be
   std::vector<uint64_t> nvme_free;
   std::vector<JobId> moved;
 
-  bool HasRoomFor(const Newcomer& newcomer) const { return newcomer.fits({ledger, nvme_free, moved}); }
+  bool HasRoomFor(const Newcomer& newcomer) const {
+    return newcomer.fits({ledger, nvme_free, moved});
+  }
 };
 
 Holding* HoldingOf(Ledger* ledger, JobId job) {
-  const auto it = std::find_if(ledger->holdings.begin(), ledger->holdings.end(), [job](const Holding& each) { return each.id == job; });
+  const auto it = std::find_if(ledger->holdings.begin(), ledger->holdings.end(),
+                               [job](const Holding& each) { return each.id == job; });
   return it == ledger->holdings.end() ? nullptr : &*it;
 }
 
@@ -28,12 +31,14 @@ std::optional<std::string> TryToMove(const Movable& job, const Newcomer& newcome
   if (!job.why_not.empty()) return job.why_not;
   Holding* const holding = HoldingOf(&world->ledger, job.job);
   if (holding == nullptr) return "is not in the ledger";
-  if (job.priority > newcomer.priority && !TP_PLANTED("residency.demoted_above_priority")) return "has a higher priority";
+  if (job.priority > newcomer.priority && !TP_PLANTED("residency.demoted_above_priority"))
+    return "has a higher priority";
   const Quota quota = world->ledger.QuotaOf(holding->account);
   const uint64_t bytes = MovableBytes(*job.spec, job.on_host);
   const uint64_t used = world->ledger.PoolUsedBy(holding->account);
   const bool borrowed = used >= quota.guarantee && used - quota.guarantee >= bytes;
-  if (holding->account != newcomer.account && !borrowed && !TP_PLANTED("residency.demoted_into_guarantee")) {
+  if (holding->account != newcomer.account && !borrowed &&
+      !TP_PLANTED("residency.demoted_into_guarantee")) {
     return "is within the guarantee of " + holding->account;
   }
   const auto plan = PlanMove(*job.spec, job.on_host, world->nvme_free);
@@ -41,7 +46,8 @@ std::optional<std::string> TryToMove(const Movable& job, const Newcomer& newcome
   uint64_t nvme = 0;
   for (const uint64_t each : plan->nvme_bytes) nvme += each;
   const uint64_t nvme_used = world->ledger.NvmeUsedBy(holding->account);
-  if (nvme > quota.nvme_limit - std::min(quota.nvme_limit, nvme_used)) return "would be above the limit on NVMe of " + holding->account;
+  if (nvme > quota.nvme_limit - std::min(quota.nvme_limit, nvme_used))
+    return "would be above the limit on NVMe of " + holding->account;
   holding->pool_bytes -= bytes;
   holding->nvme_bytes += nvme;
   world->moved.push_back(job.job);
@@ -50,7 +56,8 @@ std::optional<std::string> TryToMove(const Movable& job, const Newcomer& newcome
 }
 
 // Those that may move, one after the other, until the newcomer fits; false when it does not.
-bool MoveUntilItFits(const std::vector<Movable>& jobs, const Newcomer& newcomer, World world, std::vector<const Movable*>* moved) {
+bool MoveUntilItFits(const std::vector<Movable>& jobs, const Newcomer& newcomer, World world,
+                     std::vector<const Movable*>* moved) {
   for (const Movable& job : jobs) {
     if (TryToMove(job, newcomer, &world)) continue;
     moved->push_back(&job);
@@ -76,14 +83,18 @@ std::string WhyNone(const std::vector<Movable>& jobs, const Newcomer& newcomer, 
     const std::string name = holding->job;
     const auto why = TryToMove(job, newcomer, &world);
     if (!text.empty()) text += ", ";
-    text += name + " " + (why ? *why : "gives " + FormatBytes(MovableBytes(*job.spec, job.on_host)) + ", which is not enough");
+    text += name + " " +
+            (why ? *why
+                 : "gives " + FormatBytes(MovableBytes(*job.spec, job.on_host)) +
+                       ", which is not enough");
   }
   return text;
 }
 
 }  // namespace
 
-DemotionChoice ChooseDemotions(Ledger ledger, std::vector<Movable> jobs, std::vector<uint64_t> nvme_free, const Newcomer& newcomer) {
+DemotionChoice ChooseDemotions(Ledger ledger, std::vector<Movable> jobs,
+                               std::vector<uint64_t> nvme_free, const Newcomer& newcomer) {
   std::stable_sort(jobs.begin(), jobs.end(), [](const Movable& a, const Movable& b) {
     return std::pair(a.priority, a.detached_ns) < std::pair(b.priority, b.detached_ns);
   });

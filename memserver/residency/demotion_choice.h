@@ -1,11 +1,14 @@
-// ChooseDemotions: whose states go to NVMe when a newcomer lacks room in the pool (decision 023). A pure function; it moves nothing.
+// ChooseDemotions: whose states go to NVMe when a newcomer lacks room in the pool (decision 023). A
+// pure function; it moves nothing.
 //
 // Any thread. The rules:
 //  1. only jobs without ranks whose states may move now (the caller says of the others why not);
 //  2. never one of a higher priority than the newcomer's;
-//  3. for another account only what an account has borrowed: it keeps at least its guarantee in the pool;
+//  3. for another account only what an account has borrowed: it keeps at least its guarantee in the
+//     pool;
 //  4. within the limit on NVMe of its account, and where there is room in the directories;
-//  5. lowest priority first, then the one that has been without ranks for longest; none that the newcomer would fit without.
+//  5. lowest priority first, then the one that has been without ranks for longest; none that the
+//     newcomer would fit without.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +47,13 @@ struct DemotionChoice {
   std::vector<JobId> jobs;  // in order; empty: demotion gives it no room
   uint64_t bytes = 0;       // that the pool gets back from them
   bool fits = false;        // also where nothing has to move
-  // Of an empty choice: "gpt has ranks, bert gives 300 MiB, which is not enough"; at most kNamedMax jobs. Empty when there are no others.
+  // Of an empty choice: "gpt has ranks, bert gives 300 MiB, which is not enough"; at most kNamedMax
+  // jobs. Empty when there are no others.
   std::string why_not;
 };
 inline constexpr size_t kNamedMax = 8;
 
-DemotionChoice ChooseDemotions(Ledger ledger, std::vector<Movable> jobs, std::vector<uint64_t> nvme_free, const Newcomer& newcomer);
+DemotionChoice ChooseDemotions(Ledger ledger, std::vector<Movable> jobs,
+                               std::vector<uint64_t> nvme_free, const Newcomer& newcomer);
 
 }  // namespace tidepool::memserver

@@ -10,15 +10,19 @@ Status AdmitPlace(const Places& places) {
   const uint64_t own = uint64_t{places.own} + places.wanted;
   if (used > places.all) {
     const std::string taken = std::to_string(places.used) + " of " + count + " are taken";
-    return Status(ErrorId::kTooManySessions, taken + "; " + std::to_string(places.wanted) + " more cannot be had");
+    return Status(ErrorId::kTooManySessions,
+                  taken + "; " + std::to_string(places.wanted) + " more cannot be had");
   }
   if (!places.is_limited || TP_PLANTED("jobs.one_user_takes_all")) return Status();
 
-  const std::string has = "user " + std::to_string(places.uid) + " has " + std::to_string(places.own) + " of " + count;
-  if (own > places.of_user_max) return Status(ErrorId::kQuotaExceeded, has + ", as many as one user may have");
+  const std::string has =
+      "user " + std::to_string(places.uid) + " has " + std::to_string(places.own) + " of " + count;
+  if (own > places.of_user_max)
+    return Status(ErrorId::kQuotaExceeded, has + ", as many as one user may have");
   if (own <= places.few() || used <= places.all - places.kept_for_others()) return Status();
-  return Status(ErrorId::kQuotaExceeded, has + "; the last " + std::to_string(places.kept_for_others()) +
-                                             " are kept for users with fewer than " + std::to_string(places.few()));
+  return Status(ErrorId::kQuotaExceeded,
+                has + "; the last " + std::to_string(places.kept_for_others()) +
+                    " are kept for users with fewer than " + std::to_string(places.few()));
 }
 
 }  // namespace tidepool::memserver

@@ -17,7 +17,8 @@ namespace tidepool::memserver {
 namespace {
 
 FrozenName NameIn(const shm::JobSpec& spec, const shm::FrozenChunkSpec& chunk, uint32_t uid) {
-  return {TP_PLANTED("residency.frozen_of_any_user") ? 0 : uid, shm::FrozenBytes(spec, chunk), chunk.content};
+  return {TP_PLANTED("residency.frozen_of_any_user") ? 0 : uid, shm::FrozenBytes(spec, chunk),
+          chunk.content};
 }
 
 }  // namespace
@@ -26,7 +27,8 @@ FrozenHold::~FrozenHold() {
   for (FrozenChunk* chunk : chunks_) table_->Release(chunk);
 }
 
-FrozenHold::FrozenHold(FrozenHold&& other) noexcept : table_(other.table_), chunks_(std::exchange(other.chunks_, {})) {}
+FrozenHold::FrozenHold(FrozenHold&& other) noexcept
+    : table_(other.table_), chunks_(std::exchange(other.chunks_, {})) {}
 
 FrozenHold& FrozenHold::operator=(FrozenHold&& other) noexcept {
   std::swap(table_, other.table_);
@@ -54,7 +56,8 @@ FrozenChunk* FrozenTable::Add(const FrozenName& name, const Extent& extent) {
   chunk->extent = extent;
   chunk->record = reinterpret_cast<FrozenRecord*>(extent.data);
   chunk->data = extent.data + kPageBytes;
-  if (uploads_.capacity() <= chunks_.size()) uploads_.reserve(2 * chunks_.size() + 1);  // a claim allocates nothing
+  // A claim allocates nothing.
+  if (uploads_.capacity() <= chunks_.size()) uploads_.reserve(2 * chunks_.size() + 1);
   return chunks_.emplace(name, std::move(chunk)).first->second.get();
 }
 
@@ -68,9 +71,10 @@ Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
       std::vector<Extent> extents;
       if (!pool_->Take(std::array{shm::FrozenExtentBytes(name.bytes)}, &extents)) {
         const FrozenHold back(this, std::move(taken));
-        return Status(ErrorId::kPoolFull, "a frozen chunk of job " + spec.name + " needs " + FormatBytes(name.bytes) +
-                                              " of host memory in one run; free are runs of at most " +
-                                              FormatBytes(pool_->largest_free_bytes()));
+        return Status(ErrorId::kPoolFull,
+                      "a frozen chunk of job " + spec.name + " needs " + FormatBytes(name.bytes) +
+                          " of host memory in one run; free are runs of at most " +
+                          FormatBytes(pool_->largest_free_bytes()));
       }
       chunk = Add(name, extents.front());
       auto* record = new (chunk->record) FrozenRecord{};
@@ -86,7 +90,8 @@ Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
   return FrozenHold(this, std::move(taken));
 }
 
-Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid, std::span<const uint64_t> places) {
+Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid,
+                                        std::span<const uint64_t> places) {
   std::vector<FrozenChunk*> taken;
   for (size_t i = 0; i < spec.frozen.size(); ++i) {
     const FrozenName name = NameIn(spec, spec.frozen[i], uid);
@@ -94,11 +99,14 @@ Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid, 
     FrozenChunk* chunk = found == chunks_.end() ? nullptr : found->second.get();
     std::vector<Extent> extents;
     const bool known = chunk != nullptr && chunk->extent.offset == places[i];
-    const bool placed = known || (chunk == nullptr && pool_->TakeAt(places[i], shm::FrozenExtentBytes(name.bytes), &extents));
+    const bool placed =
+        known || (chunk == nullptr &&
+                  pool_->TakeAt(places[i], shm::FrozenExtentBytes(name.bytes), &extents));
     if (placed && !known) {
       chunk = Add(name, extents.front());
       const FrozenRecord& record = *chunk->record;
-      const bool named = record.magic == kFrozenMagic && record.crc == CrcOf(record) && record.uid == uid && record.bytes == name.bytes &&
+      const bool named = record.magic == kFrozenMagic && record.crc == CrcOf(record) &&
+                         record.uid == uid && record.bytes == name.bytes &&
                          record.content == name.content;
       chunk->sealed = named && record.sealed.load(std::memory_order_acquire) == kFrozenSealed;
       if (!named) {
@@ -109,7 +117,8 @@ Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid, 
     }
     if (!placed || chunk == nullptr) {
       const FrozenHold back(this, std::move(taken));
-      return Status(ErrorId::kKeptMemoryBad, "frozen chunk " + std::to_string(i) + " of a job does not lie where the job has it");
+      return Status(ErrorId::kKeptMemoryBad, "frozen chunk " + std::to_string(i) +
+                                                 " of a job does not lie where the job has it");
     }
     ++chunk->holders;
     taken.push_back(chunk);
@@ -126,11 +135,13 @@ void FrozenTable::Release(FrozenChunk* chunk) {
 }
 
 bool FrozenTable::IsUploadingAnother(SessionId session, const FrozenChunk* chunk) const {
-  return std::any_of(uploads_.begin(), uploads_.end(),
-                     [session, chunk](const FrozenChunk* other) { return other != chunk && other->uploader == session; });
+  return std::any_of(uploads_.begin(), uploads_.end(), [session, chunk](const FrozenChunk* other) {
+    return other != chunk && other->uploader == session;
+  });
 }
 
-FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session, JobId job, ChunkId id) {
+FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session, JobId job,
+                                          ChunkId id) {
   if (chunk->rejected == session) {
     chunk->rejected = 0;
     return Claim::kRejected;
@@ -139,7 +150,9 @@ FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session,
   const bool is_other = chunk->uploader != 0 && chunk->uploader != session;
   const bool complete = chunk->uploader == session && chunk->started == chunk->name.bytes;
   chunk->wanted = chunk->wanted || is_other;
-  if (is_other || complete || chunk->copies > 0 || chunk->at_worker || IsUploadingAnother(session, chunk)) return Claim::kWait;
+  if (is_other || complete || chunk->copies > 0 || chunk->at_worker ||
+      IsUploadingAnother(session, chunk))
+    return Claim::kWait;
   if (chunk->uploader == 0) uploads_.push_back(chunk);
   chunk->uploader = session;
   chunk->uploader_job = job;
@@ -202,7 +215,9 @@ bool FrozenTable::EndHash(FrozenChunk* chunk) {
   } else {
     chunk->rejected = chunk->uploader;
     LogWarn("a frozen chunk was put with other bytes than its name says",
-            {{"job", chunk->uploader_job}, {"name", HexOf(chunk->name.content)}, {"found", HexOf(found)}});
+            {{"job", chunk->uploader_job},
+             {"name", HexOf(chunk->name.content)},
+             {"found", HexOf(found)}});
   }
   EndUpload(chunk);
   return same;
@@ -221,7 +236,9 @@ bool FrozenTable::Tend(int64_t now_ns) {
   }
   if (stalled == nullptr) return false;
   LogWarn("an uploader of a frozen chunk puts nothing while others wait: it loses its claim",
-          {{"job", stalled->uploader_job}, {"name", HexOf(stalled->name.content)}, {"bytes", stalled->filled}});
+          {{"job", stalled->uploader_job},
+           {"name", HexOf(stalled->name.content)},
+           {"bytes", stalled->filled}});
   EndUpload(stalled);
   return true;
 }

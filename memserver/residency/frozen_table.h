@@ -1,17 +1,19 @@
-// FrozenTable: the frozen chunks of all users: which bytes lie where in the host pool, for how many jobs, and who is putting them there.
+// FrozenTable: the frozen chunks of all users: which bytes lie where in the host pool, for how many
+// jobs, and who is putting them there.
 //
-// One thread (the serve loop). Workers read the bytes of a chunk and change its hasher between NextHash and EndHash, nothing else.
-// Invariants:
+// One thread (the serve loop). Workers read the bytes of a chunk and change its hasher between
+// NextHash and EndHash, nothing else. Invariants:
 //  1. no two chunks of the table have one user, size and content; users share nothing;
-//  2. a chunk's memory was taken when the first job listed it, and goes back when the last job that does has gone: `holders` is the number
-//     of listings of jobs in the table of jobs;
-//  3. bytes are written only while the chunk is not sealed, by its one uploader, in order from the start; they are read by fetches only
-//     when it is sealed;
-//  4. a chunk is sealed only when all of its bytes were hashed, and are what its name says. The seal is in kept memory before anybody is
-//     told of it;
+//  2. a chunk's memory was taken when the first job listed it, and goes back when the last job that
+//     does has gone: `holders` is the number of listings of jobs in the table of jobs;
+//  3. bytes are written only while the chunk is not sealed, by its one uploader, in order from the
+//     start; they are read by fetches only when it is sealed;
+//  4. a chunk is sealed only when all of its bytes were hashed, and are what its name says. The
+//     seal is in kept memory before anybody is told of it;
 //  5. a new upload begins only when nothing of the former one is at a worker or on its way;
-//  6. a session uploads one chunk at a time, so there are at most as many uploads as sessions: what looks at all of them, each turn or when
-//     a session ends, is bounded by that, whatever number of chunks a job lists.
+//  6. a session uploads one chunk at a time, so there are at most as many uploads as sessions: what
+//     looks at all of them, each turn or when a session ends, is bounded by that, whatever number
+//     of chunks a job lists.
 #pragma once
 
 #include <cstddef>
@@ -47,9 +49,10 @@ struct FrozenChunk {
   // The upload.
   SessionId uploader = 0;  // 0: nobody
   JobId uploader_job = 0;
-  ChunkId uploader_chunk = 0;                    // this one, in that job
-  uint64_t started = 0, filled = 0, hashed = 0;  // bytes from the start: on their way or in; in; hashed or at a worker
-  uint32_t copies = 0;                           // on their way
+  ChunkId uploader_chunk = 0;  // this one, in that job
+  // Bytes from the start: on their way or in; in; hashed or at a worker.
+  uint64_t started = 0, filled = 0, hashed = 0;
+  uint32_t copies = 0;  // on their way
   bool at_worker = false;
   bool wanted = false;       // somebody has waited since the upload began
   uint64_t filled_seen = 0;  // by Tend, at `moved_ns`
@@ -63,7 +66,8 @@ class FrozenTable;
 class FrozenHold {
  public:
   FrozenHold() = default;
-  FrozenHold(FrozenTable* table, std::vector<FrozenChunk*> chunks) : table_(table), chunks_(std::move(chunks)) {}
+  FrozenHold(FrozenTable* table, std::vector<FrozenChunk*> chunks)
+      : table_(table), chunks_(std::move(chunks)) {}
   ~FrozenHold();
   FrozenHold(FrozenHold&& other) noexcept;
   FrozenHold& operator=(FrozenHold&& other) noexcept;
@@ -92,11 +96,13 @@ class FrozenTable {
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
   Result<FrozenHold> Take(const shm::JobSpec& spec, uint32_t uid);
   // As another server has left them, at these places of the pool. Errors: kKeptMemoryBad.
-  Result<FrozenHold> Recover(const shm::JobSpec& spec, uint32_t uid, std::span<const uint64_t> places);
+  Result<FrozenHold> Recover(const shm::JobSpec& spec, uint32_t uid,
+                             std::span<const uint64_t> places);
 
   enum class Claim {
     kThere,
-    kYours,     // nobody puts it, or the asker began and asks once more: it is to put it, from the start
+    // Nobody puts it, or the asker began and asks once more: it is to put it, from the start.
+    kYours,
     kWait,      // another session puts it, or the asker has not ended the upload of another chunk
     kRejected,  // what the asker had put is not what the name says
   };
@@ -110,7 +116,8 @@ class FrozenTable {
   // The session ends.
   void Leave(FrozenChunk* chunk, SessionId session);
 
-  // The next bytes for a worker of an upload by this job: `bytes` of the chunk's from `begin` on. Null: none.
+  // The next bytes for a worker of an upload by this job: `bytes` of the chunk's from `begin` on.
+  // Null: none.
   FrozenChunk* NextHash(JobId job, uint64_t* begin, uint64_t* bytes);
   // Those are in its record's hasher. True when the chunk is sealed with them.
   bool EndHash(FrozenChunk* chunk);

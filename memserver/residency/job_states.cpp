@@ -23,13 +23,15 @@ bool IsElsewhere(uint64_t offset) {
 
 }  // namespace
 
-Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool, const Placement& placement) {
+Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::JobSpec> spec,
+                                                     HostPool* pool, const Placement& placement) {
   std::unique_ptr<JobStates> states(new JobStates(std::move(spec), pool));
   states->placement_ = placement;
   if (!states->TakeNewExtents()) {
-    return Status(ErrorId::kPoolFull, "job " + states->spec().name + " needs " + FormatBytes(states->BytesToTake()) +
-                                          " of host memory; that much is free, but in runs of at most " +
-                                          FormatBytes(pool->largest_free_bytes()));
+    return Status(ErrorId::kPoolFull,
+                  "job " + states->spec().name + " needs " + FormatBytes(states->BytesToTake()) +
+                      " of host memory; that much is free, but in runs of at most " +
+                      FormatBytes(pool->largest_free_bytes()));
   }
   states->LayOut();
   return states;
@@ -37,21 +39,28 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
 
 Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostPool* pool) {
   std::unique_ptr<JobStates> states(new JobStates(kept.spec, pool));
-  const Status misplaced(ErrorId::kKeptMemoryBad, "job " + std::to_string(kept.job) + " in kept memory names a place that it cannot have");
-  if (!states->ReadPlacement(kept.extent_offsets) || !states->TakeExtents(kept.extent_offsets)) return misplaced;
+  const Status misplaced(
+      ErrorId::kKeptMemoryBad,
+      "job " + std::to_string(kept.job) + " in kept memory names a place that it cannot have");
+  if (!states->ReadPlacement(kept.extent_offsets) || !states->TakeExtents(kept.extent_offsets))
+    return misplaced;
   states->NoteDemoted(kept.demoted);
   states->LayOut();
-  for (ChunkId id = kept.demoted; id < states->chunks().size(); ++id) {  // weights land nowhere any more in those that were demoted
+  // Weights land nowhere any more in those that were demoted.
+  for (ChunkId id = kept.demoted; id < states->chunks().size(); ++id) {
     const Chunk& chunk = states->chunk(id);
     const uint64_t param16_bytes = RoundUp(chunk.elements * BytesOf(kept.spec->dtype), kPageBytes);
-    if (chunk.away() && states->LandsAcrossPlanes(id) && chunk.planes.gradient != chunk.planes.param16 + param16_bytes) return misplaced;
+    if (chunk.away() && states->LandsAcrossPlanes(id) &&
+        chunk.planes.gradient != chunk.planes.param16 + param16_bytes)
+      return misplaced;
   }
   TP_RETURN_IF_ERROR(states->ReadChunks(kept.sealed_version));
   return states;
 }
 
 bool JobStates::LandsAcrossPlanes(ChunkId id) const {
-  return chunks_[id].planes.master == nullptr && spec_->micro_batches == 1 && !is_split() && !window_.Covers(id);
+  return chunks_[id].planes.master == nullptr && spec_->micro_batches == 1 && !is_split() &&
+         !window_.Covers(id);
 }
 
 bool JobStates::TakeExtents(std::span<const uint64_t> offsets) {
@@ -76,7 +85,8 @@ bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
   std::vector<uint64_t> weights;
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id, rest = rest.subspan(planes)) {
     if (spec_->dtype != DType::kF32) weights.push_back(rest[planes - 2]);
-    const auto gone = std::find_if(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(planes), IsElsewhere);
+    const auto gone =
+        std::find_if(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(planes), IsElsewhere);
     const bool is_gone = gone != rest.begin() + static_cast<std::ptrdiff_t>(planes);
     if (shm::IsOnGpu(*spec_, id) != (is_gone && *gone == kGpuExtent)) return false;
     if (shm::IsOnGpu(*spec_, id)) continue;
@@ -88,7 +98,8 @@ bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
     if (!placement_.spills()) placement_.first_spilled = id;
     const auto directory = static_cast<uint8_t>(kSpilledExtent - *gone);
     placement_.directories.push_back(directory);
-    placement_.nvme_bytes.resize(std::max<size_t>(placement_.nvme_bytes.size(), directory + size_t{1}));
+    placement_.nvme_bytes.resize(
+        std::max<size_t>(placement_.nvme_bytes.size(), directory + size_t{1}));
     placement_.nvme_bytes[directory] += shm::SpilledChunkBytes(*spec_, id);
   }
   return ReadWeightPlacement(weights);
@@ -97,25 +108,32 @@ bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
 void JobStates::LayOut() {
   pool_bytes_ = spacing_.bytes();
   for (const Extent& extent : extents_) pool_bytes_ += extent.bytes;
-  const uint64_t not_taken = SlackToTake() - spacing_.bytes();  // by a job that was found in kept memory
+  // By a job that was found in kept memory.
+  const uint64_t not_taken = SlackToTake() - spacing_.bytes();
   TP_CHECK(pool_bytes_ + not_taken == BytesToTake(), "admission counts exactly what a job takes");
   LayOutChunks();
   LayOutPlanes();
   LayOutRecords();
 }
 
-// The rule of trust, chunk by chunk: a stamp that fits its name, and the sealed version or the one before it.
+// The rule of trust, chunk by chunk: a stamp that fits its name, and the sealed version or the one
+// before it.
 Status JobStates::ReadChunks(Version sealed) {
   for (ChunkId id = 0; id < chunks_.size(); ++id) {
     Chunk& chunk = chunks_[id];
     const ChunkRecord& record = *chunk.record;
     const auto version = VersionOf(record);
-    const bool named = record.chunk == id && record.elements == chunk.elements && record.job_nonce == record_->nonce;
-    const bool possible = version && (*version == kNoVersion ? sealed == 0 : *version == sealed || *version + 1 == sealed);
+    const bool named = record.chunk == id && record.elements == chunk.elements &&
+                       record.job_nonce == record_->nonce;
+    const bool possible =
+        version &&
+        (*version == kNoVersion ? sealed == 0 : *version == sealed || *version + 1 == sealed);
     if (!named || !possible) {
-      const std::string found = version && named ? "version " + std::to_string(*version) : "a name that does not fit its check";
-      return Status(ErrorId::kKeptMemoryBad,
-                    "chunk " + std::to_string(id) + " of a job at version " + std::to_string(sealed) + " has " + found);
+      const std::string found = version && named ? "version " + std::to_string(*version)
+                                                 : "a name that does not fit its check";
+      return Status(ErrorId::kKeptMemoryBad, "chunk " + std::to_string(id) +
+                                                 " of a job at version " + std::to_string(sealed) +
+                                                 " has " + found);
     }
     chunk.version = *version;
     if (chunk.spilled) TP_RETURN_IF_ERROR(stand_ins_.Recover(id, record));
@@ -140,7 +158,8 @@ JobStates::~JobStates() {
   if (TP_PLANTED("residency.released_twice")) pool_->Release(extents_);
 }
 
-// In the order in which LayOutPlanes takes them back: records, staging, then the planes of each chunk; 0 for one that is spilled.
+// In the order in which LayOutPlanes takes them back: records, staging, then the planes of each
+// chunk; 0 for one that is spilled.
 std::vector<uint64_t> JobStates::ExtentSizes() const {
   std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
   if (shm::StagingBytes(*spec_, 1) > 0) {
@@ -163,7 +182,8 @@ std::vector<uint64_t> JobStates::ExtentSizes() const {
 void JobStates::LayOutChunks() {
   runs_.reserve(spec_->parameters.size());
   for (const shm::ParameterSpec& parameter : spec_->parameters) {
-    runs_.push_back({parameter.element_begin, parameter.element_count, parameter.group, RoundingSeedOf(spec_->optimizer, parameter.name)});
+    runs_.push_back({parameter.element_begin, parameter.element_count, parameter.group,
+                     RoundingSeedOf(spec_->optimizer, parameter.name)});
   }
   chunks_.resize(spec_->chunks.size());
   uint32_t intakes = 0;
@@ -179,7 +199,8 @@ void JobStates::LayOutChunks() {
     intakes += chunk.shards;
     chunk.pieces = static_cast<uint32_t>(DivideUp(chunk.elements, shm::kPieceElements));
     chunk.first_parameter = parameter;
-    while (parameter < spec_->parameters.size() && spec_->parameters[parameter].chunk == id) ++parameter;
+    while (parameter < spec_->parameters.size() && spec_->parameters[parameter].chunk == id)
+      ++parameter;
     chunk.parameters = parameter - chunk.first_parameter;
     chunk.spilled = placement_.IsSpilled(id);
     chunk.on_gpu = shm::IsOnGpu(*spec_, id);
@@ -200,7 +221,8 @@ void JobStates::LayOutPlanes() {
   }
   for (ChunkId id = 0; id < chunks_.size(); ++id) {
     ChunkPlanes& planes = chunks_[id].planes;
-    const std::array<std::byte**, 5> places{&planes.master, &planes.momentum, &planes.variance, &planes.param16, &planes.gradient};
+    const std::array<std::byte**, 5> places{&planes.master, &planes.momentum, &planes.variance,
+                                            &planes.param16, &planes.gradient};
     const auto bytes = InOrder(shm::PlaneBytesOf(*spec_, id));
     for (size_t i = 0; i < places.size(); ++i) {
       if (bytes[i] > 0) *places[i] = extents_[next++].data;
@@ -222,7 +244,8 @@ void JobStates::LayOutRecords() {
     chunks_[id].progress_words = progress;
     progress += chunks_[id].pieces * shm::kProgressBytes;
   }
-  for (size_t i = 0; i < intakes_.size(); ++i) intakes_[i].record = reinterpret_cast<ShardRecord*>(records + layout.shards) + i;
+  for (size_t i = 0; i < intakes_.size(); ++i)
+    intakes_[i].record = reinterpret_cast<ShardRecord*>(records + layout.shards) + i;
   norm_sums_ = {reinterpret_cast<double*>(records + layout.norm_sums), spec_->parameters.size()};
 }
 
@@ -233,7 +256,8 @@ void JobStates::WriteFirstRecords(const JobIdentity& identity) {
   auto* offsets = reinterpret_cast<uint64_t*>(records + layout.extents);
   const size_t places = extents_.size() + frozen_.size();
   for (size_t i = 0; i < places; ++i)
-    offsets[i] = i < extents_.size() ? extents_[i].offset : frozen_[i - extents_.size()].chunk->extent.offset;
+    offsets[i] = i < extents_.size() ? extents_[i].offset
+                                     : frozen_[i - extents_.size()].chunk->extent.offset;
   record_ = new (record_) JobRecord{};
   record_->layout = kKeptLayout;
   record_->job = identity.job;
@@ -272,7 +296,8 @@ void JobStates::SetPut(ChunkId id, Rank rank, uint64_t elements) {
 void JobStates::AddStored(ChunkId id, Rank rank) {
   ShardIntake& shard = intake(id, rank);
   ++shard.micro_batches_stored;
-  shard.record->gradients.store(GradientWord(open_step(), shard.micro_batches_stored), std::memory_order_release);
+  shard.record->gradients.store(GradientWord(open_step(), shard.micro_batches_stored),
+                                std::memory_order_release);
 }
 
 void JobStates::SetRank(Rank rank, const RankIdentity& identity) {
@@ -290,7 +315,8 @@ void JobStates::ClearRank(Rank rank) {
 }
 
 void JobStates::NextAttempt() {
-  record_->open_step.store(OpenStepWord(sealed_version(), open_step() + 1), std::memory_order_release);
+  record_->open_step.store(OpenStepWord(sealed_version(), open_step() + 1),
+                           std::memory_order_release);
 }
 
 void JobStates::OpenNextStep() {
@@ -325,14 +351,16 @@ uint64_t JobStates::EpochOf(const Chunk& chunk) const {
 }
 
 void JobStates::MarkLoaded(Chunk* chunk) {
-  TP_CHECK(chunk->state == ChunkState::kEmpty && chunk->version == kNoVersion, "weights arrive once");
+  TP_CHECK(chunk->state == ChunkState::kEmpty && chunk->version == kNoVersion,
+           "weights arrive once");
   chunk->state = ChunkState::kResident;
   SetVersion(chunk, 0);
   ++chunks_loaded_;
 }
 
 void JobStates::Publish(Chunk* chunk, Version version) {
-  TP_CHECK(version == chunk->version + 1 && version == sealed_version(), "versions neither skip nor outrun the sealed step");
+  TP_CHECK(version == chunk->version + 1 && version == sealed_version(),
+           "versions neither skip nor outrun the sealed step");
   chunk->state = ChunkState::kResident;
   chunk->ranks_cached = 0;
   SetVersion(chunk, version);
@@ -346,9 +374,11 @@ void JobStates::SetVersion(Chunk* chunk, Version version) {
 void JobStates::ForgetOpenStep() {
   for (Chunk& chunk : chunks_) {
     chunk.shards_stored = 0;
-    if (chunk.state == ChunkState::kGradients || chunk.state == ChunkState::kComplete) chunk.state = ChunkState::kResident;
+    if (chunk.state == ChunkState::kGradients || chunk.state == ChunkState::kComplete)
+      chunk.state = ChunkState::kResident;
   }
-  for (ShardIntake& intake : intakes_) intake.micro_batches_accepted = intake.micro_batches_stored = 0;
+  for (ShardIntake& intake : intakes_)
+    intake.micro_batches_accepted = intake.micro_batches_stored = 0;
 }
 
 }  // namespace tidepool::memserver

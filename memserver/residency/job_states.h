@@ -1,20 +1,27 @@
-// JobStates: where each chunk of one job lies in the host pool, and what state it is in. A table: it moves no bytes.
+// JobStates: where each chunk of one job lies in the host pool, and what state it is in. A table:
+// it moves no bytes.
 //
-// One thread (the serve loop) owns it; workers and streams get addresses of planes, never the table.
+// One thread (the serve loop) owns it; workers and streams get addresses of planes, never the
+// table.
 // Invariants:
-//  1. planes of all chunks, staging buffers and records were taken from the pool at once, and go back at once (destructor), with the places
-//     that stand in for some on NVMe (stand_ins.h), which were taken when a drive failed;
+//  1. planes of all chunks, staging buffers and records were taken from the pool at once, and go
+//     back at once (destructor), with the places that stand in for some on NVMe (stand_ins.h),
+//     which were taken when a drive failed;
 //  2. a chunk's version never goes back and never skips; Publish is the only way forward;
-//  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk starts while it is not 0;
+//  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk
+//     starts while it is not 0;
 //  4. a gradient slot is written only while its chunk's version is the sealed one;
-//  5. master, momentum and variance of a spilled chunk lie on NVMe, in the slot of their epoch (SpillPlace); their planes here are null,
-//  but
+//  5. master, momentum and variance of a spilled chunk lie on NVMe, in the slot of their epoch
+//     (SpillPlace); their planes here are null, but
 //     for the master of an fp32 job, which is a copy for fetches;
 //  6. frozen chunks are shared: the job holds them from HoldFrozen on, to its end;
-//  7. chunks on NVMe are the last ones; the first of them may have been demoted, which a job is once at most; of a chunk on a GPU what 5.
-//  says of a spilled one is true (decision 026), and it is never demoted;
-//  8. the 16-bit plane of a chunk whose weights are on NVMe alone is null, or a slot of the window (weight_window.h) that it holds;
-//  9. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
+//  7. chunks on NVMe are the last ones; the first of them may have been demoted, which a job is
+//     once at most; of a chunk on a GPU what 5. says of a spilled one is true (decision 026), and
+//     it is never demoted;
+//  8. the 16-bit plane of a chunk whose weights are on NVMe alone is null, or a slot of the window
+//     (weight_window.h) that it holds;
+//  9. what a later server needs is in kept memory before anybody is told of it (kept_records.h);
+//     Recover makes the same table from it.
 #pragma once
 
 #include <algorithm>
@@ -47,16 +54,19 @@ struct ParameterRun {
   uint64_t rounding_seed = 0;  // RoundingSeedOf
 };
 
-// As the form of the job's states says (base/formats/optimizer.h); null where the job has no such plane.
+// As the form of the job's states says (base/formats/optimizer.h); null where the job has no such
+// plane.
 struct ChunkPlanes {
   std::byte* master = nullptr;  // fp32; the rest of a split master
   std::byte* momentum = nullptr;
   std::byte* variance = nullptr;
-  std::byte* param16 = nullptr;   // null for fp32 jobs: master is what is fetched; the upper half of a split master
+  // Null for fp32 jobs: master is what is fetched; the upper half of a split master.
+  std::byte* param16 = nullptr;
   std::byte* gradient = nullptr;  // slot, elements of the gradient slot type
 };
 
-// Where the states of a spilled chunk lie: slot e % 2 holds those of epoch e, the number of updates that they have seen.
+// Where the states of a spilled chunk lie: slot e % 2 holds those of epoch e, the number of updates
+// that they have seen.
 struct SpillPlace {
   uint32_t directory = 0;
   uint64_t offset = 0;  // of slot 0 in the data file
@@ -121,21 +131,24 @@ struct JobIdentity {
 
 class JobStates {
  public:
-  // Takes all memory of the job. The bytes are not zeroed: whoever gets `extents()` does that before the first write of a session.
+  // Takes all memory of the job. The bytes are not zeroed: whoever gets `extents()` does that
+  // before the first write of a session.
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
-  static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool,
-                                                   const Placement& placement = {});
+  static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec,
+                                                   HostPool* pool, const Placement& placement = {});
   // Would Create find its runs, if `released` were free besides?
-  static bool FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool, const Placement& placement,
-                        std::span<const Extent> released);
-  // The states of a job that another server has left, exactly where they lie. Chunks are empty, resident or due for their update; what the
-  // open step had got is for GradientIntake to find. Errors: kKeptMemoryBad.
+  static bool FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool,
+                        const Placement& placement, std::span<const Extent> released);
+  // The states of a job that another server has left, exactly where they lie. Chunks are empty,
+  // resident or due for their update; what the open step had got is for GradientIntake to find.
+  // Errors: kKeptMemoryBad.
   static Result<std::unique_ptr<JobStates>> Recover(const KeptJob& kept, HostPool* pool);
   ~JobStates();
   JobStates(const JobStates&) = delete;
   JobStates& operator=(const JobStates&) = delete;
 
-  // The frozen chunks that the specification lists, in order. Call once, before the first records are written.
+  // The frozen chunks that the specification lists, in order. Call once, before the first records
+  // are written.
   void HoldFrozen(FrozenHold hold);
   // Writes the first records into zeroed memory. Call once, before anything else changes.
   void WriteFirstRecords(const JobIdentity& identity);
@@ -149,24 +162,32 @@ class JobStates {
   // Bytes in each directory, two slots a chunk; empty where nothing is spilled.
   const std::vector<uint64_t>& nvme_bytes() const { return placement_.nvme_bytes; }
   uint64_t nvme_total() const { return placement_.nvme_total() + held_bytes_; }
-  // Demotion (job_demotion.cpp): the states of chunks on the host go to NVMe, all at once. Those chunks are the ones before this one, of a
-  // job that has none on GPUs.
-  ChunkId chunks_on_host() const { return static_cast<ChunkId>(std::min<uint64_t>(placement_.first_spilled, spec_->chunks.size())); }
+  // Demotion (job_demotion.cpp): the states of chunks on the host go to NVMe, all at once. Those
+  // chunks are the ones before this one, of a job that has none on GPUs.
+  ChunkId chunks_on_host() const {
+    return static_cast<ChunkId>(std::min<uint64_t>(placement_.first_spilled, spec_->chunks.size()));
+  }
   // What the pool gets back then.
   uint64_t movable_bytes() const;
   void AddMovable(std::vector<Extent>* extents) const;
   // Ranges on NVMe that the job holds besides, for states on their way there.
   void HoldRanges(uint64_t bytes) { held_bytes_ = bytes; }
-  // The states lie there as `plan` says, in ranges that begin at `offsets`, for good: from here on they lie there alone, and the pool has
-  // their planes back. Requires a job at rest whose chunks are all at the sealed version, and `plan` for all of chunks_on_host().
+  // The states lie there as `plan` says, in ranges that begin at `offsets`, for good: from here on
+  // they lie there alone, and the pool has their planes back. Requires a job at rest whose chunks
+  // are all at the sealed version, and `plan` for all of chunks_on_host().
   void MoveOut(const MovePlan& plan, std::span<const uint64_t> offsets);
   // The chunks before it were demoted; what they have in each directory.
   ChunkId demoted() const { return demoted_; }
   const std::vector<uint64_t>& demoted_bytes() const { return demoted_bytes_; }
-  // The range of the job in `directory` begins at `offset`: its chunks there lie one behind the other. Call it for each directory in use.
-  void SetSpillRange(uint32_t directory, uint64_t offset) { SetRange(directory, offset, demoted_, spec_->chunks.size()); }
+  // The range of the job in `directory` begins at `offset`: its chunks there lie one behind the
+  // other. Call it for each directory in use.
+  void SetSpillRange(uint32_t directory, uint64_t offset) {
+    SetRange(directory, offset, demoted_, spec_->chunks.size());
+  }
   // The same for the chunks that were demoted, which have a range of their own.
-  void SetDemotedRange(uint32_t directory, uint64_t offset) { SetRange(directory, offset, 0, demoted_); }
+  void SetDemotedRange(uint32_t directory, uint64_t offset) {
+    SetRange(directory, offset, 0, demoted_);
+  }
   // The epoch of chunks at the sealed version.
   uint64_t epoch() const { return last_step().optimizer_step; }
   // Of a chunk whose weights are in: that of the slot where its states lie whole.
@@ -188,7 +209,8 @@ class JobStates {
   // Of all frozen chunks; null where the job has none.
   FrozenTable* frozen_table() const { return frozen_.empty() ? nullptr : frozen_hold_.table(); }
   uint64_t frozen_changes() const { return frozen_.empty() ? 0 : frozen_hold_.table()->changes(); }
-  // Weights that are on NVMe alone (job_weights.cpp): the window through which they come; empty where there are none.
+  // Weights that are on NVMe alone (job_weights.cpp): the window through which they come; empty
+  // where there are none.
   WeightWindow& window() { return window_; }
   const WeightWindow& window() const { return window_; }
   // Has the place where weights of the chunk land been left by the one that had it before?
@@ -197,30 +219,41 @@ class JobStates {
   bool IsPutInOrder(ChunkId id, Rank rank);
   // Can they be copied now? Always true of chunks with a plane of their own.
   bool HoldsWeights(ChunkId id) const;
-  // May they be read into the window, where they are not? Not while an update is due that changes them.
+  // May they be read into the window, where they are not? Not while an update is due that changes
+  // them.
   bool MayFill(ChunkId id) const;
-  // Gives the chunk the slot of one that may go and has a next use behind `until_next`; WeightWindow::kNone: none has.
+  // Gives the chunk the slot of one that may go and has a next use behind `until_next`;
+  // WeightWindow::kNone: none has.
   uint32_t GiveSlot(ChunkId id, uint64_t until_next, bool filling);
-  // The weights of `epoch` are in the slot: they are the chunk's plane from here on. False: they have passed.
+  // The weights of `epoch` are in the slot: they are the chunk's plane from here on. False: they
+  // have passed.
   bool EndFill(uint32_t slot, uint64_t epoch);
-  // The first piece of the chunk's update begins: it may leave the new weights in the window, where they are wanted soon.
+  // The first piece of the chunk's update begins: it may leave the new weights in the window, where
+  // they are wanted soon.
   void HoldForUpdate(ChunkId id);
   // A parked request names the chunk. Of frozen ones the table counts the changes.
   void Await(ChunkId id) {
     if (!spec_->IsFrozen(id)) chunks_[id].awaited = true;
   }
   // By whose rCache a chunk of either kind is held.
-  uint64_t& RanksCached(ChunkId id) { return spec_->IsFrozen(id) ? frozen(id).ranks_cached : chunks_[id].ranks_cached; }
-  ShardIntake& intake(ChunkId id, Rank rank) { return intakes_[chunks_[id].first_intake + spec_->ShardIndex(id, rank)]; }
+  uint64_t& RanksCached(ChunkId id) {
+    return spec_->IsFrozen(id) ? frozen(id).ranks_cached : chunks_[id].ranks_cached;
+  }
+  ShardIntake& intake(ChunkId id, Rank rank) {
+    return intakes_[chunks_[id].first_intake + spec_->ShardIndex(id, rank)];
+  }
   // Of all chunks: those of one begin at its first_intake, one a shard.
   std::span<const ShardIntake> intakes() const { return intakes_; }
   // First element of `rank`'s shard.
-  uint64_t ShardBegin(ChunkId id, Rank rank) const { return spec_->ShardIndex(id, rank) * chunks_[id].shard_elements; }
+  uint64_t ShardBegin(ChunkId id, Rank rank) const {
+    return spec_->ShardIndex(id, rank) * chunks_[id].shard_elements;
+  }
   // What a fetch reads: param16, or master for fp32 jobs.
   const std::byte* ParameterBytes(const Chunk& chunk, uint64_t element) const;
   std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
-  // Where fp32 weights land when they are put: in the master, or, where that is spilled, in planes that have no use before the first step.
-  // Of a split master: where the rests land; the upper halves land where they are fetched.
+  // Where fp32 weights land when they are put: in the master, or, where that is spilled, in planes
+  // that have no use before the first step. Of a split master: where the rests land; the upper
+  // halves land where they are fetched.
   std::byte* PutBytes(ChunkId id, uint64_t element) const;
   std::byte* PutHighBytes(ChunkId id, uint64_t element) const;
   std::byte* staging(Rank rank) const { return staging_[rank]; }  // null where nothing is staged
@@ -228,7 +261,9 @@ class JobStates {
   uint64_t plane_bytes(ChunkId id) const;  // of all planes of a chunk
   DType gradient_type() const { return gradient_type_; }
 
-  std::span<const ParameterRun> runs(const Chunk& chunk) const { return {runs_.data() + chunk.first_parameter, chunk.parameters}; }
+  std::span<const ParameterRun> runs(const Chunk& chunk) const {
+    return {runs_.data() + chunk.first_parameter, chunk.parameters};
+  }
   std::span<double> norm_sums() const { return norm_sums_; }  // one a parameter; written by scans
   JobRecord& record() const { return *record_; }
   Version sealed_version() const { return record_->sealed_version.load(std::memory_order_relaxed); }
@@ -261,7 +296,8 @@ class JobStates {
   bool weights_ready() const { return chunks_loaded_ == chunks_.size(); }
   // The chunk's planes now hold `version`, the one after its present version: one release store.
   void Publish(Chunk* chunk, Version version);
-  // Forgets which gradients of the open step are in. Chunks that wait for their update keep their state.
+  // Forgets which gradients of the open step are in. Chunks that wait for their update keep their
+  // state.
   void ForgetOpenStep();
 
  private:
@@ -280,7 +316,9 @@ class JobStates {
   bool ReadPlacement(std::span<const uint64_t> offsets);
   bool ReadWeightPlacement(std::span<const uint64_t> offsets);
   uint64_t WeightBytesListed(ChunkId id, uint64_t plane_bytes) const;
-  uint64_t BytesToTake() const { return shm::HostBytesOf(*spec_, placement_.first_spilled, placement_.weights); }
+  uint64_t BytesToTake() const {
+    return shm::HostBytesOf(*spec_, placement_.first_spilled, placement_.weights);
+  }
   void LayOutWindow();
   bool LandsAcrossPlanes(ChunkId id) const;
   void LayOut();
@@ -303,7 +341,8 @@ class JobStates {
   ChunkId demoted_ = 0;
   std::vector<uint64_t> demoted_bytes_;  // by directory; part of the placement's
   uint64_t held_bytes_ = 0;
-  std::vector<Extent> extents_;  // records, staging of each rank, planes of each chunk; null where a plane is spilled
+  // Records, staging of each rank, planes of each chunk; null where a plane is spilled.
+  std::vector<Extent> extents_;
   PlaneSpacing spacing_;
   uint64_t pool_bytes_ = 0;
   std::vector<Chunk> chunks_;
@@ -315,7 +354,8 @@ class JobStates {
   std::span<double> norm_sums_;
   StandIns stand_ins_;
   WeightWindow window_;
-  std::vector<ChunkId> put_behind_;  // by rank: of the chunks of the window, those before it are put
+  // By rank: of the chunks of the window, those before it are put.
+  std::vector<ChunkId> put_behind_;
   FrozenHold frozen_hold_;
   std::vector<FrozenUse> frozen_;
   uint32_t chunks_loaded_ = 0;

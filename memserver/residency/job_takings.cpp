@@ -11,14 +11,20 @@ namespace tidepool::memserver {
 // The planes that spilled weights land in are taken as one, so that they lie one behind the other.
 std::vector<JobStates::Taking> JobStates::Takings() const {
   const std::vector<uint64_t> sizes = ExtentSizes();
-  const uint64_t planes_at = sizes.size() - PlanesListed(*spec_), planes = PlanesListed(*spec_) / spec_->chunks.size();
+  const uint64_t planes_at = sizes.size() - PlanesListed(*spec_),
+                 planes = PlanesListed(*spec_) / spec_->chunks.size();
   const bool joins = spec_->dtype != DType::kF32 && spec_->micro_batches == 1 && !is_split();
   std::vector<Taking> takings;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const ChunkId chunk = i < planes_at ? 0 : static_cast<ChunkId>((i - planes_at) / planes);
-    const bool away = i >= planes_at && ((placement_.IsSpilled(chunk) && !placement_.IsWindowed(chunk)) || shm::IsOnGpu(*spec_, chunk));
+    const bool away =
+        i >= planes_at && ((placement_.IsSpilled(chunk) && !placement_.IsWindowed(chunk)) ||
+                           shm::IsOnGpu(*spec_, chunk));
     if (sizes[i] == 0) {
-      takings.push_back({0, 0, shm::IsOnGpu(*spec_, chunk) ? kGpuExtent : kSpilledExtent - placement_.DirectoryOf(chunk)});
+      takings.push_back({0, 0,
+                         shm::IsOnGpu(*spec_, chunk)
+                             ? kGpuExtent
+                             : kSpilledExtent - placement_.DirectoryOf(chunk)});
       continue;
     }
     // The 16-bit plane is the last but one, the gradient the last.
@@ -58,8 +64,8 @@ bool JobStates::TakeNewExtents() {
   return true;
 }
 
-bool JobStates::FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool, const Placement& placement,
-                          std::span<const Extent> released) {
+bool JobStates::FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool,
+                          const Placement& placement, std::span<const Extent> released) {
   JobStates states(spec, pool);
   states.placement_ = placement;
   std::vector<uint64_t> sizes;

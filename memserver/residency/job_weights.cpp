@@ -1,4 +1,5 @@
-// The third part of JobStates: weights that are on NVMe alone, where they land when they are put, and their window.
+// The third part of JobStates: weights that are on NVMe alone, where they land when they are put,
+// and their window.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -11,7 +12,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// A rank fetches each chunk a few times in a micro-batch: forward, backward, and again when its activations are made anew.
+// A rank fetches each chunk a few times in a micro-batch: forward, backward, and again when its
+// activations are made anew.
 constexpr uint64_t kFetchesAChunk = 4;
 
 bool IsSpilled(uint64_t offset) {
@@ -20,23 +22,28 @@ bool IsSpilled(uint64_t offset) {
 
 }  // namespace
 
-// The last chunks have areas of the window in place of their 16-bit planes; those between have none.
+// The last chunks have areas of the window in place of their 16-bit planes; those between have
+// none.
 uint64_t JobStates::WeightBytesListed(ChunkId id, uint64_t plane_bytes) const {
   const shm::WeightSpill& weights = placement_.weights;
   if (!placement_.IsWindowed(id)) return plane_bytes;
-  return id + weights.areas < spec_->chunks.size() ? 0 : shm::WeightAreaBytes(*spec_, weights.first);
+  return id + weights.areas < spec_->chunks.size() ? 0
+                                                   : shm::WeightAreaBytes(*spec_, weights.first);
 }
 
-// `offsets`: of the 16-bit planes, by chunk. Areas are told from planes of their own by the chunks between, of which there is one at least.
+// `offsets`: of the 16-bit planes, by chunk. Areas are told from planes of their own by the chunks
+// between, of which there is one at least.
 bool JobStates::ReadWeightPlacement(std::span<const uint64_t> offsets) {
   const auto first = std::find_if(offsets.begin(), offsets.end(), IsSpilled);
   if (first == offsets.end()) return true;
   const auto area = std::find_if_not(first, offsets.end(), IsSpilled);
   const auto areas = static_cast<uint64_t>(offsets.end() - area);
-  if (areas == 0 || areas > shm::kWeightAreasMax || std::any_of(area, offsets.end(), IsSpilled)) return false;
+  if (areas == 0 || areas > shm::kWeightAreasMax || std::any_of(area, offsets.end(), IsSpilled))
+    return false;
   const auto chunk = static_cast<ChunkId>(first - offsets.begin());
   placement_.weights = {.first = chunk, .areas = static_cast<uint32_t>(areas)};
-  return placement_.spills() && chunk >= placement_.first_spilled && offsets.size() - chunk > 2 * areas;
+  return placement_.spills() && chunk >= placement_.first_spilled &&
+         offsets.size() - chunk > 2 * areas;
 }
 
 void JobStates::LayOutWindow() {
@@ -49,40 +56,49 @@ void JobStates::LayOutWindow() {
     plane = nullptr;
   }
   TP_CHECK(areas.size() == weights.areas, "the last chunks have the areas");
-  const uint64_t uses = kFetchesAChunk * spec_->micro_batches * (chunks_.size() - weights.first) + 64;
+  const uint64_t uses =
+      kFetchesAChunk * spec_->micro_batches * (chunks_.size() - weights.first) + 64;
   const auto uses_max = static_cast<uint32_t>(std::min<uint64_t>(uses, WeightUses::kUsesMax));
-  window_ = WeightWindow(weights.first, shm::WeightSlotBytes(*spec_, weights.first), areas, WeightUses(spec_->world, uses_max));
+  window_ = WeightWindow(weights.first, shm::WeightSlotBytes(*spec_, weights.first), areas,
+                         WeightUses(spec_->world, uses_max));
   put_behind_.assign(spec_->world, weights.first);
 }
 
 bool JobStates::MayLand(ChunkId id) const {
   if (!window_.Covers(id)) return true;
   const ChunkId before = window_.LandsBehind(id);
-  return before == shm::kNoSpill || chunks_[before].version != kNoVersion || TP_PLANTED("residency.weights_land_early");
+  return before == shm::kNoSpill || chunks_[before].version != kNoVersion ||
+         TP_PLANTED("residency.weights_land_early");
 }
 
 bool JobStates::IsPutInOrder(ChunkId id, Rank rank) {
   if (!window_.Covers(id) || window_.LandsBehind(id) == shm::kNoSpill) return true;
   for (ChunkId& before = put_behind_[rank]; before <= window_.LandsBehind(id); ++before) {
-    if (spec_->IsMember(before, rank) && intake(before, rank).put_elements < chunks_[before].shard_elements) return false;
+    if (spec_->IsMember(before, rank) &&
+        intake(before, rank).put_elements < chunks_[before].shard_elements)
+      return false;
   }
   return true;
 }
 
 std::byte* JobStates::PutHighBytes(ChunkId id, uint64_t element) const {
-  std::byte* const plane = window_.Covers(id) ? window_.LandingOf(id) + window_.slot_bytes() : chunks_[id].planes.param16;
+  std::byte* const plane = window_.Covers(id) ? window_.LandingOf(id) + window_.slot_bytes()
+                                              : chunks_[id].planes.param16;
   return plane + element * BytesOf(spec_->dtype);
 }
 
 bool JobStates::HoldsWeights(ChunkId id) const {
-  return !window_.Covers(id) || (chunks_[id].planes.param16 != nullptr && chunks_[id].state != ChunkState::kUpdating);
+  return !window_.Covers(id) ||
+         (chunks_[id].planes.param16 != nullptr && chunks_[id].state != ChunkState::kUpdating);
 }
 
 // The epoch of a chunk that is due changes soon.
 bool JobStates::MayFill(ChunkId id) const {
   const Chunk& chunk = chunks_[id];
-  const bool at_rest = chunk.state != ChunkState::kUpdateDue && chunk.state != ChunkState::kUpdating;
-  return weights_ready() && window_.Covers(id) && at_rest && window_.SlotOf(id) == WeightWindow::kNone;
+  const bool at_rest =
+      chunk.state != ChunkState::kUpdateDue && chunk.state != ChunkState::kUpdating;
+  return weights_ready() && window_.Covers(id) && at_rest &&
+         window_.SlotOf(id) == WeightWindow::kNone;
 }
 
 uint32_t JobStates::GiveSlot(ChunkId id, uint64_t until_next, bool filling) {
@@ -92,17 +108,20 @@ uint32_t JobStates::GiveSlot(ChunkId id, uint64_t until_next, bool filling) {
   };
   const uint32_t slot = window_.FindRoom(until_next, may_go);
   if (slot == WeightWindow::kNone) return slot;
-  if (const ChunkId gone = window_.slots()[slot].chunk; gone != shm::kNoSpill) chunks_[gone].planes.param16 = nullptr;
+  if (const ChunkId gone = window_.slots()[slot].chunk; gone != shm::kNoSpill)
+    chunks_[gone].planes.param16 = nullptr;
   window_.Give(slot, id, filling);
   if (!filling) chunks_[id].planes.param16 = window_.slots()[slot].data;
   return slot;
 }
 
-// A chunk that an update is writing has the old weights in no place any more, and will have the new ones on NVMe.
+// A chunk that an update is writing has the old weights in no place any more, and will have the new
+// ones on NVMe.
 bool JobStates::EndFill(uint32_t slot, uint64_t epoch) {
   const ChunkId id = window_.slots()[slot].chunk;
   Chunk& chunk = chunks_[id];
-  const bool holds = TP_PLANTED("residency.passed_weights_held") || (chunk.state != ChunkState::kUpdating && EpochOf(chunk) == epoch);
+  const bool holds = TP_PLANTED("residency.passed_weights_held") ||
+                     (chunk.state != ChunkState::kUpdating && EpochOf(chunk) == epoch);
   window_.EndFill(slot, holds);
   if (!holds) return false;
   chunk.planes.param16 = window_.slots()[slot].data;

@@ -10,8 +10,10 @@
 namespace tidepool::memserver {
 namespace {
 
-// Striped by chunk: each goes to the directory with the most room left, so that several are read at once. False when one fits nowhere.
-bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<uint64_t> left, MovePlan* plan) {
+// Striped by chunk: each goes to the directory with the most room left, so that several are read at
+// once. False when one fits nowhere.
+bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<uint64_t> left,
+            MovePlan* plan) {
   plan->nvme_bytes.assign(left.size(), 0);
   for (uint64_t id = first; id < end; ++id) {
     const auto most = std::max_element(left.begin(), left.end());
@@ -28,7 +30,9 @@ bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<
 // The largest number of chunks that stay on the host.
 ChunkId LeastSpilled(const shm::JobSpec& spec, uint64_t pool_free) {
   // The more chunks spill, the less is on the host.
-  const auto fits = [&spec, pool_free](ChunkId first) { return shm::HostBytesOf(spec, first) <= pool_free; };
+  const auto fits = [&spec, pool_free](ChunkId first) {
+    return shm::HostBytesOf(spec, first) <= pool_free;
+  };
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
   if (fits(chunks)) return shm::kNoSpill;
   ChunkId low = spec.states_on_gpu, high = chunks;  // `low` fits, or is all that can be done
@@ -45,7 +49,8 @@ uint64_t Placement::nvme_total() const {
   return std::accumulate(nvme_bytes.begin(), nvme_bytes.end(), uint64_t{0});
 }
 
-std::optional<MovePlan> PlanMove(const shm::JobSpec& spec, ChunkId chunks, const std::vector<uint64_t>& nvme_free) {
+std::optional<MovePlan> PlanMove(const shm::JobSpec& spec, ChunkId chunks,
+                                 const std::vector<uint64_t>& nvme_free) {
   MovePlan plan;
   return Stripe(spec, 0, chunks, nvme_free, &plan) ? std::optional(std::move(plan)) : std::nullopt;
 }
@@ -56,7 +61,8 @@ uint64_t MovableBytes(const shm::JobSpec& spec, ChunkId on_host) {
 }
 
 ChunkId FirstSpilledOf(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {
-  if (!shm::MaySpill(spec) || states_on == StatesOn::kHost || space.nvme_free.empty()) return shm::kNoSpill;
+  if (!shm::MaySpill(spec) || states_on == StatesOn::kHost || space.nvme_free.empty())
+    return shm::kNoSpill;
   if (states_on == StatesOn::kAuto) return LeastSpilled(spec, space.pool_free);
   return spec.states_on_gpu < spec.chunks.size() ? spec.states_on_gpu : shm::kNoSpill;
 }
@@ -67,16 +73,21 @@ Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, cons
   placement.weights = shm::WeightsSpilledFor(spec, placement.first_spilled, space.pool_free);
   placement.host_bytes = shm::HostBytesOf(spec, placement.first_spilled, placement.weights);
   MovePlan plan;
-  if (!placement.spills() || Stripe(spec, placement.first_spilled, spec.chunks.size(), space.nvme_free, &plan)) {
+  if (!placement.spills() ||
+      Stripe(spec, placement.first_spilled, spec.chunks.size(), space.nvme_free, &plan)) {
     placement.directories = std::move(plan.directories);
     placement.nvme_bytes = std::move(plan.nvme_bytes);
     return placement;
   }
-  const uint64_t free = std::accumulate(space.nvme_free.begin(), space.nvme_free.end(), uint64_t{0});
-  return Status(ErrorId::kNvmeFull, "job " + spec.name + " needs " + FormatBytes(shm::NvmeBytesOf(spec, placement.first_spilled)) +
-                                        " on NVMe (two slots a chunk); " + FormatBytes(free) + " are free in " +
-                                        std::to_string(space.nvme_free.size()) + " directories")
-      .Why("all of it on the host would take " + FormatBytes(shm::HostBytesOf(spec, shm::kNoSpill)) + "; the job may have " +
+  const uint64_t free =
+      std::accumulate(space.nvme_free.begin(), space.nvme_free.end(), uint64_t{0});
+  return Status(ErrorId::kNvmeFull,
+                "job " + spec.name + " needs " +
+                    FormatBytes(shm::NvmeBytesOf(spec, placement.first_spilled)) +
+                    " on NVMe (two slots a chunk); " + FormatBytes(free) + " are free in " +
+                    std::to_string(space.nvme_free.size()) + " directories")
+      .Why("all of it on the host would take " +
+           FormatBytes(shm::HostBytesOf(spec, shm::kNoSpill)) + "; the job may have " +
            FormatBytes(space.pool_free) + " there");
 }
 

@@ -1,7 +1,8 @@
-// PlaceStates: which chunks of a new job keep their states on the host and which spill to NVMe, and into which directory; and, where all
-// that is not enough, whose 16-bit weights are there alone.
+// PlaceStates: which chunks of a new job keep their states on the host and which spill to NVMe, and
+// into which directory; and, where all that is not enough, whose 16-bit weights are there alone.
 //
-// A pure function, any thread. A placement is exact: host_bytes and nvme_bytes are what the job takes, to the byte, and all it ever takes.
+// A pure function, any thread. A placement is exact: host_bytes and nvme_bytes are what the job
+// takes, to the byte, and all it ever takes.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,9 @@ struct Space {
 };
 
 struct Placement {
-  ChunkId first_spilled = shm::kNoSpill;  // the first chunks stay: they are used, and so updated, first
-  std::vector<uint8_t> directories;       // of the spilled chunks, from first_spilled on
+  // The first chunks stay: they are used, and so updated, first.
+  ChunkId first_spilled = shm::kNoSpill;
+  std::vector<uint8_t> directories;  // of the spilled chunks, from first_spilled on
   uint64_t host_bytes = 0;
   std::vector<uint64_t> nvme_bytes;  // by directory
   shm::WeightSpill weights;          // that are on NVMe alone
@@ -48,8 +50,10 @@ struct MovePlan {
   std::vector<uint64_t> nvme_bytes;  // by directory
 };
 // Nothing when there is no room. `chunks`: how many of the first.
-std::optional<MovePlan> PlanMove(const shm::JobSpec& spec, ChunkId chunks, const std::vector<uint64_t>& nvme_free);
-// What the pool has back when the states of the chunks before `on_host` have moved: all then lie on NVMe.
+std::optional<MovePlan> PlanMove(const shm::JobSpec& spec, ChunkId chunks,
+                                 const std::vector<uint64_t>& nvme_free);
+// What the pool has back when the states of the chunks before `on_host` have moved: all then lie on
+// NVMe.
 uint64_t MovableBytes(const shm::JobSpec& spec, ChunkId on_host);
 
 // The first chunk that spills; kNoSpill where none has to, or may.

@@ -19,16 +19,19 @@ Result<Priority> PriorityFromName(std::string_view name) {
   for (size_t i = 0; i < kPriorityNames.size(); ++i) {
     if (name == kPriorityNames[i]) return static_cast<Priority>(i);
   }
-  return Status(ErrorId::kConfigBadValue, "'" + std::string(name) + "' is no priority").Why("accepted are low, normal, high");
+  return Status(ErrorId::kConfigBadValue, "'" + std::string(name) + "' is no priority")
+      .Why("accepted are low, normal, high");
 }
 
 Status Validate(const Quota& quota) {
   if (quota.guarantee > quota.limit) {
-    return Status(ErrorId::kConfigBadValue,
-                  "a guarantee of " + FormatBytes(quota.guarantee) + " is more than the limit of " + FormatBytes(quota.limit));
+    return Status(ErrorId::kConfigBadValue, "a guarantee of " + FormatBytes(quota.guarantee) +
+                                                " is more than the limit of " +
+                                                FormatBytes(quota.limit));
   }
   if (quota.weight >= 1 && quota.weight <= kWeightMax) return Status();
-  return Status(ErrorId::kConfigBadValue, "the weight " + std::to_string(quota.weight) + " is not from 1 to " + std::to_string(kWeightMax));
+  return Status(ErrorId::kConfigBadValue, "the weight " + std::to_string(quota.weight) +
+                                              " is not from 1 to " + std::to_string(kWeightMax));
 }
 
 Quota Changed(Quota quota, const QuotaChange& change) {
@@ -48,7 +51,8 @@ std::string JobAccount(const std::string& name) {
   return "job:" + name;
 }
 
-QuotaBook::QuotaBook(const std::vector<QuotaRule>& rules, const Quota& fallback) : fallback_(fallback) {
+QuotaBook::QuotaBook(const std::vector<QuotaRule>& rules, const Quota& fallback)
+    : fallback_(fallback) {
   for (const QuotaRule& rule : rules) configured_[rule.account] = rule.quota;
 }
 
@@ -83,7 +87,8 @@ void QuotaBook::ForgetJob(const std::string& job) {
   shares_.erase(job);
 }
 
-QuotaBook QuotaBook::Reconfigured(const std::vector<QuotaRule>& rules, const Quota& fallback) const {
+QuotaBook QuotaBook::Reconfigured(const std::vector<QuotaRule>& rules,
+                                  const Quota& fallback) const {
   QuotaBook book(rules, fallback);
   book.set_ = set_;
   book.shares_ = shares_;

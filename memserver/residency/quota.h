@@ -1,7 +1,9 @@
-// Quota and QuotaBook: what each user or job may take of the pool, and how much of the workers and copies is its share.
+// Quota and QuotaBook: what each user or job may take of the pool, and how much of the workers and
+// copies is its share.
 //
-// One thread owns a book (the serve loop); Quota and QuotaRule are values. A job belongs to one *account*: that of a rule for its name
-// ("job:gpt"), else that of its user ("user:1000"), which all jobs of the user without a rule of their own share.
+// One thread owns a book (the serve loop); Quota and QuotaRule are values. A job belongs to one
+// *account*: that of a rule for its name ("job:gpt"), else that of its user ("user:1000"), which
+// all jobs of the user without a rule of their own share.
 // Invariant: every account has a quota: that of its rule, else the book's fallback.
 #pragma once
 
@@ -30,7 +32,8 @@ struct Quota {
   uint64_t guarantee = 0;          // bytes of the pool that nobody else is given
   uint64_t limit = kNoLimit;       // bytes of the pool that it never exceeds
   uint64_t nvme_limit = kNoLimit;  // bytes on NVMe that it never exceeds; 0: it does not spill
-  uint32_t weight = 1;             // of workers and copies, against others of the same priority; 1 to kWeightMax
+  // Of workers and copies, against others of the same priority; 1 to kWeightMax.
+  uint32_t weight = 1;
   Priority priority = Priority::kNormal;
   friend bool operator==(const Quota&, const Quota&) = default;
 };
@@ -60,7 +63,8 @@ std::string JobAccount(const std::string& name);
 class QuotaBook {
  public:
   QuotaBook() = default;
-  // Rules as they are configured; a later one of an account wins. `fallback` is of users without a rule.
+  // Rules as they are configured; a later one of an account wins. `fallback` is of users without a
+  // rule.
   QuotaBook(const std::vector<QuotaRule>& rules, const Quota& fallback);
 
   std::string AccountOf(const std::string& job, uint32_t uid) const;
@@ -69,10 +73,12 @@ class QuotaBook {
   Quota QuotaFor(const std::string& job, uint32_t uid) const;
   // The job has an account of its own from now on, until ForgetJob.
   void SetJob(const std::string& job, const Quota& quota);
-  // The job stays in its account and has a weight and a priority of its own, until ForgetJob or SetJob.
+  // The job stays in its account and has a weight and a priority of its own, until ForgetJob or
+  // SetJob.
   void SetShare(const std::string& job, uint32_t weight, Priority priority);
   void ForgetJob(const std::string& job);
-  // The same book with other rules and another fallback from the configuration; what was set for jobs stays.
+  // The same book with other rules and another fallback from the configuration; what was set for
+  // jobs stays.
   QuotaBook Reconfigured(const std::vector<QuotaRule>& rules, const Quota& fallback) const;
   // Accounts that have a rule or were set, with their quotas.
   std::vector<QuotaRule> Rules() const;

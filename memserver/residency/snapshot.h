@@ -1,4 +1,5 @@
-// Snapshot: what the daemon looks like at the end of one turn, for the admin socket. Immutable once published; any thread may read it.
+// Snapshot: what the daemon looks like at the end of one turn, for the admin socket. Immutable once
+// published; any thread may read it.
 #pragma once
 
 #include <array>
@@ -24,8 +25,9 @@ enum class ChunkState : uint8_t {
   kUpdating,   // a worker is updating it
   kFrozen,     // in host memory, read only, shared by all jobs of the user that list it
 };
-inline constexpr std::array kChunkStates = {ChunkState::kEmpty,     ChunkState::kResident, ChunkState::kGradients, ChunkState::kComplete,
-                                            ChunkState::kUpdateDue, ChunkState::kUpdating, ChunkState::kFrozen};
+inline constexpr std::array kChunkStates = {
+    ChunkState::kEmpty,     ChunkState::kResident, ChunkState::kGradients, ChunkState::kComplete,
+    ChunkState::kUpdateDue, ChunkState::kUpdating, ChunkState::kFrozen};
 
 // One letter a state, as the residency picture shows it: '_', '.', 'g', 'G', 'O', 'A', '='.
 char LetterOf(ChunkState state);
@@ -35,13 +37,17 @@ struct ChunkRow {
   ChunkState state = ChunkState::kEmpty;
   uint32_t data_group = 0;
   uint64_t elements = 0;
-  uint64_t bytes = 0;                               // of all its planes; of a frozen one, of its content
-  bool spilled = false;                             // master, momentum and variance lie on NVMe
-  bool on_gpu = false;                              // they lie on a GPU
-  bool weights_spilled = false, in_window = false;  // the 16-bit weights too; a copy of them can be fetched now
+  // Of all its planes; of a frozen one, of its content.
+  uint64_t bytes = 0;
+  bool spilled = false;  // master, momentum and variance lie on NVMe
+  bool on_gpu = false;   // they lie on a GPU
+  // The 16-bit weights too; a copy of them can be fetched now.
+  bool weights_spilled = false, in_window = false;
   Version version = 0;
-  uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version, and nothing was fetched over it since
-  // Bit r: rank r has asked for it, or has sent a gradient (or first weights) of it, and has no answer yet.
+  // Bit r: rank r has fetched this version, and nothing was fetched over it since.
+  uint64_t ranks_cached = 0;
+  // Bit r: rank r has asked for it, or has sent a gradient (or first weights) of it, and has no
+  // answer yet.
   uint64_t ranks_fetching = 0, ranks_sending = 0;
   uint64_t fetches = 0;
 };
@@ -55,12 +61,16 @@ struct SessionRow {
   uint64_t requests = 0, requests_parked = 0;
 };
 
-// Where a job's step stands. A micro-batch is in its forward pass until the first of its gradients comes.
+// Where a job's step stands. A micro-batch is in its forward pass until the first of its gradients
+// comes.
 struct StepProgress {
-  const char* phase = "";  // "forward", "backward", "ending" (all gradients are in, the verdict is not), "updating"; "" while loading
+  const char* phase =
+      "";  // "forward", "backward", "ending" (all gradients are in, the verdict is not), "updating"; "" while loading
   uint32_t micro_batch = 0, micro_batches = 0;  // from 1; 0 while updating
-  uint64_t chunks_done = 0;                     // whose gradients of this micro-batch are in; while updating, whose update is
-  // Of the last sealed step, for all ranks; of the fetches, `fetches_waited` waited for the update of their chunk.
+  // Whose gradients of this micro-batch are in; while updating, whose update is.
+  uint64_t chunks_done = 0;
+  // Of the last sealed step, for all ranks; of the fetches, `fetches_waited` waited for the update
+  // of their chunk.
   uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;
 };
 
@@ -68,28 +78,35 @@ struct JobRow {
   JobId job = 0;
   std::string name;
   uint32_t uid = 0;
-  std::string state;  // "loading", "training", "updating", "detached", "demoting" (detached, its states go to NVMe), "awaiting" (its ranks,
-                      // after a restart), "ending"
+  std::string
+      state;  // "loading", "training", "updating", "detached", "demoting" (detached, its states go to NVMe), "awaiting" (its ranks,
+              // after a restart), "ending"
   uint32_t world = 0;
   DType dtype = DType::kF32;
   Version version = 0;  // sealed steps
   uint64_t parameters = 0;
   uint64_t pool_bytes = 0, rcache_bytes = 0;
-  uint64_t frozen_bytes = 0;  // of the pool, that it shares with the user's other jobs; not in pool_bytes
-  uint64_t nvme_bytes = 0;    // two slots for each chunk that is spilled
+  // Of the pool, that it shares with the user's other jobs; not in pool_bytes.
+  uint64_t frozen_bytes = 0;
+  uint64_t nvme_bytes = 0;  // two slots for each chunk that is spilled
   uint64_t chunks_spilled = 0;
-  uint64_t chunks_weights_spilled = 0;            // of them: whose 16-bit weights are there alone
-  uint64_t weight_slots = 0, weights_filled = 0;  // of the window that those come through; chunks that were read into it
-  uint64_t chunks_demoted = 0;                    // of chunks_spilled: whose states were on the host before others needed the room
-  uint64_t gpu_bytes = 0;                         // of GPUs, for states: two slots a chunk, and staging
+  uint64_t chunks_weights_spilled = 0;  // of them: whose 16-bit weights are there alone
+  // Of the window that those come through; chunks that were read into it.
+  uint64_t weight_slots = 0, weights_filled = 0;
+  // Of chunks_spilled: whose states were on the host before others needed the room.
+  uint64_t chunks_demoted = 0;
+  // Of GPUs, for states: two slots a chunk, and staging.
+  uint64_t gpu_bytes = 0;
   uint64_t chunks_on_gpu = 0;
   std::string account;
   Quota quota;
   bool suspended = false;
-  int64_t lease_ns = 0;          // how long it is kept once its ranks are gone
-  int64_t kept_until = 0;        // of one without ranks, in seconds since 1970; 0: it has ranks; INT64_MAX: without end
-  uint64_t optimizer_bytes = 0;  // of memory traffic that workers had for it, since memserver started
-  double step_seconds = 0;       // between the last two seals
+  int64_t lease_ns = 0;  // how long it is kept once its ranks are gone
+  // Of one without ranks, in seconds since 1970; 0: it has ranks; INT64_MAX: without end.
+  int64_t kept_until = 0;
+  // Of memory traffic that workers had for it, since memserver started.
+  uint64_t optimizer_bytes = 0;
+  double step_seconds = 0;  // between the last two seals
   double grad_norm = 0;
   uint64_t steps_skipped = 0;
   StepProgress step;
@@ -131,8 +148,9 @@ struct DemotionRow {
   JobId job = 0;  // that is under way; 0: none
   std::string name = {};
   uint64_t pieces = 0, pieces_written = 0;
-  uint64_t done = 0, failed = 0, dropped = 0;  // since start; dropped: a rank came back, or nobody needed the room any more
-  uint64_t bytes_freed = 0;                    // of the pool
+  // Since start; dropped: a rank came back, or nobody needed the room any more.
+  uint64_t done = 0, failed = 0, dropped = 0;
+  uint64_t bytes_freed = 0;  // of the pool
 };
 
 // A piece of states that a drive did not take.
@@ -164,16 +182,18 @@ struct NvmeRow {
   uint64_t bytes = 0, bytes_used = 0;          // of all directories
   uint64_t bytes_read = 0, bytes_written = 0;  // since start
   uint64_t repetitions = 0;                    // of reads and writes that had failed
-  uint32_t in_flight = 0, stalled = 0;         // transfers; blocks that the drive has held for 10 s and more
+  // Transfers; blocks that the drive has held for 10 s and more.
+  uint32_t in_flight = 0, stalled = 0;
   std::vector<NvmeDirectoryRow> directories;
   std::string failed;  // one of those that failed
   std::string engine;  // how reads and writes are done
   ScrubRow scrub;
   DemotionRow demotion;
-  uint64_t writes_failed = 0;                      // behind their repetitions, since start
-  uint64_t pieces_in_pool = 0, bytes_in_pool = 0;  // that lie there because a drive did not take them
-  uint64_t pieces_waiting = 0;                     // that neither drive nor pool takes
-  std::vector<UnwrittenRow> unwritten = {};        // the first of both
+  uint64_t writes_failed = 0;  // behind their repetitions, since start
+  // That lie there because a drive did not take them.
+  uint64_t pieces_in_pool = 0, bytes_in_pool = 0;
+  uint64_t pieces_waiting = 0;               // that neither drive nor pool takes
+  std::vector<UnwrittenRow> unwritten = {};  // the first of both
   std::vector<LateRow> late = {};
 };
 inline constexpr size_t kUnwrittenRowsMax = 64;
@@ -207,7 +227,8 @@ struct MuteRow {
 // The settings that hold, each as it was given, and whence.
 struct ConfigRow {
   std::string key = {}, value = {};
-  std::string origin = {};    // "default", "/etc/tidepool/memserver.toml:3", "TIDEPOOL_POOL", "--pool"
+  std::string origin =
+      {};  // "default", "/etc/tidepool/memserver.toml:3", "TIDEPOOL_POOL", "--pool"
   std::string fallback = {};  // the default
   bool is_live = false;       // a reload may change it
 };
@@ -225,13 +246,15 @@ struct ConfigRows {
 
 // A GPU whose memory ranks bring, from when the first of them came.
 struct GpuRow {
-  std::string name;                           // "cuda:0"
-  std::string model;                          // "NVIDIA H200"
-  std::string uuid;                           // "GPU-6c3e..."
-  std::string form;                           // how its memory leaves a process: "vmm" or "ipc"
-  std::string note;                           // why so
-  uint64_t bytes = 0, bytes_free = 0;         // of its memory; free when it was opened, and 0 where nobody can tell
-  uint64_t bytes_taken = 0;                   // of it by this server, for its context; 0: nobody can tell
+  std::string name;   // "cuda:0"
+  std::string model;  // "NVIDIA H200"
+  std::string uuid;   // "GPU-6c3e..."
+  std::string form;   // how its memory leaves a process: "vmm" or "ipc"
+  std::string note;   // why so
+  // Of its memory; free when it was opened, and 0 where nobody can tell.
+  uint64_t bytes = 0, bytes_free = 0;
+  // Of it by this server, for its context; 0: nobody can tell.
+  uint64_t bytes_taken = 0;
   uint64_t state_bytes = 0;                   // of it by states of jobs
   uint64_t pool_bytes = 0, pinned_bytes = 0;  // of the host pool, and of it registered with the GPU
   double pin_seconds = 0;

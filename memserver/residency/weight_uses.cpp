@@ -5,7 +5,8 @@
 
 namespace tidepool::memserver {
 
-WeightUses::WeightUses(uint32_t ranks, uint32_t uses_max) : ranks_(ranks), uses_max_(std::min(uses_max, kUsesMax)) {
+WeightUses::WeightUses(uint32_t ranks, uint32_t uses_max)
+    : ranks_(ranks), uses_max_(std::min(uses_max, kUsesMax)) {
   for (OfRank& each : ranks_) {
     each.last.reserve(uses_max_);
     each.open.reserve(uses_max_);
@@ -22,7 +23,8 @@ void WeightUses::Note(Rank rank, ChunkId chunk, Version version) {
     of.place = 0;
   }
   if (of.open.size() < uses_max_) of.open.push_back(chunk);
-  const auto found = std::find(of.last.begin() + static_cast<std::ptrdiff_t>(of.place), of.last.end(), chunk);
+  const auto found =
+      std::find(of.last.begin() + static_cast<std::ptrdiff_t>(of.place), of.last.end(), chunk);
   if (found != of.last.end()) of.place = static_cast<size_t>(found - of.last.begin()) + 1;
 }
 
@@ -33,7 +35,8 @@ uint64_t WeightUses::UntilNext(ChunkId chunk) const {
     if (const auto found = std::find(place, of.last.end(), chunk); found != of.last.end()) {
       least = std::min(least, static_cast<uint64_t>(found - place));
     } else if (const auto round = std::find(of.last.begin(), place, chunk); round != place) {
-      least = std::min(least, static_cast<uint64_t>((of.last.end() - place) + (round - of.last.begin())));
+      least = std::min(least,
+                       static_cast<uint64_t>((of.last.end() - place) + (round - of.last.begin())));
     }
   }
   return least;

@@ -1,5 +1,6 @@
-// WeightUses: in which order each rank of a job fetches the chunks whose weights are on NVMe alone, as far as a server can know it: as in
-// the step before. Trainers follow one plan from step to step, so from the second planned step on this is Belady's knowledge.
+// WeightUses: in which order each rank of a job fetches the chunks whose weights are on NVMe alone,
+// as far as a server can know it: as in the step before. Trainers follow one plan from step to
+// step, so from the second planned step on this is Belady's knowledge.
 //
 // One thread (the serve loop). A table of fixed size; advice only: a wrong order costs time.
 #pragma once
@@ -23,9 +24,11 @@ class WeightUses {
 
   // `rank` asks for the chunk's weights of `version`.
   void Note(Rank rank, ChunkId chunk, Version version);
-  // Fetches that the rank which wants it first has before it; kNever where no rank had it in its last step.
+  // Fetches that the rank which wants it first has before it; kNever where no rank had it in its
+  // last step.
   uint64_t UntilNext(ChunkId chunk) const;
-  // The `ahead`-th fetch that `rank` has before it, from 0; nothing behind the end of its step's second round.
+  // The `ahead`-th fetch that `rank` has before it, from 0; nothing behind the end of its step's
+  // second round.
   std::optional<ChunkId> Next(Rank rank, uint32_t ahead) const;
   uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }
   // Grows with each Note.

@@ -25,13 +25,15 @@ CopyLane::~CopyLane() {
   --gpu_->sessions;
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    for (; !slots.empty(); slots.Pop()) gpu_->End(way, slots.Front().copy.bytes, slots.Front().awaited);
+    for (; !slots.empty(); slots.Pop())
+      gpu_->End(way, slots.Front().copy.bytes, slots.Front().awaited);
   }
 }
 
 void CopyLane::NoteArrival(const shm::Request& request, uint64_t bytes) {
   const uint64_t ahead = std::min<uint64_t>(shm::UsesAhead(request), kUsesAheadMax) * bytes;
-  awaited_at_[request.counter % awaited_at_.size()] = gpu_->root().way(WayOf(request)).begun + ahead;
+  awaited_at_[request.counter % awaited_at_.size()] =
+      gpu_->root().way(WayOf(request)).begun + ahead;
 }
 
 void CopyLane::Start(const Copy& copy, void* to, const void* from) {
@@ -49,7 +51,8 @@ uint32_t CopyLane::StreamFor(const shm::Request& request) const {
   for (uint32_t i = slots.size(); i > 0; --i) {
     const Slot& other = slots.at(i - 1);
     const shm::Request& theirs = other.copy.request;
-    const bool same = theirs.chunk == request.chunk || theirs.rcache_offset == request.rcache_offset;
+    const bool same =
+        theirs.chunk == request.chunk || theirs.rcache_offset == request.rcache_offset;
     if (same && !TP_PLANTED("traffic.same_chunk_on_two_streams")) return other.stream;
   }
   return gpu_->TakeTurn(way);
@@ -62,7 +65,8 @@ void CopyLane::StartShared(const Copy& copy, void* to, const void* from) {
   if (!gpu_->gpu().IsRegistered(way == LaneWay::kToRcache ? from : to)) ++gpu_->copies_unregistered;
   stream->Copy(to, from, copy.bytes);
   // A gradient counts as copied only when kept memory says so: its word is written by the loop.
-  if (way == LaneWay::kToRcache && shm::HasFlags(copy.request) && gpu_->gpu().done().by == DoneBy::kStream) {
+  if (way == LaneWay::kToRcache && shm::HasFlags(copy.request) &&
+      gpu_->gpu().done().by == DoneBy::kStream) {
     const uint64_t done = flags_base_ + copy.request.counter;
     stream->WriteFlag(flags_.done(done), done);
   }
@@ -86,7 +90,8 @@ bool CopyLane::TakeDone(Copy* copy) {
 bool CopyLane::TakeShared(Copy* copy) {
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    if (slots.empty() || !gpu_->stream(way, slots.Front().stream)->Passed(slots.Front().marker)) continue;
+    if (slots.empty() || !gpu_->stream(way, slots.Front().stream)->Passed(slots.Front().marker))
+      continue;
     *copy = slots.Front().copy;
     bytes_in_flight_ -= copy->bytes;
     gpu_->End(way, copy->bytes, slots.Front().awaited);
@@ -113,7 +118,8 @@ bool CopyLane::Progress(uint64_t bytes_max) {
 bool CopyLane::AllPassed() {
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     const FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    // Copies of one way may be on several streams, of which the last one says nothing of the others.
+    // Copies of one way may be on several streams, of which the last one says nothing of the
+    // others.
     for (uint32_t i = slots.size(); i > 0; --i) {
       const Slot& slot = slots.at(i - 1);
       device::Stream* stream = own_ != nullptr ? own_.get() : gpu_->stream(way, slot.stream);

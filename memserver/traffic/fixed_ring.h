@@ -1,6 +1,8 @@
-// FixedRing: a first-in first-out queue whose room is taken once, so that the data plane allocates nothing.
+// FixedRing: a first-in first-out queue whose room is taken once, so that the data plane allocates
+// nothing.
 //
-// One thread. Push on a full ring and Pop on an empty one are bugs and stop the process: every user knows a bound from its own counting.
+// One thread. Push on a full ring and Pop on an empty one are bugs and stop the process: every user
+// knows a bound from its own counting.
 #pragma once
 
 #include <cstddef>

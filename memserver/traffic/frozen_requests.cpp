@@ -16,24 +16,29 @@ bool IsOp(const shm::Request& request, shm::Op op) {
 }
 
 const char* CheckClaim(const shm::Request& request) {
-  const bool is_bare = request.version == 0 && request.rcache_offset == 0 && request.element_begin == 0 && request.element_count == 0;
+  const bool is_bare = request.version == 0 && request.rcache_offset == 0 &&
+                       request.element_begin == 0 && request.element_count == 0;
   return is_bare ? nullptr : "a claim names more than a chunk";
 }
 
 }  // namespace
 
-const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes, const shm::Request& request) {
+const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes,
+                        const shm::Request& request) {
   // It is refused whatever it says.
   if (IsOp(request, shm::Op::kSubmitGradient)) return nullptr;
-  if (request.micro_batch != shm::UsesAhead(request)) return "the micro-batch of this request is not zero";
+  if (request.micro_batch != shm::UsesAhead(request))
+    return "the micro-batch of this request is not zero";
   if (IsOp(request, shm::Op::kClaimFrozen)) return CheckClaim(request);
   const uint64_t elements = states.spec().Frozen(request.chunk).elements;
   if (request.element_count == 0) return "the element range is empty";
-  if (request.element_begin > elements || request.element_count > elements - request.element_begin) {
+  if (request.element_begin > elements ||
+      request.element_count > elements - request.element_begin) {
     return "the element range does not lie inside the chunk";
   }
   const uint64_t bytes = BytesOfElements(states, request.element_count);
-  if (request.rcache_offset % BytesOfElements(states, 1) != 0) return "the rCache offset is not aligned to an element";
+  if (request.rcache_offset % BytesOfElements(states, 1) != 0)
+    return "the rCache offset is not aligned to an element";
   if (request.rcache_offset > rcache_bytes || bytes > rcache_bytes - request.rcache_offset)
     return "the range does not lie inside the rCache";
   const bool is_put = IsOp(request, shm::Op::kPutWeights);
@@ -58,10 +63,12 @@ Start StartFrozenPut(JobStates* states, Session* session, const shm::Request& re
   const bool written = chunk->sealed && TP_PLANTED("traffic.frozen_written");
   if (chunk->sealed && !written) return Start::kFrozen;
   if (chunk->uploader != session->id() && !written) return Start::kUploadLost;
-  const uint64_t begin = BytesOfElements(*states, request.element_begin), bytes = BytesOfElements(*states, request.element_count);
+  const uint64_t begin = BytesOfElements(*states, request.element_begin),
+                 bytes = BytesOfElements(*states, request.element_count);
   if (begin != chunk->started && !written) return Start::kOutOfOrder;
   states->frozen_table()->StartPut(chunk, bytes);
-  session->lane().Start({request, bytes, 0, false}, chunk->data + begin, session->rcache() + request.rcache_offset);
+  session->lane().Start({request, bytes, 0, false}, chunk->data + begin,
+                        session->rcache() + request.rcache_offset);
   return Start::kStarted;
 }
 
@@ -87,7 +94,8 @@ void EndFrozenFetch(JobStates* states, Session* session, const Copy& copy) {
 }
 
 void DropFrozen(JobStates* states, const shm::Request& request) {
-  if (IsOp(request, shm::Op::kPutWeights)) states->frozen_table()->DropPut(states->frozen(request.chunk).chunk);
+  if (IsOp(request, shm::Op::kPutWeights))
+    states->frozen_table()->DropPut(states->frozen(request.chunk).chunk);
 }
 
 void LeaveFrozen(JobStates* states, const Session& session) {

@@ -1,7 +1,9 @@
-// Requests that name a frozen chunk: claims, puts of its bytes, fetches; and what becomes of a put or a gradient that nobody may send.
+// Requests that name a frozen chunk: claims, puts of its bytes, fetches; and what becomes of a put
+// or a gradient that nobody may send.
 //
-// Called by the serve loop, as transfers.h. What a peer may do wrong without lying, such as putting into a chunk whose claim it has lost,
-// is answered with an error; what an honest client cannot send ends its session.
+// Called by the serve loop, as transfers.h. What a peer may do wrong without lying, such as putting
+// into a chunk whose claim it has lost, is answered with an error; what an honest client cannot
+// send ends its session.
 #pragma once
 
 #include "memserver/residency/job_states.h"
@@ -11,7 +13,8 @@
 namespace tidepool::memserver {
 
 // Null when the request is sound, else what is wrong with it.
-const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes, const shm::Request& request);
+const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes,
+                        const shm::Request& request);
 Start StartClaim(JobStates* states, Session* session, JobId job, const shm::Request& request);
 Start StartFrozenPut(JobStates* states, Session* session, const shm::Request& request);
 void EndFrozenPut(JobStates* states, Session* session, const Copy& copy);

@@ -18,12 +18,15 @@ std::string Named(const device::Gpu& gpu) {
 }
 
 const char* NameOf(device::ExportForm form) {
-  return form == device::ExportForm::kVmm ? "vmm" : form == device::ExportForm::kIpc ? "ipc" : "host";
+  return form == device::ExportForm::kVmm   ? "vmm"
+         : form == device::ExportForm::kIpc ? "ipc"
+                                            : "host";
 }
 
 std::string RootOf(const device::Gpu& gpu, std::span<const device::StagingPlace> places) {
-  const auto place =
-      std::find_if(places.begin(), places.end(), [&gpu](const device::StagingPlace& one) { return one.gpu.address == gpu.pci_address; });
+  const auto place = std::find_if(
+      places.begin(), places.end(),
+      [&gpu](const device::StagingPlace& one) { return one.gpu.address == gpu.pci_address; });
   return place == places.end() ? std::string() : place->root;
 }
 
@@ -33,8 +36,11 @@ const char* NameOf(DoneBy by) {
   return by == DoneBy::kStream ? "stream" : "loop";
 }
 
-Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool, const std::string& root_complex)
-    : facts_(facts), opened_(std::move(opened)), root_complex_(root_complex.empty() ? device::Text(facts.uuid) : root_complex) {
+Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool,
+         const std::string& root_complex)
+    : facts_(facts),
+      opened_(std::move(opened)),
+      root_complex_(root_complex.empty() ? device::Text(facts.uuid) : root_complex) {
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();
   const uint64_t free_before = opened_.free_before;
@@ -44,7 +50,9 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
     auto registration = opened_.device->Register(piece.data(), piece.size());
     if (!registration.ok()) {
       LogError("a piece of the host pool is not pinned for the GPU: its copies are slow",
-               {{"gpu", opened_.device->name()}, {"bytes", piece.size()}, {"why", registration.status().Line()}});
+               {{"gpu", opened_.device->name()},
+                {"bytes", piece.size()},
+                {"why", registration.status().Line()}});
       if (pin_failure_.ok()) pin_failure_ = registration.status();
       continue;
     }
@@ -53,13 +61,16 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
     const double seconds = static_cast<double>(clock.NowNs() - piece_begin) / kNsPerSecond;
     LogInfo("host pool pinned for the GPU", {{"gpu", opened_.device->name()},
                                              {"bytes", registered_bytes_},
-                                             {"s_per_gib", seconds * static_cast<double>(kGiB) / static_cast<double>(piece.size())}});
+                                             {"s_per_gib", seconds * static_cast<double>(kGiB) /
+                                                               static_cast<double>(piece.size())}});
   }
   register_seconds_ = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
-  // What the loop would else have to wait for beside its sessions. Errors come again when these are asked for.
+  // What the loop would else have to wait for beside its sessions. Errors come again when these are
+  // asked for.
   (void)optim::PrepareAdam(opened_.device.get());
   for (size_t i = 0; i < kStreamsAtStart; ++i) {
-    if (auto stream = opened_.device->OpenStream(); stream.ok()) streams_.push_back(std::move(stream).value());
+    if (auto stream = opened_.device->OpenStream(); stream.ok())
+      streams_.push_back(std::move(stream).value());
   }
 
   free_bytes_ = FreeNow();
@@ -95,19 +106,25 @@ bool Gpu::IsRegistered(const void* host) const {
 }
 
 Result<device::Gpu> GpuTable::Find(const device::GpuUuid& uuid) const {
-  const Status missing(ErrorId::kCudaUnavailable, "this memserver has no GPU " + device::Text(uuid));
+  const Status missing(ErrorId::kCudaUnavailable,
+                       "this memserver has no GPU " + device::Text(uuid));
   if (!source_.list) {
-    return Status(missing).Why("it was started with --gpu none").Fix("start it with --gpu auto, or train on the host (--device cpu)");
+    return Status(missing)
+        .Why("it was started with --gpu none")
+        .Fix("start it with --gpu auto, or train on the host (--device cpu)");
   }
   auto listed = source_.list();
   if (!listed.ok())
-    return Status(missing).Why(listed.status().what() + (listed.status().why().empty() ? "" : ": " + listed.status().why()));
+    return Status(missing).Why(listed.status().what() +
+                               (listed.status().why().empty() ? "" : ": " + listed.status().why()));
   std::string have;
   for (const device::Gpu& gpu : *listed) {
     if (gpu.uuid == uuid) return gpu;
     have += (have.empty() ? "" : ", ") + Named(gpu);
   }
-  return Status(missing).Why("it has " + have).Fix("give memserver and trainer the same GPUs (CUDA_VISIBLE_DEVICES, or the container's)");
+  return Status(missing)
+      .Why("it has " + have)
+      .Fix("give memserver and trainer the same GPUs (CUDA_VISIBLE_DEVICES, or the container's)");
 }
 
 Result<Gpu*> GpuTable::Open(const device::GpuUuid& uuid) {
@@ -134,7 +151,10 @@ void GpuTable::OpenAll(bool in_a_hurry) {
 Result<Gpu*> GpuTable::OpenNew(const device::Gpu& facts) {
   TP_ASSIGN_OR_RETURN(OpenedGpu opened, source_.open(facts));
   opened.done = ChooseDone(opened, facts);
-  return open_.emplace(facts.uuid, std::make_unique<Gpu>(facts, std::move(opened), pool_, RootOf(facts, places_))).first->second.get();
+  return open_
+      .emplace(facts.uuid,
+               std::make_unique<Gpu>(facts, std::move(opened), pool_, RootOf(facts, places_)))
+      .first->second.get();
 }
 
 DoneChoice GpuTable::ChooseDone(const OpenedGpu& opened, const device::Gpu& facts) {
@@ -142,7 +162,8 @@ DoneChoice GpuTable::ChooseDone(const OpenedGpu& opened, const device::Gpu& fact
   if (const auto known = done_of_models_.find(facts.name); known != done_of_models_.end())
     return {known->second, "as for the first GPU of this model"};
 
-  if (in_a_hurry_) return {DoneBy::kLoop, "not measured: this server takes over jobs that wait for it"};
+  if (in_a_hurry_)
+    return {DoneBy::kLoop, "not measured: this server takes over jobs that wait for it"};
   DoneChoice choice = source_.choose_done(opened.device.get(), facts);
   done_of_models_[facts.name] = choice.by;
   return choice;

@@ -1,12 +1,17 @@
-// GpuShare: a rank's share of a job's states in memory of a GPU: where it is in its life, and the streams that its updates are on.
+// GpuShare: a rank's share of a job's states in memory of a GPU: where it is in its life, and the
+// streams that its updates are on.
 //
-// The memory is the server's, and its descriptor is with the keeper, so that it outlives both the rank and this server (decision 026).
+// The memory is the server's, and its descriptor is with the keeper, so that it outlives both the
+// rank and this server (decision 026).
 //
-//   kNone --(a rank attaches with memory made for it)--> kHolding --(the keeper has it, the record says so)--> kReady
-//   kImporting (of the server before; the preparation thread maps it) ---------------------------------------> kReady
+//   kNone --(a rank attaches with memory made for it)--> kHolding --(the keeper has it, the record
+//   says so)--> kReady
+//   kImporting (of the server before; the preparation thread maps it)
+//   ---------------------------------------> kReady
 //   kReady --(the job ends)--> kDropping --(the keeper has let go)--> kDropped
 //
-// MakeGpuStates and ImportGpuStates belong to the preparation thread and may block; a share to the serve loop. The streams are the
+// MakeGpuStates and ImportGpuStates belong to the preparation thread and may block; a share to the
+// serve loop. The streams are the
 // share's own: what trainers fetch does not queue behind updates.
 #pragma once
 
@@ -26,8 +31,10 @@
 
 namespace tidepool::memserver {
 
-// New memory for `bytes` of states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is not there, the memory would not outlive
-// this process, or MPS shares the GPU), kDeviceMemoryShort (asked and free), and those of Device::CreateExportable.
+// New memory for `bytes` of states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is not
+// there, the memory would not outlive
+// this process, or MPS shares the GPU), kDeviceMemoryShort (asked and free), and those of
+// Device::CreateExportable.
 Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes);
 // That of the server before. Errors: those of Device::Import; kCudaUnavailable (Adam is not there).
 Result<GpuStateMemory> ImportGpuStates(Gpu* gpu, const UniqueFd& exported, uint64_t bytes);
@@ -38,7 +45,8 @@ struct GpuShare {
   uint32_t slot = 0;  // at the keeper
   GpuStreams* gpu = nullptr;
   std::unique_ptr<device::Memory> memory;
-  std::array<std::unique_ptr<device::Stream>, shm::kGpuUnitsInFlight> streams;  // all or none; gone before the memory
+  // All or none; gone before the memory.
+  std::array<std::unique_ptr<device::Stream>, shm::kGpuUnitsInFlight> streams;
 
   bool ready() const { return life == Life::kReady; }
   bool has_streams() const { return streams.front() != nullptr; }
@@ -59,17 +67,22 @@ class GpuPlaces {
   explicit GpuPlaces(const shm::JobSpec& spec);
 
   // Of the slot for states of `epoch`, from the start of the share's memory.
-  uint64_t SlotAt(ChunkId chunk, uint64_t epoch) const { return slots_[chunk] + epoch % 2 * sizes_[chunk]; }
+  uint64_t SlotAt(ChunkId chunk, uint64_t epoch) const {
+    return slots_[chunk] + epoch % 2 * sizes_[chunk];
+  }
   // Of the n-th place for a unit.
-  uint64_t StagingAt(Rank share, uint32_t n) const { return staging_[share] + n * staging_sizes_[share]; }
+  uint64_t StagingAt(Rank share, uint32_t n) const {
+    return staging_[share] + n * staging_sizes_[share];
+  }
 
  private:
   std::vector<uint64_t> slots_, sizes_;            // by chunk
   std::vector<uint64_t> staging_, staging_sizes_;  // by rank
 };
 
-// Reads the master of chunks on GPUs for a save. One thread at a time, which blocks (the checkpoint thread). Requires that the chunks are
-// not updated meanwhile, and that the job stays: the serve loop holds both.
+// Reads the master of chunks on GPUs for a save. One thread at a time, which blocks (the checkpoint
+// thread). Requires that the chunks are not updated meanwhile, and that the job stays: the serve
+// loop holds both.
 class GpuStatesReader {
  public:
   GpuStatesReader(const JobStates& states, std::span<const GpuShare> shares);

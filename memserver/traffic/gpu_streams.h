@@ -1,11 +1,15 @@
-// GpuStreams: the four streams of one GPU, two each way, which the sessions on it share; and how much is on them.
+// GpuStreams: the four streams of one GPU, two each way, which the sessions on it share; and how
+// much is on them.
 //
-// Copies of a way take its two streams in turn, so that the engine has the next one also while a stream writes a flag behind a copy.
+// Copies of a way take its two streams in turn, so that the engine has the next one also while a
+// stream writes a flag behind a copy.
 // Copies on different streams may end in any order.
-// One thread (the serve loop). The server never makes them wait for a trainer: a copy is put on a stream only when its flag says that it
-// may begin. At most about kGpuBytesInFlight are on their way through a root complex, so that what comes next, of whatever job and GPU,
-// does not wait behind a long queue; but each GPU may have two copies on its stream, so that its copy engine has the next one when the one
-// before ends. Only while a rank behind the same root complex stands still for a copy of another GPU, none that nobody awaits is added so.
+// One thread (the serve loop). The server never makes them wait for a trainer: a copy is put on a
+// stream only when its flag says that it may begin. At most about kGpuBytesInFlight are on their
+// way through a root complex, so that what comes next, of whatever job and GPU, does not wait
+// behind a long queue; but each GPU may have two copies on its stream, so that its copy engine has
+// the next one when the one before ends. Only while a rank behind the same root complex stands
+// still for a copy of another GPU, none that nobody awaits is added so.
 #pragma once
 
 #include <array>
@@ -21,7 +25,8 @@
 
 namespace tidepool::memserver {
 
-// About 1.2 ms at 55 GB/s: the longest that a copy waits for those before it, but for the end of one that is larger.
+// About 1.2 ms at 55 GB/s: the longest that a copy waits for those before it, but for the end of
+// one that is larger.
 inline constexpr uint64_t kGpuBytesInFlight = 64 * kMiB;
 inline constexpr uint32_t kGpuCopiesMin = 2;
 
@@ -51,7 +56,9 @@ class GpuStreams {
 
   Gpu& gpu() const { return *gpu_; }
   RootComplex& root() const { return *root_; }
-  device::Stream* stream(LaneWay way, uint32_t number) const { return of(way).streams[number].get(); }
+  device::Stream* stream(LaneWay way, uint32_t number) const {
+    return of(way).streams[number].get();
+  }
   // The stream for the next copy that may go on either.
   uint32_t TakeTurn(LaneWay way) {
     SharedWay& own = ways_[static_cast<size_t>(way)];
@@ -63,7 +70,8 @@ class GpuStreams {
   bool HasRoom(LaneWay way, bool awaited) const {
     const SharedWay& own = of(way);
     const RootWay& all = std::as_const(*root_).way(way);
-    return all.bytes < root_->bytes_max() || (own.copies < kGpuCopiesMin && (awaited || all.awaited == own.awaited));
+    return all.bytes < root_->bytes_max() ||
+           (own.copies < kGpuCopiesMin && (awaited || all.awaited == own.awaited));
   }
   void Begin(LaneWay way, uint64_t bytes, bool awaited) {
     SharedWay& own = ways_[static_cast<size_t>(way)];

@@ -13,31 +13,38 @@ namespace tidepool::memserver {
 namespace {
 
 // Those that are gone keep their place, for jobs know directories by their number.
-Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory>& wanted, Clock* clock, std::vector<Status>* absent) {
+Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory>& wanted,
+                                                 Clock* clock, std::vector<Status>* absent) {
   std::vector<nvme::SlotDirectory> opened;
   for (const NvmeDirectory& directory : wanted) {
-    auto tried = nvme::SlotDirectory::Open({.path = directory.path, .bytes = directory.bytes}, clock);
+    auto tried =
+        nvme::SlotDirectory::Open({.path = directory.path, .bytes = directory.bytes}, clock);
     absent->push_back(tried.status());
-    if (tried.status().id() == ErrorId::kNvmeDirectoryBad && !TP_PLANTED("nvme.absent_ends_the_start")) {
+    if (tried.status().id() == ErrorId::kNvmeDirectoryBad &&
+        !TP_PLANTED("nvme.absent_ends_the_start")) {
       opened.emplace_back();
       continue;
     }
     TP_ASSIGN_OR_RETURN(nvme::SlotDirectory slots, std::move(tried));
     if (slots.was_empty()) {
-      absent->back() =
-          Status(ErrorId::kNvmeDirectoryMissing, "the NVMe directory held nothing: is its drive mounted?").Where(directory.path);
+      absent->back() = Status(ErrorId::kNvmeDirectoryMissing,
+                              "the NVMe directory held nothing: is its drive mounted?")
+                           .Where(directory.path);
     }
-    if (!slots.damage().empty()) LogError("an NVMe directory was damaged", {{"directory", directory.path}, {"what", slots.damage()}});
+    if (!slots.damage().empty())
+      LogError("an NVMe directory was damaged",
+               {{"directory", directory.path}, {"what", slots.damage()}});
     if (!slots.direct()) {
-      LogWarn("the file system takes no direct transfers: states on NVMe go through the page cache", {{"directory", directory.path}});
+      LogWarn("the file system takes no direct transfers: states on NVMe go through the page cache",
+              {{"directory", directory.path}});
     }
     opened.push_back(std::move(slots));
   }
   return opened;
 }
 
-// Of what no setting says: the largest that the profiles of the directories say, as larger ones cost a drive little. A profile that cannot
-// be used is told.
+// Of what no setting says: the largest that the profiles of the directories say, as larger ones
+// cost a drive little. A profile that cannot be used is told.
 NvmeOptions WithProfiles(NvmeOptions options, const std::vector<nvme::SlotDirectory>& directories) {
   uint32_t block_bytes = 0, depth = 0;
   for (const auto& directory : directories) {
@@ -46,18 +53,20 @@ NvmeOptions WithProfiles(NvmeOptions options, const std::vector<nvme::SlotDirect
       block_bytes = std::max(block_bytes, found.profile->block_bytes);
       depth = std::max(depth, found.profile->depth);
     } else if (!found.why_not.empty()) {
-      LogWarn("the profile of a drive is not used", {{"file", directory.path() + "/" + nvme::kProfileFileName},
-                                                     {"why", found.why_not},
-                                                     {"fix", "memserver bench nvme " + directory.path()}});
+      LogWarn("the profile of a drive is not used",
+              {{"file", directory.path() + "/" + nvme::kProfileFileName},
+               {"why", found.why_not},
+               {"fix", "memserver bench nvme " + directory.path()}});
     }
   }
-  if (options.block_bytes == 0) options.block_bytes = block_bytes > 0 ? block_bytes : kBlockBytesDefault;
+  if (options.block_bytes == 0)
+    options.block_bytes = block_bytes > 0 ? block_bytes : kBlockBytesDefault;
   if (options.depth == 0) options.depth = depth > 0 ? depth : kDepthDefault;
   return options;
 }
 
-nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& directories, std::span<std::byte> staging,
-                                    const NvmeOptions& wanted) {
+nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& directories,
+                                    std::span<std::byte> staging, const NvmeOptions& wanted) {
   nvme::IoQueueOptions options;
   // A share for each drive, so that one that does not answer takes nothing from another.
   const auto drives = static_cast<uint32_t>(directories.size());
@@ -66,7 +75,8 @@ nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& dire
   options.allow_uring = wanted.allow_uring;
   options.buffers = {staging};
   for (const auto& directory : directories) {
-    options.files.insert(options.files.end(), {directory.data_fd(), directory.manifest_fd(0), directory.manifest_fd(1)});
+    options.files.insert(options.files.end(),
+                         {directory.data_fd(), directory.manifest_fd(0), directory.manifest_fd(1)});
   }
   return options;
 }
@@ -83,20 +93,29 @@ Status WhyNotNew(const NvmeTier* tier) {
 Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock* clock) {
   if (wanted.directories.empty()) return std::unique_ptr<NvmeTier>();
   std::vector<Status> absent;
-  TP_ASSIGN_OR_RETURN(std::vector<nvme::SlotDirectory> opened, OpenAll(wanted.directories, clock, &absent));
+  TP_ASSIGN_OR_RETURN(std::vector<nvme::SlotDirectory> opened,
+                      OpenAll(wanted.directories, clock, &absent));
   const NvmeOptions options = WithProfiles(wanted, opened);
-  TP_ASSIGN_OR_RETURN(nvme::PageMemory staging, nvme::PageMemory::Map(StateTier::MemoryBytes(opened.size())));
+  TP_ASSIGN_OR_RETURN(nvme::PageMemory staging,
+                      nvme::PageMemory::Map(StateTier::MemoryBytes(opened.size())));
   std::vector<TierDirectory> parts;
-  for (size_t d = 0; d < opened.size(); ++d) parts.push_back({wanted.directories[d].path, opened[d].manifest(), opened[d].data_fd()});
+  for (size_t d = 0; d < opened.size(); ++d)
+    parts.push_back({wanted.directories[d].path, opened[d].manifest(), opened[d].data_fd()});
   nvme::OpenedIoQueue queue = nvme::OpenIoQueue(QueueOptionsOf(opened, staging.bytes(), options));
-  if (!queue.fallback.empty()) LogWarn("reads and writes of states on NVMe take a slower way", {{"why", queue.fallback}});
-  auto tier = std::make_unique<StateTier>(
-      queue.queue.get(), clock, std::move(parts), staging.bytes(),
-      TierOptions{.block_bytes = options.block_bytes, .late_ns = options.deadline_ns, .lost_ns = kDeadlinesMax * options.deadline_ns});
+  if (!queue.fallback.empty())
+    LogWarn("reads and writes of states on NVMe take a slower way", {{"why", queue.fallback}});
+  auto tier =
+      std::make_unique<StateTier>(queue.queue.get(), clock, std::move(parts), staging.bytes(),
+                                  TierOptions{.block_bytes = options.block_bytes,
+                                              .late_ns = options.deadline_ns,
+                                              .lost_ns = kDeadlinesMax * options.deadline_ns});
   const uint64_t huge = HugePageBytes(staging.bytes().data(), staging.bytes().size());
   if (huge < staging.bytes().size() / 2) {
-    LogWarn("the staging of states on NVMe has pages of 4 KiB: transfers are slower, and take more CPU time",
-            {{"in_pages_of_2mib", FormatBytes(huge)}, {"fix", "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"}});
+    LogWarn(
+        "the staging of states on NVMe has pages of 4 KiB: transfers are slower, and take more CPU "
+        "time",
+        {{"in_pages_of_2mib", FormatBytes(huge)},
+         {"fix", "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"}});
   }
   LogInfo("NVMe tier", {{"directories", opened.size()},
                         {"capacity", FormatBytes(tier->capacity_bytes())},
@@ -105,8 +124,9 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock*
                         {"block", FormatBytes(options.block_bytes)},
                         {"depth", options.depth},
                         {"io", queue.queue->Name()}});
-  return std::make_unique<NvmeTier>(
-      NvmeTier{std::move(absent), std::move(opened), std::move(staging), std::move(queue.queue), std::move(tier)});
+  return std::make_unique<NvmeTier>(NvmeTier{std::move(absent), std::move(opened),
+                                             std::move(staging), std::move(queue.queue),
+                                             std::move(tier)});
 }
 
 }  // namespace tidepool::memserver

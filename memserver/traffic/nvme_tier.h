@@ -1,6 +1,7 @@
 // OpenNvmeTier: the NVMe directories that memserver was given, opened, and the tier over them.
 //
-// The main thread, before the serve loop exists; it blocks. Afterwards the tier belongs to the serve loop.
+// The main thread, before the serve loop exists; it blocks. Afterwards the tier belongs to the
+// serve loop.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,19 @@ inline constexpr uint32_t kBlockBytesDefault = kMiB, kDepthDefault = 64;
 struct NvmeOptions {
   std::vector<NvmeDirectory> directories;  // none: no NVMe tier
   bool allow_uring = true;
-  uint32_t block_bytes = 0;                 // of one read or write; 0: as the directories' profiles say, else kBlockBytesDefault
-  uint32_t depth = 0;                       // blocks that each drive has at once; 0: likewise, else kDepthDefault
-  int64_t deadline_ns = 30 * kNsPerSecond;  // for an answer; the jobs that wait for it end after kDeadlinesMax of them
+  // Of one read or write; 0: as the directories' profiles say, else kBlockBytesDefault.
+  uint32_t block_bytes = 0;
+  // Blocks that each drive has at once; 0: likewise, else kDepthDefault.
+  uint32_t depth = 0;
+  // For an answer; the jobs that wait for it end after kDeadlinesMax of them.
+  int64_t deadline_ns = 30 * kNsPerSecond;
 };
 
-// In order of construction: the ring goes before the memory that it reads into, and the locks go last.
+// In order of construction: the ring goes before the memory that it reads into, and the locks go
+// last.
 struct NvmeTier {
-  // By directory: why it is not there; ok where it is. One that is not takes nothing; jobs with states there wait for another server.
+  // By directory: why it is not there; ok where it is. One that is not takes nothing; jobs with
+  // states there wait for another server.
   std::vector<Status> absent;
   std::vector<nvme::SlotDirectory> directories;  // without descriptors where it could not be opened
   nvme::PageMemory staging;
@@ -43,8 +49,9 @@ struct NvmeTier {
   std::unique_ptr<StateTier> tier;
 };
 
-// Null where no directory was given. One that is gone, or not ours any more (kNvmeDirectoryBad), or that held nothing, is noted; the former
-// is a reason not to start with new memory (WhyNotNew). Errors: the others of SlotDirectory::Open, kMemoryMapFailed.
+// Null where no directory was given. One that is gone, or not ours any more (kNvmeDirectoryBad), or
+// that held nothing, is noted; the former is a reason not to start with new memory (WhyNotNew).
+// Errors: the others of SlotDirectory::Open, kMemoryMapFailed.
 Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock* clock);
 // The first directory that could not be opened; ok where all could, also where `tier` is null.
 Status WhyNotNew(const NvmeTier* tier);

@@ -9,7 +9,8 @@ RcacheMap::RcacheMap() {
   displaced_.reserve(kRangesMax);
 }
 
-std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes, std::optional<ChunkId> chunk) {
+std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes,
+                                            std::optional<ChunkId> chunk) {
   displaced_.clear();
   const uint64_t end = begin + bytes;
   for (size_t i = 0; i < ranges_.size();) {
@@ -34,7 +35,8 @@ std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes, std:
 }
 
 bool RcacheMap::Holds(ChunkId chunk) const {
-  return std::any_of(ranges_.begin(), ranges_.end(), [chunk](const HeldRange& range) { return range.chunk == chunk; });
+  return std::any_of(ranges_.begin(), ranges_.end(),
+                     [chunk](const HeldRange& range) { return range.chunk == chunk; });
 }
 
 }  // namespace tidepool::memserver

@@ -1,8 +1,11 @@
-// RcacheMap: which chunk each part of a rank's rCache holds, as far as the server's own copies tell. For the residency picture only.
+// RcacheMap: which chunk each part of a rank's rCache holds, as far as the server's own copies
+// tell. For the residency picture only.
 //
-// One thread (the serve loop). Evictions are the trainer's and send no message; what the server does know is that a block holds
+// One thread (the serve loop). Evictions are the trainer's and send no message; what the server
+// does know is that a block holds
 // something else once another chunk is fetched into it, or once a gradient has been made in it.
-// Invariants: ranges do not overlap; at most kRangesMax are kept (beyond, any other is forgotten); nothing is allocated after construction.
+// Invariants: ranges do not overlap; at most kRangesMax are kept (beyond, any other is forgotten);
+// nothing is allocated after construction.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +22,9 @@ class RcacheMap {
   static constexpr uint32_t kRangesMax = 1024;
 
   RcacheMap();
-  // Bytes [begin, begin + bytes) hold (a shard of) `chunk` from now on, or no chunk. Returns the chunks that are now nowhere in the map;
-  // the span is valid until the next call. Costs one look at each range.
+  // Bytes [begin, begin + bytes) hold (a shard of) `chunk` from now on, or no chunk. Returns the
+  // chunks that are now nowhere in the map; the span is valid until the next call. Costs one look
+  // at each range.
   std::span<const ChunkId> Replace(uint64_t begin, uint64_t bytes, std::optional<ChunkId> chunk);
 
  private:

@@ -10,12 +10,15 @@ namespace {
 
 constexpr uint64_t kWeightBytes = 4;  // weights are put as fp32
 
-bool IsExactShard(const JobStates& states, const Chunk& chunk, Rank rank, const shm::Request& request) {
-  return request.element_begin == states.ShardBegin(request.chunk, rank) && request.element_count == chunk.shard_elements;
+bool IsExactShard(const JobStates& states, const Chunk& chunk, Rank rank,
+                  const shm::Request& request) {
+  return request.element_begin == states.ShardBegin(request.chunk, rank) &&
+         request.element_count == chunk.shard_elements;
 }
 
 uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
-  return request.op == static_cast<uint32_t>(shm::Op::kPutWeights) ? kWeightBytes : BytesOf(states.spec().dtype);
+  return request.op == static_cast<uint32_t>(shm::Op::kPutWeights) ? kWeightBytes
+                                                                   : BytesOf(states.spec().dtype);
 }
 
 }  // namespace
@@ -30,28 +33,35 @@ const char* CheckFlags(const shm::Request& request, uint32_t protocol) {
 
 OfAttempt AttemptOf(const JobStates& states, uint32_t flags) {
   const std::optional<uint32_t> named = shm::AttemptIn(flags);
-  if (!named || *named == states.attempt() || TP_PLANTED("traffic.attempt_not_compared")) return OfAttempt::kOpen;
+  if (!named || *named == states.attempt() || TP_PLANTED("traffic.attempt_not_compared"))
+    return OfAttempt::kOpen;
   return shm::IsBefore(*named, states.attempt()) ? OfAttempt::kDropped : OfAttempt::kToCome;
 }
 
-const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes, const shm::Request& request) {
+const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes,
+                       const shm::Request& request) {
   if (request.chunk >= states.spec().chunks.size()) return "the job has no such chunk";
-  if (!states.spec().IsMember(request.chunk, rank)) return "the rank is not a member of the chunk's data-parallel group";
+  if (!states.spec().IsMember(request.chunk, rank))
+    return "the rank is not a member of the chunk's data-parallel group";
   const uint64_t elements = states.spec().chunks[request.chunk].elements;
   if (request.element_count == 0) return "the element range is empty";
-  if (request.element_begin > elements || request.element_count > elements - request.element_begin) {
+  if (request.element_begin > elements ||
+      request.element_count > elements - request.element_begin) {
     return "the element range does not lie inside the chunk";
   }
   // A chunk has at most 2^56 elements, so the product does not overflow.
   const uint64_t element_bytes = ElementBytes(states, request);
   const uint64_t bytes = request.element_count * element_bytes;
-  if (request.rcache_offset % element_bytes != 0) return "the rCache offset is not aligned to an element";
+  if (request.rcache_offset % element_bytes != 0)
+    return "the rCache offset is not aligned to an element";
   if (request.rcache_offset > rcache_bytes ||
-      bytes > rcache_bytes - request.rcache_offset + (TP_PLANTED("traffic.rcache_end_off_by_one") ? element_bytes : 0)) {
+      bytes > rcache_bytes - request.rcache_offset +
+                  (TP_PLANTED("traffic.rcache_end_off_by_one") ? element_bytes : 0)) {
     return "the range does not lie inside the rCache";
   }
   const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
-  if (!is_gradient && request.micro_batch != shm::UsesAhead(request)) return "the micro-batch of this request is not zero";
+  if (!is_gradient && request.micro_batch != shm::UsesAhead(request))
+    return "the micro-batch of this request is not zero";
   return nullptr;
 }
 
@@ -60,9 +70,12 @@ const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request) 
   const uint64_t done = states.intake(request.chunk, rank).put_elements;
   if (request.version != 0) return "the version of a weight request is not zero";
   if (states.weights_ready()) return "the job has its weights already";
-  if (request.element_begin != states.ShardBegin(request.chunk, rank) + done) return "weights are not put in order from the shard's start";
-  if (!states.IsPutInOrder(request.chunk, rank)) return "weights that are kept on NVMe alone are not put in the order of their chunks";
-  if (request.element_count > chunk.shard_elements - done) return "the weights do not lie inside the rank's shard";
+  if (request.element_begin != states.ShardBegin(request.chunk, rank) + done)
+    return "weights are not put in order from the shard's start";
+  if (!states.IsPutInOrder(request.chunk, rank))
+    return "weights that are kept on NVMe alone are not put in the order of their chunks";
+  if (request.element_count > chunk.shard_elements - done)
+    return "the weights do not lie inside the rank's shard";
   if (states.is_split() && request.element_count * sizeof(float) > shm::kSplitPutBytesMax)
     return "the weights are more than are staged at once";
   return nullptr;
@@ -70,9 +83,12 @@ const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request) 
 
 const char* CheckFetch(JobStates& states, const shm::Request& request) {
   const Chunk& chunk = states.chunk(request.chunk);
-  if (request.version < states.sealed_version()) return "the version asked for is already overwritten";
-  if (request.version > states.sealed_version() + 1) return "the version asked for is more than one step ahead";
-  if (chunk.version != kNoVersion && request.version < chunk.version) return "the version asked for is already overwritten";
+  if (request.version < states.sealed_version())
+    return "the version asked for is already overwritten";
+  if (request.version > states.sealed_version() + 1)
+    return "the version asked for is more than one step ahead";
+  if (chunk.version != kNoVersion && request.version < chunk.version)
+    return "the version asked for is already overwritten";
   return nullptr;
 }
 
@@ -80,11 +96,15 @@ const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& requ
   const Chunk& chunk = states.chunk(request.chunk);
   const ShardIntake& intake = states.intake(request.chunk, rank);
   if (!states.weights_ready()) return "a gradient came before the weights";
-  if (request.version != states.sealed_version()) return "the gradient belongs to another version than the open step";
-  if (AttemptOf(states, request.flags) != OfAttempt::kOpen) return "the gradient belongs to another attempt than the open one";
-  if (!IsExactShard(states, chunk, rank, request)) return "the gradient is not exactly the rank's shard";
+  if (request.version != states.sealed_version())
+    return "the gradient belongs to another version than the open step";
+  if (AttemptOf(states, request.flags) != OfAttempt::kOpen)
+    return "the gradient belongs to another attempt than the open one";
+  if (!IsExactShard(states, chunk, rank, request))
+    return "the gradient is not exactly the rank's shard";
   if (request.micro_batch >= states.spec().micro_batches) return "the step has no such micro-batch";
-  if (request.micro_batch != intake.micro_batches_accepted) return "micro-batches of a chunk are out of order";
+  if (request.micro_batch != intake.micro_batches_accepted)
+    return "micro-batches of a chunk are out of order";
   return nullptr;
 }
 
@@ -97,7 +117,8 @@ const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& req
   if (request.reserved != 0) return "a reserved field is not zero";
   if (!states.weights_ready()) return "a step ended before the weights came";
   if (request.version != states.sealed_version()) return "the step that ends is not the open one";
-  if (AttemptOf(states, request.flags) != OfAttempt::kOpen) return "the attempt that ends is not the open one";
+  if (AttemptOf(states, request.flags) != OfAttempt::kOpen)
+    return "the attempt that ends is not the open one";
   return nullptr;
 }
 

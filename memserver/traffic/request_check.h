@@ -1,7 +1,9 @@
-// Checks of a request's numbers against the job and the session: a peer wrote them, so nothing is believed. The request was
+// Checks of a request's numbers against the job and the session: a peer wrote them, so nothing is
+// believed. The request was
 // copied out of shared memory once, and only the copy is checked and used.
 //
-// Pure functions of the serve loop's tables. Each returns null when the request is sound, else a short text that names what is wrong;
+// Pure functions of the serve loop's tables. Each returns null when the request is sound, else a
+// short text that names what is wrong;
 // such a text ends the session.
 #pragma once
 
@@ -14,16 +16,20 @@ namespace tidepool::memserver {
 
 // The flags of any request, in a session of this version of the protocol.
 const char* CheckFlags(const shm::Request& request, uint32_t protocol);
-// Which attempt at the open step the flags name, seen from the open one. Flags that name none are of
+// Which attempt at the open step the flags name, seen from the open one. Flags that name none are
+// of
 // the open one.
 enum class OfAttempt { kOpen, kDropped, kToCome };
 OfAttempt AttemptOf(const JobStates& states, uint32_t flags);
-// Chunk, membership, element range and rCache range of any request that moves elements of `element_bytes` each.
-const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes, const shm::Request& request);
+// Chunk, membership, element range and rCache range of any request that moves elements of
+// `element_bytes` each.
+const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes,
+                       const shm::Request& request);
 const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request);
 const char* CheckFetch(JobStates& states, const shm::Request& request);
 const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& request);
-// False: a user has chosen a learning rate or a loss scale with which nothing can be updated. That breaks no rule of the rings.
+// False: a user has chosen a learning rate or a loss scale with which nothing can be updated. That
+// breaks no rule of the rings.
 bool HasUsableNumbers(const shm::EndStepRequest& request);
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request);
 

@@ -19,7 +19,8 @@ Session::Session(Parts parts)
       waiting_(kOutstandingMax) {}
 
 bool Session::MayBegin(const shm::Request& request) const {
-  return (!shm::HasFlags(request) || flags_.IsReady(flags_base_ + request.counter)) && lane_.HasRoom(request);
+  return (!shm::HasFlags(request) || flags_.IsReady(flags_base_ + request.counter)) &&
+         lane_.HasRoom(request);
 }
 
 void Session::Hold(const shm::Request& request, uint64_t bytes) {
@@ -50,14 +51,16 @@ const shm::Request* Session::NextToBegin(LaneWay way) const {
 }
 
 Session::Remains Session::Dissolve(std::unique_ptr<Session> session) {
-  Remains remains{std::move(session->port_), std::move(session->rcache_), std::move(session->brought_)};
+  Remains remains{std::move(session->port_), std::move(session->rcache_),
+                  std::move(session->brought_)};
   session.reset();  // the lane goes while the memory is still mapped
   return remains;
 }
 
 shm::PopResult Session::Take(shm::Request* request, const char** why) {
   const shm::PopResult popped = port_->Pop(request);
-  if (popped == shm::PopResult::kViolation) *why = "the positions in the request ring are impossible";
+  if (popped == shm::PopResult::kViolation)
+    *why = "the positions in the request ring are impossible";
   if (popped != shm::PopResult::kItem) return popped;
   ++taken_;
   if (request->counter != taken_) {

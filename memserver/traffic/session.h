@@ -1,10 +1,14 @@
-// Session: the data-plane end of one attached rank: its rings, its rCache, its copies and its parked requests.
+// Session: the data-plane end of one attached rank: its rings, its rCache, its copies and its
+// parked requests.
 //
-// One thread (the serve loop). The lane is destroyed before the memory it copies to and from (order of the members).
-// Where the rank brought its rCache (brought.gpu), a copy begins only when its `ready` flag says so, the GPU's stream has room, and its
-// turn in the order of copies has come (memserver/loop/copy_order.h): until then the request is *held*, and looked at in every turn.
-// Invariant: requests taken minus answers given is at most kOutstandingMax; an answer therefore always has a place in the ring, unless the
-// client does not take its completions, which ends the session.
+// One thread (the serve loop). The lane is destroyed before the memory it copies to and from (order
+// of the members).
+// Where the rank brought its rCache (brought.gpu), a copy begins only when its `ready` flag says
+// so, the GPU's stream has room, and its turn in the order of copies has come
+// (memserver/loop/copy_order.h): until then the request is *held*, and looked at in every turn.
+// Invariant: requests taken minus answers given is at most kOutstandingMax; an answer therefore
+// always has a place in the ring, unless the client does not take its completions, which ends the
+// session.
 #pragma once
 
 #include <bitset>
@@ -20,7 +24,8 @@
 
 namespace tidepool::memserver {
 
-// A session's requests that are taken but not answered. The client keeps to the ring size; more ends the session.
+// A session's requests that are taken but not answered. The client keeps to the ring size; more
+// ends the session.
 inline constexpr uint32_t kOutstandingMax = shm::kRingEntries;
 
 class Session {
@@ -30,7 +35,8 @@ class Session {
     Rank rank = 0;
     std::unique_ptr<shm::ServerPort> port = nullptr;
     std::unique_ptr<device::Memory> rcache = nullptr;
-    std::unique_ptr<device::Stream> stream = nullptr;  // of its own; null where the rCache was brought
+    // Of its own; null where the rCache was brought.
+    std::unique_ptr<device::Stream> stream = nullptr;
     BroughtParts brought = {};
     GpuStreams* gpu = nullptr;  // of brought.gpu
   };
@@ -47,25 +53,33 @@ class Session {
   RcacheMap& rcache_map() { return rcache_map_; }
   bool is_brought() const { return brought_.gpu != nullptr; }
 
-  // Its copy begins in the order of its GPU's root complex; of others when they come, or something changes.
-  bool IsOrdered(const shm::Request& request) const { return is_brought() && request.op != static_cast<uint32_t>(shm::Op::kClaimFrozen); }
+  // Its copy begins in the order of its GPU's root complex; of others when they come, or something
+  // changes.
+  bool IsOrdered(const shm::Request& request) const {
+    return is_brought() && request.op != static_cast<uint32_t>(shm::Op::kClaimFrozen);
+  }
   // A request whose copy is of so many bytes is parked until its turn comes.
   void Hold(const shm::Request& request, uint64_t bytes);
-  // Its turn had come, but it waits for a version, or for a staging buffer; then one of these may have come.
+  // Its turn had come, but it waits for a version, or for a staging buffer; then one of these may
+  // have come.
   void LetWait(const shm::Request& request);
   void HoldAgain(const shm::Request& request) { held_.set(Slot(request)); }
   bool HasWaited(const shm::Request& request) const { return has_waited_.test(Slot(request)); }
   // It is answered, or its copy has begun.
   void Unpark(const shm::Request& request);
-  // Of the held requests that may begin now, the one that is awaited first; null: none. Until one is parked or unparked.
+  // Of the held requests that may begin now, the one that is awaited first; null: none. Until one
+  // is parked or unparked.
   const shm::Request* NextToBegin(LaneWay way) const;
   // Nobody tells when a held request or a copy on a GPU can go on.
   bool MustBePolled() const { return is_brought() && (held_.any() || lane_.size() > 0); }
-  // Copies of it are in progress that nothing can stop: its memory, and that of its job, must wait for them.
+  // Copies of it are in progress that nothing can stop: its memory, and that of its job, must wait
+  // for them.
   bool MustDrain() { return is_brought() && !lane_.gpu()->failed() && !lane_.AllPassed(); }
-  // By the processor: for a gradient once it is in kept memory, and for what is answered with an error.
+  // By the processor: for a gradient once it is in kept memory, and for what is answered with an
+  // error.
   void WriteDone(uint64_t counter) {
-    if (is_brought()) flags_.done(flags_base_ + counter)->store(flags_base_ + counter, std::memory_order_release);
+    if (is_brought())
+      flags_.done(flags_base_ + counter)->store(flags_base_ + counter, std::memory_order_release);
   }
   // The trainer's streams that wait for copies go on, and find that the session is over.
   void PoisonFlags() {
@@ -78,12 +92,15 @@ class Session {
     std::unique_ptr<device::Memory> rcache;
     BroughtParts brought;
   };
-  // Drops the copies in flight, then hands the memory out: unmapping it takes longer than a turn may. Not while it MustDrain.
+  // Drops the copies in flight, then hands the memory out: unmapping it takes longer than a turn
+  // may. Not while it MustDrain.
   static Remains Dissolve(std::unique_ptr<Session> session);
 
-  // Takes the next request. Besides the ring itself it checks the counter and the number of unanswered requests; `why` names a violation.
+  // Takes the next request. Besides the ring itself it checks the counter and the number of
+  // unanswered requests; `why` names a violation.
   shm::PopResult Take(shm::Request* request, const char** why);
-  // Puts an answer into the completion ring; false when the client has not taken its completions (a violation).
+  // Puts an answer into the completion ring; false when the client has not taken its completions (a
+  // violation).
   bool Answer(const shm::Completion& completion);
   // One wake for all answers since the last call.
   void WakeIfAnswered();

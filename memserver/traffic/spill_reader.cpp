@@ -18,8 +18,12 @@ constexpr uint32_t kTriesMax = 3;
 
 }  // namespace
 
-SpillReader::SpillReader(const JobStates& states, std::shared_ptr<const shm::JobSpec> spec, std::vector<File> files)
-    : spec_(std::move(spec)), files_(std::move(files)), job_nonce_(states.record().nonce), epoch_(states.epoch()) {
+SpillReader::SpillReader(const JobStates& states, std::shared_ptr<const shm::JobSpec> spec,
+                         std::vector<File> files)
+    : spec_(std::move(spec)),
+      files_(std::move(files)),
+      job_nonce_(states.record().nonce),
+      epoch_(states.epoch()) {
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id) places_.push_back(states.chunk(id).spill);
   for (const StandIn& each : states.stand_ins().all()) {
     if (each.slot == epoch_ % 2) stand_ins_.push_back(each);
@@ -65,15 +69,23 @@ void SpillReader::CopyMaster(uint64_t first, std::span<float> values) const {
 Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
   if (!buffer_) {
     TP_ASSIGN_OR_RETURN(nvme::PageMemory memory,
-                        nvme::PageMemory::Map(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(*spec_, shm::kPieceElements)));
+                        nvme::PageMemory::Map(nvme::kPieceHeaderBytes +
+                                              shm::SpilledPieceBytes(*spec_, shm::kPieceElements)));
     buffer_.emplace(std::move(memory));
   }
   chunk_ = shm::kNoSpill;
   const SpillPlace& place = places_[chunk];
   const File& file = files_[place.directory];
-  const uint64_t offset = place.offset + epoch_ % 2 * place.slot_bytes + shm::PieceOffset(*spec_, piece);
-  const nvme::PieceName name{.store = file.store, .job = job_nonce_, .chunk = chunk, .piece = piece, .epoch = epoch_, .place = offset};
-  const auto bytes = buffer_->bytes().first(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(*spec_, PieceElements(chunk, piece)));
+  const uint64_t offset =
+      place.offset + epoch_ % 2 * place.slot_bytes + shm::PieceOffset(*spec_, piece);
+  const nvme::PieceName name{.store = file.store,
+                             .job = job_nonce_,
+                             .chunk = chunk,
+                             .piece = piece,
+                             .epoch = epoch_,
+                             .place = offset};
+  const auto bytes = buffer_->bytes().first(
+      nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(*spec_, PieceElements(chunk, piece)));
   const auto* header = reinterpret_cast<const nvme::PieceHeader*>(bytes.data());
   const auto payload = bytes.subspan(nvme::kPieceHeaderBytes);
   nvme::PieceVerdict verdict;
@@ -91,20 +103,25 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
     piece_ = piece;
     return Status();
   }
-  return Status(ErrorId::kNvmeDataBad, "piece " + std::to_string(piece) + " of chunk " + std::to_string(chunk) + " of job " + spec_->name +
-                                           " cannot be trusted: " + nvme::TextOf(verdict, *header, name));
+  return Status(ErrorId::kNvmeDataBad,
+                "piece " + std::to_string(piece) + " of chunk " + std::to_string(chunk) +
+                    " of job " + spec_->name +
+                    " cannot be trusted: " + nvme::TextOf(verdict, *header, name));
 }
 
 Status SpillReader::ReadWhole(const File& file, uint64_t offset, std::span<std::byte> bytes) const {
   uint64_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t got = pread(file.fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    const ssize_t got =
+        pread(file.fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     // A direct transfer goes on at a page.
     const uint64_t pages = got > 0 ? static_cast<uint64_t>(got) / kPageBytes * kPageBytes : 0;
     if (pages == 0) {
-      return Status(ErrorId::kNvmeIoFailed, "states of job " + spec_->name + " cannot be read at offset " + std::to_string(offset + done) +
-                                                ": " + (got < 0 ? std::strerror(errno) : "the file ends"));
+      return Status(ErrorId::kNvmeIoFailed, "states of job " + spec_->name +
+                                                " cannot be read at offset " +
+                                                std::to_string(offset + done) + ": " +
+                                                (got < 0 ? std::strerror(errno) : "the file ends"));
     }
     done += pages;
   }

@@ -1,7 +1,8 @@
-// SpillReader: reads the master of spilled chunks for a save, checked as everything that comes from NVMe.
+// SpillReader: reads the master of spilled chunks for a save, checked as everything that comes from
+// NVMe.
 //
-// One thread at a time, which blocks (the checkpoint thread). Requires that the chunks are not updated meanwhile: the serve loop holds
-// them.
+// One thread at a time, which blocks (the checkpoint thread). Requires that the chunks are not
+// updated meanwhile: the serve loop holds them.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,11 @@ class SpillReader {
     uint64_t store = 0;
   };
   // The places are copied: `states` is not looked at afterwards.
-  SpillReader(const JobStates& states, std::shared_ptr<const shm::JobSpec> spec, std::vector<File> files);
+  SpillReader(const JobStates& states, std::shared_ptr<const shm::JobSpec> spec,
+              std::vector<File> files);
 
-  // fp32 weights from `element` of `chunk` on. Errors: kNvmeIoFailed, kNvmeDataBad, kMemoryMapFailed.
+  // fp32 weights from `element` of `chunk` on. Errors: kNvmeIoFailed, kNvmeDataBad,
+  // kMemoryMapFailed.
   Status Read(ChunkId chunk, uint64_t element, std::span<float> values);
 
  private:

@@ -7,7 +7,8 @@ namespace tidepool::memserver {
 namespace {
 
 nvme::PieceVerdict Verify(const StagedPiece& piece) {
-  return nvme::VerifyFront(*piece.header, piece.is, piece.payload, piece.front_of == 0 ? piece.payload.size() : piece.front_of);
+  return nvme::VerifyFront(*piece.header, piece.is, piece.payload,
+                           piece.front_of == 0 ? piece.payload.size() : piece.front_of);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// Of the staging slots, for each other directory, whatever one of them holds; and at least so many for each.
+// Of the staging slots, for each other directory, whatever one of them holds; and at least so many
+// for each.
 constexpr uint32_t kLeftToOthers = 4, kTakenMin = 8;
 
 constexpr uint64_t kStagingBytes = StateTier::kPieceBytesMax;
@@ -21,7 +22,8 @@ static_assert(kStagingBytes % kPageBytes == 0);
 uint64_t LargestGap(const nvme::Manifest& manifest) {
   if (manifest.entries.size() >= nvme::kManifestEntriesMax) return 0;
   std::vector<std::pair<uint64_t, uint64_t>> taken;
-  for (const auto& entry : manifest.entries) taken.emplace_back(entry.offset, entry.offset + entry.bytes);
+  for (const auto& entry : manifest.entries)
+    taken.emplace_back(entry.offset, entry.offset + entry.bytes);
   taken.emplace_back(manifest.capacity, manifest.capacity);
   std::sort(taken.begin(), taken.end());
   uint64_t begin = 0, largest = 0;
@@ -38,7 +40,8 @@ uint64_t StateTier::MemoryBytes(size_t directories) {
   return kStagingSlots * kStagingBytes + directories * nvme::kManifestBytes;
 }
 
-StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierDirectory> directories, std::span<std::byte> memory,
+StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock,
+                     std::vector<TierDirectory> directories, std::span<std::byte> memory,
                      const TierOptions& options)
     : queue_(queue),
       clock_(clock),
@@ -54,12 +57,17 @@ StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierD
       slots_(kStagingSlots),
       taken_(directories_.size()),
       taken_max_(std::max<uint32_t>(
-          kTakenMin, kStagingSlots - std::min<uint32_t>(kStagingSlots, kLeftToOthers * static_cast<uint32_t>(directories_.size() - 1)))),
+          kTakenMin,
+          kStagingSlots -
+              std::min<uint32_t>(kStagingSlots,
+                                 kLeftToOthers * static_cast<uint32_t>(directories_.size() - 1)))),
       late_(kStagingSlots + directories_.size()) {
   TP_CHECK(memory.size() >= MemoryBytes(directories_.size()), "the staging memory is large enough");
   for (uint32_t d = 0; d < directories_.size(); ++d) {
-    const nvme::StoreFiles files{.data = 3 * d, .manifests = {3 * d + 1, 3 * d + 2}, .tag = kStagingSlots + d};
-    const auto buffer = memory.subspan(kStagingSlots * kStagingBytes + d * nvme::kManifestBytes, nvme::kManifestBytes);
+    const nvme::StoreFiles files{
+        .data = 3 * d, .manifests = {3 * d + 1, 3 * d + 2}, .tag = kStagingSlots + d};
+    const auto buffer = memory.subspan(kStagingSlots * kStagingBytes + d * nvme::kManifestBytes,
+                                       nvme::kManifestBytes);
     stores_.emplace_back(directories_[d].manifest, files, &transfers_, buffer);
   }
   for (uint32_t i = kStagingSlots; i > 0; --i) free_.push_back(i - 1);
@@ -67,17 +75,20 @@ StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierD
 
 std::vector<uint64_t> StateTier::LargestFree() const {
   std::vector<uint64_t> free;
-  for (const auto& store : stores_) free.push_back(store.poisoned() ? 0 : LargestGap(store.manifest()));
+  for (const auto& store : stores_)
+    free.push_back(store.poisoned() ? 0 : LargestGap(store.manifest()));
   return free;
 }
 
 std::vector<uint64_t> StateTier::Capacities() const {
   std::vector<uint64_t> capacities;
-  for (const auto& store : stores_) capacities.push_back(store.poisoned() ? 0 : store.manifest().capacity);
+  for (const auto& store : stores_)
+    capacities.push_back(store.poisoned() ? 0 : store.manifest().capacity);
   return capacities;
 }
 
-bool StateTier::ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets) {
+bool StateTier::ReserveRanges(uint64_t key, std::span<const uint64_t> bytes,
+                              std::vector<uint64_t>* offsets) {
   if (HasRanges(key)) return false;
   offsets->assign(bytes.size(), 0);
   for (uint32_t d = 0; d < bytes.size(); ++d) {
@@ -93,7 +104,9 @@ bool StateTier::ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std
 }
 
 bool StateTier::HasRanges(uint64_t key) const {
-  return std::any_of(stores_.begin(), stores_.end(), [key](const nvme::SlotStore& store) { return store.manifest().Find(key) != nullptr; });
+  return std::any_of(stores_.begin(), stores_.end(), [key](const nvme::SlotStore& store) {
+    return store.manifest().Find(key) != nullptr;
+  });
 }
 
 bool StateTier::Reserve(uint64_t nonce, JobStates* states) {
@@ -114,7 +127,8 @@ void StateTier::Commit(uint64_t key, uint64_t epoch) {
   }
 }
 
-StateTier::Adopted StateTier::AdoptRanges(uint64_t name, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets) const {
+StateTier::Adopted StateTier::AdoptRanges(uint64_t name, std::span<const uint64_t> bytes,
+                                          std::vector<uint64_t>* offsets) const {
   offsets->assign(bytes.size(), 0);
   for (uint32_t d = 0; d < stores_.size(); ++d) {
     const nvme::ManifestEntry* entry = stores_[d].manifest().Find(name);
@@ -122,7 +136,8 @@ StateTier::Adopted StateTier::AdoptRanges(uint64_t name, std::span<const uint64_
   }
   for (uint32_t d = 0; d < bytes.size(); ++d) {
     if (bytes[d] == 0) continue;
-    const nvme::ManifestEntry* entry = d < stores_.size() ? stores_[d].manifest().Find(name) : nullptr;
+    const nvme::ManifestEntry* entry =
+        d < stores_.size() ? stores_[d].manifest().Find(name) : nullptr;
     if (entry == nullptr || entry->bytes != bytes[d]) return Adopted::kUnknown;
     (*offsets)[d] = entry->offset;
   }
@@ -133,17 +148,21 @@ StateTier::Adopted StateTier::Adopt(uint64_t nonce, JobStates* states) {
   const std::vector<uint64_t>& demoted = states->demoted_bytes();
   std::vector<uint64_t> spilled = states->nvme_bytes(), offsets;
   for (size_t d = 0; d < demoted.size(); ++d) spilled[d] -= demoted[d];
-  if (const Adopted found = AdoptRanges(nonce, spilled, &offsets); found != Adopted::kYes) return found;
+  if (const Adopted found = AdoptRanges(nonce, spilled, &offsets); found != Adopted::kYes)
+    return found;
   for (uint32_t d = 0; d < offsets.size(); ++d) states->SetSpillRange(d, offsets[d]);
   if (states->demoted() == 0) return Adopted::kYes;
-  if (const Adopted found = AdoptRanges(DemotedKey(nonce), demoted, &offsets); found != Adopted::kYes) return found;
+  if (const Adopted found = AdoptRanges(DemotedKey(nonce), demoted, &offsets);
+      found != Adopted::kYes)
+    return found;
   for (uint32_t d = 0; d < offsets.size(); ++d) states->SetDemotedRange(d, offsets[d]);
   return Adopted::kYes;
 }
 
 bool StateTier::MayStillWrite(uint64_t nonce, uint32_t directory) const {
   return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
-    return slot.disowned && slot.transfer.kind == nvme::IoKind::kWrite && slot.transfer.nonce == nonce && slot.directory == directory;
+    return slot.disowned && slot.transfer.kind == nvme::IoKind::kWrite &&
+           slot.transfer.nonce == nonce && slot.directory == directory;
   });
 }
 
@@ -158,7 +177,8 @@ void StateTier::RemoveAllBut(const std::vector<uint64_t>& nonces) {
   for (auto& store : stores_) {
     std::vector<uint64_t> gone;
     for (const auto& entry : store.manifest().entries) {
-      if (std::find(nonces.begin(), nonces.end(), entry.job) == nonces.end()) gone.push_back(entry.job);
+      if (std::find(nonces.begin(), nonces.end(), entry.job) == nonces.end())
+        gone.push_back(entry.job);
     }
     for (const uint64_t nonce : gone) store.Remove(nonce);
   }
@@ -188,7 +208,8 @@ std::optional<uint32_t> StateTier::TakeStaging(uint32_t directory) {
 }
 
 void StateTier::ReturnStaging(uint32_t staging) {
-  TP_CHECK(std::find(free_.begin(), free_.end(), staging) == free_.end(), "a staging slot is returned once");
+  TP_CHECK(std::find(free_.begin(), free_.end(), staging) == free_.end(),
+           "a staging slot is returned once");
   free_.push_back(staging);
   --taken_[slots_[staging].directory];
 }
@@ -202,7 +223,8 @@ void StateTier::TakeBack(uint32_t staging) {
   const Slot slot = slots_[staging];
   slots_[staging].disowned = false;
   ReturnStaging(staging);
-  if (slot.removed && !MayStillWrite(slot.transfer.nonce, slot.directory)) stores_[slot.directory].Remove(slot.transfer.nonce);
+  if (slot.removed && !MayStillWrite(slot.transfer.nonce, slot.directory))
+    stores_[slot.directory].Remove(slot.transfer.nonce);
 }
 
 std::span<std::byte> StateTier::Image(uint32_t staging, uint64_t payload_bytes) const {
@@ -211,14 +233,18 @@ std::span<std::byte> StateTier::Image(uint32_t staging, uint64_t payload_bytes) 
 
 StagedPiece StateTier::PieceIn(uint32_t staging, uint64_t payload_bytes) const {
   const auto bytes = Image(staging, payload_bytes);
-  return {reinterpret_cast<nvme::PieceHeader*>(bytes.data()), bytes.subspan(nvme::kPieceHeaderBytes), 0, {}, {}};
+  return {reinterpret_cast<nvme::PieceHeader*>(bytes.data()),
+          bytes.subspan(nvme::kPieceHeaderBytes),
+          0,
+          {},
+          {}};
 }
 
 void StateTier::Start(const TierTransfer& transfer) {
   slots_[transfer.staging].transfer = transfer;
   std::byte* const data = staging_.data() + transfer.staging * kStagingBytes;
-  transfers_.Start(
-      {transfer.kind, 3 * transfer.directory, transfer.offset, data, nvme::kPieceHeaderBytes + transfer.payload_bytes, transfer.staging});
+  transfers_.Start({transfer.kind, 3 * transfer.directory, transfer.offset, data,
+                    nvme::kPieceHeaderBytes + transfer.payload_bytes, transfer.staging});
 }
 
 bool StateTier::Progress() {
@@ -241,7 +267,8 @@ bool StateTier::Next(TierDone* done) {
       continue;
     }
     const TierTransfer& transfer = slots_[ended.tag].transfer;
-    *done = {transfer.kind, transfer.staging, transfer.job, ended.error, ended.offset, transfer.directory};
+    *done = {transfer.kind, transfer.staging, transfer.job,
+             ended.error,   ended.offset,     transfer.directory};
     return true;
   }
   return false;
@@ -281,10 +308,11 @@ void StateTier::EndLate(uint64_t tag, bool answered) {
   if (!late_[tag]) return;  // it was not even told
   if (answered) {
     const TierLate& late = *late_[tag];
-    LogWarn("a drive has answered after all", {{"directory", directories_[late.transfer.directory].path},
-                                               {"offset", late.offset},
-                                               {"job", late.transfer.job},
-                                               {"seconds", static_cast<double>(clock_->NowNs() - late.since_ns) / kNsPerSecond}});
+    LogWarn("a drive has answered after all",
+            {{"directory", directories_[late.transfer.directory].path},
+             {"offset", late.offset},
+             {"job", late.transfer.job},
+             {"seconds", static_cast<double>(clock_->NowNs() - late.since_ns) / kNsPerSecond}});
   }
   late_[tag].reset();
 }

@@ -1,8 +1,11 @@
-// StateTier: the NVMe directories of the daemon: their ranges, the staging slots, and the pieces on their way between them.
+// StateTier: the NVMe directories of the daemon: their ranges, the staging slots, and the pieces on
+// their way between them.
 //
-// One thread (the serve loop), after the constructor. No call blocks or, on the data path, allocates. Staging memory is private: a late
-// read of a server that has died never lands in memory that another one uses. Every transfer's end comes back from Next, also a failed one;
-// one whose answer does not come is told by NextLate, and may be disowned: its staging, and the range of its job, are kept until it comes.
+// One thread (the serve loop), after the constructor. No call blocks or, on the data path,
+// allocates. Staging memory is private: a late read of a server that has died never lands in memory
+// that another one uses. Every transfer's end comes back from Next, also a failed one; one whose
+// answer does not come is told by NextLate, and may be disowned: its staging, and the range of its
+// job, are kept until it comes.
 #pragma once
 
 #include <cstdint>
@@ -70,15 +73,18 @@ struct TierOptions {
 
 class StateTier {
  public:
-  // Pieces in staging: enough to read, update and write at once at the speed of several drives, which need some 64 MiB out; 144 MiB.
+  // Pieces in staging: enough to read, update and write at once at the speed of several drives,
+  // which need some 64 MiB out; 144 MiB.
   static constexpr uint32_t kStagingSlots = 48;
   // Of one piece with its header; of one staging slot.
-  static constexpr uint64_t kPieceBytesMax = nvme::kPieceHeaderBytes + shm::kSpilledPlanesMax * shm::kPieceElements * sizeof(float);
+  static constexpr uint64_t kPieceBytesMax =
+      nvme::kPieceHeaderBytes + shm::kSpilledPlanesMax * shm::kPieceElements * sizeof(float);
   static uint64_t MemoryBytes(size_t directories);
 
-  // The files of `queue`: for directory d its data file at 3 d, its manifests behind. `memory`: MemoryBytes of whole pages.
-  StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierDirectory> directories, std::span<std::byte> memory,
-            const TierOptions& options = {});
+  // The files of `queue`: for directory d its data file at 3 d, its manifests behind. `memory`:
+  // MemoryBytes of whole pages.
+  StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierDirectory> directories,
+            std::span<std::byte> memory, const TierOptions& options = {});
 
   // Largest range that a job can get, by directory; 0 of one that takes no changes any more.
   std::vector<uint64_t> LargestFree() const;
@@ -86,16 +92,20 @@ class StateTier {
   std::vector<uint64_t> Capacities() const;
   // Ranges for the job's spilled chunks; false, and nothing taken, when there is no gap.
   bool Reserve(uint64_t nonce, JobStates* states);
-  // The same for states that are to leave the host: `bytes` by directory, under a name of their own (DemotedKey). `offsets`, by directory,
-  // is filled in. False also while ranges of that name are kept for a write that has not been answered.
+  // The same for states that are to leave the host: `bytes` by directory, under a name of their own
+  // (DemotedKey). `offsets`, by directory, is filled in. False also while ranges of that name are
+  // kept for a write that has not been answered.
   bool ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets);
   bool HasRanges(uint64_t key) const;
-  // The directory knows the job, by what was placed there at its admission or what was moved there later.
+  // The directory knows the job, by what was placed there at its admission or what was moved there
+  // later.
   bool HasRangeIn(uint32_t directory, uint64_t nonce) const;
-  // All that was written to the ranges of `key` is to reach the drives, and their manifests, for good: IsDurable then.
+  // All that was written to the ranges of `key` is to reach the drives, and their manifests, for
+  // good: IsDurable then.
   void Commit(uint64_t key, uint64_t epoch);
   // The ranges that a job found in kept memory has.
-  enum class Adopted { kYes, kOtherOrder, kUnknown };  // a directory that knows it is at another place; or one that should does not
+  // A directory that knows it is at another place; or one that should does not.
+  enum class Adopted { kYes, kOtherOrder, kUnknown };
   Adopted Adopt(uint64_t nonce, JobStates* states);
   // What disowned transfers may still write to goes with the last of them.
   void Remove(uint64_t nonce);
@@ -105,14 +115,20 @@ class StateTier {
   bool IsDurable(const JobStates& states) const { return IsDurable(states.nvme_bytes()); }
   bool IsDurable(std::span<const uint64_t> bytes) const;  // of the directories where they are not 0
   // A directory that the job uses and whose flush has failed; null where there is none.
-  const TierDirectory* PoisonedOf(const JobStates& states) const { return PoisonedOf(states.nvme_bytes()); }
+  const TierDirectory* PoisonedOf(const JobStates& states) const {
+    return PoisonedOf(states.nvme_bytes());
+  }
   const TierDirectory* PoisonedOf(std::span<const uint64_t> bytes) const;
 
   // For a transfer from or to this directory; one that does not answer leaves some to the others.
   std::optional<uint32_t> TakeStaging(uint32_t directory);
-  bool HasStaging(uint32_t directory) const { return !free_.empty() && taken_[directory] < taken_max_; }
+  bool HasStaging(uint32_t directory) const {
+    return !free_.empty() && taken_[directory] < taken_max_;
+  }
   // For what is not due yet: leaves others half of what the directory may have, and a third of all.
-  bool HasStagingToSpare(uint32_t directory) const { return free_.size() > kStagingSlots / 3 && taken_[directory] < taken_max_ / 2; }
+  bool HasStagingToSpare(uint32_t directory) const {
+    return free_.size() > kStagingSlots / 3 && taken_[directory] < taken_max_ / 2;
+  }
   void ReturnStaging(uint32_t staging);
   // Nobody waits for its transfer any more; it is returned when that has ended.
   void Disown(uint32_t staging);
@@ -142,7 +158,8 @@ class StateTier {
   const std::vector<TierDirectory>& directories() const { return directories_; }
 
  private:
-  Adopted AdoptRanges(uint64_t name, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets) const;
+  Adopted AdoptRanges(uint64_t name, std::span<const uint64_t> bytes,
+                      std::vector<uint64_t>* offsets) const;
   void EndLate(uint64_t tag, bool answered);
   void TakeBack(uint32_t staging);
   bool MayStillWrite(uint64_t nonce, uint32_t directory) const;

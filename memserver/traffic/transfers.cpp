@@ -11,11 +11,14 @@
 namespace tidepool::memserver {
 namespace {
 
-// The master is written before the put is noted in kept memory, so a piece that was split half-way is sent again.
+// The master is written before the put is noted in kept memory, so a piece that was split half-way
+// is sent again.
 void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request) {
   const auto* from = reinterpret_cast<const float*>(states.staging(rank));
-  auto* const high = reinterpret_cast<uint16_t*>(states.PutHighBytes(request.chunk, request.element_begin));
-  auto* const rest = reinterpret_cast<int16_t*>(states.PutBytes(request.chunk, request.element_begin));
+  auto* const high =
+      reinterpret_cast<uint16_t*>(states.PutHighBytes(request.chunk, request.element_begin));
+  auto* const rest =
+      reinterpret_cast<int16_t*>(states.PutBytes(request.chunk, request.element_begin));
   SplitWeights(from, high, rest, request.element_count);
 }
 
@@ -29,7 +32,8 @@ Start StartPut(JobStates* states, Session* session, const shm::Request& request)
   if (split && session->put_staged) return Start::kWait;
   session->put_staged = split;
   const Copy copy{request, request.element_count * sizeof(float), 0, split};
-  std::byte* const to = split ? states->staging(session->rank()) : states->PutBytes(request.chunk, request.element_begin);
+  std::byte* const to = split ? states->staging(session->rank())
+                              : states->PutBytes(request.chunk, request.element_begin);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   TP_POINT("server.put_started");
   return Start::kStarted;
@@ -51,9 +55,11 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   return elements == chunk.shard_elements;
 }
 
-void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request, bool holds_chunk) {
+void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request,
+                       bool holds_chunk) {
   const uint64_t bytes = request.element_count * BytesOf(states->spec().dtype);
-  const std::optional<ChunkId> chunk = holds_chunk ? std::optional<ChunkId>(request.chunk) : std::nullopt;
+  const std::optional<ChunkId> chunk =
+      holds_chunk ? std::optional<ChunkId>(request.chunk) : std::nullopt;
   for (const ChunkId gone : session->rcache_map().Replace(request.rcache_offset, bytes, chunk)) {
     states->RanksCached(gone) &= ~(uint64_t{1} << session->rank());
   }
@@ -62,14 +68,17 @@ void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& 
 Start StartFetch(JobStates* states, Session* session, const shm::Request& request) {
   Chunk& chunk = states->chunk(request.chunk);
   const Version present = chunk.version;
-  // Before all weights are in, nobody starts: a rank that ran ahead would submit gradients of a step that cannot be open yet.
-  if (!states->weights_ready() || present == kNoVersion || present < request.version) return Start::kWait;
+  // Before all weights are in, nobody starts: a rank that ran ahead would submit gradients of a
+  // step that cannot be open yet.
+  if (!states->weights_ready() || present == kNoVersion || present < request.version)
+    return Start::kWait;
   if (present > request.version) return Start::kTooLate;
   if (!states->HoldsWeights(request.chunk)) return Start::kWait;
   ++chunk.readers;
   ++chunk.fetches;
   const Copy copy{request, request.element_count * BytesOf(states->spec().dtype), 0, false};
-  session->lane().Start(copy, session->rcache() + request.rcache_offset, states->ParameterBytes(chunk, request.element_begin));
+  session->lane().Start(copy, session->rcache() + request.rcache_offset,
+                        states->ParameterBytes(chunk, request.element_begin));
   NoteRcacheContent(states, session, request, true);
   TP_POINT("server.fetch_started");
   return Start::kStarted;

@@ -1,6 +1,8 @@
-// BoundedRing: a bounded, lock-free queue of plain values between threads (a ring with a sequence number in each slot, after D. Vyukov).
+// BoundedRing: a bounded, lock-free queue of plain values between threads (a ring with a sequence
+// number in each slot, after D. Vyukov).
 //
-// Any thread may call anything but HasRoom. Invariant: a slot's sequence says whose turn it is: `position` for who pushes there,
+// Any thread may call anything but HasRoom. Invariant: a slot's sequence says whose turn it is:
+// `position` for who pushes there,
 // `position + 1` for who pops, and `position + capacity` when it was emptied.
 #pragma once
 
@@ -16,14 +18,16 @@ template <typename T>
 class BoundedRing {
  public:
   explicit BoundedRing(uint32_t capacity_min)
-      : mask_(std::bit_ceil(std::max<uint64_t>(capacity_min, 2)) - 1),  // with one slot, full and free would have the same number
+      : mask_(std::bit_ceil(std::max<uint64_t>(capacity_min, 2)) -
+              1),  // with one slot, full and free would have the same number
         slots_(std::make_unique<Slot[]>(mask_ + 1)) {
     for (uint64_t i = 0; i <= mask_; ++i) slots_[i].sequence.store(i, std::memory_order_relaxed);
   }
 
   uint32_t capacity() const { return static_cast<uint32_t>(mask_ + 1); }
-  // For a ring into which one thread alone pushes, and for that one: whether TryPush will succeed. A popper that stalls between taking a
-  // place and emptying it keeps one place from being used again.
+  // For a ring into which one thread alone pushes, and for that one: whether TryPush will succeed.
+  // A popper that stalls between taking a place and emptying it keeps one place from being used
+  // again.
   bool HasRoom() const {
     const uint64_t position = tail_.load(std::memory_order_relaxed);
     return slots_[position & mask_].sequence.load(std::memory_order_acquire) == position;
@@ -34,14 +38,18 @@ class BoundedRing {
     uint64_t position = tail_.load(std::memory_order_relaxed);
     while (true) {
       Slot& slot = slots_[position & mask_];
-      const auto lead = static_cast<int64_t>(slot.sequence.load(std::memory_order_acquire) - position);
+      const auto lead =
+          static_cast<int64_t>(slot.sequence.load(std::memory_order_acquire) - position);
       if (lead < 0) return false;
       if (lead > 0) {
         position = tail_.load(std::memory_order_relaxed);
         continue;
       }
-      // In one order with a popper's announcement that it will sleep (WorkerTeam): one of the two sees the other.
-      if (!tail_.compare_exchange_weak(position, position + 1, std::memory_order_seq_cst, std::memory_order_relaxed)) continue;
+      // In one order with a popper's announcement that it will sleep (WorkerTeam): one of the two
+      // sees the other.
+      if (!tail_.compare_exchange_weak(position, position + 1, std::memory_order_seq_cst,
+                                       std::memory_order_relaxed))
+        continue;
       slot.value = value;
       slot.sequence.store(position + 1, std::memory_order_release);
       return true;
@@ -53,7 +61,8 @@ class BoundedRing {
     uint64_t position = head_.load(std::memory_order_relaxed);
     while (true) {
       Slot& slot = slots_[position & mask_];
-      const auto lead = static_cast<int64_t>(slot.sequence.load(std::memory_order_acquire) - (position + 1));
+      const auto lead =
+          static_cast<int64_t>(slot.sequence.load(std::memory_order_acquire) - (position + 1));
       if (lead < 0) return false;
       if (lead > 0) {
         position = head_.load(std::memory_order_relaxed);

@@ -15,7 +15,9 @@ DoneQueue::DoneQueue(uint32_t most) : ring_(most), event_(eventfd(0, EFD_CLOEXEC
 
 void DoneQueue::Push(const WorkDone& done) {
   TP_CHECK(ring_.TryPush(done), "no more work is in hand than notices have room");
-  if (until_event_.fetch_sub(1, std::memory_order_seq_cst) != 1 || TP_PLANTED("update.done_not_told")) return;
+  if (until_event_.fetch_sub(1, std::memory_order_seq_cst) != 1 ||
+      TP_PLANTED("update.done_not_told"))
+    return;
   const uint64_t one = 1;
   [[maybe_unused]] const auto n = write(event_.get(), &one, sizeof one);
 }
@@ -27,7 +29,8 @@ bool DoneQueue::TakeAll(std::vector<WorkDone>* out) {
   return !out->empty();
 }
 
-// An exchange, not a store: it reads what the last Push wrote, so that what was pushed before that is seen from here on.
+// An exchange, not a store: it reads what the last Push wrote, so that what was pushed before that
+// is seen from here on.
 void DoneQueue::Arm(uint32_t pushes) {
   uint64_t count = 0;
   [[maybe_unused]] const auto n = read(event_.get(), &count, sizeof count);

@@ -1,7 +1,8 @@
 // DoneQueue: what workers have finished, on its way back to the one thread that hands out work.
 //
-// Workers Push; the owner of the team takes. While the owner looks for itself nothing is written to the eventfd: only who says that it will
-// sleep (Arm) is woken, once, by the next Push or by a later one.
+// Workers Push; the owner of the team takes. While the owner looks for itself nothing is written to
+// the eventfd: only who says that it will sleep (Arm) is woken, once, by the next Push or by a
+// later one.
 #pragma once
 
 #include <atomic>
@@ -26,8 +27,9 @@ class DoneQueue {
 
   // Readable after the Push that the last Arm asked for. Armed from the start, for the first.
   int event_fd() const { return event_.get(); }
-  // Before sleeping: Arm, then TakeAll once more. What was pushed before is there by then; of what comes later, the Push with this number
-  // makes event_fd() readable. So no more than are still to come.
+  // Before sleeping: Arm, then TakeAll once more. What was pushed before is there by then; of what
+  // comes later, the Push with this number makes event_fd() readable. So no more than are still to
+  // come.
   void Arm(uint32_t pushes = 1);
 
  private:

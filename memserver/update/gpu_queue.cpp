@@ -19,12 +19,13 @@ GpuQueue::GpuQueue(JobStates* states, JobId job)
       finished_(states->spec().states_on_gpu) {
   for (size_t i = 0; i < shares_.size(); ++i) {
     // A chunk has one task at a time, and the share every world-th chunk.
-    lanes_.push_back({.tasks = FixedRing<Task>(DivideUp(states->spec().states_on_gpu, states->spec().world)),
-                      .next = 0,
-                      .units = FixedRing<Unit>(shm::kGpuUnitsInFlight),
-                      .place = 0,
-                      .to_narrow = {},
-                      .at_worker = false});
+    lanes_.push_back(
+        {.tasks = FixedRing<Task>(DivideUp(states->spec().states_on_gpu, states->spec().world)),
+         .next = 0,
+         .units = FixedRing<Unit>(shm::kGpuUnitsInFlight),
+         .place = 0,
+         .to_narrow = {},
+         .at_worker = false});
   }
 }
 
@@ -53,12 +54,14 @@ GpuQueue::Begun GpuQueue::BeginNext(bool may_update, std::span<const optim::Step
     const Rank rank = next_;
     next_ = (next_ + 1) % static_cast<Rank>(shares_.size());
     Lane& lane = lanes_[rank];
-    if (!shares_[rank].ready() || lane.tasks.empty() || lane.units.size() == shm::kGpuUnitsInFlight) continue;
+    if (!shares_[rank].ready() || lane.tasks.empty() || lane.units.size() == shm::kGpuUnitsInFlight)
+      continue;
     const Task task = lane.tasks.Front();
     const Chunk& chunk = states_->chunk(task.chunk);
     const bool first = task.kind == Kind::kUpdate && lane.next == 0;
     if (first && (!may_update || chunk.readers > 0)) continue;
-    if (task.kind == Kind::kNarrow && (!lane.units.empty() || lane.to_narrow || lane.at_worker)) continue;
+    if (task.kind == Kind::kNarrow && (!lane.units.empty() || lane.to_narrow || lane.at_worker))
+      continue;
     Begun begun{.bytes = BeginUnit(rank, factors)};
     if (first) begun.update = task.chunk;
     return begun;
@@ -71,9 +74,11 @@ uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> fact
   Lane& lane = lanes_[rank];
   Unit unit{.task = lane.tasks.Front(), .begin = lane.next};
   const Chunk& chunk = states_->chunk(unit.task.chunk);
-  const uint64_t most = unit.task.kind == Kind::kNarrow ? NarrowElements(chunk) : shm::kGpuUnitElements;
+  const uint64_t most =
+      unit.task.kind == Kind::kNarrow ? NarrowElements(chunk) : shm::kGpuUnitElements;
   unit.count = std::min(chunk.elements - unit.begin, most);
-  if (unit.task.kind == Kind::kUpdate) unit.count = std::min(unit.count, ElementsOfRuns(chunk, unit.begin));
+  if (unit.task.kind == Kind::kUpdate)
+    unit.count = std::min(unit.count, ElementsOfRuns(chunk, unit.begin));
   unit.place = std::exchange(lane.place, (lane.place + 1) % shm::kGpuUnitsInFlight);
   const uint64_t bytes = Begin(rank, unit, factors);
   unit.marker = StreamOf(rank, unit)->Record();
@@ -91,12 +96,14 @@ uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> fact
 // The first run that reaches behind `element`; they are in ascending order.
 std::span<const ParameterRun> GpuQueue::RunsFrom(const Chunk& chunk, uint64_t element) const {
   const std::span<const ParameterRun> runs = states_->runs(chunk);
-  const auto first =
-      std::partition_point(runs.begin(), runs.end(), [=](const ParameterRun& run) { return run.begin + run.count <= element; });
+  const auto first = std::partition_point(runs.begin(), runs.end(), [=](const ParameterRun& run) {
+    return run.begin + run.count <= element;
+  });
   return runs.subspan(static_cast<size_t>(first - runs.begin()));
 }
 
-// From `begin` to behind the last run that a unit may have: each is a launch and a copy, in one turn of the loop.
+// From `begin` to behind the last run that a unit may have: each is a launch and a copy, in one
+// turn of the loop.
 uint64_t GpuQueue::ElementsOfRuns(const Chunk& chunk, uint64_t begin) const {
   const std::span<const ParameterRun> runs = RunsFrom(chunk, begin);
   return (runs.size() > kGpuRunsAUnit ? runs[kGpuRunsAUnit].begin : chunk.elements) - begin;
@@ -107,28 +114,36 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::Ste
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   device::Stream* const stream = StreamOf(rank, unit);
   const uint64_t bytes = unit.count * sizeof(float);
-  std::byte* const master = shares_[rank].memory->data() + places_.SlotAt(unit.task.chunk, 0) + unit.begin * sizeof(float);
+  std::byte* const master = shares_[rank].memory->data() + places_.SlotAt(unit.task.chunk, 0) +
+                            unit.begin * sizeof(float);
   switch (unit.task.kind) {
-    case Kind::kStore: stream->Copy(master, states_->PutBytes(unit.task.chunk, unit.begin), bytes); return bytes;
+    case Kind::kStore:
+      stream->Copy(master, states_->PutBytes(unit.task.chunk, unit.begin), bytes);
+      return bytes;
     case Kind::kNarrow: stream->Copy(chunk.planes.gradient, master, bytes); return bytes;
     case Kind::kUpdate: break;
   }
   BeginUpdate(rank, unit, factors);
-  const uint64_t fetched = chunk.planes.param16 != nullptr ? BytesOf(states_->spec().dtype) : sizeof(float);
+  const uint64_t fetched =
+      chunk.planes.param16 != nullptr ? BytesOf(states_->spec().dtype) : sizeof(float);
   return unit.count * (BytesOf(states_->gradient_type()) + fetched);
 }
 
-void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors) {
+void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
+                           std::span<const optim::StepFactors> factors) {
   const shm::JobSpec& spec = states_->spec();
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   const shm::GpuSlot slot = shm::GpuSlotOf(spec, unit.task.chunk);
   const shm::GpuStaging staging = shm::GpuStagingOf(spec, rank);
   device::Stream* const stream = StreamOf(rank, unit);
   std::byte* const memory = shares_[rank].memory->data();
-  const uint64_t to_at = places_.SlotAt(unit.task.chunk, unit.task.epoch + 1), from_at = places_.SlotAt(unit.task.chunk, unit.task.epoch);
+  const uint64_t to_at = places_.SlotAt(unit.task.chunk, unit.task.epoch + 1),
+                 from_at = places_.SlotAt(unit.task.chunk, unit.task.epoch);
   std::byte* const to = memory + to_at + unit.begin * sizeof(float);
-  const int64_t from = (static_cast<int64_t>(from_at) - static_cast<int64_t>(to_at)) / static_cast<int64_t>(sizeof(float));
-  std::byte* const gradients = memory + places_.StagingAt(rank, TP_PLANTED("update.gpu_place_shared") ? 0 : unit.place);
+  const int64_t from = (static_cast<int64_t>(from_at) - static_cast<int64_t>(to_at)) /
+                       static_cast<int64_t>(sizeof(float));
+  std::byte* const gradients =
+      memory + places_.StagingAt(rank, TP_PLANTED("update.gpu_place_shared") ? 0 : unit.place);
   std::byte* const copies = gradients + staging.copies;
   const uint64_t gradient_bytes = BytesOf(states_->gradient_type());
   stream->Copy(gradients, states_->GradientBytes(chunk, unit.begin), unit.count * gradient_bytes);
@@ -137,7 +152,8 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::S
   // What lies between parameters is nobody's, and is not brought along.
   for (const ParameterRun& run : RunsFrom(chunk, unit.begin)) {
     if (run.begin >= end) break;
-    const uint64_t first = std::max(run.begin, unit.begin), last = std::min(run.begin + run.count, end);
+    const uint64_t first = std::max(run.begin, unit.begin),
+                   last = std::min(run.begin + run.count, end);
     const uint64_t at = first - unit.begin, count = last - first;
     optim::UpdateSpan span;
     span.master = to + at * sizeof(float);
@@ -153,7 +169,8 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::S
     (void)optim::EnqueueAdam(stream, factors[run.group], span, from);  // an error is the stream's
     const uint64_t fetched_bytes = narrows ? BytesOf(spec.dtype) : sizeof(float);
     std::byte* const fetched = narrows ? chunk.planes.param16 : chunk.planes.master;
-    stream->Copy(fetched + first * fetched_bytes, narrows ? span.param16 : span.master, count * fetched_bytes);
+    stream->Copy(fetched + first * fetched_bytes, narrows ? span.param16 : span.master,
+                 count * fetched_bytes);
   }
 }
 
@@ -167,7 +184,8 @@ bool GpuQueue::Progress(uint64_t bytes_max) {
     worked |= EndUnits(&lane, share);
     if (failure_.ok() && share.failed()) {
       const Status why = share.status();
-      Fail(Status(ErrorId::kStatesLost, "the states of job " + states_->spec().name + " on " + shares_[rank].gpu->gpu().device().name() +
+      Fail(Status(ErrorId::kStatesLost, "the states of job " + states_->spec().name + " on " +
+                                            shares_[rank].gpu->gpu().device().name() +
                                             " are lost: the GPU failed")
                .Why(why.what()));
       worked = true;
@@ -178,7 +196,8 @@ bool GpuQueue::Progress(uint64_t bytes_max) {
 
 bool GpuQueue::EndUnits(Lane* lane, const GpuShare& share) {
   bool ended = false;
-  while (!lane->units.empty() && share.streams[lane->units.Front().place]->Passed(lane->units.Front().marker)) {
+  while (!lane->units.empty() &&
+         share.streams[lane->units.Front().place]->Passed(lane->units.Front().marker)) {
     const Unit unit = lane->units.Front();
     lane->units.Pop();
     ended = true;
@@ -230,7 +249,8 @@ void GpuQueue::EndWork(const WorkDone& done) {
   const Unit unit = *std::exchange(lane.to_narrow, std::nullopt);
   lane.at_worker = false;
   if (over_) return;
-  if (unit.begin + unit.count == states_->chunk(unit.task.chunk).elements) finished_.Push({unit.task.chunk, false});
+  if (unit.begin + unit.count == states_->chunk(unit.task.chunk).elements)
+    finished_.Push({unit.task.chunk, false});
 }
 
 bool GpuQueue::TakeFinished(Finished* finished) {

@@ -1,19 +1,23 @@
-// GpuQueue: the chunks of one job whose states lie on GPUs: first stored when their weights are in, then updated with each sealed step.
+// GpuQueue: the chunks of one job whose states lie on GPUs: first stored when their weights are in,
+// then updated with each sealed step.
 //
-// One thread (the serve loop) owns it. What is done is put on the streams of the shares (traffic/gpu_states.h) in *units* of at most
-// kGpuUnitElements and kGpuRunsAUnit parameters of one chunk, kGpuUnitsInFlight of them on each stream, and looked at until its marker has
-// passed; nothing blocks.
+// One thread (the serve loop) owns it. What is done is put on the streams of the shares
+// (traffic/gpu_states.h) in *units* of at most kGpuUnitElements and kGpuRunsAUnit parameters of one
+// chunk, kGpuUnitsInFlight of them on each stream, and looked at until its marker has passed;
+// nothing blocks.
 //   store    weights where they landed in the pool -> master of slot 0; the moments there are zero since the memory was made
 //   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no use yet -> 16-bit plane (a worker): the
 //            weights may have landed where that lies
 //   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what trainers fetch -> pool
 // Invariants:
-//  1. the slot of epoch e is only read until the chunk is published at epoch e + 1, which is when all units of it have passed: a server
-//     that comes after this one begins the update again, with the same result, whatever of it was done. (What the server before has put on
-//     a stream must have ended by then.)
+//  1. the slot of epoch e is only read until the chunk is published at epoch e + 1, which is when
+//     all units of it have passed: a server that comes after this one begins the update again, with
+//     the same result, whatever of it was done. (What the server before has put on a stream must
+//     have ended by then.)
 //  2. an update begins only when nobody reads the chunk's planes in the pool;
-//  3. the units of a share take its streams in turn, each with the place for a unit that is its stream's, so that what one copies is under
-//     way while the other computes. Units have nothing in common but what is only read, and end for the queue in their order;
+//  3. the units of a share take its streams in turn, each with the place for a unit that is its
+//     stream's, so that what one copies is under way while the other computes. Units have nothing
+//     in common but what is only read, and end for the queue in their order;
 //  4. after a failure nothing new is begun.
 #pragma once
 
@@ -40,16 +44,20 @@ class GpuQueue {
 
   // All weights of the chunk are in. Also after a restart, wherever the server before stopped.
   void Store(ChunkId chunk);
-  // The chunk is due for its update from `epoch`; chunks of a share are updated in the order of these calls.
+  // The chunk is due for its update from `epoch`; chunks of a share are updated in the order of
+  // these calls.
   void Update(ChunkId chunk, uint64_t epoch);
 
   struct Begun {
-    uint64_t bytes = 0;                  // that are copied for it over the host's link; 0: nothing was begun
+    // That are copied for it over the host's link; 0: nothing was begun.
+    uint64_t bytes = 0;
     std::optional<ChunkId> update = {};  // the first unit of its update
   };
-  // Puts the next unit on a stream, where one has room; updates where `may_update`, with these factors by parameter group.
+  // Puts the next unit on a stream, where one has room; updates where `may_update`, with these
+  // factors by parameter group.
   Begun BeginNext(bool may_update, std::span<const optim::StepFactors> factors);
-  // Looks what has passed; true when something has. Copies at most about `bytes_max` where the loop's thread does the copying.
+  // Looks what has passed; true when something has. Copies at most about `bytes_max` where the
+  // loop's thread does the copying.
   bool Progress(uint64_t bytes_max);
   // Work of storing.
   bool NextLoadWork(Work* work);
@@ -99,7 +107,9 @@ class GpuQueue {
   std::span<const ParameterRun> RunsFrom(const Chunk& chunk, uint64_t element) const;
   uint64_t ElementsOfRuns(const Chunk& chunk, uint64_t begin) const;
   uint64_t NarrowElements(const Chunk& chunk) const;
-  device::Stream* StreamOf(Rank rank, const Unit& unit) const { return shares_[rank].streams[unit.place].get(); }
+  device::Stream* StreamOf(Rank rank, const Unit& unit) const {
+    return shares_[rank].streams[unit.place].get();
+  }
   uint64_t Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
   void BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
   bool EndUnits(Lane* lane, const GpuShare& share);

@@ -31,7 +31,8 @@ GradientIntake::GradientIntake(JobStates* states, JobId job, const HostPool* poo
       staging_busy_(states->spec().world, false),
       tasks_(TasksMax(states->spec())) {
   for (const Chunk& chunk : states->chunks()) {
-    for (Rank rank = 0; rank < states->spec().world; ++rank) shards_of_rank_[rank] += (chunk.rank_mask >> rank & 1) != 0 ? 1 : 0;
+    for (Rank rank = 0; rank < states->spec().world; ++rank)
+      shards_of_rank_[rank] += (chunk.rank_mask >> rank & 1) != 0 ? 1 : 0;
   }
 }
 
@@ -48,18 +49,22 @@ bool GradientIntake::GoesStraight(const shm::Request& request) const {
 Start GradientIntake::StartGradient(Session* session, const shm::Request& request) {
   Chunk& chunk = states_->chunk(request.chunk);
   const Rank rank = session->rank();
-  // The slot is the redo log of the running update until the chunk has the version that the gradient was computed from.
+  // The slot is the redo log of the running update until the chunk has the version that the
+  // gradient was computed from.
   if (chunk.version != request.version || stale_at_workers_ > 0) return Start::kWait;
   const bool straight = GoesStraight(request);
   if (!straight && staging_busy_[rank]) return Start::kWait;
   if (!straight && !TP_PLANTED("update.staging_released_early")) staging_busy_[rank] = true;
   if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
-  const Copy copy{request, request.element_count * BytesOf(states_->spec().dtype), attempt_, !straight};
-  void* to = straight ? states_->GradientBytes(chunk, request.element_begin) : states_->staging(rank);
+  const Copy copy{request, request.element_count * BytesOf(states_->spec().dtype), attempt_,
+                  !straight};
+  void* to =
+      straight ? states_->GradientBytes(chunk, request.element_begin) : states_->staging(rank);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   NoteRcacheContent(states_, session, request, false);
   if (straight && TP_PLANTED("update.gradient_word_before_copy"))
-    states_->intake(request.chunk, rank).record->gradients.store(GradientWord(states_->open_step(), 1));
+    states_->intake(request.chunk, rank)
+        .record->gradients.store(GradientWord(states_->open_step(), 1));
   TP_POINT("server.gradient_started");
   return Start::kStarted;
 }
@@ -78,14 +83,17 @@ bool GradientIntake::EndGradient(Session* session, const Copy& copy) {
   return true;
 }
 
-// From here on the gradient may be forgotten by the trainer: what is to be done with it is in kept memory.
+// From here on the gradient may be forgotten by the trainer: what is to be done with it is in kept
+// memory.
 void GradientIntake::KeepStaged(const Copy& copy, Rank rank) {
   StagingRecord& staged = states_->staging_record(rank);
   const uint64_t sequence = staged.last_sequence.load(std::memory_order_relaxed) + 1;
   staged.pending.store(0, std::memory_order_release);
   staged.last_sequence.store(sequence, std::memory_order_release);
-  // An addition that a dead server had begun may have been dropped before it was gone on with; its slot does not count any more.
-  reinterpret_cast<optim::ProgressWord*>(staged.progress)->Store({sequence - 1, 0, optim::Progress::State::kFinished});
+  // An addition that a dead server had begun may have been dropped before it was gone on with; its
+  // slot does not count any more.
+  reinterpret_cast<optim::ProgressWord*>(staged.progress)
+      ->Store({sequence - 1, 0, optim::Progress::State::kFinished});
   staged.open_step = states_->open_step();
   staged.chunk = copy.request.chunk;
   staged.micro_batch = copy.request.micro_batch;
@@ -95,7 +103,9 @@ void GradientIntake::KeepStaged(const Copy& copy, Rank rank) {
 
 Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
   // The last server may have ended between the seal and the opening of the next step.
-  if (states_->open_step() < OpenStepWord(states_->sealed_version(), 0) && !TP_PLANTED("recover.step_not_opened")) states_->OpenNextStep();
+  if (states_->open_step() < OpenStepWord(states_->sealed_version(), 0) &&
+      !TP_PLANTED("recover.step_not_opened"))
+    states_->OpenNextStep();
   if (VersionOfOpenStep(states_->open_step()) != states_->sealed_version()) {
     return Status(ErrorId::kKeptMemoryBad, "the open step is not the one after the sealed one");
   }
@@ -104,13 +114,16 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
       if (!states_->spec().IsMember(id, rank)) continue;
       ShardIntake& intake = states_->intake(id, rank);
       intake.put_elements = intake.record->put_elements.load(std::memory_order_acquire);
-      const uint32_t stored = MicroBatchesOf(intake.record->gradients.load(std::memory_order_acquire), states_->open_step());
+      const uint32_t stored = MicroBatchesOf(
+          intake.record->gradients.load(std::memory_order_acquire), states_->open_step());
       // Gradients come after the chunk has the version that they were computed from.
       const bool early = stored > 0 && states_->chunk(id).version != states_->sealed_version();
-      if (intake.put_elements > states_->chunk(id).shard_elements || stored > states_->spec().micro_batches || early) {
+      if (intake.put_elements > states_->chunk(id).shard_elements ||
+          stored > states_->spec().micro_batches || early) {
         return BadShard(id, rank, "has more in it than there can be");
       }
-      if (states_->chunk(id).version != kNoVersion && intake.put_elements < states_->chunk(id).shard_elements) {
+      if (states_->chunk(id).version != kNoVersion &&
+          intake.put_elements < states_->chunk(id).shard_elements) {
         return BadShard(id, rank, "has not all the weights of its version");
       }
       intake.micro_batches_accepted = intake.micro_batches_stored = stored;
@@ -121,51 +134,66 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
       CountStored(id, rank);
     }
   }
-  if (states_->spec().micro_batches == 1 || TP_PLANTED("recover.staged_gradient_forgotten")) return Status();
-  for (Rank rank = 0; rank < states_->spec().world; ++rank) TP_RETURN_IF_ERROR(RecoverStaged(rank, areas));
+  if (states_->spec().micro_batches == 1 || TP_PLANTED("recover.staged_gradient_forgotten"))
+    return Status();
+  for (Rank rank = 0; rank < states_->spec().world; ++rank)
+    TP_RETURN_IF_ERROR(RecoverStaged(rank, areas));
   return Status();
 }
 
 Status GradientIntake::BadShard(ChunkId id, Rank rank, const char* why) const {
-  return Status(ErrorId::kKeptMemoryBad, "the shard of rank " + std::to_string(rank) + " in chunk " + std::to_string(id) + " " + why);
+  return Status(ErrorId::kKeptMemoryBad, "the shard of rank " + std::to_string(rank) +
+                                             " in chunk " + std::to_string(id) + " " + why);
 }
 
-// Whether a rank's staging record can have been written by a server: sequence numbers fit a progress word, and the word is of the addition
-// that is pending or of one before it.
+// Whether a rank's staging record can have been written by a server: sequence numbers fit a
+// progress word, and the word is of the addition that is pending or of one before it.
 bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPiece* pending) const {
   constexpr uint64_t kSequencesMax = kVersionLimit / 2;
   const uint64_t last = staged.last_sequence.load(std::memory_order_relaxed);
   const optim::Progress at = reinterpret_cast<const optim::ProgressWord*>(staged.progress)->Load();
-  if (last > kSequencesMax || staged.pending.load(std::memory_order_relaxed) > last || at.version > last) return false;
+  if (last > kSequencesMax || staged.pending.load(std::memory_order_relaxed) > last ||
+      at.version > last)
+    return false;
   if (pending == nullptr) return true;
   if (at.version == pending->sequence) return at.begin <= pending->count;
-  return at.version < pending->sequence && (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
+  return at.version < pending->sequence &&
+         (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
 }
 
-// A gradient that the last server had taken, but perhaps not added: the addition goes on where it stopped.
+// A gradient that the last server had taken, but perhaps not added: the addition goes on where it
+// stopped.
 Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea> areas) {
   StagingRecord& staged = states_->staging_record(rank);
   const uint64_t sequence = staged.pending.load(std::memory_order_acquire);
   auto* progress = reinterpret_cast<optim::ProgressWord*>(staged.progress);
-  const bool named = sequence != 0 && staged.open_step == states_->open_step() && staged.chunk < chunk_count_ &&
-                     states_->spec().IsMember(staged.chunk, rank);
+  const bool named = sequence != 0 && staged.open_step == states_->open_step() &&
+                     staged.chunk < chunk_count_ && states_->spec().IsMember(staged.chunk, rank);
   const ShardIntake* intake = named ? &states_->intake(staged.chunk, rank) : nullptr;
-  if (!IsPossible(staged, nullptr)) return BadShard(staged.chunk, rank, "has impossible numbers of additions");
+  if (!IsPossible(staged, nullptr))
+    return BadShard(staged.chunk, rank, "has impossible numbers of additions");
   if (!named || staged.micro_batch != intake->micro_batches_stored) {
-    // Of an attempt that does not count any more, or stored already: nobody reads that slot before it is overwritten.
-    progress->Store({staged.last_sequence.load(std::memory_order_relaxed), 0, optim::Progress::State::kFinished});
+    // Of an attempt that does not count any more, or stored already: nobody reads that slot before
+    // it is overwritten.
+    progress->Store({staged.last_sequence.load(std::memory_order_relaxed), 0,
+                     optim::Progress::State::kFinished});
     staged.pending.store(0, std::memory_order_release);
     return Status();
   }
   const optim::AddPiece piece = AddPieceOf(rank, staged.chunk, sequence);
-  const bool straight = staged.micro_batch == 0 && states_->gradient_type() == states_->spec().dtype;
-  const bool due = staged.micro_batch < states_->spec().micro_batches && states_->chunk(staged.chunk).version == states_->sealed_version();
-  if (straight || !due || !IsPossible(staged, &piece)) return BadShard(staged.chunk, rank, "has an addition that cannot be pending");
-  if (staged.micro_batch > 0 && optim::RestoreOpenTile(piece, areas) == optim::RestoreOutcome::kUndoLost) {
+  const bool straight =
+      staged.micro_batch == 0 && states_->gradient_type() == states_->spec().dtype;
+  const bool due = staged.micro_batch < states_->spec().micro_batches &&
+                   states_->chunk(staged.chunk).version == states_->sealed_version();
+  if (straight || !due || !IsPossible(staged, &piece))
+    return BadShard(staged.chunk, rank, "has an addition that cannot be pending");
+  if (staged.micro_batch > 0 &&
+      optim::RestoreOpenTile(piece, areas) == optim::RestoreOutcome::kUndoLost) {
     return BadShard(staged.chunk, rank, "was being added to, and its undo area is gone");
   }
   staging_busy_[rank] = true;
-  if (++states_->intake(staged.chunk, rank).micro_batches_accepted == states_->spec().micro_batches) ++shards_complete_[rank];
+  if (++states_->intake(staged.chunk, rank).micro_batches_accepted == states_->spec().micro_batches)
+    ++shards_complete_[rank];
   tasks_.Push({StagedKindOf(staged.micro_batch), staged.chunk, rank});
   return Status();
 }
@@ -191,7 +219,8 @@ void GradientIntake::FillShardWork(const Task& task, Work* work) const {
   work->count = chunk.shard_elements;
   work->dtype = states_->spec().dtype;
   if (task.kind != WorkKind::kAccumulate) return;
-  const optim::AddPiece piece = AddPieceOf(task.rank, task.chunk, states_->staging_record(task.rank).pending);
+  const optim::AddPiece piece =
+      AddPieceOf(task.rank, task.chunk, states_->staging_record(task.rank).pending);
   work->identity = piece.identity;
   work->version = piece.sequence;
   work->progress = piece.progress;
@@ -202,7 +231,8 @@ optim::AddPiece GradientIntake::AddPieceOf(Rank rank, ChunkId id, uint64_t seque
   optim::AddPiece piece{};
   piece.identity = PieceIdentity(*states_, *pool_, staged.progress);
   piece.sequence = sequence;
-  piece.sum = reinterpret_cast<float*>(states_->GradientBytes(states_->chunk(id), states_->ShardBegin(id, rank)));
+  piece.sum = reinterpret_cast<float*>(
+      states_->GradientBytes(states_->chunk(id), states_->ShardBegin(id, rank)));
   piece.addend = states_->staging(rank);
   piece.dtype = states_->spec().dtype;
   piece.count = states_->chunk(id).shard_elements;

@@ -1,12 +1,16 @@
-// GradientIntake: takes the gradients of one job's open step into their slots: copy, widen or add, then scan.
+// GradientIntake: takes the gradients of one job's open step into their slots: copy, widen or add,
+// then scan.
 //
-// One thread (the serve loop) owns it. It names the work that workers must do (NextWork) and is told when it is done (EndWork).
+// One thread (the serve loop) owns it. It names the work that workers must do (NextWork) and is
+// told when it is done (EndWork).
 //   request -> accepted -> copy to the slot                                     (first micro-batch of the slot's type)
 //                       -> copy to the rank's staging buffer -> widen or add    (otherwise; the buffer is free again after that)
 //   all shards of a chunk have their last micro-batch -> scan -> the chunk is complete
 // Invariants:
-//  1. one request at a time uses the staging buffer of a rank; gradients of one rank and chunk are added in micro-batch order;
-//  2. after Drop, no work of the dropped attempt is waited for by the step, but no slot is written again before that work has ended.
+//  1. one request at a time uses the staging buffer of a rank; gradients of one rank and chunk are
+//     added in micro-batch order;
+//  2. after Drop, no work of the dropped attempt is waited for by the step, but no slot is written
+//     again before that work has ended.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +28,15 @@ class GradientIntake {
  public:
   GradientIntake(JobStates* states, JobId job, const HostPool* pool);
 
-  // After JobStates::Recover: counts what the open step has in kept memory, finishes what was open, and names the work that is due again.
-  // `areas` are the undo areas of all workers of the server that has ended. Errors: kKeptMemoryBad.
+  // After JobStates::Recover: counts what the open step has in kept memory, finishes what was open,
+  // and names the work that is due again. `areas` are the undo areas of all workers of the server
+  // that has ended. Errors: kKeptMemoryBad.
   Status Recover(std::span<const optim::UndoArea> areas);
 
   // Counts a checked request. Call once a request, before its first StartGradient.
   void Accept(Rank rank, const shm::Request& request);
-  // Starts the copy of an accepted request, or says that it must wait: for the chunk's new version, or for the staging buffer.
+  // Starts the copy of an accepted request, or says that it must wait: for the chunk's new version,
+  // or for the staging buffer.
   Start StartGradient(Session* session, const shm::Request& request);
   // The copy has passed; false when it belonged to a dropped attempt.
   bool EndGradient(Session* session, const Copy& copy);

@@ -19,7 +19,8 @@ StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bo
   record.random_state = end.random_state;
   const double scale = end.loss_scale;
   record.grad_norm = optim::CombineNorm(states.norm_sums()) / scale;
-  const double clip = all_finite ? optim::ClipFactor(record.grad_norm, states.spec().max_grad_norm) : 0;
+  const double clip =
+      all_finite ? optim::ClipFactor(record.grad_norm, states.spec().max_grad_norm) : 0;
   record.gradient_scale = static_cast<float>(clip / scale);
   return record;
 }
@@ -27,10 +28,12 @@ StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bo
 void SealStep(JobStates* states, const StepRecord& record) {
   TP_CHECK(record.version == states->sealed_version() + 1, "steps are sealed one after the other");
   for (Chunk& chunk : states->chunks()) {
-    TP_CHECK(chunk.state == ChunkState::kComplete && chunk.version + 1 == record.version, "a sealed step has all its gradients");
+    TP_CHECK(chunk.state == ChunkState::kComplete && chunk.version + 1 == record.version,
+             "a sealed step has all its gradients");
     chunk.state = ChunkState::kUpdateDue;
   }
-  if (TP_PLANTED("update.sealed_before_record")) states->record().sealed_version.store(record.version, std::memory_order_release);
+  if (TP_PLANTED("update.sealed_before_record"))
+    states->record().sealed_version.store(record.version, std::memory_order_release);
   TP_POINT("server.step_sealing");
   StepRecord& kept = states->record().steps[record.version % 2];
   kept = record;

@@ -1,6 +1,8 @@
-// StepTracker: which ranks have ended the open step and with what numbers; and the verdict over a complete step.
+// StepTracker: which ranks have ended the open step and with what numbers; and the verdict over a
+// complete step.
 //
-// One thread (the serve loop). Pure bookkeeping: it answers nobody and writes no record (update/seal.h does).
+// One thread (the serve loop). Pure bookkeeping: it answers nobody and writes no record
+// (update/seal.h does).
 #pragma once
 
 #include <cstdint>
@@ -13,9 +15,11 @@ namespace tidepool::memserver {
 
 class StepTracker {
  public:
-  explicit StepTracker(uint32_t world) : world_mask_(world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1), ends_(world) {}
+  explicit StepTracker(uint32_t world)
+      : world_mask_(world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1), ends_(world) {}
 
-  // Null, or what this rank names differently from the ranks that ended the step before it. Requires !HasEnded(rank).
+  // Null, or what this rank names differently from the ranks that ended the step before it.
+  // Requires !HasEnded(rank).
   const char* End(Rank rank, const shm::EndStepRequest& request);
   bool HasEnded(Rank rank) const { return (ended_ >> rank & 1) != 0; }
   bool AllEnded() const { return ended_ == world_mask_; }

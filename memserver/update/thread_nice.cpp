@@ -23,17 +23,22 @@ bool SetNice(pid_t thread, int nice) {
 
 }  // namespace
 
-// Going back takes the right to have the nice value that the thread has: that is tried with one step upwards.
+// Going back takes the right to have the nice value that the thread has: that is tried with one
+// step upwards.
 void ThreadNice::Begin() {
   thread_ = gettid();
   const int own = getpriority(PRIO_PROCESS, 0);
   rlimit limit{};
-  const bool by_limit = getrlimit(RLIMIT_NICE, &limit) == 0 && static_cast<int64_t>(limit.rlim_cur) >= 20 - own;
-  may_change_ = sched_getscheduler(0) == SCHED_OTHER && (by_limit || (SetNice(thread_, own - 1) && SetNice(thread_, own)));
-  if (!may_change_) LogDebug("a worker cannot give way to others: it has no right to go back", {{"nice", own}});
+  const bool by_limit =
+      getrlimit(RLIMIT_NICE, &limit) == 0 && static_cast<int64_t>(limit.rlim_cur) >= 20 - own;
+  may_change_ = sched_getscheduler(0) == SCHED_OTHER &&
+                (by_limit || (SetNice(thread_, own - 1) && SetNice(thread_, own)));
+  if (!may_change_)
+    LogDebug("a worker cannot give way to others: it has no right to go back", {{"nice", own}});
 }
 
-// What is told last is what was done first, so whoever raises a thread finds it below. A Raise that is late may raise it once too often.
+// What is told last is what was done first, so whoever raises a thread finds it below. A Raise that
+// is late may raise it once too often.
 void ThreadNice::SetBelow(bool below) {
   if (!may_change_) return;
   if (!below) return Raise();
@@ -43,7 +48,8 @@ void ThreadNice::SetBelow(bool below) {
 }
 
 void ThreadNice::Raise() {
-  if (below_.load(std::memory_order_seq_cst) && below_.exchange(false, std::memory_order_acq_rel)) SetPolicy(thread_, SCHED_OTHER);
+  if (below_.load(std::memory_order_seq_cst) && below_.exchange(false, std::memory_order_acq_rel))
+    SetPolicy(thread_, SCHED_OTHER);
 }
 
 }  // namespace tidepool::memserver

@@ -1,9 +1,11 @@
-// ThreadNice: a thread that is below the others for the system while it does what may wait: it gets what they leave, and whoever wakes up
-// where it runs runs at once (SCHED_IDLE; the lowest nice value would keep its CPU until the end of its slice).
+// ThreadNice: a thread that is below the others for the system while it does what may wait: it gets
+// what they leave, and whoever wakes up where it runs runs at once (SCHED_IDLE; the lowest nice
+// value would keep its CPU until the end of its slice).
 //
-// Made for one thread, whose Begin comes first. Going back needs a right (RLIMIT_NICE, or CAP_SYS_NICE), which is tried once: without it
-// the thread never changes. Where all CPUs have something to do, what is left may be next to nothing: whoever comes to wait for the thread
-// calls Raise.
+// Made for one thread, whose Begin comes first. Going back needs a right (RLIMIT_NICE, or
+// CAP_SYS_NICE), which is tried once: without it the thread never changes. Where all CPUs have
+// something to do, what is left may be next to nothing: whoever comes to wait for the thread calls
+// Raise.
 #pragma once
 
 #include <sys/types.h>

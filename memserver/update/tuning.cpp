@@ -14,26 +14,34 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr std::array<optim::Tuning, 5> kCandidates{{{optim::kPrefetchElements}, {384}, {768}, {1024}, {2048}}};
+constexpr std::array<optim::Tuning, 5> kCandidates{
+    {{optim::kPrefetchElements}, {384}, {768}, {1024}, {2048}}};
 constexpr uint64_t kSampleElements = 64 * 1024;
-constexpr uint64_t kElementBytes = 16;  // fp32 master, momentum and variance, bf16 gradient and copy: the form that most jobs have
+// fp32 master, momentum and variance, bf16 gradient and copy: the form that most jobs have.
+constexpr uint64_t kElementBytes = 16;
 constexpr uint32_t kRoundsMin = 3;
-// A candidate takes the default's place only when it is clearly better: equal ones would change from start to start.
+// A candidate takes the default's place only when it is clearly better: equal ones would change
+// from start to start.
 constexpr double kGainMin = 1.02;
 
 using Samples = std::array<std::vector<int64_t>, kCandidates.size()>;
 
-// One worker's share of the measurement: candidates take turns, each time on bytes that no turn before had.
+// One worker's share of the measurement: candidates take turns, each time on bytes that no turn
+// before had.
 class Share {
  public:
   Share(const TuningOptions& options, std::span<std::byte> scratch, const Clock& clock)
-      : kernels_(optim::SelectKernels(options.isa)), scratch_(scratch), clock_(clock), end_ns_(clock.NowNs() + options.limit_ns) {}
+      : kernels_(optim::SelectKernels(options.isa)),
+        scratch_(scratch),
+        clock_(clock),
+        end_ns_(clock.NowNs() + options.limit_ns) {}
 
   void Run() {
     const optim::FlushDenormals mode;
     const uint64_t places = scratch_.size() / (kSampleElements * kElementBytes);
     for (uint64_t round = 0, place = 0; round == 0 || clock_.NowNs() < end_ns_; ++round) {
-      for (size_t i = 0; i < kCandidates.size(); ++i, place = (place + 1) % places) samples_[i].push_back(Measure(kCandidates[i], place));
+      for (size_t i = 0; i < kCandidates.size(); ++i, place = (place + 1) % places)
+        samples_[i].push_back(Measure(kCandidates[i], place));
     }
   }
   const Samples& samples() const { return samples_; }
@@ -42,7 +50,8 @@ class Share {
   int64_t Measure(const optim::Tuning& tuning, uint64_t place) {
     const uint64_t plane = kSampleElements * sizeof(float);
     std::byte* const at = scratch_.data() + place * kSampleElements * kElementBytes;
-    optim::UpdateSpan span{at, at + plane, at + 2 * plane, at + 3 * plane, DType::kBF16, at + 3 * plane + plane / 2};
+    optim::UpdateSpan span{
+        at, at + plane, at + 2 * plane, at + 3 * plane, DType::kBF16, at + 3 * plane + plane / 2};
     span.count = kSampleElements;
     const optim::GroupRun run{0, kSampleElements, factors_};
     optim::TileUpdate update(kernels_, std::span<optim::UndoArea, 2>(areas_.get(), 2), tuning);
@@ -78,7 +87,8 @@ TuningResult Judge(std::span<const std::unique_ptr<Share>> shares) {
   }
   if (result.rounds < kRoundsMin) return result;
   const auto best = static_cast<size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
-  const double gain = static_cast<double>(sums[0]) / static_cast<double>(std::max<int64_t>(sums[best], 1));
+  const double gain =
+      static_cast<double>(sums[0]) / static_cast<double>(std::max<int64_t>(sums[best], 1));
   if (gain < kGainMin) return result;
   result.gain = gain;
   result.tuning = kCandidates[best];
@@ -87,14 +97,17 @@ TuningResult Judge(std::span<const std::unique_ptr<Share>> shares) {
 
 }  // namespace
 
-TuningResult MeasureTuning(const TuningOptions& options, std::span<std::byte> scratch, const Clock& clock) {
+TuningResult MeasureTuning(const TuningOptions& options, std::span<std::byte> scratch,
+                           const Clock& clock) {
   const int64_t begin = clock.NowNs();
   const uint64_t own = scratch.size() / options.workers / kPageBytes * kPageBytes;
   if (own < kTuningScratchMin) return {};
   std::vector<std::unique_ptr<Share>> shares;
-  for (uint32_t i = 0; i < options.workers; ++i) shares.push_back(std::make_unique<Share>(options, scratch.subspan(i * own, own), clock));
+  for (uint32_t i = 0; i < options.workers; ++i)
+    shares.push_back(std::make_unique<Share>(options, scratch.subspan(i * own, own), clock));
   std::vector<std::thread> helpers;
-  for (uint32_t i = 1; i < options.workers; ++i) helpers.emplace_back([&shares, i] { shares[i]->Run(); });
+  for (uint32_t i = 1; i < options.workers; ++i)
+    helpers.emplace_back([&shares, i] { shares[i]->Run(); });
   shares.front()->Run();
   for (std::thread& helper : helpers) helper.join();
   TuningResult result = Judge(shares);
@@ -107,7 +120,8 @@ Result<std::optional<optim::Tuning>> TuningFromText(const std::string& text) {
   optim::Tuning tuning;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, tuning.prefetch_elements);
-  if (rest == end && error == std::errc() && tuning.prefetch_elements <= 65536) return std::optional<optim::Tuning>(tuning);
+  if (rest == end && error == std::errc() && tuning.prefetch_elements <= 65536)
+    return std::optional<optim::Tuning>(tuning);
   return Status(ErrorId::kConfigBadValue, "'" + text + "' is not a value for this setting")
       .Why("accepted are auto, and a number of elements from 0 to 65536, such as 512");
 }

@@ -1,7 +1,9 @@
-// MeasureTuning: which prefetch distance runs the crash-safe update fastest on this machine, found by a short measurement.
+// MeasureTuning: which prefetch distance runs the crash-safe update fastest on this machine, found
+// by a short measurement.
 //
-// Once, at start, on the calling thread and as many helpers as there will be workers; nothing else may use `scratch` meanwhile. Bits of an
-// update never depend on the result, so a bad measurement costs speed only.
+// Once, at start, on the calling thread and as many helpers as there will be workers; nothing else
+// may use `scratch` meanwhile. Bits of an update never depend on the result, so a bad measurement
+// costs speed only.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +19,8 @@
 
 namespace tidepool::memserver {
 
-// Scratch bytes a worker below which nothing is measured: the planes of a few samples, so that the first cache holds none of them.
+// Scratch bytes a worker below which nothing is measured: the planes of a few samples, so that the
+// first cache holds none of them.
 inline constexpr uint64_t kTuningScratchMin = uint64_t{8} << 20;
 inline constexpr uint64_t kTuningScratchWanted = uint64_t{32} << 20;
 
@@ -35,7 +38,8 @@ struct TuningResult {
 };
 
 // `scratch` holds any bytes, in pages that were touched; afterwards it holds others.
-TuningResult MeasureTuning(const TuningOptions& options, std::span<std::byte> scratch, const Clock& clock);
+TuningResult MeasureTuning(const TuningOptions& options, std::span<std::byte> scratch,
+                           const Clock& clock);
 
 // "512": prefetch distance in elements; "auto": nothing, measure. Errors: kConfigBadValue.
 Result<std::optional<optim::Tuning>> TuningFromText(const std::string& text);

@@ -10,7 +10,8 @@
 
 namespace tidepool::memserver {
 
-UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills, GpuQueue* gpus)
+UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills,
+                         GpuQueue* gpus)
     : states_(states),
       job_(job),
       pool_(pool),
@@ -80,18 +81,21 @@ Status UpdateQueue::Resume(const StepRecord& record, std::span<const optim::Undo
 }
 
 Status UpdateQueue::BadPiece(ChunkId id, uint32_t piece, const char* why) const {
-  return Status(ErrorId::kKeptMemoryBad, "piece " + std::to_string(piece) + " of chunk " + std::to_string(id) + " of a job at version " +
+  return Status(ErrorId::kKeptMemoryBad, "piece " + std::to_string(piece) + " of chunk " +
+                                             std::to_string(id) + " of a job at version " +
                                              std::to_string(version_) + " " + why);
 }
 
-// No update of the chunk is under way: every piece is as the last update left it, or as the start of the job did.
+// No update of the chunk is under way: every piece is as the last update left it, or as the start
+// of the job did.
 Status UpdateQueue::CheckAtRest(ChunkId id) const {
   for (uint32_t piece = 0; piece < states_->chunk(id).pieces; ++piece) {
     Work work;
     FillWork(id, piece, &work);
     const optim::Progress at = work.progress->Load();
     const bool finished = at.state == optim::Progress::State::kFinished && at.version <= version_;
-    if (!finished && at != optim::Progress{}) return BadPiece(id, piece, "has an impossible progress word");
+    if (!finished && at != optim::Progress{})
+      return BadPiece(id, piece, "has an impossible progress word");
   }
   return Status();
 }
@@ -102,17 +106,22 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
     FillWork(id, piece, &work);
     const optim::Progress at = work.progress->Load();
     const bool begun = at.version == version_;
-    const bool possible = begun ? at.begin <= work.planes.count
-                                : at.version < version_ && (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
+    const bool possible =
+        begun ? at.begin <= work.planes.count
+              : at.version < version_ &&
+                    (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
     if (!possible) return BadPiece(id, piece, "has an impossible progress word");
-    // Of a chunk on a GPU it counts nothing but that its weights were stored: its update begins again, too.
+    // Of a chunk on a GPU it counts nothing but that its weights were stored: its update begins
+    // again, too.
     if (states_->chunk(id).on_gpu) continue;
-    // What it counts was in the staging memory of the dead server: the update begins again from the slot before.
+    // What it counts was in the staging memory of the dead server: the update begins again from the
+    // slot before.
     if (states_->chunk(id).spilled) {
       work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
       continue;
     }
-    if (optim::RestoreOpenTile(optim::Piece{work.identity, version_, work.planes, {}, work.progress}, areas) ==
+    if (optim::RestoreOpenTile(
+            optim::Piece{work.identity, version_, work.planes, {}, work.progress}, areas) ==
         optim::RestoreOutcome::kUndoLost) {
       return BadPiece(id, piece, "has an open tile, and its undo area is gone");
     }
@@ -122,9 +131,12 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
 
 void UpdateQueue::Prepare(const StepRecord& record) {
   const shm::JobSpec& spec = states_->spec();
-  const optim::StepScalars step{record.learning_rate, std::max<uint64_t>(record.optimizer_step, 1), record.gradient_scale};
+  const optim::StepScalars step{record.learning_rate, std::max<uint64_t>(record.optimizer_step, 1),
+                                record.gradient_scale};
   for (size_t i = 0; i < factors_.size(); ++i) {
-    factors_[i] = optim::MakeFactors(spec.optimizer, step, {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
+    factors_[i] = optim::MakeFactors(
+        spec.optimizer, step,
+        {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
   }
   version_ = record.version;
   skipped_ = record.skipped != 0;
@@ -153,7 +165,8 @@ bool UpdateQueue::NextSpilledWork(Work* work) {
   }
   FillWork(ready.chunk, ready.piece, work);
   work->staged = ready.staged;
-  work->copy = static_cast<std::byte*>(states_->is_split() ? work->planes.param16 : work->planes.master);
+  work->copy =
+      static_cast<std::byte*>(states_->is_split() ? work->planes.param16 : work->planes.master);
   PointIntoStaging(states_->spec(), ready.staged.payload, &work->planes);
   return true;
 }
@@ -167,7 +180,8 @@ bool UpdateQueue::NextWork(Work* work) {
   const ChunkId id = order_[cursor_];
   Chunk& chunk = states_->chunk(id);
   if (piece_ == 0) {
-    if (holds_ > 0 || (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile"))) return false;
+    if (holds_ > 0 || (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile")))
+      return false;
     chunk.pieces_left = chunk.pieces;
     BeginChunk(&chunk);
   }
@@ -216,7 +230,8 @@ bool UpdateQueue::EndWork(const WorkDone& done) {
     return false;
   }
   TP_CHECK(chunk.state == ChunkState::kUpdating && chunk.pieces_left > 0, "a piece ends once");
-  if (--chunk.pieces_left > (TP_PLANTED("update.published_before_last_piece") ? 1u : 0u)) return false;
+  if (--chunk.pieces_left > (TP_PLANTED("update.published_before_last_piece") ? 1u : 0u))
+    return false;
   --chunks_updating_;
   PublishNext(done.name.chunk);
   return true;

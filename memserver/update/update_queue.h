@@ -1,8 +1,11 @@
-// UpdateQueue: the update of one job's sealed step, as pieces in the order in which the next step needs the chunks.
+// UpdateQueue: the update of one job's sealed step, as pieces in the order in which the next step
+// needs the chunks.
 //
-// One thread (the serve loop) owns it. It names pieces for workers (NextWork), is told when one is done (EndWork), and publishes a chunk
-// when its last piece is done. It needs no session: a sealed step is finished by the server alone.
-// Spilled chunks go through a SpillQueue in the same order, chunks on GPUs through a GpuQueue, beside those that lie on the host.
+// One thread (the serve loop) owns it. It names pieces for workers (NextWork), is told when one is
+// done (EndWork), and publishes a chunk when its last piece is done. It needs no session: a sealed
+// step is finished by the server alone.
+// Spilled chunks go through a SpillQueue in the same order, chunks on GPUs through a GpuQueue,
+// beside those that lie on the host.
 #pragma once
 
 #include <cstdint>
@@ -19,37 +22,45 @@ namespace tidepool::memserver {
 
 class UpdateQueue {
  public:
-  UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills = nullptr, GpuQueue* gpus = nullptr);
+  UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills = nullptr,
+              GpuQueue* gpus = nullptr);
 
-  // Order of the chunks' next uses, from the next step on: chunks that `declared` leaves out follow in default order.
+  // Order of the chunks' next uses, from the next step on: chunks that `declared` leaves out follow
+  // in default order.
   void SetOrder(std::span<const ChunkId> declared);
-  // Reads the first spilled pieces of the step that is open, as far as there is staging to spare; true when it began some. Requires
-  // !active(), and weights in every chunk. What is ahead when the step begins is taken over.
+  // Reads the first spilled pieces of the step that is open, as far as there is staging to spare;
+  // true when it began some. Requires !active(), and weights in every chunk. What is ahead when the
+  // step begins is taken over.
   bool ReadAhead();
   // Of an open step that ends otherwise, or waits; true when something was ahead.
   bool GiveBackAhead();
   // The step of `record` was sealed. Requires !active().
   void Begin(const StepRecord& record);
-  // After JobStates::Recover: goes on with the step of `record` for the chunks that are due, wherever the last server stopped. `areas` are
-  // the undo areas of all its workers. Call it for every job before any worker runs. Errors: kKeptMemoryBad.
+  // After JobStates::Recover: goes on with the step of `record` for the chunks that are due,
+  // wherever the last server stopped. `areas` are the undo areas of all its workers. Call it for
+  // every job before any worker runs. Errors: kKeptMemoryBad.
   Status Resume(const StepRecord& record, std::span<const optim::UndoArea> areas);
   bool active() const { return chunks_left_ > 0; }
-  // No new chunk is begun while held (a checkpoint reads the planes). Chunks that were begun are finished.
+  // No new chunk is begun while held (a checkpoint reads the planes). Chunks that were begun are
+  // finished.
   void Hold() { ++holds_; }
   void Release() { --holds_; }
   bool held() const { return holds_ > 0; }
   // True when no piece is at a worker and no chunk is half-updated.
   bool quiet() const { return chunks_updating_ == 0; }
 
-  // The next piece; false when there is none now: all are out, the next chunk is still being read, or updates are held.
+  // The next piece; false when there is none now: all are out, the next chunk is still being read,
+  // or updates are held.
   bool NextWork(Work* work);
   // Likewise, of those alone that lie in staging.
   bool NextStaged(Work* work) { return !skipped_ && active() && NextSpilledWork(work); }
   // Publishes the chunk when it was its last piece; true then.
   bool EndWork(const WorkDone& done);
-  // A chunk of the running step whose states are not on the host is updated and written whole: publishes it.
+  // A chunk of the running step whose states are not on the host is updated and written whole:
+  // publishes it.
   void EndAway(ChunkId chunk);
-  // Begins the next unit of a chunk on a GPU, where there is one that may be begun; what it costs (GpuQueue::Begun), 0: nothing was begun.
+  // Begins the next unit of a chunk on a GPU, where there is one that may be begun; what it costs
+  // (GpuQueue::Begun), 0: nothing was begun.
   uint64_t BeginOnGpu();
   // For a skipped step: publishes up to `chunks_max` chunks as they are; returns how many.
   uint32_t PublishSkipped(uint32_t chunks_max);
@@ -74,9 +85,10 @@ class UpdateQueue {
   Version version_ = 0;                      // that the running update makes
   bool skipped_ = false;
   uint32_t holds_ = 0;
-  uint32_t ahead_chunk_ = 0, ahead_piece_ = 0;  // in next_order_: behind the last one that was read ahead
-  uint32_t cursor_ = 0;                         // in order_
-  uint32_t piece_ = 0;                          // next one of the chunk at cursor_
+  // In next_order_: behind the last one that was read ahead.
+  uint32_t ahead_chunk_ = 0, ahead_piece_ = 0;
+  uint32_t cursor_ = 0;  // in order_
+  uint32_t piece_ = 0;   // next one of the chunk at cursor_
   uint32_t chunks_left_ = 0;
   uint32_t chunks_updating_ = 0;
 };

@@ -30,7 +30,8 @@ optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint
                           .states = spec.optimizer.states};
   if (whole.states == StateForm::kSplit8) {
     const auto scales = [&chunk](std::byte* plane) {
-      return plane == nullptr ? nullptr : reinterpret_cast<float*>(plane + ScalesOffset(chunk.elements));
+      return plane == nullptr ? nullptr
+                              : reinterpret_cast<float*>(plane + ScalesOffset(chunk.elements));
     };
     whole.momentum_scales = scales(chunk.planes.momentum);
     whole.variance_scales = scales(chunk.planes.variance);
@@ -45,16 +46,20 @@ namespace {
 uint64_t BytesTouchedBy(const optim::UpdateSpan& span) {
   const uint64_t moments = (span.momentum == nullptr ? 0 : 1) + (span.variance == nullptr ? 0 : 1);
   const uint64_t copy = span.param16 == nullptr ? 0 : span.count * BytesOf(span.param16_dtype);
-  return 2 * (MasterBytes(span.states, span.count) + moments * MomentBytes(span.states, span.count)) +
+  return 2 * (MasterBytes(span.states, span.count) +
+              moments * MomentBytes(span.states, span.count)) +
          (IsSplit(span.states) ? 2 : 1) * copy + span.count * BytesOf(span.gradient_dtype);
 }
 
 }  // namespace
 
-void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload, optim::UpdateSpan* planes) {
+void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload,
+                      optim::UpdateSpan* planes) {
   const StateForm form = spec.optimizer.states;
   const shm::SpilledPiece at = shm::SpilledPieceOf(spec, planes->count);
-  const auto plane = [&payload](uint64_t begin) { return begin == shm::SpilledPiece::kNone ? nullptr : payload.data() + begin; };
+  const auto plane = [&payload](uint64_t begin) {
+    return begin == shm::SpilledPiece::kNone ? nullptr : payload.data() + begin;
+  };
   const auto scales = [&](std::byte* moment) {
     const bool there = form == StateForm::kSplit8 && moment != nullptr;
     return there ? reinterpret_cast<float*>(moment + ScalesOffset(planes->count)) : nullptr;

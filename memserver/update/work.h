@@ -1,7 +1,8 @@
-// Work and WorkDone: the notes between the serve loop and the optimizer workers: plain values with addresses of planes.
+// Work and WorkDone: the notes between the serve loop and the optimizer workers: plain values with
+// addresses of planes.
 //
-// The serve loop makes Work and promises that nobody else writes the named ranges (and that they stay where they are) until the WorkDone
-// with the same name came back.
+// The serve loop makes Work and promises that nobody else writes the named ranges (and that they
+// stay where they are) until the WorkDone with the same name came back.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,18 @@
 namespace tidepool::memserver {
 
 enum class WorkKind : uint8_t {
-  kNarrow,        // fp32 -> 16 bit: param16 of a shard whose weights came
-  kWiden,         // 16 bit -> fp32: first micro-batch of a shard into its slot
-  kAccumulate,    // fp32 += dtype: a later micro-batch
-  kScan,          // sum of squares of each parameter of a chunk, and whether all gradients are finite
-  kUpdate,        // one piece of a chunk
-  kStage,         // weights of a piece that spills -> its planes in staging; momentum and variance begin at zero
-  kUnstage,       // a piece that was stored -> param16
-  kVerify,        // a piece that was read to be checked
-  kFillWindow,    // weights of a piece that are on NVMe alone -> the slot of their chunk (weight_fill.h)
+  kNarrow,      // fp32 -> 16 bit: param16 of a shard whose weights came
+  kWiden,       // 16 bit -> fp32: first micro-batch of a shard into its slot
+  kAccumulate,  // fp32 += dtype: a later micro-batch
+  // Sum of squares of each parameter of a chunk, and whether all gradients are finite.
+  kScan,
+  kUpdate,  // one piece of a chunk
+  // Weights of a piece that spills -> its planes in staging; momentum and variance begin at zero.
+  kStage,
+  kUnstage,  // a piece that was stored -> param16
+  kVerify,   // a piece that was read to be checked
+  // Weights of a piece that are on NVMe alone -> the slot of their chunk (weight_fill.h)
+  kFillWindow,
   kMoveOut,       // states of a piece that lie on the host -> its planes in staging
   kHash,          // bytes of a frozen chunk that were put
   kNarrowStored,  // weights that are stored on a GPU -> param16
@@ -35,15 +39,17 @@ struct WorkName {
   JobId job = 0;
   uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
   ChunkId chunk = 0;
-  uint32_t index =
-      0;  // kUpdate, kStage, kUnstage, kVerify, kFillWindow, kMoveOut: piece; kScan: 0; else rank (kNarrowStored: of the share)
+  // kUpdate, kStage, kUnstage, kVerify, kFillWindow, kMoveOut: piece; kScan: 0; else rank
+  // (kNarrowStored: of the share)
+  uint32_t index = 0;
 };
 
 struct Work {
   WorkName name;
-  bool gives_way = false;  // to jobs of a higher priority, their trainers included: a thread does it below them (ThreadNice)
-  // kNarrow, kNarrowStored, kWiden, kAccumulate: `count` elements; dtype is of the 16-bit side, or of the addend. kScan: `from` is the
-  // chunk's gradient.
+  // To jobs of a higher priority, their trainers included: a thread does it below them (ThreadNice)
+  bool gives_way = false;
+  // kNarrow, kNarrowStored, kWiden, kAccumulate: `count` elements; dtype is of the 16-bit side, or
+  // of the addend. kScan: `from` is the chunk's gradient.
   void* to = nullptr;
   const void* from = nullptr;
   DType dtype = DType::kF32;
@@ -52,15 +58,17 @@ struct Work {
   // kScan and kUpdate: the chunk's parameters. kScan writes one sum each.
   std::span<const ParameterRun> runs;
   double* norm_sums = nullptr;
-  // kUpdate: elements [begin, begin + planes.count) of the chunk; `planes` starts at `begin`. Factors by parameter group.
+  // kUpdate: elements [begin, begin + planes.count) of the chunk; `planes` starts at `begin`.
+  // Factors by parameter group.
   uint64_t begin = 0;
   optim::UpdateSpan planes;
   const optim::StepFactors* factors = nullptr;
   // kMoveOut: `planes` are in staging, `source` are those of the host.
   optim::UpdateSpan source;
-  // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage, kVerify, kFillWindow. `copy`: what trainers fetch, on
-  // the host, where that is part of the master: fp32 jobs the whole, jobs with a split one its upper halves. An update writes it, kStage
-  // reads those halves.
+  // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage, kVerify,
+  // kFillWindow. `copy`: what trainers fetch, on the host, where that is part of the master: fp32
+  // jobs the whole, jobs with a split one its upper halves. An update writes it, kStage reads those
+  // halves.
   StagedPiece staged;
   std::byte* copy = nullptr;
   // kUpdate, and kAccumulate, whose version is the sequence number of the addition.
@@ -69,8 +77,9 @@ struct Work {
   Version version = 0;
 };
 
-// The name of a piece in undo areas: the job's nonce (odd) and the place of the piece's progress word. The same after a restart, never 0,
-// and not that of a piece of any job before: an undo area may still hold a tile of a job that had this place.
+// The name of a piece in undo areas: the job's nonce (odd) and the place of the piece's progress
+// word. The same after a restart, never 0, and not that of a piece of any job before: an undo area
+// may still hold a tile of a job that had this place.
 uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void* progress);
 
 // The progress word of an update piece.
@@ -80,15 +89,18 @@ optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece);
 optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint32_t piece);
 
 // The planes of `planes.count` elements in staging become those of `planes`.
-void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload, optim::UpdateSpan* planes);
+void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload,
+                      optim::UpdateSpan* planes);
 
-// About how many bytes of memory a worker reads and writes for it: what the work costs, as all of it is bound by memory.
+// About how many bytes of memory a worker reads and writes for it: what the work costs, as all of
+// it is bound by memory.
 uint64_t BytesTouched(const Work& work);
 
 struct WorkDone {
   WorkName name;
   bool finite = true;  // kScan
-  bool intact = true;  // of a staged piece that was read: false when it is not what it should be; then nothing was done
+  // Of a staged piece that was read: false when it is not what it should be; then nothing was done.
+  bool intact = true;
   uint64_t bytes = 0;  // BytesTouched of the work
 };
 

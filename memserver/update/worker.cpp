@@ -13,10 +13,15 @@ WorkDone Worker::Do(const Work& work) {
   WorkDone done{.name = work.name, .bytes = BytesTouched(work)};
   switch (work.name.kind) {
     case WorkKind::kNarrow:
-    case WorkKind::kNarrowStored: kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count); break;
-    case WorkKind::kWiden: kernels_.widen(static_cast<float*>(work.to), work.from, work.dtype, work.count); break;
+    case WorkKind::kNarrowStored:
+      kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count);
+      break;
+    case WorkKind::kWiden:
+      kernels_.widen(static_cast<float*>(work.to), work.from, work.dtype, work.count);
+      break;
     case WorkKind::kAccumulate:
-      update_.Add({work.identity, work.version, static_cast<float*>(work.to), work.from, work.dtype, work.count, work.progress});
+      update_.Add({work.identity, work.version, static_cast<float*>(work.to), work.from, work.dtype,
+                   work.count, work.progress});
       break;
     case WorkKind::kScan: done.finite = Scan(work); break;
     case WorkKind::kUpdate:
@@ -29,20 +34,25 @@ WorkDone Worker::Do(const Work& work) {
     case WorkKind::kStage: Stage(work); break;
     case WorkKind::kUnstage: done.intact = Unstage(work); break;
     case WorkKind::kFillWindow: done.intact = FillWindow(work); break;
-    case WorkKind::kHash: static_cast<ContentHasher*>(work.to)->Update({static_cast<const std::byte*>(work.from), work.count}); break;
+    case WorkKind::kHash:
+      static_cast<ContentHasher*>(work.to)->Update(
+          {static_cast<const std::byte*>(work.from), work.count});
+      break;
     case WorkKind::kVerify: done.intact = IsIntact(work.staged); break;
     case WorkKind::kMoveOut: MoveOut(work); break;
   }
   return done;
 }
 
-// Each parameter from its own start, so that the sums do not depend on how parameters lie in chunks.
+// Each parameter from its own start, so that the sums do not depend on how parameters lie in
+// chunks.
 bool Worker::Scan(const Work& work) const {
   const auto* gradient = static_cast<const std::byte*>(work.from);
   bool finite = true;
   for (size_t i = 0; i < work.runs.size(); ++i) {
     const ParameterRun& run = work.runs[i];
-    const optim::ScanResult result = kernels_.scan_gradient(gradient + run.begin * BytesOf(work.dtype), work.dtype, run.count);
+    const optim::ScanResult result =
+        kernels_.scan_gradient(gradient + run.begin * BytesOf(work.dtype), work.dtype, run.count);
     work.norm_sums[i] = result.sum_squares;
     finite = finite && result.finite;
   }
@@ -60,20 +70,25 @@ bool Worker::UpdateStaged(const Work& work) {
     Update(work);
   }
   const bool split = IsSplit(work.planes.states);
-  if (work.planes.param16 != nullptr && !split && !TP_PLANTED("update.gaps_left_in_slot")) NarrowGaps(work.planes);
+  if (work.planes.param16 != nullptr && !split && !TP_PLANTED("update.gaps_left_in_slot"))
+    NarrowGaps(work.planes);
   const void* const fetched = split ? work.planes.param16 : work.planes.master;
-  if (work.copy != nullptr) std::memcpy(work.copy, fetched, work.planes.count * (split ? sizeof(uint16_t) : sizeof(float)));
+  if (work.copy != nullptr)
+    std::memcpy(work.copy, fetched, work.planes.count * (split ? sizeof(uint16_t) : sizeof(float)));
   Seal(work.staged);
   return true;
 }
 
-// What no parameter has, of the piece that was updated last: a slot of a window has the bytes of another chunk there.
+// What no parameter has, of the piece that was updated last: a slot of a window has the bytes of
+// another chunk there.
 void Worker::NarrowGaps(const optim::UpdateSpan& planes) const {
   uint64_t begin = 0;
   const auto narrow_to = [&](uint64_t end) {
     if (begin >= end) return;
-    auto* const to = static_cast<std::byte*>(planes.param16) + begin * BytesOf(planes.param16_dtype);
-    kernels_.narrow(to, planes.param16_dtype, static_cast<const float*>(planes.master) + begin, end - begin);
+    auto* const to =
+        static_cast<std::byte*>(planes.param16) + begin * BytesOf(planes.param16_dtype);
+    kernels_.narrow(to, planes.param16_dtype, static_cast<const float*>(planes.master) + begin,
+                    end - begin);
   };
   for (const optim::GroupRun& run : runs_) {
     narrow_to(run.begin);
@@ -86,7 +101,8 @@ void Worker::Stage(const Work& work) {
   const uint64_t bytes = MasterBytes(work.planes.states, work.count);
   std::memcpy(work.planes.master, work.from, bytes);
   std::memset(work.staged.payload.data() + bytes, 0, work.staged.payload.size() - bytes);
-  if (work.copy != nullptr) std::memcpy(work.planes.param16, work.copy, work.count * sizeof(uint16_t));
+  if (work.copy != nullptr)
+    std::memcpy(work.planes.param16, work.copy, work.count * sizeof(uint16_t));
   Seal(work.staged);
 }
 
@@ -131,12 +147,14 @@ void Worker::Update(const Work& work) {
   const uint64_t end = work.begin + work.planes.count;
   runs_.clear();
   // The first parameter that reaches into the piece; parameters are in ascending order.
-  auto run =
-      std::partition_point(work.runs.begin(), work.runs.end(), [&work](const ParameterRun& r) { return r.begin + r.count <= work.begin; });
+  auto run = std::partition_point(
+      work.runs.begin(), work.runs.end(),
+      [&work](const ParameterRun& r) { return r.begin + r.count <= work.begin; });
   for (; run != work.runs.end() && run->begin < end; ++run) {
     const uint64_t first = std::max(run->begin, work.begin);
     const uint64_t last = std::min(run->begin + run->count, end);
-    const optim::RandomPlace random{optim::RandomKey(run->rounding_seed, work.version), first - run->begin};
+    const optim::RandomPlace random{optim::RandomKey(run->rounding_seed, work.version),
+                                    first - run->begin};
     runs_.push_back({first - work.begin, last - work.begin, work.factors[run->group], random});
   }
   update_.Run({work.identity, work.version, work.planes, runs_, work.progress});

@@ -1,6 +1,7 @@
 // Worker: does one Work at a time; what a thread of the team, or the inline team, runs.
 //
-// One thread per object; it must be in flush-denormals mode (optim/kernels/float_mode.h), or bits would differ from worker to worker.
+// One thread per object; it must be in flush-denormals mode (optim/kernels/float_mode.h), or bits
+// would differ from worker to worker.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,8 @@ namespace tidepool::memserver {
 class Worker {
  public:
   // `areas` lie in kept memory and are this worker's own.
-  Worker(const optim::Kernels& kernels, std::span<optim::UndoArea, 2> areas) : kernels_(kernels), update_(kernels, areas) {}
+  Worker(const optim::Kernels& kernels, std::span<optim::UndoArea, 2> areas)
+      : kernels_(kernels), update_(kernels, areas) {}
   WorkDone Do(const Work& work);
   void SetTuning(const optim::Tuning& tuning) { update_.SetTuning(tuning); }
 
@@ -32,9 +34,12 @@ class Worker {
 
   const optim::Kernels& kernels_;
   optim::TileUpdate update_;
-  // The 16-bit weights that an update makes where nobody keeps them. Its pages are there from the first use on.
-  const std::unique_ptr<uint16_t[]> unkept_ = std::make_unique_for_overwrite<uint16_t[]>(shm::kPieceElements);
-  std::vector<optim::GroupRun> runs_;  // of the piece at hand; grows to the largest number and stays
+  // The 16-bit weights that an update makes where nobody keeps them. Its pages are there from the
+  // first use on.
+  const std::unique_ptr<uint16_t[]> unkept_ =
+      std::make_unique_for_overwrite<uint16_t[]>(shm::kPieceElements);
+  // Of the piece at hand; grows to the largest number and stays.
+  std::vector<optim::GroupRun> runs_;
 };
 
 }  // namespace tidepool::memserver

@@ -22,7 +22,8 @@ constexpr uint32_t kLooksPerClockRead = 32;
 // As the serve loop: where cores are few, spinning takes them from the trainers.
 constexpr int64_t kSpinNsMany = 100'000, kSpinNsFew = 20'000;
 constexpr uint32_t kFewCpus = 4;
-// What a worker touches in about 100 us: while all have less in hand, more items than `ahead` may wait, up to so many.
+// What a worker touches in about 100 us: while all have less in hand, more items than `ahead` may
+// wait, up to so many.
 constexpr uint64_t kSmallBytes = 4 * kMiB;
 constexpr uint32_t kSmallAhead = 64;
 // Queues of work that may be begun before their ends are taken.
@@ -50,21 +51,25 @@ uint64_t WorkerTeam::UndoBytes(uint32_t threads) {
 WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> undo)
     : kernels_(optim::SelectKernels(options.isa)),
       queue_min_(WorkersOf(options) * (1 + options.ahead)),
-      queue_max_(options.threads == 0 ? queue_min_ : std::max(queue_min_, options.threads * kSmallAhead)),
+      queue_max_(options.threads == 0 ? queue_min_
+                                      : std::max(queue_min_, options.threads * kSmallAhead)),
       spin_ns_(SpinNs(options.spin_ns)),
       done_(std::max(kTurnsAhead * queue_min_, 2 * queue_max_)),
       ring_(queue_max_) {
   TP_CHECK(undo.size() >= UndoBytes(WorkersOf(options)), "the undo areas fit the memory given");
-  TP_CHECK(reinterpret_cast<uintptr_t>(undo.data()) % alignof(optim::UndoArea) == 0, "undo areas start on a cache line");
+  TP_CHECK(reinterpret_cast<uintptr_t>(undo.data()) % alignof(optim::UndoArea) == 0,
+           "undo areas start on a cache line");
   auto* areas = reinterpret_cast<optim::UndoArea*>(undo.data());
   for (uint32_t i = 0; i < WorkersOf(options); ++i) {
-    workers_.push_back(std::make_unique<Worker>(kernels_, std::span<optim::UndoArea, 2>(areas + 2 * i, 2)));
+    workers_.push_back(
+        std::make_unique<Worker>(kernels_, std::span<optim::UndoArea, 2>(areas + 2 * i, 2)));
   }
   SetTuning(options.tuning);
   queue_.reserve(queue_max_);
   for (uint32_t i = 0; i < options.threads; ++i) nices_.push_back(std::make_unique<ThreadNice>());
   for (uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this, i] { RunThread(i); });
-  for (uint32_t i = 0; i < std::min<size_t>(options.threads, options.cpus.size()); ++i) Pin(i, options.cpus[i]);
+  for (uint32_t i = 0; i < std::min<size_t>(options.threads, options.cpus.size()); ++i)
+    Pin(i, options.cpus[i]);
 }
 
 WorkerTeam::~WorkerTeam() {
@@ -79,7 +84,8 @@ void WorkerTeam::Pin(uint32_t index, uint32_t cpu) {
   CPU_ZERO(&set);
   if (cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
   if (pthread_setaffinity_np(threads_[index].native_handle(), sizeof set, &set) != 0) {
-    LogWarn("a worker could not be pinned to its CPU; it runs where the system puts it", {{"worker", index}, {"cpu", cpu}});
+    LogWarn("a worker could not be pinned to its CPU; it runs where the system puts it",
+            {{"worker", index}, {"cpu", cpu}});
   }
 }
 
@@ -94,12 +100,14 @@ uint32_t WorkerTeam::waiting() const {
 
 bool WorkerTeam::HasRoom() const {
   const bool small = bytes_in_hand_ < WorkersOf(threads()) * kSmallBytes;
-  const bool room = waiting() < (small ? queue_max_ : queue_min_) && in_hand_ < done_.capacity() && (is_inline() || ring_.HasRoom());
+  const bool room = waiting() < (small ? queue_max_ : queue_min_) && in_hand_ < done_.capacity() &&
+                    (is_inline() || ring_.HasRoom());
   return room && !TP_BUGGIFY("team.full");
 }
 
 void WorkerTeam::Push(const Work& work) {
-  TP_CHECK(waiting() < queue_max_ && in_hand_ < done_.capacity(), "Push only when the team has room");
+  TP_CHECK(waiting() < queue_max_ && in_hand_ < done_.capacity(),
+           "Push only when the team has room");
   ++in_hand_;
   bytes_in_hand_ += BytesTouched(work);
   if (is_inline()) {
@@ -110,8 +118,10 @@ void WorkerTeam::Push(const Work& work) {
   if (!work.gives_way) urgent_.fetch_add(1, std::memory_order_seq_cst);
   TP_CHECK(ring_.TryPush(work), "Push only when the team has room");
   if (!work.gives_way && gave_way_) RaiseAll();
-  if (sleepers_.load(std::memory_order_seq_cst) == 0 || TP_PLANTED("update.sleeper_not_woken")) return;
-  { const std::lock_guard lock(sleep_mutex_); }  // a worker that found the ring empty before this push sleeps now
+  if (sleepers_.load(std::memory_order_seq_cst) == 0 || TP_PLANTED("update.sleeper_not_woken"))
+    return;
+  // A worker that found the ring empty before this push sleeps now.
+  { const std::lock_guard lock(sleep_mutex_); }
   work_there_.notify_one();
 }
 
@@ -137,7 +147,8 @@ void WorkerTeam::RunOne(uint32_t index, uint32_t worker) {
 
 void WorkerTeam::RunThread(uint32_t index) {
   const optim::FlushDenormals mode;
-  if (index == 1 && TP_PLANTED("update.denormals_in_one_worker")) _mm_setcsr(_mm_getcsr() & ~0x8040U);
+  if (index == 1 && TP_PLANTED("update.denormals_in_one_worker"))
+    _mm_setcsr(_mm_getcsr() & ~0x8040U);
   ThreadNice& nice = *nices_[index];
   nice.Begin();
   Work work;
@@ -171,7 +182,8 @@ bool WorkerTeam::Take(Work* work, ThreadNice* nice) {
 void WorkerTeam::Sleep() {
   std::unique_lock lock(sleep_mutex_);
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  work_there_.wait(lock, [this] { return stopping_.load(std::memory_order_seq_cst) || !ring_.Empty(); });
+  work_there_.wait(lock,
+                   [this] { return stopping_.load(std::memory_order_seq_cst) || !ring_.Empty(); });
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 

@@ -1,12 +1,16 @@
-// WorkerTeam: the threads that run the optimizer, behind a bounded queue of Work and a queue of WorkDone.
+// WorkerTeam: the threads that run the optimizer, behind a bounded queue of Work and a queue of
+// WorkDone.
 //
-// Push, TakeDone and RunOne belong to one thread (the serve loop; a simulator that pops the queue itself counts as that thread). With
-// 0 threads the team is *inline*: nothing happens until RunOne is called, so that a simulator decides when, and in which order.
+// Push, TakeDone and RunOne belong to one thread (the serve loop; a simulator that pops the queue
+// itself counts as that thread). With
+// 0 threads the team is *inline*: nothing happens until RunOne is called, so that a simulator
+// decides when, and in which order.
 // Invariant: results do not depend on the number of threads or on the order in which work is done.
-// While work is queued no worker is woken by the system: it takes the next item from a lock-free ring, and looks for one for a bounded time
-// (spin_ns) before it sleeps. An idle team sleeps.
-// Work that gives way is done below other threads (ThreadNice) only while all that waits gives way too: where trainers keep every CPU busy,
-// a worker below them might end it late, and what waits behind it belongs to one of them.
+// While work is queued no worker is woken by the system: it takes the next item from a lock-free
+// ring, and looks for one for a bounded time (spin_ns) before it sleeps. An idle team sleeps.
+// Work that gives way is done below other threads (ThreadNice) only while all that waits gives way
+// too: where trainers keep every CPU busy, a worker below them might end it late, and what waits
+// behind it belongs to one of them.
 #pragma once
 
 #include <atomic>
@@ -28,14 +32,18 @@
 namespace tidepool::memserver {
 
 struct WorkerTeamOptions {
-  uint32_t threads = 0;             // 0: inline
-  uint32_t inline_workers = 1;      // of an inline team: each has undo areas of its own
-  std::vector<uint32_t> cpus = {};  // worker i runs on cpus[i]; workers beyond the end where the system puts them
+  uint32_t threads = 0;         // 0: inline
+  uint32_t inline_workers = 1;  // of an inline team: each has undo areas of its own
+  // Worker i runs on cpus[i]; workers beyond the end where the system puts them.
+  std::vector<uint32_t> cpus = {};
   optim::IsaLevel isa = optim::BestIsa();
-  // Work items a worker that may wait in the queue: enough that no worker idles for the length of a turn, few enough that the loop
-  // decides late what comes next. Threads get more while what they have in hand is small (kSmallBytes), as of jobs with many small chunks.
+  // Work items a worker that may wait in the queue: enough that no worker idles for the length of a
+  // turn, few enough that the loop
+  // decides late what comes next. Threads get more while what they have in hand is small
+  // (kSmallBytes), as of jobs with many small chunks.
   uint32_t ahead = 2;
-  // How long a worker without work looks for some before it sleeps; a sleeper is woken by a futex. Negative: automatic.
+  // How long a worker without work looks for some before it sleeps; a sleeper is woken by a futex.
+  // Negative: automatic.
   int64_t spin_ns = -1;
   optim::Tuning tuning = {};
 };
@@ -44,7 +52,8 @@ class WorkerTeam {
  public:
   // Bytes of kept memory for the undo areas of a team.
   static uint64_t UndoBytes(uint32_t threads);
-  // `undo` is zeroed kept memory of at least UndoBytes(threads), 64-byte aligned; it outlives the team.
+  // `undo` is zeroed kept memory of at least UndoBytes(threads), 64-byte aligned; it outlives the
+  // team.
   WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> undo);
   // Waits for the work in hand; what was queued and not begun is dropped.
   ~WorkerTeam();
@@ -56,20 +65,24 @@ class WorkerTeam {
   optim::IsaLevel isa() const { return kernels_.isa; }
 
   optim::Tuning tuning() const { return tuning_; }
-  // Of updates that are pushed from now on. The pushing thread calls it while no work is queued or in hand.
+  // Of updates that are pushed from now on. The pushing thread calls it while no work is queued or
+  // in hand.
   void SetTuning(const optim::Tuning& tuning);
 
-  // True when Push has room. Only the pushing thread fills the queue, so the answer holds until its next Push.
+  // True when Push has room. Only the pushing thread fills the queue, so the answer holds until its
+  // next Push.
   bool HasRoom() const;
   void Push(const Work& work);
   // What was finished since the last call; cleared first. True when there was something.
   bool TakeDone(std::vector<WorkDone>* done);
-  // For poll: readable when something was finished after the last ArmDoneEvent; while more small work waits than `ahead`, when half of that
-  // is done. Before sleeping: ArmDoneEvent, then TakeDone once more.
+  // For poll: readable when something was finished after the last ArmDoneEvent; while more small
+  // work waits than `ahead`, when half of that is done. Before sleeping: ArmDoneEvent, then
+  // TakeDone once more.
   int done_fd() const { return done_.event_fd(); }
   void ArmDoneEvent() { done_.Arm(in_hand_ > queue_min_ ? (in_hand_ - queue_min_ + 1) / 2 : 1); }
 
-  // Inline team: how much waits, and doing one item of it (0 is the oldest) on the calling thread, as one of the workers.
+  // Inline team: how much waits, and doing one item of it (0 is the oldest) on the calling thread,
+  // as one of the workers.
   uint32_t waiting() const;
   void RunOne(uint32_t index, uint32_t worker = 0);
 
@@ -98,8 +111,10 @@ class WorkerTeam {
   BoundedRing<Work> ring_;  // of a team with threads: at most queue_max_
   std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<ThreadNice>> nices_;  // by worker
-  std::atomic<uint32_t> urgent_{0};                 // items in the ring that do not give way, counted before they are put there
-  // Workers that sleep, or are about to: announced before the last look at the ring, and read after a push.
+  // Items in the ring that do not give way, counted before they are put there.
+  std::atomic<uint32_t> urgent_{0};
+  // Workers that sleep, or are about to: announced before the last look at the ring, and read after
+  // a push.
   std::atomic<uint32_t> sleepers_{0};
   std::mutex sleep_mutex_;  // held between that look and the sleep
   std::condition_variable work_there_;

@@ -1,7 +1,8 @@
-// The scan, accumulation and conversion loops, written once and compiled for each instruction set (see element_types.h for the rule about
-// what they may contain).
+// The scan, accumulation and conversion loops, written once and compiled for each instruction set
+// (see element_types.h for the rule about what they may contain).
 //
-// The scan keeps its 16 lanes in as many registers as the level needs; a lane sees the same additions in the same order on all of them.
+// The scan keeps its 16 lanes in as many registers as the level needs; a lane sees the same
+// additions in the same order on all of them.
 #pragma once
 
 #include "optim/kernels/element_types.h"
@@ -19,7 +20,8 @@ using FloatRegister = float __attribute__((vector_size(kRegisterBytes)));
 using FloatHalf = float __attribute__((vector_size(kRegisterBytes / 2)));
 using DoubleRegister = double __attribute__((vector_size(kRegisterBytes)));
 
-// Copies by registers: for the 1 KiB pieces of an undo area it is faster than memcpy, which first looks for the best way.
+// Copies by registers: for the 1 KiB pieces of an undo area it is faster than memcpy, which first
+// looks for the best way.
 void Copy(void* to, const void* from, uint64_t bytes) {
   auto* const target = static_cast<unsigned char*>(to);
   const auto* const source = static_cast<const unsigned char*>(from);
@@ -47,7 +49,8 @@ void NarrowLoop(void* to, const float* __restrict from, uint64_t count) {
 
 template <typename From>
 void AccumulateLoop(float* __restrict sum, const void* addend, uint64_t count) {
-  const typename From::Stored* __restrict source = static_cast<const typename From::Stored*>(addend);
+  const typename From::Stored* __restrict source =
+      static_cast<const typename From::Stored*>(addend);
   for (uint64_t i = 0; i < count; ++i) sum[i] += From::Widen(source[i]);
 }
 
@@ -90,30 +93,36 @@ ScanResult ScanLoop(const void* gradient, uint64_t count) {
   double sum = 0;
   for (uint64_t first = 0; first < count; first += kScanBlockElements) {
     const uint64_t left = count - first;
-    sum += BlockSumSquares<From>(from + first, left < kScanBlockElements ? left : kScanBlockElements);
+    sum +=
+        BlockSumSquares<From>(from + first, left < kScanBlockElements ? left : kScanBlockElements);
   }
-  // The square of a finite fp32 is below 2^256, so a sum of fewer than 2^700 of them is finite exactly if every element is.
+  // The square of a finite fp32 is below 2^256, so a sum of fewer than 2^700 of them is finite
+  // exactly if every element is.
   const bool finite = sum < __builtin_inf();
   return {finite ? sum : __builtin_inf(), finite};
 }
 
 ScanResult Scan(const void* gradient, DType dtype, uint64_t count) {
   if (dtype == DType::kF32) return ScanLoop<F32Element>(gradient, count);
-  return dtype == DType::kBF16 ? ScanLoop<Bf16Element>(gradient, count) : ScanLoop<F16Element>(gradient, count);
+  return dtype == DType::kBF16 ? ScanLoop<Bf16Element>(gradient, count)
+                               : ScanLoop<F16Element>(gradient, count);
 }
 
 void Accumulate(float* sum, const void* addend, DType dtype, uint64_t count) {
   if (dtype == DType::kF32) return AccumulateLoop<F32Element>(sum, addend, count);
-  return dtype == DType::kBF16 ? AccumulateLoop<Bf16Element>(sum, addend, count) : AccumulateLoop<F16Element>(sum, addend, count);
+  return dtype == DType::kBF16 ? AccumulateLoop<Bf16Element>(sum, addend, count)
+                               : AccumulateLoop<F16Element>(sum, addend, count);
 }
 
 void Narrow(void* to, DType to_dtype, const float* from, uint64_t count) {
-  return to_dtype == DType::kBF16 ? NarrowLoop<Bf16Element>(to, from, count) : NarrowLoop<F16Element>(to, from, count);
+  return to_dtype == DType::kBF16 ? NarrowLoop<Bf16Element>(to, from, count)
+                                  : NarrowLoop<F16Element>(to, from, count);
 }
 
 void Widen(float* to, const void* from, DType from_dtype, uint64_t count) {
   if (from_dtype == DType::kF32) return WidenLoop<F32Element>(to, from, count);
-  return from_dtype == DType::kBF16 ? WidenLoop<Bf16Element>(to, from, count) : WidenLoop<F16Element>(to, from, count);
+  return from_dtype == DType::kBF16 ? WidenLoop<Bf16Element>(to, from, count)
+                                    : WidenLoop<F16Element>(to, from, count);
 }
 
 }  // namespace

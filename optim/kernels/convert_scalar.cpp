@@ -29,11 +29,13 @@ uint16_t NarrowToF16(float value) {
   const uint32_t sign = (bits >> 16) & 0x8000;
   const int exponent = static_cast<int>((bits >> 23) & 0xFF) - 127;
   const uint32_t mantissa = bits & 0x7FFFFF;
-  if (exponent == 128) return static_cast<uint16_t>(sign | 0x7C00 | (mantissa == 0 ? 0 : 0x200 | (mantissa >> 13)));
+  if (exponent == 128)
+    return static_cast<uint16_t>(sign | 0x7C00 | (mantissa == 0 ? 0 : 0x200 | (mantissa >> 13)));
   if (exponent >= 16) return static_cast<uint16_t>(sign | 0x7C00);
   if (exponent >= -14) {
     // A carry out of the mantissa raises the exponent, up to inf: the fields lie side by side.
-    return static_cast<uint16_t>(sign | ShiftRounding((static_cast<uint32_t>(exponent + 15) << 23) | mantissa, 13));
+    return static_cast<uint16_t>(
+        sign | ShiftRounding((static_cast<uint32_t>(exponent + 15) << 23) | mantissa, 13));
   }
   // Denormal: units of 2^-24. Below half of the smallest one nothing is left.
   if (exponent < -25) return static_cast<uint16_t>(sign);
@@ -75,7 +77,8 @@ float WidenElement(const void* array, DType dtype, uint64_t index) {
 
 void NarrowElement(void* array, DType dtype, uint64_t index, float value) {
   TP_CHECK(dtype != DType::kF32, "fp32 is not a 16-bit type");
-  static_cast<uint16_t*>(array)[index] = dtype == DType::kBF16 ? NarrowToBf16(value) : NarrowToF16(value);
+  static_cast<uint16_t*>(array)[index] =
+      dtype == DType::kBF16 ? NarrowToBf16(value) : NarrowToF16(value);
 }
 
 }  // namespace tidepool::optim

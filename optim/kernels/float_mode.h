@@ -1,7 +1,9 @@
-// FlushDenormals: for its lifetime the calling thread treats denormal floats as zero (FTZ for results, DAZ for operands).
+// FlushDenormals: for its lifetime the calling thread treats denormal floats as zero (FTZ for
+// results, DAZ for operands).
 //
-// One object per worker thread, made and destroyed on that thread. Reason: CPU Adam falls to an eighth of its speed when the variance of
-// unused parameters decays into the denormals. Bits are equal from run to run only if all threads that compute use the same mode.
+// One object per worker thread, made and destroyed on that thread. Reason: CPU Adam falls to an
+// eighth of its speed when the variance of unused parameters decays into the denormals. Bits are
+// equal from run to run only if all threads that compute use the same mode.
 #pragma once
 
 #include <xmmintrin.h>
@@ -16,7 +18,10 @@ class FlushDenormals {
   FlushDenormals& operator=(const FlushDenormals&) = delete;
 
   // True if the calling thread is in this mode, by whatever means.
-  static bool IsOn() { return (_mm_getcsr() & (kFlushToZero | kDenormalsAreZero)) == (kFlushToZero | kDenormalsAreZero); }
+  static bool IsOn() {
+    return (_mm_getcsr() & (kFlushToZero | kDenormalsAreZero)) ==
+           (kFlushToZero | kDenormalsAreZero);
+  }
 
  private:
   // Bits of the MXCSR register (Intel SDM volume 1, 10.2.3).

@@ -1,7 +1,8 @@
 // IsaLevel: which instruction set the update loops run with; found at start, or named by the user.
 //
-// Any thread; pure functions of the CPU. Every level computes the same bits (see optim/kernels/kernels.h), so the choice is one of speed
-// only, and the two sides of a comparison may run on different machines.
+// Any thread; pure functions of the CPU. Every level computes the same bits (see
+// optim/kernels/kernels.h), so the choice is one of speed only, and the two sides of a comparison
+// may run on different machines.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,11 @@ enum class IsaLevel : uint8_t {
   kV4,               // x86-64-v4: AVX-512 F, BW, CD, DQ, VL, 16 floats
 };
 
-// The highest level of this CPU and its operating system; kScalarReference on a CPU older than x86-64-v2.
+// The highest level of this CPU and its operating system; kScalarReference on a CPU older than
+// x86-64-v2.
 IsaLevel BestIsa();
-// "auto" (BestIsa), "scalar", "v2", "v3" or "v4"; the CPU is not asked. Errors: kConfigBadValue for any other text.
+// "auto" (BestIsa), "scalar", "v2", "v3" or "v4"; the CPU is not asked. Errors: kConfigBadValue for
+// any other text.
 Result<IsaLevel> IsaFromName(std::string_view name);
 // "scalar", "v2", "v3" or "v4".
 const char* NameOf(IsaLevel level);

@@ -1,4 +1,5 @@
-// The four kernel tables by name. For optim/kernels/kernels.cpp only: calling a function of a level that the CPU lacks ends the process.
+// The four kernel tables by name. For optim/kernels/kernels.cpp only: calling a function of a level
+// that the CPU lacks ends the process.
 //
 // Any thread; constants.
 #pragma once

@@ -1,12 +1,16 @@
-// Kernels: the loops over flat arrays (update, gradient scan, accumulation, conversion) of one instruction set, as a table of functions.
+// Kernels: the loops over flat arrays (update, gradient scan, accumulation, conversion) of one
+// instruction set, as a table of functions.
 //
 // Any thread; the tables are constant and the functions keep no state. Invariants:
-// 1. Every level gives the same bits for the same input, denormals included, as long as the threads run in the same float mode
-//    (optim/kernels/float_mode.h); all NaNs count as equal, for the CPU chooses which operand's payload lives on.
-// 2. An element's result depends on that element alone (8-bit states: on its scale block; stochastic rounding: on its place in its
-//    parameter too), never on `count`: a range may be cut anywhere, that of 16- and 8-bit moments at multiples of kScaleBlockElements.
+// 1. Every level gives the same bits for the same input, denormals included, as long as the threads
+//    run in the same float mode (optim/kernels/float_mode.h); all NaNs count as equal, for the CPU
+//    chooses which operand's payload lives on.
+// 2. An element's result depends on that element alone (8-bit states: on its scale block;
+//    stochastic rounding: on its place in its parameter too), never on `count`: a range may be cut
+//    anywhere, that of 16- and 8-bit moments at multiples of kScaleBlockElements.
 // 3. No loop reads or writes outside the given counts; nothing is allocated.
-// Conversions round to nearest even; fp16 overflows to inf and has gradual underflow even where FTZ|DAZ is on; a NaN stays a (quiet) NaN.
+// Conversions round to nearest even; fp16 overflows to inf and has gradual underflow even where
+// FTZ|DAZ is on; a NaN stays a (quiet) NaN.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +22,8 @@
 
 namespace tidepool::optim {
 
-// One update of all elements of `span`; no undo (see optim/undo_tile.h for the crash-safe form). Gradients have the type of the parameters,
-// or are fp32 sums.
+// One update of all elements of `span`; no undo (see optim/undo_tile.h for the crash-safe form).
+// Gradients have the type of the parameters, or are fp32 sums.
 using UpdateKernel = void (*)(const StepFactors& factors, const UpdateSpan& span);
 
 struct Kernels {
@@ -37,7 +41,8 @@ struct Kernels {
   void (*copy)(void* to, const void* from, uint64_t bytes);
 };
 
-// The table of `level`, or of BestIsa() where this CPU lacks `level` (look at `isa` to learn which).
+// The table of `level`, or of BestIsa() where this CPU lacks `level` (look at `isa` to learn
+// which).
 const Kernels& SelectKernels(IsaLevel level);
 
 }  // namespace tidepool::optim

@@ -1,9 +1,11 @@
-// The update loop, written once and compiled for each instruction set (see element_types.h for the rule about what it may contain).
+// The update loop, written once and compiled for each instruction set (see element_types.h for the
+// rule about what it may contain).
 //
-// It goes by blocks of 64 elements, whole cache lines of every plane. A last, shorter block is stepped in a copy whose other elements are
-// zero: they cannot change a neighbour (a zero never is the largest of a scale block), so every element is computed by the same
-// instructions. Prefetching gains 10 to 25 % on arrays far larger than the caches, and hides most of the saving in the crash-safe form
-// (undo_tile.h): while one tile is computed, the next one arrives.
+// It goes by blocks of 64 elements, whole cache lines of every plane. A last, shorter block is
+// stepped in a copy whose other elements are zero: they cannot change a neighbour (a zero never is
+// the largest of a scale block), so every element is computed by the same instructions. Prefetching
+// gains 10 to 25 % on arrays far larger than the caches, and hides most of the saving in the
+// crash-safe form (undo_tile.h): while one tile is computed, the next one arrives.
 #pragma once
 
 #include "optim/kernels/kernels.h"
@@ -19,7 +21,8 @@ template <uint64_t bytes>
 __attribute__((always_inline)) inline void PrefetchBlock(const void* plane, uint64_t element) {
   const char* line = static_cast<const char*>(plane) + element * bytes;
 #pragma GCC unroll 4
-  for (uint64_t offset = 0; offset < kBlockElements * bytes; offset += kLineBytes) __builtin_prefetch(line + offset);
+  for (uint64_t offset = 0; offset < kBlockElements * bytes; offset += kLineBytes)
+    __builtin_prefetch(line + offset);
 }
 
 // Copies `bytes`, which fill whole 8-byte words of the area.
@@ -28,14 +31,16 @@ __attribute__((always_inline)) inline void SavePlane(char** to, const void* from
   using Line = unsigned char __attribute__((vector_size(kLineBytes), aligned(1), may_alias));
   if constexpr (bytes % kLineBytes == 0) {
 #pragma GCC unroll 4
-    for (uint64_t i = 0; i < bytes / kLineBytes; ++i) reinterpret_cast<Line*>(*to)[i] = static_cast<const Line*>(from)[i];
+    for (uint64_t i = 0; i < bytes / kLineBytes; ++i)
+      reinterpret_cast<Line*>(*to)[i] = static_cast<const Line*>(from)[i];
   } else {
     __builtin_memcpy(*to, from, bytes);
   }
   *to += bytes;
 }
 
-// A killed thread has done its stores in program order: only the compiler must keep it (undo_tile.cpp).
+// A killed thread has done its stores in program order: only the compiler must keep it
+// (undo_tile.cpp).
 __attribute__((always_inline)) inline void StoreForKill(uint64_t* word, uint64_t value) {
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
@@ -66,16 +71,20 @@ struct UpdateLoop {
     if constexpr (kMBytes > 0) b.momentum = static_cast<char*>(s.momentum) + first * kMBytes;
     if constexpr (kVBytes > 0) b.variance = static_cast<char*>(s.variance) + first * kVBytes;
     b.gradient = static_cast<const char*>(s.gradient) + first * kGradientBytes;
-    if constexpr (Master::kParamBytes > 0) b.param16 = static_cast<char*>(s.param16) + first * Master::kParamBytes;
-    if constexpr (Form::kScaled && Rule::kMomentum) b.momentum_scales = s.momentum_scales + first / kScaleBlockElements;
-    if constexpr (Form::kScaled && Rule::kVariance) b.variance_scales = s.variance_scales + first / kScaleBlockElements;
+    if constexpr (Master::kParamBytes > 0)
+      b.param16 = static_cast<char*>(s.param16) + first * Master::kParamBytes;
+    if constexpr (Form::kScaled && Rule::kMomentum)
+      b.momentum_scales = s.momentum_scales + first / kScaleBlockElements;
+    if constexpr (Form::kScaled && Rule::kVariance)
+      b.variance_scales = s.variance_scales + first / kScaleBlockElements;
     b.random_low = static_cast<uint32_t>(s.random.key);
     b.random_high = static_cast<uint32_t>(s.random.key >> 32);
     b.random_pair = static_cast<uint32_t>((s.random.index + first) / 2);
     return b;
   }
 
-  __attribute__((always_inline)) static inline void Prefetch(const UpdateSpan& s, uint64_t element) {
+  __attribute__((always_inline)) static inline void Prefetch(const UpdateSpan& s,
+                                                             uint64_t element) {
     PrefetchBlock<Master::kBytes>(s.master, element);
     if constexpr (kMBytes > 0) PrefetchBlock<kMBytes>(s.momentum, element);
     if constexpr (kVBytes > 0) PrefetchBlock<kVBytes>(s.variance, element);
@@ -95,7 +104,8 @@ struct UpdateLoop {
   }
 
   // Steps 1 and 2 of the crash-safe update for the block at `first` (undo_tile.h).
-  __attribute__((always_inline)) static inline void Open(const BlockUndo& undo, uint64_t first, const Block& b) {
+  __attribute__((always_inline)) static inline void Open(const BlockUndo& undo, uint64_t first,
+                                                         const Block& b) {
     const uint64_t block = (undo.begin + first) / kBlockElements;
     uint64_t* const area = undo.areas[block % 2];
     StoreForKill(area + kAreaPiece, 0);
@@ -110,21 +120,29 @@ struct UpdateLoop {
   // Between the planes at `there` and their copies, whichever way.
   template <bool kBack>
   static inline void Exchange(const Block& there, uint64_t count, ShortBlock* here) {
-    const auto move = [](void* plane, void* copy, uint64_t bytes) { __builtin_memcpy(kBack ? plane : copy, kBack ? copy : plane, bytes); };
+    const auto move = [](void* plane, void* copy, uint64_t bytes) {
+      __builtin_memcpy(kBack ? plane : copy, kBack ? copy : plane, bytes);
+    };
     move(there.master, here->master, count * Master::kBytes);
     if constexpr (kMBytes > 0) move(there.momentum, here->momentum, count * kMBytes);
     if constexpr (kVBytes > 0) move(there.variance, here->variance, count * kVBytes);
-    if constexpr (Master::kParamBytes > 0) move(there.param16, here->param16, count * Master::kParamBytes);
+    if constexpr (Master::kParamBytes > 0)
+      move(there.param16, here->param16, count * Master::kParamBytes);
     const uint64_t scales = (count + kScaleBlockElements - 1) / kScaleBlockElements * sizeof(float);
-    if constexpr (Form::kScaled && Rule::kMomentum) move(there.momentum_scales, here->momentum_scales, scales);
-    if constexpr (Form::kScaled && Rule::kVariance) move(there.variance_scales, here->variance_scales, scales);
+    if constexpr (Form::kScaled && Rule::kMomentum)
+      move(there.momentum_scales, here->momentum_scales, scales);
+    if constexpr (Form::kScaled && Rule::kVariance)
+      move(there.variance_scales, here->variance_scales, scales);
     if constexpr (!kBack) __builtin_memcpy(here->gradient, there.gradient, count * kGradientBytes);
   }
 
-  static bool Streams(const UpdateSpan& span) { return Master::kCopies && reinterpret_cast<uintptr_t>(span.param16) % kLineBytes == 0; }
+  static bool Streams(const UpdateSpan& span) {
+    return Master::kCopies && reinterpret_cast<uintptr_t>(span.param16) % kLineBytes == 0;
+  }
 
   // Whole blocks. Not inlined: the loop stands once, and has its registers to itself.
-  __attribute__((noinline)) static void RunBlocks(const StepFactors& factors, const UpdateSpan& planes, bool streams) {
+  __attribute__((noinline)) static void RunBlocks(const StepFactors& factors,
+                                                  const UpdateSpan& planes, bool streams) {
     // Copies, so that no store to a plane can seem to change them.
     const typename Rule::Factors f = FactorsOf<Rule>(factors);
     const float scale = factors.gradient_scale;
@@ -178,7 +196,8 @@ void RunRule(RuleList<Rules...> /*list*/, const StepFactors& factors, const Upda
 template <typename Gradient>
 void UpdateSplit(const StepFactors& factors, const UpdateSpan& span) {
   switch (span.states) {
-    case StateForm::kSplit: return RunRule<Gradient, ElementForm<SplitMaster>>(AllRules(), factors, span);
+    case StateForm::kSplit:
+      return RunRule<Gradient, ElementForm<SplitMaster>>(AllRules(), factors, span);
     case StateForm::kSplitBf16: return RunRule<Gradient, PairForm>(AllRules(), factors, span);
     case StateForm::kSplit8: return RunRule<Gradient, Split8Form>(AllRules(), factors, span);
     case StateForm::kF32: break;
@@ -193,12 +212,15 @@ void UpdateWhole(const StepFactors& factors, const UpdateSpan& span) {
 // A job's gradients have the type of its parameters, or are fp32 sums.
 [[maybe_unused]] void Update(const StepFactors& factors, const UpdateSpan& span) {
   const bool wide = span.gradient_dtype == DType::kF32;
-  if (span.states != StateForm::kF32) return wide ? UpdateSplit<F32Element>(factors, span) : UpdateSplit<Bf16Element>(factors, span);
+  if (span.states != StateForm::kF32)
+    return wide ? UpdateSplit<F32Element>(factors, span) : UpdateSplit<Bf16Element>(factors, span);
   if (span.param16 == nullptr) return UpdateWhole<F32Element, NoElement>(factors, span);
   if (span.param16_dtype == DType::kBF16) {
-    return wide ? UpdateWhole<F32Element, Bf16Element>(factors, span) : UpdateWhole<Bf16Element, Bf16Element>(factors, span);
+    return wide ? UpdateWhole<F32Element, Bf16Element>(factors, span)
+                : UpdateWhole<Bf16Element, Bf16Element>(factors, span);
   }
-  return wide ? UpdateWhole<F32Element, F16Element>(factors, span) : UpdateWhole<F16Element, F16Element>(factors, span);
+  return wide ? UpdateWhole<F32Element, F16Element>(factors, span)
+              : UpdateWhole<F16Element, F16Element>(factors, span);
 }
 
 }  // namespace

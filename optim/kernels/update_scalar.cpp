@@ -14,8 +14,9 @@
 #include "optim/rules.h"
 #include "optim/kernels/state_scalar.h"
 
-// The scalar reference: one element at a time, as the formulas in optim/rules/, state_scalar.h and gradient_norm.h read. The wide loops are
-// tested against it bit for bit; it shares no code with them but the factors.
+// The scalar reference: one element at a time, as the formulas in optim/rules/, state_scalar.h and
+// gradient_norm.h read. The wide loops are tested against it bit for bit; it shares no code with
+// them but the factors.
 
 namespace tidepool::optim {
 namespace {
@@ -39,7 +40,8 @@ void StoreMaster(const UpdateSpan& s, uint64_t i, float p) {
 // Of elementwise forms.
 float LoadMoment(const UpdateSpan& s, const void* plane, uint64_t i) {
   if (plane == nullptr) return 0;
-  return s.states == StateForm::kSplitBf16 ? WidenBf16(static_cast<const uint16_t*>(plane)[i]) : static_cast<const float*>(plane)[i];
+  return s.states == StateForm::kSplitBf16 ? WidenBf16(static_cast<const uint16_t*>(plane)[i])
+                                           : static_cast<const float*>(plane)[i];
 }
 
 void StoreMoment(const UpdateSpan& s, void* plane, uint64_t i, float moment, uint32_t random16) {
@@ -67,7 +69,8 @@ void UpdateElements(const StepFactors& factors, const UpdateSpan& s) {
 // The largest magnitude; NaN, as the largest bits, where there is one.
 float LargestOf(std::span<const float> values) {
   uint32_t largest = 0;
-  for (const float value : values) largest = std::max(largest, std::bit_cast<uint32_t>(std::fabs(value)));
+  for (const float value : values)
+    largest = std::max(largest, std::bit_cast<uint32_t>(std::fabs(value)));
   return std::bit_cast<float>(largest);
 }
 
@@ -78,15 +81,18 @@ void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t 
   const uint64_t count = std::min(kScaleBlockElements, s.count - first);
   auto* const momentum = static_cast<int8_t*>(s.momentum);
   auto* const variance = static_cast<uint8_t*>(s.variance);
-  float* const m_scale = Rule::kMomentum ? s.momentum_scales + first / kScaleBlockElements : nullptr;
-  float* const root_scale = Rule::kVariance ? s.variance_scales + first / kScaleBlockElements : nullptr;
+  float* const m_scale =
+      Rule::kMomentum ? s.momentum_scales + first / kScaleBlockElements : nullptr;
+  float* const root_scale =
+      Rule::kVariance ? s.variance_scales + first / kScaleBlockElements : nullptr;
   std::vector<float> m(count), roots(count);
   for (uint64_t k = 0; k < count; ++k) {
     Element e{LoadMaster(s, first + k), 0, 0};
     if (Rule::kMomentum) e.m = MomentumOf(momentum[first + k], *m_scale);
     const float root = Rule::kVariance ? RootOf(variance[first + k], *root_scale) : 0;
     e.v = root * root;
-    Rule::Reference(f, WidenElement(s.gradient, s.gradient_dtype, first + k) * factors.gradient_scale, &e);
+    Rule::Reference(
+        f, WidenElement(s.gradient, s.gradient_dtype, first + k) * factors.gradient_scale, &e);
     StoreMaster(s, first + k, e.p);
     m[k] = e.m;
     roots[k] = std::sqrt(e.v);
@@ -96,14 +102,16 @@ void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t 
   for (uint64_t k = 0; k < count; ++k) {
     const uint32_t random = Random16Of(s.random.key, s.random.index + first + k);
     if (Rule::kMomentum) momentum[first + k] = MomentumCode(m[k], InverseScale(*m_scale), random);
-    if (Rule::kVariance) variance[first + k] = RootCode(roots[k], InverseScale(*root_scale), random);
+    if (Rule::kVariance)
+      variance[first + k] = RootCode(roots[k], InverseScale(*root_scale), random);
   }
 }
 
 template <typename Rule>
 void UpdateByRule(const StepFactors& factors, const UpdateSpan& s) {
   if (s.states != StateForm::kSplit8) return UpdateElements<Rule>(factors, s);
-  for (uint64_t first = 0; first < s.count; first += kScaleBlockElements) UpdateScaleBlock<Rule>(factors, s, first);
+  for (uint64_t first = 0; first < s.count; first += kScaleBlockElements)
+    UpdateScaleBlock<Rule>(factors, s, first);
 }
 
 template <typename... Rules>
@@ -136,7 +144,8 @@ ScanResult Scan(const void* gradient, DType dtype, uint64_t count) {
     if (!std::isfinite(WidenElement(gradient, dtype, i))) result.finite = false;
   }
   for (uint64_t first = 0; first < count; first += kScanBlockElements) {
-    result.sum_squares += BlockSum(gradient, dtype, first, std::min(first + kScanBlockElements, count));
+    result.sum_squares +=
+        BlockSum(gradient, dtype, first, std::min(first + kScanBlockElements, count));
   }
   if (!result.finite) result.sum_squares = std::numeric_limits<double>::infinity();
   return result;
@@ -160,6 +169,7 @@ void Copy(void* to, const void* from, uint64_t bytes) {
 
 }  // namespace
 
-const Kernels kScalarKernels = {IsaLevel::kScalarReference, Update, Scan, Accumulate, Narrow, Widen, Copy};
+const Kernels kScalarKernels = {
+    IsaLevel::kScalarReference, Update, Scan, Accumulate, Narrow, Widen, Copy};
 
 }  // namespace tidepool::optim

@@ -1,4 +1,5 @@
-// Adagrad: Duchi, Hazan and Singer 2011, as torch.optim.Adagrad defines it; the sum of squares lies in the variance plane.
+// Adagrad: Duchi, Hazan and Singer 2011, as torch.optim.Adagrad defines it; the sum of squares lies
+// in the variance plane.
 //
 //   g += wd * p;   v += g * g;   p -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(v) + eps)
 #pragma once
@@ -18,7 +19,8 @@ struct AdagradRule {
 
   static bool Serves(const OptimizerSpec& spec) { return spec.rule == OptimizerRule::kAdagrad; }
 
-  static Factors Make(const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group) {
+  static Factors Make(const OptimizerSpec& spec, const StepScalars& step,
+                      const GroupScalars& group) {
     const double steps_before = static_cast<double>(step.optimizer_step) - 1;
     Factors f;
     f.l2 = static_cast<float>(group.weight_decay);

@@ -1,4 +1,5 @@
-// AdamW and Adam: Loshchilov and Hutter 2019, algorithm 2; Kingma and Ba 2015, algorithm 1, in torch's form.
+// AdamW and Adam: Loshchilov and Hutter 2019, algorithm 2; Kingma and Ba 2015, algorithm 1, in
+// torch's form.
 //
 //   AdamW: p -= lr * wd * p.      Adam: g += wd * p.
 //   m = b1 * m + (1 - b1) * g;    v = b2 * v + (1 - b2) * g * g
@@ -15,7 +16,8 @@ struct AdamRule {
   static constexpr bool kMomentum = true, kVariance = true;
 
   struct Factors {
-    float decay;  // 1 - lr * weight_decay, or the weight decay itself where it is added to the gradient
+    // 1 - lr * weight_decay, or the weight decay itself where it is added to the gradient.
+    float decay;
     float beta1, one_minus_beta1;
     float beta2, one_minus_beta2;
     float inverse_sqrt_bias2;  // 1 / sqrt(1 - beta2^t)
@@ -23,9 +25,12 @@ struct AdamRule {
     float step_size;  // lr / (1 - beta1^t)
   };
 
-  static bool Serves(const OptimizerSpec& spec) { return spec.rule == (kDecoupled ? OptimizerRule::kAdamW : OptimizerRule::kAdam); }
+  static bool Serves(const OptimizerSpec& spec) {
+    return spec.rule == (kDecoupled ? OptimizerRule::kAdamW : OptimizerRule::kAdam);
+  }
 
-  static Factors Make(const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group) {
+  static Factors Make(const OptimizerSpec& spec, const StepScalars& step,
+                      const GroupScalars& group) {
     const auto t = static_cast<double>(step.optimizer_step);
     const double lr = step.lr * group.lr_scale;
     Factors f;

@@ -20,7 +20,8 @@ struct LionRule {
 
   static bool Serves(const OptimizerSpec& spec) { return spec.rule == OptimizerRule::kLion; }
 
-  static Factors Make(const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group) {
+  static Factors Make(const OptimizerSpec& spec, const StepScalars& step,
+                      const GroupScalars& group) {
     const double lr = step.lr * group.lr_scale;
     Factors f;
     f.decay = static_cast<float>(1.0 - lr * group.weight_decay);

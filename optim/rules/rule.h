@@ -1,7 +1,8 @@
 // What a rule is made of: the states of one element, and a struct with the arithmetic.
 //
-// A rule is one file in this folder and one line in optim/rules.h (besides its name in base/formats/optimizer.cpp): a struct in an unnamed
-// namespace, because every instruction set compiles its own copy (see optim/kernels/element_types.h), with
+// A rule is one file in this folder and one line in optim/rules.h (besides its name in
+// base/formats/optimizer.cpp): a struct in an unnamed namespace, because every instruction set
+// compiles its own copy (see optim/kernels/element_types.h), with
 //   kMomentum, kVariance   the planes it reads and writes; it pays for no other
 //   Factors                plain floats, at most kFactorBytes, made once a step and parameter group
 //   Serves(spec)           whether a job of this specification is its business

@@ -17,13 +17,18 @@ struct SgdRule {
     float l2, lr;
   };
 
-  static bool Serves(const OptimizerSpec& spec) { return spec.rule == OptimizerRule::kSgd && spec.momentum == 0; }
+  static bool Serves(const OptimizerSpec& spec) {
+    return spec.rule == OptimizerRule::kSgd && spec.momentum == 0;
+  }
 
-  static Factors Make(const OptimizerSpec& /*spec*/, const StepScalars& step, const GroupScalars& group) {
+  static Factors Make(const OptimizerSpec& /*spec*/, const StepScalars& step,
+                      const GroupScalars& group) {
     return {static_cast<float>(group.weight_decay), static_cast<float>(step.lr * group.lr_scale)};
   }
 
-  TP_OPTIM_STEP void Step(const Factors& f, float g, Element* e) { e->p = e->p - f.lr * (g + f.l2 * e->p); }
+  TP_OPTIM_STEP void Step(const Factors& f, float g, Element* e) {
+    e->p = e->p - f.lr * (g + f.l2 * e->p);
+  }
 
   static void Reference(const Factors& f, float g, Element* e) {
     g += f.l2 * e->p;
@@ -41,10 +46,12 @@ struct MomentumRule {
   };
 
   static bool Serves(const OptimizerSpec& spec) {
-    return spec.rule == OptimizerRule::kSgd && spec.momentum > 0 && (spec.nesterov != 0) == kNesterov;
+    return spec.rule == OptimizerRule::kSgd && spec.momentum > 0 &&
+           (spec.nesterov != 0) == kNesterov;
   }
 
-  static Factors Make(const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group) {
+  static Factors Make(const OptimizerSpec& spec, const StepScalars& step,
+                      const GroupScalars& group) {
     Factors f;
     f.l2 = static_cast<float>(group.weight_decay);
     f.lr = static_cast<float>(step.lr * group.lr_scale);

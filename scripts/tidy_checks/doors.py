@@ -91,7 +91,7 @@ BANNED = (
            "SplitMix64 of base/random.h, with a seed that is handed in"),
     # Placement new allocates nothing; a private constructor needs std::unique_ptr<T>(new T(...)), which is owned at once.
     Banned("new", r"(?<!operator )\bnew\s+[A-Za-z_:]", "std::make_unique or a container", ("base/log.cpp",),
-           unless=r"\b(unique|shared|intrusive)_ptr<.*>\s*\w*\($"),
+           unless=r"\b(unique|shared|intrusive)_ptr<.*>\s*\w*\(\s*$"),
     Banned("delete", r"(?<!operator )(?<!= )(?<!=)\bdelete\b(\s*\[\s*\])?\s+?[A-Za-z_*(]", "an owner: std::unique_ptr or a container"),
     Banned("malloc", r"\b(std::)?(malloc|calloc|realloc|free)\s*\(", "std::make_unique, a container, or a mapping"),
     Banned("printf", r"\b(std::)?(printf|fprintf|puts|fputs|vprintf)\s*\(|\bstd::(cout|cerr|clog)\b", "base/log.h",

@@ -10,8 +10,35 @@ FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 # What has to stay smaller than others, and why.
-SMALL_FILES = {"memserver/keeper/keeper.cpp": (300, "it outlives every fault, so it must be easy to read as a whole")}
+SMALL_FILES = {"memserver/keeper/keeper.cpp": (340, "it outlives every fault, so it must be easy to read as a whole")}
 PARAMETERS_MAX = 5
+# What was below the limits at 140 columns, with the lines that it has at 100. Entries only go.
+RATCHET: dict[str, int] = {
+    "bench/loops/bench_update.cpp: MeasurePasses": 79,
+    "client/admin/views.cpp": 405,
+    "client/admin/views.cpp: ReadNvme": 76,
+    "client/mem_client.cpp": 428,
+    "client/memctl/flags/flags.cpp": 452,
+    "memserver/admin/admin_api.cpp": 449,
+    "memserver/config/config.cpp": 444,
+    "memserver/jobs/job_desk.cpp": 439,
+    "memserver/jobs/snapshot_builder.cpp": 433,
+    "memserver/loop/dispatcher.cpp": 403,
+    "memserver/loop/step_desk.cpp": 406,
+    "memserver/run.cpp": 447,
+    "memserver/server.cpp: Server::Start": 77,
+    "memserver/update/staging/spill_queue.cpp": 427,
+    "shm/spec/job_spec.cpp": 430,
+    "tests/fakes/fake_cuda/driver.cpp": 614,
+    "tests/memserver/admin/admin_api_test.cpp": 657,
+    "tests/memserver/admin/admin_fixture.h: TwoJobs": 111,
+    "tests/memserver/update/demotion_test.cpp": 616,
+    "tests/sim/sim_world.cpp": 634,
+    "trainer/cli/flags.cpp": 441,
+    "trainer/cli/flags.cpp: ParseCommandLine": 76,
+    "trainer/run/run_plan.cpp: PlanJson": 83,
+    "trainer/run/training_run.cpp": 459,
+}
 
 _CONTAINER = re.compile(r"\b(namespace|class|struct|union|enum|extern)\b")
 _NOT_A_NAME = {"alignas", "decltype", "noexcept", "requires", "explicit", "__attribute__", "defined", "sizeof", "static_assert", "if"}
@@ -143,13 +170,14 @@ def check_sizes(tree: Tree) -> list[Finding]:
     findings = []
     for source in tree.sources.values():
         limit = TEST_FILE_LINES_MAX if source.is_test else FILE_LINES_MAX
-        if source.lines >= limit:
+        if source.lines >= limit and source.lines > RATCHET.get(source.path, 0):
             findings.append(Finding(source.path, 1, "file-size", f"{source.lines} lines; the limit is {limit - 1}: split it by subject"))
         small, why = SMALL_FILES.get(source.path, (limit, ""))
         if small <= source.lines < limit:
             findings.append(Finding(source.path, 1, "file-size", f"{source.lines} lines; this file's limit is {small - 1}: {why}"))
         for function in find_functions(source):
-            if function.lines >= FUNCTION_LINES_MAX and function.has_body:
+            known = RATCHET.get(f"{source.path}: {function.name}", 0)
+            if function.lines >= FUNCTION_LINES_MAX and function.has_body and function.lines > known:
                 text = f"{function.name} has {function.lines} lines; the limit is {FUNCTION_LINES_MAX - 1}: give its parts names"
                 findings.append(Finding(source.path, function.line, "function-size", text))
             if function.parameters > PARAMETERS_MAX and not source.allows(function.line, "parameters"):

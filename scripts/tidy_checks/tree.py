@@ -66,9 +66,10 @@ class SourceFile:
         return self.text.count("\n", 0, offset) + 1
 
     def allows(self, line: int, check: str) -> bool:
-        """True where the line says `tidy: allow CHECK, because ...`: a suppression needs its reason beside it."""
-        text = self.text.splitlines()[line - 1]
-        return re.search(r"tidy: allow " + re.escape(check) + r", because \w+", text) is not None
+        """True where the line, or a comment right above it, says `tidy: allow CHECK, because ...`: a suppression needs its reason."""
+        lines = self.text.splitlines()
+        above = lines[line - 2] if line > 1 and lines[line - 2].lstrip().startswith("//") else ""
+        return any(re.search(r"tidy: allow " + re.escape(check) + r", because \w+", text) for text in (lines[line - 1], above))
 
 
 class Tree:

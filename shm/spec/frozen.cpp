@@ -31,17 +31,21 @@ uint64_t FrozenPoolBytes(const JobSpec& spec) {
 
 Status CheckFrozen(const JobSpec& spec) {
   if (spec.frozen.size() > kChunksMax - spec.chunks.size()) {
-    return Status(ErrorId::kJobSpecBad, "the job has " + std::to_string(spec.frozen.size()) + " frozen chunks; it may have " +
+    return Status(ErrorId::kJobSpecBad, "the job has " + std::to_string(spec.frozen.size()) +
+                                            " frozen chunks; it may have " +
                                             std::to_string(kChunksMax) + " chunks in all");
   }
   uint64_t total = 0;
   for (size_t i = 0; i < spec.frozen.size(); ++i) {
     const uint64_t elements = spec.frozen[i].elements;
     if (elements == 0 || elements % kFrozenAlignElements != 0) {
-      return Status(ErrorId::kJobSpecBad, "frozen chunk " + std::to_string(i) + " has " + std::to_string(elements) +
-                                              " elements; allowed are positive multiples of " + std::to_string(kFrozenAlignElements));
+      return Status(ErrorId::kJobSpecBad, "frozen chunk " + std::to_string(i) + " has " +
+                                              std::to_string(elements) +
+                                              " elements; allowed are positive multiples of " +
+                                              std::to_string(kFrozenAlignElements));
     }
-    if (elements > kFrozenElementsMax - total) return Status(ErrorId::kJobSpecBad, "the frozen chunks have more than 2^56 elements");
+    if (elements > kFrozenElementsMax - total)
+      return Status(ErrorId::kJobSpecBad, "the frozen chunks have more than 2^56 elements");
     total += elements;
   }
   return Status();

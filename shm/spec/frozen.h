@@ -1,7 +1,7 @@
 // Frozen: the frozen chunks of a job in its specification, and what they take of the host pool.
 //
-// Pure functions, any thread. One copy of a frozen chunk lies in the pool for all jobs of one user that list it, behind a page that names
-// it (memserver/residency/frozen_table.h).
+// Pure functions, any thread. One copy of a frozen chunk lies in the pool for all jobs of one user
+// that list it, behind a page that names it (memserver/residency/frozen_table.h).
 #pragma once
 
 #include <cstdint>

@@ -23,14 +23,16 @@ GpuStaging GpuStagingOf(const JobSpec& spec, Rank rank) {
     staging.elements = std::max(staging.elements, spec.chunks[id].elements);
   staging.elements = std::min(staging.elements, kGpuUnitElements);
   staging.copies = PlaneOf(staging.elements * BytesOf(GradientSlotType(spec)));
-  staging.bytes = staging.copies + (spec.dtype == DType::kF32 ? 0 : PlaneOf(staging.elements * BytesOf(spec.dtype)));
+  staging.bytes = staging.copies +
+                  (spec.dtype == DType::kF32 ? 0 : PlaneOf(staging.elements * BytesOf(spec.dtype)));
   return staging;
 }
 
 uint64_t GpuShareBytes(const JobSpec& spec, Rank rank) {
   if (rank >= spec.states_on_gpu) return 0;
   uint64_t bytes = kGpuUnitsInFlight * GpuStagingOf(spec, rank).bytes;
-  for (uint64_t id = rank; id < spec.states_on_gpu; id += spec.world) bytes += 2 * GpuSlotOf(spec, static_cast<ChunkId>(id)).bytes;
+  for (uint64_t id = rank; id < spec.states_on_gpu; id += spec.world)
+    bytes += 2 * GpuSlotOf(spec, static_cast<ChunkId>(id)).bytes;
   return RoundUp(bytes, kGpuMemoryUnit);
 }
 
@@ -43,13 +45,17 @@ uint64_t GpuStateBytes(const JobSpec& spec) {
 Status CheckGpuStates(const JobSpec& spec) {
   if (spec.states_on_gpu == 0) return Status();
   if (spec.states_on_gpu > spec.chunks.size()) {
-    return Status(ErrorId::kJobSpecBad, "the states of " + std::to_string(spec.states_on_gpu) + " chunks are to lie on GPUs; the job has " +
+    return Status(ErrorId::kJobSpecBad, "the states of " + std::to_string(spec.states_on_gpu) +
+                                            " chunks are to lie on GPUs; the job has " +
                                             std::to_string(spec.chunks.size()) + " chunks");
   }
-  const bool adam = spec.optimizer.rule == OptimizerRule::kAdamW || spec.optimizer.rule == OptimizerRule::kAdam;
+  const bool adam =
+      spec.optimizer.rule == OptimizerRule::kAdamW || spec.optimizer.rule == OptimizerRule::kAdam;
   if (adam && spec.optimizer.states == StateForm::kF32) return Status();
-  return Status(ErrorId::kJobSpecBad, "states on GPUs are fp32 states of adamw or adam; the job has " +
-                                          std::string(NameOf(spec.optimizer.states)) + " states of " + NameOf(spec.optimizer.rule));
+  return Status(ErrorId::kJobSpecBad,
+                "states on GPUs are fp32 states of adamw or adam; the job has " +
+                    std::string(NameOf(spec.optimizer.states)) + " states of " +
+                    NameOf(spec.optimizer.rule));
 }
 
 }  // namespace tidepool::shm

@@ -1,14 +1,17 @@
-// GpuStates: the chunks of a job whose states lie in memory of its ranks' GPUs: which GPU has which, how they lie there, and how many bytes
-// that takes: one sum, term by term, used by admission and by `trainer estimate`.
+// GpuStates: the chunks of a job whose states lie in memory of its ranks' GPUs: which GPU has
+// which, how they lie there, and how many bytes that takes: one sum, term by term, used by
+// admission and by `trainer estimate`.
 //
-// Pure functions, any thread. JobSpec::states_on_gpu says how many of the first chunks do; behind them chunks have their states on the
-// host, and the last ones on NVMe. What lies there: fp32 master (of 16-bit jobs; of fp32 jobs a copy of it stays in the pool, which is what
-// trainers fetch), momentum and variance of Adam or AdamW. What stays in the pool is what a spilled chunk leaves there
-// (shm/spec/state_footprint.h). The memory is the server's, one allocation for each rank that has some: its *share*. Chunk c belongs to the
-// share of rank c % world:
+// Pure functions, any thread. JobSpec::states_on_gpu says how many of the first chunks do; behind
+// them chunks have their states on the host, and the last ones on NVMe. What lies there: fp32
+// master (of 16-bit jobs; of fp32 jobs a copy of it stays in the pool, which is what trainers
+// fetch), momentum and variance of Adam or AdamW. What stays in the pool is what a spilled chunk
+// leaves there (shm/spec/state_footprint.h). The memory is the server's, one allocation for each
+// rank that has some: its *share*. Chunk c belongs to the share of rank c % world:
 //   for each chunk of the share   slot of even epochs | slot of odd epochs    each: master | momentum | variance
 //   then                          kGpuUnitsInFlight times: gradients of a unit | its 16-bit copies
-// Every plane starts at a multiple of 256 bytes; the whole is rounded up to 2 MiB, which is how GPUs give memory out.
+// Every plane starts at a multiple of 256 bytes; the whole is rounded up to 2 MiB, which is how
+// GPUs give memory out.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +23,8 @@ namespace tidepool::shm {
 
 inline constexpr uint64_t kGpuPlaneAlignment = 256;
 inline constexpr uint64_t kGpuMemoryUnit = 2 * kMiB;
-// What is put on a stream at once: at most so many elements of one chunk, as that many operations a few; and how often.
+// What is put on a stream at once: at most so many elements of one chunk, as that many operations a
+// few; and how often.
 inline constexpr uint64_t kGpuUnitElements = uint64_t{1} << 22;
 inline constexpr uint32_t kGpuUnitsInFlight = 2;
 

@@ -55,11 +55,12 @@ void CompareOptimizers(const OptimizerSpec& held, const OptimizerSpec& said, Dif
 
 // How many there are, and the first of them that `differs`.
 template <typename Item, typename Differs>
-void CompareLists(const char* what, const std::vector<Item>& held, const std::vector<Item>& said, const Differs& differs,
-                  Differences* found) {
+void CompareLists(const char* what, const std::vector<Item>& held, const std::vector<Item>& said,
+                  const Differs& differs, Differences* found) {
   found->Compare(std::string("number of ") + what + "s", held.size(), said.size());
   for (size_t i = 0; i < std::min(held.size(), said.size()); ++i) {
-    if (differs(held[i], said[i])) return found->Add(std::string(what) + " " + std::to_string(i) + " is another one");
+    if (differs(held[i], said[i]))
+      return found->Add(std::string(what) + " " + std::to_string(i) + " is another one");
   }
 }
 
@@ -74,7 +75,8 @@ std::string DifferenceOf(const JobSpec& held, const JobSpec& said) {
   found.Compare("micro_batches", held.micro_batches, said.micro_batches);
   found.Compare("loss_scaling", held.loss_scaling, said.loss_scaling);
   found.Compare("rcache_bytes", held.rcache_bytes, said.rcache_bytes);
-  for (size_t i = 0; i < std::min(held.parameter_groups.size(), said.parameter_groups.size()); ++i) {
+  for (size_t i = 0; i < std::min(held.parameter_groups.size(), said.parameter_groups.size());
+       ++i) {
     const ParameterGroup &before = held.parameter_groups[i], &now = said.parameter_groups[i];
     const std::string of_group = " of parameter group " + std::to_string(i);
     found.Compare("lr_scale" + of_group, double{before.lr_scale}, double{now.lr_scale});
@@ -82,12 +84,15 @@ std::string DifferenceOf(const JobSpec& held, const JobSpec& said) {
   }
   const auto group = [](const ParameterGroup&, const ParameterGroup&) { return false; };
   CompareLists("parameter group", held.parameter_groups, said.parameter_groups, group, &found);
-  const auto ranks = [](const DataGroup& a, const DataGroup& b) { return a.rank_mask != b.rank_mask; };
+  const auto ranks = [](const DataGroup& a, const DataGroup& b) {
+    return a.rank_mask != b.rank_mask;
+  };
   CompareLists("data group", held.data_groups, said.data_groups, ranks, &found);
   const auto chunk = [](const ChunkSpec& a, const ChunkSpec& b) { return !(a == b); };
   CompareLists("chunk", held.chunks, said.chunks, chunk, &found);
   const auto parameter = [](const ParameterSpec& a, const ParameterSpec& b) {
-    return a.name != b.name || a.dims != b.dims || a.chunk != b.chunk || a.group != b.group || a.element_begin != b.element_begin;
+    return a.name != b.name || a.dims != b.dims || a.chunk != b.chunk || a.group != b.group ||
+           a.element_begin != b.element_begin;
   };
   CompareLists("parameter", held.parameters, said.parameters, parameter, &found);
   const auto frozen = [](const FrozenChunkSpec& a, const FrozenChunkSpec& b) { return !(a == b); };

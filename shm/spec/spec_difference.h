@@ -9,8 +9,9 @@
 
 namespace tidepool::shm {
 
-// "max_grad_norm 1, now 0.5; micro_batches 1, now 2": all numbers that differ, then the first chunk, parameter, or frozen chunk that does.
-// Empty where there is no difference. The names of the jobs are not compared.
+// "max_grad_norm 1, now 0.5; micro_batches 1, now 2": all numbers that differ, then the first
+// chunk, parameter, or frozen chunk that does. Empty where there is no difference. The names of the
+// jobs are not compared.
 std::string DifferenceOf(const JobSpec& held, const JobSpec& said);
 
 }  // namespace tidepool::shm

@@ -1,8 +1,10 @@
-// SpecSums: what a job's states take, added up once where its description is decoded, so that nobody who admits it goes through its
+// SpecSums: what a job's states take, added up once where its description is decoded, so that
+// nobody who admits it goes through its
 // chunks again.
 //
-// Made by Decode, on the thread that decodes; never changed. Functions of shm/spec/job_spec.h and shm/spec/state_footprint.h use it where a
-// description has one, and else add up anew: the sums are the same. Memory: three words a chunk.
+// Made by Decode, on the thread that decodes; never changed. Functions of shm/spec/job_spec.h and
+// shm/spec/state_footprint.h use it where a description has one, and else add up anew: the sums are
+// the same. Memory: three words a chunk.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +19,11 @@ struct SpecSums {
   StateBytes states;               // StateBytesOf
   uint64_t frozen_pool_bytes = 0;  // FrozenPoolBytes
   // By chunk, and one entry behind the last; see HostBytesOf and NvmeBytesOf.
-  std::vector<uint64_t> off_host;  // bytes that are not in the pool when chunks from this one on spill
-  std::vector<uint64_t> weights;   // bytes in the pool of the 16-bit weights of chunks from this one on
-  std::vector<uint64_t> nvme;      // bytes on NVMe when chunks from this one on spill
+  // Bytes that are not in the pool when chunks from this one on spill.
+  std::vector<uint64_t> off_host;
+  // Bytes in the pool of the 16-bit weights of chunks from this one on.
+  std::vector<uint64_t> weights;
+  std::vector<uint64_t> nvme;  // bytes on NVMe when chunks from this one on spill
 };
 
 std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec);

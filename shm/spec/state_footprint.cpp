@@ -16,7 +16,8 @@ constexpr uint64_t kPlaneAlignment = 64;  // the loops are fastest there
 }  // namespace
 
 bool MaySpill(const JobSpec& spec) {
-  return spec.dtype != DType::kF32 || NeedsMomentum(spec.optimizer) || NeedsVariance(spec.optimizer);
+  return spec.dtype != DType::kF32 || NeedsMomentum(spec.optimizer) ||
+         NeedsVariance(spec.optimizer);
 }
 
 SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements) {
@@ -57,12 +58,14 @@ PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled) {
 uint64_t WeightSlotBytes(const JobSpec& spec, ChunkId first) {
   uint64_t largest = 0;
   for (uint64_t id = first; id < spec.chunks.size(); ++id) {
-    largest = std::max(largest, RoundUp(spec.chunks[id].elements * BytesOf(spec.dtype), kPageBytes));
+    largest =
+        std::max(largest, RoundUp(spec.chunks[id].elements * BytesOf(spec.dtype), kPageBytes));
   }
   return largest;
 }
 
-StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights) {
+StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled,
+                            const WeightSpill& weights) {
   TP_POINT("shm.spec_summed");
   StateBytes sum = StateBytesOf(spec);
   for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) {
@@ -86,15 +89,18 @@ StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled, const We
 uint64_t BytesOffHost(const JobSpec& spec, ChunkId chunk) {
   const PlaneBytes all = PlaneBytesOf(spec, chunk), host = HostPlaneBytesOf(spec, chunk, true);
   const uint64_t moments = PooledBytes(all.momentum) + PooledBytes(all.variance);
-  return PooledBytes(all.master) - RoundUp(host.master, kPageBytes) + moments + SlackOf(all.param16) + SlackOf(all.gradient);
+  return PooledBytes(all.master) - RoundUp(host.master, kPageBytes) + moments +
+         SlackOf(all.param16) + SlackOf(all.gradient);
 }
 
 uint64_t HostBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights) {
   const SpecSums* sums = spec.sums.made.get();
   if (sums == nullptr) return HostStateBytesOf(spec, first_spilled, weights).total();
-  const uint64_t states = sums->states.total() - sums->off_host[std::min<uint64_t>(first_spilled, spec.chunks.size())];
+  const uint64_t states =
+      sums->states.total() - sums->off_host[std::min<uint64_t>(first_spilled, spec.chunks.size())];
   if (!weights.any()) return states;
-  return states - sums->weights[weights.first] + weights.areas * WeightAreaBytes(spec, weights.first);
+  return states - sums->weights[weights.first] +
+         weights.areas * WeightAreaBytes(spec, weights.first);
 }
 
 WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes) {
@@ -126,7 +132,8 @@ uint64_t LeastHostBytesOf(const JobSpec& spec) {
 }
 
 uint64_t NvmeBytesOf(const JobSpec& spec, ChunkId first_spilled) {
-  if (spec.sums.made != nullptr) return spec.sums.made->nvme[std::min<uint64_t>(first_spilled, spec.chunks.size())];
+  if (spec.sums.made != nullptr)
+    return spec.sums.made->nvme[std::min<uint64_t>(first_spilled, spec.chunks.size())];
   TP_POINT("shm.spec_summed");
   uint64_t sum = 0;
   for (uint64_t id = std::max(first_spilled, spec.states_on_gpu); id < spec.chunks.size(); ++id) {

@@ -22,10 +22,18 @@ TEST(Completion, KindsTellWhatMayStandThere) {
 }
 
 std::vector<CompletedCommand> Commands() {
-  return {{.path = "", .help = "", .flags = {{{"-o", "--output"}, "the form", true, ValuesOfKind("FORM:{table,json}")}}},
-          {.path = "look", .help = "look at it: don't touch", .flags = {{{"--all"}, "everything", false}}},
+  return {{.path = "",
+           .help = "",
+           .flags = {{{"-o", "--output"}, "the form", true, ValuesOfKind("FORM:{table,json}")}}},
+          {.path = "look",
+           .help = "look at it: don't touch",
+           .flags = {{{"--all"}, "everything", false}}},
           {.path = "job", .help = "jobs", .flags = {}},
-          {.path = "job end", .help = "end one", .flags = {}, .takes_arguments = true, .arguments = {.lines_of = "names"}}};
+          {.path = "job end",
+           .help = "end one",
+           .flags = {},
+           .takes_arguments = true,
+           .arguments = {.lines_of = "names"}}};
 }
 
 TEST(Completion, TextsOfHelpAreQuotedForTheShell) {
@@ -37,7 +45,8 @@ TEST(Completion, TextsOfHelpAreQuotedForTheShell) {
 }
 
 TEST(Completion, CommandsBelowOthersAreFoundInBothShells) {
-  for (const std::string& text : {BashCompletion("prog", Commands()), ZshCompletion("prog", Commands())}) {
+  for (const std::string& text :
+       {BashCompletion("prog", Commands()), ZshCompletion("prog", Commands())}) {
     EXPECT_THAT(text, HasSubstr("\" look\" | \" job\" | \"job end\") chosen="));
     EXPECT_THAT(text, HasSubstr("*\"|-o\" | *\"|--output\") "));
     EXPECT_THAT(text, HasSubstr("\"job end\")\n"));

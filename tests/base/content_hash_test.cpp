@@ -20,10 +20,14 @@ TEST(ContentHashTest, IsWhatB2sumPrints) {
   EXPECT_EQ(HexOfText(""), "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8");
   EXPECT_EQ(HexOfText("abc"), "bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319");
   // Around the end of a block.
-  EXPECT_EQ(HexOfText(std::string(127, '\0')), "0f2dfeb03485c703d0c8584a40d135192ecb150247e9377595ed718d84b08a85");
-  EXPECT_EQ(HexOfText(std::string(128, '\0')), "378d0caaaa3855f1b38693c1d6ef004fd118691c95c959d4efa950d6d6fcf7c1");
-  EXPECT_EQ(HexOfText(std::string(129, '\0')), "baadfb64c3bd2cd187b54accc5e61a0720ed86bf48c28017873536cf9015d1b8");
-  EXPECT_EQ(HexOfText(std::string(1000, '\0')), "919da92d5040aeac86a75eb4125da3d0a9423bae8ae422b733b755f7baa8dadf");
+  EXPECT_EQ(HexOfText(std::string(127, '\0')),
+            "0f2dfeb03485c703d0c8584a40d135192ecb150247e9377595ed718d84b08a85");
+  EXPECT_EQ(HexOfText(std::string(128, '\0')),
+            "378d0caaaa3855f1b38693c1d6ef004fd118691c95c959d4efa950d6d6fcf7c1");
+  EXPECT_EQ(HexOfText(std::string(129, '\0')),
+            "baadfb64c3bd2cd187b54accc5e61a0720ed86bf48c28017873536cf9015d1b8");
+  EXPECT_EQ(HexOfText(std::string(1000, '\0')),
+            "919da92d5040aeac86a75eb4125da3d0a9423bae8ae422b733b755f7baa8dadf");
 }
 
 TEST(ContentHashTest, DoesNotDependOnThePiecesInWhichBytesCome) {

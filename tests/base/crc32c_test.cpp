@@ -13,7 +13,9 @@ uint32_t CrcOf(std::string_view text) {
 
 TEST(Crc32cTest, GivesThePublishedCheckValues) {
   EXPECT_EQ(CrcOf("123456789"), 0xe3069283U);  // RFC 3720, B.4
-  EXPECT_EQ(CrcOf(std::string_view("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 32)), 0x8a9136aaU);
+  EXPECT_EQ(CrcOf(std::string_view(
+                "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 32)),
+            0x8a9136aaU);
   EXPECT_EQ(CrcOf(""), 0U);
 }
 

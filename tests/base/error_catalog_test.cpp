@@ -18,7 +18,9 @@ std::vector<std::string> Cells(const std::string& line) {
   std::istringstream parts(line.substr(1));
   for (std::string cell; std::getline(parts, cell, '|');) {
     const size_t first = cell.find_first_not_of(' ');
-    cells.push_back(first == std::string::npos ? "" : cell.substr(first, cell.find_last_not_of(' ') - first + 1));
+    cells.push_back(first == std::string::npos
+                        ? ""
+                        : cell.substr(first, cell.find_last_not_of(' ') - first + 1));
   }
   return cells;
 }
@@ -30,7 +32,8 @@ std::map<std::string, std::vector<std::string>> PageRows() {
   for (std::string line; std::getline(page, line);) {
     if (!line.starts_with("| TP")) continue;
     const std::vector<std::string> cells = Cells(line);
-    EXPECT_TRUE(rows.emplace(cells.at(0), cells).second) << cells.at(0) << " stands twice in docs/errors.md";
+    EXPECT_TRUE(rows.emplace(cells.at(0), cells).second)
+        << cells.at(0) << " stands twice in docs/errors.md";
   }
   return rows;
 }
@@ -74,8 +77,9 @@ TEST(ErrorsPage, HasExactlyOneRowForEveryEntry) {
   ASSERT_FALSE(rows.empty()) << TIDEPOOL_ERRORS_PAGE;
   for (const ErrorEntry& entry : ErrorCatalog()) {
     const std::string number = NumberText(entry);
-    const std::string expected =
-        "| " + number + " | " + entry.name + " | " + std::to_string(entry.exit_code) + " | " + entry.meaning + " | " + entry.advice + " |";
+    const std::string expected = "| " + number + " | " + entry.name + " | " +
+                                 std::to_string(entry.exit_code) + " | " + entry.meaning + " | " +
+                                 entry.advice + " |";
     const auto row = rows.find(number);
     if (row == rows.end()) {
       ADD_FAILURE() << "docs/errors.md lacks (scripts/errors_page.py writes it): " << expected;
@@ -89,7 +93,8 @@ TEST(ErrorsPage, HasExactlyOneRowForEveryEntry) {
     EXPECT_EQ(cells[4], entry.advice) << number;
     rows.erase(row);
   }
-  for (const auto& [number, cells] : rows) ADD_FAILURE() << "docs/errors.md has " << number << ", the catalogue has not";
+  for (const auto& [number, cells] : rows)
+    ADD_FAILURE() << "docs/errors.md has " << number << ", the catalogue has not";
 }
 
 }  // namespace error_catalog_test

@@ -9,7 +9,15 @@ namespace json_writer_test {
 
 TEST(JsonWriter, NestsObjectsAndArraysWithTheirCommas) {
   JsonWriter json;
-  json.BeginObject().Field("job", 7).Key("ranks").BeginArray().Int(-1).Uint(2).BeginObject().EndObject().EndArray();
+  json.BeginObject()
+      .Field("job", 7)
+      .Key("ranks")
+      .BeginArray()
+      .Int(-1)
+      .Uint(2)
+      .BeginObject()
+      .EndObject()
+      .EndArray();
   json.Field("name", "gpt").Field("ready", true).Key("lease").Null().EndObject();
   EXPECT_EQ(json.Take(), R"({"job":7,"ranks":[-1,2,{}],"name":"gpt","ready":true,"lease":null})");
 }
@@ -33,7 +41,10 @@ TEST(JsonWriter, DoublesReadBackTheSame) {
 
 TEST(JsonWriter, WhatJsonCannotSayBecomesNull) {
   JsonWriter json;
-  json.BeginArray().Double(std::numeric_limits<double>::quiet_NaN()).Double(std::numeric_limits<double>::infinity()).EndArray();
+  json.BeginArray()
+      .Double(std::numeric_limits<double>::quiet_NaN())
+      .Double(std::numeric_limits<double>::infinity())
+      .EndArray();
   EXPECT_EQ(json.text(), "[null,null]");
 }
 
@@ -43,12 +54,15 @@ TEST(Quoted, EscapesControlCharactersAndQuotes) {
 }
 
 TEST(Quoted, KeepsUtf8AndReplacesWhatIsNot) {
-  EXPECT_EQ(JsonWriter::Quoted("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\x8A"), "\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\x8A\"");
+  EXPECT_EQ(JsonWriter::Quoted("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\x8A"),
+            "\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\x8A\"");
   const std::string replacement = "\xEF\xBF\xBD";
   EXPECT_EQ(JsonWriter::Quoted("\xFF"), "\"" + replacement + "\"");
   EXPECT_EQ(JsonWriter::Quoted("\xC3"), "\"" + replacement + "\"") << "cut short";
   EXPECT_EQ(JsonWriter::Quoted("\xC0\xAF"), "\"" + replacement + replacement + "\"") << "overlong";
-  EXPECT_EQ(JsonWriter::Quoted("\xED\xA0\x80"), "\"" + replacement + replacement + replacement + "\"") << "surrogate";
+  EXPECT_EQ(JsonWriter::Quoted("\xED\xA0\x80"),
+            "\"" + replacement + replacement + replacement + "\"")
+      << "surrogate";
 }
 
 TEST(JsonWriterDeathTest, AMistakeOfTheCallerStopsTheProcess) {

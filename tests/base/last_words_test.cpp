@@ -21,7 +21,8 @@ TEST(LastWordsDeathTest, AFailedAllocationSaysSoAndEndsWithItsCode) {
         const LastWords words("program");
         std::get_new_handler()();
       },
-      ::testing::ExitedWithCode(21), "error\\[TP2001\\]: the system gave program no memory\n.*fix: +free memory");
+      ::testing::ExitedWithCode(21),
+      "error\\[TP2001\\]: the system gave program no memory\n.*fix: +free memory");
 }
 
 TEST(LastWordsDeathTest, AProcessThatHoldsWhatWouldBeLostWaitsForMemoryAndSaysSoOnce) {
@@ -29,22 +30,26 @@ TEST(LastWordsDeathTest, AProcessThatHoldsWhatWouldBeLostWaitsForMemoryAndSaysSo
       {
         const LastWords words("program");
         WaitForMemory();
-        for (int tries = 0; tries < 3; ++tries) std::get_new_handler()();  // which operator new tries again after
+        // Which operator new tries again after.
+        for (int tries = 0; tries < 3; ++tries) std::get_new_handler()();
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "^the system gives no memory; it is waited for[^\n]*\n$");
 }
 
 TEST(LastWordsDeathTest, AnAllocatorThatThrowsByItselfEndsAlike) {
-  EXPECT_EXIT(ThrowOnAThread([] { throw std::bad_alloc(); }), ::testing::ExitedWithCode(21), "gave program no memory");
+  EXPECT_EXIT(ThrowOnAThread([] { throw std::bad_alloc(); }), ::testing::ExitedWithCode(21),
+              "gave program no memory");
 }
 
 TEST(LastWordsDeathTest, ADescriptorThatIsMissingIsNamed) {
-  EXPECT_EXIT(EndForWantOf("descriptor for an event"), ::testing::ExitedWithCode(21), "no descriptor for an event");
+  EXPECT_EXIT(EndForWantOf("descriptor for an event"), ::testing::ExitedWithCode(21),
+              "no descriptor for an event");
 }
 
 TEST(LastWordsDeathTest, AnyOtherExceptionStaysABugWithItsText) {
-  EXPECT_EXIT(ThrowOnAThread([] { throw std::runtime_error("the text"); }), ::testing::KilledBySignal(SIGABRT), "nobody caught: the text");
+  EXPECT_EXIT(ThrowOnAThread([] { throw std::runtime_error("the text"); }),
+              ::testing::KilledBySignal(SIGABRT), "nobody caught: the text");
 }
 
 }  // namespace last_words_test

@@ -79,7 +79,8 @@ TEST(LogQueue, NobodyWaitsForAReaderThatTakesNothingAndItIsToldWhatItMissed) {
   LogQueue queue(pipe.write_end.get(), AboutDropped);
   const std::string line(1023, 'y');
   constexpr int kLines = 4 * LogQueue::kBytesMax / 1024;
-  for (int i = 0; i < kLines; ++i) queue.Push(line + "\n");  // without a bound, or a thread of its own, this never ends, or takes it all
+  // Without a bound, or a thread of its own, this never ends, or takes it all.
+  for (int i = 0; i < kLines; ++i) queue.Push(line + "\n");
   EXPECT_FALSE(queue.Flush(kNsPerMs));
 
   // The reader comes back. What is dropped is told behind the lines that were there before.
@@ -92,7 +93,8 @@ TEST(LogQueue, NobodyWaitsForAReaderThatTakesNothingAndItIsToldWhatItMissed) {
   }
   const size_t told = text.find("dropped ");
   const uint64_t dropped = std::stoull(text.substr(told + 8));
-  EXPECT_EQ(told / 1024 + dropped, static_cast<uint64_t>(kLines)) << "each line was written or counted";
+  EXPECT_EQ(told / 1024 + dropped, static_cast<uint64_t>(kLines))
+      << "each line was written or counted";
   EXPECT_LE(told, LogQueue::kBytesMax + 128 * 1024) << "the queue, and what a pipe holds";
   queue.Push("after\n");
   EXPECT_TRUE(queue.Flush(kLong));
@@ -114,7 +116,8 @@ TEST(LogQueue, ManyThreadsLoseNoLine) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&queue, i] {
-      for (int line = 0; line < kLines; ++line) queue.Push(std::string(1, static_cast<char>('a' + i)) + "\n");
+      for (int line = 0; line < kLines; ++line)
+        queue.Push(std::string(1, static_cast<char>('a' + i)) + "\n");
     });
   }
   std::string text;
@@ -125,7 +128,8 @@ TEST(LogQueue, ManyThreadsLoseNoLine) {
     text.append(piece.data(), static_cast<size_t>(count));
   }
   for (std::thread& thread : threads) thread.join();
-  for (int i = 0; i < kThreads; ++i) EXPECT_EQ(std::count(text.begin(), text.end(), 'a' + i), kLines);
+  for (int i = 0; i < kThreads; ++i)
+    EXPECT_EQ(std::count(text.begin(), text.end(), 'a' + i), kLines);
 }
 
 }  // namespace log_queue_test

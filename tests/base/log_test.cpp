@@ -19,13 +19,17 @@ std::string Logged(LogLevel level, LogFormat format, LogLevel threshold = LogLev
 
 TEST(Log, TextNamesProgramMessageAndFields) {
   const std::string line = Logged(LogLevel::kWarn, LogFormat::kText);
-  EXPECT_THAT(line, HasSubstr("Z memserver warn: pool \"ready\"  bytes=4096  why=\"two words\"  huge="));
+  EXPECT_THAT(line,
+              HasSubstr("Z memserver warn: pool \"ready\"  bytes=4096  why=\"two words\"  huge="));
   EXPECT_THAT(line, EndsWith("\n"));
 }
 
 TEST(Log, JsonIsOneObjectALine) {
   const std::string line = Logged(LogLevel::kInfo, LogFormat::kJson);
-  EXPECT_THAT(line, HasSubstr(R"("level":"info","program":"memserver","message":"pool \"ready\"","bytes":4096,"why":"two words")"));
+  EXPECT_THAT(
+      line,
+      HasSubstr(
+          R"("level":"info","program":"memserver","message":"pool \"ready\"","bytes":4096,"why":"two words")"));
   EXPECT_THAT(line, EndsWith("}\n"));
 }
 

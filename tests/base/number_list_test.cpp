@@ -15,7 +15,8 @@ TEST(NumberList, ReadsRangesInTheOrderGiven) {
 }
 
 TEST(NumberList, RefusesWhatIsNoList) {
-  for (const char* text : {"", ",", "1,", ",1", "a", "1-", "-1", "3-1", "1,1", "0-3,2", "65536", "1--2", "1 ", "+1", "4294967296"}) {
+  for (const char* text : {"", ",", "1,", ",1", "a", "1-", "-1", "3-1", "1,1", "0-3,2", "65536",
+                           "1--2", "1 ", "+1", "4294967296"}) {
     EXPECT_EQ(ParseNumberList(text).status().id(), ErrorId::kUsageError) << text;
   }
 }
@@ -23,7 +24,8 @@ TEST(NumberList, RefusesWhatIsNoList) {
 TEST(NumberList, PrintsWhatItReads) {
   EXPECT_EQ(FormatNumberList({}), "");
   EXPECT_EQ(FormatNumberList({5}), "5");
-  for (const char* text : {"0-3,8", "8,0-1", "1,3,5-7"}) EXPECT_EQ(FormatNumberList(ParseNumberList(text).value()), text);
+  for (const char* text : {"0-3,8", "8,0-1", "1,3,5-7"})
+    EXPECT_EQ(FormatNumberList(ParseNumberList(text).value()), text);
 }
 
 }  // namespace number_list_test

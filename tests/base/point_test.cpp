@@ -29,7 +29,8 @@ TEST(Point, AHookHearsEveryPointInOrderAndNothingAfterwards) {
   PassPoints(2);
   SetPointHook({});
   PassPoints(1);
-  EXPECT_EQ(heard, (std::vector<std::string>{"test.first", "test.second", "test.first", "test.second"}));
+  EXPECT_EQ(heard,
+            (std::vector<std::string>{"test.first", "test.second", "test.first", "test.second"}));
 }
 
 TEST(Point, IsOffByDefault) {
@@ -60,7 +61,8 @@ TEST(PointDeathTest, KillsAtTheThirdHitAndNotBefore) {
 
 TEST(PointDeathTest, AStorePointKillsAtTheNextStoreToItsPageAndAtNoOther) {
   const auto run = [](size_t stored) {
-    void* const mapped = mmap(nullptr, 3 * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const mapped =
+        mmap(nullptr, 3 * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     auto* const bytes = static_cast<volatile char*>(mapped);
     setenv("TIDEPOOL_KILL_AT", "test.stored:2", 1);
     ArmPointsFromEnvironment();

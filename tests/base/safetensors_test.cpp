@@ -25,7 +25,8 @@ SafetensorsHeader ThreeTensors() {
 std::vector<std::byte> FileOf(SafetensorsHeader header) {
   auto prefix = EncodeSafetensorsHeader(&header);
   EXPECT_TRUE(prefix.ok()) << prefix.status().Format();
-  std::vector<std::byte> file(prefix->size() + (header.tensors.empty() ? 0 : header.tensors.back().end));
+  std::vector<std::byte> file(prefix->size() +
+                              (header.tensors.empty() ? 0 : header.tensors.back().end));
   std::memcpy(file.data(), prefix->data(), prefix->size());
   return file;
 }
@@ -63,7 +64,8 @@ TEST(Safetensors, TheTextIsWhatOtherReadersExpect) {
   header.tensors = {{.name = "a", .dtype = "F32", .shape = {2, 3}}};
   auto text = EncodeSafetensorsHeader(&header);
   ASSERT_TRUE(text.ok());
-  const std::string json = R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})";
+  const std::string json =
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})";
   EXPECT_EQ(text->substr(8, json.size()), json);
   EXPECT_EQ(text->size() % 8, 0u);
   EXPECT_EQ(text->find_first_not_of(' ', 8 + json.size()), std::string::npos);
@@ -114,7 +116,9 @@ TEST(Safetensors, MutatedFilesNeverBreakAPromise) {
         case 0: file[at] = static_cast<std::byte>(random.Next()); break;
         case 1: file[at] = static_cast<std::byte>(kNasty[random.Below(kNasty.size())]); break;
         case 2: file.erase(file.begin() + static_cast<int64_t>(at)); break;
-        default: file.insert(file.begin() + static_cast<int64_t>(at), static_cast<std::byte>(kNasty[random.Below(kNasty.size())]));
+        default:
+          file.insert(file.begin() + static_cast<int64_t>(at),
+                      static_cast<std::byte>(kNasty[random.Below(kNasty.size())]));
       }
     }
     uint64_t data_begin = 0;
@@ -140,7 +144,8 @@ TEST(Safetensors, BadHeadersAreNamed) {
       {R"([])", 0, "does not begin"},
       {R"( {})", 0, "does not begin"},
       {R"({} x)", 0, "near its byte"},
-      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})", 4, "twice"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})",
+       4, "twice"},
       {R"({"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4, "twice"},
       {R"({"__metadata__":{"k":"1","k":"2"}})", 0, "twice"},
       {R"({"__metadata__":{"k":1}})", 0, "number"},
@@ -157,26 +162,34 @@ TEST(Safetensors, BadHeadersAreNamed) {
       {R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4, "negative"},
       {R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})", 4, "whole"},
       {R"({"a":{"dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,4]}})", 4, "whole"},
-      {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4, "too large"},
+      {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4,
+       "too large"},
       {R"({"a":{"dtype":"F32","shape":[[1]],"data_offsets":[0,4]}})", 4, "array"},
       {R"({"a":{"dtype":"F32","shape":[{}],"data_offsets":[0,4]}})", 4, "object"},
       {R"({"a":{"dtype":{},"shape":[1],"data_offsets":[0,4]}})", 4, "object"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, "begins at"},
-      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6, "begins at"},
-      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[5,9]}})", 9, "begins at"},
+      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
+       6, "begins at"},
+      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[5,9]}})",
+       9, "begins at"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 5, "the file holds 5"},
-      {R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})", 1, "near its byte"},
+      {R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})",
+       1, "near its byte"},
   };
   for (const Case& each : cases) {
     auto header = Decode(each.json, each.data_bytes);
     ASSERT_FALSE(header.ok()) << each.json;
     EXPECT_EQ(header.status().id(), ErrorId::kSafetensorsBad);
-    EXPECT_NE(header.status().Format().find(each.why), std::string::npos) << each.json << "\n" << header.status().Format();
+    EXPECT_NE(header.status().Format().find(each.why), std::string::npos)
+        << each.json << "\n"
+        << header.status().Format();
   }
 }
 
 TEST(Safetensors, TensorsMayStandInAnyOrderInTheText) {
-  auto header = Decode(R"({"b":{"data_offsets":[4,5],"shape":[1],"dtype":"U8"},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 5);
+  auto header = Decode(
+      R"({"b":{"data_offsets":[4,5],"shape":[1],"dtype":"U8"},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+      5);
   ASSERT_TRUE(header.ok()) << header.status().Format();
   EXPECT_EQ(header->tensors[0].name, "a");
   EXPECT_EQ(header->tensors[1].name, "b");
@@ -197,7 +210,8 @@ TEST(Safetensors, DeepNestingIsRefused) {
 
 TEST(Safetensors, WhatCannotBeReadBackIsNotWritten) {
   SafetensorsHeader twice;
-  twice.tensors = {{.name = "a", .dtype = "F32", .shape = {1}}, {.name = "a", .dtype = "F32", .shape = {1}}};
+  twice.tensors = {{.name = "a", .dtype = "F32", .shape = {1}},
+                   {.name = "a", .dtype = "F32", .shape = {1}}};
   EXPECT_FALSE(EncodeSafetensorsHeader(&twice).ok());
   SafetensorsHeader reserved;
   reserved.tensors = {{.name = "__metadata__", .dtype = "F32", .shape = {1}}};

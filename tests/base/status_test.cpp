@@ -51,13 +51,14 @@ TEST(Status, CarriesClassAndExitCodeOfItsCatalogueEntry) {
 
 TEST(Status, FormatSaysWhatWhereWhyAndTheStandingAdvice) {
   const Status status = Fails().Where("job 7").Why("two jobs hold the rest");
-  EXPECT_EQ(status.Format(),
-            std::string("error[TP2101]: needs 3 GiB, 1 GiB is free\n   where: job 7\n   why:   two jobs hold the rest\n   fix:   ") +
-                ErrorEntryOf(ErrorId::kPoolFull).advice);
+  EXPECT_EQ(status.Format(), std::string("error[TP2101]: needs 3 GiB, 1 GiB is free\n   where: job "
+                                         "7\n   why:   two jobs hold the rest\n   fix:   ") +
+                                 ErrorEntryOf(ErrorId::kPoolFull).advice);
 }
 
 TEST(Status, AFixOfItsOwnReplacesTheAdvice) {
-  EXPECT_EQ(Fails().Fix("--pool 4GiB").Format(), "error[TP2101]: needs 3 GiB, 1 GiB is free\n   fix:   --pool 4GiB");
+  EXPECT_EQ(Fails().Fix("--pool 4GiB").Format(),
+            "error[TP2101]: needs 3 GiB, 1 GiB is free\n   fix:   --pool 4GiB");
 }
 
 TEST(Status, LineFitsOneLogLine) {

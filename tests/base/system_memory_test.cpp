@@ -19,7 +19,9 @@ class SystemMemory : public ::testing::Test {
     std::string pattern = ::testing::TempDir() + "/system_memory.XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
-    Write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n");
+    Write(
+        "proc/meminfo",
+        "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n");
   }
   void TearDown() override { std::filesystem::remove_all(root_); }
 
@@ -80,8 +82,9 @@ TEST_F(SystemMemory, PageCacheOfTheGroupIsNotUsedUp) {
   Write("proc/self/cgroup", "0::/job\n");
   Write("cgroup/job/memory.max", std::to_string(4 * kGiB));
   Write("cgroup/job/memory.current", std::to_string(4 * kGiB));
-  Write("cgroup/job/memory.stat",
-        "anon " + std::to_string(kGiB) + "\ninactive_file " + std::to_string(2 * kGiB) + "\nactive_file " + std::to_string(kGiB) + "\n");
+  Write("cgroup/job/memory.stat", "anon " + std::to_string(kGiB) + "\ninactive_file " +
+                                      std::to_string(2 * kGiB) + "\nactive_file " +
+                                      std::to_string(kGiB) + "\n");
   EXPECT_EQ(Read().bytes_available, 3 * kGiB);
 }
 

@@ -28,10 +28,12 @@ TEST(ParseSize, UnderstandsBinaryAndDecimalUnits) {
 }
 
 TEST(ParseSize, RefusesWhatItDoesNotUnderstand) {
-  for (const char* text : {"", "GiB", "-1", "1XiB", "1GiBs", "inf", "nan", "1e30", "99999999TiB", "1,5GiB", "50%"}) {
+  for (const char* text :
+       {"", "GiB", "-1", "1XiB", "1GiBs", "inf", "nan", "1e30", "99999999TiB", "1,5GiB", "50%"}) {
     const Result<uint64_t> size = ParseSize(text);
     EXPECT_EQ(size.status().id(), ErrorId::kConfigBadValue) << text;
-    EXPECT_NE(size.status().Format().find("1.5GiB"), std::string::npos) << "the accepted forms are shown: " << size.status().Format();
+    EXPECT_NE(size.status().Format().find("1.5GiB"), std::string::npos)
+        << "the accepted forms are shown: " << size.status().Format();
   }
 }
 

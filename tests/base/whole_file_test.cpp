@@ -31,7 +31,9 @@ class WholeFile : public ::testing::Test {
     text << std::ifstream(path, std::ios::binary).rdbuf();
     return text.str();
   }
-  static void Write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+  static void Write(const std::string& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+  }
   static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.Format(); }
   size_t FilesThere() const {
     size_t files = 0;
@@ -44,7 +46,8 @@ class WholeFile : public ::testing::Test {
 
 TEST_F(WholeFile, IsMadeWithAllItsParts) {
   const std::string one = "head ", other(100'000, 'x');
-  ExpectOk(WriteWholeFile(In("a"), {std::as_bytes(std::span(one)), {}, std::as_bytes(std::span(other))}));
+  ExpectOk(WriteWholeFile(In("a"),
+                          {std::as_bytes(std::span(one)), {}, std::as_bytes(std::span(other))}));
   EXPECT_EQ(Read(In("a")), one + other);
   ExpectOk(WriteWholeFile(In("empty"), std::string()));
   EXPECT_EQ(Read(In("empty")), "");

@@ -20,7 +20,9 @@ double Steady() {
 
 // The round trips that are looked at, one after the other; the last one for ever.
 RoundTrip Told(std::vector<double> nanoseconds) {
-  return [nanoseconds, next = size_t{0}]() mutable { return nanoseconds[std::min(next++, nanoseconds.size() - 1)]; };
+  return [nanoseconds, next = size_t{0}]() mutable {
+    return nanoseconds[std::min(next++, nanoseconds.size() - 1)];
+  };
 }
 
 TEST(BenchRounds, EachRoundBeginsWithAnotherWayAndTheFirstRoundDoesNotCount) {
@@ -45,7 +47,8 @@ TEST(BenchRounds, RatiosAreTakenWithinARound) {
   rounds.Run(5);
   const std::vector<double> ratios = rounds.Faster(way, peer);
   ASSERT_EQ(ratios.size(), 5u);
-  for (size_t i = 0; i < ratios.size(); ++i) EXPECT_DOUBLE_EQ(ratios[i] * rounds.seconds(way)[i], rounds.seconds(peer)[i]);
+  for (size_t i = 0; i < ratios.size(); ++i)
+    EXPECT_DOUBLE_EQ(ratios[i] * rounds.seconds(way)[i], rounds.seconds(peer)[i]);
 }
 
 TEST(BenchRounds, TheFastestIsTheWayWithTheLowestMedian) {
@@ -72,13 +75,14 @@ TEST(BenchRounds, AComparisonsRatioIsTheMedianWithItsQuartiles) {
                  .factor = 2,
                  .target = 6},
                 &printer);
-  EXPECT_EQ(::testing::internal::GetCapturedStdout(),
-            R"({"bench":"b","row":"r","value":3,"unit":"x","against":"y","ratio":6,"target":6,"holds":true})"
-            "\n"
-            R"({"bench":"b","row":"r","spread":[4,8],"samples":5})"
-            "\n"
-            R"({"bench":"b","row":"r","round_trip_ns":[100,100],"dropped":2})"
-            "\n");
+  EXPECT_EQ(
+      ::testing::internal::GetCapturedStdout(),
+      R"({"bench":"b","row":"r","value":3,"unit":"x","against":"y","ratio":6,"target":6,"holds":true})"
+      "\n"
+      R"({"bench":"b","row":"r","spread":[4,8],"samples":5})"
+      "\n"
+      R"({"bench":"b","row":"r","round_trip_ns":[100,100],"dropped":2})"
+      "\n");
 }
 
 TEST(BenchRounds, ARoundInWhichTheMachineChangedDoesNotCountAndAnotherOneStandsInForIt) {

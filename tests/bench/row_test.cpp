@@ -12,20 +12,47 @@ namespace tidepool::bench {
 namespace row_test {
 
 TEST(BenchRow, EveryKeyIsAlwaysThere) {
-  EXPECT_EQ(ToJson({.bench = "b", .row = "r", .value = 2.5, .unit = "GB/s", .against = "memcpy", .ratio = 0.95, .target = 0.9}),
-            R"({"bench":"b","row":"r","value":2.5,"unit":"GB/s","against":"memcpy","ratio":0.95,"target":0.9,"holds":true})");
-  EXPECT_EQ(ToJson({.bench = "b", .row = "r", .value = 1, .unit = "us", .against = "", .ratio = {}, .target = {}}),
-            R"({"bench":"b","row":"r","value":1,"unit":"us","against":null,"ratio":null,"target":null,"holds":null})");
+  EXPECT_EQ(
+      ToJson({.bench = "b",
+              .row = "r",
+              .value = 2.5,
+              .unit = "GB/s",
+              .against = "memcpy",
+              .ratio = 0.95,
+              .target = 0.9}),
+      R"({"bench":"b","row":"r","value":2.5,"unit":"GB/s","against":"memcpy","ratio":0.95,"target":0.9,"holds":true})");
+  EXPECT_EQ(
+      ToJson({.bench = "b",
+              .row = "r",
+              .value = 1,
+              .unit = "us",
+              .against = "",
+              .ratio = {},
+              .target = {}}),
+      R"({"bench":"b","row":"r","value":1,"unit":"us","against":null,"ratio":null,"target":null,"holds":null})");
 }
 
 TEST(BenchRow, ATargetThatIsMissedEndsTheProgramWithOne) {
-  const std::string path = std::filesystem::temp_directory_path() / ("tidepool-row-test-" + std::to_string(getpid()));
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("tidepool-row-test-" + std::to_string(getpid()));
   const char* argv[] = {"bench", "--json", path.c_str(), "--pool", "1GiB"};
   RowPrinter printer(5, argv, "help");
   EXPECT_EQ(printer.arguments(), (std::vector<std::string>{"--pool", "1GiB"}));
-  printer.Add({.bench = "b", .row = "good", .value = 1, .unit = "x", .against = "y", .ratio = 1.0, .target = 0.9});
+  printer.Add({.bench = "b",
+               .row = "good",
+               .value = 1,
+               .unit = "x",
+               .against = "y",
+               .ratio = 1.0,
+               .target = 0.9});
   EXPECT_EQ(printer.Finish(), 0);
-  printer.Add({.bench = "b", .row = "bad", .value = 1, .unit = "x", .against = "y", .ratio = 0.8, .target = 0.9});
+  printer.Add({.bench = "b",
+               .row = "bad",
+               .value = 1,
+               .unit = "x",
+               .against = "y",
+               .ratio = 0.8,
+               .target = 0.9});
   EXPECT_EQ(printer.Finish(), kExitTargetMissed);
   std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

@@ -26,7 +26,8 @@ class UpdateWaysTest : public ::testing::Test {
     way();
     const BenchPlanes& planes = ways_.planes();
     const auto copy = [](const auto* plane) { return std::vector(plane, plane + kParameters); };
-    return {copy(planes.master), copy(planes.momentum), copy(planes.variance), copy(planes.param16)};
+    return {copy(planes.master), copy(planes.momentum), copy(planes.variance),
+            copy(planes.param16)};
   }
 
   Crew crew_{2};
@@ -34,7 +35,8 @@ class UpdateWaysTest : public ::testing::Test {
 };
 
 void ExpectNear(const std::vector<float>& one, const std::vector<float>& other, float bound) {
-  for (size_t i = 0; i < one.size(); ++i) ASSERT_LE(std::abs(one[i] - other[i]), bound * (1 + std::abs(other[i]))) << "at " << i;
+  for (size_t i = 0; i < one.size(); ++i)
+    ASSERT_LE(std::abs(one[i] - other[i]), bound * (1 + std::abs(other[i]))) << "at " << i;
 }
 
 TEST_F(UpdateWaysTest, TheDaemonsWorkersTheTilesAndThePlainLoopGiveTheSameBits) {
@@ -82,7 +84,8 @@ TEST_F(UpdateWaysTest, TheEmulatedPassesDoTheSameStep) {
 TEST_F(UpdateWaysTest, TheProbeChangesEveryWord) {
   const Result before = After([] {}), after = After([&] { ways_.Probe(0); });
   for (size_t i = 0; i < kParameters; i += 2) {
-    const bool changed = before.master[i] != after.master[i] || before.master[i + 1] != after.master[i + 1];
+    const bool changed =
+        before.master[i] != after.master[i] || before.master[i + 1] != after.master[i + 1];
     ASSERT_TRUE(changed) << "at " << i;
   }
 }

@@ -1,4 +1,5 @@
-// To which attempt at a step the requests of a MemClient belong: at servers that know of attempts, and at earlier ones.
+// To which attempt at a step the requests of a MemClient belong: at servers that know of attempts,
+// and at earlier ones.
 #include "client/attempt.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,9 @@ class AttemptTest : public PlayedSession {
     EXPECT_TRUE(client_->Wait(ticket).ok());
     return flags;
   }
-  Ticket StartEnd() { return client_->StartEndStep({.version = 12, .learning_rate = 0.5F}).value(); }
+  Ticket StartEnd() {
+    return client_->StartEndStep({.version = 12, .learning_rate = 0.5F}).value();
+  }
   // Flags of an end of step, which is answered so.
   uint32_t FlagsOfEnd(ErrorId answer) {
     const Ticket ticket = StartEnd();
@@ -41,7 +44,8 @@ class AttemptTest : public PlayedSession {
     EXPECT_EQ(client_->Wait(ticket).status().id(), answer);
     return flags;
   }
-  // The server ends and one of this version follows; while `ticket` is waited for it is told `answer`. Flags of what was sent again.
+  // The server ends and one of this version follows; while `ticket` is waited for it is told
+  // `answer`. Flags of what was sent again.
   uint32_t FlagsAgain(uint32_t protocol, Ticket ticket, ErrorId answer) {
     uint32_t flags = 0;
     const auto outcome = Beside(
@@ -67,7 +71,8 @@ TEST_F(AttemptTest, IsTheOneThatWasOpenAtTheWelcomeAndCountsFromThere) {
   EXPECT_EQ(FlagsOfEnd(ErrorId::kNonFinite), shm::FlagsOfAttempt(3));
   EXPECT_EQ(FlagsOfGradient(), shm::FlagsOfAttempt(4)) << "the third was dropped";
   EXPECT_EQ(FlagsOfEnd(ErrorId::kConfigBadValue), shm::FlagsOfAttempt(4));
-  EXPECT_EQ(FlagsOfEnd(ErrorId::kNone), shm::FlagsOfAttempt(4)) << "an end that was refused ends no attempt";
+  EXPECT_EQ(FlagsOfEnd(ErrorId::kNone), shm::FlagsOfAttempt(4))
+      << "an end that was refused ends no attempt";
   EXPECT_EQ(FlagsOfGradient(), shm::FlagsOfAttempt(0)) << "the first one at the next step";
   const Ticket fetch = Fetch(10);
   EXPECT_EQ(NextFlags(), 0U) << "a fetch is of no attempt";
@@ -79,7 +84,8 @@ TEST_F(AttemptTest, StaysThatOfARequestThatIsSentAgain) {
   ConnectTo(shm::kAbiVersion, 6);
   const Ticket end = StartEnd();
   EXPECT_EQ(NextFlags(), shm::FlagsOfAttempt(6));
-  EXPECT_EQ(FlagsAgain(shm::kAbiVersion, end, ErrorId::kNonFinite), shm::FlagsOfAttempt(6) | shm::kResubmitted);
+  EXPECT_EQ(FlagsAgain(shm::kAbiVersion, end, ErrorId::kNonFinite),
+            shm::FlagsOfAttempt(6) | shm::kResubmitted);
   EXPECT_EQ(FlagsOfGradient(), shm::FlagsOfAttempt(7));
 }
 
@@ -91,7 +97,8 @@ TEST_F(AttemptTest, IsNotSaidToAServerThatKnowsOfNone) {
   EXPECT_EQ(FlagsOfGradient(), 0U);
   const Ticket next = StartEnd();
   EXPECT_EQ(NextFlags(), 0U);
-  EXPECT_EQ(FlagsAgain(shm::kAbiVersion, next, ErrorId::kNone), shm::FlagsOfAttempt(0) | shm::kResubmitted)
+  EXPECT_EQ(FlagsAgain(shm::kAbiVersion, next, ErrorId::kNone),
+            shm::FlagsOfAttempt(0) | shm::kResubmitted)
       << "a step was sealed since: the first attempt is open";
 }
 

@@ -1,4 +1,5 @@
-// MemClient of a rank that brings its rCache: what the greeting says, flags of tickets, and what becomes of both when a server ends.
+// MemClient of a rank that brings its rCache: what the greeting says, flags of tickets, and what
+// becomes of both when a server ends.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -23,7 +24,11 @@ class BroughtTest : public PlayedSession {
 
   void SetUp() override {
     memory_ = UniqueFd(memfd_create("brought", MFD_CLOEXEC));
-    options_.brought = BroughtMemory{.form = 2, .uuid = {7, 7}, .descriptor = memory_.get(), .data = data_.data(), .bytes = data_.size()};
+    options_.brought = BroughtMemory{.form = 2,
+                                     .uuid = {7, 7},
+                                     .descriptor = memory_.get(),
+                                     .data = data_.data(),
+                                     .bytes = data_.size()};
   }
   uint64_t Done(Ticket ticket) const { return server_.flags().done(ticket)->load(); }
   // The client notices that the server has died, and comes back.
@@ -74,7 +79,8 @@ TEST_F(BroughtTest, EachTicketHasWordsOfItsOwnThatSayItsNumber) {
   EXPECT_FALSE(server_.flags().IsReady(second));
   server_.flags().done(second)->store(second);
   EXPECT_EQ(two.done->load(), second);
-  EXPECT_EQ(client_->FlagsOf(first + kTicketsMax).ready, one.ready) << "a slot is used again behind as many as may be in flight";
+  EXPECT_EQ(client_->FlagsOf(first + kTicketsMax).ready, one.ready)
+      << "a slot is used again behind as many as may be in flight";
 }
 
 TEST_F(BroughtTest, AFetchSaysHowManyUsesComeBeforeItsOwn) {
@@ -114,7 +120,8 @@ TEST_F(BroughtTest, TicketsOfAServerThatEndedAreCarriedOutInTheirOrderWhenTheirS
   EXPECT_EQ(resume_.rcache, hello_.rcache);
   ASSERT_EQ(memories_.size(), 2U);
   EXPECT_EQ(InodeOf(memories_[shm::kResumeRcache].get()), InodeOf(memory_.get()));
-  EXPECT_EQ(resume_.flags_base, third - 2) << "two are sent again; tickets of later requests go on from there";
+  EXPECT_EQ(resume_.flags_base, third - 2)
+      << "two are sent again; tickets of later requests go on from there";
 
   auto outcome = client_->Wait(copied);
   ASSERT_TRUE(outcome.ok()) << outcome.status().Format();
@@ -137,7 +144,8 @@ TEST_F(BroughtTest, TicketsOfAServerThatEndedAreCarriedOutInTheirOrderWhenTheirS
     EXPECT_NE(Done(ticket), ticket);
     server_.Answer(sent->counter, 12);
     EXPECT_TRUE(client_->Test(ticket));
-    EXPECT_EQ(Done(ticket), ticket) << "such a request has no flags at the server: the client writes for it";
+    EXPECT_EQ(Done(ticket), ticket)
+        << "such a request has no flags at the server: the client writes for it";
   }
   const Ticket later = Fetch(768);
   const auto sent = server_.NextRequest();

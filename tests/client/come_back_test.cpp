@@ -1,4 +1,5 @@
-// MemClient and a server that ends and comes back: what is sent again, what is not, who is waited for and how long.
+// MemClient and a server that ends and comes back: what is sent again, what is not, who is waited
+// for and how long.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -46,7 +47,8 @@ TEST_F(ComeBackTest, WhatWasNotAnsweredIsSentAgainInOrderAndMarked) {
   const Ticket a = Fetch(10), b = Fetch(20);
   const Ticket c = client_->StartSubmitGradient({0, 0, 64, 30}, 12, 2).value();
   const Ticket d = Fetch(40);
-  const Ticket e = client_->StartEndStep({.version = 12, .learning_rate = 0.5F, .data_cursor = 99}).value();
+  const Ticket e =
+      client_->StartEndStep({.version = 12, .learning_rate = 0.5F, .data_cursor = 99}).value();
   std::thread thread([&] {
     server_.Answer(4, 104);
     server_.Answer(2, 102);
@@ -112,7 +114,8 @@ TEST_F(ComeBackTest, AnAnswerThatNobodyHadTakenIsNotAskedForAgain) {
         server_.Resumed(8);
         EXPECT_TRUE(server_.NextFrame().has_value());
         shm::Request request{};
-        EXPECT_EQ(server_.port().Pop(&request), shm::PopResult::kEmpty) << "it was answered by the server that ended";
+        EXPECT_EQ(server_.port().Pop(&request), shm::PopResult::kEmpty)
+            << "it was answered by the server that ended";
       },
       [&] { return client_->DeclareSchedule(order); });
   EXPECT_TRUE(declared.ok()) << declared.Format();
@@ -121,7 +124,8 @@ TEST_F(ComeBackTest, AnAnswerThatNobodyHadTakenIsNotAskedForAgain) {
   EXPECT_EQ(outcome->version, 101U);
 }
 
-// The server dies after every few answers. Each ticket has exactly one outcome, its own; nothing that was answered comes again.
+// The server dies after every few answers. Each ticket has exactly one outcome, its own; nothing
+// that was answered comes again.
 TEST_F(ComeBackTest, ThroughManyDeathsEveryTicketHasItsOwnOutcomeOnce) {
   constexpr uint64_t kRequests = 300;
   Connect();
@@ -135,7 +139,8 @@ TEST_F(ComeBackTest, ThroughManyDeathsEveryTicketHasItsOwnOutcomeOnce) {
       for (uint64_t left = 1 + random.Below(25); left > 0 && answered.size() < kRequests;) {
         shm::Request request{};
         if (held.size() < 4 && server_.port().Pop(&request) == shm::PopResult::kItem) {
-          ASSERT_FALSE(answered.contains(request.rcache_offset)) << request.rcache_offset << " was answered already";
+          ASSERT_FALSE(answered.contains(request.rcache_offset))
+              << request.rcache_offset << " was answered already";
           ASSERT_TRUE(held.empty() || request.rcache_offset > held.back().rcache_offset) << "order";
           again = again && request.flags != 0;
           ASSERT_EQ(request.flags, again ? shm::kResubmitted : 0) << "sent again after a new one";
@@ -167,7 +172,8 @@ TEST_F(ComeBackTest, ThroughManyDeathsEveryTicketHasItsOwnOutcomeOnce) {
     EXPECT_EQ(outcome.value().version, 1000 + *taken);
     tickets.erase(taken);
   }
-  for (const Ticket ticket : tickets) EXPECT_EQ(client_->Wait(ticket).value().version, 1000 + ticket);
+  for (const Ticket ticket : tickets)
+    EXPECT_EQ(client_->Wait(ticket).value().version, 1000 + ticket);
   thread.join();
   EXPECT_GT(deaths, 5U);
 }
@@ -182,7 +188,8 @@ TEST_F(ComeBackTest, AServerThatIsNotReadyOrDiesAgainIsTriedAgain) {
         server_.Die();
         server_.RefuseResume(ErrorId::kNotReady);
         server_.RefuseResume(ErrorId::kRankTaken);
-        for (const ErrorId lacking : {ErrorId::kMemoryMapFailed, ErrorId::kHostMemoryShort, ErrorId::kInternal})
+        for (const ErrorId lacking :
+             {ErrorId::kMemoryMapFailed, ErrorId::kHostMemoryShort, ErrorId::kInternal})
           server_.RefuseResume(lacking);
         server_.TakeResume();
         server_.Resumed(5);
@@ -201,7 +208,8 @@ TEST_F(ComeBackTest, AServerThatIsNotReadyOrDiesAgainIsTriedAgain) {
 class FinalRefusalTest : public ComeBackTest, public ::testing::WithParamInterface<ErrorId> {};
 
 INSTANTIATE_TEST_SUITE_P(Reasons, FinalRefusalTest,
-                         ::testing::Values(ErrorId::kStatesLost, ErrorId::kPeerLost, ErrorId::kNotOwner, ErrorId::kAbiMismatch,
+                         ::testing::Values(ErrorId::kStatesLost, ErrorId::kPeerLost,
+                                           ErrorId::kNotOwner, ErrorId::kAbiMismatch,
                                            ErrorId::kHandshakeBad));
 
 TEST_P(FinalRefusalTest, EndsTheSessionWithItsReason) {
@@ -215,7 +223,8 @@ TEST_P(FinalRefusalTest, EndsTheSessionWithItsReason) {
       [&] { return client_->Wait(ticket); });
   EXPECT_EQ(outcome.status().id(), GetParam());
   EXPECT_EQ(outcome.status().what(), "the very reason");
-  EXPECT_EQ(client_->StartFetch({0, 0, 64, 0}, 12).status().id(), GetParam()) << "and it stays ended";
+  EXPECT_EQ(client_->StartFetch({0, 0, 64, 0}, 12).status().id(), GetParam())
+      << "and it stays ended";
 }
 
 TEST_F(ComeBackTest, AServerThatStaysAwayEndsTheSessionAtTheLimit) {
@@ -232,7 +241,8 @@ TEST_F(ComeBackTest, AServerThatStaysAwayEndsTheSessionAtTheLimit) {
   EXPECT_EQ(status.id(), ErrorId::kServerGone);
   EXPECT_EQ(status.exit_code(), kExitJobKept);
   EXPECT_NE(status.what().find("the job is kept"), std::string::npos) << status.Format();
-  EXPECT_NE(status.what().find("within"), std::string::npos) << "it says how long it waited: " << status.Format();
+  EXPECT_NE(status.what().find("within"), std::string::npos)
+      << "it says how long it waited: " << status.Format();
   EXPECT_EQ(lines_.size(), 1U);
 }
 
@@ -278,12 +288,14 @@ TEST_F(ComeBackTest, TheTimeOfTheAbsenceIsNotCounted) {
 
 TEST_F(ComeBackTest, AServerThatSaidWhyItEndedTheSessionIsNotWaitedFor) {
   for (const shm::Frame& last :
-       {shm::Frame(shm::EndedFrame{Status(ErrorId::kSessionEnded, "kicked")}), shm::Frame(shm::PeerLostFrame{3})}) {
+       {shm::Frame(shm::EndedFrame{Status(ErrorId::kSessionEnded, "kicked")}),
+        shm::Frame(shm::PeerLostFrame{3})}) {
     Connect();
     const Ticket ticket = Fetch(10);
     server_.Send(last);
     server_.Die();
-    const ErrorId expected = std::holds_alternative<shm::EndedFrame>(last) ? ErrorId::kSessionEnded : ErrorId::kPeerLost;
+    const ErrorId expected =
+        std::holds_alternative<shm::EndedFrame>(last) ? ErrorId::kSessionEnded : ErrorId::kPeerLost;
     EXPECT_EQ(client_->Wait(ticket).status().id(), expected);
     EXPECT_EQ(client_->Detach().id(), expected);
     EXPECT_FALSE(server_.ClientWaits(20 * kNsPerMs)) << "nobody came back";
@@ -370,7 +382,8 @@ TEST_F(ComeBackTest, AnAttachThatLosesItsServerStartsOverAsTheSameRank) {
         server_.Send(shm::RefusedFrame{Status(ErrorId::kNotReady, "still starting")});
         server_.Die();
         server_.TakeGreeting();  // the memory was being made when another server was to follow
-        server_.Send(shm::EndedFrame{Status(ErrorId::kNotReady, "memserver is being replaced by another one")});
+        server_.Send(shm::EndedFrame{
+            Status(ErrorId::kNotReady, "memserver is being replaced by another one")});
         server_.Die();
         second = server_.TakeGreeting().nonce;
         server_.Welcome();
@@ -432,8 +445,9 @@ TEST_F(ComeBackTest, TheWayBackPassesItsPointsInOrder) {
       [&] { return client_->Wait(ticket); });
   SetPointHook({});
   EXPECT_TRUE(outcome.ok());
-  EXPECT_EQ(points, (std::vector<std::string>{"client.server_lost", "client.resume_sent", "client.resumed", "client.resubmitted",
-                                              "client.outcome_taken"}));
+  EXPECT_EQ(points,
+            (std::vector<std::string>{"client.server_lost", "client.resume_sent", "client.resumed",
+                                      "client.resubmitted", "client.outcome_taken"}));
 }
 
 TEST_F(ComeBackTest, AForkedChildMayNotUseTheSessionAndDoesItNoHarm) {
@@ -442,10 +456,12 @@ TEST_F(ComeBackTest, AForkedChildMayNotUseTheSessionAndDoesItNoHarm) {
   const pid_t child = fork();
   if (child == 0) {
     const auto refused = [](const Status& status) {
-      return status.id() == ErrorId::kProtocolViolation && status.what().find("forked child") != std::string::npos;
+      return status.id() == ErrorId::kProtocolViolation &&
+             status.what().find("forked child") != std::string::npos;
     };
-    const bool all = refused(client_->StartFetch({0, 0, 64, 0}, 12).status()) && client_->Test(ticket) &&
-                     refused(client_->Wait(ticket).status()) && refused(client_->DeclareSchedule(std::vector<ChunkId>{0})) &&
+    const bool all = refused(client_->StartFetch({0, 0, 64, 0}, 12).status()) &&
+                     client_->Test(ticket) && refused(client_->Wait(ticket).status()) &&
+                     refused(client_->DeclareSchedule(std::vector<ChunkId>{0})) &&
                      refused(client_->SaveWeights(0, "x", 12)) && refused(client_->Detach());
     client_.reset();
     _exit(all ? 0 : 1);

@@ -1,4 +1,5 @@
-// MemClient against a server that the test plays: answers in the wrong order, silence, an early end, a death.
+// MemClient against a server that the test plays: answers in the wrong order, silence, an early
+// end, a death.
 #include "client/mem_client.h"
 
 #include <fcntl.h>
@@ -51,16 +52,20 @@ class MemClientTest : public ::testing::Test {
     ASSERT_TRUE(shm::WaitForSocket(listening_.get(), POLLIN, kLimit));
     socket_ = UniqueFd(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(NextFrame().has_value());  // Hello, SpecPart
-    ASSERT_EQ(shm::SendPacket(socket_.get(), shm::EncodeFrame(answer), fds), shm::SocketResult::kDone);
+    ASSERT_EQ(shm::SendPacket(socket_.get(), shm::EncodeFrame(answer), fds),
+              shm::SocketResult::kDone);
   }
   std::optional<shm::Frame> NextFrame() {
     shm::Packet packet;
     if (!shm::WaitForSocket(socket_.get(), POLLIN, kLimit)) return std::nullopt;
-    if (shm::ReceivePacket(socket_.get(), 1, &packet) != shm::SocketResult::kDone) return std::nullopt;
+    if (shm::ReceivePacket(socket_.get(), 1, &packet) != shm::SocketResult::kDone)
+      return std::nullopt;
     auto frame = shm::DecodeFrame(packet.bytes);
     return frame.ok() ? std::optional(std::move(frame).value()) : std::nullopt;
   }
-  std::vector<int> SessionFds() const { return {port_->submission_fd(), port_->completion_fd(), rcache_->fd(), port_->doorbell_fd()}; }
+  std::vector<int> SessionFds() const {
+    return {port_->submission_fd(), port_->completion_fd(), rcache_->fd(), port_->doorbell_fd()};
+  }
   static shm::WelcomeFrame Welcome() {
     shm::WelcomeFrame welcome;
     welcome.protocol = shm::kAbiVersion;
@@ -70,7 +75,8 @@ class MemClientTest : public ::testing::Test {
     return welcome;
   }
   // What Connect returns when the server gives this answer.
-  Result<std::unique_ptr<MemClient>> ConnectWith(const shm::Frame& answer, const std::vector<int>& fds) {
+  Result<std::unique_ptr<MemClient>> ConnectWith(const shm::Frame& answer,
+                                                 const std::vector<int>& fds) {
     std::thread server([&] { Serve(answer, fds); });
     auto client = MemClient::Connect(options_, testing::SmallSpec(), 0);
     server.join();
@@ -200,7 +206,9 @@ TEST_F(MemClientTest, TheReasonOfAnEndComesFromItsFrame) {
   Connect();
   const Ticket ticket = Fetch();
   port_->End(ErrorId::kProtocolViolation);
-  shm::SendPacket(socket_.get(), shm::EncodeFrame(shm::EndedFrame{Status(ErrorId::kProtocolViolation, "the very reason")}));
+  shm::SendPacket(
+      socket_.get(),
+      shm::EncodeFrame(shm::EndedFrame{Status(ErrorId::kProtocolViolation, "the very reason")}));
   const Status error = client_->Wait(ticket).status();
   EXPECT_EQ(error.id(), ErrorId::kProtocolViolation);
   EXPECT_EQ(error.what(), "the very reason");
@@ -279,7 +287,9 @@ TEST_F(MemClientTest, ASaveWaitsForItsResult) {
   std::thread server([this] {
     auto frame = NextFrame();
     EXPECT_TRUE(frame && std::holds_alternative<shm::SaveFrame>(*frame));
-    shm::SendPacket(socket_.get(), shm::EncodeFrame(shm::SaveDoneFrame{Status(ErrorId::kSaveFailed, "disk full")}));
+    shm::SendPacket(
+        socket_.get(),
+        shm::EncodeFrame(shm::SaveDoneFrame{Status(ErrorId::kSaveFailed, "disk full")}));
   });
   const Status status = client_->SaveWeights(directory.get(), "x.safetensors", 12);
   server.join();
@@ -301,7 +311,8 @@ TEST_F(MemClientTest, DetachReturnsWhenTheServerHasClosed) {
 }
 
 TEST_F(MemClientTest, ARefusalIsReturnedAsItCame) {
-  const auto client = ConnectWith(shm::RefusedFrame{Status(ErrorId::kPoolFull, "no room").Fix("more")}, {});
+  const auto client =
+      ConnectWith(shm::RefusedFrame{Status(ErrorId::kPoolFull, "no room").Fix("more")}, {});
   EXPECT_EQ(client.status().id(), ErrorId::kPoolFull);
   EXPECT_EQ(client.status().fix(), "more");
 }
@@ -320,12 +331,14 @@ TEST_F(MemClientTest, ARankThatWaitsForRoomIsToldItsPlaceAndGoesOnWhenItsTurnHas
   server.join();
   EXPECT_TRUE(client.ok()) << client.status().Format();
   ASSERT_EQ(told.size(), 1U);
-  EXPECT_NE(told[0].find("place 2 of the queue: no room (others hold it)"), std::string::npos) << told[0];
+  EXPECT_NE(told[0].find("place 2 of the queue: no room (others hold it)"), std::string::npos)
+      << told[0];
 }
 
 TEST_F(MemClientTest, WaitingForRoomEnds) {
   const shm::QueuedFrame queued{1, Status(ErrorId::kPoolFull, "no room")};
-  EXPECT_EQ(ConnectWith(queued, {}).status().id(), ErrorId::kHandshakeBad) << "it had not offered to wait";
+  EXPECT_EQ(ConnectWith(queued, {}).status().id(), ErrorId::kHandshakeBad)
+      << "it had not offered to wait";
   options_.queue_timeout_ns = 10 * kNsPerMs;
   const Status in_vain = ConnectWith(queued, {}).status();
   EXPECT_EQ(in_vain.id(), ErrorId::kWaitTimeout);
@@ -351,7 +364,8 @@ TEST_F(MemClientTest, AProtocolThatWasNotOfferedIsRefused) {
   other.protocol = shm::kOwnProtocols.highest + 1;
   EXPECT_EQ(ConnectWith(other, SessionFds()).status().id(), ErrorId::kAbiMismatch);
   port_ = std::move(shm::ServerPort::Create(3, shm::kOwnProtocols.highest + 1)).value();
-  EXPECT_EQ(ConnectWith(Welcome(), SessionFds()).status().id(), ErrorId::kAbiMismatch) << "rings of another version than the welcome's";
+  EXPECT_EQ(ConnectWith(Welcome(), SessionFds()).status().id(), ErrorId::kAbiMismatch)
+      << "rings of another version than the welcome's";
 }
 
 TEST_F(MemClientTest, ABrokenJobIsRefusedBeforeAnythingIsSent) {

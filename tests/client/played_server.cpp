@@ -21,7 +21,8 @@ constexpr int64_t kLimit = 5 * kNsPerSecond;
 
 template <typename T>
 T Only(std::optional<shm::Frame> frame) {
-  EXPECT_TRUE(frame && std::holds_alternative<T>(*frame)) << (frame ? shm::NameOf(*frame) : "nothing came");
+  EXPECT_TRUE(frame && std::holds_alternative<T>(*frame))
+      << (frame ? shm::NameOf(*frame) : "nothing came");
   return frame && std::holds_alternative<T>(*frame) ? std::get<T>(*std::move(frame)) : T{};
 }
 
@@ -45,7 +46,8 @@ PlayedServer::PlayedServer() {
   auto listening = shm::ListenSocket(shm::DataSocketPath(directory_));
   EXPECT_TRUE(listening.ok());
   if (listening.ok()) listening_ = std::move(listening).value();
-  rcache_ = std::move(shm::Segment::Create("rcache", kRcacheBytes, shm::PeerAccess::kReadWrite)).value();
+  rcache_ =
+      std::move(shm::Segment::Create("rcache", kRcacheBytes, shm::PeerAccess::kReadWrite)).value();
 }
 
 PlayedServer::~PlayedServer() {
@@ -65,14 +67,16 @@ bool PlayedServer::Accept() {
 std::optional<shm::Frame> PlayedServer::NextFrame() {
   shm::Packet packet;
   if (!shm::WaitForSocket(socket_.get(), POLLIN, kLimit)) return std::nullopt;
-  if (shm::ReceivePacket(socket_.get(), 2, &packet) != shm::SocketResult::kDone) return std::nullopt;
+  if (shm::ReceivePacket(socket_.get(), 2, &packet) != shm::SocketResult::kDone)
+    return std::nullopt;
   fds = std::move(packet.fds);
   auto frame = shm::DecodeFrame(packet.bytes);
   return frame.ok() ? std::optional(std::move(frame).value()) : std::nullopt;
 }
 
 void PlayedServer::Send(const shm::Frame& frame, const std::vector<int>& sent) {
-  EXPECT_EQ(shm::SendPacket(socket_.get(), shm::EncodeFrame(frame), sent), shm::SocketResult::kDone);
+  EXPECT_EQ(shm::SendPacket(socket_.get(), shm::EncodeFrame(frame), sent),
+            shm::SocketResult::kDone);
 }
 
 shm::HelloFrame PlayedServer::TakeGreeting() {
@@ -80,7 +84,8 @@ shm::HelloFrame PlayedServer::TakeGreeting() {
   auto hello = Only<shm::HelloFrame>(NextFrame());
   brought = fds.empty() ? UniqueFd() : std::move(fds.front());
   if (hello.rcache.is_brought()) {
-    flags_ = std::move(shm::Segment::Create("flags", shm::kFlagBytes, shm::PeerAccess::kReadWrite)).value();
+    flags_ = std::move(shm::Segment::Create("flags", shm::kFlagBytes, shm::PeerAccess::kReadWrite))
+                 .value();
   }
   Only<shm::SpecPartFrame>(NextFrame());
   return hello;
@@ -106,7 +111,8 @@ shm::ResumeFrame PlayedServer::TakeResume() {
 
 void PlayedServer::Resumed(uint32_t session) {
   port_ = std::move(shm::ServerPort::Create(session, protocol)).value();
-  Send(shm::ResumedFrame{protocol, session}, {port_->submission_fd(), port_->completion_fd(), port_->doorbell_fd()});
+  Send(shm::ResumedFrame{protocol, session},
+       {port_->submission_fd(), port_->completion_fd(), port_->doorbell_fd()});
 }
 
 void PlayedServer::RefuseResume(ErrorId id) {

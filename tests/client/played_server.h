@@ -1,5 +1,5 @@
-// PlayedServer: the server's end of one rank's sessions, played by a test: it takes greetings, grants rings, answers what it is told to,
-// and dies and comes back at the test's word.
+// PlayedServer: the server's end of one rank's sessions, played by a test: it takes greetings,
+// grants rings, answers what it is told to, and dies and comes back at the test's word.
 //
 // One thread at a time.
 #pragma once
@@ -38,7 +38,8 @@ class PlayedServer {
   void Send(const shm::Frame& frame, const std::vector<int>& fds = {});
   // Accepts and reads a greeting; returns it.
   shm::HelloFrame TakeGreeting();
-  // Grants the session that was asked for: fresh rings, and for a new rank the rCache, or flag pages when it brings its own.
+  // Grants the session that was asked for: fresh rings, and for a new rank the rCache, or flag
+  // pages when it brings its own.
   void Welcome();
   // Accepts a client that comes back; returns its frame. Its descriptor is in `fds`.
   shm::ResumeFrame TakeResume();

@@ -41,7 +41,8 @@ TEST_F(RequestLogTest, AnAnswerIsTakenOnceAndOnlyForACounterInUse) {
   Add(2);
   Answer(2);
   EXPECT_EQ(log_.FindUnanswered(2), nullptr) << "answered already";
-  for (const uint64_t lie : {uint64_t{0}, uint64_t{3}, ~uint64_t{0}}) EXPECT_EQ(log_.FindUnanswered(lie), nullptr) << lie;
+  for (const uint64_t lie : {uint64_t{0}, uint64_t{3}, ~uint64_t{0}})
+    EXPECT_EQ(log_.FindUnanswered(lie), nullptr) << lie;
 }
 
 TEST_F(RequestLogTest, UnansweredRequestsAreRenumberedInOrderAndMarked) {
@@ -81,7 +82,8 @@ TEST_F(RequestLogTest, ACounterOfTheFormerRingsIsNotTakenForAnother) {
   for (uint64_t name = 1; name <= 3; ++name) Add(name);
   for (uint64_t counter = 1; counter <= 3; ++counter) Answer(counter);
   log_.Renumber();
-  for (uint64_t counter = 1; counter <= 3; ++counter) EXPECT_EQ(log_.FindUnanswered(counter), nullptr);
+  for (uint64_t counter = 1; counter <= 3; ++counter)
+    EXPECT_EQ(log_.FindUnanswered(counter), nullptr);
 }
 
 TEST_F(RequestLogTest, ARequestThatWasNeverSentIsForgotten) {

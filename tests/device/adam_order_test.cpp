@@ -1,5 +1,6 @@
-// Adam takes its turn among the copies of a stream, on every form of Device, and has the bits of the scalar reference: the way of an update
-// whose states lie in memory of a GPU (old states copied, gradient in, update in place, 16-bit copy out).
+// Adam takes its turn among the copies of a stream, on every form of Device, and has the bits of
+// the scalar reference: the way of an update whose states lie in memory of a GPU (old states
+// copied, gradient in, update in place, 16-bit copy out).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -29,7 +30,8 @@ class AdamOrder : public FormTest {
     std::byte* states = nullptr;  // master, momentum, variance
     uint64_t plane = 0;           // bytes from one to the next
   };
-  static UpdateSpan SpanOf(const Slot& slot, std::byte* gradient, std::byte* param16, const AdamCase& c) {
+  static UpdateSpan SpanOf(const Slot& slot, std::byte* gradient, std::byte* param16,
+                           const AdamCase& c) {
     UpdateSpan span;
     span.master = slot.states;
     span.momentum = slot.states + slot.plane;
@@ -58,7 +60,8 @@ TEST_P(AdamOrder, EveryDeviceIsReadyForIt) {
   EXPECT_TRUE(status.ok()) << status.Format();
 }
 
-// Two steps are enqueued before anything may run, so an operation out of its turn would see bytes of another one.
+// Two steps are enqueued before anything may run, so an operation out of its turn would see bytes
+// of another one.
 TEST_P(AdamOrder, UpdatesBetweenTheCopiesAroundIt) {
   const uint64_t plane = RoundUp(kElements * 4, 256);
   Slot slots[2] = {{Block(3 * plane), plane}, {Block(3 * plane), plane}};
@@ -102,7 +105,8 @@ TEST_P(AdamOrder, UpdatesBetweenTheCopiesAroundIt) {
       if (!c.copies) continue;
       std::vector<uint8_t> copied(kElements * 2);
       std::memcpy(copied.data(), results.data() + step * plane, copied.size());
-      EXPECT_TRUE(optim::SameStored(copied, planes.param16, c.copy)) << c.Name() << ", step " << step;
+      EXPECT_TRUE(optim::SameStored(copied, planes.param16, c.copy))
+          << c.Name() << ", step " << step;
     }
     const std::vector<std::byte> states = Read<std::byte>(slots[0].states, 3 * plane);
     const auto same = [&](uint64_t which, const std::vector<float>& reference) {
@@ -110,11 +114,13 @@ TEST_P(AdamOrder, UpdatesBetweenTheCopiesAroundIt) {
       std::memcpy(values.data(), states.data() + which * plane, kElements * 4);
       return optim::Same(values, reference);
     };
-    EXPECT_TRUE(same(0, planes.master) && same(1, planes.momentum) && same(2, planes.variance)) << c.Name();
+    EXPECT_TRUE(same(0, planes.master) && same(1, planes.momentum) && same(2, planes.variance))
+        << c.Name();
   }
 }
 
-// On a GPU what cannot be reached is an error of the stream, as with a copy; then nothing more is enqueued.
+// On a GPU what cannot be reached is an error of the stream, as with a copy; then nothing more is
+// enqueued.
 TEST_P(AdamOrder, AStreamWithAnErrorTakesNoMore) {
   if (!GetParam().gpu) return;  // host streams have no errors
   auto stream = Open();
@@ -122,8 +128,10 @@ TEST_P(AdamOrder, AStreamWithAnErrorTakesNoMore) {
   stream->WaitFlag(&outside, 1);  // no registered memory
   ASSERT_FALSE(stream->status().ok());
   const AdamCase c = {OptimizerRule::kAdamW, DType::kF32, false, DType::kBF16};
-  const UpdateSpan span = SpanOf({Block(3 * kPageBytes), kPageBytes}, Block(kPageBytes), nullptr, c);
-  EXPECT_EQ(optim::EnqueueAdam(stream.get(), c.Factors(), optim::Slice(span, 0, 64)).id(), stream->status().id());
+  const UpdateSpan span =
+      SpanOf({Block(3 * kPageBytes), kPageBytes}, Block(kPageBytes), nullptr, c);
+  EXPECT_EQ(optim::EnqueueAdam(stream.get(), c.Factors(), optim::Slice(span, 0, 64)).id(),
+            stream->status().id());
 }
 
 }  // namespace adam_order_test

@@ -20,7 +20,8 @@ std::vector<std::byte> Random(size_t bytes) {
   return values;
 }
 
-// Copies with every kind of start and end around lines, pages and blocks; the bytes beside the target must not change.
+// Copies with every kind of start and end around lines, pages and blocks; the bytes beside the
+// target must not change.
 TEST(CopyKernels, EachCopiesEveryAlignmentAndTailExactly) {
   constexpr size_t kGuard = 128;
   const std::vector<std::byte> from = Random(300'000 + 256);
@@ -36,7 +37,8 @@ TEST(CopyKernels, EachCopiesEveryAlignmentAndTailExactly) {
       ASSERT_EQ(std::memcmp(to.data() + dst, from.data() + src, bytes), 0)
           << NameOf(kernel) << ": " << bytes << " bytes from " << src << " to " << dst;
       for (uint64_t i = 0; i < dst; ++i) ASSERT_EQ(to[i], std::byte{0xA5}) << NameOf(kernel);
-      for (uint64_t i = dst + bytes; i < to.size(); ++i) ASSERT_EQ(to[i], std::byte{0xA5}) << NameOf(kernel);
+      for (uint64_t i = dst + bytes; i < to.size(); ++i)
+        ASSERT_EQ(to[i], std::byte{0xA5}) << NameOf(kernel);
     }
     CopyWith(kernel, nullptr, nullptr, 0);
   }
@@ -70,7 +72,8 @@ TEST(CopyTuning, ChoosesTheFastestAndKeepsToItsTime) {
     if (rate.kernel == tuning.chosen) chosen = rate.bytes_per_second;
   }
   EXPECT_GE(chosen * 1.06, best) << Text(tuning);
-  EXPECT_EQ(tuning.threads > 1, team.used()) << "helpers are used exactly when they were measured to be worth it";
+  EXPECT_EQ(tuning.threads > 1, team.used())
+      << "helpers are used exactly when they were measured to be worth it";
   EXPECT_NE(Text(tuning).find("GB/s (memcpy "), std::string::npos) << Text(tuning);
   SetLargeCopyKernel(before);
 }

@@ -10,7 +10,8 @@
 
 #include "base/random.h"
 
-// Every copy is compared byte for byte, and the threads of a hand-over are held up between its steps, so that one
+// Every copy is compared byte for byte, and the threads of a hand-over are held up between its
+// steps, so that one
 // of them comes late at each place.
 
 namespace tidepool::device {
@@ -22,7 +23,8 @@ constexpr uint64_t kGuard = 64;
 void HoldUp() {
   thread_local SplitMix64 random(reinterpret_cast<uintptr_t>(&random));
   if (random.Below(64) == 0) return std::this_thread::yield();
-  for (uint64_t i = random.Below(4) == 0 ? random.Below(400) : 0; i > 0; --i) __builtin_ia32_pause();
+  for (uint64_t i = random.Below(4) == 0 ? random.Below(400) : 0; i > 0; --i)
+    __builtin_ia32_pause();
 }
 
 const std::vector<std::byte>& Source() {
@@ -38,11 +40,13 @@ const std::vector<std::byte>& Source() {
   return source;
 }
 
-// One thread that copies ranges of `sizes`, one after the other and again, from ever other places, each into memory
+// One thread that copies ranges of `sizes`, one after the other and again, from ever other places,
+// each into memory
 // that holds nothing of it. Stops at the first that is not whole, or that wrote beside its target.
 class Caller {
  public:
-  Caller(CopyTeam* team, std::vector<uint64_t> sizes, uint64_t seed) : team_(team), sizes_(std::move(sizes)), random_(seed) {}
+  Caller(CopyTeam* team, std::vector<uint64_t> sizes, uint64_t seed)
+      : team_(team), sizes_(std::move(sizes)), random_(seed) {}
 
   void Run(int copies, std::atomic<int>* wrong) {
     std::vector<std::byte> to(*std::max_element(sizes_.begin(), sizes_.end()) + 2 * kGuard);
@@ -58,7 +62,8 @@ class Caller {
 
  private:
   static bool IsUntouched(const std::byte* guard) {
-    return std::all_of(guard, guard + kGuard, [](std::byte byte) { return byte == std::byte{0xA5}; });
+    return std::all_of(guard, guard + kGuard,
+                       [](std::byte byte) { return byte == std::byte{0xA5}; });
   }
 
   CopyTeam* const team_;
@@ -69,7 +74,9 @@ class Caller {
 // `callers` of them at once, one on this thread; how many copies were wrong.
 int WrongCopies(CopyTeam* team, const std::vector<uint64_t>& sizes, int callers, int copies) {
   std::atomic<int> wrong{0};
-  const auto call = [&](int caller) { Caller(team, sizes, static_cast<uint64_t>(caller) + 1).Run(copies, &wrong); };
+  const auto call = [&](int caller) {
+    Caller(team, sizes, static_cast<uint64_t>(caller) + 1).Run(copies, &wrong);
+  };
   std::vector<std::thread> others;
   for (int caller = 1; caller < callers; ++caller) others.emplace_back(call, caller);
   call(0);
@@ -81,11 +88,13 @@ TEST(CopyTeam, CopiesTheSameBytesAsOneThread) {
   for (const uint32_t helpers : {0u, 1u, 3u}) {
     CopyTeam team(helpers, 20'000);
     EXPECT_EQ(team.helpers(), helpers);
-    EXPECT_EQ(WrongCopies(&team, {0, 1, kMiB - 1, kMiB, 4 * kMiB + 1, 9 * kMiB}, 1, 6), 0) << helpers;
+    EXPECT_EQ(WrongCopies(&team, {0, 1, kMiB - 1, kMiB, 4 * kMiB + 1, 9 * kMiB}, 1, 6), 0)
+        << helpers;
   }
 }
 
-// The helpers go to one of the callers at a time; every copy is complete when Copy returns, task after task without
+// The helpers go to one of the callers at a time; every copy is complete when Copy returns, task
+// after task without
 // a pause, by helpers that spin and by helpers that sleep in between.
 TEST(CopyTeam, SeveralCallersDoNotMixTheirCopies) {
   for (const int64_t spin_ns : {0, 20'000}) {
@@ -94,14 +103,17 @@ TEST(CopyTeam, SeveralCallersDoNotMixTheirCopies) {
   }
 }
 
-// A helper that comes late with the ticket of a short copy must not take it for one of the long copy behind it.
+// A helper that comes late with the ticket of a short copy must not take it for one of the long
+// copy behind it.
 TEST(CopyTeam, EachOfManyCopiesThatGrowAndShrinkIsWhole) {
   constexpr uint64_t kPiece = 4 * kKiB;
-  const std::vector<uint64_t> sizes{2 * kPiece, 16 * kPiece, 3 * kPiece + 1, 2 * kPiece + 7, 33 * kPiece - 5, 5 * kPiece};
+  const std::vector<uint64_t> sizes{2 * kPiece,     16 * kPiece,     3 * kPiece + 1,
+                                    2 * kPiece + 7, 33 * kPiece - 5, 5 * kPiece};
   for (const uint32_t helpers : {1u, 2u, 3u}) {
     for (const int callers : {1, 2}) {
       CopyTeam team(helpers, 1'000'000, {.piece_bytes = kPiece, .pause = HoldUp});
-      ASSERT_EQ(WrongCopies(&team, sizes, callers, 150), 0) << helpers << " helpers, " << callers << " callers";
+      ASSERT_EQ(WrongCopies(&team, sizes, callers, 150), 0)
+          << helpers << " helpers, " << callers << " callers";
     }
   }
 }
@@ -116,7 +128,8 @@ TEST(CopyTeam, ATailOfOneMebibyteBetweenPiecesOfEightIsWhole) {
 TEST(CopyTeam, ARangeOfMorePiecesThanTheTicketCountsHasLargerOnes) {
   constexpr uint64_t kPiece = 4 * kKiB;
   CopyTeam team(2, 1'000'000, {.piece_bytes = kPiece, .pieces_max = 5, .pause = HoldUp});
-  EXPECT_EQ(WrongCopies(&team, {5 * kPiece, 5 * kPiece + 1, 64 * kPiece + 3, 2 * kPiece}, 2, 100), 0);
+  EXPECT_EQ(WrongCopies(&team, {5 * kPiece, 5 * kPiece + 1, 64 * kPiece + 3, 2 * kPiece}, 2, 100),
+            0);
 }
 
 }  // namespace copy_team_test

@@ -29,7 +29,9 @@ using ::testing::HasSubstr;
 class CudaDeviceTest : public ::testing::Test {
  protected:
   ~CudaDeviceTest() override {
-    for (const char* name : {"FAKE_CUDA_GPUS", "FAKE_CUDA_BYTES", "FAKE_CUDA_WITHOUT", "CUDA_VISIBLE_DEVICES"}) unsetenv(name);
+    for (const char* name :
+         {"FAKE_CUDA_GPUS", "FAKE_CUDA_BYTES", "FAKE_CUDA_WITHOUT", "CUDA_VISIBLE_DEVICES"})
+      unsetenv(name);
     fake_.Reset();
   }
 
@@ -42,8 +44,11 @@ class CudaDeviceTest : public ::testing::Test {
     EXPECT_TRUE(device.ok()) << device.status().Format();
     return std::move(device).value();
   }
-  static std::unique_ptr<Stream> Streaming(CudaDevice* device) { return std::move(device->OpenStream()).value(); }
-  static std::unique_ptr<Memory> Create(CudaDevice* device, uint64_t bytes, UniqueFd* fd = nullptr) {
+  static std::unique_ptr<Stream> Streaming(CudaDevice* device) {
+    return std::move(device->OpenStream()).value();
+  }
+  static std::unique_ptr<Memory> Create(CudaDevice* device, uint64_t bytes,
+                                        UniqueFd* fd = nullptr) {
     return std::move(device->CreateExportable(bytes, fd)).value();
   }
 
@@ -93,11 +98,15 @@ TEST_F(CudaDeviceTest, AGpuThatIsNotThereOrLacksSomethingIsNamed) {
   EXPECT_THAT(why_not({.ordinal = -1}), HasSubstr("the CUDA driver shows 1"));
   EXPECT_THAT(why_not({.form = ExportForm::kHost}), HasSubstr("host's form"));
   Machine("FAKE_CUDA_WITHOUT", "memops");
-  EXPECT_THAT(why_not({}), HasSubstr("GPU 0 (Fake GPU) cannot be used: its streams do not wait for 64-bit flags"));
+  EXPECT_THAT(
+      why_not({}),
+      HasSubstr("GPU 0 (Fake GPU) cannot be used: its streams do not wait for 64-bit flags"));
   Machine("FAKE_CUDA_WITHOUT", "vmm");
-  EXPECT_THAT(why_not({.form = ExportForm::kVmm}), HasSubstr("cannot export memory as descriptors of allocations"));
+  EXPECT_THAT(why_not({.form = ExportForm::kVmm}),
+              HasSubstr("cannot export memory as descriptors of allocations"));
   Machine("FAKE_CUDA_WITHOUT", "ipc");
-  EXPECT_THAT(why_not({.form = ExportForm::kIpc}), HasSubstr("cannot export memory as CUDA IPC handles"));
+  EXPECT_THAT(why_not({.form = ExportForm::kIpc}),
+              HasSubstr("cannot export memory as CUDA IPC handles"));
   Machine("FAKE_CUDA_WITHOUT", "ipc,vmm");
   EXPECT_THAT(why_not({}), HasSubstr("exports memory in no form"));
   EXPECT_EQ(fake_.live(), 0u);
@@ -126,15 +135,20 @@ TEST_F(CudaDeviceTest, ADriverThatDoesNotStartIsAReasonNotACrash) {
     writer.Reset();
     std::string text;
     std::array<char, 4096> part{};
-    for (ssize_t n; (n = read(reader.get(), part.data(), part.size())) > 0;) text.append(part.data(), static_cast<size_t>(n));
+    for (ssize_t n; (n = read(reader.get(), part.data(), part.size())) > 0;)
+      text.append(part.data(), static_cast<size_t>(n));
     peer.Succeeded();
     return text;
   };
   EXPECT_THAT(list({"FAKE_CUDA_GPUS=0"}), HasSubstr("cuInit: CUDA_ERROR_NO_DEVICE (100)"));
-  EXPECT_THAT(list({"FAKE_CUDA_FAIL=cuInit:1:46"}), HasSubstr("cuInit: CUDA_ERROR_DEVICE_UNAVAILABLE (46)"));
-  EXPECT_THAT(list({"FAKE_CUDA_GPUS=1", "CUDA_VISIBLE_DEVICES=5"}), HasSubstr("cuInit: CUDA_ERROR_NO_DEVICE (100)"));
-  EXPECT_THAT(list({}), HasSubstr("0 GPU-fafafafa-fafa-fafa-fafa-fafafafafa00 0000:fa:00.0\nCUDA_DEVICE_MAX_CONNECTIONS=32\n"));
-  EXPECT_THAT(list({"CUDA_DEVICE_MAX_CONNECTIONS=8"}), HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS=8\n")) << "the user knows better";
+  EXPECT_THAT(list({"FAKE_CUDA_FAIL=cuInit:1:46"}),
+              HasSubstr("cuInit: CUDA_ERROR_DEVICE_UNAVAILABLE (46)"));
+  EXPECT_THAT(list({"FAKE_CUDA_GPUS=1", "CUDA_VISIBLE_DEVICES=5"}),
+              HasSubstr("cuInit: CUDA_ERROR_NO_DEVICE (100)"));
+  EXPECT_THAT(list({}), HasSubstr("0 GPU-fafafafa-fafa-fafa-fafa-fafafafafa00 "
+                                  "0000:fa:00.0\nCUDA_DEVICE_MAX_CONNECTIONS=32\n"));
+  EXPECT_THAT(list({"CUDA_DEVICE_MAX_CONNECTIONS=8"}), HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS=8\n"))
+      << "the user knows better";
 }
 
 TEST_F(CudaDeviceTest, MemoryIsCountedAndItsLackSaysHowMuchIsThere) {
@@ -147,7 +161,8 @@ TEST_F(CudaDeviceTest, MemoryIsCountedAndItsLackSaysHowMuchIsThere) {
       const Status status = device->CreateExportable(4 * kMiB, nullptr).status();
       EXPECT_EQ(status.id(), ErrorId::kDeviceMemoryShort);
       EXPECT_THAT(status.Format(),
-                  HasSubstr("taking 4.00 MiB of a GPU's memory failed, the GPU's memory does not suffice: 2.00 MiB of 8.00 MiB are free"));
+                  HasSubstr("taking 4.00 MiB of a GPU's memory failed, the GPU's memory does not "
+                            "suffice: 2.00 MiB of 8.00 MiB are free"));
     }
     EXPECT_EQ(std::move(device->MemoryBytes()).value().free, 8 * kMiB);
     EXPECT_EQ(std::move(device->MemoryBytes()).value().total, 8 * kMiB);
@@ -192,7 +207,8 @@ TEST_F(CudaDeviceTest, HostMemoryIsRegisteredInPiecesAndCopiesCrossThem) {
   const Pages from(device.get(), 2 * kMiB + kPageBytes), to(device.get(), 3 * kMiB);
   EXPECT_EQ(fake_.Calls("cuMemHostRegister_v2"), 6u);
   const uint64_t bytes = 2 * kMiB + 1000;
-  for (uint64_t i = 0; i < bytes; ++i) from.as<uint8_t>()[i] = static_cast<uint8_t>(i * 7 + i / kMiB);
+  for (uint64_t i = 0; i < bytes; ++i)
+    from.as<uint8_t>()[i] = static_cast<uint8_t>(i * 7 + i / kMiB);
   stream->Copy(memory->data(), from.as<std::byte>(), bytes);
   stream->Copy(to.as<std::byte>() + 500, memory->data(), bytes);
   stream->Synchronize(stream->Record());
@@ -208,7 +224,8 @@ TEST_F(CudaDeviceTest, HostMemoryIsRegisteredOnceForAllGpus) {
   auto again = second->Register(pages->as<char>(), kPageBytes);
   ASSERT_TRUE(again.ok()) << again.status().Format();
   EXPECT_EQ(fake_.Calls("cuMemHostRegister_v2"), 1u);
-  EXPECT_EQ(second->Register(pages->as<char>(), 2 * kPageBytes).status().id(), ErrorId::kCudaFailed) << "part of it is registered";
+  EXPECT_EQ(second->Register(pages->as<char>(), 2 * kPageBytes).status().id(), ErrorId::kCudaFailed)
+      << "part of it is registered";
   first = nullptr;  // the pages stay, though the device that registered them is closed
   const auto stream = Streaming(second.get());
   stream->WriteFlag(pages->as<Flag>(), 3);
@@ -271,7 +288,8 @@ TEST_F(CudaDeviceTest, AClosedStreamGoesOnWithItsWork) {
   flags[0].store(1, std::memory_order_release);
   SteadyClock clock;
   const int64_t end = clock.NowNs() + 30 * kNsPerSecond;
-  while (flags[1].load(std::memory_order_acquire) == 0 && clock.NowNs() < end) clock.SleepNs(10'000);
+  while (flags[1].load(std::memory_order_acquire) == 0 && clock.NowNs() < end)
+    clock.SleepNs(10'000);
   EXPECT_EQ(flags[1].load(), 1u);
 }
 
@@ -316,7 +334,8 @@ TEST_F(CudaDeviceTest, OnlyMemoryOfAGpuIsImported) {
     return fd;
   };
   constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
-  for (const int missing : {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_SEAL}) refused_for(handle(kAllSeals & ~missing), "not sealed");
+  for (const int missing : {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_SEAL})
+    refused_for(handle(kAllSeals & ~missing), "not sealed");
   refused_for(handle(kAllSeals), "the driver refuses it");
   UniqueFd own;
   const auto memory = Create(ipc.get(), kMiB, &own);

@@ -1,5 +1,5 @@
-// Each call of the CUDA driver fails once, with each of five codes: every failure ends in the right error, nothing hangs, and nothing that
-// was taken of the driver stays.
+// Each call of the CUDA driver fails once, with each of five codes: every failure ends in the right
+// error, nothing hangs, and nothing that was taken of the driver stays.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,20 +19,28 @@
 namespace tidepool::device {
 namespace cuda_faults_test {
 
-// Out of memory, device unavailable, an uncorrectable error of the memory, a contained one, an illegal address. The last three break the
-// context for good.
+// Out of memory, device unavailable, an uncorrectable error of the memory, a contained one, an
+// illegal address. The last three break the context for good.
 constexpr std::array kCodes = {2, 46, 214, 226, 700};
 
 // What lets go of something: nobody can do more than call it.
-const std::set<std::string> kLettingGo = {
-    "cuDevicePrimaryCtxRelease_v2", "cuMemFree_v2",       "cuIpcCloseMemHandle", "cuMemRelease",  "cuMemAddressFree", "cuMemUnmap",
-    "cuMemHostUnregister",          "cuStreamDestroy_v2", "cuEventDestroy_v2",   "cuModuleUnload"};
+const std::set<std::string> kLettingGo = {"cuDevicePrimaryCtxRelease_v2",
+                                          "cuMemFree_v2",
+                                          "cuIpcCloseMemHandle",
+                                          "cuMemRelease",
+                                          "cuMemAddressFree",
+                                          "cuMemUnmap",
+                                          "cuMemHostUnregister",
+                                          "cuStreamDestroy_v2",
+                                          "cuEventDestroy_v2",
+                                          "cuModuleUnload"};
 
 class CudaFaults : public ::testing::TestWithParam<ExportForm> {
  protected:
   ~CudaFaults() override { fake_.Reset(); }
 
-  // All that a server or a trainer does with a device, once. Its own memory where one process may import that, the exporter's else.
+  // All that a server or a trainer does with a device, once. Its own memory where one process may
+  // import that, the exporter's else.
   Status UseAll() {
     TP_ASSIGN_OR_RETURN(const auto device, CudaDevice::Open({.form = GetParam()}));
     TP_ASSIGN_OR_RETURN([[maybe_unused]] const DeviceBytes bytes, device->MemoryBytes());
@@ -56,7 +64,8 @@ class CudaFaults : public ::testing::TestWithParam<ExportForm> {
     stream->Copy(memory->data(), imported->data(), 8);
     stream->Zero(memory->data(), 4);
     stream->Copy(to, memory->data(), 8);
-    (void)optim::EnqueueAdam(stream.get(), optim::MakeFactors({}, {.lr = 1e-3}, {}), SpanOn(memory->data() + kPageBytes));
+    (void)optim::EnqueueAdam(stream.get(), optim::MakeFactors({}, {.lr = 1e-3}, {}),
+                             SpanOn(memory->data() + kPageBytes));
     const Stream::Marker first = stream->Record(), second = stream->Record();
     stream->Synchronize(first);
     const bool passed = stream->Passed(second);
@@ -87,7 +96,8 @@ class CudaFaults : public ::testing::TestWithParam<ExportForm> {
     if (kLettingGo.count(function) > 0) return {ErrorId::kNone, ErrorId::kCudaFailed};
     const bool stays = code == 214 || code == 226 || code == 700;
     // The context is made current where something is let go of as well.
-    if (function == "cuCtxSetCurrent") return {ErrorId::kNone, code == 2 ? ErrorId::kDeviceMemoryShort : ErrorId::kCudaFailed};
+    if (function == "cuCtxSetCurrent")
+      return {ErrorId::kNone, code == 2 ? ErrorId::kDeviceMemoryShort : ErrorId::kCudaFailed};
     // Memory that the driver does not know is copied all the same, and counted.
     if (function == "cuPointerGetAttribute") return {stays ? ErrorId::kCudaFailed : ErrorId::kNone};
     if (function == "cuDevicePrimaryCtxRetain" && code == 46) return {ErrorId::kCudaUnavailable};
@@ -98,14 +108,16 @@ class CudaFaults : public ::testing::TestWithParam<ExportForm> {
   void FailEveryCallOf(const std::string& function, uint64_t calls) {
     for (uint64_t k = 1; k <= calls; ++k) {
       for (const int code : kCodes) {
-        SCOPED_TRACE(function + " fails at its call " + std::to_string(k) + " with " + std::to_string(code));
+        SCOPED_TRACE(function + " fails at its call " + std::to_string(k) + " with " +
+                     std::to_string(code));
         fake_.Reset();
         fake_.FailAt(function, k, code);
         const Status status = UseAll();
         const std::set<ErrorId> expected = Expected(function, code);
         EXPECT_EQ(expected.count(status.id()), 1u) << status.Format();
         if (expected.count(ErrorId::kNone) == 0) {
-          EXPECT_NE(status.Format().find("(" + std::to_string(code) + ")"), std::string::npos) << status.Format();
+          EXPECT_NE(status.Format().find("(" + std::to_string(code) + ")"), std::string::npos)
+              << status.Format();
         }
         EXPECT_EQ(fake_.live(), 0u) << "something was not given back";
         ++failures_;
@@ -119,7 +131,9 @@ class CudaFaults : public ::testing::TestWithParam<ExportForm> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Forms, CudaFaults, ::testing::Values(ExportForm::kVmm, ExportForm::kIpc),
-                         [](const auto& param) { return std::string(param.param == ExportForm::kVmm ? "Vmm" : "Ipc"); });
+                         [](const auto& param) {
+                           return std::string(param.param == ExportForm::kVmm ? "Vmm" : "Ipc");
+                         });
 
 TEST_P(CudaFaults, EveryCallThatFailsEndsInItsErrorAndLeaksNothing) {
   ASSERT_TRUE(exporter_.fd().valid());
@@ -130,7 +144,8 @@ TEST_P(CudaFaults, EveryCallThatFailsEndsInItsErrorAndLeaksNothing) {
   EXPECT_EQ(unregistered_, 0u);
   ASSERT_EQ(fake_.live(), 0u);
   std::vector<std::pair<std::string, uint64_t>> functions;
-#define TIDEPOOL_FUNCTION(member, symbol, ...) functions.emplace_back(#symbol, fake_.Calls(#symbol));
+#define TIDEPOOL_FUNCTION(member, symbol, ...) \
+  functions.emplace_back(#symbol, fake_.Calls(#symbol));
   TIDEPOOL_CUDA_CALLS(TIDEPOOL_FUNCTION)
 #undef TIDEPOOL_FUNCTION
   uint64_t used = 0;
@@ -138,7 +153,8 @@ TEST_P(CudaFaults, EveryCallThatFailsEndsInItsErrorAndLeaksNothing) {
     used += calls > 0;
     FailEveryCallOf(function, calls);
   }
-  EXPECT_GE(used, GetParam() == ExportForm::kVmm ? 38u : 35u) << "the test passes by functions that the device calls";
+  EXPECT_GE(used, GetParam() == ExportForm::kVmm ? 38u : 35u)
+      << "the test passes by functions that the device calls";
   EXPECT_GT(failures_, 300u);
   EXPECT_TRUE(exporter_.End());
 }
@@ -159,10 +175,11 @@ TEST_P(CudaFaults, ErrorsWithoutANameAndWithoutNumbersAreTold) {
 
 // A driver that does not take the code says so by other codes than those above.
 TEST_P(CudaFaults, CodeThatTheDriverDoesNotTakeIsToldBeforehandAndOnTheStream) {
-  constexpr std::pair<const char*, int> kRefusals[] = {{"cuModuleLoadData", 200},    {"cuModuleLoadData", 209},
-                                                       {"cuModuleLoadData", 218},    {"cuModuleLoadData", 221},
-                                                       {"cuModuleLoadData", 222},    {"cuModuleGetFunction", 500},
-                                                       {"cuModuleGetFunction", 218}, {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 209}};
+  constexpr std::pair<const char*, int> kRefusals[] = {
+      {"cuModuleLoadData", 200},    {"cuModuleLoadData", 209},
+      {"cuModuleLoadData", 218},    {"cuModuleLoadData", 221},
+      {"cuModuleLoadData", 222},    {"cuModuleGetFunction", 500},
+      {"cuModuleGetFunction", 218}, {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 209}};
   for (const auto& [function, code] : kRefusals) {
     SCOPED_TRACE(std::string(function) + " " + std::to_string(code));
     {
@@ -172,7 +189,8 @@ TEST_P(CudaFaults, CodeThatTheDriverDoesNotTakeIsToldBeforehandAndOnTheStream) {
       fake_.FailAt(function, 1, code);
       const Status refused = optim::PrepareAdam(device->get());
       EXPECT_EQ(refused.id(), ErrorId::kCudaUnavailable) << refused.Format();
-      EXPECT_NE(refused.Format().find("does not run on this GPU"), std::string::npos) << refused.Format();
+      EXPECT_NE(refused.Format().find("does not run on this GPU"), std::string::npos)
+          << refused.Format();
       EXPECT_TRUE(optim::PrepareAdam(device->get()).ok()) << "it is tried again";
       EXPECT_EQ(fake_.Calls("cuModuleUnload"), 0u);
     }
@@ -196,12 +214,14 @@ TEST_P(CudaFaults, AKernelOnAddressesThatLeadNowhereBreaksTheStream) {
     ASSERT_TRUE(memory.ok() && stream.ok());
     optim::UpdateSpan span = SpanOn((*memory)->data());
     span.variance = (*memory)->data() + (*memory)->bytes() + kGiB;
-    EXPECT_TRUE(optim::EnqueueAdam(stream->get(), optim::MakeFactors({}, {.lr = 1e-3}, {}), span).ok());
+    EXPECT_TRUE(
+        optim::EnqueueAdam(stream->get(), optim::MakeFactors({}, {.lr = 1e-3}, {}), span).ok());
     const Stream::Marker marker = (*stream)->Record();
     (*stream)->Synchronize(marker);
     EXPECT_FALSE((*stream)->Passed(marker));
     EXPECT_EQ((*stream)->status().id(), ErrorId::kCudaFailed);
-    EXPECT_NE((*stream)->status().Format().find("(700)"), std::string::npos) << (*stream)->status().Format();
+    EXPECT_NE((*stream)->status().Format().find("(700)"), std::string::npos)
+        << (*stream)->status().Format();
   }
   EXPECT_EQ(fake_.live(), 0u);
 }

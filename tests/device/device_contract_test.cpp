@@ -1,5 +1,6 @@
-// The contract of device/device.h, which every form of Device must keep: the host's, CudaDevice on the stand-in for its driver and, where
-// this file is compiled once more for that (label gpu), CudaDevice on a GPU.
+// The contract of device/device.h, which every form of Device must keep: the host's, CudaDevice on
+// the stand-in for its driver and, where this file is compiled once more for that (label gpu),
+// CudaDevice on a GPU.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -99,7 +100,8 @@ TEST_P(DeviceContract, OperationsOfOneStreamTakeEffectInOrder) {
   std::byte* const cells = Block((kHops + 1) * kWord);
   auto stream = Open();
   stream->Copy(cells, first.data(), kWord);
-  for (uint64_t i = 0; i < kHops; ++i) stream->Copy(cells + (i + 1) * kWord, cells + i * kWord, kWord);
+  for (uint64_t i = 0; i < kHops; ++i)
+    stream->Copy(cells + (i + 1) * kWord, cells + i * kWord, kWord);
   stream->Synchronize(stream->Record());
   EXPECT_EQ(Read<uint64_t>(cells, kHops + 1), std::vector<uint64_t>(kHops + 1, word));
 }
@@ -173,7 +175,8 @@ TEST_P(DeviceContract, WaitMarkerHoldsBackWhatComesLaterUntilTheOtherStreamIsThe
   b->WaitMarker(a.get(), a->Record());
   b->Copy(cells + kWord, cells, kWord);
   const Stream::Marker end = b->Record();
-  ASSERT_TRUE(Drive({a.get(), b.get()}, [&] { return b->Passed(before); })) << "what came earlier is not held back";
+  ASSERT_TRUE(Drive({a.get(), b.get()}, [&] { return b->Passed(before); }))
+      << "what came earlier is not held back";
   Settle({a.get(), b.get()});
   EXPECT_FALSE(b->Passed(end));
   flag->store(1, std::memory_order_release);
@@ -261,9 +264,12 @@ TEST_P(DeviceContract, ManySmallCopiesOnSeveralStreamsAllArrive) {
     }
   }
   for (auto& stream : streams) ends.push_back(stream->Record());
-  ASSERT_TRUE(Drive({streams[0].get(), streams[1].get(), streams[2].get()},
-                    [&] { return streams[0]->Passed(ends[0]) && streams[1]->Passed(ends[1]) && streams[2]->Passed(ends[2]); }));
-  for (size_t s = 0; s < kStreams; ++s) EXPECT_TRUE(std::equal(from[s].begin(), from[s].end(), to[s].begin())) << s;
+  ASSERT_TRUE(Drive({streams[0].get(), streams[1].get(), streams[2].get()}, [&] {
+    return streams[0]->Passed(ends[0]) && streams[1]->Passed(ends[1]) &&
+           streams[2]->Passed(ends[2]);
+  }));
+  for (size_t s = 0; s < kStreams; ++s)
+    EXPECT_TRUE(std::equal(from[s].begin(), from[s].end(), to[s].begin())) << s;
 }
 
 TEST_P(DeviceContract, RepeatedUseAfterAnIdleTimeWorks) {
@@ -319,7 +325,8 @@ TEST_P(DeviceContract, BadSizesAndDescriptorsAreErrors) {
   EXPECT_FALSE(device_->CreateExportable(uint64_t{1} << 50, &fd).ok());
   auto memory = Create(kSharedBytes, &fd);
   EXPECT_EQ(device_->Import(fd, 0).status().id(), ErrorId::kMemoryMapFailed);
-  EXPECT_EQ(device_->Import(fd, kSharedBytes + 1).status().id(), ErrorId::kHandshakeBad) << "shorter than asked";
+  EXPECT_EQ(device_->Import(fd, kSharedBytes + 1).status().id(), ErrorId::kHandshakeBad)
+      << "shorter than asked";
   EXPECT_EQ(device_->Import(UniqueFd(), kSharedBytes).status().id(), ErrorId::kHandshakeBad);
 }
 
@@ -328,7 +335,8 @@ TEST_P(DeviceContract, ImportedMemoryIsTheSameMemoryInAnotherProcess) {
   auto memory = Create(kSharedBytes, &fd);
   Peer peer(GetParam().name, "write", {fd.get()});
   ASSERT_TRUE(peer.Succeeded());
-  EXPECT_STREQ(Read<char>(memory->data() + kSharedBytes - kPageBytes, kPageBytes).data(), kPeerText);
+  EXPECT_STREQ(Read<char>(memory->data() + kSharedBytes - kPageBytes, kPageBytes).data(),
+               kPeerText);
 }
 
 TEST_P(DeviceContract, FlagsOrderStreamsOfTwoProcesses) {
@@ -342,7 +350,8 @@ TEST_P(DeviceContract, FlagsOrderStreamsOfTwoProcesses) {
   const Status status = PassBlock(device_.get(), block->data(), (*flags)->data(), true);
   EXPECT_TRUE(status.ok()) << status.Format();
   ASSERT_TRUE(peer.Succeeded());
-  EXPECT_EQ(Read<uint8_t>(block->data(), kBlockBytes), std::vector<uint8_t>(kBlockBytes, static_cast<uint8_t>(2 * kPassRounds)));
+  EXPECT_EQ(Read<uint8_t>(block->data(), kBlockBytes),
+            std::vector<uint8_t>(kBlockBytes, static_cast<uint8_t>(2 * kPassRounds)));
 }
 
 TEST_P(DeviceContract, AWaiterOfADeadProcessIsFreedByPoison) {

@@ -39,21 +39,25 @@ Opened FakeGpu() {
 std::vector<Form> HostForms() {
   return {{"HostInline", false, [] { return OnHost({}); }},
           {"HostThread", false, [] { return OnHost({.copy_threads = 1}); }},
-          {"HostThreadThatSleepsAtOnce", false, [] { return OnHost({.copy_threads = 1, .spin_ns = 0}); }}};
+          {"HostThreadThatSleepsAtOnce", false,
+           [] { return OnHost({.copy_threads = 1, .spin_ns = 0}); }}};
 }
 
 std::vector<Form> FakeGpuForms() {
-  return {{"FakeGpuVmm", true, FakeGpu<ExportForm::kVmm>}, {"FakeGpuIpc", true, FakeGpu<ExportForm::kIpc>}};
+  return {{"FakeGpuVmm", true, FakeGpu<ExportForm::kVmm>},
+          {"FakeGpuIpc", true, FakeGpu<ExportForm::kIpc>}};
 }
 
 std::vector<Form> RealGpuForms() {
-  return {{"GpuVmm", true, [] { return OnGpu(ExportForm::kVmm); }}, {"GpuIpc", true, [] { return OnGpu(ExportForm::kIpc); }}};
+  return {{"GpuVmm", true, [] { return OnGpu(ExportForm::kVmm); }},
+          {"GpuIpc", true, [] { return OnGpu(ExportForm::kIpc); }}};
 }
 
 const Form* FormNamed(const std::string& name) {
   static const std::vector<Form> all = [] {
     std::vector<Form> forms = HostForms();
-    for (const auto& more : {FakeGpuForms(), RealGpuForms()}) forms.insert(forms.end(), more.begin(), more.end());
+    for (const auto& more : {FakeGpuForms(), RealGpuForms()})
+      forms.insert(forms.end(), more.begin(), more.end());
     return forms;
   }();
   for (const Form& form : all) {
@@ -63,7 +67,8 @@ const Form* FormNamed(const std::string& name) {
 }
 
 Pages::Pages(Device* device, uint64_t bytes) : data_(nullptr), bytes_(RoundUp(bytes, kPageBytes)) {
-  void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (at == MAP_FAILED) {
     status_ = Status(ErrorId::kMemoryMapFailed, "no pages for a test");
     return;
@@ -79,10 +84,12 @@ Pages::~Pages() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 
-Peer::Peer(const std::string& form, const std::string& role, const std::vector<int>& fds, const std::vector<std::string>& environment) {
+Peer::Peer(const std::string& form, const std::string& role, const std::vector<int>& fds,
+           const std::vector<std::string>& environment) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  for (size_t i = 0; i < fds.size(); ++i) posix_spawn_file_actions_adddup2(&actions, fds[i], kPeerFd + static_cast<int>(i));
+  for (size_t i = 0; i < fds.size(); ++i)
+    posix_spawn_file_actions_adddup2(&actions, fds[i], kPeerFd + static_cast<int>(i));
   std::vector<std::string> words = {TIDEPOOL_DEVICE_PEER, form, role}, variables = environment;
   for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
   std::vector<char*> argv, envp;
@@ -90,7 +97,8 @@ Peer::Peer(const std::string& form, const std::string& role, const std::vector<i
   for (std::string& variable : variables) envp.push_back(variable.data());
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  if (posix_spawn(&pid_, TIDEPOOL_DEVICE_PEER, &actions, nullptr, argv.data(), envp.data()) != 0) pid_ = -1;
+  if (posix_spawn(&pid_, TIDEPOOL_DEVICE_PEER, &actions, nullptr, argv.data(), envp.data()) != 0)
+    pid_ = -1;
   posix_spawn_file_actions_destroy(&actions);
 }
 
@@ -119,7 +127,8 @@ Exporter::Exporter(const std::string& form) {
   writer.Reset();
   int number = -1;
   if (read(reader.get(), &number, sizeof number) != static_cast<ssize_t>(sizeof number)) return;
-  const std::string path = "/proc/" + std::to_string(peer_->pid()) + "/fd/" + std::to_string(number);
+  const std::string path =
+      "/proc/" + std::to_string(peer_->pid()) + "/fd/" + std::to_string(number);
   for (const int how : {O_RDWR, O_RDONLY}) {  // a handle is sealed against writing
     if (!fd_.valid()) fd_ = UniqueFd(open(path.c_str(), how | O_CLOEXEC));
   }

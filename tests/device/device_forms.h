@@ -1,4 +1,5 @@
-// The forms of Device that pass the contract, by name, so that a program on the other side of a test opens the same one.
+// The forms of Device that pass the contract, by name, so that a program on the other side of a
+// test opens the same one.
 #pragma once
 
 #include <sys/types.h>
@@ -46,10 +47,12 @@ class Pages {
   std::unique_ptr<Registration> registration_;
 };
 
-// tests/device/device_peer.cpp as a process of its own: `role` on the form, with descriptors kPeerFd, kPeerFd + 1, ...
+// tests/device/device_peer.cpp as a process of its own: `role` on the form, with descriptors
+// kPeerFd, kPeerFd + 1, ...
 class Peer {
  public:
-  Peer(const std::string& form, const std::string& role, const std::vector<int>& fds, const std::vector<std::string>& environment = {});
+  Peer(const std::string& form, const std::string& role, const std::vector<int>& fds,
+       const std::vector<std::string>& environment = {});
   ~Peer();
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;

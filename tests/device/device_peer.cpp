@@ -44,7 +44,8 @@ Status Export(Device* device) {
   TP_ASSIGN_OR_RETURN(const auto memory, device->CreateExportable(kSharedBytes, &fd));
   const int number = fd.get();
   char end = 0;
-  if (write(kPeerFd, &number, sizeof number) != sizeof number) return Status(ErrorId::kInternal, "nobody listens");
+  if (write(kPeerFd, &number, sizeof number) != sizeof number)
+    return Status(ErrorId::kInternal, "nobody listens");
   (void)!read(kPeerFd + 1, &end, 1);
   return {};
 }
@@ -56,8 +57,10 @@ Status List() {
     text += std::to_string(gpu.ordinal) + " " + Text(gpu.uuid) + " " + gpu.pci_address + "\n";
   }
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  text += "CUDA_DEVICE_MAX_CONNECTIONS=" + std::string(connections == nullptr ? "" : connections) + "\n";
-  const bool written = write(kPeerFd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  text += "CUDA_DEVICE_MAX_CONNECTIONS=" + std::string(connections == nullptr ? "" : connections) +
+          "\n";
+  const bool written =
+      write(kPeerFd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   return written ? Status() : Status(ErrorId::kInternal, "nobody listens");
 }
 

@@ -15,8 +15,8 @@ inline constexpr uint64_t kBlockBytes = 64 * kKiB;
 inline constexpr uint64_t kPassRounds = 200;
 inline constexpr const char* kPeerText = "written by the other process";
 
-// The block goes to and fro between two processes, which both add one to each byte in their turns: two flags at the start of a page order
-// their streams.
+// The block goes to and fro between two processes, which both add one to each byte in their turns:
+// two flags at the start of a page order their streams.
 inline Status PassBlock(Device* device, std::byte* block, std::byte* page, bool first) {
   auto* flags = reinterpret_cast<Flag*>(page);
   TP_ASSIGN_OR_RETURN(const auto stream, device->OpenStream());

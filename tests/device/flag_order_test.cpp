@@ -1,5 +1,5 @@
-// Flags order copies between two parties that enqueue ahead of each other, in both directions: as a trainer and a server do, in one
-// process, under random interleavings.
+// Flags order copies between two parties that enqueue ahead of each other, in both directions: as a
+// trainer and a server do, in one process, under random interleavings.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace tidepool::device {
 namespace flag_order_test {
 
-constexpr uint64_t kSlots = 512, kWindow = 16, kBlocks = 5, kWords = 8, kRecord = kWords * sizeof(uint64_t);
+constexpr uint64_t kSlots = 512, kWindow = 16, kBlocks = 5, kWords = 8,
+                   kRecord = kWords * sizeof(uint64_t);
 
 #ifdef TIDEPOOL_SANITIZED
 constexpr uint64_t kExchanges = 2'000;
@@ -70,7 +71,9 @@ class FlagOrder : public FormTest {
   void Serve(uint64_t i) {
     Exchange& exchange = exchanges_[i];
     const uint64_t counter = i + 1, slot = counter % kSlots;
-    if (exchange.served || static_cast<int64_t>(ready_[slot].load(std::memory_order_acquire) - counter) < 0) return;
+    if (exchange.served ||
+        static_cast<int64_t>(ready_[slot].load(std::memory_order_acquire) - counter) < 0)
+      return;
     exchange.served = true;
     std::byte* const block = blocks_ + exchange.block * kRecord;
     Stream* const stream = exchange.fetch ? to_device_.get() : to_host_.get();
@@ -84,7 +87,8 @@ class FlagOrder : public FormTest {
 
   bool Finished(uint64_t i) const {
     const uint64_t counter = i + 1;
-    return static_cast<int64_t>(done_[counter % kSlots].load(std::memory_order_acquire) - counter) >= 0;
+    return static_cast<int64_t>(done_[counter % kSlots].load(std::memory_order_acquire) -
+                                counter) >= 0;
   }
 
   // One step of somebody; false when all is done.
@@ -94,8 +98,10 @@ class FlagOrder : public FormTest {
     const uint64_t dice = random_.Next() % 8;
     const bool room = exchanges_.size() < exchanges() && exchanges_.size() - oldest_ < kWindow;
     if (dice < 3 && room) Enqueue();
-    if (dice >= 3 && oldest_ < exchanges_.size()) Serve(oldest_ + random_.Next() % (exchanges_.size() - oldest_));
-    for (Stream* stream : {trainer_[dice % 2].get(), to_device_.get(), to_host_.get()}) stream->Progress(kRecord);
+    if (dice >= 3 && oldest_ < exchanges_.size())
+      Serve(oldest_ + random_.Next() % (exchanges_.size() - oldest_));
+    for (Stream* stream : {trainer_[dice % 2].get(), to_device_.get(), to_host_.get()})
+      stream->Progress(kRecord);
     return true;
   }
 
@@ -130,7 +136,8 @@ TEST_P(FlagOrder, EveryCopySeesWhatTheOtherSideMeant) {
     const bool fetch = exchanges_[i].fetch;
     fetched += fetch;
     for (uint64_t word = i * kWords; word < (i + 1) * kWords; ++word) {
-      ASSERT_EQ(fetch ? seen[word] : taken_[word], fetch ? given_[word] : cells_host_[word]) << i << (fetch ? " fetched" : " submitted");
+      ASSERT_EQ(fetch ? seen[word] : taken_[word], fetch ? given_[word] : cells_host_[word])
+          << i << (fetch ? " fetched" : " submitted");
     }
   }
   EXPECT_GT(fetched, exchanges() / 3);

@@ -1,5 +1,6 @@
-// FormTest: a test of every form of Device: those of the host and CudaDevice on the stand-in for its driver; where the file is compiled for
-// that (TIDEPOOL_REAL_GPU, label gpu), CudaDevice on the GPU of this machine, and skipped where there is none.
+// FormTest: a test of every form of Device: those of the host and CudaDevice on the stand-in for
+// its driver; where the file is compiled for that (TIDEPOOL_REAL_GPU, label gpu), CudaDevice on the
+// GPU of this machine, and skipped where there is none.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,7 +39,8 @@ class FormTest : public ::testing::TestWithParam<Form> {
     auto device = GetParam().open();
 #if TIDEPOOL_REAL_GPU
     if (device.status().id() == ErrorId::kCudaUnavailable) {
-      GTEST_SKIP() << device.status().Format();  // tidy: allow skipped test, because it runs where there is a GPU
+      // tidy: allow skipped test, because it runs where there is a GPU
+      GTEST_SKIP() << device.status().Format();
     }
 #endif
     ASSERT_TRUE(device.ok()) << device.status().Format();
@@ -97,7 +99,8 @@ class FormTest : public ::testing::TestWithParam<Form> {
   }
 
   // Lets all streams work, in small pieces, until `done`; false when that never happens.
-  static bool Drive(std::initializer_list<Stream*> streams, const std::function<bool()>& done, uint64_t bytes_max = 4096) {
+  static bool Drive(std::initializer_list<Stream*> streams, const std::function<bool()>& done,
+                    uint64_t bytes_max = 4096) {
     SteadyClock clock;
     const int64_t end = clock.NowNs() + kPatienceNs;
     while (!done()) {

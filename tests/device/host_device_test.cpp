@@ -33,7 +33,8 @@ TEST_P(HostDeviceForms, ProgressIsBoundedAndResumesInsideACopy) {
   std::vector<char> from(kBytes, 'p'), to(kBytes, 0);
   auto stream = Open();
   if (stream->event_fd() >= 0) {
-    EXPECT_FALSE(stream->Progress(kMiB)) << "a form with its own thread does nothing on the caller's";
+    EXPECT_FALSE(stream->Progress(kMiB))
+        << "a form with its own thread does nothing on the caller's";
     return;
   }
   stream->Copy(to.data(), from.data(), kBytes);
@@ -54,18 +55,19 @@ struct PieceCounts {
   std::vector<uint64_t>* pieces;  // begin and length of each
 };
 constexpr KernelImage kNoImage = {};
-constexpr Kernel kCountPieces = {.name = "count_pieces",
-                                 .image = &kNoImage,
-                                 .argument_bytes = sizeof(PieceCounts),
-                                 .threads = 32,
-                                 .items_a_thread = 4,
-                                 .host =
-                                     [](const std::byte* arguments, uint64_t first, uint64_t count) {
-                                       PieceCounts counts{};
-                                       std::memcpy(&counts, arguments, sizeof counts);
-                                       counts.pieces->insert(counts.pieces->end(), {first, count});
-                                     },
-                                 .item_bytes = 10};
+constexpr Kernel kCountPieces = {
+    .name = "count_pieces",
+    .image = &kNoImage,
+    .argument_bytes = sizeof(PieceCounts),
+    .threads = 32,
+    .items_a_thread = 4,
+    .host =
+        [](const std::byte* arguments, uint64_t first, uint64_t count) {
+          PieceCounts counts{};
+          std::memcpy(&counts, arguments, sizeof counts);
+          counts.pieces->insert(counts.pieces->end(), {first, count});
+        },
+    .item_bytes = 10};
 
 TEST_P(HostDeviceForms, AKernelIsDoneInBoundedPiecesEachItemOnce) {
   constexpr uint64_t kItems = 1'000'003;
@@ -135,7 +137,8 @@ TEST_P(HostDeviceForms, OnlyMemoryThatADeviceMadeIsImported) {
     EXPECT_EQ(status.id(), ErrorId::kHandshakeBad) << reason;
     EXPECT_NE(status.what().find(reason), std::string::npos) << status.Format();
   };
-  EXPECT_TRUE(device_->Import(memfd(2 * kPageBytes, true, kAllSeals), 2 * kPageBytes - 5).ok()) << "the twin of what a device makes";
+  EXPECT_TRUE(device_->Import(memfd(2 * kPageBytes, true, kAllSeals), 2 * kPageBytes - 5).ok())
+      << "the twin of what a device makes";
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd reader(ends[0]), writer(ends[1]);

@@ -35,7 +35,8 @@ TEST(Places, WorkersGoRoundTheSocketsOneACoreAndLeaveTheFirstCpu) {
   EXPECT_THAT(four.WorkerCpus(), ElementsAre(3, 7, 2, 6));
   EXPECT_EQ(four.workers[0].node, 0u);
   EXPECT_EQ(four.workers[1].node, 1u);
-  // 15 of 16: every CPU but the first, and no core twice before each had one (CPU 0's core is the loop's).
+  // 15 of 16: every CPU but the first, and no core twice before each had one (CPU 0's core is the
+  // loop's).
   const Places most = Planned(machine, {.pool_nodes = {}, .worker_cpus = {}, .workers = 15});
   const std::vector<uint32_t> cpus = most.WorkerCpus();
   ASSERT_EQ(cpus.size(), 15u);
@@ -45,13 +46,18 @@ TEST(Places, WorkersGoRoundTheSocketsOneACoreAndLeaveTheFirstCpu) {
 }
 
 TEST(Places, WithoutACpuToSpareNobodyIsPinned) {
-  EXPECT_TRUE(Planned(Described("two_sockets.xml"), {.pool_nodes = {}, .worker_cpus = {}, .workers = 16}).workers.empty());
-  EXPECT_TRUE(Planned(Described("two_sockets.xml"), {.pool_nodes = {}, .worker_cpus = {}, .workers = 2, .pin = false}).workers.empty());
+  EXPECT_TRUE(
+      Planned(Described("two_sockets.xml"), {.pool_nodes = {}, .worker_cpus = {}, .workers = 16})
+          .workers.empty());
+  EXPECT_TRUE(Planned(Described("two_sockets.xml"),
+                      {.pool_nodes = {}, .worker_cpus = {}, .workers = 2, .pin = false})
+                  .workers.empty());
 }
 
 TEST(Places, WishesWinOverTheRules) {
   const Topology machine = Described("two_sockets.xml");
-  const Places places = Planned(machine, {.pool_nodes = {1}, .worker_cpus = {4, 12}, .workers = 3, .pin = false});
+  const Places places =
+      Planned(machine, {.pool_nodes = {1}, .worker_cpus = {4, 12}, .workers = 3, .pin = false});
   EXPECT_THAT(places.pool_nodes, ElementsAre(1));
   EXPECT_THAT(places.WorkerCpus(), ElementsAre(4, 12, 4));
   // The pool on one node: workers stay on it while it has CPUs.
@@ -72,14 +78,17 @@ TEST(Places, WhatIsNotThereIsRefusedWithWhatIs) {
 }
 
 TEST(Places, EachGpuStagesOnTheNodeOfItsRootComplex) {
-  const Places places = Planned(Described("two_sockets.xml"), {.pool_nodes = {}, .worker_cpus = {}, .workers = 1});
+  const Places places =
+      Planned(Described("two_sockets.xml"), {.pool_nodes = {}, .worker_cpus = {}, .workers = 1});
   ASSERT_EQ(places.staging.size(), 3u);
-  for (const auto& [at, address, node] : {std::tuple{0u, "0000:16:00.0", 0u}, {1u, "0000:81:00.0", 1u}, {2u, "0000:b8:00.0", 1u}}) {
+  for (const auto& [at, address, node] :
+       {std::tuple{0u, "0000:16:00.0", 0u}, {1u, "0000:81:00.0", 1u}, {2u, "0000:b8:00.0", 1u}}) {
     EXPECT_EQ(places.staging[at].gpu.address, address);
     EXPECT_EQ(places.staging[at].node, node) << address;
     EXPECT_TRUE(places.staging[at].nearest) << address;
   }
-  const Places silent = Planned(Described("silent_board.xml"), {.pool_nodes = {1}, .worker_cpus = {}, .workers = 1});
+  const Places silent =
+      Planned(Described("silent_board.xml"), {.pool_nodes = {1}, .worker_cpus = {}, .workers = 1});
   ASSERT_EQ(silent.staging.size(), 1u);
   EXPECT_FALSE(silent.staging[0].nearest);
   EXPECT_EQ(silent.staging[0].node, 1u) << "unknown: beside the pool";
@@ -87,15 +96,23 @@ TEST(Places, EachGpuStagesOnTheNodeOfItsRootComplex) {
 
 TEST(Places, MemoryWithoutCpusIsUsedOnlyOnRequest) {
   const Topology machine = Described("silent_board.xml");
-  EXPECT_THAT(Planned(machine, {.pool_nodes = {}, .worker_cpus = {}, .workers = 1}).pool_nodes, ElementsAre(0, 1));
-  EXPECT_THAT(Planned(machine, {.pool_nodes = {2}, .worker_cpus = {}, .workers = 1}).pool_nodes, ElementsAre(2));
+  EXPECT_THAT(Planned(machine, {.pool_nodes = {}, .worker_cpus = {}, .workers = 1}).pool_nodes,
+              ElementsAre(0, 1));
+  EXPECT_THAT(Planned(machine, {.pool_nodes = {2}, .worker_cpus = {}, .workers = 1}).pool_nodes,
+              ElementsAre(2));
 }
 
 TEST(Places, PiecesShareAPoolEvenlyOverTheNodes) {
-  Places places{.pool_nodes = {0, 1}, .bind_pool = true, .spread = PoolSpread::kPieces, .workers = {}, .staging = {}};
+  Places places{.pool_nodes = {0, 1},
+                .bind_pool = true,
+                .spread = PoolSpread::kPieces,
+                .workers = {},
+                .staging = {}};
   EXPECT_EQ(places.PieceBytes(10 * kGiB, 64 * kGiB), 5 * kGiB);
-  EXPECT_EQ(places.PieceBytes(10 * kGiB + kPageBytes, 64 * kGiB), 5 * kGiB + 2 * kMiB) << "whole huge pages";
-  EXPECT_EQ(places.PieceBytes(1024 * kGiB, 64 * kGiB), 64 * kGiB) << "no piece is larger than one registration takes";
+  EXPECT_EQ(places.PieceBytes(10 * kGiB + kPageBytes, 64 * kGiB), 5 * kGiB + 2 * kMiB)
+      << "whole huge pages";
+  EXPECT_EQ(places.PieceBytes(1024 * kGiB, 64 * kGiB), 64 * kGiB)
+      << "no piece is larger than one registration takes";
   EXPECT_THAT(places.NodesOfPiece(0), ElementsAre(0));
   EXPECT_THAT(places.NodesOfPiece(3), ElementsAre(1));
   places.spread = PoolSpread::kInterleave;

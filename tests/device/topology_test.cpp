@@ -1,4 +1,5 @@
-// What is read out of this machine and out of machines described by hand: two sockets with GPUs and NVMe drives on root complexes of
+// What is read out of this machine and out of machines described by hand: two sockets with GPUs and
+// NVMe drives on root complexes of
 // their own, and a board that does not say what lies near what.
 #include "device/topology.h"
 
@@ -36,11 +37,13 @@ TEST(Topology, TwoSocketsHaveTheirCpusMemoryAndRootComplexes) {
   EXPECT_EQ(machine.nodes[0].memory_bytes, 512 * kGiB);
   EXPECT_THAT(CpusOf(machine.nodes[0]), ElementsAre(0, 1, 2, 3, 8, 9, 10, 11));
   EXPECT_THAT(CpusOf(machine.nodes[1]), ElementsAre(4, 5, 6, 7, 12, 13, 14, 15));
-  EXPECT_EQ(machine.nodes[1].cpus[0].core, machine.nodes[1].cpus[4].core) << "4 and 12 share a core";
+  EXPECT_EQ(machine.nodes[1].cpus[0].core, machine.nodes[1].cpus[4].core)
+      << "4 and 12 share a core";
   EXPECT_EQ(machine.NodeOfCpu(12), &machine.nodes[1]);
   EXPECT_EQ(machine.NodeOfCpu(99), nullptr);
 
-  ASSERT_EQ(machine.roots.size(), 4u) << "the management controller's display is no GPU, so its root complex is left out";
+  ASSERT_EQ(machine.roots.size(), 4u)
+      << "the management controller's display is no GPU, so its root complex is left out";
   const RootComplex& first = machine.roots[0];
   EXPECT_EQ(first.name, "pci0000:15");
   EXPECT_EQ(first.node, 0u);
@@ -94,7 +97,8 @@ TEST(Topology, AFileThatIsNoneIsNamed) {
   const auto none = ReadTopologyFile("/nowhere/topology.xml");
   EXPECT_EQ(none.status().id(), ErrorId::kConfigUnreadable);
   EXPECT_EQ(none.status().where(), "/nowhere/topology.xml");
-  const std::string path = (std::filesystem::temp_directory_path() / "tidepool-not-a-topology.xml").string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "tidepool-not-a-topology.xml").string();
   std::ofstream(path) << "<topology version=\"2.0\"><object type=\"Mach";
   EXPECT_EQ(ReadTopologyFile(path).status().id(), ErrorId::kConfigUnreadable);
   std::filesystem::remove(path);

@@ -30,14 +30,16 @@ double AdamModel::Step(double learning_rate, double loss_scale) {
     const shm::ParameterGroup& group = spec_.parameter_groups[parameter.group];
     learning_rate_ = learning_rate * group.lr_scale;
     ChunkValues& values = chunks_[parameter.chunk];
-    for (uint64_t i = parameter.element_begin; i < parameter.element_begin + parameter.element_count; ++i) {
+    for (uint64_t i = parameter.element_begin;
+         i < parameter.element_begin + parameter.element_count; ++i) {
       UpdateElement(&values, i, values.gradients[i] * clip / loss_scale, group);
     }
   }
   return norm;
 }
 
-void AdamModel::UpdateElement(ChunkValues* values, uint64_t i, double gradient, const shm::ParameterGroup& group) {
+void AdamModel::UpdateElement(ChunkValues* values, uint64_t i, double gradient,
+                              const shm::ParameterGroup& group) {
   const OptimizerSpec& o = spec_.optimizer;
   const double t = static_cast<double>(steps_);
   double& weight = values->weights[i];
@@ -48,10 +50,12 @@ void AdamModel::UpdateElement(ChunkValues* values, uint64_t i, double gradient, 
   if (!decoupled) gradient += group.weight_decay * weight;
   switch (o.rule) {
     case OptimizerRule::kAdamW:
-    case OptimizerRule::kAdam:  // Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2
+    // Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2.
+    case OptimizerRule::kAdam:
       m = o.beta1 * m + (1 - o.beta1) * gradient;
       v = o.beta2 * v + (1 - o.beta2) * gradient * gradient;
-      weight -= learning_rate_ * m / (1 - std::pow(o.beta1, t)) / (std::sqrt(v / (1 - std::pow(o.beta2, t))) + o.eps);
+      weight -= learning_rate_ * m / (1 - std::pow(o.beta1, t)) /
+                (std::sqrt(v / (1 - std::pow(o.beta2, t))) + o.eps);
       break;
     case OptimizerRule::kSgd:
       m = steps_ == 1 ? gradient : o.momentum * m + (1 - o.dampening) * gradient;

@@ -1,4 +1,5 @@
-// AdamModel: every update rule on plain vectors of doubles, written from the papers, to compare the server's weights with.
+// AdamModel: every update rule on plain vectors of doubles, written from the papers, to compare the
+// server's weights with.
 //
 // Independent of optim/ on purpose. One thread.
 #pragma once
@@ -17,8 +18,8 @@ class AdamModel {
   // All values of a chunk, padding included.
   std::vector<double>& weights(ChunkId chunk) { return chunks_[chunk].weights; }
   std::vector<double>& gradients(ChunkId chunk) { return chunks_[chunk].gradients; }
-  // One step with `gradients` (summed over micro-batches, still loss-scaled). Returns the norm of the unscaled gradients. Where a gradient
-  // is not finite nothing changes.
+  // One step with `gradients` (summed over micro-batches, still loss-scaled). Returns the norm of
+  // the unscaled gradients. Where a gradient is not finite nothing changes.
   double Step(double learning_rate, double loss_scale);
 
  private:
@@ -26,7 +27,8 @@ class AdamModel {
     std::vector<double> weights, gradients, momentum, variance;
   };
   double Norm(double loss_scale) const;
-  void UpdateElement(ChunkValues* values, uint64_t i, double gradient, const shm::ParameterGroup& group);
+  void UpdateElement(ChunkValues* values, uint64_t i, double gradient,
+                     const shm::ParameterGroup& group);
 
   const shm::JobSpec spec_;
   std::vector<ChunkValues> chunks_;

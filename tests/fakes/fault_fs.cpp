@@ -28,8 +28,12 @@ constexpr uint32_t kWriteMax = 128 * kKiB;
 class Answerer {
  public:
   Answerer(int fd, const FaultFs::Options& options, FaultFs::Shared* shared)
-      : fd_(fd), bytes_(options.file_bytes), shared_(shared), disk_(options.seed, std::vector<uint64_t>{options.file_bytes}) {
-    for (size_t i = 0; i < options.odds.size(); ++i) disk_.Arm(static_cast<DiskFault>(i), options.odds[i]);
+      : fd_(fd),
+        bytes_(options.file_bytes),
+        shared_(shared),
+        disk_(options.seed, std::vector<uint64_t>{options.file_bytes}) {
+    for (size_t i = 0; i < options.odds.size(); ++i)
+      disk_.Arm(static_cast<DiskFault>(i), options.odds[i]);
   }
 
   // Until it is unmounted.
@@ -41,7 +45,8 @@ class Answerer {
       if (got < static_cast<ssize_t>(sizeof(fuse_in_header))) return;
       fuse_in_header header;
       std::memcpy(&header, buffer.data(), sizeof header);
-      Answer(header, std::span(buffer).subspan(sizeof header, static_cast<size_t>(got) - sizeof header));
+      Answer(header,
+             std::span(buffer).subspan(sizeof header, static_cast<size_t>(got) - sizeof header));
     }
   }
 
@@ -53,8 +58,10 @@ class Answerer {
     return value;
   }
   void Send(uint64_t unique, int error, std::span<const std::byte> body) const {
-    fuse_out_header header{static_cast<uint32_t>(sizeof(fuse_out_header) + body.size()), error, unique};
-    const iovec parts[] = {{&header, sizeof header}, {const_cast<std::byte*>(body.data()), body.size()}};
+    fuse_out_header header{static_cast<uint32_t>(sizeof(fuse_out_header) + body.size()), error,
+                           unique};
+    const iovec parts[] = {{&header, sizeof header},
+                           {const_cast<std::byte*>(body.data()), body.size()}};
     [[maybe_unused]] const auto sent = writev(fd_, parts, body.empty() ? 1 : 2);
   }
   template <typename T>
@@ -87,7 +94,8 @@ class Answerer {
       case FUSE_SETATTR: return Reply(in.unique, fuse_attr_out{0, 0, 0, AttrOf(in.nodeid)});
       case FUSE_OPEN: return Reply(in.unique, fuse_open_out{1, FOPEN_DIRECT_IO, 0});
       case FUSE_READ: return Read(in.unique, As<fuse_read_in>(body));
-      case FUSE_WRITE: return Write(in.unique, As<fuse_write_in>(body), body.subspan(sizeof(fuse_write_in)));
+      case FUSE_WRITE:
+        return Write(in.unique, As<fuse_write_in>(body), body.subspan(sizeof(fuse_write_in)));
       case FUSE_FSYNC: return Send(in.unique, std::min(0, Do({.kind = IoKind::kSync})), {});
       case FUSE_FLUSH:
       case FUSE_RELEASE:
@@ -120,23 +128,28 @@ class Answerer {
       if (!done) continue;
       shared_->faults.store(disk_.faults(), std::memory_order_release);
       for (size_t i = 0; i < static_cast<size_t>(DiskFault::kCount); ++i) {
-        shared_->by_fault[i].store(disk_.faults(static_cast<DiskFault>(i)), std::memory_order_release);
+        shared_->by_fault[i].store(disk_.faults(static_cast<DiskFault>(i)),
+                                   std::memory_order_release);
       }
       return done->result.Read();
     }
   }
-  bool IsInFile(uint64_t offset, uint64_t size) const { return size > 0 && offset <= bytes_ && size <= bytes_ - offset; }
+  bool IsInFile(uint64_t offset, uint64_t size) const {
+    return size > 0 && offset <= bytes_ && size <= bytes_ - offset;
+  }
 
   void Read(uint64_t unique, const fuse_read_in& in) {
     if (!IsInFile(in.offset, in.size)) return Send(unique, 0, {});
     std::vector<std::byte> data(in.size);
-    const int32_t moved = Do({.kind = IoKind::kRead, .offset = in.offset, .data = data.data(), .bytes = in.size});
+    const int32_t moved =
+        Do({.kind = IoKind::kRead, .offset = in.offset, .data = data.data(), .bytes = in.size});
     if (moved < 0) return Send(unique, moved, {});
     Send(unique, 0, std::span(data).first(static_cast<size_t>(moved)));
   }
   void Write(uint64_t unique, const fuse_write_in& in, std::span<std::byte> data) {
     if (!IsInFile(in.offset, in.size) || data.size() < in.size) return Send(unique, -EFBIG, {});
-    const int32_t moved = Do({.kind = IoKind::kWrite, .offset = in.offset, .data = data.data(), .bytes = in.size});
+    const int32_t moved =
+        Do({.kind = IoKind::kWrite, .offset = in.offset, .data = data.data(), .bytes = in.size});
     if (moved < 0) return Send(unique, moved, {});
     Reply(unique, fuse_write_out{static_cast<uint32_t>(moved), 0});
   }
@@ -149,18 +162,22 @@ class Answerer {
 
 bool WriteFile(const char* path, const std::string& text) {
   const int fd = open(path, O_WRONLY | O_CLOEXEC);
-  const bool ok = fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool ok =
+      fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (fd >= 0) close(fd);
   return ok;
 }
 
-// Mounts of its own, which go with the process; as another user, with the rights of a user namespace.
+// Mounts of its own, which go with the process; as another user, with the rights of a user
+// namespace.
 bool LeaveMounts() {
   const std::string uid = std::to_string(geteuid()), gid = std::to_string(getegid());
   if (unshare(CLONE_NEWNS) != 0) {
     if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
     WriteFile("/proc/self/setgroups", "deny");
-    if (!WriteFile("/proc/self/uid_map", uid + " " + uid + " 1") || !WriteFile("/proc/self/gid_map", gid + " " + gid + " 1")) return false;
+    if (!WriteFile("/proc/self/uid_map", uid + " " + uid + " 1") ||
+        !WriteFile("/proc/self/gid_map", gid + " " + gid + " 1"))
+      return false;
   }
   return mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
@@ -179,10 +196,13 @@ std::unique_ptr<FaultFs> FaultFs::Mount(const Options& options, std::string* why
   const int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (fd < 0) return No(fd, "/dev/fuse cannot be opened", why);
   if (!LeaveMounts()) return No(fd, "mounts of its own are denied", why);
-  const std::string how =
-      "fd=" + std::to_string(fd) + ",rootmode=40000,user_id=" + std::to_string(geteuid()) + ",group_id=" + std::to_string(getegid());
-  if (mount("faultfs", options.path.c_str(), "fuse", MS_NOSUID | MS_NODEV, how.c_str()) != 0) return No(fd, "the mount is denied", why);
-  void* const shared = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const std::string how = "fd=" + std::to_string(fd) +
+                          ",rootmode=40000,user_id=" + std::to_string(geteuid()) +
+                          ",group_id=" + std::to_string(getegid());
+  if (mount("faultfs", options.path.c_str(), "fuse", MS_NOSUID | MS_NODEV, how.c_str()) != 0)
+    return No(fd, "the mount is denied", why);
+  void* const shared =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   TP_CHECK(shared != MAP_FAILED, "room for a page");
   auto* const counts = static_cast<Shared*>(shared);  // zeroed
   const pid_t child = fork();

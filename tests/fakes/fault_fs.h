@@ -1,8 +1,9 @@
-// FaultFs: a file system of one file, mounted for this process alone, that fails as a simulated disk does (sim_disk.h): faults that pass
-// through the kernel on their way.
+// FaultFs: a file system of one file, mounted for this process alone, that fails as a simulated
+// disk does (sim_disk.h): faults that pass through the kernel on their way.
 //
-// A child process answers the kernel (FUSE, spoken directly over /dev/fuse); it ends with this object, or with its parent. Mount needs the
-// right to mount, in the system or in a user namespace of one's own, and /dev/fuse. One thread; make it before there are others.
+// A child process answers the kernel (FUSE, spoken directly over /dev/fuse); it ends with this
+// object, or with its parent. Mount needs the right to mount, in the system or in a user namespace
+// of one's own, and /dev/fuse. One thread; make it before there are others.
 #pragma once
 
 #include <sys/types.h>
@@ -37,7 +38,9 @@ class FaultFs {
   void Hang() const;
   void Wake() const;
   uint64_t faults() const { return shared_->faults.load(std::memory_order_acquire); }
-  uint64_t faults(DiskFault fault) const { return shared_->by_fault[static_cast<size_t>(fault)].load(std::memory_order_acquire); }
+  uint64_t faults(DiskFault fault) const {
+    return shared_->by_fault[static_cast<size_t>(fault)].load(std::memory_order_acquire);
+  }
 
   // Counted by the child.
   struct Shared {
@@ -46,7 +49,8 @@ class FaultFs {
   };
 
  private:
-  FaultFs(std::string path, Shared* shared, pid_t child) : path_(std::move(path)), shared_(shared), child_(child) {}
+  FaultFs(std::string path, Shared* shared, pid_t child)
+      : path_(std::move(path)), shared_(shared), child_(child) {}
 
   const std::string path_;
   Shared* const shared_;

@@ -8,13 +8,17 @@
 namespace tidepool::testing {
 namespace {
 
-constexpr uint64_t kIdleTestsMax = 1000;  // in a row: who asks so often puts nothing new into any stream
+// In a row: who asks so often puts nothing new into any stream.
+constexpr uint64_t kIdleTestsMax = 1000;
 
 }  // namespace
 
 FlagChunkService::FlagChunkService(MemoryServer* server, const FlagServiceSetup& setup)
     : MemoryChunkService(server, setup.rank,
-                         {.rcache_bytes = setup.rcache_bytes, .bytes_before = 2 * kPageBytes, .seed = setup.seed, .device = setup.device}),
+                         {.rcache_bytes = setup.rcache_bytes,
+                          .bytes_before = 2 * kPageBytes,
+                          .seed = setup.seed,
+                          .device = setup.device}),
       alone_(setup.alone),
       device_(setup.device),
       host_({.copy_threads = setup.copy_threads}) {
@@ -39,12 +43,14 @@ client::TicketFlags FlagChunkService::FlagsOf(client::Ticket ticket) const {
 Status FlagChunkService::Take(Request*) {
   if (last_ + 1 >= fail_from_) End(Status(ErrorId::kServerGone, "the server is gone"));
   if (!over_.ok()) return over_;
-  const bool twice = !requests_.empty() && last_ + 1 - requests_.begin()->first >= client::kTicketsMax;
+  const bool twice =
+      !requests_.empty() && last_ + 1 - requests_.begin()->first >= client::kTicketsMax;
   return twice ? Status(ErrorId::kProtocolViolation, "a flag word is used twice") : Status();
 }
 
 bool FlagChunkService::CanServe(client::Ticket ticket, const Request& request) const {
-  if (request.answered || (request.kind == Kind::kFetch && !server_->Exists(request.version))) return false;
+  if (request.answered || (request.kind == Kind::kFetch && !server_->Exists(request.version)))
+    return false;
   return request.kind == Kind::kPut || *FlagsOf(ticket).ready >= ticket;
 }
 
@@ -74,7 +80,8 @@ void FlagChunkService::End(const Status& why) {
     request.answered = true;
     request.answer = why;
   }
-  for (uint64_t slot = 0; slot < client::kTicketsMax; ++slot) FlagsOf(slot).done->store(device::kFlagPoison);
+  for (uint64_t slot = 0; slot < client::kTicketsMax; ++slot)
+    FlagsOf(slot).done->store(device::kFlagPoison);
 }
 
 bool FlagChunkService::Step() {
@@ -113,10 +120,12 @@ bool FlagChunkService::Test(client::Ticket ticket) {
       continue;
     }
     if (!alone_) {
-      if (over_.ok() && server_->broken()) End(Status(ErrorId::kPeerLost, "another rank has failed"));
+      if (over_.ok() && server_->broken())
+        End(Status(ErrorId::kPeerLost, "another rank has failed"));
       std::this_thread::yield();
     } else if (!requests_.at(ticket).answered && ++idle_ > kIdleTestsMax) {
-      End(Status(ErrorId::kInternal, "everything waits, ticket " + std::to_string(ticket) + " is asked for in vain"));
+      End(Status(ErrorId::kInternal,
+                 "everything waits, ticket " + std::to_string(ticket) + " is asked for in vain"));
     }
     break;
   }
@@ -126,7 +135,8 @@ bool FlagChunkService::Test(client::Ticket ticket) {
 Result<client::Outcome> FlagChunkService::Wait(client::Ticket ticket) {
   blocked_waits_ += !requests_.at(ticket).answered;
   if (!Drive([&] { return requests_.at(ticket).answered; })) {
-    End(Status(ErrorId::kInternal, "everything waits, ticket " + std::to_string(ticket) + " is not answered"));
+    End(Status(ErrorId::kInternal,
+               "everything waits, ticket " + std::to_string(ticket) + " is not answered"));
   }
   const Request request = std::move(requests_.at(ticket));
   requests_.erase(ticket);

@@ -1,11 +1,13 @@
-// FlagChunkService: a session with MemoryServer as one with an rCache on a device is: a copy begins when its ticket's `ready` is reached,
-// and ends with `done`. It also drives all that goes on beside the CPU: the streams that it opens, and whatever a test adds.
+// FlagChunkService: a session with MemoryServer as one with an rCache on a device is: a copy begins
+// when its ticket's `ready` is reached, and ends with `done`. It also drives all that goes on
+// beside the CPU: the streams that it opens, and whatever a test adds.
 //
-// One thread (a rank's). Nothing happens but in Test, Wait and Drive: there, one of all actors that can do something is chosen by the seed,
-// so requests are served in any order, and streams move piece by piece in any order. Runs of one rank repeat exactly. When a copy begins
-// the range becomes NaN, so memory that is read too early or given away too early shows in the values. When no actor can do anything any
-// more, and this rank has no peers to wait for, everything is stuck: tickets then fail with kInternal. With threads the streams have one
-// each, and run when they like.
+// One thread (a rank's). Nothing happens but in Test, Wait and Drive: there, one of all actors that
+// can do something is chosen by the seed, so requests are served in any order, and streams move
+// piece by piece in any order. Runs of one rank repeat exactly. When a copy begins the range
+// becomes NaN, so memory that is read too early or given away too early shows in the values. When
+// no actor can do anything any more, and this rank has no peers to wait for, everything is stuck:
+// tickets then fail with kInternal. With threads the streams have one each, and run when they like.
 #pragma once
 
 #include <functional>
@@ -23,7 +25,8 @@ struct FlagServiceSetup {
   uint64_t seed = 1;
   bool alone = true;  // no other thread moves anything
   uint32_t copy_threads = 0;
-  // Whose memory the rCache is, and whose streams run by themselves; it outlives the service. Null: a host device, and the rCache is
+  // Whose memory the rCache is, and whose streams run by themselves; it outlives the service. Null:
+  // a host device, and the rCache is
   // memory of the host.
   device::Device* device = nullptr;
 };

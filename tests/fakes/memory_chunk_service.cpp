@@ -24,9 +24,11 @@ MemoryServer::MemoryServer(const trainer::ChunkLayout* layout) : layout_(layout)
 }
 
 Status MemoryServer::CheckShard(Rank rank, const client::Range& range) const {
-  if (range.chunk >= values.size() || !layout_->IsMember(range.chunk, rank)) return Violation("not a chunk of this rank");
+  if (range.chunk >= values.size() || !layout_->IsMember(range.chunk, rank))
+    return Violation("not a chunk of this rank");
   const uint64_t shard = layout_->ShardElements(range.chunk);
-  if (range.element_count != shard || range.element_begin != layout_->ShardIndex(range.chunk, rank) * shard)
+  if (range.element_count != shard ||
+      range.element_begin != layout_->ShardIndex(range.chunk, rank) * shard)
     return Violation("not the shard");
   return {};
 }
@@ -34,11 +36,14 @@ Status MemoryServer::CheckShard(Rank rank, const client::Range& range) const {
 Status MemoryServer::Put(Rank rank, const client::Range& range, const float* from) {
   std::lock_guard lock(mutex_);
   if (layout_->chunks[range.chunk].frozen) return Violation("weights of a frozen chunk");
-  const uint64_t shard = layout_->ShardElements(range.chunk), begin = layout_->ShardIndex(range.chunk, rank) * shard;
+  const uint64_t shard = layout_->ShardElements(range.chunk),
+                 begin = layout_->ShardIndex(range.chunk, rank) * shard;
   uint64_t& put = put_[rank][range.chunk];
-  if (range.element_begin != begin + put || put + range.element_count > shard) return Violation("weights with a gap");
+  if (range.element_begin != begin + put || put + range.element_count > shard)
+    return Violation("weights with a gap");
   put += range.element_count;
-  std::copy_n(from, range.element_count, values[range.chunk].begin() + static_cast<std::ptrdiff_t>(range.element_begin));
+  std::copy_n(from, range.element_count,
+              values[range.chunk].begin() + static_cast<std::ptrdiff_t>(range.element_begin));
   return {};
 }
 
@@ -59,18 +64,23 @@ Status MemoryServer::Fetch(Rank rank, const client::Range& range, Version wanted
   std::lock_guard lock(mutex_);
   if (version != wanted && !layout_->chunks[range.chunk].frozen)
     return Violation("version " + std::to_string(wanted) + " is not the present one");
-  std::copy_n(values[range.chunk].begin() + static_cast<std::ptrdiff_t>(range.element_begin), range.element_count, to);
+  std::copy_n(values[range.chunk].begin() + static_cast<std::ptrdiff_t>(range.element_begin),
+              range.element_count, to);
   return {};
 }
 
-Status MemoryServer::Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch, const float* from) {
+Status MemoryServer::Submit(Rank rank, const client::Range& range, Version from_version,
+                            uint32_t micro_batch, const float* from) {
   TP_RETURN_IF_ERROR(CheckShard(rank, range));
   std::lock_guard lock(mutex_);
   if (layout_->chunks[range.chunk].frozen) return Violation("gradients of a frozen chunk");
   if (version != from_version) return Violation("gradients of another version");
-  if (!submitted_.insert({rank, range.chunk, micro_batch}).second) return Violation("a chunk was handed in twice");
-  if (micro_batch > 0 && !submitted_.count({rank, range.chunk, micro_batch - 1})) return Violation("micro-batches out of order");
-  for (uint64_t i = 0; i < range.element_count; ++i) gradients_[range.chunk][range.element_begin + i] += from[i];
+  if (!submitted_.insert({rank, range.chunk, micro_batch}).second)
+    return Violation("a chunk was handed in twice");
+  if (micro_batch > 0 && !submitted_.count({rank, range.chunk, micro_batch - 1}))
+    return Violation("micro-batches out of order");
+  for (uint64_t i = 0; i < range.element_count; ++i)
+    gradients_[range.chunk][range.element_begin + i] += from[i];
   ++submits;
   return {};
 }
@@ -96,11 +106,14 @@ Status MemoryServer::EndStep(uint32_t micro_batches) {
   if (++ended_ < layout_->world) return {};
   ended_ = 0;
   size_t expected = 0;
-  for (ChunkId chunk = 0; chunk < layout_->TrainedChunks(); ++chunk) expected += layout_->ShardCount(chunk) * micro_batches;
-  if (submitted_.size() != expected) return Violation("gradients are missing at the end of the step");
+  for (ChunkId chunk = 0; chunk < layout_->TrainedChunks(); ++chunk)
+    expected += layout_->ShardCount(chunk) * micro_batches;
+  if (submitted_.size() != expected)
+    return Violation("gradients are missing at the end of the step");
   submitted_.clear();
   for (ChunkId chunk = 0; chunk < values.size(); ++chunk) {
-    for (uint64_t i = 0; i < values[chunk].size(); ++i) values[chunk][i] -= std::exchange(gradients_[chunk][i], 0.0f);
+    for (uint64_t i = 0; i < values[chunk].size(); ++i)
+      values[chunk][i] -= std::exchange(gradients_[chunk][i], 0.0f);
   }
   ++version;
   changed_.notify_all();
@@ -108,16 +121,21 @@ Status MemoryServer::EndStep(uint32_t micro_batches) {
 }
 
 MemoryChunkService::MemoryChunkService(MemoryServer* server, Rank rank, const Memory& memory)
-    : server_(server), rank_(rank), random_(memory.seed), memory_(memory.bytes_before + memory.rcache_bytes + kPageBytes) {
+    : server_(server),
+      rank_(rank),
+      random_(memory.seed),
+      memory_(memory.bytes_before + memory.rcache_bytes + kPageBytes) {
   const auto address = reinterpret_cast<uintptr_t>(memory_.data());
   pages_ = memory_.data() + (RoundUp(address, kPageBytes) - address);
   attachment_.rcache = pages_ + memory.bytes_before;
   attachment_.rcache_bytes = memory.rcache_bytes;
   if (memory.device == nullptr) return;
   UniqueFd exported;
-  if (memory.bytes_before > 0) registered_ = std::move(memory.device->Register(pages_, memory.bytes_before)).value();
+  if (memory.bytes_before > 0)
+    registered_ = std::move(memory.device->Register(pages_, memory.bytes_before)).value();
   rcache_ = std::move(memory.device->CreateExportable(memory.rcache_bytes, &exported)).value();
-  // On a thread of its own, as a process of its own opens it (tests/fakes/fake_cuda/hardware_queue.h).
+  // On a thread of its own, as a process of its own opens it
+  // (tests/fakes/fake_cuda/hardware_queue.h).
   std::thread([&] { copies_ = std::move(memory.device->OpenStream()).value(); }).join();
   attachment_.rcache = rcache_->data();
 }
@@ -139,7 +157,8 @@ void MemoryChunkService::WriteRange(const client::Range& range, const float* fro
 Status MemoryChunkService::Take(Request* request) {
   if (last_ + 1 >= fail_from_) return Status(ErrorId::kServerGone, "the server is gone");
   request->delay = random_.Below(delay_max_ + 1);
-  const uint64_t element_end = request->range.rcache_offset + request->range.element_count * sizeof(float);
+  const uint64_t element_end =
+      request->range.rcache_offset + request->range.element_count * sizeof(float);
   if (element_end > attachment_.rcache_bytes) return Violation("outside of the rCache");
   if (requests_.size() == client::kTicketsMax) return Violation("too many tickets");
   if (request->kind == Kind::kFetch) SpoilRange(request->range);
@@ -147,7 +166,9 @@ Status MemoryChunkService::Take(Request* request) {
 }
 
 void MemoryChunkService::SpoilRange(const client::Range& range) {
-  WriteRange(range, std::vector<float>(range.element_count, std::numeric_limits<float>::quiet_NaN()).data());
+  WriteRange(
+      range,
+      std::vector<float>(range.element_count, std::numeric_limits<float>::quiet_NaN()).data());
 }
 
 Result<client::Ticket> MemoryChunkService::Add(Request request) {
@@ -161,12 +182,15 @@ Result<client::Ticket> MemoryChunkService::StartPutWeights(const client::Range& 
   return Add({Kind::kPut, range, 0, 0});
 }
 
-Result<client::Ticket> MemoryChunkService::StartFetch(const client::Range& range, const client::Wanted& wanted) {
+Result<client::Ticket> MemoryChunkService::StartFetch(const client::Range& range,
+                                                      const client::Wanted& wanted) {
   uses_ahead_ = wanted.uses_ahead;
   return Add({Kind::kFetch, range, wanted.version, 0});
 }
 
-Result<client::Ticket> MemoryChunkService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {
+Result<client::Ticket> MemoryChunkService::StartSubmitGradient(const client::Range& range,
+                                                               Version version,
+                                                               uint32_t micro_batch) {
   return Add({Kind::kSubmit, range, version, micro_batch});
 }
 

@@ -1,9 +1,12 @@
-// MemoryServer and MemoryChunkService: a chunk server inside the test process, for fp32 jobs with any number of ranks.
+// MemoryServer and MemoryChunkService: a chunk server inside the test process, for fp32 jobs with
+// any number of ranks.
 //
-// MemoryServer is shared by the ranks' threads (one mutex); each rank has a MemoryChunkService of its own.
-// Like the real server it works on the caller's rCache memory some time between a request and its answer; here that moment is the answer
-// itself, at a random number of Tests after the request. So memory that is read too early or overwritten too early shows in the values.
-// Requests that break the contract of client/chunk_service.h are answered with kProtocolViolation.
+// MemoryServer is shared by the ranks' threads (one mutex); each rank has a MemoryChunkService of
+// its own.
+// Like the real server it works on the caller's rCache memory some time between a request and its
+// answer; here that moment is the answer itself, at a random number of Tests after the request. So
+// memory that is read too early or overwritten too early shows in the values. Requests that break
+// the contract of client/chunk_service.h are answered with kProtocolViolation.
 #pragma once
 
 #include <condition_variable>
@@ -27,8 +30,8 @@ class MemoryServer {
  public:
   explicit MemoryServer(const trainer::ChunkLayout* layout);
 
-  // Parameters of the present version, by chunk and element. Call it while no step is being ended. Those of frozen chunks are what the test
-  // writes here; they have no version.
+  // Parameters of the present version, by chunk and element. Call it while no step is being ended.
+  // Those of frozen chunks are what the test writes here; they have no version.
   std::vector<std::vector<float>> values;
   Version version = 0;
 
@@ -36,8 +39,10 @@ class MemoryServer {
   bool Exists(Version wanted);
   Status WaitVersion(Version wanted);
   Status Fetch(Rank rank, const client::Range& range, Version wanted, float* to);
-  Status Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch, const float* from);
-  // The last rank applies values -= sum of gradients and makes the next version. Every member must have handed in every chunk
+  Status Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch,
+                const float* from);
+  // The last rank applies values -= sum of gradients and makes the next version. Every member must
+  // have handed in every chunk
   // that is trained.
   Status EndStep(uint32_t micro_batches);
   // Nobody waits any longer: a rank has failed.
@@ -63,20 +68,26 @@ class MemoryServer {
 // FlagChunkService derives from it.
 class MemoryChunkService : public client::ChunkService {
  public:
-  MemoryChunkService(MemoryServer* server, Rank rank, uint64_t rcache_bytes, uint64_t seed, uint64_t delay_max)
-      : MemoryChunkService(server, rank, {.rcache_bytes = rcache_bytes, .bytes_before = 0, .seed = seed}) {
+  MemoryChunkService(MemoryServer* server, Rank rank, uint64_t rcache_bytes, uint64_t seed,
+                     uint64_t delay_max)
+      : MemoryChunkService(server, rank,
+                           {.rcache_bytes = rcache_bytes, .bytes_before = 0, .seed = seed}) {
     delay_max_ = delay_max;
   }
 
   const client::Attachment& attachment() const override { return attachment_; }
   Result<client::Ticket> StartPutWeights(const client::Range& range) override;
-  Result<client::Ticket> StartFetch(const client::Range& range, const client::Wanted& wanted) override;
-  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override;
+  Result<client::Ticket> StartFetch(const client::Range& range,
+                                    const client::Wanted& wanted) override;
+  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version,
+                                             uint32_t micro_batch) override;
   Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
   bool Test(client::Ticket ticket) override;
   Result<client::Outcome> Wait(client::Ticket ticket) override;
   Status DeclareSchedule(std::span<const ChunkId> order) override;
-  Status SaveWeights(int, const std::string&, Version) override { return Status(ErrorId::kSaveFailed, "nothing is saved here"); }
+  Status SaveWeights(int, const std::string&, Version) override {
+    return Status(ErrorId::kSaveFailed, "nothing is saved here");
+  }
   Status Detach() override { return {}; }
 
   // From the n-th request on, requests fail with kServerGone.
@@ -102,7 +113,8 @@ class MemoryChunkService : public client::ChunkService {
     uint64_t rcache_bytes = 0;
     uint64_t bytes_before = 0;  // whole pages of the host beside the rCache: flags
     uint64_t seed = 0;
-    device::Device* device = nullptr;  // makes the rCache, whose bytes then pass by its streams alone; null: the host's memory
+    // Makes the rCache, whose bytes then pass by its streams alone; null: the host's memory.
+    device::Device* device = nullptr;
   };
   MemoryChunkService(MemoryServer* server, Rank rank, const Memory& memory);
 

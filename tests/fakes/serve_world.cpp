@@ -15,7 +15,8 @@ MemoryBudget PlentyOfMemory() {
   return {uint64_t{1} << 40, uint64_t{1} << 40, "the test"};
 }
 
-shm::Request RangeRequest(shm::Op op, ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) {
+shm::Request RangeRequest(shm::Op op, ChunkId chunk, uint64_t begin, uint64_t count,
+                          uint64_t offset) {
   shm::Request request{};
   request.op = static_cast<uint32_t>(op);
   request.chunk = chunk;
@@ -38,7 +39,8 @@ shm::JobSpec MakeSpec(const SpecOptions& options) {
   spec.rcache_bytes = options.rcache_bytes;
   spec.parameter_groups = {{1.0F, 0.01F}, {0.5F, 0.0F}};
   spec.data_groups = {{(uint64_t{1} << options.world) - 1}};
-  // The first parameter ends in the middle of a 64-byte line, so that there is padding; the second reaches to the chunk's end.
+  // The first parameter ends in the middle of a 64-byte line, so that there is padding; the second
+  // reaches to the chunk's end.
   const uint64_t first = options.chunk_elements / 2 - 5;
   const uint64_t second_begin = RoundUp(first, 32);
   for (ChunkId id = 0; id < options.chunks; ++id) {
@@ -68,14 +70,16 @@ shm::Request FakeRank::ClaimRequest(ChunkId chunk) {
   return RangeRequest(shm::Op::kClaimFrozen, chunk, 0, 0, 0);
 }
 
-shm::Request FakeRank::FetchRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
+shm::Request FakeRank::FetchRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset,
+                                    Version version) {
   shm::Request request = RangeRequest(shm::Op::kFetch, chunk, begin, count, offset);
   request.version = version;
   return request;
 }
 
 shm::Request FakeRank::SubmitRequest(const Gradient& gradient) {
-  shm::Request request = RangeRequest(shm::Op::kSubmitGradient, gradient.chunk, gradient.begin, gradient.count, gradient.offset);
+  shm::Request request = RangeRequest(shm::Op::kSubmitGradient, gradient.chunk, gradient.begin,
+                                      gradient.count, gradient.offset);
   request.version = gradient.version;
   request.micro_batch = gradient.micro_batch;
   return request;
@@ -98,7 +102,8 @@ std::optional<shm::Completion> FakeRank::Take() {
   return completion;
 }
 
-ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = options.copy_threads, .together = true}), options_(options) {
+ServeWorld::ServeWorld(const WorldOptions& options)
+    : device_({.copy_threads = options.copy_threads, .together = true}), options_(options) {
   ReserveMemory();
   if (options_.nvme_directories > 0) MakeDisk();
   StartServing();
@@ -111,7 +116,9 @@ void ServeWorld::MakeDisk() {
   }
   disk_ = std::make_unique<nvme::SimDisk>(options_.nvme_seed, files, 64);
   for (uint32_t i = 0; i < options_.nvme_directories; ++i) {
-    nvme::EncodeManifest({.generation = 0, .store = 500 + i, .capacity = options_.nvme_bytes, .entries = {}}, disk_->bytes(3 * i + 1));
+    nvme::EncodeManifest(
+        {.generation = 0, .store = 500 + i, .capacity = options_.nvme_bytes, .entries = {}},
+        disk_->bytes(3 * i + 1));
   }
   auto staging = nvme::PageMemory::Map(StateTier::MemoryBytes(options_.nvme_directories), false);
   TP_CHECK(staging.ok(), "the test machine has room for staging");
@@ -123,14 +130,18 @@ void ServeWorld::OpenTier() {
   for (uint32_t i = 0; i < options_.nvme_directories; ++i) {
     auto first = nvme::DecodeManifest(disk_->bytes(3 * i + 1));
     auto second = nvme::DecodeManifest(disk_->bytes(3 * i + 2));
-    const bool takes_second = second.ok() && (!first.ok() || second->generation > first->generation);
+    const bool takes_second =
+        second.ok() && (!first.ok() || second->generation > first->generation);
     TP_CHECK(first.ok() || second.ok(), "a whole manifest outlives its server");
-    directories.push_back({"simulated" + std::to_string(i), std::move(takes_second ? second : first).value(), -1});
+    directories.push_back(
+        {"simulated" + std::to_string(i), std::move(takes_second ? second : first).value(), -1});
   }
   if (given_ == Given::kReversed) std::reverse(directories.begin(), directories.end());
   if (given_ == Given::kFirstGone) directories.front().manifest = {};
-  if (given_ == Given::kFirstEmpty) directories.front().manifest = {.generation = 0, .store = 900, .capacity = 0, .entries = {}};
-  tier_ = std::make_unique<StateTier>(disk_.get(), &clock_, std::move(directories), staging_->bytes(), options_.tier);
+  if (given_ == Given::kFirstEmpty)
+    directories.front().manifest = {.generation = 0, .store = 900, .capacity = 0, .entries = {}};
+  tier_ = std::make_unique<StateTier>(disk_.get(), &clock_, std::move(directories),
+                                      staging_->bytes(), options_.tier);
 }
 
 void ServeWorld::ReserveMemory() {
@@ -162,8 +173,10 @@ void ServeWorld::StartServing() {
   if (disk_ != nullptr && given_ != Given::kNone) OpenTier();
   parts.tier = tier_.get();
   parts.nvme_absent.resize(options_.nvme_directories);
-  if (given_ == Given::kFirstGone) parts.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryBad, "no such directory");
-  if (given_ == Given::kFirstEmpty) parts.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryMissing, "it held nothing");
+  if (given_ == Given::kFirstGone)
+    parts.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryBad, "no such directory");
+  if (given_ == Given::kFirstEmpty)
+    parts.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryMissing, "it held nothing");
   parts.events = &events_;
   parts.replies = &replies_;
   parts.saves = &saves_;
@@ -238,7 +251,9 @@ void ServeWorld::AttachAgain(const ReserveGranted& granted, FakeRank* rank) {
   auto server_side = device_.Import(rank->rcache_fd(), granted.rcache_bytes);
   TP_CHECK(port.ok() && server_side.ok(), "memory for one session");
   shm::ServerPort& rings = **port;
-  auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
+  auto client =
+      shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()),
+                           Duplicate(rings.doorbell_fd()));
   TP_CHECK(client.ok(), "memory for one session");
   AttachSession attach{granted.connection, std::move(port).value(), std::move(server_side).value()};
   Bring(granted, rank->rank(), &attach, rank);
@@ -246,7 +261,8 @@ void ServeWorld::AttachAgain(const ReserveGranted& granted, FakeRank* rank) {
   rank->Reconnect(granted.connection, std::move(client).value());
 }
 
-void ServeWorld::Bring(const ReserveGranted& granted, Rank rank, AttachSession* attach, FakeRank* to) {
+void ServeWorld::Bring(const ReserveGranted& granted, Rank rank, AttachSession* attach,
+                       FakeRank* to) {
   Gpu* gpu = GpuFor(rank);
   if (gpu == nullptr) return;
   UniqueFd pages;
@@ -270,10 +286,13 @@ void ServeWorld::TendShares() {
     Post(StatesKept{.job = keep.job, .rank = keep.rank, .let_go = let_go});
   }
   while (auto asked = TakeReply<ImportStates>()) {
-    const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&asked](const Gpu* one) { return one->facts().uuid == asked->gpu; });
+    const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&asked](const Gpu* one) {
+      return one->facts().uuid == asked->gpu;
+    });
     StatesImported imported{.job = asked->job, .rank = asked->rank, .result = {}};
     const Status missing(ErrorId::kCudaUnavailable, "the test has no such GPU");
-    auto states = gpu == gpus_.end() ? Result<GpuStateMemory>(missing) : ImportGpuStates(*gpu, asked->exported, asked->bytes);
+    auto states = gpu == gpus_.end() ? Result<GpuStateMemory>(missing)
+                                     : ImportGpuStates(*gpu, asked->exported, asked->bytes);
     imported.result = states.status();
     if (states.ok()) imported.states = std::move(states).value();
     Post(std::move(imported));
@@ -298,7 +317,9 @@ void ServeWorld::AwaitRetry() {
 void ServeWorld::AwaitWeights(const std::string& name) {
   for (int turn = 0; turn < 1000000; ++turn) {
     const Job* job = tables().FindJob(name);
-    if (job == nullptr || job->states->weights_ready() || (!has_tier() && !job->states->uses_gpus())) return;
+    if (job == nullptr || job->states->weights_ready() ||
+        (!has_tier() && !job->states->uses_gpus()))
+      return;
     TurnOn();
   }
 }
@@ -319,7 +340,8 @@ void ServeWorld::Settle(int turns_max) {
 void ServeWorld::TakeReplies() {
   std::vector<ControlReply> replies;
   replies_.TakeAll(&replies);
-  std::erase_if(replies, [](const ControlReply& reply) { return std::holds_alternative<Discard>(reply); });
+  std::erase_if(replies,
+                [](const ControlReply& reply) { return std::holds_alternative<Discard>(reply); });
   std::move(replies.begin(), replies.end(), std::back_inserter(taken_replies_));
 }
 
@@ -328,12 +350,14 @@ std::vector<ControlReply> ServeWorld::TakeAllReplies() {
   return std::exchange(taken_replies_, {});
 }
 
-ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid, uint64_t nonce) {
+ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid,
+                                 uint64_t nonce) {
   ReserveJob event;
   event.connection = ++last_connection_;
   const std::vector<std::byte> encoded = shm::Encode(spec);
   auto decoded = shm::Decode(encoded);  // as the control thread does, with its sums
-  event.spec = decoded.ok() ? std::make_shared<const shm::JobSpec>(std::move(decoded).value()) : std::make_shared<const shm::JobSpec>(spec);
+  event.spec = decoded.ok() ? std::make_shared<const shm::JobSpec>(std::move(decoded).value())
+                            : std::make_shared<const shm::JobSpec>(spec);
   event.fingerprint = shm::Fingerprint(encoded);
   event.rank = rank;
   event.uid = uid;
@@ -347,18 +371,21 @@ ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t u
 }
 
 std::unique_ptr<FakeRank> ServeWorld::Attach(const ReserveGranted& granted, Rank rank) {
-  for (const std::span<std::byte> range : granted.to_zero) std::memset(range.data(), 0, range.size());
+  for (const std::span<std::byte> range : granted.to_zero)
+    std::memset(range.data(), 0, range.size());
   auto port = shm::ServerPort::Create(granted.session);
   UniqueFd exported;
   auto server_side = device_.CreateExportable(granted.rcache_bytes, &exported);
   TP_CHECK(port.ok() && server_side.ok(), "memory for one session");
   auto client_side = device_.Import(exported, granted.rcache_bytes);
   shm::ServerPort& rings = **port;
-  auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
+  auto client =
+      shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()),
+                           Duplicate(rings.doorbell_fd()));
   TP_CHECK(client_side.ok() && client.ok(), "memory for one session");
   AttachSession attach{granted.connection, std::move(port).value(), std::move(server_side).value()};
-  auto joined =
-      std::make_unique<FakeRank>(granted.connection, rank, std::move(client).value(), std::move(client_side).value(), std::move(exported));
+  auto joined = std::make_unique<FakeRank>(granted.connection, rank, std::move(client).value(),
+                                           std::move(client_side).value(), std::move(exported));
   Bring(granted, rank, &attach, joined.get());
   Post(std::move(attach));
   joined->SetNames(NonceOf(granted.connection), index_->NonceOf(granted.job));
@@ -390,7 +417,8 @@ shm::Completion ServeWorld::Await(FakeRank* rank, uint64_t counter) {
 }
 
 Status ServeWorld::Command(decltype(AdminCommand::what) what) {
-  Post(AdminCommand{{.level = AdminLevel::kAdmin}, std::make_shared<CommandTicket>(), std::move(what)});
+  Post(AdminCommand{
+      {.level = AdminLevel::kAdmin}, std::make_shared<CommandTicket>(), std::move(what)});
   loop_->Turn();
   auto done = TakeReply<CommandDone>();
   TP_CHECK(done.has_value(), "a change is answered in its turn");

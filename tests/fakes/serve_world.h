@@ -1,5 +1,5 @@
-// ServeWorld: a whole serve loop in the test's process, with the test as control thread, checkpoint thread and clock; and FakeRank, a
-// trainer's end of one session over the real rings.
+// ServeWorld: a whole serve loop in the test's process, with the test as control thread, checkpoint
+// thread and clock; and FakeRank, a trainer's end of one session over the real rings.
 //
 // One thread, unless the test calls Run on a thread of its own.
 #pragma once
@@ -27,7 +27,8 @@ struct WorldOptions {
   uint32_t workers = 0;         // 0: inline
   uint32_t inline_workers = 1;  // of an inline team
   uint32_t copy_threads = 0;    // 0: the loop copies
-  // Of the updates; each server after a restart takes the next one, and the first again behind the last.
+  // Of the updates; each server after a restart takes the next one, and the first again behind the
+  // last.
   std::vector<optim::Tuning> tunings = {{}};
   // Simulated NVMe directories of so many bytes each; they outlive servers.
   uint32_t nvme_directories = 0;
@@ -46,7 +47,8 @@ inline WorldOptions WithLease() {
   return options;
 }
 
-// A small job: `chunks` chunks of `chunk_elements`, two parameters in each (the second with weight decay off), one data group of all ranks.
+// A small job: `chunks` chunks of `chunk_elements`, two parameters in each (the second with weight
+// decay off), one data group of all ranks.
 struct SpecOptions {
   std::string name = "job";
   uint32_t world = 1;
@@ -63,9 +65,13 @@ shm::JobSpec MakeSpec(const SpecOptions& options);
 // A trainer rank: what client/ does, without its checks, so that a test can write anything.
 class FakeRank {
  public:
-  FakeRank(ConnectionId connection, Rank rank, std::unique_ptr<shm::ClientPort> port, std::unique_ptr<device::Memory> rcache,
-           UniqueFd rcache_fd)
-      : connection_(connection), rank_(rank), port_(std::move(port)), rcache_(std::move(rcache)), rcache_fd_(std::move(rcache_fd)) {}
+  FakeRank(ConnectionId connection, Rank rank, std::unique_ptr<shm::ClientPort> port,
+           std::unique_ptr<device::Memory> rcache, UniqueFd rcache_fd)
+      : connection_(connection),
+        rank_(rank),
+        port_(std::move(port)),
+        rcache_(std::move(rcache)),
+        rcache_fd_(std::move(rcache_fd)) {}
 
   ConnectionId connection() const { return connection_; }
   Rank rank() const { return rank_; }
@@ -99,14 +105,17 @@ class FakeRank {
     uint32_t micro_batch = 0;
   };
   static shm::Request PutRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset);
-  static shm::Request FetchRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version);
+  static shm::Request FetchRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset,
+                                   Version version);
   static shm::Request SubmitRequest(const Gradient& gradient);
   static shm::Request EndStepRequestOf(Version version, float learning_rate, float loss_scale);
   // Sends the request with the next counter, which is returned.
   uint64_t Send(shm::Request request);
   // Of a rank that brings its rCache: its flags say of every request that it may begin.
   void SetAlwaysReady() { always_ready_ = true; }
-  uint64_t Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) { return Send(PutRequest(chunk, begin, count, offset)); }
+  uint64_t Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) {
+    return Send(PutRequest(chunk, begin, count, offset));
+  }
   uint64_t Fetch(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
     return Send(FetchRequest(chunk, begin, count, offset, version));
   }
@@ -145,19 +154,22 @@ class ServeWorld {
   nvme::SimDisk& disk() { return *disk_; }
   bool has_tier() const { return tier_ != nullptr; }
   StateTier& tier() { return *tier_; }
-  // Until the weights of the job are in; those on NVMe take some turns after the last put was answered. At once where it is gone.
+  // Until the weights of the job are in; those on NVMe take some turns after the last put was
+  // answered. At once where it is gone.
   void AwaitWeights(const std::string& job);
   // Time passes until a transfer that failed is to be repeated.
   void AwaitRetry();
-  // The servers to come are given the NVMe directories, none, all in reverse order, or all of which the first is gone, or is empty.
+  // The servers to come are given the NVMe directories, none, all in reverse order, or all of which
+  // the first is gone, or is empty.
   enum class Given { kAll, kNone, kReversed, kFirstGone, kFirstEmpty };
   void GiveDisks(Given given) { given_ = given; }
   // What the last restart ended with.
   const Status& recovered() const { return recovered_; }
   const Tables& tables() const { return loop_->tables(); }
 
-  // The server is killed and another one adopts the kept memory: what stood in queues and rings is gone, connections too. A hook of points
-  // (base/point.h) may throw out of this, or out of a turn: that server is dead; Restart again.
+  // The server is killed and another one adopts the kept memory: what stood in queues and rings is
+  // gone, connections too. A hook of points (base/point.h) may throw out of this, or out of a turn:
+  // that server is dead; Restart again.
   void Restart();
   // The server is killed together with the keeper of its memory: the next one has an empty pool.
   void StartOver();
@@ -171,8 +183,10 @@ class ServeWorld {
   // All replies not taken yet, in order; what was to be discarded is.
   std::vector<ControlReply> TakeAllReplies();
 
-  // The first half of joining: the reply to a reservation is left in the queue. nonce 0: NonceOf(connection).
-  ConnectionId Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000, uint64_t nonce = 0);
+  // The first half of joining: the reply to a reservation is left in the queue. nonce 0:
+  // NonceOf(connection).
+  ConnectionId Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000,
+                       uint64_t nonce = 0);
   // The nonce of the incarnation that a connection reserved for.
   static uint64_t NonceOf(ConnectionId connection) { return 0x1000 + connection; }
   // The first half of coming back after Restart: the reply is left in the queue.
@@ -188,13 +202,16 @@ class ServeWorld {
   // The process that later reservations come from; 0: each from one of its own.
   void ComeFrom(int32_t pid) { pid_ = pid; }
   // Later ranks bring their rCaches, as memory of this GPU (in truth the host's); null: no more.
-  void BringFrom(Gpu* gpu) { gpus_ = gpu == nullptr ? std::vector<Gpu*>() : std::vector<Gpu*>{gpu}; }
+  void BringFrom(Gpu* gpu) {
+    gpus_ = gpu == nullptr ? std::vector<Gpu*>() : std::vector<Gpu*>{gpu};
+  }
   // The same, rank r of the r-th of these; and their copies may begin at once.
   void BringFromEach(std::vector<Gpu*> gpus) {
     gpus_ = std::move(gpus);
     always_ready_ = true;
   }
-  // The part of the keeper, and of the preparation thread, in the life of memory of GPUs. Part of Settle.
+  // The part of the keeper, and of the preparation thread, in the life of memory of GPUs. Part of
+  // Settle.
   void TendShares();
   // Memory of GPUs that the keeper holds.
   size_t shares_kept() const { return kept_states_.size(); }
@@ -218,7 +235,9 @@ class ServeWorld {
   shm::Completion Await(FakeRank* rank, uint64_t counter);
   // The checkpoint thread's side.
   std::vector<SaveRequest> TakeSaves();
-  void AnswerSave(ConnectionId connection, Status status) { saved_.Push({connection, std::move(status)}); }
+  void AnswerSave(ConnectionId connection, Status status) {
+    saved_.Push({connection, std::move(status)});
+  }
 
  private:
   void TakeReplies();

@@ -36,15 +36,19 @@ fuse_attr AttributesOf(uint64_t node, uint32_t owner) {
 }  // namespace
 
 SilentFiles::SilentFiles(uint32_t owner)
-    : owner_(owner), connection_(open("/dev/fuse", O_RDWR | O_CLOEXEC)), stop_(eventfd(0, EFD_CLOEXEC)) {
+    : owner_(owner),
+      connection_(open("/dev/fuse", O_RDWR | O_CLOEXEC)),
+      stop_(eventfd(0, EFD_CLOEXEC)) {
   std::string pattern = "/tmp/tp-silent-XXXXXX";
   if (!connection_.valid()) {
     missing_ = std::string("/dev/fuse: ") + std::strerror(errno);
   } else if (mkdtemp(pattern.data()) != nullptr) {
     directory_ = pattern;
-    const std::string options =
-        "fd=" + std::to_string(connection_.get()) + ",rootmode=40000,user_id=" + std::to_string(geteuid()) + ",group_id=0,allow_other";
-    if (mount("tidepool-test", directory_.c_str(), "fuse.tidepool", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+    const std::string options = "fd=" + std::to_string(connection_.get()) +
+                                ",rootmode=40000,user_id=" + std::to_string(geteuid()) +
+                                ",group_id=0,allow_other";
+    if (mount("tidepool-test", directory_.c_str(), "fuse.tidepool", MS_NOSUID | MS_NODEV,
+              options.c_str()) != 0) {
       missing_ = std::string("mounting a FUSE file system: ") + std::strerror(errno);
     }
   } else {
@@ -70,7 +74,8 @@ void SilentFiles::Serve() {
     if (entries[1].revents != 0) return;
     const ssize_t bytes = read(connection_.get(), request.data(), request.size());
     if (bytes < 0 && errno == ENODEV) return;
-    if (bytes >= static_cast<ssize_t>(sizeof(fuse_in_header)) && !Answer(request.data())) unanswered_.fetch_add(1);
+    if (bytes >= static_cast<ssize_t>(sizeof(fuse_in_header)) && !Answer(request.data()))
+      unanswered_.fetch_add(1);
   }
 }
 
@@ -80,7 +85,8 @@ void SilentFiles::Reply(uint64_t unique, int error, const void* content, size_t 
   header.error = -error;
   header.unique = unique;
   const std::array<iovec, 2> parts{{{&header, sizeof header}, {const_cast<void*>(content), bytes}}};
-  [[maybe_unused]] const auto n = writev(connection_.get(), parts.data(), error == 0 && bytes > 0 ? 2 : 1);
+  [[maybe_unused]] const auto n =
+      writev(connection_.get(), parts.data(), error == 0 && bytes > 0 ? 2 : 1);
 }
 
 bool SilentFiles::TakeWrite(uint64_t unique, std::span<const std::byte> content) {
@@ -105,7 +111,9 @@ void SilentFiles::AnswerWrites() {
 bool SilentFiles::Answer(const std::byte* request) {
   fuse_in_header header{};
   std::memcpy(&header, request, sizeof header);
-  const auto reply = [&](const auto& content) { Reply(header.unique, 0, &content, sizeof content); };
+  const auto reply = [&](const auto& content) {
+    Reply(header.unique, 0, &content, sizeof content);
+  };
   switch (header.opcode) {
     case FUSE_INIT: {
       fuse_init_out init{};

@@ -6,7 +6,8 @@
 
 namespace tidepool::nvme {
 
-SimDisk::SimDisk(uint64_t seed, std::span<const uint64_t> file_bytes, uint32_t depth) : random_(seed), depth_(depth) {
+SimDisk::SimDisk(uint64_t seed, std::span<const uint64_t> file_bytes, uint32_t depth)
+    : random_(seed), depth_(depth) {
   for (const uint64_t bytes : file_bytes) {
     files_.push_back({.now = std::vector<std::byte>(bytes),
                       .durable = std::vector<std::byte>(bytes),
@@ -25,9 +26,12 @@ bool SimDisk::Strikes(DiskFault fault) {
 
 void SimDisk::Submit(const IoRequest& request) {
   TP_CHECK(out_.size() < depth_, "no more requests are out than the queue has places");
-  TP_CHECK(request.file < files_.size() && request.offset + request.bytes <= files_[request.file].now.size(), "a request lies in its file");
+  TP_CHECK(request.file < files_.size() &&
+               request.offset + request.bytes <= files_[request.file].now.size(),
+           "a request lies in its file");
   ++requests_;
-  out_.push_back({request, Strikes(DiskFault::kStall) ? 200u : 0u, request.file == hangs_file_ || request.kind == hangs_next_});
+  out_.push_back({request, Strikes(DiskFault::kStall) ? 200u : 0u,
+                  request.file == hangs_file_ || request.kind == hangs_next_});
   if (request.kind == hangs_next_) hangs_next_.reset();
 }
 
@@ -87,13 +91,15 @@ int32_t SimDisk::Write(const IoRequest& request) {
     return static_cast<int32_t>(part.size());
   }
   Put(file, request.offset, all);
-  if (Strikes(DiskFault::kFlipAtRest)) file->now[request.offset + Below(all.size())] ^= std::byte{1} << Below(8);
+  if (Strikes(DiskFault::kFlipAtRest))
+    file->now[request.offset + Below(all.size())] ^= std::byte{1} << Below(8);
   return static_cast<int32_t>(request.bytes);
 }
 
 void SimDisk::Put(File* file, uint64_t offset, std::span<const std::byte> bytes) {
   std::memcpy(file->now.data() + offset, bytes.data(), bytes.size());
-  for (uint64_t sector = offset / kSectorBytes; sector * kSectorBytes < offset + bytes.size(); ++sector) {
+  for (uint64_t sector = offset / kSectorBytes; sector * kSectorBytes < offset + bytes.size();
+       ++sector) {
     if (file->at_stake[sector]) continue;
     file->at_stake[sector] = true;
     file->stakes.push_back(static_cast<uint32_t>(sector));
@@ -106,7 +112,9 @@ int32_t SimDisk::Sync(File* file) {
   if (chosen) fails_sync_.reset();
   const bool fails = Strikes(DiskFault::kSyncError) || chosen;
   for (const uint32_t sector : file->stakes) {
-    if (!fails) std::memcpy(file->durable.data() + sector * kSectorBytes, file->now.data() + sector * kSectorBytes, kSectorBytes);
+    if (!fails)
+      std::memcpy(file->durable.data() + sector * kSectorBytes,
+                  file->now.data() + sector * kSectorBytes, kSectorBytes);
     file->at_stake[sector] = false;
   }
   file->stakes.clear();

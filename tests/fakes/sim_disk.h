@@ -1,7 +1,9 @@
-// SimDisk: an IoQueue over files in memory that fails as disks do: with errors, by lying, and by losing power.
+// SimDisk: an IoQueue over files in memory that fails as disks do: with errors, by lying, and by
+// losing power.
 //
-// One thread. Requests are carried out when they are reaped, in any order; all is decided by the seed. Bytes that were written and not
-// flushed since are at stake in a power loss, sector by sector.
+// One thread. Requests are carried out when they are reaped, in any order; all is decided by the
+// seed. Bytes that were written and not flushed since are at stake in a power loss, sector by
+// sector.
 #pragma once
 
 #include <array>
@@ -41,7 +43,8 @@ class SimDisk final : public IoQueue {
   void Arm(DiskFault fault, uint32_t odds) { odds_[static_cast<size_t>(fault)] = odds; }
   // One reap in `odds` finds nothing yet; 0: all is done at once.
   void Pace(uint32_t odds) { pace_ = odds; }
-  // What is asked of this file from now on, or the next request of this kind, is not answered until Wake.
+  // What is asked of this file from now on, or the next request of this kind, is not answered until
+  // Wake.
   void Hang(uint32_t file) { hangs_file_ = file; }
   void HangNext(IoKind kind) { hangs_next_ = kind; }
   void Wake();
@@ -49,7 +52,8 @@ class SimDisk final : public IoQueue {
   void FailSyncOf(uint32_t file) { fails_sync_ = file; }
   uint64_t faults() const { return faults_total_; }
   uint64_t faults(DiskFault fault) const { return faults_[static_cast<size_t>(fault)]; }
-  // Each sector that was not flushed is afterwards written, as it was before, torn or trash. Requests that were out are gone.
+  // Each sector that was not flushed is afterwards written, as it was before, torn or trash.
+  // Requests that were out are gone.
   void LosePower();
   // Whoever asked is dead: what is out is carried out or not, and nobody is answered.
   void LoseOwner();

@@ -14,26 +14,36 @@ class SlowDevice::SlowStream final : public device::Stream {
   ~SlowStream() override { std::erase(device_->streams_, this); }
 
   void Copy(void* dst, const void* src, uint64_t bytes) override {
-    copies_.push_back({.dst = static_cast<std::byte*>(dst), .src = static_cast<const std::byte*>(src), .bytes = bytes});
+    copies_.push_back({.dst = static_cast<std::byte*>(dst),
+                       .src = static_cast<const std::byte*>(src),
+                       .bytes = bytes});
   }
   void Zero(void*, uint64_t) override { TP_CHECK(false, "the loop zeroes nothing on a stream"); }
   // Computed as a whole when as many bytes have moved as it has.
   void Launch(const device::Kernel& kernel, const void* arguments, uint64_t items) override {
-    copies_.push_back({.bytes = items * kernel.item_bytes, .call = device::OperationQueue::CallOf(kernel, arguments), .items = items});
+    copies_.push_back({.bytes = items * kernel.item_bytes,
+                       .call = device::OperationQueue::CallOf(kernel, arguments),
+                       .items = items});
   }
-  void WaitFlag(const device::Flag*, uint64_t) override { TP_CHECK(false, "the server's streams never wait for a trainer"); }
+  void WaitFlag(const device::Flag*, uint64_t) override {
+    TP_CHECK(false, "the server's streams never wait for a trainer");
+  }
   void WriteFlag(device::Flag* flag, uint64_t value) override {
-    TP_CHECK(!copies_.empty() && copies_.back().marker == 0, "the loop writes a flag behind a copy");
+    TP_CHECK(!copies_.empty() && copies_.back().marker == 0,
+             "the loop writes a flag behind a copy");
     copies_.back().flag = flag;
     copies_.back().value = value;
   }
   Status status() const override { return device_->failure_; }
   Marker Record() override {
-    TP_CHECK(!copies_.empty() && copies_.back().marker == 0, "the loop records one marker behind its copies");
+    TP_CHECK(!copies_.empty() && copies_.back().marker == 0,
+             "the loop records one marker behind its copies");
     return copies_.back().marker = ++last_marker_;
   }
   bool Passed(Marker marker) override { return passed_ >= marker; }
-  void WaitMarker(Stream*, Marker) override { TP_CHECK(false, "the loop orders nothing by markers"); }
+  void WaitMarker(Stream*, Marker) override {
+    TP_CHECK(false, "the loop orders nothing by markers");
+  }
   bool Progress(uint64_t) override { return false; }
   void Synchronize(Marker) override { TP_CHECK(false, "the loop never waits"); }
 
@@ -89,7 +99,8 @@ Result<std::unique_ptr<device::Memory>> SlowDevice::Import(const UniqueFd&, uint
 }
 
 uint32_t SlowDevice::busy() const {
-  return static_cast<uint32_t>(std::count_if(streams_.begin(), streams_.end(), [](const SlowStream* stream) { return stream->busy(); }));
+  return static_cast<uint32_t>(std::count_if(
+      streams_.begin(), streams_.end(), [](const SlowStream* stream) { return stream->busy(); }));
 }
 
 void SlowDevice::Move(uint32_t index, uint64_t bytes) {
@@ -100,26 +111,35 @@ void SlowDevice::Move(uint32_t index, uint64_t bytes) {
   TP_CHECK(false, "the index names a busy stream");
 }
 
-std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool, const std::string& root_complex, DoneBy done) {
+std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool,
+                           const std::string& root_complex, DoneBy done) {
   class Forward final : public device::Device {
    public:
     explicit Forward(SlowDevice* to) : to_(to) {}
     std::string name() const override { return "cuda:0"; }
-    Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override { return to_->Register(begin, bytes); }
+    Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override {
+      return to_->Register(begin, bytes);
+    }
     Result<std::unique_ptr<device::Stream>> OpenStream() override { return to_->OpenStream(); }
     Status Prepare(const device::Kernel& kernel) override { return to_->Prepare(kernel); }
-    Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* fd) override {
+    Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes,
+                                                             UniqueFd* fd) override {
       return to_->CreateExportable(bytes, fd);
     }
-    Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& fd, uint64_t bytes) override { return to_->Import(fd, bytes); }
+    Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& fd, uint64_t bytes) override {
+      return to_->Import(fd, bytes);
+    }
 
    private:
     SlowDevice* const to_;
   };
   device::Gpu facts;
   facts.name = "slow";
-  return std::make_unique<Gpu>(facts, OpenedGpu{.device = std::make_unique<Forward>(slow), .form_note = {}, .done = {done, "a test"}}, pool,
-                               root_complex);
+  return std::make_unique<Gpu>(
+      facts,
+      OpenedGpu{
+          .device = std::make_unique<Forward>(slow), .form_note = {}, .done = {done, "a test"}},
+      pool, root_complex);
 }
 
 }  // namespace tidepool::memserver

@@ -1,4 +1,5 @@
-// SlowDevice: a device whose copies move only when the test says so, a few bytes at a time: what a DMA engine looks like to the loop.
+// SlowDevice: a device whose copies move only when the test says so, a few bytes at a time: what a
+// DMA engine looks like to the loop.
 //
 // One thread. It opens streams only; memory comes from a HostDevice. Outlives its streams.
 #pragma once
@@ -22,7 +23,8 @@ class SlowDevice final : public device::Device {
   Result<std::unique_ptr<device::Stream>> OpenStream() override;
   Status Prepare(const device::Kernel&) override { return {}; }
   Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override;
-  Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;
+  Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes,
+                                                           UniqueFd* exported) override;
   Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& exported, uint64_t bytes) override;
 
   // Streams that were opened and are not closed.
@@ -47,7 +49,7 @@ class SlowDevice final : public device::Device {
 };
 
 // A GPU in front of a device that outlives it, behind a root complex of this name, or of its own.
-std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool, const std::string& root_complex = "",
-                           DoneBy done = DoneBy::kStream);
+std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool,
+                           const std::string& root_complex = "", DoneBy done = DoneBy::kStream);
 
 }  // namespace tidepool::memserver

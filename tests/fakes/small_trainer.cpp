@@ -8,20 +8,25 @@
 #include "tests/fakes/values.h"
 
 namespace tidepool::memserver {
-SmallTrainer::SmallTrainer(ServeWorld* world, shm::JobSpec spec) : world_(world), spec_(std::move(spec)), model_(spec_) {
+SmallTrainer::SmallTrainer(ServeWorld* world, shm::JobSpec spec)
+    : world_(world), spec_(std::move(spec)), model_(spec_) {
   for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
     places_.emplace_back(spec_.chunks[chunk].elements);
-    for (uint64_t i = 0; i < places_.back().size(); ++i) places_.back()[i] = {spec_.parameters.size() + chunk, i};
+    for (uint64_t i = 0; i < places_.back().size(); ++i)
+      places_.back()[i] = {spec_.parameters.size() + chunk, i};
   }
   for (ParameterId id = 0; id < spec_.parameters.size(); ++id) {
     const shm::ParameterSpec& parameter = spec_.parameters[id];
-    for (uint64_t i = 0; i < parameter.element_count; ++i) places_[parameter.chunk][parameter.element_begin + i] = {id, i};
+    for (uint64_t i = 0; i < parameter.element_count; ++i)
+      places_[parameter.chunk][parameter.element_begin + i] = {id, i};
   }
 }
 
-float SmallTrainer::GradientAt(const StepPlan& plan, uint32_t micro_batch, ChunkId chunk, uint64_t element) const {
+float SmallTrainer::GradientAt(const StepPlan& plan, uint32_t micro_batch, ChunkId chunk,
+                               uint64_t element) const {
   const Place& place = places_[chunk][element];
-  return plan.loss_scale * ValueAt(plan.seed + version_ * 31 + micro_batch * 7, place.parameter, place.element);
+  return plan.loss_scale *
+         ValueAt(plan.seed + version_ * 31 + micro_batch * 7, place.parameter, place.element);
 }
 
 bool SmallTrainer::JoinAll(uint32_t uid) {
@@ -39,26 +44,34 @@ bool SmallTrainer::JoinAll(uint32_t uid) {
 void SmallTrainer::PutWeights(uint64_t seed) {
   for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
     for (uint64_t i = 0; i < spec_.chunks[chunk].elements; ++i)
-      model_.weights(chunk)[i] = ValueAt(seed, places_[chunk][i].parameter, places_[chunk][i].element);
+      model_.weights(chunk)[i] =
+          ValueAt(seed, places_[chunk][i].parameter, places_[chunk][i].element);
     const uint64_t count = spec_.ShardElements(chunk);
     for (const auto& rank : ranks_) {
       if (!spec_.IsMember(chunk, rank->rank())) continue;
       const uint64_t begin = spec_.ShardIndex(chunk, rank->rank()) * count;
-      for (uint64_t i = 0; i < count; ++i) rank->At<float>(0)[i] = static_cast<float>(model_.weights(chunk)[begin + i]);
+      for (uint64_t i = 0; i < count; ++i)
+        rank->At<float>(0)[i] = static_cast<float>(model_.weights(chunk)[begin + i]);
       const uint64_t part = count / 2;
-      TP_CHECK(world_->Await(rank.get(), rank->Put(chunk, begin, part, 0)).error == 0, "weights are taken");
-      TP_CHECK(world_->Await(rank.get(), rank->Put(chunk, begin + part, count - part, part * 4)).error == 0, "weights are taken");
+      TP_CHECK(world_->Await(rank.get(), rank->Put(chunk, begin, part, 0)).error == 0,
+               "weights are taken");
+      TP_CHECK(
+          world_->Await(rank.get(), rank->Put(chunk, begin + part, count - part, part * 4)).error ==
+              0,
+          "weights are taken");
     }
   }
 }
 
-std::vector<float> SmallTrainer::ShardGradient(const StepPlan& plan, ChunkId chunk, Rank rank, uint32_t micro_batch) const {
+std::vector<float> SmallTrainer::ShardGradient(const StepPlan& plan, ChunkId chunk, Rank rank,
+                                               uint32_t micro_batch) const {
   const uint64_t count = spec_.ShardElements(chunk);
   const uint64_t begin = spec_.ShardIndex(chunk, rank) * count;
   std::vector<float> values(count);
   for (uint64_t i = 0; i < count; ++i) values[i] = GradientAt(plan, micro_batch, chunk, begin + i);
   const bool last = micro_batch + 1 == spec_.micro_batches;
-  if (plan.poisoned && last && chunk == 0 && begin == 0) values[3] = std::numeric_limits<float>::infinity();
+  if (plan.poisoned && last && chunk == 0 && begin == 0)
+    values[3] = std::numeric_limits<float>::infinity();
   return values;
 }
 
@@ -72,7 +85,9 @@ void SmallTrainer::Submit(const StepPlan& plan, Rank first) {
         const uint64_t count = spec_.ShardElements(chunk);
         Encode(spec_.dtype, ShardGradient(plan, chunk, rank.rank(), micro_batch), rank.rcache());
         const uint64_t begin = spec_.ShardIndex(chunk, rank.rank()) * count;
-        TP_CHECK(world_->Await(&rank, rank.Submit({chunk, begin, count, 0, version_, micro_batch})).error == 0, "gradients are taken");
+        TP_CHECK(world_->Await(&rank, rank.Submit({chunk, begin, count, 0, version_, micro_batch}))
+                         .error == 0,
+                 "gradients are taken");
       }
     }
   }
@@ -80,12 +95,14 @@ void SmallTrainer::Submit(const StepPlan& plan, Rank first) {
 
 shm::Completion SmallTrainer::EndStep(const StepPlan& plan) {
   std::vector<uint64_t> counters;
-  for (const auto& rank : ranks_) counters.push_back(rank->EndStep(version_, plan.learning_rate, plan.loss_scale));
+  for (const auto& rank : ranks_)
+    counters.push_back(rank->EndStep(version_, plan.learning_rate, plan.loss_scale));
   shm::Completion first{};
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const shm::Completion answer = world_->Await(ranks_[i].get(), counters[i]);
     if (i == 0) first = answer;
-    TP_CHECK(answer.version == first.version && answer.error == first.error, "all ranks get the same answer");
+    TP_CHECK(answer.version == first.version && answer.error == first.error,
+             "all ranks get the same answer");
   }
   return first;
 }
@@ -118,7 +135,8 @@ std::vector<std::vector<float>> SmallTrainer::FetchAll() {
     for (const auto& rank : ranks_) {
       if (!spec_.IsMember(chunk, rank->rank())) continue;
       const uint64_t begin = spec_.ShardIndex(chunk, rank->rank()) * count;
-      const shm::Completion answer = world_->Await(rank.get(), rank->Fetch(chunk, begin, count, 0, version_));
+      const shm::Completion answer =
+          world_->Await(rank.get(), rank->Fetch(chunk, begin, count, 0, version_));
       TP_CHECK(answer.error == 0 && answer.version == version_, "parameters are delivered");
       const std::vector<float> shard = Decode(spec_.dtype, rank->rcache(), count);
       chunks.back().insert(chunks.back().end(), shard.begin(), shard.end());
@@ -131,7 +149,8 @@ std::vector<std::vector<float>> SmallTrainer::FetchParameters() {
   const std::vector<std::vector<float>> chunks = FetchAll();
   std::vector<std::vector<float>> parameters;
   for (const shm::ParameterSpec& parameter : spec_.parameters) {
-    const auto begin = chunks[parameter.chunk].begin() + static_cast<ptrdiff_t>(parameter.element_begin);
+    const auto begin =
+        chunks[parameter.chunk].begin() + static_cast<ptrdiff_t>(parameter.element_begin);
     parameters.emplace_back(begin, begin + static_cast<ptrdiff_t>(parameter.element_count));
   }
   return parameters;
@@ -144,8 +163,8 @@ std::string SmallTrainer::Compare(double tolerance) {
       const double expected = model_.weights(chunk)[i];
       const double found = chunks[chunk][i];
       if (std::abs(found - expected) <= tolerance * std::fmax(1, std::abs(expected))) continue;
-      return "chunk " + std::to_string(chunk) + " element " + std::to_string(i) + ": " + std::to_string(found) + ", expected " +
-             std::to_string(expected);
+      return "chunk " + std::to_string(chunk) + " element " + std::to_string(i) + ": " +
+             std::to_string(found) + ", expected " + std::to_string(expected);
     }
   }
   return "";

@@ -1,7 +1,9 @@
-// SmallTrainer: all ranks of one job, driven in lock-step by a test over a ServeWorld, with an AdamModel beside them.
+// SmallTrainer: all ranks of one job, driven in lock-step by a test over a ServeWorld, with an
+// AdamModel beside them.
 //
-// One thread. Weights and gradients are a pure function of (seed, parameter, element of the parameter, step, micro-batch), the same for
-// every way of chunking and sharding. Padding has values too, so that a test sees whether anybody touches it.
+// One thread. Weights and gradients are a pure function of (seed, parameter, element of the
+// parameter, step, micro-batch), the same for every way of chunking and sharding. Padding has
+// values too, so that a test sees whether anybody touches it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,8 @@ struct StepPlan {
   float learning_rate = 0.01F;
   float loss_scale = 1;
   uint64_t seed = 1;
-  // A gradient that is not finite: infinity at this element of chunk 0 (in the last micro-batch), if set.
+  // A gradient that is not finite: infinity at this element of chunk 0 (in the last micro-batch),
+  // if set.
   bool poisoned = false;
 };
 
@@ -41,7 +44,8 @@ class SmallTrainer {
   std::vector<std::vector<float>> FetchAll();
   // The same by parameter, without padding.
   std::vector<std::vector<float>> FetchParameters();
-  // FetchAll against the model; the text names the first element that is further off than `tolerance`, empty when there is none.
+  // FetchAll against the model; the text names the first element that is further off than
+  // `tolerance`, empty when there is none.
   std::string Compare(double tolerance);
   // Every rank says goodbye.
   void LeaveAll();
@@ -58,8 +62,10 @@ class SmallTrainer {
     uint64_t parameter = 0;  // its number; behind the last one for padding
     uint64_t element = 0;
   };
-  std::vector<float> ShardGradient(const StepPlan& plan, ChunkId chunk, Rank rank, uint32_t micro_batch) const;
-  float GradientAt(const StepPlan& plan, uint32_t micro_batch, ChunkId chunk, uint64_t element) const;
+  std::vector<float> ShardGradient(const StepPlan& plan, ChunkId chunk, Rank rank,
+                                   uint32_t micro_batch) const;
+  float GradientAt(const StepPlan& plan, uint32_t micro_batch, ChunkId chunk,
+                   uint64_t element) const;
   void SetModelGradients(const StepPlan& plan);
 
   ServeWorld* const world_;

@@ -17,7 +17,8 @@ ThreadGroup::ThreadGroup(uint32_t world, bool on_streams, device::Device* device
   copies_ = std::move(device->OpenStream()).value();
 }
 
-void ThreadGroup::Join(uint64_t number, uint32_t rank, bool gather, const trainer::BlockView& block) {
+void ThreadGroup::Join(uint64_t number, uint32_t rank, bool gather,
+                       const trainer::BlockView& block) {
   std::lock_guard lock(mutex_);
   if (ops_.size() <= number) ops_.resize(number + 1);
   Op& op = ops_[number];
@@ -26,7 +27,8 @@ void ThreadGroup::Join(uint64_t number, uint32_t rank, bool gather, const traine
     op.shard_elements = block.shard_elements;
     op.blocks.assign(world_, nullptr);
   }
-  op.failed |= op.gather != gather || op.shard_elements != block.shard_elements || block.dtype != DType::kF32;
+  op.failed |= op.gather != gather || op.shard_elements != block.shard_elements ||
+               block.dtype != DType::kF32;
   op.blocks[rank] = static_cast<float*>(block.data);
   if (++op.joined < world_ || on_streams_) return;
   if (!op.failed) Run(&op);
@@ -100,7 +102,9 @@ Status ThreadGroup::Wait(uint64_t number) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ops_[number].done || broken_; });
   if (!ops_[number].done) return Status(ErrorId::kCollectiveFailed, "a rank of the group has left");
-  return ops_[number].failed ? Status(ErrorId::kCollectiveFailed, "ranks started different operations") : Status();
+  return ops_[number].failed
+             ? Status(ErrorId::kCollectiveFailed, "ranks started different operations")
+             : Status();
 }
 
 void ThreadGroup::Break() {

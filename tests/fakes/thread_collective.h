@@ -1,8 +1,11 @@
-// ThreadCollective: the ranks of one data group as threads of a test; their operations meet in a shared ThreadGroup.
+// ThreadCollective: the ranks of one data group as threads of a test; their operations meet in a
+// shared ThreadGroup.
 //
-// An operation is carried out when the last rank has started it, on fp32 blocks; Test says so only after a random number of calls. Ranks
-// that start different operations at the same point of their order get kCollectiveFailed: that is how a test sees ranks decide apart.
-// With streams, an operation is carried out by a Poll after every rank's stream has come to it, and the streams wait for that.
+// An operation is carried out when the last rank has started it, on fp32 blocks; Test says so only
+// after a random number of calls. Ranks that start different operations at the same point of their
+// order get kCollectiveFailed: that is how a test sees ranks decide apart.
+// With streams, an operation is carried out by a Poll after every rank's stream has come to it, and
+// the streams wait for that.
 #pragma once
 
 #include <condition_variable>
@@ -31,8 +34,9 @@ class ThreadGroup {
   device::Flag* finished() { return &flags_[0]; }
   // No rank waits any longer: a rank has failed.
   void Break();
-  // A rank will fail. From then until Break its streams wait for nothing, so what is exchanged meanwhile is written by them at the same
-  // time: bytes that nobody uses. Call it before the first operation.
+  // A rank will fail. From then until Break its streams wait for nothing, so what is exchanged
+  // meanwhile is written by them at the same time: bytes that nobody uses. Call it before the first
+  // operation.
   void ExpectFailure() { may_fail_ = true; }
 
  private:
@@ -63,13 +67,16 @@ class ThreadGroup {
 
 class ThreadCollective final : public trainer::Collective {
  public:
-  ThreadCollective(ThreadGroup* group, uint32_t rank, uint64_t seed, uint64_t delay_max, device::Stream* stream = nullptr)
+  ThreadCollective(ThreadGroup* group, uint32_t rank, uint64_t seed, uint64_t delay_max,
+                   device::Stream* stream = nullptr)
       : group_(group), rank_(rank), random_(seed), delay_max_(delay_max), stream_(stream) {}
 
   uint32_t rank() const override { return rank_; }
   uint32_t world() const override { return group_->world(); }
   Ticket StartAllGather(const trainer::BlockView& block) override { return Start(true, block); }
-  Ticket StartReduceScatter(const trainer::BlockView& block) override { return Start(false, block); }
+  Ticket StartReduceScatter(const trainer::BlockView& block) override {
+    return Start(false, block);
+  }
   device::Stream* stream() override { return stream_; }
   bool Test(Ticket ticket) override {
     if (stream_ != nullptr) group_->Poll();

@@ -1,4 +1,5 @@
-// Values for tests: weights and gradients as pure functions of their place, exact in fp32, bf16 and fp16; and arrays of a DType.
+// Values for tests: weights and gradients as pure functions of their place, exact in fp32, bf16 and
+// fp16; and arrays of a DType.
 #pragma once
 
 #include <cstdint>

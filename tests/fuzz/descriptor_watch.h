@@ -1,4 +1,5 @@
-// DescriptorWatch: which file descriptors are open, so that a fuzz target can tell that a run has left one behind or closed a foreign one.
+// DescriptorWatch: which file descriptors are open, so that a fuzz target can tell that a run has
+// left one behind or closed a foreign one.
 //
 // One thread; descriptors below kWatched.
 #pragma once
@@ -14,7 +15,9 @@ namespace tidepool::fuzz {
 class DescriptorWatch {
  public:
   DescriptorWatch() : before_(Open()) {}
-  void CheckSame() const { TP_CHECK(Open() == before_, "a run leaves the descriptors as they were"); }
+  void CheckSame() const {
+    TP_CHECK(Open() == before_, "a run leaves the descriptors as they were");
+  }
 
  private:
   static constexpr size_t kWatched = 96;

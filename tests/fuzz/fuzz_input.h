@@ -1,6 +1,8 @@
-// FuzzInput: the bytes of one fuzz run, taken apart from the front, as numbers, choices and byte strings.
+// FuzzInput: the bytes of one fuzz run, taken apart from the front, as numbers, choices and byte
+// strings.
 //
-// One thread. When the bytes are used up every number is 0 and every string empty, so that a target ends by itself: loop while Left().
+// One thread. When the bytes are used up every number is 0 and every string empty, so that a target
+// ends by itself: loop while Left().
 #pragma once
 
 #include <algorithm>
@@ -32,7 +34,9 @@ class FuzzInput {
   uint8_t Peek() const { return rest_.empty() ? 0 : rest_.front(); }
   uint8_t Byte() { return Number<uint8_t>(); }
   // 0 .. count - 1.
-  uint32_t Choice(uint32_t count) { return count <= 256 ? Byte() % count : Number<uint32_t>() % count; }
+  uint32_t Choice(uint32_t count) {
+    return count <= 256 ? Byte() % count : Number<uint32_t>() % count;
+  }
   bool OneIn(uint32_t count) { return Choice(count) == count - 1; }
 
   // At most `count` bytes, fewer where fewer are left.
@@ -46,7 +50,8 @@ class FuzzInput {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   std::span<const std::byte> Rest() { return Bytes(rest_.size()); }
-  // The last `count` bytes become another input; a target that has two needs can so feed one without moving the other.
+  // The last `count` bytes become another input; a target that has two needs can so feed one
+  // without moving the other.
   FuzzInput SplitEnd(size_t count) {
     const auto end = rest_.last(std::min(count, rest_.size()));
     rest_ = rest_.first(rest_.size() - end.size());
@@ -75,7 +80,8 @@ inline uint64_t OddNumber(FuzzInput* input, uint64_t honest) {
 
 // Overwrites a few of `bytes` with bytes of the input.
 inline void Disturb(FuzzInput* input, uint32_t times, std::span<std::byte> bytes) {
-  for (uint32_t i = 0; i < times && !bytes.empty(); ++i) bytes[input->Number<uint32_t>() % bytes.size()] = std::byte{input->Byte()};
+  for (uint32_t i = 0; i < times && !bytes.empty(); ++i)
+    bytes[input->Number<uint32_t>() % bytes.size()] = std::byte{input->Byte()};
 }
 
 }  // namespace tidepool::fuzz

@@ -27,7 +27,8 @@ void AddParameters(FuzzInput* input, shm::JobSpec* spec, uint32_t chunk) {
     parameter.chunk = Usually(input, chunk);
     parameter.group = input->Choice(static_cast<uint32_t>(spec->parameter_groups.size()));
     parameter.element_begin = Usually(input, begin);
-    parameter.element_count = Usually(input, std::min<uint64_t>(elements - begin, 1 + input->Byte()));
+    parameter.element_count =
+        Usually(input, std::min<uint64_t>(elements - begin, 1 + input->Byte()));
     parameter.dims = {Usually(input, parameter.element_count)};
     if (input->OneIn(4)) parameter.dims.push_back(Usually(input, uint64_t{1}));
     begin += (parameter.element_count + align - 1) / align * align;
@@ -43,7 +44,8 @@ shm::JobSpec FuzzedSpec(FuzzInput* input) {
   spec.world = Usually(input, 1 + input->Choice(4));
   spec.dtype = static_cast<DType>(Usually(input, input->Choice(3)));
   spec.optimizer.rule = static_cast<OptimizerRule>(Usually(input, input->Choice(5)));
-  spec.optimizer.states = static_cast<StateForm>(Usually(input, spec.dtype == DType::kBF16 ? input->Choice(4) : 0));
+  spec.optimizer.states =
+      static_cast<StateForm>(Usually(input, spec.dtype == DType::kBF16 ? input->Choice(4) : 0));
   spec.optimizer.beta1 = Usually(input, 0.9);
   spec.optimizer.eps = Usually(input, 1e-8);
   spec.optimizer.momentum = Usually(input, input->Choice(2) == 0 ? 0 : 0.9);
@@ -52,14 +54,17 @@ shm::JobSpec FuzzedSpec(FuzzInput* input) {
   spec.micro_batches = Usually(input, 1 + input->Choice(3));
   spec.loss_scaling = Usually(input, input->Choice(2));
   spec.rcache_bytes = Usually(input, uint64_t{65536});
-  for (uint32_t i = 1 + input->Choice(3); i > 0; --i) spec.parameter_groups.push_back({Usually(input, 1.0F), Usually(input, 0.01F)});
+  for (uint32_t i = 1 + input->Choice(3); i > 0; --i)
+    spec.parameter_groups.push_back({Usually(input, 1.0F), Usually(input, 0.01F)});
   const uint64_t all = spec.world >= 64 ? ~uint64_t{0} : (uint64_t{1} << spec.world) - 1;
   spec.data_groups.push_back({Usually(input, all)});
   if (input->OneIn(3)) spec.data_groups.push_back({Usually(input, uint64_t{1})});
   for (uint32_t i = 1 + input->Choice(4); i > 0; --i) {
     const uint32_t group = input->Choice(static_cast<uint32_t>(spec.data_groups.size()));
-    const uint64_t multiple = 16 * static_cast<uint64_t>(std::popcount(spec.data_groups[group].rank_mask));
-    spec.chunks.push_back({Usually(input, multiple * (1 + input->Byte() % 32)), Usually(input, group)});
+    const uint64_t multiple =
+        16 * static_cast<uint64_t>(std::popcount(spec.data_groups[group].rank_mask));
+    spec.chunks.push_back(
+        {Usually(input, multiple * (1 + input->Byte() % 32)), Usually(input, group)});
     AddParameters(input, &spec, static_cast<uint32_t>(spec.chunks.size()) - 1);
   }
   for (uint32_t i = input->Choice(3); i > 0; --i) {
@@ -67,7 +72,9 @@ shm::JobSpec FuzzedSpec(FuzzInput* input) {
     frozen.content.bytes[0] = static_cast<std::byte>(input->Byte());
     spec.frozen.push_back(frozen);
   }
-  if (input->OneIn(4)) spec.states_on_gpu = Usually(input, input->Choice(static_cast<uint32_t>(spec.chunks.size()) + 1));
+  if (input->OneIn(4))
+    spec.states_on_gpu =
+        Usually(input, input->Choice(static_cast<uint32_t>(spec.chunks.size()) + 1));
   return spec;
 }
 

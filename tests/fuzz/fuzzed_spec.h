@@ -1,4 +1,5 @@
-// FuzzedSpec: a job specification made of fuzz bytes: mostly sound, with a number out of range here and there.
+// FuzzedSpec: a job specification made of fuzz bytes: mostly sound, with a number out of range here
+// and there.
 //
 // Pure function of the input.
 #pragma once

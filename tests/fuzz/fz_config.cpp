@@ -1,5 +1,5 @@
-// Fuzz target: what a user or a client writes as text: the configuration file, environment and flags of memserver (attack A17 of the
-// reliability notes), and the request paths of its admin API.
+// Fuzz target: what a user or a client writes as text: the configuration file, environment and
+// flags of memserver (attack A17 of the reliability notes), and the request paths of its admin API.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,7 +23,8 @@ using fuzz::FuzzInput;
 class TextFile {
  public:
   explicit TextFile(const std::string& text) : fd_(memfd_create("fuzz", MFD_CLOEXEC)) {
-    TP_CHECK(write(fd_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()), "room for a file");
+    TP_CHECK(write(fd_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()),
+             "room for a file");
   }
   std::string path() const { return "/proc/self/fd/" + std::to_string(fd_.get()); }
 
@@ -33,8 +34,8 @@ class TextFile {
 
 void CheckError(const Status& status) {
   const ErrorId id = status.id();
-  TP_CHECK(id == ErrorId::kConfigSyntax || id == ErrorId::kConfigUnknownKey || id == ErrorId::kConfigBadValue ||
-               id == ErrorId::kConfigUnreadable,
+  TP_CHECK(id == ErrorId::kConfigSyntax || id == ErrorId::kConfigUnknownKey ||
+               id == ErrorId::kConfigBadValue || id == ErrorId::kConfigUnreadable,
            "a bad setting has one of the documented errors");
   TP_CHECK(!status.Line().empty(), "an error has a text");
 }
@@ -44,12 +45,14 @@ void CheckPrinted(const LoadedConfig& loaded) {
   const auto is_ascii = [](const EffectiveSetting& each) {
     return std::all_of(each.text.begin(), each.text.end(), [](char c) { return c >= 0; });
   };
-  if (!std::all_of(loaded.settings.begin(), loaded.settings.end(), is_ascii)) return;  // bytes that are no UTF-8 have no place in TOML
+  // Bytes that are no UTF-8 have no place in TOML.
+  if (!std::all_of(loaded.settings.begin(), loaded.settings.end(), is_ascii)) return;
   const TextFile file(PrintEffective(loaded));
   const auto again = LoadConfig({file.path(), {}, {}});
   TP_CHECK(again.ok(), "the printed settings are a configuration file");
   for (size_t i = 0; i < loaded.settings.size(); ++i) {
-    TP_CHECK(again.value().settings[i].text == loaded.settings[i].text, "the printed settings are those that hold");
+    TP_CHECK(again.value().settings[i].text == loaded.settings[i].text,
+             "the printed settings are those that hold");
   }
 }
 
@@ -67,9 +70,12 @@ void FuzzFile(const std::string& text) {
 
 // Known keys and flags with values of the input: a free text seldom spells one.
 std::string ValueOf(FuzzInput* input) {
-  constexpr std::array<const char*, 16> kValues{"auto", "on",   "off", "true", "50%", "8GiB",  "1 GiB", "0",
-                                                "-1",   "json", "v3",  "10s",  "5m",  "debug", "none",  "99999999999999999999"};
-  return input->OneIn(3) ? input->Text(12) : std::string(kValues[input->Choice(kValues.size())]) + input->Text(input->OneIn(4) ? 2 : 0);
+  constexpr std::array<const char*, 16> kValues{
+      "auto", "on",   "off", "true", "50%", "8GiB",  "1 GiB", "0",
+      "-1",   "json", "v3",  "10s",  "5m",  "debug", "none",  "99999999999999999999"};
+  return input->OneIn(3) ? input->Text(12)
+                         : std::string(kValues[input->Choice(kValues.size())]) +
+                               input->Text(input->OneIn(4) ? 2 : 0);
 }
 
 const Setting& AnySetting(FuzzInput* input) {
@@ -91,10 +97,14 @@ void FuzzFlags(FuzzInput* input) {
   while (input->Left() > 0 && words.size() < 12) {
     switch (input->Choice(6)) {
       case 0: words.push_back(input->Text(12)); break;
-      case 1: words.emplace_back(std::array{"run", "check", "config", "keep", "--version"}[input->Choice(5)]); break;
+      case 1:
+        words.emplace_back(
+            std::array{"run", "check", "config", "keep", "--version"}[input->Choice(5)]);
+        break;
       case 2: words.push_back(std::string(AnySetting(input).flag) + "=" + ValueOf(input)); break;
       case 3:
-        words.emplace_back(std::array{"--", "--help", "--defaults", "--parent-pid", "--listen-fd", "--lease-ms"}[input->Choice(6)]);
+        words.emplace_back(std::array{"--", "--help", "--defaults", "--parent-pid", "--listen-fd",
+                                      "--lease-ms"}[input->Choice(6)]);
         break;
       default: words.emplace_back(AnySetting(input).flag); words.push_back(ValueOf(input));
     }
@@ -103,29 +113,35 @@ void FuzzFlags(FuzzInput* input) {
   for (const std::string& word : words) argv.push_back(word.c_str());
   auto flags = ParseFlags(static_cast<int>(argv.size()), argv.data());
   if (!flags.ok()) {
-    TP_CHECK(flags.status().id() == ErrorId::kUsageError && !flags.status().Line().empty(), "bad flags are a usage error");
+    TP_CHECK(flags.status().id() == ErrorId::kUsageError && !flags.status().Line().empty(),
+             "bad flags are a usage error");
     return;
   }
-  TP_CHECK(flags->command != Command::kKeep || flags->keep.listen_fd >= 3, "a keeper has an inherited socket");
+  TP_CHECK(flags->command != Command::kKeep || flags->keep.listen_fd >= 3,
+           "a keeper has an inherited socket");
   Load({"", flags->settings, {}});
 }
 
 void FuzzEnvironment(FuzzInput* input) {
   ConfigSources sources;
   std::map<std::string, std::string> variables;
-  for (uint32_t i = input->Choice(6); i > 0; --i) variables[EnvironmentNameOf(AnySetting(input))] = ValueOf(input);
+  for (uint32_t i = input->Choice(6); i > 0; --i)
+    variables[EnvironmentNameOf(AnySetting(input))] = ValueOf(input);
   sources.environment = [&variables](const std::string& name) { return variables[name]; };
   Load(sources);
 }
 
 void FuzzTarget(const std::string& text) {
   auto target = ParseTarget(text);
-  if (!target.ok()) return TP_CHECK(target.status().id() == ErrorId::kAdminBadRequest, "a bad path is a bad request");
+  if (!target.ok())
+    return TP_CHECK(target.status().id() == ErrorId::kAdminBadRequest,
+                    "a bad path is a bad request");
   constexpr std::array<std::string_view, 2> kKnown{"job", "limit"};
   const Status known = CheckParameters(*target, kKnown);
   const auto limit = NumberParameter(*target, "limit", 100, 1000);
   TP_CHECK(!limit.ok() || limit.value() <= 1000, "a number is within its limit");
-  TP_CHECK(target->parameters.size() <= text.size() && target->path.size() <= text.size(), "nothing comes from nowhere");
+  TP_CHECK(target->parameters.size() <= text.size() && target->path.size() <= text.size(),
+           "nothing comes from nowhere");
   if (target->parameters.empty()) TP_CHECK(known.ok(), "nothing is unknown where nothing is given");
 }
 

@@ -1,4 +1,5 @@
-// Fuzz target: what a trainer's packets may hold: frames, job specifications, and the packets themselves with their descriptors (attacks
+// Fuzz target: what a trainer's packets may hold: frames, job specifications, and the packets
+// themselves with their descriptors (attacks
 // A1 and A9 of the reliability notes).
 #include <sys/socket.h>
 
@@ -21,7 +22,8 @@ using Bytes = std::vector<std::byte>;
 void CheckFrame(std::span<const std::byte> bytes) {
   auto frame = shm::DecodeFrame(bytes);
   if (!frame.ok()) return;
-  TP_CHECK(shm::FdsOf(*frame) <= shm::kPacketFdsMax && shm::NameOf(*frame) != nullptr, "every frame has a name and descriptors that fit");
+  TP_CHECK(shm::FdsOf(*frame) <= shm::kPacketFdsMax && shm::NameOf(*frame) != nullptr,
+           "every frame has a name and descriptors that fit");
   const Bytes once = shm::EncodeFrame(*frame);
   auto again = shm::DecodeFrame(once);
   TP_CHECK(again.ok() && shm::EncodeFrame(*again) == once, "writing and reading is the identity");
@@ -32,10 +34,13 @@ void CheckSpec(std::span<const std::byte> bytes) {
   if (!spec.ok()) return;
   TP_CHECK(shm::Validate(*spec).ok(), "a specification that was read is sound");
   const Bytes written = shm::Encode(*spec);
-  TP_CHECK(std::equal(written.begin(), written.end(), bytes.begin(), bytes.end()), "a specification has one encoding");
+  TP_CHECK(std::equal(written.begin(), written.end(), bytes.begin(), bytes.end()),
+           "a specification has one encoding");
   const shm::StateBytes states = shm::StateBytesOf(*spec);
-  TP_CHECK(states.total() >= spec->TotalElements() * 6 && states.total() < uint64_t{1} << 62, "sizes do not overflow");
-  TP_CHECK(shm::ExtentCount(*spec) >= 1 + 2 * spec->chunks.size(), "master and gradient have an extent");
+  TP_CHECK(states.total() >= spec->TotalElements() * 6 && states.total() < uint64_t{1} << 62,
+           "sizes do not overflow");
+  TP_CHECK(shm::ExtentCount(*spec) >= 1 + 2 * spec->chunks.size(),
+           "master and gradient have an extent");
 }
 
 Bytes HeaderOf(FuzzInput* input, size_t payload_bytes) {
@@ -98,7 +103,8 @@ SentPacket SendOne(FuzzInput* input, int socket) {
 
 void FuzzPackets(FuzzInput* input) {
   std::array<int, 2> ends{};
-  TP_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0, "a pair of sockets");
+  TP_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0,
+           "a pair of sockets");
   const UniqueFd peer(ends[0]), own(ends[1]);
   for (uint32_t packets = 1 + input->Choice(4); packets > 0; --packets) {
     const SentPacket sent = SendOne(input, peer.get());
@@ -108,11 +114,13 @@ void FuzzPackets(FuzzInput* input) {
     if (sent.fds == SIZE_MAX) {
       TP_CHECK(result == shm::SocketResult::kWouldBlock, "nothing was sent");
     } else if (sent.bytes > shm::kPacketBytesMax || sent.fds > fds_max) {
-      TP_CHECK(result == shm::SocketResult::kMalformed && packet.fds.empty(), "too much is refused whole");
+      TP_CHECK(result == shm::SocketResult::kMalformed && packet.fds.empty(),
+               "too much is refused whole");
     } else if (sent.bytes == 0) {
       TP_CHECK(result == shm::SocketResult::kClosed, "an empty packet reads as the end");
     } else {
-      TP_CHECK(result == shm::SocketResult::kDone && packet.bytes.size() == sent.bytes && packet.fds.size() == sent.fds,
+      TP_CHECK(result == shm::SocketResult::kDone && packet.bytes.size() == sent.bytes &&
+                   packet.fds.size() == sent.fds,
                "the rest arrives");
     }
   }

@@ -1,5 +1,6 @@
-// Fuzz target: ConnectionProtocol: frames in any order, with descriptors of any kind, between whatever the serve loop and the preparer of
-// memory say (attacks A1 and A9 of the reliability notes).
+// Fuzz target: ConnectionProtocol: frames in any order, with descriptors of any kind, between
+// whatever the serve loop and the preparer of memory say (attacks A1 and A9 of the reliability
+// notes).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,7 +26,8 @@ constexpr uint32_t kUid = 1000;
 UniqueFd MadeMemfd(bool sealed) {
   UniqueFd fd(memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   TP_CHECK(fd.valid() && ftruncate(fd.get(), 4096) == 0, "a memfd");
-  if (sealed) TP_CHECK(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, "seals");
+  if (sealed)
+    TP_CHECK(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, "seals");
   return fd;
 }
 
@@ -48,10 +50,12 @@ UniqueFd MadeDescriptor(FuzzInput* input) {
   }
 }
 
-// One connection: the trainer's side sends what the input says, the server's side goes on as the control thread would.
+// One connection: the trainer's side sends what the input says, the server's side goes on as the
+// control thread would.
 class Connection {
  public:
-  explicit Connection(FuzzInput* input) : input_(input), protocol_(kConnection, input->OneIn(4) ? 0 : kUid, 4242, 99) {}
+  explicit Connection(FuzzInput* input)
+      : input_(input), protocol_(kConnection, input->OneIn(4) ? 0 : kUid, 4242, 99) {}
 
   void Run() {
     while (input_->Left() > 0 && !ended_) {
@@ -74,7 +78,8 @@ class Connection {
  private:
   void Send(const shm::Frame& frame) { Receive(shm::EncodeFrame(frame)); }
 
-  // As the reactor does with a packet: a frame that is none, or comes with another number of descriptors, ends the connection.
+  // As the reactor does with a packet: a frame that is none, or comes with another number of
+  // descriptors, ends the connection.
   void Receive(std::span<const std::byte> bytes) {
     auto frame = shm::DecodeFrame(bytes);
     if (!frame.ok()) return;  // skipped instead, so that the run goes on
@@ -85,21 +90,25 @@ class Connection {
       CheckRefusal(action.status());
       return;
     }
-    if (action->answer) TP_CHECK(!shm::EncodeFrame(*action->answer).empty(), "an answer can be sent");
+    if (action->answer)
+      TP_CHECK(!shm::EncodeFrame(*action->answer).empty(), "an answer can be sent");
     if (action->event) std::visit([this](const auto& event) { Check(event); }, *action->event);
   }
 
   void CheckRefusal(const Status& status) {
     ended_ = true;
     const ErrorId id = status.id();
-    TP_CHECK(id == ErrorId::kHandshakeBad || id == ErrorId::kAbiMismatch || id == ErrorId::kJobSpecBad || id == ErrorId::kProtocolViolation,
+    TP_CHECK(id == ErrorId::kHandshakeBad || id == ErrorId::kAbiMismatch ||
+                 id == ErrorId::kJobSpecBad || id == ErrorId::kProtocolViolation,
              "a refusal has one of the documented reasons");
     TP_CHECK(!shm::EncodeFrame(shm::RefusedFrame{status}).empty(), "a refusal can be sent");
   }
 
   // What the loop may rely on without a look at it.
   void Check(const ReserveJob& event) {
-    TP_CHECK(event.connection == kConnection && event.spec != nullptr && shm::Validate(*event.spec).ok(), "a sound specification");
+    TP_CHECK(
+        event.connection == kConnection && event.spec != nullptr && shm::Validate(*event.spec).ok(),
+        "a sound specification");
     TP_CHECK(event.rank < event.spec->world && event.nonce != 0, "a rank of the job");
     TP_CHECK(!asked_ && protocol_.state() == ConnectionState::kReserving, "a connection asks once");
     asked_ = true;
@@ -109,10 +118,13 @@ class Connection {
     TP_CHECK(!asked_ && protocol_.state() == ConnectionState::kReserving, "a connection asks once");
     asked_ = true;
   }
-  void Check(const DeclareSchedule& event) { TP_CHECK(open_ && !event.order.empty(), "a schedule of an open session"); }
+  void Check(const DeclareSchedule& event) {
+    TP_CHECK(open_ && !event.order.empty(), "a schedule of an open session");
+  }
   void Check(const SaveWeights& event) {
     TP_CHECK(open_ && shm::IsPlainFileName(event.name), "a file name that stays in its directory");
-    TP_CHECK((fcntl(event.directory.get(), F_GETFL) & O_PATH) != 0, "a descriptor that gives no right");
+    TP_CHECK((fcntl(event.directory.get(), F_GETFL) & O_PATH) != 0,
+             "a descriptor that gives no right");
   }
   void Check(const Goodbye&) {
     TP_CHECK(open_ && protocol_.state() == ConnectionState::kLeaving, "a session ends once");
@@ -129,13 +141,17 @@ class Connection {
       protocol_.SetState(ConnectionState::kPreparing);
       const ReturnedMemory memory = protocol_.TakeMemory();
       const bool back = protocol_.resume().has_value(), brought = memory.kind.is_brought();
-      TP_CHECK(memory.rcache.valid() == (back || brought), "memory comes with a rank that comes back, or brings it");
+      TP_CHECK(memory.rcache.valid() == (back || brought),
+               "memory comes with a rank that comes back, or brings it");
       TP_CHECK(memory.flags.valid() == (back && brought), "flags come with one that had them");
       TP_CHECK(!brought || protocol_.agreed() >= shm::kAbiBrought, "a version that knows it");
     } else if (protocol_.state() == ConnectionState::kPreparing) {
       protocol_.SetState(ConnectionState::kAttaching);
     } else if (protocol_.state() == ConnectionState::kAttaching) {
-      TP_CHECK(!shm::EncodeFrame(protocol_.AnswerTo(Attached{.connection = kConnection, .session = 3, .job = 2})).empty(), "an answer");
+      TP_CHECK(!shm::EncodeFrame(
+                    protocol_.AnswerTo(Attached{.connection = kConnection, .session = 3, .job = 2}))
+                    .empty(),
+               "an answer");
       protocol_.SetState(ConnectionState::kOpen);
       open_ = true;
     }
@@ -165,7 +181,8 @@ class Connection {
     hello.protocols = Protocols();
     hello.world = spec.world;
     hello.rank = input_->OneIn(16) ? input_->Byte() : 0;
-    hello.spec_bytes = input_->OneIn(16) ? OddNumber(input_, spec_bytes_.size()) : spec_bytes_.size();
+    hello.spec_bytes =
+        input_->OneIn(16) ? OddNumber(input_, spec_bytes_.size()) : spec_bytes_.size();
     hello.fingerprint = shm::Fingerprint(spec_bytes_) + (input_->OneIn(16) ? 1 : 0);
     hello.nonce = input_->OneIn(16) ? input_->Byte() : 5;
     if (input_->OneIn(4)) hello.rcache = Brought();
@@ -194,8 +211,10 @@ class Connection {
   }
   shm::Frame ScheduleOf() {
     shm::SchedulePartFrame part;
-    for (uint32_t uses = 1 + input_->Choice(6); uses > 0; --uses) part.order.push_back(input_->OneIn(16) ? input_->Number<uint32_t>() : 0);
-    part.total = input_->OneIn(4) ? static_cast<uint32_t>(OddNumber(input_, part.order.size())) : static_cast<uint32_t>(part.order.size());
+    for (uint32_t uses = 1 + input_->Choice(6); uses > 0; --uses)
+      part.order.push_back(input_->OneIn(16) ? input_->Number<uint32_t>() : 0);
+    part.total = input_->OneIn(4) ? static_cast<uint32_t>(OddNumber(input_, part.order.size()))
+                                  : static_cast<uint32_t>(part.order.size());
     return part;
   }
   void SendServersFrame() {

@@ -1,4 +1,5 @@
-// Fuzz target: what memserver and its keeper send each other, and the names under which systemd's store hands descriptors back.
+// Fuzz target: what memserver and its keeper send each other, and the names under which systemd's
+// store hands descriptors back.
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -32,10 +33,13 @@ UniqueFd MadeDescriptor() {
 }
 
 KeeperMessage MessageFrom(FuzzInput* input) {
-  constexpr std::array<KeeperOp, 4> kLikely{KeeperOp::kGiven, KeeperOp::kGiven, KeeperOp::kGivenAll, KeeperOp::kHello};
+  constexpr std::array<KeeperOp, 4> kLikely{KeeperOp::kGiven, KeeperOp::kGiven, KeeperOp::kGivenAll,
+                                            KeeperOp::kHello};
   KeeperMessage message;
-  message.op = input->OneIn(4) ? static_cast<KeeperOp>(OddNumber(input, 16)) : kLikely[input->Choice(kLikely.size())];
-  message.slot = input->OneIn(4) ? static_cast<uint32_t>(OddNumber(input, kKeptSlotsMax)) : input->Choice(4);
+  message.op = input->OneIn(4) ? static_cast<KeeperOp>(OddNumber(input, 16))
+                               : kLikely[input->Choice(kLikely.size())];
+  message.slot =
+      input->OneIn(4) ? static_cast<uint32_t>(OddNumber(input, kKeptSlotsMax)) : input->Choice(4);
   message.value = input->OneIn(4) ? OddNumber(input, 2) : input->Choice(4);
   return message;
 }
@@ -47,7 +51,9 @@ void FuzzMessage(FuzzInput* input) {
   packet.bytes.assign(bytes.begin(), bytes.end());
   const auto message = MessageOf(packet);
   if (!message) return;
-  TP_CHECK(message->slot < kKeptSlotsMax && packet.fds.size() == (BringsMemory(message->op) ? 1 : 0), "a message keeps its limits");
+  TP_CHECK(
+      message->slot < kKeptSlotsMax && packet.fds.size() == (BringsMemory(message->op) ? 1 : 0),
+      "a message keeps its limits");
 }
 
 struct PreparedPacket {
@@ -60,7 +66,8 @@ std::vector<PreparedPacket> PacketsFrom(FuzzInput* input) {
   while (input->Left() > 0 && packets.size() < 8) {
     const KeeperMessage message = MessageFrom(input);
     const auto bytes = std::as_bytes(std::span(&message, 1));
-    PreparedPacket packet{{bytes.begin(), bytes.end()}, BringsMemory(message.op) != input->OneIn(16)};
+    PreparedPacket packet{{bytes.begin(), bytes.end()},
+                          BringsMemory(message.op) != input->OneIn(16)};
     if (input->OneIn(16)) packet.bytes.resize(1 + input->Byte());
     packets.push_back(std::move(packet));
   }
@@ -88,13 +95,17 @@ Meeting& TheMeeting() {
 
 // A keeper that greets well and then sends whatever the input says.
 void PlayKeeper(const std::vector<PreparedPacket>& packets) {
-  TP_CHECK(shm::WaitForSocket(TheMeeting().listener.get(), POLLIN, kKeeperWaitNs), "memserver connects");
-  const UniqueFd socket(accept4(TheMeeting().listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  SendMessage(socket.get(), {KeeperOp::kHello, kKeeperProtocol, static_cast<uint64_t>(getpid())}, -1, 0);
+  TP_CHECK(shm::WaitForSocket(TheMeeting().listener.get(), POLLIN, kKeeperWaitNs),
+           "memserver connects");
+  const UniqueFd socket(
+      accept4(TheMeeting().listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  SendMessage(socket.get(), {KeeperOp::kHello, kKeeperProtocol, static_cast<uint64_t>(getpid())},
+              -1, 0);
   for (const PreparedPacket& packet : packets) {
     const UniqueFd fd = MadeDescriptor();
     const std::array fds{fd.get()};
-    shm::SendPacket(socket.get(), packet.bytes, std::span(fds).first(packet.with_descriptor ? 1 : 0));
+    shm::SendPacket(socket.get(), packet.bytes,
+                    std::span(fds).first(packet.with_descriptor ? 1 : 0));
   }
 }
 
@@ -105,8 +116,10 @@ void FuzzLink(FuzzInput* input) {
   keeper.join();
   TP_CHECK(link.ok(), "a keeper that greets well is accepted");
   auto taken = (*link)->Take();
-  if (!taken.ok()) return TP_CHECK(taken.status().id() == ErrorId::kKeeperFailed, "the documented error");
-  for (const HeldMemory& held : *taken) TP_CHECK(held.slot < kKeptSlotsMax && held.fd.valid(), "what was taken has a descriptor");
+  if (!taken.ok())
+    return TP_CHECK(taken.status().id() == ErrorId::kKeeperFailed, "the documented error");
+  for (const HeldMemory& held : *taken)
+    TP_CHECK(held.slot < kKeptSlotsMax && held.fd.valid(), "what was taken has a descriptor");
 }
 
 void FuzzStoreNames(FuzzInput* input) {
@@ -114,10 +127,12 @@ void FuzzStoreNames(FuzzInput* input) {
   setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
   setenv("LISTEN_FDS", std::to_string(static_cast<int64_t>(OddNumber(input, 2))).c_str(), 1);
   std::string names;
-  for (uint32_t i = input->Choice(5); i > 0; --i) names += (input->OneIn(3) ? "" : "tidepool-kept-") + input->Text(6) + ":";
+  for (uint32_t i = input->Choice(5); i > 0; --i)
+    names += (input->OneIn(3) ? "" : "tidepool-kept-") + input->Text(6) + ":";
   setenv("LISTEN_FDNAMES", names.c_str(), 1);
   FdStoreOffered();
-  for (const char* variable : {"NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}) unsetenv(variable);
+  for (const char* variable : {"NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"})
+    unsetenv(variable);
 }
 
 void RunOne(FuzzInput* input) {

@@ -1,7 +1,8 @@
-// Fuzz target: a whole serve loop with a job whose ranks write what they like into the memory that they share with it, die, come back, and
-// lie to the control thread; beside it an honest job (attacks A4 and A5 of the reliability notes). Beside fuzzers every load of a
-// client's word may give another value. The loop stays sound, the honest job keeps its bits, also those of a frozen chunk that the others
-// list too, and every byte comes back.
+// Fuzz target: a whole serve loop with a job whose ranks write what they like into the memory that
+// they share with it, die, come back, and lie to the control thread; beside it an honest job
+// (attacks A4 and A5 of the reliability notes). Beside fuzzers every load of a
+// client's word may give another value. The loop stays sound, the honest job keeps its bits, also
+// those of a frozen chunk that the others list too, and every byte comes back.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -63,7 +64,9 @@ const Chunks& UndisturbedChunks() {
 
 shm::JobSpec HostileSpec(FuzzInput* input) {
   constexpr std::array<DType, 3> kTypes{DType::kF32, DType::kBF16, DType::kF16};
-  SpecOptions options{.name = "hostile", .world = 1 + input->Choice(kHostileRanksMax), .dtype = kTypes[input->Choice(kTypes.size())]};
+  SpecOptions options{.name = "hostile",
+                      .world = 1 + input->Choice(kHostileRanksMax),
+                      .dtype = kTypes[input->Choice(kTypes.size())]};
   options.chunks = 1 + input->Choice(2);
   options.chunk_elements = 192 * (1 + input->Choice(4));
   options.micro_batches = 1 + input->Choice(2);
@@ -73,34 +76,42 @@ shm::JobSpec HostileSpec(FuzzInput* input) {
   shm::JobSpec spec = MakeSpec(options);
   // The honest job's, and one of zeros, which may be put rightly.
   const uint64_t elements = kFrozenBytes / BytesOf(spec.dtype);
-  spec.frozen = {{elements, HashOf(FrozenContent())}, {elements, HashOf(std::vector<std::byte>(kFrozenBytes))}};
+  spec.frozen = {{elements, HashOf(FrozenContent())},
+                 {elements, HashOf(std::vector<std::byte>(kFrozenBytes))}};
   return spec;
 }
 
-// Every load of the hostile ranks' words during a turn: as it is; or some give other values, for as long as the input has bytes for it; or
-// every one gives fresh bytes, to the end. The honest rank's ring is told by where it is mapped.
+// Every load of the hostile ranks' words during a turn: as it is; or some give other values, for as
+// long as the input has bytes for it; or every one gives fresh bytes, to the end. The honest rank's
+// ring is told by where it is mapped.
 class Loads {
  public:
 #if defined(TIDEPOOL_FUZZ_LOADS)
-  explicit Loads(FuzzInput* input) : all_(input->Peek() / 4 % 4 == 3), stream_(input->SplitEnd(input->Left() / 8 * input->Choice(4))) {
+  explicit Loads(FuzzInput* input)
+      : all_(input->Peek() / 4 % 4 == 3),
+        stream_(input->SplitEnd(input->Left() / 8 * input->Choice(4))) {
     now_ = this;
   }
   ~Loads() {
     shm::fuzzed_load = nullptr;
   }
 
-  // The honest rank's session is the only one. Its header is read once in kLooks looks at its empty ring.
+  // The honest rank's session is the only one. Its header is read once in kLooks looks at its empty
+  // ring.
   void Learn(ServeWorld* world) {
     honest_ = UINTPTR_MAX;
     shm::fuzzed_load = [](const void* place, uint64_t value) {
-      now_->honest_ = std::min(now_->honest_, reinterpret_cast<uintptr_t>(place) & ~uintptr_t{4095});
+      now_->honest_ =
+          std::min(now_->honest_, reinterpret_cast<uintptr_t>(place) & ~uintptr_t{4095});
       return value;
     };
     for (int look = 0; look < kLooks; ++look) world->loop().Turn();
     shm::fuzzed_load = nullptr;
   }
   bool Turn(ServeWorld* world) {
-    shm::fuzzed_load = [](const void* place, uint64_t value) { return now_->ValueOf(reinterpret_cast<uintptr_t>(place), value); };
+    shm::fuzzed_load = [](const void* place, uint64_t value) {
+      return now_->ValueOf(reinterpret_cast<uintptr_t>(place), value);
+    };
     const bool worked = world->loop().Turn();
     shm::fuzzed_load = nullptr;
     return worked;
@@ -138,12 +149,14 @@ class Loads {
 
 class Run {
  public:
-  explicit Run(FuzzInput* input) : input_(input), loads_(input), honest_(&world_, HonestSpec()), spec_(HostileSpec(input)) {
+  explicit Run(FuzzInput* input)
+      : input_(input), loads_(input), honest_(&world_, HonestSpec()), spec_(HostileSpec(input)) {
     TP_CHECK(honest_.JoinAll(), "room for the honest job");
     loads_.Learn(&world_);
     honest_.PutWeights(4);
     PutFrozen();
-    for (Rank rank = 0; rank < spec_.world; ++rank) ranks_.push_back(std::make_unique<HostileRank>(&world_, rank));
+    for (Rank rank = 0; rank < spec_.world; ++rank)
+      ranks_.push_back(std::make_unique<HostileRank>(&world_, rank));
     for (const auto& rank : ranks_) Join(rank.get());
   }
 
@@ -179,8 +192,10 @@ class Run {
     TP_CHECK(world_.Await(&rank, rank.Claim(kFrozen)).bytes == 0, "nobody has put it");
     const std::vector<std::byte> content = FrozenContent();
     std::copy(content.begin(), content.end(), rank.rcache());
-    TP_CHECK(world_.Await(&rank, rank.Put(kFrozen, 0, kFrozenBytes / 4, 0)).error == 0, "an honest put succeeds");
-    TP_CHECK(world_.Await(&rank, rank.Claim(kFrozen)).bytes == kFrozenBytes, "and is found to be right");
+    TP_CHECK(world_.Await(&rank, rank.Put(kFrozen, 0, kFrozenBytes / 4, 0)).error == 0,
+             "an honest put succeeds");
+    TP_CHECK(world_.Await(&rank, rank.Claim(kFrozen)).bytes == kFrozenBytes,
+             "and is found to be right");
   }
 
   void Act(HostileRank* rank) {
@@ -199,13 +214,16 @@ class Run {
     const ConnectionId connection = rank->here() ? rank->rank_side().connection() : input_->Byte();
     switch (input_->Choice(7)) {
       case 0:
-        // A rank that declares chunks which its job does not have is ended, rightly; nobody does so in the honest one's name.
+        // A rank that declares chunks which its job does not have is ended, rightly; nobody does so
+        // in the honest one's name.
         if (connection == honest_.rank(0).connection()) return;
         return world_.Post(DeclareSchedule{connection, {input_->Choice(3), input_->Choice(2)}});
       case 1: return world_.Post(SaveWeights{connection, UniqueFd(), "weights", input_->Choice(3)});
       case 2: return AnswerSaves();
       case 3: return world_.Post(SnapshotWanted{});
-      case 4: return world_.Post(AwaitedRankLost{input_->Choice(3), input_->Choice(3), ServeWorld::NonceOf(input_->Choice(8))});
+      case 4:
+        return world_.Post(AwaitedRankLost{input_->Choice(3), input_->Choice(3),
+                                           ServeWorld::NonceOf(input_->Choice(8))});
       case 5: return world_.clock().Advance(kNsPerSecond / 4);
       default: world_.Reserve(spec_, input_->Choice(4), 1000 + input_->Choice(2)); return Turns(1);
     }
@@ -243,7 +261,8 @@ class Run {
     }
     // Whoever was ended is gone.
     for (const auto& rank : ranks_) {
-      if (rank->here() && world_.tables().FindSeat(rank->rank_side().connection()) == nullptr) rank->Forget();
+      if (rank->here() && world_.tables().FindSeat(rank->rank_side().connection()) == nullptr)
+        rank->Forget();
     }
     DropReplies();
   }
@@ -252,17 +271,23 @@ class Run {
     uint64_t taken = 0;
     for (const auto& job : world_.tables().jobs) taken += job->states->pool_bytes();
     taken += world_.tables().frozen->pool_bytes();
-    TP_CHECK(taken + world_.pool().free_bytes() == world_.pool().total_bytes(), "the bytes of the pool add up");
+    TP_CHECK(taken + world_.pool().free_bytes() == world_.pool().total_bytes(),
+             "the bytes of the pool add up");
     const Seat* seat = world_.tables().FindSeat(honest_.rank(0).connection());
-    TP_CHECK(seat != nullptr && seat->session != nullptr && seat->violation == nullptr, "the honest session goes on");
+    TP_CHECK(seat != nullptr && seat->session != nullptr && seat->violation == nullptr,
+             "the honest session goes on");
     TP_CHECK(!honest_.rank(0).Ended(), "nobody ends the honest session");
   }
 
   void CheckHonest() {
-    AnswerSaves();  // a save may have been asked for in the honest rank's name too; it holds updates until it has ended
-    TP_CHECK(TrainHonestly(&honest_) == UndisturbedChunks(), "the honest job's weights have the bits that they have alone");
+    // A save may have been asked for in the honest rank's name too; it holds updates until it has
+    // ended.
+    AnswerSaves();
+    TP_CHECK(TrainHonestly(&honest_) == UndisturbedChunks(),
+             "the honest job's weights have the bits that they have alone");
     FakeRank& rank = honest_.rank(0);
-    TP_CHECK(world_.Await(&rank, rank.Fetch(kFrozen, 0, kFrozenBytes / 4, 0, 0)).error == 0, "a frozen chunk stays there");
+    TP_CHECK(world_.Await(&rank, rank.Fetch(kFrozen, 0, kFrozenBytes / 4, 0, 0)).error == 0,
+             "a frozen chunk stays there");
     const std::vector<std::byte> content = FrozenContent();
     TP_CHECK(std::equal(content.begin(), content.end(), rank.rcache()), "and nobody writes to it");
   }
@@ -284,7 +309,9 @@ class Run {
       world_.clock().Advance(3600 * kNsPerSecond);
       world_.Settle();
     }
-    TP_CHECK(world_.tables().jobs.empty() && world_.pool().free_bytes() == world_.pool().total_bytes(), "every byte comes back");
+    TP_CHECK(
+        world_.tables().jobs.empty() && world_.pool().free_bytes() == world_.pool().total_bytes(),
+        "every byte comes back");
   }
 
   template <typename Reply>

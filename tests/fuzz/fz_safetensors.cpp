@@ -1,5 +1,5 @@
-// Fuzz target: files of weights that somebody else has written (attack A16 of the reliability notes): whole files, header texts, and
-// headers made of parts that are nearly right.
+// Fuzz target: files of weights that somebody else has written (attack A16 of the reliability
+// notes): whole files, header texts, and headers made of parts that are nearly right.
 #include <array>
 #include <cstring>
 #include <string>
@@ -17,12 +17,15 @@ using fuzz::FuzzInput;
 void CheckInvariants(const SafetensorsHeader& header, uint64_t data_bytes) {
   uint64_t at = 0;
   for (const SafetensorsEntry& entry : header.tensors) {
-    TP_CHECK(entry.begin == at && entry.end >= at && entry.end <= data_bytes, "tensors cover the data in order");
+    TP_CHECK(entry.begin == at && entry.end >= at && entry.end <= data_bytes,
+             "tensors cover the data in order");
     unsigned __int128 bytes = SafetensorsElementBytes(entry.dtype);
     TP_CHECK(bytes > 0, "a tensor's kind of numbers is known");
-    for (const uint64_t dim : entry.shape) bytes *= dim;  // 128 bits hold it: a product that overflowed 64 would be no tensor's size
+    // 128 bits hold it: a product that overflowed 64 would be no tensor's size.
+    for (const uint64_t dim : entry.shape) bytes *= dim;
     TP_CHECK(bytes == entry.end - entry.begin, "a tensor has the bytes of its shape");
-    TP_CHECK(entry.name != "__metadata__" && entry.name.size() <= kSafetensorsTextMax, "a tensor's name is one");
+    TP_CHECK(entry.name != "__metadata__" && entry.name.size() <= kSafetensorsTextMax,
+             "a tensor's name is one");
     at = entry.end;
   }
   TP_CHECK(at == data_bytes, "tensors cover all of the data");
@@ -33,19 +36,22 @@ void CheckRoundTrip(const SafetensorsHeader& header, uint64_t data_bytes) {
   SafetensorsHeader copy = header;
   const auto text = EncodeSafetensorsHeader(&copy);
   TP_CHECK(text.ok(), "what was read can be written");
-  const auto again = DecodeSafetensorsHeader(std::string_view(text.value()).substr(kSafetensorsPrefixBytes), data_bytes);
+  const auto again = DecodeSafetensorsHeader(
+      std::string_view(text.value()).substr(kSafetensorsPrefixBytes), data_bytes);
   TP_CHECK(again.ok() && again.value().metadata == header.metadata, "what was written can be read");
   TP_CHECK(again.value().tensors.size() == header.tensors.size(), "no tensor is lost");
   for (size_t i = 0; i < header.tensors.size(); ++i) {
     const SafetensorsEntry &one = again.value().tensors[i], &other = header.tensors[i];
-    const bool same = one.name == other.name && one.dtype == other.dtype && one.shape == other.shape;
+    const bool same =
+        one.name == other.name && one.dtype == other.dtype && one.shape == other.shape;
     TP_CHECK(same && one.begin == other.begin && one.end == other.end, "a tensor is what it was");
   }
 }
 
 void Check(const Result<SafetensorsHeader>& header, uint64_t data_bytes) {
   if (!header.ok()) {
-    TP_CHECK(header.status().id() == ErrorId::kSafetensorsBad && !header.status().Line().empty(), "a bad file has the documented error");
+    TP_CHECK(header.status().id() == ErrorId::kSafetensorsBad && !header.status().Line().empty(),
+             "a bad file has the documented error");
     return;
   }
   CheckInvariants(header.value(), data_bytes);
@@ -61,7 +67,9 @@ void FuzzFile(std::span<const std::byte> file) {
 void FuzzText(FuzzInput* input) {
   const uint64_t data_bytes = input->Number<uint16_t>();
   const auto text = input->Rest();
-  Check(DecodeSafetensorsHeader({reinterpret_cast<const char*>(text.data()), text.size()}, data_bytes), data_bytes);
+  Check(DecodeSafetensorsHeader({reinterpret_cast<const char*>(text.data()), text.size()},
+                                data_bytes),
+        data_bytes);
 }
 
 std::string DimsOf(FuzzInput* input, uint64_t* elements) {
@@ -76,7 +84,8 @@ std::string DimsOf(FuzzInput* input, uint64_t* elements) {
 
 // Tensors one behind the other, some of them disturbed.
 void FuzzParts(FuzzInput* input) {
-  constexpr std::array<const char*, 8> kKinds{"F32", "BF16", "F16", "I64", "U8", "BOOL", "F8_E4M3", "F33"};
+  constexpr std::array<const char*, 8> kKinds{"F32", "BF16", "F16",     "I64",
+                                              "U8",  "BOOL", "F8_E4M3", "F33"};
   std::string text = "{";
   uint64_t at = 0;
   if (input->OneIn(2)) text += R"("__metadata__":{"format":"pt"},)";
@@ -87,12 +96,14 @@ void FuzzParts(FuzzInput* input) {
     uint64_t begin = at, end = begin + elements * SafetensorsElementBytes(kind);
     if (input->OneIn(8)) begin = fuzz::OddNumber(input, begin);
     if (input->OneIn(8)) end = fuzz::OddNumber(input, end);
-    text += "\"" + std::string(1, static_cast<char>('a' + input->Choice(6))) + R"(":{"dtype":")" + kind + R"(","shape":[)" + dims +
-            R"(],"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) + "]}" + (i > 1 ? "," : "");
+    text += "\"" + std::string(1, static_cast<char>('a' + input->Choice(6))) + R"(":{"dtype":")" +
+            kind + R"(","shape":[)" + dims + R"(],"data_offsets":[)" + std::to_string(begin) + "," +
+            std::to_string(end) + "]}" + (i > 1 ? "," : "");
     at = end;
   }
   text += "}";
-  fuzz::Disturb(input, input->OneIn(4) ? 1 + input->Choice(3) : 0, std::as_writable_bytes(std::span(text)));
+  fuzz::Disturb(input, input->OneIn(4) ? 1 + input->Choice(3) : 0,
+                std::as_writable_bytes(std::span(text)));
   const uint64_t data_bytes = input->OneIn(8) ? fuzz::OddNumber(input, at) : at;
   Check(DecodeSafetensorsHeader(text, data_bytes), data_bytes);
 }

@@ -1,4 +1,5 @@
-// Fuzz target: files of token ids that somebody else has written, or changes while they are read (attack A17 of the reliability notes).
+// Fuzz target: files of token ids that somebody else has written, or changes while they are read
+// (attack A17 of the reliability notes).
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,7 +21,8 @@ using fuzz::FuzzInput;
 
 constexpr uint64_t kVocabularies[] = {1, 256, 50'257, uint64_t{1} << 32};
 
-// A file without a place on a disk, and a name for it that ends as those of nanoGPT do. One for the whole process.
+// A file without a place on a disk, and a name for it that ends as those of nanoGPT do. One for the
+// whole process.
 class TokensOnPaper {
  public:
   TokensOnPaper() : fd_(memfd_create("fuzz", MFD_CLOEXEC)) {
@@ -39,9 +41,12 @@ class TokensOnPaper {
   std::string named() const { return folder_ + "/tokens.bin"; }
   void Write(std::span<const std::byte> bytes) {
     Cut(0);
-    TP_CHECK(pwrite(fd_.get(), bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "room for the bytes");
+    TP_CHECK(pwrite(fd_.get(), bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+             "room for the bytes");
   }
-  void Cut(uint64_t bytes) { TP_CHECK(ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0, "a file can be cut"); }
+  void Cut(uint64_t bytes) {
+    TP_CHECK(ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0, "a file can be cut");
+  }
 
  private:
   const UniqueFd fd_;
@@ -57,7 +62,8 @@ std::vector<std::byte> LlmcFile(FuzzInput* input) {
   const bool is_wide = input->OneIn(2);
   const uint32_t tokens = input->Choice(40);
   std::array<uint32_t, 3> words{is_wide ? 20240801u : 20240520u, is_wide ? 7u : 1u, tokens};
-  if (input->OneIn(4)) words[input->Choice(3)] = static_cast<uint32_t>(fuzz::OddNumber(input, tokens));
+  if (input->OneIn(4))
+    words[input->Choice(3)] = static_cast<uint32_t>(fuzz::OddNumber(input, tokens));
   std::vector<std::byte> file;
   for (const uint32_t word : words) Append(word, &file);
   file.resize(1024);
@@ -77,10 +83,12 @@ void Read(FuzzInput* input, TokensOnPaper* paper, const OpenedTokenFile& opened,
     std::vector<int64_t> out(1 + input->Choice(64) % part.size(), -1);
     const Status read = part.Read(0, out);
     if (!read.ok()) {
-      TP_CHECK(read.id() == ErrorId::kFileUnreadable || read.id() == ErrorId::kDataBad, "a bad file has one of the documented errors");
+      TP_CHECK(read.id() == ErrorId::kFileUnreadable || read.id() == ErrorId::kDataBad,
+               "a bad file has one of the documented errors");
       continue;
     }
-    for (const int64_t id : out) TP_CHECK(id >= 0 && static_cast<uint64_t>(id) < vocab, "an id is of the vocabulary");
+    for (const int64_t id : out)
+      TP_CHECK(id >= 0 && static_cast<uint64_t>(id) < vocab, "an id is of the vocabulary");
   }
 }
 
@@ -97,7 +105,8 @@ void RunOne(FuzzInput* input, TokensOnPaper* paper) {
   paper->Write(file);
   const auto opened = OpenTokenFile(named ? paper->named() : paper->plain(), vocab);
   if (!opened.ok()) {
-    TP_CHECK(opened.status().id() == ErrorId::kDataBad && !opened.status().Line().empty(), "a bad file has the documented error");
+    TP_CHECK(opened.status().id() == ErrorId::kDataBad && !opened.status().Line().empty(),
+             "a bad file has the documented error");
     return;
   }
   TP_CHECK(opened.value().has_value() || !named, "what is named .bin is tokens");

@@ -68,7 +68,8 @@ shm::Request HostileRank::DueRequest(FuzzInput* input, const Job& job) {
   request.op = static_cast<uint32_t>(shm::Op::kPutWeights);
   if (!states.weights_ready() && intake.put_elements < shard) {
     request.element_begin += intake.put_elements;
-    request.element_count = input->OneIn(3) ? (shard - intake.put_elements + 1) / 2 : shard - intake.put_elements;
+    request.element_count =
+        input->OneIn(3) ? (shard - intake.put_elements + 1) / 2 : shard - intake.put_elements;
     return request;
   }
   if (input->OneIn(3)) {
@@ -108,7 +109,8 @@ void HostileRank::SendRequest(FuzzInput* input) {
   if (input->OneIn(8)) {
     const uint32_t attempt = at->job->states->attempt();
     request.flags = shm::kResubmitted;
-    if (input->OneIn(2)) request.flags |= shm::FlagsOfAttempt(static_cast<uint32_t>(OddNumber(input, attempt)));
+    if (input->OneIn(2))
+      request.flags |= shm::FlagsOfAttempt(static_cast<uint32_t>(OddNumber(input, attempt)));
   }
   request.counter = counter_ + 1;
   if (input->OneIn(32)) request.counter = OddNumber(input, request.counter);
@@ -116,26 +118,32 @@ void HostileRank::SendRequest(FuzzInput* input) {
 }
 
 void HostileRank::WriteSlot(FuzzInput* input) {
-  const uint64_t position = input->OneIn(3) ? input->Number<uint16_t>() % shm::kRingEntries : counter_ + input->Choice(3);
-  auto* slot = reinterpret_cast<shm::RingSlot*>(ring_->data() + shm::kRingOffset) + position % shm::kRingEntries;
+  const uint64_t position =
+      input->OneIn(3) ? input->Number<uint16_t>() % shm::kRingEntries : counter_ + input->Choice(3);
+  auto* slot = reinterpret_cast<shm::RingSlot*>(ring_->data() + shm::kRingOffset) +
+               position % shm::kRingEntries;
   for (uint32_t words = input->Choice(4); words > 0; --words) {
     std::atomic<uint64_t>& word = slot->words[input->Choice(shm::kPayloadWords)];
     word.store(OddNumber(input, word.load()));
   }
-  if (input->OneIn(2)) slot->sequence.store(input->OneIn(4) ? OddNumber(input, position + 1) : position + 1);
+  if (input->OneIn(2))
+    slot->sequence.store(input->OneIn(4) ? OddNumber(input, position + 1) : position + 1);
 }
 
 void HostileRank::WriteHeader(FuzzInput* input) {
   auto* header = reinterpret_cast<shm::SubmissionHeader*>(ring_->data());
   switch (input->Choice(3)) {
-    case 0: return header->completions_consumed.store(OddNumber(input, header->completions_consumed.load()));
+    case 0:
+      return header->completions_consumed.store(
+          OddNumber(input, header->completions_consumed.load()));
     case 1: return header->client_waiting.store(input->Number<uint32_t>());
     default: Disturb(input, 4, {ring_->data(), shm::kRingOffset});
   }
 }
 
 void HostileRank::FillRcache(FuzzInput* input) {
-  constexpr std::array<uint32_t, 5> kPatterns{0, 0x3c003c00, 0x7f807f80, 0xffffffff, 0x00010001};  // one, infinity, NaN, denormal
+  // One, infinity, NaN, denormal.
+  constexpr std::array<uint32_t, 5> kPatterns{0, 0x3c003c00, 0x7f807f80, 0xffffffff, 0x00010001};
   const uint32_t pattern = kPatterns[input->Choice(kPatterns.size())];
   for (uint32_t i = 0; i < 8192 / sizeof pattern; ++i) rank_side_->At<uint32_t>(0)[i] = pattern;
 }

@@ -1,5 +1,5 @@
-// HostileRank: a trainer rank whose process does what fuzz bytes say: sound requests with wrong fields, and wrong words anywhere in the
-// memory that it shares with the server.
+// HostileRank: a trainer rank whose process does what fuzz bytes say: sound requests with wrong
+// fields, and wrong words anywhere in the memory that it shares with the server.
 //
 // One thread, beside a ServeWorld that outlives it.
 #pragma once

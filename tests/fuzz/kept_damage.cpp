@@ -25,7 +25,8 @@ void ChangeNumber(FuzzInput* input, std::byte* at) {
   std::memcpy(at, &value, sizeof value);
 }
 
-// A 4- or 8-byte number at a multiple of 4 within [begin, begin + bytes), or one byte anywhere in it.
+// A 4- or 8-byte number at a multiple of 4 within [begin, begin + bytes), or one byte anywhere in
+// it.
 void ChangeWithin(FuzzInput* input, std::span<std::byte> bytes, uint64_t begin, uint64_t size) {
   if (size < 8 || begin > bytes.size() || size > bytes.size() - begin) return;
   std::byte* place = bytes.data() + begin + input->Number<uint16_t>() % ((size - 8) / 4 + 1) * 4;
@@ -78,19 +79,26 @@ void ChangeUndo(FuzzInput* input, std::span<std::byte> pool) {
 
 void ChangeProgress(FuzzInput* input, const Target& target) {
   const uint64_t words = (target.layout.shards - target.layout.progress) / shm::kProgressBytes;
-  // As optim::ProgressWord lays it out: version, begin / 256, state; of the eight states three are impossible.
-  const uint64_t version = input->OneIn(4) ? OddNumber(input, 2) % (uint64_t{1} << 39) : input->Choice(5);
+  // As optim::ProgressWord lays it out: version, begin / 256, state; of the eight states three are
+  // impossible.
+  const uint64_t version =
+      input->OneIn(4) ? OddNumber(input, 2) % (uint64_t{1} << 39) : input->Choice(5);
   const uint64_t begin = input->Choice(6);
   const uint64_t word = version << 25 | begin << 3 | input->Choice(8);
-  const uint64_t at = input->OneIn(3) ? target.layout.staging + input->Choice(target.spec->world) * sizeof(StagingRecord) + 32
-                                      : target.layout.progress + input->Choice(static_cast<uint32_t>(words)) * shm::kProgressBytes;
+  const uint64_t at =
+      input->OneIn(3)
+          ? target.layout.staging + input->Choice(target.spec->world) * sizeof(StagingRecord) + 32
+          : target.layout.progress +
+                input->Choice(static_cast<uint32_t>(words)) * shm::kProgressBytes;
   std::memcpy(target.records.data() + at, &word, sizeof word);
 }
 
 // The identity first, because the index names it; then what it names.
 void FitRecord(uint8_t which, const Target& target) {
   JobRecord& record = target.record();
-  const auto within = [&](uint64_t at, uint64_t bytes) { return at <= target.records.size() && bytes <= target.records.size() - at; };
+  const auto within = [&](uint64_t at, uint64_t bytes) {
+    return at <= target.records.size() && bytes <= target.records.size() - at;
+  };
   const uint64_t extent_bytes = uint64_t{record.extent_count} * 8;
   if ((which & 1) != 0 && within(record.spec_at, record.spec_bytes)) {
     record.spec_crc = Crc32c(target.records.subspan(record.spec_at, record.spec_bytes));
@@ -105,7 +113,8 @@ void FitRecord(uint8_t which, const Target& target) {
 // Stamps of a version that the sealed one allows, whatever else was changed.
 void FitStamps(FuzzInput* input, const Target& target) {
   for (ChunkId id = 0; id < target.spec->chunks.size(); ++id) {
-    auto& record = *reinterpret_cast<ChunkRecord*>(target.records.data() + target.layout.chunks + id * sizeof(ChunkRecord));
+    auto& record = *reinterpret_cast<ChunkRecord*>(target.records.data() + target.layout.chunks +
+                                                   id * sizeof(ChunkRecord));
     const Version sealed = target.record().sealed_version;
     const Version version = sealed - input->Choice(2);
     if (version < kVersionLimit || version == kNoVersion) record.stamp = StampOf(record, version);
@@ -114,7 +123,8 @@ void FitStamps(FuzzInput* input, const Target& target) {
 
 void FitIndex(uint8_t which, const KeptImage& image, std::span<std::byte> index) {
   if ((which & 16) != 0) {
-    const uint32_t crc = Crc32c(index.subspan(kIndexHeaderNamedAt, kIndexHeaderCrcAt - kIndexHeaderNamedAt));
+    const uint32_t crc =
+        Crc32c(index.subspan(kIndexHeaderNamedAt, kIndexHeaderCrcAt - kIndexHeaderNamedAt));
     std::memcpy(index.data() + kIndexHeaderCrcAt, &crc, sizeof crc);
   }
   if ((which & 32) == 0) return;
@@ -132,15 +142,18 @@ void FitIndex(uint8_t which, const KeptImage& image, std::span<std::byte> index)
 
 // The slot of a job once more: two names for one job.
 void RepeatSlot(const KeptImage& image, std::span<std::byte> index) {
-  std::memcpy(index.data() + kIndexSlotsAt + image.jobs.size() * kIndexSlotBytes, index.data() + kIndexSlotsAt, kIndexSlotBytes);
+  std::memcpy(index.data() + kIndexSlotsAt + image.jobs.size() * kIndexSlotBytes,
+              index.data() + kIndexSlotsAt, kIndexSlotBytes);
 }
 
 }  // namespace
 
-uint32_t DamageKept(FuzzInput* input, const KeptImage& image, std::span<std::byte> index, std::span<std::byte> pool) {
+uint32_t DamageKept(FuzzInput* input, const KeptImage& image, std::span<std::byte> index,
+                    std::span<std::byte> pool) {
   const uint32_t changes = input->Choice(7);
   const uint8_t fits = input->Byte();
-  const Target target = TargetOf(image, input->Choice(static_cast<uint32_t>(image.jobs.size())), pool);
+  const Target target =
+      TargetOf(image, input->Choice(static_cast<uint32_t>(image.jobs.size())), pool);
   for (uint32_t i = 0; i < changes; ++i) {
     switch (input->Choice(10)) {
       case 0: ChangeWithin(input, index, 0, 48); break;

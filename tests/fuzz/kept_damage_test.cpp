@@ -1,5 +1,6 @@
-// Kept memory that contradicts itself: a job is given up with a reason, whatever in it is wrong; its neighbours and the pool stay sound.
-// Each case is a word that fz_kept found, or its like: without the check that is named, the server would stop at a broken promise.
+// Kept memory that contradicts itself: a job is given up with a reason, whatever in it is wrong;
+// its neighbours and the pool stay sound. Each case is a word that fz_kept found, or its like:
+// without the check that is named, the server would stop at a broken promise.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -20,10 +21,15 @@ struct Records {
   std::byte* bytes = nullptr;
   RecordsLayout layout;
   JobRecord& job() const { return *reinterpret_cast<JobRecord*>(bytes); }
-  StagingRecord& staging(Rank rank) const { return reinterpret_cast<StagingRecord*>(bytes + layout.staging)[rank]; }
-  ShardRecord& shard(uint32_t row) const { return reinterpret_cast<ShardRecord*>(bytes + layout.shards)[row]; }
+  StagingRecord& staging(Rank rank) const {
+    return reinterpret_cast<StagingRecord*>(bytes + layout.staging)[rank];
+  }
+  ShardRecord& shard(uint32_t row) const {
+    return reinterpret_cast<ShardRecord*>(bytes + layout.shards)[row];
+  }
   optim::ProgressWord& piece(uint32_t row) const {
-    return *reinterpret_cast<optim::ProgressWord*>(bytes + layout.progress + row * shm::kProgressBytes);
+    return *reinterpret_cast<optim::ProgressWord*>(bytes + layout.progress +
+                                                   row * shm::kProgressBytes);
   }
   uint64_t* extents() const { return reinterpret_cast<uint64_t*>(bytes + layout.extents); }
 };
@@ -50,7 +56,8 @@ const KeptImage& ImageNamed(const std::string& name) {
 
 Records FirstRecords(const KeptImage& image) {
   const shm::JobSpec& spec = image.specs.front();
-  return {TheStage().pool_bytes().data() + image.jobs.front().records_offset, RecordsLayoutOf(spec, shm::Encode(spec).size())};
+  return {TheStage().pool_bytes().data() + image.jobs.front().records_offset,
+          RecordsLayoutOf(spec, shm::Encode(spec).size())};
 }
 
 // Jobs that are recovered; the server then works with them and gives everything back.
@@ -83,7 +90,9 @@ std::vector<Damage> Damages() {
          r.piece(0).Store({r.job().sealed_version, 99 * 256, Progress::State::kClosed});
        }},
       {"GradientBeforeItsUpdate", "plain: server.step_sealed", "more in it than there can be",
-       [](const Records& r) { r.shard(0).gradients = GradientWord(OpenStepWord(r.job().sealed_version, 0), 1); }},
+       [](const Records& r) {
+         r.shard(0).gradients = GradientWord(OpenStepWord(r.job().sealed_version, 0), 1);
+       }},
       {"TooManyMicroBatches", "plain: at rest", "more in it than there can be",
        [](const Records& r) { r.shard(0).gradients = GradientWord(r.job().open_step, 2); }},
       {"WeightsOfALoadedChunkMissing", "plain: server.put_kept", "not all the weights",
@@ -103,16 +112,20 @@ std::vector<Damage> Damages() {
          r.job().extents_crc = Crc32c(std::as_bytes(std::span(r.extents(), r.job().extent_count)));
          r.job().crc = CrcOf(r.job());
        }},
-      {"AdditionsBeyondCounting", "adding: server.gradient_staged", "impossible numbers of additions",
+      {"AdditionsBeyondCounting", "adding: server.gradient_staged",
+       "impossible numbers of additions",
        [](const Records& r) { r.staging(0).last_sequence = uint64_t{1} << 60; }},
-      {"AdditionNewerThanItsNumber", "adding: optim.tile_written", "impossible numbers of additions",
+      {"AdditionNewerThanItsNumber", "adding: optim.tile_written",
+       "impossible numbers of additions",
        [](const Records& r) {
-         reinterpret_cast<optim::ProgressWord*>(r.staging(0).progress)->Store({999, 0, Progress::State::kFinished});
+         reinterpret_cast<optim::ProgressWord*>(r.staging(0).progress)
+             ->Store({999, 0, Progress::State::kFinished});
        }},
       {"AdditionOfAMicroBatchTooMany", "adding: optim.tile_written", "cannot be pending",
        [](const Records& r) {
          for (Rank rank = 0; rank < 2; ++rank) r.staging(rank).micro_batch = 2;
-         for (uint32_t row = 0; row < 4; ++row) r.shard(row).gradients = GradientWord(r.job().open_step, 2);
+         for (uint32_t row = 0; row < 4; ++row)
+           r.shard(row).gradients = GradientWord(r.job().open_step, 2);
        }},
   };
 }
@@ -131,7 +144,8 @@ TEST_P(DamagedJob, IsGivenUpWithItsReason) {
   EXPECT_THAT(log, ::testing::HasSubstr(GetParam().reason));
 }
 
-INSTANTIATE_TEST_SUITE_P(Words, DamagedJob, ::testing::ValuesIn(Damages()), [](const auto& damage) { return damage.param.name; });
+INSTANTIATE_TEST_SUITE_P(Words, DamagedJob, ::testing::ValuesIn(Damages()),
+                         [](const auto& damage) { return damage.param.name; });
 
 TEST(KeptMemory, EveryUndamagedImageIsRecoveredWhole) {
   for (const KeptImage& image : TheStage().images()) {

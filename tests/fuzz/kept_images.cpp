@@ -14,7 +14,8 @@ namespace {
 
 std::vector<std::byte> BytesOf(int fd, uint64_t bytes) {
   std::vector<std::byte> content(bytes);
-  TP_CHECK(pread(fd, content.data(), bytes, 0) == static_cast<ssize_t>(bytes), "a memfd is read whole");
+  TP_CHECK(pread(fd, content.data(), bytes, 0) == static_cast<ssize_t>(bytes),
+           "a memfd is read whole");
   return content;
 }
 
@@ -39,10 +40,12 @@ KeptImage Capture(ServeWorld* world, std::string name) {
 // Takes an image whenever a point is hit for the named time, and calls it "job: point".
 class Photographer {
  public:
-  Photographer(ServeWorld* world, std::vector<KeptImage>* images, const std::string& job, std::map<std::string, uint32_t> when) {
+  Photographer(ServeWorld* world, std::vector<KeptImage>* images, const std::string& job,
+               std::map<std::string, uint32_t> when) {
     SetPointHook([this, world, images, job, wanted = std::move(when)](const char* point) {
       const auto found = wanted.find(point);
-      if (found != wanted.end() && ++hits_[point] == found->second) images->push_back(Capture(world, job + ": " + point));
+      if (found != wanted.end() && ++hits_[point] == found->second)
+        images->push_back(Capture(world, job + ": " + point));
     });
   }
   ~Photographer() { SetPointHook(nullptr); }
@@ -55,11 +58,18 @@ SpecOptions PlainJob() {
   return {.name = "plain", .chunk_elements = 768, .max_grad_norm = 1};
 }
 SpecOptions AddingJob() {
-  return {.name = "adding", .world = 2, .dtype = DType::kBF16, .chunk_elements = 1024, .micro_batches = 2, .loss_scaling = 1};
+  return {.name = "adding",
+          .world = 2,
+          .dtype = DType::kBF16,
+          .chunk_elements = 1024,
+          .micro_batches = 2,
+          .loss_scaling = 1};
 }
 
 WorldOptions ImageWorld() {
-  return {.pool_bytes = kImagePoolBytes, .tunings = {{.each_tile = true}}, .loop = {.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB}};
+  return {.pool_bytes = kImagePoolBytes,
+          .tunings = {{.each_tile = true}},
+          .loop = {.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB}};
 }
 
 // Weights, two steps with updates, and a third that begins.

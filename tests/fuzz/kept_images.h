@@ -1,4 +1,5 @@
-// KeptImages: kept memory as killed servers leave it: index and pool of small jobs, taken at chosen instructions of a run.
+// KeptImages: kept memory as killed servers leave it: index and pool of small jobs, taken at chosen
+// instructions of a run.
 //
 // One thread. All images are of pools of the same geometry.
 #pragma once
@@ -13,7 +14,8 @@
 namespace tidepool::memserver {
 
 struct KeptImage {
-  std::string name;  // "plain: server.step_sealed": the job, and the point at which the server was killed
+  std::string
+      name;  // "plain: server.step_sealed": the job, and the point at which the server was killed
   std::vector<std::byte> index, pool;
   std::vector<IndexedJob> jobs;
   std::vector<shm::JobSpec> specs;  // of the jobs

@@ -10,7 +10,8 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr uint64_t kRcacheBytesMax = kMiB;  // of a rank that is played; a damaged specification may ask for any
+// Of a rank that is played; a damaged specification may ask for any.
+constexpr uint64_t kRcacheBytesMax = kMiB;
 constexpr uint32_t kChunksPlayed = 64, kMicroBatchesPlayed = 4;
 
 }  // namespace
@@ -25,7 +26,8 @@ KeptStage::KeptStage() : images_(MakeKeptImages()) {
   TP_CHECK(reserved.ok() && segment.ok(), "room for a small pool");
   pool_ = std::move(reserved).value();
   index_ = std::move(segment).value();
-  TP_CHECK(pool_bytes().size() == images_.front().pool.size(), "the images' pools are of this size");
+  TP_CHECK(pool_bytes().size() == images_.front().pool.size(),
+           "the images' pools are of this size");
 }
 
 // The own records lie at the start of the one piece.
@@ -42,7 +44,8 @@ Result<std::unique_ptr<KeptIndex>> KeptStage::AdoptIndex(IndexContents* contents
   return KeptIndex::Adopt(Duplicate(index_->fd()), contents);
 }
 
-KeptServer::KeptServer(const KeptStage& stage, std::unique_ptr<KeptIndex> index) : pool_(stage.pool()), index_(std::move(index)) {
+KeptServer::KeptServer(const KeptStage& stage, std::unique_ptr<KeptIndex> index)
+    : pool_(stage.pool()), index_(std::move(index)) {
   team_ = std::make_unique<WorkerTeam>(WorkerTeamOptions{}, pool_->own_records());
   Parts parts;
   parts.clock = &clock_;
@@ -54,7 +57,8 @@ KeptServer::KeptServer(const KeptStage& stage, std::unique_ptr<KeptIndex> index)
   parts.replies = &replies_;
   parts.saves = &saves_;
   parts.saved = &saved_;
-  loop_ = std::make_unique<ServeLoop>(parts, LoopOptions{.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB});
+  loop_ = std::make_unique<ServeLoop>(
+      parts, LoopOptions{.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB});
 }
 
 void KeptServer::Settle() {
@@ -97,25 +101,33 @@ void KeptServer::Attach(const ReserveGranted& granted) {
   auto client_side = device_.Import(exported, granted.rcache_bytes);
   TP_CHECK(port.ok() && server_side.ok() && client_side.ok(), "memory for one session");
   const shm::ServerPort& rings = **port;
-  auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
+  auto client =
+      shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()),
+                           Duplicate(rings.doorbell_fd()));
   TP_CHECK(client.ok(), "memory for one session");
-  ranks_.push_back(std::make_unique<FakeRank>(granted.connection, seat->rank, std::move(client).value(), std::move(client_side).value(),
-                                              std::move(exported)));
-  events_.Push(AttachSession{granted.connection, std::move(port).value(), std::move(server_side).value()});
+  ranks_.push_back(std::make_unique<FakeRank>(granted.connection, seat->rank,
+                                              std::move(client).value(),
+                                              std::move(client_side).value(), std::move(exported)));
+  events_.Push(
+      AttachSession{granted.connection, std::move(port).value(), std::move(server_side).value()});
 }
 
 void KeptServer::SendDue(const Job& job, FakeRank* rank) {
   const shm::JobSpec& spec = job.spec();
   JobStates& states = *job.states;
   for (ChunkId id = 0; id < spec.chunks.size() && id < kChunksPlayed; ++id) {
-    if (!spec.IsMember(id, rank->rank()) || spec.ShardElements(id) * sizeof(float) > spec.rcache_bytes) continue;
+    if (!spec.IsMember(id, rank->rank()) ||
+        spec.ShardElements(id) * sizeof(float) > spec.rcache_bytes)
+      continue;
     const ShardIntake& intake = states.intake(id, rank->rank());
     const uint64_t count = spec.ShardElements(id), begin = states.ShardBegin(id, rank->rank());
     if (!states.weights_ready()) {
-      if (intake.put_elements < count) rank->Put(id, begin + intake.put_elements, count - intake.put_elements, 0);
+      if (intake.put_elements < count)
+        rank->Put(id, begin + intake.put_elements, count - intake.put_elements, 0);
       continue;
     }
-    for (uint32_t k = intake.micro_batches_accepted; k < std::min(spec.micro_batches, kMicroBatchesPlayed); ++k) {
+    for (uint32_t k = intake.micro_batches_accepted;
+         k < std::min(spec.micro_batches, kMicroBatchesPlayed); ++k) {
       rank->Submit({id, begin, count, 0, states.sealed_version(), k});
       Settle();
     }
@@ -131,7 +143,8 @@ void KeptServer::WorkOn() {
   }
   for (const auto& rank : ranks_) {
     const Seat* seat = loop_->tables().FindSeat(rank->connection());
-    if (seat != nullptr && seat->job->states->weights_ready()) rank->EndStep(seat->job->states->sealed_version(), 0.01F);
+    if (seat != nullptr && seat->job->states->weights_ready())
+      rank->EndStep(seat->job->states->sealed_version(), 0.01F);
   }
   Settle();
   for (const auto& rank : ranks_) {
@@ -141,14 +154,16 @@ void KeptServer::WorkOn() {
 }
 
 void KeptServer::LoseAll() {
-  for (const auto& rank : ranks_) events_.Push(ConnectionLost{rank->connection(), "killed by the test"});
+  for (const auto& rank : ranks_)
+    events_.Push(ConnectionLost{rank->connection(), "killed by the test"});
   Settle();
   // The lease of ranks that did not come back, then that of their job.
   for (int lease = 0; lease < 2; ++lease) {
     clock_.Advance(3600 * kNsPerSecond);
     Settle();
   }
-  TP_CHECK(loop_->tables().jobs.empty() && pool_->free_bytes() == pool_->total_bytes(), "every byte comes back");
+  TP_CHECK(loop_->tables().jobs.empty() && pool_->free_bytes() == pool_->total_bytes(),
+           "every byte comes back");
 }
 
 }  // namespace tidepool::memserver

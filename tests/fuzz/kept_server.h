@@ -1,4 +1,5 @@
-// KeptStage and KeptServer: kept memory that is filled anew as often as one likes, and a server on it that takes up what it finds.
+// KeptStage and KeptServer: kept memory that is filled anew as often as one likes, and a server on
+// it that takes up what it finds.
 //
 // One thread. A stage outlives its servers; one server at a time.
 #pragma once

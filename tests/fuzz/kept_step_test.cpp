@@ -1,4 +1,5 @@
-// A kill at every instruction of the changes of kept records that take several stores: the memory as each instruction
+// A kill at every instruction of the changes of kept records that take several stores: the memory
+// as each instruction
 // leaves it is read as the next server reads it, and must be one of the states that are allowed.
 #include <gtest/gtest.h>
 
@@ -25,7 +26,8 @@ namespace kept_step_test {
 // Memory as it was before an action, and after each instruction of it that changed some of it.
 class Film {
  public:
-  explicit Film(std::span<std::byte> memory) : memory_(memory), last_(memory.begin(), memory.end()), first_(last_) {
+  explicit Film(std::span<std::byte> memory)
+      : memory_(memory), last_(memory.begin(), memory.end()), first_(last_) {
     changes_.reserve(size_t{1} << 20);
     ends_.reserve(size_t{1} << 16);
   }
@@ -33,8 +35,9 @@ class Film {
   // One instruction of `action` at a time; how many there were.
   uint64_t Shoot(const std::function<void()>& action) {
     action_ = &action;
-    const uint64_t instructions = optim::SingleStep([](void* self) { (*static_cast<Film*>(self)->action_)(); },
-                                                    [](void* self) { static_cast<Film*>(self)->Look(); }, this);
+    const uint64_t instructions =
+        optim::SingleStep([](void* self) { (*static_cast<Film*>(self)->action_)(); },
+                          [](void* self) { static_cast<Film*>(self)->Look(); }, this);
     Look();
     return instructions;
   }
@@ -47,7 +50,8 @@ class Film {
       std::memcpy(screen.data(), frame.data(), frame.size());
       check();
       if (i == ends_.size()) break;
-      for (; at < ends_[i]; ++at) std::memcpy(frame.data() + changes_[at].offset, &changes_[at].word, sizeof(uint64_t));
+      for (; at < ends_[i]; ++at)
+        std::memcpy(frame.data() + changes_[at].offset, &changes_[at].word, sizeof(uint64_t));
     }
     return ends_.size() + 1;
   }
@@ -118,11 +122,17 @@ class KeptSteps : public ::testing::Test {
   Result<KeptJob> Read() const {
     const Extent& records = states_->extents().front();
     return ReadJobRecords(found_->Look(records.offset, records.bytes),
-                          {.slot = 0, .job = 1, .nonce = 7, .records_offset = records.offset, .records_bytes = records.bytes});
+                          {.slot = 0,
+                           .job = 1,
+                           .nonce = 7,
+                           .records_offset = records.offset,
+                           .records_bytes = records.bytes});
   }
 
-  // Every frame of `action`: what of it a next server cannot take up, or `legal` does not allow, is counted.
-  void ExpectLegal(const std::function<void()>& action, const std::function<bool(JobStates& found)>& legal) {
+  // Every frame of `action`: what of it a next server cannot take up, or `legal` does not allow, is
+  // counted.
+  void ExpectLegal(const std::function<void()>& action,
+                   const std::function<bool(JobStates& found)>& legal) {
     Film film(AllOf(*pool_));
     EXPECT_GT(film.Shoot(action), 10U);
     size_t wrong = 0;
@@ -172,11 +182,13 @@ TEST_F(KeptSteps, ARankIsNobodyOrWholeAndStaysWhoItIs) {
     const uint64_t nonce = rank.nonce.load();
     bool whole = nonce == 0;
     for (const auto& each : identities) {
-      whole |= nonce == each.nonce && rank.process_start == each.process_start && rank.pid == each.pid;
+      whole |=
+          nonce == each.nonce && rank.process_start == each.process_start && rank.pid == each.pid;
     }
     return whole;
   };
-  for (const auto& identity : identities) ExpectLegal([&] { states_->SetRank(0, identity); }, is_whole);
+  for (const auto& identity : identities)
+    ExpectLegal([&] { states_->SetRank(0, identity); }, is_whole);
 
   Film film(AllOf(*pool_));
   film.Shoot([&] { states_->SetRank(0, identities[1]); });
@@ -254,7 +266,9 @@ TEST_F(KeptSteps, AJobHasMovedOutWithAllChunksOrWithNone) {
         bool legal = now || (!moved && found.demoted() == 0);
         for (const Chunk& chunk : found.chunks()) {
           legal &= now == chunk.spilled && now == (chunk.planes.master == nullptr);
-          legal &= !now || chunk.spill.directory == plan.directories[static_cast<size_t>(&chunk - found.chunks().data())];
+          legal &=
+              !now || chunk.spill.directory ==
+                          plan.directories[static_cast<size_t>(&chunk - found.chunks().data())];
         }
         moved = now;
         return legal;
@@ -262,23 +276,27 @@ TEST_F(KeptSteps, AJobHasMovedOutWithAllChunksOrWithNone) {
   EXPECT_TRUE(moved);
 }
 
-// A gradient that is added to another counts once and whole, from whatever instruction of its turn the next server goes on.
+// A gradient that is added to another counts once and whole, from whatever instruction of its turn
+// the next server goes on.
 TEST(KeptTurns, AStagedGradientIsAddedOnceAndWhole) {
   KeptStage stage;
-  ServeWorld world({.pool_bytes = kImagePoolBytes, .loop = {.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB}});
+  ServeWorld world({.pool_bytes = kImagePoolBytes,
+                    .loop = {.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB}});
   SmallTrainer trainer(&world, MakeSpec({.chunks = 1, .chunk_elements = 64, .micro_batches = 2}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(3);
   FakeRank& rank = trainer.rank(0);
   const auto submit = [&](uint32_t micro_batch) {
-    for (uint64_t i = 0; i < 64; ++i) rank.At<float>(0)[i] = static_cast<float>(i + 100 * micro_batch);
+    for (uint64_t i = 0; i < 64; ++i)
+      rank.At<float>(0)[i] = static_cast<float>(i + 100 * micro_batch);
     rank.Submit({0, 0, 64, 0, 0, micro_batch});
     world.Settle();
   };
   submit(0);
   KeptImage image;
   image.index.resize(kIndexBytes);
-  ASSERT_EQ(pread(world.index().fd(), image.index.data(), kIndexBytes, 0), static_cast<ssize_t>(kIndexBytes));
+  ASSERT_EQ(pread(world.index().fd(), image.index.data(), kIndexBytes, 0),
+            static_cast<ssize_t>(kIndexBytes));
 
   Film film(AllOf(world.pool()));
   EXPECT_GT(film.Shoot([&] { submit(1); }), 1000U);
@@ -298,7 +316,8 @@ TEST(KeptTurns, AStagedGradientIsAddedOnceAndWhole) {
     const uint32_t stored = found.intake(0, 0).micro_batches_stored;
     const auto* sum = reinterpret_cast<const float*>(found.chunk(0).planes.gradient);
     bool right = stored >= counted && stored <= 2;
-    for (uint64_t i = 0; i < 64; ++i) right &= sum[i] == (stored == 2 ? static_cast<float>(2 * i + 100) : static_cast<float>(i));
+    for (uint64_t i = 0; i < 64; ++i)
+      right &= sum[i] == (stored == 2 ? static_cast<float>(2 * i + 100) : static_cast<float>(i));
     counted = stored;
     wrong += right ? 0 : 1;
     server.LoseAll();

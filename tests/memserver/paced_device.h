@@ -1,5 +1,5 @@
-// PacedDevice: a host device in the place of a GPU, whose streams do so many bytes at a look, and which fails when the test says so; and
-// GpuWorld, a serve loop with two of them.
+// PacedDevice: a host device in the place of a GPU, whose streams do so many bytes at a look, and
+// which fails when the test says so; and GpuWorld, a serve loop with two of them.
 //
 // One thread.
 #pragma once
@@ -19,7 +19,8 @@
 
 namespace tidepool::memserver {
 
-// A host device in the place of a GPU: its streams do so many bytes at a look, and it fails when the test says so.
+// A host device in the place of a GPU: its streams do so many bytes at a look, and it fails when
+// the test says so.
 class PacedDevice final : public device::Device {
  public:
   struct Mood {
@@ -31,25 +32,31 @@ class PacedDevice final : public device::Device {
     std::set<const void*> computing;                 // streams that were given kernels
     bool IsInside(const void* at) const {
       const auto* byte = static_cast<const std::byte*>(at);
-      return std::any_of(memory.begin(), memory.end(),
-                         [byte](const auto& one) { return byte >= one.data() && byte < one.data() + one.size(); });
+      return std::any_of(memory.begin(), memory.end(), [byte](const auto& one) {
+        return byte >= one.data() && byte < one.data() + one.size();
+      });
     }
   };
   explicit PacedDevice(Mood* mood) : mood_(mood) {}
   std::string name() const override { return "paced"; }
-  Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override { return host_.Register(begin, bytes); }
+  Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override {
+    return host_.Register(begin, bytes);
+  }
   Result<std::unique_ptr<device::Stream>> OpenStream() override {
     auto stream = host_.OpenStream();
-    return std::unique_ptr<device::Stream>(std::make_unique<PacedStream>(mood_, std::move(stream).value()));
+    return std::unique_ptr<device::Stream>(
+        std::make_unique<PacedStream>(mood_, std::move(stream).value()));
   }
   Status Prepare(const device::Kernel& kernel) override { return host_.Prepare(kernel); }
-  Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override {
+  Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes,
+                                                           UniqueFd* exported) override {
     if (!mood_->no_memory.ok()) return mood_->no_memory;
     auto made = host_.CreateExportable(bytes, exported);
     if (made.ok()) mood_->memory.push_back({(*made)->data(), bytes});
     return made;
   }
-  Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& exported, uint64_t bytes) override {
+  Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& exported,
+                                                 uint64_t bytes) override {
     return host_.Import(exported, bytes);
   }
 
@@ -70,9 +77,13 @@ class PacedDevice final : public device::Device {
     void WriteFlag(device::Flag* flag, uint64_t value) override { to_->WriteFlag(flag, value); }
     Marker Record() override { return to_->Record(); }
     bool Passed(Marker marker) override { return to_->Passed(marker); }
-    void WaitMarker(Stream* other, Marker marker) override { to_->WaitMarker(static_cast<PacedStream*>(other)->to_.get(), marker); }
+    void WaitMarker(Stream* other, Marker marker) override {
+      to_->WaitMarker(static_cast<PacedStream*>(other)->to_.get(), marker);
+    }
     Status status() const override { return mood_->failure; }
-    bool Progress(uint64_t bytes_max) override { return mood_->failure.ok() && to_->Progress(std::min(bytes_max, mood_->pace)); }
+    bool Progress(uint64_t bytes_max) override {
+      return mood_->failure.ok() && to_->Progress(std::min(bytes_max, mood_->pace));
+    }
     void Synchronize(Marker marker) override { to_->Synchronize(marker); }
 
    private:

@@ -1,4 +1,5 @@
-// Reading the configuration again: what is applied, what is refused by name, and that nothing is applied when something is refused.
+// Reading the configuration again: what is applied, what is refused by name, and that nothing is
+// applied when something is refused.
 #include "memserver/reload.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,8 @@ class ReloadPlan : public ::testing::Test {
     return plan.ok() ? plan->changed : std::vector<std::string>();
   }
 
-  const std::string file_ = ::testing::TempDir() + "tp-reload-" + std::to_string(getpid()) + ".toml";
+  const std::string file_ =
+      ::testing::TempDir() + "tp-reload-" + std::to_string(getpid()) + ".toml";
   std::map<std::string, std::string> flags_;
 };
 
@@ -44,16 +46,20 @@ using Keys = std::vector<std::string>;
 
 TEST_F(ReloadPlan, WhatIsTheSameChangesNothing) {
   const std::string quota = "[[jobs.quota]]\nmatch = \"user:7\"\nlimit = \"1MiB\"\n";
-  EXPECT_EQ(Changed("lease = \"9s\"\n" + quota, "# moved down\n\nlease = \"9s\"\n[keeper]\nrespawn = \"on\"\n" + quota), Keys{})
+  EXPECT_EQ(Changed("lease = \"9s\"\n" + quota,
+                    "# moved down\n\nlease = \"9s\"\n[keeper]\nrespawn = \"on\"\n" + quota),
+            Keys{})
       << "a default that is written down, and lines that have moved, say nothing new";
 }
 
 TEST_F(ReloadPlan, TakesEverySettingThatMayChange) {
   auto plan = Plan("",
-                   "[log]\nlevel = \"debug\"\n[limits]\njobs = 3\n[nvme]\nstates_on = \"host\"\n[jobs]\ndefault_quota = \"25%\"\n"
+                   "[log]\nlevel = \"debug\"\n[limits]\njobs = 3\n[nvme]\nstates_on = "
+                   "\"host\"\n[jobs]\ndefault_quota = \"25%\"\n"
                    "[[jobs.quota]]\nmatch = \"user:7\"\nguarantee = \"50%\"\nweight = 2\n");
   ASSERT_TRUE(plan.ok()) << plan.status().Format();
-  EXPECT_EQ(plan->changed, (Keys{"nvme.states_on", "jobs.default_quota", "log.level", "limits.jobs", "jobs.quota"}));
+  EXPECT_EQ(plan->changed, (Keys{"nvme.states_on", "jobs.default_quota", "log.level", "limits.jobs",
+                                 "jobs.quota"}));
   EXPECT_EQ(plan->live.log_level, LogLevel::kDebug);
   EXPECT_EQ(plan->live.jobs_max, 3u);
   EXPECT_EQ(plan->live.states_on, StatesOn::kHost);
@@ -67,11 +73,13 @@ TEST_F(ReloadPlan, TakesEverySettingThatMayChange) {
 }
 
 TEST_F(ReloadPlan, NamesEverySettingThatNeedsARestart) {
-  auto plan = Plan("[pool]\nsize = \"1GiB\"\n", "lease = \"9s\"\n[pool]\nsize = \"2GiB\"\n[log]\nlevel = \"debug\"\n");
+  auto plan = Plan("[pool]\nsize = \"1GiB\"\n",
+                   "lease = \"9s\"\n[pool]\nsize = \"2GiB\"\n[log]\nlevel = \"debug\"\n");
   EXPECT_EQ(plan.status().id(), ErrorId::kConfigNeedsRestart);
   EXPECT_EQ(plan.status().where(), file_);
-  EXPECT_EQ(plan.status().why(),
-            "pool.size = \"2GiB\" (" + file_ + ":3), it runs with \"1GiB\"; lease = \"9s\" (" + file_ + ":1), it runs with \"8h\"");
+  EXPECT_EQ(plan.status().why(), "pool.size = \"2GiB\" (" + file_ +
+                                     ":3), it runs with \"1GiB\"; lease = \"9s\" (" + file_ +
+                                     ":1), it runs with \"8h\"");
 }
 
 TEST_F(ReloadPlan, SettingsAreRefusedOrAppliedAsTheirTableSays) {
@@ -92,7 +100,8 @@ TEST_F(ReloadPlan, AFlagStillWinsOverTheFile) {
 }
 
 TEST_F(ReloadPlan, QuotasThatDoNotFitAreRefusedWithTheirPlace) {
-  const auto plan = Plan("", "[log]\nlevel = \"debug\"\n[[jobs.quota]]\nmatch = \"user:7\"\nguarantee = \"2GiB\"\n");
+  const auto plan = Plan(
+      "", "[log]\nlevel = \"debug\"\n[[jobs.quota]]\nmatch = \"user:7\"\nguarantee = \"2GiB\"\n");
   EXPECT_EQ(plan.status().id(), ErrorId::kConfigBadValue);
   EXPECT_EQ(plan.status().where(), file_ + ":5");
 }

@@ -1,5 +1,5 @@
-// DenyIoUring: a filter of system calls that refuses io_uring as containers do. It holds for the calling thread, what it starts and what
-// those start, and cannot be taken off again.
+// DenyIoUring: a filter of system calls that refuses io_uring as containers do. It holds for the
+// calling thread, what it starts and what those start, and cannot be taken off again.
 #pragma once
 
 #include <linux/filter.h>
@@ -21,7 +21,8 @@ inline bool DenyIoUring() {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program{4, const_cast<sock_filter*>(deny)};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 }  // namespace tidepool::nvme

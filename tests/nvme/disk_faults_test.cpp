@@ -1,4 +1,5 @@
-// A disk that fails in every way it can: what is read is right, or it is refused by name. Wrong bytes that were believed: none.
+// A disk that fails in every way it can: what is read is right, or it is refused by name. Wrong
+// bytes that were believed: none.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -17,7 +18,8 @@ TEST(DiskFaults, ManyAreRepairedOrNamedAndNoWrongByteIsBelieved) {
   const uint64_t faults = ManyTimes(50'000), seed = SeedOr(2026);
   FakeClock clock;
   SimDisk disk(seed + 1, std::vector<uint64_t>{kPlaces * kSampleBytes});
-  for (uint32_t fault = 0; fault < static_cast<uint32_t>(DiskFault::kCount); ++fault) disk.Arm(static_cast<DiskFault>(fault), 40);
+  for (uint32_t fault = 0; fault < static_cast<uint32_t>(DiskFault::kCount); ++fault)
+    disk.Arm(static_cast<DiskFault>(fault), 40);
   // Often enough that some errors outlast their repetitions.
   disk.Arm(DiskFault::kReadError, 6);
   disk.Arm(DiskFault::kWriteError, 6);

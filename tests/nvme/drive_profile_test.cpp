@@ -1,4 +1,5 @@
-// The profile of a drive: what was measured comes back, and what cannot be trusted is named and not used.
+// The profile of a drive: what was measured comes back, and what cannot be trusted is named and not
+// used.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -32,7 +33,8 @@ class DriveProfileTest : public ::testing::Test {
 TEST_F(DriveProfileTest, WhatIsWrittenIsFoundAgainAndTheLastOneCounts) {
   EXPECT_FALSE(Found().profile.has_value());
   EXPECT_EQ(Found().why_not, "") << "none is no fault";
-  for (const DriveProfile& profile : {DriveProfile{kMiB, 64}, DriveProfile{kPageBytes, 1}, DriveProfile{kDriveBlockMax, kDriveDepthMax}}) {
+  for (const DriveProfile& profile : {DriveProfile{kMiB, 64}, DriveProfile{kPageBytes, 1},
+                                      DriveProfile{kDriveBlockMax, kDriveDepthMax}}) {
     ASSERT_TRUE(WriteProfile(directory_.path(), profile).ok());
     EXPECT_EQ(Found().profile, profile);
   }
@@ -45,14 +47,17 @@ TEST_F(DriveProfileTest, WhatIsWrittenIsFoundAgainAndTheLastOneCounts) {
 TEST_F(DriveProfileTest, TextThatNobodyMeasuredIsNamedAndNotUsed) {
   const std::string good = TextOf({.block_bytes = kMiB, .depth = 64});
   ASSERT_EQ(ParseProfile(good), (DriveProfile{kMiB, 64}));
-  for (uint64_t length = 0; length < good.size(); ++length) EXPECT_FALSE(ParseProfile(good.substr(0, length)).has_value()) << length;
+  for (uint64_t length = 0; length < good.size(); ++length)
+    EXPECT_FALSE(ParseProfile(good.substr(0, length)).has_value()) << length;
   for (uint64_t i = 0; i < good.size(); ++i) {
     std::string other = good;
     other[i] = 'x';
     EXPECT_FALSE(ParseProfile(other).has_value()) << i;
   }
-  for (const DriveProfile& wrong : {DriveProfile{0, 64}, DriveProfile{kPageBytes + 1, 64}, DriveProfile{kDriveBlockMax + kPageBytes, 64},
-                                    DriveProfile{kMiB, 0}, DriveProfile{kMiB, kDriveDepthMax + 1}}) {
+  for (const DriveProfile& wrong :
+       {DriveProfile{0, 64}, DriveProfile{kPageBytes + 1, 64},
+        DriveProfile{kDriveBlockMax + kPageBytes, 64}, DriveProfile{kMiB, 0},
+        DriveProfile{kMiB, kDriveDepthMax + 1}}) {
     Put(TextOf(wrong));
     EXPECT_FALSE(Found().profile.has_value()) << TextOf(wrong);
     EXPECT_NE(Found().why_not, "");

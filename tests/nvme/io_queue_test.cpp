@@ -82,7 +82,8 @@ class IoQueueContract : public ::testing::TestWithParam<Form> {
 TEST_P(IoQueueContract, WritesAreReadBackFromRegisteredAndOtherMemory) {
   std::byte* const inside = memory_.get();
   std::byte* const outside = memory_.get() + kFileBytes / 2;
-  for (uint32_t i = 0; i < 2 * kPageBytes; ++i) inside[i] = outside[i] = static_cast<std::byte>(i * 7 + i / 256);
+  for (uint32_t i = 0; i < 2 * kPageBytes; ++i)
+    inside[i] = outside[i] = static_cast<std::byte>(i * 7 + i / 256);
   EXPECT_EQ(Do(IoKind::kWrite, 0, inside, 2 * kPageBytes), 2 * kPageBytes);
   EXPECT_EQ(Do(IoKind::kWrite, 3 * kPageBytes, outside, 2 * kPageBytes), 2 * kPageBytes);
   EXPECT_EQ(Do(IoKind::kSync, 0, nullptr, 0), 0);
@@ -97,7 +98,8 @@ TEST_P(IoQueueContract, AsManyAsTheDepthAreOutAtOnceAndEachComesBackOnce) {
   for (uint32_t round = 0; round < 5; ++round) {
     std::set<uint64_t> tags;
     for (uint32_t i = 0; i < kDepth; ++i) {
-      queue_->Submit({IoKind::kWrite, 0, i * kPageBytes, memory_.get() + i * kPageBytes, kPageBytes, 100 + i});
+      queue_->Submit(
+          {IoKind::kWrite, 0, i * kPageBytes, memory_.get() + i * kPageBytes, kPageBytes, 100 + i});
     }
     for (uint32_t i = 0; i < kDepth; ++i) {
       IoDone done = Wait();
@@ -119,7 +121,8 @@ TEST_P(IoQueueContract, TheEventTellsOfAnAnswer) {
   queue_->Flush();
   uint64_t count = 0;
   SteadyClock clock;
-  for (const int64_t end = clock.NowNs() + 20 * kNsPerSecond; clock.NowNs() < end && read(queue_->event_fd(), &count, 8) != 8;) {
+  for (const int64_t end = clock.NowNs() + 20 * kNsPerSecond;
+       clock.NowNs() < end && read(queue_->event_fd(), &count, 8) != 8;) {
     std::this_thread::yield();
   }
   EXPECT_GE(count, 1u);
@@ -130,7 +133,8 @@ TEST_P(IoQueueContract, TheRealFormIsTheOneThatWasAskedFor) {
   EXPECT_EQ(name_is_ring_, GetParam() == Form::kUring) << queue_->Name();
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, IoQueueContract, ::testing::Values(Form::kUring, Form::kThreads, Form::kSimulated));
+INSTANTIATE_TEST_SUITE_P(Forms, IoQueueContract,
+                         ::testing::Values(Form::kUring, Form::kThreads, Form::kSimulated));
 
 TEST(IoResultDeath, AResultThatNobodyLooksAtStopsTheProcess) {
   EXPECT_DEATH({ const IoResult result(-EIO); }, "looked at");
@@ -153,7 +157,8 @@ TEST(IoQueueDenied, WithoutIoUringThreadsServeAndTheReasonIsGiven) {
               IoQueueOptions options;
               options.files = {open((directory.path() + "/f").c_str(), O_RDWR | O_CREAT, 0600)};
               const OpenedIoQueue opened = OpenIoQueue(options);
-              const bool told = opened.fallback.find("Operation not permitted") != std::string::npos;
+              const bool told =
+                  opened.fallback.find("Operation not permitted") != std::string::npos;
               return told && opened.queue->Name().find("threads") != std::string::npos ? 0 : 11;
             }),
             0);
@@ -162,12 +167,15 @@ TEST(IoQueueDenied, WithoutIoUringThreadsServeAndTheReasonIsGiven) {
 TEST(IoQueueDenied, WhereTooLittleMemoryMayBeLockedItIsNotRegisteredAndTheReasonIsGiven) {
   const ScratchDirectory directory;
   const int file = open((directory.path() + "/f").c_str(), O_RDWR | O_CREAT, 0600);
-  const std::unique_ptr<std::byte[], Freer> memory(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kMiB)));
+  const std::unique_ptr<std::byte[], Freer> memory(
+      static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kMiB)));
   std::memset(memory.get(), 1, kMiB);
   EXPECT_EQ(InChild([&] {
               const rlimit little{64 * kKiB, 64 * kKiB};
               constexpr uid_t kNobody = 65534;  // root may lock what it wants
-              if (setrlimit(RLIMIT_MEMLOCK, &little) != 0 || (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0)) return 10;
+              if (setrlimit(RLIMIT_MEMLOCK, &little) != 0 ||
+                  (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0))
+                return 10;
               IoQueueOptions options;
               options.files = {file};
               options.buffers = {{memory.get(), kMiB}};
@@ -176,7 +184,8 @@ TEST(IoQueueDenied, WhereTooLittleMemoryMayBeLockedItIsNotRegisteredAndTheReason
               opened.queue->Submit({IoKind::kWrite, 0, 0, memory.get(), kMiB, 5});
               opened.queue->Flush();
               for (;;) {
-                if (auto done = opened.queue->Reap()) return done->result.Read() == static_cast<int32_t>(kMiB) ? 0 : 12;
+                if (auto done = opened.queue->Reap())
+                  return done->result.Read() == static_cast<int32_t>(kMiB) ? 0 : 12;
                 std::this_thread::yield();
               }
             }),

@@ -1,5 +1,6 @@
-// Faults that come through the kernel: a mounted file system that fails (FUSE), and what anybody can do to a file behind its user's back.
-// By io_uring and by threads, with direct transfers: every fault is repaired or named, wrong bytes that were believed: none.
+// Faults that come through the kernel: a mounted file system that fails (FUSE), and what anybody
+// can do to a file behind its user's back. By io_uring and by threads, with direct transfers: every
+// fault is repaired or named, wrong bytes that were believed: none.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/aio_abi.h>
@@ -59,21 +60,25 @@ void ExpectHonest(const Tally& tally) {
 
 std::vector<uint32_t> Odds() {
   std::vector<uint32_t> odds(static_cast<size_t>(DiskFault::kCount), 60);
-  odds[static_cast<size_t>(DiskFault::kReadError)] = odds[static_cast<size_t>(DiskFault::kWriteError)] = 4;
+  odds[static_cast<size_t>(DiskFault::kReadError)] =
+      odds[static_cast<size_t>(DiskFault::kWriteError)] = 4;
   return odds;
 }
 
-// Machines without /dev/fuse, without the right to mount, or whose root is no mount (chroot), have the second test alone; any other reason
-// is a failure.
+// Machines without /dev/fuse, without the right to mount, or whose root is no mount (chroot), have
+// the second test alone; any other reason is a failure.
 TEST(KernelFaults, AFileSystemThatFailsIsRepairedOrNamed) {
   const ScratchDirectory directory;
   const uint64_t times = NumberIn("TIDEPOOL_NVME_TIMES", 1), seed = SeedOr(7);
   for (const bool uring : {true, false}) {
     const uint64_t faults = times * (uring ? 500 : 250);
     std::string why;
-    const auto fs = FaultFs::Mount({directory.path(), kFileBytes, seed + (uring ? 1 : 2), Odds()}, &why);
+    const auto fs =
+        FaultFs::Mount({directory.path(), kFileBytes, seed + (uring ? 1 : 2), Odds()}, &why);
     if (fs == nullptr) {
-      EXPECT_TRUE(errno == EPERM || errno == EACCES || errno == ENOENT || errno == ENXIO || errno == ENODEV || errno == EINVAL) << why;
+      EXPECT_TRUE(errno == EPERM || errno == EACCES || errno == ENOENT || errno == ENXIO ||
+                  errno == ENODEV || errno == EINVAL)
+          << why;
       GTEST_LOG_(WARNING) << "no file system of our own: " << why;
       return;
     }
@@ -81,13 +86,15 @@ TEST(KernelFaults, AFileSystemThatFailsIsRepairedOrNamed) {
     World world(fd.get(), uring, seed);
     while (fs->faults() < faults && !HasFailure()) world.places.Step();
     ExpectHonest(world.places.tally());
-    for (const auto fault : {DiskFault::kReadError, DiskFault::kWriteError, DiskFault::kShort, DiskFault::kFlipInAnswer}) {
+    for (const auto fault : {DiskFault::kReadError, DiskFault::kWriteError, DiskFault::kShort,
+                             DiskFault::kFlipInAnswer}) {
       EXPECT_GT(fs->faults(fault), 0u) << static_cast<int>(fault);
     }
   }
 }
 
-// The kernel holds requests whose file system does not answer: they are told, another drive's go on, and late answers are taken.
+// The kernel holds requests whose file system does not answer: they are told, another drive's go
+// on, and late answers are taken.
 TEST(KernelFaults, AFileSystemThatHangsIsToldAndHoldsUpNoOther) {
   constexpr int64_t kLateNs = 50 * kNsPerMs, kLimitNs = 30 * kNsPerSecond;
   for (const bool uring : {true, false}) {
@@ -104,12 +111,22 @@ TEST(KernelFaults, AFileSystemThatHangsIsToldAndHoldsUpNoOther) {
     const UniqueFd hanging = OpenDirect(fs->file()), good = OpenDirect(path);
     SteadyClock clock;
     const PageMemory memory = PageMemory::Map(16 * kPageBytes).value();
-    const OpenedIoQueue opened = OpenIoQueue(
-        {.depth = 16, .allow_uring = uring, .threads = 2, .files = {hanging.get(), good.get()}, .files_per_line = 1, .buffers = {}});
+    const OpenedIoQueue opened = OpenIoQueue({.depth = 16,
+                                              .allow_uring = uring,
+                                              .threads = 2,
+                                              .files = {hanging.get(), good.get()},
+                                              .files_per_line = 1,
+                                              .buffers = {}});
     TransferQueue transfers(opened.queue.get(), &clock,
-                            {.transfers_max = 16, .block_bytes = kPageBytes, .files = 2, .files_per_line = 1, .late_ns = kLateNs});
+                            {.transfers_max = 16,
+                             .block_bytes = kPageBytes,
+                             .files = 2,
+                             .files_per_line = 1,
+                             .late_ns = kLateNs});
     const auto start = [&](uint32_t file, uint64_t i) {
-      transfers.Start({IoKind::kRead, file, i * kPageBytes, memory.bytes().data() + (8 * file + i) * kPageBytes, kPageBytes, 8 * file + i});
+      transfers.Start({IoKind::kRead, file, i * kPageBytes,
+                       memory.bytes().data() + (8 * file + i) * kPageBytes, kPageBytes,
+                       8 * file + i});
     };
     uint32_t good_ones = 0, late_ones = 0, ended_late = 0;
     const int64_t end = clock.NowNs() + kLimitNs;
@@ -144,8 +161,9 @@ TEST(KernelFaults, AFileSystemThatHangsIsToldAndHoldsUpNoOther) {
   }
 }
 
-// One read as DeepSpeed makes it (csrc/aio/common/deepspeed_aio_common.cpp: io_submit, io_getevents, and `event.res` is never read): what
-// it takes for its states afterwards is what lay in the buffer before.
+// One read as DeepSpeed makes it (csrc/aio/common/deepspeed_aio_common.cpp: io_submit,
+// io_getevents, and `event.res` is never read): what it takes for its states afterwards is what lay
+// in the buffer before.
 void ReadAsThePeer(int fd, std::span<std::byte> buffer, int64_t* unread_result) {
   aio_context_t context = 0;
   ASSERT_EQ(syscall(SYS_io_setup, 1, &context), 0) << std::strerror(errno);
@@ -178,12 +196,15 @@ TEST(KernelFaults, TheSameEioPassesForAReadWithThePeersPatternAndIsNamedByOurs) 
   int64_t unread_result = 0;
   ReadAsThePeer(fd.get(), memory.bytes().first(kPageBytes), &unread_result);
   EXPECT_EQ(unread_result, -EIO) << "it was there to be read";
-  EXPECT_EQ(memory.bytes()[0], std::byte{0x5a}) << "the bytes of before, taken for those of the file";
+  EXPECT_EQ(memory.bytes()[0], std::byte{0x5a})
+      << "the bytes of before, taken for those of the file";
 
   SteadyClock clock;
   const OpenedIoQueue opened = OpenIoQueue({.depth = 8, .files = {fd.get()}, .buffers = {}});
-  TransferQueue transfers(opened.queue.get(), &clock, {.transfers_max = 1, .block_bytes = kPageBytes, .files = 1});
-  transfers.Start({IoKind::kRead, 0, kPageBytes, memory.bytes().data() + kPageBytes, kPageBytes, 7});
+  TransferQueue transfers(opened.queue.get(), &clock,
+                          {.transfers_max = 1, .block_bytes = kPageBytes, .files = 1});
+  transfers.Start(
+      {IoKind::kRead, 0, kPageBytes, memory.bytes().data() + kPageBytes, kPageBytes, 7});
   TransferDone done;
   while (!transfers.Next(&done)) {
     if (!transfers.Progress()) clock.SleepNs(kNsPerMs / 4);
@@ -193,10 +214,12 @@ TEST(KernelFaults, TheSameEioPassesForAReadWithThePeersPatternAndIsNamedByOurs) 
   EXPECT_EQ(done.repetitions, kTriesMax);
 }
 
-// What needs no rights: bits change at rest, a write is undone, the file is cut off, a limit refuses writes.
+// What needs no rights: bits change at rest, a write is undone, the file is cut off, a limit
+// refuses writes.
 class Mischief {
  public:
-  Mischief(std::string path, uint64_t seed) : path_(std::move(path)), random_(seed), fd_(OpenDirect(path_)) {
+  Mischief(std::string path, uint64_t seed)
+      : path_(std::move(path)), random_(seed), fd_(OpenDirect(path_)) {
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &before_);
   }
@@ -221,11 +244,15 @@ class Mischief {
 
  private:
   std::span<std::byte> Bytes() {
-    EXPECT_EQ(pread(fd_.get(), memory_.bytes().data(), kFileBytes, 0), static_cast<ssize_t>(kFileBytes)) << std::strerror(errno);
+    EXPECT_EQ(pread(fd_.get(), memory_.bytes().data(), kFileBytes, 0),
+              static_cast<ssize_t>(kFileBytes))
+        << std::strerror(errno);
     return memory_.bytes();
   }
   void Put() {
-    EXPECT_EQ(pwrite(fd_.get(), memory_.bytes().data(), kFileBytes, 0), static_cast<ssize_t>(kFileBytes)) << std::strerror(errno);
+    EXPECT_EQ(pwrite(fd_.get(), memory_.bytes().data(), kFileBytes, 0),
+              static_cast<ssize_t>(kFileBytes))
+        << std::strerror(errno);
     ++faults_;
   }
   void Flip() {

@@ -13,7 +13,8 @@ namespace manifest_test {
 
 Manifest Example() {
   Manifest manifest{.generation = 5, .store = 9, .capacity = 100 * kPageBytes, .entries = {}};
-  manifest.entries.push_back({.job = 11, .offset = 0, .bytes = 10 * kPageBytes, .epoch = 3, .has_epoch = 1});
+  manifest.entries.push_back(
+      {.job = 11, .offset = 0, .bytes = 10 * kPageBytes, .epoch = 3, .has_epoch = 1});
   manifest.entries.push_back({.job = 12, .offset = 30 * kPageBytes, .bytes = 20 * kPageBytes});
   return manifest;
 }
@@ -59,7 +60,8 @@ TEST(Manifest, RightChecksumsOverWrongNumbersAreRefused) {
     return !DecodeManifest(Encoded(manifest)).ok();
   };
   EXPECT_TRUE(refused([](Manifest* m) { m->entries[1].offset = 9 * kPageBytes; })) << "overlap";
-  EXPECT_TRUE(refused([](Manifest* m) { m->entries[1].bytes = 71 * kPageBytes; })) << "beyond the end";
+  EXPECT_TRUE(refused([](Manifest* m) { m->entries[1].bytes = 71 * kPageBytes; }))
+      << "beyond the end";
   EXPECT_TRUE(refused([](Manifest* m) { m->entries[1].offset = ~uint64_t{4095}; })) << "overflow";
   EXPECT_TRUE(refused([](Manifest* m) { m->entries[1].job = 11; })) << "twice";
   EXPECT_TRUE(refused([](Manifest* m) { m->entries[1].job = 0; })) << "no job";

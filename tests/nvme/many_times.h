@@ -1,4 +1,5 @@
-// How often the random tests of a drive repeat what they do, and from which seed: scripts/nightly has a thousand times as many.
+// How often the random tests of a drive repeat what they do, and from which seed: scripts/nightly
+// has a thousand times as many.
 //
 //   TIDEPOOL_NVME_TIMES=1000   of the counts in the tests
 //   TIDEPOOL_TEST_SEED=7       another one than the tests' own

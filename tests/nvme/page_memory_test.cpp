@@ -12,7 +12,8 @@ namespace tidepool::nvme {
 namespace page_memory_test {
 
 bool IsZero(std::span<const std::byte> bytes) {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+  return std::all_of(bytes.begin(), bytes.end(),
+                     [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 TEST(PageMemory, LargeMemoryIsMadeOfWholeHugePages) {

@@ -19,7 +19,8 @@ std::vector<std::byte> RandomBytes(uint64_t count, uint64_t seed) {
   return bytes;
 }
 
-const PieceName kName{.store = 9, .job = 77, .chunk = 3, .piece = 1, .epoch = 12, .place = 40 * kPageBytes};
+const PieceName kName{
+    .store = 9, .job = 77, .chunk = 3, .piece = 1, .epoch = 12, .place = 40 * kPageBytes};
 
 TEST(Piece, ASealedOneIsWhole) {
   const auto payload = RandomBytes(2 * kBlockBytes + 3 * kPageBytes, 1);

@@ -1,5 +1,6 @@
-// PlacesUnderFaults: writes pieces to a few places of a file and reads them back, at random, and counts what came of it: a disk that fails
-// in every way may lose what it has, but nothing that is read and believed is wrong.
+// PlacesUnderFaults: writes pieces to a few places of a file and reads them back, at random, and
+// counts what came of it: a disk that fails in every way may lose what it has, but nothing that is
+// read and believed is wrong.
 //
 // One thread. The file is the queue's number 0 and has kPlaces * kSampleBytes.
 #pragma once
@@ -47,7 +48,12 @@ class PlacesUnderFaults {
 
  private:
   PieceName NameOf(uint32_t place, uint64_t epoch) const {
-    return {.store = 1, .job = 2, .chunk = place, .piece = 0, .epoch = epoch, .place = place * kSampleBytes};
+    return {.store = 1,
+            .job = 2,
+            .chunk = place,
+            .piece = 0,
+            .epoch = epoch,
+            .place = place * kSampleBytes};
   }
   int Move(IoKind kind, uint32_t place) {
     transfers_.Start({kind, 0, place * kSampleBytes, buffer_.data(), kSampleBytes, 0});
@@ -77,7 +83,8 @@ class PlacesUnderFaults {
     }
     std::vector<std::byte> expected(kSampleBytes);
     FillSample(name, expected.data());
-    ++(std::memcmp(expected.data(), buffer_.data(), kSampleBytes) == 0 ? tally_.right : tally_.wrong);
+    ++(std::memcmp(expected.data(), buffer_.data(), kSampleBytes) == 0 ? tally_.right
+                                                                       : tally_.wrong);
   }
 
   SplitMix64 random_;

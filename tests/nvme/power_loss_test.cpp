@@ -1,5 +1,5 @@
-// Power loss at any instant: what is found afterwards is exactly one committed epoch of each job, the last that was told to be durable or
-// the one whose commit was under way.
+// Power loss at any instant: what is found afterwards is exactly one committed epoch of each job,
+// the last that was told to be durable or the one whose commit was under way.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -38,8 +38,11 @@ struct SimStates {
 class PowerWorld {
  public:
   explicit PowerWorld(uint64_t seed)
-      : random_(seed), disk_(seed * 2 + 1, std::vector<uint64_t>{kJobs * kJobBytes, kManifestBytes, kManifestBytes}) {
-    Manifest manifest{.generation = 0, .store = kStoreNonce, .capacity = kJobs * kJobBytes, .entries = {}};
+      : random_(seed),
+        disk_(seed * 2 + 1,
+              std::vector<uint64_t>{kJobs * kJobBytes, kManifestBytes, kManifestBytes}) {
+    Manifest manifest{
+        .generation = 0, .store = kStoreNonce, .capacity = kJobs * kJobBytes, .entries = {}};
     Open(std::move(manifest));
     for (uint32_t i = 0; i < kJobs; ++i) {
       jobs_[i].nonce = 10 + i;
@@ -73,13 +76,21 @@ class PowerWorld {
  private:
   void Open(Manifest manifest) {
     transfers_ = std::make_unique<TransferQueue>(&disk_, &clock_, TransferOptions{8, kPageBytes});
-    store_ = std::make_unique<SlotStore>(std::move(manifest), kFiles, transfers_.get(), manifest_buffer_);
+    store_ = std::make_unique<SlotStore>(std::move(manifest), kFiles, transfers_.get(),
+                                         manifest_buffer_);
   }
   PieceName NameOf(const SimStates& job, uint64_t epoch, uint32_t piece) const {
     const uint64_t place = job.place + epoch % 2 * kSlotBytes + piece * kSampleBytes;
-    return {.store = kStoreNonce, .job = job.nonce, .chunk = 0, .piece = piece, .epoch = epoch, .place = place};
+    return {.store = kStoreNonce,
+            .job = job.nonce,
+            .chunk = 0,
+            .piece = piece,
+            .epoch = epoch,
+            .place = place};
   }
-  std::byte* BufferOf(uint32_t job, uint32_t piece) { return buffers_.data() + (job * kPieces + piece) * kSampleBytes; }
+  std::byte* BufferOf(uint32_t job, uint32_t piece) {
+    return buffers_.data() + (job * kPieces + piece) * kSampleBytes;
+  }
   void StartWrite(uint32_t job, uint64_t epoch, uint32_t piece) {
     const PieceName name = NameOf(jobs_[job], epoch, piece);
     FillSample(name, BufferOf(job, piece));
@@ -94,7 +105,8 @@ class PowerWorld {
       job.asked = false;
       job.started = job.written = 0;
     }
-    while (job.started < kPieces && transfers_->HasRoom() && random_.Below(2) == 0) StartWrite(index, job.durable + 1, job.started++);
+    while (job.started < kPieces && transfers_->HasRoom() && random_.Below(2) == 0)
+      StartWrite(index, job.durable + 1, job.started++);
     if (job.written < kPieces) return;
     store_->Commit(job.nonce, job.durable + 1);
     job.change = store_->changes();
@@ -131,10 +143,12 @@ class PowerWorld {
     if (!found) return "no manifest is whole";
     for (SimStates& job : jobs_) {
       const ManifestEntry* entry = newest.Find(job.nonce);
-      if (entry == nullptr || entry->has_epoch == 0 || entry->offset != job.place) return "a job is gone";
+      if (entry == nullptr || entry->has_epoch == 0 || entry->offset != job.place)
+        return "a job is gone";
       const bool forward = job.asked && entry->epoch == job.durable + 1;
       if (entry->epoch != job.durable && !forward) {
-        return "epoch " + std::to_string(entry->epoch) + " instead of " + std::to_string(job.durable);
+        return "epoch " + std::to_string(entry->epoch) + " instead of " +
+               std::to_string(job.durable);
       }
       for (uint32_t piece = 0; piece < kPieces; ++piece) {
         const PieceName name = NameOf(job, entry->epoch, piece);
@@ -142,7 +156,8 @@ class PowerWorld {
         FillSample(name, expected.data());
         const std::byte* found_bytes = disk_.bytes(0).data() + name.place;
         if (!VerifySample(name, found_bytes)) return "a piece of a committed epoch is not whole";
-        if (std::memcmp(found_bytes, expected.data(), kSampleBytes) != 0) return "a piece has other bytes";
+        if (std::memcmp(found_bytes, expected.data(), kSampleBytes) != 0)
+          return "a piece has other bytes";
       }
       rolled_forward_ += forward ? 1 : 0;
       job = {.nonce = job.nonce, .place = job.place, .durable = entry->epoch};

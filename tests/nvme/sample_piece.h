@@ -1,4 +1,5 @@
-// A small piece whose payload is a pure function of its name, for tests that compare what came back with what was meant.
+// A small piece whose payload is a pure function of its name, for tests that compare what came back
+// with what was meant.
 #pragma once
 
 #include <cstring>
@@ -13,7 +14,8 @@ inline constexpr uint64_t kSamplePayload = 2 * kPageBytes;
 inline constexpr uint64_t kSampleBytes = kPieceHeaderBytes + kSamplePayload;
 
 inline void FillSample(const PieceName& name, std::byte* bytes) {
-  SplitMix64 random(name.job * 1'000'003 + name.chunk * 10'007 + name.piece * 101 + name.epoch * 1'000'000'007);
+  SplitMix64 random(name.job * 1'000'003 + name.chunk * 10'007 + name.piece * 101 +
+                    name.epoch * 1'000'000'007);
   std::byte* payload = bytes + kPieceHeaderBytes;
   for (uint64_t i = 0; i < kSamplePayload; i += sizeof(uint64_t)) {
     const uint64_t word = random.Next();

@@ -1,5 +1,5 @@
-// ScratchDirectory: an empty directory of mode 0700 on the disk that the build lies on (a tmpfs takes direct transfers without their
-// rules).
+// ScratchDirectory: an empty directory of mode 0700 on the disk that the build lies on (a tmpfs
+// takes direct transfers without their rules).
 #pragma once
 
 #include <filesystem>

@@ -189,7 +189,8 @@ TEST_F(SlotDirectoryTest, ADamagedManifestIsPassedOverForTheOther) {
   damage("manifest.1");
   auto renewed = SlotDirectory::Open({Dir(), kMiB, kNsPerSecond}, &clock_);
   ASSERT_TRUE(renewed.ok());
-  EXPECT_NE(renewed->manifest().store, store) << "another store: pieces of the lost one are not believed";
+  EXPECT_NE(renewed->manifest().store, store)
+      << "another store: pieces of the lost one are not believed";
 }
 
 }  // namespace slot_directory_test

@@ -67,7 +67,8 @@ class TransferTest : public ::testing::Test {
   std::vector<std::byte> memory_ = std::vector<std::byte>(16 * kPageBytes);
   FakeClock clock_;
   ToldQueue queue_;
-  TransferQueue transfers_{&queue_, &clock_, {.transfers_max = 4, .block_bytes = 4 * kPageBytes, .files = 4}};
+  TransferQueue transfers_{
+      &queue_, &clock_, {.transfers_max = 4, .block_bytes = 4 * kPageBytes, .files = 4}};
   std::vector<int64_t> pauses_;
 };
 
@@ -83,7 +84,8 @@ TEST_F(TransferTest, IsCutIntoBlocks) {
 }
 
 TEST_F(TransferTest, ASmallRestGoesWithTheBlockBefore) {
-  TransferQueue large(&queue_, &clock_, {.transfers_max = 4, .block_bytes = 16 * kPageBytes, .files = 4});
+  TransferQueue large(&queue_, &clock_,
+                      {.transfers_max = 4, .block_bytes = 16 * kPageBytes, .files = 4});
   large.Start({IoKind::kRead, 3, 0, memory_.data(), 33 * kPageBytes, 1});
   large.Start({IoKind::kRead, 3, 64 * kPageBytes, memory_.data(), 18 * kPageBytes, 2});
   TransferDone done;
@@ -204,7 +206,8 @@ TEST_F(TransferTest, AnAnswerThatDoesNotComeIsToldOnceForEachLimitAndTakenWhenIt
 
 // The first two have the whole depth.
 TEST_F(TransferTest, WhatWaitsBehindBlocksThatAreNotAnsweredIsToldTooAndEndsWhenItIsLost) {
-  for (uint64_t tag = 0; tag < 2; ++tag) transfers_.Start({IoKind::kWrite, 3, 0, memory_.data(), kPageBytes, tag});
+  for (uint64_t tag = 0; tag < 2; ++tag)
+    transfers_.Start({IoKind::kWrite, 3, 0, memory_.data(), kPageBytes, tag});
   transfers_.Progress();
   const std::deque<IoRequest> kept = std::exchange(queue_.out, {});
   clock_.Advance(5 * kNsPerSecond);
@@ -240,7 +243,8 @@ TEST_F(TransferTest, WhatWaitsBehindBlocksThatAreNotAnsweredIsToldTooAndEndsWhen
 }
 
 TEST_F(TransferTest, WhileItsLineIsAnsweredNothingThatWaitsThereIsLate) {
-  for (uint64_t tag = 0; tag < 3; ++tag) transfers_.Start({IoKind::kRead, 3, 0, memory_.data(), 16 * kPageBytes, tag});
+  for (uint64_t tag = 0; tag < 3; ++tag)
+    transfers_.Start({IoKind::kRead, 3, 0, memory_.data(), 16 * kPageBytes, tag});
   for (int i = 0; i < 4; ++i) {
     transfers_.Progress();
     clock_.Advance(200 * kNsPerSecond);
@@ -251,7 +255,8 @@ TEST_F(TransferTest, WhileItsLineIsAnsweredNothingThatWaitsThereIsLate) {
 
 // One block of two is out when the transfer is lost.
 TEST_F(TransferTest, TheRestOfWhatIsLostIsNotIssued) {
-  for (uint64_t tag = 0; tag < 2; ++tag) transfers_.Start({IoKind::kWrite, 3, 0, memory_.data(), (1 + 7 * tag) * kPageBytes, tag});
+  for (uint64_t tag = 0; tag < 2; ++tag)
+    transfers_.Start({IoKind::kWrite, 3, 0, memory_.data(), (1 + 7 * tag) * kPageBytes, tag});
   transfers_.Progress();
   const std::deque<IoRequest> kept = std::exchange(queue_.out, {});
   ASSERT_EQ(kept.size(), 2u);
@@ -272,13 +277,18 @@ TEST_F(TransferTest, TheRestOfWhatIsLostIsNotIssued) {
 TEST(TransferLines, ALineThatHangsTakesNothingFromTheOther) {
   FakeClock clock;
   SimDisk disk(1, std::vector<uint64_t>(2, 64 * kPageBytes), 8);
-  TransferQueue transfers(&disk, &clock, {.transfers_max = 6, .block_bytes = kPageBytes, .files = 2, .files_per_line = 1});
+  TransferQueue transfers(
+      &disk, &clock,
+      {.transfers_max = 6, .block_bytes = kPageBytes, .files = 2, .files_per_line = 1});
   std::vector<std::byte> memory(6 * 8 * kPageBytes);
   disk.Hang(0);
-  for (uint64_t i = 0; i < 4; ++i) transfers.Start({IoKind::kWrite, 0, 8 * i * kPageBytes, &memory[8 * i * kPageBytes], 8 * kPageBytes, i});
+  for (uint64_t i = 0; i < 4; ++i)
+    transfers.Start(
+        {IoKind::kWrite, 0, 8 * i * kPageBytes, &memory[8 * i * kPageBytes], 8 * kPageBytes, i});
   transfers.Progress();
   EXPECT_EQ(disk.requests(), 4u);
-  for (uint64_t i = 4; i < 6; ++i) transfers.Start({IoKind::kWrite, 1, 0, &memory[8 * i * kPageBytes], 8 * kPageBytes, i});
+  for (uint64_t i = 4; i < 6; ++i)
+    transfers.Start({IoKind::kWrite, 1, 0, &memory[8 * i * kPageBytes], 8 * kPageBytes, i});
   TransferDone done;
   for (uint32_t ended = 0, turns = 0; ended < 2; ++turns) {
     ASSERT_LT(turns, 10'000u) << "the other drive is waited for";

@@ -1,5 +1,5 @@
-// The Adam kernel on the GPU of this machine, bit for bit against the scalar reference. (Without a GPU: adam_stream_test.cpp runs its
-// body.)
+// The Adam kernel on the GPU of this machine, bit for bit against the scalar reference. (Without a
+// GPU: adam_stream_test.cpp runs its body.)
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
@@ -27,12 +27,14 @@ class AdamOnGpu : public ::testing::Test {
   void SetUp() override {
     auto device = device::CudaDevice::Open({});
     if (device.status().id() == ErrorId::kCudaUnavailable) {
-      GTEST_SKIP() << device.status().Format();  // tidy: allow skipped test, because it runs where there is a GPU
+      // tidy: allow skipped test, because it runs where there is a GPU
+      GTEST_SKIP() << device.status().Format();
     }
     ASSERT_TRUE(device.ok()) << device.status().Format();
     device_ = std::move(device).value();
     stream_ = std::move(device_->OpenStream()).value();
-    host_ = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+    host_ = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
     ASSERT_NE(host_, MAP_FAILED);
     registration_ = std::move(device_->Register(host_, kBytes)).value();
     UniqueFd exported;
@@ -48,13 +50,15 @@ class AdamOnGpu : public ::testing::Test {
     ASSERT_TRUE(stream_->status().ok()) << stream_->status().Format();
   }
 
-  // The planes to the GPU, each `shift` bytes behind a multiple of 256 B; the update there; the planes back.
+  // The planes to the GPU, each `shift` bytes behind a multiple of 256 B; the update there; the
+  // planes back.
   void Update(AdamPlanesOnHost* planes, uint64_t shift) {
-    std::vector<std::pair<void*, uint64_t>> parts = {{planes->master.data(), planes->count * 4},
-                                                     {planes->momentum.data(), planes->count * 4},
-                                                     {planes->variance.data(), planes->count * 4},
-                                                     {planes->gradient.data(), planes->gradient.size()},
-                                                     {planes->param16.data(), planes->param16.size()}};
+    std::vector<std::pair<void*, uint64_t>> parts = {
+        {planes->master.data(), planes->count * 4},
+        {planes->momentum.data(), planes->count * 4},
+        {planes->variance.data(), planes->count * 4},
+        {planes->gradient.data(), planes->gradient.size()},
+        {planes->param16.data(), planes->param16.size()}};
     std::vector<uint64_t> places;
     uint64_t end = 0;
     for (const auto& [data, bytes] : parts) {
@@ -91,7 +95,8 @@ class AdamOnGpu : public ::testing::Test {
 TEST_F(AdamOnGpu, HasTheBitsOfTheReferenceWithDenormalsFlushed) {
   FlushDenormals flush;
   for (const AdamCase& c : AllAdamCases()) {
-    for (const uint64_t count : {uint64_t{1}, uint64_t{3}, uint64_t{4}, uint64_t{1023}, uint64_t{3'000'001}}) {
+    for (const uint64_t count :
+         {uint64_t{1}, uint64_t{3}, uint64_t{4}, uint64_t{1023}, uint64_t{3'000'001}}) {
       AdamPlanesOnHost on_gpu(count, count, c);
       AdamPlanesOnHost reference = on_gpu;
       Update(&on_gpu, 0);
@@ -113,8 +118,8 @@ TEST_F(AdamOnGpu, TakesPlanesThatBeginAnywhere) {
   }
 }
 
-// Where results lie below the smallest normal number, a GPU may flush before it rounds and a CPU after: then they differ here, and nowhere
-// else.
+// Where results lie below the smallest normal number, a GPU may flush before it rounds and a CPU
+// after: then they differ here, and nowhere else.
 TEST_F(AdamOnGpu, FlushesWhatTheHostFlushes) {
   FlushDenormals flush;
   const AdamCase c = {OptimizerRule::kAdamW, DType::kF32, false, DType::kBF16};

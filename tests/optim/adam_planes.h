@@ -1,4 +1,5 @@
-// AdamPlanesOnHost: planes of random and special values for the tests of the GPU's Adam, and their comparison.
+// AdamPlanesOnHost: planes of random and special values for the tests of the GPU's Adam, and their
+// comparison.
 //
 // One thread. All values follow from the seed.
 #pragma once
@@ -19,7 +20,8 @@ struct AdamCase {
   bool copies;  // a 16-bit copy
   DType copy;
   std::string Name() const {
-    return std::string(NameOf(rule)) + ", gradient " + NameOf(gradient) + (copies ? std::string(", copy ") + NameOf(copy) : ", no copy");
+    return std::string(NameOf(rule)) + ", gradient " + NameOf(gradient) +
+           (copies ? std::string(", copy ") + NameOf(copy) : ", no copy");
   }
   StepFactors Factors() const {
     OptimizerSpec spec;
@@ -41,7 +43,8 @@ inline std::vector<AdamCase> AllAdamCases() {
 }
 
 struct AdamPlanesOnHost {
-  AdamPlanesOnHost(uint64_t seed, uint64_t elements, const AdamCase& c) : which(c), count(elements) {
+  AdamPlanesOnHost(uint64_t seed, uint64_t elements, const AdamCase& c)
+      : which(c), count(elements) {
     master = RandomFloats(seed, count, 0.1F, Values::kSpecial);
     momentum = RandomFloats(seed + 1, count, 0.01F, Values::kSpecial);
     variance = RandomFloats(seed + 2, count, 0.001F, Values::kSpecial);
@@ -64,7 +67,8 @@ struct AdamPlanesOnHost {
 
   // Equal bits everywhere; all NaNs count as equal.
   bool SameAs(const AdamPlanesOnHost& other) const {
-    return Same(master, other.master) && Same(momentum, other.momentum) && Same(variance, other.variance) && gradient == other.gradient &&
+    return Same(master, other.master) && Same(momentum, other.momentum) &&
+           Same(variance, other.variance) && gradient == other.gradient &&
            SameStored(param16, other.param16, which.copy);
   }
 

@@ -11,8 +11,8 @@
 #include "optim/rules.h"
 #include "tests/optim/adam_planes.h"
 
-// The GPU's kernel without a GPU: the body that each of its threads runs is host code as well. That nvcc makes the same arithmetic of it is
-// what adam_gpu_test.cpp shows where there is a GPU.
+// The GPU's kernel without a GPU: the body that each of its threads runs is host code as well. That
+// nvcc makes the same arithmetic of it is what adam_gpu_test.cpp shows where there is a GPU.
 namespace tidepool::optim {
 namespace adam_stream_test {
 
@@ -21,14 +21,16 @@ template <typename Rule>
 void RunGrid(const StepFactors& factors, const UpdateSpan& span, uint64_t threads) {
   WithGradient<Rule>(span, /*from=*/0, [&](auto share, const auto& planes) {
     for (uint64_t thread = threads; thread-- > 0;) {
-      decltype(share)::Run(FactorsOf<Rule>(factors), factors.gradient_scale, planes, thread, threads);
+      decltype(share)::Run(FactorsOf<Rule>(factors), factors.gradient_scale, planes, thread,
+                           threads);
     }
   });
 }
 
 void RunGrid(const StepFactors& factors, const UpdateSpan& span, uint64_t threads) {
   ASSERT_EQ(WhyNotOnStream(factors, span), nullptr);
-  factors.rule == 0 ? RunGrid<AdamRule<true>>(factors, span, threads) : RunGrid<AdamRule<false>>(factors, span, threads);
+  factors.rule == 0 ? RunGrid<AdamRule<true>>(factors, span, threads)
+                    : RunGrid<AdamRule<false>>(factors, span, threads);
 }
 
 void ExpectTheBitsOfTheReference(uint64_t count, uint64_t threads) {
@@ -38,7 +40,8 @@ void ExpectTheBitsOfTheReference(uint64_t count, uint64_t threads) {
     AdamPlanesOnHost reference = grid;
     RunGrid(c.Factors(), grid.Span(), threads);
     SelectKernels(IsaLevel::kScalarReference).update(c.Factors(), reference.Span());
-    ASSERT_TRUE(grid.SameAs(reference)) << c.Name() << ", " << count << " elements, " << threads << " threads";
+    ASSERT_TRUE(grid.SameAs(reference))
+        << c.Name() << ", " << count << " elements, " << threads << " threads";
   }
 }
 
@@ -53,7 +56,8 @@ TEST(AdamShare, HasTheBitsOfTheReferenceWithDenormals) {
   ExpectTheBitsOfTheReference(kMany / 3, 1024);
 }
 
-// Fewer elements than a vector, than a thread's vectors, than threads; and a rest behind the last vector.
+// Fewer elements than a vector, than a thread's vectors, than threads; and a rest behind the last
+// vector.
 TEST(AdamShare, ThreadsTakeEveryElementOnce) {
   for (const uint64_t count : {0, 1, 3, 4, 5, 7, 255, 256, 257, 1023}) {
     for (const uint64_t threads : {1, 2, 64, 256}) ExpectTheBitsOfTheReference(count, threads);
@@ -66,7 +70,8 @@ TEST(AdamShare, TakesPlanesThatBeginAnywhere) {
       AdamPlanesOnHost grid(first, 1'003, c);
       AdamPlanesOnHost reference = grid;
       RunGrid(c.Factors(), Slice(grid.Span(), first, 997), 64);
-      SelectKernels(IsaLevel::kScalarReference).update(c.Factors(), Slice(reference.Span(), first, 997));
+      SelectKernels(IsaLevel::kScalarReference)
+          .update(c.Factors(), Slice(reference.Span(), first, 997));
       ASSERT_TRUE(grid.SameAs(reference)) << c.Name() << " from " << first;
     }
   }
@@ -102,17 +107,24 @@ TEST(AdamStream, SaysWhatTheKernelCannotDo) {
     return std::string(text == nullptr ? "" : text);
   };
   EXPECT_EQ(objection([](UpdateSpan*, StepFactors*) {}), "");
-  EXPECT_EQ(objection([](UpdateSpan*, StepFactors* f) { f->rule = 2; }), "the kernel knows Adam and AdamW only");
-  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { s->states = StateForm::kSplit; }), "the kernel knows fp32 states only");
-  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { s->variance = nullptr; }), "a plane is missing");
-  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { s->param16 = nullptr; }), "16-bit gradients come with a copy of the same type");
+  EXPECT_EQ(objection([](UpdateSpan*, StepFactors* f) { f->rule = 2; }),
+            "the kernel knows Adam and AdamW only");
+  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { s->states = StateForm::kSplit; }),
+            "the kernel knows fp32 states only");
+  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { s->variance = nullptr; }),
+            "a plane is missing");
+  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { s->param16 = nullptr; }),
+            "16-bit gradients come with a copy of the same type");
   EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { s->param16_dtype = DType::kF16; }),
             "16-bit gradients come with a copy of the same type");
-  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { s->gradient_dtype = s->param16_dtype = DType::kF32; }),
+  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) {
+              s->gradient_dtype = s->param16_dtype = DType::kF32;
+            }),
             "the 16-bit copy has an fp32 type");
   uint64_t word = 0;
   EXPECT_NE(objection([&](UpdateSpan* s, StepFactors*) { s->undo.progress = &word; }), "");
-  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { *s = UpdateSpan(); }), "") << "nothing can always be done";
+  EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { *s = UpdateSpan(); }), "")
+      << "nothing can always be done";
 }
 
 TEST(AdamStream, NothingIsEnqueuedForNoElements) {

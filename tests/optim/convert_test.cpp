@@ -28,23 +28,30 @@ double SlowWiden(uint16_t bits, const Format& format) {
   const int exponent = (bits & 0x7FFF) >> format.mantissa_bits;
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;
   if (exponent == 2 * format.exponent_bias + 1) {
-    return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+    return fraction != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
   }
-  if (exponent == 0) return sign * std::ldexp(fraction, 1 - format.exponent_bias - format.mantissa_bits);
-  return sign * std::ldexp((1 << format.mantissa_bits) + fraction, exponent - format.exponent_bias - format.mantissa_bits);
+  if (exponent == 0)
+    return sign * std::ldexp(fraction, 1 - format.exponent_bias - format.mantissa_bits);
+  return sign * std::ldexp((1 << format.mantissa_bits) + fraction,
+                           exponent - format.exponent_bias - format.mantissa_bits);
 }
 
-// The pattern nearest to `value` (ties to even), found in double with the C library's rounding. Not for NaN.
+// The pattern nearest to `value` (ties to even), found in double with the C library's rounding. Not
+// for NaN.
 uint16_t SlowNarrow(float value, const Format& format) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::fabs(static_cast<double>(value));
-  const uint16_t inf = static_cast<uint16_t>((2 * format.exponent_bias + 1) << format.mantissa_bits);
+  const uint16_t inf =
+      static_cast<uint16_t>((2 * format.exponent_bias + 1) << format.mantissa_bits);
   const int lowest = 1 - format.exponent_bias;
   const int exponent = magnitude == 0 ? lowest : std::max(lowest, std::ilogb(magnitude));
   if (exponent > format.exponent_bias) return sign | inf;
   const double units = std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent));
-  // A denormal has fewer units than a whole mantissa and exponent field 0; the sum carries into the exponent where rounding does.
-  return static_cast<uint16_t>(sign | (static_cast<int>(units) + ((exponent - lowest) << format.mantissa_bits)));
+  // A denormal has fewer units than a whole mantissa and exponent field 0; the sum carries into the
+  // exponent where rounding does.
+  return static_cast<uint16_t>(
+      sign | (static_cast<int>(units) + ((exponent - lowest) << format.mantissa_bits)));
 }
 
 std::vector<float> WidenAll(const Kernels& kernels, DType dtype) {
@@ -55,7 +62,8 @@ std::vector<float> WidenAll(const Kernels& kernels, DType dtype) {
   return wide;
 }
 
-std::vector<uint16_t> Narrow(const Kernels& kernels, DType dtype, const std::vector<float>& values) {
+std::vector<uint16_t> Narrow(const Kernels& kernels, DType dtype,
+                             const std::vector<float>& values) {
   std::vector<uint16_t> narrow(values.size());
   kernels.narrow(narrow.data(), dtype, values.data(), values.size());
   return narrow;
@@ -70,14 +78,16 @@ TEST_P(Conversion, WidensEveryPatternExactly) {
   for (const Format& format : kFormats) {
     const std::vector<float> wide = WidenAll(kernels_, format.dtype);
     for (uint32_t i = 0; i < kPatterns; ++i) {
-      ASSERT_TRUE(Same(wide[i], static_cast<float>(SlowWiden(static_cast<uint16_t>(i), format)))) << NameOf(format.dtype) << " " << i;
+      ASSERT_TRUE(Same(wide[i], static_cast<float>(SlowWiden(static_cast<uint16_t>(i), format))))
+          << NameOf(format.dtype) << " " << i;
     }
   }
 }
 
 TEST_P(Conversion, EveryPatternComesBack) {
   for (const Format& format : kFormats) {
-    const std::vector<uint16_t> back = Narrow(kernels_, format.dtype, WidenAll(kernels_, format.dtype));
+    const std::vector<uint16_t> back =
+        Narrow(kernels_, format.dtype, WidenAll(kernels_, format.dtype));
     for (uint32_t i = 0; i < kPatterns; ++i) {
       const bool nan = std::isnan(SlowWiden(static_cast<uint16_t>(i), format));
       const uint32_t quiet_bit = 1U << (format.mantissa_bits - 1);
@@ -94,25 +104,30 @@ TEST_P(Conversion, RoundsToNearestEvenAroundEveryMidpoint) {
       const double high = SlowWiden(static_cast<uint16_t>(i + 1), format);
       if (!std::isfinite(low) || !std::isfinite(high)) continue;
       const float middle = static_cast<float>((low + high) / 2);
-      for (float value : {middle, std::nextafter(middle, -INFINITY), std::nextafter(middle, INFINITY)}) values.push_back(value);
+      for (float value :
+           {middle, std::nextafter(middle, -INFINITY), std::nextafter(middle, INFINITY)})
+        values.push_back(value);
     }
     const std::vector<uint16_t> narrow = Narrow(kernels_, format.dtype, values);
     for (size_t i = 0; i < values.size(); ++i)
-      ASSERT_EQ(narrow[i], SlowNarrow(values[i], format)) << NameOf(format.dtype) << " " << values[i];
+      ASSERT_EQ(narrow[i], SlowNarrow(values[i], format))
+          << NameOf(format.dtype) << " " << values[i];
   }
 }
 
 TEST_P(Conversion, RoundsRandomAndSpecialValues) {
   SplitMix64 random(11);
   std::vector<float> values(200'003);
-  for (float& value : values) value = random.Below(2) == 0 ? SpecialFloat(random) : RandomFloat(random, 1e5F);
+  for (float& value : values)
+    value = random.Below(2) == 0 ? SpecialFloat(random) : RandomFloat(random, 1e5F);
   for (const Format& format : kFormats) {
     const std::vector<uint16_t> narrow = Narrow(kernels_, format.dtype, values);
     for (size_t i = 0; i < values.size(); ++i) {
       if (std::isnan(values[i])) {
         ASSERT_TRUE(std::isnan(SlowWiden(narrow[i], format)));
       } else {
-        ASSERT_EQ(narrow[i], SlowNarrow(values[i], format)) << NameOf(format.dtype) << " " << values[i];
+        ASSERT_EQ(narrow[i], SlowNarrow(values[i], format))
+            << NameOf(format.dtype) << " " << values[i];
       }
     }
   }
@@ -141,7 +156,8 @@ TEST_P(Conversion, LeavesNeighboursAlone) {
     EXPECT_EQ(wide[count], 42.0F);
     std::fill(wide.begin(), wide.end(), 42.0F);
     kernels_.copy(wide.data(), values.data(), count * sizeof(float));
-    EXPECT_TRUE(std::equal(wide.begin(), wide.begin() + static_cast<std::ptrdiff_t>(count), values.begin()));
+    EXPECT_TRUE(std::equal(wide.begin(), wide.begin() + static_cast<std::ptrdiff_t>(count),
+                           values.begin()));
     EXPECT_EQ(wide[count], 42.0F);
   }
 }
@@ -160,7 +176,9 @@ TEST(Conversion, LargestFloatRoundsToInfInBf16) {
   EXPECT_EQ(NarrowToBf16(std::numeric_limits<float>::max()), 0x7F80);
 }
 
-INSTANTIATE_TEST_SUITE_P(AllLevels, Conversion, ::testing::Values(IsaLevel::kScalarReference, IsaLevel::kV2, IsaLevel::kV3, IsaLevel::kV4),
+INSTANTIATE_TEST_SUITE_P(AllLevels, Conversion,
+                         ::testing::Values(IsaLevel::kScalarReference, IsaLevel::kV2, IsaLevel::kV3,
+                                           IsaLevel::kV4),
                          [](const auto& level) { return NameOf(level.param); });
 
 }  // namespace convert_test

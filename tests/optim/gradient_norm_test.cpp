@@ -34,7 +34,8 @@ TEST(ScanGradient, OfNothingIsZeroAndFinite) {
 
 TEST(ScanGradient, LargestFiniteValuesAreFinite) {
   const std::vector<float> huge(5000, std::numeric_limits<float>::max());
-  const ScanResult scan = SelectKernels(BestIsa()).scan_gradient(huge.data(), DType::kF32, huge.size());
+  const ScanResult scan =
+      SelectKernels(BestIsa()).scan_gradient(huge.data(), DType::kF32, huge.size());
   EXPECT_TRUE(scan.finite);
   EXPECT_TRUE(std::isfinite(scan.sum_squares));
 }
@@ -46,7 +47,8 @@ TEST(ScanGradient, FindsOneBadElementAnywhere) {
         for (uint64_t place : {0, 15, 16, 1023, 1024, 2047, 2048, 2066}) {
           std::vector<float> values(2067, 0.5F);
           values[place] = bad;
-          const ScanResult scan = SelectKernels(level).scan_gradient(Stored(values, dtype).data(), dtype, values.size());
+          const ScanResult scan = SelectKernels(level).scan_gradient(Stored(values, dtype).data(),
+                                                                     dtype, values.size());
           ASSERT_FALSE(scan.finite) << NameOf(level) << " " << NameOf(dtype) << " at " << place;
           ASSERT_EQ(scan.sum_squares, INFINITY);
         }
@@ -55,7 +57,8 @@ TEST(ScanGradient, FindsOneBadElementAnywhere) {
   }
 }
 
-// Three parameters, laid into chunks of three sizes and at all alignments: the norm must not see it.
+// Three parameters, laid into chunks of three sizes and at all alignments: the norm must not see
+// it.
 TEST(GradientNorm, DoesNotDependOnThePlaceOfAParameter) {
   const uint64_t counts[] = {3000, 1, 12'345};
   double first_norm = -1;
@@ -66,11 +69,14 @@ TEST(GradientNorm, DoesNotDependOnThePlaceOfAParameter) {
         const std::vector<float> values = RandomFloats(40 + parameter, counts[parameter], 1.0F);
         std::vector<float> chunk(shift + values.size());
         std::copy(values.begin(), values.end(), chunk.begin() + static_cast<std::ptrdiff_t>(shift));
-        sums.push_back(SelectKernels(level).scan_gradient(chunk.data() + shift, DType::kF32, values.size()).sum_squares);
+        sums.push_back(SelectKernels(level)
+                           .scan_gradient(chunk.data() + shift, DType::kF32, values.size())
+                           .sum_squares);
       }
       const double norm = CombineNorm(sums);
       if (first_norm < 0) first_norm = norm;
-      ASSERT_EQ(std::bit_cast<uint64_t>(norm), std::bit_cast<uint64_t>(first_norm)) << NameOf(level) << " shift " << shift;
+      ASSERT_EQ(std::bit_cast<uint64_t>(norm), std::bit_cast<uint64_t>(first_norm))
+          << NameOf(level) << " shift " << shift;
     }
   }
   EXPECT_GT(first_norm, 0);

@@ -19,14 +19,15 @@ namespace kernels_test {
 
 constexpr uint64_t kMargin = 64;  // elements behind the span that must stay as they are
 
-// What a job has: rule, form of the states, type of its parameters, and whether gradients are fp32 sums.
+// What a job has: rule, form of the states, type of its parameters, and whether gradients are fp32
+// sums.
 struct Case {
   OptimizerSpec spec;
   DType param;
   bool wide_gradient;
   std::string Name() const {
-    return std::string(NameOf(spec.rule)) + " " + NameOf(spec.states) + " " + NameOf(param) + (wide_gradient ? " fp32" : "") +
-           (spec.momentum > 0 ? " momentum" : "");
+    return std::string(NameOf(spec.rule)) + " " + NameOf(spec.states) + " " + NameOf(param) +
+           (wide_gradient ? " fp32" : "") + (spec.momentum > 0 ? " momentum" : "");
   }
 };
 
@@ -66,7 +67,10 @@ std::vector<Case> AllCases() {
 // Planes of `count` elements and a margin, with every kind of value.
 struct Planes {
   Planes(uint64_t element_count, const Case& c)
-      : count(element_count), form(c.spec.states), gradient_dtype(c.wide_gradient ? DType::kF32 : c.param), param_dtype(c.param) {
+      : count(element_count),
+        form(c.spec.states),
+        gradient_dtype(c.wide_gradient ? DType::kF32 : c.param),
+        param_dtype(c.param) {
     const uint64_t all = count + kMargin;
     const std::vector<float> values = RandomFloats(1, all, 0.1F, Values::kSpecial);
     if (c.param != DType::kF32) param16.assign(2 * all, 0xA5);
@@ -95,18 +99,22 @@ struct Planes {
     for (uint8_t& value : values) value = static_cast<uint8_t>(random.Next());
     return values;
   }
-  std::vector<uint8_t> Moment(uint64_t seed, uint64_t all, float size, std::vector<float>* scales) const {
+  std::vector<uint8_t> Moment(uint64_t seed, uint64_t all, float size,
+                              std::vector<float>* scales) const {
     if (form == StateForm::kSplit8) {
       *scales = RandomFloats(seed + 5, all / kScaleBlockElements + 2, size, Values::kSpecial);
       for (float& scale : *scales) scale = std::fabs(scale);
       return Bytes(seed, all);
     }
-    return Stored(RandomFloats(seed, all, size, Values::kSpecial), form == StateForm::kSplitBf16 ? DType::kBF16 : DType::kF32);
+    return Stored(RandomFloats(seed, all, size, Values::kSpecial),
+                  form == StateForm::kSplitBf16 ? DType::kBF16 : DType::kF32);
   }
 
   UpdateSpan Span() {
     UpdateSpan span;
-    const auto at = [](std::vector<uint8_t>& plane) { return plane.empty() ? nullptr : plane.data(); };
+    const auto at = [](std::vector<uint8_t>& plane) {
+      return plane.empty() ? nullptr : plane.data();
+    };
     span.master = at(master);
     span.momentum = at(momentum);
     span.variance = at(variance);
@@ -136,10 +144,11 @@ bool SamePlanes(const Planes& a, const Planes& b) {
     if (a.form == StateForm::kSplit8) return one == other;
     return SameStored(one, other, a.form == StateForm::kSplitBf16 ? DType::kBF16 : DType::kF32);
   };
-  const bool same_master = IsSplit(a.form) ? a.master == b.master : SameStored(a.master, b.master, master);
-  return same_master && moment(a.momentum, b.momentum) && moment(a.variance, b.variance) && a.gradient == b.gradient &&
-         SameStored(a.param16, b.param16, a.param_dtype) && Same(a.momentum_scales, b.momentum_scales) &&
-         Same(a.variance_scales, b.variance_scales);
+  const bool same_master =
+      IsSplit(a.form) ? a.master == b.master : SameStored(a.master, b.master, master);
+  return same_master && moment(a.momentum, b.momentum) && moment(a.variance, b.variance) &&
+         a.gradient == b.gradient && SameStored(a.param16, b.param16, a.param_dtype) &&
+         Same(a.momentum_scales, b.momentum_scales) && Same(a.variance_scales, b.variance_scales);
 }
 
 StepFactors Factors(const Case& c) {
@@ -150,7 +159,8 @@ void ExpectSameAsReference(IsaLevel level) {
   const Kernels& kernels = SelectKernels(level);
   for (const Case& c : AllCases()) {
     for (uint64_t count : kCounts) {
-      if (count > 2000 && c.spec.rule != OptimizerRule::kAdamW) count = 2003;  // the long one is for the loop, not for the rule
+      // The long one is for the loop, not for the rule.
+      if (count > 2000 && c.spec.rule != OptimizerRule::kAdamW) count = 2003;
       Planes wide(count, c);
       Planes reference = wide;
       kernels.update(Factors(c), wide.Span());
@@ -182,7 +192,8 @@ TEST_P(WideKernels, UpdateDoesNotDependOnWhereTheSpanIsCut) {
     Planes pieces = whole;
     kernels_.update(Factors(c), whole.Span());
     SplitMix64 random(9);
-    const bool random_bits = c.spec.states == StateForm::kSplit8 || c.spec.states == StateForm::kSplitBf16;
+    const bool random_bits =
+        c.spec.states == StateForm::kSplit8 || c.spec.states == StateForm::kSplitBf16;
     const uint64_t unit = random_bits ? kScaleBlockElements : 1;
     for (uint64_t first = 0; first < pieces.count;) {
       const uint64_t count = std::min(pieces.count - first, random.Below(700 / unit) * unit);
@@ -214,14 +225,17 @@ TEST_P(WideKernels, UpdateTouchesNothingBehindTheSpan) {
       const Planes before = planes;
       kernels_.update(Factors(c), planes.Span());
       const auto behind = [count](const std::vector<uint8_t>& plane, uint64_t bytes) {
-        return std::vector<uint8_t>(plane.begin() + static_cast<ptrdiff_t>(plane.empty() ? 0 : count * bytes), plane.end());
+        return std::vector<uint8_t>(
+            plane.begin() + static_cast<ptrdiff_t>(plane.empty() ? 0 : count * bytes), plane.end());
       };
       const uint64_t moment = MomentBytes(c.spec.states, 64) / 64;
-      ASSERT_EQ(behind(planes.master, MasterBytes(c.spec.states, 1)), behind(before.master, MasterBytes(c.spec.states, 1)));
+      ASSERT_EQ(behind(planes.master, MasterBytes(c.spec.states, 1)),
+                behind(before.master, MasterBytes(c.spec.states, 1)));
       ASSERT_EQ(behind(planes.momentum, moment), behind(before.momentum, moment)) << c.Name();
       ASSERT_EQ(behind(planes.variance, moment), behind(before.variance, moment)) << c.Name();
       ASSERT_EQ(behind(planes.param16, 2), behind(before.param16, 2)) << c.Name();
-      for (uint64_t i = DivideUp(count, kScaleBlockElements); i < planes.momentum_scales.size(); ++i) {
+      for (uint64_t i = DivideUp(count, kScaleBlockElements); i < planes.momentum_scales.size();
+           ++i) {
         ASSERT_TRUE(Same(planes.momentum_scales[i], before.momentum_scales[i])) << c.Name();
       }
     }
@@ -233,12 +247,14 @@ std::vector<uint8_t> TileOf(const Planes& planes, uint64_t first) {
   std::vector<uint8_t> tile;
   const auto add = [&tile](const std::vector<uint8_t>& plane, uint64_t begin, uint64_t bytes) {
     if (plane.empty()) return;
-    tile.insert(tile.end(), plane.begin() + static_cast<ptrdiff_t>(begin), plane.begin() + static_cast<ptrdiff_t>(begin + bytes));
+    tile.insert(tile.end(), plane.begin() + static_cast<ptrdiff_t>(begin),
+                plane.begin() + static_cast<ptrdiff_t>(begin + bytes));
   };
   const auto add_scales = [&tile, first](const std::vector<float>& scales) {
     if (scales.empty()) return;
     const auto* bytes = reinterpret_cast<const uint8_t*>(&scales[first / kScaleBlockElements]);
-    tile.insert(tile.end(), bytes, bytes + kUpdateTileElements / kScaleBlockElements * sizeof(float));
+    tile.insert(tile.end(), bytes,
+                bytes + kUpdateTileElements / kScaleBlockElements * sizeof(float));
   };
   const StateForm form = planes.form;
   add(planes.master, MasterBytes(form, first), MasterBytes(form, kUpdateTileElements));
@@ -265,21 +281,26 @@ struct Undo {
     places.identity = kIdentity;
     places.version = kVersion;
     places.begin = kBegin;
-    places.first_word = ProgressWord::BitsOf({kVersion, kBegin, Progress::State::kOpen, kUpdateTileElements});
+    places.first_word =
+        ProgressWord::BitsOf({kVersion, kBegin, Progress::State::kOpen, kUpdateTileElements});
     return places;
   }
-  // The area of the tile at `first` of the span holds `values` under the tile's name, and no byte more.
+  // The area of the tile at `first` of the span holds `values` under the tile's name, and no byte
+  // more.
   bool Holds(uint64_t first, const std::vector<uint8_t>& values) const {
     const UndoArea& area = areas[(kBegin + first) / kUpdateTileElements % 2];
-    if (area.piece != kIdentity || area.version != kVersion || area.begin != kBegin + first || area.count != kUpdateTileElements)
+    if (area.piece != kIdentity || area.version != kVersion || area.begin != kBegin + first ||
+        area.count != kUpdateTileElements)
       return false;
     const auto* saved = reinterpret_cast<const uint8_t*>(area.values);
     return std::equal(values.begin(), values.end(), saved) &&
-           std::all_of(saved + values.size(), saved + UndoArea::kBytesMax, [](uint8_t byte) { return byte == 0x5A; });
+           std::all_of(saved + values.size(), saved + UndoArea::kBytesMax,
+                       [](uint8_t byte) { return byte == 0x5A; });
   }
 };
 
-// The crash-safe form: each block is saved under its name and opened before it changes, and the update is none the different.
+// The crash-safe form: each block is saved under its name and opened before it changes, and the
+// update is none the different.
 TEST_P(WideKernels, UpdateOpensEachTileWhereAsked) {
   for (const Case& c : AllCases()) {
     for (const uint64_t count : {64, 128, 1024}) {
@@ -293,10 +314,13 @@ TEST_P(WideKernels, UpdateOpensEachTileWhereAsked) {
       kernels_.update(Factors(c), plain.Span());
       ASSERT_TRUE(SamePlanes(planes, plain)) << c.Name() << " " << count;
       const uint64_t last = count - kUpdateTileElements;
-      ASSERT_EQ(undo.progress.Load(), (Progress{Undo::kVersion, Undo::kBegin + last, Progress::State::kOpen, kUpdateTileElements}));
+      ASSERT_EQ(undo.progress.Load(), (Progress{Undo::kVersion, Undo::kBegin + last,
+                                                Progress::State::kOpen, kUpdateTileElements}));
       ASSERT_TRUE(undo.Holds(last, TileOf(before, last))) << c.Name() << " " << count;
       if (last == 0) continue;
-      ASSERT_TRUE(undo.Holds(last - kUpdateTileElements, TileOf(before, last - kUpdateTileElements))) << c.Name() << " " << count;
+      ASSERT_TRUE(
+          undo.Holds(last - kUpdateTileElements, TileOf(before, last - kUpdateTileElements)))
+          << c.Name() << " " << count;
     }
   }
 }
@@ -304,7 +328,8 @@ TEST_P(WideKernels, UpdateOpensEachTileWhereAsked) {
 TEST_P(WideKernels, AccumulationHasTheBitsOfTheReference) {
   for (DType dtype : kDTypes) {
     for (uint64_t count : kCounts) {
-      const std::vector<uint8_t> addend = Stored(RandomFloats(21, count, 10.0F, Values::kSpecial), dtype);
+      const std::vector<uint8_t> addend =
+          Stored(RandomFloats(21, count, 10.0F, Values::kSpecial), dtype);
       std::vector<float> sum = RandomFloats(22, count + kMargin, 10.0F, Values::kSpecial);
       std::vector<float> expected = sum;
       kernels_.accumulate_gradient(sum.data(), addend.data(), dtype, count);
@@ -322,14 +347,16 @@ TEST_P(WideKernels, ScanHasTheBitsOfTheReference) {
         const ScanResult wide = kernels_.scan_gradient(gradient.data(), dtype, count);
         const ScanResult expected = reference_.scan_gradient(gradient.data(), dtype, count);
         ASSERT_EQ(wide.finite, expected.finite) << NameOf(dtype) << " " << count;
-        ASSERT_EQ(std::bit_cast<uint64_t>(wide.sum_squares), std::bit_cast<uint64_t>(expected.sum_squares))
+        ASSERT_EQ(std::bit_cast<uint64_t>(wide.sum_squares),
+                  std::bit_cast<uint64_t>(expected.sum_squares))
             << NameOf(dtype) << " " << count;
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllLevels, WideKernels, ::testing::ValuesIn(kWideLevels), [](const auto& level) { return NameOf(level.param); });
+INSTANTIATE_TEST_SUITE_P(AllLevels, WideKernels, ::testing::ValuesIn(kWideLevels),
+                         [](const auto& level) { return NameOf(level.param); });
 
 }  // namespace kernels_test
 }  // namespace tidepool::optim

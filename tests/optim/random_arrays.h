@@ -1,4 +1,5 @@
-// Arrays for the optimizer tests: random numbers of gradient-like size, and every kind of special value.
+// Arrays for the optimizer tests: random numbers of gradient-like size, and every kind of special
+// value.
 //
 // One thread. All values follow from the seed.
 #pragma once
@@ -50,10 +51,13 @@ inline float SpecialFloat(SplitMix64& random) {
 
 enum class Values { kUsual, kSpecial };
 
-inline std::vector<float> RandomFloats(uint64_t seed, uint64_t count, float size, Values values = Values::kUsual) {
+inline std::vector<float> RandomFloats(uint64_t seed, uint64_t count, float size,
+                                       Values values = Values::kUsual) {
   SplitMix64 random(seed);
   std::vector<float> floats(count);
-  for (float& f : floats) f = values == Values::kSpecial && random.Below(3) == 0 ? SpecialFloat(random) : RandomFloat(random, size);
+  for (float& f : floats)
+    f = values == Values::kSpecial && random.Below(3) == 0 ? SpecialFloat(random)
+                                                           : RandomFloat(random, size);
   return floats;
 }
 
@@ -72,7 +76,8 @@ inline std::vector<uint8_t> Stored(const std::vector<float>& floats, DType dtype
 
 // Equal bits, or both NaN.
 inline bool Same(float a, float b) {
-  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
 }
 inline bool Same(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return false;

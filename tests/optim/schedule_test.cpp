@@ -12,7 +12,8 @@ ScheduleSpec Spec(ScheduleKind kind) {
 }
 
 TEST(Schedule, WarmsUpFromTheFirstStepOn) {
-  for (ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine}) {
+  for (ScheduleKind kind :
+       {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine}) {
     EXPECT_DOUBLE_EQ(LearningRateAt(Spec(kind), 1), 0.1);
     EXPECT_DOUBLE_EQ(LearningRateAt(Spec(kind), 5), 0.5);
     EXPECT_DOUBLE_EQ(LearningRateAt(Spec(kind), 10), 1.0);
@@ -30,7 +31,8 @@ TEST(Schedule, LinearFallsEvenly) {
 
 TEST(Schedule, CosineFallsByHalfAWave) {
   EXPECT_DOUBLE_EQ(LearningRateAt(Spec(ScheduleKind::kCosine), 60), 0.55);
-  EXPECT_DOUBLE_EQ(LearningRateAt(Spec(ScheduleKind::kCosine), 35), 0.1 + 0.9 * (0.5 + std::sqrt(0.125)));
+  EXPECT_DOUBLE_EQ(LearningRateAt(Spec(ScheduleKind::kCosine), 35),
+                   0.1 + 0.9 * (0.5 + std::sqrt(0.125)));
 }
 
 TEST(Schedule, EndsAtTheLowestRate) {
@@ -41,8 +43,10 @@ TEST(Schedule, EndsAtTheLowestRate) {
 }
 
 TEST(Schedule, NeverRisesAfterWarmUp) {
-  for (ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine}) {
-    for (uint64_t step = 10; step < 200; ++step) ASSERT_GE(LearningRateAt(Spec(kind), step), LearningRateAt(Spec(kind), step + 1));
+  for (ScheduleKind kind :
+       {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine}) {
+    for (uint64_t step = 10; step < 200; ++step)
+      ASSERT_GE(LearningRateAt(Spec(kind), step), LearningRateAt(Spec(kind), step + 1));
   }
 }
 
@@ -63,8 +67,10 @@ TEST(Schedule, NamesAreRead) {
 TEST(Schedule, BadSpecsAreRefused) {
   EXPECT_TRUE(CheckSchedule(Spec(ScheduleKind::kCosine)).ok());
   EXPECT_TRUE(CheckSchedule({ScheduleKind::kConstant, 1e-3, 0, 100, 0}).ok());
-  for (const ScheduleSpec& bad : {ScheduleSpec{ScheduleKind::kConstant, -1, 0, 0, 0}, ScheduleSpec{ScheduleKind::kLinear, 1, 2, 0, 10},
-                                  ScheduleSpec{ScheduleKind::kCosine, 1, 0, 11, 10}, ScheduleSpec{ScheduleKind::kCosine, NAN, 0, 1, 10}}) {
+  for (const ScheduleSpec& bad : {ScheduleSpec{ScheduleKind::kConstant, -1, 0, 0, 0},
+                                  ScheduleSpec{ScheduleKind::kLinear, 1, 2, 0, 10},
+                                  ScheduleSpec{ScheduleKind::kCosine, 1, 0, 11, 10},
+                                  ScheduleSpec{ScheduleKind::kCosine, NAN, 0, 1, 10}}) {
     EXPECT_EQ(CheckSchedule(bad).id(), ErrorId::kConfigBadValue);
   }
 }

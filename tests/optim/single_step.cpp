@@ -24,7 +24,8 @@ void OnTrap(int /*signal*/, siginfo_t* /*cause*/, void* machine) {
     session.instructions = session.instructions + 1;
     session.observer(session.context);
   } else {
-    static_cast<ucontext_t*>(machine)->uc_mcontext.gregs[REG_EFL] &= ~static_cast<greg_t>(kTrapFlag);
+    static_cast<ucontext_t*>(machine)->uc_mcontext.gregs[REG_EFL] &=
+        ~static_cast<greg_t>(kTrapFlag);
   }
 }
 

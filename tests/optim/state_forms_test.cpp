@@ -1,4 +1,5 @@
-// Smaller forms of the states against fp32 states: what is exact, and how far off the others may be.
+// Smaller forms of the states against fp32 states: what is exact, and how far off the others may
+// be.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -51,12 +52,15 @@ TEST(StochasticRounding, IsRightOnAverageAndNeverFurtherThanOneStep) {
     double sum = 0;
     constexpr int kTimes = 20'000;
     for (int k = 0; k < kTimes; ++k) {
-      const float rounded = WidenBf16(NarrowToBf16Randomly(value, Random16Of(99, static_cast<uint64_t>(k))));
+      const float rounded =
+          WidenBf16(NarrowToBf16Randomly(value, Random16Of(99, static_cast<uint64_t>(k))));
       ASSERT_LT(std::fabs(rounded - value), std::fabs(value) / 127);
       sum += static_cast<double>(rounded);
     }
-    // The mean of 20,000 lies within 5 deviations: a step is at most |value| / 128, its deviation half of that.
-    EXPECT_NEAR(sum / kTimes, static_cast<double>(value), 5 * std::fabs(static_cast<double>(value)) / 256 / std::sqrt(kTimes));
+    // The mean of 20,000 lies within 5 deviations: a step is at most |value| / 128, its deviation
+    // half of that.
+    EXPECT_NEAR(sum / kTimes, static_cast<double>(value),
+                5 * std::fabs(static_cast<double>(value)) / 256 / std::sqrt(kTimes));
   }
 }
 
@@ -78,9 +82,11 @@ TEST(Codes8, AreNoFurtherOffThanOneCode) {
     const auto bits = static_cast<uint32_t>(random.Below(65536));
     const int8_t code = MomentumCode(x * scale, InverseScale(scale), bits);
     // One code is 1/127 of z; dx/dz = (1 + |x|)^2 / 2 is at most 2 over the code's width.
-    ASSERT_NEAR(MomentumOf(code, scale), x * scale, scale * (1 + std::fabs(x)) * (1 + std::fabs(x)) / 2 / 127 * 1.05F + 1e-6F);
+    ASSERT_NEAR(MomentumOf(code, scale), x * scale,
+                scale * (1 + std::fabs(x)) * (1 + std::fabs(x)) / 2 / 127 * 1.05F + 1e-6F);
     const float root = std::fabs(x) * scale;
-    ASSERT_NEAR(RootOf(RootCode(root, InverseScale(scale), bits), scale), root, scale / 255 * 1.001F);
+    ASSERT_NEAR(RootOf(RootCode(root, InverseScale(scale), bits), scale), root,
+                scale / 255 * 1.001F);
   }
 }
 
@@ -96,7 +102,8 @@ TEST(Codes8, KeepTheLargestZeroAndTheSmallest) {
 // Runs one job of `count` parameters in a form of states.
 class SmallRun {
  public:
-  SmallRun(const OptimizerSpec& spec, uint64_t count) : spec_(spec), count_(count), weights_(RandomFloats(1, count, 0.5F)) {
+  SmallRun(const OptimizerSpec& spec, uint64_t count)
+      : spec_(spec), count_(count), weights_(RandomFloats(1, count, 0.5F)) {
     momentum_.resize(MomentBytes(spec.states, count));
     variance_.resize(momentum_.size());
     param16_.resize(count);
@@ -123,7 +130,9 @@ class SmallRun {
     span.random = {RandomKey(5, step), 0};
     SelectKernels(BestIsa()).update(MakeFactors(spec_, {1e-3, step, 1.0F}, {1, 0.1}), span);
   }
-  float Weight(uint64_t i) const { return IsSplit(spec_.states) ? Join(param16_[i], rest_[i]) : weights_[i]; }
+  float Weight(uint64_t i) const {
+    return IsSplit(spec_.states) ? Join(param16_[i], rest_[i]) : weights_[i];
+  }
   uint16_t param16(uint64_t i) const { return param16_[i]; }
 
  private:
@@ -147,7 +156,8 @@ OptimizerSpec SpecOf(OptimizerRule rule, StateForm form) {
 // Gradients with a mean of their own for each element, and noise.
 std::vector<uint16_t> GradientOf(uint64_t step, uint64_t count) {
   std::vector<uint16_t> gradient(count);
-  const std::vector<float> mean = RandomFloats(50, count, 0.1F), noise = RandomFloats(100 + step, count, 0.2F);
+  const std::vector<float> mean = RandomFloats(50, count, 0.1F),
+                           noise = RandomFloats(100 + step, count, 0.2F);
   for (uint64_t i = 0; i < count; ++i) gradient[i] = NarrowToBf16(mean[i] + noise[i]);
   return gradient;
 }
@@ -163,13 +173,15 @@ TEST(SplitStates, HaveTheBitsOfFp32StatesWithTiesRoundedUp) {
       split.Step(step, GradientOf(step, kCount));
     }
     for (uint64_t i = 0; i < kCount; ++i) {
-      ASSERT_EQ(std::bit_cast<uint32_t>(split.Weight(i)), std::bit_cast<uint32_t>(whole.Weight(i))) << RuleNames()[rule];
+      ASSERT_EQ(std::bit_cast<uint32_t>(split.Weight(i)), std::bit_cast<uint32_t>(whole.Weight(i)))
+          << RuleNames()[rule];
       ASSERT_EQ(split.param16(i), Split(whole.Weight(i)).high);
     }
   }
 }
 
-// Mean distance of the weights after 200 steps to those with fp32 states, as a share of the mean distance that they have gone.
+// Mean distance of the weights after 200 steps to those with fp32 states, as a share of the mean
+// distance that they have gone.
 double RelativeDistance(OptimizerRule rule, StateForm form) {
   const FlushDenormals mode;
   constexpr uint64_t kCount = 2'048;
@@ -189,7 +201,8 @@ double RelativeDistance(OptimizerRule rule, StateForm form) {
   return distance / way;
 }
 
-// The parity bounds of docs/planning.md. (Lion moves by whole steps, so one changed sign counts as much as any.)
+// The parity bounds of docs/planning.md. (Lion moves by whole steps, so one changed sign counts as
+// much as any.)
 TEST(SmallerStates, KeepTheirParityBounds) {
   for (uint32_t i = 0; i < RuleNames().size(); ++i) {
     const auto rule = static_cast<OptimizerRule>(i);

@@ -7,9 +7,11 @@
 #include "tests/optim/undo_twin.h"
 #include "tests/optim/undo_world.h"
 
-// A kill at every instruction. Worker 1 has been killed in the middle of piece 2; worker 0's area still holds an older copy of the same
-// tile, from a kill and recovery before that. Worker 0 now updates pieces 0 and 1, one instruction at a time, and before each of them the
-// whole kept memory is copied and recovered. Every copy must end with the same bits as an update that nothing disturbs.
+// A kill at every instruction. Worker 1 has been killed in the middle of piece 2; worker 0's area
+// still holds an older copy of the same tile, from a kill and recovery before that. Worker 0 now
+// updates pieces 0 and 1, one instruction at a time, and before each of them the whole kept memory
+// is copied and recovered. Every copy must end with the same bits as an update that nothing
+// disturbs.
 
 namespace tidepool::optim {
 namespace undo_step_test {
@@ -38,7 +40,8 @@ struct Campaign {
   void Work() { work(*world, *kernels); }
   void Observe() {
     *copy = *world;
-    if (sample_every > 0 && ++seen_ % sample_every == 0 && samples.size() < samples.capacity()) samples.push_back(*world);
+    if (sample_every > 0 && ++seen_ % sample_every == 0 && samples.size() < samples.capacity())
+      samples.push_back(*world);
     if (!recover(*copy) || !SameStates(*copy, *expected)) ++failures;
   }
 
@@ -48,10 +51,15 @@ struct Campaign {
 
 std::unique_ptr<UndoWorld> DisturbedWorld(StateForm form = StateForm::kF32) {
   auto world = std::make_unique<UndoWorld>(form);
-  RunUntilKilled(Fast(), [&](const Kernels& killed) { TileUpdate(killed, world->AreasOf(0)).Run(world->PieceOf(2)); });
+  RunUntilKilled(Fast(), [&](const Kernels& killed) {
+    TileUpdate(killed, world->AreasOf(0)).Run(world->PieceOf(2));
+  });
   EXPECT_EQ(RestoreOpenTile(world->PieceOf(2), world->AllAreas()), RestoreOutcome::kRestored);
-  RunUntilKilled(Fast(), [&](const Kernels& killed) { TileUpdate(killed, world->AreasOf(1)).Run(world->PieceOf(2)); });
-  EXPECT_EQ(world->progress[2].Load(), (Progress{kNewVersion, 0, Progress::State::kOpen, kTileElements}));
+  RunUntilKilled(Fast(), [&](const Kernels& killed) {
+    TileUpdate(killed, world->AreasOf(1)).Run(world->PieceOf(2));
+  });
+  EXPECT_EQ(world->progress[2].Load(),
+            (Progress{kNewVersion, 0, Progress::State::kOpen, kTileElements}));
   return world;
 }
 
@@ -104,7 +112,9 @@ TEST(UndoStep, AKillAtAnyInstructionOfRecoveryLosesNothing) {
     Campaign second;
     second.kernels = &Fast();
     second.world = std::make_unique<UndoWorld>(sample);
-    second.work = [](UndoWorld& world, const Kernels& kernels) { static_cast<void>(Recover(world, kernels)); };
+    second.work = [](UndoWorld& world, const Kernels& kernels) {
+      static_cast<void>(Recover(world, kernels));
+    };
     second.recover = first.recover;
     second.Run();
     instructions += second.instructions;
@@ -119,7 +129,8 @@ Campaign TwinCampaign() {
   Campaign campaign;
   campaign.kernels = &Fast();
   campaign.world = DisturbedWorld();
-  if (!kRules.progress_per_piece) campaign.world->worker_progress[1] = 2ULL << 32 | static_cast<uint64_t>(Progress::State::kOpen);
+  if (!kRules.progress_per_piece)
+    campaign.world->worker_progress[1] = 2ULL << 32 | static_cast<uint64_t>(Progress::State::kOpen);
   campaign.work = [](UndoWorld& world, const Kernels& kernels) {
     UndoTwin twin(kRules, kernels, world);
     twin.Run(0, 0);

@@ -19,11 +19,17 @@ class TileUpdateTest : public ::testing::Test {
  protected:
   ~TileUpdateTest() override { SetPointHook({}); }
 
-  void Run(uint64_t worker, uint64_t piece) { TileUpdate(kernels_, world_->AreasOf(worker)).Run(world_->PieceOf(piece)); }
-  void KillIn(uint64_t worker, uint64_t piece) {
-    RunUntilKilled(kernels_, [&](const Kernels& killed) { TileUpdate(killed, world_->AreasOf(worker)).Run(world_->PieceOf(piece)); });
+  void Run(uint64_t worker, uint64_t piece) {
+    TileUpdate(kernels_, world_->AreasOf(worker)).Run(world_->PieceOf(piece));
   }
-  RestoreOutcome Restore(uint64_t piece) { return RestoreOpenTile(world_->PieceOf(piece), world_->AllAreas()); }
+  void KillIn(uint64_t worker, uint64_t piece) {
+    RunUntilKilled(kernels_, [&](const Kernels& killed) {
+      TileUpdate(killed, world_->AreasOf(worker)).Run(world_->PieceOf(piece));
+    });
+  }
+  RestoreOutcome Restore(uint64_t piece) {
+    return RestoreOpenTile(world_->PieceOf(piece), world_->AllAreas());
+  }
 
   const Kernels& kernels_ = SelectKernels(BestIsa());
   const std::unique_ptr<UndoWorld> world_ = std::make_unique<UndoWorld>();
@@ -34,8 +40,10 @@ TEST(ProgressWord, KeepsWhatIsStored) {
   ProgressWord word;
   EXPECT_EQ(word.Load(), Progress{});
   for (const Progress& progress :
-       {Progress{1, 0, State::kOpen, 64}, Progress{1, 512, State::kOpen, 128}, Progress{1, 1ULL << 20, State::kOpen, 256},
-        Progress{(1ULL << 39) - 1, ((1ULL << 22) - 1) * 64, State::kFinished}, Progress{12345, 678 * 64, State::kClosed}}) {
+       {Progress{1, 0, State::kOpen, 64}, Progress{1, 512, State::kOpen, 128},
+        Progress{1, 1ULL << 20, State::kOpen, 256},
+        Progress{(1ULL << 39) - 1, ((1ULL << 22) - 1) * 64, State::kFinished},
+        Progress{12345, 678 * 64, State::kClosed}}) {
     word.Store(progress);
     EXPECT_EQ(word.Load(), progress);
   }
@@ -68,7 +76,8 @@ TEST_F(TileUpdateTest, LeavesElementsOfNoGroupAlone) {
   const UndoWorld before = *world_;
   Run(0, 0);
   const auto same = [&](uint64_t begin, uint64_t end) {
-    return std::memcmp(&world_->master[0][4 * begin], &before.master[0][4 * begin], 4 * (end - begin)) == 0;
+    return std::memcmp(&world_->master[0][4 * begin], &before.master[0][4 * begin],
+                       4 * (end - begin)) == 0;
   };
   EXPECT_TRUE(same(100, 128));
   EXPECT_FALSE(same(99, 100));
@@ -95,10 +104,12 @@ TEST_F(TileUpdateTest, HitsItsPointsInTheOrderOfTheProtocol) {
     if (!std::string_view(name).ends_with("_plane_stored")) points.emplace_back(name);
   });
   TileUpdate(kernels_, world_->AreasOf(0), {.each_tile = true}).Run(world_->PieceOf(1));
-  // Tile 1 is cut by the end of a group, tile 4 by that of the piece; the others are opened inside the loops.
-  const char *const saved = "optim.tile_saved", *const opened = "optim.tile_progress", *const written = "optim.tile_written";
-  EXPECT_EQ(points,
-            (std::vector<std::string>{written, saved, opened, written, written, written, saved, opened, written, "optim.piece_finished"}));
+  // Tile 1 is cut by the end of a group, tile 4 by that of the piece; the others are opened inside
+  // the loops.
+  const char *const saved = "optim.tile_saved", *const opened = "optim.tile_progress",
+                    *const written = "optim.tile_written";
+  EXPECT_EQ(points, (std::vector<std::string>{written, saved, opened, written, written, written,
+                                              saved, opened, written, "optim.piece_finished"}));
 }
 
 class TileUpdateKills : public ::testing::TestWithParam<StateForm> {
@@ -106,7 +117,8 @@ class TileUpdateKills : public ::testing::TestWithParam<StateForm> {
   ~TileUpdateKills() override { SetPointHook({}); }
 };
 
-// A kill at the n-th point of the whole run, for every n, and a second one at the m-th point of recovery, for every m.
+// A kill at the n-th point of the whole run, for every n, and a second one at the m-th point of
+// recovery, for every m.
 TEST_P(TileUpdateKills, AtEveryPairOfPointsLoseNothing) {
   const Kernels& kernels = SelectKernels(BestIsa());
   const Tuning tuning{kPrefetchElements, true}, next_tuning{2 * kPrefetchElements, true};
@@ -143,7 +155,8 @@ TEST_P(TileUpdateKills, AtEveryPairOfPointsLoseNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllForms, TileUpdateKills,
-                         ::testing::Values(StateForm::kF32, StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8));
+                         ::testing::Values(StateForm::kF32, StateForm::kSplit,
+                                           StateForm::kSplitBf16, StateForm::kSplit8));
 
 // A tile may be torn anywhere; every plane that the form changes in place comes back.
 TEST_P(TileUpdateKills, InMidTileLoseNothing) {
@@ -151,7 +164,9 @@ TEST_P(TileUpdateKills, InMidTileLoseNothing) {
   UndoWorld world(GetParam());
   const auto expected = std::make_unique<UndoWorld>(UpdatedWorld(kernels, GetParam()));
   for (uint64_t worker = 0; worker < kWorkers; ++worker) {
-    RunUntilKilled(kernels, [&](const Kernels& killed) { TileUpdate(killed, world.AreasOf(worker)).Run(world.PieceOf(worker)); });
+    RunUntilKilled(kernels, [&](const Kernels& killed) {
+      TileUpdate(killed, world.AreasOf(worker)).Run(world.PieceOf(worker));
+    });
   }
   ASSERT_TRUE(Recover(world, kernels));
   EXPECT_TRUE(SameStates(world, *expected));
@@ -162,7 +177,8 @@ TEST_F(TileUpdateTest, RestoreBringsTheOldValuesBack) {
   KillIn(0, 0);
   EXPECT_FALSE(SameStates(*world_, before));
   EXPECT_EQ(Restore(0), RestoreOutcome::kRestored);
-  std::memcpy(world_->param16, before.param16, sizeof before.param16);  // beside an fp32 master it has no undo: it is written again
+  // Beside an fp32 master it has no undo: it is written again.
+  std::memcpy(world_->param16, before.param16, sizeof before.param16);
   EXPECT_TRUE(SameStates(*world_, before));
   EXPECT_EQ(world_->progress[0].Load(), (Progress{kNewVersion, 0, State::kClosed}));
   EXPECT_EQ(Restore(0), RestoreOutcome::kNothingOpen);

@@ -16,13 +16,16 @@ uint64_t TileCount(uint64_t piece, uint64_t tile) {
 UndoTwin::Place UndoTwin::Load(uint64_t worker, uint64_t piece) const {
   if (rules_.progress_per_piece) return {piece, world_.progress[piece].Load()};
   const uint64_t bits = world_.worker_progress[worker].load();
-  return {bits >> 32, {kNewVersion, ((bits >> 2) & 0xFFFF) * kTileElements, static_cast<Progress::State>(bits & 3)}};
+  return {bits >> 32,
+          {kNewVersion, ((bits >> 2) & 0xFFFF) * kTileElements,
+           static_cast<Progress::State>(bits & 3)}};
 }
 
 void UndoTwin::Store(uint64_t worker, const Place& place) {
   if (rules_.progress_per_piece) return world_.progress[place.piece].Store(place.progress);
   Order();
-  world_.worker_progress[worker].store(place.piece << 32 | place.progress.begin / kTileElements << 2 |
+  world_.worker_progress[worker].store(place.piece << 32 |
+                                       place.progress.begin / kTileElements << 2 |
                                        static_cast<uint64_t>(place.progress.state));
   Order();
 }
@@ -49,7 +52,8 @@ void UndoTwin::Update(uint64_t piece, uint64_t tile) {
   for (const GroupRun& run : world_.runs[piece]) {
     const uint64_t begin = std::max(run.begin, first);
     const uint64_t stop = std::min(run.end, end);
-    if (begin < stop) kernels_.update(run.factors, Slice(world_.PieceOf(piece).planes, begin, stop - begin));
+    if (begin < stop)
+      kernels_.update(run.factors, Slice(world_.PieceOf(piece).planes, begin, stop - begin));
   }
 }
 
@@ -57,8 +61,10 @@ void UndoTwin::Run(uint64_t worker, uint64_t piece) {
   const Place at = Load(worker, piece);
   const bool begun = at.piece == piece && at.progress.version == kNewVersion;
   if (begun && at.progress.state == Progress::State::kFinished) return;
-  for (uint64_t tile = begun ? at.progress.begin / kTileElements : 0; tile * kTileElements < kPieceCounts[piece]; ++tile) {
-    const Place open{piece, {kNewVersion, tile * kTileElements, Progress::State::kOpen, kTileElements}};
+  for (uint64_t tile = begun ? at.progress.begin / kTileElements : 0;
+       tile * kTileElements < kPieceCounts[piece]; ++tile) {
+    const Place open{piece,
+                     {kNewVersion, tile * kTileElements, Progress::State::kOpen, kTileElements}};
     if (!rules_.save_before_open) Store(worker, open);
     Save(worker, piece, tile);
     if (rules_.save_before_open) Store(worker, open);
@@ -70,7 +76,8 @@ void UndoTwin::Run(uint64_t worker, uint64_t piece) {
 bool UndoTwin::RestoreTile(uint64_t piece, uint64_t tile) {
   for (UndoArea& area : world_.AllAreas()) {
     const uint64_t first = tile * kTileElements;
-    if (area.piece.load() != piece + 1 || area.version != kNewVersion || area.begin != first) continue;
+    if (area.piece.load() != piece + 1 || area.version != kNewVersion || area.begin != first)
+      continue;
     const uint64_t bytes = area.count * 4;
     kernels_.copy(world_.master[piece] + 4 * first, area.values, bytes);
     kernels_.copy(world_.momentum[piece] + 4 * first, area.values + bytes, bytes);

@@ -1,5 +1,5 @@
-// UndoTwin: the undo-tile protocol written a second time, with rules that can be broken one by one. A harness that finds no fault in a
-// broken twin would find none in the real one either.
+// UndoTwin: the undo-tile protocol written a second time, with rules that can be broken one by one.
+// A harness that finds no fault in a broken twin would find none in the real one either.
 //
 // One thread, on an UndoWorld.
 #pragma once
@@ -18,7 +18,8 @@ struct TwinRules {
 
 class UndoTwin {
  public:
-  UndoTwin(const TwinRules& rules, const Kernels& kernels, UndoWorld& world) : rules_(rules), kernels_(kernels), world_(world) {}
+  UndoTwin(const TwinRules& rules, const Kernels& kernels, UndoWorld& world)
+      : rules_(rules), kernels_(kernels), world_(world) {}
 
   // As TileUpdate::Run of `worker`.
   void Run(uint64_t worker, uint64_t piece);

@@ -1,5 +1,6 @@
-// UndoWorld: a small kept memory (planes of three pieces, the undo areas of two workers, progress words) that a test can copy whole at any
-// moment, as a killed process leaves it, and recover from the copy.
+// UndoWorld: a small kept memory (planes of three pieces, the undo areas of two workers, progress
+// words) that a test can copy whole at any moment, as a killed process leaves it, and recover from
+// the copy.
 //
 // One thread. All pointers are computed from the object, so a byte copy is a world of its own.
 #pragma once
@@ -17,7 +18,8 @@ namespace tidepool::optim {
 
 inline constexpr uint64_t kTileElements = kTileElementsMin;
 inline constexpr uint64_t kPieces = 3;
-inline constexpr uint64_t kPieceCounts[kPieces] = {6 * kTileElements + 75, 4 * kTileElements + 1, 4 * kTileElements + 40};
+inline constexpr uint64_t kPieceCounts[kPieces] = {6 * kTileElements + 75, 4 * kTileElements + 1,
+                                                   4 * kTileElements + 40};
 inline constexpr uint64_t kPieceRoom = 8 * kTileElements;
 inline constexpr uint64_t kWorkers = 2;
 inline constexpr uint64_t kNewVersion = 8;
@@ -52,14 +54,17 @@ struct UndoWorld {
       runs[p][1] = {128, kPieceCounts[p], MakeFactors({}, {1e-2, 5, 0.5F}, {2, 0}), {8, 32}};
     }
   }
-  UndoWorld(const UndoWorld& other) { std::memcpy(static_cast<void*>(this), static_cast<const void*>(&other), sizeof(*this)); }
+  UndoWorld(const UndoWorld& other) {
+    std::memcpy(static_cast<void*>(this), static_cast<const void*>(&other), sizeof(*this));
+  }
   UndoWorld& operator=(const UndoWorld& other) {
     std::memcpy(static_cast<void*>(this), static_cast<const void*>(&other), sizeof(*this));
     return *this;
   }
 
   void FillElement(SplitMix64* random, uint64_t p, uint64_t i) {
-    const float value = RandomFloat(*random, 1.0F), m = RandomFloat(*random, 0.1F), v = 0.01F + RandomFloat(*random, 0.001F);
+    const float value = RandomFloat(*random, 1.0F), m = RandomFloat(*random, 0.1F),
+                v = 0.01F + RandomFloat(*random, 0.001F);
     gradient[p][i] = NarrowToBf16(RandomFloat(*random, 1.0F));
     if (IsSplit(form)) {
       const SplitFloat halves = Split(value);
@@ -72,14 +77,16 @@ struct UndoWorld {
       const uint16_t half = NarrowToBf16(moment);
       if (form == StateForm::kSplitBf16) std::memcpy(plane + 2 * i, &half, 2);
       if (form == StateForm::kSplit8) plane[i] = static_cast<std::byte>(random->Next());
-      if (form == StateForm::kF32 || form == StateForm::kSplit) std::memcpy(plane + 4 * i, &moment, 4);
+      if (form == StateForm::kF32 || form == StateForm::kSplit)
+        std::memcpy(plane + 4 * i, &moment, 4);
     };
     put(momentum[p], m);
     put(variance[p], v);
   }
 
   Piece PieceOf(uint64_t p) {
-    UpdateSpan planes{master[p], momentum[p], variance[p], gradient[p], DType::kBF16, param16[p], DType::kBF16, kPieceCounts[p]};
+    UpdateSpan planes{master[p],    momentum[p], variance[p],  gradient[p],
+                      DType::kBF16, param16[p],  DType::kBF16, kPieceCounts[p]};
     planes.states = form;
     if (form == StateForm::kSplit8) planes.momentum_scales = momentum_scales[p];
     if (form == StateForm::kSplit8) planes.variance_scales = variance_scales[p];
@@ -90,8 +97,10 @@ struct UndoWorld {
 };
 
 inline bool SameStates(const UndoWorld& a, const UndoWorld& b) {
-  return std::memcmp(a.master, b.master, sizeof(a.master)) == 0 && std::memcmp(a.momentum, b.momentum, sizeof(a.momentum)) == 0 &&
-         std::memcmp(a.variance, b.variance, sizeof(a.variance)) == 0 && std::memcmp(a.param16, b.param16, sizeof(a.param16)) == 0 &&
+  return std::memcmp(a.master, b.master, sizeof(a.master)) == 0 &&
+         std::memcmp(a.momentum, b.momentum, sizeof(a.momentum)) == 0 &&
+         std::memcmp(a.variance, b.variance, sizeof(a.variance)) == 0 &&
+         std::memcmp(a.param16, b.param16, sizeof(a.param16)) == 0 &&
          std::memcmp(a.gradient, b.gradient, sizeof(a.gradient)) == 0 &&
          std::memcmp(a.momentum_scales, b.momentum_scales, sizeof(a.momentum_scales)) == 0 &&
          std::memcmp(a.variance_scales, b.variance_scales, sizeof(a.variance_scales)) == 0;
@@ -114,7 +123,8 @@ struct Killed : std::runtime_error {
   Killed() : std::runtime_error("killed") {}
 };
 
-// `kernels` with an update that is killed half-way: some elements are lost, of its first tile where it opens tiles; then Killed is thrown.
+// `kernels` with an update that is killed half-way: some elements are lost, of its first tile where
+// it opens tiles; then Killed is thrown.
 inline Kernels KilledInUpdate(const Kernels& kernels) {
   Kernels killed = kernels;
   killed.update = [](const StepFactors& factors, const UpdateSpan& whole) {
@@ -145,10 +155,12 @@ void RunUntilKilled(const Kernels& kernels, Run run) {
 // The order of recovery: all open tiles first, then the updates, here by other workers than before.
 inline bool Recover(UndoWorld& world, const Kernels& kernels, const Tuning& tuning = {}) {
   for (uint64_t p = 0; p < kPieces; ++p) {
-    if (RestoreOpenTile(world.PieceOf(p), world.AllAreas()) == RestoreOutcome::kUndoLost) return false;
+    if (RestoreOpenTile(world.PieceOf(p), world.AllAreas()) == RestoreOutcome::kUndoLost)
+      return false;
   }
   constexpr uint64_t kWorkerOfPiece[kPieces] = {1, 0, 0};
-  for (uint64_t p = 0; p < kPieces; ++p) TileUpdate(kernels, world.AreasOf(kWorkerOfPiece[p]), tuning).Run(world.PieceOf(p));
+  for (uint64_t p = 0; p < kPieces; ++p)
+    TileUpdate(kernels, world.AreasOf(kWorkerOfPiece[p]), tuning).Run(world.PieceOf(p));
   return true;
 }
 

@@ -40,7 +40,14 @@ struct DoubleAdam {
 struct OneParameter {
   float p, m, v, g;
   void Update(const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group) {
-    UpdateSpan span{&p, NeedsMomentum(spec) ? &m : nullptr, NeedsVariance(spec) ? &v : nullptr, &g, DType::kF32, nullptr, DType::kBF16, 1};
+    UpdateSpan span{&p,
+                    NeedsMomentum(spec) ? &m : nullptr,
+                    NeedsVariance(spec) ? &v : nullptr,
+                    &g,
+                    DType::kF32,
+                    nullptr,
+                    DType::kBF16,
+                    1};
     SelectKernels(BestIsa()).update(MakeFactors(spec, step, group), span);
   }
 };
@@ -73,7 +80,8 @@ TEST(AdamW, GradientScaleAndRateScaleAreMultiplied) {
   EXPECT_EQ(scaled.m, plain.m);
 }
 
-// One step from random fp32 states: each fp32 operation rounds once, so a few units in the last place of the largest term remain.
+// One step from random fp32 states: each fp32 operation rounds once, so a few units in the last
+// place of the largest term remain.
 TEST(Adam, OneStepIsWithinAFewRoundingsOfTorchsFormula) {
   SplitMix64 random(77);
   for (int i = 0; i < 20'000; ++i) {
@@ -81,21 +89,25 @@ TEST(Adam, OneStepIsWithinAFewRoundingsOfTorchsFormula) {
     spec.rule = random.Below(2) == 0 ? OptimizerRule::kAdamW : OptimizerRule::kAdam;
     const StepScalars step{1e-3 * random.Unit(), 1 + random.Below(5000), 1.0F};
     const GroupScalars group{1, 0.1 * random.Unit()};
-    OneParameter one{RandomFloat(random, 1), RandomFloat(random, 0.1F), std::fabs(RandomFloat(random, 0.01F)), RandomFloat(random, 1)};
+    OneParameter one{RandomFloat(random, 1), RandomFloat(random, 0.1F),
+                     std::fabs(RandomFloat(random, 0.01F)), RandomFloat(random, 1)};
     DoubleAdam exact{spec, step.lr, group.weight_decay, one.p, one.m, one.v};
     const double old_p = std::fabs(exact.p);
     const double terms_m = std::fabs(exact.m) + std::fabs(one.g) + old_p;
     const double change = exact.Step(one.g, step.optimizer_step);
     one.Update(spec, step, group);
-    const double step_size = step.lr / (1 - std::pow(spec.beta1, static_cast<double>(step.optimizer_step)));
-    const double change_error = 8 * change + 2 * step_size * terms_m / (std::sqrt(exact.v) + spec.eps);
+    const double step_size =
+        step.lr / (1 - std::pow(spec.beta1, static_cast<double>(step.optimizer_step)));
+    const double change_error =
+        8 * change + 2 * step_size * terms_m / (std::sqrt(exact.v) + spec.eps);
     ASSERT_NEAR(one.m, exact.m, 2 * kEpsilon32 * terms_m);
     ASSERT_NEAR(one.v, exact.v, 4 * kEpsilon32 * (exact.v + terms_m * std::fabs(one.g) * 1e-3));
     ASSERT_NEAR(one.p, exact.p, kEpsilon32 * (2 * old_p + change_error));
   }
 }
 
-// The fp32 factor 1 - lr * weight_decay is off by up to 2^-25, here as in torch, and the error adds up: 500 * 2^-25 = 1.5e-5.
+// The fp32 factor 1 - lr * weight_decay is off by up to 2^-25, here as in torch, and the error adds
+// up: 500 * 2^-25 = 1.5e-5.
 TEST(Adam, FiveHundredStepsStayWithinTheRoundingOfTheDecayFactor) {
   for (bool decoupled : {false, true}) {
     SplitMix64 random(5);
@@ -114,12 +126,15 @@ TEST(Adam, FiveHundredStepsStayWithinTheRoundingOfTheDecayFactor) {
         ours[i].Update(spec, {1e-3, step, 1.0F}, {1, 0.1});
       }
     }
-    for (size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i].p, exact[i].p, 2e-5 * std::fabs(exact[i].p) + 2e-6);
+    for (size_t i = 0; i < ours.size(); ++i)
+      EXPECT_NEAR(ours[i].p, exact[i].p, 2e-5 * std::fabs(exact[i].p) + 2e-6);
   }
 }
 
 TEST(StepFactors, ParameterGroupsAndStepsHaveTheirOwn) {
-  const auto same = [](const StepFactors& a, const StepFactors& b) { return std::memcmp(a.numbers, b.numbers, kFactorBytes) == 0; };
+  const auto same = [](const StepFactors& a, const StepFactors& b) {
+    return std::memcmp(a.numbers, b.numbers, kFactorBytes) == 0;
+  };
   const StepFactors first = MakeFactors(OptimizerSpec{}, {1e-3, 1, 1.0F}, {});
   EXPECT_FALSE(same(first, MakeFactors(OptimizerSpec{}, {1e-3, 2, 1.0F}, {})));
   EXPECT_FALSE(same(first, MakeFactors(OptimizerSpec{}, {1e-3, 1, 1.0F}, {0.5, 0})));
@@ -148,7 +163,8 @@ void StepInDouble(const OptimizerSpec& spec, uint64_t step, double g, Numbers* n
   g += weight_decay * n->p;
   if (spec.rule == OptimizerRule::kAdagrad) {
     n->v += g * g;
-    n->p -= lr / (1 + static_cast<double>(step - 1) * spec.lr_decay) * g / (std::sqrt(n->v) + spec.eps);
+    n->p -=
+        lr / (1 + static_cast<double>(step - 1) * spec.lr_decay) * g / (std::sqrt(n->v) + spec.eps);
     return;
   }
   if (spec.momentum > 0) {
@@ -160,7 +176,8 @@ void StepInDouble(const OptimizerSpec& spec, uint64_t step, double g, Numbers* n
 
 class OtherRules : public ::testing::TestWithParam<OptimizerSpec> {};
 
-// 200 steps of 16 parameters: no more than a rounding a step (2^-24 of the numbers, which stay below 2), and the factors' own.
+// 200 steps of 16 parameters: no more than a rounding a step (2^-24 of the numbers, which stay
+// below 2), and the factors' own.
 TEST_P(OtherRules, TwoHundredStepsStayWithinARoundingAStep) {
   const OptimizerSpec& spec = GetParam();
   SplitMix64 random(8);
@@ -175,10 +192,12 @@ TEST_P(OtherRules, TwoHundredStepsStayWithinARoundingAStep) {
       ours[i].Update(spec, {kRate, step, 1.0F}, {1, kDecay});
     }
   }
-  for (size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i].p, exact[i].p, 200 * kEpsilon32) << NameOf(spec.rule);
+  for (size_t i = 0; i < ours.size(); ++i)
+    EXPECT_NEAR(ours[i].p, exact[i].p, 200 * kEpsilon32) << NameOf(spec.rule);
 }
 
-OptimizerSpec SpecOf(OptimizerRule rule, double momentum = 0, double dampening = 0, uint32_t nesterov = 0) {
+OptimizerSpec SpecOf(OptimizerRule rule, double momentum = 0, double dampening = 0,
+                     uint32_t nesterov = 0) {
   OptimizerSpec spec;
   spec.rule = rule;
   spec.momentum = momentum;
@@ -188,10 +207,11 @@ OptimizerSpec SpecOf(OptimizerRule rule, double momentum = 0, double dampening =
   spec.beta2 = 0.99;
   return spec;
 }
-INSTANTIATE_TEST_SUITE_P(All, OtherRules,
-                         ::testing::Values(SpecOf(OptimizerRule::kSgd), SpecOf(OptimizerRule::kSgd, 0.9),
-                                           SpecOf(OptimizerRule::kSgd, 0.9, 0.5), SpecOf(OptimizerRule::kSgd, 0.9, 0, 1),
-                                           SpecOf(OptimizerRule::kAdagrad), SpecOf(OptimizerRule::kLion)));
+INSTANTIATE_TEST_SUITE_P(
+    All, OtherRules,
+    ::testing::Values(SpecOf(OptimizerRule::kSgd), SpecOf(OptimizerRule::kSgd, 0.9),
+                      SpecOf(OptimizerRule::kSgd, 0.9, 0.5), SpecOf(OptimizerRule::kSgd, 0.9, 0, 1),
+                      SpecOf(OptimizerRule::kAdagrad), SpecOf(OptimizerRule::kLion)));
 
 TEST(Lion, LeavesAParameterWithoutMomentumAndGradientAlone) {
   OneParameter one{1.0F, 0, 0, 0};
@@ -209,7 +229,8 @@ TEST(OptimizerSpec, NamesComeBack) {
 TEST(UpdateSpan, SliceMovesEveryPlaneByItsOwnElementSize) {
   std::vector<float> f(30);
   std::vector<uint16_t> h(20);
-  const UpdateSpan span{f.data(), f.data() + 10, f.data() + 20, h.data(), DType::kBF16, h.data() + 10, DType::kF16, 10};
+  const UpdateSpan span{f.data(),     f.data() + 10, f.data() + 20, h.data(),
+                        DType::kBF16, h.data() + 10, DType::kF16,   10};
   const UpdateSpan slice = Slice(span, 4, 3);
   EXPECT_EQ(slice.master, f.data() + 4);
   EXPECT_EQ(slice.momentum, f.data() + 14);

@@ -1,12 +1,14 @@
-// adoption_sweep: makes the k-th call of one function fail in a memserver that adopts a job, or in the keeper that gives it, for every
-// function and k, and looks what becomes of the job.
+// adoption_sweep: makes the k-th call of one function fail in a memserver that adopts a job, or in
+// the keeper that gives it, for every function and k, and looks what becomes of the job.
 //
 //   adoption_sweep                   a few dozen of all failures, chosen by --seed
 //   adoption_sweep --all             every one of them
 //   adoption_sweep --victim memserver --call madvise --at 1    one of them, with the outputs
-// A run: a memserver trains a job and hands it to its keeper; the next one, in which the call fails, adopts it, serves its rank and ends,
-// or refuses to start; another one adopts the job where it is left. What every run must show: whoever ends, ends in order and says why;
-// nothing of the kept memory is given up; the rank ends its training without an error, with the bits of an undisturbed run.
+// A run: a memserver trains a job and hands it to its keeper; the next one, in which the call
+// fails, adopts it, serves its rank and ends, or refuses to start; another one adopts the job where
+// it is left. What every run must show: whoever ends, ends in order and says why; nothing of the
+// kept memory is given up; the rank ends its training without an error, with the bits of an
+// undisturbed run.
 #include <array>
 #include <csignal>
 #include <memory>
@@ -59,7 +61,8 @@ class Adoption {
   void Fail(const std::string& what) {
     if (!good()) return;
     outcome_.wrong = what;
-    for (const auto& process : processes_) outcome_.output += "--- " + std::to_string(process->pid()) + "\n" + process->Output();
+    for (const auto& process : processes_)
+      outcome_.output += "--- " + std::to_string(process->pid()) + "\n" + process->Output();
   }
   CallCounts Counts() {
     CallCounts counts{};
@@ -67,26 +70,32 @@ class Adoption {
     return counts;
   }
   ChildProcess* Start(const std::vector<std::string>& command, bool with_shim) {
-    processes_.push_back(std::make_unique<ChildProcess>(command, with_shim ? page_.Environment() : std::vector<std::string>()));
+    processes_.push_back(std::make_unique<ChildProcess>(
+        command, with_shim ? page_.Environment() : std::vector<std::string>()));
     return processes_.back().get();
   }
   ChildProcess* StartServer(bool with_shim) {
-    return Start(MemserverCommand(sockets_.path(), {"--keeper", "process", "--no-respawn", "--lease", "60s", "--pool", "1MiB"}), with_shim);
+    return Start(MemserverCommand(sockets_.path(), {"--keeper", "process", "--no-respawn",
+                                                    "--lease", "60s", "--pool", "1MiB"}),
+                 with_shim);
   }
 
   // A job that waits for its server, whose memory is with the keeper.
   void LeaveJob() {
     page_->at = 0;
     ChildProcess* first = StartServer(failure_.victim == Victim::kKeeper);
-    if (!first->WaitForOutput("\"ready\"", kLimit)) return Fail("the first memserver did not start");
-    trainer_ = Start(
-        ThinCommand(sockets_.path(), {"--name", "job", "--steps", "20", "--norms", "--pause-ms", "4", "--server-timeout-ms", "120000"}),
-        false);
+    if (!first->WaitForOutput("\"ready\"", kLimit))
+      return Fail("the first memserver did not start");
+    trainer_ =
+        Start(ThinCommand(sockets_.path(), {"--name", "job", "--steps", "20", "--norms",
+                                            "--pause-ms", "4", "--server-timeout-ms", "120000"}),
+              false);
     if (!trainer_->WaitForOutput("norm 5 ", kLimit)) return Fail("the trainer did not train");
     first->Signal(SIGTERM);
     const std::string why = WhyNotInOrder(first, kLimit);
     if (!why.empty()) return Fail("the first memserver " + why);
-    if (!first->WaitForOutput("\"stopped", kLimit)) return Fail("the first memserver did not say how it stopped");
+    if (!first->WaitForOutput("\"stopped", kLimit))
+      return Fail("the first memserver did not say how it stopped");
     missed_ = first->Output().find("the jobs stay with the keeper") == std::string::npos;
     before_ = Counts();
     page_->at = failure_.at;
@@ -124,7 +133,8 @@ class Adoption {
 
   void ExpectBits(const std::string& output) {
     const size_t at = output.find("hash ");
-    const std::string hash = at == std::string::npos ? "none" : output.substr(at, output.find(' ', at + 5) - at);
+    const std::string hash =
+        at == std::string::npos ? "none" : output.substr(at, output.find(' ', at + 5) - at);
     static std::mutex guard;
     static std::string expected;  // the first run is undisturbed
     const std::lock_guard lock(guard);

@@ -1,5 +1,6 @@
-// A memserver that is started on kept memory and fails, for whatever reason but damage, leaves that memory as it was: the job goes on when
-// the next start succeeds, whether the keeper makes it or somebody else does.
+// A memserver that is started on kept memory and fails, for whatever reason but damage, leaves that
+// memory as it was: the job goes on when the next start succeeds, whether the keeper makes it or
+// somebody else does.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -38,9 +39,11 @@ class Adoption : public DurableDaemon {
 // How a start under a limit went: it served and handed over, or ended in order.
 enum class Start { kServed, kRefused, kShort };
 
-// Of the address space (ulimit -v, in KiB), from one that the program does not start under to one that it serves under; and of descriptors.
+// Of the address space (ulimit -v, in KiB), from one that the program does not start under to one
+// that it serves under; and of descriptors.
 TEST_F(Adoption, NoLimitOnAddressSpaceOrDescriptorsLosesAJob) {
-  const std::vector<std::string> flags{"--keeper", "process", "--lease", "20s", "--pool", "512MiB", "--no-respawn", "--gpu", "none"};
+  const std::vector<std::string> flags{"--keeper", "process",      "--lease", "20s", "--pool",
+                                       "512MiB",   "--no-respawn", "--gpu",   "none"};
   const std::string expected = UndisturbedHash();
   Process server = Serve(flags);
   const Process trainer = TrainToStepFive();
@@ -48,16 +51,20 @@ TEST_F(Adoption, NoLimitOnAddressSpaceOrDescriptorsLosesAJob) {
 
   const auto start_under = [&](const std::string& limit) {
     std::vector<std::string> command{"/bin/sh", "-c", "ulimit " + limit + " && exec \"$@\"", "sh"};
-    for (const std::string& word : MemserverCommand(directory_.path(), flags)) command.push_back(word);
+    for (const std::string& word : MemserverCommand(directory_.path(), flags))
+      command.push_back(word);
     ChildProcess limited(command);
     if (limited.WaitForOutput("\"ready\"", kLimit)) {
       HandOver(&limited);
       return Start::kServed;
     }
     const auto ended = limited.Wait(kLimit);
-    EXPECT_TRUE(ended && ended->signal == 0 && ended->exit_code != 0) << limit << ": " << limited.Output();
-    const bool refused = limited.Output().find("kept memory cannot be taken over") != std::string::npos;
-    EXPECT_EQ(limited.Output().find("given up"), std::string::npos) << limit << ": " << limited.Output();
+    EXPECT_TRUE(ended && ended->signal == 0 && ended->exit_code != 0)
+        << limit << ": " << limited.Output();
+    const bool refused =
+        limited.Output().find("kept memory cannot be taken over") != std::string::npos;
+    EXPECT_EQ(limited.Output().find("given up"), std::string::npos)
+        << limit << ": " << limited.Output();
     if (refused) {
       EXPECT_EQ(ended->exit_code, kExitHostMemory) << limited.Output();
     }
@@ -90,7 +97,8 @@ TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
   ASSERT_TRUE(server->Wait(kLimit).has_value());
   // Its pauses are longer than the lease by now.
   const SteadyClock clock;
-  for (const int64_t end = clock.NowNs() + kLimit; server->Output().find("\"start\":4") == std::string::npos && clock.NowNs() < end;)
+  for (const int64_t end = clock.NowNs() + kLimit;
+       server->Output().find("\"start\":4") == std::string::npos && clock.NowNs() < end;)
     SteadyClock().SleepNs(kNsPerMs);
   EXPECT_TRUE(server->WaitForOutput("TP1102", kLimit)) << server->Output();
   write("");
@@ -100,17 +108,20 @@ TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
   EXPECT_TRUE(WaitForFilesToGo());
 }
 
-// What the log says of the times in which one process alone has the memory; how long they are is printed.
+// What the log says of the times in which one process alone has the memory; how long they are is
+// printed.
 TEST_F(Adoption, TheTimesInWhichOneProcessHasTheMemoryAreTold) {
   const Process server = Serve();
   const Process trainer = Train({"--norms", "--steps", "100000", "--pause-ms", "0"});
   ASSERT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
   const auto told = [&](const std::string& what) {
     const SteadyClock clock;
-    for (const int64_t end = clock.NowNs() + kLimit; clock.NowNs() < end; SteadyClock().SleepNs(kNsPerMs)) {
+    for (const int64_t end = clock.NowNs() + kLimit; clock.NowNs() < end;
+         SteadyClock().SleepNs(kNsPerMs)) {
       const std::string text = server->Output();
       const size_t line = text.rfind(what), at = text.find("\"alone_ms\":", line);
-      if (line != std::string::npos && at != std::string::npos && text.find('}', at) != std::string::npos)
+      if (line != std::string::npos && at != std::string::npos &&
+          text.find('}', at) != std::string::npos)
         return std::stod(text.substr(at + 11));
     }
     ADD_FAILURE() << what << " was not told: " << server->Output();
@@ -123,8 +134,10 @@ TEST_F(Adoption, TheTimesInWhichOneProcessHasTheMemoryAreTold) {
   const double without_server = told("kept memory given to a memserver");
   EXPECT_GE(without_keeper, 0);
   EXPECT_GT(without_server, 0) << "it was started, at least";
-  std::printf("alone with the memory: memserver %.1f ms after its keeper's death, the keeper %.1f ms after memserver's\n", without_keeper,
-              without_server);
+  std::printf(
+      "alone with the memory: memserver %.1f ms after its keeper's death, the keeper %.1f ms after "
+      "memserver's\n",
+      without_keeper, without_server);
 }
 
 // While memserver is away, anybody may bind it.
@@ -136,7 +149,8 @@ TEST_F(Adoption, APortOfMetricsThatSomebodyTookMeanwhileCostsNoJob) {
   const Process trainer = TrainToStepFive();
   HandOver(server.get());
   server = Serve(flags);
-  EXPECT_TRUE(server->WaitForOutput("metrics are not served over TCP yet", kLimit)) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("metrics are not served over TCP yet", kLimit))
+      << server->Output();
   ExpectDone(trainer.get(), expected);
   taken.Reset();
   EXPECT_TRUE(server->WaitForOutput("metrics are served over TCP", kLimit)) << server->Output();

@@ -1,4 +1,5 @@
-// Wrong use of the programs: every case ends with an error that says what, where and what to do, and with its documented exit code.
+// Wrong use of the programs: every case ends with an error that says what, where and what to do,
+// and with its documented exit code.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -27,7 +28,9 @@ void ExpectEnd(ChildProcess* process, const Expectation& expected) {
   ASSERT_TRUE(end.has_value()) << "it did not end: " << process->Output();
   EXPECT_EQ(end->exit_code, expected.exit_code) << process->Output();
   for (const std::string& text : expected.texts) {
-    EXPECT_NE(process->Output().find(text), std::string::npos) << "'" << text << "' is missing in:\n" << process->Output();
+    EXPECT_NE(process->Output().find(text), std::string::npos)
+        << "'" << text << "' is missing in:\n"
+        << process->Output();
   }
 }
 
@@ -50,20 +53,25 @@ class BadUse : public ::testing::Test {
 
 TEST_F(BadUse, ATrainerWithoutAServerSaysWhereItLookedAndWhatToStart) {
   ChildProcess trainer(ThinCommand(directory_.path(), {"--connect-timeout-ms", "100"}));
-  ExpectEnd(&trainer, {kExitNoServer, {"TP3001", directory_.path() + "/data.sock", "memserver run"}});
+  ExpectEnd(&trainer,
+            {kExitNoServer, {"TP3001", directory_.path() + "/data.sock", "memserver run"}});
 }
 
 TEST_F(BadUse, AServiceForAGroupThatIsNotThereSaysHowToMakeIt) {
-  ExpectMemserver({"run", "--socket-dir", directory_.path(), "--mode", "service", "--group", "no-such-group-here"},
+  ExpectMemserver({"run", "--socket-dir", directory_.path(), "--mode", "service", "--group",
+                   "no-such-group-here"},
                   {kExitUsage, {"TP1104", "no-such-group-here", "groupadd"}});
-  ExpectMemserver({"run", "--socket-dir", directory_.path(), "--pool", "16MiB", "--keeper", "none", "--metrics-listen", "0.0.0.0:9465"},
+  ExpectMemserver({"run", "--socket-dir", directory_.path(), "--pool", "16MiB", "--keeper", "none",
+                   "--metrics-listen", "0.0.0.0:9465"},
                   {kExitUsage, {"TP1104", "0.0.0.0:9465", "127.0.0.1"}});
 }
 
 TEST_F(BadUse, ASecondServerOnTheSameSocketsNamesTheFirst) {
   MemserverProcess first;
   ChildProcess second(MemserverCommand(first.socket_dir()));
-  ExpectEnd(&second, {kExitFailed, {"TP2003", "pid " + std::to_string(first.process().pid()), first.socket_dir(), "--socket-dir"}});
+  ExpectEnd(&second, {kExitFailed,
+                      {"TP2003", "pid " + std::to_string(first.process().pid()), first.socket_dir(),
+                       "--socket-dir"}});
   ChildProcess trainer(ThinCommand(first.socket_dir()));
   EXPECT_EQ(trainer.Wait(kLimit)->exit_code, 0) << "the first server must be unharmed";
 }
@@ -73,7 +81,8 @@ TEST_F(BadUse, TheSocketsOfAKilledServerAreTakenOver) {
   ASSERT_TRUE(first.WaitForOutput("ready", kLimit));
   first.Signal(SIGKILL);
   first.Wait(kLimit);
-  ASSERT_TRUE(std::filesystem::exists(directory_.path() + "/data.sock")) << "a killed server cannot clean up";
+  ASSERT_TRUE(std::filesystem::exists(directory_.path() + "/data.sock"))
+      << "a killed server cannot clean up";
   ChildProcess second(MemserverCommand(directory_.path()));
   EXPECT_TRUE(second.WaitForOutput("ready", kLimit)) << second.Output();
   ChildProcess trainer(ThinCommand(directory_.path()));
@@ -105,10 +114,12 @@ TEST_F(BadUse, RanksThatDisagreeAboutTheirNumberAreRefused) {
   ChildProcess first(ThinCommand(server.socket_dir(), {"--world", "2", "--rank", "0"}));
   SteadyClock clock;
   const int64_t limit = clock.NowNs() + kLimit;
-  while (HoldingsOf(server.socket_dir()).sessions != 1 && clock.NowNs() < limit) clock.SleepNs(kNsPerMs);
+  while (HoldingsOf(server.socket_dir()).sessions != 1 && clock.NowNs() < limit)
+    clock.SleepNs(kNsPerMs);
   ChildProcess second(ThinCommand(server.socket_dir(), {"--world", "4", "--rank", "1"}));
   ExpectEnd(&second, {kExitRefused, {"TP3013", "4 ranks; it was made for 2"}});
-  ChildProcess third(ThinCommand(server.socket_dir(), {"--world", "2", "--rank", "1", "--chunks", "5"}));
+  ChildProcess third(
+      ThinCommand(server.socket_dir(), {"--world", "2", "--rank", "1", "--chunks", "5"}));
   ExpectEnd(&third, {kExitRefused, {"TP3005", "--job"}});
   ChildProcess twice(ThinCommand(server.socket_dir(), {"--world", "2", "--rank", "0"}));
   ExpectEnd(&twice, {kExitRefused, {"TP3006"}});
@@ -119,7 +130,9 @@ TEST_F(BadUse, AServerThatIsKilledInMidRunIsNamedByItsTrainers) {
   ChildProcess trainer(ThinCommand(server.socket_dir(), {"--steps", "1000000"}));
   SteadyClock clock;
   const int64_t limit = clock.NowNs() + kLimit;
-  while (NumberIn(AskAdmin(server.socket_dir(), "/v1/status"), "parameters_updated") <= 0 && clock.NowNs() < limit) clock.SleepNs(kNsPerMs);
+  while (NumberIn(AskAdmin(server.socket_dir(), "/v1/status"), "parameters_updated") <= 0 &&
+         clock.NowNs() < limit)
+    clock.SleepNs(kNsPerMs);
   server.process().Signal(SIGKILL);
   ExpectEnd(&trainer, {kExitJobKept, {"TP3009", server.socket_dir(), "memserver"}});
 }
@@ -129,7 +142,9 @@ TEST_F(BadUse, AServerThatStopsInMidRunTellsItsTrainersAndEndsWithinTwoSeconds) 
   ChildProcess trainer(ThinCommand(server.socket_dir(), {"--steps", "1000000"}));
   SteadyClock clock;
   const int64_t limit = clock.NowNs() + kLimit;
-  while (NumberIn(AskAdmin(server.socket_dir(), "/v1/status"), "parameters_updated") <= 0 && clock.NowNs() < limit) clock.SleepNs(kNsPerMs);
+  while (NumberIn(AskAdmin(server.socket_dir(), "/v1/status"), "parameters_updated") <= 0 &&
+         clock.NowNs() < limit)
+    clock.SleepNs(kNsPerMs);
   EXPECT_TRUE(server.StopsCleanly()) << server.process().Output();
   ExpectEnd(&trainer, {kExitFailed, {"TP3008", "stopping"}});
 }
@@ -143,7 +158,8 @@ TEST_F(BadUse, MisspelledCommandsAndFlagsGetASuggestion) {
 
 TEST_F(BadUse, BadValuesNameTheirSettingAndTheAcceptedForms) {
   ExpectMemserver({"config", "--pool", "lots"}, {kExitUsage, {"TP1104", "--pool", "lots"}});
-  ExpectMemserver({"config", "--adam-threads", "0"}, {kExitUsage, {"TP1104", "--adam-threads", "1 to 256"}});
+  ExpectMemserver({"config", "--adam-threads", "0"},
+                  {kExitUsage, {"TP1104", "--adam-threads", "1 to 256"}});
   ExpectMemserver({"config", "--isa", "v9"}, {kExitUsage, {"TP1104", "--isa"}});
   ExpectMemserver({"config", "--huge", "2M"}, {kExitUsage, {"TP1104", "auto, off"}});
   ExpectMemserver({"config", "--socket-dir", "relative"}, {kExitUsage, {"TP1104", "absolute"}});
@@ -151,7 +167,8 @@ TEST_F(BadUse, BadValuesNameTheirSettingAndTheAcceptedForms) {
 
 TEST_F(BadUse, AConfigurationFileIsBlamedByLine) {
   const std::string unknown = WriteConfig("lease = \"1s\"\n[pool]\nsizee = \"1GiB\"\n");
-  ExpectMemserver({"run", "--config", unknown}, {kExitUsage, {"TP1103", unknown + ":3", "did you mean \"pool.size\""}});
+  ExpectMemserver({"run", "--config", unknown},
+                  {kExitUsage, {"TP1103", unknown + ":3", "did you mean \"pool.size\""}});
   const std::string syntax = WriteConfig("[pool\nsize = 3\n");
   ExpectMemserver({"run", "--config", syntax}, {kExitUsage, {"TP1102", syntax + ":1"}});
   const std::string value = WriteConfig("\n[optimizer]\nthreads = 1.5\n");
@@ -174,7 +191,8 @@ TEST_F(BadUse, ASocketPathThatIsTooLongIsRefused) {
 
 TEST_F(BadUse, CheckFindsAnUnfitHostAndChangesNothing) {
   const std::string sockets = directory_.path() + "/sockets";
-  ExpectMemserver({"check", "--pool", "1000TiB", "--socket-dir", sockets}, {kExitHostUnfit, {"FAIL  memory", "smaller --pool"}});
+  ExpectMemserver({"check", "--pool", "1000TiB", "--socket-dir", sockets},
+                  {kExitHostUnfit, {"FAIL  memory", "smaller --pool"}});
   EXPECT_FALSE(std::filesystem::exists(sockets));
 }
 

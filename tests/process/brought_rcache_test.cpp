@@ -1,5 +1,6 @@
-// Ranks that bring their rCache, as memory of a GPU is brought; the GPU is a host device with streams of its own, in one process with the
-// daemon. (The same over processes and the CUDA driver's stand-in: gpu_test.cpp.)
+// Ranks that bring their rCache, as memory of a GPU is brought; the GPU is a host device with
+// streams of its own, in one process with the daemon. (The same over processes and the CUDA
+// driver's stand-in: gpu_test.cpp.)
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -32,7 +33,8 @@ device::Gpu StandIn(const device::GpuUuid& uuid = kUuid) {
 
 memserver::OpenedGpu OpenStandIn() {
   memserver::OpenedGpu opened;
-  opened.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = 1});
+  opened.device =
+      std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = 1});
   return opened;
 }
 
@@ -44,7 +46,11 @@ class OpenedGpuMemory {
   }
   client::BroughtMemory brought() const {
     constexpr uint64_t kClaimed = kMiB;
-    return {.form = 1, .uuid = kUuid, .descriptor = exported_.get(), .data = memory_->data(), .bytes = kClaimed};
+    return {.form = 1,
+            .uuid = kUuid,
+            .descriptor = exported_.get(),
+            .data = memory_->data(),
+            .bytes = kClaimed};
   }
 
  private:
@@ -56,7 +62,9 @@ class OpenedGpuMemory {
 memserver::ServerOptions ServerWithGpu() {
   memserver::ServerOptions options = DaemonInProcess::SmallServer();
   options.gpus.list = [] { return Result<std::vector<device::Gpu>>(std::vector{StandIn()}); };
-  options.gpus.open = [](const device::Gpu&) { return Result<memserver::OpenedGpu>(OpenStandIn()); };
+  options.gpus.open = [](const device::Gpu&) {
+    return Result<memserver::OpenedGpu>(OpenStandIn());
+  };
   return options;
 }
 
@@ -67,9 +75,12 @@ ThinOptions OnHost(const DaemonInProcess& daemon, const std::string& name) {
   return options;
 }
 
-ThinOptions OnGpu(const DaemonInProcess& daemon, const std::string& name, const device::GpuUuid& uuid = kUuid) {
+ThinOptions OnGpu(const DaemonInProcess& daemon, const std::string& name,
+                  const device::GpuUuid& uuid = kUuid) {
   ThinOptions options = OnHost(daemon, name);
-  options.gpu = [uuid] { return Result<ThinGpu>(ThinGpu{OpenStandIn().device, uuid, device::ExportForm::kVmm}); };
+  options.gpu = [uuid] {
+    return Result<ThinGpu>(ThinGpu{OpenStandIn().device, uuid, device::ExportForm::kVmm});
+  };
   return options;
 }
 
@@ -99,8 +110,10 @@ TEST(BroughtRcache, AServerWithoutThatGpuSaysWhichItHas) {
   const DaemonInProcess daemon(ServerWithGpu());
   const Status unknown = RunThinJob(OnGpu(daemon, "x", {9, 9})).status();
   EXPECT_EQ(unknown.id(), ErrorId::kCudaUnavailable);
-  EXPECT_NE(unknown.what().find(device::Text(device::GpuUuid{9, 9})), std::string::npos) << unknown.Format();
-  EXPECT_NE(unknown.why().find("stand-in (" + device::Text(kUuid)), std::string::npos) << unknown.Format();
+  EXPECT_NE(unknown.what().find(device::Text(device::GpuUuid{9, 9})), std::string::npos)
+      << unknown.Format();
+  EXPECT_NE(unknown.why().find("stand-in (" + device::Text(kUuid)), std::string::npos)
+      << unknown.Format();
   const DaemonInProcess none;
   const Status refused = RunThinJob(OnGpu(none, "x")).status();
   EXPECT_EQ(refused.id(), ErrorId::kCudaUnavailable);
@@ -115,18 +128,22 @@ TEST(BroughtRcache, LiarsAreRefusedByNameAndLeaveNothing) {
   const size_t before = SettledDescriptors();
   {
     const OpenedGpuMemory sound(SpecOf(OnHost(daemon, "liar")).rcache_bytes), small(kPageBytes);
-    const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC)), loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC)),
+        loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     client::BroughtMemory brought = sound.brought();
     brought.form = 2;
-    EXPECT_EQ(HeardBy(daemon, brought).id(), ErrorId::kHandshakeBad) << "another form than announced";
+    EXPECT_EQ(HeardBy(daemon, brought).id(), ErrorId::kHandshakeBad)
+        << "another form than announced";
     brought = sound.brought();
     for (const int other : {null.get(), loose.get(), small.brought().descriptor}) {
       brought.descriptor = other;
-      EXPECT_EQ(HeardBy(daemon, brought).id(), ErrorId::kHandshakeBad) << "another thing, or too small";
+      EXPECT_EQ(HeardBy(daemon, brought).id(), ErrorId::kHandshakeBad)
+          << "another thing, or too small";
     }
     ASSERT_EQ(ftruncate(loose.get(), static_cast<off_t>(brought.bytes)), 0);
     brought.descriptor = loose.get();
-    EXPECT_EQ(HeardBy(daemon, brought).id(), ErrorId::kHandshakeBad) << "whoever can shrink it could end the server";
+    EXPECT_EQ(HeardBy(daemon, brought).id(), ErrorId::kHandshakeBad)
+        << "whoever can shrink it could end the server";
   }
   EXPECT_EQ(WaitForHoldings(daemon.socket_dir(), kNothing, kLimitNs), kNothing);
   EXPECT_EQ(SettledDescriptors(), before);

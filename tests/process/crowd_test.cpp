@@ -1,5 +1,6 @@
-// A thousand ranks that are attached and do nothing, and 64 jobs that train beside them: nobody is refused or loses a bit, and when the
-// process of the thousand is killed, all that they held is back at once.
+// A thousand ranks that are attached and do nothing, and 64 jobs that train beside them: nobody is
+// refused or loses a bit, and when the process of the thousand is killed, all that they held is
+// back at once.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,7 +37,8 @@ ThinOptions IdleJob(const std::string& socket_dir, uint32_t number) {
   return options;
 }
 
-// Attaches every rank of all idle jobs, says so with one byte, and sits there until it is killed. In a child.
+// Attaches every rank of all idle jobs, says so with one byte, and sits there until it is killed.
+// In a child.
 [[noreturn]] void SitThere(const std::string& socket_dir, int ready) {
   client::ClientOptions connect;
   connect.socket_dir = socket_dir;
@@ -58,7 +60,8 @@ ThinOptions IdleJob(const std::string& socket_dir, uint32_t number) {
 }
 
 TEST(Crowd, AThousandIdleRanksAnd64TrainersHoldUpNobodyAndTheirDeathLeavesNothing) {
-  MemserverProcess server({"--sessions-max", "1200", "--jobs-max", "128", "--pool", "64MiB", "--rcache-limit", "128MiB"});
+  MemserverProcess server({"--sessions-max", "1200", "--jobs-max", "128", "--pool", "64MiB",
+                           "--rcache-limit", "128MiB"});
   const OpenDescriptors before = SettledDescriptorsOf(server.socket_dir());
   ChildProcess alone(ThinCommand(server.socket_dir(), {"--name", "alone"}));
   ASSERT_EQ(alone.Wait(kLimit)->exit_code, 0) << alone.Output();
@@ -76,7 +79,8 @@ TEST(Crowd, AThousandIdleRanksAnd64TrainersHoldUpNobodyAndTheirDeathLeavesNothin
 
   std::vector<std::unique_ptr<ChildProcess>> trainers;
   for (uint32_t i = 0; i < kTrainers; ++i) {
-    trainers.push_back(std::make_unique<ChildProcess>(ThinCommand(server.socket_dir(), {"--name", "trains-" + std::to_string(i)})));
+    trainers.push_back(std::make_unique<ChildProcess>(
+        ThinCommand(server.socket_dir(), {"--name", "trains-" + std::to_string(i)})));
   }
   for (const auto& trainer : trainers) {
     const auto end = trainer->Wait(kLimit);

@@ -1,5 +1,6 @@
-// Whole processes: two jobs whose sum exceeds the pool. The first has lost its trainer and goes to the drive, the second gets its room, and
-// both end with the bits that they would have had alone, whoever is killed meanwhile and whatever the drive refuses.
+// Whole processes: two jobs whose sum exceeds the pool. The first has lost its trainer and goes to
+// the drive, the second gets its room, and both end with the bits that they would have had alone,
+// whoever is killed meanwhile and whatever the drive refuses.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -43,11 +44,21 @@ class DemotedJobs : public DurableDaemon {
   Process ServeTwo(const std::vector<std::string>& environment = {}) const {
     const std::string config = directory_.path() + ".toml";
     std::ofstream(config) << "[[jobs.quota]]\nmatch = \"job:second\"\nnvme_limit = \"0B\"\n";
-    return Serve({"--no-respawn", "--lease", "120s", "--pool", "6MiB", "--nvme", nvme_.path() + ":16MiB", "--config", config}, environment);
+    return Serve({"--no-respawn", "--lease", "120s", "--pool", "6MiB", "--nvme",
+                  nvme_.path() + ":16MiB", "--config", config},
+                 environment);
   }
-  static std::vector<std::string> Job(const std::string& name, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> flags{"--name",  name, "--bf16", "--chunks", std::to_string(kChunks), "--elements", std::to_string(kElements),
-                                   "--steps", "30"};
+  static std::vector<std::string> Job(const std::string& name,
+                                      const std::vector<std::string>& more = {}) {
+    std::vector<std::string> flags{"--name",
+                                   name,
+                                   "--bf16",
+                                   "--chunks",
+                                   std::to_string(kChunks),
+                                   "--elements",
+                                   std::to_string(kElements),
+                                   "--steps",
+                                   "30"};
     flags.insert(flags.end(), more.begin(), more.end());
     return flags;
   }
@@ -83,17 +94,23 @@ TEST_F(DemotedJobs, TheFirstGoesToTheDriveTheSecondGetsItsRoomAndBothHaveTheirBi
   const Process second = Train(Job("second", {"--stay"}));
   ASSERT_TRUE(second->WaitForOutput(" stays", kLimit)) << second->Output();
   const std::string jobs = Admin("/v1/jobs");
-  EXPECT_EQ(NumberIn(jobs, "pool_bytes"), static_cast<int64_t>(shm::HostStateBytesOf(Spec(), 0).total())) << jobs;
+  EXPECT_EQ(NumberIn(jobs, "pool_bytes"),
+            static_cast<int64_t>(shm::HostStateBytesOf(Spec(), 0).total()))
+      << jobs;
   EXPECT_EQ(NumberIn(jobs, "nvme_bytes"), static_cast<int64_t>(shm::NvmeBytesOf(Spec(), 0)));
   EXPECT_EQ(NumberIn(jobs, "chunks_demoted"), kChunks);
   const std::string nvme = Admin("/v1/nvme");
   EXPECT_EQ(Field(nvme, "demotion", "jobs_moved"), 1);
   EXPECT_EQ(Field(nvme, "demotion", "pool_bytes_freed"),
-            static_cast<int64_t>(shm::StateBytesOf(Spec()).total() - shm::HostStateBytesOf(Spec(), 0).total()));
+            static_cast<int64_t>(shm::StateBytesOf(Spec()).total() -
+                                 shm::HostStateBytesOf(Spec(), 0).total()));
   EXPECT_NE(Memctl({"ps"}).find("POOL+NVME"), std::string::npos);
-  EXPECT_NE(Memctl({"nvme", "status"}).find("moved   1 job whose room others needed"), std::string::npos) << Memctl({"nvme", "status"});
+  EXPECT_NE(Memctl({"nvme", "status"}).find("moved   1 job whose room others needed"),
+            std::string::npos)
+      << Memctl({"nvme", "status"});
   EXPECT_NE(Memctl({"events"}).find("states of a job lie on NVMe now"), std::string::npos);
-  EXPECT_NE(Admin("/metrics").find("tidepool_demotions_total{outcome=\"moved\"} 1"), std::string::npos);
+  EXPECT_NE(Admin("/metrics").find("tidepool_demotions_total{outcome=\"moved\"} 1"),
+            std::string::npos);
   ExpectGoesOn(hash);  // while the second is there
   second->Signal(SIGUSR1);
   ExpectDone(second.get(), hash);
@@ -102,10 +119,12 @@ TEST_F(DemotedJobs, TheFirstGoesToTheDriveTheSecondGetsItsRoomAndBothHaveTheirBi
 }
 
 #ifdef TIDEPOOL_SANITIZED
-constexpr auto kPoints = std::to_array<const char*>({"server.demotion_noted"});  // the others are the same code, and no faster
+// The others are the same code, and no faster.
+constexpr auto kPoints = std::to_array<const char*>({"server.demotion_noted"});
 #else
-constexpr auto kPoints = std::to_array<const char*>({"server.demotion_begun", "server.demotion_staged:3", "server.demotion_written",
-                                                     "server.demotion_noted", "server.demotion_committed", "server.demotion_ended"});
+constexpr auto kPoints = std::to_array<const char*>(
+    {"server.demotion_begun", "server.demotion_staged:3", "server.demotion_written",
+     "server.demotion_noted", "server.demotion_committed", "server.demotion_ended"});
 #endif
 
 TEST_F(DemotedJobs, AServerKilledAtAnyPointOfItLosesNothing) {
@@ -141,7 +160,9 @@ TEST_F(DemotedJobs, WritesThatTheKernelRefusesLeaveTheStatesInThePoolAndTheSecon
   ASSERT_EQ(prlimit(server->pid(), RLIMIT_FSIZE, &little, nullptr), 0);
   const Process second = Train(Job("second"));
   EXPECT_EQ(second->Wait(kLimit)->exit_code, 5);
-  EXPECT_NE(second->Output().find("moving states to NVMe makes no room: first could not be moved"), std::string::npos) << second->Output();
+  EXPECT_NE(second->Output().find("moving states to NVMe makes no room: first could not be moved"),
+            std::string::npos)
+      << second->Output();
   EXPECT_NE(second->Output().find("File too large"), std::string::npos) << second->Output();
   EXPECT_TRUE(server->WaitForOutput("they stay on the host", kLimit));
   EXPECT_EQ(NumberIn(Admin("/v1/jobs"), "nvme_bytes"), 0);
@@ -156,7 +177,9 @@ TEST_F(DemotedJobs, AnAttachedJobIsNeverMoved) {
   ASSERT_TRUE(first->WaitForOutput(" stays", kLimit)) << first->Output();
   const Process second = Train(Job("second"));
   EXPECT_EQ(second->Wait(kLimit)->exit_code, 5);
-  EXPECT_NE(second->Output().find("moving states to NVMe makes no room: first has ranks"), std::string::npos) << second->Output();
+  EXPECT_NE(second->Output().find("moving states to NVMe makes no room: first has ranks"),
+            std::string::npos)
+      << second->Output();
   first->Signal(SIGUSR1);
   ExpectDone(first.get(), hash);
 }

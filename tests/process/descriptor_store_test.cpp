@@ -1,4 +1,5 @@
-// memserver below a service manager that keeps its descriptors: killed and started again, it finds its memory there, and the job goes on.
+// memserver below a service manager that keeps its descriptors: killed and started again, it finds
+// its memory there, and the job goes on.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -19,8 +20,9 @@
 namespace tidepool::testing {
 namespace descriptor_store_test {
 
-// What systemd does with a unit that has FileDescriptorStoreMax=: takes descriptors by name, and passes them to the next process from
-// descriptor 3 on. A shell puts them there, and names itself in LISTEN_PID before it becomes memserver.
+// What systemd does with a unit that has FileDescriptorStoreMax=: takes descriptors by name, and
+// passes them to the next process from descriptor 3 on. A shell puts them there, and names itself
+// in LISTEN_PID before it becomes memserver.
 class DescriptorStore : public DurableDaemon {
  protected:
   void SetUp() override {
@@ -40,17 +42,21 @@ class DescriptorStore : public DurableDaemon {
       names += (names.empty() ? "" : ":") + name;
       fds.push_back(fd.get());
     }
-    std::vector<std::string> command{"/bin/bash", "-c", (words.empty() ? "" : "exec " + words + "; ") + "LISTEN_PID=$$ exec \"$@\"",
-                                     "bash"};
-    const auto run = MemserverCommand(directory_.path(), {"--keeper", "auto", "--lease", "20s", "--pool", "8MiB"});
+    std::vector<std::string> command{
+        "/bin/bash", "-c",
+        (words.empty() ? "" : "exec " + words + "; ") + "LISTEN_PID=$$ exec \"$@\"", "bash"};
+    const auto run = MemserverCommand(directory_.path(),
+                                      {"--keeper", "auto", "--lease", "20s", "--pool", "8MiB"});
     command.insert(command.end(), run.begin(), run.end());
     auto server = std::make_unique<ChildProcess>(
         command,
-        std::vector<std::string>{"NOTIFY_SOCKET=" + NotifyPath(), "FDSTORE=16", "LISTEN_FDS=" + std::to_string(fds.size()),
+        std::vector<std::string>{"NOTIFY_SOCKET=" + NotifyPath(), "FDSTORE=16",
+                                 "LISTEN_FDS=" + std::to_string(fds.size()),
                                  "LISTEN_FDNAMES=" + names, "WATCHDOG_USEC=30000"},
         fds);
     const SteadyClock clock;
-    for (const int64_t end = clock.NowNs() + kLimit; !ready_ && clock.NowNs() < end;) TakeMessages(10 * kNsPerMs);
+    for (const int64_t end = clock.NowNs() + kLimit; !ready_ && clock.NowNs() < end;)
+      TakeMessages(10 * kNsPerMs);
     EXPECT_TRUE(std::exchange(ready_, false)) << server->Output();
     EXPECT_TRUE(server->WaitForOutput("\"keeper\":\"systemd\"", kLimit)) << server->Output();
     return server;
@@ -60,9 +66,11 @@ class DescriptorStore : public DurableDaemon {
     shm::Packet packet;
     while (shm::WaitForSocket(socket_.get(), POLLIN, wait_ns) &&
            shm::ReceivePacket(socket_.get(), 1, &packet) == shm::SocketResult::kDone) {
-      const std::string text(reinterpret_cast<const char*>(packet.bytes.data()), packet.bytes.size());
+      const std::string text(reinterpret_cast<const char*>(packet.bytes.data()),
+                             packet.bytes.size());
       const size_t at = text.find("FDNAME=");
-      const std::string name = at == std::string::npos ? "" : text.substr(at + 7, text.find('\n', at) - at - 7);
+      const std::string name =
+          at == std::string::npos ? "" : text.substr(at + 7, text.find('\n', at) - at - 7);
       ready_ |= text.find("READY=1") != std::string::npos;
       heard_ += text == "WATCHDOG=1" ? 1 : 0;
       if (text.find("FDSTOREREMOVE=1") != std::string::npos) {
@@ -103,9 +111,11 @@ TEST_F(DescriptorStore, AServerThatIsKilledFindsItsMemoryInTheStoreAndTheTrainer
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
   EXPECT_EQ(HashIn(trainer->Output()), expected);
   server->Signal(SIGINT);
-  // The queue is full of what the watchdog was told: what is said at the end waits until it is heard.
+  // The queue is full of what the watchdog was told: what is said at the end waits until it is
+  // heard.
   const SteadyClock clock;
-  for (const int64_t end = clock.NowNs() + kLimit; !server->Wait(0) && clock.NowNs() < end;) TakeMessages(10 * kNsPerMs);
+  for (const int64_t end = clock.NowNs() + kLimit; !server->Wait(0) && clock.NowNs() < end;)
+    TakeMessages(10 * kNsPerMs);
   EXPECT_EQ(server->Wait(kLimit)->exit_code, 0) << server->Output();
   TakeMessages(0);
   EXPECT_GT(heard_, 0) << "the manager hears that it lives";

@@ -1,4 +1,5 @@
-// What docs/durability.md promises, with whole processes, one test a promise: who may die, what goes on, and what is said where it cannot.
+// What docs/durability.md promises, with whole processes, one test a promise: who may die, what
+// goes on, and what is said where it cannot.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -74,10 +75,12 @@ TEST_F(Durability, ServerAndKeeperKilledTogetherLoseTheJobAndSaySo) {
 TEST_F(Durability, ASecondSignalAtAHandOverLeavesTheJobsWhereTheFirstOneLeftThem) {
   const std::vector<std::string> options{"--no-respawn", "--pool", "128MiB"};
   Process server = Serve(options);
-  const Process trainer = Train({"--norms", "--elements", "524288", "--pause-ms", "0", "--steps", "100000"});
+  const Process trainer =
+      Train({"--norms", "--elements", "524288", "--pause-ms", "0", "--steps", "100000"});
   SteadyClock clock;
   for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(trainer->WaitForOutput("norm " + std::to_string(10 * i + 5) + " ", kLimit)) << trainer->Output();
+    ASSERT_TRUE(trainer->WaitForOutput("norm " + std::to_string(10 * i + 5) + " ", kLimit))
+        << trainer->Output();
     server->Signal(SIGTERM);
     clock.SleepNs(10'000 * i);
     server->Signal(SIGTERM);
@@ -89,8 +92,8 @@ TEST_F(Durability, ASecondSignalAtAHandOverLeavesTheJobsWhereTheFirstOneLeftThem
   }
 }
 
-// The keeper dies while it hands the memory to the next server, and while it starts it: with nobody left to hold it, the memory is gone;
-// the rank is told, and the next server starts clean at once.
+// The keeper dies while it hands the memory to the next server, and while it starts it: with nobody
+// left to hold it, the memory is gone; the rank is told, and the next server starts clean at once.
 TEST_F(Durability, AKeeperThatDiesAtTheHandOverLeavesACleanStart) {
   const std::string expected = UndisturbedHash();
 #ifdef TIDEPOOL_SANITIZED
@@ -103,7 +106,8 @@ TEST_F(Durability, AKeeperThatDiesAtTheHandOverLeavesACleanStart) {
     SCOPED_TRACE(point);
     const bool respawns = std::string(point) == "keeper.respawning:1";
     const Process first =
-        Serve(respawns ? std::vector<std::string>{} : std::vector<std::string>{"--no-respawn"}, {std::string("TIDEPOOL_KILL_AT=") + point});
+        Serve(respawns ? std::vector<std::string>{} : std::vector<std::string>{"--no-respawn"},
+              {std::string("TIDEPOOL_KILL_AT=") + point});
     const Process trainer = Train({"--persistent", "--norms", "--steps", "100000"});
     ASSERT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
     const pid_t keeper = PidIn(first->Output(), "\"keeper_pid\":");
@@ -147,7 +151,8 @@ TEST_F(Durability, AServerThatStaysAwayEndsTheTrainerWith75AndTheJobIsKept) {
   server = Serve({"--no-respawn"});
   const Process heir = Train({"--persistent"});
   ASSERT_EQ(heir->Wait(kLimit)->exit_code, 0) << heir->Output();
-  EXPECT_EQ(heir->Output().find("from 0"), std::string::npos) << "it began anew: " << heir->Output();
+  EXPECT_EQ(heir->Output().find("from 0"), std::string::npos)
+      << "it began anew: " << heir->Output();
   EXPECT_EQ(HashIn(heir->Output()), UndisturbedHash());
   server->Signal(SIGINT);
   EXPECT_TRUE(WaitForFilesToGo());
@@ -158,21 +163,24 @@ TEST_F(Durability, WithoutRespawnTheMemoryIsHeldForTheLeaseThenGivenBack) {
   const pid_t keeper = PidIn(server->Output(), "\"keeper_pid\":");
   server->Signal(SIGKILL);
   ASSERT_TRUE(server->Wait(kLimit).has_value());
-  EXPECT_TRUE(std::ifstream("/proc/" + std::to_string(keeper) + "/cmdline").peek() != EOF) << "it holds the memory";
+  EXPECT_TRUE(std::ifstream("/proc/" + std::to_string(keeper) + "/cmdline").peek() != EOF)
+      << "it holds the memory";
   ExpectGone(keeper);
 }
 
-// A server dies with a tile open, and five others after it at each stage of recovery, one of them while it puts the tile back.
+// A server dies with a tile open, and five others after it at each stage of recovery, one of them
+// while it puts the tile back.
 TEST_F(Durability, KilledFiveTimesInsideRecoveryItStillEndsRight) {
   const std::string expected = UndisturbedHash();
   const std::vector<std::string> command =
-      MemserverCommand(directory_.path(), {"--keeper", "process", "--lease", "20s", "--pool", "8MiB", "--no-respawn"});
+      MemserverCommand(directory_.path(),
+                       {"--keeper", "process", "--lease", "20s", "--pool", "8MiB", "--no-respawn"});
   ChildProcess first(command, {"TIDEPOOL_KILL_AT=optim.tile_written:100"});
   const Process trainer = Train();
   const auto ended = first.Wait(kLimit);
   ASSERT_TRUE(ended && ended->signal == SIGKILL) << first.Output();
-  for (const char* point :
-       {"recover.job_read", "optim.tile_restored", "recover.tiles_restored", "recover.step_counted", "recover.job_read"}) {
+  for (const char* point : {"recover.job_read", "optim.tile_restored", "recover.tiles_restored",
+                            "recover.step_counted", "recover.job_read"}) {
     ChildProcess server(command, {std::string("TIDEPOOL_KILL_AT=") + point});
     const auto end = server.Wait(kLimit);
     ASSERT_TRUE(end && end->signal == SIGKILL) << point << ": " << server.Output();
@@ -206,8 +214,9 @@ TEST_F(Durability, AKeeperThatCannotBeStartedIsTriedAgain) {
 // What memserver is told about its log holds for its keeper too, which writes to the same place.
 TEST_F(Durability, TheKeeperLogsAsItsServerIsTold) {
   const auto log_of_a_crash = [this](const char* level) {
-    ChildProcess server(MemserverCommand(
-        directory_.path(), {"--keeper", "process", "--no-respawn", "--lease", "1s", "--log-level", level, "--log-format", "json"}));
+    ChildProcess server(
+        MemserverCommand(directory_.path(), {"--keeper", "process", "--no-respawn", "--lease", "1s",
+                                             "--log-level", level, "--log-format", "json"}));
     EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing) << server.Output();
     const pid_t keeper = FindKeeper(directory_.path());
     EXPECT_GT(keeper, 0);

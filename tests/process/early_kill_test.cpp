@@ -1,5 +1,6 @@
-// Ranks of a pair die by SIGKILL before their first step is sealed, in a pool with room for the job once: the run goes on from its
-// beginning, whatever its former self still holds at that moment; alone, with memserver killed too, and with states on NVMe.
+// Ranks of a pair die by SIGKILL before their first step is sealed, in a pool with room for the job
+// once: the run goes on from its beginning, whatever its former self still holds at that moment;
+// alone, with memserver killed too, and with states on NVMe.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -20,12 +21,15 @@ namespace early_kill_test {
 constexpr uint32_t kRanks = 2;
 constexpr const char* kSteps = "2";
 
-// Every place of a client up to the end of its first step; of what comes often, an early one, one in
+// Every place of a client up to the end of its first step; of what comes often, an early one, one
+// in
 // the middle and one of the last.
-constexpr const char* kPoints[] = {"client.connected:1",    "client.hello_sent:1",    "client.spec_sent:1",     "client.attached:1",
-                                   "client.put_sent:1",     "client.put_sent:3",      "client.schedule_sent:1", "client.fetch_sent:1",
-                                   "client.fetch_sent:4",   "client.outcome_taken:5", "client.gradient_sent:1", "client.gradient_sent:4",
-                                   "client.end_step_sent:1"};
+constexpr const char* kPoints[] = {
+    "client.connected:1",     "client.hello_sent:1",    "client.spec_sent:1",
+    "client.attached:1",      "client.put_sent:1",      "client.put_sent:3",
+    "client.schedule_sent:1", "client.fetch_sent:1",    "client.fetch_sent:4",
+    "client.outcome_taken:5", "client.gradient_sent:1", "client.gradient_sent:4",
+    "client.end_step_sent:1"};
 
 class EarlyKill : public DurableDaemon {
  protected:
@@ -47,7 +51,8 @@ class EarlyKill : public DurableDaemon {
     const uint64_t pool = shm::HostStateBytesOf(spec, on_nvme ? 0 : shm::kNoSpill).total();
     std::vector<std::string> flags = {"--no-respawn", "--pool", std::to_string(pool)};
     if (on_nvme) {
-      const std::vector<std::string> nvme = {"--nvme", nvme_.path() + ":16MiB", "--states-on", "nvme"};
+      const std::vector<std::string> nvme = {"--nvme", nvme_.path() + ":16MiB", "--states-on",
+                                             "nvme"};
       flags.insert(flags.end(), nvme.begin(), nvme.end());
     }
     return Serve(flags);
@@ -57,8 +62,9 @@ class EarlyKill : public DurableDaemon {
     const ThinOptions job = Job();
     std::vector<std::string> environment;
     if (!point.empty()) environment.push_back("TIDEPOOL_KILL_AT=" + point);
-    return Train({"--name", job.name, "--world", std::to_string(job.world), "--rank", std::to_string(rank), "--elements",
-                  std::to_string(job.chunk_elements), "--steps", kSteps, "--pause-ms", "0", "--persistent"},
+    return Train({"--name", job.name, "--world", std::to_string(job.world), "--rank",
+                  std::to_string(rank), "--elements", std::to_string(job.chunk_elements), "--steps",
+                  kSteps, "--pause-ms", "0", "--persistent"},
                  environment);
   }
 
@@ -89,12 +95,15 @@ class EarlyKill : public DurableDaemon {
     ASSERT_TRUE(server->Wait(kLimit).has_value());
   }
 
-  // The victim dies at `point`, and so does its successor; then both ranks end well, with the right bits.
-  void ExpectARunThatEndsWell(const std::string& point, Rank victim, Process* server, States states) {
+  // The victim dies at `point`, and so does its successor; then both ranks end well, with the right
+  // bits.
+  void ExpectARunThatEndsWell(const std::string& point, Rank victim, Process* server,
+                              States states) {
     SCOPED_TRACE(point + " of rank " + std::to_string(victim));
     const std::vector<std::string> expected = Undisturbed();
     Process ranks[kRanks];
-    for (Rank rank = 0; rank < kRanks; ++rank) ranks[rank] = StartRank(rank, rank == victim ? point : "");
+    for (Rank rank = 0; rank < kRanks; ++rank)
+      ranks[rank] = StartRank(rank, rank == victim ? point : "");
 
     for (int time = 0; time < 2; ++time) {
       const auto killed = ranks[victim]->Wait(kLimit);

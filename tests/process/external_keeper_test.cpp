@@ -1,4 +1,5 @@
-// memserver and its keeper as two programs that something else starts and starts again, as the two containers of a pod.
+// memserver and its keeper as two programs that something else starts and starts again, as the two
+// containers of a pod.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -16,8 +17,8 @@ namespace external_keeper_test {
 class Pod : public DurableDaemon {
  protected:
   Process StartKeeper() const {
-    auto keeper = std::make_unique<ChildProcess>(
-        std::vector<std::string>{TIDEPOOL_MEMSERVER, "keeper", "--socket-dir", directory_.path(), "--lease", "60s"});
+    auto keeper = std::make_unique<ChildProcess>(std::vector<std::string>{
+        TIDEPOOL_MEMSERVER, "keeper", "--socket-dir", directory_.path(), "--lease", "60s"});
     EXPECT_TRUE(keeper->WaitForOutput("keeper ready", kLimit)) << keeper->Output();
     return keeper;
   }
@@ -50,7 +51,8 @@ TEST_F(Pod, AJobGoesOnWhenEitherContainerIsStartedAgain) {
   EXPECT_TRUE(server->WaitForOutput("job found in kept memory", kLimit)) << server->Output();
   ExpectDone(trainer.get(), expected);
 
-  // Kubernetes ends the containers of a pod: memserver in order, then the keeper, which nobody needs any more.
+  // Kubernetes ends the containers of a pod: memserver in order, then the keeper, which nobody
+  // needs any more.
   server->Signal(SIGINT);
   EXPECT_EQ(server->Wait(kLimit)->exit_code, 0) << server->Output();
   keeper->Signal(SIGTERM);
@@ -62,7 +64,8 @@ TEST_F(Pod, ASecondKeeperOfADirectoryIsRefused) {
   const Process keeper = StartKeeper();
   ChildProcess second({TIDEPOOL_MEMSERVER, "keeper", "--socket-dir", directory_.path()});
   EXPECT_NE(second.Wait(kLimit)->exit_code, 0);
-  EXPECT_NE(second.Output().find("a keeper listens there already"), std::string::npos) << second.Output();
+  EXPECT_NE(second.Output().find("a keeper listens there already"), std::string::npos)
+      << second.Output();
   keeper->Signal(SIGINT);
   EXPECT_EQ(keeper->Wait(kLimit)->exit_code, 0) << keeper->Output();
 }

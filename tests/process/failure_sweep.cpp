@@ -1,13 +1,15 @@
-// failure_sweep: makes the k-th call of one function fail in one process of a three-step job, for every function and k, and looks what
-// becomes of it. Each run has a memserver with its keeper, a job in which the call fails, and a job after it.
+// failure_sweep: makes the k-th call of one function fail in one process of a three-step job, for
+// every function and k, and looks what becomes of it. Each run has a memserver with its keeper, a
+// job in which the call fails, and a job after it.
 //
 //   failure_sweep                    500 of all failures, chosen by --seed
 //   failure_sweep --all              every one of them
 //   failure_sweep --victim memserver --call mmap --at 3    one of them, with the outputs
-// What every run must show: nobody hangs (10 s) and nobody is ended by a signal; who ends, ends with a documented exit code and an error of
-// the catalogue; a job that goes on has the bits of the undisturbed one; the job after it runs; everything held returns to zero; memserver
-// ends in order and leaves no file. A memserver that lacks a few bytes for itself says so and ends (base/system/last_words.h): its keeper
-// must have started it again.
+// What every run must show: nobody hangs (10 s) and nobody is ended by a signal; who ends, ends
+// with a documented exit code and an error of the catalogue; a job that goes on has the bits of the
+// undisturbed one; the job after it runs; everything held returns to zero; memserver ends in order
+// and leaves no file. A memserver that lacks a few bytes for itself says so and ends
+// (base/system/last_words.h): its keeper must have started it again.
 #include <array>
 #include <csignal>
 #include <filesystem>
@@ -52,7 +54,8 @@ class Run {
     outcome_.failed = page_->failed != 0;
     return outcome_;
   }
-  // Which calls of it can fail: those of the start, the first job and the end, not those of the second job.
+  // Which calls of it can fail: those of the start, the first job and the end, not those of the
+  // second job.
   CallPlaces Places() const {
     CallPlaces places;
     for (uint32_t call = 0; call < kFailCalls; ++call) {
@@ -69,21 +72,26 @@ class Run {
   }
   void Fail(const std::string& what) {
     if (good()) outcome_.wrong = what;
-    for (const auto& process : processes_) outcome_.output += "--- " + std::to_string(process->pid()) + "\n" + process->Output();
+    for (const auto& process : processes_)
+      outcome_.output += "--- " + std::to_string(process->pid()) + "\n" + process->Output();
     KillDaemon(sockets_.path());
   }
   ChildProcess* Start(const std::vector<std::string>& command, bool with_shim) {
-    processes_.push_back(std::make_unique<ChildProcess>(command, with_shim ? page_.Environment() : std::vector<std::string>()));
+    processes_.push_back(std::make_unique<ChildProcess>(
+        command, with_shim ? page_.Environment() : std::vector<std::string>()));
     return processes_.back().get();
   }
 
   void StartServer(bool with_shim) {
-    server_ = Start(MemserverCommand(sockets_.path(), {"--keeper", "process", "--lease", "2s", "--pool", "1MiB"}), with_shim);
+    server_ = Start(MemserverCommand(sockets_.path(),
+                                     {"--keeper", "process", "--lease", "2s", "--pool", "1MiB"}),
+                    with_shim);
     if (!server_->WaitForOutput("\"ready\"", kLimit) && !with_shim) Fail("memserver did not start");
   }
 
-  // The first memserver may refuse to start, or end. Then the next one starts at once: by the keeper where it had spoken to one, or else by
-  // hand, also beside a keeper that waits for its first word.
+  // The first memserver may refuse to start, or end. Then the next one starts at once: by the
+  // keeper where it had spoken to one, or else by hand, also beside a keeper that waits for its
+  // first word.
   void StartVictim() {
     StartServer(true);
     if (!good() || !server_->Wait(0)) return;
@@ -133,13 +141,15 @@ class Run {
   }
 
   std::vector<std::string> JobCommand(const char* name) const {
-    return ThinCommand(sockets_.path(), {"--name", name, "--steps", "3", "--connect-timeout-ms", "2000", "--server-timeout-ms", "20000"});
+    return ThinCommand(sockets_.path(), {"--name", name, "--steps", "3", "--connect-timeout-ms",
+                                         "2000", "--server-timeout-ms", "20000"});
   }
 
   void ExpectBits(const ChildProcess& trainer) {
     const std::string output = trainer.Output();
     const size_t at = output.find("hash ");
-    const std::string hash = at == std::string::npos ? "none" : output.substr(at, output.find(' ', at + 5) - at);
+    const std::string hash =
+        at == std::string::npos ? "none" : output.substr(at, output.find(' ', at + 5) - at);
     static std::mutex guard;
     static std::string expected;  // the first run is undisturbed
     const std::lock_guard lock(guard);
@@ -151,25 +161,32 @@ class Run {
   bool IsOver() {
     const std::string left = shm::KeeperSocketPath(sockets_.path());
     for (const auto& entry : std::filesystem::directory_iterator(sockets_.path())) {
-      if (failure_.victim != Victim::kKeeper || entry.path() != left || !server_->Wait(0)) return false;
+      if (failure_.victim != Victim::kKeeper || entry.path() != left || !server_->Wait(0))
+        return false;
     }
     return true;
   }
 
-  // A memserver that cannot end in order for want of memory is started again by its keeper: the next one is told as well.
+  // A memserver that cannot end in order for want of memory is started again by its keeper: the
+  // next one is told as well.
   void EndAll() {
     pid_t told = 0;
     const int64_t end = clock_.NowNs() + kLimit;
     while (!IsOver()) {
       pid_t pid = 0;
       std::ifstream(shm::LockFilePath(sockets_.path())) >> pid;
-      if (pid > 0 && pid != told && std::filesystem::exists(shm::AdminSocketPath(sockets_.path())) && kill(pid, SIGINT) == 0) told = pid;
-      if (clock_.NowNs() > end) return Fail(told == 0 ? "no memserver is left to be ended" : "files are left in the socket directory");
+      if (pid > 0 && pid != told &&
+          std::filesystem::exists(shm::AdminSocketPath(sockets_.path())) && kill(pid, SIGINT) == 0)
+        told = pid;
+      if (clock_.NowNs() > end)
+        return Fail(told == 0 ? "no memserver is left to be ended"
+                              : "files are left in the socket directory");
       clock_.SleepNs(kNsPerMs);
     }
     outcome_.server_ended |= told != server_->pid();
     ExpectOrder(server_, "memserver");
-    // One that took the place of a dead keeper and has heard no farewell yet would start a memserver that nobody asks for.
+    // One that took the place of a dead keeper and has heard no farewell yet would start a
+    // memserver that nobody asks for.
     if (failure_.victim == Victim::kKeeper) KillDaemon(sockets_.path());
   }
 
@@ -179,7 +196,8 @@ class Run {
   SteadyClock clock_;
   std::vector<std::unique_ptr<ChildProcess>> processes_;
   ChildProcess* server_ = nullptr;
-  std::array<std::array<uint64_t, kFailCalls>, 3> counts_{};  // after the first job, the second, and all
+  // After the first job, the second, and all.
+  std::array<std::array<uint64_t, kFailCalls>, 3> counts_{};
   Outcome outcome_;
 };
 
@@ -196,5 +214,7 @@ Outcome Play(const Failure& failure, CallPlaces* places) {
 int main(int argc, char** argv) {
   using tidepool::testing::Victim;
   return tidepool::testing::SweepMain(
-      argc, argv, {.victims = {Victim::kMemserver, Victim::kKeeper, Victim::kTrainer}, .play = tidepool::testing::Play});
+      argc, argv,
+      {.victims = {Victim::kMemserver, Victim::kKeeper, Victim::kTrainer},
+       .play = tidepool::testing::Play});
 }

@@ -1,5 +1,5 @@
-// Jobs over one frozen base, as whole processes: exact bytes while they are there, nothing when they have gone, whoever is killed
-// meanwhile.
+// Jobs over one frozen base, as whole processes: exact bytes while they are there, nothing when
+// they have gone, whoever is killed meanwhile.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -39,16 +39,19 @@ int64_t PoolField(const std::string& status, const std::string& key) {
 class FrozenBase : public DurableDaemon {
  protected:
   // Of 20 steps over the base.
-  static std::vector<std::string> Flags(const std::string& name, std::vector<std::string> more = {}) {
-    more.insert(more.end(),
-                {"--name", name, "--frozen", std::to_string(kChunks), "--elements", std::to_string(kElements), "--steps", "20"});
+  static std::vector<std::string> Flags(const std::string& name,
+                                        std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--name", name, "--frozen", std::to_string(kChunks), "--elements",
+                             std::to_string(kElements), "--steps", "20"});
     return more;
   }
   Process TrainAndStay(const std::string& name, std::vector<std::string> more = {}) const {
     more.push_back("--stay");
     return Train(Flags(name, more));
   }
-  static void ExpectStays(ChildProcess* job) { ASSERT_TRUE(job->WaitForOutput(" stays", kLimit)) << job->Output(); }
+  static void ExpectStays(ChildProcess* job) {
+    ASSERT_TRUE(job->WaitForOutput(" stays", kLimit)) << job->Output();
+  }
   void LetGo(ChildProcess* job, const std::string& hash) const {
     ExpectStays(job);
     job->Signal(SIGUSR1);
@@ -79,16 +82,20 @@ TEST_F(FrozenBase, FourJobsTakeTheBaseOnceAndFourAdaptersExactly) {
     ExpectStays(job.get());
     put += std::stoll(job->Output().substr(job->Output().find("frozen put ") + 11));
   }
-  EXPECT_EQ(put, static_cast<int64_t>(kChunks * kElements * sizeof(float))) << "each byte was uploaded once";
+  EXPECT_EQ(put, static_cast<int64_t>(kChunks * kElements * sizeof(float)))
+      << "each byte was uploaded once";
   const std::string status = AskAdmin(directory_.path(), "/v1/status");
   EXPECT_EQ(PoolField(status, "frozen_bytes"), static_cast<int64_t>(BaseBytes()));
-  EXPECT_EQ(PoolField(status, "bytes_used"), static_cast<int64_t>(BaseBytes() + 4 * AdapterBytes()));
+  EXPECT_EQ(PoolField(status, "bytes_used"),
+            static_cast<int64_t>(BaseBytes() + 4 * AdapterBytes()));
   EXPECT_NE(Memctl({"status"}).find("3 frozen chunks, each counted once"), std::string::npos);
   EXPECT_NE(Memctl({"ps"}).find("POOL+FROZEN"), std::string::npos);
-  EXPECT_NE(Memctl({"residency", "--job", "c"}).find("===  "), std::string::npos) << Memctl({"residency", "--job", "c"});
+  EXPECT_NE(Memctl({"residency", "--job", "c"}).find("===  "), std::string::npos)
+      << Memctl({"residency", "--job", "c"});
   for (const Process& job : jobs) LetGo(job.get(), hash);
   ExpectNothingIsLeft();
-  EXPECT_EQ(NumberIn(AskAdmin(directory_.path(), "/v1/status"), "sessions_ended_badly"), 0) << "writers are refused, not ended";
+  EXPECT_EQ(NumberIn(AskAdmin(directory_.path(), "/v1/status"), "sessions_ended_badly"), 0)
+      << "writers are refused, not ended";
 }
 
 TEST_F(FrozenBase, TrainersThatAreKilledLeaveNothingOfTheBaseBehind) {
@@ -100,7 +107,8 @@ TEST_F(FrozenBase, TrainersThatAreKilledLeaveNothingOfTheBaseBehind) {
   for (const char* name : {"b", "c", "d"}) killed.push_back(TrainAndStay(name));
   for (const Process& job : killed) ExpectStays(job.get());
   for (const Process& job : killed) job->Signal(SIGKILL);
-  const Holdings one{1, 1, static_cast<int64_t>(BaseBytes() + AdapterBytes()), static_cast<int64_t>(SpecOf(Adapter()).rcache_bytes)};
+  const Holdings one{1, 1, static_cast<int64_t>(BaseBytes() + AdapterBytes()),
+                     static_cast<int64_t>(SpecOf(Adapter()).rcache_bytes)};
   EXPECT_EQ(WaitForHoldings(directory_.path(), one, kLimit), one);
   stays->Signal(SIGKILL);
   ExpectNothingIsLeft();
@@ -140,7 +148,8 @@ TEST_F(FrozenBase, AServerThatIsReplacedHasTheBaseOnceAgain) {
   HandOver(first.get());
   const Process next = Serve();
   const std::string status = AskAdmin(directory_.path(), "/v1/status");
-  EXPECT_EQ(PoolField(status, "bytes_used"), static_cast<int64_t>(BaseBytes() + 2 * AdapterBytes()));
+  EXPECT_EQ(PoolField(status, "bytes_used"),
+            static_cast<int64_t>(BaseBytes() + 2 * AdapterBytes()));
   ExpectDone(Train(Flags("c")).get(), hash);
   LetGo(a.get(), hash);
   LetGo(b.get(), hash);
@@ -162,8 +171,9 @@ TEST_P(FrozenBaseKill, OfTheServerCostsNobodyAnything) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AtEachPoint, FrozenBaseKill,
-                         ::testing::Values("server.frozen_claimed:1", "server.frozen_claimed:3", "server.frozen_put:1",
-                                           "server.frozen_put:4", "server.frozen_sealed:1", "server.frozen_sealed:3"),
+                         ::testing::Values("server.frozen_claimed:1", "server.frozen_claimed:3",
+                                           "server.frozen_put:1", "server.frozen_put:4",
+                                           "server.frozen_sealed:1", "server.frozen_sealed:3"),
                          [](const ::testing::TestParamInfo<const char*>& at) {
                            std::string name(at.param + 14);
                            name.replace(name.find(':'), 1, "_");

@@ -1,5 +1,6 @@
-// Who tells a trainer's GPU that a fetch is there, with whole processes over the stand-in for the CUDA driver: what memserver measures when
-// it opens a GPU whose compute queues several processes have in turns, and jobs, deaths and restarts with either way.
+// Who tells a trainer's GPU that a fetch is there, with whole processes over the stand-in for the
+// CUDA driver: what memserver measures when it opens a GPU whose compute queues several processes
+// have in turns, and jobs, deaths and restarts with either way.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -35,7 +36,8 @@ TEST_F(DoneWord, IsTheLoopsWhereAStreamsWordWaitsForAnotherProcesssKernels) {
   const Process server = Serve({}, Token());
   ExpectDone(TrainOnGpu(Token(), {"--pause-ms", "0"}).get(), expected);
   EXPECT_TRUE(server->WaitForOutput(Says("loop"), kLimit)) << server->Output();
-  EXPECT_TRUE(server->WaitForOutput("with a stream's word behind it", kLimit)) << "the log says why: " << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("with a stream's word behind it", kLimit))
+      << "the log says why: " << server->Output();
 }
 
 TEST_F(DoneWord, IsTheStreamsWhereItComesWithTheCopy) {
@@ -53,7 +55,8 @@ TEST_F(DoneWord, IsTheLoopsWhereNothingCanBeMeasured) {
   EXPECT_TRUE(server->WaitForOutput("not measured", kLimit)) << server->Output();
 }
 
-INSTANTIATE_TEST_SUITE_P(Either, DoneWord, ::testing::Values("stream", "loop"), [](const auto& way) { return way.param; });
+INSTANTIATE_TEST_SUITE_P(Either, DoneWord, ::testing::Values("stream", "loop"),
+                         [](const auto& way) { return way.param; });
 
 TEST_P(DoneWord, IsWrittenAsTheFlagSays) {
   const Process server = Serve({"--gpu-done", GetParam()}, Token());
@@ -65,8 +68,10 @@ TEST_P(DoneWord, IsWrittenAsTheFlagSays) {
 // Behind the copy, before the word: the fetch is asked for again.
 TEST_P(DoneWord, MayBeMissingWhenTheServerDiesAndTheBitsAreTheSame) {
   const std::string expected = UndisturbedHash();
-  const std::string point = GetParam() == "loop" ? "server.fetch_passed:20" : "server.fetch_copied:20";
-  const Process first = Serve({"--gpu-done", GetParam()}, WithGpu({"TIDEPOOL_KILL_AT=" + point, "FAKE_CUDA_SLOW_US=200"}));
+  const std::string point =
+      GetParam() == "loop" ? "server.fetch_passed:20" : "server.fetch_copied:20";
+  const Process first = Serve({"--gpu-done", GetParam()},
+                              WithGpu({"TIDEPOOL_KILL_AT=" + point, "FAKE_CUDA_SLOW_US=200"}));
   const Process trainer = TrainOnGpu(WithGpu(), {"--pause-ms", "1"});
   const auto killed = first->Wait(kLimit);
   ASSERT_TRUE(killed.has_value()) << "nobody passed " << point << trainer->Output();

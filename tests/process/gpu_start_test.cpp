@@ -1,5 +1,6 @@
-// When memserver opens GPUs, with whole processes over the stand-in for the CUDA driver: there a context, a module and registered memory
-// take so long that other calls of the process stand still, as they do with the driver.
+// When memserver opens GPUs, with whole processes over the stand-in for the CUDA driver: there a
+// context, a module and registered memory take so long that other calls of the process stand still,
+// as they do with the driver.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,7 +25,8 @@ class GpuStart : public DurableDaemon {
     return environment;
   }
   Process ServeGpus(const std::string& when) const {
-    return Serve({"--pool", "32MiB", "--gpu", when, "--gpu-done", "loop"}, WithGpus({"FAKE_CUDA_STALL_MS=1000"}));
+    return Serve({"--pool", "32MiB", "--gpu", when, "--gpu-done", "loop"},
+                 WithGpus({"FAKE_CUDA_STALL_MS=1000"}));
   }
   Process TrainOn(const std::string& gpu, const Strings& more) const {
     Strings all{"--device", "cuda", "--name", "on" + gpu};
@@ -36,7 +38,8 @@ class GpuStart : public DurableDaemon {
     const std::string text = Memctl({"status", "-o", "json"});
     const size_t at = text.find("\"" + key + "\"");
     if (at == std::string::npos) ADD_FAILURE() << key << " is not in " << text;
-    return at == std::string::npos ? 0 : std::strtod(text.c_str() + text.find(':', at) + 1, nullptr);
+    return at == std::string::npos ? 0
+                                   : std::strtod(text.c_str() + text.find(':', at) + 1, nullptr);
   }
   struct Turns {
     double longest_seconds = 0, long_ones = 0;
@@ -62,8 +65,10 @@ TEST_F(GpuStart, WhoOpensThemWhenTheyAreUsedSeesInTheStatusWhatThatCosts) {
 }
 
 TEST_F(GpuStart, AGpuThatCannotBeOpenedYetIsOpenedForTheFirstRankThatComesForIt) {
-  const Process server = Serve({"--gpu-done", "loop"}, WithGpus({"FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain:1:2"}));
-  EXPECT_TRUE(server->WaitForOutput("is tried again when a rank comes", kLimit)) << server->Output();
+  const Process server =
+      Serve({"--gpu-done", "loop"}, WithGpus({"FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain:1:2"}));
+  EXPECT_TRUE(server->WaitForOutput("is tried again when a rank comes", kLimit))
+      << server->Output();
   ExpectDone(TrainOn("0", {"--pause-ms", "0"}).get(), UndisturbedHash());
 }
 

@@ -1,5 +1,6 @@
-// Ranks whose rCache is memory of a GPU, with whole processes over the stand-in for the CUDA driver (tests/fakes/fake_cuda): memserver, its
-// keeper and thin trainers. Memory of that GPU faults when a processor touches it, and copies take the time that a test says.
+// Ranks whose rCache is memory of a GPU, with whole processes over the stand-in for the CUDA driver
+// (tests/fakes/fake_cuda): memserver, its keeper and thin trainers. Memory of that GPU faults when
+// a processor touches it, and copies take the time that a test says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +56,8 @@ TEST_F(GpuProcesses, AJobHasTheSameBitsAsOnTheHostInEitherFormOfExport) {
   const std::string expected = UndisturbedHash();
   const Process server = Serve({}, WithGpu());
   for (const char* without : {"", "vmm"}) {
-    const Process trainer = TrainOnGpu({"--pause-ms", "0"}, {"FAKE_CUDA_WITHOUT=" + std::string(without)});
+    const Process trainer =
+        TrainOnGpu({"--pause-ms", "0"}, {"FAKE_CUDA_WITHOUT=" + std::string(without)});
     ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
     EXPECT_EQ(HashIn(trainer->Output()), expected);
   }
@@ -69,7 +71,8 @@ TEST_F(GpuProcesses, FrozenChunksAreSharedByJobsOnTheHostAndOnTheGpu) {
   const Process on_gpu = TrainOnGpu({"--name", "gpu", "--frozen", "2"});
   ASSERT_EQ(on_gpu->Wait(kLimit)->exit_code, 0) << on_gpu->Output();
   EXPECT_NE(on_gpu->Output().find("frozen put 0"), std::string::npos) << on_gpu->Output();
-  const Process other = TrainOnGpu({"--name", "other", "--frozen", "2", "--frozen-seed", "2", "--steps", "4"});
+  const Process other =
+      TrainOnGpu({"--name", "other", "--frozen", "2", "--frozen-seed", "2", "--steps", "4"});
   ASSERT_EQ(other->Wait(kLimit)->exit_code, 0) << other->Output();
   EXPECT_NE(other->Output().find("frozen put 32768"), std::string::npos) << other->Output();
 }
@@ -84,8 +87,10 @@ TEST_F(GpuProcesses, AServerWithoutThatGpuRefusesByNameAndServesTheHost) {
 TEST_F(GpuProcesses, TwoGpusServeTwoJobsAndAnUnknownOneIsNamedWithThoseThatThereAre) {
   const Process server = Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_GPUS=2"}));
   const Process first = TrainOnGpu({"--name", "a"}, {"FAKE_CUDA_GPUS=2", "CUDA_VISIBLE_DEVICES=0"});
-  const Process second = TrainOnGpu({"--name", "b"}, {"FAKE_CUDA_GPUS=2", "CUDA_VISIBLE_DEVICES=1"});
-  ExpectRefused(TrainOnGpu({"--name", "c"}, {"FAKE_CUDA_GPUS=3", "CUDA_VISIBLE_DEVICES=2"}).get(), 9, "it has ");
+  const Process second =
+      TrainOnGpu({"--name", "b"}, {"FAKE_CUDA_GPUS=2", "CUDA_VISIBLE_DEVICES=1"});
+  ExpectRefused(TrainOnGpu({"--name", "c"}, {"FAKE_CUDA_GPUS=3", "CUDA_VISIBLE_DEVICES=2"}).get(),
+                9, "it has ");
   ASSERT_EQ(first->Wait(kLimit)->exit_code, 0) << first->Output();
   ASSERT_EQ(second->Wait(kLimit)->exit_code, 0) << second->Output();
   EXPECT_EQ(HashIn(first->Output()), HashIn(second->Output()));
@@ -103,7 +108,9 @@ TEST_F(GpuProcesses, AServerKilledAmongItsCopiesIsReplacedUnderARunningRankWithT
     const Process first = Serve({}, WithGpu({"FAKE_CUDA_SLOW_US=200"}));
     const Process trainer = TrainOnGpu({"--norms"});
     for (int i = 1; i <= kills; ++i) {
-      ASSERT_TRUE(trainer->WaitForOutput("norm " + std::to_string(i * 56 / (kills + 1) + 1) + " ", kLimit)) << trainer->Output();
+      ASSERT_TRUE(
+          trainer->WaitForOutput("norm " + std::to_string(i * 56 / (kills + 1) + 1) + " ", kLimit))
+          << trainer->Output();
       clock.SleepNs(static_cast<int64_t>(random.Next() % 5'000'000));
       const pid_t server = ServerPid();
       ASSERT_EQ(kill(server, SIGKILL), 0);
@@ -119,7 +126,8 @@ TEST_F(GpuProcesses, AServerKilledAmongItsCopiesIsReplacedUnderARunningRankWithT
 
 // A context costs memory here, and processes share what the GPU has.
 Strings SmallGpu(const TemporaryDirectory& directory) {
-  return {"FAKE_CUDA_LEDGER=" + directory.path() + "/gpu-memory", "FAKE_CUDA_BYTES=67108864", "FAKE_CUDA_CONTEXT_BYTES=8388608"};
+  return {"FAKE_CUDA_LEDGER=" + directory.path() + "/gpu-memory", "FAKE_CUDA_BYTES=67108864",
+          "FAKE_CUDA_CONTEXT_BYTES=8388608"};
 }
 
 TEST_F(GpuProcesses, AKilledServerFindsRoomOnAGpuWhoseMemoryIsAllTaken) {
@@ -169,7 +177,8 @@ TEST_F(GpuProcesses, TrainersKilledAmongTheirCopiesLeaveNothingBehindAndChangeNo
     ASSERT_TRUE(ended.has_value());
     kills += ended->signal == SIGKILL ? 1 : 0;
     if (ended->signal == SIGKILL) continue;
-    ASSERT_EQ(ended->exit_code, 0) << trainer->Output();  // few steps were left, or none: the next job begins anew
+    // Few steps were left, or none: the next job begins anew.
+    ASSERT_EQ(ended->exit_code, 0) << trainer->Output();
     EXPECT_EQ(HashIn(trainer->Output()), expected) << "seed " << Seed();
   }
   const Process last = TrainOnGpu({"--persistent"});
@@ -183,7 +192,8 @@ TEST_F(GpuProcesses, TrainersKilledAmongTheirCopiesLeaveNothingBehindAndChangeNo
 TEST_F(GpuProcesses, AFailedGpuEndsItsSessionsByNameAndOthersGoOn) {
   const std::string expected = UndisturbedHash();
   // The host's job needs none of its calls.
-  const Process server = Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_FAIL=cuMemcpyAsync:200:700"}));
+  const Process server =
+      Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_FAIL=cuMemcpyAsync:200:700"}));
   const Process on_host = Train({"--name", "host"});
   const Process on_gpu = TrainOnGpu({"--name", "gpu", "--steps", "100000"});
   ExpectRefused(on_gpu.get(), 1, "TP2302");
@@ -217,14 +227,17 @@ TEST_F(GpuProcesses, StatesOnTheGpuGiveTheBitsOfTheHostAndAllOfItsMemoryBack) {
   ExpectDone(bf16.get(), HashIn(on_host->Output()));
   EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
   const OpenDescriptors after = WaitForDescriptors(directory_.path(), before, kLimit);
-  EXPECT_EQ(after, before) << "the keeper has let go: " << before.Text() << "\nand then\n" << after.Text();
+  EXPECT_EQ(after, before) << "the keeper has let go: " << before.Text() << "\nand then\n"
+                           << after.Text();
 }
 
 #ifdef TIDEPOOL_SANITIZED
-const Strings kStatesPoints{"server.gpu_unit_passed:20"};  // the others are the same code, and no faster
+// The others are the same code, and no faster.
+const Strings kStatesPoints{"server.gpu_unit_passed:20"};
 #else
-const Strings kStatesPoints{"server.gpu_share_ready",   "server.gpu_unit_begun:1",   "server.gpu_unit_begun:20",
-                            "server.gpu_unit_passed:2", "server.gpu_unit_passed:21", "server.gpu_piece_stored"};
+const Strings kStatesPoints{"server.gpu_share_ready",    "server.gpu_unit_begun:1",
+                            "server.gpu_unit_begun:20",  "server.gpu_unit_passed:2",
+                            "server.gpu_unit_passed:21", "server.gpu_piece_stored"};
 #endif
 
 TEST_F(GpuProcesses, AServerKilledAtAnyPointOfTheWayOfStatesOnTheGpuChangesNoBits) {
@@ -283,12 +296,14 @@ TEST_F(GpuProcesses, UnderMpsTrainingGoesOnAndStatesOnTheGpuAreRefused) {
   ExpectDone(TrainOnGpu({"--pause-ms", "0"}, {"FAKE_CUDA_MPS=1"}).get(), expected);
   const Process refused = TrainOnGpu(kStatesThere, {"FAKE_CUDA_MPS=1"});
   ExpectRefused(refused.get(), 9, "TP2301");
-  EXPECT_NE(refused->Output().find("Multi-Process Service"), std::string::npos) << refused->Output();
+  EXPECT_NE(refused->Output().find("Multi-Process Service"), std::string::npos)
+      << refused->Output();
 }
 
 TEST_F(GpuProcesses, AFailedGpuEndsTheJobWhoseStatesLayThereByNameAndOthersGoOn) {
   const std::string expected = UndisturbedHash();
-  const Process server = Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_FAIL=cuMemcpyAsync:400:700"}));
+  const Process server =
+      Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_FAIL=cuMemcpyAsync:400:700"}));
   const Process on_host = Train({"--name", "host"});
   const Process on_gpu = TrainOnGpu(With(kStatesThere, {"--name", "gpu", "--steps", "100000"}));
   ExpectRefused(on_gpu.get(), 7, "TP3014");

@@ -1,4 +1,5 @@
-// The whole daemon and its trainers as threads of one process, over the same rings: what the thread sanitizer can see.
+// The whole daemon and its trainers as threads of one process, over the same rings: what the thread
+// sanitizer can see.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -23,7 +24,8 @@ ThinOptions Options(const DaemonInProcess& daemon, const std::string& name, uint
 
 std::vector<Result<ThinResult>> NotRun(size_t count) {
   std::vector<Result<ThinResult>> results;
-  for (size_t i = 0; i < count; ++i) results.emplace_back(Status(ErrorId::kInternal, "it did not run"));
+  for (size_t i = 0; i < count; ++i)
+    results.emplace_back(Status(ErrorId::kInternal, "it did not run"));
   return results;
 }
 
@@ -99,7 +101,8 @@ TEST(InProcess, TwoJobsAtOnceDoNotChangeEachOther) {
   std::vector<Result<ThinResult>> results = NotRun(3);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < results.size(); ++i) {
-    threads.emplace_back([&, i] { results[i] = RunThinJob(Options(daemon, "job" + std::to_string(i))); });
+    threads.emplace_back(
+        [&, i] { results[i] = RunThinJob(Options(daemon, "job" + std::to_string(i))); });
   }
   for (std::thread& thread : threads) thread.join();
   for (const auto& result : results) {
@@ -109,7 +112,8 @@ TEST(InProcess, TwoJobsAtOnceDoNotChangeEachOther) {
   EXPECT_EQ(WaitForHoldings(daemon.socket_dir(), kNothing, 5 * kSecond), kNothing);
 }
 
-// Shards of more than the 8 MiB that a copy thread takes at once: long and short ranges in turn, of all jobs and
+// Shards of more than the 8 MiB that a copy thread takes at once: long and short ranges in turn, of
+// all jobs and
 // ranks at once, and only one of them has the helpers.
 TEST(InProcess, JobsOfLargeChunksShareTheCopyHelpersAndTheWorkers) {
   for (const uint32_t copy_threads : {2u, 3u}) {
@@ -168,7 +172,8 @@ TEST(InProcess, AServerThatStopsTellsItsTrainersWhy) {
   trainer.join();
   EXPECT_LT(clock.NowNs() - start, kPromptNs);
   EXPECT_EQ(result.status().id(), ErrorId::kSessionEnded) << result.status().Format();
-  EXPECT_NE(result.status().Format().find("stopping"), std::string::npos) << result.status().Format();
+  EXPECT_NE(result.status().Format().find("stopping"), std::string::npos)
+      << result.status().Format();
 }
 
 }  // namespace in_process_test

@@ -1,5 +1,6 @@
-// Users of one machine: who reaches memserver's sockets, what each may see and change, and that none can look into the daemon's memory.
-// Programs run as other users here, which takes root; without it, the system refuses to start them.
+// Users of one machine: who reaches memserver's sockets, what each may see and change, and that
+// none can look into the daemon's memory. Programs run as other users here, which takes root;
+// without it, the system refuses to start them.
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -38,13 +39,15 @@ struct User {
   uint32_t uid = 0;
   std::vector<gid_t> groups;
 };
-const User kAlice{61710, {kUsers}}, kBob{61711, {kUsers}}, kOperator{61712, {kUsers, kOperators}}, kStranger{61713, {}};
+const User kAlice{61710, {kUsers}}, kBob{61711, {kUsers}}, kOperator{61712, {kUsers, kOperators}},
+    kStranger{61713, {}};
 
 constexpr int kNotStarted = 126;
 
 // Becomes the user, for good. Calls only what is safe between fork and exec.
 bool Become(const User& user) {
-  return setgroups(user.groups.size(), user.groups.data()) == 0 && setresgid(user.uid, user.uid, user.uid) == 0 &&
+  return setgroups(user.groups.size(), user.groups.data()) == 0 &&
+         setresgid(user.uid, user.uid, user.uid) == 0 &&
          setresuid(user.uid, user.uid, user.uid) == 0;
 }
 
@@ -73,7 +76,8 @@ Ended RunAs(const User& user, const std::vector<std::string>& command) {
   write_end.Reset();
   Ended run;
   char buffer[4096];
-  for (ssize_t n = 0; (n = read(read_end.get(), buffer, sizeof buffer)) > 0;) run.output.append(buffer, static_cast<size_t>(n));
+  for (ssize_t n = 0; (n = read(read_end.get(), buffer, sizeof buffer)) > 0;)
+    run.output.append(buffer, static_cast<size_t>(n));
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   run.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -99,7 +103,8 @@ class Service : public ::testing::Test {
  protected:
   static memserver::ServerOptions Options() {
     memserver::ServerOptions options = DaemonInProcess::SmallServer();
-    auto access = memserver::ServiceAccess(std::to_string(geteuid() == 0 ? kUsers : getegid()), std::to_string(kOperators));
+    auto access = memserver::ServiceAccess(std::to_string(geteuid() == 0 ? kUsers : getegid()),
+                                           std::to_string(kOperators));
     EXPECT_TRUE(access.ok()) << access.status().Format();
     options.access = *access;
     options.user_sessions_max = 1;
@@ -133,7 +138,9 @@ TEST_F(Service, TheSocketsAreTheGroups) {
 }
 
 TEST_F(Service, AStrangerReachesNothing) {
-  EXPECT_EQ(RunAs(kStranger, ThinCommand(daemon_.socket_dir(), {"--connect-timeout-ms", "100"})).exit_code, Expected(kExitNoServer));
+  EXPECT_EQ(RunAs(kStranger, ThinCommand(daemon_.socket_dir(), {"--connect-timeout-ms", "100"}))
+                .exit_code,
+            Expected(kExitNoServer));
   EXPECT_EQ(RunAs(kStranger, Memctl({"status"})).exit_code, Expected(kExitRefused));
 }
 
@@ -150,13 +157,16 @@ TEST_F(Service, AJobBelongsToWhoStartedIt) {
     asked = true;
     const Ended join = RunAs(kBob, ThinCommand(daemon_.socket_dir(), {"--name", "ours"}));
     EXPECT_EQ(join.exit_code, Expected(kExitRefused)) << join.output;
-    const Ended seen = RunAs(kBob, Memctl({"ps"})), one = RunAs(kBob, Memctl({"ps", "--job", "ours"}));
+    const Ended seen = RunAs(kBob, Memctl({"ps"})),
+                one = RunAs(kBob, Memctl({"ps", "--job", "ours"}));
     EXPECT_EQ(seen.exit_code, Expected(kExitOk));
     EXPECT_EQ(seen.output.find("ours"), std::string::npos) << seen.output;
     EXPECT_EQ(one.exit_code, Expected(kExitNotFound)) << one.output;
-    EXPECT_EQ(RunAs(kBob, Memctl({"job", "quota", "ours", "--weight", "2"})).exit_code, Expected(kExitRefused));
+    EXPECT_EQ(RunAs(kBob, Memctl({"job", "quota", "ours", "--weight", "2"})).exit_code,
+              Expected(kExitRefused));
     const Ended operator_sees = RunAs(kOperator, Memctl({"ps"}));
-    EXPECT_NE(operator_sees.output.find(geteuid() == 0 ? "ours" : ""), std::string::npos) << operator_sees.output;
+    EXPECT_NE(operator_sees.output.find(geteuid() == 0 ? "ours" : ""), std::string::npos)
+        << operator_sees.output;
     const Ended changed = RunAs(kOperator, Memctl({"job", "quota", "ours", "--weight", "2"}));
     EXPECT_EQ(changed.exit_code, Expected(kExitOk)) << changed.output;
   };
@@ -172,10 +182,13 @@ TEST_F(Service, AFrozenBaseIsSharedWithNobodyElse) {
   ours.after_step = [&](uint64_t step) {
     if (step != 1) return;
     asked = true;
-    const Ended other = RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--steps", "2", "--frozen", "2"}));
+    const Ended other =
+        RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--steps", "2", "--frozen", "2"}));
     EXPECT_EQ(other.exit_code, Expected(kExitOk)) << other.output;
     const std::string all = std::to_string(2 * ours.chunk_elements * sizeof(float));
-    EXPECT_NE(other.output.find(geteuid() == 0 ? "frozen put " + all + "\n" : ""), std::string::npos) << other.output;
+    EXPECT_NE(other.output.find(geteuid() == 0 ? "frozen put " + all + "\n" : ""),
+              std::string::npos)
+        << other.output;
   };
   EXPECT_TRUE(RunThinJob(ours).ok());
   EXPECT_TRUE(asked);
@@ -183,9 +196,11 @@ TEST_F(Service, AFrozenBaseIsSharedWithNobodyElse) {
 
 // Of a service that allows a user one rank, a run of two gets no room, however long it waits.
 TEST_F(Service, AUserHasSoManyRanksAndNoMore) {
-  const Ended refused = RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--world", "2", "--wait-ms", "20000"}));
+  const Ended refused =
+      RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--world", "2", "--wait-ms", "20000"}));
   EXPECT_EQ(refused.exit_code, Expected(kExitRefused)) << refused.output;
-  EXPECT_NE(refused.output.find(geteuid() == 0 ? "TP2104" : ""), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find(geteuid() == 0 ? "TP2104" : ""), std::string::npos)
+      << refused.output;
 }
 
 class FewJobs : public Service {
@@ -211,7 +226,9 @@ TEST_F(FewJobs, OfOneUserThatAreKeptLeaveOthersTheirs) {
   unsetenv("TIDEPOOL_KILL_AT");
   const Ended refused = RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--name", "three"}));
   EXPECT_EQ(refused.exit_code, Expected(kExitRefused)) << refused.output;
-  EXPECT_NE(refused.output.find(geteuid() == 0 ? "as many as one user may have" : ""), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find(geteuid() == 0 ? "as many as one user may have" : ""),
+            std::string::npos)
+      << refused.output;
   const Ended bobs = RunAs(kBob, ThinCommand(daemon_.socket_dir(), {"--name", "bobs"}));
   EXPECT_EQ(bobs.exit_code, Expected(0)) << bobs.output;
 }
@@ -226,11 +243,15 @@ std::vector<int64_t> NumbersIn(const std::string& json, const std::string& key) 
   return numbers;
 }
 
-// Each answer is of one moment: what the jobs have adds up to what the pool lacks, and so do the accounts.
+// Each answer is of one moment: what the jobs have adds up to what the pool lacks, and so do the
+// accounts.
 void ExpectSums(const std::string& socket_dir) {
-  const auto sum = [](const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); };
+  const auto sum = [](const std::vector<int64_t>& numbers) {
+    return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+  };
   const std::string residency = AskAdmin(socket_dir, "/v1/residency");
-  std::vector<int64_t> used = NumbersIn(residency, "bytes_used");  // of the pool, and of the row "host_pool" of each job
+  std::vector<int64_t> used =
+      NumbersIn(residency, "bytes_used");  // of the pool, and of the row "host_pool" of each job
   ASSERT_FALSE(used.empty()) << residency;
   EXPECT_EQ(sum({used.begin() + 1, used.end()}), used.front()) << residency;
 }
@@ -247,7 +268,9 @@ class SharedByUsers : public Service {
 
 TEST_F(SharedByUsers, FourJobsOfTwoUsersTrainTheBitsThatTheyTrainAloneAndTheSumsAreAlwaysRight) {
   const auto train = [this](const User& user, const std::string& name) {
-    return RunAs(user, ThinCommand(daemon_.socket_dir(), {"--name", name, "--steps", "60", "--pause-ms", "2", "--elements", "65536"}));
+    return RunAs(
+        user, ThinCommand(daemon_.socket_dir(), {"--name", name, "--steps", "60", "--pause-ms", "2",
+                                                 "--elements", "65536"}));
   };
   const Ended alone = train(kAlice, "alone");
   EXPECT_EQ(alone.exit_code, Expected(kExitOk)) << alone.output;
@@ -277,7 +300,8 @@ TEST_F(SharedByUsers, FourJobsOfTwoUsersTrainTheBitsThatTheyTrainAloneAndTheSums
 // One user's connections run out for that user alone.
 TEST_F(Service, AUserMayHaveSoManyConnectionsAndNoMore) {
   const std::string path = shm::DataSocketPath(daemon_.socket_dir());
-  // How many of five connections are refused with a word; those that are not stay silent, as nobody has greeted yet.
+  // How many of five connections are refused with a word; those that are not stay silent, as nobody
+  // has greeted yet.
   const auto refused = [&path] {
     std::vector<UniqueFd> sockets;
     int count = 0;
@@ -314,7 +338,8 @@ TEST(Isolation, NobodyOfTheSameUserReadsTheDaemonsMemory) {
     _exit(kNotStarted);
   }
   EXPECT_TRUE(WaitForHoldings(directory.path(), kNothing, 10 * kPromptNs) == kNothing);
-  const std::string memory = "/proc/" + std::to_string(server) + "/mem", links = "/proc/" + std::to_string(server) + "/fd/0";
+  const std::string memory = "/proc/" + std::to_string(server) + "/mem",
+                    links = "/proc/" + std::to_string(server) + "/fd/0";
   const auto look = [&] {
     if (open(memory.c_str(), O_RDONLY | O_CLOEXEC) >= 0) return 1;
     char text[16];
@@ -329,8 +354,11 @@ TEST(Isolation, NobodyOfTheSameUserReadsTheDaemonsMemory) {
 // The sockets of private mode are for one user, also where others know their names.
 TEST(Isolation, APrivateServerIsReachedByNobodyElse) {
   DaemonInProcess daemon;
-  EXPECT_EQ(RunAs(kAlice, ThinCommand(daemon.socket_dir(), {"--connect-timeout-ms", "100"})).exit_code, Expected(kExitNoServer));
-  EXPECT_EQ(RunAs(kAlice, {TIDEPOOL_MEMCTL, "-s", daemon.socket_dir(), "status"}).exit_code, Expected(kExitRefused));
+  EXPECT_EQ(
+      RunAs(kAlice, ThinCommand(daemon.socket_dir(), {"--connect-timeout-ms", "100"})).exit_code,
+      Expected(kExitNoServer));
+  EXPECT_EQ(RunAs(kAlice, {TIDEPOOL_MEMCTL, "-s", daemon.socket_dir(), "status"}).exit_code,
+            Expected(kExitRefused));
 }
 
 }  // namespace isolation_test

@@ -1,10 +1,12 @@
-// kill_campaign: kills trainers, memserver and keeper of a running job, again and again, and compares every bit with the undisturbed job.
+// kill_campaign: kills trainers, memserver and keeper of a running job, again and again, and
+// compares every bit with the undisturbed job.
 //
 //   kill_campaign --kills 600 --victims all            at random times, one or two of them at once
 //   kill_campaign --losses 20                           memserver and keeper at once: the job's ranks are told, and it begins anew
 //   kill_campaign --points server.step_sealed --each 5  at named points (default: all of them)
 //   kill_campaign --large --kills 60                    of a chunk of several pieces: workers and copy threads die at work together
-// Prints one line a part and a summary; exit code 1 at the first difference, with the seed that repeats it.
+// Prints one line a part and a summary; exit code 1 at the first difference, with the seed that
+// repeats it.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -29,7 +31,9 @@ const std::map<std::string, std::vector<Victim>> kVictims{
     {"server", {Victim::kServer}},
     {"keeper", {Victim::kKeeper}},
     {"pair", {Victim::kTrainerAndServer, Victim::kTrainerAndKeeper}},
-    {"all", {Victim::kTrainer, Victim::kServer, Victim::kServer, Victim::kKeeper, Victim::kTrainerAndServer, Victim::kTrainerAndKeeper}}};
+    {"all",
+     {Victim::kTrainer, Victim::kServer, Victim::kServer, Victim::kKeeper,
+      Victim::kTrainerAndServer, Victim::kTrainerAndKeeper}}};
 
 // What all threads have done. Each has a campaign of its own.
 struct Totals {
@@ -38,7 +42,8 @@ struct Totals {
 };
 
 // `point` without its hit number: counts the runs that were killed there.
-bool Play(Campaign* campaign, const RoundPlan& plan, Totals* totals, const std::string& point = "", uint32_t* hits = nullptr) {
+bool Play(Campaign* campaign, const RoundPlan& plan, Totals* totals, const std::string& point = "",
+          uint32_t* hits = nullptr) {
   const RoundReport report = campaign->Run(plan);
   ++totals->rounds;
   totals->kills += report.kills;
@@ -80,7 +85,8 @@ RoundPlan RandomRound(const Counts& counts, Campaign* campaign) {
   plan.kills = kKillsPerRound;
   plan.victims = counts.victims;
   plan.pause_ms = 2;
-  const bool of_server = std::find(plan.victims.begin(), plan.victims.end(), Victim::kServer) != plan.victims.end();
+  const bool of_server =
+      std::find(plan.victims.begin(), plan.victims.end(), Victim::kServer) != plan.victims.end();
   plan.kill_while_leaving = of_server && campaign->random().Below(2) == 0;
   return plan;
 }
@@ -100,13 +106,16 @@ void KillAtRandomTimes(const Counts& counts, Totals* totals) {
     while (totals->good && (totals->kills < counts.kills || totals->losses < counts.losses)) {
       campaign->Begin(counts.seed + 1000 * next++);
       const bool loss = totals->losses < counts.losses;
-      if (!Play(campaign, loss ? RoundOfLosses(counts, campaign) : RandomRound(counts, campaign), totals)) totals->good = false;
+      if (!Play(campaign, loss ? RoundOfLosses(counts, campaign) : RandomRound(counts, campaign),
+                totals))
+        totals->good = false;
     }
   });
 }
 
-// Every named point of the processes that a run has, but keeper.given and keeper.respawning: with the keeper dies what it holds for a
-// server that is not there (durability_test.cpp). tests/scripts/kill_points_test.py compares this list with the sources.
+// Every named point of the processes that a run has, but keeper.given and keeper.respawning: with
+// the keeper dies what it holds for a server that is not there (durability_test.cpp).
+// tests/scripts/kill_points_test.py compares this list with the sources.
 constexpr std::string_view kPoints[] = {"checkpoint.created",
                                         "checkpoint.flushed",
                                         "checkpoint.renamed",
@@ -180,28 +189,35 @@ constexpr std::string_view kPoints[] = {"checkpoint.created",
                                         "server.step_sealing",
                                         "server.update_started"};
 
-// Where a point lies decides who is armed. `rare`: the first passing is taken, because few were seen.
-RoundPlan PlanOf(const Shape& shape, const std::string& point, uint32_t repeat, bool rare, Campaign* campaign) {
+// Where a point lies decides who is armed. `rare`: the first passing is taken, because few were
+// seen.
+RoundPlan PlanOf(const Shape& shape, const std::string& point, uint32_t repeat, bool rare,
+                 Campaign* campaign) {
   RoundPlan plan;
   plan.shape = shape;
   plan.shape.micro_batches = point.find("stag") != std::string::npos ? 2 : plan.shape.micro_batches;
   const std::string once = point + ":1";
-  const std::string armed = rare ? once : point + ":" + std::to_string(1 + campaign->random().Below(8));
+  const std::string armed =
+      rare ? once : point + ":" + std::to_string(1 + campaign->random().Below(8));
   if (point.starts_with("client.")) {
     plan.trainer_point = armed;
-    if (point == "client.goodbye_sent") plan.shape.world = 1;  // others that had said goodbye would leave the job to its lease
+    // Others that had said goodbye would leave the job to its lease.
+    if (point == "client.goodbye_sent") plan.shape.world = 1;
     if (point.find("resu") != std::string::npos || point == "client.server_lost") {
       plan.trainer_point = once;
       plan.server_points = {""};
     }
   } else if (point == "server.resubmit_answered") {
     // Stored, but not answered: the next server is asked again.
-    plan.server_points = {"server.gradient_stored:" + std::to_string(1 + campaign->random().Below(100)), once};
+    plan.server_points = {
+        "server.gradient_stored:" + std::to_string(1 + campaign->random().Below(100)), once};
   } else if (point.starts_with("keeper.")) {
     plan.server_points = {once};  // the keeper inherits it
   } else if (point.starts_with("recover.") || point == "optim.tile_restored") {
-    // Recovery has something to restore after a death inside a tile; it is killed up to five times in a row.
-    plan.server_points = {"optim.tile_written:" + std::to_string(1 + campaign->random().Below(shape.large ? 40 : 200))};
+    // Recovery has something to restore after a death inside a tile; it is killed up to five times
+    // in a row.
+    plan.server_points = {"optim.tile_written:" +
+                          std::to_string(1 + campaign->random().Below(shape.large ? 40 : 200))};
     for (uint32_t i = 0; i <= repeat % 5; ++i) plan.server_points.push_back(once);
   } else if (repeat % 2 == 0) {
     plan.server_points = {armed};
@@ -211,12 +227,15 @@ RoundPlan PlanOf(const Shape& shape, const std::string& point, uint32_t repeat, 
   return plan;
 }
 
-bool KillAtPoint(Campaign* campaign, const std::string& point, const Counts& counts, Totals* totals) {
+bool KillAtPoint(Campaign* campaign, const std::string& point, const Counts& counts,
+                 Totals* totals) {
   const uint32_t each = counts.each;
   uint32_t hits = 0, runs = 0;
   for (; hits < each && runs < 8 * each; ++runs) {
     const bool rare = runs < 2 || (hits < runs && campaign->random().Below(4) != 0);
-    if (!Play(campaign, PlanOf(campaign->RandomShape(counts.large), point, runs, rare, campaign), totals, point, &hits)) return false;
+    if (!Play(campaign, PlanOf(campaign->RandomShape(counts.large), point, runs, rare, campaign),
+              totals, point, &hits))
+      return false;
   }
   std::printf("%-28s %u kills in %u runs\n", point.c_str(), hits, runs);
   if (hits >= each) return true;
@@ -241,10 +260,12 @@ int Main(int argc, char** argv) {
   app.add_option("--seed", counts.seed);
   app.add_option("--kills", counts.kills, "at random times");
   app.add_option("--losses", counts.losses, "of memserver and keeper at once");
-  app.add_option("--victims", victims)->check(CLI::IsMember({"trainer", "server", "keeper", "pair", "all"}));
+  app.add_option("--victims", victims)
+      ->check(CLI::IsMember({"trainer", "server", "keeper", "pair", "all"}));
   app.add_option("--points", counts.points, "default: all");
   app.add_option("--each", counts.each, "kills a point");
-  app.add_flag("--large", counts.large, "a chunk of several pieces, two workers, several copy threads");
+  app.add_flag("--large", counts.large,
+               "a chunk of several pieces, two workers, several copy threads");
   app.add_option("--jobs", counts.threads, "rounds at once")->check(CLI::Range(1u, 64u));
   CLI11_PARSE(app, argc, argv);
   SetLogLevel(LogLevel::kError);
@@ -258,11 +279,12 @@ int Main(int argc, char** argv) {
   if (counts.each > 0 && totals.good) KillAtPoints(counts, &totals);
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
-      "%s: seed %llu, %llu runs, %llu kills at random times, %llu at points, %llu recoveries, %llu losses that each rank was told "
+      "%s: seed %llu, %llu runs, %llu kills at random times, %llu at points, %llu recoveries, %llu "
+      "losses that each rank was told "
       "of, %.1f s\n",
-      totals.good ? "all bits equal" : "FAILED", number(counts.seed), number(totals.rounds), number(totals.kills),
-      number(totals.points_hit), number(totals.recoveries), number(totals.losses),
-      static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
+      totals.good ? "all bits equal" : "FAILED", number(counts.seed), number(totals.rounds),
+      number(totals.kills), number(totals.points_hit), number(totals.recoveries),
+      number(totals.losses), static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
   return totals.good ? 0 : 1;
 }
 

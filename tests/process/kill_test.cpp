@@ -1,5 +1,6 @@
-// Trainers die by SIGKILL at every named point and at random times, beside a job that goes on. The daemon lives, gives everything back,
-// tells the ranks that are left, and the other job's bits do not change.
+// Trainers die by SIGKILL at every named point and at random times, beside a job that goes on. The
+// daemon lives, gives everything back, tells the ranks that are left, and the other job's bits do
+// not change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +62,9 @@ class Kill : public ::testing::Test {
     EXPECT_EQ(SettledDescriptors(), baseline_descriptors_);
   }
 
-  std::unique_ptr<ChildProcess> StartBeside() { return std::make_unique<ChildProcess>(ThinCommand(daemon_->socket_dir(), kBesideOptions)); }
+  std::unique_ptr<ChildProcess> StartBeside() {
+    return std::make_unique<ChildProcess>(ThinCommand(daemon_->socket_dir(), kBesideOptions));
+  }
   static void ExpectBesideUndisturbed(std::unique_ptr<ChildProcess> beside) {
     const auto end = beside->Wait(kLimit);
     ASSERT_TRUE(end.has_value());
@@ -82,7 +85,8 @@ TEST_P(KillAtPoint, HurtsNobody) {
     if (point.back() == '*') point.pop_back();
     auto beside = StartBeside();
     const TemporaryDirectory directory;
-    ChildProcess victim(ThinCommand(daemon_->socket_dir(), {"--name", "victim", "--steps", "20", "--save", directory.path()}),
+    ChildProcess victim(ThinCommand(daemon_->socket_dir(), {"--name", "victim", "--steps", "20",
+                                                            "--save", directory.path()}),
                         {"TIDEPOOL_KILL_AT=" + point + ":" + hit});
     const auto end = victim.Wait(kLimit);
     ASSERT_TRUE(end.has_value());
@@ -94,9 +98,12 @@ TEST_P(KillAtPoint, HurtsNobody) {
 
 // A star: the point is passed many times in a run, so a later pass is tried as well.
 INSTANTIATE_TEST_SUITE_P(EveryClientPoint, KillAtPoint,
-                         ::testing::Values("client.connected", "client.hello_sent", "client.spec_sent", "client.attached",
-                                           "client.put_sent*", "client.schedule_sent", "client.fetch_sent*", "client.gradient_sent*",
-                                           "client.end_step_sent*", "client.outcome_taken*", "client.save_sent", "client.goodbye_sent"),
+                         ::testing::Values("client.connected", "client.hello_sent",
+                                           "client.spec_sent", "client.attached",
+                                           "client.put_sent*", "client.schedule_sent",
+                                           "client.fetch_sent*", "client.gradient_sent*",
+                                           "client.end_step_sent*", "client.outcome_taken*",
+                                           "client.save_sent", "client.goodbye_sent"),
                          [](const auto& tested) {
                            std::string name;
                            for (const char c : std::string(tested.param)) {
@@ -116,7 +123,8 @@ TEST_F(Kill, AtRandomTimesHurtsNobody) {
   SteadyClock clock;
   for (int round = 0; round < kRandomKills; ++round) {
     auto beside = StartBeside();
-    ChildProcess victim(ThinCommand(daemon_->socket_dir(), {"--name", "victim", "--steps", "1000000"}));
+    ChildProcess victim(
+        ThinCommand(daemon_->socket_dir(), {"--name", "victim", "--steps", "1000000"}));
     clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(40 * kNsPerMs))));
     victim.Signal(SIGKILL);
     ASSERT_TRUE(victim.Wait(kLimit).has_value());
@@ -124,19 +132,21 @@ TEST_F(Kill, AtRandomTimesHurtsNobody) {
   }
 }
 
-// A rank's death is told by the kernel, not found by a time-out: the others have ended within 100 ms of it. A machine that is busy may hold
-// them up, but not each time.
+// A rank's death is told by the kernel, not found by a time-out: the others have ended within 100
+// ms of it. A machine that is busy may hold them up, but not each time.
 TEST_F(Kill, OneOfThreeRanksIsToldToTheOthersAtOnce) {
   SteadyClock clock;
   int64_t least_ns = kLimit;
-  for (const char* point : {"client.end_step_sent:1", "client.gradient_sent:9", "client.end_step_sent:3"}) {
+  for (const char* point :
+       {"client.end_step_sent:1", "client.gradient_sent:9", "client.end_step_sent:3"}) {
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (const char* rank : {"0", "1", "2"}) {
       std::vector<std::string> environment;
       if (std::string(rank) == "1") environment.push_back(std::string("TIDEPOOL_KILL_AT=") + point);
-      ranks.push_back(std::make_unique<ChildProcess>(ThinCommand(daemon_->socket_dir(), {"--name", "ranks", "--world", "3", "--rank", rank,
-                                                                                         "--elements", "4800", "--steps", "100000"}),
-                                                     environment));
+      ranks.push_back(std::make_unique<ChildProcess>(
+          ThinCommand(daemon_->socket_dir(), {"--name", "ranks", "--world", "3", "--rank", rank,
+                                              "--elements", "4800", "--steps", "100000"}),
+          environment));
     }
     const auto killed = ranks[1]->Wait(kLimit);
     ASSERT_TRUE(killed.has_value());
@@ -155,14 +165,18 @@ TEST_F(Kill, OneOfThreeRanksIsToldToTheOthersAtOnce) {
 }
 
 TEST_F(Kill, AForkedChildThatKeepsTheSocketHidesNoDeath) {
-  // A data-loading worker that a trainer forks inherits its connection: the socket stays open when the trainer dies.
-  ChildProcess victim(ThinCommand(daemon_->socket_dir(), {"--name", "forked", "--steps", "1000000", "--fork-child"}));
+  // A data-loading worker that a trainer forks inherits its connection: the socket stays open when
+  // the trainer dies.
+  ChildProcess victim(ThinCommand(daemon_->socket_dir(),
+                                  {"--name", "forked", "--steps", "1000000", "--fork-child"}));
   ASSERT_TRUE(victim.WaitForOutput("child ", kLimit)) << victim.Output();
-  const pid_t child = static_cast<pid_t>(std::stol(victim.Output().substr(victim.Output().find("child ") + 6)));
+  const pid_t child =
+      static_cast<pid_t>(std::stol(victim.Output().substr(victim.Output().find("child ") + 6)));
   ASSERT_TRUE(WaitForSessions(daemon_->socket_dir(), 1));
   victim.Signal(SIGKILL);
   EXPECT_EQ(WaitForHoldings(daemon_->socket_dir(), kNothing, 5 * kNsPerSecond), kNothing);
-  EXPECT_EQ(kill(child, SIGKILL), 0) << "the child must have outlived the trainer for this test to mean something";
+  EXPECT_EQ(kill(child, SIGKILL), 0)
+      << "the child must have outlived the trainer for this test to mean something";
 }
 
 TEST(KillAndRestart, AJobUnderLeaseGoesOnAtItsLastSealedStepWithTheSameBits) {
@@ -173,8 +187,10 @@ TEST(KillAndRestart, AJobUnderLeaseGoesOnAtItsLastSealedStepWithTheSameBits) {
   ChildProcess whole(ThinCommand(daemon.socket_dir(), options));
   ASSERT_EQ(whole.Wait(kLimit)->exit_code, 0);
   const std::string expected = whole.Output().substr(0, whole.Output().find(" from"));
-  for (const char* point : {"client.fetch_sent:30", "client.gradient_sent:50", "client.end_step_sent:7", "client.outcome_taken:61"}) {
-    ChildProcess victim(ThinCommand(daemon.socket_dir(), options), {std::string("TIDEPOOL_KILL_AT=") + point});
+  for (const char* point : {"client.fetch_sent:30", "client.gradient_sent:50",
+                            "client.end_step_sent:7", "client.outcome_taken:61"}) {
+    ChildProcess victim(ThinCommand(daemon.socket_dir(), options),
+                        {std::string("TIDEPOOL_KILL_AT=") + point});
     ASSERT_EQ(victim.Wait(kLimit)->signal, SIGKILL);
     ASSERT_TRUE(WaitForSessions(daemon.socket_dir(), 0)) << "the death was not noticed";
     ChildProcess heir(ThinCommand(daemon.socket_dir(), options));
@@ -182,7 +198,8 @@ TEST(KillAndRestart, AJobUnderLeaseGoesOnAtItsLastSealedStepWithTheSameBits) {
     ASSERT_TRUE(end.has_value());
     EXPECT_EQ(end->exit_code, 0) << heir.Output();
     EXPECT_EQ(heir.Output().substr(0, heir.Output().find(" from")), expected) << point;
-    EXPECT_EQ(heir.Output().find("from 0"), std::string::npos) << "it began anew: " << heir.Output();
+    EXPECT_EQ(heir.Output().find("from 0"), std::string::npos)
+        << "it began anew: " << heir.Output();
   }
   EXPECT_EQ(WaitForHoldings(daemon.socket_dir(), kNothing, kLimit), kNothing);
 }

@@ -1,4 +1,5 @@
-// A client that lies on the control socket: every lie is answered with a named reason or a closed connection, nothing leaks, and the
+// A client that lies on the control socket: every lie is answered with a named reason or a closed
+// connection, nothing leaks, and the
 // server goes on.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -58,20 +59,24 @@ class LyingHandshake : public ::testing::Test {
   void SendBytes(const std::vector<std::byte>& bytes, std::span<const int> fds = {}) {
     ASSERT_EQ(shm::SendPacket(socket_.get(), bytes, fds), shm::SocketResult::kDone);
   }
-  void SendFrame(const shm::Frame& frame, std::span<const int> fds = {}) { SendBytes(shm::EncodeFrame(frame), fds); }
+  void SendFrame(const shm::Frame& frame, std::span<const int> fds = {}) {
+    SendBytes(shm::EncodeFrame(frame), fds);
+  }
 
   // The reason that the server gives before it closes; ok when it closes without a word.
   Status AwaitRefusal() {
     Status reason;
     for (;;) {
-      if (!shm::WaitForSocket(socket_.get(), POLLIN, kLimit)) return Status(ErrorId::kWaitTimeout, "the connection stays open");
+      if (!shm::WaitForSocket(socket_.get(), POLLIN, kLimit))
+        return Status(ErrorId::kWaitTimeout, "the connection stays open");
       shm::Packet packet;
       const auto result = shm::ReceivePacket(socket_.get(), shm::kPacketFdsMax, &packet);
       if (result == shm::SocketResult::kClosed) return reason;
       if (result != shm::SocketResult::kDone) continue;
       const auto frame = shm::DecodeFrame(packet.bytes);
       if (!frame.ok()) return frame.status();
-      if (const auto* refused = std::get_if<shm::RefusedFrame>(&frame.value())) reason = refused->why;
+      if (const auto* refused = std::get_if<shm::RefusedFrame>(&frame.value()))
+        reason = refused->why;
       if (const auto* ended = std::get_if<shm::EndedFrame>(&frame.value())) reason = ended->why;
     }
   }
@@ -81,7 +86,8 @@ class LyingHandshake : public ::testing::Test {
     for (const shm::Frame& frame : GreetingOf(Spec(), 0)) SendFrame(frame);
     ASSERT_TRUE(shm::WaitForSocket(socket_.get(), POLLIN, kLimit));
     shm::Packet packet;
-    ASSERT_EQ(shm::ReceivePacket(socket_.get(), shm::kPacketFdsMax, &packet), shm::SocketResult::kDone);
+    ASSERT_EQ(shm::ReceivePacket(socket_.get(), shm::kPacketFdsMax, &packet),
+              shm::SocketResult::kDone);
     ASSERT_EQ(packet.fds.size(), shm::kWelcomeFds);
   }
 
@@ -172,7 +178,8 @@ TEST_F(LyingHandshake, DescriptorsThatNobodyAskedForAreClosed) {
 TEST_F(LyingHandshake, ATruncatedPacketIsRefused) {
   Connect();
   const std::vector<std::byte> large(shm::kPacketBytesMax + 1000);
-  ASSERT_EQ(send(socket_.get(), large.data(), large.size(), MSG_NOSIGNAL), static_cast<ssize_t>(large.size()));
+  ASSERT_EQ(send(socket_.get(), large.data(), large.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(large.size()));
   EXPECT_EQ(AwaitRefusal().id(), ErrorId::kHandshakeBad);
 }
 
@@ -198,9 +205,11 @@ TEST_F(LyingHandshake, AScheduleThatChangesItsLengthEndsTheSession) {
 TEST_F(LyingHandshake, OnlyAnOPathDirectoryMayBeNamedForSaving) {
   const TemporaryDirectory directory;
   const UniqueFd readable(open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const UniqueFd file(open((directory.path() + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const UniqueFd file(
+      open((directory.path() + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   const UniqueFd file_path(open((directory.path() + "/file").c_str(), O_PATH | O_CLOEXEC));
-  for (const int fd : {readable.get(), file.get(), file_path.get(), socket_.get() >= 0 ? socket_.get() : STDIN_FILENO}) {
+  for (const int fd : {readable.get(), file.get(), file_path.get(),
+                       socket_.get() >= 0 ? socket_.get() : STDIN_FILENO}) {
     Attach();
     SendFrame(shm::SaveFrame{0, "x"}, std::array{fd});
     EXPECT_EQ(AwaitRefusal().id(), ErrorId::kProtocolViolation);
@@ -218,7 +227,8 @@ TEST_F(LyingHandshake, ASaveWithoutItsDirectoryEndsTheSession) {
 TEST_F(LyingHandshake, AFrameAfterGoodbyeChangesNothing) {
   Attach();
   SendFrame(shm::GoodbyeFrame{});
-  shm::SendPacket(socket_.get(), shm::EncodeFrame(shm::GoodbyeFrame{}));  // may already find the socket closed
+  // May already find the socket closed.
+  shm::SendPacket(socket_.get(), shm::EncodeFrame(shm::GoodbyeFrame{}));
   EXPECT_NE(AwaitRefusal().id(), ErrorId::kWaitTimeout);
 }
 
@@ -229,7 +239,8 @@ TEST_F(LyingHandshake, ThousandsOfDamagedGreetingsLeaveNoTrace) {
     Connect();
     for (const shm::Frame& frame : greeting) {
       auto bytes = shm::EncodeFrame(frame);
-      for (uint64_t i = 0; i < random.Below(3); ++i) bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
+      for (uint64_t i = 0; i < random.Below(3); ++i)
+        bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
       if (shm::SendPacket(socket_.get(), bytes) != shm::SocketResult::kDone) break;
     }
     socket_.Reset();

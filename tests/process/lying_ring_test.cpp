@@ -1,4 +1,5 @@
-// A client that lies in its ring: every lie ends its session with a named reason; the daemon and the honest job beside it notice nothing.
+// A client that lies in its ring: every lie ends its session with a named reason; the daemon and
+// the honest job beside it notice nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -127,31 +128,51 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"ChunkUnknown", Op::kFetch, [](Request* r) { r->chunk = 4; }, "no such chunk"},
         Lie{"ChunkHuge", Op::kSubmitGradient, [](Request* r) { r->chunk = ~0U; }, "no such chunk"},
         Lie{"RangeEmpty", Op::kFetch, [](Request* r) { r->element_count = 0; }, "empty"},
-        Lie{"RangeBehindChunk", Op::kFetch, [](Request* r) { r->element_begin = 4096; }, "inside the chunk"},
-        Lie{"RangeTooLong", Op::kFetch, [](Request* r) { r->element_count = 4097; }, "inside the chunk"},
-        Lie{"RangeOverflows", Op::kFetch, [](Request* r) { r->element_begin = 16, r->element_count = kHuge - 8; }, "inside the chunk"},
-        Lie{"OffsetBehindRcache", Op::kFetch, [](Request* r) { r->rcache_offset = 1 << 20; }, "inside the rCache"},
-        Lie{"OffsetLeavesTooLittle", Op::kFetch, [](Request* r) { r->rcache_offset = 32768 - 4; }, "inside the rCache"},
-        Lie{"OffsetHuge", Op::kFetch, [](Request* r) { r->rcache_offset = kHuge - 3; }, "inside the rCache"},
+        Lie{"RangeBehindChunk", Op::kFetch, [](Request* r) { r->element_begin = 4096; },
+            "inside the chunk"},
+        Lie{"RangeTooLong", Op::kFetch, [](Request* r) { r->element_count = 4097; },
+            "inside the chunk"},
+        Lie{"RangeOverflows", Op::kFetch,
+            [](Request* r) { r->element_begin = 16, r->element_count = kHuge - 8; },
+            "inside the chunk"},
+        Lie{"OffsetBehindRcache", Op::kFetch, [](Request* r) { r->rcache_offset = 1 << 20; },
+            "inside the rCache"},
+        Lie{"OffsetLeavesTooLittle", Op::kFetch, [](Request* r) { r->rcache_offset = 32768 - 4; },
+            "inside the rCache"},
+        Lie{"OffsetHuge", Op::kFetch, [](Request* r) { r->rcache_offset = kHuge - 3; },
+            "inside the rCache"},
         Lie{"OffsetOdd", Op::kFetch, [](Request* r) { r->rcache_offset = 2; }, "aligned"},
         Lie{"VersionFarAhead", Op::kFetch, [](Request* r) { r->version = 2; }, "ahead"},
         Lie{"VersionHuge", Op::kFetch, [](Request* r) { r->version = kHuge; }, ""},
         Lie{"ReservedSet", Op::kFetch, [](Request* r) { r->flags = 2; }, "reserved"},
         Lie{"MicroBatchOfFetch", Op::kFetch, [](Request* r) { r->micro_batch = 1; }, "how soon"},
         Lie{"WeightsTwice", Op::kPutWeights, [](Request*) {}, "weights already"},
-        Lie{"GradientOfOthersShard", Op::kSubmitGradient, [](Request* r) { r->element_begin = 2048; }, "exactly the rank's shard"},
-        Lie{"GradientOfPart", Op::kSubmitGradient, [](Request* r) { r->element_count = 1024; }, "exactly the rank's shard"},
-        Lie{"GradientOfNextStep", Op::kSubmitGradient, [](Request* r) { r->version = 1; }, "another version"},
-        Lie{"GradientOfAttemptToCome", Op::kSubmitGradient, [](Request* r) { r->flags = shm::FlagsOfAttempt(1); }, "another attempt"},
-        Lie{"GradientOfWildAttempt", Op::kSubmitGradient, [](Request* r) { r->flags = shm::FlagsOfAttempt(0x800000); }, "another attempt"},
-        Lie{"AttemptOfFetch", Op::kFetch, [](Request* r) { r->flags = shm::FlagsOfAttempt(0); }, "reserved"},
-        Lie{"AttemptUnmarked", Op::kSubmitGradient, [](Request* r) { r->flags = ~0U << shm::kAttemptShift; }, "reserved"},
-        Lie{"GradientOfUnknownMicroBatch", Op::kSubmitGradient, [](Request* r) { r->micro_batch = 1; }, "micro-batch"},
-        Lie{"GradientBeforeWeights", Op::kSubmitGradient, [](Request*) {}, "before the weights", true},
-        Lie{"WeightsOfOthersShard", Op::kPutWeights, [](Request* r) { r->element_begin = 2048; }, "in order", true},
-        Lie{"WeightsBeyondShard", Op::kPutWeights, [](Request* r) { r->element_count = 4096; }, "shard", true},
-        Lie{"WeightsNotFromStart", Op::kPutWeights, [](Request* r) { r->element_begin = 16, r->element_count = 16; }, "in order", true},
-        Lie{"WeightsWithVersion", Op::kPutWeights, [](Request* r) { r->version = 1; }, "version", true}),
+        Lie{"GradientOfOthersShard", Op::kSubmitGradient,
+            [](Request* r) { r->element_begin = 2048; }, "exactly the rank's shard"},
+        Lie{"GradientOfPart", Op::kSubmitGradient, [](Request* r) { r->element_count = 1024; },
+            "exactly the rank's shard"},
+        Lie{"GradientOfNextStep", Op::kSubmitGradient, [](Request* r) { r->version = 1; },
+            "another version"},
+        Lie{"GradientOfAttemptToCome", Op::kSubmitGradient,
+            [](Request* r) { r->flags = shm::FlagsOfAttempt(1); }, "another attempt"},
+        Lie{"GradientOfWildAttempt", Op::kSubmitGradient,
+            [](Request* r) { r->flags = shm::FlagsOfAttempt(0x800000); }, "another attempt"},
+        Lie{"AttemptOfFetch", Op::kFetch, [](Request* r) { r->flags = shm::FlagsOfAttempt(0); },
+            "reserved"},
+        Lie{"AttemptUnmarked", Op::kSubmitGradient,
+            [](Request* r) { r->flags = ~0U << shm::kAttemptShift; }, "reserved"},
+        Lie{"GradientOfUnknownMicroBatch", Op::kSubmitGradient,
+            [](Request* r) { r->micro_batch = 1; }, "micro-batch"},
+        Lie{"GradientBeforeWeights", Op::kSubmitGradient, [](Request*) {}, "before the weights",
+            true},
+        Lie{"WeightsOfOthersShard", Op::kPutWeights, [](Request* r) { r->element_begin = 2048; },
+            "in order", true},
+        Lie{"WeightsBeyondShard", Op::kPutWeights, [](Request* r) { r->element_count = 4096; },
+            "shard", true},
+        Lie{"WeightsNotFromStart", Op::kPutWeights,
+            [](Request* r) { r->element_begin = 16, r->element_count = 16; }, "in order", true},
+        Lie{"WeightsWithVersion", Op::kPutWeights, [](Request* r) { r->version = 1; }, "version",
+            true}),
     [](const auto& tested) { return tested.param.name; });
 
 // --- lies in the end of a step ---
@@ -171,12 +192,15 @@ class LyingEndStep : public LyingRing {
   }
 };
 
-// Numbers that a user may have chosen: no lie about the ring. The step stays open, and the session goes on to the next lie.
+// Numbers that a user may have chosen: no lie about the ring. The step stays open, and the session
+// goes on to the next lie.
 TEST_F(LyingEndStep, WithNumbersThatUpdateNothing) {
   AttachBoth(true);
   if (HasFatalFailure()) return;
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinite = std::numeric_limits<float>::infinity();
-  for (const auto& [rate, scale] : {std::pair{kNan, 1.0F}, {-1.0F, 1.0F}, {kInfinite, 1.0F}, {0.1F, 0.0F}, {0.1F, kInfinite}}) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
+                  kInfinite = std::numeric_limits<float>::infinity();
+  for (const auto& [rate, scale] :
+       {std::pair{kNan, 1.0F}, {-1.0F, 1.0F}, {kInfinite, 1.0F}, {0.1F, 0.0F}, {0.1F, kInfinite}}) {
     shm::EndStepRequest end{};
     end.op = static_cast<uint32_t>(Op::kEndStep);
     end.learning_rate = rate;
@@ -222,7 +246,8 @@ TEST_F(LyingRing, AWildCursorEndsTheSession) {
 
 TEST_F(LyingRing, AClientThatNeverTakesItsAnswersIsEnded) {
   AttachBoth(true);
-  // Answers are never marked as taken: the ring of answers fills, and one request more ends the session.
+  // Answers are never marked as taken: the ring of answers fills, and one request more ends the
+  // session.
   for (uint64_t i = 0; i < 3 * shm::kRingEntries; ++i) {
     Request request = SoundRequest(Op::kFetch);
     request.element_count = 16;
@@ -250,7 +275,8 @@ TEST_F(LyingRing, RandomRequestsNeverTouchTheHonestJob) {
       Request request = SoundRequest(static_cast<Op>(1 + random.Below(4)));
       auto* words = reinterpret_cast<uint64_t*>(&request);
       const uint64_t at = random.Below(shm::kPayloadWords);
-      words[at] = random.Below(3) == 0 ? random.Next() : words[at] ^ (uint64_t{1} << random.Below(64));
+      words[at] =
+          random.Below(3) == 0 ? random.Next() : words[at] ^ (uint64_t{1} << random.Below(64));
       (*liar)->Submit(request);
     }
     shm::Completion completion{};
@@ -262,11 +288,12 @@ TEST_F(LyingRing, RandomRequestsNeverTouchTheHonestJob) {
 
 // --- gradients that change while they are used ---
 
-// A thread of the liar that never stops to write where its gradient lies: one of two numbers while the server takes it, and what is no
-// number from when it says that it has it.
+// A thread of the liar that never stops to write where its gradient lies: one of two numbers while
+// the server takes it, and what is no number from when it says that it has it.
 class Scribbler {
  public:
-  Scribbler(std::byte* words, size_t count) : words_(reinterpret_cast<float*>(words), count), thread_([this] { Scribble(); }) {}
+  Scribbler(std::byte* words, size_t count)
+      : words_(reinterpret_cast<float*>(words), count), thread_([this] { Scribble(); }) {}
   ~Scribbler() { Stop(); }
   Scribbler(const Scribbler&) = delete;
   Scribbler& operator=(const Scribbler&) = delete;
@@ -288,8 +315,11 @@ class Scribbler {
   }
   void Scribble() {
     while (phase_ != kEnd) {
-      const float value = phase_ == kNoNumbers ? std::numeric_limits<float>::quiet_NaN() : rounds_ % 2 == 0 ? 1.0F : 2.0F;
-      for (float& word : words_) std::atomic_ref<float>(word).store(value, std::memory_order_relaxed);
+      const float value = phase_ == kNoNumbers ? std::numeric_limits<float>::quiet_NaN()
+                          : rounds_ % 2 == 0   ? 1.0F
+                                               : 2.0F;
+      for (float& word : words_)
+        std::atomic_ref<float>(word).store(value, std::memory_order_relaxed);
       ++rounds_;
     }
   }
@@ -305,7 +335,8 @@ TEST_F(LyingRing, AGradientThatChangesWhileItIsUsedIsUsedAsItWasTaken) {
   options.optimizer.rule = OptimizerRule::kSgd;
   shm::JobSpec spec = SpecOf(options);
   spec.max_grad_norm = 0;
-  for (shm::ParameterGroup& group : spec.parameter_groups) group = {.lr_scale = 1, .weight_decay = 0};
+  for (shm::ParameterGroup& group : spec.parameter_groups)
+    group = {.lr_scale = 1, .weight_decay = 0};
   auto attached = LyingClient::Attach(server_->socket_dir(), spec);
   ASSERT_TRUE(attached.ok()) << attached.status().Format();
   liar_ = std::move(attached).value();
@@ -325,7 +356,8 @@ TEST_F(LyingRing, AGradientThatChangesWhileItIsUsedIsUsedAsItWasTaken) {
     scribbler.WriteNumbers();
     request.version = step;
     request.op = static_cast<uint32_t>(Op::kSubmitGradient);
-    for (request.chunk = 0; request.chunk < spec.chunks.size(); ++request.chunk) ASSERT_EQ(ask(request), 0U);
+    for (request.chunk = 0; request.chunk < spec.chunks.size(); ++request.chunk)
+      ASSERT_EQ(ask(request), 0U);
     scribbler.WriteNoNumbers();
     shm::EndStepRequest end{};
     end.op = static_cast<uint32_t>(Op::kEndStep);
@@ -333,16 +365,19 @@ TEST_F(LyingRing, AGradientThatChangesWhileItIsUsedIsUsedAsItWasTaken) {
     end.learning_rate = 0.5F;
     end.loss_scale = 1;
     ASSERT_EQ(ask(shm::AsRequest(end)), 0U);
-    // A fetch waits for the update, which goes on while the thread writes; what it brings is written over.
+    // A fetch waits for the update, which goes on while the thread writes; what it brings is
+    // written over.
     request.version = step + 1;
     request.op = static_cast<uint32_t>(Op::kFetch);
-    for (request.chunk = 0; request.chunk < spec.chunks.size(); ++request.chunk) ASSERT_EQ(ask(request), 0U);
+    for (request.chunk = 0; request.chunk < spec.chunks.size(); ++request.chunk)
+      ASSERT_EQ(ask(request), 0U);
   }
   scribbler.Stop();
   for (request.chunk = 0; request.chunk < spec.chunks.size(); ++request.chunk) {
     ASSERT_EQ(ask(request), 0U);
     // 20 steps of 0.5 or 1: whole halves between 3 - 20 and 3 - 10.
-    for (const float weight : words) ASSERT_TRUE(weight >= -17 && weight <= -7 && weight * 2 == std::floor(weight * 2)) << weight;
+    for (const float weight : words)
+      ASSERT_TRUE(weight >= -17 && weight <= -7 && weight * 2 == std::floor(weight * 2)) << weight;
   }
 }
 

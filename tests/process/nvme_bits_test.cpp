@@ -1,4 +1,5 @@
-// A whole daemon whose states lie on NVMe, as threads of one process: the same weights and the same saved bytes as on the host.
+// A whole daemon whose states lie on NVMe, as threads of one process: the same weights and the same
+// saved bytes as on the host.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -74,7 +75,8 @@ class NvmeBits : public ::testing::TestWithParam<DType> {
   memserver::ServerOptions OnNvme(uint32_t directories, uint64_t pool_bytes) const {
     memserver::ServerOptions options = DaemonInProcess::SmallServer();
     options.pool_bytes = pool_bytes;
-    for (uint32_t i = 0; i < directories; ++i) options.nvme.directories.push_back({nvme_[i].path(), 128 * kMiB});
+    for (uint32_t i = 0; i < directories; ++i)
+      options.nvme.directories.push_back({nvme_[i].path(), 128 * kMiB});
     return options;
   }
 
@@ -97,9 +99,11 @@ TEST_P(NvmeBits, AreThoseOfAPoolThatHoldsEverything) {
   memserver::ServerOptions threads = OnNvme(1, third);
   threads.nvme.allow_uring = false;
   EXPECT_EQ(Train(threads, job_), expected) << "threads instead of io_uring";
-  EXPECT_EQ(Train(OnNvme(1, with_weights_bytes_), job_), expected) << "the smallest pool that has all weights";
+  EXPECT_EQ(Train(OnNvme(1, with_weights_bytes_), job_), expected)
+      << "the smallest pool that has all weights";
   if (least_bytes_ == with_weights_bytes_) return;
-  EXPECT_EQ(Train(OnNvme(2, least_bytes_), job_), expected) << "the smallest pool: a window of two slots, two directories";
+  EXPECT_EQ(Train(OnNvme(2, least_bytes_), job_), expected)
+      << "the smallest pool: a window of two slots, two directories";
   threads.pool_bytes = least_bytes_;
   EXPECT_EQ(Train(threads, job_), expected) << "the same, threads";
 }
@@ -118,14 +122,16 @@ TEST(BenchDrive, MeasuresEachPairOnTheDirectoryAndWritesTheBestIntoTheProfileTha
   ASSERT_TRUE(report.ok()) << report.status().Format();
   EXPECT_NE(report.value().find("\n4.00 MiB"), std::string::npos) << report.value();
   std::ifstream file(directory.path() + "/profile");
-  const auto profile = nvme::ParseProfile({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+  const auto profile =
+      nvme::ParseProfile({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
   ASSERT_TRUE(profile.has_value());
-  const std::string setting =
-      "--nvme-block " + std::to_string(profile->block_bytes / kKiB) + "KiB --nvme-depth " + std::to_string(profile->depth);
+  const std::string setting = "--nvme-block " + std::to_string(profile->block_bytes / kKiB) +
+                              "KiB --nvme-depth " + std::to_string(profile->depth);
   EXPECT_NE(report.value().find("\nuse: " + setting + "\n"), std::string::npos) << report.value();
   const auto entries = std::filesystem::directory_iterator(directory.path());
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "nothing else is left there";
-  EXPECT_EQ(memserver::BenchDrive({.directory = directory.path() + "/none"}).status().id(), ErrorId::kNvmeDirectoryBad);
+  EXPECT_EQ(memserver::BenchDrive({.directory = directory.path() + "/none"}).status().id(),
+            ErrorId::kNvmeDirectoryBad);
 
   SteadyClock clock;
   ASSERT_TRUE(nvme::WriteProfile(directory.path(), {.block_bytes = 256 * kKiB, .depth = 24}).ok());
@@ -142,7 +148,8 @@ TEST(BenchDrive, MeasuresEachPairOnTheDirectoryAndWritesTheBestIntoTheProfileTha
   EXPECT_EQ(depth(options), 2 * 8u) << "a setting goes before the profile";
 }
 
-// A bf16 job has 4 of its 16 bytes a parameter on the host in the end, so a third of its pool is enough; an fp32 job 8.
+// A bf16 job has 4 of its 16 bytes a parameter on the host in the end, so a third of its pool is
+// enough; an fp32 job 8.
 #ifdef TIDEPOOL_SANITIZED
 INSTANTIATE_TEST_SUITE_P(Types, NvmeBits, ::testing::Values(DType::kBF16));
 #else

@@ -1,4 +1,5 @@
-// Whole processes with states on NVMe: killed with transfers in flight, and saved from there; the bits are those of a run on the host.
+// Whole processes with states on NVMe: killed with transfers in flight, and saved from there; the
+// bits are those of a run on the host.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -39,7 +40,8 @@ constexpr uint32_t kBatchesMax = 12;  // of writes, in the life of a server
 class NvmeProcesses : public DurableDaemon {
  protected:
   std::vector<std::string> OnNvme(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> flags = {"--no-respawn", "--nvme", nvme_.path() + ":64MiB", "--states-on", "nvme"};
+    std::vector<std::string> flags = {"--no-respawn", "--nvme", nvme_.path() + ":64MiB",
+                                      "--states-on", "nvme"};
     flags.insert(flags.end(), more.begin(), more.end());
     return flags;
   }
@@ -65,7 +67,8 @@ class NvmeProcesses : public DurableDaemon {
   // Until the job has sealed so many steps.
   bool WaitForSteps(int64_t steps) const {
     SteadyClock clock;
-    for (const int64_t limit = clock.NowNs() + kLimit; clock.NowNs() < limit; clock.SleepNs(5 * kNsPerMs)) {
+    for (const int64_t limit = clock.NowNs() + kLimit; clock.NowNs() < limit;
+         clock.SleepNs(5 * kNsPerMs)) {
       if (NumberIn(AskAdmin(directory_.path(), "/v1/jobs"), "version") >= steps) return true;
     }
     return false;
@@ -81,12 +84,14 @@ class NvmeProcesses : public DurableDaemon {
   const nvme::ScratchDirectory nvme_;
 };
 
-// Just when the kernel has taken writes, at another batch of them each time; now and then at any time as well.
+// Just when the kernel has taken writes, at another batch of them each time; now and then at any
+// time as well.
 TEST_F(NvmeProcesses, AServerKilledWithTransfersInFlightChangesNoBit) {
   const std::string expected = HashOnHost({"--steps", kSteps});
   SplitMix64 random(nvme::SeedOr(6));
   const auto serve_until_killed = [&] {
-    return Serve(OnNvme(), {"TIDEPOOL_KILL_AT=nvme.writes_out:" + std::to_string(1 + random.Below(kBatchesMax))});
+    return Serve(OnNvme(), {"TIDEPOOL_KILL_AT=nvme.writes_out:" +
+                            std::to_string(1 + random.Below(kBatchesMax))});
   };
   Process server = serve_until_killed();
   const Process trainer = Train(Job({"--steps", kSteps, "--pause-ms", "4", "--persistent"}));
@@ -97,7 +102,8 @@ TEST_F(NvmeProcesses, AServerKilledWithTransfersInFlightChangesNoBit) {
     ASSERT_EQ(killed->signal, SIGKILL) << server->Output();
     if (kills % 5 == 0) {  // and one at any time
       server = Serve(OnNvme());
-      ASSERT_FALSE(trainer->Wait(static_cast<int64_t>(random.Below(25)) * kNsPerMs).has_value()) << trainer->Output();
+      ASSERT_FALSE(trainer->Wait(static_cast<int64_t>(random.Below(25)) * kNsPerMs).has_value())
+          << trainer->Output();
       server->Signal(SIGKILL);
       ASSERT_TRUE(server->Wait(kLimit).has_value());
     }
@@ -115,7 +121,8 @@ TEST_F(NvmeProcesses, AServerKilledWithTransfersInFlightChangesNoBit) {
 
 TEST_F(NvmeProcesses, AServerKilledAtAnyPointOfAPieceChangesNoBit) {
   const std::string expected = HashOnHost({"--steps", "12"});
-  for (const char* point : {"server.piece_staged:3", "server.piece_stored:4", "server.piece_written:5", "server.piece_written:40"}) {
+  for (const char* point : {"server.piece_staged:3", "server.piece_stored:4",
+                            "server.piece_written:5", "server.piece_written:40"}) {
     Process server = Serve(OnNvme(), {std::string("TIDEPOOL_KILL_AT=") + point});
     const Process trainer = Train(Job({"--steps", "12", "--persistent"}));
     const auto killed = server->Wait(kLimit);
@@ -162,7 +169,8 @@ TEST_F(NvmeProcesses, WhereASeccompFilterDeniesIoUringThreadsServeAndALineSaysWh
   End(server);
 }
 
-// The kernel refuses what lies behind the limit (EFBIG): those pieces stay in the pool, also when the server is killed.
+// The kernel refuses what lies behind the limit (EFBIG): those pieces stay in the pool, also when
+// the server is killed.
 TEST_F(NvmeProcesses, WritesThatTheKernelRefusesLeaveTheStatesInThePoolOverAKillAndChangeNoBit) {
   const std::string expected = HashOnHost({"--steps", "60"});
   Process server = Serve(OnNvme());
@@ -172,7 +180,9 @@ TEST_F(NvmeProcesses, WritesThatTheKernelRefusesLeaveTheStatesInThePoolOverAKill
   ASSERT_EQ(prlimit(server->pid(), RLIMIT_FSIZE, &little, nullptr), 0);
   SteadyClock clock;
   const int64_t limit = clock.NowNs() + kLimit;
-  while (NumberIn(AskAdmin(directory_.path(), "/v1/nvme"), "pieces_in_pool") < 6 && clock.NowNs() < limit) clock.SleepNs(5 * kNsPerMs);
+  while (NumberIn(AskAdmin(directory_.path(), "/v1/nvme"), "pieces_in_pool") < 6 &&
+         clock.NowNs() < limit)
+    clock.SleepNs(5 * kNsPerMs);
   server->Signal(SIGKILL);
   ASSERT_TRUE(server->Wait(kLimit).has_value());
   EXPECT_TRUE(server->WaitForOutput("they stay in the pool", kLimit)) << server->Output();
@@ -185,7 +195,8 @@ TEST_F(NvmeProcesses, WritesThatTheKernelRefusesLeaveTheStatesInThePoolOverAKill
   End(server);
 }
 
-// What is written on the medium of a running job changes: its next step ends by name, and the server goes on.
+// What is written on the medium of a running job changes: its next step ends by name, and the
+// server goes on.
 TEST_F(NvmeProcesses, StatesThatWereDamagedOnTheMediumEndTheJobByNameAndNotTheServer) {
   const Process server = Serve(OnNvme());
   const Process trainer = Train(Job({"--steps", "100000", "--pause-ms", "20"}));
@@ -196,9 +207,11 @@ TEST_F(NvmeProcesses, StatesThatWereDamagedOnTheMediumEndTheJobByNameAndNotTheSe
   ASSERT_TRUE(trash.ok());
   std::fill(trash->bytes().begin(), trash->bytes().end(), std::byte{'!'});
   std::optional<ProcessEnd> end;
-  // In the middle of a step that has read all it needs, the next writes put it right again: then once more.
+  // In the middle of a step that has read all it needs, the next writes put it right again: then
+  // once more.
   for (int i = 0; i < 100 && !end; ++i) {
-    ASSERT_EQ(pwrite(file.get(), trash->bytes().data(), 8 * kMiB, 0), static_cast<ssize_t>(8 * kMiB));
+    ASSERT_EQ(pwrite(file.get(), trash->bytes().data(), 8 * kMiB, 0),
+              static_cast<ssize_t>(8 * kMiB));
     end = trainer->Wait(kLimit / 100);
   }
   ASSERT_TRUE(end.has_value()) << trainer->Output() << server->Output();
@@ -220,30 +233,39 @@ TEST_F(NvmeProcesses, DirectoriesThatCannotBeUsedKeepTheServerFromStartingAndThe
     std::vector<std::string> texts;
   };
   const std::vector<Case> cases{
-      {nvme_.path() + "/none:64MiB", "TP2202", kExitFailed, {"No such file", nvme_.path() + "/none"}},
-      {nvme_.path() + "/open:64MiB", "TP2202", kExitFailed, {"can be entered by others", "chmod 0700"}},
+      {nvme_.path() + "/none:64MiB",
+       "TP2202",
+       kExitFailed,
+       {"No such file", nvme_.path() + "/none"}},
+      {nvme_.path() + "/open:64MiB",
+       "TP2202",
+       kExitFailed,
+       {"can be entered by others", "chmod 0700"}},
       {nvme_.path() + "/link:64MiB", "TP2202", kExitFailed, {"symbolic link"}},
       {nvme_.path() + ":4096TiB", "TP2204", kExitRefused, {"has no room for 4096 TiB", "are free"}},
   };
   for (const Case& each : cases) {
-    ChildProcess server({TIDEPOOL_MEMSERVER, "run", "--socket-dir", directory_.path(), "--pool", "8MiB", "--nvme", each.directory});
+    ChildProcess server({TIDEPOOL_MEMSERVER, "run", "--socket-dir", directory_.path(), "--pool",
+                         "8MiB", "--nvme", each.directory});
     const auto end = server.Wait(kLimit);
     ASSERT_TRUE(end.has_value()) << each.directory;
     EXPECT_EQ(end->exit_code, each.exit_code) << server.Output();
     EXPECT_TRUE(server.WaitForOutput(each.error, kLimit)) << server.Output();
-    for (const std::string& text : each.texts) EXPECT_TRUE(server.WaitForOutput(text, kLimit)) << text << "\n" << server.Output();
+    for (const std::string& text : each.texts)
+      EXPECT_TRUE(server.WaitForOutput(text, kLimit)) << text << "\n" << server.Output();
   }
 }
 
-TEST_F(NvmeProcesses, AServerThatIsNotGivenTheDirectoryOfAKeptJobDoesNotStartAndTheJobGoesOnWithTheNext) {
+TEST_F(NvmeProcesses,
+       AServerThatIsNotGivenTheDirectoryOfAKeptJobDoesNotStartAndTheJobGoesOnWithTheNext) {
   const std::string expected = HashOnHost({"--steps", "60"});
   Process server = Serve(OnNvme());
   const Process trainer = Train(Job({"--steps", "60", "--pause-ms", "10", "--persistent"}));
   ASSERT_TRUE(WaitForSteps(3));
   server->Signal(SIGKILL);
   ASSERT_TRUE(server->Wait(kLimit).has_value());
-  ChildProcess other(
-      {TIDEPOOL_MEMSERVER, "run", "--socket-dir", directory_.path(), "--pool", "8MiB", "--keeper", "process", "--no-respawn"});
+  ChildProcess other({TIDEPOOL_MEMSERVER, "run", "--socket-dir", directory_.path(), "--pool",
+                      "8MiB", "--keeper", "process", "--no-respawn"});
   const auto refused = other.Wait(kLimit);
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->exit_code, kExitFailed) << other.Output();
@@ -255,10 +277,12 @@ TEST_F(NvmeProcesses, AServerThatIsNotGivenTheDirectoryOfAKeptJobDoesNotStartAnd
   End(server);
 }
 
-// Its job is told by name and waits for a server that has the directory again; the job beside it, on the host, notices nothing.
+// Its job is told by name and waits for a server that has the directory again; the job beside it,
+// on the host, notices nothing.
 TEST_F(NvmeProcesses, ADirectoryThatIsGoneAtARestartStopsItsOwnJobsAlone) {
   const std::string expected = HashOnHost({"--steps", "60"});
-  const std::vector<std::string> on_host{"--no-respawn", "--nvme", nvme_.path() + ":64MiB", "--states-on", "host"};
+  const std::vector<std::string> on_host{"--no-respawn", "--nvme", nvme_.path() + ":64MiB",
+                                         "--states-on", "host"};
   const auto train = [this](const char* name) {
     Process trainer = Train(Job({"--name", name, "--steps", "60", "--pause-ms", "5", "--norms"}));
     EXPECT_TRUE(trainer->WaitForOutput("norm 3 ", kLimit)) << trainer->Output();
@@ -289,19 +313,22 @@ TEST_F(NvmeProcesses, ADirectoryThatIsGoneAtARestartStopsItsOwnJobsAlone) {
   server = Serve(on_host);
   const Process heir = Train(Job({"--name", "spilled", "--steps", "60", "--persistent"}));
   ExpectDone(heir.get(), expected);
-  EXPECT_EQ(heir->Output().find("from 0"), std::string::npos) << "it began anew: " << heir->Output();
+  EXPECT_EQ(heir->Output().find("from 0"), std::string::npos)
+      << "it began anew: " << heir->Output();
   End(server);
 }
 
 TEST_F(NvmeProcesses, ASecondServerOnTheDirectoryIsToldOfTheFirst) {
   const Process server = Serve(OnNvme());
   const TemporaryDirectory other;
-  ChildProcess second({TIDEPOOL_MEMSERVER, "run", "--socket-dir", other.path(), "--pool", "8MiB", "--nvme", nvme_.path() + ":64MiB"});
+  ChildProcess second({TIDEPOOL_MEMSERVER, "run", "--socket-dir", other.path(), "--pool", "8MiB",
+                       "--nvme", nvme_.path() + ":64MiB"});
   const auto end = second.Wait(kLimit);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->exit_code, 1);
   EXPECT_NE(second.Output().find("TP2203"), std::string::npos) << second.Output();
-  EXPECT_NE(second.Output().find(std::to_string(server->pid())), std::string::npos) << second.Output();
+  EXPECT_NE(second.Output().find(std::to_string(server->pid())), std::string::npos)
+      << second.Output();
   End(server);
 }
 

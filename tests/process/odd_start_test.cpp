@@ -1,5 +1,6 @@
-// memserver in surroundings that nobody wants: closed standard descriptors, no umask, a locale that there is not, a full environment, a
-// process namespace of its own. It serves, with the modes that it promises, and ends in order.
+// memserver in surroundings that nobody wants: closed standard descriptors, no umask, a locale that
+// there is not, a full environment, a process namespace of its own. It serves, with the modes that
+// it promises, and ends in order.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,7 +31,9 @@ bool WaitUntilReady(const std::string& socket_dir) {
   SteadyClock clock;
   const int64_t end = clock.NowNs() + kLimit;
   while (clock.NowNs() < end) {
-    if (std::filesystem::exists(shm::AdminSocketPath(socket_dir)) && HoldingsOf(socket_dir) == kNothing) return true;
+    if (std::filesystem::exists(shm::AdminSocketPath(socket_dir)) &&
+        HoldingsOf(socket_dir) == kNothing)
+      return true;
     clock.SleepNs(10 * kNsPerMs);
   }
   return false;
@@ -71,7 +74,8 @@ TEST(OddStartDescriptors, OfAServerThatWasGivenNoneLeadNowhere) {
   for (const std::string& word : MemserverCommand(directory.path())) command.push_back(word);
   ChildProcess server(command);
   ASSERT_TRUE(WaitUntilReady(directory.path()));
-  for (int fd = 0; fd <= 2 && geteuid() == 0; ++fd) {  // nobody else sees the descriptors of a process that is not dumpable
+  // Nobody else sees the descriptors of a process that is not dumpable.
+  for (int fd = 0; fd <= 2 && geteuid() == 0; ++fd) {
     const std::string link = "/proc/" + std::to_string(server.pid()) + "/fd/" + std::to_string(fd);
     EXPECT_EQ(std::filesystem::read_symlink(link), "/dev/null");
   }
@@ -81,20 +85,25 @@ TEST(OddStartDescriptors, OfAServerThatWasGivenNoneLeadNowhere) {
 
 std::vector<std::string> FullEnvironment() {
   std::vector<std::string> variables;
-  for (int i = 0; i < 500; ++i) variables.push_back("TP_TEST_" + std::to_string(i) + "=" + std::string(1000, 'x'));
+  for (int i = 0; i < 500; ++i)
+    variables.push_back("TP_TEST_" + std::to_string(i) + "=" + std::string(1000, 'x'));
   return variables;
 }
 
-INSTANTIATE_TEST_SUITE_P(In, OddStart,
-                         ::testing::Values(Odd{"NoStandardDescriptors", "exec \"$@\" <&- >&- 2>&-"}, Odd{"NoUmask", "umask 0; exec \"$@\""},
-                                           Odd{"NoSuchLocale", "exec \"$@\"", {"LC_ALL=xx_YY.UTF-8", "LANG=tr_TR.ISO-8859-9"}},
-                                           Odd{"NoSuchLibraryToPreload", "exec \"$@\"", {"LD_PRELOAD=/none/such.so"}},
-                                           Odd{"AFullEnvironment", "exec \"$@\"", FullEnvironment()},
-                                           Odd{"NoEnvironment", "exec /usr/bin/env -i \"$@\""}),
-                         [](const ::testing::TestParamInfo<Odd>& odd) { return std::string(odd.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    In, OddStart,
+    ::testing::Values(
+        Odd{"NoStandardDescriptors", "exec \"$@\" <&- >&- 2>&-"},
+        Odd{"NoUmask", "umask 0; exec \"$@\""},
+        Odd{"NoSuchLocale", "exec \"$@\"", {"LC_ALL=xx_YY.UTF-8", "LANG=tr_TR.ISO-8859-9"}},
+        Odd{"NoSuchLibraryToPreload", "exec \"$@\"", {"LD_PRELOAD=/none/such.so"}},
+        Odd{"AFullEnvironment", "exec \"$@\"", FullEnvironment()},
+        Odd{"NoEnvironment", "exec /usr/bin/env -i \"$@\""}),
+    [](const ::testing::TestParamInfo<Odd>& odd) { return std::string(odd.param.name); });
 
-// In a process namespace of its own memserver sees no trainer's number: it is 0 there. The descriptor of the process that the kernel gives
-// with the connection tells of its end all the same, as the connection does.
+// In a process namespace of its own memserver sees no trainer's number: it is 0 there. The
+// descriptor of the process that the kernel gives with the connection tells of its end all the
+// same, as the connection does.
 TEST(OddNamespace, AServerThatSeesNobodysNumberServesAndNoticesDeaths) {
   if (geteuid() != 0) return;  // who is not root makes no namespaces
   const TemporaryDirectory directory;
@@ -109,7 +118,8 @@ TEST(OddNamespace, AServerThatSeesNobodysNumberServesAndNoticesDeaths) {
   EXPECT_TRUE(trained && trained->exit_code == 0) << trains.Output();
   ChildProcess dies(ThinCommand(directory.path(), {"--steps", "100000", "--pause-ms", "1"}));
   SteadyClock clock;
-  for (const int64_t end = clock.NowNs() + kLimit; HoldingsOf(directory.path()).sessions != 1 && clock.NowNs() < end;)
+  for (const int64_t end = clock.NowNs() + kLimit;
+       HoldingsOf(directory.path()).sessions != 1 && clock.NowNs() < end;)
     clock.SleepNs(kNsPerMs);
   ASSERT_EQ(HoldingsOf(directory.path()).sessions, 1);
   dies.Signal(SIGKILL);

@@ -1,4 +1,5 @@
-// What clients and readers can cost the daemon: greetings that never end, also in a memory cgroup, and a log that nobody reads.
+// What clients and readers can cost the daemon: greetings that never end, also in a memory cgroup,
+// and a log that nobody reads.
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -51,7 +52,8 @@ class EndlessGreeting {
   // One more part; false when there is nothing left to be said, or nobody who listens.
   bool SendPart() {
     const uint64_t part = std::min<uint64_t>(shm::kPartBytesMax, bytes_ - sent_ - 1);
-    if (part == 0 || !Say(shm::SpecPartFrame{std::vector<std::byte>(part, std::byte{1})})) return false;
+    if (part == 0 || !Say(shm::SpecPartFrame{std::vector<std::byte>(part, std::byte{1})}))
+      return false;
     sent_ += part;
     return true;
   }
@@ -62,7 +64,8 @@ class EndlessGreeting {
     if (!socket_.valid() || !shm::WaitForSocket(socket_.get(), POLLIN, 0)) return refused_;
     if (shm::ReceivePacket(socket_.get(), 0, &packet) != shm::SocketResult::kDone) return refused_;
     auto frame = shm::DecodeFrame(packet.bytes);
-    if (frame.ok() && std::holds_alternative<shm::RefusedFrame>(*frame)) refused_ = std::get<shm::RefusedFrame>(*frame).why;
+    if (frame.ok() && std::holds_alternative<shm::RefusedFrame>(*frame))
+      refused_ = std::get<shm::RefusedFrame>(*frame).why;
     return refused_;
   }
 
@@ -72,7 +75,9 @@ class EndlessGreeting {
     for (;;) {
       const auto result = shm::SendPacket(socket_.get(), bytes);
       if (result == shm::SocketResult::kDone) return true;
-      if (result != shm::SocketResult::kWouldBlock || !shm::WaitForSocket(socket_.get(), POLLOUT, kLimit)) return false;
+      if (result != shm::SocketResult::kWouldBlock ||
+          !shm::WaitForSocket(socket_.get(), POLLOUT, kLimit))
+        return false;
     }
   }
   UniqueFd socket_;
@@ -106,7 +111,8 @@ TEST(Greetings, Of64ClientsThatNeverFinishTakeNoMoreThanAUserMayHave) {
   for (const auto& client : clients) {
     const Status why = client->Refusal();
     if (why.id() == ErrorId::kNotReady) ++refused;
-    const bool too_slow = why.id() == ErrorId::kHandshakeBad;  // its time to greet was over, and another one had its room
+    // Its time to greet was over, and another one had its room.
+    const bool too_slow = why.id() == ErrorId::kHandshakeBad;
     EXPECT_TRUE(why.ok() || too_slow || why.id() == ErrorId::kNotReady) << why.Format();
   }
   EXPECT_GT(refused, 0U);
@@ -123,14 +129,18 @@ TEST(Greetings, Of64ClientsThatNeverFinishTakeNoMoreThanAUserMayHave) {
 
 constexpr uint32_t kGroup = 61700, kOperators = 61701, kUser = 61711;
 
-// 250 greetings of 63 MiB that never end; those that are refused begin again. In a child, until it is killed.
+// 250 greetings of 63 MiB that never end; those that are refused begin again. In a child, until it
+// is killed.
 [[noreturn]] void Attack(const std::string& socket_dir) {
   const gid_t group = kGroup;
-  if (setgroups(1, &group) != 0 || setresgid(kUser, kUser, kUser) != 0 || setresuid(kUser, kUser, kUser) != 0) _exit(1);
+  if (setgroups(1, &group) != 0 || setresgid(kUser, kUser, kUser) != 0 ||
+      setresuid(kUser, kUser, kUser) != 0)
+    _exit(1);
   std::vector<std::unique_ptr<EndlessGreeting>> clients(250);
   for (;;) {
     for (auto& client : clients) {
-      if (client == nullptr || !client->is_open() || !client->SendPart()) client = std::make_unique<EndlessGreeting>(socket_dir, 63 * kMiB);
+      if (client == nullptr || !client->is_open() || !client->SendPart())
+        client = std::make_unique<EndlessGreeting>(socket_dir, 63 * kMiB);
     }
   }
 }
@@ -139,10 +149,13 @@ class InACgroup : public DurableDaemon {};
 
 TEST_F(InACgroup, GreetingsOfAnotherUserEndNeitherTheServerNorAJob) {
   const MemoryCgroup cgroup(768 * kMiB);
-  const std::string missing = geteuid() != 0 ? "the right to become another user" : cgroup.missing();
+  const std::string missing =
+      geteuid() != 0 ? "the right to become another user" : cgroup.missing();
   if (!missing.empty()) return NotRun(missing);
-  const auto command = MemserverCommand(directory_.path(), {"--mode", "service", "--group", std::to_string(kGroup), "--operator-group",
-                                                            std::to_string(kOperators), "--keeper", "process", "--lease", "20s"});
+  const auto command =
+      MemserverCommand(directory_.path(),
+                       {"--mode", "service", "--group", std::to_string(kGroup), "--operator-group",
+                        std::to_string(kOperators), "--keeper", "process", "--lease", "20s"});
   ChildProcess server(cgroup.Command(command));
   ASSERT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing) << server.Output();
   const Process job = Train({"--pause-ms", "50"});
@@ -176,7 +189,8 @@ class FullPipe {
   int fd() const { return write_end_.get(); }
   // The command, with its stderr there.
   std::vector<std::string> Command(const std::vector<std::string>& command) const {
-    std::vector<std::string> words{"/bin/sh", "-c", "exec \"$@\" 2> /proc/self/fd/" + std::to_string(fd()), "sh"};
+    std::vector<std::string> words{"/bin/sh", "-c",
+                                   "exec \"$@\" 2> /proc/self/fd/" + std::to_string(fd()), "sh"};
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }
@@ -188,14 +202,16 @@ class FullPipe {
 TEST(AFullLog, HoldsUpNeitherTrainingNorQuestionsNorTheEnd) {
   const FullPipe log;
   const TemporaryDirectory directory;
-  ChildProcess server(log.Command(MemserverCommand(directory.path(), {"--log-level", "debug"})), {}, {log.fd()});
+  ChildProcess server(log.Command(MemserverCommand(directory.path(), {"--log-level", "debug"})), {},
+                      {log.fd()});
   ASSERT_EQ(WaitForHoldings(directory.path(), kNothing, kLimit), kNothing);
   for (int run = 0; run < 3; ++run) {
     ChildProcess trainer(ThinCommand(directory.path()));
     const auto end = trainer.Wait(kLimit);
     ASSERT_TRUE(end && end->exit_code == 0) << trainer.Output();
   }
-  EXPECT_NE(AskAdmin(directory.path(), "/v1/events").find("rank attached"), std::string::npos) << "what is kept for whoever asks is whole";
+  EXPECT_NE(AskAdmin(directory.path(), "/v1/events").find("rank attached"), std::string::npos)
+      << "what is kept for whoever asks is whole";
   server.Signal(SIGTERM);
   const auto end = server.Wait(kLimit);
   EXPECT_TRUE(end && end->exit_code == 0);

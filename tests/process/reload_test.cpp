@@ -1,4 +1,5 @@
-// A memserver that runs reads its configuration again: by SIGHUP and by memctl; what it applies, what it refuses, and what the log says.
+// A memserver that runs reads its configuration again: by SIGHUP and by memctl; what it applies,
+// what it refuses, and what the log says.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -25,7 +26,9 @@ class Reload : public ::testing::Test {
     const auto end = memctl.Wait(kLimit);
     return {end ? end->exit_code : -1, memctl.Output()};
   }
-  std::string Caller() const { return "\"uid\":" + std::to_string(geteuid()) + ",\"pid\":" + std::to_string(getpid()); }
+  std::string Caller() const {
+    return "\"uid\":" + std::to_string(geteuid()) + ",\"pid\":" + std::to_string(getpid());
+  }
 
   const TemporaryDirectory directory_;
   const std::string file_ = directory_.path() + "/memserver.toml";
@@ -34,15 +37,23 @@ class Reload : public ::testing::Test {
 };
 
 TEST_F(Reload, SighupAppliesTheFileAndTheLogSaysWhatAndWhoseItIs) {
-  Write("[log]\nlevel = \"debug\"\n[limits]\njobs = 5\n[[jobs.quota]]\nmatch = \"user:7\"\nlimit = \"1MiB\"\n");
+  Write(
+      "[log]\nlevel = \"debug\"\n[limits]\njobs = 5\n[[jobs.quota]]\nmatch = \"user:7\"\nlimit = "
+      "\"1MiB\"\n");
   server_.process().Signal(SIGHUP);
-  ASSERT_TRUE(server_.process().WaitForOutput(
-      "\"change\":\"reload: log.level, limits.jobs, jobs.quota\"," + Caller() + ",\"result\":\"done\"", kLimit))
+  ASSERT_TRUE(
+      server_.process().WaitForOutput("\"change\":\"reload: log.level, limits.jobs, jobs.quota\"," +
+                                          Caller() + ",\"result\":\"done\"",
+                                      kLimit))
       << server_.process().Output();
-  EXPECT_NE(Admin("/v1/config/diff").find("{\"key\":\"limits.jobs\",\"value\":\"5\",\"origin\":\"" + file_ + ":4\",\"default\":\"64\""),
+  EXPECT_NE(Admin("/v1/config/diff")
+                .find("{\"key\":\"limits.jobs\",\"value\":\"5\",\"origin\":\"" + file_ +
+                      ":4\",\"default\":\"64\""),
             std::string::npos)
       << Admin("/v1/config/diff");
-  EXPECT_NE(Admin("/v1/quotas").find("\"account\":\"user:7\",\"guarantee_bytes\":0,\"limit_bytes\":1048576"), std::string::npos);
+  EXPECT_NE(Admin("/v1/quotas")
+                .find("\"account\":\"user:7\",\"guarantee_bytes\":0,\"limit_bytes\":1048576"),
+            std::string::npos);
   EXPECT_TRUE(server_.StopsCleanly()) << server_.process().Output();
 }
 
@@ -51,10 +62,14 @@ TEST_F(Reload, WhatNeedsARestartIsRefusedByNameAndNothingIsApplied) {
   const auto [exit_code, output] = ByMemctl();
   EXPECT_EQ(exit_code, kExitRefused) << output;
   EXPECT_NE(output.find("TP1105"), std::string::npos) << output;
-  EXPECT_NE(output.find("keeper.respawn = \"off\" (" + file_ + ":5), it runs with \"on\""), std::string::npos) << output;
-  EXPECT_EQ(output.find("lease"), std::string::npos) << "that is a flag of this server, which wins over the file: " << output;
+  EXPECT_NE(output.find("keeper.respawn = \"off\" (" + file_ + ":5), it runs with \"on\""),
+            std::string::npos)
+      << output;
+  EXPECT_EQ(output.find("lease"), std::string::npos)
+      << "that is a flag of this server, which wins over the file: " << output;
   EXPECT_EQ(Admin("/v1/config").find("debug"), std::string::npos) << "nothing is applied";
-  EXPECT_NE(server_.process().Output().find("\"message\":\"the configuration was not reloaded\""), std::string::npos);
+  EXPECT_NE(server_.process().Output().find("\"message\":\"the configuration was not reloaded\""),
+            std::string::npos);
 }
 
 TEST_F(Reload, AFileThatIsWrongOrGoneChangesNothingAndTheServerGoesOn) {

@@ -1,4 +1,5 @@
-// What docs/operations.md promises to jobs that share a pool, with whole processes: numbers, waiting, quotas and shares.
+// What docs/operations.md promises to jobs that share a pool, with whole processes: numbers,
+// waiting, quotas and shares.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -49,11 +50,13 @@ size_t CountIn(const std::string& text, const std::string& part) {
 class SharedPool : public DurableDaemon {
  protected:
   Process TrainLarge(const std::string& name, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> flags{"--name", name, "--elements", "98304", "--steps", "20", "--pause-ms", "5"};
+    std::vector<std::string> flags{"--name",  name, "--elements", "98304",
+                                   "--steps", "20", "--pause-ms", "5"};
     flags.insert(flags.end(), more.begin(), more.end());
     return Train(flags);
   }
-  // Trains, and then stays attached until it is told to go: so a test decides how long the pool is held.
+  // Trains, and then stays attached until it is told to go: so a test decides how long the pool is
+  // held.
   Process TrainAndHold(const std::string& name) const {
     Process job = TrainLarge(name, {"--norms", "--stay"});
     EXPECT_TRUE(job->WaitForOutput("norm 3 ", kLimit)) << job->Output();
@@ -84,15 +87,19 @@ TEST_F(SharedPool, ASecondJobIsRefusedWithTheNumbersAndTheFirstDoesNotNotice) {
   const Process second = TrainLarge("second");
   EXPECT_EQ(second->Wait(kLimit)->exit_code, 5);
   const std::string told = second->Output();
-  for (const std::string& part : {std::string("TP2101"), std::string("needs 6."), "(" + std::to_string(PoolBytesOf("second")) + " bytes)",
-                                  "(" + std::to_string(SumIn(status, "pool", "bytes") - held) + " bytes)", std::string("first holds ")}) {
+  for (const std::string& part :
+       {std::string("TP2101"), std::string("needs 6."),
+        "(" + std::to_string(PoolBytesOf("second")) + " bytes)",
+        "(" + std::to_string(SumIn(status, "pool", "bytes") - held) + " bytes)",
+        std::string("first holds ")}) {
     EXPECT_NE(told.find(part), std::string::npos) << part << " is missing in " << told;
   }
   ExpectUndisturbed(first.get(), hash);
   EXPECT_EQ(NumberIn(Admin("/v1/status"), "sessions_ended_badly"), 0);
 }
 
-// The peak of the pool is what admission computed: a job takes it all when it comes, and nothing more as long as it trains.
+// The peak of the pool is what admission computed: a job takes it all when it comes, and nothing
+// more as long as it trains.
 TEST_F(SharedPool, AJobThatTrainsNeverHoldsMoreOrLessThanAdmissionComputed) {
   const Process server = Serve();
   const auto held = static_cast<int64_t>(PoolBytesOf("job"));
@@ -102,7 +109,8 @@ TEST_F(SharedPool, AJobThatTrainsNeverHoldsMoreOrLessThanAdmissionComputed) {
     ++looks[SumIn(Admin("/v1/status"), "pool", "bytes_used")];
   } while (!job->WaitForOutput(" stays", 10 * kNsPerMs) && looks[held] < 10000);
   ++looks[SumIn(Admin("/v1/status"), "pool", "bytes_used")];
-  for (const auto& [bytes, count] : looks) EXPECT_TRUE(bytes == 0 || bytes == held) << bytes << " bytes, " << count << " times";
+  for (const auto& [bytes, count] : looks)
+    EXPECT_TRUE(bytes == 0 || bytes == held) << bytes << " bytes, " << count << " times";
   EXPECT_GT(looks[held], 0);
   job->Signal(SIGUSR1);
   EXPECT_EQ(job->Wait(kLimit)->exit_code, 0) << job->Output();
@@ -115,13 +123,16 @@ TEST_F(SharedPool, AJobThatWaitsStartsWithAllItsRanksWhenTheOneBeforeItHasEnded)
   std::vector<Process> second;
   for (const char* rank : {"0", "1"}) {
     second.push_back(TrainLarge("second", {"--world", "2", "--rank", rank, "--wait-ms", "60000"}));
-    ASSERT_TRUE(second.back()->WaitForOutput("waiting for room for up to 60.0 s, at place ", kLimit)) << second.back()->Output();
+    ASSERT_TRUE(
+        second.back()->WaitForOutput("waiting for room for up to 60.0 s, at place ", kLimit))
+        << second.back()->Output();
   }
   const std::string quotas = Admin("/v1/quotas");
   EXPECT_EQ(CountIn(quotas, "\"name\":\"second\""), 2u) << quotas;
   EXPECT_EQ(SumIn(quotas, "waiting", "pool_bytes"), static_cast<int64_t>(PoolBytesOf("second", 2)));
   EXPECT_NE(Memctl({"quotas"}).find("second"), std::string::npos);
-  EXPECT_EQ(SumIn(Admin("/v1/status"), "pool", "bytes_used"), static_cast<int64_t>(PoolBytesOf("first")));
+  EXPECT_EQ(SumIn(Admin("/v1/status"), "pool", "bytes_used"),
+            static_cast<int64_t>(PoolBytesOf("first")));
   ExpectUndisturbed(first.get(), hash);
   for (const Process& rank : second) {
     const auto ended = rank->Wait(kLimit);
@@ -139,7 +150,8 @@ TEST_F(SharedPool, WhoeverWaitsDoesSoAgainAtTheNextServer) {
   kill(ServerPid(), SIGKILL);
   ASSERT_TRUE(second->WaitForOutput("memserver is back", kLimit)) << second->Output();
   ASSERT_TRUE(second->WaitForOutput("of the queue: job second needs", kLimit));
-  EXPECT_EQ(CountIn(Admin("/v1/quotas"), "\"name\":\"second\""), 1u) << "what the kept job holds is held";
+  EXPECT_EQ(CountIn(Admin("/v1/quotas"), "\"name\":\"second\""), 1u)
+      << "what the kept job holds is held";
   ExpectUndisturbed(first.get(), hash);
   ExpectDone(second.get(), hash);
   EXPECT_EQ(CountIn(second->Output(), "waiting for room"), 2u) << second->Output();
@@ -161,7 +173,8 @@ TEST_F(SharedPool, JobsInKeptMemoryAreServedWhateverTheQuotasSayByThen) {
   const TemporaryDirectory elsewhere;
   const std::string path = elsewhere.path() + "/memserver.toml";
   const auto write = [&path](const char* guarantee) {
-    std::ofstream(path) << "[[jobs.quota]]\nmatch = \"job:other\"\nguarantee = \"" << guarantee << "\"\n";
+    std::ofstream(path) << "[[jobs.quota]]\nmatch = \"job:other\"\nguarantee = \"" << guarantee
+                        << "\"\n";
   };
   write("1MiB");
   const Process server = Serve({"--config", path});
@@ -181,14 +194,16 @@ TEST_F(SharedPool, AQuotaOfTheConfigurationHoldsUntilAnOperatorChangesIt) {
   const TemporaryDirectory elsewhere;
   const std::string path = elsewhere.path() + "/memserver.toml";
   const std::string account = "user:" + std::to_string(geteuid());
-  std::ofstream(path) << "[[jobs.quota]]\nmatch = \"" << account << "\"\nlimit = \"" << PoolBytesOf("first") << "\"\n";
+  std::ofstream(path) << "[[jobs.quota]]\nmatch = \"" << account << "\"\nlimit = \""
+                      << PoolBytesOf("first") << "\"\n";
   const Process server = Serve({"--config", path, "--pool", "16MiB"});
   const std::string hash = HashAlone();
   const Process first = TrainAndHold("first");
   const Process second = TrainLarge("second");
   EXPECT_EQ(second->Wait(kLimit)->exit_code, 5);
   EXPECT_NE(second->Output().find("TP2104"), std::string::npos) << second->Output();
-  EXPECT_NE(second->Output().find(account + " may have 0 B (0 bytes) more"), std::string::npos) << second->Output();
+  EXPECT_NE(second->Output().find(account + " may have 0 B (0 bytes) more"), std::string::npos)
+      << second->Output();
   const Process third = TrainLarge("third", {"--wait-ms", "60000"});
   ASSERT_TRUE(third->WaitForOutput("waiting for room", kLimit)) << third->Output();
   Memctl({"job", "quota", "first", "--limit", "none", "--weight", "3"});
@@ -202,7 +217,8 @@ TEST_F(SharedPool, AQuotaOfTheConfigurationHoldsUntilAnOperatorChangesIt) {
 
 // --- shares ---
 
-// Fetches the same chunk over and over, with so many requests ahead that the server never lacks one.
+// Fetches the same chunk over and over, with so many requests ahead that the server never lacks
+// one.
 class Fetcher {
  public:
   static constexpr uint32_t kAhead = 500;
@@ -227,7 +243,8 @@ class Fetcher {
   Status Run() {
     client::ClientOptions connect;
     connect.socket_dir = options_.socket_dir;
-    TP_ASSIGN_OR_RETURN(const auto client, client::MemClient::Connect(connect, SpecOf(options_), 0));
+    TP_ASSIGN_OR_RETURN(const auto client,
+                        client::MemClient::Connect(connect, SpecOf(options_), 0));
     const client::Range range{0, 0, options_.chunk_elements, 0};
     TP_ASSIGN_OR_RETURN(const client::Ticket put, client->StartPutWeights(range));
     TP_RETURN_IF_ERROR(client->Wait(put).status());
@@ -251,15 +268,16 @@ class Fetcher {
   std::thread thread_;
 };
 
-// What two jobs have been copied, as the server counts it at one moment: what waits in the clients' rings, who may not get the CPU to take
-// it, does not count.
+// What two jobs have been copied, as the server counts it at one moment: what waits in the clients'
+// rings, who may not get the CPU to take it, does not count.
 struct Copied {
   double one = 0, other = 0;
 };
 Copied CopiedFor(const std::string& socket_dir, const std::string& one, const std::string& other) {
   const std::string metrics = AskAdmin(socket_dir, "/metrics");
   const auto bytes_of = [&](const std::string& job) {
-    const std::string sample = "tidepool_rank_transfer_bytes_total{job_name=\"" + job + "\",rank=\"0\",direction=\"host_to_device\"} ";
+    const std::string sample = "tidepool_rank_transfer_bytes_total{job_name=\"" + job +
+                               "\",rank=\"0\",direction=\"host_to_device\"} ";
     const size_t at = metrics.find(sample);
     EXPECT_NE(at, std::string::npos) << metrics;
     return at == std::string::npos ? 0 : std::stod(metrics.substr(at + sample.size(), 40));
@@ -268,14 +286,16 @@ Copied CopiedFor(const std::string& socket_dir, const std::string& one, const st
 }
 
 // What two fetchers get while both have requests waiting, until they have had `bytes` together.
-double RatioOver(const std::string& socket_dir, const std::string& one, const std::string& other, uint64_t bytes) {
+double RatioOver(const std::string& socket_dir, const std::string& one, const std::string& other,
+                 uint64_t bytes) {
   SteadyClock clock;
   const int64_t end = clock.NowNs() + 60 * kNsPerSecond;
   const Copied before = CopiedFor(socket_dir, one, other);
   while (true) {
     const Copied now = CopiedFor(socket_dir, one, other);
     const double to_one = now.one - before.one, to_other = now.other - before.other;
-    if (to_one + to_other >= static_cast<double>(bytes) || clock.NowNs() > end) return to_one / to_other;
+    if (to_one + to_other >= static_cast<double>(bytes) || clock.NowNs() > end)
+      return to_one / to_other;
     clock.SleepNs(20 * kNsPerMs);
   }
 }

@@ -1,5 +1,5 @@
-// A client with files whose close never ends, and a file system that never answers: nobody else notices, memserver ends when it is told to
-// or killed, and the next one starts.
+// A client with files whose close never ends, and a file system that never answers: nobody else
+// notices, memserver ends when it is told to or killed, and the next one starts.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -37,7 +37,8 @@ class Senders {
     return files_->missing().empty();
   }
   const SilentFiles& files() const { return *files_; }
-  // With a frame that calls for descriptors, and with one that does not. False when nothing could be sent.
+  // With a frame that calls for descriptors, and with one that does not. False when nothing could
+  // be sent.
   bool Send(const std::string& socket_dir, const shm::Frame& frame) {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) return false;
@@ -48,7 +49,8 @@ class Senders {
       const std::array<int, 1> fds{open(files_->file().c_str(), O_RDWR | O_CLOEXEC)};
       auto socket = shm::ConnectSocket(shm::DataSocketPath(socket_dir), kPromptNs);
       const bool sent =
-          fds[0] >= 0 && socket.ok() && shm::SendPacket(socket->get(), shm::EncodeFrame(frame), fds) == shm::SocketResult::kDone;
+          fds[0] >= 0 && socket.ok() &&
+          shm::SendPacket(socket->get(), shm::EncodeFrame(frame), fds) == shm::SocketResult::kDone;
       [[maybe_unused]] const auto n = write(write_end.get(), sent ? "y" : "n", 1);
       for (;;) pause();
     }
@@ -90,7 +92,8 @@ TEST_F(SilentFilesTest, HoldUpNobodyAndTheNextServerStartsWhenThisOneIsKilled) {
   ASSERT_TRUE(senders.Send(directory_.path(), shm::GoodbyeFrame{}));
   ASSERT_TRUE(senders.Send(directory_.path(), Resume()));
   ASSERT_TRUE(senders.Send(directory_.path(), Resume()));
-  ASSERT_TRUE(senders.WaitForUnanswered(2)) << "the server has not tried to close those that belong to their frame";
+  ASSERT_TRUE(senders.WaitForUnanswered(2))
+      << "the server has not tried to close those that belong to their frame";
   const Process beside = Train({"--name", "beside"});
   ExpectDone(beside.get(), UndisturbedHash());
 
@@ -108,7 +111,8 @@ TEST_F(SilentFilesTest, ASaveThatNeverEndsHoldsUpNoOtherJobNorItsSaveAndNotTheNe
   if (!senders.CanRun()) return;
   const Process server = Serve();
   const Process job = Train({"--pause-ms", "20"});
-  const Process saves = Train({"--name", "saves", "--steps", "1", "--save", senders.files().directory()});
+  const Process saves =
+      Train({"--name", "saves", "--steps", "1", "--save", senders.files().directory()});
   ASSERT_TRUE(senders.WaitForUnanswered(1)) << "nothing was saved there";
   const TemporaryDirectory sound;
   const Process beside = Train({"--name", "beside", "--save", sound.path()});

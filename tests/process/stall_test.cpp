@@ -1,5 +1,6 @@
-// Nobody can hold up the server: not a trainer that is stopped in any state, not one that plays with the descriptors it shares, not one
-// that floods or crashes in a loop; and a server that is itself stopped for a while is only waited for.
+// Nobody can hold up the server: not a trainer that is stopped in any state, not one that plays
+// with the descriptors it shares, not one that floods or crashes in a loop; and a server that is
+// itself stopped for a while is only waited for.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -42,13 +43,15 @@ constexpr int64_t kAnswerNs = 50 * kNsPerMs;
 constexpr int kFlood = 2500, kCrashes = 200;
 #endif
 
-// Messages with descriptors; behind the first of them the server takes no more than 400 a second. scripts/nightly sends 100,000.
+// Messages with descriptors; behind the first of them the server takes no more than 400 a second.
+// scripts/nightly sends 100,000.
 int Flood() {
   const char* wanted = std::getenv("TIDEPOOL_FLOOD");
   return wanted != nullptr ? std::atoi(wanted) : kFlood;
 }
 
-Process Thin(const std::string& socket_dir, const std::vector<std::string>& more, const std::string& stop_at = "") {
+Process Thin(const std::string& socket_dir, const std::vector<std::string>& more,
+             const std::string& stop_at = "") {
   std::vector<std::string> environment;
   if (!stop_at.empty()) environment.push_back("TIDEPOOL_STOP_AT=" + stop_at);
   return std::make_unique<ChildProcess>(ThinCommand(socket_dir, more), environment);
@@ -110,30 +113,42 @@ class Stall : public ::testing::Test {
 };
 
 TEST_F(Stall, ATrainerThatIsStoppedInAnyStateHoldsUpNobodyAndGoesOn) {
-  for (const char* point : {"client.connected", "client.hello_sent", "client.spec_sent", "client.attached", "client.put_sent:2",
-                            "client.schedule_sent", "client.fetch_sent:3", "client.gradient_sent:6", "client.end_step_sent:2",
-                            "client.outcome_taken:9", "client.save_sent", "client.goodbye_sent"}) {
+  for (const char* point :
+       {"client.connected", "client.hello_sent", "client.spec_sent", "client.attached",
+        "client.put_sent:2", "client.schedule_sent", "client.fetch_sent:3",
+        "client.gradient_sent:6", "client.end_step_sent:2", "client.outcome_taken:9",
+        "client.save_sent", "client.goodbye_sent"}) {
     const TemporaryDirectory directory;
-    const Process stopped = Thin(daemon_.socket_dir(), {"--name", "stopped", "--steps", "20", "--save", directory.path()}, point);
-    ASSERT_TRUE(WaitUntil([&] { return IsStopped(stopped->pid()); })) << point << " was not reached: " << stopped->Output();
+    const Process stopped =
+        Thin(daemon_.socket_dir(),
+             {"--name", "stopped", "--steps", "20", "--save", directory.path()}, point);
+    ASSERT_TRUE(WaitUntil([&] { return IsStopped(stopped->pid()); }))
+        << point << " was not reached: " << stopped->Output();
     ExpectBesideUndisturbed(point);
     stopped->Signal(SIGCONT);
     EXPECT_EQ(HashOf(stopped.get()), expected_) << point << ": " << stopped->Output();
   }
 }
 
-// The states of a trainer whose server has ended: it stops on its way back, or when it is back and sends again.
-class StallOnTheWayBack : public DurableDaemon, public ::testing::WithParamInterface<const char*> {};
+// The states of a trainer whose server has ended: it stops on its way back, or when it is back and
+// sends again.
+class StallOnTheWayBack : public DurableDaemon,
+                          public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Points, StallOnTheWayBack,
-                         ::testing::Values("client.server_lost", "client.resume_sent", "client.resumed", "client.resubmitted"),
-                         [](const auto& test) { return std::string(test.param).substr(std::string("client.").size()); });
+                         ::testing::Values("client.server_lost", "client.resume_sent",
+                                           "client.resumed", "client.resubmitted"),
+                         [](const auto& test) {
+                           return std::string(test.param).substr(std::string("client.").size());
+                         });
 
 TEST_P(StallOnTheWayBack, HoldsUpNobodyAndGoesOn) {
   const std::string expected = UndisturbedHash();
   const Process first = Serve({"--no-respawn"});
-  // It pauses, so that it is still far from its end when the signal comes, however busy the machine is.
+  // It pauses, so that it is still far from its end when the signal comes, however busy the machine
+  // is.
   const auto command =
-      ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--norms", "--pause-ms", "50", "--server-timeout-ms", "20000"});
+      ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--norms", "--pause-ms",
+                                      "50", "--server-timeout-ms", "20000"});
   ChildProcess stopped(command, {std::string("TIDEPOOL_STOP_AT=") + GetParam()});
   ASSERT_TRUE(stopped.WaitForOutput("norm 5 ", kLimit)) << stopped.Output();
   first->Signal(SIGKILL);
@@ -153,18 +168,20 @@ TEST_P(StallOnTheWayBack, HoldsUpNobodyAndGoesOn) {
 
 class StallAtAHandOver : public DurableDaemon, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Points, StallAtAHandOver,
-                         ::testing::Values("client.put_sent:2", "client.fetch_sent:30", "client.gradient_sent:30",
-                                           "client.end_step_sent:8"),
+                         ::testing::Values("client.put_sent:2", "client.fetch_sent:30",
+                                           "client.gradient_sent:30", "client.end_step_sent:8"),
                          [](const auto& test) {
                            const std::string point = test.param;
-                           return point.substr(point.find('.') + 1, point.find(':') - point.find('.') - 1);
+                           return point.substr(point.find('.') + 1,
+                                               point.find(':') - point.find('.') - 1);
                          });
 
 // The server ends without it, within its two seconds; the rank finds the next one when it goes on.
 TEST_P(StallAtAHandOver, HoldsItUpForNobody) {
   const std::string expected = UndisturbedHash();
   const Process first = Serve({"--no-respawn"});
-  const auto command = ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--server-timeout-ms", "20000"});
+  const auto command = ThinCommand(
+      directory_.path(), {"--name", "job", "--steps", "60", "--server-timeout-ms", "20000"});
   ChildProcess stopped(command, {std::string("TIDEPOOL_STOP_AT=") + GetParam()});
   ASSERT_TRUE(WaitUntil([&] { return IsStopped(stopped.pid()); })) << stopped.Output();
   HandOver(first.get());
@@ -179,7 +196,8 @@ TEST_P(StallAtAHandOver, HoldsItUpForNobody) {
 
 TEST_F(Stall, ARankThatIsStoppedHoldsUpItsOwnJobOnly) {
   const auto rank = [this](const char* number, const std::string& stop_at) {
-    return Thin(daemon_.socket_dir(), {"--name", "two", "--world", "2", "--rank", number, "--steps", "20"}, stop_at);
+    return Thin(daemon_.socket_dir(),
+                {"--name", "two", "--world", "2", "--rank", number, "--steps", "20"}, stop_at);
   };
   const Process first = rank("0", "");
   const Process second = rank("1", "client.end_step_sent:3");
@@ -224,7 +242,8 @@ class Tricks : public Stall {
     request.element_count = 4096;
     return request;
   }
-  // The time to an answer, the best of a few: a server that hangs has no good one, a busy machine has.
+  // The time to an answer, the best of a few: a server that hangs has no good one, a busy machine
+  // has.
   void ExpectAnswers(const char* trick) {
     const SteadyClock clock;
     int64_t best = kLimit;
@@ -245,7 +264,8 @@ class Tricks : public Stall {
 TEST_F(Tricks, WithTheDoorbellHoldUpNobody) {
   const int bell = liar_->doorbell_fd();
   ExpectAnswers("none");
-  // The flags belong to the open file that both share: the server's own descriptor blocks from now on.
+  // The flags belong to the open file that both share: the server's own descriptor blocks from now
+  // on.
   ASSERT_EQ(fcntl(bell, F_SETFL, fcntl(bell, F_GETFL) & ~O_NONBLOCK), 0);
   ExpectAnswers("O_NONBLOCK is cleared");
   const uint64_t largest = ~uint64_t{0} - 1;
@@ -335,7 +355,8 @@ TEST_F(Stall, AFloodOfDescriptorsLeavesNone) {
     ASSERT_TRUE(shm::WaitForSocket(socket->get(), POLLIN, kLimit));
   }
   ASSERT_EQ(WaitForHoldings(daemon_.socket_dir(), kNothing, kLimit), kNothing);
-  ExpectBesideUndisturbed("after the flood");  // served behind the last of it, which may wait to be accepted
+  // Served behind the last of it, which may wait to be accepted.
+  ExpectBesideUndisturbed("after the flood");
   EXPECT_EQ(SettledDescriptors(), descriptors_ + 1) << "ours, and none of those that were sent";
 }
 
@@ -349,12 +370,14 @@ TEST_F(Stall, ACrashLoopCostsOthersOnlyTime) {
   const double alone_ms = time_of_beside();
   double disturbed_ms = 0;
   for (int i = 0; i < kCrashes; ++i) {
-    ChildProcess crash(ThinCommand(daemon_.socket_dir(), {"--name", "crash"}), {"TIDEPOOL_KILL_AT=client.attached"});
+    ChildProcess crash(ThinCommand(daemon_.socket_dir(), {"--name", "crash"}),
+                       {"TIDEPOOL_KILL_AT=client.attached"});
     if (i % 20 == 0) disturbed_ms = std::max(disturbed_ms, time_of_beside());
     const auto end = crash.Wait(kLimit);
     ASSERT_TRUE(end.has_value());
     // A former crash may not be cleared away yet: then the rank is still taken.
-    EXPECT_TRUE(end->signal == SIGKILL || crash.Output().find("TP3006") != std::string::npos) << crash.Output();
+    EXPECT_TRUE(end->signal == SIGKILL || crash.Output().find("TP3006") != std::string::npos)
+        << crash.Output();
   }
   std::printf("20 steps beside a crash loop: %.1f ms, alone %.1f ms\n", disturbed_ms, alone_ms);
 }
@@ -362,7 +385,8 @@ TEST_F(Stall, ACrashLoopCostsOthersOnlyTime) {
 // --- clocks ---
 
 // A time namespace: its monotonic clock is three years ahead of the server's.
-const std::vector<std::string> kOtherTime{"/usr/bin/unshare", "--fork", "--time", "--monotonic", "100000000", "--boottime", "100000000"};
+const std::vector<std::string> kOtherTime{
+    "/usr/bin/unshare", "--fork", "--time", "--monotonic", "100000000", "--boottime", "100000000"};
 
 TEST_F(Stall, ATrainerWithAnotherClockTrainsTheSameBits) {
   std::vector<std::string> look = kOtherTime;
@@ -370,7 +394,9 @@ TEST_F(Stall, ATrainerWithAnotherClockTrainsTheSameBits) {
   ChildProcess uptime(look);
   const auto end = uptime.Wait(kLimit);
   ASSERT_TRUE(end.has_value());
-  if (end->exit_code != 0) {  // no right to it, or not in this kernel: then that is what the system says, and no trainer can have it either
+  // No right to it, or not in this kernel: then that is what the system says, and no trainer can
+  // have it either.
+  if (end->exit_code != 0) {
     EXPECT_NE(uptime.Output().find("unshare"), std::string::npos) << uptime.Output();
     std::printf("no time namespaces here: %s\n", uptime.Output().c_str());
     return;
@@ -385,7 +411,8 @@ TEST_F(Stall, ATrainerWithAnotherClockTrainsTheSameBits) {
 }
 
 #ifdef TIDEPOOL_CLOCK_SHIM
-// The wall clock of every process jumps by a month to and fro, each time that it is asked. Leases and time limits are of the other clock.
+// The wall clock of every process jumps by a month to and fro, each time that it is asked. Leases
+// and time limits are of the other clock.
 class JumpingClock : public DurableDaemon {};
 
 TEST_F(JumpingClock, EndsNobodyAndChangesNoBit) {
@@ -393,10 +420,12 @@ TEST_F(JumpingClock, EndsNobodyAndChangesNoBit) {
   const std::vector<std::string> shim{std::string("LD_PRELOAD=") + TIDEPOOL_CLOCK_SHIM};
   const Process server = Serve({"--log-format", "json"}, shim);
   ChildProcess trainer(
-      ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--norms", "--pause-ms", "2", "--server-timeout-ms", "20000"}),
+      ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--norms", "--pause-ms",
+                                      "2", "--server-timeout-ms", "20000"}),
       shim);
   ASSERT_TRUE(trainer.WaitForOutput("norm 20 ", kLimit)) << trainer.Output();
-  kill(ServerPid(), SIGKILL);  // also while the keeper starts another server and the rank comes back
+  // Also while the keeper starts another server and the rank comes back.
+  kill(ServerPid(), SIGKILL);
   const auto ended = trainer.Wait(kLimit);
   ASSERT_TRUE(ended && ended->exit_code == 0) << trainer.Output();
   EXPECT_EQ(HashIn(trainer.Output()), expected);
@@ -412,11 +441,14 @@ TEST_F(JumpingClock, EndsNobodyAndChangesNoBit) {
 }
 #endif
 
-// A server that stands still for longer than its lease: nobody's death is concluded from that, on either side.
+// A server that stands still for longer than its lease: nobody's death is concluded from that, on
+// either side.
 TEST(StoppedServer, IsWaitedForAndEndsNobody) {
   MemserverProcess server({"--lease", "500ms"});
   const std::vector<std::string> options{"--name", "waiting", "--steps", "20", "--norms"};
-  const auto hash_in = [](const std::string& output) { return output.substr(output.find("hash "), 21); };
+  const auto hash_in = [](const std::string& output) {
+    return output.substr(output.find("hash "), 21);
+  };
   const Process undisturbed = Thin(server.socket_dir(), options);
   ASSERT_NE(HashOf(undisturbed.get()), "");
   std::vector<std::string> slow = options;
@@ -425,7 +457,8 @@ TEST(StoppedServer, IsWaitedForAndEndsNobody) {
   ASSERT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
   server.process().Signal(SIGSTOP);
   ASSERT_TRUE(WaitUntil([&] { return IsStopped(server.process().pid()); }));
-  EXPECT_FALSE(trainer->Wait(2 * kNsPerSecond).has_value()) << "it only waits: " << trainer->Output();
+  EXPECT_FALSE(trainer->Wait(2 * kNsPerSecond).has_value())
+      << "it only waits: " << trainer->Output();
   server.process().Signal(SIGCONT);
   ASSERT_NE(HashOf(trainer.get()), "") << trainer->Output();
   EXPECT_EQ(hash_in(trainer->Output()), hash_in(undisturbed->Output()));

@@ -1,5 +1,5 @@
-// Restarts and upgrades while ranks train: servers and clients of this release, of the next one and of the one before, mixed
-// (docs/shm_protocol.md, section 7).
+// Restarts and upgrades while ranks train: servers and clients of this release, of the next one and
+// of the one before, mixed (docs/shm_protocol.md, section 7).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -47,11 +47,14 @@ class Upgrade : public DurableDaemon {
     const char *trainer, *memserver;
   };
   MixedJob TrainMixed(const OtherRelease& other) const {
-    MixedJob job{Train({"--world", "2", "--rank", "0", "--norms"}), TrainBy(other.trainer, {"--world", "2", "--rank", "1"}), 1};
-    EXPECT_TRUE(job.ours->WaitForOutput("norm 1 ", kLimit)) << "there is a job to hand over: " << job.ours->Output();
+    MixedJob job{Train({"--world", "2", "--rank", "0", "--norms"}),
+                 TrainBy(other.trainer, {"--world", "2", "--rank", "1"}), 1};
+    EXPECT_TRUE(job.ours->WaitForOutput("norm 1 ", kLimit))
+        << "there is a job to hand over: " << job.ours->Output();
     return job;
   }
-  // Waits until the job has sealed `more` steps since the last call; false when it has ended before.
+  // Waits until the job has sealed `more` steps since the last call; false when it has ended
+  // before.
   static bool AwaitSteps(MixedJob* job, uint64_t more) {
     const uint64_t wanted = job->steps_seen + more;
     job->ours->WaitForOutput("norm " + std::to_string(wanted) + " ", kLimit);
@@ -74,7 +77,8 @@ class Upgrade : public DurableDaemon {
     EXPECT_TRUE(ended && ended->exit_code == 0) << server->Output();
     EXPECT_TRUE(WaitForFilesToGo());
   }
-  // Each server, of one release and the other in turn, seals steps of the job before it is replaced.
+  // Each server, of one release and the other in turn, seals steps of the job before it is
+  // replaced.
   void Roll(const OtherRelease& other, int restarts) {
     const uint64_t seed = NextSeed();
     SCOPED_TRACE("TIDEPOOL_TEST_SEED=" + std::to_string(seed));
@@ -101,7 +105,8 @@ TEST_F(Upgrade, RollingRestartsWithBothReleasesMixedFailNoStep) {
   Roll({TIDEPOOL_THIN_TRAINER_NEXT, TIDEPOOL_MEMSERVER_NEXT_PROTOCOL}, kRestarts);
 }
 
-// As those of the release before: they greet, train, come back and serve in the version before alone.
+// As those of the release before: they greet, train, come back and serve in the version before
+// alone.
 TEST_F(Upgrade, ProgramsOfTheVersionBeforeAreServedAndServe) {
   Roll({TIDEPOOL_THIN_TRAINER_BEFORE, TIDEPOOL_MEMSERVER_BEFORE}, kRestartsBefore);
   const Process ours = Serve();
@@ -109,11 +114,14 @@ TEST_F(Upgrade, ProgramsOfTheVersionBeforeAreServedAndServe) {
   const auto ended = rank->Wait(kLimit);
   EXPECT_TRUE(ended && ended->exit_code == 0) << rank->Output();
   ASSERT_TRUE(ours->WaitForOutput(kOlderSession, kLimit)) << ours->Output();
-  EXPECT_NE(ours->Output().find("\"protocol\":" + std::to_string(shm::kAbiVersionBefore) + ","), std::string::npos) << ours->Output();
+  EXPECT_NE(ours->Output().find("\"protocol\":" + std::to_string(shm::kAbiVersionBefore) + ","),
+            std::string::npos)
+      << ours->Output();
   ExpectOrderlyEnd(ours.get());
 }
 
-// Who speaks what is seen in the servers' logs: they name each session that is not of their newest version.
+// Who speaks what is seen in the servers' logs: they name each session that is not of their newest
+// version.
 TEST_F(Upgrade, ASessionHasTheHighestVersionThatBothSpeak) {
   const auto run = [this](const char* trainer) {
     const Process rank = TrainBy(trainer, {"--steps", "2"});
@@ -135,7 +143,8 @@ TEST_F(Upgrade, ASessionHasTheHighestVersionThatBothSpeak) {
   ExpectOrderlyEnd(ours.get());
 }
 
-// SIGTERM finds ranks at any point of their attach: with a job that is open, with one whose memory is being zeroed, and with none.
+// SIGTERM finds ranks at any point of their attach: with a job that is open, with one whose memory
+// is being zeroed, and with none.
 TEST_F(Upgrade, RanksThatAttachAsTheServerIsReplacedAttachToTheNextOne) {
   const std::vector<std::string> server_flags{"--no-respawn", "--pool", "64MiB"};
   SplitMix64 random(11);
@@ -143,7 +152,9 @@ TEST_F(Upgrade, RanksThatAttachAsTheServerIsReplacedAttachToTheNextOne) {
   Process server = Serve(server_flags);
   for (int round = 0; round < kAttachRounds; ++round) {
     std::vector<Process> ranks;
-    for (const char* rank : {"0", "1"}) ranks.push_back(Train({"--world", "2", "--elements", "524288", "--steps", "2", "--rank", rank}));
+    for (const char* rank : {"0", "1"})
+      ranks.push_back(
+          Train({"--world", "2", "--elements", "524288", "--steps", "2", "--rank", rank}));
     clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(40 * kNsPerMs))));
     HandOver(server.get());
     server = Serve(server_flags);
@@ -155,7 +166,8 @@ TEST_F(Upgrade, RanksThatAttachAsTheServerIsReplacedAttachToTheNextOne) {
   ExpectOrderlyEnd(server.get());
 }
 
-// The release after this one may have another layout: it goes on with our memory, and we refuse its.
+// The release after this one may have another layout: it goes on with our memory, and we refuse
+// its.
 TEST_F(Upgrade, TheNextReleaseTakesOverAndAnUnknownLayoutIsRefused) {
   const std::string expected = UndisturbedHash();
   const Process server = Serve({"--no-respawn"});
@@ -165,14 +177,18 @@ TEST_F(Upgrade, TheNextReleaseTakesOverAndAnUnknownLayoutIsRefused) {
   const Process newer = ServeBy(TIDEPOOL_MEMSERVER_NEXT, {"--no-respawn"});
   ASSERT_TRUE(trainer->WaitForOutput("norm 30 ", kLimit)) << trainer->Output();
   HandOver(newer.get());
-  ChildProcess refused(MemserverCommand(directory_.path(), {"--keeper", "process", "--lease", "20s", "--pool", "8MiB", "--no-respawn"}));
+  ChildProcess refused(MemserverCommand(directory_.path(), {"--keeper", "process", "--lease", "20s",
+                                                            "--pool", "8MiB", "--no-respawn"}));
   EXPECT_EQ(refused.Wait(kLimit)->exit_code, 8) << refused.Output();
-  EXPECT_NE(refused.Output().find("has layout " + std::to_string(memserver::kKeptLayout + 1)), std::string::npos) << refused.Output();
-  EXPECT_NE(
-      refused.Output().find("knows layout " + std::to_string(memserver::kKeptLayoutMin) + " to " + std::to_string(memserver::kKeptLayout)),
-      std::string::npos)
+  EXPECT_NE(refused.Output().find("has layout " + std::to_string(memserver::kKeptLayout + 1)),
+            std::string::npos)
       << refused.Output();
-  const Process again = ServeBy(TIDEPOOL_MEMSERVER_NEXT, {"--no-respawn"});  // nothing was lost by the refusal
+  EXPECT_NE(refused.Output().find("knows layout " + std::to_string(memserver::kKeptLayoutMin) +
+                                  " to " + std::to_string(memserver::kKeptLayout)),
+            std::string::npos)
+      << refused.Output();
+  // Nothing was lost by the refusal.
+  const Process again = ServeBy(TIDEPOOL_MEMSERVER_NEXT, {"--no-respawn"});
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
   EXPECT_EQ(HashIn(trainer->Output()), expected);
   again->Signal(SIGINT);

@@ -1,5 +1,6 @@
-// The museum: known failures of other systems, each as a test of ours. docs/museum.md lists all of them with the tests that cover them;
-// here are those that no other test asserts. The comment of a test says what happened there.
+// The museum: known failures of other systems, each as a test of ours. docs/museum.md lists all of
+// them with the tests that cover them; here are those that no other test asserts. The comment of a
+// test says what happened there.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -63,7 +64,8 @@ class Museum : public ::testing::Test {
   size_t descriptors_ = 0;
 };
 
-// iceoryx #1546: an application was killed between taking a cell of a shared queue and giving it back; others then looped for ever.
+// iceoryx #1546: an application was killed between taking a cell of a shared queue and giving it
+// back; others then looped for ever.
 // Here a request that was half written is no request, and the end of its writer frees the ring.
 TEST_F(Museum, Iceoryx1546LostQueueCell) {
   auto client = Attach();
@@ -72,14 +74,17 @@ TEST_F(Museum, Iceoryx1546LostQueueCell) {
   for (auto& word : client->slot(next)->words) word.store(~uint64_t{0});
   client->Ring();
   EXPECT_EQ(RunBeside(daemon_.socket_dir()), expected_);
-  EXPECT_EQ(HoldingsOf(daemon_.socket_dir()).sessions, 1) << "nothing was published, so nothing is wrong";
+  EXPECT_EQ(HoldingsOf(daemon_.socket_dir()).sessions, 1)
+      << "nothing was published, so nothing is wrong";
 }
 
-// iceoryx #653: an application that was started again at once, under the same name, ended the daemon.
+// iceoryx #653: an application that was started again at once, under the same name, ended the
+// daemon.
 // Here the next incarnation waits for the end of the former one, and then trains.
 TEST_F(Museum, Iceoryx653FastRestartUnderTheSameName) {
   for (int i = 0; i < 20; ++i) {
-    ChildProcess former(ThinCommand(daemon_.socket_dir(), {"--name", "same"}), {"TIDEPOOL_KILL_AT=client.gradient_sent:3"});
+    ChildProcess former(ThinCommand(daemon_.socket_dir(), {"--name", "same"}),
+                        {"TIDEPOOL_KILL_AT=client.gradient_sent:3"});
     ASSERT_TRUE(former.Wait(kLimit).has_value());
     ChildProcess next(ThinCommand(daemon_.socket_dir(), {"--name", "same", "--persistent"}));
     const auto end = next.Wait(kLimit);
@@ -89,7 +94,8 @@ TEST_F(Museum, Iceoryx653FastRestartUnderTheSameName) {
   }
 }
 
-// iceoryx #654: a client that misbehaved again and again filled the disk with lines of the daemon's log.
+// iceoryx #654: a client that misbehaved again and again filled the disk with lines of the daemon's
+// log.
 // Here one line a minute says what happened and how many were left out.
 TEST(MuseumLog, Iceoryx654LogFlood) {
   MemserverProcess server;
@@ -110,13 +116,15 @@ TEST(MuseumLog, Iceoryx654LogFlood) {
   EXPECT_TRUE(server.StopsCleanly());
 }
 
-// Mooncake #2336: when the master was dead, its clients could not give their registered memory back, and leaked it.
+// Mooncake #2336: when the master was dead, its clients could not give their registered memory
+// back, and leaked it.
 // Here a client's clean-up needs no server: descriptors and mappings of this process return.
 TEST(MuseumClient, Mooncake2336CleanUpWithADeadPeer) {
   const auto mappings = [] {
     std::ifstream maps("/proc/self/maps");
     size_t count = 0;
-    for (std::string line; std::getline(maps, line);) count += line.find("memfd:tidepool") != std::string::npos ? 1 : 0;
+    for (std::string line; std::getline(maps, line);)
+      count += line.find("memfd:tidepool") != std::string::npos ? 1 : 0;
     return count;
   };
   auto server = std::make_unique<MemserverProcess>();
@@ -136,8 +144,10 @@ TEST(MuseumClient, Mooncake2336CleanUpWithADeadPeer) {
   EXPECT_EQ(SettledDescriptors(), descriptors);
 }
 
-// Firecracker checked only the last byte of a queue in guest memory, so that a queue could begin in a hole: the device then panicked.
-// Here every byte of a session's memory was touched before its client had it; holes that the client punches later read as zeros, which
+// Firecracker checked only the last byte of a queue in guest memory, so that a queue could begin in
+// a hole: the device then panicked.
+// Here every byte of a session's memory was touched before its client had it; holes that the client
+// punches later read as zeros, which
 // end its session or are its own numbers.
 TEST_F(Museum, FirecrackerHoleInTheQueue) {
   auto client = Attach();
@@ -152,7 +162,8 @@ TEST_F(Museum, FirecrackerHoleInTheQueue) {
   fetch.op = static_cast<uint32_t>(shm::Op::kFetch);
   fetch.element_count = 4096;
   shm::Completion completion{};
-  for (uint64_t i = 0; i < shm::kRingEntries; ++i) {  // one lap: then every place of the ring holds a request
+  // One lap: then every place of the ring holds a request.
+  for (uint64_t i = 0; i < shm::kRingEntries; ++i) {
     client->Submit(fetch);
     ASSERT_TRUE(client->Await(&completion, kLimit)) << "into a block that has pages no more";
     ASSERT_EQ(completion.error, 0U);
@@ -162,7 +173,8 @@ TEST_F(Museum, FirecrackerHoleInTheQueue) {
   EXPECT_EQ(client->AwaitEnd().id(), ErrorId::kProtocolViolation);
 }
 
-// DeepSpeed #7965: a buffer was used again before the copy out of it was done, and steps trained on other numbers.
+// DeepSpeed #7965: a buffer was used again before the copy out of it was done, and steps trained on
+// other numbers.
 // Here a gradient is answered, and its block given back, only when the last byte has been copied.
 TEST(MuseumCopies, DeepSpeed7965BufferReusedBeforeItsCopyIsDone) {
   memserver::SlowDevice device;
@@ -190,12 +202,14 @@ TEST(MuseumCopies, DeepSpeed7965BufferReusedBeforeItsCopyIsDone) {
   std::fill_n(rank->At<float>(0), 192, 9.0F);  // it is the trainer's again
   // Every element of a parameter took the gradient 2, and none the 9.
   double sum = 0;
-  for (const auto& parameter : spec.parameters) sum += 4.0 * static_cast<double>(parameter.element_count);
+  for (const auto& parameter : spec.parameters)
+    sum += 4.0 * static_cast<double>(parameter.element_count);
   const uint64_t end = rank->EndStep(0, 0.01F);
   EXPECT_DOUBLE_EQ(world.Await(rank.get(), end).grad_norm, std::sqrt(sum));
 }
 
-// DeepSpeed #1643 and #3097: Adam returned before its work was done, and readers saw parameters of two steps.
+// DeepSpeed #1643 and #3097: Adam returned before its work was done, and readers saw parameters of
+// two steps.
 // Here the new version of a chunk can be read when, and only when, all of it has been updated.
 TEST(MuseumCopies, DeepSpeed1643AdamReturnedBeforeItWasDone) {
   memserver::WorldOptions options;
@@ -207,7 +221,8 @@ TEST(MuseumCopies, DeepSpeed1643AdamReturnedBeforeItWasDone) {
   trainer.Submit({.seed = 1});
   memserver::FakeRank& rank = trainer.rank(0);
   const uint64_t end = rank.EndStep(0, 0.01F);
-  for (world.Settle(); world.tables().jobs.front()->states->sealed_version() == 0; world.Settle()) world.team().RunOne(0);
+  for (world.Settle(); world.tables().jobs.front()->states->sealed_version() == 0; world.Settle())
+    world.team().RunOne(0);
   EXPECT_EQ(world.Await(&rank, end).error, 0U);
   const uint64_t read = rank.Fetch(0, 0, 192, 0, 1);
   world.Settle();
@@ -221,12 +236,14 @@ TEST(MuseumCopies, DeepSpeed1643AdamReturnedBeforeItWasDone) {
 }
 
 // DeepSpeed #4571: processes were "killed -9" for want of memory, and nothing said why.
-// Here whoever lives says which rank of which job has died, in the server's log and in every other rank's error.
+// Here whoever lives says which rank of which job has died, in the server's log and in every other
+// rank's error.
 TEST(MuseumLog, DeepSpeed4571KilledWithoutAWord) {
   MemserverProcess server;
   const auto rank = [&server](const char* number) {
-    return std::make_unique<ChildProcess>(
-        ThinCommand(server.socket_dir(), {"--name", "pair", "--world", "2", "--rank", number, "--steps", "1000000", "--norms"}));
+    return std::make_unique<ChildProcess>(ThinCommand(
+        server.socket_dir(),
+        {"--name", "pair", "--world", "2", "--rank", number, "--steps", "1000000", "--norms"}));
   };
   const auto first = rank("0"), second = rank("1");
   ASSERT_TRUE(first->WaitForOutput("norm 3 ", kLimit)) << first->Output();
@@ -234,7 +251,8 @@ TEST(MuseumLog, DeepSpeed4571KilledWithoutAWord) {
   const auto end = first->Wait(kPromptNs);
   ASSERT_TRUE(end.has_value());
   EXPECT_NE(first->Output().find("TP3012"), std::string::npos) << first->Output();
-  EXPECT_TRUE(server.process().WaitForOutput("\"rank lost\",\"job\":1,\"rank\":1", kLimit)) << server.process().Output();
+  EXPECT_TRUE(server.process().WaitForOutput("\"rank lost\",\"job\":1,\"rank\":1", kLimit))
+      << server.process().Output();
   EXPECT_EQ(WaitForHoldings(server.socket_dir(), kNothing, kLimit), kNothing);
   EXPECT_TRUE(server.StopsCleanly());
 }

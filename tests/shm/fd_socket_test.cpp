@@ -22,7 +22,8 @@ namespace fd_socket_test {
 
 size_t OpenDescriptors() {
   size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
   return count;
 }
 
@@ -34,7 +35,9 @@ class FdSocketTest : public ::testing::Test {
     left_ = UniqueFd(pair[0]);
     right_ = UniqueFd(pair[1]);
   }
-  static std::vector<std::byte> Bytes(size_t count) { return std::vector<std::byte>(count, std::byte{42}); }
+  static std::vector<std::byte> Bytes(size_t count) {
+    return std::vector<std::byte>(count, std::byte{42});
+  }
 
   UniqueFd left_, right_;
   Packet packet_;
@@ -67,7 +70,8 @@ TEST_F(FdSocketTest, MoreDescriptorsThanAllowedMakeThePacketMalformedAndLeakNone
       const std::vector<int> fds(sent, zero.get());
       ASSERT_EQ(SendPacket(left_.get(), Bytes(8), fds), SocketResult::kDone);
       const size_t before = OpenDescriptors();
-      EXPECT_EQ(ReceivePacket(right_.get(), allowed, &packet_), SocketResult::kMalformed) << allowed << " allowed, " << sent << " sent";
+      EXPECT_EQ(ReceivePacket(right_.get(), allowed, &packet_), SocketResult::kMalformed)
+          << allowed << " allowed, " << sent << " sent";
       EXPECT_EQ(OpenDescriptors(), before) << allowed << " allowed, " << sent << " sent";
     }
   }
@@ -75,7 +79,8 @@ TEST_F(FdSocketTest, MoreDescriptorsThanAllowedMakeThePacketMalformedAndLeakNone
 
 TEST_F(FdSocketTest, ATruncatedPacketIsMalformedNotShorter) {
   auto bytes = Bytes(kPacketBytesMax + 1);
-  ASSERT_EQ(send(left_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  ASSERT_EQ(send(left_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(ReceivePacket(right_.get(), 0, &packet_), SocketResult::kMalformed);
 }
 
@@ -96,7 +101,8 @@ TEST_F(FdSocketTest, TheLastWordsOfAPeerThatClosedWithUnreadPacketsArrive) {
 
 TEST_F(FdSocketTest, AFullSocketWouldBlock) {
   SocketResult result = SocketResult::kDone;
-  for (int i = 0; i < 10'000 && result == SocketResult::kDone; ++i) result = SendPacket(left_.get(), Bytes(kPacketBytesMax));
+  for (int i = 0; i < 10'000 && result == SocketResult::kDone; ++i)
+    result = SendPacket(left_.get(), Bytes(kPacketBytesMax));
   EXPECT_EQ(result, SocketResult::kWouldBlock);
 }
 

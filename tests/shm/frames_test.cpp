@@ -29,7 +29,8 @@ std::vector<Frame> OneOfEach() {
   frames.emplace_back(SoundHello());
   frames.emplace_back(SpecPartFrame{std::vector<std::byte>(10, std::byte{3})});
   frames.emplace_back(WelcomeFrame{3, 3, 4, 8192, 1, 2.5F, 7, 8, 9, 10, 11, 12});
-  frames.emplace_back(RefusedFrame{Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more")});
+  frames.emplace_back(
+      RefusedFrame{Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more")});
   frames.emplace_back(SchedulePartFrame{5, {4, 3, 2}});
   frames.emplace_back(SaveFrame{12, "model.safetensors"});
   frames.emplace_back(SaveDoneFrame{Status()});
@@ -37,7 +38,8 @@ std::vector<Frame> OneOfEach() {
   frames.emplace_back(EndedFrame{Status(ErrorId::kSessionEnded, "the end")});
   frames.emplace_back(PeerLostFrame{1});
   frames.emplace_back(SoundResume());
-  frames.emplace_back(HelloFrame{kOwnProtocols, 1, 2, 4711, 1000, 99, 0xabc, 0, {MemoryForm::kIpc, {5}}});
+  frames.emplace_back(
+      HelloFrame{kOwnProtocols, 1, 2, 4711, 1000, 99, 0xabc, 0, {MemoryForm::kIpc, {5}}});
   frames.emplace_back(ResumedFrame{3, 77});
   frames.emplace_back(QueuedFrame{2, Status(ErrorId::kPoolFull, "no room")});
   return frames;
@@ -61,9 +63,14 @@ TEST(Frames, EveryTypeSurvivesTheWireUnchanged) {
 }
 
 TEST(Frames, ARefusalKeepsItsFourParts) {
-  const Status why = Through(RefusedFrame{Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more")}).why;
+  const Status why =
+      Through(RefusedFrame{
+                  Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more")})
+          .why;
   EXPECT_EQ(why.id(), ErrorId::kPoolFull);
-  EXPECT_EQ(why.Format(), Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more").Format());
+  EXPECT_EQ(
+      why.Format(),
+      Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more").Format());
 }
 
 TEST(Frames, AnUnknownErrorNumberBecomesInternal) {
@@ -77,7 +84,8 @@ TEST(Frames, AnUnknownErrorNumberBecomesInternal) {
 
 TEST(Frames, LongTextsAreCutSoThatEveryFrameFitsIntoAPacket) {
   const std::string long_text(100'000, 'x');
-  const auto frame = Through(RefusedFrame{Status(ErrorId::kPoolFull, long_text).Where(long_text).Why(long_text).Fix(long_text)});
+  const auto frame = Through(RefusedFrame{
+      Status(ErrorId::kPoolFull, long_text).Where(long_text).Why(long_text).Fix(long_text)});
   EXPECT_EQ(frame.why.what().size(), kFrameTextMax);
 }
 
@@ -92,7 +100,9 @@ TEST(Frames, AHelloOutOfRangeIsRefused) {
   EXPECT_TRUE(refused([](HelloFrame* h) { h->rank = 2; }));
   EXPECT_TRUE(refused([](HelloFrame* h) { h->spec_bytes = kSpecBytesMax + 1; }));
   EXPECT_TRUE(refused([](HelloFrame* h) { h->nonce = 0; }));
-  EXPECT_FALSE(refused([](HelloFrame* h) { h->protocols = {77, 78}; })) << "another version must reach the place that can name both";
+  EXPECT_FALSE(refused([](HelloFrame* h) {
+    h->protocols = {77, 78};
+  })) << "another version must reach the place that can name both";
 }
 
 TEST(Frames, AHelloKeepsTheFlagsThatAreKnown) {
@@ -111,7 +121,8 @@ TEST(Frames, AResumeOutOfRangeIsRefused) {
   EXPECT_TRUE(refused([](ResumeFrame* r) { r->rank = kRanksMax; }));
   EXPECT_TRUE(refused([](ResumeFrame* r) { r->nonce = 0; }));
   EXPECT_TRUE(refused([](ResumeFrame* r) { r->rcache_bytes = 0; }));
-  EXPECT_FALSE(refused([](ResumeFrame* r) { r->job_nonce = 0; })) << "the loop knows no such job, and says so";
+  EXPECT_FALSE(refused([](ResumeFrame* r) { r->job_nonce = 0; }))
+      << "the loop knows no such job, and says so";
   EXPECT_FALSE(refused([](ResumeFrame* r) { r->protocols = {77, 77}; }));
 }
 
@@ -140,7 +151,9 @@ TEST(Frames, WhatARankBringsSurvivesTheWireAndTellsHowManyDescriptorsCome) {
 }
 
 TEST(Frames, ABroughtRcacheOutOfRangeIsRefused) {
-  const auto refused = [](const Frame& frame) { return DecodeFrame(EncodeFrame(frame)).status().id() == ErrorId::kHandshakeBad; };
+  const auto refused = [](const Frame& frame) {
+    return DecodeFrame(EncodeFrame(frame)).status().id() == ErrorId::kHandshakeBad;
+  };
   HelloFrame hello = BroughtHello();
   hello.rcache.form = static_cast<MemoryForm>(kMemoryFormMax + 1);
   EXPECT_TRUE(refused(hello));
@@ -208,7 +221,8 @@ TEST(Frames, AVersionBeforeItSaysAndReadsNothingOfIt) {
   const size_t greeting = EncodeFrame(hello).size(), coming_back = EncodeFrame(resume).size();
   hello.protocols = resume.protocols = {kAbiVersionBefore, kAbiVersionBefore};
   hello.note = "batch 8";
-  EXPECT_EQ(EncodeFrame(hello).size(), greeting - 20 - 4) << "form and uuid, and how long the note is";
+  EXPECT_EQ(EncodeFrame(hello).size(), greeting - 20 - 4)
+      << "form and uuid, and how long the note is";
   EXPECT_EQ(Through(hello).note, "");
   EXPECT_EQ(EncodeFrame(resume).size(), coming_back - 28) << "and the base of its flags";
   EXPECT_EQ(Through(hello).rcache, RcacheKind{});
@@ -283,7 +297,8 @@ TEST(Protocols, TheHighestThatBothSpeakIsAgreedOn) {
 }
 
 TEST(Frames, AScheduleThatLiesAboutItsLengthIsRefused) {
-  for (const auto& [count, total] : {std::pair{4U, 5U}, std::pair{2U, 5U}, std::pair{0U, 5U}, std::pair{3U, 2U}, std::pair{~0U, ~0U}}) {
+  for (const auto& [count, total] : {std::pair{4U, 5U}, std::pair{2U, 5U}, std::pair{0U, 5U},
+                                     std::pair{3U, 2U}, std::pair{~0U, ~0U}}) {
     auto bytes = EncodeFrame(SchedulePartFrame{5, {4, 3, 2}});
     std::memcpy(bytes.data() + kFrameHeaderBytes, &total, sizeof total);
     std::memcpy(bytes.data() + kFrameHeaderBytes + 4, &count, sizeof count);
@@ -292,7 +307,8 @@ TEST(Frames, AScheduleThatLiesAboutItsLengthIsRefused) {
 }
 
 TEST(Frames, OnlyPlainFileNamesAreAccepted) {
-  for (const char* name : {"model.safetensors", "a", "...", "with space"}) EXPECT_TRUE(IsPlainFileName(name)) << name;
+  for (const char* name : {"model.safetensors", "a", "...", "with space"})
+    EXPECT_TRUE(IsPlainFileName(name)) << name;
   for (const char* name : {"", ".", "..", "a/b", "/etc/passwd", "../x", "a\nb"}) {
     EXPECT_FALSE(IsPlainFileName(name)) << name;
     EXPECT_FALSE(DecodeFrame(EncodeFrame(SaveFrame{1, name})).ok()) << name;
@@ -304,7 +320,8 @@ TEST(Frames, OnlyPlainFileNamesAreAccepted) {
 TEST(Frames, EveryCutAndEveryExtensionIsRefused) {
   for (const Frame& frame : OneOfEach()) {
     const auto bytes = EncodeFrame(frame);
-    for (size_t length = 0; length < bytes.size(); ++length) ASSERT_FALSE(DecodeFrame(std::span(bytes).first(length)).ok());
+    for (size_t length = 0; length < bytes.size(); ++length)
+      ASSERT_FALSE(DecodeFrame(std::span(bytes).first(length)).ok());
     auto longer = bytes;
     longer.push_back(std::byte{0});
     EXPECT_FALSE(DecodeFrame(longer).ok()) << NameOf(frame);
@@ -326,7 +343,8 @@ TEST(Frames, RandomDamageIsRefusedOrDecodesToAFrameThatCanBeEncoded) {
   const auto frames = OneOfEach();
   for (int round = 0; round < 50'000; ++round) {
     auto bytes = EncodeFrame(frames[random.Below(frames.size())]);
-    for (uint64_t i = 0; i < 1 + random.Below(3); ++i) bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
+    for (uint64_t i = 0; i < 1 + random.Below(3); ++i)
+      bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
     const auto decoded = DecodeFrame(bytes);
     if (decoded.ok()) {
       ASSERT_FALSE(EncodeFrame(decoded.value()).empty());

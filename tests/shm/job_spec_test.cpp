@@ -27,7 +27,9 @@ JobSpec SmallSpec() {
   spec.parameter_groups = {{1.0F, 0.1F}, {1.0F, 0.0F}};
   spec.data_groups = {{0b11}, {0b10}};
   spec.chunks = {{2048, 0}, {1024, 1}};
-  spec.parameters = {{"a.weight", {32, 32}, 0, 0, 0, 1024}, {"a.bias", {32}, 0, 1, 1024, 32}, {"b.weight", {10, 100}, 1, 0, 16, 1000}};
+  spec.parameters = {{"a.weight", {32, 32}, 0, 0, 0, 1024},
+                     {"a.bias", {32}, 0, 1, 1024, 32},
+                     {"b.weight", {10, 100}, 1, 0, 16, 1000}};
   return spec;
 }
 
@@ -70,7 +72,8 @@ TEST(JobSpec, FrozenChunksTakeAPageAndTheirBytesOnce) {
   EXPECT_EQ(FrozenPoolBytes(SpecWithFrozen()), 2 * kPageBytes + 2 * 3 * kPageBytes);
   EXPECT_EQ(FrozenPoolBytes(SmallSpec()), 0U);
   const StateBytes with = StateBytesOf(SpecWithFrozen()), without = StateBytesOf(SmallSpec());
-  EXPECT_EQ(with.total() - with.records, without.total() - without.records) << "of the job itself they take records alone";
+  EXPECT_EQ(with.total() - with.records, without.total() - without.records)
+      << "of the job itself they take records alone";
 }
 
 TEST(JobSpec, WithoutStatesOnGpusItsBytesAreWhatTheyWereAndWithThemTheNumberStandsBehind) {
@@ -95,14 +98,18 @@ TEST(JobSpec, AShareHasTwoSlotsOfEachOfItsChunksAndThePoolHasNoRoomForThem) {
   const uint64_t before = HostStateBytesOf(spec, kNoSpill).total();
   EXPECT_EQ(before, StateBytesOf(spec).total());
   spec.states_on_gpu = 1;
-  EXPECT_EQ(GpuShareBytes(spec, 0), kGpuMemoryUnit) << "2 x 24 KiB, and the staging of a chunk, in 2 MiB";
+  EXPECT_EQ(GpuShareBytes(spec, 0), kGpuMemoryUnit)
+      << "2 x 24 KiB, and the staging of a chunk, in 2 MiB";
   EXPECT_EQ(GpuShareBytes(spec, 1), 0U);
-  EXPECT_EQ(HostStateBytesOf(spec, kNoSpill).total(), before - 3 * 8 * kKiB) << "the records are as large as they were";
-  EXPECT_EQ(HostStateBytesOf(spec, 1).total(), HostStateBytesOf(spec, 0).total()) << "what lies on a GPU does not spill";
+  EXPECT_EQ(HostStateBytesOf(spec, kNoSpill).total(), before - 3 * 8 * kKiB)
+      << "the records are as large as they were";
+  EXPECT_EQ(HostStateBytesOf(spec, 1).total(), HostStateBytesOf(spec, 0).total())
+      << "what lies on a GPU does not spill";
   EXPECT_EQ(NvmeBytesOf(spec, 0), SpilledChunkBytes(spec, 1));
   spec.chunks[1].elements = kGpuUnitElements;
   spec.states_on_gpu = 2;
-  EXPECT_EQ(GpuShareBytes(spec, 1), 2 * 3 * 4 * kGpuUnitElements + kGpuUnitsInFlight * (2 + 2) * kGpuUnitElements);
+  EXPECT_EQ(GpuShareBytes(spec, 1),
+            2 * 3 * 4 * kGpuUnitElements + kGpuUnitsInFlight * (2 + 2) * kGpuUnitElements);
   EXPECT_EQ(GpuStateBytes(spec), GpuShareBytes(spec, 0) + GpuShareBytes(spec, 1));
 }
 
@@ -244,7 +251,8 @@ TEST(JobSpec, RandomDamageNeverPassesAnInvalidSpec) {
   SplitMix64 random(17);
   for (int round = 0; round < 20'000; ++round) {
     auto damaged = bytes;
-    for (uint64_t i = 0; i < 1 + random.Below(4); ++i) damaged[random.Below(damaged.size())] = static_cast<std::byte>(random.Next());
+    for (uint64_t i = 0; i < 1 + random.Below(4); ++i)
+      damaged[random.Below(damaged.size())] = static_cast<std::byte>(random.Next());
     const auto decoded = Decode(damaged);
     if (decoded.ok()) {
       ASSERT_TRUE(Validate(decoded.value()).ok());
@@ -255,7 +263,8 @@ TEST(JobSpec, RandomDamageNeverPassesAnInvalidSpec) {
 TEST(JobSpec, AHugeCountInFewBytesAllocatesNothing) {
   JobSpec spec = SmallSpec();
   auto bytes = Encode(spec);
-  // The count of parameter groups stands after: magic, name, 2 numbers, the optimizer, a float, 2 numbers, rcache_bytes.
+  // The count of parameter groups stands after: magic, name, 2 numbers, the optimizer, a float, 2
+  // numbers, rcache_bytes.
   const size_t optimizer = 2 * 4 + 6 * 8 + 4 + 8;
   const size_t at = 4 + (4 + spec.name.size()) + 2 * 4 + optimizer + 4 + 2 * 4 + 8;
   for (size_t i = 0; i < 4; ++i) bytes[at + i] = std::byte{0xff};
@@ -267,7 +276,8 @@ TEST(JobSpec, DecodingIsLinearInItsBytes) {
   JobSpec spec = SmallSpec();
   spec.chunks.assign(kMany, {2048, 0});
   spec.parameters.clear();
-  for (uint32_t i = 0; i < kMany; ++i) spec.parameters.push_back({"p" + std::to_string(i), {1024}, i, 0, 0, 1024});
+  for (uint32_t i = 0; i < kMany; ++i)
+    spec.parameters.push_back({"p" + std::to_string(i), {1024}, i, 0, 0, 1024});
   const auto bytes = Encode(spec);
   const SteadyClock clock;
   const int64_t start = clock.NowNs();
@@ -313,7 +323,8 @@ TEST(StateBytes, AccumulationInSixteenBitsNeedsFp32SlotsAndOneStagingShardARank)
   const StateBytes sum = StateBytesOf(spec);
   EXPECT_EQ(GradientSlotType(spec), DType::kF32);
   EXPECT_EQ(sum.gradient, 12 * kKiB);
-  EXPECT_EQ(sum.staging, 8 * kKiB);  // each rank's largest shard: 1024 x 2 bytes, rounded up to a page
+  // Each rank's largest shard: 1024 x 2 bytes, rounded up to a page.
+  EXPECT_EQ(sum.staging, 8 * kKiB);
 }
 
 // 2048 and 1024 elements.
@@ -352,7 +363,8 @@ TEST(StateBytes, SmallerStatesTakeTheBytesThatTheySay) {
   const StateBytes bf16 = BytesOfStates(OptimizerRule::kAdamW, StateForm::kSplitBf16);
   EXPECT_EQ(bf16.momentum, 8 * kKiB);
   EXPECT_EQ(bf16.variance, 8 * kKiB);
-  EXPECT_EQ(MomentBytes(StateForm::kSplit8, uint64_t{1} << 20), (1U << 20) + (1U << 17)) << "a scale of 4 bytes for 32 elements";
+  EXPECT_EQ(MomentBytes(StateForm::kSplit8, uint64_t{1} << 20), (1U << 20) + (1U << 17))
+      << "a scale of 4 bytes for 32 elements";
   EXPECT_EQ(MomentBytes(StateForm::kSplit8, 33), 64U + 8U);
 }
 

@@ -25,15 +25,19 @@ class PortTest : public ::testing::Test {
     ASSERT_TRUE(made.ok()) << made.status().Format();
     server_ = std::move(made).value();
     auto mapped =
-        ClientPort::Map(Duplicate(server_->submission_fd()), Duplicate(server_->completion_fd()), Duplicate(server_->doorbell_fd()));
+        ClientPort::Map(Duplicate(server_->submission_fd()), Duplicate(server_->completion_fd()),
+                        Duplicate(server_->doorbell_fd()));
     ASSERT_TRUE(mapped.ok()) << mapped.status().Format();
     client_ = std::move(mapped).value();
-    auto raw = Segment::Map(Duplicate(server_->submission_fd()), kChannelBytes, PeerAccess::kReadWrite);
+    auto raw =
+        Segment::Map(Duplicate(server_->submission_fd()), kChannelBytes, PeerAccess::kReadWrite);
     ASSERT_TRUE(raw.ok());
     raw_ = std::move(raw).value();
   }
 
-  RingSlot* RawSlot(uint64_t index) { return reinterpret_cast<RingSlot*>(raw_->data() + kRingOffset) + index; }
+  RingSlot* RawSlot(uint64_t index) {
+    return reinterpret_cast<RingSlot*>(raw_->data() + kRingOffset) + index;
+  }
   SubmissionHeader* RawHeader() { return reinterpret_cast<SubmissionHeader*>(raw_->data()); }
 
   static Request RequestOf(uint64_t counter) {
@@ -137,7 +141,8 @@ TEST_F(PortTest, ALongBatchIsHandedOverInParts) {
 
 TEST_F(PortTest, ABatchThatFindsTheRingFullIsHandedOver) {
   constexpr uint64_t kAlone = 3;  // so that the ring is full in the middle of a part
-  for (uint64_t i = 1; i <= kRingEntries; ++i) ASSERT_TRUE(client_->Push(RequestOf(i), i <= kAlone ? More::kNo : More::kYes));
+  for (uint64_t i = 1; i <= kRingEntries; ++i)
+    ASSERT_TRUE(client_->Push(RequestOf(i), i <= kAlone ? More::kNo : More::kYes));
   server_->SetSleeping(true);
   EXPECT_FALSE(client_->Push(RequestOf(0), More::kYes));
   EXPECT_TRUE(DoorbellRang());
@@ -178,7 +183,8 @@ TEST(ClientPort, AServerThatDoesNotNumberItsSleepsIsRungForEachRequest) {
   up->server_sleeping = kUnnumberedSleep;
   const UniqueFd doorbell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   auto client =
-      ClientPort::Map(UniqueFd(dup((*submission)->fd())), UniqueFd(dup((*completion)->fd())), UniqueFd(dup(doorbell.get())), kAbiVersion);
+      ClientPort::Map(UniqueFd(dup((*submission)->fd())), UniqueFd(dup((*completion)->fd())),
+                      UniqueFd(dup(doorbell.get())), kAbiVersion);
   ASSERT_TRUE(client.ok()) << client.status().Format();
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE((*client)->Push(Request{}));
@@ -238,7 +244,8 @@ TEST_F(PortTest, AnImpossibleConsumedPositionIsAViolation) {
   constexpr int kLooks = 64;  // the position is read once in so many
   const auto look = [this] {
     PopResult result = PopResult::kEmpty;
-    for (int i = 0; i < kLooks && result == PopResult::kEmpty; ++i) result = server_->Pop(&request_);
+    for (int i = 0; i < kLooks && result == PopResult::kEmpty; ++i)
+      result = server_->Pop(&request_);
     return result;
   };
   ASSERT_TRUE(server_->Push(CompletionOf(1)));
@@ -261,24 +268,28 @@ TEST_F(PortTest, AnImpossibleConsumedPositionIsFoundBeforeASleep) {
 }
 
 TEST_F(PortTest, MemoryOfAnotherKindOrVersionIsRefused) {
-  EXPECT_EQ(ClientPort::Map(Duplicate(server_->completion_fd()), Duplicate(server_->submission_fd()), Duplicate(server_->doorbell_fd()))
+  EXPECT_EQ(ClientPort::Map(Duplicate(server_->completion_fd()),
+                            Duplicate(server_->submission_fd()), Duplicate(server_->doorbell_fd()))
                 .status()
                 .code(),
             Code::kIo)
       << "the completion segment cannot be mapped for writing";
-  EXPECT_EQ(ClientPort::Map(Duplicate(server_->submission_fd()), Duplicate(server_->submission_fd()), Duplicate(server_->doorbell_fd()))
+  EXPECT_EQ(ClientPort::Map(Duplicate(server_->submission_fd()),
+                            Duplicate(server_->submission_fd()), Duplicate(server_->doorbell_fd()))
                 .status()
                 .id(),
             ErrorId::kHandshakeBad);
   RawHeader()->abi = kAbiVersion + 1;
-  EXPECT_EQ(ClientPort::Map(Duplicate(server_->submission_fd()), Duplicate(server_->completion_fd()), Duplicate(server_->doorbell_fd()))
+  EXPECT_EQ(ClientPort::Map(Duplicate(server_->submission_fd()),
+                            Duplicate(server_->completion_fd()), Duplicate(server_->doorbell_fd()))
                 .status()
                 .id(),
             ErrorId::kAbiMismatch);
 }
 
-// The threads share two mappings of the same pages through the ports; the thread sanitizer checks the ordering of everything they touch
-// through one mapping, here the ports' private counters and the test's own array.
+// The threads share two mappings of the same pages through the ports; the thread sanitizer checks
+// the ordering of everything they touch through one mapping, here the ports' private counters and
+// the test's own array.
 TEST_F(PortTest, EchoWithSleepingOnBothSidesLosesNothing) {
   constexpr uint64_t kRounds = 20'000;
   std::thread server([this] {
@@ -318,7 +329,8 @@ TEST_F(PortTest, EchoWithSleepingOnBothSidesLosesNothing) {
   server.join();
 }
 
-// The server looks at a slot at the same moment as the client fills it, in every order: never is an honest client called a liar.
+// The server looks at a slot at the same moment as the client fills it, in every order: never is an
+// honest client called a liar.
 TEST_F(PortTest, AServerThatSpinsTakesEachRequestAtTheMomentItAppears) {
 #ifdef TIDEPOOL_SANITIZED
   constexpr uint64_t kRequests = 20'000;

@@ -38,7 +38,8 @@ TEST(Segment, NobodyCanResizeIt) {
   ASSERT_TRUE(made.ok());
   EXPECT_NE(ftruncate(made.value()->fd(), 0), 0);
   EXPECT_NE(ftruncate(made.value()->fd(), 1 << 20), 0);
-  EXPECT_NE(fcntl(made.value()->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0) << "the set of seals must be sealed itself";
+  EXPECT_NE(fcntl(made.value()->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0)
+      << "the set of seals must be sealed itself";
 }
 
 TEST(Segment, AReadOnlyPeerCanNeitherMapForWritingNorPunchHolesNorWrite) {
@@ -57,12 +58,18 @@ TEST(Segment, AReadOnlyPeerCanNeitherMapForWritingNorPunchHolesNorWrite) {
 TEST(Segment, MemoryOfAnotherSizeOrWithoutSealsIsRefused) {
   auto made = Segment::Create("test", 8192, PeerAccess::kReadWrite);
   ASSERT_TRUE(made.ok());
-  EXPECT_EQ(Segment::Map(Duplicate(made.value()->fd()), 4096, PeerAccess::kReadWrite).status().id(), ErrorId::kHandshakeBad);
+  EXPECT_EQ(Segment::Map(Duplicate(made.value()->fd()), 4096, PeerAccess::kReadWrite).status().id(),
+            ErrorId::kHandshakeBad);
   UniqueFd unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
-  EXPECT_EQ(Segment::Map(std::move(unsealed), 8192, PeerAccess::kReadWrite).status().id(), ErrorId::kHandshakeBad);
-  EXPECT_EQ(Segment::Map(UniqueFd(open("/", O_RDONLY | O_CLOEXEC)), 8192, PeerAccess::kReadWrite).status().id(), ErrorId::kHandshakeBad);
-  EXPECT_EQ(Segment::Map(UniqueFd(), 8192, PeerAccess::kReadWrite).status().id(), ErrorId::kHandshakeBad);
+  EXPECT_EQ(Segment::Map(std::move(unsealed), 8192, PeerAccess::kReadWrite).status().id(),
+            ErrorId::kHandshakeBad);
+  EXPECT_EQ(Segment::Map(UniqueFd(open("/", O_RDONLY | O_CLOEXEC)), 8192, PeerAccess::kReadWrite)
+                .status()
+                .id(),
+            ErrorId::kHandshakeBad);
+  EXPECT_EQ(Segment::Map(UniqueFd(), 8192, PeerAccess::kReadWrite).status().id(),
+            ErrorId::kHandshakeBad);
 }
 
 TEST(Segment, MoreMemoryThanTheAddressSpaceIsAnErrorWithTheSize) {

@@ -26,13 +26,16 @@ TEST(SocketPath, WithoutAnythingElseTheRuntimeDirectoryOfTheUserIsTaken) {
   setenv("XDG_RUNTIME_DIR", "/run/user/77", 1);
   EXPECT_EQ(DefaultSocketDir(), system_directory ? "/run/tidepool" : "/run/user/77/tidepool");
   unsetenv("XDG_RUNTIME_DIR");
-  EXPECT_EQ(DefaultSocketDir(), system_directory ? "/run/tidepool" : "/tmp/tidepool-" + std::to_string(getuid()));
+  EXPECT_EQ(DefaultSocketDir(),
+            system_directory ? "/run/tidepool" : "/tmp/tidepool-" + std::to_string(getuid()));
 }
 
-// The directory of a service belongs to another user, and its group may enter it. Root may write everywhere, so the test is somebody else.
+// The directory of a service belongs to another user, and its group may enter it. Root may write
+// everywhere, so the test is somebody else.
 TEST(SocketPath, AClientFindsTheServiceWhoseDirectoryItMayEnterAndNotWriteInto) {
   std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-dirs-XXXXXX").string();
-  const std::string base = mkdtemp(pattern.data()), service = base + "/service", runtime = base + "/runtime", own = runtime + "/tidepool";
+  const std::string base = mkdtemp(pattern.data()), service = base + "/service",
+                    runtime = base + "/runtime", own = runtime + "/tidepool";
   std::filesystem::create_directories(service);
   std::filesystem::create_directories(own);
   ASSERT_EQ(chmod(base.c_str(), 0755), 0);
@@ -49,7 +52,8 @@ TEST(SocketPath, AClientFindsTheServiceWhoseDirectoryItMayEnterAndNotWriteInto) 
   EXPECT_EQ(DefaultClientDir(service), service);
   EXPECT_EQ(DefaultClientDir(base + "/none"), own) << "no such service";
   std::ofstream(own + "/data.sock") << "";
-  EXPECT_EQ(DefaultClientDir(service), own) << "a memserver of the user's own goes before the service";
+  EXPECT_EQ(DefaultClientDir(service), own)
+      << "a memserver of the user's own goes before the service";
   setenv("TIDEPOOL_SOCKET_DIR", "/x/y", 1);
   EXPECT_EQ(DefaultClientDir(service), "/x/y");
   unsetenv("TIDEPOOL_SOCKET_DIR");
@@ -57,7 +61,8 @@ TEST(SocketPath, AClientFindsTheServiceWhoseDirectoryItMayEnterAndNotWriteInto) 
     ASSERT_EQ(seteuid(0), 0);
     ASSERT_EQ(chown(own.c_str(), 4711, 4711), 0);
     ASSERT_EQ(seteuid(kNobody), 0);
-    EXPECT_EQ(DefaultClientDir(service), service) << "a directory of another user is not looked into";
+    EXPECT_EQ(DefaultClientDir(service), service)
+        << "a directory of another user is not looked into";
     ASSERT_EQ(seteuid(0), 0);
     EXPECT_EQ(DefaultClientDir(service), service) << "root may write there";
   }
@@ -66,7 +71,8 @@ TEST(SocketPath, AClientFindsTheServiceWhoseDirectoryItMayEnterAndNotWriteInto) 
     ASSERT_EQ(seteuid(kNobody), 0);
     EXPECT_EQ(DefaultClientDir(service), service) << "not open to this user";
     const auto refused = ConnectSocket(DataSocketPath(service), 0);
-    EXPECT_NE(refused.status().Format().find("usermod"), std::string::npos) << refused.status().Format();
+    EXPECT_NE(refused.status().Format().find("usermod"), std::string::npos)
+        << refused.status().Format();
     ASSERT_EQ(seteuid(0), 0);
   }
   unsetenv("XDG_RUNTIME_DIR");

@@ -48,8 +48,10 @@ TEST(SpecDifference, NamesEveryFieldThatMakesOtherBytes) {
       {[](JobSpec* s) { s->micro_batches = 2; }, "micro_batches 1, now 2"},
       {[](JobSpec* s) { s->loss_scaling = 1; }, "loss_scaling 0, now 1"},
       {[](JobSpec* s) { s->rcache_bytes = 4096; }, "rcache_bytes 8192, now 4096"},
-      {[](JobSpec* s) { s->parameter_groups[0].weight_decay = 0.2F; }, "weight_decay of parameter group 0 0.1, now 0.2"},
-      {[](JobSpec* s) { s->parameter_groups[1].lr_scale = 2; }, "lr_scale of parameter group 1 1, now 2"},
+      {[](JobSpec* s) { s->parameter_groups[0].weight_decay = 0.2F; },
+       "weight_decay of parameter group 0 0.1, now 0.2"},
+      {[](JobSpec* s) { s->parameter_groups[1].lr_scale = 2; },
+       "lr_scale of parameter group 1 1, now 2"},
       {[](JobSpec* s) { s->parameter_groups.pop_back(); }, "number of parameter groups 2, now 1"},
       {[](JobSpec* s) { s->data_groups[0].rank_mask = 3; }, "data group 0 is another one"},
       {[](JobSpec* s) { s->data_groups.push_back({1}); }, "number of data groups 1, now 2"},
@@ -61,7 +63,8 @@ TEST(SpecDifference, NamesEveryFieldThatMakesOtherBytes) {
        },
        "parameter 0 is another one"},
       {[](JobSpec* s) { s->parameters[0].group = 1; }, "parameter 0 is another one"},
-      {[](JobSpec* s) { s->frozen[0].content.bytes[3] = std::byte{1}; }, "frozen chunk 0 is another one"},
+      {[](JobSpec* s) { s->frozen[0].content.bytes[3] = std::byte{1}; },
+       "frozen chunk 0 is another one"},
       {[](JobSpec* s) { s->states_on_gpu = 1; }, "chunks with states on GPUs 0, now 1"},
   };
   for (const Case& one : cases) {

@@ -33,7 +33,8 @@ const char* NameOf(Fault fault) {
 }
 
 FaultPlan::FaultPlan(SplitMix64* random) {
-  for (uint32_t kind = 0; kind < kKinds; ++kind) armed_ |= random->Below(3) < 2 ? uint32_t{1} << kind : 0;
+  for (uint32_t kind = 0; kind < kKinds; ++kind)
+    armed_ |= random->Below(3) < 2 ? uint32_t{1} << kind : 0;
   while (size() < kFaultsMin) armed_ |= uint32_t{1} << random->Below(kKinds);
   const bool needs_deaths = Has(Fault::kDeathInRecovery) || Has(Fault::kDuplicate);
   if (needs_deaths && !KillsServers()) armed_ |= Bit(Fault::kServerDeathAtPoint);
@@ -46,7 +47,8 @@ uint32_t FaultPlan::size() const {
 std::string FaultPlan::Text() const {
   std::string text;
   for (uint32_t kind = 0; kind < kKinds; ++kind) {
-    if (Has(static_cast<Fault>(kind))) text += (text.empty() ? "" : ", ") + std::string(kNames[kind]);
+    if (Has(static_cast<Fault>(kind)))
+      text += (text.empty() ? "" : ", ") + std::string(kNames[kind]);
   }
   return text;
 }

@@ -14,14 +14,16 @@ enum class Fault : uint32_t {
   kRankDeath,
   kServerDeath,         // between two turns
   kServerDeathAtPoint,  // inside a turn or a worker's piece
-  kKeeperDeath,         // alone, then the server starts another one; a server that dies before that, or with its keeper, loses the states
-  kDeathInRecovery,     // up to five times in a row; follows one of the two above
-  kStall,               // the server, ranks, workers or copies do nothing for long
-  kDuplicate,           // ranks that come back send requests again that were answered
-  kReordering,          // copies and pieces of work end in any order
-  kNonFinite,           // of gradients
-  kTightPool,           // jobs are refused for lack of room
-  kLeaseEnd,            // short leases, or none
+  // Alone, then the server starts another one; a server that dies before that, or with its keeper,
+  // loses the states.
+  kKeeperDeath,
+  kDeathInRecovery,  // up to five times in a row; follows one of the two above
+  kStall,            // the server, ranks, workers or copies do nothing for long
+  kDuplicate,        // ranks that come back send requests again that were answered
+  kReordering,       // copies and pieces of work end in any order
+  kNonFinite,        // of gradients
+  kTightPool,        // jobs are refused for lack of room
+  kLeaseEnd,         // short leases, or none
   kClockJump,
   kHandOver,  // the server is replaced on purpose
   kSave,      // saves that take long; no fault, but they hold updates up

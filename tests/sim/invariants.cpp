@@ -32,9 +32,11 @@ uint64_t RanksMask(uint32_t world) {
 }
 
 // Elements [begin, end) of a plane with `element_bytes` each, as they are and as they should be.
-bool SameElements(const std::byte* is, const std::vector<std::byte>& should, uint64_t element_bytes, uint64_t begin, uint64_t end) {
+bool SameElements(const std::byte* is, const std::vector<std::byte>& should, uint64_t element_bytes,
+                  uint64_t begin, uint64_t end) {
   return should.empty() || begin == end ||
-         std::memcmp(is + begin * element_bytes, should.data() + begin * element_bytes, (end - begin) * element_bytes) == 0;
+         std::memcmp(is + begin * element_bytes, should.data() + begin * element_bytes,
+                     (end - begin) * element_bytes) == 0;
 }
 
 struct MomentPlane {
@@ -42,24 +44,32 @@ struct MomentPlane {
   uint64_t elements;
 };
 
-bool SameMoment(const MomentPlane& plane, const std::byte* is, const std::vector<std::byte>& should, uint64_t begin, uint64_t end) {
+bool SameMoment(const MomentPlane& plane, const std::byte* is, const std::vector<std::byte>& should,
+                uint64_t begin, uint64_t end) {
   const uint64_t element_bytes = MomentBytes(plane.form, 64) / 64;
   if (!SameElements(is, should, element_bytes, begin, end)) return false;
   if (plane.form != StateForm::kSplit8 || should.empty()) return true;
   const uint64_t at = ScalesOffset(plane.elements);
   const std::vector<std::byte> scales(should.begin() + static_cast<ptrdiff_t>(at), should.end());
-  return SameElements(is + at, scales, sizeof(float), begin / kScaleBlockElements, DivideUp(end, kScaleBlockElements));
+  return SameElements(is + at, scales, sizeof(float), begin / kScaleBlockElements,
+                      DivideUp(end, kScaleBlockElements));
 }
 
-// Elements [begin, end) of one chunk: are they those of `planes`? A 16-bit copy of a tile that an update had begun may be either's.
-void CompareRange(const Chunk& chunk, const JobTwin::Planes& planes, StateForm form, std::pair<uint64_t, uint64_t> range, bool with_copy) {
+// Elements [begin, end) of one chunk: are they those of `planes`? A 16-bit copy of a tile that an
+// update had begun may be either's.
+void CompareRange(const Chunk& chunk, const JobTwin::Planes& planes, StateForm form,
+                  std::pair<uint64_t, uint64_t> range, bool with_copy) {
   const auto [begin, end] = range;
   const MomentPlane moment{form, chunk.elements};
-  TP_CHECK(SameElements(chunk.planes.master, planes.master, IsSplit(form) ? 2 : 4, begin, end), "the master plane holds its version");
-  TP_CHECK(SameMoment(moment, chunk.planes.momentum, planes.momentum, begin, end), "the momentum plane holds its version");
-  TP_CHECK(SameMoment(moment, chunk.planes.variance, planes.variance, begin, end), "the variance plane holds its version");
+  TP_CHECK(SameElements(chunk.planes.master, planes.master, IsSplit(form) ? 2 : 4, begin, end),
+           "the master plane holds its version");
+  TP_CHECK(SameMoment(moment, chunk.planes.momentum, planes.momentum, begin, end),
+           "the momentum plane holds its version");
+  TP_CHECK(SameMoment(moment, chunk.planes.variance, planes.variance, begin, end),
+           "the variance plane holds its version");
   if (!with_copy && !IsSplit(form)) return;
-  TP_CHECK(SameElements(chunk.planes.param16, planes.param16, 2, begin, end), "the 16-bit plane holds its version");
+  TP_CHECK(SameElements(chunk.planes.param16, planes.param16, 2, begin, end),
+           "the 16-bit plane holds its version");
 }
 
 // A chunk that waits for its update to `sealed`, or is in it.
@@ -72,7 +82,9 @@ void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version s
     const uint64_t first = piece * shm::kPieceElements;
     const uint64_t end = std::min(first + shm::kPieceElements, chunk.elements);
     uint64_t passed = first;
-    if (begun) passed = at.state == optim::Progress::State::kFinished ? end : std::min(end, first + at.begin);
+    if (begun)
+      passed =
+          at.state == optim::Progress::State::kFinished ? end : std::min(end, first + at.begin);
     CompareRange(chunk, model.twin().planes(id, 0), form, {first, passed}, true);
     // A worker that was killed may have left the next tile's 16-bit form, which is written again.
     const uint64_t next = begun ? std::min(end, passed + optim::kTileElementsMax) : passed;
@@ -81,8 +93,10 @@ void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version s
   }
 }
 
-// As the next server would read it: from the pool where a place there stands in, else from the drive.
-void CheckSpilledPiece(ServeWorld* world, const Job& job, const nvme::PieceName& name, const JobTwin::Planes& planes) {
+// As the next server would read it: from the pool where a place there stands in, else from the
+// drive.
+void CheckSpilledPiece(ServeWorld* world, const Job& job, const nvme::PieceName& name,
+                       const JobTwin::Planes& planes) {
   const Chunk& chunk = job.states->chunk(name.chunk);
   const uint64_t first = name.piece * shm::kPieceElements;
   const uint64_t elements = std::min(shm::kPieceElements, chunk.elements - first);
@@ -90,40 +104,57 @@ void CheckSpilledPiece(ServeWorld* world, const Job& job, const nvme::PieceName&
   if (image == nullptr) image = world->disk().bytes(3 * chunk.spill.directory).data() + name.place;
   nvme::PieceHeader header;
   std::memcpy(&header, image, sizeof header);
-  const std::span<const std::byte> payload(image + sizeof header, shm::SpilledPieceBytes(job.spec(), elements));
-  TP_CHECK(nvme::VerifyPiece(header, name, payload).ok(), "a piece of a published version lies whole where it is looked for");
+  const std::span<const std::byte> payload(image + sizeof header,
+                                           shm::SpilledPieceBytes(job.spec(), elements));
+  TP_CHECK(nvme::VerifyPiece(header, name, payload).ok(),
+           "a piece of a published version lies whole where it is looked for");
   const StateForm form = job.spec().optimizer.states;
   const shm::SpilledPiece at = shm::SpilledPieceOf(job.spec(), elements);
-  const auto same = [&](uint64_t begin, const std::vector<std::byte>& plane, uint64_t plane_begin, uint64_t bytes) {
-    return plane.empty() || std::memcmp(payload.data() + begin, plane.data() + plane_begin, bytes) == 0;
+  const auto same = [&](uint64_t begin, const std::vector<std::byte>& plane, uint64_t plane_begin,
+                        uint64_t bytes) {
+    return plane.empty() ||
+           std::memcmp(payload.data() + begin, plane.data() + plane_begin, bytes) == 0;
   };
   const auto same_moment = [&](uint64_t begin, const std::vector<std::byte>& plane) {
     const uint64_t bytes = MomentBytes(form, 64) / 64;
     if (!same(begin, plane, first * bytes, elements * bytes)) return false;
     if (form != StateForm::kSplit8) return true;
-    const uint64_t scales_at = ScalesOffset(chunk.elements) + first / kScaleBlockElements * sizeof(float);
-    return same(begin + ScalesOffset(elements), plane, scales_at, DivideUp(elements, kScaleBlockElements) * sizeof(float));
+    const uint64_t scales_at =
+        ScalesOffset(chunk.elements) + first / kScaleBlockElements * sizeof(float);
+    return same(begin + ScalesOffset(elements), plane, scales_at,
+                DivideUp(elements, kScaleBlockElements) * sizeof(float));
   };
-  TP_CHECK(same(0, planes.master, MasterBytes(form, first), MasterBytes(form, elements)), "its master has its version");
-  TP_CHECK(same_moment(at.momentum, planes.momentum) && same_moment(at.variance, planes.variance), "its moments have their version");
-  TP_CHECK(!IsSplit(form) || same(at.high, planes.param16, first * 2, elements * 2), "its upper halves have their version");
+  TP_CHECK(same(0, planes.master, MasterBytes(form, first), MasterBytes(form, elements)),
+           "its master has its version");
+  TP_CHECK(same_moment(at.momentum, planes.momentum) && same_moment(at.variance, planes.variance),
+           "its moments have their version");
+  TP_CHECK(!IsSplit(form) || same(at.high, planes.param16, first * 2, elements * 2),
+           "its upper halves have their version");
 }
 
-// The version that is published lies on the drive; that of the step before too, until the new one is published.
+// The version that is published lies on the drive; that of the step before too, until the new one
+// is published.
 void CheckSpilled(ServeWorld* world, const Job& job, const SimJob& model, ChunkId id) {
   const JobStates& states = *job.states;
   const Chunk& chunk = states.chunk(id);
   const bool due = chunk.version != states.sealed_version();
   const uint64_t epoch = states.epoch() - (due && states.last_step().skipped == 0 ? 1 : 0);
   for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
-    const uint64_t place = chunk.spill.offset + epoch % 2 * chunk.spill.slot_bytes + shm::PieceOffset(job.spec(), piece);
+    const uint64_t place = chunk.spill.offset + epoch % 2 * chunk.spill.slot_bytes +
+                           shm::PieceOffset(job.spec(), piece);
     const uint64_t store = world->tier().store_nonce(chunk.spill.directory);
-    const nvme::PieceName name{.store = store, .job = job.nonce, .chunk = id, .piece = piece, .epoch = epoch, .place = place};
+    const nvme::PieceName name{.store = store,
+                               .job = job.nonce,
+                               .chunk = id,
+                               .piece = piece,
+                               .epoch = epoch,
+                               .place = place};
     CheckSpilledPiece(world, job, name, model.twin().planes(id, due ? 1 : 0));
   }
   if (due || !states.HoldsWeights(id)) return;
   const auto copy = model.twin().ParameterBytes(id, 0);
-  TP_CHECK(std::memcmp(states.ParameterBytes(chunk, 0), copy.data(), copy.size()) == 0, "what is fetched has its version");
+  TP_CHECK(std::memcmp(states.ParameterBytes(chunk, 0), copy.data(), copy.size()) == 0,
+           "what is fetched has its version");
 }
 
 void CheckLoading(const Job& job, const SimJob& model, ChunkId id) {
@@ -132,12 +163,15 @@ void CheckLoading(const Job& job, const SimJob& model, ChunkId id) {
   for (Rank rank = 0; rank < job.spec().world; ++rank) {
     if (!job.spec().IsMember(id, rank)) continue;
     const uint64_t begin = job.states->ShardBegin(id, rank);
-    const uint64_t kept = job.states->intake(id, rank).record->put_elements.load(std::memory_order_relaxed);
+    const uint64_t kept =
+        job.states->intake(id, rank).record->put_elements.load(std::memory_order_relaxed);
     TP_CHECK(kept <= chunk.shard_elements, "a shard holds what it has room for");
     const JobTwin::Planes& should = model.twin().planes(id, 0);
     const bool split = job.states->is_split();
-    TP_CHECK(SameElements(chunk.planes.master, should.master, split ? 2 : 4, begin, begin + kept), "weights that were kept are there");
-    TP_CHECK(!split || SameElements(chunk.planes.param16, should.param16, 2, begin, begin + kept), "and their upper halves");
+    TP_CHECK(SameElements(chunk.planes.master, should.master, split ? 2 : 4, begin, begin + kept),
+             "weights that were kept are there");
+    TP_CHECK(!split || SameElements(chunk.planes.param16, should.param16, 2, begin, begin + kept),
+             "and their upper halves");
   }
 }
 
@@ -161,9 +195,11 @@ void CheckPoolBytes(ServeWorld* world) {
 void CheckExtents(ServeWorld* world) {
   static std::vector<Extent> all;  // every turn: allocated once
   all.clear();
-  for (const auto& job : world->tables().jobs) all.insert(all.end(), job->states->extents().begin(), job->states->extents().end());
+  for (const auto& job : world->tables().jobs)
+    all.insert(all.end(), job->states->extents().begin(), job->states->extents().end());
   for (const auto& [name, chunk] : world->tables().frozen->chunks()) all.push_back(chunk->extent);
-  std::sort(all.begin(), all.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
+  std::sort(all.begin(), all.end(),
+            [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
   uint64_t end = world->pool().own_records().size();
   for (const Extent& extent : all) {
     TP_CHECK(extent.offset >= end, "no place of the pool is used twice");
@@ -175,7 +211,8 @@ void CheckFrozen(const Tables& tables, bool with_bytes) {
   for (const auto& [name, chunk] : tables.frozen->chunks()) {
     uint32_t holders = 0, copies = 0;
     for (const auto& job : tables.jobs) {
-      for (const FrozenUse& use : job->states->frozen()) holders += use.chunk == chunk.get() ? 1 : 0;
+      for (const FrozenUse& use : job->states->frozen())
+        holders += use.chunk == chunk.get() ? 1 : 0;
     }
     bool uploads = chunk->uploader == 0;
     for (const auto& seat : tables.seats) {
@@ -184,15 +221,19 @@ void CheckFrozen(const Tables& tables, bool with_bytes) {
       const CopyLane& lane = seat->session->lane();
       for (uint32_t i = 0; i < lane.size(); ++i) {
         const shm::Request& request = lane.at(i).request;
-        const bool is_put = request.op == static_cast<uint32_t>(shm::Op::kPutWeights) && seat->job->spec().IsFrozen(request.chunk);
+        const bool is_put = request.op == static_cast<uint32_t>(shm::Op::kPutWeights) &&
+                            seat->job->spec().IsFrozen(request.chunk);
         copies += is_put && seat->job->states->frozen(request.chunk).chunk == chunk.get() ? 1 : 0;
       }
     }
-    TP_CHECK(chunk->holders == holders && holders > 0, "a frozen chunk is held by the jobs that list it");
+    TP_CHECK(chunk->holders == holders && holders > 0,
+             "a frozen chunk is held by the jobs that list it");
     TP_CHECK(uploads && chunk->copies == copies, "an upload has a rank that uploads");
-    TP_CHECK(chunk->sealed == (chunk->record->sealed.load() == kFrozenSealed), "a seal is in kept memory");
+    TP_CHECK(chunk->sealed == (chunk->record->sealed.load() == kFrozenSealed),
+             "a seal is in kept memory");
     if (!with_bytes || !chunk->sealed) continue;
-    TP_CHECK(std::memcmp(chunk->data, SimJob::ContentOf(name.content).data(), name.bytes) == 0, "a frozen chunk is never written");
+    TP_CHECK(std::memcmp(chunk->data, SimJob::ContentOf(name.content).data(), name.bytes) == 0,
+             "a frozen chunk is never written");
   }
 }
 
@@ -202,9 +243,13 @@ void CheckIndex(const ServeWorld& world) {
   for (const auto& job : world.tables().jobs) {
     if (!job->IsRecorded()) continue;
     ++open;
-    const auto is_this = [&job](const IndexedJob& indexed) { return indexed.nonce == job->nonce && indexed.job == job->id; };
+    const auto is_this = [&job](const IndexedJob& indexed) {
+      return indexed.nonce == job->nonce && indexed.job == job->id;
+    };
     const auto it = std::find_if(contents.jobs.begin(), contents.jobs.end(), is_this);
-    TP_CHECK(it != contents.jobs.end() && it->records_offset == job->states->extents().front().offset, "an open job is in the index");
+    TP_CHECK(
+        it != contents.jobs.end() && it->records_offset == job->states->extents().front().offset,
+        "an open job is in the index");
   }
   TP_CHECK(open == contents.jobs.size(), "the index names open jobs only");
 }
@@ -217,7 +262,8 @@ void CheckVersions(const Job& job, const SimJob& model) {
     const Chunk& chunk = job.states->chunk(id);
     TP_CHECK(VersionOf(*chunk.record) == chunk.version, "the table says what kept memory says");
     if (chunk.version == kNoVersion) continue;
-    TP_CHECK(chunk.version == sealed || chunk.version + 1 == sealed, "a chunk is at most one step behind");
+    TP_CHECK(chunk.version == sealed || chunk.version + 1 == sealed,
+             "a chunk is at most one step behind");
   }
 }
 
@@ -231,7 +277,8 @@ void CheckPlanes(ServeWorld* world, const Job& job, const SimJob& model) {
     } else if (chunk.version == kNoVersion) {
       CheckLoading(job, model, id);
     } else if (chunk.version == sealed) {
-      CompareRange(chunk, model.twin().planes(id, 0), job.spec().optimizer.states, {0, chunk.elements}, true);
+      CompareRange(chunk, model.twin().planes(id, 0), job.spec().optimizer.states,
+                   {0, chunk.elements}, true);
     } else {
       CompareTiles(chunk, model, id, sealed);
     }
@@ -248,8 +295,10 @@ std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease) {
     KeptFact fact{indexed.nonce, kept->sealed_version, false};
     bool loaded = true;
     const auto* chunks = reinterpret_cast<const ChunkRecord*>(bytes.data() + shm::kJobRecordBytes);
-    for (uint32_t i = 0; i < record.chunk_count; ++i) loaded = loaded && VersionOf(chunks[i]) != kNoVersion;
-    for (const RankRecord& rank : record.ranks) fact.must_survive = fact.must_survive || rank.nonce.load() != 0;
+    for (uint32_t i = 0; i < record.chunk_count; ++i)
+      loaded = loaded && VersionOf(chunks[i]) != kNoVersion;
+    for (const RankRecord& rank : record.ranks)
+      fact.must_survive = fact.must_survive || rank.nonce.load() != 0;
     const bool all_left = record.ranks_left_well.load() == RanksMask(kept->spec->world);
     fact.must_survive = fact.must_survive || (with_lease && loaded && !all_left);
     facts.push_back(fact);
@@ -260,8 +309,10 @@ std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease) {
 void CheckRecovered(const std::vector<KeptFact>& kept, const ServeWorld& world) {
   for (const KeptFact& fact : kept) {
     const Job* job = world.tables().FindJobByNonce(fact.nonce);
-    TP_CHECK(job != nullptr || !fact.must_survive, "a job that a rank may come back to survives its server");
-    TP_CHECK(job == nullptr || job->states->sealed_version() == fact.sealed, "the sealed version survives the server");
+    TP_CHECK(job != nullptr || !fact.must_survive,
+             "a job that a rank may come back to survives its server");
+    TP_CHECK(job == nullptr || job->states->sealed_version() == fact.sealed,
+             "the sealed version survives the server");
   }
   for (const auto& job : world.tables().jobs) {
     const auto is_this = [&job](const KeptFact& fact) { return fact.nonce == job->nonce; };

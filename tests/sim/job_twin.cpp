@@ -16,7 +16,8 @@ JobTwin::JobTwin(const shm::JobSpec& spec)
       slot_type_(shm::GradientSlotType(spec)),
       slots_(spec.chunks.size()),
       norm_sums_(spec.parameters.size()) {
-  for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) slots_[chunk].resize(spec.chunks[chunk].elements * BytesOf(slot_type_));
+  for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk)
+    slots_[chunk].resize(spec.chunks[chunk].elements * BytesOf(slot_type_));
 }
 
 void JobTwin::Start(const FillWeights& weights) {
@@ -46,7 +47,8 @@ std::span<const std::byte> JobTwin::ParameterBytes(ChunkId chunk, uint32_t age) 
 void JobTwin::StoreWeights(Planes* planes) const {
   if (!IsSplit(spec_.optimizer.states)) {
     std::memcpy(planes->master.data(), values_.data(), planes->master.size());
-    if (!planes->param16.empty()) kernels_.narrow(planes->param16.data(), spec_.dtype, values_.data(), values_.size());
+    if (!planes->param16.empty())
+      kernels_.narrow(planes->param16.data(), spec_.dtype, values_.data(), values_.size());
     return;
   }
   for (size_t i = 0; i < values_.size(); ++i) {
@@ -91,7 +93,8 @@ void JobTwin::FillSlot(ChunkId chunk, const FillGradient& gradient) {
     } else if (micro_batch == 0) {
       kernels_.widen(reinterpret_cast<float*>(slot), encoded_.data(), spec_.dtype, elements);
     } else {
-      kernels_.accumulate_gradient(reinterpret_cast<float*>(slot), encoded_.data(), spec_.dtype, elements);
+      kernels_.accumulate_gradient(reinterpret_cast<float*>(slot), encoded_.data(), spec_.dtype,
+                                   elements);
     }
   }
 }
@@ -100,8 +103,10 @@ bool JobTwin::Judge(const StepNumbers& numbers, float* gradient_scale) {
   bool finite = true;
   for (size_t i = 0; i < norm_sums_.size(); ++i) {
     const shm::ParameterSpec& parameter = spec_.parameters[i];
-    const std::byte* first = slots_[parameter.chunk].data() + parameter.element_begin * BytesOf(slot_type_);
-    const optim::ScanResult result = kernels_.scan_gradient(first, slot_type_, parameter.element_count);
+    const std::byte* first =
+        slots_[parameter.chunk].data() + parameter.element_begin * BytesOf(slot_type_);
+    const optim::ScanResult result =
+        kernels_.scan_gradient(first, slot_type_, parameter.element_count);
     norm_sums_[i] = result.sum_squares;
     finite = finite && result.finite;
   }
@@ -117,7 +122,9 @@ void JobTwin::Update(const StepNumbers& numbers, float gradient_scale) {
   for (const shm::ParameterSpec& parameter : spec_.parameters) {
     const shm::ParameterGroup& group = spec_.parameter_groups[parameter.group];
     Planes& planes = planes_[0][parameter.chunk];
-    const auto at = [](std::vector<std::byte>& plane) { return plane.empty() ? nullptr : plane.data(); };
+    const auto at = [](std::vector<std::byte>& plane) {
+      return plane.empty() ? nullptr : plane.data();
+    };
     optim::UpdateSpan whole{.master = at(planes.master),
                             .momentum = at(planes.momentum),
                             .variance = at(planes.variance),
@@ -129,12 +136,15 @@ void JobTwin::Update(const StepNumbers& numbers, float gradient_scale) {
                             .states = spec_.optimizer.states};
     if (whole.states == StateForm::kSplit8) {
       const uint64_t scales = ScalesOffset(whole.count);
-      if (whole.momentum != nullptr) whole.momentum_scales = reinterpret_cast<float*>(planes.momentum.data() + scales);
-      if (whole.variance != nullptr) whole.variance_scales = reinterpret_cast<float*>(planes.variance.data() + scales);
+      if (whole.momentum != nullptr)
+        whole.momentum_scales = reinterpret_cast<float*>(planes.momentum.data() + scales);
+      if (whole.variance != nullptr)
+        whole.variance_scales = reinterpret_cast<float*>(planes.variance.data() + scales);
     }
     optim::UpdateSpan own = optim::Slice(whole, parameter.element_begin, parameter.element_count);
     own.random = {optim::RandomKey(RoundingSeedOf(spec_.optimizer, parameter.name), version_), 0};
-    kernels_.update(optim::MakeFactors(spec_.optimizer, step, {group.lr_scale, group.weight_decay}), own);
+    kernels_.update(optim::MakeFactors(spec_.optimizer, step, {group.lr_scale, group.weight_decay}),
+                    own);
   }
 }
 

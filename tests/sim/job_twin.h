@@ -1,6 +1,8 @@
-// JobTwin: a job as it would be if nothing ever failed: its planes on plain arrays, by the same kernels, one whole step at a time.
+// JobTwin: a job as it would be if nothing ever failed: its planes on plain arrays, by the same
+// kernels, one whole step at a time.
 //
-// One thread. Knows nothing of chunk states, copies, tiles or recovery, so the server's planes can be compared with it bit for bit.
+// One thread. Knows nothing of chunk states, copies, tiles or recovery, so the server's planes can
+// be compared with it bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +25,8 @@ class JobTwin {
   };
   // Fills `values` for a whole chunk.
   using FillWeights = std::function<void(ChunkId chunk, std::span<float> values)>;
-  using FillGradient = std::function<void(ChunkId chunk, uint32_t micro_batch, std::span<float> values)>;
+  using FillGradient =
+      std::function<void(ChunkId chunk, uint32_t micro_batch, std::span<float> values)>;
   struct StepNumbers {
     float learning_rate = 0;
     float loss_scale = 1;

@@ -9,7 +9,8 @@ namespace {
 
 uint64_t SessionsMask(const Job& job) {
   uint64_t mask = 0;
-  for (const Seat* seat : job.seats) mask |= seat != nullptr && seat->session != nullptr ? uint64_t{1} << seat->rank : 0;
+  for (const Seat* seat : job.seats)
+    mask |= seat != nullptr && seat->session != nullptr ? uint64_t{1} << seat->rank : 0;
   return mask;
 }
 
@@ -22,7 +23,8 @@ const std::vector<uint32_t>& FetchesOf(const Job& job) {
     const CopyLane& lane = seat->session->lane();
     for (uint32_t i = 0; i < lane.size(); ++i) {
       const shm::Request& request = lane.at(i).request;
-      if (request.op == static_cast<uint32_t>(shm::Op::kFetch) && request.chunk < fetches.size()) ++fetches[request.chunk];
+      if (request.op == static_cast<uint32_t>(shm::Op::kFetch) && request.chunk < fetches.size())
+        ++fetches[request.chunk];
     }
   }
   return fetches;
@@ -49,13 +51,16 @@ void Leftovers::CheckTurn(ServeWorld* world, const Outside& outside) {
   size_t saves = 0, seats = 0;
   for (const auto& job : tables.jobs) {
     CheckJob(*job, tables);
-    seats += job->seats.size() - static_cast<size_t>(std::count(job->seats.begin(), job->seats.end(), nullptr));
+    seats += job->seats.size() -
+             static_cast<size_t>(std::count(job->seats.begin(), job->seats.end(), nullptr));
     if (!tables.handing_over) CheckOwner(*job, world, outside.lease_ns);
     saves += job->running_saves.size();
   }
   TP_CHECK(seats == tables.seats.size(), "a job has no seat that the table has not");
-  TP_CHECK(saves == outside.saves, "the saves that are said to run are those at the checkpoint thread");
-  std::erase_if(unused_jobs_, [&tables](const auto& unused) { return tables.FindJob(unused.first) == nullptr; });
+  TP_CHECK(saves == outside.saves,
+           "the saves that are said to run are those at the checkpoint thread");
+  std::erase_if(unused_jobs_,
+                [&tables](const auto& unused) { return tables.FindJob(unused.first) == nullptr; });
 }
 
 void Leftovers::CheckSeats(const Tables& tables, const Outside& outside) {
@@ -65,13 +70,20 @@ void Leftovers::CheckSeats(const Tables& tables, const Outside& outside) {
     TP_CHECK(seat->job->seats[seat->rank] == seat.get(), "a seat is its job's seat of that rank");
     if (outside.lives(seat->connection)) continue;
     const uint64_t since = dead_seats_.emplace(seat->connection, turn_).first->second;
-    TP_CHECK(turn_ - since < kTurnsMax, "the seat of a dead rank is given back while the server serves on");
+    TP_CHECK(turn_ - since < kTurnsMax,
+             "the seat of a dead rank is given back while the server serves on");
   }
   TP_CHECK(outside.device->open() == sessions, "every open stream belongs to a session");
-  std::erase_if(dead_seats_, [&tables](const auto& dead) { return tables.FindSeat(dead.first) == nullptr; });
-  const auto is_cleared = [&](ConnectionId seat) { return tables.FindSeat(seat) == nullptr && !outside.lives(seat); };
-  const auto is_seat = [](ConnectionId before, const auto& seat) { return before == seat->connection; };
-  if (std::equal(seats_.begin(), seats_.end(), tables.seats.begin(), tables.seats.end(), is_seat)) return;
+  std::erase_if(dead_seats_,
+                [&tables](const auto& dead) { return tables.FindSeat(dead.first) == nullptr; });
+  const auto is_cleared = [&](ConnectionId seat) {
+    return tables.FindSeat(seat) == nullptr && !outside.lives(seat);
+  };
+  const auto is_seat = [](ConnectionId before, const auto& seat) {
+    return before == seat->connection;
+  };
+  if (std::equal(seats_.begin(), seats_.end(), tables.seats.begin(), tables.seats.end(), is_seat))
+    return;
   cleared_ += static_cast<uint64_t>(std::count_if(seats_.begin(), seats_.end(), is_cleared));
   seats_.clear();
   for (const auto& seat : tables.seats) seats_.push_back(seat->connection);
@@ -80,37 +92,44 @@ void Leftovers::CheckSeats(const Tables& tables, const Outside& outside) {
 void Leftovers::CheckJob(const Job& job, const Tables& tables) {
   for (const WaitingSave& save : job.waiting_saves) {
     const Seat* seat = tables.FindSeat(save.connection);
-    TP_CHECK(seat != nullptr && seat->job == &job, "a save that waits has a rank that waits for it");
+    TP_CHECK(seat != nullptr && seat->job == &job,
+             "a save that waits has a rank that waits for it");
   }
   const uint64_t sessions = SessionsMask(job);
   const std::vector<uint32_t>& fetches = FetchesOf(job);
   for (ChunkId id = 0; id < fetches.size(); ++id) {
     const Chunk& chunk = job.states->chunk(id);
     const uint32_t moving = tables.demotion.job() == job.id ? tables.demotion.ReadersOf(id) : 0;
-    TP_CHECK(chunk.readers == fetches[id] + moving, "a chunk's readers are the fetches under way, and the workers that move it");
-    TP_CHECK((chunk.ranks_cached & ~sessions) == 0, "only the rCache of a rank that is here holds a chunk");
+    TP_CHECK(chunk.readers == fetches[id] + moving,
+             "a chunk's readers are the fetches under way, and the workers that move it");
+    TP_CHECK((chunk.ranks_cached & ~sessions) == 0,
+             "only the rCache of a rank that is here holds a chunk");
   }
   for (const FrozenUse& use : job.states->frozen()) {
-    TP_CHECK((use.ranks_cached & ~sessions) == 0, "only the rCache of a rank that is here holds a frozen chunk");
+    TP_CHECK((use.ranks_cached & ~sessions) == 0,
+             "only the rCache of a rank that is here holds a frozen chunk");
   }
   CheckIdentities(job);
 }
 
-// What a former server knew goes when its rank comes back, or is told to be dead; what this one noted goes with the session.
+// What a former server knew goes when its rank comes back, or is told to be dead; what this one
+// noted goes with the session.
 void Leftovers::CheckIdentities(const Job& job) {
   if (!job.IsRecorded()) return;
   for (Rank rank = 0; rank < job.spec().world; ++rank) {
     if (awaited_.empty() && !job.IsAwaited(rank)) continue;
     const std::tuple identity{job.id, rank, job.NonceOf(rank)};
     if (job.seats[rank] != nullptr && job.seats[rank]->session != nullptr) awaited_.erase(identity);
-    TP_CHECK(!job.IsAwaited(rank) || awaited_.contains(identity), "nobody waits for a rank that died while this server was there");
+    TP_CHECK(!job.IsAwaited(rank) || awaited_.contains(identity),
+             "nobody waits for a rank that died while this server was there");
   }
 }
 
 // Whose the job's memory is.
 void Leftovers::CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns) {
   if (job.phase == JobPhase::kOpen) {
-    const bool leased = job.states->weights_ready() && world->clock().NowNs() - job.detached_ns < lease_ns;
+    const bool leased =
+        job.states->weights_ready() && world->clock().NowNs() - job.detached_ns < lease_ns;
     TP_CHECK(job.HasRanks() || leased, "an open job has ranks or a lease");
     return;
   }
@@ -124,7 +143,8 @@ void Leftovers::CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns) 
     return;
   }
   const uint64_t since = unused_jobs_.emplace(job.id, turn_).first->second;
-  TP_CHECK(turn_ - since < kTurnsMax, "the memory of a job without ranks goes back while the server serves on");
+  TP_CHECK(turn_ - since < kTurnsMax,
+           "the memory of a job without ranks goes back while the server serves on");
 }
 
 }  // namespace tidepool::memserver

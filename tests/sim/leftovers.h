@@ -1,11 +1,15 @@
-// Leftovers: looks for what dead ranks have left behind in the simulated server, while it serves on.
+// Leftovers: looks for what dead ranks have left behind in the simulated server, while it serves
+// on.
 //
-// One thread, between turns; one object for the life of a world. A broken invariant stops the process. After each turn:
-//  1. a seat of a rank that is gone goes within some turns after it was told so; with it go its session, rings, rCache and stream;
-//  2. nothing else names a rank without a session: no copy is counted as a chunk's reader, no save waits, no rCache is said to hold
-//     something, no identity is kept (but of ranks that the server before this one knew, and that are awaited);
-//  3. bytes of the pool belong to jobs that have ranks, or a lease that is not over, or are at the workers, at a drive or at the checkpoint
-//     thread; any other job goes within some turns.
+// One thread, between turns; one object for the life of a world. A broken invariant stops the
+// process. After each turn:
+//  1. a seat of a rank that is gone goes within some turns after it was told so; with it go its
+//     session, rings, rCache and stream;
+//  2. nothing else names a rank without a session: no copy is counted as a chunk's reader, no save
+//     waits, no rCache is said to hold something, no identity is kept (but of ranks that the server
+//     before this one knew, and that are awaited);
+//  3. bytes of the pool belong to jobs that have ranks, or a lease that is not over, or are at the
+//     workers, at a drive or at the checkpoint thread; any other job goes within some turns.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +26,8 @@ namespace tidepool::memserver {
 
 class Leftovers {
  public:
-  // Turns that the server may take for what it does a bit at a time, and may put off where TP_BUGGIFY says so.
+  // Turns that the server may take for what it does a bit at a time, and may put off where
+  // TP_BUGGIFY says so.
   static constexpr uint64_t kTurnsMax = 200;
 
   // Another server has begun, with what one before it left, or with nothing.

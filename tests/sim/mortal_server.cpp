@@ -6,7 +6,8 @@
 
 namespace tidepool::memserver {
 
-MortalServer::MortalServer(const WorldOptions& options) : world_(std::make_unique<ServeWorld>(options)) {
+MortalServer::MortalServer(const WorldOptions& options)
+    : world_(std::make_unique<ServeWorld>(options)) {
   SetPointHook([this](const char* point) { Pass(point); });
 }
 

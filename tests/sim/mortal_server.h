@@ -1,7 +1,9 @@
-// MortalServer: a whole serve loop that can be killed at any named point (base/point.h) and replaced by one that adopts its kept memory.
+// MortalServer: a whole serve loop that can be killed at any named point (base/point.h) and
+// replaced by one that adopts its kept memory.
 //
-// One thread; one object at a time, because points have one hook. The kill is an exception out of the point: whatever the dead server still
-// held is thrown away without a turn, and nothing of that writes kept memory, so the next server finds what kill -9 would have left.
+// One thread; one object at a time, because points have one hook. The kill is an exception out of
+// the point: whatever the dead server still held is thrown away without a turn, and nothing of that
+// writes kept memory, so the next server finds what kill -9 would have left.
 #pragma once
 
 #include <array>
@@ -14,25 +16,34 @@ namespace tidepool::memserver {
 
 // The points that the simulated server passes.
 inline constexpr std::array kServerPoints = {
-    "optim.piece_finished",   "optim.tile_progress",    "optim.tile_restored",    "optim.tile_saved",       "optim.tile_written",
-    "recover.job_read",       "recover.step_counted",   "recover.tiles_restored", "server.chunk_published", "server.chunk_scanned",
-    "server.fetch_copied",    "server.fetch_started",   "server.gradient_copied", "server.gradient_staged", "server.gradient_started",
-    "server.gradient_stored", "server.job_opened",      "server.job_removed",     "server.job_removing",    "server.job_reserved",
-    "server.job_unrecorded",  "server.put_copied",      "server.put_kept",        "server.put_started",     "server.rank_cleared",
-    "server.rank_resuming",   "server.records_written", "server.request_parked",  "server.request_taken",   "server.resubmit_answered",
-    "server.run_broken",      "server.save_ended",      "server.save_started",    "server.seat_leaving",    "server.session_attached",
-    "server.staging_free",    "server.step_abandoned",  "server.step_answered",   "server.step_dropped",    "server.step_ended_by_rank",
-    "server.step_recorded",   "server.step_sealed",     "server.step_sealing",    "server.update_started"};
+    "optim.piece_finished",      "optim.tile_progress",     "optim.tile_restored",
+    "optim.tile_saved",          "optim.tile_written",      "recover.job_read",
+    "recover.step_counted",      "recover.tiles_restored",  "server.chunk_published",
+    "server.chunk_scanned",      "server.fetch_copied",     "server.fetch_started",
+    "server.gradient_copied",    "server.gradient_staged",  "server.gradient_started",
+    "server.gradient_stored",    "server.job_opened",       "server.job_removed",
+    "server.job_removing",       "server.job_reserved",     "server.job_unrecorded",
+    "server.put_copied",         "server.put_kept",         "server.put_started",
+    "server.rank_cleared",       "server.rank_resuming",    "server.records_written",
+    "server.request_parked",     "server.request_taken",    "server.resubmit_answered",
+    "server.run_broken",         "server.save_ended",       "server.save_started",
+    "server.seat_leaving",       "server.session_attached", "server.staging_free",
+    "server.step_abandoned",     "server.step_answered",    "server.step_dropped",
+    "server.step_ended_by_rank", "server.step_recorded",    "server.step_sealed",
+    "server.step_sealing",       "server.update_started"};
 
 // And those that it passes only with states on NVMe.
-inline constexpr std::array kNvmePoints = {"nvme.writes_out", "server.piece_staged", "server.piece_stored", "server.piece_written"};
+inline constexpr std::array kNvmePoints = {"nvme.writes_out", "server.piece_staged",
+                                           "server.piece_stored", "server.piece_written"};
 
 // And while states leave the host.
-inline constexpr std::array kDemotionPoints = {"server.demotion_begun", "server.demotion_staged",    "server.demotion_written",
-                                               "server.demotion_noted", "server.demotion_committed", "server.demotion_ended"};
+inline constexpr std::array kDemotionPoints = {
+    "server.demotion_begun", "server.demotion_staged",    "server.demotion_written",
+    "server.demotion_noted", "server.demotion_committed", "server.demotion_ended"};
 
 // And with frozen chunks.
-inline constexpr std::array kFrozenPoints = {"server.frozen_claimed", "server.frozen_put", "server.frozen_sealed"};
+inline constexpr std::array kFrozenPoints = {"server.frozen_claimed", "server.frozen_put",
+                                             "server.frozen_sealed"};
 
 class MortalServer {
  public:
@@ -42,7 +53,8 @@ class MortalServer {
   MortalServer& operator=(const MortalServer&) = delete;
 
   ServeWorld& world() { return *world_; }
-  // Kills the server when it passes `point` (null: any) for the `hits`-th time from now on. 0 hits: never.
+  // Kills the server when it passes `point` (null: any) for the `hits`-th time from now on. 0 hits:
+  // never.
   void DieAt(const char* point, uint64_t hits);
   // Runs something that the server does: null when it lives, else the point at which it died.
   template <typename Action>

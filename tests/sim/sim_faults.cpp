@@ -66,15 +66,18 @@ void SimWorld::MakeWorldFault() {
   }
   if (plan_.Has(Fault::kStall) && random_.Below(60) == 0) {
     Note("the server, workers or copies do nothing for a while");
-    uint64_t* const sleepers[] = {&server_asleep_until_, &workers_asleep_until_, &copies_asleep_until_};
+    uint64_t* const sleepers[] = {&server_asleep_until_, &workers_asleep_until_,
+                                  &copies_asleep_until_};
     const uint64_t sleeper = random_.Below(std::size(sleepers));
     *sleepers[sleeper] = tick_ + random_.Below(kStallTicksMax);
     report_.stalls += sleeper == 0 ? 1 : 0;
   }
-  if (plan_.Has(Fault::kKeeperDeath) && random_.Below(300) == 0 && keeper_renewed_at_ == 0) LoseKeeper();
+  if (plan_.Has(Fault::kKeeperDeath) && random_.Below(300) == 0 && keeper_renewed_at_ == 0)
+    LoseKeeper();
   if (demotes_) ChangePlaces();
   // A server that does nothing starts no keeper either.
-  if (keeper_renewed_at_ != 0 && tick_ >= keeper_renewed_at_ && tick_ >= server_asleep_until_) RenewKeeper();
+  if (keeper_renewed_at_ != 0 && tick_ >= keeper_renewed_at_ && tick_ >= server_asleep_until_)
+    RenewKeeper();
   if (plan_.Has(Fault::kHandOver) && random_.Below(500) == 0 && !handing_over_) {
     ++report_.hand_overs;
     handing_over_ = true;
@@ -99,8 +102,8 @@ void SimWorld::KillRanks() {
   if (random_.Below(2) == 0) world_->clock().Advance(3 * kNsPerSecond);
 }
 
-// Everybody leaves, and the last job stays away for longest, so that the others have the pool; then those lose all their trainers, and the
-// last one comes for their room.
+// Everybody leaves, and the last job stays away for longest, so that the others have the pool; then
+// those lose all their trainers, and the last one comes for their room.
 void SimWorld::ChangePlaces() {
   if (others_die_at_ == 0) {
     if (random_.Below(60) == 0) BeginAnew();
@@ -131,7 +134,8 @@ void SimWorld::BeginAnew() {
   others_die_at_ = tick_ + kAwayTicks - random_.Below(kAwayTicks / 4);
 }
 
-// Until the server has started another keeper and handed it everything, only the server itself has the memory.
+// Until the server has started another keeper and handed it everything, only the server itself has
+// the memory.
 void SimWorld::LoseKeeper() {
   ++report_.keeper_deaths;
   keeper_renewed_at_ = tick_ + 1 + random_.Below(kRenewalTicksMax);
@@ -149,8 +153,10 @@ void SimWorld::ArmPoint() {
   if (world_->has_tier() && random_.Below(4) == 0)
     return server_->DieAt(kNvmePoints[random_.Below(kNvmePoints.size())], 1 + random_.Below(9));
   if (demotes_ && random_.Below(3) == 0)
-    return server_->DieAt(kDemotionPoints[random_.Below(kDemotionPoints.size())], 1 + random_.Below(2));
-  if (frozen_ && random_.Below(4) == 0) return server_->DieAt(kFrozenPoints[random_.Below(kFrozenPoints.size())], 1 + random_.Below(3));
+    return server_->DieAt(kDemotionPoints[random_.Below(kDemotionPoints.size())],
+                          1 + random_.Below(2));
+  if (frozen_ && random_.Below(4) == 0)
+    return server_->DieAt(kFrozenPoints[random_.Below(kFrozenPoints.size())], 1 + random_.Below(3));
   const char* point = named ? kServerPoints[random_.Below(kServerPoints.size())] : nullptr;
   server_->DieAt(point, 1 + random_.Below(named ? 3 : 100));
 }

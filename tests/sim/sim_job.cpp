@@ -27,7 +27,8 @@ shm::JobSpec RandomSpec(uint32_t number, SplitMix64* random) {
   options.world = 1 + static_cast<uint32_t>(random->Below(4));
   options.dtype = static_cast<DType>(random->Below(3));
   options.chunks = 1 + static_cast<uint32_t>(random->Below(4));
-  options.chunk_elements = 192 * (1 + random->Below(2)) * 4;  // shards of 1 to 4 ranks (192 is a multiple of 16 x 3 and 16 x 4)
+  // Shards of 1 to 4 ranks (192 is a multiple of 16 x 3 and 16 x 4)
+  options.chunk_elements = 192 * (1 + random->Below(2)) * 4;
   options.micro_batches = 1 + static_cast<uint32_t>(random->Below(3));
   options.max_grad_norm = random->Below(2) == 0 ? 0.0F : 2.0F;
   options.loss_scaling = static_cast<uint32_t>(random->Below(2));
@@ -36,7 +37,8 @@ shm::JobSpec RandomSpec(uint32_t number, SplitMix64* random) {
   spec.optimizer.rule = static_cast<OptimizerRule>(random->Below(RuleNames().size()));
   spec.optimizer.momentum = random->Below(3) == 0 ? 0 : 0.9;
   spec.optimizer.rounding_seed = random->Next();
-  if (spec.dtype == DType::kBF16) spec.optimizer.states = static_cast<StateForm>(random->Below(StateFormNames().size()));
+  if (spec.dtype == DType::kBF16)
+    spec.optimizer.states = static_cast<StateForm>(random->Below(StateFormNames().size()));
   if (random->Below(2) == 0) AddDataGroup(&spec, random);
   TP_CHECK(shm::Validate(spec).ok(), "the simulation makes valid jobs");
   return spec;
@@ -46,7 +48,8 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return SplitMix64(a * 0x9E3779B97F4A7C15ULL + b).Next();
 }
 
-// Element i has its own number, whatever range is asked for; all bits of a float's fraction are used, so that sums round.
+// Element i has its own number, whatever range is asked for; all bits of a float's fraction are
+// used, so that sums round.
 float ValueAt(uint64_t seed, uint64_t i) {
   const uint64_t bits = SplitMix64(seed + i).Next() >> 40;
   return static_cast<float>(static_cast<int64_t>(bits) - (int64_t{1} << 23)) * 0x1p-23F;
@@ -84,7 +87,8 @@ SimJob::SimJob(uint32_t number, const FaultPlan& plan, bool frozen, SplitMix64* 
       loss_scale_(random->Below(2) == 0 ? 1.0F : 16.0F),
       twin_(spec_) {
   for (uint64_t i = frozen ? 1 + random->Below(3) : 0; i > 0; --i) {
-    spec_.frozen.push_back({kFrozenBytes / BytesOf(spec_.dtype), HashOf(FrozenContent(random->Below(kFrozenContents)))});
+    spec_.frozen.push_back({kFrozenBytes / BytesOf(spec_.dtype),
+                            HashOf(FrozenContent(random->Below(kFrozenContents)))});
   }
 }
 
@@ -94,13 +98,17 @@ void SimJob::FillWeights(ChunkId chunk, uint64_t begin, std::span<float> values)
 }
 
 bool SimJob::IsPoisoned(Version version) const {
-  return may_poison_ && SplitMix64(Mix(Mix(number_, lives_), Mix(version, open_step_))).Below(6) == 0;
+  return may_poison_ &&
+         SplitMix64(Mix(Mix(number_, lives_), Mix(version, open_step_))).Below(6) == 0;
 }
 
-void SimJob::FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin, std::span<float> values) const {
-  const uint64_t seed = Mix(Mix(Mix(number_, lives_), Mix(version, open_step_)), Mix(micro_batch, chunk));
+void SimJob::FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin,
+                          std::span<float> values) const {
+  const uint64_t seed =
+      Mix(Mix(Mix(number_, lives_), Mix(version, open_step_)), Mix(micro_batch, chunk));
   for (size_t i = 0; i < values.size(); ++i) values[i] = loss_scale_ * ValueAt(seed, begin + i);
-  const bool poison = chunk == 0 && micro_batch == 0 && begin <= 2 && begin + values.size() > 2 && IsPoisoned(version);
+  const bool poison = chunk == 0 && micro_batch == 0 && begin <= 2 && begin + values.size() > 2 &&
+                      IsPoisoned(version);
   if (poison) values[2 - begin] = std::numeric_limits<float>::infinity();
 }
 
@@ -114,14 +122,17 @@ uint32_t SimJob::Follow(const Job& job) {
   }
   if (!job.IsRecorded()) return 0;
   const Version sealed = job.states->sealed_version();
-  TP_CHECK(sealed == twin_.version() || sealed == twin_.version() + 1, "a sealed step is never lost, and none is skipped");
+  TP_CHECK(sealed == twin_.version() || sealed == twin_.version() + 1,
+           "a sealed step is never lost, and none is skipped");
   const bool stepped = sealed != twin_.version();
   if (stepped) Seal();
   TP_CHECK(stepped || job.states->open_step() >= open_step_, "attempts at a step only grow");
   open_step_ = job.states->open_step();
   for (ChunkId id = 0; id < chunk_versions_.size(); ++id) {
-    const Version now = job.states->chunk(id).version, before = std::exchange(chunk_versions_[id], now);
-    TP_CHECK(before == kNoVersion || (now != kNoVersion && now >= before), "a chunk's version never goes back");
+    const Version now = job.states->chunk(id).version,
+                  before = std::exchange(chunk_versions_[id], now);
+    TP_CHECK(before == kNoVersion || (now != kNoVersion && now >= before),
+             "a chunk's version never goes back");
   }
   return stepped ? 1 : 0;
 }
@@ -132,16 +143,22 @@ void SimJob::Seal() {
     FillGradient(version, micro_batch, chunk, 0, values);
   };
   last_step_taken_ = twin_.Step({learning_rate(version), loss_scale_}, fill);
-  TP_CHECK(last_step_taken_ || spec_.loss_scaling != 0, "without loss scaling, a step with an infinite gradient is not sealed");
+  TP_CHECK(last_step_taken_ || spec_.loss_scaling != 0,
+           "without loss scaling, a step with an infinite gradient is not sealed");
 }
 
-std::string SimJob::Compare(Version version, ChunkId chunk, uint64_t begin, std::span<const std::byte> bytes) const {
-  const std::string where = spec_.name + " version " + std::to_string(version) + " chunk " + std::to_string(chunk);
-  if (version > sealed() || version + 1 < sealed()) return where + ": neither the sealed version nor the one before";
+std::string SimJob::Compare(Version version, ChunkId chunk, uint64_t begin,
+                            std::span<const std::byte> bytes) const {
+  const std::string where =
+      spec_.name + " version " + std::to_string(version) + " chunk " + std::to_string(chunk);
+  if (version > sealed() || version + 1 < sealed())
+    return where + ": neither the sealed version nor the one before";
   const auto expected = twin_.ParameterBytes(chunk, static_cast<uint32_t>(sealed() - version));
   const uint64_t at = begin * BytesOf(spec_.dtype);
   if (at + bytes.size() > expected.size()) return where + ": outside the chunk";
-  return std::memcmp(bytes.data(), expected.data() + at, bytes.size()) == 0 ? "" : where + ": other bits than in an undisturbed run";
+  return std::memcmp(bytes.data(), expected.data() + at, bytes.size()) == 0
+             ? ""
+             : where + ": other bits than in an undisturbed run";
 }
 
 }  // namespace tidepool::memserver

@@ -1,8 +1,9 @@
-// SimJob: one training job of the simulation: its specification, and what its planes must be at each version.
+// SimJob: one training job of the simulation: its specification, and what its planes must be at
+// each version.
 //
-// One thread. Gradients are a pure function of (job, life, version, attempt, micro-batch, chunk, element), where the attempt is the one
-// that the server's open step has: a step that was abandoned and repeated has other gradients than before, so traces of the first try are
-// seen.
+// One thread. Gradients are a pure function of (job, life, version, attempt, micro-batch, chunk,
+// element), where the attempt is the one that the server's open step has: a step that was abandoned
+// and repeated has other gradients than before, so traces of the first try are seen.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +34,15 @@ class SimJob {
   const shm::JobSpec& spec() const { return spec_; }
   float loss_scale() const { return loss_scale_; }
   float learning_rate(Version version) const { return 0.01F * static_cast<float>(1 + version % 3); }
-  // Of a rank's shard, as it is submitted in the open attempt: loss-scaled, and infinite at one place of a poisoned step.
-  void FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin, std::span<float> values) const;
+  // Of a rank's shard, as it is submitted in the open attempt: loss-scaled, and infinite at one
+  // place of a poisoned step.
+  void FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin,
+                    std::span<float> values) const;
   void FillWeights(ChunkId chunk, uint64_t begin, std::span<float> values) const;
 
-  // What the server's job looks like now: a new one means new weights, a seal means a step of the twin, a dropped attempt other gradients.
-  // Returns the versions that were sealed. Stops the process when a version was lost or skipped.
+  // What the server's job looks like now: a new one means new weights, a seal means a step of the
+  // twin, a dropped attempt other gradients. Returns the versions that were sealed. Stops the
+  // process when a version was lost or skipped.
   uint32_t Follow(const Job& job);
   // How often the weights were put.
   uint32_t lives() const { return lives_; }
@@ -50,7 +54,8 @@ class SimJob {
   const JobTwin& twin() const { return twin_; }
 
   // Empty, or what is wrong with fetched parameters, elements from `begin` of a chunk at `version`.
-  std::string Compare(Version version, ChunkId chunk, uint64_t begin, std::span<const std::byte> bytes) const;
+  std::string Compare(Version version, ChunkId chunk, uint64_t begin,
+                      std::span<const std::byte> bytes) const;
 
  private:
   bool IsPoisoned(Version version) const;

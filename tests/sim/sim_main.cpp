@@ -1,5 +1,7 @@
-// sim_main SEED [-v] [--events N]: runs one seed of the simulation; -v prints every event. A seed repeats exactly.
-// sim_main --seeds A..B [--events N]: runs many, one in a hundred twice, and prints one line for all.
+// sim_main SEED [-v] [--events N]: runs one seed of the simulation; -v prints every event. A seed
+// repeats exactly.
+// sim_main --seeds A..B [--events N]: runs many, one in a hundred twice, and prints one line for
+// all.
 // A broken invariant stops the process with its text and the seed.
 #include <cstdio>
 #include <cstdlib>
@@ -45,12 +47,15 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
 
 int Run(const Arguments& arguments) {
   SetLogLevel(arguments.verbose ? LogLevel::kInfo : LogLevel::kError);
-  if (arguments.verbose) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // whole also when an invariant breaks
+  // Whole also when an invariant breaks.
+  if (arguments.verbose) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   const SteadyClock clock;
   const int64_t start = clock.NowNs();
-  const SimReport sum = arguments.many ? RunSeeds(arguments.first, arguments.last, arguments.events)
-                                       : RunSeed(arguments.first, arguments.events, arguments.verbose);
-  const double seconds = static_cast<double>(clock.NowNs() - start) / static_cast<double>(kNsPerSecond);
+  const SimReport sum = arguments.many
+                            ? RunSeeds(arguments.first, arguments.last, arguments.events)
+                            : RunSeed(arguments.first, arguments.events, arguments.verbose);
+  const double seconds =
+      static_cast<double>(clock.NowNs() - start) / static_cast<double>(kNsPerSecond);
   std::printf("%s\n", Summary(sum, arguments.last - arguments.first + 1, seconds).c_str());
   return 0;
 }
@@ -61,7 +66,8 @@ int Run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   tidepool::memserver::Arguments arguments;
   if (!tidepool::memserver::Parse(argc, argv, &arguments)) {
-    std::fprintf(stderr, "usage: sim_main SEED [-v] [--events N] | sim_main --seeds A..B [--events N]\n");
+    std::fprintf(stderr,
+                 "usage: sim_main SEED [-v] [--events N] | sim_main --seeds A..B [--events N]\n");
     return 2;
   }
   return tidepool::memserver::Run(arguments);

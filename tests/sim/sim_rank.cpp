@@ -24,7 +24,8 @@ shm::Op OpOf(const shm::Request& request) {
 }  // namespace
 
 bool SimRank::MaySave() const {
-  return state_ == State::kRunning && !server_lost_ && !saving_ && !loading_ && !ended_ && WeightsReady();
+  return state_ == State::kRunning && !server_lost_ && !saving_ && !loading_ && !ended_ &&
+         WeightsReady();
 }
 
 void SimRank::Reserve() {
@@ -62,14 +63,16 @@ void SimRank::On(const Refused& refused) {
     state_ = State::kParked;
     return;
   }
-  TP_CHECK(refused.why.id() == ErrorId::kPeerLost || refused.why.id() == ErrorId::kStatesLost, refused.why.Line().c_str());
+  TP_CHECK(refused.why.id() == ErrorId::kPeerLost || refused.why.id() == ErrorId::kStatesLost,
+           refused.why.Line().c_str());
   Gone();
 }
 
 void SimRank::On(const Attached& attached, std::string* log) {
   ends_->SetNames(nonce_, attached.job_nonce);
   if (state_ == State::kReturning) {
-    const bool as_left = attached.sealed_version == version_ || (ended_ && attached.sealed_version == version_ + 1);
+    const bool as_left =
+        attached.sealed_version == version_ || (ended_ && attached.sealed_version == version_ + 1);
     TP_CHECK(leaving_ || as_left, "no step is sealed without a rank that was away");
     Say(log, "is back");
     lost_since_ns_ = 0;
@@ -100,12 +103,14 @@ void SimRank::On(const SessionOver& over) {
 
 void SimRank::On(const SaveDone& done) {
   const bool may_fail = state_ != State::kRunning || leaving_;
-  TP_CHECK(may_fail || done.result.ok(), ("a save of the present version succeeds, not: " + done.result.Line()).c_str());
+  TP_CHECK(may_fail || done.result.ok(),
+           ("a save of the present version succeeds, not: " + done.result.Line()).c_str());
   saving_ = false;
 }
 
 void SimRank::Doom() {
-  if (state_ == State::kReserving || state_ == State::kGranted || state_ == State::kAttaching || state_ == State::kRunning) {
+  if (state_ == State::kReserving || state_ == State::kGranted || state_ == State::kAttaching ||
+      state_ == State::kRunning) {
     state_ = State::kDoomed;
   }
 }
@@ -302,7 +307,9 @@ bool SimRank::SubmitSome(std::string* log) {
   std::vector<float> values(count);
   job_->FillGradient(version_, micro_batch, chunk, ShardBegin(chunk), values);
   job_->twin().Encode(values, BlockBytes(block));
-  Sent(FakeRank::SubmitRequest({chunk, ShardBegin(chunk), count, BlockOffset(block), version_, micro_batch}), block);
+  Sent(FakeRank::SubmitRequest(
+           {chunk, ShardBegin(chunk), count, BlockOffset(block), version_, micro_batch}),
+       block);
   Say(log, "submits chunk " + std::to_string(chunk) + " of version " + std::to_string(version_));
   return true;
 }
@@ -312,7 +319,8 @@ bool SimRank::FetchSome(std::string* log) {
   uint64_t block = 0;
   if (mine.empty() || !TakeBlock(&block)) return false;
   const ChunkId chunk = mine[random_->Below(mine.size())];
-  // Behind the end of its step a rank may only ask for the next version: the present one may be overwritten at any time.
+  // Behind the end of its step a rank may only ask for the next version: the present one may be
+  // overwritten at any time.
   const Version version = version_ + (ended_ ? 1 : 0);
   const uint64_t count = job_->spec().ShardElements(chunk);
   Sent(FakeRank::FetchRequest(chunk, ShardBegin(chunk), count, BlockOffset(block), version), block);
@@ -324,12 +332,16 @@ bool SimRank::FrozenSome(std::string* log) {
   const size_t index = random_->Below(frozen_.size());
   Frozen& frozen = frozen_[index];
   if (frozen.state == Frozen::State::kPut) return PutFrozen(index, log);
-  // A claim may wait for a rank that waits for this one's step: a place stays free for what ends it.
+  // A claim may wait for a rank that waits for this one's step: a place stays free for what ends
+  // it.
   if (frozen.state != Frozen::State::kAsk || pending_.size() + 1 >= kPendingMax) return false;
   // A chunk that the job lists twice is put once: a second claim would begin the upload anew.
   for (size_t i = 0; i < frozen_.size(); ++i) {
-    const bool same = i != index && job_->spec().frozen[i].content == job_->spec().frozen[index].content;
-    if (same && (frozen_[i].state == Frozen::State::kAsked || frozen_[i].state == Frozen::State::kPut)) return false;
+    const bool same =
+        i != index && job_->spec().frozen[i].content == job_->spec().frozen[index].content;
+    if (same &&
+        (frozen_[i].state == Frozen::State::kAsked || frozen_[i].state == Frozen::State::kPut))
+      return false;
   }
   frozen.state = Frozen::State::kAsked;
   Sent(FakeRank::ClaimRequest(static_cast<ChunkId>(job_->spec().chunks.size() + index)), kNoBlock);
@@ -344,7 +356,8 @@ bool SimRank::PutFrozen(size_t index, std::string* log) {
   if (done && frozen.puts_out == 0) frozen.state = Frozen::State::kAsk;
   if (done || !TakeBlock(&block)) return false;
   const uint64_t element = BytesOf(job_->spec().dtype), begin = frozen.bytes_sent;
-  const uint64_t count = std::min(SimJob::kFrozenBytes - begin, element * (1 + random_->Below(kBlockBytes / element)));
+  const uint64_t count =
+      std::min(SimJob::kFrozenBytes - begin, element * (1 + random_->Below(kBlockBytes / element)));
   const auto& content = SimJob::ContentOf(job_->spec().frozen[index].content);
   std::memcpy(BlockBytes(block), content.data() + begin, count);
   if (frozen.wrong && begin == 0) *BlockBytes(block) ^= std::byte{4};
@@ -360,8 +373,10 @@ bool SimRank::FetchFrozen(std::string* log) {
   const size_t index = random_->Below(frozen_.size());
   uint64_t block = 0;
   if (frozen_[index].state != Frozen::State::kThere || !TakeBlock(&block)) return false;
-  const uint64_t element = BytesOf(job_->spec().dtype), begin = random_->Below(SimJob::kFrozenBytes / element);
-  const uint64_t count = std::min(SimJob::kFrozenBytes / element - begin, 1 + random_->Below(kBlockBytes / element));
+  const uint64_t element = BytesOf(job_->spec().dtype),
+                 begin = random_->Below(SimJob::kFrozenBytes / element);
+  const uint64_t count =
+      std::min(SimJob::kFrozenBytes / element - begin, 1 + random_->Below(kBlockBytes / element));
   const auto id = static_cast<ChunkId>(job_->spec().chunks.size() + index);
   Sent(FakeRank::FetchRequest(id, begin, count, BlockOffset(block), version_), block);
   Say(log, "fetches frozen chunk " + std::to_string(index));
@@ -374,9 +389,11 @@ bool SimRank::EndStep(std::string* log) {
     if (submitted_[chunk] < job_->spec().micro_batches) return false;
   }
   if (!WeightsReady()) return false;  // a rank without chunks
-  // Fetches of this version may still be in flight: the server reads them out before it updates their chunks.
+  // Fetches of this version may still be in flight: the server reads them out before it updates
+  // their chunks.
   ended_ = true;
-  Sent(FakeRank::EndStepRequestOf(version_, job_->learning_rate(version_), job_->loss_scale()), kNoBlock);
+  Sent(FakeRank::EndStepRequestOf(version_, job_->learning_rate(version_), job_->loss_scale()),
+       kNoBlock);
   Say(log, "ends step " + std::to_string(version_));
   return true;
 }
@@ -401,7 +418,8 @@ void SimRank::OnAnswer(const Pending& pending, const shm::Completion& answer, st
     return;
   }
   const shm::Op op = OpOf(pending.request);
-  if (op != shm::Op::kEndStep && job_->spec().IsFrozen(pending.request.chunk)) return OnFrozen(pending, answer);
+  if (op != shm::Op::kEndStep && job_->spec().IsFrozen(pending.request.chunk))
+    return OnFrozen(pending, answer);
   if (op == shm::Op::kEndStep) return OnStepEnded(pending, answer, log);
   if (op == shm::Op::kFetch) return OnFetched(pending, answer);
   TP_CHECK(answer.error == 0, "an honest request succeeds");
@@ -413,7 +431,8 @@ void SimRank::OnAnswer(const Pending& pending, const shm::Completion& answer, st
 // This chunk, under any of the places where the job lists it.
 bool SimRank::HasPutWrong(size_t index) const {
   for (size_t i = 0; i < frozen_.size(); ++i) {
-    if (frozen_[i].wrong && job_->spec().frozen[i].content == job_->spec().frozen[index].content) return true;
+    if (frozen_[i].wrong && job_->spec().frozen[i].content == job_->spec().frozen[index].content)
+      return true;
   }
   return false;
 }
@@ -424,24 +443,32 @@ void SimRank::OnFrozen(const Pending& pending, const shm::Completion& answer) {
   const auto error = static_cast<ErrorId>(answer.error);
   switch (OpOf(pending.request)) {
     case shm::Op::kClaimFrozen:
-      TP_CHECK(error == ErrorId::kNone || (error == ErrorId::kContentMismatch && HasPutWrong(index)), "only wrong bytes are rejected");
+      TP_CHECK(
+          error == ErrorId::kNone || (error == ErrorId::kContentMismatch && HasPutWrong(index)),
+          "only wrong bytes are rejected");
       frozen_rejected_ += error != ErrorId::kNone ? 1 : 0;
-      frozen.state = error != ErrorId::kNone ? Frozen::State::kAsk : answer.bytes == 0 ? Frozen::State::kPut : Frozen::State::kThere;
+      frozen.state = error != ErrorId::kNone ? Frozen::State::kAsk
+                     : answer.bytes == 0     ? Frozen::State::kPut
+                                             : Frozen::State::kThere;
       frozen.bytes_sent = frozen.puts_out = 0;
       frozen.lost = false;
-      frozen.wrong = frozen.state == Frozen::State::kPut && plan_->Has(Fault::kNonFinite) && random_->Below(4) == 0;
+      frozen.wrong = frozen.state == Frozen::State::kPut && plan_->Has(Fault::kNonFinite) &&
+                     random_->Below(4) == 0;
       return;
     case shm::Op::kPutWeights:
       --frozen.puts_out;
       frozen.lost = frozen.lost || error != ErrorId::kNone;
-      TP_CHECK(error == ErrorId::kNone || error == ErrorId::kUploadLost || error == ErrorId::kChunkFrozen, "a put can be too late");
+      TP_CHECK(error == ErrorId::kNone || error == ErrorId::kUploadLost ||
+                   error == ErrorId::kChunkFrozen,
+               "a put can be too late");
       return;
     default: break;
   }
   TP_CHECK(error == ErrorId::kNone, "what is there can be fetched");
   const uint64_t element = BytesOf(job_->spec().dtype);
   const auto& content = SimJob::ContentOf(job_->spec().frozen[index].content);
-  const bool same = std::memcmp(BlockBytes(pending.block), content.data() + pending.request.element_begin * element,
+  const bool same = std::memcmp(BlockBytes(pending.block),
+                                content.data() + pending.request.element_begin * element,
                                 pending.request.element_count * element) == 0;
   TP_CHECK(same, "a fetch delivers what the chunk's name says");
   ++frozen_fetched_;
@@ -451,15 +478,18 @@ void SimRank::OnFetched(const Pending& pending, const shm::Completion& answer) {
   const Version version = pending.request.version;
   if (answer.error != 0) {
     // The rank had ended its step before the server died, so nobody needs these bytes.
-    const bool passed_over = answer.error == static_cast<uint32_t>(ErrorId::kVersionGone) && pending.sent_again && version < job_->sealed();
+    const bool passed_over = answer.error == static_cast<uint32_t>(ErrorId::kVersionGone) &&
+                             pending.sent_again && version < job_->sealed();
     TP_CHECK(passed_over, "an honest fetch succeeds");
     return;
   }
-  // The answer may have waited in the ring while later steps were sealed, or the job was made anew; the twin knows two versions.
+  // The answer may have waited in the ring while later steps were sealed, or the job was made anew;
+  // the twin knows two versions.
   if (life_ != job_->lives() || version + 1 < job_->sealed()) return;
   const uint64_t bytes = pending.request.element_count * BytesOf(job_->spec().dtype);
   const std::string wrong =
-      job_->Compare(version, pending.request.chunk, pending.request.element_begin, {BlockBytes(pending.block), bytes});
+      job_->Compare(version, pending.request.chunk, pending.request.element_begin,
+                    {BlockBytes(pending.block), bytes});
   TP_CHECK(wrong.empty(), ("a fetch delivered wrong parameters: " + wrong).c_str());
 }
 
@@ -471,12 +501,14 @@ void SimRank::OnStepEnded(const Pending& pending, const shm::Completion& answer,
   }
   attempt_.Follow(pending.request, static_cast<ErrorId>(answer.error), shm::kAbiVersion);
   if (answer.error == static_cast<uint32_t>(ErrorId::kNonFinite)) {
-    TP_CHECK(job_->spec().loss_scaling == 0 && version == version_, "a step is refused only without loss scaling");
+    TP_CHECK(job_->spec().loss_scaling == 0 && version == version_,
+             "a step is refused only without loss scaling");
     BeginStep(version_);
     Say(log, "must repeat step " + std::to_string(version_));
     return;
   }
-  TP_CHECK(answer.error == 0 && answer.version == version_ + 1, "a step ends with the next version");
+  TP_CHECK(answer.error == 0 && answer.version == version_ + 1,
+           "a step ends with the next version");
   BeginStep(answer.version);
   answered_.push_back(pending.request);
 }

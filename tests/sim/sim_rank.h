@@ -1,7 +1,9 @@
-// SimRank: one simulated trainer rank: joins, puts weights, fetches, submits, ends steps, saves, leaves; may die at any point; and does
-// what client/ does when its server is gone: it takes the answers that are there, comes back, and sends again what was not answered.
+// SimRank: one simulated trainer rank: joins, puts weights, fetches, submits, ends steps, saves,
+// leaves; may die at any point; and does what client/ does when its server is gone: it takes the
+// answers that are there, comes back, and sends again what was not answered.
 //
-// One thread. Poke does one small thing, chosen by the seed; what is possible depends on the state only.
+// One thread. Poke does one small thing, chosen by the seed; what is possible depends on the state
+// only.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,12 @@ class SimRank {
     const FaultPlan* plan = nullptr;
     SplitMix64* random = nullptr;
   };
-  SimRank(const Place& place, Rank rank) : world_(place.world), job_(place.job), plan_(place.plan), random_(place.random), rank_(rank) {}
+  SimRank(const Place& place, Rank rank)
+      : world_(place.world),
+        job_(place.job),
+        plan_(place.plan),
+        random_(place.random),
+        rank_(rank) {}
 
   enum class State {
     kAbsent,     // no connection
@@ -48,7 +55,8 @@ class SimRank {
   // The version that this rank trains from.
   Version version() const { return version_; }
   bool leaving() const { return leaving_; }
-  // Parts of frozen chunks that all incarnations have got, and uploads of wrong bytes that were found out.
+  // Parts of frozen chunks that all incarnations have got, and uploads of wrong bytes that were
+  // found out.
   uint64_t frozen_fetched() const { return frozen_fetched_; }
   uint64_t frozen_rejected() const { return frozen_rejected_; }
   // Since when it has no server, across several of them that died.
@@ -117,7 +125,9 @@ class SimRank {
   void Gone();
   const std::vector<ChunkId>& MyChunks();
   bool WeightsReady() const;
-  uint64_t ShardBegin(ChunkId chunk) const { return job_->spec().ShardIndex(chunk, rank_) * job_->spec().ShardElements(chunk); }
+  uint64_t ShardBegin(ChunkId chunk) const {
+    return job_->spec().ShardIndex(chunk, rank_) * job_->spec().ShardElements(chunk);
+  }
   // An unused block of the rCache; false when all are in flight.
   bool TakeBlock(uint64_t* block);
   void FreeBlock(uint64_t block);
@@ -140,7 +150,8 @@ class SimRank {
   std::unique_ptr<ReserveGranted> granted_;
   std::unique_ptr<FakeRank> ends_;
   std::map<uint64_t, Pending> pending_;  // by counter: in the order of sending
-  std::vector<shm::Request> answered_;   // puts, or gradients of the open step, and the end of the step before
+  // Puts, or gradients of the open step, and the end of the step before.
+  std::vector<shm::Request> answered_;
   std::vector<bool> blocks_busy_;
   std::vector<ChunkId> my_chunks_;
   bool loading_ = false;

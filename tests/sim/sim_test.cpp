@@ -1,5 +1,6 @@
-// Many seeds of the simulated world, each of at least 5,000 events; one in a hundred runs twice and must give the same hash. A broken
-// invariant stops the process and names its seed: replay it with `sim_main SEED -v`.
+// Many seeds of the simulated world, each of at least 5,000 events; one in a hundred runs twice and
+// must give the same hash. A broken invariant stops the process and names its seed: replay it with
+// `sim_main SEED -v`.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -22,7 +23,8 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   const SteadyClock clock;
   const int64_t start = clock.NowNs();
   const SimReport sum = RunSeeds(1, kSeeds, kSimEvents);
-  const double seconds = static_cast<double>(clock.NowNs() - start) / static_cast<double>(kNsPerSecond);
+  const double seconds =
+      static_cast<double>(clock.NowNs() - start) / static_cast<double>(kNsPerSecond);
   std::printf("%s\n", Summary(sum, kSeeds, seconds).c_str());
   // A simulation in which nothing happens finds nothing.
   EXPECT_GE(sum.events, kSeeds * kSimEvents);

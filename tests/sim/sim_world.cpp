@@ -14,7 +14,8 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr uint64_t kTeamEvery = 8;
-constexpr uint64_t kTeamPieceBytes = 256;  // so that even the smallest shards are copied by several threads
+// So that even the smallest shards are copied by several threads.
+constexpr uint64_t kTeamPieceBytes = 256;
 constexpr uint64_t kFnvBasis = 14695981039346656037ULL;
 constexpr uint64_t kFnvPrime = 1099511628211ULL;
 constexpr uint32_t kHealTicksMax = 200000;
@@ -34,13 +35,16 @@ uint64_t HashOf(const SaveRequest& request) {
   for (const SavedTensor& tensor : request.tensors) {
     if (tensor.read) continue;  // lies on NVMe, where CheckPlanes looks at it
     if (tensor.data != nullptr) hash = HashBytes(hash, tensor.data, tensor.count * sizeof(float));
-    if (tensor.data == nullptr) hash = HashBytes(HashBytes(hash, tensor.high, tensor.count * 2), tensor.rest, tensor.count * 2);
+    if (tensor.data == nullptr)
+      hash =
+          HashBytes(HashBytes(hash, tensor.high, tensor.count * 2), tensor.rest, tensor.count * 2);
   }
   return hash;
 }
 
 uint64_t OpenDescriptors() {
-  return static_cast<uint64_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+  return static_cast<uint64_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                             std::filesystem::directory_iterator()));
 }
 
 int64_t LeaseOf(const FaultPlan& plan, SplitMix64* random) {
@@ -82,7 +86,8 @@ void SimReport::Add(const SimReport& other) {
   for (size_t i = 0; i < killed_at.size(); ++i) killed_at[i] += other.killed_at[i];
 }
 
-SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbose), frozen_(seed % 4 == 2), plan_(&random_) {
+SimWorld::SimWorld(uint64_t seed, bool verbose)
+    : random_(seed), verbose_(verbose), frozen_(seed % 4 == 2), plan_(&random_) {
   report_.hash = kFnvBasis;
   if (verbose_) std::printf("faults: %s\n", plan_.Text().c_str());
   if (seed % kTeamEvery == 1) TakeTeam(seed);
@@ -104,14 +109,16 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   options.inline_workers = kWorkers;
   options.tunings = {{512, true}, {1024, true}, {0, true}};
   GiveDisks(seed, &options);
-  if (frozen_) options.pool_bytes += SimJob::kFrozenContents * shm::FrozenExtentBytes(SimJob::kFrozenBytes);
+  if (frozen_)
+    options.pool_bytes += SimJob::kFrozenContents * shm::FrozenExtentBytes(SimJob::kFrozenBytes);
   server_ = std::make_unique<MortalServer>(options);
   world_ = &server_->world();
   if (world_->has_tier()) ArmDisk(true);
   for (Actor& actor : actors_) {
     const uint32_t world = actor.job->spec().world;
     for (Rank rank = 0; rank < world; ++rank) {
-      actor.ranks.push_back(std::make_unique<SimRank>(SimRank::Place{world_, actor.job.get(), &plan_, &random_}, rank));
+      actor.ranks.push_back(std::make_unique<SimRank>(
+          SimRank::Place{world_, actor.job.get(), &plan_, &random_}, rank));
     }
     ranks_asleep_until_.emplace_back(world, 0);
   }
@@ -120,10 +127,12 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   if (rare_paths_armed_) ArmBuggify(random_.Next());
 }
 
-// A copy is whole when it returns, however many threads made it: a seed repeats exactly with them too.
+// A copy is whole when it returns, however many threads made it: a seed repeats exactly with them
+// too.
 void SimWorld::TakeTeam(uint64_t seed) {
   const auto helpers = static_cast<uint32_t>(1 + seed / kTeamEvery % 2);
-  team_ = std::make_unique<device::CopyTeam>(helpers, 5'000, device::CopyTeam::Form{.piece_bytes = kTeamPieceBytes});
+  team_ = std::make_unique<device::CopyTeam>(
+      helpers, 5'000, device::CopyTeam::Form{.piece_bytes = kTeamPieceBytes});
   device_.SetTeam(team_.get());
 }
 
@@ -139,7 +148,8 @@ void SimWorld::Count(uint64_t what) {
 void SimWorld::Note(const std::string& event) {
   if (event.empty()) return;
   Count(HashBytes(kFnvBasis, event.data(), event.size()));
-  if (verbose_) std::printf("%6llu %s\n", static_cast<unsigned long long>(report_.events), event.c_str());
+  if (verbose_)
+    std::printf("%6llu %s\n", static_cast<unsigned long long>(report_.events), event.c_str());
 }
 
 uint64_t& SimWorld::SleepUntil(const Actor& actor, const SimRank& rank) {
@@ -187,7 +197,8 @@ void SimWorld::Tick(bool faults) {
     default: PokeRank(faults);
   }
   // Where nothing fails, nobody is away for longer than a lease.
-  if (faults && random_.Below(64) == 0) world_->clock().Advance(static_cast<int64_t>(random_.Below(200)) * kNsPerMs);
+  if (faults && random_.Below(64) == 0)
+    world_->clock().Advance(static_cast<int64_t>(random_.Below(200)) * kNsPerMs);
   if (!saves_.empty() && random_.Below(32) == 0) EndSave(random_.Below(saves_.size()));
   if (!watches_.empty() && random_.Below(8) == 0) TellOfDeaths();
   if (faults) MakeWorldFault();
@@ -221,10 +232,13 @@ void SimWorld::AfterTurn() {
 
 void SimWorld::RunWork() {
   if (world_->team().waiting() == 0 || tick_ < workers_asleep_until_) return;
-  const uint64_t index = plan_.Has(Fault::kReordering) ? random_.Below(world_->team().waiting()) : 0;
+  const uint64_t index =
+      plan_.Has(Fault::kReordering) ? random_.Below(world_->team().waiting()) : 0;
   const uint64_t worker = random_.Below(kWorkers);
   Count(index * kWorkers + worker);
-  const auto work = [&] { world_->team().RunOne(static_cast<uint32_t>(index), static_cast<uint32_t>(worker)); };
+  const auto work = [&] {
+    world_->team().RunOne(static_cast<uint32_t>(index), static_cast<uint32_t>(worker));
+  };
   if (const char* point = server_->Run(work)) {
     dying_worker_ = static_cast<uint32_t>(worker);
     KillServer(point);
@@ -245,7 +259,8 @@ void SimWorld::MoveCopy() {
 void SimWorld::KillServer(const std::string& how) {
   Note("the server dies: " + how);
   ++report_.server_deaths;
-  for (size_t i = 0; i < kServerPoints.size(); ++i) report_.killed_at[i] += how == kServerPoints[i] ? 1 : 0;
+  for (size_t i = 0; i < kServerPoints.size(); ++i)
+    report_.killed_at[i] += how == kServerPoints[i] ? 1 : 0;
   for (const char* point : kFrozenPoints) report_.frozen_deaths += how == point ? 1 : 0;
   for (const char* point : kNvmePoints) report_.nvme_deaths += how == point ? 1 : 0;
   for (const char* point : kDemotionPoints) report_.demotion_deaths += how == point ? 1 : 0;
@@ -257,7 +272,8 @@ void SimWorld::KillServer(const std::string& how) {
   watches_.clear();
   told_.clear();
   server_->DieAt(nullptr, 0);
-  const bool with_keeper = !chaos_is_over_ && plan_.Has(Fault::kKeeperDeath) && random_.Below(12) == 0;
+  const bool with_keeper =
+      !chaos_is_over_ && plan_.Has(Fault::kKeeperDeath) && random_.Below(12) == 0;
   const bool states_lost = with_keeper || keeper_renewed_at_ != 0;
   report_.losses_in_renewal += keeper_renewed_at_ != 0 ? 1 : 0;
   if (states_lost) {
@@ -291,7 +307,8 @@ void SimWorld::KillWithServer() {
   rank.Die();
 }
 
-// The other workers were somewhere in their pieces when the server died, so several tiles may be open.
+// The other workers were somewhere in their pieces when the server died, so several tiles may be
+// open.
 void SimWorld::LetWorkersDie() {
   for (uint32_t worker = 0; worker < kWorkers && world_->team().waiting() > 0; ++worker) {
     if (worker == dying_worker_ || random_.Below(2) == 0) continue;
@@ -311,7 +328,8 @@ void SimWorld::StartAfresh() {
 }
 
 void SimWorld::StartNextServer() {
-  const uint64_t deaths_max = plan_.Has(Fault::kDeathInRecovery) ? random_.Below(kDeathsInRecoveryMax + 1) : 0;
+  const uint64_t deaths_max =
+      plan_.Has(Fault::kDeathInRecovery) ? random_.Below(kDeathsInRecoveryMax + 1) : 0;
   for (uint64_t deaths = 0;; ++deaths) {
     const std::vector<KeptFact> kept = ReadKept(world_, lease_ns_ > 0);
     server_->DieAt(nullptr, deaths < deaths_max ? 1 + random_.Below(12) : 0);
@@ -320,11 +338,13 @@ void SimWorld::StartNextServer() {
     if (point == nullptr) return CheckRecovered(kept, *world_);
     ++report_.deaths_in_recovery;
     Note(std::string("the server dies in recovery: ") + point);
-    for (size_t i = 0; i < kServerPoints.size(); ++i) report_.killed_at[i] += std::string(point) == kServerPoints[i] ? 1 : 0;
+    for (size_t i = 0; i < kServerPoints.size(); ++i)
+      report_.killed_at[i] += std::string(point) == kServerPoints[i] ? 1 : 0;
   }
 }
 
-// The model follows the server: a new job there means new weights, a seal there means a step of the twin.
+// The model follows the server: a new job there means new weights, a seal there means a step of the
+// twin.
 bool SimWorld::FollowJobs() {
   bool changed = false;
   for (Actor& actor : actors_) {
@@ -337,7 +357,8 @@ bool SimWorld::FollowJobs() {
     const uint64_t attempt = actor.job->open_step();
     const uint32_t sealed = actor.job->Follow(*job);
     changed |= sealed > 0 || attempt != actor.job->open_step();
-    if (sealed > 0) Note(actor.job->spec().name + " sealed version " + std::to_string(actor.job->sealed()));
+    if (sealed > 0)
+      Note(actor.job->spec().name + " sealed version " + std::to_string(actor.job->sealed()));
     actor.seals += sealed;
     report_.steps_sealed += sealed;
     report_.steps_skipped += sealed > 0 && !actor.job->last_step_taken() ? 1 : 0;
@@ -366,7 +387,8 @@ void SimWorld::CheckVanished(Actor* actor) {
   if (!std::exchange(actor->there, false)) return;
   const uint64_t all = (uint64_t{1} << actor->ranks.size()) - 1;
   const bool lease_over = world_->clock().NowNs() - actor->ranks_seen_ns >= lease_ns_;
-  TP_CHECK(!actor->ready || actor->said_goodbye == all || lease_over, "a job with weights is kept for its lease");
+  TP_CHECK(!actor->ready || actor->said_goodbye == all || lease_over,
+           "a job with weights is kept for its lease");
 }
 
 // Of the server that ends.
@@ -449,12 +471,18 @@ void SimWorld::On(const Refused& refused) {
   Actor* owner = nullptr;
   SimRank* rank = FindRank(refused.connection, &owner);
   if (rank == nullptr) return;
-  const bool comes_back = rank->state() == SimRank::State::kResuming && refused.why.id() != ErrorId::kNotReady;
-  TP_CHECK(!comes_back || !rank->states_lost() || refused.why.id() == ErrorId::kStatesLost, "a rank learns that its states are lost");
-  const bool in_time = !rank->states_lost() && world_->clock().NowNs() - rank->lost_since_ns() < lease_ns_;
-  TP_CHECK(!comes_back || !in_time || rank->leaving(), ("a rank that comes back in time is let in, not: " + refused.why.Line()).c_str());
-  const bool by_itself = refused.why.why().find(owner->job->spec().name + " holds") != std::string::npos;
-  TP_CHECK(!by_itself, ("nobody is refused for room that its own job holds: " + refused.why.Line()).c_str());
+  const bool comes_back =
+      rank->state() == SimRank::State::kResuming && refused.why.id() != ErrorId::kNotReady;
+  TP_CHECK(!comes_back || !rank->states_lost() || refused.why.id() == ErrorId::kStatesLost,
+           "a rank learns that its states are lost");
+  const bool in_time =
+      !rank->states_lost() && world_->clock().NowNs() - rank->lost_since_ns() < lease_ns_;
+  TP_CHECK(!comes_back || !in_time || rank->leaving(),
+           ("a rank that comes back in time is let in, not: " + refused.why.Line()).c_str());
+  const bool by_itself =
+      refused.why.why().find(owner->job->spec().name + " holds") != std::string::npos;
+  TP_CHECK(!by_itself,
+           ("nobody is refused for room that its own job holds: " + refused.why.Line()).c_str());
   Note(NameOf(*owner, *rank) + "is refused: " + ErrorEntryOf(refused.why.id()).name);
   rank->On(refused);
   SleepUntil(*owner, *rank) = tick_ + random_.Below(kStallTicksMax);
@@ -479,14 +507,17 @@ void SimWorld::On(const SessionOver& over) {
   SimRank* rank = FindRank(over.connection, &owner);
   if (rank == nullptr) return;
   const ErrorId id = over.why.id();
-  const bool expected = over.why.ok() || id == ErrorId::kPeerLost || (id == ErrorId::kNotReady && handing_over_);
-  TP_CHECK(expected, ("an honest session ends only because of a peer, not: " + over.why.Line()).c_str());
+  const bool expected =
+      over.why.ok() || id == ErrorId::kPeerLost || (id == ErrorId::kNotReady && handing_over_);
+  TP_CHECK(expected,
+           ("an honest session ends only because of a peer, not: " + over.why.Line()).c_str());
   rank->On(over);
 }
 
 void SimWorld::On(const PeerGone& gone) {
   Actor* owner = nullptr;
-  if (SimRank* rank = FindRank(gone.connection, &owner); rank != nullptr && random_.Below(2) == 0) rank->Doom();
+  if (SimRank* rank = FindRank(gone.connection, &owner); rank != nullptr && random_.Below(2) == 0)
+    rank->Doom();
 }
 
 void SimWorld::On(const SaveDone& done) {
@@ -510,7 +541,8 @@ void SimWorld::CheckTold() {
   std::erase_if(told_, [this](const ToldDeath& told) {
     if (tick_ < told.heard_by) return false;
     const Job* job = world_->tables().FindJob(told.rank.job);
-    const bool awaited = job != nullptr && job->IsAwaited(told.rank.rank) && job->NonceOf(told.rank.rank) == told.rank.nonce;
+    const bool awaited = job != nullptr && job->IsAwaited(told.rank.rank) &&
+                         job->NonceOf(told.rank.rank) == told.rank.nonce;
     TP_CHECK(!awaited, "a rank that is told to be dead is not awaited any longer");
     return true;
   });
@@ -532,7 +564,8 @@ void SimWorld::EndSave(size_t index) {
 
 // --- the end: everything works, and everything comes back ---
 
-// Liveness: without faults, a whole set of ranks joins, trains on across a restart of the server without losing a rank, and leaves.
+// Liveness: without faults, a whole set of ranks joins, trains on across a restart of the server
+// without losing a rank, and leaves.
 void SimWorld::Heal(Actor* actor) {
   TrainOn(actor, 1);
   if (lease_ns_ > 0) {
@@ -541,7 +574,8 @@ void SimWorld::Heal(Actor* actor) {
     KillServer("at the end");
     TrainOn(actor, 2);
     for (const auto& rank : actor->ranks) {
-      TP_CHECK(rank->nonce() == nonces[rank->rank()], "without other faults a server's death costs no rank");
+      TP_CHECK(rank->nonce() == nonces[rank->rank()],
+               "without other faults a server's death costs no rank");
     }
   } else {
     TrainOn(actor, 1);
@@ -557,10 +591,12 @@ void SimWorld::TrainOn(Actor* actor, uint64_t steps) {
     for (const auto& rank : actor->ranks) {
       if (rank->state() != SimRank::State::kAbsent || tick_ < SleepUntil(*actor, *rank)) continue;
       rank->Reserve();
-      world_->clock().Advance(std::max(kNsPerMs, lease_ns_ / 16));  // it may be refused until others' leases have ended
+      // It may be refused until others' leases have ended.
+      world_->clock().Advance(std::max(kNsPerMs, lease_ns_ / 16));
     }
     const auto trains = [](const auto& rank) { return rank->state() == SimRank::State::kRunning; };
-    if (goal == 0 && std::all_of(actor->ranks.begin(), actor->ranks.end(), trains)) goal = actor->seals + steps;
+    if (goal == 0 && std::all_of(actor->ranks.begin(), actor->ranks.end(), trains))
+      goal = actor->seals + steps;
     Tick(false);
   }
 }
@@ -577,7 +613,8 @@ void SimWorld::Drain() {
   TP_CHECK(world_->tables().seats.empty(), "no seat is left");
   TP_CHECK(world_->tables().frozen->chunks().empty(), "no frozen chunk is left");
   TP_CHECK(world_->pool().free_bytes() == world_->pool().total_bytes(), "all memory came back");
-  TP_CHECK(world_->pool().largest_free_bytes() == world_->pool().total_bytes(), "the pool is whole again");
+  TP_CHECK(world_->pool().largest_free_bytes() == world_->pool().total_bytes(),
+           "the pool is whole again");
   if (!world_->has_tier()) return;
   TP_CHECK(world_->tier().used_bytes() == 0, "all ranges of the drives came back");
   TP_CHECK(world_->tier().staging_free() == StateTier::kStagingSlots, "all staging came back");

@@ -1,11 +1,14 @@
-// SimWorld: one seed's world: the real serve loop, recovery included, and simulated jobs, ranks, copies, workers, checkpoint thread, keeper
-// and clock around it.
+// SimWorld: one seed's world: the real serve loop, recovery included, and simulated jobs, ranks,
+// copies, workers, checkpoint thread, keeper and clock around it.
 //
-// One thread; everything that happens is chosen by the seed, so a seed repeats exactly. Which faults it makes says FaultPlan; rare paths of
-// the production code are forced by TP_BUGGIFY. A broken invariant (invariants.h) stops the process with its text. Checked after every
-// turn: bytes, places in the pool, and the versions of jobs and chunks; after every turn in which a job came, went, was sealed, published
-// a chunk or began another attempt, after every recovery, and now and then: the index and every byte of every plane as well. That nothing
-// of dead ranks is left is checked after every turn (leftovers.h), and at the end, when all have gone.
+// One thread; everything that happens is chosen by the seed, so a seed repeats exactly. Which
+// faults it makes says FaultPlan; rare paths of the production code are forced by TP_BUGGIFY. A
+// broken invariant (invariants.h) stops the process with its text. Checked after every turn: bytes,
+// places in the pool, and the versions of jobs and chunks; after every turn in which a job came,
+// went, was sealed, published
+// a chunk or began another attempt, after every recovery, and now and then: the index and every
+// byte of every plane as well. That nothing of dead ranks is left is checked after every turn
+// (leftovers.h), and at the end, when all have gone.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +25,33 @@
 namespace tidepool::memserver {
 
 struct SimReport {
-  uint64_t events = 0;  // things that happened: turns that did something, copies moved, pieces of work, messages, actions of ranks, faults
-  uint64_t hash = 0;    // of all events: equal for two runs of one seed
+  // Things that happened: turns that did something, copies moved, pieces of work, messages, actions
+  // of ranks, faults.
+  uint64_t events = 0;
+  uint64_t hash = 0;  // of all events: equal for two runs of one seed
   uint64_t steps_sealed = 0, steps_skipped = 0;
   uint64_t rank_deaths = 0, rejoins = 0, comebacks = 0, saves = 0, refusals = 0;
   uint64_t server_deaths = 0, deaths_in_recovery = 0, hand_overs = 0;
-  uint64_t waits_for_itself = 0;                                  // ranks whose job came again while it was still being removed
-  uint64_t losses = 0;                                            // server deaths with nobody to hold the states
-  uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;  // of the keeper alone; while it was renewed; of the server
-  uint64_t cleared_seats = 0;                                     // of ranks that are gone, seen to be given back
-  uint64_t nvme_requests = 0, nvme_faults = 0;                    // to simulated drives; repeated away
-  uint64_t nvme_deaths = 0;                                       // of the server, at points of pieces
-  uint64_t demotions = 0, demotions_dropped = 0;                  // of servers that were looked at before they ended
-  uint64_t demotion_deaths = 0;                                   // of the server, at their points
-  uint64_t frozen_fetched = 0, frozen_rejected = 0;               // frozen chunks: parts that ranks got; uploads of wrong bytes
-  uint64_t frozen_deaths = 0;                                     // of the server, at their points
-  uint64_t rare_paths = 0;                                        // TP_BUGGIFY that fired
-  std::array<uint32_t, kServerPoints.size()> killed_at{};         // server deaths by point
+  // Ranks whose job came again while it was still being removed.
+  uint64_t waits_for_itself = 0;
+  // Server deaths with nobody to hold the states.
+  uint64_t losses = 0;
+  // Of the keeper alone; while it was renewed; of the server.
+  uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;
+  // Of ranks that are gone, seen to be given back.
+  uint64_t cleared_seats = 0;
+  // To simulated drives; repeated away.
+  uint64_t nvme_requests = 0, nvme_faults = 0;
+  // Of the server, at points of pieces.
+  uint64_t nvme_deaths = 0;
+  // Of servers that were looked at before they ended.
+  uint64_t demotions = 0, demotions_dropped = 0;
+  uint64_t demotion_deaths = 0;  // of the server, at their points
+  // Frozen chunks: parts that ranks got; uploads of wrong bytes.
+  uint64_t frozen_fetched = 0, frozen_rejected = 0;
+  uint64_t frozen_deaths = 0;                              // of the server, at their points
+  uint64_t rare_paths = 0;                                 // TP_BUGGIFY that fired
+  std::array<uint32_t, kServerPoints.size()> killed_at{};  // server deaths by point
   // Sums two seeds' reports; the hashes are mixed.
   void Add(const SimReport& other);
 };
@@ -48,8 +61,8 @@ class SimWorld {
   // verbose: every event on stdout.
   SimWorld(uint64_t seed, bool verbose);
   ~SimWorld();
-  // Chaos until `events` have happened, then each job is brought to life once more, trains across a restart of the server, and leaves; at
-  // the end everything must be back.
+  // Chaos until `events` have happened, then each job is brought to life once more, trains across a
+  // restart of the server, and leaves; at the end everything must be back.
   SimReport Run(uint64_t events);
 
  private:
@@ -162,8 +175,10 @@ class SimWorld {
   ConnectionId last_again_ = 0;  // the newest rank that was seen to wait for its former self
   uint64_t tick_ = 0;
   uint64_t server_asleep_until_ = 0, workers_asleep_until_ = 0, copies_asleep_until_ = 0;  // ticks
-  uint64_t keeper_renewed_at_ = 0;                                                         // tick; 0: a keeper holds everything
-  std::vector<std::vector<uint64_t>> ranks_asleep_until_;                                  // by actor and rank
+  // Tick; 0: a keeper holds everything.
+  uint64_t keeper_renewed_at_ = 0;
+  // By actor and rank.
+  std::vector<std::vector<uint64_t>> ranks_asleep_until_;
   SimReport report_;
 };
 

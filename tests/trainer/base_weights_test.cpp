@@ -1,4 +1,5 @@
-// A saved model as the base of adapters: its chunks hold the file's values, and a file that does not fit is refused with what is wrong.
+// A saved model as the base of adapters: its chunks hold the file's values, and a file that does
+// not fit is refused with what is wrong.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -43,7 +44,9 @@ class BaseWeights : public ::testing::Test {
     options_.lora_rank = 4;
     options_.chunk_size = "16KiB";
     options_.rcache = "50%";
-    EXPECT_TRUE(WriteModelConfig(directory_, {.shape = kShape, .bytes = true, .lora = {}, .base = {}}).ok());
+    EXPECT_TRUE(
+        WriteModelConfig(directory_, {.shape = kShape, .bytes = true, .lora = {}, .base = {}})
+            .ok());
   }
   ~BaseWeights() override { std::filesystem::remove_all(directory_); }
 
@@ -53,7 +56,8 @@ class BaseWeights : public ::testing::Test {
     std::string text = EncodeSafetensorsHeader(&header_).value();
     for (size_t i = 0; i < header_.tensors.size(); ++i) {
       const SafetensorsEntry& tensor = header_.tensors[i];
-      const uint64_t size = SafetensorsElementBytes(tensor.dtype), count = (tensor.end - tensor.begin) / size;
+      const uint64_t size = SafetensorsElementBytes(tensor.dtype),
+                     count = (tensor.end - tensor.begin) / size;
       for (size_t e = 0; e < count; ++e) {
         const float value = ValueOf(i, e);
         text.append(reinterpret_cast<const char*>(&value), size);
@@ -72,7 +76,8 @@ class BaseWeights : public ::testing::Test {
     const Result<RunPlan> plan = Plan();
     ASSERT_EQ(plan.status().id(), id) << plan.status().Format();
     const std::string text = plan.status().Format();
-    for (const std::string& part : texts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is missing in:\n" << text;
+    for (const std::string& part : texts)
+      EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is missing in:\n" << text;
     EXPECT_NE(text.find("\n   where: "), std::string::npos) << text;
     EXPECT_NE(text.find("\n   fix:   "), std::string::npos) << text;
   }
@@ -84,7 +89,8 @@ class BaseWeights : public ::testing::Test {
 
 // All bytes of a frozen chunk, read in pieces of a size that divides nothing.
 std::vector<std::byte> ChunkBytes(const RunPlan& plan, size_t index) {
-  std::vector<std::byte> bytes(plan.spec.frozen[index].elements * tidepool::BytesOf(plan.layout.dtype));
+  std::vector<std::byte> bytes(plan.spec.frozen[index].elements *
+                               tidepool::BytesOf(plan.layout.dtype));
   for (size_t at = 0; at < bytes.size(); at += 1000) {
     const size_t some = std::min<size_t>(1000, bytes.size() - at);
     EXPECT_TRUE(plan.base->Read(index, at, {bytes.data() + at, some}).ok());
@@ -102,13 +108,19 @@ TEST_F(BaseWeights, FillTheFrozenChunksWithTheFilesValuesInEveryType) {
     uint64_t seen = 0;
     for (const ParameterPlace& place : plan.layout.parameters) {
       if (place.chunk < plan.layout.TrainedChunks()) continue;
-      const std::vector<std::byte> bytes = ChunkBytes(plan, place.chunk - plan.layout.TrainedChunks());
+      const std::vector<std::byte> bytes =
+          ChunkBytes(plan, place.chunk - plan.layout.TrainedChunks());
       for (uint64_t e = 0; e < place.element_count; e += 7) {
-        const float is = optim::WidenElement(bytes.data(), plan.layout.dtype, place.element_begin + e);
+        const float is =
+            optim::WidenElement(bytes.data(), plan.layout.dtype, place.element_begin + e);
         uint16_t narrow = 0;
         const float value = ValueOf(number.at(place.name), e);
-        if (plan.layout.dtype != DType::kF32) optim::NarrowElement(&narrow, plan.layout.dtype, 0, value);
-        ASSERT_EQ(is, plan.layout.dtype == DType::kF32 ? value : optim::WidenElement(&narrow, plan.layout.dtype, 0)) << place.name;
+        if (plan.layout.dtype != DType::kF32)
+          optim::NarrowElement(&narrow, plan.layout.dtype, 0, value);
+        ASSERT_EQ(is, plan.layout.dtype == DType::kF32
+                          ? value
+                          : optim::WidenElement(&narrow, plan.layout.dtype, 0))
+            << place.name;
       }
       seen += place.element_count;
     }
@@ -121,7 +133,8 @@ TEST_F(BaseWeights, AreNamedByTheirContentAndAlikeForAllAdaptersOverThem) {
   RunPlan first = Plan().value();
   ASSERT_TRUE(NameFrozenChunks(&first).ok());
   ASSERT_GT(first.spec.frozen.size(), 3U);
-  for (size_t i = 0; i < first.spec.frozen.size(); ++i) EXPECT_EQ(first.spec.frozen[i].content, HashOf(ChunkBytes(first, i)));
+  for (size_t i = 0; i < first.spec.frozen.size(); ++i)
+    EXPECT_EQ(first.spec.frozen[i].content, HashOf(ChunkBytes(first, i)));
   options_.base = File();
   options_.lora_rank = 16;
   options_.lora_targets = "mlp.c_fc,attn.c_attn";
@@ -143,23 +156,33 @@ TEST_F(BaseWeights, AreCountedOnceBesideTheAdapters) {
   EXPECT_LT(states.total(), plan.memory.frozen) << "of the base there are no states";
   EXPECT_EQ(plan.memory.master, states.master);
   const std::string text = DescribePlan(plan), json = PlanJson(plan);
-  EXPECT_NE(text.find("\nbase      " + FormatBytes(plan.memory.frozen) + " of the pool in "), std::string::npos) << text;
-  EXPECT_NE(text.find("\nadapters  " + FormatCount(plan.memory.trained_parameters) + " parameters, of rank 4 beside "), std::string::npos);
-  EXPECT_NE(json.find("\"frozen_bytes\":" + std::to_string(plan.memory.frozen)), std::string::npos) << json;
-  EXPECT_NE(json.find("\"pool_bytes\":" + std::to_string(RoundUp(states.total() + plan.memory.frozen, kMiB)) + ",\"rcache"),
+  EXPECT_NE(text.find("\nbase      " + FormatBytes(plan.memory.frozen) + " of the pool in "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\nadapters  " + FormatCount(plan.memory.trained_parameters) +
+                      " parameters, of rank 4 beside "),
             std::string::npos);
+  EXPECT_NE(json.find("\"frozen_bytes\":" + std::to_string(plan.memory.frozen)), std::string::npos)
+      << json;
+  EXPECT_NE(
+      json.find("\"pool_bytes\":" +
+                std::to_string(RoundUp(states.total() + plan.memory.frozen, kMiB)) + ",\"rcache"),
+      std::string::npos);
 }
 
 TEST_F(BaseWeights, ThatDoNotFitAreRefusedWithWhatIsThere) {
   header_.tensors.erase(header_.tensors.begin() + 5);
   Write();
   ExpectRefused(ErrorId::kDataBad, {File(), "h.0.attn.c_attn.bias", "no such tensor"});
-  header_.tensors.insert(header_.tensors.begin() + 5, {.name = "h.0.attn.c_attn.bias", .dtype = "F32", .shape = {97}});
+  header_.tensors.insert(header_.tensors.begin() + 5,
+                         {.name = "h.0.attn.c_attn.bias", .dtype = "F32", .shape = {97}});
   Write();
-  ExpectRefused(ErrorId::kDataBad, {File(), "h.0.attn.c_attn.bias", "has the shape [97], the model needs [96]"});
+  ExpectRefused(ErrorId::kDataBad,
+                {File(), "h.0.attn.c_attn.bias", "has the shape [97], the model needs [96]"});
   Tensor("h.0.attn.c_attn.bias") = {.name = "h.0.attn.c_attn.bias", .dtype = "BF16", .shape = {96}};
   Write();
-  ExpectRefused(ErrorId::kDataBad, {File(), "h.0.attn.c_attn.bias", "it is BF16; weights are read as F32"});
+  ExpectRefused(ErrorId::kDataBad,
+                {File(), "h.0.attn.c_attn.bias", "it is BF16; weights are read as F32"});
   Tensor("h.0.attn.c_attn.bias") = {.name = "h.0.attn.c_attn.bias", .dtype = "F32", .shape = {96}};
   header_.tensors.push_back({.name = "h.9.extra", .dtype = "F32", .shape = {3}});
   Write();
@@ -197,8 +220,8 @@ TEST_F(BaseWeights, NeedAdaptersAndAdaptersNeedThem) {
   ExpectRefused(ErrorId::kUsageError, {"--lora-alpha", "positive"});
   options_.lora_alpha = 16;
   options_.lora_targets = "mlp.c_fc,attn.c_atn";
-  ExpectRefused(ErrorId::kUsageError,
-                {"\"attn.c_atn\"", "did you mean \"attn.c_attn\"?", "attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj, or all"});
+  ExpectRefused(ErrorId::kUsageError, {"\"attn.c_atn\"", "did you mean \"attn.c_attn\"?",
+                                       "attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj, or all"});
   options_.lora_targets = "";
   ExpectRefused(ErrorId::kUsageError, {"there is no linear layer \"\""});
   options_.lora_targets = "all";
@@ -208,12 +231,17 @@ TEST_F(BaseWeights, NeedAdaptersAndAdaptersNeedThem) {
   RunPlan alone = Plan().value();  // as an estimate may be asked for
   const Status named = NameFrozenChunks(&alone);
   EXPECT_EQ(named.id(), ErrorId::kUsageError);
-  EXPECT_NE(named.Format().find("--lora-rank 4 without a base"), std::string::npos) << named.Format();
+  EXPECT_NE(named.Format().find("--lora-rank 4 without a base"), std::string::npos)
+      << named.Format();
 }
 
 TEST_F(BaseWeights, AreNotAdaptersThemselves) {
   const LoraShape lora{.rank = 4, .alpha = 8, .targets = {"attn.c_attn", "mlp.c_fc"}};
-  ASSERT_TRUE(WriteModelConfig(directory_, {.shape = kShape, .bytes = true, .lora = lora, .base = "/models/a/model.safetensors"}).ok());
+  ASSERT_TRUE(
+      WriteModelConfig(
+          directory_,
+          {.shape = kShape, .bytes = true, .lora = lora, .base = "/models/a/model.safetensors"})
+          .ok());
   const ModelConfig read = ReadModelConfig(directory_).value();
   EXPECT_EQ(read.lora.rank, 4U);
   EXPECT_EQ(read.lora.alpha, 8);
@@ -229,7 +257,8 @@ TEST_F(BaseWeights, KeepTheirDescriptionWhereAnotherOneDoesNotFit) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{40, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const Status failed = WriteModelConfig(directory_, {.shape = kShape, .bytes = false, .lora = {}, .base = {}});
+  const Status failed =
+      WriteModelConfig(directory_, {.shape = kShape, .bytes = false, .lora = {}, .base = {}});
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(failed.id(), ErrorId::kFileWriteFailed);
@@ -241,21 +270,25 @@ TEST_F(BaseWeights, KeepTheirDescriptionWhereAnotherOneDoesNotFit) {
 
 TEST_F(BaseWeights, KeepTheirBytesAndModeWhenMetadataIsAdded) {
   Write();
-  std::filesystem::permissions(File(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  std::filesystem::permissions(
+      File(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   const WeightsFile before = WeightsFile::Open(File()).value();
   ASSERT_TRUE(AddMetadata(File(), {{"key", "value"}}).ok());
   const WeightsFile after = WeightsFile::Open(File()).value();
   EXPECT_EQ(after.Metadata("key"), "value");
   EXPECT_EQ(before.Metadata("key"), "");
   EXPECT_NE(after.HashFile().value(), before.HashFile().value());
-  EXPECT_EQ(std::filesystem::status(File()).permissions(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EXPECT_EQ(std::filesystem::status(File()).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   ASSERT_EQ(after.header().tensors.size(), before.header().tensors.size());
   for (size_t i = 0; i < after.header().tensors.size(); ++i) {
     std::vector<float> a(4), b(4);
-    ASSERT_TRUE(before.Read(before.header().tensors[i], 1, a).ok() && after.Read(after.header().tensors[i], 1, b).ok());
+    ASSERT_TRUE(before.Read(before.header().tensors[i], 1, a).ok() &&
+                after.Read(after.header().tensors[i], 1, b).ok());
     EXPECT_EQ(a, b) << after.header().tensors[i].name;
   }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 2) << "no temporary file stays";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 2)
+      << "no temporary file stays";
 }
 
 }  // namespace base_weights_test

@@ -22,20 +22,25 @@ class EarlierMetricsTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  void Write(const std::string& text) const { std::ofstream(directory_ + "/metrics.jsonl") << text; }
+  void Write(const std::string& text) const {
+    std::ofstream(directory_ + "/metrics.jsonl") << text;
+  }
   std::string Read(const std::string& name) const {
     std::ostringstream text;
     text << std::ifstream(directory_ + "/" + name).rdbuf();
     return text.str();
   }
-  bool Has(const std::string& name) const { return std::filesystem::exists(directory_ + "/" + name); }
+  bool Has(const std::string& name) const {
+    return std::filesystem::exists(directory_ + "/" + name);
+  }
   std::string SetAside(uint64_t sealed) const {
     Result<std::string> name = SetAsideEarlier(directory_, sealed);
     EXPECT_TRUE(name.ok()) << name.status().Format();
     return name.ok() ? *name : "";
   }
 
-  static constexpr const char* kThree = "{\"step\":0,\"loss\":3}\n{\"step\":1,\"loss\":2}\n{\"step\":2,\"loss\":1}\n";
+  static constexpr const char* kThree =
+      "{\"step\":0,\"loss\":3}\n{\"step\":1,\"loss\":2}\n{\"step\":2,\"loss\":1}\n";
   std::string directory_;
 };
 

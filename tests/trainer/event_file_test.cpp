@@ -103,7 +103,9 @@ class EventFileTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  std::string FileName() const { return std::filesystem::directory_iterator(directory_)->path().string(); }
+  std::string FileName() const {
+    return std::filesystem::directory_iterator(directory_)->path().string();
+  }
 
   // Reads the file back, checking the frame of every record.
   std::vector<Event> Events() const {
@@ -148,7 +150,11 @@ TEST_F(EventFileTest, ScalarsComeBackAsWritten) {
   auto file = EventFile::Create(directory_, "x");
   ASSERT_TRUE(file.ok());
   const std::vector<std::tuple<std::string, uint64_t, float>> written{
-      {"loss/train", 1, 3.25F}, {"", 0, -0.0F}, {std::string(300, 't'), 127, 1e-30F}, {"a", 128, 1e30F}, {"b", uint64_t{1} << 40, 0.1F}};
+      {"loss/train", 1, 3.25F},
+      {"", 0, -0.0F},
+      {std::string(300, 't'), 127, 1e-30F},
+      {"a", 128, 1e30F},
+      {"b", uint64_t{1} << 40, 0.1F}};
   for (const auto& [tag, step, value] : written) ASSERT_TRUE(file->Scalar(tag, step, value).ok());
   const std::vector<Event> events = Events();  // while the writer is still open
   ASSERT_EQ(events.size(), written.size() + 1);
@@ -156,7 +162,8 @@ TEST_F(EventFileTest, ScalarsComeBackAsWritten) {
     EXPECT_EQ(events[i + 1].tag, std::get<0>(written[i]));
     EXPECT_EQ(events[i + 1].step, std::get<1>(written[i]));
     ASSERT_TRUE(events[i + 1].value.has_value());
-    EXPECT_EQ(std::bit_cast<uint32_t>(*events[i + 1].value), std::bit_cast<uint32_t>(std::get<2>(written[i])));
+    EXPECT_EQ(std::bit_cast<uint32_t>(*events[i + 1].value),
+              std::bit_cast<uint32_t>(std::get<2>(written[i])));
   }
 }
 
@@ -171,13 +178,15 @@ TEST_F(EventFileTest, ADirectoryThatIsNotThereIsAnError) {
   const auto file = EventFile::Create(directory_ + "/none", "x");
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.status().id(), ErrorId::kFileWriteFailed);
-  EXPECT_THAT(file.status().what(), ::testing::HasSubstr(directory_ + "/none/events.out.tfevents."));
+  EXPECT_THAT(file.status().what(),
+              ::testing::HasSubstr(directory_ + "/none/events.out.tfevents."));
 }
 
 TEST_F(EventFileTest, AFullDiskIsAnError) {
   // /dev/full refuses every write; a link puts it where the file would be made.
   for (int64_t second = WallSeconds(); second < WallSeconds() + 120; ++second) {
-    std::filesystem::create_symlink("/dev/full", directory_ + "/events.out.tfevents." + std::to_string(second) + ".x");
+    std::filesystem::create_symlink(
+        "/dev/full", directory_ + "/events.out.tfevents." + std::to_string(second) + ".x");
   }
   const auto file = EventFile::Create(directory_, "x");
   ASSERT_FALSE(file.ok());

@@ -23,7 +23,8 @@ class FlagsTest : public ::testing::Test {
     CommandLine line;
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
-    const bool goes_on = ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &line, &exit_code_);
+    const bool goes_on =
+        ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &line, &exit_code_);
     out_ = ::testing::internal::GetCapturedStdout();
     err_ = ::testing::internal::GetCapturedStderr();
     return goes_on ? std::optional(line) : std::nullopt;
@@ -48,7 +49,8 @@ TEST_F(FlagsTest, CompletionsAndTheVersionArePrinted) {
 
 TEST_F(FlagsTest, AdaptersHaveABaseInPlaceOfAPreset) {
   for (const char* command : {"run", "estimate"}) {
-    const auto line = Parse({command, "--base", "out", "--lora-rank", "8", "--lora-alpha", "32", "--lora-targets", "all"});
+    const auto line = Parse({command, "--base", "out", "--lora-rank", "8", "--lora-alpha", "32",
+                             "--lora-targets", "all"});
     ASSERT_TRUE(line) << err_;
     EXPECT_EQ(line->options.base, "out");
     EXPECT_EQ(line->options.lora_rank, 8U);
@@ -57,14 +59,15 @@ TEST_F(FlagsTest, AdaptersHaveABaseInPlaceOfAPreset) {
   }
   EXPECT_EQ(Parse({"run"})->options.lora_rank, 0U);
   EXPECT_EQ(Parse({"sample", "out", "Once", "--base", "elsewhere"})->options.base, "elsewhere");
-  for (const char* rank : {"0", "-1", "65537", "many"}) EXPECT_FALSE(Parse({"run", "--base", "out", "--lora-rank", rank})) << rank;
+  for (const char* rank : {"0", "-1", "65537", "many"})
+    EXPECT_FALSE(Parse({"run", "--base", "out", "--lora-rank", rank})) << rank;
   EXPECT_FALSE(Parse({"run", "--base", "out", "--lora-rank", "8", "--preset", "tiny"}));
   EXPECT_EQ(exit_code_, kExitUsage);
 }
 
 TEST_F(FlagsTest, RunTakesItsFlags) {
-  const auto line =
-      Parse({"run", "--preset", "tiny", "--steps", "7", "--rcache", "64MiB", "--no-prefetch", "--dtype", "bf16", "--standalone"});
+  const auto line = Parse({"run", "--preset", "tiny", "--steps", "7", "--rcache", "64MiB",
+                           "--no-prefetch", "--dtype", "bf16", "--standalone"});
   ASSERT_TRUE(line) << err_;
   EXPECT_EQ(line->command, Command::kRun);
   EXPECT_EQ(line->options.preset, "tiny");
@@ -77,8 +80,8 @@ TEST_F(FlagsTest, RunTakesItsFlags) {
 
 TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
   for (const char* command : {"run", "estimate"}) {
-    const auto line =
-        Parse({command, "--optimizer", "sgd", "--momentum", "0.5", "--nesterov", "--states", "split-8bit", "--dtype", "bf16"});
+    const auto line = Parse({command, "--optimizer", "sgd", "--momentum", "0.5", "--nesterov",
+                             "--states", "split-8bit", "--dtype", "bf16"});
     ASSERT_TRUE(line) << err_;
     EXPECT_EQ(line->options.optimizer, "sgd");
     EXPECT_EQ(line->options.momentum, 0.5F);
@@ -94,7 +97,8 @@ TEST_F(FlagsTest, RunAndEstimateTakeBytesForStatesOnGpus) {
   for (const char* command : {"run", "estimate"}) {
     EXPECT_EQ(Parse({command})->options.gpu_states, "off");
     EXPECT_EQ(Parse({command, "--gpu-states", "auto"})->options.gpu_states, "auto");
-    EXPECT_EQ(Parse({command, "--gpu-states", "4GiB"})->options.gpu_states, "4GiB") << "what is no size is found where the plan is made";
+    EXPECT_EQ(Parse({command, "--gpu-states", "4GiB"})->options.gpu_states, "4GiB")
+        << "what is no size is found where the plan is made";
   }
 }
 
@@ -109,11 +113,13 @@ TEST_F(FlagsTest, WithoutFlagsTheDefaultsHold) {
 
 TEST_F(FlagsTest, LaunchPassesOnWhatFollowsTheDashes) {
   for (const char* flag : {"-n", "--ranks"}) {
-    const auto line = Parse({"launch", flag, "2", "--", "run", "--socket-dir", "/run/x", "--steps", "3", "--standalone"});
+    const auto line = Parse({"launch", flag, "2", "--", "run", "--socket-dir", "/run/x", "--steps",
+                             "3", "--standalone"});
     ASSERT_TRUE(line) << err_;
     EXPECT_EQ(line->command, Command::kLaunch);
     EXPECT_EQ(line->launch_ranks, 2U);
-    EXPECT_THAT(line->launch_arguments, ElementsAre("run", "--socket-dir", "/run/x", "--steps", "3", "--standalone"));
+    EXPECT_THAT(line->launch_arguments,
+                ElementsAre("run", "--socket-dir", "/run/x", "--steps", "3", "--standalone"));
   }
 }
 
@@ -149,7 +155,8 @@ TEST_F(FlagsTest, EstimateAndSampleAndVersion) {
   EXPECT_EQ(estimate->command, Command::kEstimate);
   EXPECT_EQ(estimate->options.ranks, 4U);
   EXPECT_TRUE(estimate->options.json);
-  const auto sample = Parse({"sample", "OUT", "Permission is", "--tokens", "9", "--temperature", "0"});
+  const auto sample =
+      Parse({"sample", "OUT", "Permission is", "--tokens", "9", "--temperature", "0"});
   ASSERT_TRUE(sample) << err_;
   EXPECT_EQ(sample->command, Command::kSample);
   EXPECT_EQ(sample->options.weights_dir, "OUT");
@@ -202,7 +209,8 @@ TEST_F(FlagsTest, TheDeviceIsTheHostUnlessAskedForOtherwise) {
 TEST_F(FlagsTest, OffloadingIsOfWhatCheckpointingKeeps) {
   EXPECT_FALSE(Parse({"run", "--offload-activations"}));
   EXPECT_EQ(exit_code_, kExitUsage);
-  const auto line = Parse({"run", "--checkpoint-activations", "--offload-activations", "--trace", "step.json"});
+  const auto line =
+      Parse({"run", "--checkpoint-activations", "--offload-activations", "--trace", "step.json"});
   ASSERT_TRUE(line) << err_;
   EXPECT_TRUE(line->options.offload_activations);
   EXPECT_EQ(line->options.trace_file, "step.json");

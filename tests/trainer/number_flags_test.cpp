@@ -1,4 +1,5 @@
-// Every flag that is a number, on every command line that has it, with values that somebody will type one day.
+// Every flag that is a number, on every command line that has it, with values that somebody will
+// type one day.
 #include "trainer/cli/number_flags.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +32,8 @@ Outcome Parse(std::vector<std::string> words) {
   Outcome outcome;
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
-  outcome.goes_on = ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &outcome.line, &outcome.exit_code);
+  outcome.goes_on = ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &outcome.line,
+                                     &outcome.exit_code);
   outcome.out = ::testing::internal::GetCapturedStdout();
   outcome.err = ::testing::internal::GetCapturedStderr();
   return outcome;
@@ -44,16 +46,18 @@ struct Place {
   std::vector<std::string> values;
 };
 const std::vector<Place>& Places() {
-  static const std::vector<std::string> all{"nan",  "-nan", "inf", "-inf", "-1", "0", "1e400", "99999999999999999999999",
+  static const std::vector<std::string> all{"nan",  "-nan", "inf",   "-inf",
+                                            "-1",   "0",    "1e400", "99999999999999999999999",
                                             "much", "1x",   "0x"};
   static const std::vector<std::string> some{"nan", "-1", "0", "1e400"};
-  static const std::vector<Place> places{{"run", {"run"}, {}, all},
-                                         {"run", {"run", "--dry-run"}, {}, some},
-                                         {"run", {"launch", "-n", "2", "--", "run"}, {}, some},
-                                         {"run", {"launch", "-n", "2", "--", "run", "--dry-run"}, {}, {"-1"}},
-                                         {"estimate", {"estimate"}, {}, some},
-                                         {"sample", {"sample"}, {"OUT", "text"}, all},
-                                         {"launch", {"launch"}, {"--", "run"}, all}};
+  static const std::vector<Place> places{
+      {"run", {"run"}, {}, all},
+      {"run", {"run", "--dry-run"}, {}, some},
+      {"run", {"launch", "-n", "2", "--", "run"}, {}, some},
+      {"run", {"launch", "-n", "2", "--", "run", "--dry-run"}, {}, {"-1"}},
+      {"estimate", {"estimate"}, {}, some},
+      {"sample", {"sample"}, {"OUT", "text"}, all},
+      {"launch", {"launch"}, {"--", "run"}, all}};
   return places;
 }
 
@@ -62,7 +66,8 @@ std::set<std::string> NumbersOf(const std::string& command) {
   const std::string help = Parse({command, "--help"}).out;
   std::set<std::string> names;
   const std::regex line("(--[a-z0-9-]+) (UINT|INT|FLOAT)");
-  for (std::sregex_iterator found(help.begin(), help.end(), line), end; found != end; ++found) names.insert((*found)[1]);
+  for (std::sregex_iterator found(help.begin(), help.end(), line), end; found != end; ++found)
+    names.insert((*found)[1]);
   return names;
 }
 
@@ -100,7 +105,8 @@ TEST(NumberFlags, AValueOutOfRangeEndsWithFlagValueRangeAndReasonOnEveryCommandL
         EXPECT_THAT(outcome.err, Not(HasSubstr("report this")));
         if (zero_means_something) continue;
         EXPECT_EQ(outcome.exit_code, kExitUsage);
-        EXPECT_THAT(outcome.err, HasSubstr("error[TP1001]: " + name + ": " + value + " is not in range "));
+        EXPECT_THAT(outcome.err,
+                    HasSubstr("error[TP1001]: " + name + ": " + value + " is not in range "));
         EXPECT_THAT(outcome.err, HasSubstr(flag->why));
       }
     }

@@ -23,7 +23,8 @@ class StalledReportTest : public ::testing::Test {
     std::string name = "/tmp/tidepool-stall-XXXXXX";
     directory_ = mkdtemp(name.data());
     ASSERT_EQ(mkfifo((directory_ + "/metrics.jsonl").c_str(), 0600), 0);
-    pipe_ = UniqueFd(open((directory_ + "/metrics.jsonl").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+    pipe_ =
+        UniqueFd(open((directory_ + "/metrics.jsonl").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
     std::array<char, 4096> filler;
     filler.fill('x');
     while (write(pipe_.get(), filler.data(), filler.size()) > 0) {
@@ -49,7 +50,8 @@ class StalledReportTest : public ::testing::Test {
     SteadyClock clock;
     const int64_t end_ns = clock.NowNs() + 60 * kNsPerSecond;
     std::array<char, 4096> bytes;
-    while (static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n')) < lines && clock.NowNs() < end_ns) {
+    while (static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n')) < lines &&
+           clock.NowNs() < end_ns) {
       const ssize_t n = read(pipe_.get(), bytes.data(), bytes.size());
       if (n > 0) text.append(bytes.data(), static_cast<size_t>(n));
       if (n <= 0) clock.SleepNs(kNsPerMs);

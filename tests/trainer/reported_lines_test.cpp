@@ -42,7 +42,8 @@ class ReportedLinesTest : public ::testing::Test {
   void Put(const std::string& text) const {
     ASSERT_EQ(ftruncate(file_.get(), 0), 0);
     for (size_t done = 0; done < text.size();) {
-      const ssize_t n = pwrite(file_.get(), text.data() + done, text.size() - done, static_cast<off_t>(done));
+      const ssize_t n =
+          pwrite(file_.get(), text.data() + done, text.size() - done, static_cast<off_t>(done));
       ASSERT_GT(n, 0);
       done += static_cast<size_t>(n);
     }
@@ -85,7 +86,8 @@ TEST_F(ReportedLinesTest, TheLineBeforeTrainingCounts) {
 
 TEST_F(ReportedLinesTest, ALineThatIsCutAnywhereGoes) {
   const std::string kept = LinesOf(1, 2), third = LineOf(3);
-  for (const size_t cut : {size_t{1}, size_t{7}, size_t{8}, size_t{9}, size_t{10}, third.size() / 2, third.size() - 1}) {
+  for (const size_t cut : {size_t{1}, size_t{7}, size_t{8}, size_t{9}, size_t{10}, third.size() / 2,
+                           third.size() - 1}) {
     SCOPED_TRACE(cut);
     ExpectKept(kept + third.substr(0, cut), 3, kept.size(), 2);
   }
@@ -93,9 +95,9 @@ TEST_F(ReportedLinesTest, ALineThatIsCutAnywhereGoes) {
 
 TEST_F(ReportedLinesTest, ForeignLinesAtTheEndGo) {
   const std::string kept = LinesOf(1, 2);
-  for (const char* foreign :
-       {"\n", "\n\n\n", "not json\n", "{\"step\":}\n", "{\"step\":3\n", "{\"step\":-3,\n", "{\"step\":99999999999999999999999999,\n",
-        "{\"steps\":3,\n", "{ \"step\":3,\n", "{\"step\":3", "{\"step\":"}) {
+  for (const char* foreign : {"\n", "\n\n\n", "not json\n", "{\"step\":}\n", "{\"step\":3\n",
+                              "{\"step\":-3,\n", "{\"step\":99999999999999999999999999,\n",
+                              "{\"steps\":3,\n", "{ \"step\":3,\n", "{\"step\":3", "{\"step\":"}) {
     SCOPED_TRACE(foreign);
     ExpectKept(kept + foreign, 3, kept.size(), 2);
   }
@@ -148,7 +150,8 @@ TEST_F(ReportedLinesTest, ADeviceHoldsNone) {
 
 TEST_F(ReportedLinesTest, AFileThatCannotBeReadIsAnErrorAndNotAnEmptyOne) {
   Put(LinesOf(1, 3));
-  const UniqueFd only_written(open(("/proc/self/fd/" + std::to_string(file_.get())).c_str(), O_WRONLY | O_CLOEXEC));
+  const UniqueFd only_written(
+      open(("/proc/self/fd/" + std::to_string(file_.get())).c_str(), O_WRONLY | O_CLOEXEC));
   ASSERT_TRUE(only_written.valid());
   EXPECT_EQ(FindReportedLines(only_written.get(), 3).status().id(), ErrorId::kFileUnreadable);
   EXPECT_EQ(FindReportedLines(-1, 3).status().id(), ErrorId::kFileUnreadable);

@@ -68,7 +68,8 @@ TEST(StepReport, RatesOfAnEmptyStepAreDefined) {
 TEST(ProgressLine, SaysWhatHappened) {
   const std::string line = ProgressLine(Report(12));
   EXPECT_THAT(line, ::testing::StartsWith("step 12/200  loss 3.4123  "));
-  for (const char* part : {"512 tok/s", "hit 75 %", "in 12", "out 4", "MiB", "ETA 1:01"}) EXPECT_THAT(line, HasSubstr(part));
+  for (const char* part : {"512 tok/s", "hit 75 %", "in 12", "out 4", "MiB", "ETA 1:01"})
+    EXPECT_THAT(line, HasSubstr(part));
   EXPECT_THAT(line, Not(HasSubstr("held-out")));
   EXPECT_THAT(line, Not(HasSubstr("SKIPPED")));
   EXPECT_THAT(line, Not(HasSubstr("\n")));
@@ -173,8 +174,10 @@ TEST_F(ReportWriterTest, HeldOutSkippedAndLastStepsAreAlwaysShown) {
   StepReport held_out = Report(1), skipped = Report(2);
   held_out.held_out_loss = 2;
   skipped.skipped = true;
-  for (const StepReport& report : {held_out, skipped, Report(3), Report(200)}) Write(&writer, report);
-  EXPECT_THAT(Shown(), ::testing::ElementsAre(ProgressLine(held_out), ProgressLine(skipped), ProgressLine(Report(200))));
+  for (const StepReport& report : {held_out, skipped, Report(3), Report(200)})
+    Write(&writer, report);
+  EXPECT_THAT(Shown(), ::testing::ElementsAre(ProgressLine(held_out), ProgressLine(skipped),
+                                              ProgressLine(Report(200))));
 }
 
 TEST_F(ReportWriterTest, QuietShowsNothingAndStillWrites) {
@@ -208,7 +211,9 @@ class ContinuedReportTest : public ReportWriterTest {
       Write(&writer, Report(step));
     }
   }
-  std::vector<std::string> Metrics() const { return Lines(ReadText(directory_ + "/metrics.jsonl")); }
+  std::vector<std::string> Metrics() const {
+    return Lines(ReadText(directory_ + "/metrics.jsonl"));
+  }
 };
 
 TEST_F(ContinuedReportTest, LinesUpToTheSealedStepStayAndNewOnesFollow) {
@@ -217,7 +222,8 @@ TEST_F(ContinuedReportTest, LinesUpToTheSealedStepStayAndNewOnesFollow) {
   EXPECT_FALSE(writer.unreported());
   Write(&writer, Report(6));
   ASSERT_EQ(Metrics().size(), 6U);
-  for (uint64_t step = 1; step <= 6; ++step) EXPECT_EQ(Metrics()[step - 1], MetricsLine(Report(step)));
+  for (uint64_t step = 1; step <= 6; ++step)
+    EXPECT_EQ(Metrics()[step - 1], MetricsLine(Report(step)));
 }
 
 TEST_F(ContinuedReportTest, WhatIsBehindTheSealedStepOrCutOffGoes) {
@@ -262,7 +268,8 @@ TEST_F(ContinuedReportTest, MissingStepsAreTold) {
   WriteSteps(3);
   ReportWriter writer = Continue(7);
   EXPECT_FALSE(writer.unreported());
-  EXPECT_THAT(ReadText(directory_ + "/stderr"), ::testing::AllOf(HasSubstr("no lines"), HasSubstr("from=4"), HasSubstr("to=7")));
+  EXPECT_THAT(ReadText(directory_ + "/stderr"),
+              ::testing::AllOf(HasSubstr("no lines"), HasSubstr("from=4"), HasSubstr("to=7")));
 }
 
 TEST_F(ContinuedReportTest, TheNoteGoesWithTheLastStep) {
@@ -293,7 +300,8 @@ TEST_F(ReportWriterTest, OnATerminalOneLineIsRewritten) {
     ASSERT_GT(n, 0);
     shown.append(part, 0, static_cast<size_t>(n));
   }
-  EXPECT_EQ(shown, "\r\033[K" + ProgressLine(Report(1)) + "\r\033[K" + ProgressLine(Report(2)) + "\r\n");
+  EXPECT_EQ(shown,
+            "\r\033[K" + ProgressLine(Report(1)) + "\r\033[K" + ProgressLine(Report(2)) + "\r\n");
 }
 
 TEST_F(ReportWriterTest, APlaceWhereNothingCanBeWrittenIsAnError) {

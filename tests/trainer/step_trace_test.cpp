@@ -18,7 +18,8 @@ struct Slice {
 };
 
 std::ostream& operator<<(std::ostream& out, const Slice& slice) {
-  return out << "lane " << slice.lane << ", " << slice.name << ": " << slice.from << " + " << slice.length;
+  return out << "lane " << slice.lane << ", " << slice.name << ": " << slice.from << " + "
+             << slice.length;
 }
 
 std::vector<Slice> SlicesOf(const std::string& json) {
@@ -26,7 +27,8 @@ std::vector<Slice> SlicesOf(const std::string& json) {
   const boost::json::value trace = boost::json::parse(json);
   for (const auto& event : trace.at("traceEvents").as_array()) {
     if (event.at("ph").as_string() != "X") continue;
-    slices.push_back({event.at("tid").to_number<int64_t>(), std::string(event.at("name").as_string()), event.at("ts").to_number<double>(),
+    slices.push_back({event.at("tid").to_number<int64_t>(),
+                      std::string(event.at("name").as_string()), event.at("ts").to_number<double>(),
                       event.at("dur").to_number<double>()});
   }
   return slices;
@@ -37,8 +39,12 @@ class SlowService final : public client::ChunkService {
  public:
   const client::Attachment& attachment() const override { return attachment_; }
   Result<client::Ticket> StartPutWeights(const client::Range&) override { return ++last_; }
-  Result<client::Ticket> StartFetch(const client::Range&, const client::Wanted&) override { return ++last_; }
-  Result<client::Ticket> StartSubmitGradient(const client::Range&, Version, uint32_t) override { return ++last_; }
+  Result<client::Ticket> StartFetch(const client::Range&, const client::Wanted&) override {
+    return ++last_;
+  }
+  Result<client::Ticket> StartSubmitGradient(const client::Range&, Version, uint32_t) override {
+    return ++last_;
+  }
   Result<client::Ticket> StartEndStep(const client::StepEnd&) override { return ++last_; }
   client::TicketFlags FlagsOf(client::Ticket ticket) const override {
     return with_flags ? client::TicketFlags{nullptr, &done, ticket} : client::TicketFlags();
@@ -79,8 +85,8 @@ TEST_F(StepTraceTest, ForwardAndBackwardFollowEachOther) {
   Pass(7);
   EXPECT_EQ(Slices(), (std::vector<Slice>{{1, "forward 0", 5, 10}, {1, "backward 0", 15, 20}}));
   const std::string text = trace_.Render(2);
-  for (const char* part :
-       {"\"displayTimeUnit\":\"ms\"", "rank 2, step 3", "\"all-gather\"", "\"reduce-scatter\"", "\"Adam\"", "\"H2D\"", "\"D2H\""}) {
+  for (const char* part : {"\"displayTimeUnit\":\"ms\"", "rank 2, step 3", "\"all-gather\"",
+                           "\"reduce-scatter\"", "\"Adam\"", "\"H2D\"", "\"D2H\""}) {
     EXPECT_NE(text.find(part), std::string::npos) << part;
   }
 }
@@ -95,7 +101,8 @@ TEST_F(StepTraceTest, ADevicesMomentsAreLaidFromTheFirst) {
   StepTrace trace(&clock_, timer);
   trace.BeginStep(1);
   for (const char* name : {"forward 0", "backward 0", ""}) trace.Compute(name);
-  EXPECT_EQ(SlicesOf(trace.Render(0)), (std::vector<Slice>{{1, "forward 0", 0, 250000}, {1, "backward 0", 250000, 500000}}));
+  EXPECT_EQ(SlicesOf(trace.Render(0)),
+            (std::vector<Slice>{{1, "forward 0", 0, 250000}, {1, "backward 0", 250000, 500000}}));
 }
 
 TEST_F(StepTraceTest, CopiesEndWhereTheyAreSeenToEndAndTheUpdateWithTheLastChunk) {
@@ -116,8 +123,10 @@ TEST_F(StepTraceTest, CopiesEndWhereTheyAreSeenToEndAndTheUpdateWithTheLastChunk
   Pass(3);
   EXPECT_TRUE(service_.Wait(submit).ok());
   // From the seal, 4 before the step, to the first fetch of the new version.
-  EXPECT_EQ(Slices(),
-            (std::vector<Slice>{{2, "chunk 7", 4, 6}, {2, "chunk 7", 11, 2}, {3, "chunk 8", 11, 5}, {6, "update of step 1", 0, 10}}));
+  EXPECT_EQ(Slices(), (std::vector<Slice>{{2, "chunk 7", 4, 6},
+                                          {2, "chunk 7", 11, 2},
+                                          {3, "chunk 8", 11, 5},
+                                          {6, "update of step 1", 0, 10}}));
 }
 
 TEST_F(StepTraceTest, ACopyThatNobodyAsksForEndsWithItsFlag) {
@@ -127,7 +136,8 @@ TEST_F(StepTraceTest, ACopyThatNobodyAsksForEndsWithItsFlag) {
   Pass(5);
   real_.done = first;
   static_cast<void>(service_.StartFetch({.chunk = 2}, 0));
-  EXPECT_EQ(Slices(), (std::vector<Slice>{{2, "chunk 1", 0, 5}})) << "the second one is still on its way";
+  EXPECT_EQ(Slices(), (std::vector<Slice>{{2, "chunk 1", 0, 5}}))
+      << "the second one is still on its way";
 }
 
 TEST_F(StepTraceTest, WhatBeganInAnEarlierStepIsNotShown) {

@@ -32,22 +32,27 @@ Need NeedOf(const ShortRun& run, const RunPlan& plan, const RunOptions& options)
   need.activations = run.shares.activations() + run.wanted;
   need.sequences = std::max<uint64_t>(1, options.batch / std::max(1U, plan.layout.world));
   need.tokens = options.context > 0 ? options.context : plan.shape.context;
-  need.boundaries = uint64_t{plan.shape.layers} * need.sequences * need.tokens * plan.shape.hidden * BytesOf(plan.layout.dtype);
+  need.boundaries = uint64_t{plan.shape.layers} * need.sequences * need.tokens * plan.shape.hidden *
+                    BytesOf(plan.layout.dtype);
   return need;
 }
 
-// With checkpointing: the blocks' inputs, one block's share of the rest, and the logits with their fp32 copy, which no block has.
+// With checkpointing: the blocks' inputs, one block's share of the rest, and the logits with their
+// fp32 copy, which no block has.
 uint64_t CheckpointedActivations(const Need& need, const RunPlan& plan) {
-  const uint64_t logits = need.sequences * need.tokens * plan.shape.vocab * (BytesOf(plan.layout.dtype) + sizeof(float));
+  const uint64_t logits = need.sequences * need.tokens * plan.shape.vocab *
+                          (BytesOf(plan.layout.dtype) + sizeof(float));
   const uint64_t blocks = need.activations - std::min(need.activations, logits);
-  return std::min(need.activations, need.boundaries + blocks / std::max(1U, plan.shape.layers) + logits);
+  return std::min(need.activations,
+                  need.boundaries + blocks / std::max(1U, plan.shape.layers) + logits);
 }
 
 class Changes {
  public:
   explicit Changes(const Need& need) : need_(need) {}
   void Offer(const std::string& flags, uint64_t less) {
-    if (less > 0 && need_.Fits(less) && list_.size() < kChangesShown) list_.push_back({flags, need_.used - std::min(need_.used, less)});
+    if (less > 0 && need_.Fits(less) && list_.size() < kChangesShown)
+      list_.push_back({flags, need_.used - std::min(need_.used, less)});
   }
   std::vector<MemoryChange> Take() { return std::move(list_); }
 
@@ -59,7 +64,8 @@ class Changes {
 // Before the first step: what a plan would have in use with it, where the run stopped.
 class BeforeSteps {
  public:
-  BeforeSteps(const ShortRun& run, const RunPlan& plan, const RunOptions& options) : run_(run), plan_(plan), options_(options) {
+  BeforeSteps(const ShortRun& run, const RunPlan& plan, const RunOptions& options)
+      : run_(run), plan_(plan), options_(options) {
     const DeviceShares& s = run.shares;
     others_ = s.total - std::min(s.total, s.free + s.rcache + s.resident);
     // The block that stands in after a failure comes with the engine.
@@ -75,11 +81,13 @@ class BeforeSteps {
 
  private:
   uint64_t InUse(const RunPlan& plan) const {
-    return others_ + plan.rcache.bytes + (run_.at == ShortAt::kRcache ? SpareBytes(plan.layout) : 0);
+    return others_ + plan.rcache.bytes +
+           (run_.at == ShortAt::kRcache ? SpareBytes(plan.layout) : 0);
   }
   // The plan with changed options, where it is one that fits.
   bool Offer(const std::string& flags, const RunOptions& options) {
-    const Result<RunPlan> plan = MakeRunPlan(plan_.shape, options, plan_.layout.world, run_.rank, plan_.spec.name);
+    const Result<RunPlan> plan =
+        MakeRunPlan(plan_.shape, options, plan_.layout.world, run_.rank, plan_.spec.name);
     if (!plan.ok()) return false;
     const uint64_t bytes = InUse(plan.value());
     if (bytes > run_.shares.total || bytes >= InUse(plan_)) return false;
@@ -92,7 +100,8 @@ class BeforeSteps {
     const uint64_t room = run_.shares.total - std::min(run_.shares.total, rest);
     if (room < plan_.layout.RcacheBytes(run_.rank, 1)) return;
     RunOptions options = options_;
-    options.rcache = std::to_string(plan_.layout.RcacheBytes(run_.rank, plan_.layout.BlocksIn(run_.rank, room)));
+    options.rcache =
+        std::to_string(plan_.layout.RcacheBytes(run_.rank, plan_.layout.BlocksIn(run_.rank, room)));
     Offer("--rcache " + options.rcache, options);
   }
   void OfferType() {
@@ -118,19 +127,24 @@ class BeforeSteps {
 };
 
 std::string WantedText(const ShortRun& run, const RunPlan& plan) {
-  if (run.at == ShortAt::kRcache) return "the rCache of " + FormatBytes(plan.rcache.bytes) + ", before the first step";
-  const std::string what =
-      run.at == ShortAt::kBuild ? "what training needs beside the rCache, before the first step" : "tensors of LibTorch";
+  if (run.at == ShortAt::kRcache)
+    return "the rCache of " + FormatBytes(plan.rcache.bytes) + ", before the first step";
+  const std::string what = run.at == ShortAt::kBuild
+                               ? "what training needs beside the rCache, before the first step"
+                               : "tensors of LibTorch";
   return run.wanted > 0 ? "another " + FormatBytes(run.wanted) + " for " + what : what;
 }
 
-// The largest batch that fits; where it divides the one that did not, accumulation keeps the tokens of a step.
-void OfferBatch(const Need& need, const RunPlan& plan, const RunOptions& options, Changes* changes) {
+// The largest batch that fits; where it divides the one that did not, accumulation keeps the tokens
+// of a step.
+void OfferBatch(const Need& need, const RunPlan& plan, const RunOptions& options,
+                Changes* changes) {
   for (uint64_t fewer = need.sequences - 1; fewer > 0; --fewer) {
     const uint64_t less = need.activations / need.sequences * (need.sequences - fewer);
     if (!need.Fits(less)) continue;
     std::string flags = "--batch " + std::to_string(fewer * plan.layout.world);
-    if (need.sequences % fewer == 0) flags += " --accumulate " + std::to_string(options.micro_batches * (need.sequences / fewer));
+    if (need.sequences % fewer == 0)
+      flags += " --accumulate " + std::to_string(options.micro_batches * (need.sequences / fewer));
     return changes->Offer(flags, less);
   }
 }
@@ -139,11 +153,13 @@ void OfferBatch(const Need& need, const RunPlan& plan, const RunOptions& options
 
 uint64_t SpareBytes(const ChunkLayout& layout) {
   uint64_t largest = 0;
-  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) largest = std::max(largest, layout.ChunkBytes(chunk));
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk)
+    largest = std::max(largest, layout.ChunkBytes(chunk));
   return RoundUp(largest, kPageBytes);
 }
 
-std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& plan, const RunOptions& options) {
+std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& plan,
+                                         const RunOptions& options) {
   if (run.at != ShortAt::kStep) return BeforeSteps(run, plan, options).Take();
   const Need need = NeedOf(run, plan, options);
   Changes changes(need);
@@ -154,9 +170,11 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
   }
   OfferBatch(need, plan, options, &changes);
   if (!options.activation_checkpointing) {
-    changes.Offer("--checkpoint-activations", need.activations - CheckpointedActivations(need, plan));
+    changes.Offer("--checkpoint-activations",
+                  need.activations - CheckpointedActivations(need, plan));
   } else if (!options.offload_activations && plan.shape.layers > kInputsOnDevice) {
-    const uint64_t away = need.boundaries / plan.shape.layers * (plan.shape.layers - kInputsOnDevice);
+    const uint64_t away =
+        need.boundaries / plan.shape.layers * (plan.shape.layers - kInputsOnDevice);
     changes.Offer("--offload-activations", std::min(need.activations, away));
   }
   for (uint64_t tokens = need.tokens / 2; tokens >= 64; tokens /= 2) {
@@ -168,31 +186,38 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
   return changes.Take();
 }
 
-Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan, const RunOptions& options) {
+Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan,
+                       const RunOptions& options) {
   const DeviceShares& s = run.shares;
   const bool step = run.at == ShortAt::kStep;
   std::string fix;
   for (const MemoryChange& change : ChangesThatFit(run, plan, options)) {
-    fix += (fix.empty() ? "each of these alone would have fitted so far: " : ", or ") + change.flags + " (" + FormatBytes(change.bytes) +
-           " in use)";
+    fix += (fix.empty() ? "each of these alone would have fitted so far: " : ", or ") +
+           change.flags + " (" + FormatBytes(change.bytes) + " in use)";
   }
   if (fix.empty()) {
-    fix = step ? "no single change would fit: take a smaller --batch, --checkpoint-activations, a shorter --context and a smaller --rcache "
+    fix = step ? "no single change would fit: take a smaller --batch, --checkpoint-activations, a "
+                 "shorter --context and a smaller --rcache "
                  "together"
-               : "no single change would fit: end what else uses this GPU, or take another one, a smaller model or --device cpu";
+               : "no single change would fit: end what else uses this GPU, or take another one, a "
+                 "smaller model or --device cpu";
   }
   return std::move(ended)
       .Where(WantedText(run, plan))
-      .Why("of " + FormatBytes(s.total) + ": rCache " + FormatBytes(s.rcache) + ", resident chunks " + FormatBytes(s.resident) +
-           (s.states > 0 ? ", optimizer states " + FormatBytes(s.states) : "") + ", parameters outside " + FormatBytes(s.outside) +
-           ", activations " + FormatBytes(s.activations()) + ", held by LibTorch unused " + FormatBytes(s.unused()) +
-           ", framework (contexts, kernels) and other processes " + FormatBytes(s.framework()) + ", free " + FormatBytes(s.free))
+      .Why("of " + FormatBytes(s.total) + ": rCache " + FormatBytes(s.rcache) +
+           ", resident chunks " + FormatBytes(s.resident) +
+           (s.states > 0 ? ", optimizer states " + FormatBytes(s.states) : "") +
+           ", parameters outside " + FormatBytes(s.outside) + ", activations " +
+           FormatBytes(s.activations()) + ", held by LibTorch unused " + FormatBytes(s.unused()) +
+           ", framework (contexts, kernels) and other processes " + FormatBytes(s.framework()) +
+           ", free " + FormatBytes(s.free))
       .Fix(fix);
 }
 
 uint64_t WantedBytes(const std::string& text) {
   constexpr std::string_view kTold = "Tried to allocate ";
-  constexpr std::array<std::pair<std::string_view, uint64_t>, 4> kUnits{{{"bytes", 1}, {"KiB", kKiB}, {"MiB", kMiB}, {"GiB", kGiB}}};
+  constexpr std::array<std::pair<std::string_view, uint64_t>, 4> kUnits{
+      {{"bytes", 1}, {"KiB", kKiB}, {"MiB", kMiB}, {"GiB", kGiB}}};
   const size_t found = text.find(kTold);
   if (found == std::string::npos) return 0;
   const char* begin = text.c_str() + found + kTold.size();
@@ -206,7 +231,8 @@ uint64_t WantedBytes(const std::string& text) {
   return 0;
 }
 
-GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers, std::optional<device::DeviceBytes> now, ServerContext server) {
+GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers,
+                        std::optional<device::DeviceBytes> now, ServerContext server) {
   return {.rank_bytes = plan.rcache.bytes + SpareBytes(plan.layout),
           .sharers = sharers,
           .states_bytes = plan.gpu_states.gpu_bytes,
@@ -214,31 +240,45 @@ GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers, std::optional<dev
           .server = std::move(server)};
 }
 
-ServerContext ServerContextOf(const Result<std::vector<client::GpuView>>& gpus, const std::string& uuid) {
+ServerContext ServerContextOf(const Result<std::vector<client::GpuView>>& gpus,
+                              const std::string& uuid) {
   if (!gpus.ok()) return {.why_not = "no memserver could be asked: " + gpus.status().what()};
   const std::vector<client::GpuView>& all = gpus.value();
-  const auto found = std::find_if(all.begin(), all.end(), [&uuid](const client::GpuView& gpu) { return gpu.uuid == uuid; });
-  if (found == all.end()) return {.why_not = "memserver has not opened this GPU yet; it does for the first rank that brings memory of it"};
-  if (found->taken == 0) return {.why_not = "memserver could not measure it: the driver's management library is missing there"};
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&uuid](const client::GpuView& gpu) { return gpu.uuid == uuid; });
+  if (found == all.end())
+    return {.why_not =
+                "memserver has not opened this GPU yet; it does for the first rank that brings "
+                "memory of it"};
+  if (found->taken == 0)
+    return {.why_not =
+                "memserver could not measure it: the driver's management library is missing there"};
   return {.bytes = found->taken, .why_not = {}};
 }
 
 std::string DescribeGpu(const GpuEstimate& estimate) {
   const ServerContext& server = estimate.server;
-  std::string text = "gpu       " + FormatBytes(estimate.bytes()) + " of each GPU that is used, for " + std::to_string(estimate.sharers) +
-                     (estimate.sharers == 1 ? " rank" : " ranks") +
-                     ": rCache with resident chunks, and one chunk that stands in after a failure" +
-                     (estimate.states_bytes > 0 ? "; " + FormatBytes(estimate.states_bytes) + " of optimizer states" : "") +
-                     (server.bytes > 0 ? "; and " + FormatBytes(server.bytes) + " that memserver has taken, as it measured" : "") +
-                     "; beside it activations, and a context of the trainer for each rank (";
+  std::string text =
+      "gpu       " + FormatBytes(estimate.bytes()) + " of each GPU that is used, for " +
+      std::to_string(estimate.sharers) + (estimate.sharers == 1 ? " rank" : " ranks") +
+      ": rCache with resident chunks, and one chunk that stands in after a failure" +
+      (estimate.states_bytes > 0
+           ? "; " + FormatBytes(estimate.states_bytes) + " of optimizer states"
+           : "") +
+      (server.bytes > 0
+           ? "; and " + FormatBytes(server.bytes) + " that memserver has taken, as it measured"
+           : "") +
+      "; beside it activations, and a context of the trainer for each rank (";
   if (!estimate.now) {
     text += "measured where a GPU is; none is here)\n";
   } else {
     text += "in use on that GPU now, one context included: " +
-            FormatBytes(estimate.now->total - std::min(estimate.now->total, estimate.now->free)) + " of " +
-            FormatBytes(estimate.now->total) + ")\n";
+            FormatBytes(estimate.now->total - std::min(estimate.now->total, estimate.now->free)) +
+            " of " + FormatBytes(estimate.now->total) + ")\n";
   }
-  if (server.bytes == 0) text += "          what memserver takes of it is not known and not counted: " + server.why_not + "\n";
+  if (server.bytes == 0)
+    text += "          what memserver takes of it is not known and not counted: " + server.why_not +
+            "\n";
   return text;
 }
 

@@ -1,5 +1,5 @@
-// DevicePlace: on which device a rank computes: what --device asks for, the rank's place on its node and the GPUs that the driver shows
-// decide.
+// DevicePlace: on which device a rank computes: what --device asks for, the rank's place on its
+// node and the GPUs that the driver shows decide.
 //
 // Any thread; pure functions, torch-free.
 #pragma once
@@ -28,19 +28,25 @@ Result<DeviceWish> ParseDeviceWish(const std::string& text);
 struct DevicePlace {
   std::optional<device::Gpu> gpu;  // none: the host
   uint32_t sharers = 1;            // ranks of this node on that GPU, this one included
-  uint32_t gpus = 0;               // that this node's ranks are spread over, as seen from here; 0: the host
-  std::string why;                 // for the start lines
+  // That this node's ranks are spread over, as seen from here; 0: the host.
+  uint32_t gpus = 0;
+  std::string why;  // for the start lines
 };
 
-// `gpus`: what device::ListGpus says; looked at only where a GPU is wished for. Several ranks may share a GPU: local rank r has the GPU
+// `gpus`: what device::ListGpus says; looked at only where a GPU is wished for. Several ranks may
+// share a GPU: local rank r has the GPU
 // r modulo their number, or all have the one that was named.
-// Errors: kCudaUnavailable (cuda was asked for, and there is no such GPU or it lacks what is needed).
-Result<DevicePlace> ChooseDevice(const DeviceWish& wish, const RankPlace& place, const Result<std::vector<device::Gpu>>& gpus);
+// Errors: kCudaUnavailable (cuda was asked for, and there is no such GPU or it lacks what is
+// needed).
+Result<DevicePlace> ChooseDevice(const DeviceWish& wish, const RankPlace& place,
+                                 const Result<std::vector<device::Gpu>>& gpus);
 
-// The host in the place of a GPU, because of `why_not`: what auto does when the GPU turns out to be of no use.
+// The host in the place of a GPU, because of `why_not`: what auto does when the GPU turns out to be
+// of no use.
 DevicePlace HostInstead(const Status& why_not);
 
-// "cuda:1, NVIDIA H200 (GPU-...), shared by 2 ranks of this node; local rank 3 of 4 takes GPU 3 mod 2".
+// "cuda:1, NVIDIA H200 (GPU-...), shared by 2 ranks of this node; local rank 3 of 4 takes GPU 3 mod
+// 2".
 std::string Describe(const DevicePlace& place);
 
 }  // namespace tidepool::trainer

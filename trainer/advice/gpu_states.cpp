@@ -21,20 +21,24 @@ struct Hindrance {
   std::string why, fix;
 };
 Hindrance HindranceOf(const client::JobSpec& spec, const GpuStatesPlace& place) {
-  if (place.gpus == 0) return {"this run is on the host", "give --device cuda, or leave --gpu-states out"};
+  if (place.gpus == 0)
+    return {"this run is on the host", "give --device cuda, or leave --gpu-states out"};
   const OptimizerSpec& optimizer = spec.optimizer;
   if (optimizer.rule != OptimizerRule::kAdamW && optimizer.rule != OptimizerRule::kAdam) {
     return {"GPUs update by adamw and adam alone, not by " + std::string(NameOf(optimizer.rule)),
             "give --optimizer adamw, or --gpu-states off"};
   }
   if (optimizer.states != StateForm::kF32) {
-    return {"GPUs update fp32 states alone, not " + std::string(NameOf(optimizer.states)), "give --states fp32, or --gpu-states off"};
+    return {"GPUs update fp32 states alone, not " + std::string(NameOf(optimizer.states)),
+            "give --states fp32, or --gpu-states off"};
   }
-  if (place.why_no_kernel != nullptr) return {place.why_no_kernel, "build where nvcc is, or give --gpu-states off"};
+  if (place.why_no_kernel != nullptr)
+    return {place.why_no_kernel, "build where nvcc is, or give --gpu-states off"};
   return {};
 }
 
-Result<GpuStatesPlan> InSize(const GpuStatesWish& wish, const client::JobSpec& spec, uint32_t gpus) {
+Result<GpuStatesPlan> InSize(const GpuStatesWish& wish, const client::JobSpec& spec,
+                             uint32_t gpus) {
   GpuStatesPlan plan;
   plan.chunks = GpuStateChunksIn(spec, gpus, wish.bytes);
   if (plan.chunks > 0) {
@@ -44,10 +48,12 @@ Result<GpuStatesPlan> InSize(const GpuStatesWish& wish, const client::JobSpec& s
   client::JobSpec one = spec;
   one.states_on_gpu = 1;
   const uint64_t least = GpuStateBytesOfOne(one, gpus);
-  return Status(ErrorId::kConfigBadValue, "--gpu-states " + std::to_string(wish.bytes) + " has no room for the states of one chunk")
+  return Status(ErrorId::kConfigBadValue, "--gpu-states " + std::to_string(wish.bytes) +
+                                              " has no room for the states of one chunk")
       .Where("--gpu-states")
       .Why("those of the first one take " + FormatBytes(least))
-      .Fix("give at least --gpu-states " + std::to_string(least) + ", a smaller --chunk-size, or --gpu-states off");
+      .Fix("give at least --gpu-states " + std::to_string(least) +
+           ", a smaller --chunk-size, or --gpu-states off");
 }
 
 }  // namespace
@@ -58,12 +64,15 @@ Result<GpuStatesWish> ParseGpuStatesWish(const std::string& text) {
   if (text == "auto") return GpuStatesWish{Kind::kAuto, 0};
   const Result<uint64_t> bytes = ParseSize(text);
   if (bytes.ok()) return GpuStatesWish{Kind::kSize, bytes.value()};
-  return Status(ErrorId::kConfigBadValue, bytes.status().what()).Where("--gpu-states").Fix("give off, auto, or a size like 4GiB");
+  return Status(ErrorId::kConfigBadValue, bytes.status().what())
+      .Where("--gpu-states")
+      .Fix("give off, auto, or a size like 4GiB");
 }
 
 uint64_t GpuStateBytesOfOne(const client::JobSpec& spec, uint32_t gpus) {
   std::vector<uint64_t> bytes(gpus, 0);
-  for (Rank rank = 0; rank < spec.world; ++rank) bytes[rank % gpus] += client::GpuShareBytes(spec, rank);
+  for (Rank rank = 0; rank < spec.world; ++rank)
+    bytes[rank % gpus] += client::GpuShareBytes(spec, rank);
   return *std::max_element(bytes.begin(), bytes.end());
 }
 
@@ -76,14 +85,16 @@ uint32_t GpuStateChunksIn(client::JobSpec spec, uint32_t gpus, uint64_t bytes) {
   return fits;
 }
 
-Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout& layout, const client::JobSpec& spec,
-                                    const GpuStatesPlace& place) {
+Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout& layout,
+                                    const client::JobSpec& spec, const GpuStatesPlace& place) {
   using Kind = GpuStatesWish::Kind;
   GpuStatesPlan plan;
   const Hindrance hindrance = HindranceOf(spec, place);
   if (wish.kind == Kind::kSize) {
     if (!hindrance.why.empty()) {
-      return Status(ErrorId::kUsageError, "states cannot lie on GPUs: " + hindrance.why).Where("--gpu-states").Fix(hindrance.fix);
+      return Status(ErrorId::kUsageError, "states cannot lie on GPUs: " + hindrance.why)
+          .Where("--gpu-states")
+          .Fix(hindrance.fix);
     }
     TP_ASSIGN_OR_RETURN(plan, InSize(wish, spec, place.gpus));
   } else if (place.gpus == 0) {
@@ -95,7 +106,8 @@ Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout
   } else {
     plan.chunks = AlwaysResident(layout);
     plan.may_stay_on_host = true;
-    plan.why = plan.chunks > 0 ? "what is always resident, and more by --gpu-states SIZE alone while no step has been measured"
+    plan.why = plan.chunks > 0 ? "what is always resident, and more by --gpu-states SIZE alone "
+                                 "while no step has been measured"
                                : "no chunk is always resident";
   }
   if (plan.chunks == 0) return plan;
@@ -107,9 +119,12 @@ Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout
 
 bool IsAboutGpuStates(ErrorId refusal) {
   switch (refusal) {
-    case ErrorId::kJobSpecBad:         // a release that does not know them, or ranks that bring no GPU
-    case ErrorId::kJobMismatch:        // the job is there, with its states on the host
-    case ErrorId::kCudaUnavailable:    // no Adam on the server's side of the GPU, or memory that would not outlive it
+    // A release that does not know them, or ranks that bring no GPU.
+    case ErrorId::kJobSpecBad:
+    case ErrorId::kJobMismatch:  // the job is there, with its states on the host
+    case ErrorId::
+        // No Adam on the server's side of the GPU, or memory that would not outlive it.
+        kCudaUnavailable:
     case ErrorId::kCudaFailed:         //
     case ErrorId::kDeviceMemoryShort:  // no room for them
     case ErrorId::kTooManySessions: return true;

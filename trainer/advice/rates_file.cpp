@@ -31,10 +31,11 @@ std::optional<double> RateIn(const boost::json::object& entry, const char* key) 
 
 Result<Rates> RatesIn(const std::string& file, const boost::json::object& entry) {
   Rates rates;
-  const std::pair<const char*, double*> keys[] = {{"to_device_gb_per_s", &rates.to_device},
-                                                  {"from_device_gb_per_s", &rates.from_device},
-                                                  {"host_update_g_elements_per_s", &rates.host_update},
-                                                  {"device_update_g_elements_per_s", &rates.device_update}};
+  const std::pair<const char*, double*> keys[] = {
+      {"to_device_gb_per_s", &rates.to_device},
+      {"from_device_gb_per_s", &rates.from_device},
+      {"host_update_g_elements_per_s", &rates.host_update},
+      {"device_update_g_elements_per_s", &rates.device_update}};
   for (const auto& [key, place] : keys) {
     const std::optional<double> rate = RateIn(entry, key);
     if (!rate) return Bad(file, std::string(key) + " must be a number above 0");
@@ -44,15 +45,20 @@ Result<Rates> RatesIn(const std::string& file, const boost::json::object& entry)
   return Bad(file, "to_device_gb_per_s and from_device_gb_per_s are missing in an entry");
 }
 
-Result<Rates> RatesOfRanks(const std::string& file, const boost::json::array& entries, uint32_t ranks) {
+Result<Rates> RatesOfRanks(const std::string& file, const boost::json::array& entries,
+                           uint32_t ranks) {
   std::string measured;
   for (const boost::json::value& value : entries) {
-    const boost::json::value* number = value.is_object() ? value.get_object().if_contains("ranks") : nullptr;
-    if (number == nullptr || !number->is_int64()) return Bad(file, "an entry of rates has no number of \"ranks\"");
-    if (number->get_int64() == static_cast<int64_t>(ranks)) return RatesIn(file, value.get_object());
+    const boost::json::value* number =
+        value.is_object() ? value.get_object().if_contains("ranks") : nullptr;
+    if (number == nullptr || !number->is_int64())
+      return Bad(file, "an entry of rates has no number of \"ranks\"");
+    if (number->get_int64() == static_cast<int64_t>(ranks))
+      return RatesIn(file, value.get_object());
     measured += (measured.empty() ? "" : ", ") + std::to_string(number->get_int64());
   }
-  return Bad(file, "there are no rates for " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + ", only for " +
+  return Bad(file, "there are no rates for " + std::to_string(ranks) +
+                       (ranks == 1 ? " rank" : " ranks") + ", only for " +
                        (measured.empty() ? "none" : measured));
 }
 
@@ -61,7 +67,8 @@ Result<Rates> RatesOfRanks(const std::string& file, const boost::json::array& en
 Result<RatesOfFile> ReadRates(const std::string& file, uint32_t ranks) {
   std::ifstream in(file);
   std::stringstream text;
-  if (in.is_open() && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();  // which fails where there is nothing
+  // Which fails where there is nothing.
+  if (in.is_open() && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
   if (!in.is_open() || in.bad() || text.fail()) {
     return Status(ErrorId::kConfigUnreadable, "cannot read " + file + ": " + std::strerror(errno))
         .Where("--rates " + file)

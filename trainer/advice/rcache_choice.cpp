@@ -23,8 +23,8 @@ uint64_t StatesBytes(const ChoiceTask& task, ChunkId chunk) {
   const bool fp32 = task.layout->dtype == DType::kF32;
   const uint64_t moments = uint64_t{NeedsMomentum(spec)} + uint64_t{NeedsVariance(spec)};
   const uint64_t gradient = fp32 || task.micro_batches > 1 ? 4 : 2;
-  return MasterBytes(spec.states, elements) + moments * MomentBytes(spec.states, elements) + (fp32 ? 0 : 2 * elements) +
-         gradient * elements;
+  return MasterBytes(spec.states, elements) + moments * MomentBytes(spec.states, elements) +
+         (fp32 ? 0 : 2 * elements) + gradient * elements;
 }
 
 SearchInput InputOf(const ChoiceTask& task, const AccessSchedule& order) {
@@ -36,10 +36,12 @@ SearchInput InputOf(const ChoiceTask& task, const AccessSchedule& order) {
   if (task.rates) input.rates = task.rates->rates;
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
     const ChunkPlace& place = layout.chunks[chunk];
-    input.chunks.push_back({place.elements, place.frozen ? 0 : StatesBytes(task, chunk), !place.frozen});
+    input.chunks.push_back(
+        {place.elements, place.frozen ? 0 : StatesBytes(task, chunk), !place.frozen});
   }
   const double elements = static_cast<double>(layout.ShardElements(0));
-  input.bytes.states = static_cast<double>(input.chunks[0].states_bytes) / elements - static_cast<double>(input.bytes.compute);
+  input.bytes.states = static_cast<double>(input.chunks[0].states_bytes) / elements -
+                       static_cast<double>(input.bytes.compute);
   input.sizes = SizesOf(order, EvictableMask(layout));
   return input;
 }
@@ -48,10 +50,11 @@ std::string RoomText(const RcacheChoice& c) {
   const auto part = [](const char* what, uint64_t bytes) {
     return bytes == 0 ? std::string() : std::string(", ") + what + " " + FormatBytes(bytes);
   };
-  return FormatBytes(c.room.capacity) + " (" + c.room_origin + "): activations " + FormatBytes(c.room.activations) + ", counted x 1.25" +
-         part("tokens", c.room.buffers) + part("resident chunks", c.room.resident) + part("states of first chunks", c.room.states) +
-         part("one chunk that stands in after a failure", c.room.spare) + part("taken before", c.room.taken) +
-         "; of the rest 5 % are kept back";
+  return FormatBytes(c.room.capacity) + " (" + c.room_origin + "): activations " +
+         FormatBytes(c.room.activations) + ", counted x 1.25" + part("tokens", c.room.buffers) +
+         part("resident chunks", c.room.resident) + part("states of first chunks", c.room.states) +
+         part("one chunk that stands in after a failure", c.room.spare) +
+         part("taken before", c.room.taken) + "; of the rest 5 % are kept back";
 }
 
 std::string WhyNoStates(const ChoiceTask& task) {
@@ -64,17 +67,23 @@ std::string StatesText(const RcacheChoice& c) {
   if (!c.with_states) return "states on the device are not weighed: " + c.why_no_states;
   const SearchChoice& w = *c.with_states;
   const auto ms = [](double seconds) { return Number(seconds * 1e3, "%.1f ms"); };
-  const std::string gains = "10^9 bytes of blocks save " + ms(w.blocks_gain) + " a step, of states on the device " + ms(w.states_gain) +
-                            " (" + c.rates->origin + ")";
+  const std::string gains = "10^9 bytes of blocks save " + ms(w.blocks_gain) +
+                            " a step, of states on the device " + ms(w.states_gain) + " (" +
+                            c.rates->origin + ")";
   if (w.best.uploads == 0) return gains + "; no states there would do better";
   return gains + "; " + std::to_string(w.best.blocks) + " blocks beside the states of the first " +
-         (w.best.uploads == 1 ? std::string("chunk") : std::to_string(w.best.uploads) + " chunks") + " would take " + ms(w.best.seconds) +
-         " of copies and updates instead of " + ms(c.share.seconds) +
-         "; not applied: --gpu-states puts states there, but their gradients and weights still pass through the host";
+         (w.best.uploads == 1 ? std::string("chunk") : std::to_string(w.best.uploads) + " chunks") +
+         " would take " + ms(w.best.seconds) + " of copies and updates instead of " +
+         ms(c.share.seconds) +
+         "; not applied: --gpu-states puts states there, but their gradients and weights still "
+         "pass through the host";
 }
 
 void WriteRoom(const RcacheChoice& c, JsonWriter* json) {
-  json->Key("room").BeginObject().Field("origin", c.room_origin).Field("capacity_bytes", c.room.capacity);
+  json->Key("room")
+      .BeginObject()
+      .Field("origin", c.room_origin)
+      .Field("capacity_bytes", c.room.capacity);
   json->Field("taken_bytes", c.room.taken)
       .Field("spare_bytes", c.room.spare)
       .Field("resident_bytes", c.room.resident)
@@ -97,17 +106,21 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   choice.ranks = layout.world;
   choice.block_bytes = layout.BlockBytes();
   choice.allowed_bytes = AllowedBytes(choice.room);
-  SearchInput input = InputOf(task, ForeseeOrder(task.profile->trace, layout, task.rank, task.micro_batches));
+  SearchInput input =
+      InputOf(task, ForeseeOrder(task.profile->trace, layout, task.rank, task.micro_batches));
   input.allowed_bytes = choice.allowed_bytes;
   choice.smallest_blocks = input.sizes.front().blocks;
   choice.most_blocks = input.sizes.back().blocks;
   const Result<SearchChoice> all = Search(input);
   if (!all.ok() || choice.allowed_bytes == 0) {
-    return (all.ok() ? Status(ErrorId::kRcacheTooSmall, "nothing of the device can be given to the rCache") : Status(all.status()))
+    return (all.ok() ? Status(ErrorId::kRcacheTooSmall,
+                              "nothing of the device can be given to the rCache")
+                     : Status(all.status()))
         .Where("--rcache auto")
         .Why("of " + RoomText(choice))
         .Fix(
-            "take --checkpoint-activations where it is off, a smaller --batch or --chunk-size; or try the smallest size itself, with less "
+            "take --checkpoint-activations where it is off, a smaller --batch or --chunk-size; or "
+            "try the smallest size itself, with less "
             "kept back: --rcache " +
             std::to_string(layout.RcacheBytes(task.rank, choice.smallest_blocks)));
   }
@@ -121,8 +134,9 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   const Result<SearchChoice> hosted = Search(input);
   if (!hosted.ok()) return hosted.status();
   input.rates = rates;
-  const auto chosen = std::find_if(input.sizes.begin(), input.sizes.end(),
-                                   [&](const RcacheSize& size) { return size.blocks == hosted.value().best.blocks; });
+  const auto chosen = std::find_if(
+      input.sizes.begin(), input.sizes.end(),
+      [&](const RcacheSize& size) { return size.blocks == hosted.value().best.blocks; });
   choice.share = CostOf(input, *chosen, 0);
   choice.left_bytes = hosted.value().left_bytes;
   return choice;
@@ -130,29 +144,42 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
 
 std::string DescribeChoice(const RcacheChoice& c) {
   const std::string indent = "          ";
-  return "chosen    " + std::to_string(c.share.blocks) + " blocks: of " + RoomText(c) + ", which leaves " + FormatBytes(c.allowed_bytes) +
-         " for blocks, " + FormatBytes(c.left_bytes) + " unused\n" + indent + "this order of use needs " +
-         std::to_string(c.smallest_blocks) + " blocks at least, and more than " + std::to_string(c.most_blocks) +
-         " save nothing; a step moves " + FormatBytes(c.bytes_up()) + " to each rank and " + FormatBytes(c.bytes_down()) + " from it\n" +
-         indent + StatesText(c) + "\n";
+  return "chosen    " + std::to_string(c.share.blocks) + " blocks: of " + RoomText(c) +
+         ", which leaves " + FormatBytes(c.allowed_bytes) + " for blocks, " +
+         FormatBytes(c.left_bytes) + " unused\n" + indent + "this order of use needs " +
+         std::to_string(c.smallest_blocks) + " blocks at least, and more than " +
+         std::to_string(c.most_blocks) + " save nothing; a step moves " +
+         FormatBytes(c.bytes_up()) + " to each rank and " + FormatBytes(c.bytes_down()) +
+         " from it\n" + indent + StatesText(c) + "\n";
 }
 
 void WriteChoice(const RcacheChoice& c, JsonWriter* json) {
-  json->BeginObject().Field("blocks", c.share.blocks).Field("smallest_blocks", c.smallest_blocks).Field("most_blocks", c.most_blocks);
+  json->BeginObject()
+      .Field("blocks", c.share.blocks)
+      .Field("smallest_blocks", c.smallest_blocks)
+      .Field("most_blocks", c.most_blocks);
   WriteRoom(c, json);
   json->Field("step_bytes_to_rank", c.bytes_up()).Field("step_bytes_from_rank", c.bytes_down());
   if (c.rates) {
     json->Key("rates").BeginObject().Field("file", c.rates->file).Field("origin", c.rates->origin);
-    json->Field("to_device_gb_per_s", c.rates->rates.to_device).Field("from_device_gb_per_s", c.rates->rates.from_device);
+    json->Field("to_device_gb_per_s", c.rates->rates.to_device)
+        .Field("from_device_gb_per_s", c.rates->rates.from_device);
     json->Field("host_update_g_elements_per_s", c.rates->rates.host_update);
     json->Field("device_update_g_elements_per_s", c.rates->rates.device_update).EndObject();
     json->Field("step_seconds", c.share.seconds);
   }
-  json->Key("states_on_device").BeginObject().Field("weighed", c.with_states.has_value()).Field("applied", false);
+  json->Key("states_on_device")
+      .BeginObject()
+      .Field("weighed", c.with_states.has_value())
+      .Field("applied", false);
   if (c.with_states) {
     const Share& best = c.with_states->best;
-    json->Field("chunks", best.uploads).Field("bytes", best.states_bytes).Field("blocks", best.blocks).Field("step_seconds", best.seconds);
-    json->Field("blocks_gain", c.with_states->blocks_gain).Field("states_gain", c.with_states->states_gain);
+    json->Field("chunks", best.uploads)
+        .Field("bytes", best.states_bytes)
+        .Field("blocks", best.blocks)
+        .Field("step_seconds", best.seconds);
+    json->Field("blocks_gain", c.with_states->blocks_gain)
+        .Field("states_gain", c.with_states->states_gain);
   } else {
     json->Field("why_not", c.why_no_states);
   }

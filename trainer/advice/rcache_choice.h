@@ -1,4 +1,5 @@
-// RcacheChoice: what --rcache auto has decided and why: from a layout, a profile, a device's room and, where they are known, its rates.
+// RcacheChoice: what --rcache auto has decided and why: from a layout, a profile, a device's room
+// and, where they are known, its rates.
 //
 // Any thread; torch-free, pure.
 #pragma once
@@ -17,7 +18,8 @@
 
 namespace tidepool::trainer {
 
-// All that a choice is made from. `room` has capacity, taken and spare; the rest of it is filled in.
+// All that a choice is made from. `room` has capacity, taken and spare; the rest of it is filled
+// in.
 struct ChoiceTask {
   const ChunkLayout* layout = nullptr;
   const StepProfile* profile = nullptr;
@@ -41,12 +43,15 @@ struct RcacheChoice {
   // With all states in host memory: what is applied.
   Share share;
   uint64_t left_bytes = 0;
-  // With states of first chunks on the device. It is not applied: the search counts chunks whose gradients and weights stay
-  // there too (Elixir v2), and those of states on a GPU pass through the host (docs/decisions/026-states-on-a-gpu.md).
+  // With states of first chunks on the device. It is not applied: the search counts chunks whose
+  // gradients and weights stay
+  // there too (Elixir v2), and those of states on a GPU pass through the host
+  // (docs/decisions/026-states-on-a-gpu.md).
   std::optional<SearchChoice> with_states;
   std::string why_no_states;  // where that was not weighed
 
-  // To and from one rank in a step. (Of adapters the most: frozen chunks that stayed from the step before are not fetched again.)
+  // To and from one rank in a step. (Of adapters the most: frozen chunks that stayed from the step
+  // before are not fetched again.)
   uint64_t bytes_up() const { return share.bytes_up / ranks; }
   uint64_t bytes_down() const { return share.bytes_down / ranks; }
 };

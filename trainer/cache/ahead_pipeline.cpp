@@ -23,7 +23,8 @@ bool AheadPipeline::Word::Reached() const {
 }
 
 AheadPipeline::AheadPipeline(PipelineSetup setup) : setup_(std::move(setup)) {
-  TP_CHECK(setup_.streams.device != nullptr && setup_.streams.compute != nullptr && setup_.streams.recycle != nullptr,
+  TP_CHECK(setup_.streams.device != nullptr && setup_.streams.compute != nullptr &&
+               setup_.streams.recycle != nullptr,
            "an rCache on a device comes with its streams");
   TP_CHECK(setup_.service->attachment().flags != nullptr, "memory of a device comes with flags");
 }
@@ -41,7 +42,8 @@ std::vector<device::Stream*> AheadPipeline::Streams() const {
   std::vector<device::Stream*> streams{setup_.streams.compute, setup_.streams.recycle};
   for (Collective* group : setup_.groups) {
     device::Stream* stream = group == nullptr ? nullptr : group->stream();
-    if (stream != nullptr && std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+    if (stream != nullptr && std::find(streams.begin(), streams.end(), stream) == streams.end())
+      streams.push_back(stream);
   }
   return streams;
 }
@@ -55,7 +57,8 @@ Status AheadPipeline::Latch(Status status) {
 }
 
 void AheadPipeline::LetStreamsGo() const {
-  for (const Op& op : ops_) setup_.service->FlagsOf(op.ticket).done->store(device::kFlagPoison, std::memory_order_release);
+  for (const Op& op : ops_)
+    setup_.service->FlagsOf(op.ticket).done->store(device::kFlagPoison, std::memory_order_release);
   for (Collective* group : setup_.groups) {
     if (group != nullptr) group->GiveUp(status_);
   }
@@ -91,12 +94,15 @@ bool AheadPipeline::IsFree(const BlockPast& past) const {
 
 void AheadPipeline::WaitUntilFree(const BlockPast& past) {
   device::Stream* const recycle = setup_.streams.recycle;
-  past.use != 0 ? recycle->WaitMarker(setup_.streams.compute, past.use) : PutWait(recycle, ops_[past.op - first_]);
+  past.use != 0 ? recycle->WaitMarker(setup_.streams.compute, past.use)
+                : PutWait(recycle, ops_[past.op - first_]);
 }
 
 void AheadPipeline::PutWait(device::Stream* stream, const Op& op) {
-  if (op.gathered.stream != nullptr) return stream->WaitMarker(op.gathered.stream, op.gathered.marker);
-  if (op.told.stream != nullptr && !TP_PLANTED("cache.server_wait_unordered")) stream->WaitMarker(op.told.stream, op.told.marker);
+  if (op.gathered.stream != nullptr)
+    return stream->WaitMarker(op.gathered.stream, op.gathered.marker);
+  if (op.told.stream != nullptr && !TP_PLANTED("cache.server_wait_unordered"))
+    stream->WaitMarker(op.told.stream, op.told.marker);
   stream->WaitFlag(op.done.flag, op.done.value);
 }
 
@@ -105,17 +111,20 @@ OpId AheadPipeline::Start(Op op, const Result<client::Ticket>& ticket) {
   if (!Latch(ticket.status()).ok()) return 0;
   op.ticket = ticket.value();
   const client::TicketFlags flags = setup_.service->FlagsOf(op.ticket);
-  TP_CHECK(flags.ready != nullptr && flags.done != nullptr, "a ticket of an rCache on a device has flags");
+  TP_CHECK(flags.ready != nullptr && flags.done != nullptr,
+           "a ticket of an rCache on a device has flags");
   op.ready = {flags.ready, flags.value};
   op.done = {flags.done, flags.value};
   ops_.push_back(op);
   return id;
 }
 
-OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
+OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
+                          const BlockPast& past) {
   if (!MakeRoom().ok()) return 0;
   const bool free = IsFree(past);
-  const OpId id = Start({chunk, true, 0}, setup_.service->StartFetch(setup_.ShardRange(chunk, block), wanted));
+  const OpId id =
+      Start({chunk, true, 0}, setup_.service->StartFetch(setup_.ShardRange(chunk, block), wanted));
   if (id == 0) return 0;
   Op& op = ops_.back();
   if (free) {
@@ -135,7 +144,8 @@ OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
 
 OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
   if (!MakeRoom().ok()) return 0;
-  const auto ticket = setup_.service->StartSubmitGradient(setup_.ShardRange(chunk, block), version, micro_batch);
+  const auto ticket =
+      setup_.service->StartSubmitGradient(setup_.ShardRange(chunk, block), version, micro_batch);
   const OpId id = Start({chunk, false, 0}, ticket);
   if (id == 0) return 0;
   Op& op = ops_.back();
@@ -167,9 +177,12 @@ Status AheadPipeline::Wait(OpId id, bool prefetched) {
 }
 
 void AheadPipeline::LookAtStanding() {
-  // The compute stream comes to its waits in order: it stands at the first one that is not over, or before it.
+  // The compute stream comes to its waits in order: it stands at the first one that is not over, or
+  // before it.
   while (!standing_.empty() && Done(standing_.front().op)) standing_.pop_front();
-  if (standing_.empty() || standing_.front().late || !setup_.streams.compute->Passed(standing_.front().at)) return;
+  if (standing_.empty() || standing_.front().late ||
+      !setup_.streams.compute->Passed(standing_.front().at))
+    return;
   // Looked at again: the transfer may have ended before the stream came.
   if (Done(standing_.front().op)) return;
   standing_.front().late = true;
@@ -237,7 +250,8 @@ Status AheadPipeline::AwaitOldest() {
     if (!status_.ok()) break;
     LookAtStanding();
     Op& op = ops_.front();
-    // The server's part can be slept through; this process's streams, and peers, fail in ways that only a look tells.
+    // The server's part can be slept through; this process's streams, and peers, fail in ways that
+    // only a look tells.
     if (!op.answered && op.ready.Reached()) {
       TakeAnswer(&op);
     } else {

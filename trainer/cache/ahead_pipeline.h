@@ -1,32 +1,43 @@
-// AheadPipeline: carries out fetches and submissions of an rCache in memory of a device: everything is put into streams, where flags order
-// it, and the CPU goes on. Same calls, same order of requests and collectives as TransferPipeline.
+// AheadPipeline: carries out fetches and submissions of an rCache in memory of a device: everything
+// is put into streams, where flags order it, and the CPU goes on. Same calls, same order of
+// requests and collectives as TransferPipeline.
 //
-// One thread (the trainer's main thread). Only WaitAll and AwaitOperators block, and Fetch and Submit where kTicketsUsed transfers are
-// under way. Mark holds the CPU back where it is kOperatorsAhead operators ahead of the compute stream: a CPU that fills the driver's queue
-// (about a thousand operations) stands in the driver, where nobody looks after a server or a peer that is lost.
+// One thread (the trainer's main thread). Only WaitAll and AwaitOperators block, and Fetch and
+// Submit where kTicketsUsed transfers are under way. Mark holds the CPU back where it is
+// kOperatorsAhead operators ahead of the compute stream: a CPU that fills the driver's queue (about
+// a thousand operations) stands in the driver, where nobody looks after a server or a peer that is
+// lost.
 //
-// Streams of this process are ordered by markers (M: of the compute stream; R: behind a write of ready; G: behind an all-gather), the
-// server by the flags of a transfer's ticket (T):
+// Streams of this process are ordered by markers (M: of the compute stream; R: behind a write of
+// ready; G: behind an all-gather), the server by the flags of a transfer's ticket (T):
 //
 //   fetch, alone     recycle: wait M, or R and T.done of the block's past, write T.ready, R  |  compute, before the first use: wait R,
 //   T.done fetch, in group  the same, and group: wait R, T.done, all-gather, G                      |  compute, before the first use: wait
 //   G submit, alone    compute: write T.ready, R submit, in group compute: M  |  group: wait M, reduce-scatter, write T.ready, R
 //
 // Invariants:
-//  1. a wait is put into a stream only behind everything of this process that its end needs, and the driver knows of that order: before a
-//     wait for T.done comes one for R. So a stream waits for the server, for peers that do the same, and for what came earlier in this
-//     program: no circle, in whatever order the server serves, and however few queues of the hardware the streams share;
-//  2. `ready` of a fetch comes behind all that used the block before: its last operator (the mark behind it), and where none used it the
-//     transfer itself. When that has happened already, the CPU stores it, and the recycle stream, which keeps order, holds nobody up;
-//  3. collectives enter their group's stream in the order of the transfers. Groups whose kernels must not meet share one stream;
-//  4. outcomes are taken in order, so that a word of a ticket is not used again while somebody waits for it;
-//  5. after an error nothing more is requested and every later call returns the error. Requests that were sent before may still be carried
-//     out, also with gradients of garbage: FinishStep fails, so the step is never sealed, and the server drops them. The service poisons
-//     the done words of a session that is over, this object that of a transfer that failed alone, so that no stream stays.
-// The service's flag words are registered with the device by whoever attached, for as long as this object lives (trainer/run/run_device.h).
-// Counted: `late` transfers are prefetches at which a look of the CPU (Progress, Wait) found the compute stream standing: no more than
-// there were. wait_ns is time for which the CPU itself stood still for transfers; the stream's waits are not in it, nor is time held back,
-// when the device has work.
+//  1. a wait is put into a stream only behind everything of this process that its end needs, and
+//     the driver knows of that order: before a wait for T.done comes one for R. So a stream waits
+//     for the server, for peers that do the same, and for what came earlier in this program: no
+//     circle, in whatever order the server serves, and however few queues of the hardware the
+//     streams share;
+//  2. `ready` of a fetch comes behind all that used the block before: its last operator (the mark
+//     behind it), and where none used it the transfer itself. When that has happened already, the
+//     CPU stores it, and the recycle stream, which keeps order, holds nobody up;
+//  3. collectives enter their group's stream in the order of the transfers. Groups whose kernels
+//     must not meet share one stream;
+//  4. outcomes are taken in order, so that a word of a ticket is not used again while somebody
+//     waits for it;
+//  5. after an error nothing more is requested and every later call returns the error. Requests
+//     that were sent before may still be carried out, also with gradients of garbage: FinishStep
+//     fails, so the step is never sealed, and the server drops them. The service poisons the done
+//     words of a session that is over, this object that of a transfer that failed alone, so that no
+//     stream stays.
+// The service's flag words are registered with the device by whoever attached, for as long as this
+// object lives (trainer/run/run_device.h). Counted: `late` transfers are prefetches at which a look
+// of the CPU (Progress, Wait) found the compute stream standing: no more than there were. wait_ns
+// is time for which the CPU itself stood still for transfers; the stream's waits are not in it, nor
+// is time held back, when the device has work.
 #pragma once
 
 #include <cstdint>
@@ -47,27 +58,34 @@ inline constexpr uint64_t kOperatorsAMark = 8;
 
 class AheadPipeline {
  public:
-  // Requires compute and recycle streams, a service with registered flags, and a stream of every group.
+  // Requires compute and recycle streams, a service with registered flags, and a stream of every
+  // group.
   explicit AheadPipeline(PipelineSetup setup);
   // Lets the streams pass what they still have of it, for at most two seconds.
   ~AheadPipeline();
 
-  // This rank's shard comes to its place in `block` behind all that used it, then all shards are gathered.
+  // This rank's shard comes to its place in `block` behind all that used it, then all shards are
+  // gathered.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
-  // Behind all that is in the compute stream the block is reduced over the group, then this rank's shard goes to the server.
+  // Behind all that is in the compute stream the block is reduced over the group, then this rank's
+  // shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
-  // An operator with parameters is in the compute stream; true when a mark behind it is wanted, so that the CPU can be held back.
+  // An operator with parameters is in the compute stream; true when a mark behind it is wanted, so
+  // that the CPU can be held back.
   bool Used();
-  // What is in the compute stream up to here used some blocks; no later operator does before the next Wait. May hold the CPU back.
+  // What is in the compute stream up to here used some blocks; no later operator does before the
+  // next Wait. May hold the CPU back.
   UseMark Mark();
 
   bool Done(OpId id) const;
   // Errors of these: what the server, the group or a stream said, latched.
-  // What is put into the compute stream from here on comes behind the transfer. `prefetched`: count it when it comes late.
+  // What is put into the compute stream from here on comes behind the transfer. `prefetched`: count
+  // it when it comes late.
   Status Wait(OpId id, bool prefetched);
   Status Progress();
   Status WaitAll();
-  // Blocks until what is in the compute stream has ended, and looks after all else meanwhile. Errors: as above, at once.
+  // Blocks until what is in the compute stream has ended, and looks after all else meanwhile.
+  // Errors: as above, at once.
   Status AwaitOperators();
 
   uint64_t bytes_h2d() const { return bytes_h2d_; }
@@ -111,8 +129,8 @@ class AheadPipeline {
 
   // The first error is kept, and lets the streams go.
   Status Latch(Status status);
-  // After an error: no stream of this process waits any longer for the server, for another stream or for a peer. Flags first, for a
-  // communicator that is aborted waits for the streams.
+  // After an error: no stream of this process waits any longer for the server, for another stream
+  // or for a peer. Flags first, for a communicator that is aborted waits for the streams.
   void LetStreamsGo() const;
   static Point PointIn(device::Stream* stream) { return {stream, stream->Record()}; }
   // Behind the transfer.

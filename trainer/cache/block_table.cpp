@@ -35,7 +35,8 @@ void BlockTable::Take(ChunkId chunk) {
     place_of_[chunk] = home_of_[chunk];
     return;
   }
-  // The block that was given up first is the one whose last operation has had the longest time to end.
+  // The block that was given up first is the one whose last operation has had the longest time to
+  // end.
   place_of_[chunk] = free_.front();
   free_.pop_front();
   cached_.insert(std::lower_bound(cached_.begin(), cached_.end(), chunk), chunk);
@@ -43,11 +44,13 @@ void BlockTable::Take(ChunkId chunk) {
 
 void BlockTable::Drop(ChunkId chunk) {
   place_of_[chunk] = kNone;
-  if (home_of_[chunk] == kNone) cached_.erase(std::lower_bound(cached_.begin(), cached_.end(), chunk));
+  if (home_of_[chunk] == kNone)
+    cached_.erase(std::lower_bound(cached_.begin(), cached_.end(), chunk));
 }
 
 void BlockTable::Replace(ChunkId victim, ChunkId chunk) {
-  TP_CHECK(has(victim) && !has(chunk) && home_of_[victim] == kNone && home_of_[chunk] == kNone, "a block passes between evictable chunks");
+  TP_CHECK(has(victim) && !has(chunk) && home_of_[victim] == kNone && home_of_[chunk] == kNone,
+           "a block passes between evictable chunks");
   const uint32_t place = place_of_[victim];
   Drop(victim);
   place_of_[chunk] = place;

@@ -1,7 +1,8 @@
 // BlockTable: which chunk lies where in the rCache, and which blocks are free.
 //
-// One thread (the trainer's main thread). It moves no bytes and knows no time: a block whose gradients are still on their way counts as
-// free, its last operation says when it may really be written. So the table is the same on all ranks at the same point of the program.
+// One thread (the trainer's main thread). It moves no bytes and knows no time: a block whose
+// gradients are still on their way counts as free, its last operation says when it may really be
+// written. So the table is the same on all ranks at the same point of the program.
 //
 //   rCache: | resident chunk | resident chunk | ... | block 0 | block 1 | ... | block n-1 | rest |    each starts on 4 KiB
 #pragma once
@@ -20,7 +21,8 @@ namespace tidepool::trainer {
 
 class BlockTable {
  public:
-  // Room for the resident chunks of `rank`, and blocks in what is left of `bytes`. Requires bytes >= layout->ResidentBytes(rank).
+  // Room for the resident chunks of `rank`, and blocks in what is left of `bytes`. Requires bytes
+  // >= layout->ResidentBytes(rank).
   BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, uint64_t bytes);
 
   uint64_t blocks() const { return blocks_; }
@@ -33,7 +35,8 @@ class BlockTable {
 
   // True when `chunk` can be placed without an eviction.
   bool HasRoomFor(ChunkId chunk) const { return home_of_[chunk] != kNone || !free_.empty(); }
-  // The chunk gets its own room, or the block that has been free longest. Requires HasRoomFor(chunk), !has(chunk).
+  // The chunk gets its own room, or the block that has been free longest. Requires
+  // HasRoomFor(chunk), !has(chunk).
   void Take(ChunkId chunk);
   // The chunk gets the block of `victim`, which has none any more.
   void Replace(ChunkId victim, ChunkId chunk);

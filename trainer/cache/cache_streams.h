@@ -1,6 +1,7 @@
 // CacheStreams: the streams of a device on which a trainer's rCache blocks are used.
 //
-// One thread (the trainer's main thread) puts work into them. Null on the host, where operators end before their call returns.
+// One thread (the trainer's main thread) puts work into them. Null on the host, where operators end
+// before their call returns.
 #pragma once
 
 #include "device/device.h"
@@ -10,7 +11,8 @@ namespace tidepool::trainer {
 struct CacheStreams {
   device::Device* device = nullptr;   // of the rCache memory
   device::Stream* compute = nullptr;  // on which operators run
-  device::Stream* recycle = nullptr;  // waits for the server before a block is used again; nothing else runs on it
+  // Waits for the server before a block is used again; nothing else runs on it.
+  device::Stream* recycle = nullptr;
 };
 
 }  // namespace tidepool::trainer

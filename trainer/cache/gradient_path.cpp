@@ -15,28 +15,33 @@ std::byte* ParameterCache::AddressOf(ParameterId parameter) const {
 
 void ParameterCache::Zero(std::byte* at, uint64_t bytes) {
   if (bytes == 0) return;
-  setup_.streams.compute != nullptr ? setup_.streams.compute->Zero(at, bytes) : static_cast<void>(std::memset(at, 0, bytes));
+  setup_.streams.compute != nullptr ? setup_.streams.compute->Zero(at, bytes)
+                                    : static_cast<void>(std::memset(at, 0, bytes));
 }
 
 Status ParameterCache::SecondGradient(ParameterId parameter) {
   return Latch(Status(ErrorId::kTensorStateIllegal,
-                      "parameter " + layout_.parameters[parameter].name + " got a second gradient in one backward, over its first one")
+                      "parameter " + layout_.parameters[parameter].name +
+                          " got a second gradient in one backward, over its first one")
                    .Where("chunk " + std::to_string(layout_.parameters[parameter].chunk)));
 }
 
 Status ParameterCache::FrozenGradient(ParameterId parameter) {
   return Latch(Status(ErrorId::kTensorStateIllegal,
-                      "parameter " + layout_.parameters[parameter].name + " got a gradient, but it is frozen and has no place for one")
+                      "parameter " + layout_.parameters[parameter].name +
+                          " got a gradient, but it is frozen and has no place for one")
                    .Where("chunk " + std::to_string(layout_.parameters[parameter].chunk)));
 }
 
 Status ParameterCache::GradientRead(ParameterId parameter) {
-  return Latch(Status(ErrorId::kTensorStateIllegal, "an operator reads parameter " + layout_.parameters[parameter].name +
-                                                        " after its gradient has come, which lies in its place")
+  return Latch(Status(ErrorId::kTensorStateIllegal,
+                      "an operator reads parameter " + layout_.parameters[parameter].name +
+                          " after its gradient has come, which lies in its place")
                    .Where("chunk " + std::to_string(layout_.parameters[parameter].chunk)));
 }
 
-// Found while recording: gradients of this chunk are complete, and its parameters no longer needed, only at the end of backward.
+// Found while recording: gradients of this chunk are complete, and its parameters no longer needed,
+// only at the end of backward.
 void ParameterCache::KeepApart(ChunkId chunk) {
   if (std::exchange(entries_[chunk].multi_use, true)) return;
   follower_.WithdrawGradients(chunk);
@@ -60,8 +65,10 @@ Result<std::byte*> ParameterCache::GradientPlace(ParameterId parameter) {
   if (entry.grads == 1) TP_RETURN_IF_ERROR(Enter(MomentKind::kGradient, chunk));
   if (!separate_pass_ && entry.grads == 1) TP_RETURN_IF_ERROR(Demand(chunk));
   if (separate_pass_) {
-    // Recorded as it will happen from the next step on, though this step's gradients stay with the caller.
-    if (entry.grads == layout_.chunks[chunk].parameter_count) TP_RETURN_IF_ERROR(Enter(MomentKind::kSubmit, chunk));
+    // Recorded as it will happen from the next step on, though this step's gradients stay with the
+    // caller.
+    if (entry.grads == layout_.chunks[chunk].parameter_count)
+      TP_RETURN_IF_ERROR(Enter(MomentKind::kSubmit, chunk));
     return kSeparate;
   }
   if (entry.grads == 1) {
@@ -81,12 +88,15 @@ Status ParameterCache::GradientDone(ParameterId parameter) {
   return Submit(chunk, /*enter=*/true);
 }
 
-// Alignment gaps, the chunk's tail and parameters without a gradient become zeros: whole blocks are added over ranks.
+// Alignment gaps, the chunk's tail and parameters without a gradient become zeros: whole blocks are
+// added over ranks.
 void ParameterCache::ZeroGaps(ChunkId chunk) {
   const ChunkPlace& place = layout_.chunks[chunk];
   const uint64_t element_bytes = BytesOf(layout_.dtype);
   uint64_t end = 0;
-  const auto zero_to = [&](uint64_t begin) { Zero(table_.place(chunk) + end * element_bytes, (begin - end) * element_bytes); };
+  const auto zero_to = [&](uint64_t begin) {
+    Zero(table_.place(chunk) + end * element_bytes, (begin - end) * element_bytes);
+  };
   for (uint32_t i = 0; i < place.parameter_count; ++i) {
     const ParameterPlace& parameter = layout_.parameters[place.first_parameter + i];
     if (states_.state(place.first_parameter + i) != TensorState::kHoldAfterBwd) continue;
@@ -99,8 +109,10 @@ void ParameterCache::ZeroGaps(ChunkId chunk) {
 Status ParameterCache::Submit(ChunkId chunk, bool enter) {
   Entry& entry = entries_[chunk];
   const ChunkPlace& place = layout_.chunks[chunk];
-  for (ParameterId id = place.first_parameter; id < place.first_parameter + place.parameter_count; ++id) {
-    if (states_.state(id) != TensorState::kHoldAfterBwd) TP_RETURN_IF_ERROR(Latch(states_.Change(id, TensorState::kHoldAfterBwd)));
+  for (ParameterId id = place.first_parameter; id < place.first_parameter + place.parameter_count;
+       ++id) {
+    if (states_.state(id) != TensorState::kHoldAfterBwd)
+      TP_RETURN_IF_ERROR(Latch(states_.Change(id, TensorState::kHoldAfterBwd)));
   }
   if (enter) TP_RETURN_IF_ERROR(Enter(MomentKind::kSubmit, chunk));
   std::erase(used_, chunk);  // the submission comes behind its uses
@@ -110,7 +122,8 @@ Status ParameterCache::Submit(ChunkId chunk, bool enter) {
   entry.submitted = true;
   Unmap(chunk);
   table_.Give(chunk);
-  // The block is free now; nothing else was held, so a step that waits for the moment after this one may start.
+  // The block is free now; nothing else was held, so a step that waits for the moment after this
+  // one may start.
   if (enter) PrefetchAhead(follower_.position() + (pinned_.empty() ? 1 : 0));
   return Progress();
 }
@@ -119,12 +132,14 @@ std::vector<ChunkId> ParameterCache::SeparateChunks() const {
   std::vector<ChunkId> chunks;
   if (dry_) return chunks;
   for (const ChunkId chunk : mine_) {
-    if (!InPlace(chunk) && entries_[chunk].grads > 0 && !entries_[chunk].submitted) chunks.push_back(chunk);
+    if (!InPlace(chunk) && entries_[chunk].grads > 0 && !entries_[chunk].submitted)
+      chunks.push_back(chunk);
   }
   return chunks;
 }
 
-// A place for gradients alone. In a recording step only chunks that will be borrowed in every step enter the order.
+// A place for gradients alone. In a recording step only chunks that will be borrowed in every step
+// enter the order.
 Status ParameterCache::TakeForGradients(ChunkId chunk) {
   Entry& entry = entries_[chunk];
   if (entry.multi_use || entry.grads == 0) TP_RETURN_IF_ERROR(Enter(MomentKind::kBorrow, chunk));
@@ -146,7 +161,8 @@ Result<SeparateBlock> ParameterCache::BorrowBlock(ChunkId chunk) {
   if (!in_pass_ || !training_) return NotInPass("BorrowBlock");
   SeparateBlock block;
   if (dry_) return block;
-  TP_CHECK(!InPlace(chunk) && !entries_[chunk].gradient && !entries_[chunk].submitted, "a separate chunk is borrowed once a backward");
+  TP_CHECK(!InPlace(chunk) && !entries_[chunk].gradient && !entries_[chunk].submitted,
+           "a separate chunk is borrowed once a backward");
   TP_RETURN_IF_ERROR(TakeForGradients(chunk));
   if (dry_) return block;
   const ChunkPlace& place = layout_.chunks[chunk];
@@ -167,20 +183,23 @@ Status ParameterCache::FinishChunk(ChunkId chunk) {
   const bool partial = entry.grads > 0 && entry.grads < layout_.chunks[chunk].parameter_count;
   if (entry.submitted) {
     // Recording: in later steps a chunk with too few gradients is handed in here.
-    return separate_pass_ && !entry.multi_use && partial ? Enter(MomentKind::kSubmit, chunk) : Status();
+    return separate_pass_ && !entry.multi_use && partial ? Enter(MomentKind::kSubmit, chunk)
+                                                         : Status();
   }
   if (entry.grads == 0) {
     TP_RETURN_IF_ERROR(TakeForGradients(chunk));
     if (dry_) return {};
   } else if (!InPlace(chunk)) {
-    return Latch(Status(ErrorId::kInternal, "gradients of chunk " + std::to_string(chunk) + " were not collected at the end of backward"));
+    return Latch(Status(ErrorId::kInternal, "gradients of chunk " + std::to_string(chunk) +
+                                                " were not collected at the end of backward"));
   } else {
     ZeroGaps(chunk);
   }
   return Submit(chunk, /*enter=*/true);
 }
 
-// The end of a backward as BorrowBlock, SubmitBorrowed and FinishChunk would note it. Micro-batches are alike: one says it all.
+// The end of a backward as BorrowBlock, SubmitBorrowed and FinishChunk would note it. Micro-batches
+// are alike: one says it all.
 Status ParameterCache::FinishDry() {
   const auto hand_in = [this](ChunkId chunk, bool borrow) -> Status {
     if (borrow) TP_RETURN_IF_ERROR(Enter(MomentKind::kBorrow, chunk));
@@ -188,19 +207,23 @@ Status ParameterCache::FinishDry() {
   };
   for (const ChunkId chunk : mine_) {
     const Entry& entry = entries_[chunk];
-    if (entry.multi_use && entry.grads > 0 && !entry.submitted) TP_RETURN_IF_ERROR(hand_in(chunk, /*borrow=*/true));
+    if (entry.multi_use && entry.grads > 0 && !entry.submitted)
+      TP_RETURN_IF_ERROR(hand_in(chunk, /*borrow=*/true));
   }
   for (const ChunkId chunk : mine_) {
     const Entry& entry = entries_[chunk];
     const bool partial = entry.grads > 0 && entry.grads < layout_.chunks[chunk].parameter_count;
-    if (!entry.submitted && (entry.grads == 0 || (partial && !entry.multi_use))) TP_RETURN_IF_ERROR(hand_in(chunk, entry.grads == 0));
+    if (!entry.submitted && (entry.grads == 0 || (partial && !entry.multi_use)))
+      TP_RETURN_IF_ERROR(hand_in(chunk, entry.grads == 0));
   }
-  return TooSmall("operators and gradients hold all " + std::to_string(table_.blocks()) + " rCache blocks at once, and need more");
+  return TooSmall("operators and gradients hold all " + std::to_string(table_.blocks()) +
+                  " rCache blocks at once, and need more");
 }
 
 Status ParameterCache::FinishBackward(uint32_t micro_batch) {
   if (!status_.ok()) return status_;
-  if (!in_pass_ || !training_ || micro_batch != micro_batch_) return NotInPass("FinishBackward of another micro-batch");
+  if (!in_pass_ || !training_ || micro_batch != micro_batch_)
+    return NotInPass("FinishBackward of another micro-batch");
   for (const ChunkId chunk : mine_) {
     if (!dry_) TP_RETURN_IF_ERROR(FinishChunk(chunk));
   }
@@ -220,7 +243,8 @@ Status ParameterCache::FinishStep() {
   if (!in_pass_ || !training_) return NotInPass("FinishStep");
   TP_RETURN_IF_ERROR(Latch(pipeline_.WaitAll()));
   in_pass_ = false;
-  // A new order is worth telling: updates then run in the order in which the next forward needs them.
+  // A new order is worth telling: updates then run in the order in which the next forward needs
+  // them.
   if (!follower_.End()) return {};
   std::vector<ChunkId> order = FirstUseOrder(follower_.schedule(PassKind::kTrain));
   std::erase_if(order, [this](ChunkId chunk) { return layout_.chunks[chunk].frozen; });

@@ -1,4 +1,5 @@
-// The parameter side of the rCache: passes, operators, victims and prefetches. Gradients are in gradient_path.cpp.
+// The parameter side of the rCache: passes, operators, victims and prefetches. Gradients are in
+// gradient_path.cpp.
 #include "trainer/cache/parameter_cache.h"
 
 #include <algorithm>
@@ -12,9 +13,11 @@ namespace tidepool::trainer {
 namespace {
 
 bool ShareAGroup(const ChunkLayout& layout, Rank a, Rank b) {
-  return std::any_of(layout.data_groups.begin(), layout.data_groups.end(), [a, b](const std::vector<Rank>& members) {
-    return std::binary_search(members.begin(), members.end(), a) && std::binary_search(members.begin(), members.end(), b);
-  });
+  return std::any_of(layout.data_groups.begin(), layout.data_groups.end(),
+                     [a, b](const std::vector<Rank>& members) {
+                       return std::binary_search(members.begin(), members.end(), a) &&
+                              std::binary_search(members.begin(), members.end(), b);
+                     });
 }
 
 // Ranks that decide apart would wait for each other in different collectives.
@@ -22,10 +25,16 @@ Status CheckAlike(const ChunkLayout& layout, Rank rank, uint64_t rcache_bytes) {
   for (Rank other = 0; other < layout.world; ++other) {
     if (other == rank || !ShareAGroup(layout, rank, other)) continue;
     const bool has_room = layout.ResidentBytes(other) <= rcache_bytes;
-    if (has_room && layout.AreAlike(rank, other) && layout.BlocksIn(rank, rcache_bytes) == layout.BlocksIn(other, rcache_bytes)) continue;
-    return Status(ErrorId::kUsageError, "ranks " + std::to_string(rank) + " and " + std::to_string(other) +
-                                            " share a data group, but their chunks are not alike, so that they would decide apart")
-        .Fix("give every rank as many parameters of its own, of the same sizes, and list the data groups that ranks share first");
+    if (has_room && layout.AreAlike(rank, other) &&
+        layout.BlocksIn(rank, rcache_bytes) == layout.BlocksIn(other, rcache_bytes))
+      continue;
+    return Status(ErrorId::kUsageError, "ranks " + std::to_string(rank) + " and " +
+                                            std::to_string(other) +
+                                            " share a data group, but their chunks are not alike, "
+                                            "so that they would decide apart")
+        .Fix(
+            "give every rank as many parameters of its own, of the same sizes, and list the data "
+            "groups that ranks share first");
   }
   return {};
 }
@@ -35,25 +44,33 @@ Status CheckAlike(const ChunkLayout& layout, Rank rank, uint64_t rcache_bytes) {
 Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup) {
   const client::Attachment& attachment = setup.service->attachment();
   const ChunkLayout& layout = *setup.layout;
-  const uint64_t smallest = layout.RcacheBytes(setup.rank, layout.EvictableChunks(setup.rank) > 0 ? 1 : 0);
+  const uint64_t smallest =
+      layout.RcacheBytes(setup.rank, layout.EvictableChunks(setup.rank) > 0 ? 1 : 0);
   if (attachment.rcache_bytes < smallest) {
     return Status(ErrorId::kRcacheTooSmall, "an rCache of " + FormatBytes(attachment.rcache_bytes) +
-                                                " has no room for the resident chunks (" + FormatBytes(layout.ResidentBytes(setup.rank)) +
-                                                ") and one block (" + FormatBytes(layout.BlockBytes()) + ")")
+                                                " has no room for the resident chunks (" +
+                                                FormatBytes(layout.ResidentBytes(setup.rank)) +
+                                                ") and one block (" +
+                                                FormatBytes(layout.BlockBytes()) + ")")
         .Fix("give --rcache at least " + std::to_string(smallest));
   }
   TP_RETURN_IF_ERROR(CheckAlike(layout, setup.rank, attachment.rcache_bytes));
   EvictionPolicies& policies = setup.policies;
-  if (!policies.recording) policies.recording = std::make_unique<RandomEviction>(setup.options.seed);
-  if (!policies.left_order) policies.left_order = std::make_unique<LruEviction>(static_cast<uint32_t>(layout.chunks.size()));
-  Pipeline pipeline = Pipeline::Open({&layout, setup.rank, setup.service, setup.groups, setup.clock, setup.streams});
+  if (!policies.recording)
+    policies.recording = std::make_unique<RandomEviction>(setup.options.seed);
+  if (!policies.left_order)
+    policies.left_order =
+        std::make_unique<LruEviction>(static_cast<uint32_t>(layout.chunks.size()));
+  Pipeline pipeline = Pipeline::Open(
+      {&layout, setup.rank, setup.service, setup.groups, setup.clock, setup.streams});
   return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup), std::move(pipeline)));
 }
 
 ParameterCache::ParameterCache(CacheSetup setup, Pipeline pipeline)
     : setup_(std::move(setup)),
       layout_(*setup_.layout),
-      table_(&layout_, setup_.rank, setup_.service->attachment().rcache, setup_.service->attachment().rcache_bytes),
+      table_(&layout_, setup_.rank, setup_.service->attachment().rcache,
+             setup_.service->attachment().rcache_bytes),
       pipeline_(std::move(pipeline)),
       follower_(EvictableMask(layout_), table_.blocks()),
       states_(&layout_),
@@ -64,9 +81,10 @@ ParameterCache::ParameterCache(CacheSetup setup, Pipeline pipeline)
     if (!layout_.IsMember(chunk, setup_.rank)) continue;
     if (!layout_.chunks[chunk].frozen) mine_.push_back(chunk);
     const Collective* group = setup_.groups[layout_.chunks[chunk].data_group];
-    TP_CHECK(layout_.ShardCount(chunk) == 1 ||
-                 (group->world() == layout_.ShardCount(chunk) && group->rank() == layout_.ShardIndex(chunk, setup_.rank)),
-             "a data group's collective has the group's ranks in the layout's order");
+    TP_CHECK(
+        layout_.ShardCount(chunk) == 1 || (group->world() == layout_.ShardCount(chunk) &&
+                                           group->rank() == layout_.ShardIndex(chunk, setup_.rank)),
+        "a data group's collective has the group's ranks in the layout's order");
   }
 }
 
@@ -85,20 +103,24 @@ uint64_t ParameterCache::SmallestRcacheBytes() const {
 
 Status ParameterCache::TooSmall(const std::string& reason) {
   const uint64_t bytes = SmallestRcacheBytes();
-  return Latch(Status(ErrorId::kRcacheTooSmall, reason + "; the smallest that works is " + std::to_string(bytes) + " bytes (" +
-                                                    FormatBytes(bytes) + "): " + std::to_string(BlocksNeeded()) + " blocks of " +
-                                                    FormatBytes(layout_.BlockBytes()) + " beside " +
-                                                    FormatBytes(layout_.ResidentBytes(setup_.rank)) + " of resident chunks")
+  return Latch(Status(ErrorId::kRcacheTooSmall,
+                      reason + "; the smallest that works is " + std::to_string(bytes) +
+                          " bytes (" + FormatBytes(bytes) + "): " + std::to_string(BlocksNeeded()) +
+                          " blocks of " + FormatBytes(layout_.BlockBytes()) + " beside " +
+                          FormatBytes(layout_.ResidentBytes(setup_.rank)) + " of resident chunks")
                    .Fix("give --rcache at least " + std::to_string(bytes)));
 }
 
 Status ParameterCache::BeginPass(PassKind kind, Version version) {
   if (!status_.ok()) return status_;
-  // An abandoned step ends in a latched error; here somebody has forgotten a Release or a FinishBackward.
+  // An abandoned step ends in a latched error; here somebody has forgotten a Release or a
+  // FinishBackward.
   if (dry_) return TooSmall("the pass before found no room");
   const auto has_gradients = [](const Entry& entry) { return entry.gradient; };
   if (!pinned_.empty() || std::any_of(entries_.begin(), entries_.end(), has_gradients)) {
-    return Latch(Status(ErrorId::kChunkNotReady, "a pass begins while operators or gradients of the one before still hold chunks"));
+    return Latch(
+        Status(ErrorId::kChunkNotReady,
+               "a pass begins while operators or gradients of the one before still hold chunks"));
   }
   if (!has_version_ || version != version_) DropStale();
   for (const ChunkId chunk : table_.Placed()) states_.BeginPass(chunk);
@@ -110,7 +132,8 @@ Status ParameterCache::BeginPass(PassKind kind, Version version) {
   const Status begun = follower_.Begin(kind, table_.Placed());
   if (!begun.ok()) return TooSmall(begun.what());
   separate_pass_ = training_ && !following() && setup_.options.separate_while_recording;
-  // The server parks fetches of a version that it is still making, so the first chunks come as soon as they are updated.
+  // The server parks fetches of a version that it is still making, so the first chunks come as soon
+  // as they are updated.
   PrefetchAhead(0);
   return Latch(pipeline_.Progress());
 }
@@ -131,11 +154,13 @@ Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
   const bool nested = std::all_of(chunks.begin(), chunks.end(), is_pinned);
   // Pinned before anything is placed: no chunk of an operator may be the victim of another one.
   for (const ChunkId chunk : chunks) {
-    if (entries_[chunk].pins++ == 0) pinned_.insert(std::lower_bound(pinned_.begin(), pinned_.end(), chunk), chunk);
+    if (entries_[chunk].pins++ == 0)
+      pinned_.insert(std::lower_bound(pinned_.begin(), pinned_.end(), chunk), chunk);
   }
   // What an enclosing operator holds is there; the order of uses has nothing new.
   if (nested) return {};
-  // Operators that follow each other on the same chunks share a mark: each is a fence in the stream.
+  // Operators that follow each other on the same chunks share a mark: each is a fence in the
+  // stream.
   if (!std::all_of(used_.begin(), used_.end(), is_pinned)) MarkUses();
   TP_RETURN_IF_ERROR(Enter(MomentKind::kUse, 0));
   for (const ChunkId chunk : pinned_) TP_RETURN_IF_ERROR(Demand(chunk));
@@ -180,7 +205,8 @@ Status ParameterCache::BeginUse(std::span<const ParameterId> parameters) {
 
 Status ParameterCache::EndUse(std::span<const ParameterId> parameters) {
   if (!status_.ok() || dry_) return status_;
-  for (const ParameterId parameter : parameters) TP_RETURN_IF_ERROR(Latch(states_.EndUse(parameter)));
+  for (const ParameterId parameter : parameters)
+    TP_RETURN_IF_ERROR(Latch(states_.EndUse(parameter)));
   return {};
 }
 
@@ -230,11 +256,13 @@ void ParameterCache::RunStep(const PlanStep& step, bool ahead) {
 }
 
 void ParameterCache::PrefetchAhead(uint64_t horizon) {
-  while (const PlanStep* step = follower_.TakeStepAhead(horizon, setup_.options.prefetch_depth)) RunStep(*step, /*ahead=*/true);
+  while (const PlanStep* step = follower_.TakeStepAhead(horizon, setup_.options.prefetch_depth))
+    RunStep(*step, /*ahead=*/true);
 }
 
 void ParameterCache::StartFetch(ChunkId chunk, uint32_t uses_ahead) {
-  table_.set_last_op(chunk, pipeline_.Fetch(chunk, table_.place(chunk), {version_, uses_ahead}, table_.past(chunk)));
+  table_.set_last_op(chunk, pipeline_.Fetch(chunk, table_.place(chunk), {version_, uses_ahead},
+                                            table_.past(chunk)));
   const Status held = states_.ChangeChunk(chunk, TensorState::kHold);
   TP_CHECK(held.ok(), "a chunk that is fetched was nowhere");
 }
@@ -271,12 +299,14 @@ Status ParameterCache::Place(ChunkId chunk) {
   const EvictionPolicies& policies = setup_.policies;
   EvictionPolicy& policy = follower_.left_order() ? *policies.left_order : *policies.recording;
   const ChunkId victim = policy.Victim(candidates, follower_.position());
-  TP_CHECK(std::binary_search(candidates.begin(), candidates.end(), victim), "a policy names one of its candidates");
+  TP_CHECK(std::binary_search(candidates.begin(), candidates.end(), victim),
+           "a policy names one of its candidates");
   Evict(victim, chunk);
   return {};
 }
 
-// What the rest of the pass needs is known only when it has been gone through. Gradients are noted as in a step that keeps them apart.
+// What the rest of the pass needs is known only when it has been gone through. Gradients are noted
+// as in a step that keeps them apart.
 void ParameterCache::GoDry() {
   dry_ = separate_pass_ = true;
 }
@@ -289,7 +319,8 @@ void ParameterCache::BeginDryTraining() {
 }
 
 Status ParameterCache::Demand(ChunkId chunk) {
-  for (const auto* policy : {&setup_.policies.recording, &setup_.policies.left_order}) (*policy)->Used(chunk, follower_.position());
+  for (const auto* policy : {&setup_.policies.recording, &setup_.policies.left_order})
+    (*policy)->Used(chunk, follower_.position());
   if (dry_ || table_.has(chunk)) return {};
   TP_CHECK(!follower_.following(), "a plan brings every chunk in time");
   TP_RETURN_IF_ERROR(Place(chunk));

@@ -1,25 +1,33 @@
-// ParameterCache: the rCache: fixed device memory through which all chunks pass: parameters before an operator, gradients after backward.
+// ParameterCache: the rCache: fixed device memory through which all chunks pass: parameters before
+// an operator, gradients after backward.
 //
 // One thread (the trainer's main thread); it has no thread of its own. Calls that may wait say so.
 // Invariants:
-//  1. every decision (victim, prefetch, order of collectives) is a function of the order of calls and the shared seed, never of arrival
-//     times: ranks that make the same calls start the same collectives in the same order;
+//  1. every decision (victim, prefetch, order of collectives) is a function of the order of calls
+//     and the shared seed, never of arrival times: ranks that make the same calls start the same
+//     collectives in the same order;
 //  2. an eviction writes nothing, the server has the master copy (Elixir v1, section VII);
-//  3. a block that holds gradients is not given up before they are on their way, and not written before the server has answered;
+//  3. a block that holds gradients is not given up before they are on their way, and not written
+//     before the server has answered;
 //  4. after an error every call returns that error and changes nothing: the step stays unsealed;
-//  5. a frozen chunk takes part in the uses alone: it has no gradient, is never handed in, and stays through new versions, until its block
-//     is wanted for another one.
-// A pass is one training step with all its micro-batches, or one evaluation. The first pass of a kind records its order with random
-// eviction, unless the setup brings another policy; later ones follow it with Belady's rule and prefetch (Elixir v1, section VI); one that
-// leaves it goes on with LRU. A pass without a known order that finds the rCache too small goes dry: from there on it records, and nothing
-// is fetched or handed in. It ends in an error that names what the whole order needs. A training step: BeginPass, (forward, backward,
-// FinishBackward) x micro-batches, FinishStep; then the caller ends the step at the server. Gradients are summed over the chunk's data
-// group, not averaged.
-// With streams the rCache is memory of a device, which this class and its callers hand to streams only. Where all collectives have streams
-// (or there are none) the CPU runs ahead of the device: where a call "may wait" below, it puts a wait into the compute stream instead, and
-// the CPU itself waits in FinishStep, and where kTicketsUsed transfers are under way (trainer/cache/ahead_pipeline.h). Decisions are the
-// same as on the host. Operators, and copies of gradients to their places, must be in the compute stream before the call that ends them
-// (Release, GradientDone, SubmitBorrowed). An error of a transfer may be told later than its chunk was used; FinishStep tells all of them.
+//  5. a frozen chunk takes part in the uses alone: it has no gradient, is never handed in, and
+//     stays through new versions, until its block is wanted for another one.
+// A pass is one training step with all its micro-batches, or one evaluation. The first pass of a
+// kind records its order with random eviction, unless the setup brings another policy; later ones
+// follow it with Belady's rule and prefetch (Elixir v1, section VI); one that leaves it goes on
+// with LRU. A pass without a known order that finds the rCache too small goes dry: from there on it
+// records, and nothing is fetched or handed in. It ends in an error that names what the whole order
+// needs. A training step: BeginPass, (forward, backward, FinishBackward) x micro-batches,
+// FinishStep; then the caller ends the step at the server. Gradients are summed over the chunk's
+// data group, not averaged.
+// With streams the rCache is memory of a device, which this class and its callers hand to streams
+// only. Where all collectives have streams (or there are none) the CPU runs ahead of the device:
+// where a call "may wait" below, it puts a wait into the compute stream instead, and the CPU itself
+// waits in FinishStep, and where kTicketsUsed transfers are under way
+// (trainer/cache/ahead_pipeline.h). Decisions are the same as on the host. Operators, and copies of
+// gradients to their places, must be in the compute stream before the call that ends them (Release,
+// GradientDone, SubmitBorrowed). An error of a transfer may be told later than its chunk was used;
+// FinishStep tells all of them.
 #pragma once
 
 #include <algorithm>
@@ -62,22 +70,27 @@ struct CacheCounters {
   uint64_t hits = 0;        // chunks that were there, or on their way, when an operator needed them
   uint64_t misses = 0;      // fetched because an operator waited for them
   uint64_t prefetches = 0;  // fetched ahead
-  // Of `prefetches`: not there yet when an operator needed them. Where the CPU runs ahead: at which a look found the compute stream
-  // standing, so no more than there were.
+  // Of `prefetches`: not there yet when an operator needed them. Where the CPU runs ahead: at which
+  // a look found the compute stream standing, so no more than there were.
   uint64_t late_prefetches = 0;
   uint64_t evictions = 0;
   uint64_t submits = 0;     // chunks whose gradients were handed in
   uint64_t deviations = 0;  // passes that left the recorded order
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
-  uint64_t wait_ns = 0;  // of the CPU: operators' and gradients' waits for chunks; FinishStep's for the server
+  // Of the CPU: operators' and gradients' waits for chunks; FinishStep's for the server.
+  uint64_t wait_ns = 0;
 
-  double hit_rate() const { return hits + misses == 0 ? 1.0 : static_cast<double>(hits) / static_cast<double>(hits + misses); }
+  double hit_rate() const {
+    return hits + misses == 0 ? 1.0
+                              : static_cast<double>(hits) / static_cast<double>(hits + misses);
+  }
 };
 
 struct CacheOptions {
-  uint64_t prefetch_depth = 2;           // chunks fetched ahead of their need at one time; 0: none
-  uint64_t seed = 0;                     // equal on all ranks
-  bool separate_while_recording = true;  // the recording step keeps gradients apart, so that parameters used several times are found
+  uint64_t prefetch_depth = 2;  // chunks fetched ahead of their need at one time; 0: none
+  uint64_t seed = 0;            // equal on all ranks
+  // The recording step keeps gradients apart, so that parameters used several times are found.
+  bool separate_while_recording = true;
 };
 
 // Who names victims where no plan does. Null: RandomEviction from the shared seed, LruEviction.
@@ -90,7 +103,8 @@ struct CacheSetup {  // all pointers must outlive the cache
   const ChunkLayout* layout = nullptr;
   Rank rank = 0;
   client::ChunkService* service = nullptr;  // attached; its rCache memory is used from end to end
-  std::vector<Collective*> groups;          // by data group; null where this rank is no member or the group has one rank
+  // By data group; null where this rank is no member or the group has one rank.
+  std::vector<Collective*> groups;
   const Clock* clock = nullptr;
   CacheOptions options;
   EvictionPolicies policies = {};
@@ -99,58 +113,72 @@ struct CacheSetup {  // all pointers must outlive the cache
 
 class ParameterCache {
  public:
-  // Errors: kRcacheTooSmall (no room for the resident chunks and one block), kUsageError (ranks with a data group in common would decide
-  // apart: their chunks are not alike).
+  // Errors: kRcacheTooSmall (no room for the resident chunks and one block), kUsageError (ranks
+  // with a data group in common would decide apart: their chunks are not alike).
   static Result<std::unique_ptr<ParameterCache>> Create(CacheSetup setup);
 
   // An order that is known beforehand, as if a pass of this kind had recorded it.
-  void Declare(PassKind kind, AccessSchedule schedule) { follower_.Declare(kind, std::move(schedule)); }
+  void Declare(PassKind kind, AccessSchedule schedule) {
+    follower_.Declare(kind, std::move(schedule));
+  }
 
-  // Begins a pass on parameters of `version`; a new version makes all that is in the rCache stale, but frozen chunks. Ends the pass before.
-  // Errors: kRcacheTooSmall (the known order needs more blocks; names the smallest size), kChunkNotReady (operators are still running).
+  // Begins a pass on parameters of `version`; a new version makes all that is in the rCache stale,
+  // but frozen chunks. Ends the pass before. Errors: kRcacheTooSmall (the known order needs more
+  // blocks; names the smallest size), kChunkNotReady (operators are still running).
   Status BeginPass(PassKind kind, Version version);
 
-  // Before an operator: its chunks are present and stay until Release. Waits. Calls nest and are counted. Then take the moves.
+  // Before an operator: its chunks are present and stay until Release. Waits. Calls nest and are
+  // counted. Then take the moves.
   // Errors: kChunkNotReady (no pass), and those of the server and the group.
   Status Acquire(std::span<const ChunkId> chunks);
   // After the operator. Errors: as latched.
   Status Release(std::span<const ChunkId> chunks);
-  // An operator, or several nested ones, use these parameters of acquired chunks until EndUse. A parameter that is used again after its
-  // gradient came has its gradients kept apart from then on, where that is found while recording.
+  // An operator, or several nested ones, use these parameters of acquired chunks until EndUse. A
+  // parameter that is used again after its gradient came has its gradients kept apart from then on,
+  // where that is found while recording.
   // Errors: kTensorStateIllegal (later: the parameter's place holds its gradient).
   Status BeginUse(std::span<const ParameterId> parameters);
   Status EndUse(std::span<const ParameterId> parameters);
-  // Changes of place since the last call, in order, appended to `out`. Take them after every call into the cache.
+  // Changes of place since the last call, in order, appended to `out`. Take them after every call
+  // into the cache.
   void TakeMoves(std::vector<Move>* out);
   // Moves transfers on. Never waits.
   Status Progress();
-  // Waits until all operators of a device have ended; nothing on the host. Before LibTorch waits for a result (a loss): its own waits look
-  // after nothing, and a peer that is lost would not end them. Errors: as latched; results are garbage then.
+  // Waits until all operators of a device have ended; nothing on the host. Before LibTorch waits
+  // for a result (a loss): its own waits look after nothing, and a peer that is lost would not end
+  // them. Errors: as latched; results are garbage then.
   Status AwaitOperators() { return status_.ok() ? Latch(pipeline_.AwaitOperators()) : status_; }
-  // Waits until no transfer is in flight, prefetches included: behind it a pass has nothing under way until its next call. Errors: as
-  // latched.
+  // Waits until no transfer is in flight, prefetches included: behind it a pass has nothing under
+  // way until its next call. Errors: as latched.
   Status AwaitTransfers();
 
-  // A parameter's gradient has come: where to copy it, over the parameter in the chunk's block (Elixir v2, section 4.1); null when the
-  // chunk is in separate mode: the caller keeps the gradient, adds to it, and hands it in through BorrowBlock. May wait. Errors:
-  // kTensorStateIllegal (a second gradient over a first one, or one of a frozen parameter), and those of Acquire.
+  // A parameter's gradient has come: where to copy it, over the parameter in the chunk's block
+  // (Elixir v2, section 4.1); null when the chunk is in separate mode: the caller keeps the
+  // gradient, adds to it, and hands it in through BorrowBlock. May wait. Errors:
+  // kTensorStateIllegal (a second gradient over a first one, or one of a frozen parameter), and
+  // those of Acquire.
   Result<std::byte*> GradientPlace(ParameterId parameter);
   // It has been copied. When it was the chunk's last, the chunk goes to reduce-scatter and server.
   Status GradientDone(ParameterId parameter);
   // Chunks in separate mode for which gradients came since the last FinishBackward, ascending.
   std::vector<ChunkId> SeparateChunks() const;
-  // At the end of backward, for each of them: a zeroed block for its gradients; fill it, then submit it. May wait.
+  // At the end of backward, for each of them: a zeroed block for its gradients; fill it, then
+  // submit it. May wait.
   Result<SeparateBlock> BorrowBlock(ChunkId chunk);
   Status SubmitBorrowed(ChunkId chunk);
-  // The backward of a micro-batch (0, 1, ...) has ended: parameters without a gradient get zeros, and every chunk is handed in.
-  // Errors: kRcacheTooSmall (the pass went dry; names the smallest size that works), and those of the server and the group.
+  // The backward of a micro-batch (0, 1, ...) has ended: parameters without a gradient get zeros,
+  // and every chunk is handed in.
+  // Errors: kRcacheTooSmall (the pass went dry; names the smallest size that works), and those of
+  // the server and the group.
   Status FinishBackward(uint32_t micro_batch);
   // Ends the training pass: waits until the server has answered every submission.
   Status FinishStep();
 
-  // True once a pass went dry: no chunk has a place any more, what operators read is the caller's choice, and gradients go nowhere.
+  // True once a pass went dry: no chunk has a place any more, what operators read is the caller's
+  // choice, and gradients go nowhere.
   bool dry() const { return dry_; }
-  // A dry evaluation has ended. The caller goes through the forward and backward of one micro-batch, and FinishBackward tells the rest.
+  // A dry evaluation has ended. The caller goes through the forward and backward of one
+  // micro-batch, and FinishBackward tells the rest.
   void BeginDryTraining();
 
   // True when the present pass follows a known order.
@@ -181,7 +209,8 @@ class ParameterCache {
   Status NotInPass(const char* call);
   Status TooSmall(const std::string& reason);
   uint64_t BlocksNeeded() const { return std::max(dry_blocks_, follower_.BlocksNeeded()); }
-  // The order has come to a moment; carries out what the plan wants there. Transfers are moved on by the call that ends what began here.
+  // The order has come to a moment; carries out what the plan wants there. Transfers are moved on
+  // by the call that ends what began here.
   Status Enter(MomentKind kind, ChunkId subject);
   void RunStep(const PlanStep& step, bool ahead);
   void PrefetchAhead(uint64_t horizon);
@@ -197,7 +226,9 @@ class ParameterCache {
   // Waits until the chunk's parameters are there, tells the caller where, counts.
   Status HandOut(ChunkId chunk);
   // The chunk's place is there and written by nobody; waits.
-  Status WaitForPlace(ChunkId chunk, bool prefetched = false) { return Latch(pipeline_.Wait(table_.past(chunk).op, prefetched)); }
+  Status WaitForPlace(ChunkId chunk, bool prefetched = false) {
+    return Latch(pipeline_.Wait(table_.past(chunk).op, prefetched));
+  }
   Status Demand(ChunkId chunk);
   void DropStale();
 
@@ -224,7 +255,8 @@ class ParameterCache {
   std::vector<ChunkId> mine_;       // chunks that this rank trains, as a member of their group
   std::vector<ChunkId> pinned_;     // held by operators, ascending
   std::vector<bool> has_gradient_;  // by ParameterId, in this micro-batch
-  std::vector<ChunkId> used_;       // by operators that ended behind the last mark; they have places
+  // By operators that ended behind the last mark; they have places.
+  std::vector<ChunkId> used_;
   std::vector<Move> moves_;
   Moment moment_;  // reused
   bool in_pass_ = false, training_ = false, separate_pass_ = false, has_version_ = false;

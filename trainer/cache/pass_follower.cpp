@@ -5,7 +5,8 @@
 
 namespace tidepool::trainer {
 
-PassFollower::PassFollower(std::vector<bool> evictable, uint64_t blocks) : evictable_(std::move(evictable)), blocks_(blocks) {}
+PassFollower::PassFollower(std::vector<bool> evictable, uint64_t blocks)
+    : evictable_(std::move(evictable)), blocks_(blocks) {}
 
 void PassFollower::Declare(PassKind kind, AccessSchedule schedule) {
   schedules_[static_cast<size_t>(kind)] = std::move(schedule);
@@ -69,7 +70,8 @@ void PassFollower::Enter(const Moment& moment) {
     ++deviations_;
     mode_ = Mode::kLeftOrder;
     plan_ = nullptr;
-    recording_.moments.assign(moments.begin(), moments.begin() + static_cast<std::ptrdiff_t>(next_));
+    recording_.moments.assign(moments.begin(),
+                              moments.begin() + static_cast<std::ptrdiff_t>(next_));
   }
   auto& recorded = recording_.moments;
   if (moment.kind == MomentKind::kUse && !recorded.empty() && recorded.back() == moment) return;
@@ -79,12 +81,17 @@ void PassFollower::Enter(const Moment& moment) {
 void PassFollower::WithdrawGradients(ChunkId chunk) {
   if (following()) return;
   auto& recorded = recording_.moments;
-  const auto begin = recorded.begin() + static_cast<std::ptrdiff_t>(std::min(micro_batch_begin_, recorded.size()));
-  recorded.erase(
-      std::remove_if(begin, recorded.end(), [chunk](const Moment& m) { return m.kind != MomentKind::kUse && m.subject == chunk; }),
-      recorded.end());
+  const auto begin =
+      recorded.begin() + static_cast<std::ptrdiff_t>(std::min(micro_batch_begin_, recorded.size()));
+  recorded.erase(std::remove_if(begin, recorded.end(),
+                                [chunk](const Moment& m) {
+                                  return m.kind != MomentKind::kUse && m.subject == chunk;
+                                }),
+                 recorded.end());
   // Uses that have become neighbours are one moment, as if the gradients had never been noted.
-  const auto same_use = [](const Moment& a, const Moment& b) { return a.kind == MomentKind::kUse && a == b; };
+  const auto same_use = [](const Moment& a, const Moment& b) {
+    return a.kind == MomentKind::kUse && a == b;
+  };
   recorded.erase(std::unique(begin, recorded.end(), same_use), recorded.end());
 }
 

@@ -1,8 +1,10 @@
-// PassFollower: knows where in the order of chunk uses a pass is: it records the order the first time, and afterwards follows it with the
-// best plan that there is, as long as the pass keeps to it (Elixir v1, section VI-A; PatrickStar, section 6.2: warm-up, then tracing).
+// PassFollower: knows where in the order of chunk uses a pass is: it records the order the first
+// time, and afterwards follows it with the best plan that there is, as long as the pass keeps to it
+// (Elixir v1, section VI-A; PatrickStar, section 6.2: warm-up, then tracing).
 //
 // One thread (the trainer's main thread). It names what is to be done; the ParameterCache does it.
-// A pass that leaves the recorded order is followed no further: the rest is recorded anew and replaces the old order from there.
+// A pass that leaves the recorded order is followed no further: the rest is recorded anew and
+// replaces the old order from there.
 #pragma once
 
 #include <array>
@@ -27,16 +29,20 @@ class PassFollower {
 
   // An order that is known before the first pass of its kind.
   void Declare(PassKind kind, AccessSchedule schedule);
-  // Begins a pass with these chunks present. Errors: kRcacheTooSmall, when the order is known and needs more blocks than there are.
+  // Begins a pass with these chunks present. Errors: kRcacheTooSmall, when the order is known and
+  // needs more blocks than there are.
   Status Begin(PassKind kind, std::vector<ChunkId> present);
-  // Begins a pass that is recorded, whatever is known of its kind; what the pass before recorded is forgotten.
+  // Begins a pass that is recorded, whatever is known of its kind; what the pass before recorded is
+  // forgotten.
   void BeginAnew(PassKind kind);
   // The pass has ended; what was recorded becomes its kind's order. True when that order is new.
   bool End();
 
-  // The pass has come to `moment`. An operator that holds the same chunks as the one before is the same moment.
+  // The pass has come to `moment`. An operator that holds the same chunks as the one before is the
+  // same moment.
   void Enter(const Moment& moment);
-  // In a recording pass: the gradient moments of `chunk` since the last call of MarkMicroBatch are withdrawn.
+  // In a recording pass: the gradient moments of `chunk` since the last call of MarkMicroBatch are
+  // withdrawn.
   void WithdrawGradients(ChunkId chunk);
   void MarkMicroBatch() { micro_batch_begin_ = recording_.moments.size(); }
 
@@ -48,32 +54,39 @@ class PassFollower {
   // Number of the present moment; requires that one was entered.
   uint64_t position() const { return following() ? next_ - 1 : recording_.moments.size() - 1; }
 
-  // While following: the next step that the present moment needs, null when all are done. The caller must carry it out.
+  // While following: the next step that the present moment needs, null when all are done. The
+  // caller must carry it out.
   const PlanStep* TakeDueStep();
-  // While following: the next step that may start at moment `horizon`, with at most `depth` steps ahead of their need; null: none.
+  // While following: the next step that may start at moment `horizon`, with at most `depth` steps
+  // ahead of their need; null: none.
   const PlanStep* TakeStepAhead(uint64_t horizon, uint64_t depth);
 
-  // While following: how many moments come before the one that needs the step, the present one counted; 0: the present one does.
+  // While following: how many moments come before the one that needs the step, the present one
+  // counted; 0: the present one does.
   uint32_t UsesUntil(const PlanStep& step) const;
 
   // Plans that were made so far: each costs a simulation of the whole order.
   uint64_t simulations() const { return simulations_; }
 
   // The order of a kind; empty while it is unknown.
-  const AccessSchedule& schedule(PassKind kind) const { return schedules_[static_cast<size_t>(kind)]; }
+  const AccessSchedule& schedule(PassKind kind) const {
+    return schedules_[static_cast<size_t>(kind)];
+  }
   // Blocks that the order followed or recorded so far needs.
   uint64_t BlocksNeeded() const;
 
  private:
   enum class Mode : uint8_t { kRecord, kFollow, kLeftOrder };
 
-  // Passes of a kind begin with nothing there, with frozen chunks, or with what a pass of the other kind on the same version has left.
+  // Passes of a kind begin with nothing there, with frozen chunks, or with what a pass of the other
+  // kind on the same version has left.
   static constexpr size_t kPlansKept = 4;
   struct KeptPlan {
     std::vector<ChunkId> present;  // when the pass began
     std::unique_ptr<Plan> plan;
   };
-  // The kept plan for a pass that begins with these chunks, made where there is none. Errors: kRcacheTooSmall.
+  // The kept plan for a pass that begins with these chunks, made where there is none. Errors:
+  // kRcacheTooSmall.
   Result<const Plan*> PlanFor(std::vector<ChunkId> present);
 
   const AccessSchedule& current() const { return schedules_[static_cast<size_t>(kind_)]; }
@@ -81,7 +94,8 @@ class PassFollower {
   std::vector<bool> evictable_;
   uint64_t blocks_;
   std::array<AccessSchedule, kPassKinds> schedules_;
-  std::array<std::vector<KeptPlan>, kPassKinds> plans_;  // the last ones that were used, the latest first
+  // The last ones that were used, the latest first.
+  std::array<std::vector<KeptPlan>, kPassKinds> plans_;
   uint64_t simulations_ = 0;
   // The pass.
   PassKind kind_ = PassKind::kTrain;

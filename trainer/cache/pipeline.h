@@ -1,7 +1,8 @@
-// Pipeline: the pipeline that fits the memory: AheadPipeline where streams of a device and of all collectives give the order, else
-// TransferPipeline.
+// Pipeline: the pipeline that fits the memory: AheadPipeline where streams of a device and of all
+// collectives give the order, else TransferPipeline.
 //
-// One thread (the trainer's main thread). The same calls in the same order start the same requests and collectives with both.
+// One thread (the trainer's main thread). The same calls in the same order start the same requests
+// and collectives with both.
 #pragma once
 
 #include <memory>
@@ -28,7 +29,8 @@ class Pipeline {
     return Visit([&](auto& pipeline) { return pipeline.Fetch(chunk, block, wanted, past); });
   }
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
-    return Visit([&](auto& pipeline) { return pipeline.Submit(chunk, block, version, micro_batch); });
+    return Visit(
+        [&](auto& pipeline) { return pipeline.Submit(chunk, block, version, micro_batch); });
   }
   bool Used() {
     return Visit([](auto& pipeline) { return pipeline.Used(); });
@@ -36,7 +38,8 @@ class Pipeline {
   UseMark Mark() {
     return Visit([](auto& pipeline) { return pipeline.Mark(); });
   }
-  // Operators that begin after it find the transfer's result. Waits, or makes the compute stream wait.
+  // Operators that begin after it find the transfer's result. Waits, or makes the compute stream
+  // wait.
   Status Wait(OpId id, bool prefetched) {
     return Visit([&](auto& pipeline) { return pipeline.Wait(id, prefetched); });
   }

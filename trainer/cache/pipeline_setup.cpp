@@ -8,7 +8,8 @@ client::Range PipelineSetup::ShardRange(ChunkId chunk, const std::byte* block) c
   range.chunk = chunk;
   range.element_begin = index * elements;
   range.element_count = elements;
-  range.rcache_offset = static_cast<uint64_t>(block - service->attachment().rcache) + index * layout->ShardBytes(chunk);
+  range.rcache_offset = static_cast<uint64_t>(block - service->attachment().rcache) +
+                        index * layout->ShardBytes(chunk);
   return range;
 }
 

@@ -1,4 +1,5 @@
-// PipelineSetup: what a pipeline between rCache blocks and memory server works with, and the words in which it is asked.
+// PipelineSetup: what a pipeline between rCache blocks and memory server works with, and the words
+// in which it is asked.
 //
 // Value types; one thread (the trainer's main thread).
 #pragma once
@@ -16,8 +17,9 @@
 
 namespace tidepool::trainer {
 
-using OpId = uint64_t;     // a transfer, from 1, consecutive; 0 stands for one that ended long ago
-using UseMark = uint64_t;  // the point behind an operator in the compute stream, as the pipeline's Used gave it; 0: no use
+using OpId = uint64_t;  // a transfer, from 1, consecutive; 0 stands for one that ended long ago
+// The point behind an operator in the compute stream, as the pipeline's Used gave it; 0: no use.
+using UseMark = uint64_t;
 
 // What happened to a block before.
 struct BlockPast {
@@ -25,7 +27,8 @@ struct BlockPast {
   UseMark use = 0;  // the last operator that was released since
 };
 
-// Which parameters a block gets, and how many moments of the pass come before the one that needs them (client/chunk_service.h).
+// Which parameters a block gets, and how many moments of the pass come before the one that needs
+// them (client/chunk_service.h).
 using client::Wanted;
 
 // Of the service's tickets some are left to the trainer itself (end of step, weights).
@@ -35,14 +38,17 @@ struct PipelineSetup {  // all must outlive the pipeline
   const ChunkLayout* layout = nullptr;
   Rank rank = 0;
   client::ChunkService* service = nullptr;
-  std::vector<Collective*> groups;  // by data group; null where this rank is no member or the group has one rank
+  // By data group; null where this rank is no member or the group has one rank.
+  std::vector<Collective*> groups;
   const Clock* clock = nullptr;
   CacheStreams streams = {};
 
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }
   // This rank's shard of the chunk that lies in `block`.
   client::Range ShardRange(ChunkId chunk, const std::byte* block) const;
-  BlockView View(ChunkId chunk, std::byte* block) const { return {block, layout->ShardElements(chunk), layout->dtype}; }
+  BlockView View(ChunkId chunk, std::byte* block) const {
+    return {block, layout->ShardElements(chunk), layout->dtype};
+  }
 };
 
 }  // namespace tidepool::trainer

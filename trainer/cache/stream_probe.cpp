@@ -47,12 +47,17 @@ struct Round {
     for (size_t i = 0; i < streams.size(); ++i) {
       if (i != waits) streams[i]->WriteFlag(&words[1 + i], value);
     }
-    const bool beside = Within(kHeldUpNs, [&] { return AllWritten(waits, value) || !Failure().ok(); });
+    const bool beside =
+        Within(kHeldUpNs, [&] { return AllWritten(waits, value) || !Failure().ok(); });
     words[0].store(value, std::memory_order_release);
     const device::Stream::Marker end = streams[waits]->Record();
-    const bool ended = Within(kStuckNs, [&] { return (AllWritten(waits, value) && streams[waits]->Passed(end)) || !Failure().ok(); });
+    const bool ended = Within(kStuckNs, [&] {
+      return (AllWritten(waits, value) && streams[waits]->Passed(end)) || !Failure().ok();
+    });
     TP_RETURN_IF_ERROR(Failure());
-    if (!ended) return Status(ErrorId::kCudaFailed, "a stream of the GPU waits for a flag that has been written");
+    if (!ended)
+      return Status(ErrorId::kCudaFailed,
+                    "a stream of the GPU waits for a flag that has been written");
     return beside;
   }
 };

@@ -18,11 +18,13 @@ OpId TransferPipeline::Add(Op op) {
   return op.id;
 }
 
-OpId TransferPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
+OpId TransferPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
+                             const BlockPast& past) {
   return Add({0, chunk, true, 0, wanted, block, past.op, past.use, Stage::kQueued, 0});
 }
 
-OpId TransferPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
+OpId TransferPipeline::Submit(ChunkId chunk, std::byte* block, Version version,
+                              uint32_t micro_batch) {
   // The gradients are in the compute stream up to here.
   return Add({0, chunk, false, micro_batch, version, block, 0, Mark(), Stage::kTurn, 0});
 }
@@ -46,7 +48,8 @@ bool TransferPipeline::StartAtServer(Op* op) {
   if (at_server_ >= kTicketsUsed) return false;
   const client::Range range = setup_.ShardRange(op->chunk, op->block);
   Result<client::Ticket> ticket =
-      op->fetch ? service_->StartFetch(range, op->wanted) : service_->StartSubmitGradient(range, op->wanted.version, op->micro_batch);
+      op->fetch ? service_->StartFetch(range, op->wanted)
+                : service_->StartSubmitGradient(range, op->wanted.version, op->micro_batch);
   if (Latch(ticket.status())) return false;
   op->ticket = ticket.value();
   const client::TicketFlags flags = service_->FlagsOf(op->ticket);
@@ -105,7 +108,8 @@ void TransferPipeline::Advance(Op* op) {
 }
 
 Status TransferPipeline::Progress() {
-  // Operations depend on earlier ones only, so one pass in order moves everything as far as it can go.
+  // Operations depend on earlier ones only, so one pass in order moves everything as far as it can
+  // go.
   for (size_t i = 0; i < ops_.size() && status_.ok(); ++i) Advance(&ops_[i]);
   while (!ops_.empty() && ops_.front().stage == Stage::kDone) {
     ops_.pop_front();
@@ -117,7 +121,8 @@ Status TransferPipeline::Progress() {
 TransferPipeline::Op* TransferPipeline::Blocker(Op* op) {
   while (true) {
     if (op->stage == Stage::kTurn) {
-      op = &Of(next_turn_);                      // a lower number: its own turn would have been taken
+      // A lower number: its own turn would have been taken.
+      op = &Of(next_turn_);
       if (op->stage == Stage::kTurn) return op;  // the turn has come, the gradients have not
     } else if (op->stage == Stage::kQueued && op->fetch && !Done(op->after)) {
       op = &Of(op->after);
@@ -177,8 +182,10 @@ Status TransferPipeline::AwaitOperators() {
 Status TransferPipeline::WaitAll() {
   const int64_t before = setup_.clock->NowNs();
   Status waited = Progress();
-  // The oldest each time: behind the last one earlier ones may still be under way, which would be asked again and again.
-  while (waited.ok() && !ops_.empty()) waited = WaitFor(TP_PLANTED("cache.last_one_awaited") ? first_ + ops_.size() - 1 : first_);
+  // The oldest each time: behind the last one earlier ones may still be under way, which would be
+  // asked again and again.
+  while (waited.ok() && !ops_.empty())
+    waited = WaitFor(TP_PLANTED("cache.last_one_awaited") ? first_ + ops_.size() - 1 : first_);
   wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
   return waited;
 }

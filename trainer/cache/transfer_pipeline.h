@@ -1,16 +1,21 @@
-// TransferPipeline: carries out fetches (server to rCache, then all-gather) and submissions (reduce-scatter, then rCache to server), in
-// the order in which they were asked for, without a thread of its own: every call moves all of them as far as they can go.
+// TransferPipeline: carries out fetches (server to rCache, then all-gather) and submissions
+// (reduce-scatter, then rCache to server), in
+// the order in which they were asked for, without a thread of its own: every call moves all of them
+// as far as they can go.
 //
 // One thread (the trainer's main thread). Only Wait, WaitAll and AwaitOperators block.
-// It serves the host, and memory of a device whose collectives have no stream (Gloo): results are there when the CPU has seen them. On a
-// device a transfer begins when the CPU has seen the compute stream pass what used the block before, and the CPU stores the ticket's
-// `ready`: no stream waits for anything.
+// It serves the host, and memory of a device whose collectives have no stream (Gloo): results are
+// there when the CPU has seen them. On a device a transfer begins when the CPU has seen the compute
+// stream pass what used the block before, and the CPU stores the ticket's `ready`: no stream waits
+// for anything.
 // Invariants:
-//  1. collectives start in the order of the operations' numbers, whatever arrives when: all ranks of a group start the same ones in the
-//     same order (trainer/comm/collective.h);
-//  2. a fetch into a block starts after the block's earlier operation has ended; that operation has a lower number;
+//  1. collectives start in the order of the operations' numbers, whatever arrives when: all ranks
+//     of a group start the same ones in the same order (trainer/comm/collective.h);
+//  2. a fetch into a block starts after the block's earlier operation has ended; that operation has
+//     a lower number;
 //  3. after an error nothing more is started; every later call returns that error.
-// Source: the asynchronous chunk engine of Elixir v2, section 4.3, with one queue in place of its streams.
+// Source: the asynchronous chunk engine of Elixir v2, section 4.3, with one queue in place of its
+// streams.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +30,8 @@ class TransferPipeline {
  public:
   explicit TransferPipeline(PipelineSetup setup);
 
-  // This rank's shard comes to its place in `block` behind all that used it, then all shards are gathered.
+  // This rank's shard comes to its place in `block` behind all that used it, then all shards are
+  // gathered.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
   // The whole block is reduced over the group, then this rank's shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
@@ -49,7 +55,8 @@ class TransferPipeline {
   uint64_t late() const { return late_; }
 
  private:
-  // Fetch:  kQueued -> kAtServer -> kTurn -> kInGroup -> kDone.  Submission: kTurn -> kInGroup -> kQueued -> kAtServer -> kDone.
+  // Fetch:  kQueued -> kAtServer -> kTurn -> kInGroup -> kDone.  Submission: kTurn -> kInGroup ->
+  // kQueued -> kAtServer -> kDone.
   enum class Stage : uint8_t { kQueued, kAtServer, kTurn, kInGroup, kDone };
 
   struct Op {
@@ -60,7 +67,8 @@ class TransferPipeline {
     Wanted wanted;  // of a submission: the version that the gradients belong to
     std::byte* block;
     OpId after;
-    device::Stream::Marker gate;  // of the compute stream: what the transfer comes behind; 0: nothing
+    // Of the compute stream: what the transfer comes behind; 0: nothing.
+    device::Stream::Marker gate;
     Stage stage;
     uint64_t ticket;  // of the server or of the group, as the stage says
   };

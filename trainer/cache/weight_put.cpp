@@ -8,14 +8,21 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kHalfBytesMax = 4 * kMiB;  // more would only delay the first copy; a split master takes no more at once
+// More would only delay the first copy; a split master takes no more at once.
+constexpr uint64_t kHalfBytesMax = 4 * kMiB;
 
 }  // namespace
 
-WeightPut::WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService* service, CacheStreams streams)
-    : layout_(layout), rank_(rank), service_(service), streams_(streams), cursors_(layout->chunks.size(), 0) {
+WeightPut::WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService* service,
+                     CacheStreams streams)
+    : layout_(layout),
+      rank_(rank),
+      service_(service),
+      streams_(streams),
+      cursors_(layout->chunks.size(), 0) {
   const client::Attachment& attachment = service->attachment();
-  const uint64_t bytes = std::min(kHalfBytesMax, attachment.rcache_bytes / 2 / kParameterAlignBytes * kParameterAlignBytes);
+  const uint64_t bytes = std::min(
+      kHalfBytesMax, attachment.rcache_bytes / 2 / kParameterAlignBytes * kParameterAlignBytes);
   TP_CHECK(bytes > 0, "an rCache has room for two pieces");
   half_elements_ = bytes / sizeof(float);
   for (size_t i : {0, 1}) {
@@ -26,8 +33,11 @@ WeightPut::WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService*
 
 Status WeightPut::MakeStaging() {
   if (halves_[0].data != nullptr) return {};
-  TP_ASSIGN_OR_RETURN(staging_, RegisteredHost::Create(streams_.device, halves_.size() * half_elements_ * sizeof(float)));
-  for (size_t i : {0, 1}) halves_[i].data = reinterpret_cast<float*>(staging_.data()) + i * half_elements_;
+  TP_ASSIGN_OR_RETURN(
+      staging_,
+      RegisteredHost::Create(streams_.device, halves_.size() * half_elements_ * sizeof(float)));
+  for (size_t i : {0, 1})
+    halves_[i].data = reinterpret_cast<float*>(staging_.data()) + i * half_elements_;
   return {};
 }
 
@@ -43,8 +53,9 @@ Status WeightPut::Put(ParameterId parameter, const float* values) {
   const ChunkPlace& chunk = layout_->chunks[place.chunk];
   if (!layout_->IsMember(place.chunk, rank_) || chunk.frozen) return {};
   if (NextParameter(place.chunk) != parameter) {
-    return Status(ErrorId::kUsageError,
-                  "weights of " + place.name + " came out of the order of their chunk " + std::to_string(place.chunk));
+    return Status(ErrorId::kUsageError, "weights of " + place.name +
+                                            " came out of the order of their chunk " +
+                                            std::to_string(place.chunk));
   }
   TP_RETURN_IF_ERROR(MakeStaging());
   TP_RETURN_IF_ERROR(Append(place.chunk, nullptr, place.element_begin - cursors_[place.chunk]));
@@ -56,18 +67,22 @@ Status WeightPut::Put(ParameterId parameter, const float* values) {
 // A cursor stands behind a parameter's last element, at the chunk's begin, or at its end.
 ParameterId WeightPut::NextParameter(ChunkId chunk) const {
   const uint64_t cursor = cursors_[chunk];
-  return cursor == 0 ? layout_->chunks[chunk].first_parameter : layout_->ParameterAt(chunk, cursor - 1) + 1;
+  return cursor == 0 ? layout_->chunks[chunk].first_parameter
+                     : layout_->ParameterAt(chunk, cursor - 1) + 1;
 }
 
 Status WeightPut::Append(ChunkId chunk, const float* values, uint64_t count) {
-  const uint64_t shard = layout_->ShardElements(chunk), shard_begin = layout_->ShardIndex(chunk, rank_) * shard;
+  const uint64_t shard = layout_->ShardElements(chunk),
+                 shard_begin = layout_->ShardIndex(chunk, rank_) * shard;
   const uint64_t from = cursors_[chunk];
   cursors_[chunk] += count;
   // Of what the caller gives, this rank's shard takes one run.
   uint64_t begin = std::max(from, shard_begin);
   const uint64_t end = std::min(from + count, shard_begin + shard);
   while (begin < end) {
-    if (piece_.element_count > 0 && (piece_.chunk != chunk || piece_.element_count == half_elements_)) TP_RETURN_IF_ERROR(Flush());
+    if (piece_.element_count > 0 &&
+        (piece_.chunk != chunk || piece_.element_count == half_elements_))
+      TP_RETURN_IF_ERROR(Flush());
     Half& half = halves_[filling_];
     if (piece_.element_count == 0) {
       TP_RETURN_IF_ERROR(WaitFor(&half));
@@ -108,7 +123,9 @@ Status WeightPut::WaitFor(Half* half) {
 Status WeightPut::Finish() {
   for (ChunkId chunk = 0; chunk < layout_->TrainedChunks(); ++chunk) {
     if (layout_->IsMember(chunk, rank_) && cursors_[chunk] != layout_->chunks[chunk].elements) {
-      return Status(ErrorId::kUsageError, "weights of " + layout_->parameters[NextParameter(chunk)].name + " were not given");
+      return Status(
+          ErrorId::kUsageError,
+          "weights of " + layout_->parameters[NextParameter(chunk)].name + " were not given");
     }
   }
   TP_RETURN_IF_ERROR(Flush());

@@ -1,11 +1,14 @@
-// WeightPut: brings a new model's fp32 weights into the memory server, piece by piece through the rCache, so that a rank never holds more
-// than one module and the rCache.
+// WeightPut: brings a new model's fp32 weights into the memory server, piece by piece through the
+// rCache, so that a rank never holds more than one module and the rCache.
 //
-// One thread (the trainer's main thread), before the first pass: it uses the rCache memory that ParameterCache uses later.
-// Each rank puts its own shards; padding is put as zeros. Frozen parameters come another way (client/provide_frozen.h). Parameters of one
-// chunk must come in order, chunks in any order; but in that of their numbers where the server has their weights on NVMe alone (it sends
-// the rank away else). Where the rCache is memory of a device, pieces are put together in registered host memory and copied into the rCache
-// through the compute stream; the CPU waits for each copy before it asks the server.
+// One thread (the trainer's main thread), before the first pass: it uses the rCache memory that
+// ParameterCache uses later.
+// Each rank puts its own shards; padding is put as zeros. Frozen parameters come another way
+// (client/provide_frozen.h). Parameters of one chunk must come in order, chunks in any order; but
+// in that of their numbers where the server has their weights on NVMe alone (it sends the rank away
+// else). Where the rCache is memory of a device, pieces are put together in registered host memory
+// and copied into the rCache through the compute stream; the CPU waits for each copy before it asks
+// the server.
 #pragma once
 
 #include <array>
@@ -24,14 +27,17 @@ namespace tidepool::trainer {
 class WeightPut {
  public:
   // All must outlive the object.
-  WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService* service, CacheStreams streams = {});
+  WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService* service,
+            CacheStreams streams = {});
 
-  // The initial values of one parameter (element_count of them); copied before return. Values outside this rank's shards, and those of
-  // frozen parameters, are dropped.
+  // The initial values of one parameter (element_count of them); copied before return. Values
+  // outside this rank's shards, and those of frozen parameters, are dropped.
   // Waits when both halves of the staging memory are on their way.
-  // Errors: kUsageError (out of order, or twice), those of the server, and on a device kMemoryMapFailed, kCudaFailed.
+  // Errors: kUsageError (out of order, or twice), those of the server, and on a device
+  // kMemoryMapFailed, kCudaFailed.
   Status Put(ParameterId parameter, const float* values);
-  // Waits until the server has all. Errors: kUsageError when a parameter is missing, and those of the server.
+  // Waits until the server has all. Errors: kUsageError when a parameter is missing, and those of
+  // the server.
   Status Finish();
 
   uint64_t bytes_put() const { return bytes_put_; }

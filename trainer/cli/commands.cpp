@@ -44,14 +44,15 @@ Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* pla
   if (!gpus.ok() && wish.kind == DeviceWish::Kind::kAuto) return on_host();
   if (!gpus.ok()) {
     TP_RETURN_IF_ERROR(PlaceGpuStates(options, wish.ordinal ? 1 : plan->layout.world, plan));
-    return std::optional(EstimateGpu(*plan, wish.ordinal ? plan->layout.world : 1, std::nullopt, {.why_not = "no GPU is here"}));
+    return std::optional(EstimateGpu(*plan, wish.ordinal ? plan->layout.world : 1, std::nullopt,
+                                     {.why_not = "no GPU is here"}));
   }
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
   if (!chosen.gpu) return on_host();
   TP_RETURN_IF_ERROR(PlaceGpuStates(options, chosen.gpus, plan));
   const auto server = client::AskGpus(options.socket_dir, kAskNs);
-  return std::optional(
-      EstimateGpu(*plan, chosen.sharers, BytesNow(chosen.gpu->ordinal), ServerContextOf(server, device::Text(chosen.gpu->uuid))));
+  return std::optional(EstimateGpu(*plan, chosen.sharers, BytesNow(chosen.gpu->ordinal),
+                                   ServerContextOf(server, device::Text(chosen.gpu->uuid))));
 }
 
 Status Estimate(RunOptions options) {
@@ -61,7 +62,8 @@ Status Estimate(RunOptions options) {
     world = here.world;
   }
   if (world > client::kRanksMax) {
-    return Status(ErrorId::kUsageError, std::to_string(world) + " ranks are more than one node can have")
+    return Status(ErrorId::kUsageError,
+                  std::to_string(world) + " ranks are more than one node can have")
         .Where("--ranks")
         .Fix("give at most 64");
   }
@@ -70,17 +72,20 @@ Status Estimate(RunOptions options) {
   TP_ASSIGN_OR_RETURN(std::optional<RcacheChoice> choice, SettleRcache(&options, place));
   TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
   plan.choice = std::move(choice);
-  if (!options.data.empty()) TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0).status());
+  if (!options.data.empty())
+    TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
   std::cout << (options.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
-                             : DescribePlan(plan) + DescribeGpuStates(plan) + (gpu ? DescribeGpu(*gpu) : ""));
+                             : DescribePlan(plan) + DescribeGpuStates(plan) +
+                                   (gpu ? DescribeGpu(*gpu) : ""));
   return {};
 }
 
 // A rank can only be started again where it then goes on with the job.
 bool Resumes(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--resume=auto" || (arguments[i] == "--resume" && i + 1 < arguments.size() && arguments[i + 1] == "auto"))
+    if (arguments[i] == "--resume=auto" ||
+        (arguments[i] == "--resume" && i + 1 < arguments.size() && arguments[i + 1] == "auto"))
       return true;
   }
   return false;
@@ -92,7 +97,8 @@ int RunEstimate(const RunOptions& options) {
   return Ended(Estimate(options));
 }
 
-int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments, const RunOptions& options) {
+int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments,
+              const RunOptions& options) {
   // Once, in place of once a rank.
   if (arguments.front() == "run") {
     if (const Status checked = CheckLaunch(options, ranks); !checked.ok()) return Ended(checked);

@@ -21,10 +21,12 @@ void SayGpus() {
     return;
   }
   for (const device::Gpu& gpu : gpus.value()) {
-    std::cout << "gpu       cuda:" << gpu.ordinal << ", " << gpu.name << ", " << FormatBytes(gpu.total_bytes) << ", "
-              << device::Text(gpu.uuid) << ", PCI " << gpu.pci_address << "; waits for flags: " << (gpu.wait_value64 ? "yes" : "no")
+    std::cout << "gpu       cuda:" << gpu.ordinal << ", " << gpu.name << ", "
+              << FormatBytes(gpu.total_bytes) << ", " << device::Text(gpu.uuid) << ", PCI "
+              << gpu.pci_address << "; waits for flags: " << (gpu.wait_value64 ? "yes" : "no")
               << ", exports memory as descriptors: " << (gpu.vmm_export ? "yes" : "no")
-              << ", as handles: " << (gpu.ipc_export ? "yes" : "no") << (gpu.mps ? ", under MPS" : "") << "\n";
+              << ", as handles: " << (gpu.ipc_export ? "yes" : "no")
+              << (gpu.mps ? ", under MPS" : "") << "\n";
   }
 }
 

@@ -15,10 +15,12 @@ struct CommandLine {
   RunOptions options;
   uint32_t launch_ranks = 0;
   uint32_t launch_restarts = 3;
-  std::vector<std::string> launch_arguments;  // what follows `--`; where that is run and its flags, `options` are those of each rank
+  // What follows `--`; where that is run and its flags, `options` are those of each rank.
+  std::vector<std::string> launch_arguments;
 };
 
-// Reads the command line. On --help, --version, completion or a usage error it prints and returns false with the exit code (0 or 2).
+// Reads the command line. On --help, --version, completion or a usage error it prints and returns
+// false with the exit code (0 or 2).
 bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code);
 
 }  // namespace tidepool::trainer

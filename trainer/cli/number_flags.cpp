@@ -17,7 +17,8 @@ namespace {
 constexpr long double kAny = 18446744073709551615.0L;
 constexpr long double kSteps = 1e12L;
 
-constexpr NumberFlag Whole(const char* name, long double least, long double most, const char* why, const char* command = "") {
+constexpr NumberFlag Whole(const char* name, long double least, long double most, const char* why,
+                           const char* command = "") {
   return {name, true, least, most, false, false, why, command};
 }
 constexpr NumberFlag Real(const char* name, long double least, long double most, const char* why) {
@@ -29,23 +30,32 @@ constexpr NumberFlag Share(const char* name, const char* why) {
 
 constexpr std::array kFlags{
     Whole("--seed", 0, kAny, "a seed has 64 bits"),
-    Whole("--accumulate", 1, 65536, "a step has at least one micro-batch, and memserver counts them up to there"),
+    Whole("--accumulate", 1, 65536,
+          "a step has at least one micro-batch, and memserver counts them up to there"),
     Whole("--context", 0, 1 << 24, "0 is the preset's, and no model here reads longer sequences"),
-    Whole("--batch", 1, 1 << 20, "a micro-batch has at least one sequence, and is in memory as a whole"),
+    Whole("--batch", 1, 1 << 20,
+          "a micro-batch has at least one sequence, and is in memory as a whole"),
     Whole("--lora-rank", 1, 65536, "adapters have at least one row, and no layer here is wider"),
-    NumberFlag{"--lora-alpha", false, 0, 1e6L, true, false, "adapters that count 0 times do nothing, and with more gradients overflow"},
+    NumberFlag{"--lora-alpha", false, 0, 1e6L, true, false,
+               "adapters that count 0 times do nothing, and with more gradients overflow"},
     Whole("--steps", 1, 1e9L, "a run takes at least one step, and memserver numbers all of them"),
-    Real("--lr", 0, 1000, "0 changes nothing, a negative rate would climb, and with more weights overflow"),
-    Real("--min-lr", 0, 1000, "the schedule ends there: 0 changes nothing, a negative rate would climb"),
+    Real("--lr", 0, 1000,
+         "0 changes nothing, a negative rate would climb, and with more weights overflow"),
+    Real("--min-lr", 0, 1000,
+         "the schedule ends there: 0 changes nothing, a negative rate would climb"),
     Whole("--warmup", 0, kSteps, "it counts steps; 0 is no warm-up"),
     Real("--weight-decay", 0, 1000, "0 is none, and a negative one lets weights grow without end"),
     Real("--clip", 0, 1e9L, "0 is no clipping, and no norm is negative"),
     Whole("--eval-every", 0, kSteps, "it counts steps; 0 is never"),
-    Whole("--eval-batches", 1, 65536, "a held-out loss needs one, and all of them are kept in memory (--eval-every 0: none)"),
-    Share("--beta1", "a moment that decays by a factor of 1 or more never forgets, and grows without end"),
-    Share("--beta2", "a moment that decays by a factor of 1 or more never forgets, and grows without end"),
+    Whole("--eval-batches", 1, 65536,
+          "a held-out loss needs one, and all of them are kept in memory (--eval-every 0: none)"),
+    Share("--beta1",
+          "a moment that decays by a factor of 1 or more never forgets, and grows without end"),
+    Share("--beta2",
+          "a moment that decays by a factor of 1 or more never forgets, and grows without end"),
     Real("--eps", 0, 1, "it keeps the update from a division by 0; with more nothing else counts"),
-    Share("--momentum", "a momentum that decays by a factor of 1 or more grows without end; 0 is none"),
+    Share("--momentum",
+          "a momentum that decays by a factor of 1 or more grows without end; 0 is none"),
     Real("--dampening", 0, 1, "it is the share of a gradient that is left out"),
     Real("--lr-decay", 0, 1e6L, "the rate is divided by 1 + steps times this: 0 is none"),
     Whole("--threads", 0, 4096, "0 is a fair part of the cores"),
@@ -54,13 +64,15 @@ constexpr std::array kFlags{
     Real("--temperature", 0, 1000, "0 takes the likeliest token, and with more all are alike"),
     Whole("--top-k", 0, 1 << 24, "0 is all tokens, and no vocabulary here is larger"),
     Whole("--ranks", 1, 64, "a job has 1 to 64 ranks on one node", "launch"),
-    Whole("--ranks", 0, 64, "0 is as many as the launcher started, and a job has at most 64 ranks on one node"),
+    Whole("--ranks", 0, 64,
+          "0 is as many as the launcher started, and a job has at most 64 ranks on one node"),
     Whole("--max-restarts", 0, 1e6L, "it counts restarts; 0 is none"),
 };
 
 std::string_view WithoutSignAndZeros(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
-  while (text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9') text.remove_prefix(1);
+  while (text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9')
+    text.remove_prefix(1);
   return text;
 }
 
@@ -91,7 +103,8 @@ std::string Text(long double value) {
 }
 
 std::string RangeOf(const NumberFlag& flag) {
-  return (flag.above ? "above " : "") + Text(flag.least) + " to " + (flag.below ? "below " : "") + Text(flag.most);
+  return (flag.above ? "above " : "") + Text(flag.least) + " to " + (flag.below ? "below " : "") +
+         Text(flag.most);
 }
 
 }  // namespace
@@ -114,7 +127,8 @@ std::string CheckNumber(const NumberFlag& flag, std::string* text) {
     text->assign(std::string(plain));
     return {};
   }
-  return *text + " is not in range " + RangeOf(flag) + (flag.whole ? ", a whole number: " : ": ") + flag.why;
+  return *text + " is not in range " + RangeOf(flag) + (flag.whole ? ", a whole number: " : ": ") +
+         flag.why;
 }
 
 }  // namespace tidepool::trainer

@@ -1,4 +1,5 @@
-// The range of every flag that is a number, and why: one table for run, estimate, sample and launch.
+// The range of every flag that is a number, and why: one table for run, estimate, sample and
+// launch.
 //
 // Any thread; constants and pure functions.
 #pragma once
@@ -22,8 +23,9 @@ std::span<const NumberFlag> NumberFlags();
 // Null where there is none.
 const NumberFlag* FindNumberFlag(std::string_view command, std::string_view name);
 
-// Empty when `text` is a number in the flag's range, which then is written without signs and zeros in front that a reader could take for
-// another base; else what is wrong, with the value, the range and why.
+// Empty when `text` is a number in the flag's range, which then is written without signs and zeros
+// in front that a reader could take for another base; else what is wrong, with the value, the range
+// and why.
 std::string CheckNumber(const NumberFlag& flag, std::string* text);
 
 }  // namespace tidepool::trainer

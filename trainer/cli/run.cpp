@@ -21,7 +21,9 @@ Status Train(const RunOptions& options) {
   const Environment environment = ReadEnvironment();
   const auto attempts = environment.find(kAttemptsVariable);
   if (attempts != environment.end()) setup.attempts = AttemptCount(attempts->second);
-  setup.begin_anew = [](const AttemptCount& count) { BeginAnew({{kAttemptsVariable, count.Text()}}); };
+  setup.begin_anew = [](const AttemptCount& count) {
+    BeginAnew({{kAttemptsVariable, count.Text()}});
+  };
   TP_ASSIGN_OR_RETURN(setup.place, DetectRank(environment, getppid()));
   TP_ASSIGN_OR_RETURN(setup.choice, SettleRcache(&setup.options, setup.place));
   return TrainingRun(std::move(setup)).All();
@@ -37,8 +39,10 @@ int RunTraining(const RunOptions& options) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the call that made it so
   const Status result = Train(options);
   // Of a run that was stopped the signal says why it ended, but not what could not be written.
-  const bool unwritten = result.id() == ErrorId::kSaveFailed || result.id() == ErrorId::kFileWriteFailed;
-  if (!result.ok() && (unwritten || !StopFlag::Requested())) std::cerr << "\n" << result.Format() << "\n";
+  const bool unwritten =
+      result.id() == ErrorId::kSaveFailed || result.id() == ErrorId::kFileWriteFailed;
+  if (!result.ok() && (unwritten || !StopFlag::Requested()))
+    std::cerr << "\n" << result.Format() << "\n";
   if (StopFlag::Requested()) return 128 + StopFlag::Signal();
   return result.ok() ? kExitOk : result.exit_code();
 }

@@ -12,7 +12,8 @@ int RunTraining(const RunOptions& options);
 int RunEstimate(const RunOptions& options);
 int RunSample(const RunOptions& options);
 // `options`: of each rank, where the arguments are `run` and its flags.
-int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments, const RunOptions& options);
+int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments,
+              const RunOptions& options);
 int RunVersion();
 int RunDoctor(const RunOptions& options);
 

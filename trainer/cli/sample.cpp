@@ -25,10 +25,12 @@ Status LoadInto(Gpt* model, const WeightsFile& file, const std::vector<Parameter
   for (const ParameterNote& note : notes) {
     TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor, file.Expect(note.name, note.dims));
     at::Tensor& parameter = parameters[note.name];
-    TP_RETURN_IF_ERROR(file.Read(*tensor, 0, {parameter.mutable_data_ptr<float>(), static_cast<size_t>(parameter.numel())}));
+    TP_RETURN_IF_ERROR(file.Read(
+        *tensor, 0, {parameter.mutable_data_ptr<float>(), static_cast<size_t>(parameter.numel())}));
   }
   if (file.header().tensors.size() == notes.size()) return {};
-  return Status(ErrorId::kDataBad, "the file has " + std::to_string(file.header().tensors.size()) + " tensors, the model of config.json " +
+  return Status(ErrorId::kDataBad, "the file has " + std::to_string(file.header().tensors.size()) +
+                                       " tensors, the model of config.json " +
                                        std::to_string(notes.size()))
       .Where(file.path())
       .Fix("give a directory that `trainer run --save DIR` wrote");
@@ -41,8 +43,8 @@ Status CheckBase(const WeightsFile& adapters, const WeightsFile& base) {
   if (HexOf(hash) == trained_over) return {};
   return Status(ErrorId::kDataBad, "these adapters were trained over another base")
       .Where(base.path())
-      .Why("its bytes have the hash " + HexOf(hash) + " (`b2sum -l 256`); " + adapters.path() + " names " +
-           (trained_over.empty() ? std::string("none") : trained_over))
+      .Why("its bytes have the hash " + HexOf(hash) + " (`b2sum -l 256`); " + adapters.path() +
+           " names " + (trained_over.empty() ? std::string("none") : trained_over))
       .Fix("give the base that they were trained over, with --base");
 }
 
@@ -51,10 +53,13 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
   for (ParameterNote& note : GptParameters(config.shape, config.lora)) {
     (config.lora.on() && !note.frozen ? adapters : own).push_back(std::move(note));
   }
-  const std::string place = !config.lora.on() ? options.weights_dir : options.base.empty() ? config.base : options.base;
+  const std::string place = !config.lora.on()      ? options.weights_dir
+                            : options.base.empty() ? config.base
+                                                   : options.base;
   TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(WholeModelAt(place)));
   if (config.lora.on()) {
-    TP_ASSIGN_OR_RETURN(const WeightsFile trained, WeightsFile::Open(options.weights_dir + "/" + kAdapterFile));
+    TP_ASSIGN_OR_RETURN(const WeightsFile trained,
+                        WeightsFile::Open(options.weights_dir + "/" + kAdapterFile));
     TP_RETURN_IF_ERROR(CheckBase(trained, file));
     TP_RETURN_IF_ERROR(LoadInto(model, trained, adapters));
   }
@@ -65,7 +70,8 @@ Status Sample(const RunOptions& options) {
   const auto cpus = CpuWatch::Start(UseThreads(options.threads, 1));
   TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.weights_dir));
   if (!config.bytes) {
-    return Status(ErrorId::kUsageError, "the model of " + options.weights_dir + " was trained on token ids, not on text")
+    return Status(ErrorId::kUsageError,
+                  "the model of " + options.weights_dir + " was trained on token ids, not on text")
         .Why("a prompt can be given as text only to models whose tokens are bytes")
         .Fix("train on text files, or use the weights with a tool that has the tokenizer");
   }
@@ -95,8 +101,8 @@ int RunSample(const RunOptions& options) {
 }
 
 int RunVersion() {
-  std::cout << "trainer " << TIDEPOOL_VERSION << ", protocol " << client::Protocol() << ", LibTorch " << TORCH_VERSION << ", NCCL "
-            << NcclVersion() << "\n";
+  std::cout << "trainer " << TIDEPOOL_VERSION << ", protocol " << client::Protocol()
+            << ", LibTorch " << TORCH_VERSION << ", NCCL " << NcclVersion() << "\n";
   return kExitOk;
 }
 

@@ -1,10 +1,15 @@
-// Collective: the few operations that the ranks of one data-parallel group do together (a virtual seam: sockets, Gloo,
+// Collective: the few operations that the ranks of one data-parallel group do together (a virtual
+// seam: sockets, Gloo,
 // NCCL, a fake in tests).
 //
-// One thread (the trainer's main thread) calls all methods of an object. Every rank of the group must start the same operations in the
-// same order with the same sizes; operations of one group complete in the order in which they were started.
-// Memory: buffers are the caller's and must stay valid and untouched until Wait returns; the result is there then, not before.
-// Shapes: a block holds `world` equal shards of `shard_elements` elements; rank r's shard is block[r * shard_elements ...].
+// One thread (the trainer's main thread) calls all methods of an object. Every rank of the group
+// must start the same operations in the
+// same order with the same sizes; operations of one group complete in the order in which they were
+// started.
+// Memory: buffers are the caller's and must stay valid and untouched until Wait returns; the result
+// is there then, not before.
+// Shapes: a block holds `world` equal shards of `shard_elements` elements; rank r's shard is
+// block[r * shard_elements ...].
 #pragma once
 
 #include <cstdint>
@@ -33,25 +38,29 @@ class Collective {
   virtual uint32_t rank() const = 0;
   virtual uint32_t world() const = 0;
 
-  // In place: on entry this rank's shard is valid, on completion all shards are. (Elixir v1, section V.)
+  // In place: on entry this rank's shard is valid, on completion all shards are. (Elixir v1,
+  // section V.)
   virtual Ticket StartAllGather(const BlockView& block) = 0;
-  // In place: on entry the whole block holds this rank's addends, on completion this rank's shard holds the sum over ranks; the rest is
-  // unspecified. The sum's order of addition is fixed, so repeated runs give the same bits. (Elixir v1, section V.)
+  // In place: on entry the whole block holds this rank's addends, on completion this rank's shard
+  // holds the sum over ranks; the rest is unspecified. The sum's order of addition is fixed, so
+  // repeated runs give the same bits. (Elixir v1, section V.)
   virtual Ticket StartReduceScatter(const BlockView& block) = 0;
 
-  // The stream in whose order operations take effect (memory of a device): an operation begins when all that was put into the stream before
-  // it has ended, and what is put in behind it sees its result; Wait then only tells whether the group is well. Null: the calling CPU sees
-  // results, when Wait has returned.
+  // The stream in whose order operations take effect (memory of a device): an operation begins when
+  // all that was put into the stream before it has ended, and what is put in behind it sees its
+  // result; Wait then only tells whether the group is well. Null: the calling CPU sees results,
+  // when Wait has returned.
   virtual device::Stream* stream() { return nullptr; }
 
   // True when Wait would return without waiting for a peer (well or badly; it tells). Never blocks.
   virtual bool Test(Ticket ticket) = 0;
-  // Blocks until the operation has ended; each ticket is waited for once. Errors: kCollectiveFailed (a peer is gone, or the time-out of the
-  // group passed).
+  // Blocks until the operation has ended; each ticket is waited for once. Errors: kCollectiveFailed
+  // (a peer is gone, or the time-out of the group passed).
   virtual Status Wait(Ticket ticket) = 0;
 
-  // An operation has failed, or the step is given up: what is still in flight ends in some way, soon, and everything fails with `why` from
-  // here on. Call it when nothing else holds up the streams of this process any more (flags poisoned). May block for seconds.
+  // An operation has failed, or the step is given up: what is still in flight ends in some way,
+  // soon, and everything fails with `why` from here on. Call it when nothing else holds up the
+  // streams of this process any more (flags poisoned). May block for seconds.
   virtual void GiveUp(const Status& /*why*/) {}
 
   // Blocking conveniences for set-up, metrics and agreement. Errors: kCollectiveFailed.

@@ -29,8 +29,12 @@ UniqueFd MakeEvent() {
 
 }  // namespace
 
-ExchangeThread::ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members, int64_t timeout_ms)
-    : group_(std::move(group)), rank_(rank), timeout_ns_(timeout_ms * kNsPerMs), changed_(MakeEvent()) {
+ExchangeThread::ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members,
+                               int64_t timeout_ms)
+    : group_(std::move(group)),
+      rank_(rank),
+      timeout_ns_(timeout_ms * kNsPerMs),
+      changed_(MakeEvent()) {
   for (UniqueFd& socket : members) members_.push_back({std::move(socket), {}, {}});
   thread_ = std::thread([this] { Run(); });
 }
@@ -46,7 +50,8 @@ uint64_t ExchangeThread::Start(Exchange exchange) {
 }
 
 bool ExchangeThread::Ended(uint64_t number) const {
-  return complete_.load(std::memory_order_acquire) >= number || failed_.load(std::memory_order_acquire);
+  return complete_.load(std::memory_order_acquire) >= number ||
+         failed_.load(std::memory_order_acquire);
 }
 
 Status ExchangeThread::ResultOf(uint64_t number) const {
@@ -101,11 +106,13 @@ void ExchangeThread::AwaitWork() {
     const bool sends = at.out.lost.empty() && Current(member, true) != nullptr;
     const bool receives = at.in.lost.empty() && MayReceive(member);
     if (!sends && !receives) continue;
-    polled.push_back({at.socket.get(), static_cast<int16_t>((sends ? POLLOUT : 0) | (receives ? POLLIN : 0)), 0});
+    polled.push_back({at.socket.get(),
+                      static_cast<int16_t>((sends ? POLLOUT : 0) | (receives ? POLLIN : 0)), 0});
   }
   int wait_ms = -1;
   if (!in_work_.empty())
-    wait_ms = static_cast<int>(std::clamp<int64_t>((moved_ns_ + timeout_ns_ - clock_.NowNs()) / kNsPerMs + 1, 0, 60'000));
+    wait_ms = static_cast<int>(
+        std::clamp<int64_t>((moved_ns_ + timeout_ns_ - clock_.NowNs()) / kNsPerMs + 1, 0, 60'000));
   poll(polled.data(), polled.size(), wait_ms);
 }
 
@@ -122,15 +129,19 @@ void ExchangeThread::TakeCommands() {
 void ExchangeThread::Send(size_t member) {
   Direction& out = members_[member].out;
   while (const Leg* leg = out.lost.empty() ? Current(member, true) : nullptr) {
-    if (out.done == 0) out.header = {kLegMagic, out.number, leg->count, in_work_[out.number - oldest_].kind, rank_};
-    const uint64_t of_header = std::min<uint64_t>(out.done, sizeof(Header)), of_leg = out.done - of_header;
+    if (out.done == 0)
+      out.header = {kLegMagic, out.number, leg->count, in_work_[out.number - oldest_].kind, rank_};
+    const uint64_t of_header = std::min<uint64_t>(out.done, sizeof(Header)),
+                   of_leg = out.done - of_header;
     std::array<iovec, 2> parts{
-        {{reinterpret_cast<std::byte*>(&out.header) + of_header, sizeof(Header) - of_header}, {leg->bytes + of_leg, leg->count - of_leg}}};
+        {{reinterpret_cast<std::byte*>(&out.header) + of_header, sizeof(Header) - of_header},
+         {leg->bytes + of_leg, leg->count - of_leg}}};
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
 
-    const ssize_t sent = sendmsg(members_[member].socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent =
+        sendmsg(members_[member].socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS)) return;
     if (sent < 0) {
@@ -164,12 +175,14 @@ bool ExchangeThread::ReceivePart(Direction* in, int socket, std::byte* to, uint6
 uint64_t ExchangeThread::Room(size_t member) {
   const Direction &in = members_[member].in, &out = members_[member].out;
   const Exchange& exchange = in_work_[in.number - oldest_];
-  if (exchange.summed.data == nullptr || out.number > in.number || TP_PLANTED("comm.received_over_unsent"))
+  if (exchange.summed.data == nullptr || out.number > in.number ||
+      TP_PLANTED("comm.received_over_unsent"))
     return exchange.in[member].count;
   return out.number < in.number || out.done < sizeof(Header) ? 0 : out.done - sizeof(Header);
 }
 
-// Both ranks of a pair may always receive what the other one has sent first, so that one of them goes on.
+// Both ranks of a pair may always receive what the other one has sent first, so that one of them
+// goes on.
 bool ExchangeThread::MayReceive(size_t member) {
   if (Current(member, false) == nullptr) return false;
   const uint64_t done = members_[member].in.done;
@@ -182,7 +195,9 @@ void ExchangeThread::Receive(size_t member) {
   while (in.lost.empty() && MayReceive(member)) {
     const Leg* leg = Current(member, false);
     if (in.done < sizeof(Header)) {
-      if (!ReceivePart(&in, socket, reinterpret_cast<std::byte*>(&in.header) + in.done, sizeof(Header) - in.done)) return;
+      if (!ReceivePart(&in, socket, reinterpret_cast<std::byte*>(&in.header) + in.done,
+                       sizeof(Header) - in.done))
+        return;
       if (in.done < sizeof(Header)) continue;
       if (!HeaderFits(member)) return;
     } else {
@@ -202,13 +217,15 @@ bool ExchangeThread::HeaderFits(size_t member) {
   const uint64_t bytes = exchange.in[member].count;
   const Header& header = in.header;
   if (TP_PLANTED("comm.header_unchecked")) return true;
-  if (header.magic == kLegMagic && header.number == in.number && header.kind == exchange.kind && header.bytes == bytes &&
-      header.rank == member) {
+  if (header.magic == kLegMagic && header.number == in.number && header.kind == exchange.kind &&
+      header.bytes == bytes && header.rank == member) {
     return true;
   }
-  in.lost = "is in another operation: its number " + std::to_string(header.number) + " has kind " + std::to_string(header.kind) + " and " +
-            std::to_string(header.bytes) + " bytes, here number " + std::to_string(in.number) + ", a " + exchange.name + ", has kind " +
-            std::to_string(exchange.kind) + " and " + std::to_string(bytes) + " bytes";
+  in.lost = "is in another operation: its number " + std::to_string(header.number) + " has kind " +
+            std::to_string(header.kind) + " and " + std::to_string(header.bytes) +
+            " bytes, here number " + std::to_string(in.number) + ", a " + exchange.name +
+            ", has kind " + std::to_string(exchange.kind) + " and " + std::to_string(bytes) +
+            " bytes";
   return false;
 }
 
@@ -235,7 +252,8 @@ void ExchangeThread::Sum(const Exchange& exchange) const {
   const BlockView& block = exchange.summed;
   if (block.data == nullptr || block.shard_elements == 0) return;
   std::byte* const own = static_cast<std::byte*>(block.data) + rank_ * block.shard_bytes();
-  SumInRankOrder(block.data, static_cast<uint32_t>(members_.size()), block.shard_elements, block.dtype, own);
+  SumInRankOrder(block.data, static_cast<uint32_t>(members_.size()), block.shard_elements,
+                 block.dtype, own);
 }
 
 // A rank may leave that no exchange in work needs, or only a later one than the oldest.
@@ -268,8 +286,9 @@ std::string ExchangeThread::Owing() const {
 
 Status ExchangeThread::Broken(const std::string& why) const {
   const std::string name = in_work_.empty() ? "an operation" : in_work_.front().name;
-  return Status(ErrorId::kCollectiveFailed,
-                name + " in group '" + group_ + "' failed on its rank " + std::to_string(rank_) + " of " + std::to_string(members_.size()))
+  return Status(ErrorId::kCollectiveFailed, name + " in group '" + group_ +
+                                                "' failed on its rank " + std::to_string(rank_) +
+                                                " of " + std::to_string(members_.size()))
       .Why(why);
 }
 

@@ -1,9 +1,14 @@
-// ExchangeThread: moves bytes between the ranks of one group over their sockets, in the background, exchange by exchange.
+// ExchangeThread: moves bytes between the ranks of one group over their sockets, in the background,
+// exchange by exchange.
 //
-// The constructing thread calls all methods; the thread within owns sockets and exchanges in work, never blocks in a call on a
-// socket, and touches no memory of an exchange that has ended. Exchanges end in the order in which they were started.
-// A group fails once, for good: when a rank leaves that the oldest exchange still needs, when a rank says that it is in another
-// exchange, when nothing moves for the time-out while something is in work, or when it is given up. Its sockets close then, so
+// The constructing thread calls all methods; the thread within owns sockets and exchanges in work,
+// never blocks in a call on a
+// socket, and touches no memory of an exchange that has ended. Exchanges end in the order in which
+// they were started.
+// A group fails once, for good: when a rank leaves that the oldest exchange still needs, when a
+// rank says that it is in another
+// exchange, when nothing moves for the time-out while something is in work, or when it is given up.
+// Its sockets close then, so
 // that the other ranks hear of it. A rank that leaves behind its last exchange disturbs nobody.
 #pragma once
 
@@ -34,15 +39,18 @@ struct Exchange {
   const char* name = "";       // for people; static
   uint32_t kind = 0;           // compared between ranks, as the length of each leg is
   std::vector<Leg> out, in{};  // by rank of the group; this rank's own are not used
-  // Where `data` is not null: a block whose shards are both legs. What comes from a rank takes the place of what went to it, byte by byte
-  // behind it, and needs no memory of its own; when all of it is there, this rank's shard becomes the sum of all shards (rank_sum.h).
+  // Where `data` is not null: a block whose shards are both legs. What comes from a rank takes the
+  // place of what went to it, byte by byte behind it, and needs no memory of its own; when all of
+  // it is there, this rank's shard becomes the sum of all shards (rank_sum.h).
   BlockView summed = {};
 };
 
 class ExchangeThread {
  public:
-  // `members`: a stream socket to each rank, by rank; invalid for this one. `group`: its name, for messages.
-  ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members, int64_t timeout_ms);
+  // `members`: a stream socket to each rank, by rank; invalid for this one. `group`: its name, for
+  // messages.
+  ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members,
+                 int64_t timeout_ms);
   // What is in work is given up.
   ~ExchangeThread();
   ExchangeThread(const ExchangeThread&) = delete;
@@ -54,7 +62,8 @@ class ExchangeThread {
   bool Ended(uint64_t number) const;
   // Of one that has ended. Errors: kCollectiveFailed, and what GiveUp was told.
   Status ResultOf(uint64_t number) const;
-  // Returns when something may have ended since the last call, or after `wait_ms`; false: the latter.
+  // Returns when something may have ended since the last call, or after `wait_ms`; false: the
+  // latter.
   bool AwaitChange(int wait_ms);
   // Everything that has not ended fails with `why`; returns when it has.
   void GiveUp(const Status& why);

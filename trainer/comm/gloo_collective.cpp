@@ -42,8 +42,9 @@ Status Guarded(const std::string& doing, Body&& body) {
   }
 }
 
-// torch 2.11 enters a new group into its flight recorder before it takes the recorder's lock, so that two threads with a group each could
-// end the process; and it takes a back trace for every operation. Who sets the variable keeps it.
+// torch 2.11 enters a new group into its flight recorder before it takes the recorder's lock, so
+// that two threads with a group each could end the process; and it takes a back trace for every
+// operation. Who sets the variable keeps it.
 void SwitchFlightRecorderOff() {
   [[maybe_unused]] static const int once = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
 }
@@ -52,7 +53,8 @@ std::string Address(const Rendezvous& meet) {
   return meet.host + ":" + std::to_string(meet.port);
 }
 
-// Gloo's threads connect over these interfaces. A run on one machine stays on the loopback interface: no firewall is in its way.
+// Gloo's threads connect over these interfaces. A run on one machine stays on the loopback
+// interface: no firewall is in its way.
 std::vector<std::shared_ptr<gloo::transport::Device>> MakeDevices(const Rendezvous& meet) {
   std::vector<std::shared_ptr<gloo::transport::Device>> devices;
   if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
@@ -61,7 +63,8 @@ std::vector<std::shared_ptr<gloo::transport::Device>> MakeDevices(const Rendezvo
       devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
     }
   } else if (IsLoopback(meet.host)) {
-    devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(meet.host == "::1" ? "::1" : "127.0.0.1"));
+    devices.push_back(
+        c10d::ProcessGroupGloo::createDeviceForHostname(meet.host == "::1" ? "::1" : "127.0.0.1"));
   } else {
     devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
   }
@@ -84,7 +87,8 @@ struct GlooCollective::State {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group;  // its threads tell the one above
 
   std::string Doing(const char* name) const {
-    return std::string(name) + " in group '" + group + "' failed on its rank " + std::to_string(rank) + " of " + std::to_string(world);
+    return std::string(name) + " in group '" + group + "' failed on its rank " +
+           std::to_string(rank) + " of " + std::to_string(world);
   }
 
   std::byte* ShardOf(const BlockView& block, uint32_t of_rank) const {
@@ -100,10 +104,12 @@ struct GlooCollective::State {
 
   using Pieces = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  // `start` makes the pieces, on the thread; c10d's order of them is that of the tickets. After an error all are waited for: none may
-  // touch the caller's memory afterwards. (They end at once, because Gloo closes a group's connections at its first error.)
-  Ticket Start(const char* name, std::function<void(std::byte*, Pieces*)> start, uint64_t part_bytes = 0,
-               std::function<void(std::byte*)> finish = {}) {
+  // `start` makes the pieces, on the thread; c10d's order of them is that of the tickets. After an
+  // error all are waited for: none may
+  // touch the caller's memory afterwards. (They end at once, because Gloo closes a group's
+  // connections at its first error.)
+  Ticket Start(const char* name, std::function<void(std::byte*, Pieces*)> start,
+               uint64_t part_bytes = 0, std::function<void(std::byte*)> finish = {}) {
     const auto begin = [this, name, start = std::move(start)](uint64_t number, std::byte* parts) {
       Pieces pieces;
       ThreadOperation::Begun begun;
@@ -118,7 +124,8 @@ struct GlooCollective::State {
       }
       return begun;
     };
-    const Ticket ticket = thread.Start({.part_bytes = part_bytes, .begin = begin, .finish = std::move(finish)});
+    const Ticket ticket =
+        thread.Start({.part_bytes = part_bytes, .begin = begin, .finish = std::move(finish)});
     in_flight.insert(ticket);
     return ticket;
   }
@@ -155,7 +162,8 @@ uint64_t GlooCollective::part_bytes() const {
 }
 
 Collective::Ticket GlooCollective::StartAllGather(const BlockView& block) {
-  return state_->Start("all-gather", [state = state_.get(), block](std::byte*, State::Pieces* pieces) {
+  return state_->Start("all-gather", [state = state_.get(), block](std::byte*,
+                                                                   State::Pieces* pieces) {
     if (block.shard_elements == 0) return;
     for (uint32_t root = 0; root < state->world; ++root) {
       pieces->push_back(state->Broadcast(state->ShardOf(block, root), block.shard_bytes(), root));
@@ -169,11 +177,13 @@ Collective::Ticket GlooCollective::StartReduceScatter(const BlockView& block) {
     if (size == 0) return;
     at::Tensor input = ByteTensor(block.data, size), output = ByteTensor(parts, size);
     std::vector<int64_t> equal_counts;
-    pieces->push_back(state->process_group->alltoall_base(output, input, equal_counts, equal_counts));
+    pieces->push_back(
+        state->process_group->alltoall_base(output, input, equal_counts, equal_counts));
   };
   const auto finish = [state = state_.get(), block](std::byte* parts) {
     if (parts == nullptr) return;
-    SumInRankOrder(parts, state->world, block.shard_elements, block.dtype, state->ShardOf(block, state->rank));
+    SumInRankOrder(parts, state->world, block.shard_elements, block.dtype,
+                   state->ShardOf(block, state->rank));
   };
   return state_->Start("reduce-scatter", start, size, finish);
 }
@@ -190,8 +200,9 @@ Status GlooCollective::Wait(Ticket ticket) {
 }
 
 Status GlooCollective::Barrier() {
-  return Wait(state_->Start(
-      "barrier", [state = state_.get()](std::byte*, State::Pieces* pieces) { pieces->push_back(state->process_group->barrier()); }));
+  return Wait(state_->Start("barrier", [state = state_.get()](std::byte*, State::Pieces* pieces) {
+    pieces->push_back(state->process_group->barrier());
+  }));
 }
 
 Status GlooCollective::SumDoubles(double* values, uint64_t count) {
@@ -199,7 +210,8 @@ Status GlooCollective::SumDoubles(double* values, uint64_t count) {
   std::vector<double> all(world * count);
   std::copy_n(values, count, all.data() + state_->rank * count);
   // Two fp32 places hold one double: only bytes travel.
-  TP_RETURN_IF_ERROR(Wait(StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
+  TP_RETURN_IF_ERROR(Wait(
+      StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
   for (uint64_t i = 0; i < count; ++i) {
     double sum = all[i];
     for (uint32_t rank = 1; rank < world; ++rank) sum += all[rank * count + i];
@@ -210,28 +222,36 @@ Status GlooCollective::SumDoubles(double* values, uint64_t count) {
 
 Status GlooCollective::Broadcast(void* bytes, uint64_t size) {
   if (size == 0) return {};
-  return Wait(state_->Start("broadcast", [state = state_.get(), bytes, size](std::byte*, State::Pieces* pieces) {
-    pieces->push_back(state->Broadcast(bytes, size, 0));
-  }));
+  return Wait(state_->Start("broadcast",
+                            [state = state_.get(), bytes, size](std::byte*, State::Pieces* pieces) {
+                              pieces->push_back(state->Broadcast(bytes, size, 0));
+                            }));
 }
 
 struct RendezvousStore::State {
   Rendezvous meet;
-  c10::intrusive_ptr<c10d::TCPStore> server;  // the connection, and on the serving rank the server; null in a run of one rank
-  c10::intrusive_ptr<c10d::Store> store;      // the same, under the run's prefix
-  c10::intrusive_ptr<c10d::Store> meeting;    // the same, under the meeting's; null before Gather
+  // The connection, and on the serving rank the server; null in a run of one rank.
+  c10::intrusive_ptr<c10d::TCPStore> server;
+  c10::intrusive_ptr<c10d::Store> store;    // the same, under the run's prefix
+  c10::intrusive_ptr<c10d::Store> meeting;  // the same, under the meeting's; null before Gather
 
-  // Everybody is here. From now on the meeting's prefix has all processes in it: what one of a former meeting left behind is not found.
+  // Everybody is here. From now on the meeting's prefix has all processes in it: what one of a
+  // former meeting left behind is not found.
   Status CompareSigns(const std::vector<std::string>& everybody, const std::string& doing) {
     ContentHasher all;
     for (uint32_t rank = 0; rank < meet.world; ++rank) {
       std::vector<uint8_t> sign;
       TP_RETURN_IF_ERROR(Guarded(doing, [&] { sign = meeting->get(everybody[rank]); }));
       all.Update(std::as_bytes(std::span(sign)));
-      if (sign.size() >= sizeof meet.spec && std::memcmp(sign.data(), &meet.spec, sizeof meet.spec) == 0) continue;
-      return Status(ErrorId::kJobMismatch,
-                    "rank " + std::to_string(rank) + " of this run trains something else than rank " + std::to_string(meet.rank))
-          .Why("their specifications differ: model, data, sizes or other options that all ranks must share")
+      if (sign.size() >= sizeof meet.spec &&
+          std::memcmp(sign.data(), &meet.spec, sizeof meet.spec) == 0)
+        continue;
+      return Status(ErrorId::kJobMismatch, "rank " + std::to_string(rank) +
+                                               " of this run trains something else than rank " +
+                                               std::to_string(meet.rank))
+          .Why(
+              "their specifications differ: model, data, sizes or other options that all ranks "
+              "must share")
           .Fix("start all ranks with the same command line");
     }
     meeting = c10::make_intrusive<c10d::PrefixStore>(HexOf(all.Finish()), meeting);
@@ -245,7 +265,8 @@ namespace {
 std::vector<uint8_t> SignOf(const Rendezvous& meet) {
   std::vector<uint8_t> sign(sizeof meet.spec + sizeof(uint64_t));
   std::memcpy(sign.data(), &meet.spec, sizeof meet.spec);
-  // Without one, a meeting that mixes two lives of a rank is found out by a time-out, as it was before.
+  // Without one, a meeting that mixes two lives of a rank is found out by a time-out, as it was
+  // before.
   static_cast<void>(getrandom(sign.data() + sizeof meet.spec, sizeof(uint64_t), 0));
   return sign;
 }
@@ -261,15 +282,18 @@ Result<std::unique_ptr<RendezvousStore>> RendezvousStore::Open(const Rendezvous&
   state->meet = meet;
   SwitchFlightRecorderOff();
   if (meet.world > 1) {
-    const std::string doing = std::string(meet.serves_store ? "opening" : "reaching") + " the rendezvous at " + Address(meet) +
-                              " failed on rank " + std::to_string(meet.rank) + " of " + std::to_string(meet.world);
+    const std::string doing = std::string(meet.serves_store ? "opening" : "reaching") +
+                              " the rendezvous at " + Address(meet) + " failed on rank " +
+                              std::to_string(meet.rank) + " of " + std::to_string(meet.world);
     UniqueFd listener;
     if (meet.serves_store && IsLoopback(meet.host) && meet.host != "::1") {
       listener = ListenOnLoopback(meet.port);
-      if (!listener.valid()) return Status(ErrorId::kCollectiveFailed, doing).Why(std::strerror(errno));
+      if (!listener.valid())
+        return Status(ErrorId::kCollectiveFailed, doing).Why(std::strerror(errno));
     }
     if (!meet.serves_store) {
-      TP_RETURN_IF_ERROR(WaitUntil(meet, doing, [&meet] { return Result<bool>(SomebodyListens(meet)); }));
+      TP_RETURN_IF_ERROR(
+          WaitUntil(meet, doing, [&meet] { return Result<bool>(SomebodyListens(meet)); }));
     }
     TP_RETURN_IF_ERROR(Guarded(doing, [&] {
       c10d::TCPStoreOptions options;
@@ -294,18 +318,22 @@ uint16_t RendezvousStore::port() const {
 }
 
 namespace {
-constexpr const char* kMeetings = "meetings";  // key: how many meetings of this store have been disbanded
+// key: how many meetings of this store have been disbanded.
+constexpr const char* kMeetings = "meetings";
 }  // namespace
 
 Status RendezvousStore::Gather() {
   const Rendezvous& meet = state_->meet;
   if (meet.world == 1) return {};
-  const std::string doing = "meeting the other ranks at " + Address(meet) + " failed on rank " + std::to_string(meet.rank);
+  const std::string doing = "meeting the other ranks at " + Address(meet) + " failed on rank " +
+                            std::to_string(meet.rank);
   std::vector<std::string> everybody;
-  for (uint32_t rank = 0; rank < meet.world; ++rank) everybody.push_back("here/" + std::to_string(rank));
+  for (uint32_t rank = 0; rank < meet.world; ++rank)
+    everybody.push_back("here/" + std::to_string(rank));
   TP_RETURN_IF_ERROR(Guarded(doing, [&] {
     const int64_t number = state_->store->add(kMeetings, 0);
-    state_->meeting = c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
+    state_->meeting =
+        c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
     state_->meeting->set(everybody[meet.rank], SignOf(meet));
   }));
   Status gathered = WaitUntil(meet, doing, [&]() -> Result<bool> {
@@ -318,10 +346,12 @@ Status RendezvousStore::Gather() {
   std::string missing;
   TP_RETURN_IF_ERROR(Guarded(doing, [&] {
     for (uint32_t rank = 0; rank < meet.world; ++rank) {
-      if (!state_->meeting->check({everybody[rank]})) missing += (missing.empty() ? "rank " : ", ") + std::to_string(rank);
+      if (!state_->meeting->check({everybody[rank]}))
+        missing += (missing.empty() ? "rank " : ", ") + std::to_string(rank);
     }
   }));
-  return Status(ErrorId::kRanksMissing, doing + ": " + missing + " did not come").Why(gathered.why());
+  return Status(ErrorId::kRanksMissing, doing + ": " + missing + " did not come")
+      .Why(gathered.why());
 }
 
 void RendezvousStore::Disband() {
@@ -335,7 +365,8 @@ void RendezvousStore::Disband() {
 Result<std::unique_ptr<Collective>> RendezvousStore::MakeGroup(const GroupSpec& spec) {
   const auto position = std::find(spec.ranks.begin(), spec.ranks.end(), state_->meet.rank);
   TP_CHECK(position != spec.ranks.end(), "this rank is a member of the group that it makes");
-  if (spec.ranks.size() == 1) return std::unique_ptr<Collective>(std::make_unique<SoloCollective>());
+  if (spec.ranks.size() == 1)
+    return std::unique_ptr<Collective>(std::make_unique<SoloCollective>());
 
   auto group = std::make_unique<GlooCollective::State>();
   group->group = spec.name;
@@ -345,17 +376,21 @@ Result<std::unique_ptr<Collective>> RendezvousStore::MakeGroup(const GroupSpec& 
   group->stuck = state_->meet.stuck;
   TP_RETURN_IF_ERROR(Guarded(group->Doing("meeting the other ranks"), [&] {
     const std::chrono::milliseconds timeout(state_->meet.timeout_ms);
-    const auto mesh_timeout = state_->meeting ? std::min(timeout, std::chrono::milliseconds(state_->meet.mesh_timeout_ms)) : timeout;
+    const auto mesh_timeout =
+        state_->meeting ? std::min(timeout, std::chrono::milliseconds(state_->meet.mesh_timeout_ms))
+                        : timeout;
     auto options = c10d::ProcessGroupGloo::Options::create(mesh_timeout);
     options->devices = MakeDevices(state_->meet);
-    auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + spec.name, state_->meeting ? state_->meeting : state_->store);
+    auto store = c10::make_intrusive<c10d::PrefixStore>(
+        "group/" + spec.name, state_->meeting ? state_->meeting : state_->store);
     store->setTimeout(mesh_timeout);
-    group->process_group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(group->rank), static_cast<int>(group->world),
-                                                                       std::move(options));
+    group->process_group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        store, static_cast<int>(group->rank), static_cast<int>(group->world), std::move(options));
     group->process_group->setTimeout(timeout);
   }));
   auto collective = std::make_unique<GlooCollective>(std::move(group));
-  TP_RETURN_IF_ERROR(collective->Barrier());  // so that no rank, least of all the store's, leaves while others still connect
+  // So that no rank, least of all the store's, leaves while others still connect.
+  TP_RETURN_IF_ERROR(collective->Barrier());
   return std::unique_ptr<Collective>(std::move(collective));
 }
 

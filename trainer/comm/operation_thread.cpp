@@ -62,7 +62,8 @@ void OperationThread::TakeEvents() {
   events_.ClearEvent();
   events_.TakeAll(&taken_);
   for (Event& event : taken_) {
-    if (event.kind == Event::Kind::kStart) in_work_.push_back({.operation = std::move(event.operation)});
+    if (event.kind == Event::Kind::kStart)
+      in_work_.push_back({.operation = std::move(event.operation)});
     if (event.kind == Event::Kind::kLeave) leaves_ = true;
     if (event.kind != Event::Kind::kPieceEnded) continue;
     InWork& one = in_work_[event.number - oldest_];
@@ -94,7 +95,8 @@ void OperationThread::BeginThoseInTurn() {
     InWork& one = in_work_[next_begun_ - oldest_];
     if (failure_.ok()) {
       if (!LendBuffer(&one)) return;
-      ThreadOperation::Begun begun = one.operation.begin(next_begun_, one.buffer == nullptr ? nullptr : one.buffer->bytes.get());
+      ThreadOperation::Begun begun = one.operation.begin(
+          next_begun_, one.buffer == nullptr ? nullptr : one.buffer->bytes.get());
       one.pieces_left = begun.pieces;
       one.status = std::move(begun.status);
     }
@@ -108,7 +110,9 @@ bool OperationThread::LendBuffer(InWork* one) {
   const auto is_free = [](const Buffer& buffer) { return !buffer.lent; };
   const auto free = std::find_if(buffers_.begin(), buffers_.end(), is_free);
   if (free == buffers_.end()) return false;
-  const auto fits = std::find_if(free, buffers_.end(), [&](const Buffer& buffer) { return is_free(buffer) && buffer.size >= bytes; });
+  const auto fits = std::find_if(free, buffers_.end(), [&](const Buffer& buffer) {
+    return is_free(buffer) && buffer.size >= bytes;
+  });
   Buffer& buffer = fits != buffers_.end() ? *fits : *free;
   if (buffer.size < bytes) {
     part_bytes_.fetch_add(bytes - buffer.size, std::memory_order_relaxed);

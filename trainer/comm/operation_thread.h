@@ -1,9 +1,12 @@
-// OperationThread: carries out the operations of one group in the order in which they were asked for, where somebody else's threads move
-// the bytes (Gloo's): it begins them, lends each that needs one a buffer of parts, and forms sums.
+// OperationThread: carries out the operations of one group in the order in which they were asked
+// for, where somebody else's threads move the bytes (Gloo's): it begins them, lends each that needs
+// one a buffer of parts, and forms sums.
 //
-// The constructing thread calls Start, Ended, ResultOf and AwaitChange; PieceEnded is for the threads that move bytes. Operations end in
-// the order in which they were started. At most kPartsAtOnce buffers are lent at a time: an operation that finds none waits, and those
-// behind it too, so that the order is that of the other ranks. After a failure nothing more is begun, and all that ends behind it fails.
+// The constructing thread calls Start, Ended, ResultOf and AwaitChange; PieceEnded is for the
+// threads that move bytes. Operations end in the order in which they were started. At most
+// kPartsAtOnce buffers are lent at a time: an operation that finds none waits, and those behind it
+// too, so that the order is that of the other ranks. After a failure nothing more is begun, and all
+// that ends behind it fails.
 #pragma once
 
 #include <array>
@@ -22,16 +25,19 @@
 
 namespace tidepool::trainer {
 
-// Buffers of parts that a group has at most, each as large as the largest block that it reduces. (Gloo has two operations in work.)
+// Buffers of parts that a group has at most, each as large as the largest block that it reduces.
+// (Gloo has two operations in work.)
 inline constexpr uint32_t kPartsAtOnce = 2;
 
 struct ThreadOperation {
   struct Begun {
-    uint32_t pieces = 0;  // under way: so many calls of PieceEnded follow, also where `status` is not ok
+    // Under way: so many calls of PieceEnded follow, also where `status` is not ok.
+    uint32_t pieces = 0;
     Status status{};
   };
   uint64_t part_bytes = 0;  // of the buffer that it needs; 0: none
-  // Both on the thread. `parts`: [part_bytes], until `finish` has returned; null where none is needed.
+  // Both on the thread. `parts`: [part_bytes], until `finish` has returned; null where none is
+  // needed.
   std::function<Begun(uint64_t number, std::byte* parts)> begin{};
   std::function<void(std::byte* parts)> finish{};  // all pieces have ended well; may be empty
 };
@@ -49,7 +55,8 @@ class OperationThread {
   bool Ended(uint64_t number) const { return ended_.load(std::memory_order_acquire) >= number; }
   // Of one that has ended: its error, or that of one before it.
   Status ResultOf(uint64_t number) const;
-  // Returns when something may have ended since the last call, or after `wait_ms`; false: the latter.
+  // Returns when something may have ended since the last call, or after `wait_ms`; false: the
+  // latter.
   bool AwaitChange(int wait_ms);
   uint64_t started() const { return started_; }
 

@@ -18,7 +18,9 @@ struct F32 {
 
 struct BF16 {
   using Stored = uint16_t;
-  static float Load(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  static float Load(uint16_t bits) {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
   // Round to nearest even; a NaN stays a NaN (its mantissa must not round up to infinity's).
   static uint16_t Store(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -29,22 +31,26 @@ struct BF16 {
 
 struct F16 {
   using Stored = uint16_t;
-  // Subnormals are counted in 2^-24 by an integer conversion, so that a thread that flushes fp32 subnormals reads them right too.
+  // Subnormals are counted in 2^-24 by an integer conversion, so that a thread that flushes fp32
+  // subnormals reads them right too.
   static float Load(uint16_t half) {
     const uint32_t magnitude = half & 0x7FFF;
-    const uint32_t rebias = magnitude >= 0x7C00 ? 0x70000000 : 0x38000000;  // infinity and NaN keep the highest exponent
+    // Infinity and NaN keep the highest exponent.
+    const uint32_t rebias = magnitude >= 0x7C00 ? 0x70000000 : 0x38000000;
     const float normal = std::bit_cast<float>((magnitude << 13) + rebias);
     const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24F;
     const uint32_t bits = std::bit_cast<uint32_t>(magnitude < 0x400 ? subnormal : normal);
     return std::bit_cast<float>(bits | static_cast<uint32_t>(half & 0x8000) << 16);
   }
-  // Round to nearest even, without branches. The three cases below overlap; the last that applies wins.
+  // Round to nearest even, without branches. The three cases below overlap; the last that applies
+  // wins.
   static uint16_t Store(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7FFFFFFF;
     uint32_t half = (magnitude + 0xFFF + ((magnitude >> 13) & 1) - 0x38000000) >> 13;
     // Below 2^-14 a half counts in 2^-24, which is the last place of 0.5: that addition rounds.
-    const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000;
+    const uint32_t subnormal =
+        std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000;
     half = magnitude < 0x38800000 ? subnormal : half;
     half = magnitude >= 0x477FF000 ? 0x7C00 : half;  // 65520 and more become infinity
     half = magnitude > 0x7F800000 ? 0x7E00 : half;   // NaN
@@ -52,7 +58,8 @@ struct F16 {
   }
 };
 
-// Compiled twice, chosen when the program starts; the bits are the same. (Sanitizers run before such a choice can be made.)
+// Compiled twice, chosen when the program starts; the bits are the same. (Sanitizers run before
+// such a choice can be made.)
 #if defined(__x86_64__) && !defined(TIDEPOOL_SANITIZED)
 #define TIDEPOOL_WIDE __attribute__((target_clones("avx2", "default")))
 #else
@@ -60,7 +67,8 @@ struct F16 {
 #endif
 
 template <typename T>
-inline __attribute__((always_inline)) void Sum(const void* parts, uint32_t world, uint64_t count, void* out) {
+inline __attribute__((always_inline)) void Sum(const void* parts, uint32_t world, uint64_t count,
+                                               void* out) {
   using Stored = typename T::Stored;
   const auto* in = static_cast<const Stored*>(parts);
   auto* result = static_cast<Stored*>(out);

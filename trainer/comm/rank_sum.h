@@ -1,8 +1,10 @@
 // SumInRankOrder: the arithmetic of a reduce-scatter, apart from its transport.
 //
-// Any thread. The sum of an element is ((p[0] + p[1]) + p[2]) + ..., in fp32, rounded once to the element type at the end: the bits depend
-// on the ranks' numbers alone, never on where in a block the element lies, on the chunk size or on who arrived first. (A ring
-// reduce-scatter starts each part's sum at another rank, so with three or more ranks a different chunk size would give different bits.)
+// Any thread. The sum of an element is ((p[0] + p[1]) + p[2]) + ..., in fp32, rounded once to the
+// element type at the end: the bits depend on the ranks' numbers alone, never on where in a block
+// the element lies, on the chunk size or on who arrived first. (A ring reduce-scatter starts each
+// part's sum at another rank, so with three or more ranks a different chunk size would give
+// different bits.)
 #pragma once
 
 #include <cstdint>

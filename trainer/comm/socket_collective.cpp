@@ -20,7 +20,8 @@ SocketCollective::SocketCollective(SocketGroup group)
       thread_(std::move(group.name), group.rank, std::move(group.members), group.timeout_ms) {}
 
 Exchange SocketCollective::NewExchange(const char* name, uint32_t kind) const {
-  return {.name = name, .kind = kind, .out = std::vector<Leg>(world_), .in = std::vector<Leg>(world_)};
+  return {
+      .name = name, .kind = kind, .out = std::vector<Leg>(world_), .in = std::vector<Leg>(world_)};
 }
 
 Collective::Ticket SocketCollective::StartOperation(Exchange exchange) {
@@ -79,7 +80,8 @@ Status SocketCollective::SumDoubles(double* values, uint64_t count) {
   std::vector<double> all(world_ * count);
   std::copy_n(values, count, all.data() + rank_ * count);
   // Two fp32 places hold one double: only bytes travel.
-  TP_RETURN_IF_ERROR(Wait(StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
+  TP_RETURN_IF_ERROR(Wait(
+      StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
   for (uint64_t i = 0; i < count; ++i) {
     double sum = all[i];
     for (uint32_t rank = 1; rank < world_; ++rank) sum += all[rank * count + i];

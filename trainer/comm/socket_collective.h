@@ -1,10 +1,13 @@
-// SocketCollective: a group of ranks on one machine that exchange over Unix sockets: the host's collectives without a port.
+// SocketCollective: a group of ranks on one machine that exchange over Unix sockets: the host's
+// collectives without a port.
 //
-// One thread (the trainer's main thread) calls all methods; a thread of the group moves the bytes (exchange_thread.h), so
+// One thread (the trainer's main thread) calls all methods; a thread of the group moves the bytes
+// (exchange_thread.h), so
 // operations go on while the caller computes, their sums included. Made by LocalMeeting::MakeGroup.
-// Memory: an operation needs none beside the caller's block. A reduce-scatter receives each rank's addends over those that went to that
-// rank.
-// Arithmetic: a reduce-scatter moves each addend once and adds in rank order in fp32 (rank_sum.h): the bits are those of GlooCollective.
+// Memory: an operation needs none beside the caller's block. A reduce-scatter receives each rank's
+// addends over those that went to that rank.
+// Arithmetic: a reduce-scatter moves each addend once and adds in rank order in fp32 (rank_sum.h):
+// the bits are those of GlooCollective.
 // An operation never hangs on a peer that has died, and can always be given up.
 #pragma once
 
@@ -24,7 +27,8 @@ namespace tidepool::trainer {
 struct SocketGroup {
   std::string name;  // for messages
   uint32_t rank = 0;
-  std::vector<UniqueFd> members;     // by rank of the group: a stream socket, not blocking; invalid for this rank
+  // By rank of the group: a stream socket, not blocking; invalid for this rank.
+  std::vector<UniqueFd> members;
   int64_t timeout_ms = 0;            // without a byte, while an operation is in flight
   std::function<Status()> doomed{};  // as Rendezvous::doomed; its error becomes the operation's
 };

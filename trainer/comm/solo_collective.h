@@ -1,4 +1,5 @@
-// SoloCollective: the group of one rank. Every operation has its result already; there is no network and nothing can fail.
+// SoloCollective: the group of one rank. Every operation has its result already; there is no
+// network and nothing can fail.
 //
 // One thread calls all methods, as for every Collective.
 #pragma once

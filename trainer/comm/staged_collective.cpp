@@ -7,15 +7,18 @@
 
 namespace tidepool::trainer {
 
-Result<std::unique_ptr<StagedCollective>> StagedCollective::Open(std::unique_ptr<Collective> host, device::Device* device) {
+Result<std::unique_ptr<StagedCollective>> StagedCollective::Open(std::unique_ptr<Collective> host,
+                                                                 device::Device* device) {
   TP_ASSIGN_OR_RETURN(auto stream, device->OpenStream());
-  return std::unique_ptr<StagedCollective>(new StagedCollective(std::move(host), device, std::move(stream)));
+  return std::unique_ptr<StagedCollective>(
+      new StagedCollective(std::move(host), device, std::move(stream)));
 }
 
 StagedCollective::~StagedCollective() {
   // Their memory may not go before; a failure has nobody left to be told to.
   for (auto& [ticket, operation] : in_flight_) {
-    if (operation.stage == Operation::Stage::kAtHost) static_cast<void>(host_->Wait(operation.at_host));
+    if (operation.stage == Operation::Stage::kAtHost)
+      static_cast<void>(host_->Wait(operation.at_host));
   }
 }
 
@@ -29,7 +32,9 @@ Result<StagedCollective::Buffer*> StagedCollective::LendBuffer(uint64_t bytes) {
   const auto is_free = [](const Buffer& buffer) { return !buffer.lent; };
   const auto free = std::find_if(buffers_.begin(), buffers_.end(), is_free);
   if (free == buffers_.end()) return static_cast<Buffer*>(nullptr);
-  const auto fits = std::find_if(free, buffers_.end(), [&](const Buffer& one) { return is_free(one) && one.bytes() >= bytes; });
+  const auto fits = std::find_if(free, buffers_.end(), [&](const Buffer& one) {
+    return is_free(one) && one.bytes() >= bytes;
+  });
   Buffer& buffer = fits != buffers_.end() ? *fits : *free;
   if (buffer.bytes() < bytes) {
     buffer.memory.reset();  // so that there is never more than is counted
@@ -39,7 +44,8 @@ Result<StagedCollective::Buffer*> StagedCollective::LendBuffer(uint64_t bytes) {
   return &buffer;
 }
 
-Status StagedCollective::Copy(const Operation& operation, bool out, uint64_t offset, uint64_t bytes) {
+Status StagedCollective::Copy(const Operation& operation, bool out, uint64_t offset,
+                              uint64_t bytes) {
   if (bytes == 0) return {};
   std::byte* const at_device = static_cast<std::byte*>(operation.block.data) + offset;
   std::byte* const at_host = operation.buffer->data() + offset;
@@ -76,15 +82,17 @@ void StagedCollective::BeginThoseInTurn() {
 void StagedCollective::Begin(Operation* operation, Buffer* buffer) {
   operation->buffer = buffer;
   const uint64_t shard_bytes = operation->block.shard_bytes();
-  operation->status = operation->gather ? Copy(*operation, /*out=*/true, rank() * shard_bytes, shard_bytes)
-                                        : Copy(*operation, /*out=*/true, 0, world() * shard_bytes);
+  operation->status = operation->gather
+                          ? Copy(*operation, /*out=*/true, rank() * shard_bytes, shard_bytes)
+                          : Copy(*operation, /*out=*/true, 0, world() * shard_bytes);
   if (!operation->status.ok()) {
     buffer->lent = false;
     operation->stage = Operation::Stage::kEnded;
     return;
   }
   const BlockView view{buffer->data(), operation->block.shard_elements, operation->block.dtype};
-  operation->at_host = operation->gather ? host_->StartAllGather(view) : host_->StartReduceScatter(view);
+  operation->at_host =
+      operation->gather ? host_->StartAllGather(view) : host_->StartReduceScatter(view);
   operation->stage = Operation::Stage::kAtHost;
 }
 
@@ -102,7 +110,8 @@ void StagedCollective::Finish(Operation* operation) {
   if (status.ok() && operation->gather) {
     // Its own shard is there.
     status = Copy(*operation, /*out=*/false, 0, own);
-    if (status.ok()) status = Copy(*operation, /*out=*/false, own + shard_bytes, end - own - shard_bytes);
+    if (status.ok())
+      status = Copy(*operation, /*out=*/false, own + shard_bytes, end - own - shard_bytes);
   } else if (status.ok()) {
     status = Copy(*operation, /*out=*/false, own, shard_bytes);
   }
@@ -114,9 +123,11 @@ void StagedCollective::Finish(Operation* operation) {
 bool StagedCollective::Test(Ticket ticket) {
   BeginThoseInTurn();
   const auto found = in_flight_.find(ticket);
-  TP_CHECK(found != in_flight_.end(), "a ticket that this group gave out and that was not waited for");
+  TP_CHECK(found != in_flight_.end(),
+           "a ticket that this group gave out and that was not waited for");
   const Operation& operation = found->second;
-  return operation.stage == Operation::Stage::kEnded || (operation.stage == Operation::Stage::kAtHost && host_->Test(operation.at_host));
+  return operation.stage == Operation::Stage::kEnded ||
+         (operation.stage == Operation::Stage::kAtHost && host_->Test(operation.at_host));
 }
 
 Status StagedCollective::Wait(Ticket ticket) {

@@ -1,11 +1,13 @@
-// StagedCollective: a host's group (Gloo) for blocks in memory of a device: copied out into registered host memory, exchanged there, copied
-// back. Any number of ranks may share one GPU.
+// StagedCollective: a host's group (Gloo) for blocks in memory of a device: copied out into
+// registered host memory, exchanged there, copied back. Any number of ranks may share one GPU.
 //
-// One thread (the trainer's main thread). It has no stream of the caller's order: the caller sees to it that a block is written by nobody
-// when an operation starts (TransferPipeline does), and finds the result when Wait has returned. Start blocks for the copy out, Wait for
-// the copy back. Bits are those of the host's group.
-// Staging memory is kept: kStagedAtOnce buffers at most, each as large as the largest block. An operation that finds none begins behind the
-// oldest one, in a later call of any kind; no call waits for a peer but Wait.
+// One thread (the trainer's main thread). It has no stream of the caller's order: the caller sees
+// to it that a block is written by nobody when an operation starts (TransferPipeline does), and
+// finds the result when Wait has returned. Start blocks for the copy out, Wait for the copy back.
+// Bits are those of the host's group.
+// Staging memory is kept: kStagedAtOnce buffers at most, each as large as the largest block. An
+// operation that finds none begins behind the oldest one, in a later call of any kind; no call
+// waits for a peer but Wait.
 #pragma once
 
 #include <array>
@@ -24,19 +26,24 @@ inline constexpr uint32_t kStagedAtOnce = 4;
 class StagedCollective final : public Collective {
  public:
   // Errors: kCudaFailed (no stream).
-  static Result<std::unique_ptr<StagedCollective>> Open(std::unique_ptr<Collective> host, device::Device* device);
+  static Result<std::unique_ptr<StagedCollective>> Open(std::unique_ptr<Collective> host,
+                                                        device::Device* device);
   // Operations in flight are waited for.
   ~StagedCollective() override;
 
   uint32_t rank() const override { return host_->rank(); }
   uint32_t world() const override { return host_->world(); }
   Ticket StartAllGather(const BlockView& block) override { return Start(block, /*gather=*/true); }
-  Ticket StartReduceScatter(const BlockView& block) override { return Start(block, /*gather=*/false); }
+  Ticket StartReduceScatter(const BlockView& block) override {
+    return Start(block, /*gather=*/false);
+  }
   bool Test(Ticket ticket) override;
   // Errors: those of the host's group, and of the device: kMemoryMapFailed, kCudaFailed.
   Status Wait(Ticket ticket) override;
   Status Barrier() override { return host_->Barrier(); }
-  Status SumDoubles(double* values, uint64_t count) override { return host_->SumDoubles(values, count); }
+  Status SumDoubles(double* values, uint64_t count) override {
+    return host_->SumDoubles(values, count);
+  }
   Status Broadcast(void* bytes, uint64_t size) override { return host_->Broadcast(bytes, size); }
 
   // Bytes of the staging memory that this group has taken so far.
@@ -59,7 +66,8 @@ class StagedCollective final : public Collective {
     Status status{};  // once it has ended
   };
 
-  StagedCollective(std::unique_ptr<Collective> host, device::Device* device, std::unique_ptr<device::Stream> stream)
+  StagedCollective(std::unique_ptr<Collective> host, device::Device* device,
+                   std::unique_ptr<device::Stream> stream)
       : host_(std::move(host)), device_(device), stream_(std::move(stream)) {}
 
   Ticket Start(const BlockView& block, bool gather);

@@ -14,8 +14,9 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return SplitMix64(SplitMix64(a).Next() ^ b).Next();
 }
 
-// A bijection of [0, count) chosen by `key`: a four-round Feistel network on the next even number of bits, walked until it lands inside
-// (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). It needs no table, so any position can be computed alone.
+// A bijection of [0, count) chosen by `key`: a four-round Feistel network on the next even number
+// of bits, walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite
+// domains", 2002). It needs no table, so any position can be computed alone.
 uint64_t Permuted(uint64_t index, uint64_t count, uint64_t key) {
   const int half_bits = std::max(1, (static_cast<int>(std::bit_width(count - 1)) + 1) / 2);
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
@@ -33,8 +34,11 @@ uint64_t Permuted(uint64_t index, uint64_t count, uint64_t key) {
 }  // namespace
 
 Status CheckBatch(const BatchShape& shape) {
-  if (shape.world > 0 && shape.sequences > 0 && shape.tokens > 0 && shape.sequences % shape.world == 0) return {};
-  return Status(ErrorId::kUsageError, "a batch of " + std::to_string(shape.sequences) + " sequences cannot be shared equally by " +
+  if (shape.world > 0 && shape.sequences > 0 && shape.tokens > 0 &&
+      shape.sequences % shape.world == 0)
+    return {};
+  return Status(ErrorId::kUsageError, "a batch of " + std::to_string(shape.sequences) +
+                                          " sequences cannot be shared equally by " +
                                           std::to_string(shape.world) + " ranks")
       .Where("--batch " + std::to_string(shape.sequences))
       .Fix("give a --batch that is a multiple of the number of ranks");
@@ -44,16 +48,19 @@ Result<BatchCursor> BatchCursor::Make(TokenSource source, const BatchShape& shap
   TP_RETURN_IF_ERROR(CheckBatch(shape));
   if (source.size() <= shape.tokens) {
     return Status(ErrorId::kDataBad, "the data has " + std::to_string(source.size()) +
-                                         " tokens, but one sequence and its last target take " + std::to_string(shape.tokens + 1))
+                                         " tokens, but one sequence and its last target take " +
+                                         std::to_string(shape.tokens + 1))
         .Fix("give more text, or a smaller --context");
   }
   return BatchCursor(std::move(source), shape);
 }
 
-BatchCursor::BatchCursor(TokenSource source, const BatchShape& shape) : source_(std::move(source)), shape_(shape) {
+BatchCursor::BatchCursor(TokenSource source, const BatchShape& shape)
+    : source_(std::move(source)), shape_(shape) {
   const uint64_t usable = source_.size() - 1;  // the last token is only ever a target
   // Shuffled order gives up to one window for the phase, where there is more than one.
-  windows_ = shape_.shuffled ? std::max<uint64_t>(1, (usable - shape_.tokens + 1) / shape_.tokens) : usable / shape_.tokens;
+  windows_ = shape_.shuffled ? std::max<uint64_t>(1, (usable - shape_.tokens + 1) / shape_.tokens)
+                             : usable / shape_.tokens;
   phase_max_ = shape_.shuffled ? std::min(usable - windows_ * shape_.tokens, shape_.tokens - 1) : 0;
 }
 
@@ -65,7 +72,10 @@ uint64_t BatchCursor::StartOf(uint64_t sequence) const {
 }
 
 Result<Batch> BatchCursor::Next() {
-  Batch batch{.sequences = shape_.sequences / shape_.world, .tokens = shape_.tokens, .inputs = {}, .targets = {}};
+  Batch batch{.sequences = shape_.sequences / shape_.world,
+              .tokens = shape_.tokens,
+              .inputs = {},
+              .targets = {}};
   std::vector<int64_t> window(shape_.tokens + 1);
   const uint64_t first = position_ + shape_.rank * batch.sequences;
   for (uint64_t i = 0; i < batch.sequences; ++i) {

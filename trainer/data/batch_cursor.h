@@ -1,9 +1,12 @@
-// BatchCursor: the order in which a run reads its tokens, as one number that can be stored and set again: how many sequences were read.
+// BatchCursor: the order in which a run reads its tokens, as one number that can be stored and set
+// again: how many sequences were read.
 //
-// One thread per object. The sequence with a number is a pure function of (source, seed, tokens): the same on every rank, for every number
-// of ranks and every size of a batch; of the batch at a position rank r of w reads the sequences from position + r * sequences / w on.
-// Shuffled order: the source is cut into windows of `tokens` tokens, at a phase that changes with the epoch; each epoch reads every window
-// once, in an order of its own. Unshuffled (validation): window after window from the start, and round again.
+// One thread per object. The sequence with a number is a pure function of (source, seed, tokens):
+// the same on every rank, for every number of ranks and every size of a batch; of the batch at a
+// position rank r of w reads the sequences from position + r * sequences / w on. Shuffled order:
+// the source is cut into windows of `tokens` tokens, at a phase that changes with the epoch; each
+// epoch reads every window once, in an order of its own. Unshuffled (validation): window after
+// window from the start, and round again.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +28,8 @@ struct BatchShape {
 // This rank's part of one global batch.
 struct Batch {
   uint64_t sequences = 0, tokens = 0;
-  std::vector<int64_t> inputs, targets;  // [sequences][tokens]; targets[i] is the token after inputs[i]
+  // [sequences][tokens]; targets[i] is the token after inputs[i].
+  std::vector<int64_t> inputs, targets;
 };
 
 // Can the ranks share the batch? Errors: kUsageError.
@@ -33,10 +37,12 @@ Status CheckBatch(const BatchShape& shape);
 
 class BatchCursor {
  public:
-  // Errors: kUsageError (sequences not divisible by world), kDataBad (the source is shorter than one sequence and its last target).
+  // Errors: kUsageError (sequences not divisible by world), kDataBad (the source is shorter than
+  // one sequence and its last target).
   static Result<BatchCursor> Make(TokenSource source, const BatchShape& shape);
 
-  // The batch at position(), which then moves on by its sequences. Errors: those of TokenSource::Read; the position then stays.
+  // The batch at position(), which then moves on by its sequences. Errors: those of
+  // TokenSource::Read; the position then stays.
   Result<Batch> Next();
 
   // Number of sequences that all ranks have read so far.
@@ -44,7 +50,9 @@ class BatchCursor {
   void Seek(uint64_t position) { position_ = position; }
 
   // Global batches in one epoch, rounded up.
-  uint64_t batches_per_epoch() const { return (windows_ + shape_.sequences - 1) / shape_.sequences; }
+  uint64_t batches_per_epoch() const {
+    return (windows_ + shape_.sequences - 1) / shape_.sequences;
+  }
 
  private:
   BatchCursor(TokenSource source, const BatchShape& shape);

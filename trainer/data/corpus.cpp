@@ -25,7 +25,8 @@ Corpus Split(const TokenSource& all, double share, const std::string& what) {
   Corpus corpus;
   corpus.train = all.Part(0, all.size() - held_out);
   corpus.validation = all.Part(all.size() - held_out, held_out);
-  corpus.description = what + "; its last " + Count(held_out) + " are held out, " + Count(corpus.train.size()) + " to train on";
+  corpus.description = what + "; its last " + Count(held_out) + " are held out, " +
+                       Count(corpus.train.size()) + " to train on";
   return corpus;
 }
 
@@ -45,17 +46,22 @@ Result<Corpus> FromTokenFile(const OpenedTokenFile& opened, const CorpusOptions&
   const auto sibling = ValidationSibling(opened.file->path);
   if (!sibling) return Split(all, options.validation_share, what);
   TP_ASSIGN_OR_RETURN(const auto validation, OpenTokenFile(*sibling, options.vocab));
-  if (!validation) return Status(ErrorId::kDataBad, "'" + *sibling + "' is no token file, but '" + opened.file->path + "' beside it is");
+  if (!validation)
+    return Status(ErrorId::kDataBad, "'" + *sibling + "' is no token file, but '" +
+                                         opened.file->path + "' beside it is");
   Corpus corpus;
   corpus.train = all;
   corpus.validation = TokenSource(validation->file);
-  corpus.description = what + ", " + Count(all.size()) + "; held out: '" + *sibling + "', " + Count(corpus.validation.size());
+  corpus.description = what + ", " + Count(all.size()) + "; held out: '" + *sibling + "', " +
+                       Count(corpus.validation.size());
   return corpus;
 }
 
 Status CheckByteVocab(const std::string& path, uint64_t vocab) {
   if (vocab >= 256) return {};
-  return Status(ErrorId::kUsageError, "'" + path + "' is text, one token a byte, but the model's vocabulary is " + std::to_string(vocab))
+  return Status(ErrorId::kUsageError,
+                "'" + path + "' is text, one token a byte, but the model's vocabulary is " +
+                    std::to_string(vocab))
       .Fix("choose a preset with a vocabulary of at least 256");
 }
 
@@ -66,7 +72,9 @@ Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& option
   if (const size_t at = text.find('\0'); at != std::string::npos) {
     return Status(ErrorId::kDataBad, "'" + path + "' is not text")
         .Why("byte " + std::to_string(at) + " is NUL")
-        .Fix("give a nanoGPT token file a name that ends in .bin; convert UTF-16 with iconv -t UTF-8");
+        .Fix(
+            "give a nanoGPT token file a name that ends in .bin; convert UTF-16 with iconv -t "
+            "UTF-8");
   }
   const TokenSource all(std::make_shared<const std::string>(std::move(text)));
   return Split(all, options.validation_share, "text in '" + path + "', one token a byte");
@@ -76,21 +84,29 @@ Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& option
 size_t ChooseHeldOut(const std::vector<TextFile>& files, double share) {
   double total = 0;
   for (const TextFile& file : files) total += static_cast<double>(file.text.size());
-  const auto distance = [&](const TextFile& file) { return std::abs(static_cast<double>(file.text.size()) - share * total); };
-  const auto nearest =
-      std::min_element(files.begin(), files.end(), [&](const TextFile& a, const TextFile& b) { return distance(a) < distance(b); });
+  const auto distance = [&](const TextFile& file) {
+    return std::abs(static_cast<double>(file.text.size()) - share * total);
+  };
+  const auto nearest = std::min_element(
+      files.begin(), files.end(),
+      [&](const TextFile& a, const TextFile& b) { return distance(a) < distance(b); });
   return static_cast<size_t>(nearest - files.begin());
 }
 
 Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& options) {
   TP_RETURN_IF_ERROR(CheckByteVocab(path, options.vocab));
   TP_ASSIGN_OR_RETURN(const TextFolder folder, ReadTextFiles(path, options.outputs));
-  std::string what = std::to_string(folder.kept.size()) + " text files in '" + path + "', one token a byte";
-  if (!folder.repeats.empty()) what += " (" + std::to_string(folder.repeats.size()) + " more left out as near-duplicates)";
-  if (folder.skipped > 0) what += " (" + std::to_string(folder.skipped) + " more left out as empty or binary)";
-  if (folder.own > 0) what += " (" + std::to_string(folder.own) + " more left out as outputs of this run)";
+  std::string what =
+      std::to_string(folder.kept.size()) + " text files in '" + path + "', one token a byte";
+  if (!folder.repeats.empty())
+    what += " (" + std::to_string(folder.repeats.size()) + " more left out as near-duplicates)";
+  if (folder.skipped > 0)
+    what += " (" + std::to_string(folder.skipped) + " more left out as empty or binary)";
+  if (folder.own > 0)
+    what += " (" + std::to_string(folder.own) + " more left out as outputs of this run)";
   if (folder.kept.size() == 1) {
-    return Split(TokenSource(std::make_shared<const std::string>(folder.kept[0].text)), options.validation_share, what);
+    return Split(TokenSource(std::make_shared<const std::string>(folder.kept[0].text)),
+                 options.validation_share, what);
   }
   const size_t held_out = ChooseHeldOut(folder.kept, options.validation_share);
   std::string joined;
@@ -100,8 +116,8 @@ Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& opti
   Corpus corpus;
   corpus.train = TokenSource(std::make_shared<const std::string>(std::move(joined)));
   corpus.validation = TokenSource(std::make_shared<const std::string>(folder.kept[held_out].text));
-  corpus.description = what + ", " + Count(corpus.train.size()) + " to train on; held out: '" + folder.kept[held_out].path + "', " +
-                       Count(corpus.validation.size());
+  corpus.description = what + ", " + Count(corpus.train.size()) + " to train on; held out: '" +
+                       folder.kept[held_out].path + "', " + Count(corpus.validation.size());
   return corpus;
 }
 
@@ -114,7 +130,8 @@ Result<Corpus> OpenCorpus(const std::string& path, const CorpusOptions& options)
   std::string file = path;
   if (fs::is_directory(status)) {
     file = (fs::path(path) / "train.bin").string();
-    if (!fs::is_regular_file(file) || !ValidationSibling(file)) return FromTextFolder(path, options);
+    if (!fs::is_regular_file(file) || !ValidationSibling(file))
+      return FromTextFolder(path, options);
   } else if (!fs::is_regular_file(status)) {
     return Status(ErrorId::kDataBad, "'" + path + "' is neither a file nor a folder");
   }

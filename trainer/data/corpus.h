@@ -20,14 +20,17 @@ struct CorpusOptions {
 
 struct Corpus {
   TokenSource train, validation;  // share no token
-  std::string description;        // for people: what was found, how it was understood, what is held out
+  // For people: what was found, how it was understood, what is held out.
+  std::string description;
 };
 
 // `path` is
-//   a token file (trainer/data/token_file.h): held out is its sibling, the name with "val" for "train", else the file's last share;
+//   a token file (trainer/data/token_file.h): held out is its sibling, the name with "val" for
+//   "train", else the file's last share;
 //   a folder with train.bin and val.bin: the same;
-//   another folder: its texts without near-duplicates and without the run's own outputs, joined; held out is the one file whose size is
-//   nearest to the share; another file: text; held out is its last share.
+//   another folder: its texts without near-duplicates and without the run's own outputs, joined;
+//   held out is the one file whose size is nearest to the share; another file: text; held out is
+//   its last share.
 // Text is one token a byte and needs a vocabulary of 256.
 // Errors: kFileUnreadable, kDataBad, kUsageError (text with a smaller vocabulary).
 Result<Corpus> OpenCorpus(const std::string& path, const CorpusOptions& options);

@@ -19,7 +19,8 @@ class Hash {
 
   void Update(std::span<const std::byte> bytes) {
     Mix(bytes.size());
-    for (; bytes.size() >= sizeof(uint64_t); bytes = bytes.subspan(sizeof(uint64_t))) Mix(Word(bytes.first(sizeof(uint64_t))));
+    for (; bytes.size() >= sizeof(uint64_t); bytes = bytes.subspan(sizeof(uint64_t)))
+      Mix(Word(bytes.first(sizeof(uint64_t))));
     if (!bytes.empty()) Mix(Word(bytes));
   }
   uint64_t value() const { return value_; }
@@ -50,11 +51,13 @@ Result<TokenFacts> LookThrough(const TokenSource& source, const LookOptions& opt
     return TokenFacts{source.size(), hash.value()};
   }
 
-  const uint64_t pieces = DivideUp(source.size(), options.piece_tokens), read = std::min(pieces, options.pieces_max);
+  const uint64_t pieces = DivideUp(source.size(), options.piece_tokens),
+                 read = std::min(pieces, options.pieces_max);
   std::vector<int64_t> tokens(std::min(source.size(), options.piece_tokens));
   for (uint64_t n = 0; n < read; ++n) {
     const uint64_t begin = PieceAt(n, read, pieces) * options.piece_tokens;
-    const std::span<int64_t> piece = std::span(tokens).first(std::min(options.piece_tokens, source.size() - begin));
+    const std::span<int64_t> piece =
+        std::span(tokens).first(std::min(options.piece_tokens, source.size() - begin));
     TP_RETURN_IF_ERROR(source.Read(begin, piece));
     hash.Update(std::as_bytes(piece));
     if (TP_PLANTED("data.first_piece_only")) break;

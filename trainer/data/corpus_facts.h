@@ -1,4 +1,5 @@
-// LookThrough: what a corpus is known by, and whether a model can read it, in one pass over its tokens.
+// LookThrough: what a corpus is known by, and whether a model can read it, in one pass over its
+// tokens.
 //
 // Any thread.
 #pragma once
@@ -13,7 +14,8 @@ namespace tidepool::trainer {
 
 struct TokenFacts {
   uint64_t tokens = 0;
-  uint64_t hash = 0;  // of those that were read and of how many there are; another order gives another one
+  // Of those that were read and of how many there are; another order gives another one.
+  uint64_t hash = 0;
   friend bool operator==(const TokenFacts&, const TokenFacts&) = default;
 };
 
@@ -21,8 +23,8 @@ struct CorpusFacts {
   TokenFacts train, held_out;
 };
 
-// Of a token file up to so many pieces are read, evenly spread, the first and the last among them: 256 Mi tokens, about a second. Text is
-// read whole.
+// Of a token file up to so many pieces are read, evenly spread, the first and the last among them:
+// 256 Mi tokens, about a second. Text is read whole.
 struct LookOptions {
   uint64_t piece_tokens = 64 * 1024;
   uint64_t pieces_max = 4096;

@@ -24,7 +24,8 @@ std::string WithSlash(std::string path) {
 }
 
 bool IsReport(const std::string& file) {
-  return file.starts_with("metrics.") || file.find("tfevents") != std::string::npos || file == "unfinished.job";
+  return file.starts_with("metrics.") || file.find("tfevents") != std::string::npos ||
+         file == "unfinished.job";
 }
 
 bool IsWeights(const std::string& file) {
@@ -33,7 +34,8 @@ bool IsWeights(const std::string& file) {
 
 }  // namespace
 
-OwnOutputs::OwnOutputs(const std::string& folder, const OutputPlaces& places) : folder_(WithSlash(Canonical(folder))) {
+OwnOutputs::OwnOutputs(const std::string& folder, const OutputPlaces& places)
+    : folder_(WithSlash(Canonical(folder))) {
   Add(places.reports, IsReport);
   Add(places.weights, IsWeights);
   if (!places.trace.empty()) trace_ = Canonical(places.trace);

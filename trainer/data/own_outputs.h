@@ -1,4 +1,5 @@
-// OwnOutputs: which files of a data folder a run has written itself. They are no data: a run that is started again would train on them.
+// OwnOutputs: which files of a data folder a run has written itself. They are no data: a run that
+// is started again would train on them.
 //
 // Any thread; a value type.
 #pragma once
@@ -20,8 +21,9 @@ class OwnOutputs {
   // `folder`: that is listed. The places need not exist yet.
   OwnOutputs(const std::string& folder, const OutputPlaces& places);
 
-  // `relative`: path of a file from the folder. In a place that lies inside the folder everything is the run's own; where a place is the
-  // folder, or around it, only files with the names that runs give.
+  // `relative`: path of a file from the folder. In a place that lies inside the folder everything
+  // is the run's own; where a place is the folder, or around it, only files with the names that
+  // runs give.
   bool Has(const std::string& relative) const;
 
  private:

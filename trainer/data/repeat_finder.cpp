@@ -12,15 +12,17 @@ namespace {
 
 constexpr size_t kShingleWords = 5;
 
-// Hashes of all runs of kShingleWords words; letters' case and everything but letters and digits do not count. Only hashes that are 0
-// modulo `one_of` are returned. A text of fewer words is one shingle.
+// Hashes of all runs of kShingleWords words; letters' case and everything but letters and digits do
+// not count. Only hashes that are 0 modulo `one_of` are returned. A text of fewer words is one
+// shingle.
 std::unordered_set<uint64_t> Shingles(std::string_view text, uint64_t one_of) {
   std::unordered_set<uint64_t> shingles;
   uint64_t words[kShingleWords] = {};
   size_t count = 0;
   const auto add_shingle = [&] {
     uint64_t hash = 0;
-    for (size_t i = 0; i < kShingleWords; ++i) hash = (hash ^ words[(count + i) % kShingleWords]) * 0x9E3779B97F4A7C15ULL + (hash >> 29);
+    for (size_t i = 0; i < kShingleWords; ++i)
+      hash = (hash ^ words[(count + i) % kShingleWords]) * 0x9E3779B97F4A7C15ULL + (hash >> 29);
     hash ^= hash >> 32;
     if (hash % one_of == 0) shingles.insert(hash);
   };
@@ -28,7 +30,8 @@ std::unordered_set<uint64_t> Shingles(std::string_view text, uint64_t one_of) {
     uint64_t word = 0xCBF29CE484222325ULL;
     const size_t begin = i;
     for (; i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0; ++i) {
-      word = (word ^ static_cast<uint64_t>(std::tolower(static_cast<unsigned char>(text[i])))) * 0x100000001B3ULL;
+      word = (word ^ static_cast<uint64_t>(std::tolower(static_cast<unsigned char>(text[i])))) *
+             0x100000001B3ULL;
     }
     if (i == begin) {
       ++i;
@@ -76,13 +79,15 @@ bool RepeatFinder::IsRepeat(std::string_view text) {
                     [](const auto& a, const auto& b) { return a.first < b.first; });
 
   std::unordered_set<uint32_t> candidates;
-  for (size_t i = 0; i < rare; ++i) candidates.insert(known[i].second->begin(), known[i].second->end());
+  for (size_t i = 0; i < rare; ++i)
+    candidates.insert(known[i].second->begin(), known[i].second->end());
   for (const uint32_t file : candidates) {
     ++compared_;
     if (2 * CountOfBoth(shingles, files_[file]) > shingles.size()) return true;
   }
 
-  for (const uint64_t shingle : shingles) files_with_[shingle].push_back(static_cast<uint32_t>(files_.size()));
+  for (const uint64_t shingle : shingles)
+    files_with_[shingle].push_back(static_cast<uint32_t>(files_.size()));
   files_.push_back(std::move(shingles));
   return false;
 }

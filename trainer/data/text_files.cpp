@@ -15,10 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kShinglesKeptMax = 4'000'000;  // of all files together: about 200 MB of tables; beyond that they are sampled by hash
+// Of all files together: about 200 MB of tables; beyond that they are sampled by hash.
+constexpr uint64_t kShinglesKeptMax = 4'000'000;
 
 Status TooMuch(const std::string& path) {
-  return Status(ErrorId::kDataBad, "'" + path + "' holds more than " + std::to_string(kTextBytesMax >> 30) + " GiB of text")
+  return Status(ErrorId::kDataBad, "'" + path + "' holds more than " +
+                                       std::to_string(kTextBytesMax >> 30) + " GiB of text")
       .Fix("tokenise it into a file of llm.c's or nanoGPT's form, which is read piece by piece");
 }
 
@@ -27,7 +29,8 @@ Status Unreadable(const std::string& path, const std::string& why) {
 }
 
 // Paths of the regular files, sorted; those that are the run's own are counted in `own`.
-Result<std::vector<std::string>> ListFiles(const std::string& folder, const OwnOutputs& outputs, uint64_t* own) {
+Result<std::vector<std::string>> ListFiles(const std::string& folder, const OwnOutputs& outputs,
+                                           uint64_t* own) {
   std::vector<std::string> paths;
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);
@@ -61,14 +64,16 @@ Result<std::string> ReadTextFile(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   std::string text(size, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(size));
-  if (!stream) return Unreadable(path, errno != 0 ? std::strerror(errno) : "it is shorter than its size says");
+  if (!stream)
+    return Unreadable(path, errno != 0 ? std::strerror(errno) : "it is shorter than its size says");
   return text;
 }
 
 Result<TextFolder> ReadTextFiles(const std::string& folder, const OutputPlaces& outputs) {
   std::vector<TextFile> files;
   TextFolder result;
-  TP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListFiles(folder, OwnOutputs(folder, outputs), &result.own));
+  TP_ASSIGN_OR_RETURN(const std::vector<std::string> paths,
+                      ListFiles(folder, OwnOutputs(folder, outputs), &result.own));
   uint64_t bytes = 0;
   for (const std::string& path : paths) {
     TP_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
@@ -81,8 +86,9 @@ Result<TextFolder> ReadTextFiles(const std::string& folder, const OutputPlaces& 
     files.push_back({path, std::move(text)});
   }
   if (files.empty()) {
-    return Status(ErrorId::kDataBad,
-                  "'" + folder + "' holds no text: " + std::to_string(paths.size()) + " files, all of them empty or binary");
+    return Status(ErrorId::kDataBad, "'" + folder +
+                                         "' holds no text: " + std::to_string(paths.size()) +
+                                         " files, all of them empty or binary");
   }
   constexpr uint64_t kBytesPerWord = 6;
   RepeatFinder finder(1 + bytes / kBytesPerWord / kShinglesKeptMax);

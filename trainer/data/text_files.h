@@ -30,9 +30,10 @@ struct TextFolder {
 // Errors: kFileUnreadable, kDataBad (more than kTextBytesMax).
 Result<std::string> ReadTextFile(const std::string& path);
 
-// Regular files below `folder` (not through symbolic links, not in hidden folders, not what lies in `outputs`). A file is a repeat when
-// more than half of its shingles, runs of five words, occur in one earlier file that was kept (Broder's containment). Errors:
-// kFileUnreadable (names the file), kDataBad (no text at all, or more than kTextBytesMax).
+// Regular files below `folder` (not through symbolic links, not in hidden folders, not what lies in
+// `outputs`). A file is a repeat when more than half of its shingles, runs of five words, occur in
+// one earlier file that was kept (Broder's containment). Errors: kFileUnreadable (names the file),
+// kDataBad (no text at all, or more than kTextBytesMax).
 Result<TextFolder> ReadTextFiles(const std::string& folder, const OutputPlaces& outputs = {});
 
 }  // namespace tidepool::trainer

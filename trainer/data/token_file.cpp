@@ -17,7 +17,8 @@ struct LlmcForm {
   uint32_t magic, version, id_bytes;
   const char* name;
 };
-constexpr LlmcForm kLlmcForms[] = {{20240520, 1, 2, "llm.c tokens (uint16, GPT-2)"}, {20240801, 7, 4, "llm.c tokens (uint32, Llama 3)"}};
+constexpr LlmcForm kLlmcForms[] = {{20240520, 1, 2, "llm.c tokens (uint16, GPT-2)"},
+                                   {20240801, 7, 4, "llm.c tokens (uint32, Llama 3)"}};
 
 Status Bad(const std::string& path, const std::string& what) {
   return Status(ErrorId::kDataBad, "'" + path + "' " + what);
@@ -30,15 +31,17 @@ uint32_t Word(const uint8_t* bytes, int index) {
 }
 
 // Checks that the sizes agree and fills in what the header says.
-Status ReadLlmcHeader(const LlmcForm& form, const uint8_t* header, uint64_t file_bytes, TokenFile* file) {
+Status ReadLlmcHeader(const LlmcForm& form, const uint8_t* header, uint64_t file_bytes,
+                      TokenFile* file) {
   const uint32_t version = Word(header, 1), count = Word(header, 2);
   if (version != form.version) {
-    return Bad(file->path, "has the magic number of " + std::string(form.name) + ", but version " + std::to_string(version) + ", not " +
-                               std::to_string(form.version));
+    return Bad(file->path, "has the magic number of " + std::string(form.name) + ", but version " +
+                               std::to_string(version) + ", not " + std::to_string(form.version));
   }
   const uint64_t expected = kLlmcHeaderBytes + uint64_t{count} * form.id_bytes;
   if (file_bytes != expected) {
-    return Bad(file->path, "promises " + std::to_string(count) + " tokens, " + std::to_string(expected) + " bytes in all, but has " +
+    return Bad(file->path, "promises " + std::to_string(count) + " tokens, " +
+                               std::to_string(expected) + " bytes in all, but has " +
                                std::to_string(file_bytes) + " bytes")
         .Fix("write or download the file again");
   }
@@ -50,7 +53,8 @@ Status ReadLlmcHeader(const LlmcForm& form, const uint8_t* header, uint64_t file
 
 Status ReadHeaderless(uint64_t file_bytes, TokenFile* file) {
   if (file_bytes % 2 != 0) {
-    return Bad(file->path, "has the odd size of " + std::to_string(file_bytes) + " bytes, so it does not hold 16-bit token ids")
+    return Bad(file->path, "has the odd size of " + std::to_string(file_bytes) +
+                               " bytes, so it does not hold 16-bit token ids")
         .Why("a file named *.bin without an llm.c header is read as nanoGPT's tokens")
         .Fix("rename it if it is text");
   }
@@ -70,8 +74,11 @@ Result<std::optional<OpenedTokenFile>> OpenTokenFile(const std::string& path, ui
   struct stat status {};
   uint8_t header[kLlmcHeaderBytes] = {};
   ssize_t got = -1;
-  if (file->fd.valid() && fstat(file->fd.get(), &status) == 0) got = pread(file->fd.get(), header, sizeof(header), 0);
-  if (got < 0) return Status(ErrorId::kFileUnreadable, "'" + path + "' cannot be read").Why(std::strerror(errno));
+  if (file->fd.valid() && fstat(file->fd.get(), &status) == 0)
+    got = pread(file->fd.get(), header, sizeof(header), 0);
+  if (got < 0)
+    return Status(ErrorId::kFileUnreadable, "'" + path + "' cannot be read")
+        .Why(std::strerror(errno));
 
   const auto file_bytes = static_cast<uint64_t>(status.st_size);
   std::string form_name;
@@ -87,7 +94,8 @@ Result<std::optional<OpenedTokenFile>> OpenTokenFile(const std::string& path, ui
     form_name = "nanoGPT tokens (uint16, no header: guessed from the name)";
   }
   if (file->tokens == 0) return Bad(path, "holds no token");
-  return std::optional<OpenedTokenFile>(OpenedTokenFile{.file = std::move(file), .form = std::move(form_name)});
+  return std::optional<OpenedTokenFile>(
+      OpenedTokenFile{.file = std::move(file), .form = std::move(form_name)});
 }
 
 }  // namespace tidepool::trainer

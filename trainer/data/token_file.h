@@ -1,7 +1,8 @@
 // OpenTokenFile: recognises and opens files of token ids.
 //
 //   llm.c     256 little-endian int32 of header, then the ids. header[0] is 20240520 with version 1 (16-bit ids, GPT-2) or 20240801 with
-//             version 7 (32-bit ids, Llama 3); header[1] the version, header[2] the number of tokens.
+//             version 7 (32-bit ids, Llama 3); header[1] the version, header[2] the number of
+//             tokens.
 //   nanoGPT   no header: 16-bit ids from the first byte on; known by the name's ending ".bin" only.
 #pragma once
 
@@ -19,8 +20,10 @@ struct OpenedTokenFile {
   std::string form;  // for people: "llm.c tokens (uint16)"
 };
 
-// Nothing when `path` is no token file (then it is text). `vocab` bounds the ids when they are read.
-// Errors: kFileUnreadable; kDataBad (unknown version, size that does not fit the header, odd size, no token).
+// Nothing when `path` is no token file (then it is text). `vocab` bounds the ids when they are
+// read.
+// Errors: kFileUnreadable; kDataBad (unknown version, size that does not fit the header, odd size,
+// no token).
 Result<std::optional<OpenedTokenFile>> OpenTokenFile(const std::string& path, uint64_t vocab);
 
 }  // namespace tidepool::trainer

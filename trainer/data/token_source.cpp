@@ -14,11 +14,16 @@ namespace {
 // All of `bytes` from `position`, or a Status.
 Status ReadFully(const TokenFile& file, uint64_t position, std::span<uint8_t> bytes) {
   while (!bytes.empty()) {
-    const ssize_t got = pread(file.fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(position));
+    const ssize_t got =
+        pread(file.fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(position));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status(ErrorId::kFileUnreadable, "reading '" + file.path + "' failed").Why(std::strerror(errno));
+    if (got < 0)
+      return Status(ErrorId::kFileUnreadable, "reading '" + file.path + "' failed")
+          .Why(std::strerror(errno));
     if (got == 0) {
-      return Status(ErrorId::kFileUnreadable, "'" + file.path + "' ends at byte " + std::to_string(position) + ", before its last token")
+      return Status(ErrorId::kFileUnreadable, "'" + file.path + "' ends at byte " +
+                                                  std::to_string(position) +
+                                                  ", before its last token")
           .Why("it has become shorter since it was opened");
     }
     position += static_cast<uint64_t>(got);
@@ -58,9 +63,12 @@ Status TokenSource::ReadFile(uint64_t first_token, std::span<int64_t> out) const
   for (size_t i = 0; i < out.size(); ++i) {
     const uint64_t id = IdAt(bytes.data() + i * file_->id_bytes, file_->id_bytes);
     if (id >= file_->vocab) {
-      return Status(ErrorId::kDataBad, "token " + std::to_string(first_token + i) + " of '" + file_->path + "' has id " +
-                                           std::to_string(id) + ", but the model knows ids below " + std::to_string(file_->vocab))
-          .Where("byte " + std::to_string(file_->header_bytes + (first_token + i) * file_->id_bytes))
+      return Status(ErrorId::kDataBad, "token " + std::to_string(first_token + i) + " of '" +
+                                           file_->path + "' has id " + std::to_string(id) +
+                                           ", but the model knows ids below " +
+                                           std::to_string(file_->vocab))
+          .Where("byte " +
+                 std::to_string(file_->header_bytes + (first_token + i) * file_->id_bytes))
           .Fix("choose a preset with a larger vocabulary, or tokenise the text for this one");
     }
     out[i] = static_cast<int64_t>(id);

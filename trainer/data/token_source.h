@@ -1,6 +1,8 @@
-// TokenSource: a run of token ids that can be read from any offset: text in memory (one token a byte) or part of a token file.
+// TokenSource: a run of token ids that can be read from any offset: text in memory (one token a
+// byte) or part of a token file.
 //
-// Copies share the text or the open file. Any number of threads may read. Offsets and sizes count tokens.
+// Copies share the text or the open file. Any number of threads may read. Offsets and sizes count
+// tokens.
 // Files are read by pread, never mapped: a damaged or shortened file is an error, not a SIGBUS.
 #pragma once
 
@@ -28,16 +30,21 @@ struct TokenFile {
 class TokenSource {
  public:
   TokenSource() = default;  // empty
-  explicit TokenSource(std::shared_ptr<const std::string> text) : text_(std::move(text)), size_(text_->size()) {}
-  explicit TokenSource(std::shared_ptr<const TokenFile> file) : file_(std::move(file)), size_(file_->tokens) {}
+  explicit TokenSource(std::shared_ptr<const std::string> text)
+      : text_(std::move(text)), size_(text_->size()) {}
+  explicit TokenSource(std::shared_ptr<const TokenFile> file)
+      : file_(std::move(file)), size_(file_->tokens) {}
 
   uint64_t size() const { return size_; }
   // The text of this part; empty for a file. As long as the source, or a copy of it, lives.
-  std::string_view text() const { return text_ != nullptr ? std::string_view(*text_).substr(begin_, size_) : std::string_view(); }
+  std::string_view text() const {
+    return text_ != nullptr ? std::string_view(*text_).substr(begin_, size_) : std::string_view();
+  }
   // Tokens [begin, begin + size) of this source. Requires that they exist.
   TokenSource Part(uint64_t begin, uint64_t size) const;
   // Fills `out` with the tokens from `offset`. Requires offset + out.size() <= size().
-  // Errors: kFileUnreadable (the file cannot be read, or has become shorter), kDataBad (an id beyond the vocabulary; names file and place).
+  // Errors: kFileUnreadable (the file cannot be read, or has become shorter), kDataBad (an id
+  // beyond the vocabulary; names file and place).
   Status Read(uint64_t offset, std::span<int64_t> out) const;
 
  private:

@@ -13,17 +13,21 @@
 namespace tidepool::trainer {
 namespace {
 
-// Backward on the calling thread, also for operators of a GPU: the engine of LibTorch has a thread for each device, and gives a node of the
-// graph to that of its device unless this flag of the calling thread is off; then Engine::ready_queue names the caller's own queue for
-// every device, and Engine::execute works it off before it returns. The flag is among what a GraphTask keeps of its caller's state
-// (ATen/ThreadLocalState.h), so a re-entrant backward (trainer/model/checkpoint.h) has it too. The device threads are made all the same,
-// and sleep.
+// Backward on the calling thread, also for operators of a GPU: the engine of LibTorch has a thread
+// for each device, and gives a node of the graph to that of its device unless this flag of the
+// calling thread is off; then Engine::ready_queue names the caller's own queue for every device,
+// and Engine::execute works it off before it returns. The flag is among what a GraphTask keeps of
+// its caller's state (ATen/ThreadLocalState.h), so a re-entrant backward
+// (trainer/model/checkpoint.h) has it too. The device threads are made all the same, and sleep.
 class BackwardOnThisThread {
  public:
-  BackwardOnThisThread() : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
+  BackwardOnThisThread()
+      : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   }
-  ~BackwardOnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
+  ~BackwardOnThisThread() {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(before_);
+  }
   BackwardOnThisThread(const BackwardOnThisThread&) = delete;
   BackwardOnThisThread& operator=(const BackwardOnThisThread&) = delete;
 
@@ -37,7 +41,9 @@ TrainingEngine::~TrainingEngine() {
   if (operators_) operators_->Remove();
 }
 
-Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts) {
+Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout,
+                                                               const EngineOptions& options,
+                                                               EngineParts parts) {
   std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, parts.service));
   engine->trace_ = parts.trace;
   engine->streams_ = parts.streams;
@@ -49,16 +55,19 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   setup.layout = &engine->layout_;
   setup.rank = options.rank;
   setup.service = parts.service;
-  for (Collective* group : parts.groups) setup.groups.push_back(group != nullptr && group->world() > 1 ? group : nullptr);
+  for (Collective* group : parts.groups)
+    setup.groups.push_back(group != nullptr && group->world() > 1 ? group : nullptr);
   setup.clock = parts.clock;
   setup.options = options.cache;
   setup.policies = std::move(parts.policies);
   setup.streams = parts.streams;
   TP_ASSIGN_OR_RETURN(engine->cache_, ParameterCache::Create(std::move(setup)));
   std::vector<uint64_t> chunk_bytes;
-  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) chunk_bytes.push_back(layout.ChunkBytes(chunk));
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk)
+    chunk_bytes.push_back(layout.ChunkBytes(chunk));
   std::vector<BoundParameter> places;
-  for (const ParameterPlace& place : layout.parameters) places.push_back({place.chunk, place.element_begin});
+  for (const ParameterPlace& place : layout.parameters)
+    places.push_back({place.chunk, place.element_begin});
   Status bound;
   TP_RETURN_IF_ERROR(CatchTorch([&] {
     auto made = StorageBinding::Bind(chunk_bytes, parts.parameters, places);
@@ -66,17 +75,21 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   }));
   TP_RETURN_IF_ERROR(bound);
   engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get());
-  engine->gradients_ = std::make_unique<GradientHooks>(engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters));
+  engine->gradients_ = std::make_unique<GradientHooks>(
+      engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters));
   return engine;
 }
 
 Status TrainingEngine::CheckFrozen() const {
   for (const auto& [id, tensor] : frozen_) {
     if (!tensor.requires_grad()) continue;
-    return Status(ErrorId::kUsageError, "the frozen parameter " + layout_.parameters[id].name + " asks for a gradient")
+    return Status(ErrorId::kUsageError,
+                  "the frozen parameter " + layout_.parameters[id].name + " asks for a gradient")
         .Where("chunk " + std::to_string(layout_.parameters[id].chunk))
         .Why("a frozen parameter is read by all jobs over its base, and written by none")
-        .Fix("call requires_grad_(false) on it before the engine is made, or leave it out of the frozen ones to train it");
+        .Fix(
+            "call requires_grad_(false) on it before the engine is made, or leave it out of the "
+            "frozen ones to train it");
   }
   return {};
 }
@@ -85,7 +98,8 @@ Status TrainingEngine::LoadWeights(const WeightSource& source) {
   WeightPut put(&layout_, options_.rank, service_, streams_);
   std::vector<float> values;
   for (ParameterId id = 0; id < layout_.parameters.size(); ++id) {
-    if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank) || layout_.IsFrozen(id)) continue;
+    if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank) || layout_.IsFrozen(id))
+      continue;
     values.resize(layout_.parameters[id].element_count);
     source(id, values);
     TP_RETURN_IF_ERROR(put.Put(id, values.data()));
@@ -107,7 +121,8 @@ Status TrainingEngine::Guarded(const std::function<void()>& body) {
   return thrown;
 }
 
-Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
+Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch,
+                                     const LossFunction& loss, double gradient_scale) {
   if (Status frozen = CheckFrozen(); !frozen.ok()) operators_->Latch(std::move(frozen));
   TP_RETURN_IF_ERROR(operators_->status());
   if (micro_batch == 0) TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kTrain, version));
@@ -115,7 +130,8 @@ Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch, cons
     Computes("forward " + std::to_string(micro_batch));
     const at::Tensor result = loss();
     losses_.push_back(result.detach());
-    if (!operators_->status().ok()) return;  // a failed forward gave zeros: there is nothing to differentiate
+    // A failed forward gave zeros: there is nothing to differentiate.
+    if (!operators_->status().ok()) return;
     TP_POINT("trainer.forward_done");
     Computes("backward " + std::to_string(micro_batch));
     (result * gradient_scale).backward();
@@ -132,21 +148,24 @@ Result<std::vector<double>> TrainingEngine::TakeLosses() {
   TP_RETURN_IF_ERROR(CatchTorch([&] {
     const torch::NoGradGuard no_grad;
     if (losses_.empty()) return;
-    const at::Tensor all = at::stack(losses_).to(c10::Device(c10::DeviceType::CPU), at::kDouble).contiguous();
+    const at::Tensor all =
+        at::stack(losses_).to(c10::Device(c10::DeviceType::CPU), at::kDouble).contiguous();
     values.assign(all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel());
   }));
   losses_.clear();
   return values;
 }
 
-Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
+Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_batch,
+                                               const LossFunction& loss, double gradient_scale) {
   losses_.clear();
   TP_RETURN_IF_ERROR(RunMicroBatch(version, micro_batch, loss, gradient_scale));
   TP_ASSIGN_OR_RETURN(const std::vector<double> values, TakeLosses());
   return values.front();
 }
 
-Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end, const std::function<Status()>& before) {
+Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
+                                                const std::function<Status()>& before) {
   planned_traffic_.reset();
   if (cache_->plan() != nullptr) planned_traffic_ = TrafficOf(*cache_->plan(), layout_);
   TP_RETURN_IF_ERROR(cache_->FinishStep());
@@ -155,7 +174,8 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end, cons
   return service_->Wait(ticket);
 }
 
-// What training needs is asked where evaluation finds too little: its number would not do for the next step.
+// What training needs is asked where evaluation finds too little: its number would not do for the
+// next step.
 Status TrainingEngine::TraceTraining(const LossFunction& loss) {
   cache_->BeginDryTraining();
   TP_RETURN_IF_ERROR(Guarded([&] { loss().backward(); }));

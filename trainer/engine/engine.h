@@ -1,21 +1,26 @@
-// TrainingEngine: one rank's training steps over a memory server: weights in, forward and backward through the hooks, gradients out, the
-// step sealed.
+// TrainingEngine: one rank's training steps over a memory server: weights in, forward and backward
+// through the hooks, gradients out, the step sealed.
 //
-// One thread (the trainer's main thread). Any LibTorch module can be trained: the engine is given its parameter tensors and loss functions
-// and never looks at its code. After an error the step is abandoned unsealed, and every later call returns the same error.
+// One thread (the trainer's main thread). Any LibTorch module can be trained: the engine is given
+// its parameter tensors and loss functions and never looks at its code. After an error the step is
+// abandoned unsealed, and every later call returns the same error.
 //
-// On a GPU the calling thread's current stream must be EngineParts::streams.compute from Create on (trainer/torch_device.h): operators are
-// put into it and end later; nothing here waits for it but TakeLosses and, for the server, EndStep.
+// On a GPU the calling thread's current stream must be EngineParts::streams.compute from Create on
+// (trainer/torch_device.h): operators are put into it and end later; nothing here waits for it but
+// TakeLosses and, for the server, EndStep.
 //
-// Data groups: every parameter belongs to one (ParameterNote::data_group; LayoutOptions::data_groups lists the ranks of each): dense ones
-// to that of all ranks, for example, and each expert to one of few ranks, or of one. All ranks give the same layout, and tensors for all of
-// its parameters; a parameter of a group in which a rank is no member takes no memory there, and must not be used there. A gradient is
-// summed over the ranks of its parameter's group, no matter how many they are: with gradient_scale 1 / (micro-batches x all ranks) that
-// makes every gradient, also an expert's, that of the mean loss of all ranks. Ranks that share a group use their chunks in the same order:
-// each uses experts of its own where the others use theirs.
+// Data groups: every parameter belongs to one (ParameterNote::data_group;
+// LayoutOptions::data_groups lists the ranks of each): dense ones to that of all ranks, for
+// example, and each expert to one of few ranks, or of one. All ranks give the same layout, and
+// tensors for all of its parameters; a parameter of a group in which a rank is no member takes no
+// memory there, and must not be used there. A gradient is summed over the ranks of its parameter's
+// group, no matter how many they are: with gradient_scale 1 / (micro-batches x all ranks) that
+// makes every gradient, also an expert's, that of the mean loss of all ranks. Ranks that share a
+// group use their chunks in the same order: each uses experts of its own where the others use
+// theirs.
 //
-// Frozen parameters (ParameterNote::frozen) are read and never trained: their tensors ask for no gradient, and their values come to the
-// server by client::ProvideFrozen, not by LoadWeights.
+// Frozen parameters (ParameterNote::frozen) are read and never trained: their tensors ask for no
+// gradient, and their values come to the server by client::ProvideFrozen, not by LoadWeights.
 #pragma once
 
 #include <functional>
@@ -48,13 +53,16 @@ struct EngineOptions {
   CacheOptions cache;
 };
 
-// What an engine works with. `service` and the collectives (one a data group, null where this rank is no member) must outlive the engine.
+// What an engine works with. `service` and the collectives (one a data group, null where this rank
+// is no member) must outlive the engine.
 struct EngineParts {
   client::ChunkService* service = nullptr;
-  // By data group; as RunSession::groups makes them of the layout's. The engine's alone: transfers start in them whenever a chunk arrives,
-  // also while the engine is not called, so that an operation of somebody else would have another place in their order on each rank.
+  // By data group; as RunSession::groups makes them of the layout's. The engine's alone: transfers
+  // start in them whenever a chunk arrives, also while the engine is not called, so that an
+  // operation of somebody else would have another place in their order on each rank.
   std::vector<Collective*> groups;
-  std::vector<at::Tensor> parameters;  // by ParameterId: dense leaves of the layout's dtype; the engine gives up their own memory
+  // By ParameterId: dense leaves of the layout's dtype; the engine gives up their own memory.
+  std::vector<at::Tensor> parameters;
   const Clock* clock = nullptr;
   EvictionPolicies policies = {};  // of the rCache
   CacheStreams streams = {};       // where the parameters are a device's
@@ -68,38 +76,49 @@ using WeightSource = std::function<void(ParameterId, std::span<float>)>;
 
 class TrainingEngine {
  public:
-  // Errors: kRcacheTooSmall, kMemoryMapFailed, kUsageError (ranks with a data group in common have chunks that are not alike; a frozen
-  // parameter asks for a gradient).
-  static Result<std::unique_ptr<TrainingEngine>> Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts);
+  // Errors: kRcacheTooSmall, kMemoryMapFailed, kUsageError (ranks with a data group in common have
+  // chunks that are not alike; a frozen parameter asks for a gradient).
+  static Result<std::unique_ptr<TrainingEngine>> Create(const ChunkLayout& layout,
+                                                        const EngineOptions& options,
+                                                        EngineParts parts);
   ~TrainingEngine();
 
-  // Puts this rank's shards of all parameters but frozen ones, one rCache-full after another. Call once, before the first step of a new
-  // job.
+  // Puts this rank's shards of all parameters but frozen ones, one rCache-full after another. Call
+  // once, before the first step of a new job.
   Status LoadWeights(const WeightSource& source);
 
-  // Forward and backward of one micro-batch of the step that starts from `version`. The gradient that is summed over micro-batches and
-  // ranks is that of loss x gradient_scale.
-  // Errors: kRcacheTooSmall (found in the first step; names the smallest --rcache that works), kLibraryFailed, kDeviceMemoryShort,
-  // kCudaFailed, kUsageError (a frozen parameter asks for a gradient), and what else the cache latched.
-  Status RunMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
-  // The losses before scaling of the micro-batches run since the last call, in order; on a GPU it waits for them, once.
+  // Forward and backward of one micro-batch of the step that starts from `version`. The gradient
+  // that is summed over micro-batches and ranks is that of loss x gradient_scale.
+  // Errors: kRcacheTooSmall (found in the first step; names the smallest --rcache that works),
+  // kLibraryFailed, kDeviceMemoryShort, kCudaFailed, kUsageError (a frozen parameter asks for a
+  // gradient), and what else the cache latched.
+  Status RunMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss,
+                       double gradient_scale);
+  // The losses before scaling of the micro-batches run since the last call, in order; on a GPU it
+  // waits for them, once.
   Result<std::vector<double>> TakeLosses();
   // Both for one micro-batch: its loss.
-  Result<double> TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
-  // Waits until all gradients are in and the step is sealed. `before` runs between the two; its error leaves the step unsealed.
-  Result<client::Outcome> EndStep(const client::StepEnd& end, const std::function<Status()>& before = nullptr);
-  // Forward without gradients on the parameters of `version`. Nothing is in flight when it has returned, also where `loss` used fewer
-  // chunks than the evaluation before.
+  Result<double> TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss,
+                                 double gradient_scale);
+  // Waits until all gradients are in and the step is sealed. `before` runs between the two; its
+  // error leaves the step unsealed.
+  Result<client::Outcome> EndStep(const client::StepEnd& end,
+                                  const std::function<Status()>& before = nullptr);
+  // Forward without gradients on the parameters of `version`. Nothing is in flight when it has
+  // returned, also where `loss` used fewer chunks than the evaluation before.
   Result<double> Evaluate(Version version, const LossFunction& loss);
 
   const ParameterCache& cache() const { return *cache_; }
-  // What the plan of the last ended step says that this rank had to move; none while the order was being recorded.
+  // What the plan of the last ended step says that this rank had to move; none while the order was
+  // being recorded.
   const std::optional<StepTraffic>& planned_traffic() const { return planned_traffic_; }
 
  private:
-  TrainingEngine(const ChunkLayout& layout, const EngineOptions& options, client::ChunkService* service)
+  TrainingEngine(const ChunkLayout& layout, const EngineOptions& options,
+                 client::ChunkService* service)
       : layout_(layout), options_(options), service_(service) {}
-  // Runs `body` with the hooks installed; c10's exceptions become a Status, and a cause latched by a hook takes precedence.
+  // Runs `body` with the hooks installed; c10's exceptions become a Status, and a cause latched by
+  // a hook takes precedence.
   Status Guarded(const std::function<void()>& body);
   void Computes(const std::string& what) {
     if (trace_ != nullptr) trace_->Compute(what);

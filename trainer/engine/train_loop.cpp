@@ -18,7 +18,8 @@ namespace {
 // The scaler after the verdict of the step that the run goes on behind.
 optim::LossScaler ScalerAt(const TrainTask& task) {
   if (task.start.version == 0 || !task.loss_scaling) return optim::LossScaler(task.scaler);
-  optim::LossScaler scaler(task.scaler, {task.start.loss_scale, task.start.scaler_steps, task.scaler.hysteresis, 0});
+  optim::LossScaler scaler(
+      task.scaler, {task.start.loss_scale, task.start.scaler_steps, task.scaler.hysteresis, 0});
   scaler.Update(!task.start.last_skipped);
   return scaler;
 }
@@ -26,7 +27,8 @@ optim::LossScaler ScalerAt(const TrainTask& task) {
 // One run's changing state; the steps below are its methods.
 class Run {
  public:
-  explicit Run(const TrainTask& task) : task_(task), scaler_(ScalerAt(task)), version_(task.start.version) {
+  explicit Run(const TrainTask& task)
+      : task_(task), scaler_(ScalerAt(task)), version_(task.start.version) {
     random_ = version_ > 0 ? task.start.random_state : SplitMix64(task.seed).Next();
     if (version_ > 0) task.batches->Seek(task.start.data_cursor);
   }
@@ -42,7 +44,9 @@ class Run {
   Status HeldOutLoss(StepReport* report);
   Result<bool> StopWanted();
   Status MeanOverRanks(double* value);
-  bool EvaluationDue(uint64_t step) const { return task_.eval_every > 0 && (step % task_.eval_every == 0 || step == task_.steps); }
+  bool EvaluationDue(uint64_t step) const {
+    return task_.eval_every > 0 && (step % task_.eval_every == 0 || step == task_.steps);
+  }
   void TakeCounters(StepReport* report);
 
   const TrainTask& task_;
@@ -64,9 +68,11 @@ Status Run::MeanOverRanks(double* value) {
 }
 
 Status Run::MicroBatches() {
-  // A step's random numbers follow from the step alone, so a step that is done again sees the same ones.
+  // A step's random numbers follow from the step alone, so a step that is done again sees the same
+  // ones.
   at::manual_seed(SplitMix64(random_ ^ task_.world->rank()).Next());
-  // The gradients of all micro-batches and ranks are summed; this factor makes the sum a mean, times the loss scale.
+  // The gradients of all micro-batches and ranks are summed; this factor makes the sum a mean,
+  // times the loss scale.
   const double scale = task_.loss_scaling ? scaler_.scale() : 1;
   const double factor = scale / (static_cast<double>(task_.micro_batches) * task_.world->world());
   for (uint32_t micro_batch = 0; micro_batch < task_.micro_batches; ++micro_batch) {
@@ -85,7 +91,8 @@ Status Run::TakeLoss(StepReport* report) {
   return MeanOverRanks(&report->loss);
 }
 
-// The loss is noted before the step can be sealed: whoever goes on behind a sealed step can then report it.
+// The loss is noted before the step can be sealed: whoever goes on behind a sealed step can then
+// report it.
 Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
   const client::StepEnd end{.version = version_,
                             .learning_rate = static_cast<float>(report->learning_rate),
@@ -112,14 +119,17 @@ Status Run::Seal(StepReport* report) {
   report->skipped = sealed.skipped;
   if (!task_.loss_scaling) return {};
   if (sealed.skipped && scaler_.at_minimum()) {
-    return Status(ErrorId::kNonFinite, "gradients overflow even at the smallest loss scale, at step " + std::to_string(report->step));
+    return Status(ErrorId::kNonFinite,
+                  "gradients overflow even at the smallest loss scale, at step " +
+                      std::to_string(report->step));
   }
   scaler_.Update(!sealed.skipped);
   if (sealed.skipped) {
     ++summary_.steps_skipped;
     if (task_.reports != nullptr)
-      LogWarn("step skipped: a gradient overflowed",
-              {{"step", report->step}, {"loss_scale", report->loss_scale}, {"next", scaler_.scale()}});
+      LogWarn(
+          "step skipped: a gradient overflowed",
+          {{"step", report->step}, {"loss_scale", report->loss_scale}, {"next", scaler_.scale()}});
   }
   return {};
 }
@@ -128,7 +138,8 @@ Status Run::HeldOutLoss(StepReport* report) {
   if (task_.held_out.empty()) return {};
   double sum = 0;
   for (const Batch& batch : task_.held_out) {
-    TP_ASSIGN_OR_RETURN(const double value, task_.engine->Evaluate(version_, [&] { return task_.loss(batch); }));
+    TP_ASSIGN_OR_RETURN(const double value,
+                        task_.engine->Evaluate(version_, [&] { return task_.loss(batch); }));
     sum += value;
   }
   sum /= static_cast<double>(task_.held_out.size());
@@ -156,7 +167,8 @@ void Run::TakeCounters(StepReport* report) {
   }
 }
 
-// A signal reaches the ranks at different steps; they stop together at the first step that any of them wants to stop at.
+// A signal reaches the ranks at different steps; they stop together at the first step that any of
+// them wants to stop at.
 Result<bool> Run::StopWanted() {
   double wanted = task_.stop_wanted != nullptr && task_.stop_wanted() ? 1 : 0;
   TP_RETURN_IF_ERROR(task_.world->SumDoubles(&wanted, 1));
@@ -185,14 +197,15 @@ Status Run::Step(uint64_t step) {
   const uint64_t done_here = step - task_.start.version;
   if (done_here == 1) summary_.loss_first = report.loss;
   summary_.loss_last = report.loss;
-  report.eta_seconds = summary_.seconds / static_cast<double>(done_here) * static_cast<double>(task_.steps - step);
+  report.eta_seconds =
+      summary_.seconds / static_cast<double>(done_here) * static_cast<double>(task_.steps - step);
   if (EvaluationDue(step)) TP_RETURN_IF_ERROR(HeldOutLoss(&report));
   if (task_.reports != nullptr) TP_RETURN_IF_ERROR(task_.reports->Write(report));
   return task_.after_step ? task_.after_step(version_) : Status();
 }
 
-// The process that sealed the last step died before it had written the report: what was noted of it, and its held-out loss, which the
-// sealed weights still give.
+// The process that sealed the last step died before it had written the report: what was noted of
+// it, and its held-out loss, which the sealed weights still give.
 Status Run::ReportUnreported() {
   double due = task_.reports != nullptr && task_.reports->unreported() ? 1 : 0;
   TP_RETURN_IF_ERROR(task_.world->SumDoubles(&due, 1));

@@ -1,7 +1,7 @@
 // TrainLoop: the steps of one run on one rank: batches in, losses and figures out.
 //
-// One thread (the trainer's main thread). All ranks run it alike: every decision (skipped step, stop, loss scale) follows from values that
-// are equal on all ranks.
+// One thread (the trainer's main thread). All ranks run it alike: every decision (skipped step,
+// stop, loss scale) follows from values that are equal on all ranks.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,11 @@ namespace tidepool::trainer {
 
 using BatchLoss = std::function<at::Tensor(const Batch&)>;
 
-// Where a run begins: at a new job, or behind the last sealed step of a job that the server holds, as its step record tells.
+// Where a run begins: at a new job, or behind the last sealed step of a job that the server holds,
+// as its step record tells.
 struct StartPoint {
-  Version version = 0;       // sealed; the next step's number is version + 1, because skipped steps count too
+  // Sealed; the next step's number is version + 1, because skipped steps count too.
+  Version version = 0;
   uint64_t data_cursor = 0;  // sequences that all ranks have read
   double loss_scale = 1;     // that the sealed step was done with, before its verdict
   uint32_t scaler_steps = 0;
@@ -45,10 +47,12 @@ struct TrainTask {
   optim::LossScalerSpec scaler;
   uint32_t micro_batches = 1;
   uint64_t steps = 0, eval_every = 0;
-  ReportWriter* reports = nullptr;                      // rank 0 only, else null
-  bool (*stop_wanted)() = nullptr;                      // asked between steps; null: never
-  std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the loop
-  std::function<bool()> cpus_shared;                    // whether others want the CPUs at this moment; null: not known
+  ReportWriter* reports = nullptr;  // rank 0 only, else null
+  bool (*stop_wanted)() = nullptr;  // asked between steps; null: never
+  // Told of each sealed version; an error ends the loop.
+  std::function<Status(Version)> after_step = nullptr;
+  // Whether others want the CPUs at this moment; null: not known.
+  std::function<bool()> cpus_shared;
   const Clock* clock = nullptr;
   StepTrace* trace = nullptr;  // told of each step's begin; null: nothing is traced
 };

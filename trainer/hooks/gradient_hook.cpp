@@ -12,8 +12,9 @@
 namespace tidepool::trainer {
 namespace {
 
-// Copies a gradient to its place in the chunk, on a device in the order of its current stream. The dtype is the parameter's; LibTorch
-// checks that before it accumulates. The device is named, because LibTorch would ask the driver for that of an address.
+// Copies a gradient to its place in the chunk, on a device in the order of its current stream. The
+// dtype is the parameter's; LibTorch checks that before it accumulates. The device is named,
+// because LibTorch would ask the driver for that of an address.
 void CopyGradient(const at::Tensor& gradient, std::byte* place) {
   const at::NoGradGuard no_grad;
   at::for_blob(place, gradient.sizes())
@@ -32,17 +33,23 @@ struct GradientHooks::Hook final : torch::autograd::PostAccumulateGradHook {
   ParameterId parameter;
 };
 
-GradientHooks::GradientHooks(ParameterCache* cache, OperatorHook* operators, std::vector<at::Tensor> parameters)
-    : cache_(cache), operators_(operators), owner_(std::this_thread::get_id()), parameters_(std::move(parameters)) {
+GradientHooks::GradientHooks(ParameterCache* cache, OperatorHook* operators,
+                             std::vector<at::Tensor> parameters)
+    : cache_(cache),
+      operators_(operators),
+      owner_(std::this_thread::get_id()),
+      parameters_(std::move(parameters)) {
   for (ParameterId id = 0; id < parameters_.size(); ++id) {
     if (!parameters_[id].requires_grad()) continue;
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[id], std::make_unique<Hook>(this, id));
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[id],
+                                                   std::make_unique<Hook>(this, id));
   }
 }
 
 GradientHooks::~GradientHooks() {
   for (const at::Tensor& parameter : parameters_) {
-    if (parameter.requires_grad()) torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+    if (parameter.requires_grad())
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
   }
 }
 
@@ -57,7 +64,8 @@ void GradientHooks::Arrived(ParameterId parameter) {
   operators_->ApplyMoves();
   if (!place.ok()) return operators_->Latch(place.status());
   if (cache_->dry()) gradient.reset();
-  if (place.value() == nullptr) return;  // separate-gradient mode: LibTorch keeps it until the end of backward
+  // Separate-gradient mode: LibTorch keeps it until the end of backward.
+  if (place.value() == nullptr) return;
   CopyGradient(gradient, place.value());
   gradient.reset();
   Status done = cache_->GradientDone(parameter);

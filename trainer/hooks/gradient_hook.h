@@ -1,8 +1,10 @@
-// GradientHooks: when LibTorch has accumulated a parameter's gradient, moves it over the parameter in the chunk's rCache block and gives
-// LibTorch's own copy up (Elixir v2, section 4.1: gradients overwrite parameters).
+// GradientHooks: when LibTorch has accumulated a parameter's gradient, moves it over the parameter
+// in the chunk's rCache block and gives LibTorch's own copy up (Elixir v2, section 4.1: gradients
+// overwrite parameters).
 //
-// One thread (that which made the object); a gradient that comes on another one is left where it is, and ends the step as
-// OperatorHook::CheckThreads says. Chunks in separate-gradient mode keep LibTorch's copy until CollectSeparate.
+// One thread (that which made the object); a gradient that comes on another one is left where it
+// is, and ends the step as OperatorHook::CheckThreads says. Chunks in separate-gradient mode keep
+// LibTorch's copy until CollectSeparate.
 #pragma once
 
 #include <memory>
@@ -27,8 +29,9 @@ class GradientHooks {
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  // End of one micro-batch's backward: hands in what is still in LibTorch's copies, zero for parameters without a gradient, and starts the
-  // reduce-scatter of every chunk that is not yet on its way. Errors: what the cache or an earlier hook latched.
+  // End of one micro-batch's backward: hands in what is still in LibTorch's copies, zero for
+  // parameters without a gradient, and starts the reduce-scatter of every chunk that is not yet on
+  // its way. Errors: what the cache or an earlier hook latched.
   Status FinishBackward(uint32_t micro_batch);
   // Drops gradients that LibTorch holds (after an abandoned step).
   void DropAll();

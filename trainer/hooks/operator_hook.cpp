@@ -46,7 +46,9 @@ void OperatorHook::Install() {
   installed = this;
   strays_ = stray_operators.load(std::memory_order_relaxed);
   callback_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&OperatorCallbacks::Start, &OperatorCallbacks::End).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+      at::RecordFunctionCallback(&OperatorCallbacks::Start, &OperatorCallbacks::End)
+          .needsInputs(true)
+          .scopes({at::RecordScope::FUNCTION}));
 }
 
 void OperatorHook::Remove() {
@@ -56,14 +58,22 @@ void OperatorHook::Remove() {
 }
 
 void OperatorHook::CheckThreads() {
-  if (stray_operators.load(std::memory_order_relaxed) == strays_ && !elsewhere_.load(std::memory_order_relaxed)) return;
-  Latch(Status(ErrorId::kInternal, "operators of the model, or of its backward, ran on another thread than the trainer's")
-            .Why("chunks are brought for the operators of one thread; LibTorch's own threads of backward are switched off for it")
-            .Fix("do not start threads, and do not switch multithreaded backward on, inside the model"));
+  if (stray_operators.load(std::memory_order_relaxed) == strays_ &&
+      !elsewhere_.load(std::memory_order_relaxed))
+    return;
+  Latch(
+      Status(ErrorId::kInternal,
+             "operators of the model, or of its backward, ran on another thread than the trainer's")
+          .Why("chunks are brought for the operators of one thread; LibTorch's own threads of "
+               "backward are switched off for it")
+          .Fix("do not start threads, and do not switch multithreaded backward on, inside the "
+               "model"));
 }
 
 void OperatorHook::Before(const void* function, const char* name) {
-  if (std::all_of(touched_.begin(), touched_.end(), [this](ParameterId parameter) { return uses_[parameter] > 0; })) return;
+  if (std::all_of(touched_.begin(), touched_.end(),
+                  [this](ParameterId parameter) { return uses_[parameter] > 0; }))
+    return;
   if (holding_ == holds_.size()) holds_.emplace_back();
   Hold& hold = holds_[holding_];
   hold.function = function;
@@ -71,7 +81,8 @@ void OperatorHook::Before(const void* function, const char* name) {
   hold.chunks.clear();
   for (const ParameterId parameter : hold.parameters) {
     const ChunkId chunk = binding_->ChunkOf(parameter);
-    if (std::find(hold.chunks.begin(), hold.chunks.end(), chunk) == hold.chunks.end()) hold.chunks.push_back(chunk);
+    if (std::find(hold.chunks.begin(), hold.chunks.end(), chunk) == hold.chunks.end())
+      hold.chunks.push_back(chunk);
   }
 
   Status begun = cache_->Acquire(hold.chunks);
@@ -79,7 +90,8 @@ void OperatorHook::Before(const void* function, const char* name) {
   ApplyMoves();
   if (!begun.ok()) {
     const bool illegal = begun.id() == ErrorId::kTensorStateIllegal;
-    return Latch(illegal ? std::move(begun).Where(std::string("operator ") + name) : std::move(begun));
+    return Latch(illegal ? std::move(begun).Where(std::string("operator ") + name)
+                         : std::move(begun));
   }
   for (const ParameterId parameter : hold.parameters) ++uses_[parameter];
   ++holding_;

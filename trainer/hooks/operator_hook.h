@@ -1,16 +1,21 @@
-// OperatorHook: before every dispatched operator, forward and backward, brings the chunks of its parameter inputs into the rCache and
-// holds them there until the operator ends (the pre-op and post-op hook of Elixir v1, section III; PatrickStar, section 6.1).
+// OperatorHook: before every dispatched operator, forward and backward, brings the chunks of its
+// parameter inputs into the rCache and
+// holds them there until the operator ends (the pre-op and post-op hook of Elixir v1, section III;
+// PatrickStar, section 6.1).
 //
-// One thread: the hook watches the operators of the thread that installed it. Backward runs on that thread too: on the host always, on a
-// GPU because the engine switches LibTorch's threads of backward off. An operator that runs elsewhere all the same, with this thread's
-// state, is counted there and ends the step (CheckThreads); it touches nothing else.
+// One thread: the hook watches the operators of the thread that installed it. Backward runs on that
+// thread too: on the host always, on a GPU because the engine switches LibTorch's threads of
+// backward off. An operator that runs elsewhere all the same, with this thread's state, is counted
+// there and ends the step (CheckThreads); it touches nothing else.
 // Invariants:
-//  1. it never throws: LibTorch swallows exceptions of such callbacks and runs the operator on. A failure is latched in status(), all
-//     chunks are pointed at readable zeros, and the caller abandons the step at its next boundary. While the cache is dry they lie there
-//     too: operators run on for the order's sake;
-//  2. an operator whose parameters are all used by an enclosing operator adds nothing, and one whose chunks are all held adds no moment to
-//     the recorded order;
-//  3. an operator whose chunks are in the rCache allocates nothing, once an operator with as many parameters was watched;
+//  1. it never throws: LibTorch swallows exceptions of such callbacks and runs the operator on. A
+//     failure is latched in status(), all chunks are pointed at readable zeros, and the caller
+//     abandons the step at its next boundary. While the cache is dry they lie there too: operators
+//     run on for the order's sake;
+//  2. an operator whose parameters are all used by an enclosing operator adds nothing, and one
+//     whose chunks are all held adds no moment to the recorded order;
+//  3. an operator whose chunks are in the rCache allocates nothing, once an operator with as many
+//     parameters was watched;
 //  4. an operator that would read a gradient as a parameter fails (trainer/layout/tensor_state.h).
 #pragma once
 
@@ -38,7 +43,8 @@ class OperatorHook {
 
   // The first failure since construction; the hook does nothing after it.
   const Status& status() const { return status_; }
-  // For neighbours that find a failure outside an operator (the gradient hook): latches it in the same way.
+  // For neighbours that find a failure outside an operator (the gradient hook): latches it in the
+  // same way.
   void Latch(Status status);
   // Any thread: a part of the model, or of its backward, has run where it must not.
   void NoteElsewhere() { elsewhere_.store(true, std::memory_order_relaxed); }
@@ -57,7 +63,8 @@ class OperatorHook {
     std::vector<ParameterId> parameters{};
     std::vector<ChunkId> chunks{};
   };
-  // With what it touches in touched_. It holds nothing when all of that is used by an enclosing operator, and after a failure.
+  // With what it touches in touched_. It holds nothing when all of that is used by an enclosing
+  // operator, and after a failure.
   void Before(const void* function, const char* name);
   void After(const void* function);
   void PlaceAllSpare();
@@ -73,7 +80,8 @@ class OperatorHook {
   Status status_;
   bool all_spare_ = false;
   std::atomic<bool> elsewhere_ = false;
-  uint64_t strays_ = 0;  // operators that had run elsewhere, in the whole process, when the hook was installed
+  // Operators that had run elsewhere, in the whole process, when the hook was installed.
+  uint64_t strays_ = 0;
   uint64_t callback_ = 0;
   uint64_t operators_seen_ = 0;
 };

@@ -11,19 +11,31 @@ namespace {
 
 // Operators that only make another view of a tensor: they read no element, so they need no chunk.
 bool IsView(std::string_view name) {
-  static constexpr std::array<std::string_view, 14> kViews{
-      "aten::t",       "aten::transpose", "aten::as_strided",     "aten::expand",      "aten::view",
-      "aten::detach",  "aten::alias",     "aten::select",         "aten::slice",       "aten::permute",
-      "aten::squeeze", "aten::unsqueeze", "aten::_reshape_alias", "aten::resolve_conj"};
+  static constexpr std::array<std::string_view, 14> kViews{"aten::t",
+                                                           "aten::transpose",
+                                                           "aten::as_strided",
+                                                           "aten::expand",
+                                                           "aten::view",
+                                                           "aten::detach",
+                                                           "aten::alias",
+                                                           "aten::select",
+                                                           "aten::slice",
+                                                           "aten::permute",
+                                                           "aten::squeeze",
+                                                           "aten::unsqueeze",
+                                                           "aten::_reshape_alias",
+                                                           "aten::resolve_conj"};
   return std::find(kViews.begin(), kViews.end(), name) != kViews.end();
 }
 
-// Parameters among an operator's tensor inputs, in order of appearance; lists and optional tensors are looked into.
+// Parameters among an operator's tensor inputs, in order of appearance; lists and optional tensors
+// are looked into.
 template <typename Find>
 void Collect(const Find& find, const at::Tensor& tensor, std::vector<ParameterId>* parameters) {
   const uint32_t parameter = find(tensor);
   if (parameter == StorageBinding::kNoParameter) return;
-  if (std::find(parameters->begin(), parameters->end(), parameter) == parameters->end()) parameters->push_back(parameter);
+  if (std::find(parameters->begin(), parameters->end(), parameter) == parameters->end())
+    parameters->push_back(parameter);
 }
 
 template <typename Find>
@@ -37,7 +49,8 @@ void Collect(const Find& find, const c10::IValue& value, std::vector<ParameterId
 }
 
 template <typename Find>
-void Read(const Find& find, const at::RecordFunction& function, std::vector<ParameterId>* parameters) {
+void Read(const Find& find, const at::RecordFunction& function,
+          std::vector<ParameterId>* parameters) {
   parameters->clear();
   for (const c10::IValue& value : function.inputs()) Collect(find, value, parameters);
   if (!parameters->empty() && IsView(function.name())) parameters->clear();
@@ -45,17 +58,21 @@ void Read(const Find& find, const at::RecordFunction& function, std::vector<Para
 
 }  // namespace
 
-void FindParametersRead(const StorageBinding& binding, const at::RecordFunction& function, std::vector<ParameterId>* parameters) {
-  Read([&binding](const at::Tensor& tensor) { return binding.ParameterOf(tensor); }, function, parameters);
+void FindParametersRead(const StorageBinding& binding, const at::RecordFunction& function,
+                        std::vector<ParameterId>* parameters) {
+  Read([&binding](const at::Tensor& tensor) { return binding.ParameterOf(tensor); }, function,
+       parameters);
 }
 
-std::vector<ParameterId> ParametersRead(const StorageBinding& binding, const at::RecordFunction& function) {
+std::vector<ParameterId> ParametersRead(const StorageBinding& binding,
+                                        const at::RecordFunction& function) {
   std::vector<ParameterId> parameters;
   FindParametersRead(binding, function, &parameters);
   return parameters;
 }
 
-std::vector<ParameterId> ParametersRead(const FindParameter& find, const at::RecordFunction& function) {
+std::vector<ParameterId> ParametersRead(const FindParameter& find,
+                                        const at::RecordFunction& function) {
   std::vector<ParameterId> parameters;
   Read(find, function, &parameters);
   return parameters;

@@ -16,12 +16,17 @@ class Tensor;
 
 namespace tidepool::trainer {
 
-// In order of appearance; lists and optional tensors are looked into. Empty for operators that only make another view of a tensor.
-// `parameters` is cleared first; nothing is allocated where it has the room.
-void FindParametersRead(const StorageBinding& binding, const at::RecordFunction& function, std::vector<ParameterId>* parameters);
-std::vector<ParameterId> ParametersRead(const StorageBinding& binding, const at::RecordFunction& function);
-// The same for tensors that are not bound: `find` says which parameter a tensor lies in, StorageBinding::kNoParameter for none.
+// In order of appearance; lists and optional tensors are looked into. Empty for operators that only
+// make another view of a tensor. `parameters` is cleared first; nothing is allocated where it has
+// the room.
+void FindParametersRead(const StorageBinding& binding, const at::RecordFunction& function,
+                        std::vector<ParameterId>* parameters);
+std::vector<ParameterId> ParametersRead(const StorageBinding& binding,
+                                        const at::RecordFunction& function);
+// The same for tensors that are not bound: `find` says which parameter a tensor lies in,
+// StorageBinding::kNoParameter for none.
 using FindParameter = std::function<uint32_t(const at::Tensor&)>;
-std::vector<ParameterId> ParametersRead(const FindParameter& find, const at::RecordFunction& function);
+std::vector<ParameterId> ParametersRead(const FindParameter& find,
+                                        const at::RecordFunction& function);
 
 }  // namespace tidepool::trainer

@@ -17,9 +17,11 @@ struct StorageBinding::State {
   class Pages {
    public:
     static Result<std::unique_ptr<Pages>> Map(uint64_t bytes, int protection) {
-      void* address = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* address =
+          mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (address == MAP_FAILED) {
-        return Status(ErrorId::kMemoryMapFailed, "cannot reserve " + FormatBytes(bytes) + " of address space for evicted parameters");
+        return Status(ErrorId::kMemoryMapFailed, "cannot reserve " + FormatBytes(bytes) +
+                                                     " of address space for evicted parameters");
       }
       return std::make_unique<Pages>(address, bytes);
     }
@@ -37,10 +39,13 @@ struct StorageBinding::State {
     uint64_t element;
     uint32_t parameter;
   };
-  c10::Device device{c10::DeviceType::CPU};                     // of all parameters
-  std::unique_ptr<Pages> fault;                                 // PROT_NONE: what evicted parameters point at
-  std::unique_ptr<Pages> host_spare;                            // readable and writable, never touched before a failure
-  at::Tensor device_spare;                                      // the same on a device, which has no pages that come by themselves
+  c10::Device device{c10::DeviceType::CPU};  // of all parameters
+  // PROT_NONE: what evicted parameters point at.
+  std::unique_ptr<Pages> fault;
+  // Readable and writable, never touched before a failure.
+  std::unique_ptr<Pages> host_spare;
+  // The same on a device, which has no pages that come by themselves.
+  at::Tensor device_spare;
   std::vector<c10::Storage> storages;                           // by ChunkId
   std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // the way back
   std::vector<std::vector<Start>> starts;                       // by ChunkId, ascending
@@ -53,39 +58,46 @@ StorageBinding::~StorageBinding() = default;
 
 namespace {
 
-Status CheckFits(const at::Tensor& tensor, c10::Device device, const BoundParameter& place, const std::vector<uint64_t>& chunk_bytes) {
+Status CheckFits(const at::Tensor& tensor, c10::Device device, const BoundParameter& place,
+                 const std::vector<uint64_t>& chunk_bytes) {
   if (tensor.device() != device || !tensor.is_contiguous() || !tensor.has_storage()) {
-    return Status(ErrorId::kInternal, "only dense contiguous parameters of the run's device (" + device.str() +
-                                          ") can be bound to chunks, not one of " + tensor.device().str());
+    return Status(ErrorId::kInternal, "only dense contiguous parameters of the run's device (" +
+                                          device.str() + ") can be bound to chunks, not one of " +
+                                          tensor.device().str());
   }
-  const uint64_t end = (place.element_begin + static_cast<uint64_t>(tensor.numel())) * static_cast<uint64_t>(tensor.element_size());
+  const uint64_t end = (place.element_begin + static_cast<uint64_t>(tensor.numel())) *
+                       static_cast<uint64_t>(tensor.element_size());
   if (place.chunk >= chunk_bytes.size() || end > chunk_bytes[place.chunk]) {
-    return Status(ErrorId::kInternal,
-                  "a parameter ends at byte " + std::to_string(end) + " beyond its chunk " + std::to_string(place.chunk));
+    return Status(ErrorId::kInternal, "a parameter ends at byte " + std::to_string(end) +
+                                          " beyond its chunk " + std::to_string(place.chunk));
   }
   return {};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<uint64_t>& chunk_bytes,
-                                                             const std::vector<at::Tensor>& tensors,
-                                                             const std::vector<BoundParameter>& places) {
+Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
+    const std::vector<uint64_t>& chunk_bytes, const std::vector<at::Tensor>& tensors,
+    const std::vector<BoundParameter>& places) {
   auto state = std::make_unique<State>();
-  const uint64_t largest = RoundUp(chunk_bytes.empty() ? 1 : *std::max_element(chunk_bytes.begin(), chunk_bytes.end()), kPageBytes);
+  const uint64_t largest =
+      RoundUp(chunk_bytes.empty() ? 1 : *std::max_element(chunk_bytes.begin(), chunk_bytes.end()),
+              kPageBytes);
   if (!tensors.empty()) state->device = tensors.front().device();
   TP_ASSIGN_OR_RETURN(state->fault, State::Pages::Map(largest, PROT_NONE));
   if (state->device.is_cpu()) {
     TP_ASSIGN_OR_RETURN(state->host_spare, State::Pages::Map(largest, PROT_READ | PROT_WRITE));
   } else {
     // Now, because a run that has failed may have failed for want of memory.
-    state->device_spare = at::zeros({static_cast<int64_t>(largest)}, at::TensorOptions().dtype(at::kByte).device(state->device));
+    state->device_spare = at::zeros({static_cast<int64_t>(largest)},
+                                    at::TensorOptions().dtype(at::kByte).device(state->device));
   }
   state->starts.resize(chunk_bytes.size());
   for (ChunkId chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     // No allocator and not resizable: LibTorch can never move or grow what we place.
-    state->storages.emplace_back(c10::Storage::use_byte_size_t(), chunk_bytes[chunk], at::DataPtr(state->fault->address(), state->device),
-                                 nullptr, /*resizable=*/false);
+    state->storages.emplace_back(c10::Storage::use_byte_size_t(), chunk_bytes[chunk],
+                                 at::DataPtr(state->fault->address(), state->device), nullptr,
+                                 /*resizable=*/false);
     state->chunks.emplace(state->storages.back().unsafeGetStorageImpl(), chunk);
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -98,29 +110,35 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<u
     state->element_bytes = static_cast<uint64_t>(tensors[i].element_size());
   }
   for (auto& starts : state->starts)
-    std::sort(starts.begin(), starts.end(), [](const auto& a, const auto& b) { return a.element < b.element; });
+    std::sort(starts.begin(), starts.end(),
+              [](const auto& a, const auto& b) { return a.element < b.element; });
   return std::unique_ptr<StorageBinding>(new StorageBinding(std::move(state)));
 }
 
 void StorageBinding::Place(ChunkId chunk, std::byte* block) {
   void* address = block != nullptr ? static_cast<void*>(block) : state_->fault->address();
-  state_->storages[chunk].unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(address, state_->device));
+  state_->storages[chunk].unsafeGetStorageImpl()->set_data_ptr_noswap(
+      at::DataPtr(address, state_->device));
 }
 
 void StorageBinding::PlaceSpare(ChunkId chunk) {
-  void* spare = state_->host_spare != nullptr ? state_->host_spare->address() : state_->device_spare.mutable_data_ptr();
+  void* spare = state_->host_spare != nullptr ? state_->host_spare->address()
+                                              : state_->device_spare.mutable_data_ptr();
   Place(chunk, static_cast<std::byte*>(spare));
 }
 
 uint32_t StorageBinding::ParameterOf(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.has_storage()) return kNoParameter;
-  const auto found = state_->chunks.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  const auto found =
+      state_->chunks.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   if (found == state_->chunks.end()) return kNoParameter;
   // A view may be of another type, whose elements its offset then counts.
-  const uint64_t byte = static_cast<uint64_t>(tensor.storage_offset()) * static_cast<uint64_t>(tensor.element_size());
+  const uint64_t byte =
+      static_cast<uint64_t>(tensor.storage_offset()) * static_cast<uint64_t>(tensor.element_size());
   const std::vector<State::Start>& starts = state_->starts[found->second];
-  const auto behind = std::upper_bound(starts.begin() + 1, starts.end(), byte / state_->element_bytes,
-                                       [](uint64_t element, const State::Start& start) { return element < start.element; });
+  const auto behind = std::upper_bound(
+      starts.begin() + 1, starts.end(), byte / state_->element_bytes,
+      [](uint64_t element, const State::Start& start) { return element < start.element; });
   return std::prev(behind)->parameter;
 }
 

@@ -30,7 +30,8 @@ struct Recording {
 thread_local Recording* recording = nullptr;
 
 std::unique_ptr<at::ObserverContext> NoteOperator(const at::RecordFunction& function) {
-  for (const ParameterId parameter : ParametersRead(*recording->binding, function)) recording->Add(parameter);
+  for (const ParameterId parameter : ParametersRead(*recording->binding, function))
+    recording->Add(parameter);
   return nullptr;
 }
 
@@ -42,25 +43,30 @@ Result<std::unique_ptr<StorageBinding>> BindToZeros(const std::vector<at::Tensor
     places.push_back({.chunk = static_cast<ChunkId>(bytes.size()), .element_begin = 0});
     bytes.push_back(static_cast<uint64_t>(parameter.nbytes()));
   }
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<StorageBinding> binding, StorageBinding::Bind(bytes, parameters, places));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<StorageBinding> binding,
+                      StorageBinding::Bind(bytes, parameters, places));
   for (const BoundParameter& place : places) binding->PlaceSpare(place.chunk);
   return binding;
 }
 
 }  // namespace
 
-Result<std::vector<uint32_t>> RecordUseOrder(const std::vector<at::Tensor>& parameters, const std::function<void()>& forward) {
+Result<std::vector<uint32_t>> RecordUseOrder(const std::vector<at::Tensor>& parameters,
+                                             const std::function<void()>& forward) {
   TP_ASSIGN_OR_RETURN(const std::unique_ptr<StorageBinding> binding, BindToZeros(parameters));
   Recording now{binding.get(), std::vector<bool>(parameters.size(), false), {}};
   TP_CHECK(std::exchange(recording, &now) == nullptr, "one recording per thread");
   const at::CallbackHandle watch =
-      at::addThreadLocalCallback(at::RecordFunctionCallback(&NoteOperator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&NoteOperator)
+                                     .needsInputs(true)
+                                     .scopes({at::RecordScope::FUNCTION}));
   Status thrown;
   try {
     const at::NoGradGuard no_grad;
     forward();
   } catch (const std::exception& error) {
-    thrown = Status(ErrorId::kLibraryFailed, std::string("LibTorch, in the dry forward: ") + error.what());
+    thrown = Status(ErrorId::kLibraryFailed,
+                    std::string("LibTorch, in the dry forward: ") + error.what());
   }
   at::removeCallback(watch);
   recording = nullptr;

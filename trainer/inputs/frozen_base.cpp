@@ -21,11 +21,13 @@ Result<FrozenBase> FrozenBase::Open(const std::string& path, const ChunkLayout& 
   FrozenBase base(std::move(file), layout.dtype);
   std::set<std::string_view> known;
   const ChunkId first = layout.TrainedChunks();
-  for (ChunkId chunk = first; chunk < layout.chunks.size(); ++chunk) base.chunks_.push_back({layout.chunks[chunk].elements, {}});
+  for (ChunkId chunk = first; chunk < layout.chunks.size(); ++chunk)
+    base.chunks_.push_back({layout.chunks[chunk].elements, {}});
   for (const ParameterPlace& place : layout.parameters) {
     if (place.chunk < first) continue;
     TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor, base.file_.Expect(place.name, place.dims));
-    base.chunks_[place.chunk - first].pieces.push_back({tensor, place.element_begin, place.element_count});
+    base.chunks_[place.chunk - first].pieces.push_back(
+        {tensor, place.element_begin, place.element_count});
     known.insert(place.name);
   }
   for (const SafetensorsEntry& tensor : base.file_.header().tensors) {
@@ -40,10 +42,13 @@ Result<FrozenBase> FrozenBase::Open(const std::string& path, const ChunkLayout& 
 
 Status FrozenBase::ReadPiece(const Piece& piece, uint64_t begin, std::span<std::byte> bytes) const {
   const uint64_t size = BytesOf(dtype_), end = begin + bytes.size() / size;
-  const uint64_t from = std::max(begin, piece.element_begin), to = std::min(end, piece.element_begin + piece.element_count);
+  const uint64_t from = std::max(begin, piece.element_begin),
+                 to = std::min(end, piece.element_begin + piece.element_count);
   if (from >= to) return {};
   std::byte* out = bytes.data() + (from - begin) * size;
-  if (dtype_ == DType::kF32) return file_.Read(*piece.tensor, from - piece.element_begin, {reinterpret_cast<float*>(out), to - from});
+  if (dtype_ == DType::kF32)
+    return file_.Read(*piece.tensor, from - piece.element_begin,
+                      {reinterpret_cast<float*>(out), to - from});
   std::vector<float> values(to - from);
   TP_RETURN_IF_ERROR(file_.Read(*piece.tensor, from - piece.element_begin, values));
   for (uint64_t i = 0; i < values.size(); ++i) optim::NarrowElement(out, dtype_, i, values[i]);
@@ -52,7 +57,8 @@ Status FrozenBase::ReadPiece(const Piece& piece, uint64_t begin, std::span<std::
 
 Status FrozenBase::Read(size_t index, uint64_t begin, std::span<std::byte> bytes) const {
   std::memset(bytes.data(), 0, bytes.size());
-  for (const Piece& piece : chunks_[index].pieces) TP_RETURN_IF_ERROR(ReadPiece(piece, begin / BytesOf(dtype_), bytes));
+  for (const Piece& piece : chunks_[index].pieces)
+    TP_RETURN_IF_ERROR(ReadPiece(piece, begin / BytesOf(dtype_), bytes));
   return {};
 }
 

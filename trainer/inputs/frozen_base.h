@@ -1,7 +1,9 @@
-// FrozenBase: the weights of a saved model as the frozen chunks of a job that trains adapters over it.
+// FrozenBase: the weights of a saved model as the frozen chunks of a job that trains adapters over
+// it.
 //
-// One thread at a time. All jobs with the same model, type of parameters, chunk size and number of ranks make the same chunks of a file,
-// byte for byte, so that the pool holds them once (docs/decisions/021-frozen-base.md).
+// One thread at a time. All jobs with the same model, type of parameters, chunk size and number of
+// ranks make the same chunks of a file, byte for byte, so that the pool holds them once
+// (docs/decisions/021-frozen-base.md).
 #pragma once
 
 #include <cstddef>
@@ -20,13 +22,16 @@ namespace tidepool::trainer {
 
 class FrozenBase {
  public:
-  // The frozen parameters of `layout` in the file at `path`, which holds exactly these, in any order; no weight is read yet.
-  // Errors: those of WeightsFile::Open and Expect, kDataBad (a tensor that the model does not have).
+  // The frozen parameters of `layout` in the file at `path`, which holds exactly these, in any
+  // order; no weight is read yet.
+  // Errors: those of WeightsFile::Open and Expect, kDataBad (a tensor that the model does not
+  // have).
   static Result<FrozenBase> Open(const std::string& path, const ChunkLayout& layout);
 
   const WeightsFile& file() const { return file_; }
-  // Bytes of the frozen chunk `index` (counted from the first frozen one) from byte `begin` on, in the layout's type, rounded to nearest
-  // even where that is smaller; padding is zeros. `begin` and the size are multiples of an element. Errors: kSafetensorsBad.
+  // Bytes of the frozen chunk `index` (counted from the first frozen one) from byte `begin` on, in
+  // the layout's type, rounded to nearest even where that is smaller; padding is zeros. `begin` and
+  // the size are multiples of an element. Errors: kSafetensorsBad.
   Status Read(size_t index, uint64_t begin, std::span<std::byte> bytes) const;
   // The names of all frozen chunks: one pass over the file. Errors: kSafetensorsBad.
   Result<std::vector<ContentHash>> HashChunks() const;

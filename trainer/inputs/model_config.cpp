@@ -36,26 +36,36 @@ Status ReadLora(const boost::json::object& object, ModelConfig* config) {
   const auto factor = alpha != nullptr ? alpha->to_number<double>(error) : 0;
   const uint32_t rank = NumberIn(object, "tidepool_lora_rank", 1 << 20);
   TP_ASSIGN_OR_RETURN(config->lora,
-                      MakeLoraShape(config->shape, rank, error ? 0 : static_cast<float>(factor), TextIn(object, "tidepool_lora_targets")));
+                      MakeLoraShape(config->shape, rank, error ? 0 : static_cast<float>(factor),
+                                    TextIn(object, "tidepool_lora_targets")));
   config->base = TextIn(object, "tidepool_base");
   return {};
 }
 
 Status NotUsable(const std::string& path, const std::string& why) {
-  return Status(ErrorId::kDataBad, path + ": " + why).Where(path).Fix("write it again with `trainer run --save DIR`");
+  return Status(ErrorId::kDataBad, path + ": " + why)
+      .Where(path)
+      .Fix("write it again with `trainer run --save DIR`");
 }
 
 }  // namespace
 
 Status WriteModelConfig(const std::string& directory, const ModelConfig& config) {
   JsonWriter json;
-  json.BeginObject().Field("model_type", "gpt2").Field("activation_function", "gelu_new").Field("tidepool_preset", config.shape.name);
+  json.BeginObject()
+      .Field("model_type", "gpt2")
+      .Field("activation_function", "gelu_new")
+      .Field("tidepool_preset", config.shape.name);
   json.Field("tidepool_tokens", config.bytes ? "bytes" : "ids");
-  json.Field("vocab_size", config.shape.vocab).Field("n_positions", config.shape.context).Field("n_layer", config.shape.layers);
+  json.Field("vocab_size", config.shape.vocab)
+      .Field("n_positions", config.shape.context)
+      .Field("n_layer", config.shape.layers);
   json.Field("n_head", config.shape.heads).Field("n_embd", config.shape.hidden);
   if (config.lora.on()) {
-    json.Field("tidepool_lora_rank", config.lora.rank).Field("tidepool_lora_alpha", config.lora.alpha);
-    json.Field("tidepool_lora_targets", TargetsText(config.lora)).Field("tidepool_base", config.base);
+    json.Field("tidepool_lora_rank", config.lora.rank)
+        .Field("tidepool_lora_alpha", config.lora.alpha);
+    json.Field("tidepool_lora_targets", TargetsText(config.lora))
+        .Field("tidepool_base", config.base);
   }
   json.EndObject();
   return WriteWholeFile(directory + kFile, json.text() + "\n");

@@ -1,5 +1,6 @@
-// config.json beside saved weights: the model's shape, so that `trainer sample DIR` needs no flags. Keys are those of Hugging Face's GPT-2.
-// Beside adapters also what they are and where their base was.
+// config.json beside saved weights: the model's shape, so that `trainer sample DIR` needs no flags.
+// Keys are those of Hugging Face's GPT-2. Beside adapters also what they are and where their base
+// was.
 //
 // Any thread. The one door to Boost.JSON in the trainer is model_config.cpp.
 #pragma once

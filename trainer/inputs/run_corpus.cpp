@@ -27,7 +27,8 @@ Status CheckLength(const RunCorpus& data, bool evaluates) {
 
 }  // namespace
 
-Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world, Rank rank) {
+Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
+                                Rank rank) {
   const std::string path = options.data.empty() ? kDefaultData : options.data;
   RunCorpus data;
   data.shape = {.sequences = options.batch,
@@ -40,7 +41,8 @@ Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape
   Result<Corpus> corpus = OpenCorpus(path, {.vocab = shape.vocab, .outputs = OutputsOf(options)});
   if (!corpus.ok()) return OfData(corpus.status(), path);
   data.corpus = std::move(corpus).value();
-  if (Status length = CheckLength(data, options.eval_every > 0); !length.ok()) return OfData(std::move(length), path);
+  if (Status length = CheckLength(data, options.eval_every > 0); !length.ok())
+    return OfData(std::move(length), path);
 
   Result<CorpusFacts> facts = LookThrough(data.corpus);
   if (!facts.ok()) return OfData(facts.status(), path);

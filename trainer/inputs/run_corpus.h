@@ -1,5 +1,5 @@
-// OpenRunCorpus: the data of a run, looked through before anything is contacted: can be read, every id known to the model, enough for a
-// batch.
+// OpenRunCorpus: the data of a run, looked through before anything is contacted: can be read, every
+// id known to the model, enough for a batch.
 //
 // Any thread; torch-free.
 #pragma once
@@ -24,8 +24,10 @@ struct RunCorpus {
 };
 
 // Without --data: licence texts that every Debian carries.
-// Errors: kUsageError (a batch that the ranks cannot share), those of OpenCorpus and LookThrough, kDataBad (too short for one sequence, or,
-// where held-out losses are asked for, what is held out is).
-Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world, Rank rank);
+// Errors: kUsageError (a batch that the ranks cannot share), those of OpenCorpus and LookThrough,
+// kDataBad (too short for one sequence, or, where held-out losses are asked for, what is held out
+// is).
+Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
+                                Rank rank);
 
 }  // namespace tidepool::trainer

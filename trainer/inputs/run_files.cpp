@@ -16,8 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status Unwritable(const std::string& what, const std::string& flag, const std::string& path, const std::string& why) {
-  return Status(ErrorId::kFileWriteFailed, "cannot " + what + " " + path).Where(flag + " " + path).Why(why);
+Status Unwritable(const std::string& what, const std::string& flag, const std::string& path,
+                  const std::string& why) {
+  return Status(ErrorId::kFileWriteFailed, "cannot " + what + " " + path)
+      .Where(flag + " " + path)
+      .Why(why);
 }
 
 // The first of the path and the directories above it that is there.
@@ -25,7 +28,8 @@ fs::path NearestThere(const std::string& path) {
   std::error_code error;
   fs::path there = fs::absolute(path, error).lexically_normal();
   if (error) return path;
-  while (there.has_relative_path() && !fs::exists(fs::symlink_status(there, error))) there = there.parent_path();
+  while (there.has_relative_path() && !fs::exists(fs::symlink_status(there, error)))
+    there = there.parent_path();
   return there;
 }
 
@@ -34,10 +38,14 @@ Status CheckDirectory(const std::string& flag, const std::string& path) {
   if (path.empty()) return {};
   const fs::path there = NearestThere(path);
   struct stat about {};
-  if (stat(there.c_str(), &about) != 0) return Unwritable("write into", flag, path, there.string() + ": " + std::strerror(errno));
-  if (!S_ISDIR(about.st_mode)) return Unwritable("make the directory", flag, path, there.string() + ": " + std::strerror(ENOTDIR));
+  if (stat(there.c_str(), &about) != 0)
+    return Unwritable("write into", flag, path, there.string() + ": " + std::strerror(errno));
+  if (!S_ISDIR(about.st_mode))
+    return Unwritable("make the directory", flag, path,
+                      there.string() + ": " + std::strerror(ENOTDIR));
   if (access(there.c_str(), W_OK | X_OK) == 0) return {};
-  return Unwritable("write into the directory", flag, path, there.string() + ": " + std::strerror(errno));
+  return Unwritable("write into the directory", flag, path,
+                    there.string() + ": " + std::strerror(errno));
 }
 
 Status CheckFile(const std::string& flag, const std::string& path) {
@@ -49,7 +57,8 @@ Status CheckFile(const std::string& flag, const std::string& path) {
     if (access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0) return {};
     return Unwritable("write the file", flag, path, std::strerror(errno));
   }
-  if (S_ISDIR(about.st_mode)) return Unwritable("write the file", flag, path, std::strerror(EISDIR));
+  if (S_ISDIR(about.st_mode))
+    return Unwritable("write the file", flag, path, std::strerror(EISDIR));
   if (access(path.c_str(), W_OK) == 0) return {};
   return Unwritable("write the file", flag, path, std::strerror(errno));
 }
@@ -64,7 +73,8 @@ Status PrepareDirectory(const std::string& flag, const std::string& path) {
 }
 
 Status PrepareFile(const std::string& flag, const std::string& path) {
-  if (path.empty() || UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)).valid()) return {};
+  if (path.empty() || UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)).valid())
+    return {};
   return Unwritable("write the file", flag, path, std::strerror(errno));
 }
 

@@ -1,4 +1,5 @@
-// What a run writes, looked at before anything is started: what cannot be written is told before the first step, not behind the last one.
+// What a run writes, looked at before anything is started: what cannot be written is told before
+// the first step, not behind the last one.
 //
 // Any thread; torch-free.
 #pragma once
@@ -12,9 +13,11 @@ namespace tidepool::trainer {
 // Where the run of these options writes.
 OutputPlaces OutputsOf(const RunOptions& options);
 
-// Could --out, --save and --trace be written? Nothing is made. Errors: kFileWriteFailed (names the flag).
+// Could --out, --save and --trace be written? Nothing is made. Errors: kFileWriteFailed (names the
+// flag).
 Status CheckOutputs(const RunOptions& options);
-// Makes the directories and the trace file. What a run before has written stays until this one has something better. Errors: the same.
+// Makes the directories and the trace file. What a run before has written stays until this one has
+// something better. Errors: the same.
 Status PrepareOutputs(const RunOptions& options);
 
 }  // namespace tidepool::trainer

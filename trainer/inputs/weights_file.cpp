@@ -51,7 +51,9 @@ Result<WeightsFile> WeightsFile::Open(const std::string& path) {
   }
   WeightsFile file(path, std::move(fd), static_cast<uint64_t>(seen.st_size));
   const Status read = file.ReadHeader();
-  if (!read.ok()) return Status(read).Where(path).Fix("save the weights again: the file is cut off, or no safetensors file");
+  if (!read.ok())
+    return Status(read).Where(path).Fix(
+        "save the weights again: the file is cut off, or no safetensors file");
   return file;
 }
 
@@ -68,12 +70,15 @@ Status WeightsFile::ReadHeader() {
 
 Status WeightsFile::ReadBytes(uint64_t offset, void* out, uint64_t bytes) const {
   for (uint64_t done = 0; done < bytes;) {
-    const ssize_t n = pread(fd_.get(), static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done));
+    const ssize_t n = pread(fd_.get(), static_cast<char*>(out) + done, bytes - done,
+                            static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return Status(ErrorId::kSafetensorsBad, path_ + " ends or fails at byte " + std::to_string(offset + done))
+      return Status(ErrorId::kSafetensorsBad,
+                    path_ + " ends or fails at byte " + std::to_string(offset + done))
           .Where(path_)
-          .Why(n < 0 ? std::strerror(errno) : "it became shorter while it was read, or was cut off");
+          .Why(n < 0 ? std::strerror(errno)
+                     : "it became shorter while it was read, or was cut off");
     }
     done += static_cast<uint64_t>(n);
   }
@@ -81,13 +86,16 @@ Status WeightsFile::ReadBytes(uint64_t offset, void* out, uint64_t bytes) const 
 }
 
 std::string WeightsFile::Metadata(const std::string& key) const {
-  const auto found = std::find_if(header_.metadata.begin(), header_.metadata.end(), [&key](const auto& item) { return item.first == key; });
+  const auto found = std::find_if(header_.metadata.begin(), header_.metadata.end(),
+                                  [&key](const auto& item) { return item.first == key; });
   return found == header_.metadata.end() ? std::string() : found->second;
 }
 
-Result<const SafetensorsEntry*> WeightsFile::Expect(const std::string& name, const std::vector<uint64_t>& dims) const {
+Result<const SafetensorsEntry*> WeightsFile::Expect(const std::string& name,
+                                                    const std::vector<uint64_t>& dims) const {
   const auto found =
-      std::find_if(header_.tensors.begin(), header_.tensors.end(), [&name](const SafetensorsEntry& entry) { return entry.name == name; });
+      std::find_if(header_.tensors.begin(), header_.tensors.end(),
+                   [&name](const SafetensorsEntry& entry) { return entry.name == name; });
   std::string why;
   if (found == header_.tensors.end()) {
     why = "the file has no such tensor";
@@ -103,8 +111,10 @@ Result<const SafetensorsEntry*> WeightsFile::Expect(const std::string& name, con
       .Fix("give the weights of the model that config.json beside them describes");
 }
 
-Status WeightsFile::Read(const SafetensorsEntry& tensor, uint64_t first, std::span<float> values) const {
-  return ReadBytes(data_begin_ + tensor.begin + first * sizeof(float), values.data(), values.size_bytes());
+Status WeightsFile::Read(const SafetensorsEntry& tensor, uint64_t first,
+                         std::span<float> values) const {
+  return ReadBytes(data_begin_ + tensor.begin + first * sizeof(float), values.data(),
+                   values.size_bytes());
 }
 
 Result<ContentHash> WeightsFile::HashFile() const {
@@ -119,7 +129,8 @@ Result<ContentHash> WeightsFile::HashFile() const {
   return hasher.Finish();
 }
 
-Status AddMetadata(const std::string& path, const std::vector<std::pair<std::string, std::string>>& metadata) {
+Status AddMetadata(const std::string& path,
+                   const std::vector<std::pair<std::string, std::string>>& metadata) {
   TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(path));
   SafetensorsHeader header = file.header();
   header.metadata.insert(header.metadata.end(), metadata.begin(), metadata.end());

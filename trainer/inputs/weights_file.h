@@ -1,6 +1,7 @@
 // WeightsFile: a safetensors file of fp32 tensors, as memserver saves them, read by position.
 //
-// One thread at a time. The file is opened once and read as it is then found; its header is checked when it is opened.
+// One thread at a time. The file is opened once and read as it is then found; its header is checked
+// when it is opened.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,11 @@
 
 namespace tidepool::trainer {
 
-inline constexpr const char* kWeightsFile = "model.safetensors";    // of a whole model, in the directory of --save
+// Of a whole model, in the directory of --save.
+inline constexpr const char* kWeightsFile = "model.safetensors";
 inline constexpr const char* kAdapterFile = "adapter.safetensors";  // of adapters over a base
-inline constexpr const char* kBaseHashKey = "tidepool.base";        // metadata of kAdapterFile: HashFile of the base, 64 digits
+// Metadata of kAdapterFile: HashFile of the base, 64 digits.
+inline constexpr const char* kBaseHashKey = "tidepool.base";
 
 // The directory that `path` names, or the one in which the file lies that it names.
 std::string DirectoryOfWeights(const std::string& path);
@@ -27,22 +30,27 @@ std::string WholeModelAt(const std::string& path);
 
 class WeightsFile {
  public:
-  // Errors: kFileUnreadable, kSafetensorsBad (with the first thing that is wrong, a cut end among it).
+  // Errors: kFileUnreadable, kSafetensorsBad (with the first thing that is wrong, a cut end among
+  // it).
   static Result<WeightsFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const SafetensorsHeader& header() const { return header_; }
   // The value of a metadata key; empty when there is none.
   std::string Metadata(const std::string& key) const;
-  // The tensor `name`, which has to be fp32 of this shape. Errors: kDataBad, naming file, tensor, and what is there instead.
-  Result<const SafetensorsEntry*> Expect(const std::string& name, const std::vector<uint64_t>& dims) const;
-  // Values of a tensor of this file from element `first` on. Errors: kSafetensorsBad (the file was changed or cannot be read).
+  // The tensor `name`, which has to be fp32 of this shape. Errors: kDataBad, naming file, tensor,
+  // and what is there instead.
+  Result<const SafetensorsEntry*> Expect(const std::string& name,
+                                         const std::vector<uint64_t>& dims) const;
+  // Values of a tensor of this file from element `first` on. Errors: kSafetensorsBad (the file was
+  // changed or cannot be read).
   Status Read(const SafetensorsEntry& tensor, uint64_t first, std::span<float> values) const;
   // Of all bytes of the file: what `b2sum -l 256` prints. Errors: kSafetensorsBad.
   Result<ContentHash> HashFile() const;
 
  private:
-  WeightsFile(std::string path, UniqueFd fd, uint64_t bytes) : path_(std::move(path)), fd_(std::move(fd)), bytes_(bytes) {}
+  WeightsFile(std::string path, UniqueFd fd, uint64_t bytes)
+      : path_(std::move(path)), fd_(std::move(fd)), bytes_(bytes) {}
   Status ReadHeader();
   Status ReadBytes(uint64_t offset, void* out, uint64_t bytes) const;
 
@@ -52,8 +60,10 @@ class WeightsFile {
   SafetensorsHeader header_;
 };
 
-// Writes the file anew with more metadata; it has either form at any moment. For small files: the tensors pass through memory.
+// Writes the file anew with more metadata; it has either form at any moment. For small files: the
+// tensors pass through memory.
 // Errors: those of WeightsFile, kFileWriteFailed.
-Status AddMetadata(const std::string& path, const std::vector<std::pair<std::string, std::string>>& metadata);
+Status AddMetadata(const std::string& path,
+                   const std::vector<std::pair<std::string, std::string>>& metadata);
 
 }  // namespace tidepool::trainer

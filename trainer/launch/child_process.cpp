@@ -38,7 +38,8 @@ std::string PathOf(const Environment& environment) {
   return found == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : found->second;
 }
 
-// Everything the child needs after fork, made before it: a fork of a process with threads may not allocate.
+// Everything the child needs after fork, made before it: a fork of a process with threads may not
+// allocate.
 struct Prepared {
   std::string program;
   std::vector<char*> argv, envp;
@@ -49,12 +50,15 @@ struct Prepared {
 
 Prepared Prepare(const ChildOptions& options) {
   Prepared prepared;
-  prepared.program =
-      options.program.find('/') == std::string::npos ? FindInPath(options.program, PathOf(options.environment)) : options.program;
+  prepared.program = options.program.find('/') == std::string::npos
+                         ? FindInPath(options.program, PathOf(options.environment))
+                         : options.program;
   prepared.argv.push_back(const_cast<char*>(options.program.c_str()));
-  for (const std::string& argument : options.arguments) prepared.argv.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& argument : options.arguments)
+    prepared.argv.push_back(const_cast<char*>(argument.c_str()));
   prepared.argv.push_back(nullptr);
-  for (const auto& [name, value] : options.environment) prepared.variables.push_back(name + "=" + value);
+  for (const auto& [name, value] : options.environment)
+    prepared.variables.push_back(name + "=" + value);
   for (std::string& variable : prepared.variables) prepared.envp.push_back(variable.data());
   prepared.envp.push_back(nullptr);
   prepared.parent = getpid();
@@ -78,7 +82,8 @@ Prepared Prepare(const ChildOptions& options) {
     if (getppid() != prepared.parent) _exit(127);  // it died before the line above
   }
   // Ignored and blocked signals survive execve; a program expects neither.
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}) std::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD})
+    std::signal(signal, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -94,7 +99,8 @@ Prepared Prepare(const ChildOptions& options) {
 }
 
 Status CannotStart(const ChildOptions& options, int error) {
-  return Status(ErrorId::kFileUnreadable, "cannot start the program " + options.program + ": " + std::strerror(error))
+  return Status(ErrorId::kFileUnreadable,
+                "cannot start the program " + options.program + ": " + std::strerror(error))
       .Fix("check that the program exists and may be executed");
 }
 
@@ -104,13 +110,16 @@ Result<ChildProcess> ChildProcess::Start(const ChildOptions& options) {
   Prepared prepared = Prepare(options);
   if (prepared.program.empty()) return CannotStart(options, ENOENT);
   std::array<int, 2> pipe_fds{};
-  if (pipe2(pipe_fds.data(), O_CLOEXEC) != 0) return Status(ErrorId::kInternal, std::string("pipe2: ") + std::strerror(errno));
+  if (pipe2(pipe_fds.data(), O_CLOEXEC) != 0)
+    return Status(ErrorId::kInternal, std::string("pipe2: ") + std::strerror(errno));
   UniqueFd report_read(pipe_fds[0]), report_write(pipe_fds[1]);
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   prepared.null_fd = null.get();
   prepared.report_fd = report_write.get();
   const pid_t pid = fork();
-  if (pid < 0) return Status(ErrorId::kInternal, std::string("fork: ") + std::strerror(errno)).Fix("check `ulimit -u`");
+  if (pid < 0)
+    return Status(ErrorId::kInternal, std::string("fork: ") + std::strerror(errno))
+        .Fix("check `ulimit -u`");
   if (pid == 0) BecomeProgram(options, prepared);
   report_write.Reset();
   // The pipe closes without a word when execve has succeeded.
@@ -124,7 +133,8 @@ Result<ChildProcess> ChildProcess::Start(const ChildOptions& options) {
   return child;
 }
 
-ChildProcess::ChildProcess(ChildProcess&& other) noexcept : pid_(std::exchange(other.pid_, -1)), code_(other.code_) {}
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), code_(other.code_) {}
 
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   if (this != &other) {
@@ -149,7 +159,8 @@ void ChildProcess::End() {
 std::optional<int> ChildProcess::TryWait() {
   if (code_ || pid_ < 0) return code_;
   int status = 0;
-  if (waitpid(pid_, &status, WNOHANG) == pid_) code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (waitpid(pid_, &status, WNOHANG) == pid_)
+    code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return code_;
 }
 

@@ -1,7 +1,8 @@
 // ChildProcess: one program that this process started, waits for, and may signal.
 //
-// One thread per object; move only. A child runs in a process group of its own: Ctrl-C on the terminal reaches this process alone, which
-// decides what its children are told. The destructor kills (SIGKILL, the whole group) and collects a child that still runs.
+// One thread per object; move only. A child runs in a process group of its own: Ctrl-C on the
+// terminal reaches this process alone, which decides what its children are told. The destructor
+// kills (SIGKILL, the whole group) and collects a child that still runs.
 #pragma once
 
 #include <sys/types.h>
@@ -24,12 +25,14 @@ struct ChildOptions {
   int stdout_fd = -1, stderr_fd = -1;  // -1: as ours; the child reads /dev/null
   std::vector<int> passed_fds;         // these stay open in the child under the same numbers
   bool own_session = false;            // away from our terminal too
-  bool killed_with_parent = false;     // SIGKILL when our thread that started it ends, however it ends
+  // SIGKILL when our thread that started it ends, however it ends.
+  bool killed_with_parent = false;
 };
 
 class ChildProcess {
  public:
-  // Returns when the program has been started. Errors: kFileUnreadable (it cannot be executed), kInternal (no process or descriptor left).
+  // Returns when the program has been started. Errors: kFileUnreadable (it cannot be executed),
+  // kInternal (no process or descriptor left).
   static Result<ChildProcess> Start(const ChildOptions& options);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;

@@ -12,7 +12,8 @@ namespace tidepool::trainer {
 Result<DoneMarks> DoneMarks::Make(uint32_t ranks) {
   UniqueFd fd(memfd_create("tidepool-done", MFD_CLOEXEC));
   if (!fd.valid() || ftruncate(fd.get(), ranks) != 0) {
-    return Status(ErrorId::kInternal, std::string("no memory for the marks of ranks: ") + std::strerror(errno));
+    return Status(ErrorId::kInternal,
+                  std::string("no memory for the marks of ranks: ") + std::strerror(errno));
   }
   return DoneMarks(std::move(fd));
 }

@@ -1,6 +1,8 @@
-// LinePrefixer: puts a mark before each line of a stream that arrives in pieces, so that lines of several ranks can share one terminal.
+// LinePrefixer: puts a mark before each line of a stream that arrives in pieces, so that lines of
+// several ranks can share one terminal.
 //
-// One thread. A line comes out only when it is whole, or longer than 64 KiB (then in pieces, each marked), or at the end.
+// One thread. A line comes out only when it is whole, or longer than 64 KiB (then in pieces, each
+// marked), or at the end.
 #pragma once
 
 #include <string>

@@ -18,7 +18,8 @@ bool TakeNumber(std::string_view* text, uint64_t* value) {
 std::string FirstNode(std::string_view list) {
   const size_t bracket = list.find('[');
   const size_t comma = list.find(',');
-  if (bracket == std::string_view::npos || comma < bracket) return std::string(list.substr(0, comma));
+  if (bracket == std::string_view::npos || comma < bracket)
+    return std::string(list.substr(0, comma));
   const size_t close = list.find(']', bracket);
   if (close == std::string_view::npos) return "";
   const std::string_view ranges = list.substr(bracket + 1, close - bracket - 1);

@@ -14,18 +14,26 @@ namespace {
 
 constexpr uint64_t kRanksMax = 65536;
 constexpr size_t kJobNameMax = 63;  // what memserver accepts
-constexpr const char* kLauncherFix = "start the ranks with torchrun, srun, mpirun or `trainer launch`, which set it";
+constexpr const char* kLauncherFix =
+    "start the ranks with torchrun, srun, mpirun or `trainer launch`, which set it";
 
 // What one kind of launcher calls the same five numbers.
 struct Dialect {
   const char* launcher;
   const char *rank, *world, *local_rank, *local_world, *node;
 };
-constexpr Dialect kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
-constexpr Dialect kSlurm{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_NODEID"};
-constexpr Dialect kOpenMpi{
-    "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr};
-constexpr Dialect kPmi{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr};
+constexpr Dialect kTorchrun{"torchrun",         "RANK",      "WORLD_SIZE", "LOCAL_RANK",
+                            "LOCAL_WORLD_SIZE", "GROUP_RANK"};
+constexpr Dialect kSlurm{"Slurm",         "SLURM_PROCID", "SLURM_NTASKS",
+                         "SLURM_LOCALID", nullptr,        "SLURM_NODEID"};
+constexpr Dialect kOpenMpi{"Open MPI",
+                           "OMPI_COMM_WORLD_RANK",
+                           "OMPI_COMM_WORLD_SIZE",
+                           "OMPI_COMM_WORLD_LOCAL_RANK",
+                           "OMPI_COMM_WORLD_LOCAL_SIZE",
+                           nullptr};
+constexpr Dialect kPmi{"PMI",  "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+                       nullptr};
 
 class Reader {
  public:
@@ -33,7 +41,8 @@ class Reader {
 
   // Empty when the variable is not set (or is set to nothing, which launch scripts do).
   std::string_view Text(const char* name) const {
-    const auto found = name == nullptr ? environment_.end() : environment_.find(std::string_view(name));
+    const auto found =
+        name == nullptr ? environment_.end() : environment_.find(std::string_view(name));
     return found == environment_.end() ? std::string_view() : std::string_view(found->second);
   }
   bool Has(const char* name) const { return !Text(name).empty(); }
@@ -48,8 +57,9 @@ class Reader {
       *out = value;
       return {};
     }
-    return Status(ErrorId::kUsageError, "the environment variable " + std::string(name) + " is '" + std::string(text) +
-                                            "', not a number of 0 to " + std::to_string(max))
+    return Status(ErrorId::kUsageError, "the environment variable " + std::string(name) + " is '" +
+                                            std::string(text) + "', not a number of 0 to " +
+                                            std::to_string(max))
         .Where("environment of this rank")
         .Fix(kLauncherFix);
   }
@@ -59,7 +69,8 @@ class Reader {
 };
 
 Status Missing(const char* launcher, const char* name) {
-  return Status(ErrorId::kUsageError, std::string("the environment (") + launcher + ") names several ranks, but " + name + " is not set")
+  return Status(ErrorId::kUsageError, std::string("the environment (") + launcher +
+                                          ") names several ranks, but " + name + " is not set")
       .Where("environment of this rank")
       .Fix(kLauncherFix);
 }
@@ -68,7 +79,8 @@ constexpr const char* kTrainerLaunch = "trainer launch";
 
 std::optional<Dialect> FindDialect(const Reader& reader) {
   if (reader.Has(kTorchrun.rank) || reader.Has(kTorchrun.world)) return kTorchrun;
-  // srun gives its tasks a step id; the batch script around it has SLURM_PROCID=0 and SLURM_NTASKS too, yet is alone.
+  // srun gives its tasks a step id; the batch script around it has SLURM_PROCID=0 and SLURM_NTASKS
+  // too, yet is alone.
   const bool task_of_srun = reader.Has("SLURM_STEP_ID") || reader.Has("SLURM_STEP_NUM_TASKS");
   if (task_of_srun && reader.Has(kSlurm.rank)) return kSlurm;
   for (const Dialect& dialect : {kOpenMpi, kPmi}) {
@@ -94,15 +106,21 @@ Status ReadCounts(const Reader& reader, const Dialect& dialect, RankPlace* place
   // A launcher that says nothing about nodes runs on one.
   uint64_t local_rank = rank, local_world = world;
   if (dialect.launcher == kSlurm.launcher) {
-    const char* tasks = reader.Has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
-    if (const uint64_t count = TasksOnNode(reader.Text(tasks), node); count > 0) local_world = count;
+    const char* tasks = reader.Has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE"
+                                                                : "SLURM_TASKS_PER_NODE";
+    if (const uint64_t count = TasksOnNode(reader.Text(tasks), node); count > 0)
+      local_world = count;
   }
   TP_RETURN_IF_ERROR(reader.Number(dialect.local_rank, kRanksMax, &local_rank));
-  if (dialect.local_world != nullptr) TP_RETURN_IF_ERROR(reader.Number(dialect.local_world, kRanksMax, &local_world));
+  if (dialect.local_world != nullptr)
+    TP_RETURN_IF_ERROR(reader.Number(dialect.local_world, kRanksMax, &local_world));
   if (rank >= world || local_rank >= local_world || local_world > world) {
-    return Status(ErrorId::kUsageError, "rank " + std::to_string(rank) + " of " + std::to_string(world) + " (on this node " +
-                                            std::to_string(local_rank) + " of " + std::to_string(local_world) + ") is not possible")
-        .Where(std::string(dialect.rank) + " and " + dialect.world + " in the environment of this rank")
+    return Status(ErrorId::kUsageError, "rank " + std::to_string(rank) + " of " +
+                                            std::to_string(world) + " (on this node " +
+                                            std::to_string(local_rank) + " of " +
+                                            std::to_string(local_world) + ") is not possible")
+        .Where(std::string(dialect.rank) + " and " + dialect.world +
+               " in the environment of this rank")
         .Fix("ranks count from 0 to the number of ranks - 1; let the launcher set them");
   }
   place->rank = static_cast<uint32_t>(rank);
@@ -118,7 +136,8 @@ Status ReadCounts(const Reader& reader, const Dialect& dialect, RankPlace* place
 uint16_t PortFrom(std::string_view name) {
   uint64_t hash = 0xCBF29CE484222325ULL;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ULL;
-  constexpr uint64_t kFirst = 20000, kCount = 12000;  // registered ports that Linux never gives out by itself (it starts at 32768)
+  // Registered ports that Linux never gives out by itself (it starts at 32768)
+  constexpr uint64_t kFirst = 20000, kCount = 12000;
   return static_cast<uint16_t>(kFirst + (hash ^ (hash >> 32)) % kCount);
 }
 
@@ -134,9 +153,11 @@ std::string_view MpiRunName(const Reader& reader) {
 Status DeriveMaster(const Reader& reader, const Dialect& dialect, RankPlace* place) {
   const bool one_node = place->local_world == place->world;
   if (dialect.launcher == kSlurm.launcher) {
-    const char* list = reader.Has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+    const char* list =
+        reader.Has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
     if (!one_node) place->master_host = FirstNode(reader.Text(list));
-    place->master_port = PortFrom(std::string(reader.Text("SLURM_JOB_ID")) + "." + std::string(reader.Text("SLURM_STEP_ID")));
+    place->master_port = PortFrom(std::string(reader.Text("SLURM_JOB_ID")) + "." +
+                                  std::string(reader.Text("SLURM_STEP_ID")));
   } else {
     if (!one_node) place->master_host.clear();
     // Without a name to derive from, torch's customary port.
@@ -149,7 +170,8 @@ Status DeriveMaster(const Reader& reader, const Dialect& dialect, RankPlace* pla
 Status ReadMaster(const Reader& reader, const Dialect& dialect, RankPlace* place) {
   uint64_t port = 0;
   TP_RETURN_IF_ERROR(reader.Number("MASTER_PORT", std::numeric_limits<uint16_t>::max(), &port));
-  const bool agent = dialect.launcher == kTorchrun.launcher && reader.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  const bool agent = dialect.launcher == kTorchrun.launcher &&
+                     reader.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (place->world == 1 && !agent) return {};
   if (place->launcher == kTrainerLaunch && port == 0) {
     // Its ranks are on one machine, and meet by its name.
@@ -165,13 +187,15 @@ Status ReadMaster(const Reader& reader, const Dialect& dialect, RankPlace* place
   return {};
 }
 
-std::string DefaultJobName(const Reader& reader, const std::optional<Dialect>& dialect, int64_t parent_pid) {
+std::string DefaultJobName(const Reader& reader, const std::optional<Dialect>& dialect,
+                           int64_t parent_pid) {
   if (reader.Has("TIDEPOOL_LAUNCH_ID")) return JobNameFrom(reader.Text("TIDEPOOL_LAUNCH_ID"));
   // torchrun calls every run without --rdzv-id "none": two at once must not meet in one job.
   const std::string_view run = reader.Text("TORCHELASTIC_RUN_ID");
   if (!run.empty() && run != "none") return JobNameFrom(run);
   if (!run.empty()) return "torchrun-" + std::to_string(parent_pid);
-  if (reader.Has("SLURM_JOB_ID")) return JobNameFrom("slurm-" + std::string(reader.Text("SLURM_JOB_ID")));
+  if (reader.Has("SLURM_JOB_ID"))
+    return JobNameFrom("slurm-" + std::string(reader.Text("SLURM_JOB_ID")));
   if (!dialect) return "";
   return "ranks-" + std::to_string(parent_pid);
 }
@@ -183,7 +207,8 @@ Environment ReadEnvironment() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
-    if (equals != std::string_view::npos) environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    if (equals != std::string_view::npos)
+      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return environment;
 }
@@ -205,7 +230,8 @@ Result<RankPlace> DetectRank(const Environment& environment, int64_t parent_pid)
 }
 
 std::string JobNameFrom(std::string_view text) {
-  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  constexpr std::string_view kAllowed =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   std::string name(text.substr(0, kJobNameMax));
   for (char& c : name) {
     if (kAllowed.find(c) == std::string_view::npos) c = '-';

@@ -62,7 +62,8 @@ struct Stream {
   }
 };
 
-// Blocks the launcher's signals and reads them from a descriptor; the former mask comes back at the end.
+// Blocks the launcher's signals and reads them from a descriptor; the former mask comes back at the
+// end.
 class SignalQueue {
  public:
   SignalQueue() {
@@ -97,12 +98,14 @@ class RankGroup {
 
   Status Start() {
     environment_ = ReadEnvironment();
-    std::erase_if(environment_, [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
+    std::erase_if(environment_,
+                  [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
     environment_.erase("MASTER_ADDR");
     environment_.erase("MASTER_PORT");
     environment_["WORLD_SIZE"] = environment_["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
     environment_["GROUP_RANK"] = "0";
-    environment_["TIDEPOOL_LAUNCH_ID"] = "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
+    environment_["TIDEPOOL_LAUNCH_ID"] =
+        "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
     TP_ASSIGN_OR_RETURN(done_, DoneMarks::Make(options_.ranks));
     environment_["TIDEPOOL_LAUNCH_DONE"] = done_->path();
     for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
@@ -120,7 +123,8 @@ class RankGroup {
       }
       if (kill_at_ns_ && clock_.NowNs() >= *kill_at_ns_) KillRest();
     }
-    // What a rank wrote last is still in its pipes; somebody it left behind may hold them open, so nobody waits for their end.
+    // What a rank wrote last is still in its pipes; somebody it left behind may hold them open, so
+    // nobody waits for their end.
     for (Stream& stream : streams_) {
       stream.Pump();
       if (stream.from.valid()) stream.Finish();
@@ -158,9 +162,12 @@ class RankGroup {
 
   void Wait() {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
-    for (const Stream& stream : streams_) polled.push_back({stream.from.get(), POLLIN, 0});  // poll skips closed ones (-1)
+    // Poll skips closed ones (-1)
+    for (const Stream& stream : streams_) polled.push_back({stream.from.get(), POLLIN, 0});
     int timeout_ms = -1;
-    if (kill_at_ns_) timeout_ms = static_cast<int>(std::max<int64_t>(0, *kill_at_ns_ - clock_.NowNs()) / kNsPerMs) + 1;
+    if (kill_at_ns_)
+      timeout_ms =
+          static_cast<int>(std::max<int64_t>(0, *kill_at_ns_ - clock_.NowNs()) / kNsPerMs) + 1;
     if (poll(polled.data(), polled.size(), timeout_ms) <= 0) return;
     for (size_t i = 0; i < streams_.size(); ++i) {
       if (polled[i + 1].revents != 0) streams_[i].Pump();
@@ -182,7 +189,8 @@ class RankGroup {
 
   // What it was killed in is its goodbye; the work of the whole run was done before.
   bool KilledWhenDone(uint32_t rank, int code) const {
-    const bool was_asked = told_to_stop_ || code == kSignalled + SIGINT || code == kSignalled + SIGTERM || code == kSignalled + SIGHUP;
+    const bool was_asked = told_to_stop_ || code == kSignalled + SIGINT ||
+                           code == kSignalled + SIGTERM || code == kSignalled + SIGHUP;
     return code >= kSignalled && !was_asked && done_->IsSet(rank);
   }
 
@@ -191,10 +199,14 @@ class RankGroup {
     const bool died = code == kExitFailed || code >= kSignalled;
     if (!died || told_to_stop_ || restarts_ == options_.max_restarts) return false;
     ++restarts_;
-    LogWarn("a rank died; starting it again", {{"rank", rank}, {"exit_code", code}, {"restart", restarts_}, {"of", options_.max_restarts}});
+    LogWarn("a rank died; starting it again", {{"rank", rank},
+                                               {"exit_code", code},
+                                               {"restart", restarts_},
+                                               {"of", options_.max_restarts}});
     Result<ChildProcess> process = StartRank(rank);
     if (!process.ok()) {
-      LogError("the rank cannot be started again", {{"rank", rank}, {"why", process.status().Line()}});
+      LogError("the rank cannot be started again",
+               {{"rank", rank}, {"why", process.status().Line()}});
       return false;
     }
     ranks_[rank].process = std::move(process).value();
@@ -244,7 +256,9 @@ class RankGroup {
 }  // namespace
 
 Result<int> SpawnRanks(const SpawnOptions& options) {
-  if (options.ranks == 0) return Status(ErrorId::kUsageError, "there must be at least one rank").Where("trainer launch -n 0");
+  if (options.ranks == 0)
+    return Status(ErrorId::kUsageError, "there must be at least one rank")
+        .Where("trainer launch -n 0");
   RankGroup group(options);
   TP_RETURN_IF_ERROR(group.Start());  // what has been started already ends with the group
   return group.RunToEnd();

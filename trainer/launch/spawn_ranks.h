@@ -1,14 +1,20 @@
-// SpawnRanks: starts all ranks of a run on this machine and stays until they have ended; for people without torchrun.
+// SpawnRanks: starts all ranks of a run on this machine and stays until they have ended; for people
+// without torchrun.
 //
-// Call on the main thread of a program that does nothing else: it takes SIGINT, SIGTERM, SIGHUP and SIGCHLD for itself meanwhile.
-//   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, TIDEPOOL_LAUNCH_ID (by which the ranks find each other, and
-//     the default name of the job), TIDEPOOL_LAUNCH_DONE (done_marks.h), neither MASTER_ADDR nor MASTER_PORT, and none of
+// Call on the main thread of a program that does nothing else: it takes SIGINT, SIGTERM, SIGHUP and
+// SIGCHLD for itself meanwhile.
+//   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, TIDEPOOL_LAUNCH_ID (by which
+//     the ranks find each other, and
+//     the default name of the job), TIDEPOOL_LAUNCH_DONE (done_marks.h), neither MASTER_ADDR nor
+//     MASTER_PORT, and none of
 //     torchrun's own variables. Its stdin is /dev/null.
-//   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a terminal; the lines of the others pass
-//     through us, marked "[rank r] ".
-//   - SIGINT, SIGTERM and SIGHUP are passed on to every rank. When a rank ends badly the others get SIGTERM, and SIGKILL after the grace.
-//   - With restarts, a rank that crashed or was killed is started again with the same environment, and the others are left alone: they wait
-//     for it. A rank that says why it cannot go on (any exit code of ours but 1) is not started again, nor is
+//   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a
+//     terminal; the lines of the others pass through us, marked "[rank r] ".
+//   - SIGINT, SIGTERM and SIGHUP are passed on to every rank. When a rank ends badly the others get
+//     SIGTERM, and SIGKILL after the grace.
+//   - With restarts, a rank that crashed or was killed is started again with the same environment,
+//     and the others are left alone: they wait for it. A rank that says why it cannot go on (any
+//     exit code of ours but 1) is not started again, nor is
 //     one that was killed when all its work was done: it counts as ended well.
 //   - Ranks die with this process, however it ends.
 #pragma once
@@ -30,8 +36,9 @@ struct SpawnOptions {
   uint32_t max_restarts = 0;            // of all ranks together
 };
 
-// The exit code of the whole run: 0 when every rank ended with 0, else that of the first rank that did not (128 + signal for a killed one).
-// Errors: kFileUnreadable (the program cannot be started), kUsageError (no ranks), kInternal (the system refused a process or descriptor).
+// The exit code of the whole run: 0 when every rank ended with 0, else that of the first rank that
+// did not (128 + signal for a killed one). Errors: kFileUnreadable (the program cannot be started),
+// kUsageError (no ranks), kInternal (the system refused a process or descriptor).
 Result<int> SpawnRanks(const SpawnOptions& options);
 
 }  // namespace tidepool::trainer

@@ -23,9 +23,11 @@ namespace {
 constexpr const char* kDataSocket = "/data.sock";
 constexpr const char* kLongestName = "/memserver.lock";
 
-// Waits for the server and removes the directory, whatever becomes of us. Its own signals are put off until the server has ended; a command
-// as trap (rather than an ignored signal) leaves the server's signals at their default.
-constexpr const char* kGuardScript = R"(dir=$1; shift; trap : HUP INT TERM; "$@"; code=$?; rm -rf -- "$dir"; exit $code)";
+// Waits for the server and removes the directory, whatever becomes of us. Its own signals are put
+// off until the server has ended; a command as trap (rather than an ignored signal) leaves the
+// server's signals at their default.
+constexpr const char* kGuardScript =
+    R"(dir=$1; shift; trap : HUP INT TERM; "$@"; code=$?; rm -rf -- "$dir"; exit $code)";
 
 bool FitsSocketAddress(const std::string& directory) {
   return directory.size() + std::strlen(kLongestName) < sizeof(sockaddr_un{}.sun_path);
@@ -38,7 +40,8 @@ int64_t ReadyTimeoutNs(const StandaloneOptions& options) {
   return (30 + 2 * static_cast<int64_t>(options.pool_bytes / kGiB)) * kNsPerSecond;
 }
 
-Result<std::unique_ptr<StandaloneServer>> StandaloneServer::Start(const StandaloneOptions& options) {
+Result<std::unique_ptr<StandaloneServer>> StandaloneServer::Start(
+    const StandaloneOptions& options) {
   std::unique_ptr<StandaloneServer> server(new StandaloneServer(options));
   if (options.program.empty()) {
     TP_ASSIGN_OR_RETURN(server->options_.program, FindProgramBeside("memserver"));
@@ -55,10 +58,12 @@ StandaloneServer::~StandaloneServer() {
 
 Status StandaloneServer::MakeDirectory() {
   const char* named = std::getenv("TMPDIR");
-  std::string path = std::string(named != nullptr && named[0] == '/' ? named : "/tmp") + "/tidepool-XXXXXX";
+  std::string path =
+      std::string(named != nullptr && named[0] == '/' ? named : "/tmp") + "/tidepool-XXXXXX";
   if (!FitsSocketAddress(path)) path = "/tmp/tidepool-XXXXXX";
   if (mkdtemp(path.data()) == nullptr) {
-    return Status(ErrorId::kSocketFailed, std::string("cannot make a private directory: ") + std::strerror(errno))
+    return Status(ErrorId::kSocketFailed,
+                  std::string("cannot make a private directory: ") + std::strerror(errno))
         .Where(path)
         .Fix("set TMPDIR to a directory where you may write");
   }
@@ -71,18 +76,25 @@ Status StandaloneServer::Launch() {
   log_ = UniqueFd(open(log_path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   std::array<int, 2> fds{};
   if (!log_.valid() || pipe2(fds.data(), O_CLOEXEC) != 0) {
-    return Status(ErrorId::kSocketFailed, std::string("cannot prepare the private memserver: ") + std::strerror(errno)).Where(log_path);
+    return Status(ErrorId::kSocketFailed,
+                  std::string("cannot prepare the private memserver: ") + std::strerror(errno))
+        .Where(log_path);
   }
   const UniqueFd server_end(fds[0]);
   life_ = UniqueFd(fds[1]);
   ChildOptions child;
   child.program = "/bin/sh";
-  child.arguments = {"-c", kGuardScript, "memserver-guard", directory_, options_.program, "run", "--socket-dir", directory_};
+  child.arguments = {"-c",  kGuardScript,   "memserver-guard", directory_, options_.program,
+                     "run", "--socket-dir", directory_};
   child.arguments.insert(child.arguments.end(), {"--pool", std::to_string(options_.pool_bytes)});
-  child.arguments.insert(child.arguments.end(), {"--rcache-limit", std::to_string(options_.rcache_limit_bytes)});
-  child.arguments.insert(child.arguments.end(), {"--end-with-fd", std::to_string(server_end.get())});
-  child.arguments.insert(child.arguments.end(), {"--log-format", "text"});  // people read the log, where it is shown at all
-  child.arguments.insert(child.arguments.end(), options_.extra_flags.begin(), options_.extra_flags.end());
+  child.arguments.insert(child.arguments.end(),
+                         {"--rcache-limit", std::to_string(options_.rcache_limit_bytes)});
+  child.arguments.insert(child.arguments.end(),
+                         {"--end-with-fd", std::to_string(server_end.get())});
+  // People read the log, where it is shown at all.
+  child.arguments.insert(child.arguments.end(), {"--log-format", "text"});
+  child.arguments.insert(child.arguments.end(), options_.extra_flags.begin(),
+                         options_.extra_flags.end());
   child.environment = ReadEnvironment();
   child.stdout_fd = child.stderr_fd = log_.get();
   child.passed_fds = {server_end.get()};
@@ -97,9 +109,11 @@ Status StandaloneServer::WaitUntilReady() {
   const int64_t deadline_ns = clock_.NowNs() + timeout_ns;
   while (!Accepts()) {
     if (const std::optional<int> code = process_->TryWait()) {
-      return NotReady("the private memserver ended with exit code " + std::to_string(*code) + " before it was ready");
+      return NotReady("the private memserver ended with exit code " + std::to_string(*code) +
+                      " before it was ready");
     }
-    if (StopFlag::Requested()) return NotReady("stopped by a signal before the private memserver was ready");
+    if (StopFlag::Requested())
+      return NotReady("stopped by a signal before the private memserver was ready");
     if (clock_.NowNs() >= deadline_ns) {
       return NotReady("the private memserver was not ready within " + FormatNs(timeout_ns));
     }
@@ -160,7 +174,8 @@ Status StandaloneServer::Stop() {
   if (code && *code == 0 && !died) return *stopped_;
   std::string what = "the private memserver had to be killed";
   if (code)
-    what = std::string("the private memserver ") + (died ? "died during the run" : "ended badly") + ", exit code " + std::to_string(*code);
+    what = std::string("the private memserver ") + (died ? "died during the run" : "ended badly") +
+           ", exit code " + std::to_string(*code);
   stopped_ = Status(ErrorId::kServerGone, what).Why("the end of its log:\n" + LogTail());
   return *stopped_;
 }

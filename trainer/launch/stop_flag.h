@@ -1,7 +1,9 @@
-// StopFlag: remembers that SIGINT or SIGTERM came, so that the training loop ends between two steps and everything is cleaned up.
+// StopFlag: remembers that SIGINT or SIGTERM came, so that the training loop ends between two steps
+// and everything is cleaned up.
 //
-// Install and Uninstall on the main thread; Requested from any thread. The first signal sets the flag and gives both signals their default
-// action back: a second one ends the process at once (a private memory server still ends and removes its directory by itself).
+// Install and Uninstall on the main thread; Requested from any thread. The first signal sets the
+// flag and gives both signals their default action back: a second one ends the process at once (a
+// private memory server still ends and removes its directory by itself).
 #pragma once
 
 namespace tidepool::trainer {

@@ -21,8 +21,8 @@ Result<uint64_t> ElementsOf(const ParameterNote& note) {
   uint64_t count = 1;
   for (const uint64_t dim : note.dims) {
     if (dim == 0 || dim > kElementsMax / count) {
-      return Status(ErrorId::kUsageError,
-                    "parameter " + note.name + " has an extent of " + std::to_string(dim) + ", which gives no usable size");
+      return Status(ErrorId::kUsageError, "parameter " + note.name + " has an extent of " +
+                                              std::to_string(dim) + ", which gives no usable size");
     }
     count *= dim;
   }
@@ -38,10 +38,13 @@ Status CheckGroups(const LayoutOptions& options, const std::vector<std::vector<R
   if (options.world == 0) return Status(ErrorId::kUsageError, "a job needs at least one rank");
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::vector<Rank>& members = groups[g];
-    const bool ascending = std::adjacent_find(members.begin(), members.end(), [](Rank a, Rank b) { return a >= b; }) == members.end();
+    const bool ascending = std::adjacent_find(members.begin(), members.end(), [](Rank a, Rank b) {
+                             return a >= b;
+                           }) == members.end();
     if (members.empty() || !ascending || members.back() >= options.world) {
-      return Status(ErrorId::kUsageError, "data group " + std::to_string(g) + " must list ranks below " + std::to_string(options.world) +
-                                              " in ascending order, at least one");
+      return Status(ErrorId::kUsageError,
+                    "data group " + std::to_string(g) + " must list ranks below " +
+                        std::to_string(options.world) + " in ascending order, at least one");
     }
   }
   return {};
@@ -49,7 +52,8 @@ Status CheckGroups(const LayoutOptions& options, const std::vector<std::vector<R
 
 class Builder {
  public:
-  Builder(std::span<const ParameterNote> notes, const LayoutOptions& options) : notes_(notes), options_(options) {
+  Builder(std::span<const ParameterNote> notes, const LayoutOptions& options)
+      : notes_(notes), options_(options) {
     layout_.dtype = options.dtype;
     layout_.world = options.world;
     layout_.data_groups = options.data_groups;
@@ -67,7 +71,8 @@ class Builder {
     PackAll(trained_);
     PackAll(frozen_);
     layout_.of_note.resize(notes_.size());
-    for (ParameterId id = 0; id < layout_.parameters.size(); ++id) layout_.of_note[layout_.parameters[id].note] = id;
+    for (ParameterId id = 0; id < layout_.parameters.size(); ++id)
+      layout_.of_note[layout_.parameters[id].note] = id;
     return std::move(layout_);
   }
 
@@ -78,21 +83,28 @@ class Builder {
     for (Sorted* kind : {&trained_, &frozen_}) {
       for (auto* lists : {&kind->multi_use, &kind->listed, &kind->packed}) lists->resize(groups);
     }
-    std::unordered_set<std::string> names, resident(options_.resident.begin(), options_.resident.end());
+    std::unordered_set<std::string> names,
+        resident(options_.resident.begin(), options_.resident.end());
     for (uint32_t i = 0; i < notes_.size(); ++i) {
       const ParameterNote& note = notes_[i];
-      if (!names.insert(note.name).second) return Status(ErrorId::kUsageError, "two parameters are named " + note.name);
+      if (!names.insert(note.name).second)
+        return Status(ErrorId::kUsageError, "two parameters are named " + note.name);
       if (note.data_group >= groups) {
-        return Status(ErrorId::kUsageError,
-                      "parameter " + note.name + " names data group " + std::to_string(note.data_group) + " of " + std::to_string(groups));
+        return Status(ErrorId::kUsageError, "parameter " + note.name + " names data group " +
+                                                std::to_string(note.data_group) + " of " +
+                                                std::to_string(groups));
       }
       TP_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(note));
       Sorted& kind = note.frozen ? frozen_ : trained_;
-      auto& list = note.multi_use ? kind.multi_use : resident.contains(note.name) ? kind.listed : kind.packed;
+      auto& list = note.multi_use                 ? kind.multi_use
+                   : resident.contains(note.name) ? kind.listed
+                                                  : kind.packed;
       list[note.data_group].push_back({i, elements});
     }
     for (const std::string& name : options_.resident) {
-      if (!names.contains(name)) return Status(ErrorId::kUsageError, "no parameter is named " + name + ", which is to be resident");
+      if (!names.contains(name))
+        return Status(ErrorId::kUsageError,
+                      "no parameter is named " + name + ", which is to be resident");
     }
     return {};
   }
@@ -100,7 +112,8 @@ class Builder {
   // Smallest unit of a chunk's size that every group can cut into equal, aligned shards.
   uint64_t Multiple() const {
     uint64_t ranks = 1;
-    for (const auto& members : layout_.data_groups) ranks = std::lcm(ranks, static_cast<uint64_t>(members.size()));
+    for (const auto& members : layout_.data_groups)
+      ranks = std::lcm(ranks, static_cast<uint64_t>(members.size()));
     return ranks * align_;
   }
 
@@ -136,7 +149,8 @@ class Builder {
       if (size_ < largest->elements) return TooLarge(*largest);
       layout_.choice.reason = "the size was given";
     } else {
-      // A group that fits into one chunk is fused and has no say in the size: leave such groups out and search again.
+      // A group that fits into one chunk is fused and has no say in the size: leave such groups out
+      // and search again.
       size_ = Search(*largest, 0);
       size_ = Search(*largest, size_);
     }
@@ -145,8 +159,9 @@ class Builder {
 
   Status TooLarge(const Item& largest) const {
     const uint64_t bytes = RoundUp(largest.elements, Multiple()) * BytesOf(options_.dtype);
-    return Status(ErrorId::kParameterTooLarge, "parameter " + notes_[largest.note].name + " has " + FormatBytes(bytes) +
-                                                   ", more than a chunk of " + FormatBytes(options_.chunk_bytes))
+    return Status(ErrorId::kParameterTooLarge, "parameter " + notes_[largest.note].name + " has " +
+                                                   FormatBytes(bytes) + ", more than a chunk of " +
+                                                   FormatBytes(options_.chunk_bytes))
         .Fix("give --chunk-size at least " + std::to_string(bytes) + ", or leave it at auto");
   }
 
@@ -160,7 +175,8 @@ class Builder {
     return runs;
   }
 
-  // Frozen parameters alone have a say where there are any, so that their chunks do not depend on what is trained.
+  // Frozen parameters alone have a say where there are any, so that their chunks do not depend on
+  // what is trained.
   uint64_t Search(const Item& largest, uint64_t total_min) {
     ChunkSizeSearch search;
     search.runs = Runs(Runs(frozen_, 0).empty() ? trained_ : frozen_, total_min);
@@ -171,7 +187,8 @@ class Builder {
     search.chunks_min = 1;
     const uint64_t blocks = std::max<uint32_t>(1, options_.blocks_min);
     if (options_.rcache_block_bytes != 0) {
-      const uint64_t most = options_.rcache_block_bytes / blocks / kPageBytes * kPageBytes / BytesOf(options_.dtype);
+      const uint64_t most =
+          options_.rcache_block_bytes / blocks / kPageBytes * kPageBytes / BytesOf(options_.dtype);
       search.elements_max = std::min(search.elements_max, std::max<uint64_t>(1, most));
     } else {
       search.chunks_min = 4 * blocks;
@@ -190,8 +207,9 @@ class Builder {
     }
     layout_.block_elements = size_;
     layout_.choice.best = TryChunkSize(runs, size_);
-    layout_.choice.waste_share = static_cast<double>(layout_.choice.best.waste_elements) /
-                                 static_cast<double>(layout_.choice.best.chunks * layout_.choice.best.elements);
+    layout_.choice.waste_share =
+        static_cast<double>(layout_.choice.best.waste_elements) /
+        static_cast<double>(layout_.choice.best.chunks * layout_.choice.best.elements);
     return {};
   }
 
@@ -247,7 +265,8 @@ class Builder {
     ChunkPlace& chunk = layout_.chunks.back();
     if (!chunk.resident) return;
     const ParameterPlace& last = layout_.parameters.back();
-    chunk.elements = RoundUp(last.element_begin + last.element_count, layout_.data_groups[chunk.data_group].size() * align_);
+    chunk.elements = RoundUp(last.element_begin + last.element_count,
+                             layout_.data_groups[chunk.data_group].size() * align_);
   }
 
   void Place(const Item& item, uint64_t begin) {
@@ -278,8 +297,10 @@ class Builder {
 
 }  // namespace
 
-Result<ChunkLayout> BuildLayout(std::span<const ParameterNote> notes, const LayoutOptions& options) {
-  if (notes.empty()) return Status(ErrorId::kUsageError, "a model without parameters has no layout");
+Result<ChunkLayout> BuildLayout(std::span<const ParameterNote> notes,
+                                const LayoutOptions& options) {
+  if (notes.empty())
+    return Status(ErrorId::kUsageError, "a model without parameters has no layout");
   return Builder(notes, options).Build();
 }
 

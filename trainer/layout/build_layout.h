@@ -1,13 +1,16 @@
-// BuildLayout: packs a model's parameters into chunks (Elixir v1, section IV; Elixir v2, section 4.2 and appendix A.2).
+// BuildLayout: packs a model's parameters into chunks (Elixir v1, section IV; Elixir v2, section
+// 4.2 and appendix A.2).
 //
 // Any thread; a pure function: all ranks that give the same notes and options get the same layout.
 // Rules, in this order, for each data group:
 //  1. a parameter that is used several times gets a resident chunk of its own;
 //  2. parameters named in `resident` share resident chunks;
 //  3. when the rest is less than one chunk, it is fused into one small resident chunk;
-//  4. otherwise it is packed greedily, in the order of the notes, into chunks of the one common size.
-// Frozen parameters are packed by the same rules into chunks of their own, behind all others. The common size is then searched for them
-// alone: jobs that train different adapters over one base have the same frozen chunks, so that they can share them.
+//  4. otherwise it is packed greedily, in the order of the notes, into chunks of the one common
+//     size.
+// Frozen parameters are packed by the same rules into chunks of their own, behind all others. The
+// common size is then searched for them alone: jobs that train different adapters over one base
+// have the same frozen chunks, so that they can share them.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +26,8 @@
 
 namespace tidepool::trainer {
 
-// What the layout must know of one parameter. Notes come in the order of use where it is declared or recorded
+// What the layout must know of one parameter. Notes come in the order of use where it is declared
+// or recorded
 // (trainer/hooks/use_order.h), else in the order of registration.
 struct ParameterNote {
   std::string name;
@@ -39,13 +43,17 @@ struct LayoutOptions {
   uint32_t world = 1;
   std::vector<std::vector<Rank>> data_groups;  // empty: one group of all ranks
   uint64_t chunk_bytes = 0;                    // 0: searched; else rounded up to what shards need
-  uint64_t chunk_bytes_max = 64 * kMiB;        // the search goes no higher, unless a parameter is larger
-  uint64_t rcache_block_bytes = 0;             // what the rCache has for blocks; 0: a quarter of the evictable parameters
-  uint32_t blocks_min = 4;                     // the search leaves room for so many blocks (Elixir v2's search does the same)
-  std::vector<std::string> resident;           // names of parameters to keep in the rCache
+  // The search goes no higher, unless a parameter is larger.
+  uint64_t chunk_bytes_max = 64 * kMiB;
+  // What the rCache has for blocks; 0: a quarter of the evictable parameters.
+  uint64_t rcache_block_bytes = 0;
+  // The search leaves room for so many blocks (Elixir v2's search does the same)
+  uint32_t blocks_min = 4;
+  std::vector<std::string> resident;  // names of parameters to keep in the rCache
 };
 
-// Errors: kParameterTooLarge (a given chunk size below the largest parameter), kUsageError (notes or options that contradict themselves).
+// Errors: kParameterTooLarge (a given chunk size below the largest parameter), kUsageError (notes
+// or options that contradict themselves).
 Result<ChunkLayout> BuildLayout(std::span<const ParameterNote> notes, const LayoutOptions& options);
 
 }  // namespace tidepool::trainer

@@ -23,7 +23,8 @@ std::vector<ChunkId> ChunksOf(const ChunkLayout& layout, Rank rank) {
 }  // namespace
 
 uint32_t ChunkLayout::TrainedChunks() const {
-  const auto first = std::find_if(chunks.begin(), chunks.end(), [](const ChunkPlace& chunk) { return chunk.frozen; });
+  const auto first = std::find_if(chunks.begin(), chunks.end(),
+                                  [](const ChunkPlace& chunk) { return chunk.frozen; });
   return static_cast<uint32_t>(first - chunks.begin());
 }
 
@@ -60,7 +61,8 @@ uint64_t ChunkLayout::BlockBytes() const {
 uint64_t ChunkLayout::ResidentBytes(Rank rank) const {
   uint64_t bytes = 0;
   for (ChunkId chunk = 0; chunk < chunks.size(); ++chunk) {
-    if (chunks[chunk].resident && IsMember(chunk, rank)) bytes += RoundUp(ChunkBytes(chunk), kPageBytes);
+    if (chunks[chunk].resident && IsMember(chunk, rank))
+      bytes += RoundUp(ChunkBytes(chunk), kPageBytes);
   }
   return bytes;
 }
@@ -71,30 +73,36 @@ uint64_t ChunkLayout::RcacheBytes(Rank rank, uint64_t blocks) const {
 
 uint64_t ChunkLayout::EvictableChunks(Rank rank) const {
   uint64_t count = 0;
-  for (ChunkId chunk = 0; chunk < chunks.size(); ++chunk) count += !chunks[chunk].resident && IsMember(chunk, rank);
+  for (ChunkId chunk = 0; chunk < chunks.size(); ++chunk)
+    count += !chunks[chunk].resident && IsMember(chunk, rank);
   return count;
 }
 
 uint64_t ChunkLayout::BlocksIn(Rank rank, uint64_t rcache_bytes) const {
-  return BlockBytes() == 0 ? 0 : std::min((rcache_bytes - ResidentBytes(rank)) / BlockBytes(), EvictableChunks(rank));
+  return BlockBytes() == 0
+             ? 0
+             : std::min((rcache_bytes - ResidentBytes(rank)) / BlockBytes(), EvictableChunks(rank));
 }
 
 bool ChunkLayout::AreAlike(Rank a, Rank b) const {
   const auto alike = [&](ChunkId of_a, ChunkId of_b) {
     const bool apart = !IsMember(of_a, b) && !IsMember(of_b, a);
     const ChunkPlace &one = chunks[of_a], &other = chunks[of_b];
-    return of_a == of_b || (apart && one.resident == other.resident && one.multi_use == other.multi_use);
+    return of_a == of_b ||
+           (apart && one.resident == other.resident && one.multi_use == other.multi_use);
   };
   const std::vector<ChunkId> chunks_of_a = ChunksOf(*this, a), chunks_of_b = ChunksOf(*this, b);
-  return std::equal(chunks_of_a.begin(), chunks_of_a.end(), chunks_of_b.begin(), chunks_of_b.end(), alike);
+  return std::equal(chunks_of_a.begin(), chunks_of_a.end(), chunks_of_b.begin(), chunks_of_b.end(),
+                    alike);
 }
 
 ParameterId ChunkLayout::ParameterAt(ChunkId chunk, uint64_t element) const {
   const ChunkPlace& place = chunks[chunk];
   const auto begin = parameters.begin() + place.first_parameter;
   // Alignment gaps belong to the parameter before them.
-  const auto after = std::upper_bound(begin, begin + place.parameter_count, element,
-                                      [](uint64_t at, const ParameterPlace& parameter) { return at < parameter.element_begin; });
+  const auto after = std::upper_bound(
+      begin, begin + place.parameter_count, element,
+      [](uint64_t at, const ParameterPlace& parameter) { return at < parameter.element_begin; });
   TP_CHECK(after != begin, "every chunk starts with a parameter");
   return static_cast<ParameterId>(after - parameters.begin() - 1);
 }
@@ -107,7 +115,8 @@ uint64_t ChunkLayout::ParameterCount() const {
 
 uint64_t ChunkLayout::TrainedParameterCount() const {
   uint64_t count = 0;
-  for (ParameterId id = 0; id < parameters.size(); ++id) count += IsFrozen(id) ? 0 : parameters[id].element_count;
+  for (ParameterId id = 0; id < parameters.size(); ++id)
+    count += IsFrozen(id) ? 0 : parameters[id].element_count;
   return count;
 }
 

@@ -1,13 +1,18 @@
-// ChunkLayout: where every parameter of a model lies: its chunk, its place there, and how chunks are cut into shards.
+// ChunkLayout: where every parameter of a model lies: its chunk, its place there, and how chunks
+// are cut into shards.
 //
 // Any thread; a value, constant after BuildLayout (trainer/layout/build_layout.h).
 // Invariants:
-//  1. parameters are in chunk order and, within a chunk, in order of element_begin; they do not overlap, start on 64 bytes, and a
+//  1. parameters are in chunk order and, within a chunk, in order of element_begin; they do not
+//     overlap, start on 64 bytes, and a
 //     parameter never spans chunks;
-//  2. chunks that are not resident all have `block_elements` elements, whatever their data group (Elixir v1, section IV-A: one unified
-//     chunk size), so that every rCache block can hold any of them;
-//  3. chunk.elements is a multiple of (group's ranks x shard alignment): shards are equal and start on 64 bytes (Elixir v1, section V);
-//  4. chunks that are trained come first, then the frozen ones; among either, resident chunks come first and are trimmed to what they hold.
+//  2. chunks that are not resident all have `block_elements` elements, whatever their data group
+//     (Elixir v1, section IV-A: one unified chunk size), so that every rCache block can hold any of
+//     them;
+//  3. chunk.elements is a multiple of (group's ranks x shard alignment): shards are equal and start
+//     on 64 bytes (Elixir v1, section V);
+//  4. chunks that are trained come first, then the frozen ones; among either, resident chunks come
+//     first and are trimmed to what they hold.
 // Units: elements of the job's dtype, unless a name says bytes. Ranks are the job's.
 #pragma once
 
@@ -25,7 +30,8 @@ struct ParameterPlace {
   std::string name;
   std::vector<uint64_t> dims;  // row-major shape; empty for a scalar
   uint32_t optimizer_group = 0;
-  bool multi_use = false;  // used several times in one pass: its gradient is complete only at the end of backward
+  // Used several times in one pass: its gradient is complete only at the end of backward.
+  bool multi_use = false;
   ChunkId chunk = 0;
   uint64_t element_begin = 0;  // in the chunk
   uint64_t element_count = 0;  // product of dims
@@ -36,9 +42,10 @@ struct ChunkPlace {
   uint64_t elements = 0;       // padded, over all shards
   uint64_t used_elements = 0;  // of parameters, without padding
   uint32_t data_group = 0;
-  bool resident = false;   // has fixed room in the rCache and is never evicted
-  bool multi_use = false;  // gradients stay in a buffer of their own until the end of backward (Elixir v2, appendix A.2)
-  bool frozen = false;     // read and never trained: no gradients, and one version for ever
+  bool resident = false;  // has fixed room in the rCache and is never evicted
+  // Gradients stay in a buffer of their own until the end of backward (Elixir v2, appendix A.2)
+  bool multi_use = false;
+  bool frozen = false;  // read and never trained: no gradients, and one version for ever
   ParameterId first_parameter = 0;
   uint32_t parameter_count = 0;
 };
@@ -46,12 +53,14 @@ struct ChunkPlace {
 struct ChunkLayout {
   DType dtype = DType::kF32;
   uint32_t world = 1;
-  std::vector<std::vector<Rank>> data_groups;  // members, ascending; chunks of a group are sharded over them
-  std::vector<ChunkPlace> chunks;              // by ChunkId
-  std::vector<ParameterPlace> parameters;      // by ParameterId
-  std::vector<ParameterId> of_note;            // index of a note -> ParameterId
-  uint64_t block_elements = 0;                 // of a chunk that is not resident; 0 when all are resident
-  ChunkSizeChoice choice;                      // how block_elements was found
+  // Members, ascending; chunks of a group are sharded over them.
+  std::vector<std::vector<Rank>> data_groups;
+  std::vector<ChunkPlace> chunks;          // by ChunkId
+  std::vector<ParameterPlace> parameters;  // by ParameterId
+  std::vector<ParameterId> of_note;        // index of a note -> ParameterId
+  // Of a chunk that is not resident; 0 when all are resident.
+  uint64_t block_elements = 0;
+  ChunkSizeChoice choice;  // how block_elements was found
 
   // Chunks that are trained; the ids of the frozen ones come behind theirs.
   uint32_t TrainedChunks() const;
@@ -69,14 +78,17 @@ struct ChunkLayout {
   uint64_t BlockBytes() const;
   // Device memory for the resident chunks of `rank`. A multiple of 4 KiB.
   uint64_t ResidentBytes(Rank rank) const;
-  // An rCache with room for `blocks` blocks beside rank's resident chunks. What --rcache must be for that many blocks.
+  // An rCache with room for `blocks` blocks beside rank's resident chunks. What --rcache must be
+  // for that many blocks.
   uint64_t RcacheBytes(Rank rank, uint64_t blocks) const;
   // Chunks of `rank` that need a block when they are used.
   uint64_t EvictableChunks(Rank rank) const;
-  // Blocks in such an rCache: never more than there are chunks to use them. Requires rcache_bytes >= ResidentBytes(rank).
+  // Blocks in such an rCache: never more than there are chunks to use them. Requires rcache_bytes
+  // >= ResidentBytes(rank).
   uint64_t BlocksIn(Rank rank, uint64_t rcache_bytes) const;
-  // True when the chunks of both ranks are alike one by one, in order: at each place one that they share, or one of either's own, of the
-  // same kind. Then the same uses lead both to the same decisions, and they meet in the same collectives.
+  // True when the chunks of both ranks are alike one by one, in order: at each place one that they
+  // share, or one of either's own, of the same kind. Then the same uses lead both to the same
+  // decisions, and they meet in the same collectives.
   bool AreAlike(Rank a, Rank b) const;
 
   // The parameter that covers an element of the chunk, or that ends last before it.

@@ -10,10 +10,12 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kGridSteps = 128;     // evenly spaced sizes that are tried
-constexpr uint64_t kNaturalStarts = 32;  // parameters of each run from which runs of neighbours are summed
+constexpr uint64_t kGridSteps = 128;  // evenly spaced sizes that are tried
+// Parameters of each run from which runs of neighbours are summed.
+constexpr uint64_t kNaturalStarts = 32;
 constexpr uint64_t kCandidatesMax = 2048;
-constexpr uint64_t kPackingsMax = 1u << 24;  // candidates x parameters: keeps the search under 100 ms
+// Candidates x parameters: keeps the search under 100 ms.
+constexpr uint64_t kPackingsMax = 1u << 24;
 constexpr size_t kRunnersUp = 3;
 
 struct Bounds {
@@ -32,13 +34,16 @@ Bounds BoundsOf(const ChunkSizeSearch& search) {
   const uint64_t lower = RoundUp(std::max(largest, search.elements_min), search.multiple);
   uint64_t upper = total / std::max<uint64_t>(1, search.chunks_min);
   if (search.elements_max != 0) upper = std::min(upper, search.elements_max);
-  // A quarter above the largest parameter stays allowed whatever the wishes: its small neighbours can then share its chunk.
+  // A quarter above the largest parameter stays allowed whatever the wishes: its small neighbours
+  // can then share its chunk.
   upper = std::max(lower + lower / 4, upper) / search.multiple * search.multiple;
   return {lower, std::max(lower, upper)};
 }
 
-// Sizes at which a whole run of neighbours fits exactly: a transformer's layers repeat, so these are where packing is tight.
-void AddNaturalSizes(const ChunkSizeSearch& search, const Bounds& bounds, std::vector<uint64_t>* sizes) {
+// Sizes at which a whole run of neighbours fits exactly: a transformer's layers repeat, so these
+// are where packing is tight.
+void AddNaturalSizes(const ChunkSizeSearch& search, const Bounds& bounds,
+                     std::vector<uint64_t>* sizes) {
   for (const auto& run : search.runs) {
     const uint64_t starts = std::min<uint64_t>(kNaturalStarts, run.size());
     for (uint64_t start = 0; start < starts; ++start) {
@@ -66,7 +71,8 @@ std::vector<uint64_t> Candidates(const ChunkSizeSearch& search, const Bounds& bo
   for (const auto& run : search.runs) parameters += run.size();
   std::vector<uint64_t> sizes;
   AddNaturalSizes(search, bounds, &sizes);
-  const uint64_t step = RoundUp(std::max<uint64_t>(1, (bounds.upper - bounds.lower) / kGridSteps), search.multiple);
+  const uint64_t step =
+      RoundUp(std::max<uint64_t>(1, (bounds.upper - bounds.lower) / kGridSteps), search.multiple);
   for (uint64_t size = bounds.lower; size <= bounds.upper; size += step) sizes.push_back(size);
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
@@ -76,10 +82,12 @@ std::vector<uint64_t> Candidates(const ChunkSizeSearch& search, const Bounds& bo
 
 std::string ReasonOf(const ChunkSizeChoice& choice, const Bounds& bounds) {
   std::array<char, 200> text{};
-  std::snprintf(text.data(), text.size(), "%llu elements a chunk waste %.2f %%, the least of %llu sizes between %llu and %llu elements",
-                static_cast<unsigned long long>(choice.best.elements), 100 * choice.waste_share,
-                static_cast<unsigned long long>(choice.candidates), static_cast<unsigned long long>(bounds.lower),
-                static_cast<unsigned long long>(bounds.upper));
+  std::snprintf(
+      text.data(), text.size(),
+      "%llu elements a chunk waste %.2f %%, the least of %llu sizes between %llu and %llu elements",
+      static_cast<unsigned long long>(choice.best.elements), 100 * choice.waste_share,
+      static_cast<unsigned long long>(choice.candidates),
+      static_cast<unsigned long long>(bounds.lower), static_cast<unsigned long long>(bounds.upper));
   return text.data();
 }
 
@@ -107,9 +115,11 @@ ChunkSizeTrial TryChunkSize(const std::vector<std::vector<uint64_t>>& runs, uint
 ChunkSizeChoice SearchChunkSize(const ChunkSizeSearch& search) {
   const Bounds bounds = BoundsOf(search);
   std::vector<ChunkSizeTrial> trials;
-  for (const uint64_t size : Candidates(search, bounds)) trials.push_back(TryChunkSize(search.runs, size));
+  for (const uint64_t size : Candidates(search, bounds))
+    trials.push_back(TryChunkSize(search.runs, size));
   std::sort(trials.begin(), trials.end(), [](const ChunkSizeTrial& a, const ChunkSizeTrial& b) {
-    return a.waste_elements != b.waste_elements ? a.waste_elements < b.waste_elements : a.elements > b.elements;
+    return a.waste_elements != b.waste_elements ? a.waste_elements < b.waste_elements
+                                                : a.elements > b.elements;
   });
   ChunkSizeChoice choice;
   choice.searched = true;

@@ -1,8 +1,10 @@
-// Chunk-size search: the one size for all chunks that wastes the fewest bytes when runs of parameters are packed (Elixir v1, section
+// Chunk-size search: the one size for all chunks that wastes the fewest bytes when runs of
+// parameters are packed (Elixir v1, section
 // IV-A; Elixir v2, section 4.3 adds that the rCache must hold enough of them).
 //
 // Any thread; pure functions of their arguments: every rank finds the same size.
-// Units: elements. A run is the list of padded parameter sizes of one data group, in order; runs are packed apart from each other.
+// Units: elements. A run is the list of padded parameter sizes of one data group, in order; runs
+// are packed apart from each other.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +32,18 @@ struct ChunkSizeSearch {
   std::vector<std::vector<uint64_t>> runs;
   uint64_t multiple = 16;     // chunk sizes are multiples of this
   uint64_t elements_min = 0;  // never below the largest parameter; 0: no other lower bound
-  uint64_t elements_max = 0;  // 0: no other upper bound than the one that `chunks_min` sets; 1.25 x the lower bound is always allowed
-  uint64_t chunks_min = 16;   // do not go beyond total / chunks_min, so that a quarter of them is still four blocks
+  // 0: no other upper bound than the one that `chunks_min` sets; 1.25 x the lower bound is always
+  // allowed.
+  uint64_t elements_max = 0;
+  // Do not go beyond total / chunks_min, so that a quarter of them is still four blocks.
+  uint64_t chunks_min = 16;
 };
 
 // A given size, packed. Requires elements >= every entry of every run.
 ChunkSizeTrial TryChunkSize(const std::vector<std::vector<uint64_t>>& runs, uint64_t elements);
 
-// The best size; ties go to the larger one (fewer messages). `runs` must hold at least one parameter.
+// The best size; ties go to the larger one (fewer messages). `runs` must hold at least one
+// parameter.
 ChunkSizeChoice SearchChunkSize(const ChunkSizeSearch& search);
 
 }  // namespace tidepool::trainer

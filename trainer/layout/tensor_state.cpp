@@ -15,7 +15,8 @@ constexpr bool kLegal[kTensorStateCount][kTensorStateCount] = {
     {true, false, false, false, false},  // HoldAfterBwd
 };
 
-constexpr std::array<const char*, kTensorStateCount> kNames{"FREE", "COMPUTE", "HOLD", "HOLD_AFTER_FWD", "HOLD_AFTER_BWD"};
+constexpr std::array<const char*, kTensorStateCount> kNames{"FREE", "COMPUTE", "HOLD",
+                                                            "HOLD_AFTER_FWD", "HOLD_AFTER_BWD"};
 
 }  // namespace
 
@@ -28,13 +29,16 @@ bool IsLegalTransition(TensorState from, TensorState to) {
 }
 
 TensorStates::TensorStates(const ChunkLayout* layout)
-    : layout_(layout), states_(layout->parameters.size(), TensorState::kFree), uses_(layout->parameters.size(), 0) {}
+    : layout_(layout),
+      states_(layout->parameters.size(), TensorState::kFree),
+      uses_(layout->parameters.size(), 0) {}
 
 Status TensorStates::Change(ParameterId parameter, TensorState to) {
   const TensorState from = states_[parameter];
   if (!IsLegalTransition(from, to)) {
-    return Status(ErrorId::kTensorStateIllegal,
-                  "parameter " + layout_->parameters[parameter].name + " cannot go from " + NameOf(from) + " to " + NameOf(to))
+    return Status(ErrorId::kTensorStateIllegal, "parameter " + layout_->parameters[parameter].name +
+                                                    " cannot go from " + NameOf(from) + " to " +
+                                                    NameOf(to))
         .Where("chunk " + std::to_string(layout_->parameters[parameter].chunk));
   }
   states_[parameter] = to;
@@ -67,7 +71,8 @@ void TensorStates::BeginPass(ChunkId chunk) {
 
 Status TensorStates::ChangeChunk(ChunkId chunk, TensorState to) {
   const ChunkPlace& place = layout_->chunks[chunk];
-  for (uint32_t i = 0; i < place.parameter_count; ++i) TP_RETURN_IF_ERROR(Change(place.first_parameter + i, to));
+  for (uint32_t i = 0; i < place.parameter_count; ++i)
+    TP_RETURN_IF_ERROR(Change(place.first_parameter + i, to));
   return {};
 }
 

@@ -1,4 +1,5 @@
-// TensorStates: the state of every parameter tensor, and which changes of state are legal (PatrickStar, section 6.2 and table 1).
+// TensorStates: the state of every parameter tensor, and which changes of state are legal
+// (PatrickStar, section 6.2 and table 1).
 //
 // One thread (the trainer's main thread).
 //
@@ -15,7 +16,8 @@
 //   AfterFwd      evict   op       reset      .      gradient
 //   AfterBwd      submit    .        .         .         .
 //
-// A dot is illegal: above all a use after the gradient has come, which would read a gradient as a parameter.
+// A dot is illegal: above all a use after the gradient has come, which would read a gradient as a
+// parameter.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +52,8 @@ class TensorStates {
   // A new pass begins: a tensor of the chunk that operators have used is as if just gathered.
   void BeginPass(ChunkId chunk);
 
-  // All tensors of a chunk at once. Errors: kTensorStateIllegal, at the first tensor that may not change.
+  // All tensors of a chunk at once. Errors: kTensorStateIllegal, at the first tensor that may not
+  // change.
   Status ChangeChunk(ChunkId chunk, TensorState to);
   // True when every tensor of the chunk is in `state`.
   bool AllIn(ChunkId chunk, TensorState state) const;

@@ -46,8 +46,10 @@ ActivationStore::Slot ActivationStore::Put(const at::Tensor& input) {
 
 at::Tensor ActivationStore::PlaceFor(const at::Tensor& host) {
   for (const at::Tensor& place : places_) {
-    const bool unused = place.storage().use_count() == 1;  // an alias that was handed out shares the storage
-    if (unused && place.sizes() == host.sizes() && place.scalar_type() == host.scalar_type()) return place.detach();
+    // An alias that was handed out shares the storage.
+    const bool unused = place.storage().use_count() == 1;
+    if (unused && place.sizes() == host.sizes() && place.scalar_type() == host.scalar_type())
+      return place.detach();
   }
   places_.push_back(at::empty(host.sizes(), host.options().pinned_memory(false).device(device_)));
   return places_.back().detach();
@@ -92,7 +94,8 @@ at::Tensor ActivationStore::Take(Slot slot) {
 }
 
 size_t ActivationStore::on_device() const {
-  return static_cast<size_t>(std::count_if(kept_.begin(), kept_.end(), [](const auto& entry) { return entry.second.device.defined(); }));
+  return static_cast<size_t>(std::count_if(
+      kept_.begin(), kept_.end(), [](const auto& entry) { return entry.second.device.defined(); }));
 }
 
 }  // namespace tidepool::trainer

@@ -1,14 +1,17 @@
-// ActivationStore: host memory for what checkpointing keeps: the inputs of its pieces leave a GPU behind forward and come back before
-// backward needs them.
+// ActivationStore: host memory for what checkpointing keeps: the inputs of its pieces leave a GPU
+// behind forward and come back before backward needs them.
 //
-// The thread that runs the model. On a GPU the copies run on a side stream of LibTorch's pool, from and to pinned memory, beside the
-// operators; events order the two streams, and LibTorch's allocator is told of the second one. In the order of a chain of pieces:
+// The thread that runs the model. On a GPU the copies run on a side stream of LibTorch's pool, from
+// and to pinned memory, beside the operators; events order the two streams, and LibTorch's
+// allocator is told of the second one. In the order of a chain of pieces:
 //   forward:   the input of piece k is copied out; it leaves the GPU when that of piece k + 1 comes, so the last one is still there. The
 //              CPU waits for the copy of the one before (InputWindow);
-//   backward:  while piece k is computed again, the input of piece k - 1 is on its way back, to where that of piece k + 1 was: its copy
-//              waits for the operators that used it, the CPU for nothing.
-// So kInputsOnDevice inputs are on the GPU at a time. On the host a copy takes the place of each, for the same order and the same bits.
-// (Elixir v2 and ZeRO-Offload keep activations of checkpoints on the host likewise.)
+//   backward:  while piece k is computed again, the input of piece k - 1 is on its way back, to
+//              where that of piece k + 1 was: its copy waits for the operators that used it, the
+//              CPU for nothing.
+// So kInputsOnDevice inputs are on the GPU at a time. On the host a copy takes the place of each,
+// for the same order and the same bits. (Elixir v2 and ZeRO-Offload keep activations of checkpoints
+// on the host likewise.)
 #pragma once
 
 #include <cstdint>
@@ -50,7 +53,8 @@ class ActivationStore {
     std::optional<c10::Event> back;  // recorded behind the copy back
   };
   void CopyOut(const at::Tensor& input, Kept* kept);
-  // A place of the size of the input that nobody uses any more, as far as the CPU knows, or a new one.
+  // A place of the size of the input that nobody uses any more, as far as the CPU knows, or a new
+  // one.
   at::Tensor PlaceFor(const at::Tensor& host);
   void BringBack(Kept* kept);
   c10::Stream SideOf(c10::Device device);

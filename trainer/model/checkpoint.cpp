@@ -13,7 +13,8 @@ using torch::autograd::variable_list;
 
 // Lets the autograd context keep the piece, and its input where that waits in a store.
 struct PieceHolder : torch::CustomClassHolder {
-  PieceHolder(CheckpointedPiece kept, std::shared_ptr<ActivationStore> where) : piece(std::move(kept)), store(std::move(where)) {}
+  PieceHolder(CheckpointedPiece kept, std::shared_ptr<ActivationStore> where)
+      : piece(std::move(kept)), store(std::move(where)) {}
   ~PieceHolder() override {
     if (slot != 0) store->Drop(slot);
   }
@@ -23,9 +24,11 @@ struct PieceHolder : torch::CustomClassHolder {
 };
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, c10::intrusive_ptr<PieceHolder> holder) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            c10::intrusive_ptr<PieceHolder> holder) {
     if (holder->store == nullptr) context->save_for_backward({input});
-    // Before the piece: its copy runs beside the piece's operators, and the input before has left when the piece takes memory.
+    // Before the piece: its copy runs beside the piece's operators, and the input before has left
+    // when the piece takes memory.
     if (holder->store != nullptr) holder->slot = holder->store->Put(input);
     at::Tensor output = holder->piece(input);  // Function::apply has turned gradients off
     context->saved_data["piece"] = c10::IValue::make_capsule(std::move(holder));
@@ -33,9 +36,11 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_gradients) {
-    const auto holder = c10::static_intrusive_pointer_cast<PieceHolder>(context->saved_data["piece"].toCapsule());
-    const at::Tensor kept =
-        holder->store != nullptr ? holder->store->Take(std::exchange(holder->slot, 0)) : context->get_saved_variables()[0];
+    const auto holder =
+        c10::static_intrusive_pointer_cast<PieceHolder>(context->saved_data["piece"].toCapsule());
+    const at::Tensor kept = holder->store != nullptr
+                                ? holder->store->Take(std::exchange(holder->slot, 0))
+                                : context->get_saved_variables()[0];
     at::Tensor input = kept.detach().requires_grad_(true);
     at::Tensor output;
     {
@@ -49,7 +54,8 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
 
 }  // namespace
 
-at::Tensor Checkpoint(const CheckpointedPiece& piece, const at::Tensor& input, const std::shared_ptr<ActivationStore>& store) {
+at::Tensor Checkpoint(const CheckpointedPiece& piece, const at::Tensor& input,
+                      const std::shared_ptr<ActivationStore>& store) {
   if (!at::GradMode::is_enabled() || !input.requires_grad()) return piece(input);
   return CheckpointFunction::apply(input, c10::make_intrusive<PieceHolder>(piece, store));
 }

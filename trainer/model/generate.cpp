@@ -10,28 +10,38 @@
 namespace tidepool::trainer {
 namespace {
 
-Status CheckRequest(const GptShape& shape, const std::vector<int64_t>& prompt, const GenerateOptions& options) {
-  if (prompt.empty()) return Status(ErrorId::kUsageError, "the prompt is empty").Fix("give at least one token to continue");
-  const auto beyond = std::find_if(prompt.begin(), prompt.end(), [&](int64_t id) { return id < 0 || id >= shape.vocab; });
+Status CheckRequest(const GptShape& shape, const std::vector<int64_t>& prompt,
+                    const GenerateOptions& options) {
+  if (prompt.empty())
+    return Status(ErrorId::kUsageError, "the prompt is empty")
+        .Fix("give at least one token to continue");
+  const auto beyond = std::find_if(prompt.begin(), prompt.end(),
+                                   [&](int64_t id) { return id < 0 || id >= shape.vocab; });
   if (beyond != prompt.end()) {
-    return Status(ErrorId::kUsageError, "token id " + std::to_string(*beyond) + " of the prompt is beyond the vocabulary of " +
-                                            std::to_string(shape.vocab) + " of '" + shape.name + "'");
+    return Status(ErrorId::kUsageError, "token id " + std::to_string(*beyond) +
+                                            " of the prompt is beyond the vocabulary of " +
+                                            std::to_string(shape.vocab) + " of '" + shape.name +
+                                            "'");
   }
-  if (!(options.temperature >= 0)) return Status(ErrorId::kUsageError, "the temperature must be 0 or more");
+  if (!(options.temperature >= 0))
+    return Status(ErrorId::kUsageError, "the temperature must be 0 or more");
   return {};
 }
 
-// `uniform` in [0, 1) picks from the softmax of the `top_k` largest logits; equal logits rank by token id.
+// `uniform` in [0, 1) picks from the softmax of the `top_k` largest logits; equal logits rank by
+// token id.
 int64_t Pick(const std::vector<float>& logits, const GenerateOptions& options, double uniform) {
   std::vector<int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const uint64_t kept = options.temperature == 0 ? 1
                         : options.top_k == 0     ? logits.size()
                                                  : std::min<uint64_t>(options.top_k, logits.size());
-  std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(kept), order.end(), [&](int64_t a, int64_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
+  std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(kept), order.end(),
+                    [&](int64_t a, int64_t b) {
+                      const float x = logits[static_cast<size_t>(a)],
+                                  y = logits[static_cast<size_t>(b)];
+                      return x != y ? x > y : a < b;
+                    });
   if (kept == 1) return order[0];
   const double largest = logits[static_cast<size_t>(order[0])];
   std::vector<double> sums(kept);
@@ -46,28 +56,33 @@ int64_t Pick(const std::vector<float>& logits, const GenerateOptions& options, d
 
 std::vector<float> LogitsAfter(Gpt* model, std::vector<int64_t>* text) {
   const size_t seen = std::min<size_t>(text->size(), model->shape().context);
-  const at::Tensor tokens = at::from_blob(text->data() + (text->size() - seen), {1, static_cast<int64_t>(seen)}, at::kLong);
+  const at::Tensor tokens = at::from_blob(text->data() + (text->size() - seen),
+                                          {1, static_cast<int64_t>(seen)}, at::kLong);
   const at::Tensor logits = model->NextLogits(tokens).to(at::kFloat).contiguous();
   return {logits.const_data_ptr<float>(), logits.const_data_ptr<float>() + logits.numel()};
 }
 
 }  // namespace
 
-Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& prompt, const GenerateOptions& options) {
+Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& prompt,
+                                      const GenerateOptions& options) {
   TP_RETURN_IF_ERROR(CheckRequest(model->shape(), prompt, options));
   std::vector<int64_t> text = prompt;
   SplitMix64 random(options.seed);
   try {
     for (uint64_t i = 0; i < options.tokens; ++i) {
       const std::vector<float> logits = LogitsAfter(model, &text);
-      if (std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); })) {
-        return Status(ErrorId::kNonFinite, "the model's output is not a number").Why("its weights are damaged or training diverged");
+      if (std::any_of(logits.begin(), logits.end(),
+                      [](float logit) { return std::isnan(logit); })) {
+        return Status(ErrorId::kNonFinite, "the model's output is not a number")
+            .Why("its weights are damaged or training diverged");
       }
       text.push_back(Pick(logits, options, random.Unit()));
     }
   } catch (const std::exception& error) {
     const std::string why = error.what();
-    return Status(ErrorId::kLibraryFailed, "generating text failed").Why(why.substr(0, why.find('\n')));
+    return Status(ErrorId::kLibraryFailed, "generating text failed")
+        .Why(why.substr(0, why.find('\n')));
   }
   return std::vector<int64_t>(text.begin() + static_cast<int64_t>(prompt.size()), text.end());
 }

@@ -19,7 +19,9 @@ struct GenerateOptions {
 };
 
 // The added tokens. When prompt and answer outgrow the context, the model sees the latest part.
-// Errors: kUsageError (empty prompt, a token id beyond the vocabulary, negative temperature), kLibraryFailed (LibTorch threw).
-Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& prompt, const GenerateOptions& options);
+// Errors: kUsageError (empty prompt, a token id beyond the vocabulary, negative temperature),
+// kLibraryFailed (LibTorch threw).
+Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& prompt,
+                                      const GenerateOptions& options);
 
 }  // namespace tidepool::trainer

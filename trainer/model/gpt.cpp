@@ -19,9 +19,12 @@ std::vector<int64_t> SizesOf(const ParameterNote& note) {
 
 Gpt::Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora)
     : Gpt(
-          shape, [&options](const ParameterNote& note) { return at::empty(SizesOf(note), options); }, lora) {}
+          shape,
+          [&options](const ParameterNote& note) { return at::empty(SizesOf(note), options); },
+          lora) {}
 
-Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora) : torch::nn::Module("Gpt"), shape_(shape), lora_(lora) {
+Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora)
+    : torch::nn::Module("Gpt"), shape_(shape), lora_(lora) {
   TP_CHECK(CheckGptShape(shape).ok(), "the shape was checked before");
   for (const ParameterNote& note : GptParameters(shape, lora)) Register(note, make);
   const auto parameters = named_parameters();
@@ -39,7 +42,8 @@ Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lor
   ln_f_ = Find("ln_f");
 }
 
-// "h.3.attn.c_attn.weight" becomes the parameter "weight" of nested modules "h", "3", "attn", "c_attn", made where missing.
+// "h.3.attn.c_attn.weight" becomes the parameter "weight" of nested modules "h", "3", "attn",
+// "c_attn", made where missing.
 void Gpt::Register(const ParameterNote& note, const ParameterMaker& make) {
   torch::nn::Module* module = this;
   size_t begin = 0;
@@ -47,15 +51,22 @@ void Gpt::Register(const ParameterNote& note, const ParameterMaker& make) {
     const std::string child = note.name.substr(begin, dot - begin);
     const auto children = module->named_children();
     const auto* existing = children.find(child);
-    module = existing != nullptr ? existing->get() : module->register_module(child, std::make_shared<torch::nn::Module>(child)).get();
+    module = existing != nullptr
+                 ? existing->get()
+                 : module->register_module(child, std::make_shared<torch::nn::Module>(child)).get();
   }
-  const at::Tensor& parameter = module->register_parameter(note.name.substr(begin), make(note), /*requires_grad=*/!note.frozen);
-  TP_CHECK(parameter.sizes() == at::IntArrayRef(SizesOf(note)), "the maker gave the shape that was asked for");
+  const at::Tensor& parameter = module->register_parameter(note.name.substr(begin), make(note),
+                                                           /*requires_grad=*/!note.frozen);
+  TP_CHECK(parameter.sizes() == at::IntArrayRef(SizesOf(note)),
+           "the maker gave the shape that was asked for");
 }
 
 Gpt::Affine Gpt::Find(const std::string& module) const {
   const auto parameters = named_parameters();
-  Affine found{.weight = parameters[module + ".weight"], .bias = parameters[module + ".bias"], .lora_a = {}, .lora_b = {}};
+  Affine found{.weight = parameters[module + ".weight"],
+               .bias = parameters[module + ".bias"],
+               .lora_a = {},
+               .lora_b = {}};
   if (const at::Tensor* a = parameters.find(module + ".lora_A.weight")) found.lora_a = *a;
   if (const at::Tensor* b = parameters.find(module + ".lora_B.weight")) found.lora_b = *b;
   return found;
@@ -72,10 +83,14 @@ at::Tensor Gpt::Norm(const Affine& norm, const at::Tensor& x) const {
 }
 
 at::Tensor Gpt::Attend(const Block& block, const at::Tensor& x) const {
-  const int64_t batch = x.size(0), tokens = x.size(1), heads = shape_.heads, head_size = shape_.hidden / shape_.heads;
+  const int64_t batch = x.size(0), tokens = x.size(1), heads = shape_.heads,
+                head_size = shape_.hidden / shape_.heads;
   const auto parts = Linear(block.c_attn, x).chunk(3, -1);
-  const auto by_head = [&](const at::Tensor& part) { return part.view({batch, tokens, heads, head_size}).transpose(1, 2); };
-  const at::Tensor mixed = at::scaled_dot_product_attention(by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), {}, 0.0, true);
+  const auto by_head = [&](const at::Tensor& part) {
+    return part.view({batch, tokens, heads, head_size}).transpose(1, 2);
+  };
+  const at::Tensor mixed = at::scaled_dot_product_attention(by_head(parts[0]), by_head(parts[1]),
+                                                            by_head(parts[2]), {}, 0.0, true);
   return Linear(block.c_proj, mixed.transpose(1, 2).reshape({batch, tokens, shape_.hidden}));
 }
 
@@ -86,13 +101,15 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x) const {
 }
 
 at::Tensor Gpt::Hidden(const at::Tensor& tokens) {
-  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= shape_.context, "tokens must be [B][T] with T up to ", shape_.context, ", not ",
-              tokens.sizes());
+  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= shape_.context,
+              "tokens must be [B][T] with T up to ", shape_.context, ", not ", tokens.sizes());
   const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
   at::Tensor x = at::embedding(wte_, tokens) + at::embedding(wpe_, positions);
   for (const Block& block : blocks_) {
-    x = checkpointing_ ? Checkpoint([this, &block](const at::Tensor& input) { return RunBlock(block, input); }, x, store_)
-                       : RunBlock(block, x);
+    x = checkpointing_
+            ? Checkpoint([this, &block](const at::Tensor& input) { return RunBlock(block, input); },
+                         x, store_)
+            : RunBlock(block, x);
   }
   return Norm(ln_f_, x);
 }
@@ -103,7 +120,8 @@ at::Tensor Gpt::Forward(const at::Tensor& tokens) {
 
 at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
   const at::Tensor logits = Forward(tokens);
-  return at::cross_entropy_loss(logits.view({-1, shape_.vocab}).to(at::kFloat), targets.reshape({-1}));
+  return at::cross_entropy_loss(logits.view({-1, shape_.vocab}).to(at::kFloat),
+                                targets.reshape({-1}));
 }
 
 at::Tensor Gpt::NextLogits(const at::Tensor& tokens) {

@@ -1,4 +1,5 @@
-// Gpt: a GPT-2 style language model in plain LibTorch. It knows nothing of chunks, caches or servers.
+// Gpt: a GPT-2 style language model in plain LibTorch. It knows nothing of chunks, caches or
+// servers.
 //
 // One thread per object. Errors of LibTorch pass as c10::Error: catch them where a step is run.
 // Shapes: B sequences, T tokens each (T <= shape.context), C = hidden, V = vocab.
@@ -23,11 +24,13 @@ using ParameterMaker = std::function<at::Tensor(const ParameterNote&)>;
 
 class Gpt : public torch::nn::Module {
  public:
-  // Parameters hold no values yet (see InitGpt). `options`: dtype and device, meta included. With adapters only these ask for gradients.
+  // Parameters hold no values yet (see InitGpt). `options`: dtype and device, meta included. With
+  // adapters only these ask for gradients.
   Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora = {});
   Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora = {});
 
-  // Recompute each block in backward instead of keeping its activations. Same bits, about a third more work.
+  // Recompute each block in backward instead of keeping its activations. Same bits, about a third
+  // more work.
   // `store`: where the blocks' inputs wait for backward; null: where they are.
   void SetCheckpointing(bool on, std::shared_ptr<ActivationStore> store = nullptr) {
     checkpointing_ = on;

@@ -16,7 +16,8 @@ uint64_t KeyOf(const std::string& name, uint64_t seed) {
   return SplitMix64(hash ^ SplitMix64(seed).Next()).Next();
 }
 
-// Two independent standard normals from one pair of uniform numbers (Box and Muller's transform); `pair` is a counter.
+// Two independent standard normals from one pair of uniform numbers (Box and Muller's transform);
+// `pair` is a counter.
 struct NormalPair {
   double even, odd;
 };
@@ -42,7 +43,8 @@ void FillNormal(uint64_t key, double deviation, uint64_t begin, std::span<float>
 
 }  // namespace
 
-void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin, std::span<float> out) {
+void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin,
+                      std::span<float> out) {
   const bool is_norm = name.find("ln_") != std::string::npos;
   if (name.ends_with(".bias") || is_norm) {
     std::fill(out.begin(), out.end(), name.ends_with(".bias") ? 0.0F : 1.0F);
@@ -53,12 +55,14 @@ void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t s
     return;
   }
   if (name.ends_with(".lora_A.weight")) {
-    const uint32_t columns = name.ends_with("mlp.c_proj.lora_A.weight") ? 4 * shape.hidden : shape.hidden;
+    const uint32_t columns =
+        name.ends_with("mlp.c_proj.lora_A.weight") ? 4 * shape.hidden : shape.hidden;
     FillNormal(KeyOf(name, seed), 1 / std::sqrt(3.0 * columns), begin, out);
     return;
   }
   const bool ends_residual_branch = name.ends_with("c_proj.weight");
-  FillNormal(KeyOf(name, seed), ends_residual_branch ? 0.02 / std::sqrt(2.0 * shape.layers) : 0.02, begin, out);
+  FillNormal(KeyOf(name, seed), ends_residual_branch ? 0.02 / std::sqrt(2.0 * shape.layers) : 0.02,
+             begin, out);
 }
 
 }  // namespace tidepool::trainer

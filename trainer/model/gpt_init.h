@@ -1,6 +1,8 @@
-// InitGptParameter: the first values of a parameter, or of any piece of it, without holding the model.
+// InitGptParameter: the first values of a parameter, or of any piece of it, without holding the
+// model.
 //
-// Any thread; a pure function of (seed, name, element number): every order, sharding and rank count gives the same model.
+// Any thread; a pure function of (seed, name, element number): every order, sharding and rank count
+// gives the same model.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +13,12 @@
 
 namespace tidepool::trainer {
 
-// Fills out[0 ...) with elements begin, begin + 1, ... of the parameter called `name`. As in GPT-2: matrices and embeddings are normal with
-// deviation 0.02, those that end a residual branch (c_proj) with 0.02 / sqrt(2 * layers); biases are 0, LayerNorm weights 1.
-// Of adapters (trainer/model/lora.h) A is normal with the variance 1 / (3 * its columns), that of LoRA's own code, and B is 0: a model
-// begins as its base.
-void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin, std::span<float> out);
+// Fills out[0 ...) with elements begin, begin + 1, ... of the parameter called `name`. As in GPT-2:
+// matrices and embeddings are normal with deviation 0.02, those that end a residual branch (c_proj)
+// with 0.02 / sqrt(2 * layers); biases are 0, LayerNorm weights 1.
+// Of adapters (trainer/model/lora.h) A is normal with the variance 1 / (3 * its columns), that of
+// LoRA's own code, and B is 0: a model begins as its base.
+void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin,
+                      std::span<float> out);
 
 }  // namespace tidepool::trainer

@@ -5,8 +5,9 @@
 namespace tidepool::trainer {
 namespace {
 
-// small is what scripts/quickstart trains: some minutes of one core teach it words. GPT-2's vocabulary has 50,257 ids, OPT's 50,272. 4b,
-// 10b, 15b and 20b are Elixir v2, table 6; 1.3b and 7b stand beside 4b in the GPU benchmark; the opt ones have OPT's sizes in GPT-2's form.
+// small is what scripts/quickstart trains: some minutes of one core teach it words. GPT-2's
+// vocabulary has 50,257 ids, OPT's 50,272. 4b, 10b, 15b and 20b are Elixir v2, table 6; 1.3b and 7b
+// stand beside 4b in the GPU benchmark; the opt ones have OPT's sizes in GPT-2's form.
 const GptShape kPresets[] = {
     {"tiny", 256, 64, 2, 4, 64},
     {"small", 256, 64, 4, 4, 128},
@@ -25,7 +26,8 @@ const GptShape kPresets[] = {
     {"opt-30b", 50272, 2048, 48, 56, 7168},
 };
 
-void AddNormOrLinear(std::vector<ParameterNote>* notes, const std::string& module, std::vector<uint64_t> weight_dims) {
+void AddNormOrLinear(std::vector<ParameterNote>* notes, const std::string& module,
+                     std::vector<uint64_t> weight_dims) {
   const bool is_matrix = weight_dims.size() == 2;
   const uint64_t out = weight_dims.front();
   notes->push_back({.name = module + ".weight",
@@ -33,7 +35,11 @@ void AddNormOrLinear(std::vector<ParameterNote>* notes, const std::string& modul
                     .optimizer_group = is_matrix ? kDecayGroup : kNoDecayGroup,
                     .data_group = 0,
                     .multi_use = false});
-  notes->push_back({.name = module + ".bias", .dims = {out}, .optimizer_group = kNoDecayGroup, .data_group = 0, .multi_use = false});
+  notes->push_back({.name = module + ".bias",
+                    .dims = {out},
+                    .optimizer_group = kNoDecayGroup,
+                    .data_group = 0,
+                    .multi_use = false});
 }
 
 }  // namespace
@@ -48,23 +54,36 @@ Result<GptShape> FindGptPreset(const std::string& name) {
     if (shape.name == name) return shape;
     known += (known.empty() ? "" : ", ") + shape.name;
   }
-  return Status(ErrorId::kUsageError, "there is no preset '" + name + "'").Where("--preset " + name).Fix("choose one of " + known);
+  return Status(ErrorId::kUsageError, "there is no preset '" + name + "'")
+      .Where("--preset " + name)
+      .Fix("choose one of " + known);
 }
 
 Status CheckGptShape(const GptShape& shape) {
-  const bool sizes_ok = shape.vocab > 0 && shape.context > 0 && shape.layers > 0 && shape.heads > 0 && shape.hidden > 0;
+  const bool sizes_ok = shape.vocab > 0 && shape.context > 0 && shape.layers > 0 &&
+                        shape.heads > 0 && shape.hidden > 0;
   if (sizes_ok && shape.hidden % shape.heads == 0) return {};
-  return Status(ErrorId::kUsageError, "the model shape '" + shape.name + "' has vocab " + std::to_string(shape.vocab) + ", context " +
-                                          std::to_string(shape.context) + ", layers " + std::to_string(shape.layers) + ", heads " +
-                                          std::to_string(shape.heads) + ", hidden " + std::to_string(shape.hidden))
+  return Status(ErrorId::kUsageError,
+                "the model shape '" + shape.name + "' has vocab " + std::to_string(shape.vocab) +
+                    ", context " + std::to_string(shape.context) + ", layers " +
+                    std::to_string(shape.layers) + ", heads " + std::to_string(shape.heads) +
+                    ", hidden " + std::to_string(shape.hidden))
       .Fix("give positive sizes; heads must divide hidden");
 }
 
 std::vector<ParameterNote> GptParameters(const GptShape& shape) {
   const uint64_t c = shape.hidden;
   std::vector<ParameterNote> notes;
-  notes.push_back({.name = "wte.weight", .dims = {shape.vocab, c}, .optimizer_group = kDecayGroup, .data_group = 0, .multi_use = true});
-  notes.push_back({.name = "wpe.weight", .dims = {shape.context, c}, .optimizer_group = kDecayGroup, .data_group = 0, .multi_use = false});
+  notes.push_back({.name = "wte.weight",
+                   .dims = {shape.vocab, c},
+                   .optimizer_group = kDecayGroup,
+                   .data_group = 0,
+                   .multi_use = true});
+  notes.push_back({.name = "wpe.weight",
+                   .dims = {shape.context, c},
+                   .optimizer_group = kDecayGroup,
+                   .data_group = 0,
+                   .multi_use = false});
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     const std::string block = "h." + std::to_string(layer);
     AddNormOrLinear(&notes, block + ".ln_1", {c});
@@ -80,13 +99,15 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape) {
 
 uint64_t GptParameterCount(const GptShape& shape) {
   const uint64_t c = shape.hidden;
-  const uint64_t block = 12 * c * c + 13 * c;  // matrices 3+1+4+4; biases 3+1+4+1 and two norms of 2
+  // Matrices 3+1+4+4; biases 3+1+4+1 and two norms of 2.
+  const uint64_t block = 12 * c * c + 13 * c;
   return (uint64_t{shape.vocab} + shape.context) * c + shape.layers * block + 2 * c;
 }
 
 double GptFlopsPerToken(const GptShape& shape, uint64_t tokens) {
   const double c = shape.hidden, layers = shape.layers;
-  return 6.0 * (layers * 12.0 * c * c + c * shape.vocab) + layers * 12.0 * c * static_cast<double>(tokens);
+  return 6.0 * (layers * 12.0 * c * c + c * shape.vocab) +
+         layers * 12.0 * c * static_cast<double>(tokens);
 }
 
 }  // namespace tidepool::trainer

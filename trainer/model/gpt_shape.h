@@ -1,8 +1,10 @@
-// GptShape: the sizes of a GPT-2 style model, its presets, and the list of its parameters; known without LibTorch and without any weight.
+// GptShape: the sizes of a GPT-2 style model, its presets, and the list of its parameters; known
+// without LibTorch and without any weight.
 //
 // Any thread; values and pure functions.
-// The model: token and position embeddings, `layers` blocks (LayerNorm, causal self-attention, LayerNorm, four-fold MLP with GELU, residual
-// connections, biases), a final LayerNorm, and the token embedding again as output head.
+// The model: token and position embeddings, `layers` blocks (LayerNorm, causal self-attention,
+// LayerNorm, four-fold MLP with GELU, residual connections, biases), a final LayerNorm, and the
+// token embedding again as output head.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +37,18 @@ Status CheckGptShape(const GptShape& shape);
 inline constexpr uint32_t kDecayGroup = 0;    // matrices
 inline constexpr uint32_t kNoDecayGroup = 1;  // biases and LayerNorms
 
-// All parameters in the order of their use in forward, named as the modules of trainer/model/gpt.h name them. Matrices are [out][in].
+// All parameters in the order of their use in forward, named as the modules of trainer/model/gpt.h
+// name them. Matrices are [out][in].
 // The token embedding "wte.weight" is used twice (multi_use): at the input and as output head.
 std::vector<ParameterNote> GptParameters(const GptShape& shape);
 
 // Elements of all parameters; the tied embedding counts once.
 uint64_t GptParameterCount(const GptShape& shape);
 
-// Floating-point operations of forward and backward for one token in a sequence of `tokens`, recomputation not counted:
-// 6 for each weight of a matrix product, and 12 * C * tokens per layer for attention's two products.
+// Floating-point operations of forward and backward for one token in a sequence of `tokens`,
+// recomputation not counted:
+// 6 for each weight of a matrix product, and 12 * C * tokens per layer for attention's two
+// products.
 double GptFlopsPerToken(const GptShape& shape, uint64_t tokens);
 
 }  // namespace tidepool::trainer

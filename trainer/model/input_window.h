@@ -1,8 +1,10 @@
-// InputWindow: holds the CPU back while inputs of pieces leave a GPU, so that there are only so many there.
+// InputWindow: holds the CPU back while inputs of pieces leave a GPU, so that there are only so
+// many there.
 //
 // The thread that runs the model. The CPU puts work into streams far ahead of the GPU; memory of an
 // input that is copied out can be used again only when its copy has ended. So behind the copy of
-// each input the CPU waits for the copy of the one before: the GPU has the present piece to compute.
+// each input the CPU waits for the copy of the one before: the GPU has the present piece to
+// compute.
 // `Event`: movable; synchronize() blocks until what was recorded has ended.
 #pragma once
 

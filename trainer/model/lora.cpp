@@ -16,8 +16,10 @@ struct Target {
 };
 
 // In the order of their use in a block.
-constexpr std::array<Target, 4> kTargets{{{"attn.c_attn", 3, 1}, {"attn.c_proj", 1, 1}, {"mlp.c_fc", 4, 1}, {"mlp.c_proj", 1, 4}}};
-constexpr std::array<std::string_view, 5> kTargetWords{kTargets[0].name, kTargets[1].name, kTargets[2].name, kTargets[3].name, "all"};
+constexpr std::array<Target, 4> kTargets{
+    {{"attn.c_attn", 3, 1}, {"attn.c_proj", 1, 1}, {"mlp.c_fc", 4, 1}, {"mlp.c_proj", 1, 4}}};
+constexpr std::array<std::string_view, 5> kTargetWords{kTargets[0].name, kTargets[1].name,
+                                                       kTargets[2].name, kTargets[3].name, "all"};
 
 Result<std::vector<std::string>> ReadTargets(const std::string& text) {
   std::vector<std::string> wanted;
@@ -25,13 +27,18 @@ Result<std::vector<std::string>> ReadTargets(const std::string& text) {
     const size_t end = std::min(text.find(',', begin), text.size());
     wanted.push_back(text.substr(begin, end - begin));
     begin = end + 1;
-    if (std::find(kTargetWords.begin(), kTargetWords.end(), wanted.back()) != kTargetWords.end()) continue;
-    return Status(ErrorId::kUsageError, "there is no linear layer \"" + wanted.back() + "\"" + DidYouMean(wanted.back(), kTargetWords))
+    if (std::find(kTargetWords.begin(), kTargetWords.end(), wanted.back()) != kTargetWords.end())
+      continue;
+    return Status(ErrorId::kUsageError, "there is no linear layer \"" + wanted.back() + "\"" +
+                                            DidYouMean(wanted.back(), kTargetWords))
         .Where("--lora-targets " + text)
-        .Fix("name layers of a block with commas between: attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj, or all");
+        .Fix(
+            "name layers of a block with commas between: attn.c_attn, attn.c_proj, mlp.c_fc, "
+            "mlp.c_proj, or all");
   }
   const auto is_wanted = [&wanted](std::string_view name) {
-    return std::find(wanted.begin(), wanted.end(), name) != wanted.end() || std::find(wanted.begin(), wanted.end(), "all") != wanted.end();
+    return std::find(wanted.begin(), wanted.end(), name) != wanted.end() ||
+           std::find(wanted.begin(), wanted.end(), "all") != wanted.end();
   };
   std::vector<std::string> targets;
   for (const Target& target : kTargets) {
@@ -40,8 +47,13 @@ Result<std::vector<std::string>> ReadTargets(const std::string& text) {
   return targets;
 }
 
-ParameterNote AdapterNote(const std::string& module, const char* part, uint64_t rows, uint64_t columns) {
-  return {.name = module + part, .dims = {rows, columns}, .optimizer_group = kDecayGroup, .data_group = 0, .multi_use = false};
+ParameterNote AdapterNote(const std::string& module, const char* part, uint64_t rows,
+                          uint64_t columns) {
+  return {.name = module + part,
+          .dims = {rows, columns},
+          .optimizer_group = kDecayGroup,
+          .data_group = 0,
+          .multi_use = false};
 }
 
 }  // namespace
@@ -50,15 +62,18 @@ bool LoraShape::Has(std::string_view target) const {
   return std::find(targets.begin(), targets.end(), target) != targets.end();
 }
 
-Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alpha, const std::string& targets) {
+Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alpha,
+                                const std::string& targets) {
   if (rank == 0 || rank > shape.hidden) {
-    return Status(ErrorId::kUsageError, "adapters of rank " + std::to_string(rank) + " over layers of " + std::to_string(shape.hidden))
+    return Status(ErrorId::kUsageError, "adapters of rank " + std::to_string(rank) +
+                                            " over layers of " + std::to_string(shape.hidden))
         .Where("--lora-rank " + std::to_string(rank))
         .Why("an adapter is smaller than its layer, and not empty")
         .Fix("give a rank from 1 to " + std::to_string(shape.hidden) + "; 8 is usual");
   }
   if (!std::isfinite(alpha) || alpha <= 0) {
-    return Status(ErrorId::kUsageError, "adapters that count " + std::to_string(alpha) + " / rank times do nothing")
+    return Status(ErrorId::kUsageError,
+                  "adapters that count " + std::to_string(alpha) + " / rank times do nothing")
         .Where("--lora-alpha")
         .Fix("give a positive number; twice the rank is usual");
   }

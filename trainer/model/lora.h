@@ -1,5 +1,6 @@
-// LoraShape: the small adapters that are trained over a frozen GPT (LoRA, Hu et al. 2021): beside a linear layer y = W x + b lie A
-// [rank][in] and B [out][rank], and the layer gives W x + b + alpha / rank * B A x. W and b are never changed.
+// LoraShape: the small adapters that are trained over a frozen GPT (LoRA, Hu et al. 2021): beside a
+// linear layer y = W x + b lie A [rank][in] and B [out][rank], and the layer gives W x + b + alpha
+// / rank * B A x. W and b are never changed.
 //
 // Any thread; values and pure functions, known without LibTorch and without any weight.
 #pragma once
@@ -16,23 +17,27 @@
 namespace tidepool::trainer {
 
 struct LoraShape {
-  uint32_t rank = 0;                 // 0: no adapters, the model itself is trained
-  float alpha = 0;                   // B A x counts alpha / rank times
-  std::vector<std::string> targets;  // linear layers of each block that have adapters, in the order of their use
+  uint32_t rank = 0;  // 0: no adapters, the model itself is trained
+  float alpha = 0;    // B A x counts alpha / rank times
+  // Linear layers of each block that have adapters, in the order of their use.
+  std::vector<std::string> targets;
 
   bool on() const { return rank > 0; }
   bool Has(std::string_view target) const;
   double scale() const { return static_cast<double>(alpha) / rank; }
 };
 
-// `targets`: names of linear layers (attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj) with commas between, or all.
-// Errors: kUsageError (a rank of 0 or above the smallest side of a layer, an alpha that is not positive, an unknown layer or none).
-Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alpha, const std::string& targets);
+// `targets`: names of linear layers (attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj) with commas
+// between, or all.
+// Errors: kUsageError (a rank of 0 or above the smallest side of a layer, an alpha that is not
+// positive, an unknown layer or none).
+Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alpha,
+                                const std::string& targets);
 // "attn.c_attn,attn.c_proj"
 std::string TargetsText(const LoraShape& lora);
 
-// All parameters in the order of their use in forward. With adapters: those first, named like "h.0.attn.c_attn.lora_A.weight", then the
-// model's own, frozen.
+// All parameters in the order of their use in forward. With adapters: those first, named like
+// "h.0.attn.c_attn.lora_A.weight", then the model's own, frozen.
 std::vector<ParameterNote> GptParameters(const GptShape& shape, const LoraShape& lora);
 
 }  // namespace tidepool::trainer

@@ -31,11 +31,13 @@ Status Failed(const std::string& what, const std::string& path) {
 std::optional<std::string> LastLine(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
-  if (!file.valid() || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  if (!file.valid() || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return std::nullopt;
   const auto size = static_cast<uint64_t>(status.st_size);
 
   std::string end(std::min(size, kEndBytes), '\0');
-  const ssize_t n = pread(file.get(), end.data(), end.size(), static_cast<off_t>(size - end.size()));
+  const ssize_t n =
+      pread(file.get(), end.data(), end.size(), static_cast<off_t>(size - end.size()));
   end.resize(n > 0 ? static_cast<size_t>(n) : 0);
   const size_t newline = end.rfind('\n');
   if (newline == std::string::npos) return std::nullopt;
@@ -55,10 +57,12 @@ Result<std::string> TakeFreeName(const std::string& directory) {
   for (uint32_t number = 1; number <= kNamesMax; ++number) {
     std::string name = "metrics." + std::to_string(number) + ".jsonl";
     const std::string path = directory + "/" + name;
-    if (UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)).valid()) return name;
+    if (UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)).valid())
+      return name;
     if (errno != EEXIST) return Failed("cannot keep the metrics of an earlier run as", path);
   }
-  return Status(ErrorId::kFileWriteFailed, "there are " + std::to_string(kNamesMax) + " metrics files of earlier runs in " + directory)
+  return Status(ErrorId::kFileWriteFailed, "there are " + std::to_string(kNamesMax) +
+                                               " metrics files of earlier runs in " + directory)
       .Fix("give another --out");
 }
 
@@ -67,7 +71,8 @@ Result<std::string> TakeFreeName(const std::string& directory) {
 Result<std::string> SetAsideEarlier(const std::string& directory, uint64_t sealed) {
   const std::string path = directory + "/metrics.jsonl";
   const std::optional<std::string> last = LastLine(path);
-  if (!last || !IsOfAnother(*last, sealed) || TP_PLANTED("trainer.earlier_metrics_lost")) return std::string();
+  if (!last || !IsOfAnother(*last, sealed) || TP_PLANTED("trainer.earlier_metrics_lost"))
+    return std::string();
 
   TP_ASSIGN_OR_RETURN(std::string name, TakeFreeName(directory));
   const std::string aside = directory + "/" + name;
@@ -75,7 +80,8 @@ Result<std::string> SetAsideEarlier(const std::string& directory, uint64_t seale
   if (sealed == 0) {
     std::filesystem::rename(path, aside, error);
   } else {  // its lines up to the sealed step may be this run's
-    std::filesystem::copy_file(path, aside, std::filesystem::copy_options::overwrite_existing, error);
+    std::filesystem::copy_file(path, aside, std::filesystem::copy_options::overwrite_existing,
+                               error);
   }
   if (!error) return name;
   errno = error.value();

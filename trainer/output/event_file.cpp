@@ -17,7 +17,8 @@ constexpr std::array<uint32_t, 256> MakeCrcTable() {
   std::array<uint32_t, 256> table{};
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0u);  // Castagnoli, reflected
+    // Castagnoli, reflected.
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0u);
     table[i] = crc;
   }
   return table;
@@ -46,7 +47,8 @@ void AppendVarint(std::string* out, uint64_t value) {
   out->push_back(static_cast<char>(value));
 }
 
-// Protocol-buffer fields: key = number << 3 | wire type (0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes).
+// Protocol-buffer fields: key = number << 3 | wire type (0 varint, 1 eight bytes, 2
+// length-delimited, 5 four bytes).
 void AppendBytes(std::string* out, uint32_t field, std::string_view bytes) {
   AppendVarint(out, field << 3 | 2);
   AppendVarint(out, bytes.size());
@@ -65,9 +67,11 @@ std::string EventPrefix(uint64_t step) {
 }  // namespace
 
 Result<EventFile> EventFile::Create(const std::string& directory, std::string_view suffix) {
-  const std::string path = directory + "/events.out.tfevents." + std::to_string(WallSeconds()) + "." + std::string(suffix);
+  const std::string path = directory + "/events.out.tfevents." + std::to_string(WallSeconds()) +
+                           "." + std::string(suffix);
   UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
+  if (!fd.valid())
+    return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
   EventFile file(std::move(fd));
   std::string event = EventPrefix(0);
   AppendBytes(&event, 3, "brain.Event:2");
@@ -94,7 +98,8 @@ Status EventFile::Record(std::string_view message) {
   record.append(message);
   AppendRaw(&record, MaskedCrc(message));
   if (write(fd_.get(), record.data(), record.size()) != static_cast<ssize_t>(record.size())) {
-    return Status(ErrorId::kFileWriteFailed, std::string("cannot write the TensorBoard event file: ") + std::strerror(errno));
+    return Status(ErrorId::kFileWriteFailed,
+                  std::string("cannot write the TensorBoard event file: ") + std::strerror(errno));
   }
   return {};
 }

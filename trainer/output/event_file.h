@@ -1,7 +1,8 @@
-// EventFile: writes scalars in TensorBoard's event format, so that `tensorboard --logdir DIR` shows a run.
+// EventFile: writes scalars in TensorBoard's event format, so that `tensorboard --logdir DIR` shows
+// a run.
 //
-// One thread. The format is TFRecord framing (length, masked CRC32C, bytes, masked CRC32C) around a hand-encoded Event message; every
-// record is flushed whole, so a reader sees a running training.
+// One thread. The format is TFRecord framing (length, masked CRC32C, bytes, masked CRC32C) around a
+// hand-encoded Event message; every record is flushed whole, so a reader sees a running training.
 #pragma once
 
 #include <cstdint>

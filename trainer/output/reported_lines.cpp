@@ -18,7 +18,8 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 64 * 1024;
 constexpr std::string_view kHead = "{\"step\":";
-constexpr uint64_t kHeadBytes = kHead.size() + 20 + 1;  // with any 64-bit number and the comma behind it
+// With any 64-bit number and the comma behind it.
+constexpr uint64_t kHeadBytes = kHead.size() + 20 + 1;
 
 // The step that a line with this beginning names.
 std::optional<uint64_t> StepOf(std::string_view head) {
@@ -65,7 +66,9 @@ class BackwardReader {
     while (size > 0) {
       const ssize_t n = pread(fd_, to, size, static_cast<off_t>(from));
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return Status(ErrorId::kFileUnreadable, n == 0 ? "it became shorter while it was read" : std::strerror(errno));
+      if (n <= 0)
+        return Status(ErrorId::kFileUnreadable,
+                      n == 0 ? "it became shorter while it was read" : std::strerror(errno));
       from += static_cast<uint64_t>(n);
       to += n;
       size -= static_cast<uint64_t>(n);
@@ -74,7 +77,8 @@ class BackwardReader {
   }
 
   int fd_;
-  uint64_t block_begin_, at_;  // the block holds the bytes from there; those from at_ on were looked through
+  // The block holds the bytes from there; those from at_ on were looked through.
+  uint64_t block_begin_, at_;
   std::array<char, kBlockBytes> block_{};
   std::array<char, kHeadBytes> head_{};
   uint64_t looked_at_ = 0;

@@ -1,6 +1,7 @@
 // FindReportedLines: how much of a metrics file a run that goes on keeps.
 //
-// Any thread; reads by pread from the end backwards, in blocks, so that neither time nor memory grows with what lies in front.
+// Any thread; reads by pread from the end backwards, in blocks, so that neither time nor memory
+// grows with what lies in front.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +11,15 @@
 namespace tidepool::trainer {
 
 struct ReportedLines {
-  uint64_t bytes = 0;      // to keep, from the start of the file: it ends behind the newline of the line of step `last`
+  // To keep, from the start of the file: it ends behind the newline of the line of step `last`.
+  uint64_t bytes = 0;
   uint64_t last = 0;       // step of the last line that is kept; 0: none names one
   uint64_t looked_at = 0;  // bytes of the file that were read
 };
 
-// The end of the last whole line of `fd` that names a step up to `sealed` ("{\"step\":12,...}" and a newline). What lies behind it is cut
-// off, of later steps, or foreign; what lies in front was kept by the writers before and is not looked at. A device holds no line.
+// The end of the last whole line of `fd` that names a step up to `sealed` ("{\"step\":12,...}" and
+// a newline). What lies behind it is cut off, of later steps, or foreign; what lies in front was
+// kept by the writers before and is not looked at. A device holds no line.
 // Errors: kFileUnreadable (the system refuses to read; nothing must be cut then).
 Result<ReportedLines> FindReportedLines(int fd, uint64_t sealed);
 

@@ -30,7 +30,9 @@ Status WriteAll(int fd, const std::string& text, const char* what) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = write(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return Status(ErrorId::kFileWriteFailed, std::string("cannot write ") + what + ": " + std::strerror(errno));
+    if (n <= 0)
+      return Status(ErrorId::kFileWriteFailed,
+                    std::string("cannot write ") + what + ": " + std::strerror(errno));
     done += static_cast<size_t>(n);
   }
   return {};
@@ -50,8 +52,8 @@ std::string ReadNote(int fd) {
 std::optional<StepReport> NotedStep(uint64_t sealed, const std::string& note) {
   StepReport report;
   unsigned long long step = 0, tokens = 0;
-  const int read =
-      std::sscanf(note.c_str(), "%llu %la %la %la %llu", &step, &report.loss, &report.learning_rate, &report.loss_scale, &tokens);
+  const int read = std::sscanf(note.c_str(), "%llu %la %la %la %llu", &step, &report.loss,
+                               &report.learning_rate, &report.loss_scale, &tokens);
   if (read != 5 || note.size() != kNoteBytes || step != sealed) return std::nullopt;
   report.step = step;
   report.tokens = tokens;
@@ -63,10 +65,14 @@ std::optional<StepReport> NotedStep(uint64_t sealed, const std::string& note) {
 }  // namespace
 
 std::string ProgressLine(const StepReport& report) {
-  if (report.step == 0) return "before training: held-out loss " + Number("%.4f", report.held_out_loss.value_or(report.loss));
-  std::string line = "step " + std::to_string(report.step) + "/" + std::to_string(report.steps) + "  loss " + Number("%.4f", report.loss);
+  if (report.step == 0)
+    return "before training: held-out loss " +
+           Number("%.4f", report.held_out_loss.value_or(report.loss));
+  std::string line = "step " + std::to_string(report.step) + "/" + std::to_string(report.steps) +
+                     "  loss " + Number("%.4f", report.loss);
   if (report.held_out_loss) line += "  held-out " + Number("%.4f", *report.held_out_loss);
-  if (report.skipped) line += "  SKIPPED (overflow, loss scale " + Number("%.0f", report.loss_scale) + ")";
+  if (report.skipped)
+    line += "  SKIPPED (overflow, loss scale " + Number("%.0f", report.loss_scale) + ")";
   if (report.recovered) return line + "  (sealed by the process before)";
   line += "  " + Number("%.0f", report.tokens_per_second()) + " tok/s";
   line += "  hit " + Number("%.0f %%", 100 * report.hit_rate());
@@ -83,18 +89,26 @@ std::string MetricsLine(const StepReport& r) {
       .Field("learning_rate", r.learning_rate)
       .Field("loss_scale", r.loss_scale)
       .Field("skipped", r.skipped);
-  if (r.recovered) return json.Field("tokens", r.tokens).Field("recovered", true).EndObject().Take();
-  json.Field("tokens", r.tokens).Field("seconds", r.seconds).Field("tokens_per_s", r.tokens_per_second());
-  json.Field("hits", r.hits).Field("misses", r.misses).Field("hit_rate", r.hit_rate()).Field("evictions", r.evictions);
-  json.Field("prefetches", r.prefetches).Field("prefetches_late", r.prefetches_late).Field("waited_s", r.waited_seconds);
+  if (r.recovered)
+    return json.Field("tokens", r.tokens).Field("recovered", true).EndObject().Take();
+  json.Field("tokens", r.tokens)
+      .Field("seconds", r.seconds)
+      .Field("tokens_per_s", r.tokens_per_second());
+  json.Field("hits", r.hits)
+      .Field("misses", r.misses)
+      .Field("hit_rate", r.hit_rate())
+      .Field("evictions", r.evictions);
+  json.Field("prefetches", r.prefetches)
+      .Field("prefetches_late", r.prefetches_late)
+      .Field("waited_s", r.waited_seconds);
   json.Field("cpus_shared", r.cpus_shared);
   json.Field("bytes_h2d", r.bytes_h2d).Field("bytes_d2h", r.bytes_d2h);
   json.Field("bytes_h2d_theory", r.bytes_h2d_theory).Field("bytes_d2h_theory", r.bytes_d2h_theory);
   return json.EndObject().Take();
 }
 
-Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed,
-                                        const ReportWaits& waits) {
+Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t every, bool quiet,
+                                        uint64_t sealed, const ReportWaits& waits) {
   ReportWriter writer;
   writer.waits_ = waits;
   writer.directory_ = directory;
@@ -114,26 +128,36 @@ Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
   mkdir(directory.c_str(), 0755);
   const std::string path = directory + "/metrics.jsonl";
   TP_ASSIGN_OR_RETURN(const std::string aside, SetAsideEarlier(directory, sealed));
-  if (!aside.empty()) LogWarn("metrics.jsonl of an earlier run is kept under another name", {{"directory", directory}, {"name", aside}});
+  if (!aside.empty())
+    LogWarn("metrics.jsonl of an earlier run is kept under another name",
+            {{"directory", directory}, {"name", aside}});
   auto files = std::make_shared<Files>();
   files->noted_path = directory + "/" + kNotedFile;
   files->metrics = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!files->metrics.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
+  if (!files->metrics.valid())
+    return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
   ReportedLines kept;
   if (sealed > 0) {
     Result<ReportedLines> found = FindReportedLines(files->metrics.get(), sealed);
-    if (!found.ok()) return Status(ErrorId::kFileWriteFailed, "cannot go on with " + path + ": " + found.status().what());
+    if (!found.ok())
+      return Status(ErrorId::kFileWriteFailed,
+                    "cannot go on with " + path + ": " + found.status().what());
     kept = *found;
   }
   // A device has no length to set.
   if (ftruncate(files->metrics.get(), static_cast<off_t>(kept.bytes)) != 0 && errno != EINVAL) {
-    return Status(ErrorId::kFileWriteFailed, "cannot set the length of " + path + ": " + std::strerror(errno));
+    return Status(ErrorId::kFileWriteFailed,
+                  "cannot set the length of " + path + ": " + std::strerror(errno));
   }
   files->noted = UniqueFd(open(files->noted_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!files->noted.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + files->noted_path + ": " + std::strerror(errno));
+  if (!files->noted.valid())
+    return Status(ErrorId::kFileWriteFailed,
+                  "cannot create " + files->noted_path + ": " + std::strerror(errno));
   if (kept.last < sealed) unreported_ = NotedStep(sealed, ReadNote(files->noted.get()));
   const uint64_t known_to = unreported_ ? sealed - 1 : sealed;
-  if (kept.last < known_to) LogWarn("metrics.jsonl has no lines for some sealed steps", {{"from", kept.last + 1}, {"to", known_to}});
+  if (kept.last < known_to)
+    LogWarn("metrics.jsonl has no lines for some sealed steps",
+            {{"from", kept.last + 1}, {"to", known_to}});
   TP_ASSIGN_OR_RETURN(files->events, EventFile::Create(directory, "tidepool"));
   files_ = std::move(files);
   lane_ = std::make_unique<WriterLane>(waits_.queue_max);
@@ -143,10 +167,13 @@ Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
 Status ReportWriter::Files::WriteNote(const StepReport& report) {
   // One write of always the same length, of numbers that read back with the same bits.
   std::array<char, kNoteBytes + 1> note{};
-  std::snprintf(note.data(), note.size(), "%20llu %24a %24a %24a %20llu\n", static_cast<unsigned long long>(report.step), report.loss,
-                report.learning_rate, report.loss_scale, static_cast<unsigned long long>(report.tokens));
-  if (pwrite(noted.get(), note.data(), kNoteBytes, 0) == static_cast<ssize_t>(kNoteBytes)) return {};
-  return Status(ErrorId::kFileWriteFailed, "cannot write " + noted_path + ": " + std::strerror(errno));
+  std::snprintf(note.data(), note.size(), "%20llu %24a %24a %24a %20llu\n",
+                static_cast<unsigned long long>(report.step), report.loss, report.learning_rate,
+                report.loss_scale, static_cast<unsigned long long>(report.tokens));
+  if (pwrite(noted.get(), note.data(), kNoteBytes, 0) == static_cast<ssize_t>(kNoteBytes))
+    return {};
+  return Status(ErrorId::kFileWriteFailed,
+                "cannot write " + noted_path + ": " + std::strerror(errno));
 }
 
 Status ReportWriter::Files::WriteReport(const StepReport& report) {
@@ -160,12 +187,14 @@ Status ReportWriter::Hand(WriterLane::Job job) {
   if (!lane_->Push(std::move(job))) {
     if (TP_PLANTED("report.lost_silently")) return {};
     if (std::has_single_bit(++dropped_)) {
-      LogError("reports are lost: the file system stands still", {{"directory", directory_}, {"writes_lost", dropped_}});
+      LogError("reports are lost: the file system stands still",
+               {{"directory", directory_}, {"writes_lost", dropped_}});
     }
     return {};
   }
   if (!is_behind && !lane_->AwaitIdle(waits_.step_ns)) {
-    LogWarn("the file system stands still; the run goes on, and reports are written later", {{"directory", directory_}});
+    LogWarn("the file system stands still; the run goes on, and reports are written later",
+            {{"directory", directory_}});
   }
   return lane_->failure();
 }
@@ -176,7 +205,9 @@ Status ReportWriter::Note(const StepReport& report) {
 }
 
 Status ReportWriter::Files::WriteEvents(const StepReport& report) {
-  const auto scalar = [&](const char* tag, double value) { return events->Scalar(tag, report.step, static_cast<float>(value)); };
+  const auto scalar = [&](const char* tag, double value) {
+    return events->Scalar(tag, report.step, static_cast<float>(value));
+  };
   TP_RETURN_IF_ERROR(scalar("loss/train", report.loss));
   if (report.held_out_loss) TP_RETURN_IF_ERROR(scalar("loss/held_out", *report.held_out_loss));
   if (report.recovered) return scalar("optimizer/learning_rate", report.learning_rate);
@@ -189,12 +220,15 @@ Status ReportWriter::Files::WriteEvents(const StepReport& report) {
 }
 
 Status ReportWriter::Write(const StepReport& report) {
-  if (files_ != nullptr) TP_RETURN_IF_ERROR(Hand([files = files_, report] { return files->WriteReport(report); }));
+  if (files_ != nullptr)
+    TP_RETURN_IF_ERROR(Hand([files = files_, report] { return files->WriteReport(report); }));
   if (quiet_) return {};
-  const bool due = report.step % every_ == 0 || report.recovered || report.step == report.steps || report.held_out_loss || report.skipped;
+  const bool due = report.step % every_ == 0 || report.recovered || report.step == report.steps ||
+                   report.held_out_loss || report.skipped;
   if (terminal_) {
     line_open_ = true;
-    return WriteAll(STDERR_FILENO, "\r\033[K" + ProgressLine(report) + (report.skipped ? "\n" : ""), "the terminal");
+    return WriteAll(STDERR_FILENO, "\r\033[K" + ProgressLine(report) + (report.skipped ? "\n" : ""),
+                    "the terminal");
   }
   return due ? WriteAll(STDERR_FILENO, ProgressLine(report) + "\n", "stderr") : Status();
 }
@@ -213,7 +247,8 @@ void ReportWriter::Finish() {
     return Status();
   };
   if (lane_->Push(forget) && lane_->AwaitIdle(waits_.end_ns)) return;
-  LogError("the last reports are not written: the file system stands still", {{"directory", directory_}});
+  LogError("the last reports are not written: the file system stands still",
+           {{"directory", directory_}});
 }
 
 }  // namespace tidepool::trainer

@@ -1,7 +1,9 @@
-// StepReport: the figures of one training step, and the one place from which the progress line, metrics.jsonl and the TensorBoard file
+// StepReport: the figures of one training step, and the one place from which the progress line,
+// metrics.jsonl and the TensorBoard file
 // are made, so that they never disagree.
 //
-// One thread. Rates are of this rank's step; bytes are this rank's copies between host pool and rCache in this step.
+// One thread. Rates are of this rank's step; bytes are this rank's copies between host pool and
+// rCache in this step.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +21,33 @@
 namespace tidepool::trainer {
 
 struct StepReport {
-  uint64_t step = 0, steps = 0;         // 1-based, and how many the run does
-  double loss = 0;                      // mean over ranks and micro-batches, before the step's update
-  std::optional<double> held_out_loss;  // mean over the held-out batches, after the step's update (step 0: before any)
+  uint64_t step = 0, steps = 0;  // 1-based, and how many the run does
+  // Mean over ranks and micro-batches, before the step's update.
+  double loss = 0;
+  // Mean over the held-out batches, after the step's update (step 0: before any)
+  std::optional<double> held_out_loss;
   double grad_norm = 0, learning_rate = 0, loss_scale = 1;
   bool skipped = false;
-  bool recovered = false;  // sealed by a process that died before it reported: norm, times and traffic are not known
-  uint64_t tokens = 0;     // of all ranks
-  double seconds = 0;      // of this step, without evaluation
+  // Sealed by a process that died before it reported: norm, times and traffic are not known.
+  bool recovered = false;
+  uint64_t tokens = 0;  // of all ranks
+  double seconds = 0;   // of this step, without evaluation
   double eta_seconds = 0;
-  uint64_t hits = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;  // chunk accesses of this rank
-  bool cpus_shared = false;   // at the end of the step: compute threads wait shortly for each other (trainer/threads/cpu_watch.h)
+  // Chunk accesses of this rank.
+  uint64_t hits = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;
+  // At the end of the step: compute threads wait shortly for each other
+  // (trainer/threads/cpu_watch.h)
+  bool cpus_shared = false;
   double waited_seconds = 0;  // this rank's waits for chunks, collectives and the server
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t bytes_h2d_theory = 0, bytes_d2h_theory = 0;  // 0: no plan yet (the recording step)
 
-  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
-  double hit_rate() const { return hits + misses > 0 ? static_cast<double>(hits) / static_cast<double>(hits + misses) : 1; }
+  double tokens_per_second() const {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  }
+  double hit_rate() const {
+    return hits + misses > 0 ? static_cast<double>(hits) / static_cast<double>(hits + misses) : 1;
+  }
 };
 
 // "step 12/200  loss 3.412  412 tok/s  hit 71 %  in 12.1 MiB  out 4.02 MiB  ETA 1:12 min"
@@ -45,31 +57,36 @@ std::string MetricsLine(const StepReport& report);
 
 // How far a file system that stands still may hold up the run: the other ranks wait for this one.
 struct ReportWaits {
-  int64_t step_ns = 5 * kNsPerSecond;  // for what one step writes; not at all while earlier writes stand
+  // For what one step writes; not at all while earlier writes stand.
+  int64_t step_ns = 5 * kNsPerSecond;
   int64_t end_ns = 60 * kNsPerSecond;  // for all of it, behind the last step
-  size_t queue_max = 4096;             // writes; what comes beyond is counted, told, and not written
+  // Writes; what comes beyond is counted, told, and not written.
+  size_t queue_max = 4096;
 };
 
-// Writes reports to DIR/metrics.jsonl and a TensorBoard event file there, and progress to stderr (one line rewritten on a terminal, one
-// line each `every` steps otherwise). Rank 0 only. Files are written by a thread of their own (writer_lane.h), for which each call waits:
-// what it wrote is there when it returns, unless the file system stands still.
+// Writes reports to DIR/metrics.jsonl and a TensorBoard event file there, and progress to stderr
+// (one line rewritten on a terminal, one line each `every` steps otherwise). Rank 0 only. Files are
+// written by a thread of their own (writer_lane.h), for which each call waits: what it wrote is
+// there when it returns, unless the file system stands still.
 class ReportWriter {
  public:
-  // `directory` empty: progress only. `sealed` > 0: the run goes on behind that step; metrics.jsonl keeps its lines up to it and is
-  // appended to. Errors: kFileWriteFailed.
-  static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed = 0,
-                                   const ReportWaits& waits = {});
-  // True when DIR/metrics.noted still holds the step `sealed`: rank 0 has not done with its report. Any rank may ask.
+  // `directory` empty: progress only. `sealed` > 0: the run goes on behind that step; metrics.jsonl
+  // keeps its lines up to it and is appended to. Errors: kFileWriteFailed.
+  static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet,
+                                   uint64_t sealed = 0, const ReportWaits& waits = {});
+  // True when DIR/metrics.noted still holds the step `sealed`: rank 0 has not done with its report.
+  // Any rank may ask.
   static bool IsUnreported(const std::string& directory, uint64_t sealed);
-  // Before a step is sealed: what is known of it goes to DIR/metrics.noted, from where a later process takes it when this one dies before
-  // Write. Errors: kFileWriteFailed.
+  // Before a step is sealed: what is known of it goes to DIR/metrics.noted, from where a later
+  // process takes it when this one dies before Write. Errors: kFileWriteFailed.
   Status Note(const StepReport& report);
   // The step `sealed` of Open, when it was noted but not written.
   const std::optional<StepReport>& unreported() const { return unreported_; }
   Status Write(const StepReport& report);
   // Ends the rewritten line, so that other output starts on its own.
   void EndLine();
-  // After the last step: EndLine, and what was noted goes. Says in the log what could not be written.
+  // After the last step: EndLine, and what was noted goes. Says in the log what could not be
+  // written.
   void Finish();
   // Writes that found no room in the queue.
   uint64_t dropped() const { return dropped_; }

@@ -1,12 +1,15 @@
-// StepTrace: where the time of one step went on one rank, as trace events in the JSON form of Chrome's tracing (ui.perfetto.dev opens it;
-// the form of `memctl timeline`, with lanes of its own).
+// StepTrace: where the time of one step went on one rank, as trace events in the JSON form of
+// Chrome's tracing (ui.perfetto.dev opens it; the form of `memctl timeline`, with lanes of its
+// own).
 //
-// One thread (the trainer's main thread). Each step begins anew; what is rendered is the last one. Lanes:
+// One thread (the trainer's main thread). Each step begins anew; what is rendered is the last one.
+// Lanes:
 //   compute          forward and backward of each micro-batch; by the device's clock where it has one, laid from the step's first mark on
 //   H2D, D2H         from the request of a chunk, or of its gradients' way out, until this rank saw that they had been copied
 //   all-gather, reduce-scatter   from their start until this rank saw their end
 //   Adam             from the seal of the step before until this rank had each chunk of the new version once: the update is over by then
-// All but compute are the host's clock at calls of this rank, so ends are late by up to the distance of two calls.
+// All but compute are the host's clock at calls of this rank, so ends are late by up to the
+// distance of two calls.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +35,8 @@ class StepTrace {
   using Id = uint64_t;
 
   // `timer`: null functions on the host.
-  explicit StepTrace(const Clock* clock, DeviceTimer timer = {}) : clock_(clock), timer_(std::move(timer)) {}
+  explicit StepTrace(const Clock* clock, DeviceTimer timer = {})
+      : clock_(clock), timer_(std::move(timer)) {}
 
   void BeginStep(uint64_t step);
   // What goes on from now to the next mark; empty: nothing.

@@ -6,21 +6,26 @@
 
 namespace tidepool::trainer {
 
-Result<client::Ticket> TracedService::Note(Result<client::Ticket> ticket, TraceLane lane, const client::Range& range, bool update) {
+Result<client::Ticket> TracedService::Note(Result<client::Ticket> ticket, TraceLane lane,
+                                           const client::Range& range, bool update) {
   if (!ticket.ok()) return ticket;
   LookAtFlags();
-  going_[ticket.value()] = {.id = trace_->Begin(lane, "chunk " + std::to_string(range.chunk)), .update = update};
+  going_[ticket.value()] = {.id = trace_->Begin(lane, "chunk " + std::to_string(range.chunk)),
+                            .update = update};
   return ticket;
 }
 
-Result<client::Ticket> TracedService::StartFetch(const client::Range& range, const client::Wanted& wanted) {
+Result<client::Ticket> TracedService::StartFetch(const client::Range& range,
+                                                 const client::Wanted& wanted) {
   if (std::exchange(version_, wanted.version) != wanted.version) seen_.clear();
   const bool first = seen_.insert(range.chunk).second;
   return Note(real_->StartFetch(range, wanted), TraceLane::kH2D, range, first);
 }
 
-Result<client::Ticket> TracedService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {
-  return Note(real_->StartSubmitGradient(range, version, micro_batch), TraceLane::kD2H, range, false);
+Result<client::Ticket> TracedService::StartSubmitGradient(const client::Range& range,
+                                                          Version version, uint32_t micro_batch) {
+  return Note(real_->StartSubmitGradient(range, version, micro_batch), TraceLane::kD2H, range,
+              false);
 }
 
 Result<client::Ticket> TracedService::StartEndStep(const client::StepEnd& end) {
@@ -42,7 +47,8 @@ void TracedService::Ended(std::map<client::Ticket, Going>::iterator going) {
 void TracedService::LookAtFlags() {
   for (auto going = going_.begin(); going != going_.end();) {
     const auto here = going++;
-    const client::TicketFlags flags = here->second.end_step ? client::TicketFlags() : real_->FlagsOf(here->first);
+    const client::TicketFlags flags =
+        here->second.end_step ? client::TicketFlags() : real_->FlagsOf(here->first);
     if (flags.done == nullptr) continue;
     const uint64_t done = flags.done->load(std::memory_order_acquire);
     if (static_cast<int64_t>(done - flags.value) >= 0) Ended(here);
@@ -95,10 +101,12 @@ Status TracedCollective::Wait(Ticket ticket) {
   return waited;
 }
 
-RunTrace::RunTrace(const Clock* clock, DeviceTimer timer, client::ChunkService* service, const std::vector<Collective*>& groups)
+RunTrace::RunTrace(const Clock* clock, DeviceTimer timer, client::ChunkService* service,
+                   const std::vector<Collective*>& groups)
     : trace_(clock, std::move(timer)), service_(service, &trace_) {
   for (Collective* group : groups) {
-    groups_.push_back(group != nullptr ? std::make_unique<TracedCollective>(group, &trace_) : nullptr);
+    groups_.push_back(group != nullptr ? std::make_unique<TracedCollective>(group, &trace_)
+                                       : nullptr);
   }
 }
 

@@ -1,7 +1,8 @@
-// TracedService, TracedCollective: the two seams through which a rank's bytes move, with every operation noted in a StepTrace. RunTrace:
-// all of it for one run.
+// TracedService, TracedCollective: the two seams through which a rank's bytes move, with every
+// operation noted in a StepTrace. RunTrace: all of it for one run.
 //
-// One thread (the trainer's main thread). They change nothing: every call goes on to the real one, which must outlive them.
+// One thread (the trainer's main thread). They change nothing: every call goes on to the real one,
+// which must outlive them.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +23,25 @@ class TracedService final : public client::ChunkService {
   TracedService(client::ChunkService* real, StepTrace* trace) : real_(real), trace_(trace) {}
 
   const client::Attachment& attachment() const override { return real_->attachment(); }
-  Result<client::Ticket> StartPutWeights(const client::Range& range) override { return real_->StartPutWeights(range); }
-  Result<client::Ticket> StartFetch(const client::Range& range, const client::Wanted& wanted) override;
-  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override;
+  Result<client::Ticket> StartPutWeights(const client::Range& range) override {
+    return real_->StartPutWeights(range);
+  }
+  Result<client::Ticket> StartFetch(const client::Range& range,
+                                    const client::Wanted& wanted) override;
+  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version,
+                                             uint32_t micro_batch) override;
   Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
-  client::TicketFlags FlagsOf(client::Ticket ticket) const override { return real_->FlagsOf(ticket); }
+  client::TicketFlags FlagsOf(client::Ticket ticket) const override {
+    return real_->FlagsOf(ticket);
+  }
   bool Test(client::Ticket ticket) override;
   Result<client::Outcome> Wait(client::Ticket ticket) override;
-  Status DeclareSchedule(std::span<const ChunkId> order) override { return real_->DeclareSchedule(order); }
-  Status SaveWeights(int dir_fd, const std::string& name, Version version) override { return real_->SaveWeights(dir_fd, name, version); }
+  Status DeclareSchedule(std::span<const ChunkId> order) override {
+    return real_->DeclareSchedule(order);
+  }
+  Status SaveWeights(int dir_fd, const std::string& name, Version version) override {
+    return real_->SaveWeights(dir_fd, name, version);
+  }
   Status Detach() override { return real_->Detach(); }
 
  private:
@@ -39,7 +50,8 @@ class TracedService final : public client::ChunkService {
     bool update = false;  // the first fetch of this chunk at its version
     bool end_step = false;
   };
-  Result<client::Ticket> Note(Result<client::Ticket> ticket, TraceLane lane, const client::Range& range, bool update);
+  Result<client::Ticket> Note(Result<client::Ticket> ticket, TraceLane lane,
+                              const client::Range& range, bool update);
   void Ended(std::map<client::Ticket, Going>::iterator going);
   // Those whose copy the server's stream has marked as done, whether or not anybody asks for it.
   void LookAtFlags();
@@ -64,7 +76,9 @@ class TracedCollective final : public Collective {
   Status Wait(Ticket ticket) override;
   void GiveUp(const Status& why) override { real_->GiveUp(why); }
   Status Barrier() override { return real_->Barrier(); }
-  Status SumDoubles(double* values, uint64_t count) override { return real_->SumDoubles(values, count); }
+  Status SumDoubles(double* values, uint64_t count) override {
+    return real_->SumDoubles(values, count);
+  }
   Status Broadcast(void* bytes, uint64_t size) override { return real_->Broadcast(bytes, size); }
 
  private:
@@ -79,7 +93,8 @@ class TracedCollective final : public Collective {
 class RunTrace {
  public:
   // `groups`: null where this rank is no member.
-  RunTrace(const Clock* clock, DeviceTimer timer, client::ChunkService* service, const std::vector<Collective*>& groups);
+  RunTrace(const Clock* clock, DeviceTimer timer, client::ChunkService* service,
+           const std::vector<Collective*>& groups);
 
   StepTrace* step() { return &trace_; }
   client::ChunkService* service() { return &service_; }

@@ -8,20 +8,23 @@ NextUses::NextUses(const AccessSchedule& schedule, uint32_t chunk_count) : event
   for (uint64_t position = 0; position < schedule.moments.size(); ++position) {
     const Moment& moment = schedule.moments[position];
     for (const ChunkId chunk : moment.chunks) events_[chunk].push_back({position, true});
-    if (moment.kind != MomentKind::kUse) events_[moment.subject].push_back({position, moment.kind == MomentKind::kGradient});
+    if (moment.kind != MomentKind::kUse)
+      events_[moment.subject].push_back({position, moment.kind == MomentKind::kGradient});
   }
 }
 
 uint64_t NextUses::After(ChunkId chunk, uint64_t position) const {
   const auto& events = events_[chunk];
   // A borrow or a submission comes first: what is in the block now will not be used again.
-  const auto next = std::upper_bound(events.begin(), events.end(), position, [](uint64_t at, const Event& e) { return at < e.position; });
+  const auto next = std::upper_bound(events.begin(), events.end(), position,
+                                     [](uint64_t at, const Event& e) { return at < e.position; });
   return next != events.end() && next->needed ? next->position : kNeverUsed;
 }
 
 uint64_t NextUses::EndOfUseBefore(ChunkId chunk, uint64_t position) const {
   const auto& events = events_[chunk];
-  const auto next = std::lower_bound(events.begin(), events.end(), position, [](const Event& e, uint64_t at) { return e.position < at; });
+  const auto next = std::lower_bound(events.begin(), events.end(), position,
+                                     [](const Event& e, uint64_t at) { return e.position < at; });
   return next == events.begin() ? 0 : std::prev(next)->position + 1;
 }
 
@@ -34,7 +37,8 @@ uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>&
       gradient[moment.subject] = true;
       ++gradients;
     }
-    // An operator may use other parameters of a chunk that already holds gradients: that is one block.
+    // An operator may use other parameters of a chunk that already holds gradients: that is one
+    // block.
     uint64_t blocks = gradients;
     for (const ChunkId chunk : moment.chunks) blocks += evictable[chunk] && !gradient[chunk];
     peak = std::max(peak, blocks);

@@ -1,7 +1,9 @@
-// AccessSchedule: the order in which one pass (a training step with all its micro-batches, or one evaluation) needs chunks, and what that
-// order says by itself: next uses, and the smallest rCache that it can run in.
+// AccessSchedule: the order in which one pass (a training step with all its micro-batches, or one
+// evaluation) needs chunks, and what that order says by itself: next uses, and the smallest rCache
+// that it can run in.
 //
-// Any thread; a value. Its position in the list is a moment's number; all decisions of the rCache are functions of it.
+// Any thread; a value. Its position in the list is a moment's number; all decisions of the rCache
+// are functions of it.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +16,22 @@
 namespace tidepool::trainer {
 
 enum class MomentKind : uint8_t {
-  kUse,       // an operator starts: all of `chunks` must be present and stay until it ends
-  kGradient,  // the first gradient of `subject` overwrites its parameter: present now, pinned until its kSubmit
-  kBorrow,    // `subject` needs a block for gradients only: nothing is fetched; pinned until its kSubmit
-  kSubmit,    // the gradients of `subject` go to reduce-scatter and server: its block is free afterwards, its parameters are gone
+  kUse,  // an operator starts: all of `chunks` must be present and stay until it ends
+  // The first gradient of `subject` overwrites its parameter: present now, pinned until its
+  // kSubmit.
+  kGradient,
+  // `subject` needs a block for gradients only: nothing is fetched; pinned until its kSubmit.
+  kBorrow,
+  // The gradients of `subject` go to reduce-scatter and server: its block is free afterwards, its
+  // parameters are gone.
+  kSubmit,
 };
 
 struct Moment {
   MomentKind kind = MomentKind::kUse;
-  ChunkId subject = 0;          // of kGradient, kBorrow and kSubmit
-  std::vector<ChunkId> chunks;  // held by operators at this moment; ascending. kGradient, kBorrow, kSubmit: nearly always none
+  ChunkId subject = 0;  // of kGradient, kBorrow and kSubmit
+  // Held by operators at this moment; ascending. kGradient, kBorrow, kSubmit: nearly always none.
+  std::vector<ChunkId> chunks;
   friend bool operator==(const Moment&, const Moment&) = default;
 };
 
@@ -34,8 +42,10 @@ struct AccessSchedule {
 
 inline constexpr uint64_t kNeverUsed = UINT64_MAX;
 
-// For each chunk, the moments at which its parameters are needed again while what is in the rCache is still them: a use behind the
-// chunk's own kSubmit or kBorrow is none, since the block then holds gradients (DESIGN: next use within the same version).
+// For each chunk, the moments at which its parameters are needed again while what is in the rCache
+// is still them: a use behind the
+// chunk's own kSubmit or kBorrow is none, since the block then holds gradients (DESIGN: next use
+// within the same version).
 class NextUses {
  public:
   NextUses(const AccessSchedule& schedule, uint32_t chunk_count);
@@ -52,11 +62,14 @@ class NextUses {
   std::vector<std::vector<Event>> events_;  // by ChunkId
 };
 
-// Blocks in use at each moment whatever the policy does: the operator's chunks and the gradient blocks. The largest of these numbers is
-// the smallest rCache in blocks that the schedule runs in. `evictable[c]` says whether chunk c needs a block at all.
+// Blocks in use at each moment whatever the policy does: the operator's chunks and the gradient
+// blocks. The largest of these numbers is
+// the smallest rCache in blocks that the schedule runs in. `evictable[c]` says whether chunk c
+// needs a block at all.
 uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>& evictable);
 
-// Chunks in the order of their first use: the order in which the next step's forward needs the updates.
+// Chunks in the order of their first use: the order in which the next step's forward needs the
+// updates.
 std::vector<ChunkId> FirstUseOrder(const AccessSchedule& schedule);
 
 // evictable[c] for all chunks of a layout.

@@ -26,11 +26,14 @@ void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEs
     estimate->param16 += is_fp32 ? 0 : PooledBytes(chunk.elements * 2);
     estimate->gradient += PooledBytes(chunk.elements * gradient_bytes);
   }
-  estimate->pool_bytes = estimate->master + estimate->momentum + estimate->variance + estimate->param16 + estimate->gradient;
-  estimate->pool_bytes_per_parameter = static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->trained_parameters);
+  estimate->pool_bytes = estimate->master + estimate->momentum + estimate->variance +
+                         estimate->param16 + estimate->gradient;
+  estimate->pool_bytes_per_parameter =
+      static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->trained_parameters);
 }
 
-void AddExchange(const ChunkLayout& layout, const EstimateOptions& options, MemoryEstimate* estimate) {
+void AddExchange(const ChunkLayout& layout, const EstimateOptions& options,
+                 MemoryEstimate* estimate) {
   struct Largest {
     uint64_t reduced = 0, gathered = 0;
   };
@@ -39,7 +42,8 @@ void AddExchange(const ChunkLayout& layout, const EstimateOptions& options, Memo
     if (layout.ShardCount(chunk) == 1) continue;
     Largest& of_group = largest[layout.chunks[chunk].data_group];
     of_group.gathered = std::max(of_group.gathered, layout.ChunkBytes(chunk));
-    if (!layout.chunks[chunk].frozen) of_group.reduced = std::max(of_group.reduced, layout.ChunkBytes(chunk));
+    if (!layout.chunks[chunk].frozen)
+      of_group.reduced = std::max(of_group.reduced, layout.ChunkBytes(chunk));
   }
 
   for (Rank rank = 0; rank < layout.world; ++rank) {
@@ -70,12 +74,15 @@ MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& 
     evictable = std::max(evictable, layout.EvictableChunks(rank));
   }
   estimate.block_bytes = layout.BlockBytes();
-  const uint64_t for_blocks = options.rcache_bytes - std::min(options.rcache_bytes, estimate.resident_bytes);
-  estimate.blocks = estimate.block_bytes == 0 ? 0 : std::min(evictable, for_blocks / estimate.block_bytes);
+  const uint64_t for_blocks =
+      options.rcache_bytes - std::min(options.rcache_bytes, estimate.resident_bytes);
+  estimate.blocks =
+      estimate.block_bytes == 0 ? 0 : std::min(evictable, for_blocks / estimate.block_bytes);
   estimate.rcache_bytes = std::max(options.rcache_bytes, estimate.resident_bytes);
-  estimate.resident_share =
-      static_cast<double>(estimate.resident_bytes) / static_cast<double>(layout.TotalElements() * BytesOf(layout.dtype));
-  estimate.evictable_share = evictable == 0 ? 1.0 : static_cast<double>(estimate.blocks) / static_cast<double>(evictable);
+  estimate.resident_share = static_cast<double>(estimate.resident_bytes) /
+                            static_cast<double>(layout.TotalElements() * BytesOf(layout.dtype));
+  estimate.evictable_share =
+      evictable == 0 ? 1.0 : static_cast<double>(estimate.blocks) / static_cast<double>(evictable);
   return estimate;
 }
 

@@ -1,8 +1,10 @@
 // EstimateMemory: what a model needs in each tier, from its layout alone; no weight is made.
 //
-// Any thread; pure. The sums are those of the server's admission (a test compares them); the server adds its records and, with
+// Any thread; pure. The sums are those of the server's admission (a test compares them); the server
+// adds its records and, with
 // accumulation or a split master, a staging buffer a rank, which are small.
-// Sources: Elixir v2, section 4.2 (bytes per parameter); PatrickStar, section 6.1 (14 bytes for 16-bit training).
+// Sources: Elixir v2, section 4.2 (bytes per parameter); PatrickStar, section 6.1 (14 bytes for
+// 16-bit training).
 #pragma once
 
 #include <cstdint>
@@ -15,12 +17,15 @@ namespace tidepool::trainer {
 
 struct MemoryEstimate {
   // Host pool, for the whole job, in bytes.
-  uint64_t master = 0, momentum = 0, variance = 0;  // as the rule and the form of the states have them
-  uint64_t param16 = 0;                             // 16-bit jobs only: what is fetched
-  uint64_t gradient = 0;                            // fp32, or 16-bit without accumulation
-  uint64_t pool_bytes = 0;                          // their sum
-  double pool_bytes_per_parameter = 0;              // that is trained
-  uint64_t frozen = 0;  // beside them: frozen chunks, which the pool holds once for all jobs of the user that list the same
+  // As the rule and the form of the states have them.
+  uint64_t master = 0, momentum = 0, variance = 0;
+  uint64_t param16 = 0;                 // 16-bit jobs only: what is fetched
+  uint64_t gradient = 0;                // fp32, or 16-bit without accumulation
+  uint64_t pool_bytes = 0;              // their sum
+  double pool_bytes_per_parameter = 0;  // that is trained
+  // Beside them: frozen chunks, which the pool holds once for all jobs of the user that list the
+  // same.
+  uint64_t frozen = 0;
   // Each rank's rCache, in bytes; the largest over the ranks.
   uint64_t rcache_bytes = 0;
   uint64_t resident_bytes = 0;  // of it, always occupied
@@ -28,10 +33,11 @@ struct MemoryEstimate {
   uint64_t blocks = 0;
   double resident_share = 0;   // of all parameters' bytes
   double evictable_share = 0;  // of the evictable chunks that fit into the blocks at once
-  // Memory of each rank's own beside the rCache, in bytes, while ranks exchange blocks; the largest over the ranks. Between ranks of one
-  // machine none is needed.
-  uint64_t parts_bytes = 0;    // over several machines: buffers of reduce-scatters
-  uint64_t staging_bytes = 0;  // where GPUs exchange through host memory: blocks on their way, beside parts_bytes
+  // Memory of each rank's own beside the rCache, in bytes, while ranks exchange blocks; the largest
+  // over the ranks. Between ranks of one machine none is needed.
+  uint64_t parts_bytes = 0;  // over several machines: buffers of reduce-scatters
+  // Where GPUs exchange through host memory: blocks on their way, beside parts_bytes.
+  uint64_t staging_bytes = 0;
   // The model.
   uint64_t parameters = 0;
   uint64_t trained_parameters = 0;  // of them
@@ -42,7 +48,8 @@ struct EstimateOptions {
   uint32_t micro_batches = 1;  // more than one: gradients are accumulated in fp32
   uint64_t rcache_bytes = 0;   // of each rank
   OptimizerSpec optimizer = {};
-  // Buffers that each data group has at most (trainer/comm/operation_thread.h, trainer/comm/staged_collective.h).
+  // Buffers that each data group has at most (trainer/comm/operation_thread.h,
+  // trainer/comm/staged_collective.h).
   uint32_t parts_at_once = 0, staged_at_once = 0;
 };
 

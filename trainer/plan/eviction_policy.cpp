@@ -14,7 +14,8 @@ void LruEviction::Used(ChunkId chunk, uint64_t) {
 }
 
 ChunkId LruEviction::Victim(std::span<const ChunkId> candidates, uint64_t) {
-  return *std::min_element(candidates.begin(), candidates.end(), [this](ChunkId a, ChunkId b) { return last_use_[a] < last_use_[b]; });
+  return *std::min_element(candidates.begin(), candidates.end(),
+                           [this](ChunkId a, ChunkId b) { return last_use_[a] < last_use_[b]; });
 }
 
 ChunkId BeladyEviction::Victim(std::span<const ChunkId> candidates, uint64_t position) {

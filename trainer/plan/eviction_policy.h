@@ -1,6 +1,8 @@
-// EvictionPolicy: names the chunk that gives up its rCache block; it moves nothing (a virtual seam: random, least recently used, Belady).
+// EvictionPolicy: names the chunk that gives up its rCache block; it moves nothing (a virtual seam:
+// random, least recently used, Belady).
 //
-// One thread per object. A policy's answers depend on its construction and on the calls made to it, never on time: ranks that make the
+// One thread per object. A policy's answers depend on its construction and on the calls made to it,
+// never on time: ranks that make the
 // same calls get the same victims. Every form passes tests/trainer/plan/eviction_policy_test.cpp.
 #pragma once
 
@@ -24,7 +26,8 @@ class EvictionPolicy {
   virtual ChunkId Victim(std::span<const ChunkId> candidates, uint64_t position) = 0;
 };
 
-// Uniform among the candidates, from a seed that all ranks share: for the first, recording pass (Elixir v1, section VI-A).
+// Uniform among the candidates, from a seed that all ranks share: for the first, recording pass
+// (Elixir v1, section VI-A).
 class RandomEviction final : public EvictionPolicy {
  public:
   explicit RandomEviction(uint64_t seed) : random_(seed) {}
@@ -49,7 +52,8 @@ class LruEviction final : public EvictionPolicy {
   uint64_t uses_ = 0;
 };
 
-// Farthest next use, never used again first, ties by chunk id: the optimum for a known order (Belady 1966; Elixir v1, section VI-A).
+// Farthest next use, never used again first, ties by chunk id: the optimum for a known order
+// (Belady 1966; Elixir v1, section VI-A).
 class BeladyEviction final : public EvictionPolicy {
  public:
   // `next` must outlive the policy.

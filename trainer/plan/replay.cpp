@@ -8,7 +8,8 @@ namespace {
 
 class Replayer {
  public:
-  Replayer(const AccessSchedule& schedule, const ReplaySetup& setup, const NextUses& next, EvictionPolicy* policy)
+  Replayer(const AccessSchedule& schedule, const ReplaySetup& setup, const NextUses& next,
+           EvictionPolicy* policy)
       : schedule_(schedule), setup_(setup), next_(next), policy_(policy) {
     const size_t chunks = setup.evictable.size();
     present_.assign(chunks, false);
@@ -22,7 +23,8 @@ class Replayer {
   }
 
   Result<Plan> Run() {
-    for (position_ = 0; position_ < schedule_.moments.size(); ++position_) TP_RETURN_IF_ERROR(Step(schedule_.moments[position_]));
+    for (position_ = 0; position_ < schedule_.moments.size(); ++position_)
+      TP_RETURN_IF_ERROR(Step(schedule_.moments[position_]));
     return std::move(plan_);
   }
 
@@ -65,7 +67,8 @@ class Replayer {
     } else {
       TP_RETURN_IF_ERROR(Evict(&step));
     }
-    // A chunk cannot come back before its own gradients have left. Taking a block for gradients early would only keep parameters out.
+    // A chunk cannot come back before its own gradients have left. Taking a block for gradients
+    // early would only keep parameters out.
     step.earliest = fetch ? std::max(step.earliest, submitted_[chunk]) : position_;
     plan_.steps.push_back(step);
     Add(chunk);
@@ -75,12 +78,14 @@ class Replayer {
   Status Evict(PlanStep* step) {
     std::vector<ChunkId> candidates;
     for (const ChunkId chunk : cached_) {
-      if (!pinned_[chunk] && !std::binary_search(held_->begin(), held_->end(), chunk)) candidates.push_back(chunk);
+      if (!pinned_[chunk] && !std::binary_search(held_->begin(), held_->end(), chunk))
+        candidates.push_back(chunk);
     }
     if (candidates.empty()) {
       const uint64_t needed = SmallestRcache(schedule_, setup_.evictable);
-      return Status(ErrorId::kRcacheTooSmall,
-                    "this order of use needs " + std::to_string(needed) + " rCache blocks, there are " + std::to_string(setup_.blocks));
+      return Status(ErrorId::kRcacheTooSmall, "this order of use needs " + std::to_string(needed) +
+                                                  " rCache blocks, there are " +
+                                                  std::to_string(setup_.blocks));
     }
     step->victim = policy_->Victim(candidates, position_);
     step->earliest = next_.EndOfUseBefore(step->victim, position_);
@@ -100,12 +105,14 @@ class Replayer {
 
   void Add(ChunkId chunk) {
     present_[chunk] = true;
-    if (setup_.evictable[chunk]) cached_.insert(std::lower_bound(cached_.begin(), cached_.end(), chunk), chunk);
+    if (setup_.evictable[chunk])
+      cached_.insert(std::lower_bound(cached_.begin(), cached_.end(), chunk), chunk);
   }
 
   void Remove(ChunkId chunk) {
     present_[chunk] = false;
-    if (setup_.evictable[chunk]) cached_.erase(std::lower_bound(cached_.begin(), cached_.end(), chunk));
+    if (setup_.evictable[chunk])
+      cached_.erase(std::lower_bound(cached_.begin(), cached_.end(), chunk));
   }
 
   const AccessSchedule& schedule_;
@@ -116,14 +123,17 @@ class Replayer {
   uint64_t position_ = 0;
   const std::vector<ChunkId>* held_ = nullptr;
   std::vector<bool> present_, pinned_;  // by ChunkId
-  std::vector<uint64_t> submitted_;     // by ChunkId: the moment after its last kSubmit, 0 before the first
-  std::vector<ChunkId> cached_;         // evictable and present, ascending
-  std::deque<uint64_t> free_;           // for each free block the moment since which it is free; first in, first out
+  // By ChunkId: the moment after its last kSubmit, 0 before the first.
+  std::vector<uint64_t> submitted_;
+  std::vector<ChunkId> cached_;  // evictable and present, ascending
+  // For each free block the moment since which it is free; first in, first out.
+  std::deque<uint64_t> free_;
 };
 
 }  // namespace
 
-Result<Plan> Replay(const AccessSchedule& schedule, const ReplaySetup& setup, EvictionPolicy* policy) {
+Result<Plan> Replay(const AccessSchedule& schedule, const ReplaySetup& setup,
+                    EvictionPolicy* policy) {
   const NextUses next(schedule, static_cast<uint32_t>(setup.evictable.size()));
   return Replayer(schedule, setup, next, policy).Run();
 }

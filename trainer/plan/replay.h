@@ -1,8 +1,11 @@
-// Replay: runs an AccessSchedule through an rCache of so many blocks on paper: which chunk is fetched when, and who gives up its block.
+// Replay: runs an AccessSchedule through an rCache of so many blocks on paper: which chunk is
+// fetched when, and who gives up its block.
 //
-// Any thread; pure functions. With BeladyEviction the number of fetches is the smallest possible one for the schedule, its pins and the
-// number of blocks (MIN with required sets; tests compare it with an exhaustive search). The steps are what the rCache carries out, early
-// where prefetching is on: a step may run from `earliest` on without changing any other step, so prefetching never adds a fetch.
+// Any thread; pure functions. With BeladyEviction the number of fetches is the smallest possible
+// one for the schedule, its pins and the number of blocks (MIN with required sets; tests compare it
+// with an exhaustive search). The steps are what the rCache carries out, early where prefetching is
+// on: a step may run from `earliest` on without changing any other step, so prefetching never adds
+// a fetch.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +21,14 @@ namespace tidepool::trainer {
 inline constexpr ChunkId kNoChunk = UINT32_MAX;
 
 struct PlanStep {
-  uint64_t needed_at = 0;     // the moment before which the step must have been started
-  uint64_t earliest = 0;      // the first moment at which it may be started: its victim's last use, or the freeing of its block, is past
-  ChunkId chunk = 0;          // gets a block
-  ChunkId victim = kNoChunk;  // gives up its block for it; kNoChunk: a free block is taken, or the chunk is resident
-  bool fetch = true;          // false: the block is for gradients only (kBorrow)
+  uint64_t needed_at = 0;  // the moment before which the step must have been started
+  // The first moment at which it may be started: its victim's last use, or the freeing of its
+  // block, is past.
+  uint64_t earliest = 0;
+  ChunkId chunk = 0;  // gets a block
+  // Gives up its block for it; kNoChunk: a free block is taken, or the chunk is resident.
+  ChunkId victim = kNoChunk;
+  bool fetch = true;  // false: the block is for gradients only (kBorrow)
   friend bool operator==(const PlanStep&, const PlanStep&) = default;
 };
 
@@ -34,17 +40,23 @@ struct Plan {
 };
 
 struct ReplaySetup {
-  std::vector<bool> evictable;  // by ChunkId; the others are resident: they need no block and are never evicted
+  // By ChunkId; the others are resident: they need no block and are never evicted.
+  std::vector<bool> evictable;
   uint64_t blocks = 0;
-  std::vector<ChunkId> present;  // chunks whose parameters are in the rCache when the pass begins; at most `blocks` evictable ones
+  // Chunks whose parameters are in the rCache when the pass begins; at most `blocks` evictable
+  // ones.
+  std::vector<ChunkId> present;
 };
 
-// Errors: kRcacheTooSmall when the schedule needs more blocks; the text names the number of blocks only, callers add bytes.
-Result<Plan> Replay(const AccessSchedule& schedule, const ReplaySetup& setup, EvictionPolicy* policy);
+// Errors: kRcacheTooSmall when the schedule needs more blocks; the text names the number of blocks
+// only, callers add bytes.
+Result<Plan> Replay(const AccessSchedule& schedule, const ReplaySetup& setup,
+                    EvictionPolicy* policy);
 // Replay with Belady's rule.
 Result<Plan> BeladySimulate(const AccessSchedule& schedule, const ReplaySetup& setup);
 
-// Bytes that one rank's plan moves between server and rCache: one shard per fetch and per submission; evictions move none.
+// Bytes that one rank's plan moves between server and rCache: one shard per fetch and per
+// submission; evictions move none.
 struct StepTraffic {
   uint64_t bytes_h2d = 0;
   uint64_t bytes_d2h = 0;

@@ -26,11 +26,13 @@ struct Moved {
   uint64_t up = 0, down = 0;
 };
 
-Moved MovedFor(const SearchInput& input, const SearchChunk& chunk, uint64_t fetches, uint64_t submits) {
+Moved MovedFor(const SearchInput& input, const SearchChunk& chunk, uint64_t fetches,
+               uint64_t submits) {
   const uint64_t one = chunk.elements * input.bytes.compute;
   Moved moved{.up = fetches * one, .down = submits * one};
   if (input.model == CostModel::kTransfers || fetches == 0 || !chunk.trained) return moved;
-  // The first fetch of a step brings what the update has written; every later one is of a chunk that was written back before.
+  // The first fetch of a step brings what the update has written; every later one is of a chunk
+  // that was written back before.
   moved.up = chunk.elements * input.bytes.update + (fetches - 1) * one;
   moved.down += (fetches - 1) * one;
   return moved;
@@ -39,7 +41,8 @@ Moved MovedFor(const SearchInput& input, const SearchChunk& chunk, uint64_t fetc
 // A share as it grows: the states of one chunk after the other go to the device.
 class Tally {
  public:
-  Tally(const SearchInput& input, const RcacheSize& size) : input_(input), size_(size), share_{.blocks = size.blocks} {
+  Tally(const SearchInput& input, const RcacheSize& size)
+      : input_(input), size_(size), share_{.blocks = size.blocks} {
     for (size_t chunk = 0; chunk < input.chunks.size(); ++chunk) {
       const Moved moved = MovedOf(chunk);
       share_.bytes_up += moved.up;
@@ -63,15 +66,21 @@ class Tally {
     Share share = share_;
     const Rates& rates = input_.rates;
     if (!CopiesKnown(rates)) return share;
-    const auto seconds = [](uint64_t amount, double rate) { return rate > 0 ? static_cast<double>(amount) / rate / kGiga : 0; };
-    const double copies = seconds(share.bytes_up, rates.to_device) + seconds(share.bytes_down, rates.from_device);
+    const auto seconds = [](uint64_t amount, double rate) {
+      return rate > 0 ? static_cast<double>(amount) / rate / kGiga : 0;
+    };
+    const double copies =
+        seconds(share.bytes_up, rates.to_device) + seconds(share.bytes_down, rates.from_device);
     const double host = seconds(host_elements_, rates.host_update);
-    share.seconds = (input_.overlap ? std::max(copies, host) : copies + host) + seconds(device_elements_, rates.device_update);
+    share.seconds = (input_.overlap ? std::max(copies, host) : copies + host) +
+                    seconds(device_elements_, rates.device_update);
     return share;
   }
 
  private:
-  Moved MovedOf(size_t chunk) const { return MovedFor(input_, input_.chunks[chunk], size_.fetches[chunk], size_.submits[chunk]); }
+  Moved MovedOf(size_t chunk) const {
+    return MovedFor(input_, input_.chunks[chunk], size_.fetches[chunk], size_.submits[chunk]);
+  }
 
   const SearchInput& input_;
   const RcacheSize& size_;
@@ -81,7 +90,9 @@ class Tally {
 
 // Less time, then fewer bytes, then what asks for less of the device.
 bool IsBetter(const Share& a, const Share& b) {
-  const auto key = [](const Share& s) { return std::make_tuple(s.seconds, s.bytes_up + s.bytes_down, s.uploads, s.blocks); };
+  const auto key = [](const Share& s) {
+    return std::make_tuple(s.seconds, s.bytes_up + s.bytes_down, s.uploads, s.blocks);
+  };
   return key(a) < key(b);
 }
 
@@ -95,11 +106,16 @@ class Room {
       states_.push_back((states_.empty() ? 0 : states_.back()) + chunk.states_bytes);
     }
   }
-  uint64_t LeftBy(uint64_t blocks) const { return input_.allowed_bytes - std::min(input_.allowed_bytes, blocks * input_.block_bytes); }
-  bool HasBlocks(uint64_t blocks) const { return blocks * input_.block_bytes <= input_.allowed_bytes; }
+  uint64_t LeftBy(uint64_t blocks) const {
+    return input_.allowed_bytes - std::min(input_.allowed_bytes, blocks * input_.block_bytes);
+  }
+  bool HasBlocks(uint64_t blocks) const {
+    return blocks * input_.block_bytes <= input_.allowed_bytes;
+  }
   // The largest number of first chunks whose states fit.
   uint64_t UploadsIn(uint64_t bytes) const {
-    return static_cast<uint64_t>(std::upper_bound(states_.begin(), states_.end(), bytes) - states_.begin());
+    return static_cast<uint64_t>(std::upper_bound(states_.begin(), states_.end(), bytes) -
+                                 states_.begin());
   }
   // The largest size that fits.
   const RcacheSize& SizeIn(uint64_t bytes) const {
@@ -128,9 +144,11 @@ Share Greedy(const SearchInput& input, const Room& room, bool states_first) {
 
 Status NoRoom(const SearchInput& input) {
   const uint64_t needed = input.sizes.front().blocks * input.block_bytes;
-  return Status(ErrorId::kRcacheTooSmall, "the order of use needs " + std::to_string(input.sizes.front().blocks) + " blocks of " +
-                                              FormatBytes(input.block_bytes) + " (" + FormatBytes(needed) + "), and " +
-                                              FormatBytes(input.allowed_bytes) + " of the device can be given to them");
+  return Status(ErrorId::kRcacheTooSmall,
+                "the order of use needs " + std::to_string(input.sizes.front().blocks) +
+                    " blocks of " + FormatBytes(input.block_bytes) + " (" + FormatBytes(needed) +
+                    "), and " + FormatBytes(input.allowed_bytes) +
+                    " of the device can be given to them");
 }
 
 }  // namespace
@@ -141,8 +159,10 @@ double GainOfBlocks(CostModel model, const Rates& rates, const ElementBytes& byt
   return (model == CostModel::kPaper ? reload + compute / rates.from_device : reload) / compute;
 }
 
-double GainOfStates(CostModel model, const Rates& rates, const ElementBytes& bytes, uint32_t ranks) {
-  const auto compute = static_cast<double>(bytes.compute), update = static_cast<double>(bytes.update);
+double GainOfStates(CostModel model, const Rates& rates, const ElementBytes& bytes,
+                    uint32_t ranks) {
+  const auto compute = static_cast<double>(bytes.compute),
+             update = static_cast<double>(bytes.update);
   const double first = (model == CostModel::kPaper ? update : compute) / rates.to_device;
   const double again = compute * GainOfBlocks(model, rates, bytes);
   const double gradient = compute / rates.from_device;
@@ -151,22 +171,28 @@ double GainOfStates(CostModel model, const Rates& rates, const ElementBytes& byt
 }
 
 uint64_t AllowedBytes(const DeviceRoom& room) {
-  const uint64_t others = room.taken + room.spare + room.resident + room.states + room.buffers + room.activations + room.activations / 4;
+  const uint64_t others = room.taken + room.spare + room.resident + room.states + room.buffers +
+                          room.activations + room.activations / 4;
   return (room.capacity - std::min(room.capacity, others)) / 20 * 19;
 }
 
-std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<bool>& evictable, uint64_t most) {
+std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<bool>& evictable,
+                                uint64_t most) {
   const uint64_t smallest = SmallestRcache(order, evictable);
-  const auto largest = std::max<uint64_t>(smallest, static_cast<uint64_t>(std::count(evictable.begin(), evictable.end(), true)));
+  const auto largest = std::max<uint64_t>(
+      smallest, static_cast<uint64_t>(std::count(evictable.begin(), evictable.end(), true)));
   // A replay takes up to moments x blocks looks.
-  most = std::clamp<uint64_t>(kLooksMax / std::max<uint64_t>(1, order.moments.size() * largest), 2, std::max<uint64_t>(2, most));
+  most = std::clamp<uint64_t>(kLooksMax / std::max<uint64_t>(1, order.moments.size() * largest), 2,
+                              std::max<uint64_t>(2, most));
   const uint64_t count = std::min(largest - smallest + 1, most);
   std::vector<RcacheSize> sizes;
   for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t blocks = count == 1 ? largest : smallest + i * (largest - smallest) / (count - 1);
+    const uint64_t blocks =
+        count == 1 ? largest : smallest + i * (largest - smallest) / (count - 1);
     Result<Plan> plan = BeladySimulate(order, {evictable, blocks, {}});
     TP_CHECK(plan.ok(), "the smallest rCache is enough");
-    sizes.push_back({blocks, std::move(plan.value().fetches_of_chunk), std::move(plan.value().submits_of_chunk)});
+    sizes.push_back({blocks, std::move(plan.value().fetches_of_chunk),
+                     std::move(plan.value().submits_of_chunk)});
   }
   return sizes;
 }
@@ -183,8 +209,10 @@ Result<SearchChoice> Search(const SearchInput& input) {
   if (!room.HasBlocks(input.sizes.front().blocks)) return NoRoom(input);
   SearchChoice choice;
   choice.states_weighed = CopiesKnown(input.rates) && UpdatesKnown(input.rates);
-  if (CopiesKnown(input.rates)) choice.blocks_gain = GainOfBlocks(input.model, input.rates, input.bytes);
-  if (choice.states_weighed) choice.states_gain = GainOfStates(input.model, input.rates, input.bytes, input.ranks);
+  if (CopiesKnown(input.rates))
+    choice.blocks_gain = GainOfBlocks(input.model, input.rates, input.bytes);
+  if (choice.states_weighed)
+    choice.states_gain = GainOfStates(input.model, input.rates, input.bytes, input.ranks);
   std::optional<Share> best;
   for (const RcacheSize& size : input.sizes) {
     if (!room.HasBlocks(size.blocks)) break;
@@ -196,7 +224,8 @@ Result<SearchChoice> Search(const SearchInput& input) {
     }
   }
   choice.best = *best;
-  choice.greedy = Greedy(input, room, choice.states_weighed && choice.states_gain > choice.blocks_gain);
+  choice.greedy =
+      Greedy(input, room, choice.states_weighed && choice.states_gain > choice.blocks_gain);
   choice.left_bytes = room.LeftBy(best->blocks) - best->states_bytes;
   return choice;
 }

@@ -1,11 +1,14 @@
-// Search: how the memory of a device is shared out: so many blocks for the rCache, and the states of so many chunks beside it, so that a
-// step's transfers and updates take the least time (Elixir v2, section 5).
+// Search: how the memory of a device is shared out: so many blocks for the rCache, and the states
+// of so many chunks beside it, so that a step's transfers and updates take the least time (Elixir
+// v2, section 5).
 //
-// Any thread; pure functions of data. The paper decides by two numbers, what one more byte of blocks saves (I) and what one more byte of
-// states on the device saves (J), and then fills the memory with the better kind first. All pairs are few, so that this search tries them
-// all (docs/decisions/028-search-not-greedy.md); I and J are told as the reason.
-// Units: rates are of all ranks together: copies in GB/s (10^9 bytes), updates in 10^9 elements/s. (The paper's tables 4 and 5 label the
-// latter GB/s; its profiler divides elements by seconds.) Gains are seconds saved for each 10^9 bytes of one device.
+// Any thread; pure functions of data. The paper decides by two numbers, what one more byte of
+// blocks saves (I) and what one more byte of states on the device saves (J), and then fills the
+// memory with the better kind first. All pairs are few, so that this search tries them all
+// (docs/decisions/028-search-not-greedy.md); I and J are told as the reason.
+// Units: rates are of all ranks together: copies in GB/s (10^9 bytes), updates in 10^9 elements/s.
+// (The paper's tables 4 and 5 label the latter GB/s; its profiler divides elements by seconds.)
+// Gains are seconds saved for each 10^9 bytes of one device.
 #pragma once
 
 #include <cstdint>
@@ -30,19 +33,23 @@ struct ElementBytes {
 
 // What is moved for a chunk whose states are in host memory.
 enum class CostModel : uint8_t {
-  // Elixir v2: each step brings the fp32 master, and the device makes the 16-bit copy; a chunk that leaves the rCache is written back.
+  // Elixir v2: each step brings the fp32 master, and the device makes the 16-bit copy; a chunk that
+  // leaves the rCache is written back.
   kPaper,
-  // This project: the server's update writes the 16-bit copy, and has it still when a chunk leaves: a fetch is L_c, an eviction nothing.
+  // This project: the server's update writes the 16-bit copy, and has it still when a chunk leaves:
+  // a fetch is L_c, an eviction nothing.
   kTransfers,
 };
 
-// I: seconds that a step saves for 10^9 more bytes of blocks, while there are chunks that backward fetches again. Requires known rates.
+// I: seconds that a step saves for 10^9 more bytes of blocks, while there are chunks that backward
+// fetches again. Requires known rates.
 double GainOfBlocks(CostModel model, const Rates& rates, const ElementBytes& bytes);
 // J: likewise for 10^9 more bytes of states on each of `ranks` devices.
 double GainOfStates(CostModel model, const Rates& rates, const ElementBytes& bytes, uint32_t ranks);
 
-// Who else has the memory of a device that one rank uses. The paper's formula (appendix A.1) has capacity, buffers and activations;
-// `taken`, `spare` and `resident` are what it leaves out (its code subtracts 2 GiB for the first, and fused parameters for the last).
+// Who else has the memory of a device that one rank uses. The paper's formula (appendix A.1) has
+// capacity, buffers and activations; `taken`, `spare` and `resident` are what it leaves out (its
+// code subtracts 2 GiB for the first, and fused parameters for the last).
 struct DeviceRoom {
   uint64_t capacity = 0;
   uint64_t taken = 0;        // before the plan: contexts and code of this and other processes
@@ -52,7 +59,8 @@ struct DeviceRoom {
   uint64_t buffers = 0;      // there through the whole step: inputs and targets
   uint64_t activations = 0;  // the most that operators have at one time beside all that
 };
-// 0.95 (capacity - taken - spare - resident - states - buffers - 1.25 activations); 0 where that is negative.
+// 0.95 (capacity - taken - spare - resident - states - buffers - 1.25 activations); 0 where that is
+// negative.
 uint64_t AllowedBytes(const DeviceRoom& room);
 
 struct SearchChunk {
@@ -66,13 +74,16 @@ struct RcacheSize {
   uint64_t blocks = 0;
   std::vector<uint32_t> fetches, submits;  // by ChunkId
 };
-// From the smallest size that the order runs in to one where every chunk has a block: all, or `most` evenly spaced ones with both ends
-// (fewer where the replays of a long order would take more than some seconds).
-std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<bool>& evictable, uint64_t most = 256);
+// From the smallest size that the order runs in to one where every chunk has a block: all, or
+// `most` evenly spaced ones with both ends (fewer where the replays of a long order would take more
+// than some seconds).
+std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<bool>& evictable,
+                                uint64_t most = 256);
 
 struct SearchInput {
   CostModel model = CostModel::kTransfers;
-  bool overlap = false;  // updates of the host run beside the copies: the longer of the two counts, not their sum
+  // Updates of the host run beside the copies: the longer of the two counts, not their sum.
+  bool overlap = false;
   Rates rates;
   uint32_t ranks = 1;
   ElementBytes bytes;
@@ -85,10 +96,12 @@ struct SearchInput {
 // A way to share the memory out.
 struct Share {
   uint64_t blocks = 0;
-  uint64_t uploads = 0;                   // the states of the first so many chunks lie on the device
+  // The states of the first so many chunks lie on the device.
+  uint64_t uploads = 0;
   uint64_t states_bytes = 0;              // of one device, for them
   uint64_t bytes_up = 0, bytes_down = 0;  // moved by one step, all ranks together
-  double seconds = 0;                     // of its copies and updates; 0 where the rates of the copies are not known
+  // Of its copies and updates; 0 where the rates of the copies are not known.
+  double seconds = 0;
   friend bool operator==(const Share&, const Share&) = default;
 };
 
@@ -96,15 +109,16 @@ struct SearchChoice {
   Share best;
   Share greedy;                             // what the paper's rule takes
   double blocks_gain = 0, states_gain = 0;  // I and J; 0 where a rate is missing
-  bool states_weighed = false;              // false: a rate is missing, so no states were thought of on the device
-  uint64_t left_bytes = 0;                  // of what was allowed
-  uint64_t tried = 0;                       // shares that were looked at
+  // false: a rate is missing, so no states were thought of on the device.
+  bool states_weighed = false;
+  uint64_t left_bytes = 0;  // of what was allowed
+  uint64_t tried = 0;       // shares that were looked at
 };
 
 // Errors: kRcacheTooSmall (what is allowed has no room for the smallest rCache).
 Result<SearchChoice> Search(const SearchInput& input);
-// The share with these blocks (one of input.sizes) and uploads (at most as many as chunks are trained), whether there is room for it or
-// not.
+// The share with these blocks (one of input.sizes) and uploads (at most as many as chunks are
+// trained), whether there is room for it or not.
 Share CostOf(const SearchInput& input, const RcacheSize& size, uint64_t uploads);
 
 }  // namespace tidepool::trainer

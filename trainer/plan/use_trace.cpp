@@ -11,7 +11,10 @@ namespace {
 class Foresight {
  public:
   Foresight(const ChunkLayout& layout, Rank rank)
-      : layout_(layout), uses_(layout.parameters.size(), 0), pins_(layout.chunks.size(), 0), gradients_(layout.chunks.size(), 0) {
+      : layout_(layout),
+        uses_(layout.parameters.size(), 0),
+        pins_(layout.chunks.size(), 0),
+        gradients_(layout.chunks.size(), 0) {
     for (ChunkId chunk = 0; chunk < layout.TrainedChunks(); ++chunk) {
       if (layout.IsMember(chunk, rank)) mine_.push_back(chunk);
     }
@@ -22,7 +25,9 @@ class Foresight {
       switch (event.kind) {
         case UseEvent::Kind::kBegin: Begin(event.notes); break;
         case UseEvent::Kind::kEnd: End(); break;
-        case UseEvent::Kind::kGradient: Gradient(layout_.parameters[layout_.of_note[event.notes[0]]].chunk); break;
+        case UseEvent::Kind::kGradient:
+          Gradient(layout_.parameters[layout_.of_note[event.notes[0]]].chunk);
+          break;
       }
     }
     EndOfBackward();
@@ -47,7 +52,9 @@ class Foresight {
     Hold& hold = holds_.emplace_back();
     std::vector<ParameterId> touched;
     for (const uint32_t note : notes) touched.push_back(layout_.of_note[note]);
-    if (std::all_of(touched.begin(), touched.end(), [this](ParameterId parameter) { return uses_[parameter] > 0; })) return;
+    if (std::all_of(touched.begin(), touched.end(),
+                    [this](ParameterId parameter) { return uses_[parameter] > 0; }))
+      return;
     hold.parameters = std::move(touched);
     bool nested = true;
     for (const ParameterId parameter : hold.parameters) {
@@ -66,7 +73,8 @@ class Foresight {
     TP_CHECK(!holds_.empty(), "an operator ends that has begun");
     for (const ParameterId parameter : holds_.back().parameters) --uses_[parameter];
     for (const ChunkId chunk : holds_.back().chunks) {
-      if (--pins_[chunk] == 0) pinned_.erase(std::lower_bound(pinned_.begin(), pinned_.end(), chunk));
+      if (--pins_[chunk] == 0)
+        pinned_.erase(std::lower_bound(pinned_.begin(), pinned_.end(), chunk));
     }
     holds_.pop_back();
   }
@@ -75,10 +83,12 @@ class Foresight {
     ++gradients_[chunk];
     if (layout_.chunks[chunk].multi_use) return;
     if (gradients_[chunk] == 1) Enter(MomentKind::kGradient, chunk);
-    if (gradients_[chunk] == layout_.chunks[chunk].parameter_count) Enter(MomentKind::kSubmit, chunk);
+    if (gradients_[chunk] == layout_.chunks[chunk].parameter_count)
+      Enter(MomentKind::kSubmit, chunk);
   }
 
-  // Gradients that were kept apart are handed in first, then what no operator of backward has completed.
+  // Gradients that were kept apart are handed in first, then what no operator of backward has
+  // completed.
   void EndOfBackward() {
     const auto borrow = [this](ChunkId chunk) {
       Enter(MomentKind::kBorrow, chunk);
@@ -110,7 +120,8 @@ class Foresight {
 
 }  // namespace
 
-AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Rank rank, uint32_t micro_batches) {
+AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Rank rank,
+                            uint32_t micro_batches) {
   Foresight foresight(layout, rank);
   for (uint32_t batch = 0; batch < micro_batches; ++batch) foresight.MicroBatch(trace);
   return foresight.Take();

@@ -1,8 +1,9 @@
-// UseTrace: which parameters the operators of one forward and backward read, and where gradients come: an order of use before there is a
-// layout; and the AccessSchedule that it becomes with one.
+// UseTrace: which parameters the operators of one forward and backward read, and where gradients
+// come: an order of use before there is a layout; and the AccessSchedule that it becomes with one.
 //
-// Any thread; values and a pure function. The rules by which operators and gradients become moments are those of the rCache
-// (trainer/cache/parameter_cache.h); a test holds what is foreseen here against what a run records, moment by moment.
+// Any thread; values and a pure function. The rules by which operators and gradients become moments
+// are those of the rCache (trainer/cache/parameter_cache.h); a test holds what is foreseen here
+// against what a run records, moment by moment.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,9 @@ struct UseTrace {
   std::vector<UseEvent> events;  // of one micro-batch
 };
 
-// The order of a training step of `rank` in chunks. Requires a trace of the model that the layout was made for.
-AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Rank rank, uint32_t micro_batches);
+// The order of a training step of `rank` in chunks. Requires a trace of the model that the layout
+// was made for.
+AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Rank rank,
+                            uint32_t micro_batches);
 
 }  // namespace tidepool::trainer

@@ -33,40 +33,50 @@ Tensor EmbeddingBackward(const Tensor& gradient, const Tensor&, int64_t count, i
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
 // With mean and reciprocal deviation in fp32, as all devices have them.
-Three Norm(const Tensor& x, at::IntArrayRef shape, const std::optional<Tensor>&, const std::optional<Tensor>&, double) {
+Three Norm(const Tensor& x, at::IntArrayRef shape, const std::optional<Tensor>&,
+           const std::optional<Tensor>&, double) {
   std::vector<int64_t> sizes = x.sizes().vec();
   std::fill(sizes.end() - static_cast<std::ptrdiff_t>(shape.size()), sizes.end(), 1);
   const at::TensorOptions statistics = x.options().dtype(at::kFloat);
-  return {at::empty_like(x, at::MemoryFormat::Contiguous), at::empty(sizes, statistics), at::empty(sizes, statistics)};
+  return {at::empty_like(x, at::MemoryFormat::Contiguous), at::empty(sizes, statistics),
+          at::empty(sizes, statistics)};
 }
 
-constexpr auto kNormBackward = [](const Tensor&, const Tensor& x, at::IntArrayRef, const Tensor&, const Tensor&,
-                                  const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+constexpr auto kNormBackward = [](const Tensor&, const Tensor& x, at::IntArrayRef, const Tensor&,
+                                  const Tensor&, const std::optional<Tensor>& weight,
+                                  const std::optional<Tensor>& bias,
                                   std::array<bool, 3> wanted) -> Three {
-  return {wanted[0] ? at::empty_like(x, at::MemoryFormat::Contiguous) : Tensor(), wanted[1] ? at::empty_like(*weight) : Tensor(),
+  return {wanted[0] ? at::empty_like(x, at::MemoryFormat::Contiguous) : Tensor(),
+          wanted[1] ? at::empty_like(*weight) : Tensor(),
           wanted[2] ? at::empty_like(*bias) : Tensor()};
 };
 
 // [B][heads][T][size], laid out as [B][T][heads][size].
 Tensor ByToken(const Tensor& like) {
-  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
+  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options())
+      .transpose(1, 2);
 }
 
-constexpr auto kAttention = [](const Tensor& query, const Tensor&, const Tensor&, double, bool, const std::optional<Tensor>&,
+constexpr auto kAttention = [](const Tensor& query, const Tensor&, const Tensor&, double, bool,
+                               const std::optional<Tensor>&,
                                std::optional<double>) -> std::tuple<Tensor, Tensor> {
   const at::TensorOptions sums = query.options().dtype(at::kFloat);
-  return {ByToken(query), at::empty({query.size(0), query.size(2), query.size(1)}, sums).transpose(1, 2)};
+  return {ByToken(query),
+          at::empty({query.size(0), query.size(2), query.size(1)}, sums).transpose(1, 2)};
 };
 
-constexpr auto kAttentionBackward = [](const Tensor&, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor&,
-                                       const Tensor&, double, bool, const std::optional<Tensor>&, std::optional<double>) -> Three {
+constexpr auto kAttentionBackward =
+    [](const Tensor&, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor&,
+       const Tensor&, double, bool, const std::optional<Tensor>&, std::optional<double>) -> Three {
   return {ByToken(query), ByToken(key), ByToken(value)};
 };
 
 // LibTorch has no fused attention for the meta device and would take the one that keeps all scores.
-constexpr auto kFusedAttention = [](const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask,
-                                    double dropout, bool causal, std::optional<double> scale, bool) -> Tensor {
-  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, causal, mask, scale));
+constexpr auto kFusedAttention = [](const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const std::optional<Tensor>& mask, double dropout, bool causal,
+                                    std::optional<double> scale, bool) -> Tensor {
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout,
+                                                                     causal, mask, scale));
 };
 
 bool alive = false;
@@ -89,7 +99,8 @@ struct MetaDevice::State {
     c10::DataPtr allocate(size_t size) override {
       bytes->live += size;
       bytes->peak = std::max(bytes->peak, bytes->live);
-      return {nullptr, std::make_unique<Given>(Given{bytes, size}).release(), &Take, c10::Device(c10::kMeta)};
+      return {nullptr, std::make_unique<Given>(Given{bytes, size}).release(), &Take,
+              c10::Device(c10::kMeta)};
     }
     c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
     void copy_data(void*, const void*, size_t) const override {}
@@ -122,7 +133,8 @@ struct MetaDevice::State {
   c10::Allocator* const before;
   Allocator allocator;
   torch::Library kernels{torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__};
-  torch::Library with_gradient{torch::Library::IMPL, "aten", c10::DispatchKey::AutogradMeta, __FILE__, __LINE__};
+  torch::Library with_gradient{torch::Library::IMPL, "aten", c10::DispatchKey::AutogradMeta,
+                               __FILE__, __LINE__};
 };
 
 MetaDevice::MetaDevice() {

@@ -1,5 +1,5 @@
-// MetaDevice: while one is alive, LibTorch's meta device has the operators that a GPT needs and its C++ part lacks, and counts the bytes of
-// its tensors.
+// MetaDevice: while one is alive, LibTorch's meta device has the operators that a GPT needs and its
+// C++ part lacks, and counts the bytes of its tensors.
 //
 // One at a time, in one thread; what it registers is gone with it.
 #pragma once

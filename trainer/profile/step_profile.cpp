@@ -32,7 +32,8 @@ struct Tracing {
 
   uint32_t NoteOf(const at::Tensor& tensor) const {
     if (!tensor.defined() || !tensor.has_storage()) return StorageBinding::kNoParameter;
-    const auto found = notes.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+    const auto found =
+        notes.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
     return found == notes.end() ? StorageBinding::kNoParameter : found->second;
   }
 };
@@ -43,7 +44,8 @@ struct Open final : at::ObserverContext {};
 
 std::unique_ptr<at::ObserverContext> Begin(const at::RecordFunction& function) {
   ++tracing->profile->operators;
-  std::vector<uint32_t> notes = ParametersRead([](const at::Tensor& tensor) { return tracing->NoteOf(tensor); }, function);
+  std::vector<uint32_t> notes =
+      ParametersRead([](const at::Tensor& tensor) { return tracing->NoteOf(tensor); }, function);
   if (notes.empty()) return nullptr;
   tracing->profile->trace.events.push_back({UseEvent::Kind::kBegin, std::move(notes)});
   return std::make_unique<Open>();
@@ -53,9 +55,11 @@ void End(const at::RecordFunction&, at::ObserverContext* context) {
   if (context != nullptr) tracing->profile->trace.events.push_back({UseEvent::Kind::kEnd, {}});
 }
 
-// As trainer/hooks/gradient_hook.h has it: a gradient leaves at once, unless its parameter is used several times.
+// As trainer/hooks/gradient_hook.h has it: a gradient leaves at once, unless its parameter is used
+// several times.
 struct GradientLeaves final : torch::autograd::PostAccumulateGradHook {
-  GradientLeaves(UseTrace* where, uint32_t which, bool kept) : trace(where), note(which), stays(kept) {}
+  GradientLeaves(UseTrace* where, uint32_t which, bool kept)
+      : trace(where), note(which), stays(kept) {}
   void operator()(const torch::autograd::Variable& parameter) override {
     trace->events.push_back({UseEvent::Kind::kGradient, {note}});
     if (!stays) parameter.mutable_grad().reset();
@@ -83,7 +87,9 @@ class Watch {
  public:
   explicit Watch(Tracing* now) {
     TP_CHECK(std::exchange(tracing, now) == nullptr, "one profile per thread");
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&Begin, &End).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&Begin, &End)
+                                             .needsInputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
   }
   ~Watch() {
     at::removeCallback(handle_);
@@ -106,14 +112,17 @@ void Run(const ProfileTask& task, StepProfile* profile) {
   const auto parameters = model.named_parameters();
   for (uint32_t note = 0; note < notes.size(); ++note) {
     const at::Tensor& parameter = parameters[notes[note].name];
-    now.notes.emplace(parameter.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), note);
+    now.notes.emplace(parameter.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
+                      note);
     if (!parameter.requires_grad()) continue;
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter,
-                                                   std::make_unique<GradientLeaves>(&profile->trace, note, notes[note].multi_use));
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        parameter, std::make_unique<GradientLeaves>(&profile->trace, note, notes[note].multi_use));
   }
   const uint64_t weights = device.live_bytes();
-  const std::vector<int64_t> sizes{static_cast<int64_t>(task.sequences), static_cast<int64_t>(task.tokens)};
-  const at::Tensor inputs = at::empty(sizes, options.dtype(at::kLong)), targets = at::empty(sizes, options.dtype(at::kLong));
+  const std::vector<int64_t> sizes{static_cast<int64_t>(task.sequences),
+                                   static_cast<int64_t>(task.tokens)};
+  const at::Tensor inputs = at::empty(sizes, options.dtype(at::kLong)),
+                   targets = at::empty(sizes, options.dtype(at::kLong));
   profile->buffer_bytes = device.live_bytes() - weights;
   device.ForgetPeak();
   {
@@ -135,7 +144,8 @@ Result<StepProfile> ProfileStep(const ProfileTask& task) {
   try {
     Run(task, &profile);
   } catch (const std::exception& error) {
-    return Status(ErrorId::kLibraryFailed, std::string("LibTorch, in the profile on its meta device: ") + error.what());
+    return Status(ErrorId::kLibraryFailed,
+                  std::string("LibTorch, in the profile on its meta device: ") + error.what());
   }
   return profile;
 }

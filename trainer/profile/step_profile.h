@@ -1,12 +1,15 @@
-// ProfileStep: what one forward and backward of a GPT will take of a device, and in which order it will use its parameters, found before
-// any weight exists (the pre-runtime profiler of Elixir v2, section 3.1).
+// ProfileStep: what one forward and backward of a GPT will take of a device, and in which order it
+// will use its parameters, found before any weight exists (the pre-runtime profiler of Elixir v2,
+// section 3.1).
 //
-// The thread that trains later, and no other one that uses LibTorch meanwhile. The model's own code runs on LibTorch's meta device, whose
-// tensors have sizes and no memory: what is counted is what LibTorch's allocator would be asked for, tensor by tensor, so a profile costs
-// a call for each operator, however large the model is. Attention is that of the fused kernels, which keep no scores (as the host and CUDA
-// have it).
-// Not in it: scratch memory inside an operator (of attention and of matrix products), which is the kernel's own affair, and what an
-// allocator loses to rounding and gaps: for these the formula of the allowed memory takes a quarter more (trainer/plan/search.h).
+// The thread that trains later, and no other one that uses LibTorch meanwhile. The model's own code
+// runs on LibTorch's meta device, whose tensors have sizes and no memory: what is counted is what
+// LibTorch's allocator would be asked for, tensor by tensor, so a profile costs
+// a call for each operator, however large the model is. Attention is that of the fused kernels,
+// which keep no scores (as the host and CUDA have it).
+// Not in it: scratch memory inside an operator (of attention and of matrix products), which is the
+// kernel's own affair, and what an allocator loses to rounding and gaps: for these the formula of
+// the allowed memory takes a quarter more (trainer/plan/search.h).
 #pragma once
 
 #include <cstdint>
@@ -28,11 +31,13 @@ struct ProfileTask {
 };
 
 struct StepProfile {
-  uint64_t buffer_bytes = 0;      // inputs and targets: there through the whole step
-  uint64_t activation_bytes = 0;  // the most that is there beside them and the parameters; gradients leave for the rCache as they come
-  uint64_t boundary_bytes = 0;    // of one block's input: what checkpointing keeps of a block
-  uint64_t operators = 0;         // that were dispatched
-  UseTrace trace;                 // notes are those of GptParameters(shape, lora)
+  uint64_t buffer_bytes = 0;  // inputs and targets: there through the whole step
+  // The most that is there beside them and the parameters; gradients leave for the rCache as they
+  // come.
+  uint64_t activation_bytes = 0;
+  uint64_t boundary_bytes = 0;  // of one block's input: what checkpointing keeps of a block
+  uint64_t operators = 0;       // that were dispatched
+  UseTrace trace;               // notes are those of GptParameters(shape, lora)
 };
 
 // Errors: kUsageError (the shape), kLibraryFailed (LibTorch's words).

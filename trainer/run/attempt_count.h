@@ -1,7 +1,10 @@
-// AttemptCount: how many attempts of a run in a row have ended without a new sealed step, so that a run which gets nowhere ends.
+// AttemptCount: how many attempts of a run in a row have ended without a new sealed step, so that a
+// run which gets nowhere ends.
 //
-// One thread; a value type. Steps are counted by the version that was sealed when an attempt ended, never by where an attempt
-// began: one that fails before it has a seat begins nowhere. A rank that replaces its program by itself passes Text on.
+// One thread; a value type. Steps are counted by the version that was sealed when an attempt ended,
+// never by where an attempt
+// began: one that fails before it has a seat begins nowhere. A rank that replaces its program by
+// itself passes Text on.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +16,16 @@
 namespace tidepool::trainer {
 
 inline constexpr uint32_t kFruitlessAttempts = 5;
-inline constexpr const char* kAttemptsVariable = "TIDEPOOL_ATTEMPTS";  // of the environment, see Text
+// Of the environment, see Text.
+inline constexpr const char* kAttemptsVariable = "TIDEPOOL_ATTEMPTS";
 
 class AttemptCount {
  public:
   // `text`: of the program before; what is no such text counts from zero.
   explicit AttemptCount(const std::string& text = "");
 
-  // An attempt has a seat behind `sealed`. For the first one that is nobody's progress yet; a later one changes nothing, unless
+  // An attempt has a seat behind `sealed`. For the first one that is nobody's progress yet; a later
+  // one changes nothing, unless
   // it begins further back than the run had come: its states are gone.
   void BeginsAt(Version sealed);
   // An attempt has ended; the last sealed step is `sealed`. False: it was the last one.

@@ -1,6 +1,7 @@
 // What a run says of itself before its first step: three lines, or all that is known of it.
 //
-// Any thread; pure. Rank 0 says it once it has a seat at the server, so that an error of usage stands alone.
+// Any thread; pure. Rank 0 says it once it has a seat at the server, so that an error of usage
+// stands alone.
 #pragma once
 
 #include <string>

@@ -20,9 +20,12 @@ Result<int64_t> DurationOf(const char* flag, const std::string& text) {
 }
 
 Status CheckJobName(const std::string& job) {
-  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  constexpr std::string_view kAllowed =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   constexpr size_t kBytesMax = 63;
-  if (!job.empty() && job.size() <= kBytesMax && job.find_first_not_of(kAllowed) == std::string::npos) return {};
+  if (!job.empty() && job.size() <= kBytesMax &&
+      job.find_first_not_of(kAllowed) == std::string::npos)
+    return {};
   return Status(ErrorId::kUsageError, "\"" + job + "\" cannot be the name of a job")
       .Where("--job " + job)
       .Why("it becomes part of paths and metrics")
@@ -33,7 +36,9 @@ Status CheckJobName(const std::string& job) {
 Status CheckBesideBase(const RunOptions& options, const RunPlan& plan) {
   if (plan.base == nullptr || options.save_dir.empty()) return {};
   std::error_code unknown;
-  if (!std::filesystem::equivalent(options.save_dir, DirectoryOfWeights(plan.base->file().path()), unknown)) return {};
+  if (!std::filesystem::equivalent(options.save_dir, DirectoryOfWeights(plan.base->file().path()),
+                                   unknown))
+    return {};
   return Status(ErrorId::kUsageError, "adapters cannot be saved where their base lies")
       .Where("--save " + options.save_dir)
       .Why("config.json there describes the base")
@@ -49,21 +54,26 @@ Result<RunWaits> WaitsOf(const RunOptions& options) {
     if (!pool.ok()) return Status(pool.status()).Where("--pool");
     waits.pool_bytes = *pool;
   }
-  TP_ASSIGN_OR_RETURN(waits.server_timeout_ns, DurationOf("--server-timeout", options.server_timeout));
-  TP_ASSIGN_OR_RETURN(waits.rejoin_timeout_ns, DurationOf("--rejoin-timeout", options.rejoin_timeout));
+  TP_ASSIGN_OR_RETURN(waits.server_timeout_ns,
+                      DurationOf("--server-timeout", options.server_timeout));
+  TP_ASSIGN_OR_RETURN(waits.rejoin_timeout_ns,
+                      DurationOf("--rejoin-timeout", options.rejoin_timeout));
   const std::string& queue = options.queue_timeout;
-  TP_ASSIGN_OR_RETURN(waits.queue_timeout_ns, DurationOf("--wait", queue.empty() ? kQueueDefault : queue));
+  TP_ASSIGN_OR_RETURN(waits.queue_timeout_ns,
+                      DurationOf("--wait", queue.empty() ? kQueueDefault : queue));
   return waits;
 }
 
-Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place, const std::string& job) {
+Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
+                            const std::string& job) {
   TP_RETURN_IF_ERROR(CheckJobName(job));
   TP_RETURN_IF_ERROR(WaitsOf(options).status());
   if (place.rank == 0) TP_RETURN_IF_ERROR(CheckOutputs(options));
   CheckedRun checked;
   TP_ASSIGN_OR_RETURN(checked.plan, MakeRunPlan(options, place.world, place.rank, job));
   TP_RETURN_IF_ERROR(CheckBesideBase(options, checked.plan));
-  TP_ASSIGN_OR_RETURN(checked.data, OpenRunCorpus(options, checked.plan.shape, place.world, place.rank));
+  TP_ASSIGN_OR_RETURN(checked.data,
+                      OpenRunCorpus(options, checked.plan.shape, place.world, place.rank));
   return checked;
 }
 

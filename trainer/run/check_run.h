@@ -1,4 +1,5 @@
-// CheckRun: the one validation of what a run is given, before anything is contacted, made or started. `run`, `run --dry-run`, `launch`
+// CheckRun: the one validation of what a run is given, before anything is contacted, made or
+// started. `run`, `run --dry-run`, `launch`
 // and `estimate` all go through it; numbers are checked before, flag by flag (number_flags.h).
 //
 // Any thread; torch-free. Files are read, nothing is written.
@@ -28,11 +29,14 @@ struct CheckedRun {
   RunPlan plan;
   RunCorpus data;
 };
-// All but what only LibTorch or a device can tell: --rcache auto is settled before. Errors: kUsageError (the name of the job, adapters
-// saved over their base), those of WaitsOf, MakeRunPlan, OpenRunCorpus and CheckOutputs.
-Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place, const std::string& job);
+// All but what only LibTorch or a device can tell: --rcache auto is settled before. Errors:
+// kUsageError (the name of the job, adapters saved over their base), those of WaitsOf, MakeRunPlan,
+// OpenRunCorpus and CheckOutputs.
+Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
+                            const std::string& job);
 
-// Of a command that starts the run elsewhere, with `world` ranks on this machine. What needs --rcache auto is left to the ranks.
+// Of a command that starts the run elsewhere, with `world` ranks on this machine. What needs
+// --rcache auto is left to the ranks.
 Status CheckLaunch(const RunOptions& options, uint32_t world);
 
 }  // namespace tidepool::trainer

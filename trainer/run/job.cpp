@@ -19,14 +19,19 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
         .Where("--rcache")
         .Fix("write a share like 25%, a size like 64MiB, or auto");
   // A share is met by the nearest number of blocks; a size is never exceeded.
-  const uint64_t for_blocks =
-      is_share ? wanted.value() + plan.block_bytes / 2 : wanted.value() - std::min(wanted.value(), plan.resident_bytes);
+  const uint64_t for_blocks = is_share
+                                  ? wanted.value() + plan.block_bytes / 2
+                                  : wanted.value() - std::min(wanted.value(), plan.resident_bytes);
   plan.blocks = plan.block_bytes > 0 ? std::min(for_blocks / plan.block_bytes, chunks) : 0;
   if (plan.blocks == 0 && chunks > 0) {
-    return Status(ErrorId::kRcacheTooSmall, "--rcache " + rcache + " leaves no room for one block of " + FormatBytes(plan.block_bytes))
+    return Status(ErrorId::kRcacheTooSmall, "--rcache " + rcache +
+                                                " leaves no room for one block of " +
+                                                FormatBytes(plan.block_bytes))
         .Where("--rcache " + rcache)
-        .Why("resident chunks take " + FormatBytes(plan.resident_bytes) + ", the others share blocks of one chunk each")
-        .Fix("give at least --rcache " + std::to_string(layout.RcacheBytes(rank, 1)) + ", or a smaller --chunk-size");
+        .Why("resident chunks take " + FormatBytes(plan.resident_bytes) +
+             ", the others share blocks of one chunk each")
+        .Fix("give at least --rcache " + std::to_string(layout.RcacheBytes(rank, 1)) +
+             ", or a smaller --chunk-size");
   }
   plan.bytes = std::max(layout.RcacheBytes(rank, plan.blocks), kPageBytes);
   return plan;
@@ -36,7 +41,9 @@ Result<DType> DTypeFromName(const std::string& name) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (name == NameOf(dtype)) return dtype;
   }
-  return Status(ErrorId::kUsageError, "unknown dtype \"" + name + "\"").Where("--dtype").Fix("choose fp32, bf16 or fp16");
+  return Status(ErrorId::kUsageError, "unknown dtype \"" + name + "\"")
+      .Where("--dtype")
+      .Fix("choose fp32, bf16 or fp16");
 }
 
 OptimizerSpec MakeOptimizerSpec(const RunOptions& options) {
@@ -56,7 +63,8 @@ OptimizerSpec MakeOptimizerSpec(const RunOptions& options) {
   return spec;
 }
 
-client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options, const RcachePlan& rcache, const std::string& name) {
+client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options,
+                            const RcachePlan& rcache, const std::string& name) {
   client::JobSpec spec;
   spec.name = name;
   spec.world = layout.world;
@@ -66,7 +74,8 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
   spec.micro_batches = options.micro_batches;
   spec.loss_scaling = layout.dtype == DType::kF16 ? 1 : 0;
   spec.rcache_bytes = rcache.bytes;
-  spec.parameter_groups = {{1.0f, options.weight_decay}, {1.0f, 0.0f}};  // kDecayGroup, kNoDecayGroup
+  // kDecayGroup, kNoDecayGroup.
+  spec.parameter_groups = {{1.0f, options.weight_decay}, {1.0f, 0.0f}};
   for (const std::vector<Rank>& members : layout.data_groups) {
     client::DataGroup group;
     for (const Rank rank : members) group.rank_mask |= uint64_t{1} << rank;

@@ -1,4 +1,5 @@
-// From a model's parameters and the user's options to what is asked of the server: chunk layout, rCache size, job spec.
+// From a model's parameters and the user's options to what is asked of the server: chunk layout,
+// rCache size, job spec.
 //
 // Any thread; pure functions. Every rank computes the same layout from the same options.
 #pragma once
@@ -21,21 +22,27 @@ struct RcachePlan {
   uint64_t block_bytes = 0;
   uint64_t blocks = 0;
   double fraction() const {
-    return evictable_bytes > 0 ? static_cast<double>(blocks * block_bytes) / static_cast<double>(evictable_bytes) : 1;
+    return evictable_bytes > 0
+               ? static_cast<double>(blocks * block_bytes) / static_cast<double>(evictable_bytes)
+               : 1;
   }
 };
 
-// "25%": that share of the evictable chunks' bytes, to the nearest number of whole blocks; a size: all of the rCache, resident chunks
-// included, never exceeded. Never more blocks than chunks. Errors: kConfigBadValue, kRcacheTooSmall.
+// "25%": that share of the evictable chunks' bytes, to the nearest number of whole blocks; a size:
+// all of the rCache, resident chunks included, never exceeded. Never more blocks than chunks.
+// Errors: kConfigBadValue, kRcacheTooSmall.
 Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::string& rcache);
 
 // The dtype named by --dtype. Errors: kUsageError.
 Result<DType> DTypeFromName(const std::string& name);
 
-// The update rule and the form of its states, as the flags say (names that nobody checked become the defaults).
+// The update rule and the form of its states, as the flags say (names that nobody checked become
+// the defaults).
 OptimizerSpec MakeOptimizerSpec(const RunOptions& options);
 
-// What the server must know. `name`: of the job. The content of frozen chunks is not known here: their names are zeros.
-client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options, const RcachePlan& rcache, const std::string& name);
+// What the server must know. `name`: of the job. The content of frozen chunks is not known here:
+// their names are zeros.
+client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options,
+                            const RcachePlan& rcache, const std::string& name);
 
 }  // namespace tidepool::trainer

@@ -30,11 +30,14 @@ std::string HostName() {
 Status KeptRun::Sealed(const std::string& socket_dir) {
   if (noted_ || !has_folder() || TP_PLANTED("trainer.run_not_noted")) return {};
   // Whole or not at all, whenever this process is killed.
-  const std::string text = job_ + "\n" + HostName() + ":" + socket_dir + "\n", made = path() + ".new";
+  const std::string text = job_ + "\n" + HostName() + ":" + socket_dir + "\n",
+                    made = path() + ".new";
   const UniqueFd file(open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  const bool written = file.valid() && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool written = file.valid() && write(file.get(), text.data(), text.size()) ==
+                                           static_cast<ssize_t>(text.size());
   if (!written || std::rename(made.c_str(), path().c_str()) != 0) {
-    return Status(ErrorId::kFileWriteFailed, "cannot write " + path() + ": " + std::strerror(errno));
+    return Status(ErrorId::kFileWriteFailed,
+                  "cannot write " + path() + ": " + std::strerror(errno));
   }
   noted_ = true;
   return {};
@@ -50,7 +53,8 @@ std::string KeptRun::WhoSaysSo(const std::string& socket_dir, Version sealed) co
   std::string of_job, where;
   if (std::ifstream file(path()); has_folder() && std::getline(file, of_job) && of_job == job_) {
     std::getline(file, where);
-    return path() + " says that job \"" + job_ + "\" had sealed steps and was not brought to its end" +
+    return path() + " says that job \"" + job_ +
+           "\" had sealed steps and was not brought to its end" +
            (where.empty() ? "" : "; its memserver was " + where);
   }
   Result<client::JobWord> word = client::AskJob(socket_dir, job_, kAskNs);
@@ -60,14 +64,17 @@ std::string KeptRun::WhoSaysSo(const std::string& socket_dir, Version sealed) co
 }
 
 Status KeptRun::MayBegin(const std::string& socket_dir, Version sealed) const {
-  if (options_.standalone || options_.or_new || TP_PLANTED("trainer.begins_anew_unasked")) return {};
+  if (options_.standalone || options_.or_new || TP_PLANTED("trainer.begins_anew_unasked"))
+    return {};
   const std::string why = WhoSaysSo(socket_dir, sealed);
   if (why.empty()) return {};
-  return Status(ErrorId::kStatesLost, "memserver holds nothing of job \"" + job_ + "\", which was to go on")
+  return Status(ErrorId::kStatesLost,
+                "memserver holds nothing of job \"" + job_ + "\", which was to go on")
       .Where("memserver at " + socket_dir)
       .Why(why)
       .Fix("--resume auto --or-new begins it anew at step 1" +
-           (options_.out_dir.empty() ? std::string() : "; metrics.jsonl is then kept under another name") +
+           (options_.out_dir.empty() ? std::string()
+                                     : "; metrics.jsonl is then kept under another name") +
            ". Where another memserver holds it, give its --socket-dir");
 }
 

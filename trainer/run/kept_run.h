@@ -1,8 +1,9 @@
 // KeptRun: what is known of a job beside the states that memserver holds: that there were some.
 //
-// One thread (the trainer's main thread). Two witnesses: DIR/unfinished.job in the run's folder (--out), which rank 0 writes with the first
-// sealed step and removes when the run ends in good order; and memserver's list of jobs whose states it had to give up. A run with a
-// private server has neither, because nothing of it outlives the run.
+// One thread (the trainer's main thread). Two witnesses: DIR/unfinished.job in the run's folder
+// (--out), which rank 0 writes with the first sealed step and removes when the run ends in good
+// order; and memserver's list of jobs whose states it had to give up. A run with a private server
+// has neither, because nothing of it outlives the run.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,12 @@ class KeptRun {
   Status Sealed(const std::string& socket_dir);
   // Rank 0: the job is brought to its end, and is to go.
   void Ended();
-  // The server at `socket_dir` holds nothing of the job, and `sealed` steps are known to this process: may the run begin at step 1?
+  // The server at `socket_dir` holds nothing of the job, and `sealed` steps are known to this
+  // process: may the run begin at step 1?
   // Errors: kStatesLost (there was something; the error says who says so).
   Status MayBegin(const std::string& socket_dir, Version sealed) const;
-  // "kept until 13:05", by what the server says; "kept for memserver's --lease" where it does not answer.
+  // "kept until 13:05", by what the server says; "kept for memserver's --lease" where it does not
+  // answer.
   std::string Until(const std::string& socket_dir) const;
 
  private:

@@ -16,57 +16,72 @@ std::string Again(const std::string& job) {
 std::string JobNameOf(const RunOptions& options, const RankPlace& place) {
   if (!options.job.empty()) return options.job;
   if (!place.job_name.empty()) return place.job_name;
-  return JobNameFrom((options.lora_rank > 0 ? std::string("lora") : options.preset) + "-" + std::to_string(getpid()));
+  return JobNameFrom((options.lora_rank > 0 ? std::string("lora") : options.preset) + "-" +
+                     std::to_string(getpid()));
 }
 
 Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place) {
   if (options.or_new && options.resume == "never") {
-    return Status(ErrorId::kUsageError, "--or-new says what --resume auto does where it finds nothing; --resume never always begins anew")
+    return Status(ErrorId::kUsageError,
+                  "--or-new says what --resume auto does where it finds nothing; --resume never "
+                  "always begins anew")
         .Where("command line of trainer");
   }
   if (options.resume.empty()) return place.restarts > 0;
   if (options.resume == "never") return false;
   if (options.resume != "auto") {
-    return Status(ErrorId::kUsageError, "--resume \"" + options.resume + "\" is neither auto nor never").Where("command line of trainer");
+    return Status(ErrorId::kUsageError,
+                  "--resume \"" + options.resume + "\" is neither auto nor never")
+        .Where("command line of trainer");
   }
   if (options.job.empty() && place.job_name.empty() && !options.standalone) {
-    return Status(ErrorId::kUsageError, "--resume auto needs the name of the job that is to be continued")
+    return Status(ErrorId::kUsageError,
+                  "--resume auto needs the name of the job that is to be continued")
         .Where("command line of trainer")
-        .Why("without --job, a run that no launcher started is named after its process, and the next process has another name")
+        .Why(
+            "without --job, a run that no launcher started is named after its process, and the "
+            "next process has another name")
         .Fix("give --job NAME, the same in every start");
   }
   return true;
 }
 
 Status StillHeld(const std::string& job, Version sealed) {
-  return Status(ErrorId::kJobMismatch, "the server still holds job \"" + job + "\" at step " + std::to_string(sealed))
+  return Status(ErrorId::kJobMismatch,
+                "the server still holds job \"" + job + "\" at step " + std::to_string(sealed))
       .Why("its ranks left without an orderly end, and its lease has not passed")
-      .Fix("continue it with --resume auto, choose another --job name for a new run, or wait for the lease to pass");
+      .Fix(
+          "continue it with --resume auto, choose another --job name for a new run, or wait for "
+          "the lease to pass");
 }
 
 bool EndsAttemptOnly(const Status& ended, bool in_training) {
   if (in_training && ended.id() == ErrorId::kWaitTimeout) return true;
-  return ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed || ended.id() == ErrorId::kVersionGone;
+  return ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed ||
+         ended.id() == ErrorId::kVersionGone;
 }
 
 std::string WhatIsLeft(const RunOptions& options, const std::string& job, const std::string& kept) {
   const std::string sealed = "the last step is sealed";
   if (kept.starts_with("not ")) return sealed + ": job " + job + " is " + kept;
-  if (!kept.empty()) return sealed + ": job " + job + " is " + kept + ", and " + Again(job) + " goes on";
+  if (!kept.empty())
+    return sealed + ": job " + job + " is " + kept + ", and " + Again(job) + " goes on";
   if (!options.save_dir.empty()) return sealed + " and saved";
   return sealed + ", and gone with the job: --save DIR keeps weights" +
          (options.standalone ? "" : ", --job NAME --resume auto what a later run needs to go on");
 }
 
 bool LosesStates(const Status& ended) {
-  return ended.id() == ErrorId::kNvmeIoFailed || ended.id() == ErrorId::kNvmeStalled || ended.id() == ErrorId::kNvmeDataBad;
+  return ended.id() == ErrorId::kNvmeIoFailed || ended.id() == ErrorId::kNvmeStalled ||
+         ended.id() == ErrorId::kNvmeDataBad;
 }
 
 Status AsLoss(const Status& ended, const std::string& job, bool resume) {
   return Status(ErrorId::kStatesLost, "the states of job \"" + job + "\" are lost: " + ended.what())
       .Where(ended.where())
       .Why(ended.Line())
-      .Fix(std::string("see to the drive (the kernel log names it); ") + (resume ? "--resume auto --or-new" : "the same command") +
+      .Fix(std::string("see to the drive (the kernel log names it); ") +
+           (resume ? "--resume auto --or-new" : "the same command") +
            " begins the job anew at step 1");
 }
 
@@ -75,31 +90,38 @@ Status ExplainEnd(Status ended, const std::string& job, bool resume, const std::
   switch (ended.id()) {
     case ErrorId::kServerGone:
       return std::move(ended).Fix(
-          "the job is kept where memserver's keeper lives: see that memserver runs again (memctl wait-ready), then " + Again(job) +
-          " continues at the last sealed step");
+          "the job is kept where memserver's keeper lives: see that memserver runs again (memctl "
+          "wait-ready), then " +
+          Again(job) + " continues at the last sealed step");
     case ErrorId::kStatesLost:
       if (!ended.fix().empty()) return ended;  // by whom it was found out, who says why
-      return std::move(ended).Fix(
-          std::string("there is nothing to continue: memserver and its keeper ended together, and the states of \"") + job +
-          "\" with them. The same command " + (resume ? "with --or-new " : "") + "starts it anew at step 1");
+      return std::move(ended).Fix(std::string("there is nothing to continue: memserver and its "
+                                              "keeper ended together, and the states of \"") +
+                                  job + "\" with them. The same command " +
+                                  (resume ? "with --or-new " : "") + "starts it anew at step 1");
     case ErrorId::kPeerLost:
     case ErrorId::kCollectiveFailed:
     case ErrorId::kVersionGone:
-      return std::move(ended).Fix(is_kept + ": " + Again(job) + ", for all ranks, continues at the last sealed step");
+      return std::move(ended).Fix(is_kept + ": " + Again(job) +
+                                  ", for all ranks, continues at the last sealed step");
     case ErrorId::kRanksMissing:
-      return std::move(ended).Fix("see why the missing ranks ended. " + is_kept + ": " + Again(job) +
-                                  ", for all ranks, continues at the last sealed step; --rejoin-timeout gives slow ones longer");
+      return std::move(ended).Fix("see why the missing ranks ended. " + is_kept + ": " +
+                                  Again(job) +
+                                  ", for all ranks, continues at the last sealed step; "
+                                  "--rejoin-timeout gives slow ones longer");
     default: return ended;
   }
 }
 
 Status ExplainPrivateEnd(Status ended, const std::string& log_tail) {
   if (ended.id() != ErrorId::kServerGone) return ended;
-  return Status(ErrorId::kStatesLost, "the private memserver has ended during the run, and the states with it")
+  return Status(ErrorId::kStatesLost,
+                "the private memserver has ended during the run, and the states with it")
       .Where(ended.where())
       .Why(log_tail.empty() ? ended.what() : "the end of its log:\n" + log_tail)
       .Fix(
-          "there is nothing to continue: the same command starts at step 1. A run that shall outlive its server needs one with a keeper "
+          "there is nothing to continue: the same command starts at step 1. A run that shall "
+          "outlive its server needs one with a keeper "
           "(`memserver run`), and --resume auto");
 }
 

@@ -38,20 +38,24 @@ Status NoTorchCuda(const std::string& what) {
 
 Status NotLoaded(const std::string& why) {
   return NoTorchCuda(why).Fix(
-      "the CUDA build of torch 2.11.0 needs its NVIDIA packages beside it: `scripts/setup --gpu` brings them, or point TIDEPOOL_DEPS at an "
-      "environment in which torch.cuda.is_available() is true, and build again; --device cpu needs none of them");
+      "the CUDA build of torch 2.11.0 needs its NVIDIA packages beside it: `scripts/setup --gpu` "
+      "brings them, or point TIDEPOOL_DEPS at an "
+      "environment in which torch.cuda.is_available() is true, and build again; --device cpu needs "
+      "none of them");
 }
 
 // The file beside the library that at::globalContext lies in.
 std::string TorchCudaPath() {
   Dl_info cpu{};
-  if (dladdr(reinterpret_cast<void*>(&at::globalContext), &cpu) == 0 || cpu.dli_fname == nullptr) return kTorchCuda;
+  if (dladdr(reinterpret_cast<void*>(&at::globalContext), &cpu) == 0 || cpu.dli_fname == nullptr)
+    return kTorchCuda;
   return std::filesystem::path(cpu.dli_fname).parent_path() / kTorchCuda;
 }
 
 Result<DevicePlace> PlaceOf(const RunOptions& options, const RankPlace& place) {
   TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device));
-  if (wish.kind == DeviceWish::Kind::kCpu) return ChooseDevice(wish, place, std::vector<device::Gpu>{});
+  if (wish.kind == DeviceWish::Kind::kCpu)
+    return ChooseDevice(wish, place, std::vector<device::Gpu>{});
   TP_ASSIGN_OR_RETURN(DevicePlace chosen, ChooseDevice(wish, place, device::ListGpus()));
   if (!chosen.gpu) return chosen;
   const Status loaded = LoadTorchCuda();
@@ -70,27 +74,36 @@ Status LoadTorchCuda() {
     return NotLoaded(why != nullptr ? why : path + " was refused");
   }
   if (at::globalContext().hasCUDA()) return {};
-  return NoTorchCuda(path + " is loaded, but its CUDA runtime finds no GPU where the driver shows one")
-      .Why("a warning of LibTorch above says more; the driver may be too old for this CUDA, or LibTorch was asked for a GPU before")
-      .Fix("`nvidia-smi` shows the driver's version (CUDA 13 needs 580 or newer); run on the host with --device cpu");
+  return NoTorchCuda(path +
+                     " is loaded, but its CUDA runtime finds no GPU where the driver shows one")
+      .Why(
+          "a warning of LibTorch above says more; the driver may be too old for this CUDA, or "
+          "LibTorch was asked for a GPU before")
+      .Fix(
+          "`nvidia-smi` shows the driver's version (CUDA 13 needs 580 or newer); run on the host "
+          "with --device cpu");
 }
 
-Result<std::unique_ptr<RunDevice>> RunDevice::Open(const RunOptions& options, const RankPlace& place) {
+Result<std::unique_ptr<RunDevice>> RunDevice::Open(const RunOptions& options,
+                                                   const RankPlace& place) {
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, PlaceOf(options, place));
   std::unique_ptr<RunDevice> device(new RunDevice(Describe(chosen)));
   if (!chosen.gpu) return device;
   device->shared_ = chosen.sharers > 1;
   device->gpus_ = chosen.gpus;
-  if (options.deterministic) (void)setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when cuBLAS begins
+  // Read when cuBLAS begins.
+  if (options.deterministic) (void)setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   Status opened;
   const Status thrown = CatchTorch([&] {
     opened = device->OpenGpu(*chosen.gpu);
-    // Sums whose order varies (in backward of attention and embeddings) have other forms; filling new memory is not among what is wanted.
+    // Sums whose order varies (in backward of attention and embeddings) have other forms; filling
+    // new memory is not among what is wanted.
     at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/true);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   });
   if (opened.ok()) opened = thrown;
-  if (!opened.ok()) return opened.where().empty() ? std::move(opened).Where("--device " + options.device) : opened;
+  if (!opened.ok())
+    return opened.where().empty() ? std::move(opened).Where("--device " + options.device) : opened;
   return device;
 }
 
@@ -99,12 +112,14 @@ Status RunDevice::OpenGpu(const device::Gpu& gpu) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   const c10::impl::VirtualGuardImpl torch(c10::DeviceType::CUDA);
   if (torch.deviceCount() <= gpu.ordinal) {
-    return NoTorchCuda("it shows " + std::to_string(torch.deviceCount()) + " GPUs, the driver has a GPU " + std::to_string(gpu.ordinal));
+    return NoTorchCuda("it shows " + std::to_string(torch.deviceCount()) +
+                       " GPUs, the driver has a GPU " + std::to_string(gpu.ordinal));
   }
   // Before LibTorch, which would say less where there is no room for a context.
   TP_ASSIGN_OR_RETURN(cuda_, device::CudaDevice::Open({.ordinal = gpu.ordinal}));
   torch.setDevice(torch_device_);
-  // Ours before LibTorch's pool of many: streams get queues of the hardware in the order in which they are made.
+  // Ours before LibTorch's pool of many: streams get queues of the hardware in the order in which
+  // they are made.
   TP_ASSIGN_OR_RETURN(recycle_, cuda_->OpenStream());
   TP_ASSIGN_OR_RETURN(group_, cuda_->OpenStream());
   current_.emplace(torch.getStreamFromGlobalPool(torch_device_));
@@ -121,7 +136,9 @@ Status RunDevice::TellSharedQueues() {
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   const std::string set = connections == nullptr ? "not set" : connections;
   description_ += "; its streams share queues of the hardware, so transfers hold up operators";
-  LogWarn("streams of the GPU share queues of the hardware: CUDA_DEVICE_MAX_CONNECTIONS should be 32", {{"it_is", set}});
+  LogWarn(
+      "streams of the GPU share queues of the hardware: CUDA_DEVICE_MAX_CONNECTIONS should be 32",
+      {{"it_is", set}});
   return {};
 }
 
@@ -131,7 +148,8 @@ RunDevice::~RunDevice() {
 
 Status RunDevice::MakeRcache(uint64_t bytes) {
   if (!is_gpu() || rcache_ != nullptr) return {};
-  if (server_room_ == nullptr) server_room_ = std::make_unique<device::Ballast>(cuda_.get(), kServerRoomBytes);
+  if (server_room_ == nullptr)
+    server_room_ = std::make_unique<device::Ballast>(cuda_.get(), kServerRoomBytes);
   TP_RETURN_IF_ERROR(server_room_->Take());
   TP_ASSIGN_OR_RETURN(rcache_, cuda_->CreateExportable(bytes, &rcache_fd_));
   return {};
@@ -145,7 +163,9 @@ void RunDevice::MakeRoom(bool server_comes) {
     (void)CatchTorch([] { c10::getDeviceAllocator(c10::DeviceType::CUDA)->emptyCache(); });
     taken = server_room_->Take();
   }
-  if (!taken.ok()) LogWarn("the GPU has no room for another memserver, should this one end", {{"why", taken.what()}});
+  if (!taken.ok())
+    LogWarn("the GPU has no room for another memserver, should this one end",
+            {{"why", taken.what()}});
 }
 
 SessionDevice RunDevice::ForSession() {
@@ -153,25 +173,32 @@ SessionDevice RunDevice::ForSession() {
   SessionDevice session;
   session.device = cuda_.get();
   if (rcache_ != nullptr) {
-    session.brought = client::BroughtMemory{.form = static_cast<uint32_t>(cuda_->export_form()),
-                                            .uuid = cuda_->uuid(),
-                                            .descriptor = rcache_fd_.get(),
-                                            .data = rcache_->data(),
-                                            .bytes = rcache_->bytes(),
-                                            .make_room = [this](bool server_comes) { MakeRoom(server_comes); }};
+    session.brought =
+        client::BroughtMemory{.form = static_cast<uint32_t>(cuda_->export_form()),
+                              .uuid = cuda_->uuid(),
+                              .descriptor = rcache_fd_.get(),
+                              .data = rcache_->data(),
+                              .bytes = rcache_->bytes(),
+                              .make_room = [this](bool server_comes) { MakeRoom(server_comes); }};
   }
   session.group = group_.get();
   session.native_group = device::CudaDevice::NativeOf(*group_);
   session.shared = shared_;
-  session.copy_in = [this](uint64_t offset, std::span<const std::byte> bytes) { return CopyIn(offset, bytes); };
-  session.take_flags = [this](const client::Attachment& attachment) { return TakeFlags(attachment); };
+  session.copy_in = [this](uint64_t offset, std::span<const std::byte> bytes) {
+    return CopyIn(offset, bytes);
+  };
+  session.take_flags = [this](const client::Attachment& attachment) {
+    return TakeFlags(attachment);
+  };
   session.give_up_flags = [this] { GiveUpFlags(); };
   return session;
 }
 
 Status RunDevice::TakeFlags(const client::Attachment& attachment) {
   if (attachment.flags == nullptr) {
-    return Status(ErrorId::kCudaUnavailable, "memserver gave this rank no flags to order copies by: its rCache is not that of a GPU")
+    return Status(ErrorId::kCudaUnavailable,
+                  "memserver gave this rank no flags to order copies by: its rCache is not that of "
+                  "a GPU")
         .Fix("run on the host with --device cpu, or use a memserver that knows GPUs");
   }
   TP_ASSIGN_OR_RETURN(flags_, cuda_->Register(attachment.flags, attachment.flags_bytes));
@@ -184,13 +211,16 @@ void RunDevice::GiveUpFlags() {
   flags_.reset();
 }
 
-// What waits for flags ends when they are reached or poisoned; after a deadline the driver may wait, with its words.
+// What waits for flags ends when they are reached or poisoned; after a deadline the driver may
+// wait, with its words.
 void RunDevice::Drain() {
   const int64_t until_ns = clock_.NowNs() + kDrainNs;
   for (device::Stream* stream : {recycle_.get(), group_.get(), compute_.get()}) {
     const device::Stream::Marker marker = stream->Record();
     while (!stream->Passed(marker) && stream->status().ok()) {
-      if (clock_.NowNs() > until_ns) return LogWarn("a stream of the GPU still waits for the server while its flags are given up", {});
+      if (clock_.NowNs() > until_ns)
+        return LogWarn(
+            "a stream of the GPU still waits for the server while its flags are given up", {});
       clock_.SleepNs(kPollNs);
     }
   }
@@ -201,11 +231,13 @@ CacheStreams RunDevice::streams() {
 }
 
 ParameterMaker RunDevice::MakerOf(DType dtype) const {
-  const at::TensorOptions options = at::TensorOptions().dtype(TorchType(dtype)).device(torch_device_);
+  const at::TensorOptions options =
+      at::TensorOptions().dtype(TorchType(dtype)).device(torch_device_);
   const bool host = !is_gpu();
   return [options, host](const ParameterNote& note) {
     const std::vector<int64_t> sizes(note.dims.begin(), note.dims.end());
-    // The host reserves what it never touches; a GPU's allocator would take it. The address is nobody's.
+    // The host reserves what it never touches; a GPU's allocator would take it. The address is
+    // nobody's.
     if (host) return at::empty(sizes, options);
     return at::for_blob(reinterpret_cast<void*>(uintptr_t{kPageBytes}), sizes)
         .options(options)
@@ -214,9 +246,11 @@ ParameterMaker RunDevice::MakerOf(DType dtype) const {
   };
 }
 
-at::Tensor RunDevice::Tokens(const std::vector<int64_t>& tokens, uint64_t sequences, uint64_t length) const {
+at::Tensor RunDevice::Tokens(const std::vector<int64_t>& tokens, uint64_t sequences,
+                             uint64_t length) const {
   const std::vector<int64_t> sizes{static_cast<int64_t>(sequences), static_cast<int64_t>(length)};
-  const at::Tensor host = at::empty(sizes, at::TensorOptions().dtype(at::kLong).pinned_memory(is_gpu()));
+  const at::Tensor host =
+      at::empty(sizes, at::TensorOptions().dtype(at::kLong).pinned_memory(is_gpu()));
   std::memcpy(host.mutable_data_ptr(), tokens.data(), tokens.size() * sizeof(int64_t));
   // The allocator of pinned memory keeps it until the copy has been made.
   return is_gpu() ? host.to(torch_device_, /*non_blocking=*/true) : host;
@@ -226,7 +260,8 @@ Status RunDevice::CopyIn(uint64_t rcache_offset, std::span<const std::byte> byte
   return CatchTorch([&] {
     const std::vector<int64_t> count{static_cast<int64_t>(bytes.size())};
     const at::TensorOptions options = at::TensorOptions().dtype(at::kByte);
-    const at::Tensor here = at::for_blob(const_cast<std::byte*>(bytes.data()), count).options(options).make_tensor();
+    const at::Tensor here =
+        at::for_blob(const_cast<std::byte*>(bytes.data()), count).options(options).make_tensor();
     const at::Tensor there = at::for_blob(rcache_->data() + rcache_offset, count)
                                  .options(options.device(torch_device_))
                                  .target_device(torch_device_)
@@ -240,7 +275,8 @@ DeviceTimer RunDevice::Timer() {
   DeviceTimer timer;
   timer.begin_step = [this] { marks_.clear(); };
   timer.mark = [this] {
-    marks_.emplace_back(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT).record(current_->current_stream());
+    marks_.emplace_back(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT)
+        .record(current_->current_stream());
     return marks_.size() - 1;
   };
   timer.seconds_between = [this](size_t from, size_t to) {
@@ -255,13 +291,16 @@ DeviceTimer RunDevice::Timer() {
 }
 
 void RunDevice::ResetPeak() {
-  if (is_gpu()) c10::getDeviceAllocator(c10::DeviceType::CUDA)->resetPeakStats(torch_device_.index());
+  if (is_gpu())
+    c10::getDeviceAllocator(c10::DeviceType::CUDA)->resetPeakStats(torch_device_.index());
 }
 
 Result<DeviceShares> RunDevice::Shares() const {
   TP_ASSIGN_OR_RETURN(const device::DeviceBytes bytes, cuda_->MemoryBytes());
   c10::CachingDeviceAllocator::DeviceStats stats;
-  TP_RETURN_IF_ERROR(CatchTorch([&] { stats = c10::getDeviceAllocator(c10::DeviceType::CUDA)->getDeviceStats(torch_device_.index()); }));
+  TP_RETURN_IF_ERROR(CatchTorch([&] {
+    stats = c10::getDeviceAllocator(c10::DeviceType::CUDA)->getDeviceStats(torch_device_.index());
+  }));
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   DeviceShares shares;
   shares.total = bytes.total;

@@ -1,13 +1,17 @@
-// RunDevice: where one rank computes: the host, or one GPU, through LibTorch and through the driver's own streams.
+// RunDevice: where one rank computes: the host, or one GPU, through LibTorch and through the
+// driver's own streams.
 //
-// One thread (the trainer's main thread), from Open to the end: on a GPU it makes a side stream of LibTorch's pool this thread's current
-// one, so that everything LibTorch does on this thread, forward, backward and the allocator's reuse of memory, is in the order of one
-// stream; work of other streams of this process (the groups') is ordered with it by events, the server's copies by flags
+// One thread (the trainer's main thread), from Open to the end: on a GPU it makes a side stream of
+// LibTorch's pool this thread's current one, so that everything LibTorch does on this thread,
+// forward, backward and the allocator's reuse of memory, is in the order of one stream; work of
+// other streams of this process (the groups') is ordered with it by events, the server's copies by
+// flags
 // (trainer/cache), nothing by the CPU.
 //
-// LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), which nothing here is linked with: Open loads it
-// when a GPU is used, before anything else asks LibTorch for CUDA (LibTorch remembers the answer for good). What is called of it goes
-// through c10's interfaces for devices of any kind.
+// LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), which
+// nothing here is linked with: Open loads it when a GPU is used, before anything else asks LibTorch
+// for CUDA (LibTorch remembers the answer for good). What is called of it goes through c10's
+// interfaces for devices of any kind.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +43,9 @@ namespace tidepool::trainer {
 
 class RunDevice {
  public:
-  // What --device asks for, as far as this machine has it. Errors: kUsageError, kCudaUnavailable (also: LibTorch's CUDA part cannot be
-  // loaded; the text has the loader's words and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a context).
+  // What --device asks for, as far as this machine has it. Errors: kUsageError, kCudaUnavailable
+  // (also: LibTorch's CUDA part cannot be loaded; the text has the loader's words and the remedy),
+  // kCudaFailed, kDeviceMemoryShort (no room for a context).
   static Result<std::unique_ptr<RunDevice>> Open(const RunOptions& options, const RankPlace& place);
   ~RunDevice();
 
@@ -50,8 +55,9 @@ class RunDevice {
   // One line for the start of a run: which device, and why.
   const std::string& description() const { return description_; }
 
-  // Makes the rCache of a GPU, exportable, once for all attempts of the run, and holds what memserver's context will need, until it comes
-  // and again from then on, for one that is started in its place. Nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
+  // Makes the rCache of a GPU, exportable, once for all attempts of the run, and holds what
+  // memserver's context will need, until it comes and again from then on, for one that is started
+  // in its place. Nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
   Status MakeRcache(uint64_t bytes);
   // For a session that brings it, and whose flags become reachable for the GPU's streams.
   SessionDevice ForSession();

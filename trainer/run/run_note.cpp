@@ -34,7 +34,8 @@ constexpr std::array<Key, 11> kKeys{{{"batch", "--batch", true},
 
 std::string Text(float value) {
   std::array<char, 32> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general);
+  const auto [end, error] =
+      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general);
   return std::string(text.data(), error == std::errc() ? end : text.data());
 }
 
@@ -55,7 +56,8 @@ std::optional<std::string> ValueOf(const std::string& note, std::string_view key
   for (size_t begin = 0; begin < note.size();) {
     const size_t end = std::min(note.find('\n', begin), note.size());
     const std::string_view line = std::string_view(note).substr(begin, end - begin);
-    if (line.size() > key.size() && line.starts_with(key) && line[key.size()] == ' ') return std::string(line.substr(key.size() + 1));
+    if (line.size() > key.size() && line.starts_with(key) && line[key.size()] == ' ')
+      return std::string(line.substr(key.size() + 1));
     begin = end + 1;
   }
   return std::nullopt;
@@ -85,15 +87,20 @@ std::string Remedy(const std::vector<NoteDifference>& differences) {
   }
   std::string text;
   if (!flags.empty()) text = "give" + flags + " again";
-  if (data) text += std::string(text.empty() ? "" : ", and ") + "bring back the data that the job began with";
-  return text + "; or begin a new job with another --job NAME (memctl job release ends the old one)";
+  if (data)
+    text +=
+        std::string(text.empty() ? "" : ", and ") + "bring back the data that the job began with";
+  return text +
+         "; or begin a new job with another --job NAME (memctl job release ends the old one)";
 }
 
 }  // namespace
 
 std::string MakeRunNote(const RunOptions& options, uint64_t context, const CorpusFacts& facts) {
   std::string note;
-  const auto line = [&note](std::string_view key, const std::string& value) { note += std::string(key) + " " + value + "\n"; };
+  const auto line = [&note](std::string_view key, const std::string& value) {
+    note += std::string(key) + " " + value + "\n";
+  };
   line("batch", std::to_string(options.batch));
   line("context", std::to_string(context));
   line("seed", std::to_string(options.seed));
@@ -113,12 +120,14 @@ std::vector<NoteDifference> CompareRunNotes(const std::string& kept, const std::
   std::vector<NoteDifference> differences;
   for (const Key& key : kKeys) {
     const std::optional<std::string> before = ValueOf(kept, key.name), now = ValueOf(own, key.name);
-    if (before && now && *before != *now) differences.push_back({key.shown, *before, *now, key.changes_order});
+    if (before && now && *before != *now)
+      differences.push_back({key.shown, *before, *now, key.changes_order});
   }
   return differences;
 }
 
-Status CheckRunNote(const std::string& kept, const std::string& own, const std::string& job, Version version) {
+Status CheckRunNote(const std::string& kept, const std::string& own, const std::string& job,
+                    Version version) {
   const std::vector<NoteDifference> differences = CompareRunNotes(kept, own);
   std::vector<std::string> changed;
   for (const NoteDifference& difference : differences) {
@@ -127,9 +136,13 @@ Status CheckRunNote(const std::string& kept, const std::string& own, const std::
   if (changed.empty() || TP_PLANTED("trainer.note_not_compared")) return {};
 
   const std::string data = ValueOf(kept, kDataKey).value_or("");
-  return Status(ErrorId::kJobMismatch, "job \"" + job + "\" was begun otherwise: " + Joined(changed))
-      .Where("job " + job + " at step " + std::to_string(version) + (data.empty() ? "" : ", begun with --data " + data))
-      .Why("the run would skip some of its data and repeat others, or train other weights, without a word")
+  return Status(ErrorId::kJobMismatch,
+                "job \"" + job + "\" was begun otherwise: " + Joined(changed))
+      .Where("job " + job + " at step " + std::to_string(version) +
+             (data.empty() ? "" : ", begun with --data " + data))
+      .Why(
+          "the run would skip some of its data and repeat others, or train other weights, without "
+          "a word")
       .Fix(Remedy(differences));
 }
 
@@ -137,7 +150,8 @@ std::vector<std::string> DescribeChanges(const std::string& kept, const std::str
   std::vector<std::string> lines;
   for (const NoteDifference& difference : CompareRunNotes(kept, own)) {
     if (difference.changes_order) continue;
-    lines.push_back(difference.what + " " + difference.before + " -> " + difference.now + ": goes on with the new one");
+    lines.push_back(difference.what + " " + difference.before + " -> " + difference.now +
+                    ": goes on with the new one");
   }
   return lines;
 }
@@ -149,8 +163,10 @@ Result<uint64_t> CursorInSequences(uint64_t kept, Version version, const RunOpti
   if (counts && (kept == sequences || kept == batches)) return sequences;
 
   const bool whole = batches > 0 && kept % batches == 0;
-  const std::string before = whole ? "--batch " + std::to_string(kept / batches) : "another --batch";
-  return Status(ErrorId::kJobMismatch, "the job was trained with " + before + ", now --batch " + std::to_string(options.batch))
+  const std::string before =
+      whole ? "--batch " + std::to_string(kept / batches) : "another --batch";
+  return Status(ErrorId::kJobMismatch, "the job was trained with " + before + ", now --batch " +
+                                           std::to_string(options.batch))
       .Where("step " + std::to_string(version) + ", behind " + std::to_string(kept) + " sequences")
       .Why("the run would skip some of its data, or repeat others, without a word")
       .Fix("give the former --batch again, or begin a new job with another --job NAME");

@@ -1,6 +1,8 @@
-// RunOptions: everything that `trainer run`, `trainer estimate` and `trainer sample` can be told on the command line, with its default.
+// RunOptions: everything that `trainer run`, `trainer estimate` and `trainer sample` can be told on
+// the command line, with its default.
 //
-// A value type. Sizes are in the text form that units.h reads, so that "25%" can mean a share of what is known only later.
+// A value type. Sizes are in the text form that units.h reads, so that "25%" can mean a share of
+// what is known only later.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@ struct RunOptions {
   bool offload_activations = false;  // with checkpointing: what it keeps goes to host memory
   uint64_t seed = 1;
   // adapters over a base
-  std::string base;        // file or directory of a saved model, whose shape is taken; empty: the model itself is trained
+  // File or directory of a saved model, whose shape is taken; empty: the model itself is trained.
+  std::string base;
   uint32_t lora_rank = 0;  // 0: no adapters
   float lora_alpha = 16;
   std::string lora_targets = "attn.c_attn,attn.c_proj";
@@ -43,9 +46,10 @@ struct RunOptions {
   uint64_t eval_every = 50;
   uint64_t eval_batches = 4;
   // memory
-  std::string rcache = "25%";  // of the non-resident parameters, or a size; auto: what SettleRcache makes of it
-  std::string device_memory;   // with auto: what one rank may use; empty: what the GPU has
-  std::string rates_file;      // with auto: how fast copies and updates are; empty: not known
+  // Of the non-resident parameters, or a size; auto: what SettleRcache makes of it.
+  std::string rcache = "25%";
+  std::string device_memory;  // with auto: what one rank may use; empty: what the GPU has
+  std::string rates_file;     // with auto: how fast copies and updates are; empty: not known
   std::string chunk_size = "auto";
   std::string gpu_states = "off";  // off, auto, or bytes of each GPU for optimizer states
   bool prefetch = true;
@@ -54,8 +58,9 @@ struct RunOptions {
   bool deterministic = false;  // on a GPU: only operators whose sums have a fixed order
   std::string job;             // empty: from the launcher, or made of preset and process id
   std::string socket_dir;      // empty: the default place
-  std::string resume;          // auto, never; empty: auto where torchrun has started the ranks again, else never
-  bool or_new = false;         // with resume: begin anew where the states of the job are gone
+  // Auto, never; empty: auto where torchrun has started the ranks again, else never.
+  std::string resume;
+  bool or_new = false;  // with resume: begin anew where the states of the job are gone
   std::string server_timeout = "120s";
   std::string queue_timeout = "0s";     // for room in the server's queue; empty: a day
   std::string rejoin_timeout = "120s";  // with resume: for ranks that died

@@ -1,5 +1,5 @@
-// RunPlan: what a run will be, known before anything is started: shape, layout, rCache, job, memory by tier. What `trainer estimate` and
-// `trainer run --dry-run` show.
+// RunPlan: what a run will be, known before anything is started: shape, layout, rCache, job, memory
+// by tier. What `trainer estimate` and `trainer run --dry-run` show.
 //
 // Any thread; torch-free; pure but for reading the head of the base that adapters are trained over.
 #pragma once
@@ -43,30 +43,37 @@ struct ServerContext {
 
 // What one GPU that `sharers` ranks use has to hold, beside activations.
 struct GpuEstimate {
-  uint64_t rank_bytes = 0;  // rCache with resident chunks, and the block that stands in after a failure
+  // rCache with resident chunks, and the block that stands in after a failure.
+  uint64_t rank_bytes = 0;
   uint32_t sharers = 1;
-  uint64_t states_bytes = 0;               // optimizer states of the ranks that share it, which memserver takes
+  // Optimizer states of the ranks that share it, which memserver takes.
+  uint64_t states_bytes = 0;
   std::optional<device::DeviceBytes> now;  // of the GPU of this machine, with a context on it
   ServerContext server = {};
 
-  uint64_t bytes() const { return rank_bytes * sharers + states_bytes + server.bytes; }  // that are known
+  // That are known.
+  uint64_t bytes() const { return rank_bytes * sharers + states_bytes + server.bytes; }
 };
 
-// `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the shape is the preset's.
-// Errors: kUsageError (preset, dtype, context, adapters), kConfigBadValue (sizes), kParameterTooLarge, kRcacheTooSmall; of the base those
-// of ReadModelConfig and FrozenBase::Open.
-Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
+// `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the
+// shape is the preset's.
+// Errors: kUsageError (preset, dtype, context, adapters), kConfigBadValue (sizes),
+// kParameterTooLarge, kRcacheTooSmall; of the base those of ReadModelConfig and FrozenBase::Open.
+Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank,
+                            const std::string& job);
 // The same for a shape that is no preset.
-Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
+Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world,
+                            Rank rank, const std::string& job);
 
-// Decides how many chunks have their states on GPUs, and writes it into the specification. `gpus`: that the ranks are spread over; 0: the
-// run is on the host. Errors: as PlanGpuStates, ParseGpuStatesWish.
+// Decides how many chunks have their states on GPUs, and writes it into the specification. `gpus`:
+// that the ranks are spread over; 0: the run is on the host. Errors: as PlanGpuStates,
+// ParseGpuStatesWish.
 Status PlaceGpuStates(const RunOptions& options, uint32_t gpus, RunPlan* plan);
 // One line for people; empty where there was nothing to decide.
 std::string DescribeGpuStates(const RunPlan& plan);
 
-// Names the frozen chunks in the specification by their content, which takes a pass over the base. Errors: kUsageError (adapters without a
-// base), kSafetensorsBad.
+// Names the frozen chunks in the specification by their content, which takes a pass over the base.
+// Errors: kUsageError (adapters without a base), kSafetensorsBad.
 Status NameFrozenChunks(RunPlan* plan);
 
 // Several lines for people, with the reason of every choice.

@@ -21,15 +21,18 @@ namespace {
 
 constexpr size_t kPathMax = 256;
 constexpr int64_t kSeatPauseNs = 50 * kNsPerMs;
-constexpr int64_t kSeatWaitNs = 60 * kNsPerSecond;     // at least, for the other ranks to leave a broken run
+// At least, for the other ranks to leave a broken run.
+constexpr int64_t kSeatWaitNs = 60 * kNsPerSecond;
 constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
 constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
-constexpr uint64_t kUploadBytesMax = 8 * kMiB;  // of the rCache; more would only delay the first copy
+// Of the rCache; more would only delay the first copy.
+constexpr uint64_t kUploadBytesMax = 8 * kMiB;
 
 // What tells apart runs that may be alive at a time.
 ContentHash RunHash(const RankPlace& place, const std::string& job) {
-  const std::string text = job + "\n" + place.run_id + "\n" + place.master_host + ":" + std::to_string(place.master_port) + "\n" +
+  const std::string text = job + "\n" + place.run_id + "\n" + place.master_host + ":" +
+                           std::to_string(place.master_port) + "\n" +
                            std::to_string(place.restarts);
   return HashOf(std::as_bytes(std::span(text)));
 }
@@ -102,8 +105,8 @@ Status RunSession::StartPrivateServer() {
 
 StandaloneOptions RunSession::PrivateServer() const {
   StandaloneOptions standalone;
-  standalone.pool_bytes =
-      waits_.pool_bytes.value_or(RoundUp(client::StateBytesOf(task_.spec).total() + client::FrozenPoolBytes(task_.spec), kMiB));
+  standalone.pool_bytes = waits_.pool_bytes.value_or(RoundUp(
+      client::StateBytesOf(task_.spec).total() + client::FrozenPoolBytes(task_.spec), kMiB));
   standalone.rcache_limit_bytes = RoundUp(task_.spec.rcache_bytes, kMiB) * place_.local_world;
   return standalone;
 }
@@ -114,14 +117,16 @@ Status RunSession::LaunchServer() {
   return {};
 }
 
-// Local rank 0 started the server: every rank of the run learns where. Ranks of one run are on one node here.
+// Local rank 0 started the server: every rank of the run learns where. Ranks of one run are on one
+// node here.
 Status RunSession::ShareSocketDir() {
   std::array<char, kPathMax> path{};
   std::memcpy(path.data(), socket_dir_.data(), std::min(socket_dir_.size(), kPathMax - 1));
   TP_RETURN_IF_ERROR(world_->Broadcast(path.data(), path.size()));
   socket_dir_ = path.data();
   if (socket_dir_.empty())
-    return Status(ErrorId::kNoServer, "rank 0 could not start the private memserver").Fix("see the output of rank 0");
+    return Status(ErrorId::kNoServer, "rank 0 could not start the private memserver")
+        .Fix("see the output of rank 0");
   return {};
 }
 
@@ -135,7 +140,8 @@ bool RunSession::DoneBefore() const {
 
 Status RunSession::Attach() {
   if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
-  // Where the private server could not be started, the other ranks are to hear that, and not to ask somebody else's.
+  // Where the private server could not be started, the other ranks are to hear that, and not to ask
+  // somebody else's.
   socket_dir_ = standalone() ? std::string() : task_.options.socket_dir;
   if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
   client::ClientOptions client;
@@ -146,7 +152,9 @@ Status RunSession::Attach() {
   client.give_up = StopFlag::Requested;
   client.brought = task_.device.brought;
   client.run_note = task_.note;
-  if (task_.resumes) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, waits_.server_timeout_ns));
+  if (task_.resumes)
+    client.connect_timeout_ns =
+        std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, waits_.server_timeout_ns));
   return TakeSeat(client);
 }
 
@@ -156,30 +164,38 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
   const int64_t start_ns = clock.NowNs();
   bool told = false;
   for (;;) {
-    Result<std::unique_ptr<client::MemClient>> made = client::MemClient::Connect(options, task_.spec, place_.rank);
+    Result<std::unique_ptr<client::MemClient>> made =
+        client::MemClient::Connect(options, task_.spec, place_.rank);
     const int64_t waited_ns = clock.NowNs() - start_ns;
     if (made.ok()) {
       client_ = std::move(made).value();
       return task_.device.take_flags ? task_.device.take_flags(client_->attachment()) : Status();
     }
     if (GivesUpGpuStates(made.status())) continue;
-    if (made.status().id() == ErrorId::kJobMismatch && !no_gpu_states_.ok() && no_gpu_states_.id() != ErrorId::kJobMismatch) {
-      return Status(no_gpu_states_).Fix("give --gpu-states off: other ranks have states there, and this one cannot");
+    if (made.status().id() == ErrorId::kJobMismatch && !no_gpu_states_.ok() &&
+        no_gpu_states_.id() != ErrorId::kJobMismatch) {
+      return Status(no_gpu_states_)
+          .Fix("give --gpu-states off: other ranks have states there, and this one cannot");
     }
     const bool taken = made.status().id() == ErrorId::kRankTaken;
     if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, waits_.server_timeout_ns)) {
-      return made.status().where().empty() ? Status(made.status()).Where("memserver at " + options.socket_dir) : made.status();
+      return made.status().where().empty()
+                 ? Status(made.status()).Where("memserver at " + options.socket_dir)
+                 : made.status();
     }
     if (StopFlag::Requested()) return StoppedBySignal();
     if (!std::exchange(told, told || waited_ns > kTellAfterNs) && told && task_.say) {
-      task_.say("waiting for the ranks of the run before to leave the job: " + made.status().what());
+      task_.say("waiting for the ranks of the run before to leave the job: " +
+                made.status().what());
     }
     clock.SleepNs(kSeatPauseNs);
   }
 }
 
 bool RunSession::GivesUpGpuStates(const Status& refused) {
-  if (!task_.states_may_stay_on_host || task_.spec.states_on_gpu == 0 || !IsAboutGpuStates(refused.id())) return false;
+  if (!task_.states_may_stay_on_host || task_.spec.states_on_gpu == 0 ||
+      !IsAboutGpuStates(refused.id()))
+    return false;
   task_.spec.states_on_gpu = 0;
   no_gpu_states_ = refused;
   if (task_.say) task_.say("all states stay on the host: " + refused.what());
@@ -221,12 +237,16 @@ Status RunSession::MeetWorld() {
 Result<bool> RunSession::AgreeOnNccl() {
   if (task_.device.device == nullptr || place_.world == 1) return false;
   const Result<const NcclTable*> nccl = LoadNccl();
-  if (!nccl.ok()) LogWarn("no NCCL for this rank: blocks go through host memory, which is slower", {{"why", nccl.status().what()}});
+  if (!nccl.ok())
+    LogWarn("no NCCL for this rank: blocks go through host memory, which is slower",
+            {{"why", nccl.status().what()}});
   double without = task_.device.shared || !nccl.ok() ? 1 : 0;
   TP_RETURN_IF_ERROR(world_->SumDoubles(&without, 1));
   if (without > 0 && place_.rank == 0) {
-    LogWarn("blocks go from GPU to GPU through host memory, which is slower: ranks share a GPU, or have no NCCL",
-            {{"ranks", static_cast<uint64_t>(without)}});
+    LogWarn(
+        "blocks go from GPU to GPU through host memory, which is slower: ranks share a GPU, or "
+        "have no NCCL",
+        {{"ranks", static_cast<uint64_t>(without)}});
   }
   return without == 0;
 }
@@ -235,7 +255,8 @@ Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group,
   TP_ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, meeting_->MakeGroup(group));
   if (group.ranks.size() == 1) return host;
   if (!nccl) {
-    TP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCollective> staged, StagedCollective::Open(std::move(host), task_.device.device));
+    TP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCollective> staged,
+                        StagedCollective::Open(std::move(host), task_.device.device));
     return std::unique_ptr<Collective>(std::move(staged));
   }
   NcclSetup setup;
@@ -257,10 +278,12 @@ Status RunSession::MakeGroup(size_t index, bool nccl) {
   const bool on_device = task_.device.device != nullptr;
   group_storage_.emplace_back();
   if (std::find(ranks.begin(), ranks.end(), place_.rank) == ranks.end()) return {};
-  // Also where all ranks are in it: transfers start when their chunks arrive, so that what the caller does together with the other ranks
-  // meanwhile would have another place in the order of this group on each of them.
+  // Also where all ranks are in it: transfers start when their chunks arrive, so that what the
+  // caller does together with the other ranks meanwhile would have another place in the order of
+  // this group on each of them.
   const GroupSpec spec{"data" + std::to_string(index), ranks};
-  TP_ASSIGN_OR_RETURN(group_storage_.back(), on_device ? OnDevice(spec, nccl) : meeting_->MakeGroup(spec));
+  TP_ASSIGN_OR_RETURN(group_storage_.back(),
+                      on_device ? OnDevice(spec, nccl) : meeting_->MakeGroup(spec));
   return {};
 }
 
@@ -272,7 +295,8 @@ Status RunSession::Meet() {
 }
 
 Result<uint64_t> RunSession::ProvideFrozen(const client::ReadFrozen& read) {
-  const client::UploadRange range{0, std::min(kUploadBytesMax, client_->attachment().rcache_bytes), task_.device.copy_in};
+  const client::UploadRange range{0, std::min(kUploadBytesMax, client_->attachment().rcache_bytes),
+                                  task_.device.copy_in};
   return client::ProvideFrozen(client_.get(), task_.spec, place_.rank, range, read);
 }
 
@@ -291,7 +315,8 @@ void RunSession::GiveJobBack() {
 }
 
 void RunSession::Leave() {
-  // Groups first: what they still have in flight reads and writes the client's rCache. It fails at once where a peer has died or left.
+  // Groups first: what they still have in flight reads and writes the client's rCache. It fails at
+  // once where a peer has died or left.
   group_storage_.clear();
   if (task_.device.give_up_flags) task_.device.give_up_flags();
   world_.reset();

@@ -1,10 +1,12 @@
-// RunSession: what one rank holds beside the model while it runs: its place, its seat at the server, the other ranks.
+// RunSession: what one rank holds beside the model while it runs: its place, its seat at the
+// server, the other ranks.
 //
-// One thread (the trainer's main thread). Order: a rank takes its seat at the server first and meets the other ranks then, because the
-// server seats nobody before all ranks of a broken run have left it; a meeting therefore never mixes ranks of two runs. (A private server
-// is the exception: it is started by rank 0, which has to tell the others where.)
-// Leave is for a run that broke: it gives up groups and seat without a goodbye, so that the server keeps the job, and Attach and Meet may
-// be called again. Close is the orderly end: the job goes.
+// One thread (the trainer's main thread). Order: a rank takes its seat at the server first and
+// meets the other ranks then, because the server seats nobody before all ranks of a broken run have
+// left it; a meeting therefore never mixes ranks of two runs. (A private server is the exception:
+// it is started by rank 0, which has to tell the others where.)
+// Leave is for a run that broke: it gives up groups and seat without a goodbye, so that the server
+// keeps the job, and Attach and Meet may be called again. Close is the orderly end: the job goes.
 #pragma once
 
 #include <functional>
@@ -30,13 +32,15 @@
 
 namespace tidepool::trainer {
 
-// What a run on a GPU brings; nothing on the host. Its owner (trainer/run/run_device.h) outlives the session.
+// What a run on a GPU brings; nothing on the host. Its owner (trainer/run/run_device.h) outlives
+// the session.
 struct SessionDevice {
   device::Device* device = nullptr;              // null: the host
   std::optional<client::BroughtMemory> brought;  // the rCache
   device::Stream* group = nullptr;               // in whose order ranks exchange blocks
   void* native_group = nullptr;                  // the same for NCCL
-  bool shared = false;                           // with another rank of the run: NCCL has no group of two ranks on one GPU
+  // With another rank of the run: NCCL has no group of two ranks on one GPU.
+  bool shared = false;
   // The session's flags are there; they are about to go, and no group has anything in flight.
   std::function<Status(const client::Attachment&)> take_flags = nullptr;
   std::function<void()> give_up_flags = nullptr;
@@ -50,14 +54,16 @@ struct SessionTask {
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   std::string note = {};                  // what the run is known by (trainer/run/run_note.h)
-  // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server that is away; the other ranks for
-  // --rejoin-timeout.
+  // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server
+  // that is away; the other ranks for --rejoin-timeout.
   bool resumes = false;
   // A server that refuses the states on GPUs is asked again with all of them on the host.
   bool states_may_stay_on_host = false;
-  std::function<void(const std::string&)> say = nullptr;  // one line when a wait begins, one when it is over
-  std::function<void(const Status&)> stuck = nullptr;     // see Rendezvous::stuck
-  std::function<Status()> interrupted = nullptr;          // asked while other ranks are waited for; an error ends the wait
+  // One line when a wait begins, one when it is over.
+  std::function<void(const std::string&)> say = nullptr;
+  std::function<void(const Status&)> stuck = nullptr;  // see Rendezvous::stuck
+  // Asked while other ranks are waited for; an error ends the wait.
+  std::function<Status()> interrupted = nullptr;
   SessionDevice device = {};
 };
 
@@ -69,38 +75,47 @@ class RunSession {
   static Result<std::unique_ptr<RunSession>> Open(const RankPlace& place, SessionTask task);
   ~RunSession();
 
-  // True when torchrun has started this rank again though all ranks had come to their goodbyes: the job is gone, nothing is left to do.
+  // True when torchrun has started this rank again though all ranks had come to their goodbyes: the
+  // job is gone, nothing is left to do.
   bool DoneBefore() const;
-  // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull, kRcacheRefused, kJobMismatch and others
-  // of attaching; kCollectiveFailed; kSessionEnded (a signal came while a seat was waited for).
+  // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull,
+  // kRcacheRefused, kJobMismatch and others of attaching; kCollectiveFailed; kSessionEnded (a
+  // signal came while a seat was waited for).
   Status Attach();
-  // Meets the other ranks. Errors: kRanksMissing (names those that did not come in time), kCollectiveFailed, kPeerLost and whatever else
-  // ended the seat or interrupted the wait meanwhile.
+  // Meets the other ranks. Errors: kRanksMissing (names those that did not come in time),
+  // kCollectiveFailed, kPeerLost and whatever else ended the seat or interrupted the wait
+  // meanwhile.
   Status Meet();
-  // Sees to it that the job's frozen chunks are at the server; all ranks call it behind Meet, before anybody uses the rCache. Bytes that
-  // this rank has put. Errors: those of client::ProvideFrozen.
+  // Sees to it that the job's frozen chunks are at the server; all ranks call it behind Meet,
+  // before anybody uses the rCache. Bytes that this rank has put. Errors: those of
+  // client::ProvideFrozen.
   Result<uint64_t> ProvideFrozen(const client::ReadFrozen& read);
-  // Before a Leave behind which Attach is called again: a server that has ended is waited for and told of this seat. It would else expect
-  // the seat's living process back, and seat it anew only after a lease. What ends the wait is found again by Attach.
+  // Before a Leave behind which Attach is called again: a server that has ended is waited for and
+  // told of this seat. It would else expect the seat's living process back, and seat it anew only
+  // after a lease. What ends the wait is found again by Attach.
   void AwaitServer();
-  // Before Leave, for a job that has nothing worth keeping: this rank says goodbye; the job goes with the last rank that does. Errors are
-  // those of a seat that is lost anyway.
+  // Before Leave, for a job that has nothing worth keeping: this rank says goodbye; the job goes
+  // with the last rank that does. Errors are those of a seat that is lost anyway.
   void GiveJobBack();
   // Gives up groups and seat without a word. Harmless when repeated.
   void Leave();
-  // Before this program is replaced by itself, where Leave would wait for a collective that does not end: who meets next counts a new
-  // meeting.
+  // Before this program is replaced by itself, where Leave would wait for a collective that does
+  // not end: who meets next counts a new meeting.
   void LeaveMeeting();
-  // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank that dies just before can come back;
-  // then each tells the launcher (done_marks.h, done_keys.h) that it is done. The private server's end is part of it.
+  // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank
+  // that dies just before can come back; then each tells the launcher (done_marks.h, done_keys.h)
+  // that it is done. The private server's end is part of it.
   Status Close();
 
   const RankPlace& place() const { return place_; }
-  // So long an operation of the ranks may take: the server that one of them starts, or waits for, is part of it.
+  // So long an operation of the ranks may take: the server that one of them starts, or waits for,
+  // is part of it.
   int64_t CollectiveTimeoutMs() const;
-  // All ranks of the run, for what the caller does together with them, also while an engine has transfers in flight; null before Meet.
+  // All ranks of the run, for what the caller does together with them, also while an engine has
+  // transfers in flight; null before Meet.
   Collective* world() { return world_.get(); }
-  // For an engine alone, one a data group; null where this rank is no member. None of them is world().
+  // For an engine alone, one a data group; null where this rank is no member. None of them is
+  // world().
   std::vector<Collective*> groups() const;
   client::ChunkService* service() { return client_.get(); }
   const std::string& socket_dir() const { return socket_dir_; }
@@ -140,8 +155,9 @@ class RunSession {
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<Meeting> meeting_;
   std::unique_ptr<Collective> world_;
-  std::optional<CommunicatorSet> communicators_;            // of NCCL; outlives the groups
-  std::vector<std::unique_ptr<Collective>> group_storage_;  // by data group; null where not a member
+  std::optional<CommunicatorSet> communicators_;  // of NCCL; outlives the groups
+  // By data group; null where not a member.
+  std::vector<std::unique_ptr<Collective>> group_storage_;
   std::unique_ptr<client::MemClient> client_;
   std::string socket_dir_;
 };

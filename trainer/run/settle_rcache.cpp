@@ -24,7 +24,9 @@ Status NoUse(const std::string& flag) {
 Status NoMemoryKnown(const std::string& why) {
   return Status(ErrorId::kUsageError, "--rcache auto has no device memory to plan with: " + why)
       .Where("--rcache auto")
-      .Fix("give --device-memory SIZE: what one rank may use of its GPU, or with --device cpu of the host's memory");
+      .Fix(
+          "give --device-memory SIZE: what one rank may use of its GPU, or with --device cpu of "
+          "the host's memory");
 }
 
 struct Found {
@@ -41,20 +43,26 @@ Result<Found> AskGpu(const DeviceWish& wish, const RankPlace& place) {
   if (!chosen.gpu) return NoMemoryKnown("no GPU can be used");
   const std::optional<device::DeviceBytes> now = BytesNow(chosen.gpu->ordinal);
   if (!now) return NoMemoryKnown("the GPU cannot be opened");
-  return Found{now->total / chosen.sharers, (now->total - std::min(now->total, now->free)) / chosen.sharers, "as the driver says",
-               chosen.gpus, chosen.sharers};
+  return Found{now->total / chosen.sharers,
+               (now->total - std::min(now->total, now->free)) / chosen.sharers,
+               "as the driver says", chosen.gpus, chosen.sharers};
 }
 
 Result<Found> MemoryOf(const RunOptions& options, const DeviceWish& wish, const RankPlace& place) {
   if (!options.device_memory.empty()) {
     const Result<uint64_t> bytes = ParseSize(options.device_memory);
-    if (bytes.ok() && bytes.value() > 0) return Found{bytes.value(), 0, "--device-memory", place.world};
-    return Status(ErrorId::kConfigBadValue, bytes.ok() ? "0 bytes are no memory" : bytes.status().what())
+    if (bytes.ok() && bytes.value() > 0)
+      return Found{bytes.value(), 0, "--device-memory", place.world};
+    return Status(ErrorId::kConfigBadValue,
+                  bytes.ok() ? "0 bytes are no memory" : bytes.status().what())
         .Where("--device-memory " + options.device_memory)
         .Fix("write a size like 80GiB");
   }
-  if (wish.kind == DeviceWish::Kind::kCpu) return NoMemoryKnown("on the host nobody can say how much of its memory a rank may have");
-  if (place.world > 1) return NoMemoryKnown("several ranks must come to the same size, and each may find something else in use");
+  if (wish.kind == DeviceWish::Kind::kCpu)
+    return NoMemoryKnown("on the host nobody can say how much of its memory a rank may have");
+  if (place.world > 1)
+    return NoMemoryKnown(
+        "several ranks must come to the same size, and each may find something else in use");
   return AskGpu(wish, place);
 }
 
@@ -66,7 +74,8 @@ Result<StepProfile> Profile(const RunPlan& plan, const RunOptions& options) {
   TP_ASSIGN_OR_RETURN(StepProfile profile, ProfileStep(task));
   if (options.offload_activations && plan.shape.layers > 2) {
     // The inputs of two blocks are on the device at a time (trainer/model/activation_store.h).
-    profile.activation_bytes -= std::min(profile.activation_bytes, (plan.shape.layers - 2) * profile.boundary_bytes);
+    profile.activation_bytes -=
+        std::min(profile.activation_bytes, (plan.shape.layers - 2) * profile.boundary_bytes);
   }
   return profile;
 }
@@ -100,7 +109,8 @@ Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const Rank
   task.device_updates = wish.kind != DeviceWish::Kind::kCpu;
   task.room.capacity = memory.capacity;
   task.room.taken = memory.taken;
-  task.room.spare = task.device_updates ? SpareBytes(whole.layout) : 0;  // the host's takes no memory
+  // The host's takes no memory.
+  task.room.spare = task.device_updates ? SpareBytes(whole.layout) : 0;
   TP_RETURN_IF_ERROR(PlaceGpuStates(*options, task.device_updates ? memory.gpus : 0, &whole));
   task.room.states = whole.gpu_states.gpu_bytes / memory.sharers;
   task.room_origin = memory.origin;
@@ -108,7 +118,8 @@ Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const Rank
     TP_ASSIGN_OR_RETURN(task.rates, ReadRates(options->rates_file, place.world));
   }
   TP_ASSIGN_OR_RETURN(RcacheChoice choice, ChooseRcache(task));
-  options->rcache = std::to_string(std::max(whole.layout.RcacheBytes(place.rank, choice.share.blocks), kPageBytes));
+  options->rcache = std::to_string(
+      std::max(whole.layout.RcacheBytes(place.rank, choice.share.blocks), kPageBytes));
   return std::optional(std::move(choice));
 }
 

@@ -1,4 +1,5 @@
-// SettleRcache: makes a number of --rcache auto: asks the device for its memory, profiles a step, searches.
+// SettleRcache: makes a number of --rcache auto: asks the device for its memory, profiles a step,
+// searches.
 //
 // The trainer's main thread, before anything is started. Without auto it does nothing.
 #pragma once
@@ -13,10 +14,12 @@
 
 namespace tidepool::trainer {
 
-// Writes the chosen size over options->rcache and returns how it came about; nothing where --rcache is not auto. Ranks of one job must come
-// to the same size, and what each finds in use on its GPU may differ: with several ranks --device-memory has to be given.
-// Errors: kUsageError (a flag that says nothing without auto; no memory to plan with), kConfigBadValue, kRcacheTooSmall (with all numbers),
-// and those of MakeRunPlan, ReadRates, ProfileStep and ChooseDevice.
+// Writes the chosen size over options->rcache and returns how it came about; nothing where --rcache
+// is not auto. Ranks of one job must come to the same size, and what each finds in use on its GPU
+// may differ: with several ranks --device-memory has to be given.
+// Errors: kUsageError (a flag that says nothing without auto; no memory to plan with),
+// kConfigBadValue, kRcacheTooSmall (with all numbers), and those of MakeRunPlan, ReadRates,
+// ProfileStep and ChooseDevice.
 Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const RankPlace& place);
 
 // Bytes of the GPU with a context of ours on it; none where it cannot be opened.

@@ -37,7 +37,8 @@ Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& l
   std::vector<at::Tensor> tensors;
   for (const ParameterPlace& place : layout.parameters) {
     const auto found = by_name.find(place.name);
-    if (found == by_name.end()) return Status(ErrorId::kInternal, "the model has no parameter " + place.name);
+    if (found == by_name.end())
+      return Status(ErrorId::kInternal, "the model has no parameter " + place.name);
     tensors.push_back(found->second);
   }
   return tensors;
@@ -49,9 +50,12 @@ void TrainingRun::Say(const std::string& text) const {
   if (place_.rank == 0 && !options_.quiet) std::cerr << text << std::flush;
 }
 
-// Waiting is told by rank 0 for all, also when progress is not shown; on a terminal a progress line may stand there.
+// Waiting is told by rank 0 for all, also when progress is not shown; on a terminal a progress line
+// may stand there.
 void TrainingRun::SayWait(const std::string& line) const {
-  if (place_.rank == 0) std::cerr << (isatty(STDERR_FILENO) != 0 ? "\n" : "") << "server    " << line << "\n" << std::flush;
+  if (place_.rank == 0)
+    std::cerr << (isatty(STDERR_FILENO) != 0 ? "\n" : "") << "server    " << line << "\n"
+              << std::flush;
 }
 
 Status TrainingRun::Plan() {
@@ -69,29 +73,37 @@ Status TrainingRun::OpenDevice() {
   TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_, place_));
   // Every rank, where GPUs are in play: each may have another.
   if (device_->is_gpu() && place_.rank != 0 && !options_.quiet) {
-    std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() + "\n" << std::flush;
+    std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() +
+                     "\n"
+              << std::flush;
   }
   return PlaceGpuStates(options_, device_->gpus(), &plan_);
 }
 
 void TrainingRun::SayPlan() const {
-  Say(LongBanner(plan_, place_, data_->corpus.description) + "device    " + device_->description() + "\n" + DescribeGpuStates(plan_));
+  Say(LongBanner(plan_, place_, data_->corpus.description) + "device    " + device_->description() +
+      "\n" + DescribeGpuStates(plan_));
 }
 
-// Nothing that could be wrong stands between it and the first step; of a later attempt only those who ask for all see it.
+// Nothing that could be wrong stands between it and the first step; of a later attempt only those
+// who ask for all see it.
 void TrainingRun::SayWhatBegins(const client::Attachment& seat) {
-  const std::string server = session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
+  const std::string server =
+      session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
   if (options_.verbose) {
     if (!introduced_) SayPlan();
     Say("server    " + server + "\n");
   } else if (!introduced_) {
     const std::string device = device_->is_gpu() ? device_->description() : "";
-    Say(Banner(plan_, place_, {.data = data_->corpus.description, .device = device, .server = "memserver at " + server}));
+    Say(Banner(
+        plan_, place_,
+        {.data = data_->corpus.description, .device = device, .server = "memserver at " + server}));
   }
   introduced_ = true;
 }
 
-// What the base is called: chunk by chunk for the server, and as a file for those who use the adapters later.
+// What the base is called: chunk by chunk for the server, and as a file for those who use the
+// adapters later.
 Status TrainingRun::NameBase() {
   if (options_.dry_run && plan_.base != nullptr) return {};
   TP_RETURN_IF_ERROR(NameFrozenChunks(&plan_));
@@ -107,10 +119,14 @@ Status TrainingRun::MakeSession() {
   task.note = data_->note;
   task.resumes = resume_;
   task.states_may_stay_on_host = plan_.gpu_states.may_stay_on_host;
-  task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
+  task.interrupted = [this] {
+    return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done")
+                                 : Status();
+  };
   task.say = [this](const std::string& line) { SayWait(line); };
   // Before LibTorch takes any memory of the device.
-  if (!options_.dry_run) TP_RETURN_IF_ERROR(WithShares(device_->MakeRcache(plan_.spec.rcache_bytes), ShortAt::kRcache));
+  if (!options_.dry_run)
+    TP_RETURN_IF_ERROR(WithShares(device_->MakeRcache(plan_.spec.rcache_bytes), ShortAt::kRcache));
   task.device = device_->ForSession();
   if (setup_.begin_anew) task.stuck = [this](const Status& ended) { LeaveStuck(ended); };
   TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
@@ -137,26 +153,38 @@ Status TrainingRun::Begin() {
 }
 
 Status TrainingRun::Continue(const std::string& note) {
-  TP_ASSIGN_OR_RETURN(start_.data_cursor, CursorInSequences(start_.data_cursor, start_.version, options_));
-  if (note.empty()) Say("resume    the server keeps no note of the job's data (an older release): data and --seed are not compared\n");
-  for (const std::string& line : DescribeChanges(note, data_->note)) Say("resume    " + line + "\n");
-  Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " + std::to_string(start_.version) + " of " +
-      std::to_string(options_.steps) + "; no weights are loaded\n");
+  TP_ASSIGN_OR_RETURN(start_.data_cursor,
+                      CursorInSequences(start_.data_cursor, start_.version, options_));
+  if (note.empty())
+    Say("resume    the server keeps no note of the job's data (an older release): data and --seed "
+        "are not compared\n");
+  for (const std::string& line : DescribeChanges(note, data_->note))
+    Say("resume    " + line + "\n");
+  Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " +
+      std::to_string(start_.version) + " of " + std::to_string(options_.steps) +
+      "; no weights are loaded\n");
   return {};
 }
 
 Status TrainingRun::BuildEngine() {
-  // The module's own memory is never touched: LibTorch reserves it at most, and the engine gives it back when it places the storages.
+  // The module's own memory is never touched: LibTorch reserves it at most, and the engine gives it
+  // back when it places the storages.
   model_ = std::make_unique<Gpt>(plan_.shape, device_->MakerOf(plan_.layout.dtype), plan_.lora);
-  model_->SetCheckpointing(options_.activation_checkpointing, options_.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
+  model_->SetCheckpointing(
+      options_.activation_checkpointing,
+      options_.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
   TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, plan_.layout));
   EngineOptions engine;
   engine.rank = place_.rank;
   engine.micro_batches = options_.micro_batches;
   if (!options_.prefetch) engine.cache.prefetch_depth = 0;
-  engine.cache.separate_while_recording = false;  // the model declares which parameters are used several times
+  // The model declares which parameters are used several times.
+  engine.cache.separate_while_recording = false;
   engine.cache.seed = options_.seed;
-  EngineParts parts{.service = session_->service(), .groups = session_->groups(), .parameters = std::move(tensors), .clock = &clock_};
+  EngineParts parts{.service = session_->service(),
+                    .groups = session_->groups(),
+                    .parameters = std::move(tensors),
+                    .clock = &clock_};
   parts.streams = device_->streams();
   if (!options_.trace_file.empty() && place_.rank == 0) {
     trace_ = std::make_unique<RunTrace>(&clock_, device_->Timer(), parts.service, parts.groups);
@@ -170,16 +198,21 @@ Status TrainingRun::BuildEngine() {
 
 Status TrainingRun::ProvideBase() {
   if (plan_.base == nullptr) return {};
-  const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) { return plan_.base->Read(index, begin, bytes); };
+  const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) {
+    return plan_.base->Read(index, begin, bytes);
+  };
   TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(read));
   Say("base      " + plan_.base->file().path() + ": " +
-      (put > 0 ? FormatBytes(put) + " of it put by this rank\n" : std::string("the server has it already\n")));
+      (put > 0 ? FormatBytes(put) + " of it put by this rank\n"
+               : std::string("the server has it already\n")));
   return {};
 }
 
 Status TrainingRun::LoadWeights() {
   if (session_->service()->attachment().weights_ready) return {};
-  if (resume_) Say("resume    the server holds no weights of job " + plan_.spec.name + ": starting at step 1\n");
+  if (resume_)
+    Say("resume    the server holds no weights of job " + plan_.spec.name +
+        ": starting at step 1\n");
   return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
     InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.seed, 0, values);
   });
@@ -234,7 +267,8 @@ Result<TrainTask> TrainingRun::MakeTask() {
 Status TrainingRun::Train() {
   TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data_->corpus.train, data_->shape));
   TP_ASSIGN_OR_RETURN(ReportWriter reports,
-                      ReportWriter::Open(place_.rank == 0 ? options_.out_dir : "", options_.log_every, options_.quiet, start_.version));
+                      ReportWriter::Open(place_.rank == 0 ? options_.out_dir : "",
+                                         options_.log_every, options_.quiet, start_.version));
   TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask());
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
@@ -249,21 +283,28 @@ Status TrainingRun::Save() {
   if (options_.save_dir.empty() || place_.rank != 0) return {};
   const UniqueFd directory(open(options_.save_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid())
-    return Status(ErrorId::kSaveFailed, "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));
+    return Status(ErrorId::kSaveFailed,
+                  "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));
   const std::string file = plan_.lora.on() ? kAdapterFile : kWeightsFile;
   TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), file, summary_.version));
   TP_RETURN_IF_ERROR(SaveConfig());
-  Say("saved     " + options_.save_dir + "/" + file + " (fp32 " + (plan_.lora.on() ? "adapters" : "weights") + " of step " +
-      std::to_string(summary_.version) + ")\n");
+  Say("saved     " + options_.save_dir + "/" + file + " (fp32 " +
+      (plan_.lora.on() ? "adapters" : "weights") + " of step " + std::to_string(summary_.version) +
+      ")\n");
   return {};
 }
 
-// What belongs to the saved tensors. The server has written what the job trains; which base that lies over, it does not know as a file.
+// What belongs to the saved tensors. The server has written what the job trains; which base that
+// lies over, it does not know as a file.
 Status TrainingRun::SaveConfig() {
-  ModelConfig config{.shape = plan_.shape, .bytes = plan_.shape.vocab == kByteVocab, .lora = plan_.lora, .base = {}};
+  ModelConfig config{.shape = plan_.shape,
+                     .bytes = plan_.shape.vocab == kByteVocab,
+                     .lora = plan_.lora,
+                     .base = {}};
   if (plan_.lora.on()) {
     config.base = std::filesystem::absolute(plan_.base->file().path());
-    TP_RETURN_IF_ERROR(AddMetadata(options_.save_dir + "/" + kAdapterFile, {{kBaseHashKey, base_hash_}}));
+    TP_RETURN_IF_ERROR(
+        AddMetadata(options_.save_dir + "/" + kAdapterFile, {{kBaseHashKey, base_hash_}}));
   }
   return WriteModelConfig(options_.save_dir, config);
 }
@@ -293,7 +334,8 @@ Status TrainingRun::Attempt() {
   return trace_ != nullptr ? trace_->Write(options_.trace_file, place_.rank) : Status();
 }
 
-// Whoever asks for a job that goes on means one that was interrupted, too: nobody says goodbye, and memserver keeps it.
+// Whoever asks for a job that goes on means one that was interrupted, too: nobody says goodbye, and
+// memserver keeps it.
 bool TrainingRun::StaysForMore() const {
   return summary_.stopped && resume_ && !options_.standalone;
 }
@@ -305,27 +347,34 @@ void TrainingRun::Leave() {
   session_->Leave();
 }
 
-// Behind the last step, once it is reported: a rank that died then comes back alone, the others may have left for good. (A report that is
-// missing needs all ranks, for the held-out loss; none has left before it is written.)
+// Behind the last step, once it is reported: a rank that died then comes back alone, the others may
+// have left for good. (A report that is missing needs all ranks, for the held-out loss; none has
+// left before it is written.)
 bool TrainingRun::NothingToDoTogether() const {
-  return trained_already() && (options_.out_dir.empty() || !ReportWriter::IsUnreported(options_.out_dir, start_.version));
+  return trained_already() && (options_.out_dir.empty() ||
+                               !ReportWriter::IsUnreported(options_.out_dir, start_.version));
 }
 
-// Nothing was trained, and nobody goes on with it, or what was asked for can never be: the job's name is to be free for the next try.
+// Nothing was trained, and nobody goes on with it, or what was asked for can never be: the job's
+// name is to be free for the next try.
 bool TrainingRun::IsWorthless(const Status& ended) const {
   return sealed_ == 0 && !options_.standalone && (!resume_ || ended.code() == Code::kInvalid);
 }
 
 // Another rank's death shows as a broken collective or as the server's word, whichever comes first.
 bool TrainingRun::MayGoOn(const Status& ended) {
-  if (!EndsAttemptOnly(ended, is_training()) || !resume_ || options_.standalone || StopFlag::Requested()) return false;
+  if (!EndsAttemptOnly(ended, is_training()) || !resume_ || options_.standalone ||
+      StopFlag::Requested())
+    return false;
   return attempts_.MayTryAgain(sealed_);
 }
 
-// An operation that Gloo does not end cannot be given up; the program that waits for it can. Nothing is lost with it.
+// An operation that Gloo does not end cannot be given up; the program that waits for it can.
+// Nothing is lost with it.
 void TrainingRun::LeaveStuck(const Status& ended) {
   if (MayGoOn(ended)) {
-    LogWarn("a collective does not end; starting this rank's program again", {{"rank", place_.rank}, {"why", ended.Line()}});
+    LogWarn("a collective does not end; starting this rank's program again",
+            {{"rank", place_.rank}, {"why", ended.Line()}});
     session_->LeaveMeeting();
     setup_.begin_anew(attempts_);
   }
@@ -345,19 +394,22 @@ Status TrainingRun::WithShares(Status ended, ShortAt at) const {
   if (at == ShortAt::kStep) shares->outside = SpareBytes(plan_.layout);
   // Only an order that was followed to its end says what it needs.
   const bool followed = at == ShortAt::kStep && engine_->cache().following();
-  const ShortRun run{.shares = *shares,
-                     .wanted = at == ShortAt::kRcache ? plan_.rcache.bytes : WantedBytes(ended.what()),
-                     .rcache_smallest = followed ? engine_->cache().SmallestRcacheBytes() : 0,
-                     .at = at,
-                     .rank = place_.rank};
+  const ShortRun run{
+      .shares = *shares,
+      .wanted = at == ShortAt::kRcache ? plan_.rcache.bytes : WantedBytes(ended.what()),
+      .rcache_smallest = followed ? engine_->cache().SmallestRcacheBytes() : 0,
+      .at = at,
+      .rank = place_.rank};
   return ExplainShortage(std::move(ended), run, plan_, options_);
 }
 
 Status TrainingRun::Explained(Status ended) const {
   if (options_.standalone) return ExplainPrivateEnd(std::move(ended), session_->ServerLogTail());
-  if (LosesStates(ended) && sealed_ > 0 && !options_.or_new) return AsLoss(ended, plan_.spec.name, resume_);
+  if (LosesStates(ended) && sealed_ > 0 && !options_.or_new)
+    return AsLoss(ended, plan_.spec.name, resume_);
   const bool is_kept = EndsAttemptOnly(ended) || ended.id() == ErrorId::kRanksMissing;
-  return ExplainEnd(std::move(ended), plan_.spec.name, resume_, is_kept ? kept_->Until(session_->socket_dir()) : "");
+  return ExplainEnd(std::move(ended), plan_.spec.name, resume_,
+                    is_kept ? kept_->Until(session_->socket_dir()) : "");
 }
 
 Status TrainingRun::All() {
@@ -376,8 +428,9 @@ Status TrainingRun::All() {
   }
   Status ended = Attempt();
   while (!ended.ok() && MayGoOn(ended)) {
-    SayWait((place_.world > 1 ? "another rank was lost (" + ended.what() + "); waiting for it at step "
-                              : ended.what() + "; again behind step ") +
+    SayWait((place_.world > 1
+                 ? "another rank was lost (" + ended.what() + "); waiting for it at step "
+                 : ended.what() + "; again behind step ") +
             std::to_string(sealed_));
     session_->AwaitServer();
     Leave();
@@ -390,9 +443,16 @@ Status TrainingRun::All() {
   }
   const std::string kept = StaysForMore() ? kept_->Until(session_->socket_dir()) : "";
   if (StaysForMore()) Leave();
-  const std::string after = start_.version > 0 ? "; the last " + std::to_string(summary_.steps - start_.version) + " of them in " : " in ";
-  Say("done      " + std::to_string(summary_.steps) + " steps" + after + FormatDuration(summary_.seconds) +
-      (summary_.stopped ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, kept) + ")" : "") + "\n");
+  const std::string after =
+      start_.version > 0
+          ? "; the last " + std::to_string(summary_.steps - start_.version) + " of them in "
+          : " in ";
+  Say("done      " + std::to_string(summary_.steps) + " steps" + after +
+      FormatDuration(summary_.seconds) +
+      (summary_.stopped
+           ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, kept) + ")"
+           : "") +
+      "\n");
   return {};
 }
 

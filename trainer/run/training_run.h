@@ -1,10 +1,12 @@
-// TrainingRun: one rank of `trainer run`, from options to saved weights, and over the deaths of its server and of other ranks.
+// TrainingRun: one rank of `trainer run`, from options to saved weights, and over the deaths of its
+// server and of other ranks.
 //
 // One thread (the trainer's main thread). Invariants:
-//  1. weights are put once in the life of a job; whoever comes later goes on behind the last sealed step, with everything that the step
-//     record says; no checkpoint file is read;
-//  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up groups and seat and begins the next
-//     attempt at the last sealed step, together with the rank that was started again. The run gives up after kFruitlessAttempts that
+//  1. weights are put once in the life of a job; whoever comes later goes on behind the last sealed
+//     step, with everything that the step record says; no checkpoint file is read;
+//  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up
+//     groups and seat and begins the next attempt at the last sealed step, together with the rank
+//     that was started again. The run gives up after kFruitlessAttempts that
 //     sealed nothing, or when the other ranks have not come within --rejoin-timeout;
 //  3. an error leaves the job with the server, without a goodbye.
 #pragma once
@@ -41,16 +43,22 @@ struct RunSetup {
   std::optional<RcacheChoice> choice = std::nullopt;  // where --rcache was auto
   optim::LossScalerSpec scaler;
   AttemptCount attempts = AttemptCount();  // of the program that this one replaces
-  // Replaces this program by itself, which goes on counting attempts; must not return. Null: never asked for.
+  // Replaces this program by itself, which goes on counting attempts; must not return. Null: never
+  // asked for.
   std::function<void(const AttemptCount&)> begin_anew = nullptr;
-  std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the run as a death would
+  // Told of each sealed version; an error ends the run as a death would.
+  std::function<Status(Version)> after_step = nullptr;
 };
 
 class TrainingRun {
  public:
   explicit TrainingRun(RunSetup setup)
-      : setup_(std::move(setup)), options_(setup_.options), place_(setup_.place), attempts_(setup_.attempts) {}
-  // Errors: everything that planning, attaching and training can end with; each says how the run can be continued, where it can.
+      : setup_(std::move(setup)),
+        options_(setup_.options),
+        place_(setup_.place),
+        attempts_(setup_.attempts) {}
+  // Errors: everything that planning, attaching and training can end with; each says how the run
+  // can be continued, where it can.
   Status All();
   const TrainSummary& summary() const { return summary_; }
 

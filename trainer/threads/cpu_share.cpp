@@ -33,7 +33,8 @@ void CpuShare::Judge(int64_t now_ns, double waited) {
 
   if (!shared_ && waited >= kShared) {
     // What had been tried for longer than it was held before was no wrong try.
-    hold_ns_ = since_ns_ == 0 || lasted_ns > hold_ns_ ? kHoldFirstNs : std::min(2 * hold_ns_, kHoldMostNs);
+    hold_ns_ =
+        since_ns_ == 0 || lasted_ns > hold_ns_ ? kHoldFirstNs : std::min(2 * hold_ns_, kHoldMostNs);
     if (TP_PLANTED("trainer.share_tried_at_once")) hold_ns_ = 0;
     shared_ = true;
     since_ns_ = now_ns;

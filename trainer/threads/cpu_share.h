@@ -1,8 +1,11 @@
-// CpuShare: decides from the kernel's account of one thread whether other work wants the CPUs that this process computes on.
+// CpuShare: decides from the kernel's account of one thread whether other work wants the CPUs that
+// this process computes on.
 //
-// One thread; reads no clock. A team of compute threads ends each operator together. While all of them run, it is fastest when those
-// that are ready spin until the last one is; where one of them has no CPU, the spinning takes it the very CPU that it waits for. The
-// account tells the two apart: a thread that is ready to run and does not, waits for somebody else's work.
+// One thread; reads no clock. A team of compute threads ends each operator together. While all of
+// them run, it is fastest when those
+// that are ready spin until the last one is; where one of them has no CPU, the spinning takes it
+// the very CPU that it waits for. The account tells the two apart: a thread that is ready to run
+// and does not, waits for somebody else's work.
 #pragma once
 
 #include <sys/types.h>
@@ -17,14 +20,16 @@ struct CpuAccount {
   int64_t ran_ns = 0, waited_ns = 0;  // on a CPU; ready, but without one
 };
 
-// Of a thread of this process, from /proc; none where the kernel keeps no such account, or the thread has ended.
+// Of a thread of this process, from /proc; none where the kernel keeps no such account, or the
+// thread has ended.
 std::optional<CpuAccount> CpuAccountOf(pid_t thread);
 
 class CpuShare {
  public:
   static constexpr int64_t kWindowNs = 200'000'000;     // one judgement
   static constexpr double kShared = 0.2, kAlone = 0.1;  // of a window, that the thread waited
-  // Whether the CPUs are free again cannot always be seen without trying: after a wrong try, the next one comes twice as late.
+  // Whether the CPUs are free again cannot always be seen without trying: after a wrong try, the
+  // next one comes twice as late.
   static constexpr int64_t kHoldFirstNs = 1'000'000'000, kHoldMostNs = 64'000'000'000;
 
   // Told now and then, at times that rise. Returns whether the CPUs are shared, as far as is known.

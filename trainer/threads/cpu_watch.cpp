@@ -25,7 +25,8 @@ std::unique_ptr<CpuWatch> CpuWatch::Start(uint32_t compute_threads) {
   return std::unique_ptr<CpuWatch>(new CpuWatch(std::move(end), gettid()));
 }
 
-CpuWatch::CpuWatch(UniqueFd end, pid_t watched) : end_(std::move(end)), watched_(watched), thread_([this] { Look(); }) {}
+CpuWatch::CpuWatch(UniqueFd end, pid_t watched)
+    : end_(std::move(end)), watched_(watched), thread_([this] { Look(); }) {}
 
 CpuWatch::~CpuWatch() {
   eventfd_write(end_.get(), 1);

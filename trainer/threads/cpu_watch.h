@@ -1,5 +1,6 @@
-// CpuWatch: a thread that looks ten times a second whether the maker's thread gets its CPU, and has compute threads wait shortly
-// (short_waits.h) while it does not: other jobs on this machine, optimizer workers, or anything else that computes.
+// CpuWatch: a thread that looks ten times a second whether the maker's thread gets its CPU, and has
+// compute threads wait shortly (short_waits.h) while it does not: other jobs on this machine,
+// optimizer workers, or anything else that computes.
 //
 // The thread that computes makes and ends it; shared() from any thread.
 #pragma once
@@ -16,7 +17,8 @@ namespace tidepool::trainer {
 
 class CpuWatch {
  public:
-  // Null where there is nothing to watch: one compute thread waits for nobody; or where waits cannot be made short, or are the user's.
+  // Null where there is nothing to watch: one compute thread waits for nobody; or where waits
+  // cannot be made short, or are the user's.
   static std::unique_ptr<CpuWatch> Start(uint32_t compute_threads);
   ~CpuWatch();
   CpuWatch(const CpuWatch&) = delete;

@@ -10,7 +10,8 @@
 namespace tidepool::trainer {
 namespace {
 
-// What a compiler calls for `#pragma omp parallel`. Asked for by name: the libgomp that counts is the one that LibTorch brought.
+// What a compiler calls for `#pragma omp parallel`. Asked for by name: the libgomp that counts is
+// the one that LibTorch brought.
 using Parallel = void (*)(void (*body)(void*), void* argument, unsigned threads, unsigned flags);
 
 Parallel FindParallel() {
@@ -20,13 +21,15 @@ Parallel FindParallel() {
 }  // namespace
 
 bool ShortWaits::Possible() {
-  const bool user_says = std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
+  const bool user_says =
+      std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
   return !user_says && FindParallel() != nullptr;
 }
 
 ShortWaits::ShortWaits()
     : thread_([this] {
-        if (const Parallel parallel = FindParallel(); parallel != nullptr && !TP_PLANTED("trainer.spins_beside_others")) {
+        if (const Parallel parallel = FindParallel();
+            parallel != nullptr && !TP_PLANTED("trainer.spins_beside_others")) {
           parallel([](void*) {}, nullptr, std::max(1U, std::thread::hardware_concurrency()) + 1, 0);
         }
         ended_.wait(false);

@@ -14,15 +14,18 @@ namespace tidepool::client {
 std::string Escaped(const std::string& text) {
   std::string out;
   for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '.' || c == '_';
     std::array<char, 4> escape{};
-    std::snprintf(escape.data(), escape.size(), "%%%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    std::snprintf(escape.data(), escape.size(), "%%%02X",
+                  static_cast<unsigned>(static_cast<unsigned char>(c)));
     out += plain ? std::string(1, c) : escape.data();
   }
   return out;
 }
 
-std::string Target(const std::string& path, std::initializer_list<std::pair<const char*, std::string>> parameters) {
+std::string Target(const std::string& path,
+                   std::initializer_list<std::pair<const char*, std::string>> parameters) {
   std::string target = path;
   char separator = '?';
   for (const auto& [key, value] : parameters) {
@@ -39,9 +42,11 @@ Result<HttpReply> Ask(const Invocation& invocation, const HttpQuestion& question
   const int64_t begin = clock.NowNs();
   auto reply = SendHttp(socket, question, invocation.timeout_ns);
   if (invocation.tell) {
-    const std::string outcome = reply.ok() ? std::to_string(reply->status) + ", " + FormatBytes(reply->body.size()) : reply.status().Line();
-    invocation.tell(
-        Printable(question.method + " " + question.target + " at " + socket + ": " + outcome + " in " + FormatNs(clock.NowNs() - begin)));
+    const std::string outcome =
+        reply.ok() ? std::to_string(reply->status) + ", " + FormatBytes(reply->body.size())
+                   : reply.status().Line();
+    invocation.tell(Printable(question.method + " " + question.target + " at " + socket + ": " +
+                              outcome + " in " + FormatNs(clock.NowNs() - begin)));
   }
   return reply;
 }
@@ -51,7 +56,8 @@ Result<std::string> GetBody(const Invocation& invocation, const std::string& tar
   TP_ASSIGN_OR_RETURN(const HttpReply reply, Ask(invocation, {"GET", target}));
   if (reply.status == 200) return reply.body;
   if (reply.content_type == "application/problem+json") return ReadProblem(reply.body);
-  return Status(ErrorId::kHandshakeBad, "memserver answered with HTTP status " + std::to_string(reply.status));
+  return Status(ErrorId::kHandshakeBad,
+                "memserver answered with HTTP status " + std::to_string(reply.status));
 }
 
 }  // namespace tidepool::client

@@ -12,7 +12,8 @@ struct ChangeWord {
   const char* action;  // empty: the command has none
   bool asks = false;   // what it does cannot be taken back: a person at a terminal is asked first
 };
-// Null where the command changes nothing: then it takes neither --dry-run nor --yes. (`api` sends what it is given, and is not among them.)
+// Null where the command changes nothing: then it takes neither --dry-run nor --yes. (`api` sends
+// what it is given, and is not among them.)
 const ChangeWord* FindChange(const Invocation& invocation);
 // The words that may follow "memctl", for people.
 std::string ListChanges();

@@ -32,7 +32,8 @@ std::string Joined(const Lines& lines) {
 
 // Asks, and shows the JSON as it came or the lines made from it.
 template <typename Read, typename Render>
-Result<Shown> Show(const Invocation& invocation, const std::string& target, Read read, Render render) {
+Result<Shown> Show(const Invocation& invocation, const std::string& target, Read read,
+                   Render render) {
   TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, target));
   if (invocation.json) return Shown{body + "\n", ""};
   TP_ASSIGN_OR_RETURN(const auto view, read(body));
@@ -40,33 +41,43 @@ Result<Shown> Show(const Invocation& invocation, const std::string& target, Read
 }
 
 Result<Shown> RunStatus(const Invocation& invocation, const Style& style) {
-  return Show(invocation, "/v1/status", ReadStatus, [&](const StatusView& view) { return Shown{Joined(RenderStatus(view, style)), ""}; });
+  return Show(invocation, "/v1/status", ReadStatus, [&](const StatusView& view) {
+    return Shown{Joined(RenderStatus(view, style)), ""};
+  });
 }
 
 Result<Shown> RunPs(const Invocation& invocation, const Style& style) {
   // One job is asked for by its own path, so that a wrong name is an error and not an empty table.
-  if (!invocation.job.empty()) TP_RETURN_IF_ERROR(GetBody(invocation, "/v1/jobs/" + Escaped(invocation.job)).status());
+  if (!invocation.job.empty())
+    TP_RETURN_IF_ERROR(GetBody(invocation, "/v1/jobs/" + Escaped(invocation.job)).status());
   return Show(invocation, "/v1/jobs", ReadJobs, [&](std::vector<JobView> jobs) {
-    const auto other = [&](const JobView& job) { return job.name != invocation.job && std::to_string(job.id) != invocation.job; };
+    const auto other = [&](const JobView& job) {
+      return job.name != invocation.job && std::to_string(job.id) != invocation.job;
+    };
     if (!invocation.job.empty()) std::erase_if(jobs, other);
-    return Shown{Joined(RenderJobs(jobs, style)), jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
+    return Shown{Joined(RenderJobs(jobs, style)),
+                 jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
   });
 }
 
 Shown ShowResidency(const Invocation& invocation, const ResidencyView& view, const Style& style) {
   if (invocation.form == "svg") return {RenderSvg(view), ""};
   if (invocation.form == "html") return {RenderPicturePage(view), ""};
-  return {Joined(RenderResidency(view, style)), view.jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
+  return {Joined(RenderResidency(view, style)),
+          view.jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
 }
 
 Result<Shown> RunResidency(const Invocation& invocation, const Style& style) {
   if (!invocation.from.empty()) {
     if (invocation.json)
-      return Status(ErrorId::kUsageError, "a recording is shown as a picture; its lines are JSON already").Where("--from");
+      return Status(ErrorId::kUsageError,
+                    "a recording is shown as a picture; its lines are JSON already")
+          .Where("--from");
     TP_ASSIGN_OR_RETURN(const ResidencyView then, ResidencyAt(invocation));
     return ShowResidency(invocation, then, style);
   }
-  return Show(invocation, Target("/v1/residency", {{"job", invocation.job}, {"by", invocation.by}}), ReadResidency,
+  return Show(invocation, Target("/v1/residency", {{"job", invocation.job}, {"by", invocation.by}}),
+              ReadResidency,
               [&](const ResidencyView& view) { return ShowResidency(invocation, view, style); });
 }
 
@@ -81,9 +92,12 @@ Result<Shown> RunTopo(const Invocation& given, const Style& style) {
 }
 
 // How the next page is asked for: with the same filters.
-std::string MoreOf(const Invocation& invocation, const std::string& name, const std::string& cursor) {
-  if (cursor.empty() || invocation.form == "json" || invocation.form == "yaml") return "";  // it is in the document
-  std::string line = "there are more: memctl " + invocation.command + (name.empty() ? "" : " " + name);
+std::string MoreOf(const Invocation& invocation, const std::string& name,
+                   const std::string& cursor) {
+  // It is in the document.
+  if (cursor.empty() || invocation.form == "json" || invocation.form == "yaml") return "";
+  std::string line =
+      "there are more: memctl " + invocation.command + (name.empty() ? "" : " " + name);
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
   for (const auto& [flag, value] : {std::pair{" --job ", invocation.job},
                                     {" --state ", invocation.state},
@@ -97,12 +111,15 @@ std::string MoreOf(const Invocation& invocation, const std::string& name, const 
 
 Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
-  const std::string target = Target(
-      "/v1/chunks",
-      {{"job", invocation.job}, {"state", invocation.state}, {"tier", invocation.tier}, {"limit", limit}, {"cursor", invocation.cursor}});
+  const std::string target = Target("/v1/chunks", {{"job", invocation.job},
+                                                   {"state", invocation.state},
+                                                   {"tier", invocation.tier},
+                                                   {"limit", limit},
+                                                   {"cursor", invocation.cursor}});
   TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, target));
   TP_ASSIGN_OR_RETURN(const ChunksView view, ReadChunks(body));
-  return Shown{invocation.json ? body + "\n" : Joined(RenderChunks(view, style)), MoreOf(invocation, "", view.next_cursor)};
+  return Shown{invocation.json ? body + "\n" : Joined(RenderChunks(view, style)),
+               MoreOf(invocation, "", view.next_cursor)};
 }
 
 // Of `memctl chunk`: the chunk is not there, or no tensor lies in it.
@@ -115,24 +132,33 @@ Status NoTensorIn(const Invocation& invocation) {
 
 Result<Shown> RunTensors(const Invocation& invocation, const Style& style) {
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
-  const std::string target = Target(
-      "/v1/tensors",
-      {{"job", invocation.job}, {"name", invocation.name}, {"chunk", invocation.chunk}, {"limit", limit}, {"cursor", invocation.cursor}});
+  const std::string target = Target("/v1/tensors", {{"job", invocation.job},
+                                                    {"name", invocation.name},
+                                                    {"chunk", invocation.chunk},
+                                                    {"limit", limit},
+                                                    {"cursor", invocation.cursor}});
   TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, target));
   TP_ASSIGN_OR_RETURN(const TensorsView view, ReadTensors(body));
   if (view.tensors.empty() && invocation.command == "chunk") return NoTensorIn(invocation);
-  if (invocation.json) return Shown{body + "\n", MoreOf(invocation, invocation.name, view.next_cursor)};
-  const std::string none = view.tensors.empty() ? "no job has such a tensor; memctl ps lists the jobs\n" : "";
-  return Shown{Joined(RenderTensors(view, style)), none + MoreOf(invocation, invocation.name, view.next_cursor)};
+  if (invocation.json)
+    return Shown{body + "\n", MoreOf(invocation, invocation.name, view.next_cursor)};
+  const std::string none =
+      view.tensors.empty() ? "no job has such a tensor; memctl ps lists the jobs\n" : "";
+  return Shown{Joined(RenderTensors(view, style)),
+               none + MoreOf(invocation, invocation.name, view.next_cursor)};
 }
 
 Result<Shown> RunEvents(const Invocation& invocation, const Style&) {
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
-  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, Target("/v1/events", {{"after", invocation.cursor}, {"limit", limit}})));
+  TP_ASSIGN_OR_RETURN(
+      const std::string body,
+      GetBody(invocation, Target("/v1/events", {{"after", invocation.cursor}, {"limit", limit}})));
   TP_ASSIGN_OR_RETURN(std::vector<EventView> events, ReadEvents(body));
   // A look that goes on shows all that has come since.
   const uint64_t skipped =
-      invocation.last > 0 && invocation.cursor.empty() && events.size() > invocation.last ? events.size() - invocation.last : 0;
+      invocation.last > 0 && invocation.cursor.empty() && events.size() > invocation.last
+          ? events.size() - invocation.last
+          : 0;
   size_t begin = 0;
   for (uint64_t line = 0; line < skipped; ++line) begin = body.find('\n', begin) + 1;
   events.erase(events.begin(), events.begin() + static_cast<ptrdiff_t>(skipped));
@@ -142,7 +168,9 @@ Result<Shown> RunEvents(const Invocation& invocation, const Style&) {
 }
 
 Result<Shown> RunQuotas(const Invocation& invocation, const Style& style) {
-  return Show(invocation, "/v1/quotas", ReadQuotas, [&](const QuotasView& view) { return Shown{Joined(RenderQuotas(view, style)), ""}; });
+  return Show(invocation, "/v1/quotas", ReadQuotas, [&](const QuotasView& view) {
+    return Shown{Joined(RenderQuotas(view, style)), ""};
+  });
 }
 
 Result<Shown> RunHealthCommand(const Invocation& invocation, const Style& style) {
@@ -152,19 +180,22 @@ Result<Shown> RunHealthCommand(const Invocation& invocation, const Style& style)
 Result<Shown> RunNvme(const Invocation& invocation, const Style& style) {
   if (invocation.action == "scrub") return RunScrub(invocation);
   if (invocation.action == "tune") return RunTune(invocation, style);
-  return Show(invocation, "/v1/nvme", ReadNvme, [&](const NvmeView& view) { return Shown{Joined(RenderNvme(view, style)), ""}; });
+  return Show(invocation, "/v1/nvme", ReadNvme, [&](const NvmeView& view) {
+    return Shown{Joined(RenderNvme(view, style)), ""};
+  });
 }
 
 Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
-  const std::string own = "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kOwnProtocols.highest) + "\n";
+  const std::string own =
+      "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kOwnProtocols.highest) + "\n";
   auto body = GetBody(invocation, "/v1/version");
   // The own release is known in any case: that no server answers is a remark here.
   if (!body.ok() && !invocation.json) return Shown{own, body.status().Format() + "\n"};
   if (!body.ok()) return body.status();
   if (invocation.json) return Shown{*body + "\n", ""};
   TP_ASSIGN_OR_RETURN(const VersionView view, ReadVersion(*body));
-  return Shown{own + "memserver  " + view.version + "   abi " + std::to_string(view.abi) + "   " + view.build + "   pid " +
-                   std::to_string(view.pid) + "\n",
+  return Shown{own + "memserver  " + view.version + "   abi " + std::to_string(view.abi) + "   " +
+                   view.build + "   pid " + std::to_string(view.pid) + "\n",
                ""};
 }
 
@@ -179,7 +210,8 @@ Result<Shown> RunWaitReady(const Invocation& invocation, const Style&) {
     if (body.ok()) return Shown{invocation.json ? *body + "\n" : "memserver is ready\n", ""};
     if (body.status().id() == ErrorId::kNotOwner) return body.status();
     if (clock.NowNs() + kPauseNs > end) {
-      return Status(ErrorId::kWaitTimeout, "memserver did not become ready in time: " + body.status().what())
+      return Status(ErrorId::kWaitTimeout,
+                    "memserver did not become ready in time: " + body.status().what())
           .Where(shm::AdminSocketPath(invocation.socket_dir));
     }
     clock.SleepNs(kPauseNs);
@@ -203,13 +235,16 @@ Result<Shown> RunApi(const Invocation& invocation, const Style&) {
       return Status(ErrorId::kUsageError, "'" + *text + "' holds a blank or control character");
   }
   if (!invocation.target.starts_with("/"))
-    return Status(ErrorId::kUsageError, "the path '" + invocation.target + "' does not begin with /");
-  TP_ASSIGN_OR_RETURN(const HttpReply reply, Ask(invocation, {invocation.method, invocation.target}));
+    return Status(ErrorId::kUsageError,
+                  "the path '" + invocation.target + "' does not begin with /");
+  TP_ASSIGN_OR_RETURN(const HttpReply reply,
+                      Ask(invocation, {invocation.method, invocation.target}));
   if (reply.status == 200) return Shown{reply.body + "\n", ""};
   return ReadProblem(reply.body);
 }
 
-// -o jsonl, yaml: of what the command has given as JSON. An answer that is none (`api GET /metrics`) stays as it came.
+// -o jsonl, yaml: of what the command has given as JSON. An answer that is none (`api GET
+// /metrics`) stays as it came.
 Status TakeForm(const Invocation& invocation, const char* rows, Shown* shown) {
   const bool is_json = shown->result.starts_with('{') || shown->result.starts_with('[');
   if (!is_json || !invocation.json || invocation.form == "json") return Status();
@@ -224,7 +259,8 @@ Status TakeForm(const Invocation& invocation, const char* rows, Shown* shown) {
 struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
-  const char* rows = "";  // the list of its JSON that its table shows, a line an element of -o jsonl
+  // The list of its JSON that its table shows, a line an element of -o jsonl.
+  const char* rows = "";
 };
 constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"ps", RunPs, "jobs"},
@@ -263,7 +299,8 @@ Result<Shown> RunCommand(const Invocation& invocation, const Style& style) {
   if (!invocation.nodes.empty()) return RunOnNodes(invocation, own);
   for (const Command& command : kCommands) {
     if (invocation.command != command.name) continue;
-    TP_ASSIGN_OR_RETURN(Shown shown, invocation.dry_run ? RunPreview(invocation) : command.run(invocation, own));
+    TP_ASSIGN_OR_RETURN(Shown shown,
+                        invocation.dry_run ? RunPreview(invocation) : command.run(invocation, own));
     TP_RETURN_IF_ERROR(TakeForm(invocation, command.rows, &shown));
     return shown;
   }

@@ -20,8 +20,8 @@ struct Shown {
   std::string answer = {};  // of a change, as it came
 };
 
-// Runs `invocation.command` once. Errors: kNoServer, kWaitTimeout, kServerGone, kHandshakeBad, and what the server answered
-// (kAdminNotFound, kAdminBadRequest, kNotReady).
+// Runs `invocation.command` once. Errors: kNoServer, kWaitTimeout, kServerGone, kHandshakeBad, and
+// what the server answered (kAdminNotFound, kAdminBadRequest, kNotReady).
 Result<Shown> RunCommand(const Invocation& invocation, const Style& style);
 
 }  // namespace tidepool::client

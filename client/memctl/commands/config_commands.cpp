@@ -28,7 +28,9 @@ Result<SettingView> SettingOf(const ConfigView& config, const std::string& key) 
     if (each.key == key) return each;
     names.emplace_back(each.key);
   }
-  return Status(ErrorId::kAdminNotFound, "no setting is called '" + key + "'" + DidYouMean(key, names)).Fix("memctl config show lists all");
+  return Status(ErrorId::kAdminNotFound,
+                "no setting is called '" + key + "'" + DidYouMean(key, names))
+      .Fix("memctl config show lists all");
 }
 
 // One setting: its value alone, or as an object.
@@ -52,14 +54,16 @@ struct PlannedEdit {
   EditedText after;
 };
 
-// Whose file it is that memctl would change, a server says; so it is taken at its word only by its own user. Others name the file.
+// Whose file it is that memctl would change, a server says; so it is taken at its word only by its
+// own user. Others name the file.
 Result<std::string> FileOf(const Invocation& invocation, const ConfigView& config) {
   if (!invocation.file.empty()) return invocation.file;
   if (config.file.empty())
     return Status(ErrorId::kUsageError, "memserver was started without a configuration file")
         .Fix("start it with --config FILE, or with other flags");
   struct stat socket {};
-  const bool own = stat(shm::AdminSocketPath(invocation.socket_dir).c_str(), &socket) == 0 && socket.st_uid == geteuid();
+  const bool own = stat(shm::AdminSocketPath(invocation.socket_dir).c_str(), &socket) == 0 &&
+                   socket.st_uid == geteuid();
   if (own && config.file.starts_with("/")) return config.file;
   return Status(ErrorId::kUsageError, "the file is to be named")
       .Why(own ? "memserver was given a path from where it was started: " + config.file
@@ -78,7 +82,8 @@ Result<PlannedEdit> PlanSet(const Invocation& invocation) {
     const size_t begin = config.file.size() + 1;
     std::from_chars(origin.data() + begin, origin.data() + origin.size(), edit.line);
   } else if (origin != "default") {
-    return Status(ErrorId::kUsageError, edit.key + " comes from " + origin + ", which wins over the file")
+    return Status(ErrorId::kUsageError,
+                  edit.key + " comes from " + origin + ", which wins over the file")
         .Fix("start memserver without it, then set it in the file");
   }
   TP_ASSIGN_OR_RETURN(plan.before, ReadWhole(plan.file));
@@ -88,8 +93,8 @@ Result<PlannedEdit> PlanSet(const Invocation& invocation) {
 
 // "limits.jobs: 64 (default) becomes 7, in /etc/x.toml:4".
 std::string TextOf(const PlannedEdit& plan, const std::string& value) {
-  return plan.setting.key + ": " + plan.setting.value + " (" + plan.setting.origin + ") becomes " + value + ", in " + plan.file + ":" +
-         std::to_string(plan.after.line);
+  return plan.setting.key + ": " + plan.setting.value + " (" + plan.setting.origin + ") becomes " +
+         value + ", in " + plan.file + ":" + std::to_string(plan.after.line);
 }
 
 // The file first, because memserver reads no other; what it does not take is taken back.
@@ -98,7 +103,9 @@ Result<Shown> SetSetting(const Invocation& invocation) {
   TP_RETURN_IF_ERROR(ReplaceFile(plan.file, plan.after.text));
   auto reply = Ask(invocation, {"POST", "/v1/reload"});
   // Whether memserver has read it nobody knows then; the file says what was wanted.
-  if (!reply.ok()) return Status(reply.status()).Fix(plan.file + " is changed; when memserver answers: memctl config reload");
+  if (!reply.ok())
+    return Status(reply.status())
+        .Fix(plan.file + " is changed; when memserver answers: memctl config reload");
   const Status refused = reply->status == 200 ? Status() : ReadProblem(reply->body);
   if (!refused.ok() && refused.id() != ErrorId::kConfigNeedsRestart) {
     TP_RETURN_IF_ERROR(ReplaceFile(plan.file, plan.before));
@@ -106,11 +113,20 @@ Result<Shown> SetSetting(const Invocation& invocation) {
   }
   if (invocation.json) {
     JsonWriter json;
-    json.BeginObject().Field("result", "done").Field("key", plan.setting.key).Field("value", invocation.value).Field("file", plan.file);
-    return Shown{json.Field("line", plan.after.line).Field("applied", refused.ok()).EndObject().Take() + "\n", ""};
+    json.BeginObject()
+        .Field("result", "done")
+        .Field("key", plan.setting.key)
+        .Field("value", invocation.value)
+        .Field("file", plan.file);
+    return Shown{
+        json.Field("line", plan.after.line).Field("applied", refused.ok()).EndObject().Take() +
+            "\n",
+        ""};
   }
-  const std::string when = refused.ok() ? "" : "when memserver is started again (" + refused.why() + ")";
-  return Shown{TextOf(plan, invocation.value) + (refused.ok() ? "; it holds now" : "; " + when) + "\n", ""};
+  const std::string when =
+      refused.ok() ? "" : "when memserver is started again (" + refused.why() + ")";
+  return Shown{
+      TextOf(plan, invocation.value) + (refused.ok() ? "; it holds now" : "; " + when) + "\n", ""};
 }
 
 }  // namespace
@@ -120,8 +136,9 @@ Result<Preview> PreviewOfSet(const Invocation& invocation) {
   const bool reloads = plan.setting.reloads;
   return Preview{
       "change a setting",
-      {TextOf(plan, invocation.value), reloads ? "at once, by a reload, if memserver finds it sound; else the file stays as it is"
-                                               : "when memserver is started again; a value that it finds wrong is not kept"},
+      {TextOf(plan, invocation.value),
+       reloads ? "at once, by a reload, if memserver finds it sound; else the file stays as it is"
+               : "when memserver is started again; a value that it finds wrong is not kept"},
       {{"line", plan.after.line}}};
 }
 
@@ -129,7 +146,9 @@ Result<Shown> RunConfig(const Invocation& invocation, const Style& style) {
   if (invocation.action == "get") return GetSetting(invocation);
   if (invocation.action == "set") return SetSetting(invocation);
   if (invocation.action == "reload") return RunReload(invocation);
-  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, invocation.action == "diff" ? "/v1/config/diff" : "/v1/config"));
+  TP_ASSIGN_OR_RETURN(
+      const std::string body,
+      GetBody(invocation, invocation.action == "diff" ? "/v1/config/diff" : "/v1/config"));
   if (invocation.json) return Shown{body + "\n", ""};
   TP_ASSIGN_OR_RETURN(const ConfigView config, ReadConfig(body));
   std::string text;

@@ -1,7 +1,8 @@
-// ConfigCommands: memctl config show|diff|get|set: memserver's settings, and the file that they come from.
+// ConfigCommands: memctl config show|diff|get|set: memserver's settings, and the file that they
+// come from.
 //
-// One thread; blocks as commands.h says. The server takes no settings over its socket (docs/decisions/024): `set` changes the file, as an
-// editor would, and has it read again.
+// One thread; blocks as commands.h says. The server takes no settings over its socket
+// (docs/decisions/024): `set` changes the file, as an editor would, and has it read again.
 #pragma once
 
 #include "client/memctl/commands/commands.h"

@@ -34,7 +34,8 @@ std::string_view Trimmed(std::string_view text) {
 
 // Numbers stand as they are, all else as a string.
 std::string Toml(const std::string& value) {
-  if (!value.empty() && value.size() < 19 && value.find_first_not_of("0123456789") == std::string::npos &&
+  if (!value.empty() && value.size() < 19 &&
+      value.find_first_not_of("0123456789") == std::string::npos &&
       (value == "0" || value[0] != '0'))
     return value;
   std::string text = "\"";
@@ -42,14 +43,18 @@ std::string Toml(const std::string& value) {
   return text + "\"";
 }
 
-// What stands behind the value of "key = value  # comment": "  # comment". False where the value is more than a word or a string.
+// What stands behind the value of "key = value  # comment": "  # comment". False where the value is
+// more than a word or a string.
 bool FindRest(std::string_view behind, std::string* rest) {
   const size_t begin = std::min(behind.find_first_not_of(" \t"), behind.size());
   std::string_view value = behind.substr(begin);
-  if (value.empty() || value[0] == '[' || value[0] == '{' || value.starts_with("\"\"\"") || value.starts_with("'''")) return false;
+  if (value.empty() || value[0] == '[' || value[0] == '{' || value.starts_with("\"\"\"") ||
+      value.starts_with("'''"))
+    return false;
   size_t end = 0;
   if (value[0] == '"' || value[0] == '\'') {
-    for (end = 1; end < value.size() && value[end] != value[0]; ++end) end += value[0] == '"' && value[end] == '\\' ? 1 : 0;
+    for (end = 1; end < value.size() && value[end] != value[0]; ++end)
+      end += value[0] == '"' && value[end] == '\\' ? 1 : 0;
     if (end++ >= value.size()) return false;
   } else {
     end = std::min(value.find_first_of(" \t\r#"), value.size());
@@ -77,9 +82,11 @@ Result<EditedText> EditedConfig(const std::string& text, const ConfigEdit& edit)
     if (at > lines.size()) return InTheWay("line " + std::to_string(at) + " is not there");
     std::string& line = lines[at - 1];
     const size_t equals = line.find('=');
-    const std::string_view left = Trimmed(std::string_view(line).substr(0, std::min(equals, line.size())));
+    const std::string_view left =
+        Trimmed(std::string_view(line).substr(0, std::min(equals, line.size())));
     std::string rest;
-    if (equals == std::string::npos || (left != name && left != edit.key) || !FindRest(std::string_view(line).substr(equals + 1), &rest))
+    if (equals == std::string::npos || (left != name && left != edit.key) ||
+        !FindRest(std::string_view(line).substr(equals + 1), &rest))
       return InTheWay(line);
     line = line.substr(0, equals + 1) + " " + Toml(edit.value) + rest;
   } else {
@@ -105,7 +112,10 @@ Result<std::string> ReadWhole(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
-  if (!file) return Status(ErrorId::kFileUnreadable, "the file cannot be read").Where(path).Why(std::strerror(errno));
+  if (!file)
+    return Status(ErrorId::kFileUnreadable, "the file cannot be read")
+        .Where(path)
+        .Why(std::strerror(errno));
   return text.str();
 }
 
@@ -123,10 +133,11 @@ Status ReplaceFile(const std::string& path, const std::string& text) {
   std::string name = beside;
   const UniqueFd file(mkostemp(name.data(), O_CLOEXEC));
   if (!file.valid()) return failed(errno);
-  const bool written = write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                       fchmod(file.get(), about.st_mode & 07777) == 0 &&
-                       (geteuid() != 0 || fchown(file.get(), about.st_uid, about.st_gid) == 0) && fsync(file.get()) == 0 &&
-                       std::rename(name.c_str(), real) == 0;
+  const bool written =
+      write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      fchmod(file.get(), about.st_mode & 07777) == 0 &&
+      (geteuid() != 0 || fchown(file.get(), about.st_uid, about.st_gid) == 0) &&
+      fsync(file.get()) == 0 && std::rename(name.c_str(), real) == 0;
   if (written) return Status();
   const int error = errno;
   unlink(name.c_str());

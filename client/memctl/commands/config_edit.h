@@ -1,6 +1,8 @@
-// ConfigEdit: one setting of a memserver's configuration file (TOML), changed as an editor would: all other lines, comments too, stay.
+// ConfigEdit: one setting of a memserver's configuration file (TOML), changed as an editor would:
+// all other lines, comments too, stay.
 //
-// One thread. EditedConfig is a pure function. What it cannot change without guessing it refuses: values on several lines, inline tables.
+// One thread. EditedConfig is a pure function. What it cannot change without guessing it refuses:
+// values on several lines, inline tables.
 #pragma once
 
 #include <cstdint>

@@ -30,9 +30,12 @@ std::string Joined(const std::vector<std::string>& texts, const char* between) {
 std::string Rendered(const HealthView& health, const Style& style) {
   Table table({{"CHECK"}, {"STATE"}, {"WHAT"}});
   for (const HealthCheckView& check : health.checks) {
-    const std::string muted = check.muted_seconds > 0 ? ", muted for " + FormatDuration(check.muted_seconds) : "";
-    table.Add({check.code, check.severity + muted, check.summary + (check.detail.empty() ? "" : " (" + Joined(check.detail, ", ") + ")")},
-              check.node);
+    const std::string muted =
+        check.muted_seconds > 0 ? ", muted for " + FormatDuration(check.muted_seconds) : "";
+    table.Add(
+        {check.code, check.severity + muted,
+         check.summary + (check.detail.empty() ? "" : " (" + Joined(check.detail, ", ") + ")")},
+        check.node);
     if (!check.remedy.empty()) table.Add({"", "", "fix: " + check.remedy}, check.node);
   }
   return Joined(table.Lines(style.header), "\n") + "\n";
@@ -45,17 +48,25 @@ HealthCheckView CheckDirectory(const std::string& path) {
             kError,
             path + ": " + std::strerror(errno),
             {},
-            "start a memserver (memserver run), or name the directory of one that runs (-s, TIDEPOOL_SOCKET_DIR)",
+            "start a memserver (memserver run), or name the directory of one that runs (-s, "
+            "TIDEPOOL_SOCKET_DIR)",
             0};
   }
   if (!S_ISDIR(about.st_mode))
-    return {"SOCKET_DIR", kError, path + " is no directory", {}, "give the directory in which the sockets are (-s DIR)", 0};
+    return {"SOCKET_DIR",
+            kError,
+            path + " is no directory",
+            {},
+            "give the directory in which the sockets are (-s DIR)",
+            0};
   if (access(path.c_str(), X_OK) != 0) {
     return {"SOCKET_DIR",
             kError,
-            path + " is not open to you: it belongs to user " + std::to_string(about.st_uid) + " and group " + std::to_string(about.st_gid),
+            path + " is not open to you: it belongs to user " + std::to_string(about.st_uid) +
+                " and group " + std::to_string(about.st_gid),
             {},
-            "a private memserver serves its own user; of a service, join the group (usermod --append --groups), then log in again",
+            "a private memserver serves its own user; of a service, join the group (usermod "
+            "--append --groups), then log in again",
             0};
   }
   return {"SOCKET_DIR", kOk, path, {}, "", 0};
@@ -101,7 +112,10 @@ std::string JsonOf(const HealthView& health) {
         .Key("detail")
         .BeginArray();
     for (const std::string& each : check.detail) json.String(each);
-    json.EndArray().Field("remedy", check.remedy).Field("muted_seconds", check.muted_seconds).EndObject();
+    json.EndArray()
+        .Field("remedy", check.remedy)
+        .Field("muted_seconds", check.muted_seconds)
+        .EndObject();
   }
   return json.EndArray().EndObject().Take() + "\n";
 }
@@ -110,7 +124,8 @@ std::string WorstOf(const HealthView& health) {
   std::string worst = kOk;
   for (const HealthCheckView& check : health.checks) {
     if (check.muted_seconds > 0) continue;
-    if (check.severity == kError || (check.severity == kWarn && worst == kOk)) worst = check.severity;
+    if (check.severity == kError || (check.severity == kWarn && worst == kOk))
+      worst = check.severity;
   }
   return worst;
 }
@@ -141,7 +156,8 @@ Result<Shown> RunHealth(const Invocation& invocation, const Style& style) {
 Result<Shown> RunDoctor(const Invocation& invocation, const Style& style) {
   HealthView health;
   health.checks.push_back(CheckDirectory(invocation.socket_dir));
-  if (health.checks.back().severity == kOk) health.checks.push_back(CheckSockets(invocation.socket_dir));
+  if (health.checks.back().severity == kOk)
+    health.checks.push_back(CheckSockets(invocation.socket_dir));
   if (health.checks.back().severity == kOk) AddServer(invocation, &health);
   health.status = WorstOf(health);
   Shown shown{invocation.json ? JsonOf(health) : Rendered(health, style), ""};
@@ -156,8 +172,14 @@ std::string NumberOf(const ErrorEntry& entry) {
 }
 
 void WriteEntry(const ErrorEntry& entry, JsonWriter* json) {
-  json->BeginObject().Field("code", NumberOf(entry)).Field("name", entry.name).Field("class", ClassOf(entry.code));
-  json->Field("exit_code", entry.exit_code).Field("meaning", entry.meaning).Field("remedy", entry.advice).EndObject();
+  json->BeginObject()
+      .Field("code", NumberOf(entry))
+      .Field("name", entry.name)
+      .Field("class", ClassOf(entry.code));
+  json->Field("exit_code", entry.exit_code)
+      .Field("meaning", entry.meaning)
+      .Field("remedy", entry.advice)
+      .EndObject();
 }
 
 Shown WholeCatalog(bool as_json, const Style& style) {
@@ -182,17 +204,21 @@ Result<Shown> RunExplain(const Invocation& invocation, const Style& style) {
   for (const ErrorEntry& entry : ErrorCatalog()) {
     const std::string number = NumberOf(entry);
     names.emplace_back(entry.name);
-    if (invocation.target != number && "TP" + invocation.target != number && invocation.target != entry.name) continue;
+    if (invocation.target != number && "TP" + invocation.target != number &&
+        invocation.target != entry.name)
+      continue;
     if (invocation.json) {
       JsonWriter json;
       WriteEntry(entry, &json);
       return Shown{json.Take() + "\n", ""};
     }
-    return Shown{number + "  " + entry.name + ": " + ClassOf(entry.code) + "\n   " + entry.meaning + "\n   fix:   " + entry.advice +
-                     "\n   exit code " + std::to_string(entry.exit_code) + "\n",
+    return Shown{number + "  " + entry.name + ": " + ClassOf(entry.code) + "\n   " + entry.meaning +
+                     "\n   fix:   " + entry.advice + "\n   exit code " +
+                     std::to_string(entry.exit_code) + "\n",
                  ""};
   }
-  return Status(ErrorId::kUsageError, "no error is called '" + invocation.target + "'" + DidYouMean(invocation.target, names))
+  return Status(ErrorId::kUsageError, "no error is called '" + invocation.target + "'" +
+                                          DidYouMean(invocation.target, names))
       .Fix("give a number or a name, as TP2101 or PoolFull; `memctl explain` lists all");
 }
 

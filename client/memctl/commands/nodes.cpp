@@ -37,20 +37,26 @@ std::string Quoted(const std::string& word) {
 
 // Those whose answers become one table: their JSON is rendered here.
 bool IsMerged(const Invocation& invocation) {
-  constexpr auto kMerged = std::to_array<std::string_view>({"status", "ps", "chunks", "tensors", "chunk", "quotas"});
+  constexpr auto kMerged =
+      std::to_array<std::string_view>({"status", "ps", "chunks", "tensors", "chunk", "quotas"});
   if (invocation.dry_run) return false;
-  if (invocation.command == "health") return !invocation.fields.contains("check") && !invocation.fields.contains("unmute");
-  if (invocation.command == "config") return invocation.action == "show" || invocation.action == "diff";
+  if (invocation.command == "health")
+    return !invocation.fields.contains("check") && !invocation.fields.contains("unmute");
+  if (invocation.command == "config")
+    return invocation.action == "show" || invocation.action == "diff";
   return std::find(kMerged.begin(), kMerged.end(), invocation.command) != kMerged.end();
 }
 
 std::vector<NodeAnswer> AskNodes(const Invocation& invocation) {
   std::string words = "memctl";
   for (const std::string& word : invocation.words) words += " " + Quoted(word);
-  words += invocation.json || IsMerged(invocation) ? " -o json" : invocation.form == "wide" ? " -o wide" : "";
+  words += invocation.json || IsMerged(invocation) ? " -o json"
+           : invocation.form == "wide"             ? " -o wide"
+                                                   : "";
   std::vector<std::vector<std::string>> commands;
   for (const std::string& node : invocation.nodes) {
-    commands.push_back({"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", node, words});
+    commands.push_back(
+        {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", node, words});
     if (invocation.tell) invocation.tell("ssh " + node + " " + words);
   }
   const std::vector<ProgramEnd> ends = RunPrograms(commands);
@@ -59,7 +65,8 @@ std::vector<NodeAnswer> AskNodes(const Invocation& invocation) {
     NodeAnswer answer{invocation.nodes[i], ends[i].exit_code, ends[i].output, ends[i].errors};
     if (answer.exit_code == kSshFailed) {
       answer.exit_code = kExitNoServer;
-      answer.errors += "ssh did not get there; `ssh " + answer.node + " memctl version` has to work without a question\n";
+      answer.errors += "ssh did not get there; `ssh " + answer.node +
+                       " memctl version` has to work without a question\n";
     } else if (answer.exit_code == kNoProgram) {
       answer.exit_code = kExitFailed;
       answer.errors += "memctl was not found there (or ssh here)\n";
@@ -73,7 +80,9 @@ std::vector<NodeAnswer> AskNodes(const Invocation& invocation) {
 std::string RemarksOf(const std::vector<NodeAnswer>& answers) {
   std::string text;
   for (const NodeAnswer& answer : answers) {
-    if (answer.failed()) text += "node " + answer.node + ": failed with exit code " + std::to_string(answer.exit_code) + "\n";
+    if (answer.failed())
+      text += "node " + answer.node + ": failed with exit code " +
+              std::to_string(answer.exit_code) + "\n";
     for (size_t begin = 0; begin < answer.errors.size();) {
       const size_t end = std::min(answer.errors.find('\n', begin), answer.errors.size());
       text += "node " + answer.node + ": " + answer.errors.substr(begin, end - begin) + "\n";
@@ -106,7 +115,8 @@ JsonTree AnswerTree(const std::string& output) {
 JsonTree RowOf(const NodeAnswer& answer) {
   JsonTree row{.kind = Kind::kObject, .scalar = ""};
   row.members.emplace_back("\"node\"", TextOf(answer.node));
-  row.members.emplace_back("\"exit_code\"", JsonTree{.kind = Kind::kScalar, .scalar = std::to_string(answer.exit_code)});
+  row.members.emplace_back(
+      "\"exit_code\"", JsonTree{.kind = Kind::kScalar, .scalar = std::to_string(answer.exit_code)});
   if (answer.failed()) {
     row.members.emplace_back("\"error\"", TextOf(answer.errors));
   } else {
@@ -121,7 +131,8 @@ std::string JsonOf(const std::vector<NodeAnswer>& answers) {
   return all.Text();
 }
 
-// The documents as one: the elements of their lists behind each other, each with its node; all else is the first one's.
+// The documents as one: the elements of their lists behind each other, each with its node; all else
+// is the first one's.
 std::string MergedDocument(const std::vector<NodeAnswer>& answers) {
   JsonTree merged{.kind = Kind::kObject, .scalar = ""};
   for (const NodeAnswer& answer : answers) {
@@ -158,11 +169,13 @@ Result<std::string> StatusTable(const std::vector<NodeAnswer>& answers, const St
   for (const NodeAnswer& answer : answers) {
     if (answer.failed()) continue;
     TP_ASSIGN_OR_RETURN(const StatusView status, ReadStatus(answer.output));
-    table.Add(
-        {status.state, status.version, FormatDuration(status.uptime_seconds), FormatBytes(status.pool_bytes), FormatBytes(status.pool_used),
-         status.nvme_bytes > 0 ? FormatBytes(status.nvme_bytes) : "-", status.nvme_bytes > 0 ? FormatBytes(status.nvme_used) : "-",
-         std::to_string(status.gpus.size()), std::to_string(status.jobs), std::to_string(status.sessions)},
-        answer.node);
+    table.Add({status.state, status.version, FormatDuration(status.uptime_seconds),
+               FormatBytes(status.pool_bytes), FormatBytes(status.pool_used),
+               status.nvme_bytes > 0 ? FormatBytes(status.nvme_bytes) : "-",
+               status.nvme_bytes > 0 ? FormatBytes(status.nvme_used) : "-",
+               std::to_string(status.gpus.size()), std::to_string(status.jobs),
+               std::to_string(status.sessions)},
+              answer.node);
   }
   std::string text;
   for (const std::string& line : table.Lines(style.header)) text += line + "\n";
@@ -171,7 +184,9 @@ Result<std::string> StatusTable(const std::vector<NodeAnswer>& answers, const St
 
 // Short ones as a table, longer ones below their node's name.
 std::string TextsOf(const std::vector<NodeAnswer>& answers) {
-  const auto is_line = [](const NodeAnswer& answer) { return std::count(answer.output.begin(), answer.output.end(), '\n') <= 1; };
+  const auto is_line = [](const NodeAnswer& answer) {
+    return std::count(answer.output.begin(), answer.output.end(), '\n') <= 1;
+  };
   const bool lines = std::all_of(answers.begin(), answers.end(), is_line);
   Table table({{""}});
   std::string text;
@@ -196,7 +211,8 @@ std::vector<std::string> WordsForNodes(const std::vector<std::string>& words) {
       ++i;
     } else if (word == "--watch") {
       if (i + 1 < words.size() && ParseDurationNs(words[i + 1]).ok()) ++i;
-    } else if (!word.starts_with("--node=") && !word.starts_with("--output=") && !word.starts_with("--watch=") && !word.starts_with("-o")) {
+    } else if (!word.starts_with("--node=") && !word.starts_with("--output=") &&
+               !word.starts_with("--watch=") && !word.starts_with("-o")) {
       kept.push_back(word);
     }
   }
@@ -211,18 +227,25 @@ std::string WhyNotOnNodes(const Invocation& invocation) {
   const std::string there = "run it there: ssh " + invocation.nodes.front() + " memctl ";
   if (std::find(kLocal.begin(), kLocal.end(), invocation.command) != kLocal.end())
     return invocation.command + " writes a file; " + there + invocation.command;
-  if (invocation.command == "page") return "page serves its own machine; ssh -L is in `docs/operations.md`";
-  if (invocation.command == "top") return "top draws one machine; " + there + "top, or look at all with: memctl --node ... status --watch";
-  if (invocation.command == "events" && invocation.watch_ns) return "events are followed on one machine; " + there + "events -f";
-  if (!invocation.from.empty() || !invocation.xml.empty()) return "a file is read here, and takes no --node";
+  if (invocation.command == "page")
+    return "page serves its own machine; ssh -L is in `docs/operations.md`";
+  if (invocation.command == "top")
+    return "top draws one machine; " + there +
+           "top, or look at all with: memctl --node ... status --watch";
+  if (invocation.command == "events" && invocation.watch_ns)
+    return "events are followed on one machine; " + there + "events -f";
+  if (!invocation.from.empty() || !invocation.xml.empty())
+    return "a file is read here, and takes no --node";
   return "";
 }
 
 Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style) {
   const std::vector<NodeAnswer> answers = AskNodes(invocation);
   Shown shown{"", RemarksOf(answers)};
-  for (const NodeAnswer& answer : answers) shown.exit_code = std::max(shown.exit_code, answer.exit_code);
-  const bool none = std::all_of(answers.begin(), answers.end(), [](const NodeAnswer& answer) { return answer.failed(); });
+  for (const NodeAnswer& answer : answers)
+    shown.exit_code = std::max(shown.exit_code, answer.exit_code);
+  const bool none = std::all_of(answers.begin(), answers.end(),
+                                [](const NodeAnswer& answer) { return answer.failed(); });
   const bool is_document = invocation.json && invocation.form != "jsonl";
   if (is_document) {
     shown.result = JsonOf(answers) + "\n";

@@ -10,7 +10,8 @@
 namespace tidepool::client {
 
 Result<std::string> TopologyOfFile(const Invocation& invocation) {
-  const ProgramEnd end = RunPrograms({{MemserverProgram(), "topo", "--topology", invocation.xml}}).front();
+  const ProgramEnd end =
+      RunPrograms({{MemserverProgram(), "topo", "--topology", invocation.xml}}).front();
   if (end.exit_code == 0) return end.output.substr(0, end.output.find('\n'));
   return Status(ErrorId::kFileUnreadable, "the topology cannot be read")
       .Where(invocation.xml)
@@ -25,7 +26,8 @@ Result<std::vector<std::string>> DirectoriesToTune(const Invocation& invocation)
   std::vector<std::string> paths;
   for (const NvmeDirectoryView& directory : nvme.directories) paths.push_back(directory.path);
   if (!paths.empty()) return paths;
-  return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory").Fix("name one: memctl nvme tune /mnt/drive");
+  return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory")
+      .Fix("name one: memctl nvme tune /mnt/drive");
 }
 
 Result<Shown> RunTune(const Invocation& invocation, const Style&) {
@@ -33,7 +35,8 @@ Result<Shown> RunTune(const Invocation& invocation, const Style&) {
   Shown shown;
   std::string documents;
   for (const std::string& path : paths) {
-    if (invocation.say) invocation.say("measuring " + path + ": some 15 s, and 512 MiB of it for that time");
+    if (invocation.say)
+      invocation.say("measuring " + path + ": some 15 s, and 512 MiB of it for that time");
     std::vector<std::string> command{MemserverProgram(), "bench", "nvme", path};
     if (invocation.json) command.insert(command.end(), {"-o", "json"});
     const ProgramEnd end = RunPrograms({command}).front();
@@ -44,7 +47,8 @@ Result<Shown> RunTune(const Invocation& invocation, const Style&) {
     documents += (documents.empty() ? "" : ",") + end.output.substr(0, end.output.find('\n'));
   }
   if (invocation.json) shown.result = "{\"directories\":[" + documents + "]}\n";
-  if (shown.exit_code == 0) shown.remark += "a memserver that runs takes this when it is started again\n";
+  if (shown.exit_code == 0)
+    shown.remark += "a memserver that runs takes this when it is started again\n";
   return shown;
 }
 

@@ -23,7 +23,8 @@ std::string Exact(uint64_t bytes) {
 }
 
 Result<JobView> JobOf(const Invocation& invocation) {
-  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/jobs/" + Escaped(invocation.job)));
+  TP_ASSIGN_OR_RETURN(const std::string body,
+                      GetBody(invocation, "/v1/jobs/" + Escaped(invocation.job)));
   return ReadOneJob(body);
 }
 
@@ -34,28 +35,34 @@ Result<StatusView> StatusOf(const Invocation& invocation) {
 
 // "release job gpt (number 3, training, 41 steps)".
 std::string OfJob(const char* verb, const JobView& job) {
-  return verb + (" job " + job.name) + " (number " + std::to_string(job.id) + ", " + StateText(job) + ", " + Plural(job.version, "step") +
-         ")";
+  return verb + (" job " + job.name) + " (number " + std::to_string(job.id) + ", " +
+         StateText(job) + ", " + Plural(job.version, "step") + ")";
 }
 
 // As memserver refuses it. Ranks of an awaited job are expected back after a restart.
 Status HasRanks(const JobView& job, const char* fix) {
   if (job.ranks_attached == 0 && job.state != "awaiting") return Status();
   return Status(ErrorId::kJobBusy, "job " + job.name + " still has ranks")
-      .Why(std::to_string(job.ranks_attached) + " of " + std::to_string(job.world) + " ranks are attached" +
+      .Why(std::to_string(job.ranks_attached) + " of " + std::to_string(job.world) +
+           " ranks are attached" +
            (job.state == "awaiting" ? ", the others are expected back" : ""))
       .Fix(fix);
 }
 
 Result<Preview> OfRelease(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const JobView job, JobOf(invocation));
-  if (!invocation.force) TP_RETURN_IF_ERROR(HasRanks(job, "end its trainers first, or both with --force"));
+  if (!invocation.force)
+    TP_RETURN_IF_ERROR(HasRanks(job, "end its trainers first, or both with --force"));
   Preview preview{OfJob("release", job), {}};
-  if (job.ranks_attached > 0) preview.effects.push_back(Plural(job.ranks_attached, "attached rank") + " ended");
+  if (job.ranks_attached > 0)
+    preview.effects.push_back(Plural(job.ranks_attached, "attached rank") + " ended");
   preview.effects.push_back(Exact(job.pool_bytes) + " of the pool given back");
   if (job.nvme_bytes > 0) preview.effects.push_back(Exact(job.nvme_bytes) + " on NVMe given back");
-  if (job.rcache_bytes > 0) preview.effects.push_back(Exact(job.rcache_bytes) + " of rCaches given back");
-  if (job.frozen_bytes > 0) preview.effects.push_back(Exact(job.frozen_bytes) + " of frozen chunks given back, unless other jobs use them");
+  if (job.rcache_bytes > 0)
+    preview.effects.push_back(Exact(job.rcache_bytes) + " of rCaches given back");
+  if (job.frozen_bytes > 0)
+    preview.effects.push_back(Exact(job.frozen_bytes) +
+                              " of frozen chunks given back, unless other jobs use them");
   preview.effects.emplace_back("its states are lost: nothing brings them back");
   preview.numbers = {{"ranks", job.ranks_attached},
                      {"pool_bytes", job.pool_bytes},
@@ -69,41 +76,57 @@ Result<Preview> OfEvict(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const JobView job, JobOf(invocation));
   TP_ASSIGN_OR_RETURN(const StatusView status, StatusOf(invocation));
   if (status.nvme_bytes == 0)
-    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory").Fix("start it with --nvme DIR:SIZE");
-  TP_RETURN_IF_ERROR(HasRanks(job, "only states of a job without ranks go to NVMe; end its trainers first"));
+    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory")
+        .Fix("start it with --nvme DIR:SIZE");
+  TP_RETURN_IF_ERROR(
+      HasRanks(job, "only states of a job without ranks go to NVMe; end its trainers first"));
   const uint64_t chunks = job.chunks - std::min(job.chunks_spilled, job.chunks);
-  if (chunks == 0) return Status(ErrorId::kJobBusy, "the states of job " + job.name + " do not move to NVMe").Why("all of them are there");
+  if (chunks == 0)
+    return Status(ErrorId::kJobBusy, "the states of job " + job.name + " do not move to NVMe")
+        .Why("all of them are there");
   const uint64_t free = status.nvme_bytes - std::min(status.nvme_used, status.nvme_bytes);
-  Preview preview{OfJob("evict", job), {}, {{"chunks", chunks}, {"pool_bytes", job.pool_bytes}, {"nvme_bytes_free", free}}};
-  preview.effects = {
-      "the states of " + Plural(chunks, "chunk") + " of " + std::to_string(job.chunks) + " go to NVMe, which has " + Exact(free) + " free",
-      "they stay there until the job ends: its steps then wait for the drive",
-      "it holds " + Exact(job.pool_bytes) + " of the pool now; `memctl nvme status` counts what comes back"};
+  Preview preview{OfJob("evict", job),
+                  {},
+                  {{"chunks", chunks}, {"pool_bytes", job.pool_bytes}, {"nvme_bytes_free", free}}};
+  preview.effects = {"the states of " + Plural(chunks, "chunk") + " of " +
+                         std::to_string(job.chunks) + " go to NVMe, which has " + Exact(free) +
+                         " free",
+                     "they stay there until the job ends: its steps then wait for the drive",
+                     "it holds " + Exact(job.pool_bytes) +
+                         " of the pool now; `memctl nvme status` counts what comes back"};
   return preview;
 }
 
 Result<Preview> OfSuspend(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const JobView job, JobOf(invocation));
-  Preview preview{
-      OfJob("suspend", job), {"it is suspended already: nothing changes"}, {{"ranks", job.ranks_attached}, {"pool_bytes", job.pool_bytes}}};
+  Preview preview{OfJob("suspend", job),
+                  {"it is suspended already: nothing changes"},
+                  {{"ranks", job.ranks_attached}, {"pool_bytes", job.pool_bytes}}};
   if (job.suspended) return preview;
-  preview.effects = {Plural(job.ranks_attached, "attached rank") + " served no longer, until it is resumed",
-                     Exact(job.pool_bytes) + " of the pool kept; beyond its lease where an operator suspends it"};
+  preview.effects = {
+      Plural(job.ranks_attached, "attached rank") + " served no longer, until it is resumed",
+      Exact(job.pool_bytes) + " of the pool kept; beyond its lease where an operator suspends it"};
   return preview;
 }
 
 Result<Preview> OfResume(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const JobView job, JobOf(invocation));
-  Preview preview{OfJob("resume", job), {"it is not suspended: nothing changes"}, {{"ranks", job.ranks_attached}}};
-  if (job.suspended) preview.effects = {Plural(job.ranks_attached, "attached rank") + " served again"};
+  Preview preview{OfJob("resume", job),
+                  {"it is not suspended: nothing changes"},
+                  {{"ranks", job.ranks_attached}}};
+  if (job.suspended)
+    preview.effects = {Plural(job.ranks_attached, "attached rank") + " served again"};
   return preview;
 }
 
 Result<Preview> OfQuota(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const JobView job, JobOf(invocation));
   if (invocation.fields.empty())
-    return Status(ErrorId::kAdminBadRequest, "nothing is given that would change").Fix("memctl job quota --help lists what may be given");
-  const auto limit = [](const std::optional<uint64_t>& bytes) { return bytes ? FormatBytes(*bytes) : std::string("none"); };
+    return Status(ErrorId::kAdminBadRequest, "nothing is given that would change")
+        .Fix("memctl job quota --help lists what may be given");
+  const auto limit = [](const std::optional<uint64_t>& bytes) {
+    return bytes ? FormatBytes(*bytes) : std::string("none");
+  };
   const std::map<std::string, std::string> now{{"guarantee", FormatBytes(job.quota.guarantee)},
                                                {"limit", limit(job.quota.limit)},
                                                {"nvme_limit", limit(job.quota.nvme_limit)},
@@ -118,20 +141,26 @@ Result<Preview> OfQuota(const Invocation& invocation) {
     of_memory = of_memory || (field != "weight" && field != "priority");
   }
   if (of_memory && job.account != "job:" + job.name) {
-    preview.effects.push_back("it leaves the account " + job.account + " for one of its own, job:" + job.name);
+    preview.effects.push_back("it leaves the account " + job.account +
+                              " for one of its own, job:" + job.name);
   }
-  preview.effects.emplace_back("until the job ends, or memserver; whether the numbers are sound and have room is checked when it is done");
+  preview.effects.emplace_back(
+      "until the job ends, or memserver; whether the numbers are sound and have room is checked "
+      "when it is done");
   return preview;
 }
 
 Result<Preview> OfDrain(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const StatusView status, StatusOf(invocation));
   Preview preview{"drain memserver", {}, {{"jobs", status.jobs}, {"ranks", status.sessions}}};
-  preview.effects.emplace_back(status.state == "draining" ? "it is drained already: nothing changes"
-                                                          : "no new jobs are taken, until memctl undrain");
-  preview.effects.push_back(Plural(status.jobs, "job") + " with " + Plural(status.sessions, "attached rank") + " go on");
+  preview.effects.emplace_back(status.state == "draining"
+                                   ? "it is drained already: nothing changes"
+                                   : "no new jobs are taken, until memctl undrain");
+  preview.effects.push_back(Plural(status.jobs, "job") + " with " +
+                            Plural(status.sessions, "attached rank") + " go on");
   if (const auto wait = invocation.fields.find("wait"); wait != invocation.fields.end()) {
-    preview.effects.push_back("then waits for the end of " + Plural(status.sessions, "rank") + ", at most " + wait->second);
+    preview.effects.push_back("then waits for the end of " + Plural(status.sessions, "rank") +
+                              ", at most " + wait->second);
   }
   return preview;
 }
@@ -139,7 +168,9 @@ Result<Preview> OfDrain(const Invocation& invocation) {
 Result<Preview> OfUndrain(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const StatusView status, StatusOf(invocation));
   const bool drained = status.state == "draining";
-  return Preview{"end the drain", {drained ? "new jobs are taken again" : "memserver is not drained: nothing changes"}};
+  return Preview{
+      "end the drain",
+      {drained ? "new jobs are taken again" : "memserver is not drained: nothing changes"}};
 }
 
 Result<Preview> OfShutdown(const Invocation& invocation) {
@@ -147,18 +178,24 @@ Result<Preview> OfShutdown(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/jobs"));
   TP_ASSIGN_OR_RETURN(const std::vector<JobView> jobs, ReadJobs(body));
   Preview preview{"end memserver (pid " + std::to_string(status.pid) + ")", {}};
-  preview.numbers = {{"jobs", status.jobs}, {"ranks", status.sessions}, {"pool_bytes", status.pool_used}, {"nvme_bytes", status.nvme_used}};
+  preview.numbers = {{"jobs", status.jobs},
+                     {"ranks", status.sessions},
+                     {"pool_bytes", status.pool_used},
+                     {"nvme_bytes", status.nvme_used}};
   const std::string held =
-      Exact(status.pool_used) + " of the pool" + (status.nvme_used > 0 ? ", " + Exact(status.nvme_used) + " on NVMe" : "");
+      Exact(status.pool_used) + " of the pool" +
+      (status.nvme_used > 0 ? ", " + Exact(status.nvme_used) + " on NVMe" : "");
   if (!invocation.force) {
-    preview.effects = {Plural(status.jobs, "job") + " kept for the next memserver: " + held + "; refused where no keeper holds them",
+    preview.effects = {Plural(status.jobs, "job") + " kept for the next memserver: " + held +
+                           "; refused where no keeper holds them",
                        Plural(status.sessions, "attached rank") + " wait for it"};
     return preview;
   }
-  if (status.sessions > 0) preview.effects.push_back(Plural(status.sessions, "attached rank") + " ended");
+  if (status.sessions > 0)
+    preview.effects.push_back(Plural(status.sessions, "attached rank") + " ended");
   for (const JobView& job : jobs) {
-    preview.effects.push_back("job " + job.name + " ended (" + StateText(job) + ", " + Plural(job.version, "step") +
-                              "): its states are lost");
+    preview.effects.push_back("job " + job.name + " ended (" + StateText(job) + ", " +
+                              Plural(job.version, "step") + "): its states are lost");
   }
   preview.effects.push_back(held + " given back");
   return preview;
@@ -167,8 +204,9 @@ Result<Preview> OfShutdown(const Invocation& invocation) {
 Result<Preview> OfLogs(const Invocation& invocation) {
   const auto length = invocation.fields.find("for");
   return Preview{"change the level of memserver's log to " + invocation.fields.at("level"),
-                 {length == invocation.fields.end() ? "until it is changed again, or memserver ends"
-                                                    : "for " + length->second + "; then the configured level comes back"}};
+                 {length == invocation.fields.end()
+                      ? "until it is changed again, or memserver ends"
+                      : "for " + length->second + "; then the configured level comes back"}};
 }
 
 // What the whole is, with this check left out or counted.
@@ -176,7 +214,8 @@ std::string WholeWith(const HealthView& health, const std::string& code, bool co
   std::string worst = "ok";
   for (const HealthCheckView& check : health.checks) {
     if (check.code == code ? !counts : check.muted_seconds > 0) continue;
-    if (check.severity == "error" || (check.severity == "warn" && worst == "ok")) worst = check.severity;
+    if (check.severity == "error" || (check.severity == "warn" && worst == "ok"))
+      worst = check.severity;
   }
   return worst;
 }
@@ -193,24 +232,33 @@ Result<Preview> OfMute(const Invocation& invocation) {
     const auto length = invocation.fields.find("for");
     Preview preview{(counts ? "unmute " : "mute ") + code, {}};
     preview.effects.push_back("now it says: " + check.severity + ", " + check.summary);
-    if (!counts) preview.effects.push_back("for " + (length == invocation.fields.end() ? "1h" : length->second) + " it counts for nothing");
-    preview.effects.push_back("the health as a whole: " + health.status + " becomes " + WholeWith(health, code, counts));
+    if (!counts)
+      preview.effects.push_back("for " +
+                                (length == invocation.fields.end() ? "1h" : length->second) +
+                                " it counts for nothing");
+    preview.effects.push_back("the health as a whole: " + health.status + " becomes " +
+                              WholeWith(health, code, counts));
     return preview;
   }
-  return Status(ErrorId::kAdminBadRequest, "no check of health is called '" + code + "'").Fix("checks are: " + all);
+  return Status(ErrorId::kAdminBadRequest, "no check of health is called '" + code + "'")
+      .Fix("checks are: " + all);
 }
 
 Result<Preview> OfScrub(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/nvme"));
   TP_ASSIGN_OR_RETURN(const NvmeView nvme, ReadNvme(body));
   if (nvme.directories.empty())
-    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory").Fix("start it with --nvme DIR:SIZE");
+    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory")
+        .Fix("start it with --nvme DIR:SIZE");
   uint64_t used = 0;
   for (const NvmeDirectoryView& directory : nvme.directories) used += directory.used;
-  Preview preview{"check the states on NVMe", {}, {{"directories", nvme.directories.size()}, {"nvme_bytes", used}}};
+  Preview preview{"check the states on NVMe",
+                  {},
+                  {{"directories", nvme.directories.size()}, {"nvme_bytes", used}}};
   const bool runs = nvme.scrub_state == "running";
   preview.effects.push_back(runs ? "a check runs already, and goes on: nothing changes"
-                                 : "the states in " + Exact(used) + " of " + std::to_string(nvme.directories.size()) +
+                                 : "the states in " + Exact(used) + " of " +
+                                       std::to_string(nvme.directories.size()) +
                                        " directories are read and checked, while training goes on");
   return preview;
 }
@@ -219,7 +267,8 @@ Result<Preview> OfTune(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, DirectoriesToTune(invocation));
   Preview preview{"measure drives", {}, {{"directories", paths.size()}}};
   for (const std::string& path : paths) {
-    preview.effects.push_back(path + ": some 15 s, 512 MiB of it for that time, and its profile is written");
+    preview.effects.push_back(
+        path + ": some 15 s, 512 MiB of it for that time, and its profile is written");
   }
   preview.effects.emplace_back("jobs that use the drives are slower meanwhile");
   return preview;
@@ -258,7 +307,11 @@ constexpr auto kPreviews = std::to_array<PreviewEntry>({{"job", "release", OfRel
 
 std::string JsonOf(const Preview& preview) {
   JsonWriter json;
-  json.BeginObject().Field("dry_run", true).Field("change", preview.change).Key("effects").BeginArray();
+  json.BeginObject()
+      .Field("dry_run", true)
+      .Field("change", preview.change)
+      .Key("effects")
+      .BeginArray();
   for (const std::string& effect : preview.effects) json.String(effect);
   json.EndArray();
   for (const auto& [name, number] : preview.numbers) json.Field(name, number);
@@ -275,9 +328,12 @@ std::string PreviewText(const Preview& preview) {
 
 Result<Preview> PreviewOf(const Invocation& invocation) {
   for (const PreviewEntry& entry : kPreviews) {
-    if (invocation.command == entry.command && (*entry.action == '\0' || invocation.action == entry.action)) return entry.make(invocation);
+    if (invocation.command == entry.command &&
+        (*entry.action == '\0' || invocation.action == entry.action))
+      return entry.make(invocation);
   }
-  return Status(ErrorId::kInternal, "the command '" + invocation.command + " " + invocation.action + "' has no preview");
+  return Status(ErrorId::kInternal, "the command '" + invocation.command + " " + invocation.action +
+                                        "' has no preview");
 }
 
 Result<Shown> RunPreview(const Invocation& invocation) {

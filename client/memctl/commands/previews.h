@@ -1,7 +1,9 @@
-// Previews: what a command that changes something would do, with numbers, found out by asking alone.
+// Previews: what a command that changes something would do, with numbers, found out by asking
+// alone.
 //
-// One thread; blocks as commands.h says. A preview is of its moment: between it and the change others may do something too. Rights, and
-// whether there is room, are checked by the change itself; a preview that knows of a refusal is that refusal.
+// One thread; blocks as commands.h says. A preview is of its moment: between it and the change
+// others may do something too. Rights, and whether there is room, are checked by the change itself;
+// a preview that knows of a refusal is that refusal.
 #pragma once
 
 #include <string>
@@ -18,7 +20,8 @@ struct Preview {
   std::vector<std::pair<std::string, uint64_t>> numbers = {};
 };
 
-// Of one for which FindChange is not null. Errors: those of the change, as far as they can be known.
+// Of one for which FindChange is not null. Errors: those of the change, as far as they can be
+// known.
 Result<Preview> PreviewOf(const Invocation& invocation);
 // Of --dry-run: for people, or as a JSON object.
 Result<Shown> RunPreview(const Invocation& invocation);

@@ -18,7 +18,9 @@ Result<Bodies> Look(const Invocation& invocation) {
   Bodies bodies;
   for (size_t i = 0; i < kTargets.size(); ++i) {
     const bool is_picture = i + 1 == kTargets.size();
-    TP_ASSIGN_OR_RETURN(bodies[i], GetBody(invocation, is_picture ? Target(kTargets[i], {{"by", invocation.by}}) : kTargets[i]));
+    TP_ASSIGN_OR_RETURN(
+        bodies[i], GetBody(invocation, is_picture ? Target(kTargets[i], {{"by", invocation.by}})
+                                                  : kTargets[i]));
   }
   return bodies;
 }
@@ -37,17 +39,21 @@ Result<std::vector<RunMoment>> ReadRecording(const std::string& path) {
   std::string head;
   std::getline(file, head);
   if (head != kRecordingHead)
-    return Status(ErrorId::kHandshakeBad, "the file is no recording").Where(path).Fix("make one: memctl record FILE");
+    return Status(ErrorId::kHandshakeBad, "the file is no recording")
+        .Where(path)
+        .Fix("make one: memctl record FILE");
   std::vector<RunMoment> moments;
   Bodies bodies;
   // A recording that was cut off in mid-look ends with its last whole one.
-  while (std::getline(file, bodies[0]) && std::getline(file, bodies[1]) && std::getline(file, bodies[2])) {
+  while (std::getline(file, bodies[0]) && std::getline(file, bodies[1]) &&
+         std::getline(file, bodies[2])) {
     auto moment = Read(bodies);
     if (!moment.ok() && file.peek() == std::ifstream::traits_type::eof() && !moments.empty()) break;
     if (!moment.ok()) return Status(moment.status().id(), moment.status().what()).Where(path);
     moments.push_back(std::move(moment).value());
   }
-  if (moments.empty()) return Status(ErrorId::kHandshakeBad, "the recording holds no look").Where(path);
+  if (moments.empty())
+    return Status(ErrorId::kHandshakeBad, "the recording holds no look").Where(path);
   return moments;
 }
 
@@ -55,7 +61,8 @@ Result<std::vector<RunMoment>> ReadRecording(const std::string& path) {
 template <typename Take>
 Status LookFor(const Invocation& invocation, Take take) {
   SteadyClock clock;
-  const int64_t pause = invocation.watch_ns.value_or(kNsPerSecond / 4), end = clock.NowNs() + invocation.for_ns;
+  const int64_t pause = invocation.watch_ns.value_or(kNsPerSecond / 4),
+                end = clock.NowNs() + invocation.for_ns;
   for (;;) {
     TP_ASSIGN_OR_RETURN(const Bodies bodies, Look(invocation));
     TP_ASSIGN_OR_RETURN(const bool enough, take(bodies));
@@ -72,11 +79,13 @@ double SecondsOf(const RunMoment& moment) {
 
 const ResidencyJob* JobAt(const RunMoment& moment, uint64_t id) {
   const auto& jobs = moment.residency.jobs;
-  const auto found = std::find_if(jobs.begin(), jobs.end(), [id](const ResidencyJob& job) { return job.id == id; });
+  const auto found = std::find_if(jobs.begin(), jobs.end(),
+                                  [id](const ResidencyJob& job) { return job.id == id; });
   return found == jobs.end() ? nullptr : &*found;
 }
 
-Result<std::vector<RunMoment>> MomentsFor(const Invocation& invocation, const std::function<bool(const RunMoment&)>& enough) {
+Result<std::vector<RunMoment>> MomentsFor(const Invocation& invocation,
+                                          const std::function<bool(const RunMoment&)>& enough) {
   if (!invocation.from.empty()) return ReadRecording(invocation.from);
   std::vector<RunMoment> moments;
   TP_RETURN_IF_ERROR(LookFor(invocation, [&](const Bodies& bodies) -> Result<bool> {
@@ -89,7 +98,8 @@ Result<std::vector<RunMoment>> MomentsFor(const Invocation& invocation, const st
 
 Result<Shown> RunRecord(const Invocation& invocation, const Style&) {
   std::ofstream file;
-  const Status failed = Status(ErrorId::kFileWriteFailed, "the recording cannot be written").Where(invocation.target);
+  const Status failed =
+      Status(ErrorId::kFileWriteFailed, "the recording cannot be written").Where(invocation.target);
   uint64_t looks = 0;
   TP_RETURN_IF_ERROR(LookFor(invocation, [&](const Bodies& bodies) -> Result<bool> {
     if (looks == 0) {  // what was recorded before stays where nobody answers
@@ -111,18 +121,22 @@ Result<ResidencyView> ResidencyAt(const Invocation& invocation) {
   while (last + 1 < moments.size() && SecondsOf(moments[last + 1]) <= wanted) ++last;
   ResidencyView view = std::move(moments[last].residency);
   if (!invocation.by.empty() && invocation.by != view.by) {
-    return Status(ErrorId::kUsageError, "the recording was made by " + view.by + ", not by " + invocation.by)
+    return Status(ErrorId::kUsageError,
+                  "the recording was made by " + view.by + ", not by " + invocation.by)
         .Where(invocation.from)
         .Fix("make one that was: memctl record FILE --by " + invocation.by);
   }
-  const auto other = [&](const ResidencyJob& job) { return job.name != invocation.job && std::to_string(job.id) != invocation.job; };
+  const auto other = [&](const ResidencyJob& job) {
+    return job.name != invocation.job && std::to_string(job.id) != invocation.job;
+  };
   if (!invocation.job.empty()) std::erase_if(view.jobs, other);
   return view;
 }
 
 Status WriteWhole(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::trunc);
-  if (!(file << text) || !file.flush()) return Status(ErrorId::kFileWriteFailed, "the file cannot be written").Where(path);
+  if (!(file << text) || !file.flush())
+    return Status(ErrorId::kFileWriteFailed, "the file cannot be written").Where(path);
   return Status();
 }
 

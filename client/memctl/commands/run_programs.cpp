@@ -61,7 +61,9 @@ Running Start(const std::vector<std::string>& command, ProgramEnd* end) {
     posix_spawn_file_actions_destroy(&actions);
   }
   if (error != 0) {
-    *end = {.exit_code = 127, .output = "", .errors = command.front() + ": " + std::strerror(error) + "\n"};
+    *end = {.exit_code = 127,
+            .output = "",
+            .errors = command.front() + ": " + std::strerror(error) + "\n"};
     return Running();
   }
   running.output = std::move(output.read);
@@ -97,7 +99,8 @@ std::vector<ProgramEnd> RunPrograms(const std::vector<std::vector<std::string>>&
     std::vector<pollfd> entries;
     std::vector<std::pair<UniqueFd*, std::string*>> readers;
     for (size_t i = 0; i < all.size(); ++i) {
-      const std::pair<UniqueFd*, std::string*> both[] = {{&all[i].output, &ends[i].output}, {&all[i].errors, &ends[i].errors}};
+      const std::pair<UniqueFd*, std::string*> both[] = {{&all[i].output, &ends[i].output},
+                                                         {&all[i].errors, &ends[i].errors}};
       for (const auto& reader : both) {
         if (reader.first->get() < 0) continue;
         entries.push_back({reader.first->get(), POLLIN, 0});
@@ -107,7 +110,8 @@ std::vector<ProgramEnd> RunPrograms(const std::vector<std::vector<std::string>>&
     if (entries.empty()) break;
     if (poll(entries.data(), entries.size(), -1) < 0) continue;
     for (size_t i = 0; i < entries.size(); ++i) {
-      if (entries[i].revents != 0 && !ReadSome(*readers[i].first, readers[i].second)) *readers[i].first = UniqueFd();
+      if (entries[i].revents != 0 && !ReadSome(*readers[i].first, readers[i].second))
+        *readers[i].first = UniqueFd();
     }
   }
   for (size_t i = 0; i < all.size(); ++i) {

@@ -1,6 +1,8 @@
-// RunPrograms: other programs, all at once, with what they print: ssh to other machines, and memserver for what only it can do.
+// RunPrograms: other programs, all at once, with what they print: ssh to other machines, and
+// memserver for what only it can do.
 //
-// One thread; blocks until all have ended. They read nothing, and are in memctl's process group: Ctrl-C ends them with it.
+// One thread; blocks until all have ended. They read nothing, and are in memctl's process group:
+// Ctrl-C ends them with it.
 #pragma once
 
 #include <string>
@@ -9,7 +11,9 @@
 namespace tidepool::client {
 
 struct ProgramEnd {
-  int exit_code = 0;  // 127: it could not be started (`errors` says why); 128 and the number of the signal that ended it
+  // 127: it could not be started (`errors` says why); 128 and the number of the signal that ended
+  // it.
+  int exit_code = 0;
   std::string output, errors;
 };
 

@@ -43,7 +43,8 @@ constexpr auto kInks = std::to_array<Ink>({{'C', "#2da44e"},
                                            {'-', "#eaeef2"}});
 
 const char* ColourOf(char letter) {
-  const auto found = std::find_if(kInks.begin(), kInks.end(), [letter](const Ink& ink) { return ink.letter == letter; });
+  const auto found = std::find_if(kInks.begin(), kInks.end(),
+                                  [letter](const Ink& ink) { return ink.letter == letter; });
   return found == kInks.end() ? "#57606a" : found->colour;
 }
 
@@ -52,7 +53,8 @@ double SecondsAt(const std::vector<RunMoment>& moments, size_t i) {
 }
 
 // Curves over the time of the looks, from 0 to `most`.
-std::string OverTime(const std::vector<RunMoment>& moments, std::vector<Curve> curves, double most, const std::string& top) {
+std::string OverTime(const std::vector<RunMoment>& moments, std::vector<Curve> curves, double most,
+                     const std::string& top) {
   ChartOf chart;
   chart.curves = std::move(curves);
   chart.most = most;
@@ -69,18 +71,22 @@ std::string MemoryChart(const std::vector<RunMoment>& moments) {
   const StatusView& last = moments.back().status;
   std::vector<Curve> curves{{"host pool, of " + FormatBytes(last.pool_bytes), "#0969da", {}},
                             {"rCaches, of " + FormatBytes(last.rcache_limit), "#2da44e", {}}};
-  if (last.nvme_bytes > 0) curves.push_back({"NVMe, of " + FormatBytes(last.nvme_bytes), "#8250df", {}});
+  if (last.nvme_bytes > 0)
+    curves.push_back({"NVMe, of " + FormatBytes(last.nvme_bytes), "#8250df", {}});
   for (const RunMoment& moment : moments) {
     curves[0].values.push_back(Share(moment.status.pool_used, moment.status.pool_bytes));
     curves[1].values.push_back(Share(moment.status.rcache_used, moment.status.rcache_limit));
-    if (curves.size() > 2) curves[2].values.push_back(Share(moment.status.nvme_used, moment.status.nvme_bytes));
+    if (curves.size() > 2)
+      curves[2].values.push_back(Share(moment.status.nvme_used, moment.status.nvme_bytes));
   }
   return "<h2>Memory by tier</h2>\n" + OverTime(moments, curves, 1, "100 %");
 }
 
-// Sealed steps, and the share of fetches that waited for an update: those came too early, or the update too late.
+// Sealed steps, and the share of fetches that waited for an update: those came too early, or the
+// update too late.
 std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
-  Curve steps{"sealed steps", "#0969da", {}}, waited{"fetches of the step before that waited, of all", "#cf222e", {}};
+  Curve steps{"sealed steps", "#0969da", {}},
+      waited{"fetches of the step before that waited, of all", "#cf222e", {}};
   double first = -1, last = 0;
   for (const RunMoment& moment : moments) {
     const ResidencyJob* job = JobAt(moment, id);
@@ -91,7 +97,9 @@ std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
   }
   const double most = std::max(last - first, 1.0);
   for (double& value : waited.values) value *= most;
-  const auto whole = [](double value) { return std::to_string(static_cast<uint64_t>(std::max(value, 0.0))); };
+  const auto whole = [](double value) {
+    return std::to_string(static_cast<uint64_t>(std::max(value, 0.0)));
+  };
   steps.name += ", " + whole(first) + " to " + whole(last);
   return OverTime(moments, {steps, waited}, most, whole(most) + " steps, or 100 %");
 }
@@ -101,24 +109,31 @@ using Columns = std::vector<ResidencyColumn>;
 // What a stretch of columns shows, for a pointer that rests on it.
 std::string TitleOf(const Columns& columns, size_t first, size_t last) {
   if (columns.empty()) return "";
-  return "<title>" + InPage(columns[first].name + (first == last ? "" : " to " + columns[last].name)) + "</title>";
+  return "<title>" +
+         InPage(columns[first].name + (first == last ? "" : " to " + columns[last].name)) +
+         "</title>";
 }
 
-// One line of letters as coloured stretches. In an rCache '.' is a chunk that the rank does not hold.
-std::string Stripe(const ResidencyRow& row, double y, double height = kRowHeight, const Columns& columns_of = {}) {
+// One line of letters as coloured stretches. In an rCache '.' is a chunk that the rank does not
+// hold.
+std::string Stripe(const ResidencyRow& row, double y, double height = kRowHeight,
+                   const Columns& columns_of = {}) {
   std::string letters = row.letters;
   if (row.place.empty()) std::replace(letters.begin(), letters.end(), '.', '-');
   const size_t columns = std::min(letters.size(), kColumnsMax);
   std::string svg;
   for (size_t begin = 0; begin < columns;) {
-    const auto letter_at = [&](size_t column) { return letters[column * letters.size() / columns]; };
+    const auto letter_at = [&](size_t column) {
+      return letters[column * letters.size() / columns];
+    };
     size_t end = begin + 1;
     while (end < columns && letter_at(end) == letter_at(begin)) ++end;
     const double cell = kWidth / static_cast<double>(columns);
-    svg += "<rect x=\"" + Number(static_cast<double>(begin) * cell) + "\" y=\"" + Number(y) + "\" width=\"" +
-           Number(static_cast<double>(end - begin) * cell) + "\" height=\"" + Number(height) + "\" fill=\"" + ColourOf(letter_at(begin)) +
-           "\"";
-    const std::string title = TitleOf(columns_of, begin * letters.size() / columns, end * letters.size() / columns - 1);
+    svg += "<rect x=\"" + Number(static_cast<double>(begin) * cell) + "\" y=\"" + Number(y) +
+           "\" width=\"" + Number(static_cast<double>(end - begin) * cell) + "\" height=\"" +
+           Number(height) + "\" fill=\"" + ColourOf(letter_at(begin)) + "\"";
+    const std::string title =
+        TitleOf(columns_of, begin * letters.size() / columns, end * letters.size() / columns - 1);
     svg += title.empty() ? "/>" : ">" + title + "</rect>";
     begin = end;
   }
@@ -130,11 +145,14 @@ std::string Pictures(const std::vector<RunMoment>& moments, const ResidencyJob& 
   std::string html;
   for (size_t place = 0; place < job.rows.size(); ++place) {
     const ResidencyRow& row = job.rows[place];
-    html += "<p>" + InPage(row.place.empty() ? "rCache of rank " + std::to_string(row.rank) : row.place) + "</p><svg width=\"" +
-            Number(kWidth) + "\" height=\"" + Number(static_cast<double>(moments.size()) * kRowHeight) + "\" role=\"img\">";
+    html += "<p>" +
+            InPage(row.place.empty() ? "rCache of rank " + std::to_string(row.rank) : row.place) +
+            "</p><svg width=\"" + Number(kWidth) + "\" height=\"" +
+            Number(static_cast<double>(moments.size()) * kRowHeight) + "\" role=\"img\">";
     for (size_t i = 0; i < moments.size(); ++i) {
       const ResidencyJob* then = JobAt(moments[i], job.id);
-      if (then == nullptr || then->rows.size() != job.rows.size()) continue;  // before it was there, or with other ranks
+      // Before it was there, or with other ranks.
+      if (then == nullptr || then->rows.size() != job.rows.size()) continue;
       html += Stripe(then->rows[place], static_cast<double>(i) * kRowHeight);
     }
     html += "</svg>\n";
@@ -153,18 +171,22 @@ std::vector<std::pair<char, std::string>> LegendOf(const ResidencyView& residenc
 std::string Legend(const ResidencyView& residency) {
   std::string html = "<p class=\"key\">";
   for (const auto& [letter, meaning] : LegendOf(residency)) {
-    html += "<span style=\"background:" + std::string(ColourOf(letter)) + "\"></span>" + InPage(meaning);
+    html += "<span style=\"background:" + std::string(ColourOf(letter)) + "\"></span>" +
+            InPage(meaning);
   }
   return html + "</p>\n";
 }
 
 std::string JobTable(const std::vector<JobView>& jobs) {
   std::string html =
-      "<table><tr><th>job</th><th>state</th><th>ranks</th><th>steps</th><th>host pool</th><th>NVMe</th><th>rCaches</th></tr>\n";
+      "<table><tr><th>job</th><th>state</th><th>ranks</th><th>steps</th><th>host "
+      "pool</th><th>NVMe</th><th>rCaches</th></tr>\n";
   for (const JobView& job : jobs) {
-    html += "<tr><td>" + InPage(job.name) + "</td><td>" + InPage(StateText(job)) + "</td><td>" + std::to_string(job.ranks_attached) + "/" +
-            std::to_string(job.world) + "</td><td>" + std::to_string(job.version) + "</td><td>" + FormatBytes(job.pool_bytes) +
-            "</td><td>" + FormatBytes(job.nvme_bytes) + "</td><td>" + FormatBytes(job.rcache_bytes) + "</td></tr>\n";
+    html += "<tr><td>" + InPage(job.name) + "</td><td>" + InPage(StateText(job)) + "</td><td>" +
+            std::to_string(job.ranks_attached) + "/" + std::to_string(job.world) + "</td><td>" +
+            std::to_string(job.version) + "</td><td>" + FormatBytes(job.pool_bytes) + "</td><td>" +
+            FormatBytes(job.nvme_bytes) + "</td><td>" + FormatBytes(job.rcache_bytes) +
+            "</td></tr>\n";
   }
   return html + "</table>\n";
 }
@@ -175,7 +197,8 @@ double AddJob(const ResidencyJob& job, double y, std::string* svg) {
     *svg += "<text x=\"0\" y=\"" + Number(y + 12) + "\">" + InPage(text) + "</text>\n";
     y += 16;
   };
-  line("job " + job.name + "   " + job.state + (job.phase.empty() ? "" : ", " + job.phase) + "   step " + std::to_string(job.version));
+  line("job " + job.name + "   " + job.state + (job.phase.empty() ? "" : ", " + job.phase) +
+       "   step " + std::to_string(job.version));
   for (const ResidencyRow& row : job.rows) {
     line(row.place.empty() ? "rank " + std::to_string(row.rank) + " rCache" : row.place);
     *svg += Stripe(row, y, kPictureRow, job.columns) + "\n";
@@ -192,27 +215,34 @@ std::string RenderSvg(const ResidencyView& residency) {
   for (const ResidencyJob& job : residency.jobs) y = AddJob(job, y, &rows);
   double x = 0;
   for (const auto& [letter, meaning] : LegendOf(residency)) {
-    rows += "<rect x=\"" + Number(x) + "\" y=\"" + Number(y) + "\" width=\"12\" height=\"12\" fill=\"" + ColourOf(letter) +
-            "\"/><text x=\"" + Number(x + 16) + "\" y=\"" + Number(y + 11) + "\">" + InPage(meaning) + "</text>\n";
+    rows += "<rect x=\"" + Number(x) + "\" y=\"" + Number(y) +
+            "\" width=\"12\" height=\"12\" fill=\"" + ColourOf(letter) + "\"/><text x=\"" +
+            Number(x + 16) + "\" y=\"" + Number(y + 11) + "\">" + InPage(meaning) + "</text>\n";
     x += 30 + 7 * static_cast<double>(meaning.size());
   }
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + Number(std::max(kWidth, x)) + "\" height=\"" + Number(y + 16) +
-         "\" font-family=\"system-ui,sans-serif\" font-size=\"12\" fill=\"#1b2330\">\n" + rows + "</svg>\n";
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + Number(std::max(kWidth, x)) +
+         "\" height=\"" + Number(y + 16) +
+         "\" font-family=\"system-ui,sans-serif\" font-size=\"12\" fill=\"#1b2330\">\n" + rows +
+         "</svg>\n";
 }
 
 std::string RenderPicturePage(const ResidencyView& residency) {
   return kHead + ("<h1>Residency</h1>\n" + RenderSvg(residency)) + "</body></html>\n";
 }
 
-std::string RenderReport(const std::vector<RunMoment>& moments, const std::vector<StepMetrics>& steps) {
+std::string RenderReport(const std::vector<RunMoment>& moments,
+                         const std::vector<StepMetrics>& steps) {
   const RunMoment& last = moments.back();
   std::string html = kHead;
-  html += "<h1>Tidepool run</h1>\n<p>memserver " + InPage(last.status.version) + ", " + InPage(last.status.state) + "; " +
-          std::to_string(moments.size()) + " looks in " + FormatDuration(SecondsAt(moments, moments.size() - 1)) + "; " +
-          FormatBytes(last.status.pool_used) + " of " + FormatBytes(last.status.pool_bytes) + " of host memory used</p>\n";
+  html += "<h1>Tidepool run</h1>\n<p>memserver " + InPage(last.status.version) + ", " +
+          InPage(last.status.state) + "; " + std::to_string(moments.size()) + " looks in " +
+          FormatDuration(SecondsAt(moments, moments.size() - 1)) + "; " +
+          FormatBytes(last.status.pool_used) + " of " + FormatBytes(last.status.pool_bytes) +
+          " of host memory used</p>\n";
   html += JobTable(last.jobs) + MemoryChart(moments);
   for (const ResidencyJob& job : last.residency.jobs) {
-    html += "<h2>Job " + InPage(job.name) + "</h2>\n" + StepChart(moments, job.id) + Pictures(moments, job);
+    html += "<h2>Job " + InPage(job.name) + "</h2>\n" + StepChart(moments, job.id) +
+            Pictures(moments, job);
   }
   return html + Legend(last.residency) + RenderMetrics(steps) + "</body></html>\n";
 }
@@ -224,8 +254,10 @@ Result<Shown> RunReport(const Invocation& invocation, const Style&) {
     TP_ASSIGN_OR_RETURN(steps, ReadMetrics(invocation.metrics));
   }
   TP_RETURN_IF_ERROR(WriteWhole(invocation.target, RenderReport(moments, steps)));
-  const std::string and_steps = steps.empty() ? "" : ", " + std::to_string(steps.size()) + " steps of the trainer";
-  return Shown{invocation.target + ": " + std::to_string(moments.size()) + " looks" + and_steps + "\n", ""};
+  const std::string and_steps =
+      steps.empty() ? "" : ", " + std::to_string(steps.size()) + " steps of the trainer";
+  return Shown{
+      invocation.target + ": " + std::to_string(moments.size()) + " looks" + and_steps + "\n", ""};
 }
 
 }  // namespace tidepool::client

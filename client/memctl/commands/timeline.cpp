@@ -11,7 +11,8 @@
 namespace tidepool::client {
 namespace {
 
-constexpr uint64_t kServer = 0;                    // process of the trace; jobs have their own numbers, from 1
+// Process of the trace; jobs have their own numbers, from 1.
+constexpr uint64_t kServer = 0;
 constexpr uint64_t kStepLane = 1, kPhaseLane = 2;  // threads of a job
 
 class Trace {
@@ -21,8 +22,12 @@ class Trace {
   }
   std::string Take() { return json_.EndArray().EndObject().Take(); }
 
-  void NameProcess(uint64_t process, const std::string& name) { Name("process_name", process, 0, name); }
-  void NameLane(uint64_t process, uint64_t lane, const std::string& name) { Name("thread_name", process, lane, name); }
+  void NameProcess(uint64_t process, const std::string& name) {
+    Name("process_name", process, 0, name);
+  }
+  void NameLane(uint64_t process, uint64_t lane, const std::string& name) {
+    Name("thread_name", process, lane, name);
+  }
 
   // What goes on from one moment to another.
   struct Slice {
@@ -32,21 +37,28 @@ class Trace {
     std::vector<std::pair<const char*, uint64_t>> args = {};
   };
   void Add(const Slice& slice) {
-    Begin("X", slice.name, slice.process, slice.lane, slice.from).Field("dur", Micros(slice.to) - Micros(slice.from));
+    Begin("X", slice.name, slice.process, slice.lane, slice.from)
+        .Field("dur", Micros(slice.to) - Micros(slice.from));
     Args(slice.args);
   }
   void Mark(uint64_t process, uint64_t lane, const std::string& name, double at) {
     Begin("i", name, process, lane, at).Field("s", "t").EndObject();
   }
-  void Count(const std::string& name, double at, const std::vector<std::pair<const char*, uint64_t>>& values) {
+  void Count(const std::string& name, double at,
+             const std::vector<std::pair<const char*, uint64_t>>& values) {
     Begin("C", name, kServer, 0, at);
     Args(values);
   }
 
  private:
   double Micros(double seconds) const { return std::round((seconds - begin_) * 1e6); }
-  JsonWriter& Begin(const char* kind, const std::string& name, uint64_t process, uint64_t lane, double at) {
-    json_.BeginObject().Field("ph", kind).Field("name", name).Field("pid", process).Field("tid", lane);
+  JsonWriter& Begin(const char* kind, const std::string& name, uint64_t process, uint64_t lane,
+                    double at) {
+    json_.BeginObject()
+        .Field("ph", kind)
+        .Field("name", name)
+        .Field("pid", process)
+        .Field("tid", lane);
     return json_.Field("ts", Micros(at));
   }
   void Args(const std::vector<std::pair<const char*, uint64_t>>& values) {
@@ -55,7 +67,11 @@ class Trace {
     json_.EndObject().EndObject();
   }
   void Name(const char* what, uint64_t process, uint64_t lane, const std::string& name) {
-    json_.BeginObject().Field("ph", "M").Field("name", what).Field("pid", process).Field("tid", lane);
+    json_.BeginObject()
+        .Field("ph", "M")
+        .Field("name", what)
+        .Field("pid", process)
+        .Field("tid", lane);
     json_.Key("args").BeginObject().Field("name", name).EndObject().EndObject();
   }
 
@@ -65,7 +81,9 @@ class Trace {
 
 // Bytes a second between two looks; a counter of a memserver that was started again begins at 0.
 uint64_t RateBetween(uint64_t before, uint64_t now, double seconds) {
-  return seconds <= 0 || now < before ? 0 : static_cast<uint64_t>(static_cast<double>(now - before) / seconds);
+  return seconds <= 0 || now < before
+             ? 0
+             : static_cast<uint64_t>(static_cast<double>(now - before) / seconds);
 }
 
 void AddCounters(const std::vector<RunMoment>& moments, Trace* trace) {
@@ -82,7 +100,9 @@ void AddCounters(const std::vector<RunMoment>& moments, Trace* trace) {
     trace->Count("copies, bytes/s", at,
                  {{"to ranks", RateBetween(before.bytes_h2d, now.bytes_h2d, length)},
                   {"from ranks", RateBetween(before.bytes_d2h, now.bytes_d2h, length)}});
-    trace->Count("updates, parameters/s", at, {{"parameters", RateBetween(before.parameters_updated, now.parameters_updated, length)}});
+    trace->Count(
+        "updates, parameters/s", at,
+        {{"parameters", RateBetween(before.parameters_updated, now.parameters_updated, length)}});
     if (now.nvme_bytes == 0) continue;
     trace->Count("NVMe, bytes/s", at,
                  {{"read", RateBetween(before.nvme_read, now.nvme_read, length)},
@@ -91,7 +111,8 @@ void AddCounters(const std::vector<RunMoment>& moments, Trace* trace) {
 }
 
 std::string StepName(uint64_t first, uint64_t end) {
-  return end - first <= 1 ? "step " + std::to_string(first) : "steps " + std::to_string(first) + " to " + std::to_string(end - 1);
+  return end - first <= 1 ? "step " + std::to_string(first)
+                          : "steps " + std::to_string(first) + " to " + std::to_string(end - 1);
 }
 
 // A step lasts from the look that saw the version that it begins with to the one that saw the next.
@@ -103,13 +124,20 @@ void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) 
     const double at = SecondsOf(moment);
     if (open != nullptr && (job == nullptr || job->version != open->version)) {
       const bool sealed = job != nullptr && job->version > open->version;
-      Trace::Slice slice{.process = id, .lane = kStepLane, .name = StepName(open->version, sealed ? job->version : open->version + 1)};
+      Trace::Slice slice{
+          .process = id,
+          .lane = kStepLane,
+          .name = StepName(open->version, sealed ? job->version : open->version + 1)};
       slice.from = from;
       slice.to = at;
       // The numbers of a step come with the next version.
-      if (sealed) slice.args = {{"fetches", job->fetches}, {"fetches_waited", job->fetches_waited}, {"bytes_fetched", job->bytes_fetched}};
+      if (sealed)
+        slice.args = {{"fetches", job->fetches},
+                      {"fetches_waited", job->fetches_waited},
+                      {"bytes_fetched", job->bytes_fetched}};
       trace->Add(slice);
-      if (sealed && job->fetches_waited > 0) trace->Mark(id, kStepLane, std::to_string(job->fetches_waited) + " fetches waited", at);
+      if (sealed && job->fetches_waited > 0)
+        trace->Mark(id, kStepLane, std::to_string(job->fetches_waited) + " fetches waited", at);
       open = nullptr;
     }
     if (open == nullptr && job != nullptr) from = at;
@@ -124,10 +152,12 @@ void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) 
 }
 
 void AddPhases(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) {
-  const auto name_of = [](const ResidencyJob& job) { return job.phase.empty() ? job.state : job.phase; };
+  const auto name_of = [](const ResidencyJob& job) {
+    return job.phase.empty() ? job.state : job.phase;
+  };
   const auto same = [&](const ResidencyJob* one, const ResidencyJob* other) {
-    return one != nullptr && other != nullptr && name_of(*one) == name_of(*other) && one->version == other->version &&
-           one->micro_batch == other->micro_batch;
+    return one != nullptr && other != nullptr && name_of(*one) == name_of(*other) &&
+           one->version == other->version && one->micro_batch == other->micro_batch;
   };
   for (size_t i = 0; i < moments.size();) {
     const ResidencyJob* job = JobAt(moments[i], id);
@@ -205,7 +235,8 @@ std::optional<uint64_t> LastEnded(const std::vector<RunMoment>& moments, uint64_
   const ResidencyJob* before = nullptr;
   for (const RunMoment& moment : moments) {
     const ResidencyJob* job = JobAt(moment, id);
-    if (job != nullptr && before != nullptr && job->version > before->version) last = before->version;
+    if (job != nullptr && before != nullptr && job->version > before->version)
+      last = before->version;
     if (job != nullptr) before = job;
   }
   return last;
@@ -231,7 +262,8 @@ Result<StepLooks> LooksOfStep(std::vector<RunMoment> moments, const std::string&
   size_t first = moments.size(), last = 0;
   for (const auto& [id, name] : JobsOf(moments)) {
     seen += (seen.empty() ? "" : "; ") + StepsOf(moments, id, name);
-    const std::optional<uint64_t> wanted = step == "last" ? LastEnded(moments, id) : std::optional<uint64_t>(std::stoull(step));
+    const std::optional<uint64_t> wanted =
+        step == "last" ? LastEnded(moments, id) : std::optional<uint64_t>(std::stoull(step));
     if (!wanted) continue;
     const Stretch stretch = FindStep(moments, id, *wanted);
     if (!stretch.found) continue;
@@ -246,14 +278,20 @@ Result<StepLooks> LooksOfStep(std::vector<RunMoment> moments, const std::string&
               " of step " + std::to_string(stretch.step) + " was not seen\n";
   }
   if (found.empty()) {
-    const std::string what = step == "last" ? "no step ended while memctl looked" : "no job was at step " + step + " while memctl looked";
+    const std::string what = step == "last" ? "no step ended while memctl looked"
+                                            : "no job was at step " + step + " while memctl looked";
     return Status(ErrorId::kAdminNotFound, what)
         .Why(seen.empty() ? "there was no job" : seen)
-        .Fix("look for longer (--for), or begin earlier and keep it: memctl record FILE, then timeline --from FILE");
+        .Fix(
+            "look for longer (--for), or begin earlier and keep it: memctl record FILE, then "
+            "timeline --from FILE");
   }
-  StepLooks looks{{moments.begin() + static_cast<ptrdiff_t>(first), moments.begin() + static_cast<ptrdiff_t>(last) + 1}, remark};
+  StepLooks looks{{moments.begin() + static_cast<ptrdiff_t>(first),
+                   moments.begin() + static_cast<ptrdiff_t>(last) + 1},
+                  remark};
   for (RunMoment& moment : looks.moments) {
-    std::erase_if(moment.residency.jobs, [&](const ResidencyJob& job) { return !found.contains(job.id); });
+    std::erase_if(moment.residency.jobs,
+                  [&](const ResidencyJob& job) { return !found.contains(job.id); });
   }
   return looks;
 }
@@ -262,9 +300,12 @@ Result<Shown> RunTimeline(const Invocation& invocation, const Style&) {
   Invocation often = invocation;
   if (!often.watch_ns) often.watch_ns = kNsPerSecond / 20;
   const bool waits = !invocation.step.empty() && invocation.step != "last";
-  TP_ASSIGN_OR_RETURN(std::vector<RunMoment> moments, MomentsFor(often, [&](const RunMoment& moment) {
+  TP_ASSIGN_OR_RETURN(std::vector<RunMoment> moments,
+                      MomentsFor(often, [&](const RunMoment& moment) {
                         if (!waits) return false;
-                        const auto is_past = [&](const ResidencyJob& job) { return job.version > std::stoull(invocation.step); };
+                        const auto is_past = [&](const ResidencyJob& job) {
+                          return job.version > std::stoull(invocation.step);
+                        };
                         const auto& jobs = moment.residency.jobs;
                         return !jobs.empty() && std::all_of(jobs.begin(), jobs.end(), is_past);
                       }));
@@ -275,7 +316,9 @@ Result<Shown> RunTimeline(const Invocation& invocation, const Style&) {
     remark = std::move(looks.remark);
   }
   TP_RETURN_IF_ERROR(WriteWhole(invocation.target, RenderTimeline(moments) + "\n"));
-  return Shown{invocation.target + ": " + std::to_string(moments.size()) + " looks; ui.perfetto.dev opens it\n", remark};
+  return Shown{invocation.target + ": " + std::to_string(moments.size()) +
+                   " looks; ui.perfetto.dev opens it\n",
+               remark};
 }
 
 }  // namespace tidepool::client

@@ -29,16 +29,23 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"ps", "The jobs: ranks, steps, memory, time a step", true, false, false},
     {"residency", "Picture: chunks x places, coloured by state", true, false, false},
     {"chunks", "A table of chunks: state, version, who has fetched them", true, true, false},
-    {"topo", "The machine: NUMA nodes, GPUs and drives, and where pool and workers are", false, false, false},
-    {"quotas", "What each user or job may have of the pool and has, and the jobs that wait for room", false, false, false},
-    {"doctor", "What is wrong and what to do: the way to memserver, and its checks; exit code 9 when something does not work", false, false,
-     false},
+    {"topo", "The machine: NUMA nodes, GPUs and drives, and where pool and workers are", false,
+     false, false},
+    {"quotas",
+     "What each user or job may have of the pool and has, and the jobs that wait for room", false,
+     false, false},
+    {"doctor",
+     "What is wrong and what to do: the way to memserver, and its checks; exit code 9 when "
+     "something does not work",
+     false, false, false},
     {"undrain", "Take new jobs again", false, false, false},
     {"shutdown", "End memserver; its keeper holds the jobs for the next one", false, false, false},
     {"version", "Release of memctl and of the memserver that answers", false, false, false},
-    {"wait-ready", "Wait until memserver serves; exit code 6 when it does not in time", false, false, false},
+    {"wait-ready", "Wait until memserver serves; exit code 6 when it does not in time", false,
+     false, false},
     {"ready", "For probes: exit code 0 when new jobs are taken", false, false, false},
-    {"live", "For probes: exit code 0 when memserver's loop answers, also while it is drained", false, false, false},
+    {"live", "For probes: exit code 0 when memserver's loop answers, also while it is drained",
+     false, false, false},
     {"api", "Send one request and print the answer as it is", false, false, true},
 });
 
@@ -49,24 +56,35 @@ struct Texts {
 };
 
 void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
-  app->add_option("-s,--socket-dir", invocation->socket_dir, "Directory of memserver's sockets (env TIDEPOOL_SOCKET_DIR)")
+  app->add_option("-s,--socket-dir", invocation->socket_dir,
+                  "Directory of memserver's sockets (env TIDEPOOL_SOCKET_DIR)")
       ->type_name("DIR");
-  app->add_option("--node", invocation->nodes, "Other machines instead, over ssh: a,b or several times; tables have a column NODE")
+  app->add_option(
+         "--node", invocation->nodes,
+         "Other machines instead, over ssh: a,b or several times; tables have a column NODE")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("HOST");
-  app->add_option(
-         "-o,--output", texts->output,
-         "For people: table, wide; for programs: json, jsonl, yaml; of residency also svg or html; of report, timeline and record the file")
+  app->add_option("-o,--output", texts->output,
+                  "For people: table, wide; for programs: json, jsonl, yaml; of residency also svg "
+                  "or html; of report, timeline and record the file")
       ->type_name("table|wide|json|jsonl|yaml|svg|html");
-  app->add_option("--timeout", texts->timeout, "Longest wait for an answer (5s; wait-ready: 30s)")->type_name("TIME");
-  app->add_option("--watch", texts->watch, "Show again every TIME (1s)")->expected(0, 1)->type_name("TIME");
-  CLI::Option* quiet =
-      app->add_flag("-q,--quiet", invocation->quiet, "Say nothing but results and errors; of changes and probes, the exit code says all");
-  app->add_flag("-v,--verbose", invocation->verbose, "Tell of each request: what was asked, what came, how long it took")->excludes(quiet);
-  app->add_flag("--dry-run", invocation->dry_run, "Of a change: say what it would do, with numbers, and do nothing");
+  app->add_option("--timeout", texts->timeout, "Longest wait for an answer (5s; wait-ready: 30s)")
+      ->type_name("TIME");
+  app->add_option("--watch", texts->watch, "Show again every TIME (1s)")
+      ->expected(0, 1)
+      ->type_name("TIME");
+  CLI::Option* quiet = app->add_flag(
+      "-q,--quiet", invocation->quiet,
+      "Say nothing but results and errors; of changes and probes, the exit code says all");
+  app->add_flag("-v,--verbose", invocation->verbose,
+                "Tell of each request: what was asked, what came, how long it took")
+      ->excludes(quiet);
+  app->add_flag("--dry-run", invocation->dry_run,
+                "Of a change: say what it would do, with numbers, and do nothing");
   app->add_flag("-y,--yes", invocation->yes,
-                "Of a change that cannot be taken back: do not ask (nobody but a person at a terminal is asked)");
+                "Of a change that cannot be taken back: do not ask (nobody but a person at a "
+                "terminal is asked)");
   app->add_flag("--no-header", texts->no_header, "Leave column titles and legends out");
   app->add_flag("--no-color", texts->no_color, "Never use colours (env NO_COLOR)");
 }
@@ -75,13 +93,19 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   CLI::App* sub = app->add_subcommand(command.name, command.help);
   sub->fallthrough();
   sub->callback([invocation, name = command.name] { invocation->command = name; });
-  if (command.job) sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
-  if (std::string_view(command.name) == "shutdown") sub->add_flag("--end-jobs", invocation->force, "And all jobs: their states are lost");
+  if (command.job)
+    sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
+  if (std::string_view(command.name) == "shutdown")
+    sub->add_flag("--end-jobs", invocation->force, "And all jobs: their states are lost");
   if (std::string_view(command.name) == "topo") {
-    sub->add_option("--xml", invocation->xml, "Another machine instead, as `lstopo --of xml FILE` has written it down")->type_name("FILE");
+    sub->add_option("--xml", invocation->xml,
+                    "Another machine instead, as `lstopo --of xml FILE` has written it down")
+        ->type_name("FILE");
   }
   if (std::string_view(command.name) == "residency") {
-    CLI::Option* from = sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of now")->type_name("FILE");
+    CLI::Option* from =
+        sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of now")
+            ->type_name("FILE");
     sub->add_option("--at", invocation->at_seconds, "So many seconds behind its first look (0)")
         ->type_name("SECONDS")
         ->check(CLI::NonNegativeNumber)
@@ -91,11 +115,15 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   if (command.chunk_filters) {
     sub->add_option("--state", invocation->state, "Only chunks in this state")
         ->type_name("empty|resident|gradients|complete|update-due|updating|frozen");
-    sub->add_option("--tier", invocation->tier, "Only chunks that some rank holds, or whose states lie on the host or on NVMe")
+    sub->add_option("--tier", invocation->tier,
+                    "Only chunks that some rank holds, or whose states lie on the host or on NVMe")
         ->check(CLI::IsMember({"rcache", "host", "nvme", "gpu"}))
         ->type_name("rcache|host|nvme");
-    sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")->type_name("N")->check(CLI::Range(1, 10'000));
-    sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")->type_name("CURSOR");
+    sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")
+        ->type_name("N")
+        ->check(CLI::Range(1, 10'000));
+    sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")
+        ->type_name("CURSOR");
   }
   if (command.api) {
     sub->add_option("method", invocation->method, "GET")->required();
@@ -120,12 +148,19 @@ constexpr auto kJobActions = std::to_array<ActionFlags>({
      {{{"--guarantee", "SIZE|%", "Pool memory that nobody else is given"},
        {"--limit", "SIZE|%|none", "Pool memory that it never exceeds"},
        {"--nvme-limit", "SIZE|none", "Bytes on NVMe that it never exceeds"},
-       {"--weight", "N", "Its share of workers and copies, against jobs of the same priority (1 to 100)"},
+       {"--weight", "N",
+        "Its share of workers and copies, against jobs of the same priority (1 to 100)"},
        {"--priority", "low|normal|high", "Who comes first"}}},
      5},
-    {"suspend", "Serve it no longer: its ranks wait, and its memory is kept, until it is resumed", {}, 0},
+    {"suspend",
+     "Serve it no longer: its ranks wait, and its memory is kept, until it is resumed",
+     {},
+     0},
     {"resume", "Serve it again", {}, 0},
-    {"evict", "Move its states to NVMe, where they stay until it ends; only while it has no ranks", {}, 0},
+    {"evict",
+     "Move its states to NVMe, where they stay until it ends; only while it has no ranks",
+     {},
+     0},
     {"release", "Give back all that it holds; its states are lost", {}, 0},
 });
 
@@ -141,19 +176,24 @@ void AddJobCommand(CLI::App* app, Invocation* invocation) {
       invocation->action = name;
     });
     sub->add_option("job", invocation->job, "Its name or number")->required()->type_name("JOB");
-    if (std::string_view(action.name) == "release") sub->add_flag("--force", invocation->force, "Also while it has ranks: they are ended");
+    if (std::string_view(action.name) == "release")
+      sub->add_flag("--force", invocation->force, "Also while it has ranks: they are ended");
     for (size_t i = 0; i < action.field_count; ++i) {
       std::string field = action.fields[i].flag + 2;
       std::replace(field.begin(), field.end(), '-', '_');
-      const auto take = [invocation, field](const std::string& text) { invocation->fields[field] = text; };
-      sub->add_option_function<std::string>(action.fields[i].flag, take, action.fields[i].help)->type_name(action.fields[i].kind);
+      const auto take = [invocation, field](const std::string& text) {
+        invocation->fields[field] = text;
+      };
+      sub->add_option_function<std::string>(action.fields[i].flag, take, action.fields[i].help)
+          ->type_name(action.fields[i].kind);
     }
   }
 }
 
 // memctl logs level LEVEL [--for TIME]
 void AddLogsCommand(CLI::App* app, Invocation* invocation) {
-  CLI::App* logs = app->add_subcommand("logs", "Change what memserver logs: memctl logs level LEVEL");
+  CLI::App* logs =
+      app->add_subcommand("logs", "Change what memserver logs: memctl logs level LEVEL");
   logs->require_subcommand(1)->fallthrough();
   CLI::App* sub = logs->add_subcommand("level", "From which level on");
   sub->fallthrough();
@@ -161,11 +201,16 @@ void AddLogsCommand(CLI::App* app, Invocation* invocation) {
   const auto field = [invocation](const char* name) {
     return [invocation, name](const std::string& text) { invocation->fields[name] = text; };
   };
-  sub->add_option_function<std::string>("level", field("level"))->required()->type_name("debug|info|warn|error");
-  sub->add_option_function<std::string>("--for", field("for"), "Then the configured level comes back")->type_name("TIME");
+  sub->add_option_function<std::string>("level", field("level"))
+      ->required()
+      ->type_name("debug|info|warn|error");
+  sub->add_option_function<std::string>("--for", field("for"),
+                                        "Then the configured level comes back")
+      ->type_name("TIME");
 }
 
-constexpr auto kForms = std::to_array<std::string_view>({"table", "wide", "json", "jsonl", "yaml", "svg", "html"});
+constexpr auto kForms =
+    std::to_array<std::string_view>({"table", "wide", "json", "jsonl", "yaml", "svg", "html"});
 constexpr auto kTensorWords = std::to_array<Word>({
     {"tensors", "Where parameters lie: memctl tensors h.3.attn"},
     {"chunk", "The parameters of one chunk: memctl chunk 7 --job gpt"},
@@ -173,18 +218,24 @@ constexpr auto kTensorWords = std::to_array<Word>({
 constexpr auto kNvmeWords = std::to_array<Word>({
     {"status", "Space, bytes moved and state of each directory, and how far the last scrub is"},
     {"scrub", "Check every piece of states while training goes on; returns at once"},
-    {"tune", "Measure drives, and write down which blocks suit them: memctl nvme tune [DIR ...]; some 15 s each"},
+    {"tune",
+     "Measure drives, and write down which blocks suit them: memctl nvme tune [DIR ...]; some 15 s "
+     "each"},
 });
 constexpr auto kConfigWords = std::to_array<Word>({
     {"show", "Every setting that holds, and where it came from"},
     {"diff", "Those that are not the default"},
     {"get", "One of them: memctl config get pool.size"},
-    {"set", "Change one of them in the file, and read it again: memctl config set limits.jobs 8; what memserver refuses is taken back"},
-    {"reload", "Read the configuration again; nothing is applied when it changes what needs a restart"},
+    {"set",
+     "Change one of them in the file, and read it again: memctl config set limits.jobs 8; what "
+     "memserver refuses is taken back"},
+    {"reload",
+     "Read the configuration again; nothing is applied when it changes what needs a restart"},
 });
 
 // memctl nvme status|scrub|tune, memctl config show|diff|get|set|reload
-void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> words, Invocation* invocation) {
+void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> words,
+                    Invocation* invocation) {
   CLI::App* whole = app->add_subcommand(command.name, command.help);
   whole->require_subcommand(1)->fallthrough();
   for (const Word& word : words) {
@@ -195,13 +246,17 @@ void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> wo
       invocation->action = action;
     });
     if (std::string_view(word.name) == "tune") {
-      sub->add_option("directory", invocation->directories, "Where drives are mounted; else those of memserver")->type_name("DIR");
+      sub->add_option("directory", invocation->directories,
+                      "Where drives are mounted; else those of memserver")
+          ->type_name("DIR");
     }
     const std::string_view name = word.name;
-    if (name == "get" || name == "set") sub->add_option("key", invocation->target)->required()->type_name("KEY");
+    if (name == "get" || name == "set")
+      sub->add_option("key", invocation->target)->required()->type_name("KEY");
     if (name == "set") {
       sub->add_option("value", invocation->value)->required()->type_name("VALUE");
-      sub->add_option("--file", invocation->file, "The file that memserver reads; needed where memserver is another user's")
+      sub->add_option("--file", invocation->file,
+                      "The file that memserver reads; needed where memserver is another user's")
           ->type_name("FILE");
     }
   }
@@ -215,37 +270,47 @@ void AddTensorCommands(CLI::App* app, Invocation* invocation) {
     sub->callback([invocation, name = word.name] { invocation->command = name; });
     sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
     if (std::string_view(word.name) == "chunk") {
-      sub->add_option("id", invocation->chunk, "Its number")->required()->type_name("N")->check(CLI::NonNegativeNumber);
+      sub->add_option("id", invocation->chunk, "Its number")
+          ->required()
+          ->type_name("N")
+          ->check(CLI::NonNegativeNumber);
       continue;
     }
     sub->add_option("name", invocation->name, "A part of the names")->type_name("NAME");
-    sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")->type_name("N")->check(CLI::Range(1, 10'000));
-    sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")->type_name("CURSOR");
+    sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")
+        ->type_name("N")
+        ->check(CLI::Range(1, 10'000));
+    sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")
+        ->type_name("CURSOR");
   }
 }
 
 // memctl completion SHELL
 void AddCompletionCommand(CLI::App* app, Invocation* invocation) {
-  CLI::App* sub =
-      app->add_subcommand("completion", "Print what a shell completes memctl's command line with: source <(memctl completion bash)");
+  CLI::App* sub = app->add_subcommand(
+      "completion",
+      "Print what a shell completes memctl's command line with: source <(memctl completion bash)");
   sub->callback([invocation] { invocation->command = "completion"; });
   sub->add_option("shell", invocation->target)->required()->check(CLI::IsMember({"bash", "zsh"}));
 }
 
 // Names of jobs are asked for when they are needed.
 void CompleteJobs(CompletedValues* values, const std::string& kind) {
-  if (kind == "JOB") values->lines_of = "memctl ps --no-header --no-color 2> /dev/null | awk '{print $2}'";
+  if (kind == "JOB")
+    values->lines_of = "memctl ps --no-header --no-color 2> /dev/null | awk '{print $2}'";
 }
 
 ParsedLine Completion(const CLI::App& app, const std::string& shell) {
   std::vector<CompletedCommand> commands;
   AppendCommands(app, "", CompleteJobs, &commands);
-  const std::string text = shell == "bash" ? BashCompletion("memctl", commands) : ZshCompletion("memctl", commands);
+  const std::string text =
+      shell == "bash" ? BashCompletion("memctl", commands) : ZshCompletion("memctl", commands);
   return {.invocation = std::nullopt, .text = text, .exit_code = kExitOk};
 }
 
 Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
-  invocation->timeout_ns = invocation->command == "wait-ready" ? kWaitReadyDefaultNs : kTimeoutDefaultNs;
+  invocation->timeout_ns =
+      invocation->command == "wait-ready" ? kWaitReadyDefaultNs : kTimeoutDefaultNs;
   if (!texts.timeout.empty()) {
     TP_ASSIGN_OR_RETURN(invocation->timeout_ns, ParseDurationNs(texts.timeout));
   }
@@ -277,16 +342,19 @@ std::pair<CLI::App*, std::string> Named(CLI::App* app) {
 
 ParsedLine NotUnderstood(CLI::App* app, const std::string& why) {
   const auto [named, path] = Named(app);
-  UsageFailure failure{.command = path, .commands = {}, .left = app->remaining(true), .flags = {}, .why = why};
+  UsageFailure failure{
+      .command = path, .commands = {}, .left = app->remaining(true), .flags = {}, .why = why};
   for (const CLI::App* second : app->get_subcommands()) {
     if (second != app->get_subcommands().front()) failure.left.push_back(second->get_name());
   }
-  for (const CLI::App* of : {static_cast<const CLI::App*>(app), static_cast<const CLI::App*>(named)}) {
+  for (const CLI::App* of :
+       {static_cast<const CLI::App*>(app), static_cast<const CLI::App*>(named)}) {
     for (const CLI::Option* option : of->get_options()) {
       for (const std::string& flag : option->get_lnames()) failure.flags.push_back("--" + flag);
     }
   }
-  for (const CLI::App* below : named->get_subcommands([](const CLI::App*) { return true; })) failure.commands.push_back(below->get_name());
+  for (const CLI::App* below : named->get_subcommands([](const CLI::App*) { return true; }))
+    failure.commands.push_back(below->get_name());
   return {.invocation = std::nullopt, .text = UsageText(failure), .exit_code = kExitUsage};
 }
 
@@ -299,20 +367,23 @@ std::string CheckOfChange(const Invocation& invocation) {
   return "it changes nothing; " + flag + " is of " + ListChanges();
 }
 
-// -o: a form; of commands that write a file, the file. Returns what is wrong, empty when nothing is.
+// -o: a form; of commands that write a file, the file. Returns what is wrong, empty when nothing
+// is.
 std::string TakeOutput(const std::string& output, Invocation* invocation) {
   const auto is_form = [&](std::string_view form) { return output == form; };
   const bool known = std::any_of(kForms.begin(), kForms.end(), is_form);
   invocation->form = known ? output : "table";
   invocation->json = output == "json" || output == "jsonl" || output == "yaml";
   if (LooksForAWhile(invocation->command)) {
-    if (!known && !invocation->target.empty()) return "the file is named twice: " + invocation->target + " and " + output;
+    if (!known && !invocation->target.empty())
+      return "the file is named twice: " + invocation->target + " and " + output;
     if (!known) invocation->target = output;
     return invocation->target.empty() ? "the file that is written is not named" : "";
   }
   if (!known) return "-o: '" + output + "' is none of table, wide, json, jsonl, yaml, svg, html";
   const bool is_picture = output == "svg" || output == "html";
-  return is_picture && invocation->command != "residency" ? "only residency is shown as " + output : "";
+  return is_picture && invocation->command != "residency" ? "only residency is shown as " + output
+                                                          : "";
 }
 
 }  // namespace
@@ -329,8 +400,11 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   AddLogsCommand(&app, &invocation);
   AddLookCommands(&app, &invocation);
   AddTensorCommands(&app, &invocation);
-  AddWordCommand(&app, {"nvme", "States on NVMe: their directories, and checking them"}, kNvmeWords, &invocation);
-  AddWordCommand(&app, {"config", "memserver's settings: where they came from, and reading them again"}, kConfigWords, &invocation);
+  AddWordCommand(&app, {"nvme", "States on NVMe: their directories, and checking them"}, kNvmeWords,
+                 &invocation);
+  AddWordCommand(&app,
+                 {"config", "memserver's settings: where they came from, and reading them again"},
+                 kConfigWords, &invocation);
   AddCompletionCommand(&app, &invocation);
   // "memctl help residency" is "memctl residency --help".
   std::vector<const char*> words(argv, argv + argc);
@@ -343,25 +417,34 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::CallForHelp&) {
     return {.invocation = std::nullopt, .text = Named(&app).first->help(), .exit_code = kExitOk};
   } catch (const CLI::CallForVersion&) {
-    return {.invocation = std::nullopt, .text = "memctl " TIDEPOOL_VERSION "\n", .exit_code = kExitOk};
+    return {
+        .invocation = std::nullopt, .text = "memctl " TIDEPOOL_VERSION "\n", .exit_code = kExitOk};
   } catch (const CLI::ParseError& error) {
     return NotUnderstood(&app, error.what());
   }
-  if (!app.remaining(true).empty() || app.get_subcommands().size() != 1) return NotUnderstood(&app, "");
+  if (!app.remaining(true).empty() || app.get_subcommands().size() != 1)
+    return NotUnderstood(&app, "");
   if (invocation.command == "completion") return Completion(app, invocation.target);
   const Status durations = ReadDurations(texts, app.count("--watch") > 0, &invocation);
-  if (!durations.ok()) return {.invocation = std::nullopt, .text = durations.Format() + "\n", .exit_code = durations.exit_code()};
-  if (const std::string wrong = TakeOutput(texts.output, &invocation); !wrong.empty()) return NotUnderstood(&app, wrong);
-  if (const std::string wrong = CheckOfChange(invocation); !wrong.empty()) return NotUnderstood(&app, wrong);
+  if (!durations.ok())
+    return {.invocation = std::nullopt,
+            .text = durations.Format() + "\n",
+            .exit_code = durations.exit_code()};
+  if (const std::string wrong = TakeOutput(texts.output, &invocation); !wrong.empty())
+    return NotUnderstood(&app, wrong);
+  if (const std::string wrong = CheckOfChange(invocation); !wrong.empty())
+    return NotUnderstood(&app, wrong);
   if (!invocation.nodes.empty()) {
-    if (const std::string wrong = WhyNotOnNodes(invocation); !wrong.empty()) return NotUnderstood(&app, "--node: " + wrong);
+    if (const std::string wrong = WhyNotOnNodes(invocation); !wrong.empty())
+      return NotUnderstood(&app, "--node: " + wrong);
     invocation.words = WordsForNodes({argv + 1, argv + argc});
   }
   invocation.header = !texts.no_header;
   invocation.color = !texts.no_color;
   if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultClientDir();
   for (const std::string_view socket : {"/admin.sock", "/data.sock"}) {  // the directory is meant
-    if (invocation.socket_dir.ends_with(socket)) invocation.socket_dir.resize(invocation.socket_dir.size() - socket.size());
+    if (invocation.socket_dir.ends_with(socket))
+      invocation.socket_dir.resize(invocation.socket_dir.size() - socket.size());
   }
   return {.invocation = invocation, .text = "", .exit_code = kExitOk};
 }

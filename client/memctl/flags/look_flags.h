@@ -1,4 +1,5 @@
-// The part of memctl's command line that looks: at rates, checks and events, and for a while (record, report, timeline).
+// The part of memctl's command line that looks: at rates, checks and events, and for a while
+// (record, report, timeline).
 //
 // One thread. A door to CLI11, as flags.cpp is.
 #pragma once

@@ -21,19 +21,24 @@ constexpr std::string_view kLookPath = "/look", kStreamPath = "/stream";
 std::string ProblemText(const Status& error) {
   const ErrorEntry& entry = ErrorEntryOf(error.id());
   JsonWriter json;
-  json.BeginObject().Field("detail", error.what()).Field("code", "TP" + std::to_string(static_cast<unsigned>(error.id())));
+  json.BeginObject()
+      .Field("detail", error.what())
+      .Field("code", "TP" + std::to_string(static_cast<unsigned>(error.id())));
   json.Field("name", entry.name).Field("where", error.where()).Field("why", error.why());
   return json.Field("remedy", error.fix().empty() ? entry.advice : error.fix()).EndObject().Take();
 }
 
 PageAnswer Problem(unsigned http_status, const Status& error) {
-  return {.status = http_status, .content_type = "application/problem+json", .body = ProblemText(error)};
+  return {.status = http_status,
+          .content_type = "application/problem+json",
+          .body = ProblemText(error)};
 }
 
 // Takes as long wherever the two differ.
 bool IsSame(std::string_view given, std::string_view wanted) {
   unsigned different = given.size() == wanted.size() ? 0 : 1;
-  for (size_t i = 0; i < wanted.size(); ++i) different |= static_cast<unsigned char>(wanted[i] ^ (i < given.size() ? given[i] : 0));
+  for (size_t i = 0; i < wanted.size(); ++i)
+    different |= static_cast<unsigned char>(wanted[i] ^ (i < given.size() ? given[i] : 0));
   return different == 0;
 }
 
@@ -44,28 +49,39 @@ PageDesk::PageDesk(std::string key, std::function<std::string()> look, const Clo
 
 PageAnswer PageDesk::Answer(const PageQuestion& question) {
   if (!IsLoopbackName(question.host)) {
-    return Problem(421, Status(ErrorId::kNotOwner, "this page is served to this machine alone, by names of the loopback")
-                            .Fix("open the address that `memctl page` has printed"));
+    return Problem(421,
+                   Status(ErrorId::kNotOwner,
+                          "this page is served to this machine alone, by names of the loopback")
+                       .Fix("open the address that `memctl page` has printed"));
   }
   const auto files = PageFiles();
-  const auto file = std::find_if(files.begin(), files.end(), [&](const PageFile& each) { return each.path == question.target; });
+  const auto file = std::find_if(files.begin(), files.end(), [&](const PageFile& each) {
+    return each.path == question.target;
+  });
   const bool goes_on = question.target == kStreamPath;
   if (file == files.end() && question.target != kLookPath && !goes_on) {
-    return Problem(404,
-                   Status(ErrorId::kAdminNotFound, "the page has no such part").Fix("open the address that `memctl page` has printed"));
+    return Problem(404, Status(ErrorId::kAdminNotFound, "the page has no such part")
+                            .Fix("open the address that `memctl page` has printed"));
   }
   if (question.method != "GET" && question.method != "HEAD") {
     PageAnswer refused =
-        Problem(405, Status(ErrorId::kAdminBadRequest, "the page shows, and changes nothing").Fix("memctl changes what is to be changed"));
+        Problem(405, Status(ErrorId::kAdminBadRequest, "the page shows, and changes nothing")
+                         .Fix("memctl changes what is to be changed"));
     refused.allow = "GET, HEAD";
     return refused;
   }
-  if (file != files.end()) return {.status = 200, .content_type = std::string(file->content_type), .body = std::string(file->text)};
+  if (file != files.end())
+    return {.status = 200,
+            .content_type = std::string(file->content_type),
+            .body = std::string(file->text)};
   if (!IsSame(question.authorization, "Bearer " + key_)) {
-    return Problem(401, Status(ErrorId::kNotOwner, "the key is missing, or is that of another `memctl page`")
-                            .Fix("open the address that `memctl page` has printed, with all that stands behind the #"));
+    return Problem(
+        401, Status(ErrorId::kNotOwner, "the key is missing, or is that of another `memctl page`")
+                 .Fix("open the address that `memctl page` has printed, with all that stands "
+                      "behind the #"));
   }
-  if (goes_on) return {.status = 200, .content_type = "application/x-ndjson", .body = {}, .goes_on = true};
+  if (goes_on)
+    return {.status = 200, .content_type = "application/x-ndjson", .body = {}, .goes_on = true};
   return {.status = 200, .content_type = "application/json", .body = Look()};
 }
 
@@ -90,7 +106,9 @@ std::string LookForPage(const Invocation& invocation) {
 Result<std::string> NewPageKey() {
   std::array<unsigned char, 16> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return Status(ErrorId::kNotReady, "the system gives no random number for the key of the page (getrandom)").Why(std::strerror(errno));
+    return Status(ErrorId::kNotReady,
+                  "the system gives no random number for the key of the page (getrandom)")
+        .Why(std::strerror(errno));
   }
   std::string key;
   std::array<char, 3> digits{};

@@ -1,8 +1,9 @@
-// PageDesk: what `memctl page` answers a browser: the page's own files, a look at memserver, and a stream of looks.
+// PageDesk: what `memctl page` answers a browser: the page's own files, a look at memserver, and a
+// stream of looks.
 //
-// One thread. Nothing that a browser sends reaches memserver: a look is a fixed list of GETs, and it is the only thing that can be asked
-// for. Whoever asks for a look gives the key (Authorization: Bearer KEY): a port does not know who asks, and memserver shows each user its
-// own.
+// One thread. Nothing that a browser sends reaches memserver: a look is a fixed list of GETs, and
+// it is the only thing that can be asked for. Whoever asks for a look gives the key (Authorization:
+// Bearer KEY): a port does not know who asks, and memserver shows each user its own.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ namespace tidepool::client {
 
 struct PageQuestion {
   std::string_view method, target;
-  std::string_view host;           // of the header; other names than those of the loopback are refused (DNS rebinding)
+  // Of the header; other names than those of the loopback are refused (DNS rebinding)
+  std::string_view host;
   std::string_view authorization;  // likewise
 };
 
@@ -48,7 +50,8 @@ class PageDesk {
   int64_t looked_ns_ = 0;
 };
 
-// {"status":{...},"jobs":[...],...}: reports of memserver as they came, or {"problem":{...}} where it does not answer.
+// {"status":{...},"jobs":[...],...}: reports of memserver as they came, or {"problem":{...}} where
+// it does not answer.
 std::string LookForPage(const Invocation& invocation);
 // 128 bits of getrandom, as text. Errors: kNotReady.
 Result<std::string> NewPageKey();

@@ -1,4 +1,5 @@
-// PageFiles: the page that `memctl page` serves, as it lies in client/memctl/page/, inside the program.
+// PageFiles: the page that `memctl page` serves, as it lies in client/memctl/page/, inside the
+// program.
 //
 // Any thread; constant.
 #pragma once

@@ -38,7 +38,8 @@ constexpr auto kStreamPause = std::chrono::milliseconds(500);  // between two lo
 
 // Nothing from elsewhere, nothing inline, in nobody's frame.
 constexpr const char* kPolicy =
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'";
 
 std::string_view View(beast::string_view text) {
@@ -96,17 +97,20 @@ class PageServer::Engine {
       const auto [error, bytes] = co_await http::async_read(stream, buffer, parser, kAsTuple);
       if (error) co_return;
       const Request& request = parser.get();
-      const PageAnswer answer = desk_.Answer({View(request.method_string()), View(request.target()), View(request[http::field::host]),
+      const PageAnswer answer = desk_.Answer({View(request.method_string()), View(request.target()),
+                                              View(request[http::field::host]),
                                               View(request[http::field::authorization])});
-      if (answer.goes_on && request.method() == http::verb::get) co_return co_await Push(&stream, answer, request);
+      if (answer.goes_on && request.method() == http::verb::get)
+        co_return co_await Push(&stream, answer, request);
       Response response = ResponseOf(answer, request);
       keep_alive = response.keep_alive();
       http::response_serializer<http::string_body> serializer(response);
       const bool head = request.method() == http::verb::head;
       serializer.split(head);
       stream.expires_after(kPatience);
-      const auto sent = head ? std::get<0>(co_await http::async_write_header(stream, serializer, kAsTuple))
-                             : std::get<0>(co_await http::async_write(stream, serializer, kAsTuple));
+      const auto sent =
+          head ? std::get<0>(co_await http::async_write_header(stream, serializer, kAsTuple))
+               : std::get<0>(co_await http::async_write(stream, serializer, kAsTuple));
       if (sent) co_return;
     }
     beast::error_code ignored;
@@ -125,7 +129,8 @@ class PageServer::Engine {
     while (!error) {
       const std::string line = desk_.Look() + "\n";
       stream->expires_after(kPatience);
-      error = std::get<0>(co_await asio::async_write(*stream, http::make_chunk(asio::buffer(line)), kAsTuple));
+      error = std::get<0>(
+          co_await asio::async_write(*stream, http::make_chunk(asio::buffer(line)), kAsTuple));
       pause.expires_after(kStreamPause);
       co_await pause.async_wait(kAsTuple);
     }
@@ -165,10 +170,12 @@ class PageServer::Engine {
   PageDesk desk_;
   uint32_t connections_ = 0;  // outlives the context, whose destruction ends coroutines
   asio::io_context context_{1};
-  Tcp::acceptor acceptor_;  // (the type says how addresses look, and none is asked for: IPv6 is served too)
+  // (the type says how addresses look, and none is asked for: IPv6 is served too)
+  Tcp::acceptor acceptor_;
 };
 
-PageServer::PageServer(std::unique_ptr<Engine> engine, std::string url) : engine_(std::move(engine)), url_(std::move(url)) {}
+PageServer::PageServer(std::unique_ptr<Engine> engine, std::string url)
+    : engine_(std::move(engine)), url_(std::move(url)) {}
 PageServer::~PageServer() = default;
 
 Result<std::unique_ptr<PageServer>> PageServer::Open(const Invocation& invocation) {
@@ -177,9 +184,12 @@ Result<std::unique_ptr<PageServer>> PageServer::Open(const Invocation& invocatio
   const std::string url = "http://" + AddressOf(listening) + "/#" + key;
   try {
     auto engine = std::make_unique<Engine>(std::move(listening), invocation, key);
-    return std::unique_ptr<PageServer>(new PageServer(std::move(engine), url));  // private constructor: make_unique cannot
+    // Private constructor: make_unique cannot.
+    return std::unique_ptr<PageServer>(new PageServer(std::move(engine), url));
   } catch (const boost::system::system_error& error) {
-    return Status(ErrorId::kSocketFailed, "the page cannot be served").Where(invocation.listen).Why(error.what());
+    return Status(ErrorId::kSocketFailed, "the page cannot be served")
+        .Where(invocation.listen)
+        .Why(error.what());
   }
 }
 
@@ -187,7 +197,9 @@ Status PageServer::Serve() {
   try {
     engine_->Run();
   } catch (const boost::system::system_error& error) {
-    return Status(ErrorId::kSocketFailed, "the page is served no longer").Where(url_).Why(error.what());
+    return Status(ErrorId::kSocketFailed, "the page is served no longer")
+        .Where(url_)
+        .Why(error.what());
   }
   return Status(ErrorId::kSocketFailed, "the page is served no longer").Where(url_);
 }

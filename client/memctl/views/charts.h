@@ -20,7 +20,8 @@ struct Mark {
   std::string title;
 };
 struct ChartOf {
-  std::vector<double> at;  // from left to right, in order, one at least; as many as each curve has values
+  // From left to right, in order, one at least; as many as each curve has values.
+  std::vector<double> at;
   std::vector<Curve> curves;
   double most = 1;          // at the top; 0 is at the bottom
   std::vector<Mark> marks;  // red dots

@@ -13,17 +13,24 @@ using Kind = JsonTree::Kind;
 
 // Words that YAML takes for something else than a text.
 bool IsYamlWord(std::string text) {
-  constexpr auto kWords = std::to_array<std::string_view>({"true", "false", "null", "yes", "no", "on", "off", "y", "n"});
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  constexpr auto kWords = std::to_array<std::string_view>(
+      {"true", "false", "null", "yes", "no", "on", "off", "y", "n"});
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return std::find(kWords.begin(), kWords.end(), text) != kWords.end();
 }
 
 // A text without quotes where it cannot be mistaken; else as in JSON, which YAML reads too.
 std::string YamlText(const std::string& quoted) {
   const std::string text = quoted.substr(1, quoted.size() - 2);
-  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '/' || c == '.' || c == ' '; };
-  const bool begins = !text.empty() && (std::isalpha(static_cast<unsigned char>(text.front())) != 0 || text.front() == '/');
-  const bool safe = begins && text.back() != ' ' && std::all_of(text.begin(), text.end(), plain) && !IsYamlWord(text);
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '/' || c == '.' || c == ' ';
+  };
+  const bool begins =
+      !text.empty() &&
+      (std::isalpha(static_cast<unsigned char>(text.front())) != 0 || text.front() == '/');
+  const bool safe = begins && text.back() != ' ' && std::all_of(text.begin(), text.end(), plain) &&
+                    !IsYamlWord(text);
   return safe ? text : quoted;
 }
 
@@ -32,7 +39,8 @@ std::string YamlScalar(const std::string& scalar) {
   if (scalar.front() == '"') return YamlText(scalar);
   const size_t exponent = scalar.find_first_of("eE");
   const bool is_number = std::isalpha(static_cast<unsigned char>(scalar.front())) == 0;
-  if (!is_number || exponent == std::string::npos || scalar.find('.') != std::string::npos) return scalar;
+  if (!is_number || exponent == std::string::npos || scalar.find('.') != std::string::npos)
+    return scalar;
   return scalar.substr(0, exponent) + ".0" + scalar.substr(exponent);
 }
 
@@ -40,7 +48,9 @@ std::string YamlScalar(const std::string& scalar) {
 bool IsShort(const JsonTree& tree) {
   constexpr size_t kListMax = 80;
   size_t length = 0;
-  const auto is_small = [&](const JsonTree& item) { return item.kind == Kind::kScalar && (length += item.scalar.size() + 2) <= kListMax; };
+  const auto is_small = [&](const JsonTree& item) {
+    return item.kind == Kind::kScalar && (length += item.scalar.size() + 2) <= kListMax;
+  };
   if (tree.kind == Kind::kArray) return std::all_of(tree.items.begin(), tree.items.end(), is_small);
   return tree.kind == Kind::kScalar || tree.members.empty();
 }
@@ -49,11 +59,13 @@ std::string ShortText(const JsonTree& tree) {
   if (tree.kind == Kind::kScalar) return YamlScalar(tree.scalar);
   if (tree.kind == Kind::kObject) return "{}";
   std::string text = "[";
-  for (const JsonTree& item : tree.items) text += (&item == &tree.items.front() ? "" : ", ") + YamlScalar(item.scalar);
+  for (const JsonTree& item : tree.items)
+    text += (&item == &tree.items.front() ? "" : ", ") + YamlScalar(item.scalar);
   return text + "]";
 }
 
-// `first`: what stands before the first line instead of the indent ("- " of a list's element is there already).
+// `first`: what stands before the first line instead of the indent ("- " of a list's element is
+// there already).
 void AppendYaml(const JsonTree& tree, size_t indent, bool on_line, std::string* text) {
   const auto begin = [&](bool first) { *text += first && on_line ? "" : std::string(indent, ' '); };
   bool first = true;

@@ -10,7 +10,8 @@
 
 namespace tidepool::client {
 
-// A line for each element of the array `list` of the document; the whole document on one line where `list` is empty, or not there.
+// A line for each element of the array `list` of the document; the whole document on one line where
+// `list` is empty, or not there.
 // Errors: kHandshakeBad.
 Result<std::string> AsJsonLines(std::string_view json, std::string_view list);
 // In block style; lists of plain values on one line. Errors: kHandshakeBad.

@@ -11,10 +11,12 @@ namespace {
 
 constexpr size_t kDepthMax = 64;
 
-// What the parser of Boost.JSON tells of, put together; it would turn numbers into other ones of the same value, so their text is kept.
+// What the parser of Boost.JSON tells of, put together; it would turn numbers into other ones of
+// the same value, so their text is kept.
 class TreeBuilder {
  public:
-  static constexpr std::size_t max_object_size = SIZE_MAX, max_array_size = SIZE_MAX, max_key_size = SIZE_MAX, max_string_size = SIZE_MAX;
+  static constexpr std::size_t max_object_size = SIZE_MAX, max_array_size = SIZE_MAX,
+                               max_key_size = SIZE_MAX, max_string_size = SIZE_MAX;
   using View = boost::json::string_view;
   using Error = boost::json::error_code;
 
@@ -56,7 +58,8 @@ class TreeBuilder {
     Keep(rest);
     return Scalar(std::exchange(text_, {}));
   }
-  // Where the next value belongs: the document, behind the last element, or under the key that has come.
+  // Where the next value belongs: the document, behind the last element, or under the key that has
+  // come.
   JsonTree* Place() {
     JsonTree* const parent = open_.back();
     if (!begun_) return parent;
@@ -80,8 +83,9 @@ class TreeBuilder {
     return true;
   }
 
-  std::vector<JsonTree*> open_;  // the document, and what is not closed in it; their parents do not grow meanwhile
-  bool begun_ = false;           // the document's own value
+  // The document, and what is not closed in it; their parents do not grow meanwhile.
+  std::vector<JsonTree*> open_;
+  bool begun_ = false;  // the document's own value
   std::string text_;
 };
 
@@ -114,7 +118,8 @@ void Append(const JsonTree& tree, std::string* text) {
 
 const JsonTree* JsonTree::Find(std::string_view key) const {
   for (const auto& [name, value] : members) {
-    if (name.size() == key.size() + 2 && std::string_view(name).substr(1, key.size()) == key) return &value;
+    if (name.size() == key.size() + 2 && std::string_view(name).substr(1, key.size()) == key)
+      return &value;
   }
   return nullptr;
 }
@@ -132,7 +137,8 @@ Result<JsonTree> ReadJsonTree(std::string_view text) {
   boost::json::basic_parser<TreeBuilder> parser(options, &tree);
   boost::json::error_code error;
   const size_t taken = parser.write_some(false, text.data(), text.size(), error);
-  if (error || taken != text.size()) return Status(ErrorId::kHandshakeBad, "the answer is no JSON document");
+  if (error || taken != text.size())
+    return Status(ErrorId::kHandshakeBad, "the answer is no JSON document");
   return tree;
 }
 

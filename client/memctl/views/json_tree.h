@@ -1,4 +1,5 @@
-// JsonTree: a JSON document in the order in which it came; numbers keep their bytes, so that what is made of it has the server's numbers.
+// JsonTree: a JSON document in the order in which it came; numbers keep their bytes, so that what
+// is made of it has the server's numbers.
 //
 // One thread; a value type.
 #pragma once
@@ -15,9 +16,10 @@ namespace tidepool::client {
 struct JsonTree {
   enum class Kind { kScalar, kArray, kObject };
   Kind kind = Kind::kScalar;
-  std::string scalar;                                          // as in JSON: 7, null, "text" with its quotes
-  std::vector<JsonTree> items = {};                            // of an array
-  std::vector<std::pair<std::string, JsonTree>> members = {};  // of an object; keys with their quotes
+  std::string scalar;                // as in JSON: 7, null, "text" with its quotes
+  std::vector<JsonTree> items = {};  // of an array
+  // Of an object; keys with their quotes.
+  std::vector<std::pair<std::string, JsonTree>> members = {};
 
   // Of an object; null where it has no such member. `key` without quotes.
   const JsonTree* Find(std::string_view key) const;

@@ -1,6 +1,7 @@
 // Render: views as lines of text for people.
 //
-// One thread; pure functions: the same view and style give the same lines, with a terminal or without.
+// One thread; pure functions: the same view and style give the same lines, with a terminal or
+// without.
 #pragma once
 
 #include <string>
@@ -35,7 +36,8 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style);
 Lines RenderTensors(const TensorsView& tensors, const Style& style);
 // Times, levels and what happened, a line an event.
 Lines RenderEvents(const std::vector<EventView>& events);
-// Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and drives.
+// Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and
+// drives.
 Lines RenderTopology(const TopologyView& topology, const Style& style);
 // Settings with their origins, then quotas.
 Lines RenderConfig(const ConfigView& config, const Style& style);

@@ -11,7 +11,8 @@ namespace {
 constexpr size_t kLabelWidth = 14;
 constexpr size_t kUsedWidth = 25;  // at least; of the column "used / limit"
 constexpr size_t kColumnsMin = 10;
-// When several chunks share a column, the letter that stands furthest left here is shown: what moves matters more than what rests.
+// When several chunks share a column, the letter that stands furthest left here is shown: what
+// moves matters more than what rests.
 constexpr const char* kPriority = "AO><gGN_C.=-";
 
 // ANSI colour of a state letter; null for the terminal's own.
@@ -54,7 +55,8 @@ std::string Colored(const std::string& letters, const Style& style) {
 
 size_t PriorityOf(char letter) {
   const char* at = std::strchr(kPriority, letter);
-  return at == nullptr || letter == '\0' ? std::strlen(kPriority) : static_cast<size_t>(at - kPriority);
+  return at == nullptr || letter == '\0' ? std::strlen(kPriority)
+                                         : static_cast<size_t>(at - kPriority);
 }
 
 // One letter for `fold` chunks. An rCache column that holds only some of its chunks is 'c'.
@@ -63,7 +65,8 @@ std::string Folded(const std::string& letters, size_t fold) {
   std::string out;
   for (size_t begin = 0; begin < letters.size(); begin += fold) {
     const std::string part = letters.substr(begin, fold);
-    const char first = *std::min_element(part.begin(), part.end(), [](char a, char b) { return PriorityOf(a) < PriorityOf(b); });
+    const char first = *std::min_element(
+        part.begin(), part.end(), [](char a, char b) { return PriorityOf(a) < PriorityOf(b); });
     const bool mixed = part.find_first_not_of(first) != std::string::npos;
     out += first == 'C' && mixed ? 'c' : first;
   }
@@ -98,7 +101,8 @@ std::string UseOf(const ResidencyRow& row) {
 // "C fetched   . resident ...", broken into lines of at most style.width.
 void AppendLegend(const ResidencyView& residency, bool folded, const Style& style, Lines* lines) {
   std::vector<std::string> keys;
-  for (const auto& [letter, name] : residency.legend) keys.push_back(std::string(1, letter) + " " + Printable(name));
+  for (const auto& [letter, name] : residency.legend)
+    keys.push_back(std::string(1, letter) + " " + Printable(name));
   if (folded) keys.push_back("c some held");
   std::string line;
   for (const std::string& key : keys) {
@@ -115,14 +119,18 @@ void AppendLegend(const ResidencyView& residency, bool folded, const Style& styl
 std::string ProgressOf(const ResidencyJob& job) {
   if (job.phase.empty()) return "";
   std::string text = job.phase == job.state ? "" : " " + Printable(job.phase);
-  if (job.micro_batches > 1) text += " of micro-batch " + std::to_string(job.micro_batch) + "/" + std::to_string(job.micro_batches);
+  if (job.micro_batches > 1)
+    text += " of micro-batch " + std::to_string(job.micro_batch) + "/" +
+            std::to_string(job.micro_batches);
   if (job.phase == "forward" || job.phase == "ending") return text;
-  return text + ": " + std::to_string(job.chunks_done) + "/" + std::to_string(job.chunks) + " chunks";
+  return text + ": " + std::to_string(job.chunks_done) + "/" + std::to_string(job.chunks) +
+         " chunks";
 }
 
 std::string TitleOf(const ResidencyJob& job, size_t fold) {
-  std::string title = "job " + Printable(job.name) + " (" + std::to_string(job.id) + ")   " + Printable(job.state) + ", step " +
-                      std::to_string(job.version) + ProgressOf(job) + "   " + std::to_string(job.chunks) + " chunks of up to " +
+  std::string title = "job " + Printable(job.name) + " (" + std::to_string(job.id) + ")   " +
+                      Printable(job.state) + ", step " + std::to_string(job.version) +
+                      ProgressOf(job) + "   " + std::to_string(job.chunks) + " chunks of up to " +
                       FormatBytes(job.chunk_bytes_max);
   if (job.step_seconds > 0) title += "   " + FormatDuration(job.step_seconds) + " a step";
   if (fold > 1) title += "   1 column = " + std::to_string(fold) + " chunks";
@@ -136,19 +144,25 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
     label_width = std::max(label_width, LabelOf(row).size() + 1);
     used_width = std::max(used_width, UseOf(row).size() + 2);
   }
-  const size_t room = style.width > label_width + used_width + kColumnsMin ? style.width - label_width - used_width : kColumnsMin;
+  const size_t room = style.width > label_width + used_width + kColumnsMin
+                          ? style.width - label_width - used_width
+                          : kColumnsMin;
   const size_t fold = std::max<size_t>(1, DivideUp(job.chunks, room));
   const size_t columns = DivideUp(job.chunks, fold);
   // Nine columns at least, so that the heading of the next column never touches the ruler.
   const size_t picture_width = std::max<size_t>(columns, 9) + 2;
   lines->push_back(TitleOf(job, fold));
-  if (style.header) lines->push_back(Padded("", label_width) + Padded(Ruler(columns, fold), picture_width) + "used / limit");
+  if (style.header)
+    lines->push_back(Padded("", label_width) + Padded(Ruler(columns, fold), picture_width) +
+                     "used / limit");
   for (const ResidencyRow& row : job.rows) {
     const std::string letters = Folded(row.letters, fold);
-    lines->push_back(Padded(LabelOf(row), label_width) + Colored(letters, style) + std::string(picture_width - columns, ' ') + UseOf(row));
+    lines->push_back(Padded(LabelOf(row), label_width) + Colored(letters, style) +
+                     std::string(picture_width - columns, ' ') + UseOf(row));
   }
   if (style.header && job.fetches > 0) {
-    lines->push_back("last step: " + std::to_string(job.fetches) + " fetches, " + FormatBytes(job.bytes_fetched) + " to ranks; " +
+    lines->push_back("last step: " + std::to_string(job.fetches) + " fetches, " +
+                     FormatBytes(job.bytes_fetched) + " to ranks; " +
                      std::to_string(job.fetches_waited) + " waited for their update");
   }
   return fold;
@@ -156,7 +170,8 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
 
 // A line for each layer or tensor: a letter for each rank, then those of the other places.
 void AppendTable(const std::string& by, const ResidencyJob& job, const Style& style, Lines* lines) {
-  std::vector<Table::Column> titles{{by == "layer" ? "LAYER" : "TENSOR"}, {"CHUNKS", true}, {"BYTES", true}, {"RCACHES"}};
+  std::vector<Table::Column> titles{
+      {by == "layer" ? "LAYER" : "TENSOR"}, {"CHUNKS", true}, {"BYTES", true}, {"RCACHES"}};
   for (const ResidencyRow& row : job.rows) {
     if (!row.place.empty()) titles.push_back({row.place == "NVMe" ? "NVME" : "HOST POOL"});
   }
@@ -172,8 +187,8 @@ void AppendTable(const std::string& by, const ResidencyJob& job, const Style& st
         places.emplace_back(1, row.letters[i]);
       }
     }
-    std::vector<std::string> cells{Printable(column.name), std::to_string(column.chunks), FormatBytes(column.bytes),
-                                   ranks.empty() ? "-" : ranks};
+    std::vector<std::string> cells{Printable(column.name), std::to_string(column.chunks),
+                                   FormatBytes(column.bytes), ranks.empty() ? "-" : ranks};
     cells.insert(cells.end(), places.begin(), places.end());
     table.Add(std::move(cells));
   }
@@ -195,16 +210,26 @@ std::string SumsOf(const ResidencyJob& job, const std::string& place) {
       at == sums.end() ? void(sums.emplace_back(letter, count)) : void(at->second += count);
     }
   }
-  std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return PriorityOf(a.first) < PriorityOf(b.first); });
-  for (const auto& [letter, count] : sums) text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + letter;
+  std::sort(sums.begin(), sums.end(),
+            [](const auto& a, const auto& b) { return PriorityOf(a.first) < PriorityOf(b.first); });
+  for (const auto& [letter, count] : sums)
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + letter;
   return text.empty() ? "-" : bytes + text;
 }
 
 Lines TableByJob(const ResidencyView& residency, const Style& style) {
-  Table table({{"ID", true}, {"JOB"}, {"STATE"}, {"STEP", true}, {"CHUNKS", true}, {"RCACHES"}, {"HOST POOL"}, {"NVME"}});
+  Table table({{"ID", true},
+               {"JOB"},
+               {"STATE"},
+               {"STEP", true},
+               {"CHUNKS", true},
+               {"RCACHES"},
+               {"HOST POOL"},
+               {"NVME"}});
   for (const ResidencyJob& job : residency.jobs) {
-    table.Add({std::to_string(job.id), Printable(job.name), Printable(job.state) + ProgressOf(job), std::to_string(job.version),
-               std::to_string(job.chunks), SumsOf(job, ""), SumsOf(job, "host pool"), SumsOf(job, "NVMe")});
+    table.Add({std::to_string(job.id), Printable(job.name), Printable(job.state) + ProgressOf(job),
+               std::to_string(job.version), std::to_string(job.chunks), SumsOf(job, ""),
+               SumsOf(job, "host pool"), SumsOf(job, "NVMe")});
   }
   Lines lines = table.Lines(style.header);
   if (!residency.jobs.empty() && style.header) AppendLegend(residency, false, style, &lines);

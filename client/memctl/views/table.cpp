@@ -15,14 +15,16 @@ void AppendCell(const std::string& cell, size_t width, bool right, std::string* 
 }  // namespace
 
 size_t DisplayWidth(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
 }
 
 std::string Printable(const std::string& text) {
   std::string out = text;
   std::replace_if(
-      out.begin(), out.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, '?');
+      out.begin(), out.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, '?');
   return out;
 }
 
@@ -34,7 +36,8 @@ void Table::Add(std::vector<std::string> cells, const std::string& node) {
 }
 
 std::vector<std::string> Table::Lines(bool with_header) const {
-  if (std::any_of(nodes_.begin(), nodes_.end(), [](const std::string& node) { return !node.empty(); })) {
+  if (std::any_of(nodes_.begin(), nodes_.end(),
+                  [](const std::string& node) { return !node.empty(); })) {
     std::vector<Column> columns{{"NODE"}};
     columns.insert(columns.end(), columns_.begin(), columns_.end());
     Table whole(columns);

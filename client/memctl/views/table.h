@@ -1,6 +1,7 @@
 // Table: rows of text in aligned columns, for people.
 //
-// One thread. Columns are as wide as their widest cell and two spaces apart; numbers stand on the right, the last column is not padded.
+// One thread. Columns are as wide as their widest cell and two spaces apart; numbers stand on the
+// right, the last column is not padded.
 #pragma once
 
 #include <string>

@@ -20,7 +20,8 @@ std::string BytesASecond(double rate) {
 }
 
 const JobView* Find(const std::vector<JobView>& jobs, uint64_t id) {
-  const auto found = std::find_if(jobs.begin(), jobs.end(), [id](const JobView& job) { return job.id == id; });
+  const auto found =
+      std::find_if(jobs.begin(), jobs.end(), [id](const JobView& job) { return job.id == id; });
   return found == jobs.end() ? nullptr : &*found;
 }
 
@@ -36,9 +37,12 @@ Result<TopLook> TakeLook(const Invocation& invocation) {
 std::string Rendered(const TopView& top, const Style& style) {
   std::string text;
   for (const std::string& line : RenderStatus(top.status, style)) text += line + "\n";
-  text += "now       " + BytesASecond(top.bytes_to_ranks) + " to ranks, " + BytesASecond(top.bytes_from_ranks) + " from ranks, " +
+  text += "now       " + BytesASecond(top.bytes_to_ranks) + " to ranks, " +
+          BytesASecond(top.bytes_from_ranks) + " from ranks, " +
           FormatCount(static_cast<uint64_t>(top.parameters)) + " parameters/s";
-  if (top.status.nvme_bytes > 0) text += ", NVMe " + BytesASecond(top.nvme_read) + " read, " + BytesASecond(top.nvme_written) + " written";
+  if (top.status.nvme_bytes > 0)
+    text += ", NVMe " + BytesASecond(top.nvme_read) + " read, " + BytesASecond(top.nvme_written) +
+            " written";
   text += "\n\n";
   Table table({{"ID", true},
                {"NAME"},
@@ -53,8 +57,9 @@ std::string Rendered(const TopView& top, const Style& style) {
                {"SHARE", true}});
   for (const TopJob& row : top.jobs) {
     table.Add({std::to_string(row.job.id), row.job.name, StateText(row.job),
-               std::to_string(row.job.ranks_attached) + "/" + std::to_string(row.job.world), std::to_string(row.job.version),
-               FormatFixed(row.steps_a_second, 2), FormatBytes(row.job.pool_bytes), FormatBytes(row.job.nvme_bytes),
+               std::to_string(row.job.ranks_attached) + "/" + std::to_string(row.job.world),
+               std::to_string(row.job.version), FormatFixed(row.steps_a_second, 2),
+               FormatBytes(row.job.pool_bytes), FormatBytes(row.job.nvme_bytes),
                FormatBytes(row.job.rcache_bytes), BytesASecond(row.optimizer_bytes_a_second),
                FormatFixed(row.optimizer_share * 100, 0) + " %"});
   }
@@ -66,9 +71,11 @@ std::string JsonOf(const TopView& top) {
   JsonWriter json;
   json.BeginObject().Field("seconds", top.seconds).Field("state", top.status.state);
   json.Field("pool_bytes", top.status.pool_bytes).Field("pool_bytes_used", top.status.pool_used);
-  json.Field("host_to_device_bytes_per_second", top.bytes_to_ranks).Field("device_to_host_bytes_per_second", top.bytes_from_ranks);
+  json.Field("host_to_device_bytes_per_second", top.bytes_to_ranks)
+      .Field("device_to_host_bytes_per_second", top.bytes_from_ranks);
   json.Field("parameters_per_second", top.parameters);
-  json.Field("nvme_read_bytes_per_second", top.nvme_read).Field("nvme_written_bytes_per_second", top.nvme_written);
+  json.Field("nvme_read_bytes_per_second", top.nvme_read)
+      .Field("nvme_written_bytes_per_second", top.nvme_written);
   json.Key("jobs").BeginArray();
   for (const TopJob& row : top.jobs) {
     json.BeginObject()
@@ -76,7 +83,8 @@ std::string JsonOf(const TopView& top) {
         .Field("name", row.job.name)
         .Field("state", StateText(row.job))
         .Field("version", row.job.version);
-    json.Field("steps_per_second", row.steps_a_second).Field("optimizer_bytes_per_second", row.optimizer_bytes_a_second);
+    json.Field("steps_per_second", row.steps_a_second)
+        .Field("optimizer_bytes_per_second", row.optimizer_bytes_a_second);
     json.Field("optimizer_share", row.optimizer_share).EndObject();
   }
   return json.EndArray().EndObject().Take() + "\n";
@@ -88,7 +96,9 @@ TopView Compare(const TopLook& before, const TopLook& after) {
   TopView top;
   top.status = after.status;
   top.seconds = after.status.uptime_seconds - before.status.uptime_seconds;
-  const auto rate = [&](uint64_t StatusView::*counter) { return Rate(before.status.*counter, after.status.*counter, top.seconds); };
+  const auto rate = [&](uint64_t StatusView::*counter) {
+    return Rate(before.status.*counter, after.status.*counter, top.seconds);
+  };
   top.bytes_to_ranks = rate(&StatusView::bytes_h2d);
   top.bytes_from_ranks = rate(&StatusView::bytes_d2h);
   top.parameters = rate(&StatusView::parameters_updated);
@@ -104,8 +114,11 @@ TopView Compare(const TopLook& before, const TopLook& after) {
     all += row.optimizer_bytes_a_second;
     top.jobs.push_back(row);
   }
-  for (TopJob& row : top.jobs) row.optimizer_share = all > 0 ? row.optimizer_bytes_a_second / all : 0;
-  const auto busier = [](const TopJob& one, const TopJob& other) { return one.optimizer_bytes_a_second > other.optimizer_bytes_a_second; };
+  for (TopJob& row : top.jobs)
+    row.optimizer_share = all > 0 ? row.optimizer_bytes_a_second / all : 0;
+  const auto busier = [](const TopJob& one, const TopJob& other) {
+    return one.optimizer_bytes_a_second > other.optimizer_bytes_a_second;
+  };
   std::stable_sort(top.jobs.begin(), top.jobs.end(), busier);
   return top;
 }

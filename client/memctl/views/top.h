@@ -21,8 +21,10 @@ struct TopJob {
 struct TopView {
   StatusView status;  // at the end
   double seconds = 0;
-  double bytes_to_ranks = 0, bytes_from_ranks = 0, parameters = 0, nvme_read = 0, nvme_written = 0;  // a second
-  std::vector<TopJob> jobs;                                                                          // the busiest first
+  // A second.
+  double bytes_to_ranks = 0, bytes_from_ranks = 0, parameters = 0, nvme_read = 0, nvme_written = 0;
+  // The busiest first.
+  std::vector<TopJob> jobs;
 };
 
 // What a moment is made of.
@@ -30,7 +32,8 @@ struct TopLook {
   StatusView status;
   std::vector<JobView> jobs;
 };
-// Jobs that were not there at the first look have no rates yet; counters that began anew count as 0.
+// Jobs that were not there at the first look have no rates yet; counters that began anew count as
+// 0.
 TopView Compare(const TopLook& before, const TopLook& after);
 
 // Looks twice, --watch apart (1 s).

@@ -35,13 +35,16 @@ std::string Sums(const std::vector<StepMetrics>& steps) {
     all.bytes_h2d += step.bytes_h2d;
     all.bytes_h2d_least += step.bytes_h2d_least;
   }
-  std::string text = "<p>" + std::to_string(steps.size()) + " steps; " + Percent(all.hit_rate()) + " of " +
-                     std::to_string(all.hits + all.misses) + " accesses found their chunk there or on its way; " +
-                     std::to_string(all.prefetches_late) + " prefetches in " + std::to_string(late_steps) + " steps came late; " +
-                     FormatDuration(waited) + " of " + FormatDuration(seconds) + " were waited";
+  std::string text = "<p>" + std::to_string(steps.size()) + " steps; " + Percent(all.hit_rate()) +
+                     " of " + std::to_string(all.hits + all.misses) +
+                     " accesses found their chunk there or on its way; " +
+                     std::to_string(all.prefetches_late) + " prefetches in " +
+                     std::to_string(late_steps) + " steps came late; " + FormatDuration(waited) +
+                     " of " + FormatDuration(seconds) + " were waited";
   if (planned > 0) {
-    text += "; fetched in " + std::to_string(planned) + " steps with a recorded order: " + FormatBytes(all.bytes_h2d) +
-            ", by Belady's rule " + FormatBytes(all.bytes_h2d_least);
+    text += "; fetched in " + std::to_string(planned) +
+            " steps with a recorded order: " + FormatBytes(all.bytes_h2d) + ", by Belady's rule " +
+            FormatBytes(all.bytes_h2d_least);
   }
   return text + "</p>\n";
 }
@@ -60,16 +63,21 @@ double StepMetrics::kept_rate_best() const {
 
 Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return Status(ErrorId::kFileUnreadable, "the trainer's metrics cannot be read").Where(path);
+  if (!file)
+    return Status(ErrorId::kFileUnreadable, "the trainer's metrics cannot be read").Where(path);
   std::vector<StepMetrics> steps;
-  for (std::string line; std::getline(file, line) && !file.eof();) {  // a line without its end is being written
+  // A line without its end is being written.
+  for (std::string line; std::getline(file, line) && !file.eof();) {
     StepMetrics step;
     bool told = true;
     const Status read = ReadFields(line, [&](Fields& fields) {
       fields.Read("step", &step.step);
       told = fields.Has("hits");
       if (!told) return;
-      fields.Read("seconds", &step.seconds).Read("waited_s", &step.waited_seconds).Read("hits", &step.hits).Read("misses", &step.misses);
+      fields.Read("seconds", &step.seconds)
+          .Read("waited_s", &step.waited_seconds)
+          .Read("hits", &step.hits)
+          .Read("misses", &step.misses);
       fields.Read("prefetches", &step.prefetches).Read("prefetches_late", &step.prefetches_late);
       fields.Read("bytes_h2d", &step.bytes_h2d).Read("bytes_h2d_theory", &step.bytes_h2d_least);
     });
@@ -86,7 +94,8 @@ Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
 std::string RenderMetrics(const std::vector<StepMetrics>& steps) {
   if (steps.empty()) return "";
   std::vector<double> at;
-  Curve kept{"accesses for which nothing was fetched", "#0969da", {}}, best{"the most that the order allows (Belady)", "#2da44e", {}};
+  Curve kept{"accesses for which nothing was fetched", "#0969da", {}},
+      best{"the most that the order allows (Belady)", "#2da44e", {}};
   Curve seconds{"seconds of a step, up to ", "#57606a", {}};
   double longest = 0;
   std::vector<Mark> late;
@@ -99,11 +108,14 @@ std::string RenderMetrics(const std::vector<StepMetrics>& steps) {
     if (step.prefetches_late == 0) continue;
     late.push_back({.at = at.back(),
                     .value = step.seconds,
-                    .title = "step " + std::to_string(step.step) + ": " + std::to_string(step.prefetches_late) + " late prefetches"});
+                    .title = "step " + std::to_string(step.step) + ": " +
+                             std::to_string(step.prefetches_late) + " late prefetches"});
   }
   seconds.name += FormatDuration(longest) + "; red: steps with late prefetches";
-  const std::string span = "step " + std::to_string(steps.front().step) + " to " + std::to_string(steps.back().step);
-  return "<h2>The trainer's steps</h2>\n" + Sums(steps) + Chart({at, {best, kept}, 1, {}, span + ", 0 to 100 %"}) +
+  const std::string span =
+      "step " + std::to_string(steps.front().step) + " to " + std::to_string(steps.back().step);
+  return "<h2>The trainer's steps</h2>\n" + Sums(steps) +
+         Chart({at, {best, kept}, 1, {}, span + ", 0 to 100 %"}) +
          Chart({at, {seconds}, longest, late, span});
 }
 

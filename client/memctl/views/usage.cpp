@@ -21,16 +21,19 @@ std::string WhatIsWrong(const UsageFailure& failure) {
   const auto flag = std::find_if(failure.left.begin(), failure.left.end(), is_flag);
   if (flag != failure.left.end()) {
     const std::vector<std::string_view> flags(failure.flags.begin(), failure.flags.end());
-    return of_command + "there is no flag " + *flag + " here" + DidYouMean(flag->substr(0, flag->find('=')), flags);
+    return of_command + "there is no flag " + *flag + " here" +
+           DidYouMean(flag->substr(0, flag->find('=')), flags);
   }
   const std::vector<std::string_view> names(failure.commands.begin(), failure.commands.end());
   if (!failure.left.empty() && (failure.command.empty() || !names.empty())) {
     const std::string guess = DidYouMean(failure.left[0], names);
-    const std::string all = guess.empty() && !failure.command.empty() ? "; there are " + Listed(failure.commands) : "";
+    const std::string all =
+        guess.empty() && !failure.command.empty() ? "; there are " + Listed(failure.commands) : "";
     return of_command + "there is no command '" + failure.left[0] + "'" + guess + all;
   }
   if (!failure.left.empty()) return of_command + "'" + failure.left[0] + "' is one word too many";
-  if (!failure.command.empty() && !names.empty() && failure.why.find("subcommand") != std::string::npos) {
+  if (!failure.command.empty() && !names.empty() &&
+      failure.why.find("subcommand") != std::string::npos) {
     return "memctl " + failure.command + " needs a word more: " + Listed(failure.commands);
   }
   return failure.why.empty() ? "no command is given" : of_command + failure.why;
@@ -39,8 +42,12 @@ std::string WhatIsWrong(const UsageFailure& failure) {
 }  // namespace
 
 std::string UsageText(const UsageFailure& failure) {
-  const std::string help = failure.command.empty() ? "memctl --help" : "memctl " + failure.command + " --help";
-  return Status(ErrorId::kUsageError, WhatIsWrong(failure)).Fix(help + " shows what may stand there").Format() + "\n";
+  const std::string help =
+      failure.command.empty() ? "memctl --help" : "memctl " + failure.command + " --help";
+  return Status(ErrorId::kUsageError, WhatIsWrong(failure))
+             .Fix(help + " shows what may stand there")
+             .Format() +
+         "\n";
 }
 
 }  // namespace tidepool::client

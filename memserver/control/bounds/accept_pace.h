@@ -1,6 +1,7 @@
-// AcceptPace: how fast clients are accepted. Whoever comes and leaves without a whole greeting costs the control thread a turn, and the
-// others the CPU: after a burst of such clients all of them are taken slowly, until the burst is forgotten. Those that are attached do not
-// notice; one that comes then waits behind the socket's backlog, less than a second.
+// AcceptPace: how fast clients are accepted. Whoever comes and leaves without a whole greeting
+// costs the control thread a turn, and the others the CPU: after a burst of such clients all of
+// them are taken slowly, until the burst is forgotten. Those that are attached do not notice; one
+// that comes then waits behind the socket's backlog, less than a second.
 //
 // One thread (control).
 #pragma once
@@ -17,7 +18,8 @@ class AcceptPace {
   static constexpr uint32_t kAcceptsAtOnce = 16;
   static constexpr uint32_t kAcceptsSlowly = 4;  // between two pauses
   static constexpr int64_t kPauseNs = 10 * kNsPerMs;
-  static constexpr int64_t kBurst = 64;                   // clients without a greeting, after which all are taken slowly
+  // Clients without a greeting, after which all are taken slowly.
+  static constexpr int64_t kBurst = 64;
   static constexpr int64_t kForgottenNs = 20 * kNsPerMs;  // one of them each
 
   // A connection ended before its greeting was whole, or was refused.
@@ -28,7 +30,9 @@ class AcceptPace {
   bool slow(int64_t now_ns) const { return Remembered(now_ns) > kBurst * kForgottenNs; }
 
  private:
-  int64_t Remembered(int64_t now_ns) const { return std::max<int64_t>(remembered_ns_ - (now_ns - at_ns_), 0); }
+  int64_t Remembered(int64_t now_ns) const {
+    return std::max<int64_t>(remembered_ns_ - (now_ns - at_ns_), 0);
+  }
   int64_t remembered_ns_ = 0;  // at at_ns_: until all are forgotten
   int64_t at_ns_ = 0;
 };

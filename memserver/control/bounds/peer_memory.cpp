@@ -22,13 +22,19 @@ Status PeerMemory::Share::Resize(uint64_t bytes) {
   const auto found = book_->users.find(uid_);
   const uint64_t others = (found == book_->users.end() ? 0 : found->second) - bytes_;
   const uint64_t of_user = others + bytes, of_all = book_->all - bytes_ + bytes;
-  const bool user_full = of_user > limits.user, all_full = of_all > limits.all && of_user > limits.always;
+  const bool user_full = of_user > limits.user,
+             all_full = of_all > limits.all && of_user > limits.always;
   if (bytes > bytes_ && (user_full || all_full) && !TP_PLANTED("jobs.peer_memory_unbounded")) {
-    return Status(ErrorId::kNotReady,
-                  "memserver takes no more descriptions of jobs at once: " + FormatBytes(user_full ? others : of_all - bytes) +
-                      (user_full ? " are held for user " + std::to_string(uid_) : std::string(" are held for all users")) + ", " +
-                      FormatBytes(bytes) + " were asked for, " + FormatBytes(user_full ? limits.user : limits.all) + " are the limit")
-        .Fix("try again in a moment: a greeting that is not finished in time is ended; jobs that end or leave the queue make room");
+    return Status(ErrorId::kNotReady, "memserver takes no more descriptions of jobs at once: " +
+                                          FormatBytes(user_full ? others : of_all - bytes) +
+                                          (user_full ? " are held for user " + std::to_string(uid_)
+                                                     : std::string(" are held for all users")) +
+                                          ", " + FormatBytes(bytes) + " were asked for, " +
+                                          FormatBytes(user_full ? limits.user : limits.all) +
+                                          " are the limit")
+        .Fix(
+            "try again in a moment: a greeting that is not finished in time is ended; jobs that "
+            "end or leave the queue make room");
   }
   book_->all = of_all;
   book_->users[uid_] = of_user;

@@ -1,8 +1,9 @@
-// PeerMemory: what clients make memserver hold beside the pool (descriptions and schedules that are on their way, descriptions of jobs and
-// of ranks that wait), summed for each user and in all, and bounded: one user cannot take the room of the others, nor all of them the
-// machine's.
+// PeerMemory: what clients make memserver hold beside the pool (descriptions and schedules that are
+// on their way, descriptions of jobs and of ranks that wait), summed for each user and in all, and
+// bounded: one user cannot take the room of the others, nor all of them the machine's.
 //
-// Any thread. What is held gives itself back when its Share ends, on whatever thread that is; a Share may outlive the PeerMemory.
+// Any thread. What is held gives itself back when its Share ends, on whatever thread that is; a
+// Share may outlive the PeerMemory.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,12 @@
 namespace tidepool::memserver {
 
 struct PeerMemoryLimits {
-  uint64_t user = 192 * kMiB;  // the largest description that there may be, encoded and then decoded, with room beside it
+  // The largest description that there may be, encoded and then decoded, with room beside it.
+  uint64_t user = 192 * kMiB;
   uint64_t all = 384 * kMiB;
-  uint64_t always = 1 * kMiB;  // a user who has no more than this has it also when others have taken the rest: nearly all descriptions
+  // A user who has no more than this has it also when others have taken the rest: nearly all
+  // descriptions.
+  uint64_t always = 1 * kMiB;
 };
 
 class PeerMemory {
@@ -36,7 +40,8 @@ class PeerMemory {
   class Share {
    public:
     Share() = default;
-    Share(Share&& other) noexcept : book_(std::move(other.book_)), uid_(other.uid_), bytes_(std::exchange(other.bytes_, 0)) {}
+    Share(Share&& other) noexcept
+        : book_(std::move(other.book_)), uid_(other.uid_), bytes_(std::exchange(other.bytes_, 0)) {}
     Share& operator=(Share&& other) noexcept {
       std::swap(book_, other.book_);
       std::swap(uid_, other.uid_);
@@ -56,7 +61,9 @@ class PeerMemory {
     uint64_t bytes_ = 0;
   };
 
-  explicit PeerMemory(const PeerMemoryLimits& limits = {}) : book_(std::make_shared<Book>()) { book_->limits = limits; }
+  explicit PeerMemory(const PeerMemoryLimits& limits = {}) : book_(std::make_shared<Book>()) {
+    book_->limits = limits;
+  }
   // Of nothing yet.
   Share Open(uint32_t uid) const { return Share(book_, uid); }
   uint64_t bytes() const;

@@ -1,5 +1,5 @@
-// UserLogLimiter: lines about what a user's ranks and jobs do: so many at once, then a few a minute, for each user; the next line of a user
-// that is written says how many were left out.
+// UserLogLimiter: lines about what a user's ranks and jobs do: so many at once, then a few a
+// minute, for each user; the next line of a user that is written says how many were left out.
 //
 // One thread per object. Users that nothing was said about for the longest time are forgotten.
 #pragma once
@@ -16,9 +16,11 @@ namespace tidepool::memserver {
 
 class UserLogLimiter {
  public:
-  static constexpr int64_t kLinesAtOnce = 256;          // a job of 64 ranks that comes and goes has about 200
+  // A job of 64 ranks that comes and goes has about 200.
+  static constexpr int64_t kLinesAtOnce = 256;
   static constexpr int64_t kLineNs = kNsPerSecond / 2;  // behind them
-  // How many lines about the user were left out since the last one, when one may be written now; else nothing.
+  // How many lines about the user were left out since the last one, when one may be written now;
+  // else nothing.
   std::optional<uint64_t> Allow(uint32_t uid, int64_t now_ns) {
     User& user = UserOf(uid, now_ns);
     user.spent_until_ns = std::max(user.spent_until_ns, now_ns);
@@ -35,16 +37,18 @@ class UserLogLimiter {
   struct User {
     uint32_t uid = 0;
     bool known = false;
-    int64_t spent_until_ns = 0;  // each line takes kLineNs of a user's time, which lies so far ahead at most
+    // Each line takes kLineNs of a user's time, which lies so far ahead at most.
+    int64_t spent_until_ns = 0;
     uint64_t left_out = 0;
   };
   User& UserOf(uint32_t uid, int64_t now_ns) {
     for (User& user : users_) {
       if (user.known && user.uid == uid) return user;
     }
-    User& oldest = *std::min_element(users_.begin(), users_.end(), [](const User& a, const User& b) {
-      return std::pair(a.known, a.spent_until_ns) < std::pair(b.known, b.spent_until_ns);
-    });
+    User& oldest =
+        *std::min_element(users_.begin(), users_.end(), [](const User& a, const User& b) {
+          return std::pair(a.known, a.spent_until_ns) < std::pair(b.known, b.spent_until_ns);
+        });
     return oldest = User{uid, true, now_ns, 0};
   }
   std::array<User, kUsers> users_ = {};

@@ -1,6 +1,7 @@
-// UserPace: how much of the control thread a user may have. Whatever clients send costs it work: packets, descriptions that are decoded,
-// also those that are refused in the end. A user who makes more of it than a share waits until the share has grown again, with all of its
-// connections; those of others are read meanwhile.
+// UserPace: how much of the control thread a user may have. Whatever clients send costs it work:
+// packets, descriptions that are decoded, also those that are refused in the end. A user who makes
+// more of it than a share waits until the share has grown again, with all of its connections; those
+// of others are read meanwhile.
 //
 // One thread (control). Time is handed in. Work is counted in bytes that are decoded.
 #pragma once
@@ -14,7 +15,8 @@
 namespace tidepool::memserver {
 
 struct UserPaceLimits {
-  uint64_t burst = 64 * kMiB;       // at once: all ranks of a large job, or the largest description that there may be
+  // At once: all ranks of a large job, or the largest description that there may be.
+  uint64_t burst = 64 * kMiB;
   uint64_t per_second = 32 * kMiB;  // ever after: a fraction of one CPU
 };
 
@@ -22,8 +24,9 @@ class UserPace {
  public:
   static constexpr uint64_t kConnection = 16 * kKiB;  // work of one, from accept to close
   static constexpr uint64_t kPacket = 4 * kKiB;
-  static constexpr uint64_t kAtDoor = 64 * kKiB;   // a packet with descriptors (descriptor_door.h)
-  static constexpr uint64_t kBytesMovedAsOne = 8;  // bytes that are received and hashed, against those that are decoded
+  static constexpr uint64_t kAtDoor = 64 * kKiB;  // a packet with descriptors (descriptor_door.h)
+  // Bytes that are received and hashed, against those that are decoded.
+  static constexpr uint64_t kBytesMovedAsOne = 8;
 
   explicit UserPace(const UserPaceLimits& limits = {}) : limits_(limits) {}
 

@@ -12,22 +12,27 @@
 namespace tidepool::memserver {
 namespace {
 
-// Jobs are numbered from 1, and versions from 0, one after the other: no run of the server comes near these.
+// Jobs are numbered from 1, and versions from 0, one after the other: no run of the server comes
+// near these.
 constexpr JobId kJobIdsMax = JobId{1} << 31;
 constexpr Version kKeptVersionsMax = kVersionLimit / 2;
 
 Status Bad(const IndexedJob& indexed, const std::string& what) {
-  return Status(ErrorId::kKeptMemoryBad, "job " + std::to_string(indexed.job) + " in kept memory cannot be trusted: " + what);
+  return Status(ErrorId::kKeptMemoryBad, "job " + std::to_string(indexed.job) +
+                                             " in kept memory cannot be trusted: " + what);
 }
 
 Status CheckIdentity(const JobRecord& record, const IndexedJob& indexed) {
-  if (record.magic.load(std::memory_order_acquire) != kJobRecordMagic) return Bad(indexed, "its records are not complete");
+  if (record.magic.load(std::memory_order_acquire) != kJobRecordMagic)
+    return Bad(indexed, "its records are not complete");
   if (record.crc != CrcOf(record)) return Bad(indexed, "the check over its record does not fit");
   if (record.layout < kKeptLayoutMin || record.layout > kKeptLayout) {
     return Bad(indexed, "its records have layout " + std::to_string(record.layout));
   }
-  if (record.job != indexed.job || record.nonce != indexed.nonce) return Bad(indexed, "its record is that of another job");
-  if (record.job == 0 || record.job > kJobIdsMax) return Bad(indexed, "no server gives out such a number");
+  if (record.job != indexed.job || record.nonce != indexed.nonce)
+    return Bad(indexed, "its record is that of another job");
+  if (record.job == 0 || record.job > kJobIdsMax)
+    return Bad(indexed, "no server gives out such a number");
   return Status();
 }
 
@@ -35,23 +40,29 @@ Status CheckIdentity(const JobRecord& record, const IndexedJob& indexed) {
 Status CheckStep(const JobRecord& record, const IndexedJob& indexed) {
   const Version sealed = record.sealed_version.load(std::memory_order_acquire);
   const StepRecord& step = record.steps[sealed % 2];
-  if (sealed >= kKeptVersionsMax) return Bad(indexed, "version " + std::to_string(sealed) + " is impossible");
+  if (sealed >= kKeptVersionsMax)
+    return Bad(indexed, "version " + std::to_string(sealed) + " is impossible");
   if (step.crc != CrcOf(step) && !TP_PLANTED("recover.step_record_unchecked"))
     return Bad(indexed, "the check over its step record does not fit");
   if (step.version == sealed) return Status();
-  return Bad(indexed,
-             "its step record is of version " + std::to_string(step.version) + "; version " + std::to_string(sealed) + " is sealed");
+  return Bad(indexed, "its step record is of version " + std::to_string(step.version) +
+                          "; version " + std::to_string(sealed) + " is sealed");
 }
 
 // [at, at + bytes) of the records, where they hold it.
-Result<std::span<const std::byte>> Part(std::span<const std::byte> records, uint64_t at, uint64_t bytes, const IndexedJob& indexed) {
-  if (at > records.size() || bytes > records.size() - at) return Bad(indexed, "a table lies outside its records");
+Result<std::span<const std::byte>> Part(std::span<const std::byte> records, uint64_t at,
+                                        uint64_t bytes, const IndexedJob& indexed) {
+  if (at > records.size() || bytes > records.size() - at)
+    return Bad(indexed, "a table lies outside its records");
   return records.subspan(at, bytes);
 }
 
-// The planes that demoted chunks have left are named in the list of extents as those of chunks that spilled from the beginning.
-Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& layout, const IndexedJob& indexed, KeptJob* kept) {
-  const uint64_t word = reinterpret_cast<const JobRecord*>(records.data())->demoted.load(std::memory_order_acquire);
+// The planes that demoted chunks have left are named in the list of extents as those of chunks that
+// spilled from the beginning.
+Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& layout,
+                    const IndexedJob& indexed, KeptJob* kept) {
+  const uint64_t word =
+      reinterpret_cast<const JobRecord*>(records.data())->demoted.load(std::memory_order_acquire);
   if (word == 0) return Status();
   const shm::JobSpec& spec = *kept->spec;
   const uint32_t count = DemotedCount(word);
@@ -65,9 +76,11 @@ Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& lay
   for (const uint64_t bytes : InOrder(shm::PlaneBytesOf(spec, 0))) planes += bytes > 0 ? 1 : 0;
   size_t at = kept->extent_offsets.size() - planes * spec.chunks.size();
   for (ChunkId id = 0; id < count; ++id) {
-    const auto all = InOrder(shm::PlaneBytesOf(spec, id)), left = InOrder(shm::HostPlaneBytesOf(spec, id, true));
+    const auto all = InOrder(shm::PlaneBytesOf(spec, id)),
+               left = InOrder(shm::HostPlaneBytesOf(spec, id, true));
     for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i] > 0 && left[i] == 0) kept->extent_offsets[at] = kSpilledExtent - chunks[id].demoted_to;
+      if (all[i] > 0 && left[i] == 0)
+        kept->extent_offsets[at] = kSpilledExtent - chunks[id].demoted_to;
       at += all[i] > 0 ? 1 : 0;
     }
   }
@@ -82,7 +95,9 @@ std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes) {
 
 uint64_t PlanesListed(const shm::JobSpec& spec) {
   const auto bytes = InOrder(shm::PlaneBytesOf(spec, 0));
-  return static_cast<uint64_t>(std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; })) * spec.chunks.size();
+  return static_cast<uint64_t>(
+             std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; })) *
+         spec.chunks.size();
 }
 
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {
@@ -109,15 +124,22 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   const auto& record = *reinterpret_cast<const JobRecord*>(records.data());
   TP_RETURN_IF_ERROR(CheckIdentity(record, indexed));
   TP_RETURN_IF_ERROR(CheckStep(record, indexed));
-  TP_ASSIGN_OR_RETURN(const auto spec_bytes, Part(records, record.spec_at, record.spec_bytes, indexed));
-  TP_ASSIGN_OR_RETURN(const auto extents, Part(records, record.extents_at, uint64_t{record.extent_count} * sizeof(uint64_t), indexed));
-  if (record.spec_crc != Crc32c(spec_bytes)) return Bad(indexed, "the check over its specification does not fit");
-  if (record.extents_crc != Crc32c(extents)) return Bad(indexed, "the check over its extents does not fit");
+  TP_ASSIGN_OR_RETURN(const auto spec_bytes,
+                      Part(records, record.spec_at, record.spec_bytes, indexed));
+  TP_ASSIGN_OR_RETURN(
+      const auto extents,
+      Part(records, record.extents_at, uint64_t{record.extent_count} * sizeof(uint64_t), indexed));
+  if (record.spec_crc != Crc32c(spec_bytes))
+    return Bad(indexed, "the check over its specification does not fit");
+  if (record.extents_crc != Crc32c(extents))
+    return Bad(indexed, "the check over its extents does not fit");
   auto spec = shm::Decode(spec_bytes);
   if (!spec.ok()) return Bad(indexed, spec.status().what());
   const RecordsLayout layout = RecordsLayoutOf(*spec, spec_bytes.size());
-  const bool fits = layout.spec == record.spec_at && layout.extents == record.extents_at && layout.end <= records.size() &&
-                    record.extent_count == shm::ExtentCount(*spec) + spec->frozen.size() && record.chunk_count == spec->chunks.size();
+  const bool fits = layout.spec == record.spec_at && layout.extents == record.extents_at &&
+                    layout.end <= records.size() &&
+                    record.extent_count == shm::ExtentCount(*spec) + spec->frozen.size() &&
+                    record.chunk_count == spec->chunks.size();
   if (!fits) return Bad(indexed, "its tables do not lie where its specification puts them");
   KeptJob kept;
   kept.job = record.job;
@@ -132,7 +154,8 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   const auto places = extents.subspan(kept.extent_offsets.size() * sizeof(uint64_t));
   std::memcpy(kept.extent_offsets.data(), extents.data(), extents.size() - places.size());
   if (!places.empty()) std::memcpy(kept.frozen_places.data(), places.data(), places.size());
-  if (kept.extent_offsets.front() != indexed.records_offset) return Bad(indexed, "its records do not lie where its extents put them");
+  if (kept.extent_offsets.front() != indexed.records_offset)
+    return Bad(indexed, "its records do not lie where its extents put them");
   kept.sealed_version = record.sealed_version.load(std::memory_order_relaxed);
   TP_RETURN_IF_ERROR(ReadDemotion(records, layout, indexed, &kept));
   return kept;

@@ -1,7 +1,8 @@
-// Where each table of a job's kept records lies (kept_records.h), and reading records that another server has left.
+// Where each table of a job's kept records lies (kept_records.h), and reading records that another
+// server has left.
 //
-// Pure functions, any thread. ReadJobRecords takes any bytes: it allocates no more than a small multiple of them and trusts no number
-// before it is checked.
+// Pure functions, any thread. ReadJobRecords takes any bytes: it allocates no more than a small
+// multiple of them and trusts no number before it is checked.
 #pragma once
 
 #include <array>
@@ -20,11 +21,13 @@ namespace tidepool::memserver {
 
 // Offsets from the start of the records; each table ends where the next begins.
 struct RecordsLayout {
-  uint64_t chunks = 0, staging = 0, progress = 0, shards = 0, norm_sums = 0, extents = 0, frozen = 0, spec = 0, end = 0;
+  uint64_t chunks = 0, staging = 0, progress = 0, shards = 0, norm_sums = 0, extents = 0,
+           frozen = 0, spec = 0, end = 0;
 };
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes);
 
-// Of the planes of a chunk, in the order in which their extents are listed; a plane that the job does not have is not listed.
+// Of the planes of a chunk, in the order in which their extents are listed; a plane that the job
+// does not have is not listed.
 inline constexpr size_t kPlanesMax = 5;
 std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes);
 // How many are listed, of all chunks; each has the same ones.

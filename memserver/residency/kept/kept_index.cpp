@@ -20,8 +20,10 @@ struct IndexHeader {
   uint64_t pool_nonce;
   uint64_t pool_bytes, own_bytes, piece_bytes;
   uint32_t slots;
-  uint32_t crc;                 // of all above but the layout
-  std::atomic<JobId> last_job;  // the highest number that a job of this pool has had: numbers, and nonces made of them, are not used twice
+  uint32_t crc;  // of all above but the layout
+  // The highest number that a job of this pool has had: numbers, and nonces made of them, are not
+  // used twice.
+  std::atomic<JobId> last_job;
 };
 
 struct alignas(64) IndexSlot {
@@ -32,11 +34,13 @@ struct alignas(64) IndexSlot {
 };
 
 constexpr uint64_t kSlotsAt = 4096;
-static_assert(sizeof(IndexHeader) <= kSlotsAt && kSlotsAt + kIndexSlots * sizeof(IndexSlot) == kIndexBytes);
+static_assert(sizeof(IndexHeader) <= kSlotsAt &&
+              kSlotsAt + kIndexSlots * sizeof(IndexSlot) == kIndexBytes);
 
 uint32_t CrcOf(const IndexHeader& header) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&header);
-  return Crc32c({bytes + offsetof(IndexHeader, pool_nonce), offsetof(IndexHeader, crc) - offsetof(IndexHeader, pool_nonce)});
+  return Crc32c({bytes + offsetof(IndexHeader, pool_nonce),
+                 offsetof(IndexHeader, crc) - offsetof(IndexHeader, pool_nonce)});
 }
 
 uint32_t CrcOf(uint64_t nonce, const IndexSlot& slot) {
@@ -61,12 +65,16 @@ Result<IndexContents> ReadIndex(std::span<const std::byte> bytes) {
   // The layout comes first: another one may put the check elsewhere.
   if (header->layout < kKeptLayoutMin || header->layout > kKeptLayout) {
     const std::string known =
-        kKeptLayoutMin == kKeptLayout ? std::to_string(kKeptLayout) : std::to_string(kKeptLayoutMin) + " to " + std::to_string(kKeptLayout);
-    return Status(ErrorId::kKeptLayoutUnknown,
-                  "the kept memory has layout " + std::to_string(header->layout) + "; this memserver knows layout " + known);
+        kKeptLayoutMin == kKeptLayout
+            ? std::to_string(kKeptLayout)
+            : std::to_string(kKeptLayoutMin) + " to " + std::to_string(kKeptLayout);
+    return Status(ErrorId::kKeptLayoutUnknown, "the kept memory has layout " +
+                                                   std::to_string(header->layout) +
+                                                   "; this memserver knows layout " + known);
   }
   if (header->crc != CrcOf(*header)) return Bad("the check over its header does not fit");
-  if (header->slots != kIndexSlots) return Bad("it has " + std::to_string(header->slots) + " slots");
+  if (header->slots != kIndexSlots)
+    return Bad("it has " + std::to_string(header->slots) + " slots");
   IndexContents contents;
   contents.layout = header->layout;
   contents.pool_nonce = header->pool_nonce;
@@ -85,9 +93,11 @@ Result<IndexContents> ReadIndex(std::span<const std::byte> bytes) {
   return contents;
 }
 
-Result<std::unique_ptr<KeptIndex>> KeptIndex::Create(const PoolGeometry& geometry, uint64_t pool_nonce) {
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<shm::Segment> segment,
-                      shm::Segment::Create("tidepool-index", kIndexBytes, shm::PeerAccess::kReadWrite));
+Result<std::unique_ptr<KeptIndex>> KeptIndex::Create(const PoolGeometry& geometry,
+                                                     uint64_t pool_nonce) {
+  TP_ASSIGN_OR_RETURN(
+      std::unique_ptr<shm::Segment> segment,
+      shm::Segment::Create("tidepool-index", kIndexBytes, shm::PeerAccess::kReadWrite));
   auto* header = new (segment->data()) IndexHeader{};
   header->magic = kIndexMagic;
   header->layout = kKeptLayout;
@@ -119,7 +129,8 @@ Result<std::unique_ptr<KeptIndex>> KeptIndex::Adopt(UniqueFd fd, IndexContents* 
 uint32_t KeptIndex::Add(JobId job, uint64_t nonce, const Extent& records) {
   TP_CHECK(nonce != 0, "a job's nonce is not 0");
   auto* header = reinterpret_cast<IndexHeader*>(segment_->data());
-  if (header->last_job.load(std::memory_order_relaxed) < job && !TP_PLANTED("residency.last_job_not_kept"))
+  if (header->last_job.load(std::memory_order_relaxed) < job &&
+      !TP_PLANTED("residency.last_job_not_kept"))
     header->last_job.store(job, std::memory_order_release);
   for (uint32_t i = 0; i < kIndexSlots; ++i) {
     IndexSlot* slot = SlotAt(segment_->data(), i);

@@ -1,8 +1,11 @@
-// KeptIndex: the table of contents of kept memory: the geometry of the host pool, and where each job's records lie in it.
+// KeptIndex: the table of contents of kept memory: the geometry of the host pool, and where each
+// job's records lie in it.
 //
-// Lies in a memfd of its own, beside the pool's, which the keeper holds too. One writer (the serve loop); read once, at the start of the
-// next server. Nothing of it is ever shared with a client. A job is in the index exactly while a restart may go on with it: its slot is
-// published by one 64-bit store when the job's records are complete, and cleared by one when the job's removal begins.
+// Lies in a memfd of its own, beside the pool's, which the keeper holds too. One writer (the serve
+// loop); read once, at the start of the next server. Nothing of it is ever shared with a client. A
+// job is in the index exactly while a restart may go on with it: its slot is published by one
+// 64-bit store when the job's records are complete, and cleared by one when the job's removal
+// begins.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +22,9 @@
 
 namespace tidepool::memserver {
 
-// Layout of the index and of all kept records. A server goes on with kept memory of its own layout or of one down to kKeptLayoutMin, whose
-// jobs it carries over unchanged; it refuses any other. Variables, so that a test can build the next release.
+// Layout of the index and of all kept records. A server goes on with kept memory of its own layout
+// or of one down to kKeptLayoutMin, whose jobs it carries over unchanged; it refuses any other.
+// Variables, so that a test can build the next release.
 extern const uint32_t kKeptLayout;
 extern const uint32_t kKeptLayoutMin;
 
@@ -44,18 +48,22 @@ struct IndexContents {
   uint32_t damaged_slots = 0;  // claimed by a job, but their check does not fit
 };
 
-// What a server may trust of `bytes`. Errors: kKeptLayoutUnknown (both layouts named), kKeptMemoryBad.
+// What a server may trust of `bytes`. Errors: kKeptLayoutUnknown (both layouts named),
+// kKeptMemoryBad.
 Result<IndexContents> ReadIndex(std::span<const std::byte> bytes);
 
 class KeptIndex {
  public:
   // Errors: kMemoryMapFailed.
-  static Result<std::unique_ptr<KeptIndex>> Create(const PoolGeometry& geometry, uint64_t pool_nonce);
-  // Of a server that has ended; slots that cannot be trusted are cleared, the layout becomes ours. Errors: those of ReadIndex,
-  // kKeptMemoryBad (the descriptor is something else), kMemoryMapFailed.
+  static Result<std::unique_ptr<KeptIndex>> Create(const PoolGeometry& geometry,
+                                                   uint64_t pool_nonce);
+  // Of a server that has ended; slots that cannot be trusted are cleared, the layout becomes ours.
+  // Errors: those of ReadIndex, kKeptMemoryBad (the descriptor is something else),
+  // kMemoryMapFailed.
   static Result<std::unique_ptr<KeptIndex>> Adopt(UniqueFd fd, IndexContents* contents);
 
-  // Returns the slot. `records` is complete: its magic is stored. Requires a free slot (jobs_max is at most kIndexSlots).
+  // Returns the slot. `records` is complete: its magic is stored. Requires a free slot (jobs_max is
+  // at most kIndexSlots).
   uint32_t Add(JobId job, uint64_t nonce, const Extent& records);
   void Remove(uint32_t slot);
 

@@ -23,7 +23,8 @@ constexpr uint64_t Low(uint64_t value, uint32_t bits) {
   return value & ((uint64_t{1} << bits) - 1);
 }
 
-// The part of an open-step word that a gradient word repeats: 23 bits of the version, 24 of the attempt.
+// The part of an open-step word that a gradient word repeats: 23 bits of the version, 24 of the
+// attempt.
 uint64_t AttemptName(uint64_t open_step) {
   return Low(open_step, 64 - kCountBits);
 }
@@ -48,7 +49,8 @@ uint64_t GradientWord(uint64_t open_step, uint32_t micro_batches) {
 }
 
 uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step) {
-  return word >> kCountBits == AttemptName(open_step) ? static_cast<uint32_t>(Low(word, kCountBits)) : 0;
+  return word >> kCountBits == AttemptName(open_step) ? static_cast<uint32_t>(Low(word, kCountBits))
+                                                      : 0;
 }
 
 uint64_t StampOf(const ChunkRecord& record, Version version) {
@@ -63,7 +65,8 @@ std::optional<Version> VersionOf(const ChunkRecord& record) {
   const Version kept = stamp >> kCheckBits;
   if (kept > kVersionLimit) return std::nullopt;
   const Version version = kept == kVersionLimit ? kNoVersion : kept;
-  if (record.magic != kChunkRecordMagic || (StampOf(record, version) != stamp && !TP_PLANTED("recover.stamp_unchecked")))
+  if (record.magic != kChunkRecordMagic ||
+      (StampOf(record, version) != stamp && !TP_PLANTED("recover.stamp_unchecked")))
     return std::nullopt;
   return version;
 }
@@ -78,7 +81,8 @@ uint32_t DemotedCount(uint64_t word) {
   return static_cast<uint32_t>(word >> 32);
 }
 
-uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot, const std::array<uint8_t, 16>& gpu) {
+uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot,
+                      const std::array<uint8_t, 16>& gpu) {
   std::array<uint64_t, 5> name{job_nonce, rank, slot};
   std::memcpy(&name[3], gpu.data(), gpu.size());
   return uint64_t{Crc32c(std::as_bytes(std::span(name)))} << 32 | slot;
@@ -87,7 +91,8 @@ uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot, const std::a
 std::optional<uint32_t> GpuShareSlot(uint64_t job_nonce, Rank rank, const GpuShareRecord& record) {
   const uint64_t word = record.held.load(std::memory_order_acquire);
   const auto slot = static_cast<uint32_t>(Low(word, 32));
-  return slot != 0 && GpuShareWord(job_nonce, rank, slot, record.gpu) == word ? std::optional(slot) : std::nullopt;
+  return slot != 0 && GpuShareWord(job_nonce, rank, slot, record.gpu) == word ? std::optional(slot)
+                                                                              : std::nullopt;
 }
 
 namespace {
@@ -121,7 +126,8 @@ uint32_t CrcOf(const StepRecord& record) {
 
 uint32_t CrcOf(const JobRecord& record) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&record);
-  return Crc32c({bytes + offsetof(JobRecord, layout), offsetof(JobRecord, reserved) - offsetof(JobRecord, layout)});
+  return Crc32c({bytes + offsetof(JobRecord, layout),
+                 offsetof(JobRecord, reserved) - offsetof(JobRecord, layout)});
 }
 
 uint32_t CrcOf(const StandInRecord& record) {

@@ -1,7 +1,9 @@
-// The records of a job that lie in kept memory (the host pool), so that a server that comes after this one can finish a sealed step and go
-// on with the open one. The kept index (kept_index.h) names the place of each job's records.
+// The records of a job that lie in kept memory (the host pool), so that a server that comes after
+// this one can finish a sealed step and go on with the open one. The kept index (kept_index.h)
+// names the place of each job's records.
 //
-// Written by the serve loop only, but for the progress words, which belong to the worker that holds the piece. Layout of a job's records:
+// Written by the serve loop only, but for the progress words, which belong to the worker that holds
+// the piece. Layout of a job's records:
 //
 //   +0                 JobRecord        identity, the two step records, the sealed version, the open step, the ranks
 //   +kJobRecordBytes   ChunkRecord      one a chunk, in order of ChunkId
@@ -10,25 +12,30 @@
 //   then               ShardRecord      one a chunk and member rank
 //   then               norm sums        one double a parameter, in order of ParameterId
 //   then               extent offsets   8 bytes an extent of the job, as JobStates takes them; the first is the records' own; of a
-//                                       plane that is spilled ~0 less the number of its NVMe directory, of one on a GPU kGpuExtent
+//                                       plane that is spilled ~0 less the number of its NVMe
+//                                       directory, of one on a GPU kGpuExtent
 //   then               places of frozen chunks   8 bytes each, in the order in which the job lists them
 //   then               the encoded JobSpec
 //
-// Frozen chunks lie behind a FrozenRecord each, in extents that all jobs of the user share (frozen_table.h): they are found by those
-// places.
+// Frozen chunks lie behind a FrozenRecord each, in extents that all jobs of the user share
+// (frozen_table.h): they are found by those places.
 //
-// Chunks that were demoted (decision 023) have lost planes since the extents were listed: JobRecord::demoted says which. Each chunk's
-// directory is noted first, then one 64-bit store makes all of them valid at once.
+// Chunks that were demoted (decision 023) have lost planes since the extents were listed:
+// JobRecord::demoted says which. Each chunk's directory is noted first, then one 64-bit store makes
+// all of them valid at once.
 //
-// The states of chunks that lie on GPUs (shm/spec/gpu_states.h) are in memory whose descriptors the keeper holds: GpuShareRecord says in
-// which of its slots each rank's share is, and of which GPU it is.
+// The states of chunks that lie on GPUs (shm/spec/gpu_states.h) are in memory whose descriptors the
+// keeper holds: GpuShareRecord says in which of its slots each rank's share is, and of which GPU it
+// is.
 //
-// Beside them, in extents of their own that the chunk's record names: StandInRecord and a piece, for each place on NVMe that could not be
-// written (stand_ins.h).
+// Beside them, in extents of their own that the chunk's record names: StandInRecord and a piece,
+// for each place on NVMe that could not be written (stand_ins.h).
 //
-// The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the commit): the record of version v is
-// written to steps[v % 2], then sealed_version := v by one 64-bit store. A chunk whose version is below sealed_version is still to be
-// updated; it is published by one 64-bit store of its stamp. Any change of a struct here obliges a new kKeptLayout (kept_index.h).
+// The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the
+// commit): the record of version v is written to steps[v % 2], then sealed_version := v by one
+// 64-bit store. A chunk whose version is below sealed_version is still to be updated; it is
+// published by one 64-bit store of its stamp. Any change of a struct here obliges a new kKeptLayout
+// (kept_index.h).
 #pragma once
 
 #include <array>
@@ -52,7 +59,8 @@ inline constexpr uint32_t kFrozenMagic = 0x5a465054;       // "TPFZ"
 inline constexpr uint64_t kFrozenSealed = 0x4445'4c41'4553'5446;
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
-// In the list of extents: a plane that lies on NVMe, in directory 0; less one for each directory after it.
+// In the list of extents: a plane that lies on NVMe, in directory 0; less one for each directory
+// after it.
 inline constexpr uint64_t kSpilledExtent = ~uint64_t{0};
 // One that lies on a GPU.
 inline constexpr uint64_t kGpuExtent = kSpilledExtent - 64;
@@ -74,7 +82,8 @@ struct StepRecord {
   uint32_t crc;      // of all above
 };
 
-// A rank's incarnation. Cleared (nonce 0) when it leaves; process fields are written before the nonce.
+// A rank's incarnation. Cleared (nonce 0) when it leaves; process fields are written before the
+// nonce.
 struct RankRecord {
   std::atomic<uint64_t> nonce;  // 0: nobody
   uint64_t process_start;
@@ -82,17 +91,20 @@ struct RankRecord {
   uint32_t reserved;
 };
 
-// Where a rank's share of states on GPUs is. The GPU is written before the word, and neither changes again.
+// Where a rank's share of states on GPUs is. The GPU is written before the word, and neither
+// changes again.
 struct GpuShareRecord {
   std::atomic<uint64_t> held;  // GpuShareWord; 0: it has no memory yet
   std::array<uint8_t, 16> gpu;
 };
 
 // Of the run: the set of ranks from the first seat to the last.
-enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2 };  // kLeft: a rank said goodbye
+// kLeft: a rank said goodbye.
+enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2 };
 
-// What the run is known by. Servers of layout 8 that know nothing of it left zeros here, and read none of it: no note, and no other layout.
-// Never changes; a text that does not fit its check is none.
+// What the run is known by. Servers of layout 8 that know nothing of it left zeros here, and read
+// none of it: no note, and no other layout. Never changes; a text that does not fit its check is
+// none.
 struct NoteRecord {
   uint32_t crc;  // of all below that counts, and of the job's nonce
   uint32_t bytes;
@@ -125,15 +137,18 @@ struct JobRecord {
   NoteRecord note;
 };
 
-// Names the chunk's planes; its stamp is the version with a check over the whole name, so that one store publishes both.
+// Names the chunk's planes; its stamp is the version with a check over the whole name, so that one
+// store publishes both.
 struct ChunkRecord {
   uint32_t magic;
   ChunkId chunk;
   uint64_t job_nonce;
   uint64_t elements;
-  std::atomic<uint64_t> stamp;      // StampOf
-  std::atomic<uint64_t> stand_ins;  // pool offset of the newest StandInRecord of the chunk, its lowest bit set; 0: there is none
-  uint64_t demoted_to;              // NVMe directory of its states, where JobRecord::demoted counts it
+  std::atomic<uint64_t> stamp;  // StampOf
+  // Pool offset of the newest StandInRecord of the chunk, its lowest bit set; 0: there is none.
+  std::atomic<uint64_t> stand_ins;
+  // NVMe directory of its states, where JobRecord::demoted counts it.
+  uint64_t demoted_to;
   uint64_t reserved[2];
 };
 
@@ -149,7 +164,8 @@ struct StandInRecord {
   uint64_t next;  // as ChunkRecord::stand_ins
 };
 
-// A page before the bytes of a frozen chunk. Never changes, but for the seal and what a worker has in hand.
+// A page before the bytes of a frozen chunk. Never changes, but for the seal and what a worker has
+// in hand.
 struct FrozenRecord {
   uint32_t magic;
   uint32_t crc;  // of all below, up to the seal
@@ -164,7 +180,8 @@ struct FrozenRecord {
 // How far one rank's shard of a chunk has come.
 struct ShardRecord {
   std::atomic<uint64_t> put_elements;  // weights that are in the master, from the shard's start
-  std::atomic<uint64_t> gradients;     // GradientWord: micro-batches of the open step that are in the slot
+  // GradientWord: micro-batches of the open step that are in the slot.
+  std::atomic<uint64_t> gradients;
 };
 
 // A gradient in a rank's staging buffer that is to be widened into, or added to, its slot.
@@ -173,8 +190,10 @@ struct StagingRecord {
   uint64_t open_step;             // OpenStepWord that it belongs to
   ChunkId chunk;
   uint32_t micro_batch;
-  std::atomic<uint64_t> last_sequence;  // of all that ever pended: sequence numbers are not used twice
-  std::byte progress[8];                // optim::ProgressWord of the addition; its version is the sequence number
+  // Of all that ever pended: sequence numbers are not used twice.
+  std::atomic<uint64_t> last_sequence;
+  // optim::ProgressWord of the addition; its version is the sequence number.
+  std::byte progress[8];
   uint64_t reserved[3];
 };
 
@@ -184,7 +203,8 @@ Version VersionOfOpenStep(uint64_t open_step);
 // The attempt at it, as requests name it.
 uint32_t AttemptOfOpenStep(uint64_t open_step);
 uint64_t GradientWord(uint64_t open_step, uint32_t micro_batches);
-// Micro-batches that `word` counts for the attempt `open_step`; 0 when it was written in another one.
+// Micro-batches that `word` counts for the attempt `open_step`; 0 when it was written in another
+// one.
 uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step);
 // `version` may be kNoVersion.
 uint64_t StampOf(const ChunkRecord& record, Version version);
@@ -193,8 +213,10 @@ std::optional<Version> VersionOf(const ChunkRecord& record);
 // Of the chunks from the first on that were demoted: how many, with a check over where to.
 uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted);
 uint32_t DemotedCount(uint64_t word);
-// The keeper's slot of a share, with a check over whose it is and of which GPU. The slot of a word whose check fits; nothing of another.
-uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot, const std::array<uint8_t, 16>& gpu);
+// The keeper's slot of a share, with a check over whose it is and of which GPU. The slot of a word
+// whose check fits; nothing of another.
+uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot,
+                      const std::array<uint8_t, 16>& gpu);
 std::optional<uint32_t> GpuShareSlot(uint64_t job_nonce, Rank rank, const GpuShareRecord& record);
 // `note` has at most shm::kRunNoteMax bytes. The record's nonce is there already.
 void WriteNote(std::string_view note, JobRecord* record);
@@ -205,7 +227,8 @@ uint32_t CrcOf(const StandInRecord& record);
 uint32_t CrcOf(const FrozenRecord& record);
 
 static_assert(sizeof(JobRecord) <= shm::kJobRecordBytes && sizeof(FrozenRecord) <= 4096);
-static_assert(sizeof(ChunkRecord) == shm::kChunkRecordBytes && sizeof(ShardRecord) == shm::kShardRecordBytes &&
+static_assert(sizeof(ChunkRecord) == shm::kChunkRecordBytes &&
+              sizeof(ShardRecord) == shm::kShardRecordBytes &&
               sizeof(StagingRecord) == shm::kStagingRecordBytes);
 static_assert(sizeof(std::atomic<Version>) == 8 && std::atomic<Version>::is_always_lock_free);
 

@@ -16,8 +16,9 @@ void LostJobs::Note(LostJob job) {
   if (of_user[job.uid] >= kLostOfUserMax) {
     DropOldestOf(job.uid);
   } else if (all_.size() >= kLostJobsMax) {
-    DropOldestOf(TP_PLANTED("jobs.lost_of_others_dropped") ? all_.front().uid
-                                                           : std::max_element(of_user.begin(), of_user.end(), fewer)->first);
+    DropOldestOf(TP_PLANTED("jobs.lost_of_others_dropped")
+                     ? all_.front().uid
+                     : std::max_element(of_user.begin(), of_user.end(), fewer)->first);
   }
   all_.push_back(std::move(job));
 }
@@ -27,7 +28,8 @@ void LostJobs::Forget(const std::string& name, uint32_t uid) {
 }
 
 void LostJobs::DropOldestOf(uint32_t uid) {
-  const auto oldest = std::find_if(all_.begin(), all_.end(), [uid](const LostJob& job) { return job.uid == uid; });
+  const auto oldest =
+      std::find_if(all_.begin(), all_.end(), [uid](const LostJob& job) { return job.uid == uid; });
   if (oldest != all_.end()) all_.erase(oldest);
 }
 

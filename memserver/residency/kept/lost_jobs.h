@@ -1,7 +1,9 @@
-// LostJobs: jobs with sealed steps that memserver had to give up, so that a run that would go on with one is told, and does not begin anew.
+// LostJobs: jobs with sealed steps that memserver had to give up, so that a run that would go on
+// with one is told, and does not begin anew.
 //
-// One thread (the serve loop). Bounded, and no user takes the places of others: at most kLostOfUserMax entries of one user, the latest; of
-// kLostJobsMax in all the user with the most entries loses its oldest. It is memory of this server alone: the next one begins without.
+// One thread (the serve loop). Bounded, and no user takes the places of others: at most
+// kLostOfUserMax entries of one user, the latest; of kLostJobsMax in all the user with the most
+// entries loses its oldest. It is memory of this server alone: the next one begins without.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,8 @@ std::optional<uint64_t> ExtentAllocator::Take(uint64_t bytes) {
 }
 
 bool ExtentAllocator::TakeAt(uint64_t offset, uint64_t bytes) {
-  if (bytes == 0 || bytes % kPageBytes != 0 || offset % kPageBytes != 0 || offset >= total_bytes_) return false;
+  if (bytes == 0 || bytes % kPageBytes != 0 || offset % kPageBytes != 0 || offset >= total_bytes_)
+    return false;
   Piece& piece = PieceOf(offset);
   auto it = piece.free.upper_bound(offset);
   if (it == piece.free.begin()) return false;
@@ -51,7 +52,8 @@ bool ExtentAllocator::TakeAt(uint64_t offset, uint64_t bytes) {
 }
 
 ExtentAllocator::Piece& ExtentAllocator::PieceOf(uint64_t offset) {
-  const auto it = std::find_if(pieces_.begin(), pieces_.end(), [offset](const Piece& piece) { return offset < piece.end; });
+  const auto it = std::find_if(pieces_.begin(), pieces_.end(),
+                               [offset](const Piece& piece) { return offset < piece.end; });
   TP_CHECK(it != pieces_.end(), "an extent lies inside the pool");
   return *it;
 }
@@ -60,7 +62,8 @@ void ExtentAllocator::Release(uint64_t offset, uint64_t bytes) {
   Piece& piece = PieceOf(offset);
   TP_CHECK(bytes > 0 && bytes <= piece.end - offset, "an extent lies inside one piece");
   auto next = piece.free.lower_bound(offset);
-  TP_CHECK(next == piece.free.end() || offset + bytes <= next->first, "an extent was released twice");
+  TP_CHECK(next == piece.free.end() || offset + bytes <= next->first,
+           "an extent was released twice");
   uint64_t begin = offset;
   uint64_t end = offset + bytes;
   if (next != piece.free.begin()) {

@@ -1,4 +1,5 @@
-// ExtentAllocator: which byte ranges of the host pool are free. First fit, exact sizes, no memory is touched.
+// ExtentAllocator: which byte ranges of the host pool are free. First fit, exact sizes, no memory
+// is touched.
 //
 // One thread (the serve loop). Units are bytes; sizes and offsets are multiples of 4 KiB.
 // Invariants:
@@ -20,11 +21,13 @@ class ExtentAllocator {
   // Pieces lie one behind the other: piece i starts at the sum of the sizes before it.
   explicit ExtentAllocator(std::span<const uint64_t> piece_bytes);
 
-  // Offset of `bytes` free bytes (the first that fit), now taken; nothing when no free range is large enough.
+  // Offset of `bytes` free bytes (the first that fit), now taken; nothing when no free range is
+  // large enough.
   std::optional<uint64_t> Take(uint64_t bytes);
   // Takes this range; false when any byte of it is taken, or when it does not lie inside one piece.
   bool TakeAt(uint64_t offset, uint64_t bytes);
-  // Gives back exactly what a Take of `bytes` returned; anything else is a bug and stops the process.
+  // Gives back exactly what a Take of `bytes` returned; anything else is a bug and stops the
+  // process.
   void Release(uint64_t offset, uint64_t bytes);
 
   uint64_t total_bytes() const { return total_bytes_; }

@@ -26,28 +26,35 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr uint64_t kBytesMax = uint64_t{1} << 48;  // the whole address space of a process
 
 Status MapError(const char* call, uint64_t bytes) {
-  return Status(ErrorId::kMemoryMapFailed, std::string(call) + " failed for " + FormatBytes(bytes) + " of the host pool")
+  return Status(ErrorId::kMemoryMapFailed,
+                std::string(call) + " failed for " + FormatBytes(bytes) + " of the host pool")
       .Why(std::strerror(errno));
 }
 
 Status CheckBudget(const HostPoolOptions& options, const MemoryBudget& budget) {
   const uint64_t wanted = options.bytes + options.own_bytes;
-  if (wanted <= budget.bytes_available && budget.bytes_available - wanted >= options.left_over_bytes) return Status();
-  return Status(ErrorId::kHostMemoryShort, "the host pool needs " + FormatBytes(wanted) + " and must leave " +
-                                               FormatBytes(options.left_over_bytes) + " free, but only " +
-                                               FormatBytes(budget.bytes_available) + " are available")
+  if (wanted <= budget.bytes_available &&
+      budget.bytes_available - wanted >= options.left_over_bytes)
+    return Status();
+  return Status(ErrorId::kHostMemoryShort,
+                "the host pool needs " + FormatBytes(wanted) + " and must leave " +
+                    FormatBytes(options.left_over_bytes) + " free, but only " +
+                    FormatBytes(budget.bytes_available) + " are available")
       .Why("the limit is " + budget.limited_by);
 }
 
-// Sizes in whole pages; pages that are set aside are 2 MiB, so that the pool grows to fill the last one.
+// Sizes in whole pages; pages that are set aside are 2 MiB, so that the pool grows to fill the last
+// one.
 HostPoolOptions Rounded(HostPoolOptions options) {
   options.bytes = RoundUp(options.bytes, kPageBytes);
   options.own_bytes = RoundUp(options.own_bytes, kPageBytes);
-  if (options.reserved_pages) options.bytes = RoundUp(options.bytes + options.own_bytes, kHugePageBytes) - options.own_bytes;
+  if (options.reserved_pages)
+    options.bytes = RoundUp(options.bytes + options.own_bytes, kHugePageBytes) - options.own_bytes;
   return options;
 }
 
-// Pages that were set aside are not part of the memory that is available: either all of the pool is in them, or nothing.
+// Pages that were set aside are not part of the memory that is available: either all of the pool is
+// in them, or nothing.
 bool EnoughSetAside(const HostPoolOptions& options) {
   const uint64_t wanted = options.bytes + options.own_bytes, there = ReservedHugeBytes();
   if (wanted <= there && options.piece_bytes_max % kHugePageBytes == 0) return true;
@@ -60,9 +67,11 @@ bool EnoughSetAside(const HostPoolOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<HostPool>> HostPool::Reserve(const HostPoolOptions& wanted, const MemoryBudget& budget) {
+Result<std::unique_ptr<HostPool>> HostPool::Reserve(const HostPoolOptions& wanted,
+                                                    const MemoryBudget& budget) {
   HostPoolOptions options = Rounded(wanted);
-  TP_CHECK(options.bytes > 0 && options.piece_bytes_max % kPageBytes == 0 && options.own_bytes < options.piece_bytes_max,
+  TP_CHECK(options.bytes > 0 && options.piece_bytes_max % kPageBytes == 0 &&
+               options.own_bytes < options.piece_bytes_max,
            "a pool has bytes and pieces of whole pages");
   options.reserved_pages = options.reserved_pages && EnoughSetAside(options);
   if (!options.reserved_pages) TP_RETURN_IF_ERROR(CheckBudget(options, budget));
@@ -79,15 +88,20 @@ uint64_t HostPool::BytesOf(const HostPoolOptions& options) {
   return Rounded(options).bytes;
 }
 
-Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces, const PoolGeometry& geometry) {
-  const auto bad = [](const std::string& what) { return Status(ErrorId::kKeptMemoryBad, "the kept pool cannot be used: " + what); };
+Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces,
+                                                  const PoolGeometry& geometry) {
+  const auto bad = [](const std::string& what) {
+    return Status(ErrorId::kKeptMemoryBad, "the kept pool cannot be used: " + what);
+  };
   const uint64_t total = geometry.bytes + geometry.own_bytes;
-  const bool sound = geometry.bytes > 0 && geometry.bytes < kBytesMax && geometry.own_bytes < geometry.piece_bytes &&
-                     geometry.piece_bytes < kBytesMax && geometry.bytes % kPageBytes == 0 && geometry.own_bytes % kPageBytes == 0 &&
-                     geometry.piece_bytes % kPageBytes == 0;
+  const bool sound = geometry.bytes > 0 && geometry.bytes < kBytesMax &&
+                     geometry.own_bytes < geometry.piece_bytes &&
+                     geometry.piece_bytes < kBytesMax && geometry.bytes % kPageBytes == 0 &&
+                     geometry.own_bytes % kPageBytes == 0 && geometry.piece_bytes % kPageBytes == 0;
   if (!sound) return bad("its geometry is impossible");
   if (pieces.size() != DivideUp(total, geometry.piece_bytes)) {
-    return bad(std::to_string(pieces.size()) + " of " + std::to_string(DivideUp(total, geometry.piece_bytes)) + " pieces are there");
+    return bad(std::to_string(pieces.size()) + " of " +
+               std::to_string(DivideUp(total, geometry.piece_bytes)) + " pieces are there");
   }
   std::unique_ptr<HostPool> pool(new HostPool());
   pool->piece_bytes_ = geometry.piece_bytes;
@@ -97,9 +111,10 @@ Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces, 
     piece.bytes = std::min(geometry.piece_bytes, total - piece.begin);
     struct stat about {};
     const int seals = fcntl(fd.get(), F_GET_SEALS);
-    if (fstat(fd.get(), &about) != 0 || static_cast<uint64_t>(about.st_size) != piece.bytes || seals < 0 || (seals & kSeals) != kSeals) {
-      return bad("piece " + std::to_string(pool->pieces_.size()) + " is not the sealed memory of " + FormatBytes(piece.bytes) +
-                 " that it was");
+    if (fstat(fd.get(), &about) != 0 || static_cast<uint64_t>(about.st_size) != piece.bytes ||
+        seals < 0 || (seals & kSeals) != kSeals) {
+      return bad("piece " + std::to_string(pool->pieces_.size()) + " is not the sealed memory of " +
+                 FormatBytes(piece.bytes) + " that it was");
     }
     piece.fd = std::move(fd);
     TP_RETURN_IF_ERROR(pool->MapPiece(std::move(piece), true));
@@ -115,8 +130,10 @@ void HostPool::Settle(uint64_t own_bytes) {
     facts_.huge_page_bytes += HugePageBytes(piece.data, piece.bytes);
     for (const NodeShare& share : NodesOfPages(piece.data, piece.bytes)) {
       const auto same =
-          std::find_if(facts_.nodes.begin(), facts_.nodes.end(), [&](const NodeShare& each) { return each.node == share.node; });
-      same == facts_.nodes.end() ? facts_.nodes.push_back(share) : static_cast<void>(same->bytes += share.bytes);
+          std::find_if(facts_.nodes.begin(), facts_.nodes.end(),
+                       [&](const NodeShare& each) { return each.node == share.node; });
+      same == facts_.nodes.end() ? facts_.nodes.push_back(share)
+                                 : static_cast<void>(same->bytes += share.bytes);
     }
     const uint64_t own = piece.begin == 0 ? own_bytes : 0;
     if (piece.bytes > own) sizes.push_back(piece.bytes - own);
@@ -135,7 +152,8 @@ Status HostPool::MapPieces(const HostPoolOptions& options) {
     piece.bytes = std::min(options.piece_bytes_max, total - begin);
     piece.fd = CreatePoolFile(options.reserved_pages);
     if (!piece.fd.valid()) return MapError("memfd_create", piece.bytes);
-    if (ftruncate(piece.fd.get(), static_cast<off_t>(piece.bytes)) != 0) return MapError("ftruncate", piece.bytes);
+    if (ftruncate(piece.fd.get(), static_cast<off_t>(piece.bytes)) != 0)
+      return MapError("ftruncate", piece.bytes);
     if (fcntl(piece.fd.get(), F_ADD_SEALS, kSeals) != 0) return MapError("sealing", piece.bytes);
     TP_RETURN_IF_ERROR(MapPiece(std::move(piece), options.huge_pages));
   }
@@ -150,7 +168,8 @@ Status HostPool::MapPiece(Piece piece, bool huge_pages) {
   pieces_.push_back(std::move(piece));
   // Huge pages are a wish: a system that grants none still serves, only slower.
   if (huge_pages) madvise(data, bytes, MADV_HUGEPAGE);
-  if (madvise(data, bytes, MADV_DONTFORK) != 0 || madvise(data, bytes, MADV_DONTDUMP) != 0) return MapError("madvise", bytes);
+  if (madvise(data, bytes, MADV_DONTFORK) != 0 || madvise(data, bytes, MADV_DONTDUMP) != 0)
+    return MapError("madvise", bytes);
   return Status();
 }
 
@@ -158,8 +177,11 @@ void HostPool::BindPieces(const HostPoolOptions& options) {
   if (options.nodes.empty()) return;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const std::span<const uint32_t> all(options.nodes);
-    const Status bound = BindPages(pieces_[i].data, pieces_[i].bytes, options.interleave ? all : all.subspan(i % all.size(), 1));
-    if (!bound.ok()) return LogWarn("the pool lies where the system puts it: " + bound.what(), {{"why", bound.why()}});
+    const Status bound = BindPages(pieces_[i].data, pieces_[i].bytes,
+                                   options.interleave ? all : all.subspan(i % all.size(), 1));
+    if (!bound.ok())
+      return LogWarn("the pool lies where the system puts it: " + bound.what(),
+                     {{"why", bound.why()}});
   }
 }
 
@@ -178,20 +200,24 @@ Status HostPool::Touch(const HostPoolOptions& options) {
   }
   std::atomic<size_t> next{0};
   std::atomic<uint64_t> touched{0};
-  const auto touch_some = [&](Status* status, const std::function<void(uint64_t, uint64_t)>& progress) {
+  const auto touch_some = [&](Status* status,
+                              const std::function<void(uint64_t, uint64_t)>& progress) {
     for (size_t i = next++; i < slices.size() && status->ok(); i = next++) {
       *status = TouchPages(slices[i].data, slices[i].bytes);
       touched += slices[i].bytes;
       if (progress) progress(touched, total);
     }
   };
-  uint32_t threads = options.touch_threads != 0 ? options.touch_threads : std::thread::hardware_concurrency();
-  threads = static_cast<uint32_t>(std::min<size_t>(std::clamp<uint32_t>(threads, 1, kTouchThreadsMax), slices.size()));
+  uint32_t threads =
+      options.touch_threads != 0 ? options.touch_threads : std::thread::hardware_concurrency();
+  threads = static_cast<uint32_t>(
+      std::min<size_t>(std::clamp<uint32_t>(threads, 1, kTouchThreadsMax), slices.size()));
   const SteadyClock clock;
   const int64_t start = clock.NowNs();
   std::vector<Status> ended(threads);
   std::vector<std::thread> others;
-  for (uint32_t i = 1; i < threads; ++i) others.emplace_back([&, i] { touch_some(&ended[i], nullptr); });
+  for (uint32_t i = 1; i < threads; ++i)
+    others.emplace_back([&, i] { touch_some(&ended[i], nullptr); });
   touch_some(&ended[0], options.progress);
   for (std::thread& thread : others) thread.join();
   for (const Status& status : ended) TP_RETURN_IF_ERROR(status);
@@ -246,17 +272,21 @@ std::vector<std::span<std::byte>> HostPool::mapped() const {
 bool HostPool::FindsRuns(std::span<const uint64_t> sizes, std::span<const Extent> released) const {
   ExtentAllocator then = *allocator_;
   for (const Extent& extent : released) then.Release(extent.offset - own_bytes_, extent.bytes);
-  return std::all_of(sizes.begin(), sizes.end(), [&then](uint64_t bytes) { return then.Take(bytes).has_value(); });
+  return std::all_of(sizes.begin(), sizes.end(),
+                     [&then](uint64_t bytes) { return then.Take(bytes).has_value(); });
 }
 
 void HostPool::Release(std::span<const Extent> extents) {
-  for (const Extent& extent : extents) allocator_->Release(extent.offset - own_bytes_, extent.bytes);
+  for (const Extent& extent : extents)
+    allocator_->Release(extent.offset - own_bytes_, extent.bytes);
 }
 
 std::span<const std::byte> HostPool::Look(uint64_t offset, uint64_t bytes) const {
   for (const Piece& piece : pieces_) {
     if (offset < piece.begin || offset - piece.begin >= piece.bytes) continue;
-    if (offset < own_bytes_ || offset % kPageBytes != 0 || bytes > piece.bytes - (offset - piece.begin)) return {};
+    if (offset < own_bytes_ || offset % kPageBytes != 0 ||
+        bytes > piece.bytes - (offset - piece.begin))
+      return {};
     return {piece.data + (offset - piece.begin), bytes};
   }
   return {};
@@ -265,7 +295,8 @@ std::span<const std::byte> HostPool::Look(uint64_t offset, uint64_t bytes) const
 uint64_t HostPool::OffsetOf(const void* address) const {
   const auto* byte = static_cast<const std::byte*>(address);
   for (const Piece& piece : pieces_) {
-    if (byte >= piece.data && byte < piece.data + piece.bytes) return piece.begin + static_cast<uint64_t>(byte - piece.data);
+    if (byte >= piece.data && byte < piece.data + piece.bytes)
+      return piece.begin + static_cast<uint64_t>(byte - piece.data);
   }
   TP_CHECK(false, "the address lies in the pool");
   return 0;

@@ -1,9 +1,13 @@
-// HostPool: the host memory that all jobs share: sealed memfds, mapped once, every page touched before the first job comes.
+// HostPool: the host memory that all jobs share: sealed memfds, mapped once, every page touched
+// before the first job comes.
 //
-// Made before the serve loop starts (any thread); afterwards Take and Release belong to the serve loop. The bytes of an extent belong to
-// whoever took it; workers and streams may touch them as long as the owner of the extent keeps it.
-// Invariants: the budget was checked before the first page was touched; an extent lies in one memfd (piece_bytes_max at most); the
-// mapping is not inherited by fork and not part of core dumps; nobody can shrink or grow the memfds.
+// Made before the serve loop starts (any thread); afterwards Take and Release belong to the serve
+// loop. The bytes of an extent belong to whoever took it; workers and streams may touch them as
+// long as the owner of the extent keeps it.
+// Invariants: the budget was checked before the first page was touched; an extent lies in one memfd
+// (piece_bytes_max at most); the
+// mapping is not inherited by fork and not part of core dumps; nobody can shrink or grow the
+// memfds.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +32,8 @@ struct Extent {
   uint64_t offset = 0;  // in the pool; names the place across restarts
 };
 
-// How a pool lies in its memfds: one behind the other, of piece_bytes each but the last; the server's own bytes come first.
+// How a pool lies in its memfds: one behind the other, of piece_bytes each but the last; the
+// server's own bytes come first.
 struct PoolGeometry {
   uint64_t bytes = 0;  // for jobs
   uint64_t own_bytes = 0;
@@ -50,14 +55,16 @@ struct PoolFacts {
 };
 
 struct HostPoolOptions {
-  uint64_t bytes = 0;                     // for jobs; rounded up to 4 KiB
-  uint64_t own_bytes = 0;                 // beside it, for the server's own kept records (undo areas)
+  uint64_t bytes = 0;  // for jobs; rounded up to 4 KiB
+  // Beside it, for the server's own kept records (undo areas)
+  uint64_t own_bytes = 0;
   uint64_t piece_bytes_max = 64 * kGiB;   // largest range that one CUDA registration takes
   uint64_t left_over_bytes = 256 * kMiB;  // what the rest of the machine must still have afterwards
   uint32_t touch_threads = 0;             // 0: one per CPU, at most 16
   bool huge_pages = true;                 // ask for 2 MiB pages
   bool reserved_pages = false;            // take them from those set aside, where there are enough
-  // NUMA nodes for the pages; none: where the system puts them. Each piece lies on one of them in turn, or on all, page by page.
+  // NUMA nodes for the pages; none: where the system puts them. Each piece lies on one of them in
+  // turn, or on all, page by page.
   std::vector<uint32_t> nodes;
   bool interleave = true;
   // Called on the calling thread while pages are touched.
@@ -66,25 +73,30 @@ struct HostPoolOptions {
 
 class HostPool {
  public:
-  // Wishes that the system does not grant are told in the log. Blocks for about 0.3 to 3 s/GiB and thread. Errors: kHostMemoryShort (told
-  // before anything is touched), kMemoryMapFailed.
-  static Result<std::unique_ptr<HostPool>> Reserve(const HostPoolOptions& options, const MemoryBudget& budget);
-  // The pool of a server that has ended, from its memfds in order; nothing is touched (about 60 ms/GiB later, as pages are used). Nothing
-  // is taken yet: TakeAt gives the jobs back what is theirs. Errors: kKeptMemoryBad (descriptors that do not fit), kMemoryMapFailed.
-  static Result<std::unique_ptr<HostPool>> Adopt(std::vector<UniqueFd> pieces, const PoolGeometry& geometry);
+  // Wishes that the system does not grant are told in the log. Blocks for about 0.3 to 3 s/GiB and
+  // thread. Errors: kHostMemoryShort (told before anything is touched), kMemoryMapFailed.
+  static Result<std::unique_ptr<HostPool>> Reserve(const HostPoolOptions& options,
+                                                   const MemoryBudget& budget);
+  // The pool of a server that has ended, from its memfds in order; nothing is touched (about 60
+  // ms/GiB later, as pages are used). Nothing is taken yet: TakeAt gives the jobs back what is
+  // theirs. Errors: kKeptMemoryBad (descriptors that do not fit), kMemoryMapFailed.
+  static Result<std::unique_ptr<HostPool>> Adopt(std::vector<UniqueFd> pieces,
+                                                 const PoolGeometry& geometry);
   // What total_bytes() of a pool with these options is.
   static uint64_t BytesOf(const HostPoolOptions& options);
   ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
 
-  // All sizes or nothing: appends one extent per size and returns true, or changes nothing and returns false. Sizes are whole pages.
+  // All sizes or nothing: appends one extent per size and returns true, or changes nothing and
+  // returns false. Sizes are whole pages.
   bool Take(std::span<const uint64_t> sizes, std::vector<Extent>* extents);
   // Exactly this place; false when it is taken or not in the pool. Appends the extent.
   bool TakeAt(uint64_t offset, uint64_t bytes, std::vector<Extent>* extents);
   void Release(std::span<const Extent> extents);
 
-  // Would Take find all of them, one after the other, if `released` were free besides? Nothing changes.
+  // Would Take find all of them, one after the other, if `released` were free besides? Nothing
+  // changes.
   bool FindsRuns(std::span<const uint64_t> sizes, std::span<const Extent> released) const;
 
   uint64_t total_bytes() const { return allocator_->total_bytes(); }
@@ -94,13 +106,15 @@ class HostPool {
   const PoolFacts& facts() const { return facts_; }
   // The server's own kept memory (own_bytes), zero at first.
   std::span<std::byte> own_records() const { return {own_data_, own_bytes_}; }
-  // The bytes of a place that may or may not be an extent; empty when it does not lie inside one piece, behind the own records.
+  // The bytes of a place that may or may not be an extent; empty when it does not lie inside one
+  // piece, behind the own records.
   std::span<const std::byte> Look(uint64_t offset, uint64_t bytes) const;
   PoolGeometry geometry() const { return {allocator_->total_bytes(), own_bytes_, piece_bytes_}; }
   std::vector<PoolPiece> pieces() const;
   // Where they are mapped, each whole: what a GPU registers. No extent lies in two of them.
   std::vector<std::span<std::byte>> mapped() const;
-  // Pool offset of a byte inside an extent or the own records; the same after a restart that maps the same memfds.
+  // Pool offset of a byte inside an extent or the own records; the same after a restart that maps
+  // the same memfds.
   uint64_t OffsetOf(const void* address) const;
 
  private:

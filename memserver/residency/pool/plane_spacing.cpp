@@ -20,7 +20,9 @@ bool AreApart(uint64_t a, uint64_t b) {
 
 uint64_t ShiftApart(uint64_t begin, uint64_t slack, std::span<const uint64_t> others) {
   for (uint64_t shift = 0; shift <= slack; shift += kApartBytes) {
-    if (std::all_of(others.begin(), others.end(), [&](uint64_t other) { return AreApart(begin + shift, other); })) return shift;
+    if (std::all_of(others.begin(), others.end(),
+                    [&](uint64_t other) { return AreApart(begin + shift, other); }))
+      return shift;
   }
   return slack;
 }
@@ -34,7 +36,8 @@ bool PlaneSpacing::Take(uint64_t bytes, uint64_t slack, std::vector<Extent>* ext
   extents->back() = {run.data + shift, bytes, run.offset + shift};
   placed_.push_back(reinterpret_cast<uintptr_t>(run.data) + shift);
   if (shift > 0) empty_.push_back({run.data, shift, run.offset});
-  if (shift < slack) empty_.push_back({run.data + shift + bytes, slack - shift, run.offset + shift + bytes});
+  if (shift < slack)
+    empty_.push_back({run.data + shift + bytes, slack - shift, run.offset + shift + bytes});
   return true;
 }
 

@@ -1,7 +1,9 @@
-// PlaneSpacing: places the large planes of a chunk so that none starts a large power of two behind another
+// PlaneSpacing: places the large planes of a chunk so that none starts a large power of two behind
+// another
 // (base/formats/plane_slack.h), and owns the pages that stay empty beside them.
 //
-// Serve loop. The empty pages count as the job's until Release. Only planes' places are kept across restarts: an adopted
+// Serve loop. The empty pages count as the job's until Release. Only planes' places are kept across
+// restarts: an adopted
 // job's empty pages go back to the pool, and a layout that was made without them is as good.
 #pragma once
 
@@ -13,7 +15,8 @@
 
 namespace tidepool::memserver {
 
-// The smallest multiple of kApartBytes, at most `slack`, by which a plane at `begin` has to move so that it lies apart from
+// The smallest multiple of kApartBytes, at most `slack`, by which a plane at `begin` has to move so
+// that it lies apart from
 // those at `others`; `slack` where there is none.
 uint64_t ShiftApart(uint64_t begin, uint64_t slack, std::span<const uint64_t> others);
 
@@ -26,7 +29,8 @@ class PlaneSpacing {
 
   // The planes that are taken from here on belong to another chunk.
   void NextChunk() { placed_.clear(); }
-  // Appends an extent of `bytes`, out of a run of `bytes` + `slack`; false, and nothing changes, where the pool has none.
+  // Appends an extent of `bytes`, out of a run of `bytes` + `slack`; false, and nothing changes,
+  // where the pool has none.
   bool Take(uint64_t bytes, uint64_t slack, std::vector<Extent>* extents);
 
   // Empty pages that this holds.

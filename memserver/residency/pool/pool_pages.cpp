@@ -21,7 +21,8 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr unsigned kPagesOf2MiB = 21U << 26;  // MFD_HUGE_2MB: the binary logarithm of the size, shifted
+// MFD_HUGE_2MB: the binary logarithm of the size, shifted.
+constexpr unsigned kPagesOf2MiB = 21U << 26;
 constexpr uint32_t kNodesMax = 1024;
 constexpr uint64_t kSamples = 64;
 constexpr const char* kReservedDirectory = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
@@ -35,7 +36,8 @@ uint64_t ReadNumber(const std::string& path) {
 }  // namespace
 
 UniqueFd CreatePoolFile(bool reserved) {
-  const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (reserved ? MFD_HUGETLB | kPagesOf2MiB : 0U);
+  const unsigned flags =
+      MFD_CLOEXEC | MFD_ALLOW_SEALING | (reserved ? MFD_HUGETLB | kPagesOf2MiB : 0U);
   UniqueFd fd(memfd_create("tidepool-pool", flags | MFD_NOEXEC_SEAL));
   if (!fd.valid()) fd = UniqueFd(memfd_create("tidepool-pool", flags));  // before Linux 6.3
   return fd;
@@ -43,7 +45,8 @@ UniqueFd CreatePoolFile(bool reserved) {
 
 uint64_t ReservedHugeBytes() {
   const std::string directory = kReservedDirectory;
-  const uint64_t free = ReadNumber(directory + "free_hugepages"), promised = ReadNumber(directory + "resv_hugepages");
+  const uint64_t free = ReadNumber(directory + "free_hugepages"),
+                 promised = ReadNumber(directory + "resv_hugepages");
   return (free - std::min(free, promised)) * kHugePageBytes;
 }
 
@@ -54,17 +57,24 @@ Status BindPages(std::byte* data, uint64_t bytes, std::span<const uint32_t> node
     if (node < kNodesMax) mask[node / kBits] |= 1UL << (node % kBits);
   }
   const int mode = nodes.size() == 1 ? MPOL_PREFERRED : MPOL_INTERLEAVE;
-  if (syscall(SYS_mbind, data, bytes, mode, mask.data(), static_cast<unsigned long>(kNodesMax), 0U) == 0) return Status();
-  return Status(ErrorId::kMemoryMapFailed, "memory cannot be bound to NUMA nodes").Why(std::strerror(errno));
+  if (syscall(SYS_mbind, data, bytes, mode, mask.data(), static_cast<unsigned long>(kNodesMax),
+              0U) == 0)
+    return Status();
+  return Status(ErrorId::kMemoryMapFailed, "memory cannot be bound to NUMA nodes")
+      .Why(std::strerror(errno));
 }
 
 Status TouchPages(std::byte* data, uint64_t bytes) {
   if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return Status();
   if (errno != EINVAL) {
-    return Status(ErrorId::kMemoryMapFailed, "touching " + FormatBytes(bytes) + " of the host pool failed").Why(std::strerror(errno));
+    return Status(ErrorId::kMemoryMapFailed,
+                  "touching " + FormatBytes(bytes) + " of the host pool failed")
+        .Why(std::strerror(errno));
   }
-  // Before Linux 5.14 there is no MADV_POPULATE_WRITE: write a zero to each page of the zeroed file.
-  for (uint64_t at = 0; at < bytes; at += kPageBytes) *reinterpret_cast<volatile char*>(data + at) = 0;
+  // Before Linux 5.14 there is no MADV_POPULATE_WRITE: write a zero to each page of the zeroed
+  // file.
+  for (uint64_t at = 0; at < bytes; at += kPageBytes)
+    *reinterpret_cast<volatile char*>(data + at) = 0;
   return Status();
 }
 
@@ -77,10 +87,13 @@ uint64_t HugePageBytes(const std::byte* data, uint64_t bytes) {
   std::string line;
   while (std::getline(smaps, line)) {
     unsigned long long low = 0, high = 0, kib = 0;
-    if (std::sscanf(line.c_str(), "%llx-%llx ", &low, &high) == 2) inside = low >= first && low < first + bytes;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &low, &high) == 2)
+      inside = low >= first && low < first + bytes;
     if (!inside) continue;
-    // The first two for pages put together on request, of shared and of private memory, the others for reserved ones.
-    for (const char* form : {"ShmemPmdMapped: %llu kB", "AnonHugePages: %llu kB", "Shared_Hugetlb: %llu kB", "Private_Hugetlb: %llu kB"}) {
+    // The first two for pages put together on request, of shared and of private memory, the others
+    // for reserved ones.
+    for (const char* form : {"ShmemPmdMapped: %llu kB", "AnonHugePages: %llu kB",
+                             "Shared_Hugetlb: %llu kB", "Private_Hugetlb: %llu kB"}) {
       if (std::sscanf(line.c_str(), form, &kib) == 1) sum += kib * kKiB;
     }
   }
@@ -94,7 +107,9 @@ std::vector<NodeShare> NodesOfPages(std::byte* data, uint64_t bytes) {
     int node = -1;
     // An odd stride: an even one would see one node of two that are interleaved.
     const uint64_t page = std::min(pages - 1, i * ((pages / samples) | 1U));
-    if (syscall(SYS_get_mempolicy, &node, nullptr, 0UL, data + page * kPageBytes, MPOL_F_NODE | MPOL_F_ADDR) != 0) return {};
+    if (syscall(SYS_get_mempolicy, &node, nullptr, 0UL, data + page * kPageBytes,
+                MPOL_F_NODE | MPOL_F_ADDR) != 0)
+      return {};
     ++found[static_cast<uint32_t>(node)];
   }
   std::vector<NodeShare> shares;

@@ -24,7 +24,8 @@ std::optional<uint64_t> OffsetOf(uint64_t name) {
 
 Status Bad(ChunkId chunk, const char* what) {
   return Status(ErrorId::kKeptMemoryBad,
-                "chunk " + std::to_string(chunk) + " names a place in the pool that stands in for one on NVMe, " + what);
+                "chunk " + std::to_string(chunk) +
+                    " names a place in the pool that stands in for one on NVMe, " + what);
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ StandIns::~StandIns() {
 
 uint64_t StandIns::PieceBytes(ChunkId chunk, uint32_t piece) const {
   const uint64_t pieces = DivideUp(spec_->chunks[chunk].elements, shm::kPieceElements);
-  const uint64_t end = piece + 1 < pieces ? shm::PieceOffset(*spec_, piece + 1) : shm::SlotBytes(*spec_, chunk);
+  const uint64_t end =
+      piece + 1 < pieces ? shm::PieceOffset(*spec_, piece + 1) : shm::SlotBytes(*spec_, chunk);
   return end - shm::PieceOffset(*spec_, piece);
 }
 
@@ -48,7 +50,8 @@ std::byte* StandIns::Find(ChunkId chunk, uint32_t piece, uint64_t epoch) const {
 }
 
 bool StandIns::Add(StandIn at, std::span<const std::byte> image, ChunkRecord* record) {
-  TP_CHECK(image.size() == PieceBytes(at.chunk, at.piece) && at.slot < 2, "a stand-in holds one piece");
+  TP_CHECK(image.size() == PieceBytes(at.chunk, at.piece) && at.slot < 2,
+           "a stand-in holds one piece");
   TP_CHECK(Find(at.chunk, at.piece, at.slot) == nullptr, "a place has one stand-in");
   std::vector<Extent> taken;
   if (!pool_->Take(std::array{BytesFor(at.chunk, at.piece)}, &taken)) return false;
@@ -80,11 +83,14 @@ Status StandIns::Recover(ChunkId chunk, const ChunkRecord& record) {
     if (page.empty()) return Bad(chunk, "and it is none");
     StandInRecord kept;
     std::memcpy(&kept, page.data(), sizeof kept);
-    const bool named = kept.magic == kStandInMagic && kept.crc == CrcOf(kept) && kept.job_nonce == record.job_nonce && kept.chunk == chunk;
-    if (!named || kept.piece >= pieces || kept.slot >= 2) return Bad(chunk, "and something else lies there");
+    const bool named = kept.magic == kStandInMagic && kept.crc == CrcOf(kept) &&
+                       kept.job_nonce == record.job_nonce && kept.chunk == chunk;
+    if (!named || kept.piece >= pieces || kept.slot >= 2)
+      return Bad(chunk, "and something else lies there");
     if (Find(chunk, kept.piece, kept.slot) != nullptr) return Bad(chunk, "twice");
     std::vector<Extent> taken;
-    if (!pool_->TakeAt(*offset, BytesFor(chunk, kept.piece), &taken)) return Bad(chunk, "and it is taken");
+    if (!pool_->TakeAt(*offset, BytesFor(chunk, kept.piece), &taken))
+      return Bad(chunk, "and it is taken");
     all_.push_back({chunk, kept.piece, kept.slot, kept.error, taken.front()});
     bytes_ += taken.front().bytes;
     name = kept.next;

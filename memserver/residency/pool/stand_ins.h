@@ -1,10 +1,12 @@
-// StandIns: places in the host pool that stand in for places on NVMe which the drive did not take: of one piece in one slot each.
+// StandIns: places in the host pool that stand in for places on NVMe which the drive did not take:
+// of one piece in one slot each.
 //
-// One thread (the serve loop) owns it. Once there is a stand-in, that piece of that slot is written to it and read from it, and never again
-// from the drive, until the job goes away. So a place has one truth, and the rule of the two slots holds for it as for the drive.
-// Kept form: an extent of its own, a page with a StandInRecord and the piece behind it as it would lie on the drive; the newest of a chunk
-// is named by its ChunkRecord, each names the one before it. Invariant: a stand-in is named only when record and piece are complete, by one
-// 64-bit store.
+// One thread (the serve loop) owns it. Once there is a stand-in, that piece of that slot is written
+// to it and read from it, and never again from the drive, until the job goes away. So a place has
+// one truth, and the rule of the two slots holds for it as for the drive.
+// Kept form: an extent of its own, a page with a StandInRecord and the piece behind it as it would
+// lie on the drive; the newest of a chunk is named by its ChunkRecord, each names the one before
+// it. Invariant: a stand-in is named only when record and piece are complete, by one 64-bit store.
 #pragma once
 
 #include <cstddef>
@@ -37,11 +39,15 @@ class StandIns {
   StandIns(const StandIns&) = delete;
   StandIns& operator=(const StandIns&) = delete;
 
-  // Where the piece of this epoch lies in the pool, its page first; null where it lies on the drive.
+  // Where the piece of this epoch lies in the pool, its page first; null where it lies on the
+  // drive.
   std::byte* Find(ChunkId chunk, uint32_t piece, uint64_t epoch) const;
   // What Add takes from the pool.
-  uint64_t BytesFor(ChunkId chunk, uint32_t piece) const { return kPageBytes + PieceBytes(chunk, piece); }
-  // `image`: the piece, sealed. `at`: without its extent. False, and nothing changed, when the pool has no run of so many bytes.
+  uint64_t BytesFor(ChunkId chunk, uint32_t piece) const {
+    return kPageBytes + PieceBytes(chunk, piece);
+  }
+  // `image`: the piece, sealed. `at`: without its extent. False, and nothing changed, when the pool
+  // has no run of so many bytes.
   bool Add(StandIn at, std::span<const std::byte> image, ChunkRecord* record);
   // Those of a chunk that another server has left. Errors: kKeptMemoryBad.
   Status Recover(ChunkId chunk, const ChunkRecord& record);

@@ -13,7 +13,8 @@
 namespace tidepool::memserver {
 
 void Demotion::Begin(Order order, const JobStates& states, int64_t now_ns) {
-  TP_CHECK(!active() && order.plan.directories.size() == states.chunks_on_host(), "one job moves at a time, whole");
+  TP_CHECK(!active() && order.plan.directories.size() == states.chunks_on_host(),
+           "one job moves at a time, whole");
   order_ = std::move(order);
   why_ = Status();
   state_ = State::kMoving;
@@ -30,19 +31,22 @@ void Demotion::Begin(Order order, const JobStates& states, int64_t now_ns) {
   }
 }
 
-StagedPiece Demotion::PieceIn(uint32_t staging, const StateTier& tier, const JobStates& states) const {
+StagedPiece Demotion::PieceIn(uint32_t staging, const StateTier& tier,
+                              const JobStates& states) const {
   const Ride& ride = rides_[staging];
   const uint32_t directory = order_.plan.directories[ride.chunk];
-  const uint64_t elements = std::min(shm::kPieceElements, states.chunk(ride.chunk).elements - ride.piece * shm::kPieceElements);
+  const uint64_t elements = std::min(
+      shm::kPieceElements, states.chunk(ride.chunk).elements - ride.piece * shm::kPieceElements);
   StagedPiece piece = tier.PieceIn(staging, shm::SpilledPieceBytes(states.spec(), elements));
   const uint64_t epoch = states.epoch();
-  piece.becomes = {
-      .store = tier.store_nonce(directory),
-      .job = states.record().nonce,
-      .chunk = ride.chunk,
-      .piece = ride.piece,
-      .epoch = epoch,
-      .place = places_[ride.chunk] + epoch % 2 * shm::SlotBytes(states.spec(), ride.chunk) + shm::PieceOffset(states.spec(), ride.piece)};
+  piece.becomes = {.store = tier.store_nonce(directory),
+                   .job = states.record().nonce,
+                   .chunk = ride.chunk,
+                   .piece = ride.piece,
+                   .epoch = epoch,
+                   .place = places_[ride.chunk] +
+                            epoch % 2 * shm::SlotBytes(states.spec(), ride.chunk) +
+                            shm::PieceOffset(states.spec(), ride.piece)};
   return piece;
 }
 
@@ -58,7 +62,8 @@ bool Demotion::Progress(StateTier* tier, const JobStates& states) {
     ++next_chunk_;
     next_piece_ = 0;
   }
-  if (state_ == State::kMoving && (written_ == pieces_ || TP_PLANTED("update.demotion_committed_early"))) {
+  if (state_ == State::kMoving &&
+      (written_ == pieces_ || TP_PLANTED("update.demotion_committed_early"))) {
     TP_POINT("server.demotion_written");
     tier->Commit(DemotedKey(states.record().nonce), states.epoch());
     state_ = State::kFlushing;
@@ -66,7 +71,9 @@ bool Demotion::Progress(StateTier* tier, const JobStates& states) {
   }
   if (state_ != State::kFlushing) return worked;
   if (const TierDirectory* poisoned = tier->PoisonedOf(order_.plan.nvme_bytes)) {
-    Cancel(Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed").Where(poisoned->path), tier);
+    Cancel(Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed")
+               .Where(poisoned->path),
+           tier);
     return true;
   }
   if (!tier->IsDurable(order_.plan.nvme_bytes)) return worked;
@@ -75,7 +82,9 @@ bool Demotion::Progress(StateTier* tier, const JobStates& states) {
 }
 
 bool Demotion::NextWork(const StateTier& tier, JobStates* states, Work* work) {
-  const auto ready = std::find_if(rides_.begin(), rides_.end(), [](const Ride& ride) { return ride.state == Ride::State::kReady; });
+  const auto ready = std::find_if(rides_.begin(), rides_.end(), [](const Ride& ride) {
+    return ride.state == Ride::State::kReady;
+  });
   if (state_ != State::kMoving || ready == rides_.end()) return false;
   ready->state = Ride::State::kAtWorker;
   Chunk& chunk = states->chunk(ready->chunk);
@@ -91,7 +100,8 @@ bool Demotion::NextWork(const StateTier& tier, JobStates* states, Work* work) {
 
 void Demotion::EndWork(const WorkDone& done, StateTier* tier, JobStates* states) {
   const auto it = std::find_if(rides_.begin(), rides_.end(), [&done](const Ride& ride) {
-    return ride.state == Ride::State::kAtWorker && ride.chunk == done.name.chunk && ride.piece == done.name.index;
+    return ride.state == Ride::State::kAtWorker && ride.chunk == done.name.chunk &&
+           ride.piece == done.name.index;
   });
   TP_CHECK(it != rides_.end(), "work on a piece that moves ends once");
   const auto staging = static_cast<uint32_t>(it - rides_.begin());
@@ -119,19 +129,21 @@ void Demotion::EndTransfer(const TierDone& done, StateTier* tier) {
     ++written_;
     return;
   }
-  Cancel(
-      Status(ErrorId::kNvmeIoFailed, "piece " + std::to_string(ride.piece) + " of chunk " + std::to_string(ride.chunk) +
-                                         " cannot be written at offset " + std::to_string(done.offset) + ": " + std::strerror(done.error))
-          .Where(tier->directory(done.directory).path),
-      tier);
+  Cancel(Status(ErrorId::kNvmeIoFailed,
+                "piece " + std::to_string(ride.piece) + " of chunk " + std::to_string(ride.chunk) +
+                    " cannot be written at offset " + std::to_string(done.offset) + ": " +
+                    std::strerror(done.error))
+             .Where(tier->directory(done.directory).path),
+         tier);
 }
 
 void Demotion::TakeLate(const TierLate& late, StateTier* tier) {
-  Cancel(
-      Status(ErrorId::kNvmeStalled, "the drive does not answer: piece " + std::to_string(late.transfer.piece) + " of chunk " +
-                                        std::to_string(late.transfer.chunk) + " cannot be written at offset " + std::to_string(late.offset))
-          .Where(tier->directory(late.transfer.directory).path),
-      tier);
+  Cancel(Status(ErrorId::kNvmeStalled,
+                "the drive does not answer: piece " + std::to_string(late.transfer.piece) +
+                    " of chunk " + std::to_string(late.transfer.chunk) +
+                    " cannot be written at offset " + std::to_string(late.offset))
+             .Where(tier->directory(late.transfer.directory).path),
+         tier);
   if (!late.lost) return;
   tier->Disown(late.transfer.staging);
   rides_[late.transfer.staging].state = Ride::State::kNone;
@@ -154,13 +166,16 @@ void Demotion::EndRide(uint32_t staging, StateTier* tier) {
 }
 
 bool Demotion::moving() const {
-  return std::any_of(rides_.begin(), rides_.end(),
-                     [](const Ride& ride) { return ride.state == Ride::State::kAtWorker || ride.state == Ride::State::kWriting; });
+  return std::any_of(rides_.begin(), rides_.end(), [](const Ride& ride) {
+    return ride.state == Ride::State::kAtWorker || ride.state == Ride::State::kWriting;
+  });
 }
 
 uint32_t Demotion::ReadersOf(ChunkId chunk) const {
-  return static_cast<uint32_t>(std::count_if(
-      rides_.begin(), rides_.end(), [chunk](const Ride& ride) { return ride.state == Ride::State::kAtWorker && ride.chunk == chunk; }));
+  return static_cast<uint32_t>(
+      std::count_if(rides_.begin(), rides_.end(), [chunk](const Ride& ride) {
+        return ride.state == Ride::State::kAtWorker && ride.chunk == chunk;
+      }));
 }
 
 }  // namespace tidepool::memserver

@@ -1,11 +1,15 @@
-// Demotion: the states of one job without ranks on their way from the host to NVMe, piece by piece, so that others have their room.
+// Demotion: the states of one job without ranks on their way from the host to NVMe, piece by piece,
+// so that others have their room.
 //
-// One thread (the serve loop) owns it. It moves bytes; what is believed changes only when its owner commits (JobStates::MoveOut):
+// One thread (the serve loop) owns it. It moves bytes; what is believed changes only when its owner
+// commits (JobStates::MoveOut):
 //   host planes -> staging (a worker, sealed) -> written        all pieces of the job, kRidesMax at a time
 //   -> data files and manifests flushed                         Ready: the owner commits, and the pool has the planes back
-// Invariants: until then the host's planes are the states, and nobody reads what was written; a chunk has a reader while a worker reads
-// its planes, so no update begins; whatever ends it early (a drive that fails, a rank that comes back) leaves the job as it was; its
-// staging and its ranges are given back when no transfer of it can land any more.
+// Invariants: until then the host's planes are the states, and nobody reads what was written; a
+// chunk has a reader while a worker reads
+// its planes, so no update begins; whatever ends it early (a drive that fails, a rank that comes
+// back) leaves the job as it was; its staging and its ranges are given back when no transfer of it
+// can land any more.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +26,8 @@ class Demotion {
   // Pieces in staging: few, so that jobs that train find places there.
   static constexpr uint32_t kRidesMax = 8;
 
-  // What is moved, and where to: all of the job's chunks_on_host(), at its epoch. The ranges are reserved.
+  // What is moved, and where to: all of the job's chunks_on_host(), at its epoch. The ranges are
+  // reserved.
   struct Order {
     JobId job = 0;
     MovePlan plan;

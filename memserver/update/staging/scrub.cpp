@@ -21,7 +21,8 @@ uint64_t ElementsOf(const Chunk& chunk, uint32_t piece) {
 
 uint64_t SpilledPieces(const JobStates& states) {
   uint64_t pieces = 0;
-  for (ChunkId id = 0; id < states.spec().chunks.size(); ++id) pieces += states.chunk(id).spilled ? states.chunk(id).pieces : 0;
+  for (ChunkId id = 0; id < states.spec().chunks.size(); ++id)
+    pieces += states.chunk(id).spilled ? states.chunk(id).pieces : 0;
   return pieces;
 }
 
@@ -42,7 +43,8 @@ bool Scrub::Progress(StateTier* tier, const JobStates* states, int64_t now_ns) {
   if (row_.state != ScrubState::kRunning || moving()) return false;
   if (state_ == State::kRead) {
     if (states != nullptr && error_ == 0) return false;  // a worker takes it
-    if (states != nullptr) NoteDamage(*tier, *states, std::string("it cannot be read: ") + std::strerror(error_));
+    if (states != nullptr)
+      NoteDamage(*tier, *states, std::string("it cannot be read: ") + std::strerror(error_));
     Leave(tier);
     if (states != nullptr) NextPiece();
     return true;
@@ -50,7 +52,8 @@ bool Scrub::Progress(StateTier* tier, const JobStates* states, int64_t now_ns) {
   if (jobs_.empty()) {
     row_.state = ScrubState::kDone;
     row_.seconds = static_cast<double>(now_ns - began_ns_) / kNsPerSecond;
-    LogInfo("states on NVMe were checked", {{"pieces", row_.pieces_checked}, {"of", row_.pieces}, {"damaged", row_.damaged}});
+    LogInfo("states on NVMe were checked",
+            {{"pieces", row_.pieces_checked}, {"of", row_.pieces}, {"damaged", row_.damaged}});
     return true;
   }
   if (states == nullptr || !FindPiece(*states)) {
@@ -77,13 +80,15 @@ bool Scrub::FindPiece(const JobStates& states) {
 StagedPiece Scrub::PieceIn(const StateTier& tier, const JobStates& states) const {
   const Chunk& chunk = states.chunk(chunk_);
   const SpillPlace& place = chunk.spill;
-  StagedPiece piece = tier.PieceIn(staging_, shm::SpilledPieceBytes(states.spec(), ElementsOf(chunk, piece_)));
+  StagedPiece piece =
+      tier.PieceIn(staging_, shm::SpilledPieceBytes(states.spec(), ElementsOf(chunk, piece_)));
   piece.is = {.store = tier.store_nonce(place.directory),
               .job = states.record().nonce,
               .chunk = chunk_,
               .piece = piece_,
               .epoch = epoch_,
-              .place = place.offset + epoch_ % 2 * place.slot_bytes + shm::PieceOffset(states.spec(), piece_)};
+              .place = place.offset + epoch_ % 2 * place.slot_bytes +
+                       shm::PieceOffset(states.spec(), piece_)};
   return piece;
 }
 
@@ -138,7 +143,8 @@ bool Scrub::NextWork(JobId job, const StateTier& tier, const JobStates& states, 
 void Scrub::EndWork(const WorkDone& done, StateTier* tier, const JobStates& states) {
   TP_CHECK(state_ == State::kAtWorker, "a piece is checked once");
   const StagedPiece piece = PieceIn(*tier, states);
-  const bool left = states.EpochOf(states.chunk(chunk_)) != epoch_ && !TP_PLANTED("update.scrub_epoch_unchecked");
+  const bool left =
+      states.EpochOf(states.chunk(chunk_)) != epoch_ && !TP_PLANTED("update.scrub_epoch_unchecked");
   if (!done.intact && (left || reads_ < kReadsMax)) {
     row_.repetitions += left ? 0 : 1;
     return Read(tier, states);
@@ -166,7 +172,8 @@ void Scrub::NoteDamage(const StateTier& tier, const JobStates& states, const std
                                                     {"offset", piece.is.place},
                                                     {"what", what}});
   if (row_.damage.size() == kDamageMax) return;
-  row_.damage.push_back({jobs_.back(), states.spec().name, chunk_, piece_, directory, piece.is.place, what});
+  row_.damage.push_back(
+      {jobs_.back(), states.spec().name, chunk_, piece_, directory, piece.is.place, what});
 }
 
 void Scrub::Leave(StateTier* tier) {
@@ -181,7 +188,8 @@ void Scrub::NextPiece() {
 
 ScrubRow Scrub::Row(int64_t now_ns) const {
   ScrubRow row = row_;
-  if (row.state == ScrubState::kRunning) row.seconds = static_cast<double>(now_ns - began_ns_) / kNsPerSecond;
+  if (row.state == ScrubState::kRunning)
+    row.seconds = static_cast<double>(now_ns - began_ns_) / kNsPerSecond;
   return row;
 }
 

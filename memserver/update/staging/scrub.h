@@ -1,10 +1,13 @@
-// Scrub: reads every piece of states on NVMe once while training goes on, and checks it: whether what a job will need is still there.
+// Scrub: reads every piece of states on NVMe once while training goes on, and checks it: whether
+// what a job will need is still there.
 //
-// One thread (the serve loop) owns it. One piece at a time, in one staging slot of the tier's, checked by a worker that has nothing else to
-// do for the piece's job. It changes nothing and ends no job: damage is named here, and a job ends only when an update must have that piece
-// and cannot read it either.
-// Invariants: what is read is the slot of the chunk's present epoch; a piece is called damaged only when it was read kReadsMax times while
-// the chunk stayed at that epoch (a slot that is left may be overwritten during the read).
+// One thread (the serve loop) owns it. One piece at a time, in one staging slot of the tier's,
+// checked by a worker that has nothing else to do for the piece's job. It changes nothing and ends
+// no job: damage is named here, and a job ends only when an update must have that piece and cannot
+// read it either.
+// Invariants: what is read is the slot of the chunk's present epoch; a piece is called damaged only
+// when it was read kReadsMax times while the chunk stayed at that epoch (a slot that is left may be
+// overwritten during the read).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +33,8 @@ class Scrub {
   bool Progress(StateTier* tier, const JobStates* states, int64_t now_ns);
   bool Owns(uint32_t staging) const { return state_ == State::kReading && staging_ == staging; }
   void EndTransfer(const TierDone& done);
-  // The answer to its read is waited for no more; `states` of the piece's job, null where it is gone.
+  // The answer to its read is waited for no more; `states` of the piece's job, null where it is
+  // gone.
   void GiveUp(StateTier* tier, const JobStates* states);
   // The piece that waits for a worker, if it is one of this job.
   bool NextWork(JobId job, const StateTier& tier, const JobStates& states, Work* work);

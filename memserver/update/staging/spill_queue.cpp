@@ -44,7 +44,9 @@ void SpillQueue::BeginTask(const Task& task) {
 }
 
 bool SpillQueue::ReadAhead(ChunkId chunk, uint32_t piece, uint64_t epoch) {
-  if (over_ || riding_ >= kRidesMax || !tier_->HasStagingToSpare(states_->chunk(chunk).spill.directory)) return false;
+  if (over_ || riding_ >= kRidesMax ||
+      !tier_->HasStagingToSpare(states_->chunk(chunk).spill.directory))
+    return false;
   BeginRide({Kind::kUpdate, chunk, epoch}, piece, 0, Ahead::kYes);
   return true;
 }
@@ -61,12 +63,13 @@ bool SpillQueue::GiveBackAhead(std::optional<ChunkId> chunk) {
   return ahead_ < before;
 }
 
-// What is ahead of the newest task goes on as if that had begun it: its first pieces, where it is the next to be begun. The rest would be
-// begun again.
+// What is ahead of the newest task goes on as if that had begun it: its first pieces, where it is
+// the next to be begun. The rest would be begun again.
 void SpillQueue::TakeOverAhead(const Task& task) {
   while (tasks_.size() == 1) {
     const auto it = std::find_if(rides_.begin(), rides_.end(), [&](const Ride& ride) {
-      return ride.ahead == Ahead::kYes && ride.task.chunk == task.chunk && ride.task.epoch == task.epoch && ride.piece == next_piece_;
+      return ride.ahead == Ahead::kYes && ride.task.chunk == task.chunk &&
+             ride.task.epoch == task.epoch && ride.piece == next_piece_;
     });
     if (it == rides_.end()) break;
     it->ahead = Ahead::kNo;
@@ -91,19 +94,25 @@ uint64_t SpillQueue::BeginNext() {
   const uint32_t piece = next_piece_;
   PassPiece();
   // A server before this one may have stored some pieces.
-  const bool stored = task.kind == Kind::kStore && ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
+  const bool stored = task.kind == Kind::kStore &&
+                      ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
   if (!stored) return BeginRide(task, piece) + std::exchange(unpaid_bytes_, 0);
   EndPiece(task);
   return 1;
 }
 
-uint64_t SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off, Ahead ahead) {
+uint64_t SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off,
+                               Ahead ahead) {
   const auto staging = tier_->TakeStaging(states_->chunk(task.chunk).spill.directory);
   TP_CHECK(staging.has_value(), "there was staging");
   ++riding_;
   ahead_ += ahead == Ahead::kYes ? 1 : 0;
-  rides_[*staging] =
-      Ride{.state = State::kReady, .ahead = ahead, .task = task, .piece = piece, .number = ++numbers_, .times_put_off = times_put_off};
+  rides_[*staging] = Ride{.state = State::kReady,
+                          .ahead = ahead,
+                          .task = task,
+                          .piece = piece,
+                          .number = ++numbers_,
+                          .times_put_off = times_put_off};
   if (task.kind != Kind::kStore) Move(*staging, nvme::IoKind::kRead, task.epoch);
   return PayloadOf(rides_[*staging]) * (task.kind == Kind::kUpdate ? 2 : 1);
 }
@@ -112,14 +121,18 @@ uint64_t SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_
 bool SpillQueue::BeginPutOff(int64_t now_ns) {
   bool begun = false;
   while (!over_ && riding_ < kRidesMax) {
-    const auto due = std::find_if(put_off_.begin(), put_off_.end(), [now_ns](const PutOffPiece& each) { return each.due_ns <= now_ns; });
+    const auto due =
+        std::find_if(put_off_.begin(), put_off_.end(),
+                     [now_ns](const PutOffPiece& each) { return each.due_ns <= now_ns; });
     if (due == put_off_.end() || !tier_->HasStaging(due->last.directory)) break;
     const Unwritten last = due->last;
     put_off_.erase(due);
-    const Task task{last.update ? Kind::kUpdate : Kind::kStore, last.chunk, last.update ? last.epoch - 1 : last.epoch};
+    const Task task{last.update ? Kind::kUpdate : Kind::kStore, last.chunk,
+                    last.update ? last.epoch - 1 : last.epoch};
     // The update begins again from the slot before, so what was counted of it is forgotten.
     const Chunk& chunk = states_->chunk(last.chunk);
-    if (last.update) ProgressOf(chunk, last.piece)->Store({chunk.version, 0, optim::Progress::State::kFinished});
+    if (last.update)
+      ProgressOf(chunk, last.piece)->Store({chunk.version, 0, optim::Progress::State::kFinished});
     BeginRide(task, last.piece, last.times + 1);
     begun = true;
   }
@@ -149,14 +162,16 @@ nvme::PieceName SpillQueue::NameOf(const Ride& ride, uint64_t epoch) const {
           .chunk = ride.task.chunk,
           .piece = ride.piece,
           .epoch = epoch,
-          .place = place.offset + slot * place.slot_bytes + shm::PieceOffset(states_->spec(), ride.piece)};
+          .place = place.offset + slot * place.slot_bytes +
+                   shm::PieceOffset(states_->spec(), ride.piece)};
 }
 
 StagedPiece SpillQueue::PieceOf(uint32_t staging) const {
   const Ride& ride = rides_[staging];
   StagedPiece piece = tier_->PieceIn(staging, PayloadOf(ride));
   piece.is = NameOf(ride, ride.task.epoch);
-  piece.becomes = NameOf(ride, ride.task.kind == Kind::kUpdate ? ride.task.epoch + 1 : ride.task.epoch);
+  piece.becomes =
+      NameOf(ride, ride.task.kind == Kind::kUpdate ? ride.task.epoch + 1 : ride.task.epoch);
   return piece;
 }
 
@@ -233,17 +248,20 @@ bool SpillQueue::NextLoadWork(Work* work) {
 
 void SpillQueue::EndWork(const WorkDone& done) {
   const auto it = std::find_if(rides_.begin(), rides_.end(), [&done](const Ride& ride) {
-    return ride.state == State::kAtWorker && ride.task.chunk == done.name.chunk && ride.piece == done.name.index;
+    return ride.state == State::kAtWorker && ride.task.chunk == done.name.chunk &&
+           ride.piece == done.name.index;
   });
   TP_CHECK(it != rides_.end(), "work on a spilled piece ends once");
   const auto staging = static_cast<uint32_t>(it - rides_.begin());
   if (over_) return EndRide(staging);
   if (!done.intact) {
     if (it->reads < kReadsMax) return Move(staging, nvme::IoKind::kRead, it->task.epoch);
-    return Fail(staging, Status(ErrorId::kNvmeDataBad, Where(*it) + " cannot be trusted: " + WhyNotIntact(PieceOf(staging))));
+    return Fail(staging, Status(ErrorId::kNvmeDataBad, Where(*it) + " cannot be trusted: " +
+                                                           WhyNotIntact(PieceOf(staging))));
   }
   TP_POINT("server.piece_staged");
-  if (it->task.kind != Kind::kUnstage) return Move(staging, nvme::IoKind::kWrite, PieceOf(staging).becomes.epoch);
+  if (it->task.kind != Kind::kUnstage)
+    return Move(staging, nvme::IoKind::kWrite, PieceOf(staging).becomes.epoch);
   const Task task = it->task;
   EndRide(staging);
   EndPiece(task);
@@ -251,16 +269,21 @@ void SpillQueue::EndWork(const WorkDone& done) {
 
 void SpillQueue::EndTransfer(const TierDone& done) {
   Ride& ride = rides_[done.staging];
-  const bool given_up = ride.state == State::kUnwritten && std::exchange(ride.out, false);  // it was not settled yet
-  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting || given_up, "a transfer ends once");
+  // It was not settled yet.
+  const bool given_up = ride.state == State::kUnwritten && std::exchange(ride.out, false);
+  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting || given_up,
+           "a transfer ends once");
   // What failed ahead is read again when it is due.
-  if (over_ || ride.ahead == Ahead::kGivenBack || (ride.ahead == Ahead::kYes && done.error != 0)) return EndRide(done.staging);
+  if (over_ || ride.ahead == Ahead::kGivenBack || (ride.ahead == Ahead::kYes && done.error != 0))
+    return EndRide(done.staging);
   const bool read = done.kind == nvme::IoKind::kRead;
   if (done.error != 0 && read) {
     // The other slot never has this epoch.
-    return Fail(done.staging, Status(ErrorId::kNvmeIoFailed, Where(ride) + " cannot be read at offset " + std::to_string(done.offset) +
-                                                                 ": " + std::strerror(done.error))
-                                  .Where(tier_->directory(done.directory).path));
+    return Fail(done.staging,
+                Status(ErrorId::kNvmeIoFailed, Where(ride) + " cannot be read at offset " +
+                                                   std::to_string(done.offset) + ": " +
+                                                   std::strerror(done.error))
+                    .Where(tier_->directory(done.directory).path));
   }
   if (done.error != 0) {
     ride.state = State::kUnwritten;
@@ -278,7 +301,8 @@ void SpillQueue::EndWrite(uint32_t staging) {
   TP_POINT("server.piece_written");
   const Task task = ride.task;
   if (task.kind == Kind::kStore) {
-    ProgressOf(states_->chunk(task.chunk), ride.piece)->Store({0, 0, optim::Progress::State::kFinished});
+    ProgressOf(states_->chunk(task.chunk), ride.piece)
+        ->Store({0, 0, optim::Progress::State::kFinished});
     TP_POINT("server.piece_stored");
   }
   EndRide(staging);
@@ -286,7 +310,8 @@ void SpillQueue::EndWrite(uint32_t staging) {
 }
 
 bool SpillQueue::NextUnwritten(Unwritten* unwritten) const {
-  const auto it = std::find_if(rides_.begin(), rides_.end(), [](const Ride& ride) { return ride.state == State::kUnwritten; });
+  const auto it = std::find_if(rides_.begin(), rides_.end(),
+                               [](const Ride& ride) { return ride.state == State::kUnwritten; });
   if (it == rides_.end()) return false;
   *unwritten = {.staging = static_cast<uint32_t>(it - rides_.begin()),
                 .chunk = it->task.chunk,
@@ -317,7 +342,8 @@ bool SpillQueue::KeepInPool(const Unwritten& unwritten) {
 void SpillQueue::GiveUp(const TierLate& late) {
   const uint32_t staging = late.transfer.staging;
   Ride& ride = rides_[staging];
-  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting, "what is given up is out");
+  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting,
+           "what is given up is out");
   ride.out = true;
   if (over_ || ride.ahead != Ahead::kNo) return EndRide(staging);
   if (ride.state == State::kReading) return FailStalled(staging, "read");
@@ -334,7 +360,8 @@ void SpillQueue::FailUnwritten(const Unwritten& unwritten) {
 void SpillQueue::FailStalled(uint32_t staging, const char* what) {
   const Ride& ride = rides_[staging];
   const uint32_t directory = states_->chunk(ride.task.chunk).spill.directory;
-  Fail(staging, Status(ErrorId::kNvmeStalled, "the drive has not answered: " + Where(ride) + " cannot be " + what)
+  Fail(staging, Status(ErrorId::kNvmeStalled,
+                       "the drive has not answered: " + Where(ride) + " cannot be " + what)
                     .Where(tier_->directory(directory).path));
 }
 
@@ -359,7 +386,8 @@ void SpillQueue::EndPiece(const Task& task) {
   if (--chunk.pieces_left > 0) return;
   // The upper halves of a split master are where they are fetched since they were put.
   const bool lacks_copy = chunk.planes.param16 != nullptr && !states_->is_split();
-  if (task.kind == Kind::kStore && lacks_copy) return BeginTask({Kind::kUnstage, task.chunk, task.epoch});
+  if (task.kind == Kind::kStore && lacks_copy)
+    return BeginTask({Kind::kUnstage, task.chunk, task.epoch});
   finished_.Push({task.chunk, task.kind == Kind::kUpdate});
 }
 
@@ -371,8 +399,8 @@ bool SpillQueue::TakeFinished(Finished* finished) {
 }
 
 std::string SpillQueue::Where(const Ride& ride) const {
-  return "piece " + std::to_string(ride.piece) + " of chunk " + std::to_string(ride.task.chunk) + " of job " + std::to_string(job_) + " (" +
-         states_->spec().name + ")";
+  return "piece " + std::to_string(ride.piece) + " of chunk " + std::to_string(ride.task.chunk) +
+         " of job " + std::to_string(job_) + " (" + states_->spec().name + ")";
 }
 
 void SpillQueue::Fail(uint32_t staging, Status why) {
@@ -383,7 +411,8 @@ void SpillQueue::Fail(uint32_t staging, Status why) {
 
 bool SpillQueue::moving() const {
   return std::any_of(rides_.begin(), rides_.end(), [](const Ride& ride) {
-    return ride.state == State::kReading || ride.state == State::kAtWorker || ride.state == State::kWriting;
+    return ride.state == State::kReading || ride.state == State::kAtWorker ||
+           ride.state == State::kWriting;
   });
 }
 

@@ -1,21 +1,26 @@
-// SpillQueue: the spilled chunks of one job on their way through staging, piece by piece: first stored when their weights are in, then
-// updated with each sealed step.
+// SpillQueue: the spilled chunks of one job on their way through staging, piece by piece: first
+// stored when their weights are in, then updated with each sealed step.
 //
-// One thread (the serve loop) owns it. While a worker updates piece n, the tier reads pieces behind it and writes those before it.
+// One thread (the serve loop) owns it. While a worker updates piece n, the tier reads pieces behind
+// it and writes those before it.
 //   store     weights where they landed -> staging (a worker) -> written, noted in the piece's progress word
 //   unstage   (16-bit jobs with the plane in the pool, when the whole chunk is stored) read -> 16-bit plane (a worker): the plane may lie
 //   where the weights landed update    read, epoch e -> updated in staging (a worker) -> written to the other slot, epoch e + 1 ahead the
-//   first pieces of the next update, read before its step is sealed: the update takes them over, or they are given back
+//   first pieces of the next update, read before its step is sealed: the update takes them over, or
+//   they are given back
 // Invariants:
-//  1. the slot of epoch e is not written while the chunk's version may still have to go back to it: a chunk is finished, and then
-//  published,
+//  1. the slot of epoch e is not written while the chunk's version may still have to go back to it:
+//     a chunk is finished, and then published,
 //     only when every piece of epoch e + 1 was answered as written;
-//  2. a piece is used only when its checksums and its name fit; else it is read again (kReadsMax times), then the job fails by name;
+//  2. a piece is used only when its checksums and its name fit; else it is read again (kReadsMax
+//     times), then the job fails by name;
 //  3. after a failure nothing new is begun; what is on its way ends and gives its staging back;
-//  4. a piece that the drive does not take is settled by its owner: kept in the pool, where it is from then on (stand_ins.h), or put off:
-//  the
-//     slot of epoch e and the gradient are still there, so it is updated again later. Nothing of it is in staging alone;
-//  5. what is read ahead is only read: no worker gets it, its failure is no failure, and whoever lacks staging may have it given back.
+//  4. a piece that the drive does not take is settled by its owner: kept in the pool, where it is
+//     from then on (stand_ins.h), or put off: the
+//     slot of epoch e and the gradient are still there, so it is updated again later. Nothing of it
+//     is in staging alone;
+//  5. what is read ahead is only read: no worker gets it, its failure is no failure, and whoever
+//     lacks staging may have it given back.
 #pragma once
 
 #include <cstdint>
@@ -43,22 +48,26 @@ class SpillQueue {
   // The chunk is due for its update from `epoch`; chunks are updated in the order of these calls.
   void Update(ChunkId chunk, uint64_t epoch);
 
-  // Reads a piece of the next update, which will be from `epoch`; false when there is no staging to spare. Requires that every chunk is at
-  // that epoch. Pieces must come in the order of that update.
+  // Reads a piece of the next update, which will be from `epoch`; false when there is no staging to
+  // spare. Requires that every chunk is at that epoch. Pieces must come in the order of that
+  // update.
   bool ReadAhead(ChunkId chunk, uint32_t piece, uint64_t epoch);
   // Forgets what is ahead and not taken over, of one chunk or of all; true when there was some.
   bool GiveBackAhead(std::optional<ChunkId> chunk = std::nullopt);
 
   // Begins to move pieces that were put off and are due, while there is staging; true when it did.
   bool BeginPutOff(int64_t now_ns);
-  // Begins to move the next piece; returns the bytes that will be read and written for it (1 for one that lies there already), 0 when there
-  // is none or no staging for it.
+  // Begins to move the next piece; returns the bytes that will be read and written for it (1 for
+  // one that lies there already), 0 when there is none or no staging for it.
   uint64_t BeginNext();
   bool wants_to_move() const { return !over_ && !tasks_.empty(); }
   // Something waits for staging that one job alone may have.
-  bool lacks_staging() const { return !over_ && riding_ < kRidesMax && (!tasks_.empty() || !put_off_.empty()); }
+  bool lacks_staging() const {
+    return !over_ && riding_ < kRidesMax && (!tasks_.empty() || !put_off_.empty());
+  }
   uint32_t riding() const { return riding_; }  // pieces in staging
-  // The oldest piece of an update that lies ready, its chunk and number; false when there is none, or its chunk may not be begun now.
+  // The oldest piece of an update that lies ready, its chunk and number; false when there is none,
+  // or its chunk may not be begun now.
   struct ReadyPiece {
     ChunkId chunk = 0;
     uint32_t piece = 0;
@@ -69,9 +78,11 @@ class SpillQueue {
   bool NextLoadWork(Work* work);
   void EndWork(const WorkDone& done);
   void EndTransfer(const TierDone& done);
-  // The answer to a transfer of the job is waited for no more: a write is unwritten, a read fails the job.
+  // The answer to a transfer of the job is waited for no more: a write is unwritten, a read fails
+  // the job.
   void GiveUp(const TierLate& late);
-  // A piece that could not be written; false when there is none. It waits for one of the three below.
+  // A piece that could not be written; false when there is none. It waits for one of the three
+  // below.
   struct Unwritten {
     uint32_t staging = 0;
     ChunkId chunk = 0;
@@ -121,8 +132,9 @@ class SpillQueue {
     uint64_t epoch = 0;  // that is read; of kStore: that is written
   };
   enum class State : uint8_t { kNone, kReading, kReady, kAtWorker, kWriting, kUnwritten };
-  enum class Ahead : uint8_t { kNo, kYes, kGivenBack };  // given back: as soon as its read has ended
-  struct Ride {                                          // a piece in staging
+  // Given back: as soon as its read has ended.
+  enum class Ahead : uint8_t { kNo, kYes, kGivenBack };
+  struct Ride {  // a piece in staging
     State state = State::kNone;
     Ahead ahead = Ahead::kNo;
     Task task;
@@ -134,7 +146,8 @@ class SpillQueue {
     int error = 0;     // of kUnwritten
     uint64_t failed_at = 0;
   };
-  uint64_t BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off = 0, Ahead ahead = Ahead::kNo);
+  uint64_t BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off = 0,
+                     Ahead ahead = Ahead::kNo);
   void TakeOverAhead(const Task& task);
   void PassPiece();
   void EndWrite(uint32_t staging);

@@ -17,7 +17,11 @@ static_assert(shm::kPieceFrontBytesMax == nvme::kBlockBytes);
 }  // namespace
 
 WeightFill::WeightFill(JobStates* states, JobId job, StateTier* tier)
-    : states_(states), job_(job), tier_(tier), queue_(2 * shm::kWeightAreasMax), rides_(StateTier::kStagingSlots) {
+    : states_(states),
+      job_(job),
+      tier_(tier),
+      queue_(2 * shm::kWeightAreasMax),
+      rides_(StateTier::kStagingSlots) {
   TP_CHECK(tier != nullptr || !states->window().any(), "a job with a window has a tier");
 }
 
@@ -42,12 +46,14 @@ uint64_t WeightFill::BeginNext() {
 }
 
 uint64_t WeightFill::ElementsOf(const Ride& ride) const {
-  return std::min(shm::kPieceElements, states_->chunk(ChunkOf(ride)).elements - ride.piece * shm::kPieceElements);
+  return std::min(shm::kPieceElements,
+                  states_->chunk(ChunkOf(ride)).elements - ride.piece * shm::kPieceElements);
 }
 
 StagedPiece WeightFill::PieceOf(uint32_t staging) const {
   const Ride& ride = rides_[staging];
-  const uint64_t epoch = fills_[ride.slot].epoch, whole = shm::SpilledPieceBytes(states_->spec(), ElementsOf(ride));
+  const uint64_t epoch = fills_[ride.slot].epoch,
+                 whole = shm::SpilledPieceBytes(states_->spec(), ElementsOf(ride));
   const SpillPlace& place = states_->chunk(ChunkOf(ride)).spill;
   StagedPiece piece = tier_->PieceIn(staging, std::min(whole, shm::kPieceFrontBytesMax));
   piece.front_of = whole;
@@ -56,7 +62,8 @@ StagedPiece WeightFill::PieceOf(uint32_t staging) const {
               .chunk = ChunkOf(ride),
               .piece = ride.piece,
               .epoch = epoch,
-              .place = place.offset + epoch % 2 * place.slot_bytes + shm::PieceOffset(states_->spec(), ride.piece)};
+              .place = place.offset + epoch % 2 * place.slot_bytes +
+                       shm::PieceOffset(states_->spec(), ride.piece)};
   return piece;
 }
 
@@ -64,7 +71,8 @@ void WeightFill::Read(uint32_t staging) {
   Ride& ride = rides_[staging];
   const StagedPiece piece = PieceOf(staging);
   ++ride.reads;
-  if (const std::byte* const stand_in = states_->stand_ins().Find(piece.is.chunk, piece.is.piece, piece.is.epoch)) {
+  if (const std::byte* const stand_in =
+          states_->stand_ins().Find(piece.is.chunk, piece.is.piece, piece.is.epoch)) {
     const auto image = tier_->Image(staging, piece.payload.size());
     std::memcpy(image.data(), stand_in, image.size());
     ride.state = State::kReady;
@@ -91,8 +99,9 @@ void WeightFill::EndTransfer(const TierDone& done) {
     ride.state = State::kReady;
     return;
   }
-  Fail(done.staging, Status(ErrorId::kNvmeIoFailed,
-                            Where(ride) + " cannot be read at offset " + std::to_string(done.offset) + ": " + std::strerror(done.error))
+  Fail(done.staging, Status(ErrorId::kNvmeIoFailed, Where(ride) + " cannot be read at offset " +
+                                                        std::to_string(done.offset) + ": " +
+                                                        std::strerror(done.error))
                          .Where(tier_->directory(done.directory).path));
 }
 
@@ -100,7 +109,8 @@ void WeightFill::GiveUp(const TierLate& late) {
   Ride& ride = rides_[late.transfer.staging];
   ride.out = true;
   if (over_) return EndRide(late.transfer.staging);
-  Fail(late.transfer.staging, Status(ErrorId::kNvmeStalled, "the drive has not answered: " + Where(ride) + " cannot be read")
+  Fail(late.transfer.staging, Status(ErrorId::kNvmeStalled, "the drive has not answered: " +
+                                                                Where(ride) + " cannot be read")
                                   .Where(tier_->directory(late.transfer.directory).path));
 }
 
@@ -120,8 +130,10 @@ bool WeightFill::NextWork(Work* work) {
   work->count = ElementsOf(ride);
   work->dtype = spec.dtype;
   work->planes.states = spec.optimizer.states;
-  work->to = states_->window().slots()[ride.slot].data + ride.piece * shm::kPieceElements * BytesOf(spec.dtype);
-  work->from = work->staged.payload.data() + (states_->is_split() ? shm::SpilledPieceOf(spec, work->count).high : 0);
+  work->to = states_->window().slots()[ride.slot].data +
+             ride.piece * shm::kPieceElements * BytesOf(spec.dtype);
+  work->from = work->staged.payload.data() +
+               (states_->is_split() ? shm::SpilledPieceOf(spec, work->count).high : 0);
   return true;
 }
 
@@ -132,7 +144,8 @@ bool WeightFill::IsPast(const Ride& ride) const {
 
 bool WeightFill::EndWork(const WorkDone& done) {
   const auto it = std::find_if(rides_.begin(), rides_.end(), [&](const Ride& ride) {
-    return ride.state == State::kAtWorker && ride.piece == done.name.index && ChunkOf(ride) == done.name.chunk;
+    return ride.state == State::kAtWorker && ride.piece == done.name.index &&
+           ChunkOf(ride) == done.name.chunk;
   });
   TP_CHECK(it != rides_.end(), "work on a piece ends once");
   const auto staging = static_cast<uint32_t>(it - rides_.begin());
@@ -145,7 +158,8 @@ bool WeightFill::EndWork(const WorkDone& done) {
     Read(staging);
     return false;
   }
-  Fail(staging, Status(ErrorId::kNvmeDataBad, Where(*it) + " cannot be trusted: " + WhyNotIntact(PieceOf(staging))));
+  Fail(staging, Status(ErrorId::kNvmeDataBad,
+                       Where(*it) + " cannot be trusted: " + WhyNotIntact(PieceOf(staging))));
   return false;
 }
 
@@ -167,8 +181,9 @@ void WeightFill::EndRide(uint32_t staging) {
 }
 
 std::string WeightFill::Where(const Ride& ride) const {
-  return "weights in piece " + std::to_string(ride.piece) + " of chunk " + std::to_string(ChunkOf(ride)) + " of job " +
-         std::to_string(job_) + " (" + states_->spec().name + ")";
+  return "weights in piece " + std::to_string(ride.piece) + " of chunk " +
+         std::to_string(ChunkOf(ride)) + " of job " + std::to_string(job_) + " (" +
+         states_->spec().name + ")";
 }
 
 void WeightFill::Fail(uint32_t staging, Status why) {
@@ -178,8 +193,9 @@ void WeightFill::Fail(uint32_t staging, Status why) {
 }
 
 bool WeightFill::moving() const {
-  return std::any_of(rides_.begin(), rides_.end(),
-                     [](const Ride& ride) { return ride.state == State::kReading || ride.state == State::kAtWorker; });
+  return std::any_of(rides_.begin(), rides_.end(), [](const Ride& ride) {
+    return ride.state == State::kReading || ride.state == State::kAtWorker;
+  });
 }
 
 void WeightFill::Abandon() {

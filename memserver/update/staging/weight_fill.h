@@ -1,11 +1,15 @@
-// WeightFill: 16-bit weights of one job on their way from NVMe into its window (weight_window.h), piece by piece through staging.
+// WeightFill: 16-bit weights of one job on their way from NVMe into its window (weight_window.h),
+// piece by piece through staging.
 //
-// One thread (the serve loop) owns it. Of a piece only the beginning is read, which has the master and its checksum; a worker checks it and
-// makes the 16-bit weights in the slot. Nothing is written to a drive.
+// One thread (the serve loop) owns it. Of a piece only the beginning is read, which has the master
+// and its checksum; a worker checks it and makes the 16-bit weights in the slot. Nothing is written
+// to a drive.
 // Invariants:
-//  1. what is read is the slot of the chunk's present epoch when the fill began. That slot is overwritten an epoch later at the earliest; a
-//     fill that has fallen so far behind is dropped, and the chunk is filled again when it is asked for;
-//  2. a piece is used only when its checksum and its name fit; else it is read again (kReadsMax times), then the job fails by name;
+//  1. what is read is the slot of the chunk's present epoch when the fill began. That slot is
+//     overwritten an epoch later at the earliest; a fill that has fallen so far behind is dropped,
+//     and the chunk is filled again when it is asked for;
+//  2. a piece is used only when its checksum and its name fit; else it is read again (kReadsMax
+//     times), then the job fails by name;
 //  3. a fill waits for staging, the drive and a worker, never for a slot: it has its own.
 #pragma once
 
@@ -22,14 +26,17 @@ namespace tidepool::memserver {
 class WeightFill {
  public:
   static constexpr uint32_t kReadsMax = 3;
-  static constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 3;  // pieces of one job in staging
+  // Pieces of one job in staging.
+  static constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 3;
 
   // `tier` may be null where the job has no window.
   WeightFill(JobStates* states, JobId job, StateTier* tier);
 
-  // The chunk's weights come into the slot that it was given. Chunks are filled in the order of these calls.
+  // The chunk's weights come into the slot that it was given. Chunks are filled in the order of
+  // these calls.
   void Begin(uint32_t slot);
-  // Begins to read the next piece; returns the bytes that will be read, 0 when there is none or no staging for it.
+  // Begins to read the next piece; returns the bytes that will be read, 0 when there is none or no
+  // staging for it.
   uint64_t BeginNext();
   bool wants_to_move() const { return !over_ && !queue_.empty(); }
   bool lacks_staging() const { return wants_to_move() && riding_ < kRidesMax; }

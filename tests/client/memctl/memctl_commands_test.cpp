@@ -30,7 +30,8 @@ using ::testing::StartsWith;
 TEST_F(Memctl, EveryReportOfTheServerIsUnderstood) {
   Serve();
   EXPECT_THAT(ResultOf({"status"}), HasSubstr("memserver 1.2.3  ready"));
-  EXPECT_THAT(ResultOf({"status"}), HasSubstr("\ncuda:0    a GPU, 1000 B, 1 rank; 10 B taken by memserver; the whole pool is registered"));
+  EXPECT_THAT(ResultOf({"status"}), HasSubstr("\ncuda:0    a GPU, 1000 B, 1 rank; 10 B taken by "
+                                              "memserver; the whole pool is registered"));
   EXPECT_THAT(ResultOf({"ps"}), HasSubstr("gpt"));
   EXPECT_THAT(ResultOf({"residency"}), HasSubstr("rank 1 rCache .CC.<>"));
   EXPECT_THAT(ResultOf({"residency"}), HasSubstr("host pool     _.gGOA"));
@@ -46,7 +47,8 @@ TEST_F(Memctl, QuotasAreShownAndChanged) {
   Serve();
   EXPECT_THAT(ResultOf({"quotas"}), HasSubstr("user:7"));
   EXPECT_THAT(ResultOf({"quotas"}), HasSubstr("job big needs more"));
-  EXPECT_THAT(ResultOf({"job", "quota", "gpt", "--limit", "10KiB", "--weight", "2"}), HasSubstr("quota changed"));
+  EXPECT_THAT(ResultOf({"job", "quota", "gpt", "--limit", "10KiB", "--weight", "2"}),
+              HasSubstr("quota changed"));
   const auto commands = loop_.TakeCommands();
   ASSERT_EQ(commands.size(), 1u);
   const auto& set = std::get<memserver::SetJobQuota>(commands[0].what);
@@ -77,15 +79,19 @@ TEST_F(Memctl, JobsAndTheServerAreHandled) {
 
 TEST_F(Memctl, ResidencyIsAPictureToo) {
   Serve();
-  const std::string svg = ResultOf({"residency", "-o", "svg"}), page = ResultOf({"residency", "-o", "html"});
+  const std::string svg = ResultOf({"residency", "-o", "svg"}),
+                    page = ResultOf({"residency", "-o", "html"});
   EXPECT_THAT(svg, StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""));
   EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
   EXPECT_THAT(svg, HasSubstr(">rank 1 rCache</text>"));
-  EXPECT_THAT(svg, HasSubstr("<rect x=\"150.0\" y=\"32.0\" width=\"150.0\" height=\"14.0\" fill=\"#2da44e\"/>"))
+  EXPECT_THAT(
+      svg,
+      HasSubstr("<rect x=\"150.0\" y=\"32.0\" width=\"150.0\" height=\"14.0\" fill=\"#2da44e\"/>"))
       << "chunk 1, cached by rank 0";
   EXPECT_THAT(page, StartsWith("<!DOCTYPE html>"));
   EXPECT_THAT(page, HasSubstr(svg));
-  for (const char* part : {"<script", "src=", "url("}) EXPECT_THAT(page, ::testing::Not(HasSubstr(part)));
+  for (const char* part : {"<script", "src=", "url("})
+    EXPECT_THAT(page, ::testing::Not(HasSubstr(part)));
   EXPECT_EQ(Run({"status", "-o", "svg"}).status().exit_code(), kExitUsage);
 }
 
@@ -97,16 +103,22 @@ TEST_F(Memctl, ResidencyIsATableByLayerTensorAndJob) {
                         "h.1               1  2.00 KiB  >>       A\n"
                         "(no tensor)       4  16.0 KiB  .<       O\n"
                         "C in rCache   c some of it in rCache"));
-  EXPECT_THAT(ResultOf({"residency", "--by", "tensor"}), HasSubstr("\nh.0.bias          1      64 B  CC       .\n"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "tensor"}),
+              HasSubstr("\nh.0.bias          1      64 B  CC       .\n"));
   EXPECT_THAT(ResultOf({"residency", "--by", "job"}),
-              HasSubstr("ID  JOB  STATE                                             STEP  CHUNKS  RCACHES             HOST POOL"));
-  EXPECT_THAT(ResultOf({"residency", "--by", "job"}), HasSubstr("2 >, 1 <, 3 C, 6 .  195 KiB: 1 A, 1 O, 1 g, 1 G, 1 _, 1 .  -\n"));
-  EXPECT_THAT(ResultOf({"residency", "--by", "layer", "-o", "svg"}), HasSubstr("<title>h.1</title></rect>"));
-  EXPECT_THAT(ResultOf({"residency", "--by", "layer", "-o", "json"}), StartsWith(R"({"by":"layer")"));
+              HasSubstr("ID  JOB  STATE                                             STEP  CHUNKS  "
+                        "RCACHES             HOST POOL"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "job"}),
+              HasSubstr("2 >, 1 <, 3 C, 6 .  195 KiB: 1 A, 1 O, 1 g, 1 G, 1 _, 1 .  -\n"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "layer", "-o", "svg"}),
+              HasSubstr("<title>h.1</title></rect>"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "layer", "-o", "json"}),
+              StartsWith(R"({"by":"layer")"));
   EXPECT_EQ(Run({"residency", "--by", "rank"}).status().exit_code(), kExitUsage);
   const std::string recording = directory_ + "/layers.rec";
   ResultOf({"record", recording.c_str(), "--for", "1ms", "--by", "layer"});
-  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--by", "layer", "--job", "gpt"}), HasSubstr("\nh.1     "));
+  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--by", "layer", "--job", "gpt"}),
+              HasSubstr("\nh.1     "));
   const Status other = Run({"residency", "--from", recording.c_str(), "--by", "tensor"}).status();
   EXPECT_EQ(other.exit_code(), kExitUsage);
   EXPECT_THAT(other.fix(), HasSubstr("--by tensor"));
@@ -144,10 +156,14 @@ TEST_F(Memctl, SettingsAreShownAndReadAgain) {
   EXPECT_THAT(all, HasSubstr("log.level  info   info     yes      default"));
   EXPECT_THAT(all, HasSubstr("user:7"));
   EXPECT_THAT(ResultOf({"config", "diff"}), ::testing::Not(HasSubstr("log.level")));
-  EXPECT_THAT(ResultOf({"config", "diff", "-o", "json"}), StartsWith("{\"file\":\"/etc/x.toml\",\"settings\":[{\"key\":\"pool.size\""));
-  EXPECT_EQ(ResultOf({"config", "reload"}), "the configuration was read again; applied: log.level\n");
-  EXPECT_THAT(ResultOf({"config", "reload", "-o", "json"}), HasSubstr("\"applied\":[\"log.level\"]"));
-  loop_.AnswerWith(Status(ErrorId::kConfigNeedsRestart, "no").Where("/etc/x.toml").Why("pool.size"));
+  EXPECT_THAT(ResultOf({"config", "diff", "-o", "json"}),
+              StartsWith("{\"file\":\"/etc/x.toml\",\"settings\":[{\"key\":\"pool.size\""));
+  EXPECT_EQ(ResultOf({"config", "reload"}),
+            "the configuration was read again; applied: log.level\n");
+  EXPECT_THAT(ResultOf({"config", "reload", "-o", "json"}),
+              HasSubstr("\"applied\":[\"log.level\"]"));
+  loop_.AnswerWith(
+      Status(ErrorId::kConfigNeedsRestart, "no").Where("/etc/x.toml").Why("pool.size"));
   const Status refused = Run({"config", "reload"}).status();
   EXPECT_EQ(refused.exit_code(), kExitRefused);
   EXPECT_EQ(refused.where(), "/etc/x.toml");
@@ -166,7 +182,8 @@ TEST_F(Memctl, EventsAreTheLogAndGoOnWhereTheLastOnesEnded) {
   ASSERT_TRUE(next.ok());
   EXPECT_THAT(next->result, ::testing::EndsWith("Z  warn: another one\n"));
   EXPECT_THAT(next->result, ::testing::Not(HasSubstr("an event of the test")));
-  EXPECT_EQ(Run({"events", "--after", next->cursor.c_str()})->cursor, next->cursor) << "nothing new";
+  EXPECT_EQ(Run({"events", "--after", next->cursor.c_str()})->cursor, next->cursor)
+      << "nothing new";
   EXPECT_THAT(ResultOf({"events", "-o", "json"}), StartsWith("{\"number\":"));
   EXPECT_EQ(ResultOf({"events", "--last", "1"}), next->result);
   const std::string last = ResultOf({"events", "--last", "1", "-o", "json"});
@@ -190,7 +207,8 @@ TEST_F(Memctl, HealthHasAnExitCode) {
 TEST_F(Memctl, ChecksOfHealthAreMutedAndUnmuted) {
   Serve();
   EXPECT_EQ(ResultOf({"health", "--mute", "LEASE_STALE"}), "LEASE_STALE is muted for 1h\n");
-  EXPECT_EQ(ResultOf({"health", "--mute", "DRAINING", "--for", "2min"}), "DRAINING is muted for 2min\n");
+  EXPECT_EQ(ResultOf({"health", "--mute", "DRAINING", "--for", "2min"}),
+            "DRAINING is muted for 2min\n");
   EXPECT_EQ(ResultOf({"health", "--unmute", "DRAINING"}), "DRAINING counts again\n");
   const auto commands = loop_.TakeCommands();
   ASSERT_EQ(commands.size(), 3u);
@@ -205,7 +223,8 @@ TEST_F(Memctl, TheDoctorLooksAtTheWayToo) {
   auto without = Run({"doctor"});
   ASSERT_TRUE(without.ok());
   EXPECT_EQ(without->exit_code, kExitHostUnfit);
-  EXPECT_THAT(without->result, HasSubstr("sockets are missing (" + directory_ + "/admin.sock, " + directory_ + "/data.sock)"));
+  EXPECT_THAT(without->result, HasSubstr("sockets are missing (" + directory_ + "/admin.sock, " +
+                                         directory_ + "/data.sock)"));
   Serve();
   const UniqueFd data(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -217,8 +236,9 @@ TEST_F(Memctl, TheDoctorLooksAtTheWayToo) {
   EXPECT_EQ(with->exit_code, kExitOk) << with->result;
   EXPECT_THAT(with->result, HasSubstr("MEMSERVER"));
   EXPECT_THAT(with->result, HasSubstr("LEASE_STALE"));
-  EXPECT_THAT(ResultOf({"doctor", "-o", "json"}),
-              StartsWith("{\"status\":\"warn\",\"checks\":[{\"code\":\"SOCKET_DIR\",\"severity\":\"ok\""));
+  EXPECT_THAT(
+      ResultOf({"doctor", "-o", "json"}),
+      StartsWith("{\"status\":\"warn\",\"checks\":[{\"code\":\"SOCKET_DIR\",\"severity\":\"ok\""));
 }
 
 TEST_F(Memctl, TopShowsWhatMoves) {
@@ -226,7 +246,8 @@ TEST_F(Memctl, TopShowsWhatMoves) {
   const std::string shown = ResultOf({"top", "--watch", "50ms"});
   EXPECT_THAT(shown, HasSubstr("now       0 B/s to ranks"));
   EXPECT_THAT(shown, HasSubstr("OPTIMIZER"));
-  EXPECT_THAT(ResultOf({"top", "--watch", "50ms", "-o", "json"}), HasSubstr("\"steps_per_second\":0"));
+  EXPECT_THAT(ResultOf({"top", "--watch", "50ms", "-o", "json"}),
+              HasSubstr("\"steps_per_second\":0"));
   const ParsedLine line = Parse({"top", "-b", "-n", "3"});
   EXPECT_TRUE(line.invocation->batch);
   EXPECT_EQ(line.invocation->rounds, 3U);
@@ -269,41 +290,58 @@ TEST(Top, RatesLieBetweenTwoLooks) {
 TEST_F(Memctl, AReportIsOnePageThatNeedsNothingElse) {
   Serve();
   const std::string path = directory_ + "/run.html";
-  EXPECT_THAT(ResultOf({"report", path.c_str(), "--for", "200ms", "--watch", "50ms"}), StartsWith(path + ": "));
+  EXPECT_THAT(ResultOf({"report", path.c_str(), "--for", "200ms", "--watch", "50ms"}),
+              StartsWith(path + ": "));
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   const std::string page = text.str();
   EXPECT_THAT(page, StartsWith("<!DOCTYPE html>"));
   EXPECT_THAT(page, ::testing::EndsWith("</body></html>\n"));
-  for (const char* part :
-       {"<td>gpt</td><td>training</td><td>2/2</td><td>41</td><td>195 KiB</td>", "Job gpt", "rCache of rank 1", "host pool, of 1.00 MiB"}) {
+  for (const char* part : {"<td>gpt</td><td>training</td><td>2/2</td><td>41</td><td>195 KiB</td>",
+                           "Job gpt", "rCache of rank 1", "host pool, of 1.00 MiB"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
-  for (const char* part : {"http", "<script", "src=", "url("}) EXPECT_THAT(page, ::testing::Not(HasSubstr(part)));
-  EXPECT_EQ(Run({"report", (directory_ + "/none/run.html").c_str(), "--for", "0s"}).status().id(), ErrorId::kFileWriteFailed);
+  for (const char* part : {"http", "<script", "src=", "url("})
+    EXPECT_THAT(page, ::testing::Not(HasSubstr(part)));
+  EXPECT_EQ(Run({"report", (directory_ + "/none/run.html").c_str(), "--for", "0s"}).status().id(),
+            ErrorId::kFileWriteFailed);
   EXPECT_TRUE(Parse({"drain"}).invocation->fields.empty());
 }
 
 TEST_F(Memctl, ARunIsRecordedAndLookedAtAgain) {
   Serve();
-  const std::string recording = directory_ + "/run.rec", trace = directory_ + "/run.json", page = directory_ + "/run.html";
-  EXPECT_THAT(ResultOf({"record", recording.c_str(), "--for", "100ms", "--watch", "50ms"}), StartsWith(recording + ": "));
-  EXPECT_THAT(ResultOf({"timeline", trace.c_str(), "--from", recording.c_str()}), HasSubstr(" looks"));
+  const std::string recording = directory_ + "/run.rec", trace = directory_ + "/run.json",
+                    page = directory_ + "/run.html";
+  EXPECT_THAT(ResultOf({"record", recording.c_str(), "--for", "100ms", "--watch", "50ms"}),
+              StartsWith(recording + ": "));
+  EXPECT_THAT(ResultOf({"timeline", trace.c_str(), "--from", recording.c_str()}),
+              HasSubstr(" looks"));
   EXPECT_THAT(ResultOf({"report", page.c_str(), "--from", recording.c_str()}), HasSubstr(" looks"));
-  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--at", "0"}), HasSubstr("rank 1 rCache .CC.<>"));
-  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--at", "99", "--job", "7"}), ::testing::Not(HasSubstr("gpt")));
+  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--at", "0"}),
+              HasSubstr("rank 1 rCache .CC.<>"));
+  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--at", "99", "--job", "7"}),
+              ::testing::Not(HasSubstr("gpt")));
   std::stringstream text;
   text << std::ifstream(trace).rdbuf();
   EXPECT_THAT(text.str(), StartsWith("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{\"ph\":\"M\""));
   EXPECT_THAT(text.str(), HasSubstr("\"name\":\"job gpt\""));
   EXPECT_EQ(Run({"residency", "--at", "1"}).status().exit_code(), kExitUsage) << "of what?";
-  EXPECT_EQ(Run({"timeline", trace.c_str(), "--from", recording.c_str(), "--for", "1s"}).status().exit_code(), kExitUsage);
-  EXPECT_EQ(Run({"timeline", trace.c_str(), "--from", "/none"}).status().id(), ErrorId::kFileUnreadable);
-  EXPECT_EQ(Run({"timeline", (directory_ + "/none/x").c_str(), "--from", recording.c_str()}).status().id(), ErrorId::kFileWriteFailed);
-  EXPECT_EQ(Run({"record", (directory_ + "/none/x").c_str()}).status().id(), ErrorId::kFileWriteFailed);
+  EXPECT_EQ(Run({"timeline", trace.c_str(), "--from", recording.c_str(), "--for", "1s"})
+                .status()
+                .exit_code(),
+            kExitUsage);
+  EXPECT_EQ(Run({"timeline", trace.c_str(), "--from", "/none"}).status().id(),
+            ErrorId::kFileUnreadable);
+  EXPECT_EQ(Run({"timeline", (directory_ + "/none/x").c_str(), "--from", recording.c_str()})
+                .status()
+                .id(),
+            ErrorId::kFileWriteFailed);
+  EXPECT_EQ(Run({"record", (directory_ + "/none/x").c_str()}).status().id(),
+            ErrorId::kFileWriteFailed);
   server_.reset();
   EXPECT_FALSE(Run({"record", recording.c_str()}).ok());
-  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str()}), HasSubstr("gpt")) << "what was recorded before is still there";
+  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str()}), HasSubstr("gpt"))
+      << "what was recorded before is still there";
   for (const std::string& file : {recording, trace, page}) std::filesystem::remove(file);
 }
 
@@ -321,23 +359,29 @@ TEST(RunReport, PicturesAreTheLooksOneBelowTheOther) {
   second.residency.jobs[0].rows[0].letters = "AA....";
   second.residency.jobs[0].version = 5;
   const std::string page = RenderReport({first, second});
-  EXPECT_THAT(page, HasSubstr(R"(<rect x="300.0" y="0.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
-  EXPECT_THAT(page, HasSubstr(R"(<rect x="0.0" y="4.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
+  EXPECT_THAT(page,
+              HasSubstr(R"(<rect x="300.0" y="0.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
+  EXPECT_THAT(page,
+              HasSubstr(R"(<rect x="0.0" y="4.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
   EXPECT_THAT(page, HasSubstr("sealed steps, 3 to 5"));
   EXPECT_THAT(page, HasSubstr("2 looks in 2.0 s"));
   EXPECT_THAT(page, HasSubstr("Job a&lt;b&gt;"));
   EXPECT_THAT(page, HasSubstr("0 to 2.0 s, 0 to 2 steps, or 100 %"));
   first.residency.jobs[0].rows = {{.place = "", .rank = 1, .letters = "CC...."}};
-  EXPECT_THAT(RenderReport({first}), HasSubstr(R"(<rect x="300.0" y="0.0" width="600.0" height="4.0" fill="#eaeef2"/>)")) << "not held";
+  EXPECT_THAT(RenderReport({first}),
+              HasSubstr(R"(<rect x="300.0" y="0.0" width="600.0" height="4.0" fill="#eaeef2"/>)"))
+      << "not held";
 }
 
 TEST_F(Memctl, ErrorsAreExplainedByNumberOrName) {
   EXPECT_THAT(ResultOf({"explain", "TP2101"}),
-              AllOf(HasSubstr("TP2101  PoolFull: there is no room, or no right\n   The job reserves more host memory than"),
+              AllOf(HasSubstr("TP2101  PoolFull: there is no room, or no right\n   The job "
+                              "reserves more host memory than"),
                     HasSubstr("\n   fix:   give memserver a larger --pool")));
   EXPECT_EQ(ResultOf({"explain", "2101"}), ResultOf({"explain", "PoolFull"}));
   EXPECT_THAT(ResultOf({"explain", "TP2101", "-o", "json"}), HasSubstr("\"exit_code\":5"));
-  EXPECT_THAT(ResultOf({"explain"}), AllOf(HasSubstr("NUMBER"), HasSubstr("TP2101  PoolFull"), HasSubstr("TP9002")));
+  EXPECT_THAT(ResultOf({"explain"}),
+              AllOf(HasSubstr("NUMBER"), HasSubstr("TP2101  PoolFull"), HasSubstr("TP9002")));
   const auto unknown = Run({"explain", "PoolFul"});
   EXPECT_EQ(unknown.status().exit_code(), kExitUsage);
   EXPECT_THAT(unknown.status().Format(), HasSubstr("did you mean \"PoolFull\""));
@@ -368,7 +412,9 @@ DAMAGED job 3 (gpt), chunk 4, piece 1, /mnt/a at offset 4096: its header is dama
 
 TEST_F(Memctl, JsonIsTheServersOwn) {
   Serve();
-  EXPECT_EQ(ResultOf({"ps", "-o", "json"}), api_.Answer({"GET", "/v1/jobs", "", {.level = memserver::AdminLevel::kAdmin}}).body + "\n");
+  EXPECT_EQ(
+      ResultOf({"ps", "-o", "json"}),
+      api_.Answer({"GET", "/v1/jobs", "", {.level = memserver::AdminLevel::kAdmin}}).body + "\n");
   EXPECT_THAT(ResultOf({"-o", "json", "status"}), StartsWith("{\"state\":\"ready\""));
 }
 
@@ -387,10 +433,12 @@ TEST_F(Memctl, OneJobIsChosenByNameOrNumber) {
 
 TEST_F(Memctl, ChunksArePaged) {
   Serve();
-  EXPECT_THAT(Run({"chunks", "--limit", "4"}).value().remark, HasSubstr("memctl chunks --limit 4 --cursor 3:4"));
+  EXPECT_THAT(Run({"chunks", "--limit", "4"}).value().remark,
+              HasSubstr("memctl chunks --limit 4 --cursor 3:4"));
   EXPECT_THAT(ResultOf({"chunks", "--tier", "nvme"}), ::testing::Not(HasSubstr("resident")));
   EXPECT_THAT(ResultOf({"chunks", "--tier", "rcache"}), HasSubstr("host    0,1"));
-  EXPECT_THAT(ResultOf({"chunks", "--cursor", "3:4", "--state", "updating"}), HasSubstr("  3      5  updating"));
+  EXPECT_THAT(ResultOf({"chunks", "--cursor", "3:4", "--state", "updating"}),
+              HasSubstr("  3      5  updating"));
   EXPECT_EQ(Run({"chunks", "--state", "lost"}).status().exit_code(), kExitUsage);
 }
 
@@ -451,7 +499,8 @@ TEST_F(Memctl, WaitReadyWaitsForTheServer) {
 // A peer that listens but does not behave like memserver.
 class OtherListener {
  public:
-  explicit OtherListener(const std::string& path) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit OtherListener(const std::string& path)
+      : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
@@ -476,15 +525,19 @@ TEST_F(Memctl, ASilentPeerIsATimeout) {
 }
 
 TEST_F(Memctl, APeerThatSpeaksOtherwiseIsAnError) {
-  for (const char* text : {"", "hello, who are you?\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
-                           "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nnot json!", "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"}) {
+  for (const char* text :
+       {"", "hello, who are you?\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+        "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nnot json!",
+        "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"}) {
     std::filesystem::remove(directory_ + "/admin.sock");
     OtherListener listener(directory_ + "/admin.sock");
     std::thread peer([&] { listener.AnswerOnce(text); });
     const auto shown = Run({"status"});
     peer.join();
     ASSERT_FALSE(shown.ok()) << text;
-    EXPECT_TRUE(shown.status().id() == ErrorId::kHandshakeBad || shown.status().id() == ErrorId::kServerGone) << shown.status().Format();
+    EXPECT_TRUE(shown.status().id() == ErrorId::kHandshakeBad ||
+                shown.status().id() == ErrorId::kServerGone)
+        << shown.status().Format();
   }
 }
 

@@ -22,13 +22,16 @@ inline ParsedLine Parse(std::vector<const char*> words) {
   return ParseCommandLine(static_cast<int>(words.size()), words.data());
 }
 
-inline constexpr const char* kTopology = R"({"source":"a test","nodes":[],"root_complexes":[],)"
-                                         R"("plan":{"pool_nodes":[],"pool_spread":"system","worker_cpus":[],"staging":[]}})";
+inline constexpr const char* kTopology =
+    R"({"source":"a test","nodes":[],"root_complexes":[],)"
+    R"("plan":{"pool_nodes":[],"pool_spread":"system","worker_cpus":[],"staging":[]}})";
 
 class Memctl : public ::testing::Test {
  protected:
-  explicit Memctl(memserver::Snapshot snapshot = memserver::TwoJobs()) : loop_(std::move(snapshot)) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-memctl-XXXXXX").string();
+  explicit Memctl(memserver::Snapshot snapshot = memserver::TwoJobs())
+      : loop_(std::move(snapshot)) {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tidepool-memctl-XXXXXX").string();
     directory_ = mkdtemp(pattern.data());
   }
   ~Memctl() override {
@@ -55,7 +58,12 @@ class Memctl : public ::testing::Test {
   }
 
   memserver::FakeLoop loop_;
-  memserver::AdminApi api_{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d", .topology = kTopology},
+  memserver::AdminApi api_{{.version = "1.2.3",
+                            .abi = 1,
+                            .build = "b",
+                            .devices = {"host"},
+                            .socket_dir = "/d",
+                            .topology = kTopology},
                            &loop_.source,
                            loop_.mail()};
   std::string directory_;

@@ -35,30 +35,32 @@ TEST(MemctlFlags, WhatIsNotUnderstoodIsAUsageErrorWithAGuess) {
     std::vector<const char*> words;
     const char* text;
   };
-  const Case cases[] = {{{"residncy"}, "did you mean \"residency\""},
-                        {{}, "no command"},
-                        {{"status", "--colour"}, "--colour"},
-                        {{"status", "ps", "extra"}, "extra"},
-                        {{"status", "ps"}, "'ps' is one word too many"},
-                        {{"chunks", "--colour", "nvme"}, "chunks: there is no flag --colour"},
-                        {{"drain", "--dryrun"}, "drain: there is no flag --dryrun here; did you mean \"--dry-run\""},
-                        {{"ps", "--jb=x"}, "did you mean \"--job\""},
-                        {{"job"}, "memctl job needs a word more: quota, suspend"},
-                        {{"job", "realease", "gpt"}, "did you mean \"release\""},
-                        {{"job", "pause", "gpt"}, "there is no command 'pause'; there are quota, suspend, resume"},
-                        {{"job", "quota"}, "memctl job quota --help"},
-                        {{"health", "mute"}, "check is required"},
-                        {{"report"}, "the file that is written is not named"},
-                        {{"report", "a", "-o", "b"}, "named twice: a and b"},
-                        {{"status", "-o", "xml"}, "'xml' is none of table, wide, json, jsonl, yaml"},
-                        {{"status", "-o", "svg"}, "only residency is shown as svg"},
-                        {{"status", "--dry-run"}, "status: it changes nothing; --dry-run is of job quota, job suspend"},
-                        {{"api", "POST", "/v1/drain", "--yes"}, "api: it sends at once what it is given"},
-                        {{"timeline", "x", "--step", "1.5"}, "neither the number of a step nor `last`"},
-                        {{"status", "--timeout", "soon"}, "duration"},
-                        {{"status", "--watch", "often"}, "duration"},
-                        {{"chunks", "--limit", "0"}, "limit"},
-                        {{"api", "GET"}, "path"}};
+  const Case cases[] = {
+      {{"residncy"}, "did you mean \"residency\""},
+      {{}, "no command"},
+      {{"status", "--colour"}, "--colour"},
+      {{"status", "ps", "extra"}, "extra"},
+      {{"status", "ps"}, "'ps' is one word too many"},
+      {{"chunks", "--colour", "nvme"}, "chunks: there is no flag --colour"},
+      {{"drain", "--dryrun"}, "drain: there is no flag --dryrun here; did you mean \"--dry-run\""},
+      {{"ps", "--jb=x"}, "did you mean \"--job\""},
+      {{"job"}, "memctl job needs a word more: quota, suspend"},
+      {{"job", "realease", "gpt"}, "did you mean \"release\""},
+      {{"job", "pause", "gpt"}, "there is no command 'pause'; there are quota, suspend, resume"},
+      {{"job", "quota"}, "memctl job quota --help"},
+      {{"health", "mute"}, "check is required"},
+      {{"report"}, "the file that is written is not named"},
+      {{"report", "a", "-o", "b"}, "named twice: a and b"},
+      {{"status", "-o", "xml"}, "'xml' is none of table, wide, json, jsonl, yaml"},
+      {{"status", "-o", "svg"}, "only residency is shown as svg"},
+      {{"status", "--dry-run"},
+       "status: it changes nothing; --dry-run is of job quota, job suspend"},
+      {{"api", "POST", "/v1/drain", "--yes"}, "api: it sends at once what it is given"},
+      {{"timeline", "x", "--step", "1.5"}, "neither the number of a step nor `last`"},
+      {{"status", "--timeout", "soon"}, "duration"},
+      {{"status", "--watch", "often"}, "duration"},
+      {{"chunks", "--limit", "0"}, "limit"},
+      {{"api", "GET"}, "path"}};
   for (const Case& each : cases) {
     const ParsedLine line = Parse(each.words);
     EXPECT_FALSE(line.invocation.has_value()) << each.text;
@@ -77,14 +79,17 @@ TEST(MemctlFlags, WhatIsWrittenInAnotherWayIsTheSame) {
              flags = Parse({"health", "--mute", "DRAINING", "--for", "4h"}).invocation;
   ASSERT_TRUE(muted.has_value() && flags.has_value());
   EXPECT_EQ(muted->fields, flags->fields);
-  EXPECT_EQ(Parse({"health", "unmute", "DRAINING"}).invocation->fields, Parse({"health", "--unmute", "DRAINING"}).invocation->fields);
+  EXPECT_EQ(Parse({"health", "unmute", "DRAINING"}).invocation->fields,
+            Parse({"health", "--unmute", "DRAINING"}).invocation->fields);
   EXPECT_EQ(Parse({"health", "detail"}).invocation->command, "health");
 }
 
 TEST(MemctlFlags, GlobalFlagsStandBeforeOrAfterTheCommand) {
   for (const std::vector<const char*>& words :
-       {std::vector<const char*>{"-s", "/x", "--no-header", "--watch=2s", "residency", "--job", "a"},
-        std::vector<const char*>{"residency", "--job", "a", "-s", "/x", "--no-header", "--watch", "2s"}}) {
+       {std::vector<const char*>{"-s", "/x", "--no-header", "--watch=2s", "residency", "--job",
+                                 "a"},
+        std::vector<const char*>{"residency", "--job", "a", "-s", "/x", "--no-header", "--watch",
+                                 "2s"}}) {
     const ParsedLine line = Parse(words);
     ASSERT_TRUE(line.invocation.has_value()) << line.text;
     EXPECT_EQ(line.invocation->command, "residency");

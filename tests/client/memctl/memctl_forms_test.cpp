@@ -20,9 +20,11 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(MemctlForms, YamlHasTheSameNumbersAndTexts) {
-  EXPECT_EQ(*AsYaml(R"({"state":"ready","version":"0.1.0","pid":7,"share":1e-05,"none":null,"pool":{"bytes":1073741824,"dir":"/run/x"},
+  EXPECT_EQ(
+      *AsYaml(
+          R"({"state":"ready","version":"0.1.0","pid":7,"share":1e-05,"none":null,"pool":{"bytes":1073741824,"dir":"/run/x"},
     "jobs":[{"name":"no","ranks":[0,1],"runs":[["C",2],[".",7]]},{"name":"b: c","ranks":[],"quota":{}}],"empty":[]})"),
-            R"(state: ready
+      R"(state: ready
 version: "0.1.0"
 pid: 7
 share: 1.0e-05
@@ -41,19 +43,22 @@ jobs:
     quota: {}
 empty: []
 )");
-  EXPECT_EQ(*LinesAsYaml("{\"number\":1}\n{\"number\":2,\"name\":\"x\"}\n"), "- number: 1\n- number: 2\n  name: x\n");
+  EXPECT_EQ(*LinesAsYaml("{\"number\":1}\n{\"number\":2,\"name\":\"x\"}\n"),
+            "- number: 1\n- number: 2\n  name: x\n");
   EXPECT_EQ(*LinesAsYaml(""), "");
 }
 
 TEST(MemctlForms, LinesAreTheElementsOfTheList) {
   EXPECT_EQ(*AsJsonLines(R"({"jobs": [{"a":0.10}, {"a":18446744073709551615}],"next":1})", "jobs"),
             "{\"a\":0.10}\n{\"a\":18446744073709551615}\n");
-  EXPECT_EQ(*AsJsonLines(R"({"a": {"b" : [1, "x\"]"]}})", "jobs"), "{\"a\":{\"b\":[1,\"x\\\"]\"]}}\n");
+  EXPECT_EQ(*AsJsonLines(R"({"a": {"b" : [1, "x\"]"]}})", "jobs"),
+            "{\"a\":{\"b\":[1,\"x\\\"]\"]}}\n");
   EXPECT_EQ(*AsJsonLines(R"({"jobs":[]})", "jobs"), "");
 }
 
 TEST(MemctlForms, WhatIsNoJsonIsAnError) {
-  for (const char* text : {"", "{", "[1,]", "{\"a\"}", "{\"a\":1} 2", "nul", "\"a", "{a:1}", "[1 2]"})
+  for (const char* text :
+       {"", "{", "[1,]", "{\"a\"}", "{\"a\":1} 2", "nul", "\"a", "{a:1}", "[1 2]"})
     EXPECT_FALSE(ReadJsonTree(text).ok()) << text;
   EXPECT_FALSE(ReadJsonTree(std::string(70, '[') + std::string(70, ']')).ok()) << "too deep";
 }
@@ -67,14 +72,17 @@ TEST_F(Memctl, AnAnswerComesInEveryForm) {
   EXPECT_THAT(chunks->remark, HasSubstr("--cursor 3:3")) << "the lines do not say it";
   EXPECT_EQ(Run({"chunks", "-o", "yaml", "--limit", "3"})->remark, "") << "the document does";
   EXPECT_EQ(ResultOf({"undrain", "-o", "yaml"}), "result: done\n");
-  EXPECT_THAT(ResultOf({"api", "GET", "/v1/version", "-o", "yaml"}), StartsWith("name: tidepool\n"));
-  EXPECT_THAT(ResultOf({"api", "GET", "/metrics", "-o", "yaml"}), StartsWith("# HELP")) << "as it came";
+  EXPECT_THAT(ResultOf({"api", "GET", "/v1/version", "-o", "yaml"}),
+              StartsWith("name: tidepool\n"));
+  EXPECT_THAT(ResultOf({"api", "GET", "/metrics", "-o", "yaml"}), StartsWith("# HELP"))
+      << "as it came";
 }
 
 TEST_F(Memctl, WideHasMoreColumns) {
   Serve();
   EXPECT_THAT(ResultOf({"ps", "-o", "wide"}),
-              HasSubstr("SKIPPED  UID  ACCOUNT  WEIGHT  PRIORITY  GUARANTEE  LIMIT  NVME LIMIT  CHUNKS  ON NVME\n"));
+              HasSubstr("SKIPPED  UID  ACCOUNT  WEIGHT  PRIORITY  GUARANTEE  LIMIT  NVME LIMIT  "
+                        "CHUNKS  ON NVME\n"));
   EXPECT_THAT(ResultOf({"status", "-o", "wide"}), HasSubstr("GPU-01, by vmm (it can)"));
   EXPECT_EQ(ResultOf({"quotas", "-o", "wide"}), ResultOf({"quotas"}));
 }
@@ -92,8 +100,9 @@ TEST_F(Memctl, VerboseTellsOfEachRequest) {
 }
 
 TEST(MemctlNodes, TheCommandLineForANodeHasNothingOfThisMachine) {
-  const std::vector<std::string> words{"--node", "a,b",      "-o",     "yaml",          "ps", "--watch", "2s",     "--job",
-                                       "x",      "--node=c", "-ojson", "--output=json", "-s", "/run/x",  "--watch"};
+  const std::vector<std::string> words{
+      "--node", "a,b",      "-o",     "yaml",          "ps", "--watch", "2s",     "--job",
+      "x",      "--node=c", "-ojson", "--output=json", "-s", "/run/x",  "--watch"};
   EXPECT_THAT(WordsForNodes(words), ElementsAre("ps", "--job", "x", "-s", "/run/x"));
   const ParsedLine line = Parse({"--node", "a,b", "--node", "c", "ps", "-o", "wide"});
   ASSERT_TRUE(line.invocation.has_value()) << line.text;
@@ -102,8 +111,11 @@ TEST(MemctlNodes, TheCommandLineForANodeHasNothingOfThisMachine) {
 }
 
 TEST(MemctlNodes, WhatIsOfOneMachineIsRefused) {
-  for (const std::vector<const char*>& words :
-       {std::vector<const char*>{"top"}, {"page"}, {"record", "x"}, {"events", "-f"}, {"topo", "--xml", "x"}}) {
+  for (const std::vector<const char*>& words : {std::vector<const char*>{"top"},
+                                                {"page"},
+                                                {"record", "x"},
+                                                {"events", "-f"},
+                                                {"topo", "--xml", "x"}}) {
     std::vector<const char*> line{"--node", "a"};
     line.insert(line.end(), words.begin(), words.end());
     EXPECT_EQ(Parse(line).exit_code, kExitUsage) << words[0];
@@ -113,8 +125,10 @@ TEST(MemctlNodes, WhatIsOfOneMachineIsRefused) {
 }
 
 TEST(RunPrograms, EndsAndTextsAreThoseOfEach) {
-  const auto ends =
-      RunPrograms({{"sh", "-c", "echo out; echo err >&2; exit 3"}, {"/no/such/program"}, {"sh", "-c", "kill -9 $$"}, {"cat"}});
+  const auto ends = RunPrograms({{"sh", "-c", "echo out; echo err >&2; exit 3"},
+                                 {"/no/such/program"},
+                                 {"sh", "-c", "kill -9 $$"},
+                                 {"cat"}});
   ASSERT_EQ(ends.size(), 4u);
   EXPECT_EQ(ends[0].exit_code, 3);
   EXPECT_EQ(ends[0].output, "out\n");

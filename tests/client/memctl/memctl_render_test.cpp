@@ -33,8 +33,10 @@ std::string Residency(int chunks, const std::string& rcache_runs, const std::str
          std::to_string(chunks) +
          R"(,"chunk_bytes_max":268435456,"step":{"phase":"backward","chunks_done":4,"micro_batch":1,"micro_batches":1},)" +
          R"("last_step":{"fetches":22,"fetches_waited":3,"bytes_fetched":1048576},"rows":[)" +
-         R"({"kind":"rcache","rank":0,"chunks_held":2,"bytes_limit":2147483648,"runs":)" + rcache_runs + "}," +
-         R"({"kind":"host_pool","bytes_used":35000000000,"bytes_limit":68719476736,"runs":)" + pool_runs + "}]}]}";
+         R"({"kind":"rcache","rank":0,"chunks_held":2,"bytes_limit":2147483648,"runs":)" +
+         rcache_runs + "}," +
+         R"({"kind":"host_pool","bytes_used":35000000000,"bytes_limit":68719476736,"runs":)" +
+         pool_runs + "}]}]}";
 }
 
 Lines Rendered(const std::string& json, const Style& style) {
@@ -44,7 +46,8 @@ Lines Rendered(const std::string& json, const Style& style) {
 }
 
 TEST(MemctlResidency, OneColumnAChunkWhileThereIsRoom) {
-  const std::string json = Residency(24, R"([["C",2],[".",2],[">",1],[".",19]])", R"([[".",12],["g",4],[".",8]])");
+  const std::string json =
+      Residency(24, R"([["C",2],[".",2],[">",1],[".",19]])", R"([[".",12],["g",4],[".",8]])");
   EXPECT_EQ(Joined(Rendered(json, {})), R"(
 job gpt2-xl (7)   training, step 412 backward: 4/24 chunks   24 chunks of up to 256 MiB   2.2 s a step
               0         10        20    used / limit
@@ -57,12 +60,16 @@ C in rCache   _ empty   . resident   g gradients
 
 TEST(MemctlResidency, StatesOnNvmeHaveARowOfTheirOwn) {
   std::string json = Residency(24, R"([["C",2],[".",22]])", R"([[".",24]])");
-  json.replace(json.rfind("]}]}"), 4, R"(,{"kind":"nvme","bytes_used":1073741824,"bytes_limit":4294967296,"runs":[["-",20],["N",4]]}]}]})");
-  EXPECT_THAT(Rendered(json, {})[4], StartsWith("NVMe          --------------------NNNN  1.00 GiB / 4.00 GiB"));
+  json.replace(
+      json.rfind("]}]}"), 4,
+      R"(,{"kind":"nvme","bytes_used":1073741824,"bytes_limit":4294967296,"runs":[["-",20],["N",4]]}]}]})");
+  EXPECT_THAT(Rendered(json, {})[4],
+              StartsWith("NVMe          --------------------NNNN  1.00 GiB / 4.00 GiB"));
 }
 
 TEST(MemctlResidency, ManyChunksAreFoldedToTheWidth) {
-  const std::string json = Residency(1000, R"([["C",32],[".",968]])", R"([[".",500],["g",1],[".",499]])");
+  const std::string json =
+      Residency(1000, R"([["C",32],[".",968]])", R"([[".",500],["g",1],[".",499]])");
   for (const size_t width : {60, 80, 100, 200}) {
     const Lines lines = Rendered(json, {.width = width});
     ASSERT_THAT(lines, SizeIs(::testing::Ge(5u)));
@@ -72,7 +79,8 @@ TEST(MemctlResidency, ManyChunksAreFoldedToTheWidth) {
   }
   const Lines lines = Rendered(json, {.width = 100});
   EXPECT_THAT(lines[0], EndsWith("1 column = 17 chunks"));
-  EXPECT_THAT(lines[2], StartsWith("rank 0 rCache Cc.")) << "32 chunks fill one column and most of a second";
+  EXPECT_THAT(lines[2], StartsWith("rank 0 rCache Cc."))
+      << "32 chunks fill one column and most of a second";
 }
 
 TEST(MemctlResidency, TheTitleTellsWhereTheStepStands) {
@@ -91,7 +99,8 @@ TEST(MemctlResidency, TheTitleTellsWhereTheStepStands) {
   };
   EXPECT_THAT(title("", 0), HasSubstr("training, step 0   20 chunks"));
   EXPECT_THAT(title("forward", 1), HasSubstr("training, step 0 forward   20 chunks"));
-  EXPECT_THAT(title("backward", 4), HasSubstr("training, step 0 backward of micro-batch 2/4: 7/20 chunks   20 chunks"));
+  EXPECT_THAT(title("backward", 4),
+              HasSubstr("training, step 0 backward of micro-batch 2/4: 7/20 chunks   20 chunks"));
   job.state = "updating";
   EXPECT_THAT(title("updating", 0), HasSubstr("updating, step 0: 7/20 chunks   20 chunks"));
 }
@@ -111,12 +120,14 @@ TEST(MemctlResidency, WithoutHeaderOnlyTheRowsRemain) {
 
 TEST(MemctlResidency, AJobWithoutChunksAndANarrowTerminalStillRender) {
   EXPECT_THAT(Rendered(Residency(0, "[]", "[]"), {}), SizeIs(6));
-  EXPECT_THAT(Rendered(Residency(500, R"([[".",500]])", R"([[".",500]])"), {.width = 1})[2], HasSubstr("rank 0 rCache .........."));
+  EXPECT_THAT(Rendered(Residency(500, R"([[".",500]])", R"([[".",500]])"), {.width = 1})[2],
+              HasSubstr("rank 0 rCache .........."));
 }
 
 TEST(MemctlResidency, HostileRunsAreErrors) {
-  for (const char* runs : {R"([["C",5]])", R"([["C",4611686018427387904]])", R"([["C",-1]])", R"([["CC",24]])", R"([[7,24]])", R"(["C"])",
-                           "7", R"([["C",24],["C",1048576]])"}) {
+  for (const char* runs :
+       {R"([["C",5]])", R"([["C",4611686018427387904]])", R"([["C",-1]])", R"([["CC",24]])",
+        R"([[7,24]])", R"(["C"])", "7", R"([["C",24],["C",1048576]])"}) {
     auto view = ReadResidency(Residency(24, R"([[".",24]])", runs));
     ASSERT_FALSE(view.ok()) << runs;
     EXPECT_EQ(view.status().id(), ErrorId::kHandshakeBad);
@@ -141,11 +152,13 @@ ID  NAME         STATE      RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STE
 
 TEST(MemctlPs, AJobWithoutRanksShowsUntilWhenItIsKept) {
   const int64_t until = WallSeconds() + 8 * 3600;
-  const std::string common = R"("uid":0,"world":1,"ranks_attached":0,"dtype":"fp32","version":0,"parameters":900,"pool_bytes":4096,
+  const std::string common =
+      R"("uid":0,"world":1,"ranks_attached":0,"dtype":"fp32","version":0,"parameters":900,"pool_bytes":4096,
     "frozen_bytes":0,"nvme_bytes":0,"rcache_bytes":0,"suspended":false,"optimizer_bytes":0,"step_seconds":0,"grad_norm":null,
     "steps_skipped":3,"chunks":1,"lease_seconds":28800,"kept_until":)";
-  auto jobs = ReadJobs(R"({"jobs":[{"id":1,"name":"gone","state":"detached",)" + common + std::to_string(until) +
-                       R"(},{"id":2,"name":"here","state":"training",)" + common + "null}]}");
+  auto jobs = ReadJobs(R"({"jobs":[{"id":1,"name":"gone","state":"detached",)" + common +
+                       std::to_string(until) + R"(},{"id":2,"name":"here","state":"training",)" +
+                       common + "null}]}");
   ASSERT_TRUE(jobs.ok()) << jobs.status().Format();
   const Lines lines = RenderJobs(*jobs, {.header = false});
   EXPECT_THAT(lines[0], HasSubstr("detached until " + FormatWhen(until, WallSeconds())));
@@ -169,11 +182,13 @@ TEST(MemctlPs, FrozenChunksStandBesideWhatIsTheJobsOwn) {
   StatusView status;
   status.frozen_bytes = 1 << 20;
   status.frozen_chunks = 2;
-  EXPECT_THAT(Joined(RenderStatus(status, {})), HasSubstr("\nfrozen    1.00 MiB of that in 2 frozen chunks, each counted once\n"));
+  EXPECT_THAT(Joined(RenderStatus(status, {})),
+              HasSubstr("\nfrozen    1.00 MiB of that in 2 frozen chunks, each counted once\n"));
 }
 
 TEST(MemctlChunks, EachHasALineThatSaysWhereItsStatesLie) {
-  auto chunks = ReadChunks(R"({"chunks":[{"job":3,"chunk":0,"state":"updating","data_group":0,"elements":1024,"bytes":16384,"version":41,
+  auto chunks = ReadChunks(
+      R"({"chunks":[{"job":3,"chunk":0,"state":"updating","data_group":0,"elements":1024,"bytes":16384,"version":41,
     "fetches":5,"states_on_nvme":true,"ranks_cached":[0,1]},{"job":3,"chunk":1,"state":"empty","data_group":0,"elements":1024,
     "bytes":16384,"version":0,"fetches":0,"states_on_nvme":false,"ranks_cached":[]}],"next_cursor":"3:2"})");
   ASSERT_TRUE(chunks.ok()) << chunks.status().Format();
@@ -186,7 +201,8 @@ JOB  CHUNK  STATE     GROUP  ELEMENTS     BYTES  VERSION  FETCHES  STATES  CACHE
 }
 
 TEST(MemctlStatus, OneScreen) {
-  auto status = ReadStatus(R"({"state":"ready","version":"0.1.0","pid":77,"socket_dir":"/run/tidepool","uptime_seconds":90,
+  auto status = ReadStatus(
+      R"({"state":"ready","version":"0.1.0","pid":77,"socket_dir":"/run/tidepool","uptime_seconds":90,
     "snapshot_age_seconds":0.01,"serve_loop":{"turns":12,"silent_seconds":0},"pool":{"bytes":1073741824,"bytes_used":268435456,"frozen_bytes":0,"frozen_chunks":0,"bytes_free":1,"huge_page_bytes":536870912,"touch_seconds":1.5},
     "nvme":{"bytes":0,"bytes_used":0,"bytes_read":0,"bytes_written":0,"repetitions":0,"transfers":0,"blocks_stalled":0,"failed_directory":"","directories":[]},
     "rcache":{"bytes_limit":0,"bytes_used":0},"transfers":{"host_to_device_bytes":5242880,"device_to_host_bytes":0},
@@ -203,18 +219,23 @@ updated   12.3M parameters by 1 worker, fetched 1024 elements ahead
 )");
   status->pool_huge_bytes = 0;
   status->pool_touch_seconds = 0;
-  EXPECT_EQ(RenderStatus(*status, {})[2], "pages     4 KiB; the pool was there when the server started");
+  EXPECT_EQ(RenderStatus(*status, {})[2],
+            "pages     4 KiB; the pool was there when the server started");
   status->nvme_bytes = 4 * 1073741824ULL;
   status->nvme_used = status->nvme_read = 1073741824;
   status->nvme_repetitions = 2;
   EXPECT_EQ(RenderStatus(*status, {})[3],
-            "NVMe      [#####...............] 25 %   1.00 GiB of 4.00 GiB; 1.00 GiB read, 0 B written, 2 repetitions");
+            "NVMe      [#####...............] 25 %   1.00 GiB of 4.00 GiB; 1.00 GiB read, 0 B "
+            "written, 2 repetitions");
   status->nvme_stalled = 1;
   status->nvme_failed = "/mnt/a";
-  EXPECT_THAT(RenderStatus(*status, {}), Contains("WARNING   the drive has not answered 1 request for 10 s"));
-  EXPECT_THAT(RenderStatus(*status, {}), Contains("WARNING   a flush of /mnt/a failed: it takes no new jobs"));
+  EXPECT_THAT(RenderStatus(*status, {}),
+              Contains("WARNING   the drive has not answered 1 request for 10 s"));
+  EXPECT_THAT(RenderStatus(*status, {}),
+              Contains("WARNING   a flush of /mnt/a failed: it takes no new jobs"));
   status->silent_seconds = 4;
-  EXPECT_THAT(RenderStatus(*status, {}).back(), StartsWith("WARNING   the serve loop has not answered for 4.0 s"));
+  EXPECT_THAT(RenderStatus(*status, {}).back(),
+              StartsWith("WARNING   the serve loop has not answered for 4.0 s"));
 }
 
 TEST(MemctlStatus, GpusAndWhatIsWrongWithThem) {
@@ -228,9 +249,9 @@ TEST(MemctlStatus, GpusAndWhatIsWrongWithThem) {
   gpu.sessions = 1;
   gpu.bytes_h2d = kMiB;
   status.gpus = {gpu};
-  EXPECT_THAT(
-      RenderStatus(status, {}),
-      Contains("cuda:0    a GPU, 4.00 GiB, 1 rank; 512 MiB taken by memserver; the whole pool is registered; 1.00 MiB to it, 0 B from it"));
+  EXPECT_THAT(RenderStatus(status, {}),
+              Contains("cuda:0    a GPU, 4.00 GiB, 1 rank; 512 MiB taken by memserver; the whole "
+                       "pool is registered; 1.00 MiB to it, 0 B from it"));
   EXPECT_THAT(RenderStatus(status, {}), Not(Contains(StartsWith("WARNING"))));
   gpu.taken = 0;
   gpu.pinned_bytes = 0;
@@ -239,10 +260,13 @@ TEST(MemctlStatus, GpusAndWhatIsWrongWithThem) {
   gpu.failure = "it fell off the bus";
   status.gpus = {gpu};
   EXPECT_THAT(RenderStatus(status, {}),
-              Contains("cuda:0    a GPU, 4.00 GiB, 1 rank; 0 B of 1.00 GiB of the pool registered; 1.00 MiB to it, 0 B from it"));
+              Contains("cuda:0    a GPU, 4.00 GiB, 1 rank; 0 B of 1.00 GiB of the pool registered; "
+                       "1.00 MiB to it, 0 B from it"));
   EXPECT_THAT(RenderStatus(status, {}), Contains("WARNING   cuda:0: not registered: out of locks"));
-  EXPECT_THAT(RenderStatus(status, {}), Contains("WARNING   cuda:0: 3 slow copies, of memory that is not registered"));
-  EXPECT_THAT(RenderStatus(status, {}), Contains("WARNING   cuda:0: nothing more is done on it: it fell off the bus"));
+  EXPECT_THAT(RenderStatus(status, {}),
+              Contains("WARNING   cuda:0: 3 slow copies, of memory that is not registered"));
+  EXPECT_THAT(RenderStatus(status, {}),
+              Contains("WARNING   cuda:0: nothing more is done on it: it fell off the bus"));
 }
 
 TEST(MemctlTopo, NodesThenDevicesThenThePlan) {
@@ -269,16 +293,21 @@ pool: interleave   workers: CPUs 3,7   topology: this machine
 }
 
 TEST(MemctlViews, MissingAndMistypedFieldsAreNamed) {
-  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","pid":1})").status().what(), HasSubstr("'abi'"));
-  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","abi":"9","pid":1})").status().what(), HasSubstr("'abi'"));
-  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","abi":-9,"pid":1})").status().what(), HasSubstr("'abi'"));
-  for (const char* text : {"", "[]", "7", "{", "null", R"({"jobs":{}})", R"({"jobs":[7]})", R"({"jobs":[{}]})"}) {
+  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","pid":1})").status().what(),
+              HasSubstr("'abi'"));
+  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","abi":"9","pid":1})").status().what(),
+              HasSubstr("'abi'"));
+  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","abi":-9,"pid":1})").status().what(),
+              HasSubstr("'abi'"));
+  for (const char* text :
+       {"", "[]", "7", "{", "null", R"({"jobs":{}})", R"({"jobs":[7]})", R"({"jobs":[{}]})"}) {
     EXPECT_FALSE(ReadJobs(text).ok()) << text;
   }
 }
 
 TEST(MemctlViews, AProblemBecomesItsError) {
-  const Status status = ReadProblem(R"({"type":"about:blank","status":404,"detail":"no job 'x'","code":"TP3101","remedy":"try y"})");
+  const Status status = ReadProblem(
+      R"({"type":"about:blank","status":404,"detail":"no job 'x'","code":"TP3101","remedy":"try y"})");
   EXPECT_EQ(status.id(), ErrorId::kAdminNotFound);
   EXPECT_EQ(status.exit_code(), kExitNotFound);
   EXPECT_THAT(status.Format(), HasSubstr("no job 'x'"));

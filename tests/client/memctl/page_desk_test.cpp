@@ -36,7 +36,8 @@ TEST_F(Desk, ThePageAndItsPartsAreForEverybodyOnTheMachine) {
   EXPECT_THAT(page.body, StartsWith("<!DOCTYPE html>"));
   EXPECT_EQ(Ask({"GET", "/page.css", "localhost", ""}).content_type, "text/css; charset=utf-8");
   for (const char* script : {"/page.js", "/picture.js"}) {
-    EXPECT_EQ(Ask({"HEAD", script, "localhost", ""}).content_type, "text/javascript; charset=utf-8");
+    EXPECT_EQ(Ask({"HEAD", script, "localhost", ""}).content_type,
+              "text/javascript; charset=utf-8");
   }
   EXPECT_EQ(looks_, 0);
 }
@@ -45,24 +46,28 @@ TEST_F(Desk, ThePageAndItsPartsAreForEverybodyOnTheMachine) {
 TEST_F(Desk, ThePageNeedsNothingElse) {
   for (const char* part : {"/", "/page.css", "/page.js", "/picture.js"}) {
     const std::string text = Ask({"GET", part, "localhost", ""}).body;
-    for (const char* word : {"https:", "url(", "@import", "innerHTML", "eval(", "style=", "onload="})
+    for (const char* word :
+         {"https:", "url(", "@import", "innerHTML", "eval(", "style=", "onload="})
       EXPECT_THAT(text, Not(HasSubstr(word))) << part;
   }
   EXPECT_THAT(Ask({"GET", "/", "localhost", ""}).body, Not(HasSubstr("<style")));
 }
 
 TEST_F(Desk, OtherNamesThanThoseOfTheLoopbackAreRefused) {
-  for (const char* host : {"127.0.0.1", "127.0.0.1:1", "127.8.0.1:8642", "localhost:8642", "LocalHost", "[::1]", "[::1]:8642"}) {
+  for (const char* host : {"127.0.0.1", "127.0.0.1:1", "127.8.0.1:8642", "localhost:8642",
+                           "LocalHost", "[::1]", "[::1]:8642"}) {
     EXPECT_EQ(Ask({"GET", "/", host, ""}).status, 200u) << host;
   }
-  for (const char* host : {"", "evil.example", "evil.example:8642", "127.0.0.1.evil.example", "127.evil.example", "localhost.evil.example",
-                           "192.168.0.1", "0.0.0.0", "[::2]", "[::1].evil.example", "[::1", "10.0.0.1:8642"}) {
+  for (const char* host : {"", "evil.example", "evil.example:8642", "127.0.0.1.evil.example",
+                           "127.evil.example", "localhost.evil.example", "192.168.0.1", "0.0.0.0",
+                           "[::2]", "[::1].evil.example", "[::1", "10.0.0.1:8642"}) {
     EXPECT_EQ(Ask({"GET", "/look", host, "Bearer abc"}).status, 421u) << host;
   }
 }
 
 TEST_F(Desk, ALookNeedsTheKey) {
-  for (const char* given : {"", "abc", "Bearer ", "Bearer ab", "Bearer abcd", "Bearer abd", "bearer abc", "Basic abc"}) {
+  for (const char* given : {"", "abc", "Bearer ", "Bearer ab", "Bearer abcd", "Bearer abd",
+                            "bearer abc", "Basic abc"}) {
     const PageAnswer refused = Ask({"GET", "/look", "localhost", given});
     EXPECT_EQ(refused.status, 401u) << given;
     EXPECT_THAT(refused.body, HasSubstr("TP3007"));
@@ -81,7 +86,8 @@ TEST_F(Desk, NothingIsChangedAndNothingElseIsThere) {
       EXPECT_EQ(refused.allow, "GET, HEAD");
     }
   }
-  for (const char* target : {"", "/v1/status", "/look?x=1", "/look/", "//look", "/../look", "/page.html", "http://localhost/look", "*"}) {
+  for (const char* target : {"", "/v1/status", "/look?x=1", "/look/", "//look", "/../look",
+                             "/page.html", "http://localhost/look", "*"}) {
     EXPECT_EQ(Ask({"GET", target, "localhost", "Bearer abc"}).status, 404u) << target;
   }
   EXPECT_EQ(looks_, 0);
@@ -101,17 +107,21 @@ TEST(PageLook, ReportsAreThoseOfTheServerToTheLastByte) {
   Invocation invocation;
   invocation.socket_dir = mkdtemp(pattern.data());
   invocation.timeout_ns = 10 * kNsPerSecond;
-  EXPECT_THAT(LookForPage(invocation),
-              StartsWith("{\"problem\":{\"detail\":\"no memserver listens at the admin socket\",\"code\":\"TP3001\""));
+  EXPECT_THAT(LookForPage(invocation), StartsWith("{\"problem\":{\"detail\":\"no memserver listens "
+                                                  "at the admin socket\",\"code\":\"TP3001\""));
 
   memserver::FakeLoop loop;
-  AdminApi api{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d"}, &loop.source, loop.mail()};
+  AdminApi api{
+      {.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d"},
+      &loop.source,
+      loop.mail()};
   auto server = AdminServer::Start({.socket_path = invocation.socket_dir + "/admin.sock"}, &api);
   ASSERT_TRUE(server.ok()) << server.status().Format();
   const std::string look = LookForPage(invocation);
   EXPECT_THAT(look, StartsWith("{\"status\":{\"state\":\"ready\""));
   for (const char* report : {"jobs", "residency", "quotas", "health"}) {
-    const auto own = api.Answer({"GET", "/v1/" + std::string(report), "", {.level = memserver::AdminLevel::kAdmin}});
+    const auto own = api.Answer(
+        {"GET", "/v1/" + std::string(report), "", {.level = memserver::AdminLevel::kAdmin}});
     EXPECT_THAT(look, HasSubstr(",\"" + std::string(report) + "\":" + own.body));
   }
   std::filesystem::remove_all(invocation.socket_dir);

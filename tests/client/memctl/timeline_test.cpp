@@ -1,4 +1,5 @@
-// memctl timeline: the trace is JSON in the form that trace viewers read, and says what the looks saw; and recordings are read again.
+// memctl timeline: the trace is JSON in the form that trace viewers read, and says what the looks
+// saw; and recordings are read again.
 #include "client/memctl/commands/timeline.h"
 
 #include <gtest/gtest.h>
@@ -49,21 +50,24 @@ std::vector<std::string> SlicesOf(const json::array& events, int64_t lane) {
   for (const json::value& event : events) {
     if (event.at("ph").as_string() != "X" || event.at("tid").to_number<int64_t>() != lane) continue;
     EXPECT_EQ(event.at("pid").to_number<int64_t>(), 7);
-    slices.push_back(std::string(event.at("name").as_string()) + " " + std::to_string(event.at("ts").to_number<int64_t>()) + "+" +
+    slices.push_back(std::string(event.at("name").as_string()) + " " +
+                     std::to_string(event.at("ts").to_number<int64_t>()) + "+" +
                      std::to_string(event.at("dur").to_number<int64_t>()));
   }
   return slices;
 }
 
 using Names = std::vector<std::string>;
-const std::vector<RunMoment> kRun{At(10, 3, "forward"),    At(11, 3, "backward"), At(12, 3, "backward"),
-                                  At(13, 4, "forward", 2), At(14, 7, "backward"), At(15, 7, "backward")};
+const std::vector<RunMoment> kRun{At(10, 3, "forward"),  At(11, 3, "backward"),
+                                  At(12, 3, "backward"), At(13, 4, "forward", 2),
+                                  At(14, 7, "backward"), At(15, 7, "backward")};
 
 TEST(Timeline, StepsAndPhasesLastFromLookToLook) {
   const json::array events = EventsOf(RenderTimeline(kRun));
-  EXPECT_EQ(SlicesOf(events, 1), (Names{"step 3 0+3000000", "steps 4 to 6 3000000+1000000", "step 7 4000000+1000000"}));
-  EXPECT_EQ(SlicesOf(events, 2),
-            (Names{"forward 0+1000000", "backward 1000000+2000000", "forward 3000000+1000000", "backward 4000000+1000000"}));
+  EXPECT_EQ(SlicesOf(events, 1),
+            (Names{"step 3 0+3000000", "steps 4 to 6 3000000+1000000", "step 7 4000000+1000000"}));
+  EXPECT_EQ(SlicesOf(events, 2), (Names{"forward 0+1000000", "backward 1000000+2000000",
+                                        "forward 3000000+1000000", "backward 4000000+1000000"}));
 }
 
 TEST(Timeline, EveryEventHasWhatAViewerNeeds) {
@@ -71,14 +75,17 @@ TEST(Timeline, EveryEventHasWhatAViewerNeeds) {
   Names names;
   for (const json::value& event : EventsOf(RenderTimeline(kRun))) {
     const std::string kind(event.at("ph").as_string());
-    EXPECT_TRUE(event.at("pid").is_number() && event.at("tid").is_number() && event.at("name").is_string()) << json::serialize(event);
+    EXPECT_TRUE(event.at("pid").is_number() && event.at("tid").is_number() &&
+                event.at("name").is_string())
+        << json::serialize(event);
     if (kind == "M") {
       names.emplace_back(event.at("args").at("name").as_string());
       continue;
     }
     EXPECT_GE(event.at("ts").to_number<double>(), 0);
     if (kind == "C") ++counters;
-    for (const auto& [key, value] : kind == "C" ? event.at("args").as_object() : json::object()) EXPECT_TRUE(value.is_number()) << key;
+    for (const auto& [key, value] : kind == "C" ? event.at("args").as_object() : json::object())
+      EXPECT_TRUE(value.is_number()) << key;
     if (kind == "i") {
       ++marks;
       EXPECT_EQ(event.at("name").as_string(), "2 fetches waited");
@@ -121,8 +128,9 @@ class Recording : public ::testing::Test {
 };
 
 TEST_F(Recording, WhatIsNoneOrHoldsNothingIsRefusedWithItsPath) {
-  for (const char* text : {"", "{}\n", "{\"tidepool_recording\":1}\n", "{\"tidepool_recording\":2}\n{}\n{}\n{}\n",
-                           "{\"tidepool_recording\":1}\n{}\n{}\n{}\n"}) {
+  for (const char* text :
+       {"", "{}\n", "{\"tidepool_recording\":1}\n", "{\"tidepool_recording\":2}\n{}\n{}\n{}\n",
+        "{\"tidepool_recording\":1}\n{}\n{}\n{}\n"}) {
     const Status status = Read(text);
     EXPECT_EQ(status.id(), ErrorId::kHandshakeBad) << text;
     EXPECT_EQ(status.where(), path_);
@@ -137,7 +145,8 @@ TEST(Timeline, OneStepIsCutOutOfTheLooks) {
   auto looks = LooksOfStep(kRun, "4");
   ASSERT_TRUE(looks.ok()) << looks.status().Format();
   EXPECT_EQ(looks->remark, "");
-  EXPECT_EQ(SlicesOf(EventsOf(RenderTimeline(looks->moments)), 1), Names{"steps 4 to 6 0+1000000"}) << "4, 5 and 6 ended between two looks";
+  EXPECT_EQ(SlicesOf(EventsOf(RenderTimeline(looks->moments)), 1), Names{"steps 4 to 6 0+1000000"})
+      << "4, 5 and 6 ended between two looks";
   looks = LooksOfStep(kRun, "3");
   ASSERT_TRUE(looks.ok());
   EXPECT_EQ(looks->remark, "job gpt: the beginning of step 3 was not seen\n");

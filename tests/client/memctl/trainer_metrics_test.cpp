@@ -17,7 +17,8 @@ using ::testing::HasSubstr;
 class Metrics : public ::testing::Test {
  protected:
   Metrics() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-metrics-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tidepool-metrics-XXXXXX").string();
     directory_ = mkdtemp(pattern.data());
   }
   ~Metrics() override { std::filesystem::remove_all(directory_); }
@@ -26,32 +27,37 @@ class Metrics : public ::testing::Test {
     return ReadMetrics(path());
   }
   std::string path() const { return directory_ + "/metrics.jsonl"; }
-  // A step as trainer/output/step_report.cpp writes it: of 20 accesses 4 were fetched, 1 of them late.
+  // A step as trainer/output/step_report.cpp writes it: of 20 accesses 4 were fetched, 1 of them
+  // late.
   static std::string Line(int step, int late, int bytes, int least) {
     return R"({"step":)" + std::to_string(step) +
            R"(,"loss":2.5,"grad_norm":1,"learning_rate":0.1,"loss_scale":1,"skipped":false,"tokens":64,"seconds":0.5,"tokens_per_s":128,)"
            R"("hits":18,"misses":2,"hit_rate":0.9,"evictions":4,"prefetches":2,"prefetches_late":)" +
-           std::to_string(late) + R"(,"waited_s":0.125,"bytes_h2d":)" + std::to_string(bytes) + R"(,"bytes_d2h":5,"bytes_h2d_theory":)" +
-           std::to_string(least) + R"(,"bytes_d2h_theory":5})" + "\n";
+           std::to_string(late) + R"(,"waited_s":0.125,"bytes_h2d":)" + std::to_string(bytes) +
+           R"(,"bytes_d2h":5,"bytes_h2d_theory":)" + std::to_string(least) +
+           R"(,"bytes_d2h_theory":5})" + "\n";
   }
   std::string directory_;
 };
 
 TEST_F(Metrics, ToldAreTheHitRateItsBoundAndTheStepsWithLatePrefetches) {
-  auto steps = Read(Line(1, 0, 4096, 0) + R"({"step":2,"loss":2,"tokens":64,"recovered":true})" + "\n" + Line(3, 1, 4096, 3072) +
-                    R"({"step":4,"loss)");
+  auto steps = Read(Line(1, 0, 4096, 0) + R"({"step":2,"loss":2,"tokens":64,"recovered":true})" +
+                    "\n" + Line(3, 1, 4096, 3072) + R"({"step":4,"loss)");
   ASSERT_TRUE(steps.ok()) << steps.status().Format();
   ASSERT_EQ(steps->size(), 2u) << "one was sealed by a process before, one is being written";
   EXPECT_DOUBLE_EQ(steps->at(0).kept_rate(), 0.8);
   EXPECT_DOUBLE_EQ(steps->at(0).kept_rate_best(), 0) << "no order is known yet";
   EXPECT_DOUBLE_EQ(steps->at(1).kept_rate_best(), 0.85) << "three of the four fetches had to be";
   const std::string page = RenderMetrics(*steps);
-  EXPECT_THAT(page, HasSubstr("2 steps; 90.0 % of 40 accesses found their chunk there or on its way; 1 prefetches in 1 steps came late; "
+  EXPECT_THAT(page, HasSubstr("2 steps; 90.0 % of 40 accesses found their chunk there or on its "
+                              "way; 1 prefetches in 1 steps came late; "
                               "250 ms of 1.0 s were waited"));
-  EXPECT_THAT(page, HasSubstr("in 1 steps with a recorded order: 4.00 KiB, by Belady's rule 3.00 KiB"));
+  EXPECT_THAT(page,
+              HasSubstr("in 1 steps with a recorded order: 4.00 KiB, by Belady's rule 3.00 KiB"));
   EXPECT_THAT(page, HasSubstr("<title>step 3: 1 late prefetches</title>"));
   EXPECT_THAT(page, HasSubstr("stroke=\"#0969da\" points=\"0.0,33.2 900.0,33.2 \"")) << "80 %";
-  EXPECT_THAT(page, HasSubstr("stroke=\"#2da44e\" points=\"0.0,33.2 900.0,25.4 \"")) << "at most 85 %";
+  EXPECT_THAT(page, HasSubstr("stroke=\"#2da44e\" points=\"0.0,33.2 900.0,25.4 \""))
+      << "at most 85 %";
 }
 
 TEST_F(Metrics, AnotherFileIsRefusedByName) {

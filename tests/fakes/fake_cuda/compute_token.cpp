@@ -30,7 +30,8 @@ ComputeToken::ComputeToken() {
   const char* file = std::getenv("FAKE_CUDA_TOKEN");
   if (file == nullptr) return;
   fd_ = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  for (int* fd : {&wait_, &look_}) *fd = open((std::string(file) + ".wait").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  for (int* fd : {&wait_, &look_})
+    *fd = open((std::string(file) + ".wait").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 }
 
 bool ComputeToken::OthersWait() const {
@@ -39,7 +40,8 @@ bool ComputeToken::OthersWait() const {
   return false;
 }
 
-// Whoever waits for a lock of a file is woken when it is free, and may come too late for it again and again: so turns are counted.
+// Whoever waits for a lock of a file is woken when it is free, and may come too late for it again
+// and again: so turns are counted.
 void ComputeToken::Take() {
   if (fd_ < 0) return;
   const std::lock_guard lock(mutex_);

@@ -1,4 +1,5 @@
-// The functions of libcuda.so.1 that device/cuda/cuda_driver.h names, on the host; and the levers for tests (fake_cuda.h).
+// The functions of libcuda.so.1 that device/cuda/cuda_driver.h names, on the host; and the levers
+// for tests (fake_cuda.h).
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,7 +28,8 @@ constexpr const char* kIpcName = "fake-cuda-ipc";
 constexpr uint64_t kUnitBytes = uint64_t{2} << 20;
 constexpr int kMultiprocessors = 2, kBlocksEach = 2;  // few threads, each of which has much to do
 
-// What is in the 64 bytes of a handle: whose descriptor it is. The other process finds it in /proc, as one of the same user may.
+// What is in the 64 bytes of a handle: whose descriptor it is. The other process finds it in /proc,
+// as one of the same user may.
 struct IpcContent {
   std::array<char, 8> mark = {'f', 'a', 'k', 'e', 'c', 'u', 'd', 'a'};
   int64_t pid = 0, fd = 0, inode = 0;
@@ -168,7 +170,8 @@ CudaCode cuDeviceGetPCIBusId(char* address, int length, int device) {
   FAKE_ENTER("cuDeviceGetPCIBusId", Need::kInit);
   if (!IsGpu(device)) return kCudaInvalidDevice;
   const int gpu = World::Get().settings().gpus[static_cast<size_t>(device)];
-  std::snprintf(address, static_cast<size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(0xFA - gpu));
+  std::snprintf(address, static_cast<size_t>(length), "0000:%02X:00.0",
+                static_cast<unsigned>(0xFA - gpu));
   return kCudaSuccess;
 }
 
@@ -255,7 +258,8 @@ CudaCode cuIpcGetMemHandle(CudaIpcHandle* handle, CudaAddress address) {
   if (!found) return kCudaInvalidValue;
   struct stat file {};
   if (fstat(found->second->fd(), &file) != 0) return kCudaMapFailed;
-  const IpcContent content{.pid = getpid(), .fd = found->second->fd(), .inode = static_cast<int64_t>(file.st_ino)};
+  const IpcContent content{
+      .pid = getpid(), .fd = found->second->fd(), .inode = static_cast<int64_t>(file.st_ino)};
   std::memcpy(handle->bytes.data(), &content, sizeof content);
   return kCudaSuccess;
 }
@@ -264,12 +268,16 @@ CudaCode cuIpcOpenMemHandle_v2(CudaAddress* address, CudaIpcHandle handle, unsig
   FAKE_ENTER("cuIpcOpenMemHandle_v2", Need::kContext);
   IpcContent content;
   std::memcpy(static_cast<void*>(&content), handle.bytes.data(), sizeof content);
-  if (content.mark != IpcContent{}.mark || flags != kCudaIpcLazyPeerAccess) return kCudaInvalidValue;
-  if (content.pid == getpid()) return kCudaInvalidContext;  // as the driver: a process does not open what is its own
-  const std::string path = "/proc/" + std::to_string(content.pid) + "/fd/" + std::to_string(content.fd);
+  if (content.mark != IpcContent{}.mark || flags != kCudaIpcLazyPeerAccess)
+    return kCudaInvalidValue;
+  // As the driver: a process does not open what is its own.
+  if (content.pid == getpid()) return kCudaInvalidContext;
+  const std::string path =
+      "/proc/" + std::to_string(content.pid) + "/fd/" + std::to_string(content.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   struct stat file {};
-  const bool same = fd >= 0 && fstat(fd, &file) == 0 && static_cast<int64_t>(file.st_ino) == content.inode;
+  const bool same =
+      fd >= 0 && fstat(fd, &file) == 0 && static_cast<int64_t>(file.st_ino) == content.inode;
   auto backing = same ? Backing::Open(fd, kIpcName) : nullptr;
   if (fd >= 0) close(fd);
   if (backing == nullptr) return kCudaInvalidHandle;
@@ -289,13 +297,16 @@ CudaCode cuMemGetAllocationGranularity(size_t* unit, const CudaAllocationTerms* 
   return kCudaSuccess;
 }
 
-CudaCode cuMemCreate(unsigned long long* handle, size_t bytes, const CudaAllocationTerms* terms, unsigned long long flags) {
+CudaCode cuMemCreate(unsigned long long* handle, size_t bytes, const CudaAllocationTerms* terms,
+                     unsigned long long flags) {
   FAKE_ENTER("cuMemCreate", Need::kInit);
   if (!World::Get().settings().vmm) return kCudaNotSupported;
   if (!IsGpu(terms->location.id)) return kCudaInvalidDevice;
-  const bool known = terms->type == 1 && terms->location.type == 1 && terms->handle_types == kCudaPosixDescriptor && flags == 0;
+  const bool known = terms->type == 1 && terms->location.type == 1 &&
+                     terms->handle_types == kCudaPosixDescriptor && flags == 0;
   if (!known || bytes == 0 || bytes % kUnitBytes != 0) return kCudaInvalidValue;
-  auto backing = Backing::Create(World::Get().settings().gpus[static_cast<size_t>(terms->location.id)], bytes, kVmmName);
+  auto backing = Backing::Create(
+      World::Get().settings().gpus[static_cast<size_t>(terms->location.id)], bytes, kVmmName);
   if (backing == nullptr) return kCudaOutOfMemory;
   *handle = Objects::Get().Add(std::move(backing));
   return kCudaSuccess;
@@ -314,7 +325,8 @@ CudaCode cuMemRelease(unsigned long long handle) {
   return Released(entry, known);
 }
 
-CudaCode cuMemAddressReserve(CudaAddress* address, size_t bytes, size_t, CudaAddress, unsigned long long flags) {
+CudaCode cuMemAddressReserve(CudaAddress* address, size_t bytes, size_t, CudaAddress,
+                             unsigned long long flags) {
   FAKE_ENTER("cuMemAddressReserve", Need::kInit);
   if (bytes == 0 || flags != 0 || bytes % kUnitBytes != 0) return kCudaInvalidValue;
   *address = AddressSpace::Get().Reserve(bytes);
@@ -326,11 +338,14 @@ CudaCode cuMemAddressFree(CudaAddress address, size_t bytes) {
   return Released(entry, AddressSpace::Get().Unreserve(address, bytes));
 }
 
-CudaCode cuMemMap(CudaAddress address, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags) {
+CudaCode cuMemMap(CudaAddress address, size_t bytes, size_t offset, unsigned long long handle,
+                  unsigned long long flags) {
   FAKE_ENTER("cuMemMap", Need::kInit);
   auto backing = Objects::Get().Allocation(handle);
-  if (backing == nullptr || offset != 0 || flags != 0 || bytes % kUnitBytes != 0) return kCudaInvalidValue;
-  return AddressSpace::Get().Map(address, bytes, std::move(backing)) ? kCudaSuccess : kCudaInvalidValue;
+  if (backing == nullptr || offset != 0 || flags != 0 || bytes % kUnitBytes != 0)
+    return kCudaInvalidValue;
+  return AddressSpace::Get().Map(address, bytes, std::move(backing)) ? kCudaSuccess
+                                                                     : kCudaInvalidValue;
 }
 
 CudaCode cuMemUnmap(CudaAddress address, size_t bytes) {
@@ -344,7 +359,8 @@ CudaCode cuMemSetAccess(CudaAddress address, size_t bytes, const CudaAccess* acc
   return AddressSpace::Get().Allow(address, bytes) ? kCudaSuccess : kCudaInvalidValue;
 }
 
-CudaCode cuMemExportToShareableHandle(void* shareable, unsigned long long handle, int type, unsigned long long flags) {
+CudaCode cuMemExportToShareableHandle(void* shareable, unsigned long long handle, int type,
+                                      unsigned long long flags) {
   FAKE_ENTER("cuMemExportToShareableHandle", Need::kInit);
   const auto backing = Objects::Get().Allocation(handle);
   if (backing == nullptr || type != kCudaPosixDescriptor || flags != 0) return kCudaInvalidValue;
@@ -385,7 +401,8 @@ CudaCode cuMemHostGetDevicePointer_v2(CudaAddress* address, void* begin, unsigne
 CudaCode cuPointerGetAttribute(void* value, int attribute, CudaAddress address) {
   FAKE_ENTER("cuPointerGetAttribute", Need::kInit);
   const auto target = AddressSpace::Get().Find(address, 1);
-  if (!target || attribute != kCudaPointerMemoryType || (target->host && !target->registered)) return kCudaInvalidValue;
+  if (!target || attribute != kCudaPointerMemoryType || (target->host && !target->registered))
+    return kCudaInvalidValue;
   const unsigned type = target->host ? kCudaMemoryHost : kCudaMemoryDevice;
   std::memcpy(value, &type, sizeof type);
   return kCudaSuccess;
@@ -418,15 +435,19 @@ CudaCode cuStreamSynchronize(CUstream_st* stream) {
   return World::Get().broken();
 }
 
-CudaCode cuStreamWaitValue64_v2(CUstream_st* stream, CudaAddress flag, uint64_t value, unsigned flags) {
+CudaCode cuStreamWaitValue64_v2(CUstream_st* stream, CudaAddress flag, uint64_t value,
+                                unsigned flags) {
   FAKE_ENTER("cuStreamWaitValue64_v2", Need::kContext);
-  if (flags != kCudaWaitGeq || flag % 8 != 0 || !AddressSpace::Get().ReadFlag(flag)) return kCudaInvalidValue;
+  if (flags != kCudaWaitGeq || flag % 8 != 0 || !AddressSpace::Get().ReadFlag(flag))
+    return kCudaInvalidValue;
   return Put(stream, {.kind = Operation::Kind::kWait, .dst = flag, .value = value}, false);
 }
 
-CudaCode cuStreamWriteValue64_v2(CUstream_st* stream, CudaAddress flag, uint64_t value, unsigned flags) {
+CudaCode cuStreamWriteValue64_v2(CUstream_st* stream, CudaAddress flag, uint64_t value,
+                                 unsigned flags) {
   FAKE_ENTER("cuStreamWriteValue64_v2", Need::kContext);
-  if (flags != kCudaWriteDefault || flag % 8 != 0 || !AddressSpace::Get().ReadFlag(flag)) return kCudaInvalidValue;
+  if (flags != kCudaWriteDefault || flag % 8 != 0 || !AddressSpace::Get().ReadFlag(flag))
+    return kCudaInvalidValue;
   return Put(stream, {.kind = Operation::Kind::kWrite, .dst = flag, .value = value}, false);
 }
 
@@ -434,9 +455,15 @@ CudaCode cuMemcpyAsync(CudaAddress dst, CudaAddress src, size_t bytes, CUstream_
   FAKE_ENTER("cuMemcpyAsync", Need::kContext);
   const auto to = AddressSpace::Get().Find(dst, bytes), from = AddressSpace::Get().Find(src, bytes);
   if (!to || !from) return kCudaInvalidValue;
-  // With pageable memory at one end, and from host to host, the call may block until the stream has come to it: so it does.
+  // With pageable memory at one end, and from host to host, the call may block until the stream has
+  // come to it: so it does.
   const bool pageable = (to->host && !to->registered) || (from->host && !from->registered);
-  return Put(stream, {.kind = Operation::Kind::kCopy, .dst = dst, .src = src, .bytes = bytes, .pageable = pageable},
+  return Put(stream,
+             {.kind = Operation::Kind::kCopy,
+              .dst = dst,
+              .src = src,
+              .bytes = bytes,
+              .pageable = pageable},
              pageable || (to->host && from->host));
 }
 
@@ -444,7 +471,8 @@ CudaCode cuMemsetD8Async(CudaAddress dst, unsigned char value, size_t bytes, CUs
   FAKE_ENTER("cuMemsetD8Async", Need::kContext);
   const auto to = AddressSpace::Get().Find(dst, bytes);
   if (!to || (to->host && !to->registered)) return kCudaInvalidValue;
-  return Put(stream, {.kind = Operation::Kind::kFill, .dst = dst, .bytes = bytes, .value = value}, false);
+  return Put(stream, {.kind = Operation::Kind::kFill, .dst = dst, .bytes = bytes, .value = value},
+             false);
 }
 
 CudaCode cuEventCreate(CUevent_st** event, unsigned) {
@@ -477,7 +505,9 @@ CudaCode cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned flag
   const auto point = Objects::Get().Event(event);
   if (point == nullptr || flags != 0) return kCudaInvalidHandle;
   if (point->stream == nullptr) return kCudaSuccess;
-  return Put(stream, {.kind = Operation::Kind::kAfter, .value = point->number, .other = point->stream}, false);
+  return Put(stream,
+             {.kind = Operation::Kind::kAfter, .value = point->number, .other = point->stream},
+             false);
 }
 
 CudaCode cuEventQuery(CUevent_st* event) {
@@ -517,27 +547,32 @@ CudaCode cuModuleUnload(CUmod_st* module) {
 CudaCode cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {
   FAKE_ENTER("cuModuleGetFunction", Need::kContext);
   const std::lock_guard lock(Objects::Get().mutex);
-  if (Objects::Get().modules.count(reinterpret_cast<uintptr_t>(module)) == 0) return kCudaInvalidHandle;
+  if (Objects::Get().modules.count(reinterpret_cast<uintptr_t>(module)) == 0)
+    return kCudaInvalidHandle;
   const FakeKernel* const kernel = KernelNamed(name);
   *function = reinterpret_cast<CUfunc_st*>(const_cast<FakeKernel*>(kernel));
   return kernel == nullptr ? kCudaNotFound : kCudaSuccess;
 }
 
-CudaCode cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunc_st* function, int threads, size_t shared) {
+CudaCode cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunc_st* function, int threads,
+                                                     size_t shared) {
   FAKE_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor", Need::kContext);
   const auto* const kernel = reinterpret_cast<const FakeKernel*>(function);
-  if (kernel == nullptr || threads != static_cast<int>(kernel->threads) || shared != 0) return kCudaInvalidValue;
+  if (kernel == nullptr || threads != static_cast<int>(kernel->threads) || shared != 0)
+    return kCudaInvalidValue;
   *blocks = kBlocksEach;
   return kCudaSuccess;
 }
 
-CudaCode cuLaunchKernelEx(const CudaLaunch* launch, CUfunc_st* function, void** parameters, void** extra) {
+CudaCode cuLaunchKernelEx(const CudaLaunch* launch, CUfunc_st* function, void** parameters,
+                          void** extra) {
   FAKE_ENTER("cuLaunchKernelEx", Need::kContext);
   const auto* const kernel = reinterpret_cast<const FakeKernel*>(function);
   const auto [blocks, blocks_y, blocks_z] = launch->blocks;
-  if (kernel == nullptr || blocks == 0 || blocks > kMultiprocessors * kBlocksEach || blocks_y != 1 || blocks_z != 1 ||
-      launch->threads != std::array{kernel->threads, 1u, 1u} || launch->shared_bytes != 0 || launch->attributes_count != 0 ||
-      parameters == nullptr || extra != nullptr) {
+  if (kernel == nullptr || blocks == 0 || blocks > kMultiprocessors * kBlocksEach ||
+      blocks_y != 1 || blocks_z != 1 || launch->threads != std::array{kernel->threads, 1u, 1u} ||
+      launch->shared_bytes != 0 || launch->attributes_count != 0 || parameters == nullptr ||
+      extra != nullptr) {
     return kCudaInvalidValue;
   }
   const auto* const block = static_cast<const std::byte*>(parameters[0]);
@@ -572,7 +607,8 @@ const char* fake_cuda_max_connections() {
 #pragma GCC visibility pop
 
 // Every function of the table is here, and takes what the table says.
-#define FAKE_COMPARE(member, symbol, ...) static_assert(std::is_same_v<decltype(&symbol), tidepool::device::CudaCode (*)(__VA_ARGS__)>);
+#define FAKE_COMPARE(member, symbol, ...) \
+  static_assert(std::is_same_v<decltype(&symbol), tidepool::device::CudaCode (*)(__VA_ARGS__)>);
 namespace tidepool::device {
 TIDEPOOL_CUDA_CALLS(FAKE_COMPARE)
 }  // namespace tidepool::device

@@ -1,5 +1,5 @@
-// DriverLock: the lock of a driver, one a process, under which it makes contexts, registers memory and loads modules: other calls of the
-// process wait meanwhile.
+// DriverLock: the lock of a driver, one a process, under which it makes contexts, registers memory
+// and loads modules: other calls of the process wait meanwhile.
 //
 // Any thread. FAKE_CUDA_STALL_MS=N: how long each of these takes; without it they take no time.
 #pragma once

@@ -15,7 +15,8 @@ std::string FakeCuda::Folder() {
   return TIDEPOOL_FAKE_CUDA_FOLDER;
 }
 
-FakeCuda::FakeCuda() : library_(dlopen((Folder() + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_LOCAL)) {
+FakeCuda::FakeCuda()
+    : library_(dlopen((Folder() + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_LOCAL)) {
   TP_CHECK(library_ != nullptr, "the stand-in for the CUDA driver is not where the build put it");
 }
 
@@ -30,7 +31,8 @@ void FakeCuda::Reset() {
 }
 
 void FakeCuda::FailAt(const std::string& function, uint64_t k, int code) {
-  reinterpret_cast<void (*)(const char*, uint64_t, int)>(Lever("fake_cuda_fail"))(function.c_str(), k, code);
+  reinterpret_cast<void (*)(const char*, uint64_t, int)>(Lever("fake_cuda_fail"))(function.c_str(),
+                                                                                  k, code);
 }
 
 uint64_t FakeCuda::Calls(const std::string& function) {

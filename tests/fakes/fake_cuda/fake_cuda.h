@@ -1,7 +1,8 @@
-// FakeCuda: levers of the stand-in for the CUDA driver (libcuda.so.1 of this folder), for tests in whose process it is.
+// FakeCuda: levers of the stand-in for the CUDA driver (libcuda.so.1 of this folder), for tests in
+// whose process it is.
 //
-// One thread. Programs that a test starts find it through LD_LIBRARY_PATH = FakeCuda::Folder(), and are told what to be by the environment
-// (world.h).
+// One thread. Programs that a test starts find it through LD_LIBRARY_PATH = FakeCuda::Folder(), and
+// are told what to be by the environment (world.h).
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,16 @@ class FakeCuda {
   static FakeCuda& Load();
   static std::string Folder();
 
-  // Reads the environment again (world.h), forgets failures, calls and broken contexts; what lives goes on living.
+  // Reads the environment again (world.h), forgets failures, calls and broken contexts; what lives
+  // goes on living.
   void Reset();
-  // From now on, the k-th call (from 1) of `function` answers `code` and does nothing; what lets go of something still does.
+  // From now on, the k-th call (from 1) of `function` answers `code` and does nothing; what lets go
+  // of something still does.
   void FailAt(const std::string& function, uint64_t k, int code);
   // Calls since Reset.
   uint64_t Calls(const std::string& function);
-  // Contexts, memory, address ranges, registrations, streams and events that this process has not given back.
+  // Contexts, memory, address ranges, registrations, streams and events that this process has not
+  // given back.
   uint64_t live();
   // CUDA_DEVICE_MAX_CONNECTIONS as cuInit found it.
   std::string max_connections();

@@ -22,7 +22,8 @@ std::string SettingOf(const char* name) {
 }  // namespace
 
 std::shared_ptr<HardwareQueue> HardwareQueue::OfNewStream() {
-  const std::string count = SettingOf("FAKE_CUDA_QUEUES"), order = SettingOf("FAKE_CUDA_QUEUE_ORDER");
+  const std::string count = SettingOf("FAKE_CUDA_QUEUES"),
+                    order = SettingOf("FAKE_CUDA_QUEUE_ORDER");
   const size_t queues = std::strtoull(count.c_str(), nullptr, 10);
   if (queues == 0) return nullptr;
   static thread_local Dealt dealt;

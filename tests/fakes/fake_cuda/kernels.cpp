@@ -16,7 +16,8 @@ namespace {
 // The plane's place for the CPU; null when a GPU does not reach all of it. `kept` keeps it there.
 template <typename T>
 T* Reach(T* plane, uint64_t count, std::vector<Target>* kept) {
-  const auto found = AddressSpace::Get().Find(reinterpret_cast<CudaAddress>(plane), count * sizeof(T));
+  const auto found =
+      AddressSpace::Get().Find(reinterpret_cast<CudaAddress>(plane), count * sizeof(T));
   if (!found || (found->host && !found->registered)) return nullptr;
   kept->push_back(*found);
   return reinterpret_cast<T*>(found->data);
@@ -39,8 +40,9 @@ bool RunAdam(const std::byte* block, uint64_t threads) {
   planes.variance = Reach(planes.variance, planes.count, &kept);
   planes.gradient = Reach(planes.gradient, planes.count, &kept);
   if (copies) planes.param16 = Reach(planes.param16, planes.count, &kept);
-  if (planes.master == nullptr || planes.momentum == nullptr || planes.variance == nullptr || planes.gradient == nullptr ||
-      copies != (planes.param16 != nullptr) || !reads || read != planes.master + planes.from) {
+  if (planes.master == nullptr || planes.momentum == nullptr || planes.variance == nullptr ||
+      planes.gradient == nullptr || copies != (planes.param16 != nullptr) || !reads ||
+      read != planes.master + planes.from) {
     return false;
   }
   const optim::FlushDenormals flush;
@@ -52,8 +54,9 @@ bool RunAdam(const std::byte* block, uint64_t threads) {
 
 const FakeKernel* KernelNamed(const std::string& name) {
   using namespace optim;  // the forms' types
-#define TIDEPOOL_FAKE_ADAM(kernel_name, ...) \
-  {#kernel_name, sizeof(AdamArguments<AdamShare<__VA_ARGS__>>), kAdamThreads, RunAdam<AdamShare<__VA_ARGS__>>},
+#define TIDEPOOL_FAKE_ADAM(kernel_name, ...)                                  \
+  {#kernel_name, sizeof(AdamArguments<AdamShare<__VA_ARGS__>>), kAdamThreads, \
+   RunAdam<AdamShare<__VA_ARGS__>>},
   static constexpr FakeKernel kKernels[] = {TIDEPOOL_ADAM_FORMS(TIDEPOOL_FAKE_ADAM)};
 #undef TIDEPOOL_FAKE_ADAM
   for (const FakeKernel& kernel : kKernels) {

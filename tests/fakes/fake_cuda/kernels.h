@@ -1,7 +1,8 @@
-// FakeKernel: what the stand-in does when a kernel is launched: the project's kernels, by their names, run on the CPU.
+// FakeKernel: what the stand-in does when a kernel is launched: the project's kernels, by their
+// names, run on the CPU.
 //
-// Any thread. The image that a program loads is not looked at: the stand-in has the functions itself, so that a program that was built
-// without nvcc runs them here as well.
+// Any thread. The image that a program loads is not looked at: the stand-in has the functions
+// itself, so that a program that was built without nvcc runs them here as well.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ struct FakeKernel {
   const char* name = "";
   uint64_t argument_bytes = 0;
   uint32_t threads = 0;  // of a block, for which it was compiled
-  // All threads, one after another, on a thread that flushes denormals. False: a plane is no memory that the GPU reaches.
+  // All threads, one after another, on a thread that flushes denormals. False: a plane is no memory
+  // that the GPU reaches.
   bool (*run)(const std::byte* arguments, uint64_t threads) = nullptr;
 };
 

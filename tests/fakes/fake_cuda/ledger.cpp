@@ -28,7 +28,8 @@ Ledger* Ledger::Get() {
 
 Ledger::Ledger(const char* path) : fd_(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
   if (fd_ < 0 || ftruncate(fd_, sizeof(Page)) != 0) std::abort();
-  page_ = static_cast<Page*>(mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0));
+  page_ =
+      static_cast<Page*>(mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0));
   if (page_ == MAP_FAILED) std::abort();
   for (int place = 0; place < kPlaces && place_ < 0; ++place) {
     struct flock lock = LockOf(place, F_WRLCK);
@@ -51,7 +52,8 @@ void Ledger::LockAll(bool lock) const {
 uint64_t Ledger::Taken(int gpu) const {
   uint64_t taken = 0;
   for (int place = 0; place < kPlaces; ++place) {
-    if (place == place_ || IsTaken(place)) taken += page_->bytes[static_cast<size_t>(place)][static_cast<size_t>(gpu)];
+    if (place == place_ || IsTaken(place))
+      taken += page_->bytes[static_cast<size_t>(place)][static_cast<size_t>(gpu)];
   }
   return taken;
 }

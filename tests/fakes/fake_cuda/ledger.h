@@ -1,7 +1,9 @@
-// Ledger: what all processes of a test have taken of each GPU's memory (FAKE_CUDA_LEDGER), as one driver knows it for the machine.
+// Ledger: what all processes of a test have taken of each GPU's memory (FAKE_CUDA_LEDGER), as one
+// driver knows it for the machine.
 //
-// Any thread. FAKE_CUDA_LEDGER=FILE names a file that the processes share; without it each counts its own alone. What a process has taken
-// is free again when it ends, however it ends: a record lock of its place in the file goes with it.
+// Any thread. FAKE_CUDA_LEDGER=FILE names a file that the processes share; without it each counts
+// its own alone. What a process has taken is free again when it ends, however it ends: a record
+// lock of its place in the file goes with it.
 #pragma once
 
 #include <array>

@@ -15,7 +15,8 @@ namespace tidepool::fake_cuda {
 namespace {
 
 CudaAddress NoAccess(uint64_t bytes) {
-  void* const at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const at =
+      mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return at == MAP_FAILED ? 0 : reinterpret_cast<CudaAddress>(at);
 }
 
@@ -42,7 +43,9 @@ std::shared_ptr<Backing> Backing::Create(int gpu, uint64_t bytes, const char* ki
   backing->taken_of_ = gpu;
   backing->bytes_ = bytes;
   backing->fd_ = memfd_create(kind, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (backing->fd_ < 0 || ftruncate(backing->fd_, static_cast<off_t>(bytes)) != 0 || !backing->MapData()) return nullptr;
+  if (backing->fd_ < 0 || ftruncate(backing->fd_, static_cast<off_t>(bytes)) != 0 ||
+      !backing->MapData())
+    return nullptr;
   // The driver's own descriptors cannot be resized either.
   (void)fcntl(backing->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   std::memset(backing->data_, 0xa5, bytes);
@@ -84,7 +87,9 @@ CudaAddress AddressSpace::Place(std::shared_ptr<Backing> backing, bool opened) {
     }, known{};
     (void)fstat(backing->fd(), &wanted);
     for (auto& [begin, range] : ranges_) {
-      if (range.kind != Kind::kOpened || fstat(range.backing->fd(), &known) != 0 || known.st_ino != wanted.st_ino) continue;
+      if (range.kind != Kind::kOpened || fstat(range.backing->fd(), &known) != 0 ||
+          known.st_ino != wanted.st_ino)
+        continue;
       ++range.uses;
       return begin;
     }
@@ -92,7 +97,8 @@ CudaAddress AddressSpace::Place(std::shared_ptr<Backing> backing, bool opened) {
   const uint64_t bytes = backing->bytes();
   const CudaAddress address = NoAccess(bytes);
   if (address == 0) return 0;
-  ranges_[address] = {opened ? Kind::kOpened : Kind::kAllocated, bytes, 1, std::move(backing), bytes, true};
+  ranges_[address] = {
+      opened ? Kind::kOpened : Kind::kAllocated, bytes, 1, std::move(backing), bytes, true};
   return address;
 }
 
@@ -106,7 +112,8 @@ CudaAddress AddressSpace::Reserve(uint64_t bytes) {
 bool AddressSpace::Unreserve(CudaAddress address, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
-  if (found == ranges_.end() || found->second.kind != Kind::kReserved || found->second.bytes != bytes || found->second.backing)
+  if (found == ranges_.end() || found->second.kind != Kind::kReserved ||
+      found->second.bytes != bytes || found->second.backing)
     return false;
   ranges_.erase(found);
   GiveBack(address, bytes);
@@ -116,7 +123,8 @@ bool AddressSpace::Unreserve(CudaAddress address, uint64_t bytes) {
 bool AddressSpace::Map(CudaAddress address, uint64_t bytes, std::shared_ptr<Backing> backing) {
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
-  if (found == ranges_.end() || found->second.kind != Kind::kReserved || found->second.backing) return false;
+  if (found == ranges_.end() || found->second.kind != Kind::kReserved || found->second.backing)
+    return false;
   if (bytes > found->second.bytes || bytes > backing->bytes()) return false;
   found->second.backing = std::move(backing);
   found->second.mapped = bytes;
@@ -126,7 +134,9 @@ bool AddressSpace::Map(CudaAddress address, uint64_t bytes, std::shared_ptr<Back
 bool AddressSpace::Unmap(CudaAddress address, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
-  if (found == ranges_.end() || found->second.kind != Kind::kReserved || found->second.mapped != bytes) return false;
+  if (found == ranges_.end() || found->second.kind != Kind::kReserved ||
+      found->second.mapped != bytes)
+    return false;
   found->second.backing = nullptr;
   found->second.mapped = 0;
   found->second.allowed = false;
@@ -136,7 +146,8 @@ bool AddressSpace::Unmap(CudaAddress address, uint64_t bytes) {
 bool AddressSpace::Allow(CudaAddress address, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
-  if (found == ranges_.end() || found->second.backing == nullptr || found->second.mapped != bytes) return false;
+  if (found == ranges_.end() || found->second.backing == nullptr || found->second.mapped != bytes)
+    return false;
   found->second.allowed = true;
   return true;
 }
@@ -144,14 +155,16 @@ bool AddressSpace::Allow(CudaAddress address, uint64_t bytes) {
 bool AddressSpace::Remove(CudaAddress address, bool opened) {
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
-  if (found == ranges_.end() || found->second.kind != (opened ? Kind::kOpened : Kind::kAllocated)) return false;
+  if (found == ranges_.end() || found->second.kind != (opened ? Kind::kOpened : Kind::kAllocated))
+    return false;
   if (--found->second.uses > 0) return true;
   GiveBack(address, found->second.bytes);
   ranges_.erase(found);
   return true;
 }
 
-const AddressSpace::Range* AddressSpace::RangeAround(CudaAddress address, CudaAddress* begin) const {
+const AddressSpace::Range* AddressSpace::RangeAround(CudaAddress address,
+                                                     CudaAddress* begin) const {
   auto found = ranges_.upper_bound(address);
   if (found == ranges_.begin()) return nullptr;
   --found;
@@ -160,7 +173,8 @@ const AddressSpace::Range* AddressSpace::RangeAround(CudaAddress address, CudaAd
   return &found->second;
 }
 
-std::optional<std::pair<CudaAddress, std::shared_ptr<Backing>>> AddressSpace::AllocationAt(CudaAddress address) const {
+std::optional<std::pair<CudaAddress, std::shared_ptr<Backing>>> AddressSpace::AllocationAt(
+    CudaAddress address) const {
   const std::lock_guard lock(mutex_);
   CudaAddress begin = 0;
   const Range* range = RangeAround(address, &begin);
@@ -173,7 +187,8 @@ CudaCode AddressSpace::Register(void* begin, uint64_t bytes) {
   const auto address = reinterpret_cast<CudaAddress>(begin);
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> pages((bytes + page - 1) / page);
-  if (bytes == 0 || mincore(begin, bytes, pages.data()) != 0) return device::kCudaInvalidValue;  // not aligned, or not mapped
+  // Not aligned, or not mapped.
+  if (bytes == 0 || mincore(begin, bytes, pages.data()) != 0) return device::kCudaInvalidValue;
   for (const auto& [other, registered] : registered_) {
     if (address < other + registered.bytes && other < address + bytes) return kAlreadyRegistered;
   }
@@ -197,16 +212,20 @@ CudaAddress AddressSpace::AliasOf(void* begin) const {
   const std::lock_guard lock(mutex_);
   const auto address = reinterpret_cast<CudaAddress>(begin);
   for (const auto& [host, registered] : registered_) {
-    if (address >= host && address - host < registered.bytes) return registered.alias + (address - host);
+    if (address >= host && address - host < registered.bytes)
+      return registered.alias + (address - host);
   }
   return 0;
 }
 
-std::optional<std::pair<std::byte*, uint64_t>> AddressSpace::RegisteredAt(CudaAddress address, bool alias_only) const {
+std::optional<std::pair<std::byte*, uint64_t>> AddressSpace::RegisteredAt(CudaAddress address,
+                                                                          bool alias_only) const {
   for (const auto& [host, registered] : registered_) {
     for (const CudaAddress begin : {registered.alias, host}) {
-      if (address < begin || address - begin >= registered.bytes || (begin == host && alias_only)) continue;
-      return std::pair(reinterpret_cast<std::byte*>(host + (address - begin)), registered.bytes - (address - begin));
+      if (address < begin || address - begin >= registered.bytes || (begin == host && alias_only))
+        continue;
+      return std::pair(reinterpret_cast<std::byte*>(host + (address - begin)),
+                       registered.bytes - (address - begin));
     }
   }
   return std::nullopt;
@@ -217,7 +236,8 @@ std::optional<Target> AddressSpace::Find(CudaAddress address, uint64_t bytes) co
   CudaAddress begin = 0;
   if (const Range* range = RangeAround(address, &begin)) {
     const uint64_t offset = address - begin;
-    if (range->backing == nullptr || !range->allowed || offset + bytes > range->mapped) return std::nullopt;
+    if (range->backing == nullptr || !range->allowed || offset + bytes > range->mapped)
+      return std::nullopt;
     return Target{.data = range->backing->data() + offset, .keep = range->backing};
   }
   if (const auto host = RegisteredAt(address, false)) {
@@ -245,7 +265,8 @@ bool AddressSpace::WriteFlag(CudaAddress address, uint64_t value) {
 uint64_t AddressSpace::live() const {
   const std::lock_guard lock(mutex_);
   uint64_t live = registered_.size();
-  for (const auto& [begin, range] : ranges_) live += 1 + (range.kind == Kind::kReserved && range.backing != nullptr);
+  for (const auto& [begin, range] : ranges_)
+    live += 1 + (range.kind == Kind::kReserved && range.backing != nullptr);
   return live;
 }
 

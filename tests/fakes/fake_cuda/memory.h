@@ -1,7 +1,9 @@
-// AddressSpace: which addresses of this process are memory of a GPU, which are registered host memory, and what lies behind them.
+// AddressSpace: which addresses of this process are memory of a GPU, which are registered host
+// memory, and what lies behind them.
 //
-// Any thread. Memory of a GPU is a memfd. The address that a program gets is PROT_NONE, so that a CPU that touches it faults; the
-// stand-in's own copies go through a second mapping that nobody else knows. New memory is full of 0xa5.
+// Any thread. Memory of a GPU is a memfd. The address that a program gets is PROT_NONE, so that a
+// CPU that touches it faults; the stand-in's own copies go through a second mapping that nobody
+// else knows. New memory is full of 0xa5.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +27,8 @@ class Backing {
  public:
   // Null where the GPU has no more.
   static std::shared_ptr<Backing> Create(int gpu, uint64_t bytes, const char* kind);
-  // A descriptor of memory that this process or another one made; it is duplicated. Null when it is none of that kind.
+  // A descriptor of memory that this process or another one made; it is duplicated. Null when it is
+  // none of that kind.
   static std::shared_ptr<Backing> Open(int fd, const char* kind);
   ~Backing();
 
@@ -65,14 +68,15 @@ class AddressSpace {
   // False: no such memory, or of the other kind.
   bool Remove(CudaAddress address, bool opened);
   // The allocation around an address that Place gave.
-  std::optional<std::pair<CudaAddress, std::shared_ptr<Backing>>> AllocationAt(CudaAddress address) const;
+  std::optional<std::pair<CudaAddress, std::shared_ptr<Backing>>> AllocationAt(
+      CudaAddress address) const;
 
   CudaCode Register(void* begin, uint64_t bytes);
   CudaCode Unregister(void* begin);
   CudaAddress AliasOf(void* begin) const;  // 0: not registered
 
-  // None: an address of a GPU, or in registered memory, behind which there are not so many bytes. Any other address is taken for pageable
-  // host memory.
+  // None: an address of a GPU, or in registered memory, behind which there are not so many bytes.
+  // Any other address is taken for pageable host memory.
   std::optional<Target> Find(CudaAddress address, uint64_t bytes) const;
   // Held (shared) by whoever finds a target and uses it; what takes memory away waits for it.
   std::shared_mutex& uses() { return uses_; }
@@ -98,9 +102,10 @@ class AddressSpace {
   };
 
   const Range* RangeAround(CudaAddress address, CudaAddress* begin) const;
-  // The registered memory around an address of the host, or around its alias: the host's address, and how many bytes follow. None for
-  // others.
-  std::optional<std::pair<std::byte*, uint64_t>> RegisteredAt(CudaAddress address, bool alias_only) const;
+  // The registered memory around an address of the host, or around its alias: the host's address,
+  // and how many bytes follow. None for others.
+  std::optional<std::pair<std::byte*, uint64_t>> RegisteredAt(CudaAddress address,
+                                                              bool alias_only) const;
 
   std::shared_mutex uses_;
   mutable std::mutex mutex_;

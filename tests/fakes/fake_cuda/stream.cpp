@@ -44,7 +44,8 @@ bool FakeStream::Done(uint64_t number) const {
 
 void FakeStream::Await(uint64_t number) const {
   std::unique_lock lock(mutex_);
-  while (done_ < number && (running_ || World::Get().broken() == device::kCudaSuccess)) changed_.wait_for(lock, kLook);
+  while (done_ < number && (running_ || World::Get().broken() == device::kCudaSuccess))
+    changed_.wait_for(lock, kLook);
 }
 
 void FakeStream::Close() {
@@ -64,12 +65,15 @@ void FakeStream::Main() {
       operations_.pop_front();
       running_ = true;
     }
-    const bool apart = queue_ == nullptr || (operation.kind == Operation::Kind::kAfter && queue_->events_stand_outside());
+    const bool apart = queue_ == nullptr || (operation.kind == Operation::Kind::kAfter &&
+                                             queue_->events_stand_outside());
     if (apart && operation.other != nullptr) AwaitOther(operation);
     if (queue_ != nullptr) queue_->Begin(of_queue_, operation.place);
     if (!apart && operation.other != nullptr) AwaitOther(operation);
-    // What was put in before the context broke is not done any more, and nobody learns of it by a marker: all calls answer the error.
-    if (World::Get().breaks() == operation.breaks && !Run(operation)) World::Get().Break(kIllegalAddress, operation.breaks);
+    // What was put in before the context broke is not done any more, and nobody learns of it by a
+    // marker: all calls answer the error.
+    if (World::Get().breaks() == operation.breaks && !Run(operation))
+      World::Get().Break(kIllegalAddress, operation.breaks);
     if (queue_ != nullptr) queue_->End();
     operation.other = nullptr;  // its stream may end with it
     const std::lock_guard lock(mutex_);
@@ -81,15 +85,18 @@ void FakeStream::Main() {
 
 bool FakeStream::Run(const Operation& operation) {
   // A wait has its turn when it ends: until then the GPU lets others compute.
-  const bool computes = operation.kind != Operation::Kind::kCopy && operation.kind != Operation::Kind::kWait;
+  const bool computes =
+      operation.kind != Operation::Kind::kCopy && operation.kind != Operation::Kind::kWait;
   const auto turn = computes ? std::make_unique<ComputeToken::Turn>() : nullptr;
   switch (operation.kind) {
     case Operation::Kind::kCopy:
     case Operation::Kind::kFill: return Move(operation);
-    case Operation::Kind::kKernel: return operation.kernel->run(operation.arguments.data(), operation.value);
+    case Operation::Kind::kKernel:
+      return operation.kernel->run(operation.arguments.data(), operation.value);
     case Operation::Kind::kWait: return Wait(operation) && ComputeToken::TakeOneTurn();
     case Operation::Kind::kAfter: return true;  // AwaitOther
-    case Operation::Kind::kWrite: return AddressSpace::Get().WriteFlag(operation.dst, operation.value);
+    case Operation::Kind::kWrite:
+      return AddressSpace::Get().WriteFlag(operation.dst, operation.value);
   }
   return false;
 }
@@ -122,7 +129,9 @@ bool FakeStream::Move(const Operation& operation) {
 }
 
 void FakeStream::AwaitOther(const Operation& operation) {
-  for (int64_t look = 0; !operation.other->Done(operation.value) && World::Get().breaks() == operation.breaks; ++look) {
+  for (int64_t look = 0;
+       !operation.other->Done(operation.value) && World::Get().breaks() == operation.breaks;
+       ++look) {
     if (look > 20) Pause(50);
   }
 }

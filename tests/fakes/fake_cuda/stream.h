@@ -1,8 +1,9 @@
-// FakeStream, FakeEvent: a stream of the stand-in, with a thread of its own from its first operation on, and a point in it.
+// FakeStream, FakeEvent: a stream of the stand-in, with a thread of its own from its first
+// operation on, and a point in it.
 //
-// Put: any thread. The thread runs operations in order and lives until the stream is closed and empty; a stream that was closed while it
-// waits for a flag goes on waiting. Addresses are looked up when an operation runs, as a GPU does: one that leads nowhere then breaks the
-// context (700).
+// Put: any thread. The thread runs operations in order and lives until the stream is closed and
+// empty; a stream that was closed while it waits for a flag goes on waiting. Addresses are looked
+// up when an operation runs, as a GPU does: one that leads nowhere then breaks the context (700).
 #pragma once
 
 #include <condition_variable>
@@ -37,7 +38,8 @@ struct Operation {
 class FakeStream : public std::enable_shared_from_this<FakeStream> {
  public:
   // In the queue of the hardware that is its turn.
-  FakeStream() : queue_(HardwareQueue::OfNewStream()), of_queue_(queue_ ? queue_->AddStream() : 0) {}
+  FakeStream()
+      : queue_(HardwareQueue::OfNewStream()), of_queue_(queue_ ? queue_->AddStream() : 0) {}
   // Number of the operation, from 1.
   uint64_t Put(const Operation& operation);
   uint64_t last() const;

@@ -49,13 +49,15 @@ World::World() {
 
 void World::ReadEnvironment() {
   Settings settings;
-  const auto gpus = static_cast<int>(std::min<uint64_t>(Number(Text("FAKE_CUDA_GPUS"), 1), kGpusMax));
+  const auto gpus =
+      static_cast<int>(std::min<uint64_t>(Number(Text("FAKE_CUDA_GPUS"), 1), kGpusMax));
   for (int gpu = 0; gpu < gpus; ++gpu) settings.gpus.push_back(gpu);
   if (std::getenv("CUDA_VISIBLE_DEVICES") != nullptr) {
     settings.gpus.clear();
     for (const std::string& part : Parts(Text("CUDA_VISIBLE_DEVICES"), ',')) {
       const auto gpu = static_cast<int>(Number(part, 0));
-      if (gpu >= gpus) break;  // as the driver: what follows a number that is not there is not shown either
+      // As the driver: what follows a number that is not there is not shown either.
+      if (gpu >= gpus) break;
       settings.gpus.push_back(gpu);
     }
   }
@@ -72,7 +74,9 @@ void World::ReadEnvironment() {
   failures_.clear();
   for (const std::string& part : Parts(Text("FAKE_CUDA_FAIL"), ',')) {
     const auto fields = Parts(part, ':');
-    if (fields.size() == 3) failures_.push_back({fields[0], Number(fields[1], 1), static_cast<CudaCode>(Number(fields[2], 999))});
+    if (fields.size() == 3)
+      failures_.push_back(
+          {fields[0], Number(fields[1], 1), static_cast<CudaCode>(Number(fields[2], 999))});
   }
 }
 
@@ -81,7 +85,8 @@ Entry World::Enter(const char* function, Need need) {
   const std::lock_guard lock(mutex_);
   ++calls_[function];
   for (Failure& failure : failures_) {
-    if (failure.function != function || failure.calls_left == 0 || --failure.calls_left > 0) continue;
+    if (failure.function != function || failure.calls_left == 0 || --failure.calls_left > 0)
+      continue;
     if (Stays(failure.code)) SetBroken(failure.code);
     return {failure.code};
   }
@@ -130,7 +135,8 @@ CudaCode World::broken() const {
 CUctx_st* World::Retain(int ordinal) {
   const std::lock_guard lock(mutex_);
   const auto index = static_cast<size_t>(ordinal);
-  if (held_[index] == 0 && !TakeLocked(settings_.gpus[index], settings_.context_bytes)) return nullptr;
+  if (held_[index] == 0 && !TakeLocked(settings_.gpus[index], settings_.context_bytes))
+    return nullptr;
   ++held_[index];
   return reinterpret_cast<CUctx_st*>(&held_[static_cast<size_t>(ordinal)]);
 }
@@ -152,7 +158,8 @@ int World::OrdinalOf(const CUctx_st* context) const {
 
 uint64_t World::contexts() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<uint64_t>(std::count_if(held_.begin(), held_.end(), [](uint64_t held) { return held > 0; }));
+  return static_cast<uint64_t>(
+      std::count_if(held_.begin(), held_.end(), [](uint64_t held) { return held > 0; }));
 }
 
 bool World::Take(int gpu, uint64_t bytes) {

@@ -1,6 +1,8 @@
-// World: all that the stand-in for the CUDA driver knows of this process: its GPUs, who failed, what lives.
+// World: all that the stand-in for the CUDA driver knows of this process: its GPUs, who failed,
+// what lives.
 //
-// Any thread. It is set up from the environment when the library is loaded, and never destroyed: streams' threads may run until the end.
+// Any thread. It is set up from the environment when the library is loaded, and never destroyed:
+// streams' threads may run until the end.
 //   FAKE_CUDA_GPUS=N           how many GPUs there are (1); with 0, cuInit finds no device
 //   FAKE_CUDA_BYTES=N          memory of each (1 GiB)
 //   FAKE_CUDA_WITHOUT=a,b      what the GPUs cannot: vmm, ipc, memops
@@ -13,7 +15,8 @@
 //   FAKE_CUDA_TOKEN=FILE       compute_token.h
 //   FAKE_CUDA_STALL_MS=N       driver_lock.h
 //   CUDA_VISIBLE_DEVICES=1,0   which GPUs this process sees, in which order
-// As with the driver: errors 214, 226 and 700 stay (every later call answers them); nothing works in the child of a fork.
+// As with the driver: errors 214, 226 and 700 stay (every later call answers them); nothing works
+// in the child of a fork.
 #pragma once
 
 #include <sys/types.h>
@@ -31,7 +34,8 @@ namespace tidepool::fake_cuda {
 
 using device::CudaCode;
 
-inline constexpr CudaCode kNotInitialized = 3, kIllegalAddress = 700, kAlreadyRegistered = 712, kNotRegistered = 713;
+inline constexpr CudaCode kNotInitialized = 3, kIllegalAddress = 700, kAlreadyRegistered = 712,
+                          kNotRegistered = 713;
 
 struct Settings {
   std::vector<int> gpus;  // by ordinal: which GPU of the machine
@@ -57,8 +61,9 @@ class World {
   Entry Enter(const char* function, Need need);
   CudaCode Init();
   Settings settings() const;
-  // The context has seen a fault: everything answers it from now on. `breaks`: their number when the operation was put in that met the
-  // fault; one of a world that was reset since, whose memory is gone, breaks nothing.
+  // The context has seen a fault: everything answers it from now on. `breaks`: their number when
+  // the operation was put in that met the fault; one of a world that was reset since, whose memory
+  // is gone, breaks nothing.
   void Break(CudaCode code, uint64_t breaks);
   CudaCode broken() const;
   // Counts breaks: what was put into a stream before the last one is never done.

@@ -17,7 +17,12 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 ServerFacts Facts() {
-  return {.version = "1.2.3", .abi = 9, .build = "test build", .devices = {"host"}, .socket_dir = "/run/x", .pid = 77};
+  return {.version = "1.2.3",
+          .abi = 9,
+          .build = "test build",
+          .devices = {"host"},
+          .socket_dir = "/run/x",
+          .pid = 77};
 }
 
 constexpr AdminCaller kAdmin{.level = AdminLevel::kAdmin};
@@ -25,7 +30,8 @@ constexpr AdminCaller kAdmin{.level = AdminLevel::kAdmin};
 class AdminApiTest : public ::testing::Test {
  protected:
   // Everything as an admin, unless a test says otherwise.
-  AdminAnswer Ask(const char* method, const std::string& target, const std::string& body = "", AdminLevel level = AdminLevel::kAdmin) {
+  AdminAnswer Ask(const char* method, const std::string& target, const std::string& body = "",
+                  AdminLevel level = AdminLevel::kAdmin) {
     return api_.Answer({method, target, body, {.uid = 7, .pid = 8, .level = level}});
   }
   AdminAnswer Get(const std::string& target) { return Ask("GET", target); }
@@ -50,7 +56,9 @@ class AdminApiTest : public ::testing::Test {
 };
 
 TEST_F(AdminApiTest, VersionNamesReleaseAndAbi) {
-  EXPECT_EQ(BodyOf("/v1/version"), R"({"name":"tidepool","version":"1.2.3","abi":9,"build":"test build","devices":["host"],"pid":77})");
+  EXPECT_EQ(
+      BodyOf("/v1/version"),
+      R"({"name":"tidepool","version":"1.2.3","abi":9,"build":"test build","devices":["host"],"pid":77})");
 }
 
 TEST_F(AdminApiTest, StatusCarriesTheNumbersOfTheSnapshot) {
@@ -68,16 +76,20 @@ TEST_F(AdminApiTest, StatusCarriesTheNumbersOfTheSnapshot) {
 TEST_F(AdminApiTest, JobsAreListedWithCountsOfChunkStates) {
   const std::string body = BodyOf("/v1/jobs");
   EXPECT_THAT(body, HasSubstr(R"("id":3,"name":"gpt")"));
-  EXPECT_THAT(body,
-              HasSubstr(R"("chunk_states":{"empty":1,"resident":1,"gradients":1,"complete":1,"update-due":1,"updating":1,"frozen":0})"));
+  EXPECT_THAT(
+      body,
+      HasSubstr(
+          R"("chunk_states":{"empty":1,"resident":1,"gradients":1,"complete":1,"update-due":1,"updating":1,"frozen":0})"));
   EXPECT_THAT(body, HasSubstr(R"("id":5,"name":"7","uid":0,"state":"detached")"));
   EXPECT_THAT(body, Not(HasSubstr("sessions")));
 }
 
 TEST_F(AdminApiTest, OneJobIsFoundByNumberOrName) {
   EXPECT_EQ(BodyOf("/v1/jobs/3"), BodyOf("/v1/jobs/gpt"));
-  EXPECT_THAT(BodyOf("/v1/jobs/3"), HasSubstr(R"("sessions":[{"id":8,"rank":0,"pid":100,"rcache_bytes":1024)"));
-  EXPECT_THAT(BodyOf("/v1/jobs/7"), HasSubstr(R"("id":5)")) << "no job has the number 7, one has the name";
+  EXPECT_THAT(BodyOf("/v1/jobs/3"),
+              HasSubstr(R"("sessions":[{"id":8,"rank":0,"pid":100,"rcache_bytes":1024)"));
+  EXPECT_THAT(BodyOf("/v1/jobs/7"), HasSubstr(R"("id":5)"))
+      << "no job has the number 7, one has the name";
   EXPECT_EQ(BodyOf("/v1/jobs/%67pt"), BodyOf("/v1/jobs/gpt"));
 }
 
@@ -85,34 +97,56 @@ TEST_F(AdminApiTest, ResidencyIsRunLengthEncoded) {
   const std::string body = BodyOf("/v1/residency?job=gpt");
   EXPECT_THAT(
       body,
-      HasSubstr(R"({"kind":"rcache","rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",3],[">",1]],"chunks":)"));
+      HasSubstr(
+          R"({"kind":"rcache","rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",3],[">",1]],"chunks":)"));
   EXPECT_THAT(
       body,
       HasSubstr(
           R"({"kind":"rcache","rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[[".",1],["C",2],[".",1],["<",1],[">",1]],"chunks":)"));
   EXPECT_THAT(body, HasSubstr(R"("runs":[["_",1],[".",1],["g",1],["G",1],["O",1],["A",1]])"));
-  EXPECT_THAT(body, HasSubstr(R"("legend":{"C":"in rCache",">":"on its way in","<":"gradient on its way out","_":"empty")"));
-  EXPECT_THAT(body, HasSubstr(R"("step":{"phase":"backward","chunks_done":4,"micro_batch":1,"micro_batches":2})"));
-  EXPECT_THAT(body, HasSubstr(R"("last_step":{"fetches":9,"fetches_waited":2,"bytes_fetched":36864})"));
+  EXPECT_THAT(
+      body,
+      HasSubstr(
+          R"("legend":{"C":"in rCache",">":"on its way in","<":"gradient on its way out","_":"empty")"));
+  EXPECT_THAT(
+      body,
+      HasSubstr(
+          R"("step":{"phase":"backward","chunks_done":4,"micro_batch":1,"micro_batches":2})"));
+  EXPECT_THAT(body,
+              HasSubstr(R"("last_step":{"fetches":9,"fetches_waited":2,"bytes_fetched":36864})"));
   EXPECT_THAT(body, HasSubstr(R"("chunks":{">":1,"<":1,"C":2,".":2}})"));
-  EXPECT_THAT(BodyOf("/v1/residency"), HasSubstr(R"("runs":[[".",2]])")) << "without a job, all of them";
+  EXPECT_THAT(BodyOf("/v1/residency"), HasSubstr(R"("runs":[[".",2]])"))
+      << "without a job, all of them";
 }
 
 TEST_F(AdminApiTest, ResidencyIsToldByLayerTensorAndJobToo) {
   const std::string layers = BodyOf("/v1/residency?job=gpt&by=layer");
   EXPECT_THAT(layers, HasSubstr(R"({"by":"layer","pool")"));
-  EXPECT_THAT(layers, HasSubstr(R"~("columns":[{"name":"h.0","chunks":1,"bytes":2112},{"name":"h.1","chunks":1,"bytes":2048},)~"
-                                R"~({"name":"(no tensor)","chunks":4,"bytes":16384}],"rows")~"));
-  EXPECT_THAT(layers, HasSubstr(R"("rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[["C",1],[">",1],["<",1]],)"))
+  EXPECT_THAT(
+      layers,
+      HasSubstr(
+          R"~("columns":[{"name":"h.0","chunks":1,"bytes":2112},{"name":"h.1","chunks":1,"bytes":2048},)~"
+          R"~({"name":"(no tensor)","chunks":4,"bytes":16384}],"rows")~"));
+  EXPECT_THAT(
+      layers,
+      HasSubstr(R"("rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[["C",1],[">",1],["<",1]],)"))
       << "of four, one is sent";
-  EXPECT_THAT(layers, HasSubstr(R"("runs":[[".",1],["A",1],["O",1]],"chunks":{"A":1,"O":1,"g":1,"G":1,"_":1,".":1}})"));
+  EXPECT_THAT(
+      layers,
+      HasSubstr(
+          R"("runs":[[".",1],["A",1],["O",1]],"chunks":{"A":1,"O":1,"g":1,"G":1,"_":1,".":1}})"));
   EXPECT_THAT(layers, HasSubstr(R"("c":"some of it in rCache")"));
   const std::string tensors = BodyOf("/v1/residency?job=gpt&by=tensor");
-  EXPECT_THAT(tensors, HasSubstr(R"([{"name":"h.0.weight","chunks":1,"bytes":2048},{"name":"h.0.bias","chunks":1,"bytes":64},)"));
+  EXPECT_THAT(
+      tensors,
+      HasSubstr(
+          R"([{"name":"h.0.weight","chunks":1,"bytes":2048},{"name":"h.0.bias","chunks":1,"bytes":64},)"));
   EXPECT_THAT(tensors, HasSubstr(R"("runs":[[".",2],["A",1],["O",1]])"));
   const std::string jobs = BodyOf("/v1/residency?by=job");
   EXPECT_THAT(jobs, HasSubstr(R"("columns":[{"name":"gpt","chunks":6,"bytes":24576}])"));
-  EXPECT_THAT(jobs, HasSubstr(R"("columns":[{"name":"7","chunks":2,"bytes":512}],"rows":[{"kind":"host_pool")"));
+  EXPECT_THAT(
+      jobs,
+      HasSubstr(R"("columns":[{"name":"7","chunks":2,"bytes":512}],"rows":[{"kind":"host_pool")"));
   EXPECT_EQ(BodyOf("/v1/residency?by=chunk"), BodyOf("/v1/residency"));
   ExpectProblem("/v1/residency?by=rank", 400, "chunk, layer, tensor or job");
 }
@@ -134,10 +168,19 @@ TEST(ResidencyReport, PutsTheTensorsOfALayerTogetherWhereverTheyLie) {
   snapshot.jobs[0].spec = spec;
   snapshot.frozen_chunks = 2;
   const std::string text = ResidencyReport(snapshot, {&snapshot.jobs[0]}, ResidencyBy::kLayer);
-  EXPECT_THAT(text, HasSubstr(R"([{"name":"wte","chunks":1,"bytes":32},{"name":"model.layers.0","chunks":2,"bytes":64},)"));
-  EXPECT_THAT(text, HasSubstr(R"({"name":"model.norm","chunks":1,"bytes":32},{"name":"model.layers.10","chunks":1,"bytes":32},)"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          R"([{"name":"wte","chunks":1,"bytes":32},{"name":"model.layers.0","chunks":2,"bytes":64},)"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          R"({"name":"model.norm","chunks":1,"bytes":32},{"name":"model.layers.10","chunks":1,"bytes":32},)"));
   EXPECT_THAT(text, HasSubstr(R"~({"name":"(frozen)","chunks":2,"bytes":8192}])~"));
-  EXPECT_THAT(text, HasSubstr(R"("rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["c",1],[".",2],[">",1]])"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          R"("rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["c",1],[".",2],[">",1]])"));
 }
 
 TEST_F(AdminApiTest, ChunksArePagedByCursor) {
@@ -154,17 +197,21 @@ TEST_F(AdminApiTest, ChunksArePagedByCursor) {
     ASSERT_LT(pages, 10);
   }
   EXPECT_EQ(pages, 3);
-  for (int chunk = 0; chunk < 6; ++chunk) EXPECT_THAT(all, HasSubstr("{\"job\":3,\"chunk\":" + std::to_string(chunk) + ","));
+  for (int chunk = 0; chunk < 6; ++chunk)
+    EXPECT_THAT(all, HasSubstr("{\"job\":3,\"chunk\":" + std::to_string(chunk) + ","));
   EXPECT_THAT(all, HasSubstr("{\"job\":5,\"chunk\":1,"));
   size_t rows = 0;
-  for (size_t at = all.find("{\"job\":"); at != std::string::npos; at = all.find("{\"job\":", at + 1)) ++rows;
+  for (size_t at = all.find("{\"job\":"); at != std::string::npos;
+       at = all.find("{\"job\":", at + 1))
+    ++rows;
   EXPECT_EQ(rows, 8u) << "a chunk was shown twice or never";
 }
 
 TEST_F(AdminApiTest, ChunksAreFilteredByJobAndState) {
-  EXPECT_EQ(BodyOf("/v1/chunks?job=gpt&state=gradients"),
-            R"({"chunks":[{"job":3,"chunk":2,"state":"gradients","data_group":0,"elements":1024,"bytes":16384,"version":41,)"
-            R"("fetches":5,"states_on_nvme":false,"weights_on_nvme":false,"ranks_cached":[1]}],"next_cursor":null})");
+  EXPECT_EQ(
+      BodyOf("/v1/chunks?job=gpt&state=gradients"),
+      R"({"chunks":[{"job":3,"chunk":2,"state":"gradients","data_group":0,"elements":1024,"bytes":16384,"version":41,)"
+      R"("fetches":5,"states_on_nvme":false,"weights_on_nvme":false,"ranks_cached":[1]}],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?job=5&state=empty"), R"({"chunks":[],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?tier=nvme"), R"({"chunks":[],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?tier=host"), BodyOf("/v1/chunks"));
@@ -225,7 +272,8 @@ TEST_F(AdminApiTest, AJobIsEvictedAndTheServerEnded) {
   EXPECT_EQ(Ask("POST", "/v1/shutdown?keep=false").status, 200u);
   EXPECT_EQ(Ask("POST", "/v1/shutdown?keep=maybe").status, 400u);
   EXPECT_EQ(Ask("POST", "/v1/shutdown", "", AdminLevel::kOperator).status, 403u);
-  EXPECT_EQ(loop_.TakeMainCommands(), (std::vector{MainCommand::What::kHandOver, MainCommand::What::kEnd}));
+  EXPECT_EQ(loop_.TakeMainCommands(),
+            (std::vector{MainCommand::What::kHandOver, MainCommand::What::kEnd}));
 }
 
 TEST_F(AdminApiTest, OneChunkIsFoundByItsNumberWithinItsJob) {
@@ -237,7 +285,8 @@ TEST_F(AdminApiTest, OneChunkIsFoundByItsNumberWithinItsJob) {
 
 TEST_F(AdminApiTest, TiersAddUpToWhatJobsHave) {
   const std::string tiers = BodyOf("/v1/tiers");
-  for (const char* kind : {"rcache", "host", "nvme"}) EXPECT_THAT(tiers, HasSubstr("{\"kind\":\"" + std::string(kind) + "\",\"bytes\":"));
+  for (const char* kind : {"rcache", "host", "nvme"})
+    EXPECT_THAT(tiers, HasSubstr("{\"kind\":\"" + std::string(kind) + "\",\"bytes\":"));
   EXPECT_THAT(Ask("GET", "/metrics/summary").body, HasSubstr("job       gpt: "));
 }
 
@@ -260,13 +309,17 @@ TEST_F(AdminApiTest, TheServerIsDrainedAndItsLogLevelChanged) {
 TEST_F(AdminApiTest, ChecksOfHealthAreMutedByNameForATime) {
   EXPECT_EQ(Ask("PUT", "/v1/health/mutes", R"({"check":"DRAINING","for":"1h"})").status, 200u);
   EXPECT_EQ(Ask("DELETE", "/v1/health/mutes?check=DRAINING").status, 200u);
-  for (const char* body : {R"({"check":"DRAINED","for":"1h"})", R"({"check":"DRAINING"})", R"({"check":"DRAINING","for":"0s"})",
-                           R"({"check":"DRAINING","for":"721h"})", R"({"check":"DRAINING","for":"soon"})", R"({"for":"1h"})"}) {
+  for (const char* body :
+       {R"({"check":"DRAINED","for":"1h"})", R"({"check":"DRAINING"})",
+        R"({"check":"DRAINING","for":"0s"})", R"({"check":"DRAINING","for":"721h"})",
+        R"({"check":"DRAINING","for":"soon"})", R"({"for":"1h"})"}) {
     EXPECT_EQ(Ask("PUT", "/v1/health/mutes", body).status, 400u) << body;
   }
   EXPECT_EQ(Ask("DELETE", "/v1/health/mutes").status, 400u);
   EXPECT_EQ(Ask("DELETE", "/v1/health/mutes?check=no").status, 400u);
-  EXPECT_EQ(Ask("PUT", "/v1/health/mutes", R"({"check":"DRAINING","for":"1h"})", AdminLevel::kUser).status, 403u);
+  EXPECT_EQ(Ask("PUT", "/v1/health/mutes", R"({"check":"DRAINING","for":"1h"})", AdminLevel::kUser)
+                .status,
+            403u);
   const auto commands = loop_.TakeCommands();
   ASSERT_EQ(commands.size(), 2u);
   EXPECT_EQ(std::get<MuteCheck>(commands[0].what).code, "DRAINING");
@@ -292,7 +345,8 @@ TEST_F(AdminApiTest, OtherMethodsAreRefusedWithTheOnesAllowed) {
 
 TEST_F(AdminApiTest, AQuotaIsMailedToTheLoopWithTheCaller) {
   const AdminAnswer answer =
-      Ask("PUT", "/v1/jobs/gpt/quota", R"({"limit":"50%","guarantee":4096,"nvme_limit":"1KiB","weight":3,"priority":"high"})");
+      Ask("PUT", "/v1/jobs/gpt/quota",
+          R"({"limit":"50%","guarantee":4096,"nvme_limit":"1KiB","weight":3,"priority":"high"})");
   EXPECT_EQ(answer.status, 200u) << answer.body;
   EXPECT_EQ(answer.body, R"({"result":"done"})");
   const auto commands = loop_.TakeCommands();
@@ -310,8 +364,9 @@ TEST_F(AdminApiTest, AQuotaIsMailedToTheLoopWithTheCaller) {
 
 TEST_F(AdminApiTest, ABadBodyChangesNothing) {
   for (const char* body :
-       {"", "{}", "[]", "7", "{\"weight\":0}", "{\"weight\":101}", "{\"weight\":-1}", "{\"weight\":1.5}", "{\"weight\":[1]}",
-        "{\"limit\":\"many\"}", "{\"limit\":true}", "{\"guarantee\":\"none\"}", "{\"nvme_limit\":\"50%\"}", "{\"priority\":\"top\"}",
+       {"", "{}", "[]", "7", "{\"weight\":0}", "{\"weight\":101}", "{\"weight\":-1}",
+        "{\"weight\":1.5}", "{\"weight\":[1]}", "{\"limit\":\"many\"}", "{\"limit\":true}",
+        "{\"guarantee\":\"none\"}", "{\"nvme_limit\":\"50%\"}", "{\"priority\":\"top\"}",
         "{\"colour\":\"red\"}", "{\"weight\":1", "{\"a\":{\"b\":{}}}"}) {
     const AdminAnswer answer = Ask("PUT", "/v1/jobs/gpt/quota", body);
     EXPECT_EQ(answer.status, 400u) << body;
@@ -338,17 +393,24 @@ TEST_F(AdminApiTest, ARefusedChangeKeepsItsReason) {
 
 TEST_F(AdminApiTest, AUserSeesItsOwnJobsAndChangesNoQuota) {
   // In the picture, both jobs are of user 0.
-  const auto seen = [this](const std::string& target) { return Ask("GET", target, "", AdminLevel::kUser); };
+  const auto seen = [this](const std::string& target) {
+    return Ask("GET", target, "", AdminLevel::kUser);
+  };
   EXPECT_EQ(seen("/v1/jobs").body, R"({"jobs":[],"lost":[]})");
-  EXPECT_THAT(Ask("GET", "/v1/jobs").body, HasSubstr(R"("lost":[{"name":"old","uid":0,"version":3,"at":1793000000,"why":"its lease"}])"));
+  EXPECT_THAT(
+      Ask("GET", "/v1/jobs").body,
+      HasSubstr(
+          R"("lost":[{"name":"old","uid":0,"version":3,"at":1793000000,"why":"its lease"}])"));
   EXPECT_EQ(seen("/v1/jobs/gpt").status, 404u);
   EXPECT_THAT(seen("/v1/jobs/gpt").body, Not(HasSubstr("jobs there are: gpt")));
   EXPECT_THAT(seen("/v1/residency").body, HasSubstr(R"("jobs":[])"));
   EXPECT_EQ(seen("/v1/chunks").body, R"({"chunks":[],"next_cursor":null})");
   EXPECT_THAT(seen("/v1/quotas").body, HasSubstr("user:7")) << "its own account";
-  const AdminAnswer root = api_.Answer({"GET", "/v1/jobs", "", {.uid = 0, .level = AdminLevel::kUser}});
+  const AdminAnswer root =
+      api_.Answer({"GET", "/v1/jobs", "", {.uid = 0, .level = AdminLevel::kUser}});
   EXPECT_THAT(root.body, HasSubstr("gpt")) << "who owns the jobs sees them at every level";
-  const AdminAnswer refused = Ask("PUT", "/v1/jobs/gpt/quota", R"({"weight":2})", AdminLevel::kUser);
+  const AdminAnswer refused =
+      Ask("PUT", "/v1/jobs/gpt/quota", R"({"weight":2})", AdminLevel::kUser);
   EXPECT_EQ(refused.status, 403u);
   EXPECT_THAT(refused.body, HasSubstr("operator"));
   EXPECT_TRUE(loop_.TakeCommands().empty());
@@ -383,7 +445,8 @@ TEST_F(AdminApiTest, NvmeShowsEachDirectoryAndTheScrub) {
       R"("demotion":{"job":3,"name":"gpt","pieces":9,"pieces_written":4,"jobs_moved":2,"jobs_failed":1,"jobs_dropped":0,"pool_bytes_freed":4096},)"
       R"("scrub":{"state":"running","seconds":1.5,"pieces":9,"pieces_checked":5,"bytes_checked":2048,"repetitions":1,"pieces_damaged":1,)"
       R"("damage":[{"job":3,"name":"gpt","chunk":4,"piece":1,"directory":"/mnt/a","offset":4096,"what":"its header is damaged"}]}})");
-  EXPECT_THAT(BodyOf("/v1/status"), HasSubstr(R"("failed_directory":"","directories":["/mnt/a","/mnt/b"])"));
+  EXPECT_THAT(BodyOf("/v1/status"),
+              HasSubstr(R"("failed_directory":"","directories":["/mnt/a","/mnt/b"])"));
 }
 
 TEST_F(AdminApiTest, AScrubIsPostedAndNeverBegunByGet) {
@@ -399,9 +462,10 @@ TEST_F(AdminApiTest, AScrubIsPostedAndNeverBegunByGet) {
 }
 
 TEST_F(AdminApiTest, TensorsAreFoundByNameOrChunkWithWhereTheyLie) {
-  EXPECT_EQ(BodyOf("/v1/tensors?name=0.weight"),
-            R"({"tensors":[{"job":3,"name":"h.0.weight","dims":[32,16],"elements":512,"chunk":1,"element_begin":0,"state":"resident",)"
-            R"("version":41,"states_on_nvme":false,"ranks_cached":[0,1]}],"next_cursor":null})");
+  EXPECT_EQ(
+      BodyOf("/v1/tensors?name=0.weight"),
+      R"({"tensors":[{"job":3,"name":"h.0.weight","dims":[32,16],"elements":512,"chunk":1,"element_begin":0,"state":"resident",)"
+      R"("version":41,"states_on_nvme":false,"ranks_cached":[0,1]}],"next_cursor":null})");
   EXPECT_THAT(BodyOf("/v1/tensors?job=gpt&chunk=5"), HasSubstr("h.1.weight"));
   EXPECT_THAT(BodyOf("/v1/tensors?job=gpt&chunk=5"), Not(HasSubstr("h.0")));
   EXPECT_THAT(BodyOf("/v1/tensors?limit=2"), HasSubstr(R"("next_cursor":"3:2")"));
@@ -411,16 +475,18 @@ TEST_F(AdminApiTest, TensorsAreFoundByNameOrChunkWithWhereTheyLie) {
   ExpectProblem("/v1/tensors?chunk=x", 400, "whole number");
   ExpectProblem("/v1/tensors?cursor=3", 400, "no cursor");
   ExpectProblem("/v1/tensors?job=none", 404, "none");
-  EXPECT_EQ(Ask("GET", "/v1/tensors", "", AdminLevel::kUser).body, R"({"tensors":[],"next_cursor":null})")
+  EXPECT_EQ(Ask("GET", "/v1/tensors", "", AdminLevel::kUser).body,
+            R"({"tensors":[],"next_cursor":null})")
       << "others' tensors are not there";
 }
 
 TEST_F(AdminApiTest, SettingsAreShownToOperatorsWithTheirOrigins) {
-  EXPECT_EQ(BodyOf("/v1/config"),
-            R"({"file":"/etc/x.toml","settings":[)"
-            R"({"key":"pool.size","value":"8GiB","origin":"/etc/x.toml:3","default":"50%","reloads":false},)"
-            R"({"key":"log.level","value":"info","origin":"default","default":"info","reloads":true}],)"
-            R"("quotas":[{"match":"user:7","origin":"/etc/x.toml:5","guarantee":"4KiB","weight":2,"priority":"normal"}]})");
+  EXPECT_EQ(
+      BodyOf("/v1/config"),
+      R"({"file":"/etc/x.toml","settings":[)"
+      R"({"key":"pool.size","value":"8GiB","origin":"/etc/x.toml:3","default":"50%","reloads":false},)"
+      R"({"key":"log.level","value":"info","origin":"default","default":"info","reloads":true}],)"
+      R"("quotas":[{"match":"user:7","origin":"/etc/x.toml:5","guarantee":"4KiB","weight":2,"priority":"normal"}]})");
   EXPECT_THAT(BodyOf("/v1/config/diff"), Not(HasSubstr("log.level")));
   EXPECT_THAT(BodyOf("/v1/config/diff"), HasSubstr("pool.size"));
   EXPECT_EQ(Ask("GET", "/v1/config", "", AdminLevel::kUser).status, 403u);
@@ -432,13 +498,18 @@ TEST_F(AdminApiTest, AReloadIsTheAdminsAndSaysWhatWasAppliedOrWhyNot) {
   EXPECT_EQ(Ask("POST", "/v1/reload", "", AdminLevel::kOperator).status, 403u);
   EXPECT_EQ(Ask("POST", "/v1/reload", R"({"file":"/etc/passwd"})").status, 400u);
   EXPECT_EQ(Ask("POST", "/v1/reload").body, R"({"result":"done","applied":["log.level"]})");
-  EXPECT_EQ(Ask("POST", "/v1/reload?dry_run=true").body, R"({"result":"planned","would_apply":["log.level"]})");
+  EXPECT_EQ(Ask("POST", "/v1/reload?dry_run=true").body,
+            R"({"result":"planned","would_apply":["log.level"]})");
   EXPECT_EQ(Ask("POST", "/v1/reload?dry_run=maybe").status, 400u);
   EXPECT_TRUE(loop_.TakeCommands().empty()) << "the main thread reads files, not the loop";
-  loop_.AnswerWith(Status(ErrorId::kConfigNeedsRestart, "no").Where("/etc/x.toml").Why("pool.size"));
+  loop_.AnswerWith(
+      Status(ErrorId::kConfigNeedsRestart, "no").Where("/etc/x.toml").Why("pool.size"));
   const AdminAnswer refused = Ask("POST", "/v1/reload");
   EXPECT_EQ(refused.status, 409u);
-  EXPECT_THAT(refused.body, HasSubstr(R"("code":"TP1105","name":"ConfigNeedsRestart","where":"/etc/x.toml","why":"pool.size")"));
+  EXPECT_THAT(
+      refused.body,
+      HasSubstr(
+          R"("code":"TP1105","name":"ConfigNeedsRestart","where":"/etc/x.toml","why":"pool.size")"));
 }
 
 TEST_F(AdminApiTest, ProbesSayOkOnAReadyServer) {
@@ -454,14 +525,20 @@ TEST(AdminApi, StatesThatADriveDoesNotTakeOrAnswerAreNamedByHealthAsWarningsAndE
     snapshot.nvme.late[0].lost = worse;
     FakeLoop loop(snapshot);
     AdminApi api(Facts(), &loop.source, loop.mail());
-    const std::string body = api.Answer({"GET", "/v1/health", "", kAdmin}).body, severity = worse ? "error" : "warn";
+    const std::string body = api.Answer({"GET", "/v1/health", "", kAdmin}).body,
+                      severity = worse ? "error" : "warn";
     EXPECT_THAT(body, HasSubstr(R"("code":"NVME_WRITE_FAILED","severity":")" + severity));
-    EXPECT_THAT(body, HasSubstr("job 3 (gpt), chunk 5, piece 1, /mnt/a at offset 1024: No space left on device" +
-                                std::string(worse ? "; the job waits" : "\"")));
+    EXPECT_THAT(
+        body,
+        HasSubstr("job 3 (gpt), chunk 5, piece 1, /mnt/a at offset 1024: No space left on device" +
+                  std::string(worse ? "; the job waits" : "\"")));
     EXPECT_THAT(body, HasSubstr(R"("code":"NVME_LATE","severity":")" + severity));
-    EXPECT_THAT(body, HasSubstr("job 3 (gpt), chunk 1, piece 2, /mnt/b at offset 2048: a write, for 41.5 s"));
+    EXPECT_THAT(
+        body,
+        HasSubstr("job 3 (gpt), chunk 1, piece 2, /mnt/b at offset 2048: a write, for 41.5 s"));
     // Another user's jobs are not named.
-    const AdminAnswer other = api.Answer({"GET", "/v1/health", "", {.uid = 4321, .level = AdminLevel::kUser}});
+    const AdminAnswer other =
+        api.Answer({"GET", "/v1/health", "", {.uid = 4321, .level = AdminLevel::kUser}});
     EXPECT_THAT(other.body, Not(HasSubstr("gpt")));
   }
 }
@@ -514,7 +591,8 @@ TEST(AdminApi, ALoopThatNeverAnswersIsWaitedForOnce) {
   FakeLoop loop;
   loop.stuck = true;
   AdminApi api(Facts(), &loop.source, loop.mail());
-  EXPECT_EQ(api.Answer({"GET", "/livez", "", kAdmin}).status, 200u) << "alive, although nothing has been heard of the loop yet";
+  EXPECT_EQ(api.Answer({"GET", "/livez", "", kAdmin}).status, 200u)
+      << "alive, although nothing has been heard of the loop yet";
   const int64_t begin = loop.clock.NowNs();
   EXPECT_EQ(api.Answer({"GET", "/v1/status", "", kAdmin}).status, 503u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(api.Answer({"GET", "/v1/jobs", "", kAdmin}).status, 503u);
@@ -536,7 +614,8 @@ TEST(AdminApi, ALoopThatFallsSilentLeavesTheLastSnapshotWithItsAge) {
   EXPECT_THAT(status.body, HasSubstr("\"snapshot_age_seconds\":1."));
   EXPECT_EQ(api.Answer({"GET", "/readyz", "", kAdmin}).status, 503u);
   loop.stuck = false;
-  for (int i = 0; i < 500 && api.Answer({"GET", "/readyz", "", kAdmin}).status != 200u; ++i) SteadyClock().SleepNs(10 * kNsPerMs);
+  for (int i = 0; i < 500 && api.Answer({"GET", "/readyz", "", kAdmin}).status != 200u; ++i)
+    SteadyClock().SleepNs(10 * kNsPerMs);
   EXPECT_EQ(api.Answer({"GET", "/readyz", "", kAdmin}).status, 200u) << "it answers again";
 }
 

@@ -1,6 +1,8 @@
-// FakeLoop: a thread that answers SnapshotWanted from a prepared snapshot, as the serve loop and the control thread do together.
+// FakeLoop: a thread that answers SnapshotWanted from a prepared snapshot, as the serve loop and
+// the control thread do together.
 //
-// The test's thread changes what it answers through the atomics; the snapshots themselves are immutable.
+// The test's thread changes what it answers through the atomics; the snapshots themselves are
+// immutable.
 #pragma once
 
 #include <poll.h>
@@ -25,17 +27,32 @@ namespace tidepool::memserver {
 
 inline std::shared_ptr<const ConfigRows> TwoSettings() {
   ConfigRows config{.file = "/etc/x.toml"};
-  config.settings = {{.key = "pool.size", .value = "8GiB", .origin = "/etc/x.toml:3", .fallback = "50%"},
-                     {.key = "log.level", .value = "info", .origin = "default", .fallback = "info", .is_live = true}};
-  config.quotas = {{.match = "user:7", .origin = "/etc/x.toml:5", .guarantee = "4KiB", .weight = 2}};
+  config.settings = {
+      {.key = "pool.size", .value = "8GiB", .origin = "/etc/x.toml:3", .fallback = "50%"},
+      {.key = "log.level",
+       .value = "info",
+       .origin = "default",
+       .fallback = "info",
+       .is_live = true}};
+  config.quotas = {
+      {.match = "user:7", .origin = "/etc/x.toml:5", .guarantee = "4KiB", .weight = 2}};
   return std::make_shared<const ConfigRows>(config);
 }
 
 inline std::shared_ptr<const shm::JobSpec> ThreeTensors() {
   auto spec = std::make_shared<shm::JobSpec>();
-  spec->parameters = {{.name = "h.0.weight", .dims = {32, 16}, .chunk = 1, .element_begin = 0, .element_count = 512},
-                      {.name = "h.0.bias", .dims = {16}, .chunk = 1, .element_begin = 512, .element_count = 16},
-                      {.name = "h.1.weight", .dims = {32, 16}, .chunk = 5, .element_begin = 0, .element_count = 512}};
+  spec->parameters = {
+      {.name = "h.0.weight",
+       .dims = {32, 16},
+       .chunk = 1,
+       .element_begin = 0,
+       .element_count = 512},
+      {.name = "h.0.bias", .dims = {16}, .chunk = 1, .element_begin = 512, .element_count = 16},
+      {.name = "h.1.weight",
+       .dims = {32, 16},
+       .chunk = 5,
+       .element_begin = 0,
+       .element_count = 512}};
   return spec;
 }
 
@@ -50,7 +67,13 @@ inline JobRow DetachedJob() {
 }
 
 inline GpuRow OneGpu() {
-  GpuRow gpu{.name = "cuda:0", .model = "a GPU", .uuid = "GPU-01", .form = "vmm", .note = "it can", .pin_failure = "", .failure = ""};
+  GpuRow gpu{.name = "cuda:0",
+             .model = "a GPU",
+             .uuid = "GPU-01",
+             .form = "vmm",
+             .note = "it can",
+             .pin_failure = "",
+             .failure = ""};
   gpu.bytes = 1000;
   gpu.bytes_taken = 10;
   gpu.pool_bytes = gpu.pinned_bytes = 64;
@@ -58,7 +81,8 @@ inline GpuRow OneGpu() {
   return gpu;
 }
 
-// Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two chunks), of a ready server.
+// Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two
+// chunks), of a ready server.
 inline Snapshot TwoJobs() {
   Snapshot snapshot;
   snapshot.uptime_ns = 90 * kNsPerSecond;
@@ -88,7 +112,8 @@ inline Snapshot TwoJobs() {
               .fetches = 9,
               .fetches_waited = 2,
               .bytes_fetched = 36'864};
-  gpt.sessions = {{.session = 8, .rank = 0, .pid = 100, .rcache_bytes = 1024}, {.session = 9, .rank = 1, .pid = 101, .rcache_bytes = 1024}};
+  gpt.sessions = {{.session = 8, .rank = 0, .pid = 100, .rcache_bytes = 1024},
+                  {.session = 9, .rank = 1, .pid = 101, .rcache_bytes = 1024}};
   for (int state = 0; state < 6; ++state) {
     gpt.chunks.push_back({.state = static_cast<ChunkState>(state),
                           .elements = 1024,
@@ -103,25 +128,68 @@ inline Snapshot TwoJobs() {
   gpt.chunks[5].ranks_fetching = 3;
   gpt.spec = ThreeTensors();
   snapshot.jobs = {gpt, DetachedJob()};
-  snapshot.lost = {{.name = "old", .uid = 0, .version = 3, .at = 1'793'000'000, .why = "its lease"}};
-  snapshot.accounts = {{"user:7", {.guarantee = 4096, .nvme_limit = 512, .weight = 2, .priority = Priority::kLow}, 11, 22, 33}};
-  snapshot.waiting = {
-      {.name = "big", .account = "user:7", .uid = 7, .rank = 1, .pid = 99, .pool_bytes = 1 << 20, .why = "job big needs more"}};
+  snapshot.lost = {
+      {.name = "old", .uid = 0, .version = 3, .at = 1'793'000'000, .why = "its lease"}};
+  snapshot.accounts = {
+      {"user:7",
+       {.guarantee = 4096, .nvme_limit = 512, .weight = 2, .priority = Priority::kLow},
+       11,
+       22,
+       33}};
+  snapshot.waiting = {{.name = "big",
+                       .account = "user:7",
+                       .uid = 7,
+                       .rank = 1,
+                       .pid = 99,
+                       .pool_bytes = 1 << 20,
+                       .why = "job big needs more"}};
   snapshot.config = TwoSettings();
   snapshot.nvme.engine = "a simulated disk";
   snapshot.nvme.repetitions = 6;
-  snapshot.nvme.directories = {{.path = "/mnt/a", .bytes = 8192, .bytes_used = 4096, .bytes_read = 512, .bytes_written = 1024},
+  snapshot.nvme.directories = {{.path = "/mnt/a",
+                                .bytes = 8192,
+                                .bytes_used = 4096,
+                                .bytes_read = 512,
+                                .bytes_written = 1024},
                                {.path = "/mnt/b", .bytes = 8192, .failed = true}};
   snapshot.nvme.writes_failed = 2;
   snapshot.nvme.pieces_in_pool = 2;
   snapshot.nvme.bytes_in_pool = 4096;
-  snapshot.nvme.unwritten = {{.job = 3, .name = "gpt", .chunk = 2, .piece = 0, .directory = "/mnt/a", .offset = 512, .error = EIO},
-                             {.job = 3, .name = "gpt", .chunk = 5, .piece = 1, .directory = "/mnt/a", .offset = 1024, .error = ENOSPC}};
-  snapshot.nvme.late = {
-      {.job = 3, .name = "gpt", .chunk = 1, .piece = 2, .directory = "/mnt/b", .offset = 2048, .write = true, .seconds = 41.5}};
-  snapshot.nvme.demotion = {.job = 3, .name = "gpt", .pieces = 9, .pieces_written = 4, .done = 2, .failed = 1, .bytes_freed = 4096};
-  snapshot.nvme.scrub = {
-      .state = ScrubState::kRunning, .pieces = 9, .pieces_checked = 5, .bytes_checked = 2048, .repetitions = 1, .damaged = 1};
+  snapshot.nvme.unwritten = {{.job = 3,
+                              .name = "gpt",
+                              .chunk = 2,
+                              .piece = 0,
+                              .directory = "/mnt/a",
+                              .offset = 512,
+                              .error = EIO},
+                             {.job = 3,
+                              .name = "gpt",
+                              .chunk = 5,
+                              .piece = 1,
+                              .directory = "/mnt/a",
+                              .offset = 1024,
+                              .error = ENOSPC}};
+  snapshot.nvme.late = {{.job = 3,
+                         .name = "gpt",
+                         .chunk = 1,
+                         .piece = 2,
+                         .directory = "/mnt/b",
+                         .offset = 2048,
+                         .write = true,
+                         .seconds = 41.5}};
+  snapshot.nvme.demotion = {.job = 3,
+                            .name = "gpt",
+                            .pieces = 9,
+                            .pieces_written = 4,
+                            .done = 2,
+                            .failed = 1,
+                            .bytes_freed = 4096};
+  snapshot.nvme.scrub = {.state = ScrubState::kRunning,
+                         .pieces = 9,
+                         .pieces_checked = 5,
+                         .bytes_checked = 2048,
+                         .repetitions = 1,
+                         .damaged = 1};
   snapshot.nvme.scrub.seconds = 1.5;
   snapshot.nvme.scrub.damage = {{3, "gpt", 4, 1, "/mnt/a", 4096, "its header is damaged"}};
   return snapshot;
@@ -130,7 +198,9 @@ inline Snapshot TwoJobs() {
 class FakeLoop {
  public:
   explicit FakeLoop(Snapshot snapshot = TwoJobs())
-      : source(&to_loop, &clock), snapshot_(std::make_shared<const Snapshot>(std::move(snapshot))), thread_([this] { Main(); }) {}
+      : source(&to_loop, &clock),
+        snapshot_(std::make_shared<const Snapshot>(std::move(snapshot))),
+        thread_([this] { Main(); }) {}
   ~FakeLoop() {
     stop_ = true;
     to_loop.Push(StopServing{});

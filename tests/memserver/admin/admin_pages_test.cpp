@@ -1,4 +1,5 @@
-// What is written about the admin socket is what it does: its page lists the endpoints of the route table and the metrics that there are.
+// What is written about the admin socket is what it does: its page lists the endpoints of the route
+// table and the metrics that there are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,13 +29,19 @@ std::set<std::string> RowsOfPage(const std::string& start) {
   std::ifstream page(TIDEPOOL_ADMIN_PAGE);
   for (std::string line; std::getline(page, line);) {
     if (!line.starts_with("| `" + start)) continue;
-    EXPECT_TRUE(rows.insert(line.substr(3, line.find('`', 3) - 3)).second) << line << " stands twice";
+    EXPECT_TRUE(rows.insert(line.substr(3, line.find('`', 3) - 3)).second)
+        << line << " stands twice";
   }
   return rows;
 }
 
 ServerFacts Facts() {
-  return {.version = "1.2.3", .abi = 9, .build = "a \"build\"", .devices = {"host"}, .socket_dir = "/run/x", .pid = 77};
+  return {.version = "1.2.3",
+          .abi = 9,
+          .build = "a \"build\"",
+          .devices = {"host"},
+          .socket_dir = "/run/x",
+          .pid = 77};
 }
 
 // Names of the families in an answer, in order.
@@ -50,13 +57,15 @@ std::vector<std::string> FamiliesOf(const std::string& metrics) {
 
 TEST(AdminPage, ListsEveryEndpointAndNoOther) {
   std::set<std::string> rows;
-  for (const char* method : {"GET", "PUT", "POST", "DELETE"}) rows.merge(RowsOfPage(method + std::string(" /")));
+  for (const char* method : {"GET", "PUT", "POST", "DELETE"})
+    rows.merge(RowsOfPage(method + std::string(" /")));
   const std::vector<std::string> all = AdminApi::Endpoints();
   EXPECT_EQ(rows, std::set<std::string>(all.begin(), all.end()));
   EXPECT_EQ(rows.size(), all.size());
 }
 
-// What a route is said to do it does for a request: nothing of the list is answered with 404 or 405.
+// What a route is said to do it does for a request: nothing of the list is answered with 404 or
+// 405.
 TEST(AdminPage, EveryEndpointIsThere) {
   FakeLoop loop;
   AdminApi api(Facts(), &loop.source, loop.mail());
@@ -64,8 +73,10 @@ TEST(AdminPage, EveryEndpointIsThere) {
     const size_t blank = endpoint.find(' '), brace = endpoint.find('{');
     const std::string method = endpoint.substr(0, blank);
     if (brace != std::string::npos) endpoint.replace(brace, endpoint.find('}') + 1 - brace, "gpt");
-    const AdminAnswer answer = api.Answer({method, endpoint.substr(blank + 1), "", {.level = AdminLevel::kAdmin}});
-    EXPECT_TRUE(answer.status == 200 || answer.status == 400) << endpoint << ": " << answer.status << " " << answer.body;
+    const AdminAnswer answer =
+        api.Answer({method, endpoint.substr(blank + 1), "", {.level = AdminLevel::kAdmin}});
+    EXPECT_TRUE(answer.status == 200 || answer.status == 400)
+        << endpoint << ": " << answer.status << " " << answer.body;
   }
 }
 
@@ -85,14 +96,16 @@ TEST(Health, EveryCheckHasItsBadSideAndStandsOnThePage) {
   bad.gpus[0].failure = bad.gpus[0].pin_failure = "code 700";
   bad.gpus[0].form = "ipc";
   std::set<std::string> codes;
-  for (const HealthCheck& check : CheckHealth({.snapshot = std::make_shared<Snapshot>(bad), .silent_seconds = 3})) {
+  for (const HealthCheck& check :
+       CheckHealth({.snapshot = std::make_shared<Snapshot>(bad), .silent_seconds = 3})) {
     EXPECT_NE(check.severity, Severity::kOk) << check.code;
     EXPECT_STRNE(check.remedy, "") << check.code;
     codes.insert(check.code);
   }
   std::set<std::string> rows;
   for (const char* letter : {"L", "D", "P", "N", "J", "R", "C"}) rows.merge(RowsOfPage(letter));
-  std::erase_if(rows, [](const std::string& row) { return row.find(' ') != std::string::npos; });  // endpoints
+  // Endpoints.
+  std::erase_if(rows, [](const std::string& row) { return row.find(' ') != std::string::npos; });
   EXPECT_EQ(rows, codes);
   Snapshot good;
   good.ready = true;
@@ -101,7 +114,8 @@ TEST(Health, EveryCheckHasItsBadSideAndStandsOnThePage) {
   const std::string report = HealthReport({.snapshot = std::make_shared<Snapshot>(good)});
   EXPECT_THAT(report, ::testing::StartsWith(R"({"status":"ok","checks":[)"));
   EXPECT_THAT(report, Not(HasSubstr(R"("severity":"warn")")));
-  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(bad)}), ::testing::StartsWith(R"({"status":"error")"));
+  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(bad)}),
+              ::testing::StartsWith(R"({"status":"error")"));
 }
 
 TEST(Health, WhatIsMutedIsShownAndCountsForNothing) {
@@ -114,15 +128,20 @@ TEST(Health, WhatIsMutedIsShownAndCountsForNothing) {
   EXPECT_THAT(muted, HasSubstr(R"("code":"DRAINING","severity":"warn")"));
   EXPECT_THAT(muted, HasSubstr(R"("muted_seconds":1.5})"));
   now.mutes = {{"POOL_NEAR_FULL", kNsPerSecond}};
-  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(now)}), ::testing::StartsWith(R"({"status":"warn")")) << "another one";
+  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(now)}),
+              ::testing::StartsWith(R"({"status":"warn")"))
+      << "another one";
 }
 
 TEST(Events, AreForOperators) {
   FakeLoop loop;
   AdminApi api(Facts(), &loop.source, loop.mail());
-  const auto ask = [&](const char* target, AdminLevel level) { return api.Answer({"GET", target, "", {.uid = 7, .level = level}}); };
+  const auto ask = [&](const char* target, AdminLevel level) {
+    return api.Answer({"GET", target, "", {.uid = 7, .level = level}});
+  };
   EXPECT_EQ(ask("/v1/events", AdminLevel::kUser).status, 403u);
-  EXPECT_STREQ(ask("/v1/events?limit=1", AdminLevel::kOperator).content_type, "application/x-ndjson");
+  EXPECT_STREQ(ask("/v1/events?limit=1", AdminLevel::kOperator).content_type,
+               "application/x-ndjson");
   EXPECT_EQ(ask("/v1/events?after=x", AdminLevel::kOperator).status, 400u);
 }
 
@@ -130,19 +149,25 @@ TEST(Metrics, ThePageListsEveryFamilyAndNoOther) {
   FakeLoop loop;
   const std::vector<std::string> families = FamiliesOf(MetricsReport(loop.source.Get(), Facts()));
   EXPECT_EQ(RowsOfPage("tidepool_"), std::set<std::string>(families.begin(), families.end()));
-  EXPECT_EQ(std::set<std::string>(families.begin(), families.end()).size(), families.size()) << "a family is there twice";
+  EXPECT_EQ(std::set<std::string>(families.begin(), families.end()).size(), families.size())
+      << "a family is there twice";
 }
 
 TEST(Metrics, CarryTheNumbersOfTheSnapshot) {
   FakeLoop loop;
   const std::string text = MetricsReport(loop.source.Get(), Facts());
   for (const char* line :
-       {R"(tidepool_build_info{version="1.2.3",abi="9",build="a \"build\""} 1)", "tidepool_uptime_seconds 90", "tidepool_ready 1",
-        R"(tidepool_pool_bytes{state="used"} 262144)", R"(tidepool_pool_bytes{state="free"} 786432)",
-        R"(tidepool_jobs{state="training"} 1)", R"(tidepool_jobs{state="loading"} 0)", "tidepool_sessions 2", "tidepool_ranks_waiting 1",
-        R"(tidepool_account_bytes{account="user:7",bound="guarantee"} 4096)", R"(tidepool_job_bytes{job_name="gpt",tier="host"} 200000)",
-        R"(tidepool_job_steps_total{job_name="gpt"} 41)", R"(tidepool_job_step_fetches{job_name="gpt",waited="no"} 7)",
-        R"(tidepool_job_step_fetches{job_name="gpt",waited="yes"} 2)", R"(tidepool_rank_requests_total{job_name="gpt",rank="1"} 0)"}) {
+       {R"(tidepool_build_info{version="1.2.3",abi="9",build="a \"build\""} 1)",
+        "tidepool_uptime_seconds 90", "tidepool_ready 1",
+        R"(tidepool_pool_bytes{state="used"} 262144)",
+        R"(tidepool_pool_bytes{state="free"} 786432)", R"(tidepool_jobs{state="training"} 1)",
+        R"(tidepool_jobs{state="loading"} 0)", "tidepool_sessions 2", "tidepool_ranks_waiting 1",
+        R"(tidepool_account_bytes{account="user:7",bound="guarantee"} 4096)",
+        R"(tidepool_job_bytes{job_name="gpt",tier="host"} 200000)",
+        R"(tidepool_job_steps_total{job_name="gpt"} 41)",
+        R"(tidepool_job_step_fetches{job_name="gpt",waited="no"} 7)",
+        R"(tidepool_job_step_fetches{job_name="gpt",waited="yes"} 2)",
+        R"(tidepool_rank_requests_total{job_name="gpt",rank="1"} 0)"}) {
     EXPECT_THAT(text, HasSubstr("\n" + std::string(line) + "\n"));
   }
   EXPECT_THAT(text, Not(HasSubstr(R"(bound="limit")"))) << "there is none";
@@ -173,7 +198,8 @@ TEST(Metrics, AreWellFormed) {
 TEST(Metrics, AUserSeesItsOwnJobsAlone) {
   FakeLoop loop;
   AdminApi api(Facts(), &loop.source, loop.mail());
-  const std::string body = api.Answer({"GET", "/metrics", "", {.uid = 12345, .level = AdminLevel::kUser}}).body;
+  const std::string body =
+      api.Answer({"GET", "/metrics", "", {.uid = 12345, .level = AdminLevel::kUser}}).body;
   EXPECT_THAT(body, HasSubstr(R"(tidepool_pool_bytes{state="used"} 262144)")) << "sums are of all";
   EXPECT_THAT(body, Not(HasSubstr("gpt")));
   EXPECT_THAT(body, Not(HasSubstr("user:7")));
@@ -182,7 +208,8 @@ TEST(Metrics, AUserSeesItsOwnJobsAlone) {
 TEST(Exposition, EscapesLabelsAndWritesNumbersThatAreNone) {
   Exposition out;
   out.Gauge("a", "help").Sample(0.5, {{"path", "a\\b\"c\nd"}}).Sample(1.0 / 0.0).Sample(0.0 / 0.0);
-  EXPECT_EQ(out.Take(), "# HELP a help\n# TYPE a gauge\na{path=\"a\\\\b\\\"c\\nd\"} 0.5\na +Inf\na NaN\n");
+  EXPECT_EQ(out.Take(),
+            "# HELP a help\n# TYPE a gauge\na{path=\"a\\\\b\\\"c\\nd\"} 0.5\na +Inf\na NaN\n");
 }
 
 }  // namespace admin_pages_test

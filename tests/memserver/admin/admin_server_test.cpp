@@ -36,7 +36,8 @@ using ::testing::StartsWith;
 class AdminServerTest : public ::testing::Test {
  protected:
   AdminServerTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-admin-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tidepool-admin-XXXXXX").string();
     directory_ = mkdtemp(pattern.data());
     path_ = directory_ + "/admin.sock";
     Start({});
@@ -48,7 +49,8 @@ class AdminServerTest : public ::testing::Test {
 
   void Start(const AdminLimits& limits) {
     server_.reset();
-    auto server = AdminServer::Start({.socket_path = path_, .metrics_listen = metrics_}, &api_, limits);
+    auto server =
+        AdminServer::Start({.socket_path = path_, .metrics_listen = metrics_}, &api_, limits);
     ASSERT_TRUE(server.ok()) << server.status().Format();
     server_ = std::move(server).value();
   }
@@ -88,11 +90,15 @@ class AdminServerTest : public ::testing::Test {
     Send(fd, request);
     return ReceiveAll(fd);
   }
-  std::string Get(const std::string& target) { return Ask("GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); }
+  std::string Get(const std::string& target) {
+    return Ask("GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  }
   void ExpectAlive() { EXPECT_THAT(Get("/livez"), StartsWith("HTTP/1.1 200 OK")); }
 
   FakeLoop loop_;
-  AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "", .devices = {}, .socket_dir = ""}, &loop_.source, loop_.mail()};
+  AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "", .devices = {}, .socket_dir = ""},
+                &loop_.source,
+                loop_.mail()};
   std::string directory_, path_;
   std::string metrics_;  // the next Start listens there, too
   std::unique_ptr<AdminServer> server_;
@@ -113,7 +119,8 @@ TEST_F(AdminServerTest, AnybodyWhoLinksTheClientMayAskForTheGpus) {
   ASSERT_EQ(gpus->size(), 1U);
   EXPECT_EQ(gpus->front().uuid, OneGpu().uuid);
   EXPECT_EQ(gpus->front().taken, OneGpu().bytes_taken);
-  EXPECT_EQ(client::AskGpus(directory_ + "/nobody", 5 * kNsPerSecond).status().id(), ErrorId::kNoServer);
+  EXPECT_EQ(client::AskGpus(directory_ + "/nobody", 5 * kNsPerSecond).status().id(),
+            ErrorId::kNoServer);
 }
 
 TEST_F(AdminServerTest, TheSocketFileIsForItsOwnerOnlyAndLeavesWithTheServer) {
@@ -138,14 +145,21 @@ TEST_F(AdminServerTest, AStaleSocketFileIsReplaced) {
 }
 
 TEST_F(AdminServerTest, APathThatCannotBeASocketIsAnError) {
-  EXPECT_EQ(AdminServer::Start({.socket_path = directory_ + "/" + std::string(200, 'x')}, &api_).status().id(), ErrorId::kSocketFailed);
-  EXPECT_EQ(AdminServer::Start({.socket_path = directory_ + "/none/admin.sock"}, &api_).status().id(), ErrorId::kSocketFailed);
+  EXPECT_EQ(AdminServer::Start({.socket_path = directory_ + "/" + std::string(200, 'x')}, &api_)
+                .status()
+                .id(),
+            ErrorId::kSocketFailed);
+  EXPECT_EQ(
+      AdminServer::Start({.socket_path = directory_ + "/none/admin.sock"}, &api_).status().id(),
+      ErrorId::kSocketFailed);
 }
 
 // An address of the loopback, and how a reader of metrics asks there.
 class MetricsPort {
  public:
-  MetricsPort() : taken_(std::move(ListenLoopback("127.0.0.1:0", "--flag").value())), name_(AddressOf(taken_)) {
+  MetricsPort()
+      : taken_(std::move(ListenLoopback("127.0.0.1:0", "--flag").value())),
+        name_(AddressOf(taken_)) {
     socklen_t length = sizeof at_;
     EXPECT_EQ(getsockname(taken_.get(), reinterpret_cast<sockaddr*>(&at_), &length), 0);
   }
@@ -196,7 +210,8 @@ TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
   EXPECT_THAT(metrics, HasSubstr("Content-Type: text/plain; version=0.0.4"));
   EXPECT_THAT(metrics, HasSubstr("\ntidepool_job_steps_total{job_name=\"gpt\"} 41\n"));
   EXPECT_THAT(ask("GET /v1/status"), StartsWith("HTTP/1.1 404"));
-  for (const char* host : {"", "x", "evil.example", "evil.example:9465", "localhost.evil.example", "10.1.2.3"}) {
+  for (const char* host :
+       {"", "x", "evil.example", "evil.example:9465", "localhost.evil.example", "10.1.2.3"}) {
     const std::string refused = ask("GET /metrics", host);
     EXPECT_THAT(refused, StartsWith("HTTP/1.1 421")) << host;
     EXPECT_THAT(refused, Not(HasSubstr("tidepool_job"))) << host;
@@ -212,8 +227,8 @@ TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
 }
 
 TEST_F(AdminServerTest, OnlyAddressesOfTheLoopbackAreListenedOn) {
-  for (const char* address :
-       {"0.0.0.0:9465", "10.1.2.3:9465", "[::]:9465", "localhost:9465", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", ":9465"}) {
+  for (const char* address : {"0.0.0.0:9465", "10.1.2.3:9465", "[::]:9465", "localhost:9465",
+                              "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", ":9465"}) {
     EXPECT_EQ(ListenLoopback(address, "--flag").status().id(), ErrorId::kConfigBadValue) << address;
     EXPECT_FALSE(IsLoopback(address)) << address;
   }
@@ -222,14 +237,16 @@ TEST_F(AdminServerTest, OnlyAddressesOfTheLoopbackAreListenedOn) {
 }
 
 TEST_F(AdminServerTest, HeadGivesTheHeaderAlone) {
-  const std::string answer = Ask("HEAD /v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string answer =
+      Ask("HEAD /v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(answer, HasSubstr("Content-Length: "));
   EXPECT_THAT(answer, EndsWith("\r\n\r\n"));
 }
 
 TEST_F(AdminServerTest, OtherMethodsGetAllowAndAProblem) {
-  const std::string answer = Ask("DELETE /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string answer =
+      Ask("DELETE /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 405 Method Not Allowed\r\n"));
   EXPECT_THAT(answer, HasSubstr("Allow: GET, HEAD\r\n"));
   EXPECT_THAT(answer, HasSubstr("Content-Type: application/problem+json\r\n"));
@@ -242,7 +259,9 @@ TEST_F(AdminServerTest, OneConnectionCarriesManyRequests) {
   Send(fd, requests + "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   const std::string answers = ReceiveAll(fd);
   int count = 0;
-  for (size_t at = answers.find("HTTP/1.1 200"); at != std::string::npos; at = answers.find("HTTP/1.1 200", at + 1)) ++count;
+  for (size_t at = answers.find("HTTP/1.1 200"); at != std::string::npos;
+       at = answers.find("HTTP/1.1 200", at + 1))
+    ++count;
   EXPECT_EQ(count, 50);
 }
 
@@ -251,9 +270,11 @@ TEST_F(AdminServerTest, AThousandRapidConnectionsAreAllAnswered) {
 }
 
 TEST_F(AdminServerTest, MalformedRequestsAreRefusedAndOthersStillServed) {
-  for (const char* text : {"\x16\x03\x01\x02garbage\r\n\r\n", "GET\r\n\r\n", "GET /livez HTTP/9.9\r\n\r\n", "GET /livez\r\n\r\n",
-                           "GET /livez HTTP/1.1\r\nbad header\r\n\r\n", "GET /livez HTTP/1.1\r\nContent-Length: -4\r\n\r\n",
-                           "POST /livez HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
+  for (const char* text :
+       {"\x16\x03\x01\x02garbage\r\n\r\n", "GET\r\n\r\n", "GET /livez HTTP/9.9\r\n\r\n",
+        "GET /livez\r\n\r\n", "GET /livez HTTP/1.1\r\nbad header\r\n\r\n",
+        "GET /livez HTTP/1.1\r\nContent-Length: -4\r\n\r\n",
+        "POST /livez HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
     const std::string answer = Ask(text);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 Bad Request")) << text;
     EXPECT_THAT(answer, HasSubstr("TP3102")) << text;
@@ -263,10 +284,12 @@ TEST_F(AdminServerTest, MalformedRequestsAreRefusedAndOthersStillServed) {
 
 TEST_F(AdminServerTest, RandomBytesNeverStopTheServer) {
   SplitMix64 random(77);
-  const std::string valid = "GET /v1/chunks?limit=3 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  const std::string valid =
+      "GET /v1/chunks?limit=3 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
   for (int round = 0; round < 300; ++round) {
     std::string text = valid;
-    for (int edit = 0; edit < 3; ++edit) text[random.Below(text.size())] = static_cast<char>(random.Next());
+    for (int edit = 0; edit < 3; ++edit)
+      text[random.Below(text.size())] = static_cast<char>(random.Next());
     const UniqueFd fd = Connect();
     Send(fd, text);
     shutdown(fd.get(), SHUT_WR);
@@ -276,15 +299,19 @@ TEST_F(AdminServerTest, RandomBytesNeverStopTheServer) {
 }
 
 TEST_F(AdminServerTest, TooLargeHeadersAndBodiesAreRefused) {
-  const std::string long_header = "GET /livez HTTP/1.1\r\nX: " + std::string(20'000, 'a') + "\r\n\r\n";
+  const std::string long_header =
+      "GET /livez HTTP/1.1\r\nX: " + std::string(20'000, 'a') + "\r\n\r\n";
   EXPECT_THAT(Ask(long_header), StartsWith("HTTP/1.1 431 "));
-  const std::string announced = "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n";
+  const std::string announced =
+      "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n";
   EXPECT_THAT(Ask(announced), StartsWith("HTTP/1.1 413 "));
   ExpectAlive();
 }
 
 TEST_F(AdminServerTest, ABodyOnAGetIsReadAndIgnored) {
-  EXPECT_THAT(Ask("GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"), StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_THAT(
+      Ask("GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"),
+      StartsWith("HTTP/1.1 200 OK"));
 }
 
 TEST_F(AdminServerTest, AHalfRequestIsClosedAfterTheTimeLimit) {
@@ -339,7 +366,8 @@ TEST_F(AdminServerTest, WhoFollowsTheEventsGetsThemAsTheyComeUntilItLeaves) {
     ASSERT_TRUE(receive_until("event number " + std::to_string(i) + " of the test")) << text;
   }
   const size_t first = text.find("event number 0 of the test");
-  EXPECT_EQ(text.find("event number 0 of the test", first + 1), std::string::npos) << "each comes once";
+  EXPECT_EQ(text.find("event number 0 of the test", first + 1), std::string::npos)
+      << "each comes once";
   ExpectAlive();
   fd.Reset();
   // Its place is free again: two others fit beside each other.
@@ -352,10 +380,11 @@ TEST_F(AdminServerTest, WhoFollowsTheEventsGetsThemAsTheyComeUntilItLeaves) {
   }
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK"));
   EXPECT_THAT(Get("/v1/events?follow=yes"), StartsWith("HTTP/1.1 400 "));
-  // Whoever says more than its question has had its answer (fz_admin: its end was not seen behind what it had said), and its time for the
-  // rest of what it began to say.
+  // Whoever says more than its question has had its answer (fz_admin: its end was not seen behind
+  // what it had said), and its time for the rest of what it began to say.
   Start({.request_timeout_ns = 200 * kNsPerMs});
-  EXPECT_THAT(Ask("GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\nand more"), StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_THAT(Ask("GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\nand more"),
+              StartsWith("HTTP/1.1 200 OK"));
 }
 
 TEST_F(AdminServerTest, AThousandSlowReadersAreEndedAndOthersAreServedAgain) {
@@ -392,7 +421,8 @@ TEST_F(AdminServerTest, BeyondTheLimitConnectionsAreRefusedPolitely) {
     answer = Get("/livez");
     SteadyClock().SleepNs(kNsPerMs);
   }
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK")) << "places of closed connections are free again";
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK"))
+      << "places of closed connections are free again";
 }
 
 TEST_F(AdminServerTest, EndingTheServerClosesOpenConnections) {

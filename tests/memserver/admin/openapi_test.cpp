@@ -1,4 +1,5 @@
-// docs/openapi.json against the server: the same paths, parameters, fields and levels, and answers that are what their schemas say.
+// docs/openapi.json against the server: the same paths, parameters, fields and levels, and answers
+// that are what their schemas say.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,29 +43,40 @@ bool IsOfType(const json::value& value, const std::string& type) {
   return value.is_number();
 }
 
-// What of `value` is not as `schema` says; empty when all is. Knows the words that the document uses.
+// What of `value` is not as `schema` says; empty when all is. Knows the words that the document
+// uses.
 std::string WhyNot(const json::value& value, const json::object& schema, const std::string& where) {
   if (const json::value* type = schema.if_contains("type")) {
     const json::array types = type->is_array() ? type->as_array() : json::array{*type};
     const auto fits = [&](const json::value& each) { return IsOfType(value, TextOf(each)); };
-    if (std::none_of(types.begin(), types.end(), fits)) return where + " is no " + json::serialize(*type);
+    if (std::none_of(types.begin(), types.end(), fits))
+      return where + " is no " + json::serialize(*type);
   }
   if (const json::value* words = schema.if_contains("enum")) {
-    if (std::find(words->as_array().begin(), words->as_array().end(), value) == words->as_array().end()) return where + " is another word";
+    if (std::find(words->as_array().begin(), words->as_array().end(), value) ==
+        words->as_array().end())
+      return where + " is another word";
   }
   if (value.is_array() && schema.contains("items")) {
     for (const json::value& each : value.as_array()) {
-      if (const std::string why = WhyNot(each, schema.at("items").as_object(), where + "[]"); !why.empty()) return why;
+      if (const std::string why = WhyNot(each, schema.at("items").as_object(), where + "[]");
+          !why.empty())
+        return why;
     }
   }
   if (!value.is_object() || !schema.contains("properties")) return "";
   const json::object& properties = schema.at("properties").as_object();
   for (const json::value& name : schema.at("required").as_array()) {
-    if (!value.as_object().contains(name.as_string())) return where + "." + TextOf(name) + " is missing";
+    if (!value.as_object().contains(name.as_string()))
+      return where + "." + TextOf(name) + " is missing";
   }
   for (const auto& [name, member] : value.as_object()) {
-    if (!properties.contains(name)) return where + "." + std::string(name) + " is not in the document";
-    if (const std::string why = WhyNot(member, properties.at(name).as_object(), where + "." + std::string(name)); !why.empty()) return why;
+    if (!properties.contains(name))
+      return where + "." + std::string(name) + " is not in the document";
+    if (const std::string why =
+            WhyNot(member, properties.at(name).as_object(), where + "." + std::string(name));
+        !why.empty())
+      return why;
   }
   return "";
 }
@@ -75,17 +87,22 @@ struct Operation {
   std::string target() const {
     std::string target = path;
     for (const auto& [name, value] : {std::pair("{job}", "gpt"), std::pair("{chunk}", "1")}) {
-      if (const size_t at = target.find(name); at != std::string::npos) target.replace(at, std::string(name).size(), value);
+      if (const size_t at = target.find(name); at != std::string::npos)
+        target.replace(at, std::string(name).size(), value);
     }
     return target;
   }
   // What a sound request of the operation brings.
   std::string query() const {
-    return ParametersIn("query").contains("check") ? "?check=DRAINING" : ParametersIn("path").contains("chunk") ? "?job=gpt" : "";
+    return ParametersIn("query").contains("check")  ? "?check=DRAINING"
+           : ParametersIn("path").contains("chunk") ? "?job=gpt"
+                                                    : "";
   }
   AdminLevel level() const {
     const std::string name = TextOf(about.at("x-level"));
-    return name == "user" ? AdminLevel::kUser : name == "operator" ? AdminLevel::kOperator : AdminLevel::kAdmin;
+    return name == "user"       ? AdminLevel::kUser
+           : name == "operator" ? AdminLevel::kOperator
+                                : AdminLevel::kAdmin;
   }
   std::set<std::string> ParametersIn(const char* place) const {
     std::set<std::string> names;
@@ -110,8 +127,10 @@ struct Operation {
   std::set<std::string> Fields() const {
     std::set<std::string> names;
     if (!about.contains("requestBody")) return names;
-    const json::value& schema = about.at("requestBody").at("content").at("application/json").at("schema");
-    for (const auto& [name, field] : schema.at("properties").as_object()) names.insert(std::string(name));
+    const json::value& schema =
+        about.at("requestBody").at("content").at("application/json").at("schema");
+    for (const auto& [name, field] : schema.at("properties").as_object())
+      names.insert(std::string(name));
     return names;
   }
 };
@@ -122,7 +141,8 @@ std::vector<Operation> Operations() {
   for (const auto& [path, methods] : document.at("paths").as_object()) {
     for (const auto& [method, about] : methods.as_object()) {
       std::string upper(method);
-      std::transform(upper.begin(), upper.end(), upper.begin(), [](char c) { return static_cast<char>(c - 'a' + 'A'); });
+      std::transform(upper.begin(), upper.end(), upper.begin(),
+                     [](char c) { return static_cast<char>(c - 'a' + 'A'); });
       all.push_back({upper, std::string(path), about.as_object()});
     }
   }
@@ -131,8 +151,10 @@ std::vector<Operation> Operations() {
 
 class OpenApi : public ::testing::Test {
  protected:
-  AdminAnswer Ask(const Operation& operation, const std::string& query, const std::string& body, AdminLevel level = AdminLevel::kAdmin) {
-    return api_.Answer({operation.method, operation.target() + query, body, {.uid = 0, .pid = 1, .level = level}});
+  AdminAnswer Ask(const Operation& operation, const std::string& query, const std::string& body,
+                  AdminLevel level = AdminLevel::kAdmin) {
+    return api_.Answer(
+        {operation.method, operation.target() + query, body, {.uid = 0, .pid = 1, .level = level}});
   }
   static std::string BodyOf(const Operation& operation) {
     const std::set<std::string> fields = operation.Fields();
@@ -163,7 +185,8 @@ TEST_F(OpenApi, HasEveryEndpointAndNoOther) {
   std::set<std::string> told;
   for (const Operation& each : Operations()) {
     std::string path = each.path;
-    if (const size_t at = path.find("{job}"); at != std::string::npos) path.replace(at, 5, "{id or name}");
+    if (const size_t at = path.find("{job}"); at != std::string::npos)
+      path.replace(at, 5, "{id or name}");
     told.insert(each.method + " " + path);
     std::set<std::string> in_path;
     for (const char* name : {"job", "chunk"}) {
@@ -182,10 +205,13 @@ TEST_F(OpenApi, AnswersAreWhatTheirSchemasSay) {
       const AdminAnswer answer = Ask(each, query, BodyOf(each));
       ASSERT_EQ(answer.status, 200u) << answer.body;
       const json::object& content = each.about.at("responses").at("200").at("content").as_object();
-      const std::string kind = std::string(answer.content_type).substr(0, std::string(answer.content_type).find(';'));
+      const std::string kind =
+          std::string(answer.content_type).substr(0, std::string(answer.content_type).find(';'));
       ASSERT_TRUE(content.contains(kind)) << answer.content_type;
       if (kind != "application/json") continue;
-      EXPECT_EQ(WhyNot(json::parse(answer.body), content.at(kind).at("schema").as_object(), "answer"), "") << answer.body;
+      EXPECT_EQ(
+          WhyNot(json::parse(answer.body), content.at(kind).at("schema").as_object(), "answer"), "")
+          << answer.body;
     }
   }
 }
@@ -195,11 +221,13 @@ TEST_F(OpenApi, OtherParametersAndFieldsAreRefusedAndTheTextNamesThoseThatAreTol
     SCOPED_TRACE(each.method + " " + each.path);
     const AdminAnswer parameter = Ask(each, "?colour=red", BodyOf(each));
     EXPECT_EQ(parameter.status, 400u);
-    for (const std::string& name : each.ParametersIn("query")) EXPECT_NE(parameter.body.find(name), std::string::npos) << parameter.body;
+    for (const std::string& name : each.ParametersIn("query"))
+      EXPECT_NE(parameter.body.find(name), std::string::npos) << parameter.body;
     if (each.method == "GET") continue;
     const AdminAnswer field = Ask(each, each.query(), R"({"colour":"red"})");
     EXPECT_EQ(field.status, 400u);
-    for (const std::string& name : each.Fields()) EXPECT_NE(field.body.find(name), std::string::npos) << field.body;
+    for (const std::string& name : each.Fields())
+      EXPECT_NE(field.body.find(name), std::string::npos) << field.body;
   }
 }
 
@@ -215,10 +243,16 @@ TEST_F(OpenApi, WhoMayAskIsWhatTheServerSays) {
 
 TEST_F(OpenApi, ErrorsAreTheProblemsThatItDescribes) {
   const json::value document = ReadDocument();
-  const json::object& problem =
-      document.at("components").at("responses").at("Problem").at("content").at("application/problem+json").at("schema").as_object();
+  const json::object& problem = document.at("components")
+                                    .at("responses")
+                                    .at("Problem")
+                                    .at("content")
+                                    .at("application/problem+json")
+                                    .at("schema")
+                                    .as_object();
   loop_.AnswerWith(Status(ErrorId::kQuotaRefused, "no").Where("here").Why("gpt holds all"));
-  const AdminAnswer refused = api_.Answer({"POST", "/v1/reload", "", {.level = AdminLevel::kAdmin}});
+  const AdminAnswer refused =
+      api_.Answer({"POST", "/v1/reload", "", {.level = AdminLevel::kAdmin}});
   EXPECT_EQ(refused.status, 409u);
   EXPECT_EQ(WhyNot(json::parse(refused.body), problem, "problem"), "") << refused.body;
   const AdminAnswer unknown = api_.Answer({"GET", "/nowhere", "", {.level = AdminLevel::kAdmin}});

@@ -72,7 +72,8 @@ TEST_F(ConfigTest, LettersBeyondAsciiStandInStringsAndCommentsOnly) {
   const auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
   EXPECT_EQ(loaded.value().config.socket_dir, "/tmp/\u03bb");
-  for (const char* line : {"m\u03bb = 1", "lease = 1\u00b5s", "lease = +T\"\"\"-\u03cc", "lease = \"\"\"\\\n \u03bb\"\"\""}) {
+  for (const char* line : {"m\u03bb = 1", "lease = 1\u00b5s", "lease = +T\"\"\"-\u03cc",
+                           "lease = \"\"\"\\\n \u03bb\"\"\""}) {
     WriteFile(std::string("lease = \"1s\"\n") + line + "\n");
     const Status status = Load().status();
     EXPECT_EQ(status.id(), ErrorId::kConfigSyntax) << line;
@@ -135,7 +136,8 @@ TEST_F(ConfigTest, PrintedFilesAreAcceptedAgain) {
   flags_.clear();
   const auto again = Load();
   ASSERT_TRUE(again.ok()) << again.status().Format();
-  for (size_t i = 0; i < Settings().size(); ++i) EXPECT_EQ(again.value().settings[i].text, loaded.value().settings[i].text);
+  for (size_t i = 0; i < Settings().size(); ++i)
+    EXPECT_EQ(again.value().settings[i].text, loaded.value().settings[i].text);
   WriteFile(PrintDefaults());
   EXPECT_TRUE(Load().ok());
 }
@@ -151,7 +153,8 @@ TEST_F(ConfigTest, NvmeDirectoriesHaveAPathAndASizeEach) {
   EXPECT_EQ(loaded.value().config.nvme.directories[1].bytes, uint64_t{2} << 30);
   flags_["--nvme"] = "none";
   EXPECT_TRUE(Load().value().config.nvme.directories.empty());
-  for (const char* bad : {"", "/mnt/a", "mnt/a:1GiB", "/mnt/a:", "/mnt/a:much", "/mnt/a:1GiB,", "/mnt/a:1GiB,/mnt/a:2GiB", "/mnt/a:4KiB"}) {
+  for (const char* bad : {"", "/mnt/a", "mnt/a:1GiB", "/mnt/a:", "/mnt/a:much", "/mnt/a:1GiB,",
+                          "/mnt/a:1GiB,/mnt/a:2GiB", "/mnt/a:4KiB"}) {
     flags_["--nvme"] = bad;
     EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue) << bad;
   }
@@ -172,7 +175,8 @@ TEST_F(ConfigTest, NvmeDirectoriesHaveAPathAndASizeEach) {
 TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {
   WriteFile(
       "[jobs]\ndefault_quota = \"1GiB\"\n"
-      "[[jobs.quota]]\nmatch = \"user:1234\"\nguarantee = \"1GiB\"\nlimit = \"50%\"\nnvme_limit = \"2GiB\"\nweight = 2\n"
+      "[[jobs.quota]]\nmatch = \"user:1234\"\nguarantee = \"1GiB\"\nlimit = \"50%\"\nnvme_limit = "
+      "\"2GiB\"\nweight = 2\n"
       "[[jobs.quota]]\nmatch = \"job:gpt\"\npriority = \"high\"\n");
   auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
@@ -180,7 +184,8 @@ TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {
   ASSERT_TRUE(rules.ok()) << rules.status().Format();
   ASSERT_EQ(rules->size(), 2u);
   EXPECT_EQ((*rules)[0].account, "user:1234");
-  EXPECT_EQ((*rules)[0].quota, (Quota{.guarantee = kGiB, .limit = 4 * kGiB, .nvme_limit = 2 * kGiB, .weight = 2}));
+  EXPECT_EQ((*rules)[0].quota,
+            (Quota{.guarantee = kGiB, .limit = 4 * kGiB, .nvme_limit = 2 * kGiB, .weight = 2}));
   EXPECT_EQ((*rules)[1].account, "job:gpt");
   EXPECT_EQ((*rules)[1].quota, (Quota{.priority = Priority::kHigh}));
   EXPECT_EQ(ResolveFallback("100%", kGiB)->limit, kNoLimit);
@@ -200,7 +205,8 @@ TEST_F(ConfigTest, ABadQuotaNamesItsLine) {
   EXPECT_EQ(refused("weight = 2").id(), ErrorId::kConfigBadValue) << "whose?";
   EXPECT_EQ(refused("match = \"job:a\"\nweight = 0").id(), ErrorId::kConfigBadValue);
   EXPECT_EQ(refused("match = \"job:a\"\npriority = \"top\"").id(), ErrorId::kConfigBadValue);
-  EXPECT_EQ(refused("match = \"job:a\"\nnvme_limit = \"50%\"").id(), ErrorId::kConfigBadValue) << "of which drive?";
+  EXPECT_EQ(refused("match = \"job:a\"\nnvme_limit = \"50%\"").id(), ErrorId::kConfigBadValue)
+      << "of which drive?";
   const Status unknown = refused("match = \"job:a\"\nlimits = \"1GiB\"");
   EXPECT_EQ(unknown.id(), ErrorId::kConfigUnknownKey);
   EXPECT_NE(unknown.Format().find(":3"), std::string::npos) << unknown.Format();
@@ -208,8 +214,11 @@ TEST_F(ConfigTest, ABadQuotaNamesItsLine) {
 }
 
 TEST_F(ConfigTest, QuotasThatCannotHoldAreRefusedAtStart) {
-  const auto refused = [](std::vector<QuotaEntry> entries) { return CheckQuotas(entries, kGiB).id() == ErrorId::kConfigBadValue; };
-  EXPECT_TRUE(refused({{.match = "user:1", .guarantee = "600MiB"}, {.match = "user:2", .guarantee = "600MiB"}}));
+  const auto refused = [](std::vector<QuotaEntry> entries) {
+    return CheckQuotas(entries, kGiB).id() == ErrorId::kConfigBadValue;
+  };
+  EXPECT_TRUE(refused(
+      {{.match = "user:1", .guarantee = "600MiB"}, {.match = "user:2", .guarantee = "600MiB"}}));
   EXPECT_TRUE(refused({{.match = "user:1", .guarantee = "2GiB"}}));
   EXPECT_TRUE(refused({{.match = "user:1", .guarantee = "20MiB", .limit = "10MiB"}}));
   EXPECT_TRUE(refused({{.match = "user:1"}, {.match = "user:1"}}));
@@ -261,8 +270,12 @@ TEST(FlagsTest, HelpBeginsWithExamples) {
 }
 
 TEST(FlagsTest, WrongWordsAreUsageErrors) {
-  for (const auto& words : std::vector<std::vector<const char*>>{
-           {"serve"}, {"--pol", "1"}, {"run", "--pool"}, {"run", "extra"}, {"run", "--end-with-fd", "-3"}, {"run", "--parent-pid", "x"}}) {
+  for (const auto& words : std::vector<std::vector<const char*>>{{"serve"},
+                                                                 {"--pol", "1"},
+                                                                 {"run", "--pool"},
+                                                                 {"run", "extra"},
+                                                                 {"run", "--end-with-fd", "-3"},
+                                                                 {"run", "--parent-pid", "x"}}) {
     const Status status = Parse(words).status();
     EXPECT_EQ(status.id(), ErrorId::kUsageError) << words.back();
     EXPECT_EQ(status.exit_code(), kExitUsage);
@@ -270,7 +283,9 @@ TEST(FlagsTest, WrongWordsAreUsageErrors) {
 }
 
 TEST_F(ConfigTest, PlacesAreListsOrAutomatic) {
-  WriteFile("topology = \"/m.xml\"\n[pool]\nnodes = \"1,0\"\nspread = \"pieces\"\nhuge = \"reserved\"\n[optimizer]\ncpus = \"4-6\"\n");
+  WriteFile(
+      "topology = \"/m.xml\"\n[pool]\nnodes = \"1,0\"\nspread = \"pieces\"\nhuge = "
+      "\"reserved\"\n[optimizer]\ncpus = \"4-6\"\n");
   const auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
   const Config& config = loaded.value().config;
@@ -280,7 +295,8 @@ TEST_F(ConfigTest, PlacesAreListsOrAutomatic) {
   EXPECT_EQ(config.pool_spread, device::PoolSpread::kPieces);
   EXPECT_TRUE(config.huge_pages && config.reserved_pages);
   flags_ = {{"--pool-nodes", "auto"}, {"--worker-cpus", "auto"}, {"--huge", "off"}};
-  EXPECT_TRUE(Load().value().config.pool_nodes.empty() && Load().value().config.worker_cpus.empty());
+  EXPECT_TRUE(Load().value().config.pool_nodes.empty() &&
+              Load().value().config.worker_cpus.empty());
   EXPECT_FALSE(Load().value().config.huge_pages || Load().value().config.reserved_pages);
   flags_ = {{"--pool-nodes", "0,0"}};
   EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue);
@@ -291,28 +307,32 @@ TEST(TopologyReportTest, ShowsTheMachineThePlanAndWhereThePoolLies) {
   const device::Peripheral gpu{device::PeripheralKind::kGpu, "H200", "0000:16:00.0"};
   const device::Topology topology{
       .source = "a test",
-      .nodes = {{.id = 0, .memory_bytes = 100, .cpus = {{0, 0}, {1, 1}}}, {.id = 1, .memory_bytes = 200, .cpus = {{2, 2}}}},
+      .nodes = {{.id = 0, .memory_bytes = 100, .cpus = {{0, 0}, {1, 1}}},
+                {.id = 1, .memory_bytes = 200, .cpus = {{2, 2}}}},
       .roots = {{.name = "pci0000:15", .node = 1, .peripherals = {gpu}}}};
   const device::PlaceWishes wishes{.pool_nodes = {}, .worker_cpus = {}, .workers = 2};
   const auto places = device::PlanPlaces(topology, wishes);
   ASSERT_TRUE(places.ok());
   PoolFacts pool;
   pool.nodes = {{0, 30}, {1, 10}};
-  EXPECT_EQ(TopologyReport(topology, places.value(), &pool),
-            R"({"source":"a test","nodes":[{"id":0,"cpus":"0-1","memory_bytes":100,"pool_bytes":30,"workers":1},)"
-            R"({"id":1,"cpus":"2","memory_bytes":200,"pool_bytes":10,"workers":1}],)"
-            R"("root_complexes":[{"name":"pci0000:15","node":1,"devices":[{"kind":"gpu","name":"H200","address":"0000:16:00.0"}]}],)"
-            R"("plan":{"pool_nodes":[0,1],"pool_spread":"interleave","worker_cpus":[1,2],)"
-            R"("staging":[{"gpu":"0000:16:00.0","root_complex":"pci0000:15","node":1,"nearest":true}]}})");
+  EXPECT_EQ(
+      TopologyReport(topology, places.value(), &pool),
+      R"({"source":"a test","nodes":[{"id":0,"cpus":"0-1","memory_bytes":100,"pool_bytes":30,"workers":1},)"
+      R"({"id":1,"cpus":"2","memory_bytes":200,"pool_bytes":10,"workers":1}],)"
+      R"("root_complexes":[{"name":"pci0000:15","node":1,"devices":[{"kind":"gpu","name":"H200","address":"0000:16:00.0"}]}],)"
+      R"("plan":{"pool_nodes":[0,1],"pool_spread":"interleave","worker_cpus":[1,2],)"
+      R"("staging":[{"gpu":"0000:16:00.0","root_complex":"pci0000:15","node":1,"nearest":true}]}})");
   EXPECT_EQ(PlacesLine(topology, places.value()),
-            "2 NUMA nodes (a test), pool interleaved on 0-1, workers on CPUs 1-2, staging of 0000:16:00.0 on node 1");
+            "2 NUMA nodes (a test), pool interleaved on 0-1, workers on CPUs 1-2, staging of "
+            "0000:16:00.0 on node 1");
 }
 
 TEST(HostCheckTest, TheWorstFindingMakesTheExitCode) {
   EXPECT_EQ(ExitCodeOf({}), kExitOk);
   EXPECT_EQ(ExitCodeOf({{Verdict::kOk, "a", "", ""}}), kExitOk);
   EXPECT_EQ(ExitCodeOf({{Verdict::kWarn, "a", "", "x"}, {Verdict::kOk, "b", "", ""}}), kExitFailed);
-  EXPECT_EQ(ExitCodeOf({{Verdict::kFail, "a", "", "x"}, {Verdict::kWarn, "b", "", "y"}}), kExitHostUnfit);
+  EXPECT_EQ(ExitCodeOf({{Verdict::kFail, "a", "", "x"}, {Verdict::kWarn, "b", "", "y"}}),
+            kExitHostUnfit);
 }
 
 TEST(HostCheckTest, EveryFindingThatIsNotFineNamesARemedy) {
@@ -322,7 +342,8 @@ TEST(HostCheckTest, EveryFindingThatIsNotFineNamesARemedy) {
   options.sessions_max = 100'000'000;
   const auto findings = CheckHost(options);
   EXPECT_EQ(ExitCodeOf(findings), kExitHostUnfit);
-  for (const Finding& finding : findings) EXPECT_EQ(finding.verdict == Verdict::kOk, finding.remedy.empty()) << finding.subject;
+  for (const Finding& finding : findings)
+    EXPECT_EQ(finding.verdict == Verdict::kOk, finding.remedy.empty()) << finding.subject;
 }
 
 }  // namespace config_test

@@ -1,5 +1,6 @@
-// Sessions whose rank brings its rCache, in a serve loop: when a copy begins, what ends it, and what a rank leaves behind. The GPU is a
-// SlowDevice, whose copies move when the test says so: the first busy stream is the one to the rCache, where that has something to do.
+// Sessions whose rank brings its rCache, in a serve loop: when a copy begins, what ends it, and
+// what a rank leaves behind. The GPU is a SlowDevice, whose copies move when the test says so: the
+// first busy stream is the one to the rCache, where that has something to do.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -18,7 +19,9 @@ constexpr uint64_t kElements = 192;
 
 class BroughtSession : public ::testing::Test {
  protected:
-  BroughtSession() : world_(WithLease()), gpu_(GpuOf(&slow_, world_.pool().mapped())) { world_.BringFrom(gpu_.get()); }
+  BroughtSession() : world_(WithLease()), gpu_(GpuOf(&slow_, world_.pool().mapped())) {
+    world_.BringFrom(gpu_.get());
+  }
 
   // A job of one rank with all weights in.
   std::unique_ptr<FakeRank> JoinWithWeights(const std::string& name = "job") {
@@ -34,10 +37,18 @@ class BroughtSession : public ::testing::Test {
     }
     return rank;
   }
-  static void SetReady(const FakeRank& rank, uint64_t counter) { rank.flags().ready(counter)->store(counter); }
-  static bool IsDone(const FakeRank& rank, uint64_t counter) { return rank.flags().IsDone(counter); }
-  uint64_t Fetch(FakeRank* rank, ChunkId chunk = 0) { return rank->Fetch(chunk, 0, kElements, 4096 * chunk, 0); }
-  uint64_t Submit(FakeRank* rank, ChunkId chunk = 0) { return rank->Submit({chunk, 0, kElements, 4096 * chunk, 0, 0}); }
+  static void SetReady(const FakeRank& rank, uint64_t counter) {
+    rank.flags().ready(counter)->store(counter);
+  }
+  static bool IsDone(const FakeRank& rank, uint64_t counter) {
+    return rank.flags().IsDone(counter);
+  }
+  uint64_t Fetch(FakeRank* rank, ChunkId chunk = 0) {
+    return rank->Fetch(chunk, 0, kElements, 4096 * chunk, 0);
+  }
+  uint64_t Submit(FakeRank* rank, ChunkId chunk = 0) {
+    return rank->Submit({chunk, 0, kElements, 4096 * chunk, 0, 0});
+  }
   const GpuStreams& streams() { return *world_.tables().gpus.front(); }
 
   SlowDevice slow_;
@@ -137,7 +148,8 @@ TEST_F(BroughtSession, ALostRankStaysUntilItsCopiesHaveEnded) {
   const ConnectionId early = world_.Reserve(MakeSpec({}), 0);
   world_.Settle();
   const auto refused = world_.TakeReply<Refused>();
-  ASSERT_TRUE(refused.has_value() && refused->connection == early) << "nobody may write where the copy still writes";
+  ASSERT_TRUE(refused.has_value() && refused->connection == early)
+      << "nobody may write where the copy still writes";
   EXPECT_EQ(refused->why.id(), ErrorId::kRankTaken);
   EXPECT_FALSE(rank->Ended().has_value());
   slow_.Move(0, kAll);
@@ -190,7 +202,8 @@ TEST_F(BroughtSession, AHandOverWaitsForCopiesAndPoisonsNothing) {
   slow_.Move(0, kAll);
   world_.Settle();
   EXPECT_TRUE(world_.loop().stopped());
-  EXPECT_NE(rank->flags().done(fetch + 1)->load(), shm::kPoisonedFlag) << "the next server goes on with it";
+  EXPECT_NE(rank->flags().done(fetch + 1)->load(), shm::kPoisonedFlag)
+      << "the next server goes on with it";
 }
 
 TEST_F(BroughtSession, AFailedGpuEndsItsSessionsAndNoOthers) {
@@ -218,7 +231,8 @@ TEST_F(BroughtSession, AFailedGpuEndsItsSessionsAndNoOthers) {
   world_.BringFrom(gpu_.get());
   EXPECT_EQ(world_.Join(MakeSpec({}), 0)->Ended(), std::nullopt);
   world_.Settle();
-  EXPECT_EQ(world_.TakeReply<SessionOver>()->why.id(), ErrorId::kCudaFailed) << "who comes later hears it at once";
+  EXPECT_EQ(world_.TakeReply<SessionOver>()->why.id(), ErrorId::kCudaFailed)
+      << "who comes later hears it at once";
 }
 
 TEST_F(BroughtSession, RanksOfOneJobAreAllOnAGpuOrAllOnTheHost) {
@@ -258,7 +272,8 @@ TEST(SharedStreams, AStreamHoldsFewBytesButAlwaysTwoCopies) {
   copy.bytes = kGpuBytesInFlight;
   std::byte nothing{};
   for (uint32_t copies = 0; copies < kGpuCopiesMin; ++copies) {
-    EXPECT_TRUE(lane->HasRoom(copy.request)) << "the copy engine has the next one when the one before ends";
+    EXPECT_TRUE(lane->HasRoom(copy.request))
+        << "the copy engine has the next one when the one before ends";
     lane->Start(copy, &nothing, &nothing);
   }
   EXPECT_FALSE(lane->HasRoom(copy.request));

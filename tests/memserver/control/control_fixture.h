@@ -1,4 +1,5 @@
-// ControlServerTest: the control server against a loop that the test plays itself: it reads the events and pushes the replies.
+// ControlServerTest: the control server against a loop that the test plays itself: it reads the
+// events and pushes the replies.
 //
 // One thread beside the control server's.
 #pragma once
@@ -79,7 +80,8 @@ class ControlServerTest : public ::testing::Test {
   }
   static void Greet(const UniqueFd& socket) {
     const auto bytes = shm::Encode(testing::SmallSpec());
-    Send(socket, shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
+    Send(socket, shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes.size(),
+                                 shm::Fingerprint(bytes), 0xabc});
     Send(socket, shm::SpecPartFrame{bytes});
   }
   // The next frame, with its descriptors in `fds`; none when the server closes.
@@ -98,7 +100,9 @@ class ControlServerTest : public ::testing::Test {
   // Why the connection is refused; ok when something else came.
   Status RefusalAt(const UniqueFd& socket) {
     const auto frame = Receive(socket);
-    return frame && std::holds_alternative<shm::RefusedFrame>(*frame) ? std::get<shm::RefusedFrame>(*frame).why : Status();
+    return frame && std::holds_alternative<shm::RefusedFrame>(*frame)
+               ? std::get<shm::RefusedFrame>(*frame).why
+               : Status();
   }
   // The next event for the loop.
   std::optional<ControlEvent> NextEvent() {
@@ -125,7 +129,8 @@ class ControlServerTest : public ::testing::Test {
     EXPECT_EQ(event.nonce, 0xabcU);
     EXPECT_EQ(event.process_start, ReadProcessStart(getpid()));
     const ConnectionId id = event.connection;
-    replies_.Push(ReserveGranted{.connection = id, .job = 1, .session = 9, .rcache_bytes = 8192, .to_zero = {}});
+    replies_.Push(ReserveGranted{
+        .connection = id, .job = 1, .session = 9, .rcache_bytes = 8192, .to_zero = {}});
     attached_ = Expect<AttachSession>();
     replies_.Push(Attached{.connection = id, .session = 9, .job = 1});
     auto frame = Receive(socket);
@@ -135,7 +140,8 @@ class ControlServerTest : public ::testing::Test {
   }
 
   static void SendResume(const UniqueFd& socket, int fd, uint64_t nonce = 0xabc) {
-    const auto bytes = shm::EncodeFrame(shm::ResumeFrame{shm::kOwnProtocols, 0, 0x10b, nonce, 8192});
+    const auto bytes =
+        shm::EncodeFrame(shm::ResumeFrame{shm::kOwnProtocols, 0, 0x10b, nonce, 8192});
     ASSERT_EQ(shm::SendPacket(socket.get(), bytes, std::array{fd}), shm::SocketResult::kDone);
   }
   // A rank with this memory asks for its session, and the loop grants it.
@@ -146,7 +152,11 @@ class ControlServerTest : public ::testing::Test {
     EXPECT_EQ(event.job_nonce, 0x10bU);
     EXPECT_EQ(event.rcache_bytes, 8192U);
     EXPECT_EQ(event.pid, getpid());
-    replies_.Push(ReserveGranted{.connection = event.connection, .job = 1, .session = 9, .rcache_bytes = 8192, .to_zero = {}});
+    replies_.Push(ReserveGranted{.connection = event.connection,
+                                 .job = 1,
+                                 .session = 9,
+                                 .rcache_bytes = 8192,
+                                 .to_zero = {}});
     return event.connection;
   }
 

@@ -44,7 +44,10 @@ size_t OpenRcaches() {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code error;
-    count += std::filesystem::read_symlink(entry.path(), error).string().find("tidepool-device") != std::string::npos ? 1 : 0;
+    count += std::filesystem::read_symlink(entry.path(), error).string().find("tidepool-device") !=
+                     std::string::npos
+                 ? 1
+                 : 0;
   }
   return count;
 }
@@ -59,7 +62,8 @@ TEST_F(ControlServerTest, ASessionIsReservedPreparedAttachedAndLeft) {
   EXPECT_EQ(Expect<Goodbye>().connection, id);
   replies_.Push(SessionOver{id, Status()});
   const auto frame = Receive(socket);
-  ASSERT_TRUE(frame && std::holds_alternative<shm::EndedFrame>(*frame)) << "a server that dies says nothing";
+  ASSERT_TRUE(frame && std::holds_alternative<shm::EndedFrame>(*frame))
+      << "a server that dies says nothing";
   EXPECT_TRUE(std::get<shm::EndedFrame>(*frame).why.ok());
   EXPECT_FALSE(Receive(socket).has_value());
 }
@@ -83,14 +87,16 @@ TEST_F(ControlServerTest, ARankComesBackWithItsMemoryAndGetsNewRings) {
   ASSERT_TRUE(frame && std::holds_alternative<shm::ResumedFrame>(*frame));
   EXPECT_EQ(std::get<shm::ResumedFrame>(*frame).session, 9U);
   ASSERT_EQ(fds_.size(), shm::kResumedFds);
-  const auto port = shm::ClientPort::Map(std::move(fds_[shm::kResumedSubmission]), std::move(fds_[shm::kResumedCompletion]),
+  const auto port = shm::ClientPort::Map(std::move(fds_[shm::kResumedSubmission]),
+                                         std::move(fds_[shm::kResumedCompletion]),
                                          std::move(fds_[shm::kResumedDoorbell]));
   EXPECT_TRUE(port.ok()) << port.status().Format();
   Send(socket, shm::GoodbyeFrame{});
   EXPECT_EQ(Expect<Goodbye>().connection, id);
 }
 
-// It once kept the last one until another session was prepared: rCache memory of a rank that was gone.
+// It once kept the last one until another session was prepared: rCache memory of a rank that was
+// gone.
 TEST_F(ControlServerTest, TheDescriptorOfAReturnedRcacheIsClosedWhenItIsMapped) {
   UniqueFd memory;
   const auto mine = device_.CreateExportable(8192, &memory);
@@ -116,7 +122,8 @@ TEST_F(ControlServerTest, OnlyMemoryThatAMemserverMadeIsTakenFromARank) {
     return fd;
   };
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  const UniqueFd unsealed = memfd(8192, 0), small = memfd(4096, kSeals), sparse = memfd(8192, kSeals);
+  const UniqueFd unsealed = memfd(8192, 0), small = memfd(4096, kSeals),
+                 sparse = memfd(8192, kSeals);
   for (const int fd : {writer.get(), file.get()}) {
     const UniqueFd socket = Connect();
     SendResume(socket, fd);
@@ -128,8 +135,9 @@ TEST_F(ControlServerTest, OnlyMemoryThatAMemserverMadeIsTakenFromARank) {
   const struct {
     int fd;
     const char* reason;
-  } cases[] = {
-      {unsealed.get(), "not sealed"}, {small.get(), "4096 bytes, 8192 are needed"}, {sparse.get(), "0 of its 8192 bytes are present"}};
+  } cases[] = {{unsealed.get(), "not sealed"},
+               {small.get(), "4096 bytes, 8192 are needed"},
+               {sparse.get(), "0 of its 8192 bytes are present"}};
   for (const auto& [fd, reason] : cases) {
     const UniqueFd socket = Connect();
     const ConnectionId id = GrantResume(socket, fd);
@@ -191,8 +199,10 @@ class AwaitedRanksTest : public ChildrenTest {
 
 TEST_F(AwaitedRanksTest, TheEndOfAnAwaitedProcessIsToldToTheLoop) {
   const pid_t first = Child(), second = Child();
-  replies_.Push(AwaitRank{.job = 4, .rank = 2, .nonce = 11, .pid = first, .process_start = ReadProcessStart(first)});
-  replies_.Push(AwaitRank{.job = 4, .rank = 3, .nonce = 12, .pid = second, .process_start = ReadProcessStart(second)});
+  replies_.Push(AwaitRank{
+      .job = 4, .rank = 2, .nonce = 11, .pid = first, .process_start = ReadProcessStart(first)});
+  replies_.Push(AwaitRank{
+      .job = 4, .rank = 3, .nonce = 12, .pid = second, .process_start = ReadProcessStart(second)});
   replies_.Push(AwaitRank{.job = 4, .rank = 5, .nonce = 13, .pid = 0, .process_start = 0});
   Kill(second);
   auto lost = Expect<AwaitedRankLost>();
@@ -206,7 +216,8 @@ TEST_F(AwaitedRanksTest, TheEndOfAnAwaitedProcessIsToldToTheLoop) {
 TEST_F(AwaitedRanksTest, ARankWhoseProcessIsGoneOrAnotherOneNowIsLostAtOnce) {
   const pid_t child = Child();
   const uint64_t start = ReadProcessStart(child);
-  replies_.Push(AwaitRank{.job = 4, .rank = 2, .nonce = 11, .pid = child, .process_start = start + 1});
+  replies_.Push(
+      AwaitRank{.job = 4, .rank = 2, .nonce = 11, .pid = child, .process_start = start + 1});
   EXPECT_EQ(Expect<AwaitedRankLost>().rank, 2U);
   Kill(child);
   replies_.Push(AwaitRank{.job = 4, .rank = 3, .nonce = 12, .pid = child, .process_start = start});
@@ -215,8 +226,10 @@ TEST_F(AwaitedRanksTest, ARankWhoseProcessIsGoneOrAnotherOneNowIsLostAtOnce) {
 
 TEST_F(AwaitedRanksTest, ARankThatIsBackIsNoLongerWatched) {
   const pid_t back = Child(), away = Child();
-  replies_.Push(AwaitRank{.job = 1, .rank = 0, .nonce = 0xabc, .pid = back, .process_start = ReadProcessStart(back)});
-  replies_.Push(AwaitRank{.job = 1, .rank = 1, .nonce = 0xabd, .pid = away, .process_start = ReadProcessStart(away)});
+  replies_.Push(AwaitRank{
+      .job = 1, .rank = 0, .nonce = 0xabc, .pid = back, .process_start = ReadProcessStart(back)});
+  replies_.Push(AwaitRank{
+      .job = 1, .rank = 1, .nonce = 0xabd, .pid = away, .process_start = ReadProcessStart(away)});
   UniqueFd memory;
   ASSERT_TRUE(device_.CreateExportable(8192, &memory).ok());
   const UniqueFd socket = Connect();
@@ -234,7 +247,10 @@ TEST_F(ControlServerTest, PoolMemoryIsZeroedBeforeTheSessionIsAttached) {
   const UniqueFd socket = Connect();
   Greet(socket);
   const ConnectionId id = Expect<ReserveJob>().connection;
-  replies_.Push(ReserveGranted{.connection = id, .session = 1, .rcache_bytes = 8192, .to_zero = {{pool.data() + 1, pool.size() - 2}}});
+  replies_.Push(ReserveGranted{.connection = id,
+                               .session = 1,
+                               .rcache_bytes = 8192,
+                               .to_zero = {{pool.data() + 1, pool.size() - 2}}});
   Expect<AttachSession>();
   EXPECT_EQ(pool.front(), std::byte{0x5a});
   EXPECT_EQ(pool.back(), std::byte{0x5a});
@@ -245,7 +261,8 @@ TEST_F(ControlServerTest, ARefusalReachesTheTrainerWithAllItsParts) {
   const UniqueFd socket = Connect();
   Greet(socket);
   const ConnectionId id = Expect<ReserveJob>().connection;
-  replies_.Push(Refused{id, Status(ErrorId::kPoolFull, "no room").Why("of the numbers").Fix("more")});
+  replies_.Push(
+      Refused{id, Status(ErrorId::kPoolFull, "no room").Why("of the numbers").Fix("more")});
   auto frame = Receive(socket);
   ASSERT_TRUE(frame && std::holds_alternative<shm::RefusedFrame>(*frame));
   const Status& why = std::get<shm::RefusedFrame>(*frame).why;
@@ -259,7 +276,8 @@ TEST_F(ControlServerTest, MemoryThatCannotBeMadeIsARefusal) {
   const UniqueFd socket = Connect();
   Greet(socket);
   const ConnectionId id = Expect<ReserveJob>().connection;
-  replies_.Push(ReserveGranted{.connection = id, .session = 1, .rcache_bytes = uint64_t{1} << 55, .to_zero = {}});
+  replies_.Push(ReserveGranted{
+      .connection = id, .session = 1, .rcache_bytes = uint64_t{1} << 55, .to_zero = {}});
   EXPECT_EQ(RefusalAt(socket).id(), ErrorId::kHostMemoryShort);
   EXPECT_EQ(Expect<ConnectionLost>().connection, id);
 }
@@ -280,11 +298,13 @@ TEST_F(ControlServerTest, ALossDuringPreparationIsToldOnlyWhenTheMemoryIsNoLonge
     Greet(socket);
     const ConnectionId id = Expect<ReserveJob>().connection;
     std::memset(pool.data(), 1, pool.size());
-    replies_.Push(ReserveGranted{.connection = id, .session = 1, .rcache_bytes = 8192, .to_zero = {pool}});
+    replies_.Push(
+        ReserveGranted{.connection = id, .session = 1, .rcache_bytes = 8192, .to_zero = {pool}});
     SteadyClock().SleepNs(begun_ms * kNsPerMs);
     socket.Reset();
     auto event = NextEvent();
-    // Either the loss came before the preparation began, and nothing was touched, or all of it was zeroed; perhaps before the loss.
+    // Either the loss came before the preparation began, and nothing was touched, or all of it was
+    // zeroed; perhaps before the loss.
     EXPECT_EQ(pool.front(), pool.back());
     if (event && std::holds_alternative<AttachSession>(*event)) event = NextEvent();
     EXPECT_TRUE(event && std::holds_alternative<ConnectionLost>(*event));
@@ -358,11 +378,13 @@ class RestingReactorTest : public ChildrenTest {
   std::atomic<bool> rests_ = false, at_rest_ = false;
 };
 
-// asio keeps the event of the second's death in its queue while the place of that descriptor is given to the third.
+// asio keeps the event of the second's death in its queue while the place of that descriptor is
+// given to the third.
 TEST_F(RestingReactorTest, TheDeathOfOneClientIsNotTakenForThatOfTheNext) {
   std::array<int, 2> word{}, answer{};
   ASSERT_EQ(pipe2(word.data(), O_CLOEXEC) + pipe2(answer.data(), O_CLOEXEC), 0);
-  const UniqueFd ends[] = {UniqueFd(word[0]), UniqueFd(word[1]), UniqueFd(answer[0]), UniqueFd(answer[1])};
+  const UniqueFd ends[] = {UniqueFd(word[0]), UniqueFd(word[1]), UniqueFd(answer[0]),
+                           UniqueFd(answer[1])};
   const sockaddr_un address = Address();
   char byte = 0;
   const pid_t child = Child([&] {
@@ -391,14 +413,17 @@ TEST_F(RestingReactorTest, TheDeathOfOneClientIsNotTakenForThatOfTheNext) {
 
 class SmallControlServerTest : public ControlServerTest {
  protected:
-  void SetUp() override { Start({.socket_dir = "", .connections_max = 2, .greeting_timeout_ns = 100 * kNsPerMs}); }
+  void SetUp() override {
+    Start({.socket_dir = "", .connections_max = 2, .greeting_timeout_ns = 100 * kNsPerMs});
+  }
 };
 
 TEST_F(SmallControlServerTest, AGreetingThatIsNotFinishedInTimeLosesItsConnection) {
   const UniqueFd silent = Connect();
   const UniqueFd slow = Connect();
   const auto bytes = shm::Encode(testing::SmallSpec());
-  Send(slow, shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
+  Send(slow, shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes.size(),
+                             shm::Fingerprint(bytes), 0xabc});
   for (const UniqueFd* socket : {&silent, &slow}) {
     EXPECT_EQ(RefusalAt(*socket).id(), ErrorId::kHandshakeBad);
     EXPECT_FALSE(Receive(*socket).has_value());
@@ -408,7 +433,8 @@ TEST_F(SmallControlServerTest, AGreetingThatIsNotFinishedInTimeLosesItsConnectio
 TEST_F(SmallControlServerTest, ASessionThatIsOpenIsNotUnderTheGreetingLimit) {
   const UniqueFd socket = Connect();
   Attach(socket);
-  EXPECT_FALSE(shm::WaitForSocket(socket.get(), POLLIN, 300 * kNsPerMs)) << "nothing may come, above all no end";
+  EXPECT_FALSE(shm::WaitForSocket(socket.get(), POLLIN, 300 * kNsPerMs))
+      << "nothing may come, above all no end";
 }
 
 TEST_F(SmallControlServerTest, MoreConnectionsThanAllowedAreRefusedByName) {

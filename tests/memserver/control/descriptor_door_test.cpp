@@ -1,4 +1,5 @@
-// The door that descriptors of clients come through, and the control thread behind it, with files that never close.
+// The door that descriptors of clients come through, and the control thread behind it, with files
+// that never close.
 #include "memserver/control/descriptor_door.h"
 
 #include <fcntl.h>
@@ -29,7 +30,8 @@ constexpr uint32_t kUser = 1000, kOther = 1001;
 
 size_t OpenDescriptors() {
   size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
   return count;
 }
 
@@ -50,7 +52,8 @@ class DescriptorDoorTest : public ::testing::Test {
     return fd;
   }
   void Send(const std::vector<int>& fds, size_t bytes = 40) {
-    ASSERT_EQ(shm::SendPacket(client_.get(), std::vector<std::byte>(bytes, std::byte{7}), fds), shm::SocketResult::kDone);
+    ASSERT_EQ(shm::SendPacket(client_.get(), std::vector<std::byte>(bytes, std::byte{7}), fds),
+              shm::SocketResult::kDone);
   }
   Status Ask(uint32_t uid, LaneTask task = LaneTask::kTakeMemory, uint32_t fds_max = 2) {
     return door_->Take({++asked_, uid, own_.get(), task, fds_max});
@@ -66,7 +69,8 @@ class DescriptorDoorTest : public ::testing::Test {
     taken_.erase(taken_.begin());
     return next;
   }
-  DescriptorDoor::Taken SendAndTake(const std::vector<int>& fds, LaneTask task = LaneTask::kTakeMemory) {
+  DescriptorDoor::Taken SendAndTake(const std::vector<int>& fds,
+                                    LaneTask task = LaneTask::kTakeMemory) {
     Send(fds);
     EXPECT_TRUE(Ask(kUser, task).ok());
     auto taken = Next();
@@ -94,19 +98,23 @@ TEST_F(DescriptorDoorTest, MemoryComesThroughWithItsPacket) {
 }
 
 TEST_F(DescriptorDoorTest, OfPlacesOnlyDirectoriesThatCannotBeReadByThemselvesComeThrough) {
-  const UniqueFd place(open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC)), opened(open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd place(open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC)),
+      opened(open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   EXPECT_EQ(SendAndTake({place.get()}, LaneTask::kTakeDirectory).packet.fds.size(), 1U);
   EXPECT_FALSE(SendAndTake({opened.get()}, LaneTask::kTakeDirectory).refused.ok());
   EXPECT_FALSE(SendAndTake({place.get()}).refused.ok()) << "it is no memory";
-  EXPECT_EQ(SendAndTake({place.get()}, LaneTask::kTakeDirectory).packet.fds.size(), 1U) << "the lane goes on";
+  EXPECT_EQ(SendAndTake({place.get()}, LaneTask::kTakeDirectory).packet.fds.size(), 1U)
+      << "the lane goes on";
 }
 
 TEST_F(DescriptorDoorTest, WhatAPeerCouldStretchIsRefusedAndNoDescriptorOfItIsLeft) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
-  const UniqueFd reader(ends[0]), writer(ends[1]), file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), memory = Memory();
-  SendAndTake({memory.get()});                               // makes the lane
-  const size_t before = OpenDescriptors() - door_->lanes();  // another lane serves while one closes what it has refused
+  const UniqueFd reader(ends[0]), writer(ends[1]),
+      file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), memory = Memory();
+  SendAndTake({memory.get()});  // makes the lane
+  // Another lane serves while one closes what it has refused.
+  const size_t before = OpenDescriptors() - door_->lanes();
   for (const int fd : {writer.get(), file.get(), client_.get()}) {
     const auto taken = SendAndTake({memory.get(), fd});
     EXPECT_EQ(taken.refused.id(), ErrorId::kHandshakeBad);
@@ -117,7 +125,8 @@ TEST_F(DescriptorDoorTest, WhatAPeerCouldStretchIsRefusedAndNoDescriptorOfItIsLe
 
 TEST_F(DescriptorDoorTest, PacketsThatAreTooLargeOrBringTooManyAreMalformed) {
   const UniqueFd memory = Memory();
-  EXPECT_EQ(SendAndTake({memory.get(), memory.get(), memory.get()}).result, shm::SocketResult::kMalformed);
+  EXPECT_EQ(SendAndTake({memory.get(), memory.get(), memory.get()}).result,
+            shm::SocketResult::kMalformed);
   Send({memory.get()}, kLanePacketMax + 1);
   ASSERT_TRUE(Ask(kUser).ok());
   EXPECT_EQ(Next().result, shm::SocketResult::kMalformed);
@@ -193,7 +202,8 @@ TEST_F(SilentDoorTest, AFileThatNeverClosesHoldsUpNobodyAndIsCountedAgainstItsUs
   EXPECT_EQ(Next().packet.fds.size(), 1U) << "another user is served";
 
   files_.reset();
-  while (door_->lanes() > 1) (void)door_->TakeAll();  // the closes have ended: the lanes of a user without connections go
+  // The closes have ended: the lanes of a user without connections go.
+  while (door_->lanes() > 1) (void)door_->TakeAll();
   EXPECT_EQ(SendAndTake({memory.get()}).packet.fds.size(), 1U);
 }
 

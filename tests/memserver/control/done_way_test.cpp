@@ -1,5 +1,5 @@
-// Who writes the `done` word of a fetch on a GPU, its stream or the serve loop, and on which of a way's two streams a copy is. The GPU is a
-// SlowDevice, whose copies move when the test says so.
+// Who writes the `done` word of a fetch on a GPU, its stream or the serve loop, and on which of a
+// way's two streams a copy is. The GPU is a SlowDevice, whose copies move when the test says so.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,9 @@ constexpr uint64_t kElements = 192;
 
 class DoneWay : public ::testing::TestWithParam<DoneBy> {
  protected:
-  DoneWay() : world_(WithLease()), gpu_(GpuOf(&slow_, world_.pool().mapped(), "", GetParam())) { world_.BringFrom(gpu_.get()); }
+  DoneWay() : world_(WithLease()), gpu_(GpuOf(&slow_, world_.pool().mapped(), "", GetParam())) {
+    world_.BringFrom(gpu_.get());
+  }
 
   // A job of one rank with all weights in.
   std::unique_ptr<FakeRank> JoinWithWeights() {
@@ -43,7 +45,9 @@ class DoneWay : public ::testing::TestWithParam<DoneBy> {
     rank->flags().ready(counter)->store(counter);
     return counter;
   }
-  static bool IsDone(const FakeRank& rank, uint64_t counter) { return rank.flags().IsDone(counter); }
+  static bool IsDone(const FakeRank& rank, uint64_t counter) {
+    return rank.flags().IsDone(counter);
+  }
 
   static constexpr uint32_t kChunks = 3;
   SlowDevice slow_;
@@ -52,7 +56,9 @@ class DoneWay : public ::testing::TestWithParam<DoneBy> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Either, DoneWay, ::testing::Values(DoneBy::kStream, DoneBy::kLoop),
-                         [](const auto& way) { return way.param == DoneBy::kStream ? "Stream" : "Loop"; });
+                         [](const auto& way) {
+                           return way.param == DoneBy::kStream ? "Stream" : "Loop";
+                         });
 
 TEST_P(DoneWay, TheWordIsWrittenWhenTheCopyHasEndedAndNotBefore) {
   auto rank = JoinWithWeights();
@@ -74,7 +80,8 @@ TEST_P(DoneWay, TwoChunksAreOnTwoStreamsAndOneChunkOnOne) {
   Fetch(rank.get(), 0);
   Fetch(rank.get(), 1);
   world_.Settle();
-  EXPECT_EQ(slow_.busy(), 2U) << "the engine has the next copy while a word is written behind the first";
+  EXPECT_EQ(slow_.busy(), 2U)
+      << "the engine has the next copy while a word is written behind the first";
   MoveAll();
   world_.Settle();
 
@@ -115,12 +122,14 @@ TEST_P(DoneWay, ALostRankStaysUntilBothStreamsAreThroughAndItsWordsStayPoison) {
   slow_.Move(0, kAll);
   world_.Settle();
   EXPECT_EQ(world_.tables().seats.size(), 0U);
-  for (const uint64_t counter : {first, second}) EXPECT_EQ(rank->flags().done(counter)->load(), shm::kPoisonedFlag);
+  for (const uint64_t counter : {first, second})
+    EXPECT_EQ(rank->flags().done(counter)->load(), shm::kPoisonedFlag);
 }
 
 TEST(ChooseDone, AStreamsWordIsTakenWhereItComesWithTheCopy) {
   std::array<int64_t, 3> alone{30'000, 20'000, 900'000}, written{40'000, 35'000, 1'000'000};
-  EXPECT_EQ(ChooseDone(alone, written).by, DoneBy::kStream) << "single times that are long say nothing";
+  EXPECT_EQ(ChooseDone(alone, written).by, DoneBy::kStream)
+      << "single times that are long say nothing";
 }
 
 TEST(ChooseDone, TheLoopsIsTakenWhereAStreamsWordWaitsForASlice) {
@@ -142,7 +151,9 @@ class GpusOfATable : public ::testing::Test {
       return Result<std::vector<device::Gpu>>(gpus);
     };
     const auto open = [](const device::Gpu&) {
-      return Result<OpenedGpu>({.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{}), .form_note = {}});
+      return Result<OpenedGpu>(
+          {.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{}),
+           .form_note = {}});
     };
     const auto choose = [this, by](device::Device*, const device::Gpu&) {
       ++asked_;

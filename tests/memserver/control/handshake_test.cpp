@@ -30,13 +30,15 @@ class HandshakeTest : public ::testing::Test {
  protected:
   Result<FrameAction> Say(shm::Frame frame) { return protocol_.OnFrame(std::move(frame), {}); }
   static shm::HelloFrame Hello(const std::vector<std::byte>& bytes) {
-    return {shm::kOwnProtocols, 1, 2, 1, bytes.size(), shm::Fingerprint(bytes), 0xabc, 0, {}, "batch 8"};
+    return {shm::kOwnProtocols,      1,     2, 1,  bytes.size(),
+            shm::Fingerprint(bytes), 0xabc, 0, {}, "batch 8"};
   }
   // Through the greeting; the event that comes out of it.
   ReserveJob Greet() {
     const auto bytes = shm::Encode(Spec());
     EXPECT_TRUE(Say(Hello(bytes)).ok());
-    const std::vector<std::byte> first(bytes.begin(), bytes.begin() + 10), rest(bytes.begin() + 10, bytes.end());
+    const std::vector<std::byte> first(bytes.begin(), bytes.begin() + 10),
+        rest(bytes.begin() + 10, bytes.end());
     auto half = Say(shm::SpecPartFrame{first});
     EXPECT_TRUE(half.ok() && !half->event);
     auto whole = Say(shm::SpecPartFrame{rest});
@@ -79,8 +81,12 @@ TEST_F(HandshakeTest, ACompleteGreetingBecomesOneReservation) {
 
 TEST_F(HandshakeTest, TheAnswerToAGreetingIsAWelcome) {
   Greet();
-  const auto frame =
-      protocol_.AnswerTo({.connection = 5, .session = 3, .job = 4, .sealed_version = 7, .job_nonce = 0x10b, .note = "batch 4"});
+  const auto frame = protocol_.AnswerTo({.connection = 5,
+                                         .session = 3,
+                                         .job = 4,
+                                         .sealed_version = 7,
+                                         .job_nonce = 0x10b,
+                                         .note = "batch 4"});
   ASSERT_TRUE(std::holds_alternative<shm::WelcomeFrame>(frame));
   const auto& welcome = std::get<shm::WelcomeFrame>(frame);
   EXPECT_EQ(welcome.session, 3U);
@@ -120,12 +126,14 @@ TEST_F(HandshakeTest, AResumeOfAnotherVersionNamesBoth) {
   EXPECT_NE(status.what().find(Text(shm::kOwnProtocols)), std::string::npos) << status.Format();
 }
 
-// A trainer of the next release, and one that is one release behind: the session has the version that both speak, and the answer says so.
+// A trainer of the next release, and one that is one release behind: the session has the version
+// that both speak, and the answer says so.
 TEST_F(HandshakeTest, TheSessionHasTheHighestVersionThatBothSpeak) {
   const uint32_t own = shm::kOwnProtocols.highest;
   const uint32_t before = shm::kAbiVersionBefore;
   for (const shm::ProtocolRange& client :
-       {shm::ProtocolRange{own, own + 3}, shm::ProtocolRange{1, own}, shm::ProtocolRange{before, before}}) {
+       {shm::ProtocolRange{own, own + 3}, shm::ProtocolRange{1, own},
+        shm::ProtocolRange{before, before}}) {
     const uint32_t both = std::min(own, client.highest);
     ConnectionProtocol greeted(5, getuid(), 1234, 99), returned(6, getuid(), 1234, 99);
     const auto bytes = shm::Encode(Spec());
@@ -210,7 +218,8 @@ TEST_F(HandshakeTest, GreetingAndDescriptionMustNameTheSameNumberOfRanks) {
 
 TEST_F(HandshakeTest, WhileTheServerWorksTheTrainerHasNothingToSay) {
   Greet();
-  for (const auto state : {ConnectionState::kReserving, ConnectionState::kPreparing, ConnectionState::kAttaching}) {
+  for (const auto state :
+       {ConnectionState::kReserving, ConnectionState::kPreparing, ConnectionState::kAttaching}) {
     protocol_.SetState(state);
     EXPECT_EQ(Say(shm::GoodbyeFrame{}).status().id(), ErrorId::kHandshakeBad);
     EXPECT_EQ(Say(shm::SchedulePartFrame{1, {0}}).status().id(), ErrorId::kHandshakeBad);
@@ -250,7 +259,8 @@ TEST_F(HandshakeTest, OneSaveAtATime) {
   ASSERT_TRUE(first.ok() && first->event) << first.status().Format();
   EXPECT_EQ(std::get<SaveWeights>(*first->event).version, 3U);
   EXPECT_TRUE(std::get<SaveWeights>(*first->event).directory.valid());
-  EXPECT_EQ(protocol_.OnFrame(shm::SaveFrame{3, "b"}, directory()).status().id(), ErrorId::kHandshakeBad);
+  EXPECT_EQ(protocol_.OnFrame(shm::SaveFrame{3, "b"}, directory()).status().id(),
+            ErrorId::kHandshakeBad);
   protocol_.SaveEnded();
   EXPECT_TRUE(protocol_.OnFrame(shm::SaveFrame{3, "b"}, directory()).ok());
 }

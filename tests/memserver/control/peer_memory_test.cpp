@@ -37,7 +37,8 @@ TEST(PeerMemory, ASharesBytesAreThoseItWasGrantedAndComeBackAtItsEnd) {
 
 TEST(PeerMemory, SharesOfAUserAreSummedAndOthersAreNotAffected) {
   const PeerMemory memory(kLimits);
-  PeerMemory::Share first = memory.Open(kAlice), second = memory.Open(kAlice), other = memory.Open(kBob);
+  PeerMemory::Share first = memory.Open(kAlice), second = memory.Open(kAlice),
+                    other = memory.Open(kBob);
   ASSERT_TRUE(first.Resize(60).ok());
   EXPECT_FALSE(second.Resize(41).ok());
   EXPECT_TRUE(second.Resize(40).ok());
@@ -46,7 +47,8 @@ TEST(PeerMemory, SharesOfAUserAreSummedAndOthersAreNotAffected) {
 
 TEST(PeerMemory, WhereAllIsTakenASmallOneIsThereForEverybody) {
   const PeerMemory memory(kLimits);
-  PeerMemory::Share alice = memory.Open(kAlice), bob = memory.Open(kBob), carol = memory.Open(kCarol);
+  PeerMemory::Share alice = memory.Open(kAlice), bob = memory.Open(kBob),
+                    carol = memory.Open(kCarol);
   ASSERT_TRUE(alice.Resize(100).ok());
   ASSERT_TRUE(bob.Resize(50).ok());
   EXPECT_FALSE(carol.Resize(11).ok());
@@ -109,7 +111,11 @@ TEST(Greetings, AreCountedAndThoseBeyondTheBoundHearThatTheyMayTryAgain) {
   const PeerMemory memory({.user = 2 * bytes.size(), .all = 1 << 20, .always = 0});
   SpecShelf shelf(&memory);
   const auto hello = [&](ConnectionProtocol* protocol) {
-    return protocol->OnFrame(shm::HelloFrame{shm::kOwnProtocols, 0, 1, 1, bytes.size(), shm::Fingerprint(bytes), 0xabc}, {}).status();
+    return protocol
+        ->OnFrame(shm::HelloFrame{shm::kOwnProtocols, 0, 1, 1, bytes.size(),
+                                  shm::Fingerprint(bytes), 0xabc},
+                  {})
+        .status();
   };
   ConnectionProtocol first(1, kAlice, 1, 1, &shelf);
   auto second = std::make_unique<ConnectionProtocol>(2, kAlice, 1, 1, &shelf);
@@ -132,7 +138,8 @@ TEST(Greetings, AScheduleIsCountedUntilTheLoopHasIt) {
   ASSERT_TRUE(protocol.OnFrame(shm::SchedulePartFrame{4096, part}, {}).ok());
   EXPECT_EQ(memory.bytes(), 2048U);
   ASSERT_TRUE(protocol.OnFrame(shm::SchedulePartFrame{4096, part}, {}).ok());
-  EXPECT_EQ(protocol.OnFrame(shm::SchedulePartFrame{4096, part}, {}).status().id(), ErrorId::kNotReady);
+  EXPECT_EQ(protocol.OnFrame(shm::SchedulePartFrame{4096, part}, {}).status().id(),
+            ErrorId::kNotReady);
   ConnectionProtocol small(2, kBob, 1, 1, &shelf);
   small.SetState(ConnectionState::kOpen);
   EXPECT_FALSE(small.OnFrame(shm::SchedulePartFrame{1, {0}}, {}).ok()) << "all of it is taken";
@@ -141,15 +148,18 @@ TEST(Greetings, AScheduleIsCountedUntilTheLoopHasIt) {
 TEST(UserLogLimiter, AUserHasSoManyLinesAtOnceAndThenAFew) {
   UserLogLimiter limiter;
   const int64_t start = 1'000'000 * kNsPerSecond;
-  for (int64_t i = 0; i < UserLogLimiter::kLinesAtOnce; ++i) EXPECT_EQ(limiter.Allow(kAlice, start), 0U) << i;
+  for (int64_t i = 0; i < UserLogLimiter::kLinesAtOnce; ++i)
+    EXPECT_EQ(limiter.Allow(kAlice, start), 0U) << i;
   EXPECT_FALSE(limiter.Allow(kAlice, start).has_value());
   EXPECT_FALSE(limiter.Allow(kAlice, start).has_value());
   EXPECT_EQ(limiter.Allow(kBob, start), 0U) << "another user has lines of its own";
-  EXPECT_EQ(limiter.Allow(kAlice, start + UserLogLimiter::kLineNs), 2U) << "what was left out is told";
+  EXPECT_EQ(limiter.Allow(kAlice, start + UserLogLimiter::kLineNs), 2U)
+      << "what was left out is told";
   EXPECT_FALSE(limiter.Allow(kAlice, start + UserLogLimiter::kLineNs).has_value());
   const int64_t later = start + (UserLogLimiter::kLinesAtOnce + 1) * UserLogLimiter::kLineNs;
   EXPECT_EQ(limiter.Allow(kAlice, later), 1U);
-  for (uint32_t uid = 100; uid < 1100; ++uid) EXPECT_EQ(limiter.Allow(uid, later), 0U) << "many users";
+  for (uint32_t uid = 100; uid < 1100; ++uid)
+    EXPECT_EQ(limiter.Allow(uid, later), 0U) << "many users";
 }
 
 }  // namespace peer_memory_test

@@ -115,7 +115,8 @@ TEST(RankWatch, AStartThatCannotBeReadMakesNoOtherProcessOfARank) {
   low.rlim_cur = 200;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
   std::vector<UniqueFd> filler;
-  for (UniqueFd fd(dup(STDIN_FILENO)); fd.valid(); fd = UniqueFd(dup(STDIN_FILENO))) filler.push_back(std::move(fd));
+  for (UniqueFd fd(dup(STDIN_FILENO)); fd.valid(); fd = UniqueFd(dup(STDIN_FILENO)))
+    filler.push_back(std::move(fd));
   filler.pop_back();
   EXPECT_TRUE(watch.Watch(rank));
   filler.clear();

@@ -80,7 +80,8 @@ TEST_F(SocketDirectoryTest, AFileALinkOrAnOpenDirectoryIsRefused) {
   EXPECT_EQ(SocketDirectory::Claim(root_ + "/link").status().id(), ErrorId::kSocketFailed);
   std::filesystem::permissions(root_ + "/real", std::filesystem::perms::all);
   EXPECT_EQ(SocketDirectory::Claim(root_ + "/real").status().id(), ErrorId::kSocketFailed);
-  EXPECT_EQ(SocketDirectory::Claim(root_ + "/no/such/parent").status().id(), ErrorId::kSocketFailed);
+  EXPECT_EQ(SocketDirectory::Claim(root_ + "/no/such/parent").status().id(),
+            ErrorId::kSocketFailed);
 }
 
 TEST_F(SocketDirectoryTest, ServiceModeLetsItsGroupInAndPrivateModeShutsAgain) {
@@ -94,7 +95,8 @@ TEST_F(SocketDirectoryTest, ServiceModeLetsItsGroupInAndPrivateModeShutsAgain) {
   {
     auto claimed = SocketDirectory::Claim(path_);
     ASSERT_TRUE(claimed.ok());
-    const auto data = shm::ListenSocket(shm::DataSocketPath(path_)), admin = shm::ListenSocket(shm::AdminSocketPath(path_));
+    const auto data = shm::ListenSocket(shm::DataSocketPath(path_)),
+               admin = shm::ListenSocket(shm::AdminSocketPath(path_));
     ASSERT_TRUE(data.ok() && admin.ok());
     EXPECT_TRUE(claimed.value()->Open(access).ok());
     EXPECT_EQ(mode(path_), 0750U);

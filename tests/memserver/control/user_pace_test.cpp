@@ -32,7 +32,8 @@ TEST(UserPace, AFloodCostsTheBurstAndThenTheRateAndHoldsUpNobodyElse) {
     }
     now_ns += pause_ns;
   }
-  EXPECT_GE(spent, limits.burst + (kSeconds - 1) * limits.per_second) << "what is granted can be had";
+  EXPECT_GE(spent, limits.burst + (kSeconds - 1) * limits.per_second)
+      << "what is granted can be had";
   EXPECT_LE(spent, limits.burst + kSeconds * limits.per_second + kEach);
 }
 
@@ -49,7 +50,8 @@ TEST(UserPace, TheLargestDescriptionIsReadAtOnceAndTheNextOneAfterAWait) {
 TEST(UserPace, ManyUsersAreForgottenOneAfterTheOther) {
   UserPace pace({.burst = 10, .per_second = 1000});
   pace.Spend(kAlice, 1'000'000, 0);
-  for (uint32_t uid = 2000; uid < 6000; ++uid) pace.Spend(uid, 1, static_cast<int64_t>(uid) * kNsPerMs);
+  for (uint32_t uid = 2000; uid < 6000; ++uid)
+    pace.Spend(uid, 1, static_cast<int64_t>(uid) * kNsPerMs);
   EXPECT_GT(pace.PauseNs(kAlice, 6 * kNsPerSecond), 0) << "but not who owes something";
 }
 
@@ -75,7 +77,10 @@ TEST(UserPace, WhatIsDecodedIsCountedAlsoWhenItIsRefusedAndNotForTheOtherRanks) 
 class PacedServer : public ControlServerTest {
  protected:
   static constexpr uint64_t kClients = 20;
-  void SetUp() override { Start({.socket_dir = "", .user_pace = {.burst = kClients / 2 * UserPace::kConnection, .per_second = 1}}); }
+  void SetUp() override {
+    Start({.socket_dir = "",
+           .user_pace = {.burst = kClients / 2 * UserPace::kConnection, .per_second = 1}});
+  }
   // The control thread has been woken so many times, and has done all that it found then.
   void TakeTurns(int count) {
     for (int i = 0; i < count; ++i) {
@@ -102,14 +107,17 @@ TEST_F(PacedServer, GreetingsOfAUserWhoHasHadItsShareAreNotRead) {
   events_.ClearEvent();
   events_.TakeAll(&taken_);
   uint64_t reserved = 0;
-  for (const ControlEvent& event : taken_) reserved += std::holds_alternative<ReserveJob>(event) ? 1 : 0;
+  for (const ControlEvent& event : taken_)
+    reserved += std::holds_alternative<ReserveJob>(event) ? 1 : 0;
   EXPECT_GT(reserved, 0U) << "as far as the share goes";
   EXPECT_LT(reserved, kClients / 2);
 }
 
 TEST_F(PacedServer, AWaitOfTheServersMakingIsNoSlowGreeting) {
   Stop();
-  Start({.socket_dir = "", .greeting_timeout_ns = kNsPerSecond, .user_pace = {.burst = 2 * UserPace::kConnection, .per_second = 8 * kKiB}});
+  Start({.socket_dir = "",
+         .greeting_timeout_ns = kNsPerSecond,
+         .user_pace = {.burst = 2 * UserPace::kConnection, .per_second = 8 * kKiB}});
   std::vector<UniqueFd> clients;
   for (int i = 0; i < 3; ++i) {
     clients.push_back(Connect());

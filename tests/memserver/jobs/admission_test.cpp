@@ -1,4 +1,5 @@
-// Admission in the serve loop: quotas, the queue of ranks that wait for room, and sums that always add up.
+// Admission in the serve loop: quotas, the queue of ranks that wait for room, and sums that always
+// add up.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -89,8 +90,10 @@ TEST(Quotas, AnAdminChangesThemWhileTheJobRuns) {
   EXPECT_EQ(world.tables().jobs[0]->quota.weight, 3u);
   EXPECT_TRUE(world.SetQuota("1", {.guarantee = BytesOfSmall()}).ok()) << "by its number";
   EXPECT_EQ(world.SetQuota("nobody", {.weight = 2}).id(), ErrorId::kAdminNotFound);
-  EXPECT_EQ(world.SetQuota("one", {.guarantee = 2 * BytesOfSmall()}).id(), ErrorId::kConfigBadValue) << "above its limit";
-  EXPECT_EQ(world.SetQuota("one", {.guarantee = 4 * BytesOfSmall(), .limit = kNoLimit}).id(), ErrorId::kQuotaRefused);
+  EXPECT_EQ(world.SetQuota("one", {.guarantee = 2 * BytesOfSmall()}).id(), ErrorId::kConfigBadValue)
+      << "above its limit";
+  EXPECT_EQ(world.SetQuota("one", {.guarantee = 4 * BytesOfSmall(), .limit = kNoLimit}).id(),
+            ErrorId::kQuotaRefused);
   world.Leave(*one);
   world.Settle();
   ASSERT_NE(world.Join(MakeSpec(Small("one")), 0), nullptr);
@@ -99,7 +102,8 @@ TEST(Quotas, AnAdminChangesThemWhileTheJobRuns) {
 
 TEST(Quotas, AWeightChangesTheShareAndNotWhoPaysForTheMemory) {
   WorldOptions options = RoomFor(2);
-  options.loop.quotas = {{UserAccount(kAlice), {.guarantee = BytesOfSmall(), .limit = BytesOfSmall()}}};
+  options.loop.quotas = {
+      {UserAccount(kAlice), {.guarantee = BytesOfSmall(), .limit = BytesOfSmall()}}};
   ServeWorld world(options);
   ASSERT_NE(world.Join(MakeSpec(Small("one")), 0, kAlice), nullptr);
   EXPECT_TRUE(world.SetQuota("one", {.weight = 4, .priority = Priority::kHigh}).ok());
@@ -107,7 +111,8 @@ TEST(Quotas, AWeightChangesTheShareAndNotWhoPaysForTheMemory) {
   EXPECT_EQ(one.account, UserAccount(kAlice));
   EXPECT_EQ(one.worker_share.weight, 4u);
   EXPECT_EQ(one.copy_share.priority, Priority::kHigh);
-  EXPECT_EQ(world.Join(MakeSpec(Small("two")), 0, kAlice), nullptr) << "the limit is the user's still";
+  EXPECT_EQ(world.Join(MakeSpec(Small("two")), 0, kAlice), nullptr)
+      << "the limit is the user's still";
   EXPECT_EQ(RefusedWith(&world), ErrorId::kQuotaExceeded);
 }
 
@@ -119,7 +124,8 @@ TEST(Quotas, AJobLeavesItsAccountOnlyWhereTheGuaranteeThereCanStillBeKept) {
   const auto bob = world.Join(MakeSpec(Small("bob")), 0, kBob);
   ASSERT_NE(bob, nullptr);
   EXPECT_EQ(world.SetQuota("alice", {.limit = kNoLimit}).id(), ErrorId::kQuotaRefused);
-  EXPECT_EQ(world.tables().jobs[0]->account, UserAccount(kAlice)) << "a change that is refused changes nothing";
+  EXPECT_EQ(world.tables().jobs[0]->account, UserAccount(kAlice))
+      << "a change that is refused changes nothing";
   world.Leave(*bob);
   world.Settle();
   EXPECT_TRUE(world.SetQuota("alice", {.limit = kNoLimit}).ok());
@@ -142,7 +148,8 @@ TEST(Quotas, AfterARestartTheConfigurationHoldsAndWhatIsHeldIsHeld) {
   EXPECT_EQ(AskToWait(&world, MakeSpec(Small("two")), 0, kBob).place, 1u);
   world.clock().Advance(2 * kNsPerSecond);
   world.Settle();
-  EXPECT_TRUE(world.TakeReply<ReserveGranted>().has_value()) << "the rank of the first job did not come back";
+  EXPECT_TRUE(world.TakeReply<ReserveGranted>().has_value())
+      << "the rank of the first job did not come back";
 }
 
 TEST(Queue, HoldsNoMoreRanksThanThereAreSessions) {
@@ -221,7 +228,8 @@ TEST(Queue, AllRanksOfAJobWaitAndStartTogether) {
   const auto other = world.Join(MakeSpec(Small("other")), 0);
   SpecOptions pair = Small("pair");
   pair.world = 2;
-  for (Rank rank = 0; rank < 2; ++rank) EXPECT_EQ(AskToWait(&world, MakeSpec(pair), rank).place, rank + 1u);
+  for (Rank rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(AskToWait(&world, MakeSpec(pair), rank).place, rank + 1u);
   world.Leave(*first);
   world.Leave(*other);
   world.Settle();
@@ -268,8 +276,9 @@ constexpr uint64_t kSeeds = 60;
 constexpr uint64_t kSeeds = 2000;
 #endif
 
-// Jobs of three users come, wait, train, die and leave in an order that the seed decides, while quotas change. In every second world there
-// are drives: some users' jobs spill, those of others have the states of detached ones moved there.
+// Jobs of three users come, wait, train, die and leave in an order that the seed decides, while
+// quotas change. In every second world there are drives: some users' jobs spill, those of others
+// have the states of detached ones moved there.
 class Crowd {
  public:
   explicit Crowd(uint64_t seed) : random_(seed), world_(OptionsOf(&random_, seed % 2 == 1)) {}
@@ -317,7 +326,8 @@ class Crowd {
     return options;
   }
 
-  // The job of a name has always the same form and user. Two jobs of one user list the same frozen chunk, and two of another one too.
+  // The job of a name has always the same form and user. Two jobs of one user list the same frozen
+  // chunk, and two of another one too.
   shm::JobSpec SpecOf(uint64_t number) const {
     SpecOptions options = Small("job" + std::to_string(number));
     options.world = 1 + static_cast<uint32_t>(number % 2);
@@ -349,7 +359,8 @@ class Crowd {
     const shm::JobSpec spec = SpecOf(number);
     const auto rank = static_cast<Rank>(random_.Below(spec.world));
     world_.MayWait(random_.Below(2) == 0);
-    const ConnectionId connection = world_.Reserve(spec, rank, kAlice + static_cast<uint32_t>(number % kUsers));
+    const ConnectionId connection =
+        world_.Reserve(spec, rank, kAlice + static_cast<uint32_t>(number % kUsers));
     people_.push_back({connection, spec.name, rank, nullptr});
   }
 
@@ -373,9 +384,12 @@ class Crowd {
     for (Somebody& one : people_) {
       const Job* job = world_.tables().FindJob(one.job);
       if (loaded && !world_.has_tier()) return;  // there as many as can be: who has weights is kept
-      if (one.attached == nullptr || job == nullptr || one.attached->Ended() || job->run_broken() || job->states->weights_ready()) continue;
+      if (one.attached == nullptr || job == nullptr || one.attached->Ended() || job->run_broken() ||
+          job->states->weights_ready())
+        continue;
       for (ChunkId id = 0; id < job->spec().chunks.size(); ++id) {
-        const uint64_t count = job->states->chunk(id).shard_elements, begin = job->states->ShardBegin(id, one.rank);
+        const uint64_t count = job->states->chunk(id).shard_elements,
+                       begin = job->states->ShardBegin(id, one.rank);
         if (job->states->intake(id, one.rank).put_elements > 0) continue;
         one.attached->Put(id, begin, count, 0);
         for (int turn = 0; turn < 4; ++turn) world_.loop().Turn();
@@ -387,20 +401,24 @@ class Crowd {
 
   void ChangeQuota() {
     if (world_.tables().jobs.empty()) return;
-    const std::string name = world_.tables().jobs[random_.Below(world_.tables().jobs.size())]->spec().name;
+    const std::string name =
+        world_.tables().jobs[random_.Below(world_.tables().jobs.size())]->spec().name;
     QuotaChange change;
     if (random_.Below(2) == 0) change.guarantee = random_.Below(4) * BytesOfSmall();
-    if (random_.Below(2) == 0) change.limit = random_.Below(2) == 0 ? kNoLimit : random_.Below(8) * BytesOfSmall();
+    if (random_.Below(2) == 0)
+      change.limit = random_.Below(2) == 0 ? kNoLimit : random_.Below(8) * BytesOfSmall();
     if (random_.Below(2) == 0) change.priority = static_cast<Priority>(random_.Below(kPriorities));
     const Ledger before = LedgerNow();
     const Status changed = world_.SetQuota(name, change);
     Hear();
     if (changed.ok() || changed.id() == ErrorId::kAdminNotFound) return;
-    EXPECT_EQ(LedgerNow().quotas.size(), before.quotas.size()) << "a change that is refused changes nothing";
+    EXPECT_EQ(LedgerNow().quotas.size(), before.quotas.size())
+        << "a change that is refused changes nothing";
   }
 
   Somebody* Find(ConnectionId connection) {
-    const auto it = std::find_if(people_.begin(), people_.end(), [&](const Somebody& one) { return one.connection == connection; });
+    const auto it = std::find_if(people_.begin(), people_.end(),
+                                 [&](const Somebody& one) { return one.connection == connection; });
     return it == people_.end() ? nullptr : &*it;
   }
   void Forget(ConnectionId connection) {
@@ -413,7 +431,8 @@ class Crowd {
       if (const auto* over = std::get_if<SessionOver>(&reply)) Forget(over->connection);
       if (const auto* granted = std::get_if<ReserveGranted>(&reply)) {
         Somebody* one = Find(granted->connection);
-        if (one != nullptr && random_.Below(4) != 0) one->attached = world_.Attach(*granted, one->rank);
+        if (one != nullptr && random_.Below(4) != 0)
+          one->attached = world_.Attach(*granted, one->rank);
         ++grants_;
       }
     }
@@ -441,16 +460,20 @@ class Crowd {
       by_account[UserAccount(name.uid)] += chunk->extent.bytes;
       shared_ += chunk->holders > 1 ? 1 : 0;
     }
-    ASSERT_EQ(table_bytes + world_.pool().free_bytes(), world_.pool().total_bytes()) << "what the table holds is what the pool lacks";
+    ASSERT_EQ(table_bytes + world_.pool().free_bytes(), world_.pool().total_bytes())
+        << "what the table holds is what the pool lacks";
     ASSERT_EQ(ledger.PoolUsed(), table_bytes);
     uint64_t nvme_bytes = 0;
     for (const auto& job : world_.tables().jobs) nvme_bytes += job->states->nvme_total();
-    ASSERT_EQ(nvme_bytes, world_.has_tier() ? world_.tier().used_bytes() : 0) << "and of the drives";
+    ASSERT_EQ(nvme_bytes, world_.has_tier() ? world_.tier().used_bytes() : 0)
+        << "and of the drives";
     for (const auto& [account, bytes] : by_account) {
       ASSERT_LE(ledger.NvmeUsedBy(account), ledger.QuotaOf(account).nvme_limit) << account;
     }
-    for (const auto& [account, bytes] : by_account) ASSERT_EQ(ledger.PoolUsedBy(account), bytes) << account;
-    ASSERT_LE(rcache_bytes, ledger.RcacheUsed()) << "ranks hold no more than was reserved for their runs";
+    for (const auto& [account, bytes] : by_account)
+      ASSERT_EQ(ledger.PoolUsedBy(account), bytes) << account;
+    ASSERT_LE(rcache_bytes, ledger.RcacheUsed())
+        << "ranks hold no more than was reserved for their runs";
     ASSERT_LE(ledger.RcacheUsed(), options_of_loop().rcache_limit);
     ASSERT_LE(world_.tables().seats.size(), options_of_loop().sessions_max);
     CheckWaiting(ledger);
@@ -459,12 +482,16 @@ class Crowd {
   // Whoever waits is in order, and the first one waits for a reason.
   void CheckWaiting(const Ledger& ledger) {
     const auto& waiting = world_.tables().waiting;
-    for (size_t i = 1; i < waiting.size(); ++i) ASSERT_GE(waiting[i - 1].priority, waiting[i].priority);
-    for (const WaitingRank& rank : waiting) ASSERT_NE(Find(rank.event.connection), nullptr) << "nobody waits who has gone";
+    for (size_t i = 1; i < waiting.size(); ++i)
+      ASSERT_GE(waiting[i - 1].priority, waiting[i].priority);
+    for (const WaitingRank& rank : waiting)
+      ASSERT_NE(Find(rank.event.connection), nullptr) << "nobody waits who has gone";
     if (waiting.empty() || !world_.tables().jobs.empty()) return;
     const shm::JobSpec& spec = *waiting.front().event.spec;
-    const Demand demand{spec.name, waiting.front().account, shm::StateBytesOf(spec).total(), spec.world * spec.rcache_bytes, spec.world};
-    ADD_FAILURE() << spec.name << " waits although nobody holds anything: " << CouldEverFit(ledger, demand).Line();
+    const Demand demand{spec.name, waiting.front().account, shm::StateBytesOf(spec).total(),
+                        spec.world * spec.rcache_bytes, spec.world};
+    ADD_FAILURE() << spec.name << " waits although nobody holds anything: "
+                  << CouldEverFit(ledger, demand).Line();
   }
 
   void End() {
@@ -479,7 +506,8 @@ class Crowd {
     world_.clock().Advance(200 * kNsPerSecond);
     world_.Settle();
     Hear();
-    EXPECT_TRUE(world_.tables().jobs.empty() && world_.tables().seats.empty() && world_.tables().waiting.empty());
+    EXPECT_TRUE(world_.tables().jobs.empty() && world_.tables().seats.empty() &&
+                world_.tables().waiting.empty());
     EXPECT_EQ(world_.pool().free_bytes(), world_.pool().total_bytes());
     EXPECT_EQ(world_.pool().largest_free_bytes(), world_.pool().total_bytes());
   }

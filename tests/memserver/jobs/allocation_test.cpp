@@ -1,4 +1,5 @@
-// The data plane allocates nothing once a job is attached: every allocation of this thread inside Turn is counted.
+// The data plane allocates nothing once a job is attached: every allocation of this thread inside
+// Turn is counted.
 #include <cstdlib>
 #include <new>
 
@@ -50,7 +51,8 @@ uint64_t AllocationsOfOneStep(ServeWorld* world, SmallTrainer* trainer, Version 
   };
   FakeRank& rank = trainer->rank(0);
   for (uint32_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
-    for (ChunkId chunk = 0; chunk < 3; ++chunk) rank.Submit({chunk, 0, 192, 4096 * chunk, version, micro_batch});
+    for (ChunkId chunk = 0; chunk < 3; ++chunk)
+      rank.Submit({chunk, 0, 192, 4096 * chunk, version, micro_batch});
   }
   rank.EndStep(version, 0.01F);
   for (ChunkId chunk = 0; chunk < 3; ++chunk) rank.Fetch(chunk, 0, 192, 4096 * chunk, version + 1);

@@ -14,16 +14,20 @@ constexpr int64_t kQuantum = 1000;
 
 // Members that always have items of their own size, until told otherwise.
 struct Table {
-  explicit Table(std::vector<Share> members) : shares(std::move(members)), cost(shares.size(), 700) {}
+  explicit Table(std::vector<Share> members)
+      : shares(std::move(members)), cost(shares.size(), 700) {}
 
   bool ServeOne() {
     return fair.Serve(
-        shares.size(), [this](size_t i) -> Share& { return shares[i]; }, [this](size_t i) { return cost[i]; });
+        shares.size(), [this](size_t i) -> Share& { return shares[i]; },
+        [this](size_t i) { return cost[i]; });
   }
   void Serve(int items) {
     for (int i = 0; i < items; ++i) ASSERT_TRUE(ServeOne());
   }
-  double Ratio(size_t a, size_t b) const { return static_cast<double>(shares[a].served) / static_cast<double>(shares[b].served); }
+  double Ratio(size_t a, size_t b) const {
+    return static_cast<double>(shares[a].served) / static_cast<double>(shares[b].served);
+  }
 
   FairShare fair{kQuantum};
   std::vector<Share> shares;
@@ -63,9 +67,12 @@ TEST(FairShare, NobodyIsServedWhenNobodyHasAnything) {
 }
 
 TEST(FairShare, AHigherPriorityGoesFirstAndALowerOneStillMoves) {
-  Table table({{.priority = Priority::kLow}, {.weight = 3, .priority = Priority::kHigh}, {.priority = Priority::kNormal}});
+  Table table({{.priority = Priority::kLow},
+               {.weight = 3, .priority = Priority::kHigh},
+               {.priority = Priority::kNormal}});
   table.Serve(20000);
-  const double all = static_cast<double>(table.shares[0].served + table.shares[1].served + table.shares[2].served);
+  const double all =
+      static_cast<double>(table.shares[0].served + table.shares[1].served + table.shares[2].served);
   EXPECT_GT(table.Ratio(1, 0), 10);
   EXPECT_GT(static_cast<double>(table.shares[0].served) / all, 0.03);
   EXPECT_GT(static_cast<double>(table.shares[2].served) / all, 0.03);
@@ -90,7 +97,9 @@ TEST(FairShare, WeightsHoldForItemsLargerThanAQuantum) {
 
 TEST(FairShare, WhatIsTakenOutOfTurnCounts) {
   Table table({{.weight = 2}, {.weight = 1}});
-  const auto out_of_turn = [&table] { return table.fair.ServeOutOfTurn(&table.shares[1], [&table] { return table.cost[1]; }); };
+  const auto out_of_turn = [&table] {
+    return table.fair.ServeOutOfTurn(&table.shares[1], [&table] { return table.cost[1]; });
+  };
   EXPECT_TRUE(out_of_turn());
   EXPECT_TRUE(out_of_turn());
   EXPECT_FALSE(out_of_turn()) << "it owes more than a round";
@@ -114,7 +123,8 @@ TEST(FairShare, OutOfTurnALowerPriorityGetsNoMoreThanItIsPromised) {
   EXPECT_NEAR(table.Ratio(1, 0), 16, 1);
   table.cost[1] = 0;
   table.Serve(10);
-  EXPECT_TRUE(table.fair.ServeOutOfTurn(&table.shares[0], [] { return 1; })) << "nobody is there whom it owes anything";
+  EXPECT_TRUE(table.fair.ServeOutOfTurn(&table.shares[0], [] { return 1; }))
+      << "nobody is there whom it owes anything";
 }
 
 TEST(FairShare, WhoIsAloneOwesNothing) {
@@ -130,7 +140,8 @@ TEST(FairShare, WhoIsAloneOwesNothing) {
 }
 
 TEST(FairShare, AFreedPlaceGoesToTheLowerOnesWhole) {
-  Table table({{.weight = 1, .priority = Priority::kLow}, {.weight = 1, .priority = Priority::kHigh}});
+  Table table(
+      {{.weight = 1, .priority = Priority::kLow}, {.weight = 1, .priority = Priority::kHigh}});
   table.cost[1] = 0;
   table.Serve(100);
   EXPECT_EQ(table.shares[0].served, 100u * 700);

@@ -1,4 +1,5 @@
-// A rank that asks for its job again while the last run of the job is still being taken down: it waits
+// A rank that asks for its job again while the last run of the job is still being taken down: it
+// waits
 // for what its own former self holds, and is not refused for want of it.
 #include <gtest/gtest.h>
 
@@ -90,7 +91,8 @@ TEST(FormerSelf, IsWaitedForAsLongAsASaveHoldsIt) {
   Leaving leaving;
   const ConnectionId zero = leaving.ComeAgain(0), one = leaving.ComeAgain(1);
   EXPECT_FALSE(leaving.world.TakeReply<ReserveGranted>().has_value());
-  EXPECT_FALSE(leaving.world.TakeReply<Queued>().has_value()) << "they did not ask to wait for jobs of others";
+  EXPECT_FALSE(leaving.world.TakeReply<Queued>().has_value())
+      << "they did not ask to wait for jobs of others";
 
   leaving.LetGo();
   leaving.world.Settle();

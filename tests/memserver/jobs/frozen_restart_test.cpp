@@ -1,4 +1,5 @@
-// Frozen chunks over a death of the server: what is sealed is kept, references are counted anew, an upload begins again.
+// Frozen chunks over a death of the server: what is sealed is kept, references are counted anew, an
+// upload begins again.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +14,8 @@
 namespace tidepool::memserver {
 namespace frozen_restart_test {
 
-constexpr uint64_t kElements = 1024, kBytes = kElements * sizeof(float), kExtent = kPageBytes + kBytes;
+constexpr uint64_t kElements = 1024, kBytes = kElements * sizeof(float),
+                   kExtent = kPageBytes + kBytes;
 constexpr uint64_t kOffset = 32 * kKiB;
 constexpr ChunkId kFrozen = 2;
 
@@ -32,16 +34,20 @@ shm::JobSpec Adapter(const std::string& name) {
 // Two jobs over one frozen chunk; both have their weights.
 class FrozenRestart : public ::testing::Test {
  protected:
-  FrozenRestart() : world_(WithLease()), one_(&world_, Adapter("one")), two_(&world_, Adapter("two")) {
+  FrozenRestart()
+      : world_(WithLease()), one_(&world_, Adapter("one")), two_(&world_, Adapter("two")) {
     EXPECT_TRUE(one_.JoinAll() && two_.JoinAll());
     one_.PutWeights(1);
     two_.PutWeights(2);
     world_.Settle();
   }
-  shm::Completion Claim(SmallTrainer* job) { return world_.Await(&job->rank(0), job->rank(0).Claim(kFrozen)); }
+  shm::Completion Claim(SmallTrainer* job) {
+    return world_.Await(&job->rank(0), job->rank(0).Claim(kFrozen));
+  }
   shm::Completion Put(SmallTrainer* job, uint64_t begin, uint64_t end) {
     std::memcpy(job->rank(0).rcache() + kOffset, Content().data() + begin, end - begin);
-    return world_.Await(&job->rank(0), job->rank(0).Put(kFrozen, begin / 4, (end - begin) / 4, kOffset));
+    return world_.Await(&job->rank(0),
+                        job->rank(0).Put(kFrozen, begin / 4, (end - begin) / 4, kOffset));
   }
   void Provide(SmallTrainer* job) {
     EXPECT_EQ(Claim(job).bytes, 0u);
@@ -76,7 +82,8 @@ TEST_F(FrozenRestart, WhatIsThereStaysThereOnceForAllJobs) {
     EXPECT_EQ(chunk().holders, 2u);
     EXPECT_TRUE(chunk().sealed);
   }
-  ASSERT_TRUE(world_.Resume(&one_.rank(0), one_.spec()) && world_.Resume(&two_.rank(0), two_.spec()));
+  ASSERT_TRUE(world_.Resume(&one_.rank(0), one_.spec()) &&
+              world_.Resume(&two_.rank(0), two_.spec()));
   ExpectThere(&one_);
   ExpectThere(&two_);
   one_.LeaveAll();
@@ -95,12 +102,14 @@ TEST_F(FrozenRestart, AnUploadThatWasCutOffBeginsAgain) {
   world_.Settle();
   world_.Restart();
   EXPECT_FALSE(chunk().sealed);
-  ASSERT_TRUE(world_.Resume(&one_.rank(0), one_.spec()) && world_.Resume(&two_.rank(0), two_.spec()));
+  ASSERT_TRUE(world_.Resume(&one_.rank(0), one_.spec()) &&
+              world_.Resume(&two_.rank(0), two_.spec()));
   // What was not answered is sent again.
   shm::Request put = FakeRank::PutRequest(kFrozen, kElements / 2, kElements / 2, kOffset);
   put.flags = shm::kResubmitted;
   const shm::Completion late = world_.Await(&one_.rank(0), one_.rank(0).Send(put));
-  EXPECT_EQ(late.error, static_cast<uint32_t>(ErrorId::kUploadLost)) << "the bytes before it are not trusted any more";
+  EXPECT_EQ(late.error, static_cast<uint32_t>(ErrorId::kUploadLost))
+      << "the bytes before it are not trusted any more";
   shm::Request claim = FakeRank::ClaimRequest(kFrozen);
   claim.flags = shm::kResubmitted;
   EXPECT_EQ(world_.Await(&two_.rank(0), two_.rank(0).Send(claim)).bytes, 0u);

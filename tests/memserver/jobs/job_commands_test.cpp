@@ -98,7 +98,8 @@ TEST(Release, OfAJobWhoseMemoryIsBeingZeroedWaitsForThat) {
   EXPECT_TRUE(world.Command(ReleaseJob{"gpt", true}).ok());
   world.Settle();
   EXPECT_TRUE(world.TakeReply<SessionOver>().has_value());
-  EXPECT_LT(world.pool().free_bytes(), world.pool().total_bytes()) << "the control side still writes there";
+  EXPECT_LT(world.pool().free_bytes(), world.pool().total_bytes())
+      << "the control side still writes there";
   world.Post(ConnectionLost{granted->connection, "session over"});
   world.Settle();
   EXPECT_EQ(world.pool().free_bytes(), world.pool().total_bytes());
@@ -127,7 +128,8 @@ TEST(Drain, TakesNoNewJobsAndLetsOthersGoOn) {
   EXPECT_EQ(t.trainer.Step({.seed = 2}).error, 0u);
   t.world.Lose(t.trainer.rank(0));
   t.world.Settle();
-  EXPECT_NE(t.world.Join(t.trainer.spec(), 0), nullptr) << "a job that is there may start its ranks again";
+  EXPECT_NE(t.world.Join(t.trainer.spec(), 0), nullptr)
+      << "a job that is there may start its ranks again";
   EXPECT_TRUE(t.world.Command(DrainJobs{false}).ok());
   EXPECT_NE(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
 }
@@ -135,7 +137,9 @@ TEST(Drain, TakesNoNewJobsAndLetsOthersGoOn) {
 TEST(Commands, AUserHandlesItsOwnJobsAlone) {
   Trained t;  // of user 1000
   const auto as = [&t](uint32_t uid) {
-    t.world.Post(AdminCommand{{.uid = uid, .level = AdminLevel::kUser}, std::make_shared<CommandTicket>(), SuspendJob{"gpt", true}});
+    t.world.Post(AdminCommand{{.uid = uid, .level = AdminLevel::kUser},
+                              std::make_shared<CommandTicket>(),
+                              SuspendJob{"gpt", true}});
     t.world.loop().Turn();
     return t.world.TakeReply<CommandDone>()->result.id();
   };
@@ -178,7 +182,8 @@ TEST(LogLevelCommand, TheConfiguredLevelComesBack) {
 // What a reload says of quotas and limits.
 ApplySettings Configured(std::vector<QuotaRule> rules, uint64_t fallback_limit = kNoLimit) {
   ApplySettings settings;
-  settings.live = {.log_level = LogLevel::kInfo, .jobs_max = 64, .quota_fallback = {.limit = fallback_limit}};
+  settings.live = {
+      .log_level = LogLevel::kInfo, .jobs_max = 64, .quota_fallback = {.limit = fallback_limit}};
   settings.quotas = std::move(rules);
   settings.config = std::make_shared<ConfigRows>(ConfigRows{.file = "/etc/new.toml"});
   return settings;
@@ -187,7 +192,8 @@ ApplySettings Configured(std::vector<QuotaRule> rules, uint64_t fallback_limit =
 TEST(ReloadCommand, JobsHaveTheNewQuotasAtOnce) {
   Trained t;  // of user 1000
   ASSERT_EQ(t.world.tables().jobs[0]->account, "user:1000");
-  ASSERT_TRUE(t.world.Command(Configured({{"job:gpt", {.weight = 5, .priority = Priority::kHigh}}})).ok());
+  ASSERT_TRUE(
+      t.world.Command(Configured({{"job:gpt", {.weight = 5, .priority = Priority::kHigh}}})).ok());
   EXPECT_EQ(t.world.tables().jobs[0]->account, "job:gpt");
   EXPECT_EQ(t.world.tables().jobs[0]->quota.weight, 5u);
   EXPECT_EQ(t.world.tables().config->file, "/etc/new.toml");
@@ -206,13 +212,15 @@ TEST(ReloadCommand, WhatWasSetForAJobStays) {
 
 TEST(ReloadCommand, AGuaranteeWithoutRoomIsRefusedAndNothingIsApplied) {
   Trained t;
-  ApplySettings more = Configured({{"user:1001", {.guarantee = t.world.pool().total_bytes()}}}, 4096);
+  ApplySettings more =
+      Configured({{"user:1001", {.guarantee = t.world.pool().total_bytes()}}}, 4096);
   more.live.jobs_max = 1;
   more.live.log_level = LogLevel::kError;
   const Status refused = t.world.Command(more);
   EXPECT_EQ(refused.id(), ErrorId::kQuotaRefused);
   EXPECT_NE(refused.why().find("gpt"), std::string::npos) << refused.Format();
-  EXPECT_EQ(t.world.tables().live, (LiveSettings{.log_level = LogLevel::kInfo, .jobs_max = kJobsMaxDefault}));
+  EXPECT_EQ(t.world.tables().live,
+            (LiveSettings{.log_level = LogLevel::kInfo, .jobs_max = kJobsMaxDefault}));
   EXPECT_TRUE(t.world.tables().quotas.Rules().empty());
   EXPECT_EQ(t.world.tables().config, nullptr);
 }
@@ -224,9 +232,12 @@ TEST(ReloadCommand, LimitsHoldForTheNextJob) {
   ASSERT_TRUE(t.world.Command(one).ok());
   EXPECT_EQ(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
   EXPECT_EQ(t.world.TakeReply<Refused>()->why.id(), ErrorId::kTooManySessions);
-  ASSERT_TRUE(t.world.Command(Configured({}, t.world.pool().total_bytes() - t.world.pool().free_bytes())).ok());
+  ASSERT_TRUE(
+      t.world.Command(Configured({}, t.world.pool().total_bytes() - t.world.pool().free_bytes()))
+          .ok());
   EXPECT_EQ(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
-  EXPECT_EQ(t.world.TakeReply<Refused>()->why.id(), ErrorId::kQuotaExceeded) << "users without a rule have a lower limit now";
+  EXPECT_EQ(t.world.TakeReply<Refused>()->why.id(), ErrorId::kQuotaExceeded)
+      << "users without a rule have a lower limit now";
   ASSERT_TRUE(t.world.Command(Configured({})).ok());
   EXPECT_NE(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
 }

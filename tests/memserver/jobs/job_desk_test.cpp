@@ -12,7 +12,8 @@ namespace job_desk_test {
 
 // A trained job of two ranks at version 2.
 struct Trained {
-  explicit Trained(const WorldOptions& options, SpecOptions spec = {.world = 2}) : world(options), trainer(&world, MakeSpec(spec)) {
+  explicit Trained(const WorldOptions& options, SpecOptions spec = {.world = 2})
+      : world(options), trainer(&world, MakeSpec(spec)) {
     EXPECT_TRUE(trainer.JoinAll());
     trainer.PutWeights(1);
     trainer.Step({.seed = 1});
@@ -29,7 +30,8 @@ Status Refusal(ServeWorld* world) {
 
 bool AllBack(ServeWorld* world) {
   world->Settle();
-  return world->pool().free_bytes() == world->pool().total_bytes() && world->tables().jobs.empty() && world->tables().seats.empty();
+  return world->pool().free_bytes() == world->pool().total_bytes() &&
+         world->tables().jobs.empty() && world->tables().seats.empty();
 }
 
 TEST(Joining, IsRefusedToOthersWithTheReason) {
@@ -56,7 +58,8 @@ TEST(Joining, IsRefusedToOthersWithTheReason) {
 TEST(Joining, LinesAboutAUsersRanksAreBounded) {
   const auto lines = [](const std::string& about, uint64_t after) {
     uint64_t count = 0;
-    for (const LoggedLine& line : RecentLines(after, kLoggedLinesKept)) count += line.json.find(about) != std::string::npos ? 1 : 0;
+    for (const LoggedLine& line : RecentLines(after, kLoggedLinesKept))
+      count += line.json.find(about) != std::string::npos ? 1 : 0;
     return count;
   };
   ServeWorld world;
@@ -65,8 +68,10 @@ TEST(Joining, LinesAboutAUsersRanksAreBounded) {
   ASSERT_NE(first, nullptr);
   const auto before = RecentLines(0, kLoggedLinesKept);
   const uint64_t last = before.empty() ? 0 : before.back().number;
-  for (int64_t i = 0; i < 2 * UserLogLimiter::kLinesAtOnce; ++i) EXPECT_EQ(world.Join(spec, 0), nullptr);
-  EXPECT_LE(lines("rank refused", last), static_cast<uint64_t>(UserLogLimiter::kLinesAtOnce) + 8) << "some are earned meanwhile";
+  for (int64_t i = 0; i < 2 * UserLogLimiter::kLinesAtOnce; ++i)
+    EXPECT_EQ(world.Join(spec, 0), nullptr);
+  EXPECT_LE(lines("rank refused", last), static_cast<uint64_t>(UserLogLimiter::kLinesAtOnce) + 8)
+      << "some are earned meanwhile";
   EXPECT_EQ(world.Join(spec, 1, /*uid=*/1001), nullptr);
   EXPECT_EQ(lines("user 1000", last), 1U) << "another user's refusal is told";
 }
@@ -107,7 +112,8 @@ TEST(Joining, LimitsOfRcacheAndSessionsHold) {
 
   options.loop.sessions_max = 1;
   ServeWorld one(options);
-  EXPECT_EQ(one.Join(MakeSpec({.name = "a", .world = 2, .rcache_bytes = 4096}), 0), nullptr) << "the second rank would have no place";
+  EXPECT_EQ(one.Join(MakeSpec({.name = "a", .world = 2, .rcache_bytes = 4096}), 0), nullptr)
+      << "the second rank would have no place";
   EXPECT_EQ(Refusal(&one).id(), ErrorId::kTooManySessions);
   EXPECT_NE(one.Join(MakeSpec({.name = "b", .rcache_bytes = 4096}), 0), nullptr);
 }
@@ -311,7 +317,8 @@ TEST(Rejoining, ASealedStepIsFinishedWithoutItsRanks) {
   work_until_quiet();
   ASSERT_TRUE(trainer.JoinAll());
   EXPECT_EQ(trainer.version(), 1u);
-  for (ChunkId chunk = 0; chunk < 3; ++chunk) EXPECT_EQ(world.tables().jobs.front()->states->chunk(chunk).version, 1u);
+  for (ChunkId chunk = 0; chunk < 3; ++chunk)
+    EXPECT_EQ(world.tables().jobs.front()->states->chunk(chunk).version, 1u);
 }
 
 TEST(Rejoining, AnAbandonedStepsWorkEndsBeforeItsSlotsAreWrittenAgain) {
@@ -467,7 +474,8 @@ TEST(Stopping, EndsAllSessionsAndAnswersStopped) {
   EXPECT_EQ(Refusal(&trained.world).id(), ErrorId::kSessionEnded);
 }
 
-// Its job is not open yet, so it cannot be handed over: the rank attaches to the next server from the start.
+// Its job is not open yet, so it cannot be handed over: the rank attaches to the next server from
+// the start.
 TEST(Stopping, ARankThatAttachesWhileTheServerIsReplacedIsToldToTryAgain) {
   for (const bool hand_over : {true, false}) {
     const ErrorId told = hand_over ? ErrorId::kNotReady : ErrorId::kSessionEnded;

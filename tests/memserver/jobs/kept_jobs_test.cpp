@@ -1,4 +1,5 @@
-// What another server leaves, and what the next one makes of it: the index, the records, the ranks that come back, requests sent again.
+// What another server leaves, and what the next one makes of it: the index, the records, the ranks
+// that come back, requests sent again.
 #include "memserver/jobs/job_recovery.h"
 
 #include <gtest/gtest.h>
@@ -77,10 +78,12 @@ TEST(ExtentAllocator, TakesAnExactPlaceOnce) {
   ExtentAllocator allocator(pieces);
   EXPECT_TRUE(allocator.TakeAt(4 * kPageBytes, 2 * kPageBytes));
   EXPECT_FALSE(allocator.TakeAt(5 * kPageBytes, kPageBytes)) << "taken";
-  EXPECT_FALSE(allocator.TakeAt(15 * kPageBytes, 2 * kPageBytes)) << "crosses the border of a piece";
+  EXPECT_FALSE(allocator.TakeAt(15 * kPageBytes, 2 * kPageBytes))
+      << "crosses the border of a piece";
   EXPECT_FALSE(allocator.TakeAt(32 * kPageBytes, kPageBytes)) << "outside";
   EXPECT_FALSE(allocator.TakeAt(100, kPageBytes)) << "not a page";
-  EXPECT_FALSE(allocator.TakeAt(6 * kPageBytes, ~uint64_t{0} - kPageBytes + 1)) << "longer than everything";
+  EXPECT_FALSE(allocator.TakeAt(6 * kPageBytes, ~uint64_t{0} - kPageBytes + 1))
+      << "longer than everything";
   EXPECT_TRUE(allocator.TakeAt(0, 4 * kPageBytes));
   EXPECT_EQ(allocator.free_bytes(), 26 * kPageBytes);
   allocator.Release(4 * kPageBytes, 2 * kPageBytes);
@@ -94,7 +97,8 @@ class KeptJobs : public ::testing::Test {
     auto rank = world->Join(spec_, 0);
     world->TakeReply<Attached>();
     for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
-      for (uint64_t i = 0; i < kElements; ++i) rank->At<float>(0)[i] = static_cast<float>(chunk + i);
+      for (uint64_t i = 0; i < kElements; ++i)
+        rank->At<float>(0)[i] = static_cast<float>(chunk + i);
       EXPECT_EQ(world->Await(rank.get(), rank->Put(chunk, 0, kElements, 0)).error, 0u);
     }
     return rank;
@@ -173,7 +177,8 @@ TEST_F(KeptJobs, ARequestSentAgainTakesEffectOnce) {
 
 TEST_F(KeptJobs, ASealedStepIsFinishedWithoutAnyRank) {
   auto rank = JoinAndLoad(&world_);
-  for (ChunkId chunk = 0; chunk < 2; ++chunk) world_.Await(rank.get(), SubmitOnes(rank.get(), chunk, 0));
+  for (ChunkId chunk = 0; chunk < 2; ++chunk)
+    world_.Await(rank.get(), SubmitOnes(rank.get(), chunk, 0));
   rank->EndStep(0, 0.1F);
   while (world_.tables().jobs[0]->states->sealed_version() == 0) world_.loop().Turn();
   world_.Restart();
@@ -181,7 +186,8 @@ TEST_F(KeptJobs, ASealedStepIsFinishedWithoutAnyRank) {
   for (const Chunk& chunk : world_.tables().jobs[0]->states->chunks()) EXPECT_EQ(chunk.version, 1u);
 }
 
-// The failure sweep found it: a descriptor that was missing for a moment ended the run of a rank that was coming back.
+// The failure sweep found it: a descriptor that was missing for a moment ended the run of a rank
+// that was coming back.
 TEST_F(KeptJobs, ARankForWhichTheNextServerLacksSomethingIsAwaitedOn) {
   auto rank = JoinAndLoad(&world_);
   world_.Restart();
@@ -283,7 +289,8 @@ TEST_F(KeptJobs, EveryBitOfAJobsIdentityCounts) {
     auto* at = const_cast<std::byte*>(static_cast<const std::byte*>(begin));
     for (uint64_t bit = 0; bit < bytes * 8; ++bit) {
       at[bit / 8] ^= std::byte{1} << bit % 8;
-      EXPECT_EQ(read().status().id(), ErrorId::kKeptMemoryBad) << "bit " << bit << " at " << (at - records.data);
+      EXPECT_EQ(read().status().id(), ErrorId::kKeptMemoryBad)
+          << "bit " << bit << " at " << (at - records.data);
       at[bit / 8] ^= std::byte{1} << bit % 8;
     }
   }

@@ -1,4 +1,5 @@
-// Until when a job without ranks is kept, for whom its lease runs, and what others are told meanwhile.
+// Until when a job without ranks is kept, for whom its lease runs, and what others are told
+// meanwhile.
 #include "memserver/jobs/job_lease.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +30,8 @@ WorldOptions ForHours() {
 
 // A job of one rank with a sealed step.
 struct OneJob {
-  explicit OneJob(const WorldOptions& options) : world(options), trainer(&world, MakeSpec({.name = "gpt"})) {
+  explicit OneJob(const WorldOptions& options)
+      : world(options), trainer(&world, MakeSpec({.name = "gpt"})) {
     EXPECT_TRUE(trainer.JoinAll());
     trainer.PutWeights(1);
     trainer.Step({.seed = 1});
@@ -45,7 +47,9 @@ struct OneJob {
   bool HasJob() const { return !world.tables().jobs.empty(); }
   const Job& job() const { return *world.tables().jobs.front(); }
   Status Suspend(AdminLevel level, bool suspended = true) {
-    world.Post(AdminCommand{{.uid = 1000, .level = level}, std::make_shared<CommandTicket>(), SuspendJob{"gpt", suspended}});
+    world.Post(AdminCommand{{.uid = 1000, .level = level},
+                            std::make_shared<CommandTicket>(),
+                            SuspendJob{"gpt", suspended}});
     world.loop().Turn();
     return world.TakeReply<CommandDone>()->result;
   }
@@ -80,7 +84,8 @@ TEST(Lease, DoesNotRunWhileAnOperatorHasSuspendedTheJob) {
   EXPECT_EQ(LeaseEndNs(t.job(), t.world.options().loop), kKeptWithoutEnd);
   t.Pass(1000 * kHour);
   ASSERT_TRUE(t.HasJob());
-  EXPECT_TRUE(t.Suspend(AdminLevel::kUser).ok()) << "its owner says the same: then the lease runs, from now on";
+  EXPECT_TRUE(t.Suspend(AdminLevel::kUser).ok())
+      << "its owner says the same: then the lease runs, from now on";
   t.Pass(8 * kHour - 1);
   EXPECT_TRUE(t.HasJob());
   t.Pass(1);
@@ -106,13 +111,16 @@ TEST(Lease, TellsWhoLacksRoomUntilWhenItIsHeld) {
   options.pool_bytes = shm::StateBytesOf(MakeSpec({.name = "gpt"})).total() * 3 / 2;
   OneJob t(options);
   EXPECT_EQ(t.world.Join(MakeSpec({.name = "next"}), 0), nullptr);
-  EXPECT_THAT(t.world.TakeReply<Refused>()->why.why(), AllOf(HasSubstr("gpt holds"), Not(HasSubstr("kept"))));
+  EXPECT_THAT(t.world.TakeReply<Refused>()->why.why(),
+              AllOf(HasSubstr("gpt holds"), Not(HasSubstr("kept"))));
   t.Detach();
   EXPECT_EQ(t.world.Join(MakeSpec({.name = "next"}), 0), nullptr);
   const std::string why = t.world.TakeReply<Refused>()->why.why();
   // The minute may change between the refusal and this line.
   const int64_t now = WallSeconds(), until = now + 8 * 3600;
-  const auto told = [&](int64_t at) { return HasSubstr("without ranks, kept until " + FormatWhen(at, now)); };
+  const auto told = [&](int64_t at) {
+    return HasSubstr("without ranks, kept until " + FormatWhen(at, now));
+  };
   EXPECT_THAT(why, AnyOf(told(until), told(until - 60))) << "the newcomer knows when to come again";
   EXPECT_TRUE(t.Suspend(AdminLevel::kOperator).ok());
   EXPECT_EQ(t.world.Join(MakeSpec({.name = "next"}), 0), nullptr);
@@ -129,7 +137,8 @@ TEST(Lease, IsInTheSnapshot) {
   EXPECT_EQ(row().lease_ns, 8 * kHour);
   EXPECT_EQ(row().kept_until, 0) << "it has a rank";
   t.Detach();
-  EXPECT_NEAR(static_cast<double>(row().kept_until), static_cast<double>(WallSeconds() + 8 * 3600), 60);
+  EXPECT_NEAR(static_cast<double>(row().kept_until), static_cast<double>(WallSeconds() + 8 * 3600),
+              60);
 }
 
 std::vector<std::string> LostNames(const ServeWorld& world) {
@@ -187,7 +196,8 @@ TEST(Lost, IsNoJobThatWentInGoodOrderOrThatSomebodyReleasedOrThatSealedNothing) 
 TEST(Lost, IsAJobThatTheNextServerCannotTakeOver) {
   OneJob t(ForHours());
   t.Detach();
-  t.job().states->chunk(1).record->stamp -= uint64_t{1} << 24;  // its check is still that of the present version
+  // Its check is still that of the present version.
+  t.job().states->chunk(1).record->stamp -= uint64_t{1} << 24;
   t.world.Restart();
   EXPECT_FALSE(t.HasJob());
   EXPECT_EQ(LostNames(t.world), std::vector<std::string>{"gpt"});
@@ -195,14 +205,18 @@ TEST(Lost, IsAJobThatTheNextServerCannotTakeOver) {
 
 TEST(LostJobs, OfOneUserTakeNoPlaceOfOthers) {
   LostJobs lost;
-  const auto note = [&lost](uint32_t uid, size_t number) { lost.Note({std::to_string(number), uid, 1, 0, "gone"}); };
+  const auto note = [&lost](uint32_t uid, size_t number) {
+    lost.Note({std::to_string(number), uid, 1, 0, "gone"});
+  };
   const auto count = [&lost](uint32_t uid) {
-    return std::count_if(lost.all().begin(), lost.all().end(), [uid](const LostJob& job) { return job.uid == uid; });
+    return std::count_if(lost.all().begin(), lost.all().end(),
+                         [uid](const LostJob& job) { return job.uid == uid; });
   };
   note(7, 0);
   for (size_t i = 0; i < 2 * kLostOfUserMax; ++i) note(8, i);
   EXPECT_EQ(count(8), static_cast<std::ptrdiff_t>(kLostOfUserMax));
-  EXPECT_EQ(lost.all().back().name, std::to_string(2 * kLostOfUserMax - 1)) << "the latest are kept";
+  EXPECT_EQ(lost.all().back().name, std::to_string(2 * kLostOfUserMax - 1))
+      << "the latest are kept";
   for (uint32_t uid = 100; uid < 100 + kLostJobsMax / kLostOfUserMax; ++uid) {
     for (size_t i = 0; i < kLostOfUserMax; ++i) note(uid, i);
   }

@@ -1,4 +1,5 @@
-// Where quotas and NVMe meet: a job above what it may have of the pool spills, and what it may have on NVMe has a limit of its own.
+// Where quotas and NVMe meet: a job above what it may have of the pool spills, and what it may have
+// on NVMe has a limit of its own.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,7 +13,11 @@ namespace nvme_quota_test {
 constexpr uint32_t kCarol = 1010, kDave = 1011;
 
 shm::JobSpec Spec(const std::string& name = "gpt") {
-  return MakeSpec({.name = name, .dtype = DType::kBF16, .chunks = 4, .chunk_elements = 4096, .rcache_bytes = 64 * kKiB});
+  return MakeSpec({.name = name,
+                   .dtype = DType::kBF16,
+                   .chunks = 4,
+                   .chunk_elements = 4096,
+                   .rcache_bytes = 64 * kKiB});
 }
 
 uint64_t HostBytes(ChunkId first_spilled = shm::kNoSpill) {
@@ -58,7 +63,8 @@ TEST(NvmeQuota, AJobAboveItsQuotaOfThePoolSpillsInsteadOfBeingRefused) {
   EXPECT_EQ(states.nvme_total(), shm::NvmeBytesOf(Spec(), 2));
   trainer.PutWeights(1);
   EXPECT_EQ(trainer.Step({.learning_rate = 0.1F, .seed = 1}).error, 0u);
-  EXPECT_NE(world.Join(Spec("other"), 0, kDave), nullptr) << "others have no such quota: the pool takes them";
+  EXPECT_NE(world.Join(Spec("other"), 0, kDave), nullptr)
+      << "others have no such quota: the pool takes them";
 }
 
 TEST(NvmeQuota, AJobThatMaySpillOnlyALittleIsRefusedByTheQuotaOfThePool) {
@@ -68,7 +74,8 @@ TEST(NvmeQuota, AJobThatMaySpillOnlyALittleIsRefusedByTheQuotaOfThePool) {
   ServeWorld world(options);
   const Status refused = Refusal(&world, Spec());
   EXPECT_EQ(refused.id(), ErrorId::kQuotaExceeded);
-  EXPECT_NE(refused.what().find(Exactly(least)), std::string::npos) << "what it needs with all spilled: " << refused.what();
+  EXPECT_NE(refused.what().find(Exactly(least)), std::string::npos)
+      << "what it needs with all spilled: " << refused.what();
   EXPECT_NE(refused.what().find(Exactly(least - kPageBytes)), std::string::npos) << refused.what();
   EXPECT_EQ(world.tier().used_bytes(), 0u);
   EXPECT_FALSE(Waits(&world, Spec()).has_value()) << "it could never be admitted";
@@ -81,7 +88,8 @@ TEST(NvmeQuota, WithStatesOnTheHostTheQuotaOfThePoolRefuses) {
   ASSERT_NE(world.Join(Spec("first"), 0, kCarol), nullptr);
   const Status refused = Refusal(&world, Spec());
   EXPECT_EQ(refused.id(), ErrorId::kQuotaExceeded);
-  EXPECT_NE(refused.what().find(Exactly(HostBytes())), std::string::npos) << "all of it: " << refused.what();
+  EXPECT_NE(refused.what().find(Exactly(HostBytes())), std::string::npos)
+      << "all of it: " << refused.what();
   EXPECT_TRUE(Waits(&world, Spec()).has_value()) << "the first may end";
 }
 
@@ -92,8 +100,10 @@ TEST(NvmeQuota, AJobWhoseNvmeIsTakenWaitsUntilItIsGivenBack) {
   ASSERT_NE(first, nullptr);
   const Status refused = Refusal(&world, Spec());
   EXPECT_EQ(refused.id(), ErrorId::kNvmeFull);
-  EXPECT_NE(refused.what().find(FormatBytes(shm::NvmeBytesOf(Spec(), 0))), std::string::npos) << refused.what();
-  EXPECT_NE(refused.why().find(FormatBytes(world.pool().free_bytes())), std::string::npos) << refused.why();
+  EXPECT_NE(refused.what().find(FormatBytes(shm::NvmeBytesOf(Spec(), 0))), std::string::npos)
+      << refused.what();
+  EXPECT_NE(refused.why().find(FormatBytes(world.pool().free_bytes())), std::string::npos)
+      << refused.why();
   const auto queued = Waits(&world, Spec());
   ASSERT_TRUE(queued.has_value());
   EXPECT_EQ(queued->why.id(), ErrorId::kNvmeFull);
@@ -113,8 +123,11 @@ TEST(NvmeQuota, TheLimitOnNvmeRefusesOneUserAndHoldsUpNobody) {
   const auto queued = Waits(&world, Spec("two"));
   ASSERT_TRUE(queued.has_value());
   EXPECT_EQ(queued->why.id(), ErrorId::kQuotaExceeded);
-  EXPECT_NE(queued->why.what().find(Exactly(shm::NvmeBytesOf(Spec(), 0))), std::string::npos) << queued->why.what();
-  EXPECT_NE(queued->why.what().find(Exactly(shm::NvmeBytesOf(Spec(), 0) - kPageBytes)), std::string::npos) << queued->why.what();
+  EXPECT_NE(queued->why.what().find(Exactly(shm::NvmeBytesOf(Spec(), 0))), std::string::npos)
+      << queued->why.what();
+  EXPECT_NE(queued->why.what().find(Exactly(shm::NvmeBytesOf(Spec(), 0) - kPageBytes)),
+            std::string::npos)
+      << queued->why.what();
   EXPECT_NE(queued->why.why().find("one holds"), std::string::npos) << queued->why.why();
   EXPECT_NE(world.Join(Spec("bob"), 0, kDave), nullptr) << "she waits for herself alone";
   world.Leave(*one);
@@ -124,7 +137,8 @@ TEST(NvmeQuota, TheLimitOnNvmeRefusesOneUserAndHoldsUpNobody) {
 
 TEST(NvmeQuota, WhatTheLimitOnNvmeCouldNeverAdmitIsRefusedAtOnce) {
   WorldOptions options = NvmeFor(3, StatesOn::kNvme);
-  options.loop.quotas = {{UserAccount(kCarol), {.nvme_limit = shm::NvmeBytesOf(Spec(), 0) - kPageBytes}}};
+  options.loop.quotas = {
+      {UserAccount(kCarol), {.nvme_limit = shm::NvmeBytesOf(Spec(), 0) - kPageBytes}}};
   ServeWorld world(options);
   EXPECT_FALSE(Waits(&world, Spec()).has_value());
   EXPECT_EQ(world.TakeReply<Refused>()->why.id(), ErrorId::kQuotaExceeded);

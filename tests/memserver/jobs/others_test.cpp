@@ -1,4 +1,5 @@
-// What one user cannot take from others: places of jobs and in the queue, and the turn of a small job
+// What one user cannot take from others: places of jobs and in the queue, and the turn of a small
+// job
 // behind a large one that waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,20 +22,29 @@ constexpr uint32_t kAlice = 1000, kBob = 1001, kCarol = 1002, kOwner = 77;
 // --- places ---
 
 Places Of64(uint32_t used, uint32_t own) {
-  return {.what = "jobs", .all = 64, .used = used, .own = own, .uid = kAlice, .of_user_max = 32, .is_limited = true};
+  return {.what = "jobs",
+          .all = 64,
+          .used = used,
+          .own = own,
+          .uid = kAlice,
+          .of_user_max = 32,
+          .is_limited = true};
 }
 
 TEST(FairPlaces, AUserHasItsShareAndOthersAlwaysFindSome) {
   EXPECT_TRUE(AdmitPlace(Of64(0, 0)).ok());
   EXPECT_TRUE(AdmitPlace(Of64(31, 31)).ok());
-  EXPECT_EQ(AdmitPlace(Of64(32, 32)).id(), ErrorId::kQuotaExceeded) << "half of all is what one may have";
+  EXPECT_EQ(AdmitPlace(Of64(32, 32)).id(), ErrorId::kQuotaExceeded)
+      << "half of all is what one may have";
   EXPECT_TRUE(AdmitPlace(Of64(47, 15)).ok());
-  EXPECT_EQ(AdmitPlace(Of64(48, 16)).id(), ErrorId::kQuotaExceeded) << "the last quarter is for others";
+  EXPECT_EQ(AdmitPlace(Of64(48, 16)).id(), ErrorId::kQuotaExceeded)
+      << "the last quarter is for others";
   EXPECT_TRUE(AdmitPlace(Of64(48, 3)).ok()) << "who has few is one of those";
   EXPECT_EQ(AdmitPlace(Of64(48, 4)).id(), ErrorId::kQuotaExceeded);
   EXPECT_TRUE(AdmitPlace(Of64(63, 0)).ok());
   EXPECT_EQ(AdmitPlace(Of64(64, 0)).id(), ErrorId::kTooManySessions);
-  EXPECT_THAT(AdmitPlace(Of64(48, 16)).what(), HasSubstr("the last 16 are kept for users with fewer than 4"));
+  EXPECT_THAT(AdmitPlace(Of64(48, 16)).what(),
+              HasSubstr("the last 16 are kept for users with fewer than 4"));
 }
 
 TEST(FairPlaces, RootAndTheOwnerMayHaveAll) {
@@ -59,7 +69,10 @@ TEST(FairPlaces, SeveralAtOnceAreAllOrNone) {
 
 TEST(FairPlaces, OfAFewNoneIsKeptThatWouldLeaveNone) {
   for (uint32_t all = 1; all <= 4; ++all) {
-    EXPECT_TRUE(AdmitPlace({.what = "jobs", .all = all, .used = all - 1, .own = 0, .is_limited = true}).ok()) << all;
+    EXPECT_TRUE(
+        AdmitPlace({.what = "jobs", .all = all, .used = all - 1, .own = 0, .is_limited = true})
+            .ok())
+        << all;
   }
 }
 
@@ -111,11 +124,13 @@ TEST(PlacesOfJobs, OneUserTakesAreNotAll) {
   options.loop.user_jobs_max = 4;
   ServeWorld world(options);
   std::vector<std::unique_ptr<FakeRank>> ranks;
-  for (int i = 0; i < 4; ++i) ranks.push_back(world.Join(MakeSpec(Small("alice" + std::to_string(i))), 0, kAlice));
+  for (int i = 0; i < 4; ++i)
+    ranks.push_back(world.Join(MakeSpec(Small("alice" + std::to_string(i))), 0, kAlice));
   EXPECT_EQ(std::count(ranks.begin(), ranks.end(), nullptr), 0);
   EXPECT_EQ(world.Join(MakeSpec(Small("alice4")), 0, kAlice), nullptr);
   EXPECT_EQ(Refusal(&world).id(), ErrorId::kQuotaExceeded);
-  for (int i = 0; i < 2; ++i) ranks.push_back(world.Join(MakeSpec(Small("bob" + std::to_string(i))), 0, kBob));
+  for (int i = 0; i < 2; ++i)
+    ranks.push_back(world.Join(MakeSpec(Small("bob" + std::to_string(i))), 0, kBob));
   EXPECT_EQ(std::count(ranks.begin(), ranks.end(), nullptr), 0);
   EXPECT_EQ(world.Join(MakeSpec(Small("bob2")), 0, kBob), nullptr) << "the last quarter";
   EXPECT_THAT(Refusal(&world).what(), HasSubstr("kept for users with fewer"));
@@ -164,7 +179,9 @@ struct OneWaits {
     waits = AskToWait(&world, Large(), kAlice);
     EXPECT_EQ(waits.place, 1u);
   }
-  std::unique_ptr<FakeRank> Join(const std::string& name, uint32_t uid) { return world.Join(MakeSpec(Small(name)), 0, uid); }
+  std::unique_ptr<FakeRank> Join(const std::string& name, uint32_t uid) {
+    return world.Join(MakeSpec(Small(name)), 0, uid);
+  }
   ServeWorld world;
   std::unique_ptr<FakeRank> carols;
   Asked waits;
@@ -225,14 +242,16 @@ TEST(Passing, WhoWaitsBehindIsServedWhenThereIsRoomForIt) {
   EXPECT_EQ(world.tables().waiting.size(), 1u);
 }
 
-// Lunch: a whole-pool job has come to wait meanwhile. The job that comes back has the memory that is waited for.
+// Lunch: a whole-pool job has come to wait meanwhile. The job that comes back has the memory that
+// is waited for.
 TEST(Passing, AJobThatComesBackIsNoNewcomer) {
   WorldOptions options = Service(BytesOf(Large()));
   options.loop.lease_ns = 8 * 3600 * kNsPerSecond;
   ServeWorld world(options);
   auto rank = world.Join(MakeSpec({.name = "lunch", .rcache_bytes = 4096}), 0, kCarol);
   ASSERT_NE(rank, nullptr);
-  for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(world.Await(rank.get(), rank->Put(chunk, 0, 192, 0)).error, 0u);
+  for (ChunkId chunk = 0; chunk < 2; ++chunk)
+    EXPECT_EQ(world.Await(rank.get(), rank->Put(chunk, 0, 192, 0)).error, 0u);
   const Asked waits = AskToWait(&world, Large(), kAlice);
   ASSERT_EQ(waits.place, 1u);
   world.Lose(*rank);

@@ -1,4 +1,5 @@
-// What a server trusts of the memory that another one has left: damage is found, and whoever is not who he was is turned away.
+// What a server trusts of the memory that another one has left: damage is found, and whoever is not
+// who he was is turned away.
 #include "memserver/jobs/job_recovery.h"
 
 #include <fcntl.h>
@@ -59,12 +60,14 @@ TEST_F(Recovery, ASealedVersionWithoutItsStepRecordGivesTheJobUp) {
 }
 
 TEST_F(Recovery, AChunkStampThatDoesNotFitItsCheckGivesTheJobUp) {
-  states().chunk(1).record->stamp -= uint64_t{1} << 24;  // one version back: the check is still that of the present one
+  // One version back: the check is still that of the present one.
+  states().chunk(1).record->stamp -= uint64_t{1} << 24;
   EXPECT_FALSE(IsKept());
 }
 
 TEST_F(Recovery, AnIndexSlotThatDoesNotFitItsCheckIsCountedAndNotRead) {
-  auto mapped = shm::Segment::Map(UniqueFd(fcntl(world_.index().fd(), F_DUPFD_CLOEXEC, 0)), kIndexBytes, shm::PeerAccess::kReadWrite);
+  auto mapped = shm::Segment::Map(UniqueFd(fcntl(world_.index().fd(), F_DUPFD_CLOEXEC, 0)),
+                                  kIndexBytes, shm::PeerAccess::kReadWrite);
   ASSERT_TRUE(mapped.ok()) << mapped.status().Format();
   const std::span<std::byte> bytes((*mapped)->data(), kIndexBytes);
   ASSERT_EQ(ReadIndex(bytes)->jobs.size(), 1U);
@@ -109,7 +112,8 @@ TEST_F(Recovery, NumbersOfFormerJobsAreNotUsedTwice) {
 
 struct Killed {};
 
-// An undo area may still hold a tile of a job that is gone, under the numbers that a later job in the same place has too.
+// An undo area may still hold a tile of a job that is gone, under the numbers that a later job in
+// the same place has too.
 TEST(RecoveryOfATile, IsNotFromTheJobThatHadThisPlaceBefore) {
   constexpr size_t kAreasBytes = 2 * sizeof(optim::UndoArea);  // of one worker
   WorldOptions options = WithLease();

@@ -1,4 +1,5 @@
-// What a run is known by is kept with its job: said by the first rank, told to all, also by the next server.
+// What a run is known by is kept with its job: said by the first rank, told to all, also by the
+// next server.
 #include <cstring>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Saves of several jobs and users at once: whose begins, whose waits, and that nobody else's updates do.
+// Saves of several jobs and users at once: whose begins, whose waits, and that nobody else's
+// updates do.
 #include "memserver/jobs/save_lanes.h"
 
 #include <gtest/gtest.h>
@@ -38,14 +39,17 @@ class Jobs {
     world.Settle();
     for (SaveRequest& request : world.TakeSaves()) begun.push_back(std::move(request));
   }
-  // The first of the saves that have begun is answered; its thread comes back, or stays in its file system.
+  // The first of the saves that have begun is answered; its thread comes back, or stays in its file
+  // system.
   void End(bool comes_back) {
     world.AnswerSave(begun.front().connection, Status());
     if (!comes_back) stuck.push_back(std::move(begun.front()));
     begun.erase(begun.begin());
     Settle();
   }
-  bool IsHeld(const std::string& name) const { return world.tables().FindJob(name)->updates.held(); }
+  bool IsHeld(const std::string& name) const {
+    return world.tables().FindJob(name)->updates.held();
+  }
 
   ServeWorld world;
   std::vector<SaveRequest> begun, stuck;
@@ -122,7 +126,8 @@ TEST(SavesOfUsers, WhereAllFileSystemsHaveBeenGivenUpTheNextSaveIsRefusedAtOnce)
   EXPECT_TRUE(jobs.begun.empty());
   const auto refused = jobs.world.TakeReply<SaveDone>();
   ASSERT_TRUE(refused);
-  EXPECT_NE(refused->result.Format().find("given up"), std::string::npos) << refused->result.Format();
+  EXPECT_NE(refused->result.Format().find("given up"), std::string::npos)
+      << refused->result.Format();
   jobs.stuck.pop_back();  // one answers after all
   jobs.Save(jobs.last);
   EXPECT_EQ(jobs.begun.size(), 1U);
@@ -143,7 +148,8 @@ TEST(SavesOfUsers, TheFirstToAskIsTheFirstToBegin) {
   jobs.Save(later);
   jobs.Save(jobs.last);
   jobs.End(/*comes_back=*/true);
-  EXPECT_EQ(jobs.begun.back().connection, later->rank(0).connection()) << "though its job came later";
+  EXPECT_EQ(jobs.begun.back().connection, later->rank(0).connection())
+      << "though its job came later";
 }
 
 TEST(SaveLanes, AreKeptForUsersWhoHaveNone) {
@@ -156,7 +162,8 @@ TEST(SaveLanes, AreKeptForUsersWhoHaveNone) {
   EXPECT_EQ(held.size(), SaveLanes::kOfAll);
   held.clear();
   for (uint32_t uid = 0; uid < SaveLanes::kForOthers / SaveLanes::kOfUser; ++uid) {
-    for (size_t i = 0; i < SaveLanes::kOfUser; ++i) held.push_back(lanes.Take(uid, held.size(), "a save"));
+    for (size_t i = 0; i < SaveLanes::kOfUser; ++i)
+      held.push_back(lanes.Take(uid, held.size(), "a save"));
   }
   EXPECT_FALSE(lanes.HasFree(0));
   for (uint32_t uid = 100; uid < 100 + SaveLanes::kForOthers; ++uid) {

@@ -1,5 +1,5 @@
-// Jobs that compete for copies, optimizer workers and drives get them by weight and priority: counted in bytes, in a serve loop in this
-// process.
+// Jobs that compete for copies, optimizer workers and drives get them by weight and priority:
+// counted in bytes, in a serve loop in this process.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ struct Competitor {
 // --- copies ---
 
 constexpr uint64_t kFetchElements = 2 * 1024;
-constexpr uint64_t kCopied = 64 * kMiB;  // so much that the fetches in flight at both ends do not count
+// So much that the fetches in flight at both ends do not count.
+constexpr uint64_t kCopied = 64 * kMiB;
 
 class Copies : public ::testing::TestWithParam<uint32_t> {  // copy threads
  protected:
@@ -41,7 +42,8 @@ class Copies : public ::testing::TestWithParam<uint32_t> {  // copy threads
     options.loop.shared_copy_bytes = 64 * kKiB;
     return options;
   }
-  // Each keeps so many fetches in its ring that it never has too few, until `bytes` are copied in all.
+  // Each keeps so many fetches in its ring that it never has too few, until `bytes` are copied in
+  // all.
   void Compete(std::vector<Competitor*> jobs, uint64_t bytes) {
     copied_.assign(jobs.size(), 0);
     for (uint64_t all = 0; all < bytes;) {
@@ -89,15 +91,19 @@ TEST_P(Copies, GoToWhoeverWantsThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(ByWhom, Copies, ::testing::Values(0u, 1u),
-                         [](const ::testing::TestParamInfo<uint32_t>& by) { return std::string(by.param == 0 ? "TheLoop" : "Threads"); });
+                         [](const ::testing::TestParamInfo<uint32_t>& by) {
+                           return std::string(by.param == 0 ? "TheLoop" : "Threads");
+                         });
 
-// How long a fetch takes is the machine's affair; how much the loop copies for others before it is not.
+// How long a fetch takes is the machine's affair; how much the loop copies for others before it is
+// not.
 TEST(CopiesByTheLoop, OfAHighPriorityWaitForNoMoreThanIsInFlight) {
   WorldOptions options;
   options.pool_bytes = 16 * kMiB;
   options.loop.shared_copy_bytes = 64 * kKiB;
   ServeWorld world(options);
-  Competitor victim(&world, "victim", 1, kFetchElements), greedy(&world, "greedy", 1, kFetchElements);
+  Competitor victim(&world, "victim", 1, kFetchElements),
+      greedy(&world, "greedy", 1, kFetchElements);
   ASSERT_TRUE(world.SetQuota("victim", {.priority = Priority::kHigh}).ok());
   FakeRank &asks = victim.trainer.rank(0), &floods = greedy.trainer.rank(0);
   uint64_t most = 0;
@@ -157,7 +163,8 @@ class Workers : public ::testing::Test {
       return true;
     };
     while (all_active()) world_.loop().Turn();
-    for (size_t i = 0; i < held_.size(); ++i) served_[i] = held_[i]->job(world_).worker_share.served - served_[i];
+    for (size_t i = 0; i < held_.size(); ++i)
+      served_[i] = held_[i]->job(world_).worker_share.served - served_[i];
   }
   double Ratio() const { return static_cast<double>(served_[0]) / static_cast<double>(served_[1]); }
 
@@ -178,7 +185,8 @@ TEST_F(Workers, AreSharedByWeight) {
 // What comes from the higher one then waits for no more than what a worker has in hand.
 TEST_F(Workers, HaveOneItemEachOfAJobThatGivesWay) {
   constexpr uint64_t kLarge = FairShare::kQuantum / sizeof(float);
-  Competitor high(&world_, "high", 2, kUpdateElements), equal(&world_, "equal", 8, kLarge), low(&world_, "low", 8, kLarge);
+  Competitor high(&world_, "high", 2, kUpdateElements), equal(&world_, "equal", 8, kLarge),
+      low(&world_, "low", 8, kLarge);
   ASSERT_TRUE(world_.SetQuota("low", {.priority = Priority::kLow}).ok());
   const auto most_at_team = [&](Competitor* one) {
     Seal(one);
@@ -215,11 +223,13 @@ class Drives : public ::testing::Test {
     WorldOptions options;
     options.pool_bytes = 96 * kMiB;
     options.nvme_directories = 1;
-    options.nvme_bytes = 3 * shm::NvmeBytesOf(MakeSpec({.chunks = chunks, .chunk_elements = kElements}), 0);
+    options.nvme_bytes =
+        3 * shm::NvmeBytesOf(MakeSpec({.chunks = chunks, .chunk_elements = kElements}), 0);
     options.loop.states_on = StatesOn::kNvme;
     return options;
   }
-  // All train a step at once, with their states on the drive, for as long as each has pieces to begin.
+  // All train a step at once, with their states on the drive, for as long as each has pieces to
+  // begin.
   void Train(ServeWorld* world, const std::vector<Competitor*>& jobs) {
     for (Competitor* one : jobs) {
       SaveWeights save;
@@ -235,15 +245,20 @@ class Drives : public ::testing::Test {
       moved_.push_back(one->job(*world).drive_share.served);
       world->AnswerSave(one->trainer.rank(0).connection(), Status());
     }
-    const auto wants = [&](const Competitor* one) { return one->job(*world).spills.wants_to_move(); };
-    for (int turn = 0; turn < 100 && !std::all_of(jobs.begin(), jobs.end(), wants); ++turn) world->loop().Turn();
+    const auto wants = [&](const Competitor* one) {
+      return one->job(*world).spills.wants_to_move();
+    };
+    for (int turn = 0; turn < 100 && !std::all_of(jobs.begin(), jobs.end(), wants); ++turn)
+      world->loop().Turn();
     while (std::all_of(jobs.begin(), jobs.end(), wants)) world->loop().Turn();
-    for (size_t i = 0; i < jobs.size(); ++i) moved_[i] = jobs[i]->job(*world).drive_share.served - moved_[i];
+    for (size_t i = 0; i < jobs.size(); ++i)
+      moved_[i] = jobs[i]->job(*world).drive_share.served - moved_[i];
   }
   std::vector<uint64_t> moved_;  // bytes read and written
 };
 
-// Ratios need many pieces, which take a sanitizer half a minute and show it nothing that the next test does not.
+// Ratios need many pieces, which take a sanitizer half a minute and show it nothing that the next
+// test does not.
 #ifndef TIDEPOOL_SANITIZED
 TEST_F(Drives, AreSharedByWeight) {
   ServeWorld world(Options(800));
@@ -265,9 +280,11 @@ TEST_F(Drives, MoveStatesOfALowPriorityToo) {
 
 TEST_F(Drives, AreNotHeldByWhoeverCameFirst) {
   ServeWorld world(Options(300));
-  Competitor first(&world, "first", 300, kElements), second(&world, "second", 300, kElements), third(&world, "third", 300, kElements);
+  Competitor first(&world, "first", 300, kElements), second(&world, "second", 300, kElements),
+      third(&world, "third", 300, kElements);
   Train(&world, {&first, &second, &third});
-  for (const uint64_t moved : moved_) EXPECT_NEAR(static_cast<double>(moved) / static_cast<double>(moved_[0]), 1, 0.05);
+  for (const uint64_t moved : moved_)
+    EXPECT_NEAR(static_cast<double>(moved) / static_cast<double>(moved_[0]), 1, 0.05);
 }
 
 TEST_F(Workers, WorkForALowPriorityToo) {
@@ -289,7 +306,8 @@ TEST_F(Workers, GiveOthersAPieceNowAndThenBesideThePriorityHigh) {
   Seal(&other);
   const uint64_t before = other.job(world_).worker_share.served;
   constexpr uint64_t kTouched =
-      28 * kLarge;  // by the update of a piece, which is a chunk here: three states, read and written, and a gradient
+      28 *
+      kLarge;  // by the update of a piece, which is a chunk here: three states, read and written, and a gradient
   static_assert(kTouched > kBytesBesideHigh);
   const auto pieces = [&] { return (other.job(world_).worker_share.served - before) / kTouched; };
   const auto ask = [&] {

@@ -21,7 +21,8 @@ using testing::ContentsOf;
 using testing::InChild;
 using testing::MakeMemory;
 
-// A service manager: receives the messages of a service, and hands descriptors to the next process as the system's does.
+// A service manager: receives the messages of a service, and hands descriptors to the next process
+// as the system's does.
 class FdStore : public testing::KeeperTest {
  protected:
   void SetUp() override {
@@ -36,14 +37,17 @@ class FdStore : public testing::KeeperTest {
     setenv("FDSTORE", "16", 1);
   }
   void TearDown() override {
-    for (const char* name : {"NOTIFY_SOCKET", "FDSTORE", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}) unsetenv(name);
+    for (const char* name :
+         {"NOTIFY_SOCKET", "FDSTORE", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"})
+      unsetenv(name);
     KeeperTest::TearDown();
   }
   // The next message as text; its descriptor in *fd.
   std::string Receive(UniqueFd* fd = nullptr) {
     shm::Packet packet;
     if (!shm::WaitForSocket(manager_.get(), POLLIN, kNsPerSecond)) return "nothing";
-    if (shm::ReceivePacket(manager_.get(), 1, &packet) != shm::SocketResult::kDone) return "malformed";
+    if (shm::ReceivePacket(manager_.get(), 1, &packet) != shm::SocketResult::kDone)
+      return "malformed";
     if (fd != nullptr && packet.fds.size() == 1) *fd = std::move(packet.fds[0]);
     return {reinterpret_cast<const char*>(packet.bytes.data()), packet.bytes.size()};
   }
@@ -51,7 +55,8 @@ class FdStore : public testing::KeeperTest {
   static void PassOn(const std::vector<int>& fds, const std::string& names) {
     constexpr int kAside = 200;
     for (size_t i = 0; i < fds.size(); ++i) dup2(fds[i], kAside + static_cast<int>(i));
-    for (size_t i = 0; i < fds.size(); ++i) dup2(kAside + static_cast<int>(i), 3 + static_cast<int>(i));
+    for (size_t i = 0; i < fds.size(); ++i)
+      dup2(kAside + static_cast<int>(i), 3 + static_cast<int>(i));
     setenv("LISTEN_FDS", std::to_string(fds.size()).c_str(), 1);
     setenv("LISTEN_FDNAMES", names.c_str(), 1);
     setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
@@ -80,7 +85,8 @@ TEST_F(FdStore, AStoredDescriptorArrivesWithItsName) {
   EXPECT_EQ(Receive(), "FDSTOREREMOVE=1\nFDNAME=tidepool-kept-7");
 }
 
-// A watchdog that is fed often, and a manager that is busy: only what the next one makes up for is left out.
+// A watchdog that is fed often, and a manager that is busy: only what the next one makes up for is
+// left out.
 TEST_F(FdStore, WhatIsTakenOutIsToldAlsoWhereTheQueueIsFull) {
   while (NotifyIfRoom("WATCHDOG=1")) {
   }
@@ -120,14 +126,17 @@ TEST_F(FdStore, TheWatchdogIsFedOnlyWhereItIsMeantForThisProcess) {
 }
 
 TEST_F(FdStore, WhatAnEarlierProcessStoredIsTakenOnce) {
-  const UniqueFd index = MakeMemory("index"), pool = MakeMemory("pool!"), foreign = MakeMemory("http");
+  const UniqueFd index = MakeMemory("index"), pool = MakeMemory("pool!"),
+                 foreign = MakeMemory("http");
   unsetenv("FDSTORE");
   const int end = InChild([&] {
     PassOn({pool.get(), foreign.get(), index.get()}, "tidepool-kept-1:web:tidepool-kept-0");
     if (!FdStoreOffered()) return 1;
     const auto taken = TakeStored();
     if (taken.size() != 2 || taken[0].slot != 0 || taken[1].slot != 1) return 2;
-    if (ContentsOf(taken[0].fd.get()) != "index" || ContentsOf(taken[1].fd.get()) != "pool!" || taken[1].bytes != 5) return 3;
+    if (ContentsOf(taken[0].fd.get()) != "index" || ContentsOf(taken[1].fd.get()) != "pool!" ||
+        taken[1].bytes != 5)
+      return 3;
     for (int fd = 3; fd < 6; ++fd) {
       if (fcntl(fd, F_GETFD) != FD_CLOEXEC) return 4;
     }
@@ -146,8 +155,8 @@ TEST_F(FdStore, WhatIsMeantForAnotherProcessOrNotOursIsLeftAlone) {
               return !FdStoreOffered() && TakeStored().empty() ? 0 : 1;
             }),
             0);
-  for (const char* name :
-       {"tidepool-kept-", "tidepool-kept-x", "tidepool-kept-1x", "tidepool-kept--1", "tidepool-kept-128", "kept-1", ""}) {
+  for (const char* name : {"tidepool-kept-", "tidepool-kept-x", "tidepool-kept-1x",
+                           "tidepool-kept--1", "tidepool-kept-128", "kept-1", ""}) {
     EXPECT_EQ(InChild([&] {
                 PassOn({memory.get()}, name);
                 return !FdStoreOffered() && TakeStored().empty() ? 0 : 1;

@@ -34,7 +34,8 @@ inline constexpr uint64_t kLongLeaseMs = 60'000;
 
 inline UniqueFd MakeMemory(const std::string& contents) {
   UniqueFd fd(memfd_create("kept", MFD_CLOEXEC));
-  EXPECT_EQ(write(fd.get(), contents.data(), contents.size()), static_cast<ssize_t>(contents.size()));
+  EXPECT_EQ(write(fd.get(), contents.data(), contents.size()),
+            static_cast<ssize_t>(contents.size()));
   return fd;
 }
 
@@ -93,7 +94,8 @@ class KeeperTest : public ::testing::Test {
     keeper_ = fork();
     ASSERT_GE(keeper_, 0);
     if (keeper_ > 0) return;
-    const int log = log_fd >= 0 ? log_fd : open(File("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const int log =
+        log_fd >= 0 ? log_fd : open(File("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
     const rlimit limit{files_max, files_max};
@@ -122,19 +124,23 @@ class KeeperTest : public ::testing::Test {
   // -1 while it runs, else its exit code, 1000 + N when signal N ended it.
   int KeeperEnd(int64_t timeout_ns) {
     int state = 0;
-    if (!Eventually([&] { return waitpid(keeper_, &state, WNOHANG) == keeper_; }, timeout_ns)) return -1;
+    if (!Eventually([&] { return waitpid(keeper_, &state, WNOHANG) == keeper_; }, timeout_ns))
+      return -1;
     keeper_ = 0;
     return WIFSIGNALED(state) ? 1000 + WTERMSIG(state) : WEXITSTATUS(state);
   }
   bool KeeperLives() const { return waitpid(keeper_, nullptr, WNOHANG) == 0; }
   bool SocketIsThere() const { return std::filesystem::exists(socket_path_); }
-  bool Logged(const std::string& text) const { return FileText(File("log")).find(text) != std::string::npos; }
+  bool Logged(const std::string& text) const {
+    return FileText(File("log")).find(text) != std::string::npos;
+  }
 
   std::string directory_, socket_path_;
   pid_t keeper_ = 0;
 };
 
-// A process of its own for a body that dies, or that changes its environment. Returns how it ended, as KeeperEnd does.
+// A process of its own for a body that dies, or that changes its environment. Returns how it ended,
+// as KeeperEnd does.
 template <typename Body>
 int InChild(Body body) {
   const pid_t child = fork();

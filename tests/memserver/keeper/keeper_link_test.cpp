@@ -22,10 +22,11 @@ using testing::InChild;
 using testing::kLongLeaseMs;
 using testing::MakeMemory;
 
-// Of this program's build folder. (As a definition, its path would differ from build to build, and ccache could share nothing of the
-// folder's tests.)
+// Of this program's build folder. (As a definition, its path would differ from build to build, and
+// ccache could share nothing of the folder's tests.)
 std::string MemserverProgram() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin/memserver";
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
+         "bin/memserver";
 }
 
 // The real program as the keeper: started by the link, not by the fixture.
@@ -40,9 +41,13 @@ class Linking : public testing::KeeperTest {
     start.program = MemserverProgram();
     return start;
   }
-  static bool Readable(int fd, int64_t timeout_ns) { return shm::WaitForSocket(fd, POLLIN, timeout_ns); }
+  static bool Readable(int fd, int64_t timeout_ns) {
+    return shm::WaitForSocket(fd, POLLIN, timeout_ns);
+  }
   static bool Lives(pid_t pid) { return kill(pid, 0) == 0; }
-  static std::string NameOf(pid_t pid) { return FileText("/proc/" + std::to_string(pid) + "/comm"); }
+  static std::string NameOf(pid_t pid) {
+    return FileText("/proc/" + std::to_string(pid) + "/comm");
+  }
 };
 
 TEST_F(Linking, NobodyListeningIsNoServer) {
@@ -112,10 +117,12 @@ TEST_F(Linking, AKeeperThatStopsAnsweringIsAnErrorAfterAWhile) {
   EXPECT_TRUE(Readable(link.value()->watch_fd(), 5 * kNsPerSecond));
 }
 
-// The failure sweep found it on a machine that stood still for six seconds: memserver's wait was over before its keeper had run at all.
+// The failure sweep found it on a machine that stood still for six seconds: memserver's wait was
+// over before its keeper had run at all.
 TEST_F(Linking, AMachineThatStandsStillForLongerThanTheWaitLosesNoKeeper) {
   const std::string program = File("late-keeper");
-  std::ofstream(program) << "#!/bin/sh\nkill -STOP $PPID\nsleep 1.6\nkill -CONT $PPID\nexec " << MemserverProgram() << " \"$@\"\n";
+  std::ofstream(program) << "#!/bin/sh\nkill -STOP $PPID\nsleep 1.6\nkill -CONT $PPID\nexec "
+                         << MemserverProgram() << " \"$@\"\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   const int end = InChild([&] {
     KeeperStart plan = Plan();
@@ -139,7 +146,8 @@ TEST_F(Linking, AHolderRenewsAKeeperThatWasKilled) {
   EXPECT_TRUE(holder.Take().value().empty());
   EXPECT_EQ(holder.watch_fd(), -1);
   const UniqueFd index = MakeMemory("index"), pool = MakeMemory("pool");
-  const std::array<MemoryToHold, 2> all{MemoryToHold{0, index.get(), 5}, MemoryToHold{1, pool.get(), 4}};
+  const std::array<MemoryToHold, 2> all{MemoryToHold{0, index.get(), 5},
+                                        MemoryToHold{1, pool.get(), 4}};
   for (const MemoryToHold& memory : all) ASSERT_TRUE(holder.Hold(memory).ok());
   for (int death = 0; death < 5; ++death) {
     const pid_t keeper = holder.keeper_pid();
@@ -168,13 +176,15 @@ TEST_F(Linking, AHolderRenewsAKeeperThatWasKilled) {
 // memserver is killed when it has started the new keeper, of which nothing runs yet.
 TEST_F(Linking, MemoryIsPassedOnBeforeTheNewKeeperRuns) {
   const std::string program = File("keeper-of-a-dead-server");
-  std::ofstream(program) << "#!/bin/sh\nkill -KILL $PPID\nexec " << MemserverProgram() << " \"$@\"\n";
+  std::ofstream(program) << "#!/bin/sh\nkill -KILL $PPID\nexec " << MemserverProgram()
+                         << " \"$@\"\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   const int end = InChild([&] {
     KeeperStart plan = Plan();
     plan.program = program;
     const UniqueFd index = MakeMemory("index"), pool = MakeMemory("pool");
-    const std::array<MemoryToHold, 2> all{MemoryToHold{0, index.get(), 5}, MemoryToHold{1, pool.get(), 4}};
+    const std::array<MemoryToHold, 2> all{MemoryToHold{0, index.get(), 5},
+                                          MemoryToHold{1, pool.get(), 4}};
     plan.hold = all;
     return KeeperLink::Start(plan).ok() ? 1 : 2;
   });
@@ -246,7 +256,8 @@ TEST_F(Linking, AStartThatFailsWithMemoryOfAnotherServerIsTriedAgainByTheKeeper)
     KeptHolder failing(KeeperChoice::kProcess, plan);
     ASSERT_EQ(failing.Take().value().size(), 1U);
   }
-  EXPECT_TRUE(Eventually([&] { return testing::LinesIn(File("pids")) == 1; })) << "the keeper tries by itself";
+  EXPECT_TRUE(Eventually([&] { return testing::LinesIn(File("pids")) == 1; }))
+      << "the keeper tries by itself";
   KeptHolder next(KeeperChoice::kProcess, plan);
   const auto taken = next.Take();
   ASSERT_EQ(taken.status().Line(), Status().Line());
@@ -284,7 +295,8 @@ TEST_F(Linking, AKeeperThatStaysOutlivesOrderlyEndsAndHoldsForTheNext) {
   stays.stays = true;
   StartKeeper(stays);
   const UniqueFd memory = MakeMemory("kept");
-  for (int i = 0; i < 2; ++i) {  // each ends in order, and the next finds the keeper there, with nothing
+  // Each ends in order, and the next finds the keeper there, with nothing.
+  for (int i = 0; i < 2; ++i) {
     KeptHolder holder(KeeperChoice::kExternal, Plan());
     EXPECT_TRUE(holder.Take().value().empty());
     ASSERT_TRUE(holder.Hold({1, memory.get(), 4}).ok());
@@ -300,7 +312,8 @@ TEST_F(Linking, AKeeperThatStaysOutlivesOrderlyEndsAndHoldsForTheNext) {
   KeptHolder next(KeeperChoice::kExternal, Plan());
   EXPECT_EQ(next.Take().value().size(), 1U);
   kill(keeper_, SIGTERM);  // it ends when its memserver has, and not before
-  EXPECT_TRUE(Eventually([&] { return FileText(File("log")).find("as soon as memserver has") != std::string::npos; }));
+  EXPECT_TRUE(Eventually(
+      [&] { return FileText(File("log")).find("as soon as memserver has") != std::string::npos; }));
   EXPECT_EQ(next.Take().value().size(), 1U);
   next.End();
   int state = 0;

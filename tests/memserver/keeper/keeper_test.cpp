@@ -23,7 +23,9 @@ using testing::MakeMemory;
 
 class Keeping : public testing::KeeperTest {
  protected:
-  static KeeperOptions Holding(uint64_t lease_ms = kLongLeaseMs) { return {-1, lease_ms, true, {}}; }
+  static KeeperOptions Holding(uint64_t lease_ms = kLongLeaseMs) {
+    return {-1, lease_ms, true, {}};
+  }
   // Executes the text with a shell in place of memserver.
   KeeperOptions Starting(const std::string& script, uint64_t lease_ms = kLongLeaseMs) const {
     return {-1, lease_ms, false, {"/bin/sh", "-c", "echo $$ >> " + File("pids") + "; " + script}};
@@ -55,7 +57,8 @@ TEST_F(Keeping, WhatASlotHoldsIsGivenBackAndAGiftIsNotTheLast) {
   ASSERT_TRUE(link);
   EXPECT_EQ(link->keeper_pid(), keeper_);
   EXPECT_TRUE(link->Take().value().empty());
-  const UniqueFd index = MakeMemory("index"), piece = MakeMemory("piece"), newer = MakeMemory("newer piece");
+  const UniqueFd index = MakeMemory("index"), piece = MakeMemory("piece"),
+                 newer = MakeMemory("newer piece");
   ASSERT_TRUE(link->Hold({2, piece.get(), 5}).ok());
   ASSERT_TRUE(link->Hold({0, index.get(), 5}).ok());
   ASSERT_TRUE(link->Hold({2, newer.get(), 11}).ok());
@@ -79,7 +82,8 @@ TEST_F(Keeping, EverySlotFitsIntoOneAnswer) {
   const auto link = Connect();
   ASSERT_TRUE(link);
   const UniqueFd memory = MakeMemory("x");
-  for (uint32_t slot = 0; slot < kKeptSlotsMax; ++slot) ASSERT_TRUE(link->Hold({slot, memory.get(), slot}).ok());
+  for (uint32_t slot = 0; slot < kKeptSlotsMax; ++slot)
+    ASSERT_TRUE(link->Hold({slot, memory.get(), slot}).ok());
   const auto taken = link->Take();
   ASSERT_TRUE(taken.ok()) << taken.status().Format();
   ASSERT_EQ(taken.value().size(), kKeptSlotsMax);
@@ -89,7 +93,8 @@ TEST_F(Keeping, EverySlotFitsIntoOneAnswer) {
 TEST_F(Keeping, ASuccessorGetsTheSameMemoryAfterACrash) {
   StartKeeper(Holding());
   CrashAfterHolding("step 41");
-  for (int successor = 0; successor < 3; ++successor) {  // each of them closes without a farewell, too
+  // Each of them closes without a farewell, too.
+  for (int successor = 0; successor < 3; ++successor) {
     ASSERT_EQ(TakeFromSlot1(), "step 41");
     EXPECT_TRUE(KeeperLives());
   }
@@ -145,7 +150,8 @@ TEST_F(Keeping, AFarewellCoversItsOwnServerOnly) {
   }
   EXPECT_TRUE(Eventually([&] { return Logged("holding memory"); }));
   CrashAfterHolding("kept");
-  EXPECT_TRUE(Eventually([&] { return LinesIn(File("pids")) == 1; }, 5 * kNsPerSecond)) << "the next server's crash is one";
+  EXPECT_TRUE(Eventually([&] { return LinesIn(File("pids")) == 1; }, 5 * kNsPerSecond))
+      << "the next server's crash is one";
 }
 
 TEST_F(Keeping, AfterAFarewellWithNothingHeldItEnds) {
@@ -190,8 +196,8 @@ TEST_F(Keeping, AStrangerThatSaysNothingStandsInNobodysWay) {
 
 TEST_F(Keeping, MemserverIsStartedAgainAtOnceWithCleanDescriptorsAndSignals) {
   const std::string seen = File("seen");
-  StartKeeper(Starting("{ ls -l /proc/self/fd; grep -E 'Sig(Ign|Blk)' /proc/self/status; } > " + seen + ".new; mv " + seen + ".new " +
-                       seen + "; exec sleep 1000"));
+  StartKeeper(Starting("{ ls -l /proc/self/fd; grep -E 'Sig(Ign|Blk)' /proc/self/status; } > " +
+                       seen + ".new; mv " + seen + ".new " + seen + "; exec sleep 1000"));
   SteadyClock clock;
   const int64_t before_ns = clock.NowNs();
   CrashAfterHolding("kept");
@@ -203,7 +209,8 @@ TEST_F(Keeping, MemserverIsStartedAgainAtOnceWithCleanDescriptorsAndSignals) {
   EXPECT_EQ(text.find("signalfd"), std::string::npos) << text;
   EXPECT_NE(text.find("SigBlk:\t0000000000000000"), std::string::npos) << text;
   // The C library keeps signals from 32 on for itself.
-  EXPECT_EQ(std::strtoull(text.c_str() + text.find("SigIgn:") + 7, nullptr, 16) & 0x7fffffffU, 0U) << text;
+  EXPECT_EQ(std::strtoull(text.c_str() + text.find("SigIgn:") + 7, nullptr, 16) & 0x7fffffffU, 0U)
+      << text;
   EXPECT_EQ(TakeFromSlot1(), "kept");
 }
 
@@ -212,7 +219,8 @@ TEST_F(Keeping, ACommandThatFailsIsTriedWithGrowingPausesForAsLongAsMemoryIsHeld
   constexpr size_t kStarts = kStartsMax + 1;
   StartKeeper(Starting("date +%s%N >> " + File("times") + "; exit 3", 50));
   CrashAfterHolding("kept");
-  ASSERT_TRUE(Eventually([&] { return LinesIn(File("times")) >= kStarts || !KeeperLives(); }, 60 * kNsPerSecond));
+  ASSERT_TRUE(Eventually([&] { return LinesIn(File("times")) >= kStarts || !KeeperLives(); },
+                         60 * kNsPerSecond));
   ASSERT_TRUE(KeeperLives()) << FileText(File("log"));
   std::ifstream lines(File("times"));
   std::vector<int64_t> times;
@@ -273,7 +281,8 @@ TEST_F(Keeping, AKillPointIsNotInheritedByTheNextMemserverUnlessAsked) {
     setenv("TIDEPOOL_KILL_AT", "some.point:2", 1);
     setenv("TIDEPOOL_KILL_AGAIN", again ? "1" : "0", 1);
     const std::string seen = File(again ? "again" : "once");
-    StartKeeper(Starting("env > " + seen + ".new; mv " + seen + ".new " + seen + "; exec sleep 1000"));
+    StartKeeper(
+        Starting("env > " + seen + ".new; mv " + seen + ".new " + seen + "; exec sleep 1000"));
     CrashAfterHolding("x");
     ASSERT_TRUE(Eventually([&] { return !FileText(seen).empty(); }));
     EXPECT_EQ(FileText(seen).find("TIDEPOOL_KILL_AT=some.point:2") != std::string::npos, again);
@@ -326,7 +335,8 @@ constexpr std::array kBadPackets{
     BadPacket{"too long", {KeeperOp::kTake, 0, 0}, 17, 0},
     BadPacket{"very long", {KeeperOp::kHold, 1, 8}, 60'000, 1},
     BadPacket{"an unknown operation", {static_cast<KeeperOp>(6), 0, 0}, 16, 0},
-    BadPacket{"an unknown operation with a descriptor", {static_cast<KeeperOp>(0xffffffff), 0, 0}, 16, 1},
+    BadPacket{
+        "an unknown operation with a descriptor", {static_cast<KeeperOp>(0xffffffff), 0, 0}, 16, 1},
     BadPacket{"an operation of the keeper", {KeeperOp::kGiven, 1, 8}, 16, 1},
     BadPacket{"hold without a descriptor", {KeeperOp::kHold, 1, 8}, 16, 0},
     BadPacket{"hold with two", {KeeperOp::kHold, 1, 8}, 16, 2},
@@ -348,7 +358,9 @@ TEST_F(Keeping, AThousandMalformedMessagesWithDescriptorsChangeNothing) {
     const UniqueFd socket = RawConnection();
     std::vector<std::byte> bytes(bad.bytes);
     std::memcpy(bytes.data(), &bad.message, std::min(sizeof bad.message, bytes.size()));
-    ASSERT_EQ(shm::SendPacket(socket.get(), bytes, std::span(fds).first(bad.fds)), shm::SocketResult::kDone) << bad.what;
+    ASSERT_EQ(shm::SendPacket(socket.get(), bytes, std::span(fds).first(bad.fds)),
+              shm::SocketResult::kDone)
+        << bad.what;
     shm::Packet answer;
     ASSERT_TRUE(shm::WaitForSocket(socket.get(), POLLIN, 5 * kNsPerSecond)) << bad.what;
     ASSERT_EQ(shm::ReceivePacket(socket.get(), 1, &answer), shm::SocketResult::kClosed) << bad.what;
@@ -368,9 +380,12 @@ TEST_F(Keeping, AMemserverThatSendsNonsenseIsNotReplacedAndMayConnectAgain) {
   ASSERT_TRUE(Eventually([&] { return LinesIn(File("pids")) == 1; }));
   const UniqueFd socket = RawConnection();
   const KeeperMessage take, nonsense{static_cast<KeeperOp>(77)};
-  ASSERT_EQ(shm::SendPacket(socket.get(), std::as_bytes(std::span(&take, 1))), shm::SocketResult::kDone);
-  ASSERT_EQ(shm::SendPacket(socket.get(), std::as_bytes(std::span(&nonsense, 1))), shm::SocketResult::kDone);
-  ASSERT_TRUE(Eventually([&] { return Logged("sent a malformed message"); })) << FileText(File("log"));
+  ASSERT_EQ(shm::SendPacket(socket.get(), std::as_bytes(std::span(&take, 1))),
+            shm::SocketResult::kDone);
+  ASSERT_EQ(shm::SendPacket(socket.get(), std::as_bytes(std::span(&nonsense, 1))),
+            shm::SocketResult::kDone);
+  ASSERT_TRUE(Eventually([&] { return Logged("sent a malformed message"); }))
+      << FileText(File("log"));
   EXPECT_EQ(LinesIn(File("pids")), 1U);
   EXPECT_EQ(TakeFromSlot1(), "kept");
 }
@@ -379,7 +394,9 @@ TEST_F(Keeping, AMemserverThatSendsNonsenseIsNotReplacedAndMayConnectAgain) {
 struct FullStream {
   explicit FullStream(bool is_socket) {
     std::array<int, 2> ends{};
-    EXPECT_EQ(is_socket ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) : pipe2(ends.data(), O_CLOEXEC), 0);
+    EXPECT_EQ(is_socket ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data())
+                        : pipe2(ends.data(), O_CLOEXEC),
+              0);
     reader = UniqueFd(ends[0]);
     writer = UniqueFd(ends[1]);
     fcntl(writer.get(), F_SETFL, O_WRONLY | O_NONBLOCK);
@@ -420,7 +437,8 @@ TEST_F(Keeping, ALogThatNobodyReadsKeepsNoKeeperFromStartingMemserver) {
     }
     const auto link = Connect();
     ASSERT_TRUE(link);
-    while (text.find("lines of the log were dropped") == std::string::npos) ASSERT_TRUE(log.Read(&text)) << text;
+    while (text.find("lines of the log were dropped") == std::string::npos)
+      ASSERT_TRUE(log.Read(&text)) << text;
     EXPECT_TRUE(link->End().ok());
     EXPECT_EQ(KeeperEnd(5 * kNsPerSecond), kExitOk);
   }

@@ -1,5 +1,6 @@
-// The order in which copies on GPUs begin, in a serve loop: by need, by jobs' shares, and behind each root complex for itself. The GPUs are
-// SlowDevices, so that the test says when a copy ends; what is counted is bytes and copies.
+// The order in which copies on GPUs begin, in a serve loop: by need, by jobs' shares, and behind
+// each root complex for itself. The GPUs are SlowDevices, so that the test says when a copy ends;
+// what is counted is bytes and copies.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,12 +36,15 @@ class CopyOrderTest : public ::testing::Test {
     return options;
   }
   CopyOrderTest() {
-    for (uint32_t i = 0; i < kGpus; ++i) gpus_[i] = GpuOf(&slow_[i], world_.pool().mapped(), i < 2 ? "pci0000:15" : "pci0000:80");
+    for (uint32_t i = 0; i < kGpus; ++i)
+      gpus_[i] = GpuOf(&slow_[i], world_.pool().mapped(), i < 2 ? "pci0000:15" : "pci0000:80");
   }
   // Ranks of one job, on these GPUs, with all weights in.
-  std::vector<std::unique_ptr<FakeRank>> Join(const std::string& name, const std::vector<uint32_t>& gpus) {
+  std::vector<std::unique_ptr<FakeRank>> Join(const std::string& name,
+                                              const std::vector<uint32_t>& gpus) {
     const auto world = static_cast<uint32_t>(gpus.size());
-    const shm::JobSpec spec = MakeSpec({.name = name, .world = world, .chunks = 1, .chunk_elements = kElements * world});
+    const shm::JobSpec spec =
+        MakeSpec({.name = name, .world = world, .chunks = 1, .chunk_elements = kElements * world});
     std::vector<std::unique_ptr<FakeRank>> ranks;
     for (Rank rank = 0; rank < world; ++rank) {
       world_.BringFrom(gpus_[gpus[rank]].get());
@@ -74,11 +78,14 @@ class CopyOrderTest : public ::testing::Test {
     rank->flags().ready(counter)->store(counter);
     return counter;
   }
-  CopyLane& LaneOf(const FakeRank& rank) { return world_.tables().FindSeat(rank.connection())->session->lane(); }
+  CopyLane& LaneOf(const FakeRank& rank) {
+    return world_.tables().FindSeat(rank.connection())->session->lane();
+  }
   // Requests of the rank whose copies are in flight.
   std::set<uint64_t> Begun(const FakeRank& rank) {
     std::set<uint64_t> counters;
-    for (uint32_t i = 0; i < LaneOf(rank).size(); ++i) counters.insert(LaneOf(rank).at(i).request.counter);
+    for (uint32_t i = 0; i < LaneOf(rank).size(); ++i)
+      counters.insert(LaneOf(rank).at(i).request.counter);
     return counters;
   }
 
@@ -112,7 +119,8 @@ TEST_F(CopyOrderTest, OfOneRankTheNearestUseComesFirst) {
   Ask(ranks[0].get(), 2);
   const uint64_t far = Ask(ranks[0].get(), 9), missed = Ask(ranks[0].get(), 0);
   world_.Settle();
-  EXPECT_EQ(Begun(*ranks[0]), (Counters{first, missed})) << "the order was left: an operator stands still";
+  EXPECT_EQ(Begun(*ranks[0]), (Counters{first, missed}))
+      << "the order was left: an operator stands still";
   EndOne(0);
   EXPECT_FALSE(Begun(*ranks[0]).contains(far));
 }
@@ -157,7 +165,8 @@ TEST_F(CopyOrderTest, WhatWasAskedForAheadComesToBeAwaitedAsOthersBegin) {
     Ask(ranks[1].get(), 0);
     EndOne(0);
   }
-  EXPECT_EQ(others, 4U) << "three of its size, and the one that had been longer awaited when it was as well";
+  EXPECT_EQ(others, 4U)
+      << "three of its size, and the one that had been longer awaited when it was as well";
 }
 
 TEST_F(CopyOrderTest, AnyNumberOfUsesAheadIsTakenForFarAhead) {
@@ -171,7 +180,8 @@ TEST_F(CopyOrderTest, AnyNumberOfUsesAheadIsTakenForFarAhead) {
 // Who asks for everything at the last moment gets no more than who asks in time.
 class SharesOfHaste : public CopyOrderTest {
  protected:
-  // Each keeps 32 fetches waiting, on two GPUs of one root complex, until `copies` have ended; of which so many were the first's.
+  // Each keeps 32 fetches waiting, on two GPUs of one root complex, until `copies` have ended; of
+  // which so many were the first's.
   double Ratio(FakeRank* hasty, FakeRank* calm, uint64_t copies) {
     std::array<uint64_t, 2> ended{};
     const std::array<FakeRank*, 2> ranks{hasty, calm};
@@ -226,16 +236,19 @@ TEST(PlaceOfAGpu, IsWhatTheMachineSaysAndElseItsOwn) {
     gpus.push_back(gpu);
   }
   const auto open = [](const device::Gpu&) -> Result<OpenedGpu> {
-    return OpenedGpu{.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{}), .form_note = {}};
+    return OpenedGpu{.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{}),
+                     .form_note = {}};
   };
-  GpuTable table({.list = [gpus] { return Result<std::vector<device::Gpu>>(gpus); }, .open = open}, {}, places->staging);
+  GpuTable table({.list = [gpus] { return Result<std::vector<device::Gpu>>(gpus); }, .open = open},
+                 {}, places->staging);
   std::vector<std::string> roots;
   for (const device::Gpu& gpu : gpus) {
     auto opened = table.Open(gpu.uuid);
     ASSERT_TRUE(opened.ok()) << opened.status().Format();
     roots.push_back((*opened)->root_complex());
   }
-  EXPECT_EQ(roots, (std::vector<std::string>{"pci0000:15", "pci0000:b7", device::Text(gpus[2].uuid)}));
+  EXPECT_EQ(roots,
+            (std::vector<std::string>{"pci0000:15", "pci0000:b7", device::Text(gpus[2].uuid)}));
 }
 
 // --- any requests, any order of ends ---
@@ -262,8 +275,12 @@ class AnyCopies : public CopyOrderTest, public ::testing::WithParamInterface<uin
     const uint64_t clock = Way(*player).begun;
     player->waiting[Ask(player->rank.get(), uses)] = {uses, clock};
   }
-  const RootWay& Way(const Player& player) { return LaneOf(*player.rank).gpu()->root().way(LaneWay::kToRcache); }
-  static bool IsAwaited(const Asked& asked, uint64_t clock) { return asked.clock + asked.uses_ahead * kBytes <= clock; }
+  const RootWay& Way(const Player& player) {
+    return LaneOf(*player.rank).gpu()->root().way(LaneWay::kToRcache);
+  }
+  static bool IsAwaited(const Asked& asked, uint64_t clock) {
+    return asked.clock + asked.uses_ahead * kBytes <= clock;
+  }
   // Looks at what has begun since the last look; `before`: the clocks of then, by GPU.
   void Look(const std::array<uint64_t, kGpus>& before) {
     for (Player& player : players_) {
@@ -273,8 +290,9 @@ class AnyCopies : public CopyOrderTest, public ::testing::WithParamInterface<uin
         ASSERT_NE(found, player.waiting.end());
         const Asked asked = found->second;
         player.waiting.erase(found);
-        longest_ =
-            std::max(longest_, before[player.gpu] - asked.clock - std::min(before[player.gpu] - asked.clock, asked.uses_ahead * kBytes));
+        longest_ = std::max(
+            longest_, before[player.gpu] - asked.clock -
+                          std::min(before[player.gpu] - asked.clock, asked.uses_ahead * kBytes));
         if (!IsAwaited(asked, Way(player).begun)) ExpectNobodyAwaits(player);
       }
       while (const auto answer = player.rank->Take()) {
@@ -283,7 +301,9 @@ class AnyCopies : public CopyOrderTest, public ::testing::WithParamInterface<uin
         ++ended_;
       }
       for (const auto& [counter, asked] : player.waiting) {
-        EXPECT_FALSE(LaneOf(*player.rank).gpu()->HasRoom(LaneWay::kToRcache, IsAwaited(asked, Way(player).begun)))
+        EXPECT_FALSE(LaneOf(*player.rank)
+                         .gpu()
+                         ->HasRoom(LaneWay::kToRcache, IsAwaited(asked, Way(player).begun)))
             << "a GPU with room has nothing to do";
       }
     }
@@ -292,7 +312,8 @@ class AnyCopies : public CopyOrderTest, public ::testing::WithParamInterface<uin
   void ExpectNobodyAwaits(const Player& other) {
     for (const Player& player : players_) {
       if (player.job != other.job || player.gpu != other.gpu) continue;
-      for (const auto& [counter, asked] : player.waiting) EXPECT_FALSE(IsAwaited(asked, Way(player).begun)) << counter;
+      for (const auto& [counter, asked] : player.waiting)
+        EXPECT_FALSE(IsAwaited(asked, Way(player).begun)) << counter;
     }
   }
 
@@ -307,7 +328,11 @@ TEST_P(AnyCopies, AllBeginInABoundedTimeAndNoneBeforeOneThatIsMoreUrgent) {
   for (size_t job = 0; job < jobs.size(); ++job) {
     auto ranks = Join("job" + std::to_string(job), jobs[job]);
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      players_.push_back({.rank = std::move(ranks[rank]), .gpu = jobs[job][rank], .job = job, .waiting = {}, .begun = {}});
+      players_.push_back({.rank = std::move(ranks[rank]),
+                          .gpu = jobs[job][rank],
+                          .job = job,
+                          .waiting = {},
+                          .begun = {}});
       players_.back().rank->Take();
     }
   }
@@ -324,7 +349,8 @@ TEST_P(AnyCopies, AllBeginInABoundedTimeAndNoneBeforeOneThatIsMoreUrgent) {
     if (HasFailure()) return;
   }
   EXPECT_GT(ended_, 500U);
-  // Behind a root complex there are at most kAskedMax of each rank, and a job that has gone before owes at most two rounds of a quantum.
+  // Behind a root complex there are at most kAskedMax of each rank, and a job that has gone before
+  // owes at most two rounds of a quantum.
   const uint64_t rounds = 2 * jobs.size() * (FairShare::kQuantum / (kBytes + kRequestCost) + 1);
   EXPECT_LE(longest_, (players_.size() * kAskedMax + rounds) * kBytes);
 }

@@ -1,4 +1,5 @@
-// Hostile and wrong requests: each ends its own session with a named reason, and touches nothing else.
+// Hostile and wrong requests: each ends its own session with a named reason, and touches nothing
+// else.
 #include "memserver/loop/dispatcher.h"
 
 #include <cmath>
@@ -33,7 +34,8 @@ class Hostile : public ::testing::Test {
     attacker_ = &attacked_.rank(0);
   }
 
-  // The attacker's session has ended with a text that holds `reason`; the victim goes on with the right numbers.
+  // The attacker's session has ended with a text that holds `reason`; the victim goes on with the
+  // right numbers.
   void ExpectExpelled(const std::string& reason) {
     world_.Settle();
     EXPECT_EQ(attacker_->Ended(), ErrorId::kProtocolViolation);
@@ -98,14 +100,25 @@ const BadRequest kBadRequests[] = {
     {"OpZero", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0; }), "operation is unknown"},
     {"OpSix", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 6; }), "operation is unknown"},
     {"ClaimOfATrainedChunk", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 5; }), "not frozen"},
-    {"OpHuge", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0xffffffff; }), "operation is unknown"},
+    {"OpHuge", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0xffffffff; }),
+     "operation is unknown"},
     {"Reserved", With(Fetch(0, 0, 1, 0), [](Request* r) { r->flags = 2; }), "reserved"},
-    {"AttemptOfAFetch", With(Fetch(0, 0, 1, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(0); }), "reserved"},
-    {"AttemptWithoutItsMark", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = 1 << 8; }), "reserved"},
-    {"AttemptToCome", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(1); }), "another attempt"},
-    {"AttemptToComeAgain", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(1) | 1; }), "another attempt"},
-    {"AttemptThatIsOver", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(~0U); }), "another attempt"},
-    {"FlagBesideTheAttempt", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(0) | 4; }), "reserved"},
+    {"AttemptOfAFetch",
+     With(Fetch(0, 0, 1, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(0); }), "reserved"},
+    {"AttemptWithoutItsMark", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = 1 << 8; }),
+     "reserved"},
+    {"AttemptToCome",
+     With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(1); }),
+     "another attempt"},
+    {"AttemptToComeAgain",
+     With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(1) | 1; }),
+     "another attempt"},
+    {"AttemptThatIsOver",
+     With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(~0U); }),
+     "another attempt"},
+    {"FlagBesideTheAttempt",
+     With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(0) | 4; }),
+     "reserved"},
     {"ChunkPastEnd", Fetch(2, 0, 1, 0), "no such chunk"},
     {"ChunkHuge", Fetch(0xffffffff, 0, 1, 0), "no such chunk"},
     {"EmptyRange", Fetch(0, 0, 0, 0), "empty"},
@@ -118,19 +131,25 @@ const BadRequest kBadRequests[] = {
     {"OffsetAtEnd", Fetch(0, 0, 1, 64 * kKiB), "inside the rCache"},
     {"OffsetOneTooFar", Fetch(0, 0, 192, 64 * kKiB - 192 * 4 + 4), "inside the rCache"},
     {"OffsetUnaligned", Fetch(0, 0, 1, 2), "aligned"},
-    {"MicroBatchOfFetch", With(Fetch(0, 0, 1, 0), [](Request* r) { r->micro_batch = 1; }), "how soon"},
-    {"FetchTwoAhead", With(Fetch(0, 0, 1, 0), [](Request* r) { r->version = 2; }), "one step ahead"},
-    {"FetchFarAhead", With(Fetch(0, 0, 1, 0), [](Request* r) { r->version = kHuge; }), "one step ahead"},
+    {"MicroBatchOfFetch", With(Fetch(0, 0, 1, 0), [](Request* r) { r->micro_batch = 1; }),
+     "how soon"},
+    {"FetchTwoAhead", With(Fetch(0, 0, 1, 0), [](Request* r) { r->version = 2; }),
+     "one step ahead"},
+    {"FetchFarAhead", With(Fetch(0, 0, 1, 0), [](Request* r) { r->version = kHuge; }),
+     "one step ahead"},
     {"PutAfterReady", Put(0, kShard), "has its weights"},
     {"GradientShort", Gradient(0, kShard - 1, 0), "exactly the rank's shard"},
     {"GradientOfOtherShard", Gradient(kShard, kShard, 0), "exactly the rank's shard"},
     {"GradientWholeChunk", Gradient(0, 2 * kShard, 0), "exactly the rank's shard"},
     {"GradientSecondFirst", Gradient(0, kShard, 1), "out of order"},
     {"GradientNoSuchBatch", Gradient(0, kShard, 2), "no such micro-batch"},
-    {"GradientOfNextVersion", With(Gradient(0, kShard, 0), [](Request* r) { r->version = 1; }), "another version"},
+    {"GradientOfNextVersion", With(Gradient(0, kShard, 0), [](Request* r) { r->version = 1; }),
+     "another version"},
 };
 INSTANTIATE_TEST_SUITE_P(All, HostileRequest, ::testing::ValuesIn(kBadRequests),
-                         [](const ::testing::TestParamInfo<BadRequest>& row) { return row.param.name; });
+                         [](const ::testing::TestParamInfo<BadRequest>& row) {
+                           return row.param.name;
+                         });
 
 Request EndOf(Version version, uint32_t flags) {
   Request request = FakeRank::EndStepRequestOf(version, 0.01F, 1);
@@ -155,7 +174,8 @@ TEST_F(Hostile, RequestsOfAttemptsThatNeverWereChangeNothing) {
   const uint32_t never = shm::FlagsOfAttempt(shm::kAttemptMask - 2) | shm::kResubmitted;
   const auto gradient = With(Gradient(0, kShard, 1), [never](Request* r) { r->flags = never; });
   EXPECT_EQ(world_.Await(attacker_, attacker_->Send(gradient)).error, 0U);
-  EXPECT_EQ(world_.Await(attacker_, attacker_->Send(EndOf(0, never))).error, static_cast<uint32_t>(ErrorId::kNonFinite));
+  EXPECT_EQ(world_.Await(attacker_, attacker_->Send(EndOf(0, never))).error,
+            static_cast<uint32_t>(ErrorId::kNonFinite));
   const Job& job = *world_.tables().FindJob("attacked");
   EXPECT_EQ(job.states->intake(0, 0).micro_batches_accepted, 0U);
   EXPECT_FALSE(job.step.HasEnded(0));
@@ -164,7 +184,9 @@ TEST_F(Hostile, RequestsOfAttemptsThatNeverWereChangeNothing) {
 }
 
 TEST(Flags, OfAttemptsAreReservedInEarlierVersions) {
-  const Request gradient = With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(7) | shm::kResubmitted; });
+  const Request gradient = With(Gradient(0, kShard, 0), [](Request* r) {
+    r->flags = shm::FlagsOfAttempt(7) | shm::kResubmitted;
+  });
   EXPECT_EQ(CheckFlags(gradient, shm::kAbiAttempt), nullptr);
   EXPECT_NE(CheckFlags(gradient, shm::kAbiAttempt - 1), nullptr);
   EXPECT_EQ(CheckFlags(EndOf(0, shm::kResubmitted), shm::kAbiVersionBefore), nullptr);
@@ -227,7 +249,9 @@ const BadEnd kBadEnds[] = {
     {"NextVersion", 0.1F, 1, 1, "not the open one"},
 };
 INSTANTIATE_TEST_SUITE_P(All, HostileEnd, ::testing::ValuesIn(kBadEnds),
-                         [](const ::testing::TestParamInfo<BadEnd>& row) { return row.param.name; });
+                         [](const ::testing::TestParamInfo<BadEnd>& row) {
+                           return row.param.name;
+                         });
 
 // A user may have chosen them: the session goes on, and a sound end of the same step is taken.
 TEST(StepValues, WithWhichNothingCanBeUpdatedAreRefusedAndTheStepStaysOpen) {
@@ -238,11 +262,17 @@ TEST(StepValues, WithWhichNothingCanBeUpdatedAreRefusedAndTheStepStaysOpen) {
   const StepPlan plan{.seed = 1};
   trainer.Submit(plan);
   const float nan = std::nanf("");
-  for (const auto& [rate, scale] :
-       std::vector<std::pair<float, float>>{{-0.1F, 1}, {HUGE_VALF, 1}, {nan, 1}, {0.1F, 0}, {0.1F, -1}, {0.1F, nan}, {0.1F, HUGE_VALF}}) {
+  for (const auto& [rate, scale] : std::vector<std::pair<float, float>>{{-0.1F, 1},
+                                                                        {HUGE_VALF, 1},
+                                                                        {nan, 1},
+                                                                        {0.1F, 0},
+                                                                        {0.1F, -1},
+                                                                        {0.1F, nan},
+                                                                        {0.1F, HUGE_VALF}}) {
     SCOPED_TRACE(std::to_string(rate) + " " + std::to_string(scale));
     const uint64_t end = trainer.rank(0).EndStep(0, rate, scale);
-    EXPECT_EQ(world.Await(&trainer.rank(0), end).error, static_cast<uint32_t>(ErrorId::kConfigBadValue));
+    EXPECT_EQ(world.Await(&trainer.rank(0), end).error,
+              static_cast<uint32_t>(ErrorId::kConfigBadValue));
   }
   const shm::Completion sealed = trainer.EndStep(plan);
   EXPECT_EQ(sealed.error, 0U);
@@ -256,12 +286,14 @@ TEST_F(Hostile, RanksThatDisagreeAboutTheStepAllEnd) {
   world_.Settle();
   EXPECT_EQ(attacked_.rank(0).Ended(), ErrorId::kProtocolViolation);
   EXPECT_EQ(attacked_.rank(1).Ended(), ErrorId::kProtocolViolation);
-  EXPECT_NE(world_.TakeReply<SessionOver>()->why.what().find("different learning rates"), std::string::npos);
+  EXPECT_NE(world_.TakeReply<SessionOver>()->why.what().find("different learning rates"),
+            std::string::npos);
   EXPECT_EQ(victim_.Compare(2e-6), "");
 }
 
 TEST_F(Hostile, AnswersThatAreNeverTaken) {
-  // A ring full of requests, all answered; then more requests while the client says it has consumed none of the answers.
+  // A ring full of requests, all answered; then more requests while the client says it has consumed
+  // none of the answers.
   for (uint64_t i = 0; i < shm::kRingEntries; ++i) attacker_->Fetch(0, 0, 1, 0, 0);
   world_.Settle();
   EXPECT_EQ(attacker_->Ended(), std::nullopt);
@@ -270,7 +302,8 @@ TEST_F(Hostile, AnswersThatAreNeverTaken) {
 }
 
 TEST_F(Hostile, MoreParkedRequestsThanTheRingHolds) {
-  for (uint64_t i = 0; i < shm::kRingEntries; ++i) attacker_->Fetch(0, 0, 1, 0, 1);  // the next version: parked
+  // The next version: parked.
+  for (uint64_t i = 0; i < shm::kRingEntries; ++i) attacker_->Fetch(0, 0, 1, 0, 1);
   world_.Settle();
   EXPECT_EQ(attacker_->Ended(), std::nullopt);
   attacker_->Fetch(0, 0, 1, 0, 1);
@@ -282,8 +315,8 @@ TEST(PutOrder, AGapAnOverlapAndAForeignShardAreRefused) {
     uint64_t begin, count;
     const char* reason;
   };
-  for (const Row& row :
-       {Row{40, 8, "in order"}, Row{16, 16, "in order"}, Row{32, 65, "inside the rank's shard"}, Row{96, 16, "in order"}}) {
+  for (const Row& row : {Row{40, 8, "in order"}, Row{16, 16, "in order"},
+                         Row{32, 65, "inside the rank's shard"}, Row{96, 16, "in order"}}) {
     ServeWorld world;
     SmallTrainer trainer(&world, MakeSpec({.world = 2}));
     ASSERT_TRUE(trainer.JoinAll());

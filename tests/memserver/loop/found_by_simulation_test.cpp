@@ -1,4 +1,5 @@
-// What the simulation found and was mended, each as the shortest story that shows it: a server dies at one point, and the next one goes on.
+// What the simulation found and was mended, each as the shortest story that shows it: a server dies
+// at one point, and the next one goes on.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -42,8 +43,9 @@ class FoundBySimulation : public ::testing::Test {
   std::unique_ptr<SmallTrainer> trainer_;
 };
 
-// An addition that recovery had queued was dropped with the attempt of its dead rank. Its progress word went on naming an open tile of it,
-// which no addition after it had: the next server that found one pending gave the job up, and so did every server after that.
+// An addition that recovery had queued was dropped with the attempt of its dead rank. Its progress
+// word went on naming an open tile of it, which no addition after it had: the next server that
+// found one pending gave the job up, and so did every server after that.
 TEST_F(FoundBySimulation, AnAdditionThatIsDroppedAfterARestartHindersNoLaterServer) {
   Start({.chunks = 1, .chunk_elements = 1024, .micro_batches = 2});
   DieAt("optim.tile_written", 2, [this] { trainer_->Step({.seed = 1}); });
@@ -59,8 +61,8 @@ TEST_F(FoundBySimulation, AnAdditionThatIsDroppedAfterARestartHindersNoLaterServ
   ExpectModel();
 }
 
-// The ranks were told of a step that was not finite before the step was forgotten. They began its next attempt at another server, which
-// still had the gradients of the former one.
+// The ranks were told of a step that was not finite before the step was forgotten. They began its
+// next attempt at another server, which still had the gradients of the former one.
 TEST_F(FoundBySimulation, AStepThatIsNotFiniteIsForgottenBeforeItsRanksHearOfIt) {
   Start({.micro_batches = 2});
   DieAt("server.step_answered", 1, [this] { trainer_->Step({.seed = 1, .poisoned = true}); });
@@ -74,23 +76,29 @@ TEST_F(FoundBySimulation, AStepThatIsNotFiniteIsForgottenBeforeItsRanksHearOfIt)
   ExpectModel();
 }
 
-// The server died between the drop of a step that was not finite and its answers. Gradients and ends
-// that were sent again counted for the next attempt: it was sealed with gradients of the dropped one.
+// The server died between the drop of a step that was not finite and its answers. Gradients and
+// ends
+// that were sent again counted for the next attempt: it was sealed with gradients of the dropped
+// one.
 TEST_F(FoundBySimulation, WhatIsSentAgainOfADroppedAttemptCountsForNoOther) {
   Start({.world = 2, .chunks = 1});
   DieAt("server.step_dropped", 1, [this] { trainer_->Step({.seed = 1, .poisoned = true}); });
   world_.Restart();
   const uint32_t again = shm::kResubmitted | shm::FlagsOfAttempt(0);
-  for (const auto& rank : trainer_->ranks()) ASSERT_TRUE(world_.Resume(rank.get(), trainer_->spec()));
+  for (const auto& rank : trainer_->ranks())
+    ASSERT_TRUE(world_.Resume(rank.get(), trainer_->spec()));
   const uint64_t shard = trainer_->spec().ShardElements(0);
   for (const auto& rank : trainer_->ranks()) {
-    shm::Request gradient = FakeRank::SubmitRequest({.begin = shard * rank->rank(), .count = shard});
+    shm::Request gradient =
+        FakeRank::SubmitRequest({.begin = shard * rank->rank(), .count = shard});
     gradient.flags = again;
-    EXPECT_EQ(world_.Await(rank.get(), rank->Send(gradient)).error, 0U) << "as it would have been answered";
+    EXPECT_EQ(world_.Await(rank.get(), rank->Send(gradient)).error, 0U)
+        << "as it would have been answered";
     EXPECT_EQ(job().states->intake(0, rank->rank()).micro_batches_accepted, 0U);
     shm::Request end = FakeRank::EndStepRequestOf(0, 0.01F, 1);
     end.flags = again;
-    EXPECT_EQ(world_.Await(rank.get(), rank->Send(end)).error, static_cast<uint32_t>(ErrorId::kNonFinite));
+    EXPECT_EQ(world_.Await(rank.get(), rank->Send(end)).error,
+              static_cast<uint32_t>(ErrorId::kNonFinite));
   }
   EXPECT_EQ(trainer_->Step({.seed = 2}).version, 1U);
   ExpectModel();
@@ -124,7 +132,8 @@ TEST_F(FoundBySimulation, TheEndOfARankWithoutChunksEndsItsOwnAttemptOnly) {
   for (const auto& rank : ranks) {
     ASSERT_TRUE(world_.Resume(rank.get(), spec));
     const uint64_t sent = end(rank.get(), shm::FlagsOfAttempt(0) | shm::kResubmitted);
-    EXPECT_EQ(world_.Await(rank.get(), sent).error, static_cast<uint32_t>(ErrorId::kNonFinite)) << "rank " << rank->rank();
+    EXPECT_EQ(world_.Await(rank.get(), sent).error, static_cast<uint32_t>(ErrorId::kNonFinite))
+        << "rank " << rank->rank();
     EXPECT_FALSE(job().step.HasEnded(rank->rank())) << "rank " << rank->rank();
   }
   submit(1, 1);
@@ -133,8 +142,8 @@ TEST_F(FoundBySimulation, TheEndOfARankWithoutChunksEndsItsOwnAttemptOnly) {
   for (const auto& rank : ranks) EXPECT_EQ(rank->Take()->version, 1U);
 }
 
-// The order of the updates was the one of the chunks that a dead server had left to do, and stayed that for the next step: the other chunks
-// were never updated again.
+// The order of the updates was the one of the chunks that a dead server had left to do, and stayed
+// that for the next step: the other chunks were never updated again.
 TEST_F(FoundBySimulation, TheStepAfterAFinishedOneUpdatesEveryChunk) {
   for (const bool declared : {false, true}) {
     world_.StartOver();
@@ -152,7 +161,8 @@ TEST_F(FoundBySimulation, TheStepAfterAFinishedOneUpdatesEveryChunk) {
   }
 }
 
-// Numbers of jobs were given out again after a restart, and with them the nonces: a rank of a job that was gone could come back to another.
+// Numbers of jobs were given out again after a restart, and with them the nonces: a rank of a job
+// that was gone could come back to another.
 TEST_F(FoundBySimulation, NumbersOfJobsThatAreGoneAreNotUsedAgain) {
   Start({.name = "first"});
   const JobId first = job().id;
@@ -168,8 +178,9 @@ TEST_F(FoundBySimulation, NumbersOfJobsThatAreGoneAreNotUsedAgain) {
   EXPECT_NE(job().nonce, nonce);
 }
 
-// A fetch that was sent again asked for a version that the update had overwritten meanwhile, because its rank had ended the step. That is
-// nobody's fault: it ended the rank as one that breaks the protocol.
+// A fetch that was sent again asked for a version that the update had overwritten meanwhile,
+// because its rank had ended the step. That is nobody's fault: it ended the rank as one that breaks
+// the protocol.
 TEST_F(FoundBySimulation, AFetchSentAgainOfAVersionThatIsGoneEndsNobody) {
   Start({});
   trainer_->Step({.seed = 1});
@@ -179,10 +190,12 @@ TEST_F(FoundBySimulation, AFetchSentAgainOfAVersionThatIsGoneEndsNobody) {
   ASSERT_TRUE(world_.Resume(&rank, trainer_->spec()));
   shm::Request again = FakeRank::FetchRequest(0, 0, 16, 0, 0);
   again.flags = shm::kResubmitted;
-  EXPECT_EQ(world_.Await(&rank, rank.Send(again)).error, static_cast<uint32_t>(ErrorId::kVersionGone));
+  EXPECT_EQ(world_.Await(&rank, rank.Send(again)).error,
+            static_cast<uint32_t>(ErrorId::kVersionGone));
   rank.Send(FakeRank::FetchRequest(0, 0, 16, 0, 0));
   world_.Settle();
-  EXPECT_EQ(rank.Ended(), ErrorId::kProtocolViolation) << "of a fetch that is new it is its rank's fault";
+  EXPECT_EQ(rank.Ended(), ErrorId::kProtocolViolation)
+      << "of a fetch that is new it is its rank's fault";
 }
 
 // --- ranks that die while others come back ---

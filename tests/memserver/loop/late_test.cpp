@@ -1,5 +1,5 @@
-// A drive that does not answer: it is named within the deadline, nobody but its own jobs waits, all goes on when it answers late, and what
-// never comes ends only the jobs that need it.
+// A drive that does not answer: it is named within the deadline, nobody but its own jobs waits, all
+// goes on when it answers late, and what never comes ends only the jobs that need it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,9 +37,12 @@ class Late : public ::testing::Test {
     trainer->PutWeights(7);
     world().AwaitWeights(trainer->spec().name);
   }
-  void Step(SmallTrainer* trainer, uint64_t seed) { ASSERT_EQ(trainer->Step({.learning_rate = 0.05F, .seed = seed}).error, 0u); }
+  void Step(SmallTrainer* trainer, uint64_t seed) {
+    ASSERT_EQ(trainer->Step({.learning_rate = 0.05F, .seed = seed}).error, 0u);
+  }
   void Pass(int64_t ms) {
-    for (const int64_t end = world().clock().NowNs() + ms * kNsPerMs; world().clock().NowNs() < end;) {
+    for (const int64_t end = world().clock().NowNs() + ms * kNsPerMs;
+         world().clock().NowNs() < end;) {
       if (!world().loop().Turn()) world().clock().Advance(kNsPerMs);
     }
   }
@@ -55,7 +58,8 @@ class Late : public ::testing::Test {
     SmallTrainer trainer(&host, Spec("gpt", chunks));
     EXPECT_TRUE(trainer.JoinAll());
     trainer.PutWeights(7);
-    for (uint64_t seed = 1; seed <= steps; ++seed) trainer.Step({.learning_rate = 0.05F, .seed = seed});
+    for (uint64_t seed = 1; seed <= steps; ++seed)
+      trainer.Step({.learning_rate = 0.05F, .seed = seed});
     return trainer.FetchAll();
   }
   ServeWorld& world() {
@@ -108,11 +112,14 @@ TEST_F(Late, AReadThatNeverComesEndsItsJobByNameAndNobodyElse) {
   const auto over = world().TakeReply<SessionOver>();
   ASSERT_TRUE(over.has_value());
   EXPECT_EQ(over->why.id(), ErrorId::kNvmeStalled);
-  EXPECT_THAT(over->why.Line(), ::testing::AllOf(::testing::HasSubstr("gpt"), ::testing::HasSubstr("chunk"), ::testing::HasSubstr("read")));
+  EXPECT_THAT(over->why.Line(),
+              ::testing::AllOf(::testing::HasSubstr("gpt"), ::testing::HasSubstr("chunk"),
+                               ::testing::HasSubstr("read")));
   ASSERT_EQ(world().tables().jobs.size(), 1u) << "its memory is free at once";
   for (uint64_t seed = 1; seed <= 3; ++seed) Step(&other, seed);
   EXPECT_EQ(other.FetchAll(), OnHost(3));
-  EXPECT_EQ(world().tier().staging_free(), StateTier::kStagingSlots - 1) << "the system may still write into it";
+  EXPECT_EQ(world().tier().staging_free(), StateTier::kStagingSlots - 1)
+      << "the system may still write into it";
   EXPECT_TRUE(Nvme().late.at(0).lost);
   world().disk().Wake();
   Pass(10);
@@ -133,7 +140,8 @@ TEST_F(Late, AWriteThatNeverComesStaysInThePoolAndItsPlaceIsNobodysUntilItDoes) 
   Pass(50);
   EXPECT_TRUE(world().tables().jobs.empty());
   EXPECT_EQ(world().pool().free_bytes(), world().pool().total_bytes());
-  EXPECT_EQ(world().tier().used_bytes(), shm::NvmeBytesOf(Spec(), 0)) << "a late write must not land in another job";
+  EXPECT_EQ(world().tier().used_bytes(), shm::NvmeBytesOf(Spec(), 0))
+      << "a late write must not land in another job";
   world().disk().Wake();
   Pass(50);
   EXPECT_EQ(world().tier().used_bytes(), 0u);
@@ -187,7 +195,8 @@ TEST_F(LateDemoted, AWriteThatNeverComesKeepsItsPlaceAlsoOfStatesThatWereOnTheHo
   world().Leave(trainer.rank(0));
   Pass(50);
   EXPECT_TRUE(world().tables().jobs.empty());
-  EXPECT_EQ(world().tier().used_bytes(), shm::NvmeBytesOf(Spec(), 0)) << "a late write must not land in another job";
+  EXPECT_EQ(world().tier().used_bytes(), shm::NvmeBytesOf(Spec(), 0))
+      << "a late write must not land in another job";
   world().disk().Wake();
   Pass(50);
   EXPECT_EQ(world().tier().used_bytes(), 0u);
@@ -204,7 +213,8 @@ TEST_F(LateDemoted, StatesThatADriveMayStillWriteGoThereNoSecondTime) {
   EXPECT_EQ(world().tables().counters.demotions_failed, 1u);
   EXPECT_GT(world().tier().used_bytes(), 0u);
   world().clock().Advance(kDemotionPauseNs);
-  EXPECT_THAT(world().Command(EvictJob{"gpt"}).why(), ::testing::HasSubstr("a drive may still write"));
+  EXPECT_THAT(world().Command(EvictJob{"gpt"}).why(),
+              ::testing::HasSubstr("a drive may still write"));
   world().disk().Wake();
   Pass(50);
   EXPECT_EQ(world().tier().used_bytes(), 0u);
@@ -251,7 +261,9 @@ TEST_F(Late, AWriteThatIsAnsweredAfterAllWhileAnotherServerTakesOverIsTaken) {
   world().Post(StopServing{.hand_over = true});
   Pass(60);
   ASSERT_FALSE(world().loop().stopped());
-  EXPECT_TRUE(world().tables().jobs[0]->spills.riding() == 1 && !world().tables().jobs[0]->spills.moving()) << "given up";
+  EXPECT_TRUE(world().tables().jobs[0]->spills.riding() == 1 &&
+              !world().tables().jobs[0]->spills.moving())
+      << "given up";
   EXPECT_TRUE(world().tables().jobs[1]->spills.moving());
   world().disk().Wake();
   Pass(50);
@@ -294,7 +306,8 @@ TEST_F(LateQueued, ReadsEndTheirJobAllTheSame) {
   ASSERT_TRUE(over.has_value());
   EXPECT_EQ(over->why.id(), ErrorId::kNvmeStalled);
   EXPECT_TRUE(world().tables().jobs.empty());
-  EXPECT_GT(world().tier().staging_free(), StateTier::kStagingSlots - kMany) << "what was not asked for is free at once";
+  EXPECT_GT(world().tier().staging_free(), StateTier::kStagingSlots - kMany)
+      << "what was not asked for is free at once";
   world().disk().Wake();
   ExpectAllFree();
 }

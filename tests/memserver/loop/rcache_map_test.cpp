@@ -55,14 +55,16 @@ TEST(RcacheMap, NeighboursThatTouchAreNotDisplaced) {
 TEST(RcacheMap, BeyondItsCapacityItForgetsButNeverGrows) {
   RcacheMap map;
   uint64_t displaced = 0;
-  for (ChunkId chunk = 0; chunk < RcacheMap::kRangesMax + 10; ++chunk) displaced += map.Replace(chunk * 8, 8, chunk).size();
+  for (ChunkId chunk = 0; chunk < RcacheMap::kRangesMax + 10; ++chunk)
+    displaced += map.Replace(chunk * 8, 8, chunk).size();
   EXPECT_EQ(displaced, 10u);
 }
 
 TEST(RcacheMap, AgreesWithAPlainModel) {
   SplitMix64 random(3);
   RcacheMap map;
-  std::map<uint64_t, std::pair<uint64_t, ChunkId>> ranges;  // begin to length and chunk; what is hit is forgotten whole, as a block is
+  // Begin to length and chunk; what is hit is forgotten whole, as a block is.
+  std::map<uint64_t, std::pair<uint64_t, ChunkId>> ranges;
   for (int round = 0; round < 5'000; ++round) {
     const uint64_t begin = random.Below(60), bytes = 1 + random.Below(20);
     const auto chunk = static_cast<ChunkId>(random.Below(8));

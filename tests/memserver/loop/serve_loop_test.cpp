@@ -21,7 +21,8 @@ float WeightAt(ChunkId chunk, uint64_t i) {
   return 0.01F * static_cast<float>(i % 37) - 0.1F * static_cast<float>(chunk + 1);
 }
 float GradientAt(ChunkId chunk, uint64_t i, Version step) {
-  return std::sin(0.1F * static_cast<float>(i) + static_cast<float>(chunk) + 0.5F * static_cast<float>(step));
+  return std::sin(0.1F * static_cast<float>(i) + static_cast<float>(chunk) +
+                  0.5F * static_cast<float>(step));
 }
 
 TEST(SpinBudget, FollowsHowOftenWorkComes) {
@@ -39,7 +40,8 @@ TEST(SpinBudget, FollowsHowOftenWorkComes) {
 }
 
 TEST(WakeSet, TellsWhetherClientsAloneRang) {
-  const UniqueFd own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), shared(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const UniqueFd own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      shared(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   WakeSet set;
   ASSERT_TRUE(set.Add(own.get()) && set.AddShared(shared.get()));
   const auto ring = [](const UniqueFd& fd) { EXPECT_EQ(eventfd_write(fd.get(), 1), 0); };
@@ -65,12 +67,14 @@ TEST(ServeLoop, OneRankTrainsThreeSteps) {
 
   AdamModel model(spec);
   for (ChunkId chunk = 0; chunk < 2; ++chunk) {
-    for (uint64_t i = 0; i < 192; ++i) model.weights(chunk)[i] = rank->At<float>(0)[i] = WeightAt(chunk, i);
+    for (uint64_t i = 0; i < 192; ++i)
+      model.weights(chunk)[i] = rank->At<float>(0)[i] = WeightAt(chunk, i);
     EXPECT_EQ(world.Await(rank.get(), rank->Put(chunk, 0, 192, 0)).error, 0u);
   }
   for (Version step = 0; step < 3; ++step) {
     for (ChunkId chunk = 0; chunk < 2; ++chunk) {
-      for (uint64_t i = 0; i < 192; ++i) model.gradients(chunk)[i] = rank->At<float>(4096)[i] = GradientAt(chunk, i, step);
+      for (uint64_t i = 0; i < 192; ++i)
+        model.gradients(chunk)[i] = rank->At<float>(4096)[i] = GradientAt(chunk, i, step);
       EXPECT_EQ(world.Await(rank.get(), rank->Submit({chunk, 0, 192, 4096, step, 0})).error, 0u);
     }
     const double norm = model.Step(0.01, 1);
@@ -79,11 +83,13 @@ TEST(ServeLoop, OneRankTrainsThreeSteps) {
     EXPECT_EQ(end.version, step + 1);
     EXPECT_NEAR(end.grad_norm, norm, 1e-5 * norm);
     for (ChunkId chunk = 0; chunk < 2; ++chunk) {
-      const shm::Completion fetched = world.Await(rank.get(), rank->Fetch(chunk, 0, 192, 8192, step + 1));
+      const shm::Completion fetched =
+          world.Await(rank.get(), rank->Fetch(chunk, 0, 192, 8192, step + 1));
       EXPECT_EQ(fetched.bytes, 192u * 4);
       for (uint64_t i = 0; i < 192; ++i) {
         // Padding (elements 91 to 95) keeps what was put there.
-        EXPECT_NEAR(rank->At<float>(8192)[i], model.weights(chunk)[i], 1e-5) << "chunk " << chunk << " element " << i;
+        EXPECT_NEAR(rank->At<float>(8192)[i], model.weights(chunk)[i], 1e-5)
+            << "chunk " << chunk << " element " << i;
       }
     }
   }
@@ -131,11 +137,14 @@ TEST_F(Running, SleepsWhenIdleAndWakesForEveryKindOfEvent) {
   WorldOptions options{.workers = 1, .copy_threads = 1};
   options.loop.spin_ns = 0;
   Start(options, MakeSpec({}));
-  for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
+  for (ChunkId chunk = 0; chunk < 2; ++chunk)
+    EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
   for (Version step = 0; step < 50; ++step) {
-    // Sometimes it is about to sleep, sometimes it sleeps, sometimes so long that it answers and sleeps again at once.
+    // Sometimes it is about to sleep, sometimes it sleeps, sometimes so long that it answers and
+    // sleeps again at once.
     SteadyClock().SleepNs(step % 5 * 100'000);
-    for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(Await(rank_->Submit({chunk, 0, 192, 4096, step, 0})).error, 0u);
+    for (ChunkId chunk = 0; chunk < 2; ++chunk)
+      EXPECT_EQ(Await(rank_->Submit({chunk, 0, 192, 4096, step, 0})).error, 0u);
     EXPECT_EQ(Await(rank_->EndStep(step, 0.01F)).version, step + 1);
     EXPECT_EQ(Await(rank_->Fetch(1, 0, 192, 8192, step + 1)).error, 0u);
   }
@@ -148,7 +157,8 @@ TEST_F(Running, AnswersAfterASilenceAndSleepsAgainAtOnce) {
   WorldOptions options{.workers = 1};
   options.loop.spin_ns = 0;
   Start(options, MakeSpec({}));
-  for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
+  for (ChunkId chunk = 0; chunk < 2; ++chunk)
+    EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
   const auto turns_of_requests = [this](int64_t silence_ns) {
     constexpr uint64_t kRequests = 50;
     const uint64_t before = Turns();
@@ -179,7 +189,9 @@ TEST(Fairness, ASmallFetchIsAnsweredWhileABigOneIsCopied) {
   ServeWorld world({.pool_bytes = 64 * kMiB});
   const uint64_t big = 2 * 1024 * 1024;
   SmallTrainer modest(&world, MakeSpec({.name = "modest"}));
-  SmallTrainer greedy(&world, MakeSpec({.name = "greedy", .chunks = 1, .chunk_elements = big, .rcache_bytes = 8 * kMiB}));
+  SmallTrainer greedy(
+      &world,
+      MakeSpec({.name = "greedy", .chunks = 1, .chunk_elements = big, .rcache_bytes = 8 * kMiB}));
   ASSERT_TRUE(greedy.JoinAll() && modest.JoinAll());
   modest.PutWeights(2);
   world.Await(&greedy.rank(0), greedy.rank(0).Put(0, 0, big, 0));

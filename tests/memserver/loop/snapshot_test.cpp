@@ -1,4 +1,5 @@
-// What a snapshot says of the open step and of requests without an answer, taken from the real loop at moments that the test chooses.
+// What a snapshot says of the open step and of requests without an answer, taken from the real loop
+// at moments that the test chooses.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -15,7 +16,8 @@ constexpr uint64_t kElements = 192;
 // One rank, two chunks, two micro-batches; the test does the workers' work and lets copies pass.
 class SnapshotTest : public ::testing::Test {
  protected:
-  SnapshotTest() : world_(Options(&device_)), rank_(world_.Join(MakeSpec({.micro_batches = 2}), 0)) {}
+  SnapshotTest()
+      : world_(Options(&device_)), rank_(world_.Join(MakeSpec({.micro_batches = 2}), 0)) {}
   static WorldOptions Options(device::Device* device) {
     WorldOptions options;
     options.device = device;
@@ -53,8 +55,8 @@ class SnapshotTest : public ::testing::Test {
   }
   std::string Phase() {
     const StepProgress step = Look().step;
-    return std::string(step.phase) + " " + std::to_string(step.micro_batch) + "/" + std::to_string(step.micro_batches) + " " +
-           std::to_string(step.chunks_done);
+    return std::string(step.phase) + " " + std::to_string(step.micro_batch) + "/" +
+           std::to_string(step.micro_batches) + " " + std::to_string(step.chunks_done);
   }
 
   SlowDevice device_;

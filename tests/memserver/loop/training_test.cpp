@@ -1,4 +1,5 @@
-// Training through the serve loop against an independent model: types, ranks, accumulation, clipping, overflow, groups, workers.
+// Training through the serve loop against an independent model: types, ranks, accumulation,
+// clipping, overflow, groups, workers.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,7 +17,9 @@ constexpr double kBf16Tolerance = 1.0 / 256;  // half a unit in the last place o
 constexpr double kFp16Tolerance = 1.0 / 2048;
 
 double ToleranceOf(DType dtype) {
-  return dtype == DType::kF32 ? kFloatTolerance : dtype == DType::kBF16 ? kBf16Tolerance : kFp16Tolerance;
+  return dtype == DType::kF32    ? kFloatTolerance
+         : dtype == DType::kBF16 ? kBf16Tolerance
+                                 : kFp16Tolerance;
 }
 
 struct Shape {
@@ -55,20 +58,23 @@ TEST_P(Training, FollowsTheModelForFiveSteps) {
   EXPECT_EQ(world.pool().free_bytes(), world.pool().total_bytes());
 }
 
-INSTANTIATE_TEST_SUITE_P(AllShapes, Training,
-                         ::testing::Values(Shape{DType::kF32, 1, 1}, Shape{DType::kF32, 3, 1}, Shape{DType::kF32, 2, 3},
-                                           Shape{DType::kBF16, 1, 1}, Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 2, 1},
-                                           Shape{DType::kF16, 4, 3}, Shape{DType::kF32, 2, 1, OptimizerRule::kSgd},
-                                           Shape{DType::kBF16, 2, 2, OptimizerRule::kLion},
-                                           Shape{DType::kF16, 2, 1, OptimizerRule::kAdagrad},
-                                           Shape{DType::kBF16, 3, 1, OptimizerRule::kAdamW, StateForm::kSplit},
-                                           Shape{DType::kBF16, 2, 3, OptimizerRule::kAdam, StateForm::kSplit},
-                                           Shape{DType::kBF16, 2, 1, OptimizerRule::kAdamW, StateForm::kSplitBf16},
-                                           Shape{DType::kBF16, 2, 1, OptimizerRule::kSgd, StateForm::kSplit8}));
+INSTANTIATE_TEST_SUITE_P(
+    AllShapes, Training,
+    ::testing::Values(Shape{DType::kF32, 1, 1}, Shape{DType::kF32, 3, 1}, Shape{DType::kF32, 2, 3},
+                      Shape{DType::kBF16, 1, 1}, Shape{DType::kBF16, 2, 2},
+                      Shape{DType::kF16, 2, 1}, Shape{DType::kF16, 4, 3},
+                      Shape{DType::kF32, 2, 1, OptimizerRule::kSgd},
+                      Shape{DType::kBF16, 2, 2, OptimizerRule::kLion},
+                      Shape{DType::kF16, 2, 1, OptimizerRule::kAdagrad},
+                      Shape{DType::kBF16, 3, 1, OptimizerRule::kAdamW, StateForm::kSplit},
+                      Shape{DType::kBF16, 2, 3, OptimizerRule::kAdam, StateForm::kSplit},
+                      Shape{DType::kBF16, 2, 1, OptimizerRule::kAdamW, StateForm::kSplitBf16},
+                      Shape{DType::kBF16, 2, 1, OptimizerRule::kSgd, StateForm::kSplit8}));
 
 // Two groups of ranks (as experts have), and a chunk that all ranks share.
 shm::JobSpec TwoGroupSpec() {
-  shm::JobSpec spec = MakeSpec({.world = 4, .chunks = 3, .chunk_elements = 256, .max_grad_norm = 1});
+  shm::JobSpec spec =
+      MakeSpec({.world = 4, .chunks = 3, .chunk_elements = 256, .max_grad_norm = 1});
   spec.data_groups = {{0b1111}, {0b0011}, {0b1010}};
   for (ChunkId id = 0; id < 3; ++id) spec.chunks[id].data_group = id;
   EXPECT_TRUE(shm::Validate(spec).ok());
@@ -113,7 +119,8 @@ TEST(TrainingNorm, IsOfTheUnscaledGradientsBeforeClipping) {
 
 TEST(TrainingOverflow, ASkippedStepAdvancesTheVersionAndNothingElse) {
   ServeWorld world;
-  SmallTrainer trainer(&world, MakeSpec({.world = 2, .dtype = DType::kF16, .micro_batches = 2, .loss_scaling = 1}));
+  SmallTrainer trainer(
+      &world, MakeSpec({.world = 2, .dtype = DType::kF16, .micro_batches = 2, .loss_scaling = 1}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(2);
   trainer.Step({.loss_scale = 64, .seed = 1});
@@ -124,7 +131,8 @@ TEST(TrainingOverflow, ASkippedStepAdvancesTheVersionAndNothingElse) {
   EXPECT_EQ(end.version, 2u);
   EXPECT_FALSE(std::isfinite(end.grad_norm));
   EXPECT_EQ(trainer.FetchAll(), before);
-  // Bias correction counts the steps that were taken; the model does not count the skipped one either.
+  // Bias correction counts the steps that were taken; the model does not count the skipped one
+  // either.
   EXPECT_EQ(trainer.Step({.loss_scale = 32, .seed = 3}).skipped, 0u);
   EXPECT_EQ(trainer.Compare(kFp16Tolerance), "");
 }
@@ -144,7 +152,8 @@ TEST(TrainingOverflow, WithoutLossScalingTheStepIsNotSealedAndMayBeRepeated) {
 }
 
 // Weights after four steps, as bits.
-std::vector<std::vector<float>> TrainedBits(const WorldOptions& options, const shm::JobSpec& spec, Rank first) {
+std::vector<std::vector<float>> TrainedBits(const WorldOptions& options, const shm::JobSpec& spec,
+                                            Rank first) {
   ServeWorld world(options);
   SmallTrainer trainer(&world, spec);
   EXPECT_TRUE(trainer.JoinAll());
@@ -159,15 +168,21 @@ std::vector<std::vector<float>> TrainedBits(const WorldOptions& options, const s
 
 bool SameBits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
   for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0) return false;
+    if (a[i].size() != b[i].size() ||
+        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
+      return false;
   }
   return a.size() == b.size();
 }
 
 TEST(TrainingBits, DoNotDependOnWorkersCopyThreadsOrOrderOfArrival) {
   // Chunks of more than one piece each, and shards that copy threads copy together.
-  const shm::JobSpec spec =
-      MakeSpec({.world = 2, .chunks = 1, .chunk_elements = 2304 * 1024, .micro_batches = 2, .max_grad_norm = 1, .rcache_bytes = 20 * kMiB});
+  const shm::JobSpec spec = MakeSpec({.world = 2,
+                                      .chunks = 1,
+                                      .chunk_elements = 2304 * 1024,
+                                      .micro_batches = 2,
+                                      .max_grad_norm = 1,
+                                      .rcache_bytes = 20 * kMiB});
   WorldOptions plain{.pool_bytes = 128 * kMiB};
   plain.loop.rcache_limit = 64 * kMiB;
   const auto expected = TrainedBits(plain, spec, 0);
@@ -182,9 +197,11 @@ TEST(TrainingBits, DoNotDependOnWorkersCopyThreadsOrOrderOfArrival) {
   }
 }
 
-// Eight parameters of 300 to 2,700 elements, packed one behind the other into chunks of at least `chunk_elements`.
+// Eight parameters of 300 to 2,700 elements, packed one behind the other into chunks of at least
+// `chunk_elements`.
 shm::JobSpec Packed(uint64_t chunk_elements, uint32_t ranks) {
-  shm::JobSpec spec = MakeSpec({.world = ranks, .chunks = 1, .micro_batches = 2, .max_grad_norm = 1});
+  shm::JobSpec spec =
+      MakeSpec({.world = ranks, .chunks = 1, .micro_batches = 2, .max_grad_norm = 1});
   spec.chunks.clear();
   spec.parameters.clear();
   uint64_t at = 0;
@@ -211,17 +228,20 @@ TEST(TrainingBits, DoNotDependOnChunkSizeOrNumberOfShards) {
       SmallTrainer trainer(&world, Packed(chunk_elements, ranks));
       ASSERT_TRUE(trainer.JoinAll());
       trainer.PutWeights(3);
-      for (uint64_t step = 0; step < 6; ++step) trainer.Step({.learning_rate = 0.03F, .seed = step});
+      for (uint64_t step = 0; step < 6; ++step)
+        trainer.Step({.learning_rate = 0.03F, .seed = step});
       EXPECT_EQ(trainer.Compare(kFloatTolerance), "");
       if (expected.empty()) expected = trainer.FetchParameters();
-      EXPECT_TRUE(SameBits(trainer.FetchParameters(), expected)) << chunk_elements << " elements, " << ranks << " ranks";
+      EXPECT_TRUE(SameBits(trainer.FetchParameters(), expected))
+          << chunk_elements << " elements, " << ranks << " ranks";
     }
   }
 }
 
 TEST(TrainingPieces, AChunkOfSeveralPiecesFollowsTheModel) {
   ServeWorld world({.pool_bytes = 64 * kMiB});
-  SmallTrainer trainer(&world, MakeSpec({.chunks = 1, .chunk_elements = 320 * 1024 + 32, .rcache_bytes = 4 * kMiB}));
+  SmallTrainer trainer(
+      &world, MakeSpec({.chunks = 1, .chunk_elements = 320 * 1024 + 32, .rcache_bytes = 4 * kMiB}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(5);
   ASSERT_EQ(world.tables().jobs.front()->states->chunk(0).pieces, 2u);
@@ -296,7 +316,8 @@ TEST(TrainingSplit, PutsThatAreInFlightTogetherLandOneAfterTheOther) {
   for (uint64_t i = 0; i < 384; ++i) rank.At<float>(0)[i] = weight(i);
   std::vector<uint64_t> counters;
   for (const ChunkId chunk : {0u, 1u}) {
-    for (const uint64_t begin : {0u, 96u}) counters.push_back(rank.Put(chunk, begin, 96, (192 * chunk + begin) * sizeof(float)));
+    for (const uint64_t begin : {0u, 96u})
+      counters.push_back(rank.Put(chunk, begin, 96, (192 * chunk + begin) * sizeof(float)));
   }
   for (const uint64_t counter : counters) EXPECT_EQ(world.Await(&rank, counter).error, 0u);
   for (const ChunkId chunk : {0u, 1u}) {
@@ -305,7 +326,8 @@ TEST(TrainingSplit, PutsThatAreInFlightTogetherLandOneAfterTheOther) {
     for (uint64_t i = 0; i < 192; ++i) {
       const SplitFloat halves = Split(weight(192 * chunk + i));
       ASSERT_EQ(rank.At<uint16_t>(4096)[i], halves.high) << chunk << " " << i;
-      ASSERT_EQ(reinterpret_cast<const int16_t*>(kept.planes.master)[i], halves.rest) << chunk << " " << i;
+      ASSERT_EQ(reinterpret_cast<const int16_t*>(kept.planes.master)[i], halves.rest)
+          << chunk << " " << i;
     }
   }
 }
@@ -313,7 +335,10 @@ TEST(TrainingSplit, PutsThatAreInFlightTogetherLandOneAfterTheOther) {
 TEST(TrainingSplit, MoreWeightsThanAreStagedAtOnceEndTheSession) {
   constexpr uint64_t kTooMany = shm::kSplitPutBytesMax / sizeof(float) + 16;
   ServeWorld world({.pool_bytes = 24 * kMiB});
-  SmallTrainer trainer(&world, SplitSpec({.dtype = DType::kBF16, .chunks = 1, .chunk_elements = kTooMany, .rcache_bytes = 5 * kMiB}));
+  SmallTrainer trainer(&world, SplitSpec({.dtype = DType::kBF16,
+                                          .chunks = 1,
+                                          .chunk_elements = kTooMany,
+                                          .rcache_bytes = 5 * kMiB}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.rank(0).Put(0, 0, kTooMany, 0);
   world.Settle();

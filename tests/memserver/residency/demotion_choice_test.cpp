@@ -1,4 +1,5 @@
-// Whose states go to NVMe: by priority, then by time, only what is borrowed, and no more than the newcomer needs.
+// Whose states go to NVMe: by priority, then by time, only what is borrowed, and no more than the
+// newcomer needs.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -28,17 +29,22 @@ class Choice : public ::testing::Test {
   static uint64_t Moves() { return MovableBytes(SpecOf("x"), 2); }
   static uint64_t OnNvme() { return shm::NvmeBytesOf(SpecOf("x"), 0); }
 
-  JobId Add(const std::string& account, Priority priority = Priority::kNormal, int64_t detached_ns = 0, const std::string& why_not = "") {
+  JobId Add(const std::string& account, Priority priority = Priority::kNormal,
+            int64_t detached_ns = 0, const std::string& why_not = "") {
     const JobId id = static_cast<JobId>(jobs_.size()) + 1;
     jobs_.push_back({id, priority, detached_ns, &spec_, 2, why_not});
-    Holding holding{.job = "job" + std::to_string(id), .account = account, .pool_bytes = All(), .id = id};
+    Holding holding{
+        .job = "job" + std::to_string(id), .account = account, .pool_bytes = All(), .id = id};
     ledger_.holdings.push_back(holding);
     return id;
   }
   // For a newcomer that needs so much of the pool beyond what is free.
-  DemotionChoice ChooseFor(uint64_t more, Priority priority = Priority::kNormal, const std::string& account = "user:9") {
+  DemotionChoice ChooseFor(uint64_t more, Priority priority = Priority::kNormal,
+                           const std::string& account = "user:9") {
     const uint64_t needs = RoomFor(ledger_, account).bytes + more;
-    const auto fits = [&](const Newcomer::Then& then) { return RoomFor(then.ledger, account).bytes >= needs; };
+    const auto fits = [&](const Newcomer::Then& then) {
+      return RoomFor(then.ledger, account).bytes >= needs;
+    };
     return ChooseDemotions(ledger_, jobs_, nvme_free_, {account, priority, fits});
   }
 
@@ -65,7 +71,8 @@ TEST_F(Choice, TakesNobodyWhereNobodyHasToMove) {
 }
 
 TEST_F(Choice, TakesNobodyWhoIsNotNeededAfterAll) {
-  const shm::JobSpec small = MakeSpec({.name = "small", .dtype = DType::kBF16, .chunks = 1, .chunk_elements = 192});
+  const shm::JobSpec small =
+      MakeSpec({.name = "small", .dtype = DType::kBF16, .chunks = 1, .chunk_elements = 192});
   const JobId first = Add("user:1", Priority::kLow);
   const JobId second = Add("user:2");
   jobs_[0].spec = &small;
@@ -73,7 +80,8 @@ TEST_F(Choice, TakesNobodyWhoIsNotNeededAfterAll) {
   ledger_.holdings[0].pool_bytes = shm::StateBytesOf(small).total();
   ASSERT_LT(MovableBytes(small, 1), Moves());
   EXPECT_EQ(ChooseFor(1).jobs, Ids{first});
-  EXPECT_EQ(ChooseFor(Moves()).jobs, Ids{second}) << "the small one gives too little, and the other is enough";
+  EXPECT_EQ(ChooseFor(Moves()).jobs, Ids{second})
+      << "the small one gives too little, and the other is enough";
 }
 
 TEST_F(Choice, NeverTakesOneOfAHigherPriority) {
@@ -83,34 +91,42 @@ TEST_F(Choice, NeverTakesOneOfAHigherPriority) {
   EXPECT_TRUE(ChooseFor(1, Priority::kLow).jobs.empty());
   const DemotionChoice refused = ChooseFor(2 * Moves());
   EXPECT_TRUE(refused.jobs.empty());
-  EXPECT_NE(refused.why_not.find("job1 has a higher priority"), std::string::npos) << refused.why_not;
-  EXPECT_NE(refused.why_not.find("job2 gives " + FormatBytes(Moves()) + ", which is not enough"), std::string::npos) << refused.why_not;
+  EXPECT_NE(refused.why_not.find("job1 has a higher priority"), std::string::npos)
+      << refused.why_not;
+  EXPECT_NE(refused.why_not.find("job2 gives " + FormatBytes(Moves()) + ", which is not enough"),
+            std::string::npos)
+      << refused.why_not;
 }
 
 TEST_F(Choice, LeavesEachAccountItsGuarantee) {
-  ledger_.quotas = {{"user:1", {.guarantee = 2 * All() - Moves()}}, {"user:2", {.guarantee = All()}}};
+  ledger_.quotas = {{"user:1", {.guarantee = 2 * All() - Moves()}},
+                    {"user:2", {.guarantee = All()}}};
   const JobId borrowed = Add("user:1", Priority::kNormal, 7);
   Add("user:1", Priority::kNormal, 8);
   Add("user:2", Priority::kLow);
   EXPECT_EQ(ChooseFor(1).jobs, Ids{borrowed});
   const DemotionChoice refused = ChooseFor(Moves() + 1);
   EXPECT_TRUE(refused.jobs.empty());
-  EXPECT_NE(refused.why_not.find("job2 is within the guarantee of user:1"), std::string::npos) << refused.why_not;
-  EXPECT_NE(refused.why_not.find("job3 is within the guarantee of user:2"), std::string::npos) << refused.why_not;
+  EXPECT_NE(refused.why_not.find("job2 is within the guarantee of user:1"), std::string::npos)
+      << refused.why_not;
+  EXPECT_NE(refused.why_not.find("job3 is within the guarantee of user:2"), std::string::npos)
+      << refused.why_not;
 }
 
 TEST_F(Choice, AnAccountMayMoveItsOwnJobsBelowItsGuarantee) {
   ledger_.quotas = {{"user:1", {.guarantee = All(), .limit = All()}}};
   const JobId own = Add("user:1");
   EXPECT_TRUE(ChooseFor(1, Priority::kNormal, "user:2").jobs.empty());
-  EXPECT_EQ(ChooseFor(Moves(), Priority::kNormal, "user:1").jobs, Ids{own}) << "its limit has room then";
+  EXPECT_EQ(ChooseFor(Moves(), Priority::kNormal, "user:1").jobs, Ids{own})
+      << "its limit has room then";
 }
 
 TEST_F(Choice, TakesOnlyOneOfItsOwnAccountForTheLimitOfIts) {
   ledger_.quotas = {{"user:1", {.limit = All()}}};
   Add("user:2", Priority::kLow);
   const JobId own = Add("user:1");
-  EXPECT_EQ(ChooseFor(1, Priority::kNormal, "user:1").jobs, Ids{own}) << "another one gives it nothing";
+  EXPECT_EQ(ChooseFor(1, Priority::kNormal, "user:1").jobs, Ids{own})
+      << "another one gives it nothing";
 }
 
 TEST_F(Choice, MindsTheRoomAndTheLimitsOnNvme) {
@@ -122,8 +138,11 @@ TEST_F(Choice, MindsTheRoomAndTheLimitsOnNvme) {
   EXPECT_EQ(ChooseFor(1).jobs, Ids{striped});
   const DemotionChoice refused = ChooseFor(Moves() + 1);
   EXPECT_TRUE(refused.jobs.empty());
-  EXPECT_NE(refused.why_not.find("job1 would be above the limit on NVMe of user:1"), std::string::npos) << refused.why_not;
-  EXPECT_NE(refused.why_not.find("job3 finds no room on NVMe"), std::string::npos) << refused.why_not;
+  EXPECT_NE(refused.why_not.find("job1 would be above the limit on NVMe of user:1"),
+            std::string::npos)
+      << refused.why_not;
+  EXPECT_NE(refused.why_not.find("job3 finds no room on NVMe"), std::string::npos)
+      << refused.why_not;
 }
 
 TEST_F(Choice, SaysWhyOthersMayNotMoveAndNamesNotTooMany) {

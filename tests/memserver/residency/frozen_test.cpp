@@ -1,4 +1,5 @@
-// Frozen chunks in a whole serve loop: one copy for all jobs of a user, exact bytes, and nobody who writes to them.
+// Frozen chunks in a whole serve loop: one copy for all jobs of a user, exact bytes, and nobody who
+// writes to them.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -28,7 +29,8 @@ std::vector<std::byte> Content(uint64_t seed) {
 }
 
 // A small job over the frozen chunks with these contents.
-shm::JobSpec Adapter(const std::string& name, const std::vector<uint64_t>& contents = {1}, uint32_t world = 1) {
+shm::JobSpec Adapter(const std::string& name, const std::vector<uint64_t>& contents = {1},
+                     uint32_t world = 1) {
   shm::JobSpec spec = MakeSpec({.name = name, .world = world});
   for (const uint64_t seed : contents) spec.frozen.push_back({kElements, HashOf(Content(seed))});
   return spec;
@@ -53,14 +55,21 @@ class Frozen : public ::testing::TestWithParam<uint32_t> {  // worker threads
   void Begin(const WorldOptions& options) { world_ = std::make_unique<ServeWorld>(options); }
   void SetUp() override { Begin(Options()); }
 
-  std::unique_ptr<FakeRank> Join(const shm::JobSpec& spec, uint32_t uid = kAlice, Rank rank = 0) { return world_->Join(spec, rank, uid); }
-  shm::Completion Claim(FakeRank* rank, ChunkId chunk = kFrozen) { return world_->Await(rank, rank->Claim(chunk)); }
-  shm::Completion Put(FakeRank* rank, const std::vector<std::byte>& content, uint64_t begin, uint64_t end, ChunkId chunk = kFrozen) {
+  std::unique_ptr<FakeRank> Join(const shm::JobSpec& spec, uint32_t uid = kAlice, Rank rank = 0) {
+    return world_->Join(spec, rank, uid);
+  }
+  shm::Completion Claim(FakeRank* rank, ChunkId chunk = kFrozen) {
+    return world_->Await(rank, rank->Claim(chunk));
+  }
+  shm::Completion Put(FakeRank* rank, const std::vector<std::byte>& content, uint64_t begin,
+                      uint64_t end, ChunkId chunk = kFrozen) {
     std::memcpy(rank->rcache() + kOffset, content.data() + begin, end - begin);
-    return world_->Await(rank, rank->Put(chunk, begin / sizeof(float), (end - begin) / sizeof(float), kOffset));
+    return world_->Await(
+        rank, rank->Put(chunk, begin / sizeof(float), (end - begin) / sizeof(float), kOffset));
   }
   // Claims, puts in two pieces, and claims again: that answer.
-  shm::Completion Provide(FakeRank* rank, const std::vector<std::byte>& content, ChunkId chunk = kFrozen) {
+  shm::Completion Provide(FakeRank* rank, const std::vector<std::byte>& content,
+                          ChunkId chunk = kFrozen) {
     const shm::Completion claimed = Claim(rank, chunk);
     EXPECT_EQ(claimed.error, 0u);
     EXPECT_EQ(claimed.bytes, 0u) << "nobody has put it";
@@ -101,10 +110,12 @@ TEST_P(Frozen, FourJobsTakeTheBaseOnceAndTheirAdaptersExactly) {
     EXPECT_EQ(Used(), base_bytes + jobs.size() * adapter_bytes);
   }
   EXPECT_EQ(world_->pool().free_bytes(), 0u);
-  for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(Provide(jobs[i].get(), Content(i + 1), kFrozen + i).bytes, kBytes);
+  for (uint64_t i = 0; i < 3; ++i)
+    EXPECT_EQ(Provide(jobs[i].get(), Content(i + 1), kFrozen + i).bytes, kBytes);
   for (const auto& job : jobs) {
     for (uint64_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(Claim(job.get(), kFrozen + i).bytes, kBytes) << "a job that comes later uploads nothing";
+      EXPECT_EQ(Claim(job.get(), kFrozen + i).bytes, kBytes)
+          << "a job that comes later uploads nothing";
       EXPECT_EQ(Fetch(job.get(), kFrozen + i), Content(i + 1));
     }
   }
@@ -124,7 +135,8 @@ TEST_P(Frozen, OnePageLessRefusesTheFourthJobAndTheBaseStaysWithTheOthers) {
   EXPECT_EQ(Join(Adapter("d")), nullptr);
   const Status why = Refusal();
   EXPECT_EQ(why.id(), ErrorId::kPoolFull);
-  EXPECT_NE(why.why().find("user:1000 in frozen chunks holds 12.0 KiB"), std::string::npos) << why.Format();
+  EXPECT_NE(why.why().find("user:1000 in frozen chunks holds 12.0 KiB"), std::string::npos)
+      << why.Format();
   EXPECT_EQ(Used(), kExtent + 3 * AdapterBytes());
   EXPECT_EQ(table().chunks().begin()->second->holders, 3u);
 }
@@ -137,7 +149,9 @@ TEST_P(Frozen, AListedTwiceChunkIsOneChunk) {
   EXPECT_EQ(Provide(rank.get(), Content(7)).bytes, kBytes);
   EXPECT_EQ(Claim(rank.get(), kFrozen + 1).bytes, kBytes);
   EXPECT_EQ(Fetch(rank.get(), kFrozen + 1), Content(7));
-  const auto snapshot = BuildSnapshot({.clock = &world_->clock(), .pool = &world_->pool(), .team = &world_->team()}, {}, world_->tables());
+  const auto snapshot =
+      BuildSnapshot({.clock = &world_->clock(), .pool = &world_->pool(), .team = &world_->team()},
+                    {}, world_->tables());
   EXPECT_EQ(snapshot->pool_frozen, kExtent);
   EXPECT_EQ(snapshot->jobs.front().frozen_bytes, kExtent);
   EXPECT_EQ(snapshot->jobs.front().pool_bytes + snapshot->pool_frozen, snapshot->pool_used);
@@ -149,11 +163,14 @@ TEST_P(Frozen, AListedTwiceChunkIsOneChunk) {
 
 TEST_P(Frozen, BytesCountForTheUserWhateverAccountsTheJobsHave) {
   WorldOptions options = Options();
-  options.loop.quotas = {{.account = "user:1000", .quota = {.limit = kExtent}}, {.account = "job:own", .quota = {.limit = AdapterBytes()}}};
+  options.loop.quotas = {{.account = "user:1000", .quota = {.limit = kExtent}},
+                         {.account = "job:own", .quota = {.limit = AdapterBytes()}}};
   Begin(options);
   const auto own = Join(Adapter("own"));
   ASSERT_NE(own, nullptr) << Refusal().Line();
-  const auto snapshot = BuildSnapshot({.clock = &world_->clock(), .pool = &world_->pool(), .team = &world_->team()}, {}, world_->tables());
+  const auto snapshot =
+      BuildSnapshot({.clock = &world_->clock(), .pool = &world_->pool(), .team = &world_->team()},
+                    {}, world_->tables());
   ASSERT_EQ(snapshot->accounts.size(), 2u);
   EXPECT_EQ(snapshot->accounts[0].account, "job:own");
   EXPECT_EQ(snapshot->accounts[0].used, AdapterBytes());
@@ -161,7 +178,10 @@ TEST_P(Frozen, BytesCountForTheUserWhateverAccountsTheJobsHave) {
   EXPECT_EQ(Join(Adapter("other", {2})), nullptr) << "the user has no room for another base";
   const Status why = Refusal();
   EXPECT_EQ(why.id(), ErrorId::kQuotaExceeded);
-  EXPECT_NE(why.what().find("needs 12.0 KiB (12288 bytes) of host memory for frozen chunks; user:1000 may have 0 B"), std::string::npos)
+  EXPECT_NE(
+      why.what().find(
+          "needs 12.0 KiB (12288 bytes) of host memory for frozen chunks; user:1000 may have 0 B"),
+      std::string::npos)
       << why.Format();
   EXPECT_EQ(table().chunks().size(), 1u);
 }
@@ -199,7 +219,8 @@ TEST_P(Frozen, WritesAreRefusedByNameAndChangeNothing) {
   EXPECT_EQ(Provide(author.get(), Content(1)).bytes, kBytes);
   for (FakeRank* writer : {author.get(), reader.get()}) {
     EXPECT_EQ(ErrorOf(Put(writer, Content(2), 0, kBytes)), ErrorId::kChunkFrozen);
-    const uint64_t gradient = writer->Submit({.chunk = kFrozen, .begin = 0, .count = kElements, .offset = kOffset});
+    const uint64_t gradient =
+        writer->Submit({.chunk = kFrozen, .begin = 0, .count = kElements, .offset = kOffset});
     EXPECT_EQ(ErrorOf(world_->Await(writer, gradient)), ErrorId::kChunkFrozen);
     EXPECT_EQ(Fetch(writer), Content(1)) << "its session goes on";
   }
@@ -216,7 +237,8 @@ TEST_P(Frozen, WrongBytesAreNeverFetchedAndTheirAuthorIsTold) {
   EXPECT_EQ(Put(liar.get(), wrong, 0, kBytes).error, 0u);
   EXPECT_EQ(world_->Await(honest.get(), claim).bytes, 0u) << "it is to put them";
   EXPECT_EQ(ErrorOf(Claim(liar.get())), ErrorId::kContentMismatch);
-  const uint64_t again = liar->Claim(kFrozen), fetch = liar->Fetch(kFrozen, 0, kElements, kOffset, 0);
+  const uint64_t again = liar->Claim(kFrozen),
+                 fetch = liar->Fetch(kFrozen, 0, kElements, kOffset, 0);
   EXPECT_TRUE(Waits(liar.get()));
   EXPECT_EQ(Put(honest.get(), Content(1), 0, kBytes).error, 0u);
   EXPECT_EQ(Claim(honest.get()).bytes, kBytes);
@@ -233,7 +255,8 @@ TEST_P(Frozen, TwoUploadersTakeTurnsAndTheSecondUploadsNothing) {
   EXPECT_TRUE(Waits(second.get()));
   std::memset(second->rcache() + kOffset, 0x5a, kBytes);
   const uint64_t stray = second->Put(kFrozen, 0, kElements, kOffset);
-  EXPECT_EQ(ErrorOf(world_->Await(second.get(), stray)), ErrorId::kUploadLost) << "it is not its turn";
+  EXPECT_EQ(ErrorOf(world_->Await(second.get(), stray)), ErrorId::kUploadLost)
+      << "it is not its turn";
   EXPECT_EQ(Put(first.get(), Content(1), 0, kBytes).error, 0u);
   EXPECT_EQ(Claim(first.get()).bytes, kBytes);
   EXPECT_EQ(world_->Await(second.get(), claim).bytes, kBytes);
@@ -246,7 +269,8 @@ TEST_P(Frozen, ASessionUploadsOneChunkAtATime) {
   EXPECT_EQ(Claim(rank.get()).bytes, 0u);
   const uint64_t second = rank->Claim(kFrozen + 1);
   EXPECT_TRUE(Waits(rank.get()));
-  EXPECT_EQ(Provide(other.get(), Content(3), kFrozen + 2).bytes, kBytes) << "it holds up nobody else";
+  EXPECT_EQ(Provide(other.get(), Content(3), kFrozen + 2).bytes, kBytes)
+      << "it holds up nobody else";
   EXPECT_EQ(Claim(other.get(), kFrozen + 1).bytes, 0u) << "what it waits for is not its own";
   EXPECT_EQ(Put(rank.get(), Content(1), 0, kBytes).error, 0u);
   EXPECT_EQ(Claim(rank.get()).bytes, kBytes);
@@ -259,7 +283,8 @@ TEST_P(Frozen, ASessionUploadsOneChunkAtATime) {
 TEST_P(Frozen, AnUploaderThatDiesInTheMiddleIsFollowedByWhoWaits) {
   const auto first = Join(Adapter("first")), second = Join(Adapter("second"));
   EXPECT_EQ(Claim(first.get()).bytes, 0u);
-  EXPECT_EQ(Put(first.get(), Content(9), 0, kBytes / 2).error, 0u) << "of other bytes: they must not be gone on with";
+  EXPECT_EQ(Put(first.get(), Content(9), 0, kBytes / 2).error, 0u)
+      << "of other bytes: they must not be gone on with";
   const uint64_t claim = second->Claim(kFrozen);
   EXPECT_TRUE(Waits(second.get()));
   std::memset(first->rcache() + kOffset, 0x5a, kBytes / 2);
@@ -270,7 +295,8 @@ TEST_P(Frozen, AnUploaderThatDiesInTheMiddleIsFollowedByWhoWaits) {
   EXPECT_EQ(Claim(second.get()).bytes, kBytes);
   EXPECT_EQ(Fetch(second.get()), Content(1));
   world_->Settle();
-  EXPECT_EQ(Used(), kExtent + AdapterBytes()) << "the dead one had no weights yet: nothing of it is kept";
+  EXPECT_EQ(Used(), kExtent + AdapterBytes())
+      << "the dead one had no weights yet: nothing of it is kept";
 }
 
 TEST_P(Frozen, AnUploaderThatStopsLosesItsClaimWhileSomebodyWaits) {
@@ -364,7 +390,9 @@ TEST_P(Frozen, ImpossibleRequestsEndTheirSession) {
 }
 
 INSTANTIATE_TEST_SUITE_P(ByWhom, Frozen, ::testing::Values(0u, 1u),
-                         [](const ::testing::TestParamInfo<uint32_t>& by) { return std::string(by.param == 0 ? "Inline" : "AWorker"); });
+                         [](const ::testing::TestParamInfo<uint32_t>& by) {
+                           return std::string(by.param == 0 ? "Inline" : "AWorker");
+                         });
 
 }  // namespace frozen_test
 }  // namespace tidepool::memserver

@@ -125,7 +125,8 @@ TEST(HostPool, SpreadsOverPiecesAndKeepsItsOwnRecordsApart) {
     EXPECT_NE(extents[i].data, pool.own_records().data());
     std::memset(extents[i].data, static_cast<int>(i + 1), extents[i].bytes);
   }
-  for (size_t i = 0; i < extents.size(); ++i) EXPECT_EQ(extents[i].data[kPageBytes - 1], static_cast<std::byte>(i + 1));
+  for (size_t i = 0; i < extents.size(); ++i)
+    EXPECT_EQ(extents[i].data[kPageBytes - 1], static_cast<std::byte>(i + 1));
   EXPECT_EQ(pool.own_records()[0], std::byte{0});
 }
 
@@ -208,14 +209,17 @@ TEST(PoolPages, TouchingMakesAllOfThemPresent) {
   const UniqueFd fd = CreatePoolFile(false);
   ASSERT_TRUE(fd.valid());
   ASSERT_EQ(ftruncate(fd.get(), 64 * kPageBytes), 0);
-  void* const data = mmap(nullptr, 64 * kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  void* const data =
+      mmap(nullptr, 64 * kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   ASSERT_NE(data, MAP_FAILED);
   EXPECT_TRUE(TouchPages(static_cast<std::byte*>(data), 64 * kPageBytes).ok());
   struct stat about {};
   ASSERT_EQ(fstat(fd.get(), &about), 0);
   EXPECT_EQ(static_cast<uint64_t>(about.st_blocks) * 512, 64 * kPageBytes);
   munmap(data, 64 * kPageBytes);
-  EXPECT_EQ(TouchPages(static_cast<std::byte*>(data), 64 * kPageBytes).id(), ErrorId::kMemoryMapFailed) << "nothing is mapped there now";
+  EXPECT_EQ(TouchPages(static_cast<std::byte*>(data), 64 * kPageBytes).id(),
+            ErrorId::kMemoryMapFailed)
+      << "nothing is mapped there now";
 }
 
 TEST(HostPool, IsRefusedWithNumbersBeforeAnyPageIsTouched) {

@@ -22,23 +22,28 @@ Ledger TwoJobs() {
 }
 
 Demand Of(const std::string& account, uint64_t pool_bytes) {
-  return {.job = "new", .account = account, .pool_bytes = pool_bytes, .rcache_bytes = 0, .ranks = 1};
+  return {
+      .job = "new", .account = account, .pool_bytes = pool_bytes, .rcache_bytes = 0, .ranks = 1};
 }
 
 void ExpectParts(const Status& status, const std::vector<std::string>& parts) {
   const std::string text = status.Format();
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in " << text;
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in " << text;
 }
 
 TEST(JobLedger, AdmitsWhatFitsExactly) {
   EXPECT_TRUE(AdmitJob(TwoJobs(), Of("c", kGiB)).ok());
-  EXPECT_TRUE(AdmitRun(TwoJobs(), {.job = "new", .account = "c", .rcache_bytes = kGiB / 2, .ranks = 1}).ok());
+  EXPECT_TRUE(
+      AdmitRun(TwoJobs(), {.job = "new", .account = "c", .rcache_bytes = kGiB / 2, .ranks = 1})
+          .ok());
 }
 
 TEST(JobLedger, NamesAskedFreeAndHolders) {
   const Status status = AdmitJob(TwoJobs(), Of("c", kGiB + 1));
   EXPECT_EQ(status.id(), ErrorId::kPoolFull);
-  ExpectParts(status, {"new", std::to_string(kGiB + 1), std::to_string(kGiB), "gpt2 holds 6.00 GiB", "bert holds 3.00 GiB"});
+  ExpectParts(status, {"new", std::to_string(kGiB + 1), std::to_string(kGiB), "gpt2 holds 6.00 GiB",
+                       "bert holds 3.00 GiB"});
 }
 
 TEST(JobLedger, FrozenChunksCountForTheUserAndForNoJob) {
@@ -50,17 +55,20 @@ TEST(JobLedger, FrozenChunksCountForTheUserAndForNoJob) {
   demand.frozen_bytes = kGiB / 2 + 1;
   const Status status = AdmitFrozen(&ledger, demand);
   EXPECT_EQ(status.id(), ErrorId::kQuotaExceeded);
-  ExpectParts(status, {"job new needs", "for frozen chunks", "user:7 may have", std::to_string(kGiB / 2)});
+  ExpectParts(status,
+              {"job new needs", "for frozen chunks", "user:7 may have", std::to_string(kGiB / 2)});
   demand.frozen_bytes = kGiB / 2;
   ASSERT_TRUE(AdmitFrozen(&ledger, demand).ok());
   EXPECT_EQ(ledger.PoolUsedBy("user:7"), kGiB / 2);
-  EXPECT_TRUE(AdmitJob(ledger, demand).ok()) << "there may be three jobs, and frozen chunks are none";
+  EXPECT_TRUE(AdmitJob(ledger, demand).ok())
+      << "there may be three jobs, and frozen chunks are none";
   demand.pool_bytes += 1;
   EXPECT_EQ(AdmitJob(ledger, demand).id(), ErrorId::kPoolFull) << "both come out of one pool";
 }
 
 TEST(JobLedger, RefusesRcachesBeyondTheLimit) {
-  const Status status = AdmitRun(TwoJobs(), {.job = "new", .account = "c", .rcache_bytes = kGiB / 2 + 1, .ranks = 1});
+  const Status status =
+      AdmitRun(TwoJobs(), {.job = "new", .account = "c", .rcache_bytes = kGiB / 2 + 1, .ranks = 1});
   EXPECT_EQ(status.id(), ErrorId::kRcacheRefused);
   ExpectParts(status, {"gpt2 holds 1.00 GiB"});
 }
@@ -69,7 +77,8 @@ TEST(JobLedger, RefusesMoreJobsOrRanksThanAllowed) {
   Ledger ledger = TwoJobs();
   ledger.jobs_max = 2;
   EXPECT_EQ(AdmitJob(ledger, Of("c", 1)).id(), ErrorId::kTooManySessions);
-  EXPECT_EQ(AdmitRun(ledger, {.job = "new", .account = "c", .ranks = 2}).id(), ErrorId::kTooManySessions);
+  EXPECT_EQ(AdmitRun(ledger, {.job = "new", .account = "c", .ranks = 2}).id(),
+            ErrorId::kTooManySessions);
   EXPECT_TRUE(AdmitRun(ledger, {.job = "new", .account = "c", .ranks = 1}).ok());
 }
 
@@ -97,7 +106,8 @@ TEST(JobLedger, TheLastSessionsAreForUsersWhoHaveFew) {
   ledger.holdings[1].uid = 1001;
   Demand demand{.job = "new", .account = "c", .ranks = 2, .uid = 1001, .is_limited = true};
   demand.user_ranks_max = 16;
-  EXPECT_EQ(AdmitRun(ledger, demand).id(), ErrorId::kQuotaExceeded) << "two users would have them all";
+  EXPECT_EQ(AdmitRun(ledger, demand).id(), ErrorId::kQuotaExceeded)
+      << "two users would have them all";
   demand.uid = 1002;
   EXPECT_TRUE(AdmitRun(ledger, demand).ok());
   demand.uid = 1001;
@@ -118,7 +128,8 @@ TEST(JobLedger, AGuaranteeIsRoomForItsAccountAlone) {
   const Status status = AdmitJob(ledger, Of("d", kGiB / 2 + 1));
   EXPECT_EQ(status.id(), ErrorId::kPoolFull);
   ExpectParts(status, {"512 MiB are kept for c"});
-  EXPECT_TRUE(AdmitJob(ledger, Of("c", kGiB)).ok()) << "what nobody is guaranteed may be borrowed on top";
+  EXPECT_TRUE(AdmitJob(ledger, Of("c", kGiB)).ok())
+      << "what nobody is guaranteed may be borrowed on top";
 }
 
 TEST(JobLedger, WhatAnAccountUsesOfItsGuaranteeIsNotKeptAgain) {
@@ -136,7 +147,8 @@ TEST(JobLedger, ALimitCountsAllJobsOfTheAccount) {
   const Status status = AdmitJob(ledger, Of("b", 101));
   EXPECT_EQ(status.id(), ErrorId::kQuotaExceeded);
   ExpectParts(status, {"100 bytes", "bert holds 3.00 GiB"});
-  EXPECT_EQ(status.Format().find("gpt2"), std::string::npos) << "others are none of its business: " << status.Format();
+  EXPECT_EQ(status.Format().find("gpt2"), std::string::npos)
+      << "others are none of its business: " << status.Format();
 }
 
 TEST(JobLedger, UsersWithoutARuleHaveTheFallback) {
@@ -158,7 +170,9 @@ TEST(JobLedger, RoomThatIsReservedAndNotUsedIsNamedAsSuch) {
   ledger.quotas = {{"c", {.guarantee = kGiB}}};
   const Status status = AdmitJob(ledger, Of("d", kGiB));
   EXPECT_EQ(status.id(), ErrorId::kPoolFull);
-  ExpectParts(status, {"free are 0 B", "1.00 GiB (1073741824 bytes) are not used and reserved for others", "1.00 GiB are kept for c"});
+  ExpectParts(status,
+              {"free are 0 B", "1.00 GiB (1073741824 bytes) are not used and reserved for others",
+               "1.00 GiB are kept for c"});
   ledger.quotas.clear();
   EXPECT_EQ(AdmitJob(ledger, Of("d", 2 * kGiB)).what().find("reserved"), std::string::npos);
 }
@@ -169,7 +183,8 @@ TEST(JobLedger, WhatCouldNeverFitIsKnown) {
   EXPECT_TRUE(CouldEverFit(ledger, Of("c", 6 * kGiB)).ok());
   EXPECT_EQ(CouldEverFit(ledger, Of("c", 6 * kGiB + 1)).id(), ErrorId::kPoolFull);
   EXPECT_TRUE(CouldEverFit(ledger, Of("a", 10 * kGiB)).ok());
-  EXPECT_EQ(CouldEverFit(ledger, {.job = "new", .account = "c", .ranks = 6}).id(), ErrorId::kTooManySessions);
+  EXPECT_EQ(CouldEverFit(ledger, {.job = "new", .account = "c", .ranks = 6}).id(),
+            ErrorId::kTooManySessions);
 }
 
 TEST(JobLedger, AGuaranteeIsGivenOnlyWhereThereIsRoomForIt) {
@@ -185,7 +200,8 @@ TEST(JobLedger, AGuaranteeIsGivenOnlyWhereThereIsRoomForIt) {
 TEST(JobLedger, AJobThatLeavesItsAccountLeavesTheGuaranteeThere) {
   Ledger ledger = TwoJobs();
   ledger.quotas = {{"a", {.guarantee = 6 * kGiB}}};
-  EXPECT_EQ(CheckRule(ledger, {"job:gpt2", {}}, "gpt2").id(), ErrorId::kQuotaRefused) << "6 GiB would be guaranteed again, 1 GiB is free";
+  EXPECT_EQ(CheckRule(ledger, {"job:gpt2", {}}, "gpt2").id(), ErrorId::kQuotaRefused)
+      << "6 GiB would be guaranteed again, 1 GiB is free";
   ledger.quotas = {{"a", {.guarantee = kGiB}}};
   EXPECT_TRUE(CheckRule(ledger, {"job:gpt2", {}}, "gpt2").ok());
 }
@@ -233,8 +249,10 @@ TEST(QuotaBook, AShareIsTheJobsAndItsAccountStays) {
   QuotaBook book({{"user:7", {.limit = 100, .weight = 2}}}, {});
   book.SetShare("gpt", 5, Priority::kHigh);
   EXPECT_EQ(book.AccountOf("gpt", 7), "user:7");
-  EXPECT_EQ(book.QuotaFor("gpt", 7), (Quota{.limit = 100, .weight = 5, .priority = Priority::kHigh}));
-  EXPECT_EQ(book.QuotaFor("bert", 7), book.QuotaOf("user:7")) << "others of the account are as they were";
+  EXPECT_EQ(book.QuotaFor("gpt", 7),
+            (Quota{.limit = 100, .weight = 5, .priority = Priority::kHigh}));
+  EXPECT_EQ(book.QuotaFor("bert", 7), book.QuotaOf("user:7"))
+      << "others of the account are as they were";
   EXPECT_EQ(book.Rules().size(), 1u);
   book.SetJob("gpt", {.weight = 3});
   EXPECT_EQ(book.QuotaFor("gpt", 7).weight, 3u) << "an account of its own says all";

@@ -56,7 +56,8 @@ TEST(Placement, PolicyAndFormDecide) {
   EXPECT_FALSE(PlaceStates(spec, StatesOn::kNvme, {kGiB, {}})->spills()) << "there is no directory";
   shm::JobSpec plain = Spec(DType::kF32);
   plain.optimizer.rule = OptimizerRule::kSgd;
-  EXPECT_FALSE(PlaceStates(plain, StatesOn::kNvme, {kGiB, {kGiB}})->spills()) << "it would leave its master on the host";
+  EXPECT_FALSE(PlaceStates(plain, StatesOn::kNvme, {kGiB, {kGiB}})->spills())
+      << "it would leave its master on the host";
 }
 
 // Bytes of a piece of 37,856 elements: 64-byte planes, whole pages.
@@ -75,13 +76,15 @@ TEST(Spill, EveryFormHasItsPlacesInAPiece) {
   spec.optimizer.states = StateForm::kSplit8;
   const shm::SpilledPiece small = shm::SpilledPieceOf(spec, kElements);
   EXPECT_EQ(small.momentum, 151'424u);
-  EXPECT_EQ(small.variance, 151'424u + 37'888u + 4'736u) << "37,856 bytes up to 64, then 1,183 scales, up to 64 again";
+  EXPECT_EQ(small.variance, 151'424u + 37'888u + 4'736u)
+      << "37,856 bytes up to 64, then 1,183 scales, up to 64 again";
   EXPECT_EQ(small.bytes, 237'568u);
   for (const StateForm form : {StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8}) {
     spec.optimizer.states = form;
     const shm::StateBytes host = shm::HostStateBytesOf(spec, 0);
     EXPECT_EQ(host.master + host.momentum + host.variance, 0u);
-    EXPECT_LE(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(spec, shm::kPieceElements), StateTier::kPieceBytesMax);
+    EXPECT_LE(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(spec, shm::kPieceElements),
+              StateTier::kPieceBytesMax);
   }
 }
 

@@ -1,4 +1,5 @@
-// Large planes of one chunk do not lie a large power of two apart, what that takes is counted, and layouts without it are read.
+// Large planes of one chunk do not lie a large power of two apart, what that takes is counted, and
+// layouts without it are read.
 #include "memserver/residency/pool/plane_spacing.h"
 
 #include <fcntl.h>
@@ -38,7 +39,8 @@ TEST(PlaneSpacing, AnyFourOtherPlanesLeaveAStartThatIsApart) {
     const uint64_t shift = ShiftApart(begin, kPlaneSlackBytes, others);
     ASSERT_LE(shift, kPlaneSlackBytes);
     ASSERT_EQ(shift % kPageBytes, 0U);
-    for (const uint64_t other : others) ASSERT_TRUE(LieApart(begin + shift, other)) << begin << " " << other;
+    for (const uint64_t other : others)
+      ASSERT_TRUE(LieApart(begin + shift, other)) << begin << " " << other;
   }
   EXPECT_EQ(ShiftApart(kGiB, kPlaneSlackBytes, {}), 0U);
 }
@@ -55,7 +57,8 @@ TEST(PlaneSpacing, OnlyLargePlanesTakeMoreThanTheirPages) {
 class LargeChunks : public ::testing::Test {
  protected:
   void SetUp() override {
-    spec_ = std::make_shared<shm::JobSpec>(MakeSpec({.dtype = DType::kBF16, .chunks = 2, .chunk_elements = kLargeElements}));
+    spec_ = std::make_shared<shm::JobSpec>(
+        MakeSpec({.dtype = DType::kBF16, .chunks = 2, .chunk_elements = kLargeElements}));
     bytes_ = shm::StateBytesOf(*spec_).total();
     file_ = CreatePoolFile(false);
     ASSERT_TRUE(file_.valid());
@@ -67,7 +70,8 @@ class LargeChunks : public ::testing::Test {
   std::unique_ptr<HostPool> OpenPool() const {
     std::vector<UniqueFd> files;
     files.emplace_back(fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
-    auto pool = HostPool::Adopt(std::move(files), {.bytes = bytes_, .own_bytes = kPageBytes, .piece_bytes = 64 * kGiB});
+    auto pool = HostPool::Adopt(
+        std::move(files), {.bytes = bytes_, .own_bytes = kPageBytes, .piece_bytes = 64 * kGiB});
     EXPECT_TRUE(pool.ok()) << pool.status().Format();
     return std::move(pool).value();
   }
@@ -75,7 +79,8 @@ class LargeChunks : public ::testing::Test {
   static std::vector<uint64_t> PlanesOf(const Chunk& chunk) {
     std::vector<uint64_t> planes;
     for (const std::byte* plane :
-         {chunk.planes.master, chunk.planes.momentum, chunk.planes.variance, chunk.planes.param16, chunk.planes.gradient}) {
+         {chunk.planes.master, chunk.planes.momentum, chunk.planes.variance, chunk.planes.param16,
+          chunk.planes.gradient}) {
       planes.push_back(reinterpret_cast<uintptr_t>(plane));
     }
     return planes;
@@ -85,12 +90,15 @@ class LargeChunks : public ::testing::Test {
     for (ChunkId id = 0; id < 2; ++id) {
       const std::vector<uint64_t> planes = PlanesOf(states.chunk(id));
       for (size_t i = 0; i < planes.size(); ++i) {
-        for (size_t j = 0; j < i; ++j) EXPECT_TRUE(LieApart(planes[i], planes[j])) << "planes " << i << " and " << j << " of chunk " << id;
+        for (size_t j = 0; j < i; ++j)
+          EXPECT_TRUE(LieApart(planes[i], planes[j]))
+              << "planes " << i << " and " << j << " of chunk " << id;
       }
     }
   }
 
-  // Of a job that was just made: its records, as the next server reads them, and where its extents lie.
+  // Of a job that was just made: its records, as the next server reads them, and where its extents
+  // lie.
   KeptJob Make(std::vector<Extent>* extents) {
     const auto pool = OpenPool();
     auto states = JobStates::Create(spec_, pool.get());
@@ -102,7 +110,11 @@ class LargeChunks : public ::testing::Test {
     extents->assign((*states)->extents().begin(), (*states)->extents().end());
     const Extent& records = extents->front();
     auto kept = ReadJobRecords(std::span<const std::byte>(records.data, records.bytes),
-                               {.slot = 0, .job = 1, .nonce = 7, .records_offset = records.offset, .records_bytes = records.bytes});
+                               {.slot = 0,
+                                .job = 1,
+                                .nonce = 7,
+                                .records_offset = records.offset,
+                                .records_bytes = records.bytes});
     EXPECT_TRUE(kept.ok()) << kept.status().Format();
     states->reset();
     EXPECT_EQ(pool->free_bytes(), bytes_) << "all of it goes back";
@@ -121,8 +133,10 @@ TEST_F(LargeChunks, TheirPlanesLieApartAndAreFoundAgain) {
   auto states = JobStates::Recover(kept, pool.get());
   ASSERT_TRUE(states.ok()) << states.status().Format();
   ExpectApart(**states);
-  for (size_t i = 0; i < extents.size(); ++i) EXPECT_EQ((*states)->extents()[i].offset, extents[i].offset);
-  EXPECT_EQ((*states)->pool_bytes() + pool->free_bytes(), bytes_) << "the empty pages are the pool's again";
+  for (size_t i = 0; i < extents.size(); ++i)
+    EXPECT_EQ((*states)->extents()[i].offset, extents[i].offset);
+  EXPECT_EQ((*states)->pool_bytes() + pool->free_bytes(), bytes_)
+      << "the empty pages are the pool's again";
 }
 
 // As servers before this rule placed them.
@@ -137,7 +151,8 @@ TEST_F(LargeChunks, PlanesRightBehindEachOtherAreReadToo) {
   const auto pool = OpenPool();
   auto states = JobStates::Recover(kept, pool.get());
   ASSERT_TRUE(states.ok()) << states.status().Format();
-  EXPECT_EQ((*states)->chunk(0).planes.momentum - (*states)->chunk(0).planes.master, std::ptrdiff_t{256 * kMiB});
+  EXPECT_EQ((*states)->chunk(0).planes.momentum - (*states)->chunk(0).planes.master,
+            std::ptrdiff_t{256 * kMiB});
   EXPECT_EQ((*states)->pool_bytes() + pool->free_bytes(), bytes_);
 }
 
@@ -167,9 +182,11 @@ TEST_F(LargeChunks, WhatMovesOutGivesItsSlackBack) {
 }
 
 TEST_F(LargeChunks, SpilledOnesHaveNoSlack) {
-  const shm::StateBytes all = shm::HostStateBytesOf(*spec_, shm::kNoSpill), one = shm::HostStateBytesOf(*spec_, 1);
+  const shm::StateBytes all = shm::HostStateBytesOf(*spec_, shm::kNoSpill),
+                        one = shm::HostStateBytesOf(*spec_, 1);
   EXPECT_EQ(all.total() - one.total(), 3 * 256 * kMiB + 5 * kPlaneSlackBytes);
-  const Placement placed = PlaceStates(*spec_, StatesOn::kAuto, {all.total() - 1, {8 * kGiB}}).value();
+  const Placement placed =
+      PlaceStates(*spec_, StatesOn::kAuto, {all.total() - 1, {8 * kGiB}}).value();
   EXPECT_EQ(placed.first_spilled, 1U);
   EXPECT_EQ(placed.host_bytes, one.total());
   const auto pool = OpenPool();

@@ -1,4 +1,5 @@
-// Sums over a specification: what Decode adds up once is what the functions say of each chunk, and the serve loop adds up nothing.
+// Sums over a specification: what Decode adds up once is what the functions say of each chunk, and
+// the serve loop adds up nothing.
 #include "shm/spec/spec_sums.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,8 @@ shm::JobSpec Decoded(const shm::JobSpec& spec) {
 
 // Chunks of several sizes, two data groups, ranks in one of them only.
 shm::JobSpec Uneven(DType dtype, uint32_t states_on_gpu) {
-  shm::JobSpec spec = MakeSpec({.world = 3, .dtype = dtype, .chunks = 9, .chunk_elements = 192 * 3, .micro_batches = 2});
+  shm::JobSpec spec = MakeSpec(
+      {.world = 3, .dtype = dtype, .chunks = 9, .chunk_elements = 192 * 3, .micro_batches = 2});
   spec.data_groups.push_back({0b011});
   for (size_t id = 0; id < spec.chunks.size(); ++id) {
     spec.chunks[id].elements *= 1 + 97 * (id % 3);
@@ -47,11 +49,14 @@ void ExpectSameSums(const shm::JobSpec& spec) {
   std::vector<ChunkId> firsts{shm::kNoSpill};
   for (ChunkId id = 0; id <= chunks; ++id) firsts.push_back(id);
   for (const ChunkId first : firsts) {
-    EXPECT_EQ(shm::HostBytesOf(decoded, first), shm::HostStateBytesOf(spec, first).total()) << first;
+    EXPECT_EQ(shm::HostBytesOf(decoded, first), shm::HostStateBytesOf(spec, first).total())
+        << first;
     EXPECT_EQ(shm::NvmeBytesOf(decoded, first), shm::NvmeBytesOf(spec, first)) << first;
     const shm::WeightSpill weights = shm::WeightsSpilledFor(spec, first, 0);
     EXPECT_EQ(shm::WeightsSpilledFor(decoded, first, 0), weights) << first;
-    EXPECT_EQ(shm::HostBytesOf(decoded, first, weights), shm::HostStateBytesOf(spec, first, weights).total()) << first;
+    EXPECT_EQ(shm::HostBytesOf(decoded, first, weights),
+              shm::HostStateBytesOf(spec, first, weights).total())
+        << first;
   }
 }
 
@@ -85,7 +90,9 @@ TEST(SumsOfASpecification, AreNotThoseOfACopyThatIsChanged) {
 class SumsMade {
  public:
   SumsMade() {
-    SetPointHook([this](const char* name) { count_ += std::string_view(name) == "shm.spec_summed" ? 1 : 0; });
+    SetPointHook([this](const char* name) {
+      count_ += std::string_view(name) == "shm.spec_summed" ? 1 : 0;
+    });
   }
   ~SumsMade() { SetPointHook({}); }
   SumsMade(const SumsMade&) = delete;
@@ -102,7 +109,8 @@ uint64_t MadeWhileSettling(ServeWorld* world) {
   return sums.count();
 }
 
-void ExpectNoSumsOnTheLoop(WorldOptions options, const shm::JobSpec& first, const shm::JobSpec& second) {
+void ExpectNoSumsOnTheLoop(WorldOptions options, const shm::JobSpec& first,
+                           const shm::JobSpec& second) {
   ServeWorld world(options);
   world.MayWait(true);
   world.Reserve(first, 0);
@@ -123,16 +131,23 @@ void ExpectNoSumsOnTheLoop(WorldOptions options, const shm::JobSpec& first, cons
 }
 
 TEST(SumsOfASpecification, AreNotMadeOnTheServeLoop) {
-  const auto spec = [](const char* name) { return MakeSpec({.name = name, .chunks = 16, .rcache_bytes = 4096}); };
+  const auto spec = [](const char* name) {
+    return MakeSpec({.name = name, .chunks = 16, .rcache_bytes = 4096});
+  };
   ExpectNoSumsOnTheLoop({.pool_bytes = shm::StateBytesOf(spec("a")).total()}, spec("a"), spec("b"));
 }
 
 TEST(SumsOfASpecification, AreNotMadeOnTheServeLoopWhereStatesSpill) {
-  const auto spec = [](const char* name) { return MakeSpec({.name = name, .chunks = 16, .rcache_bytes = 4096}); };
-  const uint64_t all = shm::StateBytesOf(spec("a")).total(), least = shm::LeastHostBytesOf(spec("a"));
+  const auto spec = [](const char* name) {
+    return MakeSpec({.name = name, .chunks = 16, .rcache_bytes = 4096});
+  };
+  const uint64_t all = shm::StateBytesOf(spec("a")).total(),
+                 least = shm::LeastHostBytesOf(spec("a"));
   ASSERT_LT(least, all);
-  ExpectNoSumsOnTheLoop({.pool_bytes = RoundUp((all + least) / 2, kPageBytes), .nvme_directories = 1, .nvme_bytes = 16 * kMiB}, spec("a"),
-                        spec("b"));
+  ExpectNoSumsOnTheLoop({.pool_bytes = RoundUp((all + least) / 2, kPageBytes),
+                         .nvme_directories = 1,
+                         .nvme_bytes = 16 * kMiB},
+                        spec("a"), spec("b"));
 }
 
 }  // namespace spec_sums_test

@@ -1,5 +1,5 @@
-// Jobs whose 16-bit weights are on NVMe too: the same bits as with a pool that holds everything, through a window of a few slots, whatever
-// is killed or fails on the way.
+// Jobs whose 16-bit weights are on NVMe too: the same bits as with a pool that holds everything,
+// through a window of a few slots, whatever is killed or fails on the way.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,14 +27,15 @@ struct Shape {
 };
 
 shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
-  shm::JobSpec spec = MakeSpec({.world = shape.world,
-                                .dtype = shape.dtype,
-                                .chunks = shape.chunks,
-                                .chunk_elements = shape.chunk_elements * shape.world,
-                                .micro_batches = shape.micro_batches,
-                                .max_grad_norm = 2,
-                                .loss_scaling = loss_scaling,
-                                .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
+  shm::JobSpec spec = MakeSpec(
+      {.world = shape.world,
+       .dtype = shape.dtype,
+       .chunks = shape.chunks,
+       .chunk_elements = shape.chunk_elements * shape.world,
+       .micro_batches = shape.micro_batches,
+       .max_grad_norm = 2,
+       .loss_scaling = loss_scaling,
+       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
   spec.optimizer.states = shape.states;
   return spec;
 }
@@ -52,22 +53,33 @@ WorldOptions Small(const shm::JobSpec& spec, uint32_t directories = 1, uint64_t 
 // Empty, or where they differ first.
 std::string Difference(const Weights& a, const Weights& b) {
   for (size_t i = 0; i < a.size() && i < b.size(); ++i) {
-    if (a[i].size() == b[i].size() && std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) == 0) continue;
+    if (a[i].size() == b[i].size() &&
+        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) == 0)
+      continue;
     size_t at = 0;
-    while (at < a[i].size() && at < b[i].size() && std::memcmp(&a[i][at], &b[i][at], sizeof(float)) == 0) ++at;
-    return "plane " + std::to_string(i) + " of " + std::to_string(a.size()) + ", element " + std::to_string(at);
+    while (at < a[i].size() && at < b[i].size() &&
+           std::memcmp(&a[i][at], &b[i][at], sizeof(float)) == 0)
+      ++at;
+    return "plane " + std::to_string(i) + " of " + std::to_string(a.size()) + ", element " +
+           std::to_string(at);
   }
   return a.size() == b.size() ? "" : "their number";
 }
 
-// Every version that trainers see, one behind the other; each third step is skipped where the job scales its loss.
+// Every version that trainers see, one behind the other; each third step is skipped where the job
+// scales its loss.
 Weights Trained(ServeWorld* world, const shm::JobSpec& spec, uint32_t steps) {
   SmallTrainer trainer(world, spec);
   EXPECT_TRUE(trainer.JoinAll());
   trainer.PutWeights(7);
   Weights seen = trainer.FetchAll();
   for (uint64_t step = 0; step < steps; ++step) {
-    EXPECT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = step + 1, .poisoned = spec.loss_scaling == 1 && step % 3 == 1}).error, 0u);
+    EXPECT_EQ(trainer
+                  .Step({.learning_rate = 0.05F,
+                         .seed = step + 1,
+                         .poisoned = spec.loss_scaling == 1 && step % 3 == 1})
+                  .error,
+              0u);
     for (auto& chunk : trainer.FetchAll()) seen.push_back(std::move(chunk));
   }
   trainer.LeaveAll();
@@ -101,11 +113,14 @@ TEST_P(WeightBits, AreThoseAlsoWhenStepsAreSkipped) {
   EXPECT_EQ(Difference(Trained(&world, spec, 3), OnHost(spec, 3)), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, WeightBits,
-                         ::testing::Values(Shape{}, Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 3, 1}, Shape{.states = StateForm::kSplit},
-                                           Shape{.world = 2, .micro_batches = 2, .states = StateForm::kSplit8},
-                                           Shape{.states = StateForm::kSplitBf16, .chunk_elements = 270'336, .chunks = 4},
-                                           Shape{.world = 2, .chunk_elements = 135'168, .chunks = 5}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, WeightBits,
+    ::testing::Values(Shape{}, Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 3, 1},
+                      Shape{.states = StateForm::kSplit},
+                      Shape{.world = 2, .micro_batches = 2, .states = StateForm::kSplit8},
+                      Shape{
+                          .states = StateForm::kSplitBf16, .chunk_elements = 270'336, .chunks = 4},
+                      Shape{.world = 2, .chunk_elements = 135'168, .chunks = 5}));
 
 // --- kills ---
 
@@ -145,14 +160,16 @@ TEST_P(WeightKills, InTheMiddleOfAnythingChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, WeightKills,
-                         ::testing::Values(Shape{}, Shape{.world = 2, .micro_batches = 2}, Shape{.world = 2, .states = StateForm::kSplit}));
+                         ::testing::Values(Shape{}, Shape{.world = 2, .micro_batches = 2},
+                                           Shape{.world = 2, .states = StateForm::kSplit}));
 
 // --- ranks that ask for much at once ---
 
 // Ranks that each fetch their shards of chunks in an order of their own, so many at a time.
 class Fetching {
  public:
-  Fetching(ServeWorld* world, SmallTrainer* trainer, uint32_t at_once) : world_(world), trainer_(trainer), at_once_(at_once) {}
+  Fetching(ServeWorld* world, SmallTrainer* trainer, uint32_t at_once)
+      : world_(world), trainer_(trainer), at_once_(at_once) {}
 
   // `orders`: by rank. False when they are not all answered in some time.
   bool Fetch(const std::vector<std::vector<ChunkId>>& orders) {
@@ -165,7 +182,8 @@ class Fetching {
         while (sent[rank] < orders[rank].size() && sent[rank] - answered[rank] < at_once_) {
           const ChunkId chunk = orders[rank][sent[rank]];
           const uint64_t count = spec.ShardElements(chunk), place = sent[rank]++ % at_once_;
-          end.Fetch(chunk, spec.ShardIndex(chunk, rank) * count, count, place * count * 2, trainer_->version());
+          end.Fetch(chunk, spec.ShardIndex(chunk, rank) * count, count, place * count * 2,
+                    trainer_->version());
         }
         while (end.Take()) ++answered[rank];
         all = all && answered[rank] == orders[rank].size();
@@ -191,7 +209,8 @@ std::vector<ChunkId> ThereAndBack(uint32_t chunks) {
 
 TEST(WeightWindows, RanksThatWantMoreChunksAtOnceThanThereAreSlotsAreAllServed) {
   const shm::JobSpec spec = SpecOf({.world = 3, .chunks = 9});
-  std::vector<ChunkId> up = ThereAndBack(9), down = up, mixed = {4, 1, 8, 0, 7, 2, 6, 3, 5, 5, 0, 8, 4};
+  std::vector<ChunkId> up = ThereAndBack(9), down = up,
+                       mixed = {4, 1, 8, 0, 7, 2, 6, 3, 5, 5, 0, 8, 4};
   std::rotate(down.begin(), down.begin() + 9, down.end());
   for (const uint32_t at_once : {1, 3, 7}) {
     ServeWorld world(Small(spec));
@@ -207,8 +226,8 @@ TEST(WeightWindows, RanksThatWantMoreChunksAtOnceThanThereAreSlotsAreAllServed) 
   }
 }
 
-// Belady's rule in a cycle of forward and backward passes: what the window holds at the end of a pass is used first in the next one, and
-// every slot but one keeps its chunk from pass to pass.
+// Belady's rule in a cycle of forward and backward passes: what the window holds at the end of a
+// pass is used first in the next one, and every slot but one keeps its chunk from pass to pass.
 TEST(WeightWindows, FromTheThirdStepOnAsFewChunksAreReadAsTheKnownOrderAllows) {
   constexpr uint32_t kChunks = 12, kSlots = 8;
   const shm::JobSpec spec = SpecOf({.chunks = kChunks});
@@ -228,7 +247,8 @@ TEST(WeightWindows, FromTheThirdStepOnAsFewChunksAreReadAsTheKnownOrderAllows) {
     world.Settle();
     fills = window.fills - before;
   }
-  // Of 24 uses in a step; a least-recently-used window would read nearly every chunk in both passes.
+  // Of 24 uses in a step; a least-recently-used window would read nearly every chunk in both
+  // passes.
   EXPECT_LE(fills, 2 * (kChunks - kSlots) + 2);
   EXPECT_GT(fills, 0u);
 }
@@ -287,7 +307,8 @@ TEST(WeightPuts, ARankThatIsAheadWaitsForTheOthersAndOneThatPutsOutOfOrderIsSent
   const uint64_t begin = first.Put(0, 0, 4096, 0), ahead = first.Put(1, 0, 4096, 0);
   EXPECT_EQ(world.Await(&first, begin).error, 0u);
   world.Settle();
-  EXPECT_FALSE(first.Take().has_value()) << "there is one place, and the other rank's half of chunk 0 is not in it";
+  EXPECT_FALSE(first.Take().has_value())
+      << "there is one place, and the other rank's half of chunk 0 is not in it";
   EXPECT_EQ(world.Await(&second, second.Put(0, 4096, 4096, 0)).error, 0u);
   EXPECT_EQ(world.Await(&first, ahead).error, 0u);
   second.Put(2, 4096, 4096, 0);
@@ -339,7 +360,8 @@ class WeightFaults : public ::testing::Test {
 TEST_F(WeightFaults, ABitThatFlippedEndsTheJobByNameAndNoWrongByteIsDelivered) {
   Start();
   const std::span<std::byte> bytes = world_.disk().bytes(0);
-  for (uint64_t at = kPageBytes + 100; at < bytes.size(); at += kPageBytes) bytes[at] ^= std::byte{16};
+  for (uint64_t at = kPageBytes + 100; at < bytes.size(); at += kPageBytes)
+    bytes[at] ^= std::byte{16};
   const ChunkId chunk = NotHeld();
   const Status why = Fetched();
   EXPECT_EQ(why.id(), ErrorId::kNvmeDataBad);
@@ -359,7 +381,8 @@ TEST_F(WeightFaults, DamageBehindTheMasterIsFoundByTheUpdateAlone) {
   trainer.PutWeights(7);
   const Weights before = trainer.FetchAll();
   const uint64_t piece = kPageBytes + shm::PieceOffset(large, 1) - kPageBytes;
-  for (uint32_t slot = 0; slot < 6; ++slot) world.disk().bytes(0)[slot * piece + kPageBytes + kMiB + 77] ^= std::byte{1};
+  for (uint32_t slot = 0; slot < 6; ++slot)
+    world.disk().bytes(0)[slot * piece + kPageBytes + kMiB + 77] ^= std::byte{1};
   EXPECT_EQ(Difference(trainer.FetchAll(), before), "");
   trainer.Submit({.seed = 1});
   trainer.rank(0).EndStep(0, 0.05F);
@@ -379,12 +402,14 @@ TEST_F(WeightFaults, ADeviceThatNeverAnswersEndsTheJobByName) {
   EXPECT_EQ(Fetched().id(), ErrorId::kNvmeStalled);
   world_.disk().Wake();
   world_.Settle();
-  EXPECT_EQ(world_.tier().staging_free(), StateTier::kStagingSlots) << "it comes back with the answer";
+  EXPECT_EQ(world_.tier().staging_free(), StateTier::kStagingSlots)
+      << "it comes back with the answer";
 }
 
 TEST_F(WeightFaults, ErrorsThatPassAreRepairedWithoutATrace) {
   world_.disk().Arm(nvme::DiskFault::kFlipInAnswer, 100);
-  for (const auto fault : {nvme::DiskFault::kReadError, nvme::DiskFault::kShort, nvme::DiskFault::kAgain, nvme::DiskFault::kInterrupted}) {
+  for (const auto fault : {nvme::DiskFault::kReadError, nvme::DiskFault::kShort,
+                           nvme::DiskFault::kAgain, nvme::DiskFault::kInterrupted}) {
     world_.disk().Arm(fault, 15);
   }
   EXPECT_EQ(Difference(Trained(&world_, spec_, 6), OnHost(spec_, 6)), "");
@@ -422,9 +447,12 @@ TEST_F(WeightFaults, WeightsThatADriveDidNotTakeAreReadFromThePool) {
 TEST(WeightPlacement, LeavesAsManyWeightsOnTheHostAsFindRoomBehindTheLargestWindow) {
   const shm::JobSpec spec = SpecOf({.chunks = 12});
   const uint64_t all = shm::HostStateBytesOf(spec, 0).total(), slot = shm::WeightSlotBytes(spec, 0);
-  const auto placed = [&](uint64_t bytes) { return PlaceStates(spec, StatesOn::kAuto, {bytes, {kGiB}})->weights; };
+  const auto placed = [&](uint64_t bytes) {
+    return PlaceStates(spec, StatesOn::kAuto, {bytes, {kGiB}})->weights;
+  };
   EXPECT_EQ(placed(all), shm::WeightSpill());
-  EXPECT_EQ(placed(all - 1), (shm::WeightSpill{.first = 3, .areas = 4})) << "eleven slots: eight of the window, three planes";
+  EXPECT_EQ(placed(all - 1), (shm::WeightSpill{.first = 3, .areas = 4}))
+      << "eleven slots: eight of the window, three planes";
   EXPECT_EQ(placed(all - 4 * slot), (shm::WeightSpill{.first = 0, .areas = 4}));
   EXPECT_EQ(placed(all - 4 * slot - 1), (shm::WeightSpill{.first = 1, .areas = 3}));
   EXPECT_EQ(placed(all - 10 * slot), (shm::WeightSpill{.first = 0, .areas = 1}));
@@ -436,8 +464,10 @@ TEST(WeightPlacement, LeavesAsManyWeightsOnTheHostAsFindRoomBehindTheLargestWind
 }
 
 TEST(WeightPlacement, IsNotForJobsThatWouldGainNothing) {
-  EXPECT_EQ(shm::WeightsSpilledFor(SpecOf({.chunks = 2}), 0, 0), shm::WeightSpill()) << "a window of two slots is as large";
-  EXPECT_EQ(shm::WeightsSpilledFor(SpecOf({.dtype = DType::kF32, .chunks = 9}), 0, 0), shm::WeightSpill());
+  EXPECT_EQ(shm::WeightsSpilledFor(SpecOf({.chunks = 2}), 0, 0), shm::WeightSpill())
+      << "a window of two slots is as large";
+  EXPECT_EQ(shm::WeightsSpilledFor(SpecOf({.dtype = DType::kF32, .chunks = 9}), 0, 0),
+            shm::WeightSpill());
   EXPECT_FALSE(PlaceStates(SpecOf({}), StatesOn::kHost, {0, {kGiB}})->weights.any());
 }
 
@@ -457,7 +487,8 @@ TEST(WeightPlacement, TheSmallestPoolIsEnoughAndOnePageLessIsRefusedWithItsNumbe
   const auto refused = world.TakeReply<Refused>();
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->why.id(), ErrorId::kPoolFull);
-  EXPECT_NE(refused->why.what().find("(" + std::to_string(shm::LeastHostBytesOf(spec)) + " bytes)"), std::string::npos)
+  EXPECT_NE(refused->why.what().find("(" + std::to_string(shm::LeastHostBytesOf(spec)) + " bytes)"),
+            std::string::npos)
       << refused->why.what();
 }
 

@@ -1,5 +1,6 @@
-// The first pieces of an update are read before its step is sealed: each piece is read once, the bits stay the same, and the staging goes
-// back whenever the step ends otherwise, waits, or another job lacks it.
+// The first pieces of an update are read before its step is sealed: each piece is read once, the
+// bits stay the same, and the staging goes back whenever the step ends otherwise, waits, or another
+// job lacks it.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -13,10 +14,15 @@ namespace ahead_test {
 using Weights = std::vector<std::vector<float>>;
 
 constexpr uint32_t kElements = 512;
-constexpr uint32_t kSpared = StateTier::kStagingSlots / 2;  // that may be taken ahead in one directory
+// That may be taken ahead in one directory.
+constexpr uint32_t kSpared = StateTier::kStagingSlots / 2;
 
 shm::JobSpec Spec(const std::string& name = "gpt", uint32_t chunks = 4, uint32_t loss_scaling = 0) {
-  return MakeSpec({.name = name, .dtype = DType::kBF16, .chunks = chunks, .chunk_elements = kElements, .loss_scaling = loss_scaling});
+  return MakeSpec({.name = name,
+                   .dtype = DType::kBF16,
+                   .chunks = chunks,
+                   .chunk_elements = kElements,
+                   .loss_scaling = loss_scaling});
 }
 
 WorldOptions OnNvme(uint32_t chunks = 4) {
@@ -34,7 +40,8 @@ WorldOptions OnNvme(uint32_t chunks = 4) {
 // A job in a world, with its gradients in as often as a test likes.
 class Ahead {
  public:
-  explicit Ahead(ServeWorld* world, const shm::JobSpec& spec = Spec()) : world_(world), trainer_(world, spec) {
+  explicit Ahead(ServeWorld* world, const shm::JobSpec& spec = Spec())
+      : world_(world), trainer_(world, spec) {
     EXPECT_TRUE(trainer_.JoinAll());
     trainer_.PutWeights(7);
     world->AwaitWeights(spec.name);
@@ -73,7 +80,8 @@ Weights OnHost(const shm::JobSpec& spec, const std::vector<uint64_t>& seeds) {
   SmallTrainer trainer(&host, spec);
   EXPECT_TRUE(trainer.JoinAll());
   trainer.PutWeights(7);
-  for (const uint64_t seed : seeds) EXPECT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = seed}).error, 0u);
+  for (const uint64_t seed : seeds)
+    EXPECT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = seed}).error, 0u);
   return trainer.FetchAll();
 }
 

@@ -53,7 +53,9 @@ class Checkpoint : public ::testing::Test {
   }
   ~Checkpoint() override { fs::remove_all(directory_); }
 
-  static UniqueFd Open(const std::string& directory) { return UniqueFd(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); }
+  static UniqueFd Open(const std::string& directory) {
+    return UniqueFd(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  }
   SaveRequest Request(const std::string& name, float first = 0.5f) {
     if (weights_[0] != first) weights_[0] = first;  // no write where the writer may read
     SaveRequest request;
@@ -61,23 +63,28 @@ class Checkpoint : public ::testing::Test {
     request.directory = Open(directory_);
     request.name = name;
     const uint64_t half = weights_.size() / 2;
-    request.tensors = {{.name = "a", .dims = {half / 16, 16}, .data = weights_.data(), .count = half},
-                       {.name = "b", .dims = {half}, .data = weights_.data() + half, .count = half}};
+    request.tensors = {
+        {.name = "a", .dims = {half / 16, 16}, .data = weights_.data(), .count = half},
+        {.name = "b", .dims = {half}, .data = weights_.data() + half, .count = half}};
     request.metadata = {{"format", "pt"}, {"version", "12"}};
     return request;
   }
 
-  Status Write(const SaveRequest& request) { return WriteWeightsFile(request, {.clock = &clock_, .deadline_ns = INT64_MAX}); }
+  Status Write(const SaveRequest& request) {
+    return WriteWeightsFile(request, {.clock = &clock_, .deadline_ns = INT64_MAX});
+  }
 
   std::vector<char> Contents(const std::string& name) const {
     std::vector<char> bytes(fs::file_size(directory_ / name));
-    std::ifstream(directory_ / name, std::ios::binary).read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::ifstream(directory_ / name, std::ios::binary)
+        .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     return bytes;
   }
 
   std::vector<std::string> Files() const {
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(directory_)) names.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(directory_))
+      names.push_back(entry.path().filename());
     return names;
   }
 
@@ -98,7 +105,8 @@ TEST_F(Checkpoint, TheFileHoldsTheTensorsAndNothingElseIsLeft) {
   ASSERT_EQ(header->tensors.size(), 2u);
   EXPECT_EQ(header->tensors[0].shape[1], 16u);
   EXPECT_EQ(header->metadata[1].second, "12");
-  EXPECT_EQ(std::memcmp(file.data() + data_begin, weights_.data(), weights_.size() * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(file.data() + data_begin, weights_.data(), weights_.size() * sizeof(float)),
+            0);
 }
 
 TEST_F(Checkpoint, ASplitMasterIsSavedAsTheFloatsThatItStandsFor) {
@@ -175,7 +183,8 @@ TEST_F(Checkpoint, AfterItsDeadlineASaveIsGivenUp) {
   ASSERT_TRUE(Write(Request("m", 1)).ok());
   const std::vector<char> former = Contents("m");
   TickingClock ticking;
-  const Status status = WriteWeightsFile(Request("m", 2), {.clock = &ticking, .deadline_ns = 3 * kNsPerMs});
+  const Status status =
+      WriteWeightsFile(Request("m", 2), {.clock = &ticking, .deadline_ns = 3 * kNsPerMs});
   ASSERT_EQ(status.id(), ErrorId::kSaveFailed);
   EXPECT_NE(status.Format().find("time allowed"), std::string::npos) << status.Format();
   EXPECT_EQ(Contents("m"), former);

@@ -1,5 +1,5 @@
-// A job without ranks whose states go to NVMe because others need their room: the newcomer gets in, the first goes on with the same bits,
-// whenever the server is killed, whatever the drive does.
+// A job without ranks whose states go to NVMe because others need their room: the newcomer gets in,
+// the first goes on with the same bits, whenever the server is killed, whatever the drive does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,14 +30,15 @@ struct Shape {
 };
 
 shm::JobSpec SpecOf(const Shape& shape, const std::string& name = "gpt") {
-  shm::JobSpec spec = MakeSpec({.name = name,
-                                .world = shape.world,
-                                .dtype = shape.dtype,
-                                .chunks = shape.chunks,
-                                .chunk_elements = shape.chunk_elements * shape.world,
-                                .micro_batches = shape.micro_batches,
-                                .max_grad_norm = 2,
-                                .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
+  shm::JobSpec spec = MakeSpec(
+      {.name = name,
+       .world = shape.world,
+       .dtype = shape.dtype,
+       .chunks = shape.chunks,
+       .chunk_elements = shape.chunk_elements * shape.world,
+       .micro_batches = shape.micro_batches,
+       .max_grad_norm = 2,
+       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
   spec.optimizer.rule = shape.rule;
   spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;
@@ -50,7 +51,8 @@ uint64_t HostBytes(const shm::JobSpec& spec, ChunkId first_spilled = shm::kNoSpi
 
 // Places that the first job leaves are too short for a plane of the second one.
 uint64_t Scraps(const shm::JobSpec& spec) {
-  return RoundUp(shm::StateBytesOf(spec).records, kPageBytes) + RoundUp(spec.chunks[0].elements * sizeof(float), kPageBytes);
+  return RoundUp(shm::StateBytesOf(spec).records, kPageBytes) +
+         RoundUp(spec.chunks[0].elements * sizeof(float), kPageBytes);
 }
 
 // The pool has room for the second job when the first is on NVMe, and not before.
@@ -60,7 +62,8 @@ WorldOptions RoomForOne(const shm::JobSpec& spec, uint32_t directories = 1) {
   options.nvme_directories = directories;
   options.nvme_bytes = 2 * shm::NvmeBytesOf(spec, 0);
   options.loop.lease_ns = 3600 * kNsPerSecond;
-  options.loop.quotas = {{JobAccount("second"), {.nvme_limit = 0}}};  // so that it does not simply spill
+  // So that it does not simply spill.
+  options.loop.quotas = {{JobAccount("second"), {.nvme_limit = 0}}};
   return options;
 }
 
@@ -164,14 +167,18 @@ TEST_P(DemotionBits, AreThoseOfTheHostAndTheOtherJobHasTheRoom) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, DemotionBits,
-                         ::testing::Values(Shape{}, Shape{DType::kF32}, Shape{DType::kF16, 3, 2}, Shape{DType::kF32, 2, 3},
-                                           Shape{DType::kBF16, 1, 1, OptimizerRule::kSgd},
-                                           Shape{DType::kBF16, 1, 1, OptimizerRule::kAdamW, 270'336, 1}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DemotionBits,
+    ::testing::Values(Shape{}, Shape{DType::kF32}, Shape{DType::kF16, 3, 2},
+                      Shape{DType::kF32, 2, 3}, Shape{DType::kBF16, 1, 1, OptimizerRule::kSgd},
+                      Shape{DType::kBF16, 1, 1, OptimizerRule::kAdamW, 270'336, 1}));
 INSTANTIATE_TEST_SUITE_P(Forms, DemotionBits,
-                         ::testing::Values(Shape{.states = StateForm::kSplit}, Shape{.world = 2, .states = StateForm::kSplitBf16},
+                         ::testing::Values(Shape{.states = StateForm::kSplit},
+                                           Shape{.world = 2, .states = StateForm::kSplitBf16},
                                            Shape{.micro_batches = 2, .states = StateForm::kSplit8},
-                                           Shape{.chunk_elements = shm::kPieceElements + 208, .chunks = 1, .states = StateForm::kSplit8}));
+                                           Shape{.chunk_elements = shm::kPieceElements + 208,
+                                                 .chunks = 1,
+                                                 .states = StateForm::kSplit8}));
 
 // A job of which a part spilled when it was admitted has two ranges afterwards.
 TEST(Demotion, OfAJobThatSpillsOutlivesTheServer) {
@@ -257,7 +264,8 @@ TEST(Demotion, MakesRoomBelowTheLimitOfTheOwnAccount) {
   const shm::JobSpec spec = SpecOf(shape);
   WorldOptions options = RoomForOne(spec);
   options.pool_bytes *= 4;
-  options.loop.quotas = {{UserAccount(1000), {.limit = HostBytes(spec) + shm::LeastHostBytesOf(spec) - kPageBytes}}};
+  options.loop.quotas = {
+      {UserAccount(1000), {.limit = HostBytes(spec) + shm::LeastHostBytesOf(spec) - kPageBytes}}};
   Pair run(shape, options);
   run.Detach(1);
   run.Ask();
@@ -287,7 +295,8 @@ TEST(Demotion, MayBeAskedForByAnAdminWhenNobodyNeedsTheRoom) {
   ASSERT_TRUE(run.world.Command(EvictJob{"gpt"}).ok());
   run.Turns(400);
   EXPECT_EQ(run.job()->states->demoted(), 4u);
-  EXPECT_THAT(run.world.Command(EvictJob{"gpt"}).why(), HasSubstr("has its states on NVMe already"));
+  EXPECT_THAT(run.world.Command(EvictJob{"gpt"}).why(),
+              HasSubstr("has its states on NVMe already"));
   EXPECT_EQ(run.GoOn(2), OnHost({}, 4));
 }
 
@@ -333,7 +342,8 @@ TEST(Demotion, WhoComesMeanwhileIsAnsweredInTurn) {
   ASSERT_TRUE(run.world.tables().demotion.active());
   run.Ask("third");
   run.Turns(1);
-  EXPECT_FALSE(run.world.TakeReply<Refused>().has_value()) << "it may find room when the other was served";
+  EXPECT_FALSE(run.world.TakeReply<Refused>().has_value())
+      << "it may find room when the other was served";
   ASSERT_TRUE(run.Granted());
   EXPECT_EQ(run.Refusal().id(), ErrorId::kPoolFull);
   EXPECT_FALSE(run.world.TakeReply<Queued>().has_value());
@@ -506,16 +516,20 @@ class DemotionKills : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(DemotionKills, AtEveryPointLeaveTheStatesInOnePlace) {
   const Weights expected = OnHost(GetParam(), 4);
-  for (const char* point : {"server.demotion_begun", "server.demotion_staged", "server.demotion_written", "server.demotion_noted",
-                            "server.demotion_committed", "server.demotion_ended", "server.job_reserved"}) {
-    for (uint32_t hits = 1; hits <= (std::string(point) == "server.demotion_staged" ? 3 : 1); hits += 2) {
+  for (const char* point :
+       {"server.demotion_begun", "server.demotion_staged", "server.demotion_written",
+        "server.demotion_noted", "server.demotion_committed", "server.demotion_ended",
+        "server.job_reserved"}) {
+    for (uint32_t hits = 1; hits <= (std::string(point) == "server.demotion_staged" ? 3 : 1);
+         hits += 2) {
       Pair run(GetParam(), RoomForOne(SpecOf(GetParam()), 2));
       run.Detach(2);
       const bool died = KillAt(&run, point, hits);
       EXPECT_TRUE(died || hits > 1) << point;
       ExpectSums(run.world);
       const bool moved = run.job()->states->demoted() > 0;
-      EXPECT_EQ(run.world.tier().used_bytes(), moved ? shm::NvmeBytesOf(SpecOf(GetParam()), 0) : 0) << point;
+      EXPECT_EQ(run.world.tier().used_bytes(), moved ? shm::NvmeBytesOf(SpecOf(GetParam()), 0) : 0)
+          << point;
       EXPECT_EQ(run.GoOn(2), expected) << point;
     }
   }
@@ -528,7 +542,8 @@ TEST_P(DemotionKills, BetweenAnyTwoTurnsLeaveTheStatesInOnePlace) {
 #else
   constexpr uint32_t kStride = 1;
 #endif
-  const uint32_t stride = GetParam().chunk_elements > 100'000 ? 4 * kStride : kStride;  // so many elements take their time
+  // So many elements take their time.
+  const uint32_t stride = GetParam().chunk_elements > 100'000 ? 4 * kStride : kStride;
   bool moved = false;
   for (uint32_t turns = 1; !moved; turns += stride) {
     ASSERT_LT(turns, 400u);
@@ -546,7 +561,8 @@ TEST_P(DemotionKills, BetweenAnyTwoTurnsLeaveTheStatesInOnePlace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DemotionKills,
-                         ::testing::Values(Shape{}, Shape{.dtype = DType::kF32, .world = 2}, Shape{.states = StateForm::kSplit8},
+                         ::testing::Values(Shape{}, Shape{.dtype = DType::kF32, .world = 2},
+                                           Shape{.states = StateForm::kSplit8},
                                            Shape{.chunk_elements = 270'336, .chunks = 1}));
 
 // An old note of a move that did not come about says nothing about the next one, to another place.
@@ -587,7 +603,8 @@ TEST(Demotion, OfAnotherServerIsFoundOnTheSameDirectoriesOnly) {
   for (const auto given : {ServeWorld::Given::kNone, ServeWorld::Given::kReversed}) {
     run.world.GiveDisks(given);
     run.world.Restart();
-    EXPECT_EQ(run.world.recovered().id(), ErrorId::kNvmeDirectoryMissing) << run.world.recovered().Line();
+    EXPECT_EQ(run.world.recovered().id(), ErrorId::kNvmeDirectoryMissing)
+        << run.world.recovered().Line();
   }
   run.world.GiveDisks(ServeWorld::Given::kAll);
   run.world.Restart();

@@ -1,5 +1,5 @@
-// Jobs whose states lie on GPUs: the same bits as on the host, whatever lies there, whenever the server is killed, and what ends with a
-// GPU. Host devices stand in for the GPUs.
+// Jobs whose states lie on GPUs: the same bits as on the host, whatever lies there, whenever the
+// server is killed, and what ends with a GPU. Host devices stand in for the GPUs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,14 +35,15 @@ struct Shape {
 };
 
 shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
-  shm::JobSpec spec = MakeSpec({.world = shape.world,
-                                .dtype = shape.dtype,
-                                .chunks = shape.chunks,
-                                .chunk_elements = shape.chunk_elements * shape.world,
-                                .micro_batches = shape.micro_batches,
-                                .max_grad_norm = 2,
-                                .loss_scaling = loss_scaling,
-                                .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
+  shm::JobSpec spec = MakeSpec(
+      {.world = shape.world,
+       .dtype = shape.dtype,
+       .chunks = shape.chunks,
+       .chunk_elements = shape.chunk_elements * shape.world,
+       .micro_batches = shape.micro_batches,
+       .max_grad_norm = 2,
+       .loss_scaling = loss_scaling,
+       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
   spec.optimizer.rule = shape.rule;
   spec.states_on_gpu = shape.on_gpu;
   return spec;
@@ -56,7 +57,9 @@ shm::JobSpec OnTheHost(shm::JobSpec spec) {
 bool Same(const Weights& a, const Weights& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0) return false;
+    if (a[i].size() != b[i].size() ||
+        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
+      return false;
   }
   return true;
 }
@@ -64,7 +67,8 @@ bool Same(const Weights& a, const Weights& b) {
 void Train(SmallTrainer* trainer, uint64_t from, uint64_t steps) {
   for (uint64_t step = from; step < steps; ++step) {
     const bool poisoned = trainer->spec().loss_scaling == 1 && step % 3 == 1;
-    EXPECT_EQ(trainer->Step({.learning_rate = 0.05F, .seed = step + 1, .poisoned = poisoned}).error, 0U);
+    EXPECT_EQ(trainer->Step({.learning_rate = 0.05F, .seed = step + 1, .poisoned = poisoned}).error,
+              0U);
   }
 }
 
@@ -102,14 +106,20 @@ TEST_P(GpuBits, AreThoseOfTheHostAlsoWhenStepsAreSkipped) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GpuBits,
-    ::testing::Values(Shape{DType::kF32}, Shape{DType::kF32, 2, 3}, Shape{DType::kBF16}, Shape{DType::kBF16, 2, 2, 3},
-                      Shape{DType::kF16, 2, 1, 4}, Shape{.rule = OptimizerRule::kAdam},
+    ::testing::Values(Shape{DType::kF32}, Shape{DType::kF32, 2, 3}, Shape{DType::kBF16},
+                      Shape{DType::kBF16, 2, 2, 3}, Shape{DType::kF16, 2, 1, 4},
+                      Shape{.rule = OptimizerRule::kAdam},
                       Shape{.on_gpu = 1, .chunk_elements = shm::kPieceElements + 208, .chunks = 2},
-                      Shape{.dtype = DType::kF32, .on_gpu = 2, .chunk_elements = shm::kPieceElements + 208, .chunks = 2}));
+                      Shape{.dtype = DType::kF32,
+                            .on_gpu = 2,
+                            .chunk_elements = shm::kPieceElements + 208,
+                            .chunks = 2}));
 
-// More than one unit: the 16-bit copies of a chunk are made in several rounds, and its update is in flight twice.
+// More than one unit: the 16-bit copies of a chunk are made in several rounds, and its update is in
+// flight twice.
 TEST(GpuStates, AChunkOfSeveralUnitsHasTheBitsOfTheHost) {
-  const shm::JobSpec spec = SpecOf({.on_gpu = 1, .chunk_elements = shm::kGpuUnitElements + 4096, .chunks = 1});
+  const shm::JobSpec spec =
+      SpecOf({.on_gpu = 1, .chunk_elements = shm::kGpuUnitElements + 4096, .chunks = 1});
   WorldOptions options = WithLease();
   options.pool_bytes = 96 * kMiB;
   options.loop.rcache_limit = 96 * kMiB;
@@ -122,7 +132,8 @@ TEST(GpuStates, AChunkOfSeveralUnitsHasTheBitsOfTheHost) {
   EXPECT_TRUE(Same(Trained(&*world, spec, 1), expected));
 }
 
-// A unit has so many parameters at most, wherever they begin, and gaps between them stay as they are.
+// A unit has so many parameters at most, wherever they begin, and gaps between them stay as they
+// are.
 TEST(GpuStates, AChunkOfManySmallParametersHasTheBitsOfTheHost) {
   constexpr uint64_t kElements = 5;
   shm::JobSpec spec = SpecOf({.on_gpu = 1});
@@ -217,9 +228,11 @@ TEST_P(GpuKills, InTheMiddleOfStoringAndUpdatingChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuKills,
-                         ::testing::Values(Shape{DType::kF32, 1, 1, 3}, Shape{DType::kBF16}, Shape{DType::kBF16, 2, 2, 4}));
+                         ::testing::Values(Shape{DType::kF32, 1, 1, 3}, Shape{DType::kBF16},
+                                           Shape{DType::kBF16, 2, 2, 4}));
 
-// What 24 bytes a parameter would else cost twice, and a unit wait for the copies of the one before.
+// What 24 bytes a parameter would else cost twice, and a unit wait for the copies of the one
+// before.
 TEST(GpuStates, AnUpdateMovesNoStateInsideTheGpuAndUnitsTakeTwoStreams) {
   GpuWorld world;
   world.Pace(256);
@@ -227,7 +240,8 @@ TEST(GpuStates, AnUpdateMovesNoStateInsideTheGpuAndUnitsTakeTwoStreams) {
   SmallTrainer trainer(&*world, spec);
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(7);
-  for (uint64_t step = 0; step < 3; ++step) ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = step + 1}).error, 0U);
+  for (uint64_t step = 0; step < 3; ++step)
+    ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = step + 1}).error, 0U);
   EXPECT_EQ(world.mood(0).bytes_inside, 0U);
   EXPECT_EQ(world.mood(0).computing.size(), shm::kGpuUnitsInFlight);
 }
@@ -238,12 +252,14 @@ struct Killed {};
 TEST(GpuStates, AKillAtAnyPointOfTheWayChangesNoBit) {
   const shm::JobSpec spec = SpecOf({.world = 2, .on_gpu = 3});
   const Weights expected = OnHost(spec, 2);
-  for (const std::string point : {"server.gpu_share_ready", "server.gpu_share_imported", "server.gpu_unit_begun", "server.gpu_unit_passed",
-                                  "server.gpu_piece_stored", "server.chunk_published"}) {
+  for (const std::string point :
+       {"server.gpu_share_ready", "server.gpu_share_imported", "server.gpu_unit_begun",
+        "server.gpu_unit_passed", "server.gpu_piece_stored", "server.chunk_published"}) {
     uint32_t kills = 0;
     for (const uint32_t nth : {1U, 2U, 3U, 5U, 9U}) {
       GpuWorld world;
-      world->HoldBackKeeper(point == "server.gpu_piece_stored");  // so that the weights are in before anything is stored
+      // So that the weights are in before anything is stored.
+      world->HoldBackKeeper(point == "server.gpu_piece_stored");
       SmallTrainer trainer(&*world, spec);
       ASSERT_TRUE(trainer.JoinAll());
       uint32_t left = nth;
@@ -299,7 +315,8 @@ TEST(GpuStates, AServerKilledAsAShareIsMadeLeavesNoMemoryBehind) {
     EXPECT_THROW((killed.JoinAll(), world->Settle()), Killed);
     SetPointHook({});
     world->Restart();
-    for (const auto& job : world->tables().jobs) world->Post(AwaitedRankLost{job->id, 0, job->NonceOf(0)});
+    for (const auto& job : world->tables().jobs)
+      world->Post(AwaitedRankLost{job->id, 0, job->NonceOf(0)});
     world->Settle();
     EXPECT_TRUE(world->tables().jobs.empty());
     EXPECT_EQ(world->shares_kept(), 0U) << point;
@@ -400,8 +417,11 @@ TEST(GpuStates, WhatIsWhereIsCountedExactlyAndReported) {
   EXPECT_EQ(now.jobs[0].chunks_on_gpu, 3U);
   for (ChunkId id = 0; id < 4; ++id) EXPECT_EQ(now.jobs[0].chunks[id].on_gpu, id < 3) << id;
   ASSERT_EQ(now.gpus.size(), 2U);
-  for (Rank rank = 0; rank < 2; ++rank) EXPECT_EQ(now.gpus[rank].state_bytes, shm::GpuShareBytes(spec, rank)) << rank;
-  EXPECT_NE(TiersReport(now).find(R"({"kind":"gpu","bytes":0,"bytes_used":4194304)"), std::string::npos) << TiersReport(now);
+  for (Rank rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(now.gpus[rank].state_bytes, shm::GpuShareBytes(spec, rank)) << rank;
+  EXPECT_NE(TiersReport(now).find(R"({"kind":"gpu","bytes":0,"bytes_used":4194304)"),
+            std::string::npos)
+      << TiersReport(now);
 }
 
 TEST(GpuStates, ASuspendedJobBeginsNothingAndGoesOnAfterwards) {
@@ -449,8 +469,11 @@ TEST(GpuStates, ASaveReadsTheMasterFromTheGpu) {
     if (tensor.read == nullptr) continue;
     std::vector<float> values(parameter.element_count - 3);
     ASSERT_TRUE(tensor.read(3, values).ok());
-    const auto* master = reinterpret_cast<const float*>(states.chunk(parameter.chunk).planes.master) + parameter.element_begin;
-    EXPECT_EQ(std::memcmp(values.data(), master + 3, values.size() * sizeof(float)), 0) << parameter.name;
+    const auto* master =
+        reinterpret_cast<const float*>(states.chunk(parameter.chunk).planes.master) +
+        parameter.element_begin;
+    EXPECT_EQ(std::memcmp(values.data(), master + 3, values.size() * sizeof(float)), 0)
+        << parameter.name;
   }
   world->AnswerSave(on_gpu.rank(0).connection(), Status());
   world->Settle();
@@ -498,7 +521,8 @@ TEST(GpuStates, AShortageNamesWhatIsAskedAndWhatIsFree) {
   const auto made = MakeGpuStates(world.gpu(0), 4 * kMiB);
   EXPECT_EQ(made.status().id(), ErrorId::kDeviceMemoryShort);
   EXPECT_NE(made.status().what().find("4.00 MiB"), std::string::npos) << made.status().what();
-  EXPECT_NE(made.status().what().find("3.00 MiB of its memory are free"), std::string::npos) << made.status().what();
+  EXPECT_NE(made.status().what().find("3.00 MiB of its memory are free"), std::string::npos)
+      << made.status().what();
 }
 
 TEST(GpuStates, AGpuThatFailsEndsTheJobsWhoseStatesLieThereByNameAndNoOthers) {

@@ -1,4 +1,5 @@
-// Checking states on NVMe while training goes on: damage is named, nothing else is, and no job ends of it.
+// Checking states on NVMe while training goes on: damage is named, nothing else is, and no job ends
+// of it.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +14,8 @@ namespace scrub_test {
 constexpr uint32_t kChunks = 3;
 
 shm::JobSpec Spec() {
-  return MakeSpec({.name = "gpt", .dtype = DType::kBF16, .chunks = kChunks, .chunk_elements = 4096});
+  return MakeSpec(
+      {.name = "gpt", .dtype = DType::kBF16, .chunks = kChunks, .chunk_elements = 4096});
 }
 
 WorldOptions OnNvme() {
@@ -33,7 +35,8 @@ class ScrubTest : public ::testing::Test {
     world_.Settle();
   }
   void Train(uint32_t steps) {
-    for (uint32_t i = 0; i < steps; ++i) ASSERT_EQ(trainer_.Step({.learning_rate = 0.05F, .seed = ++seed_}).error, 0u);
+    for (uint32_t i = 0; i < steps; ++i)
+      ASSERT_EQ(trainer_.Step({.learning_rate = 0.05F, .seed = ++seed_}).error, 0u);
   }
   const JobStates& states() { return *world_.tables().jobs[0]->states; }
   ScrubRow Row() { return world_.tables().scrub.Row(world_.clock().NowNs()); }
@@ -45,13 +48,15 @@ class ScrubTest : public ::testing::Test {
     EXPECT_EQ(world_.tier().staging_free(), StateTier::kStagingSlots);
     return Row();
   }
-  // Where the states of the chunk lie in their directory's data file: those of its epoch, or of the one before.
+  // Where the states of the chunk lie in their directory's data file: those of its epoch, or of the
+  // one before.
   uint64_t PlaceOf(ChunkId id, uint64_t age) {
     const SpillPlace& place = states().chunk(id).spill;
     return place.offset + (states().EpochOf(states().chunk(id)) - age) % 2 * place.slot_bytes;
   }
   void Flip(ChunkId id, uint64_t age, uint64_t at) {
-    world_.disk().bytes(3 * states().chunk(id).spill.directory)[PlaceOf(id, age) + at] ^= std::byte{4};
+    world_.disk().bytes(3 * states().chunk(id).spill.directory)[PlaceOf(id, age) + at] ^=
+        std::byte{4};
   }
 
   ServeWorld world_{OnNvme()};
@@ -66,7 +71,8 @@ TEST_F(ScrubTest, ReadsEveryPieceOnceWhileNothingElseGoesOn) {
   EXPECT_EQ(row.pieces, kChunks);
   EXPECT_EQ(row.pieces_checked, kChunks);
   EXPECT_EQ(row.damaged + row.repetitions, 0u);
-  EXPECT_EQ(row.bytes_checked, shm::NvmeBytesOf(Spec(), 0) / 2) << "of the two slots the one that counts";
+  EXPECT_EQ(row.bytes_checked, shm::NvmeBytesOf(Spec(), 0) / 2)
+      << "of the two slots the one that counts";
   EXPECT_EQ(world_.tier().transfers().bytes_read() - before, row.bytes_checked);
 }
 
@@ -82,7 +88,8 @@ TEST_F(ScrubTest, NamesADamagedPieceAndTheJobGoesOn) {
   EXPECT_EQ(row.damage[0].chunk, 1u);
   EXPECT_EQ(row.damage[0].piece, 0u);
   EXPECT_EQ(row.damage[0].offset, PlaceOf(1, 0));
-  EXPECT_EQ(row.damage[0].directory, world_.tier().directory(states().chunk(1).spill.directory).path);
+  EXPECT_EQ(row.damage[0].directory,
+            world_.tier().directory(states().chunk(1).spill.directory).path);
   EXPECT_NE(row.damage[0].what.find("CRC"), std::string::npos) << row.damage[0].what;
   EXPECT_FALSE(world_.TakeReply<SessionOver>().has_value());
   Flip(1, 0, 5000);
@@ -118,7 +125,8 @@ TEST_F(ScrubTest, WhatCannotBeReadIsNamedToo) {
   Train(1);
 }
 
-// Slots are left and overwritten while they are read: that is no damage, and the bits of the training stay what they are.
+// Slots are left and overwritten while they are read: that is no damage, and the bits of the
+// training stay what they are.
 TEST_F(ScrubTest, AccusesNobodyWhileTrainingGoesOn) {
   Start();
   world_.disk().Pace(2);

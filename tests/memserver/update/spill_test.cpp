@@ -1,4 +1,5 @@
-// Jobs whose states lie on NVMe: the same bits as on the host, whatever is spilled, whenever the server is killed, whatever the disk does.
+// Jobs whose states lie on NVMe: the same bits as on the host, whatever is spilled, whenever the
+// server is killed, whatever the disk does.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -35,18 +36,20 @@ struct Shape {
   uint64_t chunk_elements = 192;
   uint32_t chunks = 4;
   StateForm states = StateForm::kF32;
-  bool large() const { return chunk_elements > 100'000; }  // more than one piece a chunk: fewer steps show it
+  // More than one piece a chunk: fewer steps show it.
+  bool large() const { return chunk_elements > 100'000; }
 };
 
 shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
-  shm::JobSpec spec = MakeSpec({.world = shape.world,
-                                .dtype = shape.dtype,
-                                .chunks = shape.chunks,
-                                .chunk_elements = shape.chunk_elements * shape.world,
-                                .micro_batches = shape.micro_batches,
-                                .max_grad_norm = 2,
-                                .loss_scaling = loss_scaling,
-                                .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
+  shm::JobSpec spec = MakeSpec(
+      {.world = shape.world,
+       .dtype = shape.dtype,
+       .chunks = shape.chunks,
+       .chunk_elements = shape.chunk_elements * shape.world,
+       .micro_batches = shape.micro_batches,
+       .max_grad_norm = 2,
+       .loss_scaling = loss_scaling,
+       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
   spec.optimizer.rule = shape.rule;
   spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;
@@ -56,7 +59,9 @@ shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
 bool Same(const Weights& a, const Weights& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0) return false;
+    if (a[i].size() != b[i].size() ||
+        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
+      return false;
   }
   return true;
 }
@@ -67,7 +72,12 @@ Weights Trained(ServeWorld* world, const shm::JobSpec& spec, uint32_t steps) {
   EXPECT_TRUE(trainer.JoinAll());
   trainer.PutWeights(7);
   for (uint64_t step = 0; step < steps; ++step) {
-    EXPECT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = step + 1, .poisoned = spec.loss_scaling == 1 && step % 3 == 1}).error, 0u);
+    EXPECT_EQ(trainer
+                  .Step({.learning_rate = 0.05F,
+                         .seed = step + 1,
+                         .poisoned = spec.loss_scaling == 1 && step % 3 == 1})
+                  .error,
+              0u);
   }
   Weights weights = trainer.FetchAll();
   trainer.LeaveAll();
@@ -103,23 +113,28 @@ TEST_P(SpillBits, AreThoseOfTheHostAlsoWhenStepsAreSkipped) {
   EXPECT_TRUE(Same(Trained(&world, spec, steps), OnHost(spec, steps)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, SpillBits,
-                         ::testing::Values(Shape{DType::kF32}, Shape{DType::kF32, 2, 3}, Shape{DType::kBF16}, Shape{DType::kBF16, 2, 2},
-                                           Shape{DType::kF16, 3, 1}, Shape{DType::kBF16, 1, 1, OptimizerRule::kSgd},
-                                           Shape{DType::kF32, 1, 1, OptimizerRule::kAdagrad},
-                                           Shape{DType::kBF16, 1, 1, OptimizerRule::kAdamW, 270'336, 2},
-                                           Shape{DType::kF32, 1, 1, OptimizerRule::kAdamW, 270'336, 2}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, SpillBits,
+    ::testing::Values(Shape{DType::kF32}, Shape{DType::kF32, 2, 3}, Shape{DType::kBF16},
+                      Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 3, 1},
+                      Shape{DType::kBF16, 1, 1, OptimizerRule::kSgd},
+                      Shape{DType::kF32, 1, 1, OptimizerRule::kAdagrad},
+                      Shape{DType::kBF16, 1, 1, OptimizerRule::kAdamW, 270'336, 2},
+                      Shape{DType::kF32, 1, 1, OptimizerRule::kAdamW, 270'336, 2}));
 
-INSTANTIATE_TEST_SUITE_P(Forms, SpillBits,
-                         ::testing::Values(Shape{.states = StateForm::kSplit}, Shape{.world = 2, .states = StateForm::kSplitBf16},
-                                           Shape{.micro_batches = 2, .states = StateForm::kSplit8},
-                                           Shape{.rule = OptimizerRule::kSgd, .states = StateForm::kSplit},
-                                           Shape{.rule = OptimizerRule::kLion, .states = StateForm::kSplit8}));
+INSTANTIATE_TEST_SUITE_P(
+    Forms, SpillBits,
+    ::testing::Values(Shape{.states = StateForm::kSplit},
+                      Shape{.world = 2, .states = StateForm::kSplitBf16},
+                      Shape{.micro_batches = 2, .states = StateForm::kSplit8},
+                      Shape{.rule = OptimizerRule::kSgd, .states = StateForm::kSplit},
+                      Shape{.rule = OptimizerRule::kLion, .states = StateForm::kSplit8}));
 
 // The second piece begins in the middle of the chunk's scales, and ends in half a block.
 TEST(Spill, SmallStatesOfAChunkWithTwoPiecesHaveTheBitsOfTheHost) {
   for (const StateForm states : {StateForm::kSplitBf16, StateForm::kSplit8}) {
-    const shm::JobSpec spec = SpecOf({.chunk_elements = shm::kPieceElements + 208, .chunks = 1, .states = states});
+    const shm::JobSpec spec =
+        SpecOf({.chunk_elements = shm::kPieceElements + 208, .chunks = 1, .states = states});
     ServeWorld world(OnNvme(spec));
     EXPECT_TRUE(Same(Trained(&world, spec, 2), OnHost(spec, 2))) << NameOf(states);
   }
@@ -132,20 +147,23 @@ std::vector<float> MasterOnHost(const ServeWorld& world, ChunkId id) {
   std::vector<float> values(states.chunk(id).elements);
   if (!states.is_split()) std::memcpy(values.data(), planes.master, values.size() * sizeof(float));
   for (size_t i = 0; i < values.size() && states.is_split(); ++i) {
-    values[i] = Join(reinterpret_cast<const uint16_t*>(planes.param16)[i], reinterpret_cast<const int16_t*>(planes.master)[i]);
+    values[i] = Join(reinterpret_cast<const uint16_t*>(planes.param16)[i],
+                     reinterpret_cast<const int16_t*>(planes.master)[i]);
   }
   return values;
 }
 
 TEST(Spill, ASaveReadsTheMasterOfEveryForm) {
-  for (const StateForm form : {StateForm::kF32, StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8}) {
+  for (const StateForm form :
+       {StateForm::kF32, StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8}) {
     const shm::JobSpec spec = SpecOf({.chunk_elements = 208, .chunks = 2, .states = form});
     ServeWorld host, world(OnNvme(spec));
     SmallTrainer on_host(&host, spec), on_nvme(&world, spec);
     for (SmallTrainer* trainer : {&on_host, &on_nvme}) {
       ASSERT_TRUE(trainer->JoinAll());
       trainer->PutWeights(7);
-      for (uint64_t seed = 1; seed <= 2; ++seed) ASSERT_EQ(trainer->Step({.learning_rate = 0.05F, .seed = seed}).error, 0u);
+      for (uint64_t seed = 1; seed <= 2; ++seed)
+        ASSERT_EQ(trainer->Step({.learning_rate = 0.05F, .seed = seed}).error, 0u);
       trainer->FetchAll();
     }
     const UniqueFd drive(memfd_create("drive", MFD_CLOEXEC));
@@ -157,7 +175,8 @@ TEST(Spill, ASaveReadsTheMasterOfEveryForm) {
       const std::vector<float> expected = MasterOnHost(host, id);
       std::vector<float> rest(expected.size() - 5);
       ASSERT_TRUE(reader.Read(id, 5, rest).ok());
-      EXPECT_EQ(std::memcmp(rest.data(), expected.data() + 5, rest.size() * sizeof(float)), 0) << NameOf(form) << " " << id;
+      EXPECT_EQ(std::memcmp(rest.data(), expected.data() + 5, rest.size() * sizeof(float)), 0)
+          << NameOf(form) << " " << id;
     }
   }
 }
@@ -181,8 +200,10 @@ TEST(Spill, TheSmallestPoolThatAdmissionAcceptsIsEnoughAndOnePageLessIsNot) {
   const shm::JobSpec spec = SpecOf({});
   WorldOptions options = OnNvme(spec);
   options.loop.states_on = StatesOn::kAuto;
-  // With all weights on the host; a page less, with a window for some of them; and the least of all.
-  const uint64_t with_weights = shm::HostStateBytesOf(spec, 0).total(), least = shm::LeastHostBytesOf(spec);
+  // With all weights on the host; a page less, with a window for some of them; and the least of
+  // all.
+  const uint64_t with_weights = shm::HostStateBytesOf(spec, 0).total(),
+                 least = shm::LeastHostBytesOf(spec);
   ASSERT_LT(least, with_weights - kPageBytes);
   for (const uint64_t bytes : {with_weights, with_weights - kPageBytes, least}) {
     options.pool_bytes = bytes;
@@ -204,7 +225,8 @@ TEST(Spill, TheSmallestPoolThatAdmissionAcceptsIsEnoughAndOnePageLessIsNot) {
   EXPECT_EQ(world.TakeReply<Refused>()->why.id(), ErrorId::kNvmeFull);
 }
 
-// Kills the server after `turns` turns of whatever goes on, and lets the ranks come back to the next one.
+// Kills the server after `turns` turns of whatever goes on, and lets the ranks come back to the
+// next one.
 void KillAfter(ServeWorld* world, SmallTrainer* trainer, uint32_t turns) {
   for (uint32_t i = 0; i < turns; ++i) world->loop().Turn();
   world->Restart();
@@ -239,13 +261,15 @@ TEST_P(SpillKills, InTheMiddleOfStoringAndUpdatingChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, SpillKills,
-                         ::testing::Values(Shape{DType::kF32}, Shape{DType::kBF16}, Shape{DType::kBF16, 2, 2},
-                                           Shape{DType::kBF16, 1, 1, OptimizerRule::kAdamW, 270'336, 1}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, SpillKills,
+    ::testing::Values(Shape{DType::kF32}, Shape{DType::kBF16}, Shape{DType::kBF16, 2, 2},
+                      Shape{DType::kBF16, 1, 1, OptimizerRule::kAdamW, 270'336, 1}));
 
-INSTANTIATE_TEST_SUITE_P(Forms, SpillKills,
-                         ::testing::Values(Shape{.states = StateForm::kSplit},
-                                           Shape{.world = 2, .micro_batches = 2, .states = StateForm::kSplit8}));
+INSTANTIATE_TEST_SUITE_P(
+    Forms, SpillKills,
+    ::testing::Values(Shape{.states = StateForm::kSplit},
+                      Shape{.world = 2, .micro_batches = 2, .states = StateForm::kSplit8}));
 
 class SpillFaults : public ::testing::Test {
  protected:
@@ -316,8 +340,9 @@ TEST_F(SpillFaults, AFlushThatFailsAtAdmissionEndsTheJobByName) {
 // A piece is read three times at most, so bits flip more rarely here.
 TEST_F(SpillFaults, ErrorsThatPassAreRepairedWithoutATrace) {
   world_.disk().Arm(nvme::DiskFault::kFlipInAnswer, 100);
-  for (const auto fault : {nvme::DiskFault::kReadError, nvme::DiskFault::kWriteError, nvme::DiskFault::kShort, nvme::DiskFault::kAgain,
-                           nvme::DiskFault::kInterrupted, nvme::DiskFault::kStall}) {
+  for (const auto fault :
+       {nvme::DiskFault::kReadError, nvme::DiskFault::kWriteError, nvme::DiskFault::kShort,
+        nvme::DiskFault::kAgain, nvme::DiskFault::kInterrupted, nvme::DiskFault::kStall}) {
     world_.disk().Arm(fault, 25);
   }
   Start();
@@ -353,7 +378,8 @@ TEST(Spill, AServerThatIsNotGivenTheDirectoriesOfAKeptJobDoesNotStartAndTheJobWa
   EXPECT_TRUE(Same(trainer.FetchAll(), expected));
 }
 
-// The first of two directories is gone, and is empty: its job is told, others go on, and when it is back the job does, too.
+// The first of two directories is gone, and is empty: its job is told, others go on, and when it is
+// back the job does, too.
 TEST(Spill, AJobOneOfWhoseDirectoriesIsGoneIsSetAsideAndGoesOnWhenItIsBack) {
   const shm::JobSpec spec = SpecOf({});
   shm::JobSpec small = SpecOf({.chunks = 1});
@@ -427,7 +453,9 @@ TEST(Spill, AJobThatAnotherServerLeftOnUnknownDirectoriesIsGivenUp) {
   trainer.PutWeights(1);
   trainer.Step({.seed = 1});
   for (const uint32_t file : {1u, 2u}) {
-    nvme::EncodeManifest({.generation = 90, .store = 7, .capacity = world.disk().bytes(0).size(), .entries = {}}, world.disk().bytes(file));
+    nvme::EncodeManifest(
+        {.generation = 90, .store = 7, .capacity = world.disk().bytes(0).size(), .entries = {}},
+        world.disk().bytes(file));
   }
   world.Restart();
   EXPECT_TRUE(world.tables().jobs.empty());

@@ -1,5 +1,5 @@
-// A drive that does not take states: they stay in the pool, the job goes on with the same bits, also over the end of a server; where the
-// pool has no room the job waits, and nothing is lost.
+// A drive that does not take states: they stay in the pool, the job goes on with the same bits,
+// also over the end of a server; where the pool has no room the job waits, and nothing is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -23,16 +23,23 @@ using Weights = std::vector<std::vector<float>>;
 
 constexpr uint32_t kChunks = 4;
 
-shm::JobSpec Spec(const std::string& name = "gpt", DType dtype = DType::kBF16, uint64_t elements = 4096, uint32_t chunks = kChunks) {
-  return MakeSpec({.name = name, .dtype = dtype, .chunks = chunks, .chunk_elements = elements, .rcache_bytes = 8 * kMiB});
+shm::JobSpec Spec(const std::string& name = "gpt", DType dtype = DType::kBF16,
+                  uint64_t elements = 4096, uint32_t chunks = kChunks) {
+  return MakeSpec({.name = name,
+                   .dtype = dtype,
+                   .chunks = chunks,
+                   .chunk_elements = elements,
+                   .rcache_bytes = 8 * kMiB});
 }
 
 // A pool that has room for `pieces` pieces of the first chunk beside the job.
 WorldOptions OnNvme(const shm::JobSpec& spec, uint64_t pieces) {
   WorldOptions options;
-  options.pool_bytes = shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::PieceOffset(spec, 1));
+  options.pool_bytes =
+      shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::PieceOffset(spec, 1));
   if (spec.chunks[0].elements < shm::kPieceElements) {
-    options.pool_bytes = shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::SlotBytes(spec, 0));
+    options.pool_bytes =
+        shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::SlotBytes(spec, 0));
   }
   options.nvme_directories = 1;
   options.nvme_bytes = shm::NvmeBytesOf(spec, 0);
@@ -43,7 +50,8 @@ WorldOptions OnNvme(const shm::JobSpec& spec, uint64_t pieces) {
 
 class Trained {
  public:
-  Trained(const shm::JobSpec& spec, const WorldOptions& options) : world(options), trainer(&world, spec) {}
+  Trained(const shm::JobSpec& spec, const WorldOptions& options)
+      : world(options), trainer(&world, spec) {}
 
   void Join() { ASSERT_TRUE(trainer.JoinAll()); }
   void Start() {
@@ -127,7 +135,8 @@ TEST(Unwritten, ItIsNamedByJobChunkPlaceAndErrorAndCountedOnce) {
     EXPECT_EQ(piece.name, "gpt");
     EXPECT_EQ(piece.error, ENOSPC);
     EXPECT_EQ(piece.directory, "simulated0");
-    EXPECT_EQ(piece.offset, piece.chunk * shm::SpilledChunkBytes(spec, 0) + shm::SlotBytes(spec, 0)) << "slot 1 has epoch 1";
+    EXPECT_EQ(piece.offset, piece.chunk * shm::SpilledChunkBytes(spec, 0) + shm::SlotBytes(spec, 0))
+        << "slot 1 has epoch 1";
     EXPECT_TRUE(piece.in_pool);
   }
 }
@@ -145,7 +154,8 @@ TEST(Unwritten, AlsoTheFirstStatesAndChunksOfSeveralPieces) {
   }
 }
 
-// Some places fail and some do not, and the drive gets well in between: each piece is read where it was written last.
+// Some places fail and some do not, and the drive gets well in between: each piece is read where it
+// was written last.
 TEST(Unwritten, PlacesThatFailNowAndThenMixWithThoseOnTheDrive) {
   const shm::JobSpec spec = Spec();
   const Weights expected = OnHost(spec, 12);
@@ -232,7 +242,8 @@ TEST(Unwritten, WithoutRoomInThePoolTheJobWaitsAndGoesOnWhenTheDriveIsWell) {
   EXPECT_EQ(row.pieces_waiting, kChunks - 1);
   EXPECT_FALSE(row.unwritten.back().in_pool);
   EXPECT_FALSE(run.world.TakeReply<SessionOver>().has_value()) << "nobody is sent away";
-  EXPECT_EQ(run.world.tier().staging_free(), StateTier::kStagingSlots) << "what waits holds no staging";
+  EXPECT_EQ(run.world.tier().staging_free(), StateTier::kStagingSlots)
+      << "what waits holds no staging";
   run.Kill();
   run.PassSeconds(2);
   run.world.disk().Arm(DiskFault::kNoSpace, 0);
@@ -259,7 +270,8 @@ TEST(Unwritten, WithoutRoomItGoesOnAlsoWhenAnotherJobHasGivenThePoolRoom) {
   run.PassSeconds(2);
   EXPECT_EQ(run.Nvme().pieces_waiting, kChunks);
   run.world.disk().Arm(DiskFault::kNoSpace, 0);
-  EXPECT_EQ(second.Step({.learning_rate = 0.05F, .seed = 1}).error, 0u) << "the other one goes on meanwhile";
+  EXPECT_EQ(second.Step({.learning_rate = 0.05F, .seed = 1}).error, 0u)
+      << "the other one goes on meanwhile";
   run.world.Settle();
   run.world.disk().Arm(DiskFault::kNoSpace, 1);
   run.PassSeconds(2);
@@ -310,7 +322,9 @@ TEST(Unwritten, AScrubChecksItAndASaveReadsIt) {
   on_host.FetchAll();
   std::vector<float> values(4096);
   ASSERT_TRUE(reader.Read(1, 0, values).ok());
-  EXPECT_EQ(std::memcmp(values.data(), host.tables().jobs[0]->states->chunk(1).planes.master, values.size() * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(values.data(), host.tables().jobs[0]->states->chunk(1).planes.master,
+                        values.size() * sizeof(float)),
+            0);
   // A bit of it flips in the pool: that is found as on the drive.
   states.stand_ins().all()[0].image()[kPageBytes + 9] ^= std::byte{2};
   ASSERT_TRUE(run.world.Scrub().ok());

@@ -112,7 +112,8 @@ TEST_F(Sealing, CountsOnlyTakenStepsForBiasCorrection) {
   SealStep(states_.get(), JudgeStep(*states_, End(0.1F), true));
   EXPECT_EQ(states_->last_step().version, 2u);
   EXPECT_EQ(states_->last_step().optimizer_step, 1u);
-  EXPECT_EQ(states_->record().steps[1].skipped, 1u) << "the record of the step before stays until the next but one";
+  EXPECT_EQ(states_->record().steps[1].skipped, 1u)
+      << "the record of the step before stays until the next but one";
 }
 
 using SealingDeathTest = Sealing;
@@ -192,21 +193,25 @@ TEST(WorkerTeam, TreatsDenormalsAsZeroInEveryMode) {
     const std::vector<float> addend(sums.front().size(), tiny);
     std::vector<WorkDone> done;
     const auto* areas = reinterpret_cast<const optim::UndoArea*>(undo.bytes);
-    const auto has_worked = [&](uint32_t worker) { return areas[size_t{2} * worker].piece.load() != 0; };
+    const auto has_worked = [&](uint32_t worker) {
+      return areas[size_t{2} * worker].piece.load() != 0;
+    };
     do {
       for (auto& sum : sums) {
         while (!team.HasRoom()) SteadyClock().SleepNs(kNsPerMs);
         team.Push(Accumulation(&sum, addend));
         if (team.is_inline()) team.RunOne(0);
       }
-      for (size_t finished = 0; finished < sums.size();) finished += team.TakeDone(&done) ? done.size() : 0;
+      for (size_t finished = 0; finished < sums.size();)
+        finished += team.TakeDone(&done) ? done.size() : 0;
     } while (!has_worked(0) || (threads > 1 && !has_worked(1)));
     for (const auto& sum : sums) EXPECT_EQ(sum[3], 0.0F) << threads;
   }
   EXPECT_NE(tiny, 0.0F) << "the caller's own float mode is as before";
 }
 
-// Workers sleep between the rounds, and are about to where the next round begins: none may be missed.
+// Workers sleep between the rounds, and are about to where the next round begins: none may be
+// missed.
 TEST(WorkerTeam, FindsWorkThatComesWhileItFallsAsleep) {
   SteadyClock clock;
   SplitMix64 random(6);
@@ -275,7 +280,8 @@ TEST(BoundedRing, LosesNothingBetweenManyThreads) {
   EXPECT_TRUE(ring.Empty());
 }
 
-// The owner sleeps before each notice: one that did not make the descriptor readable would cost the whole time limit.
+// The owner sleeps before each notice: one that did not make the descriptor readable would cost the
+// whole time limit.
 TEST(DoneQueue, WakesAnOwnerThatSaidItSleeps) {
   constexpr int kLimitMs = 10'000;
   constexpr uint32_t kNotices = 2'000;

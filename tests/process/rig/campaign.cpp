@@ -20,11 +20,12 @@ constexpr int64_t kWaitLimitNs = 30 * kNsPerSecond;  // for one process to do on
 const char* const kJob = "campaign";
 
 std::vector<std::string> ServerCommand(const std::string& socket_dir, const Shape& shape) {
-  std::vector<std::string> options{"--keeper", "process", "--no-respawn", "--lease", "30s", "--update-prefetch", "512"};
+  std::vector<std::string> options{"--keeper", "process",           "--no-respawn", "--lease",
+                                   "30s",      "--update-prefetch", "512"};
   options.insert(options.end(), {"--pool", shape.large ? "64MiB" : "8MiB"});
   if (shape.large)
-    options.insert(options.end(),
-                   {"--rcache-limit", "64MiB", "--adam-threads", "2", "--copy-threads", shape.micro_batches == 1 ? "2" : "3"});
+    options.insert(options.end(), {"--rcache-limit", "64MiB", "--adam-threads", "2",
+                                   "--copy-threads", shape.micro_batches == 1 ? "2" : "3"});
   return MemserverCommand(socket_dir, options);
 }
 
@@ -40,7 +41,11 @@ size_t Count(const std::string& text, const std::string& what) {
 class Campaign::Round {
  public:
   Round(const RoundPlan& plan, Campaign* campaign)
-      : plan_(plan), random_(&campaign->random_), at_rest_(campaign->at_rest_), norms_(plan.shape.world), hashes_(plan.shape.world) {
+      : plan_(plan),
+        random_(&campaign->random_),
+        at_rest_(campaign->at_rest_),
+        norms_(plan.shape.world),
+        hashes_(plan.shape.world) {
     trainers_.resize(plan.shape.world);
     must_be_told_.resize(plan.shape.world);
     old_output_.resize(plan.shape.world);
@@ -51,7 +56,8 @@ class Campaign::Round {
   RoundReport Play() {
     const int64_t end = clock_.NowNs() + kRoundLimitNs;
     StartServer();
-    for (Rank rank = 0; rank < plan_.shape.world; ++rank) StartTrainer(rank, rank == 0 ? plan_.trainer_point : "", true);
+    for (Rank rank = 0; rank < plan_.shape.world; ++rank)
+      StartTrainer(rank, rank == 0 ? plan_.trainer_point : "", true);
     while (!AllDone() && good()) {
       if (clock_.NowNs() > end) Fail("the job did not come to its end in time");
       clock_.SleepNs(static_cast<int64_t>(500'000 + random_->Below(8'000'000)));
@@ -60,7 +66,8 @@ class Campaign::Round {
       if (report_.losses < plan_.losses) LoseStates();
     }
     if (good()) Finish();
-    report_.recoveries = static_cast<uint32_t>(Count(server_output_ + server_->Output(), "job found in kept memory"));
+    report_.recoveries = static_cast<uint32_t>(
+        Count(server_output_ + server_->Output(), "job found in kept memory"));
     return report_;
   }
 
@@ -73,13 +80,15 @@ class Campaign::Round {
     std::ostringstream text;
     text << what << "\n--- memserver:\n" << server_output_ << (server_ ? server_->Output() : "");
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
-      text << "\n--- rank " << rank << ":\n" << old_output_[rank] << (trainers_[rank] ? trainers_[rank]->Output() : "");
+      text << "\n--- rank " << rank << ":\n"
+           << old_output_[rank] << (trainers_[rank] ? trainers_[rank]->Output() : "");
     }
     report_.wrong = text.str();
   }
 
   static std::vector<std::string> Armed(const std::string& point) {
-    return point.empty() ? std::vector<std::string>() : std::vector<std::string>{"TIDEPOOL_KILL_AT=" + point};
+    return point.empty() ? std::vector<std::string>()
+                         : std::vector<std::string>{"TIDEPOOL_KILL_AT=" + point};
   }
 
   // The next one of the plan.
@@ -93,7 +102,8 @@ class Campaign::Round {
   void StartServerAt(const std::string& point) {
     if (server_) server_output_ += server_->Output();
     server_point_ = point;
-    server_ = std::make_unique<ChildProcess>(ServerCommand(directory_.path(), plan_.shape), Armed(server_point_));
+    server_ = std::make_unique<ChildProcess>(ServerCommand(directory_.path(), plan_.shape),
+                                             Armed(server_point_));
   }
 
   void StartTrainer(size_t rank, const std::string& point, bool stays) {
@@ -101,8 +111,11 @@ class Campaign::Round {
       TakeNorms(rank);
       old_output_[rank] += trainers_[rank]->Output();
     }
-    std::vector<std::string> options{"--name", kJob, "--persistent", "--norms", "--server-timeout-ms", "30000"};
-    const auto add = [&options](const char* flag, uint64_t value) { options.insert(options.end(), {flag, std::to_string(value)}); };
+    std::vector<std::string> options{
+        "--name", kJob, "--persistent", "--norms", "--server-timeout-ms", "30000"};
+    const auto add = [&options](const char* flag, uint64_t value) {
+      options.insert(options.end(), {flag, std::to_string(value)});
+    };
     add("--world", plan_.shape.world);
     add("--rank", rank);
     add("--steps", plan_.shape.steps);
@@ -111,13 +124,16 @@ class Campaign::Round {
     if (plan_.shape.large) add("--chunks", 1);
     add("--pause-ms", static_cast<uint64_t>(plan_.pause_ms));
     if (plan_.shape.bf16) options.push_back("--bf16");
-    options.insert(options.end(), {"--optimizer", NameOf(plan_.shape.rule()), "--states", NameOf(plan_.shape.states())});
+    options.insert(options.end(), {"--optimizer", NameOf(plan_.shape.rule()), "--states",
+                                   NameOf(plan_.shape.states())});
     if (stays) options.push_back("--stay");
     if (rank == 0) options.insert(options.end(), {"--save", saves_.path()});
-    trainers_[rank] = std::make_unique<ChildProcess>(ThinCommand(directory_.path(), options), Armed(point));
+    trainers_[rank] =
+        std::make_unique<ChildProcess>(ThinCommand(directory_.path(), options), Armed(point));
   }
 
-  // Norms that a rank printed: a step that was sealed has one norm, whoever prints it and how often.
+  // Norms that a rank printed: a step that was sealed has one norm, whoever prints it and how
+  // often.
   void TakeNorms(size_t rank) {
     std::istringstream lines(trainers_[rank]->Output());
     for (std::string word; lines >> word;) {
@@ -128,12 +144,15 @@ class Campaign::Round {
         std::string norm;
         lines >> step >> norm;
         const auto [found, is_new] = norms_[rank].emplace(step, norm);
-        if (!is_new && found->second != norm) Fail("two norms of step " + std::to_string(step) + ": " + norm + " and " + found->second);
+        if (!is_new && found->second != norm)
+          Fail("two norms of step " + std::to_string(step) + ": " + norm + " and " + found->second);
       }
     }
   }
 
-  bool IsDone(size_t rank) const { return !must_be_told_[rank] && Count(trainers_[rank]->Output(), "hash ") > 0; }
+  bool IsDone(size_t rank) const {
+    return !must_be_told_[rank] && Count(trainers_[rank]->Output(), "hash ") > 0;
+  }
   bool AllDone() {
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
       if (!IsDone(rank)) return false;
@@ -145,8 +164,10 @@ class Campaign::Round {
   bool StartServerAgain() {
     const auto ended = server_->Wait(0);
     if (!ended) return false;
-    if (ended->signal == SIGKILL && !server_point_.empty()) report_.points_hit.push_back(server_point_);
-    if (ended->signal != SIGKILL) Fail("memserver ended by itself, with exit code " + std::to_string(ended->exit_code));
+    if (ended->signal == SIGKILL && !server_point_.empty())
+      report_.points_hit.push_back(server_point_);
+    if (ended->signal != SIGKILL)
+      Fail("memserver ended by itself, with exit code " + std::to_string(ended->exit_code));
     StartServer();
     return true;
   }
@@ -156,20 +177,23 @@ class Campaign::Round {
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
       const auto ended = trainers_[rank]->Wait(0);
       if (!ended || (ended->exit_code == 0 && IsDone(rank))) continue;
-      if (must_be_told_[rank] && ended->exit_code == kExitCorrupt && Count(trainers_[rank]->Output(), "TP3014") == 1) {
+      if (must_be_told_[rank] && ended->exit_code == kExitCorrupt &&
+          Count(trainers_[rank]->Output(), "TP3014") == 1) {
         must_be_told_[rank] = false;
         StartTrainer(rank, "", true);
         continue;
       }
       if (ended->signal != SIGKILL)
-        return Fail("rank " + std::to_string(rank) + " ended with exit code " + std::to_string(ended->exit_code));
+        return Fail("rank " + std::to_string(rank) + " ended with exit code " +
+                    std::to_string(ended->exit_code));
       StartTrainerAgain(rank, true);
     }
   }
 
   // After it was killed.
   void StartTrainerAgain(size_t rank, bool stays) {
-    if (rank == 0 && !plan_.trainer_point.empty()) report_.points_hit.push_back(plan_.trainer_point);
+    if (rank == 0 && !plan_.trainer_point.empty())
+      report_.points_hit.push_back(plan_.trainer_point);
     StartTrainer(rank, "", stays);
   }
 
@@ -182,11 +206,13 @@ class Campaign::Round {
 
   uint64_t NormsPrinted() const {
     uint64_t printed = 0;
-    for (size_t rank = 0; rank < trainers_.size(); ++rank) printed += Count(old_output_[rank] + trainers_[rank]->Output(), "norm ");
+    for (size_t rank = 0; rank < trainers_.size(); ++rank)
+      printed += Count(old_output_[rank] + trainers_[rank]->Output(), "norm ");
     return printed;
   }
 
-  // Mostly after some steps since the kill before, so that the job is there and on its way; sometimes while others still come back.
+  // Mostly after some steps since the kill before, so that the job is there and on its way;
+  // sometimes while others still come back.
   void Kill() {
     const uint64_t printed = NormsPrinted();
     if (printed < norms_at_kill_ + random_->Below(4) && random_->Below(10) != 0) return;
@@ -194,13 +220,17 @@ class Campaign::Round {
     const Victim victim = plan_.victims[random_->Below(plan_.victims.size())];
     const size_t rank = random_->Below(trainers_.size());
     const bool of_keeper = victim == Victim::kKeeper || victim == Victim::kTrainerAndKeeper;
-    if (of_keeper && !KillKeeper(victim == Victim::kTrainerAndKeeper ? trainers_[rank].get() : nullptr)) return;
-    if (victim == Victim::kTrainer || victim == Victim::kTrainerAndServer) trainers_[rank]->Signal(SIGKILL);
+    if (of_keeper &&
+        !KillKeeper(victim == Victim::kTrainerAndKeeper ? trainers_[rank].get() : nullptr))
+      return;
+    if (victim == Victim::kTrainer || victim == Victim::kTrainerAndServer)
+      trainers_[rank]->Signal(SIGKILL);
     if (victim == Victim::kServer || victim == Victim::kTrainerAndServer) KillServer();
     ++report_.kills;
   }
 
-  // With a trainer, or alone. Waits until another keeper holds everything: killing the server before that is another promise.
+  // With a trainer, or alone. Waits until another keeper holds everything: killing the server
+  // before that is another promise.
   bool KillKeeper(ChildProcess* trainer) {
     const pid_t keeper = FindKeeper(directory_.path());
     const size_t before = Count(server_->Output(), "a new one holds");
@@ -216,16 +246,19 @@ class Campaign::Round {
     return true;
   }
 
-  // That other promise: memserver and its keeper at once. Nothing is left; each rank hears it, and the next server starts clean.
+  // That other promise: memserver and its keeper at once. Nothing is left; each rank hears it, and
+  // the next server starts clean.
   void LoseStates() {
     uint64_t least = ~uint64_t{0};  // steps that each rank has done in this life
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
-      least = std::min(least, must_be_told_[rank] ? 0 : uint64_t{Count(trainers_[rank]->Output(), "norm ")});
+      least = std::min(
+          least, must_be_told_[rank] ? 0 : uint64_t{Count(trainers_[rank]->Output(), "norm ")});
     }
     const pid_t keeper = FindKeeper(directory_.path());
     if (keeper == 0 || least < lose_at_) return;
     lose_at_ = 1 + random_->Below(plan_.shape.steps - 1);
-    if (random_->Below(2) == 0) {  // the keeper first; a server that still runs would start another one
+    // The keeper first; a server that still runs would start another one.
+    if (random_->Below(2) == 0) {
       server_->Signal(SIGSTOP);
       kill(keeper, SIGKILL);
     }
@@ -251,12 +284,14 @@ class Campaign::Round {
       StartServerAgain();
       if (!good()) return;
       const bool ready = server_->WaitForOutput("\"ready\"", kWaitLimitNs);
-      if (ready && server_point_.starts_with("keeper.") && Count(server_->Output(), "a new one holds") > 0)
+      if (ready && server_point_.starts_with("keeper.") &&
+          Count(server_->Output(), "a new one holds") > 0)
         report_.points_hit.push_back(std::exchange(server_point_, ""));
       if (ready) server_->Signal(SIGTERM);
       const auto ended = server_->Wait(kWaitLimitNs);
       if (ended && ended->exit_code == 0) return;
-      if (!ended || ended->signal != SIGKILL || server_point_.empty()) return Fail("memserver did not hand over in order");
+      if (!ended || ended->signal != SIGKILL || server_point_.empty())
+        return Fail("memserver did not hand over in order");
     }
   }
 
@@ -284,7 +319,9 @@ class Campaign::Round {
         if (!ended) continue;
         gone += ended->exit_code == 0 ? 1 : 0;
         if (ended->signal == SIGKILL) StartTrainerAgain(rank, false);
-        if (ended->exit_code > 0) Fail("rank " + std::to_string(rank) + " could not leave: exit code " + std::to_string(ended->exit_code));
+        if (ended->exit_code > 0)
+          Fail("rank " + std::to_string(rank) + " could not leave: exit code " +
+               std::to_string(ended->exit_code));
       }
     }
   }
@@ -297,7 +334,9 @@ class Campaign::Round {
       StartServerAgain();
     }
     const OpenDescriptors left = WaitForDescriptors(directory_.path(), at_rest_, kWaitLimitNs);
-    if (left != at_rest_) Fail("other descriptors are open after the end:\n" + left.Text() + "\nthan before:\n" + at_rest_.Text());
+    if (left != at_rest_)
+      Fail("other descriptors are open after the end:\n" + left.Text() + "\nthan before:\n" +
+           at_rest_.Text());
   }
 
   void EndServer() {
@@ -307,7 +346,8 @@ class Campaign::Round {
     const int64_t end = clock_.NowNs() + kWaitLimitNs;
     while (FindKeeper(directory_.path()) != 0 && clock_.NowNs() < end) clock_.SleepNs(kNsPerMs);
     if (FindKeeper(directory_.path()) != 0) return Fail("the keeper did not end");
-    if (!std::filesystem::is_empty(directory_.path())) Fail("files are left in the socket directory");
+    if (!std::filesystem::is_empty(directory_.path()))
+      Fail("files are left in the socket directory");
   }
 
   const RoundPlan& plan_;
@@ -333,7 +373,8 @@ class Campaign::Round {
 Campaign::Campaign() {
   const TemporaryDirectory directory;
   ChildProcess server(ServerCommand(directory.path(), {}));
-  TP_CHECK(WaitForHoldings(directory.path(), kNothing, kWaitLimitNs) == kNothing, server.Output().c_str());
+  TP_CHECK(WaitForHoldings(directory.path(), kNothing, kWaitLimitNs) == kNothing,
+           server.Output().c_str());
   at_rest_ = SettledDescriptorsOf(directory.path());
   KillDaemon(directory.path());
 }
@@ -357,12 +398,15 @@ RoundReport Campaign::Run(const RoundPlan& plan) {
   RoundReport report = round.Play();
   if (!report.wrong.empty()) return report;
   const Outcome outcome = round.TakeOutcome();
-  if (outcome.states.version != expected.states.version) report.wrong = "another version is sealed at the end";
-  if (outcome.states.bytes != expected.states.bytes) report.wrong = "the planes differ from those of the undisturbed run";
+  if (outcome.states.version != expected.states.version)
+    report.wrong = "another version is sealed at the end";
+  if (outcome.states.bytes != expected.states.bytes)
+    report.wrong = "the planes differ from those of the undisturbed run";
   if (outcome.hashes != expected.hashes) report.wrong = "the ranks read other weights at the end";
   for (size_t rank = 0; rank < outcome.norms.size(); ++rank) {
     for (const auto& [step, norm] : outcome.norms[rank]) {
-      if (expected.norms[rank].at(step) != norm) report.wrong = "step " + std::to_string(step) + " had another gradient norm";
+      if (expected.norms[rank].at(step) != norm)
+        report.wrong = "step " + std::to_string(step) + " had another gradient norm";
     }
   }
   return report;

@@ -1,10 +1,12 @@
-// Campaign: a training job of thin trainers whose processes are killed while it runs, and the same job undisturbed; both must end with the
-// same bits: every plane, and the norm of every step's gradients. Then the ranks leave, and memserver and keeper must hold what they held
-// before: no job, no memory, no descriptor more.
+// Campaign: a training job of thin trainers whose processes are killed while it runs, and the same
+// job undisturbed; both must end with the same bits: every plane, and the norm of every step's
+// gradients. Then the ranks leave, and memserver and keeper must hold what they held before: no
+// job, no memory, no descriptor more.
 //
-// One thread. A round starts a memserver (with a keeper that does not start it again: the campaign does, as a service manager would), and
-// one process a rank; everything that ends is started again until all ranks are done. They stay while the server hands over and the planes
-// are read; the next server lets them leave.
+// One thread. A round starts a memserver (with a keeper that does not start it again: the campaign
+// does, as a service manager would), and one process a rank; everything that ends is started again
+// until all ranks are done. They stay while the server hands over and the planes are read; the next
+// server lets them leave.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +30,20 @@ struct Shape {  // of the job
   uint32_t micro_batches = 1;
   bool bf16 = false;
   uint64_t steps = 40;
-  // One chunk of several pieces, which two workers update at once, in shards that copy threads copy together.
+  // One chunk of several pieces, which two workers update at once, in shards that copy threads copy
+  // together.
   bool large = false;
-  uint64_t elements() const { return large ? uint64_t{1'200'000} * world : 4800; }  // a multiple of 16 x ranks
-  // Follow from the others, so that there are not more shapes, each of which needs its undisturbed run.
-  OptimizerRule rule() const { return static_cast<OptimizerRule>((2 * world + micro_batches) % RuleNames().size()); }
-  StateForm states() const { return bf16 ? static_cast<StateForm>((world + micro_batches) % StateFormNames().size()) : StateForm::kF32; }
+  // A multiple of 16 x ranks.
+  uint64_t elements() const { return large ? uint64_t{1'200'000} * world : 4800; }
+  // Follow from the others, so that there are not more shapes, each of which needs its undisturbed
+  // run.
+  OptimizerRule rule() const {
+    return static_cast<OptimizerRule>((2 * world + micro_batches) % RuleNames().size());
+  }
+  StateForm states() const {
+    return bf16 ? static_cast<StateForm>((world + micro_batches) % StateFormNames().size())
+                : StateForm::kF32;
+  }
   friend auto operator<=>(const Shape&, const Shape&) = default;
 };
 
@@ -41,8 +51,10 @@ struct RoundPlan {
   Shape shape;
   uint32_t kills = 0;           // at random times
   std::vector<Victim> victims;  // one of them each time
-  uint32_t losses = 0;          // server and keeper at once, at random times: each rank must be told, and the job begins anew
-  // Named kill points, "name:hit": of one server after the other (empty: killed at a random time), and of rank 0.
+  // Server and keeper at once, at random times: each rank must be told, and the job begins anew.
+  uint32_t losses = 0;
+  // Named kill points, "name:hit": of one server after the other (empty: killed at a random time),
+  // and of rank 0.
   std::vector<std::string> server_points;
   std::string trainer_point;
   bool kill_while_leaving = false;  // memserver, once, while the ranks say goodbye

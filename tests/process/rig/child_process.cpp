@@ -47,7 +47,8 @@ TemporaryDirectory::~TemporaryDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+ChildProcess::ChildProcess(const std::vector<std::string>& command,
+                           const std::vector<std::string>& environment,
                            const std::vector<int>& keep_fds)
     : output_(memfd_create("child-output", MFD_CLOEXEC)) {
   TP_CHECK(output_.valid(), "memory for the output of a child");
@@ -61,7 +62,8 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::v
   dup2(output_.get(), STDOUT_FILENO);
   dup2(output_.get(), STDERR_FILENO);
   fcntl(STDOUT_FILENO, F_SETFL, O_APPEND);
-  close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);  // also what the test itself has inherited
+  // Also what the test itself has inherited.
+  close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
   for (const int fd : keep_fds) fcntl(fd, F_SETFD, 0);
   sigset_t none;
   sigemptyset(&none);
@@ -86,7 +88,8 @@ std::optional<ProcessEnd> ChildProcess::Wait(int64_t timeout_ns) {
   while (!end_) {
     int state = 0;
     if (waitpid(pid_, &state, WNOHANG) == pid_) {
-      end_ = WIFSIGNALED(state) ? ProcessEnd{-1, WTERMSIG(state)} : ProcessEnd{WEXITSTATUS(state), 0};
+      end_ =
+          WIFSIGNALED(state) ? ProcessEnd{-1, WTERMSIG(state)} : ProcessEnd{WEXITSTATUS(state), 0};
     } else if (clock.NowNs() > limit) {
       return std::nullopt;
     } else {
@@ -125,9 +128,13 @@ std::string AskAdmin(const std::string& socket_dir, const std::string& path) {
   address.sun_family = AF_UNIX;
   const std::string name = shm::AdminSocketPath(socket_dir);
   std::memcpy(address.sun_path, name.c_str(), name.size() + 1);
-  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
-  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
-  if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) return {};
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return {};
+  const std::string request =
+      "GET " + path + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+  if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(request.size()))
+    return {};
   std::string answer;
   std::array<char, 4096> piece{};
   for (ssize_t count = 0; (count = read(socket.get(), piece.data(), piece.size())) > 0;)
@@ -138,7 +145,8 @@ std::string AskAdmin(const std::string& socket_dir, const std::string& path) {
 
 int64_t NumberIn(const std::string& json, const std::string& key) {
   const size_t at = json.find("\"" + key + "\":");
-  return at == std::string::npos ? -1 : std::strtoll(json.c_str() + at + key.size() + 3, nullptr, 10);
+  return at == std::string::npos ? -1
+                                 : std::strtoll(json.c_str() + at + key.size() + 3, nullptr, 10);
 }
 
 }  // namespace tidepool::testing

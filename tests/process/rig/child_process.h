@@ -1,4 +1,5 @@
-// ChildProcess: a program started by a test, with its output in files, its end waited for with a limit, and never left behind.
+// ChildProcess: a program started by a test, with its output in files, its end waited for with a
+// limit, and never left behind.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +13,8 @@
 
 namespace tidepool::testing {
 
-// What "at once" means on a machine that has other things to do, above all write to its disk: whatever is waited for in vain takes longer.
-// How long it takes is for benchmarks to say.
+// What "at once" means on a machine that has other things to do, above all write to its disk:
+// whatever is waited for in vain takes longer. How long it takes is for benchmarks to say.
 inline constexpr int64_t kPromptNs = 20'000'000'000;
 
 // A directory of its own below the system's temporary directory, removed at the end.
@@ -36,8 +37,10 @@ struct ProcessEnd {
 
 class ChildProcess {
  public:
-  // `environment` is added to this process's own. Inherited are the standard descriptors and `keep_fds`, under the same numbers.
-  ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment = {},
+  // `environment` is added to this process's own. Inherited are the standard descriptors and
+  // `keep_fds`, under the same numbers.
+  ChildProcess(const std::vector<std::string>& command,
+               const std::vector<std::string>& environment = {},
                const std::vector<int>& keep_fds = {});
   // Kills it when it still runs.
   ~ChildProcess();
@@ -50,7 +53,8 @@ class ChildProcess {
   std::optional<ProcessEnd> Wait(int64_t timeout_ns);
   // Everything written so far, stdout and stderr.
   std::string Output() const;
-  // Waits until the output holds `text`; false after the limit or when the process has ended without it.
+  // Waits until the output holds `text`; false after the limit or when the process has ended
+  // without it.
   bool WaitForOutput(const std::string& text, int64_t timeout_ns);
 
  private:

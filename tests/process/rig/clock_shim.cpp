@@ -1,5 +1,6 @@
-// The clock shim: preloaded into a process (LD_PRELOAD), it lets the wall clock jump by a month, to and fro, at every look. The monotonic
-// clock is left alone: no process of this machine can change that.
+// The clock shim: preloaded into a process (LD_PRELOAD), it lets the wall clock jump by a month, to
+// and fro, at every look. The monotonic clock is left alone: no process of this machine can change
+// that.
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -22,7 +23,8 @@ extern "C" {
 
 int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
-  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) time->tv_sec += Jump();
+  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+    time->tv_sec += Jump();
   return result;
 }
 

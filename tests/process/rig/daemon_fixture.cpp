@@ -25,7 +25,8 @@ Holdings HoldingsOf(const std::string& socket_dir) {
   return holdings;
 }
 
-Holdings WaitForHoldings(const std::string& socket_dir, const Holdings& expected, int64_t timeout_ns) {
+Holdings WaitForHoldings(const std::string& socket_dir, const Holdings& expected,
+                         int64_t timeout_ns) {
   SteadyClock clock;
   const int64_t limit = clock.NowNs() + timeout_ns;
   for (;;) {
@@ -67,7 +68,8 @@ DaemonInProcess::DaemonInProcess(memserver::ServerOptions options) {
 
 void DaemonInProcess::Pump() {
   for (;;) {
-    std::array<pollfd, 2> entries{{{server_->ended_fd(), POLLIN, 0}, {server_->snapshot_fd(), POLLIN, 0}}};
+    std::array<pollfd, 2> entries{
+        {{server_->ended_fd(), POLLIN, 0}, {server_->snapshot_fd(), POLLIN, 0}}};
     poll(entries.data(), entries.size(), -1);
     if (entries[0].revents != 0) return;
     if (entries[1].revents != 0) server_->PublishSnapshots();
@@ -80,7 +82,8 @@ DaemonInProcess::~DaemonInProcess() {
   server_.reset();
 }
 
-std::vector<std::string> ThinCommand(const std::string& socket_dir, const std::vector<std::string>& more) {
+std::vector<std::string> ThinCommand(const std::string& socket_dir,
+                                     const std::vector<std::string>& more) {
   std::vector<std::string> command{TIDEPOOL_THIN_TRAINER, "--socket-dir", socket_dir};
   command.insert(command.end(), more.begin(), more.end());
   return command;

@@ -1,4 +1,5 @@
-// DaemonInProcess: a whole memserver inside a test, and what a test asks of it: is everything back to its baseline?
+// DaemonInProcess: a whole memserver inside a test, and what a test asks of it: is everything back
+// to its baseline?
 #pragma once
 
 #include <atomic>
@@ -23,9 +24,11 @@ inline constexpr Holdings kNothing{0, 0, 0, 0};
 // By the admin socket of any memserver, this process's or another's.
 Holdings HoldingsOf(const std::string& socket_dir);
 // Waits until they are `expected`; returns the last ones seen.
-Holdings WaitForHoldings(const std::string& socket_dir, const Holdings& expected, int64_t timeout_ns);
+Holdings WaitForHoldings(const std::string& socket_dir, const Holdings& expected,
+                         int64_t timeout_ns);
 
-// Open descriptors of this process, once their number has stayed the same for 50 ms: the server closes the admin connection that was
+// Open descriptors of this process, once their number has stayed the same for 50 ms: the server
+// closes the admin connection that was
 // asked last on a thread of its own.
 size_t SettledDescriptors();
 
@@ -49,6 +52,7 @@ class DaemonInProcess {
 };
 
 // The command line of a thin trainer process.
-std::vector<std::string> ThinCommand(const std::string& socket_dir, const std::vector<std::string>& more = {});
+std::vector<std::string> ThinCommand(const std::string& socket_dir,
+                                     const std::vector<std::string>& more = {});
 
 }  // namespace tidepool::testing

@@ -16,11 +16,13 @@ namespace tidepool::testing {
 namespace {
 
 // Flags with values; those of `more` replace the others.
-std::vector<std::string> WithDefaults(const std::vector<std::pair<std::string, std::string>>& defaults,
-                                      const std::vector<std::string>& more) {
+std::vector<std::string> WithDefaults(
+    const std::vector<std::pair<std::string, std::string>>& defaults,
+    const std::vector<std::string>& more) {
   std::vector<std::string> flags = more;
   for (const auto& [flag, value] : defaults) {
-    if (std::find(more.begin(), more.end(), flag) == more.end()) flags.insert(flags.end(), {flag, value});
+    if (std::find(more.begin(), more.end(), flag) == more.end())
+      flags.insert(flags.end(), {flag, value});
   }
   return flags;
 }
@@ -31,30 +33,39 @@ bool Lives(pid_t pid) {
 
 }  // namespace
 
-Process DurableDaemon::Serve(const std::vector<std::string>& more, const std::vector<std::string>& environment) const {
+Process DurableDaemon::Serve(const std::vector<std::string>& more,
+                             const std::vector<std::string>& environment) const {
   return ServeBy(TIDEPOOL_MEMSERVER, more, environment);
 }
 
 Process DurableDaemon::ServeBy(const std::string& program, const std::vector<std::string>& more,
                                const std::vector<std::string>& environment) const {
-  auto command = MemserverCommand(directory_.path(), WithDefaults({{"--keeper", "process"}, {"--lease", "20s"}, {"--pool", "8MiB"}}, more));
+  auto command = MemserverCommand(
+      directory_.path(),
+      WithDefaults({{"--keeper", "process"}, {"--lease", "20s"}, {"--pool", "8MiB"}}, more));
   command.front() = program;
   auto server = std::make_unique<ChildProcess>(command, environment);
   const bool ready = server->WaitForOutput("\"ready\"", kLimit);
-  // One that is to be killed at a point may pass it as soon as its loop goes on with a job, before it says that it is ready.
+  // One that is to be killed at a point may pass it as soon as its loop goes on with a job, before
+  // it says that it is ready.
   const auto ended = server->Wait(0);
-  EXPECT_TRUE(ready || (!environment.empty() && ended && ended->signal == SIGKILL)) << server->Output();
+  EXPECT_TRUE(ready || (!environment.empty() && ended && ended->signal == SIGKILL))
+      << server->Output();
   return server;
 }
 
-Process DurableDaemon::Train(const std::vector<std::string>& more, const std::vector<std::string>& environment) const {
+Process DurableDaemon::Train(const std::vector<std::string>& more,
+                             const std::vector<std::string>& environment) const {
   return TrainBy(TIDEPOOL_THIN_TRAINER, more, environment);
 }
 
 Process DurableDaemon::TrainBy(const std::string& program, const std::vector<std::string>& more,
                                const std::vector<std::string>& environment) const {
-  auto command = ThinCommand(
-      directory_.path(), WithDefaults({{"--name", "job"}, {"--steps", "60"}, {"--pause-ms", "2"}, {"--server-timeout-ms", "20000"}}, more));
+  auto command = ThinCommand(directory_.path(), WithDefaults({{"--name", "job"},
+                                                              {"--steps", "60"},
+                                                              {"--pause-ms", "2"},
+                                                              {"--server-timeout-ms", "20000"}},
+                                                             more));
   command.front() = program;
   return std::make_unique<ChildProcess>(command, environment);
 }
@@ -73,8 +84,10 @@ std::vector<std::string> DurableDaemon::UndisturbedHashes(uint32_t world) {
   const DaemonInProcess daemon;
   std::vector<Process> ranks;
   for (uint32_t rank = 0; rank < world; ++rank) {
-    const std::vector<std::string> flags{
-        "--name", "job", "--steps", "60", "--world", std::to_string(world), "--rank", std::to_string(rank)};
+    const std::vector<std::string> flags{"--name",  "job",
+                                         "--steps", "60",
+                                         "--world", std::to_string(world),
+                                         "--rank",  std::to_string(rank)};
     ranks.push_back(std::make_unique<ChildProcess>(ThinCommand(daemon.socket_dir(), flags)));
   }
   std::vector<std::string> hashes;

@@ -1,4 +1,5 @@
-// DurableDaemon: a test with memserver, its keeper and thin trainers as programs, in a directory of their own.
+// DurableDaemon: a test with memserver, its keeper and thin trainers as programs, in a directory of
+// their own.
 //
 // One thread. At the end of a test whatever still serves the directory is killed.
 #pragma once
@@ -19,13 +20,16 @@ class DurableDaemon : public ::testing::Test {
  protected:
   static constexpr int64_t kLimit = 30 * int64_t{1000000000};
 
-  // A memserver with a keeper, a lease of 20 s and a pool of 8 MiB, unless `more` says otherwise; returns when it is ready.
-  Process Serve(const std::vector<std::string>& more = {}, const std::vector<std::string>& environment = {}) const;
+  // A memserver with a keeper, a lease of 20 s and a pool of 8 MiB, unless `more` says otherwise;
+  // returns when it is ready.
+  Process Serve(const std::vector<std::string>& more = {},
+                const std::vector<std::string>& environment = {}) const;
   // The same as another program than this release's memserver.
   Process ServeBy(const std::string& program, const std::vector<std::string>& more = {},
                   const std::vector<std::string>& environment = {}) const;
   // A thin trainer of 60 steps that waits 20 s for a lost server, unless `more` says otherwise.
-  Process Train(const std::vector<std::string>& more = {}, const std::vector<std::string>& environment = {}) const;
+  Process Train(const std::vector<std::string>& more = {},
+                const std::vector<std::string>& environment = {}) const;
   Process TrainBy(const std::string& program, const std::vector<std::string>& more = {},
                   const std::vector<std::string>& environment = {}) const;
   // SIGTERM; expects the hand-over to succeed within two seconds (longer under sanitizers).

@@ -1,5 +1,6 @@
-// The fail shim: preloaded into a process (LD_PRELOAD), it counts the process's calls of the functions of FailCall and makes one of them
-// fail as the system would. Only calls through the C library's interface are seen, not those inside of it.
+// The fail shim: preloaded into a process (LD_PRELOAD), it counts the process's calls of the
+// functions of FailCall and makes one of them fail as the system would. Only calls through the C
+// library's interface are seen, not those inside of it.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -30,7 +31,8 @@ using tidepool::testing::FailPage;
 namespace {
 
 FailPage* page = nullptr;  // of the process whose calls count; of others it stays null
-// hwloc, which memserver asks once as it starts, does not look at what its own allocations return: inside of it they do not count.
+// hwloc, which memserver asks once as it starts, does not look at what its own allocations return:
+// inside of it they do not count.
 thread_local bool in_hwloc = false;
 struct InHwloc {
   InHwloc() { in_hwloc = true; }
@@ -45,7 +47,8 @@ Function* Real(Function* /*same type*/, const char* name) {
 
 bool IsKeeper() {
   char words[256] = {};
-  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
+  const int fd =
+      static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
   const ssize_t count = read(fd, words, sizeof words - 1);
   close(fd);
   const size_t first = strnlen(words, sizeof words - 1);
@@ -57,12 +60,15 @@ __attribute__((constructor)) void TakePage() {
   if (path == nullptr) return;
   const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC));
   if (fd < 0) return;
-  const long mapped = syscall(SYS_mmap, nullptr, sizeof(FailPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const long mapped =
+      syscall(SYS_mmap, nullptr, sizeof(FailPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
   if (mapped < 0 && mapped > -4096) return;
   auto* shared = reinterpret_cast<FailPage*>(mapped);
   int32_t nobody = 0;
-  if ((shared->in_keeper != 0) == IsKeeper() && shared->owner.compare_exchange_strong(nobody, getpid())) page = shared;
+  if ((shared->in_keeper != 0) == IsKeeper() &&
+      shared->owner.compare_exchange_strong(nobody, getpid()))
+    page = shared;
 }
 
 // Counts the call; true when it is the one that fails. errno is then the system's for it.
@@ -75,8 +81,8 @@ bool Fails(FailCall call, int error) {
   return true;
 }
 
-// The locks of the C++ library (around the first use of a static) never look again: a wake that they lose, as no kernel loses one, would
-// leave a thread asleep for good. They do not count.
+// The locks of the C++ library (around the first use of a static) never look again: a wake that
+// they lose, as no kernel loses one, would leave a thread asleep for good. They do not count.
 bool IsOfLanguage(const void* caller) {
   Dl_info info{};
   return dladdr(caller, &info) != 0 && info.dli_fname != nullptr &&
@@ -130,11 +136,14 @@ void* FailingMmap(void* at, ...) noexcept {
 }
 
 int memfd_create(const char* name, unsigned flags) noexcept {
-  return Fails(FailCall::kMemfdCreate, EMFILE) ? -1 : static_cast<int>(syscall(SYS_memfd_create, name, flags));
+  return Fails(FailCall::kMemfdCreate, EMFILE)
+             ? -1
+             : static_cast<int>(syscall(SYS_memfd_create, name, flags));
 }
 
 int ftruncate(int fd, off_t bytes) noexcept {
-  return Fails(FailCall::kFtruncate, ENOSPC) ? -1 : static_cast<int>(syscall(SYS_ftruncate, fd, bytes));
+  return Fails(FailCall::kFtruncate, ENOSPC) ? -1
+                                             : static_cast<int>(syscall(SYS_ftruncate, fd, bytes));
 }
 
 int fcntl(int fd, int command, ...) {
@@ -151,7 +160,9 @@ int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0;
   va_end(rest);
-  return Fails(FailCall::kOpen, EMFILE) ? -1 : static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+  return Fails(FailCall::kOpen, EMFILE)
+             ? -1
+             : static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
 }
 
 int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
@@ -170,17 +181,22 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 }
 
 int madvise(void* at, size_t bytes, int advice) noexcept {
-  return Fails(FailCall::kMadvise, ENOMEM) ? -1 : static_cast<int>(syscall(SYS_madvise, at, bytes, advice));
+  return Fails(FailCall::kMadvise, ENOMEM)
+             ? -1
+             : static_cast<int>(syscall(SYS_madvise, at, bytes, advice));
 }
 
 // The error is what it returns.
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*begin)(void*), void* argument) noexcept {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*begin)(void*),
+                   void* argument) noexcept {
   REAL(pthread_create);
   return Fails(FailCall::kThread, EAGAIN) ? EAGAIN : real(thread, attributes, begin, argument);
 }
 
 int socket(int domain, int type, int protocol) noexcept {
-  return Fails(FailCall::kSocket, EMFILE) ? -1 : static_cast<int>(syscall(SYS_socket, domain, type, protocol));
+  return Fails(FailCall::kSocket, EMFILE)
+             ? -1
+             : static_cast<int>(syscall(SYS_socket, domain, type, protocol));
 }
 
 int connect(int fd, const sockaddr* address, socklen_t length) {
@@ -189,15 +205,20 @@ int connect(int fd, const sockaddr* address, socklen_t length) {
 }
 
 int bind(int fd, const sockaddr* address, socklen_t length) noexcept {
-  return Fails(FailCall::kBind, ENOMEM) ? -1 : static_cast<int>(syscall(SYS_bind, fd, address, length));
+  return Fails(FailCall::kBind, ENOMEM) ? -1
+                                        : static_cast<int>(syscall(SYS_bind, fd, address, length));
 }
 
 int socketpair(int domain, int type, int protocol, int* ends) noexcept {
-  return Fails(FailCall::kSocketPair, EMFILE) ? -1 : static_cast<int>(syscall(SYS_socketpair, domain, type, protocol, ends));
+  return Fails(FailCall::kSocketPair, EMFILE)
+             ? -1
+             : static_cast<int>(syscall(SYS_socketpair, domain, type, protocol, ends));
 }
 
 int epoll_create1(int flags) noexcept {
-  return Fails(FailCall::kEpollCreate, EMFILE) ? -1 : static_cast<int>(syscall(SYS_epoll_create1, flags));
+  return Fails(FailCall::kEpollCreate, EMFILE)
+             ? -1
+             : static_cast<int>(syscall(SYS_epoll_create1, flags));
 }
 
 int signalfd(int fd, const sigset_t* mask, int flags) noexcept {
@@ -211,10 +232,11 @@ pid_t fork() noexcept {
 }
 
 int posix_spawnp(  // tidy: allow parameters, because the C library has them
-    pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions, const posix_spawnattr_t* attributes, char* const* words,
-    char* const* environment) {
+    pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+    const posix_spawnattr_t* attributes, char* const* words, char* const* environment) {
   REAL(posix_spawnp);
-  return Fails(FailCall::kSpawn, EAGAIN) ? EAGAIN : real(pid, file, actions, attributes, words, environment);
+  return Fails(FailCall::kSpawn, EAGAIN) ? EAGAIN
+                                         : real(pid, file, actions, attributes, words, environment);
 }
 
 int flock(int fd, int operation) noexcept {
@@ -232,7 +254,8 @@ FILE* fopen64(const char* path, const char* mode) {
 }
 
 int eventfd(unsigned value, int flags) noexcept {
-  return Fails(FailCall::kEventfd, EMFILE) ? -1 : static_cast<int>(syscall(SYS_eventfd2, value, flags));
+  return Fails(FailCall::kEventfd, EMFILE) ? -1
+                                           : static_cast<int>(syscall(SYS_eventfd2, value, flags));
 }
 
 int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
@@ -250,8 +273,9 @@ int epoll_wait(int epoll, epoll_event* events, int count, int timeout) {
   return Fails(FailCall::kPoll, EINTR) ? -1 : real(epoll, events, count, timeout);
 }
 
-// A failed futex wait is one that returns early; a failed wake is lost: the sleeper looks again when its time is over. Private words are
-// the language's atomics, whose code may be in a program of ours: they do not count.
+// A failed futex wait is one that returns early; a failed wake is lost: the sleeper looks again
+// when its time is over. Private words are the language's atomics, whose code may be in a program
+// of ours: they do not count.
 long syscall(long number, ...) noexcept {
   REAL(syscall);
   va_list rest;
@@ -260,9 +284,11 @@ long syscall(long number, ...) noexcept {
   for (long& argument : arguments) argument = va_arg(rest, long);
   va_end(rest);
   const bool of_rings = number == SYS_futex && (arguments[1] & FUTEX_PRIVATE_FLAG) == 0;
-  if (of_rings && !IsOfLanguage(__builtin_return_address(0)) && Fails(FailCall::kFutex, EINTR)) return -1;
+  if (of_rings && !IsOfLanguage(__builtin_return_address(0)) && Fails(FailCall::kFutex, EINTR))
+    return -1;
   if (number == SYS_pidfd_open && Fails(FailCall::kPidFd, EMFILE)) return -1;
-  return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+  return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
+              arguments[5]);
 }
 
 }  // extern "C"

@@ -44,7 +44,8 @@ Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::stri
   memserver::KeptMemoryOptions options;
   options.pool.bytes = kPageBytes;
   TP_ASSIGN_OR_RETURN(std::vector<memserver::HeldMemory> held, memserver::TakeKept(&keeper));
-  TP_ASSIGN_OR_RETURN(const memserver::KeptMemory kept, memserver::OpenKeptMemory(options, std::move(held), &keeper));
+  TP_ASSIGN_OR_RETURN(const memserver::KeptMemory kept,
+                      memserver::OpenKeptMemory(options, std::move(held), &keeper));
   SteadyClock clock;
   device::HostDevice device({});
   EventQueue<memserver::ControlEvent> events;
@@ -52,7 +53,8 @@ Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::stri
   EventQueue<memserver::SaveRequest> saves;
   EventQueue<memserver::SaveResult> saved;
   memserver::WorkerTeam team({}, kept.pool->own_records());
-  memserver::Parts parts{&clock, &device, kept.pool.get(), kept.index.get(), &team, &events, &replies, &saves, &saved};
+  memserver::Parts parts{&clock,   &device, kept.pool.get(), kept.index.get(), &team, &events,
+                         &replies, &saves,  &saved};
   memserver::LoopOptions loop_options;
   loop_options.lease_ns = 60 * kNsPerSecond;
   memserver::ServeLoop loop(parts, loop_options);

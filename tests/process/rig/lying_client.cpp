@@ -31,24 +31,33 @@ std::vector<shm::Frame> GreetingOf(const shm::JobSpec& spec, Rank rank) {
   std::vector<shm::Frame> frames{hello};
   for (size_t at = 0; at < bytes.size(); at += shm::kPartBytesMax) {
     const size_t end = std::min(bytes.size(), at + shm::kPartBytesMax);
-    frames.push_back(shm::SpecPartFrame{{bytes.begin() + static_cast<ptrdiff_t>(at), bytes.begin() + static_cast<ptrdiff_t>(end)}});
+    frames.push_back(shm::SpecPartFrame{
+        {bytes.begin() + static_cast<ptrdiff_t>(at), bytes.begin() + static_cast<ptrdiff_t>(end)}});
   }
   return frames;
 }
 
-Result<std::unique_ptr<LyingClient>> LyingClient::Attach(const std::string& socket_dir, const shm::JobSpec& spec, Rank rank) {
-  TP_ASSIGN_OR_RETURN(client::ControlChannel channel, client::ControlChannel::Open(socket_dir, kLimit));
+Result<std::unique_ptr<LyingClient>> LyingClient::Attach(const std::string& socket_dir,
+                                                         const shm::JobSpec& spec, Rank rank) {
+  TP_ASSIGN_OR_RETURN(client::ControlChannel channel,
+                      client::ControlChannel::Open(socket_dir, kLimit));
   std::unique_ptr<LyingClient> liar(new LyingClient(std::move(channel)));
-  for (const shm::Frame& frame : GreetingOf(spec, rank)) TP_RETURN_IF_ERROR(liar->channel_.Send(frame, kLimit));
+  for (const shm::Frame& frame : GreetingOf(spec, rank))
+    TP_RETURN_IF_ERROR(liar->channel_.Send(frame, kLimit));
   TP_ASSIGN_OR_RETURN(client::ReceivedFrame answer, liar->channel_.Await(kLimit));
   if (const auto* refused = std::get_if<shm::RefusedFrame>(&answer.frame)) return refused->why;
-  if (!std::holds_alternative<shm::WelcomeFrame>(answer.frame)) return Status(ErrorId::kHandshakeBad, "no welcome");
+  if (!std::holds_alternative<shm::WelcomeFrame>(answer.frame))
+    return Status(ErrorId::kHandshakeBad, "no welcome");
   auto& fds = answer.fds;
   TP_ASSIGN_OR_RETURN(liar->submission_,
-                      shm::Segment::Map(std::move(fds[shm::kFdSubmission]), shm::kChannelBytes, shm::PeerAccess::kReadWrite));
+                      shm::Segment::Map(std::move(fds[shm::kFdSubmission]), shm::kChannelBytes,
+                                        shm::PeerAccess::kReadWrite));
   TP_ASSIGN_OR_RETURN(liar->completion_,
-                      shm::Segment::Map(std::move(fds[shm::kFdCompletion]), shm::kChannelBytes, shm::PeerAccess::kReadOnly));
-  TP_ASSIGN_OR_RETURN(liar->rcache_, shm::Segment::Map(std::move(fds[shm::kFdRcache]), spec.rcache_bytes, shm::PeerAccess::kReadWrite));
+                      shm::Segment::Map(std::move(fds[shm::kFdCompletion]), shm::kChannelBytes,
+                                        shm::PeerAccess::kReadOnly));
+  TP_ASSIGN_OR_RETURN(liar->rcache_,
+                      shm::Segment::Map(std::move(fds[shm::kFdRcache]), spec.rcache_bytes,
+                                        shm::PeerAccess::kReadWrite));
   liar->doorbell_ = std::move(fds[shm::kFdDoorbell]);
   return liar;
 }
@@ -100,7 +109,8 @@ Status LyingClient::PutAllWeights(const shm::JobSpec& spec, Rank rank) {
     Submit(request);
     shm::Completion completion{};
     if (!Await(&completion, kLimit)) return AwaitEnd();
-    if (completion.error != 0) return Status(static_cast<ErrorId>(completion.error), "weights were refused");
+    if (completion.error != 0)
+      return Status(static_cast<ErrorId>(completion.error), "weights were refused");
   }
   return Status();
 }

@@ -1,4 +1,5 @@
-// LyingClient: a trainer whose every byte the test writes itself: frames on the socket, words in the rings.
+// LyingClient: a trainer whose every byte the test writes itself: frames on the socket, words in
+// the rings.
 #pragma once
 
 #include <array>
@@ -19,18 +20,27 @@ namespace tidepool::testing {
 
 class LyingClient {
  public:
-  // An honest handshake of rank `rank`; everything after it may be a lie. Errors: as AttachSession of the client.
-  static Result<std::unique_ptr<LyingClient>> Attach(const std::string& socket_dir, const shm::JobSpec& spec, Rank rank = 0);
+  // An honest handshake of rank `rank`; everything after it may be a lie. Errors: as AttachSession
+  // of the client.
+  static Result<std::unique_ptr<LyingClient>> Attach(const std::string& socket_dir,
+                                                     const shm::JobSpec& spec, Rank rank = 0);
 
-  shm::SubmissionHeader* header() { return reinterpret_cast<shm::SubmissionHeader*>(submission_->data()); }
-  shm::RingSlot* slot(uint64_t index) { return reinterpret_cast<shm::RingSlot*>(submission_->data() + shm::kRingOffset) + index; }
+  shm::SubmissionHeader* header() {
+    return reinterpret_cast<shm::SubmissionHeader*>(submission_->data());
+  }
+  shm::RingSlot* slot(uint64_t index) {
+    return reinterpret_cast<shm::RingSlot*>(submission_->data() + shm::kRingOffset) + index;
+  }
   std::byte* rcache() { return rcache_->data(); }
   client::ControlChannel& channel() { return channel_; }
   // The descriptors that it shares with the server.
   int doorbell_fd() const { return doorbell_.get(); }
-  std::array<int, 3> segment_fds() const { return {submission_->fd(), completion_->fd(), rcache_->fd()}; }
+  std::array<int, 3> segment_fds() const {
+    return {submission_->fd(), completion_->fd(), rcache_->fd()};
+  }
 
-  // Appends a request as it is and rings the doorbell. `counter` 0 is replaced by the next honest one.
+  // Appends a request as it is and rings the doorbell. `counter` 0 is replaced by the next honest
+  // one.
   void Submit(shm::Request request);
   void Ring();
   // The next completion; false after `timeout_ns`.

@@ -1,4 +1,5 @@
-// MemoryCgroup: a cgroup with a limit on memory, of either version, for programs that a test starts. `missing()` says why there is none.
+// MemoryCgroup: a cgroup with a limit on memory, of either version, for programs that a test
+// starts. `missing()` says why there is none.
 //
 // One thread. Its processes have ended when it ends.
 #pragma once
@@ -27,14 +28,17 @@ class MemoryCgroup {
     if (is_v2_) Write(root / "cgroup.subtree_control", "+memory");  // it may be there already
     path_ = (is_v2_ ? root.string() : (root / "memory").string()) + name;
     std::error_code error;
-    const bool made = fs::exists(is_v2_ ? root : root / "memory") && fs::create_directory(path_, error);
-    const bool limited = made && Write(path_ + (is_v2_ ? "/memory.max" : "/memory.limit_in_bytes"), std::to_string(bytes));
+    const bool made =
+        fs::exists(is_v2_ ? root : root / "memory") && fs::create_directory(path_, error);
+    const bool limited = made && Write(path_ + (is_v2_ ? "/memory.max" : "/memory.limit_in_bytes"),
+                                       std::to_string(bytes));
     if (is_v2_) Write(path_ + "/memory.swap.max", "0");
     if (!limited) missing_ = "a memory cgroup that this process may make (" + path_ + ")";
   }
   ~MemoryCgroup() {
     SteadyClock clock;  // processes that were killed take a moment to end
-    for (int tries = 0; rmdir(path_.c_str()) != 0 && errno == EBUSY && tries < 1000; ++tries) clock.SleepNs(10 * kNsPerMs);
+    for (int tries = 0; rmdir(path_.c_str()) != 0 && errno == EBUSY && tries < 1000; ++tries)
+      clock.SleepNs(10 * kNsPerMs);
   }
   MemoryCgroup(const MemoryCgroup&) = delete;
   MemoryCgroup& operator=(const MemoryCgroup&) = delete;
@@ -42,7 +46,8 @@ class MemoryCgroup {
   const std::string& missing() const { return missing_; }
   // The command, run in the cgroup.
   std::vector<std::string> Command(const std::vector<std::string>& command) const {
-    std::vector<std::string> words{"/bin/sh", "-c", "echo $$ > " + path_ + "/cgroup.procs && exec \"$@\"", "sh"};
+    std::vector<std::string> words{"/bin/sh", "-c",
+                                   "echo $$ > " + path_ + "/cgroup.procs && exec \"$@\"", "sh"};
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }

@@ -19,8 +19,8 @@ namespace {
 std::vector<std::string> OpenIn(pid_t pid, const std::string& socket_dir) {
   std::vector<std::string> kinds;
   std::error_code error;
-  for (std::filesystem::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error), end; !error && it != end;
-       it.increment(error)) {
+  for (std::filesystem::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error), end;
+       !error && it != end; it.increment(error)) {
     std::string kind = std::filesystem::read_symlink(it->path(), error).string();
     if (kind.starts_with("socket:")) kind = "socket";
     if (kind.starts_with("pipe:")) kind = "pipe";
@@ -59,7 +59,8 @@ OpenDescriptors SettledDescriptorsOf(const std::string& socket_dir) {
   return before;
 }
 
-OpenDescriptors WaitForDescriptors(const std::string& socket_dir, const OpenDescriptors& expected, int64_t timeout_ns) {
+OpenDescriptors WaitForDescriptors(const std::string& socket_dir, const OpenDescriptors& expected,
+                                   int64_t timeout_ns) {
   SteadyClock clock;
   const int64_t limit = clock.NowNs() + timeout_ns;
   for (;;) {
@@ -79,10 +80,13 @@ std::vector<pid_t> ProcessesNaming(const std::string& text) {
   std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
-    if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) continue;
+    if (!std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; }))
+      continue;
     std::ifstream file(entry.path() / "cmdline");
     std::string words;
-    std::getline(file, words);  // empty where the process has just ended (its buffer alone would throw)
+    // Empty where the process has just ended (its buffer alone would throw)
+    std::getline(file, words);
     if (words.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(std::stol(name)));
   }
   return found;
@@ -97,8 +101,9 @@ pid_t FindKeeper(const std::string& socket_dir) {
   return 0;
 }
 
-// Whichever is left starts the other one again, and one that has just been started has written no lock file yet: all are stopped before any
-// is killed. One that is being executed has no words for a moment: what is found has to stay the same for a while.
+// Whichever is left starts the other one again, and one that has just been started has written no
+// lock file yet: all are stopped before any is killed. One that is being executed has no words for
+// a moment: what is found has to stay the same for a while.
 void KillDaemon(const std::string& socket_dir) {
   std::set<pid_t> stopped;
   SteadyClock clock;
@@ -117,13 +122,17 @@ void KillDaemon(const std::string& socket_dir) {
   for (const pid_t pid : stopped) kill(pid, SIGKILL);
 }
 
-std::vector<std::string> MemserverCommand(const std::string& socket_dir, const std::vector<std::string>& more) {
+std::vector<std::string> MemserverCommand(const std::string& socket_dir,
+                                          const std::vector<std::string>& more) {
   std::vector<std::string> command{TIDEPOOL_MEMSERVER, "run", "--socket-dir", socket_dir};
   // A setting that `more` gives must not be given twice.
-  for (const auto& [flag, value] : {std::pair{"--pool", "32MiB"}, std::pair{"--rcache-limit", "32MiB"}, std::pair{"--lease", "0s"},
-                                    std::pair{"--update-prefetch", "512"}, std::pair{"--adam-threads", "1"}, std::pair{"--huge", "off"},
-                                    std::pair{"--keeper", "none"}}) {
-    if (std::find(more.begin(), more.end(), flag) == more.end()) command.insert(command.end(), {flag, value});
+  for (const auto& [flag, value] :
+       {std::pair{"--pool", "32MiB"}, std::pair{"--rcache-limit", "32MiB"},
+        std::pair{"--lease", "0s"}, std::pair{"--update-prefetch", "512"},
+        std::pair{"--adam-threads", "1"}, std::pair{"--huge", "off"},
+        std::pair{"--keeper", "none"}}) {
+    if (std::find(more.begin(), more.end(), flag) == more.end())
+      command.insert(command.end(), {flag, value});
   }
   command.insert(command.end(), more.begin(), more.end());
   return command;
@@ -131,7 +140,8 @@ std::vector<std::string> MemserverCommand(const std::string& socket_dir, const s
 
 MemserverProcess::MemserverProcess(const std::vector<std::string>& more)
     : process_(std::make_unique<ChildProcess>(MemserverCommand(directory_.path(), more))) {
-  TP_CHECK(process_->WaitForOutput("\"message\":\"ready\"", 30 * kNsPerSecond), process_->Output().c_str());
+  TP_CHECK(process_->WaitForOutput("\"message\":\"ready\"", 30 * kNsPerSecond),
+           process_->Output().c_str());
 }
 
 bool MemserverProcess::StopsCleanly() {

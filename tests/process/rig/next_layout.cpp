@@ -1,4 +1,5 @@
-// The kept layout of the release after this one, in place of memserver/residency/kept/kept_layout.cpp: memserver_next is linked with it.
+// The kept layout of the release after this one, in place of
+// memserver/residency/kept/kept_layout.cpp: memserver_next is linked with it.
 #include "memserver/residency/kept/kept_index.h"
 
 namespace tidepool::memserver {

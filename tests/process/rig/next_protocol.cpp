@@ -1,4 +1,5 @@
-// The protocols of the release after this one, in place of shm/own_protocols.cpp: programs named ..._next are linked with it.
+// The protocols of the release after this one, in place of shm/own_protocols.cpp: programs named
+// ..._next are linked with it.
 #include "shm/messages.h"
 #include "shm/protocol.h"
 

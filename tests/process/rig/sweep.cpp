@@ -23,15 +23,18 @@
 namespace tidepool::testing {
 namespace {
 
-const std::map<std::string, Victim> kVictims{{"memserver", Victim::kMemserver}, {"keeper", Victim::kKeeper}, {"trainer", Victim::kTrainer}};
+const std::map<std::string, Victim> kVictims{
+    {"memserver", Victim::kMemserver}, {"keeper", Victim::kKeeper}, {"trainer", Victim::kTrainer}};
 
 const char* NameOf(Victim victim) {
-  return victim == Victim::kMemserver ? "memserver" : victim == Victim::kKeeper ? "keeper" : "trainer";
+  return victim == Victim::kMemserver ? "memserver"
+         : victim == Victim::kKeeper  ? "keeper"
+                                      : "trainer";
 }
 
 std::string Describe(const Failure& failure) {
-  return std::string("--victim ") + NameOf(failure.victim) + " --call " + kFailCallNames[failure.call] + " --at " +
-         std::to_string(failure.at);
+  return std::string("--victim ") + NameOf(failure.victim) + " --call " +
+         kFailCallNames[failure.call] + " --at " + std::to_string(failure.at);
 }
 
 using Places = std::map<std::pair<Victim, uint32_t>, std::vector<uint64_t>>;
@@ -48,13 +51,14 @@ Places FindPlaces(const Sweep& sweep) {
   return places;
 }
 
-// All of them, in an order in which the first are a fair sample: each function once, each again, and so on, at k chosen by `random`; rare
-// functions come at every k.
+// All of them, in an order in which the first are a fair sample: each function once, each again,
+// and so on, at k chosen by `random`; rare functions come at every k.
 std::vector<Failure> InOrder(const Places& places, SplitMix64* random) {
   std::map<std::pair<Victim, uint32_t>, std::vector<uint64_t>> shuffled = places;
   size_t longest = 0;
   for (auto& [key, calls] : shuffled) {
-    for (size_t i = 0; i + 1 < calls.size(); ++i) std::swap(calls[i], calls[i + random->Below(calls.size() - i)]);
+    for (size_t i = 0; i + 1 < calls.size(); ++i)
+      std::swap(calls[i], calls[i + random->Below(calls.size() - i)]);
     longest = std::max(longest, calls.size());
   }
   std::vector<Failure> failures;
@@ -78,15 +82,18 @@ struct Playing {
   bool go_on;  // behind one that is wrong
 };
 
-// Plays them until in `wanted` runs the call was reached: threads and waits make the last calls of a run come or not
+// Plays them until in `wanted` runs the call was reached: threads and waits make the last calls of
+// a run come or not
 // come, and then the next in order takes the place. False when one is wrong.
-bool PlayUntil(uint64_t wanted, const std::vector<Failure>& failures, const Playing& how, Table* table) {
+bool PlayUntil(uint64_t wanted, const std::vector<Failure>& failures, const Playing& how,
+               Table* table) {
   std::atomic<size_t> next{0};
   std::atomic<uint64_t> reached{0};
   std::atomic<bool> good{true};
   std::mutex guard;
   const auto play_some = [&] {
-    for (size_t i = next++; i < failures.size() && (good || how.go_on) && reached < wanted; i = next++) {
+    for (size_t i = next++; i < failures.size() && (good || how.go_on) && reached < wanted;
+         i = next++) {
       const Outcome outcome = how.sweep.play(failures[i], nullptr);
       const std::lock_guard lock(guard);
       Row& row = (*table)[{failures[i].victim, failures[i].call}];
@@ -96,7 +103,8 @@ bool PlayUntil(uint64_t wanted, const std::vector<Failure>& failures, const Play
       row.jobs_ended += outcome.job_ended ? 1 : 0;
       row.servers_ended += outcome.server_ended ? 1 : 0;
       if (outcome.wrong.empty()) continue;
-      std::printf("FAILED: %s: %s\n%s\n", Describe(failures[i]).c_str(), outcome.wrong.c_str(), outcome.output.c_str());
+      std::printf("FAILED: %s: %s\n%s\n", Describe(failures[i]).c_str(), outcome.wrong.c_str(),
+                  outcome.output.c_str());
       good = false;
     }
   };
@@ -110,17 +118,20 @@ bool PlayUntil(uint64_t wanted, const std::vector<Failure>& failures, const Play
 // Returns in how many runs the call was reached.
 uint64_t Print(const Table& table, const Places& places) {
   uint64_t runs = 0, failed = 0;
-  std::printf("%-10s %-14s %7s %6s %8s %11s %13s\n", "victim", "call", "calls", "runs", "failed", "jobs ended", "server ended");
+  std::printf("%-10s %-14s %7s %6s %8s %11s %13s\n", "victim", "call", "calls", "runs", "failed",
+              "jobs ended", "server ended");
   for (const auto& [key, row] : table) {
-    std::printf("%-10s %-14s %7llu %6llu %8llu %11llu %13llu\n", NameOf(key.first), kFailCallNames[key.second],
-                static_cast<unsigned long long>(places.at(key).size()), static_cast<unsigned long long>(row.runs),
-                static_cast<unsigned long long>(row.failed), static_cast<unsigned long long>(row.jobs_ended),
+    std::printf("%-10s %-14s %7llu %6llu %8llu %11llu %13llu\n", NameOf(key.first),
+                kFailCallNames[key.second], static_cast<unsigned long long>(places.at(key).size()),
+                static_cast<unsigned long long>(row.runs),
+                static_cast<unsigned long long>(row.failed),
+                static_cast<unsigned long long>(row.jobs_ended),
                 static_cast<unsigned long long>(row.servers_ended));
     runs += row.runs;
     failed += row.failed;
   }
-  std::printf("%llu runs, in %llu of them the call was reached\n", static_cast<unsigned long long>(runs),
-              static_cast<unsigned long long>(failed));
+  std::printf("%llu runs, in %llu of them the call was reached\n",
+              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(failed));
   return failed;
 }
 
@@ -138,7 +149,9 @@ int SweepMain(int argc, char** argv, const Sweep& sweep) {
   app.add_flag("--all", all);
   app.add_flag("--go-on", go_on, "also behind a run that is wrong");
   app.add_option("--victim", victim)->check(CLI::IsMember({"memserver", "keeper", "trainer"}));
-  app.add_option("--call", call)->check(CLI::IsMember(std::vector<std::string>(kFailCallNames.begin(), kFailCallNames.end())));
+  app.add_option("--call", call)
+      ->check(
+          CLI::IsMember(std::vector<std::string>(kFailCallNames.begin(), kFailCallNames.end())));
   app.add_option("--at", at);
   CLI11_PARSE(app, argc, argv);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -146,7 +159,8 @@ int SweepMain(int argc, char** argv, const Sweep& sweep) {
   const int64_t begin = clock.NowNs();
   Places places = FindPlaces(sweep);
   std::erase_if(places, [&](const auto& entry) {
-    return (!victim.empty() && entry.first.first != kVictims.at(victim)) || (!call.empty() && call != kFailCallNames[entry.first.second]);
+    return (!victim.empty() && entry.first.first != kVictims.at(victim)) ||
+           (!call.empty() && call != kFailCallNames[entry.first.second]);
   });
   SplitMix64 random(seed);
   std::vector<Failure> failures = InOrder(places, &random);
@@ -158,7 +172,8 @@ int SweepMain(int argc, char** argv, const Sweep& sweep) {
   const bool good = PlayUntil(wanted, failures, {sweep, threads, go_on}, &table);
   const uint64_t reached = Print(table, places);
   const bool enough = at != 0 || (whole ? reached * 10 >= wanted * 8 : reached >= wanted);
-  std::printf("%s: seed %llu, %.1f s\n", good && enough ? sweep.verdict : "FAILED", static_cast<unsigned long long>(seed),
+  std::printf("%s: seed %llu, %.1f s\n", good && enough ? sweep.verdict : "FAILED",
+              static_cast<unsigned long long>(seed),
               static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
   return good && enough ? 0 : 1;
 }
@@ -179,17 +194,20 @@ PageFile::~PageFile() {
 }
 
 std::vector<std::string> PageFile::Environment() const {
-  return {std::string("LD_PRELOAD=") + TIDEPOOL_FAIL_SHIM, std::string(kFailPageVariable) + "=" + path_};
+  return {std::string("LD_PRELOAD=") + TIDEPOOL_FAIL_SHIM,
+          std::string(kFailPageVariable) + "=" + path_};
 }
 
 std::string WhyNotInOrder(ChildProcess* process, int64_t timeout_ns) {
-  static const std::set<int> kDocumented{kExitOk,           kExitFailed,     kExitUsage,     kExitNoServer, kExitNotFound,
-                                         kExitRefused,      kExitTimeout,    kExitCorrupt,   kExitVersion,  kExitHostUnfit,
-                                         kExitDeviceMemory, kExitHostMemory, kExitNonFinite, kExitJobKept};
+  static const std::set<int> kDocumented{
+      kExitOk,           kExitFailed,     kExitUsage,     kExitNoServer, kExitNotFound,
+      kExitRefused,      kExitTimeout,    kExitCorrupt,   kExitVersion,  kExitHostUnfit,
+      kExitDeviceMemory, kExitHostMemory, kExitNonFinite, kExitJobKept};
   const auto ended = process->Wait(timeout_ns);
   if (!ended) return "hangs";
   if (ended->signal != 0) return "was ended by signal " + std::to_string(ended->signal);
-  if (kDocumented.count(ended->exit_code) == 0) return "ended with " + std::to_string(ended->exit_code);
+  if (kDocumented.count(ended->exit_code) == 0)
+    return "ended with " + std::to_string(ended->exit_code);
   const bool told = process->Output().find("error[TP") != std::string::npos;
   return ended->exit_code != 0 && !told ? "did not say why it ended" : "";
 }

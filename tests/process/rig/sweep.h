@@ -1,5 +1,6 @@
-// Sweep: the k-th call of one function fails in one process, for every function and k that an undisturbed run has, and each time a whole
-// run is looked at. What a run is, the program says: failure_sweep.cpp, adoption_sweep.cpp.
+// Sweep: the k-th call of one function fails in one process, for every function and k that an
+// undisturbed run has, and each time a whole run is looked at. What a run is, the program says:
+// failure_sweep.cpp, adoption_sweep.cpp.
 //
 // Runs are played by several threads at once.
 #pragma once
@@ -38,7 +39,8 @@ struct Sweep {
   std::vector<Victim> victims;
   uint64_t samples = 500;  // unless --samples or --all says otherwise
   const char* verdict = "nothing lost, nobody hung";
-  std::function<Outcome(const Failure& failure, CallPlaces* places)> play;  // by any thread; `places` is filled when all has gone well
+  // By any thread; `places` is filled when all has gone well.
+  std::function<Outcome(const Failure& failure, CallPlaces* places)> play;
 };
 
 // The flags of failure_sweep.cpp. Returns the exit code.
@@ -60,7 +62,8 @@ class PageFile {
   FailPage* page_ = nullptr;
 };
 
-// Why this is not how a program ends: by a signal, with an exit code that no document has, with an error that is not told. Empty: it is.
+// Why this is not how a program ends: by a signal, with an exit code that no document has, with an
+// error that is not told. Empty: it is.
 std::string WhyNotInOrder(ChildProcess* process, int64_t timeout_ns);
 
 }  // namespace tidepool::testing

@@ -16,7 +16,8 @@ Result<std::unique_ptr<ThinBlocks>> ThinBlocks::Bring(ThinGpu gpu, uint64_t byte
   blocks->gpu_ = std::move(gpu);
   device::Device& device = *blocks->gpu_.device;
   const char* room = std::getenv("THIN_GPU_ROOM");
-  blocks->ballast_ = std::make_unique<device::Ballast>(&device, room == nullptr ? 0 : std::strtoull(room, nullptr, 10));
+  blocks->ballast_ = std::make_unique<device::Ballast>(
+      &device, room == nullptr ? 0 : std::strtoull(room, nullptr, 10));
   blocks->grows_ = std::getenv("THIN_GPU_GROWS") != nullptr;
   TP_RETURN_IF_ERROR(blocks->ballast_->Take());
   TP_ASSIGN_OR_RETURN(blocks->memory_, device.CreateExportable(bytes, &blocks->exported_));
@@ -56,7 +57,9 @@ void ThinBlocks::ServerHasEnded() {
   // It is free when the process has ended altogether, which is a little later than its connections.
   SteadyClock clock;
   const int64_t end_ns = clock.NowNs() + 10 * kNsPerSecond;
-  for (const size_t before = grown_.size(); grown_.size() == before && clock.NowNs() < end_ns; clock.SleepNs(kNsPerMs)) Grow();
+  for (const size_t before = grown_.size(); grown_.size() == before && clock.NowNs() < end_ns;
+       clock.SleepNs(kNsPerMs))
+    Grow();
 }
 
 void ThinBlocks::MakeRoom(bool server_comes) {
@@ -82,7 +85,8 @@ Status ThinBlocks::Use(client::MemClient* client) {
   rcache_ = client->attachment().rcache;
   if (stream_ == nullptr) return Status();
   const client::Attachment& attachment = client->attachment();
-  TP_ASSIGN_OR_RETURN(auto registered, gpu_.device->Register(attachment.flags, attachment.flags_bytes));
+  TP_ASSIGN_OR_RETURN(auto registered,
+                      gpu_.device->Register(attachment.flags, attachment.flags_bytes));
   registered_.push_back(std::move(registered));
   return Status();
 }
@@ -100,7 +104,8 @@ Status ThinBlocks::AwaitMarker(device::Stream::Marker marker) {
 Status ThinBlocks::Await(client::Ticket fetch, const client::Range& range, uint64_t bytes) {
   if (stream_ != nullptr) {
     const client::TicketFlags flags = client_->FlagsOf(fetch);
-    if (const auto last = last_submitted_.find(range.rcache_offset); last != last_submitted_.end()) {
+    if (const auto last = last_submitted_.find(range.rcache_offset);
+        last != last_submitted_.end()) {
       stream_->WaitFlag(last->second.done, last->second.value);
       last_submitted_.erase(last);
     }

@@ -1,5 +1,5 @@
-// ThinBlocks: where a thin rank computes: in its rCache on the host, or, when that is memory of a GPU, in host memory beside it, with
-// copies on a stream that flags order with the server's.
+// ThinBlocks: where a thin rank computes: in its rCache on the host, or, when that is memory of a
+// GPU, in host memory beside it, with copies on a stream that flags order with the server's.
 //
 // One thread. The offsets of a Range are those of the rCache either way.
 #pragma once
@@ -33,8 +33,8 @@ class ThinBlocks {
  public:
   // On the host.
   ThinBlocks() = default;
-  // On a GPU. THIN_GPU_ROOM: so many bytes are held for the server's context; THIN_GPU_GROWS: the rest is taken whenever there is some.
-  // Errors: those of the device.
+  // On a GPU. THIN_GPU_ROOM: so many bytes are held for the server's context; THIN_GPU_GROWS: the
+  // rest is taken whenever there is some. Errors: those of the device.
   static Result<std::unique_ptr<ThinBlocks>> Bring(ThinGpu gpu, uint64_t bytes);
   ~ThinBlocks();
   ThinBlocks(const ThinBlocks&) = delete;
@@ -51,10 +51,13 @@ class ThinBlocks {
   // Before the client goes: nothing is on the stream any more.
   void Rest();
 
-  std::byte* At(const client::Range& range) const { return (stream_ != nullptr ? work_.get() : rcache_) + range.rcache_offset; }
+  std::byte* At(const client::Range& range) const {
+    return (stream_ != nullptr ? work_.get() : rcache_) + range.rcache_offset;
+  }
   // Waits for a fetch into the range; then its first `bytes` are at At. Errors: those of Wait.
   Status Await(client::Ticket fetch, const client::Range& range, uint64_t bytes);
-  // What was computed at At goes to where the server takes it from: before weights are put (waits), or a gradient is submitted.
+  // What was computed at At goes to where the server takes it from: before weights are put (waits),
+  // or a gradient is submitted.
   Status Push(const client::Range& range, uint64_t bytes, bool wait);
   // What ProvideFrozen copies with; empty on the host.
   std::function<Status(uint64_t offset, std::span<const std::byte> bytes)> Copier();
@@ -77,8 +80,9 @@ class ThinBlocks {
   client::MemClient* client_ = nullptr;
   std::byte* rcache_ = nullptr;
   std::vector<std::unique_ptr<device::Registration>> registered_;
-  std::unique_ptr<device::Stream> stream_;                  // null on the host
-  std::map<uint64_t, client::TicketFlags> last_submitted_;  // by offset: what must have been copied before the next fetch into it
+  std::unique_ptr<device::Stream> stream_;  // null on the host
+  // By offset: what must have been copied before the next fetch into it.
+  std::map<uint64_t, client::TicketFlags> last_submitted_;
 };
 
 }  // namespace tidepool::testing

@@ -49,15 +49,21 @@ void WriteElement(std::byte* at, DType dtype, uint64_t index, float value) {
     std::memcpy(at + index * 4, &value, 4);
     return;
   }
-  const auto half = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);  // truncation is as good as any rounding here
+  // Truncation is as good as any rounding here.
+  const auto half = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
   std::memcpy(at + index * 2, &half, 2);
 }
 
-// One rank's run. Two rCache blocks take turns, so that a request is in flight while the next is made.
+// One rank's run. Two rCache blocks take turns, so that a request is in flight while the next is
+// made.
 class ThinRank {
  public:
   ThinRank(const ThinOptions& options, std::unique_ptr<MemClient> client, ThinBlocks* blocks)
-      : options_(options), spec_(SpecOf(options)), client_(std::move(client)), blocks_(blocks), block_bytes_(options.chunk_elements * 4) {}
+      : options_(options),
+        spec_(SpecOf(options)),
+        client_(std::move(client)),
+        blocks_(blocks),
+        block_bytes_(options.chunk_elements * 4) {}
 
   ~ThinRank() { blocks_->Rest(); }
   ThinRank(const ThinRank&) = delete;
@@ -82,7 +88,8 @@ class ThinRank {
     if (options_.on_hash) options_.on_hash(result->hash);
     while (options_.stays && options_.stays()) {
       clock_.SleepNs(10 * kNsPerMs);
-      TP_RETURN_IF_ERROR(client_->DeclareSchedule(order));  // notices when a peer or the server dies
+      // Notices when a peer or the server dies.
+      TP_RETURN_IF_ERROR(client_->DeclareSchedule(order));
     }
     return client_->Detach();
   }
@@ -90,10 +97,13 @@ class ThinRank {
  private:
   Range ShardOf(ChunkId chunk) const {
     const uint64_t count = spec_.ShardElements(chunk);
-    return {chunk, count * spec_.ShardIndex(chunk, options_.rank), count, (chunk % 2) * block_bytes_};
+    return {chunk, count * spec_.ShardIndex(chunk, options_.rank), count,
+            (chunk % 2) * block_bytes_};
   }
   std::byte* BlockOf(const Range& range) const { return blocks_->At(range); }
-  uint64_t BytesIn(const Range& range) const { return range.element_count * BytesOf(options_.dtype); }
+  uint64_t BytesIn(const Range& range) const {
+    return range.element_count * BytesOf(options_.dtype);
+  }
 
   // Frozen chunks have a block of their own, behind the two that take turns.
   Status ProvideFrozen() {
@@ -103,8 +113,10 @@ class ThinRank {
       if (options_.frozen_wrong) bytes.back() ^= std::byte{1};
       return Status();
     };
-    TP_ASSIGN_OR_RETURN(const uint64_t put, client::ProvideFrozen(client_.get(), spec_, options_.rank,
-                                                                  {2 * block_bytes_, block_bytes_, blocks_->Copier()}, read));
+    TP_ASSIGN_OR_RETURN(
+        const uint64_t put,
+        client::ProvideFrozen(client_.get(), spec_, options_.rank,
+                              {2 * block_bytes_, block_bytes_, blocks_->Copier()}, read));
     if (options_.on_frozen && options_.frozen_chunks > 0) options_.on_frozen(put);
     return Status();
   }
@@ -113,13 +125,16 @@ class ThinRank {
   Status LookAtFrozen(uint64_t step) {
     if (options_.frozen_chunks == 0) return Status();
     const size_t index = step % options_.frozen_chunks;
-    const Range range{options_.chunks + static_cast<ChunkId>(index), 0, options_.chunk_elements, 2 * block_bytes_};
+    const Range range{options_.chunks + static_cast<ChunkId>(index), 0, options_.chunk_elements,
+                      2 * block_bytes_};
     if (options_.frozen_written) TP_RETURN_IF_ERROR(TryToWrite(range, step));
     TP_ASSIGN_OR_RETURN(const Ticket ticket, client_->StartFetch(range, step));
     TP_RETURN_IF_ERROR(blocks_->Await(ticket, range, BytesIn(range)));
     const std::vector<std::byte> should = FrozenContent(options_, index);
     const bool same = std::memcmp(BlockOf(range), should.data(), should.size()) == 0;
-    return same ? Status() : Status(ErrorId::kInternal, "frozen chunk " + std::to_string(index) + " has other bytes than its name says");
+    return same ? Status()
+                : Status(ErrorId::kInternal, "frozen chunk " + std::to_string(index) +
+                                                 " has other bytes than its name says");
   }
 
   Status TryToWrite(const Range& range, uint64_t step) {
@@ -128,8 +143,11 @@ class ThinRank {
     const Status refused = client_->Wait(put).status();
     TP_ASSIGN_OR_RETURN(const Ticket gradient, client_->StartSubmitGradient(range, step, 0));
     const Status refused_too = client_->Wait(gradient).status();
-    const bool right = refused.id() == ErrorId::kChunkFrozen && refused_too.id() == ErrorId::kChunkFrozen;
-    return right ? Status() : Status(ErrorId::kInternal, "a frozen chunk was written to: " + refused.Line() + "; " + refused_too.Line());
+    const bool right =
+        refused.id() == ErrorId::kChunkFrozen && refused_too.id() == ErrorId::kChunkFrozen;
+    return right ? Status()
+                 : Status(ErrorId::kInternal, "a frozen chunk was written to: " + refused.Line() +
+                                                  "; " + refused_too.Line());
   }
 
   Status PutWeights() {
@@ -150,21 +168,25 @@ class ThinRank {
       std::vector<Ticket> submitted;
       for (ChunkId chunk = 0; chunk < options_.chunks; ++chunk) {
         // The block is free again when the gradient before the last has been taken.
-        if (submitted.size() >= 2) TP_RETURN_IF_ERROR(client_->Wait(submitted[submitted.size() - 2]).status());
+        if (submitted.size() >= 2)
+          TP_RETURN_IF_ERROR(client_->Wait(submitted[submitted.size() - 2]).status());
         TP_ASSIGN_OR_RETURN(const Ticket ticket, Gradient(ShardOf(chunk), version, micro_batch));
         submitted.push_back(ticket);
       }
-      for (size_t i = submitted.size() - std::min<size_t>(submitted.size(), 2); i < submitted.size(); ++i) {
+      for (size_t i = submitted.size() - std::min<size_t>(submitted.size(), 2);
+           i < submitted.size(); ++i) {
         TP_RETURN_IF_ERROR(client_->Wait(submitted[i]).status());
       }
     }
-    TP_ASSIGN_OR_RETURN(const Ticket ticket,
-                        client_->StartEndStep({.version = version, .learning_rate = 0.01F, .data_cursor = version + 1}));
+    TP_ASSIGN_OR_RETURN(const Ticket ticket, client_->StartEndStep({.version = version,
+                                                                    .learning_rate = 0.01F,
+                                                                    .data_cursor = version + 1}));
     TP_ASSIGN_OR_RETURN(const client::Outcome outcome, client_->Wait(ticket));
     result->last_grad_norm = outcome.grad_norm;
     if (options_.on_norm) options_.on_norm(version + 1, outcome.grad_norm);
     if (outcome.version == version + 1) return Status();
-    return Status(ErrorId::kInternal, "step " + std::to_string(version) + " ended with version " + std::to_string(outcome.version));
+    return Status(ErrorId::kInternal, "step " + std::to_string(version) + " ended with version " +
+                                          std::to_string(outcome.version));
   }
 
   Result<Ticket> Gradient(const Range& range, uint64_t version, uint32_t micro_batch) {
@@ -173,11 +195,13 @@ class ThinRank {
     std::byte* block = BlockOf(range);
     for (uint64_t i = 0; i < range.element_count; ++i) {
       const float weight = ReadElement(block, options_.dtype, i);
-      const float noise = Noise(range.chunk + 1000 * micro_batch, range.element_begin + i, version + 1);
+      const float noise =
+          Noise(range.chunk + 1000 * micro_batch, range.element_begin + i, version + 1);
       WriteElement(block, options_.dtype, i, 0.25F * weight + noise);
     }
     TP_RETURN_IF_ERROR(blocks_->Push(range, BytesIn(range), false));
-    TP_ASSIGN_OR_RETURN(const Ticket submitted, client_->StartSubmitGradient(range, version, micro_batch));
+    TP_ASSIGN_OR_RETURN(const Ticket submitted,
+                        client_->StartSubmitGradient(range, version, micro_batch));
     blocks_->Submitted(submitted, range);
     return submitted;
   }
@@ -217,7 +241,8 @@ shm::JobSpec SpecOf(const ThinOptions& options) {
   spec.max_grad_norm = 1.0F;
   spec.micro_batches = options.micro_batches;
   spec.states_on_gpu = options.states_on_gpu;
-  spec.rcache_bytes = RoundUp((options.frozen_chunks > 0 ? 3 : 2) * options.chunk_elements * 4, kPageBytes);
+  spec.rcache_bytes =
+      RoundUp((options.frozen_chunks > 0 ? 3 : 2) * options.chunk_elements * 4, kPageBytes);
   spec.parameter_groups = {{1.0F, 0.1F}, {1.0F, 0.0F}};
   spec.data_groups = {{options.world == 64 ? ~uint64_t{0} : (uint64_t{1} << options.world) - 1}};
   for (uint32_t i = 0; i < options.chunks; ++i) {
@@ -235,7 +260,8 @@ shm::JobSpec SpecOf(const ThinOptions& options) {
 std::vector<std::byte> FrozenContent(const ThinOptions& options, size_t index) {
   std::vector<std::byte> content(options.chunk_elements * BytesOf(options.dtype));
   for (uint64_t i = 0; i < options.chunk_elements; ++i) {
-    WriteElement(content.data(), options.dtype, i, Noise(options.frozen_seed + 1'000'000, index, i));
+    WriteElement(content.data(), options.dtype, i,
+                 Noise(options.frozen_seed + 1'000'000, index, i));
   }
   return content;
 }
@@ -259,7 +285,8 @@ Result<ThinResult> RunThinJob(const ThinOptions& options) {
       if (line.starts_with("memserver has ended")) there->ServerHasEnded();
       if (options.on_wait) options.on_wait(line);
     };
-    TP_ASSIGN_OR_RETURN(std::unique_ptr<MemClient> client, MemClient::Connect(connect, SpecOf(options), options.rank));
+    TP_ASSIGN_OR_RETURN(std::unique_ptr<MemClient> client,
+                        MemClient::Connect(connect, SpecOf(options), options.rank));
     ThinRank rank(options, std::move(client), blocks.get());
     ThinResult result;
     const Status trained = rank.Train(&result);

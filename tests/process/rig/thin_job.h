@@ -1,5 +1,7 @@
-// A training job without a model: weights, gradients and their hash are plain arithmetic, so that a whole run takes milliseconds and
-// every run of the same options ends with the same bits. Used by thin_trainer (a process) and by tests that run ranks as threads.
+// A training job without a model: weights, gradients and their hash are plain arithmetic, so that a
+// whole run takes milliseconds and
+// every run of the same options ends with the same bits. Used by thin_trainer (a process) and by
+// tests that run ranks as threads.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +37,20 @@ struct ThinOptions {
   OptimizerSpec optimizer = {};
   int64_t pause_ns = 0;  // after each step
   int64_t wait_timeout_ns = 30 * int64_t{1000000000};
-  std::string save_dir;                                   // empty: nothing is saved
-  int64_t connect_timeout_ns = 30 * int64_t{1000000000};  // for a server that is being started: a cold disk takes its time
-  int64_t server_timeout_ns = 0;                          // how long a vanished server is waited for
-  int64_t queue_timeout_ns = 0;                           // how long a job without room waits for some
-  std::function<void(const std::string& line)> on_wait;   // told when a wait for the server or for room begins or ends
-  bool persistent = false;  // a rank that is taken, or a peer that dies, is waited for: the run goes on from the last sealed step
-  // When all steps are done, the rank stays attached for as long as this says so. Empty: not at all.
+  std::string save_dir;  // empty: nothing is saved
+  // For a server that is being started: a cold disk takes its time.
+  int64_t connect_timeout_ns = 30 * int64_t{1000000000};
+  // How long a vanished server is waited for.
+  int64_t server_timeout_ns = 0;
+  // How long a job without room waits for some.
+  int64_t queue_timeout_ns = 0;
+  // Told when a wait for the server or for room begins or ends.
+  std::function<void(const std::string& line)> on_wait;
+  // A rank that is taken, or a peer that dies, is waited for: the run goes on from the last sealed
+  // step.
+  bool persistent = false;
+  // When all steps are done, the rank stays attached for as long as this says so. Empty: not at
+  // all.
   std::function<bool()> stays;
   // Called with the hash of the final weights, before the rank detaches or stays.
   std::function<void(uint64_t hash)> on_hash;

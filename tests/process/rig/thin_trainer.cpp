@@ -1,4 +1,5 @@
-// thin_trainer: one rank of a job without a model, as a program (tests/process/rig/thin_job.h). Prints the hash of its final weights.
+// thin_trainer: one rank of a job without a model, as a program (tests/process/rig/thin_job.h).
+// Prints the hash of its final weights.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,7 +21,8 @@ namespace {
 
 volatile std::sig_atomic_t may_leave = 0;
 
-// What a data-loading worker is to a trainer: a fork that holds the parent's descriptors and outlives it.
+// What a data-loading worker is to a trainer: a fork that holds the parent's descriptors and
+// outlives it.
 void ForkSleeper() {
   const pid_t child = fork();
   if (child == 0) {
@@ -33,7 +35,8 @@ void ForkSleeper() {
 void AddFrozen(CLI::App* app, tidepool::testing::ThinOptions* options) {
   app->add_option("--frozen", options->frozen_chunks);
   app->add_option("--frozen-seed", options->frozen_seed);
-  app->add_flag("--frozen-wrong", options->frozen_wrong, "put other bytes than those that are named");
+  app->add_flag("--frozen-wrong", options->frozen_wrong,
+                "put other bytes than those that are named");
   app->add_flag("--frozen-written", options->frozen_written, "try to write to them");
   options->on_frozen = [](uint64_t bytes) {
     std::printf("frozen put %llu\n", static_cast<unsigned long long>(bytes));
@@ -89,14 +92,18 @@ int main(int argc, char** argv) {
   bool fork_child = false;
   app.add_flag("--fork-child", fork_child, "leave a child that sleeps and keeps every descriptor");
   CLI11_PARSE(app, argc, argv);
-  if (options.queue_timeout_ns > 0) options.on_wait = [](const std::string& line) { std::cout << line << std::endl; };
+  if (options.queue_timeout_ns > 0)
+    options.on_wait = [](const std::string& line) { std::cout << line << std::endl; };
   if (device == "cuda") options.gpu = OpenCuda;
   if (bf16) options.dtype = tidepool::DType::kBF16;
   options.optimizer.rule = tidepool::RuleFromName(rule).value_or(tidepool::OptimizerRule::kAdamW);
-  options.optimizer.states = tidepool::StateFormFromName(states).value_or(tidepool::StateForm::kF32);
+  options.optimizer.states =
+      tidepool::StateFormFromName(states).value_or(tidepool::StateForm::kF32);
   options.optimizer.momentum = 0.9;
   if (norms) {
-    options.on_norm = [](uint64_t step, double norm) { std::printf("norm %llu %a\n", static_cast<unsigned long long>(step), norm); };
+    options.on_norm = [](uint64_t step, double norm) {
+      std::printf("norm %llu %a\n", static_cast<unsigned long long>(step), norm);
+    };
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
   }
   if (stay) {
@@ -116,6 +123,7 @@ int main(int argc, char** argv) {
     std::cerr << result.status().Format() << "\n";
     return result.status().exit_code();
   }
-  std::cout << "hash " << std::hex << result.value().hash << std::dec << " from " << result.value().first_version << "\n";
+  std::cout << "hash " << std::hex << result.value().hash << std::dec << " from "
+            << result.value().first_version << "\n";
   return 0;
 }

@@ -1,4 +1,5 @@
-// AheadPipeline: what the CPU has put into the streams says everything; blocks are given away in time, not before and not late.
+// AheadPipeline: what the CPU has put into the streams says everything; blocks are given away in
+// time, not before and not late.
 #include "trainer/cache/ahead_pipeline.h"
 
 #include <gtest/gtest.h>
@@ -28,10 +29,12 @@ class AheadPipelineTest : public ::testing::Test {
     layout_ = Chunks(chunks);
     server_ = std::make_unique<MemoryServer>(&layout_);
     service_ = std::make_unique<FlagChunkService>(
-        server_.get(), testing::FlagServiceSetup{.rcache_bytes = static_cast<uint64_t>(chunks) * layout_.BlockBytes()});
+        server_.get(), testing::FlagServiceSetup{.rcache_bytes = static_cast<uint64_t>(chunks) *
+                                                                 layout_.BlockBytes()});
     compute_ = service_->OpenStream();
     const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
-    pipeline_ = std::make_unique<AheadPipeline>(PipelineSetup{&layout_, 0, service_.get(), {nullptr}, &clock_, streams});
+    pipeline_ = std::make_unique<AheadPipeline>(
+        PipelineSetup{&layout_, 0, service_.get(), {nullptr}, &clock_, streams});
   }
   ~AheadPipelineTest() override {
     if (service_) service_->Leave();
@@ -58,13 +61,15 @@ class AheadPipelineTest : public ::testing::Test {
   std::unique_ptr<MemoryServer> server_;
   std::unique_ptr<FlagChunkService> service_;
   device::Stream* compute_ = nullptr;
-  device::Flag first_ = 0, second_ = 0;  // of operators; outlive the pipeline, whose end looks at its streams
+  // Of operators; outlive the pipeline, whose end looks at its streams.
+  device::Flag first_ = 0, second_ = 0;
   std::unique_ptr<AheadPipeline> pipeline_;
 };
 
 TEST_F(AheadPipelineTest, TheCpuGoesOnWhileNothingHasHappened) {
   Open(4);
-  for (ChunkId chunk = 0; chunk < 4; ++chunk) server_->values[chunk].assign(64, static_cast<float>(chunk + 1));
+  for (ChunkId chunk = 0; chunk < 4; ++chunk)
+    server_->values[chunk].assign(64, static_cast<float>(chunk + 1));
   // Four chunks through one block, as operators that read them and leave a gradient.
   std::vector<std::vector<float>> read(4, std::vector<float>(64));
   const std::vector<float> gradient(64, 0.5f);
@@ -81,7 +86,8 @@ TEST_F(AheadPipelineTest, TheCpuGoesOnWhileNothingHasHappened) {
   Settle();
   ASSERT_TRUE(pipeline_->Progress().ok());
   EXPECT_EQ(service_->blocked_waits(), 0u);
-  for (ChunkId chunk = 0; chunk < 4; ++chunk) EXPECT_EQ(read[chunk], std::vector<float>(64, static_cast<float>(chunk + 1)));
+  for (ChunkId chunk = 0; chunk < 4; ++chunk)
+    EXPECT_EQ(read[chunk], std::vector<float>(64, static_cast<float>(chunk + 1)));
   EXPECT_EQ(server_->submits, 4u);
   ASSERT_TRUE(pipeline_->WaitAll().ok());
   EXPECT_EQ(pipeline_->bytes_h2d(), 4 * 64 * 4u);
@@ -134,7 +140,8 @@ TEST_F(AheadPipelineTest, MoreTransfersThanTicketsMakeTheCpuWait) {
   const int count = 2 * static_cast<int>(client::kTicketsMax);
   Open(count);
   for (int i = 0; i < count; ++i) {
-    ASSERT_NE(pipeline_->Fetch(static_cast<ChunkId>(i), Block(static_cast<uint64_t>(i)), 0, {}), 0u) << i;
+    ASSERT_NE(pipeline_->Fetch(static_cast<ChunkId>(i), Block(static_cast<uint64_t>(i)), 0, {}), 0u)
+        << i;
   }
   EXPECT_EQ(service_->in_flight_max(), kTicketsUsed);
   EXPECT_GT(pipeline_->wait_ns(), 0u);
@@ -179,7 +186,8 @@ TEST_F(AheadPipelineTest, AfterAnErrorNothingIsRequestedAndNoStreamStays) {
   EXPECT_EQ(server_->submits, 0u);
 }
 
-TEST_F(AheadPipelineTest, TheCpuIsHeldBackBeforeItFillsTheDriversQueueAndStillHearsOfTheServersEnd) {
+TEST_F(AheadPipelineTest,
+       TheCpuIsHeldBackBeforeItFillsTheDriversQueueAndStillHearsOfTheServersEnd) {
   Open(2);
   const OpId parked = pipeline_->Fetch(0, Block(0), 1, {});  // of a version that never comes
   ASSERT_TRUE(pipeline_->Wait(parked, false).ok());
@@ -231,7 +239,8 @@ class LostGroup final : public Collective {
   void GiveUp(const Status& why) override {
     ++given_up;
     EXPECT_EQ(why.id(), ErrorId::kCollectiveFailed);
-    EXPECT_EQ(*done, device::kFlagPoison) << "a communicator that is aborted waits for streams that wait for flags";
+    EXPECT_EQ(*done, device::kFlagPoison)
+        << "a communicator that is aborted waits for streams that wait for flags";
   }
   Status Barrier() override { return {}; }
   Status SumDoubles(double*, uint64_t) override { return {}; }
@@ -257,8 +266,10 @@ TEST_F(AheadPipelineTest, StreamsAreLetGoBeforeGroupsAreGivenUp) {
   const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
   MemoryServer server(&shared);
   FlagChunkService service(&server, {.rcache_bytes = shared.BlockBytes()});
-  const auto pipeline = std::make_unique<AheadPipeline>(PipelineSetup{&shared, 0, &service, {&group}, &clock_, streams});
-  compute_->WaitFlag(&first_, 1);  // an operator that has not ended: the server may not begin with the next fetch
+  const auto pipeline = std::make_unique<AheadPipeline>(
+      PipelineSetup{&shared, 0, &service, {&group}, &clock_, streams});
+  // An operator that has not ended: the server may not begin with the next fetch.
+  compute_->WaitFlag(&first_, 1);
   const UseMark use = pipeline->Mark();
   pipeline->Fetch(0, service.attachment().rcache, 0, {0, use});
   group.done = service.FlagsOf(1).done;
@@ -283,7 +294,8 @@ TEST_F(AheadPipelineTest, AfterAGroupsErrorNothingIsRequestedThoughTheServerIsTh
   const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
   MemoryServer server(&shared);
   FlagChunkService service(&server, {.rcache_bytes = shared.BlockBytes()});
-  const auto pipeline = std::make_unique<AheadPipeline>(PipelineSetup{&shared, 0, &service, {&group}, &clock_, streams});
+  const auto pipeline = std::make_unique<AheadPipeline>(
+      PipelineSetup{&shared, 0, &service, {&group}, &clock_, streams});
   std::byte* block = service.attachment().rcache;
   const OpId fetched = pipeline->Fetch(0, block, 0, {});
   ASSERT_TRUE(pipeline->Wait(fetched, false).ok());

@@ -1,4 +1,5 @@
-// ParameterCache after a failure, and when it is called out of turn: an error, always the same one, and nothing is changed.
+// ParameterCache after a failure, and when it is called out of turn: an error, always the same one,
+// and nothing is changed.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -27,7 +28,8 @@ class CacheErrors : public ::testing::Test {
     options.chunk_bytes = 64 * 4;
     layout_ = BuildLayout(notes, options).value();
     server_ = std::make_unique<MemoryServer>(&layout_);
-    service_ = std::make_unique<MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, 2), 1, 2);
+    service_ =
+        std::make_unique<MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, 2), 1, 2);
   }
 
   Result<std::unique_ptr<ParameterCache>> Open() {
@@ -40,8 +42,12 @@ class CacheErrors : public ::testing::Test {
     return ParameterCache::Create(std::move(setup));
   }
 
-  static Status Acquire(ParameterCache* cache, ChunkId chunk) { return cache->Acquire({&chunk, 1}); }
-  static Status Release(ParameterCache* cache, ChunkId chunk) { return cache->Release({&chunk, 1}); }
+  static Status Acquire(ParameterCache* cache, ChunkId chunk) {
+    return cache->Acquire({&chunk, 1});
+  }
+  static Status Release(ParameterCache* cache, ChunkId chunk) {
+    return cache->Release({&chunk, 1});
+  }
 
   static Status Use(ParameterCache* cache, ParameterId parameter) {
     const Status begun = cache->BeginUse({&parameter, 1});
@@ -54,13 +60,16 @@ class CacheErrors : public ::testing::Test {
   SteadyClock clock_;
 };
 
-// Ranks 0 and 1 share the first group; what the others may be for both to meet in the same collectives.
+// Ranks 0 and 1 share the first group; what the others may be for both to meet in the same
+// collectives.
 class DataGroups : public CacheErrors {
  protected:
   // Two shared parameters of a chunk each, and `own` ones of each further group.
   Status OpenWith(std::vector<std::vector<Rank>> groups, std::vector<uint32_t> own, Rank rank = 0) {
     std::vector<ParameterNote> notes;
-    const auto add = [&notes](uint32_t group) { notes.push_back({"p" + std::to_string(notes.size()), {64}, 0, group, false}); };
+    const auto add = [&notes](uint32_t group) {
+      notes.push_back({"p" + std::to_string(notes.size()), {64}, 0, group, false});
+    };
     for (uint32_t group = 0; group < groups.size(); ++group) {
       for (uint32_t i = 0; i < own[group]; ++i) add(group);
     }
@@ -70,17 +79,20 @@ class DataGroups : public CacheErrors {
     options.data_groups = std::move(groups);
     layout_ = BuildLayout(notes, options).value();
     server_ = std::make_unique<MemoryServer>(&layout_);
-    service_ = std::make_unique<MemoryChunkService>(server_.get(), rank, layout_.RcacheBytes(rank, 2), 1, 2);
+    service_ = std::make_unique<MemoryChunkService>(server_.get(), rank,
+                                                    layout_.RcacheBytes(rank, 2), 1, 2);
     CacheSetup setup;
     setup.layout = &layout_;
     setup.rank = rank;
     setup.service = service_.get();
     for (const auto& members : layout_.data_groups) {
       const auto found = std::find(members.begin(), members.end(), rank);
-      shared_.push_back(std::make_unique<testing::ThreadGroup>(static_cast<uint32_t>(members.size())));
-      ranks_.push_back(
-          std::make_unique<testing::ThreadCollective>(shared_.back().get(), static_cast<uint32_t>(found - members.begin()), 1, 0));
-      setup.groups.push_back(found == members.end() || members.size() == 1 ? nullptr : ranks_.back().get());
+      shared_.push_back(
+          std::make_unique<testing::ThreadGroup>(static_cast<uint32_t>(members.size())));
+      ranks_.push_back(std::make_unique<testing::ThreadCollective>(
+          shared_.back().get(), static_cast<uint32_t>(found - members.begin()), 1, 0));
+      setup.groups.push_back(found == members.end() || members.size() == 1 ? nullptr
+                                                                           : ranks_.back().get());
     }
     setup.clock = &clock_;
     return ParameterCache::Create(std::move(setup)).status();
@@ -100,18 +112,21 @@ TEST_F(DataGroups, OfRanksThatWouldDecideAlikeAreTaken) {
 TEST_F(DataGroups, OfRanksThatWouldDecideApartAreRefused) {
   const auto expect_refused = [](const Status& status) {
     EXPECT_EQ(status.id(), ErrorId::kUsageError) << status.Format();
-    EXPECT_NE(status.what().find("ranks 0 and 1 share a data group"), std::string::npos) << status.what();
+    EXPECT_NE(status.what().find("ranks 0 and 1 share a data group"), std::string::npos)
+        << status.what();
   };
   expect_refused(OpenWith({{0, 1}, {0}}, {3, 1}));
   expect_refused(OpenWith({{0, 1}, {0}, {1}}, {3, 2, 3}));
-  expect_refused(OpenWith({{0}, {0, 1}, {1}}, {2, 3, 2}));  // in order of chunks: before the shared ones, and behind them
+  // In order of chunks: before the shared ones, and behind them.
+  expect_refused(OpenWith({{0}, {0, 1}, {1}}, {2, 3, 2}));
 }
 
 TEST_F(CacheErrors, NoRoomForOneBlockIsRefusedWithTheSizeThatWorks) {
   service_ = std::make_unique<MemoryChunkService>(server_.get(), 0, layout_.BlockBytes() - 1, 1, 0);
   const Status refused = Open().status();
   EXPECT_EQ(refused.id(), ErrorId::kRcacheTooSmall);
-  EXPECT_NE(refused.Format().find("at least " + std::to_string(layout_.BlockBytes())), std::string::npos);
+  EXPECT_NE(refused.Format().find("at least " + std::to_string(layout_.BlockBytes())),
+            std::string::npos);
   service_ = std::make_unique<MemoryChunkService>(server_.get(), 0, layout_.BlockBytes(), 1, 0);
   EXPECT_TRUE(Open().ok());
 }

@@ -1,4 +1,5 @@
-// ParameterCache in memory of a device: the streams find and bring what the host does, whatever comes first, and nothing hangs.
+// ParameterCache in memory of a device: the streams find and bring what the host does, whatever
+// comes first, and nothing hangs.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -26,7 +27,8 @@ ToyConfig Toy(uint64_t seed, uint32_t world) {
   return config;
 }
 
-// All that is decided and moved. What was late, and how long the CPU stood still, is a matter of time.
+// All that is decided and moved. What was late, and how long the CPU stood still, is a matter of
+// time.
 void ExpectAlike(const ToyRankResult& device, const ToyRankResult& host) {
   EXPECT_EQ(device.decisions, host.decisions);
   EXPECT_EQ(device.schedule, host.schedule);
@@ -53,7 +55,8 @@ void ExpectAsOnTheHost(ToyConfig config) {
   config.on_device = true;
   const ToyResult device = RunToy(config);
   ASSERT_NO_FATAL_FAILURE(ExpectGood(device));
-  for (Rank rank = 0; rank < config.layout.world; ++rank) ExpectAlike(device.ranks[rank], host.ranks[rank]);
+  for (Rank rank = 0; rank < config.layout.world; ++rank)
+    ExpectAlike(device.ranks[rank], host.ranks[rank]);
 }
 
 TEST(DeviceCache, OneRankTrainsAsOnTheHostInEveryOrderOfStreamsAndServer) {
@@ -136,7 +139,8 @@ TEST(DeviceCache, AnErrorAtAnyRequestEndsTheRunAndHangsNothing) {
       ToyConfig failing = config;
       (answered ? failing.fail_answer_of : failing.fail_from) = request;
       const ToyResult result = RunToy(failing);
-      EXPECT_EQ(result.ranks[0].status.id(), ErrorId::kServerGone) << request << ": " << result.ranks[0].status.Format();
+      EXPECT_EQ(result.ranks[0].status.id(), ErrorId::kServerGone)
+          << request << ": " << result.ranks[0].status.Format();
       EXPECT_FALSE(result.weights_right) << "the last step was sealed";
     }
   }
@@ -156,7 +160,8 @@ TEST(DeviceCache, AnErrorOfOneRankEndsTheOthers) {
   }
 }
 
-// The stand-in for the CUDA driver: its streams have threads, and a CPU that touches its memory faults.
+// The stand-in for the CUDA driver: its streams have threads, and a CPU that touches its memory
+// faults.
 class OnMemoryThatFaults : public ::testing::TestWithParam<device::ExportForm> {
  protected:
   void SetUp() override {
@@ -189,14 +194,17 @@ TEST_P(OnMemoryThatFaults, AnErrorEndsTheRunAndHangsNothing) {
   for (const uint64_t request : {uint64_t{1}, requests / 3, requests / 2, requests}) {
     config.fail_answer_of = request;
     const ToyResult result = RunToy(config);
-    EXPECT_EQ(result.ranks[0].status.id(), ErrorId::kServerGone) << request << ": " << result.ranks[0].status.Format();
+    EXPECT_EQ(result.ranks[0].status.id(), ErrorId::kServerGone)
+        << request << ": " << result.ranks[0].status.Format();
     EXPECT_FALSE(result.weights_right);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, OnMemoryThatFaults, ::testing::Values(device::ExportForm::kVmm, device::ExportForm::kIpc),
+INSTANTIATE_TEST_SUITE_P(Forms, OnMemoryThatFaults,
+                         ::testing::Values(device::ExportForm::kVmm, device::ExportForm::kIpc),
                          [](const ::testing::TestParamInfo<device::ExportForm>& form) {
-                           return std::string(form.param == device::ExportForm::kVmm ? "Vmm" : "Ipc");
+                           return std::string(form.param == device::ExportForm::kVmm ? "Vmm"
+                                                                                     : "Ipc");
                          });
 
 }  // namespace device_cache_test

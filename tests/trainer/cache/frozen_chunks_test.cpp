@@ -1,4 +1,5 @@
-// Frozen chunks in the rCache: fetched and evicted like all others, kept through new versions, never handed in.
+// Frozen chunks in the rCache: fetched and evicted like all others, kept through new versions,
+// never handed in.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,8 @@ ToyConfig Toy(uint64_t seed, uint32_t world) {
 
 void ExpectGoodAndAlike(const ToyResult& result) {
   ExpectGood(result);
-  for (const ToyRankResult& rank : result.ranks) EXPECT_EQ(rank.decisions, result.ranks[0].decisions);
+  for (const ToyRankResult& rank : result.ranks)
+    EXPECT_EQ(rank.decisions, result.ranks[0].decisions);
 }
 
 TEST(FrozenChunks, AreReadRightByAllRanksInTheSmallestRcacheAndInLargerOnes) {
@@ -49,7 +51,8 @@ TEST(FrozenChunks, AreReadRightByAllRanksInTheSmallestRcacheAndInLargerOnes) {
 void ExpectStep(const ToyResult& run, size_t step, uint64_t fetches, uint64_t submits) {
   const ToyRankResult& rank = run.ranks[0];
   const CacheCounters &before = rank.before_step[step], &after = rank.after_step[step];
-  EXPECT_EQ(after.misses + after.prefetches - before.misses - before.prefetches, fetches) << "step " << step;
+  EXPECT_EQ(after.misses + after.prefetches - before.misses - before.prefetches, fetches)
+      << "step " << step;
   EXPECT_EQ(after.submits - before.submits, submits) << "step " << step;
   if (!rank.followed[step]) return;
   EXPECT_EQ(after.bytes_h2d - before.bytes_h2d, rank.planned[step].bytes_h2d) << "step " << step;
@@ -68,7 +71,8 @@ TEST(FrozenChunks, StayThroughNewVersionsWhereThereIsRoomAndAreNeverHandedIn) {
   ExpectStep(run, 0, all, trained);
   for (size_t step = 1; step < config.steps; ++step) ExpectStep(run, step, trained, trained);
   EXPECT_EQ(run.declared.size(), trained);
-  for (const ChunkId chunk : run.declared) EXPECT_LT(chunk, trained) << "the server updates no frozen chunk";
+  for (const ChunkId chunk : run.declared)
+    EXPECT_LT(chunk, trained) << "the server updates no frozen chunk";
 }
 
 TEST(FrozenChunks, GiveUpTheirBlocksLikeOthersWhereThereIsNoRoom) {
@@ -77,20 +81,24 @@ TEST(FrozenChunks, GiveUpTheirBlocksLikeOthersWhereThereIsNoRoom) {
   config.blocks = SmallestFor(config);
   const ToyResult run = RunToy(config);
   ASSERT_NO_FATAL_FAILURE(ExpectGoodAndAlike(run));
-  const CacheCounters &before = run.ranks[0].before_step.back(), &after = run.ranks[0].after_step.back();
+  const CacheCounters &before = run.ranks[0].before_step.back(),
+                      &after = run.ranks[0].after_step.back();
   EXPECT_GT(after.evictions, before.evictions);
-  EXPECT_GT(after.misses + after.prefetches - before.misses - before.prefetches, run.layout.TrainedChunks());
+  EXPECT_GT(after.misses + after.prefetches - before.misses - before.prefetches,
+            run.layout.TrainedChunks());
   EXPECT_EQ(after.bytes_h2d - before.bytes_h2d, run.ranks[0].planned.back().bytes_h2d);
 }
 
 TEST(FrozenChunks, AreRefusedAGradientByName) {
   ToyConfig config = Toy(3, 1);
-  const auto frozen =
-      std::find_if(config.model.notes.begin(), config.model.notes.end(), [](const ParameterNote& note) { return note.frozen; });
+  const auto frozen = std::find_if(config.model.notes.begin(), config.model.notes.end(),
+                                   [](const ParameterNote& note) { return note.frozen; });
   config.model.no_gradient[static_cast<size_t>(frozen - config.model.notes.begin())] = false;
   const Status ended = RunToy(config).ranks[0].status;
   EXPECT_EQ(ended.id(), ErrorId::kTensorStateIllegal) << ended.Format();
-  EXPECT_NE(ended.Format().find("parameter " + frozen->name + " got a gradient, but it is frozen"), std::string::npos) << ended.Format();
+  EXPECT_NE(ended.Format().find("parameter " + frozen->name + " got a gradient, but it is frozen"),
+            std::string::npos)
+      << ended.Format();
 }
 
 }  // namespace frozen_chunks_test

@@ -1,4 +1,5 @@
-// ParameterCache asks the policies that its setup brings: one while it records, the other in a pass that has left the order.
+// ParameterCache asks the policies that its setup brings: one while it records, the other in a pass
+// that has left the order.
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
@@ -22,7 +23,8 @@ class LastEviction final : public EvictionPolicy {
 
  private:
   void Note(const char* what, ChunkId chunk, uint64_t position) {
-    *notes_ += std::string(what) + " " + std::to_string(chunk) + "@" + std::to_string(position) + " ";
+    *notes_ +=
+        std::string(what) + " " + std::to_string(chunk) + "@" + std::to_string(position) + " ";
   }
   std::string* notes_;
 };
@@ -43,15 +45,18 @@ TEST(InjectedPolicy, NamesTheVictims) {
   setup.groups = {nullptr};
   setup.clock = &clock;
   setup.options.prefetch_depth = 0;
-  setup.policies = {std::make_unique<LastEviction>(&recording), std::make_unique<LastEviction>(&left_order)};
+  setup.policies = {std::make_unique<LastEviction>(&recording),
+                    std::make_unique<LastEviction>(&left_order)};
   auto cache = std::move(ParameterCache::Create(std::move(setup))).value();
   const auto evaluate = [&cache](const std::vector<ChunkId>& order, Version version) {
     ASSERT_TRUE(cache->BeginPass(PassKind::kEvaluation, version).ok());
-    for (const ChunkId chunk : order) ASSERT_TRUE(cache->Acquire({&chunk, 1}).ok() && cache->Release({&chunk, 1}).ok());
+    for (const ChunkId chunk : order)
+      ASSERT_TRUE(cache->Acquire({&chunk, 1}).ok() && cache->Release({&chunk, 1}).ok());
   };
   evaluate({0, 1, 2, 3}, 0);
   EXPECT_EQ(recording, "used 0@0 used 1@1 used 2@2 gone 1@2 used 3@3 gone 2@3 ");
-  EXPECT_EQ(left_order, "used 0@0 used 1@1 used 2@2 used 3@3 ") << "it hears of every use, and is not asked";
+  EXPECT_EQ(left_order, "used 0@0 used 1@1 used 2@2 used 3@3 ")
+      << "it hears of every use, and is not asked";
   recording.clear();
   left_order.clear();
   server.version = 1;

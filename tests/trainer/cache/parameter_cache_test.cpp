@@ -1,4 +1,5 @@
-// ParameterCache trains a toy model right, decides alike on all ranks, and fetches as little as can be.
+// ParameterCache trains a toy model right, decides alike on all ranks, and fetches as little as can
+// be.
 #include "trainer/cache/parameter_cache.h"
 
 #include <gtest/gtest.h>
@@ -109,7 +110,8 @@ TEST(ParameterCache, RanksDecideAlikeWhateverTheTimes) {
         EXPECT_EQ(rank.decisions, result.ranks[0].decisions);
         EXPECT_EQ(rank.schedule, result.ranks[0].schedule);
       }
-      EXPECT_TRUE(decisions.empty() || decisions == result.ranks[0].decisions) << "other delays, other decisions";
+      EXPECT_TRUE(decisions.empty() || decisions == result.ranks[0].decisions)
+          << "other delays, other decisions";
       decisions = result.ranks[0].decisions;
     }
   }
@@ -125,10 +127,12 @@ TEST(ParameterCache, FetchesAndBytesAreThoseOfThePlanAndTheExhaustiveOptimum) {
       const ToyResult result = RunToy(config);
       ASSERT_NO_FATAL_FAILURE(ExpectGood(result));
       const ToyRankResult& rank = result.ranks[0];
-      const Plan plan = BeladySimulate(rank.schedule, {EvictableMask(result.layout), config.blocks, {}}).value();
+      const Plan plan =
+          BeladySimulate(rank.schedule, {EvictableMask(result.layout), config.blocks, {}}).value();
       const CacheCounters step = LastStep(rank, 3);
       EXPECT_EQ(step.misses + step.prefetches, plan.fetches);
-      EXPECT_EQ(step.misses + step.prefetches, Exhaustive(rank.schedule, static_cast<uint32_t>(config.blocks)).Fewest());
+      EXPECT_EQ(step.misses + step.prefetches,
+                Exhaustive(rank.schedule, static_cast<uint32_t>(config.blocks)).Fewest());
       EXPECT_EQ(step.submits, plan.submits);
       const StepTraffic traffic = TrafficOf(plan, result.layout);
       EXPECT_EQ(step.bytes_h2d, traffic.bytes_h2d);
@@ -142,7 +146,8 @@ TEST(ParameterCache, FetchesAndBytesAreThoseOfThePlanAndTheExhaustiveOptimum) {
   }
 }
 
-// With evaluations in between, a step may begin with chunks that the evaluation has left in the rCache: the plan counts on them.
+// With evaluations in between, a step may begin with chunks that the evaluation has left in the
+// rCache: the plan counts on them.
 TEST(ParameterCache, BytesAreThoseOfThePlanAlsoBehindEvaluations) {
   ToyConfig config = Toy(3, 8, 2);
   config.model.notes[5].multi_use = true;
@@ -153,8 +158,10 @@ TEST(ParameterCache, BytesAreThoseOfThePlanAlsoBehindEvaluations) {
   for (const ToyRankResult& rank : result.ranks) {
     EXPECT_EQ(rank.planned[0].bytes_h2d, 0u);  // recorded
     for (size_t step = 2; step < 4; ++step) {
-      EXPECT_EQ(rank.after_step[step].bytes_h2d - rank.before_step[step].bytes_h2d, rank.planned[step].bytes_h2d);
-      EXPECT_EQ(rank.after_step[step].bytes_d2h - rank.before_step[step].bytes_d2h, rank.planned[step].bytes_d2h);
+      EXPECT_EQ(rank.after_step[step].bytes_h2d - rank.before_step[step].bytes_h2d,
+                rank.planned[step].bytes_h2d);
+      EXPECT_EQ(rank.after_step[step].bytes_d2h - rank.before_step[step].bytes_d2h,
+                rank.planned[step].bytes_d2h);
       EXPECT_GT(rank.planned[step].bytes_d2h, 0u);
     }
     // Followed steps with equal starts move equal bytes.
@@ -175,7 +182,8 @@ TEST(ParameterCache, TooSmallForAKnownOrderNamesTheNumberThatWorks) {
     EXPECT_EQ(refused.status.id(), ErrorId::kRcacheTooSmall);
     const uint64_t bytes = whole.layout.RcacheBytes(0, smallest);
     EXPECT_EQ(refused.smallest_bytes, bytes);
-    EXPECT_NE(refused.status.what().find(std::to_string(bytes) + " bytes"), std::string::npos) << refused.status.Format();
+    EXPECT_NE(refused.status.what().find(std::to_string(bytes) + " bytes"), std::string::npos)
+        << refused.status.Format();
     config.blocks = smallest;
     const ToyResult works = RunToy(config);
     ASSERT_NO_FATAL_FAILURE(ExpectGood(works));
@@ -193,8 +201,10 @@ TEST(ParameterCache, TooSmallForOneOperatorIsNamedWhileRecording) {
   config.layout.chunk_bytes = 160 * 4;
   config.blocks = 2;
   const ToyResult refused = RunToy(config);
-  ASSERT_EQ(refused.ranks[0].status.id(), ErrorId::kRcacheTooSmall) << refused.ranks[0].status.Format();
-  const uint64_t named = (refused.ranks[0].smallest_bytes - refused.layout.ResidentBytes(0)) / refused.layout.BlockBytes();
+  ASSERT_EQ(refused.ranks[0].status.id(), ErrorId::kRcacheTooSmall)
+      << refused.ranks[0].status.Format();
+  const uint64_t named = (refused.ranks[0].smallest_bytes - refused.layout.ResidentBytes(0)) /
+                         refused.layout.BlockBytes();
   EXPECT_GT(named, 2u);
   config.blocks = named;
   ASSERT_NO_FATAL_FAILURE(ExpectGood(RunToy(config)));
@@ -228,7 +238,8 @@ TEST(ParameterCache, UndeclaredSecondUseIsFoundWhileRecording) {
   ASSERT_NO_FATAL_FAILURE(ExpectGood(result));
   EXPECT_EQ(result.ranks[0].after_step.back().deviations, 0u);
   uint64_t borrowed = 0;
-  for (const Moment& moment : result.ranks[0].schedule.moments) borrowed += moment.kind == MomentKind::kBorrow;
+  for (const Moment& moment : result.ranks[0].schedule.moments)
+    borrowed += moment.kind == MomentKind::kBorrow;
   EXPECT_EQ(borrowed, 2u);  // its chunk, once a micro-batch
 }
 
@@ -239,7 +250,8 @@ TEST(ParameterCache, SecondGradientOverTheFirstNamesTheParameter) {
   config.blocks = 1000;
   const ToyResult result = RunToy(config);
   EXPECT_EQ(result.ranks[0].status.id(), ErrorId::kTensorStateIllegal);
-  EXPECT_NE(result.ranks[0].status.what().find("p5"), std::string::npos) << result.ranks[0].status.what();
+  EXPECT_NE(result.ranks[0].status.what().find("p5"), std::string::npos)
+      << result.ranks[0].status.what();
 }
 
 TEST(ParameterCache, APassThatLeavesTheOrderGoesOnAndLearnsTheNewOne) {
@@ -253,8 +265,10 @@ TEST(ParameterCache, APassThatLeavesTheOrderGoesOnAndLearnsTheNewOne) {
     ASSERT_NO_FATAL_FAILURE(ExpectGood(result));
     EXPECT_EQ(result.ranks[0].after_step[1].deviations, 0u);
     EXPECT_EQ(result.ranks[0].after_step[2].deviations, 1u);
-    EXPECT_EQ(result.ranks[0].after_step[4].deviations, result.ranks[0].after_step[3].deviations);  // evaluation deviated once, too
-    for (const ToyRankResult& rank : result.ranks) EXPECT_EQ(rank.decisions, result.ranks[0].decisions);
+    // Evaluation deviated once, too.
+    EXPECT_EQ(result.ranks[0].after_step[4].deviations, result.ranks[0].after_step[3].deviations);
+    for (const ToyRankResult& rank : result.ranks)
+      EXPECT_EQ(rank.decisions, result.ranks[0].decisions);
   }
 }
 

@@ -1,4 +1,5 @@
-// How often the rCache looks after transfers in flight: once an operator; and that it can wait for all of them.
+// How often the rCache looks after transfers in flight: once an operator; and that it can wait for
+// all of them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -26,7 +27,8 @@ class CountingService final : public MemoryChunkService {
 TEST(Progress, TransfersAreLookedAfterOnceAnOperator) {
   LayoutOptions options;
   options.chunk_bytes = 64 * 4;
-  const std::vector<ParameterNote> notes{{"first", {64}, 0, 0, false}, {"later", {64}, 0, 0, false}};
+  const std::vector<ParameterNote> notes{{"first", {64}, 0, 0, false},
+                                         {"later", {64}, 0, 0, false}};
   const ChunkLayout layout = BuildLayout(notes, options).value();
   MemoryServer server(&layout);
   CountingService service(&server, 0, 2 * layout.BlockBytes(), /*seed=*/1, /*delay_max=*/1'000'000);
@@ -55,7 +57,8 @@ TEST(Progress, TransfersAreLookedAfterOnceAnOperator) {
   EXPECT_EQ(service.tests, 10u);
   EXPECT_EQ(service.in_flight(), 1u);
   ASSERT_TRUE(cache->AwaitTransfers().ok());
-  EXPECT_EQ(service.in_flight(), 0u) << "what was fetched ahead has come, though no operator needs it";
+  EXPECT_EQ(service.in_flight(), 0u)
+      << "what was fetched ahead has come, though no operator needs it";
 }
 
 }  // namespace progress_test

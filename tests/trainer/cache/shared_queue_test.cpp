@@ -1,5 +1,6 @@
-// Streams that share the queues of a GPU: training ends, as on the host, and the start says so. On the stand-in for the driver, whose
-// queues take what CUDA was not told the order of in the order of the calls, or in the worst one.
+// Streams that share the queues of a GPU: training ends, as on the host, and the start says so. On
+// the stand-in for the driver, whose queues take what CUDA was not told the order of in the order
+// of the calls, or in the worst one.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -46,13 +47,20 @@ class OnQueues : public ::testing::Test {
   std::unique_ptr<device::CudaDevice> device_;
 };
 
-class EveryOrder : public OnQueues, public ::testing::WithParamInterface<std::tuple<const char*, const char*>> {
+class EveryOrder : public OnQueues,
+                   public ::testing::WithParamInterface<std::tuple<const char*, const char*>> {
  protected:
-  void SetUp() override { ASSERT_NO_FATAL_FAILURE(Open(std::get<0>(GetParam()), std::get<1>(GetParam()))); }
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(Open(std::get<0>(GetParam()), std::get<1>(GetParam())));
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(Queues, EveryOrder, ::testing::Combine(::testing::Values("1", "2", "3"), ::testing::Values("put", "told")),
-                         [](const auto& param) { return std::string(std::get<0>(param.param)) + std::get<1>(param.param); });
+INSTANTIATE_TEST_SUITE_P(Queues, EveryOrder,
+                         ::testing::Combine(::testing::Values("1", "2", "3"),
+                                            ::testing::Values("put", "told")),
+                         [](const auto& param) {
+                           return std::string(std::get<0>(param.param)) + std::get<1>(param.param);
+                         });
 
 TEST_P(EveryOrder, TrainsAsOnTheHost) {
   for (uint32_t world = 1; world <= 2; ++world) {
@@ -82,13 +90,20 @@ class OneQueue : public OnQueues {
     layout_ = BuildLayout(notes, options).value();
     server_ = std::make_unique<MemoryServer>(&layout_);
     service_ = std::make_unique<FlagChunkService>(
-        server_.get(),
-        testing::FlagServiceSetup{.rcache_bytes = 2 * layout_.BlockBytes(), .alone = false, .copy_threads = 0, .device = device_.get()});
+        server_.get(), testing::FlagServiceSetup{.rcache_bytes = 2 * layout_.BlockBytes(),
+                                                 .alone = false,
+                                                 .copy_threads = 0,
+                                                 .device = device_.get()});
     words_ = RegisteredHost::Create(device_.get(), kPageBytes).value();
     compute_ = service_->OpenStream();
     device::Stream* const recycle = service_->OpenStream();
     pipeline_ = std::make_unique<AheadPipeline>(
-        PipelineSetup{&layout_, 0, service_.get(), {nullptr}, &clock_, CacheStreams{device_.get(), compute_, recycle}});
+        PipelineSetup{&layout_,
+                      0,
+                      service_.get(),
+                      {nullptr},
+                      &clock_,
+                      CacheStreams{device_.get(), compute_, recycle}});
   }
   ~OneQueue() override {
     if (service_ != nullptr) service_->Leave();
@@ -137,7 +152,8 @@ TEST_F(OneQueue, AFetchBehindASubmissionEnds) {
 }
 
 TEST_F(OnQueues, TheProbeSeesStreamsThatShareAQueueAndStreamsThatDoNot) {
-  for (const auto& [queues, beside] : {std::pair{"1", false}, {"2", false}, {"3", true}, {"0", true}}) {
+  for (const auto& [queues, beside] :
+       {std::pair{"1", false}, {"2", false}, {"3", true}, {"0", true}}) {
     SCOPED_TRACE(queues);
     ASSERT_NO_FATAL_FAILURE(Open(queues, "put"));
     std::vector<std::unique_ptr<device::Stream>> own;
@@ -154,7 +170,8 @@ TEST_F(OnQueues, TheProbeSeesStreamsThatShareAQueueAndStreamsThatDoNot) {
 
 TEST_F(OnQueues, AStreamThatFailsInTheProbeIsAnError) {
   ASSERT_NO_FATAL_FAILURE(Open("0", "put"));
-  const auto a = std::move(device_->OpenStream()).value(), b = std::move(device_->OpenStream()).value();
+  const auto a = std::move(device_->OpenStream()).value(),
+             b = std::move(device_->OpenStream()).value();
   fake_cuda::FakeCuda::Load().FailAt("cuStreamWriteValue64_v2", 2, 700);
   device::Stream* const streams[] = {a.get(), b.get()};
 

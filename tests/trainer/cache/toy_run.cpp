@@ -32,7 +32,8 @@ float InitialValue(uint32_t note, uint64_t element) {
   return static_cast<float>((7 * note + element) % 13);
 }
 
-float GradientValue(const ToyModel& model, uint32_t note, uint64_t element, Rank rank, uint64_t step_and_batch) {
+float GradientValue(const ToyModel& model, uint32_t note, uint64_t element, Rank rank,
+                    uint64_t step_and_batch) {
   if (model.no_gradient[note]) return 0;
   return static_cast<float>((note + 3 * element + 7 * rank + step_and_batch) % 5) - 2.0f;
 }
@@ -50,7 +51,8 @@ History MakeHistory(const ToyConfig& config, const ChunkLayout& layout) {
     for (uint32_t step = 0; step < config.steps; ++step) {
       for (const Rank rank : layout.data_groups[layout.chunks[place.chunk].data_group]) {
         for (uint32_t batch = 0; batch < config.micro_batches; ++batch) {
-          for (uint64_t e = 0; e < values.size(); ++e) values[e] -= GradientValue(config.model, note, e, rank, 10 * step + batch);
+          for (uint64_t e = 0; e < values.size(); ++e)
+            values[e] -= GradientValue(config.model, note, e, rank, 10 * step + batch);
         }
       }
       history[step + 1].push_back(values);
@@ -71,7 +73,8 @@ class TickingClock final : public Clock {
 
 class ToyRank {
  public:
-  ToyRank(const ToyConfig& config, const ChunkLayout& layout, const History& history, MemoryServer* server, Rank rank)
+  ToyRank(const ToyConfig& config, const ChunkLayout& layout, const History& history,
+          MemoryServer* server, Rank rank)
       : config_(config),
         layout_(layout),
         history_(history),
@@ -79,15 +82,17 @@ class ToyRank {
         rank_(rank),
         storages_(layout.chunks.size(), nullptr),
         kept_(config.model.notes.size()) {
-    const uint64_t bytes = layout.RcacheBytes(rank, config.blocks), seed = 1000 * config.delay_seed + rank;
+    const uint64_t bytes = layout.RcacheBytes(rank, config.blocks),
+                   seed = 1000 * config.delay_seed + rank;
     if (!config.on_device) {
       service_ = std::make_unique<MemoryChunkService>(server, rank, bytes, seed, config.delay_max);
       return;
     }
     const bool alone = layout.world == 1 && !config.threads && config.device == nullptr;
-    auto flags =
-        std::make_unique<FlagChunkService>(server, testing::FlagServiceSetup{rank, bytes, seed, alone, config.threads, config.device});
-    if (config.device != nullptr) pinned_ = RegisteredHost::Create(config.device, kPinnedBytes).value();
+    auto flags = std::make_unique<FlagChunkService>(
+        server, testing::FlagServiceSetup{rank, bytes, seed, alone, config.threads, config.device});
+    if (config.device != nullptr)
+      pinned_ = RegisteredHost::Create(config.device, kPinnedBytes).value();
     if (rank == 0) flags->FailFrom(config.fail_from);
     if (rank == 0) flags->FailAnswerOf(config.fail_answer_of);
     streams_ = {flags->device(), flags->OpenStream(), flags->OpenStream()};
@@ -143,7 +148,8 @@ class ToyRank {
         TP_RETURN_IF_ERROR(Forward());
         TP_RETURN_IF_ERROR(Backward(batch));
       }
-      result_->planned.push_back(cache_->plan() != nullptr ? TrafficOf(*cache_->plan(), layout_) : StepTraffic());
+      result_->planned.push_back(cache_->plan() != nullptr ? TrafficOf(*cache_->plan(), layout_)
+                                                           : StepTraffic());
       TP_RETURN_IF_ERROR(cache_->FinishStep());
       result_->after_step.push_back(cache_->counters());
       CompareFound();
@@ -163,7 +169,8 @@ class ToyRank {
       }
       if (!mine.empty()) operators.push_back(mine);
     }
-    if (config_.shuffle_second_half && step_ >= 2) std::swap(operators[1], operators[operators.size() - 2]);
+    if (config_.shuffle_second_half && step_ >= 2)
+      std::swap(operators[1], operators[operators.size() - 2]);
     return operators;
   }
 
@@ -182,7 +189,8 @@ class ToyRank {
       TP_RETURN_IF_ERROR(Use(operators[i], step_));
       for (const uint32_t note : operators[i]) {
         const bool fires = --uses[note] == 0 || config_.model.fires_twice[note];
-        if (fires && !config_.model.no_gradient[note]) TP_RETURN_IF_ERROR(Gradient(note, batch, uses[note] == 0));
+        if (fires && !config_.model.no_gradient[note])
+          TP_RETURN_IF_ERROR(Gradient(note, batch, uses[note] == 0));
       }
     }
     for (const ChunkId chunk : cache_->SeparateChunks()) TP_RETURN_IF_ERROR(HandIn(chunk));
@@ -205,7 +213,8 @@ class ToyRank {
   Status Use(const std::vector<uint32_t>& notes, uint64_t version) {
     std::vector<ChunkId> chunks;
     for (const uint32_t note : notes) {
-      if (std::find(chunks.begin(), chunks.end(), ChunkOf(note)) == chunks.end()) chunks.push_back(ChunkOf(note));
+      if (std::find(chunks.begin(), chunks.end(), ChunkOf(note)) == chunks.end())
+        chunks.push_back(ChunkOf(note));
     }
     TP_RETURN_IF_ERROR(cache_->Acquire(chunks));
     ApplyMoves();
@@ -230,9 +239,12 @@ class ToyRank {
       result_->wrong.push_back(place.name + " is nowhere");
     } else if (streams_.compute != nullptr) {
       found_.push_back({note, version, Keep(std::vector<float>(expected.size(), -1.0f))});
-      streams_.compute->Copy(found_.back().values, storage + place.element_begin * 4, expected.size() * 4);
-    } else if (std::memcmp(storage + place.element_begin * 4, expected.data(), expected.size() * 4) != 0) {
-      result_->wrong.push_back(place.name + " has wrong values at version " + std::to_string(version));
+      streams_.compute->Copy(found_.back().values, storage + place.element_begin * 4,
+                             expected.size() * 4);
+    } else if (std::memcmp(storage + place.element_begin * 4, expected.data(),
+                           expected.size() * 4) != 0) {
+      result_->wrong.push_back(place.name + " has wrong values at version " +
+                               std::to_string(version));
     }
   }
 
@@ -240,33 +252,37 @@ class ToyRank {
   void CompareFound() {
     if (streams_.compute == nullptr) return;
     const auto end = streams_.compute->Record();
-    if (!machine_->Drive([&] { return streams_.compute->Passed(end); })) result_->wrong.push_back("operators never end");
+    if (!machine_->Drive([&] { return streams_.compute->Passed(end); }))
+      result_->wrong.push_back("operators never end");
     for (const Found& found : found_) {
       const std::vector<float>& expected = history_[found.version][found.note];
       if (std::memcmp(found.values, expected.data(), expected.size() * 4) == 0) continue;
-      result_->wrong.push_back(layout_.parameters[layout_.of_note[found.note]].name + " had wrong values at version " +
-                               std::to_string(found.version));
+      result_->wrong.push_back(layout_.parameters[layout_.of_note[found.note]].name +
+                               " had wrong values at version " + std::to_string(found.version));
     }
     found_.clear();
     kept_values_.clear();
     pinned_used_ = 0;
   }
 
-  // Where copies of the compute stream find them, or leave theirs, until CompareFound. From and to memory that is not pinned a driver
-  // copies before it returns, so that this thread would wait for a stream which waits for it.
+  // Where copies of the compute stream find them, or leave theirs, until CompareFound. From and to
+  // memory that is not pinned a driver copies before it returns, so that this thread would wait for
+  // a stream which waits for it.
   float* Keep(std::vector<float> values) {
     if (pinned_.data() == nullptr) {
       kept_values_.push_back(std::move(values));
       return kept_values_.back().data();
     }
-    TP_CHECK(pinned_used_ + values.size() <= kPinnedBytes / 4, "kPinnedBytes hold what operators of one step read and write");
+    TP_CHECK(pinned_used_ + values.size() <= kPinnedBytes / 4,
+             "kPinnedBytes hold what operators of one step read and write");
     float* const kept = reinterpret_cast<float*>(pinned_.data()) + pinned_used_;
     pinned_used_ += values.size();
     std::copy(values.begin(), values.end(), kept);
     return kept;
   }
 
-  // The values of a gradient into its place, by the CPU or by the compute stream, which may come to it much later.
+  // The values of a gradient into its place, by the CPU or by the compute stream, which may come to
+  // it much later.
   void CopyTo(std::byte* place, std::vector<float> values) {
     if (streams_.compute == nullptr) {
       std::memcpy(place, values.data(), values.size() * 4);
@@ -354,7 +370,8 @@ class ToyRank {
 bool WeightsRight(const ChunkLayout& layout, const History& history, const MemoryServer& server) {
   for (const ParameterPlace& place : layout.parameters) {
     const float* values = server.values[place.chunk].data() + place.element_begin;
-    if (std::memcmp(values, history.back()[place.note].data(), place.element_count * 4) != 0) return false;
+    if (std::memcmp(values, history.back()[place.note].data(), place.element_count * 4) != 0)
+      return false;
   }
   return true;
 }
@@ -390,7 +407,8 @@ ToyModel MakeToyModel(uint64_t seed, int layers, uint32_t groups) {
 }
 
 void FreezeEveryThird(ToyModel* model, uint32_t first) {
-  for (uint32_t note = first; note < model->notes.size(); note += 3) model->notes[note].frozen = model->no_gradient[note] = true;
+  for (uint32_t note = first; note < model->notes.size(); note += 3)
+    model->notes[note].frozen = model->no_gradient[note] = true;
 }
 
 ToyResult RunToy(const ToyConfig& config) {
@@ -401,14 +419,17 @@ ToyResult RunToy(const ToyConfig& config) {
   MemoryServer server(&layout);
   for (const ParameterPlace& place : layout.parameters) {
     if (!layout.chunks[place.chunk].frozen) continue;
-    std::copy(history[0][place.note].begin(), history[0][place.note].end(),
-              server.values[place.chunk].begin() + static_cast<std::ptrdiff_t>(place.element_begin));
+    std::copy(
+        history[0][place.note].begin(), history[0][place.note].end(),
+        server.values[place.chunk].begin() + static_cast<std::ptrdiff_t>(place.element_begin));
   }
   const bool on_streams = config.on_device && config.streams_of_groups;
   std::vector<std::unique_ptr<ThreadGroup>> groups;
   for (const auto& members : layout.data_groups) {
-    groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size()), on_streams, config.device));
-    if (config.fail_from != UINT64_MAX || config.fail_answer_of != UINT64_MAX) groups.back()->ExpectFailure();
+    groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size()),
+                                                   on_streams, config.device));
+    if (config.fail_from != UINT64_MAX || config.fail_answer_of != UINT64_MAX)
+      groups.back()->ExpectFailure();
   }
   result.ranks.resize(layout.world);
   std::vector<std::thread> threads;
@@ -423,9 +444,11 @@ ToyResult RunToy(const ToyConfig& config) {
         const auto found = std::find(members.begin(), members.end(), rank);
         own.push_back(found == members.end()
                           ? nullptr
-                          : std::make_unique<ThreadCollective>(groups[g].get(), static_cast<uint32_t>(found - members.begin()),
-                                                               77 * config.delay_seed + rank, config.delay_max, stream));
-        if (on_streams && own.back() != nullptr) run.machine()->AddActor([group = groups[g].get()] { return group->Poll(); });
+                          : std::make_unique<ThreadCollective>(
+                                groups[g].get(), static_cast<uint32_t>(found - members.begin()),
+                                77 * config.delay_seed + rank, config.delay_max, stream));
+        if (on_streams && own.back() != nullptr)
+          run.machine()->AddActor([group = groups[g].get()] { return group->Poll(); });
       }
       result.ranks[rank].status = run.Run(&own, &result.ranks[rank]);
       if (result.ranks[rank].status.ok()) return;

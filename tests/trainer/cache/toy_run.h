@@ -1,5 +1,6 @@
-// ToyRun: a toy model trained by several ranks (threads) through ParameterCache against MemoryServer, with everything checked on the way:
-// every operator finds the values of the version it is to see, and the weights after each step are those of plain arithmetic.
+// ToyRun: a toy model trained by several ranks (threads) through ParameterCache against
+// MemoryServer, with everything checked on the way: every operator finds the values of the version
+// it is to see, and the weights after each step are those of plain arithmetic.
 //
 // Values are small integers in fp32, so sums are exact in any order.
 #pragma once
@@ -17,13 +18,15 @@ namespace tidepool::trainer {
 
 struct ToyModel {
   std::vector<ParameterNote> notes;
-  std::vector<std::vector<uint32_t>> forward;  // for each operator the notes of its parameters; backward is the reverse
-  std::vector<bool> no_gradient;               // by note
-  std::vector<bool> fires_twice;               // by note: a gradient after every backward use, not after the last one only
+  // For each operator the notes of its parameters; backward is the reverse.
+  std::vector<std::vector<uint32_t>> forward;
+  std::vector<bool> no_gradient;  // by note
+  // By note: a gradient after every backward use, not after the last one only.
+  std::vector<bool> fires_twice;
 };
 
-// `layers` layers of three parameters; every fourth parameter is used again later in forward. With `groups` > 1, the layers' last
-// parameters are experts: one for each data group from 1 on.
+// `layers` layers of three parameters; every fourth parameter is used again later in forward. With
+// `groups` > 1, the layers' last parameters are experts: one for each data group from 1 on.
 ToyModel MakeToyModel(uint64_t seed, int layers, uint32_t groups);
 
 // Notes first, first + 3, ... become frozen, and get no gradient.
@@ -40,13 +43,15 @@ struct ToyConfig {
   CacheOptions cache;
   AccessSchedule declared;           // of the training pass; empty: none
   bool shuffle_second_half = false;  // from the third step on, two operators change places
-  // The rCache is memory of a device, whose streams run when and in what order the delay seed says: operators are copies on its compute
-  // stream, and what they found is compared when the pass has ended.
+  // The rCache is memory of a device, whose streams run when and in what order the delay seed says:
+  // operators are copies on its compute stream, and what they found is compared when the pass has
+  // ended.
   bool on_device = false;
   bool threads = false;  // of a device: each stream has a thread
   // Whose memory and streams they are, where no CPU can touch that memory; null: a host device's.
   device::Device* device = nullptr;
-  bool streams_of_groups = true;    // of a device: collectives are ordered by streams, not by the CPU
+  // Of a device: collectives are ordered by streams, not by the CPU.
+  bool streams_of_groups = true;
   uint64_t fail_from = UINT64_MAX;  // of a device: this request fails on rank 0, and all after it
   uint64_t fail_answer_of = UINT64_MAX;
 };
@@ -59,9 +64,10 @@ struct ToyRankResult {
   std::vector<bool> followed;              // by training step
   std::vector<StepTraffic> planned;        // by training step; zeros where the order was not known
   AccessSchedule schedule;                 // of the training pass
-  std::vector<std::string> wrong;          // values that were not what they must be; empty in a good run
-  uint64_t smallest_bytes = 0;             // what the cache names at the end
-  uint64_t requests = 0;                   // of a device: that the service was asked for
+  // Values that were not what they must be; empty in a good run.
+  std::vector<std::string> wrong;
+  uint64_t smallest_bytes = 0;  // what the cache names at the end
+  uint64_t requests = 0;        // of a device: that the service was asked for
 };
 
 struct ToyResult {
@@ -74,7 +80,8 @@ struct ToyResult {
 ToyResult RunToy(const ToyConfig& config);
 // Blocks that every pass of this configuration can run in: recorded by a run with room for all.
 uint64_t SmallestFor(ToyConfig config);
-// Fails the test where a rank failed or found wrong values, or where the weights are not those of plain arithmetic.
+// Fails the test where a rank failed or found wrong values, or where the weights are not those of
+// plain arithmetic.
 void ExpectGood(const ToyResult& result);
 
 }  // namespace tidepool::trainer

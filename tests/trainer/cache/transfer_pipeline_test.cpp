@@ -80,7 +80,8 @@ TEST(TransferPipeline, CollectivesStartInTheOrderOfTheOperationsNotOfTheAnswers)
   }
 }
 
-// The last operation has ended before the first one: it is waited for, not asked about for as long as it takes.
+// The last operation has ended before the first one: it is waited for, not asked about for as long
+// as it takes.
 TEST(TransferPipeline, AWaitForAllSleepsUntilTheOldestHasEnded) {
   const ChunkLayout layout = Chunks(2, 2);
   MemoryServer server(&layout);
@@ -136,11 +137,14 @@ TEST(TransferPipeline, MoreOperationsThanTicketsArePutOff) {
   const int count = 2 * static_cast<int>(client::kTicketsMax);
   const ChunkLayout layout = Chunks(count, 1);
   MemoryServer server(&layout);
-  MemoryChunkService service(&server, 0, static_cast<uint64_t>(count) * layout.BlockBytes(), 3, 1000);
+  MemoryChunkService service(&server, 0, static_cast<uint64_t>(count) * layout.BlockBytes(), 3,
+                             1000);
   TransferPipeline pipeline({&layout, 0, &service, {nullptr}, &clock});
   OpId last = 0;
   for (int i = 0; i < count; ++i) {
-    last = pipeline.Fetch(static_cast<ChunkId>(i), service.attachment().rcache + static_cast<uint64_t>(i) * layout.BlockBytes(), 0, {});
+    last = pipeline.Fetch(
+        static_cast<ChunkId>(i),
+        service.attachment().rcache + static_cast<uint64_t>(i) * layout.BlockBytes(), 0, {});
   }
   ASSERT_TRUE(pipeline.Wait(last, false).ok());
   ASSERT_TRUE(pipeline.WaitAll().ok());

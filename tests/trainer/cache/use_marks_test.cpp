@@ -1,5 +1,5 @@
-// Marks in the compute stream: one where the chunk changes, not one an operator; a block whose last use has none yet is not given away
-// early.
+// Marks in the compute stream: one where the chunk changes, not one an operator; a block whose last
+// use has none yet is not given away early.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -19,7 +19,9 @@ class FirstGoes final : public EvictionPolicy {
  public:
   const char* name() const override { return "first"; }
   void Used(ChunkId, uint64_t) override {}
-  ChunkId Victim(std::span<const ChunkId> candidates, uint64_t) override { return candidates.front(); }
+  ChunkId Victim(std::span<const ChunkId> candidates, uint64_t) override {
+    return candidates.front();
+  }
 };
 
 // Three chunks of one parameter each, in two blocks.
@@ -32,7 +34,8 @@ class UseMarks : public ::testing::Test {
     options.chunk_bytes = 64 * 4;
     layout_ = BuildLayout(notes, options).value();
     server_ = std::make_unique<MemoryServer>(&layout_);
-    service_ = std::make_unique<FlagChunkService>(server_.get(), testing::FlagServiceSetup{.rcache_bytes = 2 * layout_.BlockBytes()});
+    service_ = std::make_unique<FlagChunkService>(
+        server_.get(), testing::FlagServiceSetup{.rcache_bytes = 2 * layout_.BlockBytes()});
     compute_ = service_->OpenStream();
     CacheSetup setup;
     setup.layout = &layout_;

@@ -1,4 +1,5 @@
-// WeightPut: every element arrives where the layout says, padding as zeros, whatever the size of the rCache and the order of chunks.
+// WeightPut: every element arrives where the layout says, padding as zeros, whatever the size of
+// the rCache and the order of chunks.
 #include "trainer/cache/weight_put.h"
 
 #include <algorithm>
@@ -17,7 +18,8 @@ using testing::MemoryServer;
 
 ChunkLayout Model(uint32_t world) {
   std::vector<ParameterNote> notes;
-  for (uint64_t i = 0; i < 13; ++i) notes.push_back({"p" + std::to_string(i), {1 + 37 * i % 150}, 0, 0, i == 4});
+  for (uint64_t i = 0; i < 13; ++i)
+    notes.push_back({"p" + std::to_string(i), {1 + 37 * i % 150}, 0, 0, i == 4});
   LayoutOptions options;
   options.world = world;
   options.chunk_bytes = 240 * 4;
@@ -36,7 +38,8 @@ void ExpectAllThere(const ChunkLayout& layout, const MemoryServer& server) {
   for (ParameterId id = 0; id < layout.parameters.size(); ++id) {
     const ParameterPlace& place = layout.parameters[id];
     const std::vector<float> values = ValuesOf(id, place.element_count);
-    std::copy(values.begin(), values.end(), expected[place.chunk].begin() + static_cast<std::ptrdiff_t>(place.element_begin));
+    std::copy(values.begin(), values.end(),
+              expected[place.chunk].begin() + static_cast<std::ptrdiff_t>(place.element_begin));
   }
   EXPECT_EQ(server.values, expected);
 }
@@ -68,13 +71,15 @@ TEST(WeightPut, ChunksMayComeInAnyOrder) {
   // The chunks' parameters interleaved: first of each, then second of each.
   for (uint32_t i = 0; order.size() < layout.parameters.size(); ++i) {
     for (ChunkId chunk = static_cast<ChunkId>(layout.chunks.size()); chunk-- > 0;) {
-      if (i < layout.chunks[chunk].parameter_count) order.push_back(layout.chunks[chunk].first_parameter + i);
+      if (i < layout.chunks[chunk].parameter_count)
+        order.push_back(layout.chunks[chunk].first_parameter + i);
     }
   }
   for (Rank rank = 0; rank < 2; ++rank) {
     MemoryChunkService service(&server, rank, 4096, rank, 5);
     WeightPut put(&layout, rank, &service);
-    for (const ParameterId id : order) ASSERT_TRUE(put.Put(id, ValuesOf(id, layout.parameters[id].element_count).data()).ok());
+    for (const ParameterId id : order)
+      ASSERT_TRUE(put.Put(id, ValuesOf(id, layout.parameters[id].element_count).data()).ok());
     ASSERT_TRUE(put.Finish().ok());
   }
   ExpectAllThere(layout, server);

@@ -25,20 +25,24 @@ void CollectiveContract::GathersAllShardsInPlace(Collective& group) {
   for (uint64_t i = 0; i < shard; ++i) block[group.rank() * shard + i] = ValueOf(group.rank(), i);
   ASSERT_TRUE(group.Wait(group.StartAllGather({block.data(), shard, DType::kF32})).ok());
   for (uint32_t rank = 0; rank < group.world(); ++rank) {
-    for (uint64_t i = 0; i < shard; ++i) ASSERT_EQ(block[rank * shard + i], ValueOf(rank, i)) << rank << ' ' << i;
+    for (uint64_t i = 0; i < shard; ++i)
+      ASSERT_EQ(block[rank * shard + i], ValueOf(rank, i)) << rank << ' ' << i;
   }
 }
 
 void CollectiveContract::GathersTwoByteElements(Collective& group) {
   std::vector<uint16_t> block(group.world() * 3, 0);
-  for (uint32_t i = 0; i < 3; ++i) block[group.rank() * 3 + i] = static_cast<uint16_t>(group.rank() * 3 + i + 1);
+  for (uint32_t i = 0; i < 3; ++i)
+    block[group.rank() * 3 + i] = static_cast<uint16_t>(group.rank() * 3 + i + 1);
   ASSERT_TRUE(group.Wait(group.StartAllGather({block.data(), 3, DType::kBF16})).ok());
   for (uint32_t i = 0; i < block.size(); ++i) ASSERT_EQ(block[i], i + 1);
 }
 
 void CollectiveContract::ScattersTheSumInRankOrder(Collective& group) {
   // Thirds are inexact, so another order of addition would show in the last bit.
-  const auto addend = [](uint32_t rank, uint64_t i) { return (static_cast<float>(i % 911) + 1.F) / (static_cast<float>(rank) + 3.F); };
+  const auto addend = [](uint32_t rank, uint64_t i) {
+    return (static_cast<float>(i % 911) + 1.F) / (static_cast<float>(rank) + 3.F);
+  };
   const uint64_t shard = 4'099;
   std::vector<float> block(group.world() * shard);
   for (uint64_t i = 0; i < block.size(); ++i) block[i] = addend(group.rank(), i);
@@ -52,9 +56,13 @@ void CollectiveContract::ScattersTheSumInRankOrder(Collective& group) {
 
 void CollectiveContract::ScattersBf16Sums(Collective& group) {
   const uint64_t shard = 33;
-  const auto bf16 = [](float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); };
+  const auto bf16 = [](float value) {
+    return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+  };
   std::vector<uint16_t> block(group.world() * shard);
-  for (uint64_t i = 0; i < block.size(); ++i) block[i] = bf16(static_cast<float>(i % 8 + group.rank()));  // exact in bf16
+  // Exact in bf16.
+  for (uint64_t i = 0; i < block.size(); ++i)
+    block[i] = bf16(static_cast<float>(i % 8 + group.rank()));
   ASSERT_TRUE(group.Wait(group.StartReduceScatter({block.data(), shard, DType::kBF16})).ok());
   for (uint64_t i = group.rank() * shard; i < (group.rank() + 1) * shard; ++i) {
     const uint32_t world = group.world();
@@ -65,12 +73,14 @@ void CollectiveContract::ScattersBf16Sums(Collective& group) {
 void CollectiveContract::KeepsManyOperationsApart(Collective& group) {
   constexpr uint32_t kOperations = 24;
   const uint64_t shard = 2'000;
-  std::vector<std::vector<float>> blocks(kOperations, std::vector<float>(group.world() * shard, 1.F));
+  std::vector<std::vector<float>> blocks(kOperations,
+                                         std::vector<float>(group.world() * shard, 1.F));
   std::vector<Collective::Ticket> tickets;
   for (uint32_t k = 0; k < kOperations; ++k) {
     const BlockView view{blocks[k].data(), shard, DType::kF32};
     if (k % 2 == 0) {
-      std::fill_n(blocks[k].begin() + group.rank() * shard, shard, static_cast<float>(k * 10 + group.rank()));
+      std::fill_n(blocks[k].begin() + group.rank() * shard, shard,
+                  static_cast<float>(k * 10 + group.rank()));
       tickets.push_back(group.StartAllGather(view));
     } else {
       std::fill(blocks[k].begin(), blocks[k].end(), static_cast<float>(k));
@@ -82,7 +92,8 @@ void CollectiveContract::KeepsManyOperationsApart(Collective& group) {
   for (const auto ticket : tickets) ASSERT_TRUE(group.Test(ticket));  // the last one ends last
   for (uint32_t k = kOperations; k-- > 0;) {
     ASSERT_TRUE(group.Wait(tickets[k]).ok());
-    for (uint32_t rank = 0; k % 2 == 0 && rank < group.world(); ++rank) ASSERT_EQ(blocks[k][rank * shard + 7], k * 10 + rank);
+    for (uint32_t rank = 0; k % 2 == 0 && rank < group.world(); ++rank)
+      ASSERT_EQ(blocks[k][rank * shard + 7], k * 10 + rank);
     if (k % 2 == 1) {
       ASSERT_EQ(blocks[k][group.rank() * shard + 7], k * group.world());
     }

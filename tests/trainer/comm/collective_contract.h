@@ -1,4 +1,5 @@
-// CollectiveContract: what every form of the host's collectives has to do. Each function is a test, called on every rank of a group.
+// CollectiveContract: what every form of the host's collectives has to do. Each function is a test,
+// called on every rank of a group.
 #pragma once
 
 #include "trainer/comm/collective.h"

@@ -1,4 +1,5 @@
-// A model whose chunks are of several sizes, for what an exchange of them is said to need and what it takes.
+// A model whose chunks are of several sizes, for what an exchange of them is said to need and what
+// it takes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@ namespace tidepool::trainer {
 
 // The largest chunks come first.
 inline ChunkLayout LayoutOfSeveralSizes(uint32_t world) {
-  std::vector<ParameterNote> notes{{"embedding", {700, 16}, 0, 0, true}, {"head", {700, 16}, 0, 0, true}};
+  std::vector<ParameterNote> notes{{"embedding", {700, 16}, 0, 0, true},
+                                   {"head", {700, 16}, 0, 0, true}};
   for (int i = 0; i < 12; ++i) notes.push_back({"p" + std::to_string(i), {64, 64}, 0, 0, false});
   LayoutOptions options;
   options.world = world;

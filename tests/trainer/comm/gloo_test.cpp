@@ -69,7 +69,9 @@ class Ranks {
 };
 
 class GlooOfWorld : public ::testing::TestWithParam<Form> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, GlooOfWorld, ::testing::Values(Form{1}, Form{2}, Form{3}, Form{4}, Form{2, true}, Form{3, true}));
+INSTANTIATE_TEST_SUITE_P(Worlds, GlooOfWorld,
+                         ::testing::Values(Form{1}, Form{2}, Form{3}, Form{4}, Form{2, true},
+                                           Form{3, true}));
 
 TEST_P(GlooOfWorld, GathersAllShardsInPlace) {
   Ranks::RunGroup(GetParam(), CollectiveContract::GathersAllShardsInPlace);
@@ -93,7 +95,9 @@ TEST_P(GlooOfWorld, KeepsManyOperationsApart) {
 
 TEST_P(GlooOfWorld, SumsDoublesAlikeOnAllRanks) {
   std::vector<double> seen(GetParam().world);
-  Ranks::RunGroup(GetParam(), [&](Collective& group) { seen[group.rank()] = CollectiveContract::SumsDoublesInRankOrder(group); });
+  Ranks::RunGroup(GetParam(), [&](Collective& group) {
+    seen[group.rank()] = CollectiveContract::SumsDoublesInRankOrder(group);
+  });
   for (const double value : seen) EXPECT_EQ(value, seen[0]);
 }
 
@@ -106,7 +110,8 @@ TEST(GlooGroups, OfSubsetsWorkBesideTheWholeRun) {
     auto all = store.MakeGroup(WholeRun(meet));
     ASSERT_TRUE(all.ok());
     const bool even = meet.rank % 2 == 0;
-    auto half = store.MakeGroup({even ? "even" : "odd", even ? std::vector<uint32_t>{0, 2} : std::vector<uint32_t>{1, 3}});
+    auto half = store.MakeGroup(
+        {even ? "even" : "odd", even ? std::vector<uint32_t>{0, 2} : std::vector<uint32_t>{1, 3}});
     ASSERT_TRUE(half.ok());
     auto alone = store.MakeGroup({"alone" + std::to_string(meet.rank), {meet.rank}});
     ASSERT_TRUE(alone.ok());
@@ -180,7 +185,9 @@ TEST(GlooMeetings, ARankWithAnotherSpecificationIsNamed) {
 TEST(GlooMeetings, AWaitForOtherRanksCanBeInterrupted) {
   Rendezvous meet{.rank = 0, .world = 2};
   int asked = 0;
-  meet.interrupted = [&asked] { return ++asked < 3 ? Status() : Status(ErrorId::kPeerLost, "rank 1 is dead"); };
+  meet.interrupted = [&asked] {
+    return ++asked < 3 ? Status() : Status(ErrorId::kPeerLost, "rank 1 is dead");
+  };
   auto store = RendezvousStore::Open(meet);
   ASSERT_TRUE(store.ok()) << store.status().Format();
   EXPECT_EQ(store.value()->Gather().id(), ErrorId::kPeerLost);
@@ -227,12 +234,15 @@ TEST(GlooMemory, IsWhatTheEstimateCounts) {
 
     std::vector<std::vector<float>> blocks;
     std::vector<Collective::Ticket> tickets;
-    for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) blocks.emplace_back(layout.chunks[chunk].elements, 1.F);
+    for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk)
+      blocks.emplace_back(layout.chunks[chunk].elements, 1.F);
     for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
-      tickets.push_back(group.StartReduceScatter({blocks[chunk].data(), layout.ShardElements(chunk), DType::kF32}));
+      tickets.push_back(group.StartReduceScatter(
+          {blocks[chunk].data(), layout.ShardElements(chunk), DType::kF32}));
     }
     if (meet.rank == 0) {
-      for (int ms = 0; ms < 60'000 && group.part_bytes() < counted.parts_bytes; ++ms) clock.SleepNs(kNsPerMs);
+      for (int ms = 0; ms < 60'000 && group.part_bytes() < counted.parts_bytes; ++ms)
+        clock.SleepNs(kNsPerMs);
       EXPECT_EQ(group.part_bytes(), counted.parts_bytes);
       first_begun = true;
     }
@@ -250,10 +260,12 @@ TEST(GlooErrors, APeerThatLeavesEndsTheOperation) {
     ASSERT_TRUE(group.ok());
     if (meet.rank == 1) return;  // its connections close
     std::vector<float> block(2000);
-    const Status status = group.value()->Wait(group.value()->StartAllGather({block.data(), 1000, DType::kF32}));
+    const Status status =
+        group.value()->Wait(group.value()->StartAllGather({block.data(), 1000, DType::kF32}));
     EXPECT_EQ(status.id(), ErrorId::kCollectiveFailed);
     EXPECT_NE(status.Format().find("rank 0 of 2"), std::string::npos) << status.Format();
-    const Status later = group.value()->Wait(group.value()->StartReduceScatter({block.data(), 1000, DType::kF32}));
+    const Status later =
+        group.value()->Wait(group.value()->StartReduceScatter({block.data(), 1000, DType::kF32}));
     EXPECT_EQ(later.id(), ErrorId::kCollectiveFailed);
   });
 }
@@ -282,7 +294,8 @@ TEST(GlooErrors, AMissingMasterIsNamed) {
   meet.timeout_ms = 500;
   const auto store = RendezvousStore::Open(meet);
   EXPECT_EQ(store.status().id(), ErrorId::kRanksMissing);
-  EXPECT_NE(store.status().what().find("127.0.0.1:1"), std::string::npos) << store.status().Format();
+  EXPECT_NE(store.status().what().find("127.0.0.1:1"), std::string::npos)
+      << store.status().Format();
 }
 
 TEST(GlooErrors, APortInUseIsNamed) {

@@ -49,7 +49,11 @@ UniqueFd Connected(const std::string& name) {
 }
 
 MeetingPacket HelloOf(const Rendezvous& meet) {
-  return {.kind = MeetingPacket::Kind::kHello, .rank = meet.rank, .world = meet.world, .run = meet.run, .subject = meet.spec};
+  return {.kind = MeetingPacket::Kind::kHello,
+          .rank = meet.rank,
+          .world = meet.world,
+          .run = meet.run,
+          .subject = meet.spec};
 }
 
 void ExpectMeets(LocalMeeting& meeting, const Rendezvous& meet) {
@@ -74,7 +78,8 @@ TEST(LocalMeetingTest, GroupsOfSubsetsWorkBesideTheWholeRun) {
     auto all = meeting.MakeGroup(WholeRun(meet));
     ASSERT_TRUE(all.ok()) << all.status().Format();
     const bool even = meet.rank % 2 == 0;
-    auto half = meeting.MakeGroup({even ? "even" : "odd", even ? std::vector<uint32_t>{0, 2} : std::vector<uint32_t>{1, 3}});
+    auto half = meeting.MakeGroup(
+        {even ? "even" : "odd", even ? std::vector<uint32_t>{0, 2} : std::vector<uint32_t>{1, 3}});
     ASSERT_TRUE(half.ok()) << half.status().Format();
     auto alone = meeting.MakeGroup({"alone" + std::to_string(meet.rank), {meet.rank}});
     ASSERT_TRUE(alone.ok());
@@ -90,12 +95,14 @@ TEST(LocalMeetingTest, GroupsOfSubsetsWorkBesideTheWholeRun) {
 }
 
 TEST(LocalMeetingTest, AsManyRanksMeetAsAMachineMayHave) {
-  RunRanks(kRanksOfMachineMax, "many", [](LocalMeeting& meeting, const Rendezvous& meet) { ExpectMeets(meeting, meet); });
+  RunRanks(kRanksOfMachineMax, "many",
+           [](LocalMeeting& meeting, const Rendezvous& meet) { ExpectMeets(meeting, meet); });
   LocalMeeting more(PlaceOf(0, kRanksOfMachineMax + 1, "more"));
   EXPECT_EQ(more.Gather().id(), ErrorId::kUsageError);
 }
 
-// Each rank leaves in turn, as if it had died, and comes back as another process would; the others stay.
+// Each rank leaves in turn, as if it had died, and comes back as another process would; the others
+// stay.
 TEST(LocalMeetingTest, RanksMeetAgain) {
   RunRanks(3, "again", [](LocalMeeting& first, const Rendezvous& meet) {
     for (uint32_t leaves = 0; leaves < 3; ++leaves) {
@@ -129,7 +136,9 @@ TEST(LocalMeetingTest, ARankThatNeverJoinsIsNamedByAllOthers) {
     meet.gather_timeout_ms = meet.rank == 0 ? 1'500 : 4'000;
     const Status gathered = LocalMeeting(meet).Gather();
     EXPECT_EQ(gathered.id(), ErrorId::kRanksMissing);
-    EXPECT_NE(gathered.what().find(meet.rank == 0 ? "rank 2 did not come" : "rank 0, 2 did not come"), std::string::npos)
+    EXPECT_NE(
+        gathered.what().find(meet.rank == 0 ? "rank 2 did not come" : "rank 0, 2 did not come"),
+        std::string::npos)
         << gathered.Format();
   });
   Rendezvous alone = PlaceOf(1, 2, "nobody");
@@ -142,7 +151,9 @@ TEST(LocalMeetingTest, ARankThatNeverJoinsIsNamedByAllOthers) {
 TEST(LocalMeetingTest, AWaitForOtherRanksCanBeInterrupted) {
   for (const uint32_t rank : {0u, 1u}) {
     Rendezvous meet = PlaceOf(rank, 2, "interrupted");
-    meet.interrupted = [asked = 0]() mutable { return ++asked < 3 ? Status() : Status(ErrorId::kPeerLost, "the other rank is dead"); };
+    meet.interrupted = [asked = 0]() mutable {
+      return ++asked < 3 ? Status() : Status(ErrorId::kPeerLost, "the other rank is dead");
+    };
     EXPECT_EQ(LocalMeeting(meet).Gather().id(), ErrorId::kPeerLost);
   }
 }
@@ -157,7 +168,10 @@ TEST(LocalMeetingTest, AMemberThatLeavesBeforeItsGroupEndsTheOthersWait) {
 
 // The same launcher, address and number of ranks: only the job tells them apart.
 TEST(LocalMeetingTest, TwoRunsSideBySideDoNotMeetEachOther) {
-  std::thread other([] { RunRanks(2, "job a", [](LocalMeeting& meeting, const Rendezvous& meet) { ExpectMeets(meeting, meet); }); });
+  std::thread other([] {
+    RunRanks(2, "job a",
+             [](LocalMeeting& meeting, const Rendezvous& meet) { ExpectMeets(meeting, meet); });
+  });
   RunRanks(2, "job b", [](LocalMeeting& meeting, const Rendezvous& meet) {
     ExpectMeets(meeting, meet);
     EXPECT_EQ(meeting.refused().total(), 0U);
@@ -222,7 +236,8 @@ TEST(LocalMeetingTest, ASecondProcessOfOneRankIsRefusedAndTheRunMeets) {
   });
 }
 
-// Liars of the same user: what they say is cut, long, random, comes with descriptors, or does not come at all.
+// Liars of the same user: what they say is cut, long, random, comes with descriptors, or does not
+// come at all.
 TEST(LocalMeetingTest, LiarsAreRefusedAndTheRunMeets) {
   RunRanks(2, "liars", [](LocalMeeting& meeting, const Rendezvous& meet) {
     std::vector<UniqueFd> silent;
@@ -263,13 +278,15 @@ struct Loot {
 // Connects to every meeting it sees, says the right words, and listens where ranks look.
 void Attack(const Rendezvous& meet, int stop, Loot* loot) {
   std::vector<UniqueFd> connections, listeners;
-  for (uint32_t decoy = 0; decoy < 8; ++decoy) listeners.push_back(ListenAbstract(MeetingPrefix(meet.run) + std::to_string(decoy)));
+  for (uint32_t decoy = 0; decoy < 8; ++decoy)
+    listeners.push_back(ListenAbstract(MeetingPrefix(meet.run) + std::to_string(decoy)));
   pollfd stopped{.fd = stop, .events = POLLIN, .revents = 0};
   const auto listen_to = [loot](int socket) {
     std::array<std::byte, kMeetingPacketBytes> bytes;
     UniqueFd fd;
     const PacketResult heard = ReceivePacket(socket, bytes, &fd);
-    if (heard == PacketResult::kDone || heard == PacketResult::kMalformed || fd.valid()) ++loot->packets;
+    if (heard == PacketResult::kDone || heard == PacketResult::kMalformed || fd.valid())
+      ++loot->packets;
   };
   while (poll(&stopped, 1, 0) == 0) {
     for (const std::string& name : FindListening(MeetingPrefix(meet.run))) {
@@ -330,7 +347,8 @@ TEST(LocalMeetingTest, AnotherUsersEveryTryIsRefusedAndTheRunMeets) {
   if (geteuid() != 0) return testing::NotRun("root, to become another user");
   OtherUser attacker(PlaceOf(1, 2, "attacked"));  // it knows all that a rank knows
   SteadyClock clock;
-  while (FindListening(MeetingPrefix(PlaceOf(0, 2, "attacked").run)).size() < 8) clock.SleepNs(kNsPerMs);
+  while (FindListening(MeetingPrefix(PlaceOf(0, 2, "attacked").run)).size() < 8)
+    clock.SleepNs(kNsPerMs);
 
   RunRanks(2, "attacked", [](LocalMeeting& meeting, const Rendezvous& meet) {
     // Again and again, until the other user has been at the door, and some times more.
@@ -347,7 +365,8 @@ TEST(LocalMeetingTest, AnotherUsersEveryTryIsRefusedAndTheRunMeets) {
       meeting.Disband();
     }
     EXPECT_EQ(was_tried, 5U);
-    EXPECT_EQ(meeting.refused().of_other_runs + meeting.refused().malformed, 0U) << "nothing of what it says is read";
+    EXPECT_EQ(meeting.refused().of_other_runs + meeting.refused().malformed, 0U)
+        << "nothing of what it says is read";
   });
   const std::optional<Loot> loot = attacker.Stop();
   ASSERT_TRUE(loot.has_value());

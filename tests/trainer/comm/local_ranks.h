@@ -29,7 +29,8 @@ inline Rendezvous PlaceOf(uint32_t rank, uint32_t world, const std::string& run)
   return meet;
 }
 
-inline void RunRanks(uint32_t world, const std::string& run, const std::function<void(LocalMeeting&, const Rendezvous&)>& body) {
+inline void RunRanks(uint32_t world, const std::string& run,
+                     const std::function<void(LocalMeeting&, const Rendezvous&)>& body) {
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
@@ -42,7 +43,8 @@ inline void RunRanks(uint32_t world, const std::string& run, const std::function
 }
 
 // `body` with the group of all ranks.
-inline void RunGroup(uint32_t world, const std::string& run, const std::function<void(std::unique_ptr<Collective>)>& body) {
+inline void RunGroup(uint32_t world, const std::string& run,
+                     const std::function<void(std::unique_ptr<Collective>)>& body) {
   RunRanks(world, run, [&](LocalMeeting& meeting, const Rendezvous& meet) {
     const Status gathered = meeting.Gather();
     ASSERT_TRUE(gathered.ok()) << gathered.Format();

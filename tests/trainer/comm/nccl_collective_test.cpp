@@ -1,4 +1,5 @@
-// NcclCollective over a table of functions of the test's own: what NCCL is asked for, and that each of its failures is told, in its words.
+// NcclCollective over a table of functions of the test's own: what NCCL is asked for, and that each
+// of its failures is told, in its words.
 #include "trainer/comm/nccl/nccl_collective.h"
 
 #include <atomic>
@@ -30,7 +31,8 @@ struct Library {
   void* stream = nullptr;
   char comms[4] = {};
   int made = 0;
-  // As NCCL's: each abort ends its own kernels first, and then waits for all streams of the process, until `needed` have begun.
+  // As NCCL's: each abort ends its own kernels first, and then waits for all streams of the
+  // process, until `needed` have begun.
   std::atomic<int> aborts{0}, returned{0};
   int needed = 1;
 };
@@ -56,7 +58,8 @@ NcclTable FakeNccl() {
   };
   nccl.comm_init_rank_config = [](void** comm, int ranks, NcclId id, int rank, void*) {
     *comm = &library->comms[library->made++];
-    return Call("init " + std::to_string(rank) + "/" + std::to_string(ranks) + " id " + std::to_string(id.bytes[0]));
+    return Call("init " + std::to_string(rank) + "/" + std::to_string(ranks) + " id " +
+                std::to_string(id.bytes[0]));
   };
   nccl.comm_get_async_error = [](void*, int* error) {
     *error = library->busy > 0 ? NcclTable::kInProgress : library->state;
@@ -71,23 +74,28 @@ NcclTable FakeNccl() {
     ++entered->returned;
     return NcclTable::kSuccess;
   };
-  nccl.all_gather = [](const void* send, void* receive, size_t count, int type, void*, void* stream) {
+  nccl.all_gather = [](const void* send, void* receive, size_t count, int type, void*,
+                       void* stream) {
     library->type = type;
     library->stream = stream;
     return Note("gather", send, receive, count);
   };
-  nccl.reduce_scatter = [](const void* send, void* receive, size_t count, int type, int op, void*, void* stream) {
+  nccl.reduce_scatter = [](const void* send, void* receive, size_t count, int type, int op, void*,
+                           void* stream) {
     EXPECT_EQ(op, NcclTable::kSum);
     library->type = type;
     library->stream = stream;
     return Note("reduce", send, receive, count);
   };
-  nccl.get_error_string = [](int result) { return result == kRemoteError ? "remote process exited" : "unhandled system error"; };
+  nccl.get_error_string = [](int result) {
+    return result == kRemoteError ? "remote process exited" : "unhandled system error";
+  };
   nccl.get_last_error = [](void*) { return "socket closed\nat 0x1234"; };
   return nccl;
 }
 
-// The host's group of the same ranks: gives everybody rank 0's bytes as a test of another rank sets them.
+// The host's group of the same ranks: gives everybody rank 0's bytes as a test of another rank sets
+// them.
 class HostGroup final : public Collective {
  public:
   HostGroup(uint32_t rank, uint32_t world) : rank_(rank), world_(world) {}
@@ -113,7 +121,10 @@ class HostGroup final : public Collective {
 
 class NcclCollectiveTest : public ::testing::Test {
  protected:
-  NcclCollectiveTest() : device_({}), stream_(std::move(device_.OpenStream()).value()), nccl_(FakeNccl()) { library = &library_; }
+  NcclCollectiveTest()
+      : device_({}), stream_(std::move(device_.OpenStream()).value()), nccl_(FakeNccl()) {
+    library = &library_;
+  }
 
   Result<std::unique_ptr<NcclCollective>> Open(uint32_t rank = 1, uint32_t world = 3) {
     NcclSetup setup;
@@ -205,20 +216,25 @@ TEST_F(NcclCollectiveTest, EachFailingCallIsToldInNcclsWordsAndEndsTheGroup) {
   library_.fails = "init 1/3 id 42";
   const Status refused = Open().status();
   EXPECT_EQ(refused.id(), ErrorId::kCollectiveFailed);
-  EXPECT_NE(refused.Format().find("ncclCommInitRankConfig in group 'shared' failed on its rank 1 of 3"), std::string::npos);
-  EXPECT_NE(refused.Format().find("unhandled system error: socket closed"), std::string::npos) << refused.Format();
+  EXPECT_NE(
+      refused.Format().find("ncclCommInitRankConfig in group 'shared' failed on its rank 1 of 3"),
+      std::string::npos);
+  EXPECT_NE(refused.Format().find("unhandled system error: socket closed"), std::string::npos)
+      << refused.Format();
   for (const std::string call : {"gather", "reduce"}) {
     library_.fails.clear();
     library_.aborts = 0;
     auto group = std::move(Open()).value();
     library_.fails = call;
     const BlockView block{memory_.data(), 10, DType::kF32};
-    const auto first = call == "gather" ? group->StartAllGather(block) : group->StartReduceScatter(block);
+    const auto first =
+        call == "gather" ? group->StartAllGather(block) : group->StartReduceScatter(block);
     const size_t calls = library_.calls.size();
     const auto second = group->StartAllGather(block);
     EXPECT_EQ(library_.calls.size(), calls) << "nothing more is started";
     EXPECT_TRUE(group->Test(first) && group->Test(second));
-    EXPECT_NE(group->Wait(first).Format().find("unhandled system error: socket closed"), std::string::npos);
+    EXPECT_NE(group->Wait(first).Format().find("unhandled system error: socket closed"),
+              std::string::npos);
     EXPECT_EQ(group->Wait(second).id(), ErrorId::kCollectiveFailed);
     group.reset();
     EXPECT_EQ(library_.aborts, 1);
@@ -233,7 +249,8 @@ TEST_F(NcclCollectiveTest, AnErrorThatComesByItselfIsSeenAndTheStreamIsFreed) {
   EXPECT_TRUE(group->Test(gather));
   const Status failed = group->Wait(gather);
   EXPECT_NE(failed.Format().find("remote process exited"), std::string::npos);
-  EXPECT_EQ(library_.aborts, 0) << "whoever knows what else the streams wait for lets that go first";
+  EXPECT_EQ(library_.aborts, 0)
+      << "whoever knows what else the streams wait for lets that go first";
   group->GiveUp(failed);
   EXPECT_EQ(library_.aborts, 1);
 }
@@ -262,7 +279,8 @@ TEST_F(NcclCollectiveTest, AllGroupsOfARankAreAbortedTogetherForOneAbortWaitsFor
   EXPECT_EQ(library_.aborts, 2);
 
   EXPECT_TRUE(second->Test(gather));
-  EXPECT_NE(second->Wait(gather).Format().find("another group of this rank has failed"), std::string::npos);
+  EXPECT_NE(second->Wait(gather).Format().find("another group of this rank has failed"),
+            std::string::npos);
   const size_t calls = library_.calls.size();
   EXPECT_FALSE(second->Wait(second->StartReduceScatter({memory_.data(), 10, DType::kF32})).ok());
   EXPECT_EQ(library_.calls.size(), calls) << "its communicator is gone";

@@ -7,7 +7,8 @@
 namespace tidepool::trainer {
 namespace nccl_version_test {
 
-// The library is the machine's: it may be missing where the header is not, but not the other way round.
+// The library is the machine's: it may be missing where the header is not, but not the other way
+// round.
 TEST(NcclVersion, IsThatOfTheLibraryOrSaysWhyThereIsNone) {
   const std::string version = NcclVersion();
   const auto nccl = LoadNccl();

@@ -1,4 +1,5 @@
-// OperationThread: order, buffers that are lent, and what becomes of operations behind one that failed.
+// OperationThread: order, buffers that are lent, and what becomes of operations behind one that
+// failed.
 #include "trainer/comm/operation_thread.h"
 
 #include <algorithm>
@@ -51,7 +52,8 @@ std::vector<std::pair<uint64_t, std::byte*>> Begun(Notes* notes) {
 }
 
 void AwaitBegun(Notes* notes, size_t count) {
-  for (int turns = 0; Begun(notes).size() < count && turns < kWaitMs; ++turns) SteadyClock().SleepNs(kNsPerMs);
+  for (int turns = 0; Begun(notes).size() < count && turns < kWaitMs; ++turns)
+    SteadyClock().SleepNs(kNsPerMs);
   ASSERT_EQ(Begun(notes).size(), count);
 }
 
@@ -67,7 +69,8 @@ TEST(OperationThread, LendsSoManyBuffersAndNoMore) {
     EXPECT_LE(thread.part_bytes(), kPartsAtOnce * 300U);
   }
   EXPECT_EQ(thread.part_bytes(), kPartsAtOnce * 300U) << "each is as large as the largest block";
-  for (size_t i = 0; i + 1 < 5; ++i) EXPECT_NE(notes.begun[i].second, notes.begun[i + 1].second) << "both were in work";
+  for (size_t i = 0; i + 1 < 5; ++i)
+    EXPECT_NE(notes.begun[i].second, notes.begun[i + 1].second) << "both were in work";
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(notes.begun[i].first, i + 1);
     EXPECT_EQ(notes.finished[i], notes.begun[i].second);
@@ -115,7 +118,8 @@ TEST(OperationThread, BehindAFailureAllFailAndNothingIsBegun) {
   thread.PieceEnded(2, {});
   AwaitEnd(&thread, 4);
   AwaitEnd(&thread, thread.Start(Note(&notes, 0)));
-  for (uint64_t number = 1; number <= 5; ++number) EXPECT_EQ(thread.ResultOf(number).id(), ErrorId::kCollectiveFailed) << number;
+  for (uint64_t number = 1; number <= 5; ++number)
+    EXPECT_EQ(thread.ResultOf(number).id(), ErrorId::kCollectiveFailed) << number;
   EXPECT_EQ(notes.begun.size(), kPartsAtOnce);
   EXPECT_TRUE(notes.finished.empty());
 }

@@ -21,8 +21,10 @@ uint16_t SumOf(DType dtype, std::vector<uint16_t> parts) {
 double HalfValue(uint16_t bits) {
   const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-  if (exponent == 31) return mantissa == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
-  return exponent == 0 ? sign * std::ldexp(mantissa, -24) : sign * std::ldexp(1024 + mantissa, exponent - 25);
+  if (exponent == 31)
+    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
+  return exponent == 0 ? sign * std::ldexp(mantissa, -24)
+                       : sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
 TEST(RankSum, AddsInRankOrderInFp32) {
@@ -41,13 +43,16 @@ TEST(RankSum, SumsEveryElementOfSeveralTiles) {
   std::vector<float> parts(3 * count);
   for (uint64_t i = 0; i < parts.size(); ++i) parts[i] = static_cast<float>(i % 97) - 40;
   std::vector<float> expected(count);
-  for (uint64_t i = 0; i < count; ++i) expected[i] = (parts[i] + parts[count + i]) + parts[2 * count + i];
-  SumInRankOrder(parts.data(), 3, count, DType::kF32, parts.data() + count);  // onto one of the parts
+  for (uint64_t i = 0; i < count; ++i)
+    expected[i] = (parts[i] + parts[count + i]) + parts[2 * count + i];
+  // Onto one of the parts.
+  SumInRankOrder(parts.data(), 3, count, DType::kF32, parts.data() + count);
   EXPECT_EQ(std::vector<float>(parts.begin() + count, parts.begin() + 2 * count), expected);
 }
 
 TEST(RankSum, RoundsBf16OnceAtTheEnd) {
-  // 1 + 2^-9 + 2^-9: each addition alone would round back to 1 in bf16 (8 bits); their fp32 sum 1 + 2^-8 is a tie that goes to even (1).
+  // 1 + 2^-9 + 2^-9: each addition alone would round back to 1 in bf16 (8 bits); their fp32 sum 1 +
+  // 2^-8 is a tie that goes to even (1).
   EXPECT_EQ(SumOf(DType::kBF16, {0x3F80, 0x3B00, 0x3B00}), 0x3F80);
   // One more 2^-9 is above the tie.
   EXPECT_EQ(SumOf(DType::kBF16, {0x3F80, 0x3B00, 0x3B00, 0x3B00}), 0x3F81);
@@ -60,7 +65,8 @@ TEST(RankSum, KeepsBf16NotANumber) {
 
 TEST(RankSum, ReadsAndWritesEveryHalf) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const uint16_t sum = SumOf(DType::kF16, {static_cast<uint16_t>(bits), 0x8000});  // plus -0 changes nothing
+    // Plus -0 changes nothing.
+    const uint16_t sum = SumOf(DType::kF16, {static_cast<uint16_t>(bits), 0x8000});
     if (std::isnan(HalfValue(static_cast<uint16_t>(bits)))) {
       ASSERT_TRUE(std::isnan(HalfValue(sum))) << std::hex << bits;
     } else {
@@ -70,10 +76,12 @@ TEST(RankSum, ReadsAndWritesEveryHalf) {
 }
 
 TEST(RankSum, RoundsHalfToNearestEven) {
-  // A grid of pairs: the fp32 sum of two halves may need rounding; compare with the nearest half found by search in double.
+  // A grid of pairs: the fp32 sum of two halves may need rounding; compare with the nearest half
+  // found by search in double.
   for (uint32_t a = 0; a < 0x7C00; a += 37) {
     for (uint32_t b = 0; b < 0x7C00; b += 1511) {
-      const float exact = static_cast<float>(HalfValue(static_cast<uint16_t>(a)) + HalfValue(static_cast<uint16_t>(b)));
+      const float exact = static_cast<float>(HalfValue(static_cast<uint16_t>(a)) +
+                                             HalfValue(static_cast<uint16_t>(b)));
       const uint16_t got = SumOf(DType::kF16, {static_cast<uint16_t>(a), static_cast<uint16_t>(b)});
       if (exact >= 65520.F) {
         ASSERT_EQ(got, 0x7C00) << a << ' ' << b;
@@ -84,7 +92,8 @@ TEST(RankSum, RoundsHalfToNearestEven) {
       const double up = got + 1 == 0x7C00 ? 65536 : HalfValue(static_cast<uint16_t>(got + 1));
       ASSERT_LE(error, std::abs(up - exact)) << a << ' ' << b;
       if (got > 0) {
-        ASSERT_LE(error, std::abs(HalfValue(static_cast<uint16_t>(got - 1)) - exact)) << a << ' ' << b;
+        ASSERT_LE(error, std::abs(HalfValue(static_cast<uint16_t>(got - 1)) - exact))
+            << a << ' ' << b;
       }
       if (error == std::abs(up - exact)) {
         ASSERT_EQ(got % 2, 0) << a << ' ' << b;

@@ -60,10 +60,12 @@ TEST_F(RendezvousFromEnvTest, ReadsTorchrunsVariables) {
 }
 
 TEST_F(RendezvousFromEnvTest, LetsRankZeroServeWithoutAnAgent) {
-  const auto zero = With({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}});
+  const auto zero = With(
+      {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}});
   ASSERT_TRUE(zero.ok());
   EXPECT_TRUE(zero.value().serves_store);
-  const auto one = With({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}});
+  const auto one = With(
+      {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}});
   ASSERT_TRUE(one.ok());
   EXPECT_FALSE(one.value().serves_store);
 }

@@ -1,4 +1,5 @@
-// The collectives of one machine: what all forms of them do, and what becomes of a group when a rank leaves or stands still.
+// The collectives of one machine: what all forms of them do, and what becomes of a group when a
+// rank leaves or stands still.
 #include "trainer/comm/socket_collective.h"
 
 #include <poll.h>
@@ -42,7 +43,8 @@ void RunForm(const Form& form, const std::function<void(Collective&)>& body) {
 
 class SocketsOfWorld : public ::testing::TestWithParam<Form> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, SocketsOfWorld,
-                         ::testing::Values(Form{1}, Form{2}, Form{3}, Form{4}, Form{7}, Form{2, true}, Form{3, true}));
+                         ::testing::Values(Form{1}, Form{2}, Form{3}, Form{4}, Form{7},
+                                           Form{2, true}, Form{3, true}));
 
 TEST_P(SocketsOfWorld, GathersAllShardsInPlace) {
   RunForm(GetParam(), CollectiveContract::GathersAllShardsInPlace);
@@ -66,7 +68,9 @@ TEST_P(SocketsOfWorld, KeepsManyOperationsApart) {
 
 TEST_P(SocketsOfWorld, SumsDoublesAlikeOnAllRanks) {
   std::vector<double> seen(GetParam().world);
-  RunForm(GetParam(), [&](Collective& group) { seen[group.rank()] = CollectiveContract::SumsDoublesInRankOrder(group); });
+  RunForm(GetParam(), [&](Collective& group) {
+    seen[group.rank()] = CollectiveContract::SumsDoublesInRankOrder(group);
+  });
   for (const double value : seen) EXPECT_EQ(value, seen[0]);
 }
 
@@ -89,9 +93,13 @@ class Wired {
   }
 
   UniqueFd& End(uint32_t rank, uint32_t to) { return ends_[rank][to]; }
-  std::unique_ptr<SocketCollective> Make(uint32_t rank, int64_t timeout_ms = 60'000, std::function<Status()> doomed = {}) {
-    return std::make_unique<SocketCollective>(SocketGroup{
-        .name = "wired", .rank = rank, .members = std::move(ends_[rank]), .timeout_ms = timeout_ms, .doomed = std::move(doomed)});
+  std::unique_ptr<SocketCollective> Make(uint32_t rank, int64_t timeout_ms = 60'000,
+                                         std::function<Status()> doomed = {}) {
+    return std::make_unique<SocketCollective>(SocketGroup{.name = "wired",
+                                                          .rank = rank,
+                                                          .members = std::move(ends_[rank]),
+                                                          .timeout_ms = timeout_ms,
+                                                          .doomed = std::move(doomed)});
   }
 
  private:
@@ -106,18 +114,23 @@ BlockView ViewOf(std::vector<float>* block, uint32_t world) {
 TEST(SocketGroup, BlocksLargerThanAllBuffersPass) {
   RunGroup(3, "large", [](std::unique_ptr<Collective> group) {
     constexpr uint64_t kShard = 1'000'003;
-    std::vector<float> gathered(3 * kShard), scattered(3 * kShard, static_cast<float>(group->rank() + 1));
-    std::fill_n(gathered.begin() + group->rank() * kShard, kShard, static_cast<float>(group->rank() + 1));
+    std::vector<float> gathered(3 * kShard),
+        scattered(3 * kShard, static_cast<float>(group->rank() + 1));
+    std::fill_n(gathered.begin() + group->rank() * kShard, kShard,
+                static_cast<float>(group->rank() + 1));
     const auto first = group->StartAllGather(ViewOf(&gathered, 3));
     const auto second = group->StartReduceScatter(ViewOf(&scattered, 3));
     ASSERT_TRUE(group->Wait(second).ok());
     ASSERT_TRUE(group->Wait(first).ok());
-    for (uint64_t i = 0; i < gathered.size(); ++i) ASSERT_EQ(gathered[i], static_cast<float>(i / kShard + 1)) << i;
-    for (uint64_t i = 0; i < kShard; ++i) ASSERT_EQ(scattered[group->rank() * kShard + i], 6.F) << i;
+    for (uint64_t i = 0; i < gathered.size(); ++i)
+      ASSERT_EQ(gathered[i], static_cast<float>(i / kShard + 1)) << i;
+    for (uint64_t i = 0; i < kShard; ++i)
+      ASSERT_EQ(scattered[group->rank() * kShard + i], 6.F) << i;
   });
 }
 
-// Rank 1, which the test plays, sends all that it has and reads nothing until rank 0 takes nothing more.
+// Rank 1, which the test plays, sends all that it has and reads nothing until rank 0 takes nothing
+// more.
 TEST(SocketGroup, AddendsComeOnlyIntoPlacesOfWhatHasGone) {
   constexpr uint64_t kShard = 1'000'000;
   struct Header {  // as of ExchangeThread
@@ -138,13 +151,15 @@ TEST(SocketGroup, AddendsComeOnlyIntoPlacesOfWhatHasGone) {
   std::memcpy(out.data() + sizeof header, theirs.data(), header.bytes);
   uint64_t sent = 0, got = 0;
   for (bool reads = false; sent < out.size() || got < in.size();) {
-    const auto wanted = static_cast<int16_t>((sent < out.size() ? POLLOUT : 0) | (reads ? POLLIN : 0));
+    const auto wanted =
+        static_cast<int16_t>((sent < out.size() ? POLLOUT : 0) | (reads ? POLLIN : 0));
     pollfd polled{.fd = one.get(), .events = wanted, .revents = 0};
     const int ready = sent == out.size() && !reads ? 0 : poll(&polled, 1, reads ? 60'000 : 200);
     ASSERT_TRUE(ready == 1 || !reads);
     reads = reads || ready == 0;
     if ((polled.revents & POLLOUT) != 0) {
-      const ssize_t n = send(one.get(), out.data() + sent, out.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t n =
+          send(one.get(), out.data() + sent, out.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n > 0) sent += static_cast<uint64_t>(n);
     }
     if ((polled.revents & POLLIN) != 0) {
@@ -156,7 +171,8 @@ TEST(SocketGroup, AddendsComeOnlyIntoPlacesOfWhatHasGone) {
   ASSERT_TRUE(zero->Wait(ticket).ok());
   const auto* gone = reinterpret_cast<const float*>(in.data() + sizeof header);
   for (uint64_t i = 0; i < kShard; ++i) {
-    ASSERT_EQ(gone[i], static_cast<float>(kShard + i)) << "what went to rank 1 was written over before";
+    ASSERT_EQ(gone[i], static_cast<float>(kShard + i))
+        << "what went to rank 1 was written over before";
     ASSERT_EQ(block[i], static_cast<float>(i) + theirs[i]);
   }
 }
@@ -167,7 +183,8 @@ TEST(SocketGroup, SumsAreThereWhenAnOperationHasEnded) {
     const auto ticket = group->StartReduceScatter(ViewOf(&block, 3));
     SteadyClock clock;
     while (!group->Test(ticket)) clock.SleepNs(kNsPerMs);
-    for (uint64_t i = 0; i < 1000; ++i) ASSERT_EQ(block[group->rank() * 1000 + i], 6.F) << "before anybody waited";
+    for (uint64_t i = 0; i < 1000; ++i)
+      ASSERT_EQ(block[group->rank() * 1000 + i], 6.F) << "before anybody waited";
     EXPECT_TRUE(group->Wait(ticket).ok());
   });
 }
@@ -192,7 +209,8 @@ TEST(SocketErrors, ARankThatLeavesEndsTheOperationThatNeedsIt) {
   wired.Make(1).reset();
   const Status status = stays->Wait(ticket);
   EXPECT_EQ(status.id(), ErrorId::kCollectiveFailed);
-  for (const char* part : {"all-gather in group 'wired'", "rank 0 of 2", "rank 1 of the group has left"}) {
+  for (const char* part :
+       {"all-gather in group 'wired'", "rank 0 of 2", "rank 1 of the group has left"}) {
     EXPECT_NE(status.Format().find(part), std::string::npos) << status.Format();
   }
   EXPECT_EQ(stays->Barrier().id(), ErrorId::kCollectiveFailed) << "it stays so";
@@ -223,10 +241,12 @@ TEST(SocketErrors, ARankThatLeavesBehindItsLastOperationDisturbsNobody) {
 
   const auto first = zero->StartAllGather(ViewOf(&blocks[0], 3));
   two->StartAllGather(ViewOf(&blocks[2], 3));
-  ASSERT_TRUE(one->Wait(one->StartAllGather(ViewOf(&blocks[1], 3))).ok()) << "it has all that it needs";
+  ASSERT_TRUE(one->Wait(one->StartAllGather(ViewOf(&blocks[1], 3))).ok())
+      << "it has all that it needs";
   one.reset();
 
-  // Rank 0 finds that rank 1 has gone, in an operation that will need it, and tells rank 2 of that operation: the second header.
+  // Rank 0 finds that rank 1 has gone, in an operation that will need it, and tells rank 2 of that
+  // operation: the second header.
   const auto second = zero->StartAllGather(ViewOf(&next, 3));
   constexpr size_t kTwoLegs = 2 * (32 + 16 * sizeof(float));
   for (size_t got = 0; got < kTwoLegs;) {
@@ -242,8 +262,10 @@ TEST(SocketErrors, ARankThatLeavesBehindItsLastOperationDisturbsNobody) {
   std::array<char, 32 + 16 * sizeof(float)> late;
   pollfd polled{.fd = relay.theirs.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(poll(&polled, 1, 60'000), 1);
-  ASSERT_EQ(recv(relay.theirs.get(), late.data(), late.size(), 0), static_cast<ssize_t>(late.size()));
-  ASSERT_EQ(send(to_zero.get(), late.data(), late.size(), MSG_NOSIGNAL), static_cast<ssize_t>(late.size()));
+  ASSERT_EQ(recv(relay.theirs.get(), late.data(), late.size(), 0),
+            static_cast<ssize_t>(late.size()));
+  ASSERT_EQ(send(to_zero.get(), late.data(), late.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(late.size()));
   const Status status = zero->Wait(first);
   EXPECT_TRUE(status.ok()) << status.Format();
   EXPECT_EQ(zero->Wait(second).id(), ErrorId::kCollectiveFailed);
@@ -268,7 +290,8 @@ TEST(SocketErrors, ARankThatNeverStartsRunsIntoTheTimeOutAndIsNamed) {
   static_cast<void>(one->StartAllGather({nullptr, 0, DType::kF32}));
   const Status status = zero->Wait(zero->StartAllGather({nullptr, 0, DType::kF32}));
   EXPECT_EQ(status.id(), ErrorId::kCollectiveFailed);
-  EXPECT_NE(status.Format().find("waited for rank 2 of the group"), std::string::npos) << status.Format();
+  EXPECT_NE(status.Format().find("waited for rank 2 of the group"), std::string::npos)
+      << status.Format();
 }
 
 // The seat is lost: the operation ends with that, at once, though the peer lives.

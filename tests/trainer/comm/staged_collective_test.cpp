@@ -1,4 +1,5 @@
-// StagedCollective: blocks that only streams reach are gathered and reduced through the host's group.
+// StagedCollective: blocks that only streams reach are gathered and reduced through the host's
+// group.
 #include "trainer/comm/staged_collective.h"
 
 #include <vector>
@@ -20,7 +21,10 @@ class StagedCollectiveTest : public ::testing::Test {
  protected:
   StagedCollectiveTest() : shared_(2), device_({}) {
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      ranks_.push_back(std::move(StagedCollective::Open(std::make_unique<ThreadCollective>(&shared_, rank, 1, 0), &device_)).value());
+      ranks_.push_back(
+          std::move(StagedCollective::Open(std::make_unique<ThreadCollective>(&shared_, rank, 1, 0),
+                                           &device_))
+              .value());
     }
   }
 
@@ -45,7 +49,8 @@ TEST_F(StagedCollectiveTest, GathersAndReducesInPlaceSeveralAtATime) {
     ASSERT_TRUE(ranks_[rank]->Wait(reduce[rank]).ok());
     EXPECT_EQ(gathered[rank], (std::vector<float>{1, 2, 3, 4}));
     const float* own = reduced[rank].data() + 3 * rank;
-    EXPECT_EQ(std::vector<float>(own, own + 3), rank == 0 ? (std::vector<float>{11, 22, 33}) : (std::vector<float>{44, 55, 66}));
+    EXPECT_EQ(std::vector<float>(own, own + 3),
+              rank == 0 ? (std::vector<float>{11, 22, 33}) : (std::vector<float>{44, 55, 66}));
   }
 }
 
@@ -58,13 +63,16 @@ TEST_F(StagedCollectiveTest, TakesTheMemoryThatTheEstimateCountsWhateverIsInFlig
   std::vector<std::vector<float>> blocks[2];
   std::vector<Collective::Ticket> tickets[2];
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    for (size_t i = 0; i < kOperations; ++i) blocks[rank].emplace_back(2 * shard, static_cast<float>((rank + 1) * (i + 1)));
+    for (size_t i = 0; i < kOperations; ++i)
+      blocks[rank].emplace_back(2 * shard, static_cast<float>((rank + 1) * (i + 1)));
     for (size_t i = 0; i < kOperations; ++i) {
-      tickets[rank].push_back(ranks_[rank]->StartReduceScatter({blocks[rank][i].data(), shard, DType::kF32}));
+      tickets[rank].push_back(
+          ranks_[rank]->StartReduceScatter({blocks[rank][i].data(), shard, DType::kF32}));
     }
     EXPECT_EQ(ranks_[rank]->staging_bytes(), counted.staging_bytes);
   }
-  for (int turn = 0; turn < 100 && !ranks_[0]->Test(tickets[0].back()); ++turn) static_cast<void>(ranks_[1]->Test(tickets[1].back()));
+  for (int turn = 0; turn < 100 && !ranks_[0]->Test(tickets[0].back()); ++turn)
+    static_cast<void>(ranks_[1]->Test(tickets[1].back()));
   for (uint32_t rank = 0; rank < 2; ++rank) {
     EXPECT_TRUE(ranks_[rank]->Test(tickets[rank].back()));
     for (size_t i = kOperations; i-- > 0;) {
@@ -81,7 +89,8 @@ TEST_F(StagedCollectiveTest, AFailureOfTheHostsGroupIsTold) {
   shared_.Break();
   EXPECT_TRUE(ranks_[0]->Test(gather));
   EXPECT_EQ(ranks_[0]->Wait(gather).id(), ErrorId::kCollectiveFailed);
-  static_cast<void>(ranks_[0]->StartAllGather({block.data(), 2, DType::kF32}));  // its end waits for it
+  // Its end waits for it.
+  static_cast<void>(ranks_[0]->StartAllGather({block.data(), 2, DType::kF32}));
 }
 
 }  // namespace staged_collective_test

@@ -38,7 +38,8 @@ TEST(BatchCursor, GlobalBatchIsTheSameForEveryNumberOfRanks) {
     for (const uint32_t world : {2U, 3U, 4U}) {
       std::vector<int64_t> joined;
       for (uint32_t rank = 0; rank < world; ++rank) {
-        auto cursor = MakeCursor(source, {.sequences = 12, .tokens = 8, .rank = rank, .world = world, .seed = 9});
+        auto cursor = MakeCursor(
+            source, {.sequences = 12, .tokens = 8, .rank = rank, .world = world, .seed = 9});
         cursor.Seek(12 * static_cast<uint64_t>(step));
         const Batch part = std::move(cursor.Next()).value();
         EXPECT_EQ(part.sequences, 12 / world);
@@ -50,20 +51,25 @@ TEST(BatchCursor, GlobalBatchIsTheSameForEveryNumberOfRanks) {
 }
 
 TEST(BatchCursor, ResumesFromItsPosition) {
-  auto cursor = MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
+  auto cursor =
+      MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
   std::vector<std::vector<int64_t>> inputs;
   for (int i = 0; i < 100; ++i) inputs.push_back(std::move(cursor.Next()).value().inputs);
   EXPECT_EQ(cursor.position(), 200U);
-  auto again = MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
+  auto again =
+      MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
   again.Seek(2 * 57);
   EXPECT_EQ(std::move(again.Next()).value().inputs, inputs[57]);
-  auto other = MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 5});
+  auto other =
+      MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 5});
   EXPECT_NE(std::move(other.Next()).value().inputs, inputs[0]);
 }
 
 TEST(BatchCursor, ThePositionMeansTheSameForEverySizeOfABatch) {
-  auto small = MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
-  auto large = MakeCursor(Source(3000), {.sequences = 6, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
+  auto small =
+      MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
+  auto large =
+      MakeCursor(Source(3000), {.sequences = 6, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
   small.Seek(30);
   large.Seek(30);
   std::vector<int64_t> three;
@@ -76,7 +82,8 @@ TEST(BatchCursor, ThePositionMeansTheSameForEverySizeOfABatch) {
 }
 
 TEST(BatchCursor, AnEpochReadsEveryWindowOnceInAnOrderOfItsOwn) {
-  for (const uint64_t size : {9ULL, 17ULL, 100ULL, 250ULL}) {  // below 251 each token tells its place
+  // Below 251 each token tells its place.
+  for (const uint64_t size : {9ULL, 17ULL, 100ULL, 250ULL}) {
     const BatchShape shape{.sequences = 1, .tokens = 8, .rank = 0, .world = 1, .seed = 3};
     auto cursor = MakeCursor(Source(size), shape);
     const uint64_t windows = cursor.batches_per_epoch();
@@ -101,7 +108,9 @@ TEST(BatchCursor, AnEpochReadsEveryWindowOnceInAnOrderOfItsOwn) {
 }
 
 TEST(BatchCursor, UnshuffledReadsInOrderAndRoundAgain) {
-  auto cursor = MakeCursor(Source(41), {.sequences = 2, .tokens = 10, .rank = 0, .world = 1, .seed = 1, .shuffled = false});
+  auto cursor = MakeCursor(
+      Source(41),
+      {.sequences = 2, .tokens = 10, .rank = 0, .world = 1, .seed = 1, .shuffled = false});
   std::vector<int64_t> starts;
   for (int i = 0; i < 3; ++i) {
     const Batch batch = std::move(cursor.Next()).value();
@@ -112,8 +121,12 @@ TEST(BatchCursor, UnshuffledReadsInOrderAndRoundAgain) {
 }
 
 TEST(BatchCursor, RefusesWhatCannotBeShared) {
-  EXPECT_EQ(BatchCursor::Make(Source(100), {.sequences = 8, .tokens = 8, .rank = 0, .world = 3}).status().id(), ErrorId::kUsageError);
-  EXPECT_EQ(BatchCursor::Make(Source(8), {.sequences = 8, .tokens = 8}).status().id(), ErrorId::kDataBad);
+  EXPECT_EQ(BatchCursor::Make(Source(100), {.sequences = 8, .tokens = 8, .rank = 0, .world = 3})
+                .status()
+                .id(),
+            ErrorId::kUsageError);
+  EXPECT_EQ(BatchCursor::Make(Source(8), {.sequences = 8, .tokens = 8}).status().id(),
+            ErrorId::kDataBad);
   EXPECT_TRUE(BatchCursor::Make(Source(9), {.sequences = 8, .tokens = 8}).ok());
 }
 

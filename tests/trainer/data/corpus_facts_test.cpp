@@ -58,7 +58,8 @@ TEST(CorpusFacts, AFileMoreOrAnotherOrderGivesAnother) {
   std::filesystem::remove(folder.path() + "/d.txt");
   EXPECT_EQ(FactsOf(folder.path()).train, before.train);
   std::filesystem::rename(folder.path() + "/a.txt", folder.path() + "/e.txt");
-  EXPECT_NE(FactsOf(folder.path()).train.hash, before.train.hash) << "the same bytes behind the others";
+  EXPECT_NE(FactsOf(folder.path()).train.hash, before.train.hash)
+      << "the same bytes behind the others";
 }
 
 std::vector<uint32_t> Rising(uint32_t count) {
@@ -69,8 +70,10 @@ std::vector<uint32_t> Rising(uint32_t count) {
 
 TEST(CorpusFacts, ATokenFileThatGrowsGivesAnother) {
   const TempFolder folder;
-  const CorpusFacts before = FactsOf(folder.Write("t.bin", IdBytes<uint16_t>(Rising(1000))), {.vocab = 2000});
-  const CorpusFacts after = FactsOf(folder.Write("t.bin", IdBytes<uint16_t>(Rising(1010))), {.vocab = 2000});
+  const CorpusFacts before =
+      FactsOf(folder.Write("t.bin", IdBytes<uint16_t>(Rising(1000))), {.vocab = 2000});
+  const CorpusFacts after =
+      FactsOf(folder.Write("t.bin", IdBytes<uint16_t>(Rising(1010))), {.vocab = 2000});
   EXPECT_EQ(before.train.tokens, 900U);
   EXPECT_NE(after.train, before.train);
   EXPECT_NE(after.held_out, before.held_out);
@@ -82,7 +85,8 @@ TEST(CorpusFacts, AnIdBeyondTheVocabularyIsFoundWhereverItIs) {
     SCOPED_TRACE(at);
     std::vector<uint32_t> ids(200'000, 1);
     ids[at] = 500;
-    Result<Corpus> corpus = OpenCorpus(folder.Write("t.bin", IdBytes<uint16_t>(ids)), {.vocab = 500});
+    Result<Corpus> corpus =
+        OpenCorpus(folder.Write("t.bin", IdBytes<uint16_t>(ids)), {.vocab = 500});
     ASSERT_TRUE(corpus.ok());
     const Status bad = LookThrough(*corpus).status();
     EXPECT_EQ(bad.id(), ErrorId::kDataBad);
@@ -126,33 +130,39 @@ class OwnOutputFiles : public ::testing::Test {
 
 TEST_F(OwnOutputFiles, InFoldersInsideTheDataAreNoData) {
   const CorpusFacts before = FactsOf(folder_.path());
-  const OutputPlaces outputs{.reports = In("runs/out"), .weights = In("runs/weights"), .trace = In("trace.json")};
+  const OutputPlaces outputs{
+      .reports = In("runs/out"), .weights = In("runs/weights"), .trace = In("trace.json")};
   ExpectAsBefore(outputs, before);
   folder_.Write("runs/out/metrics.jsonl", std::string(100, 'm'));
   folder_.Write("runs/out/notes/anything", std::string(100, 'n'));
   folder_.Write("runs/weights/config.json", std::string(100, 'o'));
   folder_.Write("trace.json", std::string(100, 'p'));
   ExpectAsBefore(outputs, before);
-  EXPECT_NE(FactsOf(folder_.path()).train, before.train) << "for a run that writes elsewhere they are text as any other";
-  EXPECT_THAT(std::move(OpenCorpus(folder_.path(), {.outputs = outputs})).value().description, HasSubstr("4 more left out as outputs"));
+  EXPECT_NE(FactsOf(folder_.path()).train, before.train)
+      << "for a run that writes elsewhere they are text as any other";
+  EXPECT_THAT(std::move(OpenCorpus(folder_.path(), {.outputs = outputs})).value().description,
+              HasSubstr("4 more left out as outputs"));
 }
 
 TEST_F(OwnOutputFiles, InTheDataFolderItselfAreKnownByTheirNames) {
   const CorpusFacts before = FactsOf(folder_.path());
-  const OutputPlaces outputs{.reports = folder_.path() + "/.", .weights = folder_.path(), .trace = ""};
+  const OutputPlaces outputs{
+      .reports = folder_.path() + "/.", .weights = folder_.path(), .trace = ""};
   ExpectAsBefore(outputs, before);
-  for (const char* name :
-       {"metrics.jsonl", "metrics.noted", "tidepool.tfevents.1", "unfinished.job", "config.json", "model.safetensors.tmp-1f"}) {
+  for (const char* name : {"metrics.jsonl", "metrics.noted", "tidepool.tfevents.1",
+                           "unfinished.job", "config.json", "model.safetensors.tmp-1f"}) {
     folder_.Write(name, std::string(100, 'm'));
   }
   ExpectAsBefore(outputs, before);
   folder_.Write("sub/metrics.jsonl", std::string(100, 'm'));
-  EXPECT_NE(FactsOf(folder_.path(), {.outputs = outputs}).train, before.train) << "not where this run writes";
+  EXPECT_NE(FactsOf(folder_.path(), {.outputs = outputs}).train, before.train)
+      << "not where this run writes";
 }
 
 TEST_F(OwnOutputFiles, AroundTheDataHideNothing) {
   const CorpusFacts all = FactsOf(folder_.path());
-  ExpectAsBefore({.reports = "/", .weights = std::filesystem::temp_directory_path(), .trace = ""}, all);
+  ExpectAsBefore({.reports = "/", .weights = std::filesystem::temp_directory_path(), .trace = ""},
+                 all);
 }
 
 TEST_F(OwnOutputFiles, AreFoundThroughLinks) {
@@ -161,7 +171,8 @@ TEST_F(OwnOutputFiles, AreFoundThroughLinks) {
   std::filesystem::create_directory_symlink(folder_.path(), elsewhere.path() + "/link");
   folder_.Write("out/metrics.jsonl", std::string(100, 'm'));
   ExpectAsBefore({.reports = elsewhere.path() + "/link/out", .weights = "", .trace = ""}, before);
-  const CorpusFacts by_link = FactsOf(elsewhere.path() + "/link", {.outputs = {.reports = In("out"), .weights = "", .trace = ""}});
+  const CorpusFacts by_link = FactsOf(
+      elsewhere.path() + "/link", {.outputs = {.reports = In("out"), .weights = "", .trace = ""}});
   EXPECT_EQ(by_link.train, before.train);
 }
 

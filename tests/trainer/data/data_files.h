@@ -15,7 +15,8 @@ namespace tidepool::trainer {
 class TempFolder {
  public:
   TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tidepool_data_XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tidepool_data_XXXXXX").string();
     path_ = mkdtemp(pattern.data());
   }
   ~TempFolder() { std::filesystem::remove_all(path_); }

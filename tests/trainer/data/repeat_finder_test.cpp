@@ -18,12 +18,14 @@ std::string Words(SplitMix64* random, int count, uint64_t kinds) {
   return text;
 }
 
-// The rule, file by file against each earlier one. Words are single, so that runs of five are easily made.
+// The rule, file by file against each earlier one. Words are single, so that runs of five are
+// easily made.
 class EveryPair {
  public:
   bool IsRepeat(const std::string& text) {
     std::vector<std::string> words;
-    for (size_t at = 0; at < text.size(); at = text.find(' ', at) + 1) words.push_back(text.substr(at, text.find(' ', at) - at));
+    for (size_t at = 0; at < text.size(); at = text.find(' ', at) + 1)
+      words.push_back(text.substr(at, text.find(' ', at) - at));
     std::set<std::string> shingles;
     for (size_t i = 0; i + 5 <= words.size(); ++i) {
       std::string shingle;
@@ -43,12 +45,14 @@ class EveryPair {
   std::vector<std::set<std::string>> kept_;
 };
 
-// Files made of parts that others have too, in many proportions, so that just half and just more than half occur.
+// Files made of parts that others have too, in many proportions, so that just half and just more
+// than half occur.
 TEST(RepeatFinder, FindsWhatComparingEveryPairFinds) {
   SplitMix64 random(3);
   for (int round = 0; round < 20; ++round) {
     std::vector<std::string> parts;
-    for (int i = 0; i < 12; ++i) parts.push_back(Words(&random, static_cast<int>(6 + random.Below(30)), 100'000));
+    for (int i = 0; i < 12; ++i)
+      parts.push_back(Words(&random, static_cast<int>(6 + random.Below(30)), 100'000));
     RepeatFinder finder(1);
     EveryPair every_pair;
     int repeats = 0;
@@ -70,7 +74,8 @@ TEST(RepeatFinder, DoesNotCompareAllFilesThatShareAHeader) {
   const std::string header = Words(&random, 150, 1'000'000);
   RepeatFinder finder(1);
   constexpr uint64_t kFiles = 2000;
-  for (uint64_t file = 0; file < kFiles; ++file) EXPECT_FALSE(finder.IsRepeat(header + Words(&random, 200, 1'000'000)));
+  for (uint64_t file = 0; file < kFiles; ++file)
+    EXPECT_FALSE(finder.IsRepeat(header + Words(&random, 200, 1'000'000)));
   EXPECT_LE(finder.compared(), kFiles);
   EXPECT_TRUE(finder.IsRepeat(header + Words(&random, 100, 1'000'000)));
 }

@@ -18,7 +18,8 @@ namespace text_corpus_test {
 std::string Prose(uint64_t seed, int words) {
   SplitMix64 random(seed);
   std::string text;
-  for (int i = 0; i < words; ++i) text += "w" + std::to_string(random.Below(5000)) + (i % 9 == 8 ? ".\n" : " ");
+  for (int i = 0; i < words; ++i)
+    text += "w" + std::to_string(random.Below(5000)) + (i % 9 == 8 ? ".\n" : " ");
   return text;
 }
 
@@ -49,7 +50,8 @@ TEST(TextFiles, DropFilesThatMostlyRepeatAnEarlierOne) {
   const std::string original = Prose(1, 400);
   folder.Write("1-original", original);
   std::string shouted = original;
-  std::transform(shouted.begin(), shouted.end(), shouted.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(shouted.begin(), shouted.end(), shouted.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   folder.Write("2-shouted", shouted);                  // only case differs
   folder.Write("3-mostly", original + Prose(2, 300));  // 4 of 7 parts repeated
   folder.Write("4-partly", Prose(3, 600) + original);  // 4 of 10
@@ -57,7 +59,8 @@ TEST(TextFiles, DropFilesThatMostlyRepeatAnEarlierOne) {
   folder.Write("6-short", "Yes!");
   const auto read = ReadTextFiles(folder.path());
   ASSERT_TRUE(read.ok()) << read.status().Format();
-  EXPECT_EQ(Names(read.value().kept), (std::vector<std::string>{"1-original", "4-partly", "5-short"}));
+  EXPECT_EQ(Names(read.value().kept),
+            (std::vector<std::string>{"1-original", "4-partly", "5-short"}));
   EXPECT_EQ(read.value().repeats.size(), 3U);
 }
 
@@ -77,7 +80,9 @@ TEST(Corpus, HoldsOutOneDistinctFileOfAFolder) {
   ASSERT_TRUE(corpus.ok()) << corpus.status().Format();
   EXPECT_EQ(corpus.value().validation.size(), Prose(2, 200).size());  // the one nearest to a tenth
   EXPECT_EQ(corpus.value().train.size(), Prose(1, 800).size() + Prose(3, 900).size() + 2);
-  EXPECT_NE(corpus.value().description.find("held out: '" + folder.path() + "/b'"), std::string::npos) << corpus.value().description;
+  EXPECT_NE(corpus.value().description.find("held out: '" + folder.path() + "/b'"),
+            std::string::npos)
+      << corpus.value().description;
 }
 
 TEST(Corpus, SplitsALoneText) {
@@ -88,7 +93,8 @@ TEST(Corpus, SplitsALoneText) {
     const auto corpus = OpenCorpus(name, {.vocab = 256, .validation_share = 0.25});
     ASSERT_TRUE(corpus.ok()) << corpus.status().Format();
     EXPECT_EQ(corpus.value().train.size() + corpus.value().validation.size(), text.size());
-    EXPECT_NEAR(static_cast<double>(corpus.value().validation.size()), 0.25 * static_cast<double>(text.size()), 1);
+    EXPECT_NEAR(static_cast<double>(corpus.value().validation.size()),
+                0.25 * static_cast<double>(text.size()), 1);
   }
 }
 
@@ -96,10 +102,12 @@ TEST(Corpus, NamesWhatCannotBeUsed) {
   const TempFolder folder;
   EXPECT_EQ(OpenCorpus(folder.path() + "/absent", {}).status().id(), ErrorId::kFileUnreadable);
   EXPECT_EQ(OpenCorpus(folder.Write("empty.txt", ""), {}).status().id(), ErrorId::kDataBad);
-  EXPECT_EQ(OpenCorpus(folder.Write("text.txt", "hello"), {.vocab = 100}).status().id(), ErrorId::kUsageError);
+  EXPECT_EQ(OpenCorpus(folder.Write("text.txt", "hello"), {.vocab = 100}).status().id(),
+            ErrorId::kUsageError);
   const auto binary = OpenCorpus(folder.Write("tokens", std::string("a\0b", 3)), {});
   EXPECT_EQ(binary.status().id(), ErrorId::kDataBad);
-  EXPECT_NE(binary.status().Format().find("byte 1 is NUL"), std::string::npos) << binary.status().Format();
+  EXPECT_NE(binary.status().Format().find("byte 1 is NUL"), std::string::npos)
+      << binary.status().Format();
   ASSERT_EQ(mkfifo((folder.path() + "/pipe").c_str(), 0600), 0);
   EXPECT_EQ(OpenCorpus(folder.path() + "/pipe", {}).status().id(), ErrorId::kDataBad);
 }

@@ -21,7 +21,8 @@ std::vector<int64_t> ReadAll(const TokenSource& source) {
 
 TEST(TokenFile, ReadsLlmc16) {
   const TempFolder folder;
-  const auto path = folder.Write("gpt2.bin", LlmcHeader(20240520, 1, 4) + IdBytes<uint16_t>({1, 50256, 3, 256}));
+  const auto path =
+      folder.Write("gpt2.bin", LlmcHeader(20240520, 1, 4) + IdBytes<uint16_t>({1, 50256, 3, 256}));
   const auto opened = OpenTokenFile(path, 50257);
   ASSERT_TRUE(opened.ok()) << opened.status().Format();
   ASSERT_TRUE(opened.value().has_value());
@@ -31,7 +32,8 @@ TEST(TokenFile, ReadsLlmc16) {
 
 TEST(TokenFile, ReadsLlmc32WhateverItsName) {
   const TempFolder folder;
-  const auto path = folder.Write("llama3", LlmcHeader(20240801, 7, 3) + IdBytes<uint32_t>({1, 128000, 70000}));
+  const auto path =
+      folder.Write("llama3", LlmcHeader(20240801, 7, 3) + IdBytes<uint32_t>({1, 128000, 70000}));
   const auto opened = OpenTokenFile(path, 128256);
   ASSERT_TRUE(opened.ok() && opened.value().has_value());
   EXPECT_EQ(ReadAll(TokenSource(opened.value()->file)), (std::vector<int64_t>{1, 128000, 70000}));
@@ -63,7 +65,8 @@ TEST(TokenFile, NamesWhatIsWrong) {
   EXPECT_NE(cut.what().find("promises 5 tokens"), std::string::npos) << cut.what();
   EXPECT_NE(error("odd.bin", "abc").what().find("odd size"), std::string::npos);
   EXPECT_NE(error("empty.bin", "").what().find("no token"), std::string::npos);
-  EXPECT_EQ(OpenTokenFile(folder.path() + "/absent.bin", 256).status().id(), ErrorId::kFileUnreadable);
+  EXPECT_EQ(OpenTokenFile(folder.path() + "/absent.bin", 256).status().id(),
+            ErrorId::kFileUnreadable);
 }
 
 TEST(TokenSource, NamesFileAndPlaceOfAnIdBeyondTheVocabulary) {
@@ -74,7 +77,8 @@ TEST(TokenSource, NamesFileAndPlaceOfAnIdBeyondTheVocabulary) {
   EXPECT_TRUE(source.Read(0, out).ok());
   const Status status = source.Read(1, out);
   EXPECT_EQ(status.id(), ErrorId::kDataBad);
-  EXPECT_NE(status.what().find("token 2 of '" + path + "' has id 300"), std::string::npos) << status.what();
+  EXPECT_NE(status.what().find("token 2 of '" + path + "' has id 300"), std::string::npos)
+      << status.what();
   EXPECT_NE(status.Format().find("byte 4"), std::string::npos) << status.Format();
 }
 
@@ -113,7 +117,9 @@ TEST(Corpus, HoldsOutTheEndOfALoneTokenFile) {
   const TempFolder folder;
   std::vector<uint32_t> ids(100);
   std::iota(ids.begin(), ids.end(), 0);
-  const auto corpus = OpenCorpus(folder.Write("tokens.bin", LlmcHeader(20240520, 1, 100) + IdBytes<uint16_t>(ids)), {.vocab = 100});
+  const auto corpus =
+      OpenCorpus(folder.Write("tokens.bin", LlmcHeader(20240520, 1, 100) + IdBytes<uint16_t>(ids)),
+                 {.vocab = 100});
   ASSERT_TRUE(corpus.ok()) << corpus.status().Format();
   EXPECT_EQ(corpus.value().train.size(), 90U);
   EXPECT_EQ(ReadAll(corpus.value().validation).front(), 90);

@@ -17,8 +17,13 @@ class DeviceMemory : public ::testing::Test {
     Result<RunPlan> plan = MakeRunPlan(options_, /*world=*/2, 0, "short");
     ASSERT_TRUE(plan.ok()) << plan.status().Format();
     plan_ = std::move(plan).value();
-    // 80 GiB: 8 of rCache, 1 resident, 60 of tensors, 2 unused, 1 free; 8 are left for contexts and others.
-    run_.shares = {.total = 80 * kGiB, .free = kGiB, .rcache = 8 * kGiB, .resident = kGiB, .outside = kGiB / 2};
+    // 80 GiB: 8 of rCache, 1 resident, 60 of tensors, 2 unused, 1 free; 8 are left for contexts and
+    // others.
+    run_.shares = {.total = 80 * kGiB,
+                   .free = kGiB,
+                   .rcache = 8 * kGiB,
+                   .resident = kGiB,
+                   .outside = kGiB / 2};
     run_.shares.allocated = 60 * kGiB;
     run_.shares.reserved = 62 * kGiB;
     run_.wanted = 4 * kGiB;
@@ -26,7 +31,8 @@ class DeviceMemory : public ::testing::Test {
 
   std::vector<std::string> Flags() const {
     std::vector<std::string> flags;
-    for (const MemoryChange& change : ChangesThatFit(run_, plan_, options_)) flags.push_back(change.flags);
+    for (const MemoryChange& change : ChangesThatFit(run_, plan_, options_))
+      flags.push_back(change.flags);
     return flags;
   }
 
@@ -40,7 +46,9 @@ TEST_F(DeviceMemory, SharesAddUpToTheWhole) {
   EXPECT_EQ(s.activations(), 60 * kGiB - kGiB / 2);
   EXPECT_EQ(s.unused(), 2 * kGiB);
   EXPECT_EQ(s.framework(), 8 * kGiB);
-  EXPECT_EQ(s.free + s.rcache + s.resident + s.outside + s.activations() + s.unused() + s.framework(), s.total);
+  EXPECT_EQ(
+      s.free + s.rcache + s.resident + s.outside + s.activations() + s.unused() + s.framework(),
+      s.total);
 }
 
 TEST_F(DeviceMemory, ChangesThatFitComeWithTheirPredictions) {
@@ -63,8 +71,12 @@ TEST_F(DeviceMemory, StatesOnTheGpuAreAShareThatCanGo) {
   ASSERT_FALSE(changes.empty());
   EXPECT_EQ(changes[0].flags, "--gpu-states off");
   EXPECT_EQ(changes[0].bytes, (79 + 4 - 6) * kGiB);
-  const std::string text = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "out of memory"), run_, plan_, options_).Format();
-  EXPECT_NE(text.find("resident chunks 1.00 GiB, optimizer states 6.00 GiB, parameters outside"), std::string::npos) << text;
+  const std::string text =
+      ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "out of memory"), run_, plan_, options_)
+          .Format();
+  EXPECT_NE(text.find("resident chunks 1.00 GiB, optimizer states 6.00 GiB, parameters outside"),
+            std::string::npos)
+      << text;
 }
 
 TEST_F(DeviceMemory, WhatWouldNotFitIsNotOffered) {
@@ -82,19 +94,25 @@ TEST_F(DeviceMemory, WhatWouldNotFitIsNotOffered) {
 
 TEST_F(DeviceMemory, TheErrorNamesSharesAndChanges) {
   run_.rcache_smallest = 4 * kGiB;
-  const Status ended = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "LibTorch: out of memory"), run_, plan_, options_);
+  const Status ended = ExplainShortage(
+      Status(ErrorId::kDeviceMemoryShort, "LibTorch: out of memory"), run_, plan_, options_);
   EXPECT_EQ(ended.exit_code(), kExitDeviceMemory);
   const std::string text = ended.Format();
-  for (const char* part : {"another 4.00 GiB", "of 80.0 GiB: rCache 8.00 GiB, resident chunks 1.00 GiB, parameters outside 512 MiB",
-                           "activations 59.5 GiB", "framework (contexts, kernels) and other processes 8.00 GiB, free 1.00 GiB",
-                           "each of these alone would have fitted so far: --rcache 4294967296 (78.0 GiB in use), or --batch 14"}) {
+  for (const char* part :
+       {"another 4.00 GiB",
+        "of 80.0 GiB: rCache 8.00 GiB, resident chunks 1.00 GiB, parameters outside 512 MiB",
+        "activations 59.5 GiB",
+        "framework (contexts, kernels) and other processes 8.00 GiB, free 1.00 GiB",
+        "each of these alone would have fitted so far: --rcache 4294967296 (78.0 GiB in use), or "
+        "--batch 14"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   }
   // The rCache alone fills it, and the order of the run needs all of it.
   run_.shares = {.total = 80 * kGiB, .free = 0, .rcache = 80 * kGiB};
   run_.rcache_smallest = 80 * kGiB;
   run_.wanted = 2 * kGiB;
-  EXPECT_NE(ExplainShortage(ended, run_, plan_, options_).fix().find("no single change would fit"), std::string::npos);
+  EXPECT_NE(ExplainShortage(ended, run_, plan_, options_).fix().find("no single change would fit"),
+            std::string::npos);
 }
 
 // Each change is weighed by the plan that it leads to: so is it here.
@@ -109,7 +127,8 @@ class BeforeTheFirstStep : public DeviceMemory {
     plan_ = PlanWith("50%", "fp32", "1GiB");
     run_ = {.shares = {.total = 8 * kGiB}, .wanted = plan_.rcache.bytes, .at = ShortAt::kRcache};
   }
-  RunPlan PlanWith(const std::string& rcache, const std::string& dtype, const std::string& chunk_size) const {
+  RunPlan PlanWith(const std::string& rcache, const std::string& dtype,
+                   const std::string& chunk_size) const {
     RunOptions options = options_;
     options.rcache = rcache;
     options.dtype = dtype;
@@ -118,7 +137,9 @@ class BeforeTheFirstStep : public DeviceMemory {
     EXPECT_TRUE(plan.ok()) << plan.status().Format();
     return std::move(plan).value();
   }
-  static uint64_t BytesOf(const RunPlan& plan) { return plan.rcache.bytes + SpareBytes(plan.layout); }
+  static uint64_t BytesOf(const RunPlan& plan) {
+    return plan.rcache.bytes + SpareBytes(plan.layout);
+  }
 };
 
 TEST_F(BeforeTheFirstStep, AnRcacheWithoutRoomIsToldWithPlansThatHaveIt) {
@@ -135,10 +156,13 @@ TEST_F(BeforeTheFirstStep, AnRcacheWithoutRoomIsToldWithPlansThatHaveIt) {
   ASSERT_TRUE(changes[2].flags.starts_with("--chunk-size "));
   EXPECT_EQ(changes[2].bytes, used + BytesOf(PlanWith("50%", "fp32", changes[2].flags.substr(13))));
   for (const MemoryChange& change : changes) EXPECT_LE(change.bytes, run_.shares.total);
-  const std::string text = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "cuMemCreate"), run_, plan_, options_).Format();
-  for (const std::string& part :
-       std::vector<std::string>{"the rCache of " + FormatBytes(plan_.rcache.bytes) + ", before the first step",
-                                "rCache 0 B, resident chunks 0 B", changes[0].flags + " (" + FormatBytes(changes[0].bytes) + " in use)"}) {
+  const std::string text =
+      ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "cuMemCreate"), run_, plan_, options_)
+          .Format();
+  for (const std::string& part : std::vector<std::string>{
+           "the rCache of " + FormatBytes(plan_.rcache.bytes) + ", before the first step",
+           "rCache 0 B, resident chunks 0 B",
+           changes[0].flags + " (" + FormatBytes(changes[0].bytes) + " in use)"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   }
 }
@@ -152,16 +176,19 @@ TEST_F(BeforeTheFirstStep, WhatTheEngineNeedsBesideTheRcacheCountsToo) {
   const uint64_t others = run_.shares.total - run_.shares.free - plan_.rcache.bytes;
   const std::vector<MemoryChange> changes = ChangesThatFit(run_, plan_, options_);
   ASSERT_GE(changes.size(), 2U);
-  EXPECT_EQ(changes[0].bytes, others + kGiB + PlanWith(changes[0].flags.substr(9), "fp32", "1GiB").rcache.bytes);
+  EXPECT_EQ(changes[0].bytes,
+            others + kGiB + PlanWith(changes[0].flags.substr(9), "fp32", "1GiB").rcache.bytes);
   EXPECT_LE(changes[0].bytes, run_.shares.total);
-  EXPECT_GT(changes[0].bytes + plan_.rcache.block_bytes, run_.shares.total) << "the largest that fits";
+  EXPECT_GT(changes[0].bytes + plan_.rcache.block_bytes, run_.shares.total)
+      << "the largest that fits";
   EXPECT_EQ(changes[1].flags, "--dtype bf16");
 }
 
 TEST_F(BeforeTheFirstStep, AGpuThatOthersHaveFilledLeavesNoChange) {
   run_.shares.free = kMiB;
   EXPECT_TRUE(ChangesThatFit(run_, plan_, options_).empty());
-  const Status ended = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "cuMemCreate"), run_, plan_, options_);
+  const Status ended =
+      ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "cuMemCreate"), run_, plan_, options_);
   EXPECT_NE(ended.fix().find("end what else uses this GPU"), std::string::npos) << ended.Format();
 }
 
@@ -178,12 +205,19 @@ TEST_F(DeviceMemory, AnEstimateCountsEveryRankOfAGpu) {
   EXPECT_EQ(one.rank_bytes, plan_.rcache.bytes + SpareBytes(plan_.layout));
   EXPECT_NE(DescribeGpu(one).find("measured where a GPU is; none is here"), std::string::npos);
   const GpuEstimate two =
-      EstimateGpu(plan_, 2, device::DeviceBytes{.free = 78 * kGiB, .total = 80 * kGiB}, {.why_not = "no memserver could be asked"});
-  EXPECT_NE(DescribeGpu(two).find(FormatBytes(2 * one.rank_bytes) + " of each GPU that is used, for 2 ranks"), std::string::npos);
+      EstimateGpu(plan_, 2, device::DeviceBytes{.free = 78 * kGiB, .total = 80 * kGiB},
+                  {.why_not = "no memserver could be asked"});
+  EXPECT_NE(DescribeGpu(two).find(FormatBytes(2 * one.rank_bytes) +
+                                  " of each GPU that is used, for 2 ranks"),
+            std::string::npos);
   EXPECT_NE(DescribeGpu(two).find("2.00 GiB of 80.0 GiB"), std::string::npos) << DescribeGpu(two);
-  EXPECT_NE(DescribeGpu(two).find("not known and not counted: no memserver could be asked"), std::string::npos) << DescribeGpu(two);
-  EXPECT_NE(PlanJson(plan_, &two).find("\"bytes\":" + std::to_string(2 * one.rank_bytes)), std::string::npos);
-  EXPECT_EQ(PlanJson(plan_, &two).find("server_bytes"), std::string::npos) << "no number is guessed";
+  EXPECT_NE(DescribeGpu(two).find("not known and not counted: no memserver could be asked"),
+            std::string::npos)
+      << DescribeGpu(two);
+  EXPECT_NE(PlanJson(plan_, &two).find("\"bytes\":" + std::to_string(2 * one.rank_bytes)),
+            std::string::npos);
+  EXPECT_EQ(PlanJson(plan_, &two).find("server_bytes"), std::string::npos)
+      << "no number is guessed";
 }
 
 TEST_F(DeviceMemory, AnEstimateCountsWhatTheServerMeasuredOfItself) {
@@ -195,12 +229,17 @@ TEST_F(DeviceMemory, AnEstimateCountsWhatTheServerMeasuredOfItself) {
   EXPECT_EQ(known.bytes, kGiB);
   const GpuEstimate estimate = EstimateGpu(plan_, 2, std::nullopt, known);
   EXPECT_EQ(estimate.bytes(), 2 * estimate.rank_bytes + kGiB);
-  EXPECT_NE(DescribeGpu(estimate).find("and 1.00 GiB that memserver has taken, as it measured"), std::string::npos);
-  EXPECT_NE(PlanJson(plan_, &estimate).find("\"server_bytes\":" + std::to_string(kGiB)), std::string::npos);
-  EXPECT_NE(PlanJson(plan_, &estimate).find("\"bytes\":" + std::to_string(estimate.bytes())), std::string::npos);
-  for (const auto& [unknown, why] : {std::pair(ServerContextOf(gpus, "GPU-2"), "management library is missing"),
-                                     std::pair(ServerContextOf(gpus, "GPU-3"), "has not opened this GPU yet"),
-                                     std::pair(ServerContextOf(Status(ErrorId::kNoServer, "nobody listens"), "GPU-1"), "nobody listens")}) {
+  EXPECT_NE(DescribeGpu(estimate).find("and 1.00 GiB that memserver has taken, as it measured"),
+            std::string::npos);
+  EXPECT_NE(PlanJson(plan_, &estimate).find("\"server_bytes\":" + std::to_string(kGiB)),
+            std::string::npos);
+  EXPECT_NE(PlanJson(plan_, &estimate).find("\"bytes\":" + std::to_string(estimate.bytes())),
+            std::string::npos);
+  for (const auto& [unknown, why] :
+       {std::pair(ServerContextOf(gpus, "GPU-2"), "management library is missing"),
+        std::pair(ServerContextOf(gpus, "GPU-3"), "has not opened this GPU yet"),
+        std::pair(ServerContextOf(Status(ErrorId::kNoServer, "nobody listens"), "GPU-1"),
+                  "nobody listens")}) {
     EXPECT_EQ(unknown.bytes, 0U);
     EXPECT_NE(unknown.why_not.find(why), std::string::npos) << unknown.why_not;
   }

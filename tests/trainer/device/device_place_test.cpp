@@ -9,7 +9,11 @@ namespace device_place_test {
 std::vector<device::Gpu> Gpus(int count) {
   std::vector<device::Gpu> gpus;
   for (int i = 0; i < count; ++i) {
-    gpus.push_back({.ordinal = i, .uuid = {}, .name = "NVIDIA Test", .pci_address = "0000:17:00.0", .wait_value64 = true});
+    gpus.push_back({.ordinal = i,
+                    .uuid = {},
+                    .name = "NVIDIA Test",
+                    .pci_address = "0000:17:00.0",
+                    .wait_value64 = true});
   }
   return gpus;
 }
@@ -21,7 +25,8 @@ RankPlace Local(uint32_t rank, uint32_t world) {
   return place;
 }
 
-Result<DevicePlace> Choose(const std::string& text, const RankPlace& place, const Result<std::vector<device::Gpu>>& gpus) {
+Result<DevicePlace> Choose(const std::string& text, const RankPlace& place,
+                           const Result<std::vector<device::Gpu>>& gpus) {
   return ChooseDevice(ParseDeviceWish(text).value(), place, gpus);
 }
 
@@ -36,11 +41,13 @@ TEST(DevicePlace, WordsAreReadAndOthersRefused) {
 }
 
 TEST(DevicePlace, LocalRanksTakeTheGpusInTurn) {
-  const auto first = Choose("cuda", Local(0, 2), Gpus(2)), second = Choose("cuda", Local(1, 2), Gpus(2));
+  const auto first = Choose("cuda", Local(0, 2), Gpus(2)),
+             second = Choose("cuda", Local(1, 2), Gpus(2));
   EXPECT_EQ(first.value().gpu->ordinal, 0);
   EXPECT_EQ(second.value().gpu->ordinal, 1);
   EXPECT_EQ(second.value().sharers, 1U);
-  EXPECT_NE(Describe(second.value()).find("cuda:1, NVIDIA Test (GPU-"), std::string::npos) << Describe(second.value());
+  EXPECT_NE(Describe(second.value()).find("cuda:1, NVIDIA Test (GPU-"), std::string::npos)
+      << Describe(second.value());
   EXPECT_EQ(Describe(second.value()).find("shared"), std::string::npos);
 }
 
@@ -49,7 +56,8 @@ TEST(DevicePlace, ASharedGpuIsSaidToBe) {
   EXPECT_EQ(third.gpu->ordinal, 0);
   EXPECT_EQ(third.sharers, 2U);
   EXPECT_EQ(third.gpus, 2U);
-  EXPECT_NE(Describe(third).find("shared by 2 ranks of this node"), std::string::npos) << Describe(third);
+  EXPECT_NE(Describe(third).find("shared by 2 ranks of this node"), std::string::npos)
+      << Describe(third);
   EXPECT_EQ(Choose("cuda", Local(1, 3), Gpus(2)).value().sharers, 1U);
   EXPECT_EQ(Choose("cuda:1", Local(0, 3), Gpus(2)).value().sharers, 3U);
   EXPECT_EQ(Choose("cuda:1", Local(0, 3), Gpus(2)).value().gpus, 1U);
@@ -63,7 +71,8 @@ TEST(DevicePlace, AGpuThatIsNotThereIsAnErrorOrTheHost) {
   const DevicePlace host = Choose("auto", Local(0, 1), none).value();
   EXPECT_FALSE(host.gpu.has_value());
   EXPECT_EQ(Describe(host), "cpu; --device auto found no GPU that can be used: no libcuda.so.1");
-  EXPECT_EQ(Choose("cuda:2", Local(0, 1), Gpus(2)).status().what(), "there is no GPU 2: the driver shows 2");
+  EXPECT_EQ(Choose("cuda:2", Local(0, 1), Gpus(2)).status().what(),
+            "there is no GPU 2: the driver shows 2");
   EXPECT_FALSE(Choose("cpu", Local(0, 1), Gpus(2)).value().gpu.has_value());
   EXPECT_EQ(Choose("auto", Local(0, 1), Gpus(1)).value().gpu->ordinal, 0);
 }

@@ -82,8 +82,11 @@ TEST(DetectRank, TorchrunsNameForAllRunsIsNoName) {
 }
 
 TEST(DetectRank, OurOwnLauncherIsToldFromTorchrun) {
-  const RankPlace place = Detect(
-      {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "40000"}, {"TIDEPOOL_LAUNCH_ID", "launch-9-1"}});
+  const RankPlace place = Detect({{"RANK", "1"},
+                                  {"WORLD_SIZE", "2"},
+                                  {"MASTER_ADDR", "127.0.0.1"},
+                                  {"MASTER_PORT", "40000"},
+                                  {"TIDEPOOL_LAUNCH_ID", "launch-9-1"}});
   EXPECT_EQ(place.launcher, "trainer launch");
   EXPECT_EQ(place.job_name, "launch-9-1");
   EXPECT_EQ(place.local_rank, 1U);
@@ -94,7 +97,8 @@ TEST(DetectRank, OurOwnLauncherIsToldFromTorchrun) {
 
 // Its ranks meet by the launcher's name.
 TEST(DetectRank, RanksOfOurOwnLauncherNeedNoPort) {
-  const RankPlace place = Detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TIDEPOOL_LAUNCH_ID", "launch-9-1"}});
+  const RankPlace place =
+      Detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TIDEPOOL_LAUNCH_ID", "launch-9-1"}});
   EXPECT_EQ(place.run_id, "launch-9-1");
   EXPECT_EQ(place.master_port, 0);
   EXPECT_FALSE(place.agent_serves_store);
@@ -121,7 +125,9 @@ TEST(DetectRank, TheFirstMatchWins) {
   environment["SLURM_NTASKS"] = "2";
   environment["OMPI_COMM_WORLD_RANK"] = "0";
   EXPECT_EQ(Detect(environment).launcher, "torchrun");
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"}) environment.erase(name);
+  for (const char* name :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"})
+    environment.erase(name);
   EXPECT_EQ(Detect(environment).launcher, "Slurm");
 }
 
@@ -191,8 +197,11 @@ TEST(DetectRank, OpenMpiOnOneNodeNeedsNoMaster) {
 }
 
 TEST(DetectRank, MpiOverSeveralNodesMustBeToldTheMaster) {
-  const Environment environment{
-      {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}, {"MASTER_PORT", "3000"}};
+  const Environment environment{{"PMI_RANK", "1"},
+                                {"PMI_SIZE", "4"},
+                                {"MPI_LOCALRANKID", "1"},
+                                {"MPI_LOCALNRANKS", "2"},
+                                {"MASTER_PORT", "3000"}};
   EXPECT_THAT(WhyNot(environment), HasSubstr("MASTER_ADDR"));
   Environment told = environment;
   told["MASTER_ADDR"] = "node0";
@@ -201,8 +210,8 @@ TEST(DetectRank, MpiOverSeveralNodesMustBeToldTheMaster) {
 }
 
 TEST(DetectRank, EveryBrokenVariableIsNamed) {
-  for (const char* name :
-       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+                           "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}) {
     for (const char* value : {"x", "-1", "3 ", "99999999999999999999"}) {
       Environment environment = Torchrun();
       environment[name] = value;
@@ -217,7 +226,10 @@ TEST(DetectRank, EveryBrokenVariableIsNamed) {
 }
 
 TEST(DetectRank, ImpossibleRanksAreRefused) {
-  for (const auto& [name, value] : {std::pair{"RANK", "8"}, {"LOCAL_RANK", "4"}, {"LOCAL_WORLD_SIZE", "9"}, {"WORLD_SIZE", "0"}}) {
+  for (const auto& [name, value] : {std::pair{"RANK", "8"},
+                                    {"LOCAL_RANK", "4"},
+                                    {"LOCAL_WORLD_SIZE", "9"},
+                                    {"WORLD_SIZE", "0"}}) {
     Environment environment = Torchrun();
     environment[name] = value;
     EXPECT_THAT(WhyNot(environment), HasSubstr("not possible")) << name;
@@ -235,7 +247,8 @@ TEST(NodeList, FirstNode) {
   EXPECT_EQ(FirstNode("gpu7,gpu[1-3]"), "gpu7");
   EXPECT_EQ(FirstNode("gpu[007-010,12],login1"), "gpu007");
   EXPECT_EQ(FirstNode("r[3,5]n1,x"), "r3n1");
-  for (const char* bad : {"", "gpu[1-3", "gpu[]", "gpu[a-b]", "r[1]n[2-3]"}) EXPECT_EQ(FirstNode(bad), "") << bad;
+  for (const char* bad : {"", "gpu[1-3", "gpu[]", "gpu[a-b]", "r[1]n[2-3]"})
+    EXPECT_EQ(FirstNode(bad), "") << bad;
 }
 
 TEST(NodeList, TasksOnNode) {

@@ -42,7 +42,8 @@ class SpawnRanksTest : public ::testing::Test {
   std::string File(const std::string& name) const { return directory_ + "/" + name; }
 
   // Starts `sh -c script` as every rank; $DIR is the test's directory.
-  void Launch(uint32_t ranks, const std::string& script, int64_t grace_ns = 20 * kNsPerSecond, uint32_t restarts = 0) {
+  void Launch(uint32_t ranks, const std::string& script, int64_t grace_ns = 20 * kNsPerSecond,
+              uint32_t restarts = 0) {
     setenv("DIR", directory_.c_str(), 1);
     launcher_ = fork();
     if (launcher_ != 0) return;
@@ -55,8 +56,8 @@ class SpawnRanksTest : public ::testing::Test {
   }
   // The end of a script: rank 1 ends once rank 0 has come this far too, rank 0 never does.
   static std::string RankOneEndsWith(int code) {
-    return "if test $RANK = 1; then while ! test -e $DIR/up; do sleep 0.01; done; exit " + std::to_string(code) +
-           "; fi; touch $DIR/up; while :; do sleep 0.02; done";
+    return "if test $RANK = 1; then while ! test -e $DIR/up; do sleep 0.01; done; exit " +
+           std::to_string(code) + "; fi; touch $DIR/up; while :; do sleep 0.02; done";
   }
   int WaitForLauncher() {
     int status = 0;
@@ -74,7 +75,8 @@ class SpawnRanksTest : public ::testing::Test {
   }
   void WaitForFile(const std::string& name) {
     SteadyClock clock;
-    for (int i = 0; i < 5000 && !std::filesystem::exists(File(name)); ++i) clock.SleepNs(2 * kNsPerMs);
+    for (int i = 0; i < 5000 && !std::filesystem::exists(File(name)); ++i)
+      clock.SleepNs(2 * kNsPerMs);
     ASSERT_TRUE(std::filesystem::exists(File(name))) << name << "\n" << ReadText(File("err"));
   }
   // True once no process `pid` is left (a zombie that init has yet to collect does not count).
@@ -92,10 +94,12 @@ class SpawnRanksTest : public ::testing::Test {
   pid_t launcher_ = -1;
 };
 
-// Its mark says that it had nothing left to do: it counts as ended well. Rank 0, without a mark, is started again.
+// Its mark says that it had nothing left to do: it counts as ended well. Rank 0, without a mark, is
+// started again.
 TEST_F(SpawnRanksTest, ARankThatIsKilledWhenItIsDoneIsNotStartedAgain) {
   const std::string script =
-      "echo $RANK >> $DIR/lives; if test $RANK = 1; then printf '\\001' | dd of=$TIDEPOOL_LAUNCH_DONE bs=1 seek=1 conv=notrunc "
+      "echo $RANK >> $DIR/lives; if test $RANK = 1; then printf '\\001' | dd "
+      "of=$TIDEPOOL_LAUNCH_DONE bs=1 seek=1 conv=notrunc "
       "2>/dev/null; "
       "kill -9 $$; fi; test $(grep -c ^0 $DIR/lives) = 1 && kill -9 $$; exit 0";
   EXPECT_EQ(RunWithRestarts(2, script, 5), 0) << ReadText(File("err"));
@@ -106,14 +110,20 @@ TEST_F(SpawnRanksTest, ARankThatIsKilledWhenItIsDoneIsNotStartedAgain) {
 
 // Ctrl-C is told as such, also by a rank that ended in order behind it.
 TEST_F(SpawnRanksTest, ARankThatWasAskedToEndIsNoRankThatWasKilledWhenDone) {
-  EXPECT_EQ(Run(1, "printf '\\001' | dd of=$TIDEPOOL_LAUNCH_DONE bs=1 conv=notrunc 2>/dev/null; exit 130"), 130);
+  EXPECT_EQ(
+      Run(1,
+          "printf '\\001' | dd of=$TIDEPOOL_LAUNCH_DONE bs=1 conv=notrunc 2>/dev/null; exit 130"),
+      130);
 }
 
-// Rank 1 dies twice; rank 0 goes on until rank 1's third life has come, as a rank does that waits for the other.
+// Rank 1 dies twice; rank 0 goes on until rank 1's third life has come, as a rank does that waits
+// for the other.
 TEST_F(SpawnRanksTest, ARankThatDiesIsStartedAgainBesideTheOthers) {
   const std::string script =
-      "echo $RANK $TIDEPOOL_LAUNCH_ID >> $DIR/lives; if test $RANK = 0; then while ! test -e $DIR/done; do sleep 0.01; done; exit 0; fi; "
-      "echo life; case $(grep -c ^1 $DIR/lives) in 1) kill -9 $$;; 2) exit 1;; esac; touch $DIR/done";
+      "echo $RANK $TIDEPOOL_LAUNCH_ID >> $DIR/lives; if test $RANK = 0; then while ! test -e "
+      "$DIR/done; do sleep 0.01; done; exit 0; fi; "
+      "echo life; case $(grep -c ^1 $DIR/lives) in 1) kill -9 $$;; 2) exit 1;; esac; touch "
+      "$DIR/done";
   EXPECT_EQ(RunWithRestarts(2, script, 2), 0) << ReadText(File("err"));
   std::istringstream lives(ReadText(File("lives")));
   std::map<std::string, int> ranks;
@@ -141,7 +151,9 @@ TEST_F(SpawnRanksTest, ARankThatEndsWithAReasonIsNotStartedAgain) {
 }
 
 TEST_F(SpawnRanksTest, EveryRankLearnsItsPlace) {
-  const char* script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $TIDEPOOL_LAUNCH_ID $MASTER_ADDR$MASTER_PORT >$DIR/rank$RANK";
+  const char* script =
+      "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $TIDEPOOL_LAUNCH_ID "
+      "$MASTER_ADDR$MASTER_PORT >$DIR/rank$RANK";
   EXPECT_EQ(Run(3, script), 0);
   std::string shared;
   for (int rank = 0; rank < 3; ++rank) {
@@ -199,9 +211,9 @@ TEST_F(SpawnRanksTest, ARankThatDoesNotListenIsKilledAfterTheGrace) {
 }
 
 TEST_F(SpawnRanksTest, SignalsArePassedOnOnceAndRanksMayFinish) {
-  Launch(
-      2,
-      "n=0; trap 'n=$((n+1))' INT; touch $DIR/up$RANK; while test $n = 0; do sleep 0.02; done; sleep 0.1; echo $n >$DIR/n$RANK; exit 130");
+  Launch(2,
+         "n=0; trap 'n=$((n+1))' INT; touch $DIR/up$RANK; while test $n = 0; do sleep 0.02; done; "
+         "sleep 0.1; echo $n >$DIR/n$RANK; exit 130");
   WaitForFile("up0");
   WaitForFile("up1");
   kill(launcher_, SIGINT);

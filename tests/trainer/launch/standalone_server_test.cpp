@@ -18,7 +18,8 @@ namespace standalone_server_test {
 
 using ::testing::HasSubstr;
 
-// Speaks as much of memserver as the launcher sees: opens data.sock, ends on SIGTERM and at the end of the pipe, removes its socket.
+// Speaks as much of memserver as the launcher sees: opens data.sock, ends on SIGTERM and at the end
+// of the pipe, removes its socket.
 constexpr const char* kFakeServer = R"(#!/usr/bin/python3
 import os, select, signal, socket, sys
 flags = dict(zip(sys.argv[2::2], sys.argv[3::2]))
@@ -108,7 +109,8 @@ TEST_F(StandaloneServerTest, StartsInAPrivateDirectoryAndLeavesNothing) {
   EXPECT_EQ(status.st_mode & 0777U, 0700U);
   EXPECT_TRUE(std::filesystem::exists(place + "/data.sock"));
   EXPECT_THAT(server.value()->LogTail(),
-              HasSubstr("arguments run --socket-dir " + place + " --pool 1048576 --rcache-limit 4096 --end-with-fd "));
+              HasSubstr("arguments run --socket-dir " + place +
+                        " --pool 1048576 --rcache-limit 4096 --end-with-fd "));
   const Status stopped = server.value()->Stop();
   EXPECT_TRUE(stopped.ok()) << stopped.Format();
   EXPECT_TRUE(server.value()->Stop().ok());

@@ -37,7 +37,8 @@ TEST(ChunkSize, RunnersUpAreNoBetter) {
   search.chunks_min = 2;
   const ChunkSizeChoice choice = SearchChunkSize(search);
   ASSERT_EQ(choice.runners_up.size(), 3u);
-  for (const ChunkSizeTrial& trial : choice.runners_up) EXPECT_GE(trial.waste_elements, choice.best.waste_elements);
+  for (const ChunkSizeTrial& trial : choice.runners_up)
+    EXPECT_GE(trial.waste_elements, choice.best.waste_elements);
 }
 
 TEST(ChunkSize, TheLargestParameterOverrulesTheUpperBound) {
@@ -60,7 +61,8 @@ TEST(ChunkSize, ThousandsOfParametersAreSearchedInBoundedWork) {
 
 TEST(ChunkSize, NoTriedSizeAndNoGridSizeIsBetter) {
   EXPECT_TRUE(rc::check("least waste among the natural sizes", [] {
-    const auto units = *rc::gen::nonEmpty(rc::gen::container<std::vector<uint64_t>>(rc::gen::inRange<uint64_t>(1, 40)));
+    const auto units = *rc::gen::nonEmpty(
+        rc::gen::container<std::vector<uint64_t>>(rc::gen::inRange<uint64_t>(1, 40)));
     std::vector<uint64_t> run;
     for (const uint64_t unit : units) run.push_back(unit * 16);
     ChunkSizeSearch search;

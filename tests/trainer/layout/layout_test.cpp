@@ -9,7 +9,8 @@
 namespace tidepool::trainer {
 namespace layout_test {
 
-ParameterNote Note(const std::string& name, std::vector<uint64_t> dims, uint32_t group = 0, bool multi_use = false) {
+ParameterNote Note(const std::string& name, std::vector<uint64_t> dims, uint32_t group = 0,
+                   bool multi_use = false) {
   return {name, std::move(dims), 0, group, multi_use};
 }
 
@@ -83,12 +84,14 @@ std::vector<ParameterNote> LayersWithAdapters(int layers, uint64_t width, uint64
   return notes;
 }
 
-// Where the frozen parameters lie, counted from the first frozen chunk, and how large the chunks are.
+// Where the frozen parameters lie, counted from the first frozen chunk, and how large the chunks
+// are.
 std::vector<std::pair<std::string, uint64_t>> FrozenPlaces(const ChunkLayout& layout) {
   std::vector<std::pair<std::string, uint64_t>> places;
   for (const ParameterPlace& place : layout.parameters) {
     if (!layout.chunks[place.chunk].frozen) continue;
-    places.emplace_back(place.name + " in " + std::to_string(place.chunk - layout.TrainedChunks()), place.element_begin);
+    places.emplace_back(place.name + " in " + std::to_string(place.chunk - layout.TrainedChunks()),
+                        place.element_begin);
     places.emplace_back("of", layout.chunks[place.chunk].elements);
   }
   return places;
@@ -128,7 +131,8 @@ TEST(FrozenParameters, OfLessThanAChunkAreOneChunkBesideManyTrainedOnes) {
 }
 
 TEST(BuildLayout, PacksNeighboursUntilOneDoesNotFit) {
-  const std::vector<ParameterNote> notes{Note("a", {100}), Note("b", {28}), Note("c", {120}), Note("d", {128})};
+  const std::vector<ParameterNote> notes{Note("a", {100}), Note("b", {28}), Note("c", {120}),
+                                         Note("d", {128})};
   const Result<ChunkLayout> layout = BuildLayout(notes, WithChunks(256 * 4));
   ASSERT_TRUE(layout.ok()) << layout.status().Format();
   ExpectSound(layout.value(), notes);
@@ -185,7 +189,8 @@ TEST(BuildLayout, NamedParametersStayResident) {
 
 TEST(BuildLayout, GroupsKeepTheirOwnOrderAndShareOneChunkSize) {
   std::vector<ParameterNote> notes;
-  for (int i = 0; i < 24; ++i) notes.push_back(Note("p" + std::to_string(i), {32, 16}, static_cast<uint32_t>(i % 3)));
+  for (int i = 0; i < 24; ++i)
+    notes.push_back(Note("p" + std::to_string(i), {32, 16}, static_cast<uint32_t>(i % 3)));
   LayoutOptions options;
   options.world = 4;
   options.data_groups = {{0, 1, 2, 3}, {1, 3}, {0, 1, 2}};
@@ -199,11 +204,13 @@ TEST(BuildLayout, GroupsKeepTheirOwnOrderAndShareOneChunkSize) {
     EXPECT_GE(place.note, last_note[group]);
     last_note[group] = place.note;
   }
-  EXPECT_EQ(layout.value().ShardIndex(static_cast<ChunkId>(layout.value().chunks.size() - 1), 2), 2u);
+  EXPECT_EQ(layout.value().ShardIndex(static_cast<ChunkId>(layout.value().chunks.size() - 1), 2),
+            2u);
 }
 
 TEST(BuildLayout, TinyModelIsOneResidentChunk) {
-  const Result<ChunkLayout> layout = BuildLayout(std::vector<ParameterNote>{Note("w", {8, 8}), Note("b", {})}, WithChunks(kMiB));
+  const Result<ChunkLayout> layout =
+      BuildLayout(std::vector<ParameterNote>{Note("w", {8, 8}), Note("b", {})}, WithChunks(kMiB));
   ASSERT_TRUE(layout.ok());
   ASSERT_EQ(layout.value().chunks.size(), 1u);
   EXPECT_TRUE(layout.value().chunks[0].resident);
@@ -216,13 +223,17 @@ TEST(BuildLayout, ChunkBelowTheLargestParameterIsRefusedWithTheSizeThatWorks) {
   const Result<ChunkLayout> refused = BuildLayout(notes, WithChunks(1024));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().id(), ErrorId::kParameterTooLarge);
-  EXPECT_NE(refused.status().Format().find("--chunk-size at least " + std::to_string(4 * 64 * 64 * 4)), std::string::npos);
+  EXPECT_NE(
+      refused.status().Format().find("--chunk-size at least " + std::to_string(4 * 64 * 64 * 4)),
+      std::string::npos);
   EXPECT_TRUE(BuildLayout(notes, WithChunks(4 * 64 * 64 * 4)).ok());
   EXPECT_FALSE(BuildLayout(notes, WithChunks(4 * 64 * 64 * 4 - 64)).ok());
 }
 
 TEST(BuildLayout, ContradictionsAreUsageErrors) {
-  const auto error_of = [](std::vector<ParameterNote> notes, LayoutOptions options) { return BuildLayout(notes, options).status().id(); };
+  const auto error_of = [](std::vector<ParameterNote> notes, LayoutOptions options) {
+    return BuildLayout(notes, options).status().id();
+  };
   LayoutOptions options;
   EXPECT_EQ(error_of({}, options), ErrorId::kUsageError);
   EXPECT_EQ(error_of({Note("a", {4}), Note("a", {4})}, options), ErrorId::kUsageError);
@@ -264,12 +275,14 @@ TEST(BuildLayout, SixteenBitShardsStartOn64Bytes) {
 
 TEST(BuildLayout, InvariantsHoldForAnyModel) {
   EXPECT_TRUE(rc::check("layout invariants", [] {
-    const auto sizes = *rc::gen::nonEmpty(rc::gen::container<std::vector<uint64_t>>(rc::gen::inRange<uint64_t>(1, 5000)));
+    const auto sizes = *rc::gen::nonEmpty(
+        rc::gen::container<std::vector<uint64_t>>(rc::gen::inRange<uint64_t>(1, 5000)));
     const uint32_t world = *rc::gen::inRange<uint32_t>(1, 5);
     std::vector<ParameterNote> notes;
     for (size_t i = 0; i < sizes.size(); ++i) {
       const bool multi_use = *rc::gen::weightedElement<bool>({{9, false}, {1, true}});
-      notes.push_back(Note("p" + std::to_string(i), {sizes[i]}, static_cast<uint32_t>(*rc::gen::inRange(0, 2)), multi_use));
+      notes.push_back(Note("p" + std::to_string(i), {sizes[i]},
+                           static_cast<uint32_t>(*rc::gen::inRange(0, 2)), multi_use));
     }
     LayoutOptions options;
     options.world = world;

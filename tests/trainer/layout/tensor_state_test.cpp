@@ -10,7 +10,8 @@ namespace tidepool::trainer {
 namespace tensor_state_test {
 
 ChunkLayout TwoParameters() {
-  const std::vector<ParameterNote> notes{{"fc.weight", {16, 16}, 0, 0, false}, {"fc.bias", {16}, 0, 0, false}};
+  const std::vector<ParameterNote> notes{{"fc.weight", {16, 16}, 0, 0, false},
+                                         {"fc.bias", {16}, 0, 0, false}};
   return BuildLayout(notes, {}).value();
 }
 
@@ -50,7 +51,8 @@ TEST(TensorStates, NestedUsesAreCounted) {
   ASSERT_TRUE(states.BeginUse(0).ok());
   ASSERT_TRUE(states.EndUse(0).ok());
   EXPECT_EQ(states.state(0), TensorState::kCompute);
-  EXPECT_EQ(states.Change(0, TensorState::kFree).id(), ErrorId::kTensorStateIllegal);  // no eviction under an operator
+  // No eviction under an operator.
+  EXPECT_EQ(states.Change(0, TensorState::kFree).id(), ErrorId::kTensorStateIllegal);
   ASSERT_TRUE(states.EndUse(0).ok());
   EXPECT_EQ(states.state(0), TensorState::kHoldAfterFwd);
 }
@@ -66,13 +68,15 @@ TEST(TensorStates, APassForgetsTheUsesOfTheOneBefore) {
   EXPECT_EQ(states.state(1), TensorState::kHoldAfterBwd) << "a gradient is no use";
 }
 
-// Any sequence of wishes: the table alone decides, refused wishes change nothing, and no path leads from a gradient back to a use
+// Any sequence of wishes: the table alone decides, refused wishes change nothing, and no path leads
+// from a gradient back to a use
 // but through kFree and a new gather.
 TEST(TensorStates, AnySequenceOfWishesKeepsTheRules) {
   const ChunkLayout layout = TwoParameters();
   EXPECT_TRUE(rc::check("wishes", [&layout] {
     TensorStates states(&layout);
-    const auto wishes = *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, kTensorStateCount));
+    const auto wishes =
+        *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, kTensorStateCount));
     bool gradient = false;
     for (const int wish : wishes) {
       const TensorState before = states.state(0), to = static_cast<TensorState>(wish);
@@ -91,8 +95,10 @@ TEST(TensorStates, EveryStateIsReachableAndCanEnd) {
   for (int from = 0; from < kTensorStateCount; ++from) {
     bool reachable = false, can_end = false;
     for (int other = 0; other < kTensorStateCount; ++other) {
-      reachable |= other != from && IsLegalTransition(static_cast<TensorState>(other), static_cast<TensorState>(from));
-      can_end |= other != from && IsLegalTransition(static_cast<TensorState>(from), static_cast<TensorState>(other));
+      reachable |= other != from && IsLegalTransition(static_cast<TensorState>(other),
+                                                      static_cast<TensorState>(from));
+      can_end |= other != from &&
+                 IsLegalTransition(static_cast<TensorState>(from), static_cast<TensorState>(other));
     }
     EXPECT_TRUE(reachable && can_end) << NameOf(static_cast<TensorState>(from));
   }

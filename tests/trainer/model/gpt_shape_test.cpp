@@ -26,10 +26,13 @@ TEST(GptPresets, CountTheirParameters) {
 }
 
 TEST(GptPresets, HaveTheSizesOfTheirNames) {
-  const auto count = [](const char* name) { return static_cast<double>(GptParameterCount(FindGptPreset(name).value())); };
+  const auto count = [](const char* name) {
+    return static_cast<double>(GptParameterCount(FindGptPreset(name).value()));
+  };
   EXPECT_EQ(count("gpt2-124m"), 124'439'808);  // as published
   EXPECT_EQ(count("gpt2-1.5b"), 1'557'611'200);
-  EXPECT_EQ(count("gpt2-1.3b"), 1'313'626'112);  // scripts/gpu_training.py knows these three numbers
+  // Scripts/gpu_training.py knows these three numbers.
+  EXPECT_EQ(count("gpt2-1.3b"), 1'313'626'112);
   EXPECT_EQ(count("gpt2-4b"), 3'782'697'984);
   EXPECT_EQ(count("gpt2-7b"), 6'654'210'048);
   EXPECT_NEAR(count("tiny"), 100e3, 30e3);
@@ -56,7 +59,8 @@ TEST(GptParameters, NoteDecayAndMultipleUse) {
   for (const ParameterNote& note : notes) {
     EXPECT_TRUE(names.insert(note.name).second) << note.name;
     EXPECT_EQ(note.multi_use, note.name == "wte.weight") << note.name;
-    EXPECT_EQ(note.optimizer_group, note.dims.size() == 2 ? kDecayGroup : kNoDecayGroup) << note.name;
+    EXPECT_EQ(note.optimizer_group, note.dims.size() == 2 ? kDecayGroup : kNoDecayGroup)
+        << note.name;
   }
   EXPECT_EQ(notes.size(), 2 + 2 * 12 + 2U);
   EXPECT_EQ(notes.front().name, "wte.weight");
@@ -90,12 +94,15 @@ TEST(GptInit, DependsOnSeedAndName) {
   EXPECT_EQ(first("ln_f.bias", 1), 0.F);
 }
 
-// Mean, deviation, skew and tails of a sample of n against a normal; bounds are about 5 standard errors.
+// Mean, deviation, skew and tails of a sample of n against a normal; bounds are about 5 standard
+// errors.
 TEST(GptInit, IsNormalWithGpt2Deviations) {
   const GptShape shape = FindGptPreset("tiny").value();
   const uint64_t n = 200'000;
   std::vector<float> values(n);
-  for (const auto& [name, deviation] : {std::pair("wte.weight", 0.02), std::pair("h.1.attn.c_proj.weight", 0.02 / std::sqrt(4.0))}) {
+  for (const auto& [name, deviation] :
+       {std::pair("wte.weight", 0.02),
+        std::pair("h.1.attn.c_proj.weight", 0.02 / std::sqrt(4.0))}) {
     InitGptParameter(name, shape, 3, 0, values);
     double sum = 0, squares = 0, product = 0;
     uint64_t beyond_two = 0;

@@ -42,12 +42,14 @@ TEST(Gpt, RegistersTheParametersOfTheTable) {
   ASSERT_EQ(parameters.size(), notes.size());
   for (size_t i = 0; i < notes.size(); ++i) {
     EXPECT_EQ(parameters[i].key(), notes[i].name);
-    EXPECT_EQ(parameters[i].value().sizes().vec(), std::vector<int64_t>(notes[i].dims.begin(), notes[i].dims.end()));
+    EXPECT_EQ(parameters[i].value().sizes().vec(),
+              std::vector<int64_t>(notes[i].dims.begin(), notes[i].dims.end()));
     EXPECT_TRUE(parameters[i].value().is_meta() && parameters[i].value().requires_grad());
   }
 }
 
-const LoraShape kAdapters{.rank = 3, .alpha = 6, .targets = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}};
+const LoraShape kAdapters{
+    .rank = 3, .alpha = 6, .targets = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}};
 
 TEST(Adapters, AloneAskForGradients) {
   const LoraShape two{.rank = 3, .alpha = 6, .targets = {"attn.c_proj", "mlp.c_fc"}};
@@ -55,16 +57,19 @@ TEST(Adapters, AloneAskForGradients) {
   const auto parameters = model.named_parameters();
   ASSERT_EQ(parameters.size(), GptParameters(kSmall).size() + 3 * 2 * 2);
   for (const auto& item : parameters) {
-    EXPECT_EQ(item.value().requires_grad(), item.key().find(".lora_") != std::string::npos) << item.key();
+    EXPECT_EQ(item.value().requires_grad(), item.key().find(".lora_") != std::string::npos)
+        << item.key();
   }
   EXPECT_EQ(parameters["h.2.mlp.c_fc.lora_A.weight"].sizes().vec(), (std::vector<int64_t>{3, 32}));
   EXPECT_EQ(parameters["h.2.mlp.c_fc.lora_B.weight"].sizes().vec(), (std::vector<int64_t>{128, 3}));
   EXPECT_FALSE(parameters.contains("h.2.mlp.c_proj.lora_A.weight"));
 }
 
-// With B = 0 the model is its base, bit for bit. With other values it is the model with W + alpha / rank * B A in place of W.
+// With B = 0 the model is its base, bit for bit. With other values it is the model with W + alpha /
+// rank * B A in place of W.
 TEST(Adapters, AddTheirProductToTheLayersWeight) {
-  auto base = MakeModel(kSmall), adapted = std::make_shared<Gpt>(kSmall, at::TensorOptions().dtype(at::kFloat), kAdapters);
+  auto base = MakeModel(kSmall),
+       adapted = std::make_shared<Gpt>(kSmall, at::TensorOptions().dtype(at::kFloat), kAdapters);
   InitGpt(adapted.get(), 11);
   const at::Tensor tokens = Tokens(2, 16);
   EXPECT_TRUE(adapted->Forward(tokens).equal(base->Forward(tokens)));
@@ -73,24 +78,31 @@ TEST(Adapters, AddTheirProductToTheLayersWeight) {
   for (auto& item : parameters) {
     const std::string& name = item.key();
     if (name.find("lora_B") == std::string::npos) continue;
-    item.value().copy_(at::arange(item.value().numel()).remainder(7).sub(3).mul(0.01).view_as(item.value()));
+    item.value().copy_(
+        at::arange(item.value().numel()).remainder(7).sub(3).mul(0.01).view_as(item.value()));
     const std::string layer = name.substr(0, name.size() - std::string("lora_B.weight").size());
-    merged[layer + "weight"].add_(item.value().matmul(parameters[layer + "lora_A.weight"]), 6.0 / 3);
+    merged[layer + "weight"].add_(item.value().matmul(parameters[layer + "lora_A.weight"]),
+                                  6.0 / 3);
   }
   const at::Tensor difference = (adapted->Forward(tokens) - base->Forward(tokens)).abs().max();
   EXPECT_LT(difference.item<float>(), 1e-4F);
-  EXPECT_GT((adapted->Forward(tokens) - MakeModel(kSmall)->Forward(tokens)).abs().max().item<float>(), 1e-2F) << "nothing was added";
+  EXPECT_GT(
+      (adapted->Forward(tokens) - MakeModel(kSmall)->Forward(tokens)).abs().max().item<float>(),
+      1e-2F)
+      << "nothing was added";
 }
 
 TEST(Gpt, TakesTheTensorsOfAMaker) {
   std::vector<std::string> asked;
   const Gpt model(kSmall, [&](const ParameterNote& note) {
     asked.push_back(note.name);
-    return at::full(std::vector<int64_t>(note.dims.begin(), note.dims.end()), static_cast<double>(asked.size()));
+    return at::full(std::vector<int64_t>(note.dims.begin(), note.dims.end()),
+                    static_cast<double>(asked.size()));
   });
   const auto parameters = model.named_parameters();
   ASSERT_EQ(asked.size(), parameters.size());
-  for (size_t i = 0; i < asked.size(); ++i) EXPECT_EQ(parameters[asked[i]].max().item<float>(), static_cast<float>(i + 1));
+  for (size_t i = 0; i < asked.size(); ++i)
+    EXPECT_EQ(parameters[asked[i]].max().item<float>(), static_cast<float>(i + 1));
 }
 
 TEST(Gpt, StartsNearUniformAndIsCausal) {
@@ -111,10 +123,13 @@ TEST(Gpt, AttentionEqualsTheTextbookForm) {
   auto model = MakeModel(shape);
   const auto p = model->named_parameters();
   const at::Tensor tokens = Tokens(1, 8);
-  const auto affine = [&](const at::Tensor& x, const std::string& name) { return x.matmul(p[name + ".weight"].t()) + p[name + ".bias"]; };
+  const auto affine = [&](const at::Tensor& x, const std::string& name) {
+    return x.matmul(p[name + ".weight"].t()) + p[name + ".bias"];
+  };
   const auto norm = [&](const at::Tensor& x, const std::string& name) {
     const at::Tensor centred = x - x.mean(-1, true);
-    return centred / (centred.square().mean(-1, true) + 1e-5).sqrt() * p[name + ".weight"] + p[name + ".bias"];
+    return centred / (centred.square().mean(-1, true) + 1e-5).sqrt() * p[name + ".weight"] +
+           p[name + ".bias"];
   };
   at::Tensor x = p["wte.weight"].index_select(0, tokens[0]) + p["wpe.weight"].slice(0, 0, 8);
   const auto qkv = affine(norm(x, "h.0.ln_1"), "h.0.attn.c_attn").split(16, 1);
@@ -127,7 +142,8 @@ TEST(Gpt, AttentionEqualsTheTextbookForm) {
   }
   x = x + affine(at::cat(mixed, 1), "h.0.attn.c_proj");
   const at::Tensor u = affine(norm(x, "h.0.ln_2"), "h.0.mlp.c_fc");
-  x = x + affine(0.5 * u * (1 + at::tanh(std::sqrt(2 / M_PI) * (u + 0.044715 * u.pow(3)))), "h.0.mlp.c_proj");
+  x = x + affine(0.5 * u * (1 + at::tanh(std::sqrt(2 / M_PI) * (u + 0.044715 * u.pow(3)))),
+                 "h.0.mlp.c_proj");
   const at::Tensor logits = norm(x, "ln_f").matmul(p["wte.weight"].t());
   EXPECT_LT((logits - model->Forward(tokens)[0]).abs().max().item<float>(), 1e-5F);
 }
@@ -144,7 +160,8 @@ TEST(Gpt, LearnsASmallText) {
   }
   EXPECT_LT(model->Loss(tokens, targets).item<float>(), 0.5F);
   // It has learnt "the next token is 7 more, modulo 61".
-  const auto answer = Generate(model.get(), {0, 7, 14, 21}, {.tokens = 6, .temperature = 0, .top_k = 0, .seed = 1});
+  const auto answer =
+      Generate(model.get(), {0, 7, 14, 21}, {.tokens = 6, .temperature = 0, .top_k = 0, .seed = 1});
   ASSERT_TRUE(answer.ok()) << answer.status().Format();
   EXPECT_EQ(answer.value(), (std::vector<int64_t>{28, 35, 42, 49, 56, 2}));
 }
@@ -154,7 +171,8 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, CheckpointingOf, ::testing::Values(at::kFloat, 
                          [](const auto& param) { return std::string(c10::toString(param.param)); });
 
 TEST_P(CheckpointingOf, GivesTheSameBitsWhereverInputsWait) {
-  for (const auto& store : {std::shared_ptr<ActivationStore>(), std::make_shared<ActivationStore>()}) {
+  for (const auto& store :
+       {std::shared_ptr<ActivationStore>(), std::make_shared<ActivationStore>()}) {
     auto plain = MakeModel(kSmall, GetParam()), saving = MakeModel(kSmall, GetParam());
     saving->SetCheckpointing(true, store);
     for (int round = 0; round < 2; ++round) {  // the second round adds to the first one's gradients
@@ -217,7 +235,8 @@ TEST(Checkpointing, InputsWaitInAStoreAndComeBackAhead) {
     }
     return y.sum();
   };
-  at::Tensor kept = at::linspace(-1, 1, 64).requires_grad_(true), stored = kept.detach().clone().requires_grad_(true);
+  at::Tensor kept = at::linspace(-1, 1, 64).requires_grad_(true),
+             stored = kept.detach().clone().requires_grad_(true);
   run(nullptr, kept).backward();
   there.clear();
   const at::Tensor loss = run(store, stored);
@@ -227,7 +246,8 @@ TEST(Checkpointing, InputsWaitInAStoreAndComeBackAhead) {
   EXPECT_TRUE(kept.grad().equal(stored.grad()));
   EXPECT_EQ(places, 2U) << "an input comes back to where the one before the last was";
   EXPECT_EQ(store->places(), 0U) << "nothing stays behind backward";
-  EXPECT_EQ(there, (std::vector<size_t>{1, 1, 1, 0})) << "beside the one that is used, the next one";
+  EXPECT_EQ(there, (std::vector<size_t>{1, 1, 1, 0}))
+      << "beside the one that is used, the next one";
   EXPECT_EQ(store->ahead(), 4U);
   EXPECT_EQ(store->size(), 0U);
   EXPECT_THROW(loss.backward(), c10::Error);
@@ -280,7 +300,10 @@ TEST(Generate, RefusesBadRequests) {
   auto model = MakeModel(kSmall);
   EXPECT_EQ(Generate(model.get(), {}, {}).status().id(), ErrorId::kUsageError);
   EXPECT_EQ(Generate(model.get(), {61}, {}).status().id(), ErrorId::kUsageError);
-  EXPECT_EQ(Generate(model.get(), {1}, {.tokens = 1, .temperature = -1.F, .top_k = 0, .seed = 1}).status().id(), ErrorId::kUsageError);
+  EXPECT_EQ(Generate(model.get(), {1}, {.tokens = 1, .temperature = -1.F, .top_k = 0, .seed = 1})
+                .status()
+                .id(),
+            ErrorId::kUsageError);
   const at::NoGradGuard no_gradients;
   model->parameters()[0].fill_(NAN);
   EXPECT_EQ(Generate(model.get(), {1}, {}).status().id(), ErrorId::kNonFinite);

@@ -1,4 +1,5 @@
-// InputWindow: however far the CPU would run ahead, the inputs on the GPU are as many as the prediction says.
+// InputWindow: however far the CPU would run ahead, the inputs on the GPU are as many as the
+// prediction says.
 #include "trainer/model/input_window.h"
 
 #include <gtest/gtest.h>

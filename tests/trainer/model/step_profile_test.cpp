@@ -42,7 +42,9 @@ class CountingHost final : public c10::Allocator {
     return {place, place, &Free, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &Free; }
-  void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    default_copy_data(to, from, size);
+  }
 
   uint64_t peak() const { return peak_; }
   uint64_t live() const { return live_; }
@@ -61,16 +63,20 @@ class CountingHost final : public c10::Allocator {
   uint64_t live_ = 0, peak_ = 0;
 };
 
-// A gradient leaves as it comes, as it does into the rCache; that of the tied embedding stays to the end.
+// A gradient leaves as it comes, as it does into the rCache; that of the tied embedding stays to
+// the end.
 struct Leaves final : torch::autograd::PostAccumulateGradHook {
-  void operator()(const torch::autograd::Variable& parameter) override { parameter.mutable_grad().reset(); }
+  void operator()(const torch::autograd::Variable& parameter) override {
+    parameter.mutable_grad().reset();
+  }
 };
 
 // The most that a real step has beside parameters and tokens.
 uint64_t MeasuredOnTheHost(const ProfileTask& task) {
   at::set_num_threads(1);
   const c10::ScalarType type = task.dtype == DType::kF32 ? at::kFloat : at::kBFloat16;
-  const std::vector<int64_t> sizes{static_cast<int64_t>(task.sequences), static_cast<int64_t>(task.tokens)};
+  const std::vector<int64_t> sizes{static_cast<int64_t>(task.sequences),
+                                   static_cast<int64_t>(task.tokens)};
   const at::Tensor tokens = at::ones(sizes, at::kLong);
   Gpt model(task.shape, at::TensorOptions().dtype(type), task.lora);
   InitGpt(&model, 3);
@@ -100,8 +106,9 @@ StepProfile Profiled(const ProfileTask& task) {
   return profile.ok() ? std::move(profile).value() : StepProfile{};
 }
 
-// In fp32 all but a norm's sums in backward, which its kernel keeps for itself. In bf16 the host's attention keeps fp32 pieces too: what a
-// device's kernels keep for themselves is theirs, and not foreseen.
+// In fp32 all but a norm's sums in backward, which its kernel keeps for itself. In bf16 the host's
+// attention keeps fp32 pieces too: what a device's kernels keep for themselves is theirs, and not
+// foreseen.
 TEST(StepProfile, IsWhatARealStepAsksOfTheHost) {
   std::vector<ProfileTask> tasks;
   for (const bool checkpointing : {false, true}) {
@@ -112,10 +119,13 @@ TEST(StepProfile, IsWhatARealStepAsksOfTheHost) {
     }
   }
   const GptShape adapted = Shape(3, 4, 64, 199);
-  tasks.push_back({adapted, MakeLoraShape(adapted, 4, 8, "all").value(), DType::kF32, 2, 64, false});
+  tasks.push_back(
+      {adapted, MakeLoraShape(adapted, 4, 8, "all").value(), DType::kF32, 2, 64, false});
   for (const ProfileTask& task : tasks) {
-    SCOPED_TRACE(std::to_string(task.shape.layers) + " layers, " + NameOf(task.dtype) + (task.checkpointing ? ", checkpointing" : ""));
-    const double predicted = static_cast<double>(Profiled(task).activation_bytes), measured = static_cast<double>(MeasuredOnTheHost(task));
+    SCOPED_TRACE(std::to_string(task.shape.layers) + " layers, " + NameOf(task.dtype) +
+                 (task.checkpointing ? ", checkpointing" : ""));
+    const double predicted = static_cast<double>(Profiled(task).activation_bytes),
+                 measured = static_cast<double>(MeasuredOnTheHost(task));
     const bool exact = task.dtype == DType::kF32;
     EXPECT_LE(measured, predicted * (exact ? 1.001 : 1.1));
     EXPECT_GE(measured, predicted * (exact ? 1 : 0.99));
@@ -123,17 +133,21 @@ TEST(StepProfile, IsWhatARealStepAsksOfTheHost) {
 }
 
 TEST(StepProfile, CountsTokensAsBuffers) {
-  EXPECT_EQ(Profiled({Shape(1, 1, 8, 16), {}, DType::kF32, 3, 10, false}).buffer_bytes, 2U * 3 * 10 * 8);
+  EXPECT_EQ(Profiled({Shape(1, 1, 8, 16), {}, DType::kF32, 3, 10, false}).buffer_bytes,
+            2U * 3 * 10 * 8);
 }
 
 TEST(StepProfile, WithCheckpointingGrowsByABlocksInputALayer) {
-  const auto profile = [](uint32_t layers) { return Profiled({Shape(layers, 2, 64, 97), {}, DType::kBF16, 2, 32, true}); };
+  const auto profile = [](uint32_t layers) {
+    return Profiled({Shape(layers, 2, 64, 97), {}, DType::kBF16, 2, 32, true});
+  };
   const StepProfile five = profile(5), six = profile(6);
   EXPECT_EQ(five.boundary_bytes, 2U * 32 * 64 * 2);
   EXPECT_EQ(six.activation_bytes - five.activation_bytes, five.boundary_bytes);
 }
 
-// 175 billion parameters: no weight is made, and the calls are those of a model of the same depth and any width.
+// 175 billion parameters: no weight is made, and the calls are those of a model of the same depth
+// and any width.
 TEST(StepProfile, CostsACallAnOperatorHoweverLargeTheModelIs) {
   const auto wide = [](uint32_t layers, uint32_t hidden) {
     return ProfileTask{{"wide", 50257, 2048, layers, 96, hidden}, {}, DType::kBF16, 8, 2048, true};
@@ -146,18 +160,21 @@ TEST(StepProfile, CostsACallAnOperatorHoweverLargeTheModelIs) {
   EXPECT_EQ(small - half, 2 * (half - quarter));
   EXPECT_LT(large.operators, 96U * 400);
   EXPECT_GT(large.activation_bytes, 96 * large.boundary_bytes);
-  EXPECT_LE(large.trace.events.size(), 2 * large.operators + GptParameters(wide(96, 12288).shape).size());
+  EXPECT_LE(large.trace.events.size(),
+            2 * large.operators + GptParameters(wide(96, 12288).shape).size());
 }
 
 TEST(StepProfile, LeavesTheMetaDeviceAsItWas) {
   (void)Profiled({Shape(1, 1, 8, 16), {}, DType::kF32, 1, 4, false});
   const at::TensorOptions meta = at::TensorOptions().device(at::kMeta);
-  EXPECT_ANY_THROW(at::embedding(at::empty({4, 4}, meta), at::empty({2}, meta.dtype(at::kLong)))) << "a kernel has stayed behind";
+  EXPECT_ANY_THROW(at::embedding(at::empty({4, 4}, meta), at::empty({2}, meta.dtype(at::kLong))))
+      << "a kernel has stayed behind";
   EXPECT_EQ(at::empty({4}, meta).numel(), 4);
 }
 
 TEST(StepProfile, RefusesAShapeThatIsNone) {
-  EXPECT_EQ(ProfileStep({Shape(1, 3, 8, 16), {}, DType::kF32, 1, 4, false}).status().id(), ErrorId::kUsageError);
+  EXPECT_EQ(ProfileStep({Shape(1, 3, 8, 16), {}, DType::kF32, 1, 4, false}).status().id(),
+            ErrorId::kUsageError);
 }
 
 }  // namespace step_profile_test

@@ -1,4 +1,5 @@
-// Parameters of several data groups in one run: dense ones on all ranks, experts on two, and experts on one.
+// Parameters of several data groups in one run: dense ones on all ranks, experts on two, and
+// experts on one.
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +19,8 @@ ExpertResult Served(const ExpertRig& rig) {
 double LargestRelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
   return largest;
 }
 
@@ -33,12 +35,13 @@ TEST(DataGroups, OfAllRanksOfTwoAndOfOneMatchPlainTraining) {
   for (const auto& [name, values] : plain.weights) {
     const std::vector<float>& served = ours.weights.at(name);
     ASSERT_EQ(served.size(), values.size()) << name;
-    for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(served[i], values[i], 1e-5) << name << " " << i;
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_NEAR(served[i], values[i], 1e-5) << name << " " << i;
   }
 }
 
-// Each rank's rCache is half of what it uses, so its decisions matter: they lead all ranks of a group to the same collectives, and each
-// rank moves the bytes that its own plan names.
+// Each rank's rCache is half of what it uses, so its decisions matter: they lead all ranks of a
+// group to the same collectives, and each rank moves the bytes that its own plan names.
 TEST(DataGroups, MoveWhatThePlansOfTheirRanksName) {
   ExpertRig rig;
   rig.steps = 5;

@@ -27,7 +27,8 @@ namespace {
 constexpr int64_t kExpertWidth = 32, kExpertSequences = 4;
 constexpr int kExpertLayers = 6;
 constexpr uint32_t kExpertRanks = 3;
-constexpr uint64_t kTwoLayersBytes = 2 * (kExpertWidth + 1) * kExpertWidth * sizeof(float);  // of a chunk: two dense layers or experts
+// Of a chunk: two dense layers or experts.
+constexpr uint64_t kTwoLayersBytes = 2 * (kExpertWidth + 1) * kExpertWidth * sizeof(float);
 const std::vector<std::vector<Rank>> kExpertGroups{{0, 1, 2}, {0}, {1, 2}};
 
 uint32_t ExpertsOf(Rank rank) {
@@ -48,8 +49,13 @@ std::vector<ParameterNote> ExpertNotes() {
   std::vector<ParameterNote> notes;
   for (int layer = 0; layer < kExpertLayers; ++layer) {
     for (uint32_t group = 0; group < kExpertGroups.size(); ++group) {
-      notes.push_back({.name = WeightName(layer, group), .dims = {width, width}, .optimizer_group = kDecayGroup, .data_group = group});
-      if (group == 0) notes.push_back({.name = BiasName(layer), .dims = {width}, .optimizer_group = kNoDecayGroup});
+      notes.push_back({.name = WeightName(layer, group),
+                       .dims = {width, width},
+                       .optimizer_group = kDecayGroup,
+                       .data_group = group});
+      if (group == 0)
+        notes.push_back(
+            {.name = BiasName(layer), .dims = {width}, .optimizer_group = kNoDecayGroup});
     }
   }
   return notes;
@@ -68,18 +74,22 @@ void FillWeight(uint32_t note, std::span<float> values) {
 // Inputs and targets of one rank's micro-batch.
 std::pair<at::Tensor, at::Tensor> ExpertBatch(uint64_t step, uint32_t micro, Rank rank) {
   at::Tensor both = torch::empty({2, kExpertSequences, kExpertWidth});
-  FillRandomly((step << 16) + (micro << 8) + rank, 1, {both.mutable_data_ptr<float>(), static_cast<size_t>(both.numel())});
+  FillRandomly((step << 16) + (micro << 8) + rank, 1,
+               {both.mutable_data_ptr<float>(), static_cast<size_t>(both.numel())});
   return {both[0], both[1]};
 }
 
 using Parameters = std::map<std::string, at::Tensor>;
 
 // What one rank computes, here and there.
-at::Tensor ExpertLoss(const Parameters& parameters, Rank rank, const std::pair<at::Tensor, at::Tensor>& batch) {
+at::Tensor ExpertLoss(const Parameters& parameters, Rank rank,
+                      const std::pair<at::Tensor, at::Tensor>& batch) {
   at::Tensor x = batch.first;
   for (int layer = 0; layer < kExpertLayers; ++layer) {
-    const at::Tensor dense = torch::tanh(torch::linear(x, parameters.at(WeightName(layer, 0)), parameters.at(BiasName(layer))));
-    x = dense + torch::tanh(torch::linear(dense, parameters.at(WeightName(layer, ExpertsOf(rank)))));
+    const at::Tensor dense = torch::tanh(
+        torch::linear(x, parameters.at(WeightName(layer, 0)), parameters.at(BiasName(layer))));
+    x = dense +
+        torch::tanh(torch::linear(dense, parameters.at(WeightName(layer, ExpertsOf(rank)))));
   }
   return torch::mse_loss(x, batch.second);
 }
@@ -103,10 +113,12 @@ class ExpertRank {
   Status Run() {
     at::set_num_threads(1);
     TP_RETURN_IF_ERROR(Build());
-    TP_RETURN_IF_ERROR(
-        engine_->LoadWeights([this](ParameterId id, std::span<float> values) { FillWeight(layout_.parameters[id].note, values); }));
+    TP_RETURN_IF_ERROR(engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
+      FillWeight(layout_.parameters[id].note, values);
+    }));
     for (uint64_t step = 0; step < rig_.steps; ++step) TP_RETURN_IF_ERROR(Step(step));
-    TP_ASSIGN_OR_RETURN(double loss, engine_->Evaluate(version_, [this] { return Loss(rig_.steps, 0); }));
+    TP_ASSIGN_OR_RETURN(double loss,
+                        engine_->Evaluate(version_, [this] { return Loss(rig_.steps, 0); }));
     TP_RETURN_IF_ERROR(NoteLoss(loss));
     result_->evictions[rank_] = engine_->cache().counters().evictions;
     if (rank_ == 0) TP_RETURN_IF_ERROR(Save());
@@ -121,9 +133,11 @@ class ExpertRank {
     options.chunk_bytes = kTwoLayersBytes;
     TP_ASSIGN_OR_RETURN(layout_, BuildLayout(ExpertNotes(), options));
     RcachePlan rcache;  // all ranks ask for the same
-    for (Rank rank = 0; rank < kExpertRanks; ++rank) rcache.bytes = std::max(rcache.bytes, layout_.RcacheBytes(rank, rig_.blocks));
-    SessionTask task{
-        .options = OptionsOf(rig_), .spec = MakeJobSpec(layout_, OptionsOf(rig_), rcache, "experts"), .groups = layout_.data_groups};
+    for (Rank rank = 0; rank < kExpertRanks; ++rank)
+      rcache.bytes = std::max(rcache.bytes, layout_.RcacheBytes(rank, rig_.blocks));
+    SessionTask task{.options = OptionsOf(rig_),
+                     .spec = MakeJobSpec(layout_, OptionsOf(rig_), rcache, "experts"),
+                     .groups = layout_.data_groups};
     TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
     std::vector<at::Tensor> tensors;
     for (const ParameterPlace& place : layout_.parameters) {
@@ -133,11 +147,15 @@ class ExpertRank {
     EngineOptions engine;
     engine.rank = rank_;
     engine.micro_batches = rig_.micro_batches;
-    TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(layout_, engine, {session_->service(), session_->groups(), tensors, &clock_}));
+    TP_ASSIGN_OR_RETURN(
+        engine_, TrainingEngine::Create(
+                     layout_, engine, {session_->service(), session_->groups(), tensors, &clock_}));
     return {};
   }
 
-  at::Tensor Loss(uint64_t step, uint32_t micro) { return ExpertLoss(parameters_, rank_, ExpertBatch(step, micro, rank_)); }
+  at::Tensor Loss(uint64_t step, uint32_t micro) {
+    return ExpertLoss(parameters_, rank_, ExpertBatch(step, micro, rank_));
+  }
 
   Status Step(uint64_t step) {
     const CacheCounters before = engine_->cache().counters();
@@ -145,7 +163,8 @@ class ExpertRank {
     for (uint32_t micro = 0; micro < rig_.micro_batches; ++micro) {
       TP_ASSIGN_OR_RETURN(const double value,
                           engine_->TrainMicroBatch(
-                              version_, micro, [&] { return Loss(step, micro); }, 1.0 / (rig_.micro_batches * kExpertRanks)));
+                              version_, micro, [&] { return Loss(step, micro); },
+                              1.0 / (rig_.micro_batches * kExpertRanks)));
       loss += value / rig_.micro_batches;
     }
     client::StepEnd end;
@@ -155,7 +174,8 @@ class ExpertRank {
     version_ = sealed.version;
     const CacheCounters now = engine_->cache().counters();
     result_->planned[rank_].push_back(engine_->planned_traffic().value_or(StepTraffic{}));
-    result_->moved[rank_].push_back({now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
+    result_->moved[rank_].push_back(
+        {now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
     if (rank_ == 0) result_->grad_norms.push_back(sealed.grad_norm);
     return NoteLoss(loss);
   }
@@ -169,7 +189,8 @@ class ExpertRank {
 
   Status Save() {
     const UniqueFd directory(open(at_.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), "weights.safetensors", version_));
+    TP_RETURN_IF_ERROR(
+        session_->service()->SaveWeights(directory.get(), "weights.safetensors", version_));
     result_->weights = ReadWeights(at_.directory + "/weights.safetensors");
     return {};
   }
@@ -196,7 +217,9 @@ torch::optim::AdamW OptimizerOf(const ExpertRig& rig, const Parameters& paramete
       if (note.optimizer_group == group) members.push_back(parameters.at(note.name));
     }
     auto options = std::make_unique<torch::optim::AdamWOptions>(run.learning_rate);
-    options->betas({run.beta1, run.beta2}).eps(run.eps).weight_decay(group == kDecayGroup ? run.weight_decay : 0);
+    options->betas({run.beta1, run.beta2})
+        .eps(run.eps)
+        .weight_decay(group == kDecayGroup ? run.weight_decay : 0);
     groups.emplace_back(members, std::move(options));
   }
   return torch::optim::AdamW(groups);
@@ -209,7 +232,8 @@ Result<ExpertResult> TrainExpertsThroughServer(const ExpertRig& rig) {
   result.planned.resize(kExpertRanks);
   result.moved.resize(kExpertRanks);
   result.evictions.resize(kExpertRanks);
-  TP_RETURN_IF_ERROR(RunServedRanks(kExpertRanks, {}, [&](const ServedPlace& at) { return ExpertRank(rig, at, &result).Run(); }));
+  TP_RETURN_IF_ERROR(RunServedRanks(
+      kExpertRanks, {}, [&](const ServedPlace& at) { return ExpertRank(rig, at, &result).Run(); }));
   return result;
 }
 
@@ -220,7 +244,8 @@ ExpertResult TrainExpertsPlain(const ExpertRig& rig) {
   std::vector<at::Tensor> all;
   const std::vector<ParameterNote> notes = ExpertNotes();
   for (uint32_t i = 0; i < notes.size(); ++i) {
-    at::Tensor made = torch::empty(std::vector<int64_t>(notes[i].dims.begin(), notes[i].dims.end()));
+    at::Tensor made =
+        torch::empty(std::vector<int64_t>(notes[i].dims.begin(), notes[i].dims.end()));
     FillWeight(i, {made.mutable_data_ptr<float>(), static_cast<size_t>(made.numel())});
     all.push_back(parameters[notes[i].name] = made.requires_grad_(true));
   }
@@ -243,11 +268,13 @@ ExpertResult TrainExpertsPlain(const ExpertRig& rig) {
   double loss = 0;
   for (Rank rank = 0; rank < kExpertRanks; ++rank) {
     const torch::NoGradGuard no_grad;
-    loss += ExpertLoss(parameters, rank, ExpertBatch(rig.steps, 0, rank)).item<double>() / kExpertRanks;
+    loss +=
+        ExpertLoss(parameters, rank, ExpertBatch(rig.steps, 0, rank)).item<double>() / kExpertRanks;
   }
   result.losses.push_back(loss);
   for (const auto& [name, value] : parameters) {
-    result.weights[name].assign(value.const_data_ptr<float>(), value.const_data_ptr<float>() + value.numel());
+    result.weights[name].assign(value.const_data_ptr<float>(),
+                                value.const_data_ptr<float>() + value.numel());
   }
   return result;
 }

@@ -1,8 +1,9 @@
-// A model of dense layers, the same on all ranks, and of experts, which belong to fewer: trained through a whole memory server with ranks
-// as threads, each parameter in its data group, and in plain LibTorch with everything in one process.
+// A model of dense layers, the same on all ranks, and of experts, which belong to fewer: trained
+// through a whole memory server with ranks as threads, each parameter in its data group, and in
+// plain LibTorch with everything in one process.
 //
-// Each of three ranks uses the dense layers and one set of experts: rank 0 one of its own, ranks 1 and 2 one together. The loss is the mean
-// over all ranks' batches.
+// Each of three ranks uses the dense layers and one set of experts: rank 0 one of its own, ranks 1
+// and 2 one together. The loss is the mean over all ranks' batches.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct ExpertResult {
   std::vector<double> grad_norms;  // by step
   std::map<std::string, std::vector<float>> weights;
   // By rank.
-  std::vector<std::vector<StepTraffic>> planned, moved;  // then by step; planned is zero while recording
+  // Then by step; planned is zero while recording.
+  std::vector<std::vector<StepTraffic>> planned, moved;
   std::vector<uint64_t> evictions;
 };
 

@@ -1,4 +1,5 @@
-// A failing hook: every failure inside an operator hook ends the step unsealed with its cause, never in a crash or a silent step.
+// A failing hook: every failure inside an operator hook ends the step unsealed with its cause,
+// never in a crash or a silent step.
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -19,22 +20,28 @@
 namespace tidepool::trainer {
 namespace failing_hook_test {
 
-// Passes everything on until it is told to fail; then every call of the chosen kind fails with the chosen error.
+// Passes everything on until it is told to fail; then every call of the chosen kind fails with the
+// chosen error.
 class FailingService final : public client::ChunkService {
  public:
-  FailingService(client::ChunkService* real, tidepool::testing::MemoryServer* server) : real_(real), server_(server) {}
+  FailingService(client::ChunkService* real, tidepool::testing::MemoryServer* server)
+      : real_(real), server_(server) {}
   void FailFetches(ErrorId id, uint64_t after) { fetch_error_ = id, fetches_left_ = after; }
   void FailWaits(ErrorId id, uint64_t after) { wait_error_ = id, waits_left_ = after; }
   void FailSubmissions(ErrorId id, uint64_t after) { submit_error_ = id, submits_left_ = after; }
   uint64_t steps_ended() const { return steps_ended_; }
 
   const client::Attachment& attachment() const override { return real_->attachment(); }
-  Result<client::Ticket> StartPutWeights(const client::Range& range) override { return real_->StartPutWeights(range); }
-  Result<client::Ticket> StartFetch(const client::Range& range, const client::Wanted& wanted) override {
+  Result<client::Ticket> StartPutWeights(const client::Range& range) override {
+    return real_->StartPutWeights(range);
+  }
+  Result<client::Ticket> StartFetch(const client::Range& range,
+                                    const client::Wanted& wanted) override {
     if (Due(fetch_error_, &fetches_left_)) return Status(fetch_error_, "the fetch failed");
     return real_->StartFetch(range, wanted);
   }
-  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override {
+  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version,
+                                             uint32_t micro_batch) override {
     if (Due(submit_error_, &submits_left_)) return Status(submit_error_, "the submission failed");
     return real_->StartSubmitGradient(range, version, micro_batch);
   }
@@ -55,8 +62,12 @@ class FailingService final : public client::ChunkService {
     }
     return real_->Wait(ticket);
   }
-  Status DeclareSchedule(std::span<const ChunkId> order) override { return real_->DeclareSchedule(order); }
-  Status SaveWeights(int dir_fd, const std::string& name, Version version) override { return real_->SaveWeights(dir_fd, name, version); }
+  Status DeclareSchedule(std::span<const ChunkId> order) override {
+    return real_->DeclareSchedule(order);
+  }
+  Status SaveWeights(int dir_fd, const std::string& name, Version version) override {
+    return real_->SaveWeights(dir_fd, name, version);
+  }
   Status Detach() override { return real_->Detach(); }
 
  private:
@@ -70,7 +81,8 @@ class FailingService final : public client::ChunkService {
   client::ChunkService* real_;
   tidepool::testing::MemoryServer* server_;
   Version sealed_ = 0;
-  ErrorId fetch_error_ = ErrorId::kNone, wait_error_ = ErrorId::kNone, submit_error_ = ErrorId::kNone;
+  ErrorId fetch_error_ = ErrorId::kNone, wait_error_ = ErrorId::kNone,
+          submit_error_ = ErrorId::kNone;
   uint64_t fetches_left_ = 0, waits_left_ = 0, submits_left_ = 0, steps_ended_ = 0;
 };
 
@@ -111,10 +123,11 @@ class FailingHook : public ::testing::Test {
   // An engine with `blocks` blocks, its weights loaded.
   void Build(uint64_t blocks, const EngineOptions& options = {}, uint64_t delay_max = 3) {
     server_ = std::make_unique<tidepool::testing::MemoryServer>(&layout_);
-    memory_ =
-        std::make_unique<tidepool::testing::MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, blocks), /*seed=*/1, delay_max);
+    memory_ = std::make_unique<tidepool::testing::MemoryChunkService>(
+        server_.get(), 0, layout_.RcacheBytes(0, blocks), /*seed=*/1, delay_max);
     service_ = std::make_unique<FailingService>(memory_.get(), server_.get());
-    auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, tensors_, &clock_});
+    auto engine =
+        TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, tensors_, &clock_});
     ASSERT_TRUE(engine.ok()) << engine.status().Format();
     engine_ = std::move(engine).value();
     const Status loaded = engine_->LoadWeights([](ParameterId, std::span<float> values) {
@@ -200,13 +213,16 @@ TEST_F(FailingHook, NoBlockForAnOperatorsChunks) {
   const Result<double> loss = engine_->TrainMicroBatch(
       0, 0, [this] { return torch::matmul(weights_[0], weights_[1]).sum(); }, 1.0);
   EXPECT_EQ(loss.status().id(), ErrorId::kRcacheTooSmall) << loss.status().Format();
-  EXPECT_NE(loss.status().Format().find(std::to_string(layout_.RcacheBytes(0, 2))), std::string::npos)
+  EXPECT_NE(loss.status().Format().find(std::to_string(layout_.RcacheBytes(0, 2))),
+            std::string::npos)
       << "the error must name the smallest size that works: " << loss.status().Format();
 }
 
-// Backward reads the first weight once more after its gradient has come: no gradient flows through the early use, so nothing waits for it.
+// Backward reads the first weight once more after its gradient has come: no gradient flows through
+// the early use, so nothing waits for it.
 at::Tensor LateRead(const std::vector<at::Tensor>& weights) {
-  const at::Tensor early = torch::matmul(torch::matmul(torch::ones({2, weights[0].size(0)}), weights[1]), weights[0].detach());
+  const at::Tensor early = torch::matmul(
+      torch::matmul(torch::ones({2, weights[0].size(0)}), weights[1]), weights[0].detach());
   const at::Tensor x = torch::matmul(torch::tanh(early), weights[0]);
   return torch::matmul(torch::tanh(x), torch::matmul(weights[2], weights[3])).pow(2).mean();
 }
@@ -219,22 +235,26 @@ TEST_F(FailingHook, AParameterReadAfterItsGradientIsNamedWithItsReader) {
   const Result<double> loss = engine_->TrainMicroBatch(
       0, 0, [this] { return LateRead(weights_); }, 1.0);
   EXPECT_EQ(loss.status().id(), ErrorId::kTensorStateIllegal);
-  for (const char* text : {"parameter w0 after its gradient", "operator aten::", "declare the parameter as used several times"}) {
+  for (const char* text : {"parameter w0 after its gradient",
+                           "operator aten::", "declare the parameter as used several times"}) {
     EXPECT_NE(loss.status().Format().find(text), std::string::npos) << loss.status().Format();
   }
   EXPECT_EQ(service_->steps_ended(), 0u);
 }
 
-// Found in the recording step, or where the chunk has been handed in and is fetched again, such a model trains as without us.
+// Found in the recording step, or where the chunk has been handed in and is fetched again, such a
+// model trains as without us.
 TEST_F(FailingHook, AParameterReadAfterItsGradientIsRightWhereItCanBe) {
   const std::pair<uint64_t, bool> cases[] = {{2, true}, {1, true}, {1, false}};
   for (const auto& [to_a_chunk, recorded_apart] : cases) {
-    SCOPED_TRACE(std::to_string(to_a_chunk) + " to a chunk, kept apart while recording: " + std::to_string(recorded_apart));
+    SCOPED_TRACE(std::to_string(to_a_chunk) +
+                 " to a chunk, kept apart while recording: " + std::to_string(recorded_apart));
     Lay(to_a_chunk);
     std::vector<at::Tensor> plain;
     for (const at::Tensor& weight : weights_) plain.push_back(torch::empty_like(weight));
     for (at::Tensor& weight : plain) {
-      for (int64_t i = 0; i < weight.numel(); ++i) weight.mutable_data_ptr<float>()[i] = InitialValue(static_cast<size_t>(i));
+      for (int64_t i = 0; i < weight.numel(); ++i)
+        weight.mutable_data_ptr<float>()[i] = InitialValue(static_cast<size_t>(i));
       weight.requires_grad_(true);
     }
     EngineOptions options;
@@ -250,7 +270,10 @@ TEST_F(FailingHook, AParameterReadAfterItsGradientIsRightWhereItCanBe) {
     for (int i = 0; i < kLayers; ++i) {
       const ParameterPlace& place = layout_.parameters[layout_.of_note[static_cast<size_t>(i)]];
       const float* ours = server_->values[place.chunk].data() + place.element_begin;
-      EXPECT_EQ(std::memcmp(ours, plain[static_cast<size_t>(i)].const_data_ptr<float>(), place.element_count * sizeof(float)), 0) << i;
+      EXPECT_EQ(std::memcmp(ours, plain[static_cast<size_t>(i)].const_data_ptr<float>(),
+                            place.element_count * sizeof(float)),
+                0)
+          << i;
     }
   }
 }
@@ -259,9 +282,11 @@ TEST_F(FailingHook, AParameterUsedTwiceWithoutSayingSo) {
   Build(4);
   EngineOptions options;
   options.cache.separate_while_recording = false;
-  auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, tensors_, &clock_});
+  auto engine =
+      TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, tensors_, &clock_});
   ASSERT_TRUE(engine.ok());
-  // Two backward passes over the same parameter in one micro-batch: its first gradient lies where the second one needs the parameter.
+  // Two backward passes over the same parameter in one micro-batch: its first gradient lies where
+  // the second one needs the parameter.
   const Result<double> loss = engine.value()->TrainMicroBatch(
       0, 0,
       [this] {
@@ -274,7 +299,8 @@ TEST_F(FailingHook, AParameterUsedTwiceWithoutSayingSo) {
 
 void ExpectSaysFrozen(const Status& status) {
   EXPECT_EQ(status.id(), ErrorId::kUsageError) << status.Format();
-  for (const char* text : {"the frozen parameter w1 asks for a gradient", "where: chunk ", "fix:   call requires_grad_(false)"}) {
+  for (const char* text : {"the frozen parameter w1 asks for a gradient", "where: chunk ",
+                           "fix:   call requires_grad_(false)"}) {
     EXPECT_NE(status.Format().find(text), std::string::npos) << status.Format();
   }
 }
@@ -288,7 +314,8 @@ TEST_F(FailingHook, AFrozenParameterThatAsksForAGradientIsNamed) {
   for (ChunkId chunk = 2; chunk < 4; ++chunk) values[chunk].assign(values[chunk].size(), 0.05F);
   const auto before = values;
   for (Version version = 0; version < 2; ++version) ASSERT_TRUE(Step(version).ok());
-  for (ChunkId chunk = 0; chunk < 4; ++chunk) EXPECT_EQ(values[chunk] == before[chunk], chunk >= 2) << "chunk " << chunk;
+  for (ChunkId chunk = 0; chunk < 4; ++chunk)
+    EXPECT_EQ(values[chunk] == before[chunk], chunk >= 2) << "chunk " << chunk;
   weights_[1].requires_grad_(true);
   const Status first = Step(2);
   ExpectSaysFrozen(first);
@@ -298,12 +325,14 @@ TEST_F(FailingHook, AFrozenParameterThatAsksForAGradientIsNamed) {
 
   Lay(1, 2);
   weights_[1].requires_grad_(true);
-  ExpectSaysFrozen(TrainingEngine::Create(layout_, {}, {service_.get(), {nullptr}, tensors_, &clock_}).status());
+  ExpectSaysFrozen(
+      TrainingEngine::Create(layout_, {}, {service_.get(), {nullptr}, tensors_, &clock_}).status());
 }
 
 void ExpectSaysThread(const Status& status) {
   EXPECT_EQ(status.id(), ErrorId::kInternal) << status.Format();
-  EXPECT_NE(status.Format().find("ran on another thread than the trainer's"), std::string::npos) << status.Format();
+  EXPECT_NE(status.Format().find("ran on another thread than the trainer's"), std::string::npos)
+      << status.Format();
 }
 
 // What LibTorch's device threads would do: run an operator with this thread's state.
@@ -349,9 +378,12 @@ TEST_F(FailingHook, BackwardStaysOnThisThreadAndTheCallersSettingComesBack) {
 // What was fetched ahead for layers that it does not come to.
 TEST_F(FailingHook, AShortEvaluationLeavesNothingInFlight) {
   Build(/*blocks=*/3, {}, /*delay_max=*/1000);
-  for (int pass = 0; pass < 2; ++pass) ASSERT_TRUE(engine_->Evaluate(0, [this] { return Loss(); }).ok());
+  for (int pass = 0; pass < 2; ++pass)
+    ASSERT_TRUE(engine_->Evaluate(0, [this] { return Loss(); }).ok());
   const uint64_t before = memory_->requests();
-  const auto first_two = [this] { return torch::matmul(torch::matmul(torch::ones({2, kWidth}), weights_[0]), weights_[1]).mean(); };
+  const auto first_two = [this] {
+    return torch::matmul(torch::matmul(torch::ones({2, kWidth}), weights_[0]), weights_[1]).mean();
+  };
   ASSERT_TRUE(engine_->Evaluate(0, first_two).ok());
   EXPECT_GT(memory_->requests(), before) << "something was fetched ahead";
   EXPECT_EQ(memory_->in_flight(), 0u);
@@ -377,11 +409,14 @@ TEST_F(FailingHook, LossesAreReadWhenTheyAreAskedFor) {
 
 TEST_F(FailingHook, ADevicesWantOfMemoryAndItsErrorsKeepTheirKind) {
   EXPECT_TRUE(CatchTorch([] {}).ok());
-  const Status full = CatchTorch([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate 2.00 GiB."); });
+  const Status full = CatchTorch([] {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate 2.00 GiB.");
+  });
   EXPECT_EQ(full.id(), ErrorId::kDeviceMemoryShort);
   EXPECT_EQ(full.what(), "LibTorch: CUDA out of memory. Tried to allocate 2.00 GiB.");
   const Status broken = CatchTorch([] {
-    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700, "CUDA error: illegal\naddress");
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700,
+                                "CUDA error: illegal\naddress");
   });
   EXPECT_EQ(broken.id(), ErrorId::kCudaFailed);
   EXPECT_EQ(broken.what(), "LibTorch: CUDA error: illegal");
@@ -393,11 +428,14 @@ TEST_F(FailingHook, ADevicesWantOfMemoryAndItsErrorsKeepTheirKind) {
   ExpectAbandonedBy(ErrorId::kDeviceMemoryShort, loss);
 }
 
-// A device of LibTorch that has no memory at all: what the binding does beside memory is alike on all.
+// A device of LibTorch that has no memory at all: what the binding does beside memory is alike on
+// all.
 TEST_F(FailingHook, ParametersOfADeviceKeepItWhereverTheyArePlaced) {
   const auto options = torch::dtype(torch::kFloat32).device(torch::kMeta);
-  const std::vector<at::Tensor> tensors = {torch::empty({4, 4}, options), torch::empty({8}, options)};
-  auto binding = StorageBinding::Bind({64, 64}, tensors, {{.chunk = 0, .element_begin = 0}, {.chunk = 1, .element_begin = 8}});
+  const std::vector<at::Tensor> tensors = {torch::empty({4, 4}, options),
+                                           torch::empty({8}, options)};
+  auto binding = StorageBinding::Bind(
+      {64, 64}, tensors, {{.chunk = 0, .element_begin = 0}, {.chunk = 1, .element_begin = 8}});
   ASSERT_TRUE(binding.ok()) << binding.status().Format();
   std::byte block[64];
   binding.value()->Place(1, block);
@@ -405,7 +443,10 @@ TEST_F(FailingHook, ParametersOfADeviceKeepItWhereverTheyArePlaced) {
   EXPECT_EQ(tensors[1].storage().data(), block);
   EXPECT_EQ(tensors[1].storage().device().type(), c10::DeviceType::Meta);
   EXPECT_EQ(binding.value()->ParameterOf(tensors[1].slice(0, 2)), 1u);
-  EXPECT_EQ(StorageBinding::Bind({64, 64}, {tensors[0], torch::empty({8})}, {{0, 0}, {1, 0}}).status().id(), ErrorId::kInternal);
+  EXPECT_EQ(StorageBinding::Bind({64, 64}, {tensors[0], torch::empty({8})}, {{0, 0}, {1, 0}})
+                .status()
+                .id(),
+            ErrorId::kInternal);
 }
 
 }  // namespace failing_hook_test

@@ -1,5 +1,5 @@
-// A server that does not take states on GPUs (here: because the ranks bring none) gets the job with all states on the host, where that was
-// left to the run; else the run ends with the server's word.
+// A server that does not take states on GPUs (here: because the ranks bring none) gets the job with
+// all states on the host, where that was left to the run; else the run ends with the server's word.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -31,7 +31,8 @@ TEST(StatesOnGpus, StayOnTheHostWhereTheServerRefusesThem) {
     };
     TP_ASSIGN_OR_RETURN(const auto session, place.Open(std::move(task)));
     EXPECT_EQ(session->spec().states_on_gpu, 0U);
-    EXPECT_EQ(session->service()->attachment().pool_bytes, client::StateBytesOf(session->spec()).total());
+    EXPECT_EQ(session->service()->attachment().pool_bytes,
+              client::StateBytesOf(session->spec()).total());
     return session->Close();
   });
   EXPECT_TRUE(ended.ok()) << ended.Format();
@@ -39,8 +40,9 @@ TEST(StatesOnGpus, StayOnTheHostWhereTheServerRefusesThem) {
 }
 
 TEST(StatesOnGpus, ThatWereAskedForAreNotGivenUp) {
-  const Status ended =
-      RunServedRanks(1, {}, [](const ServedPlace& place) -> Status { return place.Open(TaskWithStatesOnGpus(place, false)).status(); });
+  const Status ended = RunServedRanks(1, {}, [](const ServedPlace& place) -> Status {
+    return place.Open(TaskWithStatesOnGpus(place, false)).status();
+  });
   EXPECT_EQ(ended.id(), ErrorId::kJobSpecBad) << ended.Format();
 }
 

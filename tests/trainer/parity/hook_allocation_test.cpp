@@ -1,5 +1,6 @@
-// The operator hook allocates nothing for an operator whose chunks are there: allocations of this thread are counted beside those of a
-// callback that does nothing, which has the same inputs made for it.
+// The operator hook allocates nothing for an operator whose chunks are there: allocations of this
+// thread are counted beside those of a callback that does nothing, which has the same inputs made
+// for it.
 #include <cstdlib>
 #include <new>
 
@@ -68,14 +69,17 @@ class HookAllocations : public ::testing::Test {
     }
     layout_ = BuildLayout(notes, options).value();
     server_ = std::make_unique<tidepool::testing::MemoryServer>(&layout_);
-    service_ = std::make_unique<tidepool::testing::MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, 3), 1, 0);
+    service_ = std::make_unique<tidepool::testing::MemoryChunkService>(
+        server_.get(), 0, layout_.RcacheBytes(0, 3), 1, 0);
     CacheSetup setup;
     setup.layout = &layout_;
     setup.service = service_.get();
     setup.groups = {nullptr};
     setup.clock = &clock_;
     cache_ = std::move(ParameterCache::Create(std::move(setup))).value();
-    binding_ = std::move(StorageBinding::Bind(std::vector<uint64_t>(3, options.chunk_bytes), weights_, places)).value();
+    binding_ = std::move(StorageBinding::Bind(std::vector<uint64_t>(3, options.chunk_bytes),
+                                              weights_, places))
+                   .value();
     hook_ = std::make_unique<OperatorHook>(cache_.get(), binding_.get());
     product_ = at::zeros({kWidth, kWidth});
     joined_ = at::zeros({3 * kWidth, kWidth});
@@ -125,7 +129,8 @@ TEST_F(HookAllocations, ThereAreNoneOnceChunksAndOrderAreKnown) {
 
   // The weights stay where they are, so that the operators can do without the hook.
   const at::CallbackHandle idle = at::addThreadLocalCallback(
-      at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; })
+      at::RecordFunctionCallback(
+          [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; })
           .needsInputs(true)
           .scopes({at::RecordScope::FUNCTION}));
   Operators(2);

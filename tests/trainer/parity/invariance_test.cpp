@@ -1,4 +1,5 @@
-// Bits do not depend on how the work is cut: with clipping on, weights after 30 steps are bit-identical for every setting below.
+// Bits do not depend on how the work is cut: with clipping on, weights after 30 steps are
+// bit-identical for every setting below.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/parity/rig.h"
@@ -38,7 +39,8 @@ TEST_F(Invariance, OfTheNumberOfWorkers) {
   EXPECT_TRUE(SameBits(TrainThroughServer(options), Baseline()));
 }
 
-// Random bits and scale blocks belong to parameters: not to chunks, pieces, workers or instruction sets.
+// Random bits and scale blocks belong to parameters: not to chunks, pieces, workers or instruction
+// sets.
 TEST_F(Invariance, OfEverythingWithSmallerStates) {
   for (const char* states : {"split-bf16", "split-8bit"}) {
     SCOPED_TRACE(states);
@@ -62,7 +64,8 @@ TEST_F(Invariance, OfPrefetching) {
 }
 
 TEST_F(Invariance, OfTheInstructionSet) {
-  for (const optim::IsaLevel isa : {optim::IsaLevel::kScalarReference, optim::IsaLevel::kV2, optim::IsaLevel::kV3}) {
+  for (const optim::IsaLevel isa :
+       {optim::IsaLevel::kScalarReference, optim::IsaLevel::kV2, optim::IsaLevel::kV3}) {
     SCOPED_TRACE(optim::NameOf(isa));
     RigOptions options = DefaultRig();
     options.isa = isa;
@@ -89,7 +92,8 @@ TEST_F(Invariance, DoesNotHoldForAnotherSeed) {
   EXPECT_FALSE(SameBits(TrainThroughServer(options), Baseline()));
 }
 
-// Bytes that the counters saw are the bytes that the plan names, in every step that followed a plan; evictions move none.
+// Bytes that the counters saw are the bytes that the plan names, in every step that followed a
+// plan; evictions move none.
 TEST_F(Invariance, TheoryMeetsCounters) {
   for (const uint32_t micro_batches : {1u, 2u}) {
     RigOptions options = DefaultRig();

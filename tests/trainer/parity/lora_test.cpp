@@ -1,4 +1,5 @@
-// Adapters over a frozen base: the same training as with everything resident in plain LibTorch, and a base that nobody changes.
+// Adapters over a frozen base: the same training as with everything resident in plain LibTorch, and
+// a base that nobody changes.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -33,15 +34,18 @@ class Lora : public ::testing::Test {
     std::filesystem::remove(options_.run.base);
   }
 
-  static void ExpectLike(const RigResult& a, const RigResult& b, double loss_bound, double weight_bound) {
+  static void ExpectLike(const RigResult& a, const RigResult& b, double loss_bound,
+                         double weight_bound) {
     ASSERT_EQ(a.losses.size(), b.losses.size());
-    for (size_t i = 0; i < a.losses.size(); ++i) EXPECT_NEAR(a.losses[i], b.losses[i], loss_bound * b.losses[i]) << "step " << i + 1;
+    for (size_t i = 0; i < a.losses.size(); ++i)
+      EXPECT_NEAR(a.losses[i], b.losses[i], loss_bound * b.losses[i]) << "step " << i + 1;
     EXPECT_LT(LargestDifference(a, b), weight_bound);
   }
   // Eight layers, four adapters of two matrices in each: nothing else is trained or saved.
   static void ExpectAdaptersAlone(const RigResult& result) {
     EXPECT_EQ(result.weights.size(), 8U * 4 * 2);
-    for (const auto& [name, values] : result.weights) EXPECT_NE(name.find(".lora_"), std::string::npos) << name;
+    for (const auto& [name, values] : result.weights)
+      EXPECT_NE(name.find(".lora_"), std::string::npos) << name;
     EXPECT_TRUE(result.base_unchanged);
   }
 
@@ -54,7 +58,8 @@ TEST_F(Lora, TwentyStepsInFp32MatchPlainTraining) {
   const RigResult ours = TrainThroughServer(options_), plain = TrainPlain(options_);
   ExpectLike(ours, plain, 1e-5, 1e-4);
   ExpectAdaptersAlone(ours);
-  EXPECT_LT(ours.losses.back(), ours.losses.front() - 0.1) << "nothing was learnt, so the comparison says little";
+  EXPECT_LT(ours.losses.back(), ours.losses.front() - 0.1)
+      << "nothing was learnt, so the comparison says little";
 }
 
 // The stated bounds of 16-bit training (parity_test.cpp).
@@ -78,7 +83,8 @@ TEST_F(Lora, BitsDoNotDependOnTheRcacheOrOnRecomputation) {
   EXPECT_TRUE(SameBits(whole, small));
   EXPECT_TRUE(SameBits(whole, again));
   EXPECT_EQ(whole.losses, small.losses);
-  ASSERT_GT(small.fetches.back(), whole.fetches.back()) << "both held everything, so the comparison says little";
+  ASSERT_GT(small.fetches.back(), whole.fetches.back())
+      << "both held everything, so the comparison says little";
   for (size_t step = 1; step < small.moved.size(); ++step) {
     EXPECT_EQ(small.moved[step].bytes_h2d, small.planned[step].bytes_h2d) << "step " << step + 1;
     EXPECT_EQ(small.moved[step].bytes_d2h, small.planned[step].bytes_d2h) << "step " << step + 1;

@@ -10,11 +10,13 @@
 namespace tidepool::trainer {
 namespace own_groups_test {
 
-// Chunks arrive when they do: one rank starts an all-gather before the sum, the other one behind it.
+// Chunks arrive when they do: one rank starts an all-gather before the sum, the other one behind
+// it.
 TEST(OwnGroups, ASumBetweenTransfersMeetsTheSumOfTheOtherRanks) {
   const RigOptions rig = DefaultRig();
   const Status ended = RunServedRanks(2, {}, [&rig](const ServedPlace& at) -> Status {
-    TP_ASSIGN_OR_RETURN(const RunPlan plan, MakeRunPlan(rig.shape, rig.run, 2, at.place.rank, "own-groups"));
+    TP_ASSIGN_OR_RETURN(const RunPlan plan,
+                        MakeRunPlan(rig.shape, rig.run, 2, at.place.rank, "own-groups"));
     SessionTask task{.options = rig.run, .spec = plan.spec, .groups = plan.layout.data_groups};
     TP_ASSIGN_OR_RETURN(const std::unique_ptr<RunSession> session, at.Open(std::move(task)));
     Collective* const transfers = session->groups().front();

@@ -13,7 +13,8 @@ namespace parity_test {
 double LargestRelative(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
   return largest;
 }
 
@@ -25,7 +26,8 @@ void ExpectParity(const RigOptions& options, double loss_bound, double weight_bo
   EXPECT_EQ(ours.skipped, plain.skipped);
   EXPECT_LT(LargestRelative(ours.losses, plain.losses), loss_bound);
   EXPECT_LT(LargestDifference(ours, plain), weight_bound);
-  EXPECT_LT(ours.losses.back(), ours.losses.front()) << "nothing was learnt, so the comparison says little";
+  EXPECT_LT(ours.losses.back(), ours.losses.front())
+      << "nothing was learnt, so the comparison says little";
 }
 
 TEST(Parity, FiftyStepsInFp32MatchPlainTraining) {
@@ -35,8 +37,9 @@ TEST(Parity, FiftyStepsInFp32MatchPlainTraining) {
   ExpectParity(options, 1e-5, 1e-4);
 }
 
-// bf16 rounds the parameters to 8 bits of mantissa: a difference in the last bit of a gradient can move a weight by lr, and differences
-// then feed on each other. Stated bound: losses within 1 %, weights within 5 x the peak learning rate.
+// bf16 rounds the parameters to 8 bits of mantissa: a difference in the last bit of a gradient can
+// move a weight by lr, and differences then feed on each other. Stated bound: losses within 1 %,
+// weights within 5 x the peak learning rate.
 TEST(Parity, FiftyStepsInBf16MatchPlainTraining) {
   RigOptions options = DefaultRig();
   options.run.steps = 50;
@@ -48,8 +51,8 @@ double MeanOfLastTen(const RigResult& result) {
   return std::accumulate(result.losses.end() - 10, result.losses.end(), 0.0) / 10;
 }
 
-// Stated bound: the mean loss of the last ten of fifty steps is at most 1 % above that with fp32 states. (scripts/convergence shows the
-// same on the quickstart model.)
+// Stated bound: the mean loss of the last ten of fifty steps is at most 1 % above that with fp32
+// states. (scripts/convergence shows the same on the quickstart model.)
 TEST(Parity, SmallerStatesLearnAsFp32StatesDo) {
   RigOptions options = DefaultRig();
   options.run.steps = 50;
@@ -59,12 +62,14 @@ TEST(Parity, SmallerStatesLearnAsFp32StatesDo) {
     options.run.states = states;
     const RigResult small = TrainThroughServer(options);
     EXPECT_LT(MeanOfLastTen(small), 1.01 * MeanOfLastTen(whole)) << states;
-    EXPECT_LT(MeanOfLastTen(small), 0.9 * small.losses.front()) << states << ": nothing was learnt, so the comparison says little";
+    EXPECT_LT(MeanOfLastTen(small), 0.9 * small.losses.front())
+        << states << ": nothing was learnt, so the comparison says little";
   }
 }
 
 TEST(Parity, EveryRuleLearns) {
-  const std::pair<const char*, float> rules[] = {{"sgd", 0.3f}, {"adagrad", 0.03f}, {"lion", 1e-3f}};
+  const std::pair<const char*, float> rules[] = {
+      {"sgd", 0.3f}, {"adagrad", 0.03f}, {"lion", 1e-3f}};
   for (const auto& [rule, rate] : rules) {
     RigOptions options = DefaultRig();
     options.run.optimizer = rule;
@@ -107,7 +112,8 @@ TEST(Parity, SchedulesMatchPlainTraining) {
   }
 }
 
-// The first loss scale is so large that gradients overflow; both ways must skip the same steps, and halve the scale, until they fit.
+// The first loss scale is so large that gradients overflow; both ways must skip the same steps, and
+// halve the scale, until they fit.
 TEST(Parity, Fp16OverflowSkipsTheSameSteps) {
   RigOptions options = DefaultRig();
   options.run.dtype = "fp16";
@@ -120,8 +126,8 @@ TEST(Parity, Fp16OverflowSkipsTheSameSteps) {
   EXPECT_LT(LargestRelative(ours.losses, plain.losses), 2e-2);
 }
 
-// Losses within 1e-5 relative, every weight within 1e-5 absolute. (The sums of gradients are rounded in another order, nothing else
-// differs.)
+// Losses within 1e-5 relative, every weight within 1e-5 absolute. (The sums of gradients are
+// rounded in another order, nothing else differs.)
 TEST(Parity, TwoRanksMatchOneRankWithTheSameGlobalBatch) {
   RigOptions options = DefaultRig();
   const RigResult one = TrainThroughServer(options);

@@ -1,5 +1,5 @@
-// The rCache's two promises about size: on the order that a GPT really has, no policy fetches less; and an rCache that is too small is told
-// the smallest size that works.
+// The rCache's two promises about size: on the order that a GPT really has, no policy fetches less;
+// and an rCache that is too small is told the smallest size that works.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,8 @@ RigOptions SmallRig(const std::string& rcache) {
 AccessSchedule WithoutResidents(const RigResult& run, uint32_t* chunks) {
   std::vector<ChunkId> number(run.evictable.size());
   *chunks = 0;
-  for (size_t chunk = 0; chunk < run.evictable.size(); ++chunk) number[chunk] = run.evictable[chunk] ? (*chunks)++ : 0;
+  for (size_t chunk = 0; chunk < run.evictable.size(); ++chunk)
+    number[chunk] = run.evictable[chunk] ? (*chunks)++ : 0;
   AccessSchedule order;
   for (const Moment& moment : run.order.moments) {
     Moment kept;
@@ -41,7 +42,8 @@ AccessSchedule WithoutResidents(const RigResult& run, uint32_t* chunks) {
   return order;
 }
 
-// Fetches of resident chunks, the same by any policy: one in each stretch between two of their submissions.
+// Fetches of resident chunks, the same by any policy: one in each stretch between two of their
+// submissions.
 uint64_t Residents(const RigResult& run) {
   std::vector<bool> there = run.evictable;
   uint64_t fetches = 0;
@@ -67,7 +69,8 @@ void ExpectFewestFetches(const RigOptions& options) {
   const uint64_t fewest = Exhaustive(order, static_cast<uint32_t>(run.blocks)).Fewest();
   ASSERT_LT(fewest, Exhaustive::kImpossible);
   ASSERT_EQ(run.fetches.size(), options.run.steps);
-  for (uint64_t step = 1; step < options.run.steps; ++step) EXPECT_EQ(run.fetches[step], fewest + Residents(run)) << "step " << step + 1;
+  for (uint64_t step = 1; step < options.run.steps; ++step)
+    EXPECT_EQ(run.fetches[step], fewest + Residents(run)) << "step " << step + 1;
   EXPECT_GE(run.fetches[0], fewest + Residents(run)) << "the recording step, with random evictions";
 }
 
@@ -93,20 +96,25 @@ TEST(FetchesOfAGpt, AreTheFewestOnEachOfTwoRanks) {
   ExpectFewestFetches(options);
 }
 
-// What a profile without any weight says of the order, against what the first step recorded; and of the bytes, against what was counted.
+// What a profile without any weight says of the order, against what the first step recorded; and of
+// the bytes, against what was counted.
 void ExpectToBeForeseen(const RigOptions& options) {
   const RigResult run = TrainThroughServer(options);
-  const RunPlan plan = MakeRunPlan(options.shape, options.run, options.world, 0, "foreseen").value();
-  const Result<StepProfile> profile = ProfileStep({.shape = plan.shape,
-                                                   .lora = plan.lora,
-                                                   .dtype = plan.layout.dtype,
-                                                   .sequences = options.run.batch / options.world,
-                                                   .tokens = options.run.context,
-                                                   .checkpointing = options.run.activation_checkpointing});
+  const RunPlan plan =
+      MakeRunPlan(options.shape, options.run, options.world, 0, "foreseen").value();
+  const Result<StepProfile> profile =
+      ProfileStep({.shape = plan.shape,
+                   .lora = plan.lora,
+                   .dtype = plan.layout.dtype,
+                   .sequences = options.run.batch / options.world,
+                   .tokens = options.run.context,
+                   .checkpointing = options.run.activation_checkpointing});
   ASSERT_TRUE(profile.ok()) << profile.status().Format();
-  const AccessSchedule order = ForeseeOrder(profile.value().trace, plan.layout, 0, options.run.micro_batches);
+  const AccessSchedule order =
+      ForeseeOrder(profile.value().trace, plan.layout, 0, options.run.micro_batches);
   EXPECT_GT(order.moments.size(), 30U);
-  EXPECT_TRUE(order == run.order) << order.moments.size() << " moments foreseen, " << run.order.moments.size() << " recorded";
+  EXPECT_TRUE(order == run.order) << order.moments.size() << " moments foreseen, "
+                                  << run.order.moments.size() << " recorded";
   const Plan replayed = BeladySimulate(order, {EvictableMask(plan.layout), run.blocks, {}}).value();
   const StepTraffic traffic = TrafficOf(replayed, plan.layout);
   EXPECT_EQ(traffic.bytes_h2d, run.moved.back().bytes_h2d);
@@ -139,7 +147,8 @@ void ExpectTheNamedSizeToBeTheSmallest(RigOptions options) {
   options.shape.hidden = 16;
   options.run.steps = 2;
   RunOptions& run = options.run;
-  const ChunkLayout layout = MakeRunPlan(options.shape, run, options.world, 0, "size").value().layout;
+  const ChunkLayout layout =
+      MakeRunPlan(options.shape, run, options.world, 0, "size").value().layout;
   run.rcache = std::to_string(layout.RcacheBytes(0, 1));
   const Result<RigResult> refused = TryThroughServer(options);
   ASSERT_EQ(refused.status().id(), ErrorId::kRcacheTooSmall) << refused.status().Format();

@@ -37,7 +37,8 @@ std::shared_ptr<const std::string> Text() {
     SplitMix64 random(7);
     auto made = std::make_shared<std::string>();
     for (int word = 0; word < 4000; ++word) {
-      for (uint64_t n = 2 + random.Below(5); n > 0; --n) made->push_back(static_cast<char>('a' + random.Below(12)));
+      for (uint64_t n = 2 + random.Below(5); n > 0; --n)
+        made->push_back(static_cast<char>('a' + random.Below(12)));
       made->push_back(' ');
     }
     return std::shared_ptr<const std::string>(made);
@@ -56,7 +57,8 @@ BatchCursor CursorOf(const RigOptions& options, uint32_t rank, uint32_t world) {
 }
 
 at::Tensor TokensOf(const std::vector<int64_t>& tokens, const Batch& batch) {
-  return torch::tensor(tokens, torch::kInt64).view({static_cast<int64_t>(batch.sequences), static_cast<int64_t>(batch.tokens)});
+  return torch::tensor(tokens, torch::kInt64)
+      .view({static_cast<int64_t>(batch.sequences), static_cast<int64_t>(batch.tokens)});
 }
 
 at::ScalarType TorchType(const std::string& dtype) {
@@ -83,7 +85,11 @@ optim::LossScaler ScalerOf(const RigOptions& options) {
 class RigRank {
  public:
   RigRank(const RigOptions& options, const ServedPlace& at, RigResult* result)
-      : options_(options), at_(at), place_(at_.place), result_(result), scaler_(ScalerOf(options)) {}
+      : options_(options),
+        at_(at),
+        place_(at_.place),
+        result_(result),
+        scaler_(ScalerOf(options)) {}
 
   Status Run() {
     at::set_num_threads(1);
@@ -94,7 +100,8 @@ class RigRank {
     }));
     BatchCursor cursor = CursorOf(options_, place_.rank, place_.world);
     if (options_.evaluate_first) TP_RETURN_IF_ERROR(Evaluate());
-    for (uint64_t step = 1; step <= options_.run.steps; ++step) TP_RETURN_IF_ERROR(Step(step, &cursor));
+    for (uint64_t step = 1; step <= options_.run.steps; ++step)
+      TP_RETURN_IF_ERROR(Step(step, &cursor));
     if (place_.rank == 0) NoteOrder();
     if (place_.rank == 0) TP_RETURN_IF_ERROR(Save());
     if (place_.rank == 0 && plan_.base != nullptr) TP_RETURN_IF_ERROR(CompareBase());
@@ -103,7 +110,9 @@ class RigRank {
 
  private:
   client::ReadFrozen ReadBase() const {
-    return [this](size_t index, uint64_t begin, std::span<std::byte> bytes) { return plan_.base->Read(index, begin, bytes); };
+    return [this](size_t index, uint64_t begin, std::span<std::byte> bytes) {
+      return plan_.base->Read(index, begin, bytes);
+    };
   }
 
   // The rCache is not used any more.
@@ -112,40 +121,53 @@ class RigRank {
     for (size_t index = 0; index < plan_.spec.frozen.size(); ++index) {
       const uint64_t elements = plan_.spec.frozen[index].elements;
       const auto chunk = static_cast<ChunkId>(plan_.spec.chunks.size() + index);
-      TP_ASSIGN_OR_RETURN(const client::Ticket ticket, session_->service()->StartFetch({chunk, 0, elements, 0}, version_));
+      TP_ASSIGN_OR_RETURN(const client::Ticket ticket,
+                          session_->service()->StartFetch({chunk, 0, elements, 0}, version_));
       TP_RETURN_IF_ERROR(session_->service()->Wait(ticket).status());
       std::vector<std::byte> should(elements * BytesOf(plan_.layout.dtype));
       TP_RETURN_IF_ERROR(plan_.base->Read(index, 0, should));
       const std::byte* is = session_->service()->attachment().rcache;
-      result_->base_unchanged = result_->base_unchanged && std::equal(should.begin(), should.end(), is);
+      result_->base_unchanged =
+          result_->base_unchanged && std::equal(should.begin(), should.end(), is);
     }
     return {};
   }
 
   Status Build() {
-    TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_.shape, options_.run, place_.world, place_.rank, "parity"));
+    TP_ASSIGN_OR_RETURN(
+        plan_, MakeRunPlan(options_.shape, options_.run, place_.world, place_.rank, "parity"));
     if (plan_.lora.on()) TP_RETURN_IF_ERROR(NameFrozenChunks(&plan_));
-    SessionTask task{.options = options_.run, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+    SessionTask task{
+        .options = options_.run, .spec = plan_.spec, .groups = plan_.layout.data_groups};
     TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
-    model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.dtype)), plan_.lora);
+    model_ = std::make_unique<Gpt>(
+        plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.dtype)), plan_.lora);
     model_->SetCheckpointing(options_.run.activation_checkpointing);
     const auto named = model_->named_parameters();
     std::vector<at::Tensor> tensors;
-    for (const ParameterPlace& place : plan_.layout.parameters) tensors.push_back(named[place.name]);
+    for (const ParameterPlace& place : plan_.layout.parameters)
+      tensors.push_back(named[place.name]);
     EngineOptions engine;
     engine.rank = place_.rank;
     engine.micro_batches = options_.run.micro_batches;
     engine.cache.prefetch_depth = options_.run.prefetch ? 2 : 0;
     engine.cache.seed = options_.run.seed;
     engine.cache.separate_while_recording = options_.separate_while_recording;
-    TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, {session_->service(), session_->groups(), tensors, &clock_}));
+    TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(
+                                     plan_.layout, engine,
+                                     {session_->service(), session_->groups(), tensors, &clock_}));
     return {};
   }
 
   Status Evaluate() {
     BatchCursor cursor = CursorOf(options_, place_.rank, place_.world);
     TP_ASSIGN_OR_RETURN(const Batch batch, cursor.Next());
-    return engine_->Evaluate(version_, [&] { return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch)); })
+    return engine_
+        ->Evaluate(version_,
+                   [&] {
+                     return model_->Loss(TokensOf(batch.inputs, batch),
+                                         TokensOf(batch.targets, batch));
+                   })
         .status();
   }
 
@@ -158,7 +180,11 @@ class RigRank {
       TP_ASSIGN_OR_RETURN(const Batch batch, cursor->Next());
       TP_ASSIGN_OR_RETURN(const double value,
                           engine_->TrainMicroBatch(
-                              version_, micro, [&] { return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch)); },
+                              version_, micro,
+                              [&] {
+                                return model_->Loss(TokensOf(batch.inputs, batch),
+                                                    TokensOf(batch.targets, batch));
+                              },
                               scale / (options_.run.micro_batches * place_.world)));
       loss += value / options_.run.micro_batches;
     }
@@ -193,7 +219,8 @@ class RigRank {
 
   Status Save() {
     const UniqueFd directory(open(at_.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), "weights.safetensors", version_));
+    TP_RETURN_IF_ERROR(
+        session_->service()->SaveWeights(directory.get(), "weights.safetensors", version_));
     result_->weights = ReadWeights(at_.directory + "/weights.safetensors");
     return {};
   }
@@ -237,12 +264,14 @@ void WriteBase(const std::string& path, const RigOptions& options) {
   for (const ParameterNote& note : GptParameters(options.shape)) {
     header.tensors.push_back({.name = note.name, .dtype = "F32", .shape = note.dims});
     const size_t at = data.size();
-    data.resize(at + std::accumulate(note.dims.begin(), note.dims.end(), size_t{1}, std::multiplies<>()));
+    data.resize(
+        at + std::accumulate(note.dims.begin(), note.dims.end(), size_t{1}, std::multiplies<>()));
     InitGptParameter(note.name, options.shape, options.run.seed, 0, std::span(data).subspan(at));
   }
   std::ofstream file(path, std::ios::binary);
   file << EncodeSafetensorsHeader(&header).value();
-  file.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size() * sizeof(float)));
+  file.write(reinterpret_cast<const char*>(data.data()),
+             static_cast<std::streamsize>(data.size() * sizeof(float)));
 }
 
 RigResult TrainThroughServer(const RigOptions& options) {
@@ -253,14 +282,18 @@ RigResult TrainThroughServer(const RigOptions& options) {
 
 Result<RigResult> TryThroughServer(const RigOptions& options) {
   RigResult result;
-  const ServerChoice choice{.adam_threads = options.adam_threads, .isa = options.isa, .tuning = options.tuning};
-  TP_RETURN_IF_ERROR(RunServedRanks(options.world, choice, [&](const ServedPlace& at) { return RigRank(options, at, &result).Run(); }));
+  const ServerChoice choice{
+      .adam_threads = options.adam_threads, .isa = options.isa, .tuning = options.tuning};
+  TP_RETURN_IF_ERROR(RunServedRanks(options.world, choice, [&](const ServedPlace& at) {
+    return RigRank(options, at, &result).Run();
+  }));
   return result;
 }
 
 namespace {
 
-// Everything resident in plain LibTorch. 16-bit models keep fp32 master weights beside the model, as mixed-precision training does.
+// Everything resident in plain LibTorch. 16-bit models keep fp32 master weights beside the model,
+// as mixed-precision training does.
 class PlainRun {
  public:
   explicit PlainRun(const RigOptions& options)
@@ -280,10 +313,11 @@ class PlainRun {
       (note.optimizer_group == kDecayGroup ? decay : no_decay).push_back(master);
     }
     const auto adamw = [&](double weight_decay) {
-      return std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(options.run.learning_rate)
-                                                              .betas({options.run.beta1, options.run.beta2})
-                                                              .eps(options.run.eps)
-                                                              .weight_decay(weight_decay));
+      return std::make_unique<torch::optim::AdamWOptions>(
+          torch::optim::AdamWOptions(options.run.learning_rate)
+              .betas({options.run.beta1, options.run.beta2})
+              .eps(options.run.eps)
+              .weight_decay(weight_decay));
     };
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(decay, adamw(options.run.weight_decay));
@@ -315,7 +349,8 @@ class PlainRun {
     for (Pair& pair : pairs_) pair.master.mutable_grad() = torch::zeros_like(pair.master);
     for (uint32_t micro = 0; micro < options_.run.micro_batches; ++micro) {
       const Batch batch = cursor->Next().value();
-      const at::Tensor value = model_.Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch));
+      const at::Tensor value =
+          model_.Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch));
       loss += value.item<double>() / options_.run.micro_batches;
       (value * (scale / options_.run.micro_batches)).backward();
       for (Pair& pair : pairs_) {
@@ -329,7 +364,9 @@ class PlainRun {
       finite = finite && pair.master.grad().isfinite().all().item<bool>();
       masters.push_back(pair.master);
     }
-    const double norm = options_.run.clip > 0 && finite ? torch::nn::utils::clip_grad_norm_(masters, options_.run.clip) : 0;
+    const double norm = options_.run.clip > 0 && finite
+                            ? torch::nn::utils::clip_grad_norm_(masters, options_.run.clip)
+                            : 0;
     if (finite) Update(step);
     if (scaling) scaler_.Update(finite);
     result_.losses.push_back(loss);
@@ -339,7 +376,8 @@ class PlainRun {
 
   void Update(uint64_t step) {
     const double lr = optim::LearningRateAt(ScheduleOf(options_.run), step);
-    for (auto& group : optimizer_->param_groups()) static_cast<torch::optim::AdamWOptions&>(group.options()).lr(static_cast<float>(lr));
+    for (auto& group : optimizer_->param_groups())
+      static_cast<torch::optim::AdamWOptions&>(group.options()).lr(static_cast<float>(lr));
     optimizer_->step();
     const torch::NoGradGuard no_grad;
     for (Pair& pair : pairs_) pair.parameter.copy_(pair.master);
@@ -347,7 +385,10 @@ class PlainRun {
 
   static LoraShape LoraOf(const RigOptions& options) {
     const RunOptions& run = options.run;
-    return run.lora_rank == 0 ? LoraShape() : MakeLoraShape(options.shape, run.lora_rank, run.lora_alpha, run.lora_targets).value();
+    return run.lora_rank == 0
+               ? LoraShape()
+               : MakeLoraShape(options.shape, run.lora_rank, run.lora_alpha, run.lora_targets)
+                     .value();
   }
 
   const RigOptions& options_;
@@ -376,7 +417,8 @@ double LargestDifference(const RigResult& a, const RigResult& b) {
       ADD_FAILURE() << name << " is missing or has another size";
       continue;
     }
-    for (size_t i = 0; i < values.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(values[i]) - other->second[i]));
+    for (size_t i = 0; i < values.size(); ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(values[i]) - other->second[i]));
   }
   return largest;
 }
@@ -387,7 +429,8 @@ bool SameBits(const RigResult& a, const RigResult& b) {
   for (const auto& [name, values] : a.weights) {
     const auto other = b.weights.find(name);
     if (other == b.weights.end() || other->second.size() != values.size()) return false;
-    if (std::memcmp(values.data(), other->second.data(), values.size() * sizeof(float)) != 0) return false;
+    if (std::memcmp(values.data(), other->second.data(), values.size() * sizeof(float)) != 0)
+      return false;
   }
   return true;
 }

@@ -1,4 +1,5 @@
-// A rig that trains the same small GPT twice: through a whole memory server with ranks as threads of this process, and in plain LibTorch.
+// A rig that trains the same small GPT twice: through a whole memory server with ranks as threads
+// of this process, and in plain LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,12 @@ struct RigResult {
   std::vector<double> losses, grad_norms;
   std::vector<bool> skipped;
   std::map<std::string, std::vector<float>> weights;  // fp32, by name, of what is trained
-  bool base_unchanged = false;                        // with a base: its chunks at the server hold what the file says, after the last step
-  std::vector<StepTraffic> planned, moved;            // of rank 0, by step; planned is zero while recording
-  // Of rank 0: chunks fetched, by step; the order of the last training step, which chunks need a block in it, and how many there were.
+  // With a base: its chunks at the server hold what the file says, after the last step.
+  bool base_unchanged = false;
+  // Of rank 0, by step; planned is zero while recording.
+  std::vector<StepTraffic> planned, moved;
+  // Of rank 0: chunks fetched, by step; the order of the last training step, which chunks need a
+  // block in it, and how many there were.
   std::vector<uint64_t> fetches;
   AccessSchedule order;
   std::vector<bool> evictable;
@@ -51,7 +55,8 @@ struct RigResult {
 Result<RigResult> TryThroughServer(const RigOptions& options);
 // The same, and expects success (a failure is a failure of the calling test).
 RigResult TrainThroughServer(const RigOptions& options);
-// The same run in plain LibTorch: torch::optim::AdamW, clip_grad_norm_, one process, everything resident.
+// The same run in plain LibTorch: torch::optim::AdamW, clip_grad_norm_, one process, everything
+// resident.
 RigResult TrainPlain(const RigOptions& options);
 
 // Largest |a - b| over all weights; fails when the names differ.

@@ -34,16 +34,19 @@ class Scratch {
   std::string path_;
 };
 
-// A rank that ends, for whatever reason, ends the waits of the others; which of them notices first is a matter of luck.
+// A rank that ends, for whatever reason, ends the waits of the others; which of them notices first
+// is a matter of luck.
 bool IsOfAPeer(const Status& status) {
-  return status.id() == ErrorId::kPeerLost || status.id() == ErrorId::kCollectiveFailed || status.id() == ErrorId::kRanksMissing;
+  return status.id() == ErrorId::kPeerLost || status.id() == ErrorId::kCollectiveFailed ||
+         status.id() == ErrorId::kRanksMissing;
 }
 
 Status CauseOf(const std::vector<Status>& ended) {
   const auto own = [](const Status& status) { return !status.ok() && !IsOfAPeer(status); };
   const auto cause = std::find_if(ended.begin(), ended.end(), own);
   if (cause != ended.end()) return *cause;
-  const auto any = std::find_if(ended.begin(), ended.end(), [](const Status& status) { return !status.ok(); });
+  const auto any =
+      std::find_if(ended.begin(), ended.end(), [](const Status& status) { return !status.ok(); });
   return any != ended.end() ? *any : Status();
 }
 
@@ -52,16 +55,19 @@ Status CauseOf(const std::vector<Status>& ended) {
 Result<std::unique_ptr<RunSession>> ServedPlace::Open(SessionTask task) const {
   task.options.socket_dir = directory;
   task.interrupted = [is_failed = failed] {
-    return *is_failed ? Status(ErrorId::kPeerLost, "another rank of the test has failed") : Status();
+    return *is_failed ? Status(ErrorId::kPeerLost, "another rank of the test has failed")
+                      : Status();
   };
   // Better than the time-out of the test, which would tell nothing.
   task.stuck = [rank = place.rank](const Status& why) {
-    TP_CHECK(false, ("rank " + std::to_string(rank) + " hangs in a collective: " + why.Line()).c_str());
+    TP_CHECK(false,
+             ("rank " + std::to_string(rank) + " hangs in a collective: " + why.Line()).c_str());
   };
   return RunSession::Open(place, std::move(task));
 }
 
-Status RunServedRanks(uint32_t world, const ServerChoice& choice, const std::function<Status(const ServedPlace&)>& body) {
+Status RunServedRanks(uint32_t world, const ServerChoice& choice,
+                      const std::function<Status(const ServedPlace&)>& body) {
   SetLogLevel(LogLevel::kWarn);
   const Scratch scratch;
   memserver::ServerOptions options;

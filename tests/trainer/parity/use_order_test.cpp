@@ -1,4 +1,5 @@
-// A model that declares no order: one dry forward finds it, and chunks of parameters in that order are fetched less often.
+// A model that declares no order: one dry forward finds it, and chunks of parameters in that order
+// are fetched less often.
 #include <algorithm>
 #include <stdexcept>
 
@@ -21,13 +22,15 @@ class UseOrder : public ::testing::Test {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
-    for (size_t i = 0; i < kUsedAs.size(); ++i) weights_.push_back(torch::ones({kWidth, kWidth}, torch::requires_grad()));
+    for (size_t i = 0; i < kUsedAs.size(); ++i)
+      weights_.push_back(torch::ones({kWidth, kWidth}, torch::requires_grad()));
   }
 
   at::Tensor Loss() const {
     at::Tensor x = torch::ones({2, kWidth});
     for (uint32_t use = 0; use < 6; ++use) {
-      const size_t which = static_cast<size_t>(std::find(kUsedAs.begin(), kUsedAs.end(), use) - kUsedAs.begin());
+      const size_t which =
+          static_cast<size_t>(std::find(kUsedAs.begin(), kUsedAs.end(), use) - kUsedAs.begin());
       x = torch::tanh(torch::linear(x, weights_[which].t().t()));
     }
     return x.sum();
@@ -37,7 +40,8 @@ class UseOrder : public ::testing::Test {
     double loss = 0;
     uint64_t fetches = 0;
   };
-  // Five forwards with two parameters a chunk and room for two of four chunks; `order`: of the notes.
+  // Five forwards with two parameters a chunk and room for two of four chunks; `order`: of the
+  // notes.
   Course Run(const std::vector<uint32_t>& order) {
     std::vector<ParameterNote> notes;
     std::vector<at::Tensor> parameters;
@@ -49,11 +53,15 @@ class UseOrder : public ::testing::Test {
     options.chunk_bytes = 2 * kWidth * kWidth * sizeof(float);
     const ChunkLayout layout = BuildLayout(notes, options).value();
     testing::MemoryServer server(&layout);
-    testing::MemoryChunkService service(&server, 0, layout.RcacheBytes(0, 2), /*seed=*/1, /*delay_max=*/2);
-    const auto engine = std::move(TrainingEngine::Create(layout, {}, {&service, {nullptr}, parameters, &clock_})).value();
+    testing::MemoryChunkService service(&server, 0, layout.RcacheBytes(0, 2), /*seed=*/1,
+                                        /*delay_max=*/2);
+    const auto engine =
+        std::move(TrainingEngine::Create(layout, {}, {&service, {nullptr}, parameters, &clock_}))
+            .value();
     const Status loaded = engine->LoadWeights([&](ParameterId id, std::span<float> values) {
       const uint32_t which = order[layout.parameters[id].note];
-      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i + 5 * which) % 7) * 0.02f - 0.05f;
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>((i + 5 * which) % 7) * 0.02f - 0.05f;
     });
     EXPECT_TRUE(loaded.ok()) << loaded.Format();
     Course course;

@@ -1,4 +1,5 @@
-// What is estimated before the run is what the server's admission charges, and the server accepts every layout that is built here.
+// What is estimated before the run is what the server's admission charges, and the server accepts
+// every layout that is built here.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ class Admission : public ::testing::TestWithParam<Case> {};
 TEST_P(Admission, EstimateAndJobSpecAgree) {
   std::vector<ParameterNote> notes{{"wte", {500, 33}, 0, 0, true}};
   for (uint64_t i = 0; i < 40; ++i)
-    notes.push_back({"p" + std::to_string(i), {1 + 37 * i % 90, 7}, static_cast<uint32_t>(i % 2), 0, false});
+    notes.push_back(
+        {"p" + std::to_string(i), {1 + 37 * i % 90, 7}, static_cast<uint32_t>(i % 2), 0, false});
   LayoutOptions layout_options;
   layout_options.dtype = GetParam().dtype;
   layout_options.world = GetParam().world;
@@ -38,7 +40,8 @@ TEST_P(Admission, EstimateAndJobSpecAgree) {
   EXPECT_TRUE(valid.ok()) << valid.Format();
 
   const client::StateBytes charged = client::StateBytesOf(spec);
-  const MemoryEstimate estimate = EstimateMemory(layout, {GetParam().micro_batches, rcache.bytes, spec.optimizer});
+  const MemoryEstimate estimate =
+      EstimateMemory(layout, {GetParam().micro_batches, rcache.bytes, spec.optimizer});
   EXPECT_EQ(estimate.master, charged.master);
   EXPECT_EQ(estimate.momentum, charged.momentum);
   EXPECT_EQ(estimate.variance, charged.variance);
@@ -49,10 +52,13 @@ TEST_P(Admission, EstimateAndJobSpecAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, Admission,
-                         ::testing::Values(Case{DType::kF32, 1, 1}, Case{DType::kF32, 3, 4}, Case{DType::kBF16, 2, 1},
-                                           Case{DType::kF16, 4, 2}, Case{DType::kBF16, 2, 1, "adamw", "split"},
-                                           Case{DType::kBF16, 1, 2, "lion", "split-bf16"}, Case{DType::kBF16, 2, 1, "adam", "split-8bit"},
-                                           Case{DType::kF32, 1, 1, "adagrad"}, Case{DType::kBF16, 1, 1, "sgd", "split"}));
+                         ::testing::Values(Case{DType::kF32, 1, 1}, Case{DType::kF32, 3, 4},
+                                           Case{DType::kBF16, 2, 1}, Case{DType::kF16, 4, 2},
+                                           Case{DType::kBF16, 2, 1, "adamw", "split"},
+                                           Case{DType::kBF16, 1, 2, "lion", "split-bf16"},
+                                           Case{DType::kBF16, 2, 1, "adam", "split-8bit"},
+                                           Case{DType::kF32, 1, 1, "adagrad"},
+                                           Case{DType::kBF16, 1, 1, "sgd", "split"}));
 
 // Of every chunk two slots of whole pieces: a page each, and the planes in whole pages.
 uint64_t TwoSlotsOf(const shm::JobSpec& spec, uint64_t bytes_per_element) {
@@ -76,8 +82,12 @@ TEST(EstimateOnNvme, CountsTwoSlotsOfEachChunk) {
     const uint64_t bytes = TwoSlotsOf(plan->spec, 12);
     EXPECT_GT(bytes, 24 * plan->memory.parameters);
     EXPECT_EQ(client::NvmeBytesOf(plan->spec, 0), bytes) << "what admission reserves";
-    EXPECT_NE(DescribePlan(*plan).find(FormatBytes(bytes) + " of NVMe (two slots a chunk)"), std::string::npos) << DescribePlan(*plan);
-    EXPECT_NE(PlanJson(*plan).find("\"nvme_bytes\":" + std::to_string(RoundUp(bytes, kMiB)) + ","), std::string::npos) << PlanJson(*plan);
+    EXPECT_NE(DescribePlan(*plan).find(FormatBytes(bytes) + " of NVMe (two slots a chunk)"),
+              std::string::npos)
+        << DescribePlan(*plan);
+    EXPECT_NE(PlanJson(*plan).find("\"nvme_bytes\":" + std::to_string(RoundUp(bytes, kMiB)) + ","),
+              std::string::npos)
+        << PlanJson(*plan);
   }
 }
 

@@ -16,7 +16,10 @@ class BannerTest : public ::testing::Test {
   }
   std::string Of(const RankPlace& place) const {
     const RunPlan plan = MakeRunPlan(options_, place.world, 0, "nightly").value();
-    return Banner(plan, place, {.data = "11 text files", .device = device_, .server = "memserver at /run/tidepool, 13 MiB reserved"});
+    return Banner(plan, place,
+                  {.data = "11 text files",
+                   .device = device_,
+                   .server = "memserver at /run/tidepool, 13 MiB reserved"});
   }
 
   RunOptions options_;
@@ -27,11 +30,13 @@ class BannerTest : public ::testing::Test {
 TEST_F(BannerTest, ThreeLinesSayWhatAndWhereAndOnWhat) {
   const std::string text = Of(place_);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
-  EXPECT_TRUE(text.starts_with(
-      "tidepool  job nightly, 2 ranks; memserver at /run/tidepool, 13 MiB reserved\nmodel     small: 834.3K parameters, fp32;"))
+  EXPECT_TRUE(
+      text.starts_with("tidepool  job nightly, 2 ranks; memserver at /run/tidepool, 13 MiB "
+                       "reserved\nmodel     small: 834.3K parameters, fp32;"))
       << text;
   EXPECT_TRUE(text.ends_with("\ndata      11 text files\n")) << text;
-  for (const char* not_there : {"NVMe", "started by", "none"}) EXPECT_EQ(text.find(not_there), std::string::npos) << text;
+  for (const char* not_there : {"NVMe", "started by", "none"})
+    EXPECT_EQ(text.find(not_there), std::string::npos) << text;
 }
 
 TEST_F(BannerTest, AGpuIsNamedInTheSameThreeLines) {

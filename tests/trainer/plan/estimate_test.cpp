@@ -34,7 +34,8 @@ TEST(EstimateMemory, Fp32NeedsSixteenBytesAParameter) {
 
 TEST(EstimateMemory, SixteenBitNeedsSixteenBytesAndTwoMoreWithAccumulation) {
   const ChunkLayout layout = Model(DType::kBF16, 2);
-  EXPECT_DOUBLE_EQ(EstimateMemory(layout, {1, 0}).pool_bytes_per_parameter, 16.0);  // 12 + 2 + 2: PatrickStar's 14 and the gradient
+  // 12 + 2 + 2: PatrickStar's 14 and the gradient.
+  EXPECT_DOUBLE_EQ(EstimateMemory(layout, {1, 0}).pool_bytes_per_parameter, 16.0);
   EXPECT_DOUBLE_EQ(EstimateMemory(layout, {2, 0}).pool_bytes_per_parameter, 18.0);
 }
 
@@ -48,7 +49,9 @@ TEST(EstimateMemory, BlocksAreWhatTheRcacheHasBesideResidentChunks) {
 }
 
 TEST(EstimateMemory, ExchangesNeedTheLargestBlockOfEachGroupOnTheRankThatIsInMost) {
-  std::vector<ParameterNote> notes{{"dense", {64, 64}, 0, 0, false}, {"experts", {32, 64}, 1, 0, false}, {"own", {256, 64}, 2, 0, false}};
+  std::vector<ParameterNote> notes{{"dense", {64, 64}, 0, 0, false},
+                                   {"experts", {32, 64}, 1, 0, false},
+                                   {"own", {256, 64}, 2, 0, false}};
   LayoutOptions options;
   options.world = 3;
   options.data_groups = {{0, 1, 2}, {1, 2}, {0}};
@@ -60,9 +63,13 @@ TEST(EstimateMemory, ExchangesNeedTheLargestBlockOfEachGroupOnTheRankThatIsInMos
     of_group = std::max(of_group, layout.ChunkBytes(chunk));
   }
   const MemoryEstimate estimate = EstimateMemory(layout, {.parts_at_once = 2, .staged_at_once = 4});
-  EXPECT_EQ(estimate.parts_bytes, 2 * (largest[0] + largest[1])) << "a group of one rank exchanges nothing";
-  EXPECT_EQ(estimate.staging_bytes, 4 * (RoundUp(largest[0], kPageBytes) + RoundUp(largest[1], kPageBytes)));
-  EXPECT_EQ(EstimateMemory(Model(DType::kF32, 1), {.parts_at_once = 2, .staged_at_once = 4}).parts_bytes, 0u);
+  EXPECT_EQ(estimate.parts_bytes, 2 * (largest[0] + largest[1]))
+      << "a group of one rank exchanges nothing";
+  EXPECT_EQ(estimate.staging_bytes,
+            4 * (RoundUp(largest[0], kPageBytes) + RoundUp(largest[1], kPageBytes)));
+  EXPECT_EQ(
+      EstimateMemory(Model(DType::kF32, 1), {.parts_at_once = 2, .staged_at_once = 4}).parts_bytes,
+      0u);
 }
 
 }  // namespace estimate_test

@@ -22,7 +22,8 @@ struct Form {
 class EvictionPolicyContract : public ::testing::TestWithParam<Form> {};
 
 // Feeds a schedule to the policy and asks for a victim now and then.
-std::vector<ChunkId> Answers(EvictionPolicy* policy, const AccessSchedule& schedule, uint64_t seed) {
+std::vector<ChunkId> Answers(EvictionPolicy* policy, const AccessSchedule& schedule,
+                             uint64_t seed) {
   SplitMix64 random(seed);
   std::vector<ChunkId> answers;
   for (uint64_t position = 0; position < schedule.moments.size(); ++position) {
@@ -68,11 +69,14 @@ TEST_P(EvictionPolicyContract, BeladyNeedsNoMoreFetches) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, EvictionPolicyContract,
-                         ::testing::Values(Form{"random", [](const NextUses*) { return std::make_unique<RandomEviction>(7); }},
-                                           Form{"lru", [](const NextUses*) { return std::make_unique<LruEviction>(kChunks); }},
-                                           Form{"belady", [](const NextUses* next) { return std::make_unique<BeladyEviction>(next); }}),
-                         [](const ::testing::TestParamInfo<Form>& form) { return std::string(form.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Forms, EvictionPolicyContract,
+    ::testing::Values(
+        Form{"random", [](const NextUses*) { return std::make_unique<RandomEviction>(7); }},
+        Form{"lru", [](const NextUses*) { return std::make_unique<LruEviction>(kChunks); }},
+        Form{"belady",
+             [](const NextUses* next) { return std::make_unique<BeladyEviction>(next); }}),
+    [](const ::testing::TestParamInfo<Form>& form) { return std::string(form.param.name); });
 
 TEST(LruEviction, NamesTheOneUsedLongestAgoAlsoAcrossPasses) {
   LruEviction lru(4);
@@ -93,7 +97,8 @@ TEST(RandomEviction, SeedsDiffer) {
 }
 
 TEST(BeladyEviction, ContentReplacedByGradientsHasNoNextUse) {
-  // Chunk 0 is used again only after its gradients have left; chunk 1 is used last of all, but its content stays good.
+  // Chunk 0 is used again only after its gradients have left; chunk 1 is used last of all, but its
+  // content stays good.
   const AccessSchedule schedule{{{MomentKind::kUse, 0, {0, 1}},
                                  {MomentKind::kBorrow, 0, {}},
                                  {MomentKind::kSubmit, 0, {}},

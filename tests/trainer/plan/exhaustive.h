@@ -1,4 +1,5 @@
-// Exhaustive: the fewest fetches that any eviction policy can reach, by trying all of them; for small schedules.
+// Exhaustive: the fewest fetches that any eviction policy can reach, by trying all of them; for
+// small schedules.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace tidepool::trainer {
 // All chunks need a block; at most 32 chunks. States that were seen are remembered.
 class Exhaustive {
  public:
-  Exhaustive(const AccessSchedule& schedule, uint32_t blocks) : schedule_(schedule), blocks_(blocks) {}
+  Exhaustive(const AccessSchedule& schedule, uint32_t blocks)
+      : schedule_(schedule), blocks_(blocks) {}
 
   static constexpr uint32_t kImpossible = 1u << 20;
 
@@ -39,7 +41,8 @@ class Exhaustive {
     const uint32_t occupied = needed | (moment.kind == MomentKind::kSubmit ? 0 : subject);
     const uint32_t fetched = needed | (moment.kind == MomentKind::kGradient ? subject : 0);
     uint32_t best = kImpossible;
-    // Every set of present chunks may be given up, as long as nothing pinned or needed is among them.
+    // Every set of present chunks may be given up, as long as nothing pinned or needed is among
+    // them.
     const uint32_t may_go = present & ~pinned & ~occupied;
     for (uint32_t gone = may_go;; gone = (gone - 1) & may_go) {
       const uint32_t now = (present & ~gone) | occupied;

@@ -15,8 +15,9 @@ namespace gpu_states_test {
 
 constexpr uint64_t kMi = uint64_t{1} << 20;
 
-// bf16; chunks of 2, 8, 8, 8 and 8 Mi elements, of which the first is always resident. The arithmetic below is for these: a slot has three
-// planes of 4 bytes an element, a chunk two slots; staging is two times 4 Mi elements of 2 + 2 bytes where a share has a chunk so large.
+// bf16; chunks of 2, 8, 8, 8 and 8 Mi elements, of which the first is always resident. The
+// arithmetic below is for these: a slot has three planes of 4 bytes an element, a chunk two slots;
+// staging is two times 4 Mi elements of 2 + 2 bytes where a share has a chunk so large.
 class GpuStates : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -50,7 +51,8 @@ TEST_F(GpuStates, WishesAreOffAutoOrASize) {
 }
 
 TEST_F(GpuStates, ASizeHoldsAsManyFirstChunksAsTheServerCountsToTheByte) {
-  const uint64_t small = 2 * 12 * 2 * kMi, large = 2 * 12 * 8 * kMi;  // bytes of a chunk's two slots
+  // Bytes of a chunk's two slots.
+  const uint64_t small = 2 * 12 * 2 * kMi, large = 2 * 12 * 8 * kMi;
   const uint64_t staging_of_small = 2 * 4 * 2 * kMi, staging = 2 * 4 * 4 * kMi;
   EXPECT_EQ(GpuStateChunksIn(spec_, 1, 0), 0U);
   EXPECT_EQ(GpuStateChunksIn(spec_, 1, small + staging_of_small - 1), 0U);
@@ -88,7 +90,8 @@ TEST_F(GpuStates, AutoTakesWhatIsAlwaysResidentAndNoMore) {
   EXPECT_EQ(PlanFor("auto", {.gpus = 1})->chunks, 0U);
   // Frozen chunks have no states, resident or not.
   layout_.chunks[0].resident = layout_.chunks[1].resident = true;
-  for (size_t chunk = 1; chunk < layout_.chunks.size(); ++chunk) layout_.chunks[chunk].frozen = true;
+  for (size_t chunk = 1; chunk < layout_.chunks.size(); ++chunk)
+    layout_.chunks[chunk].frozen = true;
   EXPECT_EQ(PlanFor("auto", {.gpus = 1})->chunks, 1U);
 }
 
@@ -110,7 +113,11 @@ TEST_F(GpuStates, WhatHindersThemIsALineForAutoAndAnErrorForASize) {
   } const cases[] = {
       {OptimizerRule::kLion, StateForm::kF32, {.gpus = 1}, "not by lion", "--optimizer adamw"},
       {OptimizerRule::kAdamW, StateForm::kSplit, {.gpus = 1}, "not split", "--states fp32"},
-      {OptimizerRule::kAdam, StateForm::kF32, {.gpus = 1, .why_no_kernel = "built without nvcc"}, "built without nvcc", "nvcc"},
+      {OptimizerRule::kAdam,
+       StateForm::kF32,
+       {.gpus = 1, .why_no_kernel = "built without nvcc"},
+       "built without nvcc",
+       "nvcc"},
   };
   for (const auto& c : cases) {
     spec_.optimizer.rule = c.rule;
@@ -144,19 +151,26 @@ TEST_F(GpuStates, PlansAndEstimatesShowTheBytes) {
   options.gpu_states = "1GiB";
   RunPlan plan = MakeRunPlan(options, 2, 0, "job").value();
   const uint64_t before = EstimateGpu(plan, 1, std::nullopt, {}).bytes();
-  plan.gpu_states = PlanGpuStates(ParseGpuStatesWish("1GiB").value(), plan.layout, plan.spec, {.gpus = 2}).value();
+  plan.gpu_states =
+      PlanGpuStates(ParseGpuStatesWish("1GiB").value(), plan.layout, plan.spec, {.gpus = 2})
+          .value();
   plan.spec.states_on_gpu = plan.gpu_states.chunks;
   EXPECT_TRUE(shm::Validate(plan.spec).ok()) << "the server takes what is planned";
   EXPECT_GT(plan.gpu_states.chunks, 1U);
   EXPECT_LE(plan.gpu_states.gpu_bytes, kGiB);
-  EXPECT_EQ(plan.gpu_states.gpu_bytes, shm::GpuShareBytes(plan.spec, 0)) << "rank 0 has the vocabulary";
+  EXPECT_EQ(plan.gpu_states.gpu_bytes, shm::GpuShareBytes(plan.spec, 0))
+      << "rank 0 has the vocabulary";
   EXPECT_EQ(EstimateGpu(plan, 1, std::nullopt, {}).bytes(), before + plan.gpu_states.gpu_bytes);
   const std::string line = DescribeGpuStates(plan), json = PlanJson(plan);
-  EXPECT_NE(line.find("those of the first " + std::to_string(plan.gpu_states.chunks) + " of 38 chunks"), std::string::npos) << line;
+  EXPECT_NE(
+      line.find("those of the first " + std::to_string(plan.gpu_states.chunks) + " of 38 chunks"),
+      std::string::npos)
+      << line;
   EXPECT_NE(line.find(FormatBytes(plan.gpu_states.gpu_bytes)), std::string::npos) << line;
   const uint64_t pool = RoundUp(shm::HostStateBytesOf(plan.spec, shm::kNoSpill).total(), kMiB);
   EXPECT_NE(json.find("\"states_on_gpu\":{\"chunks\":" + std::to_string(plan.gpu_states.chunks) +
-                      ",\"gpu_bytes\":" + std::to_string(plan.gpu_states.gpu_bytes) + ",\"pool_bytes\":" + std::to_string(pool) + "}"),
+                      ",\"gpu_bytes\":" + std::to_string(plan.gpu_states.gpu_bytes) +
+                      ",\"pool_bytes\":" + std::to_string(pool) + "}"),
             std::string::npos)
       << json;
 }
@@ -173,7 +187,8 @@ TEST_F(GpuStates, ARunOnTheHostSaysNothingOfThem) {
   ASSERT_TRUE(PlaceGpuStates(options, 1, &plan).ok());
   EXPECT_EQ(DescribeGpuStates(plan), "states    all on the host: --gpu-states off\n");
   options.gpu_states = "many";
-  EXPECT_EQ(MakeRunPlan(options, 1, 0, "job").status().id(), ErrorId::kConfigBadValue) << "told on the host, too";
+  EXPECT_EQ(MakeRunPlan(options, 1, 0, "job").status().id(), ErrorId::kConfigBadValue)
+      << "told on the host, too";
 }
 
 }  // namespace gpu_states_test

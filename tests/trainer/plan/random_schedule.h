@@ -10,7 +10,8 @@
 
 namespace tidepool::trainer {
 
-// `moments` uses of one or two of `chunks` chunks, mixed with gradient phases (kGradient or kBorrow, some uses later kSubmit).
+// `moments` uses of one or two of `chunks` chunks, mixed with gradient phases (kGradient or
+// kBorrow, some uses later kSubmit).
 inline AccessSchedule RandomSchedule(uint64_t seed, uint32_t chunks, uint32_t moments) {
   SplitMix64 random(seed);
   AccessSchedule schedule;
@@ -39,11 +40,13 @@ inline AccessSchedule RandomSchedule(uint64_t seed, uint32_t chunks, uint32_t mo
     }
     schedule.moments.push_back(moment);
   }
-  for (const ChunkId chunk : gradients) schedule.moments.push_back({MomentKind::kSubmit, chunk, {}});
+  for (const ChunkId chunk : gradients)
+    schedule.moments.push_back({MomentKind::kSubmit, chunk, {}});
   return schedule;
 }
 
-// A model's step: forward over all chunks, backward in reverse with a gradient phase for each, `micro_batches` times.
+// A model's step: forward over all chunks, backward in reverse with a gradient phase for each,
+// `micro_batches` times.
 inline AccessSchedule TrainingSchedule(uint32_t chunks, uint32_t micro_batches) {
   AccessSchedule schedule;
   for (uint32_t batch = 0; batch < micro_batches; ++batch) {

@@ -22,7 +22,8 @@ class Choice : public ::testing::Test {
  protected:
   void SetUp() override {
     std::vector<ParameterNote> notes;
-    for (uint32_t i = 0; i < 20; ++i) notes.push_back({"p" + std::to_string(i), {256, 256}, 0, 0, false});
+    for (uint32_t i = 0; i < 20; ++i)
+      notes.push_back({"p" + std::to_string(i), {256, 256}, 0, 0, false});
     LayoutOptions options;
     options.dtype = DType::kBF16;
     options.world = 2;
@@ -66,12 +67,14 @@ TEST_F(Choice, IsAllBlocksThatFitAndSaysWhereTheRestGoes) {
   EXPECT_EQ(choice.most_blocks, 20U);
   EXPECT_EQ(choice.left_bytes, allowed % (kChunk * 2));
   EXPECT_FALSE(choice.with_states);
-  // Half of each chunk goes to each of two ranks: 20 fetches in forward, and those that the blocks do not keep in backward.
+  // Half of each chunk goes to each of two ranks: 20 fetches in forward, and those that the blocks
+  // do not keep in backward.
   EXPECT_EQ(choice.bytes_up(), (20 + 20 - choice.share.blocks) * kChunk);
   EXPECT_EQ(choice.bytes_down(), 20 * kChunk);
   const std::string text = DescribeChoice(choice);
-  for (const char* part : {"chosen    9 blocks", "--device-memory", "activations 391 KiB, counted x 1.25", "5 % are kept back", "at least",
-                           "are not weighed: the host is the device"}) {
+  for (const char* part :
+       {"chosen    9 blocks", "--device-memory", "activations 391 KiB, counted x 1.25",
+        "5 % are kept back", "at least", "are not weighed: the host is the device"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
   }
 }
@@ -80,7 +83,8 @@ TEST_F(Choice, CountsWhatIsMovedAsAReplayDoes) {
   task_.micro_batches = 3;
   const RcacheChoice choice = ChooseRcache(task_).value();
   const AccessSchedule order = ForeseeOrder(profile_.trace, layout_, 0, 3);
-  const StepTraffic traffic = TrafficOf(BeladySimulate(order, {EvictableMask(layout_), choice.share.blocks, {}}).value(), layout_);
+  const StepTraffic traffic = TrafficOf(
+      BeladySimulate(order, {EvictableMask(layout_), choice.share.blocks, {}}).value(), layout_);
   EXPECT_EQ(choice.bytes_up(), traffic.bytes_h2d);
   EXPECT_EQ(choice.bytes_down(), traffic.bytes_d2h);
 }
@@ -100,10 +104,13 @@ TEST_F(Choice, NamesWhatStatesOnTheDeviceWouldSaveWithoutApplyingIt) {
   EXPECT_LT(choice.with_states->best.seconds, choice.share.seconds);
   EXPECT_EQ(choice.share.uploads, 0U);
   // Master and two moments of 4 bytes, copy and gradient of 2: half of a chunk's.
-  EXPECT_EQ(choice.with_states->best.states_bytes, choice.with_states->best.uploads * 16 * kChunk / 2);
-  EXPECT_NE(DescribeChoice(choice).find("not applied: --gpu-states puts states there"), std::string::npos);
+  EXPECT_EQ(choice.with_states->best.states_bytes,
+            choice.with_states->best.uploads * 16 * kChunk / 2);
+  EXPECT_NE(DescribeChoice(choice).find("not applied: --gpu-states puts states there"),
+            std::string::npos);
   task_.rates->rates.device_update = 0;
-  EXPECT_NE(DescribeChoice(ChooseRcache(task_).value()).find("two.json has no rates of updates"), std::string::npos);
+  EXPECT_NE(DescribeChoice(ChooseRcache(task_).value()).find("two.json has no rates of updates"),
+            std::string::npos);
 }
 
 TEST_F(Choice, IsToldInThePlanAndItsJson) {
@@ -113,10 +120,13 @@ TEST_F(Choice, IsToldInThePlanAndItsJson) {
   RunPlan plan = MakeRunPlan(options, 1, 0, "told").value();
   EXPECT_EQ(PlanJson(plan).find("\"choice\""), std::string::npos);
   plan.choice = ChooseRcache(task_).value();
-  EXPECT_NE(DescribePlan(plan).find("\nchosen    9 blocks: of "), std::string::npos) << DescribePlan(plan);
+  EXPECT_NE(DescribePlan(plan).find("\nchosen    9 blocks: of "), std::string::npos)
+      << DescribePlan(plan);
   const std::string json = PlanJson(plan);
-  for (const char* part : {"\"choice\":{\"blocks\":9,", "\"activation_bytes\":400000", "\"origin\":\"Elixir v2, table 4\"",
-                           "\"states_on_device\":{\"weighed\":true,\"applied\":false,\"chunks\":"}) {
+  for (const char* part :
+       {"\"choice\":{\"blocks\":9,", "\"activation_bytes\":400000",
+        "\"origin\":\"Elixir v2, table 4\"",
+        "\"states_on_device\":{\"weighed\":true,\"applied\":false,\"chunks\":"}) {
     EXPECT_NE(json.find(part), std::string::npos) << part << " is missing in:\n" << json;
   }
 }
@@ -127,7 +137,8 @@ TEST_F(Choice, ThatHasNoRoomSaysWhoHasIt) {
     const Status status = ChooseRcache(task_).status();
     EXPECT_EQ(status.id(), ErrorId::kRcacheTooSmall);
     const std::string text = status.Format();
-    for (const char* part : {"--rcache auto", "activations 391 KiB", "one chunk that stands in after a failure 128 KiB",
+    for (const char* part : {"--rcache auto", "activations 391 KiB",
+                             "one chunk that stands in after a failure 128 KiB",
                              "--checkpoint-activations", "--rcache 131072"}) {
       EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
     }
@@ -169,15 +180,18 @@ TEST_F(RatesFile, HasRatesByNumberOfRanks) {
 
 TEST_F(RatesFile, WithoutWhatIsAskedForSaysSo) {
   const Status four = Read(kTwo, 4).status();
-  EXPECT_NE(four.what().find("no rates for 4 ranks, only for 1, 2"), std::string::npos) << four.what();
+  EXPECT_NE(four.what().find("no rates for 4 ranks, only for 1, 2"), std::string::npos)
+      << four.what();
   EXPECT_EQ(ReadRates(path_ + ".none", 1).status().id(), ErrorId::kConfigUnreadable);
   ExpectBad("", "not a JSON object");
   ExpectBad("{", "not a JSON object");
   ExpectBad(R"({"origin": "x"})", "no array \"rates\"");
   ExpectBad(R"({"origin": "x", "rates": [{}]})", "no number of \"ranks\"");
-  ExpectBad(R"({"origin": "x", "rates": [{"ranks": 1, "to_device_gb_per_s": 0}]})", "to_device_gb_per_s must be a number above 0");
+  ExpectBad(R"({"origin": "x", "rates": [{"ranks": 1, "to_device_gb_per_s": 0}]})",
+            "to_device_gb_per_s must be a number above 0");
   ExpectBad(R"({"origin": "x", "rates": [{"ranks": 1, "to_device_gb_per_s": 1}]})", "missing");
-  ExpectBad(R"({"rates": [{"ranks": 1, "to_device_gb_per_s": 1, "from_device_gb_per_s": 1}]})", "\"origin\" does not say");
+  ExpectBad(R"({"rates": [{"ranks": 1, "to_device_gb_per_s": 1, "from_device_gb_per_s": 1}]})",
+            "\"origin\" does not say");
 }
 
 }  // namespace rcache_choice_test

@@ -21,7 +21,8 @@ TEST(Replay, BeladyEqualsTheExhaustiveOptimum) {
     for (uint32_t blocks = 2; blocks <= 5; ++blocks) {
       const uint32_t fewest = Exhaustive(schedule, blocks).Fewest();
       const Result<Plan> plan = BeladySimulate(schedule, WithBlocks(6, blocks));
-      ASSERT_EQ(plan.ok(), fewest < Exhaustive::kImpossible) << "seed " << seed << ", " << blocks << " blocks";
+      ASSERT_EQ(plan.ok(), fewest < Exhaustive::kImpossible)
+          << "seed " << seed << ", " << blocks << " blocks";
       if (!plan.ok()) continue;
       EXPECT_EQ(plan.value().fetches, fewest) << "seed " << seed << ", " << blocks << " blocks";
       ++compared;
@@ -42,13 +43,16 @@ TEST(Replay, SmallestRcacheIsExact) {
   }
 }
 
-// Carries the steps out as early as each one allows, and looks whether every moment still finds what it needs.
+// Carries the steps out as early as each one allows, and looks whether every moment still finds
+// what it needs.
 void ExpectEarlyStepsAreSound(const AccessSchedule& schedule, const Plan& plan, uint64_t blocks) {
   std::set<ChunkId> present, pinned;
   size_t next = 0;
   for (uint64_t position = 0; position < schedule.moments.size(); ++position) {
     const Moment& moment = schedule.moments[position];
-    const auto held = [&](ChunkId c) { return std::find(moment.chunks.begin(), moment.chunks.end(), c) != moment.chunks.end(); };
+    const auto held = [&](ChunkId c) {
+      return std::find(moment.chunks.begin(), moment.chunks.end(), c) != moment.chunks.end();
+    };
     for (; next < plan.steps.size() && plan.steps[next].earliest <= position; ++next) {
       const PlanStep& step = plan.steps[next];
       ASSERT_LE(step.earliest, step.needed_at);
@@ -59,7 +63,8 @@ void ExpectEarlyStepsAreSound(const AccessSchedule& schedule, const Plan& plan, 
       ASSERT_TRUE(present.insert(step.chunk).second) << "chunk " << step.chunk << " came twice";
       ASSERT_LE(present.size(), blocks);
     }
-    for (const ChunkId chunk : moment.chunks) ASSERT_TRUE(present.count(chunk)) << "moment " << position;
+    for (const ChunkId chunk : moment.chunks)
+      ASSERT_TRUE(present.count(chunk)) << "moment " << position;
     if (moment.kind == MomentKind::kUse) continue;
     ASSERT_TRUE(present.count(moment.subject)) << "moment " << position;
     pinned.insert(moment.subject);
@@ -74,7 +79,8 @@ void ExpectEarlyStepsAreSound(const AccessSchedule& schedule, const Plan& plan, 
 TEST(Replay, StepsMayRunAsEarlyAsTheySay) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const AccessSchedule schedule = RandomSchedule(seed, 9, 60);
-    for (uint64_t blocks = SmallestRcache(schedule, std::vector<bool>(9, true)); blocks <= 9; ++blocks) {
+    for (uint64_t blocks = SmallestRcache(schedule, std::vector<bool>(9, true)); blocks <= 9;
+         ++blocks) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", blocks " + std::to_string(blocks));
       const Plan plan = BeladySimulate(schedule, WithBlocks(9, blocks)).value();
       ASSERT_NO_FATAL_FAILURE(ExpectEarlyStepsAreSound(schedule, plan, blocks));
@@ -83,11 +89,13 @@ TEST(Replay, StepsMayRunAsEarlyAsTheySay) {
 }
 
 TEST(Replay, ATrainingStepReusesTheTailOfForward) {
-  // 10 chunks, 4 blocks: forward fetches all; backward finds the last four, and needs the other six again.
+  // 10 chunks, 4 blocks: forward fetches all; backward finds the last four, and needs the other six
+  // again.
   const Plan plan = BeladySimulate(TrainingSchedule(10, 1), WithBlocks(10, 4)).value();
   EXPECT_EQ(plan.fetches, 10u + 6u);
   EXPECT_EQ(plan.submits, 10u);
-  // With room for all, each is fetched once; the next micro-batch fetches again what gradients have replaced.
+  // With room for all, each is fetched once; the next micro-batch fetches again what gradients have
+  // replaced.
   EXPECT_EQ(BeladySimulate(TrainingSchedule(10, 1), WithBlocks(10, 10)).value().fetches, 10u);
   EXPECT_EQ(BeladySimulate(TrainingSchedule(10, 3), WithBlocks(10, 10)).value().fetches, 30u);
 }
@@ -95,7 +103,8 @@ TEST(Replay, ATrainingStepReusesTheTailOfForward) {
 TEST(Replay, ResidentChunksTakeNoBlockAndStay) {
   AccessSchedule schedule;
   for (int round = 0; round < 3; ++round) {
-    for (ChunkId c = 0; c < 4; ++c) schedule.moments.push_back({MomentKind::kUse, 0, {0, c == 0 ? 1 : c}});
+    for (ChunkId c = 0; c < 4; ++c)
+      schedule.moments.push_back({MomentKind::kUse, 0, {0, c == 0 ? 1 : c}});
   }
   ReplaySetup setup = WithBlocks(4, 1);
   setup.evictable[0] = false;
@@ -106,7 +115,8 @@ TEST(Replay, ResidentChunksTakeNoBlockAndStay) {
 }
 
 TEST(Replay, ChunksThatArePresentAtTheStartAreNotFetched) {
-  AccessSchedule schedule{{{MomentKind::kUse, 0, {2}}, {MomentKind::kUse, 0, {3}}, {MomentKind::kUse, 0, {4}}}};
+  AccessSchedule schedule{
+      {{MomentKind::kUse, 0, {2}}, {MomentKind::kUse, 0, {3}}, {MomentKind::kUse, 0, {4}}}};
   ReplaySetup setup = WithBlocks(5, 3);
   setup.present = {2, 0};
   const Plan plan = BeladySimulate(schedule, setup).value();

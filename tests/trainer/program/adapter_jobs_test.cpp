@@ -1,5 +1,5 @@
-// Trainers that train adapters over one base: the base lies in the pool once, each learns what it learns alone, and what is saved is used
-// over that base only.
+// Trainers that train adapters over one base: the base lies in the pool once, each learns what it
+// learns alone, and what is saved is used over that base only.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -24,35 +24,44 @@ using ::testing::HasSubstr;
 class AdapterJobs : public TrainerRuns {
  protected:
   AdapterJobs() {
-    const auto trainer = Start(Words("base", {{"--socket-dir", server_.socket_dir()}, {"--steps", "2"}, {"--eval-every", "0"}}));
+    const auto trainer = Start(Words(
+        "base", {{"--socket-dir", server_.socket_dir()}, {"--steps", "2"}, {"--eval-every", "0"}}));
     ExpectDone(trainer.get());
   }
   ~AdapterJobs() override { KillDaemon(server_.socket_dir()); }
 
   std::string Base() const { return Out("base") + "/weights"; }
   // `name` is its directory, `job` its name: a saved file names its job.
-  std::vector<std::string> AdapterWords(const std::string& name, const std::string& job, Flags more = {}) const {
-    more.insert({{"--base", Base()}, {"--lora-rank", "4"}, {"--job", job}, {"--socket-dir", server_.socket_dir()}});
+  std::vector<std::string> AdapterWords(const std::string& name, const std::string& job,
+                                        Flags more = {}) const {
+    more.insert({{"--base", Base()},
+                 {"--lora-rank", "4"},
+                 {"--job", job},
+                 {"--socket-dir", server_.socket_dir()}});
     std::vector<std::string> words = Words(name, more);
     const auto preset = std::find(words.begin(), words.end(), "--preset");
     words.erase(preset, preset + 2);
     return words;
   }
   // Trains for a while, then waits for SIGCONT.
-  std::unique_ptr<ChildProcess> StartAndStop(const std::string& name, const std::string& job, const Flags& more = {}) const {
+  std::unique_ptr<ChildProcess> StartAndStop(const std::string& name, const std::string& job,
+                                             const Flags& more = {}) const {
     auto trainer = Start(AdapterWords(name, job, more));
     EXPECT_TRUE(WaitForLines(name, 3, trainer.get())) << trainer->Output();
     trainer->Signal(SIGSTOP);
     return trainer;
   }
-  std::string Adapters(const std::string& name) const { return Read(Out(name) + "/weights/adapter.safetensors"); }
+  std::string Adapters(const std::string& name) const {
+    return Read(Out(name) + "/weights/adapter.safetensors");
+  }
   static std::string Read(const std::string& path) {
     std::ostringstream text;
     text << std::ifstream(path, std::ios::binary).rdbuf();
     return text.str();
   }
   std::string EstimateJson() const {
-    const auto trainer = Start({"estimate", "--base", Base(), "--lora-rank", "4", "--rcache", "50%", "--json"});
+    const auto trainer =
+        Start({"estimate", "--base", Base(), "--lora-rank", "4", "--rcache", "50%", "--json"});
     ExpectDone(trainer.get());
     return trainer->Output();
   }
@@ -72,15 +81,18 @@ class AdapterJobs : public TrainerRuns {
 TEST_F(AdapterJobs, FourShareOneBaseAndLearnWhatEachLearnsAlone) {
   const std::string base = Read(Base() + "/model.safetensors"), plan = EstimateJson();
   ExpectDone(Start(AdapterWords("alone", "a")).get());
-  const auto a = StartAndStop("a", "a"), b = StartAndStop("b", "b", {{"--seed", "2"}}), c = StartAndStop("c", "c", {{"--lr", "0.01"}}),
+  const auto a = StartAndStop("a", "a"), b = StartAndStop("b", "b", {{"--seed", "2"}}),
+             c = StartAndStop("c", "c", {{"--lr", "0.01"}}),
              d = StartAndStop("d", "d", {{"--lora-targets", "attn.c_proj,attn.c_attn"}});
   const std::string status = AskAdmin(server_.socket_dir(), "/v1/status");
   const std::string pool = status.substr(status.find("\"pool\":"));
   EXPECT_EQ(NumberIn(pool, "frozen_bytes"), NumberIn(plan, "frozen_bytes"));
   EXPECT_EQ(NumberIn(pool, "frozen_chunks"), NumberIn(plan, "frozen_chunks"));
-  EXPECT_EQ(NumberIn(pool, "bytes_used"), NumberIn(plan, "frozen_bytes") + 4 * NumberIn(plan, "total_bytes"));
+  EXPECT_EQ(NumberIn(pool, "bytes_used"),
+            NumberIn(plan, "frozen_bytes") + 4 * NumberIn(plan, "total_bytes"));
   EXPECT_THAT(a->Output(), HasSubstr("of it put by this rank"));
-  for (const auto* later : {b.get(), c.get(), d.get()}) EXPECT_THAT(later->Output(), HasSubstr("the server has it already"));
+  for (const auto* later : {b.get(), c.get(), d.get()})
+    EXPECT_THAT(later->Output(), HasSubstr("the server has it already"));
   for (auto* trainer : {a.get(), b.get(), c.get(), d.get()}) {
     trainer->Signal(SIGCONT);
     ExpectDone(trainer);
@@ -104,7 +116,8 @@ TEST_F(AdapterJobs, GoOnBehindTheirLastStepAndAreSampledOverTheirBaseOnly) {
   std::string other = Read(Base() + "/model.safetensors");
   other.back() ^= 1;
   std::ofstream(Out("other") + "/model.safetensors", std::ios::binary) << other;
-  const auto stranger = Start(AdapterWords("stranger", "r", {{"--resume", "auto"}, {"--base", Out("other")}}));
+  const auto stranger =
+      Start(AdapterWords("stranger", "r", {{"--resume", "auto"}, {"--base", Out("other")}}));
   EXPECT_EQ(stranger->Wait(kRunNs)->exit_code, kExitRefused) << stranger->Output();
   EXPECT_THAT(stranger->Output(), HasSubstr("error[TP3005]"));
 
@@ -122,8 +135,10 @@ TEST_F(AdapterJobs, GoOnBehindTheirLastStepAndAreSampledOverTheirBaseOnly) {
   EXPECT_THAT(Sample({saved}, 0), HasSubstr("abc"));
   std::filesystem::copy(Base(), Out("moved"));
   EXPECT_EQ(Sample({saved, "--base", Out("moved")}, 0), Sample({saved}, 0));
-  const std::string refused = Sample({saved, "--base", Out("other") + "/model.safetensors"}, kExitUsage);
-  for (const char* text : {"trained over another base", "   where: ", "   why:   ", "   fix:   "}) EXPECT_THAT(refused, HasSubstr(text));
+  const std::string refused =
+      Sample({saved, "--base", Out("other") + "/model.safetensors"}, kExitUsage);
+  for (const char* text : {"trained over another base", "   where: ", "   why:   ", "   fix:   "})
+    EXPECT_THAT(refused, HasSubstr(text));
 }
 
 }  // namespace adapter_jobs_test

@@ -1,4 +1,5 @@
-// Jobs with default threads that compute on the same CPUs: each sees the other, and waits for its own threads shortly from then on.
+// Jobs with default threads that compute on the same CPUs: each sees the other, and waits for its
+// own threads shortly from then on.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -20,7 +21,9 @@ class DefaultThreads : public TrainerRuns {
  protected:
   ~DefaultThreads() override { KillDaemon(server_.socket_dir()); }
 
-  Flags FlagsOf(const std::string& job) const { return {{"--job", job}, {"--threads", "0"}, {"--socket-dir", server_.socket_dir()}}; }
+  Flags FlagsOf(const std::string& job) const {
+    return {{"--job", job}, {"--threads", "0"}, {"--socket-dir", server_.socket_dir()}};
+  }
 
   std::unique_ptr<ChildProcess> StartEndless(const std::string& job) const {
     Flags flags = FlagsOf(job);
@@ -38,7 +41,8 @@ class DefaultThreads : public TrainerRuns {
 
   static uint64_t ThreadsOf(const ChildProcess& trainer) {
     std::error_code error;
-    const std::filesystem::directory_iterator tasks("/proc/" + std::to_string(trainer.pid()) + "/task", error);
+    const std::filesystem::directory_iterator tasks(
+        "/proc/" + std::to_string(trainer.pid()) + "/task", error);
     return static_cast<uint64_t>(std::distance(begin(tasks), end(tasks)));
   }
 
@@ -46,7 +50,8 @@ class DefaultThreads : public TrainerRuns {
   template <typename Condition>
   static bool WaitFor(Condition condition) {
     SteadyClock clock;
-    for (const int64_t end = clock.NowNs() + kRunNs; clock.NowNs() < end; clock.SleepNs(20 * kNsPerMs)) {
+    for (const int64_t end = clock.NowNs() + kRunNs; clock.NowNs() < end;
+         clock.SleepNs(20 * kNsPerMs)) {
       if (condition()) return true;
     }
     return false;
@@ -59,10 +64,14 @@ class DefaultThreads : public TrainerRuns {
 TEST_F(DefaultThreads, TwoJobsSeeEachOtherAndSleepInsteadOfSpinning) {
   const auto first = StartEndless("first"), second = StartEndless("second");
   if (cpus_ == 1) return;  // one thread waits for nobody
-  for (const auto& [job, trainer] : {std::pair("first", first.get()), std::pair("second", second.get())}) {
-    EXPECT_TRUE(WaitFor([&, name = job] { return SaysShared(name); })) << job << ": " << trainer->Output();
-    // Its compute threads, and beside them the team that makes libgomp's threads more than the CPUs.
-    EXPECT_TRUE(WaitFor([&, process = trainer] { return ThreadsOf(*process) >= 2 * cpus_ + 1; })) << job << " has " << ThreadsOf(*trainer);
+  for (const auto& [job, trainer] :
+       {std::pair("first", first.get()), std::pair("second", second.get())}) {
+    EXPECT_TRUE(WaitFor([&, name = job] { return SaysShared(name); }))
+        << job << ": " << trainer->Output();
+    // Its compute threads, and beside them the team that makes libgomp's threads more than the
+    // CPUs.
+    EXPECT_TRUE(WaitFor([&, process = trainer] { return ThreadsOf(*process) >= 2 * cpus_ + 1; }))
+        << job << " has " << ThreadsOf(*trainer);
   }
 }
 

@@ -1,4 +1,5 @@
-// `trainer run` with nobody else on the machine: a private memserver comes and goes with the run, and a dry run starts nothing.
+// `trainer run` with nobody else on the machine: a private memserver comes and goes with the run,
+// and a dry run starts nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,23 +27,28 @@ class PrivateServer : public TrainerRuns {
  protected:
   static constexpr size_t kGuardAndServer = 2;
 
-  std::unique_ptr<ChildProcess> StartAlone(const std::string& name, const std::string& steps) const {
-    return Start(Words(name, {{"--standalone", ""}, {"--steps", steps}, {"--eval-every", "1"}}), {"TMPDIR=" + place_.path()});
+  std::unique_ptr<ChildProcess> StartAlone(const std::string& name,
+                                           const std::string& steps) const {
+    return Start(Words(name, {{"--standalone", ""}, {"--steps", steps}, {"--eval-every", "1"}}),
+                 {"TMPDIR=" + place_.path()});
   }
   // Waits until neither a process nor a file of the private memserver is left.
   void ExpectNothingSoon() const {
     SteadyClock clock;
     const int64_t end_ns = clock.NowNs() + kRunNs;
-    while (!(ProcessesNaming(place_.path()).empty() && std::filesystem::is_empty(place_.path())) && clock.NowNs() < end_ns)
+    while (!(ProcessesNaming(place_.path()).empty() && std::filesystem::is_empty(place_.path())) &&
+           clock.NowNs() < end_ns)
       clock.SleepNs(kNsPerMs);
     ExpectNothing();
   }
   void ExpectNothing() const {
     EXPECT_THAT(ProcessesNaming(place_.path()), IsEmpty());
-    EXPECT_TRUE(std::filesystem::is_empty(place_.path())) << std::filesystem::directory_iterator(place_.path())->path();
+    EXPECT_TRUE(std::filesystem::is_empty(place_.path()))
+        << std::filesystem::directory_iterator(place_.path())->path();
   }
 
-  const TemporaryDirectory place_;  // where private memservers have their directories, and nothing else is
+  // Where private memservers have their directories, and nothing else is.
+  const TemporaryDirectory place_;
 };
 
 TEST_F(PrivateServer, TrainsAndHasEndedWithTheRun) {
@@ -60,7 +66,9 @@ TEST_F(PrivateServer, TrainsAndHasEndedWithTheRun) {
     EXPECT_THAT(losses[step], HasSubstr("\"step\":" + std::to_string(step) + ",\"loss\":"));
     EXPECT_THAT(losses[step], HasSubstr(",\"val_loss\":"));
   }
-  const auto held_out = [&losses](size_t step) { return std::stod(losses[step].substr(losses[step].find("\"val_loss\":") + 11)); };
+  const auto held_out = [&losses](size_t step) {
+    return std::stod(losses[step].substr(losses[step].find("\"val_loss\":") + 11));
+  };
   EXPECT_LT(held_out(2), held_out(0)) << "it did not learn";
   EXPECT_GT(Weights("alone").size(), 400'000U);
 }
@@ -96,7 +104,8 @@ TEST_F(PrivateServer, TakesTheStatesWithItWhenItIsKilled) {
   const auto end = trainer->Wait(kRunNs);
   ASSERT_TRUE(end) << trainer->Output();
   ExpectNothing();
-  EXPECT_EQ(end->exit_code, kExitCorrupt) << "no job is kept for a run to continue:\n" << trainer->Output();
+  EXPECT_EQ(end->exit_code, kExitCorrupt) << "no job is kept for a run to continue:\n"
+                                          << trainer->Output();
   EXPECT_THAT(trainer->Output(), HasSubstr("error[TP3014]"));
   EXPECT_THAT(trainer->Output(), HasSubstr("the private memserver has ended"));
   EXPECT_THAT(trainer->Output(), HasSubstr("rank attached")) << "the end of its log";
@@ -112,7 +121,8 @@ class DryRun : public PrivateServer {
     return trainer->Output();
   }
   static std::string Estimate(const std::vector<std::string>& more) {
-    std::vector<std::string> words{"estimate", "--preset", "tiny", "--context", "32", "--batch", "4", "--rcache", "50%"};
+    std::vector<std::string> words{"estimate", "--preset", "tiny",     "--context", "32",
+                                   "--batch",  "4",        "--rcache", "50%"};
     words.insert(words.end(), more.begin(), more.end());
     const auto trainer = Start(words);
     ExpectDone(trainer.get());
@@ -135,14 +145,18 @@ TEST_F(PrivateServer, AnErrorBeforeTheFirstStepStandsAlone) {
 }
 
 TEST_F(DryRun, ShowsThePlanAndStartsNothing) {
-  for (const Flags& where : {Flags{{"--standalone", ""}}, Flags{{"--socket-dir", "/nowhere"}, {"--job", "d"}, {"--resume", "auto"}}}) {
+  for (const Flags& where :
+       {Flags{{"--standalone", ""}},
+        Flags{{"--socket-dir", "/nowhere"}, {"--job", "d"}, {"--resume", "auto"}}}) {
     const std::string output = DryOutput(where);
     EXPECT_THAT(output, HasSubstr(Estimate({}))) << "what `trainer estimate` says";
-    for (const char* line : {"model     tiny: ", "\nrcache    ", "\nhost      ", "\ndata      ", "\ndry run   nothing was started\n"})
+    for (const char* line : {"model     tiny: ", "\nrcache    ", "\nhost      ", "\ndata      ",
+                             "\ndry run   nothing was started\n"})
       EXPECT_THAT(output, HasSubstr(line));
     EXPECT_THAT(output, Not(HasSubstr("server    ")));
     EXPECT_THAT(output, Not(HasSubstr("step ")));
-    EXPECT_FALSE(std::filesystem::exists(Out("dry"))) << "neither metrics nor weights have a place yet";
+    EXPECT_FALSE(std::filesystem::exists(Out("dry")))
+        << "neither metrics nor weights have a place yet";
     ExpectNothing();
   }
 }
@@ -159,8 +173,9 @@ TEST_F(DryRun, FindsWhatTheRunWouldEndWith) {
     std::string flag, value;
     int exit_code;
   };
-  for (const Bad& bad : {Bad{"--data", "/nowhere", kExitNotFound}, Bad{"--rcache", "1KiB", kExitDeviceMemory},
-                         Bad{"--server-timeout", "soon", kExitUsage}, Bad{"--pool", "lots", kExitUsage}}) {
+  for (const Bad& bad :
+       {Bad{"--data", "/nowhere", kExitNotFound}, Bad{"--rcache", "1KiB", kExitDeviceMemory},
+        Bad{"--server-timeout", "soon", kExitUsage}, Bad{"--pool", "lots", kExitUsage}}) {
     const auto trainer = Start(Words("bad", {{"--dry-run", ""}, {bad.flag, bad.value}}));
     const auto end = trainer->Wait(kRunNs);
     ASSERT_TRUE(end) << trainer->Output();
@@ -179,7 +194,10 @@ uint64_t NumberOf(const std::string& text, const std::string& key) {
 
 // The whole way: a profile without weights, a choice, a run; and what that run moves.
 TEST_F(DryRun, OfAChosenRcacheForeseesWhatTheRunMoves) {
-  const Flags chosen{{"--rcache", "auto"}, {"--device-memory", "2250KiB"}, {"--standalone", ""}, {"--accumulate", "2"}};
+  const Flags chosen{{"--rcache", "auto"},
+                     {"--device-memory", "2250KiB"},
+                     {"--standalone", ""},
+                     {"--accumulate", "2"}};
   Flags dry = chosen;
   dry.insert({{"--json", ""}, {"--quiet", ""}});
   const std::string plan = DryOutput(dry);

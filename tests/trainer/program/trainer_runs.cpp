@@ -24,7 +24,8 @@ uint64_t Lines(const std::string& text) {
 TrainerRuns::TrainerRuns() {
   SplitMix64 random(5);
   std::ofstream text(Out("words.txt"));
-  for (int i = 0; i < 60000; ++i) text.put(random.Below(6) == 0 ? ' ' : static_cast<char>('a' + random.Below(12)));
+  for (int i = 0; i < 60000; ++i)
+    text.put(random.Below(6) == 0 ? ' ' : static_cast<char>('a' + random.Below(12)));
 }
 
 std::vector<std::string> TrainerRuns::Words(const std::string& name, const Flags& more) const {
@@ -48,7 +49,8 @@ std::vector<std::string> TrainerRuns::Words(const std::string& name, const Flags
   return words;
 }
 
-std::unique_ptr<ChildProcess> TrainerRuns::Start(std::vector<std::string> words, const std::vector<std::string>& environment) {
+std::unique_ptr<ChildProcess> TrainerRuns::Start(std::vector<std::string> words,
+                                                 const std::vector<std::string>& environment) {
   words.insert(words.begin(), TIDEPOOL_TRAINER);
   return std::make_unique<ChildProcess>(words, environment);
 }
@@ -59,7 +61,8 @@ void TrainerRuns::ExpectDone(ChildProcess* trainer) {
   EXPECT_EQ(end->exit_code, 0) << trainer->Output();
 }
 
-bool TrainerRuns::WaitForLines(const std::string& name, uint64_t lines, ChildProcess* trainer) const {
+bool TrainerRuns::WaitForLines(const std::string& name, uint64_t lines,
+                               ChildProcess* trainer) const {
   SteadyClock clock;
   while (Lines(ReadText(Out(name) + "/metrics.jsonl")) < lines) {
     if (trainer->Wait(0)) return false;
@@ -85,7 +88,8 @@ std::string TrainerRuns::Weights(const std::string& name) const {
 std::vector<std::string> TrainerRuns::Losses(const std::string& name) const {
   std::vector<std::string> losses;
   std::istringstream lines(ReadText(Out(name) + "/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) losses.push_back(line.substr(0, line.find(",\"grad_norm\"")));
+  for (std::string line; std::getline(lines, line);)
+    losses.push_back(line.substr(0, line.find(",\"grad_norm\"")));
   return losses;
 }
 

@@ -1,7 +1,8 @@
-// TrainerRuns: a test with runs of the trainer program on one small text, told apart by name, and what each leaves: losses and weights.
+// TrainerRuns: a test with runs of the trainer program on one small text, told apart by name, and
+// what each leaves: losses and weights.
 //
-// One thread. Every run trains the tiny GPT for kSteps steps, unless its flags say otherwise; what runs still at the end of a test is
-// killed.
+// One thread. Every run trains the tiny GPT for kSteps steps, unless its flags say otherwise; what
+// runs still at the end of a test is killed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,16 +28,19 @@ class TrainerRuns : public ::testing::Test {
 
   TrainerRuns();
 
-  // `run` and its flags: those of `more`, and small sizes for the rest; metrics go to Out(name), weights to Out(name)/weights.
+  // `run` and its flags: those of `more`, and small sizes for the rest; metrics go to Out(name),
+  // weights to Out(name)/weights.
   std::vector<std::string> Words(const std::string& name, const Flags& more = {}) const;
-  static std::unique_ptr<ChildProcess> Start(std::vector<std::string> words, const std::vector<std::string>& environment = {});
+  static std::unique_ptr<ChildProcess> Start(std::vector<std::string> words,
+                                             const std::vector<std::string>& environment = {});
   // Waits for its end, which has to be a good one.
   static void ExpectDone(ChildProcess* trainer);
 
   std::string Out(const std::string& name) const { return directory_.path() + "/" + name; }
   // False when the trainer ended before it had reported so many lines.
   bool WaitForLines(const std::string& name, uint64_t lines, ChildProcess* trainer) const;
-  // The process of this rank of the job, once the admin socket shows it, whose answers may be some time
+  // The process of this rank of the job, once the admin socket shows it, whose answers may be some
+  // time
   // old; -1 when it never does.
   static pid_t PidOfRank(const std::string& socket_dir, const std::string& job, uint64_t rank);
   // The bytes of the saved file; empty when there is none.

@@ -1,4 +1,5 @@
-// Jobs on one memserver: what one of them trains does not depend on the others, and nothing of them stays.
+// Jobs on one memserver: what one of them trains does not depend on the others, and nothing of them
+// stays.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -19,11 +20,15 @@ class TwoJobs : public TrainerRuns {
 
   // Two jobs that have little in common. A weights file names its job, so each keeps its name.
   std::unique_ptr<ChildProcess> StartJob(const std::string& name, bool is_second) const {
-    Flags flags = is_second ? Flags{{"--job", "b"}, {"--dtype", "bf16"}, {"--seed", "2"}, {"--accumulate", "2"}} : Flags{{"--job", "a"}};
+    Flags flags =
+        is_second
+            ? Flags{{"--job", "b"}, {"--dtype", "bf16"}, {"--seed", "2"}, {"--accumulate", "2"}}
+            : Flags{{"--job", "a"}};
     flags.insert({"--socket-dir", server_.socket_dir()});
     return Start(Words(name, flags));
   }
-  // Trains for a while, then waits for SIGCONT: the other job would else have ended before this one begins.
+  // Trains for a while, then waits for SIGCONT: the other job would else have ended before this one
+  // begins.
   std::unique_ptr<ChildProcess> StartAndStop(const std::string& name, bool is_second) const {
     auto trainer = StartJob(name, is_second);
     EXPECT_TRUE(WaitForLines(name, 3, trainer.get())) << trainer->Output();
@@ -56,7 +61,10 @@ TEST_F(TwoJobs, TrainAsEachDoesAloneAndLeaveNothing) {
 
 // Ctrl-C of a run that asks for a job that goes on.
 TEST_F(TwoJobs, OneThatIsInterruptedStaysAndGoesOnWithTheSameBits) {
-  const Flags flags{{"--job", "a"}, {"--steps", "100"}, {"--resume", "auto"}, {"--socket-dir", server_.socket_dir()}};
+  const Flags flags{{"--job", "a"},
+                    {"--steps", "100"},
+                    {"--resume", "auto"},
+                    {"--socket-dir", server_.socket_dir()}};
   ExpectDone(Start(Words("whole", flags)).get());
   const auto trainer = Start(Words("broken", flags));
   ASSERT_TRUE(WaitForLines("broken", 3, trainer.get())) << trainer->Output();

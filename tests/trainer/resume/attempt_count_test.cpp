@@ -5,7 +5,8 @@
 namespace tidepool::trainer {
 namespace attempt_count_test {
 
-// How many attempts that end at `sealed` are followed by another one; `most` is far beyond what may be.
+// How many attempts that end at `sealed` are followed by another one; `most` is far beyond what may
+// be.
 uint32_t AttemptsUntilTheLast(AttemptCount* count, Version sealed) {
   constexpr uint32_t kMost = 1000;
   uint32_t attempts = 1;
@@ -19,7 +20,8 @@ TEST(AttemptCountTest, ARunThatSealsNothingEnds) {
   EXPECT_EQ(AttemptsUntilTheLast(&count, 0), kFruitlessAttempts);
 }
 
-// As where each attempt ends while the rank attaches: what the run knows as sealed never changes any more.
+// As where each attempt ends while the rank attaches: what the run knows as sealed never changes
+// any more.
 TEST(AttemptCountTest, OneThatSealedOnceAndThenNeverComesToASeatEnds) {
   AttemptCount count;
   count.BeginsAt(0);
@@ -37,7 +39,8 @@ TEST(AttemptCountTest, EachNewStepGivesAllAttemptsBack) {
   AttemptCount count;
   count.BeginsAt(0);
   for (Version sealed = 1; sealed < 50; ++sealed) {
-    for (uint32_t fruitless = 1; fruitless < kFruitlessAttempts; ++fruitless) ASSERT_TRUE(count.MayTryAgain(sealed - 1));
+    for (uint32_t fruitless = 1; fruitless < kFruitlessAttempts; ++fruitless)
+      ASSERT_TRUE(count.MayTryAgain(sealed - 1));
     ASSERT_TRUE(count.MayTryAgain(sealed));
   }
 }
@@ -57,14 +60,16 @@ TEST(AttemptCountTest, TheProgramThatReplacesThisOneGoesOnCounting) {
 TEST(AttemptCountTest, AJobThatIsBegunAnewCountsItsStepsFromZero) {
   AttemptCount count;
   count.BeginsAt(100);
-  for (uint32_t fruitless = 1; fruitless < kFruitlessAttempts; ++fruitless) ASSERT_TRUE(count.MayTryAgain(100));
+  for (uint32_t fruitless = 1; fruitless < kFruitlessAttempts; ++fruitless)
+    ASSERT_TRUE(count.MayTryAgain(100));
   count.BeginsAt(0);
   EXPECT_TRUE(count.MayTryAgain(1));
   EXPECT_EQ(AttemptsUntilTheLast(&count, 1), kFruitlessAttempts);
 }
 
 TEST(AttemptCountTest, TextsOfOthersCountFromZero) {
-  for (const char* text : {"", ":", "1", "1:", ":3", "5:3", "-1:3", "1:3x", "99999999999999999999:0", "x"}) {
+  for (const char* text :
+       {"", ":", "1", "1:", ":3", "5:3", "-1:3", "1:3x", "99999999999999999999:0", "x"}) {
     SCOPED_TRACE(text);
     EXPECT_EQ(AttemptCount(text).Text(), "0:0");
   }

@@ -1,7 +1,8 @@
-// A run that is interrupted at any step and continued with --resume auto ends with the bits of the run that nobody disturbed.
+// A run that is interrupted at any step and continued with --resume auto ends with the bits of the
+// run that nobody disturbed.
 //
-// Server and ranks are threads of this process. A rank "dies" by being destroyed without a goodbye: its seat and its collectives close as
-// those of a dead process do.
+// Server and ranks are threads of this process. A rank "dies" by being destroyed without a goodbye:
+// its seat and its collectives close as those of a dead process do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -34,7 +35,8 @@ std::string ReadText(const std::string& path) {
   return text.str();
 }
 
-// What a run left behind: its weights file, and of each line of metrics.jsonl the part that does not tell of time and traffic.
+// What a run left behind: its weights file, and of each line of metrics.jsonl the part that does
+// not tell of time and traffic.
 struct Traces {
   std::string weights;
   std::vector<std::string> series;
@@ -43,7 +45,8 @@ struct Traces {
 Traces TracesIn(const std::string& directory) {
   Traces traces{ReadText(directory + "/weights/model.safetensors"), {}};
   std::istringstream lines(ReadText(directory + "/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) traces.series.push_back(line.substr(0, line.find(",\"tokens\"")));
+  for (std::string line; std::getline(lines, line);)
+    traces.series.push_back(line.substr(0, line.find(",\"tokens\"")));
   return traces;
 }
 
@@ -73,7 +76,8 @@ class ContinueTest : public ::testing::Test {
     SplitMix64 random(11);
     std::ofstream text(directory_ + "/words.txt");
     for (int word = 0; word < 20000; ++word) {
-      for (uint64_t n = 2 + random.Below(5); n > 0; --n) text.put(static_cast<char>('a' + random.Below(12)));
+      for (uint64_t n = 2 + random.Below(5); n > 0; --n)
+        text.put(static_cast<char>('a' + random.Below(12)));
       text.put(' ');
     }
   }
@@ -106,7 +110,9 @@ class ContinueTest : public ::testing::Test {
   static Status Run(RunSetup setup) { return TrainingRun(std::move(setup)).All(); }
   // As Run, but the process "dies" once `version` is sealed and reported.
   static void RunUntil(Version version, RunSetup setup) {
-    setup.after_step = [version](Version sealed) { return sealed == version ? Status(ErrorId::kStepAbandoned, "dead") : Status(); };
+    setup.after_step = [version](Version sealed) {
+      return sealed == version ? Status(ErrorId::kStepAbandoned, "dead") : Status();
+    };
     EXPECT_EQ(Run(std::move(setup)).id(), ErrorId::kStepAbandoned);
   }
   static void ExpectDone(const Status& ended) { EXPECT_TRUE(ended.ok()) << ended.Format(); }
@@ -127,8 +133,10 @@ class ContinueTest : public ::testing::Test {
     text.resize(text.rfind('\n', text.size() - 2) + 1 + 7);
     std::ofstream(path, std::ios::binary) << text;
   }
-  // The step `recovered` was reported by another process than the one that sealed it, which alone knew the norm.
-  void ExpectSameButNorm(const std::string& out, const std::string& reference, size_t recovered) const {
+  // The step `recovered` was reported by another process than the one that sealed it, which alone
+  // knew the norm.
+  void ExpectSameButNorm(const std::string& out, const std::string& reference,
+                         size_t recovered) const {
     const Traces is = TracesOf(out), should = TracesOf(reference);
     EXPECT_FALSE(should.weights.empty());
     EXPECT_TRUE(is.weights == should.weights);
@@ -138,7 +146,8 @@ class ContinueTest : public ::testing::Test {
       return line.substr(0, at) + line.substr(line.find(',', at + 1));
     };
     EXPECT_THAT(is.series[recovered], HasSubstr("\"grad_norm\":null"));
-    for (size_t i = 0; i < is.series.size(); ++i) EXPECT_EQ(without_norm(is.series[i]), without_norm(should.series[i]));
+    for (size_t i = 0; i < is.series.size(); ++i)
+      EXPECT_EQ(without_norm(is.series[i]), without_norm(should.series[i]));
     EXPECT_FALSE(std::filesystem::exists(directory_ + "/" + out + "/metrics.noted"));
   }
 
@@ -165,12 +174,14 @@ TEST_F(ContinueTest, AfterSeveralDeathsAndWithAccumulation) {
     return made;
   };
   ExpectDone(Run(setup("undisturbed")));
-  for (const Version died_at : {Version{2}, Version{5}, Version{6}}) RunUntil(died_at, setup("died"));
+  for (const Version died_at : {Version{2}, Version{5}, Version{6}})
+    RunUntil(died_at, setup("died"));
   ExpectDone(Run(setup("died")));
   ExpectSame("died", "undisturbed");
 }
 
-// The scale falls in the first steps, which are skipped, and grows again; verdict and count of the last sealed step must come back too.
+// The scale falls in the first steps, which are skipped, and grows again; verdict and count of the
+// last sealed step must come back too.
 TEST_F(ContinueTest, WithLossScalingAndSkippedSteps) {
   const auto setup = [this](const std::string& out) {
     RunSetup made = Setup(out);
@@ -192,7 +203,8 @@ TEST_F(ContinueTest, WithLossScalingAndSkippedSteps) {
   }
 }
 
-// The report of the last sealed step was never written: what was noted before the seal takes its place.
+// The report of the last sealed step was never written: what was noted before the seal takes its
+// place.
 TEST_F(ContinueTest, AStepThatWasSealedAndNotReportedIsReported) {
   ExpectDone(Run(Setup("undisturbed")));
   RunUntil(6, Setup("died"));
@@ -201,8 +213,9 @@ TEST_F(ContinueTest, AStepThatWasSealedAndNotReportedIsReported) {
   ExpectSameButNorm("died", "undisturbed", 6);
 }
 
-// What cannot happen to a run whose passes are alike (a fetch is left behind by its step and by a restart of the server) is no end of it.
-// Versions that others have left behind, and answers that never come because another rank stands still.
+// What cannot happen to a run whose passes are alike (a fetch is left behind by its step and by a
+// restart of the server) is no end of it. Versions that others have left behind, and answers that
+// never come because another rank stands still.
 TEST_F(ContinueTest, WhatAnotherRankCausesEndsTheAttemptOnly) {
   ExpectDone(Run(Setup("undisturbed")));
   for (const ErrorId id : {ErrorId::kVersionGone, ErrorId::kWaitTimeout}) {
@@ -211,7 +224,8 @@ TEST_F(ContinueTest, WhatAnotherRankCausesEndsTheAttemptOnly) {
     RunSetup setup = Setup(out);
     uint32_t times = 0;
     setup.after_step = [&times, id](Version sealed) {
-      return sealed == 4 && times++ == 0 ? Status(id, "a fetch came too late, or was not answered") : Status();
+      return sealed == 4 && times++ == 0 ? Status(id, "a fetch came too late, or was not answered")
+                                         : Status();
     };
     ExpectDone(Run(setup));
     EXPECT_EQ(times, 1U);
@@ -260,7 +274,8 @@ TEST_F(ContinueTest, OtherFlagsDoNotContinueTheJob) {
 
 class ChangedRunTest : public ContinueTest {
  protected:
-  // A run that begins anew with `change` after two steps is refused, says `said`, and leaves the job to the one without.
+  // A run that begins anew with `change` after two steps is refused, says `said`, and leaves the
+  // job to the one without.
   void ExpectRefused(const std::string& said, const std::function<void(RunOptions*)>& change) {
     SCOPED_TRACE(said);
     RunSetup setup = Setup("died");
@@ -321,10 +336,12 @@ TEST_F(ChangedRunTest, AnotherScheduleGoesOn) {
   setup.options.quiet = false;
   ::testing::internal::CaptureStderr();
   ExpectDone(Run(setup));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--lr 0.003 -> 0.001: goes on with the new one"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("--lr 0.003 -> 0.001: goes on with the new one"));
 }
 
-// Two ranks as threads. `dies` dies once `version` is sealed and is started again at once; the other one stays and comes back by itself.
+// Two ranks as threads. `dies` dies once `version` is sealed and is started again at once; the
+// other one stays and comes back by itself.
 class TwoRanksTest : public ContinueTest {
  protected:
   RunSetup RankSetup(const std::string& out, uint32_t rank) const {
@@ -360,14 +377,16 @@ TEST_F(TwoRanksTest, TheOneThatDiedHeldTheMeetingPoint) {
   ExpectSame("rank-0-died", "undisturbed");
 }
 
-// The one that stayed finds its last barrier broken and ends alone; so does the other, which comes back when nobody may be there any more.
+// The one that stayed finds its last barrier broken and ends alone; so does the other, which comes
+// back when nobody may be there any more.
 TEST_F(TwoRanksTest, BehindTheLastStepEachRankEndsAlone) {
   Run2("undisturbed", 0, {});
   Run2("rank-1-died", 1, {kSteps});
   ExpectSame("rank-1-died", "undisturbed");
 }
 
-// The report of the last step is still to be written, with its held-out loss: for that the ranks meet once more.
+// The report of the last step is still to be written, with its held-out loss: for that the ranks
+// meet once more.
 TEST_F(TwoRanksTest, TheLastReportIsWrittenByAllTogether) {
   Run2("undisturbed", 0, {});
   NewRun();
@@ -382,7 +401,8 @@ TEST_F(TwoRanksTest, TheLastReportIsWrittenByAllTogether) {
   EXPECT_THAT(TracesOf("died").series.back(), HasSubstr("\"val_loss\""));
 }
 
-// A rank that waits for the others to write the last report is told by the report itself that it need not.
+// A rank that waits for the others to write the last report is told by the report itself that it
+// need not.
 TEST_F(TwoRanksTest, TheLastReportNeedsNobodyOnceItIsWritten) {
   Run2("undisturbed", 0, {});
   NewRun();
@@ -409,7 +429,8 @@ TEST_F(TwoRanksTest, ARankThatDoesNotComeBackIsWaitedForSoLong) {
   dies.join();
   EXPECT_EQ(ended.id(), ErrorId::kRanksMissing) << ended.Format();
   EXPECT_EQ(ended.exit_code(), kExitJobKept);
-  for (const char* part : {"rank 1 did not come", "not within 2", "--job j --resume auto", "--rejoin-timeout"})
+  for (const char* part :
+       {"rank 1 did not come", "not within 2", "--job j --resume auto", "--rejoin-timeout"})
     EXPECT_THAT(ended.Format(), HasSubstr(part));
 }
 
@@ -423,7 +444,8 @@ TEST_F(TwoRanksTest, WithoutResumeTheSurvivorEndsAndSaysHowToGoOn) {
   std::thread dies([&] { RunUntil(3, setup(1)); });
   const Status ended = Run(setup(0));
   dies.join();
-  EXPECT_TRUE(ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed) << ended.Format();
+  EXPECT_TRUE(ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed)
+      << ended.Format();
   EXPECT_THAT(ended.Format(), HasSubstr("--job j --resume auto"));
 }
 

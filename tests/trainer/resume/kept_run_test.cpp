@@ -26,7 +26,9 @@ class KeptRunTest : public ::testing::Test {
   KeptRun Run(const std::string& job = "j") const { return KeptRun(options_, job); }
   // Nobody serves there.
   std::string NoServer() const { return options_.out_dir + "/no-server"; }
-  Status MayBegin(const std::string& job = "j", Version sealed = 0) const { return Run(job).MayBegin(NoServer(), sealed); }
+  Status MayBegin(const std::string& job = "j", Version sealed = 0) const {
+    return Run(job).MayBegin(NoServer(), sealed);
+  }
 
   RunOptions options_;
 };
@@ -41,7 +43,8 @@ TEST_F(KeptRunTest, AJobWithASealedStepIsExpectedUntilItIsBroughtToItsEnd) {
   const Status refused = MayBegin();
   EXPECT_EQ(refused.id(), ErrorId::kStatesLost);
   EXPECT_EQ(refused.exit_code(), kExitCorrupt);
-  EXPECT_THAT(refused.Format(), AllOf(HasSubstr("unfinished.job"), HasSubstr("/run/tidepool"), HasSubstr("--or-new")));
+  EXPECT_THAT(refused.Format(), AllOf(HasSubstr("unfinished.job"), HasSubstr("/run/tidepool"),
+                                      HasSubstr("--or-new")));
   EXPECT_TRUE(MayBegin("another").ok()) << "a job of another name";
   run.Ended();
   EXPECT_TRUE(MayBegin().ok());

@@ -1,4 +1,5 @@
-// A run that would go on with states that are gone ends with exit code 7, and begins anew only where it is told to.
+// A run that would go on with states that are gone ends with exit code 7, and begins anew only
+// where it is told to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -22,7 +23,8 @@ using ::testing::Not;
 
 class LostStates : public TrainerRuns {
  protected:
-  std::vector<std::string> Run(const std::string& name, const MemserverProcess& server, Flags more = {}) const {
+  std::vector<std::string> Run(const std::string& name, const MemserverProcess& server,
+                               Flags more = {}) const {
     more.insert({{"--job", "j"}, {"--resume", "auto"}, {"--socket-dir", server.socket_dir()}});
     return Words(name, more);
   }
@@ -30,7 +32,8 @@ class LostStates : public TrainerRuns {
     words.insert(words.begin(), {"launch", "-n", "1", "--max-restarts", "3", "--"});
     return words;
   }
-  // Empties the drive's files until the run ends. Once may not be enough: what is in the pool at that
+  // Empties the drive's files until the run ends. Once may not be enough: what is in the pool at
+  // that
   // moment is written again, and then the drive has all of it.
   static bool EmptyUntilItEnds(const std::string& drive, ChildProcess* trainer) {
     SteadyClock clock;
@@ -50,13 +53,15 @@ class LostStates : public TrainerRuns {
     const auto end = trainer->Wait(kRunNs);
     ASSERT_TRUE(end) << trainer->Output();
     EXPECT_EQ(end->exit_code, kExitCorrupt) << trainer->Output();
-    EXPECT_THAT(trainer->Output(), AllOf(HasSubstr("error[TP3014]"), HasSubstr("--resume auto --or-new"), HasSubstr(text)));
+    EXPECT_THAT(trainer->Output(), AllOf(HasSubstr("error[TP3014]"),
+                                         HasSubstr("--resume auto --or-new"), HasSubstr(text)));
   }
 };
 
 TEST_F(LostStates, OfADriveEndALaunchedRunThatIsNotBegunAnewWithoutAWord) {
   const TemporaryDirectory drive;
-  const MemserverProcess server({"--lease", "60s", "--nvme", drive.path() + ":64MiB", "--states-on", "nvme"});
+  const MemserverProcess server(
+      {"--lease", "60s", "--nvme", drive.path() + ":64MiB", "--states-on", "nvme"});
   const auto trainer = Start(Launched(Run("lost", server, {{"--steps", "100000"}})));
   ASSERT_TRUE(WaitForLines("lost", 6, trainer.get())) << trainer->Output();
   ASSERT_TRUE(EmptyUntilItEnds(drive.path(), trainer.get())) << trainer->Output();
@@ -64,7 +69,8 @@ TEST_F(LostStates, OfADriveEndALaunchedRunThatIsNotBegunAnewWithoutAWord) {
   EXPECT_GE(Losses("lost").size(), 6u) << "metrics of the run that ended are what it has left";
   EXPECT_FALSE(std::filesystem::exists(Out("lost") + "/metrics.1.jsonl")) << trainer->Output();
 
-  // Later, by hand: the folder says what was there, also beside a memserver that never knew the job.
+  // Later, by hand: the folder says what was there, also beside a memserver that never knew the
+  // job.
   const MemserverProcess other;
   const std::vector<std::string> before = Losses("lost");
   ExpectRefused(Start(Run("lost", other)).get(), Out("lost") + "/unfinished.job says");
@@ -74,7 +80,8 @@ TEST_F(LostStates, OfADriveEndALaunchedRunThatIsNotBegunAnewWithoutAWord) {
   EXPECT_THAT(anew->Output(), HasSubstr("is kept under another name"));
   EXPECT_EQ(Losses("lost").size(), kSteps + 1);
   EXPECT_TRUE(std::filesystem::exists(Out("lost") + "/metrics.1.jsonl"));
-  EXPECT_FALSE(std::filesystem::exists(Out("lost") + "/unfinished.job")) << "it was brought to its end";
+  EXPECT_FALSE(std::filesystem::exists(Out("lost") + "/unfinished.job"))
+      << "it was brought to its end";
 }
 
 // Ctrl-C, and lunch for longer than the lease.
@@ -90,7 +97,8 @@ TEST_F(LostStates, AtTheEndOfTheLeaseAreToldByTheServerToARunWithAnotherFolder) 
   ExpectDone(Start(Run("noon", server, {{"--or-new", ""}})).get());
   const auto again = Start(Run("afternoon", server));
   ExpectDone(again.get());
-  EXPECT_THAT(again->Output(), Not(HasSubstr("TP3014"))) << "the job was begun anew and brought to its end";
+  EXPECT_THAT(again->Output(), Not(HasSubstr("TP3014")))
+      << "the job was begun anew and brought to its end";
 }
 
 }  // namespace lost_states_test

@@ -53,7 +53,8 @@ TEST(JobName, IsTheUsersThenTheLaunchersThenOfThisProcess) {
 TEST(StillHeld, NamesBothWaysOut) {
   const Status refusal = StillHeld("j", 7);
   EXPECT_EQ(refusal.exit_code(), kExitRefused);
-  for (const char* part : {"\"j\" at step 7", "--resume auto", "another --job name"}) EXPECT_THAT(refusal.Format(), HasSubstr(part));
+  for (const char* part : {"\"j\" at step 7", "--resume auto", "another --job name"})
+    EXPECT_THAT(refusal.Format(), HasSubstr(part));
 }
 
 TEST(WhatIsLeft, OfAStoppedRunIsTold) {
@@ -61,7 +62,9 @@ TEST(WhatIsLeft, OfAStoppedRunIsTold) {
   const auto says = [&options](const char* kept, const char* text) {
     return WhatIsLeft(options, "j", kept).find(text) != std::string::npos;
   };
-  EXPECT_TRUE(says("kept until 13:05", "job j is kept until 13:05, and the same command with --job j --resume auto goes on"));
+  EXPECT_TRUE(
+      says("kept until 13:05",
+           "job j is kept until 13:05, and the same command with --job j --resume auto goes on"));
   EXPECT_TRUE(says("not kept, because --lease is 0s", "job j is not kept"));
   EXPECT_FALSE(says("not kept, because --lease is 0s", "goes on"));
   EXPECT_TRUE(says("", "gone with the job") && says("", "--save DIR") && says("", "--resume auto"));
@@ -73,16 +76,18 @@ TEST(WhatIsLeft, OfAStoppedRunIsTold) {
 }
 
 TEST(ExplainEnd, SaysHowTheJobGoesOn) {
-  for (const ErrorId id :
-       {ErrorId::kServerGone, ErrorId::kPeerLost, ErrorId::kCollectiveFailed, ErrorId::kVersionGone, ErrorId::kRanksMissing}) {
+  for (const ErrorId id : {ErrorId::kServerGone, ErrorId::kPeerLost, ErrorId::kCollectiveFailed,
+                           ErrorId::kVersionGone, ErrorId::kRanksMissing}) {
     const Status told = ExplainEnd(Status(id, "it ended"), "j", false);
     EXPECT_EQ(told.id(), id);
     EXPECT_THAT(told.Format(), HasSubstr("the same command with --job j --resume auto"));
     EXPECT_THAT(told.Format(), HasSubstr("kept"));
   }
-  EXPECT_THAT(ExplainEnd(Status(ErrorId::kPeerLost, "it ended"), "j", true, "kept until 13:05").fix(),
-              HasSubstr("The job is kept until 13:05"));
-  EXPECT_EQ(ExplainEnd(Status(ErrorId::kServerGone, "it ended"), "j", true).exit_code(), kExitJobKept);
+  EXPECT_THAT(
+      ExplainEnd(Status(ErrorId::kPeerLost, "it ended"), "j", true, "kept until 13:05").fix(),
+      HasSubstr("The job is kept until 13:05"));
+  EXPECT_EQ(ExplainEnd(Status(ErrorId::kServerGone, "it ended"), "j", true).exit_code(),
+            kExitJobKept);
 }
 
 TEST(ExplainEnd, MissingRanksAreWorthALook) {
@@ -92,15 +97,18 @@ TEST(ExplainEnd, MissingRanksAreWorthALook) {
   EXPECT_THAT(told.Format(), HasSubstr("--rejoin-timeout"));
 }
 
-// A rank that does not come, a server that does not come, and states that are gone: trying again would end likewise.
+// A rank that does not come, a server that does not come, and states that are gone: trying again
+// would end likewise.
 TEST(EndsAttemptOnly, IsWhatTheNextAttemptMayMend) {
   for (const ErrorId id : {ErrorId::kPeerLost, ErrorId::kCollectiveFailed, ErrorId::kVersionGone})
     EXPECT_TRUE(EndsAttemptOnly(Status(id, "it ended")));
-  for (const ErrorId id :
-       {ErrorId::kRanksMissing, ErrorId::kServerGone, ErrorId::kStatesLost, ErrorId::kNonFinite, ErrorId::kRcacheTooSmall})
+  for (const ErrorId id : {ErrorId::kRanksMissing, ErrorId::kServerGone, ErrorId::kStatesLost,
+                           ErrorId::kNonFinite, ErrorId::kRcacheTooSmall})
     EXPECT_FALSE(EndsAttemptOnly(Status(id, "it ended")));
-  EXPECT_TRUE(EndsAttemptOnly(Status(ErrorId::kWaitTimeout, "rank 0 stands in a write"), /*in_training=*/true));
-  EXPECT_FALSE(EndsAttemptOnly(Status(ErrorId::kWaitTimeout, "no room in the queue"))) << "a seat did not come";
+  EXPECT_TRUE(EndsAttemptOnly(Status(ErrorId::kWaitTimeout, "rank 0 stands in a write"),
+                              /*in_training=*/true));
+  EXPECT_FALSE(EndsAttemptOnly(Status(ErrorId::kWaitTimeout, "no room in the queue")))
+      << "a seat did not come";
 }
 
 TEST(ExplainEnd, LostStatesCannotGoOn) {
@@ -118,7 +126,8 @@ TEST(AsLoss, IsWhatStatesThatCannotBeReadMeanForARun) {
     ASSERT_TRUE(LosesStates(ended));
     const Status told = AsLoss(ended, "j", true);
     EXPECT_EQ(told.exit_code(), kExitCorrupt);
-    EXPECT_THAT(told.Format(), ::testing::AllOf(HasSubstr("chunk 3 cannot be read"), HasSubstr("--or-new")));
+    EXPECT_THAT(told.Format(),
+                ::testing::AllOf(HasSubstr("chunk 3 cannot be read"), HasSubstr("--or-new")));
   }
   EXPECT_FALSE(LosesStates(Status(ErrorId::kPeerLost, "a rank died")));
 }
@@ -132,13 +141,15 @@ TEST(ResumeWanted, OrNewSaysNothingWhereEveryRunIsNew) {
 }
 
 TEST(ExplainPrivateEnd, AServerThatEndedTookTheStatesWithIt) {
-  const Status told = ExplainPrivateEnd(Status(ErrorId::kServerGone, "it ended").Where("there"), "last words");
+  const Status told =
+      ExplainPrivateEnd(Status(ErrorId::kServerGone, "it ended").Where("there"), "last words");
   EXPECT_EQ(told.id(), ErrorId::kStatesLost);
   EXPECT_EQ(told.where(), "there");
   EXPECT_THAT(told.Format(), HasSubstr("last words"));
   EXPECT_THAT(told.Format(), HasSubstr("nothing to continue"));
   EXPECT_EQ(ExplainPrivateEnd(Status(ErrorId::kServerGone, "it ended"), "").why(), "it ended");
-  EXPECT_EQ(ExplainPrivateEnd(Status(ErrorId::kPoolFull, "full"), "last words").id(), ErrorId::kPoolFull);
+  EXPECT_EQ(ExplainPrivateEnd(Status(ErrorId::kPoolFull, "full"), "last words").id(),
+            ErrorId::kPoolFull);
 }
 
 TEST(ExplainEnd, LeavesOtherErrorsAsTheyAre) {

@@ -48,7 +48,8 @@ TEST_F(RunCorpusTest, ATextIsOpenedAndNamed) {
 
 TEST_F(RunCorpusTest, WithoutContextThatOfTheModelCounts) {
   options_.context = 0;
-  EXPECT_THAT(std::move(Open(folder_.Write("a.txt", std::string(1000, 'a')))).value().note, HasSubstr("context 64\n"));
+  EXPECT_THAT(std::move(Open(folder_.Write("a.txt", std::string(1000, 'a')))).value().note,
+              HasSubstr("context 64\n"));
 }
 
 TEST_F(RunCorpusTest, IdsThatTheModelDoesNotKnowAreFoundBeforeTheRun) {
@@ -58,8 +59,10 @@ TEST_F(RunCorpusTest, IdsThatTheModelDoesNotKnowAreFoundBeforeTheRun) {
 }
 
 TEST_F(RunCorpusTest, WhatIsTooShortForOneSequenceIsFoundBeforeTheRun) {
-  ExpectRefused(folder_.Write("a.txt", std::string(16, 'a')), ErrorId::kDataBad, "one sequence and its last target take 17");
-  ExpectRefused(folder_.Write("a.txt", std::string(100, 'a')), ErrorId::kDataBad, "what is held out is too short");
+  ExpectRefused(folder_.Write("a.txt", std::string(16, 'a')), ErrorId::kDataBad,
+                "one sequence and its last target take 17");
+  ExpectRefused(folder_.Write("a.txt", std::string(100, 'a')), ErrorId::kDataBad,
+                "what is held out is too short");
   options_.eval_every = 0;
   EXPECT_TRUE(Open(folder_.Write("a.txt", std::string(100, 'a'))).ok());
 }
@@ -96,7 +99,8 @@ TEST_F(RunCorpusTest, PlacesThatCanBeMadeAreFineAndNothingIsMade) {
 
 TEST_F(RunCorpusTest, PlacesBehindAFileAreRefusedByTheNameOfTheFlag) {
   const std::string file = folder_.Write("file", "x");
-  for (const auto& [flag, place] : {std::pair{"--out", &options_.out_dir}, std::pair{"--save", &options_.save_dir}}) {
+  for (const auto& [flag, place] :
+       {std::pair{"--out", &options_.out_dir}, std::pair{"--save", &options_.save_dir}}) {
     for (const std::string& path : {file, file + "/deeper/still"}) {
       *place = path;
       EXPECT_EQ(CheckOutputs(options_).id(), ErrorId::kFileWriteFailed);
@@ -105,7 +109,8 @@ TEST_F(RunCorpusTest, PlacesBehindAFileAreRefusedByTheNameOfTheFlag) {
     }
     place->clear();
   }
-  for (const std::string& path : {file + "/t.json", folder_.path(), folder_.path() + "/nowhere/t.json"}) {
+  for (const std::string& path :
+       {file + "/t.json", folder_.path(), folder_.path() + "/nowhere/t.json"}) {
     options_.trace_file = path;
     EXPECT_EQ(CheckOutputs(options_).id(), ErrorId::kFileWriteFailed) << path;
     EXPECT_FALSE(PrepareOutputs(options_).ok());

@@ -25,7 +25,8 @@ RunOptions Options() {
 
 constexpr CorpusFacts kFacts{{1000, 0xabc}, {100, 0xdef}};
 
-std::string NoteWith(const std::function<void(RunOptions*)>& change, const CorpusFacts& facts = kFacts, uint64_t context = 128) {
+std::string NoteWith(const std::function<void(RunOptions*)>& change,
+                     const CorpusFacts& facts = kFacts, uint64_t context = 128) {
   RunOptions options = Options();
   change(&options);
   return MakeRunNote(options, context, facts);
@@ -53,11 +54,12 @@ TEST(RunNote, WhatChangesTheOrderIsRefusedWithBeforeAndNowAndTheWayBack) {
       {NoteWith([](RunOptions* o) { o->batch = 4; }), "--batch 8, now 4", "--batch 8 again"},
       {NoteWith([](RunOptions* o) { o->seed = 2; }), "--seed 1, now 2", "--seed 1 again"},
       {NoteWith([](RunOptions*) {}, kFacts, 64), "--context 128, now 64", "--context 128 again"},
-      {NoteWith([](RunOptions*) {}, {{1001, 0xabc}, {100, 0xdef}}), "to train on 1000 (hash abc), now 1001 (hash abc)",
-       "bring back the data"},
-      {NoteWith([](RunOptions*) {}, {{1000, 0xabd}, {100, 0xdef}}), "to train on 1000 (hash abc), now 1000 (hash abd)",
-       "bring back the data"},
-      {NoteWith([](RunOptions*) {}, {{1000, 0xabc}, {100, 0xdee}}), "held-out tokens 100 (hash def), now 100 (hash dee)", "bring back"},
+      {NoteWith([](RunOptions*) {}, {{1001, 0xabc}, {100, 0xdef}}),
+       "to train on 1000 (hash abc), now 1001 (hash abc)", "bring back the data"},
+      {NoteWith([](RunOptions*) {}, {{1000, 0xabd}, {100, 0xdef}}),
+       "to train on 1000 (hash abc), now 1000 (hash abd)", "bring back the data"},
+      {NoteWith([](RunOptions*) {}, {{1000, 0xabc}, {100, 0xdee}}),
+       "held-out tokens 100 (hash def), now 100 (hash dee)", "bring back"},
   };
   for (const Case& one : cases) {
     const Status refused = Refused(one.own);
@@ -76,15 +78,19 @@ TEST(RunNote, AllThatChangedIsToldAtOnce) {
 }
 
 TEST(RunNote, AdaptersOfAnotherWeightAreRefused) {
-  const auto note = [](float alpha) { return NoteWith([alpha](RunOptions* o) { o->lora_rank = 8, o->lora_alpha = alpha; }); };
+  const auto note = [](float alpha) {
+    return NoteWith([alpha](RunOptions* o) { o->lora_rank = 8, o->lora_alpha = alpha; });
+  };
   EXPECT_THAT(CheckRunNote(note(16), note(8), "j", 1).what(), HasSubstr("--lora-alpha 16, now 8"));
 }
 
 TEST(RunNote, WhatLeavesTheOrderAloneIsToldAndGoesOn) {
-  const std::string own = NoteWith([](RunOptions* o) { o->learning_rate = 1e-3F, o->steps = 400, o->schedule = "linear"; });
+  const std::string own = NoteWith(
+      [](RunOptions* o) { o->learning_rate = 1e-3F, o->steps = 400, o->schedule = "linear"; });
   EXPECT_TRUE(Refused(own).ok());
   EXPECT_THAT(DescribeChanges(Note(), own),
-              ElementsAre("--steps 200 -> 400: goes on with the new one", "--lr 0.0003 -> 0.001: goes on with the new one",
+              ElementsAre("--steps 200 -> 400: goes on with the new one",
+                          "--lr 0.0003 -> 0.001: goes on with the new one",
                           "--schedule cosine -> linear: goes on with the new one"));
 }
 
@@ -117,7 +123,8 @@ TEST(RunNote, TheLongestFitsWhatTheServerKeeps) {
 
 // --- the cursor, also where no note is kept ---
 
-Result<uint64_t> Cursor(uint64_t kept, Version version, uint64_t batch, uint32_t micro_batches = 1) {
+Result<uint64_t> Cursor(uint64_t kept, Version version, uint64_t batch,
+                        uint32_t micro_batches = 1) {
   RunOptions options = Options();
   options.batch = batch;
   options.micro_batches = micro_batches;

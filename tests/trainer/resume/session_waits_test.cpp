@@ -29,7 +29,8 @@ TEST(SessionWaits, ThePrivateServersTimeIsPartOfTheGroups) {
     SCOPED_TRACE(gib);
     StandaloneOptions server;
     server.pool_bytes = gib * kGiB;
-    EXPECT_GE(TimeoutMs(true, std::to_string(gib) + "GiB"), ReadyTimeoutNs(server) / kNsPerMs + kCollectiveTimeoutMs);
+    EXPECT_GE(TimeoutMs(true, std::to_string(gib) + "GiB"),
+              ReadyTimeoutNs(server) / kNsPerMs + kCollectiveTimeoutMs);
   }
 }
 

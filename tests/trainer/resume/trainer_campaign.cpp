@@ -1,12 +1,15 @@
-// trainer_campaign: the real trainer (a small GPT, two ranks) and its memserver are killed again and again, and in the end the saved
-// weights and the losses of all steps have the bits of the run that nobody disturbed.
+// trainer_campaign: the real trainer (a small GPT, two ranks) and its memserver are killed again
+// and again, and in the end the saved weights and the losses of all steps have the bits of the run
+// that nobody disturbed.
 //
 //   trainer_campaign --kills 34 --seed 1
-// Ranks are killed at random times and at named points; memserver at random times (its keeper starts it again, and where the keeper waits
-// for long between two tries, the campaign does) and, where the campaign started it, at named points; the keeper at random
-// times; a rank and memserver, or a rank and the keeper, at once. The last kills fall into the end of the run. When the job has been left,
-// memserver and keeper must hold and have open what they did before it came. Prints every kill with its step; exit code 1 at the first
-// difference, with the seed that repeats the order.
+// Ranks are killed at random times and at named points; memserver at random times (its keeper
+// starts it again, and where the keeper waits for long between two tries, the campaign does) and,
+// where the campaign started it, at named points; the keeper at random
+// times; a rank and memserver, or a rank and the keeper, at once. The last kills fall into the end
+// of the run. When the job has been left, memserver and keeper must hold and have open what they
+// did before it came. Prints every kill with its step; exit code 1 at the first difference, with
+// the seed that repeats the order.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -36,9 +39,11 @@ namespace tidepool::testing {
 namespace {
 
 constexpr uint32_t kWorld = 2;
-constexpr uint32_t kLastKills = 4;  // both ranks, which come back armed with a point in the end of the run
+// Both ranks, which come back armed with a point in the end of the run.
+constexpr uint32_t kLastKills = 4;
 constexpr int64_t kLeaseNs = 30 * kNsPerSecond;
-constexpr int64_t kKeeperNs = 2 * kNsPerSecond;  // longer than a first pause of the keeper, and than a busy machine needs to start a server
+// Longer than a first pause of the keeper, and than a busy machine needs to start a server.
+constexpr int64_t kKeeperNs = 2 * kNsPerSecond;
 constexpr int64_t kRunLimitNs = 240 * kNsPerSecond;
 constexpr int64_t kLimitPerKillNs = 20 * kNsPerSecond;
 constexpr int64_t kReleaseNs = 10 * kNsPerSecond;
@@ -50,15 +55,20 @@ struct RankPoint {
   uint32_t passings;
 };
 constexpr RankPoint kRankPoints[] = {
-    {"client.connected", 1},     {"client.hello_sent", 1},     {"client.spec_sent", 1},      {"client.attached", 1},
-    {"client.server_lost", 1},   {"client.resume_sent", 1},    {"client.resumed", 1},        {"client.resubmitted", 1},
-    {"client.schedule_sent", 1}, {"client.fetch_sent", 60},    {"client.outcome_taken", 90}, {"client.gradient_sent", 30},
-    {"trainer.forward_done", 4}, {"trainer.backward_done", 4}, {"client.end_step_sent", 4},  {"trainer.step_sealed", 4}};
-constexpr std::string_view kLastPoints[] = {"client.save_sent", "trainer.run_done", "client.goodbye_sent", "trainer.detached"};
+    {"client.connected", 1},     {"client.hello_sent", 1},     {"client.spec_sent", 1},
+    {"client.attached", 1},      {"client.server_lost", 1},    {"client.resume_sent", 1},
+    {"client.resumed", 1},       {"client.resubmitted", 1},    {"client.schedule_sent", 1},
+    {"client.fetch_sent", 60},   {"client.outcome_taken", 90}, {"client.gradient_sent", 30},
+    {"trainer.forward_done", 4}, {"trainer.backward_done", 4}, {"client.end_step_sent", 4},
+    {"trainer.step_sealed", 4}};
+constexpr std::string_view kLastPoints[] = {"client.save_sent", "trainer.run_done",
+                                            "client.goodbye_sent", "trainer.detached"};
 constexpr std::string_view kServerPoints[] = {
-    "server.request_taken", "server.fetch_copied", "server.gradient_stored", "server.step_ended_by_rank", "server.step_recorded",
-    "server.step_sealed",   "optim.tile_written",  "optim.piece_finished",   "server.chunk_published",    "server.session_attached",
-    "server.rank_resuming", "recover.job_read",    "server.step_answered"};
+    "server.request_taken",      "server.fetch_copied",  "server.gradient_stored",
+    "server.step_ended_by_rank", "server.step_recorded", "server.step_sealed",
+    "optim.tile_written",        "optim.piece_finished", "server.chunk_published",
+    "server.session_attached",   "server.rank_resuming", "recover.job_read",
+    "server.step_answered"};
 
 std::string ReadText(const std::string& path) {
   std::ostringstream text;
@@ -78,7 +88,8 @@ struct Traces {
 Traces TracesIn(const std::string& directory) {
   Traces traces{ReadText(directory + "/weights/model.safetensors"), {}};
   std::istringstream lines(ReadText(directory + "/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) traces.losses.push_back(line.substr(0, line.find(",\"grad_norm\"")));
+  for (std::string line; std::getline(lines, line);)
+    traces.losses.push_back(line.substr(0, line.find(",\"grad_norm\"")));
   return traces;
 }
 
@@ -89,15 +100,21 @@ class Daemon {
   ~Daemon() { KillDaemon(directory_.path()); }
 
   const std::string& socket_dir() const { return directory_.path(); }
-  bool IsReady() { return started_.back()->WaitForOutput("\"message\":\"ready\"", 30 * kNsPerSecond); }
+  bool IsReady() {
+    return started_.back()->WaitForOutput("\"message\":\"ready\"", 30 * kNsPerSecond);
+  }
 
   void Kill() {
     const pid_t pid = Pid();
     if (pid == started_.back()->pid()) point_.clear();
     if (pid > 0) kill(pid, SIGKILL);
   }
-  // The keeper can be killed without loss: a server is there, holds all, and does not wait for a point to die at.
-  bool MayLoseKeeper() const { return Lives() && point_.empty() && FindKeeper(socket_dir()) != 0 && HoldingsOf(socket_dir()).jobs >= 0; }
+  // The keeper can be killed without loss: a server is there, holds all, and does not wait for a
+  // point to die at.
+  bool MayLoseKeeper() const {
+    return Lives() && point_.empty() && FindKeeper(socket_dir()) != 0 &&
+           HoldingsOf(socket_dir()).jobs >= 0;
+  }
   // Returns when another one holds everything.
   Wrong KillKeeper() {
     const size_t before = KeepersRenewed();
@@ -109,7 +126,8 @@ class Daemon {
     }
     return "";
   }
-  // Starts the next one where nobody else has. True when memserver was found dead at the point that was armed.
+  // Starts the next one where nobody else has. True when memserver was found dead at the point that
+  // was armed.
   bool Tend(bool arm) {
     bool hit = false;
     if (const auto ended = started_.back()->Wait(0); ended && !point_.empty())
@@ -120,14 +138,17 @@ class Daemon {
       dead_since_ns_ = clock_.NowNs();
     } else if (clock_.NowNs() - dead_since_ns_ > kKeeperNs) {
       const size_t point = random_->Below(std::size(kServerPoints));
-      Start(arm ? std::string(kServerPoints[point]) + ":" + std::to_string(1 + random_->Below(point < 3 ? 40 : 3)) : "");
+      Start(arm ? std::string(kServerPoints[point]) + ":" +
+                      std::to_string(1 + random_->Below(point < 3 ? 40 : 3))
+                : "");
       dead_since_ns_ = 0;
     }
     return hit;
   }
   bool Lives() const {
     const pid_t pid = Pid();
-    return pid > 0 && kill(pid, 0) == 0 && ReadText("/proc/" + std::to_string(pid) + "/stat").find(") Z ") == std::string::npos;
+    return pid > 0 && kill(pid, 0) == 0 &&
+           ReadText("/proc/" + std::to_string(pid) + "/stat").find(") Z ") == std::string::npos;
   }
   const std::string& point() const { return point_; }
   // Of all servers and keepers.
@@ -144,18 +165,22 @@ class Daemon {
       started_.back()->Wait(0);
       clock_.SleepNs(50 * kNsPerMs);
     }
-    if (Lives() || FindKeeper(socket_dir()) != 0) return "memserver or its keeper did not end at Ctrl-C";
-    for (const auto& entry : std::filesystem::directory_iterator(socket_dir())) return "left behind: " + entry.path().string();
+    if (Lives() || FindKeeper(socket_dir()) != 0)
+      return "memserver or its keeper did not end at Ctrl-C";
+    for (const auto& entry : std::filesystem::directory_iterator(socket_dir()))
+      return "left behind: " + entry.path().string();
     return "";
   }
 
  private:
   void Start(const std::string& point) {
     point_ = point;
-    const auto armed = point.empty() ? std::vector<std::string>() : std::vector<std::string>{"TIDEPOOL_KILL_AT=" + point};
+    const auto armed = point.empty() ? std::vector<std::string>()
+                                     : std::vector<std::string>{"TIDEPOOL_KILL_AT=" + point};
     started_.push_back(std::make_unique<ChildProcess>(
         MemserverCommand(socket_dir(),
-                         {"--keeper", "process", "--lease", std::to_string(kLeaseNs / kNsPerSecond) + "s", "--pool", "16MiB"}),
+                         {"--keeper", "process", "--lease",
+                          std::to_string(kLeaseNs / kNsPerSecond) + "s", "--pool", "16MiB"}),
         armed));
   }
   pid_t Pid() const { return FindServer(socket_dir()); }
@@ -163,14 +188,16 @@ class Daemon {
   size_t KeepersRenewed() const {
     const std::string output = Output();
     size_t count = 0;
-    for (size_t at = 0; (at = output.find("a new one holds", at)) != std::string::npos; ++at) ++count;
+    for (size_t at = 0; (at = output.find("a new one holds", at)) != std::string::npos; ++at)
+      ++count;
     return count;
   }
 
   SteadyClock clock_;
   SplitMix64* random_;
   TemporaryDirectory directory_;
-  std::vector<std::unique_ptr<ChildProcess>> started_;  // by the campaign; the present one may be the keeper's
+  // By the campaign; the present one may be the keeper's.
+  std::vector<std::unique_ptr<ChildProcess>> started_;
   std::string point_;
   int64_t dead_since_ns_ = 0;
 };
@@ -184,7 +211,8 @@ class Run {
     uint64_t steps = 0;
   };
 
-  Run(const Plan& plan, const std::string& out, const std::string& data, Daemon* daemon, SplitMix64* random)
+  Run(const Plan& plan, const std::string& out, const std::string& data, Daemon* daemon,
+      SplitMix64* random)
       : plan_(plan), out_(out), data_(data), daemon_(daemon), random_(random) {
     auto marks = trainer::DoneMarks::Make(kWorld);
     marks_.emplace(std::move(marks).value());
@@ -222,14 +250,17 @@ class Run {
     }
     wrong_ = text;
   }
-  static std::string LastOf(const std::string& output) { return output.substr(output.size() - std::min<size_t>(output.size(), 3000)); }
+  static std::string LastOf(const std::string& output) {
+    return output.substr(output.size() - std::min<size_t>(output.size(), 3000));
+  }
   bool AllDone() const {
     return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.done; });
   }
   void Count(const std::string& what) {
     ++kills_;
     const double seconds = static_cast<double>(clock_.NowNs() - begin_ns_) / kNsPerSecond;
-    std::printf("  %6.2f s  step %3llu  kill %2u: %s\n", seconds, static_cast<unsigned long long>(step_), kills_, what.c_str());
+    std::printf("  %6.2f s  step %3llu  kill %2u: %s\n", seconds,
+                static_cast<unsigned long long>(step_), kills_, what.c_str());
   }
 
   // The last step that was reported.
@@ -239,10 +270,12 @@ class Run {
     return line == std::string::npos ? 0 : std::stoull("0" + text.substr(line + 8, 8));
   }
 
-  // Where a rank will kill itself. A rank that dies again and again before it has done a step would make the other one give up.
+  // Where a rank will kill itself. A rank that dies again and again before it has done a step would
+  // make the other one give up.
   std::string PointFor(uint32_t rank) {
     if (kills_ >= plan_.kills) return "";
-    if (leading_) return std::string(kLastPoints[rank + random_->Below(std::size(kLastPoints) - rank)]) + ":1";
+    if (leading_)
+      return std::string(kLastPoints[rank + random_->Below(std::size(kLastPoints) - rank)]) + ":1";
     if (step_ <= step_of_point_ || random_->Below(3) == 0) return "";
     step_of_point_ = step_;
     const RankPoint& point = kRankPoints[random_->Below(std::size(kRankPoints))];
@@ -254,26 +287,28 @@ class Run {
     made.point = PointFor(rank);
     made.killed = false;
     made.born_at = step_;
-    std::vector<std::string> environment{"RANK=" + std::to_string(rank),         "LOCAL_RANK=" + std::to_string(rank),
-                                         "WORLD_SIZE=" + std::to_string(kWorld), "LOCAL_WORLD_SIZE=" + std::to_string(kWorld),
-                                         "TIDEPOOL_LAUNCH_ID=" + plan_.name,     "TIDEPOOL_LAUNCH_DONE=" + marks_->path()};
+    std::vector<std::string> environment{
+        "RANK=" + std::to_string(rank),         "LOCAL_RANK=" + std::to_string(rank),
+        "WORLD_SIZE=" + std::to_string(kWorld), "LOCAL_WORLD_SIZE=" + std::to_string(kWorld),
+        "TIDEPOOL_LAUNCH_ID=" + plan_.name,     "TIDEPOOL_LAUNCH_DONE=" + marks_->path()};
     if (!made.point.empty()) environment.push_back("TIDEPOOL_KILL_AT=" + made.point);
-    made.process = std::make_unique<ChildProcess>(std::vector<std::string>{TIDEPOOL_TRAINER, "run",
-                                                                           "--preset",       "tiny",
-                                                                           "--context",      "32",
-                                                                           "--batch",        "4",
-                                                                           "--rcache",       "50%",
-                                                                           "--steps",        std::to_string(plan_.steps),
-                                                                           "--threads",      "1",
-                                                                           "--eval-every",   "25",
-                                                                           "--eval-batches", "1",
-                                                                           "--job",          kJob,
-                                                                           "--resume",       "auto",
-                                                                           "--data",         data_,
-                                                                           "--socket-dir",   daemon_->socket_dir(),
-                                                                           "--out",          out_,
-                                                                           "--save",         out_ + "/weights"},
-                                                  environment);
+    made.process = std::make_unique<ChildProcess>(
+        std::vector<std::string>{TIDEPOOL_TRAINER, "run",
+                                 "--preset",       "tiny",
+                                 "--context",      "32",
+                                 "--batch",        "4",
+                                 "--rcache",       "50%",
+                                 "--steps",        std::to_string(plan_.steps),
+                                 "--threads",      "1",
+                                 "--eval-every",   "25",
+                                 "--eval-batches", "1",
+                                 "--job",          kJob,
+                                 "--resume",       "auto",
+                                 "--data",         data_,
+                                 "--socket-dir",   daemon_->socket_dir(),
+                                 "--out",          out_,
+                                 "--save",         out_ + "/weights"},
+        environment);
   }
 
   void TendRank(uint32_t rank) {
@@ -282,14 +317,16 @@ class Run {
     const auto ended = tended.process->Wait(0);
     if (!ended) return;
     const std::string output = tended.process->Output();
-    if (tended.born_at > 0 && output.find("holds no weights") != std::string::npos) return Fail("the job was lost, and begun anew");
+    if (tended.born_at > 0 && output.find("holds no weights") != std::string::npos)
+      return Fail("the job was lost, and begun anew");
     if (ended->exit_code == 0) {
       tended.done = true;
       return;
     }
     if (ended->signal != SIGKILL) {
       return Fail("rank " + std::to_string(rank) + " ended by itself: " +
-                  (ended->signal != 0 ? "signal " + std::to_string(ended->signal) : "exit code " + std::to_string(ended->exit_code)));
+                  (ended->signal != 0 ? "signal " + std::to_string(ended->signal)
+                                      : "exit code " + std::to_string(ended->exit_code)));
     }
     if (!tended.killed) Count("rank " + std::to_string(rank) + " at " + tended.point);
     // As the launcher does it.
@@ -323,7 +360,8 @@ class Run {
     if (const Wrong wrong = daemon_->KillKeeper(); !wrong.empty()) Fail(wrong);
   }
 
-  // Half of them of memserver or keeper alone, which cost little time; both ranks come back together.
+  // Half of them of memserver or keeper alone, which cost little time; both ranks come back
+  // together.
   void Kill() {
     if (leading_) return;
     if (kills_ + kLastKills >= plan_.kills) return LeadToTheEnd();
@@ -368,13 +406,15 @@ class Campaign {
   Campaign(uint32_t kills, uint64_t seed) : kills_(kills), random_(seed), daemon_(&random_) {
     SplitMix64 words(5);
     std::ofstream text(Data());
-    for (int i = 0; i < 60000; ++i) text.put(words.Below(6) == 0 ? ' ' : static_cast<char>('a' + words.Below(12)));
+    for (int i = 0; i < 60000; ++i)
+      text.put(words.Below(6) == 0 ? ' ' : static_cast<char>('a' + words.Below(12)));
   }
 
   Wrong Play() {
     if (!daemon_.IsReady()) return "memserver did not become ready";
     at_rest_ = SettledDescriptorsOf(daemon_.socket_dir());
-    const uint64_t steps = 4 * uint64_t{kills_} + 20;  // kills follow each other by one to three steps
+    // Kills follow each other by one to three steps.
+    const uint64_t steps = 4 * uint64_t{kills_} + 20;
     if (const Wrong wrong = Train({"alone", 0, steps}); !wrong.empty()) return wrong;
     if (const Wrong wrong = Train({"killed", kills_, steps}); !wrong.empty()) return wrong;
     if (const Wrong wrong = Compare(steps); !wrong.empty()) return wrong;
@@ -391,13 +431,16 @@ class Campaign {
     Wrong wrong = run.Play();
     done_ += run.kills();
     if (!wrong.empty()) return wrong;
-    if (run.kills() < plan.kills) return "the run ended after " + std::to_string(run.kills()) + " kills";
+    if (run.kills() < plan.kills)
+      return "the run ended after " + std::to_string(run.kills()) + " kills";
     return plan.kills == 0 ? ExpectReleased() : "";
   }
 
-  // A rank that died behind its mark has left the job to its lease, for ranks that come back: they do, and say goodbye.
+  // A rank that died behind its mark has left the job to its lease, for ranks that come back: they
+  // do, and say goodbye.
   Wrong LeaveInOrder(uint64_t steps) {
-    while (daemon_.Tend(false), !daemon_.Lives() || HoldingsOf(daemon_.socket_dir()).jobs < 0) SteadyClock().SleepNs(5 * kNsPerMs);
+    while (daemon_.Tend(false), !daemon_.Lives() || HoldingsOf(daemon_.socket_dir()).jobs < 0)
+      SteadyClock().SleepNs(5 * kNsPerMs);
     if (HoldingsOf(daemon_.socket_dir()).jobs == 0) return ExpectReleased();
     return Train({"killed", 0, steps});
   }
@@ -405,21 +448,27 @@ class Campaign {
   Wrong ExpectReleased() const {
     const Holdings held = WaitForHoldings(daemon_.socket_dir(), kNothing, kReleaseNs);
     if (held != kNothing) {
-      return "after the run memserver holds " + std::to_string(held.jobs) + " jobs, " + std::to_string(held.sessions) + " sessions, " +
-             std::to_string(held.pool_bytes) + " and " + std::to_string(held.rcache_bytes) + " bytes";
+      return "after the run memserver holds " + std::to_string(held.jobs) + " jobs, " +
+             std::to_string(held.sessions) + " sessions, " + std::to_string(held.pool_bytes) +
+             " and " + std::to_string(held.rcache_bytes) + " bytes";
     }
     const OpenDescriptors left = WaitForDescriptors(daemon_.socket_dir(), at_rest_, kReleaseNs);
     if (left == at_rest_) return "";
-    return "after the run other descriptors are open:\n" + left.Text() + "\nthan before:\n" + at_rest_.Text();
+    return "after the run other descriptors are open:\n" + left.Text() + "\nthan before:\n" +
+           at_rest_.Text();
   }
 
   Wrong Compare(uint64_t steps) const {
-    const Traces should = TracesIn(scratch_.path() + "/alone"), is = TracesIn(scratch_.path() + "/killed");
-    if (should.weights.size() < 400'000 || should.losses.size() != steps + 1) return "the undisturbed run is not whole";
+    const Traces should = TracesIn(scratch_.path() + "/alone"),
+                 is = TracesIn(scratch_.path() + "/killed");
+    if (should.weights.size() < 400'000 || should.losses.size() != steps + 1)
+      return "the undisturbed run is not whole";
     if (is.weights != should.weights) return "the weights differ";
-    if (is.losses.size() != should.losses.size()) return "losses of " + std::to_string(is.losses.size()) + " steps";
+    if (is.losses.size() != should.losses.size())
+      return "losses of " + std::to_string(is.losses.size()) + " steps";
     for (size_t i = 0; i < is.losses.size(); ++i) {
-      if (is.losses[i] != should.losses[i]) return "the losses differ: " + is.losses[i] + " instead of " + should.losses[i];
+      if (is.losses[i] != should.losses[i])
+        return "the losses differ: " + is.losses[i] + " instead of " + should.losses[i];
     }
     return "";
   }
@@ -435,7 +484,8 @@ class Campaign {
 int Main(int argc, char** argv) {
   uint64_t seed = 1, kills = 34;
   uint32_t per_run = 50;
-  CLI::App app{"kills trainers and memserver of a small GPT's training, and compares weights and losses"};
+  CLI::App app{
+      "kills trainers and memserver of a small GPT's training, and compares weights and losses"};
   app.add_option("--seed", seed);
   app.add_option("--kills", kills, "in all")->check(CLI::Range(12u, 1'000'000u));
   app.add_option("--per-run", per_run, "kills of one training run")->check(CLI::Range(12u, 1'000u));
@@ -448,14 +498,17 @@ int Main(int argc, char** argv) {
   Wrong wrong;
   for (uint64_t run = seed; done < kills && wrong.empty(); ++run) {
     const auto now = static_cast<uint32_t>(std::clamp<uint64_t>(kills - done, 12, per_run));
-    std::printf("two ranks, %u kills (--seed %llu --kills %u repeats their order)\n", now, static_cast<unsigned long long>(run), now);
+    std::printf("two ranks, %u kills (--seed %llu --kills %u repeats their order)\n", now,
+                static_cast<unsigned long long>(run), now);
     Campaign campaign(now, run);
     wrong = campaign.Play();
     done += campaign.kills();
   }
   if (!wrong.empty()) std::printf("FAILED: %s\n", wrong.c_str());
-  std::printf("%s: %llu kills, %.1f s\n", wrong.empty() ? "weights and losses equal, bit for bit" : "FAILED",
-              static_cast<unsigned long long>(done), static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
+  std::printf("%s: %llu kills, %.1f s\n",
+              wrong.empty() ? "weights and losses equal, bit for bit" : "FAILED",
+              static_cast<unsigned long long>(done),
+              static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
   return wrong.empty() ? 0 : 1;
 }
 

@@ -1,4 +1,5 @@
-// The real programs: a trainer and its memserver are killed at any moment, and the weights that are saved in the end have the same bits.
+// The real programs: a trainer and its memserver are killed at any moment, and the weights that are
+// saved in the end have the same bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -39,7 +40,8 @@ class KeptServer {
       if (const pid_t pid = Pid(); pid > 0) kill(pid, SIGINT);
       clock.SleepNs(50 * kNsPerMs);
     }
-    EXPECT_FALSE(std::filesystem::exists(shm::KeeperSocketPath(socket_dir()))) << "the keeper has not ended";
+    EXPECT_FALSE(std::filesystem::exists(shm::KeeperSocketPath(socket_dir())))
+        << "the keeper has not ended";
   }
   // SIGKILL, whoever serves now; waits until the next one has taken over.
   void Kill() const {
@@ -51,7 +53,8 @@ class KeptServer {
     while ((Pid() <= 0 || Pid() == pid) && clock.NowNs() < end_ns) clock.SleepNs(5 * kNsPerMs);
     EXPECT_NE(Pid(), pid) << "no memserver came after the one that was killed";
   }
-  // SIGKILL for the first server and its keeper: what they held is gone. Returns when another server is ready.
+  // SIGKILL for the first server and its keeper: what they held is gone. Returns when another
+  // server is ready.
   void KillWithKeeper() {
     const pid_t keeper = FindKeeper(socket_dir());
     ASSERT_GT(keeper, 0);
@@ -60,7 +63,8 @@ class KeptServer {
     first_.process().Signal(SIGKILL);
     ASSERT_TRUE(first_.process().Wait(20 * kNsPerSecond));
     next_ = std::make_unique<ChildProcess>(MemserverCommand(socket_dir(), Settings()));
-    EXPECT_TRUE(next_->WaitForOutput("\"message\":\"ready\"", 20 * kNsPerSecond)) << next_->Output();
+    EXPECT_TRUE(next_->WaitForOutput("\"message\":\"ready\"", 20 * kNsPerSecond))
+        << next_->Output();
   }
   const std::string& socket_dir() const { return first_.socket_dir(); }
 
@@ -80,14 +84,16 @@ class TrainerKillTest : public TrainerRuns {
   }
   static bool Ignores(int signal, pid_t pid) {
     const std::string status = ReadText("/proc/" + std::to_string(pid) + "/status");
-    const uint64_t mask = std::stoull("0" + status.substr(status.find("SigIgn:") + 8, 16), nullptr, 16);
+    const uint64_t mask =
+        std::stoull("0" + status.substr(status.find("SigIgn:") + 8, 16), nullptr, 16);
     return (mask >> (signal - 1) & 1) != 0;
   }
 
   KeptServer server_;
 };
 
-// Every point of the rooms below trainer/, in the order in which one run passes them; behind the last nothing is left to do.
+// Every point of the rooms below trainer/, in the order in which one run passes them; behind the
+// last nothing is left to do.
 struct Point {
   const char* name;
   bool in_each_step;
@@ -105,15 +111,18 @@ TEST_F(TrainerKillTest, ATrainerThatIsStartedAgainGoesOn) {
     const std::string name = "killed-" + std::to_string(round);
     for (const Point& point : kPoints) {
       const std::string passing = ":" + std::to_string(point.in_each_step ? 2 + round : 1);
-      const auto killed = Start(Run(name), {"TIDEPOOL_KILL_AT=" + std::string(point.name) + passing});
+      const auto killed =
+          Start(Run(name), {"TIDEPOOL_KILL_AT=" + std::string(point.name) + passing});
       const auto end = killed->Wait(kRunNs);
       ASSERT_TRUE(end) << killed->Output();
       EXPECT_EQ(end->signal, SIGKILL) << point.name << "\n" << killed->Output();
-      const bool goes_on = killed->Output().find("goes on behind its sealed step") != std::string::npos;
+      const bool goes_on =
+          killed->Output().find("goes on behind its sealed step") != std::string::npos;
       EXPECT_EQ(goes_on, &point != kPoints) << point.name << "\n" << killed->Output();
     }
     ExpectSame(name, "whole");
-    EXPECT_EQ(WaitForHoldings(server_.socket_dir(), kNothing, kRunNs), kNothing) << "it had said goodbye";
+    EXPECT_EQ(WaitForHoldings(server_.socket_dir(), kNothing, kRunNs), kNothing)
+        << "it had said goodbye";
   }
 }
 
@@ -137,7 +146,8 @@ TEST_F(TrainerKillTest, ATrainerWaitsForItsServer) {
   ExpectDone(whole.get());
   const auto trainer = Start(Run("server-killed"));
   ASSERT_TRUE(WaitForLines("server-killed", 1, trainer.get())) << trainer->Output();
-  EXPECT_TRUE(Ignores(SIGPIPE, trainer->pid())) << "libraries that write to a peer that has died would end this rank too";
+  EXPECT_TRUE(Ignores(SIGPIPE, trainer->pid()))
+      << "libraries that write to a peer that has died would end this rank too";
   for (const uint64_t lines : {4, 12, 20}) {
     if (WaitForLines("server-killed", lines, trainer.get())) server_.Kill();
   }
@@ -147,7 +157,8 @@ TEST_F(TrainerKillTest, ATrainerWaitsForItsServer) {
   ExpectSame("server-killed", "whole");
 }
 
-// `trainer launch` starts the killed rank again, the other one waits for it; then rank 0, where the ranks meet.
+// `trainer launch` starts the killed rank again, the other one waits for it; then rank 0, where the
+// ranks meet.
 TEST_F(TrainerKillTest, ALaunchedRankThatIsKilledComesBack) {
   const auto launch = [this](const std::string& name) {
     std::vector<std::string> words{"launch", "-n", "2", "--"};
@@ -171,7 +182,8 @@ TEST_F(TrainerKillTest, ALaunchedRankThatIsKilledComesBack) {
   ExpectSame("ranks-killed", "whole");
 }
 
-// What torchrun does, whose agent holds the store: all ranks are started again when one has died, here behind its goodbye.
+// What torchrun does, whose agent holds the store: all ranks are started again when one has died,
+// here behind its goodbye.
 TEST_F(TrainerKillTest, ARunWhoseRankIsKilledBehindItsGoodbyeIsNotBegunAnew) {
   for (const uint32_t world : {2u, 1u}) {
     SCOPED_TRACE(world);
@@ -180,20 +192,22 @@ TEST_F(TrainerKillTest, ARunWhoseRankIsKilledBehindItsGoodbyeIsNotBegunAnew) {
     const std::string name = "torchrun-" + std::to_string(world);
     const auto start = [&](uint32_t rank, int restarts, bool dies) {
       const std::string number = std::to_string(rank), count = std::to_string(world);
-      std::vector<std::string> environment{"RANK=" + number,
-                                           "LOCAL_RANK=" + number,
-                                           "WORLD_SIZE=" + count,
-                                           "LOCAL_WORLD_SIZE=" + count,
-                                           "MASTER_ADDR=127.0.0.1",
-                                           "MASTER_PORT=" + std::to_string(agent.value()->port()),
-                                           "TORCHELASTIC_RUN_ID=none",
-                                           "TORCHELASTIC_USE_AGENT_STORE=True",
-                                           "TORCHELASTIC_RESTART_COUNT=" + std::to_string(restarts)};
+      std::vector<std::string> environment{
+          "RANK=" + number,
+          "LOCAL_RANK=" + number,
+          "WORLD_SIZE=" + count,
+          "LOCAL_WORLD_SIZE=" + count,
+          "MASTER_ADDR=127.0.0.1",
+          "MASTER_PORT=" + std::to_string(agent.value()->port()),
+          "TORCHELASTIC_RUN_ID=none",
+          "TORCHELASTIC_USE_AGENT_STORE=True",
+          "TORCHELASTIC_RESTART_COUNT=" + std::to_string(restarts)};
       if (dies) environment.emplace_back("TIDEPOOL_KILL_AT=trainer.detached");
       return Start(Run(name), environment);
     };
     std::vector<std::unique_ptr<ChildProcess>> first, again;
-    for (uint32_t rank = 0; rank < world; ++rank) first.push_back(start(rank, 0, /*dies=*/rank + 1 == world));
+    for (uint32_t rank = 0; rank < world; ++rank)
+      first.push_back(start(rank, 0, /*dies=*/rank + 1 == world));
     const auto end = first.back()->Wait(kRunNs);
     ASSERT_TRUE(end) << first.back()->Output();
     EXPECT_EQ(end->signal, SIGKILL) << first.back()->Output();
@@ -210,7 +224,8 @@ TEST_F(TrainerKillTest, ARunWhoseRankIsKilledBehindItsGoodbyeIsNotBegunAnew) {
   }
 }
 
-// Then nobody holds the states; the trainer is told, by the server that comes next, and a new run has nothing to do with the old one.
+// Then nobody holds the states; the trainer is told, by the server that comes next, and a new run
+// has nothing to do with the old one.
 TEST_F(TrainerKillTest, AServerThatIsKilledWithItsKeeperLosesTheJob) {
   const auto whole = Start(Run("whole"));
   ExpectDone(whole.get());
@@ -230,8 +245,10 @@ TEST_F(TrainerKillTest, AServerThatIsKilledWithItsKeeperLosesTheJob) {
 }
 
 TEST_F(TrainerKillTest, AServerThatDoesNotComeBackEndsTheTrainerWithTheJobKept) {
-  auto alone = std::make_unique<MemserverProcess>(std::vector<std::string>{"--keeper", "none", "--lease", "60s"});
-  const auto trainer = Start(Run("alone", {{"--server-timeout", "300ms"}, {"--socket-dir", alone->socket_dir()}}));
+  auto alone = std::make_unique<MemserverProcess>(
+      std::vector<std::string>{"--keeper", "none", "--lease", "60s"});
+  const auto trainer =
+      Start(Run("alone", {{"--server-timeout", "300ms"}, {"--socket-dir", alone->socket_dir()}}));
   ASSERT_TRUE(WaitForLines("alone", 3, trainer.get())) << trainer->Output();
   alone->process().Signal(SIGKILL);
   const auto end = trainer->Wait(kRunNs);

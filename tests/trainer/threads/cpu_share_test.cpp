@@ -13,13 +13,15 @@ class CpuShareTest : public ::testing::Test {
  protected:
   static constexpr int64_t kLookNs = 100 * kNsPerMs;
 
-  // For so long the thread waits for this share of the time. True when the CPUs counted as shared at the end.
+  // For so long the thread waits for this share of the time. True when the CPUs counted as shared
+  // at the end.
   bool Pass(int64_t duration_ns, double waits) {
     for (const int64_t end = now_ns_ + duration_ns; now_ns_ < end;) {
       now_ns_ += kLookNs;
       waited_ns_ += static_cast<int64_t>(waits * kLookNs);
       const bool before = share_.shared();
-      const bool after = share_.Look(now_ns_, {.ran_ns = now_ns_ - waited_ns_, .waited_ns = waited_ns_});
+      const bool after =
+          share_.Look(now_ns_, {.ran_ns = now_ns_ - waited_ns_, .waited_ns = waited_ns_});
       tries_ += before && !after ? 1 : 0;
     }
     return share_.shared();
@@ -57,7 +59,8 @@ TEST_F(CpuShareTest, WhenTheOtherJobEndsItIsAloneAgain) {
   EXPECT_FALSE(Pass(600 * kNsPerSecond, 0));
 }
 
-// With short waits the thread gets its CPU whenever it wants it, and looks alone; without, it does not.
+// With short waits the thread gets its CPU whenever it wants it, and looks alone; without, it does
+// not.
 TEST_F(CpuShareTest, TriesThatShowOthersBecomeRare) {
   ASSERT_TRUE(Pass(kNsPerSecond, 0.5));
   const int64_t begin_ns = now_ns_;

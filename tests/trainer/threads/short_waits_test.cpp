@@ -17,7 +17,9 @@ namespace short_waits_test {
 // The compiler's own libgomp stands for the one that LibTorch brings.
 class ShortWaitsTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { ASSERT_NE(dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror(); }
+  static void SetUpTestSuite() {
+    ASSERT_NE(dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
+  }
   ShortWaitsTest() { ForgetTheUsersWord(); }
   ~ShortWaitsTest() override { ForgetTheUsersWord(); }
   static void ForgetTheUsersWord() {
@@ -31,7 +33,8 @@ class ShortWaitsTest : public ::testing::Test {
   // Their number, when it has come to `expected`; else the last one, after ten seconds.
   static int64_t ThreadsAfter(int64_t expected) {
     SteadyClock clock;
-    for (int tries = 0; tries < 1000 && Threads() != expected; ++tries) clock.SleepNs(10 * kNsPerMs);
+    for (int tries = 0; tries < 1000 && Threads() != expected; ++tries)
+      clock.SleepNs(10 * kNsPerMs);
     return Threads();
   }
 };

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerWithin(10);
 
-// Runs `body` with the store; a store that fails is logged, since its absence changes only what happens after a death.
+// Runs `body` with the store; a store that fails is logged, since its absence changes only what
+// happens after a death.
 template <typename Body>
 void WithStore(const Rendezvous& meet, const std::string& job, Body&& body) {
   try {
@@ -24,22 +25,26 @@ void WithStore(const Rendezvous& meet, const std::string& job, Body&& body) {
     options.port = meet.port;
     options.waitWorkers = false;
     options.timeout = kAnswerWithin;
-    const auto store =
-        c10::make_intrusive<c10d::PrefixStore>("tidepool/done/" + job, c10::make_intrusive<c10d::TCPStore>(meet.host, options));
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(
+        "tidepool/done/" + job, c10::make_intrusive<c10d::TCPStore>(meet.host, options));
     body(store.get());
   } catch (const std::exception& error) {
-    LogWarn("torchrun's store does not answer", {{"host", meet.host}, {"port", meet.port}, {"why", FirstLine(error.what())}});
+    LogWarn("torchrun's store does not answer",
+            {{"host", meet.host}, {"port", meet.port}, {"why", FirstLine(error.what())}});
   }
 }
 
 }  // namespace
 
 void DoneKeys::Set() const {
-  WithStore(meet_, job_, [this](c10d::Store* store) { store->set(std::to_string(meet_.rank), std::vector<uint8_t>{1}); });
+  WithStore(meet_, job_, [this](c10d::Store* store) {
+    store->set(std::to_string(meet_.rank), std::vector<uint8_t>{1});
+  });
 }
 
 void DoneKeys::Clear() const {
-  WithStore(meet_, job_, [this](c10d::Store* store) { store->deleteKey(std::to_string(meet_.rank)); });
+  WithStore(meet_, job_,
+            [this](c10d::Store* store) { store->deleteKey(std::to_string(meet_.rank)); });
 }
 
 bool DoneKeys::AllSet() const {

@@ -1,7 +1,9 @@
-// DoneKeys: where the ranks that torchrun started note that nothing is left for them to do but to say goodbye: in the store of its agent.
+// DoneKeys: where the ranks that torchrun started note that nothing is left for them to do but to
+// say goodbye: in the store of its agent.
 //
-// One thread; each call connects anew. When one rank dies torchrun starts all of them again, also when the death came behind the last work.
-// The job may be gone by then, and the ranks would begin it anew. The agent's store outlives its ranks and ends with the run.
+// One thread; each call connects anew. When one rank dies torchrun starts all of them again, also
+// when the death came behind the last work. The job may be gone by then, and the ranks would begin
+// it anew. The agent's store outlives its ranks and ends with the run.
 #pragma once
 
 #include <string>

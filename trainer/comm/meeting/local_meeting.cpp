@@ -17,7 +17,8 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr int kSliceMs = 50;                            // between two questions whether to go on waiting
+// Between two questions whether to go on waiting.
+constexpr int kSliceMs = 50;
 constexpr int64_t kAnswerWithinNs = 10 * kNsPerSecond;  // of somebody who listens
 
 enum class Heard { kPacket, kNothing, kEnd };
@@ -55,7 +56,8 @@ struct LocalMeeting::Search {
 };
 
 Status LocalMeeting::Missing(uint64_t missing, int64_t limit_ms) const {
-  const std::string doing = "meeting the other ranks failed on rank " + std::to_string(meet_.rank) + " of " + std::to_string(meet_.world);
+  const std::string doing = "meeting the other ranks failed on rank " + std::to_string(meet_.rank) +
+                            " of " + std::to_string(meet_.world);
   return Status(ErrorId::kRanksMissing, doing + ": " + RanksIn(missing) + " did not come")
       .Why("not within " + FormatDuration(static_cast<double>(limit_ms) * 1e-3));
 }
@@ -63,7 +65,8 @@ Status LocalMeeting::Missing(uint64_t missing, int64_t limit_ms) const {
 Status LocalMeeting::Gather() {
   if (meet_.world == 1) return {};
   if (meet_.world > kRanksOfMachineMax) {
-    return Status(ErrorId::kUsageError, std::to_string(meet_.world) + " ranks are more than one machine can have")
+    return Status(ErrorId::kUsageError,
+                  std::to_string(meet_.world) + " ranks are more than one machine can have")
         .Fix("start at most " + std::to_string(kRanksOfMachineMax));
   }
   Disband();
@@ -78,7 +81,8 @@ Status LocalMeeting::Host(int64_t end_ns) {
   Status ended;
   while (!host->Turn(kSliceMs) || !host->Introduce()) {
     ended = Interrupted();
-    if (ended.ok() && clock_.NowNs() > end_ns) ended = Missing(host->missing(), (end_ns - begin_ns) / kNsPerMs);
+    if (ended.ok() && clock_.NowNs() > end_ns)
+      ended = Missing(host->missing(), (end_ns - begin_ns) / kNsPerMs);
     if (!ended.ok()) break;
   }
   refused_.of_other_users += host->refused().of_other_users;
@@ -103,14 +107,16 @@ Status LocalMeeting::Join(int64_t end_ns) {
   }
   Status missing = Missing(search.missing, (end_ns - begin_ns) / kNsPerMs);
   if (!search.rank_taken) return missing;
-  return std::move(missing).Why("rank 0 says that another process is rank " + std::to_string(meet_.rank) + " of this run");
+  return std::move(missing).Why("rank 0 says that another process is rank " +
+                                std::to_string(meet_.rank) + " of this run");
 }
 
 // Ok also where nothing came of it: the next one is tried.
 Status LocalMeeting::TryOne(const std::string& name, Search* search) {
   const UniqueFd found = ConnectAbstract(name);
   if (!found.valid() || !OwnedByUs(found.get())) return {};
-  MeetingPacket hello{.rank = meet_.rank, .world = meet_.world, .run = meet_.run, .subject = meet_.spec};
+  MeetingPacket hello{
+      .rank = meet_.rank, .world = meet_.world, .run = meet_.run, .subject = meet_.spec};
   if (SendPacket(found.get(), Encode(hello)) != PacketResult::kDone) return {};
 
   TP_RETURN_IF_ERROR(Listen(found.get(), search));
@@ -149,8 +155,11 @@ Status LocalMeeting::Listen(int socket, Search* search) {
       case MeetingPacket::Kind::kRefused:
         search->rank_taken = packet.verdict == MeetingPacket::Verdict::kRankTaken;
         if (packet.verdict != MeetingPacket::Verdict::kOtherSpec) return {};
-        return Status(ErrorId::kJobMismatch, "rank 0 of this run trains something else than rank " + std::to_string(meet_.rank))
-            .Why("their specifications differ: model, data, sizes or other options that all ranks must share")
+        return Status(ErrorId::kJobMismatch, "rank 0 of this run trains something else than rank " +
+                                                 std::to_string(meet_.rank))
+            .Why(
+                "their specifications differ: model, data, sizes or other options that all ranks "
+                "must share")
             .Fix("start all ranks with the same command line");
       default: return {};
     }
@@ -162,8 +171,9 @@ void LocalMeeting::Disband() {
 }
 
 Status LocalMeeting::PeerLeft(uint32_t rank, const char* how) const {
-  return Status(ErrorId::kCollectiveFailed,
-                "making a group failed on rank " + std::to_string(meet_.rank) + " of " + std::to_string(meet_.world))
+  return Status(ErrorId::kCollectiveFailed, "making a group failed on rank " +
+                                                std::to_string(meet_.rank) + " of " +
+                                                std::to_string(meet_.world))
       .Why("rank " + std::to_string(rank) + " " + how);
 }
 
@@ -171,7 +181,9 @@ Status LocalMeeting::PeerLeft(uint32_t rank, const char* how) const {
 Result<UniqueFd> LocalMeeting::OfferConnection(uint32_t to, const MeetingPacket& packet) {
   SocketPair pair = MakePair(SOCK_STREAM);
   if (!pair.ours.valid())
-    return Status(ErrorId::kCollectiveFailed, "no socket for a group of ranks").Why("no descriptor is left").Fix("raise `ulimit -n`");
+    return Status(ErrorId::kCollectiveFailed, "no socket for a group of ranks")
+        .Why("no descriptor is left")
+        .Fix("raise `ulimit -n`");
   const int64_t end_ns = clock_.NowNs() + meet_.timeout_ms * kNsPerMs;
   for (;;) {
     const PacketResult result = SendPacket(peers_[to].get(), Encode(packet), pair.theirs.get());
@@ -191,7 +203,9 @@ Result<UniqueFd> LocalMeeting::AwaitConnection(uint32_t from, const MeetingPacke
     const Heard heard = peers_[from].valid() ? Hear(peers_[from].get(), &got, &fd) : Heard::kEnd;
     if (heard == Heard::kEnd) return PeerLeft(from, "has left");
     if (heard == Heard::kPacket) {
-      if (got.kind == packet.kind && got.rank == from && got.subject == packet.subject && fd.valid()) return fd;
+      if (got.kind == packet.kind && got.rank == from && got.subject == packet.subject &&
+          fd.valid())
+        return fd;
       return PeerLeft(from, "makes another group");
     }
     TP_RETURN_IF_ERROR(Interrupted());
@@ -202,7 +216,8 @@ Result<UniqueFd> LocalMeeting::AwaitConnection(uint32_t from, const MeetingPacke
 Result<std::unique_ptr<Collective>> LocalMeeting::MakeGroup(const GroupSpec& spec) {
   const auto position = std::find(spec.ranks.begin(), spec.ranks.end(), meet_.rank);
   TP_CHECK(position != spec.ranks.end(), "this rank is a member of the group that it makes");
-  if (spec.ranks.size() == 1) return std::unique_ptr<Collective>(std::make_unique<SoloCollective>());
+  if (spec.ranks.size() == 1)
+    return std::unique_ptr<Collective>(std::make_unique<SoloCollective>());
 
   MeetingPacket packet{.kind = MeetingPacket::Kind::kGroup,
                        .rank = meet_.rank,
@@ -219,11 +234,12 @@ Result<std::unique_ptr<Collective>> LocalMeeting::MakeGroup(const GroupSpec& spe
     TP_ASSIGN_OR_RETURN(members[i], AwaitConnection(spec.ranks[i], packet));
   }
 
-  auto group = std::make_unique<SocketCollective>(SocketGroup{.name = spec.name,
-                                                              .rank = static_cast<uint32_t>(position - spec.ranks.begin()),
-                                                              .members = std::move(members),
-                                                              .timeout_ms = meet_.timeout_ms,
-                                                              .doomed = meet_.doomed});
+  auto group = std::make_unique<SocketCollective>(
+      SocketGroup{.name = spec.name,
+                  .rank = static_cast<uint32_t>(position - spec.ranks.begin()),
+                  .members = std::move(members),
+                  .timeout_ms = meet_.timeout_ms,
+                  .doomed = meet_.doomed});
   TP_RETURN_IF_ERROR(group->Barrier());
   return std::unique_ptr<Collective>(std::move(group));
 }

@@ -1,10 +1,15 @@
-// LocalMeeting: how the ranks of one machine find each other and make groups: over Unix sockets, which the kernel guards, and
+// LocalMeeting: how the ranks of one machine find each other and make groups: over Unix sockets,
+// which the kernel guards, and
 // without a port.
 //
-// One thread (the trainer's main thread). Rank 0 listens while it gathers (trainer/comm/meeting/meeting_host.h) under a name that
-// nobody could know before; the others look for it and connect. Both sides ask the kernel for the other's user before a byte
-// is read, and rank 0 compares run, specification, rank and world. It then gives every two ranks a connection of their own;
-// groups are made over those. A connection of somebody else is closed, and changes nothing for the run.
+// One thread (the trainer's main thread). Rank 0 listens while it gathers
+// (trainer/comm/meeting/meeting_host.h) under a name that
+// nobody could know before; the others look for it and connect. Both sides ask the kernel for the
+// other's user before a byte
+// is read, and rank 0 compares run, specification, rank and world. It then gives every two ranks a
+// connection of their own;
+// groups are made over those. A connection of somebody else is closed, and changes nothing for the
+// run.
 #pragma once
 
 #include <memory>
@@ -26,14 +31,16 @@ class LocalMeeting {
   explicit LocalMeeting(Rendezvous meet) : meet_(std::move(meet)), peers_(meet_.world) {}
 
   // Blocks until every rank of the run has called it. May be repeated after Disband.
-  // Errors: kRanksMissing (names those that did not come in time), kJobMismatch (rank 0 has another specification),
+  // Errors: kRanksMissing (names those that did not come in time), kJobMismatch (rank 0 has another
+  // specification),
   // kCollectiveFailed (no socket), and what meet.interrupted returned.
   Status Gather();
   // This rank leaves the meeting; its groups live on.
   void Disband();
 
   // Blocks until all members have called it with the same spec. A group of one is a SoloCollective.
-  // Errors: kCollectiveFailed (a member has left, or did not come before the time-out), what meet.interrupted returned.
+  // Errors: kCollectiveFailed (a member has left, or did not come before the time-out), what
+  // meet.interrupted returned.
   Result<std::unique_ptr<Collective>> MakeGroup(const GroupSpec& spec);
 
   // At rank 0: who was refused in all meetings so far.

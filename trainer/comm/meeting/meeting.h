@@ -1,4 +1,5 @@
-// Meeting: where the ranks of a run find each other and make groups: over Unix sockets where all run on one machine
+// Meeting: where the ranks of a run find each other and make groups: over Unix sockets where all
+// run on one machine
 // (local_meeting.h), else over TCP through Gloo (gloo_collective.h).
 //
 // One thread (the trainer's main thread).
@@ -20,7 +21,8 @@ class Meeting {
   // Errors: those of RendezvousStore::Open.
   static Result<std::unique_ptr<Meeting>> Open(const Rendezvous& meet);
 
-  // Blocks until every rank of the run has called it. May be repeated after Disband, once all ranks that stayed have disbanded.
+  // Blocks until every rank of the run has called it. May be repeated after Disband, once all ranks
+  // that stayed have disbanded.
   // Errors: kRanksMissing, kJobMismatch, kCollectiveFailed, and what meet.interrupted returned.
   Status Gather() { return local_ ? local_->Gather() : store_->Gather(); }
   // This rank leaves the meeting. Must come before anything that lets new ranks gather.

@@ -19,8 +19,9 @@ namespace {
 
 constexpr size_t kPrefixDigits = 32;  // of the run's hash
 constexpr int64_t kHelloWithinNs = 10 * kNsPerSecond;
-constexpr size_t kGuestsMax = 64;                        // that have not said who they are
-constexpr int kAcceptsOfTurn = 1024;                     // connections of others must not keep us from those who are here
+constexpr size_t kGuestsMax = 64;  // that have not said who they are
+// Connections of others must not keep us from those who are here.
+constexpr int kAcceptsOfTurn = 1024;
 constexpr int64_t kDeliverWithinNs = 20 * kNsPerSecond;  // to a rank that stands still
 
 uint64_t RandomWord() {
@@ -39,7 +40,8 @@ std::string MeetingPrefix(const ContentHash& run) {
 Result<std::unique_ptr<MeetingHost>> MeetingHost::Open(const Rendezvous& meet) {
   UniqueFd listener = ListenAbstract(MeetingPrefix(meet.run) + std::to_string(RandomWord()));
   if (!listener.valid()) {
-    return Status(ErrorId::kCollectiveFailed, "no Unix socket for the meeting of the ranks").Why(std::strerror(errno));
+    return Status(ErrorId::kCollectiveFailed, "no Unix socket for the meeting of the ranks")
+        .Why(std::strerror(errno));
   }
   return std::unique_ptr<MeetingHost>(new MeetingHost(meet, std::move(listener)));
 }
@@ -52,25 +54,31 @@ MeetingHost::MeetingHost(const Rendezvous& meet, UniqueFd listener)
 MeetingHost::~MeetingHost() {
   if (refused_.total() == 0) return;
   LogWarn("connections to the meeting of the ranks were refused",
-          {{"other_users", refused_.of_other_users}, {"other_runs", refused_.of_other_runs}, {"malformed", refused_.malformed}});
+          {{"other_users", refused_.of_other_users},
+           {"other_runs", refused_.of_other_runs},
+           {"malformed", refused_.malformed}});
 }
 
 // A line for the first, the second, the fourth, and so on.
 void MeetingHost::Count(uint64_t* counter, const char* why) {
   ++*counter;
-  if (std::has_single_bit(*counter)) LogWarn("a connection to the meeting of the ranks is refused", {{"why", why}, {"times", *counter}});
+  if (std::has_single_bit(*counter))
+    LogWarn("a connection to the meeting of the ranks is refused",
+            {{"why", why}, {"times", *counter}});
 }
 
 uint64_t MeetingHost::missing() const {
   uint64_t missing = 0;
-  for (uint32_t rank = 1; rank < own_.world; ++rank) missing |= ranks_[rank].valid() ? 0 : uint64_t{1} << rank;
+  for (uint32_t rank = 1; rank < own_.world; ++rank)
+    missing |= ranks_[rank].valid() ? 0 : uint64_t{1} << rank;
   return missing;
 }
 
 bool MeetingHost::Turn(int wait_ms) {
   std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
   for (const Guest& guest : guests_) polled.push_back({guest.socket.get(), POLLIN, 0});
-  for (const UniqueFd& rank : ranks_) polled.push_back({rank.get(), POLLIN, 0});  // poll skips what is invalid
+  // Poll skips what is invalid.
+  for (const UniqueFd& rank : ranks_) polled.push_back({rank.get(), POLLIN, 0});
   poll(polled.data(), polled.size(), wait_ms);
 
   const uint64_t before = missing();
@@ -108,7 +116,8 @@ bool MeetingHost::Hear(Guest* guest) {
   }
   const auto hello = result == PacketResult::kDone ? DecodeMeetingPacket(bytes) : std::nullopt;
   if (!hello) {
-    Count(&refused_.malformed, result == PacketResult::kClosed ? "it left without a word" : "it does not speak this protocol");
+    Count(&refused_.malformed, result == PacketResult::kClosed ? "it left without a word"
+                                                               : "it does not speak this protocol");
     return false;
   }
 
@@ -128,8 +137,12 @@ bool MeetingHost::Hear(Guest* guest) {
 
 void MeetingHost::Refuse(int socket, MeetingPacket::Verdict verdict) {
   switch (verdict) {
-    case MeetingPacket::Verdict::kOtherSpec: Count(&refused_.of_other_runs, "a rank with another specification"); break;
-    case MeetingPacket::Verdict::kRankTaken: Count(&refused_.of_other_runs, "another process is that rank"); break;
+    case MeetingPacket::Verdict::kOtherSpec:
+      Count(&refused_.of_other_runs, "a rank with another specification");
+      break;
+    case MeetingPacket::Verdict::kRankTaken:
+      Count(&refused_.of_other_runs, "another process is that rank");
+      break;
     default: Count(&refused_.of_other_runs, "a rank of another run"); break;
   }
   MeetingPacket answer = own_;
@@ -144,7 +157,8 @@ void MeetingHost::DropTheDead() {
   for (UniqueFd& rank : ranks_) {
     std::array<std::byte, kMeetingPacketBytes> bytes;
     UniqueFd ignored;
-    if (rank.valid() && ReceivePacket(rank.get(), bytes, &ignored) != PacketResult::kWouldBlock) rank.Reset();
+    if (rank.valid() && ReceivePacket(rank.get(), bytes, &ignored) != PacketResult::kWouldBlock)
+      rank.Reset();
   }
 }
 

@@ -8,7 +8,8 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kPacketMagic = 0x31'54'45'45'4D'50'54'00;  // "\0TPMEET1", the protocol's version at its end
+constexpr uint64_t kPacketMagic =
+    0x31'54'45'45'4D'50'54'00;  // "\0TPMEET1", the protocol's version at its end
 
 // As it travels: both ends are programs of one machine.
 struct Wire {
@@ -41,11 +42,13 @@ std::optional<MeetingPacket> DecodeMeetingPacket(std::span<const std::byte> byte
   std::memcpy(&wire, bytes.data(), sizeof wire);
 
   if (wire.magic != kPacketMagic) return std::nullopt;
-  if (wire.kind < static_cast<uint32_t>(MeetingPacket::Kind::kHello) || wire.kind > static_cast<uint32_t>(MeetingPacket::Kind::kGroup)) {
+  if (wire.kind < static_cast<uint32_t>(MeetingPacket::Kind::kHello) ||
+      wire.kind > static_cast<uint32_t>(MeetingPacket::Kind::kGroup)) {
     return std::nullopt;
   }
   if (wire.verdict > static_cast<uint32_t>(MeetingPacket::Verdict::kRankTaken)) return std::nullopt;
-  if (wire.world == 0 || wire.world > kRanksOfMachineMax || wire.rank >= wire.world) return std::nullopt;
+  if (wire.world == 0 || wire.world > kRanksOfMachineMax || wire.rank >= wire.world)
+    return std::nullopt;
 
   return MeetingPacket{.kind = static_cast<MeetingPacket::Kind>(wire.kind),
                        .verdict = static_cast<MeetingPacket::Verdict>(wire.verdict),

@@ -1,6 +1,8 @@
-// MeetingPacket: what ranks of one machine tell each other before they have a group: all packets have this one form.
+// MeetingPacket: what ranks of one machine tell each other before they have a group: all packets
+// have this one form.
 //
-// Any thread; a value type. It comes from another process: Decode checks every number that is used as one.
+// Any thread; a value type. It comes from another process: Decode checks every number that is used
+// as one.
 #pragma once
 
 #include <array>
@@ -13,7 +15,8 @@
 
 namespace tidepool::trainer {
 
-inline constexpr uint32_t kRanksOfMachineMax = 64;  // as memserver takes them: a set of ranks is one word
+// As memserver takes them: a set of ranks is one word.
+inline constexpr uint32_t kRanksOfMachineMax = 64;
 
 struct MeetingPacket {
   enum class Kind : uint32_t {
@@ -45,7 +48,8 @@ std::array<std::byte, kMeetingPacketBytes> Encode(const MeetingPacket& packet);
 // Nothing: no packet of this protocol.
 std::optional<MeetingPacket> DecodeMeetingPacket(std::span<const std::byte> bytes);
 
-// What rank 0, of the run and specification in `own`, says to the process that came with `hello`; whether its rank is taken
+// What rank 0, of the run and specification in `own`, says to the process that came with `hello`;
+// whether its rank is taken
 // is not known here.
 MeetingPacket::Verdict JudgeHello(const MeetingPacket& own, const MeetingPacket& hello);
 

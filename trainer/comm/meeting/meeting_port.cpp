@@ -14,13 +14,14 @@
 namespace tidepool::trainer {
 namespace {
 
-// True for a socket that the kernel connected to itself, as it may when nobody listens at a port of the range that it gives out.
+// True for a socket that the kernel connected to itself, as it may when nobody listens at a port of
+// the range that it gives out.
 bool ConnectedToItself(int fd) {
   sockaddr_storage ours{}, theirs{};
   socklen_t our_size = sizeof(ours), their_size = sizeof(theirs);
   return getsockname(fd, reinterpret_cast<sockaddr*>(&ours), &our_size) == 0 &&
-         getpeername(fd, reinterpret_cast<sockaddr*>(&theirs), &their_size) == 0 && our_size == their_size &&
-         std::memcmp(&ours, &theirs, our_size) == 0;
+         getpeername(fd, reinterpret_cast<sockaddr*>(&theirs), &their_size) == 0 &&
+         our_size == their_size && std::memcmp(&ours, &theirs, our_size) == 0;
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ UniqueFd ListenOnLoopback(uint16_t port) {
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
     return {};
   }
   return fd;
@@ -42,23 +44,28 @@ UniqueFd ListenOnLoopback(uint16_t port) {
 uint16_t BoundPort(int fd) {
   sockaddr_in address{};
   socklen_t size = sizeof(address);
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? ntohs(address.sin_port) : 0;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0
+             ? ntohs(address.sin_port)
+             : 0;
 }
 
 bool SomebodyListens(const Rendezvous& meet) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (getaddrinfo(meet.host.c_str(), std::to_string(meet.port).c_str(), &hints, &found) != 0) return false;
+  if (getaddrinfo(meet.host.c_str(), std::to_string(meet.port).c_str(), &hints, &found) != 0)
+    return false;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
     const UniqueFd probe(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (connect(probe.get(), at->ai_addr, at->ai_addrlen) == 0 && !ConnectedToItself(probe.get())) return true;
+    if (connect(probe.get(), at->ai_addr, at->ai_addrlen) == 0 && !ConnectedToItself(probe.get()))
+      return true;
   }
   return false;
 }
 
-Status WaitUntil(const Rendezvous& meet, const std::string& doing, const std::function<Result<bool>()>& there) {
+Status WaitUntil(const Rendezvous& meet, const std::string& doing,
+                 const std::function<Result<bool>()>& there) {
   constexpr int64_t kPauseNs = 50 * kNsPerMs;
   SteadyClock clock;
   const int64_t limit_ms = meet.gather_timeout_ms > 0 ? meet.gather_timeout_ms : meet.timeout_ms;
@@ -68,7 +75,8 @@ Status WaitUntil(const Rendezvous& meet, const std::string& doing, const std::fu
     if (now) return {};
     if (meet.interrupted) TP_RETURN_IF_ERROR(meet.interrupted());
     if (clock.NowNs() > end_ns) {
-      return Status(ErrorId::kRanksMissing, doing).Why("not within " + FormatDuration(static_cast<double>(limit_ms) * 1e-3));
+      return Status(ErrorId::kRanksMissing, doing)
+          .Why("not within " + FormatDuration(static_cast<double>(limit_ms) * 1e-3));
     }
     clock.SleepNs(kPauseNs);
   }

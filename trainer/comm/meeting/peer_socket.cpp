@@ -34,7 +34,8 @@ UniqueFd ListenAbstract(const std::string& name) {
   sockaddr_un address;
   const socklen_t length = AbstractAddress(name, &address);
   UniqueFd fd = MakePacketSocket();
-  if (length == 0 || !fd.valid() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+  if (length == 0 || !fd.valid() ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {
     return {};
   }
@@ -72,7 +73,8 @@ bool OwnedByUs(int socket) {
   if (TP_PLANTED("comm.user_unchecked")) return true;
   ucred peer{};
   socklen_t length = sizeof peer;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer && peer.uid == geteuid();
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         length == sizeof peer && peer.uid == geteuid();
 }
 
 SocketPair MakePair(int type) {
@@ -102,7 +104,8 @@ PacketResult SendPacket(int socket, std::span<const std::byte> packet, int fd) {
     sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   if (sent == static_cast<ssize_t>(packet.size())) return PacketResult::kDone;
-  return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? PacketResult::kWouldBlock : PacketResult::kClosed;
+  return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? PacketResult::kWouldBlock
+                                                                      : PacketResult::kClosed;
 }
 
 PacketResult ReceivePacket(int socket, std::span<std::byte> packet, UniqueFd* fd) {
@@ -131,7 +134,8 @@ PacketResult ReceivePacket(int socket, std::span<std::byte> packet, UniqueFd* fd
   }
   if (got == 0) return PacketResult::kClosed;
   const bool cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-  return cut || got != static_cast<ssize_t>(packet.size()) ? PacketResult::kMalformed : PacketResult::kDone;
+  return cut || got != static_cast<ssize_t>(packet.size()) ? PacketResult::kMalformed
+                                                           : PacketResult::kDone;
 }
 
 }  // namespace tidepool::trainer

@@ -1,7 +1,9 @@
 // Sockets between processes of one user on one machine: abstract Unix sockets, which are no files.
 //
-// Any thread; no state. Anybody in the same network namespace can see the name of such a socket, connect to it, and listen
-// under a name of the same form. Only OwnedByUs tells who the other side is; call it before a byte is read or written.
+// Any thread; no state. Anybody in the same network namespace can see the name of such a socket,
+// connect to it, and listen
+// under a name of the same form. Only OwnedByUs tells who the other side is; call it before a byte
+// is read or written.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +25,8 @@ UniqueFd ConnectAbstract(const std::string& name);
 // Invalid when nobody waits to be accepted.
 UniqueFd AcceptPeer(int listener);
 
-// True when the process at the other end had our effective user id when it connected, or began to listen. (SO_PEERCRED)
+// True when the process at the other end had our effective user id when it connected, or began to
+// listen. (SO_PEERCRED)
 bool OwnedByUs(int socket);
 
 struct SocketPair {
@@ -36,11 +39,13 @@ enum class PacketResult {
   kDone,
   kWouldBlock,  // nothing there; no room; the kernel holds too many descriptors in flight
   kClosed,      // the peer is gone
-  kMalformed,   // not exactly so long, or with more than one descriptor: the peer does not know our protocol
+  // Not exactly so long, or with more than one descriptor: the peer does not know our protocol.
+  kMalformed,
 };
 // One packet, with a descriptor unless `fd` is -1, which stays the caller's. Never raises SIGPIPE.
 PacketResult SendPacket(int socket, std::span<const std::byte> packet, int fd = -1);
-// A packet of exactly packet.size() bytes. `fd`: the descriptor that came with it; invalid where none did.
+// A packet of exactly packet.size() bytes. `fd`: the descriptor that came with it; invalid where
+// none did.
 PacketResult ReceivePacket(int socket, std::span<std::byte> packet, UniqueFd* fd);
 
 }  // namespace tidepool::trainer

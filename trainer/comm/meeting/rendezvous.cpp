@@ -15,8 +15,8 @@ Status ReadNumber(const char* name, uint64_t max, uint64_t* out) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
   if (error != std::errc() || end != view.data() + view.size() || value > max) {
-    return Status(ErrorId::kUsageError,
-                  "the environment variable " + std::string(name) + " is '" + text + "', not a number of 0 to " + std::to_string(max))
+    return Status(ErrorId::kUsageError, "the environment variable " + std::string(name) + " is '" +
+                                            text + "', not a number of 0 to " + std::to_string(max))
         .Fix("start the ranks with torchrun or `trainer launch`, which set it");
   }
   *out = value;
@@ -25,7 +25,8 @@ Status ReadNumber(const char* name, uint64_t max, uint64_t* out) {
 
 Status Missing(const char* name) {
   return Status(ErrorId::kUsageError,
-                "WORLD_SIZE asks for several ranks, but the environment variable " + std::string(name) + " is not set")
+                "WORLD_SIZE asks for several ranks, but the environment variable " +
+                    std::string(name) + " is not set")
       .Fix("start the ranks with torchrun or `trainer launch`, which set it");
 }
 
@@ -43,9 +44,10 @@ Result<Rendezvous> RendezvousFromEnv() {
   TP_RETURN_IF_ERROR(ReadNumber("MASTER_PORT", 65535, &port));
   TP_RETURN_IF_ERROR(ReadNumber("TORCHELASTIC_RESTART_COUNT", kMaxRanks, &restarts));
   if (world == 0 || rank >= world || local_world == 0 || local_rank >= local_world) {
-    return Status(ErrorId::kUsageError, "RANK " + std::to_string(rank) + " of WORLD_SIZE " + std::to_string(world) + " (LOCAL_RANK " +
-                                            std::to_string(local_rank) + " of LOCAL_WORLD_SIZE " + std::to_string(local_world) +
-                                            ") is not a rank of that many")
+    return Status(ErrorId::kUsageError,
+                  "RANK " + std::to_string(rank) + " of WORLD_SIZE " + std::to_string(world) +
+                      " (LOCAL_RANK " + std::to_string(local_rank) + " of LOCAL_WORLD_SIZE " +
+                      std::to_string(local_world) + ") is not a rank of that many")
         .Fix("ranks count from 0 to WORLD_SIZE - 1; let torchrun or `trainer launch` set them");
   }
   Rendezvous meet;

@@ -1,6 +1,8 @@
-// Rendezvous: where the ranks of a run meet, as torchrun and `trainer launch` tell it in the environment.
+// Rendezvous: where the ranks of a run meet, as torchrun and `trainer launch` tell it in the
+// environment.
 //
-// Any thread; a value type. Units: milliseconds. Invariants after RendezvousFromEnv: rank < world, world >= 1, port > 0 when world > 1.
+// Any thread; a value type. Units: milliseconds. Invariants after RendezvousFromEnv: rank < world,
+// world >= 1, port > 0 when world > 1.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +21,35 @@ struct Rendezvous {
   uint32_t local_rank = 0, local_world = 1;  // of this node
   std::string host = "127.0.0.1";            // of rank 0's store
   uint16_t port = 0;                         // 0: the master picks a free one (tests)
-  bool serves_store = true;                  // this process opens the store's port (rank 0, unless torchrun's agent has done so)
-  std::string prefix{};                      // keeps a restarted run apart from its former attempt on the same store
-  bool one_machine = false;                  // all ranks run here: they meet over Unix sockets (trainer/comm/meeting/local_meeting.h)
-  ContentHash run{};                         // of what tells runs apart that may be alive at a time; equal on all ranks
-  ContentHash spec{};                        // of what the run does; ranks that differ refuse each other by name
+  // This process opens the store's port (rank 0, unless torchrun's agent has done so)
+  bool serves_store = true;
+  // Keeps a restarted run apart from its former attempt on the same store.
+  std::string prefix{};
+  // All ranks run here: they meet over Unix sockets (trainer/comm/meeting/local_meeting.h)
+  bool one_machine = false;
+  // Of what tells runs apart that may be alive at a time; equal on all ranks.
+  ContentHash run{};
+  // Of what the run does; ranks that differ refuse each other by name.
+  ContentHash spec{};
   int64_t timeout_ms = kCollectiveTimeoutMs;
   int64_t gather_timeout_ms = 0;  // so long the other ranks are waited for; 0: timeout_ms
-  // For the connections between ranks that have all gathered. One of them may die just then, and the others wait for it in vain: so long
-  // for its address, five times as long for its connection (Gloo's factor). A run whose ranks try again gives a short time.
+  // For the connections between ranks that have all gathered. One of them may die just then, and
+  // the others wait for it in vain: so long for its address, five times as long for its connection
+  // (Gloo's factor). A run whose ranks try again gives a short time.
   int64_t mesh_timeout_ms = 30'000;
-  // Asked four times a second while an operation of a group is waited for: an error says that it will not end well. Gloo sees most dead
-  // peers by itself, but not all; where it does not end the operation within two seconds, `stuck` is called with the error, which should
-  // not return: an operation in flight cannot be given up, because it may still write to its buffers.
+  // Asked four times a second while an operation of a group is waited for: an error says that it
+  // will not end well. Gloo sees most dead peers by itself, but not all; where it does not end the
+  // operation within two seconds, `stuck` is called with the error, which should not return: an
+  // operation in flight cannot be given up, because it may still write to its buffers.
   std::function<Status()> doomed{};
   std::function<void(const Status&)> stuck{};
-  std::function<Status()> interrupted{};  // asked some twenty times a second while other ranks are waited for; an error ends the wait
+  // Asked some twenty times a second while other ranks are waited for; an error ends the wait.
+  std::function<Status()> interrupted{};
 };
 
-// From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE and
-// TORCHELASTIC_RESTART_COUNT. Without RANK and WORLD_SIZE: one rank alone. Errors: kUsageError (a variable is missing or not a number).
+// From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+// TORCHELASTIC_USE_AGENT_STORE and TORCHELASTIC_RESTART_COUNT. Without RANK and WORLD_SIZE: one
+// rank alone. Errors: kUsageError (a variable is missing or not a number).
 Result<Rendezvous> RendezvousFromEnv();
 
 // "localhost", 127.x.x.x and "::1": every rank is on this machine.

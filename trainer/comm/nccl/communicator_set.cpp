@@ -34,7 +34,9 @@ void CommunicatorSet::AbortAll() {
   // Lives as long as the last thread that stands in NCCL.
   const auto left = std::make_shared<std::atomic<uint64_t>>(all.size());
   for (void* communicator : all) {
-    const auto give_up = [nccl = nccl_, communicator, left] { Abort(nccl, communicator, left.get()); };
+    const auto give_up = [nccl = nccl_, communicator, left] {
+      Abort(nccl, communicator, left.get());
+    };
     try {
       if (TP_PLANTED("comm.aborted_in_turn")) {
         give_up();
@@ -42,7 +44,8 @@ void CommunicatorSet::AbortAll() {
       }
       std::thread(give_up).detach();
     } catch (const std::system_error& error) {
-      LogWarn("no thread to end a communicator with: it is ended by the main thread", {{"why", error.what()}});
+      LogWarn("no thread to end a communicator with: it is ended by the main thread",
+              {{"why", error.what()}});
       give_up();
     }
   }
@@ -51,7 +54,8 @@ void CommunicatorSet::AbortAll() {
   const int64_t until = clock.NowNs() + deadline_ns_;
   while (left->load(std::memory_order_acquire) > 0) {
     if (clock.NowNs() >= until) {
-      return LogWarn("NCCL does not end communicators whose peers are lost: they are left to it", {{"communicators", left->load()}});
+      return LogWarn("NCCL does not end communicators whose peers are lost: they are left to it",
+                     {{"communicators", left->load()}});
     }
     clock.SleepNs(kAbortPollNs);
   }

@@ -1,9 +1,12 @@
-// CommunicatorSet: NCCL's communicators of this process. When one fails, all are aborted at the same time.
+// CommunicatorSet: NCCL's communicators of this process. When one fails, all are aborted at the
+// same time.
 //
-// One thread (the trainer's main thread). ncclCommAbort blocks: it frees memory of the GPU, for which
+// One thread (the trainer's main thread). ncclCommAbort blocks: it frees memory of the GPU, for
+// which
 // the driver waits until every stream of the process stands still, also one in which a kernel of
 // another group waits for the same lost peer. Aborted one after the other, the first never returns.
-// So each is aborted by a thread of its own. After the deadline a thread that still stands in NCCL is
+// So each is aborted by a thread of its own. After the deadline a thread that still stands in NCCL
+// is
 // left there, with its communicator: the process goes on, and the next attempt is another program
 // (trainer/begin_anew.h).
 #pragma once
@@ -21,7 +24,8 @@ inline constexpr int64_t kAbortDeadlineNs = 10 * kNsPerSecond;
 class CommunicatorSet {
  public:
   // The table must live as long as the process: a thread may still stand in it at its end.
-  explicit CommunicatorSet(const NcclTable* nccl, int64_t deadline_ns = kAbortDeadlineNs) : nccl_(nccl), deadline_ns_(deadline_ns) {}
+  explicit CommunicatorSet(const NcclTable* nccl, int64_t deadline_ns = kAbortDeadlineNs)
+      : nccl_(nccl), deadline_ns_(deadline_ns) {}
   CommunicatorSet(const CommunicatorSet&) = delete;
   CommunicatorSet& operator=(const CommunicatorSet&) = delete;
 
@@ -30,7 +34,8 @@ class CommunicatorSet {
   // It is the caller's alone again. False: it was aborted, and must not be used any more.
   bool Remove(void* communicator) { return communicators_.erase(communicator) == 1; }
   bool Has(void* communicator) const { return communicators_.contains(communicator); }
-  // Returns when all have ended, or at the deadline; the set is empty then. What the streams of this
+  // Returns when all have ended, or at the deadline; the set is empty then. What the streams of
+  // this
   // process wait for, other than kernels of these communicators, must have been let go before.
   void AbortAll();
 

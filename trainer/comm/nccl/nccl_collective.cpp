@@ -10,7 +10,8 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kPollNs = 20'000;
-constexpr int kSpins = 200;  // looks before the first sleep: NCCL launches an operation within microseconds
+// Looks before the first sleep: NCCL launches an operation within microseconds.
+constexpr int kSpins = 200;
 constexpr int64_t kAskNs = kNsPerSecond / 4;
 constexpr int64_t kFarewellNs = 5 * kNsPerSecond;
 
@@ -36,12 +37,13 @@ struct Invitation {
 }  // namespace
 
 std::string NcclCollective::Doing(const char* name) const {
-  return std::string(name) + " in group '" + setup_.name + "' failed on its rank " + std::to_string(rank()) + " of " +
-         std::to_string(world());
+  return std::string(name) + " in group '" + setup_.name + "' failed on its rank " +
+         std::to_string(rank()) + " of " + std::to_string(world());
 }
 
 Result<std::unique_ptr<NcclCollective>> NcclCollective::Open(NcclSetup setup) {
-  TP_CHECK(setup.nccl != nullptr && setup.host != nullptr && setup.stream != nullptr && setup.clock != nullptr && setup.together != nullptr,
+  TP_CHECK(setup.nccl != nullptr && setup.host != nullptr && setup.stream != nullptr &&
+               setup.clock != nullptr && setup.together != nullptr,
            "a whole setup");
   std::unique_ptr<NcclCollective> group(new NcclCollective(std::move(setup)));
   TP_RETURN_IF_ERROR(group->Connect());
@@ -57,7 +59,8 @@ Status NcclCollective::Connect() {
   // NCCL takes the thread's GPU: any call of the stream makes it current.
   setup_.stream->Record();
   const int result =
-      setup_.nccl->comm_init_rank_config(&comm_, static_cast<int>(world()), invitation.id, static_cast<int>(rank()), NonBlockingConfig());
+      setup_.nccl->comm_init_rank_config(&comm_, static_cast<int>(world()), invitation.id,
+                                         static_cast<int>(rank()), NonBlockingConfig());
   setup_.together->Add(comm_);
   Settle("ncclCommInitRankConfig", result);
   return failure_;
@@ -86,7 +89,8 @@ bool NcclCollective::EndsInOrder() {
 }
 
 void NcclCollective::FailWith(const Status& why) {
-  if (failure_.ok()) failure_ = Status(ErrorId::kCollectiveFailed, Doing("an operation")).Why(why.what());
+  if (failure_.ok())
+    failure_ = Status(ErrorId::kCollectiveFailed, Doing("an operation")).Why(why.what());
 }
 
 void NcclCollective::GiveUp(const Status& why) {
@@ -115,8 +119,9 @@ void NcclCollective::Settle(const char* name, int result) {
     AskDoomed();
     if (!failure_.ok()) return;
     if (setup_.clock->NowNs() >= until) {
-      return FailWith(
-          Status(ErrorId::kCollectiveFailed, std::string(name) + " did not end within " + std::to_string(setup_.timeout_ms) + " ms"));
+      return FailWith(Status(
+          ErrorId::kCollectiveFailed,
+          std::string(name) + " did not end within " + std::to_string(setup_.timeout_ms) + " ms"));
     }
     if (looks >= kSpins) setup_.clock->SleepNs(kPollNs);
     const int asked = setup_.nccl->comm_get_async_error(comm_, &result);
@@ -126,7 +131,8 @@ void NcclCollective::Settle(const char* name, int result) {
 }
 
 bool NcclCollective::Usable() {
-  if (failure_.ok() && !setup_.together->Has(comm_)) FailWith(Status(ErrorId::kCollectiveFailed, "another group of this rank has failed"));
+  if (failure_.ok() && !setup_.together->Has(comm_))
+    FailWith(Status(ErrorId::kCollectiveFailed, "another group of this rank has failed"));
   return failure_.ok();
 }
 
@@ -135,7 +141,8 @@ void NcclCollective::Look() {
   int error = NcclTable::kSuccess;
   const int asked = setup_.nccl->comm_get_async_error(comm_, &error);
   if (asked != NcclTable::kSuccess) error = asked;
-  if (error != NcclTable::kSuccess && error != NcclTable::kInProgress) return Fail("an operation", error);
+  if (error != NcclTable::kSuccess && error != NcclTable::kInProgress)
+    return Fail("an operation", error);
   AskDoomed();
 }
 
@@ -148,20 +155,23 @@ Collective::Ticket NcclCollective::Keep(const char* name, int result) {
 Collective::Ticket NcclCollective::StartAllGather(const BlockView& block) {
   constexpr const char* kName = "ncclAllGather";
   if (!Usable()) return Keep(kName, NcclTable::kSuccess);
-  return Keep(kName, setup_.nccl->all_gather(ShardOf(block, rank()), block.data, block.shard_elements, TypeOf(block.dtype), comm_,
-                                             setup_.native_stream));
+  return Keep(kName,
+              setup_.nccl->all_gather(ShardOf(block, rank()), block.data, block.shard_elements,
+                                      TypeOf(block.dtype), comm_, setup_.native_stream));
 }
 
 Collective::Ticket NcclCollective::StartReduceScatter(const BlockView& block) {
   constexpr const char* kName = "ncclReduceScatter";
   if (!Usable()) return Keep(kName, NcclTable::kSuccess);
-  return Keep(kName, setup_.nccl->reduce_scatter(block.data, ShardOf(block, rank()), block.shard_elements, TypeOf(block.dtype),
+  return Keep(kName, setup_.nccl->reduce_scatter(block.data, ShardOf(block, rank()),
+                                                 block.shard_elements, TypeOf(block.dtype),
                                                  NcclTable::kSum, comm_, setup_.native_stream));
 }
 
 bool NcclCollective::Test(Ticket ticket) {
   const auto found = in_flight_.find(ticket);
-  TP_CHECK(found != in_flight_.end(), "a ticket that this group gave out and that was not waited for");
+  TP_CHECK(found != in_flight_.end(),
+           "a ticket that this group gave out and that was not waited for");
   Look();
   return !failure_.ok() || setup_.stream->Passed(found->second);
 }

@@ -1,18 +1,24 @@
-// NcclCollective: a group of ranks with a GPU each, by NCCL: in place on the blocks, in the order of a stream.
+// NcclCollective: a group of ranks with a GPU each, by NCCL: in place on the blocks, in the order
+// of a stream.
 //
-// One thread (the trainer's main thread). Ranks that share one GPU cannot be in one NCCL group: they take StagedCollective.
-// Order: an operation is in the stream when its Start has returned, so what is put into the stream before it comes before it, and what is
-// put in behind it sees its result. All groups of a process whose operations may be in flight together should share one stream: kernels of
-// two groups that wait for peers in different orders could otherwise hold each other up.
-// Start waits for NCCL where NCCL has to set up connections first (an operation's first time), which needs the peers' same call; all else
-// returns at once, after kernels were launched.
-// A group that has failed stays so: results are garbage, and every Test and Wait says so. It fails by itself when NCCL sees an error, when
-// `doomed` says that the run is lost (asked four times a second in Test and where NCCL is waited for), at the time-out of a set-up, with
-// another group of its set, and by GiveUp. Nobody looks while the CPU waits for a stream by other means: call Test in between
-// (ParameterCache::AwaitOperators does). The kernels of a group that has failed go on waiting for their peers until GiveUp, or the
-// destructor, aborts the communicators of all groups of the set, and with them ends the waits behind them in the streams.
-// Arithmetic: sums are NCCL's, in its order, which is fixed for a group on given machines; not the bits of Gloo's group. Barrier,
-// SumDoubles and Broadcast go through the host's group of the same ranks, which also carries NCCL's id.
+// One thread (the trainer's main thread). Ranks that share one GPU cannot be in one NCCL group:
+// they take StagedCollective.
+// Order: an operation is in the stream when its Start has returned, so what is put into the stream
+// before it comes before it, and what is put in behind it sees its result. All groups of a process
+// whose operations may be in flight together should share one stream: kernels of two groups that
+// wait for peers in different orders could otherwise hold each other up.
+// Start waits for NCCL where NCCL has to set up connections first (an operation's first time),
+// which needs the peers' same call; all else returns at once, after kernels were launched.
+// A group that has failed stays so: results are garbage, and every Test and Wait says so. It fails
+// by itself when NCCL sees an error, when `doomed` says that the run is lost (asked four times a
+// second in Test and where NCCL is waited for), at the time-out of a set-up, with another group of
+// its set, and by GiveUp. Nobody looks while the CPU waits for a stream by other means: call Test
+// in between (ParameterCache::AwaitOperators does). The kernels of a group that has failed go on
+// waiting for their peers until GiveUp, or the destructor, aborts the communicators of all groups
+// of the set, and with them ends the waits behind them in the streams.
+// Arithmetic: sums are NCCL's, in its order, which is fixed for a group on given machines; not the
+// bits of Gloo's group. Barrier, SumDoubles and Broadcast go through the host's group of the same
+// ranks, which also carries NCCL's id.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +49,8 @@ struct NcclSetup {   // pointers must outlive the collective
 
 class NcclCollective final : public Collective {
  public:
-  // Blocks until all members have called it. The calling thread's GPU is the stream's. Errors: kCollectiveFailed (with NCCL's text).
+  // Blocks until all members have called it. The calling thread's GPU is the stream's. Errors:
+  // kCollectiveFailed (with NCCL's text).
   static Result<std::unique_ptr<NcclCollective>> Open(NcclSetup setup);
   // A healthy group is ended together with its peers (at most five seconds), else aborted.
   ~NcclCollective() override;
@@ -58,8 +65,12 @@ class NcclCollective final : public Collective {
   // Whether the group is well; does not wait for the stream.
   Status Wait(Ticket ticket) override;
   Status Barrier() override { return setup_.host->Barrier(); }
-  Status SumDoubles(double* values, uint64_t count) override { return setup_.host->SumDoubles(values, count); }
-  Status Broadcast(void* bytes, uint64_t size) override { return setup_.host->Broadcast(bytes, size); }
+  Status SumDoubles(double* values, uint64_t count) override {
+    return setup_.host->SumDoubles(values, count);
+  }
+  Status Broadcast(void* bytes, uint64_t size) override {
+    return setup_.host->Broadcast(bytes, size);
+  }
 
   // Aborts the communicators of the whole set.
   void GiveUp(const Status& why) override;

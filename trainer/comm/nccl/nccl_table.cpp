@@ -10,9 +10,12 @@ namespace tidepool::trainer {
 #if TIDEPOOL_HAS_NCCL
 
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId) && alignof(NcclId) == alignof(ncclUniqueId));
-static_assert(NcclTable::kSuccess == ncclSuccess && NcclTable::kInProgress == ncclInProgress && NcclTable::kSum == ncclSum);
-static_assert(NcclTable::kFloat16 == ncclFloat16 && NcclTable::kFloat32 == ncclFloat32 && NcclTable::kBfloat16 == ncclBfloat16);
-static_assert(sizeof(int) == sizeof(ncclResult_t) && sizeof(int) == sizeof(ncclDataType_t) && sizeof(int) == sizeof(ncclRedOp_t));
+static_assert(NcclTable::kSuccess == ncclSuccess && NcclTable::kInProgress == ncclInProgress &&
+              NcclTable::kSum == ncclSum);
+static_assert(NcclTable::kFloat16 == ncclFloat16 && NcclTable::kFloat32 == ncclFloat32 &&
+              NcclTable::kBfloat16 == ncclBfloat16);
+static_assert(sizeof(int) == sizeof(ncclResult_t) && sizeof(int) == sizeof(ncclDataType_t) &&
+              sizeof(int) == sizeof(ncclRedOp_t));
 
 namespace {
 
@@ -30,7 +33,8 @@ Result<NcclTable> Load() {
   if (library == nullptr) library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    return Status(ErrorId::kCollectiveFailed, "libnccl.so.2 is not found").Why(why == nullptr ? "" : why);
+    return Status(ErrorId::kCollectiveFailed, "libnccl.so.2 is not found")
+        .Why(why == nullptr ? "" : why);
   }
   NcclTable table;
   std::string missing;

@@ -1,7 +1,9 @@
-// NcclTable: the functions of NCCL that the collectives use, found at run time: nothing is linked, and a process has one NCCL at most.
+// NcclTable: the functions of NCCL that the collectives use, found at run time: nothing is linked,
+// and a process has one NCCL at most.
 //
-// Any thread. Types are plain, so that no header of NCCL is needed here, and a test can fill the table; nccl_table.cpp compares them with
-// nccl.h. LibTorch's CUDA library brings its own libnccl.so.2 and must be loaded first: the loader then gives that one, by its soname.
+// Any thread. Types are plain, so that no header of NCCL is needed here, and a test can fill the
+// table; nccl_table.cpp compares them with nccl.h. LibTorch's CUDA library brings its own
+// libnccl.so.2 and must be loaded first: the loader then gives that one, by its soname.
 #pragma once
 
 #include <array>
@@ -28,17 +30,21 @@ struct NcclTable {
   int (*comm_finalize)(void* comm) = nullptr;
   int (*comm_destroy)(void* comm) = nullptr;
   int (*comm_abort)(void* comm) = nullptr;
-  int (*all_gather)(const void* send, void* receive, size_t send_count, int type, void* comm, void* stream) = nullptr;
-  int (*reduce_scatter)(const void* send, void* receive, size_t receive_count, int type, int op, void* comm, void* stream) = nullptr;
+  int (*all_gather)(const void* send, void* receive, size_t send_count, int type, void* comm,
+                    void* stream) = nullptr;
+  int (*reduce_scatter)(const void* send, void* receive, size_t receive_count, int type, int op,
+                        void* comm, void* stream) = nullptr;
   const char* (*get_error_string)(int result) = nullptr;
   const char* (*get_last_error)(void* comm) = nullptr;
 };
 
-// The loaded libnccl.so.2, else the one that the loader finds. Lives as long as the process. Errors: kCollectiveFailed (none, or one that
-// lacks a function, or a build without NCCL's header; says which).
+// The loaded libnccl.so.2, else the one that the loader finds. Lives as long as the process.
+// Errors: kCollectiveFailed (none, or one that lacks a function, or a build without NCCL's header;
+// says which).
 Result<const NcclTable*> LoadNccl();
 
-// A configuration whose calls do not block, as NCCL's header of this build makes it; null in a build without. One thread.
+// A configuration whose calls do not block, as NCCL's header of this build makes it; null in a
+// build without. One thread.
 void* NonBlockingConfig();
 
 }  // namespace tidepool::trainer

@@ -17,7 +17,8 @@ constexpr int kBuiltFor = 0;
 
 std::string Text(int code) {
   std::string text = std::to_string(code / 10000);
-  for (const int part : {code / 100 % 100, code % 100}) text.append(1, '.').append(std::to_string(part));
+  for (const int part : {code / 100 % 100, code % 100})
+    text.append(1, '.').append(std::to_string(part));
   return text;
 }
 

@@ -1,4 +1,5 @@
-// The NCCL that this process has loaded, or would load, for `trainer version` and bug reports: two NCCLs in one process are never allowed.
+// The NCCL that this process has loaded, or would load, for `trainer version` and bug reports: two
+// NCCLs in one process are never allowed.
 //
 // Any thread. Loads it.
 #pragma once

@@ -18,9 +18,11 @@ void RegisteredHost::Unmap::operator()(std::byte* pages) const {
 
 Result<RegisteredHost> RegisteredHost::Create(device::Device* device, uint64_t bytes) {
   bytes = RoundUp(std::max<uint64_t>(bytes, 1), kPageBytes);
-  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (at == MAP_FAILED) {
-    return Status(ErrorId::kMemoryMapFailed, "no " + FormatBytes(bytes) + " of host memory to register with " + device->name())
+    return Status(ErrorId::kMemoryMapFailed,
+                  "no " + FormatBytes(bytes) + " of host memory to register with " + device->name())
         .Why(std::strerror(errno));
   }
   RegisteredHost host;

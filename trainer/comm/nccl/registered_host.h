@@ -1,4 +1,5 @@
-// RegisteredHost: some pages of this process's memory that a device's streams reach at full speed: for flag words and staging.
+// RegisteredHost: some pages of this process's memory that a device's streams reach at full speed:
+// for flag words and staging.
 //
 // One thread; owned (move only), all zero at first. No stream may still use it when it ends.
 #pragma once

@@ -1,4 +1,5 @@
-// Part of the Gloo stand-in (see gloo/context.h): the abstract base that c10d's own store adapter overrides. We make no such adapter.
+// Part of the Gloo stand-in (see gloo/context.h): the abstract base that c10d's own store adapter
+// overrides. We make no such adapter.
 #pragma once
 
 #include <chrono>
@@ -13,7 +14,8 @@ class Store {
   virtual void set(const std::string& key, const std::vector<char>& value) = 0;
   virtual std::vector<char> get(const std::string& key) = 0;
   virtual void wait(const std::vector<std::string>& keys) = 0;
-  virtual void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) = 0;
+  virtual void wait(const std::vector<std::string>& keys,
+                    const std::chrono::milliseconds& timeout) = 0;
 };
 
 }  // namespace gloo::rendezvous
