@@ -27,6 +27,7 @@ CHECKS = {
     "banned": doors.check_banned,
     "names": words.check_names,
     "words": words.check_words,
+    "glossary": words.check_glossary,
     "whitespace": words.check_whitespace,
     "built": builds.check_built,
     "own-header": builds.check_own_header_first,

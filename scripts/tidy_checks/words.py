@@ -8,6 +8,7 @@ EMPTY_NAMES = ("Manager", "Helper", "Util", "Utils", "Common", "Impl", "Info", "
 # Written in pieces, so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 MACHINE_PATH = re.compile(r"(?<![\w.$}{/~-])/(?:work|root|home/[a-z_][\w-]*|Users/\w+)(?=/)|\.\./" + r"shared\b")
+GLOSSARY = "docs/glossary.md"
 # Files whose text is not ours to change.
 FOREIGN = ("LICENSE",)
 
@@ -37,6 +38,22 @@ def check_words(tree: Tree) -> list[Finding]:
             found = MACHINE_PATH.search(line)
             if found:
                 findings.append(Finding(path, number, "words", f"{found[0]} is a path of one machine: make it relative or configurable"))
+    return findings
+
+
+def check_glossary(tree: Tree) -> list[Finding]:
+    """Every word of the glossary has the term of the literature and one file, which exists."""
+    if GLOSSARY not in tree.texts:
+        return [Finding(GLOSSARY, 1, "glossary", "the page is missing")]
+    findings = []
+    for number, line in enumerate(tree.texts[GLOSSARY].splitlines(), start=1):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|") or cells[0] == "word" or set(line) <= set("|-"):
+            continue
+        if len(cells) != 4 or not all(cells):
+            findings.append(Finding(GLOSSARY, number, "glossary", "a row is: word | elsewhere | what it is | `file`"))
+        elif cells[3].strip("`") not in tree.texts:
+            findings.append(Finding(GLOSSARY, number, "glossary", f"there is no file {cells[3]}"))
     return findings
 
 

@@ -2,7 +2,7 @@ import unittest
 
 from small_tree import places, tree_of
 
-from tidy_checks.words import check_names, check_whitespace, check_words
+from tidy_checks.words import check_glossary, check_names, check_whitespace, check_words
 
 
 class Names(unittest.TestCase):
@@ -30,6 +30,23 @@ class Words(unittest.TestCase):
     def test_lawful_paths(self):
         for path in ["/run/tidepool/admin.sock", "$HOME/x", "docs/wo" + "rk/x", "~/ro" + "ot/x", "/usr/share/common-licenses"]:
             self.assertEqual(check_words(tree_of({"scripts/a": f"cd {path}\n"})), [], path)
+
+
+class Glossary(unittest.TestCase):
+    HEAD = "| word | elsewhere | what it is | file |\n|---|---|---|---|\n"
+
+    def test_a_row_names_a_file_that_exists(self):
+        rows = "| lease | lease (Chubby) | how long | `base/a.h` |\n"
+        self.assertEqual(check_glossary(tree_of({"docs/glossary.md": self.HEAD + rows, "base/a.h": ""})), [])
+        self.assertEqual(places(check_glossary(tree_of({"docs/glossary.md": self.HEAD + rows}))), [("docs/glossary.md", 3)])
+
+    def test_a_row_has_a_term_of_the_literature(self):
+        rows = "| lease | | how long | `base/a.h` |\n| seat | `base/a.h` |\n"
+        found = check_glossary(tree_of({"docs/glossary.md": self.HEAD + rows, "base/a.h": ""}))
+        self.assertEqual(places(found), [("docs/glossary.md", 3), ("docs/glossary.md", 4)])
+
+    def test_the_page_is_there(self):
+        self.assertEqual(places(check_glossary(tree_of({}))), [("docs/glossary.md", 1)])
 
 
 class Whitespace(unittest.TestCase):
