@@ -15,14 +15,17 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from tidy_checks import builds, doors, layers, sizes, tools, words  # noqa: E402
+from tidy_checks import builds, commits, doors, layers, sizes, tools, words  # noqa: E402
 from tidy_checks.tree import Tree  # noqa: E402
 
 CHECKS = {
     "layers": layers.check_layers,
     "cycles": layers.check_cycles,
+    "knots": layers.check_knots,
     "seams": layers.check_seams,
     "sizes": sizes.check_sizes,
+    "classes": sizes.check_classes,
+    "folders": sizes.check_folders,
     "doors": doors.check_doors,
     "banned": doors.check_banned,
     "names": words.check_names,
@@ -32,6 +35,7 @@ CHECKS = {
     "built": builds.check_built,
     "own-header": builds.check_own_header_first,
     "headers": builds.check_headers,
+    "commits": commits.check_commits,
     "format": tools.check_format,
     "shell": tools.check_shell,
 }

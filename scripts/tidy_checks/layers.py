@@ -98,6 +98,59 @@ def check_cycles(tree: Tree) -> list[Finding]:
     return findings
 
 
+# Knots that were there when the rule came: how many files (a header and its source count as one). Entries only go.
+KNOT_RATCHET = {
+    "base/check": 3,
+    "bench/harness/crew": 4,
+    "client/memctl/commands/admin_calls": 14,
+    "device/cuda/cuda_context": 5,
+    "memserver/control/control_reactor": 2,
+    "memserver/traffic/frozen_requests": 2,
+    "optim/kernels/kernel_tables": 2,
+    "optim/rules": 7,
+    "shm/spec/frozen": 5,
+}
+
+
+def check_knots(tree: Tree) -> list[Finding]:
+    """A header and its source are one: what they include together must not lead back to them. (Tarjan's strongly connected components.)"""
+    graph: dict[str, set[str]] = {}
+    for path, source in tree.sources.items():
+        if source.is_test:
+            continue
+        unit = re.sub(r"\.(h|cpp|cu)$", "", path)
+        used = {re.sub(r"\.(h|cpp|cu)$", "", name) for _, name, quoted in source.includes() if quoted and name in tree.sources}
+        graph.setdefault(unit, set()).update(used - {unit})
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    open_units: list[str] = []
+    knots: list[list[str]] = []
+
+    def walk(unit: str) -> None:
+        order[unit] = low[unit] = len(order)
+        open_units.append(unit)
+        for used in sorted(graph.get(unit, ())):
+            if used not in order:
+                walk(used)
+                low[unit] = min(low[unit], low[used])
+            elif used in open_units:
+                low[unit] = min(low[unit], order[used])
+        if low[unit] == order[unit]:
+            at = open_units.index(unit)
+            knots.append(sorted(open_units[at:]))
+            del open_units[at:]
+
+    for unit in sorted(graph):
+        if unit not in order:
+            walk(unit)
+    findings = []
+    for knot in knots:
+        if len(knot) > KNOT_RATCHET.get(knot[0], 1):
+            text = f"{len(knot)} units lead back to one another: {', '.join(knot)}"
+            findings.append(Finding(knot[0] + ".h", 1, "knots", text))
+    return findings
+
+
 def check_seams(tree: Tree) -> list[Finding]:
     """Pure virtual functions stand only in the files of the ```seams block."""
     seams = {line.partition(":")[2].strip() for _, line in tree.fenced_block(PAGE, "seams")}

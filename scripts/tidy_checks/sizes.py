@@ -1,6 +1,8 @@
 """How long files and functions are, and how many parameters they take. Functions are found by matching braces, which our format allows."""
 
+import collections
 import dataclasses
+import os
 import re
 import statistics
 
@@ -183,6 +185,54 @@ def check_sizes(tree: Tree) -> list[Finding]:
             if function.parameters > PARAMETERS_MAX and not source.allows(function.line, "parameters"):
                 text = f"{function.name} takes {function.parameters} parameters; the limit is {PARAMETERS_MAX}, then a struct"
                 findings.append(Finding(source.path, function.line, "parameters", text))
+    return findings
+
+
+# Functions that a class defines outside of its own braces, in all files together, and their lines.
+CLASS_DEFINITIONS_MAX = 40
+CLASS_LINES_MAX = 600
+# Classes that were larger when the rule came: definitions, lines. Entries only go.
+CLASS_RATCHET = {"JobDesk": (101, 1596), "JobStates": (52, 600), "ParameterCache": (46, 600)}
+
+
+def check_classes(tree: Tree) -> list[Finding]:
+    """A class that is cut into several files is as large as all of them."""
+    definitions: dict[str, list[tuple[str, Function]]] = collections.defaultdict(list)
+    for source in tree.sources.values():
+        if source.is_test:
+            continue
+        for function in find_functions(source):
+            owner, _, name = function.name.rpartition("::")
+            if function.has_body and owner:
+                definitions[owner].append((source.path, function))
+    findings = []
+    for owner, found in definitions.items():
+        count, lines = len(found), sum(function.lines for _, function in found)
+        count_max, lines_max = CLASS_RATCHET.get(owner, (CLASS_DEFINITIONS_MAX, CLASS_LINES_MAX))
+        if count > count_max or lines > lines_max:
+            path, function = found[0]
+            text = f"{owner} has {count} definitions of {lines} lines; the limits are {count_max} and {lines_max}: give it one kind of state"
+            findings.append(Finding(path, function.line, "class-size", text))
+    return findings
+
+
+FOLDER_FILES_MAX = 30
+TEST_FOLDER_FILES_MAX = 40
+# A class that is continued in a second file would be called so.
+CONTINUED = re.compile(r"(_part|_half|_rest|_more|_?2)\.(h|cpp|cu)$")
+
+
+def check_folders(tree: Tree) -> list[Finding]:
+    """Few enough files in each folder to be read as a list, and none that is the second half of another."""
+    folders = collections.Counter(os.path.dirname(path) for path in tree.sources)
+    findings = []
+    for folder, count in folders.items():
+        limit = TEST_FOLDER_FILES_MAX if folder.startswith("tests") else FOLDER_FILES_MAX
+        if count > limit:
+            findings.append(Finding(folder, 1, "folders", f"{count} files; the limit is {limit}: make rooms, named for what they own"))
+    for path in tree.sources:
+        if CONTINUED.search(path) and not re.search(r"_v\d\.cpp$", path):
+            findings.append(Finding(path, 1, "folders", "named as a part of another file: name the state or the job that it owns"))
     return findings
 
 

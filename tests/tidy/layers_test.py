@@ -2,7 +2,7 @@ import unittest
 
 from small_tree import places, tree_of
 
-from tidy_checks.layers import check_cycles, check_layers, check_seams, parse_rules, room_of
+from tidy_checks.layers import check_cycles, check_knots, check_layers, check_seams, parse_rules, room_of
 
 
 class Rules(unittest.TestCase):
@@ -58,6 +58,17 @@ class Cycles(unittest.TestCase):
     def test_a_diamond_is_none(self):
         files = {"base/a.h": '#include "base/b.h"\n#include "base/c.h"\n', "base/b.h": '#include "base/d.h"\n', "base/c.h": '#include "base/d.h"\n', "base/d.h": ""}
         self.assertEqual(check_cycles(tree_of(files)), [])
+
+
+class Knots(unittest.TestCase):
+    def test_a_header_and_its_source_are_one(self):
+        files = {"base/a.h": "", "base/a.cpp": '#include "base/a.h"\n#include "base/b.h"\n', "base/b.h": "", "base/b.cpp": '#include "base/b.h"\n#include "base/a.h"\n'}
+        self.assertEqual(check_cycles(tree_of(files)), [])
+        self.assertEqual(places(check_knots(tree_of(files))), [("base/a.h", 1)])
+
+    def test_a_diamond_is_none(self):
+        files = {"base/a.h": '#include "base/b.h"\n#include "base/c.h"\n', "base/b.h": '#include "base/d.h"\n', "base/c.cpp": '#include "base/d.h"\n', "base/d.h": ""}
+        self.assertEqual(check_knots(tree_of(files)), [])
 
 
 class Seams(unittest.TestCase):

@@ -3,7 +3,7 @@ import unittest
 
 from small_tree import places, tree_of
 
-from tidy_checks.sizes import check_sizes, count_parameters, find_functions, summary
+from tidy_checks.sizes import check_classes, check_folders, check_sizes, count_parameters, find_functions, summary
 from tidy_checks.tree import SourceFile
 
 
@@ -96,6 +96,33 @@ class Limits(unittest.TestCase):
 
     def test_the_summary_counts(self):
         self.assertIn("1 production", summary(tree_of({"base/a.cpp": "int A() { return 1; }\n"})))
+
+
+class Classes(unittest.TestCase):
+    def test_a_class_is_as_large_as_all_its_files(self):
+        half = "".join(f"void Desk::F{i}() {{\n}}\n" for i in range(21))
+        other = half.replace("F", "G")
+        self.assertEqual(check_classes(tree_of({"base/a.cpp": half})), [])
+        self.assertEqual(places(check_classes(tree_of({"base/a.cpp": half, "base/b.cpp": other}))), [("base/a.cpp", 1)])
+
+    def test_lines_count_too(self):
+        long = "void Desk::F() {\n" + "  Step();\n" * 65 + "}\n"
+        self.assertEqual(check_classes(tree_of({"base/a.cpp": long * 8})), [])
+        self.assertEqual(places(check_classes(tree_of({"base/a.cpp": long * 9}))), [("base/a.cpp", 1)])
+
+
+class Folders(unittest.TestCase):
+    def test_thirty_files_and_forty_tests(self):
+        files = {f"base/a{i}x.h": "" for i in range(30)}
+        tests = {f"tests/base/a{i}x_test.cpp": "" for i in range(40)}
+        self.assertEqual(check_folders(tree_of({**files, **tests})), [])
+        self.assertEqual(places(check_folders(tree_of({**files, "base/b.h": ""}))), [("base", 1)])
+        self.assertEqual(places(check_folders(tree_of({**tests, "tests/base/b.h": ""}))), [("tests/base", 1)])
+
+    def test_a_second_half_has_no_name_of_its_own(self):
+        for name in ("base/desk_part.cpp", "base/desk2.cpp", "base/desk_rest.h"):
+            self.assertEqual(places(check_folders(tree_of({name: ""}))), [(name, 1)])
+        self.assertEqual(check_folders(tree_of({"optim/kernels_v2.cpp": "", "base/crc32c.cpp": ""})), [])
 
 
 if __name__ == "__main__":
