@@ -102,7 +102,6 @@ def check_cycles(tree: Tree) -> list[Finding]:
 KNOT_RATCHET = {
     "base/check": 3,
     "bench/harness/crew": 4,
-    "client/memctl/commands/admin_calls": 14,
     "device/cuda/cuda_context": 5,
     "memserver/control/control_reactor": 2,
     "memserver/traffic/frozen_requests": 2,

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "client/memctl/flags/flags.h"
+#include "client/memctl/flags/invocation.h"
 #include "client/admin/send_http.h"
 
 namespace tidepool::client {

@@ -3,7 +3,9 @@
 // One thread; blocks as commands.h says. What they would do without doing it: previews.h.
 #pragma once
 
-#include "client/memctl/commands/commands.h"
+#include "client/memctl/flags/invocation.h"
+#include "client/memctl/views/render.h"
+#include "client/memctl/views/shown.h"
 
 namespace tidepool::client {
 

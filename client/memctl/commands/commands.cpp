@@ -296,7 +296,10 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
 Result<Shown> RunCommand(const Invocation& invocation, const Style& style) {
   Style own = style;
   own.wide = invocation.form == "wide";
-  if (!invocation.nodes.empty()) return RunOnNodes(invocation, own);
+  if (!invocation.nodes.empty()) {
+    return RunOnNodes(invocation, own,
+                      [&own](const Invocation& here) { return RunCommand(here, own); });
+  }
   for (const Command& command : kCommands) {
     if (invocation.command != command.name) continue;
     TP_ASSIGN_OR_RETURN(Shown shown,

@@ -6,19 +6,11 @@
 #include <string>
 
 #include "base/status.h"
-#include "client/memctl/flags/flags.h"
+#include "client/memctl/flags/invocation.h"
 #include "client/memctl/views/render.h"
+#include "client/memctl/views/shown.h"
 
 namespace tidepool::client {
-
-// Output of one command: results for stdout, remarks for stderr.
-struct Shown {
-  std::string result;
-  std::string remark;
-  int exit_code = 0;        // what a command has found out, where that is no error
-  std::string cursor = {};  // where the next one of a --watch goes on
-  std::string answer = {};  // of a change, as it came
-};
 
 // Runs `invocation.command` once. Errors: kNoServer, kWaitTimeout, kServerGone, kHandshakeBad, and
 // what the server answered (kAdminNotFound, kAdminBadRequest, kNotReady).

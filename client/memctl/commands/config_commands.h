@@ -5,13 +5,15 @@
 // (docs/decisions/024): `set` changes the file, as an editor would, and has it read again.
 #pragma once
 
-#include "client/memctl/commands/commands.h"
-#include "client/memctl/commands/previews.h"
+#include "client/memctl/commands/preview.h"
+#include "client/memctl/flags/invocation.h"
+#include "client/memctl/views/render.h"
+#include "client/memctl/views/shown.h"
 
 namespace tidepool::client {
 
 Result<Shown> RunConfig(const Invocation& invocation, const Style& style);
-// Of --dry-run. Errors: those of `config set` that can be known.
+// Answers --dry-run of `config set`. Errors: those of `config set` that can be known.
 Result<Preview> PreviewOfSet(const Invocation& invocation);
 
 }  // namespace tidepool::client

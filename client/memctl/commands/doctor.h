@@ -4,7 +4,9 @@
 // One thread; asks the admin socket and looks at the socket directory.
 #pragma once
 
-#include "client/memctl/commands/commands.h"
+#include "client/memctl/flags/invocation.h"
+#include "client/memctl/views/render.h"
+#include "client/memctl/views/shown.h"
 
 namespace tidepool::client {
 

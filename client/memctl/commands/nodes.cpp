@@ -239,7 +239,8 @@ std::string WhyNotOnNodes(const Invocation& invocation) {
   return "";
 }
 
-Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style) {
+Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style,
+                         const RunHere& run_here) {
   const std::vector<NodeAnswer> answers = AskNodes(invocation);
   Shown shown{"", RemarksOf(answers)};
   for (const NodeAnswer& answer : answers)
@@ -259,7 +260,7 @@ Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style) {
     Invocation here = invocation;
     here.nodes.clear();
     here.answer = MergedDocument(answers);
-    TP_ASSIGN_OR_RETURN(const Shown merged, RunCommand(here, style));
+    TP_ASSIGN_OR_RETURN(const Shown merged, run_here(here));
     shown.result = merged.result;
     shown.remark += merged.remark;
   } else if (invocation.json) {

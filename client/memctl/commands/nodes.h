@@ -5,10 +5,13 @@
 // of whoever ssh lets in there.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "client/memctl/commands/commands.h"
+#include "client/memctl/flags/invocation.h"
+#include "client/memctl/views/render.h"
+#include "client/memctl/views/shown.h"
 
 namespace tidepool::client {
 
@@ -20,8 +23,9 @@ std::string WhyNotOnNodes(const Invocation& invocation);
 
 // Runs `invocation.words` on each of `invocation.nodes`. Tables are merged, with a column NODE;
 // other texts come one below the other; as JSON it is an array with the answer, or the error, of
-// each node. Shown::exit_code: the highest of all (3: ssh did not get there); Shown::remark: who
-// failed, and what was said there.
-Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style);
+// each node. `run_here` renders a merged answer as that of one server. Shown::exit_code: the highest
+// of all (3: ssh did not get there); Shown::remark: who failed, and what was said there.
+using RunHere = std::function<Result<Shown>(const Invocation&)>;
+Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style, const RunHere& run_here);
 
 }  // namespace tidepool::client

@@ -5,7 +5,9 @@
 // One thread; blocks until it has ended.
 #pragma once
 
-#include "client/memctl/commands/commands.h"
+#include "client/memctl/flags/invocation.h"
+#include "client/memctl/views/render.h"
+#include "client/memctl/views/shown.h"
 
 namespace tidepool::client {
 

@@ -6,23 +6,17 @@
 // a preview that knows of a refusal is that refusal.
 #pragma once
 
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "client/memctl/commands/commands.h"
+#include "client/memctl/commands/preview.h"
+#include "client/memctl/flags/invocation.h"
+#include "client/memctl/views/render.h"
+#include "client/memctl/views/shown.h"
 
 namespace tidepool::client {
 
-struct Preview {
-  std::string change;                // "release job gpt"
-  std::vector<std::string> effects;  // sentences
-  std::vector<std::pair<std::string, uint64_t>> numbers = {};
-};
-
-// Of one for which FindChange is not null. Errors: those of the change, as far as they can be
-// known.
+// `invocation` is one for which FindChange is not null. Errors: those of the change, as far as
+// they can be known.
 Result<Preview> PreviewOf(const Invocation& invocation);
-// Of --dry-run: for people, or as a JSON object.
+// Answers --dry-run: for people, or as a JSON object.
 Result<Shown> RunPreview(const Invocation& invocation);
+
 }  // namespace tidepool::client

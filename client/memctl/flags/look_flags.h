@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "client/memctl/flags/flags.h"
+#include "client/memctl/flags/invocation.h"
 
 namespace CLI {
 class App;

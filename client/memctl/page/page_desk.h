@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "client/memctl/flags/flags.h"
+#include "client/memctl/flags/invocation.h"
 
 namespace tidepool::client {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "client/memctl/flags/flags.h"
+#include "client/memctl/flags/invocation.h"
 
 namespace tidepool::client {
 

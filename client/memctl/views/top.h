@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "client/memctl/commands/commands.h"
+#include "client/memctl/flags/invocation.h"
+#include "client/memctl/views/render.h"
+#include "client/memctl/views/shown.h"
 #include "client/admin/views.h"
 
 namespace tidepool::client {
