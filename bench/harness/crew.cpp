@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "bench/harness/row.h"
+#include "bench/harness/die.h"
 
 namespace tidepool::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "bench/harness/ping_pong.h"
-#include "bench/harness/row.h"
+#include "bench/harness/median.h"
 
 namespace tidepool::bench {
 

@@ -137,20 +137,4 @@ int RowPrinter::Finish() {
   return std::all_of(rows_.begin(), rows_.end(), Holds) ? 0 : kExitTargetMissed;
 }
 
-void Die(const std::string& message) {
-  std::fprintf(stderr, "%s\n", message.c_str());
-  std::exit(1);
-}
-
-double Median(std::vector<double> values) {
-  return Percentile(std::move(values), 0.5);
-}
-
-double Percentile(std::vector<double> values, double share) {
-  TP_CHECK(!values.empty(), "a percentile of nothing");
-  std::sort(values.begin(), values.end());
-  const double position = share * static_cast<double>(values.size() - 1);
-  return values[static_cast<size_t>(std::lround(position))];
-}
-
 }  // namespace tidepool::bench

@@ -23,6 +23,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bench/harness/die.h"
+#include "bench/harness/median.h"
 #include "bench/harness/regime.h"
 
 namespace tidepool::bench {
@@ -78,21 +80,5 @@ class RowPrinter {
   std::vector<Row> rows_;
   std::optional<RegimeWatch> regime_;
 };
-
-// Ends the program with a message and exit code 1.
-[[noreturn]] void Die(const std::string& message);
-template <typename T>
-T OrDie(Result<T> result) {
-  if (!result.ok()) Die(result.status().Format());
-  return std::move(result).value();
-}
-inline void OrDie(const Status& status) {
-  if (!status.ok()) Die(status.Format());
-}
-
-// The middle value, and the value below which `share` of all lie. Both sort a copy; empty input is
-// an error of the caller.
-double Median(std::vector<double> values);
-double Percentile(std::vector<double> values, double share);
 
 }  // namespace tidepool::bench

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "base/status.h"
-#include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/cuda_kernels.h"
+#include "device/cuda/cuda_options.h"
 
 namespace tidepool::device {
 

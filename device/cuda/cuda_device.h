@@ -27,20 +27,13 @@
 #include <string>
 
 #include "base/status.h"
-#include "base/units.h"
+#include "device/cuda/cuda_options.h"
 #include "device/device.h"
 #include "device/gpu_list.h"
 
 namespace tidepool::device {
 
 class CudaContext;
-
-struct CudaDeviceOptions {
-  int ordinal = 0;
-  // How memory is exported. None: kVmm where the GPU can, else kIpc, and form_note() says so.
-  std::optional<ExportForm> form = std::nullopt;
-  uint64_t piece_bytes = 64 * kGiB;  // host memory is registered in pieces of at most this
-};
 
 struct DeviceBytes {
   uint64_t free = 0, total = 0;

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "memserver/traffic/rcache_content.h"
 
 namespace tidepool::memserver {
 namespace {

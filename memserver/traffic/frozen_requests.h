@@ -8,7 +8,7 @@
 
 #include "memserver/residency/job_states.h"
 #include "memserver/traffic/session.h"
-#include "memserver/traffic/transfers.h"
+#include "memserver/traffic/start.h"
 
 namespace tidepool::memserver {
 

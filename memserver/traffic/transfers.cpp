@@ -1,12 +1,11 @@
 #include "memserver/traffic/transfers.h"
 
-#include <optional>
-
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "base/formats/split_float.h"
 #include "memserver/traffic/frozen_requests.h"
+#include "memserver/traffic/rcache_content.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -53,16 +52,6 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   states->SetPut(copy.request.chunk, session->rank(), elements);
   TP_POINT("server.put_kept");
   return elements == chunk.shard_elements;
-}
-
-void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request,
-                       bool holds_chunk) {
-  const uint64_t bytes = request.element_count * BytesOf(states->spec().dtype);
-  const std::optional<ChunkId> chunk =
-      holds_chunk ? std::optional<ChunkId>(request.chunk) : std::nullopt;
-  for (const ChunkId gone : session->rcache_map().Replace(request.rcache_offset, bytes, chunk)) {
-    states->RanksCached(gone) &= ~(uint64_t{1} << session->rank());
-  }
 }
 
 Start StartFetch(JobStates* states, Session* session, const shm::Request& request) {

@@ -4,7 +4,7 @@
 // Any thread; constants.
 #pragma once
 
-#include "optim/kernels/kernels.h"
+#include "optim/kernels/kernel_set.h"
 
 namespace tidepool::optim {
 

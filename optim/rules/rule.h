@@ -17,7 +17,7 @@
 
 #include "base/formats/optimizer.h"
 #include "optim/kernels/both_sides.h"
-#include "optim/update_rule.h"
+#include "optim/update_span.h"
 
 #define TP_OPTIM_STEP TP_BOTH_SIDES __attribute__((always_inline)) static inline
 

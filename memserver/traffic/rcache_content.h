@@ -1,0 +1,25 @@
+// NoteRcacheContent: which chunk the bytes of an rCache hold, for the residency picture.
+//
+// Called by the serve loop.
+#pragma once
+
+#include <optional>
+
+#include "memserver/residency/job_states.h"
+#include "memserver/traffic/session.h"
+
+namespace tidepool::memserver {
+
+// The rCache bytes of `request` hold its chunk from now on; without `holds_chunk` (a gradient) they
+// hold none.
+inline void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request,
+                              bool holds_chunk) {
+  const uint64_t bytes = request.element_count * BytesOf(states->spec().dtype);
+  const std::optional<ChunkId> chunk =
+      holds_chunk ? std::optional<ChunkId>(request.chunk) : std::nullopt;
+  for (const ChunkId gone : session->rcache_map().Replace(request.rcache_offset, bytes, chunk)) {
+    states->RanksCached(gone) &= ~(uint64_t{1} << session->rank());
+  }
+}
+
+}  // namespace tidepool::memserver
