@@ -4,8 +4,9 @@
 // Pure functions, any thread, nothing is allocated unless a piece is refused. docs/nvme_format.md
 // draws it.
 //
-//   +0      PieceHeader   4 KiB   what lies here, of which job, which epoch, at which place; a CRC-32C per 1 MiB; a CRC-32C of the page
-//   +4096   payload               a multiple of 4 KiB
+//   +0      PieceHeader   4 KiB: what lies here, of which job, which epoch, at which place; a
+//                         CRC-32C per 1 MiB; a CRC-32C of the page
+//   +4096   payload       a multiple of 4 KiB
 //
 // Invariant: every bit of header and payload is under some checksum, so a flipped one is found; a
 // right piece at a wrong place, of a wrong job or of another epoch is found by its name (lost and

@@ -2,11 +2,11 @@
 // and commits last.
 //
 // One thread (the serve loop); no call blocks. Changes are made in memory at once; they have
-// reached the disk when durable_changes() is
-// at least what changes() was after the change.
+// reached the disk when durable_changes() is at least what changes() was after the change.
 // The order of a commit (a crash at any instant leaves one whole generation):
 //   1. flush the data file       so that every piece answered before is on the medium
-//   2. write the manifest        one generation on, so to the file that does not hold the newest whole one
+//   2. write the manifest        one generation on, so to the file that does not hold the newest
+//                                whole one
 //   3. flush that file
 // A flush that failed is never repeated: the directory is poisoned, and no later commit is believed
 // (the file may have lost anything).

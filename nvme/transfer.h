@@ -4,11 +4,15 @@
 // One thread. It owns the memory of a transfer from Start until Next gave it back, whatever
 // happens, because the system may write to it until then. Nothing is allocated after it was made.
 //   short, EAGAIN, EINTR   gone on with (the latter two after a pause)
-//   EIO and others         repeated kTriesMax times after 1, 10 and 100 ms, then the transfer ends with the error
+//   EIO and others         repeated kTriesMax times after 1, 10 and 100 ms, then the transfer ends
+//                          with the error
 //   end of file            an error at once: files are preallocated
-//   a failed flush         an error at once: a second one could succeed without the data being there
-//   no answer at all       told by NextLate after late_ns, and again after lost_ns; the memory stays the queue's until an answer comes
-//   no place in its line   the same, since its start or the last answer in the line; after lost_ns it ends with ETIMEDOUT, never issued
+//   a failed flush         an error at once: a second one could succeed without the data being
+//                          there
+//   no answer at all       told by NextLate after late_ns, and again after lost_ns; the memory
+//                          stays the queue's until an answer comes
+//   no place in its line   the same, since its start or the last answer in the line; after lost_ns
+//                          it ends with ETIMEDOUT, never issued
 // Each line of files (those of one drive) has its own order and its own share of the queue's depth:
 // a drive that does not answer takes nothing from another.
 #pragma once

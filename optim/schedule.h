@@ -4,8 +4,8 @@
 // Any thread; a pure function of the step, so a restarted run needs no state but its step number.
 //
 //   lr |      ____            warm-up: base * step / warmup_steps, so step 1 already learns
-//      |    /      \          then from base at warmup_steps down to min_lr at total_steps, and min_lr afterwards
-//      |  /          \___     (constant stays at base)
+//      |    /      \          then from base at warmup_steps down to min_lr at total_steps, and
+//      |  /          \___     min_lr afterwards (constant stays at base)
 //      +----------------------> step (1-based)
 #pragma once
 

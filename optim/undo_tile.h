@@ -6,17 +6,20 @@
 // before any worker starts.
 // For each tile of a piece (whole tiles of one parameter: in the loops themselves,
 // UpdateLoop::Open; others and additions: here):
-//   1. save the old values of every plane that changes into the other area     optim.tile_saved
-//   2. progress word := (version, first element, open)                       optim.tile_progress
+//   1. save the old values of every plane that changes into the other area    optim.tile_saved
+//   2. progress word := (version, first element, open)                        optim.tile_progress
 //   3. update the tile in place                                               optim.tile_written
 // and, after the last one, progress word := (version, finished)               optim.piece_finished
 // The loops themselves are killed at a store to the first or last plane in the middle of what they
 // are called for: optim.first_plane_stored, optim.last_plane_stored (TP_STORE_POINT).
 //
 //   tile      0          1          2
-//   area 0    save 0 ............   save 2       An area is overwritten only when the progress word has left its tile, so at every
-//   area 1               save 1 ............     instruction the open tile, the only one that may be torn, has its old values in an area.
+//   area 0    save 0 ............   save 2
+//   area 1               save 1 ............
 //   progress       0 open    1 open     2 open  finished
+//
+// An area is overwritten only when the progress word has left its tile, so at every instruction the
+// open tile, the only one that may be torn, has its old values in an area.
 //
 // Invariants:
 // 1. A tile is written only while the progress word says that it is open.

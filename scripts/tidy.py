@@ -31,6 +31,7 @@ CHECKS = {
     "names": words.check_names,
     "words": words.check_words,
     "glossary": words.check_glossary,
+    "columns": words.check_columns,
     "whitespace": words.check_whitespace,
     "built": builds.check_built,
     "own-header": builds.check_own_header_first,

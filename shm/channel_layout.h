@@ -1,14 +1,14 @@
 // The layout of the two segments that one session shares: who writes which page.
 //
-//   submission segment (memfd, client writes, server reads)      completion segment (memfd, server writes, client maps read-only)
-//   +0     SubmissionHeader                                      +0     CompletionHeader
-//   +4096  RingSlot[kRingEntries]  requests                      +4096  RingSlot[kRingEntries]  completions
+//   submission segment (memfd)                 completion segment (memfd)
+//   client writes, server reads                server writes, client maps read-only
+//   +0     SubmissionHeader                    +0     CompletionHeader
+//   +4096  RingSlot[kRingEntries]  requests    +4096  RingSlot[kRingEntries]  completions
 //
 // One writer per page. The server relies on nothing that lies in the submission segment: it keeps
-// its own positions and checks the client's. A slot holds the item of position p when sequence == p
-// + 1; positions count up for ever and slot index is p % kRingEntries.
-// The client keeps at most kRingEntries requests whose completions it has not consumed; more ends
-// the session.
+// its own positions and checks the client's. A slot holds the item of position p when
+// sequence == p + 1; positions count up for ever and slot index is p % kRingEntries. The client
+// keeps at most kRingEntries requests whose completions it has not consumed; more ends the session.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,8 @@
 // FlagPages: the words that order the copies of a session whose rCache the rank brought, with the
 // trainer's streams and without any CPU.
 //
-//   +0     ready[512]   the trainer writes: its streams, or its CPU       +4096  done[512]   the server writes: its stream, or its CPU
+//   +0      ready[512]   the trainer writes: its streams, or its CPU
+//   +4096   done[512]    the server writes: its stream, or its CPU
 //
 // The words of request number n (n of the first rings: its counter; of later ones: Resume's
 // flags_base + its counter) are in slot n % 512 and say n when it may begin, or has been copied: a

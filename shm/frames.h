@@ -7,22 +7,26 @@
 // Hello and Resume begin with the protocols of the client, in every version; behind the fields of
 // this version a newer client may say more.
 //
-//   trainer                                     memserver
-//   Hello (+ rCache, when the rank brings  ->
-//   it), SpecPart x n
-//                                          <-   Queued, when it asked to wait for room and there is none yet; again when there is
-//                                          <-   Welcome (+ submission, completion, rCache, doorbell) | Refused
-//                                               (the flag pages in place of an rCache that the rank
-//                                               brought)
-//   SchedulePart x n, Save (+ directory)   ->
-//                                          <-   SaveDone, PeerLost, Ended
-//   Goodbye                                ->
-//                                          <-   Ended (ok), when the session is taken down; a server that dies says nothing
+//   trainer                                  memserver
+//   Hello (+ rCache, when the rank
+//   brings it), SpecPart x n            ->
+//                                       <-   Queued, when it asked to wait for room and there is
+//                                            none yet; again when there is
+//                                       <-   Welcome (+ submission, completion, rCache, doorbell;
+//                                            the flag pages in place of an rCache that the rank
+//                                            brought) | Refused
+//   SchedulePart x n,
+//   Save (+ directory)                  ->
+//                                       <-   SaveDone, PeerLost, Ended
+//   Goodbye                             ->
+//                                       <-   Ended (ok), when the session is taken down; a server
+//                                            that dies says nothing
 //
 // after memserver has ended and another one serves the same kept memory:
-//   Resume (+ rCache, and the flag pages   ->
-//   where the rank brought its rCache)
-//                                          <-   Resumed (+ submission, completion, doorbell) | Refused
+//   Resume (+ rCache, and the flag
+//   pages where the rank brought its
+//   rCache)                             ->
+//                                       <-   Resumed (+ submission, completion, doorbell) | Refused
 #pragma once
 
 #include <array>

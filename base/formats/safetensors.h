@@ -4,7 +4,9 @@
 // Any thread; pure functions of bytes, no file is opened here. A file is laid out so:
 //
 //   bytes 0..7      N: length of the header, unsigned 64-bit little-endian
-//   bytes 8..8+N    JSON: {"__metadata__": {key: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...},
+//   bytes 8..8+N    JSON: {"__metadata__": {key: text},
+//                          name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]},
+//                          ...},
 //                   padded with spaces so that 8+N is a multiple of 8
 //   from 8+N on     the tensors' bytes, little-endian, row-major; offsets count from here
 //

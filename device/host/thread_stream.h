@@ -4,8 +4,12 @@
 // The public part belongs to the owner's thread, Main and what it calls to the stream's thread.
 // They meet in the operation queue, the runner's passed counter, bell_ and event_. Drawn:
 //
-//   owner:   Push(op)        bell_ += 1, notify        ...        ClearEvent: read(event_), told_ = false;  Passed: load passed_
-//   thread:  Run ... idle -> spin -> wait(bell_ == seen)  ...     passed_ = marker;  told_: false -> true ? write(event_)
+//   owner                                        thread
+//   Push(op)                                     Run ...
+//   bell_ += 1, notify                           idle -> spin -> wait(bell_ == seen)
+//   ...                                          ...
+//   ClearEvent: read(event_), told_ = false      passed_ = marker
+//   Passed: load passed_                         told_: false -> true ? write(event_)
 //
 // Both sides change told_ by atomic exchange: either the thread sees that the event must be written
 // again, or the owner's exchange reads the thread's and with it the new passed_.

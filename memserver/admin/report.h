@@ -54,8 +54,9 @@ std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const Jo
 struct ChunkPage {
   std::vector<const JobRow*> jobs;    // in order
   const ChunkState* state = nullptr;  // only chunks in this state, null for all
-  std::string tier =
-      {};  // only those that a rank holds ("rcache"), or whose states lie there ("host", "nvme"); empty for all
+  // Only those that a rank holds ("rcache"), or whose states lie there ("host", "nvme"); empty for
+  // all.
+  std::string tier = {};
   JobId from_job = 0;  // where the page begins
   ChunkId from_chunk = 0;
   uint64_t limit = 0;

@@ -64,8 +64,9 @@ struct SessionRow {
 // Where a job's step stands. A micro-batch is in its forward pass until the first of its gradients
 // comes.
 struct StepProgress {
-  const char* phase =
-      "";  // "forward", "backward", "ending" (all gradients are in, the verdict is not), "updating"; "" while loading
+  // "forward", "backward", "ending" (all gradients are in, the verdict is not), "updating"; ""
+  // while loading.
+  const char* phase = "";
   uint32_t micro_batch = 0, micro_batches = 0;  // from 1; 0 while updating
   // Whose gradients of this micro-batch are in; while updating, whose update is.
   uint64_t chunks_done = 0;
@@ -78,9 +79,9 @@ struct JobRow {
   JobId job = 0;
   std::string name;
   uint32_t uid = 0;
-  std::string
-      state;  // "loading", "training", "updating", "detached", "demoting" (detached, its states go to NVMe), "awaiting" (its ranks,
-              // after a restart), "ending"
+  // "loading", "training", "updating", "detached", "demoting" (detached, its states go to NVMe),
+  // "awaiting" (its ranks, after a restart), "ending".
+  std::string state;
   uint32_t world = 0;
   DType dtype = DType::kF32;
   Version version = 0;  // sealed steps

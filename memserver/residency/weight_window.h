@@ -5,7 +5,8 @@
 // with an empty window, as the pieces on NVMe have everything. A slot is
 //   free      of no chunk
 //   filling   the weights of a chunk's present epoch are being read into it
-//   held      it is the chunk's 16-bit plane: whole, or about to be written by the chunk's running update
+//   held      it is the chunk's 16-bit plane: whole, or about to be written by the chunk's running
+//             update
 // Invariants:
 //  1. a chunk has one slot at most, and it is the chunk's plane (ChunkPlanes::param16) exactly
 //     while it is held;

@@ -5,10 +5,12 @@
 // (traffic/gpu_states.h) in *units* of at most kGpuUnitElements and kGpuRunsAUnit parameters of one
 // chunk, kGpuUnitsInFlight of them on each stream, and looked at until its marker has passed;
 // nothing blocks.
-//   store    weights where they landed in the pool -> master of slot 0; the moments there are zero since the memory was made
-//   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no use yet -> 16-bit plane (a worker): the
-//            weights may have landed where that lies
-//   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what trainers fetch -> pool
+//   store    weights where they landed in the pool -> master of slot 0; the moments there are zero
+//            since the memory was made
+//   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no
+//            use yet -> 16-bit plane (a worker): the weights may have landed where that lies
+//   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what
+//            trainers fetch -> pool
 // Invariants:
 //  1. the slot of epoch e is only read until the chunk is published at epoch e + 1, which is when
 //     all units of it have passed: a server that comes after this one begins the update again, with

@@ -3,8 +3,9 @@
 //
 // One thread (the serve loop) owns it. It names the work that workers must do (NextWork) and is
 // told when it is done (EndWork).
-//   request -> accepted -> copy to the slot                                     (first micro-batch of the slot's type)
-//                       -> copy to the rank's staging buffer -> widen or add    (otherwise; the buffer is free again after that)
+//   request -> accepted -> first micro-batch, of the slot's type: copy to the slot
+//                       -> otherwise: copy to the rank's staging buffer -> widen or add
+//                          (the buffer is free again after that)
 //   all shards of a chunk have their last micro-batch -> scan -> the chunk is complete
 // Invariants:
 //  1. one request at a time uses the staging buffer of a rank; gradients of one rank and chunk are

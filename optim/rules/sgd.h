@@ -2,7 +2,8 @@
 //
 //   g += wd * p
 //   without momentum:  p -= lr * g
-//   with momentum:     m = mu * m + (1 - dampening) * g, at the first step m = g;   p -= lr * (nesterov ? g + mu * m : m)
+//   with momentum:     m = mu * m + (1 - dampening) * g, at the first step m = g
+//                      p -= lr * (nesterov ? g + mu * m : m)
 #pragma once
 
 #include "optim/rules/rule.h"

@@ -22,12 +22,16 @@ class Finding:
         return f"{self.path}:{self.line}: [{self.check}] {self.text}"
 
 
+# A comment, a string literal (raw ones too) or a character literal.
+LITERAL = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^\s()\\]{0,16})\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"'
+    r"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'",
+    re.DOTALL,
+)
+
+
 def blank_literals(text: str) -> str:
     """The text with comments, string and character literals replaced by spaces; every line keeps its number and length."""
-    pattern = re.compile(
-        r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^\s()\\]{0,16})\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])+\'',
-        re.DOTALL,
-    )
 
     def blank(match: re.Match) -> str:
         found = match[0]
@@ -36,7 +40,7 @@ def blank_literals(text: str) -> str:
             return inner
         return found[0] + inner[1:-1] + found[-1]  # quotes stay, so that a literal still is one operand
 
-    return pattern.sub(blank, text)
+    return LITERAL.sub(blank, text)
 
 
 class SourceFile:
@@ -64,6 +68,10 @@ class SourceFile:
 
     def line_of(self, offset: int) -> int:
         return self.text.count("\n", 0, offset) + 1
+
+    def in_string(self, offset: int) -> bool:
+        """True where the character is part of a string literal."""
+        return any(match.start() < offset < match.end() and not match[0].startswith("/") for match in LITERAL.finditer(self.text))
 
     def allows(self, line: int, check: str) -> bool:
         """True where the line, or a comment right above it, says `tidy: allow CHECK, because ...`: a suppression needs its reason."""

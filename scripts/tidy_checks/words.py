@@ -4,6 +4,7 @@ import re
 
 from .tree import Finding, Tree
 
+COLUMNS_MAX = 100
 EMPTY_NAMES = ("Manager", "Helper", "Util", "Utils", "Common", "Impl", "Info", "Data")
 # Written in pieces, so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
@@ -54,6 +55,18 @@ def check_glossary(tree: Tree) -> list[Finding]:
             findings.append(Finding(GLOSSARY, number, "glossary", "a row is: word | elsewhere | what it is | `file`"))
         elif cells[3].strip("`") not in tree.texts:
             findings.append(Finding(GLOSSARY, number, "glossary", f"there is no file {cells[3]}"))
+    return findings
+
+
+def check_columns(tree: Tree) -> list[Finding]:
+    """No line of C++ is longer than COLUMNS_MAX, unless a string literal runs over that column: what it says cannot be wrapped."""
+    findings = []
+    for source in tree.sources.values():
+        begin = 0
+        for number, line in enumerate(source.text.split("\n"), start=1):
+            if len(line) > COLUMNS_MAX and not source.in_string(begin + COLUMNS_MAX):
+                findings.append(Finding(source.path, number, "columns", f"{len(line)} columns; the limit is {COLUMNS_MAX}"))
+            begin += len(line) + 1
     return findings
 
 

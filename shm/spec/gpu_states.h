@@ -8,7 +8,8 @@
 // fetch), momentum and variance of Adam or AdamW. What stays in the pool is what a spilled chunk
 // leaves there (shm/spec/state_footprint.h). The memory is the server's, one allocation for each
 // rank that has some: its *share*. Chunk c belongs to the share of rank c % world:
-//   for each chunk of the share   slot of even epochs | slot of odd epochs    each: master | momentum | variance
+//   for each chunk of the share   slot of even epochs | slot of odd epochs,
+//                                 each: master | momentum | variance
 //   then                          kGpuUnitsInFlight times: gradients of a unit | its 16-bit copies
 // Every plane starts at a multiple of 256 bytes; the whole is rounded up to 2 MiB, which is how
 // GPUs give memory out.

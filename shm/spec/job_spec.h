@@ -157,15 +157,17 @@ uint64_t Fingerprint(std::span<const std::byte> bytes);
 // Bytes of the host pool that a job's states need: one sum, term by term, used by admission and by
 // `trainer estimate`. The pool gives out whole pages, so each plane of each chunk, each rank's
 // staging buffer and the records are rounded up to 4 KiB:
-//   plane of a chunk   PooledBytes(bytes of the plane): RoundUp(bytes, 4 KiB), and the slack of a large one, with which the planes of a
-//                      chunk are kept apart (base/formats/plane_slack.h); base/formats/optimizer.h
-//                      says how many bytes, and which planes a rule has
+//   plane of a chunk   PooledBytes(bytes of the plane): RoundUp(bytes, 4 KiB), and the slack of a
+//                      large one, with which the planes of a chunk are kept apart
+//                      (base/formats/plane_slack.h); base/formats/optimizer.h says how many bytes,
+//                      and which planes a rule has
 //   staging of a rank  RoundUp(StagingBytes of its largest shard, 4 KiB), 0 when it is member of no
-//   chunk
-//   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + ranks x kStagingRecordBytes + pieces x kProgressBytes
-//                              + shards x kShardRecordBytes + (parameters + extents + frozen
-//                              chunks) x 8 + encoded specification,
-//                      4 KiB)
+//                      chunk
+//   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes
+//                              + ranks x kStagingRecordBytes + pieces x kProgressBytes
+//                              + shards x kShardRecordBytes
+//                              + (parameters + extents + frozen chunks) x 8
+//                              + encoded specification, 4 KiB)
 // Frozen chunks are not the job's alone: FrozenPoolBytes (shm/spec/frozen.h).
 struct StateBytes {
   uint64_t master = 0;    // 4 bytes an element, 2 where it is split

@@ -10,13 +10,8 @@
 // are in their pieces alone, and come to the host through a window of areas that all of them share.
 // On NVMe a chunk has two slots, for states of even and of odd epochs; a slot has its update pieces
 // one behind the other, each as
-//   page of its name and checksums | master | upper halves (split) | momentum | variance       each plane from a multiple of 64 bytes on,
-//                                                                                              the
-//                                                                                              whole
-//                                                                                              rounded
-//                                                                                              up
-//                                                                                              to 4
-//                                                                                              KiB
+//   page of its name and checksums | master | upper halves (split) | momentum | variance
+// with each plane from a multiple of 64 bytes on, and the whole rounded up to 4 KiB.
 #pragma once
 
 #include <cstdint>

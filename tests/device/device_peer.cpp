@@ -1,8 +1,11 @@
 // The other process of the tests in this folder: opens a form of Device and plays one role on it.
-//   device_peer FORM write        imports kPeerFd (2 MiB) and writes a text near its end
-//   device_peer FORM pass         imports kPeerFd (a block) and maps the flags of kPeerFd + 1: adds one to every byte in its turn
-//   device_peer FORM export       makes 2 MiB, writes the number of its descriptor to kPeerFd, and lives until kPeerFd + 1 is closed
-//   device_peer FORM list         writes to kPeerFd which GPUs there are, or why none; the form is not opened
+//   device_peer FORM write    imports kPeerFd (2 MiB) and writes a text near its end
+//   device_peer FORM pass     imports kPeerFd (a block) and maps the flags of kPeerFd + 1: adds one
+//                             to every byte in its turn
+//   device_peer FORM export   makes 2 MiB, writes the number of its descriptor to kPeerFd, and
+//                             lives until kPeerFd + 1 is closed
+//   device_peer FORM list     writes to kPeerFd which GPUs there are, or why none; the form is not
+//                             opened
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -70,7 +70,8 @@ TEST_F(Adoption, NoLimitOnAddressSpaceOrDescriptorsLosesAJob) {
     }
     return refused ? Start::kRefused : Start::kShort;
   };
-#ifndef TIDEPOOL_SANITIZED  // a sanitizer reserves more of the address space than any limit here leaves
+// A sanitizer reserves more of the address space than any limit here leaves.
+#ifndef TIDEPOOL_SANITIZED
   std::multiset<Start> seen;
   for (int mib = 100; mib <= 1200 && seen.count(Start::kServed) == 0; mib += 60)
     seen.insert(start_under("-v " + std::to_string(mib * 1024)));

@@ -1,10 +1,12 @@
 // kill_campaign: kills trainers, memserver and keeper of a running job, again and again, and
 // compares every bit with the undisturbed job.
 //
-//   kill_campaign --kills 600 --victims all            at random times, one or two of them at once
-//   kill_campaign --losses 20                           memserver and keeper at once: the job's ranks are told, and it begins anew
+//   kill_campaign --kills 600 --victims all             at random times, one or two of them at once
+//   kill_campaign --losses 20                           memserver and keeper at once: the job's
+//                                                       ranks are told, and it begins anew
 //   kill_campaign --points server.step_sealed --each 5  at named points (default: all of them)
-//   kill_campaign --large --kills 60                    of a chunk of several pieces: workers and copy threads die at work together
+//   kill_campaign --large --kills 60                    of a chunk of several pieces: workers and
+//                                                       copy threads die at work together
 // Prints one line a part and a summary; exit code 1 at the first difference, with the seed that
 // repeats it.
 #include <CLI/CLI.hpp>

@@ -2,7 +2,7 @@ import unittest
 
 from small_tree import places, tree_of
 
-from tidy_checks.words import check_glossary, check_names, check_whitespace, check_words
+from tidy_checks.words import check_columns, check_glossary, check_names, check_whitespace, check_words
 
 
 class Names(unittest.TestCase):
@@ -53,6 +53,27 @@ class Whitespace(unittest.TestCase):
     def test_line_ends_and_the_last_newline(self):
         self.assertEqual(places(check_whitespace(tree_of({"a.md": "x \ny"}, page="x\n"))), [("a.md", 2), ("a.md", 1)])
         self.assertEqual(check_whitespace(tree_of({"a.md": "x\ny\n"}, page="x\n")), [])
+
+
+class Columns(unittest.TestCase):
+    def test_the_limit_itself_is_lawful(self):
+        self.assertEqual(check_columns(tree_of({"base/a.h": "x" * 100 + "\n"})), [])
+        self.assertEqual(places(check_columns(tree_of({"base/a.h": "\n" + "x" * 101 + "\n"}))), [("base/a.h", 2)])
+
+    def test_a_comment_is_found(self):
+        for text in ["// " + "word " * 20 + "end", "int x;  // " + 'says "so" ' * 10, "/* " + "word " * 20 + "*/"]:
+            self.assertEqual(places(check_columns(tree_of({"base/a.h": text + "\n"}))), [("base/a.h", 1)], text)
+
+    def test_a_string_literal_may_run_on(self):
+        for text in ['const char* kText = "' + "y" * 90 + '";', 'auto text = R"(' + '{"y":1}' * 20 + ')";', 'auto text = R"(a\n' + "y" * 120 + '\n)";']:
+            self.assertEqual(check_columns(tree_of({"base/a.cpp": text + "\n"})), [], text)
+
+    def test_what_follows_a_string_literal_does_not(self):
+        for text in ['Say("short", ' + "y" * 90 + ");", 'Say(R"(short)", ' + "y" * 90 + ");", 'Say("' + "y" * 90 + '", 1, 2, 3);']:
+            self.assertEqual(places(check_columns(tree_of({"base/a.cpp": text + "\n"}))), [("base/a.cpp", 1)], text)
+
+    def test_only_cpp_has_the_limit(self):
+        self.assertEqual(check_columns(tree_of({"docs/a.md": "x" * 140 + "\n"}, page="x\n")), [])
 
 
 if __name__ == "__main__":

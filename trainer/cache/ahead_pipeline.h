@@ -11,9 +11,14 @@
 // Streams of this process are ordered by markers (M: of the compute stream; R: behind a write of
 // ready; G: behind an all-gather), the server by the flags of a transfer's ticket (T):
 //
-//   fetch, alone     recycle: wait M, or R and T.done of the block's past, write T.ready, R  |  compute, before the first use: wait R,
-//   T.done fetch, in group  the same, and group: wait R, T.done, all-gather, G                      |  compute, before the first use: wait
-//   G submit, alone    compute: write T.ready, R submit, in group compute: M  |  group: wait M, reduce-scatter, write T.ready, R
+//   fetch, alone       recycle: wait M, or R and T.done of the block's past, write T.ready, R
+//                      compute, before the first use: wait R, T.done
+//   fetch, in group    recycle: the same
+//                      group:   wait R, T.done, all-gather, G
+//                      compute, before the first use: wait G
+//   submit, alone      compute: write T.ready, R
+//   submit, in group   compute: M
+//                      group:   wait M, reduce-scatter, write T.ready, R
 //
 // Invariants:
 //  1. a wait is put into a stream only behind everything of this process that its end needs, and

@@ -4,7 +4,9 @@
 // gradients are still on their way counts as free, its last operation says when it may really be
 // written. So the table is the same on all ranks at the same point of the program.
 //
-//   rCache: | resident chunk | resident chunk | ... | block 0 | block 1 | ... | block n-1 | rest |    each starts on 4 KiB
+//   rCache: | resident chunk | resident chunk | ... | block 0 | block 1 | ... | block n-1 | rest |
+//
+// Each of them starts on 4 KiB.
 #pragma once
 
 #include <cstddef>

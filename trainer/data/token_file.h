@@ -1,8 +1,8 @@
 // OpenTokenFile: recognises and opens files of token ids.
 //
-//   llm.c     256 little-endian int32 of header, then the ids. header[0] is 20240520 with version 1 (16-bit ids, GPT-2) or 20240801 with
-//             version 7 (32-bit ids, Llama 3); header[1] the version, header[2] the number of
-//             tokens.
+//   llm.c     256 little-endian int32 of header, then the ids. header[0] is 20240520 with version 1
+//             (16-bit ids, GPT-2) or 20240801 with version 7 (32-bit ids, Llama 3); header[1] the
+//             version, header[2] the number of tokens.
 //   nanoGPT   no header: 16-bit ids from the first byte on; known by the name's ending ".bin" only.
 #pragma once
 

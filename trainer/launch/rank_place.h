@@ -29,8 +29,9 @@ struct RankPlace {
   // Torchrun's agent holds the port open, over all its restarts; rank 0 must not.
   bool agent_serves_store = false;
   uint32_t restarts = 0;  // how often torchrun has started this group again
-  std::string
-      launcher;  // for the banner: "torchrun", "trainer launch", "RANK and WORLD_SIZE", "Slurm", "Open MPI", "PMI", "none"
+  // For the banner: "torchrun", "trainer launch", "RANK and WORLD_SIZE", "Slurm", "Open MPI",
+  // "PMI", "none".
+  std::string launcher;
   std::string job_name;  // fits a job's name in memserver; empty: the launcher has none to give
   // Where `trainer launch` wants to be told that this rank is done (done_marks.h); else empty.
   std::string done_mark;

@@ -4,8 +4,9 @@
 // The thread that runs the model. On a GPU the copies run on a side stream of LibTorch's pool, from
 // and to pinned memory, beside the operators; events order the two streams, and LibTorch's
 // allocator is told of the second one. In the order of a chain of pieces:
-//   forward:   the input of piece k is copied out; it leaves the GPU when that of piece k + 1 comes, so the last one is still there. The
-//              CPU waits for the copy of the one before (InputWindow);
+//   forward:   the input of piece k is copied out; it leaves the GPU when that of piece k + 1
+//              comes, so the last one is still there. The CPU waits for the copy of the one before
+//              (InputWindow);
 //   backward:  while piece k is computed again, the input of piece k - 1 is on its way back, to
 //              where that of piece k + 1 was: its copy waits for the operators that used it, the
 //              CPU for nothing.

@@ -4,10 +4,14 @@
 //
 // One thread (the trainer's main thread). Each step begins anew; what is rendered is the last one.
 // Lanes:
-//   compute          forward and backward of each micro-batch; by the device's clock where it has one, laid from the step's first mark on
-//   H2D, D2H         from the request of a chunk, or of its gradients' way out, until this rank saw that they had been copied
-//   all-gather, reduce-scatter   from their start until this rank saw their end
-//   Adam             from the seal of the step before until this rank had each chunk of the new version once: the update is over by then
+//   compute          forward and backward of each micro-batch; by the device's clock where it has
+//                    one, laid from the step's first mark on
+//   H2D, D2H         from the request of a chunk, or of its gradients' way out, until this rank saw
+//                    that they had been copied
+//   all-gather,
+//   reduce-scatter   from their start until this rank saw their end
+//   Adam             from the seal of the step before until this rank had each chunk of the new
+//                    version once: the update is over by then
 // All but compute are the host's clock at calls of this rank, so ends are late by up to the
 // distance of two calls.
 #pragma once

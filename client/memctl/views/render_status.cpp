@@ -30,7 +30,8 @@ std::string Pages(const StatusView& status) {
          FormatDuration(per_gib) + " a GiB)";
 }
 
-// "cuda:0    NVIDIA H200, 140 GiB, 1 rank; 477 MiB taken by memserver; the whole pool is registered", and what is wrong with it.
+// "cuda:0    NVIDIA H200, 140 GiB, 1 rank; 477 MiB taken by memserver; the whole pool is
+// registered", and what is wrong with it.
 void AddGpu(const GpuView& gpu, const Style& style, Lines* lines) {
   std::string line = Printable(gpu.name);
   line.resize(std::max<size_t>(line.size() + 1, 10), ' ');

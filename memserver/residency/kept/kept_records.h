@@ -5,16 +5,20 @@
 // Written by the serve loop only, but for the progress words, which belong to the worker that holds
 // the piece. Layout of a job's records:
 //
-//   +0                 JobRecord        identity, the two step records, the sealed version, the open step, the ranks
+//   +0                 JobRecord        identity, the two step records, the sealed version, the
+//                                       open step, the ranks
 //   +kJobRecordBytes   ChunkRecord      one a chunk, in order of ChunkId
 //   then               StagingRecord    one a rank
-//   then               progress words   one an update piece, chunk by chunk, each at the start of a cache line (optim/undo_tile.h)
+//   then               progress words   one an update piece, chunk by chunk, each at the start of a
+//                                       cache line (optim/undo_tile.h)
 //   then               ShardRecord      one a chunk and member rank
 //   then               norm sums        one double a parameter, in order of ParameterId
-//   then               extent offsets   8 bytes an extent of the job, as JobStates takes them; the first is the records' own; of a
-//                                       plane that is spilled ~0 less the number of its NVMe
-//                                       directory, of one on a GPU kGpuExtent
-//   then               places of frozen chunks   8 bytes each, in the order in which the job lists them
+//   then               extent offsets   8 bytes an extent of the job, as JobStates takes them; the
+//                                       first is the records' own; of a plane that is spilled ~0
+//                                       less the number of its NVMe directory, of one on a GPU
+//                                       kGpuExtent
+//   then               frozen chunks    their places, 8 bytes each, in the order in which the job
+//                                       lists them
 //   then               the encoded JobSpec
 //
 // Frozen chunks lie behind a FrozenRecord each, in extents that all jobs of the user share

@@ -3,13 +3,14 @@
 //
 // One thread (the serve loop) owns it. It moves bytes; what is believed changes only when its owner
 // commits (JobStates::MoveOut):
-//   host planes -> staging (a worker, sealed) -> written        all pieces of the job, kRidesMax at a time
-//   -> data files and manifests flushed                         Ready: the owner commits, and the pool has the planes back
+//   host planes -> staging (a worker, sealed)   all pieces of the job, kRidesMax at a time
+//   -> written
+//   -> data files and manifests flushed         Ready: the owner commits, and the pool has the
+//                                               planes back
 // Invariants: until then the host's planes are the states, and nobody reads what was written; a
-// chunk has a reader while a worker reads
-// its planes, so no update begins; whatever ends it early (a drive that fails, a rank that comes
-// back) leaves the job as it was; its staging and its ranges are given back when no transfer of it
-// can land any more.
+// chunk has a reader while a worker reads its planes, so no update begins; whatever ends it early
+// (a drive that fails, a rank that comes back) leaves the job as it was; its staging and its ranges
+// are given back when no transfer of it can land any more.
 #pragma once
 
 #include <cstdint>

@@ -3,22 +3,24 @@
 //
 // One thread (the serve loop) owns it. While a worker updates piece n, the tier reads pieces behind
 // it and writes those before it.
-//   store     weights where they landed -> staging (a worker) -> written, noted in the piece's progress word
-//   unstage   (16-bit jobs with the plane in the pool, when the whole chunk is stored) read -> 16-bit plane (a worker): the plane may lie
-//   where the weights landed update    read, epoch e -> updated in staging (a worker) -> written to the other slot, epoch e + 1 ahead the
-//   first pieces of the next update, read before its step is sealed: the update takes them over, or
-//   they are given back
+//   store     weights where they landed -> staging (a worker) -> written, noted in the piece's
+//             progress word
+//   unstage   (16-bit jobs with the plane in the pool, when the whole chunk is stored) read ->
+//             16-bit plane (a worker): the plane may lie where the weights landed
+//   update    read, epoch e -> updated in staging (a worker) -> written to the other slot,
+//             epoch e + 1
+//   ahead     the first pieces of the next update, read before its step is sealed: the update takes
+//             them over, or they are given back
 // Invariants:
 //  1. the slot of epoch e is not written while the chunk's version may still have to go back to it:
-//     a chunk is finished, and then published,
-//     only when every piece of epoch e + 1 was answered as written;
+//     a chunk is finished, and then published, only when every piece of epoch e + 1 was answered as
+//     written;
 //  2. a piece is used only when its checksums and its name fit; else it is read again (kReadsMax
 //     times), then the job fails by name;
 //  3. after a failure nothing new is begun; what is on its way ends and gives its staging back;
 //  4. a piece that the drive does not take is settled by its owner: kept in the pool, where it is
-//     from then on (stand_ins.h), or put off: the
-//     slot of epoch e and the gradient are still there, so it is updated again later. Nothing of it
-//     is in staging alone;
+//     from then on (stand_ins.h), or put off: the slot of epoch e and the gradient are still there,
+//     so it is updated again later. Nothing of it is in staging alone;
 //  5. what is read ahead is only read: no worker gets it, its failure is no failure, and whoever
 //     lacks staging may have it given back.
 #pragma once

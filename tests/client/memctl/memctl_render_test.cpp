@@ -276,7 +276,8 @@ TEST(MemctlTopo, NodesThenDevicesThenThePlan) {
       R"("root_complexes":[{"name":"pci0000:15","node":1,"devices":[{"kind":"gpu","name":"H200","address":"0000:16:00.0"}]},)"
       R"({"name":"pci0000:37","node":null,"devices":[{"kind":"nvme","name":"nvme0n1","address":"0000:38:00.0"}]}],)"
       R"("plan":{"pool_nodes":[0,1],"pool_spread":"interleave","worker_cpus":[3,7],)"
-      R"("staging":[{"gpu":"0000:16:00.0","root_complex":"pci0000:15","node":1,"nearest":true}]}})");
+      R"("staging":[{"gpu":"0000:16:00.0","root_complex":"pci0000:15","node":1,)"
+      R"("nearest":true}]}})");
   ASSERT_TRUE(topology.ok()) << topology.status().Format();
   EXPECT_EQ(Joined(RenderTopology(*topology, {})), R"(
 NODE    MEMORY     POOL  WORKERS  CPUS

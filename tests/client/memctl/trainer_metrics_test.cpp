@@ -32,7 +32,8 @@ class Metrics : public ::testing::Test {
   static std::string Line(int step, int late, int bytes, int least) {
     return R"({"step":)" + std::to_string(step) +
            R"(,"loss":2.5,"grad_norm":1,"learning_rate":0.1,"loss_scale":1,"skipped":false,"tokens":64,"seconds":0.5,"tokens_per_s":128,)"
-           R"("hits":18,"misses":2,"hit_rate":0.9,"evictions":4,"prefetches":2,"prefetches_late":)" +
+           R"("hits":18,"misses":2,"hit_rate":0.9,"evictions":4,"prefetches":2,)"
+           R"("prefetches_late":)" +
            std::to_string(late) + R"(,"waited_s":0.125,"bytes_h2d":)" + std::to_string(bytes) +
            R"(,"bytes_d2h":5,"bytes_h2d_theory":)" + std::to_string(least) +
            R"(,"bytes_d2h_theory":5})" + "\n";

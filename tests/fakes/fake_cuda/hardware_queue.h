@@ -3,10 +3,11 @@
 //
 // Any thread. A stream has a turn for each of its operations; a turn that waits for a flag holds up
 // all streams of the queue.
-//   FAKE_CUDA_QUEUES=N         streams share N queues, dealt out in the order in which they are made (0, the default: each has its own)
-//   FAKE_CUDA_QUEUE_ORDER=told what CUDA was not told the order of (it knows the order of each
-//                              stream, and events) comes in the worst one: the stream that was made
-//                              last goes first. Else turns come in the order of the calls
+//   FAKE_CUDA_QUEUES=N           streams share N queues, dealt out in the order in which they are
+//                                made (0, the default: each has its own)
+//   FAKE_CUDA_QUEUE_ORDER=told   what CUDA was not told the order of (it knows the order of each
+//                                stream, and events) comes in the worst one: the stream that was
+//                                made last goes first. Else turns come in the order of the calls
 // A thread that makes streams stands for a process, as a rank does in tests: streams of different
 // threads share nothing.
 #pragma once

@@ -177,10 +177,8 @@ TEST(ResidencyReport, PutsTheTensorsOfALayerTogetherWhereverTheyLie) {
       HasSubstr(
           R"({"name":"model.norm","chunks":1,"bytes":32},{"name":"model.layers.10","chunks":1,"bytes":32},)"));
   EXPECT_THAT(text, HasSubstr(R"~({"name":"(frozen)","chunks":2,"bytes":8192}])~"));
-  EXPECT_THAT(
-      text,
-      HasSubstr(
-          R"("rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["c",1],[".",2],[">",1]])"));
+  EXPECT_THAT(text, HasSubstr(R"("rank":0,"chunks_held":1,"bytes_limit":1024,)"
+                              R"("runs":[[".",1],["c",1],[".",2],[">",1]])"));
 }
 
 TEST_F(AdminApiTest, ChunksArePagedByCursor) {
@@ -506,10 +504,8 @@ TEST_F(AdminApiTest, AReloadIsTheAdminsAndSaysWhatWasAppliedOrWhyNot) {
       Status(ErrorId::kConfigNeedsRestart, "no").Where("/etc/x.toml").Why("pool.size"));
   const AdminAnswer refused = Ask("POST", "/v1/reload");
   EXPECT_EQ(refused.status, 409u);
-  EXPECT_THAT(
-      refused.body,
-      HasSubstr(
-          R"("code":"TP1105","name":"ConfigNeedsRestart","where":"/etc/x.toml","why":"pool.size")"));
+  EXPECT_THAT(refused.body, HasSubstr(R"("code":"TP1105","name":"ConfigNeedsRestart",)"
+                                      R"("where":"/etc/x.toml","why":"pool.size")"));
 }
 
 TEST_F(AdminApiTest, ProbesSayOkOnAReadyServer) {

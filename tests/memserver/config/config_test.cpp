@@ -321,7 +321,8 @@ TEST(TopologyReportTest, ShowsTheMachineThePlanAndWhereThePoolLies) {
       R"({"id":1,"cpus":"2","memory_bytes":200,"pool_bytes":10,"workers":1}],)"
       R"("root_complexes":[{"name":"pci0000:15","node":1,"devices":[{"kind":"gpu","name":"H200","address":"0000:16:00.0"}]}],)"
       R"("plan":{"pool_nodes":[0,1],"pool_spread":"interleave","worker_cpus":[1,2],)"
-      R"("staging":[{"gpu":"0000:16:00.0","root_complex":"pci0000:15","node":1,"nearest":true}]}})");
+      R"("staging":[{"gpu":"0000:16:00.0","root_complex":"pci0000:15","node":1,)"
+      R"("nearest":true}]}})");
   EXPECT_EQ(PlacesLine(topology, places.value()),
             "2 NUMA nodes (a test), pool interleaved on 0-1, workers on CPUs 1-2, staging of "
             "0000:16:00.0 on node 1");

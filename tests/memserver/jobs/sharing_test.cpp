@@ -305,9 +305,9 @@ TEST_F(Workers, GiveOthersAPieceNowAndThenBesideThePriorityHigh) {
   ASSERT_TRUE(world_.SetQuota("high", {.priority = Priority::kHigh}).ok());
   Seal(&other);
   const uint64_t before = other.job(world_).worker_share.served;
-  constexpr uint64_t kTouched =
-      28 *
-      kLarge;  // by the update of a piece, which is a chunk here: three states, read and written, and a gradient
+  // By the update of a piece, which is a chunk here: three states, read and written, and a
+  // gradient.
+  constexpr uint64_t kTouched = 28 * kLarge;
   static_assert(kTouched > kBytesBesideHigh);
   const auto pieces = [&] { return (other.job(world_).worker_share.served - before) / kTouched; };
   const auto ask = [&] {
