@@ -5,6 +5,7 @@
 
 #include "base/buggify.h"
 #include "base/system/last_words.h"
+#include "base/planted.h"
 #include "memserver/jobs/job_recovery.h"
 
 namespace tidepool::memserver {
@@ -52,12 +53,14 @@ bool ServeLoop::Turn() {
   // Also an idle turn may wait for a driver. Where no GPU is used only those that did something can
   // take long.
   if (!worked && tables_.gpus.empty()) return false;
-  const int64_t took = parts_.clock->NowNs() - begin;
-  if (took > kLongTurnNs) {
-    ++tables_.counters.long_turns;
-    tables_.counters.longest_turn_ns = std::max(tables_.counters.longest_turn_ns, took);
-  }
+  CountTurn(parts_.clock->NowNs() - begin);
   return worked;
+}
+
+void ServeLoop::CountTurn(int64_t took_ns) {
+  if (took_ns <= kLongTurnNs) return;
+  ++tables_.counters.long_turns;
+  tables_.counters.longest_turn_ns = std::max(tables_.counters.longest_turn_ns, took_ns);
 }
 
 bool ServeLoop::DoTurn() {
@@ -297,10 +300,13 @@ void ServeLoop::SaySleeping(bool sleeping) {
 // that looking for more of them is better.
 bool ServeLoop::AnswerAndSleep() {
   if (tables_.handing_over || tables_.seats.empty()) return false;
+  const int64_t begin = parts_.clock->NowNs();
   ServeSeats();
   WakeAnswered();
-  SaySleeping(true);  // who rang for the last sleep would not ring again
+  SaySleeping(true);  // a client rings once for each announced sleep
+
   const int64_t now = parts_.clock->NowNs();
+  if (!TP_PLANTED("loop.answer_uncounted")) CountTurn(now - begin);
   // The spin budget is told of this silence.
   if (now - idle_since_ns_ <= kLongSilenceNs) return false;
   idle_since_ns_ = now;

@@ -44,6 +44,8 @@ class ServeLoop {
 
  private:
   bool DoTurn();
+  // Counts what has kept the loop from its other clients for longer than kLongTurnNs.
+  void CountTurn(int64_t took_ns);
   bool TakeControlEvents();
   bool TakeSaved();
   bool ServeSeats();

@@ -120,13 +120,14 @@ class Running : public ::testing::Test {
       rank_->port().WaitForCompletion(10 * kNsPerSecond, 0);
     }
   }
-  uint64_t Turns() {
+  std::shared_ptr<const Snapshot> Look() {
     world_->Post(SnapshotWanted{});
     while (true) {
-      if (const auto ready = world_->TakeReply<SnapshotReady>()) return ready->snapshot->turns;
+      if (const auto ready = world_->TakeReply<SnapshotReady>()) return ready->snapshot;
       SteadyClock().SleepNs(kNsPerMs);
     }
   }
+  uint64_t Turns() { return Look()->turns; }
 
   std::unique_ptr<ServeWorld> world_;
   std::unique_ptr<FakeRank> rank_;
@@ -171,6 +172,25 @@ TEST_F(Running, AnswersAfterASilenceAndSleepsAgainAtOnce) {
   };
   EXPECT_GT(turns_of_requests(0), 12u) << "the next one may follow: it is looked for";
   EXPECT_LT(turns_of_requests(kNsPerMs), 8u);
+}
+
+TEST_F(Running, CountsALongAnswerToARequestThatWokeIt) {
+  constexpr uint64_t kRequests = 30;
+  WorldOptions options;
+  options.loop.spin_ns = 0;
+  Start(options, MakeSpec({}));
+  for (ChunkId chunk = 0; chunk < 2; ++chunk) {
+    EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
+  }
+
+  const uint64_t before = Look()->long_turns;
+  world_->clock().AdvanceAtEachLook(2 * kLongTurnNs);
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    // Asleep, as a rule: it answers there, and does nothing behind it.
+    SteadyClock().SleepNs(kNsPerMs);
+    EXPECT_EQ(Await(rank_->Fetch(i % 2, 0, 16, 8192, 0)).error, 0u);
+  }
+  EXPECT_GE(Look()->long_turns - before, kRequests);
 }
 
 TEST_F(Running, CopiesInItsOwnThreadToo) {
