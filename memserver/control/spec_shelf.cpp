@@ -11,7 +11,7 @@ constexpr uint64_t kBlock = 32;  // what an allocation costs beside its bytes, r
 }  // namespace
 
 uint64_t DecodedBytes(const shm::JobSpec& spec) {
-  uint64_t bytes = sizeof spec + shm::SumsBytes(spec.chunks.size()) +
+  uint64_t bytes = sizeof spec + shm::SumsBytes(spec.chunks.size(), spec.frozen.size()) +
                    spec.chunks.capacity() * sizeof(shm::ChunkSpec) +
                    spec.frozen.capacity() * sizeof(shm::FrozenChunkSpec) +
                    spec.parameters.capacity() * sizeof(shm::ParameterSpec);

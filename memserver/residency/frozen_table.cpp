@@ -12,6 +12,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "shm/spec/frozen.h"
+#include "shm/spec/spec_sums.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -38,7 +39,33 @@ FrozenHold& FrozenHold::operator=(FrozenHold&& other) noexcept {
 
 uint64_t FrozenTable::MissingBytes(const shm::JobSpec& spec, uint32_t uid) const {
   if (spec.frozen.empty()) return 0;
-  if (chunks_.empty()) return shm::FrozenPoolBytes(spec);
+  if (!users_.contains(uid) && !TP_PLANTED("residency.frozen_of_any_user"))
+    return shm::FrozenPoolBytes(spec);
+  const auto& sums = spec.sums.made;
+  if (sums == nullptr || TP_PLANTED("residency.missing_counted_each_time"))
+    return CountMissing(spec, uid);
+  for (const Missing& known : missing_) {
+    if (known.uid == uid && known.sums.lock() == sums) return known.bytes;
+  }
+  if (missing_.size() == kMissingMax) missing_.erase(missing_.begin());
+  missing_.push_back({sums, uid, CountMissing(spec, uid)});
+  return missing_.back().bytes;
+}
+
+uint64_t FrozenTable::CountMissing(const shm::JobSpec& spec, uint32_t uid) const {
+  TP_POINT("server.frozen_counted");
+  const auto& sums = spec.sums.made;
+  const auto user = users_.find(uid);
+  if (sums != nullptr && user != users_.end() && user->second.chunks < sums->frozen.size()) {
+    uint64_t bytes = sums->frozen_pool_bytes;
+    for (auto it = chunks_.lower_bound({uid, 0, {}}); it != chunks_.end() && it->first.uid == uid;
+         ++it) {
+      const bool listed = std::binary_search(sums->frozen.begin(), sums->frozen.end(),
+                                             std::pair(it->first.bytes, it->first.content));
+      if (listed) bytes -= it->second->extent.bytes;
+    }
+    return bytes;
+  }
   std::set<FrozenName> missing;
   for (const shm::FrozenChunkSpec& chunk : spec.frozen) {
     const FrozenName name = NameIn(spec, chunk, uid);
@@ -58,6 +85,11 @@ FrozenChunk* FrozenTable::Add(const FrozenName& name, const Extent& extent) {
   chunk->data = extent.data + kPageBytes;
   // A claim allocates nothing.
   if (uploads_.capacity() <= chunks_.size()) uploads_.reserve(2 * chunks_.size() + 1);
+  OfUser& user = users_[name.uid];
+  ++user.chunks;
+  user.bytes += extent.bytes;
+  pool_bytes_ += extent.bytes;
+  missing_.clear();
   return chunks_.emplace(name, std::move(chunk)).first->second.get();
 }
 
@@ -111,7 +143,7 @@ Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid,
       chunk->sealed = named && record.sealed.load(std::memory_order_acquire) == kFrozenSealed;
       if (!named) {
         pool_->Release(extents);
-        chunks_.erase(name);
+        Erase(name);
         chunk = nullptr;
       }
     }
@@ -131,7 +163,18 @@ void FrozenTable::Release(FrozenChunk* chunk) {
   if (--chunk->holders > 0 && !TP_PLANTED("residency.frozen_released_early")) return;
   if (chunk->uploader != 0) std::erase(uploads_, chunk);
   pool_->Release({&chunk->extent, 1});
-  chunks_.erase(FrozenName(chunk->name));
+  Erase(FrozenName(chunk->name));
+}
+
+void FrozenTable::Erase(const FrozenName& name) {
+  const auto it = chunks_.find(name);
+  const uint64_t bytes = it->second->extent.bytes;
+  chunks_.erase(it);
+  pool_bytes_ -= bytes;
+  missing_.clear();
+  const auto user = users_.find(name.uid);
+  user->second.bytes -= bytes;
+  if (--user->second.chunks == 0) users_.erase(user);
 }
 
 bool FrozenTable::IsUploadingAnother(SessionId session, const FrozenChunk* chunk) const {
@@ -176,9 +219,13 @@ void FrozenTable::EndPut(FrozenChunk* chunk, uint64_t bytes) {
   TP_POINT("server.frozen_put");
 }
 
-void FrozenTable::Leave(FrozenChunk* chunk, SessionId session) {
-  if (chunk->rejected == session) chunk->rejected = 0;
-  if (chunk->uploader == session) EndUpload(chunk);
+// A chunk may still name it as the one whose bytes were rejected: no other session ever has its
+// number.
+void FrozenTable::Leave(SessionId session) {
+  const auto own = std::find_if(uploads_.begin(), uploads_.end(), [session](const auto* chunk) {
+    return chunk->uploader == session;
+  });
+  if (own != uploads_.end()) EndUpload(*own);
 }
 
 void FrozenTable::EndUpload(FrozenChunk* chunk) {
@@ -243,15 +290,9 @@ bool FrozenTable::Tend(int64_t now_ns) {
   return true;
 }
 
-uint64_t FrozenTable::pool_bytes() const {
-  uint64_t sum = 0;
-  for (const auto& [name, chunk] : chunks_) sum += chunk->extent.bytes;
-  return sum;
-}
-
 std::map<uint32_t, uint64_t> FrozenTable::BytesByUser() const {
   std::map<uint32_t, uint64_t> bytes;
-  for (const auto& [name, chunk] : chunks_) bytes[name.uid] += chunk->extent.bytes;
+  for (const auto& [uid, user] : users_) bytes[uid] = user.bytes;
   return bytes;
 }
 

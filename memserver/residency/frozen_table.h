@@ -13,7 +13,10 @@
 //  5. a new upload begins only when nothing of the former one is at a worker or on its way;
 //  6. a session uploads one chunk at a time, so there are at most as many uploads as sessions: what
 //     looks at all of them, each turn or when a session ends, is bounded by that, whatever number
-//     of chunks a job lists.
+//     of chunks a job lists;
+//  7. bytes are added up by user as chunks come and go. What a job lists is gone through only when
+//     it comes and goes itself; to say what it lacks, the user's chunks are, where those are fewer,
+//     and once for each change of the table.
 #pragma once
 
 #include <cstddef>
@@ -113,8 +116,8 @@ class FrozenTable {
   void EndPut(FrozenChunk* chunk, uint64_t bytes);
   // The put's bytes will not arrive: its session ends.
   void DropPut(FrozenChunk* chunk) { --chunk->copies; }
-  // The session ends.
-  void Leave(FrozenChunk* chunk, SessionId session);
+  // The session ends: its upload does.
+  void Leave(SessionId session);
 
   // The next bytes for a worker of an upload by this job: `bytes` of the chunk's from `begin` on.
   // Null: none.
@@ -128,20 +131,37 @@ class FrozenTable {
   // Grows whenever a claim or a fetch that waits may go on.
   uint64_t changes() const { return changes_; }
   // Of the pool.
-  uint64_t pool_bytes() const;
+  uint64_t pool_bytes() const { return pool_bytes_; }
   std::map<uint32_t, uint64_t> BytesByUser() const;
   const std::map<FrozenName, std::unique_ptr<FrozenChunk>>& chunks() const { return chunks_; }
 
  private:
   friend class FrozenHold;
+  struct OfUser {
+    uint64_t bytes = 0;  // of the pool
+    uint64_t chunks = 0;
+  };
+  // An answer of MissingBytes, good until a chunk comes or goes.
+  struct Missing {
+    std::weak_ptr<const shm::SpecSums> sums;  // of the specification
+    uint32_t uid = 0;
+    uint64_t bytes = 0;
+  };
+  static constexpr size_t kMissingMax = 64;
+
   void Release(FrozenChunk* chunk);
   FrozenChunk* Add(const FrozenName& name, const Extent& extent);
+  void Erase(const FrozenName& name);
+  uint64_t CountMissing(const shm::JobSpec& spec, uint32_t uid) const;
   bool IsUploadingAnother(SessionId session, const FrozenChunk* chunk) const;
   void EndUpload(FrozenChunk* chunk);
 
   HostPool* const pool_;
   std::map<FrozenName, std::unique_ptr<FrozenChunk>> chunks_;
-  std::vector<FrozenChunk*> uploads_;  // those with an uploader
+  std::map<uint32_t, OfUser> users_;  // with chunks in the table
+  uint64_t pool_bytes_ = 0;
+  mutable std::vector<Missing> missing_;  // the oldest first
+  std::vector<FrozenChunk*> uploads_;     // those with an uploader
   uint64_t changes_ = 0;
 };
 

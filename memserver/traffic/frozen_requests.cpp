@@ -90,20 +90,14 @@ Start StartFrozenFetch(JobStates* states, Session* session, const shm::Request& 
 }
 
 void EndFrozenFetch(JobStates* states, Session* session, const Copy& copy) {
-  states->frozen(copy.request.chunk).ranks_cached |= uint64_t{1} << session->rank();
+  const bool holds = session->rcache_map().Holds(copy.request.chunk);
+  if (holds) states->frozen(copy.request.chunk).ranks_cached |= uint64_t{1} << session->rank();
   session->bytes_h2d += copy.bytes;
 }
 
 void DropFrozen(JobStates* states, const shm::Request& request) {
   if (IsOp(request, shm::Op::kPutWeights))
     states->frozen_table()->DropPut(states->frozen(request.chunk).chunk);
-}
-
-void LeaveFrozen(JobStates* states, const Session& session) {
-  for (FrozenUse& use : states->frozen()) {
-    states->frozen_table()->Leave(use.chunk, session.id());
-    use.ranks_cached &= ~(uint64_t{1} << session.rank());
-  }
 }
 
 }  // namespace tidepool::memserver

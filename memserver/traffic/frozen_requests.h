@@ -20,8 +20,7 @@ Start StartFrozenPut(JobStates* states, Session* session, const shm::Request& re
 void EndFrozenPut(JobStates* states, Session* session, const Copy& copy);
 Start StartFrozenFetch(JobStates* states, Session* session, const shm::Request& request);
 void EndFrozenFetch(JobStates* states, Session* session, const Copy& copy);
-// The session goes away: its puts never end, and it gives up its claims.
+// The session goes away: its puts never end.
 void DropFrozen(JobStates* states, const shm::Request& request);
-void LeaveFrozen(JobStates* states, const Session& session);
 
 }  // namespace tidepool::memserver

@@ -35,7 +35,7 @@ std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes,
 }
 
 bool RcacheMap::Holds(ChunkId chunk) const {
-  return std::any_of(ranges_.begin(), ranges_.end(),
+  return std::any_of(ranges_.rbegin(), ranges_.rend(),
                      [chunk](const HeldRange& range) { return range.chunk == chunk; });
 }
 

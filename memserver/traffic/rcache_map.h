@@ -26,14 +26,16 @@ class RcacheMap {
   // chunks that are now nowhere in the map; the span is valid until the next call. Costs one look
   // at each range.
   std::span<const ChunkId> Replace(uint64_t begin, uint64_t bytes, std::optional<ChunkId> chunk);
-
- private:
+  // Costs a look at each range at most, the newest first.
+  bool Holds(ChunkId chunk) const;
+  // Of all ranges; a chunk may have several.
   struct HeldRange {
     uint64_t begin, end;
     ChunkId chunk;
   };
-  bool Holds(ChunkId chunk) const;
+  std::span<const HeldRange> ranges() const { return ranges_; }
 
+ private:
   std::vector<HeldRange> ranges_;
   std::vector<ChunkId> displaced_;
 };

@@ -77,7 +77,10 @@ void EndFetch(JobStates* states, Session* session, const Copy& copy) {
   Chunk& chunk = states->chunk(copy.request.chunk);
   TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
   --chunk.readers;
-  if (chunk.version == copy.request.version) chunk.ranks_cached |= uint64_t{1} << session->rank();
+  // Something else may have been fetched over it meanwhile.
+  const bool holds =
+      chunk.version == copy.request.version && session->rcache_map().Holds(copy.request.chunk);
+  if (holds) chunk.ranks_cached |= uint64_t{1} << session->rank();
   session->bytes_h2d += copy.bytes;
   TP_POINT("server.fetch_copied");
 }
@@ -94,9 +97,10 @@ void DropSession(JobStates* states, Session* session) {
     TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
     if (!TP_PLANTED("traffic.dead_reader_counted")) --chunk.readers;
   }
-  LeaveFrozen(states, *session);
+  if (FrozenTable* const frozen = states->frozen_table()) frozen->Leave(session->id());
   if (TP_PLANTED("traffic.dead_rcache_shown")) return;
-  for (Chunk& chunk : states->chunks()) chunk.ranks_cached &= ~(uint64_t{1} << session->rank());
+  for (const auto& range : session->rcache_map().ranges())
+    states->RanksCached(range.chunk) &= ~(uint64_t{1} << session->rank());
 }
 
 }  // namespace tidepool::memserver

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "base/point.h"
+#include "shm/spec/spec_sums.h"
+
 namespace tidepool::shm {
 namespace {
 
@@ -19,7 +22,11 @@ GpuSlot GpuSlotOf(const JobSpec& spec, ChunkId chunk) {
 
 GpuStaging GpuStagingOf(const JobSpec& spec, Rank rank) {
   GpuStaging staging;
-  for (uint64_t id = rank; id < spec.states_on_gpu; id += spec.world)
+  const SpecSums* sums = spec.sums.made.get();
+  if (sums != nullptr && rank < spec.states_on_gpu)
+    staging.elements = sums->gpu_staging_elements[rank];
+  if (sums == nullptr) TP_POINT("shm.spec_summed");
+  for (uint64_t id = rank; sums == nullptr && id < spec.states_on_gpu; id += spec.world)
     staging.elements = std::max(staging.elements, spec.chunks[id].elements);
   staging.elements = std::min(staging.elements, kGpuUnitElements);
   staging.copies = PlaneOf(staging.elements * BytesOf(GradientSlotType(spec)));
@@ -30,6 +37,8 @@ GpuStaging GpuStagingOf(const JobSpec& spec, Rank rank) {
 
 uint64_t GpuShareBytes(const JobSpec& spec, Rank rank) {
   if (rank >= spec.states_on_gpu) return 0;
+  if (spec.sums.made != nullptr) return spec.sums.made->gpu_share_bytes[rank];
+  TP_POINT("shm.spec_summed");
   uint64_t bytes = kGpuUnitsInFlight * GpuStagingOf(spec, rank).bytes;
   for (uint64_t id = rank; id < spec.states_on_gpu; id += spec.world)
     bytes += 2 * GpuSlotOf(spec, static_cast<ChunkId>(id)).bytes;

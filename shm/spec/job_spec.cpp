@@ -296,6 +296,8 @@ uint64_t JobSpec::TotalElements() const {
 }
 
 uint64_t JobSpec::ParameterCount() const {
+  if (sums.made != nullptr) return sums.made->parameter_count;
+  TP_POINT("shm.spec_summed");
   uint64_t total = 0;
   for (const ParameterSpec& parameter : parameters) total += parameter.element_count;
   return total;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/formats/plane_slack.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "base/units.h"
 #include "shm/spec/gpu_states.h"
@@ -56,6 +57,9 @@ PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled) {
 }
 
 uint64_t WeightSlotBytes(const JobSpec& spec, ChunkId first) {
+  if (spec.sums.made != nullptr && spec.dtype != DType::kF32 && first < spec.chunks.size())
+    return SlotBytesFromSums(spec, first);
+  TP_POINT("shm.spec_summed");
   uint64_t largest = 0;
   for (uint64_t id = first; id < spec.chunks.size(); ++id) {
     largest =
@@ -108,6 +112,9 @@ WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64
   const uint64_t all = HostBytesOf(spec, first_spilled);
   const ChunkId from = std::max(first_spilled, spec.states_on_gpu);
   if (from >= chunks || spec.dtype == DType::kF32 || all <= pool_bytes) return {};
+  if (spec.sums.made != nullptr && !TP_PLANTED("shm.windows_tried_each_time"))
+    return WindowFromSums(spec, first_spilled, pool_bytes);
+  TP_POINT("shm.spec_summed");
   WeightSpill least;
   uint64_t least_bytes = all;
   for (uint32_t areas = kWeightAreasMax; areas > 0; --areas) {

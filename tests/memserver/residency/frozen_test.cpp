@@ -5,9 +5,10 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "memserver/jobs/snapshot_builder.h"
+#include "base/point.h"
 #include "shm/spec/frozen.h"
 #include "tests/fakes/small_trainer.h"
 
@@ -90,6 +91,12 @@ class Frozen : public ::testing::TestWithParam<uint32_t> {  // worker threads
     world_->Leave(rank);
     world_->Settle();
   }
+  std::shared_ptr<const Snapshot> Look() {
+    world_->Post(SnapshotWanted{});
+    world_->Settle();
+    const auto ready = world_->TakeReply<SnapshotReady>();
+    return ready ? ready->snapshot : std::make_shared<const Snapshot>();
+  }
   Status Refusal() {
     const auto refused = world_->TakeReply<Refused>();
     return refused ? refused->why : Status();
@@ -149,9 +156,7 @@ TEST_P(Frozen, AListedTwiceChunkIsOneChunk) {
   EXPECT_EQ(Provide(rank.get(), Content(7)).bytes, kBytes);
   EXPECT_EQ(Claim(rank.get(), kFrozen + 1).bytes, kBytes);
   EXPECT_EQ(Fetch(rank.get(), kFrozen + 1), Content(7));
-  const auto snapshot =
-      BuildSnapshot({.clock = &world_->clock(), .pool = &world_->pool(), .team = &world_->team()},
-                    {}, world_->tables());
+  const auto snapshot = Look();
   EXPECT_EQ(snapshot->pool_frozen, kExtent);
   EXPECT_EQ(snapshot->jobs.front().frozen_bytes, kExtent);
   EXPECT_EQ(snapshot->jobs.front().pool_bytes + snapshot->pool_frozen, snapshot->pool_used);
@@ -168,9 +173,7 @@ TEST_P(Frozen, BytesCountForTheUserWhateverAccountsTheJobsHave) {
   Begin(options);
   const auto own = Join(Adapter("own"));
   ASSERT_NE(own, nullptr) << Refusal().Line();
-  const auto snapshot =
-      BuildSnapshot({.clock = &world_->clock(), .pool = &world_->pool(), .team = &world_->team()},
-                    {}, world_->tables());
+  const auto snapshot = Look();
   ASSERT_EQ(snapshot->accounts.size(), 2u);
   EXPECT_EQ(snapshot->accounts[0].account, "job:own");
   EXPECT_EQ(snapshot->accounts[0].used, AdapterBytes());
@@ -393,6 +396,46 @@ INSTANTIATE_TEST_SUITE_P(ByWhom, Frozen, ::testing::Values(0u, 1u),
                          [](const ::testing::TestParamInfo<uint32_t>& by) {
                            return std::string(by.param == 0 ? "Inline" : "AWorker");
                          });
+
+// What a job lacks is said whenever it is admitted, or waits: it is counted again only when a chunk
+// has come or gone.
+TEST(FrozenTable, CountsWhatAJobLacksOnceForEachChange) {
+  const auto decoded = [](const shm::JobSpec& spec) {
+    return shm::Decode(shm::Encode(spec)).value();
+  };
+  const shm::JobSpec held = decoded(Adapter("held", {1, 2, 3})),
+                     longer = decoded(Adapter("longer", {3, 4, 4, 5, 6}));
+  const shm::JobSpec shorter = decoded(Adapter("shorter", {2, 9}));
+  ServeWorld world;
+  FrozenTable table(&world.pool());
+  uint64_t counted = 0;
+  SetPointHook([&counted](const char* name) {
+    counted += std::string_view(name) == "server.frozen_counted" ? 1 : 0;
+  });
+  EXPECT_EQ(table.MissingBytes(longer, kAlice), 4 * kExtent);
+  EXPECT_EQ(counted, 0U) << "nobody has any";
+  {
+    auto hold = table.Take(held, kAlice);
+    ASSERT_TRUE(hold.ok());
+    for (int times = 0; times < 3; ++times) {
+      EXPECT_EQ(table.MissingBytes(longer, kAlice), 3 * kExtent);
+      EXPECT_EQ(table.MissingBytes(shorter, kAlice), kExtent);
+      EXPECT_EQ(table.MissingBytes(longer, kBob), 4 * kExtent);
+    }
+    EXPECT_EQ(counted, 2U);
+    EXPECT_EQ(table.MissingBytes(shm::JobSpec(longer), kAlice), 3 * kExtent) << "one without sums";
+    EXPECT_EQ(table.pool_bytes(), 3 * kExtent);
+    EXPECT_EQ(table.BytesByUser().at(kAlice), 3 * kExtent);
+    auto more = table.Take(longer, kAlice);
+    ASSERT_TRUE(more.ok());
+    EXPECT_EQ(table.MissingBytes(longer, kAlice), 0U);
+    EXPECT_EQ(table.pool_bytes(), 6 * kExtent);
+  }
+  EXPECT_EQ(table.MissingBytes(longer, kAlice), 4 * kExtent);
+  EXPECT_TRUE(table.BytesByUser().empty());
+  EXPECT_EQ(table.pool_bytes(), 0U);
+  SetPointHook({});
+}
 
 }  // namespace frozen_test
 }  // namespace tidepool::memserver

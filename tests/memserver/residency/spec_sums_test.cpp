@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/point.h"
-#include "memserver/jobs/snapshot_builder.h"
+#include "shm/spec/gpu_states.h"
 #include "shm/spec/state_footprint.h"
 #include "tests/fakes/small_trainer.h"
 
@@ -66,6 +66,42 @@ TEST(SumsOfASpecification, AreThoseOfItsChunks) {
   ExpectSameSums(Uneven(DType::kBF16, 4));
   ExpectSameSums(Uneven(DType::kF32, 9));
   ExpectSameSums(MakeSpec({.dtype = DType::kBF16, .chunks = 1}));
+}
+
+// A window that begins in any block, in its middle and at its ends, and none at all.
+TEST(SumsOfASpecification, FindTheWindowThatTheWayThroughAllChunksFinds) {
+  shm::JobSpec spec = MakeSpec(
+      {.dtype = DType::kBF16, .chunks = 2 * shm::WindowSums::kBlock + 9, .chunk_elements = 2048});
+  const auto chunks = static_cast<ChunkId>(spec.chunks.size());
+  for (const uint64_t mostly : {1U, 7U, 40U}) {
+    for (ChunkId id = 0; id < chunks; ++id) {
+      spec.chunks[id].elements =
+          2048 * (1 + mostly * (id * 2654435761U % 5) + (id % 211 == 3 ? 900 : 0));
+    }
+    const shm::JobSpec decoded = Decoded(spec);
+    for (const ChunkId first : {ChunkId{0}, ChunkId{1}, ChunkId{255}, ChunkId{256}, ChunkId{400},
+                                chunks - 9, chunks - 1, shm::kNoSpill}) {
+      EXPECT_EQ(shm::WeightSlotBytes(decoded, std::min(first, chunks - 1)),
+                shm::WeightSlotBytes(spec, std::min(first, chunks - 1)));
+      const uint64_t all = shm::HostBytesOf(spec, first);
+      const uint64_t least = shm::HostBytesOf(spec, first, shm::WeightsSpilledFor(spec, first, 0));
+      for (uint64_t part = 0; part <= 12; ++part) {
+        const uint64_t pool = least - kPageBytes + (all - least + 2 * kPageBytes) / 12 * part;
+        EXPECT_EQ(shm::WeightsSpilledFor(decoded, first, pool),
+                  shm::WeightsSpilledFor(spec, first, pool))
+            << first << " in " << pool;
+      }
+    }
+  }
+}
+
+TEST(SumsOfASpecification, KnowTheSharesOnGpusAndTheParameters) {
+  const shm::JobSpec spec = Uneven(DType::kBF16, 4), decoded = Decoded(spec);
+  for (Rank rank = 0; rank < spec.world; ++rank) {
+    EXPECT_EQ(shm::GpuShareBytes(decoded, rank), shm::GpuShareBytes(spec, rank));
+    EXPECT_EQ(shm::GpuStagingOf(decoded, rank).bytes, shm::GpuStagingOf(spec, rank).bytes);
+  }
+  EXPECT_EQ(decoded.ParameterCount(), spec.ParameterCount());
 }
 
 TEST(SumsOfASpecification, KnowTheLargestShardOfEachRank) {
