@@ -58,8 +58,8 @@ struct Server::Rooms {
   device::CopyTuning copy_tuning;
   std::unique_ptr<GpuTable> gpus;  // what it registers is the pool's
   std::unique_ptr<WorkerTeam> team;
-  std::unique_ptr<CheckpointWriter> writer;
   std::unique_ptr<ServeLoop> loop;
+  std::unique_ptr<CheckpointWriter> writer;  // reads from the loop's jobs: it ends before them
   std::unique_ptr<ControlServer> control;
   std::unique_ptr<SnapshotSource> source;
   std::unique_ptr<AdminApi> api;

@@ -97,6 +97,7 @@ void CheckpointWriter::Serve(SaveRequest request) {
   const int64_t begin = clock_->NowNs();
   const ConnectionId connection = request.connection;
   const std::string file = request.name;
+  if (request.list) request.tensors = std::exchange(request.list, {})();
   const size_t tensors = request.tensors.size();
   const int64_t timeout_ns = std::max<int64_t>(timeout_ns_ - request.waited_ns, 0);
   Status status =

@@ -42,6 +42,9 @@ struct SaveRequest {
   // Let go of when no thread is in the user's file system for this save any more.
   std::shared_ptr<const void> lane = {};
   std::vector<SavedTensor> tensors;
+  // Where given, makes `tensors`; the loop has no time for it. Call it once, on the thread that
+  // reads for the save.
+  std::function<std::vector<SavedTensor>()> list = {};
   // For the file's header: job, version, step numbers.
   std::vector<std::pair<std::string, std::string>> metadata;
 };

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "base/planted.h"
+#include "memserver/control/whole_order.h"
 #include "shm/messages.h"
 #include "shm/protocol.h"
 
@@ -136,10 +137,8 @@ Result<FrameAction> ConnectionProtocol::CompleteSpec() {
 
 Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::vector<UniqueFd>) {
   if (state_ != ConnectionState::kOpen) return Unexpected(std::move(frame));
-  // The job of a rank that came back is known to the loop alone, which checks every schedule once
-  // more.
   const auto known = [this](ChunkId chunk) {
-    return spec_ == nullptr || chunk < spec_->chunks.size();
+    return spec_ != nullptr && chunk < spec_->chunks.size();
   };
   if (frame.total > kScheduleUsesMax ||
       frame.order.size() > frame.total - std::min<size_t>(frame.total, schedule_.size()) ||
@@ -151,7 +150,8 @@ Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::ve
   schedule_.insert(schedule_.end(), frame.order.begin(), frame.order.end());
   if (schedule_.size() < frame.total) return FrameAction{};
   TP_RETURN_IF_ERROR(held_.Resize(0));
-  return FrameAction{DeclareSchedule{connection_, std::exchange(schedule_, {})}, {}};
+  const std::vector<ChunkId> declared = std::exchange(schedule_, {});
+  return FrameAction{DeclareSchedule{connection_, WholeOrder(declared, spec_->chunks.size())}, {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SaveFrame frame, std::vector<UniqueFd> fds) {
@@ -175,7 +175,8 @@ shm::Frame ConnectionProtocol::LastWords(const Status& why) const {
   return open ? shm::Frame(shm::EndedFrame{why}) : shm::Frame(shm::RefusedFrame{why});
 }
 
-shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) const {
+shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) {
+  if (spec_ == nullptr) spec_ = attached.spec;
   if (resume_) return shm::ResumedFrame{agreed_, attached.session};
   shm::WelcomeFrame welcome;
   welcome.protocol = agreed_;

@@ -82,7 +82,8 @@ class ConnectionProtocol {
   // What the trainer hears when its connection is ended: Ended for an open session, else Refused.
   shm::Frame LastWords(const Status& why) const;
   // What the trainer hears when it is attached: Welcome or Resumed.
-  shm::Frame AnswerTo(const Attached& attached) const;
+  // From here on the job is known, also of one that came back.
+  shm::Frame AnswerTo(const Attached& attached);
   // The loop's and the preparer's progress.
   void SetState(ConnectionState state) { state_ = state; }
   void SaveEnded() { save_in_flight_ = false; }
@@ -114,7 +115,8 @@ class ConnectionProtocol {
   uint32_t agreed_ = 0;
   shm::HelloFrame hello_;
   std::vector<std::byte> spec_bytes_;
-  std::shared_ptr<const shm::JobSpec> spec_;  // null for a rank that comes back
+  // Of a rank that comes back: null until it is attached.
+  std::shared_ptr<const shm::JobSpec> spec_;
   std::optional<shm::ResumeFrame> resume_;
   ReturnedMemory memory_;
   std::vector<ChunkId> schedule_;

@@ -82,7 +82,8 @@ struct ConnectionLost {
 };
 struct DeclareSchedule {
   ConnectionId connection = 0;
-  std::vector<ChunkId> order;
+  // Of all chunks of the job, each once: see jobs/whole_order.h.
+  std::shared_ptr<const std::vector<ChunkId>> order;
 };
 struct SaveWeights {
   ConnectionId connection = 0;
@@ -253,6 +254,8 @@ struct Attached {
   bool last_skipped = false;
   std::string note = {};  // of the job
   uint32_t attempt = 0;   // at the open step
+  // Of the job, which a rank that comes back has not described.
+  std::shared_ptr<const shm::JobSpec> spec = {};
 };
 // Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's
 // memory is free: the client waits for it.

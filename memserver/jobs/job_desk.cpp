@@ -405,6 +405,7 @@ void JobDesk::Attach(Seat* seat) {
   attached.last_skipped = step.skipped != 0;
   attached.note = seat->job->note;
   attached.attempt = states.attempt();
+  attached.spec = states.shared_spec();
   Tell(seat->job->uid, LogLevel::kInfo, "rank attached",
        {{"job", seat->job->id},
         {"rank", seat->rank},
@@ -420,20 +421,17 @@ void JobDesk::Attach(Seat* seat) {
 void JobDesk::On(DeclareSchedule event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) return;
-  const size_t chunks = seat->job->states->chunks().size();
-  const bool bad = std::any_of(event.order.begin(), event.order.end(),
-                               [chunks](ChunkId id) { return id >= chunks; });
-  if (bad) {
-    LeaveSeat(seat, Leaving::kExpelled,
-              Status(ErrorId::kProtocolViolation,
-                     "the schedule names a chunk that the job does not have"));
-    return;
-  }
-  seat->job->updates.SetOrder(event.order);
+  seat->job->updates.SetOrder(std::move(event.order));
 }
 
 void JobDesk::On(SnapshotWanted) {
-  Send(SnapshotReady{BuildSnapshot(parts_, options_, *tables_)});
+  snapshots_.Ask();
+}
+
+bool JobDesk::TendSnapshot() {
+  if (!snapshots_.asked()) return false;
+  if (auto built = snapshots_.Progress()) Send(SnapshotReady{std::move(built)});
+  return true;
 }
 
 }  // namespace tidepool::memserver

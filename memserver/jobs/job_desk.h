@@ -10,6 +10,7 @@
 #include "memserver/control/bounds/user_log_limiter.h"
 #include "memserver/residency/demotion_choice.h"
 #include "memserver/residency/job_ledger.h"
+#include "memserver/jobs/snapshot_builder.h"
 #include "memserver/jobs/tables.h"
 
 namespace tidepool::memserver {
@@ -19,7 +20,9 @@ class SpillReader;
 class JobDesk {
  public:
   JobDesk(const Parts& parts, const LoopOptions& options, Tables* tables)
-      : parts_(parts), options_(options), tables_(tables) {}
+      : parts_(parts), options_(options), tables_(tables), snapshots_(parts_, options_, tables) {}
+  JobDesk(const JobDesk&) = delete;
+  JobDesk& operator=(const JobDesk&) = delete;
 
   void Handle(ControlEvent event);
   void HandleSaved(const SaveResult& saved);
@@ -31,6 +34,8 @@ class JobDesk {
   // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True
   // when there was one.
   bool TendGpus();
+  // Goes on with the snapshot that somebody wants. True while there is one.
+  bool TendSnapshot();
   // Every job and every waiting rank has the quota that the book says.
   void ApplyQuotas();
 
@@ -160,6 +165,7 @@ class JobDesk {
   uint32_t violations_in_window_ = 0;
   uint64_t served_room_changes_ = 0;
   UserLogLimiter lines_;
+  SnapshotBuilder snapshots_;
 };
 
 }  // namespace tidepool::memserver

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/buggify.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "base/units.h"
 #include "memserver/jobs/job_desk.h"
@@ -11,6 +12,45 @@
 #include "memserver/traffic/spill_reader.h"
 
 namespace tidepool::memserver {
+namespace {
+
+std::shared_ptr<GpuStatesReader> GpuReaderOf(const Job& job) {
+  return job.states->uses_gpus() ? std::make_shared<GpuStatesReader>(*job.states, job.gpus.shares())
+                                 : nullptr;
+}
+
+// The thread that reads for the save: there may be many.
+std::vector<SavedTensor> TensorsOf(const JobStates& states,
+                                   const std::shared_ptr<SpillReader>& spilled,
+                                   const std::shared_ptr<GpuStatesReader>& on_gpus) {
+  TP_POINT("server.save_listed");
+  std::vector<SavedTensor> tensors;
+  for (const shm::ParameterSpec& parameter : states.spec().parameters) {
+    const Chunk& chunk = states.saved(parameter.chunk);
+    SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
+    if (chunk.planes.master == nullptr && chunk.on_gpu) {
+      tensor.read = [on_gpus, chunk = parameter.chunk, begin = parameter.element_begin](
+                        uint64_t first, std::span<float> values) {
+        return on_gpus->Read(chunk, begin + first, values);
+      };
+    } else if (chunk.planes.master == nullptr) {
+      tensor.read = [spilled, chunk = parameter.chunk, begin = parameter.element_begin](
+                        uint64_t first, std::span<float> values) {
+        return spilled->Read(chunk, begin + first, values);
+      };
+    } else if (states.is_split()) {
+      tensor.high =
+          reinterpret_cast<const uint16_t*>(chunk.planes.param16) + parameter.element_begin;
+      tensor.rest = reinterpret_cast<const int16_t*>(chunk.planes.master) + parameter.element_begin;
+    } else {
+      tensor.data = reinterpret_cast<const float*>(chunk.planes.master) + parameter.element_begin;
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+}  // namespace
 
 Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
   if (seat == nullptr) return Status(ErrorId::kSaveFailed, "the session has ended");
@@ -114,7 +154,7 @@ std::shared_ptr<SpillReader> JobDesk::ReaderOf(const Job& job) const {
   for (uint32_t d = 0; d < parts_.tier->directories().size(); ++d) {
     files.push_back({parts_.tier->directory(d).data_fd, parts_.tier->store_nonce(d)});
   }
-  return std::make_shared<SpillReader>(*job.states, job.states->shared_spec(), std::move(files));
+  return std::make_shared<SpillReader>(*job.states, std::move(files));
 }
 
 void JobDesk::StartSave(Job* job, WaitingSave save, int64_t now) {
@@ -125,31 +165,9 @@ void JobDesk::StartSave(Job* job, WaitingSave save, int64_t now) {
   request.waited_ns = save.waits_since_ns ? now - *save.waits_since_ns : 0;
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
-  const std::shared_ptr<SpillReader> spilled = ReaderOf(*job);
-  const auto on_gpus = job->states->uses_gpus()
-                           ? std::make_shared<GpuStatesReader>(*job->states, job->gpus.shares())
-                           : nullptr;
-  for (const shm::ParameterSpec& parameter : job->spec().parameters) {
-    const ChunkPlanes& planes = job->states->chunk(parameter.chunk).planes;
-    SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
-    if (planes.master == nullptr && job->states->chunk(parameter.chunk).on_gpu) {
-      tensor.read = [on_gpus, chunk = parameter.chunk, begin = parameter.element_begin](
-                        uint64_t first, std::span<float> values) {
-        return on_gpus->Read(chunk, begin + first, values);
-      };
-    } else if (planes.master == nullptr) {
-      tensor.read = [spilled, chunk = parameter.chunk, begin = parameter.element_begin](
-                        uint64_t first, std::span<float> values) {
-        return spilled->Read(chunk, begin + first, values);
-      };
-    } else if (job->states->is_split()) {
-      tensor.high = reinterpret_cast<const uint16_t*>(planes.param16) + parameter.element_begin;
-      tensor.rest = reinterpret_cast<const int16_t*>(planes.master) + parameter.element_begin;
-    } else {
-      tensor.data = reinterpret_cast<const float*>(planes.master) + parameter.element_begin;
-    }
-    request.tensors.push_back(std::move(tensor));
-  }
+  request.list = [states = job->states.get(), spilled = ReaderOf(*job),
+                  on_gpus = GpuReaderOf(*job)] { return TensorsOf(*states, spilled, on_gpus); };
+  if (TP_PLANTED("jobs.listed_on_the_loop")) request.tensors = std::exchange(request.list, {})();
   const StepRecord& step = job->states->last_step();
   request.metadata = {{"tidepool.job", job->spec().name},
                       {"tidepool.version", std::to_string(job->states->sealed_version())},

@@ -4,7 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "base/planted.h"
 #include "memserver/jobs/job_lease.h"
+#include "shm/spec/frozen.h"
 #include "shm/spec/gpu_states.h"
 #include "shm/spec/state_footprint.h"
 
@@ -74,39 +76,17 @@ ChunkRow RowOf(const FrozenUse& use, DType dtype) {
   return row;
 }
 
-// Of the pool, each frozen chunk of the job once.
-uint64_t FrozenBytesOf(const Job& job) {
-  std::set<const FrozenChunk*> counted;
-  uint64_t bytes = 0;
-  for (const FrozenUse& use : job.states->frozen())
-    bytes += counted.insert(use.chunk).second ? use.chunk->extent.bytes : 0;
-  return bytes;
-}
-
 // The gradients that ranks have sent tell where the open step stands; fetches do not: they come in
 // both passes.
-void CountGradients(const Job& job, StepProgress* step) {
+void TellGradients(const Job& job, StepProgress* step) {
   const uint32_t all = job.spec().micro_batches;
-  uint32_t least = all, most = 0;
-  const auto intakes_of = [&](const Chunk& chunk) {
-    return job.states->intakes().subspan(chunk.first_intake, chunk.shards);
-  };
-  for (const Chunk& chunk : job.states->chunks()) {
-    for (const ShardIntake& intake : intakes_of(chunk)) {
-      least = std::min(least, intake.micro_batches_accepted);
-      most = std::max(most, intake.micro_batches_accepted);
-    }
-  }
-  step->phase = least == all ? "ending" : least == most ? "forward" : "backward";
+  const GradientIntake::Reach reach = job.intake.reach();
+  const bool level = reach.shards == job.states->shards();
+  const bool ending = level && reach.micro_batches == all;
+  step->phase = ending ? "ending" : level ? "forward" : "backward";
   step->micro_batches = all;
-  step->micro_batch = least == most ? std::min(most + 1, all) : most;
-  for (const Chunk& chunk : job.states->chunks()) {
-    const auto intakes = intakes_of(chunk);
-    const auto in = [&](const ShardIntake& intake) {
-      return intake.micro_batches_accepted >= step->micro_batch;
-    };
-    step->chunks_done += std::all_of(intakes.begin(), intakes.end(), in) ? 1 : 0;
-  }
+  step->micro_batch = level ? std::min(reach.micro_batches + 1, all) : reach.micro_batches;
+  step->chunks_done = level && !ending ? 0 : reach.chunks;
 }
 
 StepProgress ProgressOf(const Job& job) {
@@ -116,12 +96,11 @@ StepProgress ProgressOf(const Job& job) {
   step.bytes_fetched = job.sealed_traffic.bytes;
   if (!job.IsRecorded() || !job.states->weights_ready()) return step;
   if (!job.updates.active()) {
-    CountGradients(job, &step);
+    TellGradients(job, &step);
     return step;
   }
   step.phase = "updating";
-  for (const Chunk& chunk : job.states->chunks())
-    step.chunks_done += chunk.version == job.states->sealed_version() ? 1 : 0;
+  step.chunks_done = job.spec().chunks.size() - job.updates.chunks_left();
   return step;
 }
 
@@ -139,7 +118,18 @@ void MarkUnanswered(Seat& seat, std::vector<ChunkRow>* chunks) {
     MarkUnanswered(request, seat.rank, chunks);
 }
 
-JobRow RowOf(const Job& job, bool demoting) {
+uint64_t ChunksIn(const Job& job) {
+  return job.states->spec().chunks.size() + job.states->frozen().size();
+}
+
+ChunkRow AnyRowOf(const Job& job, ChunkId id) {
+  const shm::JobSpec& spec = job.spec();
+  return spec.IsFrozen(id) ? RowOf(job.states->frozen(id), spec.dtype) : RowOf(job, id);
+}
+
+// But for the rows of its chunks, which are `chunks`, nothing of this is gone through chunk by
+// chunk.
+JobRow RowOf(const Job& job, bool demoting, std::vector<ChunkRow> chunks) {
   const shm::JobSpec& spec = job.spec();
   JobRow row;
   row.job = job.id;
@@ -152,11 +142,11 @@ JobRow RowOf(const Job& job, bool demoting) {
   row.parameters = spec.ParameterCount();
   row.pool_bytes = job.states->pool_bytes();
   row.nvme_bytes = job.states->nvme_total();
-  for (const Chunk& chunk : job.states->chunks()) row.chunks_spilled += chunk.spilled ? 1 : 0;
+  row.chunks_spilled = job.states->chunks_spilled();
   row.weight_slots = job.states->window().slots().size();
   row.weights_filled = job.states->window().fills;
   if (row.weight_slots > 0)
-    row.chunks_weights_spilled = job.states->chunks().size() - job.states->window().first();
+    row.chunks_weights_spilled = spec.chunks.size() - job.states->window().first();
   row.chunks_demoted = job.states->demoted();
   for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank)
     row.gpu_bytes += BytesOn(job, rank, nullptr);
@@ -173,10 +163,8 @@ JobRow RowOf(const Job& job, bool demoting) {
     row.version = job.states->sealed_version();
     row.grad_norm = job.states->last_step().grad_norm;
   }
-  row.frozen_bytes = FrozenBytesOf(job);
-  row.chunks.reserve(job.states->chunks().size() + job.states->frozen().size());
-  for (ChunkId id = 0; id < spec.chunks.size(); ++id) row.chunks.push_back(RowOf(job, id));
-  for (const FrozenUse& use : job.states->frozen()) row.chunks.push_back(RowOf(use, spec.dtype));
+  row.frozen_bytes = shm::FrozenPoolBytes(spec);
+  row.chunks = std::move(chunks);
   for (Seat* seat : job.seats) {
     if (seat == nullptr) continue;
     row.sessions.push_back(RowOf(*seat));
@@ -238,15 +226,17 @@ LateRow RowOf(const StateTier& tier, const Tables& tables, const TierLate& late)
 }
 
 void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
-  const auto add = [row](UnwrittenRow unwritten) {
-    if (row->unwritten.size() < kUnwrittenRowsMax) row->unwritten.push_back(std::move(unwritten));
-  };
+  const auto is_full = [row] { return row->unwritten.size() >= kUnwrittenRowsMax; };
   const StandIns& stand_ins = job.states->stand_ins();
   row->pieces_in_pool += stand_ins.all().size();
   row->bytes_in_pool += stand_ins.bytes();
   row->pieces_waiting += job.spills.put_off().size();
-  for (const StandIn& each : stand_ins.all()) add(RowOf(tier, job, each));
+  for (const StandIn& each : stand_ins.all()) {
+    if (is_full()) return;
+    row->unwritten.push_back(RowOf(tier, job, each));
+  }
   for (const SpillQueue::PutOffPiece& each : job.spills.put_off()) {
+    if (is_full()) return;
     const auto slot = static_cast<uint32_t>(each.last.epoch % 2);
     UnwrittenRow waiting = RowOf(tier, job,
                                  StandIn{.chunk = each.last.chunk,
@@ -255,7 +245,7 @@ void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
                                          .error = each.last.error,
                                          .extent = {}});
     waiting.in_pool = false;
-    add(std::move(waiting));
+    row->unwritten.push_back(std::move(waiting));
   }
 }
 
@@ -329,29 +319,65 @@ GpuRow RowOf(const GpuStreams& streams) {
 
 }  // namespace
 
-std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOptions& options,
-                                              const Tables& tables) {
+void SnapshotBuilder::Ask() {
+  if (asked_++ == 0) Begin();
+}
+
+void SnapshotBuilder::Begin() {
+  jobs_.clear();
+  next_job_ = 0;
+  for (const auto& job : tables_->jobs) {
+    jobs_.push_back({job->id, {}});
+    jobs_.back().chunks.reserve(ChunksIn(*job));
+  }
+}
+
+std::shared_ptr<const Snapshot> SnapshotBuilder::Progress() {
+  if (!LookAtChunks()) return nullptr;
+  std::shared_ptr<const Snapshot> built = Build();
+  jobs_.clear();
+  if (--asked_ > 0) Begin();
+  return built;
+}
+
+// As many as a turn may; true when those of all jobs are there.
+bool SnapshotBuilder::LookAtChunks() {
+  uint64_t left = TP_PLANTED("jobs.snapshot_in_one_turn") ? UINT64_MAX : kSnapshotChunksPerTurn;
+  for (; next_job_ < jobs_.size(); ++next_job_) {
+    const Job* job = tables_->FindJob(jobs_[next_job_].job);
+    if (job == nullptr) continue;  // it has gone since
+    std::vector<ChunkRow>& rows = jobs_[next_job_].chunks;
+    for (; rows.size() < ChunksIn(*job); --left) {
+      if (left == 0) return false;
+      rows.push_back(AnyRowOf(*job, static_cast<ChunkId>(rows.size())));
+    }
+  }
+  return true;
+}
+
+std::shared_ptr<const Snapshot> SnapshotBuilder::Build() {
+  const Tables& tables = *tables_;
   auto snapshot = std::make_shared<Snapshot>();
-  snapshot->uptime_ns = parts.clock->NowNs() - tables.started_ns;
+  snapshot->uptime_ns = parts_.clock->NowNs() - tables.started_ns;
   snapshot->draining = tables.draining || tables.closed;
   snapshot->ready = !snapshot->draining;
-  snapshot->pool_bytes = parts.pool->total_bytes();
-  snapshot->pool_used = parts.pool->total_bytes() - parts.pool->free_bytes();
+  snapshot->pool_bytes = parts_.pool->total_bytes();
+  snapshot->pool_used = parts_.pool->total_bytes() - parts_.pool->free_bytes();
   snapshot->pool_frozen = tables.frozen->pool_bytes();
   snapshot->frozen_chunks = tables.frozen->chunks().size();
-  snapshot->pool_huge_bytes = parts.pool->facts().huge_page_bytes;
-  snapshot->pool_touch_seconds = parts.pool->facts().touch_seconds;
-  snapshot->rcache_limit = options.rcache_limit;
-  if (parts.tier != nullptr) {
-    snapshot->nvme = RowOf(*parts.tier, tables.scrub.Row(parts.clock->NowNs()));
+  snapshot->pool_huge_bytes = parts_.pool->facts().huge_page_bytes;
+  snapshot->pool_touch_seconds = parts_.pool->facts().touch_seconds;
+  snapshot->rcache_limit = options_.rcache_limit;
+  if (parts_.tier != nullptr) {
+    snapshot->nvme = RowOf(*parts_.tier, tables.scrub.Row(parts_.clock->NowNs()));
     snapshot->nvme.writes_failed = tables.counters.states_unwritten;
     snapshot->nvme.demotion = DemotionOf(tables);
-    for (const auto& job : tables.jobs) AddUnwritten(*parts.tier, *job, &snapshot->nvme);
-    for (const TierLate& late : parts.tier->Late())
-      snapshot->nvme.late.push_back(RowOf(*parts.tier, tables, late));
+    for (const auto& job : tables.jobs) AddUnwritten(*parts_.tier, *job, &snapshot->nvme);
+    for (const TierLate& late : parts_.tier->Late())
+      snapshot->nvme.late.push_back(RowOf(*parts_.tier, tables, late));
   }
-  snapshot->workers = parts.team->threads();
-  snapshot->prefetch = parts.team->tuning().prefetch_elements;
+  snapshot->workers = parts_.team->threads();
+  snapshot->prefetch = parts_.team->tuning().prefetch_elements;
   snapshot->turns = tables.counters.turns;
   snapshot->long_turns = tables.counters.long_turns;
   snapshot->longest_turn_ns = tables.counters.longest_turn_ns;
@@ -359,10 +385,13 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->bytes_d2h = tables.counters.bytes_d2h;
   snapshot->parameters_updated = tables.counters.parameters_updated;
   snapshot->sessions_ended_badly = tables.counters.sessions_ended_badly;
-  for (const auto& job : tables.jobs) {
-    snapshot->jobs.push_back(RowOf(*job, tables.demotion.job() == job->id));
-    snapshot->jobs.back().lease_ns = options.lease_ns;
-    snapshot->jobs.back().kept_until = KeptUntilSeconds(*job, options, *parts.clock).value_or(0);
+  for (JobChunks& chunks : jobs_) {
+    const Job* const job = tables.FindJob(chunks.job);
+    if (job == nullptr) continue;
+    snapshot->jobs.push_back(
+        RowOf(*job, tables.demotion.job() == job->id, std::move(chunks.chunks)));
+    snapshot->jobs.back().lease_ns = options_.lease_ns;
+    snapshot->jobs.back().kept_until = KeptUntilSeconds(*job, options_, *parts_.clock).value_or(0);
     snapshot->rcache_used += snapshot->jobs.back().rcache_bytes;
     for (const SessionRow& session : snapshot->jobs.back().sessions) {
       snapshot->bytes_h2d += session.bytes_h2d;
@@ -378,13 +407,13 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   }
   snapshot->lost = tables.lost.all();
   for (const WaitingRank& rank : tables.waiting)
-    snapshot->waiting.push_back(RowOf(rank, parts.clock->NowNs()));
+    snapshot->waiting.push_back(RowOf(rank, parts_.clock->NowNs()));
   for (const Mute& mute : tables.mutes) {
-    if (const int64_t left = mute.until_ns - parts.clock->NowNs(); left > 0)
+    if (const int64_t left = mute.until_ns - parts_.clock->NowNs(); left > 0)
       snapshot->mutes.push_back({mute.code, left});
   }
   snapshot->config = tables.config;
-  snapshot->accounts = AccountRows(BuildLedger(parts, options, tables), tables);
+  snapshot->accounts = AccountRows(BuildLedger(parts_, options_, tables), tables);
   return snapshot;
 }
 

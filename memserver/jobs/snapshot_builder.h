@@ -1,19 +1,58 @@
-// BuildSnapshot: the tables at the end of a turn as one immutable picture for the admin socket, and
-// as the ledger for admission.
+// SnapshotBuilder: the tables as one immutable picture for the admin socket; BuildLedger: as the
+// ledger for admission.
 //
-// The serve loop's thread. Cost is linear in the number of chunks; asked for by the control thread
-// at most a few times a second.
+// The serve loop's thread. A snapshot is built over as many turns as its chunks need,
+// kSnapshotChunksPerTurn in each; asked for by the control thread at most a few times a second.
+// What it promises:
+//  1. it has the jobs that were there when it was asked for and are there when it is complete, and
+//     shows nothing that is older than the question;
+//  2. all of it but the rows of chunks is of one turn, the last: sums, states and versions of jobs,
+//     sessions, accounts fit each other;
+//  3. the row of a chunk is of one turn between the question and that one, what ranks have asked
+//     for and have no answer to of the last. Where all chunks of all jobs fit into a turn, it is
+//     one turn for everything. A row is not newer than its job: no version in it is above the
+//     job's.
+// One is built at a time: a question that comes meanwhile is answered by another one, begun behind
+// it.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "memserver/residency/job_ledger.h"
 #include "memserver/jobs/tables.h"
 
 namespace tidepool::memserver {
 
-std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOptions& options,
-                                              const Tables& tables);
+class SnapshotBuilder {
+ public:
+  // What it looks at must outlive it.
+  SnapshotBuilder(const Parts& parts, const LoopOptions& options, const Tables* tables)
+      : parts_(parts), options_(options), tables_(tables) {}
+
+  // Somebody wants one that is not older than now.
+  void Ask();
+  // Goes on with it, in every turn; null where it is not complete yet.
+  std::shared_ptr<const Snapshot> Progress();
+  bool asked() const { return asked_ > 0; }
+
+ private:
+  struct JobChunks {
+    JobId job = 0;
+    std::vector<ChunkRow> chunks;  // by id, as far as they were looked at
+  };
+  void Begin();
+  bool LookAtChunks();
+  std::shared_ptr<const Snapshot> Build();
+
+  const Parts& parts_;
+  const LoopOptions& options_;
+  const Tables* const tables_;
+  uint32_t asked_ = 0;  // questions without an answer
+  std::vector<JobChunks> jobs_;
+  size_t next_job_ = 0;
+};
+
 Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables& tables);
 
 }  // namespace tidepool::memserver

@@ -79,6 +79,7 @@ bool ServeLoop::DoTurn() {
   worked |= desk_.ExpelViolators();
   worked |= desk_.TendGpus();
   worked |= desk_.TendJobs();
+  worked |= desk_.TendSnapshot();
   WakeAnswered();
   return worked;
 }

@@ -16,6 +16,7 @@ bool StepDesk::FinishSteps() {
   bool worked = false;
   for (const auto& job : tables_->jobs) {
     if (job->phase != JobPhase::kOpen) continue;
+    worked |= job->updates.HandOut();
     if (job->updates.PublishSkipped(TP_BUGGIFY("step.publish_one") ? 1 : kSkippedChunksPerTurn) >
         0) {
       ++job->changes;

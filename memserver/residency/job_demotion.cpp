@@ -73,10 +73,11 @@ void JobStates::MoveOut(const MovePlan& plan, std::span<const uint64_t> offsets)
   TP_CHECK(count > 0 && demoted_ == 0 && plan.directories.size() == count,
            "a job moves once, with all that is on the host");
   for (ChunkId id = 0; id < count; ++id) {
-    TP_CHECK(chunks_[id].state == ChunkState::kResident &&
-                 chunks_[id].version == sealed_version() && chunks_[id].readers == 0,
+    const Chunk& chunk = Look(id);
+    TP_CHECK(chunk.state == ChunkState::kResident && chunk.version == sealed_version() &&
+                 chunk.readers == 0,
              "a job that moves is at rest");
-    chunks_[id].record->demoted_to = plan.directories[id];
+    chunk.record->demoted_to = plan.directories[id];
   }
   TP_POINT("server.demotion_noted");
   record_->demoted.store(DemotedWord(record_->nonce, {chunks_.front().record, count}),

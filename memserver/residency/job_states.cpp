@@ -371,14 +371,24 @@ void JobStates::SetVersion(Chunk* chunk, Version version) {
   chunk->record->stamp.store(StampOf(*chunk->record, version), std::memory_order_release);
 }
 
-void JobStates::ForgetOpenStep() {
-  for (Chunk& chunk : chunks_) {
-    chunk.shards_stored = 0;
-    if (chunk.state == ChunkState::kGradients || chunk.state == ChunkState::kComplete)
-      chunk.state = ChunkState::kResident;
-  }
-  for (ShardIntake& intake : intakes_)
+// A chunk whose step was sealed is at the version before it.
+void JobStates::ComeAfter(Chunk* chunk) const {
+  chunk->steps_seen = steps_over_;
+  chunk->shards_stored = chunk->accepted = chunk->shards_accepted = 0;
+  for (uint32_t i = 0; i < chunk->shards; ++i) {
+    ShardIntake& intake = intakes_[chunk->first_intake + i];
     intake.micro_batches_accepted = intake.micro_batches_stored = 0;
+  }
+
+  const bool was_open =
+      chunk->state == ChunkState::kGradients || chunk->state == ChunkState::kComplete;
+  const bool sealed = chunk->version != kNoVersion && chunk->version + 1 == sealed_version();
+  TP_CHECK(
+      !sealed || (chunk->state != ChunkState::kResident && chunk->state != ChunkState::kGradients),
+      "a sealed step has all its gradients");
+  if (was_open)
+    chunk->state = sealed && !TP_PLANTED("residency.sealed_unseen") ? ChunkState::kUpdateDue
+                                                                    : ChunkState::kResident;
 }
 
 }  // namespace tidepool::memserver

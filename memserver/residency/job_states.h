@@ -21,7 +21,11 @@
 //  8. the 16-bit plane of a chunk whose weights are on NVMe alone is null, or a slot of the window
 //     (weight_window.h) that it holds;
 //  9. what a later server needs is in kept memory before anybody is told of it (kept_records.h);
-//     Recover makes the same table from it.
+//     Recover makes the same table from it;
+//  10. no step goes through all chunks: that it was sealed, or dropped, is one number, and each
+//      chunk
+//      comes after it when it is looked at next (chunk(), intake()). What is counted of all of them
+//      is counted as they change.
 #pragma once
 
 #include <algorithm>
@@ -108,6 +112,10 @@ struct Chunk {
   uint64_t ranks_cached = 0;
   uint64_t fetches = 0;
   Version version = kNoVersion;  // as the record's stamp says
+  // Of JobStates: what is said here of the open step is said of the one after so many.
+  uint32_t steps_seen = 0;
+  // Of GradientIntake: of the open step, shards with so many micro-batches accepted.
+  uint32_t accepted = 0, shards_accepted = 0;
 
   // Master, momentum and variance lie elsewhere.
   bool away() const { return spilled || on_gpu; }
@@ -159,6 +167,9 @@ class JobStates {
   std::span<const Extent> extents() const { return extents_; }
   bool spills() const { return placement_.spills(); }
   bool uses_gpus() const { return spec_->states_on_gpu > 0; }
+  uint64_t chunks_spilled() const {
+    return spills() ? spec_->chunks.size() - placement_.first_spilled : 0;
+  }
   // Bytes in each directory, two slots a chunk; empty where nothing is spilled.
   const std::vector<uint64_t>& nvme_bytes() const { return placement_.nvme_bytes; }
   uint64_t nvme_total() const { return placement_.nvme_total() + held_bytes_; }
@@ -198,9 +209,15 @@ class JobStates {
   StandIns& stand_ins() { return stand_ins_; }
   const StandIns& stand_ins() const { return stand_ins_; }
 
-  Chunk& chunk(ChunkId id) { return chunks_[id]; }
-  const Chunk& chunk(ChunkId id) const { return chunks_[id]; }
+  Chunk& chunk(ChunkId id) { return Look(id); }
+  const Chunk& chunk(ChunkId id) const { return Look(id); }
+  // For tests, and what is fixed: each chunk as it was when it was looked at last.
   std::span<Chunk> chunks() { return chunks_; }
+  // For the thread that reads for a save: planes of a chunk that is not spilled, else its place.
+  // The loop changes neither meanwhile.
+  const Chunk& saved(ChunkId id) const { return chunks_[id]; }
+  // Chunks that were looked at so far, each time: what bounds a turn is bounded in these.
+  uint64_t looks() const { return looks_; }
   // Those whose ids come behind chunks().
   FrozenUse& frozen(ChunkId id) { return frozen_[id - chunks_.size()]; }
   const FrozenUse& frozen(ChunkId id) const { return frozen_[id - chunks_.size()]; }
@@ -240,10 +257,10 @@ class JobStates {
     return spec_->IsFrozen(id) ? frozen(id).ranks_cached : chunks_[id].ranks_cached;
   }
   ShardIntake& intake(ChunkId id, Rank rank) {
-    return intakes_[chunks_[id].first_intake + spec_->ShardIndex(id, rank)];
+    return intakes_[Look(id).first_intake + spec_->ShardIndex(id, rank)];
   }
-  // Of all chunks: those of one begin at its first_intake, one a shard.
-  std::span<const ShardIntake> intakes() const { return intakes_; }
+  // Of all chunks.
+  uint64_t shards() const { return intakes_.size(); }
   // First element of `rank`'s shard.
   uint64_t ShardBegin(ChunkId id, Rank rank) const {
     return spec_->ShardIndex(id, rank) * chunks_[id].shard_elements;
@@ -296,9 +313,9 @@ class JobStates {
   bool weights_ready() const { return chunks_loaded_ == chunks_.size(); }
   // The chunk's planes now hold `version`, the one after its present version: one release store.
   void Publish(Chunk* chunk, Version version);
-  // Forgets which gradients of the open step are in. Chunks that wait for their update keep their
-  // state.
-  void ForgetOpenStep();
+  // Forgets which gradients of the open step are in: it was sealed, and its chunks are due for
+  // their update from here on, or dropped.
+  void ForgetOpenStep() { ++steps_over_; }
 
  private:
   JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
@@ -332,6 +349,13 @@ class JobStates {
   template <typename Visit>
   void ForEachMovable(ChunkId id, Visit visit) const;
   void LeaveHost(ChunkId id, uint32_t directory);
+  Chunk& Look(ChunkId id) const {
+    ++looks_;
+    Chunk& chunk = chunks_[id];
+    if (chunk.steps_seen != steps_over_) ComeAfter(&chunk);
+    return chunk;
+  }
+  void ComeAfter(Chunk* chunk) const;
 
   const std::shared_ptr<const shm::JobSpec> spec_;
   HostPool* const pool_;
@@ -345,8 +369,10 @@ class JobStates {
   std::vector<Extent> extents_;
   PlaneSpacing spacing_;
   uint64_t pool_bytes_ = 0;
-  std::vector<Chunk> chunks_;
-  std::vector<ShardIntake> intakes_;
+  mutable std::vector<Chunk> chunks_;  // a look brings what is said of the open step up to it
+  mutable std::vector<ShardIntake> intakes_;
+  uint32_t steps_over_ = 0;  // sealed or dropped, since this server has the job
+  mutable uint64_t looks_ = 0;
   std::vector<ParameterRun> runs_;
   std::vector<std::byte*> staging_;  // by rank
   JobRecord* record_ = nullptr;

@@ -94,7 +94,7 @@ bool JobStates::HoldsWeights(ChunkId id) const {
 
 // The epoch of a chunk that is due changes soon.
 bool JobStates::MayFill(ChunkId id) const {
-  const Chunk& chunk = chunks_[id];
+  const Chunk& chunk = Look(id);
   const bool at_rest =
       chunk.state != ChunkState::kUpdateDue && chunk.state != ChunkState::kUpdating;
   return weights_ready() && window_.Covers(id) && at_rest &&

@@ -77,7 +77,7 @@ GpuPlaces::GpuPlaces(const shm::JobSpec& spec)
 }
 
 GpuStatesReader::GpuStatesReader(const JobStates& states, std::span<const GpuShare> shares)
-    : spec_(states.shared_spec()), places_(*spec_), epoch_(states.epoch()) {
+    : spec_(states.shared_spec()), epoch_(states.epoch()) {
   for (const GpuShare& share : shares) {
     sources_.push_back({share.gpu != nullptr ? &share.gpu->gpu().device() : nullptr,
                         share.memory != nullptr ? share.memory->data() : nullptr});
@@ -94,7 +94,8 @@ Status GpuStatesReader::Read(ChunkId chunk, uint64_t element, std::span<float> v
     if (!stream.ok()) return Status(lost).Why(stream.status().what());
     source.stream = std::move(stream).value();
   }
-  const std::byte* master = source.memory + places_.SlotAt(chunk, epoch_);
+  if (!places_) places_.emplace(*spec_);
+  const std::byte* master = source.memory + places_->SlotAt(chunk, epoch_);
   source.stream->Copy(values.data(), master + element * sizeof(float), values.size_bytes());
   source.stream->Synchronize(source.stream->Record());
   const Status after = source.stream->status();

@@ -18,6 +18,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -80,9 +81,9 @@ class GpuPlaces {
   std::vector<uint64_t> staging_, staging_sizes_;  // by rank
 };
 
-// Reads the master of chunks on GPUs for a save. One thread at a time, which blocks (the checkpoint
-// thread). Requires that the chunks are not updated meanwhile, and that the job stays: the serve
-// loop holds both.
+// Reads the master of chunks on GPUs for a save. One thread at a time, which blocks (one that reads
+// for a save); made by the serve loop. Requires that the chunks are not updated meanwhile, and that
+// the job stays: the serve loop holds both.
 class GpuStatesReader {
  public:
   GpuStatesReader(const JobStates& states, std::span<const GpuShare> shares);
@@ -97,7 +98,7 @@ class GpuStatesReader {
     std::unique_ptr<device::Stream> stream = nullptr;  // opened by the first read
   };
   const std::shared_ptr<const shm::JobSpec> spec_;
-  const GpuPlaces places_;
+  std::optional<GpuPlaces> places_;  // from the first read on
   const uint64_t epoch_;
   std::vector<Source> sources_;  // by rank
 };

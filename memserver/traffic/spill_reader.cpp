@@ -18,13 +18,12 @@ constexpr uint32_t kTriesMax = 3;
 
 }  // namespace
 
-SpillReader::SpillReader(const JobStates& states, std::shared_ptr<const shm::JobSpec> spec,
-                         std::vector<File> files)
-    : spec_(std::move(spec)),
+SpillReader::SpillReader(const JobStates& states, std::vector<File> files)
+    : states_(states),
+      spec_(states.shared_spec()),
       files_(std::move(files)),
       job_nonce_(states.record().nonce),
       epoch_(states.epoch()) {
-  for (ChunkId id = 0; id < spec_->chunks.size(); ++id) places_.push_back(states.chunk(id).spill);
   for (const StandIn& each : states.stand_ins().all()) {
     if (each.slot == epoch_ % 2) stand_ins_.push_back(each);
   }
@@ -74,7 +73,7 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
     buffer_.emplace(std::move(memory));
   }
   chunk_ = shm::kNoSpill;
-  const SpillPlace& place = places_[chunk];
+  const SpillPlace& place = states_.saved(chunk).spill;
   const File& file = files_[place.directory];
   const uint64_t offset =
       place.offset + epoch_ % 2 * place.slot_bytes + shm::PieceOffset(*spec_, piece);

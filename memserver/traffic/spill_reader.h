@@ -1,8 +1,8 @@
 // SpillReader: reads the master of spilled chunks for a save, checked as everything that comes from
 // NVMe.
 //
-// One thread at a time, which blocks (the checkpoint thread). Requires that the chunks are not
-// updated meanwhile: the serve loop holds them.
+// One thread at a time, which blocks (one that reads for a save); made by the serve loop. Requires
+// that the job stays, and that its chunks are not updated meanwhile: the serve loop holds both.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,7 @@ class SpillReader {
     int fd = -1;
     uint64_t store = 0;
   };
-  // The places are copied: `states` is not looked at afterwards.
-  SpillReader(const JobStates& states, std::shared_ptr<const shm::JobSpec> spec,
-              std::vector<File> files);
+  SpillReader(const JobStates& states, std::vector<File> files);
 
   // fp32 weights from `element` of `chunk` on. Errors: kNvmeIoFailed, kNvmeDataBad,
   // kMemoryMapFailed.
@@ -42,11 +40,11 @@ class SpillReader {
   // Where the piece lies in the pool; null: on the drive.
   const std::byte* FindStandIn(ChunkId chunk, uint32_t piece) const;
 
+  const JobStates& states_;  // JobStates::saved
   const std::shared_ptr<const shm::JobSpec> spec_;
   const std::vector<File> files_;
   const uint64_t job_nonce_;
   const uint64_t epoch_;
-  std::vector<SpillPlace> places_;  // by chunk
   std::vector<StandIn> stand_ins_;  // of this epoch's slot
   std::optional<nvme::PageMemory> buffer_;
   ChunkId chunk_ = shm::kNoSpill;  // what the buffer holds

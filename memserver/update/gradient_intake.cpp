@@ -38,9 +38,25 @@ GradientIntake::GradientIntake(JobStates* states, JobId job, const HostPool* poo
 }
 
 void GradientIntake::Accept(Rank rank, const shm::Request& request) {
-  ShardIntake& intake = states_->intake(request.chunk, rank);
-  ++intake.micro_batches_accepted;
-  if (intake.micro_batches_accepted == states_->spec().micro_batches) ++shards_complete_[rank];
+  ++states_->intake(request.chunk, rank).micro_batches_accepted;
+  NoteAccepted(request.chunk, rank);
+}
+
+// The shard has one more, or those that it had when the server before this one ended.
+void GradientIntake::NoteAccepted(ChunkId id, Rank rank) {
+  const uint32_t accepted = states_->intake(id, rank).micro_batches_accepted;
+  if (accepted == states_->spec().micro_batches) ++shards_complete_[rank];
+  if (accepted > reach_.micro_batches) reach_ = {accepted, 0, 0};
+  if (accepted < reach_.micro_batches) return;
+  ++reach_.shards;
+  Chunk& chunk = states_->chunk(id);
+  if (chunk.accepted != accepted) chunk.shards_accepted = 0;
+  chunk.accepted = accepted;
+  if (++chunk.shards_accepted == chunk.shards) ++reach_.chunks;
+}
+
+GradientIntake::Reach GradientIntake::reach() const {
+  return reach_.micro_batches > 0 ? reach_ : Reach{0, states_->shards(), chunk_count_};
 }
 
 bool GradientIntake::GoesStraight(const shm::Request& request) const {
@@ -131,7 +147,7 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
       if (stored == 0) continue;
       Chunk& chunk = states_->chunk(id);
       if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
-      if (stored == states_->spec().micro_batches) ++shards_complete_[rank];
+      NoteAccepted(id, rank);
       CountStored(id, rank);
     }
   }
@@ -193,8 +209,8 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
     return BadShard(staged.chunk, rank, "was being added to, and its undo area is gone");
   }
   staging_busy_[rank] = true;
-  if (++states_->intake(staged.chunk, rank).micro_batches_accepted == states_->spec().micro_batches)
-    ++shards_complete_[rank];
+  ++states_->intake(staged.chunk, rank).micro_batches_accepted;
+  NoteAccepted(staged.chunk, rank);
   tasks_.Push({StagedKindOf(staged.micro_batch), staged.chunk, rank});
   return Status();
 }
@@ -286,6 +302,7 @@ void GradientIntake::ResetCounts() {
   states_->ForgetOpenStep();
   std::fill(shards_complete_.begin(), shards_complete_.end(), 0);
   chunks_scanned_ = 0;
+  reach_ = {};
   all_finite_ = true;
   ++changes_;
 }

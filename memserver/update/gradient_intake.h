@@ -46,6 +46,14 @@ class GradientIntake {
   bool NextWork(Work* work);
   void EndWork(const WorkDone& done);
 
+  // How far the open step has come: the most micro-batches that a shard has accepted, of how many
+  // shards, and of how many chunks all.
+  struct Reach {
+    uint32_t micro_batches = 0;
+    uint64_t shards = 0, chunks = 0;
+  };
+  // Costs nothing: it is counted as requests come.
+  Reach reach() const;
   // True when `rank` has submitted every micro-batch of every chunk that it is a member of.
   bool RankComplete(Rank rank) const { return shards_complete_[rank] == shards_of_rank_[rank]; }
   bool AllScanned() const { return chunks_scanned_ == chunk_count_; }
@@ -66,6 +74,7 @@ class GradientIntake {
     Rank rank = 0;
   };
   bool GoesStraight(const shm::Request& request) const;
+  void NoteAccepted(ChunkId id, Rank rank);
   void EndShard(ChunkId id, Rank rank);
   void CountStored(ChunkId id, Rank rank);
   void KeepStaged(const Copy& copy, Rank rank);
@@ -88,6 +97,7 @@ class GradientIntake {
   uint32_t at_workers_ = 0;        // work of this attempt
   uint32_t stale_at_workers_ = 0;  // work of dropped attempts
   uint32_t chunks_scanned_ = 0;
+  Reach reach_;
   bool all_finite_ = true;
   uint64_t changes_ = 0;
 };

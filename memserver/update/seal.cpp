@@ -27,11 +27,6 @@ StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bo
 
 void SealStep(JobStates* states, const StepRecord& record) {
   TP_CHECK(record.version == states->sealed_version() + 1, "steps are sealed one after the other");
-  for (Chunk& chunk : states->chunks()) {
-    TP_CHECK(chunk.state == ChunkState::kComplete && chunk.version + 1 == record.version,
-             "a sealed step has all its gradients");
-    chunk.state = ChunkState::kUpdateDue;
-  }
   if (TP_PLANTED("update.sealed_before_record"))
     states->record().sealed_version.store(record.version, std::memory_order_release);
   TP_POINT("server.step_sealing");
@@ -40,6 +35,7 @@ void SealStep(JobStates* states, const StepRecord& record) {
   kept.crc = CrcOf(kept);
   TP_POINT("server.step_recorded");
   states->record().sealed_version.store(record.version, std::memory_order_release);
+  states->ForgetOpenStep();
   TP_POINT("server.step_sealed");
 }
 

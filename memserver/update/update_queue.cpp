@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "memserver/jobs/limits.h"
 
 namespace tidepool::memserver {
 
@@ -17,31 +18,26 @@ UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueu
       pool_(pool),
       spills_(spills),
       gpus_(gpus),
-      order_(states->chunks().size()),
       factors_(states->spec().parameter_groups.size()) {
-  std::iota(order_.begin(), order_.end(), ChunkId{0});
-  next_order_ = order_;
+  std::vector<ChunkId> order(states->chunks().size());
+  std::iota(order.begin(), order.end(), ChunkId{0});
+  next_order_ = std::make_shared<const std::vector<ChunkId>>(std::move(order));
+  order_ = std::make_shared<const std::vector<ChunkId>>();
 }
 
-void UpdateQueue::SetOrder(std::span<const ChunkId> declared) {
-  std::vector<bool> named(states_->chunks().size(), false);
+void UpdateQueue::SetOrder(std::shared_ptr<const std::vector<ChunkId>> order) {
+  TP_CHECK(order->size() == states_->chunks().size(), "an order names each chunk of the job once");
   GiveBackAhead();
-  next_order_.clear();
-  for (const ChunkId id : declared) {
-    TP_CHECK(id < named.size(), "the schedule was checked");
-    if (named[id]) continue;
-    named[id] = true;
-    next_order_.push_back(id);
-  }
-  for (ChunkId id = 0; id < named.size(); ++id) {
-    if (!named[id]) next_order_.push_back(id);
-  }
+  next_order_ = std::move(order);
 }
 
 bool UpdateQueue::ReadAhead() {
   bool begun = false;
-  while (states_->spills() && ahead_chunk_ < next_order_.size()) {
-    const ChunkId id = next_order_[ahead_chunk_];
+  // Most chunks of a large job may lie on the host: it looks on in the next turn.
+  const uint64_t end =
+      std::min<uint64_t>(next_order_->size(), ahead_chunk_ + uint64_t{kHandedOutPerTurn});
+  while (states_->spills() && ahead_chunk_ < end) {
+    const ChunkId id = (*next_order_)[ahead_chunk_];
     const Chunk& chunk = states_->chunk(id);
     if (!chunk.spilled || ahead_piece_ == chunk.pieces) {
       ++ahead_chunk_;
@@ -52,7 +48,7 @@ bool UpdateQueue::ReadAhead() {
     ++ahead_piece_;
     begun = true;
   }
-  return begun;
+  return begun || (ahead_chunk_ == end && end < next_order_->size());
 }
 
 bool UpdateQueue::GiveBackAhead() {
@@ -68,10 +64,11 @@ void UpdateQueue::Begin(const StepRecord& record) {
 }
 
 Status UpdateQueue::Resume(const StepRecord& record, std::span<const optim::UndoArea> areas) {
-  order_.clear();
-  for (const ChunkId id : next_order_) {
-    if (states_->chunk(id).state == ChunkState::kUpdateDue) order_.push_back(id);
+  std::vector<ChunkId> left;
+  for (const ChunkId id : *next_order_) {
+    if (states_->chunk(id).state == ChunkState::kUpdateDue) left.push_back(id);
   }
+  order_ = std::make_shared<const std::vector<ChunkId>>(std::move(left));
   Prepare(record);
   for (ChunkId id = 0; id < states_->chunks().size(); ++id) {
     const bool due = states_->chunk(id).state == ChunkState::kUpdateDue && !skipped_;
@@ -139,14 +136,27 @@ void UpdateQueue::Prepare(const StepRecord& record) {
         {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
   }
   version_ = record.version;
+  epoch_ = record.optimizer_step - 1;
   skipped_ = record.skipped != 0;
-  cursor_ = piece_ = 0;
-  chunks_left_ = static_cast<uint32_t>(order_.size());
-  if (skipped_) return;
-  for (const ChunkId id : order_) {
-    if (states_->chunk(id).spilled) spills_->Update(id, record.optimizer_step - 1);
-    if (states_->chunk(id).on_gpu) gpus_->Update(id, record.optimizer_step - 1);
+  cursor_ = piece_ = handed_out_ = 0;
+  chunks_left_ = static_cast<uint32_t>(order_->size());
+  HandOut();
+}
+
+bool UpdateQueue::HandOut() {
+  const auto all = static_cast<uint32_t>(order_->size());
+  if (handed_out_ == all) return false;
+  const bool some_away = !skipped_ && (states_->spills() || states_->uses_gpus());
+  const bool whole = !some_away || TP_PLANTED("update.handed_out_at_once");
+  const uint32_t end = whole ? all : std::min(all, handed_out_ + kHandedOutPerTurn);
+  for (uint32_t i = handed_out_; i < end && some_away; ++i) {
+    const ChunkId id = (*order_)[i];
+    const Chunk& chunk = states_->chunk(id);
+    if (chunk.spilled) spills_->Update(id, epoch_);
+    if (chunk.on_gpu) gpus_->Update(id, epoch_);
   }
+  handed_out_ = end;
+  return true;
 }
 
 void UpdateQueue::BeginChunk(Chunk* chunk) {
@@ -175,9 +185,9 @@ bool UpdateQueue::NextWork(Work* work) {
   if (skipped_ || !active()) return false;
   // First, so that staging is free again.
   if (NextSpilledWork(work)) return true;
-  while (cursor_ < order_.size() && states_->chunk(order_[cursor_]).away()) ++cursor_;
-  if (cursor_ >= order_.size()) return false;
-  const ChunkId id = order_[cursor_];
+  while (cursor_ < handed_out_ && states_->chunk((*order_)[cursor_]).away()) ++cursor_;
+  if (cursor_ >= handed_out_) return false;
+  const ChunkId id = (*order_)[cursor_];
   Chunk& chunk = states_->chunk(id);
   if (piece_ == 0) {
     if (holds_ > 0 || (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile")))
@@ -240,7 +250,7 @@ bool UpdateQueue::EndWork(const WorkDone& done) {
 uint32_t UpdateQueue::PublishSkipped(uint32_t chunks_max) {
   if (!skipped_ || holds_ > 0) return 0;
   uint32_t published = 0;
-  for (; published < chunks_max && active(); ++published) PublishNext(order_[cursor_++]);
+  for (; published < chunks_max && active(); ++published) PublishNext((*order_)[cursor_++]);
   return published;
 }
 

@@ -6,9 +6,12 @@
 // step is finished by the server alone.
 // Spilled chunks go through a SpillQueue in the same order, chunks on GPUs through a GpuQueue,
 // beside those that lie on the host.
+// No call goes through all chunks of a large job, but for the constructor and Resume: a step is
+// handed to those queues in slices.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,9 +28,9 @@ class UpdateQueue {
   UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills = nullptr,
               GpuQueue* gpus = nullptr);
 
-  // Order of the chunks' next uses, from the next step on: chunks that `declared` leaves out follow
-  // in default order.
-  void SetOrder(std::span<const ChunkId> declared);
+  // Order of the chunks' next uses, from the next step on: all of the job, each once
+  // (jobs/whole_order.h).
+  void SetOrder(std::shared_ptr<const std::vector<ChunkId>> order);
   // Reads the first spilled pieces of the step that is open, as far as there is staging to spare;
   // true when it began some. Requires !active(), and weights in every chunk. What is ahead when the
   // step begins is taken over.
@@ -36,11 +39,14 @@ class UpdateQueue {
   bool GiveBackAhead();
   // The step of `record` was sealed. Requires !active().
   void Begin(const StepRecord& record);
+  // The next slice of the step for the other two queues; false when they have all of it.
+  bool HandOut();
   // After JobStates::Recover: goes on with the step of `record` for the chunks that are due,
   // wherever the last server stopped. `areas` are the undo areas of all its workers. Call it for
   // every job before any worker runs. Errors: kKeptMemoryBad.
   Status Resume(const StepRecord& record, std::span<const optim::UndoArea> areas);
   bool active() const { return chunks_left_ > 0; }
+  uint32_t chunks_left() const { return chunks_left_; }  // whose update is not done
   // No new chunk is begun while held (a checkpoint reads the planes). Chunks that were begun are
   // finished.
   void Hold() { ++holds_; }
@@ -80,15 +86,18 @@ class UpdateQueue {
   HostPool* const pool_;
   SpillQueue* const spills_;  // may be null where nothing is spilled
   GpuQueue* const gpus_;      // may be null where nothing is on a GPU
-  std::vector<ChunkId> order_, next_order_;
+  std::shared_ptr<const std::vector<ChunkId>> order_, next_order_;
   std::vector<optim::StepFactors> factors_;  // of the running step, by parameter group
   Version version_ = 0;                      // that the running update makes
+  uint64_t epoch_ = 0;                       // that it is made from; of a step that is not skipped
   bool skipped_ = false;
   uint32_t holds_ = 0;
   // In next_order_: behind the last one that was read ahead.
   uint32_t ahead_chunk_ = 0, ahead_piece_ = 0;
   uint32_t cursor_ = 0;  // in order_
-  uint32_t piece_ = 0;   // next one of the chunk at cursor_
+  // In order_: of those before it, the other queues know what is theirs.
+  uint32_t handed_out_ = 0;
+  uint32_t piece_ = 0;  // next one of the chunk at cursor_
   uint32_t chunks_left_ = 0;
   uint32_t chunks_updating_ = 0;
 };

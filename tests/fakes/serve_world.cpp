@@ -432,6 +432,9 @@ Status ServeWorld::SetQuota(const std::string& job, const QuotaChange& change) {
 std::vector<SaveRequest> ServeWorld::TakeSaves() {
   std::vector<SaveRequest> saves;
   saves_.TakeAll(&saves);
+  for (SaveRequest& save : saves) {
+    if (save.list) save.tensors = std::exchange(save.list, {})();
+  }
   return saves;
 }
 

@@ -119,7 +119,8 @@ class Connection {
     asked_ = true;
   }
   void Check(const DeclareSchedule& event) {
-    TP_CHECK(open_ && !event.order.empty(), "a schedule of an open session");
+    TP_CHECK(open_ && event.order != nullptr && !event.order->empty(),
+             "a schedule of an open session");
   }
   void Check(const SaveWeights& event) {
     TP_CHECK(open_ && shm::IsPlainFileName(event.name), "a file name that stays in its directory");
@@ -148,10 +149,10 @@ class Connection {
     } else if (protocol_.state() == ConnectionState::kPreparing) {
       protocol_.SetState(ConnectionState::kAttaching);
     } else if (protocol_.state() == ConnectionState::kAttaching) {
-      TP_CHECK(!shm::EncodeFrame(
-                    protocol_.AnswerTo(Attached{.connection = kConnection, .session = 3, .job = 2}))
-                    .empty(),
-               "an answer");
+      Attached attached{.connection = kConnection, .session = 3, .job = 2};
+      if (auto spec = shm::Decode(spec_bytes_); spec.ok())
+        attached.spec = std::make_shared<const shm::JobSpec>(std::move(spec).value());
+      TP_CHECK(!shm::EncodeFrame(protocol_.AnswerTo(attached)).empty(), "an answer");
       protocol_.SetState(ConnectionState::kOpen);
       open_ = true;
     }

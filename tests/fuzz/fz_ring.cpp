@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "shm/shared_load.h"
+#include "memserver/control/whole_order.h"
 #include "tests/fakes/small_trainer.h"
 #include "tests/fuzz/descriptor_watch.h"
 #include "tests/fuzz/hostile_rank.h"
@@ -212,12 +213,12 @@ class Run {
   // What a control thread may pass on, in any order.
   void Lie(HostileRank* rank) {
     const ConnectionId connection = rank->here() ? rank->rank_side().connection() : input_->Byte();
+    const auto chunks = static_cast<ChunkId>(spec_.chunks.size());
     switch (input_->Choice(7)) {
-      case 0:
-        // A rank that declares chunks which its job does not have is ended, rightly; nobody does so
-        // in the honest one's name.
-        if (connection == honest_.rank(0).connection()) return;
-        return world_.Post(DeclareSchedule{connection, {input_->Choice(3), input_->Choice(2)}});
+      case 0: {
+        const std::vector<ChunkId> declared{input_->Choice(3) % chunks, input_->Choice(2) % chunks};
+        return world_.Post(DeclareSchedule{connection, WholeOrder(declared, chunks)});
+      }
       case 1: return world_.Post(SaveWeights{connection, UniqueFd(), "weights", input_->Choice(3)});
       case 2: return AnswerSaves();
       case 3: return world_.Post(SnapshotWanted{});

@@ -105,11 +105,39 @@ void Leftovers::CheckJob(const Job& job, const Tables& tables) {
     TP_CHECK((chunk.ranks_cached & ~sessions) == 0,
              "only the rCache of a rank that is here holds a chunk");
   }
+  CheckReach(job);
   for (const FrozenUse& use : job.states->frozen()) {
     TP_CHECK((use.ranks_cached & ~sessions) == 0,
              "only the rCache of a rank that is here holds a frozen chunk");
   }
   CheckIdentities(job);
+}
+
+// What is counted as gradients come is what is there.
+void Leftovers::CheckReach(const Job& job) {
+  GradientIntake::Reach found;
+  for (ChunkId id = 0; id < job.spec().chunks.size(); ++id) {
+    for (Rank rank = 0; rank < job.spec().world; ++rank) {
+      if (!job.spec().IsMember(id, rank)) continue;
+      found.micro_batches =
+          std::max(found.micro_batches, job.states->intake(id, rank).micro_batches_accepted);
+    }
+  }
+  for (ChunkId id = 0; id < job.spec().chunks.size(); ++id) {
+    uint64_t shards = 0;
+    for (Rank rank = 0; rank < job.spec().world; ++rank) {
+      const bool member = job.spec().IsMember(id, rank);
+      shards += member && job.states->intake(id, rank).micro_batches_accepted == found.micro_batches
+                    ? 1
+                    : 0;
+    }
+    found.shards += shards;
+    found.chunks += shards == job.spec().ShardCount(id) ? 1 : 0;
+  }
+  const GradientIntake::Reach counted = job.intake.reach();
+  TP_CHECK(counted.micro_batches == found.micro_batches && counted.shards == found.shards &&
+               counted.chunks == found.chunks,
+           "how far the open step has come is counted right");
 }
 
 // What a former server knew goes when its rank comes back, or is told to be dead; what this one

@@ -47,6 +47,7 @@ class Leftovers {
  private:
   void CheckSeats(const Tables& tables, const Outside& outside);
   void CheckJob(const Job& job, const Tables& tables);
+  static void CheckReach(const Job& job);
   void CheckIdentities(const Job& job);
   void CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns);
 

@@ -200,12 +200,17 @@ TEST_F(HandshakeTest, ASecondResumeOrAGreetingAfterItEndsTheConnection) {
   EXPECT_EQ(Say(Hello(shm::Encode(Spec()))).status().id(), ErrorId::kHandshakeBad);
 }
 
-TEST_F(HandshakeTest, ARankThatCameBackDeclaresSchedulesForTheLoopToCheck) {
+TEST_F(HandshakeTest, ARankThatCameBackDeclaresSchedulesOfTheJobThatItIsAttachedTo) {
   ASSERT_TRUE(SayResume(Resume()).ok());
+  shm::JobSpec spec = Spec();
+  spec.chunks.resize(3, spec.chunks[0]);
+  EXPECT_TRUE(std::holds_alternative<shm::ResumedFrame>(
+      protocol_.AnswerTo({.spec = std::make_shared<const shm::JobSpec>(spec)})));
   protocol_.SetState(ConnectionState::kOpen);
-  auto part = Say(shm::SchedulePartFrame{2, {0, 77}});
+  auto part = Say(shm::SchedulePartFrame{2, {2, 0}});
   ASSERT_TRUE(part.ok() && part->event);
-  EXPECT_EQ(std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{0, 77}));
+  EXPECT_EQ(*std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{2, 0, 1}));
+  EXPECT_EQ(Say(shm::SchedulePartFrame{2, {0, 77}}).status().id(), ErrorId::kProtocolViolation);
 }
 
 TEST_F(HandshakeTest, GreetingAndDescriptionMustNameTheSameNumberOfRanks) {
@@ -234,10 +239,12 @@ TEST_F(HandshakeTest, AScheduleInPartsBecomesOneEvent) {
   EXPECT_FALSE(part->event);
   part = Say(shm::SchedulePartFrame{3, {0}});
   ASSERT_TRUE(part.ok() && part->event);
-  EXPECT_EQ(std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{0, 1, 0}));
+  EXPECT_EQ(*std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{0, 1}))
+      << "each once";
   part = Say(shm::SchedulePartFrame{1, {1}});
   ASSERT_TRUE(part.ok() && part->event) << "a later schedule starts anew";
-  EXPECT_EQ(std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{1}));
+  EXPECT_EQ(*std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{1, 0}))
+      << "and those that it left out";
 }
 
 TEST_F(HandshakeTest, AScheduleThatShrinksUnderItsPartsOrNamesUnknownChunksEndsTheSession) {

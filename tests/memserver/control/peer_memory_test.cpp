@@ -132,8 +132,14 @@ TEST(Greetings, AreCountedAndThoseBeyondTheBoundHearThatTheyMayTryAgain) {
 TEST(Greetings, AScheduleIsCountedUntilTheLoopHasIt) {
   const PeerMemory memory({.user = 4096, .all = 4096, .always = 0});
   SpecShelf shelf(&memory);
+  auto spec = std::make_shared<shm::JobSpec>();
+  spec->chunks.resize(1);
+  const auto open = [&spec](ConnectionProtocol* protocol) {
+    (void)protocol->AnswerTo({.spec = spec});
+    protocol->SetState(ConnectionState::kOpen);
+  };
   ConnectionProtocol protocol(1, kAlice, 1, 1, &shelf);
-  protocol.SetState(ConnectionState::kOpen);
+  open(&protocol);
   const std::vector<ChunkId> part(512, 0);
   ASSERT_TRUE(protocol.OnFrame(shm::SchedulePartFrame{4096, part}, {}).ok());
   EXPECT_EQ(memory.bytes(), 2048U);
@@ -141,8 +147,9 @@ TEST(Greetings, AScheduleIsCountedUntilTheLoopHasIt) {
   EXPECT_EQ(protocol.OnFrame(shm::SchedulePartFrame{4096, part}, {}).status().id(),
             ErrorId::kNotReady);
   ConnectionProtocol small(2, kBob, 1, 1, &shelf);
-  small.SetState(ConnectionState::kOpen);
-  EXPECT_FALSE(small.OnFrame(shm::SchedulePartFrame{1, {0}}, {}).ok()) << "all of it is taken";
+  open(&small);
+  EXPECT_EQ(small.OnFrame(shm::SchedulePartFrame{1, {0}}, {}).status().id(), ErrorId::kNotReady)
+      << "all of it is taken";
 }
 
 TEST(UserLogLimiter, AUserHasSoManyLinesAtOnceAndThenAFew) {

@@ -521,12 +521,5 @@ TEST(Snapshots, ShowJobsSessionsAndChunks) {
   EXPECT_GT(snapshot.bytes_d2h, 0u);
 }
 
-TEST(Schedules, ThatNameAnUnknownChunkEndTheSession) {
-  Trained trained({});
-  trained.world.Post(DeclareSchedule{trained.trainer.rank(0).connection(), {0, 2}});
-  trained.world.Settle();
-  EXPECT_EQ(trained.trainer.rank(0).Ended(), ErrorId::kProtocolViolation);
-}
-
 }  // namespace job_desk_test
 }  // namespace tidepool::memserver

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 #include "base/point.h"
+#include "memserver/control/whole_order.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -152,7 +153,9 @@ TEST_F(FoundBySimulation, TheStepAfterAFinishedOneUpdatesEveryChunk) {
     DieAt("server.chunk_published", 1, [this] { world_.Settle(); });
     world_.Restart();
     ASSERT_TRUE(world_.Resume(&trainer_->rank(0), trainer_->spec()));
-    if (declared) world_.Post(DeclareSchedule{trainer_->rank(0).connection(), {2, 0, 2}});
+    if (declared)
+      world_.Post(DeclareSchedule{trainer_->rank(0).connection(),
+                                  WholeOrder(std::vector<ChunkId>{2, 0, 2}, 3)});
     ExpectModel();
     trainer_->Step({.seed = 2});
     world_.Settle();

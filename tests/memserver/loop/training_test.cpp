@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 #include "base/formats/split_float.h"
+#include "memserver/control/whole_order.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -254,7 +255,8 @@ TEST(TrainingSchedule, UpdatesRunInTheDeclaredOrder) {
   SmallTrainer trainer(&world, MakeSpec({.chunks = 4}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(1);
-  world.Post(DeclareSchedule{trainer.rank(0).connection(), {2, 0, 2, 3}});
+  world.Post(DeclareSchedule{trainer.rank(0).connection(),
+                             WholeOrder(std::vector<ChunkId>{2, 0, 2, 3}, 4)});
   trainer.Submit({});
   trainer.rank(0).EndStep(0, 0.01F);
   std::vector<ChunkId> order;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "memserver/control/whole_order.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -109,7 +110,7 @@ TEST(ReadAhead, AnOrderThatChangesLaterChangesNoBit) {
   std::vector<ChunkId> order;
   for (ChunkId id = kChunks; id > 0; --id) order.push_back(id - 1);
   job.Submit(1);
-  world.Post(DeclareSchedule{job.trainer().rank(0).connection(), order});
+  world.Post(DeclareSchedule{job.trainer().rank(0).connection(), WholeOrder(order, kChunks)});
   job.End();
   job.Submit(2);
   job.End();

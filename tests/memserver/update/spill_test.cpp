@@ -170,7 +170,7 @@ TEST(Spill, ASaveReadsTheMasterOfEveryForm) {
     const std::span<const std::byte> bytes = world.disk().bytes(0);
     ASSERT_EQ(write(drive.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     const JobStates& states = *world.tables().jobs[0]->states;
-    SpillReader reader(states, states.shared_spec(), {{drive.get(), world.tier().store_nonce(0)}});
+    SpillReader reader(states, {{drive.get(), world.tier().store_nonce(0)}});
     for (ChunkId id = 0; id < 2; ++id) {
       const std::vector<float> expected = MasterOnHost(host, id);
       std::vector<float> rest(expected.size() - 5);

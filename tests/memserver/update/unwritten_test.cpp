@@ -313,7 +313,7 @@ TEST(Unwritten, AScrubChecksItAndASaveReadsIt) {
   EXPECT_EQ(scrub.pieces_checked, kChunks);
   EXPECT_EQ(scrub.damaged, 0u);
   const JobStates& states = *run.world.tables().jobs[0]->states;
-  SpillReader reader(states, states.shared_spec(), {{-1, run.world.tier().store_nonce(0)}});
+  SpillReader reader(states, {{-1, run.world.tier().store_nonce(0)}});
   ServeWorld host;
   SmallTrainer on_host(&host, spec);
   ASSERT_TRUE(on_host.JoinAll());

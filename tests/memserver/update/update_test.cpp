@@ -120,7 +120,11 @@ using SealingDeathTest = Sealing;
 TEST_F(SealingDeathTest, AVersionNeverSkipsAndNeverOutrunsTheSeal) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a forked child would not have the pool
   EXPECT_DEATH(states_->Publish(&states_->chunk(0), 1), "outrun");
-  EXPECT_DEATH(SealStep(states_.get(), JudgeStep(*states_, End(0.1F), true)), "all its gradients");
+  const auto seal_and_look = [this] {
+    SealStep(states_.get(), JudgeStep(*states_, End(0.1F), true));
+    return states_->chunk(0).state;
+  };
+  EXPECT_DEATH(seal_and_look(), "all its gradients");
 }
 
 struct alignas(64) Undo {

@@ -1,0 +1,237 @@
+// What a turn of the loop does for a job with many chunks: chunks that it looks at are counted, and
+// no turn looks at all of them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/point.h"
+#include "memserver/control/whole_order.h"
+#include "memserver/jobs/limits.h"
+#include "tests/fakes/serve_world.h"
+
+namespace tidepool::memserver {
+namespace turn_work_test {
+
+constexpr uint32_t kChunks = 2 * kSnapshotChunksPerTurn + 100;
+constexpr uint64_t kElements = 16;
+// Of everything else in a turn: requests, copies, work.
+constexpr uint64_t kFew = 2 * kRequestsPerTurn;
+
+shm::JobSpec Large(const std::string& name, uint32_t chunks = kChunks) {
+  shm::JobSpec spec = MakeSpec({.name = name, .chunks = chunks, .rcache_bytes = 4096});
+  spec.optimizer.rule = OptimizerRule::kSgd;
+  spec.optimizer.momentum = 0;
+  spec.parameters.clear();
+  for (ChunkId id = 0; id < chunks; ++id) {
+    spec.chunks[id].elements = kElements;
+    spec.parameters.push_back({"w" + std::to_string(id), {kElements}, id, 0, 0, kElements});
+  }
+  return spec;
+}
+
+// Counts the hits of a point while it lives.
+class Hits {
+ public:
+  explicit Hits(std::string_view name) {
+    SetPointHook(
+        [this, name](const char* hit) { count_ += std::string_view(hit) == name ? 1 : 0; });
+  }
+  ~Hits() { SetPointHook({}); }
+  Hits(const Hits&) = delete;
+  Hits& operator=(const Hits&) = delete;
+  uint64_t count() const { return count_; }
+
+ private:
+  uint64_t count_ = 0;
+};
+
+// One rank; the test does the workers' work, so that a turn has only its own.
+class WorkOfATurn : public ::testing::Test {
+ protected:
+  WorkOfATurn() : spec_(Large("large")), world_(Options(spec_)) {
+    rank_ = world_.Join(spec_, 0);
+    EXPECT_NE(rank_, nullptr);
+    if (rank_ == nullptr) return;
+    for (ChunkId id = 0; id < kChunks; ++id) Answered(rank_->Put(id, 0, kElements, 0));
+  }
+  static WorldOptions Options(const shm::JobSpec& spec) {
+    WorldOptions options;
+    options.pool_bytes = shm::StateBytesOf(spec).total() + 8 * kMiB;
+    options.loop.run_inline_work = false;
+    return options;
+  }
+
+  const Job& job() { return *world_.tables().jobs.front(); }
+  void Answered(uint64_t counter) { EXPECT_EQ(world_.Await(rank_.get(), counter).error, 0U); }
+  void Work() {
+    for (world_.Settle(); world_.team().waiting() > 0; world_.Settle()) world_.team().RunOne(0);
+  }
+  void Submit(Version version) {
+    for (ChunkId id = 0; id < kChunks; ++id) {
+      Answered(rank_->Submit({id, 0, kElements, 0, version, 0}));
+      while (world_.team().waiting() > 0) world_.team().RunOne(0);
+    }
+    Work();
+  }
+  // Of any turn until the loop is at rest.
+  uint64_t MostLooks() {
+    uint64_t most = 0;
+    for (int idle = 0; idle < 2 && !world_.tables().jobs.empty();) {
+      const uint64_t before = job().states->looks();
+      idle = world_.loop().Turn() ? 0 : idle + 1;
+      if (!world_.tables().jobs.empty()) most = std::max(most, job().states->looks() - before);
+    }
+    return most;
+  }
+
+  const shm::JobSpec spec_;
+  ServeWorld world_;
+  std::unique_ptr<FakeRank> rank_;
+};
+
+TEST_F(WorkOfATurn, ASnapshotIsBuiltInSlices) {
+  world_.Post(SnapshotWanted{});
+  EXPECT_LE(MostLooks(), kSnapshotChunksPerTurn + kFew);
+  const auto ready = world_.TakeReply<SnapshotReady>();
+  ASSERT_TRUE(ready);
+  ASSERT_EQ(ready->snapshot->jobs.size(), 1U);
+  const JobRow& row = ready->snapshot->jobs.front();
+  ASSERT_EQ(row.chunks.size(), kChunks);
+  for (const ChunkRow& chunk : row.chunks) {
+    EXPECT_EQ(chunk.state, ChunkState::kResident);
+    EXPECT_EQ(chunk.elements, kElements);
+  }
+}
+
+TEST_F(WorkOfATurn, ASnapshotIsOfTheTurnInWhichItIsComplete) {
+  world_.Post(SnapshotWanted{});
+  world_.loop().Turn();
+  EXPECT_FALSE(world_.TakeReply<SnapshotReady>()) << "it is not complete";
+  Answered(rank_->Fetch(kChunks - 1, 0, kElements, 0, 0));
+  Answered(rank_->Fetch(0, 0, kElements, 0, 0));
+  world_.Settle();
+  const auto ready = world_.TakeReply<SnapshotReady>();
+  ASSERT_TRUE(ready);
+  const JobRow& row = ready->snapshot->jobs.front();
+  EXPECT_EQ(row.chunks[0].fetches, 0U) << "it was looked at before";
+  EXPECT_EQ(row.chunks[kChunks - 1].fetches, 1U);
+  EXPECT_EQ(row.sessions.front().bytes_h2d, 2 * kElements * sizeof(float));
+  EXPECT_FALSE(world_.TakeReply<SnapshotReady>()) << "one question, one answer";
+}
+
+TEST_F(WorkOfATurn, AQuestionThatComesMeanwhileIsAnsweredByANewSnapshot) {
+  world_.Post(SnapshotWanted{});
+  world_.loop().Turn();
+  Answered(rank_->Fetch(0, 0, kElements, 0, 0));
+  world_.Post(SnapshotWanted{});
+  world_.Settle();
+  const auto first = world_.TakeReply<SnapshotReady>(), second = world_.TakeReply<SnapshotReady>();
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(second->snapshot->jobs.front().chunks[0].fetches, 1U);
+}
+
+TEST_F(WorkOfATurn, AJobThatEndsMeanwhileIsNotInTheSnapshot) {
+  world_.Post(SnapshotWanted{});
+  world_.loop().Turn();
+  world_.Leave(*rank_);
+  world_.Settle();
+  const auto ready = world_.TakeReply<SnapshotReady>();
+  ASSERT_TRUE(ready);
+  EXPECT_TRUE(ready->snapshot->jobs.empty());
+  EXPECT_EQ(ready->snapshot->pool_used, 0U);
+}
+
+TEST_F(WorkOfATurn, AStepIsSealedWithoutALookAtEachChunk) {
+  for (Version version = 0; version < 2; ++version) {
+    Submit(version);
+    for (const ChunkId id : {ChunkId{0}, kChunks - 1})
+      EXPECT_EQ(job().states->chunk(id).state, ChunkState::kComplete);
+    rank_->EndStep(version, 0.1F);
+    EXPECT_LE(MostLooks(), kFew);
+    EXPECT_EQ(job().states->sealed_version(), version + 1);
+    for (const ChunkId id : {ChunkId{1000}, kChunks - 1})
+      EXPECT_EQ(job().states->chunk(id).state, ChunkState::kUpdateDue);
+    Work();
+    for (const ChunkId id : {ChunkId{0}, kChunks - 1})
+      EXPECT_EQ(job().states->chunk(id).state, ChunkState::kResident);
+    while (rank_->Take()) {
+    }
+  }
+}
+
+TEST_F(WorkOfATurn, AStepIsDroppedAndARankLeavesWithoutALookAtEachChunk) {
+  Answered(rank_->Fetch(7, 0, kElements, 0, 0));
+  Submit(0);
+  EXPECT_EQ(job().intake.reach().chunks, kChunks);
+  world_.Lose(*rank_);
+  EXPECT_LE(MostLooks(), kFew);
+}
+
+TEST_F(WorkOfATurn, ASaveIsListedByWhoeverReadsForIt) {
+  const Hits listed("server.save_listed");
+  world_.Post(SaveWeights{rank_->connection(), UniqueFd(), "weights", 0});
+  EXPECT_LE(MostLooks(), kFew);
+  EXPECT_EQ(listed.count(), 0U);
+  const std::vector<SaveRequest> saves = world_.TakeSaves();
+  ASSERT_EQ(saves.size(), 1U);
+  EXPECT_EQ(listed.count(), 1U);
+  ASSERT_EQ(saves.front().tensors.size(), spec_.parameters.size());
+  EXPECT_EQ(saves.front().tensors.back().name, spec_.parameters.back().name);
+  const auto* master =
+      reinterpret_cast<const float*>(job().states->chunk(kChunks - 1).planes.master);
+  EXPECT_EQ(saves.front().tensors.back().data, master);
+}
+
+TEST_F(WorkOfATurn, AScheduleIsTakenAsItIs) {
+  std::vector<ChunkId> declared{5, 3, 5};
+  const auto order = WholeOrder(declared, kChunks);
+  ASSERT_EQ(order->size(), kChunks);
+  EXPECT_EQ((*order)[0], 5U);
+  EXPECT_EQ((*order)[1], 3U);
+  EXPECT_EQ((*order)[2], 0U);
+  world_.Post(DeclareSchedule{rank_->connection(), order});
+  EXPECT_LE(MostLooks(), kFew);
+  EXPECT_EQ(order.use_count(), 2) << "the job has it, and no copy";
+}
+
+// States on NVMe: the queue that moves them is told of a step in slices.
+TEST(WorkOfATurnOnNvme, AStepIsHandedOutInSlices) {
+  constexpr uint32_t kSpilled = 2 * kHandedOutPerTurn;
+  shm::JobSpec spec = Large("spilled", kSpilled);
+  spec.optimizer.momentum = 0.9;
+  WorldOptions options{.pool_bytes = shm::StateBytesOf(spec).total() + 8 * kMiB,
+                       .nvme_directories = 1,
+                       .nvme_bytes = 256 * kMiB};
+  options.loop.states_on = StatesOn::kNvme;
+  ServeWorld world(options);
+  const auto rank = world.Join(spec, 0);
+  ASSERT_NE(rank, nullptr);
+  for (ChunkId id = 0; id < kSpilled; ++id)
+    EXPECT_EQ(world.Await(rank.get(), rank->Put(id, 0, kElements, 0)).error, 0U);
+  world.AwaitWeights("spilled");
+  for (ChunkId id = 0; id < kSpilled; ++id)
+    EXPECT_EQ(world.Await(rank.get(), rank->Submit({id, 0, kElements, 0, 0, 0})).error, 0U);
+  world.Settle();
+
+  const JobStates& states = *world.tables().jobs.front()->states;
+  ASSERT_EQ(states.chunks_spilled(), kSpilled);
+  rank->EndStep(0, 0.1F);
+  uint64_t most = 0;
+  for (int turn = 0; turn < 8; ++turn) {
+    const uint64_t before = states.looks();
+    world.loop().Turn();
+    most = std::max(most, states.looks() - before);
+  }
+  EXPECT_GT(most, kHandedOutPerTurn) << "nothing was sealed";
+  EXPECT_LE(most, 2 * kHandedOutPerTurn + 4 * kFew)
+      << "each is looked at when it is handed out, and by the queue";
+  world.Settle();
+  for (ChunkId id = 0; id < kSpilled; ++id) ASSERT_EQ(states.chunk(id).version, 1U);
+}
+
+}  // namespace turn_work_test
+}  // namespace tidepool::memserver
