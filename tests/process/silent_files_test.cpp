@@ -28,7 +28,7 @@ namespace silent_files_test {
 // What sends them; it has them open until the end, and none of them can be closed.
 class Senders {
  public:
-  Senders() : files_(std::make_unique<SilentFiles>(geteuid())) {}
+  explicit Senders(uint32_t owner = geteuid()) : files_(std::make_unique<SilentFiles>(owner)) {}
   ~Senders() { End(); }
   Senders(const Senders&) = delete;
   Senders& operator=(const Senders&) = delete;
@@ -123,6 +123,51 @@ TEST_F(SilentFilesTest, ASaveThatNeverEndsHoldsUpNoOtherJobNorItsSaveAndNotTheNe
   kill(killed, SIGKILL);
   ExpectDone(job.get(), UndisturbedHash());
   EXPECT_NE(ServerPid(), killed);
+}
+
+// --- of another user ---
+
+constexpr gid_t kUsers = 61700, kOperators = 61701;
+const OtherUser kAlice{61710, {kUsers}}, kBob{61711, {kUsers}};
+
+// A memserver of root, for a group of users.
+class SilentFilesOfTwoUsers : public SilentFilesTest {
+ protected:
+  Process ServeUsers() const {
+    return Serve({"--mode", "service", "--group", std::to_string(kUsers), "--operator-group",
+                  std::to_string(kOperators)});
+  }
+  Process TrainAs(const OtherUser& user, std::vector<std::string> flags) const {
+    flags.insert(flags.end(), {"--server-timeout-ms", "20000"});
+    return std::make_unique<ChildProcess>(ThinCommand(directory_.path(), flags),
+                                          std::vector<std::string>(), std::vector<int>(), user);
+  }
+};
+
+TEST_F(SilentFilesOfTwoUsers, ASaveOfOneThatNeverEndsHoldsUpNeitherUpdatesNorASaveOfTheOther) {
+  if (geteuid() != 0) return NotRun("the right to become another user");
+  Senders senders(kAlice.uid);
+  if (!senders.CanRun()) return;
+  // memserver asks the kernel only, which knows whose directory it is once somebody has asked the
+  // file system.
+  ChildProcess look({"/usr/bin/stat", senders.files().directory()});
+  const auto looked = look.Wait(kLimit);
+  ASSERT_TRUE(looked && looked->exit_code == 0) << look.Output();
+  const Process server = ServeUsers();
+  const Process running = TrainAs(kBob, {"--name", "running", "--steps", "60", "--pause-ms", "20"});
+  const Process saves =
+      TrainAs(kAlice, {"--name", "saves", "--steps", "1", "--save", senders.files().directory()});
+  ASSERT_TRUE(senders.WaitForUnanswered(1)) << "nothing was saved there: " << saves->Output();
+
+  const TemporaryDirectory sound;
+  ASSERT_EQ(chown(sound.path().c_str(), kBob.uid, kBob.uid), 0);
+  const Process beside =
+      TrainAs(kBob, {"--name", "beside", "--steps", "60", "--save", sound.path()});
+  ExpectDone(beside.get(), UndisturbedHash());
+  EXPECT_FALSE(std::filesystem::is_empty(sound.path())) << "it is saved while the other save hangs";
+  ExpectDone(running.get(), UndisturbedHash());
+  EXPECT_FALSE(saves->Wait(0)) << "its save has not ended: " << saves->Output();
+  EXPECT_GE(senders.files().unanswered(), 1U);
 }
 
 TEST(SilentFilesOfAClient, DoNotKeepAServerThatIsToldToEnd) {

@@ -1,10 +1,12 @@
 #include "tests/process/rig/child_process.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/close_range.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -34,6 +36,12 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
   return pointers;
 }
 
+bool Become(const OtherUser& user) {
+  return setgroups(user.groups.size(), user.groups.data()) == 0 &&
+         setresgid(user.uid, user.uid, user.uid) == 0 &&
+         setresuid(user.uid, user.uid, user.uid) == 0;
+}
+
 }  // namespace
 
 TemporaryDirectory::TemporaryDirectory() {
@@ -49,12 +57,13 @@ TemporaryDirectory::~TemporaryDirectory() {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command,
                            const std::vector<std::string>& environment,
-                           const std::vector<int>& keep_fds)
+                           const std::vector<int>& keep_fds, const std::optional<OtherUser>& user)
     : output_(memfd_create("child-output", MFD_CLOEXEC)) {
   TP_CHECK(output_.valid(), "memory for the output of a child");
   std::vector<std::string> words = command, variables = environment;
   for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
   std::vector<char*> argv = Pointers(&words), envp = Pointers(&variables);
+  const UniqueFd program(open(argv[0], O_RDONLY | O_CLOEXEC));
   // Only calls that are safe after a fork of a process with threads stand between fork and exec.
   pid_ = fork();
   TP_CHECK(pid_ >= 0, "fork");
@@ -68,7 +77,9 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command,
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  execve(argv[0], argv.data(), envp.data());
+  if (!user) execve(argv[0], argv.data(), envp.data());
+  if (user && Become(*user))
+    syscall(SYS_execveat, program.get(), "", argv.data(), envp.data(), AT_EMPTY_PATH);
   _exit(127);
 }
 

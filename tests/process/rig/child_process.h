@@ -35,13 +35,21 @@ struct ProcessEnd {
   int signal = 0;
 };
 
+// Whom only root can start programs as. Users and groups need no names.
+struct OtherUser {
+  uint32_t uid = 0;  // and the number of its own group
+  std::vector<gid_t> groups = {};
+};
+
 class ChildProcess {
  public:
   // `environment` is added to this process's own. Inherited are the standard descriptors and
-  // `keep_fds`, under the same numbers.
+  // `keep_fds`, under the same numbers. Another user needs no way to the program; where it cannot
+  // be started the exit code is 127.
   ChildProcess(const std::vector<std::string>& command,
                const std::vector<std::string>& environment = {},
-               const std::vector<int>& keep_fds = {});
+               const std::vector<int>& keep_fds = {},
+               const std::optional<OtherUser>& user = std::nullopt);
   // Kills it when it still runs.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
