@@ -42,9 +42,6 @@ inline constexpr uint64_t kRequestCost = 16 * kKiB;
 inline constexpr uint32_t kControlEventsPerTurn = 16;
 // Chunks of a skipped step published in a turn (they change no bytes).
 inline constexpr uint32_t kSkippedChunksPerTurn = 256;
-// Chunks of a sealed step that the queues of states on NVMe and on GPUs are told of in a turn:
-// about 100 us.
-inline constexpr uint32_t kHandedOutPerTurn = 4096;
 // Chunks that a turn puts into the snapshot that is being built: about 200 us.
 inline constexpr uint32_t kSnapshotChunksPerTurn = 4096;
 // For so long behind its last request or work the workers are those of a job with the priority

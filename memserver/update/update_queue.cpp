@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
-#include "memserver/jobs/limits.h"
 
 namespace tidepool::memserver {
 

@@ -23,6 +23,10 @@
 
 namespace tidepool::memserver {
 
+// Chunks of a sealed step that the queues of states on NVMe and on GPUs are told of in a turn:
+// about 100 us.
+inline constexpr uint32_t kHandedOutPerTurn = 4096;
+
 class UpdateQueue {
  public:
   UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills = nullptr,

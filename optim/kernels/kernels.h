@@ -1,5 +1,5 @@
-// SelectKernels: the loops over flat arrays (update, gradient scan, accumulation, conversion) of one
-// instruction set, as a table of functions.
+// SelectKernels: the loops over flat arrays (update, gradient scan, accumulation, conversion) of
+// one instruction set, as a table of functions.
 //
 // Any thread; the tables are constant and the functions keep no state. Invariants:
 // 1. Every level gives the same bits for the same input, denormals included, as long as the threads

@@ -23,8 +23,8 @@ std::string WhyNotOnNodes(const Invocation& invocation);
 
 // Runs `invocation.words` on each of `invocation.nodes`. Tables are merged, with a column NODE;
 // other texts come one below the other; as JSON it is an array with the answer, or the error, of
-// each node. `run_here` renders a merged answer as that of one server. Shown::exit_code: the highest
-// of all (3: ssh did not get there); Shown::remark: who failed, and what was said there.
+// each node. `run_here` renders a merged answer as that of one server. Shown::exit_code: the
+// highest of all (3: ssh did not get there); Shown::remark: who failed, and what was said there.
 using RunHere = std::function<Result<Shown>(const Invocation&)>;
 Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style, const RunHere& run_here);
 
