@@ -287,9 +287,10 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "stays at the last sealed step.",                                                              \
     "the step was not sealed; the cause stands above")                                             \
   X(RanksMissing, 6004, kTimeout, kExitJobKept,                                                    \
-    "The other ranks of the run did not come within the time: five minutes and --server-timeout, " \
-    "with --resume auto --rejoin-timeout. "                                                        \
-    "The error names them. Nothing that was sealed is lost.",                                      \
+    "Other ranks of the run have ended for good, or have given no sign of life for the time that " \
+    "they are waited for: five minutes and "                                                       \
+    "--server-timeout, with --resume auto --rejoin-timeout. The error names them. Nothing that "   \
+    "was sealed is lost.",                                                                         \
     "see why the missing ranks ended, then start all ranks again")                                 \
   X(LibraryFailed, 9001, kInvalid, kExitFailed,                                                    \
     "A third-party library threw an exception that has no meaning of its own here.",               \

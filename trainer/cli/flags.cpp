@@ -232,7 +232,9 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
       ->expected(0, 1)
       ->type_name("TIME");
   app->add_option("--rejoin-timeout", o->rejoin_timeout,
-                  "with --resume auto: how long the other ranks are waited for (then exit code 75)")
+                  "with --resume auto: how long a rank is waited for that gives no sign of life "
+                  "(then exit code 75); one that trainer "
+                  "launch knows to live is waited for as long as it does")
       ->group(group)
       ->capture_default_str();
   app->add_option("--threads", o->threads, "compute threads of this rank; 0: cores / local ranks")

@@ -292,8 +292,11 @@ Result<std::unique_ptr<RendezvousStore>> RendezvousStore::Open(const Rendezvous&
         return Status(ErrorId::kCollectiveFailed, doing).Why(std::strerror(errno));
     }
     if (!meet.serves_store) {
-      TP_RETURN_IF_ERROR(
-          WaitUntil(meet, doing, [&meet] { return Result<bool>(SomebodyListens(meet)); }));
+      using Ranks = std::vector<uint32_t>;
+      const auto rank_0 = [&meet](bool) {
+        return Result<Ranks>(SomebodyListens(meet) ? Ranks{} : Ranks{0});
+      };
+      TP_RETURN_IF_ERROR(AwaitRanks(meet, doing, rank_0));
     }
     TP_RETURN_IF_ERROR(Guarded(doing, [&] {
       c10d::TCPStoreOptions options;
@@ -336,22 +339,25 @@ Status RendezvousStore::Gather() {
         c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
     state_->meeting->set(everybody[meet.rank], SignOf(meet));
   }));
-  Status gathered = WaitUntil(meet, doing, [&]() -> Result<bool> {
-    bool all = false;
-    TP_RETURN_IF_ERROR(Guarded(doing, [&] { all = state_->meeting->check(everybody); }));
-    return all;
-  });
-  if (gathered.ok()) return state_->CompareSigns(everybody, doing);
-  if (gathered.id() != ErrorId::kRanksMissing) return gathered;
-  std::string missing;
-  TP_RETURN_IF_ERROR(Guarded(doing, [&] {
+  // Now and then only: hundreds of ranks that ask for each other one by one would keep the store
+  // from all else.
+  const uint64_t refresh_every = std::max<uint64_t>(20, meet.world);
+  std::vector<uint32_t> missing;
+  const auto ask = [&](bool exactly, uint64_t turn) {
+    if (state_->meeting->check(everybody)) return missing.clear();
+    if (!exactly && turn % refresh_every != 0) return;
+    missing.clear();
     for (uint32_t rank = 0; rank < meet.world; ++rank) {
-      if (!state_->meeting->check({everybody[rank]}))
-        missing += (missing.empty() ? "rank " : ", ") + std::to_string(rank);
+      if (!state_->meeting->check({everybody[rank]})) missing.push_back(rank);
     }
-  }));
-  return Status(ErrorId::kRanksMissing, doing + ": " + missing + " did not come")
-      .Why(gathered.why());
+  };
+  const auto ranks = [&,
+                      turn = uint64_t{0}](bool exactly) mutable -> Result<std::vector<uint32_t>> {
+    TP_RETURN_IF_ERROR(Guarded(doing, [&] { ask(exactly, turn++); }));
+    return missing;
+  };
+  TP_RETURN_IF_ERROR(AwaitRanks(meet, doing, ranks));
+  return state_->CompareSigns(everybody, doing);
 }
 
 void RendezvousStore::Disband() {

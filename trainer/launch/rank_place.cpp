@@ -224,7 +224,10 @@ Result<RankPlace> DetectRank(const Environment& environment, int64_t parent_pid)
     TP_RETURN_IF_ERROR(ReadMaster(reader, *dialect, &place));
   }
   place.run_id = reader.Text("TIDEPOOL_LAUNCH_ID");
-  if (place.launcher == kTrainerLaunch) place.done_mark = reader.Text("TIDEPOOL_LAUNCH_DONE");
+  if (place.launcher == kTrainerLaunch) {
+    place.done_mark = reader.Text("TIDEPOOL_LAUNCH_DONE");
+    place.roll = reader.Text("TIDEPOOL_LAUNCH_ROLL");
+  }
   place.job_name = DefaultJobName(reader, dialect, parent_pid);
   return place;
 }

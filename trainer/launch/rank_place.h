@@ -35,6 +35,8 @@ struct RankPlace {
   std::string job_name;  // fits a job's name in memserver; empty: the launcher has none to give
   // Where `trainer launch` wants to be told that this rank is done (done_marks.h); else empty.
   std::string done_mark;
+  // Where `trainer launch` says what it knows of the ranks (rank_roll.h); else empty.
+  std::string roll = {};
 };
 
 // The environment of this process.

@@ -13,10 +13,12 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/unique_fd.h"
 #include "trainer/launch/child_process.h"
 #include "trainer/launch/done_marks.h"
 #include "trainer/launch/line_prefixer.h"
+#include "trainer/launch/rank_roll.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -108,6 +110,8 @@ class RankGroup {
         "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
     TP_ASSIGN_OR_RETURN(done_, DoneMarks::Make(options_.ranks));
     environment_["TIDEPOOL_LAUNCH_DONE"] = done_->path();
+    TP_ASSIGN_OR_RETURN(roll_, RankRoll::Make(options_.ranks));
+    environment_["TIDEPOOL_LAUNCH_ROLL"] = roll_->path();
     for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
       TP_ASSIGN_OR_RETURN(ChildProcess process, StartRank(rank));
       ranks_.push_back({std::move(process), false});
@@ -147,7 +151,9 @@ class RankGroup {
       child.stdout_fd = theirs[0].get();
       child.stderr_fd = theirs[1].get();
     }
-    return ChildProcess::Start(child);
+    TP_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(child));
+    roll_->NoteStart(rank, process.pid());
+    return process;
   }
 
   // Returns the end that the rank writes to.
@@ -180,11 +186,21 @@ class RankGroup {
     for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
       std::optional<int> code = ranks_[rank].process.TryWait();
       if (code && KilledWhenDone(rank, *code)) code = 0;
-      if (!code || (!ranks_[rank].collected && StartedAgain(rank, *code))) continue;
+      if (!code || (!ranks_[rank].collected && GoesOn(rank, *code))) continue;
       ++ended;
       if (!std::exchange(ranks_[rank].collected, true) && *code != 0) EndedBadly(rank, *code);
     }
     return ended;
+  }
+
+  // A rank's process has ended. False: for good. The others read the roll at any time: it never
+  // names a process that is gone, nor says
+  // that a rank has ended which comes again.
+  bool GoesOn(uint32_t rank, int code) {
+    roll_->NoteDeath(rank);
+    if (StartedAgain(rank, code)) return true;
+    if (!TP_PLANTED("launch.end_unwritten")) roll_->NoteEnd(rank, code);
+    return false;
   }
 
   // What it was killed in is its goodbye; the work of the whole run was done before.
@@ -245,6 +261,7 @@ class RankGroup {
   SignalQueue signals_;
   SteadyClock clock_;
   std::optional<DoneMarks> done_;
+  std::optional<RankRoll> roll_;
   std::vector<Rank> ranks_;
   std::vector<Stream> streams_;
   bool told_to_stop_ = false;

@@ -62,8 +62,8 @@ struct RunOptions {
   std::string resume;
   bool or_new = false;  // with resume: begin anew where the states of the job are gone
   std::string server_timeout = "120s";
-  std::string queue_timeout = "0s";     // for room in the server's queue; empty: a day
-  std::string rejoin_timeout = "120s";  // with resume: for ranks that died
+  std::string queue_timeout = "0s";      // for room in the server's queue; empty: a day
+  std::string rejoin_timeout = "10min";  // with resume: for ranks that died, without a sign of life
   bool standalone = false;
   std::string pool;      // of the private server; empty: as small as the job allows
   uint32_t threads = 0;  // compute threads of this rank; 0: cores / local ranks

@@ -80,6 +80,13 @@ Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, Ses
   TP_ASSIGN_OR_RETURN(session->waits_, WaitsOf(session->task_.options));
   // A private server's states end with it: there is nothing to wait for.
   if (session->standalone()) session->waits_ = {.pool_bytes = session->waits_.pool_bytes};
+  if (!place.roll.empty()) {
+    Result<RankRollView> roll = RankRollView::Open(place.roll, place.world);
+    if (roll.ok()) session->roll_.emplace(std::move(roll).value());
+    if (!roll.ok())
+      LogWarn("other ranks are waited for without knowing whether they live",
+              {{"why", roll.status().Line()}});
+  }
   return session;
 }
 
@@ -139,6 +146,7 @@ bool RunSession::DoneBefore() const {
 }
 
 Status RunSession::Attach() {
+  TP_POINT("trainer.coming");
   if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
   // Where the private server could not be started, the other ranks are to hear that, and not to ask
   // somebody else's.
@@ -202,6 +210,14 @@ bool RunSession::GivesUpGpuStates(const Status& refused) {
   return true;
 }
 
+RankStanding RunSession::StandingOf(uint32_t rank) const {
+  const RollEntry entry = roll_->Read(rank);
+  if (entry.state == RollEntry::State::kEnded)
+    return {.kind = RankStanding::Kind::kEnded, .exit_code = entry.exit_code};
+  if (entry.state != RollEntry::State::kComing || !ProcessLives(entry.pid)) return {};
+  return {.kind = RankStanding::Kind::kComing, .pid = entry.pid};
+}
+
 Status RunSession::Interrupted() {
   if (StopFlag::Requested()) return StoppedBySignal();
   if (task_.interrupted) TP_RETURN_IF_ERROR(task_.interrupted());
@@ -224,6 +240,8 @@ Status RunSession::MeetWorld() {
     meet.gather_timeout_ms = waits_.rejoin_timeout_ns / kNsPerMs;
   }
   meet.interrupted = [this] { return Interrupted(); };
+  if (roll_) meet.standing = [this](uint32_t rank) { return StandingOf(rank); };
+  meet.say = [](const std::string& line) { LogWarn(line); };
   meet.doomed = [this] { return SeatLost(); };
   meet.stuck = task_.stuck;
   if (!meeting_) {

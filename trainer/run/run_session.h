@@ -27,6 +27,7 @@
 #include "trainer/comm/meeting/meeting.h"
 #include "trainer/run/job.h"
 #include "trainer/launch/rank_place.h"
+#include "trainer/launch/rank_roll.h"
 #include "trainer/launch/standalone_server.h"
 #include "trainer/run/run_options.h"
 
@@ -55,7 +56,7 @@ struct SessionTask {
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   std::string note = {};                  // what the run is known by (trainer/run/run_note.h)
   // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server
-  // that is away; the other ranks for --rejoin-timeout.
+  // that is away; the other ranks for --rejoin-timeout from their last sign of life on.
   bool resumes = false;
   // A server that refuses the states on GPUs is asked again with all of them on the host.
   bool states_may_stay_on_host = false;
@@ -82,7 +83,7 @@ class RunSession {
   // kRcacheRefused, kJobMismatch and others of attaching; kCollectiveFailed; kSessionEnded (a
   // signal came while a seat was waited for).
   Status Attach();
-  // Meets the other ranks. Errors: kRanksMissing (names those that did not come in time),
+  // Meets the other ranks. Errors: kRanksMissing (names those that are not waited for any longer),
   // kCollectiveFailed, kPeerLost and whatever else ended the seat or interrupted the wait
   // meanwhile.
   Status Meet();
@@ -142,6 +143,8 @@ class RunSession {
   // A group for blocks of the device, over one of the host's.
   Result<std::unique_ptr<Collective>> OnDevice(const GroupSpec& group, bool nccl);
   Status MakeGroup(size_t index, bool nccl);
+  // What the launcher's roll says of a rank.
+  RankStanding StandingOf(uint32_t rank) const;
   // Ends a wait for other ranks when the seat is lost or a signal came.
   Status Interrupted();
   // What ended the seat; ok while it is held.
@@ -152,6 +155,7 @@ class RunSession {
   Status no_gpu_states_;  // why the server refused them; ok: it did not
   SteadyClock clock_;
   RunWaits waits_;
+  std::optional<RankRollView> roll_;  // under `trainer launch`
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<Meeting> meeting_;
   std::unique_ptr<Collective> world_;

@@ -7,7 +7,8 @@
 //  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up
 //     groups and seat and begins the next attempt at the last sealed step, together with the rank
 //     that was started again. The run gives up after kFruitlessAttempts that
-//     sealed nothing, or when the other ranks have not come within --rejoin-timeout;
+//     sealed nothing, or when another rank has ended for good or has given no sign of life for
+//     --rejoin-timeout;
 //  3. an error leaves the job with the server, without a goodbye.
 #pragma once
 

@@ -137,13 +137,101 @@ TEST(LocalMeetingTest, ARankThatNeverJoinsIsNamedByAllOthers) {
     const Status gathered = LocalMeeting(meet).Gather();
     EXPECT_EQ(gathered.id(), ErrorId::kRanksMissing);
     EXPECT_NE(
-        gathered.what().find(meet.rank == 0 ? "rank 2 did not come" : "rank 0, 2 did not come"),
+        gathered.Format().find(meet.rank == 0 ? "rank 2 did not come" : "it had missed rank 2"),
         std::string::npos)
         << gathered.Format();
   });
   Rendezvous alone = PlaceOf(1, 2, "nobody");
   alone.gather_timeout_ms = 100;
   const Status gathered = LocalMeeting(alone).Gather();
+  EXPECT_EQ(gathered.id(), ErrorId::kRanksMissing);
+  EXPECT_NE(gathered.what().find("rank 0 did not come"), std::string::npos) << gathered.Format();
+}
+
+// Rank 0, and one of the others: whoever waits knows that the late one lives, and tells the user so
+// when the limit has passed.
+TEST(LocalMeetingTest, ARankThatIsOnItsWayIsWaitedForBeyondTheLimit) {
+  for (const uint32_t late : {0u, 1u}) {
+    std::atomic<bool> is_told{false};
+    RunRanks(3, "on its way", [&is_told, late](LocalMeeting&, Rendezvous meet) {
+      SteadyClock clock;
+      while (meet.rank == late && !is_told) clock.SleepNs(kNsPerMs);
+      meet.gather_timeout_ms = 200;
+      meet.standing = [](uint32_t) {
+        return RankStanding{.kind = RankStanding::Kind::kComing, .pid = 4711};
+      };
+      meet.say = [&](const std::string& line) {
+        EXPECT_NE(line.find("rank " + std::to_string(late) + " (pid 4711)"), std::string::npos)
+            << line;
+        is_told = true;
+      };
+      LocalMeeting meeting(meet);
+      ExpectMeets(meeting, meet);
+    });
+  }
+}
+
+TEST(LocalMeetingTest, ARankThatHasEndedForGoodEndsTheWaitAtOnce) {
+  for (const uint32_t rank : {0u, 1u}) {
+    Rendezvous meet = PlaceOf(rank, 2, "ended");
+    meet.standing = [](uint32_t) {
+      return RankStanding{.kind = RankStanding::Kind::kEnded, .exit_code = 3};
+    };
+    const Status gathered = LocalMeeting(meet).Gather();
+    EXPECT_EQ(gathered.id(), ErrorId::kRanksMissing);
+    const std::string why =
+        "rank " + std::to_string(1 - rank) + " has ended for good, with exit code 3";
+    EXPECT_NE(gathered.Format().find(why), std::string::npos) << gathered.Format();
+  }
+}
+
+// Rank 0 lives and says no: that is no reason to wait without end.
+TEST(LocalMeetingTest, ARankWhosePlaceIsTakenGivesUpThoughRankZeroLives) {
+  std::atomic<bool> is_over{false};
+  RunRanks(3, "taken", [&is_over](LocalMeeting&, Rendezvous meet) {
+    if (meet.rank == 2) return;
+    if (meet.rank == 0) {
+      meet.interrupted = [&is_over] {
+        return is_over ? Status(ErrorId::kPeerLost, "enough") : Status();
+      };
+      EXPECT_EQ(LocalMeeting(meet).Gather().id(), ErrorId::kPeerLost);
+      return;
+    }
+    const UniqueFd first = Connected(AwaitListener(meet));
+    EXPECT_EQ(SendPacket(first.get(), Encode(HelloOf(meet))), PacketResult::kDone);
+    meet.gather_timeout_ms = 200;
+    meet.standing = [](uint32_t) {
+      return RankStanding{.kind = RankStanding::Kind::kComing, .pid = 4711};
+    };
+    const Status gathered = LocalMeeting(meet).Gather();
+    is_over = true;
+    EXPECT_EQ(gathered.id(), ErrorId::kRanksMissing);
+    EXPECT_NE(gathered.Format().find("another process is rank 1"), std::string::npos)
+        << gathered.Format();
+  });
+}
+
+// Somebody listens as rank 0 does and names ranks that the run does not have.
+TEST(LocalMeetingTest, RanksThatThereAreNotAreNotWaitedFor) {
+  Rendezvous meet = PlaceOf(1, 2, "no such ranks");
+  const UniqueFd listener = ListenAbstract(MeetingPrefix(meet.run) + "1");
+  std::atomic<bool> is_over{false};
+  std::thread liar([&] {
+    std::vector<UniqueFd> visitors;
+    MeetingPacket packet = HelloOf(meet);
+    packet.kind = MeetingPacket::Kind::kWaiting;
+    packet.missing = ~uint64_t{0};
+    for (SteadyClock clock; !is_over; clock.SleepNs(kNsPerMs)) {
+      UniqueFd visitor = AcceptPeer(listener.get());
+      if (!visitor.valid()) continue;
+      static_cast<void>(SendPacket(visitor.get(), Encode(packet)));
+      visitors.push_back(std::move(visitor));
+    }
+  });
+  meet.gather_timeout_ms = 200;
+  const Status gathered = LocalMeeting(meet).Gather();
+  is_over = true;
+  liar.join();
   EXPECT_EQ(gathered.id(), ErrorId::kRanksMissing);
   EXPECT_NE(gathered.what().find("rank 0 did not come"), std::string::npos) << gathered.Format();
 }

@@ -104,12 +104,15 @@ TEST(DetectRank, RanksOfOurOwnLauncherNeedNoPort) {
   EXPECT_FALSE(place.agent_serves_store);
 }
 
-TEST(DetectRank, OnlyOurOwnLauncherIsToldThatARankIsDone) {
+TEST(DetectRank, OnlyOurOwnLauncherIsToldThatARankIsDoneAndTellsOfOthers) {
   Environment environment = Torchrun();
   environment["TIDEPOOL_LAUNCH_DONE"] = "/proc/1/fd/3";  // of a launcher further up
+  environment["TIDEPOOL_LAUNCH_ROLL"] = "/proc/1/fd/4";
   EXPECT_EQ(Detect(environment).done_mark, "");
+  EXPECT_EQ(Detect(environment).roll, "");
   environment["TIDEPOOL_LAUNCH_ID"] = "launch-9-1";
   EXPECT_EQ(Detect(environment).done_mark, "/proc/1/fd/3");
+  EXPECT_EQ(Detect(environment).roll, "/proc/1/fd/4");
 }
 
 TEST(DetectRank, RanksSetByHandAreNamedAfterTheirParent) {

@@ -150,6 +150,45 @@ TEST_F(SpawnRanksTest, ARankThatEndsWithAReasonIsNotStartedAgain) {
   EXPECT_EQ(std::count(lives.begin(), lives.end(), '1'), 1);
 }
 
+// What ranks read there with the tools of a shell: the word of a rank, its state, process and life
+// (rank_roll.cpp).
+constexpr const char* kReadRoll =
+    "word() { od -An -v -tu8 -j $((16 + 8 * $1)) -N 8 $TIDEPOOL_LAUNCH_ROLL; }; state() { echo "
+    "$(($(word $1) & 3)); }; "
+    "pid() { echo $(($(word $1) >> 10 & 4194303)); }; life() { echo $(($(word $1) >> 32)); }; "
+    "await() { for turn in $(seq 2000); do if $1; then return; fi; sleep 0.01; done; exit 9; }; ";
+
+TEST_F(SpawnRanksTest, TheRollSaysThatARankIsOnItsWay) {
+  const std::string script =
+      std::string(kReadRoll) +
+      "if test $RANK = 1; then echo $$ > $DIR/pid; await 'test -e '$DIR/seen; exit; fi; "
+      "named() { test -s $DIR/pid && test $(state 1) = 1 && test $(pid 1) = $(cat $DIR/pid); }; "
+      "await named; touch $DIR/seen; test $(life 1) = 1";
+  EXPECT_EQ(Run(2, script), 0) << ReadText(File("err"));
+}
+
+TEST_F(SpawnRanksTest, TheRollSaysThatARankHasEndedForGood) {
+  for (const int code : {0, 75}) {
+    const std::string script =
+        std::string(kReadRoll) + "trap '' TERM; test $RANK = 1 && exit " + std::to_string(code) +
+        "; ended() { test $(state 1) = 2; }; await ended; test $(($(word 1) >> 2 & 255)) = " +
+        std::to_string(code);
+    EXPECT_EQ(Run(2, script), code) << ReadText(File("err"));
+    EXPECT_EQ(ReadText(File("err")).find("killed"), std::string::npos) << "rank 0 has seen it";
+  }
+}
+
+// Those who look at any moment never see that it has ended.
+TEST_F(SpawnRanksTest, TheRollSaysThatARankComesAgain) {
+  const std::string script = std::string(kReadRoll) +
+                             "if test $RANK = 1; then echo life >> $DIR/lives; test $(wc -l < "
+                             "$DIR/lives) = 4 || kill -9 $$; "
+                             "await 'test -e '$DIR/seen; exit; fi; "
+                             "again() { test $(state 1) != 2 || exit 8; test $(life 1) = 4; }; "
+                             "await again; touch $DIR/seen";
+  EXPECT_EQ(RunWithRestarts(2, script, 3), 0) << ReadText(File("err"));
+}
+
 TEST_F(SpawnRanksTest, EveryRankLearnsItsPlace) {
   const char* script =
       "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $TIDEPOOL_LAUNCH_ID "

@@ -34,6 +34,15 @@ TEST(SessionWaits, ThePrivateServersTimeIsPartOfTheGroups) {
   }
 }
 
+// A launcher of another release, say: the run goes on without knowing who lives.
+TEST(SessionWaits, ARollThatCannotBeReadIsAsNone) {
+  RankPlace place;
+  place.world = place.local_world = 2;
+  place.roll = "/dev/null";
+  const auto session = RunSession::Make(place, TaskOf(false, ""));
+  EXPECT_TRUE(session.ok()) << session.status().Format();
+}
+
 TEST(SessionWaits, ASharedServersPoolDoesNotMatter) {
   EXPECT_LT(TimeoutMs(false, ""), 15 * 60 * 1000);
 }

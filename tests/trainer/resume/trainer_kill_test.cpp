@@ -16,6 +16,7 @@
 #include "tests/process/rig/memserver_process.h"
 #include "tests/trainer/program/trainer_runs.h"
 #include "trainer/comm/gloo_collective.h"
+#include "trainer/launch/rank_roll.h"
 
 namespace tidepool::testing {
 namespace trainer_kill_test {
@@ -88,12 +89,18 @@ class TrainerKillTest : public TrainerRuns {
         std::stoull("0" + status.substr(status.find("SigIgn:") + 8, 16), nullptr, 16);
     return (mask >> (signal - 1) & 1) != 0;
   }
+  std::vector<std::string> Launched(const std::string& name, const Flags& more = {}) const {
+    std::vector<std::string> words{"launch", "-n", "2", "--"};
+    const std::vector<std::string> run = Run(name, more);
+    words.insert(words.end(), run.begin(), run.end());
+    return words;
+  }
 
   KeptServer server_;
 };
 
-// Every point of the rooms below trainer/, in the order in which one run passes them; behind the
-// last nothing is left to do.
+// Every point of the rooms below trainer/ that a rank with a seat passes, in the order in which one
+// run does; behind the last nothing is left to do.
 struct Point {
   const char* name;
   bool in_each_step;
@@ -160,15 +167,9 @@ TEST_F(TrainerKillTest, ATrainerWaitsForItsServer) {
 // `trainer launch` starts the killed rank again, the other one waits for it; then rank 0, where the
 // ranks meet.
 TEST_F(TrainerKillTest, ALaunchedRankThatIsKilledComesBack) {
-  const auto launch = [this](const std::string& name) {
-    std::vector<std::string> words{"launch", "-n", "2", "--"};
-    const std::vector<std::string> run = Run(name);
-    words.insert(words.end(), run.begin(), run.end());
-    return words;
-  };
-  const auto whole = Start(launch("whole"));
+  const auto whole = Start(Launched("whole"));
   ExpectDone(whole.get());
-  const auto trainer = Start(launch("ranks-killed"));
+  const auto trainer = Start(Launched("ranks-killed"));
   uint64_t lines = 4;
   for (const uint64_t rank : {1, 0}) {
     ASSERT_TRUE(WaitForLines("ranks-killed", lines, trainer.get())) << trainer->Output();
@@ -180,6 +181,71 @@ TEST_F(TrainerKillTest, ALaunchedRankThatIsKilledComesBack) {
   ExpectDone(trainer.get());
   EXPECT_THAT(trainer->Output(), HasSubstr("a rank died; starting it again"));
   ExpectSame("ranks-killed", "whole");
+}
+
+// A launcher's roll, found among its descriptors.
+class RollOf {
+ public:
+  explicit RollOf(pid_t launcher) : descriptors_("/proc/" + std::to_string(launcher) + "/fd") {}
+
+  // The process of this life of a rank, once it stands still; -1 when that never comes.
+  pid_t AwaitStopped(uint32_t rank, uint32_t life) const {
+    SteadyClock clock;
+    for (const int64_t end_ns = clock.NowNs() + kPromptNs; clock.NowNs() < end_ns;
+         clock.SleepNs(kNsPerMs)) {
+      const auto roll = trainer::RankRollView::Open(Path(), 2);
+      if (!roll.ok()) continue;
+      const trainer::RollEntry entry = roll.value().Read(rank);
+      const bool has_come = entry.state == trainer::RollEntry::State::kComing && entry.life == life;
+      if (has_come && ReadText("/proc/" + std::to_string(entry.pid) + "/stat").find(") T ") !=
+                          std::string::npos)
+        return entry.pid;
+    }
+    return -1;
+  }
+
+ private:
+  std::string Path() const {
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator(descriptors_, gone)) {
+      if (std::filesystem::read_symlink(entry.path(), gone).string().find("memfd:tidepool-roll") !=
+          std::string::npos)
+        return entry.path().string();
+    }
+    return "";
+  }
+  const std::string descriptors_;
+};
+
+// Each life of a rank stands still before it takes its seat, until the other one has waited for it
+// beyond the limit.
+TEST_F(TrainerKillTest, ALaunchedRankThatComesLateIsWaitedFor) {
+  const auto whole = Start(Launched("whole"));
+  ExpectDone(whole.get());
+  const auto trainer =
+      Start(Launched("late", {{"--rejoin-timeout", "3s"}}), {"TIDEPOOL_STOP_AT=trainer.coming"});
+  const RollOf roll(trainer->pid());
+  for (const uint32_t rank : {0, 1}) {
+    const pid_t pid = roll.AwaitStopped(rank, 1);
+    ASSERT_GT(pid, 0) << trainer->Output();
+    kill(pid, SIGCONT);
+  }
+  uint64_t lines = 4;
+  for (const uint32_t rank : {1, 0}) {
+    ASSERT_TRUE(WaitForLines("late", lines, trainer.get())) << trainer->Output();
+    const pid_t before = PidOfRank(server_.socket_dir(), "j", rank);
+    ASSERT_GT(before, 0) << trainer->Output();
+    kill(before, SIGKILL);
+    const pid_t again = roll.AwaitStopped(rank, 2);
+    ASSERT_GT(again, 0) << trainer->Output();
+    const std::string waiting =
+        "waiting for rank " + std::to_string(rank) + " (pid " + std::to_string(again) + ")";
+    ASSERT_TRUE(trainer->WaitForOutput(waiting, kRunNs)) << trainer->Output();
+    kill(again, SIGCONT);
+    lines += 8;
+  }
+  ExpectDone(trainer.get());
+  ExpectSame("late", "whole");
 }
 
 // What torchrun does, whose agent holds the store: all ranks are started again when one has died,

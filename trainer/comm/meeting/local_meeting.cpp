@@ -37,29 +37,39 @@ Heard Hear(int socket, MeetingPacket* packet, UniqueFd* fd) {
   return Heard::kPacket;
 }
 
-std::string RanksIn(uint64_t mask) {
-  std::string names;
+std::vector<uint32_t> RanksIn(uint64_t mask) {
+  std::vector<uint32_t> ranks;
   for (uint32_t rank = 0; rank < kRanksOfMachineMax; ++rank) {
-    if ((mask >> rank & 1) != 0) names += (names.empty() ? "rank " : ", ") + std::to_string(rank);
+    if ((mask >> rank & 1) != 0) ranks.push_back(rank);
   }
-  return names;
+  return ranks;
+}
+
+// Of a run of so many ranks, but for rank 0.
+uint64_t OthersThan(uint32_t rank, uint32_t world) {
+  const uint64_t all = world == kRanksOfMachineMax ? ~uint64_t{0} : (uint64_t{1} << world) - 1;
+  return all & ~uint64_t{1} & ~(uint64_t{1} << rank);
 }
 
 }  // namespace
 
 // What a rank that looks for rank 0 knows.
 struct LocalMeeting::Search {
-  int64_t end_ns = 0;
+  Patience patience;
+  Patience turned_away;     // by rank 0, which lives: no sign of life of it lengthens that
   uint64_t missing = 1;     // rank 0, until it tells of others
   bool rank_taken = false;  // somebody else has come as this rank
+  bool is_over = false;     // this connection has nothing more to say
   bool all_here = false;
 };
 
-Status LocalMeeting::Missing(uint64_t missing, int64_t limit_ms) const {
-  const std::string doing = "meeting the other ranks failed on rank " + std::to_string(meet_.rank) +
-                            " of " + std::to_string(meet_.world);
-  return Status(ErrorId::kRanksMissing, doing + ": " + RanksIn(missing) + " did not come")
-      .Why("not within " + FormatDuration(static_cast<double>(limit_ms) * 1e-3));
+Patience::Terms LocalMeeting::WaitTerms() const {
+  Patience::Terms terms{.world = meet_.world, .limit_ns = meet_.GatherLimitMs() * kNsPerMs};
+  terms.doing = "meeting the other ranks failed on rank " + std::to_string(meet_.rank) + " of " +
+                std::to_string(meet_.world);
+  terms.standing = meet_.standing;
+  terms.say = meet_.say;
+  return terms;
 }
 
 Status LocalMeeting::Gather() {
@@ -70,21 +80,25 @@ Status LocalMeeting::Gather() {
         .Fix("start at most " + std::to_string(kRanksOfMachineMax));
   }
   Disband();
-  const int64_t limit_ms = meet_.gather_timeout_ms > 0 ? meet_.gather_timeout_ms : meet_.timeout_ms;
-  const int64_t end_ns = clock_.NowNs() + limit_ms * kNsPerMs;
-  return meet_.rank == 0 ? Host(end_ns) : Join(end_ns);
+  return meet_.rank == 0 ? Host() : Join();
 }
 
-Status LocalMeeting::Host(int64_t end_ns) {
-  const int64_t begin_ns = clock_.NowNs();
+Status LocalMeeting::Host() {
+  Patience patience(WaitTerms(), clock_.NowNs());
   TP_ASSIGN_OR_RETURN(const std::unique_ptr<MeetingHost> host, MeetingHost::Open(meet_));
+
   Status ended;
   while (!host->Turn(kSliceMs) || !host->Introduce()) {
+    const int64_t now_ns = clock_.NowNs();
+    const uint64_t missing = host->missing();
+    for (uint32_t rank = 1; rank < meet_.world; ++rank) {
+      if ((missing >> rank & 1) == 0) patience.Heard(rank, now_ns);
+    }
     ended = Interrupted();
-    if (ended.ok() && clock_.NowNs() > end_ns)
-      ended = Missing(host->missing(), (end_ns - begin_ns) / kNsPerMs);
+    if (ended.ok()) ended = patience.Wait(RanksIn(missing), now_ns);
     if (!ended.ok()) break;
   }
+
   refused_.of_other_users += host->refused().of_other_users;
   refused_.of_other_runs += host->refused().of_other_runs;
   refused_.malformed += host->refused().malformed;
@@ -92,9 +106,13 @@ Status LocalMeeting::Host(int64_t end_ns) {
   return ended;
 }
 
-Status LocalMeeting::Join(int64_t end_ns) {
-  const int64_t begin_ns = clock_.NowNs();
-  Search search{.end_ns = end_ns};
+Status LocalMeeting::Join() {
+  const int64_t now_ns = clock_.NowNs();
+  Patience::Terms uninformed = WaitTerms();
+  uninformed.standing = nullptr;
+  uninformed.say = nullptr;
+  Search search{.patience = Patience(WaitTerms(), now_ns),
+                .turned_away = Patience(std::move(uninformed), now_ns)};
   for (;;) {
     search.missing |= 1;
     for (const std::string& name : FindListening(MeetingPrefix(meet_.run))) {
@@ -102,13 +120,35 @@ Status LocalMeeting::Join(int64_t end_ns) {
       if (search.all_here) return {};
     }
     TP_RETURN_IF_ERROR(Interrupted());
-    if (clock_.NowNs() > end_ns) break;
+    TP_RETURN_IF_ERROR(GoOn(&search, /*is_connected=*/false));
     clock_.SleepNs(kSliceMs * kNsPerMs);
   }
-  Status missing = Missing(search.missing, (end_ns - begin_ns) / kNsPerMs);
-  if (!search.rank_taken) return missing;
-  return std::move(missing).Why("rank 0 says that another process is rank " +
-                                std::to_string(meet_.rank) + " of this run");
+}
+
+// While rank 0 speaks to this one, it tells who is missing, and the user is told by rank 0; what of
+// others was heard before it
+// went away says nothing about them now.
+Status LocalMeeting::GoOn(Search* search, bool is_connected) {
+  const int64_t now_ns = clock_.NowNs();
+  const uint64_t others = search->missing & ~uint64_t{1};
+  for (uint32_t rank = 1; is_connected && rank < meet_.world; ++rank) {
+    if ((others >> rank & 1) == 0) search->patience.Heard(rank, now_ns);
+  }
+  const bool for_rank_0 = !is_connected || others == 0;
+  const auto telling = for_rank_0 ? Patience::Telling::kYes : Patience::Telling::kNo;
+  if (!search->rank_taken) search->turned_away.Heard(0, now_ns);
+  Patience& patience = search->rank_taken ? search->turned_away : search->patience;
+  Status goes_on =
+      patience.Wait(for_rank_0 ? std::vector<uint32_t>{0} : RanksIn(others), now_ns, telling);
+  if (goes_on.ok()) return {};
+
+  if (search->rank_taken) {
+    return std::move(goes_on).Why("rank 0 says that another process is rank " +
+                                  std::to_string(meet_.rank) + " of this run");
+  }
+  if (is_connected || others == 0) return goes_on;
+  const std::string why = goes_on.why() + "; it had missed " + NamesOfRanks(RanksIn(others));
+  return std::move(goes_on).Why(why);
 }
 
 // Ok also where nothing came of it: the next one is tried.
@@ -130,40 +170,61 @@ Status LocalMeeting::TryOne(const std::string& name, Search* search) {
 
 // Until all are here, or this meeting comes to nothing.
 Status LocalMeeting::Listen(int socket, Search* search) {
-  int64_t answer_by_ns = clock_.NowNs() + kAnswerWithinNs;
-  for (;;) {
+  const int64_t answer_by_ns = clock_.NowNs() + kAnswerWithinNs;
+  bool is_answered = false;
+  search->is_over = false;
+  while (!search->is_over) {
     MeetingPacket packet;
     UniqueFd fd;
     const Heard heard = Hear(socket, &packet, &fd);
     TP_RETURN_IF_ERROR(Interrupted());
-    if (heard == Heard::kEnd || clock_.NowNs() > std::min(search->end_ns, answer_by_ns)) return {};
-    if (heard == Heard::kNothing) continue;
-
-    answer_by_ns = search->end_ns;
-    switch (packet.kind) {
-      case MeetingPacket::Kind::kWaiting: search->missing = packet.missing; break;
-      case MeetingPacket::Kind::kPeer:
-        if (!fd.valid() || packet.rank == meet_.rank || packet.rank >= meet_.world) return {};
-        peers_[packet.rank] = std::move(fd);
-        break;
-      case MeetingPacket::Kind::kAllHere:
-        for (uint32_t rank = 1; rank < meet_.world; ++rank) {
-          if (rank != meet_.rank && !peers_[rank].valid()) return {};
-        }
-        search->all_here = true;
-        return {};
-      case MeetingPacket::Kind::kRefused:
-        search->rank_taken = packet.verdict == MeetingPacket::Verdict::kRankTaken;
-        if (packet.verdict != MeetingPacket::Verdict::kOtherSpec) return {};
-        return Status(ErrorId::kJobMismatch, "rank 0 of this run trains something else than rank " +
-                                                 std::to_string(meet_.rank))
-            .Why(
-                "their specifications differ: model, data, sizes or other options that all ranks "
-                "must share")
-            .Fix("start all ranks with the same command line");
-      default: return {};
+    if (heard == Heard::kPacket && packet.kind == MeetingPacket::Kind::kRefused)
+      return Refused(packet, search);
+    const int64_t now_ns = clock_.NowNs();
+    if (heard == Heard::kPacket && !std::exchange(is_answered, true)) {
+      // It is not known for how long these were missed meanwhile.
+      for (uint32_t rank = 0; rank < meet_.world; ++rank) search->patience.Heard(rank, now_ns);
     }
+    // Until its end it has lived.
+    if (is_answered && heard != Heard::kNothing) search->patience.Heard(0, now_ns);
+    if (heard == Heard::kEnd || (!is_answered && now_ns > answer_by_ns)) return {};
+    if (heard == Heard::kPacket) Take(packet, std::move(fd), search);
+    if (!search->is_over) TP_RETURN_IF_ERROR(GoOn(search, is_answered));
   }
+  return {};
+}
+
+// What rank 0 says to one that it takes in.
+void LocalMeeting::Take(MeetingPacket packet, UniqueFd fd, Search* search) {
+  switch (packet.kind) {
+    case MeetingPacket::Kind::kWaiting:
+      search->missing = packet.missing & OthersThan(meet_.rank, meet_.world);
+      search->rank_taken = false;
+      return;
+    case MeetingPacket::Kind::kPeer:
+      search->is_over = !fd.valid() || packet.rank == meet_.rank || packet.rank >= meet_.world;
+      if (!search->is_over) peers_[packet.rank] = std::move(fd);
+      return;
+    case MeetingPacket::Kind::kAllHere:
+      search->all_here = true;
+      for (uint32_t rank = 1; rank < meet_.world; ++rank) {
+        if (rank != meet_.rank && !peers_[rank].valid()) search->all_here = false;
+      }
+      search->is_over = true;
+      return;
+    default: search->is_over = true; return;
+  }
+}
+
+Status LocalMeeting::Refused(const MeetingPacket& packet, Search* search) const {
+  search->rank_taken = packet.verdict == MeetingPacket::Verdict::kRankTaken;
+  if (packet.verdict != MeetingPacket::Verdict::kOtherSpec) return {};
+  return Status(ErrorId::kJobMismatch,
+                "rank 0 of this run trains something else than rank " + std::to_string(meet_.rank))
+      .Why(
+          "their specifications differ: model, data, sizes or other options that all ranks must "
+          "share")
+      .Fix("start all ranks with the same command line");
 }
 
 void LocalMeeting::Disband() {

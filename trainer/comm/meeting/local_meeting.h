@@ -9,7 +9,8 @@
 // is read, and rank 0 compares run, specification, rank and world. It then gives every two ranks a
 // connection of their own;
 // groups are made over those. A connection of somebody else is closed, and changes nothing for the
-// run.
+// run. How long they wait for
+// each other: trainer/comm/meeting/patience.h.
 #pragma once
 
 #include <memory>
@@ -21,6 +22,7 @@
 #include "trainer/comm/collective.h"
 #include "trainer/comm/group_spec.h"
 #include "trainer/comm/meeting/meeting_host.h"
+#include "trainer/comm/meeting/patience.h"
 #include "trainer/comm/meeting/rendezvous.h"
 
 namespace tidepool::trainer {
@@ -31,9 +33,8 @@ class LocalMeeting {
   explicit LocalMeeting(Rendezvous meet) : meet_(std::move(meet)), peers_(meet_.world) {}
 
   // Blocks until every rank of the run has called it. May be repeated after Disband.
-  // Errors: kRanksMissing (names those that did not come in time), kJobMismatch (rank 0 has another
-  // specification),
-  // kCollectiveFailed (no socket), and what meet.interrupted returned.
+  // Errors: kRanksMissing (names those that are not waited for any longer), kJobMismatch (rank 0
+  // has another specification), kCollectiveFailed (no socket), and what meet.interrupted returned.
   Status Gather();
   // This rank leaves the meeting; its groups live on.
   void Disband();
@@ -48,11 +49,14 @@ class LocalMeeting {
 
  private:
   struct Search;
-  Status Host(int64_t end_ns);
-  Status Join(int64_t end_ns);
+  Patience::Terms WaitTerms() const;
+  Status Host();
+  Status Join();
   Status TryOne(const std::string& name, Search* search);
   Status Listen(int socket, Search* search);
-  Status Missing(uint64_t missing, int64_t limit_ms) const;
+  Status GoOn(Search* search, bool is_connected);
+  void Take(MeetingPacket packet, UniqueFd fd, Search* search);
+  Status Refused(const MeetingPacket& packet, Search* search) const;
   Status Interrupted() const { return meet_.interrupted ? meet_.interrupted() : Status(); }
   Result<UniqueFd> OfferConnection(uint32_t to, const MeetingPacket& packet);
   Result<UniqueFd> AwaitConnection(uint32_t from, const MeetingPacket& packet);

@@ -7,9 +7,10 @@
 
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "base/clock.h"
-#include "base/units.h"
+#include "trainer/comm/meeting/patience.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -64,21 +65,22 @@ bool SomebodyListens(const Rendezvous& meet) {
   return false;
 }
 
-Status WaitUntil(const Rendezvous& meet, const std::string& doing,
-                 const std::function<Result<bool>()>& there) {
+Status AwaitRanks(const Rendezvous& meet, const std::string& doing, const MissingRanks& missing) {
   constexpr int64_t kPauseNs = 50 * kNsPerMs;
   SteadyClock clock;
-  const int64_t limit_ms = meet.gather_timeout_ms > 0 ? meet.gather_timeout_ms : meet.timeout_ms;
-  const int64_t end_ns = clock.NowNs() + limit_ms * kNsPerMs;
-  for (;;) {
-    TP_ASSIGN_OR_RETURN(const bool now, there());
-    if (now) return {};
+  Patience::Terms terms{
+      .world = meet.world, .limit_ns = meet.GatherLimitMs() * kNsPerMs, .doing = doing};
+  terms.standing = meet.standing;
+  terms.say = meet.say;
+  Patience patience(std::move(terms), clock.NowNs());
+  for (bool exactly = false;;) {
+    TP_ASSIGN_OR_RETURN(const std::vector<uint32_t> ranks, missing(exactly));
+    if (ranks.empty()) return {};
     if (meet.interrupted) TP_RETURN_IF_ERROR(meet.interrupted());
-    if (clock.NowNs() > end_ns) {
-      return Status(ErrorId::kRanksMissing, doing)
-          .Why("not within " + FormatDuration(static_cast<double>(limit_ms) * 1e-3));
-    }
-    clock.SleepNs(kPauseNs);
+    const Status goes_on = patience.Wait(ranks, clock.NowNs());
+    if (!goes_on.ok() && exactly) return goes_on;
+    exactly = !goes_on.ok();
+    if (!exactly) clock.SleepNs(kPauseNs);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -25,10 +26,14 @@ uint16_t BoundPort(int fd);
 // True when somebody listens at the run's meeting point now.
 bool SomebodyListens(const Rendezvous& meet);
 
-// Asks `there` some twenty times a second until it says yes; `doing` says what failed.
-// Errors: kRanksMissing (the time to gather has passed), what meet.interrupted returned, what
-// `there` failed with.
-Status WaitUntil(const Rendezvous& meet, const std::string& doing,
-                 const std::function<Result<bool>()>& there);
+// The ranks that have not come, in order; none when all have. `exactly`: this is about to be told;
+// else the answer may name some
+// that came a while ago.
+using MissingRanks = std::function<Result<std::vector<uint32_t>>(bool exactly)>;
+
+// Asks `missing` some twenty times a second until no rank is; `doing` says what failed. Errors:
+// kRanksMissing (see patience.h),
+// what meet.interrupted returned, what `missing` failed with.
+Status AwaitRanks(const Rendezvous& meet, const std::string& doing, const MissingRanks& missing);
 
 }  // namespace tidepool::trainer

@@ -11,6 +11,7 @@
 
 #include "base/formats/content_hash.h"
 #include "base/status.h"
+#include "trainer/comm/rank_standing.h"
 
 namespace tidepool::trainer {
 
@@ -32,7 +33,9 @@ struct Rendezvous {
   // Of what the run does; ranks that differ refuse each other by name.
   ContentHash spec{};
   int64_t timeout_ms = kCollectiveTimeoutMs;
-  int64_t gather_timeout_ms = 0;  // so long the other ranks are waited for; 0: timeout_ms
+  // So long another rank is waited for from its last sign of life on
+  // (trainer/comm/meeting/patience.h); 0: timeout_ms.
+  int64_t gather_timeout_ms = 0;
   // For the connections between ranks that have all gathered. One of them may die just then, and
   // the others wait for it in vain: so long for its address, five times as long for its connection
   // (Gloo's factor). A run whose ranks try again gives a short time.
@@ -45,6 +48,12 @@ struct Rendezvous {
   std::function<void(const Status&)> stuck{};
   // Asked some twenty times a second while other ranks are waited for; an error ends the wait.
   std::function<Status()> interrupted{};
+  // Asked as often, of each rank that is missing; null: nobody knows more of it.
+  std::function<RankStanding(uint32_t rank)> standing{};
+  // A line for people, once a minute while others are waited for. Null: none.
+  std::function<void(const std::string& line)> say{};
+
+  int64_t GatherLimitMs() const { return gather_timeout_ms > 0 ? gather_timeout_ms : timeout_ms; }
 };
 
 // From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,

@@ -1,0 +1,22 @@
+// RankStanding: what is known, past the meeting, of a rank that has not come to it.
+//
+// Any thread; a value type.
+#pragma once
+
+#include <cstdint>
+
+namespace tidepool::trainer {
+
+struct RankStanding {
+  enum class Kind {
+    kUnknown,  // nobody says anything of it
+    kComing,   // its process lives
+    kEnded,    // it has ended, and is not started again
+  };
+
+  Kind kind = Kind::kUnknown;
+  int32_t pid = 0;    // kComing
+  int exit_code = 0;  // kEnded; 128 + signal when it was killed
+};
+
+}  // namespace tidepool::trainer
