@@ -3,8 +3,8 @@
 //
 // Any thread; a value. The one door to hwloc is topology.cpp. Reading this machine takes some 10 ms
 // where it has GPUs or NVMe drives, else 1 ms, and a file below that.
-// Of this machine only what the process may use is there: CPUs by its affinity, memory by its
-// cpuset.
+// A topology of this machine holds only what the process may use: CPUs by its affinity, memory by
+// its cpuset.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ struct Peripheral {
   std::string address;  // "0000:17:00.0"
 };
 
-// What shares one way between PCIe and memory: transfers of one root complex slow each other down.
+// The devices that share one way between PCIe and memory: transfers of one root complex slow each
+// other down.
 struct RootComplex {
   std::string name;              // "pci0000:17"
   std::optional<uint32_t> node;  // the nearest NUMA node; none when the machine does not say

@@ -30,7 +30,7 @@ struct ManifestEntry {
   uint64_t offset = 0, bytes = 0;
   uint64_t epoch = 0;      // committed: all pieces of it are on the medium
   uint64_t has_epoch = 0;  // 0: nothing is committed yet
-  uint64_t place = 0;      // of this directory among those of the server that reserved
+  uint64_t place = 0;      // number of this directory at the server that reserved
 };
 static_assert(sizeof(ManifestEntry) == 48);
 

@@ -1,9 +1,8 @@
 // SlotDirectory: the files of one NVMe directory, opened by the rules, fenced and preallocated: the
 // data file and two manifests.
 //
-// One thread, at start; it blocks (a lock of a server that has just died is waited for). It holds
-// the descriptors and the lock until it
-// is destroyed, and does nothing afterwards.
+// One thread, at start; it blocks (it waits for the lock of a server that has just died). It holds
+// the descriptors and the lock until it is destroyed, and does nothing afterwards.
 // Invariants: no symbolic link was followed; directory and files are ours and nobody else's to
 // open; the files are locked, so no other memserver uses them, and every write of a dead one has
 // landed; all its space is allocated.
@@ -27,7 +26,7 @@ inline constexpr const char* kOwnerFileName = "owner";
 
 struct SlotDirectoryOptions {
   std::string path;  // absolute; it exists
-  // Of the data file; a larger one stays as large while it holds jobs.
+  // Size of the data file; a larger one stays as large while it holds jobs.
   uint64_t bytes = 0;
   int64_t ghost_wait_ns = 60 * kNsPerSecond;  // for the writes of a dead server
   int64_t owner_wait_ns = 3 * kNsPerSecond;   // for a server that is ending now
@@ -46,11 +45,11 @@ class SlotDirectory {
   const Manifest& manifest() const { return manifest_; }
   // False where the file system takes no direct transfers: they go through the page cache.
   bool direct() const { return direct_; }
-  // How its drive is best asked, where somebody has measured it.
+  // How its drive is best asked, where that was measured.
   const FoundProfile& profile() const { return profile_; }
-  // It held nothing: a new directory, or one over which no drive is mounted.
+  // True when it held nothing: a new directory, or one over which no drive is mounted.
   bool was_empty() const { return was_empty_; }
-  // What was found and could not be trusted; empty when all was well.
+  // What was damaged and is not used; empty when all was well.
   const std::string& damage() const { return damage_; }
 
  private:

@@ -22,7 +22,7 @@ namespace tidepool::optim {
 namespace {
 
 constexpr uint64_t kVectorElements = 4;
-constexpr unsigned kAdamThreads = 256;  // of a block of a GPU
+constexpr unsigned kAdamThreads = 256;  // threads of one block of a GPU
 
 // Neighbours that are loaded and stored by one instruction.
 template <typename Stored>

@@ -21,7 +21,7 @@ enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine };
 struct ScheduleSpec {
   ScheduleKind kind = ScheduleKind::kConstant;
   double base_lr = 1e-3;
-  double min_lr = 0;          // of linear and cosine
+  double min_lr = 0;          // for linear and cosine
   uint64_t warmup_steps = 0;  // 0: none
   uint64_t total_steps = 0;   // where linear and cosine reach min_lr
 };

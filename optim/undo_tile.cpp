@@ -31,8 +31,8 @@ static_assert(offsetof(UndoArea, begin) == kAreaBegin * 8 &&
 static_assert(offsetof(UndoArea, values) == kAreaValues * 8);
 
 // Keeps the compiler from moving stores over this place. A killed thread has done its instructions
-// in program order, as a signal handler
-// on the same thread would see them, so no instruction is needed.
+// in program order, as a signal handler on the same thread would see them, so no instruction is
+// needed.
 void OrderForKill() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
@@ -270,7 +270,7 @@ void TileUpdate::UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint6
   kernels_.update(run.factors, span);
 }
 
-// Of several parameters, or the last of a piece.
+// Updates a tile of several parameters, or the last one of a piece.
 void TileUpdate::UpdateCutTile(const Piece& piece, uint64_t first, uint64_t count) const {
   const uint64_t end = first + count;
   for (const GroupRun* run = RunFrom(piece, first);

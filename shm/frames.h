@@ -1,4 +1,4 @@
-// The frames of the control socket: how a session is asked for, granted, told of and ended
+// The frames of the control socket: how a session is asked for, granted, informed and ended
 // (docs/shm_protocol.md draws them).
 //
 // Any thread; value types. One packet carries one frame: a 16-byte header {magic, type, reserved,
@@ -50,7 +50,7 @@ inline constexpr size_t kFrameHeaderBytes = 16;
 inline constexpr size_t kPartBytesMax = kPacketBytesMax - 256;
 inline constexpr size_t kFrameTextMax = 2048;  // of each part of an error text
 inline constexpr size_t kFileNameMax = 128;    // of a saved file
-// Of Resume: far from where flags wrap, and from a poisoned one.
+// The largest flags_base of Resume: far from where flags wrap, and from a poisoned one.
 inline constexpr uint64_t kFlagsBaseMax = uint64_t{1} << 62;
 // Order of the descriptors that come with Welcome. To a rank that brought its rCache, kFdRcache is
 // that of the flag pages (flag_pages.h).
@@ -72,8 +72,8 @@ enum ResumedFd : uint32_t {
   kResumedFds = 3
 };
 
-// Of Hello: the rank waits in the server's queue when there is no room for its job now. Servers
-// that know no flags refuse it.
+// A flag of Hello: the rank waits in the server's queue when there is no room for its job now.
+// Servers that know no flags refuse it.
 inline constexpr uint32_t kHelloMayWait = 1;
 inline constexpr uint32_t kHelloFlags = kHelloMayWait;
 
@@ -143,15 +143,15 @@ struct PeerLostFrame {
   uint32_t rank = 0;
 };
 
-// A rank comes back to the server that adopted the kept memory. + the rCache memory of its Welcome,
-// as a memserver made it; or the memory that the rank brought, and the flag pages of its Welcome,
-// as a memserver made them.
+// A rank comes back to the server that adopted the kept memory. Carries the rCache memory of its
+// Welcome, where a memserver made it; else the memory that the rank brought, and the flag pages of
+// its Welcome, which a memserver made.
 struct ResumeFrame {
   ProtocolRange protocols;
   uint32_t rank = 0;
   uint64_t job_nonce = 0, nonce = 0, rcache_bytes = 0;
   RcacheKind rcache = {};
-  // Of a brought rCache: what the flags say of request n of the new rings is n more than this.
+  // With a brought rCache, the flags say n + flags_base for request n of the new rings.
   uint64_t flags_base = 0;
 };
 struct ResumedFrame {
@@ -159,8 +159,8 @@ struct ResumedFrame {
   uint32_t session = 0;
 };
 
-// The rank waits for room; only to one that said so in Hello. Welcome or Refused follows when its
-// turn has come.
+// Sent while the rank waits for room, and only if it said in Hello that it may wait. Welcome or
+// Refused follows when its turn has come.
 struct QueuedFrame {
   uint32_t place = 0;  // 1: the next one
   Status why;          // ok: its turn has come, and its memory is prepared
@@ -173,14 +173,14 @@ using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame
 
 // What a trainer may send with descriptors, by its number on the wire.
 enum class FrameType : uint16_t { kOther = 0, kHello = 1, kSave = 6, kResume = 11 };
-// Of a packet of which so much is known (PacketHead of fd_socket.h); kOther for whatever is no
+// The type of a packet, from its first bytes (PacketHead of fd_socket.h); kOther for whatever is no
 // frame. Nothing else of it is checked.
 FrameType TypeOf(std::span<const std::byte> head);
 
 std::vector<std::byte> EncodeFrame(const Frame& frame);
 // Errors: kHandshakeBad.
 Result<Frame> DecodeFrame(std::span<const std::byte> bytes);
-// Descriptors that must come with the frame: no more, no fewer.
+// The number of descriptors that must come with the frame: no more, no fewer.
 uint32_t FdsOf(const Frame& frame);
 const char* NameOf(const Frame& frame);
 

@@ -18,8 +18,7 @@ namespace tidepool::shm {
 // shm/own_protocols.cpp says so (shm/protocol.h).
 inline constexpr uint32_t kAbiVersion = 7;
 // The version before, which programs of this release speak too (5 and 6 were between releases):
-// ranks
-// bring no memory, and say nothing of their run, nor of their attempts.
+// ranks bring no memory, and say nothing of their run, nor of their attempts.
 inline constexpr uint32_t kAbiVersionBefore = 4;
 // The first version in which a rank may bring its rCache (frames.h).
 inline constexpr uint32_t kAbiBrought = 5;
@@ -27,8 +26,7 @@ inline constexpr uint32_t kAbiBrought = 5;
 // one said (frames.h).
 inline constexpr uint32_t kAbiNote = 6;
 // The first version in which gradients and ends of steps name their attempt (kNamesAttempt), and a
-// rank
-// hears which one is open.
+// rank hears which one is open.
 inline constexpr uint32_t kAbiAttempt = 7;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion);
 
@@ -41,8 +39,8 @@ enum class Op : uint32_t {
   kSubmitGradient = 3,
   // This rank has submitted all gradients of the step; answered when the step is sealed.
   kEndStep = 4,
-  // Is the frozen chunk there? Answered with its bytes; or with 0: this rank is to put them, from
-  // the start.
+  // Asks whether the frozen chunk is there. Answered with its bytes, or with 0: then this rank is
+  // to put them, from the start.
   kClaimFrozen = 5,
 };
 inline constexpr uint32_t kOpMin = 1, kOpMax = 5;
@@ -50,16 +48,12 @@ inline constexpr uint32_t kOpMin = 1, kOpMax = 5;
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it.
 // The server then answers it without applying it where its effect is already in kept memory.
 inline constexpr uint32_t kResubmitted = 1;
-// Set in `flags` of a kSubmitGradient or kEndStep that says to which attempt at the step of its
-// version
-// it belongs: the upper 24 bits hold the number. The first attempt at a step is 0. Each one that is
+// Set in `flags` of a kSubmitGradient or kEndStep that names its attempt at the step of its
+// version: the upper 24 bits hold the number. The first attempt at a step is 0. Each one that is
 // dropped, because a gradient was not finite or a rank was lost, is followed by the next number,
-// modulo
-// 2^24. A request of a dropped attempt never counts for another one, however often it is sent.
-// Optional:
-// a rank that attached to a server of an earlier version knows its attempt from the next sealed
-// step on.
-// 0 in sessions of versions before kAbiAttempt.
+// modulo 2^24. A request of a dropped attempt never counts for another one, however often it is
+// sent. Optional: a rank that attached to a server of an earlier version knows its attempt from the
+// next sealed step on. 0 in sessions of versions before kAbiAttempt.
 inline constexpr uint32_t kNamesAttempt = 2;
 inline constexpr uint32_t kAttemptBits = 24;
 inline constexpr uint32_t kAttemptMask = (uint32_t{1} << kAttemptBits) - 1;
@@ -69,7 +63,7 @@ inline constexpr uint32_t kAttemptShift = 32 - kAttemptBits;
 // shards), not bytes.
 // kClaimFrozen: counter, op, chunk and flags alone; all else is 0.
 struct Request {
-  // Of this session, from 1, increasing by 1; names the request until its completion.
+  // Counts the requests of this session from 1; names the request until its completion.
   uint64_t counter;
   uint32_t op;     // an Op
   uint32_t chunk;  // ChunkId
@@ -85,9 +79,9 @@ struct Request {
   uint32_t flags;        // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
 };
 
-// Of a fetch whose rank brought its rCache: so many uses of chunks of its order come before the one
-// that it is for; 0: the rank waits for it, or cannot tell. Advice for the order of copies. 0 in
-// all other requests (and in sessions of versions before kAbiBrought).
+// How many chunk uses in the rank's order come before the one that this fetch is for; 0: the rank
+// waits for it, or cannot tell. Advice for the order of copies, from ranks that brought their
+// rCache. 0 in all other requests (and in sessions of versions before kAbiBrought).
 inline uint32_t UsesAhead(const Request& request) {
   return request.op == static_cast<uint32_t>(Op::kFetch) ? request.micro_batch : 0;
 }
@@ -107,7 +101,7 @@ struct EndStepRequest {
   uint32_t flags;         // kResubmitted, FlagsOfAttempt, or both; else 0
 };
 
-// What `flags` of a request that belongs to this attempt have besides kResubmitted.
+// What `flags` of a request of this attempt hold besides kResubmitted.
 constexpr uint32_t FlagsOfAttempt(uint32_t attempt) {
   return kNamesAttempt | (attempt & kAttemptMask) << kAttemptShift;
 }
@@ -117,7 +111,7 @@ constexpr std::optional<uint32_t> AttemptIn(uint32_t flags) {
 constexpr uint32_t AttemptAfter(uint32_t attempt) {
   return (attempt + 1) & kAttemptMask;
 }
-// Numbers go round: of two attempts the later one is less than half of a turn ahead.
+// Numbers wrap around: of two attempts the later one is less than half of a turn ahead.
 constexpr bool IsBefore(uint32_t attempt, uint32_t other) {
   return attempt != other && ((other - attempt) & kAttemptMask) <= kAttemptMask / 2;
 }
@@ -130,7 +124,7 @@ struct Completion {
   uint32_t op;
   uint32_t error;    // 0, or a number of the error catalogue (base/error_catalog.h)
   uint64_t version;  // kFetch: version delivered; kEndStep: the new version
-  uint64_t bytes;    // bytes copied for this request; kClaimFrozen: that are there
+  uint64_t bytes;    // bytes copied for this request; kClaimFrozen: bytes there
   // kEndStep: global norm of the unscaled gradients before clipping; NaN or infinity on overflow.
   double grad_norm;
   uint32_t skipped;    // kEndStep: 1 when a gradient was not finite and no parameter changed

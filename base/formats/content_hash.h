@@ -22,9 +22,9 @@ struct ContentHash {
 class ContentHasher {
  public:
   ContentHasher();
-  // Behind the bytes before.
+  // Adds `bytes` behind those of the calls before.
   void Update(std::span<const std::byte> bytes);
-  // Of all bytes. The hasher is spent then.
+  // The hash of all bytes. The hasher is spent then.
   ContentHash Finish();
 
  private:

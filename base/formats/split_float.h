@@ -1,6 +1,6 @@
 // A float as two 16-bit halves, without loss: `high` is the float rounded to bf16 (to nearest; an
-// exact tie goes up in the order of
-// the bits), `rest` is what the rounding left, in units of the float's last place.
+// exact tie goes up in the order of the bits), `rest` is what the rounding left, in units of the
+// float's last place.
 //
 // Any thread; pure. Every one of the 2^32 bit patterns comes back from Join(Split(x)). `high`
 // differs from rounding to nearest *even* only on exact ties. (Master weight splitting: arXiv
@@ -23,7 +23,7 @@ inline SplitFloat Split(float value) {
   return {static_cast<uint16_t>(high), static_cast<int16_t>(bits - (high << 16))};
 }
 
-// Of a weight: as Split, but every NaN becomes the plain quiet one, because the largest NaNs would
+// As Split, for weights: every NaN becomes the plain quiet one, because the largest NaNs would
 // round to a zero.
 inline SplitFloat SplitWeight(float value) {
   return value != value ? SplitFloat{0x7FC0, 0} : Split(value);

@@ -27,7 +27,7 @@ class NonblockingStderr {
   enum class Kind { kOwn, kSocket, kFile, kShared };
   bool WriteOnce(std::string_view bytes) const;
 
-  UniqueFd own_;  // of kOwn
+  UniqueFd own_;  // with kOwn
   Kind kind_ = Kind::kShared;
   uint64_t dropped_ = 0;
 };

@@ -22,13 +22,14 @@ class CudaKernels {
 
   struct Ready {
     CUfunc_st* function = nullptr;
-    uint64_t blocks = 0;  // that the GPU holds at once
+    uint64_t blocks = 0;  // that the GPU holds at the same time
   };
-  // Of the context's GPU `device`; loads what is not there yet. Errors: as Device::Prepare.
+  // The kernel on the context's GPU `device`; loads it first where needed. Errors: as
+  // Device::Prepare.
   Result<Ready> Find(const Kernel& kernel, int device);
 
   bool empty() const;
-  // Nothing is launched any more.
+  // Call it when nothing is launched any more.
   void Unload();
 
  private:

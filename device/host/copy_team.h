@@ -6,15 +6,12 @@
 // then sleep.
 // Invariants (tests/models/copy_team.pml searches every interleaving):
 //  1. ticket_ = pieces of the task << 32 | next piece, one word: whether a piece is left to claim
-//     never
-//     depends on a second load. A piece belongs to whoever moved the ticket past it;
+//     never depends on a second load. A piece belongs to whoever moved the ticket past it;
 //  2. the other fields of a task change only while the ticket is used up and every piece that was
-//     claimed
-//     has been counted as done; they are read only by who has claimed a piece and not counted it
-//     yet.
+//     claimed has been counted as done; they are read only by a thread that has claimed a piece and
+//     not counted it yet.
 // So a thread that comes late with an old value of the ticket either fails to move it, or the word
-// is the
-// same again and it has claimed a piece of the task that is there now: nothing else was read
+// is the same again and it has claimed a piece of the task that is there now: nothing else was read
 // before.
 #pragma once
 
@@ -36,11 +33,11 @@ class CopyTeam {
     uint64_t piece_bytes = 512 * kKiB;
     // Pieces become larger where there were more of them than the ticket can count.
     uint64_t pieces_max = 0xFFFF'FFFF;
-    // Of a test: called between any two steps of the hand-over, by the thread that makes them.
+    // For tests: called between any two steps of the hand-over, by the thread that makes them.
     void (*pause)() = nullptr;
   };
 
-  // As many of `helpers` threads as the system gives.
+  // Starts as many of `helpers` threads as the system gives.
   CopyTeam(uint32_t helpers, int64_t spin_ns) : CopyTeam(helpers, spin_ns, Form()) {}
   CopyTeam(uint32_t helpers, int64_t spin_ns, const Form& form);
   ~CopyTeam();
@@ -50,13 +47,13 @@ class CopyTeam {
   uint32_t helpers() const { return static_cast<uint32_t>(threads_.size()); }
   // As CopyBytes(dst, src, bytes, copy_bytes).
   void Copy(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes);
-  // Off, Copy works alone (measured not to be worth it). Any thread.
+  // When off, Copy works alone (measured not to be worth it). Any thread.
   void Use(bool use) { used_.store(use, std::memory_order_relaxed); }
   bool used() const { return used_.load(std::memory_order_relaxed); }
 
  private:
   void Main();
-  // Makes the task and opens its ticket; how many pieces it has.
+  // Makes the task and opens its ticket; returns how many pieces it has.
   uint32_t Open(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes);
   bool DoOne();  // claims a piece and copies it; false when there is none
   void Pause() const {

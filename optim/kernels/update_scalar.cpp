@@ -37,7 +37,7 @@ void StoreMaster(const UpdateSpan& s, uint64_t i, float p) {
   static_cast<int16_t*>(s.master)[i] = halves.rest;
 }
 
-// Of elementwise forms.
+// Element `i` of a moment's plane, for elementwise forms.
 float LoadMoment(const UpdateSpan& s, const void* plane, uint64_t i) {
   if (plane == nullptr) return 0;
   return s.states == StateForm::kSplitBf16 ? WidenBf16(static_cast<const uint16_t*>(plane)[i])
@@ -66,7 +66,7 @@ void UpdateElements(const StepFactors& factors, const UpdateSpan& s) {
   }
 }
 
-// The largest magnitude; NaN, as the largest bits, where there is one.
+// The largest magnitude; where there is a NaN, a NaN, because its bits compare as the largest.
 float LargestOf(std::span<const float> values) {
   uint32_t largest = 0;
   for (const float value : values)
@@ -74,7 +74,7 @@ float LargestOf(std::span<const float> values) {
   return std::bit_cast<float>(largest);
 }
 
-// One scale block of 8-bit states, or the part of it that the span has.
+// Updates one scale block of 8-bit states, or the part of it that the span has.
 template <typename Rule>
 void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t first) {
   const auto f = FactorsOf<Rule>(factors);

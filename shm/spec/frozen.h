@@ -13,21 +13,21 @@
 
 namespace tidepool::shm {
 
-// Bytes of its content.
+// Bytes of the chunk's content.
 inline uint64_t FrozenBytes(const JobSpec& spec, const FrozenChunkSpec& chunk) {
   return chunk.elements * BytesOf(spec.dtype);
 }
-// Of the pool, for a chunk of so many bytes.
+// Bytes of the pool that a chunk of `bytes` takes.
 inline uint64_t FrozenExtentBytes(uint64_t bytes) {
   return kPageBytes + RoundUp(bytes, kPageBytes);
 }
-// Of the pool, for all frozen chunks of the job; those that it lists more than once count once.
+// Bytes of the pool that all frozen chunks of the job take; one that it lists twice counts once.
 uint64_t FrozenPoolBytes(const JobSpec& spec);
 
 // The rules for frozen chunks alone. Errors: kJobSpecBad.
 Status CheckFrozen(const JobSpec& spec);
 void PutFrozen(const std::vector<FrozenChunkSpec>& frozen, ByteWriter* out);
-// False: cut off, or more than there may be.
+// False: the bytes are cut off, or hold more than there may be.
 bool GetFrozen(ByteReader* in, std::vector<FrozenChunkSpec>* frozen);
 
 }  // namespace tidepool::shm

@@ -24,17 +24,17 @@ namespace tidepool::shm {
 
 inline constexpr uint64_t kGpuPlaneAlignment = 256;
 inline constexpr uint64_t kGpuMemoryUnit = 2 * kMiB;
-// What is put on a stream at once: at most so many elements of one chunk, as that many operations a
-// few; and how often.
+// The largest unit of work on a stream: so many elements of one chunk, in a few operations; and how
+// many units are in flight.
 inline constexpr uint64_t kGpuUnitElements = uint64_t{1} << 22;
 inline constexpr uint32_t kGpuUnitsInFlight = 2;
 
-// Where the planes of a slot begin, behind its master.
+// Offsets of the planes of a slot; the master is at 0.
 struct GpuSlot {
   uint64_t momentum = 0, variance = 0, bytes = 0;
 };
 GpuSlot GpuSlotOf(const JobSpec& spec, ChunkId chunk);
-// One of the places for a unit: gradients, then 16-bit copies (of 16-bit jobs).
+// One staging place, for a unit: gradients, then 16-bit copies (of 16-bit jobs).
 struct GpuStaging {
   uint64_t elements = 0, copies = 0, bytes = 0;
 };
@@ -48,7 +48,7 @@ inline Rank GpuShareOf(const JobSpec& spec, ChunkId chunk) {
 }
 // Bytes of a rank's share; 0: it has none.
 uint64_t GpuShareBytes(const JobSpec& spec, Rank rank);
-// Of all shares.
+// Bytes of all shares.
 uint64_t GpuStateBytes(const JobSpec& spec);
 
 // The rule for states on GPUs alone. Errors: kJobSpecBad.

@@ -21,7 +21,7 @@ namespace tidepool::shm {
 namespace {
 
 constexpr uint32_t kSpecMagic = 0x4a445054;  // "TPDJ"
-// Of a job: below 2^62 bytes with at most 32 bytes of state an element.
+// Most elements of a job: below 2^62 bytes with at most 32 bytes of state an element.
 constexpr uint64_t kElementsMax = uint64_t{1} << 56;
 constexpr uint64_t kRcacheBytesMax = uint64_t{1} << 48;
 constexpr uint64_t kShardAlignElements = 16;
@@ -132,7 +132,7 @@ Status CheckChunks(const JobSpec& spec) {
   return Status();
 }
 
-// True when the product of `dims` is `count`; an overflow is not.
+// True when the product of `dims` is `count`; false when it overflows.
 bool ShapeHolds(const std::vector<uint64_t>& dims, uint64_t count) {
   uint64_t product = 1;
   for (const uint64_t dim : dims) {
@@ -233,7 +233,7 @@ void GetScalars(ByteReader* in, JobSpec* spec) {
   spec->rcache_bytes = in->Get<uint64_t>();
 }
 
-// A count that the remaining bytes can hold; otherwise a failure that allocates nothing.
+// Reads a count that the remaining bytes can hold; otherwise fails and allocates nothing.
 template <typename T>
 bool GetCount(ByteReader* in, size_t record_bytes_min, size_t most, std::vector<T>* records) {
   const auto count = in->Get<uint32_t>();

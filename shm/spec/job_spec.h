@@ -46,7 +46,7 @@ inline constexpr uint32_t kMicroBatchesMax = 1u << 16;
 inline constexpr uint32_t kDimsMax = 4;
 inline constexpr size_t kNameMax = 95;  // of a parameter
 inline constexpr size_t kJobNameMax = 63;
-inline constexpr size_t kRunNoteMax = 480;  // of Hello, see shm/frames.h
+inline constexpr size_t kRunNoteMax = 480;  // bytes of a note in Hello, see shm/frames.h
 inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 
 // Kept memory of a job (memserver/residency/kept/kept_records.h): an update runs in pieces of a
@@ -127,7 +127,7 @@ struct JobSpec {
   std::vector<ParameterGroup> parameter_groups;
   std::vector<DataGroup> data_groups;
   std::vector<ChunkSpec> chunks;
-  std::vector<ParameterSpec> parameters;  // of `chunks`
+  std::vector<ParameterSpec> parameters;  // which lie in `chunks`
   std::vector<FrozenChunkSpec> frozen;
   // The first so many of `chunks` have their fp32 states in memory of the ranks' GPUs.
   uint32_t states_on_gpu = 0;
