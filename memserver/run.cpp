@@ -81,7 +81,7 @@ void HardenProcess() {
   prctl(PR_SET_DUMPABLE, 0);
 }
 
-// What ends the server besides signals: a parent's pidfd, and a pipe.
+// What ends the server besides signals: the parent's death (its pidfd), and a pipe.
 struct EndConditions {
   UniqueFd parent;
   UniqueFd pipe;
@@ -109,9 +109,9 @@ Result<EndConditions> WatchParent(const RunOptions& options) {
   return conditions;
 }
 
-// Reports how far the pool is. A signal in this phase ends the process at once: nothing is served
-// yet, only the lock file exists. (All but SIGHUP, whose sender is to send it again: the
-// configuration was read just now.)
+// Reports the progress of touching the pool. A signal in this phase ends the process immediately:
+// nothing is served yet, only the lock file exists. (All but SIGHUP, whose sender is to send it
+// again: the configuration was read just now.)
 class TouchProgress {
  public:
   TouchProgress(int signals, std::string socket_dir, KeptHolder* keeper)
@@ -157,8 +157,8 @@ void RemoveFiles(const std::string& socket_dir) {
   }
 }
 
-// A restart is what SIGTERM stands for where somebody holds the memory: jobs stay there for the
-// next server. Ctrl-C ends them.
+// SIGTERM stands for a restart where somebody holds the memory: jobs stay there for the next
+// server. Ctrl-C ends them.
 void BeginStop(Server* server, const std::string& cause, bool hand_over) {
   LogInfo("stopping",
           {{"cause", cause}, {"jobs", hand_over ? "stay for the next memserver" : "end"}});
@@ -166,7 +166,7 @@ void BeginStop(Server* server, const std::string& cause, bool hand_over) {
   server->Stop(hand_over);
 }
 
-// An admin asks for what a signal asks for; true when the stop has begun.
+// Does what an admin asks for, as for a signal; true when the stop has begun.
 bool StopsAsAsked(Server* server, const KeptHolder& keeper, const MainCommand& asked) {
   const bool hand_over = asked.what == MainCommand::What::kHandOver;
   const std::string who =
@@ -183,7 +183,7 @@ bool StopsAsAsked(Server* server, const KeptHolder& keeper, const MainCommand& a
   return true;
 }
 
-// Starts another keeper when it has died, and tries again for as long as that fails.
+// Starts another keeper when one has died, and tries again for as long as that fails.
 class KeeperCare {
  public:
   KeeperCare(Server* server, KeptHolder* keeper) : server_(server), keeper_(keeper) {}
@@ -208,7 +208,7 @@ class KeeperCare {
   int64_t next_ns_ = 0;  // 0: memory is held
 };
 
-// Tells the service manager that this process lives for as long as its serve loop answers.
+// Reports to the service manager that this process lives, for as long as its serve loop answers.
 class Watchdog {
  public:
   int pause_ms() const {
@@ -226,7 +226,7 @@ class Watchdog {
   int64_t fed_ns_ = 0;
 };
 
-// A terminal that goes away ends what was started on it; SIGHUP from anybody else says that the
+// A terminal that goes away ends what was started on it; SIGHUP from anybody else means that the
 // configuration is to be read again.
 class Terminal {
  public:
@@ -236,13 +236,13 @@ class Terminal {
   const bool was_there_ = isatty(STDERR_FILENO) != 0;
 };
 
-// In milliseconds; -1 is for ever.
+// The shorter of two pauses in milliseconds; -1 is for ever.
 int ShorterPause(int a, int b) {
   return a < 0 || b < 0 ? std::max(a, b) : std::min(a, b);
 }
 
-// Returns when the loop has ended, or at the second signal: true when the jobs are to stay, for
-// which it is never too early.
+// Returns when the loop has ended, or at the second signal. True when the jobs are to stay, for
+// which any moment is early enough.
 bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int signals,
                 const EndConditions& conditions) {
   bool stopping = false, hand_over = false;
@@ -297,8 +297,8 @@ bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
   }
 }
 
-// To whoever holds their memory; ends this process. Taking down gigabytes of mappings in order
-// would only keep the ranks waiting.
+// Leaves the jobs to the holder of their memory and ends this process. Taking down gigabytes of
+// mappings in order would only keep the ranks waiting.
 [[noreturn]] void LeaveJobs(const Server& server, KeptHolder* keeper, const std::string& socket_dir,
                             int64_t lease_ns) {
   const Status held = keeper->Part(static_cast<uint64_t>(lease_ns / kNsPerMs), server.kept_parts());
@@ -347,7 +347,7 @@ device::PlaceWishes WishesOf(const Config& config, uint32_t workers, uint32_t cp
 
 }  // namespace
 
-// Of a machine in a file, with as many workers as a memserver would have there.
+// The topology of a machine in a file, with as many workers as a memserver would have there.
 Result<std::string> PlannedTopology(const Config& config) {
   TP_ASSIGN_OR_RETURN(const device::Topology topology, TopologyOf(config));
   uint32_t cpus = 0;

@@ -40,7 +40,7 @@
 
 namespace tidepool::memserver {
 
-// In order of construction; destroyed from the bottom up, after the threads have been joined.
+// In order of construction; destroyed in reverse, after the threads have been joined.
 struct Server::Rooms {
   SteadyClock clock;
   std::unique_ptr<SocketDirectory> directory;
@@ -56,7 +56,7 @@ struct Server::Rooms {
   UniqueFd ended{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<device::HostDevice> device;
   device::CopyTuning copy_tuning;
-  std::unique_ptr<GpuTable> gpus;  // what it registers is the pool's
+  std::unique_ptr<GpuTable> gpus;  // registers memory of the pool
   std::unique_ptr<WorkerTeam> team;
   std::unique_ptr<ServeLoop> loop;
   std::unique_ptr<CheckpointWriter> writer;  // reads from the loop's jobs: it ends before them
@@ -75,13 +75,14 @@ void NameThread(std::thread* thread, const char* name) {
   pthread_setname_np(thread->native_handle(), name);
 }
 
-// Of the calling thread. A user may always go back, and forward as far as RLIMIT_NICE says.
+// Sets the nice value of the calling thread. A user may always raise it, and lower it as far as
+// RLIMIT_NICE says.
 void BeNice(const char* thread, int nice) {
   if (setpriority(PRIO_PROCESS, 0, nice) != 0)
     LogDebug("a thread keeps its priority", {{"thread", thread}, {"nice", nice}});
 }
 
-// Undo areas for so many workers at least: a later server on the same memory may have more of them.
+// Undo areas for at least so many workers: a later server on the same memory may have more of them.
 constexpr uint32_t kUndoWorkers = 64;
 
 KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
@@ -109,7 +110,7 @@ uint32_t WorkersThatFit(const ServerOptions& options, const HostPool& pool) {
   return threads;
 }
 
-// Measured in memory of the pool that no job has, which was touched already.
+// Measures the tuning in pool memory that no job has and that was touched already.
 optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, HostPool* pool) {
   if (options.tuning) return *options.tuning;
   const TuningOptions tuning{.workers = team.threads(), .isa = team.isa()};
@@ -128,8 +129,8 @@ optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, Ho
   return result.tuning;
 }
 
-// In a new pool, which is all zeros and stays so. An adopted one holds jobs, and a restart is in a
-// hurry: there nothing is measured.
+// Measures in a new pool, which is all zeros and stays so. An adopted pool holds jobs, and a
+// restart is in a hurry: nothing is measured there.
 device::CopyTuning TuneCopies(device::HostDevice* device, HostPool* pool, bool adopted) {
   if (adopted) return device->Tune({}, 0);
   const uint64_t free[] = {
@@ -153,8 +154,8 @@ ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
           .config_schema = ConfigSchema()};
 }
 
-// Quotas of the pool that there is: one that was taken over need not have the size that is asked
-// for now. Its jobs are not given up for a configuration that does not fit them.
+// Quotas for the actual pool: one that was taken over need not have the size that is asked for now.
+// Its jobs are not given up for a configuration that does not fit them.
 Status TakeQuotas(const ServerOptions& options, const KeptMemory& kept, LoopOptions* loop) {
   const uint64_t pool_bytes = kept.pool->total_bytes();
   TP_ASSIGN_OR_RETURN(loop->quota_fallback, ResolveFallback(options.default_quota, pool_bytes));
@@ -186,7 +187,7 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   return loop;
 }
 
-// Jobs that were taken over have waited for long enough.
+// Jobs that were taken over have waited for long enough, so nothing is measured for them.
 std::unique_ptr<GpuTable> OpenGpus(const ServerOptions& options, const KeptMemory& kept) {
   auto gpus = std::make_unique<GpuTable>(options.gpus, kept.pool->mapped(), options.places.staging);
   if (options.open_gpus && !TP_PLANTED("server.gpus_opened_late"))
@@ -203,8 +204,8 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
   TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper));
   KeeperWatch watch(keeper, &held, &r.kept);
-  // Before kept memory is adopted: its jobs may have states there, and what is refused is told
-  // before gigabytes are touched.
+  // Before kept memory is adopted: its jobs may have states there, and a refusal is reported before
+  // gigabytes are touched.
   TP_ASSIGN_OR_RETURN(r.nvme, OpenNvmeTier(options.nvme, &r.clock));
   KeptMemoryOptions memory = MemoryOptionsOf(options);
   memory.needs_jobs = WhyNotNew(r.nvme.get());
@@ -282,10 +283,10 @@ Server::~Server() {
 }
 
 void Server::EndThreads() {
-  // Its thread asks the loop for snapshots, so it goes first.
+  // The admin thread asks the loop for snapshots, so it ends first.
   rooms_->admin.reset();
-  // The loop ends when the last job is down and says Stopped, which ends the control thread.
-  // Until then it may wait for memory of GPUs to be let go of.
+  // The loop ends when the last job is down and says Stopped, which ends the control thread. Until
+  // then it may wait for memory of GPUs to be let go of.
   for (std::array<pollfd, 2> entries{{{ended_fd(), POLLIN, 0}, {keeps_fd(), POLLIN, 0}}};
        rooms_->loop_thread.joinable();) {
     if (poll(entries.data(), entries.size(), -1) > 0 && entries[0].revents != 0) break;
@@ -293,7 +294,8 @@ void Server::EndThreads() {
   }
   if (rooms_->loop_thread.joinable()) rooms_->loop_thread.join();
   if (rooms_->control_thread.joinable()) rooms_->control_thread.join();
-  // Ends the preparation thread, which may still be zeroing pool memory, before the pool goes.
+  // Ends the preparation thread, which may still be zeroing pool memory, before the pool is
+  // destroyed.
   rooms_->control.reset();
 }
 
@@ -346,7 +348,7 @@ void Server::KeepStatesAsAsked(KeptHolder* keeper) {
       if (keeper != nullptr)
         told = keeper->Hold({keep.slot, held.back().fd.get(), held.back().bytes});
     }
-    // A keeper that died is replaced, and the new one is given all that is held.
+    // A keeper that died is replaced, and the new one receives all that is held.
     if (!told.ok()) LogWarn(told.Line(), {{"slot", keep.slot}});
     rooms_->events.Push(StatesKept{.job = keep.job, .rank = keep.rank, .let_go = let_go});
   }

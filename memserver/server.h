@@ -39,11 +39,12 @@ struct ServerOptions {
   device::Topology topology;  // what `places` was planned for; shown to people
   device::Places places;
   uint32_t adam_threads = 1;
-  // 0: the serve loop copies; else a thread a session, and so many together on a large range.
+  // 0: the serve loop copies; else one thread for each session, and this many together for a large
+  // range.
   uint32_t copy_threads = 0;
-  bool copy_together = false;  // also where that was not measured to be worth it
+  bool copy_together = false;  // even where measured not to be worth it
   optim::IsaLevel isa = optim::BestIsa();
-  std::optional<optim::Tuning> tuning = optim::Tuning{};  // of the update; none: measured at start
+  std::optional<optim::Tuning> tuning = optim::Tuning{};  // none: measured at start
   int64_t lease_ns = 0;
   int64_t spin_ns = -1;  // negative: automatic
   uint32_t jobs_max = 64, sessions_max = 256;
@@ -52,36 +53,35 @@ struct ServerOptions {
   StatesOn states_on = StatesOn::kAuto;
   Access access = PrivateAccess();  // who may connect
   uint32_t user_sessions_max = 256;
-  // Of one user, but for root and the owner; 0: half of jobs_max.
+  // Jobs of one user at most, but for root and the owner; 0: half of jobs_max.
   uint32_t user_jobs_max = UINT32_MAX;
   std::string metrics_listen = {};                // an address of the loopback; empty: none
   std::vector<QuotaEntry> quotas = {};            // of users and jobs, as configured
   std::string default_quota = "100%";             // limit of each user without one
   std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
-  // Whose memory ranks may bring; none: no GPU is used.
+  // The GPUs whose memory ranks may bring; none: no GPU is used.
   GpuSource gpus = {};
   bool open_gpus = false;     // all of them, before anything is served
   bool discard_kept = false;  // give up what the keeper holds
-  // While the pool is touched, on the calling thread.
+  // Called while the pool is touched, on the calling thread.
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
 };
 
 class Server {
  public:
-  // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves.
-  // Errors: kSocketInUse, kSocketFailed, kHostMemoryShort, kMemoryMapFailed.
-  // Errors also: kKeptLayoutUnknown, kKeeperFailed, and those of OpenNvmeTier. `keeper` outlives
-  // the server; it is used by the owner's thread only.
+  // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves. `keeper` outlives the
+  // server and is used by the owner's thread only. Errors: kSocketInUse, kSocketFailed,
+  // kHostMemoryShort, kMemoryMapFailed, kKeptLayoutUnknown, kKeeperFailed, and those of
+  // OpenNvmeTier.
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, KeptHolder* keeper);
   // Stops first when that has not been done; waits for all threads; removes the sockets.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Tells sessions and takes no new ones; ended_fd() becomes readable when all of them are down.
-  // Harmless when repeated.
-  // With hand_over, jobs that there are stay in kept memory for the next server, and their ranks
-  // are not told.
+  // Tells sessions to end and takes no new ones; ended_fd() becomes readable when all of them are
+  // down. Harmless when repeated. With hand_over, jobs stay in kept memory for the next server, and
+  // their ranks are not told.
   void Stop(bool hand_over = false);
   int ended_fd() const;
   // Waits for the threads that speak to others; what is left is memory and idle workers. Part of
@@ -89,13 +89,13 @@ class Server {
   void EndThreads();
   // Once ended_fd() is readable: jobs were left for the next server.
   bool HandedOver() const;
-  // What a keeper has to hold.
+  // The memory that a keeper has to hold.
   std::vector<MemoryToHold> kept_parts() const;
-  bool adopted() const;  // the pool is that of the server before
+  bool adopted() const;  // the pool is the former server's
   // Readable when a snapshot is to be handed to the admin thread.
   int snapshot_fd() const;
   void PublishSnapshots();
-  // Readable when somebody asks by the admin socket for the configuration to be read again.
+  // Readable when somebody asks by the admin socket to read the configuration again.
   int main_commands_fd() const;
   std::vector<MainCommand> TakeMainCommands();
   // Readable when the keeper is to hold memory of a GPU, or to let go of some: call
@@ -103,9 +103,9 @@ class Server {
   int keeps_fd() const;
   // `keeper` may be null: nobody holds anything any more.
   void KeepStatesAsAsked(KeptHolder* keeper);
-  // Mails a change to the serve loop; its ticket is answered.
+  // Mails a change to the serve loop, which answers its ticket.
   void Command(AdminCommand command);
-  // How long the serve loop has not answered; asks it, so that it can.
+  // Seconds for which the serve loop has not answered; asks it, so that it can.
   double SilentSeconds();
 
   uint64_t pool_bytes() const;

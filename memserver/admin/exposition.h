@@ -1,7 +1,7 @@
 // Exposition: writes the text form that Prometheus reads (version 0.0.4): families of samples with
-// labels; escapes are its job.
+// labels. Escaping is its job.
 //
-// One thread. A family is begun before its samples; one without samples still tells its name, type
+// One thread. A family is begun before its samples; one without samples still prints its name, type
 // and meaning.
 #pragma once
 
@@ -21,15 +21,15 @@ class Exposition {
  public:
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-  // A value that goes up and down; one that only grows (until memserver or what it belongs to
-  // begins anew), whose name ends in "_total".
+  // Begins a family: a gauge goes up and down; a counter only grows (until memserver or what it
+  // belongs to begins anew), and its name ends in "_total".
   Exposition& Gauge(std::string_view name, std::string_view help) {
     return Family(name, "gauge", help);
   }
   Exposition& Counter(std::string_view name, std::string_view help) {
     return Family(name, "counter", help);
   }
-  // Of the family begun last.
+  // Adds a sample of the family begun last.
   Exposition& Sample(uint64_t value, std::initializer_list<Label> labels = {});
   Exposition& Sample(double value, std::initializer_list<Label> labels = {});
 

@@ -33,7 +33,7 @@ struct RequestBody {
 
 // {"limit":"10GiB","weight":2}; nothing at all is an empty object. Errors: kAdminBadRequest (not
 // JSON, not an object, a list or an object inside, a number that is not whole or is negative, too
-// many fields, too long). Of a name that is given twice the last counts.
+// many fields, too long). Where a name comes twice, the last one counts.
 Result<RequestBody> ParseBody(std::string_view text);
 
 // The fields guarantee and limit (bytes, or a size such as "10GiB", or a share of the pool such as

@@ -1,4 +1,4 @@
-// The answer of /v1/residency.
+// Writes the answer of /v1/residency.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -10,10 +10,10 @@
 namespace tidepool::memserver {
 namespace {
 
-// Of the chunks of one column, the one whose letter stands furthest left is shown: what moves
-// matters more than what rests.
+// Letters by priority: a column shows that letter of its chunks which stands furthest left here,
+// because what moves matters more than what rests.
 constexpr const char* kPriority = "AO><gGwWN_C.=-";
-// An rCache that holds some of a column's chunks and not all.
+// The letter for an rCache that holds some of a column's chunks but not all.
 constexpr char kSomeHeld = 'c';
 
 char LetterOnNvme(const ChunkRow& chunk) {
@@ -21,15 +21,15 @@ char LetterOnNvme(const ChunkRow& chunk) {
   return chunk.spilled ? 'N' : '-';
 }
 
-// What a column shows where it is not one chunk: all those in which a layer, a tensor or a job
-// lies.
+// What a column shows where it is more than one chunk: all those in which a layer, a tensor or a
+// job lies.
 struct Column {
   std::string name = {};
   std::vector<ChunkId> chunks;
-  uint64_t bytes = 0;  // of the values, without padding where tensors are known
+  uint64_t bytes = 0;  // of values; without padding where tensors are known
 };
 
-// "transformer.h.3.attn.weight" is of layer "transformer.h.3", "wte.weight" of "wte".
+// "transformer.h.3.attn.weight" belongs to layer "transformer.h.3", "wte.weight" to "wte".
 std::string_view LayerOf(std::string_view tensor) {
   const auto is_number = [](std::string_view part) {
     return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
@@ -43,7 +43,7 @@ std::string_view LayerOf(std::string_view tensor) {
   return last == tensor.npos ? tensor : tensor.substr(0, last);
 }
 
-// Chunks in which no tensor lies: frozen ones, and those of a job whose tensors nobody knows.
+// Adds chunks in which no tensor lies: frozen ones, and those of a job whose tensors nobody knows.
 void AddNameless(const JobRow& job, const std::vector<bool>& named, std::vector<Column>* columns) {
   Column frozen{"(frozen)", {}}, rest{"(no tensor)", {}};
   for (ChunkId id = 0; id < job.chunks.size(); ++id) {
@@ -88,7 +88,7 @@ Column WholeJob(const JobRow& job) {
   return column;
 }
 
-// Empty where each chunk is a column.
+// The columns of a job; empty where each chunk is a column.
 std::vector<Column> ColumnsOf(const JobRow& job, ResidencyBy by) {
   if (by == ResidencyBy::kChunk || job.chunks.empty()) return {};
   return by == ResidencyBy::kJob ? std::vector<Column>{WholeJob(job)} : ColumnsByName(job, by);

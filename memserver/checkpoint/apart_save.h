@@ -19,7 +19,7 @@
 namespace tidepool::memserver {
 
 struct ApartSaveLimits {
-  const Clock* clock = nullptr;  // of the deadline within the save; used by its thread
+  const Clock* clock = nullptr;  // for the deadline within the save; used by its thread
   int64_t timeout_ns = 0;
   // Behind it, or behind `stop`, for a call to come back from the kernel.
   int64_t grace_ns = 0;

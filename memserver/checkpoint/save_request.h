@@ -37,8 +37,8 @@ struct SavedTensor {
 struct SaveRequest {
   ConnectionId connection = 0;
   UniqueFd directory;     // O_PATH descriptor that the client passed
-  std::string name;       // of the file in it: one path component
-  int64_t waited_ns = 0;  // of the time that it has
+  std::string name;       // of the file in the directory: one path component
+  int64_t waited_ns = 0;  // part of its time that is spent already
   // Let go of when no thread is in the user's file system for this save any more.
   std::shared_ptr<const void> lane = {};
   std::vector<SavedTensor> tensors;

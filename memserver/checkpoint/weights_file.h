@@ -28,7 +28,7 @@ inline constexpr size_t kSaveNameMax = 200;
 // kernel is not interrupted.
 struct SaveLimits {
   const Clock* clock = nullptr;
-  int64_t deadline_ns = 0;                  // of clock
+  int64_t deadline_ns = 0;                  // by `clock`
   const std::atomic<bool>* stop = nullptr;  // the daemon ends
 };
 

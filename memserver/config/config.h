@@ -55,13 +55,13 @@ struct Config {
   LogFormat log_format = LogFormat::kAuto;
   uint32_t jobs_max = 0, sessions_max = 0;
   bool is_service = false;            // else private
-  std::string group, operator_group;  // of service mode: names or numbers
+  std::string group, operator_group;  // for service mode: names or numbers
   uint32_t user_sessions_max = kAutomatic;
   uint32_t user_jobs_max = kAutomatic;
   std::string metrics_listen;  // host:port; empty: none
   // Limit of each user without a quota: a size or a share of the pool.
   std::string default_quota;
-  std::vector<QuotaEntry> quotas;  // of the file alone
+  std::vector<QuotaEntry> quotas;  // from the file only
   KeeperChoice keeper = KeeperChoice::kAuto;
   bool respawn = true;
   NvmeOptions nvme;

@@ -29,17 +29,17 @@ struct Flags {
   Command command = Command::kRun;
   std::string config_file;
   std::map<std::string, std::string> settings;  // "--pool" -> "4GiB"
-  bool defaults = false;                        // of `config`
-  int parent_pid = 0;                           // of `run`: end when this process ends; 0: never
-  int end_with_fd = -1;                         // of `run`: end when this pipe closes; -1: never
-  bool discard_kept = false;                    // of `run`: give up the jobs that the keeper holds
-  std::string bench_what;                       // of `bench`: "copy", "nvme"
-  std::string bench_directory;                  // of `bench nvme`
-  std::string bench_bytes = "2GiB";             // of `bench copy`
-  bool json = false;                            // of `bench`
-  std::string shell;                            // of `completion`: "bash", "zsh"
-  KeeperOptions keep;                           // of `keep`, which memserver alone calls
-  std::string gpu;                              // of `gpu-load`, likewise: its UUID
+  bool defaults = false;                        // for `config`
+  int parent_pid = 0;                           // for `run`: end when this process ends; 0: never
+  int end_with_fd = -1;                         // for `run`: end when this pipe closes; -1: never
+  bool discard_kept = false;                    // for `run`: give up the jobs that the keeper holds
+  std::string bench_what;                       // for `bench`: "copy", "nvme"
+  std::string bench_directory;                  // for `bench nvme`
+  std::string bench_bytes = "2GiB";             // for `bench copy`
+  bool json = false;                            // for `bench`
+  std::string shell;                            // for `completion`: "bash", "zsh"
+  KeeperOptions keep;                           // for `keep`, which memserver alone calls
+  std::string gpu;                              // for `gpu-load`, likewise: its UUID
 };
 
 // Errors: kUsageError, with the nearest known word.

@@ -19,8 +19,8 @@ namespace tidepool::memserver {
 struct Access {
   bool is_service = false;
   uint32_t owner = 0;           // uid that memserver runs as
-  uint32_t group = 0;           // of service mode: may connect
-  uint32_t operator_group = 0;  // of service mode: may operate
+  uint32_t group = 0;           // for service mode: may connect
+  uint32_t operator_group = 0;  // for service mode: may operate
   mode_t directory_mode() const { return is_service ? 0750 : 0700; }
   mode_t socket_mode() const { return is_service ? 0660 : 0600; }
 };

@@ -1,9 +1,9 @@
 // CommandTicket: where the admin thread waits for the answer to a change that it mailed to the
 // serve loop.
 //
-// Made and waited for by the admin thread (or by the main thread, for a reload), answered once by
-// the control thread, or by the main thread where that did the work; the loop only hands it
-// through, so that it wakes nobody.
+// Made and awaited by the admin thread (or by the main thread, for a reload), answered once by the
+// control thread, or by the main thread where that did the work. The loop only passes it on, so it
+// wakes nobody itself.
 #pragma once
 
 #include <chrono>
@@ -19,23 +19,23 @@
 
 namespace tidepool::memserver {
 
-// Who asks for a change, by the kernel's word.
+// Who asks for a change, as the kernel says.
 struct AdminCaller {
   uint32_t uid = 0;
   int32_t pid = 0;
   AdminLevel level = AdminLevel::kNone;
-  // Jobs of others are as if they were not there.
+  // False for jobs of others, which are treated as if they did not exist; operators see all.
   bool MaySee(uint32_t owner) const { return level >= AdminLevel::kOperator || owner == uid; }
 };
 
 class CommandTicket {
  public:
-  // `changed` names what is another now, where that is not clear from the command.
+  // `changed` names what has changed, where that is not clear from the command.
   void Answer(Status result, std::vector<std::string> changed = {}) {
     promise_.set_value({std::move(result), std::move(changed)});
   }
-  // The answer, once; none when it did not come in time. It may still come: the change may be made
-  // or not.
+  // The answer, once; none when it did not come in time. It may still come: the change may or may
+  // not be made.
   std::optional<Status> Wait(int64_t timeout_ms) {
     if (result_.wait_for(std::chrono::milliseconds(timeout_ms)) != std::future_status::ready)
       return std::nullopt;
@@ -43,7 +43,7 @@ class CommandTicket {
     changed_ = std::move(answered.changed);
     return std::move(answered.result);
   }
-  // Of the answer that Wait gave.
+  // What changed, as in the answer that Wait returned.
   const std::vector<std::string>& changed() const { return changed_; }
 
  private:

@@ -1,5 +1,6 @@
 // DescriptorLane: the other side of the descriptor door: processes that take descriptors out of
-// clients' packets, and that close those which may be stretched. See descriptor_door.h.
+// clients' packets, and that close those whose closing may be made to take long. See
+// descriptor_door.h.
 //
 // These processes are forked from one with many threads and never execute another program: they
 // allocate nothing, log nothing and take no lock. They hold one socket and what a client sent, no
@@ -12,10 +13,10 @@
 
 namespace tidepool::memserver {
 
-inline constexpr uint32_t kLaneFdsMax = 2;  // of Resume; Hello and Save bring one at most
-// Of a frame that brings descriptors; ours have some hundred bytes.
+inline constexpr uint32_t kLaneFdsMax = 2;  // what Resume brings; Hello and Save bring one at most
+// Most bytes of a frame that brings descriptors; ours have some hundred.
 inline constexpr size_t kLanePacketMax = 4096;
-inline constexpr uint32_t kLaneDirectories = 64;  // that a lane keeps open at most
+inline constexpr uint32_t kLaneDirectories = 64;  // open in one lane at most
 
 // What a lane is asked for. With kTakeMemory and kTakeDirectory comes the client's socket.
 enum class LaneTask : uint32_t { kTakeMemory, kTakeDirectory, kRelease };
@@ -26,7 +27,7 @@ struct LaneAsk {
 };
 
 enum class LaneWord : uint32_t {
-  kTaken,      // + the packet, and its descriptors: closing those can be stretched by nobody
+  kTaken,      // + the packet, and its descriptors: closing those cannot be made to take long
   kNone,       // no packet was there
   kGone,       // the client has closed its end
   kMalformed,  // truncated, too large, or with too many descriptors
@@ -41,7 +42,7 @@ struct LaneReply {
 
 // Forks the process that makes lanes: whoever sends a descriptor through `channel` gets a lane at
 // the other end of it. `title` is memory that ps shows as this process's command line; it may be
-// empty. The pid, or -1.
+// empty. Returns the pid, or -1.
 int ForkLaneMaker(int channel, std::span<char> title);
 
 }  // namespace tidepool::memserver

@@ -31,8 +31,8 @@ enum class ConnectionState { kHello, kSpec, kReserving, kPreparing, kAttaching, 
 // Memory that a rank has: it comes back with it, or brings it.
 struct ReturnedMemory {
   shm::RcacheKind kind;
-  UniqueFd rcache;  // of either; invalid for a rank that attaches anew and brings none
-  UniqueFd flags;   // of a rank that comes back and had brought its rCache
+  UniqueFd rcache;  // invalid for a rank that attaches anew and brings none
+  UniqueFd flags;   // from a rank that comes back and had brought its rCache
   uint64_t flags_base = 0;
 };
 

@@ -5,12 +5,13 @@
 // waits for the other.
 // A connection is one accepted socket, numbered by the control thread from 1 and never reused; it
 // carries at most one session.
-// A rank that comes back after a restart of the server: ResumeSession instead of ReserveJob, then
-// the same way; nothing is zeroed for it. Life of a session:  ReserveJob -> (Queued ->)
-// ReserveGranted | Refused -> (control makes and zeroes memory) -> AttachSession -> Attached
-// | Refused
+// Life of a session:
+//   ReserveJob -> (Queued ->) ReserveGranted | Refused
+//   -> (control makes and zeroes memory) -> AttachSession -> Attached | Refused
 //   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, also
 //   when it never attached).
+// A rank that comes back after a restart of the server: ResumeSession instead of ReserveJob, then
+// the same way; nothing is zeroed for it.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,7 @@ struct ReserveJob {
   int32_t pid = 0;
   uint64_t nonce = 0;          // of this incarnation of the rank
   uint64_t process_start = 0;  // of pid; see ReadProcessStart in peer_identity.h
-  bool may_wait = false;       // for room, in the loop's queue
+  bool may_wait = false;       // wait for room, in the loop's queue
   bool brings_rcache = false;  // memory of a GPU: none of the server's is used for it
   std::string note = {};       // what the run is known by, as shm::HelloFrame has it
 };
@@ -59,7 +60,7 @@ struct ResumeSession {
   int32_t pid = 0;
   bool brings_rcache = false;
 };
-// The process of a rank that AwaitRank named has ended, or ended before it could be watched.
+// The process of a rank that AwaitRank named has ended, or had ended before it could be watched.
 struct AwaitedRankLost {
   JobId job = 0;
   Rank rank = 0;
@@ -68,7 +69,7 @@ struct AwaitedRankLost {
 struct AttachSession {
   ConnectionId connection = 0;
   std::unique_ptr<shm::ServerPort> port;
-  // Of spec->rcache_bytes: host memory, or that of brought.gpu.
+  // spec->rcache_bytes of memory: on the host, or of brought.gpu.
   std::unique_ptr<device::Memory> rcache;
   BroughtParts brought = {};
 };
@@ -92,8 +93,7 @@ struct SaveWeights {
   Version version = 0;
 };
 struct SnapshotWanted {};
-// The share of a rank in the memory of a GPU that the server before this one left is mapped; or it
-// is lost.
+// A rank's share in memory of a GPU, left by the server before this one, is mapped; or it is lost.
 struct StatesImported {
   JobId job = 0;
   Rank rank = 0;
@@ -121,39 +121,41 @@ struct SetJobQuota {
   std::string job;  // number or name
   QuotaChange change;
 };
-// A suspended job is not served: its ranks wait, its update stands still, and where an operator
-// asks it is kept beyond its lease.
+// A suspended job is not served: its ranks wait and its update stands still. Where an operator
+// asked for it, the job is kept beyond its lease.
 struct SuspendJob {
   std::string job;
   bool suspended = true;
 };
-// Gives back all that a job holds. Its ranks, if it has some, are ended with `force` only.
+// Gives back all that a job holds. Ranks that it has are ended with `force` only.
 struct ReleaseJob {
   std::string job;
   bool force = false;
 };
-// The states of a job without ranks go to NVMe now, as if others needed their room (decision 023).
+// Moves the states of a job without ranks to NVMe now, as if others needed their room (decision
+// 023).
 struct EvictJob {
   std::string job;
 };
-// No new jobs from now on; those that are there go on, restarts of their ranks included.
+// Admits no new jobs from now on; those that are there go on, restarts of their ranks included.
 struct DrainJobs {
   bool draining = true;
 };
-// The level of the log; the configured one comes back after `for_ns`, where that is not 0.
+// Sets the level of the log; the configured one comes back after `for_ns`, where that is not 0.
 struct ChangeLogLevel {
   LogLevel level = LogLevel::kInfo;
   int64_t for_ns = 0;
 };
-// A check of health counts for nothing in the whole for `for_ns`; 0: from now on it counts again.
+// Mutes a check of health: it does not count in the overall result for `for_ns`; 0: it counts
+// again.
 struct MuteCheck {
   std::string code;
   int64_t for_ns = 0;
 };
-// All states on NVMe are to be read and checked.
+// Reads and checks all states on NVMe.
 struct StartScrub {};
-// What the configuration says now of what may change while memserver runs. All of it holds from
-// then on, or nothing of it.
+// What the configuration now says of the settings that may change while memserver runs. They hold
+// from then on, all or none.
 struct ApplySettings {
   LiveSettings live;
   std::vector<QuotaRule> quotas;
@@ -168,7 +170,7 @@ struct AdminCommand {
       what;
 };
 
-// For the main thread.
+// A command for the main thread.
 struct MainCommand {
   enum class What : uint8_t {
     kReload,      // read the configuration again
@@ -181,8 +183,8 @@ struct MainCommand {
   What what = What::kReload;
 };
 
-// For the main thread: memory of a share for the keeper to hold in `slot`, or, where there is none,
-// a slot that it is to let go of. Answered with StatesKept.
+// For the main thread: memory of a share for the keeper to hold in `slot`; without memory, the
+// keeper lets go of that slot. Answered with StatesKept.
 struct KeepStates {
   JobId job = 0;
   Rank rank = 0;
@@ -190,8 +192,8 @@ struct KeepStates {
   UniqueFd exported = {};
 };
 
-// Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take
-// them over: then they stay as they are in kept memory, and only the work in hand is finished.
+// Take no new ranks, then let the loop return. Jobs and sessions end, unless another server is to
+// take them over: then they stay as they are in kept memory, and only the work in hand is finished.
 struct StopServing {
   bool hand_over = false;
 };
@@ -209,10 +211,10 @@ struct ReserveGranted {
   // Pool memory that the control side must zero before AttachSession (no byte of a former job is
   // ever seen); only for a job's first rank.
   std::vector<std::span<std::byte>> to_zero;
-  // Memory of the rank's GPU that is to be made for states of the job; 0: none.
+  // Bytes of memory to make on the rank's GPU for states of the job; 0: none.
   uint64_t gpu_state_bytes = 0;
 };
-// Memory of a GPU that the keeper gave back is to be mapped; answered with StatesImported.
+// Map memory of a GPU that the keeper gave back; answered with StatesImported.
 struct ImportStates {
   JobId job = 0;
   Rank rank = 0;
@@ -221,7 +223,7 @@ struct ImportStates {
   uint64_t bytes = 0;
 };
 // A rank of a job found in kept memory: watch its process until it comes back; AwaitedRankLost when
-// it ends.
+// the process ends.
 struct AwaitRank {
   JobId job = 0;
   Rank rank = 0;
@@ -278,8 +280,8 @@ struct CommandDone {
 struct SnapshotReady {
   std::shared_ptr<const Snapshot> snapshot;
 };
-// A session's memory, for the control thread to destroy: unmapping costs about 14 ms a GiB, which
-// no turn of the loop may spend. It comes before the SessionOver of the same session.
+// A session's memory, for the control thread to destroy: unmapping costs about 14 ms/GiB, which no
+// turn of the loop may spend. It comes before the SessionOver of the same session.
 struct Discard {
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;

@@ -36,7 +36,7 @@ struct PreparedMemory {
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;
   BroughtParts brought;
-  std::optional<StatesImported> imported = {};  // of ImportStates: this alone
+  std::optional<StatesImported> imported = {};  // for ImportStates: this alone
   // To be sent to the client, or that of the flag pages in its place; invalid where it was the
   // client's already.
   UniqueFd rcache_fd;

@@ -24,13 +24,13 @@ class SpecShelf {
   SpecShelf(const SpecShelf&) = delete;
   SpecShelf& operator=(const SpecShelf&) = delete;
 
-  // For what a user sends until it is a description, and beside it.
+  // Opens the share for what a user sends before it is a description, and beside it.
   PeerMemory::Share Open(uint32_t uid) const { return memory_->Open(uid); }
-  // The description that these bytes are; `encoded` is their share, which ends here. Errors:
-  // kJobSpecBad, kNotReady (no room for it now).
+  // Decodes a description, or finds it decoded; `encoded` is the share of `bytes`, which ends here.
+  // Errors: kJobSpecBad, kNotReady (no room for it now).
   Result<std::shared_ptr<const shm::JobSpec>> Decode(uint32_t uid, std::span<const std::byte> bytes,
                                                      PeerMemory::Share* encoded);
-  // Bytes that were decoded since it was asked before, also of what was refused.
+  // Bytes decoded since the last call, also for descriptions that were refused.
   uint64_t TakeDecodedBytes() { return std::exchange(decoded_bytes_, 0); }
 
  private:
@@ -40,7 +40,7 @@ class SpecShelf {
   };
   const PeerMemory* const memory_;
   uint64_t decoded_bytes_ = 0;
-  // Of a user alone: nobody learns what others have.
+  // By user and content: a user alone shares them, so nobody learns what others have.
   std::map<std::pair<uint32_t, ContentHash>, std::weak_ptr<const Held>> held_;
 };
 

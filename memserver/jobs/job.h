@@ -8,8 +8,8 @@
 //     broken: its open step can never be sealed, and no new rank may join before all have left. A
 //     rank is *awaited* when it belonged to the run of the server before this one and has not come
 //     back: it has a nonce in kept memory, but no seat;
-//  3. a job in kRemoving gets no work and goes away when nothing of it is at the workers or at the
-//     checkpoint thread.
+//  3. a job in kRemoving gets no work, and goes away when neither the workers nor the checkpoint
+//     thread have anything of it.
 #pragma once
 
 #include <array>
@@ -56,14 +56,14 @@ struct Seat {
   uint64_t process_start = 0;
   uint64_t rcache_bytes = 0;  // granted
   bool brings_rcache = false;
-  // An attach that waits until the job's memory is zeroed.
+  // The port of an attach that waits until the job's memory is zeroed.
   std::unique_ptr<shm::ServerPort> held_port;
   std::unique_ptr<device::Memory> held_rcache;
   BroughtParts held_brought;
   std::unique_ptr<Session> session;  // null until attached
   bool watched = false;              // its descriptors are in the loop's epoll set
   const char* violation = nullptr;   // set: the session ends at the next opportunity of this turn
-  // Set: it is left as soon as its copies on a GPU have ended; nothing more is begun for it.
+  // Set: the seat is left as soon as its copies on a GPU have ended; nothing more is begun for it.
   struct Departure {
     Leaving how = Leaving::kLost;
     Status why;
@@ -81,15 +81,15 @@ struct WaitingSave {
   ConnectionId connection = 0;
   UniqueFd directory;
   std::string name;
-  uint64_t number = 0;                         // in the order in which they were asked for
-  std::optional<int64_t> waits_since_ns = {};  // for a lane (save_lanes.h)
+  uint64_t number = 0;                         // in the order of the requests
+  std::optional<int64_t> waits_since_ns = {};  // when it began to wait for a lane (save_lanes.h)
 };
 
-// What came out of the pool for one step, for all ranks.
+// The copies out of the pool for one step, for all ranks.
 struct StepTraffic {
   uint64_t fetches = 0;
-  uint64_t fetches_waited = 0;  // of them: for the update of their chunk
-  uint64_t bytes = 0;           // of all of them
+  uint64_t fetches_waited = 0;  // of these, for the update of their chunk
+  uint64_t bytes = 0;           // of all fetches
 };
 
 struct NarrowTask {  // a shard of weights whose 16-bit form is to be made
@@ -102,7 +102,7 @@ struct Job {
   Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool,
       StateTier* tier = nullptr);
 
-  // Fixed.
+  // Never changes.
   const JobId id;
   uint64_t nonce = 0;
   uint64_t fingerprint = 0;
@@ -111,47 +111,47 @@ struct Job {
   uint32_t index_slot = 0;  // in the kept index, while recorded
   std::string account;      // whose quota it uses; with the quota, see SetQuota
   Quota quota;
-  // Of the optimizer workers and of copies on the host, in bytes of memory traffic.
+  // Shares of the optimizer workers and of copies on the host, in bytes of memory traffic.
   Share worker_share, copy_share;
-  // Of the NVMe directories, in bytes read and written.
+  // Its share of the NVMe directories, in bytes read and written.
   Share drive_share;
-  // Of updates on GPUs, in bytes over the host's link.
+  // Its share of updates on GPUs, in bytes over the host's link.
   Share gpu_share;
   std::vector<std::array<Share, kLaneWays>> root_shares;  // of copies of GPUs; see RootShare
-  // Whose turn it is among the job's ranks, where jobs share the copies.
+  // The rank that is served first next, where jobs share the copies.
   size_t next_seat = 0;
-  // The rooms' parts.
+  // Parts of the rooms.
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
   StepTracker step;
   SpillQueue spills;
-  GpuQueue gpus;  // chunks whose states lie there
+  GpuQueue gpus;  // chunks whose states lie on GPUs
   UpdateQueue updates;
   WeightFill fill;
   FixedRing<NarrowTask> narrows;
-  // Life.
+  // Its life.
   JobPhase phase = JobPhase::kZeroing;
   bool suspended = false;              // by an admin
-  bool suspended_by_operator = false;  // or by more: then its lease does not run
-  bool brings_rcache = false;          // the ranks of its run do, all of them
+  bool suspended_by_operator = false;  // by an operator: its lease does not run
+  bool brings_rcache = false;          // all ranks of its run do, or none
   ConnectionId zeroing_connection = 0;
-  // The control side writes to the job's memory: it cannot go back yet.
+  // The control side is writing to the job's memory, so it cannot be returned yet.
   bool being_zeroed = false;
-  // And may open as soon as its ranges on NVMe have reached the disk.
+  // Zeroing has ended: it opens as soon as its ranges on NVMe have reached the disk.
   bool zeroed = false;
   std::vector<Seat*> seats;             // by rank
   int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory
   std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer
   int64_t detached_ns = 0;              // when the last seat was left
-  int64_t demotable_ns = 0;             // not before; after a demotion that failed
-  Status demotion_failure;              // the last
+  int64_t demotable_ns = 0;             // no demotion before; set when one failed
+  Status demotion_failure;              // of the last that failed
   uint32_t work_at_team = 0;
-  uint64_t bytes_at_team = 0;  // that it touches
+  uint64_t bytes_at_team = 0;  // that its work there touches
   std::vector<WaitingSave> waiting_saves;
   std::vector<ConnectionId> running_saves;  // each holds `updates`
-  // Whose request for weights on NVMe goes first, among the job's ranks.
+  // The rank whose request for weights on NVMe is served first next.
   size_t next_filled = 0;
-  uint64_t ahead_seen = 0;  // of WeightDesk: when there was nothing to read ahead
+  uint64_t ahead_seen = 0;  // for WeightDesk: when there was nothing to read ahead
   uint64_t changes = 0;     // grows when a parked request may go on; see Changes
   // Figures for the snapshot.
   int64_t last_seal_ns = 0;
@@ -161,45 +161,45 @@ struct Job {
   uint64_t parameters_updated = 0;
 
   const shm::JobSpec& spec() const { return states->spec(); }
-  // Something of it is in a transfer or at a worker, as its NVMe goes.
+  // True while a transfer or a worker has something of it, for NVMe or a GPU.
   bool IsMoving() const { return spills.moving() || fill.moving() || gpus.moving(); }
-  // The 16-bit copy of the weights is made by workers, of the master plane.
+  // True where workers make the 16-bit copy of the weights from the master plane.
   bool HasNarrows() const { return spec().dtype != DType::kF32 && !states->is_split(); }
   bool HasSeats() const;
   // Its records in kept memory are valid.
   bool IsRecorded() const { return phase == JobPhase::kOpen; }
-  // Nothing of it changes until a rank comes: every chunk is at the sealed version, and nobody has
-  // work of it.
+  // True when nothing of it changes until a rank comes: every chunk is at the sealed version, and
+  // nobody has work of it.
   bool AtRest() const;
   bool IsAwaited(Rank rank) const {
     return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0;
   }
-  // Any rank with a seat, or awaited.
+  // True when a rank has a seat, or is awaited.
   bool HasRanks() const;
   void SetQuota(std::string account_name, const Quota& new_quota);
   // Its account of copies behind a root complex, one way.
   Share& RootShare(size_t root, LaneWay way);
   bool run_broken() const { return run() != RunState::kWhole; }
-  // Every rank of the run said goodbye. Requires IsRecorded().
+  // True when every rank of the run said goodbye. Requires IsRecorded().
   bool AllLeftWell() const;
   // The first rank that is neither here nor expected back; 0 where there is none.
   Rank FirstMissing() const;
-  // Kept; the run is whole while the job is not recorded.
+  // The run's state, from kept memory; kWhole while the job is not recorded.
   RunState run() const;
   void SetRun(RunState state);
   uint64_t NonceOf(Rank rank) const;
   uint64_t Changes() const { return changes + intake.changes() + states->frozen_changes(); }
 };
 
-// The weights of one rank's shard are in, and converted: the chunk may be complete with it.
+// Counts a shard whose weights are in and converted: the chunk may be complete with it.
 void CountLoadedShard(Job* job, ChunkId chunk);
-// Shares of states on GPUs that have no slot at the keeper yet get one each. There are enough
-// (AdmitGpuStates).
+// Gives a slot at the keeper to each share of states on GPUs that has none yet. There are enough
+// slots (AdmitGpuStates).
 void GiveShareSlots(std::span<const std::unique_ptr<Job>> jobs);
-// The open step can never be sealed: its gradients are forgotten and the ranks that ended it are
-// answered with kPeerLost.
+// Gives up an open step that can never be sealed: its gradients are forgotten, and the ranks that
+// ended it are answered with kPeerLost.
 void AbandonOpenStep(Job* job);
-// Puts an answer into the seat's ring, or notes the violation.
+// Puts an answer into the seat's ring; notes a violation where the ring is full.
 void Answer(Seat* seat, const shm::Completion& completion);
 
 }  // namespace tidepool::memserver

@@ -1,4 +1,4 @@
-// Of JobDesk: ranks that a former server had, and that are waited for.
+// JobDesk: waits for ranks that a former server had.
 #include <algorithm>
 
 #include "base/log.h"
@@ -23,8 +23,8 @@ void JobDesk::LoseAwaited(Job* job, Rank rank, const char* cause) {
   LeaveJob(job, rank, Leaving::kLost);
 }
 
-// A rank that was coming back, and for which this server lacked something: it tries again, and
-// nothing of its run has changed. False where it is a new one, or had come back.
+// Awaits a rank again for which this server lacked something as it came back: it tries again, and
+// nothing of its run has changed. False where the rank is a new one, or had come back.
 bool JobDesk::AwaitAgain(Seat* seat) {
   Job* job = seat->job;
   const Rank rank = seat->rank;
@@ -41,8 +41,8 @@ bool JobDesk::AwaitAgain(Seat* seat) {
   return true;
 }
 
-// Ranks of the server before this one that neither come back nor are seen to have ended (no process
-// identity is known across a container).
+// Gives up ranks of the server before this one that neither come back nor are seen to have ended
+// (no process identity is known across a container).
 bool JobDesk::TendAwaited(Job* job) {
   const bool complete = std::none_of(job->seats.begin(), job->seats.end(),
                                      [](const Seat* seat) { return seat == nullptr; });

@@ -1,4 +1,4 @@
-// Of JobDesk: saves. Which begins when, and what it holds meanwhile.
+// JobDesk: when each save begins, and what it holds meanwhile.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -73,7 +73,7 @@ Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
 void JobDesk::On(SaveWeights event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (const Status status = CheckSave(seat, event); !status.ok()) {
-    // The control side tells the sender's lane that it is closed (descriptor_door.h)
+    // The control side tells the sender's lane that it is closed (descriptor_door.h).
     event.directory.Reset();
     Send(SaveDone{event.connection, status});
     return;
@@ -85,12 +85,12 @@ void JobDesk::On(SaveWeights event) {
   seat->job->waiting_saves.push_back(std::move(save));
 }
 
-// Whether it could begin now, were there a lane for it.
+// True when a save could begin now, were there a lane for it.
 bool JobDesk::HasReadySave(const Job& job) {
   return !job.waiting_saves.empty() && !job.updates.active();
 }
 
-// Lanes go to those who asked first, among all who may have one.
+// Lanes go in the order of the requests, among all saves that may have one.
 bool JobDesk::HasLaneFor(const Job& job) {
   SaveLanes& lanes = tables_->save_lanes;
   if (!lanes.HasFree(job.uid)) return false;
@@ -101,7 +101,7 @@ bool JobDesk::HasLaneFor(const Job& job) {
   });
 }
 
-// Ok: it goes on waiting.
+// Why the save ends without having begun; ok: it goes on waiting.
 Status JobDesk::WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now) {
   const bool stuck = tables_->save_lanes.AllStuck(job.uid);
   const int64_t waited_ns = save.waits_since_ns ? now - *save.waits_since_ns : 0;

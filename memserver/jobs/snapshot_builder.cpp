@@ -41,7 +41,7 @@ SessionRow RowOf(Seat& seat) {
   return row;
 }
 
-// Of a share of the job; on this GPU, or on any. Memory that the keeper alone still holds counts.
+// Bytes of a rank's share on `gpu` (null: on any). Memory that only the keeper still holds counts.
 uint64_t BytesOn(const Job& job, Rank rank, const GpuStreams* gpu) {
   const GpuShare& share = job.gpus.shares()[rank];
   const bool none = share.life == GpuShare::Life::kNone || share.life == GpuShare::Life::kDropped;
@@ -279,7 +279,7 @@ WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
   return row;
 }
 
-// Accounts that have a rule, hold something, or wait.
+// Rows of the accounts that have a rule, hold something, or wait.
 std::vector<AccountRow> AccountRows(const Ledger& ledger, const Tables& tables) {
   std::set<std::string> names;
   for (const QuotaRule& rule : ledger.quotas) names.insert(rule.account);
@@ -433,7 +433,7 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
                     .nvme_bytes = job->states->nvme_total(),
                     .id = job->id,
                     .kept_until = KeptUntilSeconds(*job, options, *parts.clock).value_or(0)};
-    // What all ranks of the run may come to hold, whether they are there yet or not.
+    // Counts what all ranks of the run may come to hold, whether they are there yet or not.
     if (job->HasRanks()) {
       holding.ranks = job->spec().world;
       holding.rcache_bytes = job->brings_rcache ? 0 : job->spec().world * job->spec().rcache_bytes;

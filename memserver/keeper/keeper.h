@@ -33,30 +33,30 @@ struct KeeperOptions {
   int listen_fd = -1;                // inherited: a listening socket, bound to a path
   uint64_t lease_ms = 0;             // how long memory is held without a memserver
   bool no_respawn = false;           // hold only
-  std::vector<std::string> command;  // of memserver; executed again after a crash
+  std::vector<std::string> command;  // starts memserver; executed again after a crash
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kAuto;
-  bool stays = false;  // ends when it is told to, and then only
+  bool stays = false;  // ends only when it is told to
 };
 
 inline constexpr uint32_t kStartsMax = 5;
-// A server that has served for so long has not failed to start: pauses begin anew.
+// A server that has served for so long did not fail to start: the pauses begin anew.
 inline constexpr int64_t kSteadyNs = 60 * kNsPerSecond;
 
 // Serves until there is nothing left to keep. Returns the exit code of the process.
 int RunKeeper(const KeeperOptions& options);
 
 struct ApartKeeperOptions {
-  // Of the memserver that it keeps for; made with mode 0700 where it is missing.
+  // Directory of the memserver that it keeps for; made with mode 0700 where it is missing.
   std::string socket_dir;
   uint64_t lease_ms = 0;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kAuto;
 };
 
-// A keeper that stays and starts nothing, listening at the socket directory's keeper socket.
-// Returns the exit code of the process.
-// Errors: kSocketFailed, kSocketInUse (a keeper listens there already).
+// Runs a keeper that stays and starts nothing, listening at the socket directory's keeper socket.
+// Returns the exit code of the process. Errors: kSocketFailed, kSocketInUse (a keeper listens there
+// already).
 Result<int> RunKeeperApart(const ApartKeeperOptions& options);
 
 }  // namespace tidepool::memserver

@@ -1,10 +1,10 @@
 // KeeperLink: memserver's end of the connection to its keeper.
 //
 // One thread: memserver's main thread. Every wait ends after kKeeperWaitNs in which this process
-// could run: a machine that stands still
-// for longer (a guest that is moved) lets the keeper answer afterwards. Holding needs no answer: a
-// message that was sent is received even when this process dies at once. A keeper that dies shows
-// at watch_fd(); what it held is then held by nobody but this process.
+// could run: when a machine stands still for longer (a guest that is moved), the keeper can answer
+// afterwards. Holding needs no answer: a message that was sent is received even when this process
+// dies right after it. A keeper that dies shows at watch_fd(); from then on nobody but this process
+// holds the memory.
 #pragma once
 
 #include <sys/types.h>
@@ -27,19 +27,19 @@ inline constexpr int64_t kKeeperWaitNs = 5 * kNsPerSecond;
 
 struct KeeperStart {
   std::string socket_path;
-  // Executed again after a crash; argv[0] is a path (OwnCommand of session_spawn.h)
+  // The command executed again after a crash; argv[0] is a path (OwnCommand of session_spawn.h).
   std::vector<std::string> argv;
   bool no_respawn = false;
   uint64_t lease_ms = 0;                   // how long memory is held without a memserver
   std::string program = "/proc/self/exe";  // whose command `keep` is the keeper
   LogLevel log_level = LogLevel::kInfo;    // of the keeper's log, which goes where memserver's goes
   LogFormat log_format = LogFormat::kAuto;
-  bool again = false;  // in place of one that died: it does not inherit a kill point
-  // Lies in the keeper's socket before the keeper runs: from its first instruction on this process
-  // is not the only one that holds it.
+  bool again = false;  // replaces one that died: it does not inherit a kill point
+  // What the keeper is to hold; it lies in the keeper's socket before the keeper runs, so from the
+  // keeper's first instruction on this process is not the only holder.
   std::span<const MemoryToHold> hold = {};
   int64_t wait_ns = kKeeperWaitNs;
-  // For a keeper that something else starts: containers start in any order.
+  // How long to wait for a keeper that something else starts: containers start in any order.
   int64_t external_wait_ns = 30 * kNsPerSecond;
 };
 
@@ -60,26 +60,27 @@ class KeeperLink {
   KeeperLink(const KeeperLink&) = delete;
   KeeperLink& operator=(const KeeperLink&) = delete;
 
-  // Descriptors of everything that is held, in order of slot; the keeper goes on holding it.
+  // Takes descriptors of everything that is held, in order of slot; the keeper goes on holding it.
   // Errors: kKeeperFailed.
   Result<std::vector<HeldMemory>> Take();
   // Replaces what the slot held. Errors: kKeeperFailed.
   Status Hold(const MemoryToHold& memory);
   Status Forget();
-  // The keeper holds everything for `lease_ms` after this process has ended, and starts nothing.
-  // Errors: kKeeperFailed: it was told nothing.
+  // Lets the keeper hold everything for `lease_ms` after this process has ended, and start nothing.
+  // Errors: kKeeperFailed: the keeper did not hear of it.
   Status Part(uint64_t lease_ms);
-  // The keeper gives everything up; returns when it has, with its socket removed. Errors: as above.
+  // Makes the keeper give everything up; returns when it has, with its socket removed. Errors: as
+  // above.
   Status End();
 
   // Readable when the keeper has died or closed the connection.
   int watch_fd() const { return watch_.get(); }
   pid_t keeper_pid() const { return keeper_pid_; }
-  // Of a keeper that was started with memory to hold: when a process besides this one held it.
+  // When a process besides this one first held the memory that the keeper was started with.
   int64_t passed_on_ns() const { return passed_on_ns_; }
 
  private:
-  // child: 0 where somebody else started the keeper.
+  // `child` is 0 where somebody else started the keeper.
   KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns);
   static Result<std::unique_ptr<KeeperLink>> StartAt(UniqueFd listener, const KeeperStart& start);
   Status Greet(Place place);

@@ -82,7 +82,7 @@ class KeptHolder {
   void LetGo(const Status& told);
   const KeeperChoice form_;  // never kAuto
   const KeeperStart start_;
-  std::unique_ptr<KeeperLink> link_;  // of kProcess
+  std::unique_ptr<KeeperLink> link_;  // with kProcess
   std::set<uint32_t> stored_;         // slots, of kSystemd
   bool of_another_ = false;           // the keeper holds what another memserver left
 };

@@ -24,8 +24,8 @@ shm::Completion Success(const Copy& copy) {
   return completion;
 }
 
-// In a broken run puts, gradients and ends of steps are answered with kPeerLost whatever they are,
-// because their counts have no meaning.
+// In a broken run puts, gradients and ends of steps are always answered with kPeerLost, because
+// their counts have no meaning.
 const char* CheckPutRequest(Seat* seat, const Request& request) {
   if (seat->job->run_broken()) return nullptr;
   const char* why = CheckPut(*seat->job->states, seat->rank, request);
@@ -64,8 +64,8 @@ void CountFetch(Job* job, const Request& request) {
 
 Start StartFetchRequest(Seat* seat, const Request& request) {
   JobStates& states = *seat->job->states;
-  // A broken run comes to no further step, and to no weights of which a rank that is gone has not
-  // put its part.
+  // A broken run comes to no further step, and never gets weights of which a lost rank has not put
+  // its part.
   const bool never_comes = request.version > states.sealed_version() ||
                            states.chunk(request.chunk).version == kNoVersion;
   if (seat->job->run_broken() && never_comes) return Start::kPeerLost;
@@ -133,11 +133,11 @@ Start RefuseFrozenGradient(Seat*, const Request&) {
   return Start::kFrozen;
 }
 
-// One row an operation that copies elements, by its number.
+// One row for each operation that copies elements, by its number.
 struct CopyOp {
-  // Once a request; null when it is sound.
+  // Called once for a request; null when it is sound.
   const char* (*check)(Seat* seat, const Request& request);
-  Start (*start)(Seat* seat, const Request& request);  // again while it answers kWait
+  Start (*start)(Seat* seat, const Request& request);  // called again while it answers kWait
   void (*end)(Seat* seat, const Copy& copy);
 };
 constexpr std::array<CopyOp, 3> kCopyOps = {{
@@ -149,7 +149,7 @@ static_assert(static_cast<uint32_t>(shm::Op::kPutWeights) == 1 &&
               static_cast<uint32_t>(shm::Op::kFetch) == 2 &&
               static_cast<uint32_t>(shm::Op::kSubmitGradient) == 3);
 
-// Of frozen chunks. An end of step names none.
+// The operations on frozen chunks. An end of step names no chunk.
 constexpr std::array<CopyOp, 5> kFrozenOps = {{
     {CheckFrozenRequest, StartFrozenPutRequest, EndFrozenPutRequest},
     {CheckFrozenRequest, StartFrozenFetchRequest, EndFrozenFetchRequest},
@@ -164,7 +164,7 @@ const CopyOp& RowOf(const Seat* seat, const Request& request) {
                                                    : kCopyOps[request.op - 1];
 }
 
-// Answers or starts; true when the request must (still) wait.
+// Answers or starts the request; true when it must wait (still).
 bool StartOrWait(Seat* seat, const Request& request) {
   switch (RowOf(seat, request).start(seat, request)) {
     case Start::kStarted: return false;
@@ -201,14 +201,14 @@ shm::Completion SealedAnswer(const Job& job, const Request& request) {
   return completion;
 }
 
-// A request of the open step, but of an attempt at it that was found not to be finite.
+// True for a request of the open step whose attempt was found not to be finite.
 bool IsOfDropped(const Job& job, Version version, uint32_t flags) {
   if (job.run_broken() || version != job.states->sealed_version()) return false;
   return AttemptOf(*job.states, flags) == OfAttempt::kDropped;
 }
 
-// A request that was sent before, to a server that ended without answering: is its effect in kept
-// memory? (A fetch has none.)
+// True when the effect of a request that was sent before, to a server that ended without answering,
+// is in kept memory. (A fetch has none.)
 bool IsApplied(Seat* seat, const Request& request) {
   JobStates& states = *seat->job->states;
   const ShardIntake& intake = states.intake(request.chunk, seat->rank);
@@ -242,10 +242,8 @@ bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
   }
   if (job->run_broken() || request.version != job->states->sealed_version()) return false;
   // An end that names no attempt is judged by the rank's gradients, which had all been answered
-  // before
-  // it: if they are gone, the last server had found one that was not finite. A rank without chunks
-  // has
-  // none to tell by.
+  // before it: if they are gone, the last server had found one that was not finite. A rank without
+  // chunks has none to tell by.
   const bool named = shm::AttemptIn(request.flags).has_value();
   const bool is_over = named ? IsOfDropped(*job, request.version, request.flags)
                              : !job->intake.RankComplete(seat->rank);
@@ -254,8 +252,8 @@ bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
   return true;
 }
 
-// A fetch that was sent before the rank ended its step, to a server that ended: the sealed step was
-// finished without waiting for it.
+// True for a fetch that was sent, before the rank ended its step, to a server that ended: the
+// sealed step was finished without waiting for it.
 bool IsPassedOver(const Job& job, const Request& request) {
   return request.op == static_cast<uint32_t>(shm::Op::kFetch) &&
          request.version < job.states->sealed_version();
@@ -279,7 +277,7 @@ void EndStep(Seat* seat, const shm::EndStepRequest& request) {
   } else if (!job->intake.RankComplete(seat->rank)) {
     seat->violation = "the step ended before all gradients of the rank were submitted";
   } else if (const char* differs = job->step.End(seat->rank, request)) {
-    // Which of the ranks is wrong cannot be known: all of them end, with the reason.
+    // Nobody can know which of the ranks is wrong: all of them end, with the reason.
     for (Seat* other : job->seats) {
       if (other != nullptr) other->violation = differs;
     }
@@ -338,7 +336,7 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
   seat->violation = why;
 }
 
-// Checks what is of the operation, then starts the request, or parks it.
+// Checks the operation's own rules, then starts the request, or parks it.
 void Dispatcher::StartChecked(Seat* seat, const Request& request) {
   seat->violation = RowOf(seat, request).check(seat, request);
   if (seat->violation != nullptr) return;

@@ -23,9 +23,9 @@ bool StepDesk::FinishSteps() {
       worked = true;
     }
     if (TP_BUGGIFY("step.seal_later")) continue;
-    // A save of the sealed version comes before the next seal, or it could never be done.
+    // A save of the sealed version comes before the next seal, else it could never be done.
     if (!job->step.AllEnded() || !job->intake.AllScanned() || !job->waiting_saves.empty()) continue;
-    // Nor does it pass over a fetch that has only to be read.
+    // A seal does not pass over a fetch whose weights have only to be read.
     if (WeightDesk::IsAwaited(*job) && !TP_PLANTED("step.sealed_over_a_fetch")) continue;
     FinishStep(job.get());
     worked = true;
@@ -39,7 +39,7 @@ void StepDesk::FinishStep(Job* job) {
   if (!finite && job->spec().loss_scaling == 0) {
     LogWarn("a gradient is not finite; the step was not sealed",
             {{"job", job->id}, {"version", record.version - 1}});
-    // First the drop: ranks that were answered begin the next attempt, also at another server.
+    // Drops first: ranks that were answered begin the next attempt, also at another server.
     job->intake.Drop();
     TP_POINT("server.step_dropped");
     AnswerStep(job, record, ErrorId::kNonFinite);
@@ -105,7 +105,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   }
 }
 
-// Parked requests are asked again only when one of them names this chunk: a job has many chunks,
+// Parked requests are tried again only when one of them names this chunk: a job has many chunks,
 // and may wait for the last of them.
 void StepDesk::NoteUpdated(Job* job, ChunkId id) {
   Chunk& chunk = job->states->chunk(id);
@@ -114,8 +114,7 @@ void StepDesk::NoteUpdated(Job* job, ChunkId id) {
     tables_->counters.parameters_updated += run.count;
 }
 
-// Of a chunk whose states are not on the host: it was updated whole, or stored, and its weights are
-// loaded.
+// An off-host chunk finished its update, or its initial store: its weights are loaded.
 void StepDesk::TakeFinished(Job* job, ChunkId chunk, bool updated) {
   if (updated) {
     job->updates.EndAway(chunk);
@@ -171,8 +170,8 @@ bool StepDesk::MayMove(const Job& job) const {
          !tables_->handing_over && !job.updates.held();
 }
 
-// Jobs take places in staging in the order of their shares. While several want some they have
-// together what one has alone, so that there is something to share.
+// Jobs take places in staging in the order of their shares. While several want some, they have
+// together as many as one alone would, so that there is something to share.
 bool StepDesk::FillStaging() {
   const auto riding = [this] {
     uint32_t all = 0;
@@ -197,13 +196,15 @@ bool StepDesk::FillStaging() {
   return begun;
 }
 
-// The gradients of an open step are half in, so its update is near; and the one before is written.
+// True when half of the gradients of an open step are in, so that its update is near, and the
+// update before it is written.
 bool StepDesk::MayReadAhead(const Job& job) const {
   return MayMove(job) && !job.suspended && !job.updates.active() && job.states->weights_ready() &&
          job.intake.HalfScanned();
 }
 
-// Whatever is due goes before: while a job lacks staging, nobody has pieces there that are not.
+// Work that is due goes first: while a job lacks staging, no job keeps pieces there that are read
+// ahead.
 bool StepDesk::ReadAhead() {
   const bool lacking =
       std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [this](const auto& job) {
@@ -221,7 +222,7 @@ bool StepDesk::ReadAhead() {
   return worked;
 }
 
-// Told to everybody; what is lost is taken from those who wait for it.
+// Reports a late transfer to everybody; one that is lost is taken from those who wait for it.
 void StepDesk::TakeLate(const TierLate& late) {
   Job* job = late.of_tables ? nullptr : tables_->FindJob(late.transfer.job);
   const bool write = late.of_tables || late.transfer.kind == nvme::IoKind::kWrite;
@@ -277,13 +278,13 @@ void StepDesk::EndHash(const Job& job, const WorkDone& done) {
 
 bool StepDesk::NextWork(Job* job, Work* work) {
   if (job->phase != JobPhase::kOpen) return false;
-  // Also of a job that is suspended: others wait for its room.
+  // Demotion goes on for a suspended job too: others wait for its room.
   if (tables_->demotion.job() == job->id &&
       tables_->demotion.NextWork(*parts_.tier, job->states.get(), work))
     return true;
-  // It holds staging that others may need.
+  // A fill holds staging that others may need.
   if (job->fill.NextWork(work)) return true;
-  // So does what it had there when it was suspended, and what is checked of it.
+  // So do the pieces that were there when the job was suspended, and those that are being checked.
   const auto scrubs = [&] {
     return parts_.tier != nullptr &&
            tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work);
@@ -310,7 +311,7 @@ bool StepDesk::NextWork(Job* job, Work* work) {
   return scrubs();
 }
 
-// Of the jobs that have ranks.
+// The highest priority of the jobs that have ranks.
 Priority StepDesk::HighestPresent() const {
   Priority highest = Priority::kLow;
   for (const auto& job : tables_->jobs) {
@@ -320,7 +321,7 @@ Priority StepDesk::HighestPresent() const {
   return highest;
 }
 
-// Nobody waits for what is done for a job without ranks, or one that is suspended.
+// A job without ranks, or one that is suspended, holds no workers: nobody waits for its work.
 void StepDesk::HoldWorkersFor(const Job& job) {
   if (tables_->jobs.size() < 2 || job.suspended || !job.HasSeats()) return;
   const int64_t now = parts_.clock->NowNs();
@@ -333,7 +334,7 @@ void StepDesk::HoldWorkersFor(const Job& job) {
     held_until_ns_ = now + kHeldForHighNs;
 }
 
-// The highest of those whose jobs have asked for something lately.
+// The highest priority of the jobs that have asked for something lately.
 Priority StepDesk::HighestAsking() const {
   const int64_t since = parts_.clock->NowNs() - kGivesWayNs;
   for (size_t priority = kPriorities; priority-- > 0;) {
@@ -342,8 +343,8 @@ Priority StepDesk::HighestAsking() const {
   return Priority::kLow;
 }
 
-// Is so much of lower priorities at the team that more would only wait there, and what comes from
-// `highest` behind it?
+// True when the team has so much work of lower priorities that more of it would only wait, and
+// delay what comes from `highest`.
 bool StepDesk::TeamHasEnoughBelow(Priority highest) const {
   const uint64_t workers = std::max(parts_.team->threads(), 1U);
   uint64_t items = 0, bytes = 0;
@@ -355,8 +356,7 @@ bool StepDesk::TeamHasEnoughBelow(Priority highest) const {
   return items >= workers && bytes >= workers * FairShare::kQuantum;
 }
 
-// What jobs beside those with the priority `high` get, when it is time for some again. They take
-// turns.
+// Gives some work to jobs of lower priority than `high`, when it is time again. They take turns.
 bool StepDesk::GiveBesideHigh(const std::function<uint64_t(size_t)>& take) {
   const int64_t now = parts_.clock->NowNs();
   if (now < next_beside_high_ns_) return false;

@@ -63,7 +63,7 @@ class StepDesk {
   std::vector<WorkDone> done_;
   FairShare workers_, drives_, gpus_;
   int64_t held_until_ns_ = 0, next_beside_high_ns_ = 0;
-  size_t last_beside_high_ = 0;  // of tables_->jobs
+  size_t last_beside_high_ = 0;  // index in tables_->jobs
   // When jobs of each priority have last asked for something, beside others.
   std::array<int64_t, kPriorities> asked_ns_{};
 };

@@ -1,8 +1,8 @@
-// CudaGpus: the GPUs of this machine by the CUDA driver, as a source for GpuTable; and what people
-// are told of them.
+// CudaGpus: the GPUs of this machine by the CUDA driver, as a source for GpuTable; and how they are
+// described to people.
 //
-// Any thread. The driver is started by the first question (up to a second where there are GPUs; at
-// once where there is no driver).
+// Any thread. The first question starts the driver (up to a second where there are GPUs; immediate
+// where there is no driver).
 #pragma once
 
 #include <optional>
@@ -12,13 +12,13 @@
 
 namespace tidepool::memserver {
 
-// `done`: who writes the words of fetches; none: as is measured (done_probe.h).
+// `done`: who writes the words of fetches; none: chosen by measuring (done_probe.h).
 GpuSource CudaGpus(std::optional<DoneBy> done = std::nullopt);
 
 // One line: "none (--gpu none)", "none: the CUDA driver is not there", "0: NVIDIA H200
 // (GPU-6c3e...), 141.00 GB, exports vmm; ...".
 std::string GpusLine(const GpuSource& source);
-// Of one GPU, and what it lacks: empty when nothing.
+// Describes one GPU, and what it lacks; empty when nothing.
 std::string Text(const device::Gpu& gpu);
 std::string WhatItLacks(const device::Gpu& gpu);
 

@@ -2,13 +2,13 @@
 // pure function; it moves nothing.
 //
 // Any thread. The rules:
-//  1. only jobs without ranks whose states may move now (the caller says of the others why not);
+//  1. only jobs without ranks whose states may move now (for the others the caller says why not);
 //  2. never one of a higher priority than the newcomer's;
 //  3. for another account only what an account has borrowed: it keeps at least its guarantee in the
 //     pool;
-//  4. within the limit on NVMe of its account, and where there is room in the directories;
-//  5. lowest priority first, then the one that has been without ranks for longest; none that the
-//     newcomer would fit without.
+//  4. within its account's limit on NVMe, and where there is room in the directories;
+//  5. lowest priority first, then the one that has been without ranks for longest; none without
+//     which the newcomer would fit.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ struct Movable {
 struct Newcomer {
   std::string account;
   Priority priority = Priority::kNormal;
-  // Would it be admitted when the states of `moved` have gone, with what the ledger is then?
+  // Whether the newcomer would be admitted after the states of `moved` have gone, with the ledger
+  // as it is then.
   struct Then {
     const Ledger& ledger;
     const std::vector<uint64_t>& nvme_free;  // by directory
@@ -44,11 +45,11 @@ struct Newcomer {
 };
 
 struct DemotionChoice {
-  std::vector<JobId> jobs;  // in order; empty: demotion gives it no room
-  uint64_t bytes = 0;       // that the pool gets back from them
+  std::vector<JobId> jobs;  // in order; empty: demotion makes no room
+  uint64_t bytes = 0;       // that the pool gets back
   bool fits = false;        // also where nothing has to move
-  // Of an empty choice: "gpt has ranks, bert gives 300 MiB, which is not enough"; at most kNamedMax
-  // jobs. Empty when there are no others.
+  // Why the choice is empty: "gpt has ranks, bert gives 300 MiB, which is not enough"; at most
+  // kNamedMax jobs. Empty when there are no others.
   std::string why_not;
 };
 inline constexpr size_t kNamedMax = 8;

@@ -5,7 +5,7 @@
 // NextHash and EndHash, nothing else. Invariants:
 //  1. no two chunks of the table have one user, size and content; users share nothing;
 //  2. a chunk's memory was taken when the first job listed it, and goes back when the last job that
-//     does has gone: `holders` is the number of listings of jobs in the table of jobs;
+//     lists it has gone: `holders` counts the listings by jobs of the table of jobs;
 //  3. bytes are written only while the chunk is not sealed, by its one uploader, in order from the
 //     start; they are read by fetches only when it is sealed;
 //  4. a chunk is sealed only when all of its bytes were hashed, and are what its name says. The
@@ -52,20 +52,21 @@ struct FrozenChunk {
   // The upload.
   SessionId uploader = 0;  // 0: nobody
   JobId uploader_job = 0;
-  ChunkId uploader_chunk = 0;  // this one, in that job
-  // Bytes from the start: on their way or in; in; hashed or at a worker.
+  ChunkId uploader_chunk = 0;  // this chunk's id in that job
+  // Bytes from the start: in flight or in; in; hashed or at a worker.
   uint64_t started = 0, filled = 0, hashed = 0;
-  uint32_t copies = 0;  // on their way
+  uint32_t copies = 0;  // in flight
   bool at_worker = false;
   bool wanted = false;       // somebody has waited since the upload began
   uint64_t filled_seen = 0;  // by Tend, at `moved_ns`
   int64_t moved_ns = 0;
-  SessionId rejected = 0;  // the one whose bytes were not what they should be, until it is told
+  SessionId rejected = 0;  // whose bytes did not match the name, until it is answered
 };
 
 class FrozenTable;
 
-// The frozen chunks of one job, in the order in which it lists them; lets go of them in the end.
+// The frozen chunks of one job, in the order in which it lists them; lets go of them when
+// destroyed.
 class FrozenHold {
  public:
   FrozenHold() = default;
@@ -85,7 +86,7 @@ class FrozenHold {
 
 class FrozenTable {
  public:
-  // Of work for a worker at once: about 4 ms.
+  // Most bytes of one piece of work for a worker: about 4 ms.
   static constexpr uint64_t kHashBytesMax = 4 * kMiB;
   // An uploader that puts nothing for so long while somebody waits loses its claim.
   static constexpr int64_t kStallNs = 30'000'000'000;
@@ -94,41 +95,42 @@ class FrozenTable {
   FrozenTable(const FrozenTable&) = delete;
   FrozenTable& operator=(const FrozenTable&) = delete;
 
-  // Of the pool, for what the job lists and the user does not have yet.
+  // Bytes of the pool for the chunks that the job lists and the user does not have yet.
   uint64_t MissingBytes(const shm::JobSpec& spec, uint32_t uid) const;
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
   Result<FrozenHold> Take(const shm::JobSpec& spec, uint32_t uid);
-  // As another server has left them, at these places of the pool. Errors: kKeptMemoryBad.
+  // The chunks as another server has left them, at these places of the pool. Errors:
+  // kKeptMemoryBad.
   Result<FrozenHold> Recover(const shm::JobSpec& spec, uint32_t uid,
                              std::span<const uint64_t> places);
 
   enum class Claim {
     kThere,
-    // Nobody puts it, or the asker began and asks once more: it is to put it, from the start.
+    // Nobody uploads it, or the asker did and asks again: the asker is to put it, from the start.
     kYours,
     kWait,      // another session puts it, or the asker has not ended the upload of another chunk
     kRejected,  // what the asker had put is not what the name says
   };
-  // `id`: of the chunk in that job.
+  // `id` is the chunk's id in that job.
   Claim TakeClaim(FrozenChunk* chunk, SessionId session, JobId job, ChunkId id);
-  // Of its uploader, from `started` on.
+  // The uploader begins to put `bytes` from `started` on.
   void StartPut(FrozenChunk* chunk, uint64_t bytes);
   void EndPut(FrozenChunk* chunk, uint64_t bytes);
-  // The put's bytes will not arrive: its session ends.
+  // The put's bytes will not arrive, because its session ends.
   void DropPut(FrozenChunk* chunk) { --chunk->copies; }
   // The session ends: its upload does.
   void Leave(SessionId session);
 
-  // The next bytes for a worker of an upload by this job: `bytes` of the chunk's from `begin` on.
+  // The next bytes for a worker, of an upload by this job: `bytes` of the chunk from `begin` on.
   // Null: none.
   FrozenChunk* NextHash(JobId job, uint64_t* begin, uint64_t* bytes);
-  // Those are in its record's hasher. True when the chunk is sealed with them.
+  // The bytes of NextHash are in the record's hasher. True when the chunk is sealed with them.
   bool EndHash(FrozenChunk* chunk);
   bool uploading() const { return !uploads_.empty(); }
   // Takes claims from uploaders that hold up others. True when there was one.
   bool Tend(int64_t now_ns);
 
-  // Grows whenever a claim or a fetch that waits may go on.
+  // Grows whenever a waiting claim or fetch may go on.
   uint64_t changes() const { return changes_; }
   // Of the pool.
   uint64_t pool_bytes() const { return pool_bytes_; }

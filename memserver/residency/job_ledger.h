@@ -1,12 +1,12 @@
 // Admission: may a job's memory be reserved? A pure function of what is asked and what is held; it
 // moves nothing.
 //
-// Any thread. A job that is admitted has everything it can ever need, so no later request fails for
-// lack of room (all is taken at once): its pool memory with the first rank, and the rCaches and
-// seats of all its ranks with the first rank of each run.
-// The rule for the pool: a guarantee that is not used yet is room for its account alone; beyond it,
-// whatever is not guaranteed to others may be borrowed up to the limit. What was borrowed is never
-// taken back from a job that runs: newcomers wait or are refused instead.
+// Any thread. An admitted job has everything that it can ever need, so no later request fails for
+// lack of room: all its pool memory is taken with the first rank, and the rCaches and seats of all
+// its ranks with the first rank of each run.
+// The rule for the pool: an unused guarantee is room for its account alone; beyond it, whatever is
+// not guaranteed to others may be borrowed up to the limit. What was borrowed is never taken back
+// from a job that runs: newcomers wait or are refused instead.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace tidepool::memserver {
 
-// What one admitted job holds; or, of the pool alone, the frozen chunks of one user.
+// What one admitted job holds; or the frozen chunks of one user, which hold only pool memory.
 struct Holding {
   std::string job;  // what it is called in texts
   std::string account;
@@ -30,8 +30,8 @@ struct Holding {
   uint64_t nvme_bytes = 0;
   bool is_frozen = false;  // counts for no job
   JobId id = 0;            // 0 of frozen chunks
-  // Of a job without ranks, in seconds since 1970: until when it is kept. INT64_MAX: without end;
-  // 0: it has ranks.
+  // Until when a job without ranks is kept, in seconds since 1970. INT64_MAX: without end; 0: it
+  // has ranks.
   int64_t kept_until = 0;
 };
 
@@ -50,7 +50,7 @@ struct Ledger {
   uint64_t PoolUsedBy(const std::string& account) const;
   uint64_t NvmeUsedBy(const std::string& account) const;
   Quota QuotaOf(const std::string& account) const;
-  // Guaranteed to accounts other than `account`, and not used by them yet.
+  // Bytes guaranteed to accounts other than `account`, and not used by them yet.
   uint64_t KeptFrom(const std::string& account) const;
 };
 
@@ -63,40 +63,41 @@ struct Room {
 };
 Room RoomFor(const Ledger& ledger, const std::string& account);
 
-// What a job asks for: at most all of it at once.
+// What a job asks for, all or a part of it together.
 struct Demand {
   std::string job = {}, account = {};
-  uint64_t pool_bytes = 0;    // 0 for one that has it already
+  uint64_t pool_bytes = 0;    // 0 when it has them already
   uint64_t rcache_bytes = 0;  // of all its ranks
   uint32_t ranks = 0;
   uint32_t uid = 0;
   uint32_t user_ranks_max = UINT32_MAX;  // of all jobs of this user together
   uint32_t user_jobs_max = UINT32_MAX;
-  bool is_limited = false;  // by what one user may take from others; root and the owner are not
+  bool is_limited = false;  // by one user's share; root and the owner are not
   uint64_t nvme_bytes = 0;
-  // Of the pool, for frozen chunks that the user does not have yet: they count for the user.
+  // Bytes of the pool for frozen chunks that the user does not have yet: they count for the user.
   uint64_t frozen_bytes = 0;
 };
-// Is there room for the frozen chunks? Then the ledger holds them, and the job can be asked for.
-// Errors: those of AdmitJob.
+// Tells whether there is room for the frozen chunks; ok: the ledger holds them from now on, and
+// AdmitJob may follow. Errors: those of AdmitJob.
 Status AdmitFrozen(Ledger* ledger, const Demand& demand);
-// Is there room for one more job? Errors: kPoolFull (asked, free, held by whom, guaranteed to
-// whom), kQuotaExceeded (asked, left of the limit, held by which jobs of the account; or the user
-// has its share of the jobs, residency/fair_places.h), kTooManySessions.
+// Tells whether there is room for one more job. Errors: kPoolFull (asked, free, held by whom,
+// guaranteed to whom), kQuotaExceeded (asked, left of the limit, held by which jobs of the account;
+// or the user has its share of the jobs, residency/fair_places.h), kTooManySessions.
 Status AdmitJob(const Ledger& ledger, const Demand& demand);
-// Is there room for all ranks of a run? Errors: kRcacheRefused, kTooManySessions, kQuotaExceeded
-// (more ranks than one user may have).
+// Tells whether there is room for all ranks of a run. Errors: kRcacheRefused, kTooManySessions,
+// kQuotaExceeded (more ranks than one user may have).
 Status AdmitRun(const Ledger& ledger, const Demand& demand);
-// May the account have so much more on NVMe? (Whether it is free there is for PlaceStates to say.)
-// Errors: kQuotaExceeded.
+// Tells whether the account may have so much more on NVMe (PlaceStates finds whether it is free
+// there). Errors: kQuotaExceeded.
 Status AdmitSpill(const Ledger& ledger, const Demand& demand);
-// Would both be admitted if nobody held anything? A job that waits for room must be one of these.
+// Tells whether both would be admitted if nobody held anything: true of every job that waits for
+// room.
 Status CouldEverFit(Ledger ledger, const Demand& demand);
-// May this rule hold from now on, with what `job` holds counted for its account (that of another
-// account, or of none, is left as it is)? Is there room for all that is guaranteed and not used
-// yet, or at least as much as there is now? Errors: kQuotaRefused.
+// Tells whether this rule may hold from now on, with what `job` holds counted for its account
+// (another account's, or none's, stays as it is): there must be room for all that is guaranteed and
+// not used yet, or at least as much as there is now. Errors: kQuotaRefused.
 Status CheckRule(const Ledger& ledger, const QuotaRule& rule, const std::string& job);
-// The same for all rules at once: `after` has the same holdings as `before`, of the accounts that
+// The same for all rules together: `after` has the same holdings as `before`, in the accounts that
 // they belong to then. Errors: kQuotaRefused.
 Status CheckRules(const Ledger& before, const Ledger& after);
 

@@ -4,20 +4,19 @@
 // One thread (the serve loop) owns it; workers and streams get addresses of planes, never the
 // table.
 // Invariants:
-//  1. planes of all chunks, staging buffers and records were taken from the pool at once, and go
-//     back at once (destructor), with the places that stand in for some on NVMe (stand_ins.h),
+//  1. planes of all chunks, staging buffers and records were taken from the pool together, and go
+//     back together (destructor), with the places that stand in for some on NVMe (stand_ins.h),
 //     which were taken when a drive failed;
 //  2. a chunk's version never goes back and never skips; Publish is the only way forward;
 //  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk
 //     starts while it is not 0;
 //  4. a gradient slot is written only while its chunk's version is the sealed one;
 //  5. master, momentum and variance of a spilled chunk lie on NVMe, in the slot of their epoch
-//     (SpillPlace); their planes here are null, but
-//     for the master of an fp32 job, which is a copy for fetches;
+//     (SpillPlace); their planes here are null, but for the master of an fp32 job, which is a copy
+//     for fetches; this also holds for a chunk whose states are on a GPU (decision 026);
 //  6. frozen chunks are shared: the job holds them from HoldFrozen on, to its end;
-//  7. chunks on NVMe are the last ones; the first of them may have been demoted, which a job is
-//     once at most; of a chunk on a GPU what 5. says of a spilled one is true (decision 026), and
-//     it is never demoted;
+//  7. chunks on NVMe are the last ones; the first of them may have been demoted, which happens to
+//     a job at most once, and never to a chunk on a GPU;
 //  8. the 16-bit plane of a chunk whose weights are on NVMe alone is null, or a slot of the window
 //     (weight_window.h) that it holds;
 //  9. what a later server needs is in kept memory before anybody is told of it (kept_records.h);
@@ -58,7 +57,7 @@ struct ParameterRun {
   uint64_t rounding_seed = 0;  // RoundingSeedOf
 };
 
-// As the form of the job's states says (base/formats/optimizer.h); null where the job has no such
+// Planes in the form of the job's states (base/formats/optimizer.h); null where the job has no such
 // plane.
 struct ChunkPlanes {
   std::byte* master = nullptr;  // fp32; the rest of a split master
@@ -86,7 +85,7 @@ struct ShardIntake {
 };
 
 struct Chunk {
-  // Fixed.
+  // Never changes.
   uint64_t elements = 0;
   uint64_t shard_elements = 0;
   uint64_t rank_mask = 0;  // members of its data-parallel group
@@ -102,9 +101,9 @@ struct Chunk {
   ChunkPlanes planes;
   ChunkRecord* record = nullptr;
   std::byte* progress_words = nullptr;  // of `pieces` pieces, kProgressBytes apart
-  // Changing.
+  // Changes.
   ChunkState state = ChunkState::kEmpty;
-  uint32_t shards_loaded = 0;  // weights in, converted
+  uint32_t shards_loaded = 0;  // shards whose weights are in and converted
   uint32_t shards_stored = 0;  // gradients of the open step's last micro-batch in
   uint32_t pieces_left = 0;    // of a running update
   uint32_t readers = 0;
@@ -117,7 +116,7 @@ struct Chunk {
   // Of GradientIntake: of the open step, shards with so many micro-batches accepted.
   uint32_t accepted = 0, shards_accepted = 0;
 
-  // Master, momentum and variance lie elsewhere.
+  // True where master, momentum and variance lie on NVMe or on a GPU.
   bool away() const { return spilled || on_gpu; }
 };
 
@@ -128,7 +127,7 @@ struct FrozenUse {
   uint64_t fetches = 0;
 };
 
-// By what a job is known for ever.
+// What names a job for ever.
 struct JobIdentity {
   JobId job = 0;
   uint64_t nonce = 0;
@@ -144,26 +143,26 @@ class JobStates {
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
   static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec,
                                                    HostPool* pool, const Placement& placement = {});
-  // Would Create find its runs, if `released` were free besides?
+  // Tells whether Create would find its runs if `released` were free as well.
   static bool FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool,
                         const Placement& placement, std::span<const Extent> released);
   // The states of a job that another server has left, exactly where they lie. Chunks are empty,
-  // resident or due for their update; what the open step had got is for GradientIntake to find.
-  // Errors: kKeptMemoryBad.
+  // resident or due for their update; GradientIntake finds what the open step had received. Errors:
+  // kKeptMemoryBad.
   static Result<std::unique_ptr<JobStates>> Recover(const KeptJob& kept, HostPool* pool);
   ~JobStates();
   JobStates(const JobStates&) = delete;
   JobStates& operator=(const JobStates&) = delete;
 
-  // The frozen chunks that the specification lists, in order. Call once, before the first records
-  // are written.
+  // Takes the frozen chunks that the specification lists, in order. Call once, before the first
+  // records are written.
   void HoldFrozen(FrozenHold hold);
   // Writes the first records into zeroed memory. Call once, before anything else changes.
   void WriteFirstRecords(const JobIdentity& identity);
 
   const shm::JobSpec& spec() const { return *spec_; }
   const std::shared_ptr<const shm::JobSpec>& shared_spec() const { return spec_; }
-  // Of the host pool. What would lie there if it were not spilled has no bytes.
+  // Extents of the host pool; what is spilled takes no bytes there.
   std::span<const Extent> extents() const { return extents_; }
   bool spills() const { return placement_.spills(); }
   bool uses_gpus() const { return spec_->states_on_gpu > 0; }
@@ -173,21 +172,21 @@ class JobStates {
   // Bytes in each directory, two slots a chunk; empty where nothing is spilled.
   const std::vector<uint64_t>& nvme_bytes() const { return placement_.nvme_bytes; }
   uint64_t nvme_total() const { return placement_.nvme_total() + held_bytes_; }
-  // Demotion (job_demotion.cpp): the states of chunks on the host go to NVMe, all at once. Those
-  // chunks are the ones before this one, of a job that has none on GPUs.
+  // Demotion (job_demotion.cpp): the states of chunks on the host go to NVMe, all together. They
+  // are the chunks before this one, of a job that has no states on GPUs.
   ChunkId chunks_on_host() const {
     return static_cast<ChunkId>(std::min<uint64_t>(placement_.first_spilled, spec_->chunks.size()));
   }
-  // What the pool gets back then.
+  // Bytes that the pool gets back by a demotion.
   uint64_t movable_bytes() const;
   void AddMovable(std::vector<Extent>* extents) const;
-  // Ranges on NVMe that the job holds besides, for states on their way there.
+  // Counts ranges on NVMe that the job holds besides, for states on their way there.
   void HoldRanges(uint64_t bytes) { held_bytes_ = bytes; }
-  // The states lie there as `plan` says, in ranges that begin at `offsets`, for good: from here on
-  // they lie there alone, and the pool has their planes back. Requires a job at rest whose chunks
+  // The states lie on NVMe for good, as `plan` says, in ranges that begin at `offsets`: from here
+  // on they lie only there, and the pool has their planes back. Requires a job at rest whose chunks
   // are all at the sealed version, and `plan` for all of chunks_on_host().
   void MoveOut(const MovePlan& plan, std::span<const uint64_t> offsets);
-  // The chunks before it were demoted; what they have in each directory.
+  // The chunks before this one were demoted; and their bytes in each directory.
   ChunkId demoted() const { return demoted_; }
   const std::vector<uint64_t>& demoted_bytes() const { return demoted_bytes_; }
   // The range of the job in `directory` begins at `offset`: its chunks there lie one behind the
@@ -201,7 +200,7 @@ class JobStates {
   }
   // The epoch of chunks at the sealed version.
   uint64_t epoch() const { return last_step().optimizer_step; }
-  // Of a chunk whose weights are in: that of the slot where its states lie whole.
+  // The epoch of the slot in which the states of a chunk lie whole. Its weights must be in.
   uint64_t EpochOf(const Chunk& chunk) const;
   // All that the job holds of the pool.
   uint64_t pool_bytes() const { return pool_bytes_ + stand_ins_.bytes(); }
@@ -223,36 +222,36 @@ class JobStates {
   const FrozenUse& frozen(ChunkId id) const { return frozen_[id - chunks_.size()]; }
   std::span<FrozenUse> frozen() { return frozen_; }
   std::span<const FrozenUse> frozen() const { return frozen_; }
-  // Of all frozen chunks; null where the job has none.
+  // The table of all frozen chunks; null where the job has none.
   FrozenTable* frozen_table() const { return frozen_.empty() ? nullptr : frozen_hold_.table(); }
   uint64_t frozen_changes() const { return frozen_.empty() ? 0 : frozen_hold_.table()->changes(); }
-  // Weights that are on NVMe alone (job_weights.cpp): the window through which they come; empty
-  // where there are none.
+  // The window (job_weights.cpp) through which weights come that are on NVMe alone; empty where
+  // there are none.
   WeightWindow& window() { return window_; }
   const WeightWindow& window() const { return window_; }
-  // Has the place where weights of the chunk land been left by the one that had it before?
+  // True when the place where weights of the chunk land was left by the chunk that had it before.
   bool MayLand(ChunkId id) const;
-  // Else the rank waits for a place that only its own later requests would set free.
+  // False: the rank would wait for a place that only its own later requests would set free.
   bool IsPutInOrder(ChunkId id, Rank rank);
-  // Can they be copied now? Always true of chunks with a plane of their own.
+  // True when the weights can be copied now; always for chunks with a plane of their own.
   bool HoldsWeights(ChunkId id) const;
-  // May they be read into the window, where they are not? Not while an update is due that changes
-  // them.
+  // True when the weights are not in the window and may be read into it: no update is due that
+  // changes them.
   bool MayFill(ChunkId id) const;
-  // Gives the chunk the slot of one that may go and has a next use behind `until_next`;
-  // WeightWindow::kNone: none has.
+  // Gives the chunk the slot of one that may go and whose next use is later than `until_next`;
+  // WeightWindow::kNone: there is none.
   uint32_t GiveSlot(ChunkId id, uint64_t until_next, bool filling);
-  // The weights of `epoch` are in the slot: they are the chunk's plane from here on. False: they
-  // have passed.
+  // The weights of `epoch` are in the slot: they are the chunk's plane from here on. False: the
+  // chunk has a newer version by now.
   bool EndFill(uint32_t slot, uint64_t epoch);
   // The first piece of the chunk's update begins: it may leave the new weights in the window, where
   // they are wanted soon.
   void HoldForUpdate(ChunkId id);
-  // A parked request names the chunk. Of frozen ones the table counts the changes.
+  // Notes that a parked request names the chunk. For frozen chunks the table counts the changes.
   void Await(ChunkId id) {
     if (!spec_->IsFrozen(id)) chunks_[id].awaited = true;
   }
-  // By whose rCache a chunk of either kind is held.
+  // The ranks whose rCaches hold the chunk, frozen or not, as a mask.
   uint64_t& RanksCached(ChunkId id) {
     return spec_->IsFrozen(id) ? frozen(id).ranks_cached : chunks_[id].ranks_cached;
   }
@@ -269,7 +268,7 @@ class JobStates {
   const std::byte* ParameterBytes(const Chunk& chunk, uint64_t element) const;
   std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
   // Where fp32 weights land when they are put: in the master, or, where that is spilled, in planes
-  // that have no use before the first step. Of a split master: where the rests land; the upper
+  // that have no use before the first step. The rests of a split master land there; its upper
   // halves land where they are fetched.
   std::byte* PutBytes(ChunkId id, uint64_t element) const;
   std::byte* PutHighBytes(ChunkId id, uint64_t element) const;
@@ -288,11 +287,11 @@ class JobStates {
   const StepRecord& last_step() const { return record_->steps[sealed_version() % 2]; }
 
   StagingRecord& staging_record(Rank rank) const { return staging_records_[rank]; }
-  // Weights up to `elements` of the rank's shard are in the master.
+  // Notes that weights up to `elements` of the rank's shard are in the master.
   void SetPut(ChunkId id, Rank rank, uint64_t elements);
-  // One more micro-batch of the open step is in the slot.
+  // Counts one more micro-batch of the open step that is in the slot.
   void AddStored(ChunkId id, Rank rank);
-  // Who holds a place in the run; kept, so that it is known again after a restart.
+  // Who holds a place in the run; kept, so that the rank is known again after a restart.
   struct RankIdentity {
     uint64_t nonce = 0, process_start = 0;
     int32_t pid = 0;
@@ -302,12 +301,12 @@ class JobStates {
   uint64_t open_step() const { return record_->open_step.load(std::memory_order_relaxed); }
   // The attempt at the open step, as requests name it.
   uint32_t attempt() const { return AttemptOfOpenStep(open_step()); }
-  // Gradients of the open step that were stored so far do not count any more.
+  // Begins the next attempt: gradients stored for the open step do not count any more.
   void NextAttempt();
-  // The step after the sealed one is open.
+  // Opens the step after the sealed one.
   void OpenNextStep();
 
-  // The weights of a chunk are all in: it becomes version 0.
+  // All weights of a chunk are in: it becomes version 0.
   void MarkLoaded(Chunk* chunk);
   uint32_t chunks_loaded() const { return chunks_loaded_; }
   bool weights_ready() const { return chunks_loaded_ == chunks_.size(); }
@@ -324,7 +323,7 @@ class JobStates {
     uint64_t bytes = 0, behind = 0;
     uint64_t elsewhere = 0;
     uint64_t slack = 0;  // taken besides, so that planes can lie apart
-    ChunkId chunk = 0;   // of the plane; 0 of others
+    ChunkId chunk = 0;   // of the plane; 0 for other runs
   };
   std::vector<Taking> Takings() const;
   uint64_t SlackToTake() const;
@@ -380,7 +379,7 @@ class JobStates {
   std::span<double> norm_sums_;
   StandIns stand_ins_;
   WeightWindow window_;
-  // By rank: of the chunks of the window, those before it are put.
+  // By rank: the chunks of the window before this one are put.
   std::vector<ChunkId> put_behind_;
   FrozenHold frozen_hold_;
   std::vector<FrozenUse> frozen_;

@@ -25,14 +25,14 @@ const char* NameOf(Priority priority);  // "low", "normal", "high"
 Result<Priority> PriorityFromName(std::string_view name);
 
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
-// Of a weight: a job may have so many times the share of another one of its priority.
+// Largest weight: a job may have so many times the share of another one of its priority.
 inline constexpr uint32_t kWeightMax = 100;
 
 struct Quota {
-  uint64_t guarantee = 0;          // bytes of the pool that nobody else is given
+  uint64_t guarantee = 0;          // bytes of the pool that nobody else gets
   uint64_t limit = kNoLimit;       // bytes of the pool that it never exceeds
   uint64_t nvme_limit = kNoLimit;  // bytes on NVMe that it never exceeds; 0: it does not spill
-  // Of workers and copies, against others of the same priority; 1 to kWeightMax.
+  // Weight for workers and copies, against others of the same priority; 1 to kWeightMax.
   uint32_t weight = 1;
   Priority priority = Priority::kNormal;
   friend bool operator==(const Quota&, const Quota&) = default;
@@ -46,12 +46,12 @@ struct QuotaRule {
   friend bool operator==(const QuotaRule&, const QuotaRule&) = default;
 };
 
-// What is to change of a quota.
+// Changes of a quota; what is empty stays.
 struct QuotaChange {
   std::optional<uint64_t> guarantee = {}, limit = {}, nvme_limit = {};
   std::optional<uint32_t> weight = {};
   std::optional<Priority> priority = {};
-  // Else the job stays in the account that it is in.
+  // True when memory limits change; else the job stays in its account.
   bool is_of_memory() const { return guarantee || limit || nvme_limit; }
 };
 Quota Changed(Quota quota, const QuotaChange& change);
@@ -63,18 +63,17 @@ std::string JobAccount(const std::string& name);
 class QuotaBook {
  public:
   QuotaBook() = default;
-  // Rules as they are configured; a later one of an account wins. `fallback` is of users without a
-  // rule.
+  // Rules as configured; a later one for an account wins. `fallback` is for users without a rule.
   QuotaBook(const std::vector<QuotaRule>& rules, const Quota& fallback);
 
   std::string AccountOf(const std::string& job, uint32_t uid) const;
   Quota QuotaOf(const std::string& account) const;
-  // The quota of its account, with the weight and priority that were set for this job.
+  // The quota of the job's account, with the weight and priority that were set for this job.
   Quota QuotaFor(const std::string& job, uint32_t uid) const;
-  // The job has an account of its own from now on, until ForgetJob.
+  // Gives the job an account of its own, until ForgetJob.
   void SetJob(const std::string& job, const Quota& quota);
-  // The job stays in its account and has a weight and a priority of its own, until ForgetJob or
-  // SetJob.
+  // Leaves the job in its account but gives it a weight and a priority of its own, until ForgetJob
+  // or SetJob.
   void SetShare(const std::string& job, uint32_t weight, Priority priority);
   void ForgetJob(const std::string& job);
   // The same book with other rules and another fallback from the configuration; what was set for

@@ -37,17 +37,16 @@ struct ChunkRow {
   ChunkState state = ChunkState::kEmpty;
   uint32_t data_group = 0;
   uint64_t elements = 0;
-  // Of all its planes; of a frozen one, of its content.
+  // Bytes of all its planes; for a frozen chunk, of its content.
   uint64_t bytes = 0;
   bool spilled = false;  // master, momentum and variance lie on NVMe
   bool on_gpu = false;   // they lie on a GPU
-  // The 16-bit weights too; a copy of them can be fetched now.
+  // Whether the 16-bit weights lie on NVMe too, and whether a copy of them can be fetched now.
   bool weights_spilled = false, in_window = false;
   Version version = 0;
   // Bit r: rank r has fetched this version, and nothing was fetched over it since.
   uint64_t ranks_cached = 0;
-  // Bit r: rank r has asked for it, or has sent a gradient (or first weights) of it, and has no
-  // answer yet.
+  // Bit r: rank r waits for the answer to a fetch; to a gradient (or first weights) that it sent.
   uint64_t ranks_fetching = 0, ranks_sending = 0;
   uint64_t fetches = 0;
 };
@@ -68,9 +67,9 @@ struct StepProgress {
   // while loading.
   const char* phase = "";
   uint32_t micro_batch = 0, micro_batches = 0;  // from 1; 0 while updating
-  // Whose gradients of this micro-batch are in; while updating, whose update is.
+  // Chunks whose gradients of this micro-batch are in; while updating, whose update is done.
   uint64_t chunks_done = 0;
-  // Of the last sealed step, for all ranks; of the fetches, `fetches_waited` waited for the update
+  // Fetches of the last sealed step, by all ranks; `fetches_waited` of them waited for the update
   // of their chunk.
   uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;
 };
@@ -87,25 +86,26 @@ struct JobRow {
   Version version = 0;  // sealed steps
   uint64_t parameters = 0;
   uint64_t pool_bytes = 0, rcache_bytes = 0;
-  // Of the pool, that it shares with the user's other jobs; not in pool_bytes.
+  // Pool bytes that it shares with the user's other jobs; not in pool_bytes.
   uint64_t frozen_bytes = 0;
   uint64_t nvme_bytes = 0;  // two slots for each chunk that is spilled
   uint64_t chunks_spilled = 0;
-  uint64_t chunks_weights_spilled = 0;  // of them: whose 16-bit weights are there alone
-  // Of the window that those come through; chunks that were read into it.
+  uint64_t chunks_weights_spilled = 0;  // of these, with 16-bit weights only on NVMe
+  // Slots of the window through which those weights come; chunks that were read into it.
   uint64_t weight_slots = 0, weights_filled = 0;
-  // Of chunks_spilled: whose states were on the host before others needed the room.
+  // Those of chunks_spilled whose states were on the host before others needed the room.
   uint64_t chunks_demoted = 0;
-  // Of GPUs, for states: two slots a chunk, and staging.
+  // Bytes of states on GPUs: two slots a chunk, and staging.
   uint64_t gpu_bytes = 0;
   uint64_t chunks_on_gpu = 0;
   std::string account;
   Quota quota;
   bool suspended = false;
   int64_t lease_ns = 0;  // how long it is kept once its ranks are gone
-  // Of one without ranks, in seconds since 1970; 0: it has ranks; INT64_MAX: without end.
+  // Until when a job without ranks is kept, in seconds since 1970; 0: it has ranks; INT64_MAX:
+  // without end.
   int64_t kept_until = 0;
-  // Of memory traffic that workers had for it, since memserver started.
+  // Bytes of memory traffic by workers for it, since memserver started.
   uint64_t optimizer_bytes = 0;
   double step_seconds = 0;  // between the last two seals
   double grad_norm = 0;
@@ -113,13 +113,13 @@ struct JobRow {
   StepProgress step;
   std::vector<SessionRow> sessions;
   std::vector<ChunkRow> chunks;              // by id: those that it trains, then the frozen ones
-  std::shared_ptr<const shm::JobSpec> spec;  // its parameters stand there
+  std::shared_ptr<const shm::JobSpec> spec;  // it lists the parameters
 };
 
 struct NvmeDirectoryRow {
   std::string path;
   uint64_t bytes = 0, bytes_used = 0;
-  uint64_t bytes_read = 0, bytes_written = 0;  // since start; of states and of the manifests
+  uint64_t bytes_read = 0, bytes_written = 0;  // since start; states and manifests
   bool failed = false;                         // a flush failed; it takes no new jobs
 };
 
@@ -136,20 +136,20 @@ struct ScrubDamage {
 };
 struct ScrubRow {
   ScrubState state = ScrubState::kNever;
-  uint64_t pieces = 0, pieces_checked = 0;  // pieces: of the jobs that were there when it began
+  uint64_t pieces = 0, pieces_checked = 0;  // pieces: of the jobs at its begin
   uint64_t bytes_checked = 0;
   uint64_t repetitions = 0;  // reads of a piece that was not intact at first
   uint64_t damaged = 0;
   double seconds = 0;
-  std::vector<ScrubDamage> damage = {};  // the first of them
+  std::vector<ScrubDamage> damage = {};  // the first few
 };
 
 // Jobs without ranks whose states go to NVMe because others need their room (update/demotion.h).
 struct DemotionRow {
-  JobId job = 0;  // that is under way; 0: none
+  JobId job = 0;  // that is being demoted; 0: none
   std::string name = {};
   uint64_t pieces = 0, pieces_written = 0;
-  // Since start; dropped: a rank came back, or nobody needed the room any more.
+  // Counts since start. Dropped: a rank came back, or nobody needed the room any more.
   uint64_t done = 0, failed = 0, dropped = 0;
   uint64_t bytes_freed = 0;  // of the pool
 };
@@ -161,14 +161,14 @@ struct UnwrittenRow {
   ChunkId chunk = 0;
   uint32_t piece = 0;
   std::string directory;
-  uint64_t offset = 0;  // of its place in the data file
+  uint64_t offset = 0;  // in the data file
   int error = 0;        // errno
   bool in_pool = true;  // else the job waits for room
 };
 
 // A read or a write that a drive has not answered within the deadline.
 struct LateRow {
-  JobId job = 0;  // 0: of the directory's own tables, or of a job that has gone
+  JobId job = 0;  // 0: the directory's own tables, or a job that has gone
   std::string name;
   ChunkId chunk = 0;
   uint32_t piece = 0;
@@ -190,11 +190,11 @@ struct NvmeRow {
   std::string engine;  // how reads and writes are done
   ScrubRow scrub;
   DemotionRow demotion;
-  uint64_t writes_failed = 0;  // behind their repetitions, since start
-  // That lie there because a drive did not take them.
+  uint64_t writes_failed = 0;  // after all repetitions, since start
+  // Pieces that lie in the pool because a drive did not take them.
   uint64_t pieces_in_pool = 0, bytes_in_pool = 0;
   uint64_t pieces_waiting = 0;               // that neither drive nor pool takes
-  std::vector<UnwrittenRow> unwritten = {};  // the first of both
+  std::vector<UnwrittenRow> unwritten = {};  // the first few of both
   std::vector<LateRow> late = {};
 };
 inline constexpr size_t kUnwrittenRowsMax = 64;
@@ -225,11 +225,11 @@ struct MuteRow {
   int64_t left_ns = 0;
 };
 
-// The settings that hold, each as it was given, and whence.
+// The settings in force: each as it was given, and where it came from.
 struct ConfigRow {
   std::string key = {}, value = {};
-  std::string origin =
-      {};  // "default", "/etc/tidepool/memserver.toml:3", "TIDEPOOL_POOL", "--pool"
+  // "default", "/etc/tidepool/memserver.toml:3", "TIDEPOOL_POOL", "--pool"
+  std::string origin = {};
   std::string fallback = {};  // the default
   bool is_live = false;       // a reload may change it
 };
@@ -252,18 +252,18 @@ struct GpuRow {
   std::string uuid;   // "GPU-6c3e..."
   std::string form;   // how its memory leaves a process: "vmm" or "ipc"
   std::string note;   // why so
-  // Of its memory; free when it was opened, and 0 where nobody can tell.
+  // The GPU's memory; free: when it was opened, 0 where nobody can tell.
   uint64_t bytes = 0, bytes_free = 0;
-  // Of it by this server, for its context; 0: nobody can tell.
+  // Bytes of it that this server's context takes; 0: nobody can tell.
   uint64_t bytes_taken = 0;
-  uint64_t state_bytes = 0;                   // of it by states of jobs
-  uint64_t pool_bytes = 0, pinned_bytes = 0;  // of the host pool, and of it registered with the GPU
+  uint64_t state_bytes = 0;                   // of it taken by states of jobs
+  uint64_t pool_bytes = 0, pinned_bytes = 0;  // host pool; registered with the GPU
   double pin_seconds = 0;
   std::string pin_failure;  // empty: none
   std::string failure;      // why nothing more is done on it; empty: it works
   uint32_t sessions = 0;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
-  uint64_t copies_unpinned = 0;  // of host memory that is not registered: slow
+  uint64_t copies_unpinned = 0;  // of unregistered host memory: slow
 };
 
 struct Snapshot {
@@ -272,25 +272,25 @@ struct Snapshot {
   uint64_t pool_bytes = 0, pool_used = 0;      // host pool
   uint64_t pool_frozen = 0;                    // of pool_used: frozen chunks, each once
   uint64_t frozen_chunks = 0;                  // each once
-  uint64_t pool_huge_bytes = 0;                // of it in 2 MiB pages, when the server started
+  uint64_t pool_huge_bytes = 0;                // of the pool in 2 MiB pages, at the start
   double pool_touch_seconds = 0;               // making its pages present; 0: they were there
   uint64_t rcache_limit = 0, rcache_used = 0;  // memory of host-device rCaches
   NvmeRow nvme;
   std::vector<GpuRow> gpus;  // in the order in which they were opened
   uint32_t workers = 0;
-  uint32_t prefetch = 0;  // of the update, in elements
+  uint32_t prefetch = 0;  // prefetch distance of the update, in elements
   uint64_t turns = 0;
   uint64_t long_turns = 0;                // of more than 5 ms
-  int64_t longest_turn_ns = 0;            // of those
+  int64_t longest_turn_ns = 0;            // of these
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // since start
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
   std::vector<JobRow> jobs;
-  std::vector<LostJob> lost;        // whose states had to be given up
+  std::vector<LostJob> lost;        // jobs whose states had to be given up
   std::vector<WaitingRow> waiting;  // in the order in which they are served
   std::vector<AccountRow> accounts;
   std::vector<MuteRow> mutes;
-  std::shared_ptr<const ConfigRows> config;  // null where nobody has given it
+  std::shared_ptr<const ConfigRows> config;  // null where none was given
 };
 
 }  // namespace tidepool::memserver

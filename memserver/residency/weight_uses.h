@@ -1,6 +1,6 @@
 // WeightUses: in which order each rank of a job fetches the chunks whose weights are on NVMe alone,
-// as far as a server can know it: as in the step before. Trainers follow one plan from step to
-// step, so from the second planned step on this is Belady's knowledge.
+// as far as a server can know it: the order of the step before. Trainers follow one plan from step
+// to step, so from the second planned step on this is Belady's knowledge.
 //
 // One thread (the serve loop). A table of fixed size; advice only: a wrong order costs time.
 #pragma once
@@ -16,19 +16,18 @@ namespace tidepool::memserver {
 class WeightUses {
  public:
   static constexpr uint64_t kNever = ~uint64_t{0};
-  // Of one rank and step; fetches behind them are not remembered.
+  // Most fetches remembered of one rank's step; later ones are not.
   static constexpr uint32_t kUsesMax = 1u << 14;
 
   WeightUses() = default;
   WeightUses(uint32_t ranks, uint32_t uses_max);
 
-  // `rank` asks for the chunk's weights of `version`.
+  // Notes that `rank` asks for the chunk's weights of `version`.
   void Note(Rank rank, ChunkId chunk, Version version);
-  // Fetches that the rank which wants it first has before it; kNever where no rank had it in its
-  // last step.
+  // Fetches before the chunk's next use, by the rank that needs it first; kNever where no rank had
+  // it in its last step.
   uint64_t UntilNext(ChunkId chunk) const;
-  // The `ahead`-th fetch that `rank` has before it, from 0; nothing behind the end of its step's
-  // second round.
+  // The `ahead`-th coming fetch of `rank`, from 0; none behind the end of its step's second round.
   std::optional<ChunkId> Next(Rank rank, uint32_t ahead) const;
   uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }
   // Grows with each Note.
@@ -38,7 +37,7 @@ class WeightUses {
   struct OfRank {
     std::vector<ChunkId> last, open;  // of the step before, and of the open one
     Version version = 0;              // of the open one
-    size_t place = 0;                 // in `last`: behind the newest fetch
+    size_t place = 0;                 // index in `last`, behind the newest fetch
   };
   std::vector<OfRank> ranks_;
   uint32_t uses_max_ = 0;

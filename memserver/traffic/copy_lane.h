@@ -3,12 +3,12 @@
 // One thread (the serve loop). On the host a lane has a stream of its own, and all of its copies
 // end in their order; destroying it drops those that have not begun. Where the rank brought memory
 // of a GPU, copies go on that GPU's streams, two each way in turn; a copy that touches the chunk or
-// the block of one in flight goes behind it. They are taken back in their order, and
-// nothing is ever dropped: the lane may be destroyed only when AllPassed, or when the GPU has
-// failed. Both memories must live until a copy was taken back by TakeDone or the lane is destroyed.
+// the block of one in flight goes behind it. They are taken back in their order, and nothing is
+// ever dropped: the lane may be destroyed only when AllPassed, or when the GPU has failed. Both
+// memories must live until a copy was taken back by TakeDone or the lane is destroyed.
 // At most kOutstandingMax copies are in it (their requests are limited to that number).
-// There the lane also knows which requests are *awaited*: one that was asked for n uses ahead of
-// its need is so from when n times its bytes have begun behind its root complex since it came,
+// On a GPU the lane also knows which requests are *awaited*: one that was asked for n uses ahead of
+// its need becomes so when n times its bytes have begun behind its root complex since it came,
 // because the uses before it have then had their chunks.
 #pragma once
 
@@ -33,36 +33,36 @@ inline constexpr uint64_t kUsesAheadMax = 64;
 struct Copy {
   shm::Request request;
   uint64_t bytes = 0;
-  // Of the open step (gradients): a copy of an earlier attempt changes nothing any more.
+  // Attempt at the open step (gradients): a copy of an earlier one changes nothing any more.
   uint32_t attempt = 0;
-  // Into the staging buffer, not into the slot (gradients) or the master (weights)
+  // Goes into the staging buffer, not into the slot (gradients) or the master (weights).
   bool to_staging = false;
 };
 
 class CopyLane {
  public:
   CopyLane(std::unique_ptr<device::Stream> stream, uint32_t copies_max);
-  // On the shared streams of a GPU, which outlive the lane. Behind a fetch that has flags
-  // (shm/flag_pages.h) its stream writes its `done` word, or TakeDone does (Gpu::done); the
-  // request's number is flags_base + its counter.
+  // A lane on the shared streams of a GPU, which outlive it. For a fetch that has flags
+  // (shm/flag_pages.h) the stream writes its `done` word behind the copy, or TakeDone does
+  // (Gpu::done); the request's number is flags_base + its counter.
   CopyLane(GpuStreams* gpu, uint32_t copies_max, shm::FlagPages flags, uint64_t flags_base);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
 
   void Start(const Copy& copy, void* to, const void* from);
-  // The oldest copy of either way, once it has ended; false when it has not.
+  // Takes the oldest copy of either way, once it has ended; false when it has not.
   bool TakeDone(Copy* copy);
-  // Copies at most about `bytes_max` where the loop's thread does the copying; true when something
-  // was done.
+  // Copies at most about `bytes_max` where the loop's thread does the copying; true when it did
+  // something.
   bool Progress(uint64_t bytes_max);
-  // Whether a copy of this request may be begun now.
+  // True when a copy of this request may begin now.
   bool HasRoom(const shm::Request& request) const {
     return gpu_ == nullptr || gpu_->HasRoom(WayOf(request), IsAwaited(request));
   }
   // On a GPU: notes when a request of so many bytes will be awaited.
   void NoteArrival(const shm::Request& request, uint64_t bytes);
-  // By the clock of its root complex and way.
+  // When the request is awaited, by the clock of its root complex and way.
   uint64_t AwaitedAt(const shm::Request& request) const {
     return awaited_at_[request.counter % awaited_at_.size()];
   }
@@ -73,18 +73,18 @@ class CopyLane {
     return request.op == static_cast<uint32_t>(shm::Op::kFetch) ? LaneWay::kToRcache
                                                                 : LaneWay::kToPool;
   }
-  // No copy is in progress any more, whether it was taken back or not.
+  // True when no copy is in progress any more, whether it was taken back or not.
   bool AllPassed();
 
   uint32_t size() const { return ways_[0].size() + ways_[1].size(); }
   uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   uint64_t bytes_started() const { return bytes_started_; }  // ever
-  // A copy in flight; those of one way from the oldest on.
+  // A copy in flight; those of one way come oldest first.
   const Copy& at(uint32_t i) const {
     return i < ways_[0].size() ? ways_[0].at(i).copy : ways_[1].at(i - ways_[0].size()).copy;
   }
   GpuStreams* gpu() const { return gpu_; }
-  // Of its own stream; -1 where the owner must poll.
+  // Event descriptor of its own stream; -1 where the owner must poll.
   int event_fd() const { return own_ != nullptr ? own_->event_fd() : -1; }
   void ClearEvent() {
     if (own_ != nullptr) own_->ClearEvent();
@@ -95,7 +95,7 @@ class CopyLane {
     Copy copy;
     device::Stream::Marker marker = 0;
     bool awaited = false;  // on a GPU
-    uint32_t stream = 0;   // of its way
+    uint32_t stream = 0;   // index in its way
   };
   uint32_t StreamFor(const shm::Request& request) const;
   void StartShared(const Copy& copy, void* to, const void* from);

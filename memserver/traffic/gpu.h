@@ -1,12 +1,12 @@
 // Gpu and GpuTable: the GPUs of this node whose memory ranks bring as their rCache, opened before
 // anything is served, or when the first such rank comes.
 //
-// GpuTable::Open belongs to the preparation thread, and OpenAll to whoever makes the table, before
-// that thread begins. Either may block for long (a context takes about a second, registering the
-// pool about 0.1 s/GiB), and so may calls that other threads make of the driver meanwhile. A Gpu
-// does not change once it was opened and lives as long as the table: the serve loop then opens
-// streams on it (gpu_streams.h). Server code knows a GPU as a device::Device alone; where they come
-// from is GpuSource, so that a test has host devices in their place.
+// GpuTable::Open belongs to the preparation thread; OpenAll belongs to the thread that makes the
+// table, before that thread begins. Either may block for long (a context takes about a second,
+// registering the pool about 0.1 s/GiB), and so may calls that other threads make of the driver
+// meanwhile. A Gpu does not change once it was opened and lives as long as the table: the serve
+// loop then opens streams on it (gpu_streams.h). Server code knows a GPU only as a device::Device;
+// GpuSource makes them, so that a test has host devices in their place.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +27,9 @@
 
 namespace tidepool::memserver {
 
-// Who writes the `done` word of a fetch (shm/flag_pages.h): the stream behind its copy, at once and
-// without the CPU; or the serve loop when it sees that the copy has ended. Where contexts share a
-// GPU in time slices, a stream's write may wait for the slice of another process.
+// Who writes the `done` word of a fetch (shm/flag_pages.h): the stream behind its copy, immediately
+// and without the CPU; or the serve loop when it sees that the copy has ended. Where contexts share
+// a GPU in time slices, a stream's write may wait for the slice of another process.
 enum class DoneBy : uint8_t { kStream, kLoop };
 const char* NameOf(DoneBy by);
 
@@ -41,8 +41,8 @@ struct DoneChoice {
 struct OpenedGpu {
   std::unique_ptr<device::Device> device;
   std::string form_note;                              // why its memory is exported as it is
-  std::function<Result<uint64_t>()> free_bytes = {};  // of its memory; none: nobody can tell
-  // Before the context was made; 0: nobody can tell.
+  std::function<Result<uint64_t>()> free_bytes = {};  // free memory; none: nobody can tell
+  // Free bytes before the context was made; 0: nobody can tell.
   uint64_t free_before = 0;
   DoneChoice done = {};
 };
@@ -51,14 +51,14 @@ struct OpenedGpu {
 struct GpuSource {
   std::function<Result<std::vector<device::Gpu>>()> list;
   std::function<Result<OpenedGpu>(const device::Gpu& gpu)> open;
-  // Asked once for each model of GPU, when the first one has been opened. None: as OpenedGpu says.
+  // Called once for each model of GPU, when the first one has been opened. None: as OpenedGpu says.
   std::function<DoneChoice(device::Device* device, const device::Gpu& gpu)> choose_done = {};
 };
 
 class Gpu {
  public:
   // Registers all of `pool`, piece by piece. A piece that the GPU does not take is no error: copies
-  // from and to it are slow, and counted. `root_complex`: its name, where it is known.
+  // from and to it are slow, and counted. `root_complex`: its name, where known.
   Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool,
       const std::string& root_complex = "");
   Gpu(const Gpu&) = delete;
@@ -66,25 +66,25 @@ class Gpu {
 
   const device::Gpu& facts() const { return facts_; }
   device::Device& device() const { return *opened_.device; }
-  // GPUs of one name share the bandwidth of one; of a GPU whose place nobody knows the name is its
-  // own.
+  // GPUs with the same name here share one bandwidth; a GPU whose place nobody knows has a name of
+  // its own.
   const std::string& root_complex() const { return root_complex_; }
   const std::string& form_note() const { return opened_.form_note; }
   const DoneChoice& done() const { return opened_.done; }
   bool fell_back() const { return opened_.device->export_form() == device::ExportForm::kIpc; }
   bool IsRegistered(const void* host) const;
-  // For the serve loop: one of those that were opened with the GPU, while there are any. Errors:
-  // those of Device::OpenStream.
+  // For the serve loop: one of the streams that were opened with the GPU, while there are any.
+  // Errors: those of Device::OpenStream.
   Result<std::unique_ptr<device::Stream>> TakeStream();
   uint64_t registered_bytes() const { return registered_bytes_; }
   uint64_t pool_bytes() const { return pool_bytes_; }
   double register_seconds() const { return register_seconds_; }
   const Status& pin_failure() const { return pin_failure_; }  // the first
-  // Of the GPU's memory, for this server's context and what it keeps of the registered pool; 0:
+  // Bytes of the GPU's memory for this server's context and its records of the registered pool; 0:
   // nobody can tell.
   uint64_t bytes_taken() const { return bytes_taken_; }
   uint64_t free_bytes() const { return free_bytes_; }  // when it was opened
-  uint64_t FreeNow() const;                            // of its memory; 0: nobody can tell
+  uint64_t FreeNow() const;                            // free bytes; 0: nobody can tell
 
  private:
   struct Pinned {
@@ -109,11 +109,11 @@ class GpuTable {
            std::vector<device::StagingPlace> places = {})
       : source_(std::move(source)), pool_(std::move(pool)), places_(std::move(places)) {}
 
-  // Opens what there is. A GPU that cannot be opened is warned of, and tried again when a rank
-  // comes for it. `in_a_hurry`: somebody waits, and nothing is measured.
+  // Opens all GPUs. One that cannot be opened is logged, and tried again when a rank comes for it.
+  // `in_a_hurry`: somebody waits, so nothing is measured.
   void OpenAll(bool in_a_hurry);
-  // Opens it when that has not been done. Errors: those of GpuSource, and kCudaUnavailable naming
-  // the GPUs that there are.
+  // Opens the GPU when that has not been done. Errors: those of GpuSource, and kCudaUnavailable
+  // naming the GPUs that there are.
   Result<Gpu*> Open(const device::GpuUuid& uuid);
 
  private:
@@ -136,13 +136,13 @@ struct GpuStateMemory {
   UniqueFd exported = {};  // for the keeper
 };
 
-// What a session whose rank brought its rCache has besides. All null where the server made the
+// What a session has besides when its rank brought its rCache. All null where the server made the
 // rCache.
 struct BroughtParts {
   Gpu* gpu = nullptr;
   // The two pages (shm/flag_pages.h), in host memory.
   std::unique_ptr<device::Memory> flags;
-  std::unique_ptr<device::Registration> registered = {};  // of them; gone before them
+  std::unique_ptr<device::Registration> registered = {};  // of the flags; destroyed before them
   uint64_t flags_base = 0;
   GpuStateMemory states = {};  // where it was made for this rank
 };

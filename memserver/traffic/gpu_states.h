@@ -1,18 +1,17 @@
-// GpuShare: a rank's share of a job's states in memory of a GPU: where it is in its life, and the
-// streams that its updates are on.
+// GpuShare: a rank's share of a job's states in memory of a GPU: the state of its life, and the
+// streams for its updates.
 //
 // The memory is the server's, and its descriptor is with the keeper, so that it outlives both the
 // rank and this server (decision 026).
 //
-//   kNone --(a rank attaches with memory made for it)--> kHolding --(the keeper has it, the record
-//   says so)--> kReady
-//   kImporting (of the server before; the preparation thread maps it)
-//   ---------------------------------------> kReady
+//   kNone --(a rank attaches with memory made for it)--> kHolding
+//   kHolding --(the keeper has it, the record says so)--> kReady
+//   kImporting --(the preparation thread has mapped that of the server before)--> kReady
 //   kReady --(the job ends)--> kDropping --(the keeper has let go)--> kDropped
 //
-// MakeGpuStates and ImportGpuStates belong to the preparation thread and may block; a share to the
-// serve loop. The streams are the
-// share's own: what trainers fetch does not queue behind updates.
+// MakeGpuStates and ImportGpuStates belong to the preparation thread and may block; a share belongs
+// to the serve loop. The streams are the share's own: what trainers fetch does not queue behind
+// updates.
 #pragma once
 
 #include <array>
@@ -32,12 +31,12 @@
 
 namespace tidepool::memserver {
 
-// New memory for `bytes` of states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is not
-// there, the memory would not outlive
-// this process, or MPS shares the GPU), kDeviceMemoryShort (asked and free), and those of
-// Device::CreateExportable.
+// Makes memory for `bytes` of states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is
+// not there, the memory would not outlive this process, or MPS shares the GPU), kDeviceMemoryShort
+// (asked and free), and those of Device::CreateExportable.
 Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes);
-// That of the server before. Errors: those of Device::Import; kCudaUnavailable (Adam is not there).
+// Maps the memory of the server before. Errors: those of Device::Import; kCudaUnavailable (Adam is
+// not there).
 Result<GpuStateMemory> ImportGpuStates(Gpu* gpu, const UniqueFd& exported, uint64_t bytes);
 
 struct GpuShare {
@@ -46,19 +45,19 @@ struct GpuShare {
   uint32_t slot = 0;  // at the keeper
   GpuStreams* gpu = nullptr;
   std::unique_ptr<device::Memory> memory;
-  // All or none; gone before the memory.
+  // All or none of them; destroyed before the memory.
   std::array<std::unique_ptr<device::Stream>, shm::kGpuUnitsInFlight> streams;
 
   bool ready() const { return life == Life::kReady; }
   bool has_streams() const { return streams.front() != nullptr; }
-  // The first error of any; has_streams.
+  // The first error of any stream, or of the GPU. Requires has_streams().
   Status status() const {
     for (const auto& stream : streams) {
       if (!stream->status().ok()) return stream->status();
     }
     return gpu->status();
   }
-  // Nothing more is done on it.
+  // True when nothing more is done on it.
   bool failed() const { return has_streams() && !status().ok(); }
 };
 
@@ -67,11 +66,11 @@ class GpuPlaces {
  public:
   explicit GpuPlaces(const shm::JobSpec& spec);
 
-  // Of the slot for states of `epoch`, from the start of the share's memory.
+  // Offset of the slot for states of `epoch`, from the start of the share's memory.
   uint64_t SlotAt(ChunkId chunk, uint64_t epoch) const {
     return slots_[chunk] + epoch % 2 * sizes_[chunk];
   }
-  // Of the n-th place for a unit.
+  // Offset of the n-th place for a unit.
   uint64_t StagingAt(Rank share, uint32_t n) const {
     return staging_[share] + n * staging_sizes_[share];
   }

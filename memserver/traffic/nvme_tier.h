@@ -29,18 +29,18 @@ inline constexpr uint32_t kBlockBytesDefault = kMiB, kDepthDefault = 64;
 struct NvmeOptions {
   std::vector<NvmeDirectory> directories;  // none: no NVMe tier
   bool allow_uring = true;
-  // Of one read or write; 0: as the directories' profiles say, else kBlockBytesDefault.
+  // Bytes of one read or write; 0: as the directories' profiles say, else kBlockBytesDefault.
   uint32_t block_bytes = 0;
-  // Blocks that each drive has at once; 0: likewise, else kDepthDefault.
+  // Blocks in flight at each drive; 0: likewise, else kDepthDefault.
   uint32_t depth = 0;
-  // For an answer; the jobs that wait for it end after kDeadlinesMax of them.
+  // Time for an answer; the jobs that wait for it end after kDeadlinesMax of them.
   int64_t deadline_ns = 30 * kNsPerSecond;
 };
 
-// In order of construction: the ring goes before the memory that it reads into, and the locks go
-// last.
+// In order of construction: the ring is destroyed before the memory that it reads into, and the
+// locks last.
 struct NvmeTier {
-  // By directory: why it is not there; ok where it is. One that is not takes nothing; jobs with
+  // By directory: why it is absent; ok where it is there. An absent one takes nothing; jobs with
   // states there wait for another server.
   std::vector<Status> absent;
   std::vector<nvme::SlotDirectory> directories;  // without descriptors where it could not be opened
@@ -49,9 +49,9 @@ struct NvmeTier {
   std::unique_ptr<StateTier> tier;
 };
 
-// Null where no directory was given. One that is gone, or not ours any more (kNvmeDirectoryBad), or
-// that held nothing, is noted; the former is a reason not to start with new memory (WhyNotNew).
-// Errors: the others of SlotDirectory::Open, kMemoryMapFailed.
+// Null where no directory was given. A directory that is gone, or not ours any more
+// (kNvmeDirectoryBad), or that held nothing, is noted; the former is a reason not to start with new
+// memory (WhyNotNew). Errors: the others of SlotDirectory::Open, kMemoryMapFailed.
 Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock* clock);
 // The first directory that could not be opened; ok where all could, also where `tier` is null.
 Status WhyNotNew(const NvmeTier* tier);

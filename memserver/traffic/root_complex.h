@@ -1,8 +1,8 @@
-// RootComplex: what is on its way between host memory and the GPUs behind one root complex, which
+// RootComplex: the bytes in flight between host memory and the GPUs behind one root complex, which
 // share its bandwidth.
 //
-// One thread (the serve loop). Each way is for itself: a copy out of the pool and one into it do
-// not slow each other.
+// One thread (the serve loop). The two ways are independent: a copy out of the pool and one into it
+// do not slow each other.
 #pragma once
 
 #include <array>
@@ -16,18 +16,18 @@ namespace tidepool::memserver {
 enum class LaneWay : uint32_t { kToRcache = 0, kToPool = 1 };
 inline constexpr size_t kLaneWays = 2;
 
-// Of one way. A copy is *awaited* when a rank stands still until it has ended, as far as the server
-// knows.
+// The state of one way. A copy is *awaited* when a rank stands still until it has ended, as far as
+// the server knows.
 struct RootWay {
   uint64_t bytes = 0;    // in flight
   uint32_t awaited = 0;  // copies in flight that were awaited when they began
-  // Bytes ever: the clock by which a copy that was asked for ahead comes to be awaited.
+  // Bytes ever begun: the clock by which a copy that was asked for ahead comes to be awaited.
   uint64_t begun = 0;
 };
 
 class RootComplex {
  public:
-  // About so many bytes are on their way at most, each way.
+  // About `bytes_max` are in flight at most, each way.
   RootComplex(std::string name, size_t number, uint64_t bytes_max)
       : name_(std::move(name)), number_(number), bytes_max_(bytes_max) {}
 

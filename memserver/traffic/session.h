@@ -5,7 +5,7 @@
 // of the members).
 // Where the rank brought its rCache (brought.gpu), a copy begins only when its `ready` flag says
 // so, the GPU's stream has room, and its turn in the order of copies has come
-// (memserver/loop/copy_order.h): until then the request is *held*, and looked at in every turn.
+// (memserver/loop/copy_order.h): until then the request is *held*, and tried in every turn.
 // Invariant: requests taken minus answers given is at most kOutstandingMax; an answer therefore
 // always has a place in the ring, unless the client does not take its completions, which ends the
 // session.
@@ -24,8 +24,8 @@
 
 namespace tidepool::memserver {
 
-// A session's requests that are taken but not answered. The client keeps to the ring size; more
-// ends the session.
+// Most requests of a session that are taken but not answered. The client keeps to the ring size;
+// more ends the session.
 inline constexpr uint32_t kOutstandingMax = shm::kRingEntries;
 
 class Session {
@@ -35,7 +35,7 @@ class Session {
     Rank rank = 0;
     std::unique_ptr<shm::ServerPort> port = nullptr;
     std::unique_ptr<device::Memory> rcache = nullptr;
-    // Of its own; null where the rCache was brought.
+    // Its own stream; null where the rCache was brought.
     std::unique_ptr<device::Stream> stream = nullptr;
     BroughtParts brought = {};
     GpuStreams* gpu = nullptr;  // of brought.gpu
@@ -53,35 +53,35 @@ class Session {
   RcacheMap& rcache_map() { return rcache_map_; }
   bool is_brought() const { return brought_.gpu != nullptr; }
 
-  // Its copy begins in the order of its GPU's root complex; of others when they come, or something
-  // changes.
+  // True when its copy begins in the order of its GPU's root complex; other copies begin when they
+  // come, or something changes.
   bool IsOrdered(const shm::Request& request) const {
     return is_brought() && request.op != static_cast<uint32_t>(shm::Op::kClaimFrozen);
   }
-  // A request whose copy is of so many bytes is parked until its turn comes.
+  // Parks a request, whose copy has so many bytes, until its turn comes.
   void Hold(const shm::Request& request, uint64_t bytes);
-  // Its turn had come, but it waits for a version, or for a staging buffer; then one of these may
-  // have come.
+  // The request's turn had come, but it waits for a version or for a staging buffer, until one of
+  // these may have come.
   void LetWait(const shm::Request& request);
   void HoldAgain(const shm::Request& request) { held_.set(Slot(request)); }
   bool HasWaited(const shm::Request& request) const { return has_waited_.test(Slot(request)); }
-  // It is answered, or its copy has begun.
+  // The request is answered, or its copy has begun.
   void Unpark(const shm::Request& request);
-  // Of the held requests that may begin now, the one that is awaited first; null: none. Until one
-  // is parked or unparked.
+  // The request that is awaited first, among the held ones that may begin now; null: none. Valid
+  // until one is parked or unparked.
   const shm::Request* NextToBegin(LaneWay way) const;
-  // Nobody tells when a held request or a copy on a GPU can go on.
+  // True when no event says that a held request or a copy on a GPU can go on.
   bool MustBePolled() const { return is_brought() && (held_.any() || lane_.size() > 0); }
-  // Copies of it are in progress that nothing can stop: its memory, and that of its job, must wait
-  // for them.
+  // True while copies of it are in progress that nothing can stop: its memory, and that of its job,
+  // must wait for them.
   bool MustDrain() { return is_brought() && !lane_.gpu()->failed() && !lane_.AllPassed(); }
-  // By the processor: for a gradient once it is in kept memory, and for what is answered with an
-  // error.
+  // Writes the `done` word by the CPU: for a gradient once it is in kept memory, and for a request
+  // that is answered with an error.
   void WriteDone(uint64_t counter) {
     if (is_brought())
       flags_.done(flags_base_ + counter)->store(flags_base_ + counter, std::memory_order_release);
   }
-  // The trainer's streams that wait for copies go on, and find that the session is over.
+  // Lets the trainer's streams that wait for copies go on, and find that the session is over.
   void PoisonFlags() {
     if (is_brought()) flags_.PoisonDone();
   }
@@ -108,7 +108,7 @@ class Session {
   uint64_t bytes_h2d = 0, bytes_d2h = 0, requests_parked = 0;
   uint64_t requests() const { return taken_; }
   bool put_staged = false;    // weights are on their way into the staging buffer, to be split
-  uint64_t seen_changes = 0;  // of the job, when the parked requests were last dispatched
+  uint64_t seen_changes = 0;  // job.changes when parked requests were last dispatched
 
  private:
   static size_t Slot(const shm::Request& request) { return request.counter % kOutstandingMax; }

@@ -1,5 +1,5 @@
-// SpillReader: reads the master of spilled chunks for a save, checked as everything that comes from
-// NVMe.
+// SpillReader: reads the master of spilled chunks for a save, checked like everything that comes
+// from NVMe.
 //
 // One thread at a time, which blocks (one that reads for a save); made by the serve loop. Requires
 // that the job stays, and that its chunks are not updated meanwhile: the serve loop holds both.
@@ -27,13 +27,13 @@ class SpillReader {
   };
   SpillReader(const JobStates& states, std::vector<File> files);
 
-  // fp32 weights from `element` of `chunk` on. Errors: kNvmeIoFailed, kNvmeDataBad,
+  // Reads fp32 weights from `element` of `chunk` on. Errors: kNvmeIoFailed, kNvmeDataBad,
   // kMemoryMapFailed.
   Status Read(ChunkId chunk, uint64_t element, std::span<float> values);
 
  private:
   Status Load(ChunkId chunk, uint32_t piece);
-  // Of the loaded piece, from its element `first` on.
+  // Copies the master of the loaded piece, from its element `first` on.
   void CopyMaster(uint64_t first, std::span<float> values) const;
   uint64_t PieceElements(ChunkId chunk, uint32_t piece) const;
   Status ReadWhole(const File& file, uint64_t offset, std::span<std::byte> bytes) const;

@@ -12,8 +12,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// Of the staging slots, for each other directory, whatever one of them holds; and at least so many
-// for each.
+// Staging slots left to each other directory, whatever one of them holds; and the fewest that one
+// may hold.
 constexpr uint32_t kLeftToOthers = 4, kTakenMin = 8;
 
 constexpr uint64_t kStagingBytes = StateTier::kPieceBytesMax;
@@ -218,7 +218,7 @@ void StateTier::Disown(uint32_t staging) {
   slots_[staging].disowned = true;
 }
 
-// A disowned transfer has ended.
+// Takes back the slot of a disowned transfer that has ended.
 void StateTier::TakeBack(uint32_t staging) {
   const Slot slot = slots_[staging];
   slots_[staging].disowned = false;
@@ -305,7 +305,7 @@ std::vector<TierLate> StateTier::Late() const {
 }
 
 void StateTier::EndLate(uint64_t tag, bool answered) {
-  if (!late_[tag]) return;  // it was not even told
+  if (!late_[tag]) return;  // not even reported
   if (answered) {
     const TierLate& late = *late_[tag];
     LogWarn("a drive has answered after all",

@@ -3,9 +3,9 @@
 //
 // One thread (the serve loop), after the constructor. No call blocks or, on the data path,
 // allocates. Staging memory is private: a late read of a server that has died never lands in memory
-// that another one uses. Every transfer's end comes back from Next, also a failed one; one whose
-// answer does not come is told by NextLate, and may be disowned: its staging, and the range of its
-// job, are kept until it comes.
+// that another one uses. Next returns every transfer's end, also of a failed one. NextLate reports
+// a transfer whose answer does not come; it may be disowned: its staging, and the range of its job,
+// are kept until the answer comes.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@
 
 namespace tidepool::memserver {
 
-// Names the ranges of a job's states that were on the host before; those of jobs are odd.
+// Names the ranges of a job's states that were on the host before; names of jobs are odd.
 inline uint64_t DemotedKey(uint64_t job_nonce) {
   return job_nonce ^ 1;
 }
 
-// A directory as the tier is given it.
+// A directory as it is given to the tier.
 struct TierDirectory {
   std::string path;
   nvme::Manifest manifest;
@@ -42,7 +42,7 @@ struct TierTransfer {
   uint64_t offset = 0;  // of the piece's header in the data file
   uint64_t payload_bytes = 0;
   JobId job = 0;
-  uint64_t nonce = 0;  // of the job; of one that writes: the name of the range
+  uint64_t nonce = 0;  // the job's; for a write: the name of the range
   ChunkId chunk = 0;
   uint32_t piece = 0;
 };
@@ -58,69 +58,70 @@ struct TierDone {
 
 // A transfer whose answer does not come.
 struct TierLate {
-  TierTransfer transfer;  // of the directory's own tables where it is none of a job
-  uint64_t offset = 0;    // of the block that is missing
+  TierTransfer transfer;  // of a job, or of the directory's own tables
+  uint64_t offset = 0;    // of the missing block
   int64_t since_ns = 0, waited_ns = 0;
   bool of_tables = false;
-  bool lost = false;  // told for the second time: it has taken longer than anybody waits
+  bool lost = false;  // the second report: it took longer than anybody waits
 };
 
 struct TierOptions {
-  uint32_t block_bytes = kMiB;           // of one read or write
-  int64_t late_ns = 30 * kNsPerSecond;   // an answer that takes longer is told
-  int64_t lost_ns = 300 * kNsPerSecond;  // one that takes longer is waited for no more
+  uint32_t block_bytes = kMiB;           // per read or write
+  int64_t late_ns = 30 * kNsPerSecond;   // a slower answer is reported
+  int64_t lost_ns = 300 * kNsPerSecond;  // nobody waits for a slower one
 };
 
 class StateTier {
  public:
-  // Pieces in staging: enough to read, update and write at once at the speed of several drives,
-  // which need some 64 MiB out; 144 MiB.
+  // Pieces in staging: enough to read, update and write at the same time at the speed of several
+  // drives, which need some 64 MiB in flight; 144 MiB.
   static constexpr uint32_t kStagingSlots = 48;
-  // Of one piece with its header; of one staging slot.
+  // Bytes of one piece with its header, and so of one staging slot.
   static constexpr uint64_t kPieceBytesMax =
       nvme::kPieceHeaderBytes + shm::kSpilledPlanesMax * shm::kPieceElements * sizeof(float);
   static uint64_t MemoryBytes(size_t directories);
 
-  // The files of `queue`: for directory d its data file at 3 d, its manifests behind. `memory`:
-  // MemoryBytes of whole pages.
+  // `queue` has three files for each directory d: its data file at 3 d, then its manifests.
+  // `memory`: MemoryBytes of whole pages.
   StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierDirectory> directories,
             std::span<std::byte> memory, const TierOptions& options = {});
 
-  // Largest range that a job can get, by directory; 0 of one that takes no changes any more.
+  // Largest range that a job can get, by directory; 0 where it takes no changes any more.
   std::vector<uint64_t> LargestFree() const;
-  // By directory, with or without jobs in it; 0 for one that takes no more.
+  // By directory, with or without jobs in it; 0 where it takes no more.
   std::vector<uint64_t> Capacities() const;
-  // Ranges for the job's spilled chunks; false, and nothing taken, when there is no gap.
+  // Reserves ranges for the job's spilled chunks; false, and nothing taken, when there is no gap.
   bool Reserve(uint64_t nonce, JobStates* states);
   // The same for states that are to leave the host: `bytes` by directory, under a name of their own
-  // (DemotedKey). `offsets`, by directory, is filled in. False also while ranges of that name are
-  // kept for a write that has not been answered.
+  // (DemotedKey). Fills in `offsets`, by directory. False also while ranges of that name are kept
+  // for a write that has not been answered.
   bool ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets);
   bool HasRanges(uint64_t key) const;
-  // The directory knows the job, by what was placed there at its admission or what was moved there
-  // later.
+  // True when the directory knows the job: something was placed there at its admission or moved
+  // there later.
   bool HasRangeIn(uint32_t directory, uint64_t nonce) const;
-  // All that was written to the ranges of `key` is to reach the drives, and their manifests, for
-  // good: IsDurable then.
+  // Flushes all that was written to the ranges of `key`, and their manifests, to the drives;
+  // IsDurable is true once that is done.
   void Commit(uint64_t key, uint64_t epoch);
-  // The ranges that a job found in kept memory has.
-  // A directory that knows it is at another place; or one that should does not.
+  // The ranges of a job found in kept memory. kOtherOrder: the directory that knows it has another
+  // number; kUnknown: the one that should does not know it.
   enum class Adopted { kYes, kOtherOrder, kUnknown };
   Adopted Adopt(uint64_t nonce, JobStates* states);
-  // What disowned transfers may still write to goes with the last of them.
+  // Removes its ranges; those that disowned transfers may still write to go with the last of them.
   void Remove(uint64_t nonce);
-  // Jobs of a server before this one that nobody has adopted.
+  // Removes the jobs of a server before this one that nobody has adopted.
   void RemoveAllBut(const std::vector<uint64_t>& nonces);
-  // The ranges of the job have reached the manifests of its directories for good.
+  // True when the ranges of the job have reached the manifests of its directories for good.
   bool IsDurable(const JobStates& states) const { return IsDurable(states.nvme_bytes()); }
-  bool IsDurable(std::span<const uint64_t> bytes) const;  // of the directories where they are not 0
+  bool IsDurable(std::span<const uint64_t> bytes) const;  // in directories where not 0
   // A directory that the job uses and whose flush has failed; null where there is none.
   const TierDirectory* PoisonedOf(const JobStates& states) const {
     return PoisonedOf(states.nvme_bytes());
   }
   const TierDirectory* PoisonedOf(std::span<const uint64_t> bytes) const;
 
-  // For a transfer from or to this directory; one that does not answer leaves some to the others.
+  // A slot for a transfer from or to this directory; one that does not answer leaves some to the
+  // others.
   std::optional<uint32_t> TakeStaging(uint32_t directory);
   bool HasStaging(uint32_t directory) const {
     return !free_.empty() && taken_[directory] < taken_max_;
@@ -130,11 +131,11 @@ class StateTier {
     return free_.size() > kStagingSlots / 3 && taken_[directory] < taken_max_ / 2;
   }
   void ReturnStaging(uint32_t staging);
-  // Nobody waits for its transfer any more; it is returned when that has ended.
+  // Nobody waits for the slot's transfer any more; the slot is returned when that has ended.
   void Disown(uint32_t staging);
   uint32_t staging_free() const { return static_cast<uint32_t>(free_.size()); }
   StagedPiece PieceIn(uint32_t staging, uint64_t payload_bytes) const;
-  // The same as it lies on the drive: its page, then its planes.
+  // The slot's memory as it lies on the drive: its page, then its planes.
   std::span<std::byte> Image(uint32_t staging, uint64_t payload_bytes) const;
   uint64_t store_nonce(uint32_t directory) const { return stores_[directory].manifest().store; }
   const TierDirectory& directory(uint32_t index) const { return directories_[index]; }
@@ -143,7 +144,7 @@ class StateTier {
   bool Progress();
   bool Next(TierDone* done);
   bool NextLate(TierLate* late);
-  // Those that are late now, the lost and disowned among them.
+  // The transfers that are late now, the lost and disowned among them.
   std::vector<TierLate> Late() const;
   uint32_t in_flight() const { return transfers_.in_flight(); }
   int64_t next_retry_ns() const { return transfers_.next_retry_ns(); }
@@ -172,10 +173,10 @@ class StateTier {
   std::span<std::byte> staging_;
   std::vector<uint32_t> free_;
   struct Slot {
-    uint32_t directory = 0;  // that it was taken for
+    uint32_t directory = 0;  // for which it was taken
     TierTransfer transfer;
     bool disowned = false;
-    bool removed = false;  // its job has gone, but for the range that it may still write to
+    bool removed = false;  // its job is gone; the range stays while it may be written
   };
   std::vector<Slot> slots_;      // by staging slot
   std::vector<uint32_t> taken_;  // staging slots, by directory

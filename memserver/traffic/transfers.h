@@ -2,8 +2,8 @@
 // parameters out.
 //
 // Called by the serve loop for requests that passed their checks. A start may be repeated (a parked
-// request is dispatched again); an end
-// is called once for each started copy, when it has passed on the stream.
+// request is dispatched again); an end is called once for each started copy, when it has passed on
+// the stream.
 #pragma once
 
 #include "memserver/residency/job_states.h"

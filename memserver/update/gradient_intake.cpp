@@ -11,7 +11,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// At most one widen or add a rank (its staging buffer) and one scan a chunk are due at a time.
+// At most one widen or add for each rank (its staging buffer) and one scan for each chunk are due
+// at a time.
 uint32_t TasksMax(const shm::JobSpec& spec) {
   return spec.world + static_cast<uint32_t>(spec.chunks.size());
 }
@@ -100,15 +101,14 @@ bool GradientIntake::EndGradient(Session* session, const Copy& copy) {
   return true;
 }
 
-// From here on the gradient may be forgotten by the trainer: what is to be done with it is in kept
-// memory.
+// From here on the trainer may forget the gradient: kept memory says what is to be done with it.
 void GradientIntake::KeepStaged(const Copy& copy, Rank rank) {
   StagingRecord& staged = states_->staging_record(rank);
   const uint64_t sequence = staged.last_sequence.load(std::memory_order_relaxed) + 1;
   staged.pending.store(0, std::memory_order_release);
   staged.last_sequence.store(sequence, std::memory_order_release);
-  // An addition that a dead server had begun may have been dropped before it was gone on with; its
-  // slot does not count any more.
+  // An addition that a dead server had begun may have been dropped before it was resumed; its slot
+  // does not count any more.
   reinterpret_cast<optim::ProgressWord*>(staged.progress)
       ->Store({sequence - 1, 0, optim::Progress::State::kFinished});
   staged.open_step = states_->open_step();
@@ -133,7 +133,7 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
       intake.put_elements = intake.record->put_elements.load(std::memory_order_acquire);
       const uint32_t stored = MicroBatchesOf(
           intake.record->gradients.load(std::memory_order_acquire), states_->open_step());
-      // Gradients come after the chunk has the version that they were computed from.
+      // Gradients come only after the chunk has the version that they were computed from.
       const bool early = stored > 0 && states_->chunk(id).version != states_->sealed_version();
       if (intake.put_elements > states_->chunk(id).shard_elements ||
           stored > states_->spec().micro_batches || early) {
@@ -163,8 +163,8 @@ Status GradientIntake::BadShard(ChunkId id, Rank rank, const char* why) const {
                                              " in chunk " + std::to_string(id) + " " + why);
 }
 
-// Whether a rank's staging record can have been written by a server: sequence numbers fit a
-// progress word, and the word is of the addition that is pending or of one before it.
+// True when a rank's staging record can have been written by a server: sequence numbers fit a
+// progress word, and the word belongs to the addition that is pending or to one before it.
 bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPiece* pending) const {
   constexpr uint64_t kSequencesMax = kVersionLimit / 2;
   const uint64_t last = staged.last_sequence.load(std::memory_order_relaxed);
@@ -178,8 +178,7 @@ bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPie
          (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
 }
 
-// A gradient that the last server had taken, but perhaps not added: the addition goes on where it
-// stopped.
+// Resumes the addition of a gradient that the last server had taken, but perhaps not added.
 Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea> areas) {
   StagingRecord& staged = states_->staging_record(rank);
   const uint64_t sequence = staged.pending.load(std::memory_order_acquire);
@@ -190,7 +189,7 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
   if (!IsPossible(staged, nullptr))
     return BadShard(staged.chunk, rank, "has impossible numbers of additions");
   if (!named || staged.micro_batch != intake->micro_batches_stored) {
-    // Of an attempt that does not count any more, or stored already: nobody reads that slot before
+    // Its attempt does not count any more, or it was stored already: nobody reads that slot before
     // it is overwritten.
     progress->Store({staged.last_sequence.load(std::memory_order_relaxed), 0,
                      optim::Progress::State::kFinished});
@@ -215,7 +214,7 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
   return Status();
 }
 
-// One more micro-batch of a shard lies in its slot.
+// Counts one more micro-batch of a shard that lies in its slot.
 void GradientIntake::EndShard(ChunkId id, Rank rank) {
   states_->AddStored(id, rank);
   TP_POINT("server.gradient_stored");

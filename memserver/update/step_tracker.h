@@ -18,12 +18,12 @@ class StepTracker {
   explicit StepTracker(uint32_t world)
       : world_mask_(world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1), ends_(world) {}
 
-  // Null, or what this rank names differently from the ranks that ended the step before it.
-  // Requires !HasEnded(rank).
+  // Notes that the rank ends the step. Null, or what it names differently from the ranks that ended
+  // the step before it. Requires !HasEnded(rank).
   const char* End(Rank rank, const shm::EndStepRequest& request);
   bool HasEnded(Rank rank) const { return (ended_ >> rank & 1) != 0; }
   bool AllEnded() const { return ended_ == world_mask_; }
-  // Of a rank that has ended the step.
+  // The numbers of a rank that has ended the step.
   const shm::EndStepRequest& end(Rank rank) const { return ends_[rank]; }
   void Clear() { ended_ = 0; }
 

@@ -11,7 +11,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Of one thread alone, on Linux.
+// Sets the policy of this one thread: on Linux not of its process.
 bool SetPolicy(pid_t thread, int policy) {
   const sched_param none{};
   return sched_setscheduler(thread, policy, &none) == 0;
@@ -23,8 +23,7 @@ bool SetNice(pid_t thread, int nice) {
 
 }  // namespace
 
-// Going back takes the right to have the nice value that the thread has: that is tried with one
-// step upwards.
+// Going back needs the right to the nice value that the thread has: tried with one step upwards.
 void ThreadNice::Begin() {
   thread_ = gettid();
   const int own = getpriority(PRIO_PROCESS, 0);
@@ -37,8 +36,8 @@ void ThreadNice::Begin() {
     LogDebug("a worker cannot give way to others: it has no right to go back", {{"nice", own}});
 }
 
-// What is told last is what was done first, so whoever raises a thread finds it below. A Raise that
-// is late may raise it once too often.
+// `below_` is set after the policy, so whoever raises a thread finds it below. A late Raise may
+// raise it once too often.
 void ThreadNice::SetBelow(bool below) {
   if (!may_change_) return;
   if (!below) return Raise();

@@ -82,8 +82,8 @@ Status UpdateQueue::BadPiece(ChunkId id, uint32_t piece, const char* why) const 
                                              std::to_string(version_) + " " + why);
 }
 
-// No update of the chunk is under way: every piece is as the last update left it, or as the start
-// of the job did.
+// Checks that no update of the chunk is under way: every piece is as the last update left it, or as
+// the start of the job did.
 Status UpdateQueue::CheckAtRest(ChunkId id) const {
   for (uint32_t piece = 0; piece < states_->chunk(id).pieces; ++piece) {
     Work work;
@@ -107,11 +107,11 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
               : at.version < version_ &&
                     (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
     if (!possible) return BadPiece(id, piece, "has an impossible progress word");
-    // Of a chunk on a GPU it counts nothing but that its weights were stored: its update begins
+    // For a chunk on a GPU the word says only that its weights were stored: its update begins
     // again, too.
     if (states_->chunk(id).on_gpu) continue;
-    // What it counts was in the staging memory of the dead server: the update begins again from the
-    // slot before.
+    // For a spilled chunk the word counts work in the staging memory of the dead server: the update
+    // begins again from the slot before.
     if (states_->chunk(id).spilled) {
       work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
       continue;

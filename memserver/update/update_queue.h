@@ -1,9 +1,9 @@
 // UpdateQueue: the update of one job's sealed step, as pieces in the order in which the next step
 // needs the chunks.
 //
-// One thread (the serve loop) owns it. It names pieces for workers (NextWork), is told when one is
-// done (EndWork), and publishes a chunk when its last piece is done. It needs no session: a sealed
-// step is finished by the server alone.
+// One thread (the serve loop) owns it. It names pieces for workers (NextWork), hears when one is
+// done (EndWork), and publishes a chunk when its last piece is done. It needs no session: the
+// server alone finishes a sealed step.
 // Spilled chunks go through a SpillQueue in the same order, chunks on GPUs through a GpuQueue,
 // beside those that lie on the host.
 // No call goes through all chunks of a large job, but for the constructor and Resume: a step is
@@ -39,7 +39,7 @@ class UpdateQueue {
   // true when it began some. Requires !active(), and weights in every chunk. What is ahead when the
   // step begins is taken over.
   bool ReadAhead();
-  // Of an open step that ends otherwise, or waits; true when something was ahead.
+  // Cancels read-ahead; true if any was cancelled. Call when the open step is dropped or must wait.
   bool GiveBackAhead();
   // The step of `record` was sealed. Requires !active().
   void Begin(const StepRecord& record);
@@ -59,17 +59,17 @@ class UpdateQueue {
   // True when no piece is at a worker and no chunk is half-updated.
   bool quiet() const { return chunks_updating_ == 0; }
 
-  // The next piece; false when there is none now: all are out, the next chunk is still being read,
-  // or updates are held.
+  // The next piece; false when there is none now: workers have them all, the next chunk is still
+  // being read, or updates are held.
   bool NextWork(Work* work);
-  // Likewise, of those alone that lie in staging.
+  // Likewise, but only pieces that lie in staging.
   bool NextStaged(Work* work) { return !skipped_ && active() && NextSpilledWork(work); }
-  // Publishes the chunk when it was its last piece; true then.
+  // Ends a piece; publishes the chunk when it was its last, and returns true then.
   bool EndWork(const WorkDone& done);
-  // A chunk of the running step whose states are not on the host is updated and written whole:
-  // publishes it.
+  // Publishes a chunk of the running step that is off the host: its update is done and written
+  // whole.
   void EndAway(ChunkId chunk);
-  // Begins the next unit of a chunk on a GPU, where there is one that may be begun; what it costs
+  // Begins the next unit of a chunk on a GPU, where one may begin; returns its cost
   // (GpuQueue::Begun), 0: nothing was begun.
   uint64_t BeginOnGpu();
   // For a skipped step: publishes up to `chunks_max` chunks as they are; returns how many.
@@ -96,7 +96,7 @@ class UpdateQueue {
   uint64_t epoch_ = 0;                       // that it is made from; of a step that is not skipped
   bool skipped_ = false;
   uint32_t holds_ = 0;
-  // In next_order_: behind the last one that was read ahead.
+  // Place in next_order_ behind the last piece that was read ahead.
   uint32_t ahead_chunk_ = 0, ahead_piece_ = 0;
   uint32_t cursor_ = 0;  // in order_
   // In order_: of those before it, the other queues know what is theirs.

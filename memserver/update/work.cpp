@@ -42,7 +42,8 @@ optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint
 
 namespace {
 
-// Of an update: states are read and written, the gradient is read, a copy in 16 bits is written.
+// Bytes that an update touches: states are read and written, the gradient is read, a copy in 16
+// bits is written.
 uint64_t BytesTouchedBy(const optim::UpdateSpan& span) {
   const uint64_t moments = (span.momentum == nullptr ? 0 : 1) + (span.variance == nullptr ? 0 : 1);
   const uint64_t copy = span.param16 == nullptr ? 0 : span.count * BytesOf(span.param16_dtype);

@@ -2,7 +2,7 @@
 // addresses of planes.
 //
 // The serve loop makes Work and promises that nobody else writes the named ranges (and that they
-// stay where they are) until the WorkDone with the same name came back.
+// stay where they are) until the WorkDone of the same name came back.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class WorkKind : uint8_t {
   kNarrow,      // fp32 -> 16 bit: param16 of a shard whose weights came
   kWiden,       // 16 bit -> fp32: first micro-batch of a shard into its slot
   kAccumulate,  // fp32 += dtype: a later micro-batch
-  // Sum of squares of each parameter of a chunk, and whether all gradients are finite.
+  // Sums the squares of each parameter of a chunk, and finds whether all gradients are finite.
   kScan,
   kUpdate,  // one piece of a chunk
   // Weights of a piece that spills -> its planes in staging; momentum and variance begin at zero.
@@ -39,17 +39,18 @@ struct WorkName {
   JobId job = 0;
   uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
   ChunkId chunk = 0;
-  // kUpdate, kStage, kUnstage, kVerify, kFillWindow, kMoveOut: piece; kScan: 0; else rank
-  // (kNarrowStored: of the share)
+  // kUpdate, kStage, kUnstage, kVerify, kFillWindow, kMoveOut: piece; kScan: 0; kNarrowStored: rank
+  // of the share; else rank.
   uint32_t index = 0;
 };
 
 struct Work {
   WorkName name;
-  // To jobs of a higher priority, their trainers included: a thread does it below them (ThreadNice)
+  // Yields to jobs of a higher priority, their trainers included: a thread does it below them
+  // (ThreadNice).
   bool gives_way = false;
-  // kNarrow, kNarrowStored, kWiden, kAccumulate: `count` elements; dtype is of the 16-bit side, or
-  // of the addend. kScan: `from` is the chunk's gradient.
+  // kNarrow, kNarrowStored, kWiden, kAccumulate: `count` elements; dtype is that of the 16-bit
+  // side, or of the addend. kScan: `from` is the chunk's gradient.
   void* to = nullptr;
   const void* from = nullptr;
   DType dtype = DType::kF32;
@@ -66,8 +67,8 @@ struct Work {
   // kMoveOut: `planes` are in staging, `source` are those of the host.
   optim::UpdateSpan source;
   // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage, kVerify,
-  // kFillWindow. `copy`: what trainers fetch, on the host, where that is part of the master: fp32
-  // jobs the whole, jobs with a split one its upper halves. An update writes it, kStage reads those
+  // kFillWindow. `copy` is the part of the master that trainers fetch from the host: all of it in
+  // fp32 jobs, its upper halves in jobs with a split one. An update writes it, kStage reads those
   // halves.
   StagedPiece staged;
   std::byte* copy = nullptr;
@@ -78,8 +79,8 @@ struct Work {
 };
 
 // The name of a piece in undo areas: the job's nonce (odd) and the place of the piece's progress
-// word. The same after a restart, never 0, and not that of a piece of any job before: an undo area
-// may still hold a tile of a job that had this place.
+// word. The same after a restart, never 0, and never that of a piece of an earlier job: an undo
+// area may still hold a tile of a job that had this place.
 uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void* progress);
 
 // The progress word of an update piece.
@@ -88,18 +89,18 @@ optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece);
 // The planes of a piece on the host; those that the job or the chunk does not have there are null.
 optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint32_t piece);
 
-// The planes of `planes.count` elements in staging become those of `planes`.
+// Points `planes` at the planes of `planes.count` elements in staging.
 void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload,
                       optim::UpdateSpan* planes);
 
-// About how many bytes of memory a worker reads and writes for it: what the work costs, as all of
+// About how many bytes of memory a worker reads and writes for it: the cost of the work, as all of
 // it is bound by memory.
 uint64_t BytesTouched(const Work& work);
 
 struct WorkDone {
   WorkName name;
   bool finite = true;  // kScan
-  // Of a staged piece that was read: false when it is not what it should be; then nothing was done.
+  // False when a staged piece that was read does not match its checks; then nothing was done.
   bool intact = true;
   uint64_t bytes = 0;  // BytesTouched of the work
 };

@@ -1,4 +1,4 @@
-// Worker: does one Work at a time; what a thread of the team, or the inline team, runs.
+// Worker: does one Work at a time; run by each thread of the team, or by the inline team.
 //
 // One thread per object; it must be in flush-denormals mode (optim/kernels/float_mode.h), or bits
 // would differ from worker to worker.
@@ -34,11 +34,11 @@ class Worker {
 
   const optim::Kernels& kernels_;
   optim::TileUpdate update_;
-  // The 16-bit weights that an update makes where nobody keeps them. Its pages are there from the
+  // Takes the 16-bit weights of an update where nobody keeps them. Its pages are there from the
   // first use on.
   const std::unique_ptr<uint16_t[]> unkept_ =
       std::make_unique_for_overwrite<uint16_t[]>(shm::kPieceElements);
-  // Of the piece at hand; grows to the largest number and stays.
+  // Runs of the piece at hand; grows to the largest number and stays.
   std::vector<optim::GroupRun> runs_;
 };
 

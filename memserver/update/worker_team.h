@@ -2,15 +2,14 @@
 // WorkDone.
 //
 // Push, TakeDone and RunOne belong to one thread (the serve loop; a simulator that pops the queue
-// itself counts as that thread). With
-// 0 threads the team is *inline*: nothing happens until RunOne is called, so that a simulator
-// decides when, and in which order.
+// itself counts as that thread). With 0 threads the team is *inline*: nothing happens until RunOne
+// is called, so that a simulator decides when, and in which order.
 // Invariant: results do not depend on the number of threads or on the order in which work is done.
 // While work is queued no worker is woken by the system: it takes the next item from a lock-free
 // ring, and looks for one for a bounded time (spin_ns) before it sleeps. An idle team sleeps.
-// Work that gives way is done below other threads (ThreadNice) only while all that waits gives way
-// too: where trainers keep every CPU busy, a worker below them might end it late, and what waits
-// behind it belongs to one of them.
+// Work that gives way is done below other threads (ThreadNice), but only while all queued work
+// gives way too: where trainers keep every CPU busy, a worker below them might finish late, and the
+// work queued behind it belongs to one of them.
 #pragma once
 
 #include <atomic>
@@ -33,14 +32,13 @@ namespace tidepool::memserver {
 
 struct WorkerTeamOptions {
   uint32_t threads = 0;         // 0: inline
-  uint32_t inline_workers = 1;  // of an inline team: each has undo areas of its own
-  // Worker i runs on cpus[i]; workers beyond the end where the system puts them.
+  uint32_t inline_workers = 1;  // for an inline team: each has its own undo areas
+  // Worker i runs on cpus[i]; workers beyond the end run where the system puts them.
   std::vector<uint32_t> cpus = {};
   optim::IsaLevel isa = optim::BestIsa();
-  // Work items a worker that may wait in the queue: enough that no worker idles for the length of a
-  // turn, few enough that the loop
-  // decides late what comes next. Threads get more while what they have in hand is small
-  // (kSmallBytes), as of jobs with many small chunks.
+  // Work items per worker that may wait in the queue: enough that no worker idles for the length of
+  // a turn, few enough that the loop decides late what comes next. Threads get more while what they
+  // have in hand is small (kSmallBytes), as for jobs with many small chunks.
   uint32_t ahead = 2;
   // How long a worker without work looks for some before it sleeps; a sleeper is woken by a futex.
   // Negative: automatic.
@@ -65,15 +63,16 @@ class WorkerTeam {
   optim::IsaLevel isa() const { return kernels_.isa; }
 
   optim::Tuning tuning() const { return tuning_; }
-  // Of updates that are pushed from now on. The pushing thread calls it while no work is queued or
-  // in hand.
+  // Sets the tuning of updates that are pushed from now on. The pushing thread calls it while no
+  // work is queued or in hand.
   void SetTuning(const optim::Tuning& tuning);
 
   // True when Push has room. Only the pushing thread fills the queue, so the answer holds until its
   // next Push.
   bool HasRoom() const;
   void Push(const Work& work);
-  // What was finished since the last call; cleared first. True when there was something.
+  // Takes what was finished since the last call; clears `done` first. True when there was
+  // something.
   bool TakeDone(std::vector<WorkDone>* done);
   // For poll: readable when something was finished after the last ArmDoneEvent; while more small
   // work waits than `ahead`, when half of that is done. Before sleeping: ArmDoneEvent, then
@@ -81,8 +80,8 @@ class WorkerTeam {
   int done_fd() const { return done_.event_fd(); }
   void ArmDoneEvent() { done_.Arm(in_hand_ > queue_min_ ? (in_hand_ - queue_min_ + 1) / 2 : 1); }
 
-  // Inline team: how much waits, and doing one item of it (0 is the oldest) on the calling thread,
-  // as one of the workers.
+  // Inline team: how many items wait; RunOne does one of them (0 is the oldest) on the calling
+  // thread, as one of the workers.
   uint32_t waiting() const;
   void RunOne(uint32_t index, uint32_t worker = 0);
 
@@ -100,15 +99,15 @@ class WorkerTeam {
   const int64_t spin_ns_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::thread> threads_;
-  // Of the pushing thread.
+  // Owned by the pushing thread.
   optim::Tuning tuning_;
-  std::vector<Work> queue_;  // of an inline team: oldest first, at most queue_max_
-  uint32_t in_hand_ = 0;     // pushed, and its end not taken yet
+  std::vector<Work> queue_;  // inline team: oldest first, at most queue_max_
+  uint32_t in_hand_ = 0;     // pushed, and not taken back yet
   uint64_t bytes_in_hand_ = 0;
   bool gave_way_ = false;  // there was work that gives way: workers may be below others
-  // Guard themselves.
+  // These guard themselves.
   DoneQueue done_;
-  BoundedRing<Work> ring_;  // of a team with threads: at most queue_max_
+  BoundedRing<Work> ring_;  // team with threads: at most queue_max_
   std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<ThreadNice>> nices_;  // by worker
   // Items in the ring that do not give way, counted before they are put there.

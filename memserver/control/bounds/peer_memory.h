@@ -21,8 +21,8 @@ struct PeerMemoryLimits {
   // The largest description that there may be, encoded and then decoded, with room beside it.
   uint64_t user = 192 * kMiB;
   uint64_t all = 384 * kMiB;
-  // A user who has no more than this has it also when others have taken the rest: nearly all
-  // descriptions.
+  // A user who holds no more than this gets it even when others have taken the rest: nearly all
+  // descriptions fit in it.
   uint64_t always = 1 * kMiB;
 };
 
@@ -36,7 +36,7 @@ class PeerMemory {
   };
 
  public:
-  // What one thing of a user takes.
+  // The bytes that one thing of a user takes.
   class Share {
    public:
     Share() = default;
@@ -64,7 +64,7 @@ class PeerMemory {
   explicit PeerMemory(const PeerMemoryLimits& limits = {}) : book_(std::make_shared<Book>()) {
     book_->limits = limits;
   }
-  // Of nothing yet.
+  // Opens a share that holds nothing yet.
   Share Open(uint32_t uid) const { return Share(book_, uid); }
   uint64_t bytes() const;
 

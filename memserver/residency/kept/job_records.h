@@ -26,17 +26,17 @@ struct RecordsLayout {
 };
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes);
 
-// Of the planes of a chunk, in the order in which their extents are listed; a plane that the job
-// does not have is not listed.
+// Bytes of the planes of a chunk, in the order in which their extents are listed; a plane that the
+// job does not have is not listed.
 inline constexpr size_t kPlanesMax = 5;
 std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes);
-// How many are listed, of all chunks; each has the same ones.
+// How many planes of each chunk are listed: the same for all.
 uint64_t PlanesListed(const shm::JobSpec& spec);
 
-// What never changes in a job's records.
+// The parts of a job's records that never change.
 struct KeptJob {
   JobId job = 0;
-  uint32_t slot = 0;  // of the index
+  uint32_t slot = 0;  // in the index
   uint64_t nonce = 0;
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
@@ -44,9 +44,9 @@ struct KeptJob {
   std::shared_ptr<const shm::JobSpec> spec;
   std::vector<uint64_t> extent_offsets;  // planes of demoted chunks named as on NVMe
   std::vector<uint64_t> frozen_places;   // in the pool, as `spec` lists them
-  // And what does, at the time of reading.
+  // The parts that change, as they were when read.
   Version sealed_version = 0;
-  ChunkId demoted = 0;  // the chunks before it were
+  ChunkId demoted = 0;  // the chunks before this one were
 };
 
 // Errors: kKeptMemoryBad (which record, what it holds, what it should).

@@ -2,10 +2,9 @@
 // job's records lie in it.
 //
 // Lies in a memfd of its own, beside the pool's, which the keeper holds too. One writer (the serve
-// loop); read once, at the start of the next server. Nothing of it is ever shared with a client. A
-// job is in the index exactly while a restart may go on with it: its slot is published by one
-// 64-bit store when the job's records are complete, and cleared by one when the job's removal
-// begins.
+// loop); read once, at the start of the next server. Clients never share any of it. A job is in the
+// index exactly while a restart may go on with it: its slot is published by one 64-bit store when
+// the job's records are complete, and cleared by one when the job's removal begins.
 #pragma once
 
 #include <cstdint>
@@ -42,13 +41,13 @@ struct IndexedJob {
 struct IndexContents {
   uint32_t layout = 0;
   uint64_t pool_nonce = 0;
-  JobId last_job = 0;  // the highest number that a job has had; of a damaged index any number
+  JobId last_job = 0;  // highest number of any job; arbitrary if damaged
   PoolGeometry geometry;
   std::vector<IndexedJob> jobs;
   uint32_t damaged_slots = 0;  // claimed by a job, but their check does not fit
 };
 
-// What a server may trust of `bytes`. Errors: kKeptLayoutUnknown (both layouts named),
+// Reads what a server may trust of `bytes`. Errors: kKeptLayoutUnknown (both layouts named),
 // kKeptMemoryBad.
 Result<IndexContents> ReadIndex(std::span<const std::byte> bytes);
 
@@ -57,9 +56,9 @@ class KeptIndex {
   // Errors: kMemoryMapFailed.
   static Result<std::unique_ptr<KeptIndex>> Create(const PoolGeometry& geometry,
                                                    uint64_t pool_nonce);
-  // Of a server that has ended; slots that cannot be trusted are cleared, the layout becomes ours.
-  // Errors: those of ReadIndex, kKeptMemoryBad (the descriptor is something else),
-  // kMemoryMapFailed.
+  // Takes over the index of a server that has ended: slots that cannot be trusted are cleared, and
+  // the layout becomes ours. Errors: those of ReadIndex, kKeptMemoryBad (the descriptor is
+  // something else), kMemoryMapFailed.
   static Result<std::unique_ptr<KeptIndex>> Adopt(UniqueFd fd, IndexContents* contents);
 
   // Returns the slot. `records` is complete: its magic is stored. Requires a free slot (jobs_max is

@@ -29,11 +29,10 @@
 // all of them valid at once.
 //
 // The states of chunks that lie on GPUs (shm/spec/gpu_states.h) are in memory whose descriptors the
-// keeper holds: GpuShareRecord says in which of its slots each rank's share is, and of which GPU it
-// is.
+// keeper holds: GpuShareRecord names the keeper's slot of each rank's share, and its GPU.
 //
-// Beside them, in extents of their own that the chunk's record names: StandInRecord and a piece,
-// for each place on NVMe that could not be written (stand_ins.h).
+// Beside them, in extents of their own that the chunk's record names, lies a StandInRecord with a
+// piece for each place on NVMe that could not be written (stand_ins.h).
 //
 // The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the
 // commit): the record of version v is written to steps[v % 2], then sealed_version := v by one
@@ -63,10 +62,10 @@ inline constexpr uint32_t kFrozenMagic = 0x5a465054;       // "TPFZ"
 inline constexpr uint64_t kFrozenSealed = 0x4445'4c41'4553'5446;
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
-// In the list of extents: a plane that lies on NVMe, in directory 0; less one for each directory
+// In the list of extents: a plane that lies on NVMe, in directory 0; one less for each directory
 // after it.
 inline constexpr uint64_t kSpilledExtent = ~uint64_t{0};
-// One that lies on a GPU.
+// In the list of extents: a plane that lies on a GPU.
 inline constexpr uint64_t kGpuExtent = kSpilledExtent - 64;
 // Versions are kept in 40 bits, and in 39 in progress words: at one step a millisecond, 17 years.
 inline constexpr Version kVersionLimit = (Version{1} << 39) - 1;
@@ -74,7 +73,7 @@ inline constexpr Version kVersionLimit = (Version{1} << 39) - 1;
 // Everything that decides the update to `version`, and what a restarted trainer needs.
 struct StepRecord {
   Version version;          // that the update makes
-  uint64_t optimizer_step;  // of bias correction: steps that were not skipped, this one included
+  uint64_t optimizer_step;  // for bias correction: steps not skipped, this one included
   float learning_rate;      // before the group's factor
   float gradient_scale;     // clip factor / loss scale
   float loss_scale;
@@ -102,13 +101,12 @@ struct GpuShareRecord {
   std::array<uint8_t, 16> gpu;
 };
 
-// Of the run: the set of ranks from the first seat to the last.
-// kLeft: a rank said goodbye.
+// State of the run: the set of ranks from the first seat to the last. kLeft: a rank said goodbye.
 enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2 };
 
-// What the run is known by. Servers of layout 8 that know nothing of it left zeros here, and read
-// none of it: no note, and no other layout. Never changes; a text that does not fit its check is
-// none.
+// What the run is known by. Servers of layout 8 that do not know this record left zeros here, which
+// read as no note, and never read it, so the layout did not change. Never changes; a text that does
+// not fit its check counts as none.
 struct NoteRecord {
   uint32_t crc;  // of all below that counts, and of the job's nonce
   uint32_t bytes;
@@ -141,7 +139,7 @@ struct JobRecord {
   NoteRecord note;
 };
 
-// Names the chunk's planes; its stamp is the version with a check over the whole name, so that one
+// Names the chunk's planes. Its stamp is the version with a check over the whole name, so that one
 // store publishes both.
 struct ChunkRecord {
   uint32_t magic;
@@ -156,7 +154,7 @@ struct ChunkRecord {
   uint64_t reserved[2];
 };
 
-// A piece of one slot that lies in the pool, a page behind this record. Never changes.
+// A piece of one slot that lies in the pool, one page after this record. Never changes.
 struct StandInRecord {
   uint32_t magic;
   uint32_t crc;  // of all below
@@ -164,7 +162,7 @@ struct StandInRecord {
   ChunkId chunk;
   uint32_t piece;
   uint32_t slot;
-  int32_t error;  // errno of the write that it was made for
+  int32_t error;  // errno of the write that failed
   uint64_t next;  // as ChunkRecord::stand_ins
 };
 
@@ -194,7 +192,7 @@ struct StagingRecord {
   uint64_t open_step;             // OpenStepWord that it belongs to
   ChunkId chunk;
   uint32_t micro_batch;
-  // Of all that ever pended: sequence numbers are not used twice.
+  // The highest number that ever pended: sequence numbers are not used twice.
   std::atomic<uint64_t> last_sequence;
   // optim::ProgressWord of the addition; its version is the sequence number.
   std::byte progress[8];
@@ -204,21 +202,20 @@ struct StagingRecord {
 uint64_t OpenStepWord(Version version, uint64_t attempt);
 // The version that every word of the open step has.
 Version VersionOfOpenStep(uint64_t open_step);
-// The attempt at it, as requests name it.
+// The attempt at the open step, as requests name it.
 uint32_t AttemptOfOpenStep(uint64_t open_step);
 uint64_t GradientWord(uint64_t open_step, uint32_t micro_batches);
-// Micro-batches that `word` counts for the attempt `open_step`; 0 when it was written in another
-// one.
+// Micro-batches that `word` counts for the attempt `open_step`; 0 when it belongs to another one.
 uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step);
 // `version` may be kNoVersion.
 uint64_t StampOf(const ChunkRecord& record, Version version);
-// The version of the record's stamp; nothing when its check does not fit the name.
+// The version in the record's stamp; none when its check does not fit the name.
 std::optional<Version> VersionOf(const ChunkRecord& record);
-// Of the chunks from the first on that were demoted: how many, with a check over where to.
+// Counts the demoted chunks, from the first on, with a check over their directories.
 uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted);
 uint32_t DemotedCount(uint64_t word);
-// The keeper's slot of a share, with a check over whose it is and of which GPU. The slot of a word
-// whose check fits; nothing of another.
+// GpuShareWord: the keeper's slot of a share, with a check over whose it is and of which GPU.
+// GpuShareSlot: the slot in a word whose check fits; else none.
 uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot,
                       const std::array<uint8_t, 16>& gpu);
 std::optional<uint32_t> GpuShareSlot(uint64_t job_nonce, Rank rank, const GpuShareRecord& record);

@@ -174,8 +174,8 @@ class SpillQueue {
   uint32_t next_piece_ = 0;  // of the task in front
   std::vector<Ride> rides_;  // by staging slot
   uint32_t riding_ = 0;
-  uint32_t ahead_ = 0;         // of them, Ahead::kYes
-  uint64_t unpaid_bytes_ = 0;  // of rides that were taken over: BeginNext names them with its own
+  uint32_t ahead_ = 0;         // rides that are Ahead::kYes
+  uint64_t unpaid_bytes_ = 0;  // of rides that were taken over: BeginNext adds them to its own
   uint64_t numbers_ = 0;
   std::vector<PutOffPiece> put_off_;
   bool over_ = false;

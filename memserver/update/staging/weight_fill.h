@@ -1,7 +1,7 @@
 // WeightFill: 16-bit weights of one job on their way from NVMe into its window (weight_window.h),
 // piece by piece through staging.
 //
-// One thread (the serve loop) owns it. Of a piece only the beginning is read, which has the master
+// One thread (the serve loop) owns it. It reads only the beginning of a piece, which has the master
 // and its checksum; a worker checks it and makes the 16-bit weights in the slot. Nothing is written
 // to a drive.
 // Invariants:
