@@ -1,12 +1,9 @@
 // Attempt: to which attempt at the open step a rank's gradients and ends of steps belong, as far as
-// the
-// rank can know (shm/messages.h).
+// the rank can know (shm/messages.h).
 //
 // One thread; a value. A rank hears the number when it attaches, and counts from there. A server of
-// an
-// earlier version says nothing of it: then the rank knows it from the next sealed step on, and
-// until
-// then its requests name none.
+// an earlier version says nothing of it: then the rank knows it from the next sealed step on, and
+// until then its requests name none.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +18,12 @@ class Attempt {
  public:
   explicit Attempt(std::optional<uint32_t> open = std::nullopt) : open_(open) {}
 
-  // Of a new request.
+  // Names the attempt in the flags of a new request, where it counts.
   void Name(shm::Request* request) const {
     const bool counts = Is(*request, shm::Op::kSubmitGradient) || Is(*request, shm::Op::kEndStep);
     if (counts && open_) request->flags |= shm::FlagsOfAttempt(*open_);
   }
-  // `request` was answered with `error` in a session of this version.
+  // Learns from a `request` that was answered with `error` in a session of version `protocol`.
   void Follow(const shm::Request& request, ErrorId error, uint32_t protocol) {
     if (!Is(request, shm::Op::kEndStep)) return;
     if (error == ErrorId::kNone) open_ = 0;

@@ -40,8 +40,8 @@ struct Attachment {
   uint64_t rcache_bytes = 0;
   bool weights_ready = false;  // the job already holds weights (attached to an existing job)
   Version sealed_version = 0;  // last sealed step of that job
-  uint64_t data_cursor = 0;    // of its step record
-  float loss_scale = 1;        // of its step record, before that step's verdict
+  uint64_t data_cursor = 0;    // from its step record
+  float loss_scale = 1;        // from its step record, before that step's verdict
   uint32_t scaler_steps = 0;
   uint64_t random_state = 0;
   bool last_skipped = false;  // that step's verdict: a gradient overflowed, nothing was changed

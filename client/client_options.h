@@ -1,4 +1,5 @@
-// ClientOptions: how a client looks for its memserver, how long it waits, and whom it tells.
+// ClientOptions: how a client looks for its memserver, how long it waits, and what it calls
+// meanwhile.
 //
 // A value type.
 #pragma once
@@ -21,9 +22,9 @@ struct BroughtMemory {
   int descriptor = -1;                // as exported; stays the caller's, open as long as the client
   std::byte* data = nullptr;          // where it lies for the caller's streams; never touched here
   uint64_t bytes = 0;
-  // Called on the client's thread, with true before a server is met that may need room on the GPU
-  // for its context (the first one, and one that is started in place of one that has ended), with
-  // false when it has answered. None: nobody makes room.
+  // Called on the client's thread: with true before it meets a server that may need room on the GPU
+  // for its context (the first one, and each that replaces one that has ended), with false when
+  // that server has answered. None: nobody makes room.
   std::function<void(bool server_comes)> make_room = nullptr;
 };
 
@@ -31,27 +32,27 @@ struct ClientOptions {
   std::string socket_dir;                                 // empty: shm::DefaultClientDir()
   int64_t connect_timeout_ns = int64_t{2} * 1000000000;   // until a server answers at the socket
   int64_t attach_timeout_ns = int64_t{600} * 1000000000;  // until it has prepared the job's memory
-  // A job without room waits in the server's queue so long; 0: it is refused.
+  // How long a job without room waits in the server's queue; 0: it is refused.
   int64_t queue_timeout_ns = 0;
-  // Of one Wait, the time that a lost server is waited for not counted.
+  // Time limit of one Wait, not counting the wait for a lost server.
   int64_t wait_timeout_ns = int64_t{120} * 1000000000;
-  // Of SaveWeights, likewise; the server gives up first, and says why.
+  // Time limit of SaveWeights, likewise; the server gives up first, and says why.
   int64_t save_timeout_ns = int64_t{660} * 1000000000;
-  // Looking at the ring before sleeping; 0: sleep at once.
+  // How long to look at the ring before sleeping; 0: sleep immediately.
   int64_t spin_ns = 20'000;
-  // A server that ended is waited for so long; 0: not at all.
+  // How long to wait for a server that ended; 0: not at all.
   int64_t server_timeout_ns = 0;
   // Wait for a rank that is still attached to leave, up to attach_timeout_ns.
   bool attach_retry = false;
   // Called with one line when the client starts to wait for a lost server or for room, and with one
   // when it goes on.
   std::function<void(const std::string&)> on_wait = nullptr;
-  // Asked now and then while the job waits for room: true ends the wait.
+  // Called now and then while the job waits for room: true ends the wait.
   std::function<bool()> give_up = nullptr;
   std::optional<BroughtMemory> brought = {};
   // What the run is known by, at most 480 bytes (shm::kRunNoteMax). A server of protocol 6 keeps
-  // that of the first rank with the job, as long as it keeps the job, and tells it to all that
-  // attach (Attachment::note); it compares nothing.
+  // the note of the job's first rank as long as it keeps the job, and gives it to all that attach
+  // (Attachment::note); it compares nothing.
   std::string run_note = {};
 };
 

@@ -14,7 +14,7 @@ namespace tidepool::client {
 
 struct JobWord {
   std::optional<JobView> job;       // that it holds
-  std::optional<LostJobView> lost;  // of that name and this user, whose states it had to give up
+  std::optional<LostJobView> lost;  // the job of that name and this user whose states it gave up
 };
 
 // `socket_dir`: empty: the default place. Errors: those of SendHttp, what the server answered,

@@ -1,6 +1,6 @@
 // Views: what memctl reads out of the admin socket's JSON, as plain structs.
 //
-// `node` of a row: the machine that it is of, where several were asked; else empty.
+// `node` of a row: the machine that it describes, where several were asked; else empty.
 //
 // One thread; value types. A document with a missing or wrongly typed field is an error: it comes
 // from another release, and a table with silent gaps would lie. Fields that this release does not
@@ -28,7 +28,7 @@ struct GpuView {
   std::string name, model, uuid, form;        // form: how its memory leaves a process
   std::string note, pin_failure, failure;     // empty: nothing to say
   uint64_t bytes = 0, taken = 0;              // taken by memserver; 0: not known
-  uint64_t pool_bytes = 0, pinned_bytes = 0;  // of the pool: how much is registered with it
+  uint64_t pool_bytes = 0, pinned_bytes = 0;  // pinned: the part of the pool registered with it
   double pin_seconds = 0;
   uint64_t sessions = 0, bytes_h2d = 0, bytes_d2h = 0, copies_unpinned = 0;
 };
@@ -48,7 +48,7 @@ struct StatusView {
   std::vector<GpuView> gpus;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t workers = 0, parameters_updated = 0;
-  uint64_t prefetch = 0;  // of the update, in elements
+  uint64_t prefetch = 0;  // prefetch distance of the update, in elements
   uint64_t jobs = 0, sessions = 0, sessions_ended_badly = 0;
 };
 
@@ -66,7 +66,7 @@ struct JobView {
   double step_seconds = 0, grad_norm = 0;
   bool suspended = false;
   double lease_seconds = 0;            // how long it is kept once its ranks are gone
-  std::optional<uint64_t> kept_until;  // of one without ranks, in seconds since 1970
+  std::optional<uint64_t> kept_until;  // if without ranks, in seconds since 1970
   uint64_t optimizer_bytes = 0;        // of memory traffic, since memserver started
   uint64_t uid = 0, chunks = 0, chunks_spilled = 0;
   std::string account;
@@ -117,7 +117,7 @@ struct ResidencyRow {
   std::vector<std::pair<char, uint64_t>> chunks = {};  // how many have each letter
 };
 
-// What a column is where it is no chunk: a layer, a tensor or a job.
+// What a column is where it is not a chunk: a layer, a tensor or a job.
 struct ResidencyColumn {
   std::string name;
   uint64_t chunks = 0, bytes = 0;
@@ -200,7 +200,7 @@ struct LateView {
 
 // Jobs that went to NVMe because others needed their room.
 struct DemotionView {
-  std::string name;  // of the one that is under way; job 0: none is
+  std::string name;  // of the job in progress; none where its number is 0
   uint64_t job = 0, pieces = 0, pieces_written = 0;
   uint64_t moved = 0, failed = 0, dropped = 0, bytes_freed = 0;
 };
@@ -239,7 +239,7 @@ struct HealthCheckView {
 };
 
 struct HealthView {
-  std::string status;  // of the worst
+  std::string status;  // of the worst check
   std::vector<HealthCheckView> checks;
 };
 
@@ -250,7 +250,7 @@ struct SettingView {
 };
 
 struct ConfiguredQuotaView {
-  // As written, empty: not given.
+  // As written; empty: not given.
   std::string match, origin, guarantee, limit, nvme_limit, priority;
   uint64_t weight = 1;
   std::string node = {};
@@ -269,12 +269,12 @@ struct EventView {
   std::string fields;  // the others, as "job=1 name=gpt"
 };
 
-// Errors of all: kHandshakeBad (not JSON, a field is missing or of another kind).
+// Each of these fails with kHandshakeBad (not JSON, a field is missing or of another kind).
 Result<VersionView> ReadVersion(std::string_view json);
 Result<StatusView> ReadStatus(std::string_view json);
 Result<std::vector<JobView>> ReadJobs(std::string_view json);
 Result<JobView> ReadOneJob(std::string_view json);
-// Of the same answer as ReadJobs; none in that of a former release.
+// Reads the same answer as ReadJobs; none where a former release gave it.
 Result<std::vector<LostJobView>> ReadLostJobs(std::string_view json);
 Result<ChunksView> ReadChunks(std::string_view json);
 Result<TensorsView> ReadTensors(std::string_view json);
@@ -286,10 +286,10 @@ Result<HealthView> ReadHealth(std::string_view json);
 Result<std::vector<EventView>> ReadEvents(std::string_view ndjson);
 Result<NvmeView> ReadNvme(std::string_view json);
 Result<ConfigView> ReadConfig(std::string_view json);
-// What a reload has applied, or would: keys of settings.
+// The settings, by key, that a reload has applied, or would.
 Result<std::vector<std::string>> ReadApplied(std::string_view json, const char* list = "applied");
 
-// The error that a problem document (RFC 9457) tells of; kHandshakeBad when it is not one.
+// The error in a problem document (RFC 9457); kHandshakeBad when it is not one.
 Status ReadProblem(std::string_view json);
 
 }  // namespace tidepool::client

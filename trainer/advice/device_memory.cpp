@@ -17,7 +17,7 @@ constexpr size_t kChangesShown = 3;
 // What all changes of a step are weighed against.
 struct Need {
   uint64_t total, used;  // used: with what there was no room for
-  uint64_t activations;  // of it
+  uint64_t activations;  // part of `used`
   uint64_t sequences;    // of this rank
   uint64_t tokens;       // of a sequence
   uint64_t boundaries;   // bytes of the blocks' inputs, all layers

@@ -7,11 +7,11 @@
 //     and the shared seed, never of arrival times: ranks that make the same calls start the same
 //     collectives in the same order;
 //  2. an eviction writes nothing, the server has the master copy (Elixir v1, section VII);
-//  3. a block that holds gradients is not given up before they are on their way, and not written
+//  3. a block that holds gradients is not given up before they are in flight, and not written
 //     before the server has answered;
 //  4. after an error every call returns that error and changes nothing: the step stays unsealed;
-//  5. a frozen chunk takes part in the uses alone: it has no gradient, is never handed in, and
-//     stays through new versions, until its block is wanted for another one.
+//  5. a frozen chunk is only used: it has no gradient, is never handed in, and stays through new
+//     versions, until its block is wanted for another one.
 // A pass is one training step with all its micro-batches, or one evaluation. The first pass of a
 // kind records its order with random eviction, unless the setup brings another policy; later ones
 // follow it with Belady's rule and prefetch (Elixir v1, section VI); one that leaves it goes on
@@ -23,11 +23,11 @@
 // With streams the rCache is memory of a device, which this class and its callers hand to streams
 // only. Where all collectives have streams (or there are none) the CPU runs ahead of the device:
 // where a call "may wait" below, it puts a wait into the compute stream instead, and the CPU itself
-// waits in FinishStep, and where kTicketsUsed transfers are under way
+// waits in FinishStep, and where kTicketsUsed transfers are in flight
 // (trainer/cache/ahead_pipeline.h). Decisions are the same as on the host. Operators, and copies of
 // gradients to their places, must be in the compute stream before the call that ends them (Release,
-// GradientDone, SubmitBorrowed). An error of a transfer may be told later than its chunk was used;
-// FinishStep tells all of them.
+// GradientDone, SubmitBorrowed). An error of a transfer may be reported after its chunk was used;
+// FinishStep reports all of them.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@
 
 namespace tidepool::trainer {
 
-// The chunk's parameters are now at `block`; null: they are nowhere.
+// The chunk's parameters are now at `block`; null: they have no place.
 struct Move {
   ChunkId chunk = 0;
   std::byte* block = nullptr;
@@ -67,17 +67,17 @@ struct SeparateBlock {
 };
 
 struct CacheCounters {
-  uint64_t hits = 0;        // chunks that were there, or on their way, when an operator needed them
+  uint64_t hits = 0;        // chunks that were there, or in flight, when an operator needed them
   uint64_t misses = 0;      // fetched because an operator waited for them
   uint64_t prefetches = 0;  // fetched ahead
-  // Of `prefetches`: not there yet when an operator needed them. Where the CPU runs ahead: at which
-  // a look found the compute stream standing, so no more than there were.
+  // Those of `prefetches` that were not there yet when an operator needed them. Where the CPU runs
+  // ahead: those for which a look found the compute stream waiting, so a lower bound.
   uint64_t late_prefetches = 0;
   uint64_t evictions = 0;
   uint64_t submits = 0;     // chunks whose gradients were handed in
   uint64_t deviations = 0;  // passes that left the recorded order
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
-  // Of the CPU: operators' and gradients' waits for chunks; FinishStep's for the server.
+  // Time the CPU waited: for chunks, in operators and gradients; for the server, in FinishStep.
   uint64_t wait_ns = 0;
 
   double hit_rate() const {
@@ -87,16 +87,17 @@ struct CacheCounters {
 };
 
 struct CacheOptions {
-  uint64_t prefetch_depth = 2;  // chunks fetched ahead of their need at one time; 0: none
+  uint64_t prefetch_depth = 2;  // most chunks being fetched ahead; 0: none
   uint64_t seed = 0;            // equal on all ranks
   // The recording step keeps gradients apart, so that parameters used several times are found.
   bool separate_while_recording = true;
 };
 
-// Who names victims where no plan does. Null: RandomEviction from the shared seed, LruEviction.
+// Policies that name victims where no plan does. Null: RandomEviction from the shared seed,
+// LruEviction.
 struct EvictionPolicies {
   std::unique_ptr<EvictionPolicy> recording;   // in a pass whose order is not known yet
-  std::unique_ptr<EvictionPolicy> left_order;  // in one that has left the order that was known
+  std::unique_ptr<EvictionPolicy> left_order;  // in a pass that has left its known order
 };
 
 struct CacheSetup {  // all pointers must outlive the cache
@@ -117,7 +118,7 @@ class ParameterCache {
   // with a data group in common would decide apart: their chunks are not alike).
   static Result<std::unique_ptr<ParameterCache>> Create(CacheSetup setup);
 
-  // An order that is known beforehand, as if a pass of this kind had recorded it.
+  // Gives an order that is known beforehand, as if a pass of this kind had recorded it.
   void Declare(PassKind kind, AccessSchedule schedule) {
     follower_.Declare(kind, std::move(schedule));
   }
@@ -127,11 +128,11 @@ class ParameterCache {
   // blocks; names the smallest size), kChunkNotReady (operators are still running).
   Status BeginPass(PassKind kind, Version version);
 
-  // Before an operator: its chunks are present and stay until Release. Waits. Calls nest and are
-  // counted. Then take the moves.
-  // Errors: kChunkNotReady (no pass), and those of the server and the group.
+  // Call before an operator: its chunks are present and stay until Release. Waits. Calls nest and
+  // are counted. Take the moves afterwards. Errors: kChunkNotReady (no pass), and those of the
+  // server and the group.
   Status Acquire(std::span<const ChunkId> chunks);
-  // After the operator. Errors: as latched.
+  // Call after the operator. Errors: as latched.
   Status Release(std::span<const ChunkId> chunks);
   // An operator, or several nested ones, use these parameters of acquired chunks until EndUse. A
   // parameter that is used again after its gradient came has its gradients kept apart from then on,
@@ -139,17 +140,17 @@ class ParameterCache {
   // Errors: kTensorStateIllegal (later: the parameter's place holds its gradient).
   Status BeginUse(std::span<const ParameterId> parameters);
   Status EndUse(std::span<const ParameterId> parameters);
-  // Changes of place since the last call, in order, appended to `out`. Take them after every call
+  // Appends the changes of place since the last call to `out`, in order. Call it after every call
   // into the cache.
   void TakeMoves(std::vector<Move>* out);
   // Moves transfers on. Never waits.
   Status Progress();
-  // Waits until all operators of a device have ended; nothing on the host. Before LibTorch waits
-  // for a result (a loss): its own waits look after nothing, and a peer that is lost would not end
-  // them. Errors: as latched; results are garbage then.
+  // Waits until all operators of a device have ended; on the host returns immediately. Call it
+  // before LibTorch waits for a result (a loss): its own waits poll nothing, and a lost peer would
+  // not end them. Errors: as latched; results are garbage then.
   Status AwaitOperators() { return status_.ok() ? Latch(pipeline_.AwaitOperators()) : status_; }
-  // Waits until no transfer is in flight, prefetches included: behind it a pass has nothing under
-  // way until its next call. Errors: as latched.
+  // Waits until no transfer is in flight, prefetches included: none is in flight from then until
+  // the pass's next call. Errors: as latched.
   Status AwaitTransfers();
 
   // A parameter's gradient has come: where to copy it, over the parameter in the chunk's block
@@ -158,18 +159,18 @@ class ParameterCache {
   // kTensorStateIllegal (a second gradient over a first one, or one of a frozen parameter), and
   // those of Acquire.
   Result<std::byte*> GradientPlace(ParameterId parameter);
-  // It has been copied. When it was the chunk's last, the chunk goes to reduce-scatter and server.
+  // The gradient has been copied. When it was the chunk's last, the chunk goes to reduce-scatter
+  // and server.
   Status GradientDone(ParameterId parameter);
   // Chunks in separate mode for which gradients came since the last FinishBackward, ascending.
   std::vector<ChunkId> SeparateChunks() const;
-  // At the end of backward, for each of them: a zeroed block for its gradients; fill it, then
-  // submit it. May wait.
+  // At the end of backward, for each of SeparateChunks: a zeroed block for its gradients; fill it,
+  // then submit it. May wait.
   Result<SeparateBlock> BorrowBlock(ChunkId chunk);
   Status SubmitBorrowed(ChunkId chunk);
   // The backward of a micro-batch (0, 1, ...) has ended: parameters without a gradient get zeros,
-  // and every chunk is handed in.
-  // Errors: kRcacheTooSmall (the pass went dry; names the smallest size that works), and those of
-  // the server and the group.
+  // and every chunk is handed in. Errors: kRcacheTooSmall (the pass went dry; names the smallest
+  // size that works), and those of the server and the group.
   Status FinishBackward(uint32_t micro_batch);
   // Ends the training pass: waits until the server has answered every submission.
   Status FinishStep();
@@ -177,8 +178,8 @@ class ParameterCache {
   // True once a pass went dry: no chunk has a place any more, what operators read is the caller's
   // choice, and gradients go nowhere.
   bool dry() const { return dry_; }
-  // A dry evaluation has ended. The caller goes through the forward and backward of one
-  // micro-batch, and FinishBackward tells the rest.
+  // Call when a dry evaluation has ended: then go through the forward and backward of one
+  // micro-batch, and FinishBackward reports what the order needs.
   void BeginDryTraining();
 
   // True when the present pass follows a known order.
@@ -192,7 +193,7 @@ class ParameterCache {
   CacheCounters counters() const;
 
  private:
-  struct Entry {              // of a chunk
+  struct Entry {              // state of a chunk
     uint32_t pins = 0;        // operators that hold it
     bool mapped = false;      // the caller was told where it is
     bool demanded = false;    // fetched because it was needed, not yet handed out
@@ -209,23 +210,23 @@ class ParameterCache {
   Status NotInPass(const char* call);
   Status TooSmall(const std::string& reason);
   uint64_t BlocksNeeded() const { return std::max(dry_blocks_, follower_.BlocksNeeded()); }
-  // The order has come to a moment; carries out what the plan wants there. Transfers are moved on
-  // by the call that ends what began here.
+  // The order has come to a moment: does what the plan wants there. The call that ends what began
+  // here moves the transfers on.
   Status Enter(MomentKind kind, ChunkId subject);
   void RunStep(const PlanStep& step, bool ahead);
   void PrefetchAhead(uint64_t horizon);
-  // The chunk gets a place, by the policy when nothing is planned.
+  // Gives the chunk a place; the policy decides where nothing is planned.
   Status Place(ChunkId chunk);
   void GoDry();
   Status FinishDry();
   void StartFetch(ChunkId chunk, uint32_t uses_ahead);
   void Evict(ChunkId victim, ChunkId successor);
   void Unmap(ChunkId chunk);
-  // A mark behind the operators that used chunks since the last one.
+  // Puts a mark behind the operators that used chunks since the last one.
   void MarkUses();
   // Waits until the chunk's parameters are there, tells the caller where, counts.
   Status HandOut(ChunkId chunk);
-  // The chunk's place is there and written by nobody; waits.
+  // Waits until the chunk's place is there and nothing writes to it.
   Status WaitForPlace(ChunkId chunk, bool prefetched = false) {
     return Latch(pipeline_.Wait(table_.past(chunk).op, prefetched));
   }
@@ -255,7 +256,7 @@ class ParameterCache {
   std::vector<ChunkId> mine_;       // chunks that this rank trains, as a member of their group
   std::vector<ChunkId> pinned_;     // held by operators, ascending
   std::vector<bool> has_gradient_;  // by ParameterId, in this micro-batch
-  // By operators that ended behind the last mark; they have places.
+  // Chunks of operators that ended behind the last mark; they have places.
   std::vector<ChunkId> used_;
   std::vector<Move> moves_;
   Moment moment_;  // reused

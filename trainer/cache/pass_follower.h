@@ -105,7 +105,7 @@ class PassFollower {
   AccessSchedule recording_;      // otherwise
   size_t micro_batch_begin_ = 0;  // in recording_
   const Plan* plan_ = nullptr;
-  size_t next_step_ = 0;    // of plan_
+  size_t next_step_ = 0;    // index in plan_
   size_t first_ahead_ = 0;  // the first step whose need is still to come
   uint64_t deviations_ = 0;
 };

@@ -1,5 +1,5 @@
-// PipelineSetup: what a pipeline between rCache blocks and memory server works with, and the words
-// in which it is asked.
+// PipelineSetup: what a pipeline between rCache blocks and memory server works with, and the types
+// of its interface.
 //
 // Value types; one thread (the trainer's main thread).
 #pragma once
@@ -31,7 +31,8 @@ struct BlockPast {
 // them (client/chunk_service.h).
 using client::Wanted;
 
-// Of the service's tickets some are left to the trainer itself (end of step, weights).
+// Tickets of the service that the pipeline uses; it leaves some to the trainer itself (end of step,
+// weights).
 inline constexpr uint32_t kTicketsUsed = client::kTicketsMax - 32;
 
 struct PipelineSetup {  // all must outlive the pipeline

@@ -1,7 +1,6 @@
 // TransferPipeline: carries out fetches (server to rCache, then all-gather) and submissions
-// (reduce-scatter, then rCache to server), in
-// the order in which they were asked for, without a thread of its own: every call moves all of them
-// as far as they can go.
+// (reduce-scatter, then rCache to server), in the order of the requests, without a thread of its
+// own: every call moves all of them as far as they can go.
 //
 // One thread (the trainer's main thread). Only Wait, WaitAll and AwaitOperators block.
 // It serves the host, and memory of a device whose collectives have no stream (Gloo): results are
@@ -9,8 +8,8 @@
 // stream pass what used the block before, and the CPU stores the ticket's `ready`: no stream waits
 // for anything.
 // Invariants:
-//  1. collectives start in the order of the operations' numbers, whatever arrives when: all ranks
-//     of a group start the same ones in the same order (trainer/comm/collective.h);
+//  1. collectives start in the order of the operations' numbers, not of arrivals: all ranks of a
+//     group start the same ones in the same order (trainer/comm/collective.h);
 //  2. a fetch into a block starts after the block's earlier operation has ended; that operation has
 //     a lower number;
 //  3. after an error nothing more is started; every later call returns that error.
@@ -30,18 +29,18 @@ class TransferPipeline {
  public:
   explicit TransferPipeline(PipelineSetup setup);
 
-  // This rank's shard comes to its place in `block` behind all that used it, then all shards are
-  // gathered.
+  // Brings this rank's shard to its place in `block`, behind all that used it, then gathers all
+  // shards.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
-  // The whole block is reduced over the group, then this rank's shard goes to the server.
+  // Reduces the whole block over the group, then sends this rank's shard to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
-  // An operator is in the compute stream; true when a mark behind it is wanted.
+  // Notes that an operator is in the compute stream; true when a mark behind it is wanted.
   bool Used() const { return false; }
-  // Behind all that is in the compute stream.
+  // Puts a mark behind all that is in the compute stream.
   UseMark Mark() { return compute_ == nullptr ? 0 : compute_->Record(); }
 
   bool Done(OpId id) const { return id < first_ || ops_[id - first_].stage == Stage::kDone; }
-  // Errors of these: what the server or the group answered, latched.
+  // These return what the server or the group answered, latched.
   Status Progress();
   // `prefetched`: count it when it is not there yet.
   Status Wait(OpId id, bool prefetched);
@@ -64,10 +63,10 @@ class TransferPipeline {
     ChunkId chunk;
     bool fetch;
     uint32_t micro_batch;
-    Wanted wanted;  // of a submission: the version that the gradients belong to
+    Wanted wanted;  // for a submission: the version of the gradients
     std::byte* block;
     OpId after;
-    // Of the compute stream: what the transfer comes behind; 0: nothing.
+    // The point in the compute stream behind which the transfer begins; 0: none.
     device::Stream::Marker gate;
     Stage stage;
     uint64_t ticket;  // of the server or of the group, as the stage says
@@ -94,7 +93,7 @@ class TransferPipeline {
   device::Stream* const compute_;  // null on the host
   std::deque<Op> ops_;             // numbers first_, first_ + 1, ...; ended ones leave at the front
   OpId first_ = 1;
-  OpId next_turn_ = 1;      // whose collective starts next
+  OpId next_turn_ = 1;      // operation whose collective starts next
   uint32_t at_server_ = 0;  // tickets in flight
   uint64_t bytes_h2d_ = 0, bytes_d2h_ = 0, wait_ns_ = 0, late_ = 0;
   Status status_;

@@ -8,7 +8,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// More would only delay the first copy; a split master takes no more at once.
+// More would only delay the first copy; a split master takes no more in one put.
 constexpr uint64_t kHalfBytesMax = 4 * kMiB;
 
 }  // namespace
@@ -76,7 +76,7 @@ Status WeightPut::Append(ChunkId chunk, const float* values, uint64_t count) {
                  shard_begin = layout_->ShardIndex(chunk, rank_) * shard;
   const uint64_t from = cursors_[chunk];
   cursors_[chunk] += count;
-  // Of what the caller gives, this rank's shard takes one run.
+  // This rank's shard takes one run of the caller's values.
   uint64_t begin = std::max(from, shard_begin);
   const uint64_t end = std::min(from + count, shard_begin + shard);
   while (begin < end) {

@@ -16,7 +16,7 @@ struct NumberFlag {
   long double least, most;   // allowed, but
   bool above, below;         // for these bounds themselves
   const char* why;           // nothing else is
-  const char* command = "";  // of which; empty: all that have it
+  const char* command = "";  // that the flag is of; empty: all that have it
 };
 
 std::span<const NumberFlag> NumberFlags();

@@ -38,7 +38,7 @@ int RunTraining(const RunOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the call that made it so
   const Status result = Train(options);
-  // Of a run that was stopped the signal says why it ended, but not what could not be written.
+  // When a run was stopped, the signal says why it ended, but not what could not be written.
   const bool unwritten =
       result.id() == ErrorId::kSaveFailed || result.id() == ErrorId::kFileWriteFailed;
   if (!result.ok() && (unwritten || !StopFlag::Requested()))

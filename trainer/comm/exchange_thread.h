@@ -2,14 +2,12 @@
 // exchange by exchange.
 //
 // The constructing thread calls all methods; the thread within owns sockets and exchanges in work,
-// never blocks in a call on a
-// socket, and touches no memory of an exchange that has ended. Exchanges end in the order in which
-// they were started.
+// never blocks in a call on a socket, and touches no memory of an exchange that has ended.
+// Exchanges end in the order in which they were started.
 // A group fails once, for good: when a rank leaves that the oldest exchange still needs, when a
-// rank says that it is in another
-// exchange, when nothing moves for the time-out while something is in work, or when it is given up.
-// Its sockets close then, so
-// that the other ranks hear of it. A rank that leaves behind its last exchange disturbs nobody.
+// rank says that it is in another exchange, when nothing moves for the time-out while something is
+// in work, or when it is given up. Its sockets close then, so that the other ranks hear of it. A
+// rank that leaves after its last exchange disturbs nobody.
 #pragma once
 
 #include <array>
@@ -39,9 +37,9 @@ struct Exchange {
   const char* name = "";       // for people; static
   uint32_t kind = 0;           // compared between ranks, as the length of each leg is
   std::vector<Leg> out, in{};  // by rank of the group; this rank's own are not used
-  // Where `data` is not null: a block whose shards are both legs. What comes from a rank takes the
-  // place of what went to it, byte by byte behind it, and needs no memory of its own; when all of
-  // it is there, this rank's shard becomes the sum of all shards (rank_sum.h).
+  // Where `data` is not null: a block whose shards are both legs. Received bytes replace those that
+  // were sent, byte by byte behind them, and need no memory of their own; when all have come, this
+  // rank's shard becomes the sum of all shards (rank_sum.h).
   BlockView summed = {};
 };
 
@@ -51,21 +49,21 @@ class ExchangeThread {
   // messages.
   ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members,
                  int64_t timeout_ms);
-  // What is in work is given up.
+  // Gives up what is in work.
   ~ExchangeThread();
   ExchangeThread(const ExchangeThread&) = delete;
   ExchangeThread& operator=(const ExchangeThread&) = delete;
 
-  // Numbers from 1. Memory of its legs is the thread's until the exchange has ended.
+  // Returns the exchange's number, from 1. Memory of its legs is the thread's until it has ended.
   uint64_t Start(Exchange exchange);
-  // It is complete, or the group has failed; its memory is free again.
+  // True when it is complete, or the group has failed; its memory is free again.
   bool Ended(uint64_t number) const;
-  // Of one that has ended. Errors: kCollectiveFailed, and what GiveUp was told.
+  // The result of an exchange that has ended. Errors: kCollectiveFailed, and the `why` of GiveUp.
   Status ResultOf(uint64_t number) const;
-  // Returns when something may have ended since the last call, or after `wait_ms`; false: the
-  // latter.
+  // Returns when something may have ended since the last call, or after `wait_ms`; false: after
+  // `wait_ms`.
   bool AwaitChange(int wait_ms);
-  // Everything that has not ended fails with `why`; returns when it has.
+  // Fails everything that has not ended with `why`; returns when that is done.
   void GiveUp(const Status& why);
 
  private:
@@ -88,14 +86,14 @@ class ExchangeThread {
     Status give_up;  // not ok: instead
   };
 
-  // The thread's.
+  // Used by the thread only.
   void Run();
   void AwaitWork();
   void TakeCommands();
   const Leg* Current(size_t member, bool outward);
   void Send(size_t member);
   void Receive(size_t member);
-  // How many bytes of the leg that comes from the member have a place already.
+  // Bytes of the leg that comes from the member for which there is a place already.
   uint64_t Room(size_t member);
   bool MayReceive(size_t member);
   void Sum(const Exchange& exchange) const;
@@ -118,14 +116,14 @@ class ExchangeThread {
   int64_t moved_ns_ = 0;  // when a byte moved last, or the first exchange came to work
   std::vector<Command> taken_;
 
-  // Between both threads.
+  // Shared by both threads.
   EventQueue<Command> commands_;
   UniqueFd changed_;
   std::atomic<uint64_t> complete_{0};  // all exchanges up to this one
   std::atomic<bool> failed_{false};
   Status failure_;  // written before failed_ is set
 
-  uint64_t started_ = 0;  // the caller's
+  uint64_t started_ = 0;  // used by the caller only
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
-// OperationThread: carries out the operations of one group in the order in which they were asked
-// for, where somebody else's threads move the bytes (Gloo's): it begins them, lends each that needs
-// one a buffer of parts, and forms sums.
+// OperationThread: carries out the operations of one group in the order of the requests, where
+// other threads (Gloo's) move the bytes: it begins operations, lends a buffer of parts to each that
+// needs one, and forms sums.
 //
 // The constructing thread calls Start, Ended, ResultOf and AwaitChange; PieceEnded is for the
 // threads that move bytes. Operations end in the order in which they were started. At most
@@ -25,18 +25,18 @@
 
 namespace tidepool::trainer {
 
-// Buffers of parts that a group has at most, each as large as the largest block that it reduces.
+// The most buffers of parts that a group has, each as large as the largest block that it reduces.
 // (Gloo has two operations in work.)
 inline constexpr uint32_t kPartsAtOnce = 2;
 
 struct ThreadOperation {
   struct Begun {
-    // Under way: so many calls of PieceEnded follow, also where `status` is not ok.
+    // Begun: so many calls of PieceEnded follow, also where `status` is not ok.
     uint32_t pieces = 0;
     Status status{};
   };
   uint64_t part_bytes = 0;  // of the buffer that it needs; 0: none
-  // Both on the thread. `parts`: [part_bytes], until `finish` has returned; null where none is
+  // Both run on the thread. `parts`: [part_bytes], until `finish` has returned; null where none is
   // needed.
   std::function<Begun(uint64_t number, std::byte* parts)> begin{};
   std::function<void(std::byte* parts)> finish{};  // all pieces have ended well; may be empty
@@ -50,20 +50,20 @@ class OperationThread {
   OperationThread(const OperationThread&) = delete;
   OperationThread& operator=(const OperationThread&) = delete;
 
-  // Numbers from 1. Memory of the operation is the thread's until it has ended.
+  // Returns the operation's number, from 1. Its memory is the thread's until it has ended.
   uint64_t Start(ThreadOperation operation);
   bool Ended(uint64_t number) const { return ended_.load(std::memory_order_acquire) >= number; }
-  // Of one that has ended: its error, or that of one before it.
+  // The result of an operation that has ended: its error, or that of one before it.
   Status ResultOf(uint64_t number) const;
-  // Returns when something may have ended since the last call, or after `wait_ms`; false: the
-  // latter.
+  // Returns when something may have ended since the last call, or after `wait_ms`; false: after
+  // `wait_ms`.
   bool AwaitChange(int wait_ms);
   uint64_t started() const { return started_; }
 
   // Any thread: one of the pieces of an operation that was begun has ended.
   void PieceEnded(uint64_t number, Status status);
 
-  // Any thread: bytes of the buffers that there are, lent or not.
+  // Any thread: bytes of all existing buffers, lent or not.
   uint64_t part_bytes() const { return part_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -86,11 +86,11 @@ class OperationThread {
     Status status{};
   };
 
-  // The thread's.
+  // Used by the thread only.
   void Run();
   void TakeEvents();
   void EndThoseComplete();
-  // Those for which there are buffers, in order.
+  // Begins the operations for which there are buffers, in order.
   void BeginThoseInTurn();
   // False: it needs a buffer, and all are lent.
   bool LendBuffer(InWork* one);
@@ -102,7 +102,7 @@ class OperationThread {
   std::vector<Event> taken_;
   bool leaves_ = false;
 
-  // Between the threads.
+  // Shared by the threads.
   EventQueue<Event> events_;
   UniqueFd changed_;
   std::atomic<uint64_t> ended_{0};                 // all operations up to this one
@@ -110,7 +110,7 @@ class OperationThread {
   Status failure_;                                 // written before failed_from_ is set
   std::atomic<uint64_t> part_bytes_{0};
 
-  uint64_t started_ = 0;  // the caller's
+  uint64_t started_ = 0;  // used by the caller only
   std::thread thread_;
 };
 

@@ -14,7 +14,7 @@ namespace tidepool::trainer {
 
 struct TokenFacts {
   uint64_t tokens = 0;
-  // Of those that were read and of how many there are; another order gives another one.
+  // Hash of the tokens that were read and of their number; another order gives another hash.
   uint64_t hash = 0;
   friend bool operator==(const TokenFacts&, const TokenFacts&) = default;
 };
@@ -23,8 +23,8 @@ struct CorpusFacts {
   TokenFacts train, held_out;
 };
 
-// Of a token file up to so many pieces are read, evenly spread, the first and the last among them:
-// 256 Mi tokens, about a second. Text is read whole.
+// How much of a token file is read: up to so many pieces, evenly spread, the first and the last
+// among them: 256 Mi tokens, about a second. Text is read whole.
 struct LookOptions {
   uint64_t piece_tokens = 64 * 1024;
   uint64_t pieces_max = 4096;

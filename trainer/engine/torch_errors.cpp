@@ -8,7 +8,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Of a C++ backtrace no user has anything.
+// Cuts off the C++ backtrace, which helps no user.
 std::string FirstLine(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   return text.substr(0, text.find('\n'));

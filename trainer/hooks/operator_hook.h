@@ -75,7 +75,7 @@ class OperatorHook {
   // Reused, so that an operator whose chunks are there allocates nothing.
   std::vector<ParameterId> touched_;
   std::vector<Hold> holds_;  // of operators in flight, the outer ones first; behind them empty ones
-  size_t holding_ = 0;       // of holds_
+  size_t holding_ = 0;       // used entries of holds_
   std::vector<Move> moves_;
   Status status_;
   bool all_spare_ = false;

@@ -1,7 +1,7 @@
 // WeightsFile: a safetensors file of fp32 tensors, as memserver saves them, read by position.
 //
-// One thread at a time. The file is opened once and read as it is then found; its header is checked
-// when it is opened.
+// One thread at a time. The file is opened once and read as found at that moment; Open checks its
+// header.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@
 
 namespace tidepool::trainer {
 
-// Of a whole model, in the directory of --save.
+// The file of a whole model, in the directory of --save.
 inline constexpr const char* kWeightsFile = "model.safetensors";
-inline constexpr const char* kAdapterFile = "adapter.safetensors";  // of adapters over a base
+inline constexpr const char* kAdapterFile = "adapter.safetensors";  // adapters over a base
 // Metadata of kAdapterFile: HashFile of the base, 64 digits.
 inline constexpr const char* kBaseHashKey = "tidepool.base";
 
-// The directory that `path` names, or the one in which the file lies that it names.
+// `path` where it is a directory, else the directory of that file.
 std::string DirectoryOfWeights(const std::string& path);
 // The weights of a whole model: `path`, or kWeightsFile in it where it is a directory.
 std::string WholeModelAt(const std::string& path);
 
 class WeightsFile {
  public:
-  // Errors: kFileUnreadable, kSafetensorsBad (with the first thing that is wrong, a cut end among
-  // it).
+  // Errors: kFileUnreadable, kSafetensorsBad (the first thing that is wrong, for example a cut
+  // end).
   static Result<WeightsFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -45,7 +45,7 @@ class WeightsFile {
   // Values of a tensor of this file from element `first` on. Errors: kSafetensorsBad (the file was
   // changed or cannot be read).
   Status Read(const SafetensorsEntry& tensor, uint64_t first, std::span<float> values) const;
-  // Of all bytes of the file: what `b2sum -l 256` prints. Errors: kSafetensorsBad.
+  // The hash of all bytes of the file, as `b2sum -l 256` prints it. Errors: kSafetensorsBad.
   Result<ContentHash> HashFile() const;
 
  private:
@@ -60,9 +60,9 @@ class WeightsFile {
   SafetensorsHeader header_;
 };
 
-// Writes the file anew with more metadata; it has either form at any moment. For small files: the
-// tensors pass through memory.
-// Errors: those of WeightsFile, kFileWriteFailed.
+// Writes the file anew with more metadata; at any moment the file is in the old form or the new
+// one. For small files: the tensors pass through memory. Errors: those of WeightsFile,
+// kFileWriteFailed.
 Status AddMetadata(const std::string& path,
                    const std::vector<std::pair<std::string, std::string>>& metadata);
 

@@ -25,7 +25,7 @@ struct RankPlace {
   std::string master_host = "127.0.0.1";     // where rank 0's store listens
   // 0: one rank alone, or `trainer launch`, whose ranks need no port.
   uint16_t master_port = 0;
-  std::string run_id = {};  // of `trainer launch`: no other run has it; else empty
+  std::string run_id = {};  // from `trainer launch`: no other run has it; else empty
   // Torchrun's agent holds the port open, over all its restarts; rank 0 must not.
   bool agent_serves_store = false;
   uint32_t restarts = 0;  // how often torchrun has started this group again

@@ -4,8 +4,7 @@
 // Any thread; a value, constant after BuildLayout (trainer/layout/build_layout.h).
 // Invariants:
 //  1. parameters are in chunk order and, within a chunk, in order of element_begin; they do not
-//     overlap, start on 64 bytes, and a
-//     parameter never spans chunks;
+//     overlap, start on 64 bytes, and a parameter never spans chunks;
 //  2. chunks that are not resident all have `block_elements` elements, whatever their data group
 //     (Elixir v1, section IV-A: one unified chunk size), so that every rCache block can hold any of
 //     them;
@@ -43,7 +42,7 @@ struct ChunkPlace {
   uint64_t used_elements = 0;  // of parameters, without padding
   uint32_t data_group = 0;
   bool resident = false;  // has fixed room in the rCache and is never evicted
-  // Gradients stay in a buffer of their own until the end of backward (Elixir v2, appendix A.2)
+  // Gradients stay in a buffer of their own until the end of backward (Elixir v2, appendix A.2).
   bool multi_use = false;
   bool frozen = false;  // read and never trained: no gradients, and one version for ever
   ParameterId first_parameter = 0;
@@ -58,16 +57,16 @@ struct ChunkLayout {
   std::vector<ChunkPlace> chunks;          // by ChunkId
   std::vector<ParameterPlace> parameters;  // by ParameterId
   std::vector<ParameterId> of_note;        // index of a note -> ParameterId
-  // Of a chunk that is not resident; 0 when all are resident.
+  // Elements of a chunk that is not resident; 0 when all are resident.
   uint64_t block_elements = 0;
   ChunkSizeChoice choice;  // how block_elements was found
 
-  // Chunks that are trained; the ids of the frozen ones come behind theirs.
+  // The number of trained chunks, whose ids come before those of the frozen ones.
   uint32_t TrainedChunks() const;
   bool IsFrozen(ParameterId parameter) const { return chunks[parameters[parameter].chunk].frozen; }
 
   uint32_t ShardCount(ChunkId chunk) const;
-  // Which shard is `rank`'s. Requires IsMember(chunk, rank).
+  // The index of `rank`'s shard. Requires IsMember(chunk, rank).
   uint32_t ShardIndex(ChunkId chunk, Rank rank) const;
   bool IsMember(ChunkId chunk, Rank rank) const;
   uint64_t ShardElements(ChunkId chunk) const;
@@ -78,23 +77,23 @@ struct ChunkLayout {
   uint64_t BlockBytes() const;
   // Device memory for the resident chunks of `rank`. A multiple of 4 KiB.
   uint64_t ResidentBytes(Rank rank) const;
-  // An rCache with room for `blocks` blocks beside rank's resident chunks. What --rcache must be
-  // for that many blocks.
+  // Size of an rCache with room for `blocks` blocks beside rank's resident chunks: the --rcache for
+  // that many blocks.
   uint64_t RcacheBytes(Rank rank, uint64_t blocks) const;
-  // Chunks of `rank` that need a block when they are used.
+  // The chunks of `rank` that need a block when they are used.
   uint64_t EvictableChunks(Rank rank) const;
   // Blocks in such an rCache: never more than there are chunks to use them. Requires rcache_bytes
   // >= ResidentBytes(rank).
   uint64_t BlocksIn(Rank rank, uint64_t rcache_bytes) const;
-  // True when the chunks of both ranks are alike one by one, in order: at each place one that they
-  // share, or one of either's own, of the same kind. Then the same uses lead both to the same
+  // True when the chunks of both ranks are alike, one by one, in order: at each place one that they
+  // share, or one of each rank's own of the same kind. Then the same uses lead both to the same
   // decisions, and they meet in the same collectives.
   bool AreAlike(Rank a, Rank b) const;
 
   // The parameter that covers an element of the chunk, or that ends last before it.
   ParameterId ParameterAt(ChunkId chunk, uint64_t element) const;
   uint64_t ParameterCount() const;         // elements of parameters, without padding
-  uint64_t TrainedParameterCount() const;  // of those that are not frozen
+  uint64_t TrainedParameterCount() const;  // elements of those that are not frozen
   uint64_t TotalElements() const;          // with padding
 };
 

@@ -63,7 +63,7 @@ class ActivationStore {
   std::map<Slot, Kept> kept_;
   std::vector<at::Tensor> places_;  // of one backward
   InputWindow<c10::Event> leaving_;
-  std::optional<c10::Stream> side_;  // of a GPU
+  std::optional<c10::Stream> side_;  // on a GPU
   c10::Device device_{c10::DeviceType::CPU};
   Slot next_ = 1;
   uint64_t ahead_ = 0;

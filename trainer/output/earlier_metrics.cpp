@@ -19,7 +19,7 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kEndBytes = 64 * 1024;  // of the file; no line of ours is as long
+constexpr uint64_t kEndBytes = 64 * 1024;  // at the end of the file; no line of ours is as long
 constexpr uint32_t kNamesMax = 10'000;
 
 Status Failed(const std::string& what, const std::string& path) {

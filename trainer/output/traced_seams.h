@@ -59,7 +59,7 @@ class TracedService final : public client::ChunkService {
   client::ChunkService* const real_;
   StepTrace* const trace_;
   std::map<client::Ticket, Going> going_;
-  std::set<ChunkId> seen_;  // of version_
+  std::set<ChunkId> seen_;  // at version_
   Version version_ = 0;
 };
 

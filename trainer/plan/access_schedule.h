@@ -29,7 +29,7 @@ enum class MomentKind : uint8_t {
 
 struct Moment {
   MomentKind kind = MomentKind::kUse;
-  ChunkId subject = 0;  // of kGradient, kBorrow and kSubmit
+  ChunkId subject = 0;  // for kGradient, kBorrow and kSubmit
   // Held by operators at this moment; ascending. kGradient, kBorrow, kSubmit: nearly always none.
   std::vector<ChunkId> chunks;
   friend bool operator==(const Moment&, const Moment&) = default;

@@ -28,7 +28,7 @@ struct MemoryEstimate {
   uint64_t frozen = 0;
   // Each rank's rCache, in bytes; the largest over the ranks.
   uint64_t rcache_bytes = 0;
-  uint64_t resident_bytes = 0;  // of it, always occupied
+  uint64_t resident_bytes = 0;  // of rcache_bytes, always occupied
   uint64_t block_bytes = 0;     // of one block
   uint64_t blocks = 0;
   double resident_share = 0;   // of all parameters' bytes
@@ -40,7 +40,7 @@ struct MemoryEstimate {
   uint64_t staging_bytes = 0;
   // The model.
   uint64_t parameters = 0;
-  uint64_t trained_parameters = 0;  // of them
+  uint64_t trained_parameters = 0;  // of `parameters`
   uint64_t padding_bytes = 0;       // of one copy of the parameters
 };
 

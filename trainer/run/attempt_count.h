@@ -2,9 +2,8 @@
 // run which gets nowhere ends.
 //
 // One thread; a value type. Steps are counted by the version that was sealed when an attempt ended,
-// never by where an attempt
-// began: one that fails before it has a seat begins nowhere. A rank that replaces its program by
-// itself passes Text on.
+// never by where an attempt began: one that fails before it has a seat has no beginning. A rank
+// that replaces its program by itself passes Text on.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +15,19 @@
 namespace tidepool::trainer {
 
 inline constexpr uint32_t kFruitlessAttempts = 5;
-// Of the environment, see Text.
+// The environment variable that carries Text.
 inline constexpr const char* kAttemptsVariable = "TIDEPOOL_ATTEMPTS";
 
 class AttemptCount {
  public:
-  // `text`: of the program before; what is no such text counts from zero.
+  // `text`: from the program before; any other text counts from zero.
   explicit AttemptCount(const std::string& text = "");
 
-  // An attempt has a seat behind `sealed`. For the first one that is nobody's progress yet; a later
-  // one changes nothing, unless
-  // it begins further back than the run had come: its states are gone.
+  // An attempt has a seat behind `sealed`. At the first attempt this is not progress yet; at a
+  // later one it changes nothing, unless it begins further back than the run had come: its states
+  // are gone.
   void BeginsAt(Version sealed);
-  // An attempt has ended; the last sealed step is `sealed`. False: it was the last one.
+  // An attempt has ended; the last sealed step is `sealed`. False: the run may not try again.
   bool MayTryAgain(Version sealed);
   std::string Text() const;
 

@@ -1,6 +1,6 @@
 // CheckRun: the one validation of what a run is given, before anything is contacted, made or
-// started. `run`, `run --dry-run`, `launch`
-// and `estimate` all go through it; numbers are checked before, flag by flag (number_flags.h).
+// started. `run`, `run --dry-run`, `launch` and `estimate` all go through it; numbers are checked
+// before, flag by flag (number_flags.h).
 //
 // Any thread; torch-free. Files are read, nothing is written.
 #pragma once
@@ -29,13 +29,13 @@ struct CheckedRun {
   RunPlan plan;
   RunCorpus data;
 };
-// All but what only LibTorch or a device can tell: --rcache auto is settled before. Errors:
+// Checks all but what only LibTorch or a device can tell: --rcache auto is settled before. Errors:
 // kUsageError (the name of the job, adapters saved over their base), those of WaitsOf, MakeRunPlan,
 // OpenRunCorpus and CheckOutputs.
 Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
                             const std::string& job);
 
-// Of a command that starts the run elsewhere, with `world` ranks on this machine. What needs
+// Checks a command that starts the run elsewhere, with `world` ranks on this machine. What needs
 // --rcache auto is left to the ranks.
 Status CheckLaunch(const RunOptions& options, uint32_t world);
 

@@ -3,14 +3,13 @@
 //
 // One thread (the trainer's main thread), from Open to the end: on a GPU it makes a side stream of
 // LibTorch's pool this thread's current one, so that everything LibTorch does on this thread,
-// forward, backward and the allocator's reuse of memory, is in the order of one stream; work of
-// other streams of this process (the groups') is ordered with it by events, the server's copies by
-// flags
-// (trainer/cache), nothing by the CPU.
+// forward, backward and the allocator's reuse of memory, is in the order of one stream. Events
+// order the work of other streams of this process (the groups') with it, flags the server's copies
+// (trainer/cache); the CPU orders nothing.
 //
-// LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), which
-// nothing here is linked with: Open loads it when a GPU is used, before anything else asks LibTorch
-// for CUDA (LibTorch remembers the answer for good). What is called of it goes through c10's
+// LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), with
+// which nothing here is linked: Open loads it when a GPU is used, before anything else asks
+// LibTorch for CUDA (LibTorch remembers the answer for good). Calls of it go through c10's
 // interfaces for devices of any kind.
 #pragma once
 
@@ -43,34 +42,34 @@ namespace tidepool::trainer {
 
 class RunDevice {
  public:
-  // What --device asks for, as far as this machine has it. Errors: kUsageError, kCudaUnavailable
-  // (also: LibTorch's CUDA part cannot be loaded; the text has the loader's words and the remedy),
-  // kCudaFailed, kDeviceMemoryShort (no room for a context).
+  // Opens what --device asks for, as far as this machine has it. Errors: kUsageError,
+  // kCudaUnavailable (also: LibTorch's CUDA part cannot be loaded; the text has the loader's words
+  // and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a context).
   static Result<std::unique_ptr<RunDevice>> Open(const RunOptions& options, const RankPlace& place);
   ~RunDevice();
 
   bool is_gpu() const { return cuda_ != nullptr; }
-  // That the ranks of this node are spread over; 0 on the host.
+  // Number of GPUs that the ranks of this node are spread over; 0 on the host.
   uint32_t gpus() const { return gpus_; }
   // One line for the start of a run: which device, and why.
   const std::string& description() const { return description_; }
 
-  // Makes the rCache of a GPU, exportable, once for all attempts of the run, and holds what
-  // memserver's context will need, until it comes and again from then on, for one that is started
-  // in its place. Nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
+  // Makes the rCache of a GPU, exportable, once for all attempts of the run. Holds the memory that
+  // memserver's context will need until the context comes, and again from then on, for a server
+  // started in its place. Does nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
   Status MakeRcache(uint64_t bytes);
-  // For a session that brings it, and whose flags become reachable for the GPU's streams.
+  // What a session needs that brings the rCache, and whose flags the GPU's streams must reach.
   SessionDevice ForSession();
   // Null pointers on the host.
   CacheStreams streams();
 
-  // Parameters that take no memory until an engine places them.
+  // Makes parameters that take no memory until an engine places them.
   ParameterMaker MakerOf(DType dtype) const;
   // int64 [sequences][tokens] there; a GPU's is on its way when this returns (from pinned memory).
   at::Tensor Tokens(const std::vector<int64_t>& tokens, uint64_t sequences, uint64_t length) const;
-  // Moments of the current stream, for a trace; null functions on the host.
+  // Times of the current stream, for a trace; null functions on the host.
   DeviceTimer Timer();
-  // A new step of measuring: DeviceShares::allocated is the largest since.
+  // Begins a new step of measuring: DeviceShares::allocated is the largest since.
   void ResetPeak();
   // The shares of this run's GPU; those that only the plan knows are left 0. Errors: kCudaFailed.
   Result<DeviceShares> Shares() const;
@@ -79,7 +78,7 @@ class RunDevice {
   explicit RunDevice(std::string description) : description_(std::move(description)) {}
   Status OpenGpu(const device::Gpu& gpu);
   Status TellSharedQueues();
-  // To this offset of the GPU's rCache; they are there when this returns.
+  // Copies to this offset of the GPU's rCache; the bytes are there when this returns.
   Status CopyIn(uint64_t rcache_offset, std::span<const std::byte> bytes);
   Status TakeFlags(const client::Attachment& attachment);
   void GiveUpFlags();
@@ -90,7 +89,7 @@ class RunDevice {
   std::string description_;
   SteadyClock clock_;
   c10::Device torch_device_{c10::DeviceType::CPU};
-  // Of a GPU.
+  // For a GPU.
   std::unique_ptr<device::CudaDevice> cuda_;
   std::optional<c10::StreamGuard> current_;
   std::unique_ptr<device::Stream> compute_, recycle_, group_;
@@ -100,7 +99,7 @@ class RunDevice {
   UniqueFd rcache_fd_;
   std::unique_ptr<device::Memory> rcache_;
   std::unique_ptr<device::Registration> flags_;
-  std::vector<c10::Event> marks_;  // of a step that is traced
+  std::vector<c10::Event> marks_;  // of a traced step
 };
 
 // Loads LibTorch's CUDA part, once in a process. Errors: kCudaUnavailable.

@@ -46,7 +46,7 @@ struct RunOptions {
   uint64_t eval_every = 50;
   uint64_t eval_batches = 4;
   // memory
-  // Of the non-resident parameters, or a size; auto: what SettleRcache makes of it.
+  // Share of the non-resident parameters, or a size; auto: SettleRcache decides.
   std::string rcache = "25%";
   std::string device_memory;  // with auto: what one rank may use; empty: what the GPU has
   std::string rates_file;     // with auto: how fast copies and updates are; empty: not known
@@ -58,7 +58,7 @@ struct RunOptions {
   bool deterministic = false;  // on a GPU: only operators whose sums have a fixed order
   std::string job;             // empty: from the launcher, or made of preset and process id
   std::string socket_dir;      // empty: the default place
-  // Auto, never; empty: auto where torchrun has started the ranks again, else never.
+  // "auto" or "never"; empty: auto where torchrun has started the ranks again, else never.
   std::string resume;
   bool or_new = false;  // with resume: begin anew where the states of the job are gone
   std::string server_timeout = "120s";

@@ -21,15 +21,15 @@ namespace {
 
 constexpr size_t kPathMax = 256;
 constexpr int64_t kSeatPauseNs = 50 * kNsPerMs;
-// At least, for the other ranks to leave a broken run.
+// Least time for the other ranks to leave a broken run.
 constexpr int64_t kSeatWaitNs = 60 * kNsPerSecond;
 constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
 constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
-// Of the rCache; more would only delay the first copy.
+// Bytes of one upload to the rCache; more would only delay the first copy.
 constexpr uint64_t kUploadBytesMax = 8 * kMiB;
 
-// What tells apart runs that may be alive at a time.
+// Hash of what tells apart runs that may be alive at a time.
 ContentHash RunHash(const RankPlace& place, const std::string& job) {
   const std::string text = job + "\n" + place.run_id + "\n" + place.master_host + ":" +
                            std::to_string(place.master_port) + "\n" +
@@ -37,7 +37,8 @@ ContentHash RunHash(const RankPlace& place, const std::string& job) {
   return HashOf(std::as_bytes(std::span(text)));
 }
 
-// What all ranks of a run must agree on. Where the states lie is settled with the server.
+// Hash of what all ranks of a run must agree on. The place of the states is settled with the
+// server.
 ContentHash SpecHash(client::JobSpec spec, const std::string& note) {
   spec.states_on_gpu = 0;
   ContentHasher hasher;
@@ -124,8 +125,8 @@ Status RunSession::LaunchServer() {
   return {};
 }
 
-// Local rank 0 started the server: every rank of the run learns where. Ranks of one run are on one
-// node here.
+// Local rank 0 started the server: tells every rank of the run where. Here the ranks of one run are
+// on one node.
 Status RunSession::ShareSocketDir() {
   std::array<char, kPathMax> path{};
   std::memcpy(path.data(), socket_dir_.data(), std::min(socket_dir_.size(), kPathMax - 1));
@@ -148,7 +149,7 @@ bool RunSession::DoneBefore() const {
 Status RunSession::Attach() {
   TP_POINT("trainer.coming");
   if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
-  // Where the private server could not be started, the other ranks are to hear that, and not to ask
+  // Where the private server could not be started, the other ranks must hear that, and not ask
   // somebody else's.
   socket_dir_ = standalone() ? std::string() : task_.options.socket_dir;
   if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
@@ -296,9 +297,9 @@ Status RunSession::MakeGroup(size_t index, bool nccl) {
   const bool on_device = task_.device.device != nullptr;
   group_storage_.emplace_back();
   if (std::find(ranks.begin(), ranks.end(), place_.rank) == ranks.end()) return {};
-  // Also where all ranks are in it: transfers start when their chunks arrive, so that what the
-  // caller does together with the other ranks meanwhile would have another place in the order of
-  // this group on each of them.
+  // Also where all ranks are in it: transfers start when their chunks arrive, so what the caller
+  // does together with the other ranks meanwhile would have another place in the order of this
+  // group on each of them.
   const GroupSpec spec{"data" + std::to_string(index), ranks};
   TP_ASSIGN_OR_RETURN(group_storage_.back(),
                       on_device ? OnDevice(spec, nccl) : meeting_->MakeGroup(spec));
@@ -333,8 +334,8 @@ void RunSession::GiveJobBack() {
 }
 
 void RunSession::Leave() {
-  // Groups first: what they still have in flight reads and writes the client's rCache. It fails at
-  // once where a peer has died or left.
+  // Groups first: what they still have in flight reads and writes the client's rCache. This fails
+  // immediately where a peer has died or left.
   group_storage_.clear();
   if (task_.device.give_up_flags) task_.device.give_up_flags();
   world_.reset();
@@ -351,7 +352,7 @@ void RunSession::LeaveMeeting() {
 Status RunSession::Close() {
   Status together = world_ ? world_->Barrier() : Status();
   TP_RETURN_IF_ERROR(together);
-  // A private server has still to be ended.
+  // A private server must still be ended.
   if (!standalone() && !place_.done_mark.empty()) SetDoneMark(place_.done_mark, place_.rank);
   if (place_.agent_serves_store) MakeDoneKeys().Set();
   TP_POINT("trainer.run_done");

@@ -1,9 +1,9 @@
-// TrainingRun: one rank of `trainer run`, from options to saved weights, and over the deaths of its
-// server and of other ranks.
+// TrainingRun: one rank of `trainer run`, from options to saved weights; it survives the deaths of
+// its server and of other ranks.
 //
 // One thread (the trainer's main thread). Invariants:
-//  1. weights are put once in the life of a job; whoever comes later goes on behind the last sealed
-//     step, with everything that the step record says; no checkpoint file is read;
+//  1. weights are put once in the life of a job; a later run goes on behind the last sealed step,
+//     with everything that the step record says; no checkpoint file is read;
 //  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up
 //     groups and seat and begins the next attempt at the last sealed step, together with the rank
 //     that was started again. The run gives up after kFruitlessAttempts that
@@ -43,11 +43,11 @@ struct RunSetup {
   RankPlace place;
   std::optional<RcacheChoice> choice = std::nullopt;  // where --rcache was auto
   optim::LossScalerSpec scaler;
-  AttemptCount attempts = AttemptCount();  // of the program that this one replaces
+  AttemptCount attempts = AttemptCount();  // from the program that this one replaces
   // Replaces this program by itself, which goes on counting attempts; must not return. Null: never
-  // asked for.
+  // called.
   std::function<void(const AttemptCount&)> begin_anew = nullptr;
-  // Told of each sealed version; an error ends the run as a death would.
+  // Called with each sealed version; an error ends the run as a death would.
   std::function<Status(Version)> after_step = nullptr;
 };
 
@@ -74,10 +74,10 @@ class TrainingRun {
   // From a seat at the server to trained and saved weights.
   Status Attempt();
   Status TakeSeat();
-  // `note`: that the server keeps with the job.
+  // `note`: what the server keeps with the job.
   Status Continue(const std::string& note);
   Status Begin();
-  // The engine, and what it trains.
+  // Makes the engine, and what it trains.
   Status Build();
   Status BuildEngine();
   Status ProvideBase();
@@ -92,7 +92,8 @@ class TrainingRun {
   bool MayGoOn(const Status& ended);
   void LeaveStuck(const Status& ended);
   Status Explained(Status ended) const;
-  // kDeviceMemoryShort with who has the GPU's memory, and what would fit; other errors as they are.
+  // Adds to kDeviceMemoryShort who has the GPU's memory, and what would fit; other errors stay as
+  // they are.
   Status WithShares(Status ended, ShortAt at) const;
   bool trained_already() const { return start_.version > 0 && start_.version >= options_.steps; }
   bool is_training() const { return session_->service() != nullptr && sealed_ < options_.steps; }
@@ -112,7 +113,7 @@ class TrainingRun {
   std::unique_ptr<RunDevice> device_;  // outlives all that uses its streams
   std::string base_hash_;              // of the base's file, where adapters will be saved beside it
   std::optional<RunCorpus> data_;
-  // Of one attempt, in the order in which they are made.
+  // Parts of one attempt, in the order in which they are made.
   std::unique_ptr<RunSession> session_;
   StartPoint start_;
   std::unique_ptr<RunTrace> trace_;  // with --trace, on rank 0

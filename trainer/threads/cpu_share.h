@@ -2,10 +2,9 @@
 // this process computes on.
 //
 // One thread; reads no clock. A team of compute threads ends each operator together. While all of
-// them run, it is fastest when those
-// that are ready spin until the last one is; where one of them has no CPU, the spinning takes it
-// the very CPU that it waits for. The account tells the two apart: a thread that is ready to run
-// and does not, waits for somebody else's work.
+// them run, it is fastest when those that are ready spin until the last one is; where one of them
+// has no CPU, the spinning takes the very CPU that it waits for. The account tells the two apart: a
+// thread that is ready to run and does not, waits for somebody else's work.
 #pragma once
 
 #include <sys/types.h>
@@ -15,24 +14,24 @@
 
 namespace tidepool::trainer {
 
-// Of one thread, since it began.
+// What one thread did since it began.
 struct CpuAccount {
   int64_t ran_ns = 0, waited_ns = 0;  // on a CPU; ready, but without one
 };
 
-// Of a thread of this process, from /proc; none where the kernel keeps no such account, or the
-// thread has ended.
+// The account of a thread of this process, from /proc; none where the kernel keeps no such account,
+// or the thread has ended.
 std::optional<CpuAccount> CpuAccountOf(pid_t thread);
 
 class CpuShare {
  public:
   static constexpr int64_t kWindowNs = 200'000'000;     // one judgement
-  static constexpr double kShared = 0.2, kAlone = 0.1;  // of a window, that the thread waited
+  static constexpr double kShared = 0.2, kAlone = 0.1;  // waited part of a window
   // Whether the CPUs are free again cannot always be seen without trying: after a wrong try, the
   // next one comes twice as late.
   static constexpr int64_t kHoldFirstNs = 1'000'000'000, kHoldMostNs = 64'000'000'000;
 
-  // Told now and then, at times that rise. Returns whether the CPUs are shared, as far as is known.
+  // Called now and then, at rising times. Returns whether the CPUs are shared, as far as is known.
   bool Look(int64_t now_ns, const CpuAccount& account);
   bool shared() const { return shared_; }
 
@@ -41,7 +40,7 @@ class CpuShare {
   std::optional<int64_t> window_from_ns_;
   int64_t waited_before_ns_ = 0;
   bool shared_ = false;
-  int64_t since_ns_ = 0;  // of what shared_ says
+  int64_t since_ns_ = 0;  // since when shared_ says so
   int64_t hold_ns_ = kHoldFirstNs;
 };
 

@@ -29,7 +29,7 @@ constexpr auto kChanges = std::to_array<ChangeWord>({{"job", "quota"},
                                                      {"config", "set"},
                                                      {"config", "reload"}});
 
-// Of health the words are fields, because the flags --mute and --unmute say the same.
+// The action asked for. `health` has it in its fields, because --mute and --unmute say the same.
 std::string_view ActionOf(const Invocation& invocation) {
   if (invocation.command != "health") return invocation.action;
   return invocation.fields.contains("check")    ? "mute"
@@ -37,7 +37,7 @@ std::string_view ActionOf(const Invocation& invocation) {
                                                 : "";
 }
 
-// The fields as a JSON object: what is all digits is a number.
+// The fields as a JSON object; a text of digits alone becomes a number.
 std::string BodyOf(const std::map<std::string, std::string>& fields) {
   JsonWriter json;
   json.BeginObject();
@@ -77,8 +77,8 @@ constexpr auto kJobActions = std::to_array<JobAction>(
       "its states go to NVMe; memctl nvme status shows how far they are"},
      {"release", "DELETE", "", "released"}});
 
-// Until no rank is attached; what is left then is kept for its lease, and goes to the next
-// memserver.
+// Waits until no rank is attached. Jobs that are left then are kept for their leases, and go to the
+// next memserver.
 Status WaitForNoRanks(const Invocation& invocation) {
   SteadyClock clock;
   const int64_t end = clock.NowNs() + invocation.for_ns;

@@ -30,7 +30,7 @@ std::string Joined(const Lines& lines) {
   return text;
 }
 
-// Asks, and shows the JSON as it came or the lines made from it.
+// Asks, and shows the JSON as it came, or the lines made from it.
 template <typename Read, typename Render>
 Result<Shown> Show(const Invocation& invocation, const std::string& target, Read read,
                    Render render) {
@@ -47,7 +47,7 @@ Result<Shown> RunStatus(const Invocation& invocation, const Style& style) {
 }
 
 Result<Shown> RunPs(const Invocation& invocation, const Style& style) {
-  // One job is asked for by its own path, so that a wrong name is an error and not an empty table.
+  // Asks for one job by its own path, so that a wrong name is an error and not an empty table.
   if (!invocation.job.empty())
     TP_RETURN_IF_ERROR(GetBody(invocation, "/v1/jobs/" + Escaped(invocation.job)).status());
   return Show(invocation, "/v1/jobs", ReadJobs, [&](std::vector<JobView> jobs) {
@@ -91,10 +91,10 @@ Result<Shown> RunTopo(const Invocation& given, const Style& style) {
   });
 }
 
-// How the next page is asked for: with the same filters.
+// The command for the next page, with the same filters.
 std::string MoreOf(const Invocation& invocation, const std::string& name,
                    const std::string& cursor) {
-  // It is in the document.
+  // The cursor is in the document.
   if (cursor.empty() || invocation.form == "json" || invocation.form == "yaml") return "";
   std::string line =
       "there are more: memctl " + invocation.command + (name.empty() ? "" : " " + name);
@@ -122,7 +122,7 @@ Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
                MoreOf(invocation, "", view.next_cursor)};
 }
 
-// Of `memctl chunk`: the chunk is not there, or no tensor lies in it.
+// The error of `memctl chunk` when the chunk does not exist, or no tensor lies in it.
 Status NoTensorIn(const Invocation& invocation) {
   const std::string of_job = invocation.job.empty() ? "" : " of job " + invocation.job;
   return Status(ErrorId::kAdminNotFound, "no tensor lies in chunk " + invocation.chunk + of_job)
@@ -154,7 +154,7 @@ Result<Shown> RunEvents(const Invocation& invocation, const Style&) {
       const std::string body,
       GetBody(invocation, Target("/v1/events", {{"after", invocation.cursor}, {"limit", limit}})));
   TP_ASSIGN_OR_RETURN(std::vector<EventView> events, ReadEvents(body));
-  // A look that goes on shows all that has come since.
+  // A continued look shows all events that have come since.
   const uint64_t skipped =
       invocation.last > 0 && invocation.cursor.empty() && events.size() > invocation.last
           ? events.size() - invocation.last
@@ -189,7 +189,7 @@ Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
   const std::string own =
       "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kOwnProtocols.highest) + "\n";
   auto body = GetBody(invocation, "/v1/version");
-  // The own release is known in any case: that no server answers is a remark here.
+  // The own release is known in any case, so a server that does not answer is only a remark here.
   if (!body.ok() && !invocation.json) return Shown{own, body.status().Format() + "\n"};
   if (!body.ok()) return body.status();
   if (invocation.json) return Shown{*body + "\n", ""};
@@ -243,7 +243,7 @@ Result<Shown> RunApi(const Invocation& invocation, const Style&) {
   return ReadProblem(reply.body);
 }
 
-// -o jsonl, yaml: of what the command has given as JSON. An answer that is none (`api GET
+// Turns the command's JSON into the form of -o jsonl or yaml. An answer that is not JSON (`api GET
 // /metrics`) stays as it came.
 Status TakeForm(const Invocation& invocation, const char* rows, Shown* shown) {
   const bool is_json = shown->result.starts_with('{') || shown->result.starts_with('[');
@@ -259,7 +259,7 @@ Status TakeForm(const Invocation& invocation, const char* rows, Shown* shown) {
 struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
-  // The list of its JSON that its table shows, a line an element of -o jsonl.
+  // Name of the list in its JSON that the table shows; each element is a line of -o jsonl.
   const char* rows = "";
 };
 constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},

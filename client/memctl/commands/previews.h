@@ -1,9 +1,9 @@
 // Previews: what a command that changes something would do, with numbers, found out by asking
 // alone.
 //
-// One thread; blocks as commands.h says. A preview is of its moment: between it and the change
-// others may do something too. Rights, and whether there is room, are checked by the change itself;
-// a preview that knows of a refusal is that refusal.
+// One thread; blocks as commands.h says. A preview holds for its moment: others may change
+// something before the change itself, which checks rights and room. A preview that knows of a
+// refusal is that refusal.
 #pragma once
 
 #include "client/memctl/commands/preview.h"

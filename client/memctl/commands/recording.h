@@ -1,7 +1,8 @@
-// Recording: looks at the admin socket in order, as they came: kept in a file, and read again.
+// Recording: looks at the admin socket, in the order in which they came, kept in a file and read
+// again.
 //
-// One thread. A file is text: a head line, then three lines a look, the bodies of /v1/status,
-// /v1/jobs and /v1/residency. What happened between two looks is not in it.
+// One thread. A file is text: a head line, then three lines for each look, the bodies of
+// /v1/status, /v1/jobs and /v1/residency. What happened between two looks is not in it.
 #pragma once
 
 #include <functional>
@@ -25,10 +26,9 @@ double SecondsOf(const RunMoment& moment);  // since memserver started
 // The job of this number; null where the moment has none.
 const ResidencyJob* JobAt(const RunMoment& moment, uint64_t id);
 
-// One look more every --watch (250 ms, `timeline` 50 ms) for --for (10 s); with --from the looks of
-// that file instead. One at least.
-// No more looks are taken when one is `enough`. Errors: those of a look, kFileUnreadable,
-// kHandshakeBad (no recording, or one of another release).
+// Takes a look every --watch (250 ms, `timeline` 50 ms) for --for (10 s), or reads the looks of the
+// file --from; at least one. Takes no more when one is `enough`. Errors: those of a look,
+// kFileUnreadable, kHandshakeBad (no recording, or one of another release).
 Result<std::vector<RunMoment>> MomentsFor(
     const Invocation& invocation,
     const std::function<bool(const RunMoment&)>& enough = [](const RunMoment&) { return false; });
@@ -36,7 +36,7 @@ Result<std::vector<RunMoment>> MomentsFor(
 // Writes the looks to the file `target`. Errors: those of a look, kFileWriteFailed.
 Result<Shown> RunRecord(const Invocation& invocation, const Style& style);
 
-// Of a recording, the residency at --at seconds behind its first look: the last look until then.
+// The residency in a recording at --at seconds after its first look: the last look until then.
 // Errors: those of MomentsFor.
 Result<ResidencyView> ResidencyAt(const Invocation& invocation);
 

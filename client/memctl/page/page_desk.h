@@ -1,9 +1,9 @@
 // PageDesk: what `memctl page` answers a browser: the page's own files, a look at memserver, and a
 // stream of looks.
 //
-// One thread. Nothing that a browser sends reaches memserver: a look is a fixed list of GETs, and
-// it is the only thing that can be asked for. Whoever asks for a look gives the key (Authorization:
-// Bearer KEY): a port does not know who asks, and memserver shows each user its own.
+// One thread. Nothing that a browser sends reaches memserver: a look is a fixed list of GETs, and a
+// browser can ask for nothing else. A request for a look must carry the key (Authorization: Bearer
+// KEY): a port does not know who asks, and memserver shows each user its own jobs.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ namespace tidepool::client {
 
 struct PageQuestion {
   std::string_view method, target;
-  // Of the header; other names than those of the loopback are refused (DNS rebinding)
+  // The Host header; names other than those of the loopback are refused (DNS rebinding).
   std::string_view host;
-  std::string_view authorization;  // likewise
+  std::string_view authorization;  // the Authorization header
 };
 
 struct PageAnswer {
   unsigned status = 200;
   std::string content_type;
   std::string body;
-  std::string allow = {};  // of 405
-  bool goes_on = false;    // a line for each Look follows, for as long as somebody reads
+  std::string allow = {};  // with status 405
+  bool goes_on = false;    // a line follows for each Look, while somebody reads
 };
 
 class PageDesk {
@@ -39,7 +39,7 @@ class PageDesk {
   // `look` gives a JSON object; `clock` must outlive the desk.
   PageDesk(std::string key, std::function<std::string()> look, const Clock* clock);
   PageAnswer Answer(const PageQuestion& question);
-  // What memserver says now, or said a moment ago.
+  // What memserver says now, or said at most kLookAgeMax ago.
   const std::string& Look();
 
  private:

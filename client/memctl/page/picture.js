@@ -29,7 +29,7 @@ function contextOf(canvas) {
 // How many chunks share a column where `width` pixels are there for `count` chunks.
 export const foldOf = (count, width) => Math.max(1, Math.ceil((count * 3) / Math.max(width, 3)));
 
-// Of the columns [begin, end) of chunks: what is shown.
+// The letter that a column shows for its chunks: the first by priority.
 function shown(part) {
   for (const letter of PRIORITY) if (part.includes(letter)) return letter;
   return part[0];

@@ -1,5 +1,5 @@
-// JsonTree: a JSON document in the order in which it came; numbers keep their bytes, so that what
-// is made of it has the server's numbers.
+// JsonTree: a JSON document in the order in which it came. Numbers keep their bytes, so that output
+// made from it has the server's numbers.
 //
 // One thread; a value type.
 #pragma once
@@ -17,11 +17,11 @@ struct JsonTree {
   enum class Kind { kScalar, kArray, kObject };
   Kind kind = Kind::kScalar;
   std::string scalar;                // as in JSON: 7, null, "text" with its quotes
-  std::vector<JsonTree> items = {};  // of an array
-  // Of an object; keys with their quotes.
+  std::vector<JsonTree> items = {};  // elements of an array
+  // Members of an object; keys with their quotes.
   std::vector<std::pair<std::string, JsonTree>> members = {};
 
-  // Of an object; null where it has no such member. `key` without quotes.
+  // A member of an object; null where it does not have it. `key` without quotes.
   const JsonTree* Find(std::string_view key) const;
   std::string Text() const;  // on one line, without blanks
 };

@@ -23,7 +23,7 @@ std::string StagingOf(const TopologyView& topology, const TopologyDevice& device
   return "-";
 }
 
-// What a drive does not answer.
+// Adds the reads and writes that a drive does not answer.
 void AddLate(const NvmeView& nvme, Lines* lines) {
   for (const LateView& each : nvme.late) {
     const std::string who = each.job == 0
@@ -38,7 +38,7 @@ void AddLate(const NvmeView& nvme, Lines* lines) {
   }
 }
 
-// What a drive did not take.
+// Adds the pieces that a drive did not take.
 void AddUnwritten(const NvmeView& nvme, Lines* lines) {
   if (nvme.writes_failed + nvme.pieces_in_pool + nvme.pieces_waiting == 0) return;
   lines->push_back("WARNING " + Plural(nvme.writes_failed, "write") + " failed; " +
@@ -292,7 +292,7 @@ Lines RenderTensors(const TensorsView& tensors, const Style& style) {
 }
 
 Lines RenderTopology(const TopologyView& topology, const Style& style) {
-  // Of a machine from a file nothing lies anywhere.
+  // A machine from a file has no pool and no workers.
   const auto has_pool = [](const TopologyNode& node) { return node.pool_bytes > 0; };
   const bool pool = std::any_of(topology.nodes.begin(), topology.nodes.end(), has_pool);
   Table nodes({{"NODE", true}, {"MEMORY", true}, {"POOL", true}, {"WORKERS", true}, {"CPUS"}});

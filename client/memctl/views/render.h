@@ -24,9 +24,9 @@ using Lines = std::vector<std::string>;
 std::string Plural(uint64_t count, const std::string& noun);
 
 Lines RenderStatus(const StatusView& status, const Style& style);
-// Of a job: its state, or that it is suspended.
+// The state of a job, or that it is suspended.
 std::string StateText(const JobView& job);
-// " until 13:05" of a job without ranks that is kept so long; else empty.
+// " until 13:05" for a job without ranks that is kept so long; else empty.
 std::string KeptText(const JobView& job);
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
 // Two tables: accounts, and the ranks that wait (where there are some).
@@ -34,7 +34,7 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style);
 Lines RenderQuotas(const QuotasView& quotas, const Style& style);
 Lines RenderChunks(const ChunksView& chunks, const Style& style);
 Lines RenderTensors(const TensorsView& tensors, const Style& style);
-// Times, levels and what happened, a line an event.
+// One line an event: times, levels and what happened.
 Lines RenderEvents(const std::vector<EventView>& events);
 // Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and
 // drives.

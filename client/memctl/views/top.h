@@ -17,7 +17,7 @@ namespace tidepool::client {
 struct TopJob {
   JobView job;
   double steps_a_second = 0, optimizer_bytes_a_second = 0;
-  double optimizer_share = 0;  // of what all jobs had in this time
+  double optimizer_share = 0;  // share of what all jobs had in this time
 };
 
 struct TopView {

@@ -1,8 +1,8 @@
-// TrainerMetrics: what rank 0 of a trainer writes of each step (`trainer run --out DIR`:
+// TrainerMetrics: what rank 0 of a trainer writes about each step (`trainer run --out DIR`:
 // DIR/metrics.jsonl), read for the report.
 //
-// One thread; value types. memserver does not know how often a trainer looked into its rCache, nor
-// what the least traffic of its order is (docs/decisions/013): that stands in this file.
+// One thread; value types. This file has what memserver does not know: how often a trainer looked
+// into its rCache, and the least traffic of its order (docs/decisions/013).
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,21 @@ struct StepMetrics {
   uint64_t hits = 0, misses = 0;
   uint64_t prefetches = 0, prefetches_late = 0;
   uint64_t bytes_h2d = 0;
-  uint64_t bytes_h2d_least = 0;  // of Belady's rule on the recorded order; 0: no order is known yet
+  uint64_t bytes_h2d_least = 0;  // by Belady's rule on the recorded order; 0: not known yet
 
   double hit_rate() const {
     return hits + misses == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(hits + misses);
   }
-  // Of all accesses, those for which nothing was fetched, in advance or at need.
+  // The share of all accesses for which nothing was fetched, ahead or at need.
   double kept_rate() const;
-  // The same, had the fetches been as few as Belady's rule makes them (chunks are taken as equally
+  // The same, if the fetches were as few as Belady's rule makes them (all chunks counted as equally
   // large). 0 where no order is known.
   double kept_rate_best() const;
 };
 
-// One a line, in order; of a line that ends in its middle (the trainer is writing it) nothing.
-// Steps that tell
-// no accesses are left out: those that a process before has sealed and not reported, and step 0,
-// which only evaluates. Errors: kFileUnreadable, kHandshakeBad (another file).
+// The steps in order, one a line; a line without an end (the trainer is writing it) is skipped.
+// Steps without accesses are left out: those that a process before has sealed and not reported, and
+// step 0, which only evaluates. Errors: kFileUnreadable, kHandshakeBad (another file).
 Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path);
 
 // The part of the report about them; empty where there are none.

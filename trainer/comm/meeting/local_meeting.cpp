@@ -19,7 +19,7 @@ namespace {
 
 // Between two questions whether to go on waiting.
 constexpr int kSliceMs = 50;
-constexpr int64_t kAnswerWithinNs = 10 * kNsPerSecond;  // of somebody who listens
+constexpr int64_t kAnswerWithinNs = 10 * kNsPerSecond;  // for an answer of a peer that listens
 
 enum class Heard { kPacket, kNothing, kEnd };
 

@@ -39,7 +39,7 @@ struct MeetingPacket {
   uint32_t rank = 0, world = 0;
   uint64_t missing = 0;  // bit r: rank r has not come
   ContentHash run;       // what the meeting is found by
-  ContentHash subject;   // of a hello the specification; of a group its name
+  ContentHash subject;   // hello: hash of the specification; group: of its name
 };
 
 inline constexpr size_t kMeetingPacketBytes = 96;

@@ -1,4 +1,4 @@
-// Rendezvous: where the ranks of a run meet, as torchrun and `trainer launch` tell it in the
+// Rendezvous: where the ranks of a run meet, as torchrun and `trainer launch` say in the
 // environment.
 //
 // Any thread; a value type. Units: milliseconds. Invariants after RendezvousFromEnv: rank < world,
@@ -22,15 +22,15 @@ struct Rendezvous {
   uint32_t local_rank = 0, local_world = 1;  // of this node
   std::string host = "127.0.0.1";            // of rank 0's store
   uint16_t port = 0;                         // 0: the master picks a free one (tests)
-  // This process opens the store's port (rank 0, unless torchrun's agent has done so)
+  // This process opens the store's port (rank 0, unless torchrun's agent has done so).
   bool serves_store = true;
   // Keeps a restarted run apart from its former attempt on the same store.
   std::string prefix{};
-  // All ranks run here: they meet over Unix sockets (trainer/comm/meeting/local_meeting.h)
+  // All ranks run here: they meet over Unix sockets (trainer/comm/meeting/local_meeting.h).
   bool one_machine = false;
-  // Of what tells runs apart that may be alive at a time; equal on all ranks.
+  // Hash of what tells apart runs that may be alive at a time; equal on all ranks.
   ContentHash run{};
-  // Of what the run does; ranks that differ refuse each other by name.
+  // Hash of what the run does; ranks that differ refuse each other by name.
   ContentHash spec{};
   int64_t timeout_ms = kCollectiveTimeoutMs;
   // So long another rank is waited for from its last sign of life on
@@ -40,13 +40,13 @@ struct Rendezvous {
   // the others wait for it in vain: so long for its address, five times as long for its connection
   // (Gloo's factor). A run whose ranks try again gives a short time.
   int64_t mesh_timeout_ms = 30'000;
-  // Asked four times a second while an operation of a group is waited for: an error says that it
-  // will not end well. Gloo sees most dead peers by itself, but not all; where it does not end the
-  // operation within two seconds, `stuck` is called with the error, which should not return: an
-  // operation in flight cannot be given up, because it may still write to its buffers.
+  // Called four times a second during an operation of a group: an error says that it will not end
+  // well. Gloo sees most dead peers by itself, but not all. Where it does not end the operation
+  // within two seconds, `stuck` is called with the error and should not return: an operation in
+  // flight cannot be given up, because it may still write to its buffers.
   std::function<Status()> doomed{};
   std::function<void(const Status&)> stuck{};
-  // Asked some twenty times a second while other ranks are waited for; an error ends the wait.
+  // Called some twenty times a second while waiting for other ranks; an error ends the wait.
   std::function<Status()> interrupted{};
   // Asked as often, of each rank that is missing; null: nobody knows more of it.
   std::function<RankStanding(uint32_t rank)> standing{};
