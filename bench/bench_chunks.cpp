@@ -1,8 +1,8 @@
 // bench_chunks: what a step costs the server when the same bytes lie in ten times as many chunks.
 //
-// Two servers, one job each; steps alternate. Counted is the CPU time of the server's threads,
-// requests, copies, scan and update included. What of it nobody can spare stands beside it: the
-// same kernels over as many pieces without a server, and the smallest request that there is.
+// Two servers, one job each; steps alternate. Counts the CPU time of the server's threads, with
+// requests, copies, scan and update. Beside it stands the part that nobody can spare: the same
+// kernels over as many pieces without a server, and the smallest possible request.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,7 +24,7 @@ constexpr const char* kHelp =
     "against a tenth of the chunks with ten\n"
     "times the elements. Needs about 43 bytes an element, 16 GiB.\n";
 constexpr uint32_t kFold = 10;
-// One in so many chunks, by kernels alone: the servers need the memory.
+// One chunk in so many, by kernels alone: the servers need the memory.
 constexpr uint32_t kKernelShare = 10;
 constexpr double kRequestsOfAChunk = 2;
 constexpr uint64_t kSmallestElements = 16;
@@ -45,7 +45,7 @@ class Side {
     loop_seconds_ = server_.CpuSeconds(kLoopThread) - loop_before;
     return server_.CpuSeconds() - before;
   }
-  // Of the last step, by the serve loop alone.
+  // CPU seconds of the serve loop alone in the last step.
   double loop_seconds() const { return loop_seconds_; }
   // CPU time for the smallest request to each chunk.
   double SmallestSeconds() {
@@ -63,7 +63,7 @@ class Side {
 
 struct Times {
   std::vector<double> many, few, loop, smallest;  // CPU seconds of the servers, by round
-  std::vector<double> many_kernels, few_kernels;  // of the kernels alone, for all chunks
+  std::vector<double> many_kernels, few_kernels;  // by the kernels alone, for all chunks
 };
 
 std::vector<double> Ratios(const std::vector<double>& over, const std::vector<double>& under) {
@@ -72,7 +72,7 @@ std::vector<double> Ratios(const std::vector<double>& over, const std::vector<do
   return ratios;
 }
 
-// Of a benchmark with `chunks` chunks and a tenth of them.
+// Adds the rows of a benchmark with `chunks` chunks and a tenth of them.
 void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
   const uint64_t few = chunks / kFold;
   const std::string many_text = std::to_string(chunks),
@@ -90,12 +90,11 @@ void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
   };
   add("server time of a step of " + many_text + " chunks", Median(times.many), few_text,
       Ratios(times.few, times.many), 1 / 1.1);
-  // The least that the step can cost: what the kernels take for as many pieces, and the smallest
-  // request there is, twice a chunk. And what the few chunks cost, with as much more as that is
-  // more.
+  // The least that the step can cost: the kernels' time for as many pieces, and two of the smallest
+  // requests for each chunk. And the cost of the few chunks, plus the same difference.
   std::vector<double> least, bound;
   for (size_t i = 0; i < times.many.size(); ++i) {
-    const double request = kRequestsOfAChunk * times.smallest[i];  // of all chunks
+    const double request = kRequestsOfAChunk * times.smallest[i];  // for all chunks
     least.push_back(times.many_kernels[i] + request);
     bound.push_back(times.few[i] + times.many_kernels[i] - times.few_kernels[i] +
                     request * static_cast<double>(chunks - few) / static_cast<double>(chunks));

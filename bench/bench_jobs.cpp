@@ -1,10 +1,9 @@
-// bench_jobs: what jobs with default flags on one machine make together, against one of them alone;
-// and one beside busy optimizer workers.
+// bench_jobs: what jobs with default flags on one machine achieve together, against one of them
+// alone; and one beside busy optimizer workers.
 //
 // Trainers are processes, as users start them. Rounds of all ways alternate; a way's rate is
-// counted over a window that begins when each
-// of its jobs trains and had time to see the others. With one compute thread a rank (one CPU) there
-// is nothing to share, and rows are 1.
+// counted over a window that begins when each of its jobs trains and had time to see the others.
+// With one compute thread a rank (one CPU) there is nothing to share, and rows are 1.
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -43,7 +42,7 @@ constexpr const char* kHelp =
     "in N rounds (default 5).\n";
 constexpr double kTogether = 0.9, kNoSlower = 0.97;
 constexpr int64_t kStartNs = 300 * kNsPerSecond;
-// Libgomp's own default, as the user's word: then nothing is watched.
+// libgomp's own default, given as if by the user: then nothing is watched.
 constexpr const char* kSpinning = "GOMP_SPINCOUNT=300000";
 
 struct Stage {
@@ -51,7 +50,7 @@ struct Stage {
   int64_t settle_ns, window_ns;
 };
 
-// One trainer until the end of this object.
+// One trainer, which runs until this object is destroyed.
 class Trainer {
  public:
   Trainer(const Stage& stage, const std::string& name, const char* variable)
@@ -83,7 +82,7 @@ class Trainer {
     waitpid(pid_, nullptr, 0);
   }
 
-  // Reported so far.
+  // Steps reported so far.
   int64_t Steps() const {
     std::ifstream file(metrics_, std::ios::binary);
     return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
@@ -91,7 +90,7 @@ class Trainer {
   void CheckAlive() const {
     if (waitpid(pid_, nullptr, WNOHANG) != 0) Die("a trainer has ended: " + metrics_);
   }
-  // Of all its threads.
+  // CPU seconds of all its threads.
   double CpuSeconds() const {
     std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
     std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -133,7 +132,7 @@ class Updater {
   double Steps() const { return static_cast<double>(steps_->load(std::memory_order_relaxed)); }
 
  private:
-  // A page that both processes see.
+  // Makes a counter in a page that both processes see.
   static std::atomic<uint64_t>* SharedCounter() {
     constexpr size_t kBytes = sizeof(std::atomic<uint64_t>);
     void* page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -200,7 +199,7 @@ double UpdatesAlone(const Stage& stage) {
   return (updater.Steps() - before) * kNsPerSecond / static_cast<double>(clock.NowNs() - begin_ns);
 }
 
-// What a row is called, and what it is held against.
+// The name of a row, and its peer.
 struct Title {
   const char* name;
   const char* unit;

@@ -58,7 +58,7 @@ pid_t ServerPid(const std::string& socket_dir) {
   return pid;
 }
 
-// 0 when there is none.
+// The pid of the keeper; 0 when there is none.
 pid_t KeeperPid(const std::string& socket_dir) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::ifstream comm(entry.path() / "comm"), words(entry.path() / "cmdline");
@@ -87,10 +87,10 @@ class RestartBench {
       Await(client_->StartPutWeights(Whole(chunk)));
   }
 
-  // Of a server with a new pool, to the job's first answer.
+  // Seconds from the start of a server with a new pool to the job's first answer.
   double start_seconds() const { return start_seconds_; }
 
-  // One step, then the kill; seconds until a chunk of the new version arrives.
+  // Makes one step, then kills; returns the seconds until a chunk of the new version arrives.
   double KillAfterAStep(Version version) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk)
       Await(client_->StartSubmitGradient(Whole(chunk), version, 0));
@@ -107,8 +107,7 @@ class RestartBench {
     return Seconds(begin);
   }
 
-  // Another keeper is there when this returns; it holds everything long before the next step is
-  // sealed.
+  // Returns when another keeper is there; it holds everything long before the next step is sealed.
   void RenewKeeper() {
     const pid_t keeper = KeeperPid(socket_dir_);
     if (keeper == 0 || kill(keeper, SIGKILL) != 0) Die("the keeper is not there");

@@ -80,7 +80,8 @@ def all_tasks() -> list[Task]:
     return tasks
 
 
-# Of host memory: 12 of states, 2 of weights and 2 of gradients; the peer keeps as many (fp32 parameters, gradients and two moments).
+# Bytes of host memory a parameter: 12 of states, 2 of weights and 2 of gradients; the peer keeps as
+# many (fp32 parameters, gradients and two moments).
 HOST_BYTES = {"plain": 0, "fsdp2": 16, "ours": 16}
 HOST_BYTES_BESIDE = 4 << 30  # of the programs themselves
 

@@ -15,8 +15,7 @@
 namespace tidepool::bench {
 namespace {
 
-// The number behind the first `"key" :` after `section` in fio's report; nothing when it is not
-// there.
+// The number behind the first `"key" :` after `section` in fio's report; none when it is missing.
 std::optional<double> NumberBehind(const std::string& text, const std::string& section,
                                    const std::string& key) {
   const size_t from = text.find(section);
@@ -26,7 +25,7 @@ std::optional<double> NumberBehind(const std::string& text, const std::string& s
   return std::strtod(text.c_str() + colon + 1, nullptr);
 }
 
-// What a program prints; nothing when it fails or is not there.
+// The output of a program; none when it fails or is missing.
 std::optional<std::string> OutputOf(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return std::nullopt;
@@ -37,7 +36,7 @@ std::optional<std::string> OutputOf(const std::string& command) {
   return pclose(pipe) == 0 ? std::optional(text) : std::nullopt;
 }
 
-// Of one section of the report.
+// The speed in one section of the report.
 std::optional<DriveSpeed> SpeedIn(const std::string& report, const std::string& direction,
                                   double cpu_share) {
   const std::string section = "\"" + direction + "\" : {";  // the options name the direction too
@@ -58,7 +57,7 @@ void RemoveScratch() {
   std::error_code ignored;
   std::filesystem::remove_all(ScratchPath(), ignored);
 }
-// Also where the program is broken off; only calls that a signal handler may make.
+// Cleans up when the program is interrupted, too; only calls that a signal handler may make.
 void RemoveScratchAndEnd(int signal) {
   if (fork() == 0) execl("/bin/rm", "rm", "-rf", "--", ScratchPath().c_str(), nullptr);
   std::signal(signal, SIG_DFL);
@@ -73,7 +72,7 @@ bool HasFio() {
 
 std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction,
                                      const FioWay& way) {
-  // The C library takes pages of 2 MiB for fio's buffers then, as memserver does for its staging.
+  // Then the C library takes pages of 2 MiB for fio's buffers, as memserver does for its staging.
   const auto report = OutputOf(
       "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=tidepool --filename='" + directory + "/" +
       way.file + "' --size=1g --rw=" + direction + " --bs=" + way.block +

@@ -19,10 +19,10 @@ namespace tidepool::bench {
 
 class ChunkKernels {
  public:
-  // Planes of `chunks` x `elements` in a host pool of its own. Ends the program where the memory is
-  // short.
+  // Makes planes of `chunks` x `elements` in a host pool of its own. Ends the program where the
+  // memory is short.
   ChunkKernels(uint64_t chunks, uint64_t elements, Crew* crew);
-  // One step; the CPU seconds that the crew's threads took for it together.
+  // Does one step; returns the CPU seconds that the crew's threads took for it together.
   double StepSeconds();
 
  private:
@@ -35,8 +35,8 @@ class ChunkKernels {
   std::byte* At(Plane plane, uint64_t chunk) const {
     return planes_ + (chunk * kPlanes + plane) * plane_bytes_;
   }
-  // task(thread, chunk) for all chunks, a few at a time to whoever is free; the CPU seconds of all
-  // threads.
+  // Runs task(thread, chunk) for all chunks, a few at a time on any free thread; returns the CPU
+  // seconds of all threads.
   template <typename Task>
   double ForEach(Task task);
 
@@ -45,7 +45,8 @@ class ChunkKernels {
   const uint64_t plane_bytes_;
   std::unique_ptr<memserver::HostPool> pool_;
   std::byte* planes_ = nullptr;
-  // Of the client: one chunk's place for each thread, as a client that takes one after the other.
+  // The client's memory: one chunk's place for each thread, as for a client that takes one chunk
+  // after the other.
   std::vector<std::byte> rcache_;
   std::vector<ProgressLine> progress_;
   std::vector<double> norm_sums_;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kSizes[] = {64 * kKiB, 256 * kKiB, kMiB,      4 * kMiB,
                                16 * kMiB, 64 * kMiB,  256 * kMiB};
-// Of a measurement: small copies cost by number, not by bytes.
+// Most copies in one measurement: small copies cost by number, not by bytes.
 constexpr uint64_t kCopiesMax = 1024;
 
 std::string NameOfSize(uint64_t bytes) {
@@ -42,7 +42,7 @@ struct Ends {
   std::byte *gpu_in = nullptr, *gpu_out = nullptr;
 };
 
-// By the product's streams.
+// Copies by the product's streams.
 class OurWay {
  public:
   OurWay(device::CudaDevice* device, const Ends& ends)
@@ -210,7 +210,7 @@ void MeasurePoolStart(const GpuSetup& setup, RowPrinter* printer) {
 
 void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
   PlainGpu gpu(*setup.device);
-  // 16 bytes an element, and 14 for the copy.
+  // Each element takes 16 bytes, and 14 for the copy.
   const uint64_t fits = OrDie(setup.device->MemoryBytes()).free / 40;
   const uint64_t elements = std::min(setup.adam_elements, fits) / 64 * 64;
   const auto planes = gpu.TakeGpu(elements * 16);

@@ -12,7 +12,7 @@ namespace {
 using HostAlloc = int (*)(void** memory, size_t bytes, unsigned flags);
 using HostFree = int (*)(void* memory);
 
-// Of the library that the product has loaded already; null where it has no such function.
+// A function of the library that the product has loaded already; null where it is missing.
 template <typename Function>
 Function Find(const char* name) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW);

@@ -1,10 +1,11 @@
 // Rounds: several ways of doing the same work, timed in turn within one run, so that whatever else
-// the machine does meets all of them.
+// the machine does affects all of them.
 //
-// One thread. Each round runs every way once, beginning with another one than the round before.
+// One thread. Each round runs every way once, beginning with a different one than the round before.
 // Ratios are taken within a round, and their median over the rounds is the result: a neighbour that
-// takes half the memory for a second spoils two rounds, not the run. A round in which the machine
-// changed its regime (bench/harness/regime.h) does not count, and another one is run in its place.
+// takes half the memory bandwidth for a second spoils two rounds, not the run. A round in which the
+// machine changed its regime (bench/harness/regime.h) does not count, and another one is run in its
+// place.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +28,10 @@ class Rounds {
   explicit Rounds(int64_t settle_ns = 0, RoundTrip round_trip = MeasureRoundTripNs)
       : settle_ns_(settle_ns), round_trip_(std::move(round_trip)) {}
 
-  // The number by which the way is known. `prepare` runs before it each time, and is not timed.
+  // Returns the number of the way. `prepare` runs before it each time, and is not timed.
   size_t AddWay(std::function<void()> way, std::function<void()> prepare = {});
-  // One round that is not counted, then `rounds` that are; up to as many again stand in for those
-  // that are dropped. Where the machine keeps still in none, the last one counts.
+  // Runs one round that is not counted, then `rounds` that are; up to as many again replace those
+  // that are dropped. Where the machine is steady in none, the last one counts.
   void Run(uint64_t rounds);
   // Rounds that did not count, as the regime changed.
   uint64_t dropped() const { return dropped_; }
@@ -38,10 +39,10 @@ class Rounds {
   // Seconds by round.
   const std::vector<double>& seconds(size_t way) const { return seconds_[way]; }
   double median(size_t way) const { return Median(seconds_[way]); }
-  // Of each round: how many times faster `way` was than `peer`.
+  // By round: how many times faster `way` was than `peer`.
   std::vector<double> Faster(size_t way, size_t peer) const;
-  // That of `ways` with the lowest median: one way for all rounds, as the fastest of each round
-  // would be chosen by its luck.
+  // The one of `ways` with the lowest median: one way for all rounds, because luck would choose the
+  // fastest of each round.
   size_t FastestOf(const std::vector<size_t>& ways) const;
 
  private:

@@ -23,11 +23,11 @@ struct JobShape {
   uint32_t world = 1;
   uint64_t rcache_bytes = 64 * 1024;  // of a rank; at least one shard
   // How long a waiting rank spins: benchmarks of requests do not wait for a client to wake up,
-  // those of steps leave it the CPU.
+  // those of steps leave the CPU to the server.
   int64_t spin_ns = 10 * kNsPerSecond;
 };
 shm::JobSpec SpecOf(const JobShape& shape);
-// Of the server's pool that the job takes, in a form that --pool understands.
+// The pool bytes that the job takes, in a form that --pool understands.
 std::string PoolFlagOf(const JobShape& shape);
 
 class ServedJob {
@@ -38,12 +38,12 @@ class ServedJob {
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
   client::MemClient& rank(uint32_t rank) { return *ranks_[rank]; }
   Version version() const { return version_; }
-  // Of the last Step: from its end's request until every chunk was updated.
+  // Seconds in the last Step from the request that ended it until every chunk was updated.
   double update_seconds() const { return update_seconds_; }
   // One whole step of a job of one rank: fetches every chunk, hands every gradient in, ends the
   // step, and waits until every chunk is updated.
   void Step();
-  // The smallest request of all, once for each chunk: its first `elements` are fetched.
+  // Sends the smallest request, once for each chunk: fetches its first `elements`.
   void FetchFirst(uint64_t elements);
   void Detach();
 

@@ -11,7 +11,7 @@
 namespace tidepool::bench {
 namespace {
 
-// Of cublas_api.h and library_types.h.
+// Constants of cublas_api.h and library_types.h.
 constexpr int kNoTranspose = 0, kBf16 = 14, kComputeF32 = 68, kDefaultAlgorithm = -1;
 
 void Check(const char* call, int code) {

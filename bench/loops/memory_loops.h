@@ -1,7 +1,6 @@
-// MemoryLoops: the plain loops that results are held against: what the memory can do (read,
-// read-modify-write, copy), and the passes of
-// the optimizers of other systems. Compiled for AVX-512 and for AVX2; the product's own loops are
-// in optim/ and device/.
+// MemoryLoops: the plain loops that results are compared with: what the memory can do (read,
+// read-modify-write, copy), and the passes of the optimizers of other systems. Compiled for AVX-512
+// and for AVX2; the product's own loops are in optim/ and device/.
 //
 // Any thread; no state. Ranges do not overlap. Written to be as fast as plain code gets, because a
 // slow peer proves nothing.
@@ -28,22 +27,22 @@ struct MemoryLoops {
   optim::IsaLevel isa;
   // Sum of 64-bit words.
   uint64_t (*read)(const std::byte* from, uint64_t bytes);
-  // Every word changed in place: the limit of an update. `ahead`: bytes of software prefetch, 0 for
+  // Changes every word in place: the limit of an update. `ahead`: bytes of software prefetch, 0 for
   // none.
   void (*modify)(std::byte* data, uint64_t bytes, uint64_t ahead);
   void (*copy_plain)(std::byte* to, const std::byte* from, uint64_t bytes);
-  // Around the caches; `to` at 64 B. `ahead` as above.
+  // Copies around the caches; `to` is aligned to 64 bytes. `ahead` as above.
   void (*copy_streaming)(std::byte* to, const std::byte* from, uint64_t bytes, uint64_t ahead);
   // One pass each of DeepSpeed's host path for ZeRO-3 offload: grad.mul_(1 / scale); the fp32 step;
   // the bf16 copy of the parameters.
   void (*scale)(float* values, float factor, uint64_t count);
-  // Master, momentum, variance.
+  // `planes`: master, momentum, variance.
   void (*adam)(const PeerAdam& numbers, float* const* planes, const float* gradient,
                uint64_t count);
   void (*narrow)(uint16_t* to, const float* from, uint64_t count);
 };
 
-// Of the best level that this CPU has; ends the program on a CPU without AVX2.
+// The loops of the best level that this CPU has; ends the program on a CPU without AVX2.
 const MemoryLoops& SelectLoops();
 
 }  // namespace tidepool::bench

@@ -1,9 +1,9 @@
 // UpdateWays: the planes of one large optimizer state in a host pool, and the ways to update them:
 // the product's, the passes of other systems, and the probe that says what the memory can do.
 //
-// One thread, with its Crew. All ways run on the same threads and the same pages. Pieces of
-// kPieceElements go to whoever is free, as the daemon's workers take them; the emulated passes of
-// others are cut into one part a thread, as OpenMP does.
+// One thread, with its Crew. All ways run on the same threads and the same pages. Any free thread
+// takes the next piece of kPieceElements, as the daemon's workers do; the emulated passes of others
+// are cut into one part a thread, as OpenMP does.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct BenchPlanes {
   uint16_t *gradient16 = nullptr, *param16 = nullptr;  // bf16
   // What others keep beside or instead of gradient16.
   float* gradient32 = nullptr;
-  // Of the small form: rest of the split master, whose other half is split16, and bf16 moments.
+  // The small form: rest of the split master, whose other half is split16, and bf16 moments.
   int16_t* rest16 = nullptr;
   uint16_t *momentum16 = nullptr, *variance16 = nullptr, *split16 = nullptr;
 };
@@ -44,7 +44,7 @@ struct Filling {
 
 class UpdateWays {
  public:
-  // 28 bytes a parameter. Tile and prefetch are measured, as the daemon does at its start.
+  // Takes 28 bytes a parameter. Tile and prefetch are measured, as the daemon does at its start.
   // `parameters` is rounded up to whole pieces. Ends the program where the memory is short. Not
   // `spaced`: planes lie right behind each other (base/formats/plane_slack.h).
   UpdateWays(uint64_t parameters, Crew* crew, bool spaced = true);
@@ -61,8 +61,8 @@ class UpdateWays {
   void UpdateSafe(uint64_t count);
   void UpdatePlain(uint64_t count);  // without undo
   void UpdatePart(UndoPart part);    // with one half of the undo
-  // With or without undo, over and over so few parameters that each thread's own caches hold them:
-  // what the core does, without the memory.
+  // With or without undo, repeated over so few parameters that each thread's own caches hold them:
+  // the speed of the core without the memory.
   void UpdateCached(bool safe);
   void UpdateByTeam();  // by the daemon's workers
   // fp32 gradient in, no 16-bit copy: 28 B a parameter too.
@@ -75,7 +75,7 @@ class UpdateWays {
   void DeepSpeedAdam();
 
  private:
-  enum class Form { kHalf, kF32, kSmall };  // bf16 gradient and copy; fp32 alone; split master
+  enum class Form { kHalf, kF32, kSmall };  // bf16 gradient and copy; fp32 only; split master
   struct Pass;                              // a run of the product's update
   void RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece, uint64_t count);
   void RunPass(const std::function<void(uint64_t, uint64_t)>& part);

@@ -1,4 +1,4 @@
-// FlagChunkService: a session with MemoryServer as one with an rCache on a device is: a copy begins
+// FlagChunkService: a session with MemoryServer like one with an rCache on a device: a copy begins
 // when its ticket's `ready` is reached, and ends with `done`. It also drives all that goes on
 // beside the CPU: the streams that it opens, and whatever a test adds.
 //
@@ -25,9 +25,8 @@ struct FlagServiceSetup {
   uint64_t seed = 1;
   bool alone = true;  // no other thread moves anything
   uint32_t copy_threads = 0;
-  // Whose memory the rCache is, and whose streams run by themselves; it outlives the service. Null:
-  // a host device, and the rCache is
-  // memory of the host.
+  // The device whose memory the rCache is, and whose streams run by themselves; it outlives the
+  // service. Null: a host device, and the rCache is memory of the host.
   device::Device* device = nullptr;
 };
 
@@ -36,11 +35,11 @@ class FlagChunkService final : public MemoryChunkService {
   FlagChunkService(MemoryServer* server, const FlagServiceSetup& setup);
 
   device::Device* device() { return device_ != nullptr ? device_ : &host_; }
-  // One of the actors, where it has no thread.
+  // Opens a stream, which is one of the actors where it has no thread.
   device::Stream* OpenStream();
-  // Does something and says so, or cannot.
+  // Adds an actor: it does something and returns true, or cannot.
   void AddActor(std::function<bool()> actor) { actors_.push_back(std::move(actor)); }
-  // Lets things happen until `passed`; false when everything is stuck before.
+  // Lets things happen until `passed`; false when everything is stuck before that.
   bool Drive(const std::function<bool()>& passed);
 
   client::TicketFlags FlagsOf(client::Ticket ticket) const override;
@@ -53,16 +52,16 @@ class FlagChunkService final : public MemoryChunkService {
   void RefuseRequest(uint64_t request) { refuse_ = request; }
   // The session ends, as it does when its process does.
   void Leave() { End(Status(ErrorId::kSessionEnded, "the rank has left")); }
-  // Of Wait, when the answer was not there yet: how often the CPU stood still.
+  // How often the CPU stood still in Wait, because the answer was not there yet.
   uint64_t blocked_waits() const { return blocked_waits_; }
 
  private:
   Status Take(Request* request) override;
   bool CanServe(client::Ticket ticket, const Request& request) const;
   void Serve(client::Ticket ticket, Request* request);
-  // The session is over: all tickets have their answer, no stream waits for one.
+  // Ends the session: all tickets have their answer, no stream waits for one.
   void End(const Status& why);
-  // One actor does something; false when none can.
+  // Lets one actor do something; false when none can.
   bool Step();
 
   const bool alone_;

@@ -25,12 +25,12 @@ struct WorldOptions {
   uint64_t pool_bytes = 8 * kMiB;
   uint64_t pool_piece_bytes = 64 * kGiB;
   uint32_t workers = 0;         // 0: inline
-  uint32_t inline_workers = 1;  // of an inline team
+  uint32_t inline_workers = 1;  // for an inline team
   uint32_t copy_threads = 0;    // 0: the loop copies
-  // Of the updates; each server after a restart takes the next one, and the first again behind the
-  // last.
+  // Tunings of the updates; each server after a restart takes the next one, and after the last the
+  // first again.
   std::vector<optim::Tuning> tunings = {{}};
-  // Simulated NVMe directories of so many bytes each; they outlive servers.
+  // Number of simulated NVMe directories, of nvme_bytes each; they outlive servers.
   uint32_t nvme_directories = 0;
   uint64_t nvme_bytes = 4 * kMiB;
   uint64_t nvme_seed = 1;
@@ -87,14 +87,14 @@ class FakeRank {
     nonce_ = nonce;
     job_nonce_ = job_nonce;
   }
-  // Comes back to another server: a new connection and new rings, the same rCache.
+  // Comes back to another server: with a new connection and new rings, and the same rCache.
   void Reconnect(ConnectionId connection, std::unique_ptr<shm::ClientPort> port) {
     connection_ = connection;
     port_ = std::move(port);
     counter_ = 0;
   }
   const UniqueFd& rcache_fd() const { return rcache_fd_; }
-  // Of a rank that brings its rCache.
+  // The flags of a rank that brings its rCache.
   shm::FlagPages flags() const { return shm::FlagPages(flags_->data()); }
   void SetFlags(std::unique_ptr<device::Memory> flags) { flags_ = std::move(flags); }
 
@@ -109,9 +109,9 @@ class FakeRank {
                                    Version version);
   static shm::Request SubmitRequest(const Gradient& gradient);
   static shm::Request EndStepRequestOf(Version version, float learning_rate, float loss_scale);
-  // Sends the request with the next counter, which is returned.
+  // Sends the request with the next counter, and returns the counter.
   uint64_t Send(shm::Request request);
-  // Of a rank that brings its rCache: its flags say of every request that it may begin.
+  // For a rank that brings its rCache: its flags say that every request may begin.
   void SetAlwaysReady() { always_ready_ = true; }
   uint64_t Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) {
     return Send(PutRequest(chunk, begin, count, offset));
@@ -154,86 +154,85 @@ class ServeWorld {
   nvme::SimDisk& disk() { return *disk_; }
   bool has_tier() const { return tier_ != nullptr; }
   StateTier& tier() { return *tier_; }
-  // Until the weights of the job are in; those on NVMe take some turns after the last put was
-  // answered. At once where it is gone.
+  // Waits until the weights of the job are in; those on NVMe take some turns after the last put was
+  // answered. Returns immediately where the job is gone.
   void AwaitWeights(const std::string& job);
-  // Time passes until a transfer that failed is to be repeated.
+  // Lets time pass until a transfer that failed is to be repeated.
   void AwaitRetry();
-  // The servers to come are given the NVMe directories, none, all in reverse order, or all of which
-  // the first is gone, or is empty.
+  // Which NVMe directories later servers get: all, none, all in reverse order, or all while the
+  // first is gone or empty.
   enum class Given { kAll, kNone, kReversed, kFirstGone, kFirstEmpty };
   void GiveDisks(Given given) { given_ = given; }
-  // What the last restart ended with.
+  // The result of the last restart.
   const Status& recovered() const { return recovered_; }
   const Tables& tables() const { return loop_->tables(); }
 
-  // The server is killed and another one adopts the kept memory: what stood in queues and rings is
-  // gone, connections too. A hook of points (base/point.h) may throw out of this, or out of a turn:
-  // that server is dead; Restart again.
+  // Kills the server; another one adopts the kept memory. What stood in queues and rings is gone,
+  // connections too. A hook of points (base/point.h) may throw out of this, or out of a turn: that
+  // server is dead; Restart again.
   void Restart();
-  // The server is killed together with the keeper of its memory: the next one has an empty pool.
+  // Kills the server together with the keeper of its memory: the next one has an empty pool.
   void StartOver();
 
   void Post(ControlEvent event) { events_.Push(std::move(event)); }
-  // Turns until nothing happens any more (inline worlds), at most `turns_max` times.
+  // Makes turns until nothing happens any more (inline worlds), at most `turns_max`.
   void Settle(int turns_max = 100000);
   // The oldest reply not taken yet of type T; others before it stay.
   template <typename T>
   std::optional<T> TakeReply();
-  // All replies not taken yet, in order; what was to be discarded is.
+  // All replies not taken yet, in order; discards what was to be discarded.
   std::vector<ControlReply> TakeAllReplies();
 
-  // The first half of joining: the reply to a reservation is left in the queue. nonce 0:
+  // First half of joining: leaves the reply to a reservation in the queue. nonce 0:
   // NonceOf(connection).
   ConnectionId Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000,
                        uint64_t nonce = 0);
   // The nonce of the incarnation that a connection reserved for.
   static uint64_t NonceOf(ConnectionId connection) { return 0x1000 + connection; }
-  // The first half of coming back after Restart: the reply is left in the queue.
+  // First half of coming back after Restart: leaves the reply in the queue.
   ConnectionId AskToResume(const FakeRank& rank, const shm::JobSpec& spec, uint32_t uid = 1000);
-  // The second half.
+  // Second half of coming back.
   void AttachAgain(const ReserveGranted& granted, FakeRank* rank);
-  // Both, with turns in between; false when refused (the reply is left in the queue).
+  // Both halves, with turns in between; false when refused (the reply is left in the queue).
   bool Resume(FakeRank* rank, const shm::JobSpec& spec, uint32_t uid = 1000);
-  // The second half: zeroes, makes rings and rCache, posts AttachSession.
+  // Second half of joining: zeroes, makes rings and rCache, posts AttachSession.
   std::unique_ptr<FakeRank> Attach(const ReserveGranted& granted, Rank rank);
-  // Both, with turns in between; null when refused (the reply is left in the queue).
+  // Both halves, with turns in between; null when refused (the reply is left in the queue).
   std::unique_ptr<FakeRank> Join(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000);
-  // The process that later reservations come from; 0: each from one of its own.
+  // Sets the process that later reservations come from; 0: each from one of its own.
   void ComeFrom(int32_t pid) { pid_ = pid; }
-  // Later ranks bring their rCaches, as memory of this GPU (in truth the host's); null: no more.
+  // Later ranks bring their rCaches, as memory of this GPU (in truth the host's); null: no longer.
   void BringFrom(Gpu* gpu) {
     gpus_ = gpu == nullptr ? std::vector<Gpu*>() : std::vector<Gpu*>{gpu};
   }
-  // The same, rank r of the r-th of these; and their copies may begin at once.
+  // The same, rank r with the r-th of these; and their copies may begin immediately.
   void BringFromEach(std::vector<Gpu*> gpus) {
     gpus_ = std::move(gpus);
     always_ready_ = true;
   }
-  // The part of the keeper, and of the preparation thread, in the life of memory of GPUs. Part of
-  // Settle.
+  // Does what the keeper and the preparation thread do for memory of GPUs. Part of Settle.
   void TendShares();
-  // Memory of GPUs that the keeper holds.
+  // Number of shares in memory of GPUs that the keeper holds.
   size_t shares_kept() const { return kept_states_.size(); }
-  // It answers later.
+  // Lets the keeper answer later.
   void HoldBackKeeper(bool held_back) { keeper_held_back_ = held_back; }
-  // The keeper loses it.
+  // Lets the keeper lose the shares.
   void LoseShares() { kept_states_.clear(); }
-  // Whether later reservations wait for room.
+  // Sets whether later reservations wait for room.
   void MayWait(bool may_wait) { may_wait_ = may_wait; }
-  // What later reservations say that their run is known by.
+  // Sets the note on their run in later reservations.
   void SayOfRun(std::string note) { note_ = std::move(note); }
-  // An admin changes something; the answer.
+  // Makes a change as an admin; returns the answer.
   Status Command(decltype(AdminCommand::what) what);
   Status SetQuota(const std::string& job, const QuotaChange& change);
-  // An admin wants the states on NVMe checked; the answer.
+  // Asks as an admin for a check of the states on NVMe; returns the answer.
   Status Scrub() { return Command(StartScrub{}); }
   void Lose(const FakeRank& rank) { Post(ConnectionLost{rank.connection(), "killed by the test"}); }
   void Leave(const FakeRank& rank) { Post(Goodbye{rank.connection()}); }
 
   // Waits in turns until the answer to `counter` comes, which must be this rank's next.
   shm::Completion Await(FakeRank* rank, uint64_t counter);
-  // The checkpoint thread's side.
+  // Takes the saves, as the checkpoint thread would.
   std::vector<SaveRequest> TakeSaves();
   void AnswerSave(ConnectionId connection, Status status) {
     saved_.Push({connection, std::move(status)});
@@ -241,7 +240,7 @@ class ServeWorld {
 
  private:
   void TakeReplies();
-  // The rank's memory is that of its GPU.
+  // Makes the rank's memory that of its GPU.
   void Bring(const ReserveGranted& granted, Rank rank, AttachSession* attach, FakeRank* to);
 
   FakeClock clock_;
@@ -251,7 +250,8 @@ class ServeWorld {
   void EndServing();
   void MakeDisk();
   void OpenTier();
-  // As Turn; while something moves, or waits to be repeated, time passes and it counts as work.
+  // As Turn; while something moves, or waits to be repeated, it lets time pass and counts that as
+  // work.
   bool TurnOn();
 
   const WorldOptions options_;

@@ -10,7 +10,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Of a rank that is played; a damaged specification may ask for any.
+// Largest rCache of a played rank; a damaged specification may ask for any.
 constexpr uint64_t kRcacheBytesMax = kMiB;
 constexpr uint32_t kChunksPlayed = 64, kMicroBatchesPlayed = 4;
 
@@ -157,7 +157,7 @@ void KeptServer::LoseAll() {
   for (const auto& rank : ranks_)
     events_.Push(ConnectionLost{rank->connection(), "killed by the test"});
   Settle();
-  // The lease of ranks that did not come back, then that of their job.
+  // Waits out the lease of ranks that did not come back, then that of their job.
   for (int lease = 0; lease < 2; ++lease) {
     clock_.Advance(3600 * kNsPerSecond);
     Settle();

@@ -19,8 +19,8 @@ namespace kernels_test {
 
 constexpr uint64_t kMargin = 64;  // elements behind the span that must stay as they are
 
-// What a job has: rule, form of the states, type of its parameters, and whether gradients are fp32
-// sums.
+// The kind of a job: rule, form of the states, type of its parameters, and whether gradients are
+// fp32 sums.
 struct Case {
   OptimizerSpec spec;
   DType param;
@@ -81,7 +81,8 @@ struct Planes {
     gradient = Stored(RandomFloats(4, all, 30.0F, Values::kSpecial), gradient_dtype);
   }
 
-  // Of any value, but 0 where the two halves make no number, as weights and updates leave it.
+  // Rests of any value, but 0 where the two halves make no number, as weights and updates leave
+  // them.
   std::vector<uint8_t> Rests(uint64_t all) const {
     std::vector<uint8_t> rests = Bytes(11, all * 2);
     for (uint64_t i = 0; i < all; ++i) {
@@ -159,7 +160,7 @@ void ExpectSameAsReference(IsaLevel level) {
   const Kernels& kernels = SelectKernels(level);
   for (const Case& c : AllCases()) {
     for (uint64_t count : kCounts) {
-      // The long one is for the loop, not for the rule.
+      // The long count is for the loop, not for the rule.
       if (count > 2000 && c.spec.rule != OptimizerRule::kAdamW) count = 2003;
       Planes wide(count, c);
       Planes reference = wide;
@@ -185,7 +186,7 @@ TEST_P(WideKernels, UpdateHasTheBitsOfTheReferenceWithDenormalsFlushed) {
   ExpectSameAsReference(GetParam());
 }
 
-// Smaller moments between scale blocks, others anywhere; and at any distance of prefetching.
+// Smaller moments are cut between scale blocks, others anywhere; and at any prefetch distance.
 TEST_P(WideKernels, UpdateDoesNotDependOnWhereTheSpanIsCut) {
   for (const Case& c : AllCases()) {
     Planes whole(3'007, c);
@@ -285,8 +286,8 @@ struct Undo {
         ProgressWord::BitsOf({kVersion, kBegin, Progress::State::kOpen, kUpdateTileElements});
     return places;
   }
-  // The area of the tile at `first` of the span holds `values` under the tile's name, and no byte
-  // more.
+  // True when the area of the tile at `first` of the span holds `values` under the tile's name, and
+  // no byte more.
   bool Holds(uint64_t first, const std::vector<uint8_t>& values) const {
     const UndoArea& area = areas[(kBegin + first) / kUpdateTileElements % 2];
     if (area.piece != kIdentity || area.version != kVersion || area.begin != kBegin + first ||
@@ -299,8 +300,8 @@ struct Undo {
   }
 };
 
-// The crash-safe form: each block is saved under its name and opened before it changes, and the
-// update is none the different.
+// The crash-safe form saves each block under its name and opens it before it changes; the update
+// has the same bits.
 TEST_P(WideKernels, UpdateOpensEachTileWhereAsked) {
   for (const Case& c : AllCases()) {
     for (const uint64_t count : {64, 128, 1024}) {

@@ -22,7 +22,7 @@ namespace adoption_test {
 
 class Adoption : public DurableDaemon {
  protected:
-  // A job that is to wait for a server for long, and has sealed steps.
+  // Starts a job that waits for a server for long, and returns when it has sealed steps.
   Process TrainToStepFive() const {
     Process trainer = Train({"--norms", "--server-timeout-ms", "120000"});
     EXPECT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
@@ -39,8 +39,8 @@ class Adoption : public DurableDaemon {
 // How a start under a limit went: it served and handed over, or ended in order.
 enum class Start { kServed, kRefused, kShort };
 
-// Of the address space (ulimit -v, in KiB), from one that the program does not start under to one
-// that it serves under; and of descriptors.
+// Limits the address space (ulimit -v, in KiB) from where the program does not start to where it
+// serves; and the number of descriptors.
 TEST_F(Adoption, NoLimitOnAddressSpaceOrDescriptorsLosesAJob) {
   const std::vector<std::string> flags{"--keeper", "process",      "--lease", "20s", "--pool",
                                        "512MiB",   "--no-respawn", "--gpu",   "none"};
@@ -84,7 +84,7 @@ TEST_F(Adoption, NoLimitOnAddressSpaceOrDescriptorsLosesAJob) {
   EndWith(server.get());
 }
 
-// For longer than the lease, which does not run while it tries.
+// The configuration is broken for longer than the lease, which does not run while the keeper tries.
 TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
   const TemporaryDirectory elsewhere;
   const std::string config = elsewhere.path() + "/memserver.toml";
@@ -96,7 +96,7 @@ TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
   write("[[[");
   server->Signal(SIGKILL);
   ASSERT_TRUE(server->Wait(kLimit).has_value());
-  // Its pauses are longer than the lease by now.
+  // The keeper's pauses are longer than the lease by now.
   const SteadyClock clock;
   for (const int64_t end = clock.NowNs() + kLimit;
        server->Output().find("\"start\":4") == std::string::npos && clock.NowNs() < end;)
@@ -109,8 +109,7 @@ TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
   EXPECT_TRUE(WaitForFilesToGo());
 }
 
-// What the log says of the times in which one process alone has the memory; how long they are is
-// printed.
+// The log reports the times in which one process alone has the memory; prints how long they are.
 TEST_F(Adoption, TheTimesInWhichOneProcessHasTheMemoryAreTold) {
   const Process server = Serve();
   const Process trainer = Train({"--norms", "--steps", "100000", "--pause-ms", "0"});
@@ -141,7 +140,7 @@ TEST_F(Adoption, TheTimesInWhichOneProcessHasTheMemoryAreTold) {
       without_keeper, without_server);
 }
 
-// While memserver is away, anybody may bind it.
+// While memserver is away, anybody may bind its port.
 TEST_F(Adoption, APortOfMetricsThatSomebodyTookMeanwhileCostsNoJob) {
   UniqueFd taken = std::move(ListenLoopback("127.0.0.1:0", "--flag").value());
   const std::vector<std::string> flags{"--no-respawn", "--metrics-listen", AddressOf(taken)};

@@ -1,12 +1,12 @@
 // failure_sweep: makes the k-th call of one function fail in one process of a three-step job, for
-// every function and k, and looks what becomes of it. Each run has a memserver with its keeper, a
-// job in which the call fails, and a job after it.
+// every function and k, and checks the outcome. Each run has a memserver with its keeper, a job in
+// which the call fails, and a job after it.
 //
 //   failure_sweep                    500 of all failures, chosen by --seed
 //   failure_sweep --all              every one of them
 //   failure_sweep --victim memserver --call mmap --at 3    one of them, with the outputs
-// What every run must show: nobody hangs (10 s) and nobody is ended by a signal; who ends, ends
-// with a documented exit code and an error of the catalogue; a job that goes on has the bits of the
+// What every run must show: nobody hangs (10 s) and no signal ends a process; a process that ends
+// has a documented exit code and an error of the catalogue; a job that goes on has the bits of the
 // undisturbed one; the job after it runs; everything held returns to zero; memserver ends in order
 // and leaves no file. A memserver that lacks a few bytes for itself says so and ends
 // (base/system/last_words.h): its keeper must have started it again.
@@ -54,8 +54,8 @@ class Run {
     outcome_.failed = page_->failed != 0;
     return outcome_;
   }
-  // Which calls of it can fail: those of the start, the first job and the end, not those of the
-  // second job.
+  // Which calls of the victim can fail: those of the start, the first job and the end, not those of
+  // the second job.
   CallPlaces Places() const {
     CallPlaces places;
     for (uint32_t call = 0; call < kFailCalls; ++call) {
@@ -89,9 +89,9 @@ class Run {
     if (!server_->WaitForOutput("\"ready\"", kLimit) && !with_shim) Fail("memserver did not start");
   }
 
-  // The first memserver may refuse to start, or end. Then the next one starts at once: by the
-  // keeper where it had spoken to one, or else by hand, also beside a keeper that waits for its
-  // first word.
+  // The first memserver may refuse to start, or end. Then the next one starts immediately: by the
+  // keeper if a memserver had spoken to it, or else by hand, also beside a keeper that waits for
+  // its first word.
   void StartVictim() {
     StartServer(true);
     if (!good() || !server_->Wait(0)) return;
@@ -101,7 +101,7 @@ class Run {
     if (!WaitForOutput("ended without a farewell", 200 * kNsPerMs)) return StartServer(false);
     if (!WaitForOutput("\"ready\"", kLimit)) Fail("no memserver became ready");
   }
-  // Of the first memserver and those that its keeper starts.
+  // Waits for output of the first memserver and those that its keeper starts.
   bool WaitForOutput(const std::string& text, int64_t timeout_ns) {
     const int64_t end = clock_.NowNs() + timeout_ns;
     while (server_->Output().find(text) == std::string::npos) {
@@ -111,7 +111,7 @@ class Run {
     return true;
   }
 
-  // It has ended as a program should.
+  // Checks that the process has ended as a program should.
   void ExpectOrder(ChildProcess* process, const char* name) {
     const std::string why = WhyNotInOrder(process, kLimit);
     if (!why.empty()) Fail(std::string(name) + " " + why);
@@ -124,7 +124,7 @@ class Run {
     if (!good()) return;
     outcome_.job_ended = trainer->Wait(0)->exit_code != 0;
     if (!outcome_.job_ended) ExpectBits(*trainer);
-    // Its keeper has started it again, and the job went on.
+    // When it ended, its keeper has started it again, and the job went on.
     if (!server_->Wait(0)) return;
     outcome_.server_ended = true;
     ExpectOrder(server_, "memserver");
@@ -157,7 +157,8 @@ class Run {
     if (hash != expected) Fail("other bits: " + hash + " in place of " + expected);
   }
 
-  // A keeper that dies leaves its socket's file, which the next one replaces.
+  // True when the server is gone. A keeper that dies leaves its socket's file, which the next one
+  // replaces.
   bool IsOver() {
     const std::string left = shm::KeeperSocketPath(sockets_.path());
     for (const auto& entry : std::filesystem::directory_iterator(sockets_.path())) {
@@ -167,8 +168,8 @@ class Run {
     return true;
   }
 
-  // A memserver that cannot end in order for want of memory is started again by its keeper: the
-  // next one is told as well.
+  // A memserver that lacks memory to end in order is started again by its keeper: ends the next one
+  // as well.
   void EndAll() {
     pid_t told = 0;
     const int64_t end = clock_.NowNs() + kLimit;
@@ -185,8 +186,8 @@ class Run {
     }
     outcome_.server_ended |= told != server_->pid();
     ExpectOrder(server_, "memserver");
-    // One that took the place of a dead keeper and has heard no farewell yet would start a
-    // memserver that nobody asks for.
+    // A keeper that replaced a dead one and has not heard a farewell yet would start a memserver
+    // that nobody asks for.
     if (failure_.victim == Victim::kKeeper) KillDaemon(sockets_.path());
   }
 
@@ -196,7 +197,7 @@ class Run {
   SteadyClock clock_;
   std::vector<std::unique_ptr<ChildProcess>> processes_;
   ChildProcess* server_ = nullptr;
-  // After the first job, the second, and all.
+  // Counts after the first job, after the second, and after all.
   std::array<std::array<uint64_t, kFailCalls>, 3> counts_{};
   Outcome outcome_;
 };

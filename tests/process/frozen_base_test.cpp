@@ -1,5 +1,5 @@
 // Jobs over one frozen base, as whole processes: exact bytes while they are there, nothing when
-// they have gone, whoever is killed meanwhile.
+// they have gone, whichever process is killed meanwhile.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -38,7 +38,7 @@ int64_t PoolField(const std::string& status, const std::string& key) {
 
 class FrozenBase : public DurableDaemon {
  protected:
-  // Of 20 steps over the base.
+  // Flags of a job of 20 steps over the base.
   static std::vector<std::string> Flags(const std::string& name,
                                         std::vector<std::string> more = {}) {
     more.insert(more.end(), {"--name", name, "--frozen", std::to_string(kChunks), "--elements",
@@ -61,7 +61,7 @@ class FrozenBase : public DurableDaemon {
     EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
     EXPECT_EQ(PoolField(AskAdmin(directory_.path(), "/v1/status"), "frozen_bytes"), 0);
   }
-  // Of the adapters: they do not depend on the base.
+  // The hash of the adapters, which does not depend on the base.
   std::string HashAlone() const {
     const Process alone = Train({"--name", "alone", "--steps", "20"});
     EXPECT_EQ(alone->Wait(kLimit)->exit_code, 0) << alone->Output();

@@ -1,6 +1,6 @@
 // Ranks whose rCache is memory of a GPU, with whole processes over the stand-in for the CUDA driver
 // (tests/fakes/fake_cuda): memserver, its keeper and thin trainers. Memory of that GPU faults when
-// a processor touches it, and copies take the time that a test says.
+// a CPU touches it, and copies take the time that a test says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,14 +20,14 @@ namespace gpu_test {
 
 using Strings = std::vector<std::string>;
 
-// What a process of a machine with such a GPU has in its environment.
+// The environment of a process on a machine with such a GPU.
 Strings WithGpu(const Strings& more = {}) {
   Strings environment{"LD_LIBRARY_PATH=" TIDEPOOL_FAKE_CUDA_FOLDER};
   environment.insert(environment.end(), more.begin(), more.end());
   return environment;
 }
 
-// Of processes, in each of two tests; scripts/nightly asks for more.
+// Number of processes killed in each of two tests; scripts/nightly asks for more.
 int Kills() {
   const char* wanted = std::getenv("TIDEPOOL_GPU_KILLS");
   return wanted != nullptr ? std::atoi(wanted) : 4;
@@ -96,7 +96,7 @@ TEST_F(GpuProcesses, TwoGpusServeTwoJobsAndAnUnknownOneIsNamedWithThoseThatThere
   EXPECT_EQ(HashIn(first->Output()), HashIn(second->Output()));
 }
 
-// Its keeper waits longer before each start: so many kills under one job.
+// Most kills of servers under one job: the keeper waits longer before each start.
 constexpr int kKillsOfAServer = 4;
 
 TEST_F(GpuProcesses, AServerKilledAmongItsCopiesIsReplacedUnderARunningRankWithTheSameBits) {
@@ -191,7 +191,7 @@ TEST_F(GpuProcesses, TrainersKilledAmongTheirCopiesLeaveNothingBehindAndChangeNo
 
 TEST_F(GpuProcesses, AFailedGpuEndsItsSessionsByNameAndOthersGoOn) {
   const std::string expected = UndisturbedHash();
-  // The host's job needs none of its calls.
+  // A job on the host needs none of the GPU's calls.
   const Process server =
       Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_FAIL=cuMemcpyAsync:200:700"}));
   const Process on_host = Train({"--name", "host"});
@@ -232,7 +232,7 @@ TEST_F(GpuProcesses, StatesOnTheGpuGiveTheBitsOfTheHostAndAllOfItsMemoryBack) {
 }
 
 #ifdef TIDEPOOL_SANITIZED
-// The others are the same code, and no faster.
+// The other points run the same code, and no faster.
 const Strings kStatesPoints{"server.gpu_unit_passed:20"};
 #else
 const Strings kStatesPoints{"server.gpu_share_ready",    "server.gpu_unit_begun:1",

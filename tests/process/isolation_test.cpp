@@ -1,5 +1,5 @@
 // Users of one machine: who reaches memserver's sockets, what each may see and change, and that
-// none can look into the daemon's memory. Programs run as other users here, which takes root;
+// none can look into the daemon's memory. Programs run as other users here, which needs root;
 // without it, the system refuses to start them.
 #include <fcntl.h>
 #include <grp.h>
@@ -56,7 +56,7 @@ struct Ended {
   std::string output;  // stdout and stderr
 };
 
-// Runs a program as another user. It is opened before, so that the user needs no way to it.
+// Runs a program as another user. It is opened before, so that the user needs no path to it.
 Ended RunAs(const User& user, const std::vector<std::string>& command) {
   const UniqueFd program(open(command[0].c_str(), O_RDONLY | O_CLOEXEC));
   std::vector<char*> words;
@@ -84,7 +84,7 @@ Ended RunAs(const User& user, const std::vector<std::string>& command) {
   return run;
 }
 
-// The same for something small that this process does itself; its result.
+// The same for something small that this process does itself; returns its result.
 template <typename Act>
 int DoAs(const User& user, Act act) {
   const pid_t child = fork();
@@ -94,7 +94,7 @@ int DoAs(const User& user, Act act) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// What is expected of a program as another user: only root can start it.
+// The exit code to expect of a program as another user: only root can start it.
 int Expected(int exit_code) {
   return geteuid() == 0 ? exit_code : kNotStarted;
 }
@@ -174,7 +174,7 @@ TEST_F(Service, AJobBelongsToWhoStartedIt) {
   EXPECT_TRUE(asked);
 }
 
-// Equal bytes of two users are two chunks: who comes second cannot tell that somebody has them.
+// Equal bytes of two users are two chunks: the second user cannot tell that somebody has them.
 TEST_F(Service, AFrozenBaseIsSharedWithNobodyElse) {
   ThinOptions ours = Thin(daemon_.socket_dir());
   ours.frozen_chunks = 2;
@@ -194,7 +194,7 @@ TEST_F(Service, AFrozenBaseIsSharedWithNobodyElse) {
   EXPECT_TRUE(asked);
 }
 
-// Of a service that allows a user one rank, a run of two gets no room, however long it waits.
+// When a service allows a user one rank, a run of two gets no room, however long it waits.
 TEST_F(Service, AUserHasSoManyRanksAndNoMore) {
   const Ended refused =
       RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--world", "2", "--wait-ms", "20000"}));
@@ -243,7 +243,7 @@ std::vector<int64_t> NumbersIn(const std::string& json, const std::string& key) 
   return numbers;
 }
 
-// Each answer is of one moment: what the jobs have adds up to what the pool lacks, and so do the
+// Each answer shows one moment: what the jobs have adds up to what the pool lacks, and so do the
 // accounts.
 void ExpectSums(const std::string& socket_dir) {
   const auto sum = [](const std::vector<int64_t>& numbers) {
@@ -300,8 +300,8 @@ TEST_F(SharedByUsers, FourJobsOfTwoUsersTrainTheBitsThatTheyTrainAloneAndTheSums
 // One user's connections run out for that user alone.
 TEST_F(Service, AUserMayHaveSoManyConnectionsAndNoMore) {
   const std::string path = shm::DataSocketPath(daemon_.socket_dir());
-  // How many of five connections are refused with a word; those that are not stay silent, as nobody
-  // has greeted yet.
+  // How many of five connections are refused with a word; the others stay silent, as nobody has
+  // greeted yet.
   const auto refused = [&path] {
     std::vector<UniqueFd> sockets;
     int count = 0;

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Of a build folder: the stand-in for the driver, and the programs.
+# The build folder, with the stand-in for the driver, and the programs.
 BUILD = sys.argv.pop()
 PROGRAMS, FAKE_DRIVER = os.path.join(BUILD, "bin"), os.path.join(BUILD, "fake_cuda")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
@@ -198,7 +198,8 @@ class CommandLine(Folder):
         self.assertEqual(ended.returncode, 9)
         self.assertIn("is no PyTorch to build with", ended.stderr)
 
-    # The driver is a stand-in, and so are the programs. What gpu_check of such a bundle ended with, and what it wrote.
+    # What gpu_check of a bundle ended with, and what it wrote. The driver and the programs are
+    # stand-ins.
     def check_a_bundle(self, *words: str):
         bundle, build, site = self.path("bundle"), self.path("made/build"), self.path("site")
         os.makedirs(self.path("made"))

@@ -34,15 +34,15 @@ class JobTwin {
 
   explicit JobTwin(const shm::JobSpec& spec);
 
-  // Version 0.
+  // Makes version 0.
   void Start(const FillWeights& weights);
-  // The next version. False when it was skipped: a gradient was not finite.
+  // Makes the next version. False when it was skipped: a gradient was not finite.
   bool Step(const StepNumbers& numbers, const FillGradient& gradient);
 
-  // As the job's elements lie in an rCache.
+  // Writes `values` as the job's elements lie in an rCache.
   void Encode(std::span<const float> values, void* to) const;
   Version version() const { return version_; }
-  // Of the present version (age 0) or the one before (age 1).
+  // The planes at the present version (age 0) or at the one before (age 1).
   const Planes& planes(ChunkId chunk, uint32_t age) const { return planes_[age][chunk]; }
   // What a fetch delivers.
   std::span<const std::byte> ParameterBytes(ChunkId chunk, uint32_t age) const;

@@ -2,8 +2,8 @@
 // each version.
 //
 // One thread. Gradients are a pure function of (job, life, version, attempt, micro-batch, chunk,
-// element), where the attempt is the one that the server's open step has: a step that was abandoned
-// and repeated has other gradients than before, so traces of the first try are seen.
+// element), where the attempt is that of the server's open step: a step that was abandoned and
+// repeated has other gradients than before, so traces of the first try show.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ namespace tidepool::memserver {
 
 class SimJob {
  public:
-  // Frozen chunks are some of few, so that jobs share them.
+  // Frozen chunks have one of a few contents, so that jobs share them.
   static constexpr uint64_t kFrozenContents = 3, kFrozenBytes = 12 * kKiB;
   static const std::vector<std::byte>& FrozenContent(uint64_t content);
-  // Of a frozen chunk with this name.
+  // The content of a frozen chunk with this name.
   static const std::vector<std::byte>& ContentOf(const ContentHash& name);
 
   SimJob(uint32_t number, const FaultPlan& plan, bool frozen, SplitMix64* random);
@@ -34,26 +34,27 @@ class SimJob {
   const shm::JobSpec& spec() const { return spec_; }
   float loss_scale() const { return loss_scale_; }
   float learning_rate(Version version) const { return 0.01F * static_cast<float>(1 + version % 3); }
-  // Of a rank's shard, as it is submitted in the open attempt: loss-scaled, and infinite at one
-  // place of a poisoned step.
+  // The gradient of a rank's shard, as submitted in the open attempt: loss-scaled, and infinite at
+  // one place of a poisoned step.
   void FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin,
                     std::span<float> values) const;
   void FillWeights(ChunkId chunk, uint64_t begin, std::span<float> values) const;
 
-  // What the server's job looks like now: a new one means new weights, a seal means a step of the
-  // twin, a dropped attempt other gradients. Returns the versions that were sealed. Stops the
-  // process when a version was lost or skipped.
+  // Follows the server's job: a new job means new weights, a seal a step of the twin, a dropped
+  // attempt other gradients. Returns the number of versions sealed. Stops the process when a
+  // version was lost or skipped.
   uint32_t Follow(const Job& job);
   // How often the weights were put.
   uint32_t lives() const { return lives_; }
   uint64_t job_nonce() const { return job_nonce_; }
   Version sealed() const { return twin_.version(); }
-  // The server's word for the open step and its attempt, as it was seen last.
+  // The server's word for the open step and its attempt, as last seen.
   uint64_t open_step() const { return open_step_; }
   bool last_step_taken() const { return last_step_taken_; }
   const JobTwin& twin() const { return twin_; }
 
-  // Empty, or what is wrong with fetched parameters, elements from `begin` of a chunk at `version`.
+  // What is wrong with fetched parameters, elements from `begin` of a chunk at `version`; empty:
+  // nothing.
   std::string Compare(Version version, ChunkId chunk, uint64_t begin,
                       std::span<const std::byte> bytes) const;
 

@@ -50,7 +50,7 @@ void SimRank::On(const ReserveGranted& granted) {
   state_ = State::kGranted;
 }
 
-// The connection is closed by the control thread, which tells the loop so.
+// The control thread closes the connection and tells the loop so.
 void SimRank::On(const Refused& refused) {
   world_->Post(ConnectionLost{connection_, "refused"});
   connection_ = 0;
@@ -151,7 +151,7 @@ std::byte* SimRank::BlockBytes(uint64_t block) const {
   return ends_->rcache() + BlockOffset(block);
 }
 
-// Scribbled over at once: the server may not read it any more.
+// Writes over the block immediately: the server may not read it any more.
 void SimRank::FreeBlock(uint64_t block) {
   std::memset(BlockBytes(block), 0x5a, kBlockBytes);
   blocks_busy_[block] = false;
@@ -230,7 +230,7 @@ void SimRank::LoseServer() {
   }
 }
 
-// What the old server still answered is taken first.
+// Takes first what the old server still answered.
 void SimRank::Park(std::string* log) {
   TakeAnswers(log);
   if (state_ == State::kDoomed && !leaving_) return;
@@ -258,7 +258,8 @@ void SimRank::SendAgain(std::string* log) {
 void SimRank::SendDuplicates() {
   const size_t first = answered_.size() > kDuplicatesMax ? answered_.size() - kDuplicatesMax : 0;
   for (size_t i = first; i < answered_.size(); ++i) {
-    // Of the step before the open one; where this step is sealed already, its record is gone.
+    // An answered end belongs to the step before the open one; once this step is sealed, its record
+    // is gone.
     if (OpOf(answered_[i]) == shm::Op::kEndStep && ended_) continue;
     Pending pending{answered_[i], kNoBlock, true, true};
     pending.request.flags |= shm::kResubmitted;
@@ -319,7 +320,7 @@ bool SimRank::FetchSome(std::string* log) {
   uint64_t block = 0;
   if (mine.empty() || !TakeBlock(&block)) return false;
   const ChunkId chunk = mine[random_->Below(mine.size())];
-  // Behind the end of its step a rank may only ask for the next version: the present one may be
+  // After its end of the step a rank may only ask for the next version: the present one may be
   // overwritten at any time.
   const Version version = version_ + (ended_ ? 1 : 0);
   const uint64_t count = job_->spec().ShardElements(chunk);
@@ -332,7 +333,7 @@ bool SimRank::FrozenSome(std::string* log) {
   const size_t index = random_->Below(frozen_.size());
   Frozen& frozen = frozen_[index];
   if (frozen.state == Frozen::State::kPut) return PutFrozen(index, log);
-  // A claim may wait for a rank that waits for this one's step: a place stays free for what ends
+  // A claim may wait for a rank that waits for this one's step: one place stays free for what ends
   // it.
   if (frozen.state != Frozen::State::kAsk || pending_.size() + 1 >= kPendingMax) return false;
   // A chunk that the job lists twice is put once: a second claim would begin the upload anew.
@@ -428,7 +429,7 @@ void SimRank::OnAnswer(const Pending& pending, const shm::Completion& answer, st
   answered_.push_back(pending.request);
 }
 
-// This chunk, under any of the places where the job lists it.
+// True when this chunk was put wrong, under any of the places where the job lists it.
 bool SimRank::HasPutWrong(size_t index) const {
   for (size_t i = 0; i < frozen_.size(); ++i) {
     if (frozen_[i].wrong && job_->spec().frozen[i].content == job_->spec().frozen[index].content)

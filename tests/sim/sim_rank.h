@@ -1,5 +1,5 @@
 // SimRank: one simulated trainer rank: joins, puts weights, fetches, submits, ends steps, saves,
-// leaves; may die at any point; and does what client/ does when its server is gone: it takes the
+// leaves; may die at any point; and does what client/ does when its server is gone: takes the
 // answers that are there, comes back, and sends again what was not answered.
 //
 // One thread. Poke does one small thing, chosen by the seed; what is possible depends on the state
@@ -47,16 +47,16 @@ class SimRank {
     kReturning,  // has new rings and waits to be attached
   };
   State state() const { return state_; }
-  // 0: none, or one to a server that is gone.
+  // 0: no connection, or one to a server that is gone.
   ConnectionId connection() const { return connection_; }
   Rank rank() const { return rank_; }
-  // Of this incarnation; 0: the process does not live.
+  // Nonce of this incarnation; 0: the process does not live.
   uint64_t nonce() const { return nonce_; }
   // The version that this rank trains from.
   Version version() const { return version_; }
   bool leaving() const { return leaving_; }
-  // Parts of frozen chunks that all incarnations have got, and uploads of wrong bytes that were
-  // found out.
+  // Parts of frozen chunks that all incarnations have received, and uploads of wrong bytes that
+  // were found out.
   uint64_t frozen_fetched() const { return frozen_fetched_; }
   uint64_t frozen_rejected() const { return frozen_rejected_; }
   // Since when it has no server, across several of them that died.
@@ -67,7 +67,7 @@ class SimRank {
   void Reserve();
   // The server is gone. Ranks that train notice it later.
   void LoseServer();
-  // And with it the states of the job that this incarnation is attached to.
+  // The server is gone, and with it the states of the job that this incarnation is attached to.
   void LoseStates() { states_lost_ = connection_ != 0 || lost_since_ns_ != 0; }
   bool states_lost() const { return states_lost_; }
   // Replies of the control thread's queue that name this connection.
@@ -77,9 +77,9 @@ class SimRank {
   void On(const SessionOver& over);
   void On(const SaveDone& done);
   void Doom();
-  // One small thing. `log` gets what was done, empty when nothing.
+  // Does one small thing. `log` gets what was done; empty: nothing.
   void Poke(std::string* log);
-  // The process is killed: nothing it had is reachable any more.
+  // Kills the process: nothing that it had is reachable any more.
   void Die();
   // Says goodbye.
   void Leave();
@@ -150,7 +150,7 @@ class SimRank {
   std::unique_ptr<ReserveGranted> granted_;
   std::unique_ptr<FakeRank> ends_;
   std::map<uint64_t, Pending> pending_;  // by counter: in the order of sending
-  // Puts, or gradients of the open step, and the end of the step before.
+  // Answered puts, or gradients of the open step, and the end of the step before.
   std::vector<shm::Request> answered_;
   std::vector<bool> blocks_busy_;
   std::vector<ChunkId> my_chunks_;
@@ -159,7 +159,7 @@ class SimRank {
   std::vector<Frozen> frozen_;
   uint64_t frozen_fetched_ = 0, frozen_rejected_ = 0;
   uint32_t puts_answered_ = 0, puts_sent_ = 0;
-  uint32_t life_ = 0;  // of the job, when this incarnation attached
+  uint32_t life_ = 0;  // life of the job, when this incarnation attached
   Version version_ = 0;
   client::Attempt attempt_;          // at the step after it
   std::vector<uint32_t> submitted_;  // micro-batches by chunk, of the open step

@@ -14,12 +14,12 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr uint64_t kTeamEvery = 8;
-// So that even the smallest shards are copied by several threads.
+// So small that even the smallest shards are copied by several threads.
 constexpr uint64_t kTeamPieceBytes = 256;
 constexpr uint64_t kFnvBasis = 14695981039346656037ULL;
 constexpr uint64_t kFnvPrime = 1099511628211ULL;
 constexpr uint32_t kHealTicksMax = 200000;
-constexpr uint64_t kTicksToHear = 1000;  // of turns enough to take any event
+constexpr uint64_t kTicksToHear = 1000;  // ticks: enough turns to take any event
 constexpr uint32_t kDeathsInRecoveryMax = 5;
 constexpr int64_t kLongLeaseNs = 3600 * kNsPerSecond;
 constexpr int64_t kShortLeaseNs = 2 * kNsPerSecond;
@@ -255,7 +255,7 @@ void SimWorld::MoveCopy() {
   device_.Move(index, bytes);
 }
 
-// The control thread may have passed the dead server's replies on, or not.
+// The control thread may or may not have passed on the dead server's replies.
 void SimWorld::KillServer(const std::string& how) {
   Note("the server dies: " + how);
   ++report_.server_deaths;
@@ -297,7 +297,7 @@ void SimWorld::KillServer(const std::string& how) {
   handing_over_ = false;
 }
 
-// Whatever killed the server took a trainer as well.
+// Whatever killed the server killed a trainer as well.
 void SimWorld::KillWithServer() {
   Actor& actor = actors_[random_.Below(actors_.size())];
   SimRank& rank = *actor.ranks[random_.Below(actor.ranks.size())];
@@ -373,7 +373,7 @@ bool SimWorld::FollowJobs() {
   return changed;
 }
 
-// Their former selves are being removed, and have the room.
+// Counts ranks that come again: their former selves are being removed, and still have the room.
 void SimWorld::CountThoseWhoComeAgain() {
   for (const WaitingRank& rank : world_->tables().waiting) {
     if (!rank.comes_again || rank.event.connection <= last_again_) continue;
@@ -391,7 +391,7 @@ void SimWorld::CheckVanished(Actor* actor) {
            "a job with weights is kept for its lease");
 }
 
-// Of the server that ends.
+// Adds the demotions of the server that ends.
 void SimWorld::CountDemotions() {
   report_.demotions += world_->tables().counters.demotions;
   report_.demotions_dropped += world_->tables().counters.demotions_dropped;
@@ -526,7 +526,7 @@ void SimWorld::On(const SaveDone& done) {
   if (SimRank* rank = FindRank(done.connection, &owner)) rank->On(done);
 }
 
-// A process that a former server knew has ended: its keeper's watch says so, sooner or later.
+// Reports the end of a process that a former server knew, as the keeper's watch does in time.
 void SimWorld::TellOfDeaths() {
   const size_t index = random_.Below(watches_.size());
   const Watch& watch = watches_[index];

@@ -1,14 +1,13 @@
 // SimWorld: one seed's world: the real serve loop, recovery included, and simulated jobs, ranks,
 // copies, workers, checkpoint thread, keeper and clock around it.
 //
-// One thread; everything that happens is chosen by the seed, so a seed repeats exactly. Which
-// faults it makes says FaultPlan; rare paths of the production code are forced by TP_BUGGIFY. A
-// broken invariant (invariants.h) stops the process with its text. Checked after every turn: bytes,
-// places in the pool, and the versions of jobs and chunks; after every turn in which a job came,
-// went, was sealed, published
-// a chunk or began another attempt, after every recovery, and now and then: the index and every
-// byte of every plane as well. That nothing of dead ranks is left is checked after every turn
-// (leftovers.h), and at the end, when all have gone.
+// One thread; everything that happens is chosen by the seed, so a seed repeats exactly. FaultPlan
+// says which faults it makes; TP_BUGGIFY forces rare paths of the production code. A broken
+// invariant (invariants.h) stops the process with its text. Checked after every turn: bytes, places
+// in the pool, and the versions of jobs and chunks. Checked after every turn in which a job came,
+// went, was sealed, published a chunk or began another attempt, after every recovery, and now and
+// then: the index and every byte of every plane as well. That nothing of dead ranks is left is
+// checked after every turn (leftovers.h), and at the end, when all have gone.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +24,8 @@
 namespace tidepool::memserver {
 
 struct SimReport {
-  // Things that happened: turns that did something, copies moved, pieces of work, messages, actions
-  // of ranks, faults.
+  // Number of things that happened: turns that did something, copies moved, pieces of work,
+  // messages, actions of ranks, faults.
   uint64_t events = 0;
   uint64_t hash = 0;  // of all events: equal for two runs of one seed
   uint64_t steps_sealed = 0, steps_skipped = 0;
@@ -36,20 +35,20 @@ struct SimReport {
   uint64_t waits_for_itself = 0;
   // Server deaths with nobody to hold the states.
   uint64_t losses = 0;
-  // Of the keeper alone; while it was renewed; of the server.
+  // Deaths of the keeper alone; losses while it was renewed; times that the server stood still.
   uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;
-  // Of ranks that are gone, seen to be given back.
+  // Seats of ranks that are gone, seen to be given back.
   uint64_t cleared_seats = 0;
-  // To simulated drives; repeated away.
+  // Requests to simulated drives; faults that repetitions removed.
   uint64_t nvme_requests = 0, nvme_faults = 0;
-  // Of the server, at points of pieces.
+  // Deaths of the server at points of pieces.
   uint64_t nvme_deaths = 0;
-  // Of servers that were looked at before they ended.
+  // Demotions by servers, counted before the servers ended.
   uint64_t demotions = 0, demotions_dropped = 0;
-  uint64_t demotion_deaths = 0;  // of the server, at their points
+  uint64_t demotion_deaths = 0;  // deaths of the server at their points
   // Frozen chunks: parts that ranks got; uploads of wrong bytes.
   uint64_t frozen_fetched = 0, frozen_rejected = 0;
-  uint64_t frozen_deaths = 0;                              // of the server, at their points
+  uint64_t frozen_deaths = 0;                              // deaths of the server at their points
   uint64_t rare_paths = 0;                                 // TP_BUGGIFY that fired
   std::array<uint32_t, kServerPoints.size()> killed_at{};  // server deaths by point
   // Sums two seeds' reports; the hashes are mixed.
@@ -61,15 +60,15 @@ class SimWorld {
   // verbose: every event on stdout.
   SimWorld(uint64_t seed, bool verbose);
   ~SimWorld();
-  // Chaos until `events` have happened, then each job is brought to life once more, trains across a
-  // restart of the server, and leaves; at the end everything must be back.
+  // Makes chaos until `events` have happened; then brings each job to life once more, which trains
+  // across a restart of the server and leaves; at the end everything must be back.
   SimReport Run(uint64_t events);
 
  private:
   struct Actor {  // a job and its ranks
     std::unique_ptr<SimJob> job;
     std::vector<std::unique_ptr<SimRank>> ranks;
-    // As the server's job was seen last.
+    // The server's job, as last seen.
     bool there = false, ready = false;
     int64_t ranks_seen_ns = 0;  // when it last had ranks, or awaited them
     uint64_t seals = 0;
@@ -147,14 +146,14 @@ class SimWorld {
   const bool frozen_;     // jobs list frozen chunks
   bool demotes_ = false;  // jobs have to give room to others
   const FaultPlan plan_;
-  std::unique_ptr<device::CopyTeam> team_;  // that makes the copies; null: one thread does
+  std::unique_ptr<device::CopyTeam> team_;  // makes the copies; null: one thread does
   SlowDevice device_;
   std::vector<Actor> actors_;
   bool rare_paths_armed_ = false;
   int64_t lease_ns_ = 0;
   static constexpr uint32_t kWorkers = 3;
   static constexpr uint64_t kStallTicksMax = 600;
-  uint32_t dying_worker_ = kWorkers;  // in whose piece the server died; kWorkers: none
+  uint32_t dying_worker_ = kWorkers;  // worker in whose piece the server died; kWorkers: none
   bool chaos_is_over_ = false;
   bool handing_over_ = false;   // the server was told so
   uint64_t others_die_at_ = 0;  // tick; see ChangePlaces
@@ -175,7 +174,7 @@ class SimWorld {
   ConnectionId last_again_ = 0;  // the newest rank that was seen to wait for its former self
   uint64_t tick_ = 0;
   uint64_t server_asleep_until_ = 0, workers_asleep_until_ = 0, copies_asleep_until_ = 0;  // ticks
-  // Tick; 0: a keeper holds everything.
+  // Tick at which the keeper is renewed; 0: a keeper holds everything.
   uint64_t keeper_renewed_at_ = 0;
   // By actor and rank.
   std::vector<std::vector<uint64_t>> ranks_asleep_until_;

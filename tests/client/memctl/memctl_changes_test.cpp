@@ -1,4 +1,4 @@
-// What memctl's changes would do, told by --dry-run, and which commands are changes.
+// What memctl's changes would do, as --dry-run shows it, and which commands are changes.
 #include "client/memctl/commands/changes.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ memserver::Snapshot WithNvme() {
 class MemctlChanges : public Memctl {
  protected:
   MemctlChanges() : Memctl(WithNvme()) { Serve(); }
-  // Of a command that changes something, with --dry-run.
+  // Runs a command that changes something with --dry-run.
   std::string Dry(std::vector<const char*> words) {
     words.push_back("--dry-run");
     return ResultOf(words);

@@ -22,13 +22,13 @@ namespace tidepool::fake_cuda {
 
 using device::CudaAddress;
 
-// The bytes themselves, mapped for the stand-in; kept by whoever uses them.
+// The bytes themselves, mapped for the stand-in; whoever uses them shares ownership.
 class Backing {
  public:
-  // Null where the GPU has no more.
+  // Null where the GPU has no more memory.
   static std::shared_ptr<Backing> Create(int gpu, uint64_t bytes, const char* kind);
-  // A descriptor of memory that this process or another one made; it is duplicated. Null when it is
-  // none of that kind.
+  // Opens a descriptor of memory that this process or another one made; it is duplicated. Null when
+  // it is not of that kind.
   static std::shared_ptr<Backing> Open(int fd, const char* kind);
   ~Backing();
 
@@ -49,7 +49,7 @@ class Backing {
 // Where an address leads. `keep` holds it while it is used.
 struct Target {
   std::byte* data = nullptr;
-  bool host = false;        // of the CPU
+  bool host = false;        // memory of the CPU
   bool registered = false;  // and pinned
   std::shared_ptr<Backing> keep;
 };
@@ -58,14 +58,14 @@ class AddressSpace {
  public:
   static AddressSpace& Get();
 
-  // Of cuMemAlloc, cuIpcOpenMemHandle, cuMemAddressReserve: a new address.
+  // Places memory of cuMemAlloc, cuIpcOpenMemHandle or cuMemAddressReserve at a new address.
   CudaAddress Place(std::shared_ptr<Backing> backing, bool opened);
   CudaAddress Reserve(uint64_t bytes);
   bool Unreserve(CudaAddress address, uint64_t bytes);
   bool Map(CudaAddress address, uint64_t bytes, std::shared_ptr<Backing> backing);
   bool Unmap(CudaAddress address, uint64_t bytes);
   bool Allow(CudaAddress address, uint64_t bytes);
-  // False: no such memory, or of the other kind.
+  // False: there is no such memory, or it is of the other kind.
   bool Remove(CudaAddress address, bool opened);
   // The allocation around an address that Place gave.
   std::optional<std::pair<CudaAddress, std::shared_ptr<Backing>>> AllocationAt(
@@ -75,12 +75,12 @@ class AddressSpace {
   CudaCode Unregister(void* begin);
   CudaAddress AliasOf(void* begin) const;  // 0: not registered
 
-  // None: an address of a GPU, or in registered memory, behind which there are not so many bytes.
-  // Any other address is taken for pageable host memory.
+  // None: an address of a GPU, or in registered memory, that is not followed by so many bytes. Any
+  // other address counts as pageable host memory.
   std::optional<Target> Find(CudaAddress address, uint64_t bytes) const;
-  // Held (shared) by whoever finds a target and uses it; what takes memory away waits for it.
+  // Held (shared) by whoever finds a target and uses it; whatever takes memory away waits for it.
   std::shared_mutex& uses() { return uses_; }
-  // A flag, read and written while it is surely registered; none otherwise.
+  // Reads and writes a flag while it is surely registered; none otherwise.
   std::optional<uint64_t> ReadFlag(CudaAddress address) const;
   bool WriteFlag(CudaAddress address, uint64_t value);
 
@@ -103,7 +103,7 @@ class AddressSpace {
 
   const Range* RangeAround(CudaAddress address, CudaAddress* begin) const;
   // The registered memory around an address of the host, or around its alias: the host's address,
-  // and how many bytes follow. None for others.
+  // and how many bytes follow. None for other addresses.
   std::optional<std::pair<std::byte*, uint64_t>> RegisteredAt(CudaAddress address,
                                                               bool alias_only) const;
 

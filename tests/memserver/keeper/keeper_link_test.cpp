@@ -22,8 +22,8 @@ using testing::InChild;
 using testing::kLongLeaseMs;
 using testing::MakeMemory;
 
-// Of this program's build folder. (As a definition, its path would differ from build to build, and
-// ccache could share nothing of the folder's tests.)
+// The program in this test's build folder. (As a definition, its path would differ from build to
+// build, and ccache could share nothing of the folder's tests.)
 std::string MemserverProgram() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
          "bin/memserver";
@@ -79,7 +79,7 @@ TEST_F(Linking, CtrlCTakesMemserverButNotTheKeeper) {
     const UniqueFd memory = MakeMemory("kept");
     if (!link.ok() || !link.value()->Hold({0, memory.get(), 4}).ok()) return 1;
     std::signal(SIGINT, SIG_DFL);
-    kill(0, SIGINT);  // the whole group, as the terminal does
+    kill(0, SIGINT);  // to the whole group, as the terminal does
     return 2;
   });
   ASSERT_EQ(end, 1000 + SIGINT);
@@ -159,7 +159,7 @@ TEST_F(Linking, AHolderRenewsAKeeperThatWasKilled) {
     EXPECT_NE(holder.keeper_pid(), keeper);
     EXPECT_FALSE(Lives(keeper)) << "a zombie";
   }
-  // Nobody is told of the last death before the hand-over.
+  // Nobody hears of the last death before the hand-over.
   kill(holder.keeper_pid(), SIGKILL);
   ASSERT_TRUE(Readable(holder.watch_fd(), 5 * kNsPerSecond));
   const Status parted = holder.Part(kLongLeaseMs, all);
@@ -173,7 +173,7 @@ TEST_F(Linking, AHolderRenewsAKeeperThatWasKilled) {
   EXPECT_FALSE(SocketIsThere());
 }
 
-// memserver is killed when it has started the new keeper, of which nothing runs yet.
+// Kills memserver when it has started the new keeper, before any of the keeper runs.
 TEST_F(Linking, MemoryIsPassedOnBeforeTheNewKeeperRuns) {
   const std::string program = File("keeper-of-a-dead-server");
   std::ofstream(program) << "#!/bin/sh\nkill -KILL $PPID\nexec " << MemserverProgram()
@@ -229,7 +229,7 @@ TEST_F(Linking, AnEndOfMemserverBetweenHoldingAndServingIsACrash) {
   successor.End();
 }
 
-// What it holds is new: no job was ever in it.
+// The held memory is new: no job was ever in it.
 TEST_F(Linking, AStartThatFailsWithNewMemoryEndsItsKeeper) {
   {
     KeptHolder holder(KeeperChoice::kProcess, Plan());
@@ -311,7 +311,7 @@ TEST_F(Linking, AKeeperThatStaysOutlivesOrderlyEndsAndHoldsForTheNext) {
   }
   KeptHolder next(KeeperChoice::kExternal, Plan());
   EXPECT_EQ(next.Take().value().size(), 1U);
-  kill(keeper_, SIGTERM);  // it ends when its memserver has, and not before
+  kill(keeper_, SIGTERM);  // it ends only after its memserver
   EXPECT_TRUE(Eventually(
       [&] { return FileText(File("log")).find("as soon as memserver has") != std::string::npos; }));
   EXPECT_EQ(next.Take().value().size(), 1U);

@@ -1,5 +1,5 @@
-// Large planes of one chunk do not lie a large power of two apart, what that takes is counted, and
-// layouts without it are read.
+// Large planes of one chunk do not lie a large power of two apart, the space for that is counted,
+// and layouts without it can be read.
 #include "memserver/residency/pool/plane_spacing.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ TEST(PlaneSpacing, AnyFourOtherPlanesLeaveAStartThatIsApart) {
   for (int round = 0; round < 20'000; ++round) {
     const uint64_t begin = random.Below(1 << 20) * kPageBytes;
     std::array<uint64_t, 4> others{};
-    // Near the plane, or near a multiple of the modulus from it: those are in the way.
+    // Near the plane, or near a multiple of the modulus from it, is in the way.
     for (uint64_t& other : others) {
       other = begin + random.Below(40) * kPageBytes + random.Below(5) * kApartModulus;
     }
@@ -66,7 +66,7 @@ class LargeChunks : public ::testing::Test {
     ASSERT_EQ(fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   }
 
-  // As the next server does.
+  // Opens the pool as the next server does.
   std::unique_ptr<HostPool> OpenPool() const {
     std::vector<UniqueFd> files;
     files.emplace_back(fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
@@ -97,8 +97,8 @@ class LargeChunks : public ::testing::Test {
     }
   }
 
-  // Of a job that was just made: its records, as the next server reads them, and where its extents
-  // lie.
+  // The kept records of a job that was just made, as the next server reads them, and where its
+  // extents lie.
   KeptJob Make(std::vector<Extent>* extents) {
     const auto pool = OpenPool();
     auto states = JobStates::Create(spec_, pool.get());
@@ -139,7 +139,7 @@ TEST_F(LargeChunks, TheirPlanesLieApartAndAreFoundAgain) {
       << "the empty pages are the pool's again";
 }
 
-// As servers before this rule placed them.
+// Places planes as servers before this rule did.
 TEST_F(LargeChunks, PlanesRightBehindEachOtherAreReadToo) {
   std::vector<Extent> extents;
   KeptJob kept = Make(&extents);

@@ -40,7 +40,7 @@ shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
   return spec;
 }
 
-// A pool with room for the gradients and the smallest window only; `more` slots besides.
+// A pool with room only for the gradients and the smallest window; `more` slots besides.
 WorldOptions Small(const shm::JobSpec& spec, uint32_t directories = 1, uint64_t more = 0) {
   WorldOptions options;
   options.pool_bytes = shm::LeastHostBytesOf(spec) + more * shm::WeightSlotBytes(spec, 0);
@@ -50,7 +50,7 @@ WorldOptions Small(const shm::JobSpec& spec, uint32_t directories = 1, uint64_t 
   return options;
 }
 
-// Empty, or where they differ first.
+// Where the two differ first; empty where they do not.
 std::string Difference(const Weights& a, const Weights& b) {
   for (size_t i = 0; i < a.size() && i < b.size(); ++i) {
     if (a[i].size() == b[i].size() &&
@@ -66,8 +66,8 @@ std::string Difference(const Weights& a, const Weights& b) {
   return a.size() == b.size() ? "" : "their number";
 }
 
-// Every version that trainers see, one behind the other; each third step is skipped where the job
-// scales its loss.
+// Every version that trainers see, in order; each third step is skipped where the job scales its
+// loss.
 Weights Trained(ServeWorld* world, const shm::JobSpec& spec, uint32_t steps) {
   SmallTrainer trainer(world, spec);
   EXPECT_TRUE(trainer.JoinAll());
@@ -149,7 +149,7 @@ TEST_P(WeightKills, InTheMiddleOfAnythingChangeNoBit) {
     trainer.PutWeights(7);
     kill();
     for (uint64_t step = 0; step < 2; ++step) {
-      // Fetches that are out when the server is killed.
+      // These fetches are in flight when the server is killed.
       for (const auto& rank : trainer.ranks()) rank->Fetch(6, 0, 16, 0, step);
       kill();
       ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = step + 1}).error, 0u);
@@ -171,7 +171,7 @@ class Fetching {
   Fetching(ServeWorld* world, SmallTrainer* trainer, uint32_t at_once)
       : world_(world), trainer_(trainer), at_once_(at_once) {}
 
-  // `orders`: by rank. False when they are not all answered in some time.
+  // `orders`: by rank. False when some are not answered in time.
   bool Fetch(const std::vector<std::vector<ChunkId>>& orders) {
     const shm::JobSpec& spec = trainer_->spec();
     std::vector<size_t> sent(orders.size(), 0), answered(orders.size(), 0);
@@ -247,8 +247,7 @@ TEST(WeightWindows, FromTheThirdStepOnAsFewChunksAreReadAsTheKnownOrderAllows) {
     world.Settle();
     fills = window.fills - before;
   }
-  // Of 24 uses in a step; a least-recently-used window would read nearly every chunk in both
-  // passes.
+  // A step has 24 uses; a least-recently-used window would read nearly every chunk in both passes.
   EXPECT_LE(fills, 2 * (kChunks - kSlots) + 2);
   EXPECT_GT(fills, 0u);
 }
@@ -371,7 +370,7 @@ TEST_F(WeightFaults, ABitThatFlippedEndsTheJobByNameAndNoWrongByteIsDelivered) {
   EXPECT_EQ(world_.tier().staging_free(), StateTier::kStagingSlots);
 }
 
-// The moments of a piece are not looked at for its weights.
+// Reading a piece for its weights ignores its moments.
 TEST_F(WeightFaults, DamageBehindTheMasterIsFoundByTheUpdateAlone) {
   const shm::JobSpec large = SpecOf({.chunk_elements = shm::kPieceElements, .chunks = 3});
   WorldOptions options = Small(large);

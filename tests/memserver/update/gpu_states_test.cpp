@@ -1,5 +1,5 @@
-// Jobs whose states lie on GPUs: the same bits as on the host, whatever lies there, whenever the
-// server is killed, and what ends with a GPU. Host devices stand in for the GPUs.
+// Jobs whose states lie on GPUs have the same bits as on the host, whatever lies there and whenever
+// the server is killed; and what ends with a GPU. Host devices stand in for the GPUs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Shape {
   uint32_t world = 1;
   uint32_t micro_batches = 1;
   uint32_t on_gpu = 2;
-  uint64_t chunk_elements = 192;  // of a rank
+  uint64_t chunk_elements = 192;  // per rank
   uint32_t chunks = 4;
   OptimizerRule rule = OptimizerRule::kAdamW;
 };
@@ -132,8 +132,8 @@ TEST(GpuStates, AChunkOfSeveralUnitsHasTheBitsOfTheHost) {
   EXPECT_TRUE(Same(Trained(&*world, spec, 1), expected));
 }
 
-// A unit has so many parameters at most, wherever they begin, and gaps between them stay as they
-// are.
+// A unit has a limited number of parameters, wherever they begin, and gaps between them stay as
+// they are.
 TEST(GpuStates, AChunkOfManySmallParametersHasTheBitsOfTheHost) {
   constexpr uint64_t kElements = 5;
   shm::JobSpec spec = SpecOf({.on_gpu = 1});
@@ -168,7 +168,7 @@ TEST(GpuStates, BehindThemChunksLieOnTheHostAndOnNvmeWithTheSameBits) {
   const Weights expected = OnHost(spec, 4);
   GpuWorld spilled(options);
   EXPECT_TRUE(Same(Trained(&*spilled, spec, 4), expected));
-  // Of four chunks one lies on a GPU, one and the parts that stay of all fit the pool, two spill.
+  // One of four chunks lies on a GPU; one, and the parts of all that stay, fit the pool; two spill.
   options.loop.states_on = StatesOn::kAuto;
   options.pool_bytes = shm::HostStateBytesOf(spec, 2).total();
   GpuWorld between(options);
@@ -192,7 +192,7 @@ void ComeBack(ServeWorld* world, SmallTrainer* trainer) {
   for (const auto& rank : trainer->ranks()) ASSERT_TRUE(world->Resume(rank.get(), trainer->spec()));
 }
 
-// Kills the server after so many turns of whatever goes on.
+// Kills the server after so many turns of any kind.
 void KillAfter(ServeWorld* world, SmallTrainer* trainer, uint32_t turns) {
   for (uint32_t i = 0; i < turns; ++i) {
     world->TendShares();
@@ -231,8 +231,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GpuKills,
                          ::testing::Values(Shape{DType::kF32, 1, 1, 3}, Shape{DType::kBF16},
                                            Shape{DType::kBF16, 2, 2, 4}));
 
-// What 24 bytes a parameter would else cost twice, and a unit wait for the copies of the one
-// before.
+// A move inside the GPU would cost 24 bytes a parameter twice, and with one stream a unit would
+// wait for the copies of the one before.
 TEST(GpuStates, AnUpdateMovesNoStateInsideTheGpuAndUnitsTakeTwoStreams) {
   GpuWorld world;
   world.Pace(256);
@@ -248,7 +248,7 @@ TEST(GpuStates, AnUpdateMovesNoStateInsideTheGpuAndUnitsTakeTwoStreams) {
 
 struct Killed {};
 
-// At each point of the way, the first times that it is come by.
+// Kills at each point of the way, the first times that it is reached.
 TEST(GpuStates, AKillAtAnyPointOfTheWayChangesNoBit) {
   const shm::JobSpec spec = SpecOf({.world = 2, .on_gpu = 3});
   const Weights expected = OnHost(spec, 2);
@@ -258,7 +258,7 @@ TEST(GpuStates, AKillAtAnyPointOfTheWayChangesNoBit) {
     uint32_t kills = 0;
     for (const uint32_t nth : {1U, 2U, 3U, 5U, 9U}) {
       GpuWorld world;
-      // So that the weights are in before anything is stored.
+      // Then the weights are in before anything is stored.
       world->HoldBackKeeper(point == "server.gpu_piece_stored");
       SmallTrainer trainer(&*world, spec);
       ASSERT_TRUE(trainer.JoinAll());
@@ -303,7 +303,7 @@ TEST(GpuStates, AKillAtAnyPointOfTheWayChangesNoBit) {
   }
 }
 
-// The job has no weights yet, so nobody waits for it; what the keeper was told of it is let go of.
+// The job has no weights yet, so nobody waits for it; the keeper lets go of what it was given.
 TEST(GpuStates, AServerKilledAsAShareIsMadeLeavesNoMemoryBehind) {
   for (const std::string point : {"server.gpu_share_made", "server.gpu_share_ready"}) {
     GpuWorld world;
@@ -492,7 +492,7 @@ TEST(GpuStates, ARankWithoutAGpuIsRefused) {
   EXPECT_NE(refused->why.what().find("they bring none"), std::string::npos) << refused->why.what();
 }
 
-// Of a job that came from the server before, as of one whose ranks are there.
+// The same for a job that came from the server before as for one whose ranks are there.
 TEST(GpuStates, ARankThatComesWithoutItsGpuIsRefusedAndTheJobGoesOn) {
   const shm::JobSpec spec = SpecOf({.world = 2, .on_gpu = 3});
   const Weights expected = OnHost(spec, 2);

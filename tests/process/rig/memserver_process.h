@@ -25,14 +25,14 @@ struct OpenDescriptors {
   friend bool operator==(const OpenDescriptors&, const OpenDescriptors&) = default;
   std::string Text() const;
 };
-// Of a daemon that is ready and that nobody is attached to, once they have stayed the same for 50
-// ms.
+// The descriptors of a daemon that is ready and that nobody is attached to, once they have stayed
+// the same for 50 ms.
 OpenDescriptors SettledDescriptorsOf(const std::string& socket_dir);
 // Waits until they are `expected` again; returns those seen last.
 OpenDescriptors WaitForDescriptors(const std::string& socket_dir, const OpenDescriptors& expected,
                                    int64_t timeout_ns);
 
-// Whatever serves the directory is killed: keeper first, then memserver. For the end of a test that
+// Kills whatever serves the directory: keeper first, then memserver. For the end of a test that
 // started a keeper.
 void KillDaemon(const std::string& socket_dir);
 
@@ -43,7 +43,7 @@ class MemserverProcess {
   explicit MemserverProcess(const std::vector<std::string>& more = {});
   ChildProcess& process() { return *process_; }
   const std::string& socket_dir() const { return directory_.path(); }
-  // SIGTERM; true when it ended with exit code 0 within kPromptNs and left nothing in its
+  // Sends SIGTERM; true when it ended with exit code 0 within kPromptNs and left nothing in its
   // directory.
   bool StopsCleanly();
 

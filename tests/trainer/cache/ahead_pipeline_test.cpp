@@ -1,5 +1,5 @@
-// AheadPipeline: what the CPU has put into the streams says everything; blocks are given away in
-// time, not before and not late.
+// AheadPipeline: the CPU decides everything by what it puts into the streams; blocks are given away
+// neither too early nor too late.
 #include "trainer/cache/ahead_pipeline.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ ChunkLayout Chunks(int count) {
   return BuildLayout(notes, options).value();
 }
 
-// One rank, `chunks` chunks and as many blocks. Nothing beside the CPU moves but in `service`.
+// One rank, `chunks` chunks and as many blocks. Beside the CPU, things move only in `service`.
 class AheadPipelineTest : public ::testing::Test {
  protected:
   void Open(int chunks) {
@@ -41,17 +41,17 @@ class AheadPipelineTest : public ::testing::Test {
   }
 
   std::byte* Block(uint64_t i) { return service_->attachment().rcache + i * layout_.BlockBytes(); }
-  // The request with this number may be carried out.
+  // True when the request with this number may be carried out.
   bool Ready(client::Ticket ticket) {
     const client::TicketFlags flags = service_->FlagsOf(ticket);
     return *flags.ready == flags.value;
   }
-  // An operator with parameters has been put in, and a mark behind it.
+  // Puts in an operator with parameters, and a mark behind it.
   UseMark Use() {
     (void)pipeline_->Used();
     return pipeline_->Mark();
   }
-  // Everything that can happen does.
+  // Lets everything happen that can.
   void Settle() {
     EXPECT_FALSE(service_->Drive([] { return false; }));
   }
@@ -61,7 +61,7 @@ class AheadPipelineTest : public ::testing::Test {
   std::unique_ptr<MemoryServer> server_;
   std::unique_ptr<FlagChunkService> service_;
   device::Stream* compute_ = nullptr;
-  // Of operators; outlive the pipeline, whose end looks at its streams.
+  // Flags of operators; outlive the pipeline, which waits for its streams when destroyed.
   device::Flag first_ = 0, second_ = 0;
   std::unique_ptr<AheadPipeline> pipeline_;
 };
@@ -116,7 +116,7 @@ TEST_F(AheadPipelineTest, ABlockIsGivenAwayWhenItsLastOperatorHasEndedNotBeforeA
   first_ = 1;
   Settle();
   EXPECT_TRUE(Ready(2));
-  // What has ended already does not go through a stream, which may be held up by others.
+  // A use that has ended already does not go through a stream, which others may hold up.
   pipeline_->Fetch(2, Block(1), 0, {used, end});
   EXPECT_TRUE(Ready(3));
   second_ = 1;
@@ -125,7 +125,7 @@ TEST_F(AheadPipelineTest, ABlockIsGivenAwayWhenItsLastOperatorHasEndedNotBeforeA
 TEST_F(AheadPipelineTest, ABlockThatWasFetchedInVainIsGivenAwayBehindItsFetch) {
   Open(2);
   server_->version = 0;
-  const OpId parked = pipeline_->Fetch(0, Block(0), 1, {});  // of a version that does not exist yet
+  const OpId parked = pipeline_->Fetch(0, Block(0), 1, {});  // this version does not exist yet
   pipeline_->Fetch(1, Block(0), 1, {parked, 0});
   Settle();
   EXPECT_TRUE(Ready(1));
@@ -189,7 +189,7 @@ TEST_F(AheadPipelineTest, AfterAnErrorNothingIsRequestedAndNoStreamStays) {
 TEST_F(AheadPipelineTest,
        TheCpuIsHeldBackBeforeItFillsTheDriversQueueAndStillHearsOfTheServersEnd) {
   Open(2);
-  const OpId parked = pipeline_->Fetch(0, Block(0), 1, {});  // of a version that never comes
+  const OpId parked = pipeline_->Fetch(0, Block(0), 1, {});  // this version never comes
   ASSERT_TRUE(pipeline_->Wait(parked, false).ok());
   UseMark last = 0, when_ended = 0;
   uint64_t looks = 0;

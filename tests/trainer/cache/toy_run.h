@@ -1,6 +1,6 @@
 // ToyRun: a toy model trained by several ranks (threads) through ParameterCache against
 // MemoryServer, with everything checked on the way: every operator finds the values of the version
-// it is to see, and the weights after each step are those of plain arithmetic.
+// that it must see, and the weights after each step are those of plain arithmetic.
 //
 // Values are small integers in fp32, so sums are exact in any order.
 #pragma once
@@ -21,7 +21,7 @@ struct ToyModel {
   // For each operator the notes of its parameters; backward is the reverse.
   std::vector<std::vector<uint32_t>> forward;
   std::vector<bool> no_gradient;  // by note
-  // By note: a gradient after every backward use, not after the last one only.
+  // By note: a gradient comes after every backward use, not only after the last one.
   std::vector<bool> fires_twice;
 };
 
@@ -44,15 +44,15 @@ struct ToyConfig {
   AccessSchedule declared;           // of the training pass; empty: none
   bool shuffle_second_half = false;  // from the third step on, two operators change places
   // The rCache is memory of a device, whose streams run when and in what order the delay seed says:
-  // operators are copies on its compute stream, and what they found is compared when the pass has
-  // ended.
+  // operators are copies on its compute stream, and what they found is compared after the pass.
   bool on_device = false;
-  bool threads = false;  // of a device: each stream has a thread
-  // Whose memory and streams they are, where no CPU can touch that memory; null: a host device's.
+  bool threads = false;  // on a device: each stream has a thread
+  // The device of that memory and those streams, where no CPU can touch the memory; null: a host
+  // device.
   device::Device* device = nullptr;
-  // Of a device: collectives are ordered by streams, not by the CPU.
+  // On a device: streams order the collectives, not the CPU.
   bool streams_of_groups = true;
-  uint64_t fail_from = UINT64_MAX;  // of a device: this request fails on rank 0, and all after it
+  uint64_t fail_from = UINT64_MAX;  // on a device: this request and all later ones fail on rank 0
   uint64_t fail_answer_of = UINT64_MAX;
 };
 
@@ -64,10 +64,10 @@ struct ToyRankResult {
   std::vector<bool> followed;              // by training step
   std::vector<StepTraffic> planned;        // by training step; zeros where the order was not known
   AccessSchedule schedule;                 // of the training pass
-  // Values that were not what they must be; empty in a good run.
+  // Values that were wrong; empty in a good run.
   std::vector<std::string> wrong;
   uint64_t smallest_bytes = 0;  // what the cache names at the end
-  uint64_t requests = 0;        // of a device: that the service was asked for
+  uint64_t requests = 0;        // on a device: requests to the service
 };
 
 struct ToyResult {
@@ -78,7 +78,8 @@ struct ToyResult {
 };
 
 ToyResult RunToy(const ToyConfig& config);
-// Blocks that every pass of this configuration can run in: recorded by a run with room for all.
+// The number of blocks in which every pass of this configuration can run, as recorded by a run with
+// room for all.
 uint64_t SmallestFor(ToyConfig config);
 // Fails the test where a rank failed or found wrong values, or where the weights are not those of
 // plain arithmetic.

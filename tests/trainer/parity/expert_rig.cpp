@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kExpertWidth = 32, kExpertSequences = 4;
 constexpr int kExpertLayers = 6;
 constexpr uint32_t kExpertRanks = 3;
-// Of a chunk: two dense layers or experts.
+// Bytes of a chunk: two dense layers or experts.
 constexpr uint64_t kTwoLayersBytes = 2 * (kExpertWidth + 1) * kExpertWidth * sizeof(float);
 const std::vector<std::vector<Rank>> kExpertGroups{{0, 1, 2}, {0}, {1, 2}};
 
@@ -35,7 +35,7 @@ uint32_t ExpertsOf(Rank rank) {
   return rank == 0 ? 1 : 2;
 }
 
-// Of layer `layer`; `group`: 0 for the dense part.
+// The weight of layer `layer`; `group` is 0 for the dense part.
 std::string WeightName(int layer, uint32_t group) {
   return (group == 0 ? "dense" : "expert" + std::to_string(group) + ".") + std::to_string(layer);
 }
@@ -61,7 +61,7 @@ std::vector<ParameterNote> ExpertNotes() {
   return notes;
 }
 
-// Values in [-scale, scale) that depend on what they are for alone.
+// Values in [-scale, scale) that depend only on what they are for.
 void FillRandomly(uint64_t seed, float scale, std::span<float> values) {
   SplitMix64 random(seed);
   for (float& value : values) value = scale * static_cast<float>(2 * random.Unit() - 1);
@@ -81,7 +81,7 @@ std::pair<at::Tensor, at::Tensor> ExpertBatch(uint64_t step, uint32_t micro, Ran
 
 using Parameters = std::map<std::string, at::Tensor>;
 
-// What one rank computes, here and there.
+// The loss that one rank computes, through the server and in plain LibTorch.
 at::Tensor ExpertLoss(const Parameters& parameters, Rank rank,
                       const std::pair<at::Tensor, at::Tensor>& batch) {
   at::Tensor x = batch.first;
@@ -180,7 +180,7 @@ class ExpertRank {
     return NoteLoss(loss);
   }
 
-  // The mean over ranks.
+  // Notes the mean over ranks.
   Status NoteLoss(double loss) {
     TP_RETURN_IF_ERROR(session_->world()->SumDoubles(&loss, 1));
     if (rank_ == 0) result_->losses.push_back(loss / kExpertRanks);

@@ -39,12 +39,12 @@ struct RigResult {
   std::vector<double> losses, grad_norms;
   std::vector<bool> skipped;
   std::map<std::string, std::vector<float>> weights;  // fp32, by name, of what is trained
-  // With a base: its chunks at the server hold what the file says, after the last step.
+  // With a base: after the last step, its chunks at the server hold what the file says.
   bool base_unchanged = false;
-  // Of rank 0, by step; planned is zero while recording.
+  // Traffic of rank 0, by step; planned is zero while recording.
   std::vector<StepTraffic> planned, moved;
-  // Of rank 0: chunks fetched, by step; the order of the last training step, which chunks need a
-  // block in it, and how many there were.
+  // Rank 0: chunks fetched, by step; the order of the last training step, which chunks need a block
+  // in it, and how many there were.
   std::vector<uint64_t> fetches;
   AccessSchedule order;
   std::vector<bool> evictable;

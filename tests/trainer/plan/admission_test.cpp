@@ -1,5 +1,5 @@
-// What is estimated before the run is what the server's admission charges, and the server accepts
-// every layout that is built here.
+// The estimate before a run is what the server's admission charges, and the server accepts every
+// layout that is built here.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, Admission,
                                            Case{DType::kF32, 1, 1, "adagrad"},
                                            Case{DType::kBF16, 1, 1, "sgd", "split"}));
 
-// Of every chunk two slots of whole pieces: a page each, and the planes in whole pages.
+// Bytes of two slots of whole pieces for every chunk: a page each, and the planes in whole pages.
 uint64_t TwoSlotsOf(const shm::JobSpec& spec, uint64_t bytes_per_element) {
   uint64_t bytes = 0;
   for (const auto& chunk : spec.chunks) {

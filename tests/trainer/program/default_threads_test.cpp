@@ -1,5 +1,5 @@
-// Jobs with default threads that compute on the same CPUs: each sees the other, and waits for its
-// own threads shortly from then on.
+// Jobs with default threads that compute on the same CPUs: each sees the other, and from then on
+// waits for its own threads only shortly.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -31,7 +31,7 @@ class DefaultThreads : public TrainerRuns {
     return Start(Words(job, flags));
   }
 
-  // Of the last step that was reported.
+  // True when the last step that was reported says that the CPUs are shared.
   bool SaysShared(const std::string& job) const {
     std::ifstream file(Out(job) + "/metrics.jsonl");
     std::string last;
@@ -46,7 +46,7 @@ class DefaultThreads : public TrainerRuns {
     return static_cast<uint64_t>(std::distance(begin(tasks), end(tasks)));
   }
 
-  // False when it has not come to that within the limit.
+  // Waits for the condition; false when it does not hold within the limit.
   template <typename Condition>
   static bool WaitFor(Condition condition) {
     SteadyClock clock;
@@ -68,14 +68,14 @@ TEST_F(DefaultThreads, TwoJobsSeeEachOtherAndSleepInsteadOfSpinning) {
        {std::pair("first", first.get()), std::pair("second", second.get())}) {
     EXPECT_TRUE(WaitFor([&, name = job] { return SaysShared(name); }))
         << job << ": " << trainer->Output();
-    // Its compute threads, and beside them the team that makes libgomp's threads more than the
+    // Its compute threads, and beside them the team that makes libgomp's threads outnumber the
     // CPUs.
     EXPECT_TRUE(WaitFor([&, process = trainer] { return ThreadsOf(*process) >= 2 * cpus_ + 1; }))
         << job << " has " << ThreadsOf(*trainer);
   }
 }
 
-// How threads wait is settled by what else runs; what they compute is not.
+// What else runs decides how threads wait, but not what they compute.
 TEST_F(DefaultThreads, AJobBesideAnotherTrainsWithTheBitsOfOneAlone) {
   ExpectDone(Start(Words("alone", FlagsOf("a"))).get());
   const auto other = StartEndless("other");

@@ -29,7 +29,7 @@ uint64_t PeakOfRun(const std::string& socket_dir, const std::string& preset,
 }
 
 TEST(TrainerMemory, GrowsWithTheRcacheNotWithTheModel) {
-  // Of the preset; the smallest one's are 0.5 MB.
+  // Bytes of the preset's weights; the smallest preset's are 0.5 MB.
   constexpr uint64_t kWeights = 10'843'392 * sizeof(float);
   MemserverProcess server({"--pool", "192MiB", "--rcache-limit", "64MiB"});
   const uint64_t smallest = PeakOfRun(server.socket_dir(), "tiny", "100%");
@@ -38,8 +38,8 @@ TEST(TrainerMemory, GrowsWithTheRcacheNotWithTheModel) {
   RecordProperty("megabytes", std::to_string(smallest >> 20) + " " +
                                   std::to_string(small_rcache >> 20) + " " +
                                   std::to_string(whole_rcache >> 20));
-  // Three blocks of the rCache, activations, and LibTorch's code for larger matrices are in it; the
-  // model is not.
+  // It holds three blocks of the rCache, activations, and LibTorch's code for larger matrices, but
+  // not the model.
   EXPECT_LT(small_rcache, smallest + kWeights * 3 / 4);
   EXPECT_GT(whole_rcache, small_rcache + kWeights / 2)
       << "the measure does not see weights, so the line above says nothing";

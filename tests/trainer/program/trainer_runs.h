@@ -1,8 +1,8 @@
 // TrainerRuns: a test with runs of the trainer program on one small text, told apart by name, and
 // what each leaves: losses and weights.
 //
-// One thread. Every run trains the tiny GPT for kSteps steps, unless its flags say otherwise; what
-// runs still at the end of a test is killed.
+// One thread. Every run trains the tiny GPT for kSteps steps, unless its flags say otherwise; a run
+// that still goes on at the end of a test is killed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace tidepool::testing {
 
-// By name; one with an empty value stands alone.
+// Values by name; a flag with an empty value stands alone.
 using Flags = std::map<std::string, std::string>;
 
 class TrainerRuns : public ::testing::Test {
@@ -33,19 +33,18 @@ class TrainerRuns : public ::testing::Test {
   std::vector<std::string> Words(const std::string& name, const Flags& more = {}) const;
   static std::unique_ptr<ChildProcess> Start(std::vector<std::string> words,
                                              const std::vector<std::string>& environment = {});
-  // Waits for its end, which has to be a good one.
+  // Waits until the trainer ends, which must be without an error.
   static void ExpectDone(ChildProcess* trainer);
 
   std::string Out(const std::string& name) const { return directory_.path() + "/" + name; }
   // False when the trainer ended before it had reported so many lines.
   bool WaitForLines(const std::string& name, uint64_t lines, ChildProcess* trainer) const;
-  // The process of this rank of the job, once the admin socket shows it, whose answers may be some
-  // time
-  // old; -1 when it never does.
+  // The process of this rank of the job, once the admin socket shows it (its answers may be some
+  // time old); -1 when it never does.
   static pid_t PidOfRank(const std::string& socket_dir, const std::string& job, uint64_t rank);
   // The bytes of the saved file; empty when there is none.
   std::string Weights(const std::string& name) const;
-  // Of each line of metrics.jsonl: step and losses.
+  // Step and losses, from each line of metrics.jsonl.
   std::vector<std::string> Losses(const std::string& name) const;
   // Losses and weights have the bits of the reference, which is a whole run.
   void ExpectSame(const std::string& name, const std::string& reference) const;

@@ -5,11 +5,11 @@
 //   trainer_campaign --kills 34 --seed 1
 // Ranks are killed at random times and at named points; memserver at random times (its keeper
 // starts it again, and where the keeper waits for long between two tries, the campaign does) and,
-// where the campaign started it, at named points; the keeper at random
-// times; a rank and memserver, or a rank and the keeper, at once. The last kills fall into the end
-// of the run. When the job has been left, memserver and keeper must hold and have open what they
-// did before it came. Prints every kill with its step; exit code 1 at the first difference, with
-// the seed that repeats the order.
+// where the campaign started it, at named points; the keeper at random times; a rank and memserver,
+// or a rank and the keeper, together. The last kills fall into the end of the run. When the job has
+// been left, memserver and keeper must hold and have open what they did before it came. Prints
+// every kill with its step; exit code 1 at the first difference, with the seed that repeats the
+// order.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -49,7 +49,7 @@ constexpr int64_t kLimitPerKillNs = 20 * kNsPerSecond;
 constexpr int64_t kReleaseNs = 10 * kNsPerSecond;
 constexpr const char* kJob = "campaign";
 
-// Points on the way of a rank, and at which passing it may die there.
+// Points in the life of a rank, and at which passing it may die there.
 struct RankPoint {
   const char* name;
   uint32_t passings;
@@ -76,10 +76,10 @@ std::string ReadText(const std::string& path) {
   return text.str();
 }
 
-// A word that is not "": what went wrong.
+// What went wrong; "": nothing.
 using Wrong = std::string;
 
-// What a run leaves: its weights file, and of each line of metrics.jsonl step and losses.
+// What a run leaves: its weights file, and step and losses from each line of metrics.jsonl.
 struct Traces {
   std::string weights;
   std::vector<std::string> losses;
@@ -93,7 +93,7 @@ Traces TracesIn(const std::string& directory) {
   return traces;
 }
 
-// memserver and its keeper, whoever of them lives now.
+// memserver and its keeper, whichever processes they are now.
 class Daemon {
  public:
   explicit Daemon(SplitMix64* random) : random_(random) { Start(""); }
@@ -109,13 +109,13 @@ class Daemon {
     if (pid == started_.back()->pid()) point_.clear();
     if (pid > 0) kill(pid, SIGKILL);
   }
-  // The keeper can be killed without loss: a server is there, holds all, and does not wait for a
-  // point to die at.
+  // True when the keeper can be killed without loss: a server is there, holds all, and is not about
+  // to die at a point.
   bool MayLoseKeeper() const {
     return Lives() && point_.empty() && FindKeeper(socket_dir()) != 0 &&
            HoldingsOf(socket_dir()).jobs >= 0;
   }
-  // Returns when another one holds everything.
+  // Kills the keeper; returns when another one holds everything.
   Wrong KillKeeper() {
     const size_t before = KeepersRenewed();
     kill(FindKeeper(socket_dir()), SIGKILL);
@@ -151,7 +151,7 @@ class Daemon {
            ReadText("/proc/" + std::to_string(pid) + "/stat").find(") Z ") == std::string::npos;
   }
   const std::string& point() const { return point_; }
-  // Of all servers and keepers.
+  // The output of all servers and keepers.
   std::string Output() const {
     std::string output;
     for (const auto& process : started_) output += process->Output();
@@ -184,7 +184,7 @@ class Daemon {
         armed));
   }
   pid_t Pid() const { return FindServer(socket_dir()); }
-  // By all servers: those that a keeper starts write to where the keeper does.
+  // Counted over all servers: those that a keeper starts write to where the keeper does.
   size_t KeepersRenewed() const {
     const std::string output = Output();
     size_t count = 0;
@@ -196,7 +196,7 @@ class Daemon {
   SteadyClock clock_;
   SplitMix64* random_;
   TemporaryDirectory directory_;
-  // By the campaign; the present one may be the keeper's.
+  // Servers started by the campaign; the present one may be the keeper's.
   std::vector<std::unique_ptr<ChildProcess>> started_;
   std::string point_;
   int64_t dead_since_ns_ = 0;
@@ -270,8 +270,8 @@ class Run {
     return line == std::string::npos ? 0 : std::stoull("0" + text.substr(line + 8, 8));
   }
 
-  // Where a rank will kill itself. A rank that dies again and again before it has done a step would
-  // make the other one give up.
+  // Where a rank will kill itself; nowhere until a step was done since the last such point, because
+  // repeated deaths without one would make the other rank give up.
   std::string PointFor(uint32_t rank) {
     if (kills_ >= plan_.kills) return "";
     if (leading_)
@@ -360,7 +360,7 @@ class Run {
     if (const Wrong wrong = daemon_->KillKeeper(); !wrong.empty()) Fail(wrong);
   }
 
-  // Half of them of memserver or keeper alone, which cost little time; both ranks come back
+  // Half of the kills hit memserver or keeper alone, which cost little time; both ranks come back
   // together.
   void Kill() {
     if (leading_) return;
@@ -378,10 +378,10 @@ class Run {
     }
   }
 
-  // Both ranks come back with a point of the end armed, whatever they were armed with before.
+  // Brings both ranks back with a point of the end armed, whatever they were armed with before.
   void LeadToTheEnd() {
     for (Rank& rank : ranks_) {
-      if (rank.killed || rank.process->Wait(0)) return;  // it has still to be started again
+      if (rank.killed || rank.process->Wait(0)) return;  // it must still be started again
     }
     leading_ = true;
     for (uint32_t rank = 0; rank < kWorld; ++rank) KillRank(rank);
@@ -436,8 +436,8 @@ class Campaign {
     return plan.kills == 0 ? ExpectReleased() : "";
   }
 
-  // A rank that died behind its mark has left the job to its lease, for ranks that come back: they
-  // do, and say goodbye.
+  // A rank that died behind its mark has left the job to its lease, for ranks that come back: lets
+  // them come back and say goodbye.
   Wrong LeaveInOrder(uint64_t steps) {
     while (daemon_.Tend(false), !daemon_.Lives() || HoldingsOf(daemon_.socket_dir()).jobs < 0)
       SteadyClock().SleepNs(5 * kNsPerMs);
