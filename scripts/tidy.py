@@ -30,6 +30,7 @@ CHECKS = {
     "banned": doors.check_banned,
     "names": words.check_names,
     "words": words.check_words,
+    "of-comments": words.check_of_comments,
     "glossary": words.check_glossary,
     "columns": words.check_columns,
     "whitespace": words.check_whitespace,

@@ -9,6 +9,7 @@ EMPTY_NAMES = ("Manager", "Helper", "Util", "Utils", "Common", "Impl", "Info", "
 # Written in pieces, so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 MACHINE_PATH = re.compile(r"(?<![\w.$}{/~-])/(?:work|root|home/[a-z_][\w-]*|Users/\w+)(?=/)|\.\./" + r"shared\b")
+OF_COMMENT = re.compile(r"\s*//[/!]?\s*Of\b")
 GLOSSARY = "docs/glossary.md"
 # Files whose text is not ours to change.
 FOREIGN = ("LICENSE",)
@@ -39,6 +40,17 @@ def check_words(tree: Tree) -> list[Finding]:
             found = MACHINE_PATH.search(line)
             if found:
                 findings.append(Finding(path, number, "words", f"{found[0]} is a path of one machine: make it relative or configurable"))
+    return findings
+
+
+def check_of_comments(tree: Tree) -> list[Finding]:
+    """No comment line of C++ begins with "Of": such a comment leaves out what it speaks of."""
+    findings = []
+    for source in tree.sources.values():
+        for number, line in enumerate(source.text.splitlines(), start=1):
+            if OF_COMMENT.match(line):
+                text = 'a comment that begins with "Of" leaves its subject out: begin with the subject'
+                findings.append(Finding(source.path, number, "of-comments", text))
     return findings
 
 

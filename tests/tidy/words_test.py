@@ -32,6 +32,20 @@ class Words(unittest.TestCase):
             self.assertEqual(check_words(tree_of({"scripts/a": f"cd {path}\n"})), [], path)
 
 
+class OfComments(unittest.TestCase):
+    def test_a_comment_without_its_subject(self):
+        for comment in ["// Of a chunk: its bytes.", "  // Of the pool.", "//Of all.", "/// Of each rank.", "// x\n// Of one step."]:
+            line = 1 + comment.count("\n")
+            self.assertEqual(places(check_of_comments(tree_of({"base/a.h": comment + "\nint x;\n"}))), [("base/a.h", line)], comment)
+
+    def test_comments_with_their_subject(self):
+        for comment in ["// Bytes of a chunk.", "int x;  // of a chunk", "int x;  // Of a chunk", "// Often enough.", "// (Of both.)"]:
+            self.assertEqual(check_of_comments(tree_of({"base/a.h": comment + "\n"})), [], comment)
+
+    def test_texts_that_are_not_cpp(self):
+        self.assertEqual(check_of_comments(tree_of({"docs/a.md": "// Of a page.\n", "client/a.js": "// Of a script.\n"})), [])
+
+
 class Glossary(unittest.TestCase):
     HEAD = "| word | elsewhere | what it is | file |\n|---|---|---|---|\n"
 
