@@ -82,7 +82,7 @@ class ConnectionProtocol {
   // What the trainer hears when its connection is ended: Ended for an open session, else Refused.
   shm::Frame LastWords(const Status& why) const;
   // What the trainer hears when it is attached: Welcome or Resumed.
-  // From here on the job is known, also of one that came back.
+  // From here on the job is known, also when the rank came back.
   shm::Frame AnswerTo(const Attached& attached);
   // The loop's and the preparer's progress.
   void SetState(ConnectionState state) { state_ = state; }
@@ -115,7 +115,7 @@ class ConnectionProtocol {
   uint32_t agreed_ = 0;
   shm::HelloFrame hello_;
   std::vector<std::byte> spec_bytes_;
-  // Of a rank that comes back: null until it is attached.
+  // Null for a rank that comes back, until it is attached.
   std::shared_ptr<const shm::JobSpec> spec_;
   std::optional<shm::ResumeFrame> resume_;
   ReturnedMemory memory_;

@@ -83,7 +83,7 @@ struct ConnectionLost {
 };
 struct DeclareSchedule {
   ConnectionId connection = 0;
-  // Of all chunks of the job, each once: see jobs/whole_order.h.
+  // All chunks of the job, each once (jobs/whole_order.h).
   std::shared_ptr<const std::vector<ChunkId>> order;
 };
 struct SaveWeights {
@@ -256,7 +256,7 @@ struct Attached {
   bool last_skipped = false;
   std::string note = {};  // of the job
   uint32_t attempt = 0;   // at the open step
-  // Of the job, which a rank that comes back has not described.
+  // The job's description, which a rank that comes back has not sent.
   std::shared_ptr<const shm::JobSpec> spec = {};
 };
 // Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's

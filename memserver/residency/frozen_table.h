@@ -132,7 +132,7 @@ class FrozenTable {
 
   // Grows whenever a waiting claim or fetch may go on.
   uint64_t changes() const { return changes_; }
-  // Of the pool.
+  // Bytes of the pool that frozen chunks take.
   uint64_t pool_bytes() const { return pool_bytes_; }
   std::map<uint32_t, uint64_t> BytesByUser() const;
   const std::map<FrozenName, std::unique_ptr<FrozenChunk>>& chunks() const { return chunks_; }

@@ -111,9 +111,9 @@ struct Chunk {
   uint64_t ranks_cached = 0;
   uint64_t fetches = 0;
   Version version = kNoVersion;  // as the record's stamp says
-  // Of JobStates: what is said here of the open step is said of the one after so many.
+  // Kept by JobStates: steps since this was written. The open step below is the one after them.
   uint32_t steps_seen = 0;
-  // Of GradientIntake: of the open step, shards with so many micro-batches accepted.
+  // Kept by GradientIntake for the open step: micro-batches accepted, and shards that have them.
   uint32_t accepted = 0, shards_accepted = 0;
 
   // True where master, momentum and variance lie on NVMe or on a GPU.
@@ -258,7 +258,7 @@ class JobStates {
   ShardIntake& intake(ChunkId id, Rank rank) {
     return intakes_[Look(id).first_intake + spec_->ShardIndex(id, rank)];
   }
-  // Of all chunks.
+  // Shards of all chunks together.
   uint64_t shards() const { return intakes_.size(); }
   // First element of `rank`'s shard.
   uint64_t ShardBegin(ChunkId id, Rank rank) const {

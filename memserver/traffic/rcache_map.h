@@ -28,7 +28,7 @@ class RcacheMap {
   std::span<const ChunkId> Replace(uint64_t begin, uint64_t bytes, std::optional<ChunkId> chunk);
   // Costs a look at each range at most, the newest first.
   bool Holds(ChunkId chunk) const;
-  // Of all ranges; a chunk may have several.
+  // One of all ranges; a chunk may have several.
   struct HeldRange {
     uint64_t begin, end;
     ChunkId chunk;

@@ -24,7 +24,7 @@ namespace tidepool::shm {
 struct WindowSums {
   static constexpr uint64_t kBlock = 256;
 
-  // Of the window of the chunks from each block on.
+  // Window bytes of the chunks from each block on.
   std::vector<uint64_t> slot;
   // By areas, less one: see WindowCost; the least from each block on.
   std::array<std::vector<int64_t>, kWeightAreasMax> least_cost;

@@ -35,14 +35,14 @@ struct Invocation {
   std::string metrics;                 // of `report`: metrics.jsonl of a trainer
   std::string step;                    // of `timeline`: a number, or "last"; empty: all
   double at_seconds = 0;               // of `residency --from`: behind its first look
-  // Of `residency` and `record`: what a column is; empty: a chunk.
+  // `residency` and `record`: what a column is; empty: a chunk.
   std::string by;
   uint64_t rounds = 0;  // of --watch; 0: until it is interrupted
   std::string job, state, tier, cursor;
   std::string name, chunk;  // of `tensors` and `chunk`
   uint64_t limit = 0;       // of chunks and events; 0: the server's own
   uint64_t last = 0;        // of events: only so many; 0: all
-  // Of `api`; target also the error of `explain`, the file of `report`.
+  // `api`: the request. `target` is also the error of `explain` and the file of `report`.
   std::string method, target;
   std::string xml;                        // of `topo`: a file of hwloc's
   std::vector<std::string> directories;   // of `nvme tune`; empty: memserver's
@@ -50,7 +50,7 @@ struct Invocation {
   std::string listen = "127.0.0.1:8642";  // of `page`
   std::vector<std::string> nodes, words;  // --node: machines, and the command line for them
   std::string answer;                     // taken instead of asking, where somebody else was asked
-  // Of commands that change something: what to do, and the fields of the request that were given.
+  // Commands that change something: what to do, and the fields of the request that were given.
   std::string action;
   bool force = false;
   bool dry_run = false, yes = false;

@@ -18,7 +18,7 @@ namespace turn_work_test {
 
 constexpr uint32_t kChunks = 2 * kSnapshotChunksPerTurn + 100;
 constexpr uint64_t kElements = 16;
-// Of everything else in a turn: requests, copies, work.
+// Bounds everything else in a turn: requests, copies, work.
 constexpr uint64_t kFew = 2 * kRequestsPerTurn;
 
 shm::JobSpec Large(const std::string& name, uint32_t chunks = kChunks) {
@@ -77,7 +77,7 @@ class WorkOfATurn : public ::testing::Test {
     }
     Work();
   }
-  // Of any turn until the loop is at rest.
+  // The most that any turn looked at until the loop was at rest.
   uint64_t MostLooks() {
     uint64_t most = 0;
     for (int idle = 0; idle < 2 && !world_.tables().jobs.empty();) {

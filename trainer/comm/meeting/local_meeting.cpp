@@ -45,7 +45,7 @@ std::vector<uint32_t> RanksIn(uint64_t mask) {
   return ranks;
 }
 
-// Of a run of so many ranks, but for rank 0.
+// All ranks of a run of `world`, but for rank 0 and `rank`, as a mask.
 uint64_t OthersThan(uint32_t rank, uint32_t world) {
   const uint64_t all = world == kRanksOfMachineMax ? ~uint64_t{0} : (uint64_t{1} << world) - 1;
   return all & ~uint64_t{1} & ~(uint64_t{1} << rank);

@@ -49,7 +49,7 @@ class Patience {
     int64_t sign_ns;   // there, or by where it stands
     RankStanding standing;
   };
-  // Of those that have been missing for a while.
+  // Names the ranks that have been missing for a while.
   void Tell(std::vector<uint32_t> missing, int64_t now_ns);
 
   const Terms terms_;
