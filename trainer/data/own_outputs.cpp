@@ -25,7 +25,7 @@ std::string WithSlash(std::string path) {
 
 bool IsReport(const std::string& file) {
   return file.starts_with("metrics.") || file.find("tfevents") != std::string::npos ||
-         file == "unfinished.job";
+         file == "unfinished.job" || file.starts_with("base.names");
 }
 
 bool IsWeights(const std::string& file) {

@@ -78,4 +78,19 @@ Result<std::vector<ContentHash>> FrozenBase::HashChunks() const {
   return hashes;
 }
 
+ContentHash FrozenBase::HashLayout() const {
+  std::string text = NameOf(dtype_);
+  const auto number = [&text](uint64_t value) { text += " " + std::to_string(value); };
+  for (const Chunk& chunk : chunks_) {
+    text += "\nchunk";
+    number(chunk.elements);
+    for (const Piece& piece : chunk.pieces) {
+      text += "\n" + piece.tensor->name;
+      number(piece.element_begin);
+      number(piece.element_count);
+    }
+  }
+  return HashOf(std::as_bytes(std::span(text)));
+}
+
 }  // namespace tidepool::trainer

@@ -117,6 +117,17 @@ Status WeightsFile::Read(const SafetensorsEntry& tensor, uint64_t first,
                    values.size_bytes());
 }
 
+FileStamp WeightsFile::Stamp() const {
+  constexpr int64_t kNsOfSecond = 1'000'000'000;
+  struct stat seen {};
+  if (fstat(fd_.get(), &seen) != 0) return {};
+  return {.device = seen.st_dev,
+          .inode = seen.st_ino,
+          .bytes = static_cast<uint64_t>(seen.st_size),
+          .modified_ns = seen.st_mtim.tv_sec * kNsOfSecond + seen.st_mtim.tv_nsec,
+          .changed_ns = seen.st_ctim.tv_sec * kNsOfSecond + seen.st_ctim.tv_nsec};
+}
+
 Result<ContentHash> WeightsFile::HashFile() const {
   ContentHasher hasher;
   std::vector<std::byte> piece(std::min(bytes_, kHashPieceBytes));

@@ -28,6 +28,15 @@ std::string DirectoryOfWeights(const std::string& path);
 // The weights of a whole model: `path`, or kWeightsFile in it where it is a directory.
 std::string WholeModelAt(const std::string& path);
 
+// Which file it is, and when it was changed last: as long as none of it is another, neither are the
+// bytes (but for changes in
+// the moment of a time that is told by the second).
+struct FileStamp {
+  uint64_t device = 0, inode = 0, bytes = 0;
+  int64_t modified_ns = 0, changed_ns = 0;  // since 1970; of its bytes, and of anything about it
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
 class WeightsFile {
  public:
   // Errors: kFileUnreadable, kSafetensorsBad (the first thing that is wrong, for example a cut
@@ -45,6 +54,8 @@ class WeightsFile {
   // Values of a tensor of this file from element `first` on. Errors: kSafetensorsBad (the file was
   // changed or cannot be read).
   Status Read(const SafetensorsEntry& tensor, uint64_t first, std::span<float> values) const;
+  // As it is now; all zeros where the system does not say.
+  FileStamp Stamp() const;
   // The hash of all bytes of the file, as `b2sum -l 256` prints it. Errors: kSafetensorsBad.
   Result<ContentHash> HashFile() const;
 

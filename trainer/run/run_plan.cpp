@@ -136,7 +136,7 @@ std::string DescribeGpuStates(const RunPlan& plan) {
          "; the pool needs " + FormatBytes(less) + " less\n";
 }
 
-Status NameFrozenChunks(RunPlan* plan) {
+Status NameFrozenChunks(RunPlan* plan, BaseNames* names) {
   if (!plan->lora.on()) return {};
   if (plan->base == nullptr) {
     return Status(ErrorId::kUsageError,
@@ -145,8 +145,9 @@ Status NameFrozenChunks(RunPlan* plan) {
         .Why("adapters are trained beside weights that exist")
         .Fix("give --base DIR, which `trainer run --save DIR` wrote");
   }
-  TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> names, plan->base->HashChunks());
-  for (size_t i = 0; i < names.size(); ++i) plan->spec.frozen[i].content = names[i];
+  TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> chunks,
+                      names != nullptr ? names->Chunks() : plan->base->HashChunks());
+  for (size_t i = 0; i < chunks.size(); ++i) plan->spec.frozen[i].content = chunks[i];
   return {};
 }
 

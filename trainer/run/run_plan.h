@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "client/job_spec.h"
 #include "device/cuda/cuda_device.h"
+#include "trainer/base_names.h"
 #include "trainer/inputs/frozen_base.h"
 #include "trainer/advice/gpu_states.h"
 #include "trainer/run/job.h"
@@ -72,9 +73,10 @@ Status PlaceGpuStates(const RunOptions& options, uint32_t gpus, RunPlan* plan);
 // One line for people; empty where there was nothing to decide.
 std::string DescribeGpuStates(const RunPlan& plan);
 
-// Names the frozen chunks in the specification by their content, which takes a pass over the base.
-// Errors: kUsageError (adapters without a base), kSafetensorsBad.
-Status NameFrozenChunks(RunPlan* plan);
+// Names the frozen chunks in the specification by their content, which takes a pass over the base
+// where `names` does not remember it. Errors: kUsageError (adapters without a base),
+// kSafetensorsBad.
+Status NameFrozenChunks(RunPlan* plan, BaseNames* names = nullptr);
 
 // Several lines for people, with the reason of every choice.
 std::string DescribePlan(const RunPlan& plan);

@@ -102,15 +102,13 @@ void TrainingRun::SayWhatBegins(const client::Attachment& seat) {
   introduced_ = true;
 }
 
-// What the base is called: chunk by chunk for the server, and as a file for those who use the
-// adapters later.
+// Chunk by chunk, for the server; what it is called as a file is needed when the adapters are
+// saved.
 Status TrainingRun::NameBase() {
-  if (options_.dry_run && plan_.base != nullptr) return {};
-  TP_RETURN_IF_ERROR(NameFrozenChunks(&plan_));
-  if (options_.save_dir.empty() || place_.rank != 0) return {};
-  TP_ASSIGN_OR_RETURN(const ContentHash hash, plan_.base->file().HashFile());
-  base_hash_ = HexOf(hash);
-  return {};
+  if (plan_.base == nullptr) return NameFrozenChunks(&plan_);
+  if (options_.dry_run) return {};
+  base_names_.emplace(plan_.base, options_.out_dir, WallSeconds());
+  return NameFrozenChunks(&plan_, &*base_names_);
 }
 
 Status TrainingRun::MakeSession() {
@@ -303,8 +301,9 @@ Status TrainingRun::SaveConfig() {
                      .base = {}};
   if (plan_.lora.on()) {
     config.base = std::filesystem::absolute(plan_.base->file().path());
-    TP_RETURN_IF_ERROR(
-        AddMetadata(options_.save_dir + "/" + kAdapterFile, {{kBaseHashKey, base_hash_}}));
+    TP_RETURN_IF_ERROR(AddMetadata(options_.save_dir + "/" + kAdapterFile,
+                                   {{kBaseHashKey, base_names_->FileOrNothing()}}));
+    base_names_->Remember();
   }
   return WriteModelConfig(options_.save_dir, config);
 }
@@ -422,6 +421,7 @@ Status TrainingRun::All() {
     return {};
   }
   if (place_.rank == 0) TP_RETURN_IF_ERROR(PrepareOutputs(options_));
+  if (place_.rank == 0 && base_names_) base_names_->Remember();
   if (session_->DoneBefore()) {
     Say("done      every rank had come to its end before torchrun started them again\n");
     return {};

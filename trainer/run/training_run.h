@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "trainer/run/attempt_count.h"
+#include "trainer/base_names.h"
 #include "trainer/threads/cpu_watch.h"
 #include "trainer/advice/device_memory.h"
 #include "trainer/engine/engine.h"
@@ -110,8 +111,8 @@ class TrainingRun {
   AttemptCount attempts_;
   std::unique_ptr<CpuWatch> cpus_;  // where several threads compute
   RunPlan plan_;
-  std::unique_ptr<RunDevice> device_;  // outlives all that uses its streams
-  std::string base_hash_;              // of the base's file, where adapters will be saved beside it
+  std::unique_ptr<RunDevice> device_;    // outlives all that uses its streams
+  std::optional<BaseNames> base_names_;  // where adapters are trained
   std::optional<RunCorpus> data_;
   // Parts of one attempt, in the order in which they are made.
   std::unique_ptr<RunSession> session_;

@@ -149,8 +149,9 @@ TEST_F(OwnOutputFiles, InTheDataFolderItselfAreKnownByTheirNames) {
   const OutputPlaces outputs{
       .reports = folder_.path() + "/.", .weights = folder_.path(), .trace = ""};
   ExpectAsBefore(outputs, before);
-  for (const char* name : {"metrics.jsonl", "metrics.noted", "tidepool.tfevents.1",
-                           "unfinished.job", "config.json", "model.safetensors.tmp-1f"}) {
+  for (const char* name :
+       {"metrics.jsonl", "metrics.noted", "tidepool.tfevents.1", "unfinished.job", "base.names.new",
+        "config.json", "model.safetensors.tmp-1f"}) {
     folder_.Write(name, std::string(100, 'm'));
   }
   ExpectAsBefore(outputs, before);
