@@ -244,7 +244,9 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "its path does not have.",                                                                     \
     "correct the request; docs/admin_api.md shows each path and its parameters")                   \
   X(NotReady, 3103, kUnavailable, kExitFailed,                                                     \
-    "memserver runs, but is still starting, is draining, or its serve loop does not answer.",      \
+    "memserver runs, but is still starting, is draining, or its serve loop does not answer; or "   \
+    "the job waits for the end of a memserver "                                                    \
+    "before it that was killed and has not ended.",                                                \
     "wait until memserver is ready (`memctl wait-ready`), or look at its log")                     \
   X(RcacheTooSmall, 4001, kRefused, kExitDeviceMemory,                                             \
     "One operator needs more chunks at once than the rCache has blocks; the smallest size that "   \

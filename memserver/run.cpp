@@ -12,7 +12,6 @@
 #include <array>
 #include <csignal>
 #include <cstring>
-#include <cstdio>
 #include <sched.h>
 #include <string>
 #include <utility>
@@ -152,9 +151,8 @@ class TouchProgress {
 
 void RemoveFiles(const std::string& socket_dir) {
   for (const std::string& path : {shm::DataSocketPath(socket_dir), shm::AdminSocketPath(socket_dir),
-                                  shm::LockFilePath(socket_dir)}) {
+                                  shm::LockFilePath(socket_dir)})
     unlink(path.c_str());
-  }
 }
 
 // SIGTERM stands for a restart where somebody holds the memory: jobs stay there for the next
@@ -252,14 +250,15 @@ bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
   for (;;) {
     watchdog.Feed(server);
     // Negative descriptors are ignored by poll; the parent is watched only until the stop begins.
-    std::array<pollfd, 8> entries{{{signals, POLLIN, 0},
+    std::array<pollfd, 9> entries{{{signals, POLLIN, 0},
                                    {server->ended_fd(), POLLIN, 0},
                                    {server->snapshot_fd(), POLLIN, 0},
                                    {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
                                    {stopping ? -1 : conditions.pipe.get(), 0, 0},
                                    {stopping ? -1 : keeper->watch_fd(), POLLIN, 0},
                                    {server->main_commands_fd(), POLLIN, 0},
-                                   {server->keeps_fd(), POLLIN, 0}}};
+                                   {server->keeps_fd(), POLLIN, 0},
+                                   {server->former_servers_fd(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), ShorterPause(watchdog.pause_ms(), care.pause_ms())) <
         0)
       continue;
@@ -267,6 +266,7 @@ bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
     if (entries[2].revents != 0) server->PublishSnapshots();
     if (!stopping) care.Renew(entries[5].revents != 0);
     if (entries[7].revents != 0) server->KeepStatesAsAsked(keeper);
+    if (entries[8].revents != 0) server->TendFormerServers();
     if (entries[6].revents != 0) {
       for (const MainCommand& asked : server->TakeMainCommands()) {
         if (stopping) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "memserver/admin/snapshot_source.h"
 #include "memserver/checkpoint/checkpoint_writer.h"
 #include "memserver/config/config.h"
+#include "memserver/former_servers.h"
 #include "memserver/control/control_server.h"
 #include "memserver/control/socket_directory.h"
 #include "memserver/kept_memory.h"
@@ -45,6 +47,7 @@ struct Server::Rooms {
   SteadyClock clock;
   std::unique_ptr<SocketDirectory> directory;
   KeptMemory kept;
+  FormerServers former;
   std::unique_ptr<NvmeTier> nvme;  // outlives the team, whose workers hold its staging
   EventQueue<ControlEvent> events;
   EventQueue<ControlReply> replies;
@@ -187,6 +190,13 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   return loop;
 }
 
+ControlOptions ControlOptionsOf(const ServerOptions& options) {
+  return {.socket_dir = options.socket_dir,
+          .access = options.access,
+          .connections_max = 2 * options.sessions_max,
+          .user_connections_max = 2 * options.user_sessions_max};
+}
+
 // Jobs that were taken over have waited for long enough, so nothing is measured for them.
 std::unique_ptr<GpuTable> OpenGpus(const ServerOptions& options, const KeptMemory& kept) {
   auto gpus = std::make_unique<GpuTable>(options.gpus, kept.pool->mapped(), options.places.staging);
@@ -212,6 +222,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   watch.Look();
   TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(memory, std::move(held), keeper));
   HostPool* pool = r.kept.pool.get();
+  TP_ASSIGN_OR_RETURN(const uint32_t own, TakeOverFrom(&r.former, r.kept, &watch));
   r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{
       .copy_threads = options.copy_threads, .together = options.copy_together});
   r.copy_tuning = TuneCopies(r.device.get(), pool, r.kept.adopted);
@@ -231,24 +242,21 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                     .saved = &r.saved,
                     .tier = r.nvme != nullptr ? r.nvme->tier.get() : nullptr,
                     .nvme_absent = r.nvme != nullptr ? r.nvme->absent : std::vector<Status>(),
-                    .keeps = &r.keeps};
+                    .keeps = &r.keeps,
+                    .own_server = own};
   LoopOptions loop = LoopOptionsOf(options);
   TP_RETURN_IF_ERROR(TakeQuotas(options, r.kept, &loop));
   r.loop = std::make_unique<ServeLoop>(parts, loop);
-  TP_RETURN_IF_ERROR(r.loop->Recover(r.kept.contents, r.kept.states));
+  TP_RETURN_IF_ERROR(r.loop->Recover(r.kept.contents, r.kept.states, r.former.living()));
   watch.Look();
   r.team->SetTuning(TuningFor(options, *r.team, pool));
-  const ControlOptions control{.socket_dir = options.socket_dir,
-                               .access = options.access,
-                               .connections_max = 2 * options.sessions_max,
-                               .user_connections_max = 2 * options.user_sessions_max};
   r.gpus = OpenGpus(options, r.kept);
   const ControlNeighbours neighbours{.device = r.device.get(),
                                      .to_loop = &r.events,
                                      .from_loop = &r.replies,
                                      .snapshots = &r.snapshots,
                                      .gpus = r.gpus.get()};
-  TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
+  TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(ControlOptionsOf(options), neighbours));
   AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir),
                    .access = options.access,
                    .metrics_listen = options.metrics_listen};
@@ -352,6 +360,18 @@ void Server::KeepStatesAsAsked(KeptHolder* keeper) {
     if (!told.ok()) LogWarn(told.Line(), {{"slot", keep.slot}});
     rooms_->events.Push(StatesKept{.job = keep.job, .rank = keep.rank, .let_go = let_go});
   }
+}
+
+int Server::former_servers_fd() const {
+  return rooms_->former.event_fd();
+}
+
+void Server::TendFormerServers() {
+  const uint32_t ended = rooms_->former.TakeEnded();
+  if (ended == 0) return;
+  LogInfo("a memserver that was there before has ended",
+          {{"left", std::popcount(rooms_->former.living())}});
+  rooms_->events.Push(FormerServersEnded{ended});
 }
 
 void Server::Command(AdminCommand command) {

@@ -103,6 +103,10 @@ class Server {
   int keeps_fd() const;
   // `keeper` may be null: nobody holds anything any more.
   void KeepStatesAsAsked(KeptHolder* keeper);
+  // Readable when a process that was a server before this one has ended: call TendFormerServers,
+  // also while stopping. -1: never.
+  int former_servers_fd() const;
+  void TendFormerServers();
   // Mails a change to the serve loop, which answers its ticket.
   void Command(AdminCommand command);
   // Seconds for which the serve loop has not answered; asks it, so that it can.

@@ -363,7 +363,7 @@ std::shared_ptr<const Snapshot> OnlyOf(const Snapshot& all, const AdminCaller& c
   auto own = std::make_shared<Snapshot>(all);
   const auto hidden = [&caller](const auto& row) { return !caller.MaySee(row.uid); };
   const auto hide = [&hidden](auto&... rows) { (std::erase_if(rows, hidden), ...); };
-  hide(own->jobs, own->waiting, own->lost);
+  hide(own->jobs, own->waiting, own->lost, own->set_aside);
   const auto of_others = [&own](const auto& row) {
     return std::none_of(own->jobs.begin(), own->jobs.end(),
                         [&row](const JobRow& job) { return job.job == row.job; });

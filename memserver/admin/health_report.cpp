@@ -158,6 +158,16 @@ void AddGpus(const std::vector<GpuRow>& gpus, std::vector<HealthCheck>* checks) 
              }));
 }
 
+HealthCheck JobsSetAside(const Snapshot& now) {
+  HealthCheck check =
+      Of("JOB_SET_ASIDE", Severity::kWarn, true, "jobs in kept memory that wait, and are not lost",
+         "see what each waits for: it goes on when that is there, or has ended");
+  for (const SetAsideRow& row : now.set_aside) check.detail.push_back(row.name + ": " + row.why);
+  if (check.detail.empty()) check.severity = Severity::kOk;
+  check.summary += ": " + std::to_string(check.detail.size());
+  return check;
+}
+
 void AddJobs(const Snapshot& now, std::vector<HealthCheck>* checks) {
   checks->push_back(OverQuota(now));
   checks->push_back(
@@ -169,6 +179,7 @@ void AddJobs(const Snapshot& now, std::vector<HealthCheck>* checks) {
              now.jobs, [](const JobRow& job) {
                return job.state == "detached" || job.state == "demoting" || job.state == "awaiting";
              }));
+  checks->push_back(JobsSetAside(now));
   checks->push_back(OfRows(
       Of("RANKS_WAIT", Severity::kWarn, true,
          "ranks that have waited for room for ten minutes and more", "memctl quotas says for what"),

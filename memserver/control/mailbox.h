@@ -107,6 +107,12 @@ struct StatesKept {
   bool let_go = false;
 };
 
+// Processes that were servers before this one, and had not ended when it started, have: nothing
+// that they began is under way any more.
+struct FormerServersEnded {
+  uint32_t servers = 0;  // bits of their places in the kept index
+};
+
 // Settings that may change while memserver runs.
 struct LiveSettings {
   LogLevel log_level = LogLevel::kInfo;
@@ -201,7 +207,7 @@ struct StopServing {
 using ControlEvent =
     std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost,
                  DeclareSchedule, SaveWeights, SnapshotWanted, StatesImported, StatesKept,
-                 AdminCommand, StopServing>;
+                 FormerServersEnded, AdminCommand, StopServing>;
 
 struct ReserveGranted {
   ConnectionId connection = 0;

@@ -53,6 +53,14 @@ bool Job::HasSeats() const {
   return std::any_of(seats.begin(), seats.end(), [](const Seat* seat) { return seat != nullptr; });
 }
 
+bool Job::HasGpuCopies() const {
+  const auto copies = [](const Seat* seat) {
+    return seat != nullptr && seat->session != nullptr && seat->session->is_brought() &&
+           seat->session->MustDrain();
+  };
+  return gpus.moving() || std::any_of(seats.begin(), seats.end(), copies);
+}
+
 bool Job::HasRanks() const {
   for (Rank rank = 0; rank < seats.size(); ++rank) {
     if (seats[rank] != nullptr || IsAwaited(rank)) return true;
@@ -101,13 +109,13 @@ void CountLoadedShard(Job* job, ChunkId id) {
   ++job->changes;
 }
 
-void GiveShareSlots(std::span<const std::unique_ptr<Job>> jobs) {
+void GiveShareSlots(std::span<Job* const> jobs) {
   uint64_t used = 0;
   const auto bit = [](uint32_t slot) { return uint64_t{1} << (slot - kStateSlotsFirst); };
-  for (const auto& job : jobs) {
+  for (const Job* job : jobs) {
     for (const GpuShare& share : job->gpus.shares()) used |= share.slot == 0 ? 0 : bit(share.slot);
   }
-  for (const auto& job : jobs) {
+  for (Job* job : jobs) {
     for (Rank rank = 0; rank < job->gpus.shares().size() && rank < job->spec().states_on_gpu;
          ++rank) {
       GpuShare& share = job->gpus.shares()[rank];

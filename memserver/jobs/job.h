@@ -107,9 +107,10 @@ struct Job {
   uint64_t nonce = 0;
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
-  std::string note;         // what the run is known by, as the job's first rank said
-  uint32_t index_slot = 0;  // in the kept index, while recorded
-  std::string account;      // whose quota it uses; with the quota, see SetQuota
+  std::string note;           // what the run is known by, as the job's first rank said
+  uint32_t index_slot = 0;    // in the kept index, while recorded
+  bool leaves_index = false;  // as soon as no GPU copies for it: it is removed, and still recorded
+  std::string account;        // whose quota it uses; with the quota, see SetQuota
   Quota quota;
   // Shares of the optimizer workers and of copies on the host, in bytes of memory traffic.
   Share worker_share, copy_share;
@@ -174,6 +175,8 @@ struct Job {
   bool IsAwaited(Rank rank) const {
     return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0;
   }
+  // True while copies on a GPU's streams, of ranks or of updates, may still come to its memory.
+  bool HasGpuCopies() const;
   // True when a rank has a seat, or is awaited.
   bool HasRanks() const;
   void SetQuota(std::string account_name, const Quota& new_quota);
@@ -195,7 +198,7 @@ struct Job {
 void CountLoadedShard(Job* job, ChunkId chunk);
 // Gives a slot at the keeper to each share of states on GPUs that has none yet. There are enough
 // slots (AdmitGpuStates).
-void GiveShareSlots(std::span<const std::unique_ptr<Job>> jobs);
+void GiveShareSlots(std::span<Job* const> jobs);
 // Gives up an open step that can never be sealed: its gradients are forgotten, and the ranks that
 // ended it are answered with kPeerLost.
 void AbandonOpenStep(Job* job);

@@ -1,10 +1,14 @@
 // JobDesk: waits for ranks that a former server had.
 #include <algorithm>
+#include <cstddef>
+#include <utility>
 
 #include "base/log.h"
 #include "base/planted.h"
+#include "base/point.h"
 #include "memserver/jobs/job_desk.h"
 #include "memserver/jobs/job_lease.h"
+#include "memserver/jobs/job_recovery.h"
 
 namespace tidepool::memserver {
 
@@ -39,6 +43,41 @@ bool JobDesk::AwaitAgain(Seat* seat) {
   const RankRecord& record = job->states->record().ranks[rank];
   Send(AwaitRank{job->id, rank, job->NonceOf(rank), record.pid, record.process_start});
   return true;
+}
+
+// Takes up the jobs that waited for these servers; their ranks were told to try again.
+void JobDesk::On(FormerServersEnded event) {
+  parts_.index->ForgetServers(event.servers);
+  TP_POINT("server.former_forgotten");
+  for (size_t i = 0; i < tables_->set_aside.size();) {
+    SetAside& aside = tables_->set_aside[i];
+    const bool waited = aside.waits_for != 0;
+    aside.waits_for &= ~event.servers;
+    if (!waited || aside.waits_for != 0 || tables_->draining) {
+      ++i;
+      continue;
+    }
+    Job* job = TakeUp(parts_, std::move(aside), tables_);
+    tables_->set_aside.erase(tables_->set_aside.begin() + static_cast<ptrdiff_t>(i));
+    ++tables_->room_changes;
+    if (IsOver(*job)) BeginRemoval(job);
+    TP_POINT("server.job_taken_up");
+  }
+  ApplyQuotas();
+}
+
+// Says no while a frozen chunk is not sealed and belongs to a job that was set aside: a former
+// server may still copy into it.
+Status JobDesk::WhyNotToShare(const FrozenHold& frozen) const {
+  for (const SetAside& job : tables_->set_aside) {
+    if (job.waits_for == 0) continue;
+    for (const FrozenUse& use : job.states().frozen()) {
+      const auto& chunks = frozen.chunks();
+      if (!use.chunk->sealed && std::find(chunks.begin(), chunks.end(), use.chunk) != chunks.end())
+        return job.why;
+    }
+  }
+  return Status();
 }
 
 // Gives up ranks of the server before this one that neither come back nor are seen to have ended

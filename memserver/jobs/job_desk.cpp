@@ -116,6 +116,7 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
   TP_ASSIGN_OR_RETURN(const uint64_t nonce, TokenOf(tables_->last_job + 1));
   TP_ASSIGN_OR_RETURN(FrozenHold frozen, tables_->frozen->Take(spec, event.uid));
+  TP_RETURN_IF_ERROR(WhyNotToShare(frozen));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states,
                       JobStates::Create(event.spec, parts_.pool, placement));
   states->HoldFrozen(std::move(frozen));
@@ -134,7 +135,7 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   tables_->jobs.push_back(std::move(job));
   TP_POINT("server.job_reserved");
   Job* created = tables_->jobs.back().get();
-  GiveShareSlots(tables_->jobs);
+  GiveShareSlots(tables_->AllJobs());
   Tell(event.uid, LogLevel::kInfo, "job admitted",
        {{"job", created->id},
         {"name", spec.name},
@@ -381,6 +382,7 @@ Result<std::unique_ptr<Session>> JobDesk::MakeSession(Seat* seat) {
 }
 
 void JobDesk::Attach(Seat* seat) {
+  if (seat->held_brought.gpu != nullptr) seat->job->states->NoteGpus(parts_.own_server);
   if (const Status taken = TakeShare(seat); !taken.ok())
     return LeaveSeat(seat, Leaving::kExpelled, taken);
   auto session = MakeSession(seat);

@@ -51,6 +51,7 @@ class JobDesk {
   void On(SnapshotWanted event);
   void On(StatesImported event);
   void On(StatesKept event);
+  void On(FormerServersEnded event);
   void On(AdminCommand event);
   void On(StopServing event);
 
@@ -107,6 +108,7 @@ class JobDesk {
   Status WhyStopping() const;
   Status CheckJoin(const Job& job, const ReserveJob& event) const;
   void LoseFormerSelf(const ReserveJob& event);
+  Status WhyNotToShare(const FrozenHold& frozen) const;
   Result<uint64_t> TokenOf(JobId job) const;
   Result<Job*> CreateJob(const ReserveJob& event);
   Result<Seat*> TakeSeat(const ReserveJob& event);
@@ -138,6 +140,7 @@ class JobDesk {
   bool AwaitAgain(Seat* seat);
   bool TendAwaited(Job* job);
   bool EndHandOver();
+  void Stop();
   void CloseSession(Seat* seat, ErrorId reason);
   void SendFarewells(Job* job);
   void BeginRemoval(Job* job);

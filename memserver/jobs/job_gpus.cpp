@@ -24,7 +24,7 @@ Status JobDesk::AdmitGpuStates(const ReserveJob& event) const {
         .Fix("start it on GPUs (--device cuda), or with its states on the host");
   }
   size_t used = 0;
-  for (const auto& job : tables_->jobs) {
+  for (const Job* job : tables_->AllJobs()) {
     used += static_cast<size_t>(std::count_if(job->gpus.shares().begin(), job->gpus.shares().end(),
                                               [](const GpuShare& s) { return s.slot != 0; }));
   }

@@ -186,7 +186,12 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
 }
 
 void JobDesk::BeginRemoval(Job* job) {
-  if (job->IsRecorded() && !TP_PLANTED("jobs.index_slot_left"))
+  // While a GPU copies for it, the next server must not give its memory to others.
+  const bool stays =
+      job->IsRecorded() && job->HasGpuCopies() && !TP_PLANTED("jobs.index_left_under_copies");
+  if (stays) job->SetRun(RunState::kOver);
+  job->leaves_index |= stays;
+  if (job->IsRecorded() && !stays && !TP_PLANTED("jobs.index_slot_left"))
     parts_.index->Remove(job->index_slot);
   TP_POINT("server.job_unrecorded");
   // The next job of this name has no part in what was set for this one.
@@ -205,6 +210,7 @@ bool JobDesk::EraseIfUnused(Job* job) {
   if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || at_work ||
       TP_BUGGIFY("desk.erase_later"))
     return false;
+  if (std::exchange(job->leaves_index, false)) parts_.index->Remove(job->index_slot);
   if (!LetGoOfShares(job)) return false;
   Tell(job->uid, LogLevel::kInfo, "job removed", {{"job", job->id}, {"name", job->spec().name}});
   ++tables_->room_changes;
@@ -279,9 +285,15 @@ bool JobDesk::EndHandOver() {
   if (tables_->stopped || at_work || copying || tables_->scrub.moving() ||
       tables_->demotion.moving())
     return false;
-  tables_->stopped = true;
-  Send(Stopped{});
+  Stop();
   return true;
+}
+
+// Nothing that this server has begun is under way.
+void JobDesk::Stop() {
+  tables_->stopped = true;
+  parts_.index->ForgetServers(parts_.own_server);
+  Send(Stopped{});
 }
 
 bool JobDesk::TendJobs() {
@@ -313,8 +325,7 @@ bool JobDesk::TendJobs() {
     if (!erased) ++i;
   }
   if (tables_->draining && !tables_->stopped && tables_->jobs.empty() && !tables_->scrub.moving()) {
-    tables_->stopped = true;
-    Send(Stopped{});
+    Stop();
     worked = true;
   }
   return worked;

@@ -1,6 +1,7 @@
 #include "memserver/jobs/job_recovery.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -123,23 +124,74 @@ Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* 
   return Status();
 }
 
-void AskForShares(const Parts& parts, std::span<const HeldMemory> states, const Tables& tables) {
+// What is to be asked for, where the slot holds a share of the job.
+std::optional<ImportStates> ShareIn(const HeldMemory& held, const Job& job) {
+  for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank) {
+    const GpuShare& share = job.gpus.shares()[rank];
+    if (share.life != GpuShare::Life::kImporting || share.slot != held.slot) continue;
+    return ImportStates{.job = job.id,
+                        .rank = rank,
+                        .gpu = job.states->record().gpu_shares[rank].gpu,
+                        .exported = Duplicate(held.fd.get()),
+                        .bytes = shm::GpuShareBytes(job.spec(), rank)};
+  }
+  return std::nullopt;
+}
+
+// From here on units of the job may be on the streams of this server's shares.
+void AskForShare(const Parts& parts, ImportStates share, Job* job) {
+  job->states->NoteGpus(parts.own_server);
+  parts.replies->Push(std::move(share));
+}
+
+void AskForShares(const Parts& parts, std::span<const HeldMemory> states, Tables* tables) {
   for (const HeldMemory& held : states) {
     bool used = false;
-    for (const auto& job : tables.jobs) {
-      for (Rank rank = 0; rank < job->gpus.shares().size(); ++rank) {
-        const GpuShare& share = job->gpus.shares()[rank];
-        if (share.life != GpuShare::Life::kImporting || share.slot != held.slot) continue;
-        used = true;
-        parts.replies->Push(ImportStates{.job = job->id,
-                                         .rank = rank,
-                                         .gpu = job->states->record().gpu_shares[rank].gpu,
-                                         .exported = Duplicate(held.fd.get()),
-                                         .bytes = shm::GpuShareBytes(job->spec(), rank)});
-      }
+    for (const auto& job : tables->jobs) {
+      auto share = ShareIn(held, *job);
+      used |= share.has_value();
+      if (share) AskForShare(parts, std::move(*share), job.get());
+    }
+    for (SetAside& aside : tables->set_aside) {
+      auto share = aside.whole == nullptr ? std::nullopt : ShareIn(held, *aside.whole);
+      used |= share.has_value() && !TP_PLANTED("recover.shares_let_go_of");
+      if (share) aside.shares.push_back(std::move(*share));
     }
     if (!used && parts.keeps != nullptr) parts.keeps->Push(KeepStates{.slot = held.slot});
   }
+}
+
+// What servers before this one may still do to kept jobs.
+struct FormerCopies {
+  uint32_t living = 0;   // servers whose processes have not ended
+  uint32_t copying = 0;  // those of them that had copies on a GPU's streams
+};
+
+// The servers that have to end before anybody touches the job. A frozen chunk that is not there may
+// have been on its way from any GPU.
+uint32_t WaitsFor(const FormerCopies& former, const JobStates& states) {
+  const auto frozen = states.frozen();
+  const bool awaits_frozen = std::any_of(frozen.begin(), frozen.end(),
+                                         [](const FrozenUse& use) { return !use.chunk->sealed; });
+  return (states.record().gpu_servers.load(std::memory_order_relaxed) & former.living) |
+         (awaits_frozen ? former.copying : 0);
+}
+
+Status WhyItWaits(const IndexContents& contents, uint32_t servers, const JobStates& states) {
+  std::string pids;
+  for (const NotedServer& server : contents.servers) {
+    if ((servers & BitOf(server.place)) != 0)
+      pids += (pids.empty() ? "" : ", ") + std::to_string(server.process.pid);
+  }
+  return Status(ErrorId::kNotReady, NameOf(states) + " waits for the end of process " + pids +
+                                        ", a memserver that was killed: what it copies from and to "
+                                        "GPUs may still be under way")
+      .Why(
+          "a killed process does not end while the system waits for something in its name, as a "
+          "file system that does not answer")
+      .Fix(
+          "see what it waits for (`cat /proc/PID/task/*/stack`): the job goes on by itself as soon "
+          "as that process has ended");
 }
 
 Result<KeptJob> ReadJob(const Parts& parts, const IndexedJob& indexed, const Tables& tables) {
@@ -149,17 +201,21 @@ Result<KeptJob> ReadJob(const Parts& parts, const IndexedJob& indexed, const Tab
   return ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed);
 }
 
-// Null where it was set aside.
+// Null where it was set aside. Of what former servers may still write nothing is read, and nothing
+// is written there: tiles are of planes, or of sums of gradients, that workers change.
 Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
-                                        std::span<const HeldMemory> held, Tables* all) {
+                                        std::span<const HeldMemory> held, uint32_t living,
+                                        Tables* all) {
   const Tables& tables = *all;
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
   TP_ASSIGN_OR_RETURN(FrozenHold frozen,
                       tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
   states->HoldFrozen(std::move(frozen));
+  states->record().gpu_servers.fetch_and(living, std::memory_order_relaxed);
   if (const Status absent = WhyAbsent(parts, *states); !absent.ok()) {
     if (kept.spec->states_on_gpu > 0) return absent;
-    all->set_aside.push_back({std::move(states), kept.nonce, kept.uid, absent});
+    all->set_aside.push_back(
+        {.lacking = std::move(states), .nonce = kept.nonce, .uid = kept.uid, .why = absent});
     return std::unique_ptr<Job>();
   }
   if (states->spills()) TP_RETURN_IF_ERROR(FindOnNvme(parts.tier, states.get()));
@@ -179,20 +235,47 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
   TP_POINT("recover.step_counted");
   LoadAgain(job.get());
   if (job->run_broken()) job->intake.Drop();
-  AwaitRanks(parts, job.get());
   return job;
 }
 
-// The last server died while it took this job down: all ranks had said goodbye, or nobody is left
-// of a job without weights.
-bool IsOver(const Job& job) {
-  return !job.HasRanks() && (job.AllLeftWell() || !job.states->weights_ready());
+// The index has jobs by slot, which a later job may take again; pages of the admin's reports go by
+// number.
+void SortByNumber(std::vector<std::unique_ptr<Job>>* jobs) {
+  std::sort(jobs->begin(), jobs->end(), [](const auto& a, const auto& b) { return a->id < b->id; });
 }
 
 }  // namespace
 
+bool IsOver(const Job& job) {
+  return job.run() == RunState::kOver ||
+         (!job.HasRanks() && (job.AllLeftWell() || !job.states->weights_ready()));
+}
+
+uint32_t GpuServersOf(const HostPool& pool, const IndexContents& contents) {
+  uint32_t servers = 0;
+  for (const IndexedJob& job : contents.jobs) {
+    const auto records = pool.Look(job.records_offset, job.records_bytes);
+    if (records.size() < sizeof(JobRecord)) continue;
+    servers |= reinterpret_cast<const JobRecord*>(records.data())
+                   ->gpu_servers.load(std::memory_order_relaxed);
+  }
+  return servers;
+}
+
+Job* TakeUp(const Parts& parts, SetAside aside, Tables* tables) {
+  Job* job = aside.whole.get();
+  LogInfo("a job that was set aside goes on", {{"job", job->id}, {"name", job->spec().name}});
+  tables->jobs.push_back(std::move(aside.whole));
+  SortByNumber(&tables->jobs);
+  for (ImportStates& share : aside.shares) AskForShare(parts, std::move(share), job);
+  AwaitRanks(parts, job);
+  return job;
+}
+
 Status RecoverJobs(const Parts& parts, const IndexContents& contents,
-                   std::span<const HeldMemory> states, Tables* tables) {
+                   std::span<const HeldMemory> states, uint32_t living, Tables* tables) {
+  if (TP_PLANTED("recover.predecessor_ignored")) living = 0;
+  const FormerCopies former{living, GpuServersOf(*parts.pool, contents) & living};
   for (const Status& absent : parts.nvme_absent) {
     if (absent.id() == ErrorId::kNvmeDirectoryBad)
       LogError("an NVMe directory cannot be used: jobs with states there wait until it can",
@@ -202,7 +285,7 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
     Result<KeptJob> kept = ReadJob(parts, indexed, *tables);
-    auto recovered = kept.ok() ? RecoverJob(parts, *kept, states, tables)
+    auto recovered = kept.ok() ? RecoverJob(parts, *kept, states, living, tables)
                                : Result<std::unique_ptr<Job>>(kept.status());
     const ErrorId id = recovered.status().id();
     if (!recovered.ok() && id != ErrorId::kKeptMemoryBad && id != ErrorId::kStatesLost)
@@ -223,6 +306,17 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
       continue;
     }
     const Job& job = **recovered;
+    if (const uint32_t waits_for = WaitsFor(former, *job.states); waits_for != 0) {
+      SetAside aside{.waits_for = waits_for,
+                     .nonce = job.nonce,
+                     .uid = job.uid,
+                     .why = WhyItWaits(contents, waits_for, *job.states)};
+      aside.whole = std::move(recovered).value();
+      LogWarn("a job in kept memory is set aside",
+              {{"job", indexed.job}, {"why", aside.why.Line()}});
+      tables->set_aside.push_back(std::move(aside));
+      continue;
+    }
     if (IsOver(job)) {
       parts.index->Remove(indexed.slot);
       continue;
@@ -230,14 +324,12 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
     LogInfo(
         "job found in kept memory",
         {{"job", job.id}, {"name", job.spec().name}, {"version", job.states->sealed_version()}});
+    AwaitRanks(parts, recovered->get());
     tables->jobs.push_back(std::move(recovered).value());
   }
-  // The index has them by slot, which a later job may take again; pages of the admin's reports go
-  // by number.
-  std::sort(tables->jobs.begin(), tables->jobs.end(),
-            [](const auto& a, const auto& b) { return a->id < b->id; });
-  GiveShareSlots(tables->jobs);
-  AskForShares(parts, states, *tables);
+  SortByNumber(&tables->jobs);
+  GiveShareSlots(tables->AllJobs());
+  AskForShares(parts, states, tables);
   if (parts.tier == nullptr) return Status();
   std::vector<uint64_t> nonces;
   for (const auto& job : tables->jobs) {

@@ -5,10 +5,13 @@
 // cannot be trusted is given up, with a line in the log that says why: the ranks that come back for
 // it are told kStatesLost. A server that was not given the NVMe directories of a job does not start
 // instead (kNvmeDirectoryMissing): the job stays as it is for one that was. Where one that was
-// given is gone, its jobs are set aside. May be interrupted at any instruction and repeated by the
-// next server.
+// given is
+// gone, its jobs are set aside. So are jobs into whose memory a former server may still copy
+// (decision 039): those are whole, but for what such a copy writes, and are taken up when it has
+// ended. May be interrupted at any instruction and repeated by the next server.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "memserver/keeper/keeper_messages.h"
@@ -19,7 +22,18 @@ namespace tidepool::memserver {
 
 // `states`: memory of GPUs that the keeper holds. A job whose share is not among it is given up as
 // well; those of others are mapped by the preparation thread, and what is no job's is let go of.
+// `living`: bits of former servers whose
+// processes have not ended.
 Status RecoverJobs(const Parts& parts, const IndexContents& contents,
-                   std::span<const HeldMemory> states, Tables* tables);
+                   std::span<const HeldMemory> states, uint32_t living, Tables* tables);
+// Bits of the servers that had copies of kept jobs on a GPU's streams; of those that are noted
+// nowhere they mean nothing.
+uint32_t GpuServersOf(const HostPool& pool, const IndexContents& contents);
+// The loop's thread, at any turn: makes a job that is whole one of the table. Its quota is the
+// caller's to set.
+Job* TakeUp(const Parts& parts, SetAside aside, Tables* tables);
+// The last server died while it took this job down, or all ranks had said goodbye, or nobody is
+// left of a job without weights.
+bool IsOver(const Job& job);
 
 }  // namespace tidepool::memserver

@@ -89,6 +89,12 @@ inline constexpr int64_t kAwaitNsMin = 10 * kNsPerSecond;
 // (`--server-timeout`) is over then. The job is kept all the same, and its name is free for ranks
 // that are started again.
 inline constexpr int64_t kAwaitNsMax = 120 * kNsPerSecond;
+// A killed server whose copies on GPUs may be under way is waited for so long by all, at the start
+// of the next one; its process ends within milliseconds, and within seconds where it has terabytes
+// mapped. Behind that the jobs that it copied for wait alone.
+inline constexpr int64_t kFormerWaitNs = 3 * kNsPerSecond;
+// Between two looks at the keeper meanwhile.
+inline constexpr int64_t kFormerLookNs = 100 * kNsPerMs;
 // States that neither the drive nor the pool takes are tried again so often: a read, an update of
 // one piece and four writes.
 inline constexpr int64_t kPutOffNs = kNsPerSecond;

@@ -408,6 +408,8 @@ std::shared_ptr<const Snapshot> SnapshotBuilder::Build() {
   snapshot->lost = tables.lost.all();
   for (const WaitingRank& rank : tables.waiting)
     snapshot->waiting.push_back(RowOf(rank, parts_.clock->NowNs()));
+  for (const SetAside& job : tables.set_aside)
+    snapshot->set_aside.push_back({job.states().spec().name, job.uid, job.why.what()});
   for (const Mute& mute : tables.mutes) {
     if (const int64_t left = mute.until_ns - parts_.clock->NowNs(); left > 0)
       snapshot->mutes.push_back({mute.code, left});
@@ -441,12 +443,12 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
     ledger.holdings.push_back(std::move(holding));
   }
   for (const SetAside& job : tables.set_aside) {
-    const std::string& name = job.states->spec().name;
-    ledger.holdings.push_back({.job = name,
-                               .account = tables.quotas.AccountOf(name, job.uid),
-                               .pool_bytes = job.states->pool_bytes(),
-                               .uid = job.uid,
-                               .nvme_bytes = job.states->nvme_total()});
+    ledger.holdings.push_back(
+        {.job = job.states().spec().name,
+         .account = tables.quotas.AccountOf(job.states().spec().name, job.uid),
+         .pool_bytes = job.states().pool_bytes(),
+         .uid = job.uid,
+         .nvme_bytes = job.states().nvme_total()});
   }
   for (const auto& [uid, bytes] : tables.frozen->BytesByUser()) {
     const std::string account = UserAccount(uid);

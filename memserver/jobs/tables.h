@@ -68,6 +68,7 @@ struct Parts {
   StateTier* tier = nullptr;                    // null: no NVMe directory was given
   std::vector<Status> nvme_absent = {};         // by directory: why it is not there; none: all are
   EventQueue<KeepStates>* keeps = nullptr;      // to the main thread; null: nobody keeps anything
+  uint32_t own_server = 0;                      // its bit in the index; 0: it is not noted
 };
 
 struct Counters {
@@ -98,13 +99,20 @@ struct WaitingRank {
   std::vector<uint32_t> passed_by = {};
 };
 
-// A job in kept memory that waits for a server with all of its NVMe directories: nothing of it is
-// used, and nothing given up.
+// A job in kept memory that waits: nothing of it is used, and nothing given up. For a server with
+// all of its NVMe directories; or for the end of processes that were servers and may still copy
+// into its memory, or out of it. Then it is whole, and this server takes it up.
 struct SetAside {
-  std::unique_ptr<JobStates> states;  // whose places in the pool nobody else gets
+  // Of the former kind, else null. Nobody else gets its places in the pool.
+  std::unique_ptr<JobStates> lacking = nullptr;
+  std::unique_ptr<Job> whole = nullptr;   // of the latter
+  uint32_t waits_for = 0;                 // its servers
+  std::vector<ImportStates> shares = {};  // what is asked for when it is taken up
   uint64_t nonce = 0;
   uint32_t uid = 0;
-  Status why;  // what its ranks are told
+  Status why = {};  // what its ranks are told
+
+  const JobStates& states() const { return whole != nullptr ? *whole->states : *lacking; }
 };
 
 // A check of health that an admin has muted.
@@ -161,6 +169,15 @@ struct Tables {
     }
     return nullptr;
   }
+  // Also those that were set aside whole.
+  std::vector<Job*> AllJobs() const {
+    std::vector<Job*> all;
+    for (const auto& job : jobs) all.push_back(job.get());
+    for (const SetAside& job : set_aside) {
+      if (job.whole != nullptr) all.push_back(job.whole.get());
+    }
+    return all;
+  }
   Job* FindJobByNonce(uint64_t nonce) const {
     for (const auto& job : jobs) {
       if (job->phase == JobPhase::kOpen && job->nonce == nonce) return job.get();
@@ -170,7 +187,7 @@ struct Tables {
   // Ok where no such job is set aside; else what its ranks are told.
   Status WhySetAside(const std::string& name, uint64_t nonce) const {
     for (const SetAside& job : set_aside) {
-      if (job.states->spec().name == name || job.nonce == nonce) return job.why;
+      if (job.states().spec().name == name || job.nonce == nonce) return job.why;
     }
     return Status();
   }

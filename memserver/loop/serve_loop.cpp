@@ -41,8 +41,9 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
   if (!watched) EndForWantOf("room to watch a descriptor");
 }
 
-Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMemory> states) {
-  TP_RETURN_IF_ERROR(RecoverJobs(parts_, contents, states, &tables_));
+Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMemory> states,
+                          uint32_t living) {
+  TP_RETURN_IF_ERROR(RecoverJobs(parts_, contents, states, living, &tables_));
   desk_.ApplyQuotas();
   return Status();
 }

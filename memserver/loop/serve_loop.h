@@ -31,8 +31,11 @@ class ServeLoop {
 
   // Before the first turn, and before the workers have work: takes up the jobs that another server
   // has left in kept memory.
-  // `states`: memory of GPUs that the keeper holds for them. Errors: kNvmeDirectoryMissing.
-  Status Recover(const IndexContents& contents, std::span<const HeldMemory> states = {});
+  // `states`: memory of GPUs that the keeper holds for them; `living`: former servers whose
+  // processes have not ended, FormerServersEnded tells when they have. Errors:
+  // kNvmeDirectoryMissing.
+  Status Recover(const IndexContents& contents, std::span<const HeldMemory> states = {},
+                 uint32_t living = 0);
   // One pass over everything; true when something was done. Those that take long are counted.
   bool Turn();
   // Turns until StopServing was handled and the last job is gone; spins for a bounded time when

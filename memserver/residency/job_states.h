@@ -298,6 +298,10 @@ class JobStates {
   };
   void SetRank(Rank rank, const RankIdentity& identity);
   void ClearRank(Rank rank);
+  // Before the first copy of the job that the server puts on a GPU's streams.
+  void NoteGpus(uint32_t server) {
+    record_->gpu_servers.fetch_or(server, std::memory_order_release);
+  }
   uint64_t open_step() const { return record_->open_step.load(std::memory_order_relaxed); }
   // The attempt at the open step, as requests name it.
   uint32_t attempt() const { return AttemptOfOpenStep(open_step()); }

@@ -220,6 +220,13 @@ struct AccountRow {
 };
 
 // A check of health that is muted.
+// A job in kept memory that waits (Tables::set_aside).
+struct SetAsideRow {
+  std::string name;
+  uint32_t uid = 0;
+  std::string why;
+};
+
 struct MuteRow {
   std::string code;
   int64_t left_ns = 0;
@@ -288,6 +295,7 @@ struct Snapshot {
   std::vector<JobRow> jobs;
   std::vector<LostJob> lost;        // jobs whose states had to be given up
   std::vector<WaitingRow> waiting;  // in the order in which they are served
+  std::vector<SetAsideRow> set_aside;
   std::vector<AccountRow> accounts;
   std::vector<MuteRow> mutes;
   std::shared_ptr<const ConfigRows> config;  // null where none was given

@@ -182,6 +182,8 @@ void ServeWorld::StartServing() {
   parts.saves = &saves_;
   parts.saved = &saved_;
   parts.keeps = &keeps_;
+  parts.own_server = own_server_ =
+      index_->NoteServer({static_cast<int32_t>(servers_), servers_, 1}).value();
   loop_ = std::make_unique<ServeLoop>(parts, options_.loop);
 }
 
@@ -209,6 +211,7 @@ void ServeWorld::StartOver() {
   pool_.reset();
   ReserveMemory();
   kept_states_.clear();
+  lingering_ = 0;
   StartServing();
   recovered_ = loop_->Recover({});
 }
@@ -225,11 +228,17 @@ void ServeWorld::Restart() {
   auto index = KeptIndex::Adopt(std::move(index_fd), &contents);
   TP_CHECK(index.ok() && contents.damaged_slots == 0, "the index outlives its server");
   index_ = std::move(index).value();
+  for (const NotedServer& noted : contents.servers) lingering_ |= lingers_ ? BitOf(noted.place) : 0;
+  index_->ForgetServers(~lingering_);
   auto pool = HostPool::Adopt(std::move(pieces), contents.geometry);
   TP_CHECK(pool.ok() && contents.geometry.bytes == geometry.bytes, "the pool outlives its server");
   pool_ = std::move(pool).value();
   StartServing();
-  recovered_ = loop_->Recover(contents, kept_states_);
+  recovered_ = loop_->Recover(contents, kept_states_, lingering_);
+}
+
+void ServeWorld::EndLingering() {
+  Post(FormerServersEnded{std::exchange(lingering_, 0)});
 }
 
 ConnectionId ServeWorld::AskToResume(const FakeRank& rank, const shm::JobSpec& spec, uint32_t uid) {

@@ -159,6 +159,13 @@ class ServeWorld {
   void AwaitWeights(const std::string& job);
   // Lets time pass until a transfer that failed is to be repeated.
   void AwaitRetry();
+  // Servers that are killed from now on do not end: the next ones find them alive.
+  void LetKilledLinger(bool linger) { lingers_ = linger; }
+  // All that linger end, and the server hears of it.
+  void EndLingering();
+  uint32_t lingering() const { return lingering_; }
+  // As if a rank of the job had brought a GPU.
+  void PretendGpus(const Job& job) const { job.states->NoteGpus(own_server_); }
   // Which NVMe directories later servers get: all, none, all in reverse order, or all while the
   // first is gone or empty.
   enum class Given { kAll, kNone, kReversed, kFirstGone, kFirstEmpty };
@@ -255,7 +262,9 @@ class ServeWorld {
   bool TurnOn();
 
   const WorldOptions options_;
-  size_t servers_ = 0;  // started so far
+  size_t servers_ = 0;                       // started so far
+  uint32_t own_server_ = 0, lingering_ = 0;  // bits in the index
+  bool lingers_ = false;
   Given given_ = Given::kAll;
   Status recovered_;
   uint64_t pool_nonce_ = 76;

@@ -10,6 +10,7 @@ TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_
 FROZEN = "only with frozen chunks: frozen_base_test.cpp"
 ON_NVME = "only with states on NVMe: nvme_kill_test.cpp"
 ON_GPU = "only with states on a GPU: gpu_test.cpp"
+FORMER = "only while a server before it has not ended: former_servers_test.cpp"
 DEMOTED = "only when states leave the host: demotion_test.cpp"
 ELSEWHERE = {
     "server.demotion_begun": DEMOTED,
@@ -29,6 +30,8 @@ ELSEWHERE = {
     "server.fetch_passed": ON_GPU,
     "server.gpu_unit_begun": ON_GPU,
     "server.gpu_unit_passed": ON_GPU,
+    "server.former_forgotten": FORMER,
+    "server.job_taken_up": FORMER,
     "server.piece_staged": ON_NVME,
     "server.piece_stored": ON_NVME,
     "server.piece_written": ON_NVME,

@@ -14,6 +14,12 @@
 namespace tidepool::memserver {
 namespace {
 
+struct ServerNote {
+  std::atomic<uint32_t> check;  // over all below, the pool and the place; 0: nobody. Stored last
+  int32_t pid;
+  uint64_t start, pid_namespace;
+};
+
 struct IndexHeader {
   uint32_t magic;
   uint32_t layout;  // changes when a later release adopts the index
@@ -24,6 +30,7 @@ struct IndexHeader {
   // The highest number that a job of this pool has had: numbers, and nonces made of them, are not
   // used twice.
   std::atomic<JobId> last_job;
+  alignas(64) ServerNote servers[kServersNoted];
 };
 
 struct alignas(64) IndexSlot {
@@ -46,6 +53,13 @@ uint32_t CrcOf(const IndexHeader& header) {
 uint32_t CrcOf(uint64_t nonce, const IndexSlot& slot) {
   const std::array<uint64_t, 4> name{nonce, slot.records_offset, slot.records_bytes, slot.job};
   return Crc32c(std::as_bytes(std::span(name)));
+}
+
+uint32_t CheckOf(const IndexHeader& header, uint32_t place) {
+  const ServerNote& note = header.servers[place];
+  const std::array<uint64_t, 5> name{header.pool_nonce, place, static_cast<uint64_t>(note.pid),
+                                     note.start, note.pid_namespace};
+  return Crc32c(std::as_bytes(std::span(name))) | 1;
 }
 
 IndexSlot* SlotAt(std::byte* bytes, uint32_t slot) {
@@ -80,6 +94,14 @@ Result<IndexContents> ReadIndex(std::span<const std::byte> bytes) {
   contents.pool_nonce = header->pool_nonce;
   contents.last_job = header->last_job.load(std::memory_order_relaxed);
   contents.geometry = {header->pool_bytes, header->own_bytes, header->piece_bytes};
+  for (uint32_t place = 0; place < kServersNoted; ++place) {
+    const ServerNote& note = header->servers[place];
+    const uint32_t check = note.check.load(std::memory_order_acquire);
+    const bool whole =
+        check == CheckOf(*header, place) || TP_PLANTED("recover.server_note_unchecked");
+    if (check != 0 && whole)
+      contents.servers.push_back({place, {note.pid, note.start, note.pid_namespace}});
+  }
   for (uint32_t i = 0; i < kIndexSlots; ++i) {
     const auto* slot = reinterpret_cast<const IndexSlot*>(bytes.data() + kSlotsAt) + i;
     const uint64_t nonce = slot->nonce.load(std::memory_order_acquire);
@@ -123,7 +145,33 @@ Result<std::unique_ptr<KeptIndex>> KeptIndex::Adopt(UniqueFd fd, IndexContents* 
     if (!trusted[i]) SlotAt(segment->data(), i)->nonce.store(0, std::memory_order_release);
   }
   reinterpret_cast<IndexHeader*>(segment->data())->layout = kKeptLayout;
-  return std::unique_ptr<KeptIndex>(new KeptIndex(std::move(segment)));
+  std::unique_ptr<KeptIndex> index(new KeptIndex(std::move(segment)));
+  uint32_t noted = 0;
+  for (const NotedServer& server : contents->servers) noted |= BitOf(server.place);
+  index->ForgetServers(~noted);
+  return index;
+}
+
+std::optional<uint32_t> KeptIndex::NoteServer(const ProcessName& process) {
+  auto* header = reinterpret_cast<IndexHeader*>(segment_->data());
+  for (uint32_t place = 0; place < kServersNoted; ++place) {
+    ServerNote& note = header->servers[place];
+    if (note.check.load(std::memory_order_relaxed) != 0) continue;
+    note.pid = process.pid;
+    note.start = process.start;
+    note.pid_namespace = process.pid_namespace;
+    note.check.store(CheckOf(*header, place), std::memory_order_release);
+    return BitOf(place);
+  }
+  return std::nullopt;
+}
+
+void KeptIndex::ForgetServers(uint32_t servers) {
+  auto* header = reinterpret_cast<IndexHeader*>(segment_->data());
+  for (uint32_t place = 0; place < kServersNoted; ++place) {
+    if ((servers & BitOf(place)) != 0)
+      header->servers[place].check.store(0, std::memory_order_release);
+  }
 }
 
 uint32_t KeptIndex::Add(JobId job, uint64_t nonce, const Extent& records) {

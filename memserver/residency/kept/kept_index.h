@@ -4,11 +4,17 @@
 // Lies in a memfd of its own, beside the pool's, which the keeper holds too. One writer (the serve
 // loop); read once, at the start of the next server. Clients never share any of it. A job is in the
 // index exactly while a restart may go on with it: its slot is published by one 64-bit store when
-// the job's records are complete, and cleared by one when the job's removal begins.
+// the job's records are complete, and cleared by one when the job's removal begins (while a GPU
+// still copies for it: when that has ended).
+//
+// Its header also names the servers whose copies may still be under way: each notes its process
+// before it serves, and clears the note when it stops with nothing under way. Servers of layout 8
+// that know nothing of it leave zeros there, which mean that nothing is known.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +37,24 @@ inline constexpr uint32_t kIndexMagic = 0x49445054;  // "TPDI"
 inline constexpr uint32_t kIndexSlots = 1024;        // the largest jobs_max
 inline constexpr uint64_t kIndexBytes = 4096 + uint64_t{kIndexSlots} * 64;
 
+inline constexpr uint32_t kServersNoted = 32;  // bits of JobRecord::gpu_servers
+
+// A process beyond the life of a pidfd: its pid may be used again, but not with the same start.
+struct ProcessName {
+  int32_t pid = 0;  // 0: nothing is known
+  uint64_t start = 0;
+  uint64_t pid_namespace = 0;  // inode; in another one the pid names somebody else
+  friend bool operator==(const ProcessName&, const ProcessName&) = default;
+};
+struct NotedServer {
+  uint32_t place = 0;
+  ProcessName process;
+};
+// Servers are spoken of together by the bits of their places.
+constexpr uint32_t BitOf(uint32_t place) {
+  return uint32_t{1} << place;
+}
+
 struct IndexedJob {
   uint32_t slot = 0;
   JobId job = 0;
@@ -45,6 +69,7 @@ struct IndexContents {
   PoolGeometry geometry;
   std::vector<IndexedJob> jobs;
   uint32_t damaged_slots = 0;  // claimed by a job, but their check does not fit
+  std::vector<NotedServer> servers;
 };
 
 // Reads what a server may trust of `bytes`. Errors: kKeptLayoutUnknown (both layouts named),
@@ -65,6 +90,11 @@ class KeptIndex {
   // at most kIndexSlots).
   uint32_t Add(JobId job, uint64_t nonce, const Extent& records);
   void Remove(uint32_t slot);
+
+  // The bit of the place; none where all are taken.
+  std::optional<uint32_t> NoteServer(const ProcessName& process);
+  // Nothing that they began is under way.
+  void ForgetServers(uint32_t servers);
 
   // A name for job `job` that no other job of this pool ever had.
   uint64_t NonceOf(JobId job) const;

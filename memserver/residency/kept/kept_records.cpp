@@ -127,7 +127,7 @@ uint32_t CrcOf(const StepRecord& record) {
 uint32_t CrcOf(const JobRecord& record) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&record);
   return Crc32c({bytes + offsetof(JobRecord, layout),
-                 offsetof(JobRecord, reserved) - offsetof(JobRecord, layout)});
+                 offsetof(JobRecord, gpu_servers) - offsetof(JobRecord, layout)});
 }
 
 uint32_t CrcOf(const StandInRecord& record) {

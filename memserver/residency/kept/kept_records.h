@@ -102,7 +102,8 @@ struct GpuShareRecord {
 };
 
 // State of the run: the set of ranks from the first seat to the last. kLeft: a rank said goodbye.
-enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2 };
+// kOver: the job goes away, as soon as no GPU copies for it any more.
+enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2, kOver = 3 };
 
 // What the run is known by. Servers of layout 8 that do not know this record left zeros here, which
 // read as no note, and never read it, so the layout did not change. Never changes; a text that does
@@ -127,7 +128,10 @@ struct JobRecord {
   uint64_t extents_at, spec_at, spec_bytes;  // from the start of the records
   uint32_t uid;
   uint32_t spec_crc, extents_crc;
-  uint32_t reserved;
+  // Changes again. Servers that have had copies of the job on a GPU's streams, by their places in
+  // the index; what a bit says of a place that is free there means nothing. Stored before the first
+  // such copy. Servers of layout 8 that know nothing of it left 0.
+  std::atomic<uint32_t> gpu_servers;
   alignas(64) std::atomic<Version> sealed_version;
   std::atomic<uint64_t> open_step;  // OpenStepWord: gradients of any other attempt do not count
   std::atomic<uint32_t> run;        // RunState

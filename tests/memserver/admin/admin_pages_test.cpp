@@ -93,6 +93,7 @@ TEST(Health, EveryCheckHasItsBadSideAndStandsOnThePage) {
   bad.accounts[0].quota.limit = bad.accounts[0].used - 1;
   bad.jobs[0].suspended = true;
   bad.waiting[0].waited_ns = 3600 * kNsPerSecond;
+  bad.set_aside = {{"old", 1000, "job 3 (old) waits"}};
   bad.gpus[0].failure = bad.gpus[0].pin_failure = "code 700";
   bad.gpus[0].form = "ipc";
   std::set<std::string> codes;
