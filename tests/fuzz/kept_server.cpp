@@ -69,6 +69,12 @@ void KeptServer::Settle() {
   }
 }
 
+void KeptServer::EndFormer() {
+  events_.Push(FormerServersEnded{~uint32_t{0}});
+  Settle();
+  TP_CHECK(loop_->tables().set_aside.empty(), "nobody is waited for any more");
+}
+
 void KeptServer::ResumeAll() {
   for (const auto& job : loop_->tables().jobs) {
     for (Rank rank = 0; rank < job->spec().world; ++rank) {

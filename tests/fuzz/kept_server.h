@@ -44,6 +44,8 @@ class KeptServer {
 
   // Turns until nothing happens any more.
   void Settle();
+  // All servers before it have ended.
+  void EndFormer();
   // Every awaited rank of every job comes back.
   void ResumeAll();
   // Ranks send what is left to do of the open step, or of loading; then they end the step.

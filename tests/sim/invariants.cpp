@@ -179,7 +179,7 @@ void CheckLoading(const Job& job, const SimJob& model, ChunkId id) {
 
 void CheckPoolBytes(ServeWorld* world) {
   uint64_t used = 0;
-  for (const auto& job : world->tables().jobs) used += job->states->pool_bytes();
+  for (const Job* job : world->tables().AllJobs()) used += job->states->pool_bytes();
   used += world->tables().frozen->pool_bytes();
   TP_CHECK(used + world->pool().free_bytes() == world->pool().total_bytes(), "pool bytes add up");
   Parts parts;
@@ -195,7 +195,7 @@ void CheckPoolBytes(ServeWorld* world) {
 void CheckExtents(ServeWorld* world) {
   static std::vector<Extent> all;  // every turn: allocated once
   all.clear();
-  for (const auto& job : world->tables().jobs)
+  for (const Job* job : world->tables().AllJobs())
     all.insert(all.end(), job->states->extents().begin(), job->states->extents().end());
   for (const auto& [name, chunk] : world->tables().frozen->chunks()) all.push_back(chunk->extent);
   std::sort(all.begin(), all.end(),
@@ -210,7 +210,7 @@ void CheckExtents(ServeWorld* world) {
 void CheckFrozen(const Tables& tables, bool with_bytes) {
   for (const auto& [name, chunk] : tables.frozen->chunks()) {
     uint32_t holders = 0, copies = 0;
-    for (const auto& job : tables.jobs) {
+    for (const Job* job : tables.AllJobs()) {
       for (const FrozenUse& use : job->states->frozen())
         holders += use.chunk == chunk.get() ? 1 : 0;
     }
@@ -240,7 +240,7 @@ void CheckFrozen(const Tables& tables, bool with_bytes) {
 void CheckIndex(const ServeWorld& world) {
   const IndexContents contents = ReadIndexOf(world);
   size_t open = 0;
-  for (const auto& job : world.tables().jobs) {
+  for (const Job* job : world.tables().AllJobs()) {
     if (!job->IsRecorded()) continue;
     ++open;
     const auto is_this = [&job](const IndexedJob& indexed) {
@@ -308,13 +308,17 @@ std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease) {
 
 void CheckRecovered(const std::vector<KeptFact>& kept, const ServeWorld& world) {
   for (const KeptFact& fact : kept) {
-    const Job* job = world.tables().FindJobByNonce(fact.nonce);
+    const std::vector<Job*> all = world.tables().AllJobs();
+    const auto it = std::find_if(all.begin(), all.end(), [&fact](const Job* one) {
+      return one->nonce == fact.nonce && one->IsRecorded();
+    });
+    const Job* job = it == all.end() ? nullptr : *it;
     TP_CHECK(job != nullptr || !fact.must_survive,
              "a job that a rank may come back to survives its server");
     TP_CHECK(job == nullptr || job->states->sealed_version() == fact.sealed,
              "the sealed version survives the server");
   }
-  for (const auto& job : world.tables().jobs) {
+  for (const Job* job : world.tables().AllJobs()) {
     const auto is_this = [&job](const KeptFact& fact) { return fact.nonce == job->nonce; };
     TP_CHECK(std::any_of(kept.begin(), kept.end(), is_this), "a recovered job was in the index");
   }

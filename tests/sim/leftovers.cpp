@@ -37,7 +37,7 @@ void Leftovers::BeginServer(const ServeWorld& world) {
   dead_seats_.clear();
   unused_jobs_.clear();
   awaited_.clear();
-  for (const auto& job : world.tables().jobs) {
+  for (const Job* job : world.tables().AllJobs()) {
     for (Rank rank = 0; rank < job->spec().world; ++rank) {
       if (job->IsAwaited(rank)) awaited_.emplace(job->id, rank, job->NonceOf(rank));
     }

@@ -53,7 +53,9 @@ std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
                 "%llu requests to drives (%llu repeated), "
                 "%llu server deaths between them, %llu parts of frozen chunks fetched, %llu wrong "
                 "uploads found, %llu server deaths at them, "
-                "%llu jobs moved to drives for others (%llu dropped), %llu server deaths at that",
+                "%llu jobs moved to drives for others (%llu dropped), %llu server deaths at that, "
+                "%llu jobs set aside for servers that had not ended "
+                "(%llu late writes)",
                 number(seeds), seconds, static_cast<double>(seeds) / seconds, number(sum.events),
                 static_cast<double>(sum.events) / static_cast<double>(seeds), number(sum.hash),
                 number(sum.steps_sealed), number(sum.steps_skipped), number(sum.server_deaths),
@@ -64,7 +66,8 @@ std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
                 number(sum.waits_for_itself), number(sum.rare_paths), number(sum.nvme_requests),
                 number(sum.nvme_faults), number(sum.nvme_deaths), number(sum.frozen_fetched),
                 number(sum.frozen_rejected), number(sum.frozen_deaths), number(sum.demotions),
-                number(sum.demotions_dropped), number(sum.demotion_deaths));
+                number(sum.demotions_dropped), number(sum.demotion_deaths), number(sum.set_aside),
+                number(sum.late_writes));
   return text;
 }
 

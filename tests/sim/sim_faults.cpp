@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/check.h"
 #include "tests/sim/sim_world.h"
 
 namespace tidepool::memserver {
@@ -9,6 +10,7 @@ namespace {
 
 constexpr uint64_t kRenewalTicksMax = 400;
 constexpr uint64_t kAwayTicks = 3000;
+constexpr uint64_t kTicksToHear = 1000;  // of turns enough to take any event
 
 }  // namespace
 
@@ -159,6 +161,28 @@ void SimWorld::ArmPoint() {
     return server_->DieAt(kFrozenPoints[random_.Below(kFrozenPoints.size())], 1 + random_.Below(3));
   const char* point = named ? kServerPoints[random_.Below(kServerPoints.size())] : nullptr;
   server_->DieAt(point, 1 + random_.Below(named ? 3 : 100));
+}
+
+// A process that a former server knew has ended: its keeper's watch says so, sooner or later.
+void SimWorld::TellOfDeaths() {
+  const size_t index = random_.Below(watches_.size());
+  const Watch& watch = watches_[index];
+  if (watch.blind || Lives(watch.rank.nonce)) return;
+  Note("an awaited rank is told to be dead");
+  world_->Post(AwaitedRankLost{watch.rank.job, watch.rank.rank, watch.rank.nonce});
+  told_.push_back({watch.rank, tick_ + kTicksToHear});
+  watches_.erase(watches_.begin() + static_cast<ptrdiff_t>(index));
+}
+
+void SimWorld::CheckTold() {
+  std::erase_if(told_, [this](const ToldDeath& told) {
+    if (tick_ < told.heard_by) return false;
+    const Job* job = world_->tables().FindJob(told.rank.job);
+    const bool awaited = job != nullptr && job->IsAwaited(told.rank.rank) &&
+                         job->NonceOf(told.rank.rank) == told.rank.nonce;
+    TP_CHECK(!awaited, "a rank that is told to be dead is not awaited any longer");
+    return true;
+  });
 }
 
 }  // namespace tidepool::memserver

@@ -19,7 +19,6 @@ constexpr uint64_t kTeamPieceBytes = 256;
 constexpr uint64_t kFnvBasis = 14695981039346656037ULL;
 constexpr uint64_t kFnvPrime = 1099511628211ULL;
 constexpr uint32_t kHealTicksMax = 200000;
-constexpr uint64_t kTicksToHear = 1000;  // ticks: enough turns to take any event
 constexpr uint32_t kDeathsInRecoveryMax = 5;
 constexpr int64_t kLongLeaseNs = 3600 * kNsPerSecond;
 constexpr int64_t kShortLeaseNs = 2 * kNsPerSecond;
@@ -82,12 +81,18 @@ void SimReport::Add(const SimReport& other) {
   frozen_fetched += other.frozen_fetched;
   frozen_rejected += other.frozen_rejected;
   frozen_deaths += other.frozen_deaths;
+  set_aside += other.set_aside;
+  late_writes += other.late_writes;
   rare_paths += other.rare_paths;
   for (size_t i = 0; i < killed_at.size(); ++i) killed_at[i] += other.killed_at[i];
 }
 
 SimWorld::SimWorld(uint64_t seed, bool verbose)
-    : random_(seed), verbose_(verbose), frozen_(seed % 4 == 2), plan_(&random_) {
+    : random_(seed),
+      verbose_(verbose),
+      frozen_(seed % 4 == 2),
+      lingers_(seed % 6 == 2),
+      plan_(&random_) {
   report_.hash = kFnvBasis;
   if (verbose_) std::printf("faults: %s\n", plan_.Text().c_str());
   if (seed % kTeamEvery == 1) TakeTeam(seed);
@@ -165,6 +170,7 @@ SimReport SimWorld::Run(uint64_t events) {
   server_->DieAt(nullptr, 0);
   chaos_is_over_ = true;
   if (world_->has_tier()) ArmDisk(false);
+  EndLingering();
   RenewKeeper();
   server_asleep_until_ = 0;
   KillRanks();
@@ -201,6 +207,7 @@ void SimWorld::Tick(bool faults) {
     world_->clock().Advance(static_cast<int64_t>(random_.Below(200)) * kNsPerMs);
   if (!saves_.empty() && random_.Below(32) == 0) EndSave(random_.Below(saves_.size()));
   if (!watches_.empty() && random_.Below(8) == 0) TellOfDeaths();
+  if (lingers_ && world_->lingering() != 0) WriteLate();
   if (faults) MakeWorldFault();
 }
 
@@ -272,15 +279,18 @@ void SimWorld::KillServer(const std::string& how) {
   watches_.clear();
   told_.clear();
   server_->DieAt(nullptr, 0);
+  if (lingers_) NoteLateWrites();
   const bool with_keeper =
       !chaos_is_over_ && plan_.Has(Fault::kKeeperDeath) && random_.Below(12) == 0;
   const bool states_lost = with_keeper || keeper_renewed_at_ != 0;
   report_.losses_in_renewal += keeper_renewed_at_ != 0 ? 1 : 0;
   if (states_lost) {
+    late_.clear();
     StartAfresh();
   } else {
     StartNextServer();
   }
+  report_.set_aside += world_->tables().set_aside.size();
   leftovers_.BeginServer(*world_);
   FollowJobs();
   for (ControlReply& reply : last_words) Route(std::move(reply));
@@ -348,7 +358,7 @@ void SimWorld::StartNextServer() {
 bool SimWorld::FollowJobs() {
   bool changed = false;
   for (Actor& actor : actors_) {
-    const Job* job = world_->tables().FindJob(actor.job->spec().name);
+    const Job* job = JobOf(actor);
     if (job == nullptr || (actor.there && job->nonce != actor.job->job_nonce())) {
       changed |= actor.there;
       CheckVanished(&actor);
@@ -402,7 +412,7 @@ void SimWorld::CheckTurn() {
   CheckExtents(world_);
   CheckFrozen(world_->tables(), false);
   for (const Actor& actor : actors_) {
-    const Job* job = world_->tables().FindJob(actor.job->spec().name);
+    const Job* job = JobOf(actor);
     if (job != nullptr) CheckVersions(*job, *actor.job);
   }
 }
@@ -421,7 +431,7 @@ void SimWorld::CheckAll() {
   CheckIndex(*world_);
   CheckFrozen(world_->tables(), true);
   for (const Actor& actor : actors_) {
-    const Job* job = world_->tables().FindJob(actor.job->spec().name);
+    const Job* job = JobOf(actor);
     if (job != nullptr) CheckPlanes(world_, *job, *actor.job);
   }
 }
@@ -493,6 +503,9 @@ void SimWorld::On(const Attached& attached) {
   SimRank* rank = FindRank(attached.connection, &owner);
   if (rank == nullptr) return;
   TP_CHECK(attached.sealed_version == owner->job->sealed(), "ranks attach at the sealed version");
+  const bool on_gpus = lingers_ && (owner - actors_.data()) % 2 == 0;
+  if (on_gpus && world_->tables().FindSeat(attached.connection) != nullptr)
+    world_->PretendGpus(*world_->tables().FindSeat(attached.connection)->job);
   const bool returns = rank->state() == SimRank::State::kReturning;
   report_.comebacks += returns ? 1 : 0;
   report_.rejoins += !returns && attached.weights_ready ? 1 : 0;
@@ -524,28 +537,6 @@ void SimWorld::On(const SaveDone& done) {
   ++report_.saves;
   Actor* owner = nullptr;
   if (SimRank* rank = FindRank(done.connection, &owner)) rank->On(done);
-}
-
-// Reports the end of a process that a former server knew, as the keeper's watch does in time.
-void SimWorld::TellOfDeaths() {
-  const size_t index = random_.Below(watches_.size());
-  const Watch& watch = watches_[index];
-  if (watch.blind || Lives(watch.rank.nonce)) return;
-  Note("an awaited rank is told to be dead");
-  world_->Post(AwaitedRankLost{watch.rank.job, watch.rank.rank, watch.rank.nonce});
-  told_.push_back({watch.rank, tick_ + kTicksToHear});
-  watches_.erase(watches_.begin() + static_cast<ptrdiff_t>(index));
-}
-
-void SimWorld::CheckTold() {
-  std::erase_if(told_, [this](const ToldDeath& told) {
-    if (tick_ < told.heard_by) return false;
-    const Job* job = world_->tables().FindJob(told.rank.job);
-    const bool awaited = job != nullptr && job->IsAwaited(told.rank.rank) &&
-                         job->NonceOf(told.rank.rank) == told.rank.nonce;
-    TP_CHECK(!awaited, "a rank that is told to be dead is not awaited any longer");
-    return true;
-  });
 }
 
 void SimWorld::TakeSaves() {

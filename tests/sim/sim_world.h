@@ -48,7 +48,9 @@ struct SimReport {
   uint64_t demotion_deaths = 0;  // deaths of the server at their points
   // Frozen chunks: parts that ranks got; uploads of wrong bytes.
   uint64_t frozen_fetched = 0, frozen_rejected = 0;
-  uint64_t frozen_deaths = 0;                              // deaths of the server at their points
+  uint64_t frozen_deaths = 0;  // deaths of the server at their points
+  // Jobs set aside for servers that had not ended; writes of those servers' copies.
+  uint64_t set_aside = 0, late_writes = 0;
   uint64_t rare_paths = 0;                                 // TP_BUGGIFY that fired
   std::array<uint32_t, kServerPoints.size()> killed_at{};  // server deaths by point
   // Sums two seeds' reports; the hashes are mixed.
@@ -97,6 +99,10 @@ class SimWorld {
   void CheckTold();
 
   void KillServer(const std::string& how);
+  void NoteLateWrites();
+  void WriteLate();
+  void EndLingering();
+  const Job* JobOf(const Actor& actor) const;
   void LoseKeeper();
   void RenewKeeper();
   void LetWorkersDie();
@@ -144,6 +150,7 @@ class SimWorld {
   SplitMix64 random_;
   const bool verbose_;
   const bool frozen_;     // jobs list frozen chunks
+  const bool lingers_;    // every second job is as if on GPUs; killed servers do not end at once
   bool demotes_ = false;  // jobs have to give room to others
   const FaultPlan plan_;
   std::unique_ptr<device::CopyTeam> team_;  // makes the copies; null: one thread does
@@ -160,6 +167,10 @@ class SimWorld {
   std::unique_ptr<MortalServer> server_;
   ServeWorld* world_ = nullptr;
   std::vector<RunningSave> saves_;
+  struct LateWrite {                 // of a copy that the dead had begun
+    uint64_t offset = 0, bytes = 0;  // in the pool
+  };
+  std::vector<LateWrite> late_;
   struct Watch {
     AwaitRank rank;
     bool blind = false;  // its process cannot be watched: only the lease tells

@@ -1,0 +1,69 @@
+// Servers of a simulated world that were killed and have not ended, and what their copies still
+// write.
+#include <bit>
+#include <string>
+
+#include "tests/sim/sim_world.h"
+
+namespace tidepool::memserver {
+
+// The process that was killed may not end yet: then its copies are under way until it has. Those
+// that it had of jobs on the host end with the process.
+void SimWorld::NoteLateWrites() {
+  constexpr int kLingeringMax = 4;
+  const bool lingers = !chaos_is_over_ && std::popcount(world_->lingering()) < kLingeringMax &&
+                       random_.Below(2) == 0;
+  world_->LetKilledLinger(lingers);
+  if (!lingers || world_->loop().stopped()) return;
+  const std::byte* pool = world_->pool().own_records().data();
+  for (const auto& seat : world_->tables().seats) {
+    if (seat->session == nullptr || seat->job->states->record().gpu_servers.load() == 0) continue;
+    const JobStates& states = *seat->job->states;
+    const CopyLane& lane = seat->session->lane();
+    for (uint32_t i = 0; i < lane.size(); ++i) {
+      const Copy& copy = lane.at(i);
+      const shm::Request& request = copy.request;
+      const bool submits = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
+      if (!submits && request.op != static_cast<uint32_t>(shm::Op::kPutWeights)) continue;
+      const std::byte* to = states.staging(seat->rank);
+      if (states.spec().IsFrozen(request.chunk)) {
+        to = states.frozen(request.chunk).chunk->data +
+             request.element_begin * BytesOf(states.spec().dtype);
+      } else if (!copy.to_staging) {
+        to = submits ? states.GradientBytes(states.chunk(request.chunk), request.element_begin)
+                     : states.PutBytes(request.chunk, request.element_begin);
+      }
+      late_.push_back({static_cast<uint64_t>(to - pool), copy.bytes});
+    }
+  }
+}
+
+// Of what was on its way anything may lie there by now: the rank may use its memory again.
+void SimWorld::WriteLate() {
+  if (random_.Below(600) == 0) return EndLingering();
+  if (late_.empty() || random_.Below(20) != 0) return;
+  const LateWrite& late = late_[random_.Below(late_.size())];
+  std::byte* to = world_->pool().own_records().data() + late.offset;
+  for (uint64_t i = random_.Below(late.bytes); i < late.bytes; ++i)
+    to[i] = static_cast<std::byte>(random_.Next());
+  ++report_.late_writes;
+}
+
+void SimWorld::EndLingering() {
+  late_.clear();
+  if (world_->lingering() == 0) return;
+  Note("servers that were killed end");
+  world_->EndLingering();
+}
+
+// Also one that was set aside.
+const Job* SimWorld::JobOf(const Actor& actor) const {
+  const std::string& name = actor.job->spec().name;
+  if (const Job* job = world_->tables().FindJob(name)) return job;
+  for (const SetAside& aside : world_->tables().set_aside) {
+    if (aside.whole != nullptr && aside.states().spec().name == name) return aside.whole.get();
+  }
+  return nullptr;
+}
+
+}  // namespace tidepool::memserver
