@@ -14,6 +14,7 @@
 #include <string>
 
 #include "tests/fakes/fake_cuda/driver_lock.h"
+#include "tests/fakes/fake_cuda/late_copies.h"
 #include "tests/fakes/fake_cuda/memory.h"
 #include "tests/fakes/fake_cuda/stream.h"
 #include "tests/fakes/fake_cuda/world.h"
@@ -458,12 +459,16 @@ CudaCode cuMemcpyAsync(CudaAddress dst, CudaAddress src, size_t bytes, CUstream_
   // With pageable memory at one end, and from host to host, the call may block until the stream has
   // come to it: so it does.
   const bool pageable = (to->host && !to->registered) || (from->host && !from->registered);
+  const uint32_t late = to->host && to->registered && !from->host
+                            ? LateCopies::Begin(to->data, from->data, bytes)
+                            : 0;
   return Put(stream,
              {.kind = Operation::Kind::kCopy,
               .dst = dst,
               .src = src,
               .bytes = bytes,
-              .pageable = pageable},
+              .pageable = pageable,
+              .late = late},
              pageable || (to->host && from->host));
 }
 

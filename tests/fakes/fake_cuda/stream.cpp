@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/fakes/fake_cuda/compute_token.h"
+#include "tests/fakes/fake_cuda/late_copies.h"
 
 namespace tidepool::fake_cuda {
 namespace {
@@ -74,6 +75,7 @@ void FakeStream::Main() {
     // marker: all calls answer the error.
     if (World::Get().breaks() == operation.breaks && !Run(operation))
       World::Get().Break(kIllegalAddress, operation.breaks);
+    LateCopies::End(operation.late);
     if (queue_ != nullptr) queue_->End();
     operation.other = nullptr;  // its stream may end with it
     const std::lock_guard lock(mutex_);

@@ -33,6 +33,7 @@ struct Operation {
   std::shared_ptr<FakeStream> other = nullptr;  // kAfter: behind operation `value` of this stream
   uint64_t breaks = 0;                          // of the context when it was put in
   uint64_t place = 0;                           // in the queue of the hardware
+  uint32_t late = 0;                            // LateCopies
 };
 
 class FakeStream : public std::enable_shared_from_this<FakeStream> {

@@ -14,6 +14,7 @@
 //   FAKE_CUDA_CONTEXT_BYTES=N  of its GPU's memory a context takes (0)
 //   FAKE_CUDA_TOKEN=FILE       compute_token.h
 //   FAKE_CUDA_STALL_MS=N       driver_lock.h
+//   FAKE_CUDA_LATE=FILE        late_copies.h
 //   CUDA_VISIBLE_DEVICES=1,0   which GPUs this process sees, in which order
 // As with the driver: errors 214, 226 and 700 stay (every later call answers them); nothing works
 // in the child of a fork.
