@@ -103,7 +103,7 @@ struct WaitingRank {
 // all of its NVMe directories; or for the end of processes that were servers and may still copy
 // into its memory, or out of it. Then it is whole, and this server takes it up.
 struct SetAside {
-  // Of the former kind, else null. Nobody else gets its places in the pool.
+  // What a job has that lacks a drive; else null. Nobody else gets its places in the pool.
   std::unique_ptr<JobStates> lacking = nullptr;
   std::unique_ptr<Job> whole = nullptr;   // of the latter
   uint32_t waits_for = 0;                 // its servers

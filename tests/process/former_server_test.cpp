@@ -71,7 +71,7 @@ class FormerServer : public DurableDaemon {
   const TemporaryDirectory scratch_;
 };
 
-// Of the job on the GPU, but for those of the others before it: in the middle of its run.
+// Gradients of the job on the GPU, behind those of the others: in the middle of its run.
 constexpr int kGradients = 150;
 
 TEST_F(FormerServer, ThatDoesNotEndHoldsUpTheJobsThatItCopiedForAndNoOthers) {

@@ -38,7 +38,7 @@ void SimWorld::NoteLateWrites() {
   }
 }
 
-// Of what was on its way anything may lie there by now: the rank may use its memory again.
+// Any bytes may land for what was on its way: the rank may use its memory again by now.
 void SimWorld::WriteLate() {
   if (random_.Below(600) == 0) return EndLingering();
   if (late_.empty() || random_.Below(20) != 0) return;

@@ -1,6 +1,6 @@
 // What a base is called is found once, and remembered for the file and the layout that it was found
 // for.
-#include "trainer/base_names.h"
+#include "trainer/inputs/base_names.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "client/job_spec.h"
 #include "device/cuda/cuda_device.h"
-#include "trainer/base_names.h"
+#include "trainer/inputs/base_names.h"
 #include "trainer/inputs/frozen_base.h"
 #include "trainer/advice/gpu_states.h"
 #include "trainer/run/job.h"

@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "trainer/run/attempt_count.h"
-#include "trainer/base_names.h"
+#include "trainer/inputs/base_names.h"
 #include "trainer/threads/cpu_watch.h"
 #include "trainer/advice/device_memory.h"
 #include "trainer/engine/engine.h"

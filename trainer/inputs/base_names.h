@@ -33,9 +33,9 @@ class BaseNames {
   BaseNames(std::shared_ptr<const FrozenBase> base, const std::string& folder,
             int64_t wall_seconds);
 
-  // Of all frozen chunks, in order. Errors: those of FrozenBase::HashChunks.
+  // Names all frozen chunks, in order. Errors: those of FrozenBase::HashChunks.
   Result<std::vector<ContentHash>> Chunks();
-  // Of the whole file. Errors: kSafetensorsBad; kDataBad (its tensors are not those any more that
+  // Hashes the whole file. Errors: kSafetensorsBad; kDataBad (its tensors are not those any more that
   // Chunks has named).
   Result<ContentHash> File();
   // File for the metadata of adapters: 64 digits; empty where that fails, with a line in the log.

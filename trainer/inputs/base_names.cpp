@@ -1,4 +1,4 @@
-#include "trainer/base_names.h"
+#include "trainer/inputs/base_names.h"
 
 #include <algorithm>
 #include <fstream>
