@@ -244,6 +244,24 @@ void SortByNumber(std::vector<std::unique_ptr<Job>>* jobs) {
   std::sort(jobs->begin(), jobs->end(), [](const auto& a, const auto& b) { return a->id < b->id; });
 }
 
+// Frees what lies on NVMe and belongs to none of these jobs.
+void RemoveOthersRanges(const Parts& parts, const Tables& tables) {
+  if (parts.tier == nullptr) return;
+
+  std::vector<uint64_t> nonces;
+  for (const auto& job : tables.jobs) {
+    nonces.push_back(job->nonce);
+    // Else nothing that counts was moved there.
+    if (job->states->demoted() > 0) nonces.push_back(DemotedKey(job->nonce));
+  }
+  for (const SetAside& job : tables.set_aside) {
+    if (!TP_PLANTED("recover.set_aside_removed"))
+      nonces.insert(nonces.end(), {job.nonce, DemotedKey(job.nonce)});
+  }
+
+  parts.tier->RemoveAllBut(nonces);
+}
+
 }  // namespace
 
 bool IsOver(const Job& job) {
@@ -330,18 +348,7 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
   SortByNumber(&tables->jobs);
   GiveShareSlots(tables->AllJobs());
   AskForShares(parts, states, tables);
-  if (parts.tier == nullptr) return Status();
-  std::vector<uint64_t> nonces;
-  for (const auto& job : tables->jobs) {
-    nonces.push_back(job->nonce);
-    // Else nothing that counts was moved there.
-    if (job->states->demoted() > 0) nonces.push_back(DemotedKey(job->nonce));
-  }
-  for (const SetAside& job : tables->set_aside) {
-    if (!TP_PLANTED("recover.set_aside_removed"))
-      nonces.insert(nonces.end(), {job.nonce, DemotedKey(job.nonce)});
-  }
-  parts.tier->RemoveAllBut(nonces);
+  RemoveOthersRanges(parts, *tables);
   return Status();
 }
 

@@ -35,7 +35,7 @@ class BaseNames {
 
   // Names all frozen chunks, in order. Errors: those of FrozenBase::HashChunks.
   Result<std::vector<ContentHash>> Chunks();
-  // Hashes the whole file. Errors: kSafetensorsBad; kDataBad (its tensors are not those any more that
+  // Hashes the whole file. Errors: kSafetensorsBad; kDataBad (its tensors are no longer those that
   // Chunks has named).
   Result<ContentHash> File();
   // File for the metadata of adapters: 64 digits; empty where that fails, with a line in the log.

@@ -35,8 +35,8 @@ class FrozenBase {
   Status Read(size_t index, uint64_t begin, std::span<std::byte> bytes) const;
   // The names of all frozen chunks: one pass over the file. Errors: kSafetensorsBad.
   Result<std::vector<ContentHash>> HashChunks() const;
-  // Hashes how the chunks are made of the file: with the same bytes there and the same hash here, their
-  // names are the same.
+  // Hashes how the chunks are made of the file: with the same bytes there and the same hash here,
+  // their names are the same.
   ContentHash HashLayout() const;
   size_t chunks() const { return chunks_.size(); }
 
