@@ -19,6 +19,7 @@
 #include "shm/socket_path.h"
 #include "tests/fakes/silent_files.h"
 #include "tests/not_run.h"
+#include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/durable_daemon.h"
 #include "tests/process/rig/memserver_process.h"
 
