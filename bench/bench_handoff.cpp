@@ -19,6 +19,7 @@
 #include "bench/harness/row.h"
 #include "memserver/update/worker_team.h"
 #include "optim/kernels/float_mode.h"
+#include "optim/update_rule.h"
 
 namespace tidepool::bench {
 namespace {

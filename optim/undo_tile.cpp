@@ -9,6 +9,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "base/units.h"
+#include "optim/update_rule.h"
 
 namespace tidepool::optim {
 namespace {

@@ -13,6 +13,7 @@
 #include "device/host/copy_bytes.h"
 #include "optim/kernels/float_mode.h"
 #include "optim/kernels/kernels.h"
+#include "optim/update_rule.h"
 
 namespace tidepool::bench {
 namespace {

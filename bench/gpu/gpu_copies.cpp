@@ -15,6 +15,7 @@
 #include "bench/harness/rounds.h"
 #include "memserver/residency/pool/host_pool.h"
 #include "optim/adam_stream.h"
+#include "optim/update_rule.h"
 
 namespace tidepool::bench {
 namespace {

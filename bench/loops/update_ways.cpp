@@ -14,6 +14,7 @@
 #include "bench/harness/row.h"
 #include "memserver/update/tuning.h"
 #include "optim/kernels/float_mode.h"
+#include "optim/update_rule.h"
 #include "shm/spec/job_spec.h"
 
 namespace tidepool::bench {

@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "optim/kernels/float_mode.h"
+#include "optim/update_rule.h"
 
 namespace tidepool::memserver {
 namespace {

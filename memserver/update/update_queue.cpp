@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "optim/update_rule.h"
 
 namespace tidepool::memserver {
 

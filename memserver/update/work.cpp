@@ -4,6 +4,7 @@
 
 #include "base/formats/optimizer.h"
 #include "base/planted.h"
+#include "optim/update_rule.h"
 #include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {

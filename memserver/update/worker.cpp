@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/formats/content_hash.h"
 #include "base/planted.h"
+#include "optim/update_rule.h"
 
 namespace tidepool::memserver {
 

@@ -10,6 +10,7 @@
 #include "optim/adam_stream.h"
 #include "optim/kernels/float_mode.h"
 #include "optim/kernels/kernels.h"
+#include "optim/update_rule.h"
 #include "tests/device/form_test.h"
 #include "tests/optim/adam_planes.h"
 

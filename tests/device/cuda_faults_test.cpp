@@ -12,6 +12,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_driver.h"
 #include "optim/adam_stream.h"
+#include "optim/update_rule.h"
 #include "tests/device/device_forms.h"
 #include "tests/device/device_roles.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"

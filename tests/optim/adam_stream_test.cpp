@@ -9,6 +9,7 @@
 #include "optim/kernels/float_mode.h"
 #include "optim/kernels/kernels.h"
 #include "optim/rules.h"
+#include "optim/update_rule.h"
 #include "tests/optim/adam_planes.h"
 
 // The GPU's kernel without a GPU: the body that each of its threads runs is host code as well. That

@@ -12,6 +12,7 @@
 
 #include "base/units.h"
 #include "optim/kernels/float_mode.h"
+#include "optim/update_rule.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {

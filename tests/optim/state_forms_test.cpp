@@ -11,6 +11,7 @@
 #include "optim/kernels/float_mode.h"
 #include "optim/kernels/kernels.h"
 #include "optim/kernels/state_scalar.h"
+#include "optim/update_rule.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "optim/kernels/kernels.h"
+#include "optim/update_rule.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {

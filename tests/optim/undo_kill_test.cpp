@@ -13,6 +13,7 @@
 #include "base/point.h"
 #include "base/units.h"
 #include "optim/undo_tile.h"
+#include "optim/update_rule.h"
 #include "tests/optim/random_arrays.h"
 
 // Real processes: a child updates shared memory and is killed with -9 while it works; its parent

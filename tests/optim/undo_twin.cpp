@@ -1,5 +1,7 @@
 #include "tests/optim/undo_twin.h"
 
+#include "optim/update_rule.h"
+
 namespace tidepool::optim {
 namespace {
 

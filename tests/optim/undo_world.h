@@ -12,6 +12,7 @@
 
 #include "base/formats/split_float.h"
 #include "optim/undo_tile.h"
+#include "optim/update_rule.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {
