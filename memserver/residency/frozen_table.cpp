@@ -17,9 +17,13 @@
 namespace tidepool::memserver {
 namespace {
 
+// Frozen chunks are shared by jobs of one user alone.
+uint32_t NamedUser(uint32_t uid) {
+  return TP_PLANTED("residency.frozen_of_any_user") ? 0 : uid;
+}
+
 FrozenName NameIn(const shm::JobSpec& spec, const shm::FrozenChunkSpec& chunk, uint32_t uid) {
-  return {TP_PLANTED("residency.frozen_of_any_user") ? 0 : uid, shm::FrozenBytes(spec, chunk),
-          chunk.content};
+  return {NamedUser(uid), shm::FrozenBytes(spec, chunk), chunk.content};
 }
 
 }  // namespace
@@ -39,8 +43,8 @@ FrozenHold& FrozenHold::operator=(FrozenHold&& other) noexcept {
 
 uint64_t FrozenTable::MissingBytes(const shm::JobSpec& spec, uint32_t uid) const {
   if (spec.frozen.empty()) return 0;
-  if (!users_.contains(uid) && !TP_PLANTED("residency.frozen_of_any_user"))
-    return shm::FrozenPoolBytes(spec);
+  if (!users_.contains(NamedUser(uid))) return shm::FrozenPoolBytes(spec);
+
   const auto& sums = spec.sums.made;
   if (sums == nullptr || TP_PLANTED("residency.missing_counted_each_time"))
     return CountMissing(spec, uid);
@@ -55,7 +59,7 @@ uint64_t FrozenTable::MissingBytes(const shm::JobSpec& spec, uint32_t uid) const
 uint64_t FrozenTable::CountMissing(const shm::JobSpec& spec, uint32_t uid) const {
   TP_POINT("server.frozen_counted");
   const auto& sums = spec.sums.made;
-  const auto user = users_.find(uid);
+  const auto user = users_.find(NamedUser(uid));
   if (sums != nullptr && user != users_.end() && user->second.chunks < sums->frozen.size()) {
     uint64_t bytes = sums->frozen_pool_bytes;
     for (auto it = chunks_.lower_bound({uid, 0, {}}); it != chunks_.end() && it->first.uid == uid;
