@@ -75,7 +75,7 @@ class Regime(unittest.TestCase):
         self.assertIn("3 rounds do not count", bench_report.regime_warnings([regime(118, 121, 1), regime(118, 121, 2)])[0])
 
     def test_the_factor_is_that_of_the_programs(self):
-        with open(os.path.join(ROOT, "bench", "regime.h"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "bench", "harness", "regime.h"), encoding="utf-8") as file:
             self.assertIn(f"kRegimeFactor = {bench_report.REGIME_FACTOR};", file.read())
 
 

@@ -39,6 +39,9 @@ ELSEWHERE = {
     "server.stand_in_written": "only where a drive takes no states: unwritten_test.cpp",
     "keeper.given": "the memory dies with both: durability_test.cpp",
     "server.rank_queued": "campaigns have room for all: shared_pool_test.cpp",
+    "server.frozen_counted": "nothing is stored there: it counts work for frozen_test.cpp",
+    "server.save_listed": "nothing is stored there: it counts work for turn_work_test.cpp",
+    "trainer.coming": "a rank is held there before it has anything to lose: trainer_kill_test.cpp",
     "shm.spec_summed": "nothing is stored there: it counts work for spec_sums_test.cpp",
     "keeper.respawning": "the memory dies with both: durability_test.cpp",
 }

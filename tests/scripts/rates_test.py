@@ -71,16 +71,16 @@ class Rates(unittest.TestCase):
         self.assertIn("scripts/bench gpu", ended.stderr)
 
     def test_the_benchmarks_print_rows_of_these_names(self):
-        with open(os.path.join(ROOT, "bench", "gpu_copies.cpp"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "bench", "gpu", "gpu_copies.cpp"), encoding="utf-8") as file:
             gpu = file.read()
         for words in ('"copies of " + NameOfSize(size) + " " + direction.name', '", registered pool memory"', '"AdamW kernel, bf16 gradient and copy, "'):
             self.assertIn(words, gpu)
         self.assertTrue(re.search(r"28\.0 \* static_cast<double>\(elements\)", gpu))
-        with open(os.path.join(ROOT, "bench", "bench_update.cpp"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "bench", "loops", "bench_update.cpp"), encoding="utf-8") as file:
             self.assertIn("Described(\"update pass by the daemon's workers\")", file.read())
 
     def test_the_trainer_knows_these_keys(self):
-        with open(os.path.join(ROOT, "trainer", "rates_file.cpp"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "trainer", "advice", "rates_file.cpp"), encoding="utf-8") as file:
             known = set(re.findall(r'\{"(\w+)", &rates\.', file.read()))
         self.assertEqual(known, set(rates.rates_of(COPIES + UPDATES)))
 

@@ -2,7 +2,8 @@ import unittest
 
 from small_tree import places, tree_of
 
-from tidy_checks.words import check_columns, check_glossary, check_names, check_whitespace, check_words
+from tidy_checks.words import check_columns, check_glossary, check_names, check_of_comments
+from tidy_checks.words import check_whitespace, check_words
 
 
 class Names(unittest.TestCase):
