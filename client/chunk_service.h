@@ -1,6 +1,5 @@
 // ChunkService: how a trainer asks a memory server for chunks and hands gradients in (a virtual
-// seam: MemClient over shared memory, a
-// fake in tests).
+// seam: MemClient over shared memory, a fake in tests).
 //
 // One thread (the trainer's main thread) calls all methods of an object; none is re-entrant.
 // Every Start... call sends one request and returns a ticket at once. A ticket's outcome must be
@@ -93,9 +92,9 @@ class ChunkService {
   virtual const Attachment& attachment() const = 0;
 
   // fp32 values at range.rcache_offset (element_count x 4 bytes) become the master weights. A rank
-  // puts exactly its shards, each shard
-  // in increasing order without gaps, and chunks in increasing order where their weights are on
-  // NVMe alone; the job is ready when all ranks have put all shards.
+  // puts exactly its shards, each shard in increasing order without gaps, and chunks in increasing
+  // order where their weights are on NVMe alone; the job is ready when all ranks have put all
+  // shards.
   virtual Result<Ticket> StartPutWeights(const Range& range) = 0;
   // Parameters of that version (the job's dtype) are copied to range.rcache_offset. Answered when
   // that version exists; asking for a version that is already overwritten is an error
@@ -119,8 +118,7 @@ class ChunkService {
   // may come back). Never blocks; takes in what the server has answered.
   virtual bool Test(Ticket ticket) = 0;
   // Blocks until the outcome is known. Errors: what the server answered, kWaitTimeout, kServerGone,
-  // kSessionEnded, kPeerLost,
-  // kStatesLost.
+  // kSessionEnded, kPeerLost, kStatesLost.
   virtual Result<Outcome> Wait(Ticket ticket) = 0;
 
   // The order in which the next steps' forward first uses chunks; updates run in this order.

@@ -3,8 +3,7 @@
 //
 // One thread. Invariants:
 //  1. a request stays in `requests_` until its outcome is taken by Wait; each ticket has exactly
-//     one outcome, also when the server ended
-//     in between and the request was sent again;
+//     one outcome, also when the server ended in between and the request was sent again;
 //  2. the first error that ends the session is kept, and every later call returns it;
 //  3. no wait is longer than `wait_timeout_ns`, and the end of the server or of a peer rank is
 //     noticed within about 20 ms of it;

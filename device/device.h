@@ -67,8 +67,7 @@ class Stream {
   // streams have none.
   virtual Status status() const { return {}; }
   // Does at most about `bytes_max` of waiting work when this form works on the caller's thread
-  // (HostDevice without copy threads);
-  // a no-op otherwise. Returns true when something was done.
+  // (HostDevice without copy threads); a no-op otherwise. Returns true when something was done.
   virtual bool Progress(uint64_t bytes_max) = 0;
   // Blocks until the marker has passed or, after an error, until nothing of the stream is under way
   // any more: then what it was given may go. Never call it from the serve loop's turn.

@@ -2,9 +2,8 @@
 // byte array (job specs, control frames).
 //
 // One thread per object. A reader never reads past its bytes: after the first short read it is
-// spent, every later number is 0 and
-// ok() is false, so that a decoder may read a whole record and check once. Nothing is allocated for
-// a length that the bytes do not hold.
+// spent, every later number is 0 and ok() is false, so that a decoder may read a whole record and
+// check once. Nothing is allocated for a length that the bytes do not hold.
 #pragma once
 
 #include <bit>

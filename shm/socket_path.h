@@ -1,8 +1,7 @@
 // Where memserver's sockets lie: the one rule that memserver, memctl and trainer share.
 //
 // Any thread. A socket directory holds data.sock (trainers), admin.sock (HTTP), keeper.sock
-// (memserver's
-// keeper) and memserver.lock (pid of the server that owns it).
+// (memserver's keeper) and memserver.lock (pid of the server that owns it).
 #pragma once
 
 #include <string>

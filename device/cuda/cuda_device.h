@@ -12,8 +12,7 @@
 //  - copies from host to host block the caller likewise;
 //  - a poisoned flag ends waits for values up to INT64_MAX;
 //  - the driver takes only so many operations of a stream ahead of the GPU (about a thousand), then
-//    calls block: what a stream waits for must
-//    need no later call of the same thread;
+//    calls block: what a stream waits for must need no later call of the same thread;
 //  - destroying a stream drops nothing: its work goes on. Memory and registrations must outlive the
 //    work on them;
 //  - memory exported as kIpc can be imported by another process only, and only while the maker

@@ -151,9 +151,8 @@ struct CudaCall {
 class CudaDriver {
  public:
   // Loads the library and starts the driver, once per process; after an error the next call tries
-  // again. CUDA_DEVICE_MAX_CONNECTIONS is
-  // set to 32 (one queue of the hardware for each stream, so that none waits behind another one's
-  // wait) unless the user set it.
+  // again. CUDA_DEVICE_MAX_CONNECTIONS is set to 32 (one queue of the hardware for each stream, so
+  // that none waits behind another one's wait) unless the user set it.
   // Errors: kCudaUnavailable (no library, a function missing, or what cuInit answered).
   static Result<const CudaDriver*> Load();
 

@@ -6,8 +6,7 @@
 //         cannot be read: exactly what was agreed is mapped, and the driver refuses when there is
 //         less.
 //   kIpc  the descriptor is a memfd of the 64 bytes of a handle, sealed against every change. The
-//   maker must live as long as others use
-//         the memory; it cannot open its own handle.
+//         maker must live as long as others use the memory; it cannot open its own handle.
 #pragma once
 
 #include <cstddef>

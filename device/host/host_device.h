@@ -3,14 +3,12 @@
 //
 // Threads: as device.h says. Two forms of streams, chosen once by HostDeviceOptions:
 //  - inline (copy_threads == 0): the owner executes operations in Progress and Synchronize. No
-//    thread exists: the simulator and
-//    single-core machines use this form, and a serve loop keeps full control of how long a turn
-//    takes.
+//    thread exists: the simulator and single-core machines use this form, and a serve loop keeps
+//    full control of how long a turn takes.
 //  - threaded (copy_threads > 0): every stream has a thread of its own, however many are opened,
 //    and copy_threads - 1 more threads help whichever stream copies much at the moment. It spins
-//    shortly when it has nothing to
-//    do, then sleeps until the owner adds work. Progress does nothing; event_fd becomes readable
-//    when a marker passes.
+//    shortly when it has nothing to do, then sleeps until the owner adds work. Progress does
+//    nothing; event_fd becomes readable when a marker passes.
 // Destroying a stream drops the operations that have not been done; in the threaded form it waits
 // for the piece in progress (below 1 ms).
 #pragma once

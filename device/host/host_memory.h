@@ -23,10 +23,9 @@ class HostMemory final : public Memory {
   // Errors: kHostMemoryShort (nothing was touched), kMemoryMapFailed.
   static Result<std::unique_ptr<Memory>> Create(uint64_t bytes, UniqueFd* exported);
   // Maps a descriptor that Create of `bytes` made, in this process or in another one that may have
-  // ended since. A peer may have sent it:
-  // it is mapped only when it is a memfd of that size with those seals and with all pages present,
-  // since nobody but the kernel controls
-  // the faults of such memory. Errors: kHandshakeBad (names what does not fit), kMemoryMapFailed.
+  // ended since. A peer may have sent it: it is mapped only when it is a memfd of that size with
+  // those seals and with all pages present, since nobody but the kernel controls the faults of such
+  // memory. Errors: kHandshakeBad (names what does not fit), kMemoryMapFailed.
   static Result<std::unique_ptr<Memory>> Map(const UniqueFd& exported, uint64_t bytes);
 
   ~HostMemory() override;

@@ -22,8 +22,7 @@ class InlineStream final : public HostStream {
   void WaitMarker(Stream* other, Marker marker) override;
   bool Progress(uint64_t bytes_max) override { return runner_.Run(bytes_max).worked; }
   // Executes everything up to the marker. Waits for flags of other processes or threads; a flag
-  // that this thread itself would have to
-  // write later never comes.
+  // that this thread itself would have to write later never comes.
   void Synchronize(Marker marker) override;
 
  private:

@@ -37,9 +37,8 @@ struct RequestBody {
 Result<RequestBody> ParseBody(std::string_view text);
 
 // The fields guarantee and limit (bytes, or a size such as "10GiB", or a share of the pool such as
-// "50%"; limit also "none"),
-// nvme_limit (bytes, a size or "none"), weight and
-// priority. Errors: kAdminBadRequest.
+// "50%"; limit also "none"), nvme_limit (bytes, a size or "none"), weight and priority. Errors:
+// kAdminBadRequest.
 Result<QuotaChange> ReadQuotaChange(const RequestBody& body, uint64_t pool_bytes);
 
 }  // namespace tidepool::memserver

@@ -10,8 +10,7 @@ SnapshotLook SnapshotSource::Get() {
   const int64_t begin = clock_->NowNs();
 
   // A question that was open before this call may be answered by what the loop saw long ago: then
-  // one
-  // more is asked.
+  // one more is asked.
   while (AskIfOld(begin), asked_ns_ >= 0 && !waited_in_vain_) {
     const uint64_t answers = answers_;
     const std::chrono::nanoseconds left(begin + kWaitMs * kNsPerMs - clock_->NowNs());

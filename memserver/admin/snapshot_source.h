@@ -1,9 +1,8 @@
 // SnapshotSource: the newest snapshot of the serve loop, asked for only while somebody looks.
 //
 // Get and Look belong to the admin thread, Publish to the control thread, which takes the loop's
-// SnapshotReady replies. The loop itself
-// is never waited for without a bound: a loop that does not answer costs one wait of at most
-// kWaitMs until it answers again.
+// SnapshotReady replies. The loop itself is never waited for without a bound: a loop that does not
+// answer costs one wait of at most kWaitMs until it answers again.
 //
 //   admin thread          loop                  control thread
 //   SnapshotWanted ---->  end of its turn

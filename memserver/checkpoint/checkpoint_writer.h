@@ -2,13 +2,12 @@
 // waits for one.
 //
 // The loop pushes SaveRequest into one queue and takes SaveResult from the other; nothing else is
-// shared but the planes named in a
-// request, which the loop leaves unchanged until the result. Each save begins at once, on a thread
-// of its own that reads for it (apart_save.h): the loop says how many there are (save_lanes.h), and
-// one that the kernel does not return from holds up no other.
+// shared but the planes named in a request, which the loop leaves unchanged until the result. Each
+// save begins at once, on a thread of its own that reads for it (apart_save.h): the loop says how
+// many there are (save_lanes.h), and one that the kernel does not return from holds up no other.
 // Each has a deadline counted from its beginning and looked at between two writes. Every request is
-// answered exactly once, shortly
-// behind its deadline at the latest, also when the writer is destroyed.
+// answered exactly once, shortly behind its deadline at the latest, also when the writer is
+// destroyed.
 #pragma once
 
 #include <atomic>

@@ -2,9 +2,8 @@
 //
 // The serve loop pushes a SaveRequest and keeps every plane it names unchanged until the SaveResult
 // of the same connection came back: sealed updates of that job wait so long. The checkpoint thread
-// only reads the planes, touches only files beneath `directory`, and
-// answers every request exactly once, also when it fails. A connection has at most one save in
-// flight.
+// only reads the planes, touches only files beneath `directory`, and answers every request exactly
+// once, also when it fails. A connection has at most one save in flight.
 #pragma once
 
 #include <cstdint>

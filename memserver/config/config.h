@@ -2,9 +2,8 @@
 // environment > file > default).
 //
 // One thread, before the server starts. Settings are one table in config.cpp: a setting added there
-// has a flag, an environment variable,
-// a key of the configuration file, a default, a line in --help and a line in `memserver config` at
-// once.
+// has a flag, an environment variable, a key of the configuration file, a default, a line in --help
+// and a line in `memserver config` at once.
 #pragma once
 
 #include <cstdint>

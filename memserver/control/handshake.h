@@ -5,9 +5,10 @@
 // so that every order of frames can be tested. Numbers of frames are within their limits already
 // (shm/frames.h); everything else is checked here.
 //
-//   kHello -Hello-> kSpec -SpecPart..-> kReserving -ReserveGranted-> kPreparing -memory made->
-//   kAttaching -Attached-> kOpen -Goodbye-> kLeaving
+//   kHello -Hello-> kSpec -SpecPart..-> kReserving -ReserveGranted-> kPreparing
+//          -memory made-> kAttaching -Attached-> kOpen -Goodbye-> kLeaving
 //   kHello -Resume-> kReserving, for a rank that comes back to another memserver
+//
 // While the server works (kReserving to kAttaching) and after Goodbye the trainer has nothing to
 // say: a frame ends the connection.
 #pragma once

@@ -5,10 +5,9 @@
 // zeroed.
 //
 // Start and Take... belong to the control thread. One thread does all tasks in the order in which
-// they were given; so the pool memory of
-// a job is zero before any rank of that job attaches, because its first rank's task comes first.
-// Touching and zeroing cost 0.1 to 3 s a GiB, which neither the serve loop nor the control thread
-// may spend.
+// they were given; so the pool memory of a job is zero before any rank of that job attaches,
+// because its first rank's task comes first. Touching and zeroing cost 0.1 to 3 s a GiB, which
+// neither the serve loop nor the control thread may spend.
 #pragma once
 
 #include <atomic>

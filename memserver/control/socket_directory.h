@@ -2,8 +2,8 @@
 //
 // One thread. Ownership is an flock on memserver.lock, which the kernel drops when the owner dies
 // however it dies; so sockets left by a dead server are recognised without guessing, and removed.
-// The directory is made with mode 0700 and must belong to this user;
-// in service mode a group may enter it once the sockets are there.
+// The directory is made with mode 0700 and must belong to this user; in service mode a group may
+// enter it once the sockets are there.
 #pragma once
 
 #include <memory>

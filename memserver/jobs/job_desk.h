@@ -115,8 +115,7 @@ class JobDesk {
   Result<Seat*> TakeSeatAgain(const ResumeSession& event);
   Seat* AddSeat(Job* job, Seat seat);
   // Where the states of a new job go, when so much is free in each NVMe directory; fills in what it
-  // demands. Errors: those of
-  // PlaceStates and AdmitSpill.
+  // demands. Errors: those of PlaceStates and AdmitSpill.
   Result<Placement> Place(const shm::JobSpec& spec, const Ledger& ledger,
                           std::vector<uint64_t> nvme_free, Demand* demand) const;
   bool OpenIfReady(Job* job);

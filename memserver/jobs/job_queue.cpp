@@ -206,8 +206,7 @@ void JobDesk::ServeFrom(size_t index, const Seat& seat) {
 }
 
 // Before everybody else: they take the place of their former selves. Who finds no room even so
-// waits
-// like others from here on, or is refused.
+// waits like others from here on, or is refused.
 void JobDesk::ServeThoseWhoComeAgain() {
   auto& waiting = tables_->waiting;
   for (size_t i = 0; i < waiting.size();) {

@@ -45,9 +45,9 @@ inline constexpr uint32_t kSkippedChunksPerTurn = 256;
 // Chunks that a turn puts into the snapshot that is being built: about 200 us.
 inline constexpr uint32_t kSnapshotChunksPerTurn = 4096;
 // For so long behind its last request or work the workers are those of a job with the priority
-// `high`, and each gives others so much
-// (or an item) in such a time: a piece of theirs, once begun, keeps a worker for a millisecond, and
-// beside it copies are slower. A pause of the trainer is longer than the first.
+// `high`, and each gives others so much (or an item) in such a time: a piece of theirs, once begun,
+// keeps a worker for a millisecond, and beside it copies are slower. A pause of the trainer is
+// longer than the first.
 inline constexpr int64_t kHeldForHighNs = 20 * kNsPerMs;
 inline constexpr uint64_t kBytesBesideHigh = 4 * kMiB;
 inline constexpr int64_t kBesideHighNs = 50 * kNsPerMs;

@@ -21,8 +21,7 @@ inline constexpr size_t kPassesOfUserMax = 2;
 inline constexpr uint64_t kSmallShare = 8;
 
 // `other` lacks room in the pool and asks for `wants`; may a newcomer of the same priority that
-// asks
-// for `demand`, and would fit now, take it?
+// asks for `demand`, and would fit now, take it?
 bool MayPass(const WaitingRank& other, const Demand& wants, const Demand& demand,
              uint64_t rcache_limit);
 

@@ -1,9 +1,8 @@
 // WakeSet: the descriptors whose readiness ends the serve loop's sleep.
 //
 // One thread (the serve loop). A descriptor that is shared with a client is watched edge-triggered
-// and never read, because a client
-// could make the read block, or drain it; it must be removed before it is closed, or the client's
-// copy would go on waking the loop.
+// and never read, because a client could make the read block, or drain it; it must be removed
+// before it is closed, or the client's copy would go on waking the loop.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +21,7 @@ class WakeSet {
   [[nodiscard]] bool AddShared(int fd);
   void Remove(int fd);
   // Returns when a descriptor is ready, a signal came, or the time has passed. True when shared
-  // ones alone were ready: the others have
-  // told nothing since they were cleared.
+  // ones alone were ready: the others have told nothing since they were cleared.
   bool Wait(int64_t timeout_ns);
 
  private:

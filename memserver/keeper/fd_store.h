@@ -19,8 +19,8 @@ namespace tidepool::memserver {
 // back.
 bool FdStoreOffered();
 // What an earlier process stored, in order of slot; its LISTEN_... variables are removed. Every
-// inherited descriptor becomes
-// close-on-exec; those with other names stay open. `bytes` is the size of the memfd.
+// inherited descriptor becomes close-on-exec; those with other names stay open. `bytes` is the size
+// of the memfd.
 std::vector<HeldMemory> TakeStored();
 // Errors: kKeeperFailed (the manager does not take messages).
 Status Store(uint32_t slot, int fd);

@@ -38,8 +38,7 @@ class KeptHolder {
   KeptHolder& operator=(const KeptHolder&) = delete;
 
   // What an earlier memserver left; empty when it left nothing. Call first. Errors: kKeeperFailed
-  // (a keeper
-  // is there and does not answer: starting beside it would lose what it holds).
+  // (a keeper is there and does not answer: starting beside it would lose what it holds).
   Result<std::vector<HeldMemory>> Take();
   // Replaces what the slot held. Errors: kKeeperFailed.
   Status Hold(const MemoryToHold& memory);

@@ -316,8 +316,7 @@ bool ServeLoop::AnswerAndSleep() {
 }
 
 // Whoever puts something in after the flags and events were set or cleared makes a descriptor
-// readable; whatever was put in before is
-// found by the turn in between.
+// readable; whatever was put in before is found by the turn in between.
 void ServeLoop::Sleep() {
   if (!CanSleep()) return;
   int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;

@@ -1,11 +1,9 @@
 // Fair places: how many of something that is counted (jobs, ranks, places in the queue) one user
-// may
-// take, so that others always find some.
+// may take, so that others always find some.
 //
 // Pure functions. A user has at most `of_user_max`. And the last quarter of all places is for users
 // who have few (a sixteenth of all, at least one): whoever has more gets no further one there. So
-// no
-// user, nor two or three of them, can fill the table before the others have come.
+// no user, nor two or three of them, can fill the table before the others have come.
 #pragma once
 
 #include <algorithm>

@@ -2,10 +2,9 @@
 // tell. For the residency picture only.
 //
 // One thread (the serve loop). Evictions are the trainer's and send no message; what the server
-// does know is that a block holds
-// something else once another chunk is fetched into it, or once a gradient has been made in it.
-// Invariants: ranges do not overlap; at most kRangesMax are kept (beyond, any other is forgotten);
-// nothing is allocated after construction.
+// does know is that a block holds something else once another chunk is fetched into it, or once a
+// gradient has been made in it. Invariants: ranges do not overlap; at most kRangesMax are kept
+// (beyond, any other is forgotten); nothing is allocated after construction.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,9 @@
 // Checks of a request's numbers against the job and the session: a peer wrote them, so nothing is
-// believed. The request was
-// copied out of shared memory once, and only the copy is checked and used.
+// believed. The request was copied out of shared memory once, and only the copy is checked and
+// used.
 //
 // Pure functions of the serve loop's tables. Each returns null when the request is sound, else a
-// short text that names what is wrong;
-// such a text ends the session.
+// short text that names what is wrong; such a text ends the session.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +16,7 @@ namespace tidepool::memserver {
 // The flags of any request, in a session of this version of the protocol.
 const char* CheckFlags(const shm::Request& request, uint32_t protocol);
 // Which attempt at the open step the flags name, seen from the open one. Flags that name none are
-// of
-// the open one.
+// of the open one.
 enum class OfAttempt { kOpen, kDropped, kToCome };
 OfAttempt AttemptOf(const JobStates& states, uint32_t flags);
 // Chunk, membership, element range and rCache range of any request that moves elements of

@@ -28,9 +28,8 @@ class WaitList {
   }
 
   // Gives every parked request, oldest first, to `still_waits(const Request&)` and keeps those for
-  // which it returns true. A gradient
-  // behind a gradient that still waits, and weights behind weights, are not asked: they are stored
-  // in the order of their requests.
+  // which it returns true. A gradient behind a gradient that still waits, and weights behind
+  // weights, are not asked: they are stored in the order of their requests.
   template <typename StillWaits>
   void Retry(StillWaits still_waits) {
     size_t kept = 0;

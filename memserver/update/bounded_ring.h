@@ -2,8 +2,8 @@
 // number in each slot, after D. Vyukov).
 //
 // Any thread may call anything but HasRoom. Invariant: a slot's sequence says whose turn it is:
-// `position` for who pushes there,
-// `position + 1` for who pops, and `position + capacity` when it was emptied.
+// `position` for who pushes there, `position + 1` for who pops, and `position + capacity` when it
+// was emptied.
 #pragma once
 
 #include <algorithm>

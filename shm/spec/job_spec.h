@@ -2,18 +2,16 @@
 // memory wanted.
 //
 // Any thread; a value type. The trainer makes it, Encode turns it into bytes for the control
-// socket, Decode checks every number of
-// such bytes (they come from a peer) and returns a spec that satisfies the invariants below, or an
-// error that names the first broken one.
+// socket, Decode checks every number of such bytes (they come from a peer) and returns a spec that
+// satisfies the invariants below, or an error that names the first broken one.
 //
 // Invariants (Validate checks them all):
 //  1. counts lie within the limits below; the name is 1..63 characters of [A-Za-z0-9._-];
 //  2. every chunk belongs to a data-parallel group; chunk.elements is a positive multiple of
-//     (group's ranks x 16), so that shards are
-//     equal and start on 64 bytes;
+//     (group's ranks x 16), so that shards are equal and start on 64 bytes;
 //  3. parameters are in chunk order and, within a chunk, in order of element_begin, do not overlap,
-//     lie inside their chunk, start on
-//     64 bytes (fp32: 16 elements, 16-bit: 32 elements) and have element_count = product of dims;
+//     lie inside their chunk, start on 64 bytes (fp32: 16 elements, 16-bit: 32 elements) and have
+//     element_count = product of dims;
 //  4. floats are finite and in range;
 //  5. total bytes do not overflow 62 bits;
 //  6. frozen chunks (shm/spec/frozen.h) have a positive multiple of 16 elements;
@@ -50,8 +48,8 @@ inline constexpr size_t kRunNoteMax = 480;  // bytes of a note in Hello, see shm
 inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 
 // Kept memory of a job (memserver/residency/kept/kept_records.h): an update runs in pieces of a
-// chunk, each with one progress word
-// in a cache line of its own, because two workers update neighbours at the same time.
+// chunk, each with one progress word in a cache line of its own, because two workers update
+// neighbours at the same time.
 inline constexpr uint64_t kPieceElements = 256 * 1024;
 // A shard whose gradients are added up is one piece, whose progress counts 256 elements in 22 bits.
 inline constexpr uint64_t kAddedShardElementsMax = uint64_t{1} << 30;

@@ -1,6 +1,5 @@
 // SpecSums: what a job's states take, added up once where its description is decoded, so that
-// nobody who admits it goes through its
-// chunks again.
+// nobody who admits it goes through its chunks again.
 //
 // Made by Decode, on the thread that decodes; never changed. Functions of shm/spec/job_spec.h,
 // shm/spec/state_footprint.h, shm/spec/gpu_states.h and shm/spec/frozen.h use it where a

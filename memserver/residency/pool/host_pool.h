@@ -5,9 +5,8 @@
 // loop. The bytes of an extent belong to whoever took it; workers and streams may touch them as
 // long as the owner of the extent keeps it.
 // Invariants: the budget was checked before the first page was touched; an extent lies in one memfd
-// (piece_bytes_max at most); the
-// mapping is not inherited by fork and not part of core dumps; nobody can shrink or grow the
-// memfds.
+// (piece_bytes_max at most); the mapping is not inherited by fork and not part of core dumps;
+// nobody can shrink or grow the memfds.
 #pragma once
 
 #include <cstddef>

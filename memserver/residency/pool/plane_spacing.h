@@ -1,10 +1,9 @@
 // PlaneSpacing: places the large planes of a chunk so that none starts a large power of two behind
-// another
-// (base/formats/plane_slack.h), and owns the pages that stay empty beside them.
+// another (base/formats/plane_slack.h), and owns the pages that stay empty beside them.
 //
 // Serve loop. The empty pages count as the job's until Release. Only planes' places are kept across
-// restarts: an adopted
-// job's empty pages go back to the pool, and a layout that was made without them is as good.
+// restarts: an adopted job's empty pages go back to the pool, and a layout that was made without
+// them is as good.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,7 @@
 namespace tidepool::memserver {
 
 // The smallest multiple of kApartBytes, at most `slack`, by which a plane at `begin` has to move so
-// that it lies apart from
-// those at `others`; `slack` where there is none.
+// that it lies apart from those at `others`; `slack` where there is none.
 uint64_t ShiftApart(uint64_t begin, uint64_t slack, std::span<const uint64_t> others);
 
 class PlaneSpacing {

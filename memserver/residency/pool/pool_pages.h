@@ -2,8 +2,7 @@
 // they come into being.
 //
 // Any thread; no state. Wishes about size and place are wishes: a system that grants them not still
-// serves, only slower, and what it
-// really gave is asked afterwards (HugePageBytes, NodesOfPages).
+// serves, only slower, and what it really gave is asked afterwards (HugePageBytes, NodesOfPages).
 #pragma once
 
 #include <cstddef>
