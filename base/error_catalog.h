@@ -1,7 +1,6 @@
 // The catalogue of every error that Tidepool can show: a stable number, a short name, the class
-// that callers branch on, the exit code of
-// a program that ends with it, what it means, and one line of standing advice. The tables of
-// docs/errors.md are made from it.
+// that callers branch on, the exit code of a program that ends with it, what it means, and one line
+// of standing advice. The tables of docs/errors.md are made from it.
 //
 // Any thread. The table is constant. To add an error, add one entry to TIDEPOOL_ERRORS and run
 // scripts/errors_page.py.

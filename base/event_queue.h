@@ -2,9 +2,8 @@
 // put in.
 //
 // Any thread may Push; one thread owns the consuming side (TakeAll). Used on control paths and for
-// done-notices of workers, never inside
-// a copy or an update. Push costs one short lock and, when the queue was empty, one write to the
-// eventfd.
+// done-notices of workers, never inside a copy or an update. Push costs one short lock and, when
+// the queue was empty, one write to the eventfd.
 #pragma once
 
 #include <sys/eventfd.h>

@@ -1,8 +1,7 @@
 // bench_handoff: what handing a small update to a worker costs: the time from its submission until
-// its end is seen, less the update
-// itself, while both sides spin; beside the ring's round trip, and beside the way that DeepSpeed's
-// ZenFlowAdam goes (two semaphores, as sem_post and sem_wait of a worker that sleeps; our own
-// emulation).
+// its end is seen, less the update itself, while both sides spin; beside the ring's round trip, and
+// beside the way that DeepSpeed's ZenFlowAdam goes (two semaphores, as sem_post and sem_wait of a
+// worker that sleeps; our own emulation).
 //
 // The worker is the daemon's. The update itself is timed on this thread with planes of its own, so
 // that no line changes its core for it.

@@ -11,8 +11,8 @@
 namespace tidepool::optim {
 
 // A parameter is summed in blocks of this many elements from its own start, each in kScanLanes
-// lanes: element i of a block goes to lane
-// i mod 16, lanes are combined by a tree (distance 8, 4, 2, 1), and block sums are added in order.
+// lanes: element i of a block goes to lane i mod 16, lanes are combined by a tree (distance 8, 4,
+// 2, 1), and block sums are added in order.
 inline constexpr uint64_t kScanBlockElements = 1024;
 inline constexpr uint64_t kScanLanes = 16;
 

@@ -85,9 +85,8 @@ struct Progress {
 };
 
 // The progress word of a piece, in its chunk's record. Layout: version in bits 25-63, begin / 64 in
-// bits 3-24, and in bits 0-2 the
-// state: 0 closed, 1 finished, 2, 3, 4 open with 64, 128, 256 elements. States 5 to 7 are
-// impossible.
+// bits 3-24, and in bits 0-2 the state: 0 closed, 1 finished, 2, 3, 4 open with 64, 128, 256
+// elements. States 5 to 7 are impossible.
 class ProgressWord {
  public:
   // State 5 to 7 is read as an open tile of 0 elements, which nobody can restore.

@@ -19,8 +19,7 @@ StepFactors MakeFactors(const OptimizerSpec& spec, const StepScalars& step,
 uint64_t RandomKey(uint64_t parameter_seed, uint64_t version);
 
 // Elements [first, first + count) of `span`, which must lie inside it. kSplitBf16, kSplit8: `first`
-// begins a
-// scale block.
+// begins a scale block.
 UpdateSpan Slice(const UpdateSpan& span, uint64_t first, uint64_t count);
 
 }  // namespace tidepool::optim

@@ -59,9 +59,8 @@ bool ExpectedBytes(const SafetensorsEntry& entry, uint64_t* bytes) {
 }
 
 // Receives the parser's events and accepts exactly the shape of a safetensors header: depth 1 holds
-// tensor names and __metadata__,
-// depth 2 their fields, and arrays of unsigned numbers stand only in shape and data_offsets.
-// Nothing is kept that the limits forbid.
+// tensor names and __metadata__, depth 2 their fields, and arrays of unsigned numbers stand only in
+// shape and data_offsets. Nothing is kept that the limits forbid.
 class HeaderHandler {
  public:
   using error_code = boost::system::error_code;

@@ -14,8 +14,7 @@ namespace tidepool {
 // "127.0.0.1:9465", "[::1]:9465": what ListenLoopback can be asked for.
 bool IsLoopback(const std::string& address);
 // Such an address; port 0: any that is free. `flag` is named in errors: kConfigBadValue (no address
-// of the loopback, or no
-// port), kSocketFailed.
+// of the loopback, or no port), kSocketFailed.
 Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& flag);
 // Is this what a `Host` header says who has come by a name of the loopback, with any port (which a
 // tunnel may have changed)? A name of an attacker that leads here is none of them: its pages could

@@ -4,9 +4,8 @@
 // One thread. Rows are JSON objects, one a line:
 //   {"bench", "row", "value", "unit", "against", "ratio", "target", "holds"}
 // `ratio` is how much better the row is than what stands in `against`, measured in the same run;
-// `holds` is ratio >= target, and null
-// where a row has no target. A row that was measured several times is followed by its spread, a
-// line of its own:
+// `holds` is ratio >= target, and null where a row has no target. A row that was measured several
+// times is followed by its spread, a line of its own:
 //   {"bench", "row", "spread": [low, high], "samples"}
 // the quartiles of the ratio (of the value, where there is no ratio) over the rounds. Then comes
 // what the machine was like (bench/harness/regime.h):

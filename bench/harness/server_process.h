@@ -2,8 +2,7 @@
 // own.
 //
 // One thread. The program is the memserver beside the benchmark's own program. It ends with this
-// object, and also when the benchmark
-// dies; the socket directory is removed.
+// object, and also when the benchmark dies; the socket directory is removed.
 #pragma once
 
 #include <sys/types.h>

@@ -166,9 +166,8 @@ void MeasureDenormals(UpdateWays* ways, const Size& size, RowPrinter* printer) {
 }
 
 // One chunk of so many parameters, its planes placed as the daemon places them and right behind
-// each other. From 64 Mi on
-// (planes of 256 MiB) that was up to 2.4 times slower on some CPUs; chunks of the usual sizes have
-// nothing to lose.
+// each other. From 64 Mi on (planes of 256 MiB) that was up to 2.4 times slower on some CPUs;
+// chunks of the usual sizes have nothing to lose.
 void MeasurePlacing(uint64_t parameters, const Size& most, Crew* crew, RowPrinter* printer) {
   if (parameters > most.parameters) return;
   UpdateWays spaced(parameters, crew), behind(parameters, crew, false);

@@ -16,8 +16,7 @@ namespace tidepool::bench {
 class MatrixLoop {
  public:
   // Squares of `side` elements; `gpu` outlives the loop. Errors: kCudaUnavailable (no cuBLAS that
-  // can be loaded), kCudaFailed (it
-  // does not start).
+  // can be loaded), kCudaFailed (it does not start).
   static Result<std::unique_ptr<MatrixLoop>> Make(PlainGpu* gpu, uint64_t side);
   ~MatrixLoop();
 

@@ -5,10 +5,9 @@
 // cannot be trusted is given up, with a line in the log that says why: the ranks that come back for
 // it are told kStatesLost. A server that was not given the NVMe directories of a job does not start
 // instead (kNvmeDirectoryMissing): the job stays as it is for one that was. Where one that was
-// given is
-// gone, its jobs are set aside. So are jobs into whose memory a former server may still copy
-// (decision 039): those are whole, but for what such a copy writes, and are taken up when it has
-// ended. May be interrupted at any instruction and repeated by the next server.
+// given is gone, its jobs are set aside. So are jobs into whose memory a former server may still
+// copy (decision 039): those are whole, but for what such a copy writes, and are taken up when it
+// has ended. May be interrupted at any instruction and repeated by the next server.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +21,7 @@ namespace tidepool::memserver {
 
 // `states`: memory of GPUs that the keeper holds. A job whose share is not among it is given up as
 // well; those of others are mapped by the preparation thread, and what is no job's is let go of.
-// `living`: bits of former servers whose
-// processes have not ended.
+// `living`: bits of former servers whose processes have not ended.
 Status RecoverJobs(const Parts& parts, const IndexContents& contents,
                    std::span<const HeldMemory> states, uint32_t living, Tables* tables);
 // Bits of the servers that had copies of kept jobs on a GPU's streams; of those that are noted

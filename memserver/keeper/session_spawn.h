@@ -1,6 +1,5 @@
 // SpawnSession: starts a program in a session of its own, so that neither Ctrl-C nor the end of the
-// starter takes it along;
-// IsolateProcess: what such a program does first.
+// starter takes it along; IsolateProcess: what such a program does first.
 //
 // Any thread, also of a process with many: between fork and exec run only calls that are safe there
 // (posix_spawn sees to it).

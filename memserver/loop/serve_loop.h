@@ -6,8 +6,7 @@
 // (control events may). A test or the simulator calls Turn itself.
 // Order of a turn: control events, finished saves, finished work, states on NVMe and on GPUs, then
 // for each session (a different one first each time) ended copies, parked and new requests and a
-// piece of copying, then complete steps,
-// work for the workers, violators, jobs, the snapshot.
+// piece of copying, then complete steps, work for the workers, violators, jobs, the snapshot.
 #pragma once
 
 #include <cstdint>

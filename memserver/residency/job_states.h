@@ -22,9 +22,8 @@
 //  9. what a later server needs is in kept memory before anybody is told of it (kept_records.h);
 //     Recover makes the same table from it;
 //  10. no step goes through all chunks: that it was sealed, or dropped, is one number, and each
-//      chunk
-//      comes after it when it is looked at next (chunk(), intake()). What is counted of all of them
-//      is counted as they change.
+//      chunk comes after it when it is looked at next (chunk(), intake()). What is counted of all
+//      of them is counted as they change.
 #pragma once
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 //
 // Made by Decode, on the thread that decodes; never changed. Functions of shm/spec/job_spec.h,
 // shm/spec/state_footprint.h, shm/spec/gpu_states.h and shm/spec/frozen.h use it where a
-// description has one, and else add
-// up anew: the sums are the same. Memory: three words a chunk, and a name a frozen one.
+// description has one, and else add up anew: the sums are the same. Memory: three words a chunk,
+// and a name a frozen one.
 #pragma once
 
 #include <array>

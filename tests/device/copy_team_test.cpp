@@ -11,8 +11,7 @@
 #include "base/random.h"
 
 // Every copy is compared byte for byte, and the threads of a hand-over are held up between its
-// steps, so that one
-// of them comes late at each place.
+// steps, so that one of them comes late at each place.
 
 namespace tidepool::device {
 namespace copy_team_test {
@@ -41,8 +40,8 @@ const std::vector<std::byte>& Source() {
 }
 
 // One thread that copies ranges of `sizes`, one after the other and again, from ever other places,
-// each into memory
-// that holds nothing of it. Stops at the first that is not whole, or that wrote beside its target.
+// each into memory that holds nothing of it. Stops at the first that is not whole, or that wrote
+// beside its target.
 class Caller {
  public:
   Caller(CopyTeam* team, std::vector<uint64_t> sizes, uint64_t seed)
@@ -94,8 +93,7 @@ TEST(CopyTeam, CopiesTheSameBytesAsOneThread) {
 }
 
 // The helpers go to one of the callers at a time; every copy is complete when Copy returns, task
-// after task without
-// a pause, by helpers that spin and by helpers that sleep in between.
+// after task without a pause, by helpers that spin and by helpers that sleep in between.
 TEST(CopyTeam, SeveralCallersDoNotMixTheirCopies) {
   for (const int64_t spin_ns : {0, 20'000}) {
     CopyTeam team(2, spin_ns);

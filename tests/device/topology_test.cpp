@@ -1,6 +1,5 @@
 // What is read out of this machine and out of machines described by hand: two sockets with GPUs and
-// NVMe drives on root complexes of
-// their own, and a board that does not say what lies near what.
+// NVMe drives on root complexes of their own, and a board that does not say what lies near what.
 #include "device/topology.h"
 
 #include <gmock/gmock.h>

@@ -42,8 +42,7 @@ class MemoryServer {
   Status Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch,
                 const float* from);
   // The last rank applies values -= sum of gradients and makes the next version. Every member must
-  // have handed in every chunk
-  // that is trained.
+  // have handed in every chunk that is trained.
   Status EndStep(uint32_t micro_batches);
   // Nobody waits any longer: a rank has failed.
   void Break();

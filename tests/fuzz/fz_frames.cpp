@@ -1,6 +1,5 @@
 // Fuzz target: what a trainer's packets may hold: frames, job specifications, and the packets
-// themselves with their descriptors (attacks
-// A1 and A9 of the reliability notes).
+// themselves with their descriptors (attacks A1 and A9 of the reliability notes).
 #include <sys/socket.h>
 
 #include <array>

@@ -1,6 +1,6 @@
 // A kill at every instruction of the changes of kept records that take several stores: the memory
-// as each instruction
-// leaves it is read as the next server reads it, and must be one of the states that are allowed.
+// as each instruction leaves it is read as the next server reads it, and must be one of the states
+// that are allowed.
 #include <gtest/gtest.h>
 
 #include <unistd.h>

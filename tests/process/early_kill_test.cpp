@@ -22,8 +22,7 @@ constexpr uint32_t kRanks = 2;
 constexpr const char* kSteps = "2";
 
 // Every place of a client up to the end of its first step; of what comes often, an early one, one
-// in
-// the middle and one of the last.
+// in the middle and one of the last.
 constexpr const char* kPoints[] = {
     "client.connected:1",     "client.hello_sent:1",    "client.spec_sent:1",
     "client.attached:1",      "client.put_sent:1",      "client.put_sent:3",

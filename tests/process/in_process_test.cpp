@@ -113,8 +113,7 @@ TEST(InProcess, TwoJobsAtOnceDoNotChangeEachOther) {
 }
 
 // Shards of more than the 8 MiB that a copy thread takes at once: long and short ranges in turn, of
-// all jobs and
-// ranks at once, and only one of them has the helpers.
+// all jobs and ranks at once, and only one of them has the helpers.
 TEST(InProcess, JobsOfLargeChunksShareTheCopyHelpersAndTheWorkers) {
   for (const uint32_t copy_threads : {2u, 3u}) {
     memserver::ServerOptions server = DaemonInProcess::SmallServer();

@@ -1,6 +1,5 @@
 // A client that lies on the control socket: every lie is answered with a named reason or a closed
-// connection, nothing leaks, and the
-// server goes on.
+// connection, nothing leaks, and the server goes on.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>

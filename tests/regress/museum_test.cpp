@@ -147,8 +147,7 @@ TEST(MuseumClient, Mooncake2336CleanUpWithADeadPeer) {
 // Firecracker checked only the last byte of a queue in guest memory, so that a queue could begin in
 // a hole: the device then panicked.
 // Here every byte of a session's memory was touched before its client had it; holes that the client
-// punches later read as zeros, which
-// end its session or are its own numbers.
+// punches later read as zeros, which end its session or are its own numbers.
 TEST_F(Museum, FirecrackerHoleInTheQueue) {
   auto client = Attach();
   ASSERT_TRUE(client && client->PutAllWeights(Spec()).ok());

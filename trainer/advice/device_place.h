@@ -34,8 +34,7 @@ struct DevicePlace {
 };
 
 // `gpus`: what device::ListGpus says; looked at only where a GPU is wished for. Several ranks may
-// share a GPU: local rank r has the GPU
-// r modulo their number, or all have the one that was named.
+// share a GPU: local rank r has the GPU r modulo their number, or all have the one that was named.
 // Errors: kCudaUnavailable (cuda was asked for, and there is no such GPU or it lacks what is
 // needed).
 Result<DevicePlace> ChooseDevice(const DeviceWish& wish, const RankPlace& place,

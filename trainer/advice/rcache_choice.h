@@ -44,9 +44,8 @@ struct RcacheChoice {
   Share share;
   uint64_t left_bytes = 0;
   // With states of first chunks on the device. It is not applied: the search counts chunks whose
-  // gradients and weights stay
-  // there too (Elixir v2), and those of states on a GPU pass through the host
-  // (docs/decisions/026-states-on-a-gpu.md).
+  // gradients and weights stay there too (Elixir v2), and those of states on a GPU pass through the
+  // host (docs/decisions/026-states-on-a-gpu.md).
   std::optional<SearchChoice> with_states;
   std::string why_no_states;  // where that was not weighed
 

@@ -1,11 +1,9 @@
 // Collective: the few operations that the ranks of one data-parallel group do together (a virtual
-// seam: sockets, Gloo,
-// NCCL, a fake in tests).
+// seam: sockets, Gloo, NCCL, a fake in tests).
 //
 // One thread (the trainer's main thread) calls all methods of an object. Every rank of the group
-// must start the same operations in the
-// same order with the same sizes; operations of one group complete in the order in which they were
-// started.
+// must start the same operations in the same order with the same sizes; operations of one group
+// complete in the order in which they were started.
 // Memory: buffers are the caller's and must stay valid and untouched until Wait returns; the result
 // is there then, not before.
 // Shapes: a block holds `world` equal shards of `shard_elements` elements; rank r's shard is

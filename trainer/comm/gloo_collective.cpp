@@ -105,9 +105,8 @@ struct GlooCollective::State {
   using Pieces = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
   // `start` makes the pieces, on the thread; c10d's order of them is that of the tickets. After an
-  // error all are waited for: none may
-  // touch the caller's memory afterwards. (They end at once, because Gloo closes a group's
-  // connections at its first error.)
+  // error all are waited for: none may touch the caller's memory afterwards. (They end at once,
+  // because Gloo closes a group's connections at its first error.)
   Ticket Start(const char* name, std::function<void(std::byte*, Pieces*)> start,
                uint64_t part_bytes = 0, std::function<void(std::byte*)> finish = {}) {
     const auto begin = [this, name, start = std::move(start)](uint64_t number, std::byte* parts) {

@@ -2,10 +2,9 @@
 // collectives without a port.
 //
 // One thread (the trainer's main thread) calls all methods; a thread of the group moves the bytes
-// (exchange_thread.h), so
-// operations go on while the caller computes, their sums included. Made by LocalMeeting::MakeGroup.
-// Memory: an operation needs none beside the caller's block. A reduce-scatter receives each rank's
-// addends over those that went to that rank.
+// (exchange_thread.h), so operations go on while the caller computes, their sums included. Made by
+// LocalMeeting::MakeGroup. Memory: an operation needs none beside the caller's block. A
+// reduce-scatter receives each rank's addends over those that went to that rank.
 // Arithmetic: a reduce-scatter moves each addend once and adds in rank order in fp32 (rank_sum.h):
 // the bits are those of GlooCollective.
 // An operation never hangs on a peer that has died, and can always be given up.

@@ -1,7 +1,6 @@
 // OperatorHook: before every dispatched operator, forward and backward, brings the chunks of its
-// parameter inputs into the rCache and
-// holds them there until the operator ends (the pre-op and post-op hook of Elixir v1, section III;
-// PatrickStar, section 6.1).
+// parameter inputs into the rCache and holds them there until the operator ends (the pre-op and
+// post-op hook of Elixir v1, section III; PatrickStar, section 6.1).
 //
 // One thread: the hook watches the operators of the thread that installed it. Backward runs on that
 // thread too: on the host always, on a GPU because the engine switches LibTorch's threads of

@@ -94,8 +94,7 @@ Result<std::vector<ContentHash>> BaseNames::Chunks() {
 }
 
 // It is asked for when the adapters are trained. A file whose stamp is another by then need not
-// have other bytes: a link to it
-// was made, say.
+// have other bytes: a link to it was made, say.
 Result<ContentHash> BaseNames::File() {
   if (file_) return *file_;
   TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> trained_over, Chunks());

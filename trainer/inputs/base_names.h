@@ -1,12 +1,10 @@
 // BaseNames: what the base of adapters is called by its bytes: its frozen chunks one by one, for
-// the server, and its file, for
-// those who use the adapters later. Either takes a pass over the base; what was found is remembered
-// in the run's folder.
+// the server, and its file, for those who use the adapters later. Either takes a pass over the
+// base; what was found is remembered in the run's folder.
 //
 // One thread at a time. The names are remembered for one file as it was found (FileStamp) and one
-// layout: where either is
-// another, or what was written is damaged, the base is hashed again. memserver takes no bytes under
-// a name that is not theirs.
+// layout: where either is another, or what was written is damaged, the base is hashed again.
+// memserver takes no bytes under a name that is not theirs.
 #pragma once
 
 #include <cstdint>

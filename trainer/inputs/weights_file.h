@@ -29,8 +29,7 @@ std::string DirectoryOfWeights(const std::string& path);
 std::string WholeModelAt(const std::string& path);
 
 // Which file it is, and when it was changed last: as long as none of it is another, neither are the
-// bytes (but for changes in
-// the moment of a time that is told by the second).
+// bytes (but for changes in the moment of a time that is told by the second).
 struct FileStamp {
   uint64_t device = 0, inode = 0, bytes = 0;
   int64_t modified_ns = 0, changed_ns = 0;  // since 1970; of its bytes, and of anything about it

@@ -10,8 +10,8 @@
 namespace tidepool::trainer {
 
 // The same command line in the same process, without any descriptor of this program but the
-// standard ones. The environment is
-// the same too, but for `changes`. Ends the process with kExitFailed where the system refuses.
+// standard ones. The environment is the same too, but for `changes`. Ends the process with
+// kExitFailed where the system refuses.
 [[noreturn]] void BeginAnew(const Environment& changes);
 [[noreturn]] void EndAtOnce(int exit_code);
 

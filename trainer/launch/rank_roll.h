@@ -1,13 +1,10 @@
 // RankRoll: what the launcher knows of each rank's process, for ranks that wait for others: that it
-// lives and is on its way, or
-// that it has ended for good. RankRollView: a rank's look at it.
+// lives and is on its way, or that it has ended for good. RankRollView: a rank's look at it.
 //
 // One thread of the launcher writes; any thread of any rank reads. The roll lies in a sealed memfd
-// of the launcher's, which
-// ranks open by its name below /proc and map for reading (as done_marks.h, and for the same reason:
-// nothing is left behind, and
-// no program that a rank starts inherits a descriptor). Each rank has one 64-bit word, stored and
-// loaded whole.
+// of the launcher's, which ranks open by its name below /proc and map for reading (as done_marks.h,
+// and for the same reason: nothing is left behind, and no program that a rank starts inherits a
+// descriptor). Each rank has one 64-bit word, stored and loaded whole.
 #pragma once
 
 #include <sys/types.h>

@@ -194,8 +194,7 @@ class RankGroup {
   }
 
   // A rank's process has ended. False: for good. The others read the roll at any time: it never
-  // names a process that is gone, nor says
-  // that a rank has ended which comes again.
+  // names a process that is gone, nor says that a rank has ended which comes again.
   bool GoesOn(uint32_t rank, int code) {
     roll_->NoteDeath(rank);
     if (StartedAgain(rank, code)) return true;

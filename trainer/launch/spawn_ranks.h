@@ -4,20 +4,18 @@
 // Call on the main thread of a program that does nothing else: it takes SIGINT, SIGTERM, SIGHUP and
 // SIGCHLD for itself meanwhile.
 //   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, TIDEPOOL_LAUNCH_ID (by which
-//     the ranks find each other, and
-//     the default name of the job), TIDEPOOL_LAUNCH_DONE (done_marks.h), TIDEPOOL_LAUNCH_ROLL
-//     (rank_roll.h), neither MASTER_ADDR
-//     nor MASTER_PORT, and none of torchrun's own variables. Its stdin is /dev/null.
+//     the ranks find each other, and the default name of the job), TIDEPOOL_LAUNCH_DONE
+//     (done_marks.h), TIDEPOOL_LAUNCH_ROLL (rank_roll.h), neither MASTER_ADDR nor MASTER_PORT, and
+//     none of torchrun's own variables. Its stdin is /dev/null.
 //   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a
 //     terminal; the lines of the others pass through us, marked "[rank r] ".
 //   - SIGINT, SIGTERM and SIGHUP are passed on to every rank. When a rank ends badly the others get
 //     SIGTERM, and SIGKILL after the grace.
 //   - With restarts, a rank that crashed or was killed is started again with the same environment,
 //     and the others are left alone: they wait for it. A rank that says why it cannot go on (any
-//     exit code of ours but 1) is not started again, nor is
-//     one that was killed when all its work was done: it counts as ended well. The roll says which
-//     ranks are on their way, and
-//     which have ended for good, so that no rank waits for one that does not come.
+//     exit code of ours but 1) is not started again, nor is one that was killed when all its work
+//     was done: it counts as ended well. The roll says which ranks are on their way, and which have
+//     ended for good, so that no rank waits for one that does not come.
 //   - Ranks die with this process, however it ends.
 #pragma once
 

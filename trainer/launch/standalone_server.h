@@ -43,8 +43,7 @@ class StandaloneServer {
   // Returns when the server accepts connections. A stop that was asked for meanwhile (StopFlag)
   // ends the wait.
   // Errors: kNoServer (it ended, or was not ready in time; shows the end of its log),
-  // kFileUnreadable (no memserver found),
-  // kSocketFailed (no directory could be made).
+  // kFileUnreadable (no memserver found), kSocketFailed (no directory could be made).
   static Result<std::unique_ptr<StandaloneServer>> Start(const StandaloneOptions& options);
   ~StandaloneServer();
   StandaloneServer(const StandaloneServer&) = delete;

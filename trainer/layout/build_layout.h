@@ -27,8 +27,7 @@
 namespace tidepool::trainer {
 
 // What the layout must know of one parameter. Notes come in the order of use where it is declared
-// or recorded
-// (trainer/hooks/use_order.h), else in the order of registration.
+// or recorded (trainer/hooks/use_order.h), else in the order of registration.
 struct ParameterNote {
   std::string name;
   std::vector<uint64_t> dims;

@@ -1,6 +1,6 @@
 // Chunk-size search: the one size for all chunks that wastes the fewest bytes when runs of
-// parameters are packed (Elixir v1, section
-// IV-A; Elixir v2, section 4.3 adds that the rCache must hold enough of them).
+// parameters are packed (Elixir v1, section IV-A; Elixir v2, section 4.3 adds that the rCache must
+// hold enough of them).
 //
 // Any thread; pure functions of their arguments: every rank finds the same size.
 // Units: elements. A run is the list of padded parameter sizes of one data group, in order; runs

@@ -1,6 +1,5 @@
 // StepReport: the figures of one training step, and the one place from which the progress line,
-// metrics.jsonl and the TensorBoard file
-// are made, so that they never disagree.
+// metrics.jsonl and the TensorBoard file are made, so that they never disagree.
 //
 // One thread. Rates are of this rank's step; bytes are this rank's copies between host pool and
 // rCache in this step.

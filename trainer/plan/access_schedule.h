@@ -43,9 +43,8 @@ struct AccessSchedule {
 inline constexpr uint64_t kNeverUsed = UINT64_MAX;
 
 // For each chunk, the moments at which its parameters are needed again while what is in the rCache
-// is still them: a use behind the
-// chunk's own kSubmit or kBorrow is none, since the block then holds gradients (DESIGN: next use
-// within the same version).
+// is still them: a use behind the chunk's own kSubmit or kBorrow is none, since the block then
+// holds gradients (DESIGN: next use within the same version).
 class NextUses {
  public:
   NextUses(const AccessSchedule& schedule, uint32_t chunk_count);
@@ -63,9 +62,8 @@ class NextUses {
 };
 
 // Blocks in use at each moment whatever the policy does: the operator's chunks and the gradient
-// blocks. The largest of these numbers is
-// the smallest rCache in blocks that the schedule runs in. `evictable[c]` says whether chunk c
-// needs a block at all.
+// blocks. The largest of these numbers is the smallest rCache in blocks that the schedule runs in.
+// `evictable[c]` says whether chunk c needs a block at all.
 uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>& evictable);
 
 // Chunks in the order of their first use: the order in which the next step's forward needs the

@@ -1,8 +1,8 @@
 // EstimateMemory: what a model needs in each tier, from its layout alone; no weight is made.
 //
 // Any thread; pure. The sums are those of the server's admission (a test compares them); the server
-// adds its records and, with
-// accumulation or a split master, a staging buffer a rank, which are small.
+// adds its records and, with accumulation or a split master, a staging buffer a rank, which are
+// small.
 // Sources: Elixir v2, section 4.2 (bytes per parameter); PatrickStar, section 6.1 (14 bytes for
 // 16-bit training).
 #pragma once

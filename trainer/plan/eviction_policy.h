@@ -2,8 +2,8 @@
 // random, least recently used, Belady).
 //
 // One thread per object. A policy's answers depend on its construction and on the calls made to it,
-// never on time: ranks that make the
-// same calls get the same victims. Every form passes tests/trainer/plan/eviction_policy_test.cpp.
+// never on time: ranks that make the same calls get the same victims. Every form passes
+// tests/trainer/plan/eviction_policy_test.cpp.
 #pragma once
 
 #include <cstdint>

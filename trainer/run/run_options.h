@@ -18,8 +18,8 @@ struct RunOptions {
   bool activation_checkpointing = false;
   bool offload_activations = false;  // with checkpointing: what it keeps goes to host memory
   uint64_t seed = 1;
-  // adapters over a base
-  // File or directory of a saved model, whose shape is taken; empty: the model itself is trained.
+  // adapters over a base File or directory of a saved model, whose shape is taken; empty: the model
+  // itself is trained.
   std::string base;
   uint32_t lora_rank = 0;  // 0: no adapters
   float lora_alpha = 16;
@@ -45,8 +45,7 @@ struct RunOptions {
   float clip = 1.0f;
   uint64_t eval_every = 50;
   uint64_t eval_batches = 4;
-  // memory
-  // Share of the non-resident parameters, or a size; auto: SettleRcache decides.
+  // memory Share of the non-resident parameters, or a size; auto: SettleRcache decides.
   std::string rcache = "25%";
   std::string device_memory;  // with auto: what one rank may use; empty: what the GPU has
   std::string rates_file;     // with auto: how fast copies and updates are; empty: not known

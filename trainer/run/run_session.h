@@ -4,9 +4,9 @@
 // One thread (the trainer's main thread). Order: a rank takes its seat at the server first and
 // meets the other ranks then, because the server seats nobody before all ranks of a broken run have
 // left it; a meeting therefore never mixes ranks of two runs. (A private server is the exception:
-// it is started by rank 0, which has to tell the others where.)
-// Leave is for a run that broke: it gives up groups and seat without a goodbye, so that the server
-// keeps the job, and Attach and Meet may be called again. Close is the orderly end: the job goes.
+// it is started by rank 0, which has to tell the others where.) Leave is for a run that broke: it
+// gives up groups and seat without a goodbye, so that the server keeps the job, and Attach and Meet
+// may be called again. Close is the orderly end: the job goes.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,5 @@
 // A rank that asks for its job again while the last run of the job is still being taken down: it
-// waits
-// for what its own former self holds, and is not refused for want of it.
+// waits for what its own former self holds, and is not refused for want of it.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,6 +1,5 @@
 // What one user cannot take from others: places of jobs and in the queue, and the turn of a small
-// job
-// behind a large one that waits.
+// job behind a large one that waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -78,9 +78,8 @@ TEST_F(FoundBySimulation, AStepThatIsNotFiniteIsForgottenBeforeItsRanksHearOfIt)
 }
 
 // The server died between the drop of a step that was not finite and its answers. Gradients and
-// ends
-// that were sent again counted for the next attempt: it was sealed with gradients of the dropped
-// one.
+// ends that were sent again counted for the next attempt: it was sealed with gradients of the
+// dropped one.
 TEST_F(FoundBySimulation, WhatIsSentAgainOfADroppedAttemptCountsForNoOther) {
   Start({.world = 2, .chunks = 1});
   DieAt("server.step_dropped", 1, [this] { trainer_->Step({.seed = 1, .poisoned = true}); });

@@ -28,8 +28,7 @@ Holdings WaitForHoldings(const std::string& socket_dir, const Holdings& expected
                          int64_t timeout_ns);
 
 // Open descriptors of this process, once their number has stayed the same for 50 ms: the server
-// closes the admin connection that was
-// asked last on a thread of its own.
+// closes the admin connection that was asked last on a thread of its own.
 size_t SettledDescriptors();
 
 class DaemonInProcess {

@@ -83,8 +83,7 @@ struct Playing {
 };
 
 // Plays them until in `wanted` runs the call was reached: threads and waits make the last calls of
-// a run come or not
-// come, and then the next in order takes the place. False when one is wrong.
+// a run come or not come, and then the next in order takes the place. False when one is wrong.
 bool PlayUntil(uint64_t wanted, const std::vector<Failure>& failures, const Playing& how,
                Table* table) {
   std::atomic<size_t> next{0};

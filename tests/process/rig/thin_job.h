@@ -1,7 +1,6 @@
 // A training job without a model: weights, gradients and their hash are plain arithmetic, so that a
-// whole run takes milliseconds and
-// every run of the same options ends with the same bits. Used by thin_trainer (a process) and by
-// tests that run ranks as threads.
+// whole run takes milliseconds and every run of the same options ends with the same bits. Used by
+// thin_trainer (a process) and by tests that run ranks as threads.
 #pragma once
 
 #include <cstdint>

@@ -69,8 +69,7 @@ TEST(TensorStates, APassForgetsTheUsesOfTheOneBefore) {
 }
 
 // Any sequence of wishes: the table alone decides, refused wishes change nothing, and no path leads
-// from a gradient back to a use
-// but through kFree and a new gather.
+// from a gradient back to a use but through kFree and a new gather.
 TEST(TensorStates, AnySequenceOfWishesKeepsTheRules) {
   const ChunkLayout layout = TwoParameters();
   EXPECT_TRUE(rc::check("wishes", [&layout] {

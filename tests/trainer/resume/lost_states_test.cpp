@@ -33,8 +33,7 @@ class LostStates : public TrainerRuns {
     return words;
   }
   // Empties the drive's files until the run ends. Once may not be enough: what is in the pool at
-  // that
-  // moment is written again, and then the drive has all of it.
+  // that moment is written again, and then the drive has all of it.
   static bool EmptyUntilItEnds(const std::string& drive, ChildProcess* trainer) {
     SteadyClock clock;
     const int64_t limit = clock.NowNs() + kRunNs;

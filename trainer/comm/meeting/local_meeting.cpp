@@ -126,8 +126,7 @@ Status LocalMeeting::Join() {
 }
 
 // While rank 0 speaks to this one, it tells who is missing, and the user is told by rank 0; what of
-// others was heard before it
-// went away says nothing about them now.
+// others was heard before it went away says nothing about them now.
 Status LocalMeeting::GoOn(Search* search, bool is_connected) {
   const int64_t now_ns = clock_.NowNs();
   const uint64_t others = search->missing & ~uint64_t{1};

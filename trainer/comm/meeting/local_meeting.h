@@ -1,16 +1,12 @@
 // LocalMeeting: how the ranks of one machine find each other and make groups: over Unix sockets,
-// which the kernel guards, and
-// without a port.
+// which the kernel guards, and without a port.
 //
 // One thread (the trainer's main thread). Rank 0 listens while it gathers
-// (trainer/comm/meeting/meeting_host.h) under a name that
-// nobody could know before; the others look for it and connect. Both sides ask the kernel for the
-// other's user before a byte
-// is read, and rank 0 compares run, specification, rank and world. It then gives every two ranks a
-// connection of their own;
-// groups are made over those. A connection of somebody else is closed, and changes nothing for the
-// run. How long they wait for
-// each other: trainer/comm/meeting/patience.h.
+// (trainer/comm/meeting/meeting_host.h) under a name that nobody could know before; the others look
+// for it and connect. Both sides ask the kernel for the other's user before a byte is read, and
+// rank 0 compares run, specification, rank and world. It then gives every two ranks a connection of
+// their own; groups are made over those. A connection of somebody else is closed, and changes
+// nothing for the run. How long they wait for each other: trainer/comm/meeting/patience.h.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,5 @@
 // Meeting: where the ranks of a run find each other and make groups: over Unix sockets where all
-// run on one machine
-// (local_meeting.h), else over TCP through Gloo (gloo_collective.h).
+// run on one machine (local_meeting.h), else over TCP through Gloo (gloo_collective.h).
 //
 // One thread (the trainer's main thread).
 #pragma once

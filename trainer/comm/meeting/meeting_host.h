@@ -1,13 +1,10 @@
 // MeetingHost: rank 0's side of one meeting of the ranks of a machine: it listens, tells who
-// belongs to the run, and connects
-// everybody with everybody.
+// belongs to the run, and connects everybody with everybody.
 //
 // One thread. Where it listens is a new name each time, behind a prefix that follows from the run
-// (MeetingPrefix), so that
-// nobody can take the name before. Who connects is another user (closed at once, nothing is read),
-// a process that does not
-// belong to the run (told so), or a rank, which waits here until all have come. A rank that dies
-// meanwhile may come again.
+// (MeetingPrefix), so that nobody can take the name before. Who connects is another user (closed at
+// once, nothing is read), a process that does not belong to the run (told so), or a rank, which
+// waits here until all have come. A rank that dies meanwhile may come again.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +40,7 @@ class MeetingHost {
   // Takes in who has come, and waits `wait_ms` at most for the next one. True: every rank is here.
   bool Turn(int wait_ms);
   // Connects all ranks with each other and tells them that all are here. False: one has left
-  // meanwhile; all others have been
-  // sent away and come again by themselves.
+  // meanwhile; all others have been sent away and come again by themselves.
   bool Introduce();
   // After Introduce: the connection to each rank, invalid for this one.
   std::vector<UniqueFd> TakePeers();

@@ -49,8 +49,7 @@ std::array<std::byte, kMeetingPacketBytes> Encode(const MeetingPacket& packet);
 std::optional<MeetingPacket> DecodeMeetingPacket(std::span<const std::byte> bytes);
 
 // What rank 0, of the run and specification in `own`, says to the process that came with `hello`;
-// whether its rank is taken
-// is not known here.
+// whether its rank is taken is not known here.
 MeetingPacket::Verdict JudgeHello(const MeetingPacket& own, const MeetingPacket& hello);
 
 }  // namespace tidepool::trainer

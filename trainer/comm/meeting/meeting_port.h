@@ -27,13 +27,11 @@ uint16_t BoundPort(int fd);
 bool SomebodyListens(const Rendezvous& meet);
 
 // The ranks that have not come, in order; none when all have. `exactly`: this is about to be told;
-// else the answer may name some
-// that came a while ago.
+// else the answer may name some that came a while ago.
 using MissingRanks = std::function<Result<std::vector<uint32_t>>(bool exactly)>;
 
 // Asks `missing` some twenty times a second until no rank is; `doing` says what failed. Errors:
-// kRanksMissing (see patience.h),
-// what meet.interrupted returned, what `missing` failed with.
+// kRanksMissing (see patience.h), what meet.interrupted returned, what `missing` failed with.
 Status AwaitRanks(const Rendezvous& meet, const std::string& doing, const MissingRanks& missing);
 
 }  // namespace tidepool::trainer

@@ -1,12 +1,10 @@
 // Patience: how long a rank that waits for others goes on waiting. The limit counts from the last
-// sign of life of a rank that
-// is missing, not from when the waiting began.
+// sign of life of a rank that is missing, not from when the waiting began.
 //
 // One thread. Nothing is waited for here, and time is handed in. A rank that is known to be on its
-// way (`standing`) is waited
-// for without end, and the user is told of it once a minute; one that is known to have ended for
-// good ends the wait at once;
-// of every other one a sign of life has to come within the limit. Decision 038 has the reasons.
+// way (`standing`) is waited for without end, and the user is told of it once a minute; one that is
+// known to have ended for good ends the wait at once; of every other one a sign of life has to come
+// within the limit. Decision 038 has the reasons.
 #pragma once
 
 #include <cstdint>

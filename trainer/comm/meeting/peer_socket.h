@@ -1,9 +1,8 @@
 // Sockets between processes of one user on one machine: abstract Unix sockets, which are no files.
 //
 // Any thread; no state. Anybody in the same network namespace can see the name of such a socket,
-// connect to it, and listen
-// under a name of the same form. Only OwnedByUs tells who the other side is; call it before a byte
-// is read or written.
+// connect to it, and listen under a name of the same form. Only OwnedByUs tells who the other side
+// is; call it before a byte is read or written.
 #pragma once
 
 #include <cstddef>

@@ -2,13 +2,11 @@
 // same time.
 //
 // One thread (the trainer's main thread). ncclCommAbort blocks: it frees memory of the GPU, for
-// which
-// the driver waits until every stream of the process stands still, also one in which a kernel of
-// another group waits for the same lost peer. Aborted one after the other, the first never returns.
-// So each is aborted by a thread of its own. After the deadline a thread that still stands in NCCL
-// is
-// left there, with its communicator: the process goes on, and the next attempt is another program
-// (trainer/begin_anew.h).
+// which the driver waits until every stream of the process stands still, also one in which a kernel
+// of another group waits for the same lost peer. Aborted one after the other, the first never
+// returns. So each is aborted by a thread of its own. After the deadline a thread that still stands
+// in NCCL is left there, with its communicator: the process goes on, and the next attempt is
+// another program (trainer/begin_anew.h).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +33,7 @@ class CommunicatorSet {
   bool Remove(void* communicator) { return communicators_.erase(communicator) == 1; }
   bool Has(void* communicator) const { return communicators_.contains(communicator); }
   // Returns when all have ended, or at the deadline; the set is empty then. What the streams of
-  // this
-  // process wait for, other than kernels of these communicators, must have been let go before.
+  // this process wait for, other than kernels of these communicators, must have been let go before.
   void AbortAll();
 
  private:
