@@ -186,5 +186,18 @@ TEST(SumsOfASpecification, AreNotMadeOnTheServeLoopWhereStatesSpill) {
                         spec("a"), spec("b"));
 }
 
+TEST(SumsOfASpecification, AreNotMadeOnTheServeLoopWhereWeightsSpill) {
+  const auto spec = [](const char* name) {
+    return MakeSpec({.name = name, .dtype = DType::kBF16, .chunks = 16, .rcache_bytes = 4096});
+  };
+  const uint64_t with_weights = shm::HostBytesOf(spec("a"), 0),
+                 least = shm::LeastHostBytesOf(spec("a"));
+  ASSERT_LT(least, with_weights);
+  ExpectNoSumsOnTheLoop({.pool_bytes = RoundUp((with_weights + least) / 2, kPageBytes),
+                         .nvme_directories = 1,
+                         .nvme_bytes = 16 * kMiB},
+                        spec("a"), spec("b"));
+}
+
 }  // namespace spec_sums_test
 }  // namespace tidepool::memserver
