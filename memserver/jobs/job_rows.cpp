@@ -1,0 +1,171 @@
+#include "memserver/jobs/job_rows.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shm/spec/frozen.h"
+#include "shm/spec/gpu_states.h"
+
+namespace tidepool::memserver {
+namespace {
+
+const char* StateOf(const Job& job) {
+  if (job.phase == JobPhase::kRemoving) return "ending";
+  if (!job.HasRanks()) return "detached";
+  if (!job.HasSeats()) return "awaiting";
+  if (!job.IsRecorded() || !job.states->weights_ready()) return "loading";
+  return job.updates.active() ? "updating" : "training";
+}
+
+uint64_t RcacheOf(const Job& job) {
+  uint64_t bytes = 0;
+  for (const Seat* seat : job.seats)
+    bytes += seat != nullptr && !seat->brings_rcache ? seat->rcache_bytes : 0;
+  return bytes;
+}
+
+SessionRow RowOf(Seat& seat) {
+  SessionRow row{.session = seat.session_id,
+                 .rank = seat.rank,
+                 .pid = seat.pid,
+                 .rcache_bytes = seat.rcache_bytes};
+  if (seat.session == nullptr) return row;
+  row.bytes_h2d = seat.session->bytes_h2d;
+  row.bytes_d2h = seat.session->bytes_d2h;
+  row.requests = seat.session->requests();
+  row.requests_parked = seat.session->requests_parked;
+  return row;
+}
+
+ChunkRow RowOf(const Job& job, ChunkId id) {
+  const Chunk& chunk = job.states->chunk(id);
+  ChunkRow row;
+  row.state = chunk.state;
+  row.data_group = chunk.data_group;
+  row.elements = chunk.elements;
+  row.bytes = job.states->plane_bytes(id);
+  row.spilled = chunk.spilled;
+  row.on_gpu = chunk.on_gpu;
+  row.weights_spilled = job.states->window().Covers(id);
+  row.in_window = row.weights_spilled && job.states->HoldsWeights(id);
+  const Version version = job.IsRecorded() ? chunk.version : kNoVersion;
+  row.version = version == kNoVersion ? 0 : version;
+  row.ranks_cached = chunk.ranks_cached;
+  row.fetches = chunk.fetches;
+  return row;
+}
+
+ChunkRow RowOf(const FrozenUse& use, DType dtype) {
+  ChunkRow row;
+  row.state = use.chunk->sealed ? ChunkState::kFrozen : ChunkState::kEmpty;
+  row.elements = use.chunk->name.bytes / BytesOf(dtype);
+  row.bytes = use.chunk->name.bytes;
+  row.ranks_cached = use.ranks_cached;
+  row.fetches = use.fetches;
+  return row;
+}
+
+// The gradients that ranks have sent tell where the open step stands; fetches do not: they come in
+// both passes.
+void TellGradients(const Job& job, StepProgress* step) {
+  const uint32_t all = job.spec().micro_batches;
+  const GradientIntake::Reach reach = job.intake.reach();
+  const bool level = reach.shards == job.states->shards();
+  const bool ending = level && reach.micro_batches == all;
+  step->phase = ending ? "ending" : level ? "forward" : "backward";
+  step->micro_batches = all;
+  step->micro_batch = level ? std::min(reach.micro_batches + 1, all) : reach.micro_batches;
+  step->chunks_done = level && !ending ? 0 : reach.chunks;
+}
+
+StepProgress ProgressOf(const Job& job) {
+  StepProgress step;
+  step.fetches = job.sealed_traffic.fetches;
+  step.fetches_waited = job.sealed_traffic.fetches_waited;
+  step.bytes_fetched = job.sealed_traffic.bytes;
+  if (!job.IsRecorded() || !job.states->weights_ready()) return step;
+  if (!job.updates.active()) {
+    TellGradients(job, &step);
+    return step;
+  }
+  step.phase = "updating";
+  step.chunks_done = job.spec().chunks.size() - job.updates.chunks_left();
+  return step;
+}
+
+void MarkUnanswered(const shm::Request& request, Rank rank, std::vector<ChunkRow>* chunks) {
+  ChunkRow& row = (*chunks)[request.chunk];
+  (request.op == static_cast<uint32_t>(shm::Op::kFetch) ? row.ranks_fetching : row.ranks_sending) |=
+      uint64_t{1} << rank;
+}
+
+// Both lists hold only requests whose chunk was checked.
+void MarkUnanswered(Seat& seat, std::vector<ChunkRow>* chunks) {
+  const CopyLane& lane = seat.session->lane();
+  for (uint32_t i = 0; i < lane.size(); ++i) MarkUnanswered(lane.at(i).request, seat.rank, chunks);
+  for (const shm::Request& request : seat.session->waiting().requests())
+    MarkUnanswered(request, seat.rank, chunks);
+}
+
+}  // namespace
+
+uint64_t StateBytesOnGpu(const Job& job, Rank rank, const GpuStreams* gpu) {
+  const GpuShare& share = job.gpus.shares()[rank];
+  const bool none = share.life == GpuShare::Life::kNone || share.life == GpuShare::Life::kDropped;
+  return none || (gpu != nullptr && share.gpu != gpu) ? 0 : shm::GpuShareBytes(job.spec(), rank);
+}
+
+uint64_t ChunksIn(const Job& job) {
+  return job.states->spec().chunks.size() + job.states->frozen().size();
+}
+
+ChunkRow ChunkRowOf(const Job& job, ChunkId id) {
+  const shm::JobSpec& spec = job.spec();
+  return spec.IsFrozen(id) ? RowOf(job.states->frozen(id), spec.dtype) : RowOf(job, id);
+}
+
+JobRow JobRowOf(const Job& job, bool demoting, std::vector<ChunkRow> chunks) {
+  const shm::JobSpec& spec = job.spec();
+  JobRow row;
+  row.job = job.id;
+  row.spec = job.states->shared_spec();
+  row.name = spec.name;
+  row.uid = job.uid;
+  row.state = demoting ? "demoting" : StateOf(job);
+  row.world = spec.world;
+  row.dtype = spec.dtype;
+  row.parameters = spec.ParameterCount();
+  row.pool_bytes = job.states->pool_bytes();
+  row.nvme_bytes = job.states->nvme_total();
+  row.chunks_spilled = job.states->chunks_spilled();
+  row.weight_slots = job.states->window().slots().size();
+  row.weights_filled = job.states->window().fills;
+  if (row.weight_slots > 0)
+    row.chunks_weights_spilled = spec.chunks.size() - job.states->window().first();
+  row.chunks_demoted = job.states->demoted();
+  for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank)
+    row.gpu_bytes += StateBytesOnGpu(job, rank, nullptr);
+  row.chunks_on_gpu = spec.states_on_gpu;
+  row.rcache_bytes = RcacheOf(job);
+  row.account = job.account;
+  row.quota = job.quota;
+  row.suspended = job.suspended;
+  row.optimizer_bytes = job.worker_share.served;
+  row.step_seconds = job.step_seconds;
+  row.steps_skipped = job.steps_skipped;
+  row.step = ProgressOf(job);
+  if (job.IsRecorded()) {
+    row.version = job.states->sealed_version();
+    row.grad_norm = job.states->last_step().grad_norm;
+  }
+  row.frozen_bytes = shm::FrozenPoolBytes(spec);
+  row.chunks = std::move(chunks);
+  for (Seat* seat : job.seats) {
+    if (seat == nullptr) continue;
+    row.sessions.push_back(RowOf(*seat));
+    if (seat->session != nullptr) MarkUnanswered(*seat, &row.chunks);
+  }
+  return row;
+}
+
+}  // namespace tidepool::memserver
