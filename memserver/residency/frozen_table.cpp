@@ -59,11 +59,12 @@ uint64_t FrozenTable::MissingBytes(const shm::JobSpec& spec, uint32_t uid) const
 uint64_t FrozenTable::CountMissing(const shm::JobSpec& spec, uint32_t uid) const {
   TP_POINT("server.frozen_counted");
   const auto& sums = spec.sums.made;
-  const auto user = users_.find(NamedUser(uid));
+  const uint32_t owner = NamedUser(uid);
+  const auto user = users_.find(owner);
   if (sums != nullptr && user != users_.end() && user->second.chunks < sums->frozen.size()) {
     uint64_t bytes = sums->frozen_pool_bytes;
-    for (auto it = chunks_.lower_bound({uid, 0, {}}); it != chunks_.end() && it->first.uid == uid;
-         ++it) {
+    for (auto it = chunks_.lower_bound({owner, 0, {}});
+         it != chunks_.end() && it->first.uid == owner; ++it) {
       const bool listed = std::binary_search(sums->frozen.begin(), sums->frozen.end(),
                                              std::pair(it->first.bytes, it->first.content));
       if (listed) bytes -= it->second->extent.bytes;
