@@ -70,7 +70,7 @@ Status Estimate(RunOptions options) {
   RankPlace place;  // as if all ranks were on this node
   place.world = place.local_world = world;
   TP_ASSIGN_OR_RETURN(std::optional<RcacheChoice> choice, SettleRcache(&options, place));
-  TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
+  TP_ASSIGN_OR_RETURN(RunPlan plan, CheckPlan(options, place, "estimate"));
   plan.choice = std::move(choice);
   if (!options.data.empty())
     TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0).status());

@@ -64,14 +64,20 @@ Result<RunWaits> WaitsOf(const RunOptions& options) {
   return waits;
 }
 
-Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
-                            const std::string& job) {
+Result<RunPlan> CheckPlan(const RunOptions& options, const RankPlace& place,
+                          const std::string& job) {
   TP_RETURN_IF_ERROR(CheckJobName(job));
   TP_RETURN_IF_ERROR(WaitsOf(options).status());
-  if (place.rank == 0) TP_RETURN_IF_ERROR(CheckOutputs(options));
+  TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, place.world, place.rank, job));
+  TP_RETURN_IF_ERROR(CheckBesideBase(options, plan));
+  return plan;
+}
+
+Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
+                            const std::string& job) {
   CheckedRun checked;
-  TP_ASSIGN_OR_RETURN(checked.plan, MakeRunPlan(options, place.world, place.rank, job));
-  TP_RETURN_IF_ERROR(CheckBesideBase(options, checked.plan));
+  TP_ASSIGN_OR_RETURN(checked.plan, CheckPlan(options, place, job));
+  if (place.rank == 0) TP_RETURN_IF_ERROR(CheckOutputs(options));
   TP_ASSIGN_OR_RETURN(checked.data,
                       OpenRunCorpus(options, checked.plan.shape, place.world, place.rank));
   return checked;

@@ -1,6 +1,7 @@
 // CheckRun: the one validation of what a run is given, before anything is contacted, made or
-// started. `run`, `run --dry-run`, `launch` and `estimate` all go through it; numbers are checked
-// before, flag by flag (number_flags.h).
+// started. `run`, `run --dry-run` and `launch` go through it; `estimate`, which needs no data and
+// writes nothing, goes through its part CheckPlan, and OpenRunCorpus where --data is given. Numbers
+// are checked before, flag by flag (number_flags.h).
 //
 // Any thread; torch-free. Files are read, nothing is written.
 #pragma once
@@ -25,13 +26,17 @@ struct RunWaits {
 // Errors: kConfigBadValue (names the flag).
 Result<RunWaits> WaitsOf(const RunOptions& options);
 
+// Checks what the plan of a run depends on: the name of the job, the waits, the model, its layout
+// and its base. Errors: kUsageError, those of WaitsOf and MakeRunPlan.
+Result<RunPlan> CheckPlan(const RunOptions& options, const RankPlace& place,
+                          const std::string& job);
+
 struct CheckedRun {
   RunPlan plan;
   RunCorpus data;
 };
 // Checks all but what only LibTorch or a device can tell: --rcache auto is settled before. Errors:
-// kUsageError (the name of the job, adapters saved over their base), those of WaitsOf, MakeRunPlan,
-// OpenRunCorpus and CheckOutputs.
+// those of CheckPlan, OpenRunCorpus and CheckOutputs.
 Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
                             const std::string& job);
 
