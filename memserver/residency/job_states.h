@@ -2,7 +2,8 @@
 // it moves no bytes.
 //
 // One thread (the serve loop) owns it; workers and streams get addresses of planes, never the
-// table.
+// table. A thread that reads for a save looks at saved() and the specification alone: the job keeps
+// both as they are until that save is answered.
 // Invariants:
 //  1. planes of all chunks, staging buffers and records were taken from the pool together, and go
 //     back together (destructor), with the places that stand in for some on NVMe (stand_ins.h),
