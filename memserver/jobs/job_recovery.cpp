@@ -153,7 +153,7 @@ void AskForShares(const Parts& parts, std::span<const HeldMemory> states, Tables
       if (share) AskForShare(parts, std::move(*share), job.get());
     }
     for (SetAside& aside : tables->set_aside) {
-      auto share = aside.whole == nullptr ? std::nullopt : ShareIn(held, *aside.whole);
+      auto share = ShareIn(held, *aside.job);
       used |= share.has_value() && !TP_PLANTED("recover.shares_let_go_of");
       if (share) aside.shares.push_back(std::move(*share));
     }
@@ -201,6 +201,18 @@ Result<KeptJob> ReadJob(const Parts& parts, const IndexedJob& indexed, const Tab
   return ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed);
 }
 
+// A job that lacks a drive, as the next server wants to find it: workers of other jobs write over
+// the undo areas meanwhile, so its open tiles are closed now.
+Result<std::unique_ptr<Job>> CloseTilesOf(const Parts& parts, const KeptJob& kept,
+                                          std::unique_ptr<JobStates> states) {
+  auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool, parts.tier);
+  if (TP_PLANTED("recover.tiles_left_open")) return job;
+  const auto areas = UndoAreas(*parts.pool);
+  TP_RETURN_IF_ERROR(job->updates.CloseTiles(job->states->last_step(), areas));
+  TP_RETURN_IF_ERROR(job->intake.Recover(areas));
+  return job;
+}
+
 // Null where it was set aside. Of what former servers may still write nothing is read, and nothing
 // is written there: tiles are of planes, or of sums of gradients, that workers change.
 Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
@@ -214,8 +226,9 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
   states->record().gpu_servers.fetch_and(living, std::memory_order_relaxed);
   if (const Status absent = WhyAbsent(parts, *states); !absent.ok()) {
     if (kept.spec->states_on_gpu > 0) return absent;
+    TP_ASSIGN_OR_RETURN(std::unique_ptr<Job> lacking, CloseTilesOf(parts, kept, std::move(states)));
     all->set_aside.push_back(
-        {.lacking = std::move(states), .nonce = kept.nonce, .uid = kept.uid, .why = absent});
+        {.job = std::move(lacking), .nonce = kept.nonce, .uid = kept.uid, .why = absent});
     return std::unique_ptr<Job>();
   }
   if (states->spills()) TP_RETURN_IF_ERROR(FindOnNvme(parts.tier, states.get()));
@@ -281,9 +294,9 @@ uint32_t GpuServersOf(const HostPool& pool, const IndexContents& contents) {
 }
 
 Job* TakeUp(const Parts& parts, SetAside aside, Tables* tables) {
-  Job* job = aside.whole.get();
+  Job* job = aside.job.get();
   LogInfo("a job that was set aside goes on", {{"job", job->id}, {"name", job->spec().name}});
-  tables->jobs.push_back(std::move(aside.whole));
+  tables->jobs.push_back(std::move(aside.job));
   SortByNumber(&tables->jobs);
   for (ImportStates& share : aside.shares) AskForShare(parts, std::move(share), job);
   AwaitRanks(parts, job);
@@ -329,7 +342,7 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
                      .nonce = job.nonce,
                      .uid = job.uid,
                      .why = WhyItWaits(contents, waits_for, *job.states)};
-      aside.whole = std::move(recovered).value();
+      aside.job = std::move(recovered).value();
       LogWarn("a job in kept memory is set aside",
               {{"job", indexed.job}, {"why", aside.why.Line()}});
       tables->set_aside.push_back(std::move(aside));

@@ -99,20 +99,18 @@ struct WaitingRank {
   std::vector<uint32_t> passed_by = {};
 };
 
-// A job in kept memory that waits: nothing of it is used, and nothing given up. For a server with
+// A job in kept memory that waits: nothing else of it is used, nothing given up. For a server with
 // all of its NVMe directories; or for the end of processes that were servers and may still copy
-// into its memory, or out of it. Then it is whole, and this server takes it up.
+// into its memory, or out of it: then this server takes it up. Its open tiles are closed.
 struct SetAside {
-  // What a job has that lacks a drive; else null. Nobody else gets its places in the pool.
-  std::unique_ptr<JobStates> lacking = nullptr;
-  std::unique_ptr<Job> whole = nullptr;   // of the latter
-  uint32_t waits_for = 0;                 // its servers
+  std::unique_ptr<Job> job = nullptr;     // nobody else gets its places in the pool
+  uint32_t waits_for = 0;                 // servers that have to end; 0: it lacks a drive
   std::vector<ImportStates> shares = {};  // what is asked for when it is taken up
   uint64_t nonce = 0;
   uint32_t uid = 0;
   Status why = {};  // what its ranks are told
 
-  const JobStates& states() const { return whole != nullptr ? *whole->states : *lacking; }
+  const JobStates& states() const { return *job->states; }
 };
 
 // A check of health that an admin has muted.
@@ -169,13 +167,11 @@ struct Tables {
     }
     return nullptr;
   }
-  // Also those that were set aside whole.
+  // Also those that were set aside.
   std::vector<Job*> AllJobs() const {
     std::vector<Job*> all;
     for (const auto& job : jobs) all.push_back(job.get());
-    for (const SetAside& job : set_aside) {
-      if (job.whole != nullptr) all.push_back(job.whole.get());
-    }
+    for (const SetAside& aside : set_aside) all.push_back(aside.job.get());
     return all;
   }
   Job* FindJobByNonce(uint64_t nonce) const {

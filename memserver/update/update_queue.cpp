@@ -77,6 +77,17 @@ Status UpdateQueue::Resume(const StepRecord& record, std::span<const optim::Undo
   return Status();
 }
 
+Status UpdateQueue::CloseTiles(const StepRecord& record, std::span<const optim::UndoArea> areas) {
+  version_ = record.version;
+  if (record.skipped != 0) return Status();
+  for (ChunkId id = 0; id < states_->chunks().size(); ++id) {
+    const Chunk& chunk = states_->chunk(id);
+    if (chunk.state == ChunkState::kUpdateDue && !chunk.away())
+      TP_RETURN_IF_ERROR(RestoreChunk(id, areas));
+  }
+  return Status();
+}
+
 Status UpdateQueue::BadPiece(ChunkId id, uint32_t piece, const char* why) const {
   return Status(ErrorId::kKeptMemoryBad, "piece " + std::to_string(piece) + " of chunk " +
                                              std::to_string(id) + " of a job at version " +

@@ -49,6 +49,10 @@ class UpdateQueue {
   // wherever the last server stopped. `areas` are the undo areas of all its workers. Call it for
   // every job before any worker runs. Errors: kKeptMemoryBad.
   Status Resume(const StepRecord& record, std::span<const optim::UndoArea> areas);
+  // Instead, for a job that lacks a drive and waits for a later server: closes the open tiles of
+  // chunks on the host, before workers of other jobs write over the undo areas. Nothing is active
+  // behind it. Errors: kKeptMemoryBad.
+  Status CloseTiles(const StepRecord& record, std::span<const optim::UndoArea> areas);
   bool active() const { return chunks_left_ > 0; }
   uint32_t chunks_left() const { return chunks_left_; }  // whose update is not done
   // No new chunk is begun while held (a checkpoint reads the planes). Chunks that were begun are

@@ -61,7 +61,7 @@ const Job* SimWorld::JobOf(const Actor& actor) const {
   const std::string& name = actor.job->spec().name;
   if (const Job* job = world_->tables().FindJob(name)) return job;
   for (const SetAside& aside : world_->tables().set_aside) {
-    if (aside.whole != nullptr && aside.states().spec().name == name) return aside.whole.get();
+    if (aside.waits_for != 0 && aside.states().spec().name == name) return aside.job.get();
   }
   return nullptr;
 }

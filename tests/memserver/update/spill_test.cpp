@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/formats/split_float.h"
+#include "base/point.h"
 #include "base/unique_fd.h"
 #include "memserver/residency/placement.h"
 #include "memserver/traffic/spill_reader.h"
@@ -423,6 +425,51 @@ TEST(Spill, AJobOneOfWhoseDirectoriesIsGoneIsSetAsideAndGoesOnWhenItIsBack) {
   ASSERT_TRUE(world.recovered().ok()) << world.recovered().Line();
   EXPECT_TRUE(world.tables().set_aside.empty());
   for (const auto& rank : trainer.ranks()) ASSERT_TRUE(world.Resume(rank.get(), spec));
+  ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = 2}).error, 0u);
+  EXPECT_TRUE(Same(trainer.FetchAll(), expected));
+}
+
+// A worker died in the middle of an addition, and the job's drive was gone at the restart: other
+// jobs wrote over what had been saved of the addition, and the job was given up when the drive came
+// back.
+TEST(Spill, AnOpenTileOfAJobThatIsSetAsideIsClosedBeforeOthersWork) {
+  struct Killed {};
+  const shm::JobSpec spec = SpecOf({.micro_batches = 2});
+  shm::JobSpec small = SpecOf({.micro_batches = 2, .chunk_elements = 4096, .chunks = 1});
+  small.name = "another";
+  const Weights expected = OnHost(spec, 2);
+  WorldOptions options = OnNvme(spec, 2);
+  options.nvme_bytes += shm::NvmeBytesOf(small, 0);
+  ServeWorld world(options);
+  SmallTrainer trainer(&world, spec);
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = 1}).error, 0u);
+  trainer.FetchAll();  // its update is over: what comes now are additions
+  int tiles = 0;
+  SetPointHook([&tiles](const char* name) {
+    if (std::string_view(name) == "optim.tile_written" && ++tiles == 2) throw Killed();
+  });
+  EXPECT_THROW(trainer.Step({.learning_rate = 0.05F, .seed = 2}), Killed);
+  SetPointHook({});
+
+  world.GiveDisks(ServeWorld::Given::kFirstGone);
+  world.Restart();
+  ASSERT_EQ(world.tables().set_aside.size(), 1u);
+  SmallTrainer other(&world, small);
+  ASSERT_TRUE(other.JoinAll());
+  other.PutWeights(3);
+  EXPECT_EQ(other.Step({.learning_rate = 0.05F, .seed = 1}).error, 0u);
+  other.LeaveAll();
+  world.Settle();
+
+  world.GiveDisks(ServeWorld::Given::kAll);
+  world.Restart();
+  ASSERT_EQ(world.tables().jobs.size(), 1u) << "the job is kept";
+  const Job& job = *world.tables().jobs.front();
+  world.Post(AwaitedRankLost{job.id, 0, trainer.rank(0).nonce()});
+  world.loop().Turn();
+  ASSERT_TRUE(trainer.JoinAll());
   ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = 2}).error, 0u);
   EXPECT_TRUE(Same(trainer.FetchAll(), expected));
 }
