@@ -1,0 +1,101 @@
+"""Paragraphs: in the body of a function, a blank line or a comment stands between steps."""
+
+import collections
+import os
+
+from .sizes import find_functions
+from .tree import Finding, SourceFile, Tree
+
+RUN_MAX = 12  # lines of code in a row
+# Functions with a longer run, by folder, from before this rule. Numbers only get smaller.
+RATCHET: dict[str, int] = {
+    "base": 7,
+    "base/formats": 8,
+    "base/system": 5,
+    "base/text": 10,
+    "bench": 46,
+    "bench/drive": 11,
+    "bench/gpu": 20,
+    "bench/harness": 17,
+    "bench/loops": 21,
+    "bench/peers": 1,
+    "client": 26,
+    "client/admin": 19,
+    "client/memctl": 3,
+    "client/memctl/commands": 55,
+    "client/memctl/flags": 13,
+    "client/memctl/page": 5,
+    "client/memctl/views": 31,
+    "device": 9,
+    "device/cuda": 16,
+    "device/host": 10,
+    "memserver": 29,
+    "memserver/admin": 58,
+    "memserver/checkpoint": 10,
+    "memserver/config": 21,
+    "memserver/control": 32,
+    "memserver/control/bounds": 1,
+    "memserver/jobs": 70,
+    "memserver/keeper": 17,
+    "memserver/loop": 30,
+    "memserver/probe": 15,
+    "memserver/residency": 33,
+    "memserver/residency/kept": 10,
+    "memserver/residency/pool": 12,
+    "memserver/traffic": 26,
+    "memserver/update": 39,
+    "memserver/update/staging": 24,
+    "nvme": 30,
+    "optim": 20,
+    "optim/kernels": 6,
+    "optim/rules": 1,
+    "shm": 15,
+    "shm/spec": 16,
+    "trainer": 1,
+    "trainer/advice": 17,
+    "trainer/cache": 27,
+    "trainer/cli": 19,
+    "trainer/comm": 22,
+    "trainer/comm/meeting": 20,
+    "trainer/comm/nccl": 5,
+    "trainer/data": 15,
+    "trainer/engine": 10,
+    "trainer/hooks": 6,
+    "trainer/inputs": 14,
+    "trainer/launch": 18,
+    "trainer/layout": 10,
+    "trainer/model": 15,
+    "trainer/output": 14,
+    "trainer/plan": 9,
+    "trainer/profile": 1,
+    "trainer/run": 37,
+}
+
+
+def long_runs(source: SourceFile) -> list[tuple[str, int]]:
+    """(name of the function, first line) of each first run of code that is longer than RUN_MAX."""
+    lines = source.text.split("\n")
+    found = []
+    for function in find_functions(source):
+        run = 0
+        for number in range(function.line, function.line + function.lines if function.has_body else 0):
+            text = lines[number - 1].strip()
+            run = 0 if not text or text.startswith("//") else run + 1
+            if run > RUN_MAX:
+                found.append((function.name, number - RUN_MAX))
+                break
+    return found
+
+
+def check_paragraphs(tree: Tree) -> list[Finding]:
+    """Production code only: a test is a list of steps as it is."""
+    found: dict[str, list[Finding]] = collections.defaultdict(list)
+    for source in tree.sources.values():
+        for name, line in [] if source.is_test else long_runs(source):
+            text = f"{name} has over {RUN_MAX} lines in a row: put a blank line between steps"
+            found[os.path.dirname(source.path)].append(Finding(source.path, line, "paragraphs", text))
+    findings = []
+    for folder, of_folder in found.items():
+        if len(of_folder) > RATCHET.get(folder, 0):
+            findings += of_folder
+    return findings
