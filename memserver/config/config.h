@@ -1,7 +1,7 @@
 // Config: every setting of memserver, with its value, its unit and where it came from (flag >
 // environment > file > default).
 //
-// One thread, before the server starts. Settings are one table in config.cpp: a setting added there
+// One thread, before the server starts. Settings are one table in setting_table.cpp: a setting added there
 // has a flag, an environment variable, a key of the configuration file, a default, a line in --help
 // and a line in `memserver config` at once.
 #pragma once

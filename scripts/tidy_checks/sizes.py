@@ -22,7 +22,6 @@ RATCHET: dict[str, int] = {
     "client/mem_client.cpp": 428,
     "client/memctl/flags/flags.cpp": 452,
     "memserver/admin/admin_api.cpp": 449,
-    "memserver/config/config.cpp": 444,
     "memserver/jobs/job_desk.cpp": 439,
     "memserver/loop/dispatcher.cpp": 403,
     "memserver/loop/step_desk.cpp": 407,
