@@ -50,11 +50,12 @@ Finding Fail(std::string subject, std::string text, std::string remedy) {
 Finding CheckMemory(const ServerOptions& options) {
   const MemoryBudget budget = ReadMemoryBudget();
   const uint64_t left_over = 256 * kMiB;
-  const uint64_t staging = options.nvme.directories.empty()
+  const uint64_t staging = options.settings.nvme.directories.empty()
                                ? 0
-                               : StateTier::MemoryBytes(options.nvme.directories.size());
-  const uint64_t need =
-      options.pool_bytes + WorkerTeam::UndoBytes(options.adam_threads) + staging + left_over;
+                               : StateTier::MemoryBytes(options.settings.nvme.directories.size());
+  const uint64_t need = options.pool_bytes +
+                        WorkerTeam::UndoBytes(options.settings.optimizer.threads) + staging +
+                        left_over;
   const std::string numbers = "a pool of " + FormatBytes(options.pool_bytes) + "; available are " +
                               FormatBytes(budget.bytes_available) + " (" + budget.limited_by + ")";
   if (need > budget.bytes_available)
@@ -80,7 +81,8 @@ Finding CheckMemlock(const ServerOptions& options) {
 }
 
 Finding CheckReserved(const ServerOptions& options) {
-  const uint64_t need = options.pool_bytes + WorkerTeam::UndoBytes(options.adam_threads),
+  const uint64_t need =
+                     options.pool_bytes + WorkerTeam::UndoBytes(options.settings.optimizer.threads),
                  there = ReservedHugeBytes();
   const std::string text =
       FormatBytes(there) + " of huge pages are set aside; the pool needs " + FormatBytes(need);
@@ -93,13 +95,13 @@ Finding CheckReserved(const ServerOptions& options) {
 // What the system promises. Some grant nothing all the same until the mode has been written once:
 // what was really got is in the line `ready` of the log and in `memctl status`.
 Finding CheckHugePages(const ServerOptions& options) {
-  if (options.reserved_pages) return CheckReserved(options);
+  if (options.settings.pool.reserved_pages) return CheckReserved(options);
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const size_t open = text.find('['), end = text.find(']');
   const std::string mode =
       open == std::string::npos || end < open ? "unknown" : text.substr(open + 1, end - open - 1);
-  if (!options.huge_pages) return Ok("huge pages", "not asked for (--huge off)");
+  if (!options.settings.pool.huge_pages) return Ok("huge pages", "not asked for (--huge off)");
   if (mode == "advise" || mode == "always" || mode == "within_size" || mode == "force")
     return Ok("huge pages", "granted on request (" + mode + ")");
   return Warn("huge pages", "shared memory gets 4 KiB pages only (shmem_enabled is " + mode + ")",
@@ -134,17 +136,18 @@ Finding CheckPidFd() {
 Finding CheckDescriptors(const ServerOptions& options) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const uint64_t need = kDescriptorsOfServer + kDescriptorsOfSession * options.sessions_max;
+  const uint64_t need =
+      kDescriptorsOfServer + kDescriptorsOfSession * options.settings.limits.sessions_max;
   const std::string text = std::to_string(limit.rlim_cur) + " file descriptors; " +
-                           std::to_string(options.sessions_max) + " sessions need " +
-                           std::to_string(need);
+                           std::to_string(options.settings.limits.sessions_max) +
+                           " sessions need " + std::to_string(need);
   if (limit.rlim_cur >= need) return Ok("descriptors", text);
   return Warn("descriptors", text,
               "ulimit -n " + std::to_string(need) + ", or a smaller --sessions-max");
 }
 
 Finding CheckSockets(const ServerOptions& options) {
-  const std::string& path = options.socket_dir;
+  const std::string& path = options.settings.socket_dir;
   if (const Status status = shm::CheckSocketDir(path); !status.ok())
     return Fail("sockets", status.what(), "give a shorter --socket-dir");
   struct stat about {};
@@ -203,8 +206,9 @@ std::vector<Finding> CheckHost(const ServerOptions& options) {
       CheckDescriptors(options),
       CheckSockets(options),
       Ok("places", PlacesLine(options.topology, options.places)),
-      Ok("cpu", std::string("instruction set ") + optim::NameOf(options.isa) + ", " +
-                    std::to_string(options.adam_threads) + " optimizer workers")};
+      Ok("cpu", std::string("instruction set ") + optim::NameOf(options.settings.optimizer.isa) +
+                    ", " + std::to_string(options.settings.optimizer.threads) +
+                    " optimizer workers")};
   for (Finding& gpu : CheckGpus(options.gpus)) findings.push_back(std::move(gpu));
   return findings;
 }

@@ -54,7 +54,7 @@ int Run(const Flags& flags) {
   const auto loaded = LoadConfig(sources);
   if (!loaded.ok()) return Fail(loaded.status());
   const Config& config = loaded.value().config;
-  InitLog("memserver", config.log_level, config.log_format);
+  InitLog("memserver", config.live.log_level, config.log_format);
   const Status status =
       RunServer(loaded.value(), sources, {flags.parent_pid, flags.end_with_fd, flags.discard_kept});
   FlushLog();
@@ -68,7 +68,8 @@ int Check(const Flags& flags) {
   if (!loaded.ok()) return Fail(loaded.status());
   const auto options = ResolveOptions(loaded.value().config);
   if (!options.ok()) return Fail(options.status());
-  if (const Status sound = CheckQuotas(options.value().quotas, options.value().pool_bytes);
+  if (const Status sound =
+          CheckQuotas(options.value().settings.quota.entries, options.value().pool_bytes);
       !sound.ok())
     return Fail(sound);
   const auto findings = CheckHost(options.value());
@@ -146,12 +147,12 @@ int KeepApart(const Flags& flags) {
   const auto loaded = Load(flags);
   if (!loaded.ok()) return Fail(loaded.status());
   const Config& config = loaded.value().config;
-  InitLog("keeper", config.log_level, config.log_format);
+  InitLog("keeper", config.live.log_level, config.log_format);
 
   ApartKeeperOptions options;
   options.socket_dir = config.socket_dir.empty() ? shm::DefaultSocketDir() : config.socket_dir;
-  options.lease_ms = static_cast<uint64_t>(config.lease_ns / kNsPerMs);
-  options.log_level = config.log_level;
+  options.lease_ms = static_cast<uint64_t>(config.times.lease_ns / kNsPerMs);
+  options.log_level = config.live.log_level;
   options.log_format = config.log_format;
   const auto ended = RunKeeperApart(options);
   return ended.ok() ? ended.value() : Fail(ended.status());

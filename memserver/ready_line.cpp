@@ -40,8 +40,9 @@ std::string NodesText(const PoolFacts& pool) {
 
 void LogReady(const ServerOptions& options, const Server& server, const KeptHolder& keeper) {
   const PoolFacts& pool = server.pool_facts();
-  LogInfo("ready", {{"data_socket", shm::DataSocketPath(options.socket_dir)},
-                    {"admin_socket", shm::AdminSocketPath(options.socket_dir)},
+  const Config& settings = options.settings;
+  LogInfo("ready", {{"data_socket", shm::DataSocketPath(settings.socket_dir)},
+                    {"admin_socket", shm::AdminSocketPath(settings.socket_dir)},
                     {"pool", FormatBytes(server.pool_bytes()) +
                                  (server.adopted() ? " of the server before" : "")},
                     {"keeper", keeper.Name()},
@@ -51,9 +52,9 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
                     {"touched", TouchText(pool)},
                     {"nodes", NodesText(pool)},
                     {"pinned_workers", options.places.workers.size()},
-                    {"isa", optim::NameOf(options.isa)},
-                    {"adam_threads", options.adam_threads},
-                    {"copy", options.copy_threads == 0 ? "serve loop" : "thread per session"},
+                    {"isa", optim::NameOf(settings.optimizer.isa)},
+                    {"adam_threads", settings.optimizer.threads},
+                    {"copy", settings.copy.threads == 0 ? "serve loop" : "thread per session"},
                     {"copy_kernel", device::Text(server.copy_tuning())},
                     {"gpus", GpusLine(options.gpus)}});
   NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " +

@@ -31,7 +31,7 @@ std::shared_ptr<const ConfigRows> RowsOf(const LoadedConfig& loaded) {
     rows->settings.push_back({std::string(each.setting->key), each.text, each.origin,
                               std::string(each.setting->fallback), each.setting->is_live});
   }
-  for (const QuotaEntry& entry : loaded.config.quotas) {
+  for (const QuotaEntry& entry : loaded.config.quota.entries) {
     rows->quotas.push_back({entry.match, entry.where, entry.guarantee, entry.limit,
                             entry.nvme_limit, entry.weight, entry.priority});
   }
@@ -59,14 +59,13 @@ Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wa
         .Where(wanted.file)
         .Why(fixed);
   }
-  if (!SayTheSame(now.config.quotas, wanted.config.quotas)) plan.changed.push_back("jobs.quota");
-  TP_RETURN_IF_ERROR(CheckQuotas(wanted.config.quotas, pool_bytes));
-  TP_ASSIGN_OR_RETURN(plan.quotas, ResolveQuotas(wanted.config.quotas, pool_bytes));
+  if (!SayTheSame(now.config.quota.entries, wanted.config.quota.entries))
+    plan.changed.push_back("jobs.quota");
+  TP_RETURN_IF_ERROR(CheckQuotas(wanted.config.quota.entries, pool_bytes));
+  TP_ASSIGN_OR_RETURN(plan.quotas, ResolveQuotas(wanted.config.quota.entries, pool_bytes));
+  plan.live = wanted.config.live;
   TP_ASSIGN_OR_RETURN(plan.live.quota_fallback,
-                      ResolveFallback(wanted.config.default_quota, pool_bytes));
-  plan.live.log_level = wanted.config.log_level;
-  plan.live.states_on = wanted.config.states_on;
-  plan.live.jobs_max = wanted.config.jobs_max;
+                      ResolveFallback(wanted.config.quota.fallback, pool_bytes));
   plan.config = RowsOf(wanted);
   return plan;
 }

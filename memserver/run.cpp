@@ -315,7 +315,8 @@ bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
 // A private server ends with whoever started it, and its memory too.
 KeeperChoice KeeperOf(const Config& config, const RunOptions& options) {
   const bool is_private = options.parent_pid != 0 || options.end_with_fd >= 0;
-  return config.keeper == KeeperChoice::kAuto && is_private ? KeeperChoice::kNone : config.keeper;
+  const KeeperChoice kind = config.keeper.kind;
+  return kind == KeeperChoice::kAuto && is_private ? KeeperChoice::kNone : kind;
 }
 
 KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
@@ -325,9 +326,9 @@ KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
   std::erase_if(start.argv, [](const std::string& word) {
     return word == "--discard-kept" || word.starts_with("--discard-kept=");
   });
-  start.no_respawn = !config.respawn;
-  start.lease_ms = static_cast<uint64_t>(config.lease_ns / kNsPerMs);
-  start.log_level = config.log_level;
+  start.no_respawn = !config.keeper.respawn;
+  start.lease_ms = static_cast<uint64_t>(config.times.lease_ns / kNsPerMs);
+  start.log_level = config.live.log_level;
   start.log_format = config.log_format;
   return start;
 }
@@ -338,11 +339,24 @@ Result<device::Topology> TopologyOf(const Config& config) {
 }
 
 device::PlaceWishes WishesOf(const Config& config, uint32_t workers, uint32_t cpus) {
-  return {.pool_nodes = config.pool_nodes,
-          .worker_cpus = config.worker_cpus,
-          .spread = config.pool_spread,
+  return {.pool_nodes = config.pool.nodes,
+          .worker_cpus = config.optimizer.cpus,
+          .spread = config.pool.spread,
           .workers = workers,
           .pin = cpus > 2 * kFewCores};
+}
+
+// One per CPU, less one for the serve loop.
+uint32_t WorkersFor(uint32_t cpus) {
+  return std::max(1U, cpus - 1);
+}
+
+// A user may have all in private mode, and half in service mode.
+void ResolveLimits(bool is_service, LimitSettings* limits) {
+  if (limits->user_jobs_max == kAutomatic && is_service) limits->user_jobs_max = 0;
+  if (limits->user_sessions_max != kAutomatic) return;
+  limits->user_sessions_max =
+      is_service ? std::max(1U, limits->sessions_max / 2) : limits->sessions_max;
 }
 
 }  // namespace
@@ -353,8 +367,8 @@ Result<std::string> PlannedTopology(const Config& config) {
   uint32_t cpus = 0;
   for (const device::NumaNode& node : topology.nodes)
     cpus += static_cast<uint32_t>(node.cpus.size());
-  const uint32_t workers =
-      config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
+  const uint32_t threads = config.optimizer.threads;
+  const uint32_t workers = threads != kAutomatic ? threads : WorkersFor(cpus);
   TP_ASSIGN_OR_RETURN(const device::Places places,
                       device::PlanPlaces(topology, WishesOf(config, workers, cpus)));
   return TopologyReport(topology, places, nullptr);
@@ -364,47 +378,29 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   const MemoryBudget budget = ReadMemoryBudget();
   const uint32_t cpus = AllowedCpus();
   ServerOptions options;
-  options.socket_dir = config.socket_dir.empty() ? shm::DefaultSocketDir() : config.socket_dir;
-  TP_ASSIGN_OR_RETURN(options.pool_bytes, ParseSizeOrShare(config.pool, budget.bytes_available));
+  options.settings = config;
+  Config& settings = options.settings;
+  if (settings.socket_dir.empty()) settings.socket_dir = shm::DefaultSocketDir();
+  TP_ASSIGN_OR_RETURN(options.pool_bytes,
+                      ParseSizeOrShare(settings.pool.size, budget.bytes_available));
   TP_ASSIGN_OR_RETURN(options.rcache_limit,
-                      ParseSizeOrShare(config.rcache_limit, budget.bytes_available));
-  options.huge_pages = config.huge_pages;
-  options.adam_threads =
-      config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
+                      ParseSizeOrShare(settings.rcache_limit, budget.bytes_available));
+
+  if (settings.optimizer.threads == kAutomatic) settings.optimizer.threads = WorkersFor(cpus);
   // With few CPUs a copy thread would only take turns with the loop.
-  options.copy_threads = config.copy_threads != kAutomatic ? config.copy_threads
-                         : cpus > kFewCores ? std::clamp(cpus / 4, 1U, kCopyThreadsMax)
-                                            : 0;
-  options.copy_together = config.copy_threads != kAutomatic;
-  options.tuning = config.tuning;
-  options.reserved_pages = config.reserved_pages;
-  TP_ASSIGN_OR_RETURN(options.topology, TopologyOf(config));
+  if (settings.copy.threads == kAutomatic)
+    settings.copy.threads = cpus > kFewCores ? std::clamp(cpus / 4, 1U, kCopyThreadsMax) : 0;
+  TP_ASSIGN_OR_RETURN(options.topology, TopologyOf(settings));
   TP_ASSIGN_OR_RETURN(
       options.places,
-      device::PlanPlaces(options.topology, WishesOf(config, options.adam_threads, cpus)));
-  options.isa = config.isa;
-  if (config.gpus != GpuUse::kNone) options.gpus = CudaGpus(config.gpu_done);
-  options.open_gpus = config.gpus == GpuUse::kAtStart;
-  options.nvme = config.nvme;
-  options.states_on = config.states_on;
-  options.lease_ns = config.lease_ns;
-  options.spin_ns = config.spin_ns;
-  options.jobs_max = config.jobs_max;
-  options.sessions_max = config.sessions_max;
-  options.quotas = config.quotas;
-  options.default_quota = config.default_quota;
-  options.log_level = config.log_level;
-  options.metrics_listen = config.metrics_listen;
-  if (config.is_service) {
-    TP_ASSIGN_OR_RETURN(options.access, ServiceAccess(config.group, config.operator_group));
+      device::PlanPlaces(options.topology, WishesOf(settings, settings.optimizer.threads, cpus)));
+  if (settings.gpu.use != GpuUse::kNone) options.gpus = CudaGpus(settings.gpu.done);
+
+  const AdminSettings& admin = settings.admin;
+  if (admin.is_service) {
+    TP_ASSIGN_OR_RETURN(options.access, ServiceAccess(admin.group, admin.operator_group));
   }
-  options.user_jobs_max = config.user_jobs_max != kAutomatic ? config.user_jobs_max
-                          : config.is_service                ? 0
-                                                             : UINT32_MAX;
-  const uint32_t half = std::max(1U, config.sessions_max / 2);
-  options.user_sessions_max = config.user_sessions_max != kAutomatic ? config.user_sessions_max
-                              : config.is_service                    ? half
-                                                                     : config.sessions_max;
+  ResolveLimits(admin.is_service, &settings.limits);
   return options;
 }
 
@@ -419,8 +415,10 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
   TP_ASSIGN_OR_RETURN(ServerOptions server_options, ResolveOptions(config));
   server_options.discard_kept = options.discard_kept;
   server_options.config = RowsOf(loaded);
-  KeptHolder keeper(KeeperOf(config, options), KeeperStartOf(config, server_options.socket_dir));
-  server_options.progress = TouchProgress(signals.get(), server_options.socket_dir, &keeper);
+  KeptHolder keeper(KeeperOf(config, options),
+                    KeeperStartOf(config, server_options.settings.socket_dir));
+  server_options.progress =
+      TouchProgress(signals.get(), server_options.settings.socket_dir, &keeper);
   TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options, &keeper));
   LogReady(server_options, *server, keeper);
   Reloader reloader(sources, loaded);
@@ -428,14 +426,15 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
   pollfd ended{server->ended_fd(), POLLIN, 0};
   if (poll(&ended, 1, 0) == 0) {
     LogWarn("second signal: ending at once");
-    if (hand_over) LeaveJobs(*server, &keeper, server_options.socket_dir, config.lease_ns);
+    if (hand_over)
+      LeaveJobs(*server, &keeper, server_options.settings.socket_dir, config.times.lease_ns);
     keeper.End();
-    RemoveFiles(server_options.socket_dir);
+    RemoveFiles(server_options.settings.socket_dir);
     EndBehindLog(kExitFailed);
   }
   if (server->HandedOver()) {
     server->EndThreads();
-    LeaveJobs(*server, &keeper, server_options.socket_dir, config.lease_ns);
+    LeaveJobs(*server, &keeper, server_options.settings.socket_dir, config.times.lease_ns);
   }
   server.reset();
   keeper.End();

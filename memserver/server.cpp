@@ -91,9 +91,10 @@ constexpr uint32_t kUndoWorkers = 64;
 KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
   KeptMemoryOptions memory;
   memory.pool.bytes = options.pool_bytes;
-  memory.pool.own_bytes = WorkerTeam::UndoBytes(std::max(options.adam_threads, kUndoWorkers));
-  memory.pool.huge_pages = options.huge_pages;
-  memory.pool.reserved_pages = options.reserved_pages;
+  memory.pool.own_bytes =
+      WorkerTeam::UndoBytes(std::max(options.settings.optimizer.threads, kUndoWorkers));
+  memory.pool.huge_pages = options.settings.pool.huge_pages;
+  memory.pool.reserved_pages = options.settings.pool.reserved_pages;
   if (options.places.bind_pool) {
     memory.pool.nodes = options.places.pool_nodes;
     memory.pool.interleave = options.places.spread == device::PoolSpread::kInterleave;
@@ -106,16 +107,16 @@ KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
 }
 
 uint32_t WorkersThatFit(const ServerOptions& options, const HostPool& pool) {
-  uint32_t threads = options.adam_threads;
+  uint32_t threads = options.settings.optimizer.threads;
   while (threads > 1 && WorkerTeam::UndoBytes(threads) > pool.own_records().size()) --threads;
-  if (threads < options.adam_threads)
+  if (threads < options.settings.optimizer.threads)
     LogWarn("the kept memory has undo areas for fewer workers", {{"workers", threads}});
   return threads;
 }
 
 // Measures the tuning in pool memory that no job has and that was touched already.
 optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, HostPool* pool) {
-  if (options.tuning) return *options.tuning;
+  if (options.settings.optimizer.tuning) return *options.settings.optimizer.tuning;
   const TuningOptions tuning{.workers = team.threads(), .isa = team.isa()};
   const uint64_t free = std::min(pool->largest_free_bytes(), kTuningScratchWanted * tuning.workers);
   std::vector<Extent> scratch;
@@ -151,7 +152,7 @@ ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
           .abi = shm::kOwnProtocols.highest,
           .build = kBuild,
           .devices = device::DeviceNames(),
-          .socket_dir = options.socket_dir,
+          .socket_dir = options.settings.socket_dir,
           .pid = getpid(),
           .topology = TopologyReport(options.topology, options.places, &pool),
           .config_schema = ConfigSchema()};
@@ -161,46 +162,42 @@ ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
 // Its jobs are not given up for a configuration that does not fit them.
 Status TakeQuotas(const ServerOptions& options, const KeptMemory& kept, LoopOptions* loop) {
   const uint64_t pool_bytes = kept.pool->total_bytes();
-  TP_ASSIGN_OR_RETURN(loop->quota_fallback, ResolveFallback(options.default_quota, pool_bytes));
-  const Status sound = CheckQuotas(options.quotas, pool_bytes);
+  TP_ASSIGN_OR_RETURN(loop->live.quota_fallback,
+                      ResolveFallback(options.settings.quota.fallback, pool_bytes));
+  const Status sound = CheckQuotas(options.settings.quota.entries, pool_bytes);
   if (!sound.ok() && !kept.adopted) return sound;
   if (!sound.ok())
     LogWarn("the quotas do not fit the pool that was taken over", {{"why", sound.Line()}});
-  auto rules = ResolveQuotas(options.quotas, pool_bytes);
+  auto rules = ResolveQuotas(options.settings.quota.entries, pool_bytes);
   if (rules.ok()) loop->quotas = std::move(rules).value();
   return Status();
 }
 
 LoopOptions LoopOptionsOf(const ServerOptions& options) {
   LoopOptions loop;
-  loop.lease_ns = options.lease_ns;
+  loop.live = options.settings.live;
+  loop.limits = options.settings.limits;
+  loop.times = options.settings.times;
   loop.await_ns_min = kAwaitNsMin;
   loop.await_ns_max = kAwaitNsMax;
   loop.rcache_limit = options.rcache_limit;
-  loop.jobs_max = options.jobs_max;
-  loop.sessions_max = options.sessions_max;
   loop.random_tokens = true;
-  loop.user_sessions_max = options.user_sessions_max;
-  loop.user_jobs_max = options.user_jobs_max;
   loop.owner = options.access.owner;
-  loop.spin_ns = options.spin_ns;
-  loop.states_on = options.states_on;
-  loop.log_level = options.log_level;
   loop.config = options.config;
   return loop;
 }
 
 ControlOptions ControlOptionsOf(const ServerOptions& options) {
-  return {.socket_dir = options.socket_dir,
+  return {.socket_dir = options.settings.socket_dir,
           .access = options.access,
-          .connections_max = 2 * options.sessions_max,
-          .user_connections_max = 2 * options.user_sessions_max};
+          .connections_max = 2 * options.settings.limits.sessions_max,
+          .user_connections_max = 2 * options.settings.limits.user_sessions_max};
 }
 
 // Jobs that were taken over have waited for long enough, so nothing is measured for them.
 std::unique_ptr<GpuTable> OpenGpus(const ServerOptions& options, const KeptMemory& kept) {
   auto gpus = std::make_unique<GpuTable>(options.gpus, kept.pool->mapped(), options.places.staging);
-  if (options.open_gpus && !TP_PLANTED("server.gpus_opened_late"))
+  if (options.settings.gpu.use == GpuUse::kAtStart && !TP_PLANTED("server.gpus_opened_late"))
     gpus->OpenAll(/*in_a_hurry=*/!kept.contents.jobs.empty());
   return gpus;
 }
@@ -211,12 +208,12 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   auto rooms = std::make_unique<Rooms>();
   Rooms& r = *rooms;
   if (!r.ended.valid()) EndForWantOf("descriptor for an event");
-  TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
+  TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.settings.socket_dir));
   TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper));
   KeeperWatch watch(keeper, &held, &r.kept);
   // Before kept memory is adopted: its jobs may have states there, and a refusal is reported before
   // gigabytes are touched.
-  TP_ASSIGN_OR_RETURN(r.nvme, OpenNvmeTier(options.nvme, &r.clock));
+  TP_ASSIGN_OR_RETURN(r.nvme, OpenNvmeTier(options.settings.nvme, &r.clock));
   KeptMemoryOptions memory = MemoryOptionsOf(options);
   memory.needs_jobs = WhyNotNew(r.nvme.get());
   watch.Look();
@@ -224,11 +221,11 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   HostPool* pool = r.kept.pool.get();
   TP_ASSIGN_OR_RETURN(const uint32_t own, TakeOverFrom(&r.former, r.kept, &watch));
   r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{
-      .copy_threads = options.copy_threads, .together = options.copy_together});
+      .copy_threads = options.settings.copy.threads, .together = options.settings.copy.together});
   r.copy_tuning = TuneCopies(r.device.get(), pool, r.kept.adopted);
   const WorkerTeamOptions team{.threads = WorkersThatFit(options, *pool),
                                .cpus = options.places.WorkerCpus(),
-                               .isa = options.isa};
+                               .isa = options.settings.optimizer.isa};
   r.team = std::make_unique<WorkerTeam>(team, pool->own_records());
   r.writer = std::make_unique<CheckpointWriter>(&r.saves, &r.saved, &r.clock);
   const Parts parts{.clock = &r.clock,
@@ -257,9 +254,9 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                                      .snapshots = &r.snapshots,
                                      .gpus = r.gpus.get()};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(ControlOptionsOf(options), neighbours));
-  AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir),
+  AdminDoors doors{.socket_path = shm::AdminSocketPath(options.settings.socket_dir),
                    .access = options.access,
-                   .metrics_listen = options.metrics_listen};
+                   .metrics_listen = options.settings.admin.metrics_listen};
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
   r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(),
                                      AdminMail{&r.events, &r.main_commands});

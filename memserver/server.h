@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "base/log.h"
 #include "base/status.h"
 #include "device/host/copy_tuning.h"
 #include "device/places.h"
@@ -21,47 +20,24 @@
 #include "memserver/control/access.h"
 #include "memserver/control/mailbox.h"
 #include "memserver/keeper/kept_holder.h"
-#include "memserver/traffic/nvme_tier.h"
-#include "memserver/config/quota_config.h"
+#include "memserver/config/config.h"
 #include "memserver/residency/pool/host_pool.h"
 #include "memserver/traffic/gpu.h"
-#include "optim/kernels/isa.h"
-#include "optim/undo_tile.h"
 
 namespace tidepool::memserver {
 
 struct ServerOptions {
-  std::string socket_dir;
+  Config settings;  // without kAutomatic and empty names: see ResolveOptions in run.h
+
+  // What settings mean on this machine.
   uint64_t pool_bytes = 0;
   uint64_t rcache_limit = 0;
-  bool huge_pages = true;
-  bool reserved_pages = false;
   device::Topology topology;  // what `places` was planned for; shown to people
   device::Places places;
-  uint32_t adam_threads = 1;
-  // 0: the serve loop copies; else one thread for each session, and this many together for a large
-  // range.
-  uint32_t copy_threads = 0;
-  bool copy_together = false;  // even where measured not to be worth it
-  optim::IsaLevel isa = optim::BestIsa();
-  std::optional<optim::Tuning> tuning = optim::Tuning{};  // none: measured at start
-  int64_t lease_ns = 0;
-  int64_t spin_ns = -1;  // negative: automatic
-  uint32_t jobs_max = 64, sessions_max = 256;
-  NvmeOptions nvme;
-  LogLevel log_level = LogLevel::kInfo;
-  StatesOn states_on = StatesOn::kAuto;
-  Access access = PrivateAccess();  // who may connect
-  uint32_t user_sessions_max = 256;
-  // Jobs of one user at most, but for root and the owner; 0: half of jobs_max.
-  uint32_t user_jobs_max = UINT32_MAX;
-  std::string metrics_listen = {};                // an address of the loopback; empty: none
-  std::vector<QuotaEntry> quotas = {};            // of users and jobs, as configured
-  std::string default_quota = "100%";             // limit of each user without one
+  Access access = PrivateAccess();                // who may connect
   std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
   // The GPUs whose memory ranks may bring; none: no GPU is used.
   GpuSource gpus = {};
-  bool open_gpus = false;     // all of them, before anything is served
   bool discard_kept = false;  // give up what the keeper holds
   // Called while the pool is touched, on the calling thread.
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;

@@ -59,7 +59,7 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
   loaded.file = sources.file;
   loaded.settings = Defaults();
   if (!sources.file.empty())
-    TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings, &loaded.config.quotas));
+    TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings, &loaded.config.quota.entries));
   for (EffectiveSetting& each : loaded.settings) {
     const std::string name = EnvironmentNameOf(*each.setting);
     if (const std::string text = sources.environment ? sources.environment(name) : "";

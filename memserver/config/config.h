@@ -1,9 +1,12 @@
-// Config: every setting of memserver, with its value, its unit and where it came from (flag >
-// environment > file > default).
+// Config: every setting of memserver, in groups, with its unit and where its value came from
+// (flag > environment > file > default).
 //
-// One thread, before the server starts. Settings are one table in setting_table.cpp: a setting added there
-// has a flag, an environment variable, a key of the configuration file, a default, a line in --help
-// and a line in `memserver config` at once.
+// One thread, before the server starts. A setting is a member of one group, which is passed on to
+// whoever reads it, and a row of the table in setting_table.cpp: its flag, environment variable,
+// key of the configuration file, default, line in --help and line in `memserver config`. Groups
+// that rooms below read are theirs: memserver/residency/settings.h and NvmeOptions. The table fills
+// every member; what a member holds before that suits a server inside a test: one worker, nothing
+// measured.
 #pragma once
 
 #include <cstdint>
@@ -18,55 +21,87 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "device/places.h"
-#include "memserver/keeper/kept_holder.h"
-#include "memserver/traffic/nvme_tier.h"
 #include "memserver/config/quota_config.h"
+#include "memserver/keeper/kept_holder.h"
+#include "memserver/residency/settings.h"
 #include "memserver/traffic/gpu.h"
+#include "memserver/traffic/nvme_tier.h"
 #include "optim/kernels/isa.h"
 #include "optim/undo_tile.h"
 
 namespace tidepool::memserver {
 
-inline constexpr uint32_t kAutomatic = UINT32_MAX;  // of a count: chosen by the number of CPUs
+// The memory for all jobs, and where it lies.
+struct PoolSettings {
+  std::string size;        // bytes, or a share of what is available at start (ParseSizeOrShare)
+  bool huge_pages = true;  // ask the system for pages of 2 MiB
+  bool reserved_pages = false;  // take those that the administrator has set aside
+  std::vector<uint32_t> nodes;  // NUMA nodes; none: by the rules of device/places.h
+  device::PoolSpread spread = device::PoolSpread::kInterleave;
+};
+
+// The workers that update parameters.
+struct OptimizerSettings {
+  uint32_t threads = 1;        // kAutomatic until memserver starts
+  std::vector<uint32_t> cpus;  // of the workers; none: by the rules of device/places.h
+  optim::IsaLevel isa = optim::BestIsa();
+  std::optional<optim::Tuning> tuning = optim::Tuning{};  // none: measured at start
+};
+
+// Who copies between pool and rCaches.
+struct CopySettings {
+  // 0: the serve loop copies; else one thread for each session, and this many together for a large
+  // range. kAutomatic until memserver starts.
+  uint32_t threads = 0;
+  bool together = false;  // even where measured not to be worth it: a number was given
+};
 
 enum class GpuUse { kNone, kWhenUsed, kAtStart };
 
-struct Config {
-  std::string socket_dir;  // empty: shm::DefaultSocketDir()
-  // A size, or a share of the memory that is available; Resolve with ParseSizeOrShare.
-  std::string pool;
-  std::string rcache_limit;  // likewise
-  bool huge_pages = true;
-  bool reserved_pages = false;        // huge pages that the administrator has set aside
-  std::string topology_file;          // empty: this machine
-  std::vector<uint32_t> pool_nodes;   // none: by the rules of device/places.h
-  std::vector<uint32_t> worker_cpus;  // likewise
-  device::PoolSpread pool_spread = device::PoolSpread::kInterleave;
-  uint32_t adam_threads = kAutomatic;
-  optim::IsaLevel isa = optim::IsaLevel::kV2;
-  std::optional<optim::Tuning> tuning;  // none: measured at start
-  uint32_t copy_threads = kAutomatic;   // 0: the serve loop copies
-  GpuUse gpus = GpuUse::kAtStart;
-  std::optional<DoneBy> gpu_done;  // none: measured when a GPU is opened
-  int64_t lease_ns = 0;
-  int64_t spin_ns = -1;  // negative: automatic
-  LogLevel log_level = LogLevel::kInfo;
-  LogFormat log_format = LogFormat::kAuto;
-  uint32_t jobs_max = 0, sessions_max = 0;
-  bool is_service = false;            // else private
-  std::string group, operator_group;  // for service mode: names or numbers
-  uint32_t user_sessions_max = kAutomatic;
-  uint32_t user_jobs_max = kAutomatic;
-  std::string metrics_listen;  // host:port; empty: none
-  // Limit of each user without a quota: a size or a share of the pool.
-  std::string default_quota;
-  std::vector<QuotaEntry> quotas;  // from the file only
-  KeeperChoice keeper = KeeperChoice::kAuto;
-  bool respawn = true;
-  NvmeOptions nvme;
-  StatesOn states_on = StatesOn::kAuto;
+// The GPUs whose memory trainers may bring.
+struct GpuSettings {
+  GpuUse use = GpuUse::kWhenUsed;
+  std::optional<DoneBy> done;  // none: measured when a GPU is opened
 };
 
+// Who holds the jobs' memory while memserver is gone.
+struct KeeperSettings {
+  KeeperChoice kind = KeeperChoice::kAuto;
+  bool respawn = true;  // the keeper process starts memserver again after a crash
+};
+
+// Who may connect, and where numbers are told.
+struct AdminSettings {
+  bool is_service = false;                      // else private
+  std::string group = {}, operator_group = {};  // of service mode: names or numbers
+  std::string metrics_listen = {};              // host:port of the loopback; empty: none
+};
+
+// What users and jobs may take of the pool.
+struct QuotaSettings {
+  std::string fallback = "100%";         // of each user without an entry: a size or a share
+  std::vector<QuotaEntry> entries = {};  // from the file only
+};
+
+struct Config {
+  std::string socket_dir;     // empty until memserver starts: shm::DefaultSocketDir()
+  std::string topology_file;  // empty: this machine
+  std::string rcache_limit;   // of all ranks on the host: bytes, or a share as in PoolSettings
+  PoolSettings pool;
+  OptimizerSettings optimizer;
+  CopySettings copy;
+  GpuSettings gpu;
+  NvmeOptions nvme;
+  LimitSettings limits;
+  TimeSettings times;
+  LiveSettings live;
+  QuotaSettings quota;
+  AdminSettings admin;
+  KeeperSettings keeper;
+  LogFormat log_format = LogFormat::kAuto;
+};
+
+// One row of the table.
 struct Setting {
   std::string_view flag;         // "--pool"
   std::string_view key;          // "pool.size" in the file
@@ -77,6 +112,7 @@ struct Setting {
   bool is_live = false;  // a reload may change it
 };
 
+// The table, in the order of --help.
 std::span<const Setting> Settings();
 // "TIDEPOOL_POOL" of "--pool".
 std::string EnvironmentNameOf(const Setting& setting);
@@ -88,12 +124,14 @@ struct EffectiveSetting {
   std::string origin;
 };
 
+// The settings that hold, as values and as people gave them.
 struct LoadedConfig {
   std::string file;  // empty: none
   Config config;
   std::vector<EffectiveSetting> settings;  // in the order of Settings()
 };
 
+// Where settings are read from; a reload reads the same sources again.
 struct ConfigSources {
   std::string file;                          // empty: none
   std::map<std::string, std::string> flags;  // "--pool" -> "4GiB"
@@ -108,9 +146,9 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources);
 // A complete, commented configuration file: with the defaults, or with the values that hold and
 // their origins.
 std::string PrintDefaults();
+std::string PrintEffective(const LoadedConfig& loaded);
 // Every setting that there is, as JSON: its key, flag, variable, kind, default and meaning, and
 // whether a reload may change it.
 std::string ConfigSchema();
-std::string PrintEffective(const LoadedConfig& loaded);
 
 }  // namespace tidepool::memserver

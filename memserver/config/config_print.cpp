@@ -66,7 +66,7 @@ std::string PrintDefaults() {
 
 std::string PrintEffective(const LoadedConfig& loaded) {
   return PrintFile(loaded.settings, [](const EffectiveSetting& each) { return each.origin; }) +
-         PrintQuotas(loaded.config.quotas);
+         PrintQuotas(loaded.config.quota.entries);
 }
 
 }  // namespace tidepool::memserver

@@ -8,7 +8,6 @@
 #include "base/units.h"
 #include "memserver/config/config.h"
 #include "memserver/config/setting_values.h"
-#include "memserver/jobs/limits.h"
 #include "memserver/update/tuning.h"
 
 namespace tidepool::memserver {
@@ -25,7 +24,7 @@ Status ParseSocketDir(const std::string& text, Config* config) {
 
 // Only the form is checked here; what a share is a share of is known when the server starts.
 Status ParsePool(const std::string& text, Config* config) {
-  config->pool = text;
+  config->pool.size = text;
   return ParseSizeOrShare(text, kGiB).status();
 }
 Status ParseRcacheLimit(const std::string& text, Config* config) {
@@ -33,63 +32,64 @@ Status ParseRcacheLimit(const std::string& text, Config* config) {
   return ParseSizeOrShare(text, kGiB).status();
 }
 Status ParseHuge(const std::string& text, Config* config) {
-  config->huge_pages = text != "off";
+  config->pool.huge_pages = text != "off";
   return ParseChoice<bool, 3>(text, {{{"auto", false}, {"off", false}, {"reserved", true}}},
-                              &config->reserved_pages);
+                              &config->pool.reserved_pages);
 }
 Status ParsePoolNodes(const std::string& text, Config* config) {
-  return ParseListOrAuto(text, &config->pool_nodes);
+  return ParseListOrAuto(text, &config->pool.nodes);
 }
 Status ParsePoolSpread(const std::string& text, Config* config) {
   using device::PoolSpread;
   return ParseChoice<PoolSpread, 2>(
       text, {{{"interleave", PoolSpread::kInterleave}, {"pieces", PoolSpread::kPieces}}},
-      &config->pool_spread);
+      &config->pool.spread);
 }
 Status ParseWorkerCpus(const std::string& text, Config* config) {
-  return ParseListOrAuto(text, &config->worker_cpus);
+  return ParseListOrAuto(text, &config->optimizer.cpus);
 }
 Status ParseTopology(const std::string& text, Config* config) {
   config->topology_file = text == "auto" ? "" : text;
   return text.empty() ? Expected(text, "auto, and paths of files") : Status();
 }
 Status ParseAdamThreads(const std::string& text, Config* config) {
-  return ParseCountOrAuto(text, 1, 256, &config->adam_threads);
+  return ParseCountOrAuto(text, 1, 256, &config->optimizer.threads);
 }
 Status ParseCopyThreads(const std::string& text, Config* config) {
-  return ParseCountOrAuto(text, 0, 64, &config->copy_threads);
+  config->copy.together = text != "auto";
+  return ParseCountOrAuto(text, 0, 64, &config->copy.threads);
 }
 Status ParseGpu(const std::string& text, Config* config) {
   using Choice = std::pair<const char*, GpuUse>;
   constexpr std::array<Choice, 3> kChoices{Choice{"auto", GpuUse::kAtStart},
                                            Choice{"when-used", GpuUse::kWhenUsed},
                                            Choice{"none", GpuUse::kNone}};
-  return ParseChoice<GpuUse, 3>(text, kChoices, &config->gpus);
+  return ParseChoice<GpuUse, 3>(text, kChoices, &config->gpu.use);
 }
 Status ParseGpuDone(const std::string& text, Config* config) {
   using Way = std::optional<DoneBy>;
   return ParseChoice<Way, 3>(
       text, {{{"auto", Way()}, {"stream", DoneBy::kStream}, {"loop", DoneBy::kLoop}}},
-      &config->gpu_done);
+      &config->gpu.done);
 }
 Status ParseIsa(const std::string& text, Config* config) {
-  TP_ASSIGN_OR_RETURN(config->isa, optim::IsaFromName(text));
-  if (config->isa <= optim::BestIsa()) return Status();
+  TP_ASSIGN_OR_RETURN(config->optimizer.isa, optim::IsaFromName(text));
+  if (config->optimizer.isa <= optim::BestIsa()) return Status();
   return Status(ErrorId::kConfigBadValue, "this CPU does not have the instruction set " + text)
       .Why(std::string("its best one is ") + NameOf(optim::BestIsa()));
 }
 Status ParseTuning(const std::string& text, Config* config) {
-  TP_ASSIGN_OR_RETURN(config->tuning, TuningFromText(text));
+  TP_ASSIGN_OR_RETURN(config->optimizer.tuning, TuningFromText(text));
   return Status();
 }
 Status ParseLease(const std::string& text, Config* config) {
-  TP_ASSIGN_OR_RETURN(config->lease_ns, ParseDurationNs(text));
+  TP_ASSIGN_OR_RETURN(config->times.lease_ns, ParseDurationNs(text));
   return Status();
 }
 Status ParseSpin(const std::string& text, Config* config) {
-  config->spin_ns = -1;
+  config->times.spin_ns = -1;
   if (text == "auto") return Status();
-  TP_ASSIGN_OR_RETURN(config->spin_ns, ParseDurationNs(text));
+  TP_ASSIGN_OR_RETURN(config->times.spin_ns, ParseDurationNs(text));
   return Status();
 }
 Status ParseLogLevel(const std::string& text, Config* config) {
@@ -98,7 +98,7 @@ Status ParseLogLevel(const std::string& text, Config* config) {
                                     {"info", LogLevel::kInfo},
                                     {"warn", LogLevel::kWarn},
                                     {"error", LogLevel::kError}}},
-                                  &config->log_level);
+                                  &config->live.log_level);
 }
 Status ParseLogFormat(const std::string& text, Config* config) {
   return ParseChoice<LogFormat, 3>(
@@ -106,36 +106,37 @@ Status ParseLogFormat(const std::string& text, Config* config) {
       &config->log_format);
 }
 Status ParseJobsMax(const std::string& text, Config* config) {
-  return ParseCount(text, 1, 1024, &config->jobs_max);
+  return ParseCount(text, 1, 1024, &config->live.jobs_max);
 }
 Status ParseSessionsMax(const std::string& text, Config* config) {
-  return ParseCount(text, 1, 4096, &config->sessions_max);
+  return ParseCount(text, 1, 4096, &config->limits.sessions_max);
 }
 
 Status ParseMode(const std::string& text, Config* config) {
-  return ParseChoice<bool, 2>(text, {{{"private", false}, {"service", true}}}, &config->is_service);
+  return ParseChoice<bool, 2>(text, {{{"private", false}, {"service", true}}},
+                              &config->admin.is_service);
 }
 Status ParseGroup(const std::string& text, Config* config) {
-  config->group = text;
+  config->admin.group = text;
   return text.empty() ? Expected(text, "names and numbers of groups") : Status();
 }
 Status ParseOperatorGroup(const std::string& text, Config* config) {
-  config->operator_group = text;
+  config->admin.operator_group = text;
   return text.empty() ? Expected(text, "names and numbers of groups") : Status();
 }
 Status ParseMetricsListen(const std::string& text, Config* config) {
-  config->metrics_listen = text == "none" ? "" : text;
+  config->admin.metrics_listen = text == "none" ? "" : text;
   if (text == "none" || IsLoopback(text)) return Status();
   return Expected(text, "none, and addresses of the loopback with a port, like 127.0.0.1:9465");
 }
 Status ParseUserSessionsMax(const std::string& text, Config* config) {
-  return ParseCountOrAuto(text, 1, 4096, &config->user_sessions_max);
+  return ParseCountOrAuto(text, 1, 4096, &config->limits.user_sessions_max);
 }
 Status ParseUserJobsMax(const std::string& text, Config* config) {
-  return ParseCountOrAuto(text, 1, 1024, &config->user_jobs_max);
+  return ParseCountOrAuto(text, 1, 1024, &config->limits.user_jobs_max);
 }
 Status ParseDefaultQuota(const std::string& text, Config* config) {
-  config->default_quota = text;
+  config->quota.fallback = text;
   return ParseSizeOrShare(text, kGiB).status();
 }
 
@@ -146,10 +147,10 @@ Status ParseKeeper(const std::string& text, Config* config) {
                                         {"systemd", KeeperChoice::kSystemd},
                                         {"external", KeeperChoice::kExternal},
                                         {"none", KeeperChoice::kNone}}},
-                                      &config->keeper);
+                                      &config->keeper.kind);
 }
 Status ParseRespawn(const std::string& text, Config* config) {
-  return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->respawn);
+  return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->keeper.respawn);
 }
 
 // "DIR:SIZE,DIR:SIZE": the size stands behind the last colon.
@@ -178,7 +179,7 @@ Status ParseNvme(const std::string& text, Config* config) {
 Status ParseStatesOn(const std::string& text, Config* config) {
   return ParseChoice<StatesOn, 3>(
       text, {{{"auto", StatesOn::kAuto}, {"host", StatesOn::kHost}, {"nvme", StatesOn::kNvme}}},
-      &config->states_on);
+      &config->live.states_on);
 }
 Status ParseIo(const std::string& text, Config* config) {
   return ParseChoice<bool, 2>(text, {{{"auto", true}, {"threads", false}}},
@@ -313,8 +314,6 @@ constexpr std::array<Setting, 35> kSettings{{
      "service mode",
      ParseUserJobsMax},
 }};
-static_assert(kJobsMaxDefault == 64 && kSessionsMaxDefault == 256,
-              "the defaults in the table above");
 
 }  // namespace
 

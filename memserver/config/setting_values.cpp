@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "base/text/number_list.h"
-#include "memserver/config/config.h"
+#include "memserver/residency/settings.h"
 
 namespace tidepool::memserver {
 

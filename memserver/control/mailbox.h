@@ -29,6 +29,7 @@
 #include "memserver/control/command_ticket.h"
 #include "memserver/residency/placement.h"
 #include "memserver/residency/quota.h"
+#include "memserver/residency/settings.h"
 #include "memserver/residency/snapshot.h"
 #include "memserver/traffic/gpu.h"
 #include "shm/spec/job_spec.h"
@@ -111,15 +112,6 @@ struct StatesKept {
 // that they began is under way any more.
 struct FormerServersEnded {
   uint32_t servers = 0;  // bits of their places in the kept index
-};
-
-// Settings that may change while memserver runs.
-struct LiveSettings {
-  LogLevel log_level = LogLevel::kInfo;
-  StatesOn states_on = StatesOn::kAuto;  // of new jobs
-  uint32_t jobs_max = 0;
-  Quota quota_fallback = {};  // of users without a rule
-  friend bool operator==(const LiveSettings&, const LiveSettings&) = default;
 };
 
 // A change that somebody asked for through the admin socket. Answered with CommandDone.

@@ -10,7 +10,7 @@ std::optional<int64_t> LeaseEndNs(const Job& job, const LoopOptions& options) {
   if (job.phase != JobPhase::kOpen || job.HasRanks()) return std::nullopt;
   const bool without_end = job.suspended_by_operator || TP_PLANTED("jobs.suspended_for_ever");
   if (job.suspended && without_end) return kKeptWithoutEnd;
-  return job.detached_ns + options.lease_ns;
+  return job.detached_ns + options.times.lease_ns;
 }
 
 std::optional<int64_t> KeptUntilSeconds(const Job& job, const LoopOptions& options,
@@ -29,7 +29,7 @@ void NoteLost(const Job& job, const std::string& why, LostJobs* lost) {
 }
 
 int64_t AwaitNs(const LoopOptions& options) {
-  const int64_t at_least = std::max(options.lease_ns, options.await_ns_min);
+  const int64_t at_least = std::max(options.times.lease_ns, options.await_ns_min);
   return TP_PLANTED("jobs.awaited_for_the_lease") ? at_least
                                                   : std::min(at_least, options.await_ns_max);
 }

@@ -171,7 +171,7 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
   if (job->HasRanks() || job->phase == JobPhase::kRemoving) return;
   const bool all_said_goodbye = job->IsRecorded() && job->AllLeftWell();
   const bool worth_keeping =
-      job->phase == JobPhase::kOpen && job->states->weights_ready() && options_.lease_ns > 0;
+      job->phase == JobPhase::kOpen && job->states->weights_ready() && options_.times.lease_ns > 0;
   const bool ending = tables_->draining && !tables_->handing_over;
   if (all_said_goodbye || !worth_keeping || ending) {
     if (!all_said_goodbye && !ending)
@@ -314,7 +314,7 @@ bool JobDesk::TendJobs() {
     const std::optional<int64_t> lease_end = LeaseEndNs(*job, options_);
     if (lease_end && parts_.clock->NowNs() >= *lease_end && !TP_PLANTED("jobs.lease_never_ends")) {
       Tell(job->uid, LogLevel::kInfo, "lease of a detached job ended", {{"job", job->id}});
-      NoteLost(*job, "it had no ranks for " + FormatNs(options_.lease_ns) + ", its lease",
+      NoteLost(*job, "it had no ranks for " + FormatNs(options_.times.lease_ns) + ", its lease",
                &tables_->lost);
       BeginRemoval(job);
       worked = true;

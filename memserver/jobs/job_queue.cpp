@@ -41,9 +41,8 @@ Demand JobDesk::DemandOf(const ReserveJob& event) const {
   // Root and whoever runs memserver may have all.
   demand.is_limited = event.uid != 0 && event.uid != options_.owner;
   if (!demand.is_limited) return demand;
-  demand.user_ranks_max = options_.user_sessions_max;
-  demand.user_jobs_max = options_.user_jobs_max != 0 ? options_.user_jobs_max
-                                                     : std::max(1U, tables_->live.jobs_max / 2);
+  demand.user_ranks_max = options_.limits.user_sessions_max;
+  demand.user_jobs_max = options_.limits.UserJobs(tables_->live.jobs_max);
   return demand;
 }
 
@@ -161,10 +160,11 @@ std::vector<WaitingRank*> JobDesk::PassedBy(const ReserveJob& event, size_t befo
 // Each that waits holds a connection, of which ranks that need no room must find one; and no user
 // takes all places.
 Status JobDesk::CheckQueue(const ReserveJob& event) const {
-  Places places{
-      .what = "places in the queue for room", .all = options_.sessions_max, .uid = event.uid};
+  Places places{.what = "places in the queue for room",
+                .all = options_.limits.sessions_max,
+                .uid = event.uid};
   places.used = static_cast<uint32_t>(tables_->waiting.size());
-  places.of_user_max = options_.user_sessions_max;
+  places.of_user_max = options_.limits.user_sessions_max;
   places.is_limited = event.uid != 0 && event.uid != options_.owner;
   for (const WaitingRank& other : tables_->waiting)
     places.own += other.event.uid == event.uid ? 1 : 0;

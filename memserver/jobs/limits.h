@@ -1,5 +1,5 @@
-// Limits of the daemon, each with its unit and the reason for its size. What a user may set is only
-// the default here (LoopOptions).
+// Limits of the daemon that nobody sets, each with its unit and the reason for its size. Those that
+// a user may set are memserver/residency/settings.h.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,6 @@ namespace tidepool::memserver {
 // Units of states on GPUs (shm/spec/gpu_states.h) that a turn puts on streams at most: each is some
 // ten calls of the driver, a few microseconds each.
 inline constexpr uint32_t kGpuUnitsPerTurn = 4;
-
-// Jobs at once: each costs a table row and is walked once a turn, so this bounds an idle turn to a
-// few microseconds.
-inline constexpr uint32_t kJobsMaxDefault = 64;
-// Sessions at once: three descriptors and about 300 KiB each; below the usual limit of 1,024
-// descriptors.
-inline constexpr uint32_t kSessionsMaxDefault = 256;
 
 // A turn does a bounded amount of everything, so one that takes longer waited for somebody: a call
 // of a driver, or a CPU.

@@ -228,7 +228,7 @@ std::shared_ptr<const Snapshot> SnapshotBuilder::Build() {
     if (job == nullptr) continue;
     snapshot->jobs.push_back(
         JobRowOf(*job, tables.demotion.job() == job->id, std::move(chunks.chunks)));
-    snapshot->jobs.back().lease_ns = options_.lease_ns;
+    snapshot->jobs.back().lease_ns = options_.times.lease_ns;
     snapshot->jobs.back().kept_until = KeptUntilSeconds(*job, options_, *parts_.clock).value_or(0);
     snapshot->rcache_used += snapshot->jobs.back().rcache_bytes;
     for (const SessionRow& session : snapshot->jobs.back().sessions) {
@@ -262,7 +262,7 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
   ledger.pool_bytes = parts.pool->total_bytes();
   ledger.rcache_limit = options.rcache_limit;
   ledger.jobs_max = tables.live.jobs_max;
-  ledger.sessions_max = options.sessions_max;
+  ledger.sessions_max = options.limits.sessions_max;
   ledger.fallback = tables.live.quota_fallback;
   ledger.quotas = tables.quotas.Rules();
   for (const auto& job : tables.jobs) {

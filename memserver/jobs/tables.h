@@ -19,6 +19,7 @@
 #include "memserver/residency/kept/kept_index.h"
 #include "memserver/residency/kept/lost_jobs.h"
 #include "memserver/residency/quota.h"
+#include "memserver/residency/settings.h"
 #include "memserver/jobs/save_lanes.h"
 #include "memserver/traffic/gpu_streams.h"
 #include "memserver/traffic/state_tier.h"
@@ -30,22 +31,15 @@
 namespace tidepool::memserver {
 
 struct LoopOptions {
-  int64_t lease_ns = 0;  // how long a job without ranks is kept; 0: not at all
+  LiveSettings live = {};  // as configured at the start
+  LimitSettings limits = {};
+  TimeSettings times = {};
   // Ranks of the server before this one are waited for as long as the lease, but at least and at
   // most so long.
   int64_t await_ns_min = 0, await_ns_max = INT64_MAX;
-  uint64_t rcache_limit = 0;  // bytes of host-device rCaches of all sessions
-  uint32_t jobs_max = kJobsMaxDefault;
-  uint32_t sessions_max = kSessionsMaxDefault;
-  uint32_t user_sessions_max = UINT32_MAX;  // of one user, but for root and the owner
-  uint32_t user_jobs_max = UINT32_MAX;      // likewise; 0: half of jobs_max
-  uint32_t owner = 0;                       // uid that memserver runs as
-  // Idle time before the loop sleeps; negative: by the number of CPUs.
-  int64_t spin_ns = -1;
-  StatesOn states_on = StatesOn::kAuto;
-  LogLevel log_level = LogLevel::kInfo;           // as configured
+  uint64_t rcache_limit = 0;                      // bytes of host-device rCaches of all sessions
+  uint32_t owner = 0;                             // uid that memserver runs as
   std::vector<QuotaRule> quotas = {};             // as configured
-  Quota quota_fallback = {};                      // of users without a rule
   std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
   uint64_t shared_copy_bytes = 0;                 // see kSharedCopyBytes; 0: by who copies
   uint64_t gpu_copy_bytes = kGpuBytesInFlight;    // behind a root complex, in flight

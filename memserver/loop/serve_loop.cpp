@@ -23,14 +23,14 @@ int64_t SpinNs(int64_t wanted) {
 ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
     : parts_(parts),
       options_(options),
-      spin_(SpinNs(options.spin_ns)),
+      spin_(SpinNs(options.times.spin_ns)),
       desk_(parts, options, &tables_),
       steps_(parts, &tables_),
       gpu_copies_(&tables_, &dispatcher_) {
   tables_.started_ns = parts_.clock->NowNs();
   tables_.frozen = std::make_unique<FrozenTable>(parts_.pool);
-  tables_.quotas = QuotaBook(options.quotas, options.quota_fallback);
-  tables_.live = {options.log_level, options.states_on, options.jobs_max, options.quota_fallback};
+  tables_.quotas = QuotaBook(options.quotas, options.live.quota_fallback);
+  tables_.live = options.live;
   tables_.config = options.config;
   for (const int fd :
        {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {

@@ -36,14 +36,14 @@ struct WorldOptions {
   uint64_t nvme_seed = 1;
   TierOptions tier = {};
   device::Device* device = nullptr;  // where given, opens the loop's streams; it outlives the world
-  LoopOptions loop{.lease_ns = 0, .rcache_limit = 64 * kMiB};
+  LoopOptions loop{.rcache_limit = 64 * kMiB};
 };
 
 // A world that keeps a job without ranks for a while.
 inline constexpr int64_t kLeaseNs = 5 * kNsPerSecond;
 inline WorldOptions WithLease() {
   WorldOptions options;
-  options.loop.lease_ns = kLeaseNs;
+  options.loop.times.lease_ns = kLeaseNs;
   return options;
 }
 

@@ -58,7 +58,7 @@ KeptServer::KeptServer(const KeptStage& stage, std::unique_ptr<KeptIndex> index)
   parts.saves = &saves_;
   parts.saved = &saved_;
   loop_ = std::make_unique<ServeLoop>(
-      parts, LoopOptions{.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB});
+      parts, LoopOptions{.times = {.lease_ns = kNsPerSecond}, .rcache_limit = 64 * kMiB});
 }
 
 void KeptServer::Settle() {

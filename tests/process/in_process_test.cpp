@@ -93,8 +93,8 @@ TEST(InProcess, SixteenBitJobsTrain) {
 
 TEST(InProcess, TwoJobsAtOnceDoNotChangeEachOther) {
   memserver::ServerOptions server = DaemonInProcess::SmallServer();
-  server.adam_threads = 2;
-  server.copy_threads = 1;
+  server.settings.optimizer.threads = 2;
+  server.settings.copy.threads = 1;
   const DaemonInProcess daemon(server);
   const auto alone = RunThinJob(Options(daemon, "alone"));
   ASSERT_TRUE(alone.ok()) << alone.status().Format();
@@ -119,9 +119,9 @@ TEST(InProcess, JobsOfLargeChunksShareTheCopyHelpersAndTheWorkers) {
     memserver::ServerOptions server = DaemonInProcess::SmallServer();
     server.pool_bytes = 160 * kMiB;
     server.rcache_limit = 96 * kMiB;
-    server.adam_threads = 2;
-    server.copy_threads = copy_threads;
-    server.copy_together = true;
+    server.settings.optimizer.threads = 2;
+    server.settings.copy.threads = copy_threads;
+    server.settings.copy.together = true;
     const DaemonInProcess daemon(server);
     ThinOptions options = Options(daemon, "alone");
     options.steps = 3;

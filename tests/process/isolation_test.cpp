@@ -107,7 +107,7 @@ class Service : public ::testing::Test {
                                            std::to_string(kOperators));
     EXPECT_TRUE(access.ok()) << access.status().Format();
     options.access = *access;
-    options.user_sessions_max = 1;
+    options.settings.limits.user_sessions_max = 1;
     return options;
   }
   explicit Service(const memserver::ServerOptions& options = Options()) : daemon_(options) {}
@@ -207,10 +207,10 @@ class FewJobs : public Service {
  protected:
   static memserver::ServerOptions Options() {
     memserver::ServerOptions options = Service::Options();
-    options.lease_ns = 3600 * kNsPerSecond;
-    options.jobs_max = 4;
-    options.user_jobs_max = 2;
-    options.user_sessions_max = 8;
+    options.settings.times.lease_ns = 3600 * kNsPerSecond;
+    options.settings.live.jobs_max = 4;
+    options.settings.limits.user_jobs_max = 2;
+    options.settings.limits.user_sessions_max = 8;
     return options;
   }
   FewJobs() : Service(Options()) {}
@@ -260,7 +260,7 @@ class SharedByUsers : public Service {
  protected:
   static memserver::ServerOptions Options() {
     memserver::ServerOptions options = Service::Options();
-    options.user_sessions_max = 4;
+    options.settings.limits.user_sessions_max = 4;
     return options;
   }
   SharedByUsers() : Service(Options()) {}

@@ -181,7 +181,7 @@ TEST_F(Kill, AForkedChildThatKeepsTheSocketHidesNoDeath) {
 
 TEST(KillAndRestart, AJobUnderLeaseGoesOnAtItsLastSealedStepWithTheSameBits) {
   memserver::ServerOptions server = DaemonInProcess::SmallServer();
-  server.lease_ns = 60 * kNsPerSecond;
+  server.settings.times.lease_ns = 60 * kNsPerSecond;
   const DaemonInProcess daemon(server);
   const std::vector<std::string> options{"--name", "kept", "--steps", "20"};
   ChildProcess whole(ThinCommand(daemon.socket_dir(), options));

@@ -65,7 +65,8 @@ Trained Train(const memserver::ServerOptions& server, ThinOptions job) {
   const auto result = RunThinJob(job);
   EXPECT_TRUE(result.ok()) << result.status().Format();
   EXPECT_LE(pool_bytes, static_cast<int64_t>(server.pool_bytes));
-  EXPECT_EQ(nvme_bytes > 0, !server.nvme.directories.empty()) << "bytes on NVMe: " << nvme_bytes;
+  EXPECT_EQ(nvme_bytes > 0, !server.settings.nvme.directories.empty())
+      << "bytes on NVMe: " << nvme_bytes;
   EXPECT_EQ(WaitForHoldings(daemon.socket_dir(), kNothing, 5 * kNsPerSecond), kNothing);
   return result.ok() ? Trained{result.value().hash, FileIn(saved.path())} : Trained{};
 }
@@ -76,7 +77,7 @@ class NvmeBits : public ::testing::TestWithParam<DType> {
     memserver::ServerOptions options = DaemonInProcess::SmallServer();
     options.pool_bytes = pool_bytes;
     for (uint32_t i = 0; i < directories; ++i)
-      options.nvme.directories.push_back({nvme_[i].path(), 128 * kMiB});
+      options.settings.nvme.directories.push_back({nvme_[i].path(), 128 * kMiB});
     return options;
   }
 

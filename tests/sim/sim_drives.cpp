@@ -29,7 +29,7 @@ void SimWorld::GiveDisks(uint64_t seed, WorldOptions* options) {
   // The clock leaps over leases while requests are out. What comes of those that are never answered
   // is shown by late_test.
   options->tier.lost_ns = 1'000'000 * kNsPerSecond;
-  options->loop.states_on = seed % 2 == 0 ? StatesOn::kNvme : StatesOn::kAuto;
+  options->loop.live.states_on = seed % 2 == 0 ? StatesOn::kNvme : StatesOn::kAuto;
   if (seed % 2 != 0)
     options->pool_bytes = std::max(least, RoundUp(options->pool_bytes / 3 * 2, kPageBytes));
   if (seed % 20 == 15) {
@@ -54,7 +54,7 @@ void SimWorld::MakeDemotionsLikely(WorldOptions* options) {
   options->pool_bytes = RoundUp(options->pool_bytes, kPageBytes);
   demotes_ = actors_.size() > 1;
   options->tier.late_ns = options->tier.lost_ns;
-  if (demotes_) lease_ns_ = options->loop.lease_ns = 3600 * kNsPerSecond;
+  if (demotes_) lease_ns_ = options->loop.times.lease_ns = 3600 * kNsPerSecond;
   options->loop.quotas = {{JobAccount(actors_.back().job->spec().name), {.nvme_limit = 0}}};
 }
 

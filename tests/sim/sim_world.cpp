@@ -109,7 +109,7 @@ SimWorld::SimWorld(uint64_t seed, bool verbose)
   WorldOptions options;
   options.pool_bytes = plan_.Has(Fault::kTightPool) ? largest : sum;
   options.device = &device_;
-  options.loop.lease_ns = lease_ns_;
+  options.loop.times.lease_ns = lease_ns_;
   options.loop.run_inline_work = false;
   options.inline_workers = kWorkers;
   options.tunings = {{512, true}, {1024, true}, {0, true}};

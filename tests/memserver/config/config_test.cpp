@@ -43,11 +43,22 @@ class ConfigTest : public ::testing::Test {
 TEST_F(ConfigTest, EveryDefaultIsValid) {
   const auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
-  EXPECT_EQ(loaded.value().config.lease_ns, 8 * 3600 * kNsPerSecond);
-  EXPECT_EQ(loaded.value().config.adam_threads, kAutomatic);
-  EXPECT_EQ(loaded.value().config.spin_ns, -1);
-  EXPECT_EQ(loaded.value().config.jobs_max, 64U);
+  EXPECT_EQ(loaded.value().config.times.lease_ns, 8 * 3600 * kNsPerSecond);
+  EXPECT_EQ(loaded.value().config.optimizer.threads, kAutomatic);
+  EXPECT_EQ(loaded.value().config.times.spin_ns, -1);
+  EXPECT_EQ(loaded.value().config.live.jobs_max, 64U);
   EXPECT_EQ(loaded.value().settings.size(), Settings().size());
+}
+
+// Tests of rooms below begin with the groups alone: they see the limits that users get.
+TEST_F(ConfigTest, GroupsBeginWithTheLimitsOfTheTable) {
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  const Config& config = loaded.value().config;
+  EXPECT_EQ(config.live, LiveSettings{});
+  EXPECT_EQ(config.limits.sessions_max, LimitSettings{}.sessions_max);
+  EXPECT_EQ(config.quota.fallback, QuotaSettings{}.fallback);
+  EXPECT_EQ(config.nvme.deadline_ns, NvmeOptions{}.deadline_ns);
 }
 
 TEST_F(ConfigTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
@@ -57,9 +68,9 @@ TEST_F(ConfigTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
   flags_["--pool"] = "6GiB";
   const auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
-  EXPECT_EQ(loaded.value().config.pool, "6GiB");
+  EXPECT_EQ(loaded.value().config.pool.size, "6GiB");
   EXPECT_EQ(loaded.value().config.rcache_limit, "5GiB");
-  EXPECT_EQ(loaded.value().config.adam_threads, 3U);
+  EXPECT_EQ(loaded.value().config.optimizer.threads, 3U);
   EXPECT_EQ(OriginOf(loaded.value(), "--pool"), "--pool");
   EXPECT_EQ(OriginOf(loaded.value(), "--rcache-limit"), "TIDEPOOL_RCACHE_LIMIT");
   EXPECT_EQ(OriginOf(loaded.value(), "--adam-threads"), file_ + ":6");
@@ -180,7 +191,7 @@ TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {
       "[[jobs.quota]]\nmatch = \"job:gpt\"\npriority = \"high\"\n");
   auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
-  auto rules = ResolveQuotas(loaded->config.quotas, 8 * kGiB);
+  auto rules = ResolveQuotas(loaded->config.quota.entries, 8 * kGiB);
   ASSERT_TRUE(rules.ok()) << rules.status().Format();
   ASSERT_EQ(rules->size(), 2u);
   EXPECT_EQ((*rules)[0].account, "user:1234");
@@ -193,7 +204,7 @@ TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {
   WriteFile(PrintEffective(*loaded));
   auto again = Load();
   ASSERT_TRUE(again.ok()) << again.status().Format();
-  EXPECT_EQ((*ResolveQuotas(again->config.quotas, 8 * kGiB))[0].quota, (*rules)[0].quota);
+  EXPECT_EQ((*ResolveQuotas(again->config.quota.entries, 8 * kGiB))[0].quota, (*rules)[0].quota);
 }
 
 TEST_F(ConfigTest, ABadQuotaNamesItsLine) {
@@ -290,14 +301,14 @@ TEST_F(ConfigTest, PlacesAreListsOrAutomatic) {
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
   const Config& config = loaded.value().config;
   EXPECT_EQ(config.topology_file, "/m.xml");
-  EXPECT_EQ(config.pool_nodes, (std::vector<uint32_t>{1, 0}));
-  EXPECT_EQ(config.worker_cpus, (std::vector<uint32_t>{4, 5, 6}));
-  EXPECT_EQ(config.pool_spread, device::PoolSpread::kPieces);
-  EXPECT_TRUE(config.huge_pages && config.reserved_pages);
+  EXPECT_EQ(config.pool.nodes, (std::vector<uint32_t>{1, 0}));
+  EXPECT_EQ(config.optimizer.cpus, (std::vector<uint32_t>{4, 5, 6}));
+  EXPECT_EQ(config.pool.spread, device::PoolSpread::kPieces);
+  EXPECT_TRUE(config.pool.huge_pages && config.pool.reserved_pages);
   flags_ = {{"--pool-nodes", "auto"}, {"--worker-cpus", "auto"}, {"--huge", "off"}};
-  EXPECT_TRUE(Load().value().config.pool_nodes.empty() &&
-              Load().value().config.worker_cpus.empty());
-  EXPECT_FALSE(Load().value().config.huge_pages || Load().value().config.reserved_pages);
+  EXPECT_TRUE(Load().value().config.pool.nodes.empty() &&
+              Load().value().config.optimizer.cpus.empty());
+  EXPECT_FALSE(Load().value().config.pool.huge_pages || Load().value().config.pool.reserved_pages);
   flags_ = {{"--pool-nodes", "0,0"}};
   EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue);
   EXPECT_NE(Load().status().Format().find("0-3,8"), std::string::npos);
@@ -338,9 +349,9 @@ TEST(HostCheckTest, TheWorstFindingMakesTheExitCode) {
 
 TEST(HostCheckTest, EveryFindingThatIsNotFineNamesARemedy) {
   ServerOptions options;
-  options.socket_dir = "/" + std::string(200, 'x');
+  options.settings.socket_dir = "/" + std::string(200, 'x');
   options.pool_bytes = uint64_t{1} << 60;
-  options.sessions_max = 100'000'000;
+  options.settings.limits.sessions_max = 100'000'000;
   const auto findings = CheckHost(options);
   EXPECT_EQ(ExitCodeOf(findings), kExitHostUnfit);
   for (const Finding& finding : findings)

@@ -154,7 +154,7 @@ TEST(Quotas, AfterARestartTheConfigurationHoldsAndWhatIsHeldIsHeld) {
 
 TEST(Queue, HoldsNoMoreRanksThanThereAreSessions) {
   WorldOptions options = RoomFor(1);
-  options.loop.sessions_max = 2;
+  options.loop.limits.sessions_max = 2;
   ServeWorld world(options);
   ASSERT_NE(world.Join(MakeSpec(Small("first")), 0), nullptr);
   EXPECT_EQ(AskToWait(&world, MakeSpec(Small("second"))).place, 1u);
@@ -306,13 +306,13 @@ class Crowd {
   static WorldOptions OptionsOf(SplitMix64* random, bool drives) {
     WorldOptions options;
     options.pool_bytes = (4 + random->Below(12)) * BytesOfSmall() / 2;
-    options.loop.lease_ns = random->Below(2) == 0 ? 0 : kNsPerSecond;
-    options.loop.sessions_max = 3 + static_cast<uint32_t>(random->Below(6));
+    options.loop.times.lease_ns = random->Below(2) == 0 ? 0 : kNsPerSecond;
+    options.loop.limits.sessions_max = 3 + static_cast<uint32_t>(random->Below(6));
     options.loop.rcache_limit = (3 + random->Below(8)) * 4096;
     if (drives) {
       options.nvme_directories = 2;
       options.nvme_bytes = kMiB;
-      options.loop.lease_ns = 100 * kNsPerSecond;
+      options.loop.times.lease_ns = 100 * kNsPerSecond;
     }
     for (uint32_t user = 0; user < kUsers; ++user) {
       if (random->Below(2) == 0) continue;
@@ -475,7 +475,7 @@ class Crowd {
     ASSERT_LE(rcache_bytes, ledger.RcacheUsed())
         << "ranks hold no more than was reserved for their runs";
     ASSERT_LE(ledger.RcacheUsed(), options_of_loop().rcache_limit);
-    ASSERT_LE(world_.tables().seats.size(), options_of_loop().sessions_max);
+    ASSERT_LE(world_.tables().seats.size(), options_of_loop().limits.sessions_max);
     CheckWaiting(ledger);
   }
 

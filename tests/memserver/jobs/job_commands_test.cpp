@@ -219,8 +219,7 @@ TEST(ReloadCommand, AGuaranteeWithoutRoomIsRefusedAndNothingIsApplied) {
   const Status refused = t.world.Command(more);
   EXPECT_EQ(refused.id(), ErrorId::kQuotaRefused);
   EXPECT_NE(refused.why().find("gpt"), std::string::npos) << refused.Format();
-  EXPECT_EQ(t.world.tables().live,
-            (LiveSettings{.log_level = LogLevel::kInfo, .jobs_max = kJobsMaxDefault}));
+  EXPECT_EQ(t.world.tables().live, LiveSettings{});
   EXPECT_TRUE(t.world.tables().quotas.Rules().empty());
   EXPECT_EQ(t.world.tables().config, nullptr);
 }

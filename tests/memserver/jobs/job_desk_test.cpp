@@ -110,7 +110,7 @@ TEST(Joining, LimitsOfRcacheAndSessionsHold) {
   EXPECT_EQ(Refusal(&world).id(), ErrorId::kRcacheRefused);
   EXPECT_NE(world.Join(MakeSpec({.name = "c", .rcache_bytes = 32 * kKiB}), 0), nullptr);
 
-  options.loop.sessions_max = 1;
+  options.loop.limits.sessions_max = 1;
   ServeWorld one(options);
   EXPECT_EQ(one.Join(MakeSpec({.name = "a", .world = 2, .rcache_bytes = 4096}), 0), nullptr)
       << "the second rank would have no place";

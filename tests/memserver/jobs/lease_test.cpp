@@ -24,7 +24,7 @@ constexpr int64_t kHour = 3600 * kNsPerSecond;
 
 WorldOptions ForHours() {
   WorldOptions options;
-  options.loop.lease_ns = 8 * kHour;
+  options.loop.times.lease_ns = 8 * kHour;
   return options;
 }
 

@@ -29,7 +29,7 @@ WorldOptions NvmeFor(uint32_t jobs, StatesOn states_on = StatesOn::kAuto) {
   WorldOptions options;
   options.nvme_directories = 1;
   options.nvme_bytes = jobs * shm::NvmeBytesOf(Spec(), 0);
-  options.loop.states_on = states_on;
+  options.loop.live.states_on = states_on;
   return options;
 }
 

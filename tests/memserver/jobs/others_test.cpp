@@ -119,8 +119,8 @@ bool IsGranted(ServeWorld* world, ConnectionId connection) {
 
 TEST(PlacesOfJobs, OneUserTakesAreNotAll) {
   WorldOptions options = Service(8 * kMiB);
-  options.loop.jobs_max = 8;
-  options.loop.user_jobs_max = 4;
+  options.loop.live.jobs_max = 8;
+  options.loop.limits.user_jobs_max = 4;
   ServeWorld world(options);
   std::vector<std::unique_ptr<FakeRank>> ranks;
   for (int i = 0; i < 4; ++i)
@@ -140,8 +140,8 @@ TEST(PlacesOfJobs, OneUserTakesAreNotAll) {
 // Whoever is above its own share waits for its own jobs, and holds up nobody.
 TEST(PlacesOfJobs, WhoHasItsShareWaitsForItsOwn) {
   WorldOptions options = Service(8 * kMiB);
-  options.loop.jobs_max = 8;
-  options.loop.user_jobs_max = 1;
+  options.loop.live.jobs_max = 8;
+  options.loop.limits.user_jobs_max = 1;
   ServeWorld world(options);
   const auto first = world.Join(MakeSpec(Small("first")), 0, kAlice);
   const Asked second = AskToWait(&world, Small("second"), kAlice);
@@ -153,8 +153,8 @@ TEST(PlacesOfJobs, WhoHasItsShareWaitsForItsOwn) {
 
 TEST(PlacesInTheQueue, OneUserTakesAreNotAll) {
   WorldOptions options = Service(BytesOf(Small("x")));
-  options.loop.sessions_max = 4;
-  options.loop.user_sessions_max = 2;
+  options.loop.limits.sessions_max = 4;
+  options.loop.limits.user_sessions_max = 2;
   ServeWorld world(options);
   ASSERT_NE(world.Join(MakeSpec(Small("first")), 0, kCarol), nullptr);
   EXPECT_EQ(AskToWait(&world, Small("alice0"), kAlice).place, 1u);
@@ -245,7 +245,7 @@ TEST(Passing, WhoWaitsBehindIsServedWhenThereIsRoomForIt) {
 // is waited for.
 TEST(Passing, AJobThatComesBackIsNoNewcomer) {
   WorldOptions options = Service(BytesOf(Large()));
-  options.loop.lease_ns = 8 * 3600 * kNsPerSecond;
+  options.loop.times.lease_ns = 8 * 3600 * kNsPerSecond;
   ServeWorld world(options);
   auto rank = world.Join(MakeSpec({.name = "lunch", .rcache_bytes = 4096}), 0, kCarol);
   ASSERT_NE(rank, nullptr);

@@ -225,7 +225,7 @@ class Drives : public ::testing::Test {
     options.nvme_directories = 1;
     options.nvme_bytes =
         3 * shm::NvmeBytesOf(MakeSpec({.chunks = chunks, .chunk_elements = kElements}), 0);
-    options.loop.states_on = StatesOn::kNvme;
+    options.loop.live.states_on = StatesOn::kNvme;
     return options;
   }
   // All train a step at once, with their states on the drive, for as long as each has pieces to

@@ -255,7 +255,7 @@ TEST_F(ComingBack, ARankThatIsLostWhileItComesBackIsLostToItsPeerAndFreesItsPlac
 // A lease shorter than a way back counted ranks as lost that were already trying.
 TEST(RanksOfTheServerBefore, AreWaitedForHoweverShortTheLease) {
   WorldOptions options;
-  options.loop.lease_ns = kNsPerMs;
+  options.loop.times.lease_ns = kNsPerMs;
   options.loop.await_ns_min = 5 * kNsPerSecond;
   ServeWorld world(options);
   SmallTrainer trainer(&world, MakeSpec({}));
@@ -269,7 +269,7 @@ TEST(RanksOfTheServerBefore, AreWaitedForHoweverShortTheLease) {
   world.Restart();
   world.clock().Advance(options.loop.await_ns_min);
   world.Settle();
-  world.clock().Advance(options.loop.lease_ns);
+  world.clock().Advance(options.loop.times.lease_ns);
   world.Settle();
   EXPECT_TRUE(world.tables().jobs.empty()) << "but not for ever";
 }

@@ -24,7 +24,7 @@ WorldOptions OnNvme(uint32_t directories = 1) {
   WorldOptions options;
   options.nvme_directories = directories;
   options.nvme_bytes = 2 * shm::NvmeBytesOf(Spec(), 0);
-  options.loop.states_on = StatesOn::kNvme;
+  options.loop.live.states_on = StatesOn::kNvme;
   options.tier.late_ns = 20 * kNsPerMs;
   options.tier.lost_ns = 200 * kNsPerMs;
   return options;
@@ -169,8 +169,8 @@ TEST_F(Late, AWriteThatNeverComesAndHasNoRoomInThePoolEndsItsJobByName) {
 class LateDemoted : public Late {
  protected:
   LateDemoted() {
-    options_.loop.states_on = WorldOptions{}.loop.states_on;
-    options_.loop.lease_ns = 3600 * kNsPerSecond;
+    options_.loop.live.states_on = WorldOptions{}.loop.live.states_on;
+    options_.loop.times.lease_ns = 3600 * kNsPerSecond;
   }
   void Detach(SmallTrainer* trainer) {
     Start(trainer);
@@ -249,7 +249,7 @@ TEST_F(Late, ADriveThatHangsStopsNoJobOfAnother) {
 
 // The second write keeps the loop going until the first, which was given up, is answered.
 TEST_F(Late, AWriteThatIsAnsweredAfterAllWhileAnotherServerTakesOverIsTaken) {
-  options_.loop.lease_ns = 5 * kNsPerSecond;
+  options_.loop.times.lease_ns = 5 * kNsPerSecond;
   SmallTrainer first(&world(), Spec("first", 1)), second(&world(), Spec("second", 1));
   Start(&first);
   Start(&second);
@@ -296,7 +296,7 @@ class LateQueued : public LateDemoted {
 };
 
 TEST_F(LateQueued, ReadsEndTheirJobAllTheSame) {
-  options_.loop.states_on = StatesOn::kNvme;
+  options_.loop.live.states_on = StatesOn::kNvme;
   SmallTrainer trainer(&world(), Spec("gpt", kMany));
   Start(&trainer);
   world().disk().Hang(0);
@@ -313,7 +313,7 @@ TEST_F(LateQueued, ReadsEndTheirJobAllTheSame) {
 }
 
 TEST_F(LateQueued, WritesStayInThePool) {
-  options_.loop.states_on = StatesOn::kNvme;
+  options_.loop.live.states_on = StatesOn::kNvme;
   SmallTrainer trainer(&world(), Spec("gpt", kMany));
   ASSERT_TRUE(trainer.JoinAll());
   world().disk().Hang(0);

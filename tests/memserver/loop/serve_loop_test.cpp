@@ -136,7 +136,7 @@ class Running : public ::testing::Test {
 
 TEST_F(Running, SleepsWhenIdleAndWakesForEveryKindOfEvent) {
   WorldOptions options{.workers = 1, .copy_threads = 1};
-  options.loop.spin_ns = 0;
+  options.loop.times.spin_ns = 0;
   Start(options, MakeSpec({}));
   for (ChunkId chunk = 0; chunk < 2; ++chunk)
     EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
@@ -156,7 +156,7 @@ TEST_F(Running, SleepsWhenIdleAndWakesForEveryKindOfEvent) {
 
 TEST_F(Running, AnswersAfterASilenceAndSleepsAgainAtOnce) {
   WorldOptions options{.workers = 1};
-  options.loop.spin_ns = 0;
+  options.loop.times.spin_ns = 0;
   Start(options, MakeSpec({}));
   for (ChunkId chunk = 0; chunk < 2; ++chunk)
     EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
@@ -177,7 +177,7 @@ TEST_F(Running, AnswersAfterASilenceAndSleepsAgainAtOnce) {
 TEST_F(Running, CountsALongAnswerToARequestThatWokeIt) {
   constexpr uint64_t kRequests = 30;
   WorldOptions options;
-  options.loop.spin_ns = 0;
+  options.loop.times.spin_ns = 0;
   Start(options, MakeSpec({}));
   for (ChunkId chunk = 0; chunk < 2; ++chunk) {
     EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
@@ -195,7 +195,7 @@ TEST_F(Running, CountsALongAnswerToARequestThatWokeIt) {
 
 TEST_F(Running, CopiesInItsOwnThreadToo) {
   WorldOptions options{.pool_bytes = 64 * kMiB, .workers = 2};
-  options.loop.spin_ns = 0;
+  options.loop.times.spin_ns = 0;
   Start(options, MakeSpec({.chunks = 1, .chunk_elements = 1024 * 1024, .rcache_bytes = 8 * kMiB}));
   for (uint64_t i = 0; i < 1024 * 1024; ++i) rank_->At<float>(0)[i] = WeightAt(0, i);
   EXPECT_EQ(Await(rank_->Put(0, 0, 1024 * 1024, 0)).error, 0u);

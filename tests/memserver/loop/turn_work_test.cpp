@@ -206,7 +206,7 @@ TEST(WorkOfATurnOnNvme, AStepIsHandedOutInSlices) {
   WorldOptions options{.pool_bytes = shm::StateBytesOf(spec).total() + 8 * kMiB,
                        .nvme_directories = 1,
                        .nvme_bytes = 256 * kMiB};
-  options.loop.states_on = StatesOn::kNvme;
+  options.loop.live.states_on = StatesOn::kNvme;
   ServeWorld world(options);
   const auto rank = world.Join(spec, 0);
   ASSERT_NE(rank, nullptr);

@@ -46,7 +46,7 @@ WorldOptions Small(const shm::JobSpec& spec, uint32_t directories = 1, uint64_t 
   options.pool_bytes = shm::LeastHostBytesOf(spec) + more * shm::WeightSlotBytes(spec, 0);
   options.nvme_directories = directories;
   options.nvme_bytes = shm::NvmeBytesOf(spec, 0);
-  options.loop.lease_ns = kLeaseNs;
+  options.loop.times.lease_ns = kLeaseNs;
   return options;
 }
 

@@ -31,8 +31,8 @@ WorldOptions OnNvme(uint32_t chunks = 4) {
   options.pool_bytes = 32 * kMiB;
   options.nvme_directories = 1;
   options.nvme_bytes = 2 * shm::NvmeBytesOf(Spec("gpt", chunks), 0);
-  options.loop.states_on = StatesOn::kNvme;
-  options.loop.lease_ns = kLeaseNs;
+  options.loop.live.states_on = StatesOn::kNvme;
+  options.loop.times.lease_ns = kLeaseNs;
   options.tier.late_ns = 20 * kNsPerMs;
   options.tier.lost_ns = 200 * kNsPerMs;
   return options;

@@ -61,7 +61,7 @@ WorldOptions RoomForOne(const shm::JobSpec& spec, uint32_t directories = 1) {
   options.pool_bytes = HostBytes(spec) + HostBytes(spec, 0) + Scraps(spec);
   options.nvme_directories = directories;
   options.nvme_bytes = 2 * shm::NvmeBytesOf(spec, 0);
-  options.loop.lease_ns = 3600 * kNsPerSecond;
+  options.loop.times.lease_ns = 3600 * kNsPerSecond;
   // So that it does not simply spill.
   options.loop.quotas = {{JobAccount("second"), {.nvme_limit = 0}}};
   return options;
@@ -216,7 +216,7 @@ TEST(Demotion, IsForNobodyWhoWouldSpillInstead) {
 TEST(Demotion, IsOfNobodyWhereStatesAreToBeOnTheHost) {
   const Shape shape;
   WorldOptions options = RoomForOne(SpecOf(shape));
-  options.loop.states_on = StatesOn::kHost;
+  options.loop.live.states_on = StatesOn::kHost;
   Pair run(shape, options);
   run.Detach(1);
   run.Ask();

@@ -163,13 +163,13 @@ TEST(GpuStates, BehindThemChunksLieOnTheHostAndOnNvmeWithTheSameBits) {
   const shm::JobSpec spec = SpecOf({.on_gpu = 1});
   WorldOptions options = WithLease();
   options.nvme_directories = 1;
-  options.loop.states_on = StatesOn::kNvme;
+  options.loop.live.states_on = StatesOn::kNvme;
   options.nvme_bytes = shm::NvmeBytesOf(spec, 0);
   const Weights expected = OnHost(spec, 4);
   GpuWorld spilled(options);
   EXPECT_TRUE(Same(Trained(&*spilled, spec, 4), expected));
   // One of four chunks lies on a GPU; one, and the parts of all that stay, fit the pool; two spill.
-  options.loop.states_on = StatesOn::kAuto;
+  options.loop.live.states_on = StatesOn::kAuto;
   options.pool_bytes = shm::HostStateBytesOf(spec, 2).total();
   GpuWorld between(options);
   SmallTrainer trainer(&*between, spec);

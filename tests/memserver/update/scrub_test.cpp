@@ -22,7 +22,7 @@ WorldOptions OnNvme() {
   WorldOptions options;
   options.nvme_directories = 2;
   options.nvme_bytes = shm::NvmeBytesOf(Spec(), 0);
-  options.loop.states_on = StatesOn::kNvme;
+  options.loop.live.states_on = StatesOn::kNvme;
   return options;
 }
 

@@ -25,8 +25,8 @@ WorldOptions OnNvme(const shm::JobSpec& spec, uint32_t directories = 1) {
   WorldOptions options;
   options.nvme_directories = directories;
   options.nvme_bytes = shm::NvmeBytesOf(spec, 0);
-  options.loop.states_on = StatesOn::kNvme;
-  options.loop.lease_ns = 5 * kNsPerSecond;
+  options.loop.live.states_on = StatesOn::kNvme;
+  options.loop.times.lease_ns = 5 * kNsPerSecond;
   return options;
 }
 
@@ -188,7 +188,7 @@ TEST(Spill, AJobThreeTimesItsPoolTrainsWithTheSameBits) {
   const shm::JobSpec spec = SpecOf({.chunk_elements = 16 * 1024, .chunks = 24});
   const uint64_t all = shm::StateBytesOf(spec).total();
   WorldOptions options = OnNvme(spec);
-  options.loop.states_on = StatesOn::kAuto;
+  options.loop.live.states_on = StatesOn::kAuto;
   options.pool_bytes = RoundUp(all / 3, kPageBytes);
   ServeWorld world(options);
   EXPECT_TRUE(Same(Trained(&world, spec, 3), OnHost(spec, 3)));
@@ -201,7 +201,7 @@ TEST(Spill, AJobThreeTimesItsPoolTrainsWithTheSameBits) {
 TEST(Spill, TheSmallestPoolThatAdmissionAcceptsIsEnoughAndOnePageLessIsNot) {
   const shm::JobSpec spec = SpecOf({});
   WorldOptions options = OnNvme(spec);
-  options.loop.states_on = StatesOn::kAuto;
+  options.loop.live.states_on = StatesOn::kAuto;
   // With all weights on the host; a page less, with a window for some of them; and the least of
   // all.
   const uint64_t with_weights = shm::HostStateBytesOf(spec, 0).total(),

@@ -43,8 +43,8 @@ WorldOptions OnNvme(const shm::JobSpec& spec, uint64_t pieces) {
   }
   options.nvme_directories = 1;
   options.nvme_bytes = shm::NvmeBytesOf(spec, 0);
-  options.loop.states_on = StatesOn::kNvme;
-  options.loop.lease_ns = 5 * kNsPerSecond;
+  options.loop.live.states_on = StatesOn::kNvme;
+  options.loop.times.lease_ns = 5 * kNsPerSecond;
   return options;
 }
 

@@ -54,12 +54,12 @@ memserver::ServerOptions DaemonInProcess::SmallServer() {
   memserver::ServerOptions options;
   options.pool_bytes = 32 * kMiB;
   options.rcache_limit = 32 * kMiB;
-  options.huge_pages = false;
+  options.settings.pool.huge_pages = false;
   return options;
 }
 
 DaemonInProcess::DaemonInProcess(memserver::ServerOptions options) {
-  options.socket_dir = directory_.path();
+  options.settings.socket_dir = directory_.path();
   auto server = memserver::Server::Start(options, &keeper_);
   TP_CHECK(server.ok(), server.status().Format().c_str());
   server_ = std::move(server).value();

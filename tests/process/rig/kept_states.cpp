@@ -56,7 +56,7 @@ Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::stri
   memserver::Parts parts{&clock,   &device, kept.pool.get(), kept.index.get(), &team, &events,
                          &replies, &saves,  &saved};
   memserver::LoopOptions loop_options;
-  loop_options.lease_ns = 60 * kNsPerSecond;
+  loop_options.times.lease_ns = 60 * kNsPerSecond;
   memserver::ServeLoop loop(parts, loop_options);
   TP_CHECK(loop.Recover(kept.contents).ok(), "nothing of it lies on NVMe");
   while (loop.Turn()) {

@@ -71,12 +71,12 @@ Status RunServedRanks(uint32_t world, const ServerChoice& choice,
   SetLogLevel(LogLevel::kWarn);
   const Scratch scratch;
   memserver::ServerOptions options;
-  options.socket_dir = scratch.path();
+  options.settings.socket_dir = scratch.path();
   options.pool_bytes = 16 * kMiB;
   options.rcache_limit = 16 * kMiB;
-  options.tuning = choice.tuning;
-  options.adam_threads = choice.adam_threads;
-  options.isa = choice.isa;
+  options.settings.optimizer.tuning = choice.tuning;
+  options.settings.optimizer.threads = choice.adam_threads;
+  options.settings.optimizer.isa = choice.isa;
   memserver::KeptHolder nobody(memserver::KeeperChoice::kNone, {});
   const auto server = memserver::Server::Start(options, &nobody);
   if (!server.ok()) return server.status();

@@ -59,10 +59,10 @@ class ContinueTest : public ::testing::Test {
     directory_ = name;
     WriteData();
     memserver::ServerOptions options;
-    options.socket_dir = directory_;
+    options.settings.socket_dir = directory_;
     options.pool_bytes = 16 * kMiB;
     options.rcache_limit = 16 * kMiB;
-    options.lease_ns = 60 * kNsPerSecond;
+    options.settings.times.lease_ns = 60 * kNsPerSecond;
     auto server = memserver::Server::Start(options, &nobody_);
     ASSERT_TRUE(server.ok()) << server.status().Format();
     server_ = std::move(server).value();
