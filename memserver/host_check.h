@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "memserver/config/config.h"
-#include "memserver/server.h"
+#include "memserver/server_options.h"
 
 namespace tidepool::memserver {
 

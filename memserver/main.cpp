@@ -18,6 +18,7 @@
 #include "memserver/host_check.h"
 #include "memserver/keeper/keeper.h"
 #include "memserver/run.h"
+#include "memserver/server_options.h"
 #include "memserver/version.h"
 #include "shm/protocol.h"
 #include "shm/socket_path.h"

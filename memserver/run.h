@@ -5,22 +5,16 @@
 
 #include "base/status.h"
 #include "memserver/config/config.h"
-#include "memserver/server.h"
 
 namespace tidepool::memserver {
 
+// What ends the server besides signals, and what becomes of kept jobs.
 struct RunOptions {
   int parent_pid = 0;         // end when this process ends; 0: never
   int end_with_fd = -1;       // end when this pipe closes; -1: never
   bool discard_kept = false;  // give up the jobs that the keeper holds
 };
 
-// What the settings mean on this machine: shares become bytes, "auto" becomes numbers. Errors:
-// kConfigBadValue.
-Result<ServerOptions> ResolveOptions(const Config& config);
-// The machine, or that of `config.topology_file`, and the places that would be chosen on it, in the
-// form of /v1/topology. Errors: those of ReadTopology and PlanPlaces.
-Result<std::string> PlannedTopology(const Config& config);
 // Serves until SIGTERM, SIGINT or the end of the parent (or of the terminal). A second signal ends
 // the process at once; jobs that the first one left to the keeper stay there. SIGHUP reads
 // `sources` again and applies what may change while it runs; `loaded` is what they said at the

@@ -7,41 +7,17 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "device/host/copy_tuning.h"
-#include "device/places.h"
-#include "device/topology.h"
-#include "memserver/control/access.h"
 #include "memserver/control/mailbox.h"
 #include "memserver/keeper/kept_holder.h"
-#include "memserver/config/config.h"
 #include "memserver/residency/pool/host_pool.h"
-#include "memserver/traffic/gpu.h"
+#include "memserver/server_options.h"
 
 namespace tidepool::memserver {
-
-struct ServerOptions {
-  Config settings;  // without kAutomatic and empty names: see ResolveOptions in run.h
-
-  // What settings mean on this machine.
-  uint64_t pool_bytes = 0;
-  uint64_t rcache_limit = 0;
-  device::Topology topology;  // what `places` was planned for; shown to people
-  device::Places places;
-  Access access = PrivateAccess();                // who may connect
-  std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
-  // The GPUs whose memory ranks may bring; none: no GPU is used.
-  GpuSource gpus = {};
-  bool discard_kept = false;  // give up what the keeper holds
-  // Called while the pool is touched, on the calling thread.
-  std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
-};
 
 class Server {
  public:

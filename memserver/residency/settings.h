@@ -36,6 +36,7 @@ struct LimitSettings {
   uint32_t user_sessions_max = 256;     // of one user; kAutomatic until memserver starts
   uint32_t user_jobs_max = kAutomatic;  // of one user; 0: half of jobs_max, kAutomatic: all
 
+  // Jobs of one user, where there may be so many at once.
   uint32_t UserJobs(uint32_t jobs_max) const {
     return user_jobs_max != 0 ? user_jobs_max : std::max(1U, jobs_max / 2);
   }
