@@ -6,6 +6,7 @@
 #include <iostream>
 #include <string>
 
+#include "base/clock.h"
 #include "base/system/last_words.h"
 #include "base/log.h"
 #include "base/point.h"
@@ -56,8 +57,9 @@ int Run(const Flags& flags) {
   if (!loaded.ok()) return Fail(loaded.status());
   const Config& config = loaded.value().config;
   InitLog("memserver", config.live.log_level, config.log_format);
-  const Status status =
-      RunServer(loaded.value(), sources, {flags.parent_pid, flags.end_with_fd, flags.discard_kept});
+  SteadyClock clock;
+  const RunOptions options{flags.parent_pid, flags.end_with_fd, flags.discard_kept};
+  const Status status = RunServer(loaded.value(), sources, options, &clock);
   FlushLog();
   // Whoever waits for this process's end is not kept by a reader of its last word.
   if (!status.ok()) SayOnStderr(status.Format() + "\n");

@@ -3,6 +3,7 @@
 // The main thread, before any other thread exists. Returns when the server has ended.
 #pragma once
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "memserver/config/config.h"
 
@@ -20,6 +21,6 @@ struct RunOptions {
 // `sources` again and applies what may change while it runs; `loaded` is what they said at the
 // start. Errors: those of Server::Start.
 Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
-                 const RunOptions& options);
+                 const RunOptions& options, Clock* clock);
 
 }  // namespace tidepool::memserver
