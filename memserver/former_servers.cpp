@@ -12,7 +12,6 @@
 #include <string>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -91,12 +90,11 @@ uint32_t FormerServers::TakeEnded() {
   return ended;
 }
 
-bool FormerServers::Await(uint32_t servers, int64_t limit_ns) {
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + limit_ns;
+bool FormerServers::Await(uint32_t servers, int64_t limit_ns, Clock* clock) {
+  const int64_t end = clock->NowNs() + limit_ns;
   for (TakeEnded(); (living() & servers) != 0; TakeEnded()) {
-    if (clock.NowNs() >= end) return false;
-    clock.SleepNs(kLookNs);
+    if (clock->NowNs() >= end) return false;
+    clock->SleepNs(kLookNs);
   }
   return true;
 }
@@ -104,7 +102,7 @@ bool FormerServers::Await(uint32_t servers, int64_t limit_ns) {
 namespace {
 
 // Normally they end soon, and then nobody notices.
-void AwaitThem(const KeptMemory& kept, FormerServers* former, KeeperWatch* watch) {
+void AwaitThem(const KeptMemory& kept, FormerServers* former, KeeperWatch* watch, Clock* clock) {
   const uint32_t waited_for = former->living() & GpuServersOf(*kept.pool, kept.contents);
   if (waited_for == 0) return;
   LogInfo(
@@ -112,7 +110,7 @@ void AwaitThem(const KeptMemory& kept, FormerServers* former, KeeperWatch* watch
       "be under way",
       {{"at_most_ms", kFormerWaitNs / kNsPerMs}});
   for (int64_t waited_ns = 0;
-       waited_ns < kFormerWaitNs && !former->Await(waited_for, kFormerLookNs);
+       waited_ns < kFormerWaitNs && !former->Await(waited_for, kFormerLookNs, clock);
        waited_ns += kFormerLookNs) {
     watch->Look();
   }
@@ -120,9 +118,10 @@ void AwaitThem(const KeptMemory& kept, FormerServers* former, KeeperWatch* watch
 
 }  // namespace
 
-Result<uint32_t> TakeOverFrom(FormerServers* former, const KeptMemory& kept, KeeperWatch* watch) {
+Result<uint32_t> TakeOverFrom(FormerServers* former, const KeptMemory& kept, KeeperWatch* watch,
+                              Clock* clock) {
   TP_ASSIGN_OR_RETURN(*former, FormerServers::Watch(kept.contents.servers));
-  AwaitThem(kept, former, watch);
+  AwaitThem(kept, former, watch, clock);
   kept.index->ForgetServers(~former->living());
   TP_POINT("server.former_cleared");
   TP_ASSIGN_OR_RETURN(const ProcessName own, OwnProcess());

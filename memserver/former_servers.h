@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "memserver/kept_memory.h"
@@ -34,7 +35,7 @@ class FormerServers {
   uint32_t TakeEnded();
   // Returns when all of `servers` have ended, or time has passed: true for the former. At most
   // `limit_ns`; looks once where that is 0.
-  bool Await(uint32_t servers, int64_t limit_ns);
+  bool Await(uint32_t servers, int64_t limit_ns, Clock* clock);
   // For poll, level-triggered: readable while TakeEnded has something to tell. -1: never.
   int event_fd() const { return epoll_.get(); }
 
@@ -51,6 +52,7 @@ class FormerServers {
 // little, where jobs that were found have to wait for them; and notes itself. The bit of its place;
 // 0: it cannot be noted, and says so. Blocks for up to kFormerWaitNs. Errors: those above,
 // kNotReady (no place is free).
-Result<uint32_t> TakeOverFrom(FormerServers* former, const KeptMemory& kept, KeeperWatch* watch);
+Result<uint32_t> TakeOverFrom(FormerServers* former, const KeptMemory& kept, KeeperWatch* watch,
+                              Clock* clock);
 
 }  // namespace tidepool::memserver

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <string>
 #include <utility>
@@ -21,10 +22,11 @@ namespace {
 constexpr int64_t kTakeTimeoutNs = 2 * kNsPerSecond;
 constexpr int64_t kTakePauseNs = 10 * kNsPerMs;
 
+// Without a source of randomness: what no other server of these days has.
 uint64_t RandomNonce() {
   uint64_t nonce = 0;
   if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
-    nonce = static_cast<uint64_t>(SteadyClock().NowNs());
+    nonce = static_cast<uint64_t>(WallSeconds()) << 32 | static_cast<uint64_t>(getpid());
   return nonce;
 }
 
@@ -100,16 +102,15 @@ Status HoldAll(std::span<const MemoryToHold> parts, KeptHolder* keeper) {
 
 }  // namespace
 
-Result<std::vector<HeldMemory>> TakeKept(KeptHolder* keeper) {
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + kTakeTimeoutNs;
+Result<std::vector<HeldMemory>> TakeKept(KeptHolder* keeper, Clock* clock) {
+  const int64_t end = clock->NowNs() + kTakeTimeoutNs;
   for (;;) {
     auto held = keeper->Take();
-    if (held.ok() || clock.NowNs() > end) {
+    if (held.ok() || clock->NowNs() > end) {
       TP_POINT("server.kept_taken");
       return held;
     }
-    clock.SleepNs(kTakePauseNs);
+    clock->SleepNs(kTakePauseNs);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/residency/pool/host_pool.h"
@@ -33,7 +34,7 @@ struct KeptMemoryOptions {
 
 // What the server before this one left, of which this process is a second holder from then on:
 // before anything that takes time. Errors: kKeeperFailed.
-Result<std::vector<HeldMemory>> TakeKept(KeptHolder* keeper);
+Result<std::vector<HeldMemory>> TakeKept(KeptHolder* keeper, Clock* clock);
 
 // Kept memory that is damaged is given up, with a line in the log; after any error the keeper goes
 // on holding it as it was. Errors: kKeptLayoutUnknown, kMemoryMapFailed (the system did not map

@@ -19,6 +19,8 @@
 
 namespace tidepool::memserver {
 
+struct ServerRooms;
+
 class Server {
  public:
   // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves. `keeper` outlives the
@@ -69,9 +71,8 @@ class Server {
   const device::CopyTuning& copy_tuning() const;
 
  private:
-  struct Rooms;
-  explicit Server(std::unique_ptr<Rooms> rooms);
-  std::unique_ptr<Rooms> rooms_;
+  explicit Server(std::unique_ptr<ServerRooms> rooms);
+  const std::unique_ptr<ServerRooms> rooms_;
 };
 
 }  // namespace tidepool::memserver

@@ -135,11 +135,12 @@ TEST(FormerServers, OwnNameIsThatOfThisProcess) {
 }
 
 TEST(FormerServers, ThoseThatLiveAreToldOnceWhenTheyEnd) {
+  SteadyClock clock;
   const Sleeper first, second;
   FormerServers former = FormerServers::Watch(Noted({first.name(), second.name()})).value();
   EXPECT_EQ(former.living(), 3U);
   EXPECT_EQ(former.TakeEnded(), 0U);
-  EXPECT_FALSE(former.Await(1, 0));
+  EXPECT_FALSE(former.Await(1, 0, &clock));
   EXPECT_FALSE(Readable(former.event_fd(), 0));
 
   first.Kill();
@@ -148,9 +149,9 @@ TEST(FormerServers, ThoseThatLiveAreToldOnceWhenTheyEnd) {
   EXPECT_EQ(former.TakeEnded(), 0U);
   EXPECT_EQ(former.living(), 2U);
   EXPECT_FALSE(Readable(former.event_fd(), 0));
-  EXPECT_TRUE(former.Await(1, 0)) << "nobody else was asked for";
+  EXPECT_TRUE(former.Await(1, 0, &clock)) << "nobody else was asked for";
   second.Kill();
-  EXPECT_TRUE(former.Await(2, 10 * kNsPerSecond));
+  EXPECT_TRUE(former.Await(2, 10 * kNsPerSecond, &clock));
   EXPECT_EQ(former.living(), 0U);
 }
 

@@ -43,10 +43,11 @@ Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::stri
   memserver::KeptHolder keeper(memserver::KeeperChoice::kProcess, start);
   memserver::KeptMemoryOptions options;
   options.pool.bytes = kPageBytes;
-  TP_ASSIGN_OR_RETURN(std::vector<memserver::HeldMemory> held, memserver::TakeKept(&keeper));
+  SteadyClock clock;
+  TP_ASSIGN_OR_RETURN(std::vector<memserver::HeldMemory> held,
+                      memserver::TakeKept(&keeper, &clock));
   TP_ASSIGN_OR_RETURN(const memserver::KeptMemory kept,
                       memserver::OpenKeptMemory(options, std::move(held), &keeper));
-  SteadyClock clock;
   device::HostDevice device({});
   EventQueue<memserver::ControlEvent> events;
   EventQueue<memserver::ControlReply> replies;
