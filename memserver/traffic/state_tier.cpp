@@ -231,7 +231,7 @@ std::span<std::byte> StateTier::Image(uint32_t staging, uint64_t payload_bytes) 
   return staging_.subspan(staging * kStagingBytes, nvme::kPieceHeaderBytes + payload_bytes);
 }
 
-StagedPiece StateTier::PieceIn(uint32_t staging, uint64_t payload_bytes) const {
+PieceBuffer StateTier::PieceIn(uint32_t staging, uint64_t payload_bytes) const {
   const auto bytes = Image(staging, payload_bytes);
   return {reinterpret_cast<nvme::PieceHeader*>(bytes.data()),
           bytes.subspan(nvme::kPieceHeaderBytes),

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "memserver/residency/job_states.h"
-#include "memserver/traffic/staged_piece.h"
+#include "memserver/traffic/piece_buffer.h"
 #include "nvme/slot_store.h"
 #include "shm/spec/state_footprint.h"
 
@@ -134,7 +134,7 @@ class StateTier {
   // Nobody waits for the slot's transfer any more; the slot is returned when that has ended.
   void Disown(uint32_t staging);
   uint32_t staging_free() const { return static_cast<uint32_t>(free_.size()); }
-  StagedPiece PieceIn(uint32_t staging, uint64_t payload_bytes) const;
+  PieceBuffer PieceIn(uint32_t staging, uint64_t payload_bytes) const;
   // The slot's memory as it lies on the drive: its page, then its planes.
   std::span<std::byte> Image(uint32_t staging, uint64_t payload_bytes) const;
   uint64_t store_nonce(uint32_t directory) const { return stores_[directory].manifest().store; }

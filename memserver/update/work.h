@@ -11,7 +11,7 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "memserver/residency/job_states.h"
-#include "memserver/traffic/staged_piece.h"
+#include "memserver/traffic/piece_buffer.h"
 #include "optim/undo_tile.h"
 
 namespace tidepool::memserver {
@@ -70,7 +70,7 @@ struct Work {
   // kFillWindow. `copy` is the part of the master that trainers fetch from the host: all of it in
   // fp32 jobs, its upper halves in jobs with a split one. An update writes it, kStage reads those
   // halves.
-  StagedPiece staged;
+  PieceBuffer staged;
   std::byte* copy = nullptr;
   // kUpdate, and kAccumulate, whose version is the sequence number of the addition.
   optim::ProgressWord* progress = nullptr;

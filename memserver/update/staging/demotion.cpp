@@ -31,13 +31,13 @@ void Demotion::Begin(Order order, const JobStates& states, int64_t now_ns) {
   }
 }
 
-StagedPiece Demotion::PieceIn(uint32_t staging, const StateTier& tier,
+PieceBuffer Demotion::PieceIn(uint32_t staging, const StateTier& tier,
                               const JobStates& states) const {
   const Ride& ride = rides_[staging];
   const uint32_t directory = order_.plan.directories[ride.chunk];
   const uint64_t elements = std::min(
       shm::kPieceElements, states.chunk(ride.chunk).elements - ride.piece * shm::kPieceElements);
-  StagedPiece piece = tier.PieceIn(staging, shm::SpilledPieceBytes(states.spec(), elements));
+  PieceBuffer piece = tier.PieceIn(staging, shm::SpilledPieceBytes(states.spec(), elements));
   const uint64_t epoch = states.epoch();
   piece.becomes = {.store = tier.store_nonce(directory),
                    .job = states.record().nonce,
@@ -109,7 +109,7 @@ void Demotion::EndWork(const WorkDone& done, StateTier* tier, JobStates* states)
   if (state_ != State::kMoving) return EndRide(staging, tier);
   TP_POINT("server.demotion_staged");
   it->state = Ride::State::kWriting;
-  const StagedPiece piece = PieceIn(staging, *tier, *states);
+  const PieceBuffer piece = PieceIn(staging, *tier, *states);
   tier->Start({.kind = nvme::IoKind::kWrite,
                .staging = staging,
                .directory = order_.plan.directories[it->chunk],

@@ -76,7 +76,7 @@ class Demotion {
     uint32_t piece = 0;
   };
   void EndRide(uint32_t staging, StateTier* tier);
-  StagedPiece PieceIn(uint32_t staging, const StateTier& tier, const JobStates& states) const;
+  PieceBuffer PieceIn(uint32_t staging, const StateTier& tier, const JobStates& states) const;
 
   State state_ = State::kIdle;
   Order order_;

@@ -77,10 +77,10 @@ bool Scrub::FindPiece(const JobStates& states) {
   return false;
 }
 
-StagedPiece Scrub::PieceIn(const StateTier& tier, const JobStates& states) const {
+PieceBuffer Scrub::PieceIn(const StateTier& tier, const JobStates& states) const {
   const Chunk& chunk = states.chunk(chunk_);
   const SpillPlace& place = chunk.spill;
-  StagedPiece piece =
+  PieceBuffer piece =
       tier.PieceIn(staging_, shm::SpilledPieceBytes(states.spec(), ElementsOf(chunk, piece_)));
   piece.is = {.store = tier.store_nonce(place.directory),
               .job = states.record().nonce,
@@ -98,7 +98,7 @@ void Scrub::Read(StateTier* tier, const JobStates& states) {
   epoch_ = epoch;
   ++reads_;
   error_ = 0;
-  const StagedPiece piece = PieceIn(*tier, states);
+  const PieceBuffer piece = PieceIn(*tier, states);
   if (const std::byte* const stand_in = states.stand_ins().Find(chunk_, piece_, epoch_)) {
     const auto image = tier->Image(staging_, piece.payload.size());
     std::memcpy(image.data(), stand_in, image.size());
@@ -142,7 +142,7 @@ bool Scrub::NextWork(JobId job, const StateTier& tier, const JobStates& states, 
 
 void Scrub::EndWork(const WorkDone& done, StateTier* tier, const JobStates& states) {
   TP_CHECK(state_ == State::kAtWorker, "a piece is checked once");
-  const StagedPiece piece = PieceIn(*tier, states);
+  const PieceBuffer piece = PieceIn(*tier, states);
   const bool left =
       states.EpochOf(states.chunk(chunk_)) != epoch_ && !TP_PLANTED("update.scrub_epoch_unchecked");
   if (!done.intact && (left || reads_ < kReadsMax)) {
@@ -160,7 +160,7 @@ void Scrub::EndWork(const WorkDone& done, StateTier* tier, const JobStates& stat
 }
 
 void Scrub::NoteDamage(const StateTier& tier, const JobStates& states, const std::string& what) {
-  const StagedPiece piece = PieceIn(tier, states);
+  const PieceBuffer piece = PieceIn(tier, states);
   ++row_.pieces_checked;
   ++row_.damaged;
   const std::string& directory = tier.directory(states.chunk(chunk_).spill.directory).path;

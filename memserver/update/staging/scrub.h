@@ -51,7 +51,7 @@ class Scrub {
   void NextPiece();
   void Leave(StateTier* tier);
   void NoteDamage(const StateTier& tier, const JobStates& states, const std::string& what);
-  StagedPiece PieceIn(const StateTier& tier, const JobStates& states) const;
+  PieceBuffer PieceIn(const StateTier& tier, const JobStates& states) const;
 
   ScrubRow row_;
   int64_t began_ns_ = 0;

@@ -167,9 +167,9 @@ nvme::PieceName SpillQueue::NameOf(const Ride& ride, uint64_t epoch) const {
                    shm::PieceOffset(states_->spec(), ride.piece)};
 }
 
-StagedPiece SpillQueue::PieceOf(uint32_t staging) const {
+PieceBuffer SpillQueue::PieceOf(uint32_t staging) const {
   const Ride& ride = rides_[staging];
-  StagedPiece piece = tier_->PieceIn(staging, PayloadOf(ride));
+  PieceBuffer piece = tier_->PieceIn(staging, PayloadOf(ride));
   piece.is = NameOf(ride, ride.task.epoch);
   piece.becomes =
       NameOf(ride, ride.task.kind == Kind::kUpdate ? ride.task.epoch + 1 : ride.task.epoch);

@@ -73,7 +73,7 @@ class SpillQueue {
   struct ReadyPiece {
     ChunkId chunk = 0;
     uint32_t piece = 0;
-    StagedPiece staged;
+    PieceBuffer staged;
   };
   bool NextUpdate(bool may_begin, ReadyPiece* ready);
   // Work of storing.
@@ -155,7 +155,7 @@ class SpillQueue {
   void EndWrite(uint32_t staging);
   void BeginTask(const Task& task);
   uint32_t OldestReady(bool updates) const;
-  StagedPiece PieceOf(uint32_t staging) const;
+  PieceBuffer PieceOf(uint32_t staging) const;
   nvme::PieceName NameOf(const Ride& ride, uint64_t epoch) const;
   uint64_t ElementsOf(const Ride& ride) const;
   uint64_t PayloadOf(const Ride& ride) const;

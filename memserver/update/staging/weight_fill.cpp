@@ -50,12 +50,12 @@ uint64_t WeightFill::ElementsOf(const Ride& ride) const {
                   states_->chunk(ChunkOf(ride)).elements - ride.piece * shm::kPieceElements);
 }
 
-StagedPiece WeightFill::PieceOf(uint32_t staging) const {
+PieceBuffer WeightFill::PieceOf(uint32_t staging) const {
   const Ride& ride = rides_[staging];
   const uint64_t epoch = fills_[ride.slot].epoch,
                  whole = shm::SpilledPieceBytes(states_->spec(), ElementsOf(ride));
   const SpillPlace& place = states_->chunk(ChunkOf(ride)).spill;
-  StagedPiece piece = tier_->PieceIn(staging, std::min(whole, shm::kPieceFrontBytesMax));
+  PieceBuffer piece = tier_->PieceIn(staging, std::min(whole, shm::kPieceFrontBytesMax));
   piece.front_of = whole;
   piece.is = {.store = tier_->store_nonce(place.directory),
               .job = states_->record().nonce,
@@ -69,7 +69,7 @@ StagedPiece WeightFill::PieceOf(uint32_t staging) const {
 
 void WeightFill::Read(uint32_t staging) {
   Ride& ride = rides_[staging];
-  const StagedPiece piece = PieceOf(staging);
+  const PieceBuffer piece = PieceOf(staging);
   ++ride.reads;
   if (const std::byte* const stand_in =
           states_->stand_ins().Find(piece.is.chunk, piece.is.piece, piece.is.epoch)) {

@@ -69,7 +69,7 @@ class WeightFill {
   };
   ChunkId ChunkOf(const Ride& ride) const { return states_->window().slots()[ride.slot].chunk; }
   uint64_t ElementsOf(const Ride& ride) const;
-  StagedPiece PieceOf(uint32_t staging) const;
+  PieceBuffer PieceOf(uint32_t staging) const;
   void Read(uint32_t staging);
   bool IsPast(const Ride& ride) const;
   bool EndPiece(uint32_t staging);

@@ -1,4 +1,4 @@
-#include "memserver/traffic/staged_piece.h"
+#include "memserver/traffic/piece_buffer.h"
 
 #include "base/planted.h"
 
@@ -6,22 +6,22 @@ namespace tidepool::memserver {
 
 namespace {
 
-nvme::PieceVerdict Verify(const StagedPiece& piece) {
+nvme::PieceVerdict Verify(const PieceBuffer& piece) {
   return nvme::VerifyFront(*piece.header, piece.is, piece.payload,
                            piece.front_of == 0 ? piece.payload.size() : piece.front_of);
 }
 
 }  // namespace
 
-bool IsIntact(const StagedPiece& piece) {
+bool IsIntact(const PieceBuffer& piece) {
   return Verify(piece).ok() || TP_PLANTED("update.staged_unchecked");
 }
 
-std::string WhyNotIntact(const StagedPiece& piece) {
+std::string WhyNotIntact(const PieceBuffer& piece) {
   return nvme::TextOf(Verify(piece), *piece.header, piece.is);
 }
 
-void Seal(const StagedPiece& piece) {
+void Seal(const PieceBuffer& piece) {
   nvme::SealPiece(piece.becomes, piece.payload, piece.header);
 }
 
