@@ -26,6 +26,7 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
       spin_(SpinNs(options.times.spin_ns)),
       desk_(parts, options, &tables_),
       steps_(parts, &tables_),
+      off_host_(parts, &tables_),
       gpu_copies_(&tables_, &dispatcher_) {
   tables_.started_ns = parts_.clock->NowNs();
   tables_.frozen = std::make_unique<FrozenTable>(parts_.pool);
@@ -69,8 +70,8 @@ bool ServeLoop::DoTurn() {
   bool worked = TakeControlEvents();
   worked |= TakeSaved();
   worked |= steps_.TakeDone();
-  worked |= steps_.TendTier();
-  worked |= steps_.TendGpuStates();
+  worked |= off_host_.PollTier();
+  worked |= off_host_.PollGpus();
   if (!tables_.handing_over) {
     worked |= ServeSeats();
     worked |= steps_.FinishSteps();

@@ -19,6 +19,7 @@
 #include "memserver/jobs/job_desk.h"
 #include "memserver/keeper/keeper_messages.h"
 #include "memserver/loop/spin_budget.h"
+#include "memserver/loop/off_host_mover.h"
 #include "memserver/loop/step_desk.h"
 #include "memserver/jobs/tables.h"
 
@@ -77,6 +78,7 @@ class ServeLoop {
   JobDesk desk_;
   Dispatcher dispatcher_;
   StepDesk steps_;
+  OffHostMover off_host_;
   std::vector<ControlEvent> events_;  // taken from the queue; handled up to next_event_
   size_t next_event_ = 0;
   std::vector<SaveResult> saved_;

@@ -25,7 +25,7 @@ bool MayFill(const Job& job) {
 
 }  // namespace
 
-bool WeightDesk::Tend() {
+bool WeightDesk::Poll() {
   if (tables_->handing_over) return false;
   bool begun = false;
   for (const auto& job : tables_->jobs) {

@@ -17,7 +17,7 @@ class WeightDesk {
   explicit WeightDesk(Tables* tables) : tables_(tables) {}
 
   // True when something was begun.
-  bool Tend();
+  bool Poll();
   // A rank waits for weights of the sealed version, which it is served before the next step is
   // sealed.
   static bool IsAwaited(const Job& job);

@@ -1,0 +1,179 @@
+#include "memserver/loop/off_host_mover.h"
+
+#include <algorithm>
+
+#include "base/buggify.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "memserver/loop/updated_chunk.h"
+
+namespace tidepool::memserver {
+
+// An off-host chunk finished its update, or its initial store: its weights are loaded.
+void OffHostMover::TakeFinished(Job* job, ChunkId chunk, bool updated) {
+  if (updated) {
+    job->updates.EndAway(chunk);
+    return NoteUpdated(tables_, job, chunk);
+  }
+  job->states->MarkLoaded(&job->states->chunk(chunk));
+  ++job->changes;
+}
+
+bool OffHostMover::TakeStoredAndUpdated(Job* job) {
+  SpillQueue::Finished spilled;
+  GpuQueue::Finished on_gpu;
+  bool worked = false;
+  for (; job->spills.TakeFinished(&spilled); worked = true)
+    TakeFinished(job, spilled.chunk, spilled.updated);
+  for (; job->gpus.TakeFinished(&on_gpu); worked = true)
+    TakeFinished(job, on_gpu.chunk, on_gpu.updated);
+  return worked;
+}
+
+void OffHostMover::EndTransfer(const TierDone& done) {
+  if (tables_->scrub.Owns(done.staging)) return tables_->scrub.EndTransfer(done);
+  if (tables_->demotion.Owns(done.staging)) return tables_->demotion.EndTransfer(done, parts_.tier);
+  Job* job = tables_->FindJob(done.job);
+  TP_CHECK(job != nullptr, "a job stays while its states move");
+  job->fill.Owns(done.staging) ? job->fill.EndTransfer(done) : job->spills.EndTransfer(done);
+}
+
+bool OffHostMover::PollTier() {
+  if (parts_.tier == nullptr) return false;
+  bool worked = parts_.tier->Progress();
+  TierLate late;
+  while (parts_.tier->NextLate(&late)) TakeLate(late);
+  TierDone done;
+  while (parts_.tier->Next(&done)) {
+    worked = true;
+    EndTransfer(done);
+  }
+
+  worked |= PollScrub();
+  for (const auto& job : tables_->jobs) {
+    if (!job->states->spills()) continue;
+    worked |= TakeStoredAndUpdated(job.get());
+    if (MayMove(*job)) worked |= job->spills.BeginPutOff(parts_.clock->NowNs());
+  }
+
+  worked |= weights_.Poll();
+  worked |= FillStaging();
+  return ReadAhead() || worked;
+}
+
+// While a save holds its updates a job takes no staging: others may need it.
+bool OffHostMover::MayMove(const Job& job) const {
+  return job.states->spills() && !job.suspended && job.phase == JobPhase::kOpen &&
+         !tables_->handing_over && !job.updates.held();
+}
+
+// Jobs take places in staging in the order of their shares. While several want some, they have
+// together as many as one alone would, so that there is something to share.
+bool OffHostMover::FillStaging() {
+  const auto riding = [this] {
+    uint32_t all = 0;
+    for (const auto& job : tables_->jobs) all += job->spills.riding() + job->fill.riding();
+    return all;
+  };
+  uint32_t wanting = 0;
+  for (const auto& job : tables_->jobs)
+    wanting += (MayMove(*job) && job->spills.wants_to_move()) || job->fill.wants_to_move() ? 1 : 0;
+  const uint32_t most = wanting > 1 ? SpillQueue::kRidesMax : StateTier::kStagingSlots;
+  const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->drive_share; };
+  const auto take = [this](size_t i) -> uint64_t {
+    Job& job = *tables_->jobs[i];
+    // A rank waits for weights; for states it does so only when the step before is not done.
+    const uint64_t bytes = tables_->handing_over ? 0 : job.fill.BeginNext();
+    return bytes == 0 && MayMove(job) ? job.spills.BeginNext() : bytes;
+  };
+  bool begun = false;
+  while (wanting > 0 && riding() < most && parts_.tier->staging_free() > 0 &&
+         drives_.Serve(tables_->jobs.size(), share, take))
+    begun = true;
+  return begun;
+}
+
+// True when half of the gradients of an open step are in, so that its update is near, and the
+// update before it is written.
+bool OffHostMover::MayReadAhead(const Job& job) const {
+  return MayMove(job) && !job.suspended && !job.updates.active() && job.states->weights_ready() &&
+         job.intake.HalfScanned();
+}
+
+// Work that is due goes first: while a job lacks staging, no job keeps pieces there that are read
+// ahead.
+bool OffHostMover::ReadAhead() {
+  const bool lacking =
+      std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [this](const auto& job) {
+        return (MayMove(*job) && job->spills.lacks_staging()) || job->fill.lacks_staging();
+      });
+  bool worked = false;
+  for (const auto& job : tables_->jobs) {
+    if (!job->states->spills()) continue;
+    if (lacking || !MayReadAhead(*job)) {
+      worked |= job->updates.GiveBackAhead();  // somebody may take it in the next turn
+    } else if (!TP_BUGGIFY("step.read_ahead_not")) {
+      worked |= job->updates.ReadAhead();
+    }
+  }
+  return worked;
+}
+
+// Reports a late transfer to everybody; one that is lost is taken from those who wait for it.
+void OffHostMover::TakeLate(const TierLate& late) {
+  Job* job = late.of_tables ? nullptr : tables_->FindJob(late.transfer.job);
+  const bool write = late.of_tables || late.transfer.kind == nvme::IoKind::kWrite;
+  LogError(late.lost ? "a drive does not answer, and is not waited for any longer"
+                     : "a drive does not answer",
+           {{"directory", parts_.tier->directory(late.transfer.directory).path},
+            {"offset", late.offset},
+            {"kind", late.of_tables ? "manifest"
+                     : write        ? "write"
+                                    : "read"},
+            {"job", late.transfer.job},
+            {"name", job != nullptr ? job->spec().name : std::string()},
+            {"chunk", late.transfer.chunk},
+            {"piece", late.transfer.piece},
+            {"seconds", static_cast<double>(late.waited_ns) / kNsPerSecond},
+            {"fix",
+             "look at the kernel log for this drive; what waits for it goes on when it answers"}});
+  if (!late.of_tables && tables_->demotion.Owns(late.transfer.staging))
+    return tables_->demotion.TakeLate(late, parts_.tier);
+  if (!late.lost || late.of_tables) return;
+  if (tables_->scrub.Owns(late.transfer.staging))
+    return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
+  TP_CHECK(job != nullptr, "a job stays while its states move");
+  job->fill.Owns(late.transfer.staging) ? job->fill.GiveUp(late) : job->spills.GiveUp(late);
+}
+
+bool OffHostMover::PollScrub() {
+  const auto wanted = tables_->scrub.job();
+  const Job* job = wanted && !tables_->handing_over ? tables_->FindJob(*wanted) : nullptr;
+  const bool open = job != nullptr && job->phase == JobPhase::kOpen;
+  return tables_->scrub.Progress(parts_.tier, open ? job->states.get() : nullptr,
+                                 parts_.clock->NowNs());
+}
+
+bool OffHostMover::PollGpus() {
+  bool worked = false, any = false;
+  for (const auto& job : tables_->jobs) {
+    if (!job->states->uses_gpus()) continue;
+    any = true;
+    worked |= job->gpus.Progress(kCopyBytesPerTurn);
+    worked |= TakeStoredAndUpdated(job.get());
+  }
+  if (!any || tables_->handing_over) return worked;
+
+  const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->gpu_share; };
+  const auto take = [this](size_t i) -> uint64_t {
+    Job& job = *tables_->jobs[i];
+    const bool may = job.states->uses_gpus() && job.phase == JobPhase::kOpen && !job.suspended;
+    return may ? job.updates.BeginOnGpu() : 0;
+  };
+  for (uint32_t left = kGpuUnitsPerTurn; left > 0 && gpus_.Serve(tables_->jobs.size(), share, take);
+       --left)
+    worked = true;
+  return worked;
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,41 @@
+// OffHostMover: moves states on that are not on the host: those on NVMe and those on GPUs.
+//
+// One thread (the serve loop), once a turn each. It shares the staging of NVMe and the GPUs' updates
+// between the jobs (fair_share.h), and tells each answer of a drive to the policy whose piece it was for. The policies decide what is moved: SpillQueue, WeightFill, Demotion, Scrub,
+// GpuQueue.
+#pragma once
+
+#include "memserver/jobs/tables.h"
+#include "memserver/loop/weight_desk.h"
+
+namespace tidepool::memserver {
+
+class OffHostMover {
+ public:
+  OffHostMover(const Parts& parts, Tables* tables)
+      : parts_(parts), tables_(tables), weights_(tables) {}
+
+  // Takes the answers of the drives and begins what there is staging for. True when something was
+  // done.
+  bool PollTier();
+  // The same for states on GPUs (decision 026).
+  bool PollGpus();
+
+ private:
+  void EndTransfer(const TierDone& done);
+  void TakeLate(const TierLate& late);
+  bool TakeStoredAndUpdated(Job* job);
+  void TakeFinished(Job* job, ChunkId chunk, bool updated);
+  bool PollScrub();
+  bool MayMove(const Job& job) const;
+  bool MayReadAhead(const Job& job) const;
+  bool FillStaging();
+  bool ReadAhead();
+
+  const Parts parts_;
+  Tables* const tables_;
+  WeightDesk weights_;
+  FairShare drives_, gpus_;
+};
+
+}  // namespace tidepool::memserver

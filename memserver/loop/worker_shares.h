@@ -1,0 +1,49 @@
+// WorkerShares: which job the optimizer workers work for next, by the jobs' weights and priorities
+// (fair_share.h).
+//
+// One thread (the serve loop). A job of the priority `high` that has asked for something has the
+// workers for itself for a while (kHeldForHighNs), but for a little work of others now and then
+// (kBytesBesideHigh, kBesideHighNs).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+
+#include "memserver/jobs/tables.h"
+
+namespace tidepool::memserver {
+
+class WorkerShares {
+ public:
+  // Names the job's next work; false where it has none.
+  using NextWork = std::function<bool(Job* job, Work* work)>;
+
+  WorkerShares(const Parts& parts, Tables* tables, NextWork next_work)
+      : parts_(parts), tables_(tables), next_work_(std::move(next_work)) {}
+
+  // Gives work to the team while it has room. True when some was given.
+  bool FeedTeam();
+  // The job has asked for something.
+  void HoldFor(const Job& job);
+  // Until then the workers are held for jobs of the priority `high`; 0: they are not.
+  int64_t held_until_ns() const { return held_until_ns_; }
+
+ private:
+  uint64_t Give(Job* job, Priority asking);
+  Priority HighestPresent() const;
+  Priority HighestAsking() const;
+  bool GiveBesideHigh(Priority asking);
+  bool TeamHasEnoughBelow(Priority highest) const;
+
+  const Parts parts_;
+  Tables* const tables_;
+  const NextWork next_work_;
+  FairShare workers_;
+  int64_t held_until_ns_ = 0, next_beside_high_ns_ = 0;
+  size_t last_beside_high_ = 0;  // index in tables_->jobs
+  // When jobs of each priority have last asked for something, beside others.
+  std::array<int64_t, kPriorities> asked_ns_{};
+};
+
+}  // namespace tidepool::memserver
