@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "memserver/loop/resent_requests.h"
 #include "memserver/traffic/frozen_requests.h"
 #include "memserver/traffic/request_check.h"
 #include "memserver/traffic/transfers.h"
@@ -187,76 +188,6 @@ bool StartOrWait(Seat* seat, const Request& request) {
   }
   TP_CHECK(false, "an outcome of Start");
   return false;
-}
-
-// The answer of the last sealed step.
-shm::Completion SealedAnswer(const Job& job, const Request& request) {
-  const StepRecord& step = job.states->last_step();
-  shm::Completion completion{};
-  completion.counter = request.counter;
-  completion.op = request.op;
-  completion.version = step.version;
-  completion.grad_norm = step.grad_norm;
-  completion.skipped = step.skipped;
-  return completion;
-}
-
-// True for a request of the open step whose attempt was found not to be finite.
-bool IsOfDropped(const Job& job, Version version, uint32_t flags) {
-  if (job.run_broken() || version != job.states->sealed_version()) return false;
-  return AttemptOf(*job.states, flags) == OfAttempt::kDropped;
-}
-
-// True when the effect of a request that was sent before, to a server that ended without answering,
-// is in kept memory. (A fetch has none.)
-bool IsApplied(Seat* seat, const Request& request) {
-  JobStates& states = *seat->job->states;
-  const ShardIntake& intake = states.intake(request.chunk, seat->rank);
-  switch (static_cast<shm::Op>(request.op)) {
-    case shm::Op::kPutWeights: {
-      const uint64_t begin = states.ShardBegin(request.chunk, seat->rank);
-      return states.weights_ready() ||
-             request.element_begin + request.element_count <= begin + intake.put_elements;
-    }
-    case shm::Op::kSubmitGradient:
-      // Nothing is left to apply it to.
-      if (IsOfDropped(*seat->job, request.version, request.flags)) return true;
-      if (request.version == states.sealed_version())
-        return request.micro_batch < intake.micro_batches_accepted &&
-               !TP_PLANTED("traffic.resent_gradient_again");
-      return request.version + 1 == states.sealed_version();
-    case shm::Op::kFetch:
-    case shm::Op::kEndStep:
-    case shm::Op::kClaimFrozen: break;
-  }
-  return false;
-}
-
-// True when a resent end of step was answered from kept memory.
-bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
-  Job* job = seat->job;
-  if (request.version + 1 == job->states->sealed_version() &&
-      !TP_PLANTED("traffic.resent_end_again")) {
-    Answer(seat, SealedAnswer(*job, shm::AsRequest(request)));
-    return true;
-  }
-  if (job->run_broken() || request.version != job->states->sealed_version()) return false;
-  // An end that names no attempt is judged by the rank's gradients, which had all been answered
-  // before it: if they are gone, the last server had found one that was not finite. A rank without
-  // chunks has none to tell by.
-  const bool named = shm::AttemptIn(request.flags).has_value();
-  const bool is_over = named ? IsOfDropped(*job, request.version, request.flags)
-                             : !job->intake.RankComplete(seat->rank);
-  if (!is_over) return false;
-  Answer(seat, Failure(shm::AsRequest(request), ErrorId::kNonFinite));
-  return true;
-}
-
-// True for a fetch that was sent, before the rank ended its step, to a server that ended: the
-// sealed step was finished without waiting for it.
-bool IsPassedOver(const Job& job, const Request& request) {
-  return request.op == static_cast<uint32_t>(shm::Op::kFetch) &&
-         request.version < job.states->sealed_version();
 }
 
 void EndStep(Seat* seat, const shm::EndStepRequest& request) {
