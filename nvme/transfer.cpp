@@ -267,6 +267,11 @@ bool TransferQueue::NextLate(TransferLate* late) {
   return true;
 }
 
+bool TransferQueue::Holds(uint64_t tag) const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [tag](const Slot& slot) { return slot.used && slot.transfer.tag == tag; });
+}
+
 uint64_t TransferQueue::bytes_read() const {
   return std::accumulate(moved_.begin(), moved_.end(), uint64_t{0},
                          [](uint64_t sum, const Moved& file) { return sum + file.read; });

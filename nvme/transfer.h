@@ -78,6 +78,8 @@ class TransferQueue {
   // answer comes after all. One that ends because it is lost is told here first.
   bool NextLate(TransferLate* late);
 
+  // True from Start of a transfer with this tag until Next has given it back.
+  bool Holds(uint64_t tag) const;
   uint32_t in_flight() const { return static_cast<uint32_t>(slots_.size()) - free_; }
   // When the next repetition is due, of the clock; INT64_MAX: none.
   int64_t next_retry_ns() const { return next_retry_ns_; }

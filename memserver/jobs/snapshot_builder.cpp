@@ -51,14 +51,14 @@ UnwrittenRow RowOf(const StateTier& tier, const Job& job, const StandIn& at) {
 }
 
 LateRow RowOf(const StateTier& tier, const Tables& tables, const TierLate& late) {
-  const Job* job = late.of_tables ? nullptr : tables.FindJob(late.transfer.job);
+  const Job* job = late.of_tables ? nullptr : tables.FindJob(late.piece.job);
   return {.job = job != nullptr ? job->id : 0,
           .name = job != nullptr ? job->spec().name : std::string(),
-          .chunk = late.transfer.chunk,
-          .piece = late.transfer.piece,
-          .directory = tier.directory(late.transfer.directory).path,
+          .chunk = late.piece.chunk,
+          .piece = late.piece.piece,
+          .directory = tier.directory(late.directory).path,
           .offset = late.offset,
-          .write = late.of_tables || late.transfer.kind == nvme::IoKind::kWrite,
+          .write = late.is_write(),
           .seconds = static_cast<double>(late.waited_ns) / kNsPerSecond,
           .lost = late.lost};
 }

@@ -30,12 +30,22 @@ bool OffHostMover::TakeStoredAndUpdated(Job* job) {
   return worked;
 }
 
+// Tells the end of a transfer to the owner of its piece.
 void OffHostMover::EndTransfer(const TierDone& done) {
-  if (tables_->scrub.Owns(done.staging)) return tables_->scrub.EndTransfer(done);
-  if (tables_->demotion.Owns(done.staging)) return tables_->demotion.EndTransfer(done, parts_.tier);
-  Job* job = tables_->FindJob(done.job);
+  switch (done.owner) {
+    case PieceOwner::kScrub: return tables_->scrub.EndTransfer(done);
+    case PieceOwner::kDemotion: return tables_->demotion.EndTransfer(done, parts_.tier);
+    case PieceOwner::kWeightFill: return JobOf(done.job).fill.EndTransfer(done);
+    case PieceOwner::kSpillQueue: return JobOf(done.job).spills.EndTransfer(done);
+    case PieceOwner::kNobody: break;
+  }
+  TP_CHECK(false, "the answer for a piece without an owner is not told");
+}
+
+Job& OffHostMover::JobOf(JobId id) const {
+  Job* const job = tables_->FindJob(id);
   TP_CHECK(job != nullptr, "a job stays while its states move");
-  job->fill.Owns(done.staging) ? job->fill.EndTransfer(done) : job->spills.EndTransfer(done);
+  return *job;
 }
 
 bool OffHostMover::PollTier() {
@@ -70,15 +80,17 @@ bool OffHostMover::MayMove(const Job& job) const {
 // Jobs take places in staging in the order of their shares. While several want some, they have
 // together as many as one alone would, so that there is something to share.
 bool OffHostMover::FillStaging() {
-  const auto riding = [this] {
+  const auto pieces_in_staging = [this] {
     uint32_t all = 0;
-    for (const auto& job : tables_->jobs) all += job->spills.riding() + job->fill.riding();
+    for (const auto& job : tables_->jobs)
+      all += job->spills.pieces_in_staging() + job->fill.pieces_in_staging();
     return all;
   };
   uint32_t wanting = 0;
   for (const auto& job : tables_->jobs)
     wanting += (MayMove(*job) && job->spills.wants_to_move()) || job->fill.wants_to_move() ? 1 : 0;
-  const uint32_t most = wanting > 1 ? SpillQueue::kRidesMax : StateTier::kStagingSlots;
+  const uint32_t most = wanting > 1 ? SpillQueue::kStagedPiecesMax : StateTier::kStagingSlots;
+
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->drive_share; };
   const auto take = [this](size_t i) -> uint64_t {
     Job& job = *tables_->jobs[i];
@@ -87,7 +99,7 @@ bool OffHostMover::FillStaging() {
     return bytes == 0 && MayMove(job) ? job.spills.BeginNext() : bytes;
   };
   bool begun = false;
-  while (wanting > 0 && riding() < most && parts_.tier->staging_free() > 0 &&
+  while (wanting > 0 && pieces_in_staging() < most && parts_.tier->staging_free() > 0 &&
          drives_.Serve(tables_->jobs.size(), share, take))
     begun = true;
   return begun;
@@ -119,31 +131,40 @@ bool OffHostMover::ReadAhead() {
   return worked;
 }
 
-// Reports a late transfer to everybody; one that is lost is taken from those who wait for it.
+// Reports a late transfer to everybody; one that is lost is taken from the owner of its piece.
 void OffHostMover::TakeLate(const TierLate& late) {
-  Job* job = late.of_tables ? nullptr : tables_->FindJob(late.transfer.job);
-  const bool write = late.of_tables || late.transfer.kind == nvme::IoKind::kWrite;
+  LogLate(late);
+  if (late.piece.owner == PieceOwner::kDemotion)
+    return tables_->demotion.TakeLate(late, parts_.tier);
+  if (!late.lost) return;
+  switch (late.piece.owner) {
+    case PieceOwner::kScrub: {
+      const Job* job = tables_->FindJob(late.piece.job);
+      return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
+    }
+    case PieceOwner::kWeightFill: return JobOf(late.piece.job).fill.GiveUp(late);
+    case PieceOwner::kSpillQueue: return JobOf(late.piece.job).spills.GiveUp(late);
+    case PieceOwner::kDemotion:
+    case PieceOwner::kNobody: break;  // of a directory's tables, or abandoned
+  }
+}
+
+void OffHostMover::LogLate(const TierLate& late) const {
+  const Job* job = late.of_tables ? nullptr : tables_->FindJob(late.piece.job);
   LogError(late.lost ? "a drive does not answer, and is not waited for any longer"
                      : "a drive does not answer",
-           {{"directory", parts_.tier->directory(late.transfer.directory).path},
+           {{"directory", parts_.tier->directory(late.directory).path},
             {"offset", late.offset},
-            {"kind", late.of_tables ? "manifest"
-                     : write        ? "write"
-                                    : "read"},
-            {"job", late.transfer.job},
+            {"kind", late.of_tables    ? "manifest"
+                     : late.is_write() ? "write"
+                                       : "read"},
+            {"job", late.piece.job},
             {"name", job != nullptr ? job->spec().name : std::string()},
-            {"chunk", late.transfer.chunk},
-            {"piece", late.transfer.piece},
+            {"chunk", late.piece.chunk},
+            {"piece", late.piece.piece},
             {"seconds", static_cast<double>(late.waited_ns) / kNsPerSecond},
             {"fix",
              "look at the kernel log for this drive; what waits for it goes on when it answers"}});
-  if (!late.of_tables && tables_->demotion.Owns(late.transfer.staging))
-    return tables_->demotion.TakeLate(late, parts_.tier);
-  if (!late.lost || late.of_tables) return;
-  if (tables_->scrub.Owns(late.transfer.staging))
-    return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
-  TP_CHECK(job != nullptr, "a job stays while its states move");
-  job->fill.Owns(late.transfer.staging) ? job->fill.GiveUp(late) : job->spills.GiveUp(late);
 }
 
 bool OffHostMover::PollScrub() {

@@ -1,7 +1,8 @@
 // OffHostMover: moves states on that are not on the host: those on NVMe and those on GPUs.
 //
-// One thread (the serve loop), once a turn each. It shares the staging of NVMe and the GPUs' updates
-// between the jobs (fair_share.h), and tells each answer of a drive to the policy whose piece it was for. The policies decide what is moved: SpillQueue, WeightFill, Demotion, Scrub,
+// One thread (the serve loop), once a turn each. It shares the staging of NVMe and the updates on
+// GPUs between the jobs (fair_share.h), and tells each answer of a drive to the owner of the piece
+// (staging_table.h). The policies decide what is moved: SpillQueue, WeightFill, Demotion, Scrub,
 // GpuQueue.
 #pragma once
 
@@ -24,6 +25,8 @@ class OffHostMover {
  private:
   void EndTransfer(const TierDone& done);
   void TakeLate(const TierLate& late);
+  void LogLate(const TierLate& late) const;
+  Job& JobOf(JobId id) const;
   bool TakeStoredAndUpdated(Job* job);
   void TakeFinished(Job* job, ChunkId chunk, bool updated);
   bool PollScrub();

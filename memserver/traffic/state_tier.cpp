@@ -6,15 +6,9 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/planted.h"
-#include "base/point.h"
 
 namespace tidepool::memserver {
 namespace {
-
-// Staging slots left to each other directory, whatever one of them holds; and the fewest that one
-// may hold.
-constexpr uint32_t kLeftToOthers = 4, kTakenMin = 8;
 
 constexpr uint64_t kStagingBytes = StateTier::kPieceBytesMax;
 static_assert(kStagingBytes % kPageBytes == 0);
@@ -54,14 +48,8 @@ StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock,
                   .late_ns = options.late_ns,
                   .lost_ns = options.lost_ns}),
       staging_(memory.first(kStagingSlots * kStagingBytes)),
-      slots_(kStagingSlots),
-      taken_(directories_.size()),
-      taken_max_(std::max<uint32_t>(
-          kTakenMin,
-          kStagingSlots -
-              std::min<uint32_t>(kStagingSlots,
-                                 kLeftToOthers * static_cast<uint32_t>(directories_.size() - 1)))),
-      late_(kStagingSlots + directories_.size()) {
+      table_(directories_.size()),
+      tables_late_(directories_.size()) {
   TP_CHECK(memory.size() >= MemoryBytes(directories_.size()), "the staging memory is large enough");
   for (uint32_t d = 0; d < directories_.size(); ++d) {
     const nvme::StoreFiles files{
@@ -70,7 +58,6 @@ StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock,
                                        nvme::kManifestBytes);
     stores_.emplace_back(directories_[d].manifest, files, &transfers_, buffer);
   }
-  for (uint32_t i = kStagingSlots; i > 0; --i) free_.push_back(i - 1);
 }
 
 std::vector<uint64_t> StateTier::LargestFree() const {
@@ -159,17 +146,10 @@ StateTier::Adopted StateTier::Adopt(uint64_t nonce, JobStates* states) {
   return Adopted::kYes;
 }
 
-bool StateTier::MayStillWrite(uint64_t nonce, uint32_t directory) const {
-  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
-    return slot.disowned && slot.transfer.kind == nvme::IoKind::kWrite &&
-           slot.transfer.nonce == nonce && slot.directory == directory;
-  });
-}
-
 void StateTier::Remove(uint64_t nonce) {
-  for (Slot& slot : slots_) slot.removed |= slot.disowned && slot.transfer.nonce == nonce;
+  table_.NoteRemoved(nonce);
   for (uint32_t d = 0; d < stores_.size(); ++d) {
-    if (!MayStillWrite(nonce, d)) stores_[d].Remove(nonce);
+    if (!table_.MayStillWrite(nonce, d)) stores_[d].Remove(nonce);
   }
 }
 
@@ -198,35 +178,6 @@ const TierDirectory* StateTier::PoisonedOf(std::span<const uint64_t> bytes) cons
   return nullptr;
 }
 
-std::optional<uint32_t> StateTier::TakeStaging(uint32_t directory) {
-  if (!HasStaging(directory)) return std::nullopt;
-  const uint32_t staging = free_.back();
-  free_.pop_back();
-  slots_[staging] = {.directory = directory, .transfer = {}};
-  ++taken_[directory];
-  return staging;
-}
-
-void StateTier::ReturnStaging(uint32_t staging) {
-  TP_CHECK(std::find(free_.begin(), free_.end(), staging) == free_.end(),
-           "a staging slot is returned once");
-  free_.push_back(staging);
-  --taken_[slots_[staging].directory];
-}
-
-void StateTier::Disown(uint32_t staging) {
-  slots_[staging].disowned = true;
-}
-
-// Takes back the slot of a disowned transfer that has ended.
-void StateTier::TakeBack(uint32_t staging) {
-  const Slot slot = slots_[staging];
-  slots_[staging].disowned = false;
-  ReturnStaging(staging);
-  if (slot.removed && !MayStillWrite(slot.transfer.nonce, slot.directory))
-    stores_[slot.directory].Remove(slot.transfer.nonce);
-}
-
 std::span<std::byte> StateTier::Image(uint32_t staging, uint64_t payload_bytes) const {
   return staging_.subspan(staging * kStagingBytes, nvme::kPieceHeaderBytes + payload_bytes);
 }
@@ -240,11 +191,11 @@ PieceBuffer StateTier::PieceIn(uint32_t staging, uint64_t payload_bytes) const {
           {}};
 }
 
-void StateTier::Start(const TierTransfer& transfer) {
-  slots_[transfer.staging].transfer = transfer;
-  std::byte* const data = staging_.data() + transfer.staging * kStagingBytes;
-  transfers_.Start({transfer.kind, 3 * transfer.directory, transfer.offset, data,
-                    nvme::kPieceHeaderBytes + transfer.payload_bytes, transfer.staging});
+void StateTier::Start(uint32_t staging, const PieceTransfer& transfer) {
+  table_.BeginTransfer(staging, transfer);
+  std::byte* const data = staging_.data() + staging * kStagingBytes;
+  transfers_.Start({transfer.kind, 3 * table_.at(staging).directory, transfer.offset, data,
+                    nvme::kPieceHeaderBytes + transfer.payload_bytes, staging});
 }
 
 bool StateTier::Progress() {
@@ -262,59 +213,91 @@ bool StateTier::Next(TierDone* done) {
       stores_[ended.tag - kStagingSlots].End(ended);
       continue;
     }
-    if (slots_[ended.tag].disowned) {
-      TakeBack(static_cast<uint32_t>(ended.tag));
-      continue;
-    }
-    const TierTransfer& transfer = slots_[ended.tag].transfer;
-    *done = {transfer.kind, transfer.staging, transfer.job,
-             ended.error,   ended.offset,     transfer.directory};
+
+    const auto staging = static_cast<uint32_t>(ended.tag);
+    if (!EndPiece(staging)) continue;
+    const StagedPiece& piece = table_.at(staging);
+    *done = {.kind = piece.transfer.kind,
+             .staging = staging,
+             .owner = piece.owner,
+             .job = piece.job,
+             .error = ended.error,
+             .offset = ended.offset,
+             .directory = piece.directory};
     return true;
   }
+  return false;
+}
+
+// False for the transfer of an abandoned piece: with it may go the range that it was written to.
+bool StateTier::EndPiece(uint32_t staging) {
+  const StagedPiece piece = table_.at(staging);
+  if (table_.EndTransfer(staging)) return true;
+  const uint64_t range = piece.transfer.range;
+  if (piece.range_removed && !table_.MayStillWrite(range, piece.directory))
+    stores_[piece.directory].Remove(range);
   return false;
 }
 
 bool StateTier::NextLate(TierLate* late) {
   nvme::TransferLate told;
   if (!transfers_.NextLate(&told)) return false;
-  const auto staging = static_cast<uint32_t>(told.tag);
-  *late = {.transfer = {},
-           .offset = told.offset,
-           .since_ns = clock_->NowNs() - told.waited_ns,
-           .waited_ns = told.waited_ns,
-           .of_tables = staging >= kStagingSlots,
-           .lost = told.lost};
-  if (late->of_tables) {
-    late->transfer.directory = staging - kStagingSlots;
-    if (late->lost) stores_[late->transfer.directory].GiveUp(ETIMEDOUT);
+  const int64_t now = clock_->NowNs();
+  const Lateness lateness{
+      .told = true, .lost = told.lost, .offset = told.offset, .since_ns = now - told.waited_ns};
+  if (told.tag >= kStagingSlots) {
+    const uint64_t directory = told.tag - kStagingSlots;
+    tables_late_[directory] = lateness;
+    if (told.lost) stores_[directory].GiveUp(ETIMEDOUT);
   } else {
-    late->transfer = slots_[staging].transfer;
+    table_.NoteLate(static_cast<uint32_t>(told.tag), lateness);
   }
-  late_[staging] = *late;
+  *late = LateIn(told.tag, now);
   return true;
+}
+
+// What is known of the late transfer with this tag: a staging slot, or a directory behind those.
+TierLate StateTier::LateIn(uint64_t tag, int64_t now_ns) const {
+  TierLate late;
+  late.of_tables = tag >= kStagingSlots;
+  if (late.of_tables) {
+    late.directory = static_cast<uint32_t>(tag - kStagingSlots);
+  } else {
+    late.staging = static_cast<uint32_t>(tag);
+    late.piece = table_.at(late.staging);
+    late.directory = late.piece.directory;
+  }
+
+  const Lateness& lateness = late.of_tables ? tables_late_[late.directory] : late.piece.late;
+  late.offset = lateness.offset;
+  late.since_ns = lateness.since_ns;
+  late.waited_ns = now_ns - lateness.since_ns;
+  late.lost = lateness.lost;
+  return late;
 }
 
 std::vector<TierLate> StateTier::Late() const {
   std::vector<TierLate> all;
-  for (const auto& each : late_) {
-    if (!each) continue;
-    all.push_back(*each);
-    all.back().waited_ns = clock_->NowNs() - each->since_ns;
+  for (uint64_t tag = 0; tag < kStagingSlots + directories_.size(); ++tag) {
+    const bool late = tag < kStagingSlots ? table_.at(static_cast<uint32_t>(tag)).late.told
+                                          : tables_late_[tag - kStagingSlots].told;
+    if (late) all.push_back(LateIn(tag, clock_->NowNs()));
   }
   return all;
 }
 
 void StateTier::EndLate(uint64_t tag, bool answered) {
-  if (!late_[tag]) return;  // not even reported
-  if (answered) {
-    const TierLate& late = *late_[tag];
+  Lateness& lateness = tag < kStagingSlots ? table_.at(static_cast<uint32_t>(tag)).late
+                                           : tables_late_[tag - kStagingSlots];
+  if (lateness.told && answered) {
+    const TierLate late = LateIn(tag, clock_->NowNs());
     LogWarn("a drive has answered after all",
-            {{"directory", directories_[late.transfer.directory].path},
+            {{"directory", directories_[late.directory].path},
              {"offset", late.offset},
-             {"job", late.transfer.job},
-             {"seconds", static_cast<double>(clock_->NowNs() - late.since_ns) / kNsPerSecond}});
+             {"job", late.piece.job},
+             {"seconds", static_cast<double>(late.waited_ns) / kNsPerSecond}});
   }
-  late_[tag].reset();
+  lateness = {};
 }
 
 uint64_t StateTier::capacity_bytes() const {

@@ -1,11 +1,12 @@
-// StateTier: the NVMe directories of the daemon: their ranges, the staging slots, and the pieces on
-// their way between them.
+// StateTier: the NVMe directories of the daemon: their ranges, the memory of the staging slots, and
+// the transfers between the two.
 //
 // One thread (the serve loop), after the constructor. No call blocks or, on the data path,
 // allocates. Staging memory is private: a late read of a server that has died never lands in memory
-// that another one uses. Next returns every transfer's end, also of a failed one. NextLate reports
-// a transfer whose answer does not come; it may be disowned: its staging, and the range of its job,
-// are kept until the answer comes.
+// that another one uses. Whose piece lies in which slot is in staging(). Next returns the end of
+// every transfer whose piece still has an owner, also of a failed one. NextLate reports a transfer
+// whose answer does not come; when its owner frees the piece, the slot and the range of the job are
+// kept until the answer comes.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "memserver/residency/job_states.h"
-#include "memserver/traffic/piece_buffer.h"
+#include "memserver/traffic/staging/piece_buffer.h"
+#include "memserver/traffic/staging/staging_table.h"
 #include "nvme/slot_store.h"
 #include "shm/spec/state_footprint.h"
 
@@ -35,34 +37,28 @@ struct TierDirectory {
   int data_fd = -1;  // for saves, which read on their own thread
 };
 
-struct TierTransfer {
-  nvme::IoKind kind = nvme::IoKind::kRead;
-  uint32_t staging = 0;
-  uint32_t directory = 0;
-  uint64_t offset = 0;  // of the piece's header in the data file
-  uint64_t payload_bytes = 0;
-  JobId job = 0;
-  uint64_t nonce = 0;  // the job's; for a write: the name of the range
-  ChunkId chunk = 0;
-  uint32_t piece = 0;
-};
-
+// The end of a transfer, for the owner of its piece.
 struct TierDone {
   nvme::IoKind kind = nvme::IoKind::kRead;
-  uint32_t staging = 0;
+  uint32_t staging = 0;  // slot
+  PieceOwner owner = PieceOwner::kNobody;
   JobId job = 0;
   int error = 0;  // 0, or an errno
   uint64_t offset = 0;
   uint32_t directory = 0;
 };
 
-// A transfer whose answer does not come.
+// A transfer whose answer does not come: of a piece, or of the directory's own tables.
 struct TierLate {
-  TierTransfer transfer;  // of a job, or of the directory's own tables
-  uint64_t offset = 0;    // of the missing block
+  StagedPiece piece;  // as it is in the staging table; owned by nobody: of the tables, or abandoned
+  uint32_t staging = 0;  // its slot
+  uint32_t directory = 0;
+  uint64_t offset = 0;  // of the missing block
   int64_t since_ns = 0, waited_ns = 0;
   bool of_tables = false;
   bool lost = false;  // the second report: it took longer than anybody waits
+
+  bool is_write() const { return of_tables || piece.transfer.kind == nvme::IoKind::kWrite; }
 };
 
 struct TierOptions {
@@ -73,9 +69,7 @@ struct TierOptions {
 
 class StateTier {
  public:
-  // Pieces in staging: enough to read, update and write at the same time at the speed of several
-  // drives, which need some 64 MiB in flight; 144 MiB.
-  static constexpr uint32_t kStagingSlots = 48;
+  static constexpr uint32_t kStagingSlots = StagingTable::kSlots;
   // Bytes of one piece with its header, and so of one staging slot.
   static constexpr uint64_t kPieceBytesMax =
       nvme::kPieceHeaderBytes + shm::kSpilledPlanesMax * shm::kPieceElements * sizeof(float);
@@ -107,7 +101,8 @@ class StateTier {
   // number; kUnknown: the one that should does not know it.
   enum class Adopted { kYes, kOtherOrder, kUnknown };
   Adopted Adopt(uint64_t nonce, JobStates* states);
-  // Removes its ranges; those that disowned transfers may still write to go with the last of them.
+  // Removes its ranges; those that abandoned pieces may still be written to go with the last of
+  // these.
   void Remove(uint64_t nonce);
   // Removes the jobs of a server before this one that nobody has adopted.
   void RemoveAllBut(const std::vector<uint64_t>& nonces);
@@ -120,31 +115,26 @@ class StateTier {
   }
   const TierDirectory* PoisonedOf(std::span<const uint64_t> bytes) const;
 
-  // A slot for a transfer from or to this directory; one that does not answer leaves some to the
-  // others.
-  std::optional<uint32_t> TakeStaging(uint32_t directory);
-  bool HasStaging(uint32_t directory) const {
-    return !free_.empty() && taken_[directory] < taken_max_;
-  }
-  // For what is not due yet: leaves others half of what the directory may have, and a third of all.
-  bool HasStagingToSpare(uint32_t directory) const {
-    return free_.size() > kStagingSlots / 3 && taken_[directory] < taken_max_ / 2;
-  }
-  void ReturnStaging(uint32_t staging);
-  // Nobody waits for the slot's transfer any more; the slot is returned when that has ended.
-  void Disown(uint32_t staging);
-  uint32_t staging_free() const { return static_cast<uint32_t>(free_.size()); }
+  // Who has which slot of the staging area.
+  StagingTable& staging() { return table_; }
+  const StagingTable& staging() const { return table_; }
+  uint32_t staging_free() const { return static_cast<uint32_t>(table_.free_slots().size()); }
+  // The bytes in a slot; their names are left to the owner.
   PieceBuffer PieceIn(uint32_t staging, uint64_t payload_bytes) const;
   // The slot's memory as it lies on the drive: its page, then its planes.
   std::span<std::byte> Image(uint32_t staging, uint64_t payload_bytes) const;
   uint64_t store_nonce(uint32_t directory) const { return stores_[directory].manifest().store; }
   const TierDirectory& directory(uint32_t index) const { return directories_[index]; }
 
-  void Start(const TierTransfer& transfer);
+  // Begins to read or write the piece in the slot.
+  void Start(uint32_t staging, const PieceTransfer& transfer);
+  // Moves all transfers on; true when something was done.
   bool Progress();
+  // A transfer that has ended; false when there is none.
   bool Next(TierDone* done);
+  // A transfer that has become late, or lost; false when there is none.
   bool NextLate(TierLate* late);
-  // The transfers that are late now, the lost and disowned among them.
+  // The transfers that are late now, the lost and abandoned among them.
   std::vector<TierLate> Late() const;
   uint32_t in_flight() const { return transfers_.in_flight(); }
   int64_t next_retry_ns() const { return transfers_.next_retry_ns(); }
@@ -161,9 +151,9 @@ class StateTier {
  private:
   Adopted AdoptRanges(uint64_t name, std::span<const uint64_t> bytes,
                       std::vector<uint64_t>* offsets) const;
+  TierLate LateIn(uint64_t tag, int64_t now_ns) const;
   void EndLate(uint64_t tag, bool answered);
-  void TakeBack(uint32_t staging);
-  bool MayStillWrite(uint64_t nonce, uint32_t directory) const;
+  bool EndPiece(uint32_t staging);
 
   nvme::IoQueue* const queue_;
   const Clock* const clock_;
@@ -171,17 +161,8 @@ class StateTier {
   nvme::TransferQueue transfers_;
   std::vector<nvme::SlotStore> stores_;
   std::span<std::byte> staging_;
-  std::vector<uint32_t> free_;
-  struct Slot {
-    uint32_t directory = 0;  // for which it was taken
-    TierTransfer transfer;
-    bool disowned = false;
-    bool removed = false;  // its job is gone; the range stays while it may be written
-  };
-  std::vector<Slot> slots_;      // by staging slot
-  std::vector<uint32_t> taken_;  // staging slots, by directory
-  uint32_t taken_max_ = 0;
-  std::vector<std::optional<TierLate>> late_;  // by tag: staging slots, then directories
+  StagingTable table_;
+  std::vector<Lateness> tables_late_;  // of each directory's own tables
 };
 
 }  // namespace tidepool::memserver

@@ -11,7 +11,7 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "memserver/residency/job_states.h"
-#include "memserver/traffic/piece_buffer.h"
+#include "memserver/traffic/staging/piece_buffer.h"
 #include "optim/undo_tile.h"
 
 namespace tidepool::memserver {

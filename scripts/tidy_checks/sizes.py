@@ -23,7 +23,6 @@ RATCHET: dict[str, int] = {
     "client/memctl/flags/flags.cpp": 452,
     "memserver/admin/admin_api.cpp": 449,
     "memserver/jobs/job_desk.cpp": 439,
-    "memserver/update/staging/spill_queue.cpp": 428,
     "shm/spec/job_spec.cpp": 432,
     "tests/fakes/fake_cuda/driver.cpp": 619,
     "tests/memserver/admin/admin_api_test.cpp": 653,

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/unique_fd.h"
+#include "tests/fakes/check_staging.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -335,7 +336,9 @@ void ServeWorld::AwaitWeights(const std::string& name) {
 
 bool ServeWorld::TurnOn() {
   TendShares();
-  if (loop_->Turn()) return true;
+  const bool worked = loop_->Turn();
+  if (tier_ != nullptr) CheckStaging(*tier_, tables());
+  if (worked) return true;
   if (tier_ == nullptr || tier_->in_flight() == 0) return false;
   clock_.Advance(kNsPerMs);
   return true;

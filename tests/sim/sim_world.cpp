@@ -8,6 +8,7 @@
 #include "base/buggify.h"
 #include "base/check.h"
 #include "shm/spec/frozen.h"
+#include "tests/fakes/check_staging.h"
 #include "tests/sim/invariants.h"
 
 namespace tidepool::memserver {
@@ -411,6 +412,7 @@ void SimWorld::CheckTurn() {
   CheckPoolBytes(world_);
   CheckExtents(world_);
   CheckFrozen(world_->tables(), false);
+  if (world_->has_tier()) CheckStaging(world_->tier(), world_->tables());
   for (const Actor& actor : actors_) {
     const Job* job = JobOf(actor);
     if (job != nullptr) CheckVersions(*job, *actor.job);

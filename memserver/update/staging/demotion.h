@@ -3,10 +3,10 @@
 //
 // One thread (the serve loop) owns it. It moves bytes; what is believed changes only when its owner
 // commits (JobStates::MoveOut):
-//   host planes -> staging (a worker, sealed)   all pieces of the job, kRidesMax at a time
+//   host planes -> staging (a worker seals them)  all pieces of the job, kStagedPiecesMax at a time
 //   -> written
-//   -> data files and manifests flushed         Ready: the owner commits, and the pool has the
-//                                               planes back
+//   -> data files and manifests flushed           ready(): the owner commits, and the pool has the
+//                                                 planes back
 // Invariants: until then the host's planes are the states, and nobody reads what was written; a
 // chunk has a reader while a worker reads its planes, so no update begins; whatever ends it early
 // (a drive that fails, a rank that comes back) leaves the job as it was; its staging and its ranges
@@ -24,8 +24,8 @@ namespace tidepool::memserver {
 
 class Demotion {
  public:
-  // Pieces in staging: few, so that jobs that train find places there.
-  static constexpr uint32_t kRidesMax = 8;
+  // In staging: few, so that jobs that train find places there.
+  static constexpr uint32_t kStagedPiecesMax = 8;
 
   // What is moved, and where to: all of the job's chunks_on_host(), at its epoch. The ranges are
   // reserved.
@@ -45,7 +45,6 @@ class Demotion {
   bool Progress(StateTier* tier, const JobStates& states);
   bool NextWork(const StateTier& tier, JobStates* states, Work* work);
   void EndWork(const WorkDone& done, StateTier* tier, JobStates* states);
-  bool Owns(uint32_t staging) const { return rides_[staging].state == Ride::State::kWriting; }
   void EndTransfer(const TierDone& done, StateTier* tier);
   // A write of it is not answered: it fails; a lost one is waited for no more.
   void TakeLate(const TierLate& late, StateTier* tier);
@@ -55,13 +54,13 @@ class Demotion {
   // All of it lies on NVMe for good.
   bool ready() const { return state_ == State::kReady; }
   // It was cancelled, and nothing of it is under way any more.
-  bool failed() const { return state_ == State::kEnding && riding_ == 0; }
+  bool failed() const { return state_ == State::kEnding && staged_.count() == 0; }
   const Status& why() const { return why_; }
   // With ready() or failed(): there is none any more.
   void End() { state_ = State::kIdle; }
   // A worker or the tier has something of it.
-  bool moving() const;
-  uint32_t riding() const { return riding_; }
+  bool moving() const { return staged_.AnyMoving(); }
+  uint32_t pieces_in_staging() const { return staged_.count(); }
   // Pieces of the chunk that a worker reads.
   uint32_t ReadersOf(ChunkId chunk) const;
   uint64_t pieces() const { return pieces_; }
@@ -70,20 +69,14 @@ class Demotion {
 
  private:
   enum class State : uint8_t { kIdle, kMoving, kFlushing, kReady, kEnding };
-  struct Ride {  // a piece in staging
-    enum class State : uint8_t { kNone, kReady, kAtWorker, kWriting } state = State::kNone;
-    ChunkId chunk = 0;
-    uint32_t piece = 0;
-  };
-  void EndRide(uint32_t staging, StateTier* tier);
-  PieceBuffer PieceIn(uint32_t staging, const StateTier& tier, const JobStates& states) const;
+  bool TakePieces(StateTier* tier, const JobStates& states);
+  PieceBuffer BufferOf(uint32_t staging, const StateTier& tier, const JobStates& states) const;
 
   State state_ = State::kIdle;
   Order order_;
   Status why_;
   std::vector<uint64_t> places_;  // of chunks: slot 0, in their data files
-  std::vector<Ride> rides_ = std::vector<Ride>(StateTier::kStagingSlots);
-  uint32_t riding_ = 0;
+  OwnedPieces staged_;
   ChunkId next_chunk_ = 0;
   uint32_t next_piece_ = 0;
   uint64_t pieces_ = 0, written_ = 0;

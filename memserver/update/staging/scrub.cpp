@@ -8,16 +8,10 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/planted.h"
+#include "memserver/update/staging/piece_place.h"
 #include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
-namespace {
-
-uint64_t ElementsOf(const Chunk& chunk, uint32_t piece) {
-  return std::min(shm::kPieceElements, chunk.elements - piece * shm::kPieceElements);
-}
-
-}  // namespace
 
 uint64_t SpilledPieces(const JobStates& states) {
   uint64_t pieces = 0;
@@ -32,7 +26,7 @@ void Scrub::Begin(std::vector<JobId> jobs, uint64_t pieces, int64_t now_ns) {
   began_ns_ = now_ns;
   jobs_ = std::move(jobs);
   std::reverse(jobs_.begin(), jobs_.end());
-  chunk_ = piece_ = reads_ = 0;
+  chunk_ = piece_ = 0;
 }
 
 std::optional<JobId> Scrub::job() const {
@@ -41,14 +35,7 @@ std::optional<JobId> Scrub::job() const {
 
 bool Scrub::Progress(StateTier* tier, const JobStates* states, int64_t now_ns) {
   if (row_.state != ScrubState::kRunning || moving()) return false;
-  if (state_ == State::kRead) {
-    if (states != nullptr && error_ == 0) return false;  // a worker takes it
-    if (states != nullptr)
-      NoteDamage(*tier, *states, std::string("it cannot be read: ") + std::strerror(error_));
-    Leave(tier);
-    if (states != nullptr) NextPiece();
-    return true;
-  }
+  if (staged_.count() > 0) return EndUnread(*tier, states);
   if (jobs_.empty()) {
     row_.state = ScrubState::kDone;
     row_.seconds = static_cast<double>(now_ns - began_ns_) / kNsPerSecond;
@@ -58,14 +45,31 @@ bool Scrub::Progress(StateTier* tier, const JobStates* states, int64_t now_ns) {
   }
   if (states == nullptr || !FindPiece(*states)) {
     jobs_.pop_back();
-    chunk_ = piece_ = reads_ = 0;
+    chunk_ = piece_ = 0;
     return true;
   }
-  const auto staging = tier->TakeStaging(states->chunk(chunk_).spill.directory);
+
+  staged_ = OwnedPieces(&tier->staging(), PieceOwner::kScrub, jobs_.back());
+  const auto staging = staged_.Take(states->chunk(chunk_).spill.directory, chunk_, piece_);
   if (!staging) return false;
   staging_ = *staging;
   Read(tier, *states);
   return true;
+}
+
+// Ends with a piece that no worker will take: it could not be read, or its job is gone. False when
+// a worker takes it.
+bool Scrub::EndUnread(const StateTier& tier, const JobStates* states) {
+  if (states != nullptr && error_ == 0) return false;
+  if (states != nullptr)
+    NoteDamage(tier, *states, std::string("it cannot be read: ") + std::strerror(error_));
+  staged_.Free(staging_);
+  if (states != nullptr) ++piece_;
+  return true;
+}
+
+bool Scrub::IsIn(PieceState state) const {
+  return staged_.count() > 0 && staged_.at(staging_).state == state;
 }
 
 // The next piece that has states, from (chunk_, piece_) on; false when the job has none left.
@@ -77,90 +81,78 @@ bool Scrub::FindPiece(const JobStates& states) {
   return false;
 }
 
-PieceBuffer Scrub::PieceIn(const StateTier& tier, const JobStates& states) const {
-  const Chunk& chunk = states.chunk(chunk_);
-  const SpillPlace& place = chunk.spill;
-  PieceBuffer piece =
-      tier.PieceIn(staging_, shm::SpilledPieceBytes(states.spec(), ElementsOf(chunk, piece_)));
-  piece.is = {.store = tier.store_nonce(place.directory),
-              .job = states.record().nonce,
-              .chunk = chunk_,
-              .piece = piece_,
-              .epoch = epoch_,
-              .place = place.offset + epoch_ % 2 * place.slot_bytes +
-                       shm::PieceOffset(states.spec(), piece_)};
-  return piece;
+PieceBuffer Scrub::BufferOf(const StateTier& tier, const JobStates& states) const {
+  const StagedPiece& piece = staged_.at(staging_);
+  PieceBuffer buffer = tier.PieceIn(staging_, PayloadOfPiece(states, chunk_, piece_));
+  buffer.is = NameOfPiece(tier, states, piece, epoch_);
+  return buffer;
 }
 
 void Scrub::Read(StateTier* tier, const JobStates& states) {
   const uint64_t epoch = states.EpochOf(states.chunk(chunk_));
-  if (epoch != epoch_) reads_ = 0;  // what was read before was left meanwhile
+  StagedPiece& piece = staged_.at(staging_);
+  if (epoch != epoch_) piece.reads = 0;  // what was read before was left meanwhile
   epoch_ = epoch;
-  ++reads_;
+  ++piece.reads;
   error_ = 0;
-  const PieceBuffer piece = PieceIn(*tier, states);
+  const PieceBuffer buffer = BufferOf(*tier, states);
   if (const std::byte* const stand_in = states.stand_ins().Find(chunk_, piece_, epoch_)) {
-    const auto image = tier->Image(staging_, piece.payload.size());
+    const auto image = tier->Image(staging_, buffer.payload.size());
     std::memcpy(image.data(), stand_in, image.size());
-    state_ = State::kRead;
+    piece.state = PieceState::kReady;
     return;
   }
-  state_ = State::kReading;
-  tier->Start({.kind = nvme::IoKind::kRead,
-               .staging = staging_,
-               .directory = states.chunk(chunk_).spill.directory,
-               .offset = piece.is.place,
-               .payload_bytes = piece.payload.size(),
-               .job = jobs_.back(),
-               .nonce = piece.is.job,
-               .chunk = chunk_,
-               .piece = piece_});
+
+  tier->Start(staging_, {.kind = nvme::IoKind::kRead,
+                         .offset = buffer.is.place,
+                         .payload_bytes = buffer.payload.size(),
+                         .range = buffer.is.job});
 }
 
 void Scrub::EndTransfer(const TierDone& done) {
-  TP_CHECK(Owns(done.staging), "the scrub's own transfer ends");
-  state_ = State::kRead;
+  StagedPiece& piece = staged_.at(done.staging);
+  TP_CHECK(piece.state == PieceState::kReading, "the scrub's own transfer ends");
+  piece.state = PieceState::kReady;
   error_ = done.error;
 }
 
 void Scrub::GiveUp(StateTier* tier, const JobStates* states) {
-  tier->Disown(staging_);
-  state_ = State::kIdle;
-  if (states == nullptr) return;
-  NoteDamage(*tier, *states, "the drive does not answer");
-  NextPiece();
+  if (states != nullptr) NoteDamage(*tier, *states, "the drive does not answer");
+  staged_.Free(staging_);
+  if (states != nullptr) ++piece_;
 }
 
 bool Scrub::NextWork(JobId job, const StateTier& tier, const JobStates& states, Work* work) {
-  if (state_ != State::kRead || error_ != 0 || jobs_.back() != job) return false;
-  state_ = State::kAtWorker;
+  if (!IsIn(PieceState::kReady) || error_ != 0 || jobs_.back() != job) return false;
+  staged_.at(staging_).state = PieceState::kAtWorker;
   *work = Work{};
   work->name = {WorkKind::kVerify, job, 0, chunk_, piece_};
-  work->staged = PieceIn(tier, states);
+  work->staged = BufferOf(tier, states);
   return true;
 }
 
 void Scrub::EndWork(const WorkDone& done, StateTier* tier, const JobStates& states) {
-  TP_CHECK(state_ == State::kAtWorker, "a piece is checked once");
-  const PieceBuffer piece = PieceIn(*tier, states);
+  TP_CHECK(IsIn(PieceState::kAtWorker), "a piece is checked once");
+  const PieceBuffer buffer = BufferOf(*tier, states);
   const bool left =
       states.EpochOf(states.chunk(chunk_)) != epoch_ && !TP_PLANTED("update.scrub_epoch_unchecked");
-  if (!done.intact && (left || reads_ < kReadsMax)) {
+  if (!done.intact && (left || staged_.at(staging_).reads < kReadsMax)) {
     row_.repetitions += left ? 0 : 1;
     return Read(tier, states);
   }
+
   if (done.intact) {
     ++row_.pieces_checked;
-    row_.bytes_checked += nvme::kPieceHeaderBytes + piece.payload.size();
+    row_.bytes_checked += nvme::kPieceHeaderBytes + buffer.payload.size();
   } else {
-    NoteDamage(*tier, states, WhyNotIntact(piece));
+    NoteDamage(*tier, states, WhyNotIntact(buffer));
   }
-  Leave(tier);
-  NextPiece();
+  staged_.Free(staging_);
+  ++piece_;
 }
 
 void Scrub::NoteDamage(const StateTier& tier, const JobStates& states, const std::string& what) {
-  const PieceBuffer piece = PieceIn(tier, states);
+  const uint64_t place = BufferOf(tier, states).is.place;
   ++row_.pieces_checked;
   ++row_.damaged;
   const std::string& directory = tier.directory(states.chunk(chunk_).spill.directory).path;
@@ -169,22 +161,12 @@ void Scrub::NoteDamage(const StateTier& tier, const JobStates& states, const std
                                                     {"chunk", chunk_},
                                                     {"piece", piece_},
                                                     {"directory", directory},
-                                                    {"offset", piece.is.place},
+                                                    {"offset", place},
                                                     {"what", what}});
   if (row_.damage.size() == kDamageMax) return;
-  row_.damage.push_back(
-      {jobs_.back(), states.spec().name, chunk_, piece_, directory, piece.is.place, what});
+  row_.damage.push_back({jobs_.back(), states.spec().name, chunk_, piece_, directory, place, what});
 }
 
-void Scrub::Leave(StateTier* tier) {
-  tier->ReturnStaging(staging_);
-  state_ = State::kIdle;
-}
-
-void Scrub::NextPiece() {
-  ++piece_;
-  reads_ = 0;
-}
 
 ScrubRow Scrub::Row(int64_t now_ns) const {
   ScrubRow row = row_;

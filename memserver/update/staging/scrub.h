@@ -31,7 +31,6 @@ class Scrub {
   std::optional<JobId> job() const;
   // Moves on; `states` of job(), null where it is gone or not open. True when something was done.
   bool Progress(StateTier* tier, const JobStates* states, int64_t now_ns);
-  bool Owns(uint32_t staging) const { return state_ == State::kReading && staging_ == staging; }
   void EndTransfer(const TierDone& done);
   // The answer to its read is waited for no more; `states` of the piece's job, null where it is
   // gone.
@@ -41,27 +40,26 @@ class Scrub {
   // `states` of the piece's job.
   void EndWork(const WorkDone& done, StateTier* tier, const JobStates& states);
   // The tier or a worker has its staging.
-  bool moving() const { return state_ == State::kReading || state_ == State::kAtWorker; }
+  bool moving() const { return staged_.AnyMoving(); }
+  uint32_t pieces_in_staging() const { return staged_.count(); }  // 0 or 1
   ScrubRow Row(int64_t now_ns) const;
 
  private:
-  enum class State : uint8_t { kIdle, kReading, kRead, kAtWorker };
   bool FindPiece(const JobStates& states);
   void Read(StateTier* tier, const JobStates& states);
-  void NextPiece();
-  void Leave(StateTier* tier);
+  bool EndUnread(const StateTier& tier, const JobStates* states);
+  bool IsIn(PieceState state) const;
   void NoteDamage(const StateTier& tier, const JobStates& states, const std::string& what);
-  PieceBuffer PieceIn(const StateTier& tier, const JobStates& states) const;
+  PieceBuffer BufferOf(const StateTier& tier, const JobStates& states) const;
 
   ScrubRow row_;
   int64_t began_ns_ = 0;
   std::vector<JobId> jobs_;  // left, the present one last
-  State state_ = State::kIdle;
-  uint32_t staging_ = 0;
-  ChunkId chunk_ = 0;
+  OwnedPieces staged_;
+  uint32_t staging_ = 0;  // slot of its piece, while that is in staging
+  ChunkId chunk_ = 0;     // of the piece that is next, or there
   uint32_t piece_ = 0;
   uint64_t epoch_ = 0;
-  uint32_t reads_ = 0;
   int error_ = 0;  // of the read
 };
 

@@ -9,13 +9,14 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "memserver/update/staging/piece_place.h"
 #include "optim/undo_tile.h"
 #include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
 namespace {
 
-constexpr uint32_t kNone = StateTier::kStagingSlots;
+constexpr uint32_t kNone = StagingTable::kNone;
 
 }  // namespace
 
@@ -25,7 +26,8 @@ SpillQueue::SpillQueue(JobStates* states, JobId job, StateTier* tier)
       tier_(tier),
       tasks_(static_cast<uint32_t>(states->chunks().size())),
       finished_(static_cast<uint32_t>(states->chunks().size())),
-      rides_(StateTier::kStagingSlots) {
+      staged_(tier == nullptr ? nullptr : &tier->staging(), PieceOwner::kSpillQueue, job),
+      moves_(StateTier::kStagingSlots) {
   TP_CHECK(tier != nullptr || !states->spills(), "a job that spills has a tier");
 }
 
@@ -45,37 +47,38 @@ void SpillQueue::BeginTask(const Task& task) {
 }
 
 bool SpillQueue::ReadAhead(ChunkId chunk, uint32_t piece, uint64_t epoch) {
-  if (over_ || riding_ >= kRidesMax ||
-      !tier_->HasStagingToSpare(states_->chunk(chunk).spill.directory))
+  if (over_ || staged_.count() >= kStagedPiecesMax ||
+      !tier_->staging().HasRoomToSpare(states_->chunk(chunk).spill.directory))
     return false;
-  BeginRide({Kind::kUpdate, chunk, epoch}, piece, 0, Ahead::kYes);
+  BeginPiece({.task = {Kind::kUpdate, chunk, epoch}, .ahead = Ahead::kYes}, piece);
   return true;
 }
 
 bool SpillQueue::GiveBackAhead(std::optional<ChunkId> chunk) {
   const uint32_t before = ahead_;
-  for (uint32_t i = 0; i < rides_.size() && ahead_ > 0; ++i) {
-    Ride& ride = rides_[i];
-    if (ride.ahead != Ahead::kYes || ride.task.chunk != chunk.value_or(ride.task.chunk)) continue;
+  for (uint32_t staging = 0; staging < moves_.size() && ahead_ > 0; ++staging) {
+    Move& move = moves_[staging];
+    if (move.ahead != Ahead::kYes || move.task.chunk != chunk.value_or(move.task.chunk)) continue;
     --ahead_;
-    ride.ahead = Ahead::kGivenBack;
-    if (ride.state == State::kReady) EndRide(i);
+    move.ahead = Ahead::kGivenBack;
+    if (staged_.at(staging).state == PieceState::kReady) FreePiece(staging);
   }
   return ahead_ < before;
 }
 
-// What is ahead of the newest task goes on as if that had begun it: its first pieces, where it is
-// the next to be begun. The rest would be begun again.
+// Takes over what was read ahead for the newest task, as if that had begun it: its first pieces,
+// where the task is the next to be begun. The rest would be begun again.
 void SpillQueue::TakeOverAhead(const Task& task) {
   while (tasks_.size() == 1) {
-    const auto it = std::find_if(rides_.begin(), rides_.end(), [&](const Ride& ride) {
-      return ride.ahead == Ahead::kYes && ride.task.chunk == task.chunk &&
-             ride.task.epoch == task.epoch && ride.piece == next_piece_;
+    const uint32_t staging = staged_.Find([&](uint32_t slot, const StagedPiece& each) {
+      const Move& move = moves_[slot];
+      return move.ahead == Ahead::kYes && move.task.chunk == task.chunk &&
+             move.task.epoch == task.epoch && each.piece == next_piece_;
     });
-    if (it == rides_.end()) break;
-    it->ahead = Ahead::kNo;
+    if (staging == kNone) break;
+    moves_[staging].ahead = Ahead::kNo;
     --ahead_;
-    unpaid_bytes_ += 2 * PayloadOf(*it);
+    unpaid_bytes_ += 2 * PayloadOf(staging);
     PassPiece();
   }
   GiveBackAhead(task.chunk);
@@ -88,158 +91,127 @@ void SpillQueue::PassPiece() {
 }
 
 uint64_t SpillQueue::BeginNext() {
-  if (over_ || tasks_.empty() || riding_ >= kRidesMax) return 0;
+  if (over_ || tasks_.empty() || staged_.count() >= kStagedPiecesMax) return 0;
   const Task task = tasks_.Front();
   const Chunk& chunk = states_->chunk(task.chunk);
-  if (!tier_->HasStaging(chunk.spill.directory)) return 0;
+  if (!tier_->staging().HasRoom(chunk.spill.directory)) return 0;
   const uint32_t piece = next_piece_;
   PassPiece();
+
   // A server before this one may have stored some pieces.
   const bool stored = task.kind == Kind::kStore &&
                       ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
-  if (!stored) return BeginRide(task, piece) + std::exchange(unpaid_bytes_, 0);
+  if (!stored) return BeginPiece({.task = task}, piece) + std::exchange(unpaid_bytes_, 0);
   EndPiece(task);
   return 1;
 }
 
-uint64_t SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off,
-                               Ahead ahead) {
-  const auto staging = tier_->TakeStaging(states_->chunk(task.chunk).spill.directory);
+uint64_t SpillQueue::BeginPiece(const Move& move, uint32_t piece) {
+  const Task& task = move.task;
+  const auto staging = staged_.Take(states_->chunk(task.chunk).spill.directory, task.chunk, piece);
   TP_CHECK(staging.has_value(), "there was staging");
-  ++riding_;
-  ahead_ += ahead == Ahead::kYes ? 1 : 0;
-  rides_[*staging] = Ride{.state = State::kReady,
-                          .ahead = ahead,
-                          .task = task,
-                          .piece = piece,
-                          .number = ++numbers_,
-                          .times_put_off = times_put_off};
-  if (task.kind != Kind::kStore) Move(*staging, nvme::IoKind::kRead, task.epoch);
-  return PayloadOf(rides_[*staging]) * (task.kind == Kind::kUpdate ? 2 : 1);
+  ahead_ += move.ahead == Ahead::kYes ? 1 : 0;
+  moves_[*staging] = move;
+  if (task.kind != Kind::kStore) Transfer(*staging, nvme::IoKind::kRead, task.epoch);
+  return PayloadOf(*staging) * (task.kind == Kind::kUpdate ? 2 : 1);
 }
 
-// Those that are due now, oldest first.
 bool SpillQueue::BeginPutOff(int64_t now_ns) {
   bool begun = false;
-  while (!over_ && riding_ < kRidesMax) {
-    const auto due =
-        std::find_if(put_off_.begin(), put_off_.end(),
-                     [now_ns](const PutOffPiece& each) { return each.due_ns <= now_ns; });
-    if (due == put_off_.end() || !tier_->HasStaging(due->last.directory)) break;
-    const Unwritten last = due->last;
-    put_off_.erase(due);
-    const Task task{last.update ? Kind::kUpdate : Kind::kStore, last.chunk,
-                    last.update ? last.epoch - 1 : last.epoch};
+  while (!over_ && staged_.count() < kStagedPiecesMax && !put_off_.empty()) {
+    const auto due = put_off_.TakeDue(now_ns, tier_->staging());
+    if (!due) break;
+    const Task task{due->update ? Kind::kUpdate : Kind::kStore, due->chunk,
+                    due->update ? due->epoch - 1 : due->epoch};
     // The update begins again from the slot before, so what was counted of it is forgotten.
-    const Chunk& chunk = states_->chunk(last.chunk);
-    if (last.update)
-      ProgressOf(chunk, last.piece)->Store({chunk.version, 0, optim::Progress::State::kFinished});
-    BeginRide(task, last.piece, last.times + 1);
+    const Chunk& chunk = states_->chunk(due->chunk);
+    if (due->update)
+      ProgressOf(chunk, due->piece)->Store({chunk.version, 0, optim::Progress::State::kFinished});
+    BeginPiece({.task = task, .times_put_off = due->times + 1}, due->piece);
     begun = true;
   }
   return begun;
 }
 
-int64_t SpillQueue::next_due_ns() const {
-  int64_t due = INT64_MAX;
-  for (const PutOffPiece& each : put_off_) due = std::min(due, each.due_ns);
-  return due;
+uint64_t SpillQueue::PayloadOf(uint32_t staging) const {
+  const StagedPiece& piece = staged_.at(staging);
+  return PayloadOfPiece(*states_, piece.chunk, piece.piece);
 }
 
-uint64_t SpillQueue::ElementsOf(const Ride& ride) const {
-  const uint64_t begin = ride.piece * shm::kPieceElements;
-  return std::min(shm::kPieceElements, states_->chunk(ride.task.chunk).elements - begin);
+nvme::PieceName SpillQueue::NameOf(uint32_t staging, uint64_t epoch) const {
+  const StagedPiece& piece = staged_.at(staging);
+  nvme::PieceName name = NameOfPiece(*tier_, *states_, piece, epoch);
+  if (TP_PLANTED("update.one_slot"))
+    name.place -= epoch % 2 * states_->chunk(piece.chunk).spill.slot_bytes;
+  return name;
 }
 
-uint64_t SpillQueue::PayloadOf(const Ride& ride) const {
-  return shm::SpilledPieceBytes(states_->spec(), ElementsOf(ride));
-}
-
-nvme::PieceName SpillQueue::NameOf(const Ride& ride, uint64_t epoch) const {
-  const SpillPlace& place = states_->chunk(ride.task.chunk).spill;
-  const uint64_t slot = TP_PLANTED("update.one_slot") ? 0 : epoch % 2;
-  return {.store = tier_->store_nonce(place.directory),
-          .job = states_->record().nonce,
-          .chunk = ride.task.chunk,
-          .piece = ride.piece,
-          .epoch = epoch,
-          .place = place.offset + slot * place.slot_bytes +
-                   shm::PieceOffset(states_->spec(), ride.piece)};
-}
-
-PieceBuffer SpillQueue::PieceOf(uint32_t staging) const {
-  const Ride& ride = rides_[staging];
-  PieceBuffer piece = tier_->PieceIn(staging, PayloadOf(ride));
-  piece.is = NameOf(ride, ride.task.epoch);
-  piece.becomes =
-      NameOf(ride, ride.task.kind == Kind::kUpdate ? ride.task.epoch + 1 : ride.task.epoch);
+PieceBuffer SpillQueue::BufferOf(uint32_t staging) const {
+  const Task& task = moves_[staging].task;
+  PieceBuffer piece = tier_->PieceIn(staging, PayloadOf(staging));
+  piece.is = NameOf(staging, task.epoch);
+  piece.becomes = NameOf(staging, task.kind == Kind::kUpdate ? task.epoch + 1 : task.epoch);
   return piece;
 }
 
-void SpillQueue::Move(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
-  Ride& ride = rides_[staging];
+void SpillQueue::Transfer(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
+  StagedPiece& piece = staged_.at(staging);
   const bool read = kind == nvme::IoKind::kRead;
-  ride.reads += read ? 1 : 0;
-  if (std::byte* const stand_in = states_->stand_ins().Find(ride.task.chunk, ride.piece, epoch)) {
-    const std::span<std::byte> image = tier_->Image(staging, PayloadOf(ride));
+  piece.reads += read ? 1 : 0;
+  if (std::byte* const stand_in = states_->stand_ins().Find(piece.chunk, piece.piece, epoch)) {
+    const std::span<std::byte> image = tier_->Image(staging, PayloadOf(staging));
     std::memcpy(read ? image.data() : stand_in, read ? stand_in : image.data(), image.size());
-    ride.state = State::kReady;
+    piece.state = PieceState::kReady;
     if (!read) EndWrite(staging);
     return;
   }
-  ride.state = read ? State::kReading : State::kWriting;
-  const uint32_t directory = states_->chunk(ride.task.chunk).spill.directory;
+
   const uint64_t nonce = states_->record().nonce;
-  tier_->Start({.kind = kind,
-                .staging = staging,
-                .directory = directory,
-                .offset = NameOf(ride, epoch).place,
-                .payload_bytes = PayloadOf(ride),
-                .job = job_,
-                .nonce = ride.task.chunk < states_->demoted() ? DemotedKey(nonce) : nonce,
-                .chunk = ride.task.chunk,
-                .piece = ride.piece});
+  tier_->Start(staging, {.kind = kind,
+                         .offset = NameOf(staging, epoch).place,
+                         .payload_bytes = PayloadOf(staging),
+                         .range = piece.chunk < states_->demoted() ? DemotedKey(nonce) : nonce});
 }
 
 uint32_t SpillQueue::OldestReady(bool updates) const {
-  uint32_t oldest = kNone;
-  for (uint32_t i = 0; i < rides_.size(); ++i) {
-    const bool due = rides_[i].state == State::kReady && rides_[i].ahead == Ahead::kNo;
-    if (!due || (rides_[i].task.kind == Kind::kUpdate) != updates) continue;
-    if (oldest == kNone || rides_[i].number < rides_[oldest].number) oldest = i;
-  }
-  return oldest;
+  return staged_.FindOldest([&](uint32_t slot, const StagedPiece& each) {
+    const Move& move = moves_[slot];
+    return each.state == PieceState::kReady && move.ahead == Ahead::kNo &&
+           (move.task.kind == Kind::kUpdate) == updates;
+  });
 }
 
 bool SpillQueue::NextUpdate(bool may_begin, ReadyPiece* ready) {
-  const uint32_t staging = riding_ > 0 ? OldestReady(true) : kNone;
+  const uint32_t staging = OldestReady(true);
   if (staging == kNone) return false;
-  Ride& ride = rides_[staging];
-  const Chunk& chunk = states_->chunk(ride.task.chunk);
+  StagedPiece& piece = staged_.at(staging);
+  const Chunk& chunk = states_->chunk(piece.chunk);
   if (chunk.state == ChunkState::kUpdateDue && (!may_begin || chunk.readers > 0)) return false;
-  ride.state = State::kAtWorker;
-  *ready = {ride.task.chunk, ride.piece, PieceOf(staging)};
+  piece.state = PieceState::kAtWorker;
+  *ready = {piece.chunk, piece.piece, BufferOf(staging)};
   return true;
 }
 
 bool SpillQueue::NextLoadWork(Work* work) {
-  const uint32_t staging = riding_ > 0 ? OldestReady(false) : kNone;
+  const uint32_t staging = OldestReady(false);
   if (staging == kNone) return false;
-  Ride& ride = rides_[staging];
-  ride.state = State::kAtWorker;
-  const Chunk& chunk = states_->chunk(ride.task.chunk);
-  const uint64_t begin = ride.piece * shm::kPieceElements;
+  StagedPiece& piece = staged_.at(staging);
+  piece.state = PieceState::kAtWorker;
+  const Chunk& chunk = states_->chunk(piece.chunk);
+  const uint64_t begin = piece.piece * shm::kPieceElements;
+
   *work = Work{};
-  work->staged = PieceOf(staging);
-  work->count = ElementsOf(ride);
-  work->name = {WorkKind::kStage, job_, 0, ride.task.chunk, ride.piece};
-  if (ride.task.kind == Kind::kStore) {
+  work->staged = BufferOf(staging);
+  work->count = ElementsOfPiece(chunk, piece.piece);
+  work->name = {WorkKind::kStage, job_, 0, piece.chunk, piece.piece};
+  if (moves_[staging].task.kind == Kind::kStore) {
     work->planes.count = work->count;
     PointIntoStaging(states_->spec(), work->staged.payload, &work->planes);
-    work->from = states_->PutBytes(ride.task.chunk, begin);
-    if (states_->is_split()) work->copy = states_->PutHighBytes(ride.task.chunk, begin);
+    work->from = states_->PutBytes(piece.chunk, begin);
+    if (states_->is_split()) work->copy = states_->PutHighBytes(piece.chunk, begin);
     return true;
   }
+
   work->name.kind = WorkKind::kUnstage;
   work->to = chunk.planes.param16 + begin * BytesOf(states_->spec().dtype);
   work->from = work->staged.payload.data();
@@ -248,110 +220,109 @@ bool SpillQueue::NextLoadWork(Work* work) {
 }
 
 void SpillQueue::EndWork(const WorkDone& done) {
-  const auto it = std::find_if(rides_.begin(), rides_.end(), [&done](const Ride& ride) {
-    return ride.state == State::kAtWorker && ride.task.chunk == done.name.chunk &&
-           ride.piece == done.name.index;
-  });
-  TP_CHECK(it != rides_.end(), "work on a spilled piece ends once");
-  const auto staging = static_cast<uint32_t>(it - rides_.begin());
-  if (over_) return EndRide(staging);
+  const uint32_t staging = staged_.FindAtWorker(done.name.chunk, done.name.index);
+  if (over_) return FreePiece(staging);
+  const Task task = moves_[staging].task;
   if (!done.intact) {
-    if (it->reads < kReadsMax) return Move(staging, nvme::IoKind::kRead, it->task.epoch);
-    return Fail(staging, Status(ErrorId::kNvmeDataBad, Where(*it) + " cannot be trusted: " +
-                                                           WhyNotIntact(PieceOf(staging))));
+    if (staged_.at(staging).reads < kReadsMax)
+      return Transfer(staging, nvme::IoKind::kRead, task.epoch);
+    return Fail(staging, Status(ErrorId::kNvmeDataBad, Where(staging) + " cannot be trusted: " +
+                                                           WhyNotIntact(BufferOf(staging))));
   }
+
   TP_POINT("server.piece_staged");
-  if (it->task.kind != Kind::kUnstage)
-    return Move(staging, nvme::IoKind::kWrite, PieceOf(staging).becomes.epoch);
-  const Task task = it->task;
-  EndRide(staging);
+  if (task.kind != Kind::kUnstage)
+    return Transfer(staging, nvme::IoKind::kWrite, BufferOf(staging).becomes.epoch);
+  FreePiece(staging);
   EndPiece(task);
 }
 
 void SpillQueue::EndTransfer(const TierDone& done) {
-  Ride& ride = rides_[done.staging];
-  // It was not settled yet.
-  const bool given_up = ride.state == State::kUnwritten && std::exchange(ride.out, false);
-  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting || given_up,
-           "a transfer ends once");
+  StagedPiece& piece = staged_.at(done.staging);
+  Move& move = moves_[done.staging];
+  // An unwritten one was given up and is not settled yet.
+  TP_CHECK(piece.state == PieceState::kReading || piece.state == PieceState::kWriting ||
+               piece.state == PieceState::kUnwritten,
+           "what a transfer moved waits for its answer");
   // What failed ahead is read again when it is due.
-  if (over_ || ride.ahead == Ahead::kGivenBack || (ride.ahead == Ahead::kYes && done.error != 0))
-    return EndRide(done.staging);
+  const bool failed_ahead = move.ahead == Ahead::kYes && done.error != 0;
+  if (over_ || move.ahead == Ahead::kGivenBack || failed_ahead) return FreePiece(done.staging);
+
   const bool read = done.kind == nvme::IoKind::kRead;
-  if (done.error != 0 && read) {
-    // The other slot never has this epoch.
-    return Fail(done.staging,
-                Status(ErrorId::kNvmeIoFailed, Where(ride) + " cannot be read at offset " +
-                                                   std::to_string(done.offset) + ": " +
-                                                   std::strerror(done.error))
-                    .Where(tier_->directory(done.directory).path));
-  }
+  if (done.error != 0 && read) return FailRead(done);
   if (done.error != 0) {
-    ride.state = State::kUnwritten;
-    ride.error = done.error;
-    ride.failed_at = done.offset;
+    piece.state = PieceState::kUnwritten;
+    move.error = done.error;
+    move.failed_at = done.offset;
     return;
   }
   if (!read) return EndWrite(done.staging);
-  ride.state = State::kReady;
+  piece.state = PieceState::kReady;
+}
+
+// The job cannot go on: the other slot never has this epoch.
+void SpillQueue::FailRead(const TierDone& done) {
+  Fail(done.staging, Status(ErrorId::kNvmeIoFailed,
+                            Where(done.staging) + " cannot be read at offset " +
+                                std::to_string(done.offset) + ": " + std::strerror(done.error))
+                         .Where(tier_->directory(done.directory).path));
 }
 
 // The piece is where it will be looked for.
 void SpillQueue::EndWrite(uint32_t staging) {
-  const Ride& ride = rides_[staging];
   TP_POINT("server.piece_written");
-  const Task task = ride.task;
+  const Task task = moves_[staging].task;
   if (task.kind == Kind::kStore) {
-    ProgressOf(states_->chunk(task.chunk), ride.piece)
+    ProgressOf(states_->chunk(task.chunk), staged_.at(staging).piece)
         ->Store({0, 0, optim::Progress::State::kFinished});
     TP_POINT("server.piece_stored");
   }
-  EndRide(staging);
+  FreePiece(staging);
   EndPiece(task);
 }
 
 bool SpillQueue::NextUnwritten(Unwritten* unwritten) const {
-  const auto it = std::find_if(rides_.begin(), rides_.end(),
-                               [](const Ride& ride) { return ride.state == State::kUnwritten; });
-  if (it == rides_.end()) return false;
-  *unwritten = {.staging = static_cast<uint32_t>(it - rides_.begin()),
-                .chunk = it->task.chunk,
-                .piece = it->piece,
-                .directory = states_->chunk(it->task.chunk).spill.directory,
-                .offset = it->failed_at,
-                .error = it->error,
-                .times = it->times_put_off,
-                .out = it->out,
-                .update = it->task.kind == Kind::kUpdate,
-                .epoch = it->task.epoch + (it->task.kind == Kind::kUpdate ? 1 : 0)};
+  const uint32_t staging = staged_.FindIn(PieceState::kUnwritten);
+  if (staging == kNone) return false;
+  const StagedPiece& piece = staged_.at(staging);
+  const Move& move = moves_[staging];
+  const bool update = move.task.kind == Kind::kUpdate;
+  *unwritten = {.staging = staging,
+                .chunk = piece.chunk,
+                .piece = piece.piece,
+                .directory = piece.directory,
+                .offset = move.failed_at,
+                .error = move.error,
+                .times = move.times_put_off,
+                .out = piece.in_transfer,
+                .update = update,
+                .epoch = move.task.epoch + (update ? 1 : 0)};
   return true;
 }
 
 bool SpillQueue::KeepInPool(const Unwritten& unwritten) {
-  const Ride& ride = rides_[unwritten.staging];
   const StandIn at{.chunk = unwritten.chunk,
                    .piece = unwritten.piece,
                    .slot = static_cast<uint32_t>(unwritten.epoch % 2),
                    .error = unwritten.error,
                    .extent = {}};
-  const auto image = tier_->Image(unwritten.staging, PayloadOf(ride));
+  const auto image = tier_->Image(unwritten.staging, PayloadOf(unwritten.staging));
   if (!states_->stand_ins().Add(at, image, states_->chunk(unwritten.chunk).record)) return false;
   EndWrite(unwritten.staging);
   return true;
 }
 
 void SpillQueue::GiveUp(const TierLate& late) {
-  const uint32_t staging = late.transfer.staging;
-  Ride& ride = rides_[staging];
-  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting,
-           "what is given up is out");
-  ride.out = true;
-  if (over_ || ride.ahead != Ahead::kNo) return EndRide(staging);
-  if (ride.state == State::kReading) return FailStalled(staging, "read");
-  // The system only reads of the memory: what is in it is whole.
-  ride.state = State::kUnwritten;
-  ride.error = ETIMEDOUT;
-  ride.failed_at = late.offset;
+  StagedPiece& piece = staged_.at(late.staging);
+  Move& move = moves_[late.staging];
+  TP_CHECK(piece.state == PieceState::kReading || piece.state == PieceState::kWriting,
+           "what is given up is in a transfer");
+  if (over_ || move.ahead != Ahead::kNo) return FreePiece(late.staging);
+  if (piece.state == PieceState::kReading) return FailStalled(late.staging, "read");
+  // The system only reads the memory: what is in it is whole.
+  piece.state = PieceState::kUnwritten;
+  move.error = ETIMEDOUT;
+  move.failed_at = late.offset;
 }
 
 void SpillQueue::FailUnwritten(const Unwritten& unwritten) {
@@ -359,26 +330,21 @@ void SpillQueue::FailUnwritten(const Unwritten& unwritten) {
 }
 
 void SpillQueue::FailStalled(uint32_t staging, const char* what) {
-  const Ride& ride = rides_[staging];
-  const uint32_t directory = states_->chunk(ride.task.chunk).spill.directory;
+  const std::string& path = tier_->directory(staged_.at(staging).directory).path;
   Fail(staging, Status(ErrorId::kNvmeStalled,
-                       "the drive has not answered: " + Where(ride) + " cannot be " + what)
-                    .Where(tier_->directory(directory).path));
+                       "the drive has not answered: " + Where(staging) + " cannot be " + what)
+                    .Where(path));
 }
 
 void SpillQueue::PutOff(const Unwritten& unwritten, int64_t due_ns) {
-  put_off_.push_back({unwritten, due_ns});
-  EndRide(unwritten.staging);
+  put_off_.Add(unwritten, due_ns);
+  FreePiece(unwritten.staging);
 }
 
-void SpillQueue::EndRide(uint32_t staging) {
-  Ride& ride = rides_[staging];
-  ride.out ? tier_->Disown(staging) : tier_->ReturnStaging(staging);
-  ahead_ -= ride.ahead == Ahead::kYes ? 1 : 0;
-  ride.ahead = Ahead::kNo;
-  ride.out = false;
-  ride.state = State::kNone;
-  --riding_;
+void SpillQueue::FreePiece(uint32_t staging) {
+  ahead_ -= moves_[staging].ahead == Ahead::kYes ? 1 : 0;
+  moves_[staging].ahead = Ahead::kNo;
+  staged_.Free(staging);
 }
 
 void SpillQueue::EndPiece(const Task& task) {
@@ -399,29 +365,25 @@ bool SpillQueue::TakeFinished(Finished* finished) {
   return true;
 }
 
-std::string SpillQueue::Where(const Ride& ride) const {
-  return "piece " + std::to_string(ride.piece) + " of chunk " + std::to_string(ride.task.chunk) +
+std::string SpillQueue::Where(uint32_t staging) const {
+  const StagedPiece& piece = staged_.at(staging);
+  return "piece " + std::to_string(piece.piece) + " of chunk " + std::to_string(piece.chunk) +
          " of job " + std::to_string(job_) + " (" + states_->spec().name + ")";
 }
 
 void SpillQueue::Fail(uint32_t staging, Status why) {
   failure_ = std::move(why);
-  EndRide(staging);
+  FreePiece(staging);
   Abandon();
-}
-
-bool SpillQueue::moving() const {
-  return std::any_of(rides_.begin(), rides_.end(), [](const Ride& ride) {
-    return ride.state == State::kReading || ride.state == State::kAtWorker ||
-           ride.state == State::kWriting;
-  });
 }
 
 void SpillQueue::Abandon() {
   over_ = true;
-  put_off_.clear();
-  for (uint32_t i = 0; i < rides_.size(); ++i) {
-    if (rides_[i].state == State::kReady || rides_[i].state == State::kUnwritten) EndRide(i);
+  put_off_.Clear();
+  for (uint32_t staging = 0; staging < moves_.size() && staged_.count() > 0; ++staging) {
+    if (!staged_.Has(staging)) continue;
+    const PieceState state = staged_.at(staging).state;
+    if (state == PieceState::kReady || state == PieceState::kUnwritten) FreePiece(staging);
   }
 }
 

@@ -32,6 +32,7 @@
 
 #include "memserver/traffic/fixed_ring.h"
 #include "memserver/traffic/state_tier.h"
+#include "memserver/update/staging/put_off_pieces.h"
 #include "memserver/update/work.h"
 
 namespace tidepool::memserver {
@@ -39,8 +40,8 @@ namespace tidepool::memserver {
 class SpillQueue {
  public:
   static constexpr uint32_t kReadsMax = 3;
-  // Pieces in staging, of one job; and of all together while several want to move some.
-  static constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 3 * 2;
+  // In staging, of one job; and of all together while several want to move some.
+  static constexpr uint32_t kStagedPiecesMax = StateTier::kStagingSlots / 3 * 2;
 
   // `tier` may be null where the job spills nothing.
   SpillQueue(JobStates* states, JobId job, StateTier* tier);
@@ -65,9 +66,9 @@ class SpillQueue {
   bool wants_to_move() const { return !over_ && !tasks_.empty(); }
   // Something waits for staging that one job alone may have.
   bool lacks_staging() const {
-    return !over_ && riding_ < kRidesMax && (!tasks_.empty() || !put_off_.empty());
+    return !over_ && staged_.count() < kStagedPiecesMax && (!tasks_.empty() || !put_off_.empty());
   }
-  uint32_t riding() const { return riding_; }  // pieces in staging
+  uint32_t pieces_in_staging() const { return staged_.count(); }
   // The oldest piece of an update that lies ready, its chunk and number; false when there is none,
   // or its chunk may not be begun now.
   struct ReadyPiece {
@@ -85,18 +86,7 @@ class SpillQueue {
   void GiveUp(const TierLate& late);
   // A piece that could not be written; false when there is none. It waits for one of the three
   // below.
-  struct Unwritten {
-    uint32_t staging = 0;
-    ChunkId chunk = 0;
-    uint32_t piece = 0;
-    uint32_t directory = 0;
-    uint64_t offset = 0;  // of the failure, in the data file
-    int error = 0;
-    uint32_t times = 0;   // that it was put off before
-    bool out = false;     // the drive has not answered and may still write: it cannot be put off
-    bool update = false;  // else the chunk's first states
-    uint64_t epoch = 0;   // of the states that were to be written
-  };
+  using Unwritten = UnwrittenPiece;
   bool NextUnwritten(Unwritten* unwritten) const;
   // It is as if it had been written; false when the pool has no run of that many bytes.
   bool KeepInPool(const Unwritten& unwritten);
@@ -104,14 +94,10 @@ class SpillQueue {
   void PutOff(const Unwritten& unwritten, int64_t due_ns);
   // It is out, and the pool has no room: the job fails.
   void FailUnwritten(const Unwritten& unwritten);
-  // Pieces that were put off, as they failed last.
-  struct PutOffPiece {
-    Unwritten last;
-    int64_t due_ns = 0;
-  };
-  std::span<const PutOffPiece> put_off() const { return put_off_; }
+  using PutOffPiece = memserver::PutOffPiece;
+  std::span<const PutOffPiece> put_off() const { return put_off_.all(); }
   // When the next of them is due; INT64_MAX: none.
-  int64_t next_due_ns() const;
+  int64_t next_due_ns() const { return put_off_.next_due_ns(); }
   // A chunk that was stored or updated whole; false when there is none.
   struct Finished {
     ChunkId chunk = 0;
@@ -122,8 +108,8 @@ class SpillQueue {
   // Not ok: the job must end.
   const Status& failure() const { return failure_; }
   // Something of the job is in a transfer or at a worker.
-  bool moving() const;
-  // The job goes away: gives back what does not move; EndWork and EndTransfer give back the rest.
+  bool moving() const { return staged_.AnyMoving(); }
+  // The job goes away: frees what does not move; EndWork and EndTransfer free the rest.
   void Abandon();
 
  private:
@@ -133,38 +119,32 @@ class SpillQueue {
     ChunkId chunk = 0;
     uint64_t epoch = 0;  // that is read; of kStore: that is written
   };
-  enum class State : uint8_t { kNone, kReading, kReady, kAtWorker, kWriting, kUnwritten };
-  // Given back: as soon as its read has ended.
+  // Given back: it is freed as soon as its read has ended.
   enum class Ahead : uint8_t { kNo, kYes, kGivenBack };
-  struct Ride {  // a piece in staging
-    State state = State::kNone;
-    Ahead ahead = Ahead::kNo;
+  // What the queue knows of a staged piece besides the staging table.
+  struct Move {
     Task task;
-    uint32_t piece = 0;
-    uint32_t reads = 0;
-    uint64_t number = 0;  // in the order in which rides began
+    Ahead ahead = Ahead::kNo;
     uint32_t times_put_off = 0;
-    bool out = false;  // the tier's transfer was given up, and may still end
-    int error = 0;     // of kUnwritten
-    uint64_t failed_at = 0;
+    int error = 0;           // of an unwritten one
+    uint64_t failed_at = 0;  // likewise
   };
-  uint64_t BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off = 0,
-                     Ahead ahead = Ahead::kNo);
+  uint64_t BeginPiece(const Move& move, uint32_t piece);
+  void BeginTask(const Task& task);
   void TakeOverAhead(const Task& task);
   void PassPiece();
-  void EndWrite(uint32_t staging);
-  void BeginTask(const Task& task);
   uint32_t OldestReady(bool updates) const;
-  PieceBuffer PieceOf(uint32_t staging) const;
-  nvme::PieceName NameOf(const Ride& ride, uint64_t epoch) const;
-  uint64_t ElementsOf(const Ride& ride) const;
-  uint64_t PayloadOf(const Ride& ride) const;
-  void Move(uint32_t staging, nvme::IoKind kind, uint64_t epoch);
-  void EndRide(uint32_t staging);
+  PieceBuffer BufferOf(uint32_t staging) const;
+  nvme::PieceName NameOf(uint32_t staging, uint64_t epoch) const;
+  uint64_t PayloadOf(uint32_t staging) const;
+  void Transfer(uint32_t staging, nvme::IoKind kind, uint64_t epoch);
+  void EndWrite(uint32_t staging);
+  void FreePiece(uint32_t staging);
   void EndPiece(const Task& task);
+  void FailRead(const TierDone& done);
   void Fail(uint32_t staging, Status why);
   void FailStalled(uint32_t staging, const char* what);
-  std::string Where(const Ride& ride) const;
+  std::string Where(uint32_t staging) const;
 
   JobStates* const states_;
   const JobId job_;
@@ -172,12 +152,11 @@ class SpillQueue {
   FixedRing<Task> tasks_;
   FixedRing<Finished> finished_;
   uint32_t next_piece_ = 0;  // of the task in front
-  std::vector<Ride> rides_;  // by staging slot
-  uint32_t riding_ = 0;
-  uint32_t ahead_ = 0;         // rides that are Ahead::kYes
-  uint64_t unpaid_bytes_ = 0;  // of rides that were taken over: BeginNext adds them to its own
-  uint64_t numbers_ = 0;
-  std::vector<PutOffPiece> put_off_;
+  OwnedPieces staged_;
+  std::vector<Move> moves_;    // by staging slot, of `staged_`
+  uint32_t ahead_ = 0;         // pieces that are Ahead::kYes
+  uint64_t unpaid_bytes_ = 0;  // of pieces that were taken over: BeginNext adds them to its own
+  PutOffPieces put_off_;
   bool over_ = false;
   Status failure_;
 };

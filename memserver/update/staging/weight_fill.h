@@ -26,8 +26,8 @@ namespace tidepool::memserver {
 class WeightFill {
  public:
   static constexpr uint32_t kReadsMax = 3;
-  // Pieces of one job in staging.
-  static constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 3;
+  // In staging, of one job.
+  static constexpr uint32_t kStagedPiecesMax = StateTier::kStagingSlots / 3;
 
   // `tier` may be null where the job has no window.
   WeightFill(JobStates* states, JobId job, StateTier* tier);
@@ -39,9 +39,8 @@ class WeightFill {
   // staging for it.
   uint64_t BeginNext();
   bool wants_to_move() const { return !over_ && !queue_.empty(); }
-  bool lacks_staging() const { return wants_to_move() && riding_ < kRidesMax; }
-  uint32_t riding() const { return riding_; }
-  bool Owns(uint32_t staging) const { return rides_[staging].state != State::kNone; }
+  bool lacks_staging() const { return wants_to_move() && staged_.count() < kStagedPiecesMax; }
+  uint32_t pieces_in_staging() const { return staged_.count(); }
   void EndTransfer(const TierDone& done);
   // The answer is waited for no more: the job fails.
   void GiveUp(const TierLate& late);
@@ -50,41 +49,30 @@ class WeightFill {
   bool EndWork(const WorkDone& done);
   // Not ok: the job must end.
   const Status& failure() const { return failure_; }
-  bool moving() const;
+  // Something of it is in a transfer or at a worker.
+  bool moving() const { return staged_.AnyMoving(); }
+  // The job goes away: frees what does not move; EndWork and EndTransfer free the rest.
   void Abandon();
 
  private:
-  enum class State : uint8_t { kNone, kReading, kReady, kAtWorker };
-  struct Ride {  // a piece in staging
-    State state = State::kNone;
-    uint32_t slot = 0;
-    uint32_t piece = 0;
-    uint32_t reads = 0;
-    uint64_t number = 0;  // in the order in which rides began
-    bool out = false;     // its read was given up, and may still end
-  };
   struct Fill {  // of a slot
     uint64_t epoch = 0;
     uint32_t next_piece = 0, pieces_left = 0;
   };
-  ChunkId ChunkOf(const Ride& ride) const { return states_->window().slots()[ride.slot].chunk; }
-  uint64_t ElementsOf(const Ride& ride) const;
-  PieceBuffer PieceOf(uint32_t staging) const;
+  PieceBuffer BufferOf(uint32_t staging) const;
   void Read(uint32_t staging);
-  bool IsPast(const Ride& ride) const;
+  bool IsPast(uint32_t staging) const;
   bool EndPiece(uint32_t staging);
-  void EndRide(uint32_t staging);
   void Fail(uint32_t staging, Status why);
-  std::string Where(const Ride& ride) const;
+  std::string Where(uint32_t staging) const;
 
   JobStates* const states_;
   const JobId job_;
   StateTier* const tier_;
   std::array<Fill, 2 * shm::kWeightAreasMax> fills_;  // by slot
-  FixedRing<uint32_t> queue_;                         // slots with pieces to begin
-  std::vector<Ride> rides_;                           // by staging slot
-  uint32_t riding_ = 0;
-  uint64_t numbers_ = 0;
+  FixedRing<uint32_t> queue_;                         // slots of the window with pieces to begin
+  OwnedPieces staged_;
+  std::vector<uint32_t> slots_;  // of the window, by staging slot, of `staged_`
   bool over_ = false;
   Status failure_;
 };

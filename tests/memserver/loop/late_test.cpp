@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/fakes/check_staging.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -44,6 +45,7 @@ class Late : public ::testing::Test {
     for (const int64_t end = world().clock().NowNs() + ms * kNsPerMs;
          world().clock().NowNs() < end;) {
       if (!world().loop().Turn()) world().clock().Advance(kNsPerMs);
+      CheckStaging(world().tier(), world().tables());
     }
   }
   NvmeRow Nvme() {
@@ -261,7 +263,7 @@ TEST_F(Late, AWriteThatIsAnsweredAfterAllWhileAnotherServerTakesOverIsTaken) {
   world().Post(StopServing{.hand_over = true});
   Pass(60);
   ASSERT_FALSE(world().loop().stopped());
-  EXPECT_TRUE(world().tables().jobs[0]->spills.riding() == 1 &&
+  EXPECT_TRUE(world().tables().jobs[0]->spills.pieces_in_staging() == 1 &&
               !world().tables().jobs[0]->spills.moving())
       << "given up";
   EXPECT_TRUE(world().tables().jobs[1]->spills.moving());

@@ -167,7 +167,7 @@ TEST(ReadAhead, AnotherJobThatLacksStagingGetsIt) {
   uint32_t least = kSpared;
   for (int turn = 0; turn < 10'000 && world.loop().Turn(); ++turn) {
     for (const auto& job : world.tables().jobs) {
-      if (job->spec().name == "waits") least = std::min(least, job->spills.riding());
+      if (job->spec().name == "waits") least = std::min(least, job->spills.pieces_in_staging());
     }
   }
   EXPECT_EQ(world.Await(&works.trainer().rank(0), counter).version, 1u);

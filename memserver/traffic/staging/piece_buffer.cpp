@@ -1,4 +1,4 @@
-#include "memserver/traffic/piece_buffer.h"
+#include "memserver/traffic/staging/piece_buffer.h"
 
 #include "base/planted.h"
 
