@@ -51,6 +51,7 @@ FoundProfile ReadProfile(int directory) {
   struct stat facts {};
   if (fstat(fd.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_uid != geteuid())
     return {std::nullopt, "it is no plain file of ours"};
+
   std::array<char, 256> bytes{};
   const ssize_t got = read(fd.get(), bytes.data(), bytes.size());
   if (got < 0) return {std::nullopt, std::strerror(errno)};
@@ -63,6 +64,7 @@ Status WriteProfile(const std::string& directory, const DriveProfile& profile) {
   if (!in.valid()) return CannotWrite(directory);
   unlinkat(in.get(), kNewName, 0);  // of a program that was killed here
   const std::string text = TextOf(profile);
+
   {
     const UniqueFd fd(openat(in.get(), kNewName,
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kProfileMode));

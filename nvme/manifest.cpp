@@ -33,6 +33,7 @@ Status CheckEntries(const Manifest& manifest) {
   std::vector<ManifestEntry> sorted = manifest.entries;
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.offset < b.offset; });
+
   uint64_t end = 0;
   for (const ManifestEntry& entry : sorted) {
     const bool pages =
@@ -44,6 +45,7 @@ Status CheckEntries(const Manifest& manifest) {
     }
     end = entry.offset + entry.bytes;
   }
+
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.job < b.job; });
   const auto twice = std::adjacent_find(
@@ -75,6 +77,7 @@ std::optional<uint64_t> Manifest::FindGap(uint64_t bytes) const {
     taken.emplace_back(entry.offset, entry.offset + entry.bytes);
   taken.emplace_back(capacity, capacity);
   std::sort(taken.begin(), taken.end());
+
   uint64_t begin = 0;
   for (const auto& [from, to] : taken) {
     if (from - begin >= bytes) return begin;
@@ -87,6 +90,7 @@ void EncodeManifest(const Manifest& manifest, std::span<std::byte> bytes) {
   TP_CHECK(bytes.size() == kManifestBytes && manifest.entries.size() <= kManifestEntriesMax,
            "a manifest has one size");
   std::memset(bytes.data(), 0, bytes.size());
+
   const ManifestHeader header{.magic = kManifestMagic,
                               .format = kManifestFormat,
                               .generation = manifest.generation,
@@ -95,6 +99,7 @@ void EncodeManifest(const Manifest& manifest, std::span<std::byte> bytes) {
                               .entries = static_cast<uint32_t>(manifest.entries.size()),
                               .reserved = 0};
   std::memcpy(bytes.data(), &header, sizeof header);
+
   if (!manifest.entries.empty()) {
     std::memcpy(bytes.data() + kEntriesAt, manifest.entries.data(),
                 manifest.entries.size() * sizeof(ManifestEntry));
@@ -109,6 +114,7 @@ Result<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
   uint32_t crc = 0;
   std::memcpy(&crc, bytes.data() + kCrcAt, sizeof crc);
   if (crc != Crc32c(bytes.first(kCrcAt))) return Bad("its checksum does not fit");
+
   ManifestHeader header{};
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != kManifestMagic) return Bad("it does not begin as a manifest");
@@ -117,6 +123,7 @@ Result<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
                "; this memserver knows format 1");
   if (header.entries > kManifestEntriesMax || header.capacity % kPageBytes != 0)
     return Bad("a number is out of range");
+
   Manifest manifest{header.generation, header.store, header.capacity, {}};
   manifest.entries.resize(header.entries);
   if (header.entries > 0) {

@@ -15,6 +15,7 @@ OpenedIoQueue OpenIoQueue(const IoQueueOptions& options) {
     }
     opened.fallback = ring.status().what();
   }
+
   opened.queue = std::make_unique<ThreadQueue>(options);
   return opened;
 }

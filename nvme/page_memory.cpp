@@ -42,6 +42,7 @@ Result<PageMemory> PageMemory::Map(uint64_t bytes, bool touch) {
     return Status(ErrorId::kMemoryMapFailed, "the system gives no " + FormatBytes(bytes) +
                                                  " for transfers: " + std::strerror(errno));
   };
+
   std::byte* at = nullptr;
   if (huge) {
     at = MapAtHugePage(bytes);

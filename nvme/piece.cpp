@@ -54,6 +54,7 @@ PieceVerdict VerifyFront(const PieceHeader& header, const PieceName& expected,
   if (header.magic != kPieceMagic || header.format != kPieceFormat || header.crc != crc) {
     return {PieceState::kNotAPiece, 0, header.crc, crc};
   }
+
   const bool named = header.name == expected || TP_PLANTED("nvme.name_unchecked");
   if (!named || header.payload_bytes != payload_bytes) return {PieceState::kOther, 0, 0, 0};
   for (uint64_t i = 0;
@@ -70,6 +71,7 @@ std::string TextOf(const PieceVerdict& verdict, const PieceHeader& header,
                    const PieceName& expected) {
   char crcs[64];
   std::snprintf(crcs, sizeof crcs, "CRC 0x%08x instead of 0x%08x", verdict.found, verdict.expected);
+
   switch (verdict.state) {
     case PieceState::kWhole: return "whole";
     case PieceState::kNotAPiece: return std::string("its header is damaged: ") + crcs;

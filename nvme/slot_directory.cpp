@@ -60,6 +60,7 @@ Status CheckDirectory(int fd, const std::string& path) {
                       ", memserver runs as " + std::to_string(geteuid()))
         .Where(path);
   }
+
   if ((facts.st_mode & 077) != 0) {
     return Status(ErrorId::kNvmeDirectoryBad, "the NVMe directory can be entered by others")
         .Where(path)
@@ -86,6 +87,7 @@ Result<UniqueFd> OpenFile(int directory, const std::string& path, const char* na
     *direct = false;
     fd = OpenBeneath(directory, name, O_RDWR | O_CREAT);
   }
+
   const std::string where = path + "/" + name;
   if (!fd.valid())
     return Failed(ErrorId::kNvmeDirectoryBad, "a file of the NVMe directory cannot be opened",
@@ -144,6 +146,7 @@ Result<SlotDirectory> SlotDirectory::Open(const SlotDirectoryOptions& options, C
                                       : "the NVMe directory cannot be opened";
     return Failed(ErrorId::kNvmeDirectoryBad, what, options.path);
   }
+
   TP_RETURN_IF_ERROR(CheckDirectory(opened.directory_.get(), options.path));
   TP_RETURN_IF_ERROR(opened.OpenFiles(options, clock));
   TP_RETURN_IF_ERROR(opened.ReadManifests(options));
@@ -174,6 +177,7 @@ Status SlotDirectory::Fence(int fd, const SlotDirectoryOptions& options, Clock* 
     if (errno != EWOULDBLOCK)
       return Failed(ErrorId::kNvmeDirectoryBad, "a file of the NVMe directory cannot be locked",
                     path_);
+
     const int64_t waited = clock->NowNs() - begin;
     const pid_t owner = LivingOwner(directory_.get());
     if (owner != 0 && waited > options.owner_wait_ns) {
@@ -182,6 +186,7 @@ Status SlotDirectory::Fence(int fd, const SlotDirectoryOptions& options, Clock* 
                         std::to_string(owner))
           .Where(path_);
     }
+
     if (waited > options.ghost_wait_ns) {
       return Status(
                  ErrorId::kNvmeInUse,
@@ -197,11 +202,13 @@ Status SlotDirectory::ReadManifests(const SlotDirectoryOptions& options) {
   TP_ASSIGN_OR_RETURN(const PageMemory memory, PageMemory::Map(kManifestBytes));
   const std::span<std::byte> buffer = memory.bytes();
   bool found = false, empty = true;
+
   for (const UniqueFd& fd : manifests_) {
     const ssize_t got = pread(fd.get(), buffer.data(), kManifestBytes, 0);
     if (got < 0) return Failed(ErrorId::kNvmeIoFailed, "a manifest cannot be read", path_);
     if (got == 0) continue;
     empty = false;
+
     auto read = DecodeManifest(buffer.first(static_cast<size_t>(got)));
     if (!read.ok()) {
       damage_ = read.status().what();
@@ -210,6 +217,7 @@ Status SlotDirectory::ReadManifests(const SlotDirectoryOptions& options) {
       found = true;
     }
   }
+
   const uint64_t asked = options.bytes / kPageBytes * kPageBytes;
   if (found) {
     manifest_.capacity = manifest_.entries.empty() ? asked : std::max(asked, manifest_.capacity);
@@ -227,6 +235,7 @@ Status SlotDirectory::Preallocate() {
     if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0) return Status();
     if (errno != ENOSPC && errno != EDQUOT && errno != EFBIG)
       return Failed(ErrorId::kNvmeIoFailed, "space cannot be reserved", path_);
+
     const int error = errno;
     struct statvfs space {};
     const uint64_t free =
@@ -236,6 +245,7 @@ Status SlotDirectory::Preallocate() {
                                                 ", " + FormatBytes(free) + " are free")
         .Where(path_);
   };
+
   TP_RETURN_IF_ERROR(allocate(data_.get(), manifest_.capacity));
   for (const UniqueFd& fd : manifests_) TP_RETURN_IF_ERROR(allocate(fd.get(), kManifestBytes));
   for (const int fd : {data_.get(), manifests_[0].get(), manifests_[1].get(), directory_.get()}) {
@@ -249,6 +259,7 @@ Status SlotDirectory::WriteFirstManifests() {
   TP_ASSIGN_OR_RETURN(const PageMemory memory, PageMemory::Map(kManifestBytes));
   const std::span<std::byte> buffer = memory.bytes();
   EncodeManifest(manifest_, buffer);
+
   for (const UniqueFd& fd : manifests_) {
     if (pwrite(fd.get(), buffer.data(), kManifestBytes, 0) !=
             static_cast<ssize_t>(kManifestBytes) ||

@@ -78,6 +78,7 @@ void SlotStore::End(const TransferDone& done) {
     error_ = done.error;
     return;
   }
+
   switch (step_) {
     case Step::kFlushData: step_ = Step::kWrite; break;
     case Step::kWrite: step_ = Step::kFlushManifest; break;

@@ -37,6 +37,7 @@ ThreadQueue::ThreadQueue(const IoQueueOptions& options)
       ended_(options.depth) {
   if (!event_.valid()) EndForWantOf("descriptor for an event");
   for (Line& line : lines_) line.waiting.resize(depth_);
+
   for (Line& line : lines_) {
     for (uint32_t i = 0; i < options.threads; ++i) {
       threads_.emplace_back([this, &line] { Main(&line); });
@@ -73,6 +74,7 @@ void ThreadQueue::Main(Line* line) {
     lock.unlock();
     const int32_t value = Execute(request, files_[request.file]);
     lock.lock();
+
     ended_[ended_end_++ % depth_] = {request.tag, value};
     (void)eventfd_write(event_.get(), 1);
   }

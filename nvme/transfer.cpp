@@ -39,6 +39,7 @@ TransferQueue::TransferQueue(IoQueue* queue, const Clock* clock, const TransferO
       finished_(options.transfers_max),
       free_(options.transfers_max),
       moved_(options.files) {
+  // All that a transfer needs later is allocated here.
   for (Line& line : lines_) line.order.resize(options.transfers_max);
   late_.reserve(2 * options.transfers_max);
   TP_CHECK(options.block_bytes > 0 && options.block_bytes % kPageBytes == 0,
@@ -54,6 +55,7 @@ void TransferQueue::Start(const Transfer& transfer) {
            "transfers are whole pages");
   TP_CHECK(transfer.file < moved_.size(), "the queue has this file");
   TP_CHECK(transfer.bytes > 0 || transfer.kind == IoKind::kSync, "a transfer moves something");
+
   *slot = Slot{.transfer = transfer,
                .started_ns = clock_->NowNs(),
                .done = {.tag = transfer.tag},
@@ -72,6 +74,7 @@ bool TransferQueue::Progress() {
     End(static_cast<uint32_t>(done->tag), done->result.Read(), now);
     worked = true;
   }
+
   worked |= IssueWaiting(now);
   for (Line& line : lines_) worked |= IssueNew(now, &line);
   queue_->Flush();
@@ -93,12 +96,14 @@ bool TransferQueue::IssueNew(int64_t now, Line* line) {
       FinishIfDone(index);
       continue;
     }
+
     const uint32_t block = free_blocks_.back();
     free_blocks_.pop_back();
     const uint64_t most = left < options_.block_bytes + options_.block_bytes / kRestPart
                               ? left
                               : options_.block_bytes;
     blocks_[block] = {.slot = index, .begin = slot.issued, .bytes = static_cast<uint32_t>(most)};
+
     slot.issued += blocks_[block].bytes;
     ++slot.open_blocks;
     ++line->out;
@@ -119,6 +124,7 @@ bool TransferQueue::IssueWaiting(int64_t now) {
       next_retry_ns_ = std::min(next_retry_ns_, block.since_ns);
       continue;
     }
+
     --waiting_;
     Submit(i, now);
   }
@@ -167,6 +173,7 @@ void TransferQueue::End(uint32_t index, int32_t value, int64_t now) {
     if (pages > 0) return Submit(index, now);
     value = -EAGAIN;
   }
+
   if (value == -EAGAIN || value == -EINTR) {
     if (++block.pauses > kPausesMax) return Fail(index, -value);
     return Repeat(&block, now, kPauseNs);
@@ -237,6 +244,7 @@ void TransferQueue::FindLateIn(Line* line, int64_t now) {
     if (slot.open_blocks == 0)
       TellLate(&slot, slot.transfer.offset + slot.issued,
                now - std::max(slot.started_ns, line->answered_ns));
+
     if (slot.open_blocks == 0 && slot.done.error != 0) {
       finished_[finished_end_++ % finished_.size()] = index;
     } else {
@@ -253,6 +261,7 @@ void TransferQueue::TellLate(Slot* slot, uint64_t offset, int64_t waited_ns) {
   slot->done.late = true;
   slot->lost |= lost;
   late_.push_back({slot->transfer.tag, offset, waited_ns, lost});
+
   const bool all_issued = slot->open_blocks > 0 && slot->issued == slot->transfer.bytes;
   if (!lost || all_issued || slot->done.error != 0) return;
   slot->done.error = ETIMEDOUT;  // so the rest is left out

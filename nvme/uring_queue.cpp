@@ -73,6 +73,7 @@ void UringQueue::Register(const IoQueueOptions& options) {
   files_registered_ = io_uring_register_files(&ring_->ring, files_.data(),
                                               static_cast<unsigned>(files_.size())) == 0;
   if (!files_registered_) lacks_ = "files cannot be registered";
+
   std::vector<iovec> memory;
   for (const auto& buffer : options.buffers) memory.push_back({buffer.data(), buffer.size()});
   if (!memory.empty()) {
@@ -84,6 +85,7 @@ void UringQueue::Register(const IoQueueOptions& options) {
                (error == -ENOMEM ? " (see `ulimit -l`)" : "");
     }
   }
+
   if (io_uring_register_eventfd(&ring_->ring, event_.get()) != 0)
     EndForWantOf("event of an io_uring");
 }
@@ -110,6 +112,7 @@ void UringQueue::Submit(const IoRequest& request) {
   if (request.kind == IoKind::kSync) {
     io_uring_prep_fsync(sqe, file, IORING_FSYNC_DATASYNC);
   } else if (request.kind == IoKind::kRead) {
+    // The kernel need not pin memory that is registered.
     if (buffer >= 0) {
       io_uring_prep_read_fixed(sqe, file, request.data, request.bytes, request.offset, buffer);
     } else {
@@ -120,6 +123,7 @@ void UringQueue::Submit(const IoRequest& request) {
   } else {
     io_uring_prep_write(sqe, file, request.data, request.bytes, request.offset);
   }
+
   if (files_registered_) sqe->flags |= IOSQE_FIXED_FILE;
   sqe->user_data = request.tag;
 }

@@ -23,6 +23,7 @@ CopyOrder::Next CopyOrder::NextOf(const Job& job, Place place) const {
       continue;
     const Session& session = *seat->session;
     if (!session.is_brought() || session.lane().gpu()->root().number() != place.root) continue;
+
     const shm::Request* request = session.NextToBegin(place.way);
     if (request == nullptr) continue;
     const uint64_t awaited_at = session.lane().AwaitedAt(*request);
@@ -49,6 +50,7 @@ bool CopyOrder::BeginOne(Place place, Queue* queue) {
   }
   if (!awaited && !ahead) return false;
   if (awaited && ahead && BeginAwaited(place, queue)) return true;
+
   const auto share = [this, place](size_t i) -> Share& {
     Job& job = *tables_->jobs[i];
     return job.brings_rcache ? job.RootShare(place.root, place.way) : nobody_;

@@ -175,6 +175,7 @@ bool StartOrWait(Seat* seat, const Request& request) {
       return false;
     case Start::kPeerLost: Answer(seat, Failure(request, ErrorId::kPeerLost)); return false;
     case Start::kDone: Answer(seat, Success({request, 0, 0, false})); return false;
+
     case Start::kThere:
       Answer(seat, Success({request, seat->job->states->frozen(request.chunk).chunk->name.bytes, 0,
                             false}));
@@ -186,6 +187,7 @@ bool StartOrWait(Seat* seat, const Request& request) {
       seat->violation = "the bytes of a frozen chunk are not put in order from its start";
       return false;
   }
+
   TP_CHECK(false, "an outcome of Start");
   return false;
 }
@@ -201,6 +203,7 @@ void EndStep(Seat* seat, const shm::EndStepRequest& request) {
     Answer(seat, Failure(shm::AsRequest(request), ErrorId::kConfigBadValue));
     return;
   }
+
   seat->violation = CheckEndStep(*job->states, request);
   if (seat->violation != nullptr) return;
   if (job->step.HasEnded(seat->rank)) {
@@ -222,6 +225,7 @@ bool Dispatcher::TakeRequests(Seat* seat, uint32_t requests_max) {
   Request request;
   uint32_t taken = 0;
   if (TP_BUGGIFY("dispatcher.one_request")) requests_max = 1;
+
   while (taken < requests_max && seat->violation == nullptr) {
     const shm::PopResult popped = seat->session->Take(&request, &seat->violation);
     if (popped != shm::PopResult::kItem) break;
@@ -239,6 +243,7 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
   }
   seat->violation = CheckFlags(request, seat->session->port().protocol());
   if (seat->violation != nullptr) return;
+
   if (request.op == static_cast<uint32_t>(shm::Op::kEndStep)) {
     EndStep(seat, shm::AsEndStep(request));
     return;
@@ -247,6 +252,7 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
     seat->violation = "a fetch into memory that the server made says how soon it is used";
     return;
   }
+
   if (seat->job->spec().IsFrozen(request.chunk)) return StartChecked(seat, request);
   if (request.op == static_cast<uint32_t>(shm::Op::kClaimFrozen)) {
     seat->violation = "a chunk is claimed that is not frozen";
@@ -259,6 +265,7 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
     TP_POINT("server.resubmit_answered");
     return;
   }
+
   if (why == nullptr && shm::IsResent(request.flags) && IsPassedOver(*seat->job, request)) {
     Answer(seat, Failure(request, ErrorId::kVersionGone));
     return;
@@ -291,6 +298,7 @@ uint64_t Dispatcher::BeginHeld(Seat* seat, const Request& held) {
     seat->job->states->Await(request.chunk);
     return 0;
   }
+
   if (session.HasWaited(request))
     seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
   session.Unpark(request);
@@ -303,12 +311,14 @@ bool Dispatcher::RetryParked(Seat* seat) {
   if (session.seen_changes == changes) return false;
   session.seen_changes = changes;
   if (session.waiting().size() == 0) return false;
+
   session.waiting().Retry([seat](const Request& request) {
     if (seat->violation != nullptr) return false;
     if (seat->session->IsOrdered(request)) {
       seat->session->HoldAgain(request);
       return true;
     }
+
     const uint64_t fetches = seat->job->open_traffic.fetches;
     const bool waits = StartOrWait(seat, request);
     seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;

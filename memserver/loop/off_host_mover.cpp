@@ -119,6 +119,7 @@ bool OffHostMover::ReadAhead() {
       std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [this](const auto& job) {
         return (MayMove(*job) && job->spills.lacks_staging()) || job->fill.lacks_staging();
       });
+
   bool worked = false;
   for (const auto& job : tables_->jobs) {
     if (!job->states->spills()) continue;
@@ -137,6 +138,7 @@ void OffHostMover::TakeLate(const TierLate& late) {
   if (late.piece.owner == PieceOwner::kDemotion)
     return tables_->demotion.TakeLate(late, parts_.tier);
   if (!late.lost) return;
+
   switch (late.piece.owner) {
     case PieceOwner::kScrub: {
       const Job* job = tables_->FindJob(late.piece.job);
@@ -151,13 +153,14 @@ void OffHostMover::TakeLate(const TierLate& late) {
 
 void OffHostMover::LogLate(const TierLate& late) const {
   const Job* job = late.of_tables ? nullptr : tables_->FindJob(late.piece.job);
-  LogError(late.lost ? "a drive does not answer, and is not waited for any longer"
-                     : "a drive does not answer",
+  const char* const kind = late.of_tables ? "manifest" : late.is_write() ? "write" : "read";
+  const char* const what = late.lost ? "a drive does not answer, and is not waited for any longer"
+                                     : "a drive does not answer";
+
+  LogError(what,
            {{"directory", parts_.tier->directory(late.directory).path},
             {"offset", late.offset},
-            {"kind", late.of_tables    ? "manifest"
-                     : late.is_write() ? "write"
-                                       : "read"},
+            {"kind", kind},
             {"job", late.piece.job},
             {"name", job != nullptr ? job->spec().name : std::string()},
             {"chunk", late.piece.chunk},

@@ -30,9 +30,11 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
       gpu_copies_(&tables_, &dispatcher_) {
   tables_.started_ns = parts_.clock->NowNs();
   tables_.frozen = std::make_unique<FrozenTable>(parts_.pool);
+
   tables_.quotas = QuotaBook(options.quotas, options.live.quota_fallback);
   tables_.live = options.live;
   tables_.config = options.config;
+
   for (const int fd :
        {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
     if (!tables_.wake_set.Add(fd)) EndForWantOf("room to watch a descriptor");
@@ -72,11 +74,13 @@ bool ServeLoop::DoTurn() {
   worked |= steps_.TakeDone();
   worked |= off_host_.PollTier();
   worked |= off_host_.PollGpus();
+
   if (!tables_.handing_over) {
     worked |= ServeSeats();
     worked |= steps_.FinishSteps();
     worked |= steps_.FeedTeam();
   }
+
   worked |= RunInlineWork();
   worked |= desk_.ExpelViolators();
   worked |= desk_.TendGpus();
@@ -113,6 +117,7 @@ bool ServeLoop::ServeSeats() {
   const size_t count = tables_.seats.size();
   if (count == 0) return false;
   bool worked = false;
+
   if (JobsCompete()) {
     worked = ServeInShares();
   } else {
@@ -125,6 +130,7 @@ bool ServeLoop::ServeSeats() {
       worked |= ProgressCopies(seat);
     }
   }
+
   return gpu_copies_.Begin() || worked;
 }
 
@@ -167,12 +173,14 @@ bool ServeLoop::ServeInShares() {
       most = std::max(
           most, seat->session->lane().event_fd() >= 0 ? kSharedCopyBytes : kSharedCopyBytesInLoop);
   }
+
   const auto share = [this](size_t i) -> Share& { return tables_.jobs[i]->copy_share; };
   const auto take = [this, &in_flight](size_t i) {
     const uint64_t bytes = ServeOneSeat(tables_.jobs[i].get());
     in_flight += bytes > kRequestCost ? bytes - kRequestCost : 0;
     return bytes;
   };
+
   for (size_t left = kRequestsPerTurn * tables_.seats.size(); left > 0 && in_flight < most;
        --left) {
     if (!copies_.Serve(tables_.jobs.size(), share, take)) break;
@@ -193,6 +201,7 @@ bool ServeLoop::ServeOutOfTurn() {
     return seat != nullptr && seat->session != nullptr &&
            seat->session->lane().bytes_in_flight() > 0;
   };
+
   bool worked = false;
   for (const auto& job : tables_.jobs) {
     while (!std::any_of(job->seats.begin(), job->seats.end(), has_copies) &&
@@ -213,6 +222,7 @@ uint64_t ServeLoop::ServeOneSeat(Job* job) {
     Seat* seat = job->seats[job->next_seat];
     if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving)
       continue;
+
     const uint64_t before = seat->session->lane().bytes_started();
     if (!dispatcher_.RetryParked(seat) && !dispatcher_.TakeRequests(seat, 1)) continue;
     steps_.HoldWorkersFor(*job);
@@ -236,6 +246,7 @@ void ServeLoop::Run() {
       continue;
     }
     if (++idle_turns % kIdleTurnsPerClockRead != 0) continue;
+
     const int64_t now = parts_.clock->NowNs();
     if (idle_turns == kIdleTurnsPerClockRead) idle_since_ns_ = now;
     if (now - idle_since_ns_ < spin_.ns()) continue;
@@ -271,6 +282,7 @@ bool ServeLoop::WatchNewSeats() {
     if (seat->session == nullptr || seat->watched) continue;
     const int doorbell_fd = seat->session->port().doorbell_fd(),
               stream_fd = seat->session->lane().event_fd();
+
     seat->watched = tables_.wake_set.AddShared(doorbell_fd);
     if (seat->watched && stream_fd >= 0 && !tables_.wake_set.Add(stream_fd)) {
       tables_.wake_set.Remove(doorbell_fd);
@@ -326,11 +338,13 @@ void ServeLoop::Sleep() {
     sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
   SaySleeping(true);
   ClearEvents();
+
   while (!Turn() && CanSleep()) {
     const bool polls = MustPoll();
     const int64_t held_ns = steps_.held_until_ns() > 0 ? kHeldForHighNs : INT64_MAX;
     const bool only_clients =
         tables_.wake_set.Wait(polls ? kGpuPollNs : std::min(sleep_ns, held_ns));
+
     if (polls) {
       ClearEvents();
     } else if (!only_clients || !AnswerAndSleep()) {

@@ -90,6 +90,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   job->bytes_at_team -= done.bytes;
   if (done.name.kind != WorkKind::kVerify && done.name.kind != WorkKind::kMoveOut)
     HoldWorkersFor(*job);
+
   switch (done.name.kind) {
     case WorkKind::kHash: EndHash(*job, done); break;
     case WorkKind::kNarrow: CountLoadedShard(job, done.name.chunk); break;
@@ -102,6 +103,7 @@ void StepDesk::EndWork(const WorkDone& done) {
     case WorkKind::kFillWindow:
       if (job->fill.EndWork(done)) ++job->changes;
       break;
+
     case WorkKind::kMoveOut: tables_->demotion.EndWork(done, parts_.tier, job->states.get()); break;
     case WorkKind::kVerify: tables_->scrub.EndWork(done, parts_.tier, *job->states); break;
     case WorkKind::kWiden:

@@ -45,6 +45,7 @@ void WeightDesk::FindAsked(Job* job) {
   asked.clear();
   const size_t ranks = job->seats.size();
   const size_t places = job->states->window().slots().size();
+
   for (uint32_t place = 0, found = 1; found > 0 && place < places; ++place) {
     found = 0;
     for (size_t i = 0; i < ranks; ++i) {
@@ -52,6 +53,7 @@ void WeightDesk::FindAsked(Job* job) {
       if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr ||
           seat->leaving)
         continue;
+
       uint32_t nth = 0;
       for (const shm::Request& request : seat->session->waiting().requests()) {
         if (!IsDue(*job, *seat->session, request) || nth++ != place) continue;
@@ -70,6 +72,7 @@ bool WeightDesk::FillAsked(Job* job) {
     if (!states.MayFill(chunk)) continue;
     const uint32_t slot = states.GiveSlot(chunk, 0, true);
     if (slot == WeightWindow::kNone) break;
+
     job->fill.Begin(slot);
     job->next_filled = (job->next_filled + 1) % job->seats.size();
     begun = true;
@@ -83,6 +86,7 @@ bool WeightDesk::FillAhead(Job* job) {
   const WeightUses& uses = states.window().uses();
   const uint64_t changes = uses.notes() + job->Changes() + states.window().fills;
   if (job->ahead_seen == changes) return false;
+
   const auto slots = static_cast<uint32_t>(states.window().slots().size());
   for (uint32_t ahead = 0; ahead < slots; ++ahead) {
     for (Rank rank = 0; rank < uses.ranks(); ++rank) {
@@ -93,6 +97,7 @@ bool WeightDesk::FillAhead(Job* job) {
         job->ahead_seen = changes;
         return false;
       }
+
       job->fill.Begin(slot);
       return true;
     }

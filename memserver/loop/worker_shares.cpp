@@ -55,6 +55,7 @@ bool WorkerShares::GiveBesideHigh(Priority asking) {
   if (now < next_beside_high_ns_) return false;
   const size_t jobs = tables_->jobs.size();
   uint64_t given = 0;
+
   for (size_t without = 0; without < jobs && given < kBytesBesideHigh && parts_.team->HasRoom();) {
     Job* const job = tables_->jobs[++last_beside_high_ % jobs].get();
     Share& share = job->worker_share;

@@ -92,6 +92,7 @@ bool CopyLane::TakeShared(Copy* copy) {
     FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
     if (slots.empty() || !gpu_->stream(way, slots.Front().stream)->Passed(slots.Front().marker))
       continue;
+
     *copy = slots.Front().copy;
     bytes_in_flight_ -= copy->bytes;
     gpu_->End(way, copy->bytes, slots.Front().awaited);

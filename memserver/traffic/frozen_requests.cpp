@@ -31,12 +31,14 @@ const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes,
   if (request.micro_batch != shm::UsesAhead(request))
     return "the micro-batch of this request is not zero";
   if (IsOp(request, shm::Op::kClaimFrozen)) return CheckClaim(request);
+
   const uint64_t elements = states.spec().Frozen(request.chunk).elements;
   if (request.element_count == 0) return "the element range is empty";
   if (request.element_begin > elements ||
       request.element_count > elements - request.element_begin) {
     return "the element range does not lie inside the chunk";
   }
+
   const uint64_t bytes = BytesOfElements(states, request.element_count);
   if (request.rcache_offset % BytesOfElements(states, 1) != 0)
     return "the rCache offset is not aligned to an element";
@@ -67,6 +69,7 @@ Start StartFrozenPut(JobStates* states, Session* session, const shm::Request& re
   const uint64_t begin = BytesOfElements(*states, request.element_begin),
                  bytes = BytesOfElements(*states, request.element_count);
   if (begin != chunk->started && !written) return Start::kOutOfOrder;
+
   states->frozen_table()->StartPut(chunk, bytes);
   session->lane().Start({request, bytes, 0, false}, chunk->data + begin,
                         session->rcache() + request.rcache_offset);

@@ -44,6 +44,7 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();
   const uint64_t free_before = opened_.free_before;
+
   for (const std::span<std::byte> piece : pool) {
     pool_bytes_ += piece.size();
     const int64_t piece_begin = clock.NowNs();
@@ -56,6 +57,7 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
       if (pin_failure_.ok()) pin_failure_ = registration.status();
       continue;
     }
+
     registered_bytes_ += piece.size();
     pinned_.push_back({piece, std::move(registration).value()});
     const double seconds = static_cast<double>(clock.NowNs() - piece_begin) / kNsPerSecond;
@@ -113,10 +115,12 @@ Result<device::Gpu> GpuTable::Find(const device::GpuUuid& uuid) const {
         .Why("it was started with --gpu none")
         .Fix("start it with --gpu auto, or train on the host (--device cpu)");
   }
+
   auto listed = source_.list();
   if (!listed.ok())
     return Status(missing).Why(listed.status().what() +
                                (listed.status().why().empty() ? "" : ": " + listed.status().why()));
+
   std::string have;
   for (const device::Gpu& gpu : *listed) {
     if (gpu.uuid == uuid) return gpu;

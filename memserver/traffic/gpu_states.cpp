@@ -22,12 +22,14 @@ Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes) {
     return Status(adam.id(), "states cannot lie on " + name + ": Adam does not run there")
         .Why(adam.what())
         .Fix(kToTheHost);
+
   if (gpu->fell_back()) {
     return Status(ErrorId::kCudaUnavailable,
                   "states cannot lie on " + name + ": its memory would end with memserver")
         .Why("it leaves a process as a handle (ipc), which its maker must outlive")
         .Fix(kToTheHost);
   }
+
   if (gpu->facts().mps && !TP_PLANTED("traffic.states_under_mps")) {
     return Status(
                ErrorId::kCudaUnavailable,
@@ -39,6 +41,7 @@ Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes) {
              ", or run memserver without MPS (no CUDA_MPS_PIPE_DIRECTORY that leads to a control "
              "daemon)");
   }
+
   GpuStateMemory made{.gpu = gpu};
   auto memory = gpu->device().CreateExportable(bytes, &made.exported);
   if (!memory.ok()) {
@@ -51,6 +54,7 @@ Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes) {
             "give fewer chunks to the GPUs (trainer run --gpu-states), or more memory: a smaller "
             "rCache, fewer other programs");
   }
+
   made.memory = std::move(memory).value();
   return made;
 }
@@ -71,6 +75,7 @@ GpuPlaces::GpuPlaces(const shm::JobSpec& spec)
       sizes_[id] = shm::GpuSlotOf(spec, static_cast<ChunkId>(id)).bytes;
       end += 2 * sizes_[id];
     }
+
     staging_.push_back(end);
     staging_sizes_.push_back(shm::GpuStagingOf(spec, rank).bytes);
   }
@@ -94,6 +99,7 @@ Status GpuStatesReader::Read(ChunkId chunk, uint64_t element, std::span<float> v
     if (!stream.ok()) return Status(lost).Why(stream.status().what());
     source.stream = std::move(stream).value();
   }
+
   if (!places_) places_.emplace(*spec_);
   const std::byte* master = source.memory + places_->SlotAt(chunk, epoch_);
   source.stream->Copy(values.data(), master + element * sizeof(float), values.size_bytes());

@@ -26,12 +26,14 @@ Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory
       opened.emplace_back();
       continue;
     }
+
     TP_ASSIGN_OR_RETURN(nvme::SlotDirectory slots, std::move(tried));
     if (slots.was_empty()) {
       absent->back() = Status(ErrorId::kNvmeDirectoryMissing,
                               "the NVMe directory held nothing: is its drive mounted?")
                            .Where(directory.path);
     }
+
     if (!slots.damage().empty())
       LogError("an NVMe directory was damaged",
                {{"directory", directory.path}, {"what", slots.damage()}});
@@ -48,6 +50,7 @@ Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory
 // ones cost a drive little. A profile that cannot be used is logged.
 NvmeOptions WithProfiles(NvmeOptions options, const std::vector<nvme::SlotDirectory>& directories) {
   uint32_t block_bytes = 0, depth = 0;
+
   for (const auto& directory : directories) {
     const nvme::FoundProfile& found = directory.profile();
     if (found.profile) {
@@ -60,6 +63,7 @@ NvmeOptions WithProfiles(NvmeOptions options, const std::vector<nvme::SlotDirect
                {"fix", "memserver bench nvme " + directory.path()}});
     }
   }
+
   if (options.block_bytes == 0)
     options.block_bytes = block_bytes > 0 ? block_bytes : kBlockBytesDefault;
   if (options.depth == 0) options.depth = depth > 0 ? depth : kDepthDefault;
@@ -97,11 +101,13 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock*
   TP_ASSIGN_OR_RETURN(std::vector<nvme::SlotDirectory> opened,
                       OpenAll(wanted.directories, clock, &absent));
   const NvmeOptions options = WithProfiles(wanted, opened);
+
   TP_ASSIGN_OR_RETURN(nvme::PageMemory staging,
                       nvme::PageMemory::Map(StateTier::MemoryBytes(opened.size())));
   std::vector<TierDirectory> parts;
   for (size_t d = 0; d < opened.size(); ++d)
     parts.push_back({wanted.directories[d].path, opened[d].manifest(), opened[d].data_fd()});
+
   nvme::OpenedIoQueue queue = nvme::OpenIoQueue(QueueOptionsOf(opened, staging.bytes(), options));
   if (!queue.fallback.empty())
     LogWarn("reads and writes of states on NVMe take a slower way", {{"why", queue.fallback}});
@@ -110,6 +116,7 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock*
                                   TierOptions{.block_bytes = options.block_bytes,
                                               .late_ns = options.deadline_ns,
                                               .lost_ns = kDeadlinesMax * options.deadline_ns});
+
   const uint64_t huge = HugePageBytes(staging.bytes().data(), staging.bytes().size());
   if (huge < staging.bytes().size() / 2) {
     LogWarn(
@@ -118,6 +125,7 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock*
         {{"in_pages_of_2mib", FormatBytes(huge)},
          {"fix", "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"}});
   }
+
   LogInfo("NVMe tier", {{"directories", opened.size()},
                         {"capacity", FormatBytes(tier->capacity_bytes())},
                         {"staging", FormatBytes(staging.bytes().size())},

@@ -18,6 +18,7 @@ std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes,
       ++i;
       continue;
     }
+
     displaced_.push_back(ranges_[i].chunk);
     ranges_[i] = ranges_.back();
     ranges_.pop_back();

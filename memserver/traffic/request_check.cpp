@@ -59,6 +59,7 @@ const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes
                   (TP_PLANTED("traffic.rcache_end_off_by_one") ? element_bytes : 0)) {
     return "the range does not lie inside the rCache";
   }
+
   const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
   if (!is_gradient && request.micro_batch != shm::UsesAhead(request))
     return "the micro-batch of this request is not zero";
@@ -70,6 +71,7 @@ const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request) 
   const uint64_t done = states.intake(request.chunk, rank).put_elements;
   if (request.version != 0) return "the version of a weight request is not zero";
   if (states.weights_ready()) return "the job has its weights already";
+
   if (request.element_begin != states.ShardBegin(request.chunk, rank) + done)
     return "weights are not put in order from the shard's start";
   if (!states.IsPutInOrder(request.chunk, rank))
@@ -95,6 +97,7 @@ const char* CheckFetch(JobStates& states, const shm::Request& request) {
 const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& request) {
   const Chunk& chunk = states.chunk(request.chunk);
   const ShardIntake& intake = states.intake(request.chunk, rank);
+
   if (!states.weights_ready()) return "a gradient came before the weights";
   if (request.version != states.sealed_version())
     return "the gradient belongs to another version than the open step";

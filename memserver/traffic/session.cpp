@@ -62,6 +62,7 @@ shm::PopResult Session::Take(shm::Request* request, const char** why) {
   if (popped == shm::PopResult::kViolation)
     *why = "the positions in the request ring are impossible";
   if (popped != shm::PopResult::kItem) return popped;
+
   ++taken_;
   if (request->counter != taken_) {
     *why = "the request counter does not follow the one before";

@@ -72,6 +72,7 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
                                               shm::SpilledPieceBytes(*spec_, shm::kPieceElements)));
     buffer_.emplace(std::move(memory));
   }
+
   chunk_ = shm::kNoSpill;
   const SpillPlace& place = states_.saved(chunk).spill;
   const File& file = files_[place.directory];
@@ -83,6 +84,7 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
                              .piece = piece,
                              .epoch = epoch_,
                              .place = offset};
+
   const auto bytes = buffer_->bytes().first(
       nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(*spec_, PieceElements(chunk, piece)));
   const auto* header = reinterpret_cast<const nvme::PieceHeader*>(bytes.data());
@@ -95,6 +97,7 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
     } else {
       read = ReadWhole(file, offset, bytes);
     }
+
     if (!read.ok() && tries + 1 == kTriesMax) return read;
     verdict = nvme::VerifyPiece(*header, name, payload);
     if (!read.ok() || !verdict.ok()) continue;
@@ -102,6 +105,7 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
     piece_ = piece;
     return Status();
   }
+
   return Status(ErrorId::kNvmeDataBad,
                 "piece " + std::to_string(piece) + " of chunk " + std::to_string(chunk) +
                     " of job " + spec_->name +

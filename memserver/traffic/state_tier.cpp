@@ -20,6 +20,7 @@ uint64_t LargestGap(const nvme::Manifest& manifest) {
     taken.emplace_back(entry.offset, entry.offset + entry.bytes);
   taken.emplace_back(manifest.capacity, manifest.capacity);
   std::sort(taken.begin(), taken.end());
+
   uint64_t begin = 0, largest = 0;
   for (const auto& [from, to] : taken) {
     largest = std::max(largest, from - begin);
@@ -40,6 +41,7 @@ StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock,
     : queue_(queue),
       clock_(clock),
       directories_(std::move(directories)),
+      // Each directory is a line of its data file and its two manifests.
       transfers_(queue, clock,
                  {.transfers_max = kStagingSlots + static_cast<uint32_t>(directories_.size()),
                   .block_bytes = options.block_bytes,
@@ -51,6 +53,7 @@ StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock,
       table_(directories_.size()),
       tables_late_(directories_.size()) {
   TP_CHECK(memory.size() >= MemoryBytes(directories_.size()), "the staging memory is large enough");
+
   for (uint32_t d = 0; d < directories_.size(); ++d) {
     const nvme::StoreFiles files{
         .data = 3 * d, .manifests = {3 * d + 1, 3 * d + 2}, .tag = kStagingSlots + d};
@@ -78,6 +81,7 @@ bool StateTier::ReserveRanges(uint64_t key, std::span<const uint64_t> bytes,
                               std::vector<uint64_t>* offsets) {
   if (HasRanges(key)) return false;
   offsets->assign(bytes.size(), 0);
+
   for (uint32_t d = 0; d < bytes.size(); ++d) {
     if (bytes[d] == 0) continue;
     const auto offset = stores_[d].Reserve(key, bytes[d], d);
@@ -121,6 +125,7 @@ StateTier::Adopted StateTier::AdoptRanges(uint64_t name, std::span<const uint64_
     const nvme::ManifestEntry* entry = stores_[d].manifest().Find(name);
     if (entry != nullptr && entry->place != d) return Adopted::kOtherOrder;
   }
+
   for (uint32_t d = 0; d < bytes.size(); ++d) {
     if (bytes[d] == 0) continue;
     const nvme::ManifestEntry* entry =
@@ -138,6 +143,7 @@ StateTier::Adopted StateTier::Adopt(uint64_t nonce, JobStates* states) {
   if (const Adopted found = AdoptRanges(nonce, spilled, &offsets); found != Adopted::kYes)
     return found;
   for (uint32_t d = 0; d < offsets.size(); ++d) states->SetSpillRange(d, offsets[d]);
+
   if (states->demoted() == 0) return Adopted::kYes;
   if (const Adopted found = AdoptRanges(DemotedKey(nonce), demoted, &offsets);
       found != Adopted::kYes)
@@ -217,6 +223,7 @@ bool StateTier::Next(TierDone* done) {
     const auto staging = static_cast<uint32_t>(ended.tag);
     if (!EndPiece(staging)) continue;
     const StagedPiece& piece = table_.at(staging);
+
     *done = {.kind = piece.transfer.kind,
              .staging = staging,
              .owner = piece.owner,
@@ -245,6 +252,7 @@ bool StateTier::NextLate(TierLate* late) {
   const int64_t now = clock_->NowNs();
   const Lateness lateness{
       .told = true, .lost = told.lost, .offset = told.offset, .since_ns = now - told.waited_ns};
+
   if (told.tag >= kStagingSlots) {
     const uint64_t directory = told.tag - kStagingSlots;
     tables_late_[directory] = lateness;
@@ -289,6 +297,7 @@ std::vector<TierLate> StateTier::Late() const {
 void StateTier::EndLate(uint64_t tag, bool answered) {
   Lateness& lateness = tag < kStagingSlots ? table_.at(static_cast<uint32_t>(tag)).late
                                            : tables_late_[tag - kStagingSlots];
+
   if (lateness.told && answered) {
     const TierLate late = LateIn(tag, clock_->NowNs());
     LogWarn("a drive has answered after all",

@@ -65,6 +65,7 @@ Start StartFetch(JobStates* states, Session* session, const shm::Request& reques
   if (!states->HoldsWeights(request.chunk)) return Start::kWait;
   ++chunk.readers;
   ++chunk.fetches;
+
   const Copy copy{request, request.element_count * BytesOf(states->spec().dtype), 0, false};
   session->lane().Start(copy, session->rcache() + request.rcache_offset,
                         states->ParameterBytes(chunk, request.element_begin));
@@ -97,6 +98,7 @@ void DropSession(JobStates* states, Session* session) {
     TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
     if (!TP_PLANTED("traffic.dead_reader_counted")) --chunk.readers;
   }
+
   if (FrozenTable* const frozen = states->frozen_table()) frozen->Leave(session->id());
   if (TP_PLANTED("traffic.dead_rcache_shown")) return;
   for (const auto& range : session->rcache_map().ranges())

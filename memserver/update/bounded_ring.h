@@ -69,6 +69,7 @@ class BoundedRing {
         continue;
       }
       if (!head_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) continue;
+
       *value = slot.value;
       slot.sequence.store(position + mask_ + 1, std::memory_order_release);
       return true;

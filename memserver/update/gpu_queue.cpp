@@ -56,6 +56,7 @@ GpuQueue::Begun GpuQueue::BeginNext(bool may_update, std::span<const optim::Step
     Lane& lane = lanes_[rank];
     if (!shares_[rank].ready() || lane.tasks.empty() || lane.units.size() == shm::kGpuUnitsInFlight)
       continue;
+
     const Task task = lane.tasks.Front();
     const Chunk& chunk = states_->chunk(task.chunk);
     const bool first = task.kind == Kind::kUpdate && lane.next == 0;
@@ -80,6 +81,7 @@ uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> fact
   if (unit.task.kind == Kind::kUpdate)
     unit.count = std::min(unit.count, ElementsOfRuns(chunk, unit.begin));
   unit.place = std::exchange(lane.place, (lane.place + 1) % shm::kGpuUnitsInFlight);
+
   const uint64_t bytes = Begin(rank, unit, factors);
   unit.marker = StreamOf(rank, unit)->Record();
   lane.units.Push(unit);
@@ -116,6 +118,7 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::Ste
   const uint64_t bytes = unit.count * sizeof(float);
   std::byte* const master = shares_[rank].memory->data() + places_.SlotAt(unit.task.chunk, 0) +
                             unit.begin * sizeof(float);
+
   switch (unit.task.kind) {
     case Kind::kStore:
       stream->Copy(master, states_->PutBytes(unit.task.chunk, unit.begin), bytes);
@@ -139,6 +142,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
   std::byte* const memory = shares_[rank].memory->data();
   const uint64_t to_at = places_.SlotAt(unit.task.chunk, unit.task.epoch + 1),
                  from_at = places_.SlotAt(unit.task.chunk, unit.task.epoch);
+
   std::byte* const to = memory + to_at + unit.begin * sizeof(float);
   const int64_t from = (static_cast<int64_t>(from_at) - static_cast<int64_t>(to_at)) /
                        static_cast<int64_t>(sizeof(float));
@@ -155,6 +159,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
     const uint64_t first = std::max(run.begin, unit.begin),
                    last = std::min(run.begin + run.count, end);
     const uint64_t at = first - unit.begin, count = last - first;
+
     optim::UpdateSpan span;
     span.master = to + at * sizeof(float);
     span.momentum = to + slot.momentum + at * sizeof(float);
@@ -166,6 +171,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
       span.param16 = copies + at * BytesOf(spec.dtype);
       span.param16_dtype = spec.dtype;
     }
+
     (void)optim::EnqueueAdam(stream, factors[run.group], span, from);  // an error is the stream's
     const uint64_t fetched_bytes = narrows ? BytesOf(spec.dtype) : sizeof(float);
     std::byte* const fetched = narrows ? chunk.planes.param16 : chunk.planes.master;
@@ -182,6 +188,7 @@ bool GpuQueue::Progress(uint64_t bytes_max) {
     if (lane.units.empty() || !share.has_streams()) continue;
     for (const auto& stream : share.streams) worked |= stream->Progress(bytes_max);
     worked |= EndUnits(&lane, share);
+
     if (failure_.ok() && share.failed()) {
       const Status why = share.status();
       Fail(Status(ErrorId::kStatesLost, "the states of job " + states_->spec().name + " on " +
@@ -232,6 +239,7 @@ bool GpuQueue::NextLoadWork(Work* work) {
     const Unit& unit = *lane.to_narrow;
     const Chunk& chunk = states_->chunk(unit.task.chunk);
     lane.at_worker = true;
+
     *work = Work{};
     work->name = {WorkKind::kNarrowStored, job_, 0, unit.task.chunk, rank};
     work->to = chunk.planes.param16 + unit.begin * BytesOf(states_->spec().dtype);

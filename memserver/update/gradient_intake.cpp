@@ -32,6 +32,7 @@ GradientIntake::GradientIntake(JobStates* states, JobId job, const HostPool* poo
       shards_complete_(states->spec().world, 0),
       staging_busy_(states->spec().world, false),
       tasks_(TasksMax(states->spec())) {
+  // How many shards each rank submits in a step.
   for (const Chunk& chunk : states->chunks()) {
     for (Rank rank = 0; rank < states->spec().world; ++rank)
       shards_of_rank_[rank] += (chunk.rank_mask >> rank & 1) != 0 ? 1 : 0;
@@ -74,12 +75,14 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
   if (!straight && staging_busy_[rank]) return Start::kWait;
   if (!straight && !TP_PLANTED("update.staging_released_early")) staging_busy_[rank] = true;
   if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
+
   const Copy copy{request, request.element_count * BytesOf(states_->spec().dtype), attempt_,
                   !straight};
   void* to =
       straight ? states_->GradientBytes(chunk, request.element_begin) : states_->staging(rank);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   NoteRcacheContent(states_, session, request, false);
+
   if (straight && TP_PLANTED("update.gradient_word_before_copy"))
     states_->intake(request.chunk, rank)
         .record->gradients.store(GradientWord(states_->open_step(), 1));
@@ -91,6 +94,7 @@ bool GradientIntake::EndGradient(Session* session, const Copy& copy) {
   session->bytes_d2h += copy.bytes;
   if (copy.attempt != attempt_) return false;
   TP_POINT("server.gradient_copied");
+
   const ChunkId chunk = copy.request.chunk;
   if (!copy.to_staging) {
     EndShard(chunk, session->rank());
@@ -126,6 +130,7 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
   if (VersionOfOpenStep(states_->open_step()) != states_->sealed_version()) {
     return Status(ErrorId::kKeptMemoryBad, "the open step is not the one after the sealed one");
   }
+
   for (ChunkId id = 0; id < chunk_count_; ++id) {
     for (Rank rank = 0; rank < states_->spec().world; ++rank) {
       if (!states_->spec().IsMember(id, rank)) continue;
@@ -139,11 +144,13 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
           stored > states_->spec().micro_batches || early) {
         return BadShard(id, rank, "has more in it than there can be");
       }
+
       if (states_->chunk(id).version != kNoVersion &&
           intake.put_elements < states_->chunk(id).shard_elements) {
         return BadShard(id, rank, "has not all the weights of its version");
       }
       intake.micro_batches_accepted = intake.micro_batches_stored = stored;
+
       if (stored == 0) continue;
       Chunk& chunk = states_->chunk(id);
       if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
@@ -151,6 +158,7 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
       CountStored(id, rank);
     }
   }
+
   if (states_->spec().micro_batches == 1 || TP_PLANTED("recover.staged_gradient_forgotten"))
     return Status();
   for (Rank rank = 0; rank < states_->spec().world; ++rank)
@@ -196,6 +204,7 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
     staged.pending.store(0, std::memory_order_release);
     return Status();
   }
+
   const optim::AddPiece piece = AddPieceOf(rank, staged.chunk, sequence);
   const bool straight =
       staged.micro_batch == 0 && states_->gradient_type() == states_->spec().dtype;
@@ -207,6 +216,7 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
       optim::RestoreOpenTile(piece, areas) == optim::RestoreOutcome::kUndoLost) {
     return BadShard(staged.chunk, rank, "was being added to, and its undo area is gone");
   }
+
   staging_busy_[rank] = true;
   ++states_->intake(staged.chunk, rank).micro_batches_accepted;
   NoteAccepted(staged.chunk, rank);
@@ -235,6 +245,7 @@ void GradientIntake::FillShardWork(const Task& task, Work* work) const {
   work->count = chunk.shard_elements;
   work->dtype = states_->spec().dtype;
   if (task.kind != WorkKind::kAccumulate) return;
+
   const optim::AddPiece piece =
       AddPieceOf(task.rank, task.chunk, states_->staging_record(task.rank).pending);
   work->identity = piece.identity;
@@ -245,6 +256,7 @@ void GradientIntake::FillShardWork(const Task& task, Work* work) const {
 optim::AddPiece GradientIntake::AddPieceOf(Rank rank, ChunkId id, uint64_t sequence) const {
   StagingRecord& staged = states_->staging_record(rank);
   optim::AddPiece piece{};
+
   piece.identity = PieceIdentity(*states_, *pool_, staged.progress);
   piece.sequence = sequence;
   piece.sum = reinterpret_cast<float*>(
@@ -260,6 +272,7 @@ bool GradientIntake::NextWork(Work* work) {
   if (tasks_.empty()) return false;
   const Task task = tasks_.Front();
   tasks_.Pop();
+
   *work = Work{};
   work->name = {task.kind, job_, attempt_, task.chunk, task.rank};
   if (task.kind == WorkKind::kScan) {
@@ -271,6 +284,7 @@ bool GradientIntake::NextWork(Work* work) {
   } else {
     FillShardWork(task, work);
   }
+
   ++at_workers_;
   return true;
 }
@@ -282,6 +296,7 @@ void GradientIntake::EndWork(const WorkDone& done) {
     --stale_at_workers_;
     return;
   }
+
   TP_CHECK(at_workers_ > 0, "work at the workers was counted");
   --at_workers_;
   if (done.name.kind == WorkKind::kScan) {
@@ -291,6 +306,7 @@ void GradientIntake::EndWork(const WorkDone& done) {
     TP_POINT("server.chunk_scanned");
     return;
   }
+
   staging_busy_[done.name.index] = false;
   EndShard(done.name.chunk, done.name.index);
   states_->staging_record(done.name.index).pending.store(0, std::memory_order_release);

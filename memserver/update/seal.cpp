@@ -17,6 +17,7 @@ StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bo
   record.scaler_steps = end.scaler_steps;
   record.data_cursor = end.data_cursor;
   record.random_state = end.random_state;
+
   const double scale = end.loss_scale;
   record.grad_norm = optim::CombineNorm(states.norm_sums()) / scale;
   const double clip =
@@ -30,6 +31,7 @@ void SealStep(JobStates* states, const StepRecord& record) {
   if (TP_PLANTED("update.sealed_before_record"))
     states->record().sealed_version.store(record.version, std::memory_order_release);
   TP_POINT("server.step_sealing");
+
   StepRecord& kept = states->record().steps[record.version % 2];
   kept = record;
   kept.crc = CrcOf(kept);

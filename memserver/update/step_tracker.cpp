@@ -18,6 +18,7 @@ const char* StepTracker::End(Rank rank, const shm::EndStepRequest& request) {
     if (request.scaler_steps != first.scaler_steps)
       return "ranks end a step with different loss scaler counts";
   }
+
   ended_ |= uint64_t{1} << rank;
   ends_[rank] = request;
   return nullptr;

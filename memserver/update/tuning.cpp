@@ -87,6 +87,7 @@ TuningResult Judge(std::span<const std::unique_ptr<Share>> shares) {
     result.rounds = std::min(result.rounds, static_cast<uint32_t>(share->samples().front().size()));
   }
   if (result.rounds < kRoundsMin) return result;
+
   const auto best = static_cast<size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
   const double gain =
       static_cast<double>(sums[0]) / static_cast<double>(std::max<int64_t>(sums[best], 1));
@@ -103,6 +104,7 @@ TuningResult MeasureTuning(const TuningOptions& options, std::span<std::byte> sc
   const int64_t begin = clock.NowNs();
   const uint64_t own = scratch.size() / options.workers / kPageBytes * kPageBytes;
   if (own < kTuningScratchMin) return {};
+
   std::vector<std::unique_ptr<Share>> shares;
   for (uint32_t i = 0; i < options.workers; ++i)
     shares.push_back(std::make_unique<Share>(options, scratch.subspan(i * own, own), clock));
@@ -111,6 +113,7 @@ TuningResult MeasureTuning(const TuningOptions& options, std::span<std::byte> sc
     helpers.emplace_back([&shares, i] { shares[i]->Run(); });
   shares.front()->Run();
   for (std::thread& helper : helpers) helper.join();
+
   TuningResult result = Judge(shares);
   result.took_ns = clock.NowNs() - begin;
   return result;

@@ -19,6 +19,7 @@ UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueu
       spills_(spills),
       gpus_(gpus),
       factors_(states->spec().parameter_groups.size()) {
+  // Until a rank declares a schedule, chunks are updated in the order of their numbers.
   std::vector<ChunkId> order(states->chunks().size());
   std::iota(order.begin(), order.end(), ChunkId{0});
   next_order_ = std::make_shared<const std::vector<ChunkId>>(std::move(order));
@@ -44,6 +45,7 @@ bool UpdateQueue::ReadAhead() {
       ahead_piece_ = 0;
       continue;
     }
+
     if (!spills_->ReadAhead(id, ahead_piece_, states_->epoch())) break;
     ++ahead_piece_;
     begun = true;
@@ -69,6 +71,7 @@ Status UpdateQueue::Resume(const StepRecord& record, std::span<const optim::Undo
     if (states_->chunk(id).state == ChunkState::kUpdateDue) left.push_back(id);
   }
   order_ = std::make_shared<const std::vector<ChunkId>>(std::move(left));
+
   Prepare(record);
   for (ChunkId id = 0; id < states_->chunks().size(); ++id) {
     const bool due = states_->chunk(id).state == ChunkState::kUpdateDue && !skipped_;
@@ -146,6 +149,7 @@ void UpdateQueue::Prepare(const StepRecord& record) {
         spec.optimizer, step,
         {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
   }
+
   version_ = record.version;
   epoch_ = record.optimizer_step - 1;
   skipped_ = record.skipped != 0;
@@ -160,6 +164,7 @@ bool UpdateQueue::HandOut() {
   const bool some_away = !skipped_ && (states_->spills() || states_->uses_gpus());
   const bool whole = !some_away || TP_PLANTED("update.handed_out_at_once");
   const uint32_t end = whole ? all : std::min(all, handed_out_ + kHandedOutPerTurn);
+
   for (uint32_t i = handed_out_; i < end && some_away; ++i) {
     const ChunkId id = (*order_)[i];
     const Chunk& chunk = states_->chunk(id);
@@ -184,6 +189,7 @@ bool UpdateQueue::NextSpilledWork(Work* work) {
     states_->HoldForUpdate(ready.chunk);
     BeginChunk(&chunk);
   }
+
   FillWork(ready.chunk, ready.piece, work);
   work->staged = ready.staged;
   work->copy =
@@ -206,6 +212,7 @@ bool UpdateQueue::NextWork(Work* work) {
     chunk.pieces_left = chunk.pieces;
     BeginChunk(&chunk);
   }
+
   FillWork(id, piece_, work);
   if (++piece_ == chunk.pieces) {
     ++cursor_;
@@ -250,6 +257,7 @@ bool UpdateQueue::EndWork(const WorkDone& done) {
     spills_->EndWork(done);
     return false;
   }
+
   TP_CHECK(chunk.state == ChunkState::kUpdating && chunk.pieces_left > 0, "a piece ends once");
   if (--chunk.pieces_left > (TP_PLANTED("update.published_before_last_piece") ? 1u : 0u))
     return false;

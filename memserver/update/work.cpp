@@ -29,6 +29,7 @@ optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint
                           .param16_dtype = spec.dtype,
                           .count = chunk.elements,
                           .states = spec.optimizer.states};
+
   if (whole.states == StateForm::kSplit8) {
     const auto scales = [&chunk](std::byte* plane) {
       return plane == nullptr ? nullptr
@@ -66,6 +67,7 @@ void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload,
     const bool there = form == StateForm::kSplit8 && moment != nullptr;
     return there ? reinterpret_cast<float*>(moment + ScalesOffset(planes->count)) : nullptr;
   };
+
   planes->states = form;
   planes->master = payload.data();
   planes->momentum = plane(at.momentum);
@@ -85,6 +87,7 @@ uint64_t BytesTouched(const Work& work) {
     case WorkKind::kWiden:
     case WorkKind::kFillWindow:
     case WorkKind::kUnstage: return work.count * kConvert;
+
     case WorkKind::kStage: return work.count * sizeof(float) + work.staged.payload.size();
     case WorkKind::kHash: return work.count;
     case WorkKind::kVerify: return work.staged.payload.size();
@@ -92,6 +95,7 @@ uint64_t BytesTouched(const Work& work) {
     case WorkKind::kAccumulate: return work.count * kAdd;
     case WorkKind::kScan: break;
   }
+
   uint64_t elements = 0;
   for (const ParameterRun& run : work.runs) elements += run.count;
   return std::max<uint64_t>(1, elements * kScan);

@@ -20,6 +20,7 @@ WorkDone Worker::Do(const Work& work) {
     case WorkKind::kWiden:
       kernels_.widen(static_cast<float*>(work.to), work.from, work.dtype, work.count);
       break;
+
     case WorkKind::kAccumulate:
       update_.Add({work.identity, work.version, static_cast<float*>(work.to), work.from, work.dtype,
                    work.count, work.progress});
@@ -32,6 +33,7 @@ WorkDone Worker::Do(const Work& work) {
         done.intact = UpdateStaged(work);
       }
       break;
+
     case WorkKind::kStage: Stage(work); break;
     case WorkKind::kUnstage: done.intact = Unstage(work); break;
     case WorkKind::kFillWindow: done.intact = FillWindow(work); break;
@@ -70,9 +72,11 @@ bool Worker::UpdateStaged(const Work& work) {
   } else {
     Update(work);
   }
+
   const bool split = IsSplit(work.planes.states);
   if (work.planes.param16 != nullptr && !split && !TP_PLANTED("update.gaps_left_in_slot"))
     NarrowGaps(work.planes);
+
   const void* const fetched = split ? work.planes.param16 : work.planes.master;
   if (work.copy != nullptr)
     std::memcpy(work.copy, fetched, work.planes.count * (split ? sizeof(uint16_t) : sizeof(float)));
@@ -91,6 +95,7 @@ void Worker::NarrowGaps(const optim::UpdateSpan& planes) const {
     kernels_.narrow(to, planes.param16_dtype, static_cast<const float*>(planes.master) + begin,
                     end - begin);
   };
+
   for (const optim::GroupRun& run : runs_) {
     narrow_to(run.begin);
     begin = run.end;
@@ -114,9 +119,11 @@ void Worker::MoveOut(const Work& work) {
   const auto copy = [](void* into, const void* bytes_of, uint64_t bytes) {
     if (into != nullptr) std::memcpy(into, bytes_of, bytes);
   };
+
   const bool scaled = to.states == StateForm::kSplit8;
   const uint64_t moment = scaled ? to.count : MomentBytes(to.states, to.count);
   const uint64_t scales = DivideUp(to.count, kScaleBlockElements) * sizeof(float);
+
   copy(to.master, from.master, MasterBytes(to.states, to.count));
   copy(to.momentum, from.momentum, moment);
   copy(to.variance, from.variance, moment);

@@ -59,11 +59,13 @@ WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> un
   TP_CHECK(undo.size() >= UndoBytes(WorkersOf(options)), "the undo areas fit the memory given");
   TP_CHECK(reinterpret_cast<uintptr_t>(undo.data()) % alignof(optim::UndoArea) == 0,
            "undo areas start on a cache line");
+
   auto* areas = reinterpret_cast<optim::UndoArea*>(undo.data());
   for (uint32_t i = 0; i < WorkersOf(options); ++i) {
     workers_.push_back(
         std::make_unique<Worker>(kernels_, std::span<optim::UndoArea, 2>(areas + 2 * i, 2)));
   }
+
   SetTuning(options.tuning);
   queue_.reserve(queue_max_);
   for (uint32_t i = 0; i < options.threads; ++i) nices_.push_back(std::make_unique<ThreadNice>());
@@ -114,6 +116,7 @@ void WorkerTeam::Push(const Work& work) {
     queue_.push_back(work);
     return;
   }
+
   gave_way_ |= work.gives_way;
   if (!work.gives_way) urgent_.fetch_add(1, std::memory_order_seq_cst);
   TP_CHECK(ring_.TryPush(work), "Push only when the team has room");
@@ -169,6 +172,7 @@ bool WorkerTeam::Take(Work* work, ThreadNice* nice) {
     if (ring_.Pop(work)) return true;
     __builtin_ia32_pause();
     if (looks % kLooksPerClockRead != 0) continue;
+
     const int64_t now = clock.NowNs();
     if (idle_since < 0) idle_since = now;
     if (now - idle_since < spin_ns_) continue;

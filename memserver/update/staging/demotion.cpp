@@ -38,6 +38,7 @@ PieceBuffer Demotion::BufferOf(uint32_t staging, const StateTier& tier,
   const StagedPiece& piece = staged_.at(staging);
   PieceBuffer buffer = tier.PieceIn(staging, PayloadOfPiece(states, piece.chunk, piece.piece));
   const uint64_t epoch = states.epoch();
+
   buffer.becomes = {.store = tier.store_nonce(piece.directory),
                     .job = states.record().nonce,
                     .chunk = piece.chunk,
@@ -53,6 +54,7 @@ bool Demotion::TakePieces(StateTier* tier, const JobStates& states) {
   if (staged_.count() == 0)
     staged_ = OwnedPieces(&tier->staging(), PieceOwner::kDemotion, order_.job);
   bool taken = false;
+
   while (staged_.count() < kStagedPiecesMax && next_chunk_ < places_.size()) {
     const uint32_t directory = order_.plan.directories[next_chunk_];
     if (!staged_.Take(directory, next_chunk_, next_piece_)) break;
@@ -73,6 +75,7 @@ bool Demotion::Progress(StateTier* tier, const JobStates& states) {
     state_ = State::kFlushing;
     worked = true;
   }
+
   if (state_ != State::kFlushing) return worked;
   if (const TierDirectory* poisoned = tier->PoisonedOf(order_.plan.nvme_bytes)) {
     Cancel(Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed")
@@ -123,6 +126,7 @@ void Demotion::EndTransfer(const TierDone& done, StateTier* tier) {
     ++written_;
     return;
   }
+
   Cancel(Status(ErrorId::kNvmeIoFailed,
                 "piece " + std::to_string(piece.piece) + " of chunk " +
                     std::to_string(piece.chunk) + " cannot be written at offset " +

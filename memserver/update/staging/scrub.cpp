@@ -43,6 +43,7 @@ bool Scrub::Progress(StateTier* tier, const JobStates* states, int64_t now_ns) {
             {{"pieces", row_.pieces_checked}, {"of", row_.pieces}, {"damaged", row_.damaged}});
     return true;
   }
+
   if (states == nullptr || !FindPiece(*states)) {
     jobs_.pop_back();
     chunk_ = piece_ = 0;
@@ -95,6 +96,7 @@ void Scrub::Read(StateTier* tier, const JobStates& states) {
   epoch_ = epoch;
   ++piece.reads;
   error_ = 0;
+
   const PieceBuffer buffer = BufferOf(*tier, states);
   if (const std::byte* const stand_in = states.stand_ins().Find(chunk_, piece_, epoch_)) {
     const auto image = tier->Image(staging_, buffer.payload.size());
@@ -156,6 +158,7 @@ void Scrub::NoteDamage(const StateTier& tier, const JobStates& states, const std
   ++row_.pieces_checked;
   ++row_.damaged;
   const std::string& directory = tier.directory(states.chunk(chunk_).spill.directory).path;
+
   LogError("a piece of states on NVMe is damaged", {{"job", jobs_.back()},
                                                     {"name", states.spec().name},
                                                     {"chunk", chunk_},
@@ -166,7 +169,6 @@ void Scrub::NoteDamage(const StateTier& tier, const JobStates& states, const std
   if (row_.damage.size() == kDamageMax) return;
   row_.damage.push_back({jobs_.back(), states.spec().name, chunk_, piece_, directory, place, what});
 }
-
 
 ScrubRow Scrub::Row(int64_t now_ns) const {
   ScrubRow row = row_;

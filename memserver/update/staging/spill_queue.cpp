@@ -76,6 +76,7 @@ void SpillQueue::TakeOverAhead(const Task& task) {
              move.task.epoch == task.epoch && each.piece == next_piece_;
     });
     if (staging == kNone) break;
+
     moves_[staging].ahead = Ahead::kNo;
     --ahead_;
     unpaid_bytes_ += 2 * PayloadOf(staging);
@@ -287,6 +288,7 @@ bool SpillQueue::NextUnwritten(Unwritten* unwritten) const {
   const StagedPiece& piece = staged_.at(staging);
   const Move& move = moves_[staging];
   const bool update = move.task.kind == Kind::kUpdate;
+
   *unwritten = {.staging = staging,
                 .chunk = piece.chunk,
                 .piece = piece.piece,

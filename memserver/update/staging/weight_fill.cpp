@@ -41,6 +41,7 @@ uint64_t WeightFill::BeginNext() {
   Fill& fill = fills_[slot];
   const auto staging = staged_.Take(chunk.spill.directory, id, fill.next_piece);
   if (!staging) return 0;
+
   slots_[*staging] = slot;
   if (++fill.next_piece == chunk.pieces) queue_.Pop();
   Read(*staging);
@@ -83,6 +84,7 @@ void WeightFill::EndTransfer(const TierDone& done) {
     piece.state = PieceState::kReady;
     return;
   }
+
   Fail(done.staging, Status(ErrorId::kNvmeIoFailed,
                             Where(done.staging) + " cannot be read at offset " +
                                 std::to_string(done.offset) + ": " + std::strerror(done.error))
@@ -129,6 +131,7 @@ bool WeightFill::EndWork(const WorkDone& done) {
     staged_.Free(staging);
     return false;
   }
+
   if (done.intact || IsPast(staging)) return EndPiece(staging);
   if (staged_.at(staging).reads < kReadsMax) {
     Read(staging);
