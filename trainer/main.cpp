@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   if (!ParseCommandLine(argc, argv, &line, &exit_code)) return exit_code;
   tidepool::InitLog("trainer", tidepool::LogLevel::kInfo, tidepool::LogFormat::kText);
+
   switch (line.command) {
     case Command::kRun: return RunTraining(line.options);
     case Command::kEstimate: return RunEstimate(line.options);

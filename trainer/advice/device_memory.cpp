@@ -161,13 +161,16 @@ uint64_t SpareBytes(const ChunkLayout& layout) {
 std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& plan,
                                          const RunOptions& options) {
   if (run.at != ShortAt::kStep) return BeforeSteps(run, plan, options).Take();
+
   const Need need = NeedOf(run, plan, options);
   Changes changes(need);
   changes.Offer("--gpu-states off", run.shares.states);
+
   const uint64_t rcache = run.shares.rcache + run.shares.resident;
   if (run.rcache_smallest > 0 && run.rcache_smallest < rcache) {
     changes.Offer("--rcache " + std::to_string(run.rcache_smallest), rcache - run.rcache_smallest);
   }
+
   OfferBatch(need, plan, options, &changes);
   if (!options.activation_checkpointing) {
     changes.Offer("--checkpoint-activations",
@@ -177,6 +180,7 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
         need.boundaries / plan.shape.layers * (plan.shape.layers - kInputsOnDevice);
     changes.Offer("--offload-activations", std::min(need.activations, away));
   }
+
   for (uint64_t tokens = need.tokens / 2; tokens >= 64; tokens /= 2) {
     const uint64_t less = need.activations / need.tokens * (need.tokens - tokens);
     if (!need.Fits(less)) continue;
@@ -191,6 +195,7 @@ Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan,
   const DeviceShares& s = run.shares;
   const bool step = run.at == ShortAt::kStep;
   std::string fix;
+
   for (const MemoryChange& change : ChangesThatFit(run, plan, options)) {
     fix += (fix.empty() ? "each of these alone would have fitted so far: " : ", or ") +
            change.flags + " (" + FormatBytes(change.bytes) + " in use)";
@@ -202,6 +207,7 @@ Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan,
                : "no single change would fit: end what else uses this GPU, or take another one, a "
                  "smaller model or --device cpu";
   }
+
   return std::move(ended)
       .Where(WantedText(run, plan))
       .Why("of " + FormatBytes(s.total) + ": rCache " + FormatBytes(s.rcache) +
@@ -218,12 +224,14 @@ uint64_t WantedBytes(const std::string& text) {
   constexpr std::string_view kTold = "Tried to allocate ";
   constexpr std::array<std::pair<std::string_view, uint64_t>, 4> kUnits{
       {{"bytes", 1}, {"KiB", kKiB}, {"MiB", kMiB}, {"GiB", kGiB}}};
+
   const size_t found = text.find(kTold);
   if (found == std::string::npos) return 0;
   const char* begin = text.c_str() + found + kTold.size();
   char* end = nullptr;
   const double number = std::strtod(begin, &end);
   if (end == begin || *end != ' ' || number < 0) return 0;
+
   const std::string_view unit = std::string_view(end + 1);
   for (const auto& [name, bytes] : kUnits) {
     if (unit.starts_with(name)) return static_cast<uint64_t>(number * static_cast<double>(bytes));
@@ -246,6 +254,7 @@ ServerContext ServerContextOf(const Result<std::vector<client::GpuView>>& gpus,
   const std::vector<client::GpuView>& all = gpus.value();
   const auto found = std::find_if(all.begin(), all.end(),
                                   [&uuid](const client::GpuView& gpu) { return gpu.uuid == uuid; });
+
   if (found == all.end())
     return {.why_not =
                 "memserver has not opened this GPU yet; it does for the first rank that brings "
@@ -258,6 +267,7 @@ ServerContext ServerContextOf(const Result<std::vector<client::GpuView>>& gpus,
 
 std::string DescribeGpu(const GpuEstimate& estimate) {
   const ServerContext& server = estimate.server;
+
   std::string text =
       "gpu       " + FormatBytes(estimate.bytes()) + " of each GPU that is used, for " +
       std::to_string(estimate.sharers) + (estimate.sharers == 1 ? " rank" : " ranks") +
@@ -269,6 +279,7 @@ std::string DescribeGpu(const GpuEstimate& estimate) {
            ? "; and " + FormatBytes(server.bytes) + " that memserver has taken, as it measured"
            : "") +
       "; beside it activations, and a context of the trainer for each rank (";
+
   if (!estimate.now) {
     text += "measured where a GPU is; none is here)\n";
   } else {
@@ -276,6 +287,7 @@ std::string DescribeGpu(const GpuEstimate& estimate) {
             FormatBytes(estimate.now->total - std::min(estimate.now->total, estimate.now->free)) +
             " of " + FormatBytes(estimate.now->total) + ")\n";
   }
+
   if (server.bytes == 0)
     text += "          what memserver takes of it is not known and not counted: " + server.why_not +
             "\n";

@@ -31,6 +31,7 @@ Result<DevicePlace> ChooseGpu(const DeviceWish& wish, const RankPlace& place,
         .Fix("give an ordinal below " + std::to_string(count) +
              ", counted among CUDA_VISIBLE_DEVICES, or --device cuda");
   }
+
   DevicePlace chosen{.gpu = gpus[ordinal],
                      .sharers = SharersOf(wish, place, ordinal, count),
                      .gpus = wish.ordinal ? 1 : std::min(count, place.local_world),
@@ -40,6 +41,7 @@ Result<DevicePlace> ChooseGpu(const DeviceWish& wish, const RankPlace& place,
                        ") cannot wait for 64-bit flags in its streams")
         .Why("trainer and memserver order their copies by such flags");
   }
+
   if (wish.ordinal) {
     chosen.why = "--device names it";
   } else {
@@ -57,12 +59,14 @@ Result<DeviceWish> ParseDeviceWish(const std::string& text) {
   if (text == "cpu") return DeviceWish{Kind::kCpu, {}};
   if (text == "auto") return DeviceWish{Kind::kAuto, {}};
   if (text == "cuda") return DeviceWish{Kind::kCuda, {}};
+
   if (text.starts_with(kCudaPrefix)) {
     uint32_t ordinal = 0;
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data() + kCudaPrefix.size(), end, ordinal);
     if (error == std::errc() && stop == end) return DeviceWish{Kind::kCuda, ordinal};
   }
+
   return Status(ErrorId::kUsageError, "--device \"" + text + "\" is no device")
       .Where("command line of trainer")
       .Fix("give cpu, cuda, cuda:N (such as cuda:0), or auto");

@@ -23,6 +23,7 @@ struct Hindrance {
 Hindrance HindranceOf(const client::JobSpec& spec, const GpuStatesPlace& place) {
   if (place.gpus == 0)
     return {"this run is on the host", "give --device cuda, or leave --gpu-states out"};
+
   const OptimizerSpec& optimizer = spec.optimizer;
   if (optimizer.rule != OptimizerRule::kAdamW && optimizer.rule != OptimizerRule::kAdam) {
     return {"GPUs update by adamw and adam alone, not by " + std::string(NameOf(optimizer.rule)),
@@ -32,6 +33,7 @@ Hindrance HindranceOf(const client::JobSpec& spec, const GpuStatesPlace& place) 
     return {"GPUs update fp32 states alone, not " + std::string(NameOf(optimizer.states)),
             "give --states fp32, or --gpu-states off"};
   }
+
   if (place.why_no_kernel != nullptr)
     return {place.why_no_kernel, "build where nvcc is, or give --gpu-states off"};
   return {};
@@ -45,6 +47,7 @@ Result<GpuStatesPlan> InSize(const GpuStatesWish& wish, const client::JobSpec& s
     plan.why = "as many as fit into " + FormatBytes(wish.bytes) + " of each GPU";
     return plan;
   }
+
   client::JobSpec one = spec;
   one.states_on_gpu = 1;
   const uint64_t least = GpuStateBytesOfOne(one, gpus);
@@ -90,12 +93,14 @@ Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout
   using Kind = GpuStatesWish::Kind;
   GpuStatesPlan plan;
   const Hindrance hindrance = HindranceOf(spec, place);
+
   if (wish.kind == Kind::kSize) {
     if (!hindrance.why.empty()) {
       return Status(ErrorId::kUsageError, "states cannot lie on GPUs: " + hindrance.why)
           .Where("--gpu-states")
           .Fix(hindrance.fix);
     }
+
     TP_ASSIGN_OR_RETURN(plan, InSize(wish, spec, place.gpus));
   } else if (place.gpus == 0) {
     return plan;
@@ -104,12 +109,14 @@ Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout
   } else if (!hindrance.why.empty()) {
     plan.why = hindrance.why;
   } else {
+    // No step has been measured that could say what more would be good for.
     plan.chunks = AlwaysResident(layout);
     plan.may_stay_on_host = true;
     plan.why = plan.chunks > 0 ? "what is always resident, and more by --gpu-states SIZE alone "
                                  "while no step has been measured"
                                : "no chunk is always resident";
   }
+
   if (plan.chunks == 0) return plan;
   client::JobSpec placed = spec;
   placed.states_on_gpu = plan.chunks;
@@ -119,13 +126,10 @@ Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout
 
 bool IsAboutGpuStates(ErrorId refusal) {
   switch (refusal) {
-    // A release that does not know them, or ranks that bring no GPU.
-    case ErrorId::kJobSpecBad:
-    case ErrorId::kJobMismatch:  // the job is there, with its states on the host
-    case ErrorId::
-        // No Adam on the server's side of the GPU, or memory that would not outlive it.
-        kCudaUnavailable:
-    case ErrorId::kCudaFailed:         //
+    case ErrorId::kJobSpecBad:       // a release without states on GPUs, or ranks that bring no GPU
+    case ErrorId::kJobMismatch:      // the job is there, with its states on the host
+    case ErrorId::kCudaUnavailable:  // no Adam there, or memory that would not outlive memserver
+    case ErrorId::kCudaFailed:
     case ErrorId::kDeviceMemoryShort:  // no room for them
     case ErrorId::kTooManySessions: return true;
     default: return false;

@@ -36,11 +36,13 @@ Result<Rates> RatesIn(const std::string& file, const boost::json::object& entry)
       {"from_device_gb_per_s", &rates.from_device},
       {"host_update_g_elements_per_s", &rates.host_update},
       {"device_update_g_elements_per_s", &rates.device_update}};
+
   for (const auto& [key, place] : keys) {
     const std::optional<double> rate = RateIn(entry, key);
     if (!rate) return Bad(file, std::string(key) + " must be a number above 0");
     *place = *rate;
   }
+
   if (rates.to_device > 0 && rates.from_device > 0) return rates;
   return Bad(file, "to_device_gb_per_s and from_device_gb_per_s are missing in an entry");
 }
@@ -57,6 +59,7 @@ Result<Rates> RatesOfRanks(const std::string& file, const boost::json::array& en
       return RatesIn(file, value.get_object());
     measured += (measured.empty() ? "" : ", ") + std::to_string(number->get_int64());
   }
+
   return Bad(file, "there are no rates for " + std::to_string(ranks) +
                        (ranks == 1 ? " rank" : " ranks") + ", only for " +
                        (measured.empty() ? "none" : measured));
@@ -74,11 +77,13 @@ Result<RatesOfFile> ReadRates(const std::string& file, uint32_t ranks) {
         .Where("--rates " + file)
         .Fix("give a file of measured rates, or leave --rates out: the rCache is chosen without");
   }
+
   boost::json::error_code error;
   const boost::json::value value = boost::json::parse(text.str(), error);
   if (error || !value.is_object()) return Bad(file, "it is not a JSON object");
   const boost::json::value* entries = value.get_object().if_contains("rates");
   if (entries == nullptr || !entries->is_array()) return Bad(file, "there is no array \"rates\"");
+
   RatesOfFile read{.rates = {}, .file = file, .origin = {}};
   TP_ASSIGN_OR_RETURN(read.rates, RatesOfRanks(file, entries->get_array(), ranks));
   const boost::json::value* origin = value.get_object().if_contains("origin");

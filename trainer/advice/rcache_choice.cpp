@@ -34,11 +34,13 @@ SearchInput InputOf(const ChoiceTask& task, const AccessSchedule& order) {
   input.bytes.compute = BytesOf(layout.dtype);
   input.block_bytes = layout.BlockBytes();
   if (task.rates) input.rates = task.rates->rates;
+
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
     const ChunkPlace& place = layout.chunks[chunk];
     input.chunks.push_back(
         {place.elements, place.frozen ? 0 : StatesBytes(task, chunk), !place.frozen});
   }
+
   const double elements = static_cast<double>(layout.ShardElements(0));
   input.bytes.states = static_cast<double>(input.chunks[0].states_bytes) / elements -
                        static_cast<double>(input.bytes.compute);
@@ -67,9 +69,11 @@ std::string StatesText(const RcacheChoice& c) {
   if (!c.with_states) return "states on the device are not weighed: " + c.why_no_states;
   const SearchChoice& w = *c.with_states;
   const auto ms = [](double seconds) { return Number(seconds * 1e3, "%.1f ms"); };
+
   const std::string gains = "10^9 bytes of blocks save " + ms(w.blocks_gain) +
                             " a step, of states on the device " + ms(w.states_gain) + " (" +
                             c.rates->origin + ")";
+
   if (w.best.uploads == 0) return gains + "; no states there would do better";
   return gains + "; " + std::to_string(w.best.blocks) + " blocks beside the states of the first " +
          (w.best.uploads == 1 ? std::string("chunk") : std::to_string(w.best.uploads) + " chunks") +
@@ -92,11 +96,23 @@ void WriteRoom(const RcacheChoice& c, JsonWriter* json) {
   json->Field("allowed_bytes", c.allowed_bytes).Field("left_bytes", c.left_bytes).EndObject();
 }
 
+Status NothingFits(const ChoiceTask& task, const RcacheChoice& choice, Status what) {
+  return std::move(what)
+      .Where("--rcache auto")
+      .Why("of " + RoomText(choice))
+      .Fix(
+          "take --checkpoint-activations where it is off, a smaller --batch or --chunk-size; or "
+          "try "
+          "the smallest size itself, with less kept back: --rcache " +
+          std::to_string(task.layout->RcacheBytes(task.rank, choice.smallest_blocks)));
+}
+
 }  // namespace
 
 Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   const ChunkLayout& layout = *task.layout;
   RcacheChoice choice;
+
   choice.room = task.room;
   choice.room.resident = layout.ResidentBytes(task.rank);
   choice.room.buffers = task.profile->buffer_bytes;
@@ -106,34 +122,33 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   choice.ranks = layout.world;
   choice.block_bytes = layout.BlockBytes();
   choice.allowed_bytes = AllowedBytes(choice.room);
+
   SearchInput input =
       InputOf(task, ForeseeOrder(task.profile->trace, layout, task.rank, task.micro_batches));
   input.allowed_bytes = choice.allowed_bytes;
   choice.smallest_blocks = input.sizes.front().blocks;
   choice.most_blocks = input.sizes.back().blocks;
+
   const Result<SearchChoice> all = Search(input);
   if (!all.ok() || choice.allowed_bytes == 0) {
-    return (all.ok() ? Status(ErrorId::kRcacheTooSmall,
-                              "nothing of the device can be given to the rCache")
-                     : Status(all.status()))
-        .Where("--rcache auto")
-        .Why("of " + RoomText(choice))
-        .Fix(
-            "take --checkpoint-activations where it is off, a smaller --batch or --chunk-size; or "
-            "try the smallest size itself, with less "
-            "kept back: --rcache " +
-            std::to_string(layout.RcacheBytes(task.rank, choice.smallest_blocks)));
+    return NothingFits(task, choice,
+                       all.ok() ? Status(ErrorId::kRcacheTooSmall,
+                                         "nothing of the device can be given to the rCache")
+                                : Status(all.status()));
   }
+
   if (all.value().states_weighed && task.device_updates) {
     choice.with_states = all.value();
   } else {
     choice.why_no_states = WhyNoStates(task);
   }
+
   const Rates rates = input.rates;
   input.rates = {};  // without them no states are thought of on the device
   const Result<SearchChoice> hosted = Search(input);
   if (!hosted.ok()) return hosted.status();
   input.rates = rates;
+
   const auto chosen = std::find_if(
       input.sizes.begin(), input.sizes.end(),
       [&](const RcacheSize& size) { return size.blocks == hosted.value().best.blocks; });
@@ -159,6 +174,7 @@ void WriteChoice(const RcacheChoice& c, JsonWriter* json) {
       .Field("smallest_blocks", c.smallest_blocks)
       .Field("most_blocks", c.most_blocks);
   WriteRoom(c, json);
+
   json->Field("step_bytes_to_rank", c.bytes_up()).Field("step_bytes_from_rank", c.bytes_down());
   if (c.rates) {
     json->Key("rates").BeginObject().Field("file", c.rates->file).Field("origin", c.rates->origin);
@@ -168,10 +184,12 @@ void WriteChoice(const RcacheChoice& c, JsonWriter* json) {
     json->Field("device_update_g_elements_per_s", c.rates->rates.device_update).EndObject();
     json->Field("step_seconds", c.share.seconds);
   }
+
   json->Key("states_on_device")
       .BeginObject()
       .Field("weighed", c.with_states.has_value())
       .Field("applied", false);
+
   if (c.with_states) {
     const Share& best = c.with_states->best;
     json->Field("chunks", best.uploads)
@@ -183,6 +201,7 @@ void WriteChoice(const RcacheChoice& c, JsonWriter* json) {
   } else {
     json->Field("why_not", c.why_no_states);
   }
+
   json->EndObject().EndObject();
 }
 

@@ -20,6 +20,7 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 uint64_t Permuted(uint64_t index, uint64_t count, uint64_t key) {
   const int half_bits = std::max(1, (static_cast<int>(std::bit_width(count - 1)) + 1) / 2);
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
+
   do {
     uint64_t left = index >> half_bits, right = index & mask;
     for (uint64_t round = 0; round < 4; ++round) {
@@ -76,6 +77,7 @@ Result<Batch> BatchCursor::Next() {
               .tokens = shape_.tokens,
               .inputs = {},
               .targets = {}};
+
   std::vector<int64_t> window(shape_.tokens + 1);
   const uint64_t first = position_ + shape_.rank * batch.sequences;
   for (uint64_t i = 0; i < batch.sequences; ++i) {
@@ -83,6 +85,7 @@ Result<Batch> BatchCursor::Next() {
     batch.inputs.insert(batch.inputs.end(), window.begin(), window.end() - 1);
     batch.targets.insert(batch.targets.end(), window.begin() + 1, window.end());
   }
+
   position_ += shape_.sequences;
   return batch;
 }

@@ -45,10 +45,12 @@ Result<Corpus> FromTokenFile(const OpenedTokenFile& opened, const CorpusOptions&
   const TokenSource all(opened.file);
   const auto sibling = ValidationSibling(opened.file->path);
   if (!sibling) return Split(all, options.validation_share, what);
+
   TP_ASSIGN_OR_RETURN(const auto validation, OpenTokenFile(*sibling, options.vocab));
   if (!validation)
     return Status(ErrorId::kDataBad, "'" + *sibling + "' is no token file, but '" +
                                          opened.file->path + "' beside it is");
+
   Corpus corpus;
   corpus.train = all;
   corpus.validation = TokenSource(validation->file);
@@ -76,6 +78,7 @@ Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& option
             "give a nanoGPT token file a name that ends in .bin; convert UTF-16 with iconv -t "
             "UTF-8");
   }
+
   const TokenSource all(std::make_shared<const std::string>(std::move(text)));
   return Split(all, options.validation_share, "text in '" + path + "', one token a byte");
 }
@@ -96,6 +99,7 @@ size_t ChooseHeldOut(const std::vector<TextFile>& files, double share) {
 Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& options) {
   TP_RETURN_IF_ERROR(CheckByteVocab(path, options.vocab));
   TP_ASSIGN_OR_RETURN(const TextFolder folder, ReadTextFiles(path, options.outputs));
+
   std::string what =
       std::to_string(folder.kept.size()) + " text files in '" + path + "', one token a byte";
   if (!folder.repeats.empty())
@@ -104,15 +108,18 @@ Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& opti
     what += " (" + std::to_string(folder.skipped) + " more left out as empty or binary)";
   if (folder.own > 0)
     what += " (" + std::to_string(folder.own) + " more left out as outputs of this run)";
+
   if (folder.kept.size() == 1) {
     return Split(TokenSource(std::make_shared<const std::string>(folder.kept[0].text)),
                  options.validation_share, what);
   }
+
   const size_t held_out = ChooseHeldOut(folder.kept, options.validation_share);
   std::string joined;
   for (size_t i = 0; i < folder.kept.size(); ++i) {
     if (i != held_out) joined += folder.kept[i].text + "\n";
   }
+
   Corpus corpus;
   corpus.train = TokenSource(std::make_shared<const std::string>(std::move(joined)));
   corpus.validation = TokenSource(std::make_shared<const std::string>(folder.kept[held_out].text));
@@ -127,6 +134,7 @@ Result<Corpus> OpenCorpus(const std::string& path, const CorpusOptions& options)
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) return Status(ErrorId::kFileUnreadable, "'" + path + "' does not exist");
+
   std::string file = path;
   if (fs::is_directory(status)) {
     file = (fs::path(path) / "train.bin").string();
@@ -135,6 +143,7 @@ Result<Corpus> OpenCorpus(const std::string& path, const CorpusOptions& options)
   } else if (!fs::is_regular_file(status)) {
     return Status(ErrorId::kDataBad, "'" + path + "' is neither a file nor a folder");
   }
+
   TP_ASSIGN_OR_RETURN(const auto tokens, OpenTokenFile(file, options.vocab));
   return tokens ? FromTokenFile(*tokens, options) : FromTextFile(path, options);
 }

@@ -54,6 +54,7 @@ Result<TokenFacts> LookThrough(const TokenSource& source, const LookOptions& opt
   const uint64_t pieces = DivideUp(source.size(), options.piece_tokens),
                  read = std::min(pieces, options.pieces_max);
   std::vector<int64_t> tokens(std::min(source.size(), options.piece_tokens));
+
   for (uint64_t n = 0; n < read; ++n) {
     const uint64_t begin = PieceAt(n, read, pieces) * options.piece_tokens;
     const std::span<int64_t> piece =
@@ -62,6 +63,7 @@ Result<TokenFacts> LookThrough(const TokenSource& source, const LookOptions& opt
     hash.Update(std::as_bytes(piece));
     if (TP_PLANTED("data.first_piece_only")) break;
   }
+
   return TokenFacts{source.size(), hash.value()};
 }
 

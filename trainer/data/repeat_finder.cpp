@@ -19,6 +19,7 @@ std::unordered_set<uint64_t> Shingles(std::string_view text, uint64_t one_of) {
   std::unordered_set<uint64_t> shingles;
   uint64_t words[kShingleWords] = {};
   size_t count = 0;
+
   const auto add_shingle = [&] {
     uint64_t hash = 0;
     for (size_t i = 0; i < kShingleWords; ++i)
@@ -26,6 +27,7 @@ std::unordered_set<uint64_t> Shingles(std::string_view text, uint64_t one_of) {
     hash ^= hash >> 32;
     if (hash % one_of == 0) shingles.insert(hash);
   };
+
   for (size_t i = 0; i < text.size();) {
     uint64_t word = 0xCBF29CE484222325ULL;
     const size_t begin = i;
@@ -33,6 +35,7 @@ std::unordered_set<uint64_t> Shingles(std::string_view text, uint64_t one_of) {
       word = (word ^ static_cast<uint64_t>(std::tolower(static_cast<unsigned char>(text[i])))) *
              0x100000001B3ULL;
     }
+
     if (i == begin) {
       ++i;
       continue;
@@ -40,6 +43,7 @@ std::unordered_set<uint64_t> Shingles(std::string_view text, uint64_t one_of) {
     words[count++ % kShingleWords] = word;
     if (count >= kShingleWords) add_shingle();
   }
+
   if (count > 0 && count < kShingleWords) add_shingle();
   return shingles;
 }

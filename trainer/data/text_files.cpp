@@ -34,6 +34,7 @@ Result<std::vector<std::string>> ListFiles(const std::string& folder, const OwnO
   std::vector<std::string> paths;
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);
+
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const bool hidden = entry->path().filename().string().starts_with('.');
     if (hidden && entry->is_directory(error)) entry.disable_recursion_pending();
@@ -44,6 +45,7 @@ Result<std::vector<std::string>> ListFiles(const std::string& folder, const OwnO
       paths.push_back(entry->path().string());
     }
   }
+
   if (error) return Unreadable(folder, error.message());
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -60,6 +62,7 @@ Result<std::string> ReadTextFile(const std::string& path) {
   const uint64_t size = fs::file_size(path, error);
   if (error) return Unreadable(path, error.message());
   if (size > kTextBytesMax) return TooMuch(path);
+
   errno = 0;
   std::ifstream stream(path, std::ios::binary);
   std::string text(size, '\0');
@@ -74,6 +77,7 @@ Result<TextFolder> ReadTextFiles(const std::string& folder, const OutputPlaces& 
   TextFolder result;
   TP_ASSIGN_OR_RETURN(const std::vector<std::string> paths,
                       ListFiles(folder, OwnOutputs(folder, outputs), &result.own));
+
   uint64_t bytes = 0;
   for (const std::string& path : paths) {
     TP_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
@@ -85,11 +89,13 @@ Result<TextFolder> ReadTextFiles(const std::string& folder, const OutputPlaces& 
     if (bytes > kTextBytesMax) return TooMuch(folder);
     files.push_back({path, std::move(text)});
   }
+
   if (files.empty()) {
     return Status(ErrorId::kDataBad, "'" + folder +
                                          "' holds no text: " + std::to_string(paths.size()) +
                                          " files, all of them empty or binary");
   }
+
   constexpr uint64_t kBytesPerWord = 6;
   RepeatFinder finder(1 + bytes / kBytesPerWord / kShinglesKeptMax);
   for (TextFile& file : files) {

@@ -38,6 +38,7 @@ Status ReadLlmcHeader(const LlmcForm& form, const uint8_t* header, uint64_t file
     return Bad(file->path, "has the magic number of " + std::string(form.name) + ", but version " +
                                std::to_string(version) + ", not " + std::to_string(form.version));
   }
+
   const uint64_t expected = kLlmcHeaderBytes + uint64_t{count} * form.id_bytes;
   if (file_bytes != expected) {
     return Bad(file->path, "promises " + std::to_string(count) + " tokens, " +
@@ -45,6 +46,7 @@ Status ReadLlmcHeader(const LlmcForm& form, const uint8_t* header, uint64_t file
                                std::to_string(file_bytes) + " bytes")
         .Fix("write or download the file again");
   }
+
   file->header_bytes = kLlmcHeaderBytes;
   file->id_bytes = form.id_bytes;
   file->tokens = count;
@@ -71,6 +73,7 @@ Result<std::optional<OpenedTokenFile>> OpenTokenFile(const std::string& path, ui
   file->path = path;
   file->vocab = vocab;
   file->fd = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+
   struct stat status {};
   uint8_t header[kLlmcHeaderBytes] = {};
   ssize_t got = -1;
@@ -88,6 +91,7 @@ Result<std::optional<OpenedTokenFile>> OpenTokenFile(const std::string& path, ui
       form_name = form.name;
     }
   }
+
   if (form_name.empty()) {
     if (!path.ends_with(".bin")) return std::optional<OpenedTokenFile>();
     TP_RETURN_IF_ERROR(ReadHeaderless(file_bytes, file.get()));

@@ -20,12 +20,14 @@ Status ReadFully(const TokenFile& file, uint64_t position, std::span<uint8_t> by
     if (got < 0)
       return Status(ErrorId::kFileUnreadable, "reading '" + file.path + "' failed")
           .Why(std::strerror(errno));
+
     if (got == 0) {
       return Status(ErrorId::kFileUnreadable, "'" + file.path + "' ends at byte " +
                                                   std::to_string(position) +
                                                   ", before its last token")
           .Why("it has become shorter since it was opened");
     }
+
     position += static_cast<uint64_t>(got);
     bytes = bytes.subspan(static_cast<size_t>(got));
   }
@@ -60,6 +62,7 @@ Status TokenSource::Read(uint64_t offset, std::span<int64_t> out) const {
 Status TokenSource::ReadFile(uint64_t first_token, std::span<int64_t> out) const {
   std::vector<uint8_t> bytes(out.size() * file_->id_bytes);
   TP_RETURN_IF_ERROR(ReadFully(*file_, file_->header_bytes + first_token * file_->id_bytes, bytes));
+
   for (size_t i = 0; i < out.size(); ++i) {
     const uint64_t id = IdAt(bytes.data() + i * file_->id_bytes, file_->id_bytes);
     if (id >= file_->vocab) {
@@ -71,6 +74,7 @@ Status TokenSource::ReadFile(uint64_t first_token, std::span<int64_t> out) const
                  std::to_string(file_->header_bytes + (first_token + i) * file_->id_bytes))
           .Fix("choose a preset with a larger vocabulary, or tokenise the text for this one");
     }
+
     out[i] = static_cast<int64_t>(id);
   }
   return {};

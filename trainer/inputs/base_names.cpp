@@ -63,11 +63,13 @@ void BaseNames::Recall() {
   const std::string all = ReadText(path_);
   const size_t seal = all.rfind("seal ");
   if (seal == std::string::npos || all.substr(seal) != SealOf(all.substr(0, seal))) return;
+
   std::istringstream text(all.substr(0, seal));
   std::string line, word, digits;
   const auto is_next = [&text, &line](const std::string& expected) {
     return std::getline(text, line) && line == expected;
   };
+
   if (!std::getline(text, line) || line + "\n" != kFirstLine) return;
   const bool is_of_file = is_next("stamp " + TextOf(stamp_));
   if (!is_of_file && !TP_PLANTED("trainer.changed_base_recalled")) return;
@@ -99,6 +101,7 @@ Result<ContentHash> BaseNames::File() {
   if (file_) return *file_;
   TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> trained_over, Chunks());
   TP_ASSIGN_OR_RETURN(const ContentHash hash, base_->file().HashFile());
+
   if (base_->file().Stamp() != stamp_ || !is_settled_) {
     TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> now, base_->HashChunks());
     if (now != trained_over) {
@@ -106,6 +109,7 @@ Result<ContentHash> BaseNames::File() {
           .Where(base_->file().path());
     }
   }
+
   file_ = hash;
   return hash;
 }

@@ -21,8 +21,10 @@ Result<FrozenBase> FrozenBase::Open(const std::string& path, const ChunkLayout& 
   FrozenBase base(std::move(file), layout.dtype);
   std::set<std::string_view> known;
   const ChunkId first = layout.TrainedChunks();
+
   for (ChunkId chunk = first; chunk < layout.chunks.size(); ++chunk)
     base.chunks_.push_back({layout.chunks[chunk].elements, {}});
+
   for (const ParameterPlace& place : layout.parameters) {
     if (place.chunk < first) continue;
     TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor, base.file_.Expect(place.name, place.dims));
@@ -30,6 +32,7 @@ Result<FrozenBase> FrozenBase::Open(const std::string& path, const ChunkLayout& 
         {tensor, place.element_begin, place.element_count});
     known.insert(place.name);
   }
+
   for (const SafetensorsEntry& tensor : base.file_.header().tensors) {
     if (known.contains(tensor.name)) continue;
     return Status(ErrorId::kDataBad, "the model has no parameter " + tensor.name)
@@ -45,10 +48,12 @@ Status FrozenBase::ReadPiece(const Piece& piece, uint64_t begin, std::span<std::
   const uint64_t from = std::max(begin, piece.element_begin),
                  to = std::min(end, piece.element_begin + piece.element_count);
   if (from >= to) return {};
+
   std::byte* out = bytes.data() + (from - begin) * size;
   if (dtype_ == DType::kF32)
     return file_.Read(*piece.tensor, from - piece.element_begin,
                       {reinterpret_cast<float*>(out), to - from});
+
   std::vector<float> values(to - from);
   TP_RETURN_IF_ERROR(file_.Read(*piece.tensor, from - piece.element_begin, values));
   for (uint64_t i = 0; i < values.size(); ++i) optim::NarrowElement(out, dtype_, i, values[i]);
@@ -73,6 +78,7 @@ Result<std::vector<ContentHash>> FrozenBase::HashChunks() const {
       TP_RETURN_IF_ERROR(Read(index, begin, bytes));
       hasher.Update(bytes);
     }
+
     hashes.push_back(hasher.Finish());
   }
   return hashes;
@@ -81,6 +87,7 @@ Result<std::vector<ContentHash>> FrozenBase::HashChunks() const {
 ContentHash FrozenBase::HashLayout() const {
   std::string text = NameOf(dtype_);
   const auto number = [&text](uint64_t value) { text += " " + std::to_string(value); };
+
   for (const Chunk& chunk : chunks_) {
     text += "\nchunk";
     number(chunk.elements);
@@ -90,6 +97,7 @@ ContentHash FrozenBase::HashLayout() const {
       number(piece.element_count);
     }
   }
+
   return HashOf(std::as_bytes(std::span(text)));
 }
 

@@ -61,12 +61,14 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
       .Field("n_positions", config.shape.context)
       .Field("n_layer", config.shape.layers);
   json.Field("n_head", config.shape.heads).Field("n_embd", config.shape.hidden);
+
   if (config.lora.on()) {
     json.Field("tidepool_lora_rank", config.lora.rank)
         .Field("tidepool_lora_alpha", config.lora.alpha);
     json.Field("tidepool_lora_targets", TargetsText(config.lora))
         .Field("tidepool_base", config.base);
   }
+
   json.EndObject();
   return WriteWholeFile(directory + kFile, json.text() + "\n");
 }
@@ -79,12 +81,14 @@ Result<ModelConfig> ReadModelConfig(const std::string& directory) {
         .Where(path)
         .Why(std::strerror(errno))
         .Fix("give a directory that `trainer run --save DIR` wrote");
+
   std::stringstream text;
   text << file.rdbuf();
   boost::json::error_code error;
   const boost::json::value parsed = boost::json::parse(text.str(), error);
   if (error || !parsed.is_object()) return NotUsable(path, "it is not a JSON object");
   const boost::json::object& object = parsed.get_object();
+
   ModelConfig config;
   config.shape.name = TextIn(object, "tidepool_preset");
   if (config.shape.name.empty()) config.shape.name = "saved";
@@ -94,6 +98,7 @@ Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   config.shape.heads = NumberIn(object, "n_head", 1 << 16);
   config.shape.hidden = NumberIn(object, "n_embd", 1 << 20);
   config.bytes = TextIn(object, "tidepool_tokens") == "bytes";
+
   Status usable = CheckGptShape(config.shape);
   if (usable.ok()) usable = ReadLora(object, &config);
   if (!usable.ok()) return NotUsable(path, usable.what());

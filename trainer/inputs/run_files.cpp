@@ -43,6 +43,7 @@ Status CheckDirectory(const std::string& flag, const std::string& path) {
   if (!S_ISDIR(about.st_mode))
     return Unwritable("make the directory", flag, path,
                       there.string() + ": " + std::strerror(ENOTDIR));
+
   if (access(there.c_str(), W_OK | X_OK) == 0) return {};
   return Unwritable("write into the directory", flag, path,
                     there.string() + ": " + std::strerror(errno));
@@ -57,6 +58,7 @@ Status CheckFile(const std::string& flag, const std::string& path) {
     if (access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0) return {};
     return Unwritable("write the file", flag, path, std::strerror(errno));
   }
+
   if (S_ISDIR(about.st_mode))
     return Unwritable("write the file", flag, path, std::strerror(EISDIR));
   if (access(path.c_str(), W_OK) == 0) return {};

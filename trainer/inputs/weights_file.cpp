@@ -49,6 +49,7 @@ Result<WeightsFile> WeightsFile::Open(const std::string& path) {
         .Why(fd.valid() ? "it is no file" : std::strerror(errno))
         .Fix("give what `trainer run --save DIR` wrote");
   }
+
   WeightsFile file(path, std::move(fd), static_cast<uint64_t>(seen.st_size));
   const Status read = file.ReadHeader();
   if (!read.ok())
@@ -80,6 +81,7 @@ Status WeightsFile::ReadBytes(uint64_t offset, void* out, uint64_t bytes) const 
           .Why(n < 0 ? std::strerror(errno)
                      : "it became shorter while it was read, or was cut off");
     }
+
     done += static_cast<uint64_t>(n);
   }
   return {};
@@ -96,6 +98,7 @@ Result<const SafetensorsEntry*> WeightsFile::Expect(const std::string& name,
   const auto found =
       std::find_if(header_.tensors.begin(), header_.tensors.end(),
                    [&name](const SafetensorsEntry& entry) { return entry.name == name; });
+
   std::string why;
   if (found == header_.tensors.end()) {
     why = "the file has no such tensor";
@@ -104,6 +107,7 @@ Result<const SafetensorsEntry*> WeightsFile::Expect(const std::string& name,
   } else if (found->shape != dims) {
     why = "it has the shape " + ShapeText(found->shape) + ", the model needs " + ShapeText(dims);
   }
+
   if (why.empty()) return &*found;
   return Status(ErrorId::kDataBad, "tensor " + name + " does not fit the model")
       .Where(path_)
@@ -145,12 +149,14 @@ Status AddMetadata(const std::string& path,
   TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(path));
   SafetensorsHeader header = file.header();
   header.metadata.insert(header.metadata.end(), metadata.begin(), metadata.end());
+
   std::vector<float> data;
   for (const SafetensorsEntry& tensor : header.tensors) {
     const size_t at = data.size(), count = (tensor.end - tensor.begin) / sizeof(float);
     data.resize(at + count);
     TP_RETURN_IF_ERROR(file.Read(tensor, 0, std::span(data).subspan(at)));
   }
+
   TP_ASSIGN_OR_RETURN(const std::string text, EncodeSafetensorsHeader(&header));
   return WriteWholeFile(path, {std::as_bytes(std::span(text)), std::as_bytes(std::span(data))});
 }

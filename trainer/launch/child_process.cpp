@@ -53,14 +53,17 @@ Prepared Prepare(const ChildOptions& options) {
   prepared.program = options.program.find('/') == std::string::npos
                          ? FindInPath(options.program, PathOf(options.environment))
                          : options.program;
+
   prepared.argv.push_back(const_cast<char*>(options.program.c_str()));
   for (const std::string& argument : options.arguments)
     prepared.argv.push_back(const_cast<char*>(argument.c_str()));
   prepared.argv.push_back(nullptr);
+
   for (const auto& [name, value] : options.environment)
     prepared.variables.push_back(name + "=" + value);
   for (std::string& variable : prepared.variables) prepared.envp.push_back(variable.data());
   prepared.envp.push_back(nullptr);
+
   prepared.parent = getpid();
   return prepared;
 }
@@ -72,11 +75,13 @@ Prepared Prepare(const ChildOptions& options) {
     [[maybe_unused]] const auto n = write(prepared.report_fd, &error, sizeof error);
     _exit(127);
   };
+
   if (options.own_session) {
     setsid();
   } else {
     setpgid(0, 0);
   }
+
   if (options.killed_with_parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != prepared.parent) _exit(127);  // it died before the line above
@@ -87,12 +92,14 @@ Prepared Prepare(const ChildOptions& options) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+
   if (dup2(prepared.null_fd, STDIN_FILENO) < 0) fail();
   if (options.stdout_fd >= 0 && dup2(options.stdout_fd, STDOUT_FILENO) < 0) fail();
   if (options.stderr_fd >= 0 && dup2(options.stderr_fd, STDERR_FILENO) < 0) fail();
   for (const int fd : options.passed_fds) {
     if (fcntl(fd, F_SETFD, 0) != 0) fail();
   }
+
   execve(prepared.program.c_str(), prepared.argv.data(), prepared.envp.data());
   fail();
   _exit(127);
@@ -109,6 +116,7 @@ Status CannotStart(const ChildOptions& options, int error) {
 Result<ChildProcess> ChildProcess::Start(const ChildOptions& options) {
   Prepared prepared = Prepare(options);
   if (prepared.program.empty()) return CannotStart(options, ENOENT);
+
   std::array<int, 2> pipe_fds{};
   if (pipe2(pipe_fds.data(), O_CLOEXEC) != 0)
     return Status(ErrorId::kInternal, std::string("pipe2: ") + std::strerror(errno));
@@ -116,6 +124,7 @@ Result<ChildProcess> ChildProcess::Start(const ChildOptions& options) {
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   prepared.null_fd = null.get();
   prepared.report_fd = report_write.get();
+
   const pid_t pid = fork();
   if (pid < 0)
     return Status(ErrorId::kInternal, std::string("fork: ") + std::strerror(errno))
@@ -128,6 +137,7 @@ Result<ChildProcess> ChildProcess::Start(const ChildOptions& options) {
   do {
     n = read(report_read.get(), &error, sizeof error);
   } while (n < 0 && errno == EINTR);
+
   ChildProcess child(pid);
   if (n == sizeof error) return CannotStart(options, error);
   return child;

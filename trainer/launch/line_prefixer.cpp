@@ -14,6 +14,7 @@ std::string LinePrefixer::Feed(std::string_view bytes) {
     const bool whole = newline != std::string_view::npos;
     bytes.remove_prefix(piece.size() + (whole ? 1 : 0));
     if (!whole && open_.size() < kLineMax) break;
+
     out += prefix_ + open_ + "\n";
     open_.clear();
   }

@@ -41,6 +41,7 @@ uint64_t TasksOnNode(std::string_view list, uint64_t index) {
       if (!TakeNumber(&list, &nodes) || !list.starts_with(')')) return 0;
       list.remove_prefix(1);
     }
+
     if (index < nodes) return tasks;
     index -= nodes;
     if (!list.starts_with(',')) return 0;

@@ -57,6 +57,7 @@ class Reader {
       *out = value;
       return {};
     }
+
     return Status(ErrorId::kUsageError, "the environment variable " + std::string(name) + " is '" +
                                             std::string(text) + "', not a number of 0 to " +
                                             std::to_string(max))
@@ -98,6 +99,7 @@ std::string LauncherName(const Reader& reader, const Dialect& dialect) {
 Status ReadCounts(const Reader& reader, const Dialect& dialect, RankPlace* place) {
   if (!reader.Has(dialect.rank)) return Missing(dialect.launcher, dialect.rank);
   if (!reader.Has(dialect.world)) return Missing(dialect.launcher, dialect.world);
+
   uint64_t rank = 0, world = 1, node = 0, restarts = 0;
   TP_RETURN_IF_ERROR(reader.Number(dialect.rank, kRanksMax, &rank));
   TP_RETURN_IF_ERROR(reader.Number(dialect.world, kRanksMax, &world));
@@ -111,9 +113,11 @@ Status ReadCounts(const Reader& reader, const Dialect& dialect, RankPlace* place
     if (const uint64_t count = TasksOnNode(reader.Text(tasks), node); count > 0)
       local_world = count;
   }
+
   TP_RETURN_IF_ERROR(reader.Number(dialect.local_rank, kRanksMax, &local_rank));
   if (dialect.local_world != nullptr)
     TP_RETURN_IF_ERROR(reader.Number(dialect.local_world, kRanksMax, &local_world));
+
   if (rank >= world || local_rank >= local_world || local_world > world) {
     return Status(ErrorId::kUsageError, "rank " + std::to_string(rank) + " of " +
                                             std::to_string(world) + " (on this node " +
@@ -123,6 +127,7 @@ Status ReadCounts(const Reader& reader, const Dialect& dialect, RankPlace* place
                " in the environment of this rank")
         .Fix("ranks count from 0 to the number of ranks - 1; let the launcher set them");
   }
+
   place->rank = static_cast<uint32_t>(rank);
   place->world = static_cast<uint32_t>(world);
   place->local_rank = static_cast<uint32_t>(local_rank);
@@ -216,6 +221,7 @@ Environment ReadEnvironment() {
 Result<RankPlace> DetectRank(const Environment& environment, int64_t parent_pid) {
   const Reader reader(environment);
   const std::optional<Dialect> dialect = FindDialect(reader);
+
   RankPlace place;
   place.launcher = "none";
   if (dialect) {
@@ -223,6 +229,7 @@ Result<RankPlace> DetectRank(const Environment& environment, int64_t parent_pid)
     TP_RETURN_IF_ERROR(ReadCounts(reader, *dialect, &place));
     TP_RETURN_IF_ERROR(ReadMaster(reader, *dialect, &place));
   }
+
   place.run_id = reader.Text("TIDEPOOL_LAUNCH_ID");
   if (place.launcher == kTrainerLaunch) {
     place.done_mark = reader.Text("TIDEPOOL_LAUNCH_DONE");

@@ -57,6 +57,7 @@ RollEntry Decode(uint64_t word) {
       entry.pid = static_cast<pid_t>(word >> kPidAt & kPidMask);
       if (entry.pid > 0) entry.state = RollEntry::State::kComing;
       break;
+
     case static_cast<uint64_t>(RollEntry::State::kEnded):
       entry.exit_code = static_cast<int>(word >> kCodeAt & kCodeMask);
       entry.state = RollEntry::State::kEnded;

@@ -51,6 +51,7 @@ struct Stream {
       const ssize_t n = read(from.get(), buffer.data(), buffer.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return;
+
       if (n > 0) {
         WriteAll(to, prefixer.Feed({buffer.data(), static_cast<size_t>(n)}));
       } else {
@@ -104,14 +105,17 @@ class RankGroup {
                   [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
     environment_.erase("MASTER_ADDR");
     environment_.erase("MASTER_PORT");
+
     environment_["WORLD_SIZE"] = environment_["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
     environment_["GROUP_RANK"] = "0";
     environment_["TIDEPOOL_LAUNCH_ID"] =
         "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
+
     TP_ASSIGN_OR_RETURN(done_, DoneMarks::Make(options_.ranks));
     environment_["TIDEPOOL_LAUNCH_DONE"] = done_->path();
     TP_ASSIGN_OR_RETURN(roll_, RankRoll::Make(options_.ranks));
     environment_["TIDEPOOL_LAUNCH_ROLL"] = roll_->path();
+
     for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
       TP_ASSIGN_OR_RETURN(ChildProcess process, StartRank(rank));
       ranks_.push_back({std::move(process), false});
@@ -139,11 +143,13 @@ class RankGroup {
  private:
   Result<ChildProcess> StartRank(uint32_t rank) {
     environment_["RANK"] = environment_["LOCAL_RANK"] = std::to_string(rank);
+
     ChildOptions child;
     child.program = options_.program;
     child.arguments = options_.arguments;
     child.environment = environment_;
     child.killed_with_parent = true;
+
     std::array<UniqueFd, 2> theirs;
     if (rank > 0) {
       TP_ASSIGN_OR_RETURN(theirs[0], OpenStream(rank, STDOUT_FILENO));
@@ -151,6 +157,7 @@ class RankGroup {
       child.stdout_fd = theirs[0].get();
       child.stderr_fd = theirs[1].get();
     }
+
     TP_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(child));
     roll_->NoteStart(rank, process.pid());
     return process;
@@ -218,6 +225,7 @@ class RankGroup {
                                                {"exit_code", code},
                                                {"restart", restarts_},
                                                {"of", options_.max_restarts}});
+
     Result<ChildProcess> process = StartRank(rank);
     if (!process.ok()) {
       LogError("the rank cannot be started again",

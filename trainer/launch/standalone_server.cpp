@@ -61,6 +61,7 @@ Status StandaloneServer::MakeDirectory() {
   std::string path =
       std::string(named != nullptr && named[0] == '/' ? named : "/tmp") + "/tidepool-XXXXXX";
   if (!FitsSocketAddress(path)) path = "/tmp/tidepool-XXXXXX";
+
   if (mkdtemp(path.data()) == nullptr) {
     return Status(ErrorId::kSocketFailed,
                   std::string("cannot make a private directory: ") + std::strerror(errno))
@@ -80,8 +81,10 @@ Status StandaloneServer::Launch() {
                   std::string("cannot prepare the private memserver: ") + std::strerror(errno))
         .Where(log_path);
   }
+
   const UniqueFd server_end(fds[0]);
   life_ = UniqueFd(fds[1]);
+
   ChildOptions child;
   child.program = "/bin/sh";
   child.arguments = {"-c",  kGuardScript,   "memserver-guard", directory_, options_.program,
@@ -95,6 +98,7 @@ Status StandaloneServer::Launch() {
   child.arguments.insert(child.arguments.end(), {"--log-format", "text"});
   child.arguments.insert(child.arguments.end(), options_.extra_flags.begin(),
                          options_.extra_flags.end());
+
   child.environment = ReadEnvironment();
   child.stdout_fd = child.stderr_fd = log_.get();
   child.passed_fds = {server_end.get()};
@@ -107,16 +111,19 @@ Status StandaloneServer::WaitUntilReady() {
   constexpr int64_t kPollNs = 10 * kNsPerMs;
   const int64_t timeout_ns = ReadyTimeoutNs(options_);
   const int64_t deadline_ns = clock_.NowNs() + timeout_ns;
+
   while (!Accepts()) {
     if (const std::optional<int> code = process_->TryWait()) {
       return NotReady("the private memserver ended with exit code " + std::to_string(*code) +
                       " before it was ready");
     }
+
     if (StopFlag::Requested())
       return NotReady("stopped by a signal before the private memserver was ready");
     if (clock_.NowNs() >= deadline_ns) {
       return NotReady("the private memserver was not ready within " + FormatNs(timeout_ns));
     }
+
     clock_.SleepNs(kPollNs);
   }
   return {};
@@ -147,6 +154,7 @@ std::string StandaloneServer::LogTail(size_t lines) const {
   std::string text(static_cast<size_t>(file.st_size - start), '\0');
   const ssize_t n = pread(log_.get(), text.data(), text.size(), start);
   text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+
   while (!text.empty() && text.back() == '\n') text.pop_back();
   size_t from = text.size();
   for (; lines > 0 && from > 0; --lines) {
@@ -162,6 +170,7 @@ Status StandaloneServer::Stop() {
   stopped_ = Status();
   std::optional<int> code = 0;
   bool died = false;
+
   if (process_) {
     died = process_->TryWait().has_value();
     process_->Signal(SIGTERM);
@@ -169,9 +178,11 @@ Status StandaloneServer::Stop() {
     code = process_->WaitFor(options_.stop_timeout_ns, &clock_);
     process_.reset();  // kills what still runs, the guard included
   }
+
   std::error_code ignored;
   if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
   if (code && *code == 0 && !died) return *stopped_;
+
   std::string what = "the private memserver had to be killed";
   if (code)
     what = std::string("the private memserver ") + (died ? "died during the run" : "ended badly") +

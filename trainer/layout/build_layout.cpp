@@ -36,6 +36,7 @@ struct Sorted {
 
 Status CheckGroups(const LayoutOptions& options, const std::vector<std::vector<Rank>>& groups) {
   if (options.world == 0) return Status(ErrorId::kUsageError, "a job needs at least one rank");
+
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::vector<Rank>& members = groups[g];
     const bool ascending = std::adjacent_find(members.begin(), members.end(), [](Rank a, Rank b) {
@@ -47,6 +48,7 @@ Status CheckGroups(const LayoutOptions& options, const std::vector<std::vector<R
                         std::to_string(options.world) + " in ascending order, at least one");
     }
   }
+
   return {};
 }
 
@@ -83,6 +85,7 @@ class Builder {
     for (Sorted* kind : {&trained_, &frozen_}) {
       for (auto* lists : {&kind->multi_use, &kind->listed, &kind->packed}) lists->resize(groups);
     }
+
     std::unordered_set<std::string> names,
         resident(options_.resident.begin(), options_.resident.end());
     for (uint32_t i = 0; i < notes_.size(); ++i) {
@@ -94,6 +97,7 @@ class Builder {
                                                 std::to_string(note.data_group) + " of " +
                                                 std::to_string(groups));
       }
+
       TP_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(note));
       Sorted& kind = note.frozen ? frozen_ : trained_;
       auto& list = note.multi_use                 ? kind.multi_use
@@ -101,6 +105,7 @@ class Builder {
                                                   : kind.packed;
       list[note.data_group].push_back({i, elements});
     }
+
     for (const std::string& name : options_.resident) {
       if (!names.contains(name))
         return Status(ErrorId::kUsageError,
@@ -185,6 +190,7 @@ class Builder {
     search.elements_min = largest.elements;
     search.elements_max = options_.chunk_bytes_max / BytesOf(options_.dtype);
     search.chunks_min = 1;
+
     const uint64_t blocks = std::max<uint32_t>(1, options_.blocks_min);
     if (options_.rcache_block_bytes != 0) {
       const uint64_t most =
@@ -193,6 +199,7 @@ class Builder {
     } else {
       search.chunks_min = 4 * blocks;
     }
+
     layout_.choice = SearchChunkSize(search);
     return layout_.choice.best.elements;
   }
@@ -205,6 +212,7 @@ class Builder {
       layout_.choice.reason += "; every data group is smaller than one chunk and stays resident";
       return {};
     }
+
     layout_.block_elements = size_;
     layout_.choice.best = TryChunkSize(runs, size_);
     layout_.choice.waste_share =
@@ -242,6 +250,7 @@ class Builder {
         layout_.chunks.back().frozen = notes_[item.note].frozen;
         room = capacity;
       }
+
       Place(item, capacity - room);
       room -= std::min(room, RoundUp(item.elements, align_));
     }
@@ -281,6 +290,7 @@ class Builder {
     place.element_count = item.elements;
     place.note = item.note;
     layout_.parameters.push_back(std::move(place));
+
     ChunkPlace& chunk = layout_.chunks.back();
     ++chunk.parameter_count;
     chunk.used_elements += item.elements;

@@ -46,6 +46,7 @@ void AddNaturalSizes(const ChunkSizeSearch& search, const Bounds& bounds,
                      std::vector<uint64_t>* sizes) {
   for (const auto& run : search.runs) {
     const uint64_t starts = std::min<uint64_t>(kNaturalStarts, run.size());
+
     for (uint64_t start = 0; start < starts; ++start) {
       uint64_t sum = 0;
       for (uint64_t i = start; i < run.size() && sum <= bounds.upper; ++i) {
@@ -71,9 +72,11 @@ std::vector<uint64_t> Candidates(const ChunkSizeSearch& search, const Bounds& bo
   for (const auto& run : search.runs) parameters += run.size();
   std::vector<uint64_t> sizes;
   AddNaturalSizes(search, bounds, &sizes);
+
   const uint64_t step =
       RoundUp(std::max<uint64_t>(1, (bounds.upper - bounds.lower) / kGridSteps), search.multiple);
   for (uint64_t size = bounds.lower; size <= bounds.upper; size += step) sizes.push_back(size);
+
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   Thin(std::clamp<uint64_t>(kPackingsMax / parameters, 1, kCandidatesMax), &sizes);
@@ -96,6 +99,7 @@ std::string ReasonOf(const ChunkSizeChoice& choice, const Bounds& bounds) {
 ChunkSizeTrial TryChunkSize(const std::vector<std::vector<uint64_t>>& runs, uint64_t elements) {
   ChunkSizeTrial trial{elements, 0, 0};
   uint64_t used = 0;
+
   for (const auto& run : runs) {
     uint64_t room = 0;
     for (const uint64_t size : run) {
@@ -108,6 +112,7 @@ ChunkSizeTrial TryChunkSize(const std::vector<std::vector<uint64_t>>& runs, uint
       used += size;
     }
   }
+
   trial.waste_elements = trial.chunks * elements - used;
   return trial;
 }
@@ -121,12 +126,14 @@ ChunkSizeChoice SearchChunkSize(const ChunkSizeSearch& search) {
     return a.waste_elements != b.waste_elements ? a.waste_elements < b.waste_elements
                                                 : a.elements > b.elements;
   });
+
   ChunkSizeChoice choice;
   choice.searched = true;
   choice.best = trials.front();
   choice.candidates = trials.size();
   const uint64_t bytes = choice.best.chunks * choice.best.elements;
   choice.waste_share = static_cast<double>(choice.best.waste_elements) / static_cast<double>(bytes);
+
   trials.erase(trials.begin());
   if (trials.size() > kRunnersUp) trials.resize(kRunnersUp);
   choice.runners_up = std::move(trials);

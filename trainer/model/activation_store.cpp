@@ -22,11 +22,13 @@ void ActivationStore::CopyOut(const at::Tensor& input, Kept* kept) {
     kept->host = at::empty(input.sizes(), options).copy_(input);
     return;
   }
+
   const c10::impl::VirtualGuardImpl device(device_.type());
   const c10::Stream side = SideOf(device_);
   c10::Event made(device_.type());
   made.record(device.getStream(device_));
   made.block(side);
+
   const c10::StreamGuard on_side(side);
   kept->host = at::empty(input.sizes(), options.pinned_memory(true));
   kept->host.copy_(input, /*non_blocking=*/true);
@@ -61,10 +63,12 @@ void ActivationStore::BringBack(Kept* kept) {
     kept->device = PlaceFor(kept->host).copy_(kept->host);
     return;
   }
+
   const c10::impl::VirtualGuardImpl device(device_.type());
   const c10::Stream side = SideOf(device_);
   c10::Event used(device_.type());
   used.record(device.getStream(device_));
+
   const c10::StreamGuard on_side(side);
   const size_t places = places_.size();
   kept->device = PlaceFor(kept->host);

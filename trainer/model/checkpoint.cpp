@@ -41,6 +41,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     const at::Tensor kept = holder->store != nullptr
                                 ? holder->store->Take(std::exchange(holder->slot, 0))
                                 : context->get_saved_variables()[0];
+
     at::Tensor input = kept.detach().requires_grad_(true);
     at::Tensor output;
     {

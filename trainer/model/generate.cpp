@@ -15,6 +15,7 @@ Status CheckRequest(const GptShape& shape, const std::vector<int64_t>& prompt,
   if (prompt.empty())
     return Status(ErrorId::kUsageError, "the prompt is empty")
         .Fix("give at least one token to continue");
+
   const auto beyond = std::find_if(prompt.begin(), prompt.end(),
                                    [&](int64_t id) { return id < 0 || id >= shape.vocab; });
   if (beyond != prompt.end()) {
@@ -23,6 +24,7 @@ Status CheckRequest(const GptShape& shape, const std::vector<int64_t>& prompt,
                                             std::to_string(shape.vocab) + " of '" + shape.name +
                                             "'");
   }
+
   if (!(options.temperature >= 0))
     return Status(ErrorId::kUsageError, "the temperature must be 0 or more");
   return {};
@@ -33,6 +35,7 @@ Status CheckRequest(const GptShape& shape, const std::vector<int64_t>& prompt,
 int64_t Pick(const std::vector<float>& logits, const GenerateOptions& options, double uniform) {
   std::vector<int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
+
   const uint64_t kept = options.temperature == 0 ? 1
                         : options.top_k == 0     ? logits.size()
                                                  : std::min<uint64_t>(options.top_k, logits.size());
@@ -43,6 +46,7 @@ int64_t Pick(const std::vector<float>& logits, const GenerateOptions& options, d
                       return x != y ? x > y : a < b;
                     });
   if (kept == 1) return order[0];
+
   const double largest = logits[static_cast<size_t>(order[0])];
   std::vector<double> sums(kept);
   double sum = 0;
@@ -69,6 +73,7 @@ Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& pr
   TP_RETURN_IF_ERROR(CheckRequest(model->shape(), prompt, options));
   std::vector<int64_t> text = prompt;
   SplitMix64 random(options.seed);
+
   try {
     for (uint64_t i = 0; i < options.tokens; ++i) {
       const std::vector<float> logits = LogitsAfter(model, &text);
@@ -77,6 +82,7 @@ Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& pr
         return Status(ErrorId::kNonFinite, "the model's output is not a number")
             .Why("its weights are damaged or training diverged");
       }
+
       text.push_back(Pick(logits, options, random.Unit()));
     }
   } catch (const std::exception& error) {

@@ -27,9 +27,11 @@ Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lor
     : torch::nn::Module("Gpt"), shape_(shape), lora_(lora) {
   TP_CHECK(CheckGptShape(shape).ok(), "the shape was checked before");
   for (const ParameterNote& note : GptParameters(shape, lora)) Register(note, make);
+
   const auto parameters = named_parameters();
   wte_ = parameters["wte.weight"];
   wpe_ = parameters["wpe.weight"];
+
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     const std::string path = "h." + std::to_string(layer) + ".";
     blocks_.push_back({.ln_1 = Find(path + "ln_1"),
@@ -55,6 +57,7 @@ void Gpt::Register(const ParameterNote& note, const ParameterMaker& make) {
                  ? existing->get()
                  : module->register_module(child, std::make_shared<torch::nn::Module>(child)).get();
   }
+
   const at::Tensor& parameter = module->register_parameter(note.name.substr(begin), make(note),
                                                            /*requires_grad=*/!note.frozen);
   TP_CHECK(parameter.sizes() == at::IntArrayRef(SizesOf(note)),
@@ -103,6 +106,7 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x) const {
 at::Tensor Gpt::Hidden(const at::Tensor& tokens) {
   TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= shape_.context,
               "tokens must be [B][T] with T up to ", shape_.context, ", not ", tokens.sizes());
+
   const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
   at::Tensor x = at::embedding(wte_, tokens) + at::embedding(wpe_, positions);
   for (const Block& block : blocks_) {

@@ -50,6 +50,7 @@ void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t s
     std::fill(out.begin(), out.end(), name.ends_with(".bias") ? 0.0F : 1.0F);
     return;
   }
+
   if (name.ends_with(".lora_B.weight")) {
     std::fill(out.begin(), out.end(), 0.0F);
     return;
@@ -60,6 +61,7 @@ void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t s
     FillNormal(KeyOf(name, seed), 1 / std::sqrt(3.0 * columns), begin, out);
     return;
   }
+
   const bool ends_residual_branch = name.ends_with("c_proj.weight");
   FillNormal(KeyOf(name, seed), ends_residual_branch ? 0.02 / std::sqrt(2.0 * shape.layers) : 0.02,
              begin, out);

@@ -30,6 +30,7 @@ void AddNormOrLinear(std::vector<ParameterNote>* notes, const std::string& modul
                      std::vector<uint64_t> weight_dims) {
   const bool is_matrix = weight_dims.size() == 2;
   const uint64_t out = weight_dims.front();
+
   notes->push_back({.name = module + ".weight",
                     .dims = std::move(weight_dims),
                     .optimizer_group = is_matrix ? kDecayGroup : kNoDecayGroup,
@@ -74,6 +75,7 @@ Status CheckGptShape(const GptShape& shape) {
 std::vector<ParameterNote> GptParameters(const GptShape& shape) {
   const uint64_t c = shape.hidden;
   std::vector<ParameterNote> notes;
+
   notes.push_back({.name = "wte.weight",
                    .dims = {shape.vocab, c},
                    .optimizer_group = kDecayGroup,
@@ -84,6 +86,7 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape) {
                    .optimizer_group = kDecayGroup,
                    .data_group = 0,
                    .multi_use = false});
+
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     const std::string block = "h." + std::to_string(layer);
     AddNormOrLinear(&notes, block + ".ln_1", {c});

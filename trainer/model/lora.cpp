@@ -27,6 +27,7 @@ Result<std::vector<std::string>> ReadTargets(const std::string& text) {
     const size_t end = std::min(text.find(',', begin), text.size());
     wanted.push_back(text.substr(begin, end - begin));
     begin = end + 1;
+
     if (std::find(kTargetWords.begin(), kTargetWords.end(), wanted.back()) != kTargetWords.end())
       continue;
     return Status(ErrorId::kUsageError, "there is no linear layer \"" + wanted.back() + "\"" +
@@ -36,10 +37,12 @@ Result<std::vector<std::string>> ReadTargets(const std::string& text) {
             "name layers of a block with commas between: attn.c_attn, attn.c_proj, mlp.c_fc, "
             "mlp.c_proj, or all");
   }
+
   const auto is_wanted = [&wanted](std::string_view name) {
     return std::find(wanted.begin(), wanted.end(), name) != wanted.end() ||
            std::find(wanted.begin(), wanted.end(), "all") != wanted.end();
   };
+
   std::vector<std::string> targets;
   for (const Target& target : kTargets) {
     if (is_wanted(target.name)) targets.emplace_back(target.name);
@@ -71,12 +74,14 @@ Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alph
         .Why("an adapter is smaller than its layer, and not empty")
         .Fix("give a rank from 1 to " + std::to_string(shape.hidden) + "; 8 is usual");
   }
+
   if (!std::isfinite(alpha) || alpha <= 0) {
     return Status(ErrorId::kUsageError,
                   "adapters that count " + std::to_string(alpha) + " / rank times do nothing")
         .Where("--lora-alpha")
         .Fix("give a positive number; twice the rank is usual");
   }
+
   LoraShape lora{.rank = rank, .alpha = alpha, .targets = {}};
   TP_ASSIGN_OR_RETURN(lora.targets, ReadTargets(targets));
   return lora;
@@ -91,6 +96,7 @@ std::string TargetsText(const LoraShape& lora) {
 std::vector<ParameterNote> GptParameters(const GptShape& shape, const LoraShape& lora) {
   std::vector<ParameterNote> base = GptParameters(shape), notes;
   if (!lora.on()) return base;
+
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     for (const Target& target : kTargets) {
       if (!lora.Has(target.name)) continue;
@@ -99,6 +105,7 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape, const LoraShape&
       notes.push_back(AdapterNote(module, ".lora_B.weight", target.out * shape.hidden, lora.rank));
     }
   }
+
   for (ParameterNote& note : base) {
     note.frozen = true;
     notes.push_back(std::move(note));

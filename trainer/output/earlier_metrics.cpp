@@ -83,6 +83,7 @@ Result<std::string> SetAsideEarlier(const std::string& directory, uint64_t seale
     std::filesystem::copy_file(path, aside, std::filesystem::copy_options::overwrite_existing,
                                error);
   }
+
   if (!error) return name;
   errno = error.value();
   return Failed("cannot keep the metrics of an earlier run as", aside);

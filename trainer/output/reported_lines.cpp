@@ -44,6 +44,7 @@ class BackwardReader {
         at_ = block_begin_ + found;
         return std::optional(at_);
       }
+
       if (block_begin_ == 0) return std::optional<uint64_t>();
       at_ = block_begin_;
       block_begin_ -= std::min(block_begin_, kBlockBytes);
@@ -69,6 +70,7 @@ class BackwardReader {
       if (n <= 0)
         return Status(ErrorId::kFileUnreadable,
                       n == 0 ? "it became shorter while it was read" : std::strerror(errno));
+
       from += static_cast<uint64_t>(n);
       to += n;
       size -= static_cast<uint64_t>(n);
@@ -94,11 +96,13 @@ Result<ReportedLines> FindReportedLines(int fd, uint64_t sealed) {
 
   BackwardReader file(fd, static_cast<uint64_t>(status.st_size));
   TP_ASSIGN_OR_RETURN(std::optional<uint64_t> end, file.NextNewline());
+
   while (end) {
     TP_ASSIGN_OR_RETURN(const std::optional<uint64_t> before, file.NextNewline());
     const uint64_t begin = before ? *before + 1 : 0;
     TP_ASSIGN_OR_RETURN(const std::string_view head, file.HeadOf(begin, *end));
     const std::optional<uint64_t> step = StepOf(head);
+
     if (lines.bytes == 0 && step && *step <= sealed) {
       lines.bytes = *end + 1;
       lines.last = *step;

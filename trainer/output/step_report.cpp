@@ -68,12 +68,14 @@ std::string ProgressLine(const StepReport& report) {
   if (report.step == 0)
     return "before training: held-out loss " +
            Number("%.4f", report.held_out_loss.value_or(report.loss));
+
   std::string line = "step " + std::to_string(report.step) + "/" + std::to_string(report.steps) +
                      "  loss " + Number("%.4f", report.loss);
   if (report.held_out_loss) line += "  held-out " + Number("%.4f", *report.held_out_loss);
   if (report.skipped)
     line += "  SKIPPED (overflow, loss scale " + Number("%.0f", report.loss_scale) + ")";
   if (report.recovered) return line + "  (sealed by the process before)";
+
   line += "  " + Number("%.0f", report.tokens_per_second()) + " tok/s";
   line += "  hit " + Number("%.0f %%", 100 * report.hit_rate());
   line += "  in " + FormatBytes(report.bytes_h2d) + "  out " + FormatBytes(report.bytes_d2h);
@@ -85,10 +87,12 @@ std::string MetricsLine(const StepReport& r) {
   JsonWriter json;
   json.BeginObject().Field("step", r.step).Field("loss", r.loss);
   if (r.held_out_loss) json.Field("val_loss", *r.held_out_loss);
+
   json.Field("grad_norm", r.grad_norm)
       .Field("learning_rate", r.learning_rate)
       .Field("loss_scale", r.loss_scale)
       .Field("skipped", r.skipped);
+
   if (r.recovered)
     return json.Field("tokens", r.tokens).Field("recovered", true).EndObject().Take();
   json.Field("tokens", r.tokens)
@@ -98,6 +102,7 @@ std::string MetricsLine(const StepReport& r) {
       .Field("misses", r.misses)
       .Field("hit_rate", r.hit_rate())
       .Field("evictions", r.evictions);
+
   json.Field("prefetches", r.prefetches)
       .Field("prefetches_late", r.prefetches_late)
       .Field("waited_s", r.waited_seconds);
@@ -131,11 +136,13 @@ Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
   if (!aside.empty())
     LogWarn("metrics.jsonl of an earlier run is kept under another name",
             {{"directory", directory}, {"name", aside}});
+
   auto files = std::make_shared<Files>();
   files->noted_path = directory + "/" + kNotedFile;
   files->metrics = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!files->metrics.valid())
     return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
+
   ReportedLines kept;
   if (sealed > 0) {
     Result<ReportedLines> found = FindReportedLines(files->metrics.get(), sealed);
@@ -149,15 +156,18 @@ Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
     return Status(ErrorId::kFileWriteFailed,
                   "cannot set the length of " + path + ": " + std::strerror(errno));
   }
+
   files->noted = UniqueFd(open(files->noted_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!files->noted.valid())
     return Status(ErrorId::kFileWriteFailed,
                   "cannot create " + files->noted_path + ": " + std::strerror(errno));
+
   if (kept.last < sealed) unreported_ = NotedStep(sealed, ReadNote(files->noted.get()));
   const uint64_t known_to = unreported_ ? sealed - 1 : sealed;
   if (kept.last < known_to)
     LogWarn("metrics.jsonl has no lines for some sealed steps",
             {{"from", kept.last + 1}, {"to", known_to}});
+
   TP_ASSIGN_OR_RETURN(files->events, EventFile::Create(directory, "tidepool"));
   files_ = std::move(files);
   lane_ = std::make_unique<WriterLane>(waits_.queue_max);
@@ -192,6 +202,7 @@ Status ReportWriter::Hand(WriterLane::Job job) {
     }
     return {};
   }
+
   if (!is_behind && !lane_->AwaitIdle(waits_.step_ns)) {
     LogWarn("the file system stands still; the run goes on, and reports are written later",
             {{"directory", directory_}});
@@ -208,9 +219,11 @@ Status ReportWriter::Files::WriteEvents(const StepReport& report) {
   const auto scalar = [&](const char* tag, double value) {
     return events->Scalar(tag, report.step, static_cast<float>(value));
   };
+
   TP_RETURN_IF_ERROR(scalar("loss/train", report.loss));
   if (report.held_out_loss) TP_RETURN_IF_ERROR(scalar("loss/held_out", *report.held_out_loss));
   if (report.recovered) return scalar("optimizer/learning_rate", report.learning_rate);
+
   TP_RETURN_IF_ERROR(scalar("optimizer/grad_norm", report.grad_norm));
   TP_RETURN_IF_ERROR(scalar("optimizer/learning_rate", report.learning_rate));
   TP_RETURN_IF_ERROR(scalar("speed/tokens_per_s", report.tokens_per_second()));
@@ -223,6 +236,7 @@ Status ReportWriter::Write(const StepReport& report) {
   if (files_ != nullptr)
     TP_RETURN_IF_ERROR(Hand([files = files_, report] { return files->WriteReport(report); }));
   if (quiet_) return {};
+
   const bool due = report.step % every_ == 0 || report.recovered || report.step == report.steps ||
                    report.held_out_loss || report.skipped;
   if (terminal_) {

@@ -49,6 +49,7 @@ std::vector<StepTrace::Slice> StepTrace::ComputeSlices() const {
     return marks_[0].host_ns +
            static_cast<int64_t>(timer_.seconds_between(marks_[0].device, marks_[i].device) * 1e9);
   };
+
   std::vector<Slice> slices;
   for (size_t i = 0; i + 1 < marks_.size(); ++i) {
     if (!marks_[i].name.empty())
@@ -64,9 +65,11 @@ std::string StepTrace::Render(uint32_t rank) const {
     all.push_back({TraceLane::kAdam, "update of step " + std::to_string(step_ - 1), update_from_ns_,
                    seen_ns_});
   }
+
   const int64_t zero_ns = update_from_ns_ > 0 ? std::min(update_from_ns_, begin_ns_) : begin_ns_;
   JsonWriter json;
   json.BeginObject().Field("displayTimeUnit", "ms").Key("traceEvents").BeginArray();
+
   const auto name = [&](const char* what, uint64_t lane, std::string_view text) {
     json.BeginObject()
         .Field("ph", "M")
@@ -75,8 +78,10 @@ std::string StepTrace::Render(uint32_t rank) const {
         .Field("tid", lane);
     json.Key("args").BeginObject().Field("name", text).EndObject().EndObject();
   };
+
   name("process_name", 0, "rank " + std::to_string(rank) + ", step " + std::to_string(step_));
   for (size_t i = 0; i < kLaneNames.size(); ++i) name("thread_name", i + 1, kLaneNames[i]);
+
   for (const Slice& slice : all) {
     if (slice.to_ns == 0) continue;
     json.BeginObject().Field("ph", "X").Field("name", slice.name).Field("pid", uint64_t{rank});

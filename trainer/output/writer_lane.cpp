@@ -49,6 +49,7 @@ void WriterLane::Run(const std::shared_ptr<Shared>& shared) {
     poll(&polled, 1, -1);
     shared->jobs.ClearEvent();
     shared->jobs.TakeAll(&jobs);
+
     for (Job& job : jobs) {
       if (shared->has_ended.load(std::memory_order_acquire)) return;
       if (!shared->has_failed.load(std::memory_order_relaxed)) {
@@ -76,6 +77,7 @@ bool WriterLane::idle() const {
 bool WriterLane::AwaitIdle(int64_t timeout_ns) {
   const SteadyClock clock;
   const int64_t end_ns = clock.NowNs() + timeout_ns;
+
   while (!idle()) {
     const int64_t left_ns = end_ns - clock.NowNs();
     if (left_ns <= 0) return false;

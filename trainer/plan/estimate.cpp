@@ -19,6 +19,7 @@ void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEs
       estimate->frozen += kPageBytes + RoundUp(chunk.elements * BytesOf(layout.dtype), kPageBytes);
       continue;
     }
+
     const uint64_t moment = PooledBytes(MomentBytes(options.optimizer.states, chunk.elements));
     estimate->master += PooledBytes(MasterBytes(options.optimizer.states, chunk.elements));
     if (NeedsMomentum(options.optimizer)) estimate->momentum += moment;
@@ -26,6 +27,7 @@ void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEs
     estimate->param16 += is_fp32 ? 0 : PooledBytes(chunk.elements * 2);
     estimate->gradient += PooledBytes(chunk.elements * gradient_bytes);
   }
+
   estimate->pool_bytes = estimate->master + estimate->momentum + estimate->variance +
                          estimate->param16 + estimate->gradient;
   estimate->pool_bytes_per_parameter =
@@ -37,6 +39,7 @@ void AddExchange(const ChunkLayout& layout, const EstimateOptions& options,
   struct Largest {
     uint64_t reduced = 0, gathered = 0;
   };
+
   std::vector<Largest> largest(layout.data_groups.size());
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
     if (layout.ShardCount(chunk) == 1) continue;
@@ -66,19 +69,23 @@ MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& 
   estimate.parameters = layout.ParameterCount();
   estimate.trained_parameters = layout.TrainedParameterCount();
   estimate.padding_bytes = (layout.TotalElements() - estimate.parameters) * BytesOf(layout.dtype);
+
   AddPool(layout, options, &estimate);
   AddExchange(layout, options, &estimate);
+
   uint64_t evictable = 0;
   for (Rank rank = 0; rank < layout.world; ++rank) {
     estimate.resident_bytes = std::max(estimate.resident_bytes, layout.ResidentBytes(rank));
     evictable = std::max(evictable, layout.EvictableChunks(rank));
   }
+
   estimate.block_bytes = layout.BlockBytes();
   const uint64_t for_blocks =
       options.rcache_bytes - std::min(options.rcache_bytes, estimate.resident_bytes);
   estimate.blocks =
       estimate.block_bytes == 0 ? 0 : std::min(evictable, for_blocks / estimate.block_bytes);
   estimate.rcache_bytes = std::max(options.rcache_bytes, estimate.resident_bytes);
+
   estimate.resident_share = static_cast<double>(estimate.resident_bytes) /
                             static_cast<double>(layout.TotalElements() * BytesOf(layout.dtype));
   estimate.evictable_share =

@@ -81,12 +81,14 @@ class Replayer {
       if (!pinned_[chunk] && !std::binary_search(held_->begin(), held_->end(), chunk))
         candidates.push_back(chunk);
     }
+
     if (candidates.empty()) {
       const uint64_t needed = SmallestRcache(schedule_, setup_.evictable);
       return Status(ErrorId::kRcacheTooSmall, "this order of use needs " + std::to_string(needed) +
                                                   " rCache blocks, there are " +
                                                   std::to_string(setup_.blocks));
     }
+
     step->victim = policy_->Victim(candidates, position_);
     step->earliest = next_.EndOfUseBefore(step->victim, position_);
     Remove(step->victim);

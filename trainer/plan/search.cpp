@@ -66,9 +66,11 @@ class Tally {
     Share share = share_;
     const Rates& rates = input_.rates;
     if (!CopiesKnown(rates)) return share;
+
     const auto seconds = [](uint64_t amount, double rate) {
       return rate > 0 ? static_cast<double>(amount) / rate / kGiga : 0;
     };
+
     const double copies =
         seconds(share.bytes_up, rates.to_device) + seconds(share.bytes_down, rates.from_device);
     const double host = seconds(host_elements_, rates.host_update);
@@ -185,6 +187,7 @@ std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<b
   most = std::clamp<uint64_t>(kLooksMax / std::max<uint64_t>(1, order.moments.size() * largest), 2,
                               std::max<uint64_t>(2, most));
   const uint64_t count = std::min(largest - smallest + 1, most);
+
   std::vector<RcacheSize> sizes;
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t blocks =
@@ -207,12 +210,14 @@ Result<SearchChoice> Search(const SearchInput& input) {
   TP_CHECK(!input.sizes.empty() && input.ranks > 0, "a search has something to choose from");
   const Room room(input);
   if (!room.HasBlocks(input.sizes.front().blocks)) return NoRoom(input);
+
   SearchChoice choice;
   choice.states_weighed = CopiesKnown(input.rates) && UpdatesKnown(input.rates);
   if (CopiesKnown(input.rates))
     choice.blocks_gain = GainOfBlocks(input.model, input.rates, input.bytes);
   if (choice.states_weighed)
     choice.states_gain = GainOfStates(input.model, input.rates, input.bytes, input.ranks);
+
   std::optional<Share> best;
   for (const RcacheSize& size : input.sizes) {
     if (!room.HasBlocks(size.blocks)) break;
@@ -223,6 +228,7 @@ Result<SearchChoice> Search(const SearchInput& input) {
       if (tally.share().uploads == most) break;
     }
   }
+
   choice.best = *best;
   choice.greedy =
       Greedy(input, room, choice.states_weighed && choice.states_gain > choice.blocks_gain);

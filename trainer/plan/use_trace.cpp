@@ -55,10 +55,12 @@ class Foresight {
     if (std::all_of(touched.begin(), touched.end(),
                     [this](ParameterId parameter) { return uses_[parameter] > 0; }))
       return;
+
     hold.parameters = std::move(touched);
     bool nested = true;
     for (const ParameterId parameter : hold.parameters) {
       ++uses_[parameter];
+
       const ChunkId chunk = layout_.parameters[parameter].chunk;
       if (std::find(hold.chunks.begin(), hold.chunks.end(), chunk) != hold.chunks.end()) continue;
       hold.chunks.push_back(chunk);
@@ -94,9 +96,11 @@ class Foresight {
       Enter(MomentKind::kBorrow, chunk);
       Enter(MomentKind::kSubmit, chunk);
     };
+
     for (const ChunkId chunk : mine_) {
       if (layout_.chunks[chunk].multi_use && gradients_[chunk] > 0) borrow(chunk);
     }
+
     for (const ChunkId chunk : mine_) {
       const bool apart = layout_.chunks[chunk].multi_use;
       if (gradients_[chunk] == 0) {

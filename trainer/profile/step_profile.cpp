@@ -107,6 +107,7 @@ void Run(const ProfileTask& task, StepProfile* profile) {
   const at::TensorOptions options = at::TensorOptions().device(at::kMeta);
   Gpt model(task.shape, options.dtype(TypeOf(task.dtype)), task.lora);
   model.SetCheckpointing(task.checkpointing);
+
   Tracing now{{}, profile};
   const std::vector<ParameterNote> notes = GptParameters(task.shape, task.lora);
   const auto parameters = model.named_parameters();
@@ -118,12 +119,14 @@ void Run(const ProfileTask& task, StepProfile* profile) {
     torch::autograd::impl::set_post_acc_grad_hooks(
         parameter, std::make_unique<GradientLeaves>(&profile->trace, note, notes[note].multi_use));
   }
+
   const uint64_t weights = device.live_bytes();
   const std::vector<int64_t> sizes{static_cast<int64_t>(task.sequences),
                                    static_cast<int64_t>(task.tokens)};
   const at::Tensor inputs = at::empty(sizes, options.dtype(at::kLong)),
                    targets = at::empty(sizes, options.dtype(at::kLong));
   profile->buffer_bytes = device.live_bytes() - weights;
+
   device.ForgetPeak();
   {
     const OneThread one_thread;
