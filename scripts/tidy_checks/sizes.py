@@ -29,9 +29,7 @@ RATCHET: dict[str, int] = {
     "tests/memserver/admin/admin_fixture.h: TwoJobs": 111,
     "tests/memserver/update/demotion_test.cpp": 616,
     "tests/sim/sim_world.cpp": 634,
-    "trainer/cli/flags.cpp": 443,
     "trainer/comm/gloo_collective.cpp": 403,
-    "trainer/cli/flags.cpp: ParseCommandLine": 76,
     "trainer/run/run_plan.cpp: PlanJson": 83,
     "trainer/run/training_run.cpp": 459,
 }

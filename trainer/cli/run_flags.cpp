@@ -1,0 +1,332 @@
+#include "trainer/cli/run_flags.h"
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "base/formats/optimizer.h"
+
+namespace tidepool::trainer {
+namespace {
+
+template <typename Names>
+CLI::IsMember OneOf(const Names& names) {
+  return CLI::IsMember(std::vector<std::string>(names.begin(), names.end()));
+}
+
+}  // namespace
+
+void AddModelFlags(CLI::App* app, RunOptions* o) {
+  app->add_option(
+         "--preset", o->preset,
+         "model shape: tiny, small, quickstart, gpt2-124m, ... (an unknown name lists all)")
+      ->group("model")
+      ->capture_default_str();
+
+  app->add_flag("--checkpoint-activations", o->activation_checkpointing,
+                "recompute each block's forward in backward, to save activations")
+      ->group("model");
+
+  app->add_flag("--offload-activations", o->offload_activations,
+                "with --checkpoint-activations: keep each block's input in host memory")
+      ->group("model")
+      ->needs("--checkpoint-activations");
+
+  app->add_option("--seed", o->seed, "seed of weights, batches and the first step's evictions")
+      ->group("model")
+      ->capture_default_str();
+
+  app->add_option("--dtype", o->dtype,
+                  "parameters and gradients: fp32, bf16, or fp16 with dynamic loss scaling")
+      ->group("model")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+}
+
+void AddAdapterFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "adapters";
+  app->add_option("--base", o->base,
+                  "what `trainer run --save` wrote: its model stays as it is, in one copy for all "
+                  "jobs of yours over it")
+      ->group(group)
+      ->type_name("DIR|FILE")
+      ->excludes("--preset");
+
+  app->add_option(
+         "--lora-rank", o->lora_rank,
+         "train adapters of this rank beside the model's linear layers (LoRA), and nothing else")
+      ->group(group);
+
+  app->add_option("--lora-alpha", o->lora_alpha, "adapters count alpha / rank times")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option(
+         "--lora-targets", o->lora_targets,
+         "which layers of each block: attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj; or all")
+      ->group(group)
+      ->type_name("NAME,...")
+      ->capture_default_str();
+}
+
+void AddDeviceFlag(CLI::App* app, RunOptions* o) {
+  app->add_option("--device", o->device,
+                  "where to compute: cpu, cuda (the local rank's GPU), cuda:N, or auto: cuda where "
+                  "it can be used")
+      ->group("server")
+      ->type_name("DEVICE")
+      ->capture_default_str();
+}
+
+void AddMemoryFlags(CLI::App* app, RunOptions* o) {
+  app->add_option("--rcache", o->rcache,
+                  "rCache of each rank: a share of the non-resident parameters (25%), a size "
+                  "(64MiB), or auto: what the device has room for")
+      ->group("memory")
+      ->capture_default_str();
+
+  app->add_option("--device-memory", o->device_memory,
+                  "with --rcache auto: memory that one rank may use; default: that of the GPU here")
+      ->group("memory")
+      ->type_name("SIZE");
+
+  app->add_option("--rates", o->rates_file,
+                  "with --rcache auto: measured rates of copies and updates (docs/planning.md)")
+      ->group("memory")
+      ->type_name("FILE");
+
+  app->add_option("--chunk-size", o->chunk_size,
+                  "bytes of a chunk, or auto: least waste over a range of sizes")
+      ->group("memory")
+      ->capture_default_str();
+
+  app->add_option("--gpu-states", o->gpu_states,
+                  "of each GPU for states of Adam, which are updated there: off, a size, or auto: "
+                  "those of chunks that are always resident")
+      ->group("memory")
+      ->type_name("SIZE")
+      ->capture_default_str();
+
+  app->add_option("--accumulate", o->micro_batches,
+                  "micro-batches of one step (gradient accumulation)")
+      ->group("memory")
+      ->capture_default_str();
+}
+
+void AddDataFlags(CLI::App* app, RunOptions* o) {
+  app->add_option("--data", o->data,
+                  "text FILE or DIR (bytes), or a token file of llm.c or nanoGPT; default: "
+                  "Debian's licence texts")
+      ->group("data")
+      ->type_name("FILE");
+
+  app->add_option("--context", o->context, "tokens of one sequence; 0: the preset's")
+      ->group("data")
+      ->capture_default_str();
+
+  app->add_option("--batch", o->batch, "sequences of one micro-batch, over all ranks")
+      ->group("data")
+      ->capture_default_str();
+}
+
+void AddTrainingFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "training";
+  app->add_option("--steps", o->steps, "optimizer steps")->group(group)->capture_default_str();
+
+  app->add_option("--lr", o->learning_rate, "peak learning rate")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--schedule", o->schedule, "constant, linear or cosine")
+      ->group(group)
+      ->check(CLI::IsMember({"constant", "linear", "cosine"}))
+      ->capture_default_str();
+
+  app->add_option("--warmup", o->warmup_steps, "steps of linear warm-up")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--min-lr", o->min_learning_rate, "learning rate at the end of the schedule")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--weight-decay", o->weight_decay, "for matrices; biases and norms have none")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--clip", o->clip, "largest global gradient norm; 0: no clipping")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--eval-every", o->eval_every, "steps between held-out losses; 0: never")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--eval-batches", o->eval_batches, "batches of one held-out loss")
+      ->group(group)
+      ->capture_default_str();
+}
+
+void AddOptimizerFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "optimizer";
+  app->add_option("--optimizer", o->optimizer, "the update rule")
+      ->group(group)
+      ->check(OneOf(RuleNames()))
+      ->capture_default_str();
+
+  app->add_option("--states", o->states,
+                  "form of master and moments; all but fp32 need --dtype bf16 (docs/planning.md: "
+                  "bytes, bounds)")
+      ->group(group)
+      ->check(OneOf(StateFormNames()))
+      ->capture_default_str();
+
+  app->add_option("--beta1", o->beta1, "adamw, adam, lion: decay of the first moment")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--beta2", o->beta2, "adamw, adam, lion: decay of the second moment")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--eps", o->eps, "adamw, adam, adagrad: added to the root of the second moment")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--momentum", o->momentum,
+                  "sgd: decay of the momentum; 0: none, and no memory for it")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--dampening", o->dampening,
+                  "sgd: share of a gradient that the momentum leaves out")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_flag("--nesterov", o->nesterov, "sgd: Nesterov's momentum")->group(group);
+
+  app->add_option("--lr-decay", o->lr_decay, "adagrad: the rate is divided by 1 + steps * this")
+      ->group(group)
+      ->capture_default_str();
+}
+
+void AddPlaceFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "server";
+  app->add_option("--socket-dir", o->socket_dir, "where memserver listens")
+      ->envname("TIDEPOOL_SOCKET_DIR")
+      ->group(group)
+      ->type_name("DIR");
+
+  app->add_option("--job", o->job, "name of the job; default: from the launcher")->group(group);
+
+  app->add_flag("--standalone", o->standalone, "start a private memserver and end it with the run")
+      ->group(group);
+
+  app->add_option("--pool", o->pool,
+                  "host pool of the private memserver; default: what the job needs")
+      ->group(group);
+
+  app->add_option("--resume", o->resume,
+                  "auto: go on behind the job's last sealed step, and leave the job with memserver "
+                  "when a signal ends this run; never; default: "
+                  "never, auto after torchrun's restart")
+      ->group(group)
+      ->check(CLI::IsMember({"auto", "never"}));
+
+  app->add_flag("--or-new", o->or_new,
+                "with --resume auto: begin at step 1 where the job was kept and is gone (else exit "
+                "code 7)")
+      ->group(group);
+
+  app->add_option(
+         "--server-timeout", o->server_timeout,
+         "how long a memserver that ended is waited for (then exit code 75); 0s: not at all")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--wait", o->queue_timeout,
+                  "wait in memserver's queue when there is no room for the job, for so long "
+                  "(without TIME: a day)")
+      ->group(group)
+      ->expected(0, 1)
+      ->type_name("TIME");
+
+  app->add_option("--rejoin-timeout", o->rejoin_timeout,
+                  "with --resume auto: how long a rank is waited for that gives no sign of life "
+                  "(then exit code 75); one that trainer "
+                  "launch knows to live is waited for as long as it does")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--threads", o->threads, "compute threads of this rank; 0: cores / local ranks")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_flag("--deterministic", o->deterministic,
+                "on a GPU: only operators that give the same bits in every run (slower)")
+      ->group(group);
+
+  app->add_flag("!--no-prefetch", o->prefetch, "fetch chunks only when they are needed")
+      ->group("memory");
+}
+
+void AddOutputFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "output";
+  app->add_option("--out", o->out_dir, "directory for metrics.jsonl and TensorBoard events")
+      ->group(group)
+      ->type_name("DIR");
+
+  app->add_option("--save", o->save_dir,
+                  "directory for the fp32 weights, or adapters, after the last step (safetensors)")
+      ->group(group)
+      ->type_name("DIR");
+
+  app->add_option(
+         "--trace", o->trace_file,
+         "where the time of the last step goes, as a Chrome trace (ui.perfetto.dev opens it)")
+      ->group(group)
+      ->type_name("FILE");
+
+  app->add_option("--log-every", o->log_every, "steps between progress lines off a terminal")
+      ->group(group)
+      ->capture_default_str();
+
+  CLI::Option* quiet =
+      app->add_flag("--quiet", o->quiet, "say nothing but warnings and errors")->group(group);
+
+  app->add_flag("--verbose", o->verbose,
+                "begin with the whole plan: chunks, rCache, memory by tier, device, server")
+      ->group(group)
+      ->excludes(quiet);
+
+  app->add_flag("--dry-run", o->dry_run, "check everything and show the plan; train nothing")
+      ->group(group);
+}
+
+void AddSampleFlags(CLI::App* app, RunOptions* o) {
+  app->add_option("dir", o->weights_dir,
+                  "directory that `trainer run --save` wrote: a model, or adapters")
+      ->required()
+      ->type_name("DIR");
+
+  app->add_option("--base", o->base,
+                  "of adapters, where their base is no longer where it was when they were trained")
+      ->type_name("DIR|FILE");
+
+  app->add_option("prompt", o->prompt, "text to continue")->required();
+
+  app->add_option("--tokens", o->sample_tokens, "how many to generate")->capture_default_str();
+
+  app->add_option("--temperature", o->temperature, "0: always the likeliest token")
+      ->capture_default_str();
+
+  app->add_option("--top-k", o->top_k, "choose among the k likeliest; 0: among all")
+      ->capture_default_str();
+
+  app->add_option("--seed", o->seed, "seed of the choice")->capture_default_str();
+
+  app->add_option("--threads", o->threads, "compute threads; 0: all cores")->capture_default_str();
+}
+
+}  // namespace tidepool::trainer
