@@ -47,7 +47,6 @@ RATCHET: dict[str, int] = {
     "shm": 15,
     "shm/spec": 16,
     "trainer/cache": 27,
-    "trainer/cli": 19,
     "trainer/comm": 22,
     "trainer/comm/meeting": 20,
     "trainer/comm/nccl": 5,

@@ -38,15 +38,18 @@ Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* pla
     return std::optional<GpuEstimate>();
   };
   if (wish.kind == DeviceWish::Kind::kCpu) return on_host();
+
   RankPlace place;
   place.world = place.local_world = plan->layout.world;
   const auto gpus = device::ListGpus();
   if (!gpus.ok() && wish.kind == DeviceWish::Kind::kAuto) return on_host();
+
   if (!gpus.ok()) {
     TP_RETURN_IF_ERROR(PlaceGpuStates(options, wish.ordinal ? 1 : plan->layout.world, plan));
     return std::optional(EstimateGpu(*plan, wish.ordinal ? plan->layout.world : 1, std::nullopt,
                                      {.why_not = "no GPU is here"}));
   }
+
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
   if (!chosen.gpu) return on_host();
   TP_RETURN_IF_ERROR(PlaceGpuStates(options, chosen.gpus, plan));
@@ -61,17 +64,20 @@ Status Estimate(RunOptions options) {
     TP_ASSIGN_OR_RETURN(const RankPlace here, DetectRank(ReadEnvironment(), getppid()));
     world = here.world;
   }
+
   if (world > client::kRanksMax) {
     return Status(ErrorId::kUsageError,
                   std::to_string(world) + " ranks are more than one node can have")
         .Where("--ranks")
         .Fix("give at most 64");
   }
+
   RankPlace place;  // as if all ranks were on this node
   place.world = place.local_world = world;
   TP_ASSIGN_OR_RETURN(std::optional<RcacheChoice> choice, SettleRcache(&options, place));
   TP_ASSIGN_OR_RETURN(RunPlan plan, CheckPlan(options, place, "estimate"));
   plan.choice = std::move(choice);
+
   if (!options.data.empty())
     TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
@@ -103,6 +109,7 @@ int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>&
   if (arguments.front() == "run") {
     if (const Status checked = CheckLaunch(options, ranks); !checked.ok()) return Ended(checked);
   }
+
   SpawnOptions spawn;
   Result<std::string> self = FindProgramBeside("trainer");
   if (!self.ok()) return Ended(self.status());

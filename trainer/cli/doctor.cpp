@@ -20,6 +20,7 @@ void SayGpus() {
     std::cout << "gpus      none: " << gpus.status().what() << "\n";
     return;
   }
+
   for (const device::Gpu& gpu : gpus.value()) {
     std::cout << "gpu       cuda:" << gpu.ordinal << ", " << gpu.name << ", "
               << FormatBytes(gpu.total_bytes) << ", " << device::Text(gpu.uuid) << ", PCI "

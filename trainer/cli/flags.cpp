@@ -100,6 +100,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
     AddOptimizerFlags(command, o);
     AddDeviceFlag(command, o);
   }
+
   AddTrainingFlags(commands.run, o);
   AddPlaceFlags(commands.run, o);
   AddOutputFlags(commands.run, o);
@@ -112,6 +113,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   commands.doctor->get_option("--device")->default_str("auto");
   AddSampleFlags(commands.sample, o);
   AddLaunchFlags(commands.launch, line);
+
   for (CLI::App* command : {commands.run, commands.estimate, commands.sample, commands.launch})
     CheckNumbers(command);
   return commands;
@@ -136,10 +138,12 @@ bool ParseLaunched(CommandLine* line, int* exit_code) {
 std::string NearestFlag(const CLI::App& app, int argc, char** argv) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   if (chosen.empty()) return {};
+
   std::vector<std::string> names;
   for (const CLI::Option* option : chosen.front()->get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
+
   const std::vector<std::string_view> known(names.begin(), names.end());
   for (int i = 1; i < argc; ++i) {
     const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
@@ -195,6 +199,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
     *exit_code = kExitUsage;
     return false;
   }
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

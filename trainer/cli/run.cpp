@@ -18,12 +18,14 @@ namespace {
 Status Train(const RunOptions& options) {
   RunSetup setup;
   setup.options = options;
+
   const Environment environment = ReadEnvironment();
   const auto attempts = environment.find(kAttemptsVariable);
   if (attempts != environment.end()) setup.attempts = AttemptCount(attempts->second);
   setup.begin_anew = [](const AttemptCount& count) {
     BeginAnew({{kAttemptsVariable, count.Text()}});
   };
+
   TP_ASSIGN_OR_RETURN(setup.place, DetectRank(environment, getppid()));
   TP_ASSIGN_OR_RETURN(setup.choice, SettleRcache(&setup.options, setup.place));
   return TrainingRun(std::move(setup)).All();

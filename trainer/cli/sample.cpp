@@ -28,6 +28,7 @@ Status LoadInto(Gpt* model, const WeightsFile& file, const std::vector<Parameter
     TP_RETURN_IF_ERROR(file.Read(
         *tensor, 0, {parameter.mutable_data_ptr<float>(), static_cast<size_t>(parameter.numel())}));
   }
+
   if (file.header().tensors.size() == notes.size()) return {};
   return Status(ErrorId::kDataBad, "the file has " + std::to_string(file.header().tensors.size()) +
                                        " tensors, the model of config.json " +
@@ -53,10 +54,12 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
   for (ParameterNote& note : GptParameters(config.shape, config.lora)) {
     (config.lora.on() && !note.frozen ? adapters : own).push_back(std::move(note));
   }
+
   const std::string place = !config.lora.on()      ? options.weights_dir
                             : options.base.empty() ? config.base
                                                    : options.base;
   TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(WholeModelAt(place)));
+
   if (config.lora.on()) {
     TP_ASSIGN_OR_RETURN(const WeightsFile trained,
                         WeightsFile::Open(options.weights_dir + "/" + kAdapterFile));
@@ -75,16 +78,19 @@ Status Sample(const RunOptions& options) {
         .Why("a prompt can be given as text only to models whose tokens are bytes")
         .Fix("train on text files, or use the weights with a tool that has the tokenizer");
   }
+
   Gpt model(config.shape, torch::TensorOptions().dtype(torch::kFloat32), config.lora);
   TP_RETURN_IF_ERROR(LoadModel(&model, config, options));
   std::vector<int64_t> prompt;
   for (const char c : options.prompt) prompt.push_back(static_cast<uint8_t>(c));
+
   GenerateOptions generate;
   generate.tokens = options.sample_tokens;
   generate.temperature = options.temperature;
   generate.top_k = options.top_k;
   generate.seed = options.seed;
   TP_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, Generate(&model, prompt, generate));
+
   std::string text = options.prompt;
   for (const int64_t token : tokens) text.push_back(static_cast<char>(token));
   std::cout << text << "\n";
