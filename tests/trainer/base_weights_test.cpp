@@ -21,6 +21,7 @@
 #include "optim/kernels/convert_scalar.h"
 #include "trainer/inputs/frozen_base.h"
 #include "trainer/inputs/model_config.h"
+#include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {

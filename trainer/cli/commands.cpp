@@ -14,6 +14,7 @@
 #include "trainer/launch/rank_place.h"
 #include "trainer/launch/spawn_ranks.h"
 #include "trainer/cli/run.h"
+#include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
 #include "trainer/run/settle_rcache.h"
 

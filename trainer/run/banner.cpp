@@ -5,6 +5,7 @@
 
 #include "base/planted.h"
 #include "base/units.h"
+#include "trainer/run/describe_plan.h"
 
 namespace tidepool::trainer {
 namespace {

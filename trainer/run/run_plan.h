@@ -70,17 +70,10 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
 // that the ranks are spread over; 0: the run is on the host. Errors: as PlanGpuStates,
 // ParseGpuStatesWish.
 Status PlaceGpuStates(const RunOptions& options, uint32_t gpus, RunPlan* plan);
-// One line for people; empty where there was nothing to decide.
-std::string DescribeGpuStates(const RunPlan& plan);
 
 // Names the frozen chunks in the specification by their content, which takes a pass over the base
 // where `names` does not remember it. Errors: kUsageError (adapters without a base),
 // kSafetensorsBad.
 Status NameFrozenChunks(RunPlan* plan, BaseNames* names = nullptr);
-
-// Several lines for people, with the reason of every choice.
-std::string DescribePlan(const RunPlan& plan);
-// One JSON object. `gpu`: null where the run is on the host.
-std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu = nullptr);
 
 }  // namespace tidepool::trainer

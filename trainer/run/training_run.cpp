@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "trainer/run/banner.h"
+#include "trainer/run/describe_plan.h"
 #include "trainer/threads/compute_threads.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"

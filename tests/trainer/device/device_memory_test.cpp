@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/units.h"
+#include "trainer/run/describe_plan.h"
 
 namespace tidepool::trainer {
 namespace device_memory_test {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "trainer/run/describe_plan.h"
+
 namespace tidepool::trainer {
 namespace banner_test {
 

@@ -8,6 +8,7 @@
 
 #include "base/units.h"
 #include "trainer/advice/device_memory.h"
+#include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {

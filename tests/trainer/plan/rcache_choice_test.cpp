@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "trainer/layout/build_layout.h"
 #include "trainer/plan/replay.h"
+#include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
