@@ -16,7 +16,7 @@
 #include "trainer/cli/run.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
-#include "trainer/run/settle_rcache.h"
+#include "trainer/advice/settle_rcache.h"
 
 #include <unistd.h>
 

@@ -9,7 +9,7 @@
 #include "base/point.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
-#include "trainer/run/settle_rcache.h"
+#include "trainer/advice/settle_rcache.h"
 #include "trainer/run/training_run.h"
 
 namespace tidepool::trainer {

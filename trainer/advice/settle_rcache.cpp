@@ -1,4 +1,4 @@
-#include "trainer/run/settle_rcache.h"
+#include "trainer/advice/settle_rcache.h"
 
 #include <algorithm>
 #include <string>
@@ -58,6 +58,7 @@ Result<Found> MemoryOf(const RunOptions& options, const DeviceWish& wish, const 
         .Where("--device-memory " + options.device_memory)
         .Fix("write a size like 80GiB");
   }
+
   if (wish.kind == DeviceWish::Kind::kCpu)
     return NoMemoryKnown("on the host nobody can say how much of its memory a rank may have");
   if (place.world > 1)
@@ -95,11 +96,13 @@ Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const Rank
     if (!options->rates_file.empty()) return NoUse("--rates");
     return std::optional<RcacheChoice>();
   }
+
   TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options->device));
   options->rcache = kWhole;
   TP_ASSIGN_OR_RETURN(RunPlan whole, MakeRunPlan(*options, place.world, place.rank, "auto"));
   TP_ASSIGN_OR_RETURN(const Found memory, MemoryOf(*options, wish, place));
   TP_ASSIGN_OR_RETURN(const StepProfile profile, Profile(whole, *options));
+
   ChoiceTask task;
   task.layout = &whole.layout;
   task.profile = &profile;
@@ -114,9 +117,11 @@ Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const Rank
   TP_RETURN_IF_ERROR(PlaceGpuStates(*options, task.device_updates ? memory.gpus : 0, &whole));
   task.room.states = whole.gpu_states.gpu_bytes / memory.sharers;
   task.room_origin = memory.origin;
+
   if (!options->rates_file.empty()) {
     TP_ASSIGN_OR_RETURN(task.rates, ReadRates(options->rates_file, place.world));
   }
+
   TP_ASSIGN_OR_RETURN(RcacheChoice choice, ChooseRcache(task));
   options->rcache = std::to_string(
       std::max(whole.layout.RcacheBytes(place.rank, choice.share.blocks), kPageBytes));
