@@ -51,4 +51,18 @@ Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape
   return data;
 }
 
+Result<std::vector<Batch>> ReadHeldOut(const RunCorpus& data, uint64_t batches) {
+  std::vector<Batch> read;
+  if (batches == 0) return read;
+  BatchShape shape = data.shape;
+  shape.shuffled = false;
+  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data.corpus.validation, shape));
+
+  for (uint64_t i = 0; i < batches; ++i) {
+    TP_ASSIGN_OR_RETURN(Batch batch, cursor.Next());
+    read.push_back(std::move(batch));
+  }
+  return read;
+}
+
 }  // namespace tidepool::trainer

@@ -4,7 +4,9 @@
 // Any thread; torch-free.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/status.h"
@@ -29,5 +31,9 @@ struct RunCorpus {
 // is).
 Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
                                 Rank rank);
+
+// The first `batches` batches of what is held out, this rank's share of each. Errors: those of
+// BatchCursor.
+Result<std::vector<Batch>> ReadHeldOut(const RunCorpus& data, uint64_t batches);
 
 }  // namespace tidepool::trainer

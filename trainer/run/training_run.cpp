@@ -1,16 +1,9 @@
 #include "trainer/run/training_run.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <iostream>
-#include <unordered_map>
-
-#include <torch/types.h>
 
 #include "base/log.h"
 #include "base/units.h"
@@ -19,33 +12,12 @@
 #include "trainer/threads/compute_threads.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
-#include "trainer/model/gpt_init.h"
-#include "trainer/inputs/model_config.h"
 #include "trainer/run/resume.h"
 #include "trainer/inputs/run_files.h"
 #include "trainer/run/run_note.h"
-#include "trainer/inputs/weights_file.h"
+#include "trainer/run/save_run.h"
 
 namespace tidepool::trainer {
-namespace {
-
-constexpr uint64_t kByteVocab = 256;  // a model of this size reads text byte by byte
-
-// The module's tensors in the order of the layout's ParameterIds.
-Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
-  std::unordered_map<std::string, at::Tensor> by_name;
-  for (const auto& item : model.named_parameters()) by_name.emplace(item.key(), item.value());
-  std::vector<at::Tensor> tensors;
-  for (const ParameterPlace& place : layout.parameters) {
-    const auto found = by_name.find(place.name);
-    if (found == by_name.end())
-      return Status(ErrorId::kInternal, "the model has no parameter " + place.name);
-    tensors.push_back(found->second);
-  }
-  return tensors;
-}
-
-}  // namespace
 
 void TrainingRun::Say(const std::string& text) const {
   if (place_.rank == 0 && !options_.quiet) std::cerr << text << std::flush;
@@ -165,36 +137,6 @@ Status TrainingRun::Continue(const std::string& note) {
   return {};
 }
 
-Status TrainingRun::BuildEngine() {
-  // The module's own memory is never touched: LibTorch reserves it at most, and the engine gives it
-  // back when it places the storages.
-  model_ = std::make_unique<Gpt>(plan_.shape, device_->MakerOf(plan_.layout.dtype), plan_.lora);
-  model_->SetCheckpointing(
-      options_.activation_checkpointing,
-      options_.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
-  TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, plan_.layout));
-  EngineOptions engine;
-  engine.rank = place_.rank;
-  engine.micro_batches = options_.micro_batches;
-  if (!options_.prefetch) engine.cache.prefetch_depth = 0;
-  // The model declares which parameters are used several times.
-  engine.cache.separate_while_recording = false;
-  engine.cache.seed = options_.seed;
-  EngineParts parts{.service = session_->service(),
-                    .groups = session_->groups(),
-                    .parameters = std::move(tensors),
-                    .clock = &clock_};
-  parts.streams = device_->streams();
-  if (!options_.trace_file.empty() && place_.rank == 0) {
-    trace_ = std::make_unique<RunTrace>(&clock_, device_->Timer(), parts.service, parts.groups);
-    parts.service = trace_->service();
-    parts.groups = trace_->groups();
-    parts.trace = trace_->step();
-  }
-  TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
-  return {};
-}
-
 Status TrainingRun::ProvideBase() {
   if (plan_.base == nullptr) return {};
   const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) {
@@ -212,38 +154,23 @@ Status TrainingRun::LoadWeights() {
   if (resume_)
     Say("resume    the server holds no weights of job " + plan_.spec.name +
         ": starting at step 1\n");
-  return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
-    InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.seed, 0, values);
-  });
-}
-
-Result<std::vector<Batch>> TrainingRun::ReadHeldOut() {
-  std::vector<Batch> batches;
-  if (options_.eval_every == 0) return batches;
-  BatchShape shape = data_->shape;
-  shape.shuffled = false;
-  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data_->corpus.validation, shape));
-  for (uint64_t i = 0; i < options_.eval_batches; ++i) {
-    TP_ASSIGN_OR_RETURN(Batch batch, cursor.Next());
-    batches.push_back(std::move(batch));
-  }
-  return batches;
+  return model_->LoadWeights();
 }
 
 Result<TrainTask> TrainingRun::MakeTask() {
   TrainTask task;
-  TP_ASSIGN_OR_RETURN(task.held_out, ReadHeldOut());
-  task.engine = engine_.get();
+  TP_ASSIGN_OR_RETURN(task.held_out,
+                      ReadHeldOut(*data_, options_.eval_every > 0 ? options_.eval_batches : 0));
+  task.engine = model_->engine();
   task.world = session_->world();
-  task.loss = [this](const Batch& batch) {
-    const at::Tensor inputs = device_->Tokens(batch.inputs, batch.sequences, batch.tokens);
-    return model_->Loss(inputs, device_->Tokens(batch.targets, batch.sequences, batch.tokens));
-  };
+  task.loss = [this](const Batch& batch) { return model_->Loss(batch); };
+
   TP_ASSIGN_OR_RETURN(task.schedule.kind, optim::ScheduleFromName(options_.schedule));
   task.schedule.base_lr = options_.learning_rate;
   task.schedule.min_lr = std::min(options_.min_learning_rate, options_.learning_rate);
   task.schedule.warmup_steps = std::min(options_.warmup_steps, options_.steps);
   task.schedule.total_steps = options_.steps;
+
   task.start = start_;
   task.seed = options_.seed;
   task.loss_scaling = plan_.layout.dtype == DType::kF16;
@@ -251,6 +178,7 @@ Result<TrainTask> TrainingRun::MakeTask() {
   task.micro_batches = options_.micro_batches;
   task.steps = options_.steps;
   task.eval_every = options_.eval_every;
+
   task.stop_wanted = &StopFlag::Requested;
   task.after_step = [this](Version version) {
     sealed_ = version;
@@ -259,7 +187,7 @@ Result<TrainTask> TrainingRun::MakeTask() {
   };
   task.cpus_shared = [this] { return cpus_ != nullptr && cpus_->shared(); };
   task.clock = &clock_;
-  if (trace_ != nullptr) task.trace = trace_->step();
+  if (model_->trace() != nullptr) task.trace = model_->trace()->step();
   return task;
 }
 
@@ -271,6 +199,7 @@ Status TrainingRun::Train() {
   TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask());
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
+
   device_->ResetPeak();
   Result<TrainSummary> trained = TrainLoop(task);
   if (!trained.ok()) return WithShares(trained.status(), ShortAt::kStep);
@@ -280,37 +209,24 @@ Status TrainingRun::Train() {
 
 Status TrainingRun::Save() {
   if (options_.save_dir.empty() || place_.rank != 0) return {};
-  const UniqueFd directory(open(options_.save_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.valid())
-    return Status(ErrorId::kSaveFailed,
-                  "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));
-  const std::string file = plan_.lora.on() ? kAdapterFile : kWeightsFile;
-  TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), file, summary_.version));
-  TP_RETURN_IF_ERROR(SaveConfig());
+  TP_ASSIGN_OR_RETURN(const std::string file,
+                      SaveRun({.directory = options_.save_dir,
+                               .plan = plan_,
+                               .service = session_->service(),
+                               .version = summary_.version,
+                               .base_names = base_names_ ? &*base_names_ : nullptr}));
   Say("saved     " + options_.save_dir + "/" + file + " (fp32 " +
       (plan_.lora.on() ? "adapters" : "weights") + " of step " + std::to_string(summary_.version) +
       ")\n");
   return {};
 }
 
-// What belongs to the saved tensors. The server has written what the job trains; which base that
-// lies over, it does not know as a file.
-Status TrainingRun::SaveConfig() {
-  ModelConfig config{.shape = plan_.shape,
-                     .bytes = plan_.shape.vocab == kByteVocab,
-                     .lora = plan_.lora,
-                     .base = {}};
-  if (plan_.lora.on()) {
-    config.base = std::filesystem::absolute(plan_.base->file().path());
-    TP_RETURN_IF_ERROR(AddMetadata(options_.save_dir + "/" + kAdapterFile,
-                                   {{kBaseHashKey, base_names_->FileOrNothing()}}));
-    base_names_->Remember();
-  }
-  return WriteModelConfig(options_.save_dir, config);
-}
-
 Status TrainingRun::Build() {
-  TP_RETURN_IF_ERROR(BuildEngine());
+  TP_ASSIGN_OR_RETURN(model_, RunModel::Make({.options = options_,
+                                              .plan = plan_,
+                                              .device = device_.get(),
+                                              .session = session_.get(),
+                                              .clock = &clock_}));
   TP_RETURN_IF_ERROR(ProvideBase());
   return LoadWeights();
 }
@@ -331,7 +247,8 @@ Status TrainingRun::Attempt() {
   if (place_.rank == 0 && !StaysForMore()) kept_->Ended();
   TP_RETURN_IF_ERROR(StaysForMore() ? session_->world()->Barrier() : session_->Close());
   // Behind all that matters more.
-  return trace_ != nullptr ? trace_->Write(options_.trace_file, place_.rank) : Status();
+  const bool traced = model_ != nullptr && model_->trace() != nullptr;
+  return traced ? model_->trace()->Write(options_.trace_file, place_.rank) : Status();
 }
 
 // Whoever asks for a job that goes on means one that was interrupted, too: nobody says goodbye, and
@@ -341,8 +258,6 @@ bool TrainingRun::StaysForMore() const {
 }
 
 void TrainingRun::Leave() {
-  engine_.reset();
-  trace_.reset();
   model_.reset();
   session_->Leave();
 }
@@ -393,11 +308,11 @@ Status TrainingRun::WithShares(Status ended, ShortAt at) const {
   }
   if (at == ShortAt::kStep) shares->outside = SpareBytes(plan_.layout);
   // Only an order that was followed to its end says what it needs.
-  const bool followed = at == ShortAt::kStep && engine_->cache().following();
+  const bool followed = at == ShortAt::kStep && model_->engine()->cache().following();
   const ShortRun run{
       .shares = *shares,
       .wanted = at == ShortAt::kRcache ? plan_.rcache.bytes : WantedBytes(ended.what()),
-      .rcache_smallest = followed ? engine_->cache().SmallestRcacheBytes() : 0,
+      .rcache_smallest = followed ? model_->engine()->cache().SmallestRcacheBytes() : 0,
       .at = at,
       .rank = place_.rank};
   return ExplainShortage(std::move(ended), run, plan_, options_);
@@ -412,38 +327,15 @@ Status TrainingRun::Explained(Status ended) const {
                     is_kept ? kept_->Until(session_->socket_dir()) : "");
 }
 
-Status TrainingRun::All() {
-  TP_RETURN_IF_ERROR(Plan());
-  TP_RETURN_IF_ERROR(MakeSession());
-  if (options_.dry_run) {
-    if (options_.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
-    SayPlan();
-    Say("dry run   nothing was started\n");
-    return {};
-  }
-  if (place_.rank == 0) TP_RETURN_IF_ERROR(PrepareOutputs(options_));
-  if (place_.rank == 0 && base_names_) base_names_->Remember();
-  if (session_->DoneBefore()) {
-    Say("done      every rank had come to its end before torchrun started them again\n");
-    return {};
-  }
-  Status ended = Attempt();
-  while (!ended.ok() && MayGoOn(ended)) {
-    SayWait((place_.world > 1
-                 ? "another rank was lost (" + ended.what() + "); waiting for it at step "
-                 : ended.what() + "; again behind step ") +
-            std::to_string(sealed_));
-    session_->AwaitServer();
-    Leave();
-    ended = Attempt();
-  }
-  if (!ended.ok()) {
-    if (IsWorthless(ended)) session_->GiveJobBack();
-    Leave();
-    return Explained(std::move(ended));
-  }
-  const std::string kept = StaysForMore() ? kept_->Until(session_->socket_dir()) : "";
-  if (StaysForMore()) Leave();
+Status TrainingRun::DryRun() const {
+  if (options_.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
+  SayPlan();
+  Say("dry run   nothing was started\n");
+  return {};
+}
+
+// `kept`: as WhatIsLeft.
+void TrainingRun::SayDone(const std::string& kept) const {
   const std::string after =
       start_.version > 0
           ? "; the last " + std::to_string(summary_.steps - start_.version) + " of them in "
@@ -454,6 +346,39 @@ Status TrainingRun::All() {
            ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, kept) + ")"
            : "") +
       "\n");
+}
+
+Status TrainingRun::All() {
+  TP_RETURN_IF_ERROR(Plan());
+  TP_RETURN_IF_ERROR(MakeSession());
+  if (options_.dry_run) return DryRun();
+
+  if (place_.rank == 0) TP_RETURN_IF_ERROR(PrepareOutputs(options_));
+  if (place_.rank == 0 && base_names_) base_names_->Remember();
+  if (session_->DoneBefore()) {
+    Say("done      every rank had come to its end before torchrun started them again\n");
+    return {};
+  }
+
+  Status ended = Attempt();
+  while (!ended.ok() && MayGoOn(ended)) {
+    SayWait((place_.world > 1
+                 ? "another rank was lost (" + ended.what() + "); waiting for it at step "
+                 : ended.what() + "; again behind step ") +
+            std::to_string(sealed_));
+    session_->AwaitServer();
+    Leave();
+    ended = Attempt();
+  }
+
+  if (!ended.ok()) {
+    if (IsWorthless(ended)) session_->GiveJobBack();
+    Leave();
+    return Explained(std::move(ended));
+  }
+  const std::string kept = StaysForMore() ? kept_->Until(session_->socket_dir()) : "";
+  if (StaysForMore()) Leave();
+  SayDone(kept);
   return {};
 }
 

@@ -10,6 +10,14 @@
 //     sealed nothing, or when another rank has ended for good or has given no sign of life for
 //     --rejoin-timeout;
 //  3. an error leaves the job with the server, without a goodbye.
+//
+// A run, from the outside in:
+//   All        checks the plan; then makes attempts until one ends well or none may follow
+//   Attempt    one seat, one meeting: seat, ranks, model, steps, saved weights, goodbye
+//   TakeSeat   attaches; what the server holds decides: go on behind its step, or begin
+//   Build      model and engine over the seat; a base and new weights are put where needed
+//   Train      steps to the last one, or until a signal
+//   Leave      after a broken attempt: model, groups and seat go, the job stays at the server
 #pragma once
 
 #include <functional>
@@ -24,17 +32,15 @@
 #include "trainer/inputs/base_names.h"
 #include "trainer/threads/cpu_watch.h"
 #include "trainer/advice/device_memory.h"
-#include "trainer/engine/engine.h"
 #include "trainer/run/kept_run.h"
 #include "trainer/launch/rank_place.h"
-#include "trainer/model/gpt.h"
 #include "trainer/run/check_run.h"
 #include "trainer/inputs/run_corpus.h"
 #include "trainer/run/run_device.h"
+#include "trainer/run/run_model.h"
 #include "trainer/run/run_options.h"
 #include "trainer/run/run_plan.h"
 #include "trainer/run/run_session.h"
-#include "trainer/output/traced_seams.h"
 #include "trainer/engine/train_loop.h"
 
 namespace tidepool::trainer {
@@ -78,17 +84,16 @@ class TrainingRun {
   // `note`: what the server keeps with the job.
   Status Continue(const std::string& note);
   Status Begin();
-  // Makes the engine, and what it trains.
+  // Makes the model, and puts what the server does not have yet.
   Status Build();
-  Status BuildEngine();
   Status ProvideBase();
   Status LoadWeights();
-  Result<std::vector<Batch>> ReadHeldOut();
   Result<TrainTask> MakeTask();
   Status Train();
   Status Save();
-  Status SaveConfig();
   void Leave();
+  Status DryRun() const;
+  void SayDone(const std::string& kept) const;
   bool IsWorthless(const Status& ended) const;
   bool MayGoOn(const Status& ended);
   void LeaveStuck(const Status& ended);
@@ -117,10 +122,8 @@ class TrainingRun {
   // Parts of one attempt, in the order in which they are made.
   std::unique_ptr<RunSession> session_;
   StartPoint start_;
-  std::unique_ptr<RunTrace> trace_;  // with --trace, on rank 0
-  std::unique_ptr<Gpt> model_;
-  std::unique_ptr<TrainingEngine> engine_;
-  Version sealed_ = 0;  // as far as this process knows
+  std::unique_ptr<RunModel> model_;  // null before Build
+  Version sealed_ = 0;               // as far as this process knows
   std::optional<KeptRun> kept_;
   TrainSummary summary_;
 };

@@ -1,0 +1,88 @@
+#include "trainer/run/run_model.h"
+
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "trainer/model/activation_store.h"
+#include "trainer/model/gpt_init.h"
+
+namespace tidepool::trainer {
+namespace {
+
+// The module's tensors in the order of the layout's ParameterIds.
+Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
+  std::unordered_map<std::string, at::Tensor> by_name;
+  for (const auto& item : model.named_parameters()) by_name.emplace(item.key(), item.value());
+
+  std::vector<at::Tensor> tensors;
+  for (const ParameterPlace& place : layout.parameters) {
+    const auto found = by_name.find(place.name);
+    if (found == by_name.end())
+      return Status(ErrorId::kInternal, "the model has no parameter " + place.name);
+    tensors.push_back(found->second);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
+  std::unique_ptr<RunModel> made(new RunModel(parts));
+  const RunOptions& options = parts.options;
+  // The module's own memory is never touched: LibTorch reserves it at most, and the engine gives it
+  // back when it places the storages.
+  made->model_ = std::make_unique<Gpt>(
+      parts.plan.shape, parts.device->MakerOf(parts.plan.layout.dtype), parts.plan.lora);
+  made->model_->SetCheckpointing(
+      options.activation_checkpointing,
+      options.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
+  TP_RETURN_IF_ERROR(made->MakeEngine());
+  return made;
+}
+
+Status RunModel::MakeEngine() {
+  const RunOptions& options = parts_.options;
+  RunSession* session = parts_.session;
+  EngineOptions engine;
+  engine.rank = session->place().rank;
+  engine.micro_batches = options.micro_batches;
+  if (!options.prefetch) engine.cache.prefetch_depth = 0;
+  // The model declares which parameters are used several times.
+  engine.cache.separate_while_recording = false;
+  engine.cache.seed = options.seed;
+
+  TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, parts_.plan.layout));
+  EngineParts parts{.service = session->service(),
+                    .groups = session->groups(),
+                    .parameters = std::move(tensors),
+                    .clock = parts_.clock};
+  parts.streams = parts_.device->streams();
+  if (!options.trace_file.empty() && engine.rank == 0) {
+    trace_ = std::make_unique<RunTrace>(parts_.clock, parts_.device->Timer(), parts.service,
+                                        parts.groups);
+    parts.service = trace_->service();
+    parts.groups = trace_->groups();
+    parts.trace = trace_->step();
+  }
+
+  TP_ASSIGN_OR_RETURN(engine_,
+                      TrainingEngine::Create(parts_.plan.layout, engine, std::move(parts)));
+  return {};
+}
+
+Status RunModel::LoadWeights() {
+  return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
+    InitGptParameter(parts_.plan.layout.parameters[id].name, parts_.plan.shape, parts_.options.seed,
+                     0, values);
+  });
+}
+
+at::Tensor RunModel::Loss(const Batch& batch) {
+  const at::Tensor inputs = parts_.device->Tokens(batch.inputs, batch.sequences, batch.tokens);
+  return model_->Loss(inputs, parts_.device->Tokens(batch.targets, batch.sequences, batch.tokens));
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,60 @@
+// RunModel: what one attempt of a run trains: the model, the engine that steps it through this
+// rank's seat, and the trace of its steps.
+//
+// One thread (the trainer's main thread). It is made once the ranks have met, and must go before
+// the session leaves its seat: operators and transfers work in the memory of that seat.
+#pragma once
+
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "trainer/data/batch_cursor.h"
+#include "trainer/engine/engine.h"
+#include "trainer/model/gpt.h"
+#include "trainer/output/traced_seams.h"
+#include "trainer/run/run_device.h"
+#include "trainer/run/run_options.h"
+#include "trainer/run/run_plan.h"
+#include "trainer/run/run_session.h"
+
+namespace tidepool::trainer {
+
+// All of it outlives the RunModel.
+struct RunModelParts {
+  const RunOptions& options;
+  const RunPlan& plan;
+  RunDevice* device = nullptr;
+  RunSession* session = nullptr;  // has met the other ranks
+  const Clock* clock = nullptr;
+};
+
+class RunModel {
+ public:
+  // Makes the model, whose parameters take no memory of their own, and the engine. Errors: those of
+  // TrainingEngine::Create.
+  static Result<std::unique_ptr<RunModel>> Make(const RunModelParts& parts);
+
+  // Puts this rank's shards of new weights, made from the seed. Errors: those of
+  // TrainingEngine::LoadWeights.
+  Status LoadWeights();
+  // The mean loss of a batch, a scalar with a graph behind it.
+  at::Tensor Loss(const Batch& batch);
+  TrainingEngine* engine() { return engine_.get(); }
+  const TrainingEngine* engine() const { return engine_.get(); }
+  // Null without --trace, and on other ranks than 0.
+  RunTrace* trace() { return trace_.get(); }
+
+ private:
+  explicit RunModel(const RunModelParts& parts) : parts_(parts) {}
+  Status MakeEngine();
+
+  const RunModelParts parts_;
+  std::unique_ptr<RunTrace> trace_;
+  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<TrainingEngine> engine_;
+};
+
+}  // namespace tidepool::trainer
