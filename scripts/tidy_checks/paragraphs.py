@@ -52,7 +52,6 @@ RATCHET: dict[str, int] = {
     "trainer/comm/nccl": 5,
     "trainer/engine": 10,
     "trainer/hooks": 6,
-    "trainer/run": 37,
 }
 
 

@@ -20,6 +20,7 @@ std::string Banner(const RunPlan& plan, const RankPlace& place, const BannerWord
   if (TP_PLANTED("trainer.banner_of_all")) return LongBanner(plan, place, words.data);
   std::array<char, 16> share{};
   std::snprintf(share.data(), share.size(), "%.0f %%", 100 * plan.rcache.fraction());
+
   std::string text =
       "tidepool  job " + plan.spec.name + ", " + Ranks(place) + "; " + words.server + "\n";
   text += "model     " + plan.shape.name + ": " + FormatCount(plan.memory.parameters) +
@@ -27,6 +28,7 @@ std::string Banner(const RunPlan& plan, const RankPlace& place, const BannerWord
   if (plan.lora.on())
     text +=
         ", of which " + FormatCount(plan.memory.trained_parameters) + " of adapters are trained";
+
   text += "; rCache " + FormatBytes(plan.rcache.bytes) + " a rank, " + share.data() +
           " of what is not always resident";
   if (!words.device.empty()) text += "; " + words.device;

@@ -54,6 +54,7 @@ Result<RunWaits> WaitsOf(const RunOptions& options) {
     if (!pool.ok()) return Status(pool.status()).Where("--pool");
     waits.pool_bytes = *pool;
   }
+
   TP_ASSIGN_OR_RETURN(waits.server_timeout_ns,
                       DurationOf("--server-timeout", options.server_timeout));
   TP_ASSIGN_OR_RETURN(waits.rejoin_timeout_ns,

@@ -76,12 +76,14 @@ void AddPool(const RunPlan& plan, const client::StateBytes& states, Lines* lines
                               NameOf(plan.spec.optimizer.states) + ": " +
                               PerParameter(states, plan.memory.trained_parameters) +
                               " bytes of the pool a parameter");
+
   lines->Add("host", FormatBytes(states.total()) + " of the pool: master " +
                          FormatBytes(states.master) + ", moments " +
                          FormatBytes(states.momentum + states.variance) + ", 16-bit copy " +
                          FormatBytes(states.param16) + ", gradients " +
                          FormatBytes(states.gradient + states.staging) + ", records " +
                          FormatBytes(states.records));
+
   if (plan.lora.on()) {
     lines->Add("base", FormatBytes(plan.memory.frozen) + " of the pool in " +
                            std::to_string(plan.spec.frozen.size()) +
@@ -153,6 +155,7 @@ void WriteStatesElsewhere(const RunPlan& plan, JsonWriter* json) {
     json->Field("least_pool_bytes", RoundUp(client::LeastHostBytesOf(plan.spec), kMiB));
     json->EndObject();
   }
+
   if (plan.gpu_states.chunks > 0) {
     const uint64_t pool = client::HostStateBytesOf(plan.spec, client::kNoSpill).total();
     json->Key("states_on_gpu").BeginObject();
@@ -178,6 +181,7 @@ std::string DescribeGpuStates(const RunPlan& plan) {
   const GpuStatesPlan& on_gpu = plan.gpu_states;
   if (on_gpu.why.empty()) return {};
   if (on_gpu.chunks == 0) return "states    all on the host: " + on_gpu.why + "\n";
+
   const uint64_t less = client::StateBytesOf(plan.spec).total() -
                         client::HostStateBytesOf(plan.spec, client::kNoSpill).total();
   const std::string first =
@@ -196,6 +200,7 @@ std::string DescribePlan(const RunPlan& plan) {
   AddRcache(plan, &lines);
   AddPool(plan, states, &lines);
   AddNvme(plan, &lines);
+
   lines.Add("total", FormatBytes(states.total() + plan.memory.frozen + plan.rcache.bytes * world) +
                          " on this node for " + std::to_string(world) +
                          (world == 1 ? " rank" : " ranks") + ", without activations");

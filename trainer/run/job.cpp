@@ -12,6 +12,7 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
   plan.block_bytes = layout.BlockBytes();
   const uint64_t chunks = layout.EvictableChunks(rank);
   plan.evictable_bytes = chunks * plan.block_bytes;
+
   const bool is_share = !rcache.empty() && rcache.back() == '%';
   Result<uint64_t> wanted = ParseSizeOrShare(rcache, plan.evictable_bytes);
   if (!wanted.ok())
@@ -23,6 +24,7 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
                                   ? wanted.value() + plan.block_bytes / 2
                                   : wanted.value() - std::min(wanted.value(), plan.resident_bytes);
   plan.blocks = plan.block_bytes > 0 ? std::min(for_blocks / plan.block_bytes, chunks) : 0;
+
   if (plan.blocks == 0 && chunks > 0) {
     return Status(ErrorId::kRcacheTooSmall, "--rcache " + rcache +
                                                 " leaves no room for one block of " +
@@ -33,6 +35,7 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
         .Fix("give at least --rcache " + std::to_string(layout.RcacheBytes(rank, 1)) +
              ", or a smaller --chunk-size");
   }
+
   plan.bytes = std::max(layout.RcacheBytes(rank, plan.blocks), kPageBytes);
   return plan;
 }
@@ -76,11 +79,13 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
   spec.rcache_bytes = rcache.bytes;
   // kDecayGroup, kNoDecayGroup.
   spec.parameter_groups = {{1.0f, options.weight_decay}, {1.0f, 0.0f}};
+
   for (const std::vector<Rank>& members : layout.data_groups) {
     client::DataGroup group;
     for (const Rank rank : members) group.rank_mask |= uint64_t{1} << rank;
     spec.data_groups.push_back(group);
   }
+
   for (const ChunkPlace& chunk : layout.chunks) {
     if (chunk.frozen) {
       spec.frozen.push_back({chunk.elements, {}});
@@ -88,6 +93,7 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
       spec.chunks.push_back({chunk.elements, chunk.data_group});
     }
   }
+
   for (const ParameterPlace& place : layout.parameters) {
     if (layout.chunks[place.chunk].frozen) continue;
     client::ParameterSpec parameter;
@@ -99,6 +105,7 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
     parameter.element_count = place.element_count;
     spec.parameters.push_back(std::move(parameter));
   }
+
   return spec;
 }
 

@@ -57,6 +57,7 @@ std::string KeptRun::WhoSaysSo(const std::string& socket_dir, Version sealed) co
            "\" had sealed steps and was not brought to its end" +
            (where.empty() ? "" : "; its memserver was " + where);
   }
+
   Result<client::JobWord> word = client::AskJob(socket_dir, job_, kAskNs);
   if (!word.ok() || !word->lost) return "";
   return "memserver had it at step " + std::to_string(word->lost->version) + " and lost it at " +
@@ -68,6 +69,7 @@ Status KeptRun::MayBegin(const std::string& socket_dir, Version sealed) const {
     return {};
   const std::string why = WhoSaysSo(socket_dir, sealed);
   if (why.empty()) return {};
+
   return Status(ErrorId::kStatesLost,
                 "memserver holds nothing of job \"" + job_ + "\", which was to go on")
       .Where("memserver at " + socket_dir)

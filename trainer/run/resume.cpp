@@ -27,6 +27,7 @@ Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place) {
                   "always begins anew")
         .Where("command line of trainer");
   }
+
   if (options.resume.empty()) return place.restarts > 0;
   if (options.resume == "never") return false;
   if (options.resume != "auto") {
@@ -34,6 +35,7 @@ Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place) {
                   "--resume \"" + options.resume + "\" is neither auto nor never")
         .Where("command line of trainer");
   }
+
   if (options.job.empty() && place.job_name.empty() && !options.standalone) {
     return Status(ErrorId::kUsageError,
                   "--resume auto needs the name of the job that is to be continued")
@@ -93,17 +95,20 @@ Status ExplainEnd(Status ended, const std::string& job, bool resume, const std::
           "the job is kept where memserver's keeper lives: see that memserver runs again (memctl "
           "wait-ready), then " +
           Again(job) + " continues at the last sealed step");
+
     case ErrorId::kStatesLost:
       if (!ended.fix().empty()) return ended;  // by whom it was found out, who says why
       return std::move(ended).Fix(std::string("there is nothing to continue: memserver and its "
                                               "keeper ended together, and the states of \"") +
                                   job + "\" with them. The same command " +
                                   (resume ? "with --or-new " : "") + "starts it anew at step 1");
+
     case ErrorId::kPeerLost:
     case ErrorId::kCollectiveFailed:
     case ErrorId::kVersionGone:
       return std::move(ended).Fix(is_kept + ": " + Again(job) +
                                   ", for all ranks, continues at the last sealed step");
+
     case ErrorId::kRanksMissing:
       return std::move(ended).Fix("see why the missing ranks ended. " + is_kept + ": " +
                                   Again(job) +

@@ -73,6 +73,7 @@ Status LoadTorchCuda() {
     const char* why = dlerror();
     return NotLoaded(why != nullptr ? why : path + " was refused");
   }
+
   if (at::globalContext().hasCUDA()) return {};
   return NoTorchCuda(path +
                      " is loaded, but its CUDA runtime finds no GPU where the driver shows one")
@@ -172,6 +173,7 @@ SessionDevice RunDevice::ForSession() {
   if (!is_gpu()) return {};
   SessionDevice session;
   session.device = cuda_.get();
+
   if (rcache_ != nullptr) {
     session.brought =
         client::BroughtMemory{.form = static_cast<uint32_t>(cuda_->export_form()),
@@ -181,6 +183,7 @@ SessionDevice RunDevice::ForSession() {
                               .bytes = rcache_->bytes(),
                               .make_room = [this](bool server_comes) { MakeRoom(server_comes); }};
   }
+
   session.group = group_.get();
   session.native_group = device::CudaDevice::NativeOf(*group_);
   session.shared = shared_;
@@ -266,6 +269,7 @@ Status RunDevice::CopyIn(uint64_t rcache_offset, std::span<const std::byte> byte
                                  .options(options.device(torch_device_))
                                  .target_device(torch_device_)
                                  .make_tensor();
+
     there.copy_(here);  // ends before it returns: the source is not pinned
   });
 }
@@ -279,6 +283,7 @@ DeviceTimer RunDevice::Timer() {
         .record(current_->current_stream());
     return marks_.size() - 1;
   };
+
   timer.seconds_between = [this](size_t from, size_t to) {
     double seconds = 0;
     const Status measured = CatchTorch([&] {
@@ -301,6 +306,7 @@ Result<DeviceShares> RunDevice::Shares() const {
   TP_RETURN_IF_ERROR(CatchTorch([&] {
     stats = c10::getDeviceAllocator(c10::DeviceType::CUDA)->getDeviceStats(torch_device_.index());
   }));
+
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   DeviceShares shares;
   shares.total = bytes.total;

@@ -60,6 +60,7 @@ Status RunModel::MakeEngine() {
                     .parameters = std::move(tensors),
                     .clock = parts_.clock};
   parts.streams = parts_.device->streams();
+
   if (!options.trace_file.empty() && engine.rank == 0) {
     trace_ = std::make_unique<RunTrace>(parts_.clock, parts_.device->Timer(), parts.service,
                                         parts.groups);

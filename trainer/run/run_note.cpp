@@ -85,6 +85,7 @@ std::string Remedy(const std::vector<NoteDifference>& differences) {
       flags += " " + difference.what + " " + difference.before;
     }
   }
+
   std::string text;
   if (!flags.empty()) text = "give" + flags + " again";
   if (data)
@@ -101,17 +102,20 @@ std::string MakeRunNote(const RunOptions& options, uint64_t context, const Corpu
   const auto line = [&note](std::string_view key, const std::string& value) {
     note += std::string(key) + " " + value + "\n";
   };
+
   line("batch", std::to_string(options.batch));
   line("context", std::to_string(context));
   line("seed", std::to_string(options.seed));
   line("train", Text(facts.train));
   line("held_out", Text(facts.held_out));
   if (options.lora_rank > 0) line("lora_alpha", Text(options.lora_alpha));
+
   line("steps", std::to_string(options.steps));
   line("lr", Text(options.learning_rate));
   line("schedule", options.schedule);
   line("warmup", std::to_string(options.warmup_steps));
   line("min_lr", Text(options.min_learning_rate));
+
   const std::string with_data = note + kDataKey + " " + Shown(options.data) + "\n";
   return options.data.empty() || with_data.size() > kRunNoteBytesMax ? note : with_data;
 }

@@ -83,10 +83,12 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   TP_RETURN_IF_ERROR(ParseGpuStatesWish(options.gpu_states).status());
   TP_ASSIGN_OR_RETURN(plan.lora, LoraOf(shape, options));
   TP_ASSIGN_OR_RETURN(plan.layout, LayoutOf(plan.shape, plan.lora, options, world));
+
   if (!options.base.empty()) {
     TP_ASSIGN_OR_RETURN(FrozenBase base, FrozenBase::Open(WholeModelAt(options.base), plan.layout));
     plan.base = std::make_shared<const FrozenBase>(std::move(base));
   }
+
   TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.rcache));
   plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);
   plan.memory = EstimateMemory(plan.layout, {.micro_batches = options.micro_batches,
@@ -115,6 +117,7 @@ Status NameFrozenChunks(RunPlan* plan, BaseNames* names) {
         .Why("adapters are trained beside weights that exist")
         .Fix("give --base DIR, which `trainer run --save DIR` wrote");
   }
+
   TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> chunks,
                       names != nullptr ? names->Chunks() : plan->base->HashChunks());
   for (size_t i = 0; i < chunks.size(); ++i) plan->spec.frozen[i].content = chunks[i];

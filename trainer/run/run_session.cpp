@@ -67,6 +67,7 @@ Rendezvous RunSession::MeetingPlace() const {
   meet.local_world = place_.local_world;
   meet.host = place_.master_host;
   meet.port = place_.master_port;
+
   meet.serves_store = place_.rank == 0 && !place_.agent_serves_store;
   meet.one_machine = place_.local_world == place_.world;
   meet.run = RunHash(place_, task_.spec.name);
@@ -153,6 +154,7 @@ Status RunSession::Attach() {
   // somebody else's.
   socket_dir_ = standalone() ? std::string() : task_.options.socket_dir;
   if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
+
   client::ClientOptions client;
   client.socket_dir = socket_dir_;
   client.server_timeout_ns = waits_.server_timeout_ns;
@@ -161,6 +163,7 @@ Status RunSession::Attach() {
   client.give_up = StopFlag::Requested;
   client.brought = task_.device.brought;
   client.run_note = task_.note;
+
   if (task_.resumes)
     client.connect_timeout_ns =
         std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, waits_.server_timeout_ns));
@@ -176,22 +179,26 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
     Result<std::unique_ptr<client::MemClient>> made =
         client::MemClient::Connect(options, task_.spec, place_.rank);
     const int64_t waited_ns = clock.NowNs() - start_ns;
+
     if (made.ok()) {
       client_ = std::move(made).value();
       return task_.device.take_flags ? task_.device.take_flags(client_->attachment()) : Status();
     }
+
     if (GivesUpGpuStates(made.status())) continue;
     if (made.status().id() == ErrorId::kJobMismatch && !no_gpu_states_.ok() &&
         no_gpu_states_.id() != ErrorId::kJobMismatch) {
       return Status(no_gpu_states_)
           .Fix("give --gpu-states off: other ranks have states there, and this one cannot");
     }
+
     const bool taken = made.status().id() == ErrorId::kRankTaken;
     if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, waits_.server_timeout_ns)) {
       return made.status().where().empty()
                  ? Status(made.status()).Where("memserver at " + options.socket_dir)
                  : made.status();
     }
+
     if (StopFlag::Requested()) return StoppedBySignal();
     if (!std::exchange(told, told || waited_ns > kTellAfterNs) && told && task_.say) {
       task_.say("waiting for the ranks of the run before to leave the job: " +
@@ -240,11 +247,13 @@ Status RunSession::MeetWorld() {
     meet.mesh_timeout_ms = kMeshRetryMs;
     meet.gather_timeout_ms = waits_.rejoin_timeout_ns / kNsPerMs;
   }
+
   meet.interrupted = [this] { return Interrupted(); };
   if (roll_) meet.standing = [this](uint32_t rank) { return StandingOf(rank); };
   meet.say = [](const std::string& line) { LogWarn(line); };
   meet.doomed = [this] { return SeatLost(); };
   meet.stuck = task_.stuck;
+
   if (!meeting_) {
     TP_ASSIGN_OR_RETURN(meeting_, Meeting::Open(meet));
   }
@@ -259,6 +268,7 @@ Result<bool> RunSession::AgreeOnNccl() {
   if (!nccl.ok())
     LogWarn("no NCCL for this rank: blocks go through host memory, which is slower",
             {{"why", nccl.status().what()}});
+
   double without = task_.device.shared || !nccl.ok() ? 1 : 0;
   TP_RETURN_IF_ERROR(world_->SumDoubles(&without, 1));
   if (without > 0 && place_.rank == 0) {
@@ -273,11 +283,13 @@ Result<bool> RunSession::AgreeOnNccl() {
 Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group, bool nccl) {
   TP_ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, meeting_->MakeGroup(group));
   if (group.ranks.size() == 1) return host;
+
   if (!nccl) {
     TP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCollective> staged,
                         StagedCollective::Open(std::move(host), task_.device.device));
     return std::unique_ptr<Collective>(std::move(staged));
   }
+
   NcclSetup setup;
   setup.name = group.name;
   TP_ASSIGN_OR_RETURN(setup.nccl, LoadNccl());
@@ -288,6 +300,7 @@ Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group,
   setup.doomed = [this] { return SeatLost(); };
   if (!communicators_) communicators_.emplace(setup.nccl);
   setup.together = &*communicators_;
+
   TP_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> fast, NcclCollective::Open(std::move(setup)));
   return std::unique_ptr<Collective>(std::move(fast));
 }

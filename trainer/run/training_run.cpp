@@ -63,6 +63,7 @@ void TrainingRun::SayPlan() const {
 void TrainingRun::SayWhatBegins(const client::Attachment& seat) {
   const std::string server =
       session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
+
   if (options_.verbose) {
     if (!introduced_) SayPlan();
     Say("server    " + server + "\n");
@@ -126,11 +127,13 @@ Status TrainingRun::Begin() {
 Status TrainingRun::Continue(const std::string& note) {
   TP_ASSIGN_OR_RETURN(start_.data_cursor,
                       CursorInSequences(start_.data_cursor, start_.version, options_));
+
   if (note.empty())
     Say("resume    the server keeps no note of the job's data (an older release): data and --seed "
         "are not compared\n");
   for (const std::string& line : DescribeChanges(note, data_->note))
     Say("resume    " + line + "\n");
+
   Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " +
       std::to_string(start_.version) + " of " + std::to_string(options_.steps) +
       "; no weights are loaded\n");
@@ -215,6 +218,7 @@ Status TrainingRun::Save() {
                                .service = session_->service(),
                                .version = summary_.version,
                                .base_names = base_names_ ? &*base_names_ : nullptr}));
+
   Say("saved     " + options_.save_dir + "/" + file + " (fp32 " +
       (plan_.lora.on() ? "adapters" : "weights") + " of step " + std::to_string(summary_.version) +
       ")\n");
@@ -243,6 +247,7 @@ Status TrainingRun::Attempt() {
       return met;
     }
   }
+
   TP_RETURN_IF_ERROR(Save());
   if (place_.rank == 0 && !StaysForMore()) kept_->Ended();
   TP_RETURN_IF_ERROR(StaysForMore() ? session_->world()->Barrier() : session_->Close());
