@@ -92,9 +92,11 @@ class ServedStep {
   ServedStep(const trainer::GptShape& shape, const std::string& socket_dir,
              const trainer::RunOptions& options) {
     plan_ = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
-    trainer::SessionTask task{
-        .options = options, .spec = plan_.spec, .groups = plan_.layout.data_groups};
-    task.options.socket_dir = socket_dir;
+    trainer::SessionTask task{.server = options.server,
+                              .job = options.job,
+                              .spec = plan_.spec,
+                              .groups = plan_.layout.data_groups};
+    task.server.socket_dir = socket_dir;
     session_ = OrDie(trainer::RunSession::Open({}, std::move(task)));
     model_ = std::make_unique<trainer::Gpt>(shape, torch::TensorOptions().dtype(torch::kFloat32));
     const auto named = model_->named_parameters();
@@ -253,8 +255,8 @@ int Main(int argc, char** argv) {
   at::set_num_threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   const trainer::GptShape shape = OrDie(trainer::FindGptPreset(preset));
   trainer::RunOptions options;
-  options.rcache = "25%";
-  options.clip = 0;
+  options.memory.rcache = "25%";
+  options.optimizer.clip = 0;
   const trainer::RunPlan plan = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
   const uint64_t drive_bytes = shm::NvmeBytesOf(plan.spec, 0);
   const std::string directory = ScratchIn(base);

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
       return RunLaunch(line.launch_ranks, line.launch_restarts, line.launch_arguments,
                        line.options);
     case Command::kVersion: return RunVersion();
-    case Command::kDoctor: return RunDoctor(line.options);
+    case Command::kDoctor: return RunDoctor(line.options.device);
   }
   return tidepool::kExitUsage;
 }

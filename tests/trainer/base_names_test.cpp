@@ -50,11 +50,11 @@ class BaseNamesTest : public ::testing::Test {
   std::string Remembered() const { return out_ + "/base.names"; }
   std::shared_ptr<const FrozenBase> Open(const std::string& dtype = "fp32") const {
     RunOptions options;
-    options.base = directory_;
-    options.lora_rank = 4;
-    options.chunk_size = "16KiB";
-    options.rcache = "50%";
-    options.dtype = dtype;
+    options.adapters.base = directory_;
+    options.adapters.rank = 4;
+    options.memory.chunk_size = "16KiB";
+    options.memory.rcache = "50%";
+    options.model.dtype = dtype;
     Result<RunPlan> plan = MakeRunPlan(options, 1, 0, "job");
     EXPECT_TRUE(plan.ok()) << plan.status().Format();
     return plan.value().base;

@@ -41,10 +41,10 @@ class BaseWeights : public ::testing::Test {
     for (const ParameterNote& note : GptParameters(kShape)) {
       header_.tensors.push_back({.name = note.name, .dtype = "F32", .shape = note.dims});
     }
-    options_.base = directory_;
-    options_.lora_rank = 4;
-    options_.chunk_size = "16KiB";
-    options_.rcache = "50%";
+    options_.adapters.base = directory_;
+    options_.adapters.rank = 4;
+    options_.memory.chunk_size = "16KiB";
+    options_.memory.rcache = "50%";
     EXPECT_TRUE(
         WriteModelConfig(directory_, {.shape = kShape, .bytes = true, .lora = {}, .base = {}})
             .ok());
@@ -102,7 +102,7 @@ std::vector<std::byte> ChunkBytes(const RunPlan& plan, size_t index) {
 TEST_F(BaseWeights, FillTheFrozenChunksWithTheFilesValuesInEveryType) {
   Write();
   for (const char* dtype : {"fp32", "bf16", "fp16"}) {
-    options_.dtype = dtype;
+    options_.model.dtype = dtype;
     const RunPlan plan = Plan().value();
     std::map<std::string, size_t> number;
     for (size_t i = 0; i < header_.tensors.size(); ++i) number[header_.tensors[i].name] = i;
@@ -136,10 +136,10 @@ TEST_F(BaseWeights, AreNamedByTheirContentAndAlikeForAllAdaptersOverThem) {
   ASSERT_GT(first.spec.frozen.size(), 3U);
   for (size_t i = 0; i < first.spec.frozen.size(); ++i)
     EXPECT_EQ(first.spec.frozen[i].content, HashOf(ChunkBytes(first, i)));
-  options_.base = File();
-  options_.lora_rank = 16;
-  options_.lora_targets = "mlp.c_fc,attn.c_attn";
-  options_.seed = 9;
+  options_.adapters.base = File();
+  options_.adapters.rank = 16;
+  options_.adapters.targets = "mlp.c_fc,attn.c_attn";
+  options_.model.seed = 9;
   RunPlan other = Plan().value();
   ASSERT_TRUE(NameFrozenChunks(&other).ok());
   EXPECT_EQ(other.spec.frozen, first.spec.frozen);
@@ -212,23 +212,23 @@ TEST_F(BaseWeights, ThatBecomeShorterWhileTheyAreReadAreNoticed) {
 
 TEST_F(BaseWeights, NeedAdaptersAndAdaptersNeedThem) {
   Write();
-  options_.lora_rank = 0;
+  options_.adapters.rank = 0;
   ExpectRefused(ErrorId::kUsageError, {"--base " + directory_, "--lora-rank N"});
-  options_.lora_rank = 33;
+  options_.adapters.rank = 33;
   ExpectRefused(ErrorId::kUsageError, {"--lora-rank 33", "from 1 to 32"});
-  options_.lora_rank = 4;
-  options_.lora_alpha = 0;
+  options_.adapters.rank = 4;
+  options_.adapters.alpha = 0;
   ExpectRefused(ErrorId::kUsageError, {"--lora-alpha", "positive"});
-  options_.lora_alpha = 16;
-  options_.lora_targets = "mlp.c_fc,attn.c_atn";
+  options_.adapters.alpha = 16;
+  options_.adapters.targets = "mlp.c_fc,attn.c_atn";
   ExpectRefused(ErrorId::kUsageError, {"\"attn.c_atn\"", "did you mean \"attn.c_attn\"?",
                                        "attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj, or all"});
-  options_.lora_targets = "";
+  options_.adapters.targets = "";
   ExpectRefused(ErrorId::kUsageError, {"there is no linear layer \"\""});
-  options_.lora_targets = "all";
-  options_.base.clear();
-  options_.preset = "tiny";
-  options_.chunk_size = "auto";
+  options_.adapters.targets = "all";
+  options_.adapters.base.clear();
+  options_.model.preset = "tiny";
+  options_.memory.chunk_size = "auto";
   RunPlan alone = Plan().value();  // as an estimate may be asked for
   const Status named = NameFrozenChunks(&alone);
   EXPECT_EQ(named.id(), ErrorId::kUsageError);

@@ -52,13 +52,14 @@ TEST_F(FlagsTest, AdaptersHaveABaseInPlaceOfAPreset) {
     const auto line = Parse({command, "--base", "out", "--lora-rank", "8", "--lora-alpha", "32",
                              "--lora-targets", "all"});
     ASSERT_TRUE(line) << err_;
-    EXPECT_EQ(line->options.base, "out");
-    EXPECT_EQ(line->options.lora_rank, 8U);
-    EXPECT_EQ(line->options.lora_alpha, 32);
-    EXPECT_EQ(line->options.lora_targets, "all");
+    EXPECT_EQ(line->options.adapters.base, "out");
+    EXPECT_EQ(line->options.adapters.rank, 8U);
+    EXPECT_EQ(line->options.adapters.alpha, 32);
+    EXPECT_EQ(line->options.adapters.targets, "all");
   }
-  EXPECT_EQ(Parse({"run"})->options.lora_rank, 0U);
-  EXPECT_EQ(Parse({"sample", "out", "Once", "--base", "elsewhere"})->options.base, "elsewhere");
+  EXPECT_EQ(Parse({"run"})->options.adapters.rank, 0U);
+  EXPECT_EQ(Parse({"sample", "out", "Once", "--base", "elsewhere"})->options.adapters.base,
+            "elsewhere");
   for (const char* rank : {"0", "-1", "65537", "many"})
     EXPECT_FALSE(Parse({"run", "--base", "out", "--lora-rank", rank})) << rank;
   EXPECT_FALSE(Parse({"run", "--base", "out", "--lora-rank", "8", "--preset", "tiny"}));
@@ -70,12 +71,12 @@ TEST_F(FlagsTest, RunTakesItsFlags) {
                            "--no-prefetch", "--dtype", "bf16", "--standalone"});
   ASSERT_TRUE(line) << err_;
   EXPECT_EQ(line->command, Command::kRun);
-  EXPECT_EQ(line->options.preset, "tiny");
-  EXPECT_EQ(line->options.steps, 7U);
-  EXPECT_EQ(line->options.rcache, "64MiB");
-  EXPECT_FALSE(line->options.prefetch);
-  EXPECT_EQ(line->options.dtype, "bf16");
-  EXPECT_TRUE(line->options.standalone);
+  EXPECT_EQ(line->options.model.preset, "tiny");
+  EXPECT_EQ(line->options.training.steps, 7U);
+  EXPECT_EQ(line->options.memory.rcache, "64MiB");
+  EXPECT_FALSE(line->options.memory.prefetch);
+  EXPECT_EQ(line->options.model.dtype, "bf16");
+  EXPECT_TRUE(line->options.server.standalone);
 }
 
 TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
@@ -83,10 +84,10 @@ TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
     const auto line = Parse({command, "--optimizer", "sgd", "--momentum", "0.5", "--nesterov",
                              "--states", "split-8bit", "--dtype", "bf16"});
     ASSERT_TRUE(line) << err_;
-    EXPECT_EQ(line->options.optimizer, "sgd");
-    EXPECT_EQ(line->options.momentum, 0.5F);
-    EXPECT_TRUE(line->options.nesterov);
-    EXPECT_EQ(line->options.states, "split-8bit");
+    EXPECT_EQ(line->options.optimizer.rule, "sgd");
+    EXPECT_EQ(line->options.optimizer.momentum, 0.5F);
+    EXPECT_TRUE(line->options.optimizer.nesterov);
+    EXPECT_EQ(line->options.optimizer.states, "split-8bit");
   }
   EXPECT_FALSE(Parse({"run", "--optimizer", "adamx"}));
   EXPECT_NE(err_.find("adagrad"), std::string::npos) << "the names are listed: " << err_;
@@ -95,9 +96,9 @@ TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
 
 TEST_F(FlagsTest, RunAndEstimateTakeBytesForStatesOnGpus) {
   for (const char* command : {"run", "estimate"}) {
-    EXPECT_EQ(Parse({command})->options.gpu_states, "off");
-    EXPECT_EQ(Parse({command, "--gpu-states", "auto"})->options.gpu_states, "auto");
-    EXPECT_EQ(Parse({command, "--gpu-states", "4GiB"})->options.gpu_states, "4GiB")
+    EXPECT_EQ(Parse({command})->options.memory.gpu_states, "off");
+    EXPECT_EQ(Parse({command, "--gpu-states", "auto"})->options.memory.gpu_states, "auto");
+    EXPECT_EQ(Parse({command, "--gpu-states", "4GiB"})->options.memory.gpu_states, "4GiB")
         << "what is no size is found where the plan is made";
   }
 }
@@ -105,10 +106,10 @@ TEST_F(FlagsTest, RunAndEstimateTakeBytesForStatesOnGpus) {
 TEST_F(FlagsTest, WithoutFlagsTheDefaultsHold) {
   const auto line = Parse({"run"});
   ASSERT_TRUE(line) << err_;
-  EXPECT_TRUE(line->options.prefetch);
-  EXPECT_EQ(line->options.preset, RunOptions().preset);
-  EXPECT_EQ(line->options.steps, RunOptions().steps);
-  EXPECT_EQ(line->options.job, "");
+  EXPECT_TRUE(line->options.memory.prefetch);
+  EXPECT_EQ(line->options.model.preset, RunOptions().model.preset);
+  EXPECT_EQ(line->options.training.steps, RunOptions().training.steps);
+  EXPECT_EQ(line->options.job.name, "");
 }
 
 TEST_F(FlagsTest, LaunchPassesOnWhatFollowsTheDashes) {
@@ -124,11 +125,12 @@ TEST_F(FlagsTest, LaunchPassesOnWhatFollowsTheDashes) {
 }
 
 TEST_F(FlagsTest, ResumeIsAutoOrNever) {
-  EXPECT_EQ(Parse({"run"})->options.resume, "");
-  EXPECT_EQ(Parse({"run"})->options.server_timeout, "120s");
-  EXPECT_EQ(Parse({"run", "--resume", "auto", "--server-timeout", "0s"})->options.resume, "auto");
-  EXPECT_EQ(Parse({"run", "--rejoin-timeout", "5s"})->options.rejoin_timeout, "5s");
-  EXPECT_EQ(Parse({"run", "--resume=never"})->options.resume, "never");
+  EXPECT_EQ(Parse({"run"})->options.job.resume, "");
+  EXPECT_EQ(Parse({"run"})->options.server.timeout, "120s");
+  EXPECT_EQ(Parse({"run", "--resume", "auto", "--server-timeout", "0s"})->options.job.resume,
+            "auto");
+  EXPECT_EQ(Parse({"run", "--rejoin-timeout", "5s"})->options.job.rejoin_timeout, "5s");
+  EXPECT_EQ(Parse({"run", "--resume=never"})->options.job.resume, "never");
   EXPECT_FALSE(Parse({"run", "--resume", "always"}));
   EXPECT_EQ(exit_code_, kExitUsage);
 }
@@ -154,15 +156,15 @@ TEST_F(FlagsTest, EstimateAndSampleAndVersion) {
   ASSERT_TRUE(estimate) << err_;
   EXPECT_EQ(estimate->command, Command::kEstimate);
   EXPECT_EQ(estimate->options.ranks, 4U);
-  EXPECT_TRUE(estimate->options.json);
+  EXPECT_TRUE(estimate->options.output.json);
   const auto sample =
       Parse({"sample", "OUT", "Permission is", "--tokens", "9", "--temperature", "0"});
   ASSERT_TRUE(sample) << err_;
   EXPECT_EQ(sample->command, Command::kSample);
-  EXPECT_EQ(sample->options.weights_dir, "OUT");
-  EXPECT_EQ(sample->options.prompt, "Permission is");
-  EXPECT_EQ(sample->options.sample_tokens, 9U);
-  EXPECT_EQ(sample->options.temperature, 0.0F);
+  EXPECT_EQ(sample->options.sample.weights_dir, "OUT");
+  EXPECT_EQ(sample->options.sample.prompt, "Permission is");
+  EXPECT_EQ(sample->options.sample.tokens, 9U);
+  EXPECT_EQ(sample->options.sample.temperature, 0.0F);
   ASSERT_TRUE(Parse({"version"}));
 }
 
@@ -197,13 +199,13 @@ TEST_F(FlagsTest, AnUnknownCommandSuggestsTheNearest) {
 }
 
 TEST_F(FlagsTest, TheDeviceIsTheHostUnlessAskedForOtherwise) {
-  EXPECT_EQ(Parse({"run"})->options.device, "cpu");
-  EXPECT_EQ(Parse({"estimate", "--device", "cuda:1"})->options.device, "cuda:1");
+  EXPECT_EQ(Parse({"run"})->options.device.name, "cpu");
+  EXPECT_EQ(Parse({"estimate", "--device", "cuda:1"})->options.device.name, "cuda:1");
   const auto doctor = Parse({"doctor"});
   ASSERT_TRUE(doctor) << err_;
   EXPECT_EQ(doctor->command, Command::kDoctor);
-  EXPECT_EQ(doctor->options.device, "auto");
-  EXPECT_EQ(Parse({"doctor", "--device", "cpu"})->options.device, "cpu");
+  EXPECT_EQ(doctor->options.device.name, "auto");
+  EXPECT_EQ(Parse({"doctor", "--device", "cpu"})->options.device.name, "cpu");
 }
 
 TEST_F(FlagsTest, OffloadingIsOfWhatCheckpointingKeeps) {
@@ -212,8 +214,8 @@ TEST_F(FlagsTest, OffloadingIsOfWhatCheckpointingKeeps) {
   const auto line =
       Parse({"run", "--checkpoint-activations", "--offload-activations", "--trace", "step.json"});
   ASSERT_TRUE(line) << err_;
-  EXPECT_TRUE(line->options.offload_activations);
-  EXPECT_EQ(line->options.trace_file, "step.json");
+  EXPECT_TRUE(line->options.model.offload_activations);
+  EXPECT_EQ(line->options.output.trace_file, "step.json");
 }
 
 }  // namespace flags_test

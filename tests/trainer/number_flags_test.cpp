@@ -124,25 +124,25 @@ TEST(NumberFlags, WhatRoundsOutOfRangeIsOutOfRange) {
 }
 
 TEST(NumberFlags, TheBoundsThemselvesAreReadAsWritten) {
-  EXPECT_EQ(Parse({"run", "--seed", "18446744073709551615"}).line.options.seed, ~uint64_t{0});
+  EXPECT_EQ(Parse({"run", "--seed", "18446744073709551615"}).line.options.model.seed, ~uint64_t{0});
   EXPECT_FALSE(Parse({"run", "--seed", "18446744073709551616"}).goes_on);
-  EXPECT_EQ(Parse({"run", "--batch", "1048576"}).line.options.batch, 1048576U);
+  EXPECT_EQ(Parse({"run", "--batch", "1048576"}).line.options.data.batch, 1048576U);
   EXPECT_FALSE(Parse({"run", "--batch", "1048577"}).goes_on);
-  EXPECT_EQ(Parse({"run", "--lr", "1e3"}).line.options.learning_rate, 1000);
-  EXPECT_EQ(Parse({"run", "--lr", "+.5"}).line.options.learning_rate, 0.5F);
+  EXPECT_EQ(Parse({"run", "--lr", "1e3"}).line.options.training.learning_rate, 1000);
+  EXPECT_EQ(Parse({"run", "--lr", "+.5"}).line.options.training.learning_rate, 0.5F);
 }
 
 TEST(NumberFlags, ZerosInFrontAreNoOtherBase) {
-  EXPECT_EQ(Parse({"run", "--batch", "010"}).line.options.batch, 10U);
-  EXPECT_EQ(Parse({"run", "--batch", "+8"}).line.options.batch, 8U);
-  EXPECT_EQ(Parse({"run", "--warmup", "00"}).line.options.warmup_steps, 0U);
+  EXPECT_EQ(Parse({"run", "--batch", "010"}).line.options.data.batch, 10U);
+  EXPECT_EQ(Parse({"run", "--batch", "+8"}).line.options.data.batch, 8U);
+  EXPECT_EQ(Parse({"run", "--warmup", "00"}).line.options.training.warmup_steps, 0U);
   EXPECT_FALSE(Parse({"run", "--batch", "0x10"}).goes_on);
 }
 
 TEST(NumberFlags, LaunchReadsTheFlagsOfItsRanks) {
   const Outcome outcome = Parse({"launch", "-n", "2", "--", "run", "--steps", "7"});
   ASSERT_TRUE(outcome.goes_on) << outcome.err;
-  EXPECT_EQ(outcome.line.options.steps, 7U);
+  EXPECT_EQ(outcome.line.options.training.steps, 7U);
   EXPECT_EQ(Parse({"launch", "-n", "2", "--", "run", "--stepps", "7"}).exit_code, kExitUsage);
   EXPECT_EQ(Parse({"launch", "-n", "2", "--", "run", "--help"}).exit_code, kExitOk);
   EXPECT_TRUE(Parse({"launch", "-n", "2", "--", "version"}).goes_on);

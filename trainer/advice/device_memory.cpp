@@ -25,13 +25,13 @@ struct Need {
   bool Fits(uint64_t less) const { return used - std::min(used, less) <= total; }
 };
 
-Need NeedOf(const ShortRun& run, const RunPlan& plan, const RunOptions& options) {
+Need NeedOf(const ShortRun& run, const RunPlan& plan, const DataOptions& data) {
   Need need{};
   need.total = run.shares.total;
   need.used = run.shares.total - std::min(run.shares.total, run.shares.free) + run.wanted;
   need.activations = run.shares.activations() + run.wanted;
-  need.sequences = std::max<uint64_t>(1, options.batch / std::max(1U, plan.layout.world));
-  need.tokens = options.context > 0 ? options.context : plan.shape.context;
+  need.sequences = std::max<uint64_t>(1, data.batch / std::max(1U, plan.layout.world));
+  need.tokens = data.context > 0 ? data.context : plan.shape.context;
   need.boundaries = uint64_t{plan.shape.layers} * need.sequences * need.tokens * plan.shape.hidden *
                     BytesOf(plan.layout.dtype);
   return need;
@@ -100,22 +100,22 @@ class BeforeSteps {
     const uint64_t room = run_.shares.total - std::min(run_.shares.total, rest);
     if (room < plan_.layout.RcacheBytes(run_.rank, 1)) return;
     RunOptions options = options_;
-    options.rcache =
+    options.memory.rcache =
         std::to_string(plan_.layout.RcacheBytes(run_.rank, plan_.layout.BlocksIn(run_.rank, room)));
-    Offer("--rcache " + options.rcache, options);
+    Offer("--rcache " + options.memory.rcache, options);
   }
   void OfferType() {
     if (plan_.layout.dtype != DType::kF32) return;
     RunOptions options = options_;
-    options.dtype = "bf16";
+    options.model.dtype = "bf16";
     Offer("--dtype bf16", options);
   }
   // The largest half, quarter, ... of what the chunks have now.
   void OfferChunks() {
     for (uint64_t bytes = plan_.layout.BlockBytes() / 2; bytes >= kMiB; bytes /= 2) {
       RunOptions options = options_;
-      options.chunk_size = std::to_string(RoundUp(bytes, kPageBytes));
-      if (Offer("--chunk-size " + options.chunk_size, options)) return;
+      options.memory.chunk_size = std::to_string(RoundUp(bytes, kPageBytes));
+      if (Offer("--chunk-size " + options.memory.chunk_size, options)) return;
     }
   }
 
@@ -137,14 +137,13 @@ std::string WantedText(const ShortRun& run, const RunPlan& plan) {
 
 // The largest batch that fits; where it divides the one that did not, accumulation keeps the tokens
 // of a step.
-void OfferBatch(const Need& need, const RunPlan& plan, const RunOptions& options,
-                Changes* changes) {
+void OfferBatch(const Need& need, const RunPlan& plan, uint32_t micro_batches, Changes* changes) {
   for (uint64_t fewer = need.sequences - 1; fewer > 0; --fewer) {
     const uint64_t less = need.activations / need.sequences * (need.sequences - fewer);
     if (!need.Fits(less)) continue;
     std::string flags = "--batch " + std::to_string(fewer * plan.layout.world);
     if (need.sequences % fewer == 0)
-      flags += " --accumulate " + std::to_string(options.micro_batches * (need.sequences / fewer));
+      flags += " --accumulate " + std::to_string(micro_batches * (need.sequences / fewer));
     return changes->Offer(flags, less);
   }
 }
@@ -162,7 +161,7 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
                                          const RunOptions& options) {
   if (run.at != ShortAt::kStep) return BeforeSteps(run, plan, options).Take();
 
-  const Need need = NeedOf(run, plan, options);
+  const Need need = NeedOf(run, plan, options.data);
   Changes changes(need);
   changes.Offer("--gpu-states off", run.shares.states);
 
@@ -171,11 +170,11 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
     changes.Offer("--rcache " + std::to_string(run.rcache_smallest), rcache - run.rcache_smallest);
   }
 
-  OfferBatch(need, plan, options, &changes);
-  if (!options.activation_checkpointing) {
+  OfferBatch(need, plan, options.training.micro_batches, &changes);
+  if (!options.model.activation_checkpointing) {
     changes.Offer("--checkpoint-activations",
                   need.activations - CheckpointedActivations(need, plan));
-  } else if (!options.offload_activations && plan.shape.layers > kInputsOnDevice) {
+  } else if (!options.model.offload_activations && plan.shape.layers > kInputsOnDevice) {
     const uint64_t away =
         need.boundaries / plan.shape.layers * (plan.shape.layers - kInputsOnDevice);
     changes.Offer("--offload-activations", std::min(need.activations, away));

@@ -48,7 +48,8 @@ Result<Found> AskGpu(const DeviceWish& wish, const RankPlace& place) {
                "as the driver says", chosen.gpus, chosen.sharers};
 }
 
-Result<Found> MemoryOf(const RunOptions& options, const DeviceWish& wish, const RankPlace& place) {
+Result<Found> MemoryOf(const MemoryOptions& options, const DeviceWish& wish,
+                       const RankPlace& place) {
   if (!options.device_memory.empty()) {
     const Result<uint64_t> bytes = ParseSize(options.device_memory);
     if (bytes.ok() && bytes.value() > 0)
@@ -69,11 +70,11 @@ Result<Found> MemoryOf(const RunOptions& options, const DeviceWish& wish, const 
 
 Result<StepProfile> Profile(const RunPlan& plan, const RunOptions& options) {
   ProfileTask task{.shape = plan.shape, .lora = plan.lora, .dtype = plan.layout.dtype};
-  task.sequences = std::max<uint64_t>(1, options.batch / plan.layout.world);
-  task.tokens = options.context > 0 ? options.context : plan.shape.context;
-  task.checkpointing = options.activation_checkpointing;
+  task.sequences = std::max<uint64_t>(1, options.data.batch / plan.layout.world);
+  task.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
+  task.checkpointing = options.model.activation_checkpointing;
   TP_ASSIGN_OR_RETURN(StepProfile profile, ProfileStep(task));
-  if (options.offload_activations && plan.shape.layers > 2) {
+  if (options.model.offload_activations && plan.shape.layers > 2) {
     // The inputs of two blocks are on the device at a time (trainer/model/activation_store.h).
     profile.activation_bytes -=
         std::min(profile.activation_bytes, (plan.shape.layers - 2) * profile.boundary_bytes);
@@ -91,39 +92,40 @@ std::optional<device::DeviceBytes> BytesNow(int ordinal) {
 }
 
 Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const RankPlace& place) {
-  if (options->rcache != "auto") {
-    if (!options->device_memory.empty()) return NoUse("--device-memory");
-    if (!options->rates_file.empty()) return NoUse("--rates");
+  if (options->memory.rcache != "auto") {
+    if (!options->memory.device_memory.empty()) return NoUse("--device-memory");
+    if (!options->memory.rates_file.empty()) return NoUse("--rates");
     return std::optional<RcacheChoice>();
   }
 
-  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options->device));
-  options->rcache = kWhole;
+  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options->device.name));
+  options->memory.rcache = kWhole;
   TP_ASSIGN_OR_RETURN(RunPlan whole, MakeRunPlan(*options, place.world, place.rank, "auto"));
-  TP_ASSIGN_OR_RETURN(const Found memory, MemoryOf(*options, wish, place));
+  TP_ASSIGN_OR_RETURN(const Found memory, MemoryOf(options->memory, wish, place));
   TP_ASSIGN_OR_RETURN(const StepProfile profile, Profile(whole, *options));
 
   ChoiceTask task;
   task.layout = &whole.layout;
   task.profile = &profile;
   task.rank = place.rank;
-  task.micro_batches = options->micro_batches;
+  task.micro_batches = options->training.micro_batches;
   task.optimizer = whole.spec.optimizer;
   task.device_updates = wish.kind != DeviceWish::Kind::kCpu;
   task.room.capacity = memory.capacity;
   task.room.taken = memory.taken;
   // The host's takes no memory.
   task.room.spare = task.device_updates ? SpareBytes(whole.layout) : 0;
-  TP_RETURN_IF_ERROR(PlaceGpuStates(*options, task.device_updates ? memory.gpus : 0, &whole));
+  TP_RETURN_IF_ERROR(
+      PlaceGpuStates(options->memory, task.device_updates ? memory.gpus : 0, &whole));
   task.room.states = whole.gpu_states.gpu_bytes / memory.sharers;
   task.room_origin = memory.origin;
 
-  if (!options->rates_file.empty()) {
-    TP_ASSIGN_OR_RETURN(task.rates, ReadRates(options->rates_file, place.world));
+  if (!options->memory.rates_file.empty()) {
+    TP_ASSIGN_OR_RETURN(task.rates, ReadRates(options->memory.rates_file, place.world));
   }
 
   TP_ASSIGN_OR_RETURN(RcacheChoice choice, ChooseRcache(task));
-  options->rcache = std::to_string(
+  options->memory.rcache = std::to_string(
       std::max(whole.layout.RcacheBytes(place.rank, choice.share.blocks), kPageBytes));
   return std::optional(std::move(choice));
 }

@@ -14,9 +14,9 @@
 
 namespace tidepool::trainer {
 
-// Writes the chosen size over options->rcache and returns how it came about; nothing where --rcache
-// is not auto. Ranks of one job must come to the same size, and what each finds in use on its GPU
-// may differ: with several ranks --device-memory has to be given.
+// Writes the chosen size over options->memory.rcache and returns how it came about; nothing where
+// --rcache is not auto. Ranks of one job must come to the same size, and what each finds in use on
+// its GPU may differ: with several ranks --device-memory has to be given.
 // Errors: kUsageError (a flag that says nothing without auto; no memory to plan with),
 // kConfigBadValue, kRcacheTooSmall (with all numbers), and those of MakeRunPlan, ReadRates,
 // ProfileStep and ChooseDevice.

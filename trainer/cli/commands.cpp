@@ -33,9 +33,9 @@ int Ended(const Status& status) {
 
 // As if all ranks were on this node, or on one with a GPU for each where none is here.
 Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* plan) {
-  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device));
+  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device.name));
   const auto on_host = [&]() -> Result<std::optional<GpuEstimate>> {
-    TP_RETURN_IF_ERROR(PlaceGpuStates(options, 0, plan));
+    TP_RETURN_IF_ERROR(PlaceGpuStates(options.memory, 0, plan));
     return std::optional<GpuEstimate>();
   };
   if (wish.kind == DeviceWish::Kind::kCpu) return on_host();
@@ -46,15 +46,15 @@ Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* pla
   if (!gpus.ok() && wish.kind == DeviceWish::Kind::kAuto) return on_host();
 
   if (!gpus.ok()) {
-    TP_RETURN_IF_ERROR(PlaceGpuStates(options, wish.ordinal ? 1 : plan->layout.world, plan));
+    TP_RETURN_IF_ERROR(PlaceGpuStates(options.memory, wish.ordinal ? 1 : plan->layout.world, plan));
     return std::optional(EstimateGpu(*plan, wish.ordinal ? plan->layout.world : 1, std::nullopt,
                                      {.why_not = "no GPU is here"}));
   }
 
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
   if (!chosen.gpu) return on_host();
-  TP_RETURN_IF_ERROR(PlaceGpuStates(options, chosen.gpus, plan));
-  const auto server = client::AskGpus(options.socket_dir, kAskNs);
+  TP_RETURN_IF_ERROR(PlaceGpuStates(options.memory, chosen.gpus, plan));
+  const auto server = client::AskGpus(options.server.socket_dir, kAskNs);
   return std::optional(EstimateGpu(*plan, chosen.sharers, BytesNow(chosen.gpu->ordinal),
                                    ServerContextOf(server, device::Text(chosen.gpu->uuid))));
 }
@@ -79,12 +79,12 @@ Status Estimate(RunOptions options) {
   TP_ASSIGN_OR_RETURN(RunPlan plan, CheckPlan(options, place, "estimate"));
   plan.choice = std::move(choice);
 
-  if (!options.data.empty())
+  if (!options.data.path.empty())
     TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
-  std::cout << (options.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
-                             : DescribePlan(plan) + DescribeGpuStates(plan) +
-                                   (gpu ? DescribeGpu(*gpu) : ""));
+  std::cout << (options.output.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
+                                    : DescribePlan(plan) + DescribeGpuStates(plan) +
+                                          (gpu ? DescribeGpu(*gpu) : ""));
   return {};
 }
 

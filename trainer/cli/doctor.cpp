@@ -31,7 +31,7 @@ void SayGpus() {
   }
 }
 
-Status Look(const RunOptions& options) {
+Status Look(const DeviceOptions& options) {
   std::cout << "libtorch  " << TORCH_VERSION << "\n";
   SayGpus();
   TP_ASSIGN_OR_RETURN(const RankPlace place, DetectRank(ReadEnvironment(), getppid()));
@@ -46,7 +46,7 @@ Status Look(const RunOptions& options) {
 
 }  // namespace
 
-int RunDoctor(const RunOptions& options) {
+int RunDoctor(const DeviceOptions& options) {
   const Status status = Look(options);
   if (status.ok()) return kExitOk;
   std::cerr << status.Format() << "\n";

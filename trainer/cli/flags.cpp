@@ -93,23 +93,23 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
 
   RunOptions* o = &line->options;
   for (CLI::App* command : {commands.run, commands.estimate}) {
-    AddModelFlags(command, o);
-    AddAdapterFlags(command, o);
-    AddMemoryFlags(command, o);
-    AddDataFlags(command, o);
-    AddOptimizerFlags(command, o);
-    AddDeviceFlag(command, o);
+    AddModelFlags(command, &o->model);
+    AddAdapterFlags(command, &o->adapters);
+    AddMemoryFlags(command, &o->memory, &o->training);
+    AddDataFlags(command, &o->data);
+    AddOptimizerFlags(command, &o->optimizer);
+    AddDeviceFlag(command, &o->device);
   }
 
-  AddTrainingFlags(commands.run, o);
+  AddTrainingFlags(commands.run, &o->training, &o->optimizer);
   AddPlaceFlags(commands.run, o);
-  AddOutputFlags(commands.run, o);
+  AddOutputFlags(commands.run, &o->output);
   commands.run->footer(kExamples);
 
   commands.estimate->add_option("--ranks", o->ranks, "for so many ranks")->capture_default_str();
   for (CLI::App* command : {commands.run, commands.estimate})
-    command->add_flag("--json", o->json, "the plan as JSON on stdout");
-  AddDeviceFlag(commands.doctor, o);
+    command->add_flag("--json", o->output.json, "the plan as JSON on stdout");
+  AddDeviceFlag(commands.doctor, &o->device);
   commands.doctor->get_option("--device")->default_str("auto");
   AddSampleFlags(commands.sample, o);
   AddLaunchFlags(commands.launch, line);
@@ -213,7 +213,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
     return false;
   }
   if (commands.doctor->parsed() && commands.doctor->count("--device") == 0)
-    line->options.device = "auto";
+    line->options.device.name = "auto";
   line->command = commands.Chosen();
   return line->command != Command::kLaunch || ParseLaunched(line, exit_code);
 }

@@ -15,6 +15,6 @@ int RunSample(const RunOptions& options);
 int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments,
               const RunOptions& options);
 int RunVersion();
-int RunDoctor(const RunOptions& options);
+int RunDoctor(const DeviceOptions& options);
 
 }  // namespace tidepool::trainer

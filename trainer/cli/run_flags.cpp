@@ -17,7 +17,7 @@ CLI::IsMember OneOf(const Names& names) {
 
 }  // namespace
 
-void AddModelFlags(CLI::App* app, RunOptions* o) {
+void AddModelFlags(CLI::App* app, ModelOptions* o) {
   app->add_option(
          "--preset", o->preset,
          "model shape: tiny, small, quickstart, gpt2-124m, ... (an unknown name lists all)")
@@ -44,7 +44,7 @@ void AddModelFlags(CLI::App* app, RunOptions* o) {
       ->capture_default_str();
 }
 
-void AddAdapterFlags(CLI::App* app, RunOptions* o) {
+void AddAdapterFlags(CLI::App* app, AdapterOptions* o) {
   const char* group = "adapters";
   app->add_option("--base", o->base,
                   "what `trainer run --save` wrote: its model stays as it is, in one copy for all "
@@ -54,24 +54,24 @@ void AddAdapterFlags(CLI::App* app, RunOptions* o) {
       ->excludes("--preset");
 
   app->add_option(
-         "--lora-rank", o->lora_rank,
+         "--lora-rank", o->rank,
          "train adapters of this rank beside the model's linear layers (LoRA), and nothing else")
       ->group(group);
 
-  app->add_option("--lora-alpha", o->lora_alpha, "adapters count alpha / rank times")
+  app->add_option("--lora-alpha", o->alpha, "adapters count alpha / rank times")
       ->group(group)
       ->capture_default_str();
 
   app->add_option(
-         "--lora-targets", o->lora_targets,
+         "--lora-targets", o->targets,
          "which layers of each block: attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj; or all")
       ->group(group)
       ->type_name("NAME,...")
       ->capture_default_str();
 }
 
-void AddDeviceFlag(CLI::App* app, RunOptions* o) {
-  app->add_option("--device", o->device,
+void AddDeviceFlag(CLI::App* app, DeviceOptions* o) {
+  app->add_option("--device", o->name,
                   "where to compute: cpu, cuda (the local rank's GPU), cuda:N, or auto: cuda where "
                   "it can be used")
       ->group("server")
@@ -79,7 +79,7 @@ void AddDeviceFlag(CLI::App* app, RunOptions* o) {
       ->capture_default_str();
 }
 
-void AddMemoryFlags(CLI::App* app, RunOptions* o) {
+void AddMemoryFlags(CLI::App* app, MemoryOptions* o, TrainingOptions* training) {
   app->add_option("--rcache", o->rcache,
                   "rCache of each rank: a share of the non-resident parameters (25%), a size "
                   "(64MiB), or auto: what the device has room for")
@@ -108,14 +108,14 @@ void AddMemoryFlags(CLI::App* app, RunOptions* o) {
       ->type_name("SIZE")
       ->capture_default_str();
 
-  app->add_option("--accumulate", o->micro_batches,
+  app->add_option("--accumulate", training->micro_batches,
                   "micro-batches of one step (gradient accumulation)")
       ->group("memory")
       ->capture_default_str();
 }
 
-void AddDataFlags(CLI::App* app, RunOptions* o) {
-  app->add_option("--data", o->data,
+void AddDataFlags(CLI::App* app, DataOptions* o) {
+  app->add_option("--data", o->path,
                   "text FILE or DIR (bytes), or a token file of llm.c or nanoGPT; default: "
                   "Debian's licence texts")
       ->group("data")
@@ -130,7 +130,7 @@ void AddDataFlags(CLI::App* app, RunOptions* o) {
       ->capture_default_str();
 }
 
-void AddTrainingFlags(CLI::App* app, RunOptions* o) {
+void AddTrainingFlags(CLI::App* app, TrainingOptions* o, OptimizerOptions* optimizer) {
   const char* group = "training";
   app->add_option("--steps", o->steps, "optimizer steps")->group(group)->capture_default_str();
 
@@ -151,11 +151,12 @@ void AddTrainingFlags(CLI::App* app, RunOptions* o) {
       ->group(group)
       ->capture_default_str();
 
-  app->add_option("--weight-decay", o->weight_decay, "for matrices; biases and norms have none")
+  app->add_option("--weight-decay", optimizer->weight_decay,
+                  "for matrices; biases and norms have none")
       ->group(group)
       ->capture_default_str();
 
-  app->add_option("--clip", o->clip, "largest global gradient norm; 0: no clipping")
+  app->add_option("--clip", optimizer->clip, "largest global gradient norm; 0: no clipping")
       ->group(group)
       ->capture_default_str();
 
@@ -168,9 +169,9 @@ void AddTrainingFlags(CLI::App* app, RunOptions* o) {
       ->capture_default_str();
 }
 
-void AddOptimizerFlags(CLI::App* app, RunOptions* o) {
+void AddOptimizerFlags(CLI::App* app, OptimizerOptions* o) {
   const char* group = "optimizer";
-  app->add_option("--optimizer", o->optimizer, "the update rule")
+  app->add_option("--optimizer", o->rule, "the update rule")
       ->group(group)
       ->check(OneOf(RuleNames()))
       ->capture_default_str();
@@ -213,65 +214,68 @@ void AddOptimizerFlags(CLI::App* app, RunOptions* o) {
 
 void AddPlaceFlags(CLI::App* app, RunOptions* o) {
   const char* group = "server";
-  app->add_option("--socket-dir", o->socket_dir, "where memserver listens")
+  app->add_option("--socket-dir", o->server.socket_dir, "where memserver listens")
       ->envname("TIDEPOOL_SOCKET_DIR")
       ->group(group)
       ->type_name("DIR");
 
-  app->add_option("--job", o->job, "name of the job; default: from the launcher")->group(group);
-
-  app->add_flag("--standalone", o->standalone, "start a private memserver and end it with the run")
+  app->add_option("--job", o->job.name, "name of the job; default: from the launcher")
       ->group(group);
 
-  app->add_option("--pool", o->pool,
+  app->add_flag("--standalone", o->server.standalone,
+                "start a private memserver and end it with the run")
+      ->group(group);
+
+  app->add_option("--pool", o->server.pool,
                   "host pool of the private memserver; default: what the job needs")
       ->group(group);
 
-  app->add_option("--resume", o->resume,
+  app->add_option("--resume", o->job.resume,
                   "auto: go on behind the job's last sealed step, and leave the job with memserver "
                   "when a signal ends this run; never; default: "
                   "never, auto after torchrun's restart")
       ->group(group)
       ->check(CLI::IsMember({"auto", "never"}));
 
-  app->add_flag("--or-new", o->or_new,
+  app->add_flag("--or-new", o->job.or_new,
                 "with --resume auto: begin at step 1 where the job was kept and is gone (else exit "
                 "code 7)")
       ->group(group);
 
   app->add_option(
-         "--server-timeout", o->server_timeout,
+         "--server-timeout", o->server.timeout,
          "how long a memserver that ended is waited for (then exit code 75); 0s: not at all")
       ->group(group)
       ->capture_default_str();
 
-  app->add_option("--wait", o->queue_timeout,
+  app->add_option("--wait", o->job.queue_timeout,
                   "wait in memserver's queue when there is no room for the job, for so long "
                   "(without TIME: a day)")
       ->group(group)
       ->expected(0, 1)
       ->type_name("TIME");
 
-  app->add_option("--rejoin-timeout", o->rejoin_timeout,
+  app->add_option("--rejoin-timeout", o->job.rejoin_timeout,
                   "with --resume auto: how long a rank is waited for that gives no sign of life "
                   "(then exit code 75); one that trainer "
                   "launch knows to live is waited for as long as it does")
       ->group(group)
       ->capture_default_str();
 
-  app->add_option("--threads", o->threads, "compute threads of this rank; 0: cores / local ranks")
+  app->add_option("--threads", o->device.threads,
+                  "compute threads of this rank; 0: cores / local ranks")
       ->group(group)
       ->capture_default_str();
 
-  app->add_flag("--deterministic", o->deterministic,
+  app->add_flag("--deterministic", o->device.deterministic,
                 "on a GPU: only operators that give the same bits in every run (slower)")
       ->group(group);
 
-  app->add_flag("!--no-prefetch", o->prefetch, "fetch chunks only when they are needed")
+  app->add_flag("!--no-prefetch", o->memory.prefetch, "fetch chunks only when they are needed")
       ->group("memory");
 }
 
-void AddOutputFlags(CLI::App* app, RunOptions* o) {
+void AddOutputFlags(CLI::App* app, OutputOptions* o) {
   const char* group = "output";
   app->add_option("--out", o->out_dir, "directory for metrics.jsonl and TensorBoard events")
       ->group(group)
@@ -305,28 +309,29 @@ void AddOutputFlags(CLI::App* app, RunOptions* o) {
 }
 
 void AddSampleFlags(CLI::App* app, RunOptions* o) {
-  app->add_option("dir", o->weights_dir,
+  app->add_option("dir", o->sample.weights_dir,
                   "directory that `trainer run --save` wrote: a model, or adapters")
       ->required()
       ->type_name("DIR");
 
-  app->add_option("--base", o->base,
+  app->add_option("--base", o->adapters.base,
                   "of adapters, where their base is no longer where it was when they were trained")
       ->type_name("DIR|FILE");
 
-  app->add_option("prompt", o->prompt, "text to continue")->required();
+  app->add_option("prompt", o->sample.prompt, "text to continue")->required();
 
-  app->add_option("--tokens", o->sample_tokens, "how many to generate")->capture_default_str();
+  app->add_option("--tokens", o->sample.tokens, "how many to generate")->capture_default_str();
 
-  app->add_option("--temperature", o->temperature, "0: always the likeliest token")
+  app->add_option("--temperature", o->sample.temperature, "0: always the likeliest token")
       ->capture_default_str();
 
-  app->add_option("--top-k", o->top_k, "choose among the k likeliest; 0: among all")
+  app->add_option("--top-k", o->sample.top_k, "choose among the k likeliest; 0: among all")
       ->capture_default_str();
 
-  app->add_option("--seed", o->seed, "seed of the choice")->capture_default_str();
+  app->add_option("--seed", o->model.seed, "seed of the choice")->capture_default_str();
 
-  app->add_option("--threads", o->threads, "compute threads; 0: all cores")->capture_default_str();
+  app->add_option("--threads", o->device.threads, "compute threads; 0: all cores")
+      ->capture_default_str();
 }
 
 }  // namespace tidepool::trainer

@@ -1,7 +1,8 @@
 // The flags of `run`, `estimate` and `sample`: name, help, and where the value is stored.
 //
 // One thread, before anything is started. The App keeps pointers into the options, which must
-// outlive it. The order of the calls is that of --help.
+// outlive it. The order of the calls is that of --help, where memory and training show flags of
+// other groups of options, too.
 #pragma once
 
 #include "trainer/run/run_options.h"
@@ -12,15 +13,15 @@ class App;
 
 namespace tidepool::trainer {
 
-void AddModelFlags(CLI::App* app, RunOptions* o);
-void AddAdapterFlags(CLI::App* app, RunOptions* o);
-void AddMemoryFlags(CLI::App* app, RunOptions* o);
-void AddDataFlags(CLI::App* app, RunOptions* o);
-void AddOptimizerFlags(CLI::App* app, RunOptions* o);
-void AddDeviceFlag(CLI::App* app, RunOptions* o);
-void AddTrainingFlags(CLI::App* app, RunOptions* o);
+void AddModelFlags(CLI::App* app, ModelOptions* o);
+void AddAdapterFlags(CLI::App* app, AdapterOptions* o);
+void AddMemoryFlags(CLI::App* app, MemoryOptions* o, TrainingOptions* training);
+void AddDataFlags(CLI::App* app, DataOptions* o);
+void AddOptimizerFlags(CLI::App* app, OptimizerOptions* o);
+void AddDeviceFlag(CLI::App* app, DeviceOptions* o);
+void AddTrainingFlags(CLI::App* app, TrainingOptions* o, OptimizerOptions* optimizer);
 void AddPlaceFlags(CLI::App* app, RunOptions* o);
-void AddOutputFlags(CLI::App* app, RunOptions* o);
+void AddOutputFlags(CLI::App* app, OutputOptions* o);
 void AddSampleFlags(CLI::App* app, RunOptions* o);
 
 }  // namespace tidepool::trainer

@@ -55,14 +55,14 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
     (config.lora.on() && !note.frozen ? adapters : own).push_back(std::move(note));
   }
 
-  const std::string place = !config.lora.on()      ? options.weights_dir
-                            : options.base.empty() ? config.base
-                                                   : options.base;
+  const std::string place = !config.lora.on()               ? options.sample.weights_dir
+                            : options.adapters.base.empty() ? config.base
+                                                            : options.adapters.base;
   TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(WholeModelAt(place)));
 
   if (config.lora.on()) {
     TP_ASSIGN_OR_RETURN(const WeightsFile trained,
-                        WeightsFile::Open(options.weights_dir + "/" + kAdapterFile));
+                        WeightsFile::Open(options.sample.weights_dir + "/" + kAdapterFile));
     TP_RETURN_IF_ERROR(CheckBase(trained, file));
     TP_RETURN_IF_ERROR(LoadInto(model, trained, adapters));
   }
@@ -70,11 +70,11 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
 }
 
 Status Sample(const RunOptions& options) {
-  const auto cpus = CpuWatch::Start(UseThreads(options.threads, 1));
-  TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.weights_dir));
+  const auto cpus = CpuWatch::Start(UseThreads(options.device.threads, 1));
+  TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.sample.weights_dir));
   if (!config.bytes) {
-    return Status(ErrorId::kUsageError,
-                  "the model of " + options.weights_dir + " was trained on token ids, not on text")
+    return Status(ErrorId::kUsageError, "the model of " + options.sample.weights_dir +
+                                            " was trained on token ids, not on text")
         .Why("a prompt can be given as text only to models whose tokens are bytes")
         .Fix("train on text files, or use the weights with a tool that has the tokenizer");
   }
@@ -82,16 +82,16 @@ Status Sample(const RunOptions& options) {
   Gpt model(config.shape, torch::TensorOptions().dtype(torch::kFloat32), config.lora);
   TP_RETURN_IF_ERROR(LoadModel(&model, config, options));
   std::vector<int64_t> prompt;
-  for (const char c : options.prompt) prompt.push_back(static_cast<uint8_t>(c));
+  for (const char c : options.sample.prompt) prompt.push_back(static_cast<uint8_t>(c));
 
   GenerateOptions generate;
-  generate.tokens = options.sample_tokens;
-  generate.temperature = options.temperature;
-  generate.top_k = options.top_k;
-  generate.seed = options.seed;
+  generate.tokens = options.sample.tokens;
+  generate.temperature = options.sample.temperature;
+  generate.top_k = options.sample.top_k;
+  generate.seed = options.model.seed;
   TP_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, Generate(&model, prompt, generate));
 
-  std::string text = options.prompt;
+  std::string text = options.sample.prompt;
   for (const int64_t token : tokens) text.push_back(static_cast<char>(token));
   std::cout << text << "\n";
   return {};

@@ -29,19 +29,20 @@ Status CheckLength(const RunCorpus& data, bool evaluates) {
 
 Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
                                 Rank rank) {
-  const std::string path = options.data.empty() ? kDefaultData : options.data;
+  const std::string path = options.data.path.empty() ? kDefaultData : options.data.path;
   RunCorpus data;
-  data.shape = {.sequences = options.batch,
-                .tokens = options.context > 0 ? options.context : shape.context,
+  data.shape = {.sequences = options.data.batch,
+                .tokens = options.data.context > 0 ? options.data.context : shape.context,
                 .rank = rank,
                 .world = world,
-                .seed = options.seed};
+                .seed = options.model.seed};
   TP_RETURN_IF_ERROR(CheckBatch(data.shape));
 
-  Result<Corpus> corpus = OpenCorpus(path, {.vocab = shape.vocab, .outputs = OutputsOf(options)});
+  Result<Corpus> corpus =
+      OpenCorpus(path, {.vocab = shape.vocab, .outputs = OutputsOf(options.output)});
   if (!corpus.ok()) return OfData(corpus.status(), path);
   data.corpus = std::move(corpus).value();
-  if (Status length = CheckLength(data, options.eval_every > 0); !length.ok())
+  if (Status length = CheckLength(data, options.training.eval_every > 0); !length.ok())
     return OfData(std::move(length), path);
 
   Result<CorpusFacts> facts = LookThrough(data.corpus);

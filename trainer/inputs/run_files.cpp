@@ -82,20 +82,20 @@ Status PrepareFile(const std::string& flag, const std::string& path) {
 
 }  // namespace
 
-OutputPlaces OutputsOf(const RunOptions& options) {
-  return {.reports = options.out_dir, .weights = options.save_dir, .trace = options.trace_file};
+OutputPlaces OutputsOf(const OutputOptions& output) {
+  return {.reports = output.out_dir, .weights = output.save_dir, .trace = output.trace_file};
 }
 
-Status CheckOutputs(const RunOptions& options) {
-  TP_RETURN_IF_ERROR(CheckDirectory("--out", options.out_dir));
-  TP_RETURN_IF_ERROR(CheckDirectory("--save", options.save_dir));
-  return CheckFile("--trace", options.trace_file);
+Status CheckOutputs(const OutputOptions& output) {
+  TP_RETURN_IF_ERROR(CheckDirectory("--out", output.out_dir));
+  TP_RETURN_IF_ERROR(CheckDirectory("--save", output.save_dir));
+  return CheckFile("--trace", output.trace_file);
 }
 
-Status PrepareOutputs(const RunOptions& options) {
-  TP_RETURN_IF_ERROR(PrepareDirectory("--out", options.out_dir));
-  TP_RETURN_IF_ERROR(PrepareDirectory("--save", options.save_dir));
-  return PrepareFile("--trace", options.trace_file);
+Status PrepareOutputs(const OutputOptions& output) {
+  TP_RETURN_IF_ERROR(PrepareDirectory("--out", output.out_dir));
+  TP_RETURN_IF_ERROR(PrepareDirectory("--save", output.save_dir));
+  return PrepareFile("--trace", output.trace_file);
 }
 
 }  // namespace tidepool::trainer

@@ -10,14 +10,14 @@
 
 namespace tidepool::trainer {
 
-// Where the run of these options writes.
-OutputPlaces OutputsOf(const RunOptions& options);
+// Where a run writes.
+OutputPlaces OutputsOf(const OutputOptions& output);
 
 // Could --out, --save and --trace be written? Nothing is made. Errors: kFileWriteFailed (names the
 // flag).
-Status CheckOutputs(const RunOptions& options);
+Status CheckOutputs(const OutputOptions& output);
 // Makes the directories and the trace file. What a run before has written stays until this one has
 // something better. Errors: the same.
-Status PrepareOutputs(const RunOptions& options);
+Status PrepareOutputs(const OutputOptions& output);
 
 }  // namespace tidepool::trainer

@@ -33,33 +33,30 @@ Status CheckJobName(const std::string& job) {
 }
 
 // config.json of adapters must not take the place of their base's.
-Status CheckBesideBase(const RunOptions& options, const RunPlan& plan) {
-  if (plan.base == nullptr || options.save_dir.empty()) return {};
+Status CheckBesideBase(const std::string& save_dir, const RunPlan& plan) {
+  if (plan.base == nullptr || save_dir.empty()) return {};
   std::error_code unknown;
-  if (!std::filesystem::equivalent(options.save_dir, DirectoryOfWeights(plan.base->file().path()),
-                                   unknown))
+  if (!std::filesystem::equivalent(save_dir, DirectoryOfWeights(plan.base->file().path()), unknown))
     return {};
   return Status(ErrorId::kUsageError, "adapters cannot be saved where their base lies")
-      .Where("--save " + options.save_dir)
+      .Where("--save " + save_dir)
       .Why("config.json there describes the base")
       .Fix("give another directory");
 }
 
 }  // namespace
 
-Result<RunWaits> WaitsOf(const RunOptions& options) {
+Result<RunWaits> WaitsOf(const JobOptions& job, const ServerOptions& server) {
   RunWaits waits;
-  if (!options.pool.empty()) {
-    Result<uint64_t> pool = ParseSize(options.pool);
+  if (!server.pool.empty()) {
+    Result<uint64_t> pool = ParseSize(server.pool);
     if (!pool.ok()) return Status(pool.status()).Where("--pool");
     waits.pool_bytes = *pool;
   }
 
-  TP_ASSIGN_OR_RETURN(waits.server_timeout_ns,
-                      DurationOf("--server-timeout", options.server_timeout));
-  TP_ASSIGN_OR_RETURN(waits.rejoin_timeout_ns,
-                      DurationOf("--rejoin-timeout", options.rejoin_timeout));
-  const std::string& queue = options.queue_timeout;
+  TP_ASSIGN_OR_RETURN(waits.server_timeout_ns, DurationOf("--server-timeout", server.timeout));
+  TP_ASSIGN_OR_RETURN(waits.rejoin_timeout_ns, DurationOf("--rejoin-timeout", job.rejoin_timeout));
+  const std::string& queue = job.queue_timeout;
   TP_ASSIGN_OR_RETURN(waits.queue_timeout_ns,
                       DurationOf("--wait", queue.empty() ? kQueueDefault : queue));
   return waits;
@@ -68,9 +65,9 @@ Result<RunWaits> WaitsOf(const RunOptions& options) {
 Result<RunPlan> CheckPlan(const RunOptions& options, const RankPlace& place,
                           const std::string& job) {
   TP_RETURN_IF_ERROR(CheckJobName(job));
-  TP_RETURN_IF_ERROR(WaitsOf(options).status());
+  TP_RETURN_IF_ERROR(WaitsOf(options.job, options.server).status());
   TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, place.world, place.rank, job));
-  TP_RETURN_IF_ERROR(CheckBesideBase(options, plan));
+  TP_RETURN_IF_ERROR(CheckBesideBase(options.output.save_dir, plan));
   return plan;
 }
 
@@ -78,7 +75,7 @@ Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
                             const std::string& job) {
   CheckedRun checked;
   TP_ASSIGN_OR_RETURN(checked.plan, CheckPlan(options, place, job));
-  if (place.rank == 0) TP_RETURN_IF_ERROR(CheckOutputs(options));
+  if (place.rank == 0) TP_RETURN_IF_ERROR(CheckOutputs(options.output));
   TP_ASSIGN_OR_RETURN(checked.data,
                       OpenRunCorpus(options, checked.plan.shape, place.world, place.rank));
   return checked;
@@ -89,10 +86,10 @@ Status CheckLaunch(const RunOptions& options, uint32_t world) {
   place.world = place.local_world = world;
   RunOptions settled = options;
   // Any share will do: the choice is the ranks', and is as good.
-  if (settled.rcache == "auto") settled.rcache = "100%";
-  if (settled.job.empty()) settled.job = "launch";
-  TP_RETURN_IF_ERROR(ResumeWanted(settled, place).status());
-  return CheckRun(settled, place, settled.job).status();
+  if (settled.memory.rcache == "auto") settled.memory.rcache = "100%";
+  if (settled.job.name.empty()) settled.job.name = "launch";
+  TP_RETURN_IF_ERROR(ResumeWanted(settled.job, settled.server, place).status());
+  return CheckRun(settled, place, settled.job.name).status();
 }
 
 }  // namespace tidepool::trainer

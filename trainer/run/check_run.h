@@ -24,7 +24,7 @@ struct RunWaits {
   int64_t server_timeout_ns = 0, rejoin_timeout_ns = 0, queue_timeout_ns = 0;
 };
 // Errors: kConfigBadValue (names the flag).
-Result<RunWaits> WaitsOf(const RunOptions& options);
+Result<RunWaits> WaitsOf(const JobOptions& job, const ServerOptions& server);
 
 // Checks what the plan of a run depends on: the name of the job, the waits, the model, its layout
 // and its base. Errors: kUsageError, those of WaitsOf and MakeRunPlan.

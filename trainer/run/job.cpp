@@ -49,9 +49,9 @@ Result<DType> DTypeFromName(const std::string& name) {
       .Fix("choose fp32, bf16 or fp16");
 }
 
-OptimizerSpec MakeOptimizerSpec(const RunOptions& options) {
+OptimizerSpec MakeOptimizerSpec(const OptimizerOptions& options, uint64_t seed) {
   OptimizerSpec spec;
-  spec.rule = RuleFromName(options.optimizer).value_or(OptimizerRule::kAdamW);
+  spec.rule = RuleFromName(options.rule).value_or(OptimizerRule::kAdamW);
   spec.states = StateFormFromName(options.states).value_or(StateForm::kF32);
   spec.beta1 = options.beta1;
   spec.beta2 = options.beta2;
@@ -62,8 +62,18 @@ OptimizerSpec MakeOptimizerSpec(const RunOptions& options) {
   spec.nesterov = options.nesterov ? 1 : 0;
   // Where nothing is rounded by chance, a run may be continued with another seed.
   const bool by_chance = spec.states == StateForm::kSplitBf16 || spec.states == StateForm::kSplit8;
-  spec.rounding_seed = by_chance ? options.seed : 0;
+  spec.rounding_seed = by_chance ? seed : 0;
   return spec;
+}
+
+Result<optim::ScheduleSpec> ScheduleOf(const TrainingOptions& options) {
+  optim::ScheduleSpec schedule;
+  TP_ASSIGN_OR_RETURN(schedule.kind, optim::ScheduleFromName(options.schedule));
+  schedule.base_lr = options.learning_rate;
+  schedule.min_lr = std::min(options.min_learning_rate, options.learning_rate);
+  schedule.warmup_steps = std::min(options.warmup_steps, options.steps);
+  schedule.total_steps = options.steps;
+  return schedule;
 }
 
 client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options,
@@ -72,13 +82,13 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
   spec.name = name;
   spec.world = layout.world;
   spec.dtype = layout.dtype;
-  spec.optimizer = MakeOptimizerSpec(options);
-  spec.max_grad_norm = options.clip;
-  spec.micro_batches = options.micro_batches;
+  spec.optimizer = MakeOptimizerSpec(options.optimizer, options.model.seed);
+  spec.max_grad_norm = options.optimizer.clip;
+  spec.micro_batches = options.training.micro_batches;
   spec.loss_scaling = layout.dtype == DType::kF16 ? 1 : 0;
   spec.rcache_bytes = rcache.bytes;
   // kDecayGroup, kNoDecayGroup.
-  spec.parameter_groups = {{1.0f, options.weight_decay}, {1.0f, 0.0f}};
+  spec.parameter_groups = {{1.0f, options.optimizer.weight_decay}, {1.0f, 0.0f}};
 
   for (const std::vector<Rank>& members : layout.data_groups) {
     client::DataGroup group;

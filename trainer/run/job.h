@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "client/job_spec.h"
+#include "optim/schedule.h"
 #include "trainer/layout/build_layout.h"
 #include "trainer/layout/chunk_layout.h"
 #include "trainer/run/run_options.h"
@@ -37,8 +38,11 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
 Result<DType> DTypeFromName(const std::string& name);
 
 // The update rule and the form of its states, as the flags say (names that nobody checked become
-// the defaults).
-OptimizerSpec MakeOptimizerSpec(const RunOptions& options);
+// the defaults). `seed`: the run's, for forms that round by chance.
+OptimizerSpec MakeOptimizerSpec(const OptimizerOptions& options, uint64_t seed);
+
+// The learning rate of each step. Errors: kConfigBadValue (an unknown schedule).
+Result<optim::ScheduleSpec> ScheduleOf(const TrainingOptions& options);
 
 // What the server must know. `name`: of the job. The content of frozen chunks is not known here:
 // their names are zeros.

@@ -65,7 +65,8 @@ std::string KeptRun::WhoSaysSo(const std::string& socket_dir, Version sealed) co
 }
 
 Status KeptRun::MayBegin(const std::string& socket_dir, Version sealed) const {
-  if (options_.standalone || options_.or_new || TP_PLANTED("trainer.begins_anew_unasked"))
+  if (options_.server.standalone || options_.job.or_new ||
+      TP_PLANTED("trainer.begins_anew_unasked"))
     return {};
   const std::string why = WhoSaysSo(socket_dir, sealed);
   if (why.empty()) return {};
@@ -75,8 +76,8 @@ Status KeptRun::MayBegin(const std::string& socket_dir, Version sealed) const {
       .Where("memserver at " + socket_dir)
       .Why(why)
       .Fix("--resume auto --or-new begins it anew at step 1" +
-           (options_.out_dir.empty() ? std::string()
-                                     : "; metrics.jsonl is then kept under another name") +
+           (options_.output.out_dir.empty() ? std::string()
+                                            : "; metrics.jsonl is then kept under another name") +
            ". Where another memserver holds it, give its --socket-dir");
 }
 

@@ -33,8 +33,10 @@ class KeptRun {
   std::string Until(const std::string& socket_dir) const;
 
  private:
-  bool has_folder() const { return !options_.out_dir.empty() && !options_.standalone; }
-  std::string path() const { return options_.out_dir + "/unfinished.job"; }
+  bool has_folder() const {
+    return !options_.output.out_dir.empty() && !options_.server.standalone;
+  }
+  std::string path() const { return options_.output.out_dir + "/unfinished.job"; }
   std::string WhoSaysSo(const std::string& socket_dir, Version sealed) const;
 
   const RunOptions& options_;

@@ -14,29 +14,29 @@ std::string Again(const std::string& job) {
 }  // namespace
 
 std::string JobNameOf(const RunOptions& options, const RankPlace& place) {
-  if (!options.job.empty()) return options.job;
+  if (!options.job.name.empty()) return options.job.name;
   if (!place.job_name.empty()) return place.job_name;
-  return JobNameFrom((options.lora_rank > 0 ? std::string("lora") : options.preset) + "-" +
-                     std::to_string(getpid()));
+  return JobNameFrom((options.adapters.rank > 0 ? std::string("lora") : options.model.preset) +
+                     "-" + std::to_string(getpid()));
 }
 
-Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place) {
-  if (options.or_new && options.resume == "never") {
+Result<bool> ResumeWanted(const JobOptions& job, const ServerOptions& server,
+                          const RankPlace& place) {
+  if (job.or_new && job.resume == "never") {
     return Status(ErrorId::kUsageError,
                   "--or-new says what --resume auto does where it finds nothing; --resume never "
                   "always begins anew")
         .Where("command line of trainer");
   }
 
-  if (options.resume.empty()) return place.restarts > 0;
-  if (options.resume == "never") return false;
-  if (options.resume != "auto") {
-    return Status(ErrorId::kUsageError,
-                  "--resume \"" + options.resume + "\" is neither auto nor never")
+  if (job.resume.empty()) return place.restarts > 0;
+  if (job.resume == "never") return false;
+  if (job.resume != "auto") {
+    return Status(ErrorId::kUsageError, "--resume \"" + job.resume + "\" is neither auto nor never")
         .Where("command line of trainer");
   }
 
-  if (options.job.empty() && place.job_name.empty() && !options.standalone) {
+  if (job.name.empty() && place.job_name.empty() && !server.standalone) {
     return Status(ErrorId::kUsageError,
                   "--resume auto needs the name of the job that is to be continued")
         .Where("command line of trainer")
@@ -68,9 +68,10 @@ std::string WhatIsLeft(const RunOptions& options, const std::string& job, const 
   if (kept.starts_with("not ")) return sealed + ": job " + job + " is " + kept;
   if (!kept.empty())
     return sealed + ": job " + job + " is " + kept + ", and " + Again(job) + " goes on";
-  if (!options.save_dir.empty()) return sealed + " and saved";
+  if (!options.output.save_dir.empty()) return sealed + " and saved";
   return sealed + ", and gone with the job: --save DIR keeps weights" +
-         (options.standalone ? "" : ", --job NAME --resume auto what a later run needs to go on");
+         (options.server.standalone ? ""
+                                    : ", --job NAME --resume auto what a later run needs to go on");
 }
 
 bool LosesStates(const Status& ended) {

@@ -20,7 +20,8 @@ std::string JobNameOf(const RunOptions& options, const RankPlace& place);
 // Never is the default because the weights of a job that is still held are another run's result:
 // somebody must ask to go on with them. Errors: kUsageError (an unknown word; auto without a name
 // that the next process would know).
-Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place);
+Result<bool> ResumeWanted(const JobOptions& job, const ServerOptions& server,
+                          const RankPlace& place);
 
 // The refusal of a run that would have to overwrite the weights of `job`, or to go on with them
 // unasked.

@@ -52,8 +52,8 @@ std::string TorchCudaPath() {
   return std::filesystem::path(cpu.dli_fname).parent_path() / kTorchCuda;
 }
 
-Result<DevicePlace> PlaceOf(const RunOptions& options, const RankPlace& place) {
-  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device));
+Result<DevicePlace> PlaceOf(const DeviceOptions& options, const RankPlace& place) {
+  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.name));
   if (wish.kind == DeviceWish::Kind::kCpu)
     return ChooseDevice(wish, place, std::vector<device::Gpu>{});
   TP_ASSIGN_OR_RETURN(DevicePlace chosen, ChooseDevice(wish, place, device::ListGpus()));
@@ -61,7 +61,7 @@ Result<DevicePlace> PlaceOf(const RunOptions& options, const RankPlace& place) {
   const Status loaded = LoadTorchCuda();
   if (loaded.ok()) return chosen;
   if (wish.kind == DeviceWish::Kind::kAuto) return HostInstead(loaded);
-  return Status(loaded).Where("--device " + options.device);
+  return Status(loaded).Where("--device " + options.name);
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ Status LoadTorchCuda() {
           "with --device cpu");
 }
 
-Result<std::unique_ptr<RunDevice>> RunDevice::Open(const RunOptions& options,
+Result<std::unique_ptr<RunDevice>> RunDevice::Open(const DeviceOptions& options,
                                                    const RankPlace& place) {
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, PlaceOf(options, place));
   std::unique_ptr<RunDevice> device(new RunDevice(Describe(chosen)));
@@ -104,7 +104,7 @@ Result<std::unique_ptr<RunDevice>> RunDevice::Open(const RunOptions& options,
   });
   if (opened.ok()) opened = thrown;
   if (!opened.ok())
-    return opened.where().empty() ? std::move(opened).Where("--device " + options.device) : opened;
+    return opened.where().empty() ? std::move(opened).Where("--device " + options.name) : opened;
   return device;
 }
 

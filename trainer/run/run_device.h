@@ -45,7 +45,8 @@ class RunDevice {
   // Opens what --device asks for, as far as this machine has it. Errors: kUsageError,
   // kCudaUnavailable (also: LibTorch's CUDA part cannot be loaded; the text has the loader's words
   // and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a context).
-  static Result<std::unique_ptr<RunDevice>> Open(const RunOptions& options, const RankPlace& place);
+  static Result<std::unique_ptr<RunDevice>> Open(const DeviceOptions& options,
+                                                 const RankPlace& place);
   ~RunDevice();
 
   bool is_gpu() const { return cuda_ != nullptr; }

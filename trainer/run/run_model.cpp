@@ -37,8 +37,8 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
   made->model_ = std::make_unique<Gpt>(
       parts.plan.shape, parts.device->MakerOf(parts.plan.layout.dtype), parts.plan.lora);
   made->model_->SetCheckpointing(
-      options.activation_checkpointing,
-      options.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
+      options.model.activation_checkpointing,
+      options.model.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
   TP_RETURN_IF_ERROR(made->MakeEngine());
   return made;
 }
@@ -48,11 +48,11 @@ Status RunModel::MakeEngine() {
   RunSession* session = parts_.session;
   EngineOptions engine;
   engine.rank = session->place().rank;
-  engine.micro_batches = options.micro_batches;
-  if (!options.prefetch) engine.cache.prefetch_depth = 0;
+  engine.micro_batches = options.training.micro_batches;
+  if (!options.memory.prefetch) engine.cache.prefetch_depth = 0;
   // The model declares which parameters are used several times.
   engine.cache.separate_while_recording = false;
-  engine.cache.seed = options.seed;
+  engine.cache.seed = options.model.seed;
 
   TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, parts_.plan.layout));
   EngineParts parts{.service = session->service(),
@@ -61,7 +61,7 @@ Status RunModel::MakeEngine() {
                     .clock = parts_.clock};
   parts.streams = parts_.device->streams();
 
-  if (!options.trace_file.empty() && engine.rank == 0) {
+  if (!options.output.trace_file.empty() && engine.rank == 0) {
     trace_ = std::make_unique<RunTrace>(parts_.clock, parts_.device->Timer(), parts.service,
                                         parts.groups);
     parts.service = trace_->service();
@@ -76,8 +76,8 @@ Status RunModel::MakeEngine() {
 
 Status RunModel::LoadWeights() {
   return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
-    InitGptParameter(parts_.plan.layout.parameters[id].name, parts_.plan.shape, parts_.options.seed,
-                     0, values);
+    InitGptParameter(parts_.plan.layout.parameters[id].name, parts_.plan.shape,
+                     parts_.options.model.seed, 0, values);
   });
 }
 

@@ -103,21 +103,21 @@ std::string MakeRunNote(const RunOptions& options, uint64_t context, const Corpu
     note += std::string(key) + " " + value + "\n";
   };
 
-  line("batch", std::to_string(options.batch));
+  line("batch", std::to_string(options.data.batch));
   line("context", std::to_string(context));
-  line("seed", std::to_string(options.seed));
+  line("seed", std::to_string(options.model.seed));
   line("train", Text(facts.train));
   line("held_out", Text(facts.held_out));
-  if (options.lora_rank > 0) line("lora_alpha", Text(options.lora_alpha));
+  if (options.adapters.rank > 0) line("lora_alpha", Text(options.adapters.alpha));
 
-  line("steps", std::to_string(options.steps));
-  line("lr", Text(options.learning_rate));
-  line("schedule", options.schedule);
-  line("warmup", std::to_string(options.warmup_steps));
-  line("min_lr", Text(options.min_learning_rate));
+  line("steps", std::to_string(options.training.steps));
+  line("lr", Text(options.training.learning_rate));
+  line("schedule", options.training.schedule);
+  line("warmup", std::to_string(options.training.warmup_steps));
+  line("min_lr", Text(options.training.min_learning_rate));
 
-  const std::string with_data = note + kDataKey + " " + Shown(options.data) + "\n";
-  return options.data.empty() || with_data.size() > kRunNoteBytesMax ? note : with_data;
+  const std::string with_data = note + kDataKey + " " + Shown(options.data.path) + "\n";
+  return options.data.path.empty() || with_data.size() > kRunNoteBytesMax ? note : with_data;
 }
 
 std::vector<NoteDifference> CompareRunNotes(const std::string& kept, const std::string& own) {
@@ -162,15 +162,16 @@ std::vector<std::string> DescribeChanges(const std::string& kept, const std::str
 
 Result<uint64_t> CursorInSequences(uint64_t kept, Version version, const RunOptions& options) {
   uint64_t batches = 0, sequences = 0;
-  const bool counts = !__builtin_mul_overflow(version, uint64_t{options.micro_batches}, &batches) &&
-                      !__builtin_mul_overflow(batches, options.batch, &sequences);
+  const bool counts =
+      !__builtin_mul_overflow(version, uint64_t{options.training.micro_batches}, &batches) &&
+      !__builtin_mul_overflow(batches, options.data.batch, &sequences);
   if (counts && (kept == sequences || kept == batches)) return sequences;
 
   const bool whole = batches > 0 && kept % batches == 0;
   const std::string before =
       whole ? "--batch " + std::to_string(kept / batches) : "another --batch";
   return Status(ErrorId::kJobMismatch, "the job was trained with " + before + ", now --batch " +
-                                           std::to_string(options.batch))
+                                           std::to_string(options.data.batch))
       .Where("step " + std::to_string(version) + ", behind " + std::to_string(kept) + " sequences")
       .Why("the run would skip some of its data, or repeat others, without a word")
       .Fix("give the former --batch again, or begin a new job with another --job NAME");

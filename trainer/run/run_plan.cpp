@@ -21,25 +21,28 @@ Result<GptShape> ShapeOfBase(const std::string& base) {
 }
 
 Result<GptShape> ShapeOf(const RunOptions& options) {
-  TP_ASSIGN_OR_RETURN(GptShape shape, options.base.empty() ? FindGptPreset(options.preset)
-                                                           : ShapeOfBase(options.base));
-  if (options.context > shape.context) {
-    return Status(ErrorId::kUsageError, "--context " + std::to_string(options.context) +
+  TP_ASSIGN_OR_RETURN(GptShape shape, options.adapters.base.empty()
+                                          ? FindGptPreset(options.model.preset)
+                                          : ShapeOfBase(options.adapters.base));
+
+  if (options.data.context > shape.context) {
+    return Status(ErrorId::kUsageError, "--context " + std::to_string(options.data.context) +
                                             " is longer than the model's " +
                                             std::to_string(shape.context))
-        .Where(options.base.empty() ? "--preset " + shape.name : "--base " + options.base)
+        .Where(options.adapters.base.empty() ? "--preset " + shape.name
+                                             : "--base " + options.adapters.base)
         .Fix("give at most --context " + std::to_string(shape.context));
   }
   return shape;
 }
 
-Result<LoraShape> LoraOf(const GptShape& shape, const RunOptions& options) {
-  if (options.lora_rank > 0)
-    return MakeLoraShape(shape, options.lora_rank, options.lora_alpha, options.lora_targets);
-  if (options.base.empty()) return LoraShape();
+Result<LoraShape> LoraOf(const GptShape& shape, const AdapterOptions& adapters) {
+  if (adapters.rank > 0)
+    return MakeLoraShape(shape, adapters.rank, adapters.alpha, adapters.targets);
+  if (adapters.base.empty()) return LoraShape();
   return Status(ErrorId::kUsageError,
                 "--base says what stays as it is, and nothing says what is trained")
-      .Where("--base " + options.base)
+      .Where("--base " + adapters.base)
       .Fix(
           "give --lora-rank N, such as 8, to train adapters over it; a saved model itself is not "
           "trained further");
@@ -49,21 +52,21 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
                              const RunOptions& options, uint32_t world) {
   const std::vector<ParameterNote> notes = GptParameters(shape, lora);
   LayoutOptions layout;
-  TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.dtype));
+  TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.model.dtype));
   layout.world = world;
-  if (options.chunk_size != "auto") {
-    TP_ASSIGN_OR_RETURN(layout.chunk_bytes, ParseSize(options.chunk_size));
+  if (options.memory.chunk_size != "auto") {
+    TP_ASSIGN_OR_RETURN(layout.chunk_bytes, ParseSize(options.memory.chunk_size));
   }
   return BuildLayout(notes, layout);
 }
 
 Status CheckOptimizer(const RunOptions& options) {
-  TP_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(options.dtype));
-  const char* why = WhyBad(MakeOptimizerSpec(options), dtype);
+  TP_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(options.model.dtype));
+  const char* why = WhyBad(MakeOptimizerSpec(options.optimizer, options.model.seed), dtype);
   if (why == nullptr) return {};
   return Status(ErrorId::kUsageError, why)
-      .Where("--optimizer " + options.optimizer + " --states " + options.states + " --dtype " +
-             options.dtype)
+      .Where("--optimizer " + options.optimizer.rule + " --states " + options.optimizer.states +
+             " --dtype " + options.model.dtype)
       .Fix("correct the flag; states other than fp32 need --dtype bf16");
 }
 
@@ -80,18 +83,19 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   RunPlan plan;
   plan.shape = shape;
   TP_RETURN_IF_ERROR(CheckOptimizer(options));
-  TP_RETURN_IF_ERROR(ParseGpuStatesWish(options.gpu_states).status());
-  TP_ASSIGN_OR_RETURN(plan.lora, LoraOf(shape, options));
+  TP_RETURN_IF_ERROR(ParseGpuStatesWish(options.memory.gpu_states).status());
+  TP_ASSIGN_OR_RETURN(plan.lora, LoraOf(shape, options.adapters));
   TP_ASSIGN_OR_RETURN(plan.layout, LayoutOf(plan.shape, plan.lora, options, world));
 
-  if (!options.base.empty()) {
-    TP_ASSIGN_OR_RETURN(FrozenBase base, FrozenBase::Open(WholeModelAt(options.base), plan.layout));
+  if (!options.adapters.base.empty()) {
+    TP_ASSIGN_OR_RETURN(FrozenBase base,
+                        FrozenBase::Open(WholeModelAt(options.adapters.base), plan.layout));
     plan.base = std::make_shared<const FrozenBase>(std::move(base));
   }
 
-  TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.rcache));
+  TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.memory.rcache));
   plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);
-  plan.memory = EstimateMemory(plan.layout, {.micro_batches = options.micro_batches,
+  plan.memory = EstimateMemory(plan.layout, {.micro_batches = options.training.micro_batches,
                                              .rcache_bytes = plan.rcache.bytes,
                                              .optimizer = plan.spec.optimizer,
                                              .parts_at_once = kPartsAtOnce,
@@ -99,8 +103,8 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   return plan;
 }
 
-Status PlaceGpuStates(const RunOptions& options, uint32_t gpus, RunPlan* plan) {
-  TP_ASSIGN_OR_RETURN(const GpuStatesWish wish, ParseGpuStatesWish(options.gpu_states));
+Status PlaceGpuStates(const MemoryOptions& memory, uint32_t gpus, RunPlan* plan) {
+  TP_ASSIGN_OR_RETURN(const GpuStatesWish wish, ParseGpuStatesWish(memory.gpu_states));
   TP_ASSIGN_OR_RETURN(plan->gpu_states,
                       PlanGpuStates(wish, plan->layout, plan->spec,
                                     {.gpus = gpus, .why_no_kernel = optim::WhyNoAdam()}));

@@ -69,7 +69,7 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
 // Decides how many chunks have their states on GPUs, and writes it into the specification. `gpus`:
 // that the ranks are spread over; 0: the run is on the host. Errors: as PlanGpuStates,
 // ParseGpuStatesWish.
-Status PlaceGpuStates(const RunOptions& options, uint32_t gpus, RunPlan* plan);
+Status PlaceGpuStates(const MemoryOptions& memory, uint32_t gpus, RunPlan* plan);
 
 // Names the frozen chunks in the specification by their content, which takes a pass over the base
 // where `names` does not remember it. Errors: kUsageError (adapters without a base),

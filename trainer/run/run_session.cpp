@@ -79,7 +79,7 @@ Rendezvous RunSession::MeetingPlace() const {
 
 Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, SessionTask task) {
   std::unique_ptr<RunSession> session(new RunSession(place, std::move(task)));
-  TP_ASSIGN_OR_RETURN(session->waits_, WaitsOf(session->task_.options));
+  TP_ASSIGN_OR_RETURN(session->waits_, WaitsOf(session->task_.job, session->task_.server));
   // A private server's states end with it: there is nothing to wait for.
   if (session->standalone()) session->waits_ = {.pool_bytes = session->waits_.pool_bytes};
   if (!place.roll.empty()) {
@@ -152,7 +152,7 @@ Status RunSession::Attach() {
   if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
   // Where the private server could not be started, the other ranks must hear that, and not ask
   // somebody else's.
-  socket_dir_ = standalone() ? std::string() : task_.options.socket_dir;
+  socket_dir_ = standalone() ? std::string() : task_.server.socket_dir;
   if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
 
   client::ClientOptions client;
@@ -239,7 +239,7 @@ Status RunSession::SeatLost() {
 Status RunSession::MeetWorld() {
   if (world_) return {};
   Rendezvous meet = MeetingPlace();
-  if (!task_.options.save_dir.empty()) {  // rank 0 saves alone, the others stand in a barrier
+  if (task_.saves) {  // rank 0 saves alone, the others stand in a barrier
     meet.gather_timeout_ms = meet.timeout_ms;
     meet.timeout_ms += client::ClientOptions().save_timeout_ns / kNsPerMs;
   }

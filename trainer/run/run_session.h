@@ -51,10 +51,12 @@ struct SessionDevice {
 
 // What a session is for.
 struct SessionTask {
-  RunOptions options;
+  ServerOptions server;
+  JobOptions job;  // how long it waits; the name is the specification's
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   std::string note = {};                  // what the run is known by (trainer/run/run_note.h)
+  bool saves = false;                     // rank 0 saves weights after the last step
   // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server
   // that is away; the other ranks for --rejoin-timeout from their last sign of life on.
   bool resumes = false;
@@ -127,7 +129,7 @@ class RunSession {
 
  private:
   RunSession(const RankPlace& place, SessionTask task) : place_(place), task_(std::move(task)) {}
-  bool standalone() const { return task_.options.standalone; }
+  bool standalone() const { return task_.server.standalone; }
   DoneKeys MakeDoneKeys() const;
   Rendezvous MeetingPlace() const;
   StandaloneOptions PrivateServer() const;

@@ -20,7 +20,7 @@
 namespace tidepool::trainer {
 
 void TrainingRun::Say(const std::string& text) const {
-  if (place_.rank == 0 && !options_.quiet) std::cerr << text << std::flush;
+  if (place_.rank == 0 && !options_.output.quiet) std::cerr << text << std::flush;
 }
 
 // Waiting is told by rank 0 for all, also when progress is not shown; on a terminal a progress line
@@ -32,8 +32,8 @@ void TrainingRun::SayWait(const std::string& line) const {
 }
 
 Status TrainingRun::Plan() {
-  TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_, place_));
-  cpus_ = CpuWatch::Start(UseThreads(options_.threads, place_.local_world));
+  TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_.job, options_.server, place_));
+  cpus_ = CpuWatch::Start(UseThreads(options_.device.threads, place_.local_world));
   TP_ASSIGN_OR_RETURN(CheckedRun checked, CheckRun(options_, place_, JobNameOf(options_, place_)));
   plan_ = std::move(checked.plan);
   data_ = std::move(checked.data);
@@ -43,14 +43,14 @@ Status TrainingRun::Plan() {
 }
 
 Status TrainingRun::OpenDevice() {
-  TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_, place_));
+  TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_.device, place_));
   // Every rank, where GPUs are in play: each may have another.
-  if (device_->is_gpu() && place_.rank != 0 && !options_.quiet) {
+  if (device_->is_gpu() && place_.rank != 0 && !options_.output.quiet) {
     std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() +
                      "\n"
               << std::flush;
   }
-  return PlaceGpuStates(options_, device_->gpus(), &plan_);
+  return PlaceGpuStates(options_.memory, device_->gpus(), &plan_);
 }
 
 void TrainingRun::SayPlan() const {
@@ -64,7 +64,7 @@ void TrainingRun::SayWhatBegins(const client::Attachment& seat) {
   const std::string server =
       session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
 
-  if (options_.verbose) {
+  if (options_.output.verbose) {
     if (!introduced_) SayPlan();
     Say("server    " + server + "\n");
   } else if (!introduced_) {
@@ -80,24 +80,29 @@ void TrainingRun::SayWhatBegins(const client::Attachment& seat) {
 // saved.
 Status TrainingRun::NameBase() {
   if (plan_.base == nullptr) return NameFrozenChunks(&plan_);
-  if (options_.dry_run) return {};
-  base_names_.emplace(plan_.base, options_.out_dir, WallSeconds());
+  if (options_.output.dry_run) return {};
+  base_names_.emplace(plan_.base, options_.output.out_dir, WallSeconds());
   return NameFrozenChunks(&plan_, &*base_names_);
 }
 
 Status TrainingRun::MakeSession() {
   kept_.emplace(options_, plan_.spec.name);
-  SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+  SessionTask task{.server = options_.server,
+                   .job = options_.job,
+                   .spec = plan_.spec,
+                   .groups = plan_.layout.data_groups};
+  task.saves = !options_.output.save_dir.empty();
   task.note = data_->note;
   task.resumes = resume_;
   task.states_may_stay_on_host = plan_.gpu_states.may_stay_on_host;
+
   task.interrupted = [this] {
     return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done")
                                  : Status();
   };
   task.say = [this](const std::string& line) { SayWait(line); };
   // Before LibTorch takes any memory of the device.
-  if (!options_.dry_run)
+  if (!options_.output.dry_run)
     TP_RETURN_IF_ERROR(WithShares(device_->MakeRcache(plan_.spec.rcache_bytes), ShortAt::kRcache));
   task.device = device_->ForSession();
   if (setup_.begin_anew) task.stuck = [this](const Status& ended) { LeaveStuck(ended); };
@@ -135,7 +140,7 @@ Status TrainingRun::Continue(const std::string& note) {
     Say("resume    " + line + "\n");
 
   Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " +
-      std::to_string(start_.version) + " of " + std::to_string(options_.steps) +
+      std::to_string(start_.version) + " of " + std::to_string(options_.training.steps) +
       "; no weights are loaded\n");
   return {};
 }
@@ -162,25 +167,21 @@ Status TrainingRun::LoadWeights() {
 
 Result<TrainTask> TrainingRun::MakeTask() {
   TrainTask task;
-  TP_ASSIGN_OR_RETURN(task.held_out,
-                      ReadHeldOut(*data_, options_.eval_every > 0 ? options_.eval_batches : 0));
+  TP_ASSIGN_OR_RETURN(
+      task.held_out,
+      ReadHeldOut(*data_, options_.training.eval_every > 0 ? options_.training.eval_batches : 0));
   task.engine = model_->engine();
   task.world = session_->world();
   task.loss = [this](const Batch& batch) { return model_->Loss(batch); };
 
-  TP_ASSIGN_OR_RETURN(task.schedule.kind, optim::ScheduleFromName(options_.schedule));
-  task.schedule.base_lr = options_.learning_rate;
-  task.schedule.min_lr = std::min(options_.min_learning_rate, options_.learning_rate);
-  task.schedule.warmup_steps = std::min(options_.warmup_steps, options_.steps);
-  task.schedule.total_steps = options_.steps;
-
+  TP_ASSIGN_OR_RETURN(task.schedule, ScheduleOf(options_.training));
   task.start = start_;
-  task.seed = options_.seed;
+  task.seed = options_.model.seed;
   task.loss_scaling = plan_.layout.dtype == DType::kF16;
   task.scaler = setup_.scaler;
-  task.micro_batches = options_.micro_batches;
-  task.steps = options_.steps;
-  task.eval_every = options_.eval_every;
+  task.micro_batches = options_.training.micro_batches;
+  task.steps = options_.training.steps;
+  task.eval_every = options_.training.eval_every;
 
   task.stop_wanted = &StopFlag::Requested;
   task.after_step = [this](Version version) {
@@ -196,9 +197,10 @@ Result<TrainTask> TrainingRun::MakeTask() {
 
 Status TrainingRun::Train() {
   TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data_->corpus.train, data_->shape));
-  TP_ASSIGN_OR_RETURN(ReportWriter reports,
-                      ReportWriter::Open(place_.rank == 0 ? options_.out_dir : "",
-                                         options_.log_every, options_.quiet, start_.version));
+  TP_ASSIGN_OR_RETURN(
+      ReportWriter reports,
+      ReportWriter::Open(place_.rank == 0 ? options_.output.out_dir : "", options_.output.log_every,
+                         options_.output.quiet, start_.version));
   TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask());
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
@@ -211,15 +213,15 @@ Status TrainingRun::Train() {
 }
 
 Status TrainingRun::Save() {
-  if (options_.save_dir.empty() || place_.rank != 0) return {};
+  if (options_.output.save_dir.empty() || place_.rank != 0) return {};
   TP_ASSIGN_OR_RETURN(const std::string file,
-                      SaveRun({.directory = options_.save_dir,
+                      SaveRun({.directory = options_.output.save_dir,
                                .plan = plan_,
                                .service = session_->service(),
                                .version = summary_.version,
                                .base_names = base_names_ ? &*base_names_ : nullptr}));
 
-  Say("saved     " + options_.save_dir + "/" + file + " (fp32 " +
+  Say("saved     " + options_.output.save_dir + "/" + file + " (fp32 " +
       (plan_.lora.on() ? "adapters" : "weights") + " of step " + std::to_string(summary_.version) +
       ")\n");
   return {};
@@ -253,13 +255,13 @@ Status TrainingRun::Attempt() {
   TP_RETURN_IF_ERROR(StaysForMore() ? session_->world()->Barrier() : session_->Close());
   // Behind all that matters more.
   const bool traced = model_ != nullptr && model_->trace() != nullptr;
-  return traced ? model_->trace()->Write(options_.trace_file, place_.rank) : Status();
+  return traced ? model_->trace()->Write(options_.output.trace_file, place_.rank) : Status();
 }
 
 // Whoever asks for a job that goes on means one that was interrupted, too: nobody says goodbye, and
 // memserver keeps it.
 bool TrainingRun::StaysForMore() const {
-  return summary_.stopped && resume_ && !options_.standalone;
+  return summary_.stopped && resume_ && !options_.server.standalone;
 }
 
 void TrainingRun::Leave() {
@@ -271,19 +273,21 @@ void TrainingRun::Leave() {
 // have left for good. (A report that is missing needs all ranks, for the held-out loss; none has
 // left before it is written.)
 bool TrainingRun::NothingToDoTogether() const {
-  return trained_already() && (options_.out_dir.empty() ||
-                               !ReportWriter::IsUnreported(options_.out_dir, start_.version));
+  return trained_already() &&
+         (options_.output.out_dir.empty() ||
+          !ReportWriter::IsUnreported(options_.output.out_dir, start_.version));
 }
 
 // Nothing was trained, and nobody goes on with it, or what was asked for can never be: the job's
 // name is to be free for the next try.
 bool TrainingRun::IsWorthless(const Status& ended) const {
-  return sealed_ == 0 && !options_.standalone && (!resume_ || ended.code() == Code::kInvalid);
+  return sealed_ == 0 && !options_.server.standalone &&
+         (!resume_ || ended.code() == Code::kInvalid);
 }
 
 // Another rank's death shows as a broken collective or as the server's word, whichever comes first.
 bool TrainingRun::MayGoOn(const Status& ended) {
-  if (!EndsAttemptOnly(ended, is_training()) || !resume_ || options_.standalone ||
+  if (!EndsAttemptOnly(ended, is_training()) || !resume_ || options_.server.standalone ||
       StopFlag::Requested())
     return false;
   return attempts_.MayTryAgain(sealed_);
@@ -324,8 +328,9 @@ Status TrainingRun::WithShares(Status ended, ShortAt at) const {
 }
 
 Status TrainingRun::Explained(Status ended) const {
-  if (options_.standalone) return ExplainPrivateEnd(std::move(ended), session_->ServerLogTail());
-  if (LosesStates(ended) && sealed_ > 0 && !options_.or_new)
+  if (options_.server.standalone)
+    return ExplainPrivateEnd(std::move(ended), session_->ServerLogTail());
+  if (LosesStates(ended) && sealed_ > 0 && !options_.job.or_new)
     return AsLoss(ended, plan_.spec.name, resume_);
   const bool is_kept = EndsAttemptOnly(ended) || ended.id() == ErrorId::kRanksMissing;
   return ExplainEnd(std::move(ended), plan_.spec.name, resume_,
@@ -333,7 +338,7 @@ Status TrainingRun::Explained(Status ended) const {
 }
 
 Status TrainingRun::DryRun() const {
-  if (options_.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
+  if (options_.output.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
   SayPlan();
   Say("dry run   nothing was started\n");
   return {};
@@ -356,9 +361,9 @@ void TrainingRun::SayDone(const std::string& kept) const {
 Status TrainingRun::All() {
   TP_RETURN_IF_ERROR(Plan());
   TP_RETURN_IF_ERROR(MakeSession());
-  if (options_.dry_run) return DryRun();
+  if (options_.output.dry_run) return DryRun();
 
-  if (place_.rank == 0) TP_RETURN_IF_ERROR(PrepareOutputs(options_));
+  if (place_.rank == 0) TP_RETURN_IF_ERROR(PrepareOutputs(options_.output));
   if (place_.rank == 0 && base_names_) base_names_->Remember();
   if (session_->DoneBefore()) {
     Say("done      every rank had come to its end before torchrun started them again\n");

@@ -101,8 +101,12 @@ class TrainingRun {
   // Adds to kDeviceMemoryShort who has the GPU's memory, and what would fit; other errors stay as
   // they are.
   Status WithShares(Status ended, ShortAt at) const;
-  bool trained_already() const { return start_.version > 0 && start_.version >= options_.steps; }
-  bool is_training() const { return session_->service() != nullptr && sealed_ < options_.steps; }
+  bool trained_already() const {
+    return start_.version > 0 && start_.version >= options_.training.steps;
+  }
+  bool is_training() const {
+    return session_->service() != nullptr && sealed_ < options_.training.steps;
+  }
   bool NothingToDoTogether() const;
   void Say(const std::string& text) const;
   void SayWait(const std::string& line) const;

@@ -12,9 +12,9 @@ namespace device_memory_test {
 class DeviceMemory : public ::testing::Test {
  protected:
   void SetUp() override {
-    options_.preset = "gpt2-1.5b";
-    options_.dtype = "bf16";
-    options_.batch = 16;
+    options_.model.preset = "gpt2-1.5b";
+    options_.model.dtype = "bf16";
+    options_.data.batch = 16;
     Result<RunPlan> plan = MakeRunPlan(options_, /*world=*/2, 0, "short");
     ASSERT_TRUE(plan.ok()) << plan.status().Format();
     plan_ = std::move(plan).value();
@@ -82,7 +82,7 @@ TEST_F(DeviceMemory, StatesOnTheGpuAreAShareThatCanGo) {
 
 TEST_F(DeviceMemory, WhatWouldNotFitIsNotOffered) {
   run_.rcache_smallest = 8 * kGiB;  // 1 GiB less, where 3 are missing
-  options_.activation_checkpointing = true;
+  options_.model.activation_checkpointing = true;
   EXPECT_EQ(Flags(), (std::vector<std::string>{"--batch 14", "--context 512"}));
   run_.wanted = 40 * kGiB;
   EXPECT_EQ(Flags(), (std::vector<std::string>{"--batch 8 --accumulate 2", "--context 512"}))
@@ -120,20 +120,20 @@ TEST_F(DeviceMemory, TheErrorNamesSharesAndChanges) {
 class BeforeTheFirstStep : public DeviceMemory {
  protected:
   void SetUp() override {
-    options_.dtype = "fp32";
-    options_.preset = "gpt2-1.5b";
+    options_.model.dtype = "fp32";
+    options_.model.preset = "gpt2-1.5b";
     // Larger chunks than the parameters ask for, so that there are smaller ones.
-    options_.rcache = "50%";
-    options_.chunk_size = "1GiB";
+    options_.memory.rcache = "50%";
+    options_.memory.chunk_size = "1GiB";
     plan_ = PlanWith("50%", "fp32", "1GiB");
     run_ = {.shares = {.total = 8 * kGiB}, .wanted = plan_.rcache.bytes, .at = ShortAt::kRcache};
   }
   RunPlan PlanWith(const std::string& rcache, const std::string& dtype,
                    const std::string& chunk_size) const {
     RunOptions options = options_;
-    options.rcache = rcache;
-    options.dtype = dtype;
-    options.chunk_size = chunk_size;
+    options.memory.rcache = rcache;
+    options.model.dtype = dtype;
+    options.memory.chunk_size = chunk_size;
     Result<RunPlan> plan = MakeRunPlan(options, /*world=*/2, 0, "short");
     EXPECT_TRUE(plan.ok()) << plan.status().Format();
     return std::move(plan).value();

@@ -96,11 +96,11 @@ at::Tensor ExpertLoss(const Parameters& parameters, Rank rank,
 
 RunOptions OptionsOf(const ExpertRig& rig) {
   RunOptions run;
-  run.steps = rig.steps;
-  run.micro_batches = rig.micro_batches;
-  run.clip = rig.clip;
-  run.learning_rate = 3e-3f;
-  run.weight_decay = 0.5f;
+  run.training.steps = rig.steps;
+  run.training.micro_batches = rig.micro_batches;
+  run.optimizer.clip = rig.clip;
+  run.training.learning_rate = 3e-3f;
+  run.optimizer.weight_decay = 0.5f;
   return run;
 }
 
@@ -135,7 +135,8 @@ class ExpertRank {
     RcachePlan rcache;  // all ranks ask for the same
     for (Rank rank = 0; rank < kExpertRanks; ++rank)
       rcache.bytes = std::max(rcache.bytes, layout_.RcacheBytes(rank, rig_.blocks));
-    SessionTask task{.options = OptionsOf(rig_),
+    SessionTask task{.server = {},
+                     .job = {},
                      .spec = MakeJobSpec(layout_, OptionsOf(rig_), rcache, "experts"),
                      .groups = layout_.data_groups};
     TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
@@ -216,10 +217,10 @@ torch::optim::AdamW OptimizerOf(const ExpertRig& rig, const Parameters& paramete
     for (const ParameterNote& note : ExpertNotes()) {
       if (note.optimizer_group == group) members.push_back(parameters.at(note.name));
     }
-    auto options = std::make_unique<torch::optim::AdamWOptions>(run.learning_rate);
-    options->betas({run.beta1, run.beta2})
-        .eps(run.eps)
-        .weight_decay(group == kDecayGroup ? run.weight_decay : 0);
+    auto options = std::make_unique<torch::optim::AdamWOptions>(run.training.learning_rate);
+    options->betas({run.optimizer.beta1, run.optimizer.beta2})
+        .eps(run.optimizer.eps)
+        .weight_decay(group == kDecayGroup ? run.optimizer.weight_decay : 0);
     groups.emplace_back(members, std::move(options));
   }
   return torch::optim::AdamW(groups);

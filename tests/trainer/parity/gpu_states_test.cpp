@@ -14,10 +14,13 @@ namespace gpu_states_test {
 
 SessionTask TaskWithStatesOnGpus(const ServedPlace& place, bool may_stay) {
   RunOptions options;
-  options.preset = "tiny";
+  options.model.preset = "tiny";
   RunPlan plan = MakeRunPlan(options, place.place.world, place.place.rank, "gpt").value();
   plan.spec.states_on_gpu = 1;
-  SessionTask task{.options = options, .spec = plan.spec, .groups = plan.layout.data_groups};
+  SessionTask task{.server = options.server,
+                   .job = options.job,
+                   .spec = plan.spec,
+                   .groups = plan.layout.data_groups};
   task.states_may_stay_on_host = may_stay;
   return task;
 }

@@ -19,7 +19,7 @@ TEST_F(Invariance, OfTheRcacheSize) {
   for (const char* rcache : {"15%", "25%", "100%"}) {
     SCOPED_TRACE(rcache);
     RigOptions options = DefaultRig();
-    options.run.rcache = rcache;
+    options.run.memory.rcache = rcache;
     EXPECT_TRUE(SameBits(TrainThroughServer(options), Baseline()));
   }
 }
@@ -28,7 +28,7 @@ TEST_F(Invariance, OfTheChunkSize) {
   for (const char* chunk : {"24KiB", "64KiB"}) {
     SCOPED_TRACE(chunk);
     RigOptions options = DefaultRig();
-    options.run.chunk_size = chunk;
+    options.run.memory.chunk_size = chunk;
     EXPECT_TRUE(SameBits(TrainThroughServer(options), Baseline()));
   }
 }
@@ -45,11 +45,11 @@ TEST_F(Invariance, OfEverythingWithSmallerStates) {
   for (const char* states : {"split-bf16", "split-8bit"}) {
     SCOPED_TRACE(states);
     RigOptions options = DefaultRig();
-    options.run.steps = 12;
-    options.run.dtype = "bf16";
-    options.run.states = states;
+    options.run.training.steps = 12;
+    options.run.model.dtype = "bf16";
+    options.run.optimizer.states = states;
     const RigResult baseline = TrainThroughServer(options);
-    options.run.chunk_size = "24KiB";
+    options.run.memory.chunk_size = "24KiB";
     options.adam_threads = 2;
     options.isa = optim::IsaLevel::kV2;
     options.tuning = {1024};
@@ -59,7 +59,7 @@ TEST_F(Invariance, OfEverythingWithSmallerStates) {
 
 TEST_F(Invariance, OfPrefetching) {
   RigOptions options = DefaultRig();
-  options.run.prefetch = false;
+  options.run.memory.prefetch = false;
   EXPECT_TRUE(SameBits(TrainThroughServer(options), Baseline()));
 }
 
@@ -75,7 +75,7 @@ TEST_F(Invariance, OfTheInstructionSet) {
 
 TEST_F(Invariance, OfActivationCheckpointing) {
   RigOptions options = DefaultRig();
-  options.run.activation_checkpointing = true;
+  options.run.model.activation_checkpointing = true;
   EXPECT_TRUE(SameBits(TrainThroughServer(options), Baseline()));
 }
 
@@ -88,7 +88,7 @@ TEST_F(Invariance, OfKeepingGradientsApartWhileRecording) {
 // A different seed must give different weights, or SameBits would prove nothing.
 TEST_F(Invariance, DoesNotHoldForAnotherSeed) {
   RigOptions options = DefaultRig();
-  options.run.seed = 2;
+  options.run.model.seed = 2;
   EXPECT_FALSE(SameBits(TrainThroughServer(options), Baseline()));
 }
 
@@ -97,9 +97,9 @@ TEST_F(Invariance, DoesNotHoldForAnotherSeed) {
 TEST_F(Invariance, TheoryMeetsCounters) {
   for (const uint32_t micro_batches : {1u, 2u}) {
     RigOptions options = DefaultRig();
-    options.run.steps = 6;
-    options.run.rcache = "25%";
-    options.run.micro_batches = micro_batches;
+    options.run.training.steps = 6;
+    options.run.memory.rcache = "25%";
+    options.run.training.micro_batches = micro_batches;
     const RigResult result = TrainThroughServer(options);
     ASSERT_EQ(result.moved.size(), 6u);
     EXPECT_EQ(result.planned.front().bytes_h2d, 0u) << "the first step records";

@@ -22,16 +22,17 @@ std::string BytesOf(const std::string& path) {
 class Lora : public ::testing::Test {
  protected:
   Lora() {
-    options_.run.steps = 20;
-    options_.run.base = "/tmp/tidepool-lora-" + std::to_string(getpid()) + ".safetensors";
-    options_.run.lora_rank = 4;
-    options_.run.lora_targets = "all";
-    WriteBase(options_.run.base, options_);
-    base_ = BytesOf(options_.run.base);
+    options_.run.training.steps = 20;
+    options_.run.adapters.base = "/tmp/tidepool-lora-" + std::to_string(getpid()) + ".safetensors";
+    options_.run.adapters.rank = 4;
+    options_.run.adapters.targets = "all";
+    WriteBase(options_.run.adapters.base, options_);
+    base_ = BytesOf(options_.run.adapters.base);
   }
   ~Lora() override {
-    EXPECT_TRUE(BytesOf(options_.run.base) == base_) << "the file of the base was written to";
-    std::filesystem::remove(options_.run.base);
+    EXPECT_TRUE(BytesOf(options_.run.adapters.base) == base_)
+        << "the file of the base was written to";
+    std::filesystem::remove(options_.run.adapters.base);
   }
 
   static void ExpectLike(const RigResult& a, const RigResult& b, double loss_bound,
@@ -54,7 +55,7 @@ class Lora : public ::testing::Test {
 };
 
 TEST_F(Lora, TwentyStepsInFp32MatchPlainTraining) {
-  options_.run.clip = 0;
+  options_.run.optimizer.clip = 0;
   const RigResult ours = TrainThroughServer(options_), plain = TrainPlain(options_);
   ExpectLike(ours, plain, 1e-5, 1e-4);
   ExpectAdaptersAlone(ours);
@@ -64,20 +65,20 @@ TEST_F(Lora, TwentyStepsInFp32MatchPlainTraining) {
 
 // The stated bounds of 16-bit training (parity_test.cpp).
 TEST_F(Lora, TwentyStepsInBf16MatchPlainTraining) {
-  options_.run.dtype = "bf16";
-  options_.run.micro_batches = 2;
+  options_.run.model.dtype = "bf16";
+  options_.run.training.micro_batches = 2;
   const RigResult ours = TrainThroughServer(options_), plain = TrainPlain(options_);
-  ExpectLike(ours, plain, 1e-2, 5 * options_.run.learning_rate);
+  ExpectLike(ours, plain, 1e-2, 5 * options_.run.training.learning_rate);
   ExpectAdaptersAlone(ours);
 }
 
 TEST_F(Lora, BitsDoNotDependOnTheRcacheOrOnRecomputation) {
-  options_.run.rcache = "100%";
+  options_.run.memory.rcache = "100%";
   const RigResult whole = TrainThroughServer(options_);
-  options_.run.rcache = "20%";
+  options_.run.memory.rcache = "20%";
   const RigResult small = TrainThroughServer(options_);
-  options_.run.activation_checkpointing = true;
-  options_.run.prefetch = false;
+  options_.run.model.activation_checkpointing = true;
+  options_.run.memory.prefetch = false;
   const RigResult again = TrainThroughServer(options_);
   ExpectAdaptersAlone(small);
   EXPECT_TRUE(SameBits(whole, small));

@@ -17,7 +17,10 @@ TEST(OwnGroups, ASumBetweenTransfersMeetsTheSumOfTheOtherRanks) {
   const Status ended = RunServedRanks(2, {}, [&rig](const ServedPlace& at) -> Status {
     TP_ASSIGN_OR_RETURN(const RunPlan plan,
                         MakeRunPlan(rig.shape, rig.run, 2, at.place.rank, "own-groups"));
-    SessionTask task{.options = rig.run, .spec = plan.spec, .groups = plan.layout.data_groups};
+    SessionTask task{.server = rig.run.server,
+                     .job = rig.run.job,
+                     .spec = plan.spec,
+                     .groups = plan.layout.data_groups};
     TP_ASSIGN_OR_RETURN(const std::unique_ptr<RunSession> session, at.Open(std::move(task)));
     Collective* const transfers = session->groups().front();
     std::vector<float> block(2, static_cast<float>(at.place.rank + 1));

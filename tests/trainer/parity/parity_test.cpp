@@ -22,7 +22,7 @@ double LargestRelative(const std::vector<double>& a, const std::vector<double>& 
 void ExpectParity(const RigOptions& options, double loss_bound, double weight_bound) {
   const RigResult ours = TrainThroughServer(options);
   const RigResult plain = TrainPlain(options);
-  ASSERT_EQ(ours.losses.size(), options.run.steps);
+  ASSERT_EQ(ours.losses.size(), options.run.training.steps);
   EXPECT_EQ(ours.skipped, plain.skipped);
   EXPECT_LT(LargestRelative(ours.losses, plain.losses), loss_bound);
   EXPECT_LT(LargestDifference(ours, plain), weight_bound);
@@ -32,8 +32,8 @@ void ExpectParity(const RigOptions& options, double loss_bound, double weight_bo
 
 TEST(Parity, FiftyStepsInFp32MatchPlainTraining) {
   RigOptions options = DefaultRig();
-  options.run.steps = 50;
-  options.run.clip = 0;
+  options.run.training.steps = 50;
+  options.run.optimizer.clip = 0;
   ExpectParity(options, 1e-5, 1e-4);
 }
 
@@ -42,9 +42,9 @@ TEST(Parity, FiftyStepsInFp32MatchPlainTraining) {
 // weights within 5 x the peak learning rate.
 TEST(Parity, FiftyStepsInBf16MatchPlainTraining) {
   RigOptions options = DefaultRig();
-  options.run.steps = 50;
-  options.run.dtype = "bf16";
-  ExpectParity(options, 1e-2, 5 * options.run.learning_rate);
+  options.run.training.steps = 50;
+  options.run.model.dtype = "bf16";
+  ExpectParity(options, 1e-2, 5 * options.run.training.learning_rate);
 }
 
 double MeanOfLastTen(const RigResult& result) {
@@ -55,11 +55,11 @@ double MeanOfLastTen(const RigResult& result) {
 // states. (scripts/convergence shows the same on the quickstart model.)
 TEST(Parity, SmallerStatesLearnAsFp32StatesDo) {
   RigOptions options = DefaultRig();
-  options.run.steps = 50;
-  options.run.dtype = "bf16";
+  options.run.training.steps = 50;
+  options.run.model.dtype = "bf16";
   const RigResult whole = TrainThroughServer(options);
   for (const char* states : {"split", "split-bf16", "split-8bit"}) {
-    options.run.states = states;
+    options.run.optimizer.states = states;
     const RigResult small = TrainThroughServer(options);
     EXPECT_LT(MeanOfLastTen(small), 1.01 * MeanOfLastTen(whole)) << states;
     EXPECT_LT(MeanOfLastTen(small), 0.9 * small.losses.front())
@@ -72,9 +72,9 @@ TEST(Parity, EveryRuleLearns) {
       {"sgd", 0.3f}, {"adagrad", 0.03f}, {"lion", 1e-3f}};
   for (const auto& [rule, rate] : rules) {
     RigOptions options = DefaultRig();
-    options.run.optimizer = rule;
-    options.run.learning_rate = rate;
-    options.run.min_learning_rate = rate / 10;
+    options.run.optimizer.rule = rule;
+    options.run.training.learning_rate = rate;
+    options.run.training.min_learning_rate = rate / 10;
     const RigResult result = TrainThroughServer(options);
     EXPECT_LT(MeanOfLastTen(result), 0.95 * result.losses.front()) << rule;
   }
@@ -82,23 +82,23 @@ TEST(Parity, EveryRuleLearns) {
 
 TEST(Parity, ClippingMatchesPlainTraining) {
   RigOptions options = DefaultRig();
-  options.run.clip = 0.05f;  // every step is clipped
+  options.run.optimizer.clip = 0.05f;  // every step is clipped
   const RigResult ours = TrainThroughServer(options);
   const RigResult plain = TrainPlain(options);
   EXPECT_LT(LargestRelative(ours.grad_norms, plain.grad_norms), 1e-4);
-  for (const double norm : ours.grad_norms) EXPECT_GT(norm, options.run.clip);
+  for (const double norm : ours.grad_norms) EXPECT_GT(norm, options.run.optimizer.clip);
   EXPECT_LT(LargestDifference(ours, plain), 1e-4);
 }
 
 TEST(Parity, AccumulationMatchesPlainTraining) {
   RigOptions options = DefaultRig();
-  options.run.micro_batches = 3;
+  options.run.training.micro_batches = 3;
   ExpectParity(options, 1e-5, 1e-4);
 }
 
 TEST(Parity, ParameterGroupsMatchPlainTraining) {
   RigOptions options = DefaultRig();
-  options.run.weight_decay = 2.0f;  // so strong that a bias in the wrong group would show
+  options.run.optimizer.weight_decay = 2.0f;  // so strong that a bias in the wrong group would show
   ExpectParity(options, 1e-5, 1e-4);
 }
 
@@ -106,8 +106,8 @@ TEST(Parity, SchedulesMatchPlainTraining) {
   for (const char* schedule : {"constant", "linear", "cosine"}) {
     SCOPED_TRACE(schedule);
     RigOptions options = DefaultRig();
-    options.run.steps = 12;
-    options.run.schedule = schedule;
+    options.run.training.steps = 12;
+    options.run.training.schedule = schedule;
     ExpectParity(options, 1e-5, 1e-4);
   }
 }
@@ -116,7 +116,7 @@ TEST(Parity, SchedulesMatchPlainTraining) {
 // halve the scale, until they fit.
 TEST(Parity, Fp16OverflowSkipsTheSameSteps) {
   RigOptions options = DefaultRig();
-  options.run.dtype = "fp16";
+  options.run.model.dtype = "fp16";
   options.first_loss_scale = 0x1p26;
   const RigResult ours = TrainThroughServer(options);
   const RigResult plain = TrainPlain(options);
@@ -141,7 +141,7 @@ TEST(Parity, TwoRanksMatchOneRankWithTheSameGlobalBatch) {
 
 TEST(Parity, ThreeRanksWithUnevenShardsMatchOneRank) {
   RigOptions options = DefaultRig();
-  options.run.steps = 10;
+  options.run.training.steps = 10;
   const RigResult one = TrainThroughServer(options);
   options.world = 3;
   const RigResult three = TrainThroughServer(options);

@@ -18,8 +18,8 @@ namespace rcache_size_test {
 RigOptions SmallRig(const std::string& rcache) {
   RigOptions options = DefaultRig();
   options.shape.layers = 2;
-  options.run.steps = 3;
-  options.run.rcache = rcache;
+  options.run.training.steps = 3;
+  options.run.memory.rcache = rcache;
   return options;
 }
 
@@ -68,8 +68,8 @@ void ExpectFewestFetches(const RigOptions& options) {
   ASSERT_LE(chunks, 13U) << "so many that trying all evictions takes too long";
   const uint64_t fewest = Exhaustive(order, static_cast<uint32_t>(run.blocks)).Fewest();
   ASSERT_LT(fewest, Exhaustive::kImpossible);
-  ASSERT_EQ(run.fetches.size(), options.run.steps);
-  for (uint64_t step = 1; step < options.run.steps; ++step)
+  ASSERT_EQ(run.fetches.size(), options.run.training.steps);
+  for (uint64_t step = 1; step < options.run.training.steps; ++step)
     EXPECT_EQ(run.fetches[step], fewest + Residents(run)) << "step " << step + 1;
   EXPECT_GE(run.fetches[0], fewest + Residents(run)) << "the recording step, with random evictions";
 }
@@ -83,10 +83,10 @@ TEST(FetchesOfAGpt, AreTheFewestThatAnyPolicyNeeds) {
 
 TEST(FetchesOfAGpt, AreTheFewestWithRecomputationAndAccumulation) {
   RigOptions options = SmallRig("40%");
-  options.run.activation_checkpointing = true;
+  options.run.model.activation_checkpointing = true;
   ExpectFewestFetches(options);
-  options.run.activation_checkpointing = false;
-  options.run.micro_batches = 2;
+  options.run.model.activation_checkpointing = false;
+  options.run.training.micro_batches = 2;
   ExpectFewestFetches(options);
 }
 
@@ -106,12 +106,12 @@ void ExpectToBeForeseen(const RigOptions& options) {
       ProfileStep({.shape = plan.shape,
                    .lora = plan.lora,
                    .dtype = plan.layout.dtype,
-                   .sequences = options.run.batch / options.world,
-                   .tokens = options.run.context,
-                   .checkpointing = options.run.activation_checkpointing});
+                   .sequences = options.run.data.batch / options.world,
+                   .tokens = options.run.data.context,
+                   .checkpointing = options.run.model.activation_checkpointing});
   ASSERT_TRUE(profile.ok()) << profile.status().Format();
   const AccessSchedule order =
-      ForeseeOrder(profile.value().trace, plan.layout, 0, options.run.micro_batches);
+      ForeseeOrder(profile.value().trace, plan.layout, 0, options.run.training.micro_batches);
   EXPECT_GT(order.moments.size(), 30U);
   EXPECT_TRUE(order == run.order) << order.moments.size() << " moments foreseen, "
                                   << run.order.moments.size() << " recorded";
@@ -124,11 +124,11 @@ void ExpectToBeForeseen(const RigOptions& options) {
 TEST(TheOrderOfAGpt, IsForeseen) {
   ExpectToBeForeseen(SmallRig("40%"));
   RigOptions options = SmallRig("60%");
-  options.run.activation_checkpointing = true;
-  options.run.dtype = "bf16";
+  options.run.model.activation_checkpointing = true;
+  options.run.model.dtype = "bf16";
   ExpectToBeForeseen(options);
   options.world = 2;
-  options.run.micro_batches = 2;
+  options.run.training.micro_batches = 2;
   options.separate_while_recording = true;
   ExpectToBeForeseen(options);
 }
@@ -143,21 +143,21 @@ uint64_t SizeNamedBy(const Status& error) {
 
 // Begins with one block, takes the size that the error names, and goes one block below it.
 void ExpectTheNamedSizeToBeTheSmallest(RigOptions options) {
-  options.run.chunk_size = "4KiB";  // a layer's largest operators then take several chunks
+  options.run.memory.chunk_size = "4KiB";  // a layer's largest operators then take several chunks
   options.shape.hidden = 16;
-  options.run.steps = 2;
+  options.run.training.steps = 2;
   RunOptions& run = options.run;
   const ChunkLayout layout =
       MakeRunPlan(options.shape, run, options.world, 0, "size").value().layout;
-  run.rcache = std::to_string(layout.RcacheBytes(0, 1));
+  run.memory.rcache = std::to_string(layout.RcacheBytes(0, 1));
   const Result<RigResult> refused = TryThroughServer(options);
   ASSERT_EQ(refused.status().id(), ErrorId::kRcacheTooSmall) << refused.status().Format();
   const uint64_t named = SizeNamedBy(refused.status());
-  run.rcache = std::to_string(named);
+  run.memory.rcache = std::to_string(named);
   const Result<RigResult> trained = TryThroughServer(options);
   ASSERT_TRUE(trained.ok()) << trained.status().Format();
   ASSERT_EQ(named, layout.RcacheBytes(0, trained.value().blocks));
-  run.rcache = std::to_string(named - layout.BlockBytes());
+  run.memory.rcache = std::to_string(named - layout.BlockBytes());
   const Result<RigResult> again = TryThroughServer(options);
   EXPECT_EQ(again.status().id(), ErrorId::kRcacheTooSmall) << again.status().Format();
   EXPECT_EQ(SizeNamedBy(again.status()), named) << "found at another place, it must be the same";
@@ -182,8 +182,8 @@ TEST(TooSmallAnRcache, IsToldSoWhileGradientsAreKeptApart) {
 TEST(TooSmallAnRcache, IsToldSoOnTwoRanksWithAccumulationAndRecomputation) {
   RigOptions options = SmallRig("100%");
   options.world = 2;
-  options.run.micro_batches = 2;
-  options.run.activation_checkpointing = true;
+  options.run.training.micro_batches = 2;
+  options.run.model.activation_checkpointing = true;
   ExpectTheNamedSizeToBeTheSmallest(options);
 }
 

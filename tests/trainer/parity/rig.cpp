@@ -48,11 +48,11 @@ std::shared_ptr<const std::string> Text() {
 
 BatchCursor CursorOf(const RigOptions& options, uint32_t rank, uint32_t world) {
   BatchShape shape;
-  shape.sequences = options.run.batch;
-  shape.tokens = options.run.context;
+  shape.sequences = options.run.data.batch;
+  shape.tokens = options.run.data.context;
   shape.rank = rank;
   shape.world = world;
-  shape.seed = options.run.seed;
+  shape.seed = options.run.model.seed;
   return BatchCursor::Make(TokenSource(Text()), shape).value();
 }
 
@@ -67,11 +67,11 @@ at::ScalarType TorchType(const std::string& dtype) {
 
 optim::ScheduleSpec ScheduleOf(const RunOptions& run) {
   optim::ScheduleSpec schedule;
-  schedule.kind = optim::ScheduleFromName(run.schedule).value();
-  schedule.base_lr = run.learning_rate;
-  schedule.min_lr = run.min_learning_rate;
-  schedule.warmup_steps = run.warmup_steps;
-  schedule.total_steps = run.steps;
+  schedule.kind = optim::ScheduleFromName(run.training.schedule).value();
+  schedule.base_lr = run.training.learning_rate;
+  schedule.min_lr = run.training.min_learning_rate;
+  schedule.warmup_steps = run.training.warmup_steps;
+  schedule.total_steps = run.training.steps;
   return schedule;
 }
 
@@ -96,11 +96,12 @@ class RigRank {
     TP_RETURN_IF_ERROR(Build());
     if (plan_.base != nullptr) TP_RETURN_IF_ERROR(session_->ProvideFrozen(ReadBase()).status());
     TP_RETURN_IF_ERROR(engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
-      InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.run.seed, 0, values);
+      InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.run.model.seed, 0,
+                       values);
     }));
     BatchCursor cursor = CursorOf(options_, place_.rank, place_.world);
     if (options_.evaluate_first) TP_RETURN_IF_ERROR(Evaluate());
-    for (uint64_t step = 1; step <= options_.run.steps; ++step)
+    for (uint64_t step = 1; step <= options_.run.training.steps; ++step)
       TP_RETURN_IF_ERROR(Step(step, &cursor));
     if (place_.rank == 0) NoteOrder();
     if (place_.rank == 0) TP_RETURN_IF_ERROR(Save());
@@ -137,21 +138,23 @@ class RigRank {
     TP_ASSIGN_OR_RETURN(
         plan_, MakeRunPlan(options_.shape, options_.run, place_.world, place_.rank, "parity"));
     if (plan_.lora.on()) TP_RETURN_IF_ERROR(NameFrozenChunks(&plan_));
-    SessionTask task{
-        .options = options_.run, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+    SessionTask task{.server = options_.run.server,
+                     .job = options_.run.job,
+                     .spec = plan_.spec,
+                     .groups = plan_.layout.data_groups};
     TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
     model_ = std::make_unique<Gpt>(
-        plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.dtype)), plan_.lora);
-    model_->SetCheckpointing(options_.run.activation_checkpointing);
+        plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.model.dtype)), plan_.lora);
+    model_->SetCheckpointing(options_.run.model.activation_checkpointing);
     const auto named = model_->named_parameters();
     std::vector<at::Tensor> tensors;
     for (const ParameterPlace& place : plan_.layout.parameters)
       tensors.push_back(named[place.name]);
     EngineOptions engine;
     engine.rank = place_.rank;
-    engine.micro_batches = options_.run.micro_batches;
-    engine.cache.prefetch_depth = options_.run.prefetch ? 2 : 0;
-    engine.cache.seed = options_.run.seed;
+    engine.micro_batches = options_.run.training.micro_batches;
+    engine.cache.prefetch_depth = options_.run.memory.prefetch ? 2 : 0;
+    engine.cache.seed = options_.run.model.seed;
     engine.cache.separate_while_recording = options_.separate_while_recording;
     TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(
                                      plan_.layout, engine,
@@ -172,11 +175,11 @@ class RigRank {
   }
 
   Status Step(uint64_t step, BatchCursor* cursor) {
-    const bool scaling = options_.run.dtype == "fp16";
+    const bool scaling = options_.run.model.dtype == "fp16";
     const double scale = scaling ? scaler_.scale() : 1;
     const CacheCounters before = engine_->cache().counters();
     double loss = 0;
-    for (uint32_t micro = 0; micro < options_.run.micro_batches; ++micro) {
+    for (uint32_t micro = 0; micro < options_.run.training.micro_batches; ++micro) {
       TP_ASSIGN_OR_RETURN(const Batch batch, cursor->Next());
       TP_ASSIGN_OR_RETURN(const double value,
                           engine_->TrainMicroBatch(
@@ -185,8 +188,8 @@ class RigRank {
                                 return model_->Loss(TokensOf(batch.inputs, batch),
                                                     TokensOf(batch.targets, batch));
                               },
-                              scale / (options_.run.micro_batches * place_.world)));
-      loss += value / options_.run.micro_batches;
+                              scale / (options_.run.training.micro_batches * place_.world)));
+      loss += value / options_.run.training.micro_batches;
     }
     client::StepEnd end;
     end.version = version_;
@@ -246,15 +249,15 @@ GptShape DeepShape() {
 
 RigOptions DefaultRig() {
   RigOptions options;
-  options.run.steps = 30;
-  options.run.batch = 6;
-  options.run.context = 16;
-  options.run.rcache = "50%";
-  options.run.chunk_size = "16KiB";
-  options.run.learning_rate = 3e-3f;
-  options.run.min_learning_rate = 3e-4f;
-  options.run.warmup_steps = 5;
-  options.run.clip = 0.7f;
+  options.run.training.steps = 30;
+  options.run.data.batch = 6;
+  options.run.data.context = 16;
+  options.run.memory.rcache = "50%";
+  options.run.memory.chunk_size = "16KiB";
+  options.run.training.learning_rate = 3e-3f;
+  options.run.training.min_learning_rate = 3e-4f;
+  options.run.training.warmup_steps = 5;
+  options.run.optimizer.clip = 0.7f;
   return options;
 }
 
@@ -266,7 +269,8 @@ void WriteBase(const std::string& path, const RigOptions& options) {
     const size_t at = data.size();
     data.resize(
         at + std::accumulate(note.dims.begin(), note.dims.end(), size_t{1}, std::multiplies<>()));
-    InitGptParameter(note.name, options.shape, options.run.seed, 0, std::span(data).subspan(at));
+    InitGptParameter(note.name, options.shape, options.run.model.seed, 0,
+                     std::span(data).subspan(at));
   }
   std::ofstream file(path, std::ios::binary);
   file << EncodeSafetensorsHeader(&header).value();
@@ -299,35 +303,36 @@ class PlainRun {
   explicit PlainRun(const RigOptions& options)
       : options_(options),
         lora_(LoraOf(options)),
-        model_(options.shape, torch::TensorOptions().dtype(TorchType(options.run.dtype)), lora_),
+        model_(options.shape, torch::TensorOptions().dtype(TorchType(options.run.model.dtype)),
+               lora_),
         scaler_(ScalerOf(options)) {
-    InitGpt(&model_, options.run.seed);
+    InitGpt(&model_, options.run.model.seed);
     std::vector<at::Tensor> decay, no_decay;
     for (const ParameterNote& note : GptParameters(options.shape, lora_)) {
       if (note.frozen) continue;
       at::Tensor parameter = model_.named_parameters()[note.name];
       at::Tensor master = torch::empty(parameter.sizes(), torch::kFloat32);
-      InitGptParameter(note.name, options.shape, options.run.seed, 0,
+      InitGptParameter(note.name, options.shape, options.run.model.seed, 0,
                        {master.mutable_data_ptr<float>(), static_cast<size_t>(master.numel())});
       pairs_.push_back({note.name, parameter, master.requires_grad_(true)});
       (note.optimizer_group == kDecayGroup ? decay : no_decay).push_back(master);
     }
     const auto adamw = [&](double weight_decay) {
       return std::make_unique<torch::optim::AdamWOptions>(
-          torch::optim::AdamWOptions(options.run.learning_rate)
-              .betas({options.run.beta1, options.run.beta2})
-              .eps(options.run.eps)
+          torch::optim::AdamWOptions(options.run.training.learning_rate)
+              .betas({options.run.optimizer.beta1, options.run.optimizer.beta2})
+              .eps(options.run.optimizer.eps)
               .weight_decay(weight_decay));
     };
     std::vector<torch::optim::OptimizerParamGroup> groups;
-    groups.emplace_back(decay, adamw(options.run.weight_decay));
+    groups.emplace_back(decay, adamw(options.run.optimizer.weight_decay));
     groups.emplace_back(no_decay, adamw(0));
     optimizer_ = std::make_unique<torch::optim::AdamW>(groups);
   }
 
   RigResult Run() {
     BatchCursor cursor = CursorOf(options_, 0, 1);
-    for (uint64_t step = 1; step <= options_.run.steps; ++step) Step(step, &cursor);
+    for (uint64_t step = 1; step <= options_.run.training.steps; ++step) Step(step, &cursor);
     for (const Pair& pair : pairs_) {
       const float* values = pair.master.const_data_ptr<float>();
       result_.weights[pair.name].assign(values, values + pair.master.numel());
@@ -342,17 +347,17 @@ class PlainRun {
   };
 
   void Step(uint64_t step, BatchCursor* cursor) {
-    const bool scaling = options_.run.dtype == "fp16";
+    const bool scaling = options_.run.model.dtype == "fp16";
     const double scale = scaling ? scaler_.scale() : 1;
     double loss = 0;
     std::vector<at::Tensor> masters;
     for (Pair& pair : pairs_) pair.master.mutable_grad() = torch::zeros_like(pair.master);
-    for (uint32_t micro = 0; micro < options_.run.micro_batches; ++micro) {
+    for (uint32_t micro = 0; micro < options_.run.training.micro_batches; ++micro) {
       const Batch batch = cursor->Next().value();
       const at::Tensor value =
           model_.Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch));
-      loss += value.item<double>() / options_.run.micro_batches;
-      (value * (scale / options_.run.micro_batches)).backward();
+      loss += value.item<double>() / options_.run.training.micro_batches;
+      (value * (scale / options_.run.training.micro_batches)).backward();
       for (Pair& pair : pairs_) {
         pair.master.mutable_grad().add_(pair.parameter.grad().to(torch::kFloat32));
         pair.parameter.mutable_grad().reset();
@@ -364,9 +369,10 @@ class PlainRun {
       finite = finite && pair.master.grad().isfinite().all().item<bool>();
       masters.push_back(pair.master);
     }
-    const double norm = options_.run.clip > 0 && finite
-                            ? torch::nn::utils::clip_grad_norm_(masters, options_.run.clip)
-                            : 0;
+    const double norm =
+        options_.run.optimizer.clip > 0 && finite
+            ? torch::nn::utils::clip_grad_norm_(masters, options_.run.optimizer.clip)
+            : 0;
     if (finite) Update(step);
     if (scaling) scaler_.Update(finite);
     result_.losses.push_back(loss);
@@ -385,10 +391,10 @@ class PlainRun {
 
   static LoraShape LoraOf(const RigOptions& options) {
     const RunOptions& run = options.run;
-    return run.lora_rank == 0
-               ? LoraShape()
-               : MakeLoraShape(options.shape, run.lora_rank, run.lora_alpha, run.lora_targets)
-                     .value();
+    return run.adapters.rank == 0 ? LoraShape()
+                                  : MakeLoraShape(options.shape, run.adapters.rank,
+                                                  run.adapters.alpha, run.adapters.targets)
+                                        .value();
   }
 
   const RigOptions& options_;

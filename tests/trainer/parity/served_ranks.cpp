@@ -53,7 +53,7 @@ Status CauseOf(const std::vector<Status>& ended) {
 }  // namespace
 
 Result<std::unique_ptr<RunSession>> ServedPlace::Open(SessionTask task) const {
-  task.options.socket_dir = directory;
+  task.server.socket_dir = directory;
   task.interrupted = [is_failed = failed] {
     return *is_failed ? Status(ErrorId::kPeerLost, "another rank of the test has failed")
                       : Status();

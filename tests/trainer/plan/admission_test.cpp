@@ -33,9 +33,9 @@ TEST_P(Admission, EstimateAndJobSpecAgree) {
   const ChunkLayout layout = BuildLayout(notes, layout_options).value();
   const RcachePlan rcache = PlanRcache(layout, 0, "25%").value();
   RunOptions options;
-  options.micro_batches = GetParam().micro_batches;
-  options.optimizer = GetParam().optimizer;
-  options.states = GetParam().states;
+  options.training.micro_batches = GetParam().micro_batches;
+  options.optimizer.rule = GetParam().optimizer;
+  options.optimizer.states = GetParam().states;
   const shm::JobSpec spec = MakeJobSpec(layout, options, rcache, "job");
   const Status valid = shm::Validate(spec);
   EXPECT_TRUE(valid.ok()) << valid.Format();
@@ -76,8 +76,8 @@ uint64_t TwoSlotsOf(const shm::JobSpec& spec, uint64_t bytes_per_element) {
 TEST(EstimateOnNvme, CountsTwoSlotsOfEachChunk) {
   for (const char* dtype : {"fp32", "bf16"}) {
     RunOptions options;
-    options.preset = "quickstart";
-    options.dtype = dtype;
+    options.model.preset = "quickstart";
+    options.model.dtype = dtype;
     auto plan = MakeRunPlan(options, 2, 0, "job");
     ASSERT_TRUE(plan.ok()) << plan.status().Format();
     const uint64_t bytes = TwoSlotsOf(plan->spec, 12);

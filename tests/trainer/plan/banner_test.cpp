@@ -13,7 +13,7 @@ namespace banner_test {
 class BannerTest : public ::testing::Test {
  protected:
   BannerTest() {
-    options_.preset = "small";
+    options_.model.preset = "small";
     place_.world = place_.local_world = 2;
   }
   std::string Of(const RankPlace& place) const {

@@ -147,9 +147,9 @@ TEST_F(GpuStates, ASizeWithoutRoomForOneChunkNamesTheSmallestThatHasIt) {
 
 TEST_F(GpuStates, PlansAndEstimatesShowTheBytes) {
   RunOptions options;
-  options.preset = "gpt2-124m";
-  options.dtype = "bf16";
-  options.gpu_states = "1GiB";
+  options.model.preset = "gpt2-124m";
+  options.model.dtype = "bf16";
+  options.memory.gpu_states = "1GiB";
   RunPlan plan = MakeRunPlan(options, 2, 0, "job").value();
   const uint64_t before = EstimateGpu(plan, 1, std::nullopt, {}).bytes();
   plan.gpu_states =
@@ -180,14 +180,14 @@ TEST_F(GpuStates, PlansAndEstimatesShowTheBytes) {
 TEST_F(GpuStates, ARunOnTheHostSaysNothingOfThem) {
   RunOptions options;
   RunPlan plan = MakeRunPlan(options, 1, 0, "job").value();
-  ASSERT_TRUE(PlaceGpuStates(options, 0, &plan).ok());
+  ASSERT_TRUE(PlaceGpuStates(options.memory, 0, &plan).ok());
   EXPECT_EQ(plan.spec.states_on_gpu, 0U);
   EXPECT_EQ(DescribeGpuStates(plan), "");
   EXPECT_EQ(PlanJson(plan).find("states_on_gpu"), std::string::npos);
-  options.gpu_states = "off";
-  ASSERT_TRUE(PlaceGpuStates(options, 1, &plan).ok());
+  options.memory.gpu_states = "off";
+  ASSERT_TRUE(PlaceGpuStates(options.memory, 1, &plan).ok());
   EXPECT_EQ(DescribeGpuStates(plan), "states    all on the host: --gpu-states off\n");
-  options.gpu_states = "many";
+  options.memory.gpu_states = "many";
   EXPECT_EQ(MakeRunPlan(options, 1, 0, "job").status().id(), ErrorId::kConfigBadValue)
       << "told on the host, too";
 }

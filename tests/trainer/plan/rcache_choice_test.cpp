@@ -117,7 +117,7 @@ TEST_F(Choice, NamesWhatStatesOnTheDeviceWouldSaveWithoutApplyingIt) {
 TEST_F(Choice, IsToldInThePlanAndItsJson) {
   GiveRates();
   RunOptions options;
-  options.preset = "tiny";
+  options.model.preset = "tiny";
   RunPlan plan = MakeRunPlan(options, 1, 0, "told").value();
   EXPECT_EQ(PlanJson(plan).find("\"choice\""), std::string::npos);
   plan.choice = ChooseRcache(task_).value();

@@ -86,24 +86,24 @@ class ContinueTest : public ::testing::Test {
   RunSetup Setup(const std::string& out) const {
     RunSetup setup;
     RunOptions& run = setup.options;
-    run.preset = "tiny";
-    run.data = directory_ + "/words.txt";
-    run.context = 16;
-    run.batch = 4;
-    run.steps = kSteps;
-    run.warmup_steps = 4;
-    run.learning_rate = 3e-3f;
-    run.clip = 0.5f;
-    run.eval_every = 3;
-    run.eval_batches = 1;
-    run.rcache = "50%";
-    run.threads = 1;
-    run.job = "j";
-    run.resume = "auto";
-    run.socket_dir = directory_;
-    run.out_dir = directory_ + "/" + out;
-    run.save_dir = run.out_dir + "/weights";
-    run.quiet = true;
+    run.model.preset = "tiny";
+    run.data.path = directory_ + "/words.txt";
+    run.data.context = 16;
+    run.data.batch = 4;
+    run.training.steps = kSteps;
+    run.training.warmup_steps = 4;
+    run.training.learning_rate = 3e-3f;
+    run.optimizer.clip = 0.5f;
+    run.training.eval_every = 3;
+    run.training.eval_batches = 1;
+    run.memory.rcache = "50%";
+    run.device.threads = 1;
+    run.job.name = "j";
+    run.job.resume = "auto";
+    run.server.socket_dir = directory_;
+    run.output.out_dir = directory_ + "/" + out;
+    run.output.save_dir = run.output.out_dir + "/weights";
+    run.output.quiet = true;
     return setup;
   }
 
@@ -170,7 +170,7 @@ TEST_F(ContinueTest, AfterAnyStep) {
 TEST_F(ContinueTest, AfterSeveralDeathsAndWithAccumulation) {
   const auto setup = [this](const std::string& out) {
     RunSetup made = Setup(out);
-    made.options.micro_batches = 2;
+    made.options.training.micro_batches = 2;
     return made;
   };
   ExpectDone(Run(setup("undisturbed")));
@@ -185,7 +185,7 @@ TEST_F(ContinueTest, AfterSeveralDeathsAndWithAccumulation) {
 TEST_F(ContinueTest, WithLossScalingAndSkippedSteps) {
   const auto setup = [this](const std::string& out) {
     RunSetup made = Setup(out);
-    made.options.dtype = "fp16";
+    made.options.model.dtype = "fp16";
     made.scaler.initial_scale = 16777216;
     made.scaler.backoff_factor = 1.0 / 16;
     made.scaler.growth_interval = 2;
@@ -236,11 +236,11 @@ TEST_F(ContinueTest, WhatAnotherRankCausesEndsTheAttemptOnly) {
 TEST_F(ContinueTest, NeverRefusesAJobThatIsHeld) {
   RunUntil(2, Setup("died"));
   RunSetup setup = Setup("other");
-  setup.options.resume = "never";
+  setup.options.job.resume = "never";
   const Status refused = Run(setup);
   EXPECT_EQ(refused.id(), ErrorId::kJobMismatch) << refused.Format();
   EXPECT_THAT(refused.Format(), HasSubstr("--resume auto"));
-  setup.options.job = "k";
+  setup.options.job.name = "k";
   ExpectDone(Run(setup));
   ExpectDone(Run(Setup("died")));  // it was still held
   EXPECT_THAT(TracesOf("died").series.back(), HasSubstr("{\"step\":9,"));
@@ -250,15 +250,15 @@ TEST_F(ContinueTest, ARateThatNoStepCanTakeIsRefusedAndTheNameIsFree) {
   for (const char* resume : {"never", "auto"}) {
     SCOPED_TRACE(resume);
     RunSetup setup = Setup(resume);
-    setup.options.resume = resume;
-    setup.options.learning_rate = -1;
+    setup.options.job.resume = resume;
+    setup.options.training.learning_rate = -1;
     const Status refused = Run(setup);
     EXPECT_EQ(refused.id(), ErrorId::kConfigBadValue) << refused.Format();
     EXPECT_EQ(refused.exit_code(), kExitUsage);
     EXPECT_THAT(refused.Format(), HasSubstr("--lr"));
     EXPECT_THAT(refused.Format(), Not(HasSubstr("report this")));
-    setup.options.resume = "never";
-    setup.options.learning_rate = 1e-3F;
+    setup.options.job.resume = "never";
+    setup.options.training.learning_rate = 1e-3F;
     ExpectDone(Run(setup));
   }
 }
@@ -266,7 +266,7 @@ TEST_F(ContinueTest, ARateThatNoStepCanTakeIsRefusedAndTheNameIsFree) {
 TEST_F(ContinueTest, OtherFlagsDoNotContinueTheJob) {
   RunUntil(2, Setup("died"));
   RunSetup setup = Setup("died");
-  setup.options.clip = 0.25f;
+  setup.options.optimizer.clip = 0.25f;
   EXPECT_EQ(Run(setup).id(), ErrorId::kJobMismatch);
 }
 
@@ -290,9 +290,9 @@ class ChangedRunTest : public ContinueTest {
 TEST_F(ChangedRunTest, AnotherOrderIsRefusedAndTheFormerOneGoesOn) {
   ExpectDone(Run(Setup("undisturbed")));
   RunUntil(2, Setup("died"));
-  ExpectRefused("--batch 4, now 8", [](RunOptions* o) { o->batch = 8; });
-  ExpectRefused("--context 16, now 32", [](RunOptions* o) { o->context = 32; });
-  ExpectRefused("--seed 1, now 2", [](RunOptions* o) { o->seed = 2; });
+  ExpectRefused("--batch 4, now 8", [](RunOptions* o) { o->data.batch = 8; });
+  ExpectRefused("--context 16, now 32", [](RunOptions* o) { o->data.context = 32; });
+  ExpectRefused("--seed 1, now 2", [](RunOptions* o) { o->model.seed = 2; });
   ExpectDone(Run(Setup("died")));
   ExpectSame("died", "undisturbed");
 }
@@ -316,7 +316,7 @@ TEST_F(ChangedRunTest, OutputsInsideTheDataFolderChangeNothing) {
   std::ofstream(data + "/b.txt") << words.substr(20000);
   const auto setup = [&](const std::string& out) {
     RunSetup made = Setup("texts/" + out);
-    made.options.data = data;
+    made.options.data.path = data;
     return made;
   };
   ExpectDone(Run(setup("undisturbed")));
@@ -332,8 +332,8 @@ TEST_F(ChangedRunTest, OutputsInsideTheDataFolderChangeNothing) {
 TEST_F(ChangedRunTest, AnotherScheduleGoesOn) {
   RunUntil(2, Setup("died"));
   RunSetup setup = Setup("died");
-  setup.options.learning_rate = 1e-3f;
-  setup.options.quiet = false;
+  setup.options.training.learning_rate = 1e-3f;
+  setup.options.output.quiet = false;
   ::testing::internal::CaptureStderr();
   ExpectDone(Run(setup));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
@@ -421,7 +421,7 @@ TEST_F(TwoRanksTest, ARankThatDoesNotComeBackIsWaitedForSoLong) {
   NewRun();
   const auto setup = [this](uint32_t rank) {
     RunSetup made = RankSetup("out", rank);
-    made.options.rejoin_timeout = "2s";
+    made.options.job.rejoin_timeout = "2s";
     return made;
   };
   std::thread dies([&] { RunUntil(3, setup(1)); });
@@ -438,7 +438,7 @@ TEST_F(TwoRanksTest, WithoutResumeTheSurvivorEndsAndSaysHowToGoOn) {
   NewRun();
   const auto setup = [this](uint32_t rank) {
     RunSetup made = RankSetup("out", rank);
-    made.options.resume = "never";
+    made.options.job.resume = "never";
     return made;
   };
   std::thread dies([&] { RunUntil(3, setup(1)); });

@@ -19,13 +19,13 @@ class KeptRunTest : public ::testing::Test {
   void SetUp() override {
     std::string name = ::testing::TempDir() + "/tidepool-kept-XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
-    options_.out_dir = name;
+    options_.output.out_dir = name;
   }
-  void TearDown() override { std::filesystem::remove_all(options_.out_dir); }
+  void TearDown() override { std::filesystem::remove_all(options_.output.out_dir); }
 
   KeptRun Run(const std::string& job = "j") const { return KeptRun(options_, job); }
   // Nobody serves there.
-  std::string NoServer() const { return options_.out_dir + "/no-server"; }
+  std::string NoServer() const { return options_.output.out_dir + "/no-server"; }
   Status MayBegin(const std::string& job = "j", Version sealed = 0) const {
     return Run(job).MayBegin(NoServer(), sealed);
   }
@@ -53,28 +53,28 @@ TEST_F(KeptRunTest, AJobWithASealedStepIsExpectedUntilItIsBroughtToItsEnd) {
 TEST_F(KeptRunTest, WhoeverSaysOrNewBeginsAnew) {
   KeptRun run = Run();
   ASSERT_TRUE(run.Sealed("/run/tidepool").ok());
-  options_.or_new = true;
+  options_.job.or_new = true;
   EXPECT_TRUE(MayBegin("j", 7).ok());
 }
 
 TEST_F(KeptRunTest, StepsThatThisProcessHasSealedAreExpectedWithoutAFolder) {
-  const std::string out = options_.out_dir;
-  options_.out_dir.clear();
+  const std::string out = options_.output.out_dir;
+  options_.output.out_dir.clear();
   EXPECT_THAT(MayBegin("j", 7).Format(), HasSubstr("sealed step 7"));
   EXPECT_TRUE(Run().Sealed("/run/tidepool").ok());
   EXPECT_TRUE(MayBegin().ok());
-  options_.out_dir = out;
+  options_.output.out_dir = out;
 }
 
 TEST_F(KeptRunTest, OfAPrivateServerNothingIsKept) {
-  options_.standalone = true;
+  options_.server.standalone = true;
   ASSERT_TRUE(Run().Sealed("/run/tidepool").ok());
-  EXPECT_TRUE(std::filesystem::is_empty(options_.out_dir));
+  EXPECT_TRUE(std::filesystem::is_empty(options_.output.out_dir));
   EXPECT_TRUE(MayBegin("j", 7).ok());
 }
 
 TEST_F(KeptRunTest, AFolderThatCannotBeWrittenIsAnErrorOfTheStep) {
-  std::filesystem::create_directory(options_.out_dir + "/unfinished.job.new");
+  std::filesystem::create_directory(options_.output.out_dir + "/unfinished.job.new");
   EXPECT_EQ(Run().Sealed("/run/tidepool").id(), ErrorId::kFileWriteFailed);
 }
 

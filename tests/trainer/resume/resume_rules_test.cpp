@@ -17,31 +17,35 @@ RankPlace Place(const std::string& job_name, uint32_t restarts) {
 
 RunOptions Options(const std::string& resume, const std::string& job) {
   RunOptions options;
-  options.resume = resume;
-  options.job = job;
+  options.job.resume = resume;
+  options.job.name = job;
   return options;
 }
 
+Result<bool> Wanted(const RunOptions& options, const RankPlace& place) {
+  return ResumeWanted(options.job, options.server, place);
+}
+
 TEST(ResumeWanted, IsNeverUnlessSaidOrTorchrunStartedTheRanksAgain) {
-  EXPECT_FALSE(ResumeWanted(Options("", "j"), Place("", 0)).value());
-  EXPECT_TRUE(ResumeWanted(Options("", "j"), Place("", 1)).value());
-  EXPECT_FALSE(ResumeWanted(Options("never", "j"), Place("", 1)).value());
-  EXPECT_TRUE(ResumeWanted(Options("auto", "j"), Place("", 0)).value());
+  EXPECT_FALSE(Wanted(Options("", "j"), Place("", 0)).value());
+  EXPECT_TRUE(Wanted(Options("", "j"), Place("", 1)).value());
+  EXPECT_FALSE(Wanted(Options("never", "j"), Place("", 1)).value());
+  EXPECT_TRUE(Wanted(Options("auto", "j"), Place("", 0)).value());
 }
 
 TEST(ResumeWanted, AutoNeedsANameThatTheNextProcessKnows) {
-  const auto unnamed = ResumeWanted(Options("auto", ""), Place("", 0));
+  const auto unnamed = Wanted(Options("auto", ""), Place("", 0));
   ASSERT_FALSE(unnamed.ok());
   EXPECT_EQ(unnamed.status().exit_code(), kExitUsage);
   EXPECT_THAT(unnamed.status().Format(), HasSubstr("--job NAME"));
-  EXPECT_TRUE(ResumeWanted(Options("auto", ""), Place("launch-1", 0)).value());
+  EXPECT_TRUE(Wanted(Options("auto", ""), Place("launch-1", 0)).value());
   RunOptions alone = Options("auto", "");
-  alone.standalone = true;  // its states end with it anyway
-  EXPECT_TRUE(ResumeWanted(alone, Place("", 0)).value());
+  alone.server.standalone = true;  // its states end with it anyway
+  EXPECT_TRUE(Wanted(alone, Place("", 0)).value());
 }
 
 TEST(ResumeWanted, AnyOtherWordIsAnError) {
-  EXPECT_EQ(ResumeWanted(Options("always", "j"), Place("", 0)).status().id(), ErrorId::kUsageError);
+  EXPECT_EQ(Wanted(Options("always", "j"), Place("", 0)).status().id(), ErrorId::kUsageError);
 }
 
 TEST(JobName, IsTheUsersThenTheLaunchersThenOfThisProcess) {
@@ -68,9 +72,9 @@ TEST(WhatIsLeft, OfAStoppedRunIsTold) {
   EXPECT_TRUE(says("not kept, because --lease is 0s", "job j is not kept"));
   EXPECT_FALSE(says("not kept, because --lease is 0s", "goes on"));
   EXPECT_TRUE(says("", "gone with the job") && says("", "--save DIR") && says("", "--resume auto"));
-  options.standalone = true;
+  options.server.standalone = true;
   EXPECT_FALSE(says("", "--resume")) << "a private server keeps nothing";
-  options.save_dir = "out";
+  options.output.save_dir = "out";
   EXPECT_TRUE(says("", "and saved"));
   EXPECT_FALSE(says("", "gone"));
 }
@@ -134,10 +138,10 @@ TEST(AsLoss, IsWhatStatesThatCannotBeReadMeanForARun) {
 
 TEST(ResumeWanted, OrNewSaysNothingWhereEveryRunIsNew) {
   RunOptions options = Options("never", "j");
-  options.or_new = true;
-  EXPECT_EQ(ResumeWanted(options, Place("", 0)).status().id(), ErrorId::kUsageError);
-  options.resume = "auto";
-  EXPECT_TRUE(ResumeWanted(options, Place("", 0)).value());
+  options.job.or_new = true;
+  EXPECT_EQ(Wanted(options, Place("", 0)).status().id(), ErrorId::kUsageError);
+  options.job.resume = "auto";
+  EXPECT_TRUE(Wanted(options, Place("", 0)).value());
 }
 
 TEST(ExplainPrivateEnd, AServerThatEndedTookTheStatesWithIt) {

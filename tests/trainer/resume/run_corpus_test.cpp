@@ -17,13 +17,13 @@ using ::testing::HasSubstr;
 class RunCorpusTest : public ::testing::Test {
  protected:
   RunCorpusTest() {
-    options_.batch = 4;
-    options_.context = 16;
+    options_.data.batch = 4;
+    options_.data.context = 16;
     shape_.vocab = 256;
     shape_.context = 64;
   }
   Result<RunCorpus> Open(const std::string& data, uint32_t world = 1) {
-    options_.data = data;
+    options_.data.path = data;
     return OpenRunCorpus(options_, shape_, world, 0);
   }
   void ExpectRefused(const std::string& data, ErrorId id, const std::string& said) {
@@ -47,7 +47,7 @@ TEST_F(RunCorpusTest, ATextIsOpenedAndNamed) {
 }
 
 TEST_F(RunCorpusTest, WithoutContextThatOfTheModelCounts) {
-  options_.context = 0;
+  options_.data.context = 0;
   EXPECT_THAT(std::move(Open(folder_.Write("a.txt", std::string(1000, 'a')))).value().note,
               HasSubstr("context 64\n"));
 }
@@ -63,7 +63,7 @@ TEST_F(RunCorpusTest, WhatIsTooShortForOneSequenceIsFoundBeforeTheRun) {
                 "one sequence and its last target take 17");
   ExpectRefused(folder_.Write("a.txt", std::string(100, 'a')), ErrorId::kDataBad,
                 "what is held out is too short");
-  options_.eval_every = 0;
+  options_.training.eval_every = 0;
   EXPECT_TRUE(Open(folder_.Write("a.txt", std::string(100, 'a'))).ok());
 }
 
@@ -76,44 +76,44 @@ TEST_F(RunCorpusTest, ABatchThatTheRanksCannotShareIsRefused) {
 TEST_F(RunCorpusTest, WhatTheRunWritesBesideItsDataIsNoData) {
   folder_.Write("a.txt", std::string(1000, 'a'));
   folder_.Write("b.txt", std::string(900, 'b'));
-  options_.out_dir = folder_.path() + "/out";
+  options_.output.out_dir = folder_.path() + "/out";
   const std::string before = std::move(Open(folder_.path())).value().note;
   folder_.Write("out/metrics.jsonl", std::string(300, 'm'));
   EXPECT_EQ(std::move(Open(folder_.path())).value().note, before);
-  options_.out_dir.clear();
+  options_.output.out_dir.clear();
   EXPECT_NE(std::move(Open(folder_.path())).value().note, before);
 }
 
 // --- places for output ---
 
 TEST_F(RunCorpusTest, PlacesThatCanBeMadeAreFineAndNothingIsMade) {
-  options_.out_dir = folder_.path() + "/a/b/c";
-  options_.save_dir = folder_.path() + "/s/";
-  options_.trace_file = folder_.path() + "/t.json";
-  EXPECT_TRUE(CheckOutputs(options_).ok());
+  options_.output.out_dir = folder_.path() + "/a/b/c";
+  options_.output.save_dir = folder_.path() + "/s/";
+  options_.output.trace_file = folder_.path() + "/t.json";
+  EXPECT_TRUE(CheckOutputs(options_.output).ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
-  EXPECT_TRUE(PrepareOutputs(options_).ok());
-  EXPECT_TRUE(CheckOutputs(options_).ok()) << "and again where they are there";
-  EXPECT_TRUE(std::filesystem::is_directory(options_.out_dir));
+  EXPECT_TRUE(PrepareOutputs(options_.output).ok());
+  EXPECT_TRUE(CheckOutputs(options_.output).ok()) << "and again where they are there";
+  EXPECT_TRUE(std::filesystem::is_directory(options_.output.out_dir));
 }
 
 TEST_F(RunCorpusTest, PlacesBehindAFileAreRefusedByTheNameOfTheFlag) {
   const std::string file = folder_.Write("file", "x");
-  for (const auto& [flag, place] :
-       {std::pair{"--out", &options_.out_dir}, std::pair{"--save", &options_.save_dir}}) {
+  for (const auto& [flag, place] : {std::pair{"--out", &options_.output.out_dir},
+                                    std::pair{"--save", &options_.output.save_dir}}) {
     for (const std::string& path : {file, file + "/deeper/still"}) {
       *place = path;
-      EXPECT_EQ(CheckOutputs(options_).id(), ErrorId::kFileWriteFailed);
-      EXPECT_THAT(CheckOutputs(options_).where(), HasSubstr(std::string(flag) + " " + path));
-      EXPECT_FALSE(PrepareOutputs(options_).ok());
+      EXPECT_EQ(CheckOutputs(options_.output).id(), ErrorId::kFileWriteFailed);
+      EXPECT_THAT(CheckOutputs(options_.output).where(), HasSubstr(std::string(flag) + " " + path));
+      EXPECT_FALSE(PrepareOutputs(options_.output).ok());
     }
     place->clear();
   }
   for (const std::string& path :
        {file + "/t.json", folder_.path(), folder_.path() + "/nowhere/t.json"}) {
-    options_.trace_file = path;
-    EXPECT_EQ(CheckOutputs(options_).id(), ErrorId::kFileWriteFailed) << path;
-    EXPECT_FALSE(PrepareOutputs(options_).ok());
+    options_.output.trace_file = path;
+    EXPECT_EQ(CheckOutputs(options_.output).id(), ErrorId::kFileWriteFailed) << path;
+    EXPECT_FALSE(PrepareOutputs(options_.output).ok());
   }
 }
 

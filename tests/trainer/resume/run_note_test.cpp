@@ -16,10 +16,10 @@ using ::testing::Not;
 
 RunOptions Options() {
   RunOptions options;
-  options.batch = 8;
-  options.seed = 1;
-  options.data = "/data/words";
-  options.learning_rate = 3e-4F;
+  options.data.batch = 8;
+  options.model.seed = 1;
+  options.data.path = "/data/words";
+  options.training.learning_rate = 3e-4F;
   return options;
 }
 
@@ -51,8 +51,8 @@ TEST(RunNote, WhatChangesTheOrderIsRefusedWithBeforeAndNowAndTheWayBack) {
     std::string own, said, remedy;
   };
   const std::vector<Case> cases{
-      {NoteWith([](RunOptions* o) { o->batch = 4; }), "--batch 8, now 4", "--batch 8 again"},
-      {NoteWith([](RunOptions* o) { o->seed = 2; }), "--seed 1, now 2", "--seed 1 again"},
+      {NoteWith([](RunOptions* o) { o->data.batch = 4; }), "--batch 8, now 4", "--batch 8 again"},
+      {NoteWith([](RunOptions* o) { o->model.seed = 2; }), "--seed 1, now 2", "--seed 1 again"},
       {NoteWith([](RunOptions*) {}, kFacts, 64), "--context 128, now 64", "--context 128 again"},
       {NoteWith([](RunOptions*) {}, {{1001, 0xabc}, {100, 0xdef}}),
        "to train on 1000 (hash abc), now 1001 (hash abc)", "bring back the data"},
@@ -72,21 +72,23 @@ TEST(RunNote, WhatChangesTheOrderIsRefusedWithBeforeAndNowAndTheWayBack) {
 }
 
 TEST(RunNote, AllThatChangedIsToldAtOnce) {
-  const Status refused = Refused(NoteWith([](RunOptions* o) { o->batch = 4, o->seed = 9; }));
+  const Status refused =
+      Refused(NoteWith([](RunOptions* o) { o->data.batch = 4, o->model.seed = 9; }));
   EXPECT_THAT(refused.what(), HasSubstr("--batch 8, now 4; --seed 1, now 9"));
   EXPECT_THAT(refused.fix(), HasSubstr("--batch 8 --seed 1 again"));
 }
 
 TEST(RunNote, AdaptersOfAnotherWeightAreRefused) {
   const auto note = [](float alpha) {
-    return NoteWith([alpha](RunOptions* o) { o->lora_rank = 8, o->lora_alpha = alpha; });
+    return NoteWith([alpha](RunOptions* o) { o->adapters.rank = 8, o->adapters.alpha = alpha; });
   };
   EXPECT_THAT(CheckRunNote(note(16), note(8), "j", 1).what(), HasSubstr("--lora-alpha 16, now 8"));
 }
 
 TEST(RunNote, WhatLeavesTheOrderAloneIsToldAndGoesOn) {
-  const std::string own = NoteWith(
-      [](RunOptions* o) { o->learning_rate = 1e-3F, o->steps = 400, o->schedule = "linear"; });
+  const std::string own = NoteWith([](RunOptions* o) {
+    o->training.learning_rate = 1e-3F, o->training.steps = 400, o->training.schedule = "linear";
+  });
   EXPECT_TRUE(Refused(own).ok());
   EXPECT_THAT(DescribeChanges(Note(), own),
               ElementsAre("--steps 200 -> 400: goes on with the new one",
@@ -95,7 +97,7 @@ TEST(RunNote, WhatLeavesTheOrderAloneIsToldAndGoesOn) {
 }
 
 TEST(RunNote, ADataFolderMayMove) {
-  EXPECT_TRUE(Refused(NoteWith([](RunOptions* o) { o->data = "/elsewhere"; })).ok());
+  EXPECT_TRUE(Refused(NoteWith([](RunOptions* o) { o->data.path = "/elsewhere"; })).ok());
 }
 
 TEST(RunNote, NothingKeptIsNothingToCompare) {
@@ -111,10 +113,12 @@ TEST(RunNote, KeysThatOneSideAloneKnowsAreNoDifference) {
 TEST(RunNote, TheLongestFitsWhatTheServerKeeps) {
   RunOptions options = Options();
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
-  options.batch = options.seed = options.steps = options.warmup_steps = kMost;
-  options.learning_rate = options.min_learning_rate = options.lora_alpha = -1.17549435e-38F;
-  options.lora_rank = 8;
-  options.data = std::string(4096, 'd') + "\nend";
+  options.data.batch = options.model.seed = options.training.steps = options.training.warmup_steps =
+      kMost;
+  options.training.learning_rate = options.training.min_learning_rate = options.adapters.alpha =
+      -1.17549435e-38F;
+  options.adapters.rank = 8;
+  options.data.path = std::string(4096, 'd') + "\nend";
   const std::string note = MakeRunNote(options, kMost, {{kMost, kMost}, {kMost, kMost}});
   EXPECT_LE(note.size(), kRunNoteBytesMax);
   EXPECT_THAT(note, HasSubstr("data ...ddd"));
@@ -126,8 +130,8 @@ TEST(RunNote, TheLongestFitsWhatTheServerKeeps) {
 Result<uint64_t> Cursor(uint64_t kept, Version version, uint64_t batch,
                         uint32_t micro_batches = 1) {
   RunOptions options = Options();
-  options.batch = batch;
-  options.micro_batches = micro_batches;
+  options.data.batch = batch;
+  options.training.micro_batches = micro_batches;
   return CursorInSequences(kept, version, options);
 }
 

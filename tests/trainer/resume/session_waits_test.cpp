@@ -9,8 +9,8 @@ namespace session_waits_test {
 
 SessionTask TaskOf(bool standalone, const std::string& pool) {
   SessionTask task;
-  task.options.standalone = standalone;
-  task.options.pool = pool;
+  task.server.standalone = standalone;
+  task.server.pool = pool;
   task.spec.name = "j";
   return task;
 }
