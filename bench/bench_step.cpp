@@ -96,6 +96,7 @@ class ServedStep {
                               .job = options.job,
                               .spec = plan_.spec,
                               .groups = plan_.layout.data_groups};
+    task.clock = &clock_;
     task.server.socket_dir = socket_dir;
     session_ = OrDie(trainer::RunSession::Open({}, std::move(task)));
     model_ = std::make_unique<trainer::Gpt>(shape, torch::TensorOptions().dtype(torch::kFloat32));

@@ -82,7 +82,8 @@ TEST_F(EarlierMetricsTest, LinesBehindTheSealedStepAreOfAnotherRun) {
 
 TEST_F(EarlierMetricsTest, TheWriterOfANewRunBeginsAnEmptyFile) {
   Write(kThree);
-  auto writer = ReportWriter::Open(directory_, 1, true);
+  const SteadyClock clock;
+  auto writer = ReportWriter::Open({.directory = directory_, .quiet = true, .clock = &clock});
   ASSERT_TRUE(writer.ok()) << writer.status().Format();
   StepReport report;
   report.step = 1;
@@ -94,7 +95,8 @@ TEST_F(EarlierMetricsTest, TheWriterOfANewRunBeginsAnEmptyFile) {
 TEST_F(EarlierMetricsTest, WithoutAPlaceForThemTheRunDoesNotBegin) {
   Write(kThree);
   std::filesystem::create_symlink("/proc/nowhere", directory_ + "/metrics.1.jsonl");
-  const auto writer = ReportWriter::Open(directory_, 1, true);
+  const SteadyClock clock;
+  const auto writer = ReportWriter::Open({.directory = directory_, .quiet = true, .clock = &clock});
   EXPECT_TRUE(writer.ok()) << "the next number is free";
   EXPECT_EQ(Read("metrics.2.jsonl"), kThree);
 }

@@ -33,7 +33,8 @@ class StalledReportTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
   ReportWriter Open(const ReportWaits& waits) const {
-    auto writer = ReportWriter::Open(directory_, 1, /*quiet=*/true, 0, waits);
+    auto writer = ReportWriter::Open(
+        {.directory = directory_, .quiet = true, .waits = waits, .clock = &clock_});
     EXPECT_TRUE(writer.ok()) << writer.status().Format();
     return std::move(writer).value();
   }
@@ -60,6 +61,7 @@ class StalledReportTest : public ::testing::Test {
   }
 
   std::string directory_;
+  const SteadyClock clock_{};
   UniqueFd pipe_;
 };
 

@@ -20,6 +20,11 @@ namespace step_report_test {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+const SteadyClock& Steady() {
+  static const SteadyClock clock;
+  return clock;
+}
+
 StepReport Report(uint64_t step) {
   StepReport report;
   report.step = step;
@@ -142,7 +147,8 @@ class ReportWriterTest : public ::testing::Test {
   std::vector<std::string> Shown() const { return Lines(ReadText(directory_ + "/stderr")); }
 
   static ReportWriter Open(const std::string& directory, uint64_t every, bool quiet = false) {
-    auto writer = ReportWriter::Open(directory, every, quiet);
+    auto writer = ReportWriter::Open(
+        {.directory = directory, .every = every, .quiet = quiet, .clock = &Steady()});
     EXPECT_TRUE(writer.ok()) << writer.status().Format();
     return std::move(writer).value();
   }
@@ -200,7 +206,8 @@ TEST_F(ReportWriterTest, ANewRunBeginsANewMetricsFile) {
 class ContinuedReportTest : public ReportWriterTest {
  protected:
   ReportWriter Continue(uint64_t sealed) const {
-    auto writer = ReportWriter::Open(directory_, 1, true, sealed);
+    auto writer = ReportWriter::Open(
+        {.directory = directory_, .quiet = true, .sealed = sealed, .clock = &Steady()});
     EXPECT_TRUE(writer.ok()) << writer.status().Format();
     return std::move(writer).value();
   }
@@ -305,7 +312,8 @@ TEST_F(ReportWriterTest, OnATerminalOneLineIsRewritten) {
 }
 
 TEST_F(ReportWriterTest, APlaceWhereNothingCanBeWrittenIsAnError) {
-  const auto writer = ReportWriter::Open("/proc/nowhere", 1, true);
+  const auto writer =
+      ReportWriter::Open({.directory = "/proc/nowhere", .quiet = true, .clock = &Steady()});
   ASSERT_FALSE(writer.ok());
   EXPECT_EQ(writer.status().id(), ErrorId::kFileWriteFailed);
   EXPECT_THAT(writer.status().what(), HasSubstr("/proc/nowhere/metrics.jsonl"));

@@ -111,6 +111,7 @@ int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>&
     if (const Status checked = CheckLaunch(options, ranks); !checked.ok()) return Ended(checked);
   }
 
+  const SteadyClock clock;
   SpawnOptions spawn;
   Result<std::string> self = FindProgramBeside("trainer");
   if (!self.ok()) return Ended(self.status());
@@ -118,7 +119,7 @@ int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>&
   spawn.program = self.value();
   spawn.arguments = arguments;
   spawn.max_restarts = Resumes(arguments) ? restarts : 0;
-  Result<int> code = SpawnRanks(spawn);
+  Result<int> code = SpawnRanks(spawn, &clock);
   return code.ok() ? code.value() : Ended(code.status());
 }
 

@@ -6,6 +6,7 @@
 
 #include <torch/version.h>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "device/gpu_list.h"
 #include "trainer/cli/run.h"
@@ -32,10 +33,13 @@ void SayGpus() {
 }
 
 Status Look(const DeviceOptions& options) {
+  SteadyClock clock;
   std::cout << "libtorch  " << TORCH_VERSION << "\n";
   SayGpus();
+
   TP_ASSIGN_OR_RETURN(const RankPlace place, DetectRank(ReadEnvironment(), getppid()));
-  TP_ASSIGN_OR_RETURN(const std::unique_ptr<RunDevice> device, RunDevice::Open(options, place));
+  TP_ASSIGN_OR_RETURN(const std::unique_ptr<RunDevice> device,
+                      RunDevice::Open(options, place, &clock));
   std::cout << "device    " << device->description() << "\n";
   if (!device->is_gpu()) return {};
   TP_ASSIGN_OR_RETURN(const DeviceShares shares, device->Shares());

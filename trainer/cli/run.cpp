@@ -6,6 +6,7 @@
 #include <iostream>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/point.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
@@ -15,8 +16,9 @@
 namespace tidepool::trainer {
 namespace {
 
-Status Train(const RunOptions& options) {
+Status Train(const RunOptions& options, Clock* clock) {
   RunSetup setup;
+  setup.clock = clock;
   setup.options = options;
 
   const Environment environment = ReadEnvironment();
@@ -34,12 +36,13 @@ Status Train(const RunOptions& options) {
 }  // namespace
 
 int RunTraining(const RunOptions& options) {
+  SteadyClock clock;
   ArmPointsFromEnvironment();
   StopFlag::Install();
   // The store where ranks meet writes to sockets of ranks that may just have died.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the call that made it so
-  const Status result = Train(options);
+  const Status result = Train(options, &clock);
   // When a run was stopped, the signal says why it ended, but not what could not be written.
   const bool unwritten =
       result.id() == ErrorId::kSaveFailed || result.id() == ErrorId::kFileWriteFailed;

@@ -7,6 +7,7 @@
 #include <torch/types.h>
 #include <torch/version.h>
 
+#include "base/clock.h"
 #include "client/protocol.h"
 #include "trainer/comm/nccl/nccl_version.h"
 #include "trainer/threads/compute_threads.h"
@@ -70,7 +71,8 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
 }
 
 Status Sample(const RunOptions& options) {
-  const auto cpus = CpuWatch::Start(UseThreads(options.device.threads, 1));
+  const SteadyClock clock;
+  const auto cpus = CpuWatch::Start(UseThreads(options.device.threads, 1), &clock);
   TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.sample.weights_dir));
   if (!config.bytes) {
     return Status(ErrorId::kUsageError, "the model of " + options.sample.weights_dir +

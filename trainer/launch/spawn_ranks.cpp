@@ -97,7 +97,7 @@ class SignalQueue {
 
 class RankGroup {
  public:
-  explicit RankGroup(const SpawnOptions& options) : options_(options) {}
+  RankGroup(const SpawnOptions& options, const Clock* clock) : options_(options), clock_(clock) {}
 
   Status Start() {
     environment_ = ReadEnvironment();
@@ -129,7 +129,7 @@ class RankGroup {
       while (const std::optional<int> signal = signals_.Next()) {
         if (*signal != SIGCHLD) TellAll(*signal);
       }
-      if (kill_at_ns_ && clock_.NowNs() >= *kill_at_ns_) KillRest();
+      if (kill_at_ns_ && clock_->NowNs() >= *kill_at_ns_) KillRest();
     }
     // What a rank wrote last is still in its pipes; somebody it left behind may hold them open, so
     // nobody waits for their end.
@@ -180,7 +180,7 @@ class RankGroup {
     int timeout_ms = -1;
     if (kill_at_ns_)
       timeout_ms =
-          static_cast<int>(std::max<int64_t>(0, *kill_at_ns_ - clock_.NowNs()) / kNsPerMs) + 1;
+          static_cast<int>(std::max<int64_t>(0, *kill_at_ns_ - clock_->NowNs()) / kNsPerMs) + 1;
     if (poll(polled.data(), polled.size(), timeout_ms) <= 0) return;
     for (size_t i = 0; i < streams_.size(); ++i) {
       if (polled[i + 1].revents != 0) streams_[i].Pump();
@@ -244,7 +244,7 @@ class RankGroup {
       TellAll(SIGTERM);
     }
     // Told once is enough: a second signal would cut short a rank that is cleaning up.
-    kill_at_ns_ = clock_.NowNs() + options_.grace_ns;
+    kill_at_ns_ = clock_->NowNs() + options_.grace_ns;
   }
 
   void TellAll(int signal) {
@@ -264,9 +264,9 @@ class RankGroup {
   };
 
   const SpawnOptions& options_;
+  const Clock* const clock_;
   Environment environment_;  // of the rank started last
   SignalQueue signals_;
-  SteadyClock clock_;
   std::optional<DoneMarks> done_;
   std::optional<RankRoll> roll_;
   std::vector<Rank> ranks_;
@@ -279,11 +279,11 @@ class RankGroup {
 
 }  // namespace
 
-Result<int> SpawnRanks(const SpawnOptions& options) {
+Result<int> SpawnRanks(const SpawnOptions& options, const Clock* clock) {
   if (options.ranks == 0)
     return Status(ErrorId::kUsageError, "there must be at least one rank")
         .Where("trainer launch -n 0");
-  RankGroup group(options);
+  RankGroup group(options, clock);
   TP_RETURN_IF_ERROR(group.Start());  // what has been started already ends with the group
   return group.RunToEnd();
 }

@@ -39,6 +39,6 @@ struct SpawnOptions {
 // The exit code of the whole run: 0 when every rank ended with 0, else that of the first rank that
 // did not (128 + signal for a killed one). Errors: kFileUnreadable (the program cannot be started),
 // kUsageError (no ranks), kInternal (the system refused a process or descriptor).
-Result<int> SpawnRanks(const SpawnOptions& options);
+Result<int> SpawnRanks(const SpawnOptions& options, const Clock* clock);
 
 }  // namespace tidepool::trainer

@@ -40,9 +40,9 @@ int64_t ReadyTimeoutNs(const StandaloneOptions& options) {
   return (30 + 2 * static_cast<int64_t>(options.pool_bytes / kGiB)) * kNsPerSecond;
 }
 
-Result<std::unique_ptr<StandaloneServer>> StandaloneServer::Start(
-    const StandaloneOptions& options) {
-  std::unique_ptr<StandaloneServer> server(new StandaloneServer(options));
+Result<std::unique_ptr<StandaloneServer>> StandaloneServer::Start(const StandaloneOptions& options,
+                                                                  Clock* clock) {
+  std::unique_ptr<StandaloneServer> server(new StandaloneServer(options, clock));
   if (options.program.empty()) {
     TP_ASSIGN_OR_RETURN(server->options_.program, FindProgramBeside("memserver"));
   }
@@ -110,7 +110,7 @@ Status StandaloneServer::Launch() {
 Status StandaloneServer::WaitUntilReady() {
   constexpr int64_t kPollNs = 10 * kNsPerMs;
   const int64_t timeout_ns = ReadyTimeoutNs(options_);
-  const int64_t deadline_ns = clock_.NowNs() + timeout_ns;
+  const int64_t deadline_ns = clock_->NowNs() + timeout_ns;
 
   while (!Accepts()) {
     if (const std::optional<int> code = process_->TryWait()) {
@@ -120,11 +120,11 @@ Status StandaloneServer::WaitUntilReady() {
 
     if (StopFlag::Requested())
       return NotReady("stopped by a signal before the private memserver was ready");
-    if (clock_.NowNs() >= deadline_ns) {
+    if (clock_->NowNs() >= deadline_ns) {
       return NotReady("the private memserver was not ready within " + FormatNs(timeout_ns));
     }
 
-    clock_.SleepNs(kPollNs);
+    clock_->SleepNs(kPollNs);
   }
   return {};
 }
@@ -175,7 +175,7 @@ Status StandaloneServer::Stop() {
     died = process_->TryWait().has_value();
     process_->Signal(SIGTERM);
     life_.Reset();
-    code = process_->WaitFor(options_.stop_timeout_ns, &clock_);
+    code = process_->WaitFor(options_.stop_timeout_ns, clock_);
     process_.reset();  // kills what still runs, the guard included
   }
 

@@ -41,10 +41,11 @@ int64_t ReadyTimeoutNs(const StandaloneOptions& options);
 class StandaloneServer {
  public:
   // Returns when the server accepts connections. A stop that was asked for meanwhile (StopFlag)
-  // ends the wait.
+  // ends the wait. `clock` outlives the server.
   // Errors: kNoServer (it ended, or was not ready in time; shows the end of its log),
   // kFileUnreadable (no memserver found), kSocketFailed (no directory could be made).
-  static Result<std::unique_ptr<StandaloneServer>> Start(const StandaloneOptions& options);
+  static Result<std::unique_ptr<StandaloneServer>> Start(const StandaloneOptions& options,
+                                                         Clock* clock);
   ~StandaloneServer();
   StandaloneServer(const StandaloneServer&) = delete;
   StandaloneServer& operator=(const StandaloneServer&) = delete;
@@ -59,7 +60,8 @@ class StandaloneServer {
   Status Stop();
 
  private:
-  explicit StandaloneServer(const StandaloneOptions& options) : options_(options) {}
+  StandaloneServer(const StandaloneOptions& options, Clock* clock)
+      : options_(options), clock_(clock) {}
   Status MakeDirectory();
   Status Launch();
   Status WaitUntilReady();
@@ -67,11 +69,11 @@ class StandaloneServer {
   Status NotReady(const std::string& what) const;
 
   StandaloneOptions options_;
+  Clock* const clock_;
   std::string directory_;
   UniqueFd log_, life_;  // life_: our end of the pipe; the server ends when it closes
   std::optional<ChildProcess> process_;
   std::optional<Status> stopped_;
-  SteadyClock clock_;
 };
 
 }  // namespace tidepool::trainer

@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/text/json_writer.h"
 #include "base/log.h"
@@ -112,15 +114,12 @@ std::string MetricsLine(const StepReport& r) {
   return json.EndObject().Take();
 }
 
-Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t every, bool quiet,
-                                        uint64_t sealed, const ReportWaits& waits) {
+Result<ReportWriter> ReportWriter::Open(ReportTask task) {
   ReportWriter writer;
-  writer.waits_ = waits;
-  writer.directory_ = directory;
-  writer.every_ = every == 0 ? 1 : every;
-  writer.quiet_ = quiet;
+  writer.task_ = std::move(task);
+  writer.task_.every = std::max<uint64_t>(1, writer.task_.every);
   writer.terminal_ = isatty(STDERR_FILENO) != 0;
-  if (!directory.empty()) TP_RETURN_IF_ERROR(writer.OpenFiles(directory, sealed));
+  if (!writer.task_.directory.empty()) TP_RETURN_IF_ERROR(writer.OpenFiles());
   return writer;
 }
 
@@ -129,7 +128,9 @@ bool ReportWriter::IsUnreported(const std::string& directory, uint64_t sealed) {
   return noted.valid() && NotedStep(sealed, ReadNote(noted.get())).has_value();
 }
 
-Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
+Status ReportWriter::OpenFiles() {
+  const std::string& directory = task_.directory;
+  const uint64_t sealed = task_.sealed;
   mkdir(directory.c_str(), 0755);
   const std::string path = directory + "/metrics.jsonl";
   TP_ASSIGN_OR_RETURN(const std::string aside, SetAsideEarlier(directory, sealed));
@@ -170,7 +171,7 @@ Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
 
   TP_ASSIGN_OR_RETURN(files->events, EventFile::Create(directory, "tidepool"));
   files_ = std::move(files);
-  lane_ = std::make_unique<WriterLane>(waits_.queue_max);
+  lane_ = std::make_unique<WriterLane>(task_.waits.queue_max, task_.clock);
   return {};
 }
 
@@ -198,14 +199,14 @@ Status ReportWriter::Hand(WriterLane::Job job) {
     if (TP_PLANTED("report.lost_silently")) return {};
     if (std::has_single_bit(++dropped_)) {
       LogError("reports are lost: the file system stands still",
-               {{"directory", directory_}, {"writes_lost", dropped_}});
+               {{"directory", task_.directory}, {"writes_lost", dropped_}});
     }
     return {};
   }
 
-  if (!is_behind && !lane_->AwaitIdle(waits_.step_ns)) {
+  if (!is_behind && !lane_->AwaitIdle(task_.waits.step_ns)) {
     LogWarn("the file system stands still; the run goes on, and reports are written later",
-            {{"directory", directory_}});
+            {{"directory", task_.directory}});
   }
   return lane_->failure();
 }
@@ -235,10 +236,10 @@ Status ReportWriter::Files::WriteEvents(const StepReport& report) {
 Status ReportWriter::Write(const StepReport& report) {
   if (files_ != nullptr)
     TP_RETURN_IF_ERROR(Hand([files = files_, report] { return files->WriteReport(report); }));
-  if (quiet_) return {};
+  if (task_.quiet) return {};
 
-  const bool due = report.step % every_ == 0 || report.recovered || report.step == report.steps ||
-                   report.held_out_loss || report.skipped;
+  const bool due = report.step % task_.every == 0 || report.recovered ||
+                   report.step == report.steps || report.held_out_loss || report.skipped;
   if (terminal_) {
     line_open_ = true;
     return WriteAll(STDERR_FILENO, "\r\033[K" + ProgressLine(report) + (report.skipped ? "\n" : ""),
@@ -260,9 +261,9 @@ void ReportWriter::Finish() {
     unlink(files->noted_path.c_str());
     return Status();
   };
-  if (lane_->Push(forget) && lane_->AwaitIdle(waits_.end_ns)) return;
+  if (lane_->Push(forget) && lane_->AwaitIdle(task_.waits.end_ns)) return;
   LogError("the last reports are not written: the file system stands still",
-           {{"directory", directory_}});
+           {{"directory", task_.directory}});
 }
 
 }  // namespace tidepool::trainer

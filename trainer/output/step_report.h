@@ -63,16 +63,25 @@ struct ReportWaits {
   size_t queue_max = 4096;
 };
 
+struct ReportTask {
+  std::string directory;  // empty: progress only
+  uint64_t every = 1;     // steps between lines of progress, off a terminal
+  bool quiet = false;     // no progress
+  // > 0: the run goes on behind that step; metrics.jsonl keeps its lines up to it and is appended
+  // to.
+  uint64_t sealed = 0;
+  ReportWaits waits = {};
+  const Clock* clock = nullptr;  // outlives the writer
+};
+
 // Writes reports to DIR/metrics.jsonl and a TensorBoard event file there, and progress to stderr
 // (one line rewritten on a terminal, one line each `every` steps otherwise). Rank 0 only. Files are
 // written by a thread of their own (writer_lane.h), for which each call waits: what it wrote is
 // there when it returns, unless the file system stands still.
 class ReportWriter {
  public:
-  // `directory` empty: progress only. `sealed` > 0: the run goes on behind that step; metrics.jsonl
-  // keeps its lines up to it and is appended to. Errors: kFileWriteFailed.
-  static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet,
-                                   uint64_t sealed = 0, const ReportWaits& waits = {});
+  // Errors: kFileWriteFailed.
+  static Result<ReportWriter> Open(ReportTask task);
   // True when DIR/metrics.noted still holds the step `sealed`: rank 0 has not done with its report.
   // Any rank may ask.
   static bool IsUnreported(const std::string& directory, uint64_t sealed);
@@ -102,17 +111,15 @@ class ReportWriter {
     Status WriteEvents(const StepReport& report);
   };
 
-  Status OpenFiles(const std::string& directory, uint64_t sealed);
+  Status OpenFiles();
   Status Hand(WriterLane::Job job);
 
   std::shared_ptr<Files> files_;  // null: progress only
   std::unique_ptr<WriterLane> lane_;
-  ReportWaits waits_;
-  std::string directory_;
+  ReportTask task_;
   uint64_t dropped_ = 0;
   std::optional<StepReport> unreported_;
-  uint64_t every_ = 1;
-  bool quiet_ = false, terminal_ = false, line_open_ = false;
+  bool terminal_ = false, line_open_ = false;
 };
 
 }  // namespace tidepool::trainer

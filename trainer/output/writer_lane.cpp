@@ -30,7 +30,8 @@ struct WriterLane::Shared {
   Status failure;  // written before has_failed is set
 };
 
-WriterLane::WriterLane(size_t jobs_max) : jobs_max_(jobs_max), shared_(std::make_shared<Shared>()) {
+WriterLane::WriterLane(size_t jobs_max, const Clock* clock)
+    : jobs_max_(jobs_max), clock_(clock), shared_(std::make_shared<Shared>()) {
   if (!shared_->progressed.valid()) EndForWantOf("descriptor for an event");
   std::thread([shared = shared_] { Run(shared); }).detach();
 }
@@ -75,11 +76,10 @@ bool WriterLane::idle() const {
 }
 
 bool WriterLane::AwaitIdle(int64_t timeout_ns) {
-  const SteadyClock clock;
-  const int64_t end_ns = clock.NowNs() + timeout_ns;
+  const int64_t end_ns = clock_->NowNs() + timeout_ns;
 
   while (!idle()) {
-    const int64_t left_ns = end_ns - clock.NowNs();
+    const int64_t left_ns = end_ns - clock_->NowNs();
     if (left_ns <= 0) return false;
     pollfd polled{.fd = shared_->progressed.get(), .events = POLLIN, .revents = 0};
     poll(&polled, 1, static_cast<int>(left_ns / kNsPerMs) + 1);

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tidepool::trainer {
@@ -18,8 +19,8 @@ class WriterLane {
  public:
   using Job = std::function<Status()>;
 
-  // At most `jobs_max` jobs wait, or are in work.
-  explicit WriterLane(size_t jobs_max);
+  // At most `jobs_max` jobs wait, or are in work. `clock` outlives the lane.
+  WriterLane(size_t jobs_max, const Clock* clock);
   // Waits `kEndNs` at most for what is queued.
   ~WriterLane();
   WriterLane(const WriterLane&) = delete;
@@ -39,6 +40,7 @@ class WriterLane {
   static void Run(const std::shared_ptr<Shared>& shared);
 
   const size_t jobs_max_;
+  const Clock* const clock_;
   uint64_t pushed_ = 0;
   std::shared_ptr<Shared> shared_;
 };

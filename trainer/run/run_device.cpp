@@ -86,9 +86,9 @@ Status LoadTorchCuda() {
 }
 
 Result<std::unique_ptr<RunDevice>> RunDevice::Open(const DeviceOptions& options,
-                                                   const RankPlace& place) {
+                                                   const RankPlace& place, Clock* clock) {
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, PlaceOf(options, place));
-  std::unique_ptr<RunDevice> device(new RunDevice(Describe(chosen)));
+  std::unique_ptr<RunDevice> device(new RunDevice(Describe(chosen), clock));
   if (!chosen.gpu) return device;
   device->shared_ = chosen.sharers > 1;
   device->gpus_ = chosen.gpus;
@@ -217,14 +217,14 @@ void RunDevice::GiveUpFlags() {
 // What waits for flags ends when they are reached or poisoned; after a deadline the driver may
 // wait, with its words.
 void RunDevice::Drain() {
-  const int64_t until_ns = clock_.NowNs() + kDrainNs;
+  const int64_t until_ns = clock_->NowNs() + kDrainNs;
   for (device::Stream* stream : {recycle_.get(), group_.get(), compute_.get()}) {
     const device::Stream::Marker marker = stream->Record();
     while (!stream->Passed(marker) && stream->status().ok()) {
-      if (clock_.NowNs() > until_ns)
+      if (clock_->NowNs() > until_ns)
         return LogWarn(
             "a stream of the GPU still waits for the server while its flags are given up", {});
-      clock_.SleepNs(kPollNs);
+      clock_->SleepNs(kPollNs);
     }
   }
 }

@@ -42,11 +42,12 @@ namespace tidepool::trainer {
 
 class RunDevice {
  public:
-  // Opens what --device asks for, as far as this machine has it. Errors: kUsageError,
-  // kCudaUnavailable (also: LibTorch's CUDA part cannot be loaded; the text has the loader's words
-  // and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a context).
+  // Opens what --device asks for, as far as this machine has it. `clock` outlives the device.
+  // Errors: kUsageError, kCudaUnavailable (also: LibTorch's CUDA part cannot be loaded; the text
+  // has the loader's words and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a
+  // context).
   static Result<std::unique_ptr<RunDevice>> Open(const DeviceOptions& options,
-                                                 const RankPlace& place);
+                                                 const RankPlace& place, Clock* clock);
   ~RunDevice();
 
   bool is_gpu() const { return cuda_ != nullptr; }
@@ -76,7 +77,8 @@ class RunDevice {
   Result<DeviceShares> Shares() const;
 
  private:
-  explicit RunDevice(std::string description) : description_(std::move(description)) {}
+  RunDevice(std::string description, Clock* clock)
+      : description_(std::move(description)), clock_(clock) {}
   Status OpenGpu(const device::Gpu& gpu);
   Status TellSharedQueues();
   // Copies to this offset of the GPU's rCache; the bytes are there when this returns.
@@ -88,7 +90,7 @@ class RunDevice {
   void Drain();
 
   std::string description_;
-  SteadyClock clock_;
+  Clock* const clock_;
   c10::Device torch_device_{c10::DeviceType::CPU};
   // For a GPU.
   std::unique_ptr<device::CudaDevice> cuda_;

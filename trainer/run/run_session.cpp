@@ -121,7 +121,7 @@ StandaloneOptions RunSession::PrivateServer() const {
 }
 
 Status RunSession::LaunchServer() {
-  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(PrivateServer()));
+  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(PrivateServer(), task_.clock));
   socket_dir_ = server_->socket_dir();
   return {};
 }
@@ -172,13 +172,13 @@ Status RunSession::Attach() {
 
 // The client's own waiting for a seat (attach_retry) would not hear a signal.
 Status RunSession::TakeSeat(const client::ClientOptions& options) {
-  SteadyClock clock;
-  const int64_t start_ns = clock.NowNs();
+  Clock* const clock = task_.clock;
+  const int64_t start_ns = clock->NowNs();
   bool told = false;
   for (;;) {
     Result<std::unique_ptr<client::MemClient>> made =
         client::MemClient::Connect(options, task_.spec, place_.rank);
-    const int64_t waited_ns = clock.NowNs() - start_ns;
+    const int64_t waited_ns = clock->NowNs() - start_ns;
 
     if (made.ok()) {
       client_ = std::move(made).value();
@@ -204,7 +204,7 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
       task_.say("waiting for the ranks of the run before to leave the job: " +
                 made.status().what());
     }
-    clock.SleepNs(kSeatPauseNs);
+    clock->SleepNs(kSeatPauseNs);
   }
 }
 
@@ -296,7 +296,7 @@ Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group,
   setup.host = std::move(host);
   setup.stream = task_.device.group;
   setup.native_stream = task_.device.native_group;
-  setup.clock = &clock_;
+  setup.clock = task_.clock;
   setup.doomed = [this] { return SeatLost(); };
   if (!communicators_) communicators_.emplace(setup.nccl);
   setup.together = &*communicators_;

@@ -55,6 +55,7 @@ struct SessionTask {
   JobOptions job;  // how long it waits; the name is the specification's
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
+  Clock* clock = nullptr;                 // outlives the session
   std::string note = {};                  // what the run is known by (trainer/run/run_note.h)
   bool saves = false;                     // rank 0 saves weights after the last step
   // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server
@@ -155,7 +156,6 @@ class RunSession {
   const RankPlace place_;
   SessionTask task_;
   Status no_gpu_states_;  // why the server refused them; ok: it did not
-  SteadyClock clock_;
   RunWaits waits_;
   std::optional<RankRollView> roll_;  // under `trainer launch`
   std::unique_ptr<StandaloneServer> server_;

@@ -33,7 +33,7 @@ void TrainingRun::SayWait(const std::string& line) const {
 
 Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_.job, options_.server, place_));
-  cpus_ = CpuWatch::Start(UseThreads(options_.device.threads, place_.local_world));
+  cpus_ = CpuWatch::Start(UseThreads(options_.device.threads, place_.local_world), setup_.clock);
   TP_ASSIGN_OR_RETURN(CheckedRun checked, CheckRun(options_, place_, JobNameOf(options_, place_)));
   plan_ = std::move(checked.plan);
   data_ = std::move(checked.data);
@@ -43,7 +43,7 @@ Status TrainingRun::Plan() {
 }
 
 Status TrainingRun::OpenDevice() {
-  TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_.device, place_));
+  TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_.device, place_, setup_.clock));
   // Every rank, where GPUs are in play: each may have another.
   if (device_->is_gpu() && place_.rank != 0 && !options_.output.quiet) {
     std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() +
@@ -91,6 +91,7 @@ Status TrainingRun::MakeSession() {
                    .job = options_.job,
                    .spec = plan_.spec,
                    .groups = plan_.layout.data_groups};
+  task.clock = setup_.clock;
   task.saves = !options_.output.save_dir.empty();
   task.note = data_->note;
   task.resumes = resume_;
@@ -190,7 +191,7 @@ Result<TrainTask> TrainingRun::MakeTask() {
     return setup_.after_step ? setup_.after_step(version) : Status();
   };
   task.cpus_shared = [this] { return cpus_ != nullptr && cpus_->shared(); };
-  task.clock = &clock_;
+  task.clock = setup_.clock;
   if (model_->trace() != nullptr) task.trace = model_->trace()->step();
   return task;
 }
@@ -199,8 +200,11 @@ Status TrainingRun::Train() {
   TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data_->corpus.train, data_->shape));
   TP_ASSIGN_OR_RETURN(
       ReportWriter reports,
-      ReportWriter::Open(place_.rank == 0 ? options_.output.out_dir : "", options_.output.log_every,
-                         options_.output.quiet, start_.version));
+      ReportWriter::Open({.directory = place_.rank == 0 ? options_.output.out_dir : "",
+                          .every = options_.output.log_every,
+                          .quiet = options_.output.quiet,
+                          .sealed = start_.version,
+                          .clock = setup_.clock}));
   TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask());
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
@@ -232,7 +236,7 @@ Status TrainingRun::Build() {
                                               .plan = plan_,
                                               .device = device_.get(),
                                               .session = session_.get(),
-                                              .clock = &clock_}));
+                                              .clock = setup_.clock}));
   TP_RETURN_IF_ERROR(ProvideBase());
   return LoadWeights();
 }

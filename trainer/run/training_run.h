@@ -48,6 +48,7 @@ namespace tidepool::trainer {
 struct RunSetup {
   RunOptions options;
   RankPlace place;
+  Clock* clock = nullptr;                             // outlives the run
   std::optional<RcacheChoice> choice = std::nullopt;  // where --rcache was auto
   optim::LossScalerSpec scaler;
   AttemptCount attempts = AttemptCount();  // from the program that this one replaces
@@ -114,7 +115,6 @@ class TrainingRun {
   const RunSetup setup_;
   const RunOptions& options_;
   const RankPlace& place_;
-  SteadyClock clock_;
   bool resume_ = false;
   bool introduced_ = false;
   AttemptCount attempts_;

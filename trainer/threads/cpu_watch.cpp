@@ -18,15 +18,15 @@ constexpr int kLookEveryMs = 100;
 
 }  // namespace
 
-std::unique_ptr<CpuWatch> CpuWatch::Start(uint32_t compute_threads) {
+std::unique_ptr<CpuWatch> CpuWatch::Start(uint32_t compute_threads, const Clock* clock) {
   if (compute_threads < 2 || !ShortWaits::Possible()) return nullptr;
   UniqueFd end(eventfd(0, EFD_CLOEXEC));
   if (!end.valid()) return nullptr;
-  return std::unique_ptr<CpuWatch>(new CpuWatch(std::move(end), gettid()));
+  return std::unique_ptr<CpuWatch>(new CpuWatch(std::move(end), gettid(), clock));
 }
 
-CpuWatch::CpuWatch(UniqueFd end, pid_t watched)
-    : end_(std::move(end)), watched_(watched), thread_([this] { Look(); }) {}
+CpuWatch::CpuWatch(UniqueFd end, pid_t watched, const Clock* clock)
+    : end_(std::move(end)), watched_(watched), clock_(clock), thread_([this] { Look(); }) {}
 
 CpuWatch::~CpuWatch() {
   eventfd_write(end_.get(), 1);
@@ -34,7 +34,6 @@ CpuWatch::~CpuWatch() {
 }
 
 void CpuWatch::Look() {
-  const SteadyClock clock;
   CpuShare share;
   std::optional<ShortWaits> short_waits;
   pollfd end{.fd = end_.get(), .events = POLLIN, .revents = 0};
@@ -43,7 +42,7 @@ void CpuWatch::Look() {
     const std::optional<CpuAccount> account = CpuAccountOf(watched_);
     if (!account) continue;
 
-    const bool shared = share.Look(clock.NowNs(), *account);
+    const bool shared = share.Look(clock_->NowNs(), *account);
     if (shared == shared_) continue;
     if (shared) {
       short_waits.emplace();

@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/unique_fd.h"
 
 namespace tidepool::trainer {
@@ -18,8 +19,8 @@ namespace tidepool::trainer {
 class CpuWatch {
  public:
   // Null where there is nothing to watch: one compute thread waits for nobody; or where waits
-  // cannot be made short, or are the user's.
-  static std::unique_ptr<CpuWatch> Start(uint32_t compute_threads);
+  // cannot be made short, or are the user's. `clock` outlives the watch.
+  static std::unique_ptr<CpuWatch> Start(uint32_t compute_threads, const Clock* clock);
   ~CpuWatch();
   CpuWatch(const CpuWatch&) = delete;
   CpuWatch& operator=(const CpuWatch&) = delete;
@@ -28,10 +29,11 @@ class CpuWatch {
   bool shared() const { return shared_; }
 
  private:
-  CpuWatch(UniqueFd end, pid_t watched);
+  CpuWatch(UniqueFd end, pid_t watched, const Clock* clock);
   void Look();
   const UniqueFd end_;  // readable when the thread is to end
   const pid_t watched_;
+  const Clock* const clock_;
   std::atomic<bool> shared_ = false;
   std::thread thread_;
 };

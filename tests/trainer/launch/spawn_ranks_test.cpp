@@ -51,7 +51,8 @@ class SpawnRanksTest : public ::testing::Test {
     const UniqueFd err(open(File("err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
     dup2(out.get(), STDOUT_FILENO);
     dup2(err.get(), STDERR_FILENO);
-    const auto code = SpawnRanks({ranks, "sh", {"-c", script}, grace_ns, restarts});
+    const SteadyClock clock;
+    const auto code = SpawnRanks({ranks, "sh", {"-c", script}, grace_ns, restarts}, &clock);
     _exit(code.ok() ? code.value() : 99);
   }
   // The end of a script: rank 1 ends once rank 0 has come this far too, rank 0 never does.
@@ -286,11 +287,12 @@ TEST_F(SpawnRanksTest, SomebodyWhoKeepsAPipeOpenDoesNotHoldUpTheEnd) {
 }
 
 TEST(SpawnRanks, WhatCannotBeStartedIsAnError) {
-  const auto missing = SpawnRanks({2, "/nonexistent/trainer", {}});
+  const SteadyClock clock;
+  const auto missing = SpawnRanks({2, "/nonexistent/trainer", {}}, &clock);
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.status().id(), ErrorId::kFileUnreadable);
   EXPECT_THAT(missing.status().what(), HasSubstr("/nonexistent/trainer"));
-  const auto none = SpawnRanks({0, "sh", {}});
+  const auto none = SpawnRanks({0, "sh", {}}, &clock);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.status().id(), ErrorId::kUsageError);
 }

@@ -97,10 +97,11 @@ class StandaloneServerTest : public ::testing::Test {
 
   std::string directory_;
   StandaloneOptions options_;
+  SteadyClock clock_;
 };
 
 TEST_F(StandaloneServerTest, StartsInAPrivateDirectoryAndLeavesNothing) {
-  auto server = StandaloneServer::Start(options_);
+  auto server = StandaloneServer::Start(options_, &clock_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
   const std::string place = server.value()->socket_dir();
   EXPECT_THAT(place, ::testing::StartsWith(directory_ + "/tidepool-"));
@@ -118,13 +119,13 @@ TEST_F(StandaloneServerTest, StartsInAPrivateDirectoryAndLeavesNothing) {
 }
 
 TEST_F(StandaloneServerTest, TheDestructorStops) {
-  { ASSERT_TRUE(StandaloneServer::Start(options_).ok()); }
+  { ASSERT_TRUE(StandaloneServer::Start(options_, &clock_).ok()); }
   EXPECT_TRUE(Clean());
 }
 
 TEST_F(StandaloneServerTest, AServerThatFailsAtStartIsShownWithTheEndOfItsLog) {
   Mode("fails");
-  const auto server = StandaloneServer::Start(options_);
+  const auto server = StandaloneServer::Start(options_, &clock_);
   ASSERT_FALSE(server.ok());
   EXPECT_EQ(server.status().id(), ErrorId::kNoServer);
   EXPECT_THAT(server.status().what(), HasSubstr("exit code 21"));
@@ -136,7 +137,7 @@ TEST_F(StandaloneServerTest, AServerThatFailsAtStartIsShownWithTheEndOfItsLog) {
 TEST_F(StandaloneServerTest, AServerThatIsNotReadyInTimeIsEnded) {
   Mode("slow");
   options_.ready_timeout_ns = 300 * kNsPerMs;
-  const auto server = StandaloneServer::Start(options_);
+  const auto server = StandaloneServer::Start(options_, &clock_);
   ASSERT_FALSE(server.ok());
   EXPECT_EQ(server.status().id(), ErrorId::kNoServer);
   EXPECT_THAT(server.status().what(), HasSubstr("not ready within 300 ms"));
@@ -147,7 +148,7 @@ TEST_F(StandaloneServerTest, ASignalEndsTheWait) {
   Mode("slow");
   StopFlag::Install();
   raise(SIGTERM);
-  const auto server = StandaloneServer::Start(options_);
+  const auto server = StandaloneServer::Start(options_, &clock_);
   StopFlag::Uninstall();
   ASSERT_FALSE(server.ok());
   EXPECT_THAT(server.status().what(), HasSubstr("stopped by a signal"));
@@ -157,7 +158,7 @@ TEST_F(StandaloneServerTest, ASignalEndsTheWait) {
 TEST_F(StandaloneServerTest, ADeafServerIsKilled) {
   Mode("deaf");
   options_.stop_timeout_ns = 100 * kNsPerMs;
-  auto server = StandaloneServer::Start(options_);
+  auto server = StandaloneServer::Start(options_, &clock_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
   const int pid = std::stoi(TextOf(server.value()->socket_dir() + "/memserver.lock"));
   const Status stopped = server.value()->Stop();
@@ -168,7 +169,7 @@ TEST_F(StandaloneServerTest, ADeafServerIsKilled) {
 }
 
 TEST_F(StandaloneServerTest, AServerThatDiedDuringTheRunIsTold) {
-  auto server = StandaloneServer::Start(options_);
+  auto server = StandaloneServer::Start(options_, &clock_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
   kill(std::stoi(TextOf(server.value()->socket_dir() + "/memserver.lock")), SIGKILL);
   EXPECT_TRUE(CleanSoon());  // the guard cleans up
@@ -179,7 +180,7 @@ TEST_F(StandaloneServerTest, AServerThatDiedDuringTheRunIsTold) {
 
 TEST_F(StandaloneServerTest, AServerThatEndsBadlyIsTold) {
   Mode("ends-badly");
-  auto server = StandaloneServer::Start(options_);
+  auto server = StandaloneServer::Start(options_, &clock_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
   EXPECT_THAT(server.value()->Stop().what(), HasSubstr("ended badly, exit code 5"));
   EXPECT_TRUE(Clean());
@@ -188,7 +189,7 @@ TEST_F(StandaloneServerTest, AServerThatEndsBadlyIsTold) {
 TEST_F(StandaloneServerTest, NothingIsLeftWhenTheTrainerIsKilled) {
   const pid_t trainer = fork();
   if (trainer == 0) {
-    const auto server = StandaloneServer::Start(options_);
+    const auto server = StandaloneServer::Start(options_, &clock_);
     if (server.ok()) kill(getpid(), SIGKILL);
     _exit(1);
   }
@@ -202,7 +203,7 @@ TEST_F(StandaloneServerTest, ALongTmpdirIsNotUsed) {
   const std::string deep = directory_ + "/" + std::string(100, 'x');
   std::filesystem::create_directory(deep);
   setenv("TMPDIR", deep.c_str(), 1);
-  auto server = StandaloneServer::Start(options_);
+  auto server = StandaloneServer::Start(options_, &clock_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
   EXPECT_THAT(server.value()->socket_dir(), ::testing::StartsWith("/tmp/tidepool-"));
   const std::string place = server.value()->socket_dir();
@@ -212,7 +213,7 @@ TEST_F(StandaloneServerTest, ALongTmpdirIsNotUsed) {
 
 TEST_F(StandaloneServerTest, AnUnwritableTmpdirIsAnError) {
   setenv("TMPDIR", "/proc/nowhere", 1);
-  const auto server = StandaloneServer::Start(options_);
+  const auto server = StandaloneServer::Start(options_, &clock_);
   ASSERT_FALSE(server.ok());
   EXPECT_EQ(server.status().id(), ErrorId::kSocketFailed);
 }

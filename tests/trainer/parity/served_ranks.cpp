@@ -53,6 +53,8 @@ Status CauseOf(const std::vector<Status>& ended) {
 }  // namespace
 
 Result<std::unique_ptr<RunSession>> ServedPlace::Open(SessionTask task) const {
+  static SteadyClock clock;
+  task.clock = &clock;
   task.server.socket_dir = directory;
   task.interrupted = [is_failed = failed] {
     return *is_failed ? Status(ErrorId::kPeerLost, "another rank of the test has failed")

@@ -85,6 +85,7 @@ class ContinueTest : public ::testing::Test {
   // A run of kSteps steps whose learning rate, batches and held-out losses change with the step.
   RunSetup Setup(const std::string& out) const {
     RunSetup setup;
+    setup.clock = &clock_;
     RunOptions& run = setup.options;
     run.model.preset = "tiny";
     run.data.path = directory_ + "/words.txt";
@@ -152,6 +153,7 @@ class ContinueTest : public ::testing::Test {
   }
 
   std::string directory_;
+  mutable SteadyClock clock_;
   memserver::KeptHolder nobody_{memserver::KeeperChoice::kNone, {}};
   std::unique_ptr<memserver::Server> server_;
 };

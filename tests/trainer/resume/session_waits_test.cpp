@@ -8,7 +8,9 @@ namespace tidepool::trainer {
 namespace session_waits_test {
 
 SessionTask TaskOf(bool standalone, const std::string& pool) {
+  static SteadyClock clock;
   SessionTask task;
+  task.clock = &clock;
   task.server.standalone = standalone;
   task.server.pool = pool;
   task.spec.name = "j";

@@ -26,6 +26,8 @@ class ShortWaitsTest : public ::testing::Test {
     for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) unsetenv(name);
   }
 
+  const SteadyClock clock_{};
+
   static int64_t Threads() {
     const std::filesystem::directory_iterator tasks("/proc/self/task");
     return std::distance(begin(tasks), end(tasks));
@@ -56,14 +58,14 @@ TEST_F(ShortWaitsTest, TheUsersOwnWordOnWaitingIsLeftAlone) {
   for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
     setenv(name, "0", 1);
     EXPECT_FALSE(ShortWaits::Possible()) << name;
-    EXPECT_EQ(CpuWatch::Start(2), nullptr);
+    EXPECT_EQ(CpuWatch::Start(2, &clock_), nullptr);
     unsetenv(name);
   }
 }
 
 TEST_F(ShortWaitsTest, OneComputeThreadIsNotWatched) {
-  EXPECT_EQ(CpuWatch::Start(1), nullptr);
-  EXPECT_NE(CpuWatch::Start(2), nullptr);
+  EXPECT_EQ(CpuWatch::Start(1, &clock_), nullptr);
+  EXPECT_NE(CpuWatch::Start(2, &clock_), nullptr);
 }
 
 }  // namespace short_waits_test
