@@ -1,7 +1,10 @@
 #include "trainer/run/banner.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <cstdio>
+#include <iostream>
 
 #include "base/planted.h"
 #include "base/units.h"
@@ -39,6 +42,34 @@ std::string LongBanner(const RunPlan& plan, const RankPlace& place, const std::s
   return "tidepool trainer  job " + plan.spec.name + ", " + Ranks(place) +
          " (started by: " + place.launcher + ")\n" + DescribePlan(plan) + "data      " + data +
          "\n";
+}
+
+void RunVoice::Say(const std::string& text) const {
+  if (place_.rank == 0 && !output_.quiet) std::cerr << text << std::flush;
+}
+
+void RunVoice::SayWait(const std::string& line) const {
+  if (place_.rank == 0)
+    std::cerr << (isatty(STDERR_FILENO) != 0 ? "\n" : "") << "server    " << line << "\n"
+              << std::flush;
+}
+
+void RunVoice::SayPlan(const RunPlan& plan, const RunSetting& setting) const {
+  Say(LongBanner(plan, place_, setting.data) + "device    " + setting.device + "\n" +
+      DescribeGpuStates(plan));
+}
+
+void RunVoice::Introduce(const RunPlan& plan, const RunSetting& setting) {
+  if (output_.verbose) {
+    if (!introduced_) SayPlan(plan, setting);
+    Say("server    " + setting.server + "\n");
+  } else if (!introduced_) {
+    Say(Banner(plan, place_,
+               {.data = setting.data,
+                .device = setting.is_gpu ? setting.device : "",
+                .server = "memserver at " + setting.server}));
+  }
+  introduced_ = true;
 }
 
 }  // namespace tidepool::trainer

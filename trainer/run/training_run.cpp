@@ -1,13 +1,10 @@
 #include "trainer/run/training_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <iostream>
 
 #include "base/log.h"
 #include "base/units.h"
-#include "trainer/run/banner.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/threads/compute_threads.h"
 #include "trainer/launch/begin_anew.h"
@@ -18,18 +15,6 @@
 #include "trainer/run/save_run.h"
 
 namespace tidepool::trainer {
-
-void TrainingRun::Say(const std::string& text) const {
-  if (place_.rank == 0 && !options_.output.quiet) std::cerr << text << std::flush;
-}
-
-// Waiting is told by rank 0 for all, also when progress is not shown; on a terminal a progress line
-// may stand there.
-void TrainingRun::SayWait(const std::string& line) const {
-  if (place_.rank == 0)
-    std::cerr << (isatty(STDERR_FILENO) != 0 ? "\n" : "") << "server    " << line << "\n"
-              << std::flush;
-}
 
 Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_.job, options_.server, place_));
@@ -53,27 +38,11 @@ Status TrainingRun::OpenDevice() {
   return PlaceGpuStates(options_.memory, device_->gpus(), &plan_);
 }
 
-void TrainingRun::SayPlan() const {
-  Say(LongBanner(plan_, place_, data_->corpus.description) + "device    " + device_->description() +
-      "\n" + DescribeGpuStates(plan_));
-}
-
-// Nothing that could be wrong stands between it and the first step; of a later attempt only those
-// who ask for all see it.
-void TrainingRun::SayWhatBegins(const client::Attachment& seat) {
-  const std::string server =
-      session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
-
-  if (options_.output.verbose) {
-    if (!introduced_) SayPlan();
-    Say("server    " + server + "\n");
-  } else if (!introduced_) {
-    const std::string device = device_->is_gpu() ? device_->description() : "";
-    Say(Banner(
-        plan_, place_,
-        {.data = data_->corpus.description, .device = device, .server = "memserver at " + server}));
-  }
-  introduced_ = true;
+RunSetting TrainingRun::Setting() const {
+  return {.data = data_->corpus.description,
+          .device = device_->description(),
+          .is_gpu = device_->is_gpu(),
+          .server = {}};
 }
 
 // Chunk by chunk, for the server; what it is called as a file is needed when the adapters are
@@ -101,7 +70,7 @@ Status TrainingRun::MakeSession() {
     return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done")
                                  : Status();
   };
-  task.say = [this](const std::string& line) { SayWait(line); };
+  task.say = [this](const std::string& line) { voice_.SayWait(line); };
   // Before LibTorch takes any memory of the device.
   if (!options_.output.dry_run)
     TP_RETURN_IF_ERROR(WithShares(device_->MakeRcache(plan_.spec.rcache_bytes), ShortAt::kRcache));
@@ -119,7 +88,11 @@ Status TrainingRun::TakeSeat() {
   attempts_.BeginsAt(start_.version);
   if (seat.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
   TP_RETURN_IF_ERROR(CheckRunNote(seat.note, data_->note, plan_.spec.name, start_.version));
-  SayWhatBegins(seat);
+
+  RunSetting setting = Setting();
+  setting.server =
+      session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
+  voice_.Introduce(plan_, setting);
   return seat.weights_ready ? Continue(seat.note) : Begin();
 }
 
@@ -135,14 +108,15 @@ Status TrainingRun::Continue(const std::string& note) {
                       CursorInSequences(start_.data_cursor, start_.version, options_));
 
   if (note.empty())
-    Say("resume    the server keeps no note of the job's data (an older release): data and --seed "
+    voice_.Say(
+        "resume    the server keeps no note of the job's data (an older release): data and --seed "
         "are not compared\n");
   for (const std::string& line : DescribeChanges(note, data_->note))
-    Say("resume    " + line + "\n");
+    voice_.Say("resume    " + line + "\n");
 
-  Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " +
-      std::to_string(start_.version) + " of " + std::to_string(options_.training.steps) +
-      "; no weights are loaded\n");
+  voice_.Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " +
+             std::to_string(start_.version) + " of " + std::to_string(options_.training.steps) +
+             "; no weights are loaded\n");
   return {};
 }
 
@@ -152,17 +126,17 @@ Status TrainingRun::ProvideBase() {
     return plan_.base->Read(index, begin, bytes);
   };
   TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(read));
-  Say("base      " + plan_.base->file().path() + ": " +
-      (put > 0 ? FormatBytes(put) + " of it put by this rank\n"
-               : std::string("the server has it already\n")));
+  voice_.Say("base      " + plan_.base->file().path() + ": " +
+             (put > 0 ? FormatBytes(put) + " of it put by this rank\n"
+                      : std::string("the server has it already\n")));
   return {};
 }
 
 Status TrainingRun::LoadWeights() {
   if (session_->service()->attachment().weights_ready) return {};
   if (resume_)
-    Say("resume    the server holds no weights of job " + plan_.spec.name +
-        ": starting at step 1\n");
+    voice_.Say("resume    the server holds no weights of job " + plan_.spec.name +
+               ": starting at step 1\n");
   return model_->LoadWeights();
 }
 
@@ -225,9 +199,9 @@ Status TrainingRun::Save() {
                                .version = summary_.version,
                                .base_names = base_names_ ? &*base_names_ : nullptr}));
 
-  Say("saved     " + options_.output.save_dir + "/" + file + " (fp32 " +
-      (plan_.lora.on() ? "adapters" : "weights") + " of step " + std::to_string(summary_.version) +
-      ")\n");
+  voice_.Say("saved     " + options_.output.save_dir + "/" + file + " (fp32 " +
+             (plan_.lora.on() ? "adapters" : "weights") + " of step " +
+             std::to_string(summary_.version) + ")\n");
   return {};
 }
 
@@ -343,8 +317,8 @@ Status TrainingRun::Explained(Status ended) const {
 
 Status TrainingRun::DryRun() const {
   if (options_.output.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
-  SayPlan();
-  Say("dry run   nothing was started\n");
+  voice_.SayPlan(plan_, Setting());
+  voice_.Say("dry run   nothing was started\n");
   return {};
 }
 
@@ -354,12 +328,12 @@ void TrainingRun::SayDone(const std::string& kept) const {
       start_.version > 0
           ? "; the last " + std::to_string(summary_.steps - start_.version) + " of them in "
           : " in ";
-  Say("done      " + std::to_string(summary_.steps) + " steps" + after +
-      FormatDuration(summary_.seconds) +
-      (summary_.stopped
-           ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, kept) + ")"
-           : "") +
-      "\n");
+  voice_.Say("done      " + std::to_string(summary_.steps) + " steps" + after +
+             FormatDuration(summary_.seconds) +
+             (summary_.stopped
+                  ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, kept) + ")"
+                  : "") +
+             "\n");
 }
 
 Status TrainingRun::All() {
@@ -370,16 +344,16 @@ Status TrainingRun::All() {
   if (place_.rank == 0) TP_RETURN_IF_ERROR(PrepareOutputs(options_.output));
   if (place_.rank == 0 && base_names_) base_names_->Remember();
   if (session_->DoneBefore()) {
-    Say("done      every rank had come to its end before torchrun started them again\n");
+    voice_.Say("done      every rank had come to its end before torchrun started them again\n");
     return {};
   }
 
   Status ended = Attempt();
   while (!ended.ok() && MayGoOn(ended)) {
-    SayWait((place_.world > 1
-                 ? "another rank was lost (" + ended.what() + "); waiting for it at step "
-                 : ended.what() + "; again behind step ") +
-            std::to_string(sealed_));
+    voice_.SayWait((place_.world > 1
+                        ? "another rank was lost (" + ended.what() + "); waiting for it at step "
+                        : ended.what() + "; again behind step ") +
+                   std::to_string(sealed_));
     session_->AwaitServer();
     Leave();
     ended = Attempt();

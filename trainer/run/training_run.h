@@ -29,6 +29,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "trainer/run/attempt_count.h"
+#include "trainer/run/banner.h"
 #include "trainer/inputs/base_names.h"
 #include "trainer/threads/cpu_watch.h"
 #include "trainer/advice/device_memory.h"
@@ -65,6 +66,7 @@ class TrainingRun {
       : setup_(std::move(setup)),
         options_(setup_.options),
         place_(setup_.place),
+        voice_(options_.output, place_),
         attempts_(setup_.attempts) {}
   // Errors: everything that planning, attaching and training can end with; each says how the run
   // can be continued, where it can.
@@ -74,8 +76,7 @@ class TrainingRun {
  private:
   Status Plan();
   Status OpenDevice();
-  void SayPlan() const;
-  void SayWhatBegins(const client::Attachment& seat);
+  RunSetting Setting() const;
   Status MakeSession();
   Status NameBase();
   bool StaysForMore() const;
@@ -109,14 +110,12 @@ class TrainingRun {
     return session_->service() != nullptr && sealed_ < options_.training.steps;
   }
   bool NothingToDoTogether() const;
-  void Say(const std::string& text) const;
-  void SayWait(const std::string& line) const;
 
   const RunSetup setup_;
   const RunOptions& options_;
   const RankPlace& place_;
+  RunVoice voice_;
   bool resume_ = false;
-  bool introduced_ = false;
   AttemptCount attempts_;
   std::unique_ptr<CpuWatch> cpus_;  // where several threads compute
   RunPlan plan_;
