@@ -27,7 +27,8 @@ constexpr uint32_t kRestartsMax = 2, kJoinsMax = 3;
 [[maybe_unused]] constexpr int kLooks = 64;
 
 WorldOptions SmallWorld() {
-  return {.pool_bytes = 512 * kKiB, .loop = {.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB}};
+  return {.pool_bytes = 512 * kKiB,
+          .loop = {.times = {.lease_ns = kNsPerSecond}, .rcache_limit = 64 * kMiB}};
 }
 
 using Chunks = std::vector<std::vector<float>>;

@@ -69,7 +69,7 @@ SpecOptions AddingJob() {
 WorldOptions ImageWorld() {
   return {.pool_bytes = kImagePoolBytes,
           .tunings = {{.each_tile = true}},
-          .loop = {.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB}};
+          .loop = {.times = {.lease_ns = kNsPerSecond}, .rcache_limit = 64 * kMiB}};
 }
 
 // Weights, two steps with updates, and a third that begins.

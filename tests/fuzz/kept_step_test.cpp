@@ -281,7 +281,7 @@ TEST_F(KeptSteps, AJobHasMovedOutWithAllChunksOrWithNone) {
 TEST(KeptTurns, AStagedGradientIsAddedOnceAndWhole) {
   KeptStage stage;
   ServeWorld world({.pool_bytes = kImagePoolBytes,
-                    .loop = {.lease_ns = kNsPerSecond, .rcache_limit = 64 * kMiB}});
+                    .loop = {.times = {.lease_ns = kNsPerSecond}, .rcache_limit = 64 * kMiB}});
   SmallTrainer trainer(&world, MakeSpec({.chunks = 1, .chunk_elements = 64, .micro_batches = 2}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(3);

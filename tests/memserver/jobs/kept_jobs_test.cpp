@@ -15,7 +15,8 @@
 namespace tidepool::memserver {
 namespace kept_jobs_test {
 
-const WorldOptions kLease{.loop = {.lease_ns = 10 * kNsPerSecond, .rcache_limit = 64 * kMiB}};
+const WorldOptions kLease{
+    .loop = {.times = {.lease_ns = 10 * kNsPerSecond}, .rcache_limit = 64 * kMiB}};
 
 Extent Place(uint64_t offset) {
   return {nullptr, 4096, offset};
