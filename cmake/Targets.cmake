@@ -10,16 +10,35 @@ function(tidepool_only_if_used name)
   endif()
 endfunction()
 
-# tidepool_door(a.cpp ...): files that open the door to a large package of headers (Asio, Beast, JSON, CLI11, spdlog, toml++). None of them is
-# ever in a hurry, and optimising the packages takes long, most of all for sanitizers, which instrument all of it: clang's looks at addresses
-# alone here. A file with options of its own is compiled on its own.
+# Files that open the door to a large package of headers (Asio, Beast, JSON, CLI11, spdlog, toml++). None of them is ever in a hurry, and
+# optimising the packages takes long, most of all for sanitizers, which instrument all of it: clang's looks at addresses alone here.
+if(TIDEPOOL_SANITIZE)
+  set(TIDEPOOL_DOOR_OPTIONS -O0 $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=undefined,fuzzer-no-link>)
+else()
+  set(TIDEPOOL_DOOR_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O1>)
+endif()
+
+# tidepool_door(a.cpp ...): the only such file of its room. (A file with options of its own is compiled on its own.)
 function(tidepool_door)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "${TIDEPOOL_DOOR_OPTIONS}")
   if(TIDEPOOL_SANITIZE)
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-O0;$<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=undefined,fuzzer-no-link>")
     tidepool_plain(${ARGN})
-  else()
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O1>)
   endif()
+endfunction()
+
+# tidepool_doors(ROOM a.cpp b.cpp ...): several of the room ROOM. They are compiled together, apart from its other files, so that each package
+# is read and instantiated once. Comes after all else that is said of ROOM; tidepool_library does not name these files.
+function(tidepool_doors room)
+  add_library(${room}_doors OBJECT ${ARGN})
+  tidepool_only_if_used(${room}_doors)
+  foreach(what INCLUDE_DIRECTORIES COMPILE_DEFINITIONS COMPILE_OPTIONS)
+    set_property(TARGET ${room}_doors PROPERTY ${what} $<TARGET_PROPERTY:${room},${what}>)
+  endforeach()
+  target_compile_options(${room}_doors PRIVATE ${TIDEPOOL_DOOR_OPTIONS})
+  if(NOT TIDEPOOL_SANITIZE)
+    tidepool_precompiled(${room}_doors tidepool_std_pch)
+  endif()
+  target_sources(${room} PRIVATE $<TARGET_OBJECTS:${room}_doors>)
 endfunction()
 
 # tidepool_alone(a.cpp ...): files with objects of their own, which a program may have another one in place of.
