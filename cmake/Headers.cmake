@@ -1,7 +1,9 @@
 # Precompiled sets of headers, each built once and shared: half of the time that a small file takes goes into reading headers.
 #
-#   tidepool_std_pch     the standard library, for the rooms.
-#   tidepool_test_pch    the same and GoogleTest, for the test programs of every build.
+#   tidepool_std_pch       the standard library, for the rooms.
+#   tidepool_program_pch   the same for programs (-fPIE).
+#   tidepool_model_pch     the same for the libraries of tests in the build for ASan, which are optimised there.
+#   tidepool_test_pch      the standard library and GoogleTest, for the test programs of every build.
 #
 # A precompiled header is valid only for the flags that it was made with. Files with options of their own go without (tidepool_plain).
 # That every file includes what it uses is shown by scripts/nightly, which builds with CMAKE_DISABLE_PRECOMPILE_HEADERS and
@@ -29,7 +31,8 @@ if(NOT TIDEPOOL_SANITIZE)
   list(APPEND TIDEPOOL_TEST_OPTIONS $<$<CONFIG:RelWithDebInfo>:-g0> $<$<CONFIG:RelWithDebInfo>:-O0>)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # sees overflows where strings are added up (GCC bugs 105329, 105651)
-  list(APPEND TIDEPOOL_TEST_OPTIONS -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread)
+  set(TIDEPOOL_STRING_WARNINGS_OFF -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread)
+  list(APPEND TIDEPOOL_TEST_OPTIONS ${TIDEPOOL_STRING_WARNINGS_OFF})
 endif()
 if(TIDEPOOL_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
@@ -37,6 +40,17 @@ if(TIDEPOOL_SANITIZE)
   endif()
 endif()
 tidepool_headers(tidepool_std_pch HEADERS ${TIDEPOOL_STD_HEADERS})
+tidepool_headers(tidepool_program_pch OPTIONS -fPIE HEADERS ${TIDEPOOL_STD_HEADERS})
+# The models and loops that tests compare with are a third of what clang's build runs: they alone are optimised, and no more is checked in
+# them than in the tests.
+if(TIDEPOOL_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(TIDEPOOL_MODEL_OPTIONS -O1 -fno-sanitize=undefined,fuzzer-no-link)
+  set(TIDEPOOL_MODEL_HEADERS tidepool_model_pch)
+  tidepool_headers(tidepool_model_pch OPTIONS ${TIDEPOOL_MODEL_OPTIONS} HEADERS ${TIDEPOOL_STD_HEADERS})
+else()
+  set(TIDEPOOL_MODEL_OPTIONS ${TIDEPOOL_STRING_WARNINGS_OFF})
+  set(TIDEPOOL_MODEL_HEADERS tidepool_std_pch)
+endif()
 tidepool_headers(tidepool_test_pch OPTIONS ${TIDEPOOL_TEST_OPTIONS} HEADERS ${TIDEPOOL_STD_HEADERS} <gmock/gmock.h> <gtest/gtest.h>
                  DEPS GTest::gmock GTest::gtest)
 

@@ -68,15 +68,21 @@ function(tidepool_library name)
   tidepool_planted(${name} "${ARG_SOURCES}")
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:tidepool_flags>)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/tidepool>)
-  if(TIDEPOOL_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/tests/"
-     AND NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "/fuzz$")
-    # The models and loops that tests compare with are a third of what clang's build runs: they alone are optimised, and no more is checked
-    # in them than in the tests. (A precompiled header is of the options that it was made with.)
-    target_compile_options(${name} PRIVATE -O1 -fno-sanitize=undefined,fuzzer-no-link)
-  elseif(TIDEPOOL_SANITIZE OR NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/tests/")
-    # (Optimised, with precompiled headers, g++ 12 sees overflows in the strings of tests' libraries; see TIDEPOOL_TEST_OPTIONS.)
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/tests/" AND NOT (TIDEPOOL_FUZZ AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/fuzz$"))
+    target_compile_options(${name} PRIVATE ${TIDEPOOL_MODEL_OPTIONS})
+    tidepool_precompiled(${name} ${TIDEPOOL_MODEL_HEADERS})
+  else()
     tidepool_precompiled(${name} tidepool_std_pch)
   endif()
+endfunction()
+
+# tidepool_objects(NAME a.cpp ...): files that several programs have, compiled once.
+function(tidepool_objects name)
+  add_library(${name} OBJECT ${ARGN})
+  tidepool_only_if_used(${name})
+  target_link_libraries(${name} PRIVATE tidepool_flags)
+  target_compile_options(${name} PRIVATE -fPIE)
+  tidepool_precompiled(${name} tidepool_program_pch)
 endfunction()
 
 # tidepool_program(NAME SOURCES a.cpp ... [DEPS target ...]): a program in build/bin.
@@ -85,6 +91,7 @@ function(tidepool_program name)
   add_executable(${name} ${ARG_SOURCES})
   tidepool_only_if_used(${name})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} tidepool_flags)
+  tidepool_precompiled(${name} tidepool_program_pch)
 endfunction()
 
 # What every test runs with. A sanitizer's finding ends the program; leaks are findings too.
