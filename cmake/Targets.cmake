@@ -46,7 +46,8 @@ function(tidepool_alone)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# With TIDEPOOL_PLANTED, the rooms that have planted bugs compile them in; all others are those of the release build (and come from ccache).
+# With TIDEPOOL_PLANTED, the rooms that have planted bugs compile them in, and optimise less, because nobody waits for them to run; all others
+# are those of the release build (and come from ccache).
 function(tidepool_planted target sources)
   if(NOT TIDEPOOL_PLANTED)
     return()
@@ -55,6 +56,7 @@ function(tidepool_planted target sources)
     file(STRINGS ${source} planted REGEX "base/planted.h" LIMIT_COUNT 1)
     if(planted)
       target_compile_definitions(${target} PRIVATE TIDEPOOL_PLANTED_BUGS=1)
+      target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1> $<$<CONFIG:RelWithDebInfo>:-g0>)
       return()
     endif()
   endforeach()
