@@ -140,7 +140,7 @@ add_custom_target(gpu_tests)
 
 # tidepool_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [DEFINES A=b ...] [NEEDS target ...] [LABELS x] [TIMEOUT s] [SECONDS s]
 #               [ALONE|CROWDED] [OWN] [ONE_THREAD] [PROGRAMS|LONG_PROGRAMS]): tests of one subject, as one ctest.
-# All subjects of a folder are one program, whose files are compiled several at once: alone they take more than twice as long (docs/decisions/017).
+# All subjects of a folder are one program, whose files are compiled 24 at once: alone they take more than twice as long (docs/decisions/017).
 # tests/NAME in the build folder runs the subject in it. NEEDS: what else must be built. OWN: it is a program of its own, a target of its name.
 # ONE_THREAD: nothing in it runs beside anything else, so that the thread sanitizer's suite leaves it out. PROGRAMS: its threads are those of
 # programs that it starts, which tests in one process and the campaign have as well: that suite leaves it to the night (TIDEPOOL_NIGHT).
@@ -170,7 +170,7 @@ function(tidepool_test name)
     target_link_libraries(${program} PRIVATE tidepool_flags GTest::gmock ${main})
     target_compile_options(${program} PRIVATE ${TIDEPOOL_TEST_OPTIONS})
     tidepool_precompiled(${program} tidepool_test_pch)
-    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD_BATCH_SIZE 24)
   endif()
   target_sources(${program} PRIVATE ${ARG_SOURCES})
   target_link_libraries(${program} PRIVATE ${ARG_DEPS})
