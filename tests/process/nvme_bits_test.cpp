@@ -98,7 +98,7 @@ TEST_P(NvmeBits, AreThoseOfAPoolThatHoldsEverything) {
   EXPECT_EQ(Train(OnNvme(1, third), job_), expected) << "one directory, and a third of the pool";
   EXPECT_EQ(Train(OnNvme(2, third), job_), expected) << "two directories";
   memserver::ServerOptions threads = OnNvme(1, third);
-  threads.nvme.allow_uring = false;
+  threads.settings.nvme.allow_uring = false;
   EXPECT_EQ(Train(threads, job_), expected) << "threads instead of io_uring";
   EXPECT_EQ(Train(OnNvme(1, with_weights_bytes_), job_), expected)
       << "the smallest pool that has all weights";
