@@ -27,7 +27,7 @@ namespace {
 constexpr mode_t kFileMode = 0600;
 constexpr int64_t kLockPauseNs = 10 * kNsPerMs;
 
-// A want of descriptors or memory says nothing of the directory.
+// A shortage of descriptors or memory says nothing about the directory.
 Status Failed(ErrorId id, const std::string& what, const std::string& where) {
   const bool lacking = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
   return Status(lacking ? ErrorId::kHostMemoryShort : id, what + ": " + std::strerror(errno))

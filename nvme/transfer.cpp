@@ -15,8 +15,8 @@ namespace {
 // EAGAIN again and again is a device that does not take requests any more.
 constexpr uint32_t kPausesMax = 1000;
 constexpr int64_t kPauseNs = kNsPerMs / 10;
-// A rest that is smaller than such a part of a block goes with the block before: the page of a
-// piece is no request of its own.
+// A rest that is smaller than this part of a block goes with the block before it, so that the page
+// of a piece is no request of its own.
 constexpr uint32_t kRestPart = 8;
 
 int64_t BackOffNs(uint32_t errors) {
@@ -221,7 +221,7 @@ bool TransferQueue::Next(TransferDone* done) {
   return true;
 }
 
-// Looks so often that each limit is kept to an eighth.
+// Looks often enough to keep each limit within an eighth of it.
 void TransferQueue::FindLate(int64_t now) {
   if (now < next_look_ns_) return;
   next_look_ns_ = now + options_.late_ns / 8;
@@ -233,8 +233,8 @@ void TransferQueue::FindLate(int64_t now) {
   for (Line& line : lines_) FindLateIn(&line, now);
 }
 
-// Those behind blocks that are not answered: the system has nothing of them, so what is lost ends
-// here, and is not begun when it wakes up.
+// Looks at transfers that are queued behind unanswered blocks. The system has nothing of them, so a
+// lost one ends here and is not begun when the drive wakes up.
 void TransferQueue::FindLateIn(Line* line, int64_t now) {
   const size_t size = line->order.size();
   uint64_t kept = line->begin;

@@ -65,8 +65,7 @@ void CountFetch(Job* job, const Request& request) {
 
 Start StartFetchRequest(Seat* seat, const Request& request) {
   JobStates& states = *seat->job->states;
-  // A broken run comes to no further step, and never gets weights of which a lost rank has not put
-  // its part.
+  // A broken run makes no further step, and weights that a lost rank did not put stay incomplete.
   const bool never_comes = request.version > states.sealed_version() ||
                            states.chunk(request.chunk).version == kNoVersion;
   if (seat->job->run_broken() && never_comes) return Start::kPeerLost;
@@ -176,7 +175,7 @@ bool StartOrWait(Seat* seat, const Request& request) {
     case Start::kPeerLost: Answer(seat, Failure(request, ErrorId::kPeerLost)); return false;
     case Start::kDone: Answer(seat, Success({request, 0, 0, false})); return false;
 
-    case Start::kThere:
+    case Start::kAlreadyPresent:
       Answer(seat, Success({request, seat->job->states->frozen(request.chunk).chunk->name.bytes, 0,
                             false}));
       return false;

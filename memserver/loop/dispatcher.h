@@ -11,10 +11,10 @@ namespace tidepool::memserver {
 
 class Dispatcher {
  public:
-  // A bounded number of new requests of one session. True when there was one.
+  // Takes a bounded number of new requests of one session. True when there was one.
   bool TakeRequests(Seat* seat, uint32_t requests_max);
-  // The turn of a held request has come (copy_order.h): starts or answers it, and returns what that
-  // costs in bytes; 0: it must still wait, until something changes.
+  // Starts or answers a held request whose turn has come (copy_order.h). Returns its cost in bytes;
+  // 0: it must wait until something changes.
   uint64_t BeginHeld(Seat* seat, const shm::Request& held);
   // Dispatches the parked requests again when something changed for which they may wait. True when
   // it did.

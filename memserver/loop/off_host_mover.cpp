@@ -94,7 +94,8 @@ bool OffHostMover::FillStaging() {
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->drive_share; };
   const auto take = [this](size_t i) -> uint64_t {
     Job& job = *tables_->jobs[i];
-    // A rank waits for weights; for states it does so only when the step before is not done.
+    // Weights go first, because a rank waits for them; it waits for states only while the last step
+    // is not finished.
     const uint64_t bytes = tables_->handing_over ? 0 : job.fill.BeginNext();
     return bytes == 0 && MayMove(job) ? job.spills.BeginNext() : bytes;
   };

@@ -54,8 +54,8 @@ Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMem
 bool ServeLoop::Turn() {
   const int64_t begin = parts_.clock->NowNs();
   const bool worked = DoTurn();
-  // Also an idle turn may wait for a driver. Where no GPU is used only those that did something can
-  // take long.
+  // An idle turn may wait for the driver of a GPU, so it is counted too. Without GPUs only turns
+  // that did something can take long.
   if (!worked && tables_.gpus.empty()) return false;
   CountTurn(parts_.clock->NowNs() - begin);
   return worked;
@@ -194,8 +194,8 @@ bool ServeLoop::ServeInShares() {
   return worked;
 }
 
-// One large copy, or many, may fill what is allowed in flight for a while: a job that has none of
-// it does not wait for that.
+// A job without copies in flight begins one out of turn: it need not wait while the copies of other
+// jobs fill what is allowed in flight.
 bool ServeLoop::ServeOutOfTurn() {
   const auto has_copies = [](const Seat* seat) {
     return seat != nullptr && seat->session != nullptr &&
@@ -212,8 +212,8 @@ bool ServeLoop::ServeOutOfTurn() {
   return worked;
 }
 
-// One request, or the parked ones that may go on now, of the next rank of the job that has some.
-// What that costs; 0 when no rank has any.
+// Serves the next rank of the job that has something to do: its parked requests that may go on now,
+// or one new request. Returns the cost; 0: no rank has any.
 uint64_t ServeLoop::ServeOneSeat(Job* job) {
   if (job->suspended || job->brings_rcache) return 0;
   const size_t ranks = job->seats.size();
@@ -263,7 +263,7 @@ bool ServeLoop::CanSleep() const {
   });
 }
 
-// Flags and copies of a GPU tell nobody: they are looked at again after a short while.
+// Flags and copies of a GPU raise no event, so the loop polls them.
 bool ServeLoop::MustPoll() const {
   if (tables_.gpus.empty()) return false;
   return std::any_of(tables_.seats.begin(), tables_.seats.end(),
@@ -274,8 +274,8 @@ bool ServeLoop::MustPoll() const {
                      [](const auto& job) { return job->gpus.MustBePolled(); });
 }
 
-// False: the system has no room to watch one of them now; until it has, the loop sleeps only
-// shortly.
+// Returns false while the system has no room to watch one of them; the loop then sleeps only
+// briefly.
 bool ServeLoop::WatchNewSeats() {
   bool all = true;
   for (const auto& seat : tables_.seats) {
@@ -303,22 +303,22 @@ void ServeLoop::ClearEvents() {
   }
 }
 
-void ServeLoop::SaySleeping(bool sleeping) {
+void ServeLoop::AnnounceSleep(bool sleeping) {
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->port().SetSleeping(sleeping);
   }
 }
 
-// After a silence, requests of clients are answered before anything else is looked at: every line
-// that is read between the wake-up and the answer has gone cold, and where the system woke the loop
-// on the client's own CPU, the client goes on when the loop sleeps again. False: they come so often
-// that looking for more of them is better.
+// After a sleep, answers the clients before anything else: whatever is read between the wake-up and
+// the answer has left the caches, and where the system woke the loop on the client's own CPU, the
+// client goes on only when the loop sleeps again. Returns false when requests come so often that
+// spinning is better.
 bool ServeLoop::AnswerAndSleep() {
   if (tables_.handing_over || tables_.seats.empty()) return false;
   const int64_t begin = parts_.clock->NowNs();
   ServeSeats();
   WakeAnswered();
-  SaySleeping(true);  // a client rings once for each announced sleep
+  AnnounceSleep(true);  // a client rings once for each announced sleep
 
   const int64_t now = parts_.clock->NowNs();
   if (!TP_PLANTED("loop.answer_uncounted")) CountTurn(now - begin);
@@ -328,15 +328,15 @@ bool ServeLoop::AnswerAndSleep() {
   return true;
 }
 
-// Whoever puts something in after the flags and events were set or cleared makes a descriptor
-// readable; whatever was put in before is found by the turn in between.
+// What is queued after the flags were set and the events cleared makes a descriptor readable; the
+// turn in between finds what was queued before.
 void ServeLoop::Sleep() {
   if (!CanSleep()) return;
   int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
-  // A read or a write that failed is repeated then.
+  // A read or a write that failed has to be repeated soon.
   if (parts_.tier != nullptr && parts_.tier->next_retry_ns() != INT64_MAX)
     sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
-  SaySleeping(true);
+  AnnounceSleep(true);
   ClearEvents();
 
   while (!Turn() && CanSleep()) {
@@ -351,7 +351,7 @@ void ServeLoop::Sleep() {
       break;
     }
   }
-  SaySleeping(false);
+  AnnounceSleep(false);
 }
 
 }  // namespace tidepool::memserver

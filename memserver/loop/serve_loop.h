@@ -48,14 +48,14 @@ class ServeLoop {
 
  private:
   bool DoTurn();
-  // Counts what has kept the loop from its other clients for longer than kLongTurnNs.
+  // Counts a turn that took longer than kLongTurnNs: other clients had to wait for it.
   void CountTurn(int64_t took_ns);
   bool TakeControlEvents();
   bool TakeSaved();
   bool ServeSeats();
-  // The requests of a rank that has not to share anything where they are taken.
+  // Takes all requests of a rank whose job has no competitor for copies.
   bool TakeAll(Seat* seat);
-  // The part of ServeSeats for ranks of several jobs: they begin copies by their jobs' shares.
+  // ServeSeats where several jobs have ranks: they begin copies by their jobs' shares.
   bool ServeInShares();
   bool ServeOutOfTurn();
   uint64_t ServeOneSeat(Job* job);
@@ -65,7 +65,7 @@ class ServeLoop {
   void WakeAnswered();
   void Sleep();
   bool AnswerAndSleep();
-  void SaySleeping(bool sleeping);
+  void AnnounceSleep(bool sleeping);
   void ClearEvents();
   bool WatchNewSeats();
   bool CanSleep() const;

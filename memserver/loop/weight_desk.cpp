@@ -7,8 +7,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// A fetch that nothing but its weights holds back. One that waits for its trainer's streams does
-// not count: those may wait for another fetch, and what it names would stay in the window
+// True for a fetch that lacks nothing but its weights. One that waits for its trainer's streams
+// does not count: those may wait for another fetch, and its chunk would stay in the window
 // meanwhile.
 bool IsDue(const Job& job, const Session& session, const shm::Request& request) {
   if (request.op != static_cast<uint32_t>(shm::Op::kFetch) || job.spec().IsFrozen(request.chunk))
@@ -38,8 +38,8 @@ bool WeightDesk::Poll() {
   return begun;
 }
 
-// The first request of each rank, then the second of each, and so on; of a rank no more than there
-// are slots.
+// Lists the first request of each rank, then the second of each, and so on; of one rank at most as
+// many as there are slots.
 void WeightDesk::FindAsked(Job* job) {
   std::vector<ChunkId>& asked = job->states->window().asked();
   asked.clear();
@@ -80,7 +80,7 @@ bool WeightDesk::FillAsked(Job* job) {
   return begun;
 }
 
-// Looked at again when a rank has asked for something, or a slot or a chunk has changed.
+// Looks again only when a rank has asked for something, or a slot or a chunk has changed.
 bool WeightDesk::FillAhead(Job* job) {
   JobStates& states = *job->states;
   const WeightUses& uses = states.window().uses();

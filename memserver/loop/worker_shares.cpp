@@ -75,7 +75,7 @@ bool WorkerShares::GiveBesideHigh(Priority asking) {
 uint64_t WorkerShares::Give(Job* job, Priority asking) {
   Work work;
   if (!next_work_(job, &work)) return 0;
-  work.gives_way = job->worker_share.priority < asking;
+  work.background = job->worker_share.priority < asking;
   const uint64_t bytes = BytesTouched(work);
   ++job->work_at_team;
   job->bytes_at_team += bytes;

@@ -194,7 +194,7 @@ FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session,
     chunk->rejected = 0;
     return Claim::kRejected;
   }
-  if (chunk->sealed) return Claim::kThere;
+  if (chunk->sealed) return Claim::kAlreadyPresent;
   const bool is_other = chunk->uploader != 0 && chunk->uploader != session;
   const bool complete = chunk->uploader == session && chunk->started == chunk->name.bytes;
   chunk->wanted = chunk->wanted || is_other;

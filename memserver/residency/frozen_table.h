@@ -105,7 +105,7 @@ class FrozenTable {
                              std::span<const uint64_t> places);
 
   enum class Claim {
-    kThere,
+    kAlreadyPresent,
     // Nobody uploads it, or the asker did and asks again: the asker is to put it, from the start.
     kYours,
     kWait,      // another session puts it, or the asker has not ended the upload of another chunk

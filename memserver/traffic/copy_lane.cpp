@@ -103,7 +103,7 @@ bool CopyLane::TakeShared(Copy* copy) {
   return false;
 }
 
-// Where the stream has not.
+// Writes the `done` word of a fetch where the stream does not.
 void CopyLane::WriteDone(const shm::Request& request) const {
   if (!shm::HasFlags(request) || gpu_->gpu().done().by == DoneBy::kStream) return;
   const uint64_t done = flags_base_ + request.counter;
@@ -119,8 +119,8 @@ bool CopyLane::Progress(uint64_t bytes_max) {
 bool CopyLane::AllPassed() {
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     const FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    // Copies of one way may be on several streams, of which the last one says nothing of the
-    // others.
+    // Copies of one way may be on several streams, and the last copy says nothing about the other
+    // streams.
     for (uint32_t i = slots.size(); i > 0; --i) {
       const Slot& slot = slots.at(i - 1);
       device::Stream* stream = own_ != nullptr ? own_.get() : gpu_->stream(way, slot.stream);

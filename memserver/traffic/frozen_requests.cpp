@@ -52,7 +52,7 @@ const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes,
 Start StartClaim(JobStates* states, Session* session, JobId job, const shm::Request& request) {
   FrozenChunk* chunk = states->frozen(request.chunk).chunk;
   switch (states->frozen_table()->TakeClaim(chunk, session->id(), job, request.chunk)) {
-    case FrozenTable::Claim::kThere: return Start::kThere;
+    case FrozenTable::Claim::kAlreadyPresent: return Start::kAlreadyPresent;
     case FrozenTable::Claim::kYours: return Start::kDone;
     case FrozenTable::Claim::kWait: return Start::kWait;
     case FrozenTable::Claim::kRejected: return Start::kRejected;

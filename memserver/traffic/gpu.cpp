@@ -67,8 +67,8 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
                                                                static_cast<double>(piece.size())}});
   }
   register_seconds_ = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
-  // What the loop would else have to wait for beside its sessions. Errors come again when these are
-  // asked for.
+  // Prepared here, or the loop would have to wait for it beside its sessions. Errors come again
+  // when these are asked for.
   (void)optim::PrepareAdam(opened_.device.get());
   for (size_t i = 0; i < kStreamsAtStart; ++i) {
     if (auto stream = opened_.device->OpenStream(); stream.ok())

@@ -13,12 +13,12 @@ enum class Start {
   kTooLate,   // the version is overwritten: a violation of the client
   kPeerLost,  // answer with this error: the step can never end, because a rank has left
   // Frozen chunks alone (frozen_requests.h):
-  kDone,        // answer: that is all
-  kThere,       // answer: all of its bytes are there
-  kFrozen,      // answer with kChunkFrozen: nobody writes to it any more
-  kUploadLost,  // answer with kUploadLost: another one puts it, or may
-  kRejected,    // answer with kContentMismatch: what was put is not what its name says
-  kOutOfOrder,  // a violation of the client
+  kDone,            // answer: that is all
+  kAlreadyPresent,  // answer: all of its bytes are there
+  kFrozen,          // answer with kChunkFrozen: nobody writes to it any more
+  kUploadLost,      // answer with kUploadLost: another one puts it, or may
+  kRejected,        // answer with kContentMismatch: what was put is not what its name says
+  kOutOfOrder,      // a violation of the client
 };
 
 }  // namespace tidepool::memserver

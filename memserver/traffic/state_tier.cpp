@@ -236,7 +236,8 @@ bool StateTier::Next(TierDone* done) {
   return false;
 }
 
-// False for the transfer of an abandoned piece: with it may go the range that it was written to.
+// Returns false for the transfer of an abandoned piece. The range that it was written to may go
+// away with it.
 bool StateTier::EndPiece(uint32_t staging) {
   const StagedPiece piece = table_.at(staging);
   if (table_.EndTransfer(staging)) return true;

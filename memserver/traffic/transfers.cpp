@@ -25,9 +25,9 @@ void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request
 
 Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
   const bool split = states->is_split();
-  // It is free when the chunk that had it is on NVMe.
+  // The place is free when the chunk that had it is on NVMe.
   if (!states->MayLand(request.chunk)) return Start::kWait;
-  // One at a time: all of them land at the begin of the staging buffer.
+  // One put at a time: all of them land at the start of the staging buffer.
   if (split && session->put_staged) return Start::kWait;
   session->put_staged = split;
   const Copy copy{request, request.element_count * sizeof(float), 0, split};

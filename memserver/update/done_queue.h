@@ -1,7 +1,7 @@
 // DoneQueue: what workers have finished, on its way back to the one thread that hands out work.
 //
-// Workers Push; the owner of the team takes. While the owner looks for itself nothing is written to
-// the eventfd: only who says that it will sleep (Arm) is woken, once, by the next Push or by a
+// Workers Push; the owner of the team takes. Nothing is written to the eventfd while the owner
+// polls: only an owner that has announced its sleep (Arm) is woken, once, by the next Push or by a
 // later one.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace tidepool::memserver {
 
 class DoneQueue {
  public:
-  // `most`: notices that can be there at once; the owner sees to it that no more work is in hand.
+  // `most`: notices that it can hold; the owner never has more work in hand.
   explicit DoneQueue(uint32_t most);
 
   uint32_t capacity() const { return ring_.capacity(); }

@@ -70,7 +70,7 @@ GpuQueue::Begun GpuQueue::BeginNext(bool may_update, std::span<const optim::Step
   return {};
 }
 
-// The next one of the task in front.
+// Begins the next unit of the task in front.
 uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> factors) {
   Lane& lane = lanes_[rank];
   Unit unit{.task = lane.tasks.Front(), .begin = lane.next};
@@ -104,14 +104,14 @@ std::span<const ParameterRun> GpuQueue::RunsFrom(const Chunk& chunk, uint64_t el
   return runs.subspan(static_cast<size_t>(first - runs.begin()));
 }
 
-// From `begin` to behind the last run that a unit may have: each is a launch and a copy, in one
-// turn of the loop.
+// Elements from `begin` to the end of the last run that a unit may have: each run is a launch and a
+// copy in one turn of the loop.
 uint64_t GpuQueue::ElementsOfRuns(const Chunk& chunk, uint64_t begin) const {
   const std::span<const ParameterRun> runs = RunsFrom(chunk, begin);
   return (runs.size() > kGpuRunsAUnit ? runs[kGpuRunsAUnit].begin : chunk.elements) - begin;
 }
 
-// Returns what crosses the host's link.
+// Returns the bytes that cross the host's link.
 uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors) {
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   device::Stream* const stream = StreamOf(rank, unit);
@@ -153,7 +153,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
   stream->Copy(gradients, states_->GradientBytes(chunk, unit.begin), unit.count * gradient_bytes);
   const bool narrows = chunk.planes.param16 != nullptr;
   const uint64_t end = unit.begin + unit.count;
-  // What lies between parameters is nobody's, and is not brought along.
+  // Gaps between parameters belong to nobody and are not copied.
   for (const ParameterRun& run : RunsFrom(chunk, unit.begin)) {
     if (run.begin >= end) break;
     const uint64_t first = std::max(run.begin, unit.begin),

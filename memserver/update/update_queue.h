@@ -103,7 +103,7 @@ class UpdateQueue {
   // Place in next_order_ behind the last piece that was read ahead.
   uint32_t ahead_chunk_ = 0, ahead_piece_ = 0;
   uint32_t cursor_ = 0;  // in order_
-  // In order_: of those before it, the other queues know what is theirs.
+  // In order_: the other queues have been told of the chunks before it.
   uint32_t handed_out_ = 0;
   uint32_t piece_ = 0;  // next one of the chunk at cursor_
   uint32_t chunks_left_ = 0;

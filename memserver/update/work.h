@@ -48,7 +48,7 @@ struct Work {
   WorkName name;
   // Yields to jobs of a higher priority, their trainers included: a thread does it below them
   // (ThreadNice).
-  bool gives_way = false;
+  bool background = false;
   // kNarrow, kNarrowStored, kWiden, kAccumulate: `count` elements; dtype is that of the 16-bit
   // side, or of the addend. kScan: `from` is the chunk's gradient.
   void* to = nullptr;

@@ -62,7 +62,7 @@ bool Worker::Scan(const Work& work) const {
   return finite;
 }
 
-// Checked, updated and sealed while it is in the caches.
+// Checks, updates and seals the piece while it is in the caches.
 bool Worker::UpdateStaged(const Work& work) {
   if (!IsIntact(work.staged)) return false;
   if (work.planes.param16 == nullptr && work.planes.gradient_dtype != DType::kF32) {
@@ -84,8 +84,8 @@ bool Worker::UpdateStaged(const Work& work) {
   return true;
 }
 
-// What no parameter has, of the piece that was updated last: a slot of a window has the bytes of
-// another chunk there.
+// Narrows the gaps between the parameters of the piece that was updated last: a slot of a window
+// has the bytes of another chunk there.
 void Worker::NarrowGaps(const optim::UpdateSpan& planes) const {
   uint64_t begin = 0;
   const auto narrow_to = [&](uint64_t end) {
@@ -112,7 +112,7 @@ void Worker::Stage(const Work& work) {
   Seal(work.staged);
 }
 
-// As an update of the piece in staging would have left it.
+// Leaves the piece in staging as an update would have left it.
 void Worker::MoveOut(const Work& work) {
   const optim::UpdateSpan &to = work.planes, &from = work.source;
   std::memset(work.staged.payload.data(), 0, work.staged.payload.size());

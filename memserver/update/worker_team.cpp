@@ -26,7 +26,7 @@ constexpr uint32_t kFewCpus = 4;
 // wait, up to so many.
 constexpr uint64_t kSmallBytes = 4 * kMiB;
 constexpr uint32_t kSmallAhead = 64;
-// Queues of work that may be begun before their ends are taken.
+// How many full queues of work may be begun before finished work is taken.
 constexpr uint32_t kTurnsAhead = 4;
 
 int64_t SpinNs(int64_t wanted) {
@@ -117,10 +117,10 @@ void WorkerTeam::Push(const Work& work) {
     return;
   }
 
-  gave_way_ |= work.gives_way;
-  if (!work.gives_way) urgent_.fetch_add(1, std::memory_order_seq_cst);
+  had_background_ |= work.background;
+  if (!work.background) urgent_.fetch_add(1, std::memory_order_seq_cst);
   TP_CHECK(ring_.TryPush(work), "Push only when the team has room");
-  if (!work.gives_way && gave_way_) RaiseAll();
+  if (!work.background && had_background_) RaiseAll();
   if (sleepers_.load(std::memory_order_seq_cst) == 0 || TP_PLANTED("update.sleeper_not_woken"))
     return;
   // A worker that found the ring empty before this push sleeps now.
@@ -156,10 +156,10 @@ void WorkerTeam::RunThread(uint32_t index) {
   nice.Begin();
   Work work;
   while (Take(&work, &nice)) {
-    if (!work.gives_way) urgent_.fetch_sub(1, std::memory_order_relaxed);
-    nice.SetBelow(work.gives_way);
+    if (!work.background) urgent_.fetch_sub(1, std::memory_order_relaxed);
+    nice.SetBelow(work.background);
     // Here or in Push: one of the two sees the other.
-    if (work.gives_way && urgent_.load(std::memory_order_seq_cst) > 0) nice.Raise();
+    if (work.background && urgent_.load(std::memory_order_seq_cst) > 0) nice.Raise();
     done_.Push(workers_[index]->Do(work));
   }
 }

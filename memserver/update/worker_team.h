@@ -7,9 +7,9 @@
 // Invariant: results do not depend on the number of threads or on the order in which work is done.
 // While work is queued no worker is woken by the system: it takes the next item from a lock-free
 // ring, and looks for one for a bounded time (spin_ns) before it sleeps. An idle team sleeps.
-// Work that gives way is done below other threads (ThreadNice), but only while all queued work
-// gives way too: where trainers keep every CPU busy, a worker below them might finish late, and the
-// work queued behind it belongs to one of them.
+// Background work is done below other threads (ThreadNice), but only while all queued work is
+// background work: where trainers keep every CPU busy, a worker below them might finish late, and
+// the work queued behind it belongs to one of them.
 #pragma once
 
 #include <atomic>
@@ -104,13 +104,13 @@ class WorkerTeam {
   std::vector<Work> queue_;  // inline team: oldest first, at most queue_max_
   uint32_t in_hand_ = 0;     // pushed, and not taken back yet
   uint64_t bytes_in_hand_ = 0;
-  bool gave_way_ = false;  // there was work that gives way: workers may be below others
+  bool had_background_ = false;  // there was background work: workers may be below others
   // These guard themselves.
   DoneQueue done_;
   BoundedRing<Work> ring_;  // team with threads: at most queue_max_
   std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<ThreadNice>> nices_;  // by worker
-  // Items in the ring that do not give way, counted before they are put there.
+  // Items in the ring that are not background work, counted before they are put there.
   std::atomic<uint32_t> urgent_{0};
   // Workers that sleep, or are about to: announced before the last look at the ring, and read after
   // a push.
