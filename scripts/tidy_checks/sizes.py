@@ -27,7 +27,6 @@ RATCHET: dict[str, int] = {
     "tests/fakes/fake_cuda/driver.cpp": 619,
     "tests/memserver/admin/admin_api_test.cpp": 653,
     "tests/memserver/admin/admin_fixture.h: TwoJobs": 111,
-    "tests/memserver/update/demotion_test.cpp": 616,
     "tests/sim/sim_world.cpp": 634,
     "trainer/comm/gloo_collective.cpp": 403,
 }

@@ -1,5 +1,5 @@
 // A job without ranks whose states go to NVMe because others need their room: the newcomer gets in,
-// the first goes on with the same bits, whenever the server is killed, whatever the drive does.
+// the first goes on with the same bits, whatever the drive does. Kills: demotion_kills_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,141 +9,22 @@
 #include <string>
 #include <vector>
 
-#include "base/point.h"
 #include "memserver/jobs/snapshot_builder.h"
-#include "tests/fakes/small_trainer.h"
+#include "tests/memserver/update/demotion_fixture.h"
 
 namespace tidepool::memserver {
 namespace demotion_test {
 
+using demotion_fixture::ExpectSums;
+using demotion_fixture::HostBytes;
+using demotion_fixture::OnHost;
+using demotion_fixture::Pair;
+using demotion_fixture::RoomForOne;
+using demotion_fixture::Scraps;
+using demotion_fixture::Shape;
+using demotion_fixture::SpecOf;
+using demotion_fixture::Weights;
 using ::testing::HasSubstr;
-using Weights = std::vector<std::vector<float>>;
-
-struct Shape {
-  DType dtype = DType::kBF16;
-  uint32_t world = 1;
-  uint32_t micro_batches = 1;
-  OptimizerRule rule = OptimizerRule::kAdamW;
-  uint64_t chunk_elements = 4096;
-  uint32_t chunks = 4;
-  StateForm states = StateForm::kF32;
-};
-
-shm::JobSpec SpecOf(const Shape& shape, const std::string& name = "gpt") {
-  shm::JobSpec spec = MakeSpec(
-      {.name = name,
-       .world = shape.world,
-       .dtype = shape.dtype,
-       .chunks = shape.chunks,
-       .chunk_elements = shape.chunk_elements * shape.world,
-       .micro_batches = shape.micro_batches,
-       .max_grad_norm = 2,
-       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
-  spec.optimizer.rule = shape.rule;
-  spec.optimizer.states = shape.states;
-  spec.optimizer.momentum = 0.9;
-  return spec;
-}
-
-uint64_t HostBytes(const shm::JobSpec& spec, ChunkId first_spilled = shm::kNoSpill) {
-  return shm::HostStateBytesOf(spec, first_spilled).total();
-}
-
-// Places that the first job leaves are too short for a plane of the second one.
-uint64_t Scraps(const shm::JobSpec& spec) {
-  return RoundUp(shm::StateBytesOf(spec).records, kPageBytes) +
-         RoundUp(spec.chunks[0].elements * sizeof(float), kPageBytes);
-}
-
-// The pool has room for the second job when the first is on NVMe, and not before.
-WorldOptions RoomForOne(const shm::JobSpec& spec, uint32_t directories = 1) {
-  WorldOptions options;
-  options.pool_bytes = HostBytes(spec) + HostBytes(spec, 0) + Scraps(spec);
-  options.nvme_directories = directories;
-  options.nvme_bytes = 2 * shm::NvmeBytesOf(spec, 0);
-  options.loop.times.lease_ns = 3600 * kNsPerSecond;
-  // So that it does not simply spill.
-  options.loop.quotas = {{JobAccount("second"), {.nvme_limit = 0}}};
-  return options;
-}
-
-void ExpectSums(const ServeWorld& world) {
-  uint64_t pool = 0, nvme = 0;
-  for (const auto& job : world.tables().jobs) {
-    pool += job->states->pool_bytes();
-    nvme += job->states->nvme_total();
-  }
-  auto& tables = const_cast<ServeWorld&>(world);
-  ASSERT_EQ(pool + tables.pool().free_bytes(), tables.pool().total_bytes());
-  ASSERT_EQ(nvme, tables.tier().used_bytes());
-}
-
-class Pair {
- public:
-  Pair(const Shape& shape, const WorldOptions& options)
-      : world(options), first(&world, SpecOf(shape)), second(&world, SpecOf(shape, "second")) {}
-
-  // The first trains, and its ranks are killed.
-  void Detach(uint32_t steps) {
-    ASSERT_TRUE(first.JoinAll());
-    first.PutWeights(7);
-    for (uint32_t i = 0; i < steps; ++i) Step();
-    LoseFirst();
-  }
-  void Step() { ASSERT_EQ(first.Step({.learning_rate = 0.05F, .seed = ++seed}).error, 0u); }
-  void LoseFirst() {
-    for (const auto& rank : first.ranks()) world.Lose(*rank);
-    world.Settle();
-  }
-  // Asks for a seat; the turns are the caller's.
-  ConnectionId Ask(const std::string& name = "second", uint32_t uid = 1000) {
-    shm::JobSpec spec = second.spec();
-    spec.name = name;
-    return world.Reserve(spec, 0, uid);
-  }
-  bool Granted() {
-    world.Settle();
-    ExpectSums(world);
-    return world.TakeReply<ReserveGranted>().has_value();
-  }
-  Status Refusal() {
-    world.Settle();
-    ExpectSums(world);
-    const auto refused = world.TakeReply<Refused>();
-    return refused ? refused->why : Status();
-  }
-  // The first comes back and takes `steps` more.
-  Weights GoOn(uint32_t steps) {
-    EXPECT_TRUE(first.JoinAll());
-    for (uint32_t i = 0; i < steps; ++i) Step();
-    Weights weights = first.FetchAll();
-    first.LeaveAll();
-    world.Settle();
-    return weights;
-  }
-  const Job* job(const std::string& name = "gpt") const { return world.tables().FindJob(name); }
-  // Until `count` turns have passed in which something was done, or nothing is left to do.
-  void Turns(uint32_t count) {
-    for (uint32_t idle = 0; count > 0 && idle < 50; --count) {
-      idle = world.loop().Turn() ? 0 : idle + 1;
-      ExpectSums(world);
-    }
-  }
-
-  ServeWorld world;
-  SmallTrainer first, second;
-  uint64_t seed = 0;
-};
-
-Weights OnHost(const Shape& shape, uint32_t steps) {
-  WorldOptions options;
-  options.pool_bytes = 64 * kMiB;
-  Pair run(shape, options);
-  EXPECT_TRUE(run.first.JoinAll());
-  run.first.PutWeights(7);
-  for (uint32_t i = 0; i < steps; ++i) run.Step();
-  return run.first.FetchAll();
-}
 
 class DemotionBits : public ::testing::TestWithParam<Shape> {};
 
@@ -487,128 +368,6 @@ TEST(DemotionFaults, ADriveThatDoesNotAnswerIsNotWaitedFor) {
   pass(5);
   EXPECT_EQ(run.world.tier().used_bytes(), 0u);
   EXPECT_EQ(run.world.tier().staging_free(), StateTier::kStagingSlots);
-  EXPECT_EQ(run.GoOn(1), OnHost(shape, 3));
-}
-
-// --- kills ---
-
-struct Killed {};
-
-// At the `hits`-th time that a server passes the point, it is dead. False: it never did.
-bool KillAt(Pair* run, const std::string& point, uint32_t hits) {
-  SetPointHook([&](const char* passed) {
-    if (point == passed && --hits == 0) throw Killed();
-  });
-  bool died = false;
-  try {
-    run->Ask();
-    run->world.Settle();
-  } catch (const Killed&) {
-    died = true;
-  }
-  SetPointHook(nullptr);
-  run->world.Restart();
-  EXPECT_TRUE(run->world.recovered().ok()) << run->world.recovered().Line();
-  return died;
-}
-
-class DemotionKills : public ::testing::TestWithParam<Shape> {};
-
-TEST_P(DemotionKills, AtEveryPointLeaveTheStatesInOnePlace) {
-  const Weights expected = OnHost(GetParam(), 4);
-  for (const char* point :
-       {"server.demotion_begun", "server.demotion_staged", "server.demotion_written",
-        "server.demotion_noted", "server.demotion_committed", "server.demotion_ended",
-        "server.job_reserved"}) {
-    for (uint32_t hits = 1; hits <= (std::string(point) == "server.demotion_staged" ? 3 : 1);
-         hits += 2) {
-      Pair run(GetParam(), RoomForOne(SpecOf(GetParam()), 2));
-      run.Detach(2);
-      const bool died = KillAt(&run, point, hits);
-      EXPECT_TRUE(died || hits > 1) << point;
-      ExpectSums(run.world);
-      const bool moved = run.job()->states->demoted() > 0;
-      EXPECT_EQ(run.world.tier().used_bytes(), moved ? shm::NvmeBytesOf(SpecOf(GetParam()), 0) : 0)
-          << point;
-      EXPECT_EQ(run.GoOn(2), expected) << point;
-    }
-  }
-}
-
-TEST_P(DemotionKills, BetweenAnyTwoTurnsLeaveTheStatesInOnePlace) {
-  const Weights expected = OnHost(GetParam(), 4);
-#ifdef TIDEPOOL_SANITIZED
-  constexpr uint32_t kStride = 11;
-#else
-  constexpr uint32_t kStride = 1;
-#endif
-  // So many elements take their time.
-  const uint32_t stride = GetParam().chunk_elements > 100'000 ? 4 * kStride : kStride;
-  bool moved = false;
-  for (uint32_t turns = 1; !moved; turns += stride) {
-    ASSERT_LT(turns, 400u);
-    Pair run(GetParam(), RoomForOne(SpecOf(GetParam()), 2));
-    run.world.disk().Pace(2);
-    run.Detach(2);
-    run.Ask();
-    run.Turns(turns);
-    moved = run.job()->states->demoted() > 0;
-    run.world.Restart();
-    ExpectSums(run.world);
-    ASSERT_EQ(run.job()->states->demoted() > 0, moved);
-    ASSERT_EQ(run.GoOn(2), expected) << turns;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Shapes, DemotionKills,
-                         ::testing::Values(Shape{}, Shape{.dtype = DType::kF32, .world = 2},
-                                           Shape{.states = StateForm::kSplit8},
-                                           Shape{.chunk_elements = 270'336, .chunks = 1}));
-
-// An old note of a move that did not come about says nothing about the next one, to another place.
-TEST(Demotion, AMoveThatWasCutOffIsMadeAgain) {
-  const Shape shape;
-  Pair run(shape, RoomForOne(SpecOf(shape), 2));
-  run.Detach(2);
-  ASSERT_TRUE(KillAt(&run, "server.demotion_noted", 1));
-  ASSERT_EQ(run.job()->states->demoted(), 0u);
-  run.Ask();
-  ASSERT_TRUE(run.Granted());
-  run.world.Restart();
-  EXPECT_EQ(run.job()->states->demoted(), 4u);
-  EXPECT_EQ(run.GoOn(2), OnHost(shape, 4));
-}
-
-TEST(Demotion, ANoteThatDoesNotFitItsCheckGivesTheJobUp) {
-  const Shape shape;
-  for (uint32_t bit = 0; bit < 64; bit += 7) {
-    Pair run(shape, RoomForOne(SpecOf(shape)));
-    run.Detach(1);
-    run.Ask();
-    ASSERT_TRUE(run.Granted());
-    run.job()->states->record().demoted.fetch_xor(uint64_t{1} << bit);
-    run.world.Restart();
-    EXPECT_EQ(run.job(), nullptr) << bit;
-    EXPECT_EQ(run.world.pool().free_bytes(), run.world.pool().total_bytes());
-    EXPECT_EQ(run.world.tier().used_bytes(), 0u);
-  }
-}
-
-TEST(Demotion, OfAnotherServerIsFoundOnTheSameDirectoriesOnly) {
-  const Shape shape;
-  Pair run(shape, RoomForOne(SpecOf(shape), 2));
-  run.Detach(2);
-  run.Ask();
-  ASSERT_TRUE(run.Granted());
-  for (const auto given : {ServeWorld::Given::kNone, ServeWorld::Given::kReversed}) {
-    run.world.GiveDisks(given);
-    run.world.Restart();
-    EXPECT_EQ(run.world.recovered().id(), ErrorId::kNvmeDirectoryMissing)
-        << run.world.recovered().Line();
-  }
-  run.world.GiveDisks(ServeWorld::Given::kAll);
-  run.world.Restart();
-  ASSERT_TRUE(run.world.recovered().ok()) << run.world.recovered().Line();
   EXPECT_EQ(run.GoOn(1), OnHost(shape, 3));
 }
 
