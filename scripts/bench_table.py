@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/performance.md from the results of benchmarks.
+"""Makes the tables of docs/performance_appendix.md from the results of benchmarks.
 
 usage: bench_table.py [--check]
 
 Results lie in bench/results/MACHINE/DATE....json, as scripts/bench --json writes them. For every machine and benchmark the newest result
-counts. The tables stand in docs/performance.md between two marks; everything else there is written by hand. With --check nothing is
+counts. The tables stand in docs/performance_appendix.md between two marks; everything else there is written by hand. With --check nothing is
 changed; ends with 1 when the tables are not those that the results make.
 """
 
@@ -124,13 +124,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench_table.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    page_path = os.path.join(ROOT, "docs", "performance.md")
+    page_path = os.path.join(ROOT, "docs", "performance_appendix.md")
     with open(page_path, encoding="utf-8") as file:
         page = file.read()
     made = with_tables(page, tables(load_results(os.path.join(ROOT, "bench", "results"))))
     if arguments.check:
         if made != page:
-            print("docs/performance.md does not hold the tables that bench/results/ makes; run scripts/bench_table.py", file=sys.stderr)
+            print("docs/performance_appendix.md does not hold the tables that bench/results/ makes; run scripts/bench_table.py", file=sys.stderr)
         return 0 if made == page else 1
     with open(page_path, "w", encoding="utf-8") as file:
         file.write(made)
