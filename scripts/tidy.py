@@ -15,7 +15,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from tidy_checks import builds, commits, doors, layers, paragraphs, sizes, tools, words  # noqa: E402
+from tidy_checks import builds, commits, contracts, doors, layers, paragraphs, sizes, tools, words  # noqa: E402
 from tidy_checks.tree import Tree  # noqa: E402
 
 CHECKS = {
@@ -27,6 +27,8 @@ CHECKS = {
     "classes": sizes.check_classes,
     "folders": sizes.check_folders,
     "paragraphs": paragraphs.check_paragraphs,
+    "sentences": contracts.check_sentences,
+    "heads": contracts.check_heads,
     "doors": doors.check_doors,
     "banned": doors.check_banned,
     "names": words.check_names,

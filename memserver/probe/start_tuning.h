@@ -1,4 +1,4 @@
-// What a server measures before it serves, in memory of its pool that no job has.
+// StartTuning: what a server measures before it serves, in memory of its pool that no job has.
 //
 // The main thread, before the serve loop exists. The memory is given back; what it held is lost.
 #pragma once

@@ -97,7 +97,7 @@ def _opens_container(head: str) -> bool:
     return match is not None and "(" not in re.sub(r"\b(alignas|requires|__attribute__|decltype)\s*\(+[^()]*\)+", "", head)
 
 
-def _is_initializer(head: str) -> bool:
+def is_initializer(head: str) -> bool:
     """True for the brace of `int x{3}`, `= {`, and of a member in a constructor's list (`Foo() : a_{1}`)."""
     tail = head.rstrip()
     if not tail or tail.endswith(("=", ",", "(", "return")):
@@ -110,7 +110,7 @@ def _is_initializer(head: str) -> bool:
     return in_list and re.search(r"[\w>]$", tail) is not None and not tail.endswith((")", "}", "try"))
 
 
-def _is_declaration(head: str) -> bool:
+def is_declaration(head: str) -> bool:
     """A type, a name and a parameter list: not a macro call, not an initialised variable."""
     if re.match(r"\s*(using|typedef|friend|return|static_assert|TP_\w+|[A-Z_0-9]+\s*\()", head):
         return False
@@ -139,7 +139,7 @@ def find_functions(source: SourceFile) -> list[Function]:
             at = closing(code, at, "()")
         elif char == "{" and _opens_container(head):
             head_start = at + 1
-        elif char == "{" and _is_initializer(head):
+        elif char == "{" and is_initializer(head):
             at = closing(code, at, "{}")
         elif char == "{":
             end = closing(code, at, "{}")
@@ -148,7 +148,7 @@ def find_functions(source: SourceFile) -> list[Function]:
         elif char == "}":
             head_start = at + 1
         elif char == ";":
-            if _is_declaration(head):
+            if is_declaration(head):
                 add(at, has_body=False)
             head_start = at + 1
         elif char == ":" and re.fullmatch(r"\s*(public|private|protected)\s*", head):
