@@ -77,6 +77,7 @@ void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
   const uint64_t few = chunks / kFold;
   const std::string many_text = std::to_string(chunks),
                     few_text = "the same bytes in " + std::to_string(few) + " chunks";
+
   const auto add = [&](const std::string& row, double value, const std::string& against,
                        const std::vector<double>& ratios, const std::optional<double>& target) {
     AddComparison({.bench = "chunks",
@@ -88,6 +89,7 @@ void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
                    .target = target},
                   printer);
   };
+
   add("server time of a step of " + many_text + " chunks", Median(times.many), few_text,
       Ratios(times.few, times.many), 1 / 1.1);
   // The least that the step can cost: the kernels' time for as many pieces, and two of the smallest
@@ -99,6 +101,7 @@ void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
     bound.push_back(times.few[i] + times.many_kernels[i] - times.few_kernels[i] +
                     request * static_cast<double>(chunks - few) / static_cast<double>(chunks));
   }
+
   add("server time of a step of " + many_text + " chunks", Median(times.many),
       "the least: its kernels alone, and the smallest request twice a chunk",
       Ratios(least, times.many), std::nullopt);
@@ -108,6 +111,7 @@ void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
   add("kernels alone, without a server: copies, scan and update of " + many_text + " chunks",
       Median(times.many_kernels), few_text, Ratios(times.few_kernels, times.many_kernels),
       std::nullopt);
+
   const auto single = [printer](const std::string& row, double value, const char* unit) {
     printer->Add({.bench = "chunks",
                   .row = row,
@@ -117,10 +121,12 @@ void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
                   .ratio = {},
                   .target = {}});
   };
+
   single("serve loop's part of a step of " + many_text + " chunks, its waiting included",
          Median(times.loop), "s of CPU");
   single("server time of the smallest request, a fetch of 64 bytes",
          Median(times.smallest) / static_cast<double>(chunks) * 1e9, "ns of CPU");
+
   const double per_request = (Median(times.many) - Median(times.few)) /
                              (kRequestsOfAChunk * static_cast<double>(chunks - few));
   single("server time of one more request", per_request * 1e9, "ns of CPU");
@@ -132,8 +138,10 @@ int Main(int argc, char** argv) {
                  elements = printer.Number("--elements", 4000);
   const uint64_t rounds = printer.Number("--rounds", 7);
   printer.NoMoreArguments();
+
   if (chunks % (kFold * kKernelShare) != 0 || elements % 16 != 0)
     Die("error[TP1001]: --chunks is a multiple of 100, --elements of 16");
+
   JobShape many{
       .name = "bench-many", .chunks = static_cast<uint32_t>(chunks), .chunk_elements = elements};
   many.rcache_bytes = RoundUp(kFold * elements * sizeof(float), kPageBytes);
@@ -142,15 +150,18 @@ int Main(int argc, char** argv) {
   few.chunks /= kFold;
   few.chunk_elements *= kFold;
   Side many_side(many), few_side(few);
+
   Crew crew;
   ChunkKernels many_kernels(chunks / kKernelShare, elements, &crew),
       few_kernels(chunks / kFold / kKernelShare, kFold * elements, &crew);
+
   Times times;
   for (uint64_t round = 0; round <= rounds; ++round) {
     const double of_few = few_side.StepSeconds(), of_many = many_side.StepSeconds(),
                  smallest = many_side.SmallestSeconds();
     const double few_alone = few_kernels.StepSeconds(), many_alone = many_kernels.StepSeconds();
     if (round == 0) continue;
+
     times.few.push_back(of_few);
     times.many.push_back(of_many);
     times.loop.push_back(many_side.loop_seconds());
@@ -158,6 +169,7 @@ int Main(int argc, char** argv) {
     times.few_kernels.push_back(few_alone * kKernelShare);
     times.many_kernels.push_back(many_alone * kKernelShare);
   }
+
   AddRows(times, chunks, &printer);
   many_side.Detach();
   few_side.Detach();

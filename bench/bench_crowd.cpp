@@ -62,6 +62,7 @@ uint64_t ResidentBytes(pid_t pid) {
   client::ClientOptions options;
   options.socket_dir = socket_dir;
   std::vector<std::unique_ptr<client::MemClient>> sessions;
+
   for (uint64_t number = 0; number < jobs; ++number) {
     const shm::JobSpec spec = SpecOf(IdleJob(number));
     for (Rank rank = 0; rank < kRanks; ++rank) {
@@ -71,6 +72,7 @@ uint64_t ResidentBytes(pid_t pid) {
       if (write(out, &seconds, sizeof seconds) != sizeof seconds) _exit(1);
     }
   }
+
   for (;;) pause();
 }
 
@@ -84,6 +86,7 @@ uint64_t ResidentBytes(pid_t pid) {
                  .rcache_bytes = 8 * kKiB,
                  .spin_ns = 0},
                 socket_dir);
+
   for (double steps = 0;; ++steps) {
     job.Step();
     if (steps == 0 && write(out, &steps, sizeof steps) != sizeof steps) _exit(1);
@@ -134,25 +137,29 @@ void Measure(uint64_t jobs, uint64_t trainers, RowPrinter* printer) {
        std::to_string(RoundUp(ranks * 16 * kKiB + trainers * 8 * kKiB, kMiB)), "--sessions-max",
        std::to_string(ranks + trainers + 8), "--jobs-max", std::to_string(jobs + trainers + 1),
        "--keeper", "none", "--lease", "0s", "--log-level", "error"}));
-  // One that comes and goes, so that what the first one costs alone is not counted.
+  // A first job comes and goes, so that what only the first one costs is not counted.
   ServedJob(
       {.name = "first", .chunks = 1, .chunk_elements = 1024, .world = 1, .rcache_bytes = 4096},
       server.socket_dir())
       .Detach();
+
   Children crowd;
   for (uint64_t number = 0; number < trainers; ++number)
     crowd.Fork([&](int out) { TrainThere(server.socket_dir(), number, out); });
   crowd.Hear(trainers);
+
   const auto pid = static_cast<pid_t>(StatusOf(server).pid);
   const uint64_t before = ResidentBytes(pid);
   crowd.Fork([&](int out) { SitThere(server.socket_dir(), jobs, out); });
   const std::vector<double> attached = crowd.Hear(ranks);
   const uint64_t after = ResidentBytes(pid);
+
   SteadyClock clock;
   const int64_t begin = clock.NowNs();
   crowd.Kill();
   while (StatusOf(server).sessions > 0 && clock.NowNs() - begin < kLimitNs) clock.SleepNs(kNsPerMs);
   const double cleaned = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
+
   const auto add = [&](const std::string& row, double value, const char* unit) {
     printer->Add({.bench = "crowd",
                   .row = row,
@@ -162,6 +169,7 @@ void Measure(uint64_t jobs, uint64_t trainers, RowPrinter* printer) {
                   .ratio = {},
                   .target = {}});
   };
+
   const std::string many = std::to_string(ranks) + " idle ranks";
   const std::string beside =
       trainers == 0 ? "" : " beside " + std::to_string(trainers) + " jobs that train";
@@ -170,6 +178,7 @@ void Measure(uint64_t jobs, uint64_t trainers, RowPrinter* printer) {
   add("resident memory of the server for each of " + many + beside,
       static_cast<double>(after - std::min(before, after)) / kKiB / static_cast<double>(ranks),
       "KiB");
+
   const std::string killed = trainers == 0 ? "the process of " + many + " is killed"
                                            : "the processes of " + many + " and of " +
                                                  std::to_string(trainers) + " trainers are killed";

@@ -80,6 +80,7 @@ class FetchBench {
       fetch_rates.push_back(static_cast<double>(size.bytes) / fetch);
       ratios.push_back(copy / fetch);
     }
+
     return {.bench = "fetch",
             .row = NameOfSize(size.bytes),
             .value = Median(fetch_rates) / 1e9,
@@ -118,9 +119,11 @@ class FetchBench {
                          .element_begin = begin / sizeof(float),
                          .element_count = bytes / sizeof(float),
                          .rcache_offset = 0};
+
     const int64_t start = clock_.NowNs();
     const client::Outcome outcome = Await(client_->StartFetch(range, 0));
     const int64_t end = clock_.NowNs();
+
     const bool right =
         outcome.bytes == bytes &&
         std::memcmp(Block(0), local_[chunk].data() + range.element_begin, bytes) == 0;

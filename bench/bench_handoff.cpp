@@ -46,11 +46,13 @@ struct SmallState {
     memserver::Work work;
     work.name.kind = memserver::WorkKind::kUpdate;
     work.runs = std::span(&whole, 1);
+
     work.planes.master = planes[0].values.data();
     work.planes.momentum = planes[1].values.data();
     work.planes.variance = planes[2].values.data();
     work.planes.gradient = planes[3].values.data();
     work.planes.count = kElements;
+
     work.factors = &factors;
     work.progress = &progress;
     work.identity = 1;
@@ -76,6 +78,7 @@ std::vector<double> TimeTeam(int count, const TwoCores& cores) {
   options.cpus = {static_cast<uint32_t>(cores.other)};
   memserver::WorkerTeam team(options, std::span(reinterpret_cast<std::byte*>(areas.data()),
                                                 areas.size() * sizeof(optim::UndoArea)));
+
   std::vector<memserver::WorkDone> done;
   PinTo({cores.mine});
   return TimeRoundTrips(count, [&] {
@@ -88,6 +91,7 @@ std::vector<double> TimeSemaphores(int count, const TwoCores& cores) {
   sem_t command, finished;
   if (sem_init(&command, 1, 0) != 0 || sem_init(&finished, 1, 0) != 0) Die("no semaphores");
   bool stopping = false;
+
   std::thread worker([&] {
     PinTo({cores.other});
     while (true) {
@@ -96,10 +100,12 @@ std::vector<double> TimeSemaphores(int count, const TwoCores& cores) {
       sem_post(&finished);
     }
   });
+
   std::vector<double> micros = TimeRoundTrips(count, [&] {
     sem_post(&command);
     while (sem_wait(&finished) != 0) continue;
   });
+
   stopping = true;
   sem_post(&command);
   worker.join();
@@ -112,6 +118,7 @@ int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
   const auto count = static_cast<int>(printer.Number("--round-trips", 20'000));
   printer.NoMoreArguments();
+
   const TwoCores cores = FindTwoCores();
   const double word = Median(TimePingPong(count, cores));
   const std::vector<int> before = AllowedCpus();
@@ -121,6 +128,7 @@ int Main(int argc, char** argv) {
   const std::vector<double> handed = TimeTeam(count, cores);
   const double semaphores = Median(TimeSemaphores(count / 10 + 1, cores));
   const double overhead = std::max(Median(handed) - direct, 1e-3);
+
   const Row row = {.bench = "handoff",
                    .row = "hand-off of an update of 4,096 parameters, without the update",
                    .value = overhead,
@@ -129,11 +137,13 @@ int Main(int argc, char** argv) {
                    .ratio = (word + kAllowanceUs) / overhead,
                    .target = 1.0};
   printer.Add(row);
+
   Row peer = row;
   peer.against = "two semaphores, as ZenFlowAdam hands off, emulated";
   peer.ratio = semaphores / overhead;
   peer.target.reset();
   printer.Add(peer);
+
   printer.Add({.bench = "handoff",
                .row = "the update itself",
                .value = direct,
@@ -141,6 +151,7 @@ int Main(int argc, char** argv) {
                .against = "",
                .ratio = {},
                .target = {}});
+
   printer.Add({.bench = "handoff",
                .row = "submission to end, p99.9",
                .value = Percentile(handed, 0.999),

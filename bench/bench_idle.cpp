@@ -71,12 +71,14 @@ class Wakes {
         const std::vector<std::vector<double>> times =
             Time(pause_ns,
                  {[this] { Fetch(); }, [&] { futex.RoundTrip(); }, [&] { process.RoundTrip(); }});
+
         const std::string name = std::string(", after ") + silence + where;
         AddRow("first request" + name, 0.5, times[0], times[1], std::nullopt);
         AddRow("a bare futex wake of another process" + name, 0.5, times[2], times[1],
                std::nullopt);
       }
     }
+
     PinTo(before);
   }
 
@@ -96,6 +98,7 @@ class Wakes {
                                         const std::vector<std::function<void()>>& ways) const {
     std::vector<std::vector<double>> times(ways.size());
     const SteadyClock clock;
+
     for (uint64_t i = 0; i < requests_; ++i) {
       for (size_t way = 0; way < ways.size(); ++way) {
         Pause(pause_ns);
@@ -128,6 +131,7 @@ int Main(int argc, char** argv) {
   const auto seconds = static_cast<double>(printer.Number("--seconds", 5));
   const uint64_t requests = printer.Number("--requests", 400);
   printer.NoMoreArguments();
+
   const JobShape shape{.name = "bench-idle"};
   const ServerProcess server =
       OrDie(ServerProcess::Start({"--pool", PoolFlagOf(shape), "--rcache-limit", "16MiB",
@@ -135,6 +139,7 @@ int Main(int argc, char** argv) {
   ServedJob job(shape, server.socket_dir());
   SteadyClock clock;
   clock.SleepNs(kNsPerSecond / 2);
+
   const double share = IdleShare(server, seconds);
   printer.Add({.bench = "idle",
                .row = "CPU share of an idle server",
@@ -143,14 +148,17 @@ int Main(int argc, char** argv) {
                .against = "0.5 % of a core",
                .ratio = kShareMax / std::max(share, 1e-6),
                .target = 1.0});
+
   Wakes wakes(requests, &job, &printer);
   wakes.Anywhere();
+
   const TwoCores cores = FindTwoCores();
   for (const int cpu : {cores.mine, cores.other}) {
     server.PinLoop(cpu);
     wakes.Placed({cores.mine, cpu}, cpu == cores.mine ? ", both on one CPU" : ", a CPU each");
     if (cores.mine == cores.other) break;
   }
+
   job.Detach();
   return printer.Finish();
 }

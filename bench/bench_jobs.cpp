@@ -63,6 +63,7 @@ class Trainer {
         program,   "run",          "--preset",       stage.preset,   "--job",
         name,      "--steps",      "10000000",       "--eval-every", "0",
         "--quiet", "--socket-dir", stage.socket_dir, "--out",        stage.out_dir + "/" + name};
+
     std::vector<char*> arguments, variables;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -71,6 +72,7 @@ class Trainer {
     std::string own = variable == nullptr ? "" : variable;
     if (!own.empty()) variables.push_back(own.data());
     variables.push_back(nullptr);
+
     if (posix_spawn(&pid_, program.c_str(), nullptr, nullptr, arguments.data(), variables.data()) !=
         0)
       Die("cannot start " + program);
@@ -155,6 +157,7 @@ Rate RateOf(const Stage& stage, uint32_t jobs, const char* variable = nullptr,
   std::vector<std::unique_ptr<Trainer>> trainers;
   for (uint32_t job = 0; job < jobs; ++job)
     trainers.push_back(std::make_unique<Trainer>(stage, "job-" + std::to_string(job), variable));
+
   const int64_t limit = clock.NowNs() + kStartNs;
   for (const auto& trainer : trainers) {
     for (; trainer->Steps() < 3; clock.SleepNs(10 * kNsPerMs)) {
@@ -172,6 +175,7 @@ Rate RateOf(const Stage& stage, uint32_t jobs, const char* variable = nullptr,
   const auto steps = [](const Trainer& trainer) { return trainer.Steps(); };
   const auto cpu = [](const Trainer& trainer) { return trainer.CpuSeconds(); };
   const auto updates = [&] { return updater == nullptr ? 0.0 : updater->Steps(); };
+
   const int64_t begin_ns = clock.NowNs();
   const double steps_before = sum(steps), cpu_before = sum(cpu), updates_before = updates();
   clock.SleepNs(stage.window_ns);
@@ -216,6 +220,7 @@ void Add(const Title& title, const std::vector<double>& values, const std::vecto
   row.value = Median(values);
   row.unit = title.unit;
   row.against = title.against;
+
   std::vector<double> ratios;
   for (size_t round = 0; round < values.size(); ++round)
     ratios.push_back(values[round] / peers[round]);
@@ -231,6 +236,7 @@ int Main(int argc, char** argv) {
   const std::string preset = printer.Word("--preset", "tiny"),
                     pool = printer.Word("--pool", "128MiB");
   printer.NoMoreArguments();
+
   const ServerProcess server =
       OrDie(ServerProcess::Start({"--pool", pool, "--lease", "0s", "--log-level", "error"}));
   const std::string out_dir = server.socket_dir() + "/out";
@@ -243,6 +249,7 @@ int Main(int argc, char** argv) {
 
   std::vector<double> alone, alone_by_cpu, spinning, two, four, beside, beside_by_cpu, both;
   const std::vector<double> whole(rounds, 1.0);
+
   for (uint64_t round = 0; round < rounds; ++round) {
     const Rate one = RateOf(stage, 1);
     alone.push_back(one.steps_per_second);
@@ -250,6 +257,7 @@ int Main(int argc, char** argv) {
     two.push_back(RateOf(stage, 2).steps_per_second);
     four.push_back(RateOf(stage, 4).steps_per_second);
     spinning.push_back(RateOf(stage, 1, kSpinning).steps_per_second);
+
     const Rate busy = RateBesideUpdates(stage);
     beside.push_back(busy.steps_per_second);
     beside_by_cpu.push_back(busy.steps_per_cpu_second);

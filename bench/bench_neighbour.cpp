@@ -70,8 +70,8 @@ class Victim {
  public:
   explicit Victim(const std::string& socket_dir) : job_(VictimShape(), socket_dir) {}
 
-  // Half the time fetches of whole chunks, one after the other; then whole steps. `before_half` is
-  // called before either, untimed.
+  // Fetches whole chunks, one after the other, for half of the time, then makes whole steps.
+  // `before_half` is called before each half, and is not timed.
   Burst Run(
       int64_t burst_ns, const std::function<void(size_t)>& before_half = [](size_t) {}) {
     Burst burst;
@@ -81,12 +81,14 @@ class Victim {
                                 .element_begin = 0,
                                 .element_count = kElements,
                                 .rcache_offset = 0};
+
       const int64_t start = clock_.NowNs();
       const auto ticket = job_.rank(0).StartFetch(whole, job_.version());
       const bool done = ticket.ok() && job_.rank(0).Wait(ticket.value()).ok();
       burst.fetches.push_back(static_cast<double>(clock_.NowNs() - start) / kNsPerSecond);
       failed_ += done ? 0 : 1;
     }
+
     before_half(1);
     for (const int64_t begin = clock_.NowNs(); clock_.NowNs() - begin < burst_ns / 2;)
       burst.steps.push_back(Step());
@@ -134,19 +136,11 @@ struct Place {
 std::vector<std::string> FlagsOf(const Place& place) {
   const uint64_t pool =
       shm::StateBytesOf(SpecOf(VictimShape())).total() + HogPoolBytes() + 16 * kMiB;
-  return {"--pool",
-          std::to_string(RoundUp(pool, kMiB)),
-          "--rcache-limit",
-          "64MiB",
-          "--keeper",
+
+  return {"--pool", std::to_string(RoundUp(pool, kMiB)), "--rcache-limit", "64MiB", "--keeper",
           "none",
-          "--lease",
-          "0s",
-          "--log-level",
-          "error",
-          "--config",
-          place.config,
-          "--nvme",
+          // A neighbour that has ended holds nothing any more.
+          "--lease", "0s", "--log-level", "error", "--config", place.config, "--nvme",
           place.directory + "/drive:" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 256 * kMiB)};
 }
 
@@ -173,16 +167,18 @@ class Neighbours {
   Neighbours(Scene scene, Victim* victim, RowPrinter* printer)
       : scene_(std::move(scene)), victim_(victim), printer_(printer) {}
 
-  // All of them in each round, one after the other: they have the same of the machine.
+  // Measures all of them in each round, one after the other, so that they meet the same machine.
   void Measure(std::span<const Hostile> hostiles, int64_t burst_ns, uint64_t rounds) {
     std::vector<Costs> all;
     for (const Hostile& hostile : hostiles) all.push_back({.hostile = &hostile});
+
     Burst before = victim_->Run(burst_ns);
     for (uint64_t round = 0; round < rounds; ++round) {
       for (Costs& costs : all) {
         const Burst beside = RunBeside(*costs.hostile, burst_ns);
         clock_.SleepNs(kSettleNs);
         Burst after = victim_->Run(burst_ns);
+
         costs.p99s.push_back(Percentile(beside.fetches, 0.99));
         costs.steps.push_back(Median(beside.steps));
         costs.fetch_ratios.push_back(
@@ -193,6 +189,7 @@ class Neighbours {
         before = std::move(after);
       }
     }
+
     for (const Costs& costs : all) Print(costs);
   }
 
@@ -203,6 +200,7 @@ class Neighbours {
     WishDriveLoad(scene_.drive, loads_[0]);
     const HostileProcesses processes(hostile, scene_);
     clock_.SleepNs(hostile.begin_ns);
+
     std::array<Moved, 3> moved;  // before and behind each half
     Burst burst = victim_->Run(burst_ns, [&](size_t half) {
       WishDriveLoad(scene_.drive, loads_[half]);
@@ -210,6 +208,7 @@ class Neighbours {
     });
     moved[2] = MovedNow();
     if (hostile.is_bystander) return burst;
+
     for (size_t half = 0; half < 2; ++half) {
       const double seconds =
           static_cast<double>(moved[half + 1].at_ns - moved[half].at_ns) / kNsPerSecond;
@@ -232,6 +231,7 @@ class Neighbours {
     const auto target = [&](double at_least) {
       return costs.hostile->is_bystander ? std::nullopt : std::optional(at_least);
     };
+
     AddComparison({.bench = "neighbour",
                    .row = std::string("p99 of a fetch of 1 MiB beside ") + costs.hostile->what,
                    .value = Median(costs.p99s) * 1e6,
@@ -240,6 +240,7 @@ class Neighbours {
                    .ratios = costs.fetch_ratios,
                    .target = target(kFetchTarget)},
                   printer_);
+
     AddComparison({.bench = "neighbour",
                    .row = std::string("a step beside ") + costs.hostile->what,
                    .value = Median(costs.steps) * 1e3,
@@ -278,6 +279,7 @@ void MeasureLooks(const ServerProcess& server, RowPrinter* printer) {
     for (uint32_t i = 0; i < kLooks; ++i) Look(server);
     shares.push_back((server.CpuSeconds() - before) * kNsPerSecond / static_cast<double>(kBatchNs));
   }
+
   std::vector<double> ratios;
   for (const double share : shares) ratios.push_back((1 - kWatchTarget) / share);
   AddComparison({.bench = "neighbour",
@@ -295,6 +297,7 @@ void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_n
                     RowPrinter* printer) {
   std::atomic<bool> watches{false}, ends{false};
   std::atomic<uint64_t> looks{0};
+
   std::thread watcher([&] {
     SteadyClock clock;
     while (!ends) {
@@ -306,6 +309,7 @@ void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_n
       clock.SleepNs(std::max<int64_t>(0, next - clock.NowNs()));
     }
   });
+
   const auto mean_step = [&] {
     SteadyClock clock;
     uint64_t steps = 0;
@@ -313,6 +317,7 @@ void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_n
     for (; clock.NowNs() - begin < burst_ns; ++steps) victim->Step();
     return static_cast<double>(clock.NowNs() - begin) / static_cast<double>(steps) / kNsPerSecond;
   };
+
   std::vector<double> ratios, steps;
   for (uint64_t round = 0; round < rounds; ++round) {
     // Which comes first changes, so that a drift of the machine meets both.
@@ -325,9 +330,11 @@ void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_n
     steps.push_back(of[1]);
     ratios.push_back(of[0] / of[1]);
   }
+
   ends = true;
   watcher.join();
   if (looks < rounds) Die("the watcher did not look");
+
   AddComparison({.bench = "neighbour",
                  .row = "a step while somebody looks 10 times a second",
                  .value = Median(steps) * 1e3,
@@ -344,11 +351,13 @@ int Main(int argc, char** argv) {
                     socket_dir = printer.Word("--socket-dir", "");
   const std::string drive = printer.Word("--nvme", "."), only = printer.Word("--beside", "");
   if (!hostile.empty()) RunHostile(hostile, {socket_dir, drive});
+
   const auto burst_ns = static_cast<int64_t>(printer.Number("--milliseconds", 400)) * kNsPerMs;
   const uint64_t rounds = printer.Number("--rounds", 5);
   const auto watch_ns =
       static_cast<int64_t>(printer.Number("--watcher-milliseconds", 2000)) * kNsPerMs;
   printer.NoMoreArguments();
+
   const std::span<const Hostile> all = Hostiles();
   std::string names;
   for (const Hostile& each : all)
@@ -356,10 +365,12 @@ int Main(int argc, char** argv) {
   const auto is_it = [&only](const Hostile& each) { return !each.same_round && only == each.name; };
   if (!only.empty() && std::none_of(all.begin(), all.end(), is_it))
     Die("--beside " + only + ": there is " + names);
+
   const Place place(drive);
   const ServerProcess server = OrDie(ServerProcess::Start(FlagsOf(place)));
   Victim victim(server.socket_dir());
   victim.Run(burst_ns);
+
   if (only.empty()) MeasureLooks(server, &printer);
   if (only.empty()) MeasureWatcher(server, &victim, watch_ns, 2 * rounds, &printer);
   Neighbours neighbours({server.socket_dir(), place.directory}, &victim, &printer);
@@ -368,6 +379,7 @@ int Main(int argc, char** argv) {
     if (only.empty() || only == all[i].name)
       neighbours.Measure(all.subspan(i, next - i), burst_ns, rounds);
   }
+
   printer.Add({.bench = "neighbour",
                .row = "requests of the job that failed",
                .value = static_cast<double>(victim.failed()),

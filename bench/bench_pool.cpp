@@ -36,6 +36,7 @@ int Main(int argc, char** argv) {
   const uint64_t bytes = printer.Number("--mebibytes", 2048) * kMiB;
   const uint64_t rounds_count = printer.Number("--rounds", 5);
   printer.NoMoreArguments();
+
   double huge_share = 0;
   std::unique_ptr<memserver::HostPool> pool;
   Rounds rounds;
@@ -48,8 +49,10 @@ int Main(int argc, char** argv) {
                      static_cast<double>(pool->total_bytes());
       },
       [&] { pool.reset(); });
+
   const size_t alone = rounds.AddWay([&] { TouchAlone(bytes); }, [&] { pool.reset(); });
   rounds.Run(rounds_count);
+
   AddComparison(
       {.bench = "pool",
        .row = "start of a pool, every page touched",
@@ -60,6 +63,7 @@ int Main(int argc, char** argv) {
        .dropped = rounds.dropped(),
        .target = {}},
       &printer);
+
   printer.Add({.bench = "pool",
                .row = "pages of 2 MiB really got",
                .value = huge_share,

@@ -79,9 +79,11 @@ class RestartBench {
     options.socket_dir = socket_dir;
     options.connect_timeout_ns = 300 * kNsPerSecond;
     options.server_timeout_ns = 60 * kNsPerSecond;
+
     const int64_t begin = clock_.NowNs();
     client_ = OrDie(MemClient::Connect(options, SpecOf(ShapeOf(chunk_bytes)), 0));
     start_seconds_ = Seconds(begin);
+
     std::memset(client_->attachment().rcache, 0, chunk_bytes);
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk)
       Await(client_->StartPutWeights(Whole(chunk)));
@@ -97,6 +99,7 @@ class RestartBench {
     const client::Outcome sealed =
         Await(client_->StartEndStep({.version = version, .learning_rate = 0.1F}));
     if (sealed.version != version + 1) Die("a step was lost");
+
     const pid_t server = ServerPid(socket_dir_);
     const int64_t begin = clock_.NowNs();
     if (kill(server, SIGKILL) != 0) Die("memserver is not there");
@@ -149,17 +152,20 @@ int Main(int argc, char** argv) {
   const uint64_t pool = kPoolChunks * chunk;
   const std::string size = pool % kGiB == 0 ? std::to_string(pool / kGiB) + " GiB"
                                             : std::to_string(pool / kMiB) + " MiB";
+
   std::vector<std::string> flags = {
       "--pool", std::to_string(pool), "--rcache-limit", std::to_string(2 * chunk), "--log-level",
       "error",  "--keeper",           "process"};
   flags.insert(flags.end(), printer.arguments().begin(), printer.arguments().end());
   const ServerProcess server = OrDie(ServerProcess::Start(flags));
   RestartBench bench(server.socket_dir(), chunk);
+
   double worst = 0;
   for (uint64_t i = 0; i < kills; ++i) {
     if (i > 0 && i % kKills == 0) bench.RenewKeeper();
     worst = std::max(worst, bench.KillAfterAStep(static_cast<Version>(i)));
   }
+
   bench.Detach();
   printer.Add({.bench = "restart",
                .row = "kill -9 to first answer, " + size,
@@ -168,6 +174,7 @@ int Main(int argc, char** argv) {
                .against = "1 s",
                .ratio = kLimitSeconds / worst,
                .target = 1.0});
+
   printer.Add({.bench = "restart",
                .row = "start with a new pool, " + size,
                .value = bench.start_seconds(),

@@ -55,6 +55,7 @@ void EchoRing(shm::ServerPort* server, bool sleeps) {
   shm::Request request{};
   while (true) {
     shm::PopResult popped = server->Pop(&request);
+
     if (popped == shm::PopResult::kEmpty && sleeps) {
       server->SetSleeping(true);
       popped = server->Pop(&request);
@@ -66,12 +67,14 @@ void EchoRing(shm::ServerPort* server, bool sleeps) {
       }
       server->SetSleeping(false);
     }
+
     if (popped == shm::PopResult::kViolation) Die("the ring broke");
     if (popped != shm::PopResult::kItem) {
       __builtin_ia32_pause();
       continue;
     }
     if (request.op == 0) return;
+
     shm::Completion completion{};
     completion.counter = request.counter;
     if (!server->Push(completion)) Die("the completion ring is full");
@@ -85,16 +88,19 @@ std::vector<double> TimeRing(int count, bool sleeps, const TwoCores& cores) {
     if (!sleeps) PinTo({cores.other});
     EchoRing(session.server.get(), sleeps);
   });
+
   const std::vector<int> before = AllowedCpus();
   if (!sleeps) PinTo({cores.mine});
   uint64_t counter = 0;
   const int64_t spin_ns = sleeps ? 0 : kNsPerSecond;
+
   const auto send = [&](uint32_t op) {
     shm::Request request{};
     request.counter = ++counter;
     request.op = op;
     if (!session.client->Push(request)) Die("the submission ring is full");
   };
+
   std::vector<double> micros = TimeRoundTrips(count, [&] {
     send(1);
     shm::Completion completion{};
@@ -102,6 +108,7 @@ std::vector<double> TimeRing(int count, bool sleeps, const TwoCores& cores) {
       session.client->WaitForCompletion(kNsPerSecond, spin_ns);
     if (completion.counter != counter) Die("an answer to another request");
   });
+
   send(0);
   echo.join();
   PinTo(before);
@@ -114,17 +121,20 @@ std::vector<double> TimeSocket(int count) {
     Die("no socket pair");
   const UniqueFd mine(ends[0]);
   UniqueFd other(ends[1]);
+
   std::thread echo([&] {
     std::array<char, sizeof(shm::Request)> message{};
     while (read(other.get(), message.data(), message.size()) > 0) {
       if (write(other.get(), message.data(), message.size()) < 0) return;
     }
   });
+
   std::array<char, sizeof(shm::Request)> message{};
   std::vector<double> micros = TimeRoundTrips(count, [&] {
     const bool sent = write(mine.get(), message.data(), message.size()) > 0;
     if (!sent || read(mine.get(), message.data(), message.size()) <= 0) Die("the socket broke");
   });
+
   shutdown(mine.get(), SHUT_RDWR);
   echo.join();
   return micros;
@@ -143,6 +153,7 @@ void AddRows(const std::string& name, const std::vector<double>& micros,
             .against = "",
             .ratio = {},
             .target = {}};
+
     if (!is_socket) {
       row.against = std::string("Unix socket") + label;
       row.ratio = Percentile(socket, share) / value;
@@ -163,9 +174,11 @@ LimitRounds TimeRingAgainstWord(int count, uint64_t rounds, const TwoCores& core
   LimitRounds times;
   const int each = std::max(count / static_cast<int>(rounds), 1);
   std::vector<double> before = TimePingPong(each, cores);
+
   for (uint64_t round = 0; round < rounds; ++round) {
     const std::vector<double> ring = TimeRing(each, false, cores);
     const std::vector<double> after = TimePingPong(each, cores);
+
     const double p50 = Median(ring);
     times.against_limit.push_back((Median(before) + Median(after)) / 2 / p50);
     times.against_p50.push_back(2 * p50 / Percentile(ring, 0.999));
@@ -186,6 +199,7 @@ void AddLimitRows(const LimitRounds& times, RowPrinter* printer) {
                  .ratios = times.against_limit,
                  .target = 1 / 1.15},
                 printer);
+
   AddComparison({.bench = "ring",
                  .row = "ring, spinning p99.9 against its p50",
                  .value = Percentile(times.ring, 0.999),
@@ -212,6 +226,7 @@ int Main(int argc, char** argv) {
   throughput.messages = printer.Number("--messages", throughput.messages);
   throughput.rounds = printer.Number("--rounds", throughput.rounds);
   printer.NoMoreArguments();
+
   const TwoCores cores = FindTwoCores();
   const std::vector<double> socket = TimeSocket(count / 10);
   AddRows("Unix socket", socket, socket, &printer);

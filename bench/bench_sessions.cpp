@@ -92,6 +92,7 @@ int Main(int argc, char** argv) {
   const auto burst_ns = static_cast<int64_t>(printer.Number("--milliseconds", 500)) * kNsPerMs;
   const uint64_t rounds = printer.Number("--rounds", 7);
   printer.NoMoreArguments();
+
   Side one(1), many(kRanks);
   std::vector<double> many_rates, one_rates, ratios, one_micros, many_micros;
   for (uint64_t round = 0; round <= rounds; ++round) {
@@ -103,6 +104,7 @@ int Main(int argc, char** argv) {
     many_rates.push_back(of_many);
     ratios.push_back(of_many / of_one);
   }
+
   AddComparison({.bench = "sessions",
                  .row = "requests of 64 ranks",
                  .value = Median(many_rates) / 1e6,
@@ -111,6 +113,7 @@ int Main(int argc, char** argv) {
                  .ratios = ratios,
                  .target = 1.0},
                 &printer);
+
   const auto add = [&](const char* row, double value, const char* unit) {
     printer.Add({.bench = "sessions",
                  .row = row,
@@ -120,6 +123,7 @@ int Main(int argc, char** argv) {
                  .ratio = {},
                  .target = {}});
   };
+
   add("requests of one rank", Median(one_rates) / 1e6, "M requests/s");
   add("p99 of a request, 64 ranks with 8 in flight each", Percentile(many_micros, 0.99), "us");
   add("p99 of a request, one rank with 8 in flight", Percentile(one_micros, 0.99), "us");

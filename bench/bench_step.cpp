@@ -99,11 +99,13 @@ class ServedStep {
     task.clock = &clock_;
     task.server.socket_dir = socket_dir;
     session_ = OrDie(trainer::RunSession::Open({}, std::move(task)));
+
     model_ = std::make_unique<trainer::Gpt>(shape, torch::TensorOptions().dtype(torch::kFloat32));
     const auto named = model_->named_parameters();
     std::vector<at::Tensor> tensors;
     for (const trainer::ParameterPlace& place : plan_.layout.parameters)
       tensors.push_back(named[place.name]);
+
     trainer::EngineOptions engine;
     engine.cache.separate_while_recording = false;
     engine_ = OrDie(trainer::TrainingEngine::Create(
@@ -195,6 +197,7 @@ double ServedSeconds(ServedStep* served, const Tokens& tokens) {
 Times Alternate(const Steps& steps, const Tokens& tokens, int rounds) {
   const SteadyClock clock;
   Times times;
+
   for (int round = 0; round < rounds; ++round) {
     const double plain_seconds = Seconds(clock, [&] {
       for (int step = 0; step < kStepsPerRound; ++step) steps.plain->Run(tokens);
@@ -202,6 +205,7 @@ Times Alternate(const Steps& steps, const Tokens& tokens, int rounds) {
     times.plain.push_back(plain_seconds / kStepsPerRound);
     times.served.push_back(ServedSeconds(steps.served, tokens));
     times.on_drive.push_back(ServedSeconds(steps.on_drive, tokens));
+
     times.ratios.push_back(times.plain.back() / times.served.back());
     times.drive_ratios.push_back(times.served.back() / times.on_drive.back());
   }
@@ -228,6 +232,7 @@ void AddDriveRows(const Times& times, const std::string& directory, uint64_t dri
   row.against = "the same, all states on the host";
   row.ratio = Median(times.drive_ratios);
   printer->Add(row, SpreadOf(times.drive_ratios));
+
   const double gib_each_way = static_cast<double>(drive_bytes) / 2 / static_cast<double>(kGiB);
   if (const auto bound = BoundSeconds(directory, gib_each_way, Median(times.served))) {
     Row of_bound =
@@ -253,6 +258,7 @@ int Main(int argc, char** argv) {
   const std::string preset = printer.Word("--preset", "gpt2-124m"),
                     base = printer.Word("--nvme", ".");
   printer.NoMoreArguments();
+
   at::set_num_threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   const trainer::GptShape shape = OrDie(trainer::FindGptPreset(preset));
   trainer::RunOptions options;
@@ -260,6 +266,7 @@ int Main(int argc, char** argv) {
   options.optimizer.clip = 0;
   const trainer::RunPlan plan = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
   const uint64_t drive_bytes = shm::NvmeBytesOf(plan.spec, 0);
+
   const std::string directory = ScratchIn(base);
   ServerProcess server =
       StartServer(client::StateBytesOf(plan.spec).total(), plan.rcache.bytes, {});
@@ -267,12 +274,14 @@ int Main(int argc, char** argv) {
       StartServer(shm::HostStateBytesOf(plan.spec, 0).total(), plan.rcache.bytes,
                   {"--nvme", directory + ":" + std::to_string(RoundUp(drive_bytes, kMiB)),
                    "--states-on", "nvme"});
+
   const Tokens tokens = MakeTokens(shape);
   PlainStep plain(shape);
   ServedStep served(shape, server.socket_dir(), options),
       on_drive(shape, drive_server.socket_dir(), options);
   const Steps steps{&plain, &served, &on_drive};
   Alternate(steps, tokens, 1);  // records the order, settles allocators
+
   const trainer::CacheCounters before = served.cache().counters();
   const int64_t seal_before = served.seal_ns();
   const Times times = Alternate(steps, tokens, rounds);
@@ -287,18 +296,21 @@ int Main(int argc, char** argv) {
   printer.Add(main_row);
   printer.Add(
       RowOf("tokens/s in plain LibTorch", tokens_per_step / Median(times.plain), "tokens/s"));
+
   const double per_step = 1.0 / (rounds * kStepsPerRound);
   printer.Add(RowOf("step through memserver", Median(times.served), "s"));
   printer.Add(RowOf("waits for chunks and answers in a step",
                     static_cast<double>(after.wait_ns - before.wait_ns) * 1e-9 * per_step, "s"));
   printer.Add(RowOf("sealing (last gradients, norm) in a step",
                     static_cast<double>(served.seal_ns() - seal_before) * 1e-9 * per_step, "s"));
+
   printer.Add(RowOf("bytes host to device in a step",
                     static_cast<double>(served.traffic().bytes_h2d), "bytes"));
   printer.Add(RowOf("bytes device to host in a step",
                     static_cast<double>(served.traffic().bytes_d2h), "bytes"));
   printer.Add(
       RowOf("rCache share of the non-resident parameters", served.rcache().fraction(), "share"));
+
   served.Close();
   on_drive.Close();
   AddDriveRows(times, directory, drive_bytes, &printer);

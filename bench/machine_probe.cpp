@@ -39,11 +39,13 @@ int Main(int argc, char** argv) {
   options.bytes = printer.Number("--mebibytes", 2048) * kMiB;
   const uint64_t rounds_count = printer.Number("--rounds", 5);
   printer.NoMoreArguments();
+
   const auto pool = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
   std::vector<memserver::Extent> extents;
   const uint64_t bytes = options.bytes, half = bytes / 2 / kAlign * kAlign;
   if (!pool->Take(std::array{bytes}, &extents)) Die("the pool does not hold what it was made for");
   std::byte* const data = extents[0].data;
+
   const MemoryLoops& loops = SelectLoops();
   Crew crew;
   const auto each = [&](uint64_t all, const auto& task) {
@@ -52,9 +54,11 @@ int Main(int argc, char** argv) {
       task(begin, end - begin);
     });
   };
+
   std::atomic<uint64_t> sum{0};
   Rounds rounds;
   const auto whole = static_cast<double>(bytes), twice = 2 * static_cast<double>(half);
+
   const Way ways[] = {
       {"read_gb_s", whole, rounds.AddWay([&] {
          each(bytes, [&](uint64_t at, uint64_t n) { sum += loops.read(data + at, n); });
@@ -62,6 +66,7 @@ int Main(int argc, char** argv) {
       {"modify_in_place_gb_s", 2 * whole, rounds.AddWay([&] {
          each(bytes, [&](uint64_t at, uint64_t n) { loops.modify(data + at, n, 0); });
        })},
+
       {"copy_streaming_gb_s", twice, rounds.AddWay([&] {
          each(half, [&](uint64_t at, uint64_t n) {
            loops.copy_streaming(data + at, data + half + at, n, kAhead);
@@ -70,6 +75,7 @@ int Main(int argc, char** argv) {
       {"copy_memcpy_gb_s", twice, rounds.AddWay([&] {
          each(half, [&](uint64_t at, uint64_t n) { std::memcpy(data + at, data + half + at, n); });
        })}};
+
   rounds.Run(rounds_count);
   JsonWriter json;
   json.BeginObject().Field("isa", optim::NameOf(optim::BestIsa())).Field("threads", crew.size());

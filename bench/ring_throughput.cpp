@@ -93,7 +93,7 @@ class ProductRing {
   std::unique_ptr<shm::ClientPort> client_;
 };
 
-// What the two cores can do: blocks of lines, of which the other side learns by one word a block.
+// What the two cores can do: blocks of lines, each announced by one word.
 class BlockRing {
  public:
   void Push(uint64_t block) {
@@ -122,6 +122,7 @@ class BlockRing {
 void SendBlocks(uint64_t messages, const TwoCores& cores) {
   const auto ring = std::make_unique<BlockRing>();
   const uint64_t blocks = messages / kBatch;
+
   std::thread consumer([&] {
     PinTo({cores.other});
     uint64_t sum = 0;
@@ -129,6 +130,7 @@ void SendBlocks(uint64_t messages, const TwoCores& cores) {
     const uint64_t count = blocks * kBatch;
     if (sum != count * (count - 1) / 2) Die("a line was lost, or came twice");
   });
+
   const std::vector<int> before = AllowedCpus();
   PinTo({cores.mine});
   for (uint64_t block = 0; block < blocks; ++block) ring->Push(block);
@@ -146,6 +148,7 @@ void Send(uint64_t messages, const TwoCores& cores, Ring* ring) {
       if (number != next) Die("a message was lost, or came twice");
     }
   });
+
   const std::vector<int> before = AllowedCpus();
   PinTo({cores.mine});
   for (uint64_t next = 0; next < messages; ++next) {
@@ -164,19 +167,23 @@ void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores,
   const auto product_ring = std::make_unique<ProductRing>();
   const auto boost_ring = std::make_unique<BoostRing>();
   const auto index_ring = std::make_unique<IndexRing>();
+
   const size_t product = rounds.AddWay([&] { Send(count, cores, product_ring.get()); });
   const size_t boost = rounds.AddWay([&] { Send(count, cores, boost_ring.get()); });
   const size_t index = rounds.AddWay([&] { Send(count, cores, index_ring.get()); });
   const size_t blocks = rounds.AddWay([&] { SendBlocks(count, cores); });
   rounds.Run(options.rounds);
+
   std::vector<double> ratios;
   for (uint64_t i = 0; i < options.rounds; ++i) {
     ratios.push_back(std::min(rounds.seconds(boost)[i], rounds.seconds(index)[i]) /
                      rounds.seconds(product)[i]);
   }
+
   const auto rate = [&](size_t way) {
     return static_cast<double>(count) / rounds.median(way) / 1e6;
   };
+
   AddComparison({.bench = "ring",
                  .row = "ring, one way",
                  .value = rate(product),
@@ -185,6 +192,7 @@ void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores,
                  .ratios = ratios,
                  .target = 1.5},
                 printer);
+
   for (const auto& [name, way] : {std::pair{"Boost.Lockfree spsc_queue, one way", boost},
                                   std::pair{"plain index ring, one way", index},
                                   std::pair{"lines in blocks of 16, one way", blocks}}) {

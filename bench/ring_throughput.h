@@ -12,10 +12,12 @@
 
 namespace tidepool::bench {
 
+// How long it measures.
 struct ThroughputOptions {
   uint64_t messages = 2'000'000;  // a round
   uint64_t rounds = 9;
 };
+// Prints the rows.
 void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores,
                        RowPrinter* printer);
 

@@ -94,6 +94,7 @@ class Ours {
     uint64_t pieces = 0;
     next_ = 0;
     for (uint32_t slot = 0; slot < kSlots; ++slot) Start(kind, slot);
+
     while (transfers_->in_flight() > 0) {
       if (!transfers_->Progress()) Wait();
       nvme::TransferDone done;
@@ -106,6 +107,7 @@ class Ours {
         transfers_->Progress();
       }
     }
+
     const double seconds = static_cast<double>(clock_.NowNs() - begin) / kNsPerSecond;
     const double gib = static_cast<double>(pieces * kPieceBytes) / static_cast<double>(kGiB);
     return {gib / seconds, (CpuSeconds() - cpu) / gib};
@@ -135,6 +137,7 @@ class Ours {
                     .piece = static_cast<uint32_t>(piece),
                     .epoch = 1,
                     .place = piece * kPieceBytes};
+
     if (checksums_ && kind == nvme::IoKind::kWrite)
       nvme::SealPiece(names_[slot], PayloadOf(slot), HeaderOf(slot));
     transfers_->Start({kind, 0, piece * kPieceBytes, memory_.bytes().data() + slot * kPieceBytes,
@@ -200,6 +203,7 @@ uint64_t BestBlocks(Ours* ours, nvme::IoKind kind) {
   SteadyClock clock;
   uint64_t best = kSizes.front();
   double most = 0;
+
   for (const uint64_t size : kSizes) {
     clock.SleepNs(kDrivePauseNs);
     ours->UseBlocksOf(size);
@@ -232,6 +236,7 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
                "bench_nvme: %s: fio is best with blocks of %s, %u of them out, pieces are moved in "
                "blocks of %s\n",
                direction.c_str(), way.block, way.depth, FormatBytes(blocks).c_str());
+
   const FioWay checking{.block = way.block, .depth = way.depth, .checks = true};
   if (!reads) MeasureFio(path, "write", checking);  // not counted: its first writes allocate
   for (uint64_t pair = 0; pair < runs.pairs; ++pair) {
@@ -239,10 +244,12 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
     const DriveSpeed own = ours->Run(kind, true);
     clock.SleepNs(kDrivePauseNs);
     const auto other = MeasureFio(path, direction, way);
+
     speed.values.push_back(own.gib_per_second);
     if (other) speed.ratios.push_back(own.gib_per_second / other->gib_per_second);
     cpu.Add(own.cpu_per_gib, other);
     if (pair % kPairsPerPart != 0) continue;
+
     clock.SleepNs(kDrivePauseNs);
     if (reads) MeasureFio(path, "write", checking);  // what it can check
     checked.Add(own.cpu_per_gib, MeasureFio(path, direction, checking));
@@ -251,6 +258,7 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
     checksums.Add(ours->ChecksumsAlone(), other);
     reading.Add(ours->ReadingAlone(), other);
   }
+
   AddRow(name + ", checksums on", speed, "GiB/s", kSpeedTarget, rows);
   AddRow(name + ", CPU", cpu, "s a GiB", kCpuTarget, rows);
   AddRow(name + ", CPU, both with checksums", checked, "s a GiB", kCpuTarget, rows);
@@ -275,13 +283,16 @@ int Main(int argc, const char* const* argv) {
   const uint64_t block_bytes = kKiB * rows.Number("--block-kib", 0);
   const std::string only = rows.Word("--only", "");
   const uint64_t elements = rows.Number("--elements", uint64_t{128} << 20);
+
   const auto base = rows.arguments().empty() ? std::filesystem::current_path()
                                              : std::filesystem::canonical(rows.arguments().front());
   const std::string path = ScratchIn(base.string());
+
   if (!HasFio())
     std::fprintf(stderr,
                  "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows "
                  "stand alone\n");
+
   if (only != "steps") MeasurePieces({path, pairs, block_bytes}, &rows);
   if (only != "pieces") MeasureOptimizerStep({path, rounds, elements}, &rows);
   return rows.Finish();

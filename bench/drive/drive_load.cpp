@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint64_t kBlock = kMiB;
 constexpr uint32_t kBlocks = 64;  // of the file, each with memory of its own
-constexpr uint64_t kBurst = 8;    // blocks that may be made up for at once
+constexpr uint64_t kBurst = 8;    // blocks that may be caught up at once
 constexpr int kLookMilliseconds = 1;
 
 struct Wish {
@@ -46,12 +46,14 @@ class Load {
                    0600)),
         memory_(OrDie(nvme::PageMemory::Map(kBlocks * kBlock))) {
     if (!file_.valid()) Die("no file can be made in " + directory);
+
     for (uint32_t block = 0; block < kBlocks; ++block) {
       if (pwrite(file_.get(), Memory(block), kBlock, static_cast<off_t>(block * kBlock)) !=
           static_cast<ssize_t>(kBlock))
         Die("the drive fails");
       free_.push_back(block);
     }
+
     nvme::IoQueueOptions options;
     options.depth = kBlocks;
     options.files = {file_.get()};
@@ -63,13 +65,16 @@ class Load {
     const int64_t now = clock_.NowNs();
     const int64_t passed = std::min(now - last_ns_, kNsPerSecond);
     last_ns_ = now;
+
     Begin(nvme::IoKind::kRead, wish_->read.load(std::memory_order_relaxed), passed, &credits_[0]);
     Begin(nvme::IoKind::kWrite, wish_->written.load(std::memory_order_relaxed), passed,
           &credits_[1]);
     queue_->Flush();
+
     pollfd ended{queue_->event_fd(), POLLIN, 0};
     poll(&ended, 1, kLookMilliseconds);
     queue_->ClearEvent();
+
     while (auto done = queue_->Reap()) {
       if (done->result.Read() != static_cast<int32_t>(kBlock)) Die("the drive fails");
       free_.push_back(static_cast<uint32_t>(done->tag));
@@ -82,6 +87,7 @@ class Load {
     *credit = std::min(
         *credit + static_cast<double>(rate) * static_cast<double>(passed_ns) / kNsPerSecond,
         double{kBurst * kBlock});
+
     for (; *credit >= kBlock && !free_.empty(); *credit -= kBlock) {
       const uint32_t block = free_.front();
       free_.erase(free_.begin());

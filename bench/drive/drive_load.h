@@ -1,9 +1,9 @@
-// A process that moves as many bytes to and from the drive as it is told, by memserver's own way of
-// asking the system (nvme/io_queue.h), and does nothing else: what a busy drive costs a job beside
-// it is the machine's.
+// DriveLoad: a process that moves as many bytes to and from a drive as it is told, through
+// memserver's own I/O queue (nvme/io_queue.h), and does nothing else. What it costs a job beside it
+// is what the machine itself takes.
 //
-// The wish lies in a page of a file that two processes map: WishDriveLoad for who wishes,
-// RunDriveLoad for who does it.
+// The wish lies in a page of a file that two processes map: one calls WishDriveLoad, the other one
+// RunDriveLoad.
 #pragma once
 
 #include <cstdint>

@@ -81,10 +81,12 @@ std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::st
       "--output-format=json " +
       (way.checks ? "--verify=crc32c --do_verify=0 --verify_state_save=0 " : "") + "2>/dev/null");
   if (!report) return std::nullopt;
+
   const auto user = NumberBehind(*report, "{", "usr_cpu"),
              system = NumberBehind(*report, "{", "sys_cpu");
   if (!user || !system) return std::nullopt;
   const double cpu_share = (*user + *system) / 100;
+
   if (direction != "rw") return SpeedIn(*report, direction, cpu_share);
   const auto read = SpeedIn(*report, "read", cpu_share),
              write = SpeedIn(*report, "write", cpu_share);
@@ -97,6 +99,7 @@ FioWay BestFioWay(const std::string& directory, const std::string& direction, co
   SteadyClock clock;
   FioWay best = ways.front();
   double most = 0;
+
   for (FioWay& way : ways) {
     way.file = file;
     clock.SleepNs(kDrivePauseNs);

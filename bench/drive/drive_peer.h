@@ -16,11 +16,13 @@ namespace tidepool::bench {
 // to begin.
 inline constexpr int64_t kDrivePauseNs = kNsPerSecond / 2;
 
+// What one run reached.
 struct DriveSpeed {
   double gib_per_second = 0;
   double cpu_per_gib = 0;  // seconds
 };
 
+// How fio asks the drive.
 struct FioWay {
   const char* block = "1m";
   uint32_t depth = 64;  // blocks that are out
@@ -30,6 +32,7 @@ struct FioWay {
   const char* file = "fio.data";  // in the directory, of 1 GiB; made where it is not there
 };
 
+// True where fio can be started.
 bool HasFio();
 // A second of sequential blocks, io_uring, direct, registered buffers in pages of 2 MiB.
 // `direction`: "read", "write", or "rw", half of each, whose speed is the sum. Nothing where fio is

@@ -99,6 +99,7 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
   const JobShape shape = ShapeOf(task, "bench-nvme");
   const uint64_t drive_bytes = shm::NvmeBytesOf(SpecOf(shape), 0);
   const double gib_each_way = static_cast<double>(drive_bytes) / 2 / static_cast<double>(kGiB);
+
   const std::string states = task.directory + "/server";
   std::filesystem::create_directory(states);
   std::filesystem::permissions(states, std::filesystem::perms::owner_all);
@@ -106,6 +107,7 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
                          "--states-on", "nvme"});
   StepSide host(ShapeOf(task, "bench-host"), {});
   const Bound bound(task.directory);
+
   std::vector<double> drive_seconds, host_seconds, ratios;
   SteadyClock clock;
   for (uint64_t round = 0; round <= task.rounds; ++round) {
@@ -116,6 +118,7 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
     host_seconds.push_back(of_host);
     ratios.push_back(bound.Seconds(gib_each_way, of_host) / of_drive);
   }
+
   const std::string parameters =
       std::to_string(shape.chunks * shape.chunk_elements >> 20) + " Mi parameters";
   Row step = RowOf("optimizer step of " + parameters + ", fp32 states on the drive",
@@ -126,9 +129,11 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
     step.ratio = Median(ratios);
     step.target = kStepTarget;
   }
+
   rows->Add(step, SpreadOf(HasFio() ? ratios : drive_seconds));
   rows->Add(RowOf("the same with the states on the host", Median(host_seconds), "s"),
             SpreadOf(host_seconds));
+
   const auto staging =
       static_cast<double>(memserver::StateTier::MemoryBytes(1)) / static_cast<double>(kMiB);
   Row memory = RowOf("memory of the staging, for all jobs", staging, "MiB");
@@ -136,6 +141,7 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
   memory.ratio = static_cast<double>(kStagingMax) / static_cast<double>(kMiB) / staging;
   memory.target = 1;
   rows->Add(memory);
+
   drive.Detach();
   host.Detach();
 }

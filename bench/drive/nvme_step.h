@@ -13,6 +13,7 @@
 
 namespace tidepool::bench {
 
+// What is measured, and where.
 struct OptimizerStepTask {
   std::string directory;  // mode 0700, ours, without links in its path
   uint64_t rounds = 5;

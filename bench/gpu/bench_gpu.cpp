@@ -22,7 +22,7 @@
 namespace tidepool::bench {
 namespace {
 
-// What is most unsure comes first.
+// The most uncertain part comes first.
 constexpr std::array<std::string_view, 7> kParts{"done", "copies", "pool", "beside",
                                                  "peer", "push",   "adam"};
 
@@ -53,26 +53,31 @@ int Main(int argc, char** argv) {
   setup.adam_elements = printer.Number("--adam-mebi-elements", 128) * kMiB;
   const uint64_t trips = printer.Number("--trips", 20'000);
   printer.NoMoreArguments();
+
   for (const std::string& part : {only, without}) {
     if (!part.empty() && std::find(kParts.begin(), kParts.end(), part) == kParts.end())
       Die("error[TP1001]: there is no part '" + part + "' (see --help)");
   }
+
   const auto wanted = [&](std::string_view part) {
     return part != without && (only.empty() || only == part);
   };
   // Before the driver is started.
   std::unique_ptr<GpuPeer> peer;
   if (wanted("peer")) peer = std::make_unique<GpuPeer>(0);
+
   const auto gpus = device::ListGpus();
   if (!gpus.ok()) {
     std::fprintf(stderr, "bench_gpu: nothing is measured without a GPU\n%s\n",
                  gpus.status().Format().c_str());
     return gpus.status().exit_code();
   }
+
   const auto device = OrDie(device::CudaDevice::Open({}));
   std::fprintf(stderr, "bench_gpu: %s, %s; memory leaves it by %s\n", device->name().c_str(),
                device->gpu().name.c_str(), device->form_note().c_str());
   setup.device = device.get();
+
   if (wanted("done")) MeasureDone(setup, &printer);
   if (wanted("copies")) MeasureCopies(setup, &printer);
   if (wanted("pool")) MeasurePoolStart(setup, &printer);

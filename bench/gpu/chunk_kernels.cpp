@@ -44,6 +44,7 @@ ChunkKernels::ChunkKernels(uint64_t chunks, uint64_t elements, Crew* crew)
       factors_(
           optim::MakeFactors({}, {.lr = 1e-4, .optimizer_step = 10, .gradient_scale = 1.0F}, {})),
       whole_{.begin = 0, .count = elements} {
+  // The planes of all chunks lie in one piece of the pool.
   memserver::HostPoolOptions options;
   options.bytes = chunks * kPlanes * plane_bytes_;
   pool_ = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
@@ -51,6 +52,7 @@ ChunkKernels::ChunkKernels(uint64_t chunks, uint64_t elements, Crew* crew)
   if (!pool_->Take(std::array{options.bytes}, &extents))
     Die("the pool does not hold the planes that it was made for");
   planes_ = extents[0].data;
+
   for (uint32_t i = 0; i < crew->size(); ++i) {
     workers_.push_back(std::make_unique<memserver::Worker>(
         optim::SelectKernels(optim::BestIsa()),
@@ -62,6 +64,7 @@ template <typename Task>
 double ChunkKernels::ForEach(Task task) {
   std::atomic<uint64_t> next{0};
   std::vector<double> seconds(crew_->size());
+
   crew_->Run([&](uint32_t thread) {
     const optim::FlushDenormals mode;
     const double before = ThreadCpuSeconds();
@@ -82,11 +85,13 @@ memserver::Work ChunkKernels::WorkOn(uint64_t chunk, memserver::WorkKind kind) {
   work.runs = std::span(&whole_, 1);
   work.from = At(kGradient, chunk);
   work.norm_sums = &norm_sums_[chunk];
+
   work.planes.master = At(kMaster, chunk);
   work.planes.momentum = At(kMomentum, chunk);
   work.planes.variance = At(kVariance, chunk);
   work.planes.gradient = At(kGradient, chunk);
   work.planes.count = elements_;
+
   work.factors = &factors_;
   work.progress = &progress_[chunk].word;
   work.identity = chunk + 1;
@@ -100,13 +105,16 @@ double ChunkKernels::StepSeconds() {
   double seconds = ForEach([&](uint32_t thread, uint64_t chunk) {
     device::CopyBytes(&rcache_[thread * plane_bytes_], At(kMaster, chunk), bytes, bytes);
   });
+
   seconds += ForEach([&](uint32_t thread, uint64_t chunk) {
     device::CopyBytes(At(kGradient, chunk), &rcache_[thread * plane_bytes_], bytes, bytes);
     workers_[thread]->Do(WorkOn(chunk, memserver::WorkKind::kScan));
   });
+
   seconds += ForEach([&](uint32_t thread, uint64_t chunk) {
     workers_[thread]->Do(WorkOn(chunk, memserver::WorkKind::kUpdate));
   });
+
   return seconds;
 }
 

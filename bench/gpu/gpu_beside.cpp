@@ -62,22 +62,25 @@ void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer) {
   std::vector<memserver::Extent> extents;
   if (!pool->Take(std::array{setup.pool_bytes, 2 * kCopyBytes}, &extents))
     Die("the pool does not hold what it was made for");
+
   BothEngines engines(setup.device, extents[1].data);
   Crew crew;
   const MemoryLoops& loops = SelectLoops();
+
   const auto modify = [&] {
     crew.Run([&](uint32_t i) {
       const auto [begin, end] = crew.Share(i, setup.pool_bytes, kAlign);
       loops.modify(extents[0].data + begin, end - begin, 0);
     });
   };
-  // More than fit into the time that changing the memory takes, at the 64 GB/s that a link has at
-  // most, and were it to take thrice as long.
+  // More copies than fit into the time that changing the memory takes, even at the 64 GB/s that a
+  // link has at most and if it took three times as long.
   SteadyClock clock;
   const int64_t begin = clock.NowNs();
   modify();
   const double alone = static_cast<double>(clock.NowNs() - begin) / 1e9;
   const auto copies = static_cast<uint64_t>(3 * alone * 64e9 / static_cast<double>(kCopyBytes)) + 1;
+
   uint64_t ended_early = 0;
   Rounds rounds;
   const size_t beside = rounds.AddWay(
@@ -89,15 +92,18 @@ void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer) {
         engines.Finish();
         engines.Start(copies);
       });
+
   const size_t by_itself = rounds.AddWay(modify, [&] { engines.Finish(); });
   rounds.Run(setup.rounds);
   engines.Finish();
+
   if (ended_early > 0) {
     std::fprintf(stderr,
                  "bench_gpu: in %llu rounds the copies ended before the memory was changed; the "
                  "row beside copies says too much\n",
                  static_cast<unsigned long long>(ended_early));
   }
+
   AddComparison({.bench = "gpu",
                  .row = "host memory changed in place, by all CPUs, while it is copied both ways",
                  .value = 2 * static_cast<double>(setup.pool_bytes) / rounds.median(beside) / 1e9,

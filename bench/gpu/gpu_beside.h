@@ -9,6 +9,7 @@
 
 namespace tidepool::bench {
 
+// Prints the rows.
 void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer);
 
 }  // namespace tidepool::bench

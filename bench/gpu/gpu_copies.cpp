@@ -97,6 +97,7 @@ void MeasureSize(uint64_t size, const GpuSetup& setup, OurWay* ours, PlainWay* p
     rounds.AddWay([&] { ours->Run(size, copies, direction.to, direction.from); });
     rounds.AddWay([&] { plain->Run(size, copies, direction.to, direction.from); });
     rounds.Run(setup.rounds);
+
     const double bytes =
         static_cast<double>(size * copies) * (direction.to && direction.from ? 2 : 1);
     const std::string row = "copies of " + NameOfSize(size) + " " + direction.name;
@@ -107,6 +108,7 @@ void MeasureSize(uint64_t size, const GpuSetup& setup, OurWay* ours, PlainWay* p
                   .against = "",
                   .ratio = {},
                   .target = {}});
+
     AddComparison({.bench = "gpu",
                    .row = row + ", registered pool memory",
                    .value = bytes / rounds.median(0) / 1e9,
@@ -125,15 +127,18 @@ void MeasureSize(uint64_t size, const GpuSetup& setup, OurWay* ours, PlainWay* p
 void MeasureCopies(const GpuSetup& setup, RowPrinter* printer) {
   const uint64_t bytes = std::max(setup.copy_bytes, kSizes[0]);
   PlainGpu plain_gpu(*setup.device);
+
   const auto pool = ReservePool(2 * bytes);
   std::vector<memserver::Extent> extents;
   if (!pool->Take(std::array{bytes, bytes}, &extents))
     Die("the pool does not hold what it was made for");
+
   const auto registered_out = OrDie(setup.device->Register(extents[0].data, bytes));
   const auto registered_in = OrDie(setup.device->Register(extents[1].data, bytes));
   UniqueFd exported[2];
   const auto gpu_in = OrDie(setup.device->CreateExportable(bytes, &exported[0]));
   const auto gpu_out = OrDie(setup.device->CreateExportable(bytes, &exported[1]));
+
   const Ends ours_ends = {extents[0].data, extents[1].data, gpu_in->data(), gpu_out->data()};
   Ends plain_ends = ours_ends;
   std::unique_ptr<PinnedBytes> pinned_out, pinned_in;
@@ -141,6 +146,7 @@ void MeasureCopies(const GpuSetup& setup, RowPrinter* printer) {
                             plain_out = plain_gpu.TakeGpu(bytes);
   plain_ends.gpu_in = plain_in->data();
   plain_ends.gpu_out = plain_out->data();
+
   if (PlainGpu::HasPinned()) {
     pinned_out = plain_gpu.TakePinned(bytes);
     pinned_in = plain_gpu.TakePinned(bytes);
@@ -148,11 +154,13 @@ void MeasureCopies(const GpuSetup& setup, RowPrinter* printer) {
     plain_ends.host_in = pinned_in->data();
     std::fill_n(pinned_out->data(), bytes, std::byte{1});
   }
+
   OurWay ours(setup.device, ours_ends);
   PlainWay plain(&plain_gpu, plain_ends);
   for (const uint64_t size : kSizes) {
     if (size <= bytes) MeasureSize(size, setup, &ours, &plain, printer);
   }
+
   printer->Add({.bench = "gpu",
                 .row = "copies of memory that was not registered",
                 .value = static_cast<double>(setup.device->unregistered_copies()),
@@ -167,6 +175,7 @@ void MeasurePoolStart(const GpuSetup& setup, RowPrinter* printer) {
   const double gib = static_cast<double>(setup.pool_bytes) / static_cast<double>(kGiB);
   std::vector<double> touched, registered, unregistered, ratios;
   const SteadyClock clock;
+
   for (uint64_t round = 0; round < 3; ++round) {
     const int64_t begin = clock.NowNs();
     const auto pool = ReservePool(setup.pool_bytes);
@@ -174,18 +183,21 @@ void MeasurePoolStart(const GpuSetup& setup, RowPrinter* printer) {
     std::vector<memserver::Extent> extents;
     if (!pool->Take(std::array{setup.pool_bytes}, &extents))
       Die("the pool does not hold what it was made for");
+
     auto registration = OrDie(setup.device->Register(extents[0].data, setup.pool_bytes));
     const int64_t ready = clock.NowNs();
     registration.reset();
     unregistered.push_back(static_cast<double>(clock.NowNs() - ready) / 1e9 / gib);
     touched.push_back(static_cast<double>(reserved - begin) / 1e9 / gib);
     registered.push_back(static_cast<double>(ready - reserved) / 1e9 / gib);
+
     if (!PlainGpu::HasPinned()) continue;
     const int64_t before = clock.NowNs();
     const auto pinned = plain_gpu.TakePinned(setup.pool_bytes);
     ratios.push_back(static_cast<double>(clock.NowNs() - before) /
                      static_cast<double>(ready - begin));
   }
+
   const auto add = [printer](const char* row, double value) {
     printer->Add({.bench = "gpu",
                   .row = row,
@@ -195,10 +207,12 @@ void MeasurePoolStart(const GpuSetup& setup, RowPrinter* printer) {
                   .ratio = {},
                   .target = {}});
   };
+
   add("pool reserved and touched", Median(touched));
   add("pool registered", Median(registered));
   add("pool given back by the driver", Median(unregistered));
   if (ratios.empty()) return;
+
   AddComparison({.bench = "gpu",
                  .row = "pool reserved, touched and registered",
                  .value = Median(touched) + Median(registered),
@@ -218,6 +232,7 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
   const auto stream = gpu.OpenStream();
   stream->Fill(planes->data(), elements * 16);
   const auto ours = setup.device->Borrow(stream->native());
+
   optim::UpdateSpan span;
   span.master = planes->data();
   span.momentum = planes->data() + 4 * elements;
@@ -226,6 +241,7 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
   span.param16 = planes->data() + 14 * elements;
   span.gradient_dtype = span.param16_dtype = DType::kBF16;
   span.count = elements;
+
   const optim::StepFactors factors = optim::MakeFactors({}, {.lr = 1e-3}, {});
   const Status first = optim::EnqueueAdam(ours.get(), factors, span);
   if (!first.ok()) {
@@ -243,6 +259,7 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
     stream->Copy(copied->data(), planes->data(), 14 * elements);
     stream->Synchronize();
   });
+
   rounds.Run(3 * setup.rounds);
   AddComparison({.bench = "gpu",
                  .row = "AdamW kernel, bf16 gradient and copy, " + std::to_string(elements >> 20) +

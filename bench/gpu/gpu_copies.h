@@ -1,5 +1,5 @@
-// What a GPU's links, its driver and our own memory can do before any memserver runs: the first
-// part of `bench gpu`.
+// What a GPU's links, its driver and our own memory can do before any memserver runs: what
+// `bench gpu` measures first.
 //
 // One thread; any failure ends the program.
 #pragma once
@@ -9,6 +9,7 @@
 
 namespace tidepool::bench {
 
+// The device, and how much is measured.
 struct GpuSetup {
   device::CudaDevice* device = nullptr;
   uint64_t copy_bytes = 0;  // copied by each measurement, in copies of each size

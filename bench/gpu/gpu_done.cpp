@@ -83,6 +83,7 @@ void MeasureWay(const GpuSetup& setup, const std::string& way, MatrixLoop* produ
   const std::string row = "fetches of 4 MiB chunks, `done` by the " + way;
   Figures alone, beside;
   Measure(setup, &job, &alone);
+
   printer->Add({.bench = "gpu",
                 .row = row + ", copy rate",
                 .value = Median(alone.rates),
@@ -90,6 +91,7 @@ void MeasureWay(const GpuSetup& setup, const std::string& way, MatrixLoop* produ
                 .against = "",
                 .ratio = {},
                 .target = {}});
+
   AddLatencies(row, alone, printer);
   if (products == nullptr) return;
 
@@ -97,9 +99,11 @@ void MeasureWay(const GpuSetup& setup, const std::string& way, MatrixLoop* produ
     const Multiplier multiplier(setup, products);
     Measure(setup, &job, &beside);
   }
+
   std::vector<double> ratios;
   for (size_t i = 0; i < beside.rates.size(); ++i)
     ratios.push_back(beside.rates[i] / alone.rates[i]);
+
   AddComparison({.bench = "gpu",
                  .row = row + " beside matrix products, copy rate",
                  .value = Median(beside.rates),
@@ -108,6 +112,7 @@ void MeasureWay(const GpuSetup& setup, const std::string& way, MatrixLoop* produ
                  .ratios = ratios,
                  .target = {}},
                 printer);
+
   AddLatencies(row + " beside matrix products", beside, printer);
 }
 

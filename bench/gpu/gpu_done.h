@@ -10,6 +10,7 @@
 
 namespace tidepool::bench {
 
+// Prints the rows of both writers.
 void MeasureDone(const GpuSetup& setup, RowPrinter* printer);
 
 }  // namespace tidepool::bench

@@ -78,6 +78,7 @@ void ServeImports(device::CudaDevice* device, const UniqueFd& exported, uint64_t
                   uint64_t count, int socket) {
   const SteadyClock clock;
   std::vector<double> import, release;
+
   for (uint64_t i = 0; i < count; ++i) {
     const int64_t begin = clock.NowNs();
     auto memory = OrDie(device->Import(exported, bytes));
@@ -86,6 +87,7 @@ void ServeImports(device::CudaDevice* device, const UniqueFd& exported, uint64_t
     release.push_back(static_cast<double>(clock.NowNs() - imported) / 1e9);
     import.push_back(static_cast<double>(imported - begin) / 1e9);
   }
+
   const std::array<double, 2> times = {Median(import), Median(release)};
   (void)shm::SendPacket(socket, BytesOf(times));
 }
@@ -104,7 +106,7 @@ void ServeFlags(device::CudaDevice* device, UniqueFd page, bool by_stream, uint6
   for (uint64_t i = 1; i <= count; ++i) {
     by_stream ? stream->WaitFlag(words.ready, i) : SpinUntil(words.ready, i);
     stream->WriteFlag(words.done, i);
-    // As far ahead as a ring of requests would be, no further.
+    // No further ahead than a ring of requests would be.
     if (by_stream && i % 64 == 0) stream->Synchronize(stream->Record());
   }
   stream->Synchronize(stream->Record());
@@ -121,6 +123,7 @@ void GpuPeer::Serve(int socket, int ordinal) {
     if (packet.bytes.size() != sizeof(Order)) return;
     Order order;
     std::memcpy(&order, packet.bytes.data(), sizeof order);
+
     if (!device) device = OrDie(device::CudaDevice::Open({.ordinal = ordinal}));
     if (packet.fds.empty()) Die("bench_gpu: an order without its descriptor");
     if (order.work == kImport) {
@@ -138,15 +141,17 @@ GpuPeer::GpuPeer(int ordinal) : ordinal_(ordinal) {
     Die("bench_gpu: no socket pair");
   socket_ = UniqueFd(ends[0]);
   UniqueFd other(ends[1]);
+
   pid_ = fork();
   if (pid_ < 0) Die("bench_gpu: no second process");
   if (pid_ > 0) return;
+
   socket_.Reset();
   Serve(other.get(), ordinal);
   _exit(0);
 }
 
-// Its socket's end is the word for going; a peer that hangs in the driver is ended.
+// The peer goes when its socket ends; one that hangs in the driver is killed.
 GpuPeer::~GpuPeer() {
   socket_.Reset();
   SteadyClock clock;
@@ -185,11 +190,13 @@ void GpuPeer::MeasureImport(uint64_t bytes, uint64_t rounds, RowPrinter* printer
                    device.status().Line().c_str());
       continue;
     }
+
     UniqueFd exported;
     const auto memory = OrDie(device.value()->CreateExportable(bytes, &exported));
     Send({kImport, bytes, rounds}, exported.get());
     const Times times = TakeTimes();
     const std::string of = " of " + std::to_string(bytes / kMiB) + " MiB by " + name;
+
     printer->Add({.bench = "gpu",
                   .row = "import" + of,
                   .value = times.import * 1e3,
@@ -197,6 +204,7 @@ void GpuPeer::MeasureImport(uint64_t bytes, uint64_t rounds, RowPrinter* printer
                   .against = "",
                   .ratio = {},
                   .target = {}});
+
     printer->Add({.bench = "gpu",
                   .row = "letting go" + of,
                   .value = times.release * 1e3,
@@ -218,6 +226,7 @@ void GpuPeer::MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinte
                   .target = {}},
                  SpreadOf(micros));
   };
+
   for (const Work work : {kFlagsByCpu, kFlagsByStream}) {
     const auto segment =
         OrDie(shm::Segment::Create("bench-flags", kFlagBytes, shm::PeerAccess::kReadWrite));
@@ -227,6 +236,7 @@ void GpuPeer::MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinte
     // Every trip is answered, however many the clock lets through.
     const uint64_t all = trips + kWarmUpTrips;
     const auto count = static_cast<int>(trips);
+
     Send({work, 0, all}, segment->fd());
     AwaitReady();
     uint64_t next = 0;
@@ -237,14 +247,17 @@ void GpuPeer::MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinte
       stream->WriteFlag(words.seen, next);
       SpinUntil(words.seen, next);
     };
+
     const auto by_cpu = [&] {
       words.ready->store(++next, std::memory_order_release);
       SpinUntil(words.done, next);
     };
+
     const std::vector<double> micros =
         work == kFlagsByCpu ? TimeRoundTrips(count, by_stream) : TimeRoundTrips(count, by_cpu);
     words.ready->store(all, std::memory_order_release);  // lets go of the trips that were cut off
     AwaitReady();
+
     add(work == kFlagsByCpu
             ? "flags, round trip: stream, processor of the other process, its stream, stream"
             : "flags, round trip: processor, stream of the other process, processor",

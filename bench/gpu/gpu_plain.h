@@ -28,6 +28,7 @@ class PinnedBytes {
   std::byte* data_ = nullptr;
 };
 
+// Memory of the GPU by the driver's plain allocation; freed with this object.
 class GpuBytes {
  public:
   ~GpuBytes();
@@ -42,14 +43,17 @@ class GpuBytes {
   std::byte* data_ = nullptr;
 };
 
+// A stream of the driver, non-blocking; destroyed with this object.
 class PlainStream {
  public:
   ~PlainStream();
   PlainStream(const PlainStream&) = delete;
   PlainStream& operator=(const PlainStream&) = delete;
+  // Start work, and wait for all of it.
   void Copy(void* to, const void* from, uint64_t bytes);
   void Fill(void* at, uint64_t bytes);  // with zeros
   void Synchronize();
+  // The driver's handle.
   void* native() const { return stream_; }
 
  private:

@@ -59,6 +59,7 @@ void MeasureChunks(const GpuSetup& setup, uint64_t chunk, PlainLoop* plain, RowP
   const uint64_t chunks = setup.copy_bytes / chunk;
   PushedJob job(setup.device, chunk, chunks);
   const double one_way = chunk >= 16 * kMiB ? 0.98 : 0.95;
+
   for (const Way& way :
        {Way{"to the GPU", true, false, one_way}, Way{"from the GPU", false, true, one_way},
         Way{"both ways at once", true, true, 0.97}}) {
@@ -66,10 +67,12 @@ void MeasureChunks(const GpuSetup& setup, uint64_t chunk, PlainLoop* plain, RowP
     rounds.AddWay([&] { job.Run(way.to, way.from); }, [&] { job.EndStep(); });
     if (plain != nullptr) rounds.AddWay([&] { plain->Run(chunk, way.to, way.from); });
     rounds.Run(setup.rounds);
+
     const double bytes = static_cast<double>(chunk * chunks) * (way.to && way.from ? 2 : 1);
     const std::string row =
         "push of " + std::to_string(chunk / kMiB) + " MiB chunks through memserver, " + way.name;
     const double rate = bytes / rounds.median(0) / 1e9;
+
     if (plain == nullptr) {
       printer->Add({.bench = "gpu",
                     .row = row,
@@ -80,6 +83,7 @@ void MeasureChunks(const GpuSetup& setup, uint64_t chunk, PlainLoop* plain, RowP
                     .target = {}});
       continue;
     }
+
     AddComparison({.bench = "gpu",
                    .row = row,
                    .value = rate,
@@ -90,6 +94,7 @@ void MeasureChunks(const GpuSetup& setup, uint64_t chunk, PlainLoop* plain, RowP
                    .target = way.to && way.from && chunk < 16 * kMiB ? std::nullopt
                                                                      : std::optional(way.target)},
                   printer);
+
     job.EndStep();
   }
 }
@@ -103,24 +108,29 @@ void MeasureBesideProducts(const GpuSetup& setup, RowPrinter* printer) {
                  made.status().Line().c_str());
     return;
   }
+
   MatrixLoop& products = **made;
   constexpr uint64_t kChunk = 16 * kMiB;
   PushedJob job(setup.device, kChunk, std::max<uint64_t>(1, setup.copy_bytes / kChunk));
   std::vector<double> ratios, alone;
   (void)products.Seconds(kProducts);
+
   for (uint64_t round = 0; round < setup.rounds; ++round) {
     alone.push_back(products.Seconds(kProducts));
     std::atomic<bool> multiplied{false};
     double beside = 0;
+
     std::thread multiplier([&] {
       const PlainGpu current(*setup.device);
       beside = products.Seconds(kProducts);
       multiplied.store(true, std::memory_order_release);
     });
+
     while (!multiplied.load(std::memory_order_acquire)) job.Run(true, false);
     multiplier.join();
     ratios.push_back(alone.back() / beside);
   }
+
   const double flops = static_cast<double>(kProducts) * products.FlopsEach();
   AddComparison({.bench = "gpu",
                  .row = "matrix products (bf16, 8192) while memserver copies chunks to the GPU",
@@ -142,6 +152,7 @@ void MeasurePush(const GpuSetup& setup, RowPrinter* printer) {
     std::fprintf(stderr,
                  "bench_gpu: this driver has no cuMemHostAlloc; pushes are held against nothing\n");
   }
+
   for (const uint64_t chunk : {4 * kMiB, 16 * kMiB, 64 * kMiB}) {
     if (2 * chunk <= setup.copy_bytes) MeasureChunks(setup, chunk, plain.get(), printer);
   }

@@ -9,6 +9,7 @@
 
 namespace tidepool::bench {
 
+// Prints the rows of both directions, alone and beside products.
 void MeasurePush(const GpuSetup& setup, RowPrinter* printer);
 
 }  // namespace tidepool::bench

@@ -34,11 +34,13 @@ class PushedJob {
     options.socket_dir = server_.socket_dir();
     options.connect_timeout_ns = kStartNs;
     options.spin_ns = shape_.spin_ns;
+
     options.brought = client::BroughtMemory{.form = static_cast<uint32_t>(device->export_form()),
                                             .uuid = device->uuid(),
                                             .descriptor = exported_.get(),
                                             .data = memory_->data(),
                                             .bytes = memory_->bytes()};
+
     client_ = OrDie(client::MemClient::Connect(options, SpecOf(shape_), 0));
     for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk)
       OrDie(client_->Wait(OrDie(client_->StartPutWeights(RangeOf(chunk, 0)))).status());
@@ -68,6 +70,7 @@ class PushedJob {
     Run(true, false);
   }
 
+  // Chunks of the job.
   uint64_t chunks() const { return shape_.chunks; }
   // One fetch, from the moment when its copy may begin until its `done` word is there; seconds.
   double FetchSeconds(uint32_t chunk) {

@@ -72,6 +72,7 @@ void Crew::Serve(uint32_t index) {
       __builtin_ia32_pause();
     begun_.wait(seen);
     ++seen;
+
     if (stopping_.load()) return;
     (*task_)(index);
     ended_.fetch_add(1, std::memory_order_release);

@@ -22,6 +22,7 @@ class Crew {
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
 
+  // Threads, the caller's included.
   uint32_t size() const { return static_cast<uint32_t>(cpus_.size()); }
   // task(i) on thread i of size(), all at once; returns when all have ended.
   void Run(const std::function<void(uint32_t)>& task);

@@ -50,7 +50,7 @@ JobShape LargeJob(const std::string& name, uint32_t chunks) {
           .world = 1,
           .rcache_bytes = sizeof(float) * kChunkElements};
 }
-// What is left of the pool, and states for the drive.
+// Jobs that take what is left of the pool, and states on the drive.
 JobShape GreedyJob() {
   return LargeJob("greedy", 16);
 }
@@ -62,16 +62,19 @@ void Send(int socket, const std::vector<int>& fds) {
   std::array<std::byte, 64> bytes{};
   iovec part{bytes.data(), bytes.size()};
   std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
+
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
+
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
   std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+
   [[maybe_unused]] const auto sent = sendmsg(socket, &message, MSG_NOSIGNAL);
 }
 
@@ -84,7 +87,7 @@ void FloodDescriptors(const Scene& scene) {
   }
 }
 
-// Attached, with requests in the ring that it will never take the answers of.
+// Attaches, leaves requests in the ring, and never takes their answers.
 void StopAtOnce(const Scene& scene) {
   ServedJob job(SmallJob("stopped"), scene.socket_dir);
   for (int i = 0; i < 64; ++i) {
@@ -106,14 +109,17 @@ void NeverDrain(const Scene& scene) {
   const shm::JobSpec spec = SpecOf(SmallJob("never-drains"));
   const client::Range range{
       .chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0};
+
   for (;;) {
     auto rank = client::MemClient::Connect(options, spec, 0);
     if (!rank.ok()) continue;
+
     for (uint32_t chunk = 0; chunk < 2; ++chunk) {
       auto put = (*rank)->StartPutWeights(
           {.chunk = chunk, .element_begin = 0, .element_count = 16 * 1024, .rcache_offset = 0});
       if (!put.ok() || !(*rank)->Wait(*put).ok()) break;
     }
+
     for (uint32_t i = 0; i < client::kTicketsMax; ++i) {
       if (!(*rank)->StartFetch(range, 0).ok()) break;
     }
@@ -130,11 +136,13 @@ void CrashLoop(const Scene& scene) {
       client::ClientOptions options;
       options.socket_dir = scene.socket_dir;
       auto rank = client::MemClient::Connect(options, SpecOf(SmallJob("crash")), 0);
+
       if (rank.ok())
         (void)(*rank)->StartPutWeights(
             {.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0});
       kill(getpid(), SIGKILL);
     }
+
     if (child > 0) waitpid(child, nullptr, 0);
     clock.SleepNs(std::max<int64_t>(0, next + kCrashEveryNs - clock.NowNs()));
   }
@@ -153,6 +161,7 @@ void LeaseEverything(const Scene& scene) {
                                 .rcache_offset = 0};
       tickets.push_back(OrDie(job.rank(0).StartFetch(whole, job.version())));
     }
+
     for (const client::Ticket ticket : tickets) OrDie(job.rank(0).Wait(ticket).status());
     tickets.clear();
   }
@@ -170,15 +179,18 @@ void HogNvmeElsewhere(const Scene& scene) {
   const sched_param none{};
   if (sched_setscheduler(0, SCHED_IDLE, &none) != 0)
     Die("the system does not let a process be below the others");
+
   const std::string own = scene.drive + "/own";
   std::filesystem::create_directories(own);
   std::filesystem::permissions(own, std::filesystem::perms::owner_all);
   setenv("TMPDIR", scene.drive.c_str(), 1);  // goes with the drive's folder: this process is killed
+
   const uint64_t pool = shm::StateBytesOf(SpecOf(NvmeJob())).total() + 16 * kMiB;
   const auto server = OrDie(ServerProcess::Start(
       {"--pool", std::to_string(RoundUp(pool, kMiB)), "--keeper", "none", "--log-level", "error",
        "--states-on", "nvme", "--nvme",
        own + ":" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 64 * kMiB)}));
+
   ServedJob job(NvmeJob(), server.socket_dir());
   for (;;) job.Step();
 }
@@ -226,8 +238,7 @@ uint64_t HogNvmeBytes() {
 
 void RunHostile(const std::string& name, const Scene& scene) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Who has how much of the CPUs is for the system to say, not for memserver: a neighbour has the
-  // least.
+  // The system shares out the CPUs, not memserver: a neighbour gets the lowest priority there.
   setpriority(PRIO_PROCESS, 0, 19);
   for (const Hostile& hostile : kHostiles) {
     if (name == hostile.name) hostile.run(scene);
@@ -242,10 +253,12 @@ HostileProcesses::HostileProcesses(const Hostile& hostile, const Scene& scene) {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
+
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     posix_spawnattr_setpgroup(&attributes, group_);  // 0: the first one's own
+
     pid_t pid = -1;
     const int failed =
         posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, argv.data(), environ);

@@ -21,6 +21,7 @@ struct Scene {
   std::string drive;  // a directory
 };
 
+// One kind of neighbour.
 struct Hostile {
   const char* name;    // of --hostile
   const char* what;    // for the row
@@ -31,6 +32,7 @@ struct Hostile {
   bool same_round = false;            // measured in the rounds of the one before it
   int64_t begin_ns = 300 * kNsPerMs;  // until it is at work
 };
+// All kinds.
 std::span<const Hostile> Hostiles();
 
 // The job that `nvme` trains: its quota must let it have states on NVMe alone.

@@ -9,8 +9,8 @@
 namespace tidepool::bench {
 namespace {
 
-// On a machine whose cores are all taken, a spinning thread waits for whole time slices: then fewer
-// round trips have to do.
+// On a machine whose cores are all taken a spinning thread waits for whole time slices: fewer round
+// trips must do there.
 constexpr int64_t kTimeMaxNs = 5 * kNsPerSecond;
 
 struct alignas(64) Word {
@@ -28,6 +28,7 @@ std::vector<double> TimeRoundTrips(int count, const std::function<void()>& round
   const SteadyClock clock;
   std::vector<double> micros;
   const int64_t limit = clock.NowNs() + kTimeMaxNs;
+
   for (int i = -kWarmUpTrips; i < count; ++i) {
     const int64_t start = clock.NowNs();
     if (start > limit && !micros.empty()) break;
@@ -50,13 +51,16 @@ std::vector<double> TimePingPong(int count, const TwoCores& cores) {
       pong.value.store(next, std::memory_order_release);
     }
   });
+
   const std::vector<int> before = AllowedCpus();
   PinTo({cores.mine});
+
   uint64_t next = 0;
   std::vector<double> micros = TimeRoundTrips(count, [&] {
     ping.value.store(++next, std::memory_order_release);
     while (pong.value.load(std::memory_order_acquire) != next) __builtin_ia32_pause();
   });
+
   ping.value.store(kEnd, std::memory_order_release);
   echo.join();
   PinTo(before);

@@ -15,6 +15,7 @@ namespace tidepool::bench {
 struct TwoCores {
   int mine = 0, other = 0;
 };
+// Reads the affinity of the calling thread.
 TwoCores FindTwoCores();
 
 inline constexpr int kWarmUpTrips = 200;  // done first, and not counted

@@ -72,6 +72,7 @@ struct Comparison {
   double factor = 1;
   std::optional<double> target;
 };
+// Prints the row and its spread.
 void AddComparison(const Comparison& comparison, RowPrinter* printer);
 
 }  // namespace tidepool::bench

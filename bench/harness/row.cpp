@@ -34,6 +34,7 @@ std::string ToJson(const Row& row) {
       .Field("value", row.value)
       .Field("unit", row.unit)
       .Key("against");
+
   row.against.empty() ? json.Null() : json.String(row.against);
   WriteOptional("ratio", row.ratio, &json);
   WriteOptional("target", row.target, &json);
@@ -61,6 +62,7 @@ std::string ToJson(const Row& row, const RegimeSpan& regime, uint64_t dropped) {
       .Field("row", row.row)
       .Key("round_trip_ns")
       .BeginArray();
+
   return json.Double(regime.low_ns)
       .Double(regime.high_ns)
       .EndArray()
@@ -81,6 +83,7 @@ RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help,
       std::fwrite(help.data(), 1, help.size(), stdout);
       std::exit(0);
     }
+
     if (word != "--json") {
       arguments_.push_back(word);
     } else if (i + 1 < argc) {
@@ -90,6 +93,7 @@ RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help,
       std::exit(2);
     }
   }
+
   regime_.emplace(std::move(round_trip));
 }
 

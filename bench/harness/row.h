@@ -42,8 +42,10 @@ struct Spread {
   double low = 0, high = 0;
   uint64_t samples = 0;
 };
+// Quartiles of `values`.
 Spread SpreadOf(const std::vector<double>& values);
 
+// The three lines of a row, as above.
 std::string ToJson(const Row& row);
 std::string ToJson(const Row& row, const Spread& spread);
 std::string ToJson(const Row& row, const RegimeSpan& regime, uint64_t dropped);
@@ -60,7 +62,7 @@ class RowPrinter {
   // Prints the row to stdout at once, behind it the spread, and the regime since the row before.
   void Add(const Row& row, const std::optional<Spread>& spread = std::nullopt,
            uint64_t dropped = 0);
-  // What was not for the printer.
+  // The arguments that the printer did not take.
   const std::vector<std::string>& arguments() const { return arguments_; }
   // Takes "FLAG NUMBER" out of the arguments; `fallback` where the flag is missing. Ends the
   // program when it is no positive number.

@@ -46,6 +46,7 @@ shm::JobSpec SpecOf(const JobShape& shape) {
   spec.parameter_groups = {{}};
   spec.data_groups = {
       {.rank_mask = shape.world == 64 ? ~uint64_t{0} : (uint64_t{1} << shape.world) - 1}};
+
   for (uint32_t i = 0; i < shape.chunks; ++i) {
     spec.chunks.push_back({.elements = shape.chunk_elements, .data_group = 0});
     shm::ParameterSpec parameter;
@@ -55,6 +56,7 @@ shm::JobSpec SpecOf(const JobShape& shape) {
     parameter.element_count = shape.chunk_elements;
     spec.parameters.push_back(std::move(parameter));
   }
+
   return spec;
 }
 
@@ -67,9 +69,11 @@ ServedJob::ServedJob(const JobShape& shape, const std::string& socket_dir) : sha
   options.socket_dir = socket_dir;
   options.connect_timeout_ns = kStartNs;
   options.spin_ns = shape.spin_ns;
+
   const shm::JobSpec spec = SpecOf(shape);
   for (Rank rank = 0; rank < shape.world; ++rank)
     ranks_.push_back(OrDie(client::MemClient::Connect(options, spec, rank)));
+
   for (uint32_t rank = 0; rank < world(); ++rank) {
     std::fill_n(ranks_[rank]->attachment().rcache, shape.rcache_bytes, std::byte{0});
     Pipeline pipeline(ranks_[rank].get());
@@ -93,9 +97,11 @@ void ServedJob::Step() {
   for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk)
     pipeline.Add(rank.StartFetch(Shard(chunk, 0), version_));
   pipeline.Finish();
+
   for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk)
     pipeline.Add(rank.StartSubmitGradient(Shard(chunk, 0), version_, 0));
   pipeline.Finish();
+
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();
   client::StepEnd end;

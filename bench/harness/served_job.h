@@ -16,6 +16,7 @@
 
 namespace tidepool::bench {
 
+// What the job consists of.
 struct JobShape {
   std::string name;
   uint32_t chunks = 1;
@@ -26,6 +27,7 @@ struct JobShape {
   // those of steps leave the CPU to the server.
   int64_t spin_ns = 10 * kNsPerSecond;
 };
+// The specification that ranks attach with.
 shm::JobSpec SpecOf(const JobShape& shape);
 // The pool bytes that the job takes, in a form that --pool understands.
 std::string PoolFlagOf(const JobShape& shape);
@@ -35,6 +37,7 @@ class ServedJob {
   // Attaches every rank and puts the weights. Ends the program on any error, as all calls do.
   ServedJob(const JobShape& shape, const std::string& socket_dir);
 
+  // Ranks of the job.
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
   client::MemClient& rank(uint32_t rank) { return *ranks_[rank]; }
   Version version() const { return version_; }
@@ -45,6 +48,7 @@ class ServedJob {
   void Step();
   // Sends the smallest request, once for each chunk: fetches its first `elements`.
   void FetchFirst(uint64_t elements);
+  // Ends all sessions.
   void Detach();
 
  private:

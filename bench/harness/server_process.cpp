@@ -28,12 +28,14 @@ Result<ServerProcess> ServerProcess::Start(const std::vector<std::string>& flags
     return Status(ErrorId::kFileWriteFailed,
                   "no temporary directory: " + std::string(std::strerror(errno)));
   }
+
   std::vector<std::string> words = {program.string(), "run",          "--socket-dir",
                                     directory,        "--parent-pid", std::to_string(getpid())};
   words.insert(words.end(), flags.begin(), flags.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
+
   pid_t pid = -1;
   const int failed = posix_spawn(&pid, program.c_str(), nullptr, nullptr, pointers.data(), environ);
   if (failed != 0) {

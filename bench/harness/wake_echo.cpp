@@ -23,10 +23,12 @@ FutexEcho::FutexEcho(EchoHome home, std::vector<int> cpus) : cpus_(std::move(cpu
       mmap(nullptr, sizeof(Words), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) Die("no memory for two words");
   words_ = new (memory) Words;
+
   if (home == EchoHome::kThread) {
     thread_ = std::thread([this] { Echo(); });
     return;
   }
+
   child_ = fork();
   if (child_ < 0) Die("no process to be woken");
   if (child_ > 0) return;

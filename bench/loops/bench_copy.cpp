@@ -69,6 +69,7 @@ void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer
                         : setup.team->Copy(setup.to + at, setup.from + at, piece, piece);
     }
   });
+
   std::vector<size_t> plain;
   for (const CopyFunction copy : kKernels) {
     plain.push_back(rounds.AddWay([&setup, piece, crew, copy] {
@@ -79,8 +80,10 @@ void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer
       });
     }));
   }
+
   rounds.Run(setup.rounds);
   const std::string threads = crew->size() == 1 ? ", one thread" : ", a thread on each CPU";
+
   Comparison row;
   row.bench = "copy";
   row.row = "chunks of " + std::to_string(piece / kMiB) + " MiB" + threads;
@@ -94,6 +97,7 @@ void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer
   const bool memcpy_streams = Median(rounds.Faster(1, 2)) > 0.8;
   if (!memcpy_streams) row.target = 1.6;
   AddComparison(row, printer);
+
   const size_t best = rounds.FastestOf(plain);
   row.against = "the best plain copy kernel";
   row.ratios = rounds.Faster(0, best);
@@ -113,12 +117,14 @@ int Main(int argc, char** argv) {
   const uint64_t bytes = printer.Number("--mebibytes", 1024) * kMiB;
   const uint64_t rounds = printer.Number("--rounds", 7);
   printer.NoMoreArguments();
+
   memserver::HostPoolOptions options;
   options.bytes = 2 * bytes;
   const auto pool = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
   std::vector<memserver::Extent> extents;
   if (!pool->Take(std::array{bytes, bytes}, &extents))
     Die("the pool does not hold what it was made for");
+
   Crew one(1), all;
   device::CopyTeam team(all.size() - 1, kSpinNs);
   // The choice that the daemon makes at its start.

@@ -48,6 +48,7 @@ void AddProbeRows(const Rounds& rounds, double gb, const ProbeWays& probes, RowP
                 .against = "",
                 .ratio = {},
                 .target = {}});
+
   AddComparison({.bench = "update",
                  .row = "read-modify-write probe with software prefetch",
                  .value = gb / rounds.median(probes.ahead),
@@ -59,6 +60,30 @@ void AddProbeRows(const Rounds& rounds, double gb, const ProbeWays& probes, RowP
                 printer);
 }
 
+// A way of updating, and the bytes a parameter that it moves.
+struct AgainstProbe {
+  size_t way;
+  std::string row;
+  std::optional<double> target;
+  double bytes = kUpdateBytes;
+};
+
+void AddAgainstProbe(const Rounds& rounds, const AgainstProbe& line, size_t probe, double gparam,
+                     RowPrinter* printer) {
+  const double rate = gparam / rounds.median(line.way);
+
+  AddComparison({.bench = "update",
+                 .row = line.row,
+                 .value = rate,
+                 .unit = "Gparam/s",
+                 .against = "in-place read-modify-write probe, same threads and pages",
+                 .ratios = rounds.Faster(line.way, probe),
+                 .dropped = rounds.dropped(),
+                 .factor = line.bytes / kProbeBytes,
+                 .target = line.target},
+                printer);
+}
+
 void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   ways->Fill({});
   Rounds rounds;
@@ -67,6 +92,7 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   const size_t plain = rounds.AddWay([&] { ways->UpdatePlain(size.parameters); });
   const size_t team = rounds.AddWay([&] { ways->UpdateByTeam(); });
   const size_t ahead = rounds.AddWay([&] { ways->Probe(kProbeAhead); });
+
   const size_t passes = rounds.AddWay([&] { ways->DeepSpeedPasses(); });
   const size_t f32 = rounds.AddWay([&] { ways->UpdateF32(); });
   const size_t small = rounds.AddWay([&] { ways->UpdateSmall(); });
@@ -80,6 +106,7 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   const auto rate = [&](size_t way) {
     return static_cast<double>(size.parameters) / rounds.median(way) / 1e9;
   };
+
   const auto add = [&](const char* row, size_t way, const char* against, size_t peer,
                        std::optional<double> target) {
     AddComparison({.bench = "update",
@@ -92,35 +119,22 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                    .target = target},
                   printer);
   };
-  struct AgainstProbe {
-    size_t way;
-    std::string row;
-    std::optional<double> target;
-    double bytes = kUpdateBytes;
-  };
+
   for (const AgainstProbe& line :
        {AgainstProbe{team, Described("update pass by the daemon's workers"), 0.95},
         AgainstProbe{safe, Described("update pass"), std::nullopt},
         AgainstProbe{f32, "fp32 update pass", std::nullopt},
         AgainstProbe{small, "update pass, split master and bf16 moments", std::nullopt,
                      kSmallBytes},
-        AgainstProbe{peer_f32, "DeepSpeed's CPUAdam, emulated, fp32", std::nullopt}}) {
-    AddComparison({.bench = "update",
-                   .row = line.row,
-                   .value = rate(line.way),
-                   .unit = "Gparam/s",
-                   .against = "in-place read-modify-write probe, same threads and pages",
-                   .ratios = rounds.Faster(line.way, probe),
-                   .dropped = rounds.dropped(),
-                   .factor = line.bytes / kProbeBytes,
-                   .target = line.target},
-                  printer);
-  }
+        AgainstProbe{peer_f32, "DeepSpeed's CPUAdam, emulated, fp32", std::nullopt}})
+    AddAgainstProbe(rounds, line, probe, static_cast<double>(size.parameters) / 1e9, printer);
+
   add("update pass, crash-safe", safe, "the same without crash safety", plain, 1.0);
   add("update pass with the copies of the undo areas alone", copies,
       "the same without crash safety", plain, std::nullopt);
   add("update pass with the words of the undo areas and the progress alone", words,
       "the same without crash safety", plain, std::nullopt);
+
   AddComparison({.bench = "update",
                  .row = "update pass, crash-safe, over what a core's own caches hold",
                  .value = rounds.median(cached_safe),
@@ -130,6 +144,7 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                  .dropped = rounds.dropped(),
                  .target = {}},
                 printer);
+
   add("update pass", team, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes,
       std::nullopt);
   add("update pass, split master and bf16 moments", small,
@@ -154,6 +169,7 @@ void MeasureDenormals(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                                           ways->Fill({kDenormal, 0, count});
                                         });
   rounds.Run(std::max<uint64_t>(size.rounds / 2, 1));
+
   AddComparison({.bench = "update",
                  .row = "update pass over denormal second moments",
                  .value = static_cast<double>(count) / rounds.median(denormal) / 1e9,
@@ -189,6 +205,7 @@ void MeasurePlacing(uint64_t parameters, const Size& most, Crew* crew, RowPrinte
   const std::string row = Described("update pass") + ", chunk of " +
                           std::to_string(parameters / kMi) + " Mi parameters";
   const double rate = static_cast<double>(times * parameters) / rounds.median(apart) / 1e9;
+
   const auto add = [&](const char* against, size_t peer, double factor) {
     AddComparison({.bench = "update",
                    .row = row,
@@ -201,6 +218,7 @@ void MeasurePlacing(uint64_t parameters, const Size& most, Crew* crew, RowPrinte
                    .target = {}},
                   printer);
   };
+
   add("the same with planes right behind each other", close, 1);
   add("in-place read-modify-write probe, same threads and pages", probe,
       kUpdateBytes / kProbeBytes);
@@ -211,6 +229,7 @@ int Main(int argc, char** argv) {
   const uint64_t wanted = printer.Number("--parameters", 256) * kMi;
   const uint64_t rounds = printer.Number("--rounds", 11);
   printer.NoMoreArguments();
+
   Crew crew;
   Size size = {wanted, rounds};
   {
@@ -219,6 +238,7 @@ int Main(int argc, char** argv) {
     MeasurePasses(&ways, size, &printer);
     MeasureDenormals(&ways, size, &printer);
   }
+
   for (const uint64_t chunk : {8, 64, 128}) MeasurePlacing(chunk * kMi, size, &crew, &printer);
   return printer.Finish();
 }

@@ -43,6 +43,7 @@ class TorchPeer {
       return at::from_blob(data, {static_cast<int64_t>(ways.parameters())},
                            at::TensorOptions().dtype(type));
     };
+
     master_ = view(planes.master, at::kFloat);
     momentum_ = view(planes.momentum, at::kFloat);
     variance_ = view(planes.variance, at::kFloat);
@@ -103,12 +104,14 @@ class TorchBench {
     const size_t small = rounds_.AddWay([&] { ways_->UpdateSmall(); });
     probe_ = rounds_.AddWay([&] { ways_->Probe(0); });
     probe_ahead_ = rounds_.AddWay([&] { ways_->Probe(kProbeAhead); });
+
     const size_t fused = rounds_.AddWay([&] { torch_.FusedAdamW(); });
     const size_t converted = rounds_.AddWay([&] {
       torch_.WidenGradient();
       torch_.FusedAdamW();
       torch_.NarrowParameters();
     });
+
     size_t step = 0, passes = 0, emulated = 0;
     if (!plan.deepspeed.empty()) {
       deepspeed_ = std::make_unique<DeepSpeedPeer>(plan.deepspeed);
@@ -120,10 +123,12 @@ class TorchBench {
       });
       emulated = rounds_.AddWay([&] { ways_->DeepSpeedPasses(); });
     }
+
     rounds_.Run(plan.rounds);
     Add({"update pass, bf16 gradient and copy", half_,
          "torch: fused AdamW, gradient and parameter conversion", converted, 1.9});
     Add({"fp32 update pass", f32_, "torch: fused AdamW", fused, 1.15});
+
     AddAgainstProbe("torch: fused AdamW, fp32", fused);
     AddMost(kUpdateBytes, "torch: fused AdamW, gradient and parameter conversion", converted);
     AddMost(kUpdateBytes, "torch: fused AdamW", fused);
@@ -131,10 +136,12 @@ class TorchBench {
     AddAgainstMost("fp32 update pass", f32_, kUpdateBytes);
     AddAgainstMost("update pass, split master and bf16 moments", small, kSmallBytes);
     if (deepspeed_ == nullptr) return;
+
     AddAgainstProbe("DeepSpeed's CPUAdam, fp32", step);
     AddMost(kUpdateBytes, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes);
     AddMost(kSmallBytes, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes);
     AddMost(kUpdateBytes, "DeepSpeed's CPUAdam", step);
+
     Add({"update pass, bf16 gradient and copy", half_,
          "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, 2.0});
     Add({"update pass, split master and bf16 moments", small,
@@ -154,17 +161,18 @@ class TorchBench {
     double factor = 1;
   };
   void Add(const Line& line) {
-    AddComparison(
-        {.bench = "update_torch",
-         .row = line.row,
-         .value = static_cast<double>(ways_->parameters()) / rounds_.median(line.way) / 1e9,
-         .unit = "Gparam/s",
-         .against = line.against,
-         .ratios = rounds_.Faster(line.way, line.peer),
-         .dropped = rounds_.dropped(),
-         .factor = line.factor,
-         .target = line.target},
-        printer_);
+    const double rate = static_cast<double>(ways_->parameters()) / rounds_.median(line.way);
+
+    AddComparison({.bench = "update_torch",
+                   .row = line.row,
+                   .value = rate / 1e9,
+                   .unit = "Gparam/s",
+                   .against = line.against,
+                   .ratios = rounds_.Faster(line.way, line.peer),
+                   .dropped = rounds_.dropped(),
+                   .factor = line.factor,
+                   .target = line.target},
+                  printer_);
   }
   // How near a peer is to what plain loops reach when they change as many bytes.
   void AddAgainstProbe(const char* row, size_t way) {
@@ -177,19 +185,21 @@ class TorchBench {
   size_t FasterProbe() const { return rounds_.FastestOf({probe_, probe_ahead_}); }
   void AddMost(double bytes, const char* against, size_t peer) {
     const size_t probe = FasterProbe();
-    AddComparison(
-        {.bench = "update_torch",
-         .row = "the most that the memory allows: " + std::to_string(static_cast<int>(bytes)) +
-                " bytes a parameter at the probe's speed",
-         .value = static_cast<double>(ways_->parameters()) / rounds_.median(probe) / 1e9 *
-                  kProbeBytes / bytes,
-         .unit = "Gparam/s",
-         .against = against,
-         .ratios = rounds_.Faster(probe, peer),
-         .dropped = rounds_.dropped(),
-         .factor = kProbeBytes / bytes,
-         .target = {}},
-        printer_);
+    const double rate = static_cast<double>(ways_->parameters()) / rounds_.median(probe);
+    const std::string row =
+        "the most that the memory allows: " + std::to_string(static_cast<int>(bytes)) +
+        " bytes a parameter at the probe's speed";
+
+    AddComparison({.bench = "update_torch",
+                   .row = row,
+                   .value = rate / 1e9 * kProbeBytes / bytes,
+                   .unit = "Gparam/s",
+                   .against = against,
+                   .ratios = rounds_.Faster(probe, peer),
+                   .dropped = rounds_.dropped(),
+                   .factor = kProbeBytes / bytes,
+                   .target = {}},
+                  printer_);
   }
   void AddAgainstMost(const char* row, size_t way, double bytes) {
     Add({row, way, "the most that the memory allows", FasterProbe(), std::nullopt,

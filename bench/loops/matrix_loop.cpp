@@ -39,21 +39,25 @@ Result<std::unique_ptr<MatrixLoop>> MatrixLoop::Make(PlainGpu* gpu, uint64_t sid
     if (const char* const error = library == nullptr ? dlerror() : nullptr)
       why += (why.empty() ? "" : "; ") + std::string(error);
   }
+
   if (library == nullptr)
     return Status(ErrorId::kCudaUnavailable, "cuBLAS cannot be loaded")
         .Why(why)
         .Fix("name its folder in LD_LIBRARY_PATH");
+
   auto functions = std::make_unique<Library>();
   const auto find = [library](auto* function, const char* name) {
     *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
     return *function != nullptr;
   };
+
   if (!find(&functions->create, "cublasCreate_v2") ||
       !find(&functions->destroy, "cublasDestroy_v2") ||
       !find(&functions->set_stream, "cublasSetStream_v2") ||
       !find(&functions->multiply, "cublasGemmEx")) {
     return Status(ErrorId::kCudaUnavailable, "cuBLAS lacks a function of its version 12");
   }
+
   void* handle = nullptr;
   if (const int code = functions->create(&handle); code != 0) {
     return Status(ErrorId::kCudaFailed, "cublasCreate failed with code " + std::to_string(code));
@@ -83,11 +87,13 @@ double MatrixLoop::Seconds(uint64_t count) {
   const std::byte* const a = memory_->data();
   const std::byte* const b = a + 2 * side_ * side_;
   std::byte* const product = memory_->data() + 4 * side_ * side_;
+
   for (uint64_t i = 0; i < count; ++i) {
     Check("cublasGemmEx",
           library_->multiply(handle_, kNoTranspose, kNoTranspose, n, n, n, &one, a, kBf16, n, b,
                              kBf16, n, &zero, product, kBf16, n, kComputeF32, kDefaultAlgorithm));
   }
+
   stream_->Synchronize();
   return static_cast<double>(clock.NowNs() - begin) / 1e9;
 }

@@ -50,6 +50,7 @@ uint64_t Read(const std::byte* from, uint64_t bytes) {
     for (uint64_t i = 0; i < kVectors; ++i)
       sums[i] = sums[i] + Load(from + at + i * sizeof(Vector));
   }
+
   uint64_t sum = 0;
   for (const Vector& part : sums) {
     for (uint64_t i = 0; i < sizeof(Vector) / 8; ++i) sum += static_cast<uint64_t>(part[i]);
@@ -101,6 +102,7 @@ void Adam(const PeerAdam& numbers, float* const* planes, const float* gradient, 
   const PeerAdam n = numbers;
   const float left1 = 1 - n.beta1, left2 = 1 - n.beta2;
   float *const master = planes[0], *const momentum = planes[1], *const variance = planes[2];
+
 #pragma GCC ivdep
   for (uint64_t i = 0; i < count; ++i) {
     const float g = gradient[i];

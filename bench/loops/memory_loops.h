@@ -21,8 +21,10 @@ struct PeerAdam {
   float eps = 1e-8F;
   float weight_step = 0;  // -lr * weight decay
 };
+// The numbers of 1-based `step`.
 PeerAdam MakePeerAdam(double lr, double weight_decay, uint64_t step);
 
+// The loops of one instruction set.
 struct MemoryLoops {
   optim::IsaLevel isa;
   // Sum of 64-bit words.

@@ -30,6 +30,7 @@ void RunPart(const optim::StepFactors& factors, const optim::UpdateSpan& planes)
   const auto f = optim::FactorsOf<optim::AdamRule<true>>(factors);
   const float scale = factors.gradient_scale;
   const optim::UpdateSpan span = planes;
+
   for (uint64_t first = 0; first < span.count; first += optim::kBlockElements) {
     optim::Block b = PartLoop::At(span, first);
     b.streams = PartLoop::Streams(span);
@@ -42,6 +43,7 @@ void RunPart(const optim::StepFactors& factors, const optim::UpdateSpan& planes)
     } else {
       OpenWords(span.undo, first);
     }
+
     optim::ElementForm<optim::WholeMaster<optim::Bf16Element>>::Update<optim::Bf16Element,
                                                                        optim::AdamRule<true>>(
         f, scale, b);

@@ -1,6 +1,6 @@
-// UndoPart: the update loop with only one half of its crash safety, to show what each costs: the
-// copies of the old values into the undo areas, or the words (those of the area, and the progress
-// of the piece). Nothing can be restored after such an update.
+// UndoPart: the update loop with one of the two things that make it crash-safe, to show what each
+// costs: the copies of the old values into the undo areas, or the words (those of the area, and the
+// progress of the piece). Nothing can be restored after such an update.
 //
 // Any thread; the functions keep no state. For a bf16 gradient and copy with fp32 states, AdamW,
 // and whole blocks; bits are those of the product's loop.

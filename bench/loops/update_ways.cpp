@@ -49,6 +49,7 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
       factors_(optim::MakeFactors(
           {}, {.lr = kBenchLr, .optimizer_step = 1000, .gradient_scale = 1.0F}, {1, kBenchDecay})),
       whole_{.begin = 0, .count = parameters_, .group = 0} {
+  // Bytes of the planes, in the order of BenchPlanes.
   const uint64_t wide = parameters_ * sizeof(float), half = parameters_ * sizeof(uint16_t);
   const std::vector<uint64_t> sizes = {wide, wide, wide, half, half, wide, half, half, half, half};
   memserver::HostPoolOptions options;
@@ -62,6 +63,7 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
                               : pool_->Take(std::array{bytes}, &extents);
     if (!taken) Die("the pool does not hold the planes that it was made for");
   }
+
   const auto wide_plane = [&](size_t i) { return reinterpret_cast<float*>(extents[i].data); };
   const auto half_plane = [&](size_t i) { return reinterpret_cast<uint16_t*>(extents[i].data); };
   planes_ = {wide_plane(0),
@@ -74,6 +76,7 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
              half_plane(7),
              half_plane(8),
              half_plane(9)};
+
   const uint64_t scratch = std::min(wide, memserver::kTuningScratchWanted * crew->size());
   const memserver::TuningOptions tuning{.workers = crew->size()};
   tuning_ = memserver::MeasureTuning(tuning, {extents[5].data, scratch}, SteadyClock()).tuning;
@@ -102,6 +105,7 @@ void UpdateWays::Fill(const Filling& filling) {
             planes_.master[at] = planes_.master[at - kFillBlock / 8];
             planes_.gradient32[at] = planes_.gradient32[at - kFillBlock / 8];
           }
+
           planes_.momentum[at] = planes_.master[at] * 1e-3F;
           planes_.variance[at] = filling.variance;
           planes_.gradient16[at] = Bf16Of(planes_.gradient32[at]);
@@ -132,6 +136,7 @@ optim::UpdateSpan UpdateWays::SpanOf(uint64_t begin, uint64_t count, Form form) 
                                      : planes_.gradient16 + begin;
   span.gradient_dtype = form == Form::kF32 ? DType::kF32 : DType::kBF16;
   span.prefetch = tuning_.prefetch_elements;
+
   if (form == Form::kSmall) {
     span.states = StateForm::kSplitBf16;
     span.master = planes_.rest16 + begin;
@@ -140,6 +145,7 @@ optim::UpdateSpan UpdateWays::SpanOf(uint64_t begin, uint64_t count, Form form) 
     span.param16 = planes_.split16 + begin;
     return span;
   }
+
   span.master = planes_.master + begin;
   span.momentum = planes_.momentum + begin;
   span.variance = planes_.variance + begin;
@@ -187,6 +193,7 @@ void UpdateWays::UpdatePart(UndoPart part) {
       [&](uint32_t worker, uint64_t begin, uint64_t count) {
         const optim::FlushDenormals mode;
         optim::UpdateSpan span = SpanOf(begin, count, Form::kHalf);
+
         for (size_t i = 0; i < 2; ++i)
           span.undo.areas[i] = reinterpret_cast<uint64_t*>(&areas_[2 * worker + i]);
         span.undo.progress = reinterpret_cast<uint64_t*>(&progress_[begin / kPiece].word);
@@ -212,8 +219,10 @@ void UpdateWays::UpdateByTeam() {
     options.tuning = tuning_;
     team_ = std::make_unique<memserver::WorkerTeam>(options, undo);
   }
+
   ++version_;
   uint64_t begin = 0, done = 0;
+
   while (done < progress_.size()) {
     for (; begin < parameters_ && team_->HasRoom(); begin += kPiece) {
       memserver::Work work;
@@ -222,12 +231,14 @@ void UpdateWays::UpdateByTeam() {
       work.begin = begin;
       work.planes = SpanOf(begin, kPiece, Form::kHalf);
       work.factors = &factors_;
+
       work.progress = &progress_[begin / kPiece].word;
       work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
       work.identity = begin + 1;
       work.version = version_;
       team_->Push(work);
     }
+
     pollfd ready{team_->done_fd(), POLLIN, 0};
     poll(&ready, 1, 1000);
     team_->ArmDoneEvent();

@@ -25,6 +25,7 @@ namespace tidepool::bench {
 
 inline constexpr double kBenchLr = 1e-4, kBenchDecay = 0.1;
 
+// Where the planes begin; all of one length.
 struct BenchPlanes {
   float *master = nullptr, *momentum = nullptr, *variance = nullptr;
   uint16_t *gradient16 = nullptr, *param16 = nullptr;  // bf16
@@ -52,6 +53,7 @@ class UpdateWays {
   uint64_t parameters() const { return parameters_; }
   const BenchPlanes& planes() const { return planes_; }
   const memserver::HostPool& pool() const { return *pool_; }
+  // Writes all planes anew.
   void Fill(const Filling& filling);
 
   // In-place read-modify-write of master, momentum and variance: 24 B a parameter. `ahead`: bytes
@@ -60,7 +62,7 @@ class UpdateWays {
   // bf16 gradient in, bf16 parameter out: 28 B a parameter. `count`: the first so many parameters.
   void UpdateSafe(uint64_t count);
   void UpdatePlain(uint64_t count);  // without undo
-  void UpdatePart(UndoPart part);    // with one half of the undo
+  void UpdatePart(UndoPart part);    // with one of the two parts of the undo
   // With or without undo, repeated over so few parameters that each thread's own caches hold them:
   // the speed of the core without the memory.
   void UpdateCached(bool safe);

@@ -14,6 +14,7 @@ extern "C" __attribute__((visibility("default"))) void tidepool_deepspeed_adam_s
     return at::from_blob(data, {static_cast<int64_t>(call.count)},
                          at::TensorOptions().dtype(at::kFloat));
   };
+
   at::Tensor master = view(call.master), gradient = view(call.gradient),
              momentum = view(call.momentum), variance = view(call.variance);
   ds_adam_step(kCreated, call.step, static_cast<float>(call.lr), 0.9F, 0.999F, 1e-8F,

@@ -9,6 +9,7 @@
 
 namespace tidepool::bench {
 
+// One step over whole planes.
 struct DeepSpeedAdamCall {
   float *master, *momentum, *variance, *gradient;  // fp32[count]
   uint64_t count;
