@@ -31,8 +31,7 @@ struct LogState {
   uint64_t last = 0;
 };
 
-// Set once. Outside of LogState, which the last words of a process that has no memory left must not
-// be the first to make.
+// Set once. Not in LogState, because a process that has no memory left must not make that first.
 constinit std::atomic<LogQueue*> log_queue{nullptr};
 
 LogState& State() {
@@ -94,6 +93,7 @@ std::string JsonLine(LogLevel level, std::string_view message,
       .Field("level", NameOf(level))
       .Field("program", State().program);
   json.Field("message", message);
+
   std::string text = json.text();
   for (const LogField& field : fields) {
     text += "," + JsonWriter::Quoted(field.key) + ":" +
@@ -102,7 +102,7 @@ std::string JsonLine(LogLevel level, std::string_view message,
   return text + "}";
 }
 
-// One that goes out says first how many did not.
+// The first line that goes out again says how many were dropped.
 void WriteOrDrop(NonblockingStderr* output, bool json, const std::string& line) {
   if (const uint64_t lines = output->dropped(); lines > 0) {
     const auto told = {LogField("lines", lines)};
@@ -114,6 +114,7 @@ void WriteOrDrop(NonblockingStderr* output, bool json, const std::string& line) 
       return;
     }
   }
+
   output->Write(line);
 }
 
@@ -161,6 +162,7 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
   if (!state.logger->should_log(LevelOf(level))) return;
   std::string json = JsonLine(level, message, fields);
   const std::string text = state.json ? json : TextLine(level, message, fields);
+
   if (LogQueue* const queue = log_queue.load(std::memory_order_acquire)) {
     queue->Push(text + "\n");
   } else if (state.output != nullptr) {
@@ -168,6 +170,7 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
   } else {
     state.logger->log(LevelOf(level), "{}", text);
   }
+
   const std::lock_guard lock(state.mutex);
   state.recent.push_back({++state.last, std::move(json)});
   if (state.recent.size() > kLoggedLinesKept) state.recent.pop_front();

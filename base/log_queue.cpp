@@ -83,6 +83,7 @@ void LogQueue::Push(std::string line) {
     WriteWithin(state_->fd, line, kForEver);
     return;
   }
+
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->bytes + line.size() > kBytesMax) {
@@ -92,6 +93,7 @@ void LogQueue::Push(std::string line) {
     state_->bytes += line.size();
     state_->lines.push_back(std::move(line));
   }
+
   state_->filled.notify_one();
 }
 

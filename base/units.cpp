@@ -21,6 +21,7 @@ bool ParseWithUnit(std::string_view text, std::span<const Unit> units, double* v
   const double number = std::strtod(copy.c_str(), &end);
   if (end == copy.c_str() || !std::isfinite(number) || number < 0) return false;
   while (*end == ' ') ++end;
+
   const std::string_view suffix(end);
   for (const Unit& unit : units) {
     if (unit.name == suffix) {
@@ -108,6 +109,7 @@ std::string FormatDuration(double seconds) {
   if (seconds < 1e-3) return Printed("%.0f %s", seconds * 1e6, "us");
   if (seconds < 1) return Printed("%.0f %s", seconds * 1e3, "ms");
   if (seconds < 60) return Printed("%.1f %s", seconds, "s");
+
   const auto whole = static_cast<int64_t>(seconds + 0.5);
   std::array<char, 64> buffer{};
   if (whole < 3600) {
@@ -131,6 +133,7 @@ std::string FormatWhen(int64_t seconds, int64_t now_seconds) {
     localtime_r(&time, &parts);
     return parts;
   };
+
   const std::tm when = local(seconds), now = local(now_seconds);
   const bool today = when.tm_year == now.tm_year && when.tm_yday == now.tm_yday;
   std::array<char, 64> text{};

@@ -9,7 +9,7 @@
 namespace tidepool::device {
 namespace {
 
-// Whether the GPU has all of them; one that the driver does not know yet it has not.
+// True where the GPU has all attributes; one that the driver does not know counts as missing.
 Result<bool> HasAll(const CudaDriver& cuda, int device,
                     std::initializer_list<CudaAttribute> attributes) {
   bool all = true;
@@ -42,9 +42,11 @@ Result<Gpu> ReadGpu(const CudaDriver& cuda, int ordinal) {
   const std::string doing = "asking the driver for GPU " + std::to_string(ordinal);
   int device = 0;
   TP_RETURN_IF_ERROR(cuda.Try(doing, cuda.device_get, &device, ordinal));
+
   CudaUuid uuid;
   TP_RETURN_IF_ERROR(cuda.Try(doing, cuda.device_uuid, &uuid, device));
   std::memcpy(gpu.uuid.data(), uuid.bytes.data(), gpu.uuid.size());
+
   std::array<char, 128> text{};
   TP_RETURN_IF_ERROR(
       cuda.Try(doing, cuda.device_name, text.data(), static_cast<int>(text.size()) - 1, device));
@@ -55,6 +57,7 @@ Result<Gpu> ReadGpu(const CudaDriver& cuda, int ordinal) {
   std::transform(
       gpu.pci_address.begin(), gpu.pci_address.end(), gpu.pci_address.begin(),
       [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c; });
+
   size_t total = 0;
   TP_RETURN_IF_ERROR(cuda.Try(doing, cuda.device_total, &total, device));
   gpu.total_bytes = total;
@@ -76,6 +79,7 @@ Result<std::vector<Gpu>> ListGpus() {
   if (count == 0)
     return Status(ErrorId::kCudaUnavailable, "the CUDA driver shows no GPU")
         .Fix("look at CUDA_VISIBLE_DEVICES and nvidia-smi");
+
   std::vector<Gpu> gpus;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     TP_ASSIGN_OR_RETURN(Gpu gpu, ReadGpu(*cuda, ordinal));

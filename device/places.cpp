@@ -56,6 +56,7 @@ void GoRound(const std::vector<const NumaNode*>& nodes, bool siblings, uint32_t 
     free.push_back(InOrder(*node, siblings, kept));
     longest = std::max(longest, free.back().size());
   }
+
   for (size_t turn = 0; turn < longest; ++turn) {
     for (size_t i = 0; i < nodes.size() && places->size() < workers; ++i) {
       if (turn < free[i].size()) places->push_back({free[i][turn], nodes[i]->id});
@@ -74,7 +75,7 @@ std::vector<WorkerPlace> WorkersByRule(const Topology& topology,
     if (!node.cpus.empty()) kept = std::min(kept, node.cpus.front().id);
     if (std::find(near.begin(), near.end(), &node) == near.end()) far.push_back(&node);
   }
-  // None would be left for the loop: pinned workers would only be in its way.
+  // No CPU would be left for the loop: pinned workers would only be in its way.
   if (cpus <= workers) return {};
   std::vector<WorkerPlace> places;
   for (const auto* nodes : {&near, &far}) {
@@ -88,10 +89,12 @@ Result<std::vector<WorkerPlace>> Workers(const Topology& topology, const PlaceWi
   if (wishes.worker_cpus.empty())
     return wishes.pin ? WorkersByRule(topology, pool_nodes, wishes.workers)
                       : std::vector<WorkerPlace>();
+
   std::vector<WorkerPlace> places;
   for (uint32_t worker = 0; worker < wishes.workers; ++worker) {
     const uint32_t cpu = wishes.worker_cpus[worker % wishes.worker_cpus.size()];
     const NumaNode* node = topology.NodeOfCpu(cpu);
+
     if (node == nullptr) {
       std::vector<uint32_t> there;
       for (const NumaNode& each : topology.nodes) {
@@ -101,6 +104,7 @@ Result<std::vector<WorkerPlace>> Workers(const Topology& topology, const PlaceWi
           .Why("CPUs of this process are " + FormatNumberList(there) + " (" + topology.source +
                ")");
     }
+
     places.push_back({cpu, node->id});
   }
   return places;
@@ -112,6 +116,7 @@ std::vector<StagingPlace> Staging(const Topology& topology,
   for (const RootComplex& root : topology.roots) {
     const NumaNode* near = root.node ? topology.Find(*root.node) : nullptr;
     const bool nearest = near != nullptr && near->memory_bytes > 0;
+
     for (const Peripheral& each : root.peripherals) {
       if (each.kind == PeripheralKind::kGpu)
         staging.push_back({each, root.name, nearest ? near->id : pool_nodes.front(), nearest});

@@ -37,9 +37,9 @@ uint32_t HexIn(const std::filesystem::path& path) {
   return value;
 }
 
-// Whether this machine has any, by two words of each device. hwloc reads what every device says of
-// itself: on a guest, where each word is asked of its host, that is most of what a memserver takes
-// to start.
+// True where this machine has a GPU or a drive, by two words of each device. hwloc reads what every
+// device says of itself: on a guest, where each word is asked of its host, that is most of what a
+// memserver takes to start.
 bool HasPeripherals() {
   std::error_code error;
   for (std::filesystem::directory_iterator at("/sys/bus/pci/devices", error), end;
@@ -81,6 +81,7 @@ std::vector<NumaNode> NodesOf(hwloc_topology_t topology, const cpu_set_t* allowe
   }
   std::sort(nodes.begin(), nodes.end(),
             [](const NumaNode& a, const NumaNode& b) { return a.id < b.id; });
+
   const int cpus = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
   for (int i = 0; i < cpus; ++i) {
     const hwloc_obj_t cpu = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, static_cast<unsigned>(i));
@@ -93,6 +94,7 @@ std::vector<NumaNode> NodesOf(hwloc_topology_t topology, const cpu_set_t* allowe
     if (home == nodes.end() || !MayUse(allowed, cpu->os_index)) continue;
     home->cpus.push_back({cpu->os_index, core == nullptr ? cpu->os_index : core->logical_index});
   }
+
   for (NumaNode& node : nodes) {
     std::sort(node.cpus.begin(), node.cpus.end(),
               [](const Cpu& a, const Cpu& b) { return a.id < b.id; });
@@ -137,7 +139,7 @@ RootComplex RootComplexOf(hwloc_topology_t topology, hwloc_obj_t bridge,
   const auto beside = [&](const NumaNode& node) {
     return near != nullptr && hwloc_bitmap_isset(near->nodeset, node.id) != 0;
   };
-  // Beside several nodes with CPUs, so beside none: the machine does not say.
+  // It lies beside several nodes with CPUs, so beside none of them: the machine does not say.
   const auto has_cpus = [&](const NumaNode& node) { return beside(node) && !node.cpus.empty(); };
   const auto first = std::find_if(nodes.begin(), nodes.end(), beside);
   if (first != nodes.end() && std::count_if(nodes.begin(), nodes.end(), has_cpus) <= 1)
@@ -153,6 +155,7 @@ std::vector<RootComplex> RootsOf(hwloc_topology_t topology, const std::vector<Nu
     const auto kind = KindOf(device->attr->pcidev.class_id, device->attr->pcidev.vendor_id);
     const hwloc_obj_t bridge = RootOf(device);
     if (!kind || bridge == nullptr) continue;
+
     const auto known = std::find(bridges.begin(), bridges.end(), bridge);
     const auto at = static_cast<size_t>(known - bridges.begin());
     if (known == bridges.end()) {
@@ -192,6 +195,7 @@ Result<Topology> ReadTopology() {
   if (handle == nullptr || hwloc_topology_load(handle.get()) != 0) {
     return Status(ErrorId::kInternal, "the topology of this machine cannot be read");
   }
+
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
@@ -213,6 +217,7 @@ Result<Topology> ReadTopologyFile(const std::string& path) {
         .Why("it must be a file in the XML form of hwloc 2")
         .Fix("make one with `lstopo --of xml FILE` on the machine in question");
   }
+
   Topology topology{.source = path, .nodes = NodesOf(handle.get(), nullptr), .roots = {}};
   topology.roots = RootsOf(handle.get(), topology.nodes);
   if (topology.nodes.empty())

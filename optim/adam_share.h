@@ -77,6 +77,7 @@ struct AdamShare {
     Floats variance = reinterpret_cast<const Floats*>(planes.variance + planes.from)[vector];
     const Gradients gradient = reinterpret_cast<const Gradients*>(planes.gradient)[vector];
     Copies copies;
+
     for (uint64_t k = 0; k < kVectorElements; ++k) {
       Element e{master.at[k], momentum.at[k], variance.at[k]};
       Rule::Step(f, Gradient::Widen(gradient.at[k]) * scale, &e);
@@ -85,13 +86,14 @@ struct AdamShare {
       variance.at[k] = e.v;
       if constexpr (kCopies) copies.at[k] = Param::Narrow(e.p);
     }
+
     reinterpret_cast<Floats*>(planes.master)[vector] = master;
     reinterpret_cast<Floats*>(planes.momentum)[vector] = momentum;
     reinterpret_cast<Floats*>(planes.variance)[vector] = variance;
     if constexpr (kCopies) reinterpret_cast<Copies*>(planes.param16)[vector] = copies;
   }
 
-  // What thread `thread` of `threads` has to do.
+  // The work of thread `thread` of `threads`.
   TP_OPTIM_STEP void Run(const Factors& f, float scale, const AdamPlanes<Gradient>& planes,
                          uint64_t thread, uint64_t threads) {
     const uint64_t vectors = planes.vectors ? planes.count / kVectorElements : 0;
@@ -107,6 +109,7 @@ AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span, int64_t from = 0) {
   const auto fits = [](const void* plane, uint64_t element_bytes) {
     return reinterpret_cast<uintptr_t>(plane) % (kVectorElements * element_bytes) == 0;
   };
+
   AdamPlanes<Gradient> planes{};
   planes.master = static_cast<float*>(span.master);
   planes.momentum = static_cast<float*>(span.momentum);
@@ -115,6 +118,7 @@ AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span, int64_t from = 0) {
   planes.param16 = static_cast<uint16_t*>(span.param16);
   planes.count = span.count;
   planes.from = from;
+
   planes.vectors = from % static_cast<int64_t>(kVectorElements) == 0 &&
                    fits(span.master, sizeof(float)) && fits(span.momentum, sizeof(float)) &&
                    fits(span.variance, sizeof(float)) &&

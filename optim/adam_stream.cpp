@@ -23,6 +23,7 @@ void RunOnHost(const std::byte* block, uint64_t first, uint64_t count) {
   const FlushDenormals flush;
   AdamArguments<Share> arguments;
   std::memcpy(&arguments, block, sizeof arguments);
+
   auto& planes = arguments.planes;
   planes.master += first;
   planes.momentum += first;
@@ -30,6 +31,7 @@ void RunOnHost(const std::byte* block, uint64_t first, uint64_t count) {
   planes.gradient += first;
   if (planes.param16 != nullptr) planes.param16 += first;
   planes.count = count;
+
   Run(arguments, 0, 1);
 }
 
@@ -72,12 +74,14 @@ const char* WhyNotOnStream(const StepFactors& factors, const UpdateSpan& span) {
   if (span.states != StateForm::kF32) return "the kernel knows fp32 states only";
   if (span.undo.progress != nullptr)
     return "the kernel opens no undo tiles: states on a GPU have two slots";
+
   if (span.count == 0) return nullptr;
   if (span.master == nullptr || span.momentum == nullptr || span.variance == nullptr ||
       span.gradient == nullptr)
     return "a plane is missing";
   if (span.param16 != nullptr && span.param16_dtype == DType::kF32)
     return "the 16-bit copy has an fp32 type";
+
   if (span.gradient_dtype == DType::kF32) return nullptr;
   if (span.param16 == nullptr || span.param16_dtype != span.gradient_dtype)
     return "16-bit gradients come with a copy of the same type";

@@ -15,6 +15,7 @@ Status CheckLossScalerSpec(const LossScalerSpec& spec) {
                                                 ", " + std::to_string(spec.max_scale) + "]")
         .Fix("give 0 < minimum <= initial scale <= maximum");
   }
+
   const bool factors = spec.growth_factor >= 1 && std::isfinite(spec.growth_factor) &&
                        spec.backoff_factor > 0 && spec.backoff_factor <= 1;
   if (!factors || spec.growth_interval == 0 || spec.hysteresis == 0) {
@@ -25,6 +26,7 @@ Status CheckLossScalerSpec(const LossScalerSpec& spec) {
                       std::to_string(spec.hysteresis) + " overflows")
         .Fix("give growth >= 1, 0 < backoff <= 1, and at least one step and one overflow");
   }
+
   return Status();
 }
 
@@ -45,6 +47,7 @@ bool LossScaler::Update(bool gradients_finite) {
     }
     return false;
   }
+
   if (++state_.good_steps == spec_.growth_interval) {
     state_.good_steps = 0;
     state_.hysteresis_left = spec_.hysteresis;

@@ -21,6 +21,7 @@ Status CheckSchedule(const ScheduleSpec& spec) {
     return Status(ErrorId::kConfigBadValue, "learning rate is " + std::to_string(spec.base_lr))
         .Fix("give a finite rate of at least 0");
   }
+
   if (spec.kind == ScheduleKind::kConstant) return Status();
   if (!(spec.min_lr >= 0 && spec.min_lr <= spec.base_lr)) {
     return Status(ErrorId::kConfigBadValue, "lowest learning rate " + std::to_string(spec.min_lr) +
@@ -28,6 +29,7 @@ Status CheckSchedule(const ScheduleSpec& spec) {
                                                 "]")
         .Fix("give a lowest rate between 0 and the learning rate");
   }
+
   if (spec.warmup_steps > spec.total_steps) {
     return Status(ErrorId::kConfigBadValue, std::to_string(spec.warmup_steps) +
                                                 " warm-up steps in a run of " +

@@ -33,8 +33,8 @@ struct Block {
   bool streams = false;
 };
 
-// 16-bit copies of a block's elements to a plane whose lines nobody has read: a plain store would
-// read each before it is overwritten. Other threads see them in order only after a fence
+// Stores a block's 16-bit copies to a plane whose lines nobody has read: a plain store would read
+// each line before it is overwritten. Other threads see them in order only after a fence
 // (UpdateLoop::Run).
 inline void StreamBlock(void* to, const uint16_t* from) {
 #if defined(__AVX512F__)
@@ -42,17 +42,20 @@ inline void StreamBlock(void* to, const uint16_t* from) {
   const auto stream = [](void* place, Vector value) {
     _mm512_stream_si512(static_cast<Vector*>(place), value);
   };
+
 #elif defined(__AVX__)
   using Vector = __m256i;
   const auto stream = [](void* place, Vector value) {
     _mm256_stream_si256(static_cast<Vector*>(place), value);
   };
+
 #else
   using Vector = __m128i;
   const auto stream = [](void* place, Vector value) {
     _mm_stream_si128(static_cast<Vector*>(place), value);
   };
 #endif
+
   constexpr uint64_t kVectors = kBlockElements * sizeof(uint16_t) / sizeof(Vector);
 #pragma GCC unroll 8
   for (uint64_t i = 0; i < kVectors; ++i) {
@@ -145,6 +148,7 @@ struct ElementForm {
   __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f,
                                                            float scale, const Block& block) {
     Block b = block;
+
     alignas(64) uint16_t copies[kBlockElements];
     if constexpr (MasterForm::kCopies) b.param16 = copies;
     const MasterForm master(b);
@@ -162,6 +166,7 @@ struct ElementForm {
       if constexpr (Rule::kMomentum) moments.StoreM(i, e.m);
       if constexpr (Rule::kVariance) moments.StoreV(i, e.v);
     }
+
     if constexpr (MasterForm::kCopies)
       block.streams ? StreamBlock(block.param16, copies)
                     : void(__builtin_memcpy(block.param16, copies, sizeof copies));
@@ -219,6 +224,7 @@ struct PairForm {
     auto* const rest = static_cast<Pair*>(b.master);
     auto* const momentum = static_cast<Pair*>(b.momentum);
     auto* const variance = static_cast<Pair*>(b.variance);
+
 #pragma GCC ivdep
     for (uint64_t j = 0; j < kBlockElements / 2; ++j) {
       Element even, odd;
@@ -233,6 +239,7 @@ struct PairForm {
       // The rest is what the low half of the master says, read as a signed number.
       high[j] = CutPair(even.p, 0x8000, odd.p, 0x8000);
       rest[j] = (BitsOf(even.p) & ~kTopHalf) | (BitsOf(odd.p) << 16);
+
       const uint32_t random =
           RandomPair(b.random_pair + static_cast<uint32_t>(j), b.random_low, b.random_high);
       if constexpr (Rule::kMomentum)
@@ -310,6 +317,7 @@ struct Split8Form {
     const float m_scale = Rule::kMomentum ? b.momentum_scales[first / kScaleBlockElements] : 0.0F;
     const float root_scale =
         Rule::kVariance ? b.variance_scales[first / kScaleBlockElements] : 0.0F;
+
     uint32_t m_max = 0, root_max = 0;
 #pragma GCC ivdep
     for (uint64_t k = 0; k < kScaleBlockElements; ++k) {
@@ -321,8 +329,10 @@ struct Split8Form {
         const float root = DecodeRoot(variance[i], root_scale);
         e.v = root * root;
       }
+
       Rule::Step(f, Gradient::Widen(gradient[i]) * scale, &e);
       master.Store(i, e.p);
+
       if constexpr (Rule::kMomentum) {
         const uint32_t magnitude = BitsOf(e.m) & kF32Magnitude;
         m_max = magnitude > m_max ? magnitude : m_max;
@@ -335,6 +345,7 @@ struct Split8Form {
         out->root[k] = root;
       }
     }
+
     out->m_max = m_max;
     out->root_max = root_max;
   }
@@ -344,6 +355,7 @@ struct Split8Form {
                                                           const Stepped& stepped) {
     auto* const momentum = static_cast<int8_t*>(b.momentum);
     auto* const variance = static_cast<uint8_t*>(b.variance);
+
     if constexpr (Rule::kMomentum)
       b.momentum_scales[first / kScaleBlockElements] = FloatOf(stepped.m_max);
     if constexpr (Rule::kVariance)
@@ -351,6 +363,7 @@ struct Split8Form {
     const float m_inverse = InverseOf(FloatOf(stepped.m_max));
     const float root_inverse = InverseOf(FloatOf(stepped.root_max));
     const uint32_t first_pair = b.random_pair + static_cast<uint32_t>(first / 2);
+
 #pragma GCC ivdep
     for (uint32_t k = 0; k < kScaleBlockElements; ++k) {
       const uint32_t random =

@@ -72,10 +72,12 @@ ChangedPlanes PlanesOf(const UpdateSpan& span) {
   const auto add = [&](void* data, uint64_t bits) {
     if (data != nullptr) planes[next++] = {static_cast<std::byte*>(data), bits};
   };
+
   const bool split = span.states != StateForm::kF32;
   const uint64_t moment_bits = span.states == StateForm::kSplit8      ? 8
                                : span.states == StateForm::kSplitBf16 ? 16
                                                                       : 32;
+
   add(span.master, split ? 16 : 32);
   add(span.momentum, moment_bits);
   add(span.variance, moment_bits);
@@ -195,6 +197,7 @@ void TileUpdate::Run(const Piece& piece) {
                                     : (std::min(run->end, tiles.count) - first) /
                                           kUpdateTileElements * kUpdateTileElements;
     if (tuning_.each_tile) count = std::min(count, kUpdateTileElements);
+
     if (count > 0 && kernels_.isa != IsaLevel::kScalarReference) {
       TP_STORE_POINT("optim.first_plane_stored", ByteOf(tiles.planes.front(), first + count / 2));
       TP_STORE_POINT("optim.last_plane_stored", ByteOf(LastOf(tiles.planes), first + count / 2));
@@ -204,6 +207,7 @@ void TileUpdate::Run(const Piece& piece) {
       OpenTile(tiles, first, count, kUpdateTileElements);
       UpdateCutTile(piece, first, count);
     }
+
     TP_POINT("optim.tile_written");
     first += count;
   }
@@ -214,6 +218,7 @@ void TileUpdate::Add(const AddPiece& piece) {
   const Tiles tiles = TilesOf(piece);
   if (IsFinished(tiles)) return;
   const auto* addend = static_cast<const std::byte*>(piece.addend);
+
   for (uint64_t first = FirstElement(tiles), count = 0; first < tiles.count; first += count) {
     count = std::min(kAddTileElements, tiles.count - first);
     OpenTile(tiles, first, count, kAddTileElements);
@@ -243,9 +248,11 @@ void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count,
                           UndoArea* area) const {
   if (!TP_PLANTED("optim.undo_not_emptied")) area->piece.store(0, std::memory_order_relaxed);
   OrderForKill();
+
   area->version = tiles.version;
   area->begin = first;
   area->count = count;
+
   ForEachPlane(tiles.planes, first, count, [&](std::byte* plane, uint64_t at, uint64_t bytes) {
     if (at > 0 && TP_PLANTED("optim.plane_without_undo")) return;
     kernels_.copy(area->values + at, plane, bytes);
@@ -259,9 +266,11 @@ void TileUpdate::UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint6
   UpdateSpan span = Slice(piece.planes, first, count);
   span.random = {run.random.key, run.random.index + (first - run.begin)};
   span.prefetch = tuning_.prefetch_elements;
+
   span.undo.areas[0] = reinterpret_cast<uint64_t*>(AreaOf(0, kUpdateTileElements));
   span.undo.areas[1] =
       reinterpret_cast<uint64_t*>(AreaOf(kUpdateTileElements, kUpdateTileElements));
+
   span.undo.progress = reinterpret_cast<uint64_t*>(piece.progress);
   span.undo.identity = piece.identity;
   span.undo.version = piece.version;
@@ -289,6 +298,7 @@ static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea>
   if (at.state != Progress::State::kOpen) return RestoreOutcome::kNothingOpen;
   if (at.version != tiles.version || at.begin >= tiles.count || at.open == 0)
     return RestoreOutcome::kUndoLost;
+
   const uint64_t count = std::min(at.open, tiles.count - at.begin);
   for (const UndoArea& area : areas) {
     if (area.piece.load(std::memory_order_acquire) != tiles.identity) continue;

@@ -19,11 +19,13 @@ bool Fill(RuleList<Rules...> /*list*/, const OptimizerSpec& spec, const StepScal
       ++place;
       return false;
     }
+
     const typename Rule::Factors own = Rule::Make(spec, step, group);
     factors->rule = place;
     std::memcpy(factors->numbers, &own, sizeof own);
     return true;
   };
+
   return (try_rule(std::type_identity<Rules>{}) || ...);
 }
 
@@ -54,15 +56,18 @@ UpdateSpan Slice(const UpdateSpan& span, uint64_t first, uint64_t count) {
   TP_CHECK(first <= span.count && count <= span.count - first, "slice lies outside its span");
   TP_CHECK(span.states != StateForm::kSplit8 || first % kScaleBlockElements == 0,
            "a slice of 8-bit states begins with a block");
+
   UpdateSpan slice = span;
   Move(&slice.master, MasterBytes(span.states, first));
   Move(&slice.momentum, first * BytesOfMoment(span.states));
   Move(&slice.variance, first * BytesOfMoment(span.states));
   if (span.momentum_scales != nullptr) slice.momentum_scales += first / kScaleBlockElements;
   if (span.variance_scales != nullptr) slice.variance_scales += first / kScaleBlockElements;
+
   slice.gradient =
       static_cast<const std::byte*>(span.gradient) + first * BytesOf(span.gradient_dtype);
   Move(&slice.param16, first * BytesOf(span.param16_dtype));
+
   slice.random.index += first;
   slice.count = count;
   return slice;

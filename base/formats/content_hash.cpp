@@ -54,6 +54,7 @@ void ContentHasher::Compress(const std::byte* block, bool is_last) {
   std::copy(kStart.begin(), kStart.end(), v.begin() + 8);
   v[12] ^= compressed_;
   if (is_last) v[14] = ~v[14];
+
   for (const auto& s : kOrder) {
     Mix<0, 4, 8, 12>(&v, m[s[0]], m[s[1]]);
     Mix<1, 5, 9, 13>(&v, m[s[2]], m[s[3]]);
@@ -64,6 +65,7 @@ void ContentHasher::Compress(const std::byte* block, bool is_last) {
     Mix<2, 7, 8, 13>(&v, m[s[12]], m[s[13]]);
     Mix<3, 4, 9, 14>(&v, m[s[14]], m[s[15]]);
   }
+
   for (size_t i = 0; i < state_.size(); ++i) state_[i] ^= v[i] ^ v[i + 8];
 }
 
@@ -74,7 +76,7 @@ void ContentHasher::Update(std::span<const std::byte> bytes) {
       Compress(rest_.data(), false);
       rest_bytes_ = 0;
     }
-    // Whole blocks straight from where they lie, but for the last.
+    // Whole blocks are compressed where they lie, except for the last one.
     for (; rest_bytes_ == 0 && bytes.size() > kBlockBytes; bytes = bytes.subspan(kBlockBytes)) {
       compressed_ += kBlockBytes;
       Compress(bytes.data(), false);

@@ -52,17 +52,21 @@ bool InRange(double value, double least, double most) {
 const char* WhyBad(const OptimizerSpec& spec, DType parameters) {
   constexpr double kBelowOne = 1 - 1e-12;
   constexpr double kHuge = 1e30;
+
   if (NameOf(spec.rule) == nullptr) return "unknown optimizer";
   if (NameOf(spec.states) == nullptr) return "unknown form of the optimizer states";
+
   if (!InRange(spec.beta1, 0, kBelowOne) || !InRange(spec.beta2, 0, kBelowOne))
     return "beta1 and beta2 must lie in [0, 1)";
   if (!InRange(spec.eps, 0, kHuge)) return "eps must be finite and not negative";
   if (!InRange(spec.momentum, 0, kBelowOne)) return "momentum must lie in [0, 1)";
   if (!InRange(spec.dampening, 0, 1)) return "dampening must lie in [0, 1]";
   if (!InRange(spec.lr_decay, 0, kHuge)) return "lr_decay must be finite and not negative";
+
   if (spec.nesterov > 1) return "nesterov is 0 or 1";
   if (spec.nesterov == 1 && (spec.momentum == 0 || spec.dampening != 0))
     return "nesterov needs a momentum and no dampening";
+
   if (IsSplit(spec.states) && parameters != DType::kBF16)
     return "only bf16 jobs can have a split master";
   return nullptr;

@@ -106,6 +106,7 @@ class HeaderHandler {
       entry.shape = numbers_;
       return true;
     }
+
     if (numbers_.size() != 2)
       return Fail("data_offsets of tensor '" + entry.name + "' is not a pair", ec);
     entry.begin = numbers_[0];
@@ -119,11 +120,13 @@ class HeaderHandler {
   bool on_key(std::string_view part, std::size_t, error_code& ec) {
     key_ = key_part_ + std::string(part);
     key_part_.clear();
+
     if (depth_ == 1)
       return names_.insert(key_).second || Fail("the name '" + key_ + "' stands twice", ec);
     if (in_metadata_)
       return metadata_seen_.insert(key_).second ||
              Fail("the metadata key '" + key_ + "' stands twice", ec);
+
     field_ = key_ == "dtype"          ? kDtype
              : key_ == "shape"        ? kShape
              : key_ == "data_offsets" ? kOffsets
@@ -131,6 +134,7 @@ class HeaderHandler {
     if (field_ == 0)
       return Fail("tensor '" + header.tensors.back().name + "' has an unknown field '" + key_ + "'",
                   ec);
+
     if ((fields_seen_ & field_) != 0) return Fail("the field '" + key_ + "' stands twice", ec);
     fields_seen_ |= field_;
     return true;
@@ -191,6 +195,7 @@ Status CheckLayout(SafetensorsHeader* header, uint64_t data_bytes) {
                    [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
                      return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
                    });
+
   uint64_t at = 0;
   for (const SafetensorsEntry& entry : header->tensors) {
     const std::string who = "tensor '" + entry.name + "'";
@@ -198,6 +203,7 @@ Status CheckLayout(SafetensorsHeader* header, uint64_t data_bytes) {
     if (SafetensorsElementBytes(entry.dtype) == 0)
       return Bad(who + " has the unknown dtype '" + entry.dtype + "'");
     if (!ExpectedBytes(entry, &expected)) return Bad("the shape of " + who + " is too large");
+
     if (entry.end < entry.begin || entry.end - entry.begin != expected) {
       return Bad("data_offsets of " + who + " do not span the " + std::to_string(expected) +
                  " bytes of its shape");
@@ -208,6 +214,7 @@ Status CheckLayout(SafetensorsHeader* header, uint64_t data_bytes) {
     }
     at = entry.end;
   }
+
   if (at != data_bytes)
     return Bad("the tensors span " + std::to_string(at) + " bytes, the file holds " +
                std::to_string(data_bytes));
@@ -227,6 +234,7 @@ Result<uint64_t> SafetensorsHeaderLength(std::span<const std::byte, kSafetensors
                                          uint64_t file_bytes) {
   uint64_t length = 0;
   std::memcpy(&length, prefix.data(), sizeof length);
+
   if (length > kSafetensorsHeaderMax) {
     return Bad("the header claims " + std::to_string(length) + " bytes, " +
                std::to_string(kSafetensorsHeaderMax) + " are the limit");
@@ -236,6 +244,7 @@ Result<uint64_t> SafetensorsHeaderLength(std::span<const std::byte, kSafetensors
     return Bad("the header claims " + std::to_string(length) + " bytes, the file has " +
                std::to_string(file_bytes) + " in all");
   }
+
   return length;
 }
 
@@ -244,12 +253,14 @@ Result<SafetensorsHeader> DecodeSafetensorsHeader(std::string_view json, uint64_
     return Bad("the header has " + std::to_string(json.size()) + " bytes");
   if (json.empty() || json.front() != '{') return Bad("the header does not begin with '{'");
   while (json.back() == ' ') json.remove_suffix(1);
+
   boost::json::parse_options options;
   options.max_depth = 4;
   boost::json::basic_parser<HeaderHandler> parser(options);
   boost::system::error_code error;
   const size_t used = parser.write_some(false, json.data(), json.size(), error);
   HeaderHandler& handler = parser.handler();
+
   if (error || used != json.size() || !parser.done()) {
     const std::string why = !handler.why.empty() ? handler.why
                             : error              ? error.message()
@@ -257,6 +268,7 @@ Result<SafetensorsHeader> DecodeSafetensorsHeader(std::string_view json, uint64_
     return Bad("the header is not one of safetensors, near its byte " + std::to_string(used) +
                ": " + why);
   }
+
   if (handler.header.tensors.size() > kSafetensorsTensorsMax)
     return Bad("the header names more than 100,000 tensors");
   TP_RETURN_IF_ERROR(CheckLayout(&handler.header, data_bytes));
@@ -275,6 +287,7 @@ Result<SafetensorsHeader> DecodeSafetensors(std::span<const std::byte> file, uin
 
 Result<std::string> EncodeSafetensorsHeader(SafetensorsHeader* header) {
   if (header->tensors.size() > kSafetensorsTensorsMax) return Bad("more than 100,000 tensors");
+
   JsonWriter json;
   json.BeginObject();
   if (!header->metadata.empty()) {
@@ -282,14 +295,17 @@ Result<std::string> EncodeSafetensorsHeader(SafetensorsHeader* header) {
     for (const auto& [key, value] : header->metadata) json.Field(key, value);
     json.EndObject();
   }
+
   uint64_t at = 0;
   for (SafetensorsEntry& entry : header->tensors) {
     uint64_t bytes = 0;
     if (!ExpectedBytes(entry, &bytes))
       return Bad("tensor '" + entry.name + "' has an unknown dtype or too large a shape");
+
     entry.begin = at;
     if (__builtin_add_overflow(at, bytes, &at)) return Bad("the tensors are too large");
     entry.end = at;
+
     json.Key(entry.name).BeginObject().Field("dtype", entry.dtype).Key("shape").BeginArray();
     for (const uint64_t dim : entry.shape) json.Uint(dim);
     json.EndArray()
@@ -300,13 +316,15 @@ Result<std::string> EncodeSafetensorsHeader(SafetensorsHeader* header) {
         .EndArray()
         .EndObject();
   }
+
   json.EndObject();
   std::string text = json.Take();
   text.resize(RoundUp(kSafetensorsPrefixBytes + text.size(), 8) - kSafetensorsPrefixBytes, ' ');
-  // One way to know that every reader will take it: names given twice, too long a text or header
-  // are found by our own.
+  // Our own reader looks at the text, so that others take it too: it finds names given twice, and
+  // texts or headers that are too long.
   TP_ASSIGN_OR_RETURN([[maybe_unused]] const SafetensorsHeader check,
                       DecodeSafetensorsHeader(text, at));
+
   uint64_t length = text.size();
   std::string prefix(sizeof length, '\0');
   std::memcpy(prefix.data(), &length, sizeof length);

@@ -37,8 +37,8 @@ void NoMemory() {
   EndForWantOf("memory");
 }
 
-// The handler of operator new is called until there is some. Its caller may be in the log, so
-// nothing is flushed.
+// operator new calls its handler until there is memory. The caller may be in the log, so nothing is
+// flushed.
 void Wait() {
   constexpr std::string_view kText =
       "the system gives no memory; it is waited for, as what is held here would be lost\n";
@@ -53,6 +53,7 @@ void Terminated() {
   if (!failure)
     Say("%s: an exception left a function that lets none out, or a thread was left running\n",
         program_name);
+
   try {
     if (failure) std::rethrow_exception(failure);
   } catch (const std::bad_alloc&) {
@@ -63,6 +64,7 @@ void Terminated() {
   } catch (const std::exception& error) {
     Say("%s: an exception that nobody caught: %s\n", program_name, error.what());
   }
+
   std::abort();  // tidy: allow exit, because a terminate handler may not return
 }
 

@@ -19,11 +19,13 @@ namespace {
 bool ReadAddress(const std::string& text, sockaddr_storage* address, socklen_t* length) {
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return false;
+
   const std::string host = text.substr(0, colon);
   uint16_t port = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data() + colon + 1, last, port);
   if (error != std::errc() || end != last) return false;
+
   auto* four = reinterpret_cast<sockaddr_in*>(address);
   if (inet_pton(AF_INET, host.c_str(), &four->sin_addr) == 1) {
     four->sin_family = AF_INET;
@@ -31,6 +33,7 @@ bool ReadAddress(const std::string& text, sockaddr_storage* address, socklen_t* 
     *length = sizeof *four;
     return ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
   }
+
   auto* six = reinterpret_cast<sockaddr_in6*>(address);
   six->sin6_family = AF_INET6;
   six->sin6_port = htons(port);
@@ -68,6 +71,7 @@ Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& f
             "give an address like 127.0.0.1:9465; let a proxy that knows who asks serve other "
             "machines");
   }
+
   UniqueFd fd(socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -77,6 +81,7 @@ Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& f
         .Where(flag + " " + address)
         .Why(std::strerror(errno));
   }
+
   return fd;
 }
 
@@ -85,12 +90,14 @@ std::string AddressOf(const UniqueFd& listening) {
   socklen_t length = sizeof at;
   TP_CHECK(getsockname(listening.get(), reinterpret_cast<sockaddr*>(&at), &length) == 0,
            "a listening socket has an address");
+
   std::array<char, INET6_ADDRSTRLEN> host{};
   if (at.ss_family == AF_INET6) {
     const auto* six = reinterpret_cast<const sockaddr_in6*>(&at);
     inet_ntop(AF_INET6, &six->sin6_addr, host.data(), host.size());
     return "[" + std::string(host.data()) + "]:" + std::to_string(ntohs(six->sin6_port));
   }
+
   const auto* four = reinterpret_cast<const sockaddr_in*>(&at);
   inet_ntop(AF_INET, &four->sin_addr, host.data(), host.size());
   return std::string(host.data()) + ":" + std::to_string(ntohs(four->sin_port));

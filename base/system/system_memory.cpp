@@ -73,6 +73,7 @@ MemoryBudget ReadMemoryBudget(const std::string& proc_root, const std::string& c
   budget.bytes_available = MeminfoBytes(proc_root + "/meminfo", "MemAvailable");
   budget.bytes_total = MeminfoBytes(proc_root + "/meminfo", "MemTotal");
   budget.limited_by = "MemAvailable";
+
   std::ifstream groups(proc_root + "/self/cgroup");
   std::string line;
   while (std::getline(groups, line)) {
@@ -83,6 +84,7 @@ MemoryBudget ReadMemoryBudget(const std::string& proc_root, const std::string& c
     std::getline(parts, controllers, ':');
     std::getline(parts, path);
     if (path == "/") path.clear();
+
     if (controllers == "memory") {
       ApplyHierarchy(cgroup_root + "/memory", path,
                      {"", "memory.limit_in_bytes", "memory.usage_in_bytes"}, &budget);
@@ -90,6 +92,7 @@ MemoryBudget ReadMemoryBudget(const std::string& proc_root, const std::string& c
       ApplyHierarchy(cgroup_root, path, {"", "memory.max", "memory.current"}, &budget);
     }
   }
+
   return budget;
 }
 

@@ -55,7 +55,7 @@ int WriteBeside(const std::string& beside, mode_t mode, const Parts& parts) {
   return fsync(fd.get()) == 0 ? 0 : errno;
 }
 
-// The new name is on the disk too. A file system that cannot do that has done what it can.
+// Brings the new name to the disk too. A file system that cannot do that has done what it can.
 void SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "."

@@ -63,6 +63,7 @@ std::string FindCommand(const std::string& words, const std::vector<CompletedCom
     if (!command.path.empty())
       patterns.push_back("\"" + std::string(first ? " " : "") + command.path + "\"");
   }
+
   std::string text = "  for each in " + words + "; do\n";
   if (!patterns.empty())
     text += "    case \"$chosen $each\" in\n      " + Joined(patterns, " | ") +
@@ -153,17 +154,20 @@ std::string BashCompletion(const std::string& program,
                            const std::vector<CompletedCommand>& commands) {
   std::string text = "# bash completion of " + program + ", made by `" + program +
                      " completion bash`.\n_" + program + "() {\n";
+
   text +=
       "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} chosen= words= "
       "flags= each\n"
       "  COMPREPLY=()\n"
       "  if [[ $word == = ]]; then\n    word=\n"
       "  elif [[ $before == = ]]; then\n    before=${COMP_WORDS[COMP_CWORD - 2]}\n  fi\n";
+
   text += FindCommand("\"${COMP_WORDS[@]:1:COMP_CWORD-1}\"", commands) +
           ValueCases(commands, BashValues) + "  case $chosen in\n";
   for (const CompletedCommand& command : commands) {
     std::vector<std::string> below;
     for (const CompletedCommand* each : Below(command, commands)) below.push_back(NameOf(*each));
+
     text += "    \"" + command.path + "\")\n";
     if (!command.path.empty()) text += "      flags=" + Quoted(FlagNames(command)) + "\n";
     if (!below.empty()) {
@@ -173,6 +177,7 @@ std::string BashCompletion(const std::string& program,
     }
     text += "      ;;\n";
   }
+
   text += "  esac\n  flags+=" + Quoted(" " + FlagNames(commands.front())) + "\n";
   text +=
       "  [[ $word != -* && -n $words ]] || words=$flags\n  COMPREPLY=($(compgen -W \"$words\" -- "
@@ -184,15 +189,18 @@ std::string ZshCompletion(const std::string& program,
                           const std::vector<CompletedCommand>& commands) {
   std::string text = "#compdef " + program + "\n# zsh completion of " + program + ", made by `" +
                      program + " completion zsh`.\n_" + program + "() {\n";
+
   text +=
       "  local before=${words[CURRENT-1]} chosen= each\n  local -a commands flags\n"
       "  if [[ $PREFIX == --*=* ]]; then\n    before=${PREFIX%%=*}\n    compset -P '*='\n  fi\n";
+
   text += FindCommand("\"${(@)words[2,CURRENT-1]}\"", commands) + ValueCases(commands, ZshValues) +
           "  case $chosen in\n";
   for (const CompletedCommand& command : commands) {
     std::vector<std::string> below;
     for (const CompletedCommand* each : Below(command, commands))
       below.push_back(Described(NameOf(*each), each->help));
+
     text += "    \"" + command.path + "\")\n";
     if (!command.path.empty()) text += "      flags=(" + DescribedFlags(command) + ")\n";
     if (!below.empty()) {
@@ -202,6 +210,7 @@ std::string ZshCompletion(const std::string& program,
     }
     text += "      ;;\n";
   }
+
   text += "  esac\n  flags+=(" + DescribedFlags(commands.front()) + ")\n";
   text +=
       "  if [[ $PREFIX != -* ]] && (( $#commands )); then\n    _describe command commands\n  "

@@ -19,6 +19,7 @@ struct CompletedValues {
   std::string lines_of = {};  // a command line for the shell: what it prints, line by line
 };
 
+// A flag of a command, and what may stand behind it.
 struct CompletedFlag {
   std::vector<std::string> names;  // "-o", "--output"
   std::string help;
@@ -26,6 +27,7 @@ struct CompletedFlag {
   CompletedValues values = {};
 };
 
+// A command with its flags and arguments.
 struct CompletedCommand {
   std::string
       path;  // "" (the program: its flags may stand behind every command), "status", "job quota"
@@ -56,6 +58,7 @@ void AppendCommands(const App& app, const std::string& path, More more,
     more(&values, option.get_type_name());
     return values;
   };
+
   CompletedCommand command{.path = path, .help = app.get_description(), .flags = {}};
   for (const auto* option : app.get_options()) {
     if (option->get_positional()) {
@@ -63,6 +66,7 @@ void AppendCommands(const App& app, const std::string& path, More more,
       command.takes_arguments = true;
       continue;
     }
+
     CompletedFlag flag{.names = {},
                        .help = option->get_description(),
                        .takes_value = option->get_items_expected_max() > 0};
@@ -71,6 +75,7 @@ void AppendCommands(const App& app, const std::string& path, More more,
     if (flag.takes_value) flag.values = values_of(*option);
     command.flags.push_back(flag);
   }
+
   commands->push_back(command);
   for (const App* below : app.get_subcommands([](const App*) { return true; })) {
     AppendCommands(*below, path.empty() ? below->get_name() : path + " " + below->get_name(), more,

@@ -16,6 +16,7 @@ size_t Utf8Length(std::string_view text, size_t at) {
     return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0};
   };
   const auto tail = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
+
   const uint8_t first = byte(at);
   if (first < 0x80) return 1;
   if (first >= 0xC2 && first < 0xE0) return tail(at + 1) ? 2 : 0;
@@ -24,6 +25,7 @@ size_t Utf8Length(std::string_view text, size_t at) {
     const bool surrogate = first == 0xED && byte(at + 1) >= 0xA0;
     return tail(at + 1) && tail(at + 2) && !overlong && !surrogate ? 3 : 0;
   }
+
   if (first >= 0xF0 && first < 0xF5) {
     const bool overlong = first == 0xF0 && byte(at + 1) < 0x90;
     const bool beyond = first == 0xF4 && byte(at + 1) >= 0x90;
@@ -41,6 +43,7 @@ void AppendEscaped(std::string* out, char c) {
     case '\r': *out += "\\r"; return;
     default: break;
   }
+
   std::array<char, 8> buffer{};
   std::snprintf(buffer.data(), buffer.size(), "\\u%04x",
                 static_cast<unsigned>(static_cast<uint8_t>(c)));
@@ -54,6 +57,7 @@ std::string JsonWriter::Quoted(std::string_view value) {
   for (size_t at = 0; at < value.size();) {
     const size_t length = Utf8Length(value, at);
     const char c = value[at];
+
     if (length == 0) {
       out += "\xEF\xBF\xBD";
       ++at;
@@ -66,6 +70,7 @@ std::string JsonWriter::Quoted(std::string_view value) {
       at += length;
     }
   }
+
   return out + "\"";
 }
 

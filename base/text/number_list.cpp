@@ -21,12 +21,14 @@ Result<std::vector<uint32_t>> ParseNumberList(std::string_view text) {
   const Status bad =
       Status(ErrorId::kUsageError,
              "'" + std::string(text) + "' is not a list of numbers, each once, as in 0-3,8");
+
   std::vector<uint32_t> numbers;
   for (bool more = true; more;) {
     const size_t comma = text.find(',');
     const std::string_view item = text.substr(0, comma);
     more = comma != std::string_view::npos;
     if (more) text.remove_prefix(comma + 1);
+
     const size_t dash = item.find('-');
     const auto first = Number(item.substr(0, dash));
     const auto last = dash == std::string_view::npos ? first : Number(item.substr(dash + 1));
@@ -36,6 +38,7 @@ Result<std::vector<uint32_t>> ParseNumberList(std::string_view text) {
       numbers.push_back(number);
     }
   }
+
   return numbers;
 }
 

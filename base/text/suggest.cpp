@@ -11,6 +11,7 @@ namespace {
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
+
   for (size_t i = 1; i <= a.size(); ++i) {
     size_t diagonal = row[0];
     row[0] = i;
@@ -20,6 +21,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
       row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
     }
   }
+
   return row.back();
 }
 
@@ -35,6 +37,7 @@ std::string DidYouMean(std::string_view word, std::span<const std::string_view> 
   const std::string_view letters = Letters(word);
   std::string_view best;
   size_t best_distance = 3, best_edits = 0;
+
   for (const std::string_view candidate : known) {
     const size_t edits = EditDistance(word, candidate);
     const bool begins_alike =
@@ -42,12 +45,14 @@ std::string DidYouMean(std::string_view word, std::span<const std::string_view> 
     const size_t distance = begins_alike ? std::min<size_t>(edits, 1) : edits;
     const bool nearer =
         distance < best_distance || (distance == best_distance && edits < best_edits);
+
     if (nearer && distance < candidate.size()) {
       best = candidate;
       best_distance = distance;
       best_edits = edits;
     }
   }
+
   return best.empty() ? std::string() : "; did you mean \"" + std::string(best) + "\"?";
 }
 

@@ -24,6 +24,7 @@ Result<std::shared_ptr<CudaContext>> CudaContext::Open(const CudaDeviceOptions& 
     return Status(ErrorId::kCudaUnavailable, "there is no GPU " + std::to_string(options.ordinal))
         .Why("the CUDA driver shows " + std::to_string(count) + ", counted from 0");
   }
+
   TP_ASSIGN_OR_RETURN(Gpu gpu, ReadGpu(*cuda, options.ordinal));
   if (!gpu.wait_value64) {
     return Unavailable(
@@ -38,6 +39,7 @@ Result<std::shared_ptr<CudaContext>> CudaContext::Open(const CudaDeviceOptions& 
 
 Status CudaContext::Choose(const std::optional<ExportForm>& form) {
   const bool vmm = gpu_.vmm_export, ipc = gpu_.ipc_export;
+
   if (form) {
     if (*form == ExportForm::kHost)
       return Unavailable(gpu_, "has no memory of the host's form to export");
@@ -49,6 +51,7 @@ Status CudaContext::Choose(const std::optional<ExportForm>& form) {
     form_note_ = std::string(form_ == ExportForm::kVmm ? kVmmNote : kIpcNote) + ", as asked for";
     return {};
   }
+
   if (!vmm && !ipc) return Unavailable(gpu_, "exports memory in no form");
   form_ = vmm ? ExportForm::kVmm : ExportForm::kIpc;
   form_note_ = vmm ? kVmmNote
@@ -59,6 +62,7 @@ Status CudaContext::Choose(const std::optional<ExportForm>& form) {
 Status CudaContext::Retain() {
   const std::string doing = "making the context of GPU " + std::to_string(gpu_.ordinal);
   TP_RETURN_IF_ERROR(cuda_.Try(doing, cuda_.device_get, &device_, gpu_.ordinal));
+
   CUctx_st* handle = nullptr;
   const CudaCode code = cuda_.context_retain(&handle, device_);
   if (code == kCudaDeviceUnavailable) {
@@ -67,6 +71,7 @@ Status CudaContext::Retain() {
         .Fix("nvidia-smi -c DEFAULT");
   }
   if (code != kCudaSuccess) return cuda_.Error(doing, cuda_.context_retain.name, code);
+
   handle_ = handle;
   return MakeCurrent();
 }

@@ -118,15 +118,18 @@ Result<const CudaDriver*> CudaDriver::Load() {
   static std::unique_ptr<const CudaDriver> loaded;
   const std::lock_guard lock(mutex);
   if (loaded != nullptr) return loaded.get();
+
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     return Unavailable("the CUDA driver is not on this machine").Why(dlerror());
+
   CudaDriver driver;
   TP_RETURN_IF_ERROR(driver.Find(library));
   (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (const CudaCode code = driver.init(0); code != kCudaSuccess) {
     return Unavailable("the CUDA driver does not start").Why(driver.Text("cuInit", code));
   }
+
   loaded = std::make_unique<const CudaDriver>(driver);
   return loaded.get();
 }
@@ -139,7 +142,7 @@ std::string CudaDriver::Text(const char* call, CudaCode code) const {
 }
 
 Status CudaDriver::Error(std::string_view doing, const char* call, CudaCode code) const {
-  // What is short where host memory is registered is not the GPU's memory.
+  // Where host memory is registered, it is not the GPU's memory that is short.
   if (code != kCudaOutOfMemory || call == host_register.name)
     return Status(ErrorId::kCudaFailed, std::string(doing) + " failed").Why(Text(call, code));
   size_t free = 0, total = 0;

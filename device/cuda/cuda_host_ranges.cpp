@@ -13,6 +13,7 @@ Status CudaHostRanges::Add(const std::shared_ptr<CudaContext>& context, void* be
                            uint64_t bytes) {
   const std::lock_guard changing(changes_);
   const auto key = reinterpret_cast<uintptr_t>(begin);
+
   {
     const std::lock_guard lock(mutex_);
     const auto found = pieces_.find(key);
@@ -21,6 +22,7 @@ Status CudaHostRanges::Add(const std::shared_ptr<CudaContext>& context, void* be
       return {};
     }
   }
+
   const CudaDriver& cuda = context->cuda();
   TP_RETURN_IF_ERROR(context->MakeCurrent());
   const std::string doing = "registering " + FormatBytes(bytes) + " of host memory";
@@ -31,6 +33,7 @@ Status CudaHostRanges::Add(const std::shared_ptr<CudaContext>& context, void* be
     (void)cuda.host_unregister(begin);
     return status;
   }
+
   const std::lock_guard lock(mutex_);
   pieces_[key] = {.bytes = bytes, .address = address, .users = 1, .context = context};
   return {};
@@ -39,6 +42,7 @@ Status CudaHostRanges::Add(const std::shared_ptr<CudaContext>& context, void* be
 void CudaHostRanges::Remove(void* begin) {
   const std::lock_guard changing(changes_);
   std::shared_ptr<CudaContext> context;
+
   {
     const std::lock_guard lock(mutex_);
     const auto found = pieces_.find(reinterpret_cast<uintptr_t>(begin));
@@ -46,6 +50,7 @@ void CudaHostRanges::Remove(void* begin) {
     context = std::move(found->second.context);
     pieces_.erase(found);
   }
+
   (void)context->MakeCurrent();
   (void)context->cuda().host_unregister(begin);
 }

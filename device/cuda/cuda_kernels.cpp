@@ -41,12 +41,14 @@ Result<CudaKernels::Ready> CudaKernels::Find(const Kernel& kernel, int device) {
   const std::lock_guard lock(mutex_);
   const auto found = ready_.find(&kernel);
   if (found != ready_.end()) return found->second;
+
   TP_ASSIGN_OR_RETURN(CUmod_st* const module, ModuleOf(kernel));
   Ready ready;
   if (const CudaCode code = cuda_.module_function(&ready.function, module, kernel.name);
       code != kCudaSuccess) {
     return Error(kernel, cuda_.module_function.name, code);
   }
+
   int multiprocessors = 0, each = 0;
   TP_RETURN_IF_ERROR(cuda_.Try("asking how large a GPU is", cuda_.device_attribute,
                                &multiprocessors, kCudaMultiprocessors, device));
@@ -55,6 +57,7 @@ Result<CudaKernels::Ready> CudaKernels::Find(const Kernel& kernel, int device) {
   if (code != kCudaSuccess) return Error(kernel, cuda_.function_blocks.name, code);
   ready.blocks = static_cast<uint64_t>(std::max(multiprocessors, 1)) *
                  static_cast<uint64_t>(std::max(each, 1));
+
   ready_[&kernel] = ready;
   return ready;
 }

@@ -27,7 +27,7 @@ Status NotOfAGpu(const std::string& what) {
                 "the descriptor is not memory of a GPU that Tidepool made: " + what);
 }
 
-// What the driver answers to a descriptor or handle that it cannot use, as against a fault of its
+// The driver's codes for a descriptor or handle that it cannot use, as opposed to faults of its
 // own.
 Status Refused(const CudaDriver& cuda, std::string_view doing, const char* call, CudaCode code) {
   constexpr std::array kRefusals = {kCudaInvalidValue, kCudaInvalidDevice, kCudaInvalidContext,
@@ -46,6 +46,7 @@ Result<ExportForm> FormOf(int fd) {
   if (type == S_IFDIR || type == S_IFBLK || type == S_IFLNK)
     return NotOfAGpu("it is a place in a file system");
   if (type != S_IFREG) return ExportForm::kVmm;  // the driver knows its own
+
   struct statfs system {};
   if (fstatfs(fd, &system) != 0 || static_cast<uint64_t>(system.f_type) != TMPFS_MAGIC)
     return NotOfAGpu("it is a file");
@@ -114,11 +115,13 @@ Result<std::unique_ptr<Memory>> CudaMemory::Create(const std::shared_ptr<CudaCon
                       std::to_string(context->gpu().ordinal) + ", it has " +
                       FormatBytes(context->gpu().total_bytes) + " in all");
   }
+
   TP_RETURN_IF_ERROR(context->MakeCurrent());
   UniqueFd fd;
   auto made = context->form() == ExportForm::kVmm ? CreateVmm(context, bytes, &fd)
                                                   : CreateIpc(context, bytes, &fd);
   if (!made.ok()) return made.status();
+
   std::unique_ptr<CudaMemory> memory = std::move(made).value();
   memory->bytes_ = bytes;
   TP_RETURN_IF_ERROR(memory->Zero());
@@ -143,10 +146,12 @@ Result<std::unique_ptr<CudaMemory>> CudaMemory::CreateVmm(
   const CudaDriver& cuda = context->cuda();
   TP_ASSIGN_OR_RETURN(const uint64_t whole, WholeUnits(*context, bytes));
   const CudaAllocationTerms terms{.location = {.id = context->gpu().ordinal}};
+
   HeldHandle held(cuda);
   TP_RETURN_IF_ERROR(cuda.Try("taking " + FormatBytes(whole) + " of a GPU's memory",
                               cuda.vmm_create, &held.handle, whole, &terms, 0ull));
   held.held = true;
+
   int fd = -1;
   TP_RETURN_IF_ERROR(cuda.Try("exporting a GPU's memory", cuda.vmm_export, static_cast<void*>(&fd),
                               held.handle, kCudaPosixDescriptor, 0ull));
@@ -192,10 +197,12 @@ Result<std::unique_ptr<CudaMemory>> CudaMemory::CreateIpc(
     const std::shared_ptr<CudaContext>& context, uint64_t bytes, UniqueFd* exported) {
   const CudaDriver& cuda = context->cuda();
   const uint64_t whole = RoundUp(bytes, kIpcUnitBytes);
+
   CudaAddress address = 0;
   TP_RETURN_IF_ERROR(cuda.Try("taking " + FormatBytes(whole) + " of a GPU's memory",
                               cuda.memory_alloc, &address, whole));
   std::unique_ptr<CudaMemory> memory(new CudaMemory(context, Kind::kAllocated, address));
+
   CudaIpcHandle handle;
   TP_RETURN_IF_ERROR(cuda.Try("exporting a GPU's memory", cuda.ipc_get, &handle, address));
   TP_ASSIGN_OR_RETURN(*exported, Seal(handle));
@@ -208,11 +215,13 @@ Result<std::unique_ptr<CudaMemory>> CudaMemory::ImportIpc(
   CudaIpcHandle handle;
   if (pread(fd, &handle, sizeof handle, 0) != sizeof handle)
     return NotOfAGpu("its handle cannot be read");
+
   CudaAddress address = 0, base = 0;
   const CudaCode code = cuda.ipc_open(&address, handle, kCudaIpcLazyPeerAccess);
   if (code != kCudaSuccess)
     return Refused(cuda, "importing a GPU's memory", cuda.ipc_open.name, code);
   std::unique_ptr<CudaMemory> memory(new CudaMemory(context, Kind::kOpened, address));
+
   size_t size = 0;
   TP_RETURN_IF_ERROR(
       cuda.Try("asking for the size of a GPU's memory", cuda.memory_range, &base, &size, address));

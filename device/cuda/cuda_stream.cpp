@@ -64,10 +64,12 @@ void CudaStream::Copy(void* dst, const void* src, uint64_t bytes) {
     std::byte* const to = static_cast<std::byte*>(dst) + done;
     const std::byte* const from = static_cast<const std::byte*>(src) + done;
     const End there = EndAt(cuda, to), here = EndAt(cuda, from);
+
     if (!counted && !(there.known && here.known)) {
       counted = true;
       context_->unregistered_copies.fetch_add(1, std::memory_order_relaxed);
     }
+
     const uint64_t piece = std::min({bytes - done, there.bytes, here.bytes});
     const CudaCode code = cuda.copy(Raw(to), Raw(from), piece, native_);
     if (code != kCudaSuccess &&
@@ -94,11 +96,13 @@ void CudaStream::Launch(const Kernel& kernel, const void* arguments, uint64_t it
     Latch(found.status());
     return;
   }
+
   const uint64_t wanted = DivideUp(items, uint64_t{kernel.threads} * kernel.items_a_thread);
   const CudaLaunch launch = {
       .blocks = {static_cast<unsigned>(std::min(wanted, found->blocks)), 1, 1},
       .threads = {kernel.threads, 1, 1},
       .stream = native_};
+
   void* parameters[] = {const_cast<void*>(arguments)};  // the driver copies them
   const CudaCode code = cuda.launch(&launch, found->function, parameters, nullptr);
   if (code != kCudaSuccess)
@@ -148,6 +152,7 @@ Stream::Marker CudaStream::Record() {
   if (!Begin()) return last_;
   CUevent_st* const event = NewEvent();
   if (event == nullptr) return last_;
+
   const CudaDriver& cuda = context_->cuda();
   const bool recorded = Latch(cuda.Try("recording a marker", cuda.event_record, event, native_));
   if (recorded) {
@@ -169,6 +174,7 @@ bool CudaStream::Passed(Marker marker) {
   if (marker <= passed_) return true;
   if (marks_.empty() || !Begin()) return false;
   const CudaDriver& cuda = context_->cuda();
+
   while (!marks_.empty()) {
     const CudaCode code = cuda.event_query(marks_.front());
     if (code == kCudaNotReady) break;
@@ -197,7 +203,7 @@ void CudaStream::Synchronize(Marker marker) {
       Latch(cuda.Try("work of a stream", cuda.event_synchronize, marks_[marker - passed_ - 1])))
     return Pass(marker);
   (void)context_->MakeCurrent();
-  // Its answer is an error of the stream at most, and that is known.
+  // The answer can only be an error of the stream, and that is kept already.
   (void)cuda.stream_synchronize(native_);
 }
 

@@ -95,6 +95,7 @@ void CopyWith(CopyKernel kernel, std::byte* dst, const std::byte* src, uint64_t 
     return;
   }
   if (kernel == CopyKernel::kRepMovs) return RepMovs(dst, src, bytes);
+
   const uint64_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(dst) % kLine) % kLine);
   std::memcpy(dst, src, head);
   const auto stream = kernel == CopyKernel::kStreamPages   ? StreamPages

@@ -88,6 +88,7 @@ bool CopyTeam::DoOne() {
   } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire,
                                           std::memory_order_acquire));
   Pause();
+
   const uint64_t begin = (ticket & kNextMask) * piece_bytes_;
   CopyBytes(dst_ + begin, src_ + begin, std::min(piece_bytes_, bytes_ - begin), copy_bytes_);
   Pause();

@@ -28,6 +28,7 @@ std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_n
   const std::vector<CopyKernel> kernels = CopyKernels();
   std::vector<std::vector<double>> seconds(kernels.size());
   CopyMeter meter(scratch, kTuneCopyBytes);
+
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + budget_ns;
   do {
@@ -35,6 +36,7 @@ std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_n
       seconds[i].push_back(meter.Once(kernels[i], nullptr));
     }
   } while (clock.NowNs() < end);
+
   std::vector<CopyRate> rates;
   for (size_t i = 0; i < kernels.size(); ++i)
     rates.push_back({kernels[i], static_cast<double>(kTuneCopyBytes) / Median(seconds[i])});
@@ -79,10 +81,12 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
   tuning.chosen = LargeCopyKernel();
   if (team != nullptr) team->Use(false);
   if (scratch.size() < kTuneBytesMin) return tuning;
+
   const SteadyClock clock;
   const int64_t start = clock.NowNs();
   const bool together = team != nullptr && team->helpers() > 0;
   tuning.rates = RateKernels(scratch, together ? budget_ns / 2 : budget_ns);
+
   CopyRate best = tuning.rates.front();
   for (const CopyRate& rate : tuning.rates) {
     // Against memcpy, which leaves the bytes where their reader may find them, a kernel must really
@@ -91,8 +95,10 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
                                                             : best.bytes_per_second;
     if (rate.bytes_per_second > least) best = rate;
   }
+
   tuning.chosen = best.kernel;
   SetLargeCopyKernel(best.kernel);
+
   if (together) {
     team->Use(true);
     CopyMeter meter(scratch, kTogetherCopyBytes);
@@ -104,6 +110,7 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
       tuning.together_bytes_per_second = rate;
     }
   }
+
   tuning.seconds = static_cast<double>(clock.NowNs() - start) / kNsPerSecond;
   return tuning;
 }
@@ -113,6 +120,7 @@ std::string Text(const CopyTuning& tuning) {
   const std::string together =
       tuning.threads > 1 ? ", by " + std::to_string(tuning.threads) + " threads" : "";
   if (tuning.rates.empty()) return text + " (not measured)" + together;
+
   for (const CopyRate& rate : tuning.rates) {
     if (rate.kernel == tuning.chosen) text += ", " + Rate(rate.bytes_per_second) + " GB/s";
   }

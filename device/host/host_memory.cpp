@@ -53,16 +53,19 @@ Status CheckMadeByCreate(int fd, uint64_t bytes) {
     return NotOurs("it is not open");
   if (!S_ISREG(file.st_mode) || static_cast<uint64_t>(system.f_type) != TMPFS_MAGIC)
     return NotOurs("it is not a memfd");
+
   const int seals = fcntl(fd, F_GET_SEALS);
   const bool sealed = seals >= 0 && (seals & kSeals) == kSeals;
   if (!sealed && !TP_PLANTED("device.seals_unchecked"))
     return NotOurs("it is not sealed against shrinking, growing and further seals");
   if ((seals & ~kSeals & ~kSealExec) != 0) return NotOurs("it is sealed against writing");
+
   const auto size = static_cast<uint64_t>(file.st_size);
   if (size != RoundUp(bytes, kPageBytes)) {
     return NotOurs("it holds " + std::to_string(size) + " bytes, " +
                    std::to_string(RoundUp(bytes, kPageBytes)) + " are needed");
   }
+
   const uint64_t present = static_cast<uint64_t>(file.st_blocks) * 512;
   if (present < size)
     return NotOurs("only " + std::to_string(present) + " of its " + std::to_string(size) +
@@ -91,11 +94,13 @@ Result<std::unique_ptr<Memory>> HostMemory::Create(uint64_t bytes, UniqueFd* exp
                       FormatBytes(budget.bytes_available) + " are available")
         .Why("limited by " + budget.limited_by);
   }
+
   UniqueFd fd(memfd_create("tidepool-device", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return MapError("creation", bytes);
   if (ftruncate(fd.get(), static_cast<off_t>(RoundUp(bytes, kPageBytes))) != 0)
     return MapError("sizing", bytes);
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return MapError("sealing", bytes);
+
   TP_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, MapShared(fd.get(), bytes));
   TP_RETURN_IF_ERROR(Populate(memory->data_, bytes));
   if (exported != nullptr) *exported = std::move(fd);

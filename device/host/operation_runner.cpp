@@ -28,6 +28,7 @@ OperationRunner::Progress OperationRunner::Run(uint64_t bytes_max) {
       progress.state = State::kIdle;
       return progress;
     }
+
     const uint64_t cost = Execute(*operation, bytes_max - spent, &progress);
     if (cost == 0) {
       progress.state = State::kBlocked;
@@ -36,6 +37,7 @@ OperationRunner::Progress OperationRunner::Run(uint64_t bytes_max) {
     spent += cost;
     progress.worked = true;
   }
+
   progress.state = State::kWorked;
   return progress;
 }
@@ -46,12 +48,14 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
     case Operation::Kind::kCopy: return CopyPiece(operation, bytes_max);
     case Operation::Kind::kZero: return ZeroPiece(operation, bytes_max);
     case Operation::Kind::kKernel: return KernelPiece(operation, bytes_max);
+
     case Operation::Kind::kWaitFlag:
       if (!Reached(operation.wait, operation.value)) return 0;
       break;
     case Operation::Kind::kWaitMarker:
       if (operation.other->load(std::memory_order_acquire) < operation.value) return 0;
       break;
+
     case Operation::Kind::kWriteFlag:
       operation.write->store(operation.value, std::memory_order_release);
       break;
@@ -60,6 +64,7 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
       progress->marker_passed = true;
       break;
   }
+
   queue_->Pop();
   return kOperationCost;
 }

@@ -128,6 +128,7 @@ void ThreadStream::Rest(OperationRunner::State state, uint32_t seen) {
   SteadyClock clock;
   const int64_t now = clock.NowNs();
   if (idle_since_ns_ < 0) idle_since_ns_ = now;
+
   if (now - idle_since_ns_ < spin_ns_) {
     __builtin_ia32_pause();
   } else if (state == OperationRunner::State::kBlocked) {

@@ -66,6 +66,7 @@ double SumSquares(const float* from, uint64_t rows) {
       sums[i] += wide * wide;
     }
   }
+
   double lanes[kScanLanes];
   __builtin_memcpy(lanes, sums, sizeof(lanes));
   for (uint64_t distance = kScanLanes / 2; distance > 0; distance /= 2) {

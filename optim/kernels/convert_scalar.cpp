@@ -50,10 +50,12 @@ float WidenF16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
   uint32_t exponent = (bits >> 10) & 0x1F;
   uint32_t mantissa = bits & 0x3FF;
+
   if (exponent == 0x1F) {
     const uint32_t quiet = mantissa == 0 ? 0 : 0x400000;
     return std::bit_cast<float>(sign | 0x7F800000 | quiet | (mantissa << 13));
   }
+
   if (exponent == 0) {
     if (mantissa == 0) return std::bit_cast<float>(sign);
     exponent = 1;

@@ -73,10 +73,12 @@ struct UpdateLoop {
     b.gradient = static_cast<const char*>(s.gradient) + first * kGradientBytes;
     if constexpr (Master::kParamBytes > 0)
       b.param16 = static_cast<char*>(s.param16) + first * Master::kParamBytes;
+
     if constexpr (Form::kScaled && Rule::kMomentum)
       b.momentum_scales = s.momentum_scales + first / kScaleBlockElements;
     if constexpr (Form::kScaled && Rule::kVariance)
       b.variance_scales = s.variance_scales + first / kScaleBlockElements;
+
     b.random_low = static_cast<uint32_t>(s.random.key);
     b.random_high = static_cast<uint32_t>(s.random.key >> 32);
     b.random_pair = static_cast<uint32_t>((s.random.index + first) / 2);
@@ -117,17 +119,19 @@ struct UpdateLoop {
     StoreForKill(undo.progress, undo.first_word + first / kBlockElements * kNextBlockWord);
   }
 
-  // Between the planes at `there` and their copies, whichever way.
+  // Copies between the planes at `there` and `here`; with kBack into the planes.
   template <bool kBack>
   static inline void Exchange(const Block& there, uint64_t count, ShortBlock* here) {
     const auto move = [](void* plane, void* copy, uint64_t bytes) {
       __builtin_memcpy(kBack ? plane : copy, kBack ? copy : plane, bytes);
     };
+
     move(there.master, here->master, count * Master::kBytes);
     if constexpr (kMBytes > 0) move(there.momentum, here->momentum, count * kMBytes);
     if constexpr (kVBytes > 0) move(there.variance, here->variance, count * kVBytes);
     if constexpr (Master::kParamBytes > 0)
       move(there.param16, here->param16, count * Master::kParamBytes);
+
     const uint64_t scales = (count + kScaleBlockElements - 1) / kScaleBlockElements * sizeof(float);
     if constexpr (Form::kScaled && Rule::kMomentum)
       move(there.momentum_scales, here->momentum_scales, scales);
@@ -161,11 +165,13 @@ struct UpdateLoop {
     const uint64_t whole = span.count / kBlockElements * kBlockElements, left = span.count - whole;
     span.count = whole;
     RunBlocks(factors, span, Streams(span));
+
     if (left > 0) {
       ShortBlock copies;
       __builtin_memset(&copies, 0, sizeof copies);
       const Block there = At(planes, whole);
       Exchange<false>(there, left, &copies);
+
       span.master = copies.master;
       span.momentum = copies.momentum;
       span.variance = copies.variance;
@@ -177,6 +183,7 @@ struct UpdateLoop {
       span.count = kBlockElements;
       span.prefetch = 0;
       span.undo = {};
+
       RunBlocks(factors, span, false);
       Exchange<true>(there, left, &copies);
     }

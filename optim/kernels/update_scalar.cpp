@@ -79,6 +79,7 @@ template <typename Rule>
 void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t first) {
   const auto f = FactorsOf<Rule>(factors);
   const uint64_t count = std::min(kScaleBlockElements, s.count - first);
+
   auto* const momentum = static_cast<int8_t*>(s.momentum);
   auto* const variance = static_cast<uint8_t*>(s.variance);
   float* const m_scale =
@@ -86,6 +87,7 @@ void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t 
   float* const root_scale =
       Rule::kVariance ? s.variance_scales + first / kScaleBlockElements : nullptr;
   std::vector<float> m(count), roots(count);
+
   for (uint64_t k = 0; k < count; ++k) {
     Element e{LoadMaster(s, first + k), 0, 0};
     if (Rule::kMomentum) e.m = MomentumOf(momentum[first + k], *m_scale);
@@ -97,8 +99,10 @@ void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t 
     m[k] = e.m;
     roots[k] = std::sqrt(e.v);
   }
+
   if (Rule::kMomentum) *m_scale = LargestOf(m);
   if (Rule::kVariance) *root_scale = LargestOf(roots);
+
   for (uint64_t k = 0; k < count; ++k) {
     const uint32_t random = Random16Of(s.random.key, s.random.index + first + k);
     if (Rule::kMomentum) momentum[first + k] = MomentumCode(m[k], InverseScale(*m_scale), random);

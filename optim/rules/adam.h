@@ -33,6 +33,7 @@ struct AdamRule {
                       const GroupScalars& group) {
     const auto t = static_cast<double>(step.optimizer_step);
     const double lr = step.lr * group.lr_scale;
+
     Factors f;
     f.decay = static_cast<float>(kDecoupled ? 1.0 - lr * group.weight_decay : group.weight_decay);
     f.beta1 = static_cast<float>(spec.beta1);
@@ -42,6 +43,7 @@ struct AdamRule {
     f.inverse_sqrt_bias2 = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(spec.beta2, t)));
     f.eps = static_cast<float>(spec.eps);
     f.step_size = static_cast<float>(lr / (1.0 - std::pow(spec.beta1, t)));
+
     return f;
   }
 
