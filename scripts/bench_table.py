@@ -76,7 +76,7 @@ def regimes_text(regimes: list[dict]) -> list[str]:
     return [f"round trips meanwhile {min(lows):.0f} to {max(highs):.0f} ns" + (f", {dropped} rounds dropped" if dropped else "")]
 
 
-def machine_line(result: dict) -> str:
+def hardware(result: dict) -> list[str]:
     machine = result["machine"]
     parts = [f"{machine['cpu']}, {machine['cores']} CPUs"]
     if "isa" in machine:
@@ -84,6 +84,13 @@ def machine_line(result: dict) -> str:
     if machine.get("cache_bytes"):
         parts.append(f"last cache {machine['cache_bytes'] / 2**20:.0f} MiB")
     parts.append(f"{machine['memory_bytes'] / 2**30:.0f} GiB")
+    return parts
+
+
+def machine_line(result: dict, above: dict | None) -> str:
+    """The record of the machine; its hardware only where it differs from that of the result above."""
+    machine = result["machine"]
+    parts = [] if above and hardware(above) == hardware(result) else hardware(result)
     parts.append(f"Linux {machine['kernel']}")
     if "read_gb_s" in machine:
         parts.append(f"read {machine['read_gb_s']:.1f}, in place {machine['modify_in_place_gb_s']:.1f}, streaming copy {machine['copy_streaming_gb_s']:.1f}, "
@@ -100,13 +107,16 @@ def tables(results: dict[str, list[dict]]) -> str:
     lines = []
     for name in sorted(results):
         lines += [f"### {name}", ""]
+        shown = None
         for result, rows in newest_by_bench(results[name]):
-            lines += [machine_line(result), "", "| benchmark | row | value | against | ratio (quartiles) | target | holds |",
-                      "|---|---|---|---|---|---|---|"]
+            lines += [machine_line(result, shown), "", "| benchmark | row | value | against | ratio (quartiles) | target |",
+                      "|---|---|---|---|---|---|"]
+            above, shown = None, result
             for row in rows:
-                holds = "" if row["holds"] is None else "yes" if row["holds"] else "**no**"
-                cells = (row["bench"], row["row"], f"{number(row['value'])} {row['unit']}", row["against"] or "", ratio_text(row, result.get("spreads", [])) + change_text(row, result.get("regimes", [])),
-                         number(row["target"]), holds)
+                target = "" if row["holds"] is None else f"{number(row['target'])}, {'holds' if row['holds'] else '**missed**'}"
+                bench, above = "" if row["bench"] == above else row["bench"], row["bench"]
+                cells = (bench, row["row"], f"{number(row['value'])} {row['unit']}", row["against"] or "", ratio_text(row, result.get("spreads", [])) + change_text(row, result.get("regimes", [])),
+                         target)
                 lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
             lines.append("")
     return "\n".join(lines).rstrip("\n")

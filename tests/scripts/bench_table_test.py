@@ -30,9 +30,14 @@ class Tables(unittest.TestCase):
 
     def test_the_newest_result_of_a_benchmark_counts(self):
         text = self.tables_of(z_old=result("2026-01-01", "ring", "copy", ratio=0.5), a_new=result("2026-02-01T10:00:00Z", "ring", ratio=1.5))
-        self.assertIn("| ring | r | 2 us | peer | 1.5 (0.4 to 0.6) | 1 | yes |", text)
-        self.assertIn("| copy | r | 2 us | peer | 0.5 (0.4 to 0.6) | 1 | **no** |", text)
+        self.assertIn("| ring | r | 2 us | peer | 1.5 (0.4 to 0.6) | 1, holds |", text)
+        self.assertIn("| copy | r | 2 us | peer | 0.5 (0.4 to 0.6) | 1, **missed** |", text)
         self.assertEqual(text.count("| ring |"), 1)
+
+    def test_a_benchmark_is_named_in_its_first_row_alone(self):
+        twice = result("2026-01-01", "ring", "ring", "copy")
+        lines = [line for line in self.tables_of(one=twice).splitlines() if " r |" in line]
+        self.assertEqual([line.partition(" r |")[0] for line in lines], ["| ring |", "| |", "| copy |"])
 
     def test_a_result_without_a_date_has_that_of_its_file(self):
         old = result("", "ring")
