@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kChangesShown = 3;
 
-// What all changes of a step are weighed against.
+// What a step needs, with which each change is compared.
 struct Need {
   uint64_t total, used;  // used: with what there was no room for
   uint64_t activations;  // part of `used`
@@ -61,7 +61,7 @@ class Changes {
   std::vector<MemoryChange> list_;
 };
 
-// Before the first step: what a plan would have in use with it, where the run stopped.
+// Changes for a run that stopped before its first step: each is tried as a plan of its own.
 class BeforeSteps {
  public:
   BeforeSteps(const ShortRun& run, const RunPlan& plan, const RunOptions& options)
@@ -84,7 +84,7 @@ class BeforeSteps {
     return others_ + plan.rcache.bytes +
            (run_.at == ShortAt::kRcache ? SpareBytes(plan.layout) : 0);
   }
-  // The plan with changed options, where it is one that fits.
+  // Lists the change if the plan with these options fits.
   bool Offer(const std::string& flags, const RunOptions& options) {
     const Result<RunPlan> plan =
         MakeRunPlan(plan_.shape, options, plan_.layout.world, run_.rank, plan_.spec.name);
@@ -94,7 +94,7 @@ class BeforeSteps {
     list_.push_back({flags, bytes});
     return true;
   }
-  // As large as there is room for.
+  // The largest rCache that there is room for.
   void OfferRcache() {
     const uint64_t rest = InUse(plan_) - plan_.rcache.bytes;
     const uint64_t room = run_.shares.total - std::min(run_.shares.total, rest);

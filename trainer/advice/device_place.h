@@ -28,7 +28,7 @@ Result<DeviceWish> ParseDeviceWish(const std::string& text);
 struct DevicePlace {
   std::optional<device::Gpu> gpu;  // none: the host
   uint32_t sharers = 1;            // ranks of this node on that GPU, this one included
-  // That this node's ranks are spread over, as seen from here; 0: the host.
+  // Number of GPUs that this node's ranks are spread over, as seen from here; 0: the host.
   uint32_t gpus = 0;
   std::string why;  // for the start lines
 };
@@ -40,8 +40,7 @@ struct DevicePlace {
 Result<DevicePlace> ChooseDevice(const DeviceWish& wish, const RankPlace& place,
                                  const Result<std::vector<device::Gpu>>& gpus);
 
-// The host in the place of a GPU, because of `why_not`: what auto does when the GPU turns out to be
-// of no use.
+// The host instead of a GPU, because of `why_not`: what auto chooses when the GPU cannot be used.
 DevicePlace HostInstead(const Status& why_not);
 
 // "cuda:1, NVIDIA H200 (GPU-...), shared by 2 ranks of this node; local rank 3 of 4 takes GPU 3 mod

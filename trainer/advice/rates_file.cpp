@@ -70,7 +70,7 @@ Result<Rates> RatesOfRanks(const std::string& file, const boost::json::array& en
 Result<RatesOfFile> ReadRates(const std::string& file, uint32_t ranks) {
   std::ifstream in(file);
   std::stringstream text;
-  // Which fails where there is nothing.
+  // Inserting the buffer of an empty file fails, so do not try.
   if (in.is_open() && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
   if (!in.is_open() || in.bad() || text.fail()) {
     return Status(ErrorId::kConfigUnreadable, "cannot read " + file + ": " + std::strerror(errno))

@@ -16,7 +16,7 @@ std::string Number(double value, const char* form) {
   return text.data();
 }
 
-// What the pool holds of a rank's shard: it would lie on the device instead.
+// Bytes of states that the pool holds for a rank's shard, and that would lie on the device instead.
 uint64_t StatesBytes(const ChoiceTask& task, ChunkId chunk) {
   const OptimizerSpec& spec = task.optimizer;
   const uint64_t elements = task.layout->ShardElements(chunk);

@@ -49,8 +49,8 @@ struct RcacheChoice {
   std::optional<SearchChoice> with_states;
   std::string why_no_states;  // where that was not weighed
 
-  // To and from one rank in a step. (Of adapters the most: frozen chunks that stayed from the step
-  // before are not fetched again.)
+  // Bytes to and from one rank in a step. With adapters an upper bound: frozen chunks that stayed
+  // in the rCache from the step before are not fetched again.
   uint64_t bytes_up() const { return share.bytes_up / ranks; }
   uint64_t bytes_down() const { return share.bytes_down / ranks; }
 };
@@ -58,9 +58,9 @@ struct RcacheChoice {
 // Errors: kRcacheTooSmall, with who has the room.
 Result<RcacheChoice> ChooseRcache(const ChoiceTask& task);
 
-// Some lines, for behind those of the plan.
+// Some lines, shown below those of the plan.
 std::string DescribeChoice(const RcacheChoice& choice);
-// One object, for behind a key.
+// Writes one object; the caller has written its key.
 void WriteChoice(const RcacheChoice& choice, JsonWriter* json);
 
 }  // namespace tidepool::trainer

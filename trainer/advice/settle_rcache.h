@@ -1,5 +1,5 @@
-// SettleRcache: makes a number of --rcache auto: asks the device for its memory, profiles a step,
-// searches.
+// SettleRcache: turns --rcache auto into a size: asks the device for its memory, profiles a step,
+// and searches.
 //
 // The trainer's main thread, before anything is started. Without auto it does nothing.
 #pragma once

@@ -31,7 +31,7 @@ int Ended(const Status& status) {
   return status.exit_code();
 }
 
-// As if all ranks were on this node, or on one with a GPU for each where none is here.
+// Assumes that all ranks are on this node; where it has no GPU, on a node with one for each rank.
 Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* plan) {
   TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device.name));
   const auto on_host = [&]() -> Result<std::optional<GpuEstimate>> {
@@ -88,7 +88,7 @@ Status Estimate(RunOptions options) {
   return {};
 }
 
-// A rank can only be started again where it then goes on with the job.
+// A rank may be started again only if it then goes on with the job.
 bool Resumes(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--resume=auto" ||
@@ -106,7 +106,7 @@ int RunEstimate(const RunOptions& options) {
 
 int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments,
               const RunOptions& options) {
-  // Once, in place of once a rank.
+  // Checked once here instead of once in each rank.
   if (arguments.front() == "run") {
     if (const Status checked = CheckLaunch(options, ranks); !checked.ok()) return Ended(checked);
   }

@@ -83,7 +83,7 @@ Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& option
   return Split(all, options.validation_share, "text in '" + path + "', one token a byte");
 }
 
-// The number of the file whose size is nearest to the share of all.
+// The index of the file whose size is nearest to the share of all text.
 size_t ChooseHeldOut(const std::vector<TextFile>& files, double share) {
   double total = 0;
   for (const TextFile& file : files) total += static_cast<double>(file.text.size());

@@ -12,7 +12,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Not against an adversary: it tells data that changed from data that did not.
+// Not cryptographic: it tells data that changed from data that did not.
 class Hash {
  public:
   explicit Hash(uint64_t seed) { Mix(seed); }

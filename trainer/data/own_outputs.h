@@ -9,7 +9,7 @@
 
 namespace tidepool::trainer {
 
-// Empty paths are none.
+// An empty path stands for an output that is not written.
 struct OutputPlaces {
   std::string reports;  // folder of metrics and event files
   std::string weights;  // folder of saved weights
@@ -18,7 +18,7 @@ struct OutputPlaces {
 
 class OwnOutputs {
  public:
-  // `folder`: that is listed. The places need not exist yet.
+  // `folder`: the one whose files are listed. The places need not exist yet.
   OwnOutputs(const std::string& folder, const OutputPlaces& places);
 
   // `relative`: path of a file from the folder. In a place that lies inside the folder everything

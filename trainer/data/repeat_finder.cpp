@@ -68,14 +68,14 @@ bool RepeatFinder::IsRepeat(std::string_view text) {
   std::vector<uint64_t> shingles(found.begin(), found.end());
   std::sort(shingles.begin(), shingles.end());
 
-  // By how many files have it, the rarest first.
+  // For each known shingle, how many files have it, and which.
   std::vector<std::pair<size_t, const std::vector<uint32_t>*>> known;
   for (const uint64_t shingle : shingles) {
     const auto files = files_with_.find(shingle);
     if (files == files_with_.end()) continue;
     known.emplace_back(files->second.size(), &files->second);
   }
-  // Those that nobody has are of the rarer half, too.
+  // Shingles that no file has belong to the rarer half, too.
   const size_t half = (shingles.size() + 1) / 2, unknown = shingles.size() - known.size();
   size_t rare = half - std::min(half, unknown);
   if (TP_PLANTED("data.rarest_only")) rare = std::min<size_t>(rare, 1);

@@ -1,10 +1,10 @@
 // RepeatFinder: tells, file after file, which ones repeat an earlier one.
 //
-// One thread. A file repeats an earlier one that was none itself when it shares more than half of
-// its shingles (runs of five words; letters' case and everything but letters and digits do not
-// count) with it. The time grows with the text, also where all files share a part, such as the
-// header of a licence: only files are compared that share one of the rarer half of the shingles,
-// because no other can share more than half of them.
+// One thread. A file is a repeat when it shares more than half of its shingles with one earlier
+// file that was none. (A shingle is a run of five words; letters' case and everything but letters
+// and digits do not count.) The time grows with the text, even where all files share a part, such
+// as the header of a licence: a file is compared only with files that have one of the rarer half of
+// its shingles, because no other can share more than half of them.
 #pragma once
 
 #include <cstdint>

@@ -95,8 +95,8 @@ Result<std::vector<ContentHash>> BaseNames::Chunks() {
   return chunks_;
 }
 
-// It is asked for when the adapters are trained. A file whose stamp is another by then need not
-// have other bytes: a link to it was made, say.
+// Asked for when the adapters are trained. A file whose stamp has changed by then need not have
+// other bytes: a hard link changes it, too.
 Result<ContentHash> BaseNames::File() {
   if (file_) return *file_;
   TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> trained_over, Chunks());

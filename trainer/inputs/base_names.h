@@ -1,10 +1,10 @@
-// BaseNames: what the base of adapters is called by its bytes: its frozen chunks one by one, for
-// the server, and its file, for those who use the adapters later. Either takes a pass over the
-// base; what was found is remembered in the run's folder.
+// BaseNames: the names of an adapter's base, made from its bytes: one for each frozen chunk, for
+// the server, and one for the file, for those who use the adapters later. Each takes a pass over
+// the base, so they are remembered in the run's folder.
 //
-// One thread at a time. The names are remembered for one file as it was found (FileStamp) and one
-// layout: where either is another, or what was written is damaged, the base is hashed again.
-// memserver takes no bytes under a name that is not theirs.
+// One thread at a time. The names are remembered for one state of one file (FileStamp) and one
+// layout. Where either has changed, or the record is damaged, the base is hashed again. A wrong
+// name does no harm: memserver refuses bytes whose hash is another.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,9 @@ inline constexpr const char* kBaseNamesFile = "base.names";  // in the directory
 
 class BaseNames {
  public:
-  // `folder`: of the run; empty: nothing is remembered. What is remembered there is read;
-  // `wall_seconds` is the time now.
-  // A file that was changed within the last seconds is not remembered: one more change may not show
-  // in its times.
+  // `folder`: the run's; empty: nothing is remembered. Reads what is remembered there.
+  // `wall_seconds`: the time now. A file that was changed within the last seconds is not
+  // remembered, because one more change may not show in its times.
   BaseNames(std::shared_ptr<const FrozenBase> base, const std::string& folder,
             int64_t wall_seconds);
 
@@ -36,8 +35,8 @@ class BaseNames {
   // Hashes the whole file. Errors: kSafetensorsBad; kDataBad (its tensors are no longer those that
   // Chunks has named).
   Result<ContentHash> File();
-  // File for the metadata of adapters: 64 digits; empty where that fails, with a line in the log.
-  // They are worth more than its name.
+  // As File, as 64 digits for the metadata of adapters. A failure gives an empty text and a line in
+  // the log, because the trained adapters are worth more than the name of their base.
   std::string FileOrNothing();
   // Writes what is known to the folder, for the next process. Best effort: what cannot be written
   // is hashed again.

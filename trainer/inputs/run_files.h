@@ -1,5 +1,5 @@
-// What a run writes, looked at before anything is started: what cannot be written is told before
-// the first step, not behind the last one.
+// Checks where a run will write, before anything is started: what cannot be written is told before
+// the first step, not after the last one.
 //
 // Any thread; torch-free.
 #pragma once
@@ -13,11 +13,11 @@ namespace tidepool::trainer {
 // Where a run writes.
 OutputPlaces OutputsOf(const OutputOptions& output);
 
-// Could --out, --save and --trace be written? Nothing is made. Errors: kFileWriteFailed (names the
-// flag).
+// Checks that --out, --save and --trace can be written. Makes nothing. Errors: kFileWriteFailed
+// (names the flag).
 Status CheckOutputs(const OutputOptions& output);
-// Makes the directories and the trace file. What a run before has written stays until this one has
-// something better. Errors: the same.
+// Makes the directories and the trace file. Files of an earlier run stay until this run replaces
+// them. Errors: the same.
 Status PrepareOutputs(const OutputOptions& output);
 
 }  // namespace tidepool::trainer

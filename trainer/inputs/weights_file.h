@@ -28,8 +28,8 @@ std::string DirectoryOfWeights(const std::string& path);
 // The weights of a whole model: `path`, or kWeightsFile in it where it is a directory.
 std::string WholeModelAt(const std::string& path);
 
-// Which file it is, and when it was changed last: as long as none of it is another, neither are the
-// bytes (but for changes in the moment of a time that is told by the second).
+// Which file it is, and when it was last changed. While the stamp stays the same, so do the bytes,
+// but for a second change within the resolution of the file system's times.
 struct FileStamp {
   uint64_t device = 0, inode = 0, bytes = 0;
   int64_t modified_ns = 0, changed_ns = 0;  // since 1970; of its bytes, and of anything about it

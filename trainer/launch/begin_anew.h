@@ -1,17 +1,17 @@
-// Ways to leave a wait that cannot be left: a collective whose peer has died, and which the library
-// below us does not end.
+// Two ways out of a wait that cannot be ended: a collective whose peer has died and that Gloo does
+// not end.
 //
-// Any thread; neither returns, and no destructor runs: what the process held beside memory
-// (sockets, seats) closes as at its death.
+// Any thread. Neither returns, and no destructor runs: sockets and seats of the process close as
+// they do when it dies.
 #pragma once
 
 #include "trainer/launch/rank_place.h"
 
 namespace tidepool::trainer {
 
-// The same command line in the same process, without any descriptor of this program but the
-// standard ones. The environment is the same too, but for `changes`. Ends the process with
-// kExitFailed where the system refuses.
+// Runs the same command line again in the same process. Of all descriptors only the standard ones
+// stay open. The environment stays, but for `changes`. Ends the process with kExitFailed where the
+// system refuses.
 [[noreturn]] void BeginAnew(const Environment& changes);
 [[noreturn]] void EndAtOnce(int exit_code);
 

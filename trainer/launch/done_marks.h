@@ -1,9 +1,9 @@
-// DoneMarks: where ranks note, for the launcher that would start them again, that nothing is left
-// for them to do but to say goodbye.
+// DoneMarks: where ranks tell the launcher that all their work is done and only the goodbye is
+// left, so that it does not start them again.
 //
-// One thread; the marks lie in a memfd of the launcher's, which ranks open by its name below /proc,
-// so nothing is left behind. A rank that is killed behind its mark is not started again: its job
-// may be gone by then, and a new one would wait for ranks that have ended well.
+// One thread. The marks lie in a memfd of the launcher, which ranks open by its name below /proc,
+// so nothing is left behind. A rank that is killed after its mark is not started again: its job may
+// be gone by then, and a new process would wait for ranks that have ended well.
 #pragma once
 
 #include <cstdint>

@@ -200,8 +200,9 @@ class RankGroup {
     return ended;
   }
 
-  // A rank's process has ended. False: for good. The others read the roll at any time: it never
-  // names a process that is gone, nor says that a rank has ended which comes again.
+  // Call when a rank's process has ended. False: it is not started again. Other ranks may read the
+  // roll at any time, so it never names a process that is gone, and never says that a rank has
+  // ended which is then started again.
   bool GoesOn(uint32_t rank, int code) {
     roll_->NoteDeath(rank);
     if (StartedAgain(rank, code)) return true;
@@ -209,7 +210,7 @@ class RankGroup {
     return false;
   }
 
-  // What it was killed in is its goodbye; the work of the whole run was done before.
+  // True for a rank that was killed during its goodbye, when the work of the whole run was done.
   bool KilledWhenDone(uint32_t rank, int code) const {
     const bool was_asked = told_to_stop_ || code == kSignalled + SIGINT ||
                            code == kSignalled + SIGTERM || code == kSignalled + SIGHUP;

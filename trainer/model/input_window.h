@@ -14,8 +14,8 @@
 
 namespace tidepool::trainer {
 
-// At a time: forward: that of the present piece and what it makes; backward: that of the present
-// piece and the next one, on its way back.
+// Inputs on the GPU at a time. Forward: the input of the present piece, and its result. Backward:
+// the inputs of the present piece and of the next one, which is on its way back.
 inline constexpr uint32_t kInputsOnDevice = 2;
 
 template <typename Event>

@@ -52,7 +52,7 @@ bool IsOfAnother(const std::string& line, uint64_t sealed) {
   return step > sealed;
 }
 
-// A name that nobody has; an empty file is there by then.
+// A free name, taken by making an empty file.
 Result<std::string> TakeFreeName(const std::string& directory) {
   for (uint32_t number = 1; number <= kNamesMax; ++number) {
     std::string name = "metrics." + std::to_string(number) + ".jsonl";

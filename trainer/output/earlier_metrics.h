@@ -11,11 +11,12 @@
 
 namespace tidepool::trainer {
 
-// A run is about to write DIR/metrics.jsonl behind step `sealed` (0: it begins at step 1). Where
-// the last whole line there is of another run, that is: names a later step, or no step at all, the
-// file goes to DIR/metrics.1.jsonl (or the next free number) whole; with `sealed` > 0 what is
-// needed of it stays as well. Line of step 0 alone: nothing was trained, nothing is kept. The name
-// that it went to, empty where nothing had to. Errors: kFileWriteFailed.
+// Call before a run writes DIR/metrics.jsonl behind step `sealed` (0: it begins at step 1). The
+// file is of another run when its last whole line names a later step, or no step at all. It is then
+// kept whole as DIR/metrics.1.jsonl (or under the next free number); with `sealed` > 0 a copy of it
+// stays in place, because its first lines may be this run's. A file with the line of step 0 alone
+// is not kept: nothing was trained. Returns the new name; empty where nothing was kept. Errors:
+// kFileWriteFailed.
 Result<std::string> SetAsideEarlier(const std::string& directory, uint64_t sealed);
 
 }  // namespace tidepool::trainer

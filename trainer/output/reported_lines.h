@@ -11,15 +11,15 @@
 namespace tidepool::trainer {
 
 struct ReportedLines {
-  // To keep, from the start of the file: it ends behind the newline of the line of step `last`.
+  // Bytes to keep from the start of the file; the line of step `last` is the last one in them.
   uint64_t bytes = 0;
   uint64_t last = 0;       // step of the last line that is kept; 0: none names one
   uint64_t looked_at = 0;  // bytes of the file that were read
 };
 
-// The end of the last whole line of `fd` that names a step up to `sealed` ("{\"step\":12,...}" and
-// a newline). What lies behind it is cut off, of later steps, or foreign; what lies in front was
-// kept by the writers before and is not looked at. A device holds no line.
+// Finds the last whole line of `fd` that names a step up to `sealed` ("{\"step\":12,...}" and a
+// newline). What lies behind it is of later steps, cut off, or foreign; what lies in front was kept
+// by earlier writers and is not read. A device holds no line.
 // Errors: kFileUnreadable (the system refuses to read; nothing must be cut then).
 Result<ReportedLines> FindReportedLines(int fd, uint64_t sealed);
 

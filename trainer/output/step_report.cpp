@@ -192,7 +192,7 @@ Status ReportWriter::Files::WriteReport(const StepReport& report) {
   return events ? WriteEvents(report) : Status();
 }
 
-// Waits for the write, as long as the file system answers: a step that is sealed is noted by then.
+// Waits for the write while the file system answers, so that a sealed step has its note by then.
 Status ReportWriter::Hand(WriterLane::Job job) {
   const bool is_behind = !lane_->idle();
   if (!lane_->Push(std::move(job))) {

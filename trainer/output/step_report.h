@@ -56,10 +56,10 @@ std::string MetricsLine(const StepReport& report);
 
 // How far a file system that stands still may hold up the run: the other ranks wait for this one.
 struct ReportWaits {
-  // For what one step writes; not at all while earlier writes stand.
+  // For the writes of one step; there is no wait while earlier writes still stand.
   int64_t step_ns = 5 * kNsPerSecond;
   int64_t end_ns = 60 * kNsPerSecond;  // for all of it, behind the last step
-  // Writes; what comes beyond is counted, told, and not written.
+  // Writes that may be queued; further ones are counted, logged and dropped.
   size_t queue_max = 4096;
 };
 
@@ -82,11 +82,11 @@ class ReportWriter {
  public:
   // Errors: kFileWriteFailed.
   static Result<ReportWriter> Open(ReportTask task);
-  // True when DIR/metrics.noted still holds the step `sealed`: rank 0 has not done with its report.
+  // True when DIR/metrics.noted still holds the step `sealed`: rank 0 has not finished its report.
   // Any rank may ask.
   static bool IsUnreported(const std::string& directory, uint64_t sealed);
-  // Before a step is sealed: what is known of it goes to DIR/metrics.noted, from where a later
-  // process takes it when this one dies before Write. Errors: kFileWriteFailed.
+  // Writes what is known of a step to DIR/metrics.noted, before the step is sealed. A later process
+  // reads it there when this one dies before Write. Errors: kFileWriteFailed.
   Status Note(const StepReport& report);
   // The step `sealed` of Open, when it was noted but not written.
   const std::optional<StepReport>& unreported() const { return unreported_; }

@@ -43,10 +43,10 @@ class StepTrace {
       : clock_(clock), timer_(std::move(timer)) {}
 
   void BeginStep(uint64_t step);
-  // What goes on from now to the next mark; empty: nothing.
+  // Names what is computed from now to the next mark; empty: nothing.
   void Compute(const std::string& name);
   Id Begin(TraceLane lane, const std::string& name);
-  // Also of one that began in an earlier step, which is no more shown.
+  // `id` may be of an earlier step; it is no longer shown then.
   void End(Id id);
   // A step was sealed; its update begins, and goes on as far as chunks of the new version are seen.
   void Sealed() { sealed_ns_ = clock_->NowNs(); }

@@ -2,8 +2,8 @@
 // evaluation) needs chunks, and what that order says by itself: next uses, and the smallest rCache
 // that it can run in.
 //
-// Any thread; a value. Its position in the list is a moment's number; all decisions of the rCache
-// are functions of it.
+// Any thread; a value. A moment's number is its position in the list. All decisions of the rCache
+// are functions of the list.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +42,9 @@ struct AccessSchedule {
 
 inline constexpr uint64_t kNeverUsed = UINT64_MAX;
 
-// For each chunk, the moments at which its parameters are needed again while what is in the rCache
-// is still them: a use behind the chunk's own kSubmit or kBorrow is none, since the block then
-// holds gradients (DESIGN: next use within the same version).
+// For each chunk, the moments at which its parameters are needed again while its block still holds
+// them. A use after the chunk's own kSubmit or kBorrow does not count, because the block then holds
+// gradients.
 class NextUses {
  public:
   NextUses(const AccessSchedule& schedule, uint32_t chunk_count);

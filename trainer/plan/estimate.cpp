@@ -15,7 +15,7 @@ void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEs
   // Each chunk's plane lies in whole pages; a large one has some more beside it.
   for (const ChunkPlace& chunk : layout.chunks) {
     if (chunk.frozen) {
-      // Behind a page that names it.
+      // A page in front of it holds its name.
       estimate->frozen += kPageBytes + RoundUp(chunk.elements * BytesOf(layout.dtype), kPageBytes);
       continue;
     }

@@ -17,14 +17,14 @@ namespace tidepool::trainer {
 
 struct MemoryEstimate {
   // Host pool, for the whole job, in bytes.
-  // As the rule and the form of the states have them.
+  // In the form of the states; a rule without a moment has 0 there.
   uint64_t master = 0, momentum = 0, variance = 0;
   uint64_t param16 = 0;                 // 16-bit jobs only: what is fetched
   uint64_t gradient = 0;                // fp32, or 16-bit without accumulation
   uint64_t pool_bytes = 0;              // their sum
   double pool_bytes_per_parameter = 0;  // that is trained
-  // Beside them: frozen chunks, which the pool holds once for all jobs of the user that list the
-  // same.
+  // Frozen chunks, not in pool_bytes: the pool holds them once for all jobs of the user that list
+  // the same ones.
   uint64_t frozen = 0;
   // Each rank's rCache, in bytes; the largest over the ranks.
   uint64_t rcache_bytes = 0;
@@ -33,8 +33,8 @@ struct MemoryEstimate {
   uint64_t blocks = 0;
   double resident_share = 0;   // of all parameters' bytes
   double evictable_share = 0;  // of the evictable chunks that fit into the blocks at once
-  // Memory of each rank's own beside the rCache, in bytes, while ranks exchange blocks; the largest
-  // over the ranks. Between ranks of one machine none is needed.
+  // Memory that each rank has beside its rCache while ranks exchange blocks, in bytes; the largest
+  // over the ranks. Ranks of one machine need none.
   uint64_t parts_bytes = 0;  // over several machines: buffers of reduce-scatters
   // Where GPUs exchange through host memory: blocks on their way, beside parts_bytes.
   uint64_t staging_bytes = 0;

@@ -42,7 +42,7 @@ class Replayer {
     return {};
   }
 
-  // The policy hears of uses that hit as well: LRU lives on them.
+  // Hits are told to the policy, too: least recently used needs them.
   Status Need(ChunkId chunk) {
     policy_->Used(chunk, position_);
     if (present_[chunk]) return {};

@@ -22,11 +22,11 @@ inline constexpr ChunkId kNoChunk = UINT32_MAX;
 
 struct PlanStep {
   uint64_t needed_at = 0;  // the moment before which the step must have been started
-  // The first moment at which it may be started: its victim's last use, or the freeing of its
-  // block, is past.
+  // The first moment at which it may be started: the last use of its victim, or the freeing of its
+  // block, has passed.
   uint64_t earliest = 0;
   ChunkId chunk = 0;  // gets a block
-  // Gives up its block for it; kNoChunk: a free block is taken, or the chunk is resident.
+  // The chunk that gives up its block; kNoChunk: a free block is taken, or `chunk` is resident.
   ChunkId victim = kNoChunk;
   bool fetch = true;  // false: the block is for gradients only (kBorrow)
   friend bool operator==(const PlanStep&, const PlanStep&) = default;

@@ -90,7 +90,7 @@ class Tally {
   uint64_t host_elements_ = 0, device_elements_ = 0;
 };
 
-// Less time, then fewer bytes, then what asks for less of the device.
+// Prefers less time, then fewer bytes, then less memory of the device.
 bool IsBetter(const Share& a, const Share& b) {
   const auto key = [](const Share& s) {
     return std::make_tuple(s.seconds, s.bytes_up + s.bytes_down, s.uploads, s.blocks);
@@ -98,7 +98,7 @@ bool IsBetter(const Share& a, const Share& b) {
   return key(a) < key(b);
 }
 
-// What an input allows.
+// How much of each kind has room in the memory that an input allows.
 class Room {
  public:
   explicit Room(const SearchInput& input) : input_(input) {

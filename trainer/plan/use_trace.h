@@ -2,8 +2,8 @@
 // come: an order of use before there is a layout; and the AccessSchedule that it becomes with one.
 //
 // Any thread; values and a pure function. The rules by which operators and gradients become moments
-// are those of the rCache (trainer/cache/parameter_cache.h); a test holds what is foreseen here
-// against what a run records, moment by moment.
+// are those of the rCache (trainer/cache/parameter_cache.h); a test compares what is foreseen here
+// with what a run records, moment by moment.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // MetaDevice: while one is alive, LibTorch's meta device has the operators that a GPT needs and its
 // C++ part lacks, and counts the bytes of its tensors.
 //
-// One at a time, in one thread; what it registers is gone with it.
+// One at a time, in one thread. Its destructor removes what it has registered.
 #pragma once
 
 #include <cstdint>

@@ -2,14 +2,14 @@
 // will use its parameters, found before any weight exists (the pre-runtime profiler of Elixir v2,
 // section 3.1).
 //
-// The thread that trains later, and no other one that uses LibTorch meanwhile. The model's own code
-// runs on LibTorch's meta device, whose tensors have sizes and no memory: what is counted is what
-// LibTorch's allocator would be asked for, tensor by tensor, so a profile costs
-// a call for each operator, however large the model is. Attention is that of the fused kernels,
-// which keep no scores (as the host and CUDA have it).
-// Not in it: scratch memory inside an operator (of attention and of matrix products), which is the
-// kernel's own affair, and what an allocator loses to rounding and gaps: for these the formula of
-// the allowed memory takes a quarter more (trainer/plan/search.h).
+// The thread that trains later; no other thread may use LibTorch meanwhile. The model's own code
+// runs on LibTorch's meta device, whose tensors have sizes and no memory. What is counted is what
+// LibTorch's allocator would be asked for, tensor by tensor, so a profile costs a call for each
+// operator, however large the model is. Attention is that of the fused kernels, which keep no
+// scores, as on the host and on CUDA.
+// Not counted: scratch memory inside an operator (attention, matrix products), and what an
+// allocator loses to rounding and gaps. The formula of the allowed memory takes a quarter more for
+// both (trainer/plan/search.h).
 #pragma once
 
 #include <cstdint>

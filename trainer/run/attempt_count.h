@@ -23,9 +23,9 @@ class AttemptCount {
   // `text`: from the program before; any other text counts from zero.
   explicit AttemptCount(const std::string& text = "");
 
-  // An attempt has a seat behind `sealed`. At the first attempt this is not progress yet; at a
-  // later one it changes nothing, unless it begins further back than the run had come: its states
-  // are gone.
+  // An attempt has got a seat behind `sealed`. At the first attempt this is not progress yet. At a
+  // later one it changes nothing, unless it begins further back than the run had come, because its
+  // states are gone.
   void BeginsAt(Version sealed);
   // An attempt has ended; the last sealed step is `sealed`. False: the run may not try again.
   bool MayTryAgain(Version sealed);

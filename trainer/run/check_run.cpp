@@ -85,7 +85,7 @@ Status CheckLaunch(const RunOptions& options, uint32_t world) {
   RankPlace place;
   place.world = place.local_world = world;
   RunOptions settled = options;
-  // Any share will do: the choice is the ranks', and is as good.
+  // Any share will do here: the ranks choose, and what they choose is valid, too.
   if (settled.memory.rcache == "auto") settled.memory.rcache = "100%";
   if (settled.job.name.empty()) settled.job.name = "launch";
   TP_RETURN_IF_ERROR(ResumeWanted(settled.job, settled.server, place).status());

@@ -1,4 +1,4 @@
-// KeptRun: what is known of a job beside the states that memserver holds: that there were some.
+// KeptRun: knows whether a job ever had states, apart from the states that memserver holds.
 //
 // One thread (the trainer's main thread). Two witnesses: DIR/unfinished.job in the run's folder
 // (--out), which rank 0 writes with the first sealed step and removes when the run ends in good
@@ -22,11 +22,11 @@ class KeptRun {
 
   // Rank 0: a step is sealed. Errors: kFileWriteFailed.
   Status Sealed(const std::string& socket_dir);
-  // Rank 0: the job is brought to its end, and is to go.
+  // Rank 0: the job has come to its end, and will go.
   void Ended();
-  // The server at `socket_dir` holds nothing of the job, and `sealed` steps are known to this
-  // process: may the run begin at step 1?
-  // Errors: kStatesLost (there was something; the error says who says so).
+  // Asks whether the run may begin at step 1: the server at `socket_dir` holds nothing of the job,
+  // and this process knows of `sealed` steps.
+  // Errors: kStatesLost (there were states; the error says who knows of them).
   Status MayBegin(const std::string& socket_dir, Version sealed) const;
   // "kept until 13:05", by what the server says; "kept for memserver's --lease" where it does not
   // answer.

@@ -37,10 +37,9 @@ bool EndsAttemptOnly(const Status& ended, bool in_training = false);
 // 13:05" (KeptRun::Until); empty: it does not.
 std::string WhatIsLeft(const RunOptions& options, const std::string& job, const std::string& kept);
 
-// True when `ended` says that memserver had to give up states that it could not read: such a job is
-// gone.
+// True when `ended` says that memserver gave up states that it could not read: the job is gone.
 bool LosesStates(const Status& ended);
-// That error as its meaning for a run with sealed steps: kStatesLost.
+// That error for a run with sealed steps: kStatesLost.
 Status AsLoss(const Status& ended, const std::string& job, bool resume);
 
 // `ended` with advice on how to continue or restart `job`, which lies with a shared server. `kept`

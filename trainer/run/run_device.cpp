@@ -92,13 +92,13 @@ Result<std::unique_ptr<RunDevice>> RunDevice::Open(const DeviceOptions& options,
   if (!chosen.gpu) return device;
   device->shared_ = chosen.sharers > 1;
   device->gpus_ = chosen.gpus;
-  // Read when cuBLAS begins.
+  // cuBLAS reads it when it begins.
   if (options.deterministic) (void)setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   Status opened;
   const Status thrown = CatchTorch([&] {
     opened = device->OpenGpu(*chosen.gpu);
-    // Sums whose order varies (in backward of attention and embeddings) have other forms; filling
-    // new memory is not among what is wanted.
+    // Some sums, in backward of attention and embeddings, have a second form with a fixed order.
+    // Filling new memory would cost time and change no bit.
     at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/true);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   });
@@ -129,7 +129,7 @@ Status RunDevice::OpenGpu(const device::Gpu& gpu) {
   return TellSharedQueues();
 }
 
-// Training goes on either way; slower, which somebody will want to know the cause of.
+// Training goes on all the same, but slower, so the cause is logged.
 Status RunDevice::TellSharedQueues() {
   device::Stream* const streams[] = {compute_.get(), recycle_.get(), group_.get()};
   TP_ASSIGN_OR_RETURN(const bool beside, RunBesideEachOther(cuda_.get(), streams));
@@ -160,7 +160,8 @@ void RunDevice::MakeRoom(bool server_comes) {
   if (server_comes) return server_room_->Free();
   Status taken = server_room_->Take();
   if (!taken.ok()) {
-    // LibTorch may have taken what the server before had; what it does not use it can give back.
+    // LibTorch may have taken the memory of the server before; it can give back what it does not
+    // use.
     (void)CatchTorch([] { c10::getDeviceAllocator(c10::DeviceType::CUDA)->emptyCache(); });
     taken = server_room_->Take();
   }
@@ -214,8 +215,8 @@ void RunDevice::GiveUpFlags() {
   flags_.reset();
 }
 
-// What waits for flags ends when they are reached or poisoned; after a deadline the driver may
-// wait, with its words.
+// Work that waits for flags ends when they are reached or poisoned. After the deadline,
+// unregistering the flags may wait in the driver.
 void RunDevice::Drain() {
   const int64_t until_ns = clock_->NowNs() + kDrainNs;
   for (device::Stream* stream : {recycle_.get(), group_.get(), compute_.get()}) {
@@ -239,8 +240,8 @@ ParameterMaker RunDevice::MakerOf(DType dtype) const {
   const bool host = !is_gpu();
   return [options, host](const ParameterNote& note) {
     const std::vector<int64_t> sizes(note.dims.begin(), note.dims.end());
-    // The host reserves what it never touches; a GPU's allocator would take it. The address is
-    // nobody's.
+    // The host only reserves memory that is never touched; a GPU's allocator would take it. The
+    // address there is no memory of anybody's.
     if (host) return at::empty(sizes, options);
     return at::for_blob(reinterpret_cast<void*>(uintptr_t{kPageBytes}), sizes)
         .options(options)

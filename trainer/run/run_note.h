@@ -1,6 +1,7 @@
-// RunNote: what a run is known by beside its job's specification: data, their order, and the
+// RunNote: what identifies a run beside its job's specification: data, their order, and the
 // schedule of learning rates. memserver keeps the first rank's note with the job
-// (docs/decisions/036-what-a-run-is-known-by.md); every rank compares its own with that.
+// (docs/decisions/036-what-a-run-is-known-by.md); every rank compares its own with it, and with
+// rank 0's.
 //
 // Any thread; pure functions, torch-free.
 #pragma once
@@ -18,7 +19,7 @@ namespace tidepool::trainer {
 
 inline constexpr size_t kRunNoteBytesMax = 480;  // that memserver keeps
 
-// Lines of "key value". `context`: tokens of a sequence, as the run takes it.
+// Lines of "key value". `context`: tokens of a sequence in this run.
 std::string MakeRunNote(const RunOptions& options, uint64_t context, const CorpusFacts& facts);
 
 // What two notes say differently.

@@ -126,8 +126,8 @@ Status RunSession::LaunchServer() {
   return {};
 }
 
-// Local rank 0 started the server: tells every rank of the run where. Here the ranks of one run are
-// on one node.
+// Local rank 0 has started the server and tells all ranks where it is. With a private server the
+// ranks of a run are on one node.
 Status RunSession::ShareSocketDir() {
   std::array<char, kPathMax> path{};
   std::memcpy(path.data(), socket_dir_.data(), std::min(socket_dir_.size(), kPathMax - 1));
@@ -310,9 +310,9 @@ Status RunSession::MakeGroup(size_t index, bool nccl) {
   const bool on_device = task_.device.device != nullptr;
   group_storage_.emplace_back();
   if (std::find(ranks.begin(), ranks.end(), place_.rank) == ranks.end()) return {};
-  // Also where all ranks are in it: transfers start when their chunks arrive, so what the caller
-  // does together with the other ranks meanwhile would have another place in the order of this
-  // group on each of them.
+  // A group of its own, even where all ranks are members: transfers start when their chunks arrive,
+  // so an operation of the caller in the same group would have another place in its order on each
+  // rank.
   const GroupSpec spec{"data" + std::to_string(index), ranks};
   TP_ASSIGN_OR_RETURN(group_storage_.back(),
                       on_device ? OnDevice(spec, nccl) : meeting_->MakeGroup(spec));

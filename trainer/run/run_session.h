@@ -40,9 +40,10 @@ struct SessionDevice {
   std::optional<client::BroughtMemory> brought;  // the rCache
   device::Stream* group = nullptr;               // in whose order ranks exchange blocks
   void* native_group = nullptr;                  // the same for NCCL
-  // With another rank of the run: NCCL has no group of two ranks on one GPU.
+  // Another rank of the run is on the same GPU: NCCL has no group of two ranks on one GPU.
   bool shared = false;
-  // The session's flags are there; they are about to go, and no group has anything in flight.
+  // Called when the session's flags are there, and before they go, when no group has anything in
+  // flight.
   std::function<Status(const client::Attachment&)> take_flags = nullptr;
   std::function<void()> give_up_flags = nullptr;
   // As client::UploadRange::copy.
@@ -58,8 +59,8 @@ struct SessionTask {
   Clock* clock = nullptr;                 // outlives the session
   std::string note = {};                  // what the run is known by (trainer/run/run_note.h)
   bool saves = false;                     // rank 0 saves weights after the last step
-  // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server
-  // that is away; the other ranks for --rejoin-timeout from their last sign of life on.
+  // The run may go on behind a sealed step. It then waits for a seat that is still taken, for a
+  // server that is away, and for other ranks until --rejoin-timeout after their last sign of life.
   bool resumes = false;
   // A server that refuses the states on GPUs is asked again with all of them on the host.
   bool states_may_stay_on_host = false;
@@ -79,41 +80,41 @@ class RunSession {
   static Result<std::unique_ptr<RunSession>> Open(const RankPlace& place, SessionTask task);
   ~RunSession();
 
-  // True when torchrun has started this rank again though all ranks had come to their goodbyes: the
-  // job is gone, nothing is left to do.
+  // True when torchrun has started this rank again although all ranks had come to their goodbyes:
+  // the job is gone, and nothing is left to do.
   bool DoneBefore() const;
   // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull,
   // kRcacheRefused, kJobMismatch and others of attaching; kCollectiveFailed; kSessionEnded (a
   // signal came while a seat was waited for).
   Status Attach();
-  // Meets the other ranks. Errors: kRanksMissing (names those that are not waited for any longer),
-  // kCollectiveFailed, kPeerLost and whatever else ended the seat or interrupted the wait
-  // meanwhile.
+  // Meets the other ranks. Errors: kJobMismatch (names a rank that was started otherwise),
+  // kRanksMissing (names those that are not waited for any longer), kCollectiveFailed, kPeerLost,
+  // and whatever else ended the seat or interrupted the wait meanwhile.
   Status Meet();
-  // Sees to it that the job's frozen chunks are at the server; all ranks call it behind Meet,
-  // before anybody uses the rCache. Bytes that this rank has put. Errors: those of
-  // client::ProvideFrozen.
+  // Puts those of the job's frozen chunks that the server does not have. All ranks call it after
+  // Meet, before anybody uses the rCache. Returns the bytes that this rank has put. Errors: those
+  // of client::ProvideFrozen.
   Result<uint64_t> ProvideFrozen(const client::ReadFrozen& read);
-  // Before a Leave behind which Attach is called again: a server that has ended is waited for and
-  // told of this seat. It would else expect the seat's living process back, and seat it anew only
-  // after a lease. What ends the wait is found again by Attach.
+  // Call before a Leave that is followed by Attach. Waits for a server that has ended, and tells it
+  // of this seat; it would otherwise wait a lease for the seat's living process. An error is not
+  // returned: Attach finds it again.
   void AwaitServer();
-  // Before Leave, for a job that has nothing worth keeping: this rank says goodbye; the job goes
-  // with the last rank that does. Errors are those of a seat that is lost anyway.
+  // Call before Leave, for a job that has nothing worth keeping: this rank says goodbye, and the
+  // job goes with the last rank that does. Errors do not matter to a seat that is lost anyway.
   void GiveJobBack();
-  // Gives up groups and seat without a word. Harmless when repeated.
+  // Gives up groups and seat without a goodbye. Harmless when repeated.
   void Leave();
-  // Before this program is replaced by itself, where Leave would wait for a collective that does
-  // not end: who meets next counts a new meeting.
+  // Call before this program is replaced by itself, where Leave would wait for a collective that
+  // does not end. Whoever meets next counts a new meeting.
   void LeaveMeeting();
-  // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank
-  // that dies just before can come back; then each tells the launcher (done_marks.h, done_keys.h)
-  // that it is done. The private server's end is part of it.
+  // Ends the job, all ranks together. None says goodbye before all have come here, so that a rank
+  // that dies just before can come back. Then each tells the launcher (done_marks.h, done_keys.h)
+  // that it is done. A private server is ended, too.
   Status Close();
 
   const RankPlace& place() const { return place_; }
-  // So long an operation of the ranks may take: the server that one of them starts, or waits for,
-  // is part of it.
+  // How long an operation of the ranks may take. It includes the time for which one of them may
+  // wait for the server, or start it.
   int64_t CollectiveTimeoutMs() const;
   // All ranks of the run, for what the caller does together with them, also while an engine has
   // transfers in flight; null before Meet.

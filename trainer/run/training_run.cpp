@@ -45,7 +45,7 @@ RunSetting TrainingRun::Setting() const {
           .server = {}};
 }
 
-// Chunk by chunk, for the server; what it is called as a file is needed when the adapters are
+// Names the base's chunks for the server. The name of the file is needed only when adapters are
 // saved.
 Status TrainingRun::NameBase() {
   if (plan_.base == nullptr) return NameFrozenChunks(&plan_);
@@ -96,7 +96,7 @@ Status TrainingRun::TakeSeat() {
   return seat.weights_ready ? Continue(seat.note) : Begin();
 }
 
-// What this process knows of sealed steps is of states that are gone.
+// The states of the steps that this process knows as sealed are gone.
 Status TrainingRun::Begin() {
   if (resume_) TP_RETURN_IF_ERROR(kept_->MayBegin(session_->socket_dir(), sealed_));
   sealed_ = 0;
@@ -231,13 +231,13 @@ Status TrainingRun::Attempt() {
   TP_RETURN_IF_ERROR(Save());
   if (place_.rank == 0 && !StaysForMore()) kept_->Ended();
   TP_RETURN_IF_ERROR(StaysForMore() ? session_->world()->Barrier() : session_->Close());
-  // Behind all that matters more.
+  // Last, because all else matters more.
   const bool traced = model_ != nullptr && model_->trace() != nullptr;
   return traced ? model_->trace()->Write(options_.output.trace_file, place_.rank) : Status();
 }
 
-// Whoever asks for a job that goes on means one that was interrupted, too: nobody says goodbye, and
-// memserver keeps it.
+// A run with --resume auto that a signal ends is to be continued: no rank says goodbye, and
+// memserver keeps the job.
 bool TrainingRun::StaysForMore() const {
   return summary_.stopped && resume_ && !options_.server.standalone;
 }
@@ -247,23 +247,24 @@ void TrainingRun::Leave() {
   session_->Leave();
 }
 
-// Behind the last step, once it is reported: a rank that died then comes back alone, the others may
-// have left for good. (A report that is missing needs all ranks, for the held-out loss; none has
-// left before it is written.)
+// True after the last step, once it is reported. A rank that died then comes back alone, because
+// the others may have left for good. (A report that is missing needs all ranks, for the held-out
+// loss; none has left before it is written.)
 bool TrainingRun::NothingToDoTogether() const {
   return trained_already() &&
          (options_.output.out_dir.empty() ||
           !ReportWriter::IsUnreported(options_.output.out_dir, start_.version));
 }
 
-// Nothing was trained, and nobody goes on with it, or what was asked for can never be: the job's
-// name is to be free for the next try.
+// True when nothing was trained and nobody goes on with the job, or when the run can never be. The
+// name of the job is then set free for the next try.
 bool TrainingRun::IsWorthless(const Status& ended) const {
   return sealed_ == 0 && !options_.server.standalone &&
          (!resume_ || ended.code() == Code::kInvalid);
 }
 
-// Another rank's death shows as a broken collective or as the server's word, whichever comes first.
+// The death of another rank shows as a broken collective or as an error of the server, whichever
+// comes first.
 bool TrainingRun::MayGoOn(const Status& ended) {
   if (!EndsAttemptOnly(ended, is_training()) || !resume_ || options_.server.standalone ||
       StopFlag::Requested())
@@ -271,7 +272,7 @@ bool TrainingRun::MayGoOn(const Status& ended) {
   return attempts_.MayTryAgain(sealed_);
 }
 
-// An operation that Gloo does not end cannot be given up; the program that waits for it can.
+// An operation that Gloo does not end cannot be cancelled, so the whole program is replaced.
 // Nothing is lost with it.
 void TrainingRun::LeaveStuck(const Status& ended) {
   if (MayGoOn(ended)) {
@@ -294,7 +295,7 @@ Status TrainingRun::WithShares(Status ended, ShortAt at) const {
     shares->rcache = plan_.rcache.bytes - std::min(plan_.rcache.bytes, plan_.rcache.resident_bytes);
   }
   if (at == ShortAt::kStep) shares->outside = SpareBytes(plan_.layout);
-  // Only an order that was followed to its end says what it needs.
+  // The least rCache is known only after an order was followed to its end.
   const bool followed = at == ShortAt::kStep && model_->engine()->cache().following();
   const ShortRun run{
       .shares = *shares,

@@ -31,7 +31,8 @@ class CpuShare {
   // next one comes twice as late.
   static constexpr int64_t kHoldFirstNs = 1'000'000'000, kHoldMostNs = 64'000'000'000;
 
-  // Called now and then, at rising times. Returns whether the CPUs are shared, as far as is known.
+  // Call it now and then, with rising times. Returns whether the CPUs are shared, as far as is
+  // known.
   bool Look(int64_t now_ns, const CpuAccount& account);
   bool shared() const { return shared_; }
 

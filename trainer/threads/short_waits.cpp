@@ -10,8 +10,8 @@
 namespace tidepool::trainer {
 namespace {
 
-// What a compiler calls for `#pragma omp parallel`. Asked for by name: the libgomp that counts is
-// the one that LibTorch brought.
+// The function that a compiler calls for `#pragma omp parallel`. It is looked up by name, because
+// the libgomp that counts is the one that LibTorch has loaded.
 using Parallel = void (*)(void (*body)(void*), void* argument, unsigned threads, unsigned flags);
 
 Parallel FindParallel() {

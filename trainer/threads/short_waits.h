@@ -17,7 +17,7 @@ class ShortWaits {
   // Not where libgomp is missing, and not where the user has said how threads wait
   // (OMP_WAIT_POLICY, GOMP_SPINCOUNT).
   static bool Possible();
-  // Call it where that is possible.
+  // Requires Possible().
   ShortWaits();
   ~ShortWaits();
   ShortWaits(const ShortWaits&) = delete;
