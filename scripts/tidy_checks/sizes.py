@@ -180,7 +180,7 @@ def check_sizes(tree: Tree) -> list[Finding]:
 CLASS_DEFINITIONS_MAX = 40
 CLASS_LINES_MAX = 600
 # Classes that were larger when the rule came: definitions, lines. Entries only go.
-CLASS_RATCHET = {"JobDesk": (105, 1612), "JobStates": (52, 600), "ParameterCache": (46, 600)}
+CLASS_RATCHET = {"JobDesk": (105, 1612), "JobStates": (52, 600)}
 
 
 def check_classes(tree: Tree) -> list[Finding]:

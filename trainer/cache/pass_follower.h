@@ -2,7 +2,7 @@
 // time, and afterwards follows it with the best plan that there is, as long as the pass keeps to it
 // (Elixir v1, section VI-A; PatrickStar, section 6.2: warm-up, then tracing).
 //
-// One thread (the trainer's main thread). It names what is to be done; the ParameterCache does it.
+// One thread (the trainer's main thread). It names what is to be done; CachePass does it.
 // A pass that leaves the recorded order is followed no further: the rest is recorded anew and
 // replaces the old order from there.
 #pragma once

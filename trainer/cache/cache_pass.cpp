@@ -1,0 +1,141 @@
+#include "trainer/cache/cache_pass.h"
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+EvictionPolicies WithDefaults(EvictionPolicies policies, uint64_t seed, size_t chunks) {
+  if (!policies.recording) policies.recording = std::make_unique<RandomEviction>(seed);
+  if (!policies.left_order)
+    policies.left_order = std::make_unique<LruEviction>(static_cast<uint32_t>(chunks));
+  return policies;
+}
+
+}  // namespace
+
+CachePass::CachePass(CachedChunks* chunks, Rank rank, const CacheOptions& options,
+                     EvictionPolicies policies)
+    : chunks_(chunks),
+      layout_(chunks->layout()),
+      rank_(rank),
+      options_(options),
+      policies_(WithDefaults(std::move(policies), options.seed, layout_.chunks.size())),
+      follower_(EvictableMask(layout_), chunks->blocks()) {}
+
+uint64_t CachePass::SmallestRcacheBytes() const {
+  return layout_.RcacheBytes(rank_, BlocksNeeded());
+}
+
+Status CachePass::TooSmall(const std::string& reason) const {
+  const uint64_t bytes = SmallestRcacheBytes();
+  return Status(ErrorId::kRcacheTooSmall,
+                reason + "; the smallest that works is " + std::to_string(bytes) + " bytes (" +
+                    FormatBytes(bytes) + "): " + std::to_string(BlocksNeeded()) + " blocks of " +
+                    FormatBytes(layout_.BlockBytes()) + " beside " +
+                    FormatBytes(layout_.ResidentBytes(rank_)) + " of resident chunks")
+      .Fix("give --rcache at least " + std::to_string(bytes));
+}
+
+Status CachePass::Begin(PassKind kind, Version version) {
+  // An abandoned step ends in an error that the cache keeps; here somebody has forgotten a Release
+  // or a FinishBackward.
+  if (dry_) return TooSmall("the pass before found no room");
+  if (chunks_->AnyHeld()) {
+    return Status(ErrorId::kChunkNotReady,
+                  "a pass begins while operators or gradients of the one before still hold chunks");
+  }
+
+  chunks_->BeginPass(/*stale=*/!has_version_ || version != version_);
+  has_version_ = true;
+  version_ = version;
+  open_ = true;
+  training_ = kind == PassKind::kTrain;
+  const Status begun = follower_.Begin(kind, chunks_->Placed());
+  if (!begun.ok()) return TooSmall(begun.what());
+  separate_ = training_ && !follower_.following() && options_.separate_while_recording;
+
+  // The server parks fetches of a version that it is still making, so the first chunks come as soon
+  // as they are updated.
+  PrefetchUntil(0);
+  return chunks_->Progress();
+}
+
+bool CachePass::End() {
+  open_ = false;
+  return follower_.End();
+}
+
+Status CachePass::Use(std::span<const ChunkId> chunks) {
+  Enter(MomentKind::kUse, 0);
+  for (const ChunkId chunk : chunks_->pinned()) Demand(chunk);
+  if (dry_) return {};
+
+  // Before the wait below, so that the next chunks travel meanwhile.
+  PrefetchAhead();
+  for (const ChunkId chunk : chunks) TP_RETURN_IF_ERROR(chunks_->HandOut(chunk));
+  return {};
+}
+
+void CachePass::Enter(MomentKind kind, ChunkId subject) {
+  moment_.kind = kind;
+  moment_.subject = subject;
+  moment_.chunks = chunks_->pinned();
+  follower_.Enter(moment_);
+  while (const PlanStep* step = follower_.TakeDueStep()) RunStep(*step, /*ahead=*/false);
+}
+
+void CachePass::RunStep(const PlanStep& step, bool ahead) {
+  if (step.victim != kNoChunk) {
+    chunks_->Evict(step.victim, step.chunk);
+  } else {
+    chunks_->Take(step.chunk);
+  }
+  if (step.fetch) chunks_->Fetch(step.chunk, {version_, follower_.UsesUntil(step)}, ahead);
+}
+
+void CachePass::PrefetchUntil(uint64_t horizon) {
+  while (const PlanStep* step = follower_.TakeStepAhead(horizon, options_.prefetch_depth))
+    RunStep(*step, /*ahead=*/true);
+}
+
+void CachePass::Demand(ChunkId chunk) {
+  for (const auto* policy : {&policies_.recording, &policies_.left_order})
+    (*policy)->Used(chunk, follower_.position());
+  if (dry_ || chunks_->has(chunk)) return;
+  TP_CHECK(!follower_.following(), "a plan brings every chunk in time");
+  if (Place(chunk)) chunks_->Fetch(chunk, {version_, 0}, /*ahead=*/false);
+}
+
+bool CachePass::Place(ChunkId chunk) {
+  if (chunks_->HasRoomFor(chunk)) {
+    chunks_->Take(chunk);
+    return true;
+  }
+
+  const std::vector<ChunkId> candidates = chunks_->Candidates();
+  if (candidates.empty()) {
+    // What the rest of the pass needs is known only when it has been gone through. Gradients are
+    // noted as in a step that keeps them apart.
+    dry_ = separate_ = true;
+    return false;
+  }
+
+  // Leaving the order means that the recorded next uses cannot be trusted; the recent past can.
+  EvictionPolicy& policy = follower_.left_order() ? *policies_.left_order : *policies_.recording;
+  const ChunkId victim = policy.Victim(candidates, follower_.position());
+  TP_CHECK(std::binary_search(candidates.begin(), candidates.end(), victim),
+           "a policy names one of its candidates");
+  chunks_->Evict(victim, chunk);
+  return true;
+}
+
+void CachePass::BeginDryTraining() {
+  TP_CHECK(dry_ && !training_, "an evaluation went dry");
+  dry_blocks_ = follower_.BlocksNeeded();
+  training_ = true;
+  follower_.BeginAnew(PassKind::kTrain);
+}
+
+}  // namespace tidepool::trainer
