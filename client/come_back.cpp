@@ -1,4 +1,5 @@
-// The second half of MemClient: a server that ended.
+// How MemClient goes on when its server has ended: it waits for the server that takes the job over,
+// and sends again what was not answered.
 #include <array>
 #include <span>
 #include <utility>
@@ -12,14 +13,6 @@
 #include "shm/messages.h"
 
 namespace tidepool::client {
-namespace {
-
-bool IsCopy(const shm::Request& request) {
-  return request.op == static_cast<uint32_t>(shm::Op::kFetch) ||
-         request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
-}
-
-}  // namespace
 
 Status MemClient::ComeBack() {
   TP_POINT("client.server_lost");
@@ -83,8 +76,7 @@ Status MemClient::Rejoin(int64_t timeout_ns, size_t* sent_again) {
 Result<size_t> MemClient::SendAgain() {
   const std::vector<shm::Request> requests = requests_.Renumber();
   if (!flags_.is_null()) {
-    parked_ = requests;
-    parked_sent_ = 0;
+    parked_.Park(requests);
     SendParked();
   }
   for (size_t i = 0; flags_.is_null() && i < requests.size(); ++i) {
@@ -98,31 +90,26 @@ Result<size_t> MemClient::SendAgain() {
   return requests.size();
 }
 
-// Requests that were sent before have no flags at the server: they go out here, in their order,
-// when their streams have said that they may, and what their streams wait for is written here
-// (TakeCompletions).
+// What the streams of these requests wait for is written here (TakeCompletions).
 void MemClient::SendParked() {
-  while (HasParked()) {
-    const shm::Request& request = parked_[parked_sent_];
-    if (IsCopy(request) && !flags_.IsReady(requests_.TicketOf(request.counter))) return;
-    if (!Push(request, shm::More::kNo)) return;
-    ++parked_sent_;
+  while (const shm::Request* request = parked_.Ready(flags_, requests_)) {
+    if (!Push(*request, shm::More::kNo)) return;
+    parked_.Sent();
   }
 }
 
 // No later request may overtake them.
 Status MemClient::AwaitParked() {
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + options_.wait_timeout_ns - parked_ns_;
-  while (HasParked()) {
+  const int64_t end = SteadyClock().NowNs() + options_.wait_timeout_ns - parked_ns_;
+  while (parked_.any()) {
     TakeCompletions();
     TP_RETURN_IF_ERROR(ended_.ok() ? CheckSession() : ended_);
-    if (clock.NowNs() > end + parked_ns_) {
+    if (SteadyClock().NowNs() > end + parked_ns_) {
       return Status(ErrorId::kWaitTimeout,
                     "the streams of this rank have not come to where memory is free for a request "
                     "of before memserver ended");
     }
-    if (HasParked()) session_.port->WaitForCompletion(kParkedLookNs, 0);
+    if (parked_.any()) session_.port->WaitForCompletion(kParkedLookNs, 0);
   }
   return Status();
 }

@@ -14,6 +14,7 @@
 #include "base/point.h"
 #include "base/random.h"
 #include "base/units.h"
+#include "client/answers.h"
 #include "shm/frames.h"
 #include "shm/messages.h"
 #include "shm/socket_path.h"
@@ -22,35 +23,10 @@ namespace tidepool::client {
 
 namespace {
 
-// Between two looks at the control socket while waiting.
-constexpr int64_t kSliceNs = 20 * kNsPerMs;
 // Until the server takes a control frame or confirms a goodbye.
 constexpr int64_t kControlTimeoutNs = 10 * kNsPerSecond;
 // For the text that explains an end mark in the ring.
 constexpr int64_t kLastWordsNs = 200 * kNsPerMs;
-
-const char* NameOf(shm::Op op) {
-  constexpr std::array<const char*, shm::kOpMax + 1> kNames{
-      "?", "put weights of", "fetch", "submit gradient of", "end step", "claim"};
-  return kNames[static_cast<uint32_t>(op)];
-}
-
-// For error texts: what was asked for.
-std::string Described(const shm::Request& request) {
-  const auto op = static_cast<shm::Op>(request.op);
-  const bool of_chunk = op != shm::Op::kEndStep;
-  return NameOf(op) + (of_chunk ? " chunk " + std::to_string(request.chunk) : std::string());
-}
-
-// A user's numbers, which only the server had looked at.
-Status WhyNoStep(const shm::EndStepRequest& end) {
-  return Status(ErrorId::kConfigBadValue, "a step cannot be taken with learning rate " +
-                                              std::to_string(end.learning_rate) +
-                                              " and loss scale " + std::to_string(end.loss_scale))
-      .Where("the end of step " + std::to_string(end.version + 1))
-      .Why("memserver takes a finite learning rate from 0, and a finite loss scale above 0")
-      .Fix("correct the learning rate and its schedule (--lr, --min-lr), or the loss scale");
-}
 
 shm::Request RequestOf(shm::Op op, const Range& range) {
   shm::Request request{};
@@ -156,7 +132,7 @@ TicketFlags MemClient::FlagsOf(Ticket ticket) const {
 
 Result<Ticket> MemClient::Start(shm::Request request) {
   TP_RETURN_IF_ERROR(Usable());
-  if (HasParked()) TP_RETURN_IF_ERROR(AwaitParked());
+  if (parked_.any()) TP_RETURN_IF_ERROR(AwaitParked());
   TP_CHECK(requests_.size() < kTicketsMax,
            "more tickets in flight than kTicketsMax; take outcomes with Wait first");
   attempt_.Name(&request);
@@ -175,15 +151,14 @@ bool MemClient::Push(shm::Request request, shm::More more) {
 }
 
 Status MemClient::PushWhenRoom(const shm::Request& request) {
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + options_.wait_timeout_ns - parked_ns_;
+  const int64_t end = SteadyClock().NowNs() + options_.wait_timeout_ns - parked_ns_;
   const uint64_t comebacks = comebacks_;
   // With at most kTicketsMax requests in flight the ring is never full for an honest server; a
   // stopped one is waited for.
   while (!Push(request, shm::More::kNo)) {
     TP_RETURN_IF_ERROR(CheckSession());
     if (comebacks_ != comebacks) return Status();  // sent with all the others
-    if (clock.NowNs() > end + parked_ns_)
+    if (SteadyClock().NowNs() > end + parked_ns_)
       return Status(ErrorId::kWaitTimeout, "memserver does not read its request ring");
     session_.port->WaitForCompletion(kSliceNs, options_.spin_ns);
   }
@@ -200,30 +175,14 @@ void MemClient::TakeCompletions() {
                                                                ", which is not in flight"));
       return;
     }
-    entry->outcome.emplace(OutcomeOf(completion, entry->request));
+    entry->outcome.emplace(OutcomeOf(completion, entry->request, session_.attachment.job));
     attempt_.Follow(entry->request, entry->outcome->status().id(), session_.port->protocol());
     if (!flags_.is_null() && (entry->request.flags & shm::kResubmitted) != 0) {
       const Ticket ticket = requests_.TicketOf(completion.counter);
       flags_.done(ticket)->store(ticket, std::memory_order_release);
     }
   }
-  if (HasParked()) SendParked();
-}
-
-Result<Outcome> MemClient::OutcomeOf(const shm::Completion& completion,
-                                     const shm::Request& request) const {
-  if (completion.error != 0) {
-    const ErrorId id = completion.error <= UINT16_MAX ? static_cast<ErrorId>(completion.error)
-                                                      : ErrorId::kInternal;
-    if (id == ErrorId::kConfigBadValue && request.op == static_cast<uint32_t>(shm::Op::kEndStep))
-      return WhyNoStep(shm::AsEndStep(request));
-    return Status(id,
-                  "memserver answered '" + Described(request) + "' with " + ErrorEntryOf(id).name)
-        .Where("job " + std::to_string(session_.attachment.job) + ", version " +
-               std::to_string(request.version));
-  }
-  return Outcome{completion.version, completion.bytes, completion.grad_norm,
-                 completion.skipped != 0};
+  SendParked();
 }
 
 bool MemClient::Test(Ticket ticket) {
@@ -243,8 +202,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
   if (fork_guard_.Inherited()) return Usable();
   RequestLog::Entry* entry = requests_.Find(ticket);
   TP_CHECK(entry != nullptr, "a ticket was used after its outcome had been taken");
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + options_.wait_timeout_ns - parked_ns_;
+  const int64_t end = SteadyClock().NowNs() + options_.wait_timeout_ns - parked_ns_;
   int64_t spin_ns = options_.spin_ns;  // only in the first slice: later ones are long waits
   for (;;) {
     TakeCompletions();
@@ -255,10 +213,10 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
       return outcome;
     }
     if (!ended_.ok()) return ended_;
-    const int64_t left = end + parked_ns_ - clock.NowNs();
+    const int64_t left = end + parked_ns_ - SteadyClock().NowNs();
     if (left <= 0) break;
-    session_.port->WaitForCompletion(std::min(left, HasParked() ? kParkedLookNs : kSliceNs),
-                                     spin_ns);
+    session_.port->WaitForCompletion(std::min(left, slice_ns()), spin_ns);
+
     // The socket is looked at only when the slice brought nothing: a system call per request would
     // double its cost.
     TakeCompletions();
@@ -278,8 +236,7 @@ Status MemClient::LookAtSession() {
   const auto ring_end = session_.port->Ended();
   // An end mark in the ring has no text; its frame follows at once unless the server died in
   // between.
-  SteadyClock clock;
-  const int64_t text_end = clock.NowNs() + kLastWordsNs;
+  const int64_t text_end = SteadyClock().NowNs() + kLastWordsNs;
   for (;;) {
     auto received = channel_.Poll();
     if (!received.ok() && ring_end)
@@ -292,9 +249,9 @@ Status MemClient::LookAtSession() {
       continue;
     }
     if (!ring_end) return Status();
-    if (clock.NowNs() > text_end)
+    if (SteadyClock().NowNs() > text_end)
       return EndSession(Status(*ring_end, "memserver ended this session"));
-    clock.SleepNs(kNsPerMs);
+    SteadyClock().SleepNs(kNsPerMs);
   }
 }
 
@@ -380,12 +337,11 @@ Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version versi
 Status MemClient::RunSave() {
   TP_RETURN_IF_ERROR(AfterSend(SendSave()));
   TP_POINT("client.save_sent");
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + options_.save_timeout_ns - parked_ns_;
+  const int64_t end = SteadyClock().NowNs() + options_.save_timeout_ns - parked_ns_;
   while (!save_->result) {
     TP_RETURN_IF_ERROR(CheckSession());
     if (save_->result) break;
-    if (clock.NowNs() > end + parked_ns_)
+    if (SteadyClock().NowNs() > end + parked_ns_)
       return Status(ErrorId::kWaitTimeout,
                     "memserver has not finished saving '" + save_->name + "'");
     session_.port->WaitForCompletion(kNsPerMs, 0);

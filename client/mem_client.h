@@ -29,6 +29,7 @@
 #include "client/client_options.h"
 #include "client/control_channel.h"
 #include "client/fork_guard.h"
+#include "client/parked_requests.h"
 #include "client/reconnect.h"
 #include "client/request_log.h"
 #include "shm/flag_pages.h"
@@ -74,8 +75,11 @@ class MemClient final : public ChunkService {
     std::optional<Status> result;
   };
 
+  // Between two looks at the control socket while waiting.
+  static constexpr int64_t kSliceNs = 20 * kNsPerMs;
   // Between two looks at the flags of requests that are to be sent again.
   static constexpr int64_t kParkedLookNs = kNsPerMs;
+  int64_t slice_ns() const { return parked_.any() ? kParkedLookNs : kSliceNs; }
 
   MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link,
             DType dtype);
@@ -85,7 +89,6 @@ class MemClient final : public ChunkService {
   bool Push(shm::Request request, shm::More more);
   Status PushWhenRoom(const shm::Request& request);
   void TakeCompletions();
-  Result<Outcome> OutcomeOf(const shm::Completion& completion, const shm::Request& request) const;
   // Looks at the ring's end mark and the control socket without waiting; returns (and keeps) the
   // error that ended the session. kServerGone is returned without being kept where such a server is
   // waited for.
@@ -105,7 +108,6 @@ class MemClient final : public ChunkService {
   // Where the rank brought its rCache (come_back.cpp): a ticket's number is also that of its flags,
   // in the rings of every server.
   void SettleCopied();
-  bool HasParked() const { return parked_sent_ < parked_.size(); }
   void SendParked();
   Status AwaitParked();
   Status SendSchedule();
@@ -125,8 +127,7 @@ class MemClient final : public ChunkService {
   Attempt attempt_;
   const shm::FlagPages flags_;  // null where the server made the rCache
   RequestLog requests_;
-  std::vector<shm::Request> parked_;  // to be sent again; the first parked_sent_ have been
-  size_t parked_sent_ = 0;
+  ParkedRequests parked_;
   std::vector<ChunkId> schedule_;  // declared last
   std::optional<PendingSave> save_;
   int64_t socket_looked_ns_ = 0;  // by Test

@@ -18,7 +18,6 @@ PARAMETERS_MAX = 5
 RATCHET: dict[str, int] = {
     "client/admin/views.cpp": 405,
     "client/admin/views.cpp: ReadNvme": 76,
-    "client/mem_client.cpp": 428,
     "client/memctl/flags/flags.cpp": 452,
     "memserver/admin/admin_api.cpp": 449,
     "memserver/jobs/job_desk.cpp": 439,

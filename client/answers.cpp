@@ -1,0 +1,48 @@
+#include "client/answers.h"
+
+#include <array>
+#include <string>
+
+namespace tidepool::client {
+namespace {
+
+const char* NameOf(shm::Op op) {
+  constexpr std::array<const char*, shm::kOpMax + 1> kNames{
+      "?", "put weights of", "fetch", "submit gradient of", "end step", "claim"};
+  return kNames[static_cast<uint32_t>(op)];
+}
+
+// A user's numbers, which only the server had looked at.
+Status WhyNoStep(const shm::EndStepRequest& end) {
+  return Status(ErrorId::kConfigBadValue, "a step cannot be taken with learning rate " +
+                                              std::to_string(end.learning_rate) +
+                                              " and loss scale " + std::to_string(end.loss_scale))
+      .Where("the end of step " + std::to_string(end.version + 1))
+      .Why("memserver takes a finite learning rate from 0, and a finite loss scale above 0")
+      .Fix("correct the learning rate and its schedule (--lr, --min-lr), or the loss scale");
+}
+
+}  // namespace
+
+std::string Described(const shm::Request& request) {
+  const auto op = static_cast<shm::Op>(request.op);
+  const bool of_chunk = op != shm::Op::kEndStep;
+  return NameOf(op) + (of_chunk ? " chunk " + std::to_string(request.chunk) : std::string());
+}
+
+Result<Outcome> OutcomeOf(const shm::Completion& completion, const shm::Request& request,
+                          JobId job) {
+  if (completion.error == 0) {
+    return Outcome{completion.version, completion.bytes, completion.grad_norm,
+                   completion.skipped != 0};
+  }
+
+  const ErrorId id =
+      completion.error <= UINT16_MAX ? static_cast<ErrorId>(completion.error) : ErrorId::kInternal;
+  if (id == ErrorId::kConfigBadValue && request.op == static_cast<uint32_t>(shm::Op::kEndStep))
+    return WhyNoStep(shm::AsEndStep(request));
+  return Status(id, "memserver answered '" + Described(request) + "' with " + ErrorEntryOf(id).name)
+      .Where("job " + std::to_string(job) + ", version " + std::to_string(request.version));
+}
+
+}  // namespace tidepool::client
