@@ -60,6 +60,7 @@ uint64_t ResidentBytes(pid_t pid) {
 [[noreturn]] void SitThere(const std::string& socket_dir, uint64_t jobs, int out) {
   SteadyClock clock;
   client::ClientOptions options;
+  options.clock = &clock;
   options.socket_dir = socket_dir;
   std::vector<std::unique_ptr<client::MemClient>> sessions;
 

@@ -59,9 +59,9 @@ class FetchBench {
  public:
   FetchBench(const std::string& socket_dir, uint64_t chunk_bytes)
       : chunk_bytes_(chunk_bytes),
-        client_(OrDie(
-            MemClient::Connect({.socket_dir = socket_dir, .connect_timeout_ns = 120 * kNsPerSecond},
-                               SpecOf(ShapeOf(chunk_bytes)), 0))) {
+        client_(OrDie(MemClient::Connect(
+            {.clock = &clock_, .socket_dir = socket_dir, .connect_timeout_ns = 120 * kNsPerSecond},
+            SpecOf(ShapeOf(chunk_bytes)), 0))) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
       local_.emplace_back(chunk_bytes / sizeof(float), static_cast<float>(chunk + 1));
       PutWeights(chunk);
@@ -141,8 +141,8 @@ class FetchBench {
     return static_cast<double>(end - start) / kNsPerSecond;
   }
 
-  SteadyClock clock_;
   const uint64_t chunk_bytes_;
+  SteadyClock clock_;
   const std::unique_ptr<MemClient> client_;
   std::vector<std::vector<float>> local_;  // what was put, and the source of plain copies
   uint32_t next_ = 0;

@@ -76,6 +76,7 @@ class RestartBench {
   RestartBench(const std::string& socket_dir, uint64_t chunk_bytes)
       : socket_dir_(socket_dir), elements_(chunk_bytes / sizeof(float)) {
     client::ClientOptions options;
+    options.clock = &clock_;
     options.socket_dir = socket_dir;
     options.connect_timeout_ns = 300 * kNsPerSecond;
     options.server_timeout_ns = 60 * kNsPerSecond;

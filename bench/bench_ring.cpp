@@ -101,11 +101,12 @@ std::vector<double> TimeRing(int count, bool sleeps, const TwoCores& cores) {
     if (!session.client->Push(request)) Die("the submission ring is full");
   };
 
+  SteadyClock clock;
   std::vector<double> micros = TimeRoundTrips(count, [&] {
     send(1);
     shm::Completion completion{};
     while (!session.client->Pop(&completion))
-      session.client->WaitForCompletion(kNsPerSecond, spin_ns);
+      session.client->WaitForCompletion(&clock, kNsPerSecond, spin_ns);
     if (completion.counter != counter) Die("an answer to another request");
   });
 

@@ -105,7 +105,7 @@ Status CheckProtocol(uint32_t agreed) {
 Result<ReceivedFrame> AwaitRoom(ControlChannel* channel, const AttachWaits& waits,
                                 const Status& why) {
   constexpr int64_t kSliceNs = 200 * kNsPerMs;
-  const SteadyClock clock;
+  const Clock& clock = *channel->clock();
   const int64_t end = clock.NowNs() + waits.queue_ns;
   for (int64_t left = waits.queue_ns; left > 0; left = end - clock.NowNs()) {
     auto next = channel->Await(std::min(left, kSliceNs));

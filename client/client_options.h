@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
+
 namespace tidepool::client {
 
 // Memory of a GPU that the rank brings as its rCache, in place of host memory that the server makes
@@ -29,6 +31,9 @@ struct BroughtMemory {
 };
 
 struct ClientOptions {
+  // By which all limits below are kept, and on which every wait sleeps; it outlives the client.
+  // Required.
+  Clock* clock = nullptr;
   std::string socket_dir;                                 // empty: shm::DefaultClientDir()
   int64_t connect_timeout_ns = int64_t{2} * 1000000000;   // until a server answers at the socket
   int64_t attach_timeout_ns = int64_t{600} * 1000000000;  // until it has prepared the job's memory
@@ -38,7 +43,8 @@ struct ClientOptions {
   int64_t wait_timeout_ns = int64_t{120} * 1000000000;
   // Time limit of SaveWeights, likewise; the server gives up first, and says why.
   int64_t save_timeout_ns = int64_t{660} * 1000000000;
-  // How long to look at the ring before sleeping; 0: sleep immediately.
+  // How long to look at the ring before sleeping; 0: sleep immediately, as with a clock that stands
+  // still between sleeps.
   int64_t spin_ns = 20'000;
   // How long to wait for a server that ended; 0: not at all.
   int64_t server_timeout_ns = 0;

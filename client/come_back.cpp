@@ -16,7 +16,7 @@ namespace tidepool::client {
 
 Status MemClient::ComeBack() {
   TP_POINT("client.server_lost");
-  Patience patience(options_.server_timeout_ns);
+  Patience patience(clock_, options_.server_timeout_ns);
   Tell(options_,
        "memserver has ended; waiting for it for up to " + FormatNs(options_.server_timeout_ns));
   if (!TP_PLANTED("client.no_room_made")) MakeRoom(options_, /*server_comes=*/true);
@@ -65,7 +65,8 @@ Status MemClient::Rejoin(int64_t timeout_ns, size_t* sent_again) {
     memory.push_back(session_.flags->fd());
     frame.flags_base = requests_.TicketsAhead();
   }
-  TP_ASSIGN_OR_RETURN(ReturnedLink link, ComeBackOnce(socket_dir_, frame, memory, timeout_ns));
+  TP_ASSIGN_OR_RETURN(ReturnedLink link,
+                      ComeBackOnce(clock_, socket_dir_, frame, memory, timeout_ns));
   channel_ = std::move(link.channel);
   session_.port = std::move(link.session.port);
   session_.attachment.session = link.session.session;
@@ -100,16 +101,16 @@ void MemClient::SendParked() {
 
 // No later request may overtake them.
 Status MemClient::AwaitParked() {
-  const int64_t end = SteadyClock().NowNs() + options_.wait_timeout_ns - parked_ns_;
+  const int64_t end = clock_->NowNs() + options_.wait_timeout_ns - parked_ns_;
   while (parked_.any()) {
     TakeCompletions();
     TP_RETURN_IF_ERROR(ended_.ok() ? CheckSession() : ended_);
-    if (SteadyClock().NowNs() > end + parked_ns_) {
+    if (clock_->NowNs() > end + parked_ns_) {
       return Status(ErrorId::kWaitTimeout,
                     "the streams of this rank have not come to where memory is free for a request "
                     "of before memserver ended");
     }
-    if (parked_.any()) session_.port->WaitForCompletion(kParkedLookNs, 0);
+    if (parked_.any()) session_.port->WaitForCompletion(clock_, kParkedLookNs, 0);
   }
   return Status();
 }

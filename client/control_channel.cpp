@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/units.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
@@ -24,17 +23,17 @@ Status TimedOut(const char* what, int64_t timeout_ns) {
 
 }  // namespace
 
-Result<ControlChannel> ControlChannel::Open(const std::string& socket_dir, int64_t timeout_ns) {
+Result<ControlChannel> ControlChannel::Open(Clock* clock, const std::string& socket_dir,
+                                            int64_t timeout_ns) {
   TP_RETURN_IF_ERROR(shm::CheckSocketDir(socket_dir));
   const std::string path = shm::DataSocketPath(socket_dir);
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + timeout_ns;
+  const int64_t end = clock->NowNs() + timeout_ns;
   for (;;) {
-    auto socket = shm::ConnectSocket(path, std::max<int64_t>(0, end - clock.NowNs()));
-    if (socket.ok()) return ControlChannel(std::move(socket).value(), path);
-    if (socket.status().id() != ErrorId::kNoServer || clock.NowNs() + kRetryNs > end)
+    auto socket = shm::ConnectSocket(clock, path, std::max<int64_t>(0, end - clock->NowNs()));
+    if (socket.ok()) return ControlChannel(clock, std::move(socket).value(), path);
+    if (socket.status().id() != ErrorId::kNoServer || clock->NowNs() + kRetryNs > end)
       return socket.status();
-    clock.SleepNs(kRetryNs);
+    clock->SleepNs(kRetryNs);
   }
 }
 
@@ -44,17 +43,17 @@ Status ControlChannel::Gone() const {
 
 Status ControlChannel::Send(const shm::Frame& frame, int64_t timeout_ns, std::span<const int> fds) {
   const auto bytes = shm::EncodeFrame(frame);
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + timeout_ns;
+  const int64_t end = clock_->NowNs() + timeout_ns;
   for (;;) {
     switch (shm::SendPacket(socket_.get(), bytes, fds)) {
       case shm::SocketResult::kDone: return Status();
       case shm::SocketResult::kWouldBlock: break;
       default: return Gone();
     }
-    const int64_t left = end - clock.NowNs();
-    if (left <= 0 || !shm::WaitForSocket(socket_.get(), POLLOUT, left))
-      return TimedOut("memserver took no message", timeout_ns);
+
+    const int64_t left = end - clock_->NowNs();
+    if (left <= 0) return TimedOut("memserver took no message", timeout_ns);
+    clock_->SleepOnDescriptor(socket_.get(), POLLOUT, left);
   }
 }
 
@@ -67,6 +66,7 @@ Result<std::optional<ReceivedFrame>> ControlChannel::Poll() {
       return Status(ErrorId::kHandshakeBad, "a packet of the server is malformed").Where(path_);
     case shm::SocketResult::kDone: break;
   }
+
   TP_ASSIGN_OR_RETURN(shm::Frame frame, shm::DecodeFrame(packet.bytes));
   if (packet.fds.size() != shm::FdsOf(frame)) {
     return Status(ErrorId::kHandshakeBad, std::string("a ") + shm::NameOf(frame) +
@@ -78,14 +78,13 @@ Result<std::optional<ReceivedFrame>> ControlChannel::Poll() {
 }
 
 Result<ReceivedFrame> ControlChannel::Await(int64_t timeout_ns) {
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + timeout_ns;
+  const int64_t end = clock_->NowNs() + timeout_ns;
   for (;;) {
     TP_ASSIGN_OR_RETURN(std::optional<ReceivedFrame> received, Poll());
     if (received) return std::move(*received);
-    const int64_t left = end - clock.NowNs();
-    if (left <= 0 || !shm::WaitForSocket(socket_.get(), POLLIN, left))
-      return TimedOut("memserver did not answer", timeout_ns);
+    const int64_t left = end - clock_->NowNs();
+    if (left <= 0) return TimedOut("memserver did not answer", timeout_ns);
+    clock_->SleepOnDescriptor(socket_.get(), POLLIN, left);
   }
 }
 

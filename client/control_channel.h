@@ -1,6 +1,7 @@
 // ControlChannel: the trainer's end of the control socket: frames out and in, with time limits.
 //
-// One thread. Owns the socket; closing it (the destructor) ends the session on the server.
+// One thread. Owns the socket; closing it (the destructor) ends the session on the server. Time
+// limits are those of its clock, which outlives it.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "shm/frames.h"
@@ -24,7 +26,8 @@ class ControlChannel {
  public:
   // Connects to the server of `socket_dir`; tries again until `timeout_ns` when none is there yet.
   // Errors: kNoServer, kSocketFailed.
-  static Result<ControlChannel> Open(const std::string& socket_dir, int64_t timeout_ns);
+  static Result<ControlChannel> Open(Clock* clock, const std::string& socket_dir,
+                                     int64_t timeout_ns);
 
   // Waits for room in the socket at most `timeout_ns`. Errors: kServerGone, kWaitTimeout.
   Status Send(const shm::Frame& frame, int64_t timeout_ns, std::span<const int> fds = {});
@@ -33,11 +36,13 @@ class ControlChannel {
   Result<std::optional<ReceivedFrame>> Poll();
   // Waits for a frame. Errors: as Poll, and kWaitTimeout.
   Result<ReceivedFrame> Await(int64_t timeout_ns);
+  Clock* clock() const { return clock_; }
 
  private:
-  ControlChannel(UniqueFd socket, std::string path)
-      : socket_(std::move(socket)), path_(std::move(path)) {}
+  ControlChannel(Clock* clock, UniqueFd socket, std::string path)
+      : clock_(clock), socket_(std::move(socket)), path_(std::move(path)) {}
   Status Gone() const;
+  Clock* clock_;
   UniqueFd socket_;
   std::string path_;
 };

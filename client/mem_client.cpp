@@ -9,7 +9,6 @@
 #include <variant>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "base/random.h"
@@ -38,12 +37,11 @@ shm::Request RequestOf(shm::Op op, const Range& range) {
   return request;
 }
 
-uint64_t RandomNonce() {
+uint64_t RandomNonce(const Clock& clock) {
   uint64_t nonce = 0;
   if (getrandom(&nonce, sizeof nonce, 0) == sizeof nonce && nonce != 0) return nonce;
   // Without the system's random numbers: two incarnations of one rank differ in pid and time.
-  const auto seed =
-      static_cast<uint64_t>(SteadyClock().NowNs()) ^ (static_cast<uint64_t>(getpid()) << 40);
+  const auto seed = static_cast<uint64_t>(clock.NowNs()) ^ (static_cast<uint64_t>(getpid()) << 40);
   return SplitMix64(seed).Next() | 1;
 }
 
@@ -51,9 +49,10 @@ uint64_t RandomNonce() {
 
 Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& options,
                                                       const shm::JobSpec& spec, Rank rank) {
+  TP_CHECK(options.clock != nullptr, "a client is given its clock");
   const std::string socket_dir =
       options.socket_dir.empty() ? shm::DefaultClientDir() : options.socket_dir;
-  const RankName who{rank, RandomNonce(), options.run_note};
+  const RankName who{rank, RandomNonce(*options.clock), options.run_note};
   TP_ASSIGN_OR_RETURN(Link link, Attach(options, socket_dir, spec, who));
   return std::unique_ptr<MemClient>(
       new MemClient(options, socket_dir, who, std::move(link), spec.dtype));
@@ -62,6 +61,7 @@ Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& optio
 MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who,
                      Link link, DType dtype)
     : options_(options),
+      clock_(options.clock),
       socket_dir_(std::move(socket_dir)),
       who_(who),
       element_bytes_(BytesOf(dtype)),
@@ -151,16 +151,16 @@ bool MemClient::Push(shm::Request request, shm::More more) {
 }
 
 Status MemClient::PushWhenRoom(const shm::Request& request) {
-  const int64_t end = SteadyClock().NowNs() + options_.wait_timeout_ns - parked_ns_;
+  const int64_t end = clock_->NowNs() + options_.wait_timeout_ns - parked_ns_;
   const uint64_t comebacks = comebacks_;
   // With at most kTicketsMax requests in flight the ring is never full for an honest server; a
   // stopped one is waited for.
   while (!Push(request, shm::More::kNo)) {
     TP_RETURN_IF_ERROR(CheckSession());
     if (comebacks_ != comebacks) return Status();  // sent with all the others
-    if (SteadyClock().NowNs() > end + parked_ns_)
+    if (clock_->NowNs() > end + parked_ns_)
       return Status(ErrorId::kWaitTimeout, "memserver does not read its request ring");
-    session_.port->WaitForCompletion(kSliceNs, options_.spin_ns);
+    session_.port->WaitForCompletion(clock_, kSliceNs, options_.spin_ns);
   }
   return Status();
 }
@@ -192,7 +192,7 @@ bool MemClient::Test(Ticket ticket) {
   TP_CHECK(entry != nullptr, "a ticket was used after its outcome had been taken");
   if (entry->outcome.has_value() || !ended_.ok() || session_.port->Ended()) return true;
   // A caller may test often: the system call that looks at the socket is made once a slice.
-  const int64_t now = SteadyClock().NowNs();
+  const int64_t now = clock_->NowNs();
   if (now - socket_looked_ns_ < kSliceNs) return false;
   socket_looked_ns_ = now;
   return !LookAtSession().ok();
@@ -202,7 +202,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
   if (fork_guard_.Inherited()) return Usable();
   RequestLog::Entry* entry = requests_.Find(ticket);
   TP_CHECK(entry != nullptr, "a ticket was used after its outcome had been taken");
-  const int64_t end = SteadyClock().NowNs() + options_.wait_timeout_ns - parked_ns_;
+  const int64_t end = clock_->NowNs() + options_.wait_timeout_ns - parked_ns_;
   int64_t spin_ns = options_.spin_ns;  // only in the first slice: later ones are long waits
   for (;;) {
     TakeCompletions();
@@ -213,9 +213,9 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
       return outcome;
     }
     if (!ended_.ok()) return ended_;
-    const int64_t left = end + parked_ns_ - SteadyClock().NowNs();
+    const int64_t left = end + parked_ns_ - clock_->NowNs();
     if (left <= 0) break;
-    session_.port->WaitForCompletion(std::min(left, slice_ns()), spin_ns);
+    session_.port->WaitForCompletion(clock_, std::min(left, slice_ns()), spin_ns);
 
     // The socket is looked at only when the slice brought nothing: a system call per request would
     // double its cost.
@@ -236,7 +236,7 @@ Status MemClient::LookAtSession() {
   const auto ring_end = session_.port->Ended();
   // An end mark in the ring has no text; its frame follows at once unless the server died in
   // between.
-  const int64_t text_end = SteadyClock().NowNs() + kLastWordsNs;
+  const int64_t text_end = clock_->NowNs() + kLastWordsNs;
   for (;;) {
     auto received = channel_.Poll();
     if (!received.ok() && ring_end)
@@ -249,9 +249,9 @@ Status MemClient::LookAtSession() {
       continue;
     }
     if (!ring_end) return Status();
-    if (SteadyClock().NowNs() > text_end)
+    if (clock_->NowNs() > text_end)
       return EndSession(Status(*ring_end, "memserver ended this session"));
-    SteadyClock().SleepNs(kNsPerMs);
+    clock_->SleepNs(kNsPerMs);
   }
 }
 
@@ -337,14 +337,14 @@ Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version versi
 Status MemClient::RunSave() {
   TP_RETURN_IF_ERROR(AfterSend(SendSave()));
   TP_POINT("client.save_sent");
-  const int64_t end = SteadyClock().NowNs() + options_.save_timeout_ns - parked_ns_;
+  const int64_t end = clock_->NowNs() + options_.save_timeout_ns - parked_ns_;
   while (!save_->result) {
     TP_RETURN_IF_ERROR(CheckSession());
     if (save_->result) break;
-    if (SteadyClock().NowNs() > end + parked_ns_)
+    if (clock_->NowNs() > end + parked_ns_)
       return Status(ErrorId::kWaitTimeout,
                     "memserver has not finished saving '" + save_->name + "'");
-    session_.port->WaitForCompletion(kNsPerMs, 0);
+    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
     TakeCompletions();
   }
   return *save_->result;

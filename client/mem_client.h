@@ -118,6 +118,7 @@ class MemClient final : public ChunkService {
   Status SayGoodbye(bool* sent);
 
   const ClientOptions options_;
+  Clock* const clock_;
   const std::string socket_dir_;
   const RankName who_;
   const uint64_t element_bytes_;

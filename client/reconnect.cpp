@@ -27,11 +27,12 @@ bool LacksForNow(ErrorId id) {
 class Attempts {
  public:
   explicit Attempts(const ClientOptions& options)
-      : options_(options), taken_(options.attach_timeout_ns) {}
+      : options_(options), taken_(options.clock, options.attach_timeout_ns) {}
 
   Result<Link> Once(const std::string& path, const shm::JobSpec& spec, const RankName& who) {
-    TP_ASSIGN_OR_RETURN(ControlChannel channel,
-                        ControlChannel::Open(path, gone_ ? 0 : options_.connect_timeout_ns));
+    TP_ASSIGN_OR_RETURN(
+        ControlChannel channel,
+        ControlChannel::Open(options_.clock, path, gone_ ? 0 : options_.connect_timeout_ns));
     TP_POINT("client.connected");
     TP_ASSIGN_OR_RETURN(AttachedSession session,
                         AttachSession(&channel, spec, who, Waits(),
@@ -52,7 +53,7 @@ class Attempts {
                       (gone_ && (id == ErrorId::kNoServer || LacksForNow(id)));
     if (!lost || options_.server_timeout_ns == 0) return failed;
     if (!gone_) {
-      gone_.emplace(options_.server_timeout_ns);
+      gone_.emplace(options_.clock, options_.server_timeout_ns);
       Tell(options_,
            "memserver is not ready or ended while this rank attached; waiting for it for up to " +
                FormatNs(gone_->LeftNs()));
@@ -68,7 +69,7 @@ class Attempts {
           queued_ ? std::max<int64_t>(1, queued_->LeftNs()) : options_.queue_timeout_ns;
     waits.on_queued = [this](uint32_t place, const Status& why) {
       IsBack();
-      if (!queued_) queued_.emplace(options_.queue_timeout_ns);
+      if (!queued_) queued_.emplace(options_.clock, options_.queue_timeout_ns);
       Tell(options_, "waiting for room for up to " + FormatNs(queued_->LeftNs()) + ", at place " +
                          std::to_string(place) + " of the queue: " + why.what() +
                          (why.why().empty() ? "" : " (" + why.why() + ")"));
@@ -90,8 +91,8 @@ class Attempts {
 
 }  // namespace
 
-Patience::Patience(int64_t limit_ns)
-    : start_ns_(clock_.NowNs()), limit_ns_(limit_ns), next_ns_(kFirstPauseNs) {}
+Patience::Patience(Clock* clock, int64_t limit_ns)
+    : clock_(clock), start_ns_(clock->NowNs()), limit_ns_(limit_ns), next_ns_(kFirstPauseNs) {}
 
 int64_t Patience::LeftNs() const {
   return std::max<int64_t>(0, limit_ns_ - WaitedNs());
@@ -100,7 +101,7 @@ int64_t Patience::LeftNs() const {
 bool Patience::Pause() {
   const int64_t left = LeftNs();
   if (left == 0) return false;
-  clock_.SleepNs(std::min(left, next_ns_));
+  clock_->SleepNs(std::min(left, next_ns_));
   next_ns_ = std::min(2 * next_ns_, kLongestPauseNs);
   return true;
 }
@@ -147,9 +148,10 @@ Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir,
   }
 }
 
-Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame,
-                                  std::span<const int> memory_fds, int64_t timeout_ns) {
-  TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(socket_dir, 0));
+Result<ReturnedLink> ComeBackOnce(Clock* clock, const std::string& socket_dir,
+                                  const shm::ResumeFrame& frame, std::span<const int> memory_fds,
+                                  int64_t timeout_ns) {
+  TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(clock, socket_dir, 0));
   TP_ASSIGN_OR_RETURN(ResumedSession session,
                       ResumeSession(&channel, frame, memory_fds, timeout_ns));
   return ReturnedLink{std::move(channel), std::move(session)};

@@ -25,14 +25,15 @@ namespace tidepool::client {
 // One wait, within a limit: pauses of 20 ms, doubling to 500 ms.
 class Patience {
  public:
-  explicit Patience(int64_t limit_ns);
+  // The clock outlives the object.
+  Patience(Clock* clock, int64_t limit_ns);
   // Sleeps until the next try; false when the limit has passed.
   bool Pause();
   int64_t LeftNs() const;
-  int64_t WaitedNs() const { return clock_.NowNs() - start_ns_; }
+  int64_t WaitedNs() const { return clock_->NowNs() - start_ns_; }
 
  private:
-  SteadyClock clock_;
+  Clock* clock_;
   int64_t start_ns_, limit_ns_, next_ns_;
 };
 
@@ -61,7 +62,8 @@ struct ReturnedLink {
   ResumedSession session;
 };
 // One try to come back: connects and resumes. Errors: kNoServer, and those of ResumeSession.
-Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame,
-                                  std::span<const int> memory_fds, int64_t timeout_ns);
+Result<ReturnedLink> ComeBackOnce(Clock* clock, const std::string& socket_dir,
+                                  const shm::ResumeFrame& frame, std::span<const int> memory_fds,
+                                  int64_t timeout_ns);
 
 }  // namespace tidepool::client

@@ -170,11 +170,15 @@ bool WaitForSocket(int socket, short events, int64_t timeout_ns) {
 }
 
 Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns) {
+  SteadyClock clock;
+  return ConnectSocket(&clock, path, timeout_ns);
+}
+
+Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t timeout_ns) {
   TP_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return SocketError("open", path);
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + timeout_ns;
+  const int64_t end = clock->NowNs() + timeout_ns;
   while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     // Also for a moment while a server of a group starts again: whoever waits for servers waits for
     // this one.
@@ -195,14 +199,14 @@ Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns) {
           .Where(path)
           .Why(std::strerror(errno));
     }
-    if (clock.NowNs() >= end && shortage) {
+    if (clock->NowNs() >= end && shortage) {
       return Status(ErrorId::kHostMemoryShort, "the system has no memory to connect to the socket")
           .Where(path)
           .Why(std::strerror(errno));
     }
-    if (clock.NowNs() >= end)
+    if (clock->NowNs() >= end)
       return Status(ErrorId::kNoServer, "memserver does not accept connections").Where(path);
-    clock.SleepNs(kNsPerMs);
+    clock->SleepNs(kNsPerMs);
   }
   return socket;
 }

@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "base/planted.h"
+#include "base/system/futex.h"
 #include "base/units.h"
-#include "shm/futex.h"
 #include "shm/shared_load.h"
 
 namespace tidepool::shm {
@@ -161,16 +161,15 @@ bool ClientPort::LookForCompletion() const {
   return Ended().has_value();
 }
 
-void ClientPort::WaitForCompletion(int64_t timeout_ns, int64_t spin_ns) {
+void ClientPort::WaitForCompletion(Clock* clock, int64_t timeout_ns, int64_t spin_ns) {
   // Before the clock is read: an answer may need no longer than that.
   if (spin_ns > 0 && LookForCompletion()) return;
   const CompletionHeader* header = Completions(*completion_);
-  const SteadyClock clock;
-  const int64_t start = clock.NowNs();
+  const int64_t start = clock->NowNs();
   const int64_t spin_end = start + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
   do {
     if (LookForCompletion()) return;
-  } while (clock.NowNs() < spin_end);
+  } while (clock->NowNs() < spin_end);
 
   // The order is: remember the word, look at the ring, say that we wait, look at the word again.
   // The server changes the word before it looks whether we wait, so either it wakes us or we see
@@ -179,9 +178,9 @@ void ClientPort::WaitForCompletion(int64_t timeout_ns, int64_t spin_ns) {
   if (CompletionThere() || Ended()) return;
   auto& waiting = Submission(*submission_)->client_waiting;
   waiting.store(1, std::memory_order_seq_cst);
-  const int64_t left = timeout_ns - (clock.NowNs() - start);
+  const int64_t left = timeout_ns - (clock->NowNs() - start);
   if (left > 0 && header->wake_word.load(std::memory_order_seq_cst) == seen)
-    WaitOnWord(&header->wake_word, seen, left);
+    clock->SleepOnWord(&header->wake_word, seen, left);
   waiting.store(0, std::memory_order_relaxed);
 }
 

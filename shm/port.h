@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/error_catalog.h"
 #include "base/ids.h"
 #include "base/status.h"
@@ -93,9 +94,9 @@ class alignas(64) ClientPort {
   // one that finds the ring full, or each 16th.
   bool Push(const Request& request, More more = More::kNo);
   bool Pop(Completion* completion);
-  // Returns when a completion may be there, the session has ended, or `timeout_ns` has passed;
-  // spins for `spin_ns` first.
-  void WaitForCompletion(int64_t timeout_ns, int64_t spin_ns);
+  // Returns when a completion may be there, the session has ended, or `timeout_ns` has passed by
+  // `clock`; spins for `spin_ns` first (0 with a clock that stands still between sleeps).
+  void WaitForCompletion(Clock* clock, int64_t timeout_ns, int64_t spin_ns);
   // The reason when the server has ended the session.
   std::optional<ErrorId> Ended() const;
 

@@ -31,6 +31,7 @@ class PushedJob {
         chunk_bytes_(chunk_bytes),
         memory_(OrDie(device->CreateExportable(shape_.rcache_bytes, &exported_))) {
     client::ClientOptions options;
+    options.clock = &clock_;
     options.socket_dir = server_.socket_dir();
     options.connect_timeout_ns = kStartNs;
     options.spin_ns = shape_.spin_ns;
@@ -135,6 +136,7 @@ class PushedJob {
   const uint64_t chunk_bytes_;
   UniqueFd exported_;
   const std::unique_ptr<device::Memory> memory_;
+  SteadyClock clock_;
   std::unique_ptr<client::MemClient> client_;
   std::deque<client::Ticket> fetches_, gradients_;
   Version version_ = 0;

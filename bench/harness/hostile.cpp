@@ -104,6 +104,7 @@ void StopAtOnce(const Scene& scene) {
 void NeverDrain(const Scene& scene) {
   SteadyClock clock;
   client::ClientOptions options;
+  options.clock = &clock;
   options.socket_dir = scene.socket_dir;
   options.attach_retry = true;
   const shm::JobSpec spec = SpecOf(SmallJob("never-drains"));
@@ -134,6 +135,7 @@ void CrashLoop(const Scene& scene) {
     const pid_t child = fork();
     if (child == 0) {
       client::ClientOptions options;
+      options.clock = &clock;
       options.socket_dir = scene.socket_dir;
       auto rank = client::MemClient::Connect(options, SpecOf(SmallJob("crash")), 0);
 

@@ -66,6 +66,7 @@ std::string PoolFlagOf(const JobShape& shape) {
 
 ServedJob::ServedJob(const JobShape& shape, const std::string& socket_dir) : shape_(shape) {
   client::ClientOptions options;
+  options.clock = &clock_;
   options.socket_dir = socket_dir;
   options.connect_timeout_ns = kStartNs;
   options.spin_ns = shape.spin_ns;

@@ -54,6 +54,7 @@ class ServedJob {
  private:
   client::Range Shard(uint32_t chunk, uint32_t rank) const;
 
+  SteadyClock clock_;
   const JobShape shape_;
   std::vector<std::unique_ptr<client::MemClient>> ranks_;
   Version version_ = 0;

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/system/futex.h"
 #include "bench/harness/crew.h"
 #include "bench/harness/row.h"
-#include "shm/futex.h"
 
 namespace tidepool::bench {
 
@@ -52,14 +52,14 @@ void FutexEcho::RoundTrip() {
 
 void FutexEcho::Ring() {
   words_->word.store(++rung_);
-  shm::WakeWord(&words_->word);
+  WakeWord(&words_->word);
 }
 
 void FutexEcho::Echo() {
   if (!cpus_.empty()) PinTo(cpus_);
   uint32_t seen = 0;
   while (!words_->stopping.load()) {
-    shm::WaitOnWord(&words_->word, seen, kNsPerSecond);
+    WaitOnWord(&words_->word, seen, kNsPerSecond);
     seen = words_->word.load(std::memory_order_acquire);
     words_->answer.store(seen, std::memory_order_release);
   }

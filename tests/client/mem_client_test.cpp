@@ -40,6 +40,7 @@ class MemClientTest : public ::testing::Test {
     auto listening = shm::ListenSocket(shm::DataSocketPath(directory_));
     ASSERT_TRUE(listening.ok());
     listening_ = std::move(listening).value();
+    options_.clock = &clock_;
     options_.socket_dir = directory_;
     options_.wait_timeout_ns = kLimit;
     port_ = std::move(shm::ServerPort::Create(3)).value();
@@ -101,6 +102,7 @@ class MemClientTest : public ::testing::Test {
     return ticket.ok() ? ticket.value() : 0;
   }
 
+  SteadyClock clock_;
   std::string directory_;
   ClientOptions options_;
   UniqueFd listening_, socket_;

@@ -17,6 +17,7 @@ namespace tidepool::client {
 class PlayedSession : public ::testing::Test {
  protected:
   PlayedSession() {
+    options_.clock = &clock_;
     options_.socket_dir = server_.directory();
     options_.wait_timeout_ns = 5 * kNsPerSecond;
   }
@@ -41,6 +42,7 @@ class PlayedSession : public ::testing::Test {
   // A fetch whose rCache offset names it.
   Ticket Fetch(uint64_t name) { return client_->StartFetch({0, 0, 64, name}, 12).value(); }
 
+  SteadyClock clock_;
   testing::PlayedServer server_;
   ClientOptions options_;
   std::unique_ptr<MemClient> client_;

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "client/mem_client.h"
 #include "device/host/host_device.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/thin_job.h"
 
@@ -101,6 +102,7 @@ TEST(BroughtRcache, AJobHasTheSameBitsAsOnTheHost) {
 // What a client hears that brings this.
 Status HeardBy(const DaemonInProcess& daemon, const client::BroughtMemory& brought) {
   client::ClientOptions options;
+  options.clock = RealClock();
   options.socket_dir = daemon.socket_dir();
   options.brought = brought;
   return client::MemClient::Connect(options, SpecOf(OnHost(daemon, "liar")), 0).status();

@@ -12,6 +12,7 @@
 
 #include "base/unique_fd.h"
 #include "client/mem_client.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/memserver_process.h"
 #include "tests/process/rig/thin_job.h"
@@ -41,6 +42,7 @@ ThinOptions IdleJob(const std::string& socket_dir, uint32_t number) {
 // In a child.
 [[noreturn]] void SitThere(const std::string& socket_dir, int ready) {
   client::ClientOptions connect;
+  connect.clock = RealClock();
   connect.socket_dir = socket_dir;
   std::vector<std::unique_ptr<client::MemClient>> sessions;
   for (uint32_t number = 0; number < kIdleJobs; ++number) {

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/durable_daemon.h"
 #include "tests/process/rig/memserver_process.h"
@@ -242,6 +243,7 @@ class Fetcher {
  private:
   Status Run() {
     client::ClientOptions connect;
+    connect.clock = RealClock();
     connect.socket_dir = options_.socket_dir;
     TP_ASSIGN_OR_RETURN(const auto client,
                         client::MemClient::Connect(connect, SpecOf(options_), 0));

@@ -59,6 +59,7 @@ class PortTest : public ::testing::Test {
   }
 
   std::unique_ptr<ServerPort> server_;
+  SteadyClock clock_;
   std::unique_ptr<ClientPort> client_;
   std::unique_ptr<Segment> raw_;
   Request request_{};
@@ -195,27 +196,25 @@ TEST(ClientPort, AServerThatDoesNotNumberItsSleepsIsRungForEachRequest) {
 TEST_F(PortTest, EndReachesAClientThatLooksOnlyAtItsRing) {
   server_->End(ErrorId::kProtocolViolation);
   EXPECT_EQ(client_->Ended(), ErrorId::kProtocolViolation);
-  client_->WaitForCompletion(kNsPerSecond, 0);  // returns at once
+  client_->WaitForCompletion(&clock_, kNsPerSecond, 0);  // returns at once
 }
 
 TEST_F(PortTest, WaitingEndsAtItsTimeLimit) {
-  const SteadyClock clock;
-  const int64_t start = clock.NowNs();
-  client_->WaitForCompletion(20 * kNsPerMs, 0);
-  EXPECT_GE(clock.NowNs() - start, 19 * kNsPerMs);
+  const int64_t start = clock_.NowNs();
+  client_->WaitForCompletion(&clock_, 20 * kNsPerMs, 0);
+  EXPECT_GE(clock_.NowNs() - start, 19 * kNsPerMs);
 }
 
 TEST_F(PortTest, AClientThatSleepsIsWokenByTheAnswer) {
   constexpr int64_t kLong = 3 * kNsPerSecond;
-  SteadyClock clock;
   std::thread server([this] {
     SteadyClock().SleepNs(50 * kNsPerMs);  // until the client sleeps
     EXPECT_TRUE(server_->Push(CompletionOf(1)));
     server_->Wake();
   });
-  const int64_t begin = clock.NowNs();
-  client_->WaitForCompletion(kLong, 0);
-  EXPECT_LT(clock.NowNs() - begin, kLong);
+  const int64_t begin = clock_.NowNs();
+  client_->WaitForCompletion(&clock_, kLong, 0);
+  EXPECT_LT(clock_.NowNs() - begin, kLong);
   Completion completion{};
   EXPECT_TRUE(client_->Pop(&completion));
   server.join();
@@ -320,7 +319,7 @@ TEST_F(PortTest, EchoWithSleepingOnBothSidesLosesNothing) {
   Completion completion{};
   while (received < kRounds) {
     while (sent < kRounds && sent - received < 3 && client_->Push(RequestOf(sent + 1))) ++sent;
-    client_->WaitForCompletion(kNsPerSecond, received % 2 == 0 ? 0 : 5'000);
+    client_->WaitForCompletion(&clock_, kNsPerSecond, received % 2 == 0 ? 0 : 5'000);
     while (client_->Pop(&completion)) {
       ++received;
       ASSERT_EQ(completion.counter, received);

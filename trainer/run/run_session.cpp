@@ -156,6 +156,7 @@ Status RunSession::Attach() {
   if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
 
   client::ClientOptions client;
+  client.clock = task_.clock;
   client.socket_dir = socket_dir_;
   client.server_timeout_ns = waits_.server_timeout_ns;
   client.on_wait = task_.say;

@@ -117,7 +117,7 @@ class Running : public ::testing::Test {
       }
       EXPECT_EQ(rank_->Ended(), std::nullopt);
       if (rank_->Ended()) return {};
-      rank_->port().WaitForCompletion(10 * kNsPerSecond, 0);
+      rank_->port().WaitForCompletion(&clock_, 10 * kNsPerSecond, 0);
     }
   }
   std::shared_ptr<const Snapshot> Look() {
@@ -130,6 +130,7 @@ class Running : public ::testing::Test {
   uint64_t Turns() { return Look()->turns; }
 
   std::unique_ptr<ServeWorld> world_;
+  SteadyClock clock_;
   std::unique_ptr<FakeRank> rank_;
   std::thread thread_;
 };

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "base/clock.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::testing {
 
@@ -40,7 +41,7 @@ std::vector<shm::Frame> GreetingOf(const shm::JobSpec& spec, Rank rank) {
 Result<std::unique_ptr<LyingClient>> LyingClient::Attach(const std::string& socket_dir,
                                                          const shm::JobSpec& spec, Rank rank) {
   TP_ASSIGN_OR_RETURN(client::ControlChannel channel,
-                      client::ControlChannel::Open(socket_dir, kLimit));
+                      client::ControlChannel::Open(RealClock(), socket_dir, kLimit));
   std::unique_ptr<LyingClient> liar(new LyingClient(std::move(channel)));
   for (const shm::Frame& frame : GreetingOf(spec, rank))
     TP_RETURN_IF_ERROR(liar->channel_.Send(frame, kLimit));

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "client/provide_frozen.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::testing {
 
@@ -268,6 +269,7 @@ std::vector<std::byte> FrozenContent(const ThinOptions& options, size_t index) {
 
 Result<ThinResult> RunThinJob(const ThinOptions& options) {
   client::ClientOptions connect;
+  connect.clock = RealClock();
   connect.socket_dir = options.socket_dir;
   connect.wait_timeout_ns = options.wait_timeout_ns;
   connect.connect_timeout_ns = options.connect_timeout_ns;

@@ -6,11 +6,12 @@
 #include <atomic>
 #include <cstdint>
 
-namespace tidepool::shm {
+namespace tidepool {
 
-// Sleeps while `*word == expected`, at most `timeout_ns`; may return early for no reason.
+// Sleeps while `*word == expected`, at most `timeout_ns`; may return early for no reason. Whoever
+// may live in simulated time calls Clock::SleepOnWord instead (base/clock.h).
 void WaitOnWord(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns);
 // Wakes every sleeper.
 void WakeWord(const std::atomic<uint32_t>* word);
 
-}  // namespace tidepool::shm
+}  // namespace tidepool

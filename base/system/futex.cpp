@@ -1,4 +1,4 @@
-#include "shm/futex.h"
+#include "base/system/futex.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -7,13 +7,12 @@
 #include <climits>
 #include <ctime>
 
-#include "base/clock.h"
-
-namespace tidepool::shm {
+namespace tidepool {
 
 void WaitOnWord(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns) {
-  const timespec timeout{static_cast<time_t>(timeout_ns / kNsPerSecond),
-                         static_cast<long>(timeout_ns % kNsPerSecond)};
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  const timespec timeout{static_cast<time_t>(timeout_ns / kSecondNs),
+                         static_cast<long>(timeout_ns % kSecondNs)};
   syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
 }
 
@@ -21,4 +20,4 @@ void WakeWord(const std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-}  // namespace tidepool::shm
+}  // namespace tidepool
