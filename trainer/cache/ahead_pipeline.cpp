@@ -33,7 +33,7 @@ AheadPipeline::~AheadPipeline() {
   const Ends ends = RecordEnds();
   bool passed = LookAt(ends);
   for (int polls = 0; !passed && polls < kLeavePolls; ++polls) {
-    SteadyClock().SleepNs(kPollNs);
+    setup_.clock->SleepNs(kPollNs);
     passed = LookAt(ends);
   }
 }
@@ -84,7 +84,7 @@ void AheadPipeline::HoldBack(UseMark at) {
   const Ends ends = RecordEnds();
   while (Progress().ok() && !setup_.streams.compute->Passed(at)) {
     LookAt(ends);
-    SteadyClock().SleepNs(kPollNs);
+    setup_.clock->SleepNs(kPollNs);
   }
 }
 
@@ -255,7 +255,7 @@ Status AheadPipeline::AwaitOldest() {
     if (!op.answered && op.ready.Reached()) {
       TakeAnswer(&op);
     } else {
-      SteadyClock().SleepNs(kPollNs);
+      setup_.clock->SleepNs(kPollNs);
     }
   }
   wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
@@ -279,7 +279,7 @@ Status AheadPipeline::AwaitOperators() {
   const Ends others = RecordEnds();
   while (!LookAt(end) && Progress().ok()) {
     LookAt(others);
-    SteadyClock().SleepNs(kPollNs);
+    setup_.clock->SleepNs(kPollNs);
   }
   wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
   return status_;

@@ -51,7 +51,7 @@ struct CacheSetup {  // all pointers must outlive the cache
   client::ChunkService* service = nullptr;  // attached; its rCache memory is used from end to end
   // By data group; null where this rank is no member or the group has one rank.
   std::vector<Collective*> groups;
-  const Clock* clock = nullptr;
+  Clock* clock = nullptr;
   CacheOptions options;
   EvictionPolicies policies = {};
   CacheStreams streams = {};

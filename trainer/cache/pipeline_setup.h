@@ -41,7 +41,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   client::ChunkService* service = nullptr;
   // By data group; null where this rank is no member or the group has one rank.
   std::vector<Collective*> groups;
-  const Clock* clock = nullptr;
+  Clock* clock = nullptr;
   CacheStreams streams = {};
 
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "base/clock.h"
+#include "base/units.h"
 #include "trainer/comm/nccl/registered_host.h"
 
 namespace tidepool::trainer {
@@ -13,11 +13,10 @@ constexpr int64_t kHeldUpNs = kNsPerSecond / 3;
 constexpr int64_t kStuckNs = 10 * kNsPerSecond;
 
 template <typename Condition>
-bool Within(int64_t limit_ns, const Condition& condition) {
-  SteadyClock clock;
-  for (const int64_t end_ns = clock.NowNs() + limit_ns; !condition();) {
-    if (clock.NowNs() > end_ns) return false;
-    clock.SleepNs(kProbeLookNs);
+bool Within(Clock* clock, int64_t limit_ns, const Condition& condition) {
+  for (const int64_t end_ns = clock->NowNs() + limit_ns; !condition();) {
+    if (clock->NowNs() > end_ns) return false;
+    clock->SleepNs(kProbeLookNs);
   }
   return true;
 }
@@ -26,6 +25,7 @@ bool Within(int64_t limit_ns, const Condition& condition) {
 struct Round {
   std::span<device::Stream* const> streams;
   device::Flag* words;
+  Clock* clock;
 
   bool AllWritten(size_t waits, uint64_t value) const {
     bool all = true;
@@ -48,10 +48,10 @@ struct Round {
       if (i != waits) streams[i]->WriteFlag(&words[1 + i], value);
     }
     const bool beside =
-        Within(kHeldUpNs, [&] { return AllWritten(waits, value) || !Failure().ok(); });
+        Within(clock, kHeldUpNs, [&] { return AllWritten(waits, value) || !Failure().ok(); });
     words[0].store(value, std::memory_order_release);
     const device::Stream::Marker end = streams[waits]->Record();
-    const bool ended = Within(kStuckNs, [&] {
+    const bool ended = Within(clock, kStuckNs, [&] {
       return (AllWritten(waits, value) && streams[waits]->Passed(end)) || !Failure().ok();
     });
     TP_RETURN_IF_ERROR(Failure());
@@ -64,9 +64,10 @@ struct Round {
 
 }  // namespace
 
-Result<bool> RunBesideEachOther(device::Device* device, std::span<device::Stream* const> streams) {
+Result<bool> RunBesideEachOther(device::Device* device, std::span<device::Stream* const> streams,
+                                Clock* clock) {
   TP_ASSIGN_OR_RETURN(RegisteredHost words, RegisteredHost::Create(device, kPageBytes));
-  const Round round{streams, reinterpret_cast<device::Flag*>(words.data())};
+  const Round round{streams, reinterpret_cast<device::Flag*>(words.data()), clock};
   bool beside = true;
   for (size_t waits = 0; waits < streams.size(); ++waits) {
     const Result<bool> passed = round.Run(waits);

@@ -8,6 +8,7 @@
 
 #include <span>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "device/device.h"
 
@@ -16,6 +17,7 @@ namespace tidepool::trainer {
 // Lets each stream wait for a flag while the others have something to do. True: none of them was
 // held up. Blocks, for a third of a second a stream at most where queues are shared. Errors:
 // kMemoryMapFailed, kCudaFailed (a stream failed, or does not end its wait).
-Result<bool> RunBesideEachOther(device::Device* device, std::span<device::Stream* const> streams);
+Result<bool> RunBesideEachOther(device::Device* device, std::span<device::Stream* const> streams,
+                                Clock* clock);
 
 }  // namespace tidepool::trainer

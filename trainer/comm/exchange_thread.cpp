@@ -30,10 +30,11 @@ UniqueFd MakeEvent() {
 }  // namespace
 
 ExchangeThread::ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members,
-                               int64_t timeout_ms)
+                               int64_t timeout_ms, const Clock* clock)
     : group_(std::move(group)),
       rank_(rank),
       timeout_ns_(timeout_ms * kNsPerMs),
+      clock_(clock),
       changed_(MakeEvent()) {
   for (UniqueFd& socket : members) members_.push_back({std::move(socket), {}, {}});
   thread_ = std::thread([this] { Run(); });
@@ -112,7 +113,7 @@ void ExchangeThread::AwaitWork() {
   int wait_ms = -1;
   if (!in_work_.empty())
     wait_ms = static_cast<int>(
-        std::clamp<int64_t>((moved_ns_ + timeout_ns_ - clock_.NowNs()) / kNsPerMs + 1, 0, 60'000));
+        std::clamp<int64_t>((moved_ns_ + timeout_ns_ - clock_->NowNs()) / kNsPerMs + 1, 0, 60'000));
   poll(polled.data(), polled.size(), wait_ms);
 }
 
@@ -121,7 +122,7 @@ void ExchangeThread::TakeCommands() {
   if (!commands_.TakeAll(&taken_)) return;
   for (Command& command : taken_) {
     if (!command.give_up.ok()) return Fail(std::move(command.give_up));
-    if (in_work_.empty()) moved_ns_ = clock_.NowNs();
+    if (in_work_.empty()) moved_ns_ = clock_->NowNs();
     in_work_.push_back(std::move(command.exchange));
   }
 }
@@ -149,7 +150,7 @@ void ExchangeThread::Send(size_t member) {
       return;
     }
     out.done += static_cast<uint64_t>(sent);
-    moved_ns_ = clock_.NowNs();
+    moved_ns_ = clock_->NowNs();
     if (out.done < sizeof(Header) + leg->count) continue;
     out.done = 0;
     ++out.number;
@@ -168,7 +169,7 @@ bool ExchangeThread::ReceivePart(Direction* in, int socket, std::byte* to, uint6
     return false;
   }
   in->done += static_cast<uint64_t>(got);
-  moved_ns_ = clock_.NowNs();
+  moved_ns_ = clock_->NowNs();
   return true;
 }
 
@@ -242,7 +243,7 @@ void ExchangeThread::EndThoseComplete() {
     Sum(in_work_.front());
     in_work_.pop_front();
     complete_.store(oldest_++, std::memory_order_release);
-    moved_ns_ = clock_.NowNs();
+    moved_ns_ = clock_->NowNs();
     ended = true;
   }
   if (ended) eventfd_write(changed_.get(), 1);
@@ -271,7 +272,7 @@ void ExchangeThread::LookForLost() {
 }
 
 void ExchangeThread::LookAtTheTime() {
-  if (failed_ || in_work_.empty() || clock_.NowNs() - moved_ns_ <= timeout_ns_) return;
+  if (failed_ || in_work_.empty() || clock_->NowNs() - moved_ns_ <= timeout_ns_) return;
   Fail(Broken("nothing has come for " + FormatNs(timeout_ns_) + "; waited for " + Owing()));
 }
 

@@ -48,7 +48,7 @@ class ExchangeThread {
   // `members`: a stream socket to each rank, by rank; invalid for this one. `group`: its name, for
   // messages.
   ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members,
-                 int64_t timeout_ms);
+                 int64_t timeout_ms, const Clock* clock);
   // Gives up what is in work.
   ~ExchangeThread();
   ExchangeThread(const ExchangeThread&) = delete;
@@ -109,7 +109,7 @@ class ExchangeThread {
   const std::string group_;
   const uint32_t rank_;
   const int64_t timeout_ns_;
-  SteadyClock clock_;
+  const Clock* const clock_;
   std::vector<Member> members_;
   std::deque<Exchange> in_work_;
   uint64_t oldest_ = 1;   // number of the first in work

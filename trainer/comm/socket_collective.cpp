@@ -17,7 +17,8 @@ SocketCollective::SocketCollective(SocketGroup group)
     : rank_(group.rank),
       world_(static_cast<uint32_t>(group.members.size())),
       doomed_(std::move(group.doomed)),
-      thread_(std::move(group.name), group.rank, std::move(group.members), group.timeout_ms) {}
+      thread_(std::move(group.name), group.rank, std::move(group.members), group.timeout_ms,
+              group.clock) {}
 
 Exchange SocketCollective::NewExchange(const char* name, uint32_t kind) const {
   return {

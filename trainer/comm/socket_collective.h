@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/unique_fd.h"
 #include "trainer/comm/collective.h"
 #include "trainer/comm/exchange_thread.h"
@@ -28,6 +29,7 @@ struct SocketGroup {
   uint32_t rank = 0;
   // By rank of the group: a stream socket, not blocking; invalid for this rank.
   std::vector<UniqueFd> members;
+  const Clock* clock = nullptr;      // outlives the collective
   int64_t timeout_ms = 0;            // without a byte, while an operation is in flight
   std::function<Status()> doomed{};  // as Rendezvous::doomed; its error becomes the operation's
 };

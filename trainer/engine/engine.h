@@ -63,7 +63,7 @@ struct EngineParts {
   std::vector<Collective*> groups;
   // By ParameterId: dense leaves of the layout's dtype; the engine gives up their own memory.
   std::vector<at::Tensor> parameters;
-  const Clock* clock = nullptr;
+  Clock* clock = nullptr;
   EvictionPolicies policies = {};  // of the rCache
   CacheStreams streams = {};       // where the parameters are a device's
   StepTrace* trace = nullptr;      // told when forward and backward begin

@@ -132,7 +132,7 @@ Status RunDevice::OpenGpu(const device::Gpu& gpu) {
 // Training goes on all the same, but slower, so the cause is logged.
 Status RunDevice::TellSharedQueues() {
   device::Stream* const streams[] = {compute_.get(), recycle_.get(), group_.get()};
-  TP_ASSIGN_OR_RETURN(const bool beside, RunBesideEachOther(cuda_.get(), streams));
+  TP_ASSIGN_OR_RETURN(const bool beside, RunBesideEachOther(cuda_.get(), streams, clock_));
   if (beside) return {};
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   const std::string set = connections == nullptr ? "not set" : connections;

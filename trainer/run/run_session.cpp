@@ -63,6 +63,7 @@ Rendezvous RunSession::MeetingPlace() const {
   Rendezvous meet;
   meet.rank = place_.rank;
   meet.world = place_.world;
+  meet.clock = task_.clock;
   meet.local_rank = place_.local_rank;
   meet.local_world = place_.local_world;
   meet.host = place_.master_host;
@@ -299,7 +300,7 @@ Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group,
   setup.native_stream = task_.device.native_group;
   setup.clock = task_.clock;
   setup.doomed = [this] { return SeatLost(); };
-  if (!communicators_) communicators_.emplace(setup.nccl);
+  if (!communicators_) communicators_.emplace(setup.nccl, task_.clock);
   setup.together = &*communicators_;
 
   TP_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> fast, NcclCollective::Open(std::move(setup)));

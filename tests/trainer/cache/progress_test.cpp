@@ -32,7 +32,7 @@ TEST(Progress, TransfersAreLookedAfterOnceAnOperator) {
   const ChunkLayout layout = BuildLayout(notes, options).value();
   MemoryServer server(&layout);
   CountingService service(&server, 0, 2 * layout.BlockBytes(), /*seed=*/1, /*delay_max=*/1'000'000);
-  const SteadyClock clock;
+  SteadyClock clock;
   CacheSetup setup;
   setup.layout = &layout;
   setup.service = &service;

@@ -11,6 +11,7 @@
 #include "device/cuda/cuda_device.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"
 #include "tests/fakes/flag_chunk_service.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/trainer/cache/toy_run.h"
 #include "trainer/cache/ahead_pipeline.h"
 #include "trainer/cache/stream_probe.h"
@@ -162,7 +163,7 @@ TEST_F(OnQueues, TheProbeSeesStreamsThatShareAQueueAndStreamsThatDoNot) {
       own.push_back(std::move(device_->OpenStream()).value());
       streams.push_back(own.back().get());
     }
-    const auto found = RunBesideEachOther(device_.get(), streams);
+    const auto found = RunBesideEachOther(device_.get(), streams, RealClock());
     ASSERT_TRUE(found.ok()) << found.status().Format();
     EXPECT_EQ(found.value(), beside);
   }
@@ -177,7 +178,8 @@ TEST_F(OnQueues, AStreamThatFailsInTheProbeIsAnError) {
 
   // The words stay until the end of the process, as a stream may still wait for them.
   if (__lsan_disable != nullptr) __lsan_disable();
-  EXPECT_EQ(RunBesideEachOther(device_.get(), streams).status().id(), ErrorId::kCudaFailed);
+  EXPECT_EQ(RunBesideEachOther(device_.get(), streams, RealClock()).status().id(),
+            ErrorId::kCudaFailed);
   if (__lsan_enable != nullptr) __lsan_enable();
   fake_cuda::FakeCuda::Load().Reset();
 }

@@ -65,7 +65,11 @@ History MakeHistory(const ToyConfig& config, const ChunkLayout& layout) {
 class TickingClock final : public Clock {
  public:
   int64_t NowNs() const override { return ++now_; }
-  void SleepNs(int64_t duration_ns) override { now_ += duration_ns; }
+  // Threads of the test act meanwhile.
+  void SleepNs(int64_t duration_ns) override {
+    now_ += duration_ns;
+    SteadyClock().SleepNs(duration_ns);
+  }
 
  private:
   mutable int64_t now_ = 0;

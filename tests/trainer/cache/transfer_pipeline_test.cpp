@@ -12,7 +12,7 @@ namespace transfer_pipeline_test {
 using testing::MemoryChunkService;
 using testing::MemoryServer;
 
-const SteadyClock clock;
+SteadyClock clock;
 
 ChunkLayout Chunks(int count, uint32_t world) {
   std::vector<ParameterNote> notes;

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "device/host/host_device.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/trainer/comm/collective_contract.h"
 #include "tests/trainer/comm/counted_blocks.h"
 #include "trainer/comm/meeting/done_keys.h"
@@ -36,7 +37,7 @@ class Ranks {
         SteadyClock clock;
         while (rank != 0 && port.load() == 0) clock.SleepNs(kNsPerMs);
         if (port.load() < 0) return;
-        Rendezvous meet{.rank = rank, .world = world};
+        Rendezvous meet{.rank = rank, .world = world, .clock = RealClock()};
         meet.port = static_cast<uint16_t>(port.load());
         meet.serves_store = rank == 0;
         meet.timeout_ms = timeout_ms;
@@ -152,7 +153,7 @@ TEST(GlooMeetings, RanksMeetAgainAtTheSameStore) {
 
 // Two runs at one store, as under one agent: the prefix has the run in it.
 TEST(GlooMeetings, RunsOfAnotherNameDoNotMeet) {
-  Rendezvous meet{.rank = 0, .world = 2};
+  Rendezvous meet{.rank = 0, .world = 2, .clock = RealClock()};
   meet.prefix = "one";
   meet.gather_timeout_ms = 300;
   const auto first = RendezvousStore::Open(meet);
@@ -183,7 +184,7 @@ TEST(GlooMeetings, ARankWithAnotherSpecificationIsNamed) {
 }
 
 TEST(GlooMeetings, AWaitForOtherRanksCanBeInterrupted) {
-  Rendezvous meet{.rank = 0, .world = 2};
+  Rendezvous meet{.rank = 0, .world = 2, .clock = RealClock()};
   int asked = 0;
   meet.interrupted = [&asked] {
     return ++asked < 3 ? Status() : Status(ErrorId::kPeerLost, "rank 1 is dead");
@@ -192,7 +193,7 @@ TEST(GlooMeetings, AWaitForOtherRanksCanBeInterrupted) {
   ASSERT_TRUE(store.ok()) << store.status().Format();
   EXPECT_EQ(store.value()->Gather().id(), ErrorId::kPeerLost);
   // So can the wait for the port, while nobody listens there.
-  Rendezvous other{.rank = 1, .world = 2};
+  Rendezvous other{.rank = 1, .world = 2, .clock = RealClock()};
   other.port = store.value()->port();
   other.serves_store = false;
   other.interrupted = meet.interrupted;
@@ -204,7 +205,7 @@ TEST(GlooMeetings, AWaitForOtherRanksCanBeInterrupted) {
 TEST(DoneKeys, SayThatAllRanksAreDoneWhenEachHasSetItsOwn) {
   const auto agent = RendezvousStore::Open({.rank = 0, .world = 2});
   ASSERT_TRUE(agent.ok()) << agent.status().Format();
-  Rendezvous meet{.rank = 0, .world = 2};
+  Rendezvous meet{.rank = 0, .world = 2, .clock = RealClock()};
   meet.port = agent.value()->port();
   const DoneKeys zero(meet, "j"), other_job(meet, "k");
   meet.rank = 1;
@@ -288,7 +289,7 @@ TEST(GlooErrors, APeerThatNeverStartsRunsIntoTheTimeOut) {
 }
 
 TEST(GlooErrors, AMissingMasterIsNamed) {
-  Rendezvous meet{.rank = 1, .world = 2};
+  Rendezvous meet{.rank = 1, .world = 2, .clock = RealClock()};
   meet.port = 1;  // nobody listens there
   meet.serves_store = false;
   meet.timeout_ms = 500;
@@ -299,7 +300,7 @@ TEST(GlooErrors, AMissingMasterIsNamed) {
 }
 
 TEST(GlooErrors, APortInUseIsNamed) {
-  Rendezvous meet{.rank = 0, .world = 2};
+  Rendezvous meet{.rank = 0, .world = 2, .clock = RealClock()};
   auto first = RendezvousStore::Open(meet);
   ASSERT_TRUE(first.ok()) << first.status().Format();
   meet.port = first.value()->port();
@@ -309,7 +310,7 @@ TEST(GlooErrors, APortInUseIsNamed) {
 }
 
 TEST(GlooErrors, ARankThatNeverJoinsIsNamed) {
-  Rendezvous meet{.rank = 0, .world = 2};
+  Rendezvous meet{.rank = 0, .world = 2, .clock = RealClock()};
   meet.timeout_ms = 500;
   meet.gather_timeout_ms = 300;
   auto store = RendezvousStore::Open(meet);

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "tests/fakes/real_clock.h"
 #include "trainer/comm/meeting/local_meeting.h"
 
 namespace tidepool::trainer {
@@ -22,7 +23,7 @@ inline ContentHash HashOfText(const std::string& text) {
 
 // A place in a run that no other test has, now or on the same machine.
 inline Rendezvous PlaceOf(uint32_t rank, uint32_t world, const std::string& run) {
-  Rendezvous meet{.rank = rank, .world = world};
+  Rendezvous meet{.rank = rank, .world = world, .clock = RealClock()};
   meet.one_machine = true;
   meet.run = HashOfText(run + std::to_string(getpid()));
   meet.timeout_ms = 60'000;

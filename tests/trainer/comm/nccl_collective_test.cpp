@@ -12,6 +12,7 @@
 
 #include "device/host/host_device.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::trainer {
 namespace nccl_collective_test {
@@ -148,7 +149,7 @@ class NcclCollectiveTest : public ::testing::Test {
   device::HostDevice device_;
   std::unique_ptr<device::Stream> stream_;
   NcclTable nccl_;
-  CommunicatorSet together_{&nccl_};
+  CommunicatorSet together_{&nccl_, RealClock()};
   Status doomed_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(3 * 10 * 4);
 };
@@ -287,7 +288,7 @@ TEST_F(NcclCollectiveTest, AllGroupsOfARankAreAbortedTogetherForOneAbortWaitsFor
 }
 
 TEST_F(NcclCollectiveTest, AnAbortThatDoesNotReturnHoldsNobodyUp) {
-  CommunicatorSet impatient(&nccl_, kNsPerMs);
+  CommunicatorSet impatient(&nccl_, RealClock(), kNsPerMs);
   impatient.Add(&library_.comms[0]);
   library_.needed = 2;
   impatient.AbortAll();

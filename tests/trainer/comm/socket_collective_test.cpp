@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "device/host/host_device.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/trainer/comm/collective_contract.h"
 #include "tests/trainer/comm/local_ranks.h"
 #include "trainer/comm/meeting/peer_socket.h"
@@ -98,6 +99,7 @@ class Wired {
     return std::make_unique<SocketCollective>(SocketGroup{.name = "wired",
                                                           .rank = rank,
                                                           .members = std::move(ends_[rank]),
+                                                          .clock = RealClock(),
                                                           .timeout_ms = timeout_ms,
                                                           .doomed = std::move(doomed)});
   }

@@ -84,12 +84,12 @@ Status LocalMeeting::Gather() {
 }
 
 Status LocalMeeting::Host() {
-  Patience patience(WaitTerms(), clock_.NowNs());
+  Patience patience(WaitTerms(), clock_->NowNs());
   TP_ASSIGN_OR_RETURN(const std::unique_ptr<MeetingHost> host, MeetingHost::Open(meet_));
 
   Status ended;
   while (!host->Turn(kSliceMs) || !host->Introduce()) {
-    const int64_t now_ns = clock_.NowNs();
+    const int64_t now_ns = clock_->NowNs();
     const uint64_t missing = host->missing();
     for (uint32_t rank = 1; rank < meet_.world; ++rank) {
       if ((missing >> rank & 1) == 0) patience.Heard(rank, now_ns);
@@ -107,7 +107,7 @@ Status LocalMeeting::Host() {
 }
 
 Status LocalMeeting::Join() {
-  const int64_t now_ns = clock_.NowNs();
+  const int64_t now_ns = clock_->NowNs();
   Patience::Terms uninformed = WaitTerms();
   uninformed.standing = nullptr;
   uninformed.say = nullptr;
@@ -121,14 +121,14 @@ Status LocalMeeting::Join() {
     }
     TP_RETURN_IF_ERROR(Interrupted());
     TP_RETURN_IF_ERROR(GoOn(&search, /*is_connected=*/false));
-    clock_.SleepNs(kSliceMs * kNsPerMs);
+    clock_->SleepNs(kSliceMs * kNsPerMs);
   }
 }
 
 // While rank 0 speaks to this one, it tells who is missing, and the user is told by rank 0; what of
 // others was heard before it went away says nothing about them now.
 Status LocalMeeting::GoOn(Search* search, bool is_connected) {
-  const int64_t now_ns = clock_.NowNs();
+  const int64_t now_ns = clock_->NowNs();
   const uint64_t others = search->missing & ~uint64_t{1};
   for (uint32_t rank = 1; is_connected && rank < meet_.world; ++rank) {
     if ((others >> rank & 1) == 0) search->patience.Heard(rank, now_ns);
@@ -169,7 +169,7 @@ Status LocalMeeting::TryOne(const std::string& name, Search* search) {
 
 // Until all are here, or this meeting comes to nothing.
 Status LocalMeeting::Listen(int socket, Search* search) {
-  const int64_t answer_by_ns = clock_.NowNs() + kAnswerWithinNs;
+  const int64_t answer_by_ns = clock_->NowNs() + kAnswerWithinNs;
   bool is_answered = false;
   search->is_over = false;
   while (!search->is_over) {
@@ -179,7 +179,7 @@ Status LocalMeeting::Listen(int socket, Search* search) {
     TP_RETURN_IF_ERROR(Interrupted());
     if (heard == Heard::kPacket && packet.kind == MeetingPacket::Kind::kRefused)
       return Refused(packet, search);
-    const int64_t now_ns = clock_.NowNs();
+    const int64_t now_ns = clock_->NowNs();
     if (heard == Heard::kPacket && !std::exchange(is_answered, true)) {
       // It is not known for how long these were missed meanwhile.
       for (uint32_t rank = 0; rank < meet_.world; ++rank) search->patience.Heard(rank, now_ns);
@@ -244,19 +244,19 @@ Result<UniqueFd> LocalMeeting::OfferConnection(uint32_t to, const MeetingPacket&
     return Status(ErrorId::kCollectiveFailed, "no socket for a group of ranks")
         .Why("no descriptor is left")
         .Fix("raise `ulimit -n`");
-  const int64_t end_ns = clock_.NowNs() + meet_.timeout_ms * kNsPerMs;
+  const int64_t end_ns = clock_->NowNs() + meet_.timeout_ms * kNsPerMs;
   for (;;) {
     const PacketResult result = SendPacket(peers_[to].get(), Encode(packet), pair.theirs.get());
     if (result == PacketResult::kDone) return std::move(pair.ours);
     if (result != PacketResult::kWouldBlock) return PeerLeft(to, "has left");
     TP_RETURN_IF_ERROR(Interrupted());
-    if (clock_.NowNs() > end_ns) return PeerLeft(to, "takes no connection");
-    clock_.SleepNs(kNsPerMs);
+    if (clock_->NowNs() > end_ns) return PeerLeft(to, "takes no connection");
+    clock_->SleepNs(kNsPerMs);
   }
 }
 
 Result<UniqueFd> LocalMeeting::AwaitConnection(uint32_t from, const MeetingPacket& packet) {
-  const int64_t end_ns = clock_.NowNs() + meet_.timeout_ms * kNsPerMs;
+  const int64_t end_ns = clock_->NowNs() + meet_.timeout_ms * kNsPerMs;
   for (;;) {
     MeetingPacket got;
     UniqueFd fd;
@@ -269,7 +269,7 @@ Result<UniqueFd> LocalMeeting::AwaitConnection(uint32_t from, const MeetingPacke
       return PeerLeft(from, "makes another group");
     }
     TP_RETURN_IF_ERROR(Interrupted());
-    if (clock_.NowNs() > end_ns) return PeerLeft(from, "did not come to it in time");
+    if (clock_->NowNs() > end_ns) return PeerLeft(from, "did not come to it in time");
   }
 }
 
@@ -298,6 +298,7 @@ Result<std::unique_ptr<Collective>> LocalMeeting::MakeGroup(const GroupSpec& spe
       SocketGroup{.name = spec.name,
                   .rank = static_cast<uint32_t>(position - spec.ranks.begin()),
                   .members = std::move(members),
+                  .clock = clock_,
                   .timeout_ms = meet_.timeout_ms,
                   .doomed = meet_.doomed});
   TP_RETURN_IF_ERROR(group->Barrier());

@@ -26,7 +26,8 @@ namespace tidepool::trainer {
 class LocalMeeting {
  public:
   // `meet`: run and spec are set, world is at most kRanksOfMachineMax.
-  explicit LocalMeeting(Rendezvous meet) : meet_(std::move(meet)), peers_(meet_.world) {}
+  explicit LocalMeeting(Rendezvous meet)
+      : meet_(std::move(meet)), clock_(meet_.clock), peers_(meet_.world) {}
 
   // Blocks until every rank of the run has called it. May be repeated after Disband.
   // Errors: kRanksMissing (names those that are not waited for any longer), kJobMismatch (rank 0
@@ -59,7 +60,7 @@ class LocalMeeting {
   Status PeerLeft(uint32_t rank, const char* how) const;
 
   const Rendezvous meet_;
-  SteadyClock clock_;
+  Clock* const clock_;
   std::vector<UniqueFd> peers_;  // by rank; invalid for this one, and outside a meeting
   RefusedPeers refused_;
 };

@@ -24,10 +24,10 @@ constexpr size_t kGuestsMax = 64;  // that have not said who they are
 constexpr int kAcceptsOfTurn = 1024;
 constexpr int64_t kDeliverWithinNs = 20 * kNsPerSecond;  // to a rank that stands still
 
-uint64_t RandomWord() {
+uint64_t RandomWord(const Clock& clock) {
   uint64_t word = 0;
   if (getrandom(&word, sizeof word, 0) != sizeof word)
-    word = static_cast<uint64_t>(SteadyClock().NowNs()) ^ static_cast<uint64_t>(getpid());
+    word = static_cast<uint64_t>(clock.NowNs()) ^ static_cast<uint64_t>(getpid());
   return word;
 }
 
@@ -38,7 +38,8 @@ std::string MeetingPrefix(const ContentHash& run) {
 }
 
 Result<std::unique_ptr<MeetingHost>> MeetingHost::Open(const Rendezvous& meet) {
-  UniqueFd listener = ListenAbstract(MeetingPrefix(meet.run) + std::to_string(RandomWord()));
+  UniqueFd listener =
+      ListenAbstract(MeetingPrefix(meet.run) + std::to_string(RandomWord(*meet.clock)));
   if (!listener.valid()) {
     return Status(ErrorId::kCollectiveFailed, "no Unix socket for the meeting of the ranks")
         .Why(std::strerror(errno));
@@ -48,6 +49,7 @@ Result<std::unique_ptr<MeetingHost>> MeetingHost::Open(const Rendezvous& meet) {
 
 MeetingHost::MeetingHost(const Rendezvous& meet, UniqueFd listener)
     : own_{.rank = meet.rank, .world = meet.world, .run = meet.run, .subject = meet.spec},
+      clock_(meet.clock),
       listener_(std::move(listener)),
       ranks_(meet.world) {}
 
@@ -101,7 +103,7 @@ void MeetingHost::AcceptAll() {
       Count(&refused_.malformed, "too many that do not say who they are");
       continue;
     }
-    guests_.push_back({std::move(peer), clock_.NowNs()});
+    guests_.push_back({std::move(peer), clock_->NowNs()});
   }
 }
 
@@ -110,7 +112,7 @@ bool MeetingHost::Hear(Guest* guest) {
   UniqueFd ignored;
   const PacketResult result = ReceivePacket(guest->socket.get(), bytes, &ignored);
   if (result == PacketResult::kWouldBlock) {
-    if (clock_.NowNs() - guest->since_ns < kHelloWithinNs) return true;
+    if (clock_->NowNs() - guest->since_ns < kHelloWithinNs) return true;
     Count(&refused_.malformed, "it does not say who it is");
     return false;
   }
@@ -172,13 +174,13 @@ void MeetingHost::TellMissing() {
 }
 
 bool MeetingHost::Deliver(uint32_t to, const MeetingPacket& packet, int fd) {
-  const int64_t end_ns = clock_.NowNs() + kDeliverWithinNs;
+  const int64_t end_ns = clock_->NowNs() + kDeliverWithinNs;
   for (;;) {
     const PacketResult result = SendPacket(ranks_[to].get(), Encode(packet), fd);
     if (result == PacketResult::kDone) return true;
-    if (result != PacketResult::kWouldBlock || clock_.NowNs() > end_ns) return false;
+    if (result != PacketResult::kWouldBlock || clock_->NowNs() > end_ns) return false;
     // No room in its socket, or too many descriptors in flight: both pass when ranks read.
-    clock_.SleepNs(kNsPerMs);
+    clock_->SleepNs(kNsPerMs);
   }
 }
 

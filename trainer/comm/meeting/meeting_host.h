@@ -66,7 +66,7 @@ class MeetingHost {
   void Count(uint64_t* counter, const char* why);
 
   const MeetingPacket own_;
-  SteadyClock clock_;
+  Clock* const clock_;
   UniqueFd listener_;
   std::vector<Guest> guests_;
   std::vector<UniqueFd> ranks_;  // by rank

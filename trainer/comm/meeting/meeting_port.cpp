@@ -67,20 +67,20 @@ bool SomebodyListens(const Rendezvous& meet) {
 
 Status AwaitRanks(const Rendezvous& meet, const std::string& doing, const MissingRanks& missing) {
   constexpr int64_t kPauseNs = 50 * kNsPerMs;
-  SteadyClock clock;
+  Clock* const clock = meet.clock;
   Patience::Terms terms{
       .world = meet.world, .limit_ns = meet.GatherLimitMs() * kNsPerMs, .doing = doing};
   terms.standing = meet.standing;
   terms.say = meet.say;
-  Patience patience(std::move(terms), clock.NowNs());
+  Patience patience(std::move(terms), clock->NowNs());
   for (bool exactly = false;;) {
     TP_ASSIGN_OR_RETURN(const std::vector<uint32_t> ranks, missing(exactly));
     if (ranks.empty()) return {};
     if (meet.interrupted) TP_RETURN_IF_ERROR(meet.interrupted());
-    const Status goes_on = patience.Wait(ranks, clock.NowNs());
+    const Status goes_on = patience.Wait(ranks, clock->NowNs());
     if (!goes_on.ok() && exactly) return goes_on;
     exactly = !goes_on.ok();
-    if (!exactly) clock.SleepNs(kPauseNs);
+    if (!exactly) clock->SleepNs(kPauseNs);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/formats/content_hash.h"
 #include "base/status.h"
 #include "trainer/comm/rank_standing.h"
@@ -18,7 +19,9 @@ namespace tidepool::trainer {
 inline constexpr int64_t kCollectiveTimeoutMs = 5 * 60 * 1000;
 
 struct Rendezvous {
-  uint32_t rank = 0, world = 1;              // of the whole run
+  uint32_t rank = 0, world = 1;  // of the whole run
+  // By which all limits below are kept; it outlives meetings and their groups. Required.
+  Clock* clock = nullptr;
   uint32_t local_rank = 0, local_world = 1;  // of this node
   std::string host = "127.0.0.1";            // of rank 0's store
   uint16_t port = 0;                         // 0: the master picks a free one (tests)

@@ -50,14 +50,13 @@ void CommunicatorSet::AbortAll() {
     }
   }
 
-  SteadyClock clock;
-  const int64_t until = clock.NowNs() + deadline_ns_;
+  const int64_t until = clock_->NowNs() + deadline_ns_;
   while (left->load(std::memory_order_acquire) > 0) {
-    if (clock.NowNs() >= until) {
+    if (clock_->NowNs() >= until) {
       return LogWarn("NCCL does not end communicators whose peers are lost: they are left to it",
                      {{"communicators", left->load()}});
     }
-    clock.SleepNs(kAbortPollNs);
+    clock_->SleepNs(kAbortPollNs);
   }
 }
 

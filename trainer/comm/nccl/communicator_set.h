@@ -22,8 +22,8 @@ inline constexpr int64_t kAbortDeadlineNs = 10 * kNsPerSecond;
 class CommunicatorSet {
  public:
   // The table must live as long as the process: a thread may still stand in it at its end.
-  explicit CommunicatorSet(const NcclTable* nccl, int64_t deadline_ns = kAbortDeadlineNs)
-      : nccl_(nccl), deadline_ns_(deadline_ns) {}
+  CommunicatorSet(const NcclTable* nccl, Clock* clock, int64_t deadline_ns = kAbortDeadlineNs)
+      : nccl_(nccl), clock_(clock), deadline_ns_(deadline_ns) {}
   CommunicatorSet(const CommunicatorSet&) = delete;
   CommunicatorSet& operator=(const CommunicatorSet&) = delete;
 
@@ -38,6 +38,7 @@ class CommunicatorSet {
 
  private:
   const NcclTable* const nccl_;
+  Clock* const clock_;
   const int64_t deadline_ns_;
   std::set<void*> communicators_;
 };
