@@ -32,6 +32,7 @@ class BannedCalls(unittest.TestCase):
         examples = {
             "std::mutex": "std::mutex m;", "std::thread": "std::thread t(run);", "std::async": "auto f = std::async(run);",
             "sleep": "std::this_thread::sleep_for(1s);", "clock": "auto t = std::chrono::steady_clock::now();", "random": "int r = rand();",
+            "SteadyClock": "const SteadyClock clock;",
             "new": "int* p = new int(3);", "delete": "delete p;", "malloc": "void* p = std::malloc(8);", "printf": 'std::printf("x");',
             "exit": "std::exit(1);", "std::regex": "std::regex r;", "feature switch": "#if TIDEPOOL_HAS_CUDA\n#endif",
             "FRIEND_TEST": "FRIEND_TEST(A, B);", "skipped test": "GTEST_SKIP();",
@@ -50,6 +51,9 @@ class BannedCalls(unittest.TestCase):
     def test_doors_and_tests(self):
         self.assertEqual(self.found("base/clock.cpp", "clock_gettime(CLOCK_MONOTONIC, &now);"), [])
         self.assertEqual(self.found("trainer/a.cpp", 'std::printf("loss");'), [])
+        self.assertEqual(self.found("trainer/run/a.cpp", "SteadyClock clock;"), ["SteadyClock"])
+        self.assertEqual(self.found("trainer/cli/run.cpp", "SteadyClock clock;"), [])
+        self.assertEqual(self.found("tests/client/a.cpp", "SteadyClock clock;"), [])
         self.assertEqual(self.found("tests/shm/a.cpp", "std::thread t(run);"), [])
         self.assertEqual(self.found("tests/shm/a.cpp", "GTEST_SKIP();"), ["skipped test"])
 
