@@ -1,62 +1,30 @@
 #include "trainer/comm/gloo_collective.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
+#include <functional>
 #include <set>
-#include <span>
 #include <sstream>
 #include <utility>
+#include <vector>
 
-#include <sys/random.h>
-
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/check.h"
-#include "base/formats/content_hash.h"
-#include "base/unique_fd.h"
-#include "trainer/comm/meeting/first_line.h"
-#include "trainer/comm/meeting/meeting_port.h"
+#include "trainer/comm/meeting/guarded.h"
 #include "trainer/comm/operation_thread.h"
 #include "trainer/comm/rank_sum.h"
-#include "trainer/comm/solo_collective.h"
 
 namespace tidepool::trainer {
 namespace {
-
-// Runs `body`, which may throw anything of c10, c10d or Gloo; `doing` says what failed.
-template <typename Body>
-Status Guarded(const std::string& doing, Body&& body) {
-  try {
-    body();
-    return {};
-  } catch (const c10::Error& error) {
-    return Status(ErrorId::kCollectiveFailed, doing).Why(FirstLine(error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return Status(ErrorId::kCollectiveFailed, doing).Why(FirstLine(error.what()));
-  }
-}
-
-// torch 2.11 enters a new group into its flight recorder before it takes the recorder's lock, so
-// that two threads with a group each could end the process; and it takes a back trace for every
-// operation. Who sets the variable keeps it.
-void SwitchFlightRecorderOff() {
-  [[maybe_unused]] static const int once = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
-}
-
-std::string Address(const Rendezvous& meet) {
-  return meet.host + ":" + std::to_string(meet.port);
-}
 
 // Gloo's threads connect over these interfaces. A run on one machine stays on the loopback
 // interface: no firewall is in its way.
 std::vector<std::shared_ptr<gloo::transport::Device>> MakeDevices(const Rendezvous& meet) {
   std::vector<std::shared_ptr<gloo::transport::Device>> devices;
+
   if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
     std::istringstream list(names);
     for (std::string name; std::getline(list, name, ',');) {
@@ -68,6 +36,7 @@ std::vector<std::shared_ptr<gloo::transport::Device>> MakeDevices(const Rendezvo
   } else {
     devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
   }
+
   return devices;
 }
 
@@ -114,6 +83,7 @@ struct GlooCollective::State {
       ThreadOperation::Begun begun;
       begun.status = Guarded(Doing(name), [&] { start(parts, &pieces); });
       begun.pieces = static_cast<uint32_t>(pieces.size());
+
       for (const auto& piece : pieces) {
         piece->getFuture()->addCallback([this, name, number](c10::ivalue::Future& ended) {
           thread.PieceEnded(number, Guarded(Doing(name), [&] {
@@ -123,6 +93,7 @@ struct GlooCollective::State {
       }
       return begun;
     };
+
     const Ticket ticket =
         thread.Start({.part_bytes = part_bytes, .begin = begin, .finish = std::move(finish)});
     in_flight.insert(ticket);
@@ -142,6 +113,34 @@ struct GlooCollective::State {
 };
 
 GlooCollective::GlooCollective(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Result<std::unique_ptr<Collective>> GlooCollective::Connect(const Rendezvous& meet,
+                                                            const GlooPlace& place,
+                                                            c10d::Store* store) {
+  auto group = std::make_unique<State>();
+  group->group = place.group;
+  group->rank = place.rank;
+  group->world = place.world;
+  group->doomed = meet.doomed;
+  group->stuck = meet.stuck;
+
+  TP_RETURN_IF_ERROR(Guarded(group->Doing("meeting the other ranks"), [&] {
+    const std::chrono::milliseconds mesh_timeout(place.mesh_timeout_ms);
+    auto options = c10d::ProcessGroupGloo::Options::create(mesh_timeout);
+    options->devices = MakeDevices(meet);
+    store->setTimeout(mesh_timeout);
+
+    group->process_group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(store),
+        static_cast<int>(group->rank), static_cast<int>(group->world), std::move(options));
+    group->process_group->setTimeout(std::chrono::milliseconds(place.timeout_ms));
+  }));
+
+  std::unique_ptr<GlooCollective> collective(new GlooCollective(std::move(group)));
+  // So that no rank, least of all the store's, leaves while others still connect.
+  TP_RETURN_IF_ERROR(collective->Barrier());
+  return std::unique_ptr<Collective>(std::move(collective));
+}
 
 GlooCollective::~GlooCollective() {
   // A failure here has nobody left to be told to.
@@ -179,6 +178,7 @@ Collective::Ticket GlooCollective::StartReduceScatter(const BlockView& block) {
     pieces->push_back(
         state->process_group->alltoall_base(output, input, equal_counts, equal_counts));
   };
+
   const auto finish = [state = state_.get(), block](std::byte* parts) {
     if (parts == nullptr) return;
     SumInRankOrder(parts, state->world, block.shard_elements, block.dtype,
@@ -225,178 +225,6 @@ Status GlooCollective::Broadcast(void* bytes, uint64_t size) {
                             [state = state_.get(), bytes, size](std::byte*, State::Pieces* pieces) {
                               pieces->push_back(state->Broadcast(bytes, size, 0));
                             }));
-}
-
-struct RendezvousStore::State {
-  Rendezvous meet;
-  // The connection, and on the serving rank the server; null in a run of one rank.
-  c10::intrusive_ptr<c10d::TCPStore> server;
-  c10::intrusive_ptr<c10d::Store> store;    // the same, under the run's prefix
-  c10::intrusive_ptr<c10d::Store> meeting;  // the same, under the meeting's; null before Gather
-
-  // Everybody is here. From now on the meeting's prefix has all processes in it: what one of a
-  // former meeting left behind is not found.
-  Status CompareSigns(const std::vector<std::string>& everybody, const std::string& doing) {
-    ContentHasher all;
-    for (uint32_t rank = 0; rank < meet.world; ++rank) {
-      std::vector<uint8_t> sign;
-      TP_RETURN_IF_ERROR(Guarded(doing, [&] { sign = meeting->get(everybody[rank]); }));
-      all.Update(std::as_bytes(std::span(sign)));
-      if (sign.size() >= sizeof meet.spec &&
-          std::memcmp(sign.data(), &meet.spec, sizeof meet.spec) == 0)
-        continue;
-      return Status(ErrorId::kJobMismatch, "rank " + std::to_string(rank) +
-                                               " of this run trains something else than rank " +
-                                               std::to_string(meet.rank))
-          .Why(
-              "their specifications differ: model, data, sizes or other options that all ranks "
-              "must share")
-          .Fix("start all ranks with the same command line");
-    }
-    meeting = c10::make_intrusive<c10d::PrefixStore>(HexOf(all.Finish()), meeting);
-    return {};
-  }
-};
-
-namespace {
-
-// What a rank leaves at the meeting: what it trains, and which process it is.
-std::vector<uint8_t> SignOf(const Rendezvous& meet) {
-  std::vector<uint8_t> sign(sizeof meet.spec + sizeof(uint64_t));
-  std::memcpy(sign.data(), &meet.spec, sizeof meet.spec);
-  // Without one, a meeting that mixes two lives of a rank is found out by a time-out, as it was
-  // before.
-  static_cast<void>(getrandom(sign.data() + sizeof meet.spec, sizeof(uint64_t), 0));
-  return sign;
-}
-
-}  // namespace
-
-RendezvousStore::RendezvousStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
-
-RendezvousStore::~RendezvousStore() = default;
-
-Result<std::unique_ptr<RendezvousStore>> RendezvousStore::Open(const Rendezvous& meet) {
-  auto state = std::make_unique<State>();
-  state->meet = meet;
-  SwitchFlightRecorderOff();
-  if (meet.world > 1) {
-    const std::string doing = std::string(meet.serves_store ? "opening" : "reaching") +
-                              " the rendezvous at " + Address(meet) + " failed on rank " +
-                              std::to_string(meet.rank) + " of " + std::to_string(meet.world);
-    UniqueFd listener;
-    if (meet.serves_store && IsLoopback(meet.host) && meet.host != "::1") {
-      listener = ListenOnLoopback(meet.port);
-      if (!listener.valid())
-        return Status(ErrorId::kCollectiveFailed, doing).Why(std::strerror(errno));
-    }
-    if (!meet.serves_store) {
-      using Ranks = std::vector<uint32_t>;
-      const auto rank_0 = [&meet](bool) {
-        return Result<Ranks>(SomebodyListens(meet) ? Ranks{} : Ranks{0});
-      };
-      TP_RETURN_IF_ERROR(AwaitRanks(meet, doing, rank_0));
-    }
-    TP_RETURN_IF_ERROR(Guarded(doing, [&] {
-      c10d::TCPStoreOptions options;
-      options.port = meet.port;
-      options.isServer = meet.serves_store;
-      options.numWorkers = meet.world;
-      options.waitWorkers = false;  // the groups wait for their members themselves
-      if (listener.valid()) {
-        options.port = BoundPort(listener.get());
-        options.masterListenFd = listener.Release();
-      }
-      options.timeout = std::chrono::milliseconds(meet.timeout_ms);
-      state->server = c10::make_intrusive<c10d::TCPStore>(meet.host, options);
-      state->store = c10::make_intrusive<c10d::PrefixStore>(meet.prefix, state->server);
-    }));
-  }
-  return std::unique_ptr<RendezvousStore>(new RendezvousStore(std::move(state)));
-}
-
-uint16_t RendezvousStore::port() const {
-  return state_->server ? state_->server->getPort() : 0;
-}
-
-namespace {
-// key: how many meetings of this store have been disbanded.
-constexpr const char* kMeetings = "meetings";
-}  // namespace
-
-Status RendezvousStore::Gather() {
-  const Rendezvous& meet = state_->meet;
-  if (meet.world == 1) return {};
-  const std::string doing = "meeting the other ranks at " + Address(meet) + " failed on rank " +
-                            std::to_string(meet.rank);
-  std::vector<std::string> everybody;
-  for (uint32_t rank = 0; rank < meet.world; ++rank)
-    everybody.push_back("here/" + std::to_string(rank));
-  TP_RETURN_IF_ERROR(Guarded(doing, [&] {
-    const int64_t number = state_->store->add(kMeetings, 0);
-    state_->meeting =
-        c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
-    state_->meeting->set(everybody[meet.rank], SignOf(meet));
-  }));
-  // Now and then only: hundreds of ranks that ask for each other one by one would keep the store
-  // from all else.
-  const uint64_t refresh_every = std::max<uint64_t>(20, meet.world);
-  std::vector<uint32_t> missing;
-  const auto ask = [&](bool exactly, uint64_t turn) {
-    if (state_->meeting->check(everybody)) return missing.clear();
-    if (!exactly && turn % refresh_every != 0) return;
-    missing.clear();
-    for (uint32_t rank = 0; rank < meet.world; ++rank) {
-      if (!state_->meeting->check({everybody[rank]})) missing.push_back(rank);
-    }
-  };
-  const auto ranks = [&,
-                      turn = uint64_t{0}](bool exactly) mutable -> Result<std::vector<uint32_t>> {
-    TP_RETURN_IF_ERROR(Guarded(doing, [&] { ask(exactly, turn++); }));
-    return missing;
-  };
-  TP_RETURN_IF_ERROR(AwaitRanks(meet, doing, ranks));
-  return state_->CompareSigns(everybody, doing);
-}
-
-void RendezvousStore::Disband() {
-  if (state_->meeting == nullptr) return;
-  state_->meeting.reset();
-  if (state_->meet.rank != 0) return;
-  // Where the store is gone, the next one counts anew.
-  static_cast<void>(Guarded("disbanding", [&] { state_->store->add(kMeetings, 1); }));
-}
-
-Result<std::unique_ptr<Collective>> RendezvousStore::MakeGroup(const GroupSpec& spec) {
-  const auto position = std::find(spec.ranks.begin(), spec.ranks.end(), state_->meet.rank);
-  TP_CHECK(position != spec.ranks.end(), "this rank is a member of the group that it makes");
-  if (spec.ranks.size() == 1)
-    return std::unique_ptr<Collective>(std::make_unique<SoloCollective>());
-
-  auto group = std::make_unique<GlooCollective::State>();
-  group->group = spec.name;
-  group->rank = static_cast<uint32_t>(position - spec.ranks.begin());
-  group->world = static_cast<uint32_t>(spec.ranks.size());
-  group->doomed = state_->meet.doomed;
-  group->stuck = state_->meet.stuck;
-  TP_RETURN_IF_ERROR(Guarded(group->Doing("meeting the other ranks"), [&] {
-    const std::chrono::milliseconds timeout(state_->meet.timeout_ms);
-    const auto mesh_timeout =
-        state_->meeting ? std::min(timeout, std::chrono::milliseconds(state_->meet.mesh_timeout_ms))
-                        : timeout;
-    auto options = c10d::ProcessGroupGloo::Options::create(mesh_timeout);
-    options->devices = MakeDevices(state_->meet);
-    auto store = c10::make_intrusive<c10d::PrefixStore>(
-        "group/" + spec.name, state_->meeting ? state_->meeting : state_->store);
-    store->setTimeout(mesh_timeout);
-    group->process_group = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        store, static_cast<int>(group->rank), static_cast<int>(group->world), std::move(options));
-    group->process_group->setTimeout(timeout);
-  }));
-  auto collective = std::make_unique<GlooCollective>(std::move(group));
-  // So that no rank, least of all the store's, leaves while others still connect.
-  TP_RETURN_IF_ERROR(collective->Barrier());
-  return std::unique_ptr<Collective>(std::move(collective));
 }
 
 }  // namespace tidepool::trainer

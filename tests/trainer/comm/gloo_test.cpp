@@ -13,6 +13,7 @@
 #include "tests/trainer/comm/collective_contract.h"
 #include "tests/trainer/comm/counted_blocks.h"
 #include "trainer/comm/meeting/done_keys.h"
+#include "trainer/comm/meeting/rendezvous_store.h"
 #include "trainer/comm/operation_thread.h"
 #include "trainer/comm/staged_collective.h"
 
@@ -203,7 +204,7 @@ TEST(GlooMeetings, AWaitForOtherRanksCanBeInterrupted) {
 }
 
 TEST(DoneKeys, SayThatAllRanksAreDoneWhenEachHasSetItsOwn) {
-  const auto agent = RendezvousStore::Open({.rank = 0, .world = 2});
+  const auto agent = RendezvousStore::Open({.rank = 0, .world = 2, .clock = RealClock()});
   ASSERT_TRUE(agent.ok()) << agent.status().Format();
   Rendezvous meet{.rank = 0, .world = 2, .clock = RealClock()};
   meet.port = agent.value()->port();

@@ -12,10 +12,11 @@
 #include "base/clock.h"
 #include "base/error_catalog.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/memserver_process.h"
 #include "tests/trainer/program/trainer_runs.h"
-#include "trainer/comm/gloo_collective.h"
+#include "trainer/comm/meeting/rendezvous_store.h"
 #include "trainer/launch/rank_roll.h"
 
 namespace tidepool::testing {
@@ -253,7 +254,8 @@ TEST_F(TrainerKillTest, ALaunchedRankThatComesLateIsWaitedFor) {
 TEST_F(TrainerKillTest, ARunWhoseRankIsKilledBehindItsGoodbyeIsNotBegunAnew) {
   for (const uint32_t world : {2u, 1u}) {
     SCOPED_TRACE(world);
-    const auto agent = trainer::RendezvousStore::Open({.rank = 0, .world = 2});
+    const auto agent =
+        trainer::RendezvousStore::Open({.rank = 0, .world = 2, .clock = RealClock()});
     ASSERT_TRUE(agent.ok()) << agent.status().Format();
     const std::string name = "torchrun-" + std::to_string(world);
     const auto start = [&](uint32_t rank, int restarts, bool dies) {

@@ -1,5 +1,5 @@
 // Meeting: where the ranks of a run find each other and make groups: over Unix sockets where all
-// run on one machine (local_meeting.h), else over TCP through Gloo (gloo_collective.h).
+// run on one machine (local_meeting.h), else over TCP through Gloo (rendezvous_store.h).
 //
 // One thread (the trainer's main thread).
 #pragma once
@@ -8,10 +8,10 @@
 
 #include "base/status.h"
 #include "trainer/comm/collective.h"
-#include "trainer/comm/gloo_collective.h"
 #include "trainer/comm/group_spec.h"
 #include "trainer/comm/meeting/local_meeting.h"
 #include "trainer/comm/meeting/rendezvous.h"
+#include "trainer/comm/meeting/rendezvous_store.h"
 
 namespace tidepool::trainer {
 
