@@ -22,6 +22,7 @@ Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankNam
                 const AttachWaits& waits, const BroughtMemory* brought) {
   const int64_t timeout_ns = waits.timeout_ns;
   const auto bytes = shm::Encode(spec);
+
   shm::HelloFrame hello;
   hello.protocols = OfferedWith(brought);
   hello.rcache = KindOf(brought);
@@ -33,10 +34,12 @@ Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankNam
   hello.fingerprint = shm::Fingerprint(bytes);
   hello.nonce = who.nonce;
   hello.note = who.note;
+
   const std::array<int, 1> memory{brought != nullptr ? brought->descriptor : -1};
   TP_RETURN_IF_ERROR(
       channel->Send(hello, timeout_ns, std::span(memory).first(brought != nullptr ? 1 : 0)));
   TP_POINT("client.hello_sent");
+
   for (size_t at = 0; at < bytes.size(); at += shm::kPartBytesMax) {
     const auto end =
         bytes.begin() + static_cast<ptrdiff_t>(std::min(bytes.size(), at + shm::kPartBytesMax));
@@ -54,6 +57,7 @@ Attachment AttachmentOf(const shm::WelcomeFrame& welcome, std::byte* rcache) {
   attachment.rcache = rcache;
   attachment.rcache_bytes = welcome.rcache_bytes;
   attachment.weights_ready = welcome.weights_ready != 0;
+
   attachment.sealed_version = welcome.sealed_version;
   attachment.data_cursor = welcome.data_cursor;
   attachment.loss_scale = welcome.loss_scale;
@@ -74,6 +78,7 @@ Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes
                                               std::to_string(welcome.rcache_bytes) +
                                               " bytes; asked were " + std::to_string(rcache_bytes));
   }
+
   AttachedSession session;
   TP_ASSIGN_OR_RETURN(
       session.port,
@@ -83,6 +88,7 @@ Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes
   const uint64_t bytes = brought != nullptr ? shm::kFlagBytes : welcome.rcache_bytes;
   TP_ASSIGN_OR_RETURN(memory, shm::Segment::Map(std::move(fds[shm::kFdRcache]), bytes,
                                                 shm::PeerAccess::kReadWrite));
+
   session.attachment =
       AttachmentOf(welcome, brought != nullptr ? brought->data : session.rcache->data());
   if (brought != nullptr) {
@@ -113,6 +119,7 @@ Result<ReceivedFrame> AwaitRoom(ControlChannel* channel, const AttachWaits& wait
     if (waits.give_up && waits.give_up())
       return Status(ErrorId::kSessionEnded, "stopped by a signal while the job waited for room");
   }
+
   return Status(ErrorId::kWaitTimeout,
                 "no room within the time that the job waits for it; " + why.what())
       .Why(why.why());
@@ -124,6 +131,7 @@ Result<ReceivedFrame> AwaitTurn(ControlChannel* channel, const AttachWaits& wait
   while (const auto* queued = std::get_if<shm::QueuedFrame>(&answer.frame)) {
     if (waits.queue_ns == 0)
       return Status(ErrorId::kHandshakeBad, "the server queued a rank that does not wait");
+
     const Status why = queued->why;
     if (why.ok()) {  // its turn has come: what follows is the preparation
       TP_ASSIGN_OR_RETURN(answer, channel->Await(waits.timeout_ns));
@@ -146,6 +154,7 @@ Result<ReceivedFrame> AwaitGrant(ControlChannel* channel, const AttachWaits& wai
     return Status(ErrorId::kPeerLost, "rank " + std::to_string(lost->rank) +
                                           " of this job was lost while this one attached");
   }
+
   if (const auto* grant = std::get_if<Grant>(&answer.frame)) {
     TP_RETURN_IF_ERROR(CheckProtocol(grant->protocol));
     return answer;
@@ -210,10 +219,12 @@ Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame f
   frame.protocols = shm::kOwnProtocols;
   if (frame.rcache.is_brought())
     frame.protocols.lowest = std::max(frame.protocols.lowest, shm::kAbiBrought);
+
   const Status sent = channel->Send(frame, timeout_ns, memory_fds);
   TP_POINT("client.resume_sent");
   auto answer = AwaitGrant<shm::ResumedFrame>(channel, {.timeout_ns = timeout_ns});
   if (!answer.ok()) return WhyRefused(sent, answer.status());
+
   auto& granted = answer->fds;
   ResumedSession resumed;
   const auto& grant = std::get<shm::ResumedFrame>(answer->frame);

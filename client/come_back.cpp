@@ -20,6 +20,7 @@ Status MemClient::ComeBack() {
   Tell(options_,
        "memserver has ended; waiting for it for up to " + FormatNs(options_.server_timeout_ns));
   if (!TP_PLANTED("client.no_room_made")) MakeRoom(options_, /*server_comes=*/true);
+
   size_t sent_again = 0;
   for (;;) {
     // What the server before still answered is done.
@@ -30,6 +31,7 @@ Status MemClient::ComeBack() {
     if (!MayComeBack(status.id())) return EndSession(status);
     if (!patience.Pause()) return EndSession(WaitedInVain(patience, status));
   }
+
   MakeRoom(options_, /*server_comes=*/false);
   parked_ns_ += patience.WaitedNs();
   ++comebacks_;
@@ -61,10 +63,12 @@ Status MemClient::Rejoin(int64_t timeout_ns, size_t* sent_again) {
   frame.rcache_bytes = session_.attachment.rcache_bytes;
   frame.rcache = KindOf(options_.brought ? &*options_.brought : nullptr);
   std::vector<int> memory{options_.brought ? options_.brought->descriptor : session_.rcache->fd()};
+
   if (options_.brought) {
     memory.push_back(session_.flags->fd());
     frame.flags_base = requests_.TicketsAhead();
   }
+
   TP_ASSIGN_OR_RETURN(ReturnedLink link,
                       ComeBackOnce(clock_, socket_dir_, frame, memory, timeout_ns));
   channel_ = std::move(link.channel);
@@ -85,6 +89,7 @@ Result<size_t> MemClient::SendAgain() {
     if (!Push(requests[i], more))
       return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
   }
+
   if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again"))
     TP_RETURN_IF_ERROR(SendSchedule());
   if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
@@ -110,6 +115,7 @@ Status MemClient::AwaitParked() {
                     "the streams of this rank have not come to where memory is free for a request "
                     "of before memserver ended");
     }
+
     if (parked_.any()) session_.port->WaitForCompletion(clock_, kParkedLookNs, 0);
   }
   return Status();

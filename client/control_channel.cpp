@@ -28,6 +28,7 @@ Result<ControlChannel> ControlChannel::Open(Clock* clock, const std::string& soc
   TP_RETURN_IF_ERROR(shm::CheckSocketDir(socket_dir));
   const std::string path = shm::DataSocketPath(socket_dir);
   const int64_t end = clock->NowNs() + timeout_ns;
+
   for (;;) {
     auto socket = shm::ConnectSocket(clock, path, std::max<int64_t>(0, end - clock->NowNs()));
     if (socket.ok()) return ControlChannel(clock, std::move(socket).value(), path);

@@ -120,6 +120,7 @@ Result<Ticket> MemClient::StartEndStep(const StepEnd& end) {
   request.loss_scale = end.loss_scale;
   request.scaler_steps = end.scaler_steps;
   request.random_state = end.random_state;
+
   auto ticket = Start(shm::AsRequest(request));
   TP_POINT("client.end_step_sent");
   return ticket;
@@ -177,6 +178,7 @@ void MemClient::TakeCompletions() {
     }
     entry->outcome.emplace(OutcomeOf(completion, entry->request, session_.attachment.job));
     attempt_.Follow(entry->request, entry->outcome->status().id(), session_.port->protocol());
+
     if (!flags_.is_null() && (entry->request.flags & shm::kResubmitted) != 0) {
       const Ticket ticket = requests_.TicketOf(completion.counter);
       flags_.done(ticket)->store(ticket, std::memory_order_release);
@@ -204,6 +206,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
   TP_CHECK(entry != nullptr, "a ticket was used after its outcome had been taken");
   const int64_t end = clock_->NowNs() + options_.wait_timeout_ns - parked_ns_;
   int64_t spin_ns = options_.spin_ns;  // only in the first slice: later ones are long waits
+
   for (;;) {
     TakeCompletions();
     if (entry->outcome) {
@@ -212,6 +215,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
       TP_POINT("client.outcome_taken");
       return outcome;
     }
+
     if (!ended_.ok()) return ended_;
     const int64_t left = end + parked_ns_ - clock_->NowNs();
     if (left <= 0) break;
@@ -223,6 +227,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
     if (!entry->outcome) TP_RETURN_IF_ERROR(CheckSession());
     spin_ns = 0;
   }
+
   return Status(ErrorId::kWaitTimeout, "no answer to '" + Described(entry->request) + "' within " +
                                            FormatNs(options_.wait_timeout_ns))
       .Fix(
@@ -244,6 +249,7 @@ Status MemClient::LookAtSession() {
     if (received.status().id() == ErrorId::kServerGone && options_.server_timeout_ns > 0)
       return received.status();
     if (!received.ok()) return EndSession(received.status());
+
     if (received->has_value()) {
       TP_RETURN_IF_ERROR(HandleFrame((*received)->frame));
       continue;
@@ -273,6 +279,7 @@ Status MemClient::HandleFrame(const shm::Frame& frame) {
         ErrorId::kPeerLost,
         "rank " + std::to_string(lost->rank) + " of this job has died or lost its connection"));
   }
+
   if (const auto* done = std::get_if<shm::SaveDoneFrame>(&frame)) {
     if (save_) save_->result = done->result;
     return Status();
@@ -338,6 +345,7 @@ Status MemClient::RunSave() {
   TP_RETURN_IF_ERROR(AfterSend(SendSave()));
   TP_POINT("client.save_sent");
   const int64_t end = clock_->NowNs() + options_.save_timeout_ns - parked_ns_;
+
   while (!save_->result) {
     TP_RETURN_IF_ERROR(CheckSession());
     if (save_->result) break;

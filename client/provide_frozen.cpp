@@ -62,6 +62,7 @@ class FrozenUpload {
                    offset = range_.rcache_offset + half * half_bytes_;
     const uint64_t count =
         std::min(half_bytes_, shm::FrozenBytes(spec_, spec_.frozen[index]) - begin);
+
     if (range_.copy) {
       between_.resize(count);
       TP_RETURN_IF_ERROR(read_(index, begin, between_));
@@ -69,6 +70,7 @@ class FrozenUpload {
     } else {
       TP_RETURN_IF_ERROR(read_(index, begin, {client_->attachment().rcache + offset, count}));
     }
+
     TP_ASSIGN_OR_RETURN(tickets_[half], client_->StartPutWeights({id, begin / element_bytes,
                                                                   count / element_bytes, offset}));
     return Status();
@@ -101,6 +103,7 @@ Result<uint64_t> ProvideFrozen(MemClient* client, const shm::JobSpec& spec, Rank
   TP_CHECK(client->attachment().flags == nullptr || range.copy,
            "an rCache that the rank brought is written by its streams");
   FrozenUpload upload(client, spec, range, read);
+
   for (const bool own : {true, false}) {
     for (size_t i = 0; i < spec.frozen.size(); ++i) {
       if ((i % spec.world == rank) == own) TP_RETURN_IF_ERROR(upload.Provide(i));

@@ -49,6 +49,7 @@ class Attempts {
       gone_.reset();
       return taken_.Pause() ? Status() : failed;
     }
+
     const bool lost = id == ErrorId::kServerGone || id == ErrorId::kNotReady ||
                       (gone_ && (id == ErrorId::kNoServer || LacksForNow(id)));
     if (!lost || options_.server_timeout_ns == 0) return failed;
@@ -67,6 +68,7 @@ class Attempts {
     if (options_.queue_timeout_ns > 0)
       waits.queue_ns =
           queued_ ? std::max<int64_t>(1, queued_->LeftNs()) : options_.queue_timeout_ns;
+
     waits.on_queued = [this](uint32_t place, const Status& why) {
       IsBack();
       if (!queued_) queued_.emplace(options_.clock, options_.queue_timeout_ns);

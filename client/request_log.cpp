@@ -49,6 +49,7 @@ std::vector<shm::Request> RequestLog::Renumber() {
   std::sort(renumbered_.begin(), renumbered_.end());
   if (TP_PLANTED("client.resent_out_of_order"))
     std::reverse(renumbered_.begin(), renumbered_.end());
+
   base_ = last_;
   std::vector<shm::Request> requests;
   for (const Ticket ticket : renumbered_) {

@@ -126,6 +126,7 @@ OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
   const OpId id =
       Start({chunk, true, 0}, setup_.service->StartFetch(setup_.ShardRange(chunk, block), wanted));
   if (id == 0) return 0;
+
   Op& op = ops_.back();
   if (free) {
     op.ready.flag->store(op.ready.value, std::memory_order_release);
@@ -134,6 +135,7 @@ OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
     setup_.streams.recycle->WriteFlag(op.ready.flag, op.ready.value);
     op.told = PointIn(setup_.streams.recycle);
   }
+
   if (setup_.layout->ShardCount(chunk) == 1) return id;
   Collective* group = setup_.GroupOf(chunk);
   PutWait(group->stream(), op);
@@ -148,12 +150,14 @@ OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uin
       setup_.service->StartSubmitGradient(setup_.ShardRange(chunk, block), version, micro_batch);
   const OpId id = Start({chunk, false, 0}, ticket);
   if (id == 0) return 0;
+
   Op& op = ops_.back();
   if (setup_.layout->ShardCount(chunk) == 1) {
     setup_.streams.compute->WriteFlag(op.ready.flag, op.ready.value);
     op.told = PointIn(setup_.streams.compute);
     return id;
   }
+
   Collective* group = setup_.GroupOf(chunk);
   group->stream()->WaitMarker(setup_.streams.compute, setup_.streams.compute->Record());
   op.in_group = group->StartReduceScatter(setup_.View(chunk, block));

@@ -21,6 +21,7 @@ BlockTable::BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, ui
   }
   const uint64_t used = static_cast<uint64_t>(next - base);
   TP_CHECK(used <= bytes, "the rCache has room for the resident chunks");
+
   const uint64_t block_bytes = layout->BlockBytes();
   blocks_ = layout->BlocksIn(rank, bytes);
   for (uint64_t i = 0; i < blocks_; ++i) {

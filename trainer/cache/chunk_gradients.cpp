@@ -57,6 +57,7 @@ Result<std::byte*> ChunkGradients::Place(ParameterId parameter) {
     return Illegal(parameter, "parameter ",
                    " got a gradient, but it is frozen and has no place for one");
   }
+
   if (has_gradient_[parameter]) {
     if (InPlace(chunk)) {
       return Illegal(parameter, "parameter ",

@@ -26,6 +26,7 @@ Status CheckAlike(const ChunkLayout& layout, Rank rank, uint64_t rcache_bytes) {
     if (has_room && layout.AreAlike(rank, other) &&
         layout.BlocksIn(rank, rcache_bytes) == layout.BlocksIn(other, rcache_bytes))
       continue;
+
     return Status(ErrorId::kUsageError, "ranks " + std::to_string(rank) + " and " +
                                             std::to_string(other) +
                                             " share a data group, but their chunks are not alike, "
@@ -55,6 +56,7 @@ Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup)
   const ChunkLayout& layout = *setup.layout;
   const uint64_t smallest =
       layout.RcacheBytes(setup.rank, layout.EvictableChunks(setup.rank) > 0 ? 1 : 0);
+
   if (attachment.rcache_bytes < smallest) {
     return Status(ErrorId::kRcacheTooSmall, "an rCache of " + FormatBytes(attachment.rcache_bytes) +
                                                 " has no room for the resident chunks (" +
@@ -63,6 +65,7 @@ Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup)
                                                 FormatBytes(layout.BlockBytes()) + ")")
         .Fix("give --rcache at least " + std::to_string(smallest));
   }
+
   TP_RETURN_IF_ERROR(CheckAlike(layout, setup.rank, attachment.rcache_bytes));
   CheckGroups(setup);
   return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup)));

@@ -21,6 +21,7 @@ Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
   recording_.moments.clear();
   micro_batch_begin_ = 0;
   plan_ = nullptr;
+
   mode_ = current().moments.empty() ? Mode::kRecord : Mode::kFollow;
   if (mode_ == Mode::kRecord) return {};
   TP_ASSIGN_OR_RETURN(plan_, PlanFor(std::move(present)));
@@ -35,6 +36,7 @@ Result<const Plan*> PassFollower::PlanFor(std::vector<ChunkId> present) {
     std::rotate(kept.begin(), found, found + 1);
     return static_cast<const Plan*>(kept.front().plan.get());
   }
+
   ++simulations_;
   TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), {evictable_, blocks_, present}));
   if (kept.size() == kPlansKept) kept.pop_back();

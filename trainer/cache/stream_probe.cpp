@@ -47,6 +47,7 @@ struct Round {
     for (size_t i = 0; i < streams.size(); ++i) {
       if (i != waits) streams[i]->WriteFlag(&words[1 + i], value);
     }
+
     const bool beside =
         Within(clock, kHeldUpNs, [&] { return AllWritten(waits, value) || !Failure().ok(); });
     words[0].store(value, std::memory_order_release);
@@ -54,6 +55,7 @@ struct Round {
     const bool ended = Within(clock, kStuckNs, [&] {
       return (AllWritten(waits, value) && streams[waits]->Passed(end)) || !Failure().ok();
     });
+
     TP_RETURN_IF_ERROR(Failure());
     if (!ended)
       return Status(ErrorId::kCudaFailed,
@@ -69,6 +71,7 @@ Result<bool> RunBesideEachOther(device::Device* device, std::span<device::Stream
   TP_ASSIGN_OR_RETURN(RegisteredHost words, RegisteredHost::Create(device, kPageBytes));
   const Round round{streams, reinterpret_cast<device::Flag*>(words.data()), clock};
   bool beside = true;
+
   for (size_t waits = 0; waits < streams.size(); ++waits) {
     const Result<bool> passed = round.Run(waits);
     if (!passed.ok()) {

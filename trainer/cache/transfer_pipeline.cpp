@@ -51,6 +51,7 @@ bool TransferPipeline::StartAtServer(Op* op) {
       op->fetch ? service_->StartFetch(range, op->wanted)
                 : service_->StartSubmitGradient(range, op->wanted.version, op->micro_batch);
   if (Latch(ticket.status())) return false;
+
   op->ticket = ticket.value();
   const client::TicketFlags flags = service_->FlagsOf(op->ticket);
   if (flags.ready != nullptr) flags.ready->store(flags.value, std::memory_order_release);
@@ -94,6 +95,7 @@ void TransferPipeline::Advance(Op* op) {
     switch (op->stage) {
       case Stage::kQueued: moved = StartAtServer(op); break;
       case Stage::kTurn: moved = StartInGroup(op); break;
+
       case Stage::kAtServer:
         moved = service_->Test(op->ticket);
         if (moved) FinishAtServer(op);
@@ -150,6 +152,7 @@ void TransferPipeline::Unblock(Op* blocker) {
       return;
     case Stage::kDone: break;
   }
+
   TP_CHECK(false, "what has ended blocks nobody");
 }
 

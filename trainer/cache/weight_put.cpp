@@ -25,6 +25,7 @@ WeightPut::WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService*
       kHalfBytesMax, attachment.rcache_bytes / 2 / kParameterAlignBytes * kParameterAlignBytes);
   TP_CHECK(bytes > 0, "an rCache has room for two pieces");
   half_elements_ = bytes / sizeof(float);
+
   for (size_t i : {0, 1}) {
     halves_[i].at = attachment.rcache + i * bytes;
     if (streams_.device == nullptr) halves_[i].data = reinterpret_cast<float*>(halves_[i].at);
@@ -57,6 +58,7 @@ Status WeightPut::Put(ParameterId parameter, const float* values) {
                                             " came out of the order of their chunk " +
                                             std::to_string(place.chunk));
   }
+
   TP_RETURN_IF_ERROR(MakeStaging());
   TP_RETURN_IF_ERROR(Append(place.chunk, nullptr, place.element_begin - cursors_[place.chunk]));
   TP_RETURN_IF_ERROR(Append(place.chunk, values, place.element_count));
@@ -83,12 +85,14 @@ Status WeightPut::Append(ChunkId chunk, const float* values, uint64_t count) {
     if (piece_.element_count > 0 &&
         (piece_.chunk != chunk || piece_.element_count == half_elements_))
       TP_RETURN_IF_ERROR(Flush());
+
     Half& half = halves_[filling_];
     if (piece_.element_count == 0) {
       TP_RETURN_IF_ERROR(WaitFor(&half));
       piece_.chunk = chunk;
       piece_.element_begin = begin;
     }
+
     const uint64_t some = std::min(end - begin, half_elements_ - piece_.element_count);
     float* to = half.data + piece_.element_count;
     if (values != nullptr) {

@@ -82,6 +82,7 @@ void ExchangeThread::Run() {
       Send(member);
       Receive(member);
     }
+
     EndThoseComplete();
     LookForLost();
     LookAtTheTime();
@@ -110,6 +111,7 @@ void ExchangeThread::AwaitWork() {
     polled.push_back({at.socket.get(),
                       static_cast<int16_t>((sends ? POLLOUT : 0) | (receives ? POLLIN : 0)), 0});
   }
+
   int wait_ms = -1;
   if (!in_work_.empty())
     wait_ms = static_cast<int>(
@@ -132,6 +134,7 @@ void ExchangeThread::Send(size_t member) {
   while (const Leg* leg = out.lost.empty() ? Current(member, true) : nullptr) {
     if (out.done == 0)
       out.header = {kLegMagic, out.number, leg->count, in_work_[out.number - oldest_].kind, rank_};
+
     const uint64_t of_header = std::min<uint64_t>(out.done, sizeof(Header)),
                    of_leg = out.done - of_header;
     std::array<iovec, 2> parts{
@@ -149,6 +152,7 @@ void ExchangeThread::Send(size_t member) {
       out.lost = errno == EPIPE || errno == ECONNRESET ? "has left" : std::strerror(errno);
       return;
     }
+
     out.done += static_cast<uint64_t>(sent);
     moved_ns_ = clock_->NowNs();
     if (out.done < sizeof(Header) + leg->count) continue;
@@ -163,6 +167,7 @@ bool ExchangeThread::ReceivePart(Direction* in, int socket, std::byte* to, uint6
   do {
     got = recv(socket, to, bytes, MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
+
   if (got < 0 && errno == EAGAIN) return false;
   if (got <= 0) {
     in->lost = got == 0 || errno == ECONNRESET ? "has left" : std::strerror(errno);
@@ -195,6 +200,7 @@ void ExchangeThread::Receive(size_t member) {
   const int socket = members_[member].socket.get();
   while (in.lost.empty() && MayReceive(member)) {
     const Leg* leg = Current(member, false);
+
     if (in.done < sizeof(Header)) {
       if (!ReceivePart(&in, socket, reinterpret_cast<std::byte*>(&in.header) + in.done,
                        sizeof(Header) - in.done))
@@ -205,6 +211,7 @@ void ExchangeThread::Receive(size_t member) {
       const uint64_t of_leg = in.done - sizeof(Header);
       if (!ReceivePart(&in, socket, leg->bytes + of_leg, Room(member) - of_leg)) return;
     }
+
     if (in.done < sizeof(Header) + leg->count) continue;
     in.done = 0;
     ++in.number;
@@ -217,11 +224,13 @@ bool ExchangeThread::HeaderFits(size_t member) {
   const Exchange& exchange = in_work_[in.number - oldest_];
   const uint64_t bytes = exchange.in[member].count;
   const Header& header = in.header;
+
   if (TP_PLANTED("comm.header_unchecked")) return true;
   if (header.magic == kLegMagic && header.number == in.number && header.kind == exchange.kind &&
       header.bytes == bytes && header.rank == member) {
     return true;
   }
+
   in.lost = "is in another operation: its number " + std::to_string(header.number) + " has kind " +
             std::to_string(header.kind) + " and " + std::to_string(header.bytes) +
             " bytes, here number " + std::to_string(in.number) + ", a " + exchange.name +
@@ -239,6 +248,7 @@ void ExchangeThread::EndThoseComplete() {
       static_cast<void>(Current(member, false));
       complete = members_[member].out.number > oldest_ && members_[member].in.number > oldest_;
     }
+
     if (!complete) break;
     Sum(in_work_.front());
     in_work_.pop_front();

@@ -66,6 +66,7 @@ void OperationThread::TakeEvents() {
       in_work_.push_back({.operation = std::move(event.operation)});
     if (event.kind == Event::Kind::kLeave) leaves_ = true;
     if (event.kind != Event::Kind::kPieceEnded) continue;
+
     InWork& one = in_work_[event.number - oldest_];
     --one.pieces_left;
     if (one.status.ok()) one.status = std::move(event.status);
@@ -83,6 +84,7 @@ void OperationThread::EndThoseComplete() {
     std::byte* const parts = one.buffer == nullptr ? nullptr : one.buffer->bytes.get();
     if (failure_.ok() && one.operation.finish) one.operation.finish(parts);
     if (one.buffer != nullptr) one.buffer->lent = false;
+
     in_work_.pop_front();
     ended_.store(oldest_++, std::memory_order_release);
     ended = true;
@@ -100,6 +102,7 @@ void OperationThread::BeginThoseInTurn() {
       one.pieces_left = begun.pieces;
       one.status = std::move(begun.status);
     }
+
     one.begun = true;
   }
 }
@@ -113,6 +116,7 @@ bool OperationThread::LendBuffer(InWork* one) {
   const auto fits = std::find_if(free, buffers_.end(), [&](const Buffer& buffer) {
     return is_free(buffer) && buffer.size >= bytes;
   });
+
   Buffer& buffer = fits != buffers_.end() ? *fits : *free;
   if (buffer.size < bytes) {
     part_bytes_.fetch_add(bytes - buffer.size, std::memory_order_relaxed);

@@ -73,6 +73,7 @@ inline __attribute__((always_inline)) void Sum(const void* parts, uint32_t world
   const auto* in = static_cast<const Stored*>(parts);
   auto* result = static_cast<Stored*>(out);
   float sums[kTile];
+
   for (uint64_t begin = 0; begin < count; begin += kTile) {
     const uint64_t n = std::min(kTile, count - begin);
     for (uint64_t i = 0; i < n; ++i) sums[i] = T::Load(in[begin + i]);

@@ -35,6 +35,7 @@ Result<StagedCollective::Buffer*> StagedCollective::LendBuffer(uint64_t bytes) {
   const auto fits = std::find_if(free, buffers_.end(), [&](const Buffer& one) {
     return is_free(one) && one.bytes() >= bytes;
   });
+
   Buffer& buffer = fits != buffers_.end() ? *fits : *free;
   if (buffer.bytes() < bytes) {
     buffer.memory.reset();  // so that there is never more than is counted
@@ -70,6 +71,7 @@ void StagedCollective::BeginThoseInTurn() {
       Finish(oldest);
       buffer = LendBuffer(world() * operation.block.shard_bytes());
     }
+
     if (buffer.ok()) {
       Begin(&operation, buffer.value());
     } else {
@@ -85,11 +87,13 @@ void StagedCollective::Begin(Operation* operation, Buffer* buffer) {
   operation->status = operation->gather
                           ? Copy(*operation, /*out=*/true, rank() * shard_bytes, shard_bytes)
                           : Copy(*operation, /*out=*/true, 0, world() * shard_bytes);
+
   if (!operation->status.ok()) {
     buffer->lent = false;
     operation->stage = Operation::Stage::kEnded;
     return;
   }
+
   const BlockView view{buffer->data(), operation->block.shard_elements, operation->block.dtype};
   operation->at_host =
       operation->gather ? host_->StartAllGather(view) : host_->StartReduceScatter(view);

@@ -47,10 +47,12 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, parts.service));
   engine->trace_ = parts.trace;
   engine->streams_ = parts.streams;
+
   for (ParameterId id = 0; id < layout.parameters.size(); ++id) {
     if (layout.IsFrozen(id)) engine->frozen_.emplace_back(id, parts.parameters[id]);
   }
   TP_RETURN_IF_ERROR(engine->CheckFrozen());
+
   CacheSetup setup;
   setup.layout = &engine->layout_;
   setup.rank = options.rank;
@@ -62,18 +64,21 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   setup.policies = std::move(parts.policies);
   setup.streams = parts.streams;
   TP_ASSIGN_OR_RETURN(engine->cache_, ParameterCache::Create(std::move(setup)));
+
   std::vector<uint64_t> chunk_bytes;
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk)
     chunk_bytes.push_back(layout.ChunkBytes(chunk));
   std::vector<BoundParameter> places;
   for (const ParameterPlace& place : layout.parameters)
     places.push_back({place.chunk, place.element_begin});
+
   Status bound;
   TP_RETURN_IF_ERROR(CatchTorch([&] {
     auto made = StorageBinding::Bind(chunk_bytes, parts.parameters, places);
     made.ok() ? void(engine->binding_ = std::move(made).value()) : void(bound = made.status());
   }));
   TP_RETURN_IF_ERROR(bound);
+
   engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get());
   engine->gradients_ = std::make_unique<GradientHooks>(
       engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters));
@@ -91,6 +96,7 @@ Status TrainingEngine::CheckFrozen() const {
             "call requires_grad_(false) on it before the engine is made, or leave it out of the "
             "frozen ones to train it");
   }
+
   return {};
 }
 
@@ -113,6 +119,7 @@ Status TrainingEngine::Guarded(const std::function<void()>& body) {
   Status thrown = CatchTorch(body);
   operators_->Remove();
   operators_->CheckThreads();
+
   if (!operators_->status().ok()) {
     gradients_->DropAll();
     return operators_->status();
@@ -188,6 +195,7 @@ Result<double> TrainingEngine::Evaluate(Version version, const LossFunction& los
     const torch::NoGradGuard no_grad;
     losses_.assign(1, loss().detach());
   }));
+
   if (cache_->dry()) {
     losses_.clear();
     return TraceTraining(loss);

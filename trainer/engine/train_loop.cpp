@@ -100,10 +100,12 @@ Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
                             .data_cursor = task_.batches->position(),
                             .scaler_steps = scaler_.state().good_steps,
                             .random_state = SplitMix64(random_).Next()};
+
   const auto note = [&]() -> Status {
     TP_RETURN_IF_ERROR(TakeLoss(report));
     return task_.reports != nullptr ? task_.reports->Note(*report) : Status();
   };
+
   TP_ASSIGN_OR_RETURN(*sealed, task_.engine->EndStep(end, note));
   version_ = sealed->version;
   random_ = end.random_state;
@@ -117,12 +119,14 @@ Status Run::Seal(StepReport* report) {
   TP_RETURN_IF_ERROR(EndStep(report, &sealed));
   report->grad_norm = sealed.grad_norm;
   report->skipped = sealed.skipped;
+
   if (!task_.loss_scaling) return {};
   if (sealed.skipped && scaler_.at_minimum()) {
     return Status(ErrorId::kNonFinite,
                   "gradients overflow even at the smallest loss scale, at step " +
                       std::to_string(report->step));
   }
+
   scaler_.Update(!sealed.skipped);
   if (sealed.skipped) {
     ++summary_.steps_skipped;
@@ -144,6 +148,7 @@ Status Run::HeldOutLoss(StepReport* report) {
   }
   sum /= static_cast<double>(task_.held_out.size());
   TP_RETURN_IF_ERROR(MeanOverRanks(&sum));
+
   report->held_out_loss = sum;
   if (!summary_.held_out_first) summary_.held_out_first = sum;
   summary_.held_out_last = sum;
@@ -161,6 +166,7 @@ void Run::TakeCounters(StepReport* report) {
   report->cpus_shared = task_.cpus_shared != nullptr && task_.cpus_shared();
   report->bytes_h2d = now.bytes_h2d - before_.bytes_h2d;
   report->bytes_d2h = now.bytes_d2h - before_.bytes_d2h;
+
   if (const std::optional<StepTraffic>& theory = task_.engine->planned_traffic()) {
     report->bytes_h2d_theory = theory->bytes_h2d;
     report->bytes_d2h_theory = theory->bytes_d2h;
@@ -180,10 +186,12 @@ Status Run::Step(uint64_t step) {
   report.step = step;
   report.steps = task_.steps;
   report.learning_rate = optim::LearningRateAt(task_.schedule, step);
+
   const int64_t start = task_.clock->NowNs();
   const uint64_t tokens_before = summary_.tokens;
   before_ = task_.engine->cache().counters();
   if (task_.trace != nullptr) task_.trace->BeginStep(step);
+
   TP_RETURN_IF_ERROR(MicroBatches());
   report.tokens = summary_.tokens - tokens_before;
   TP_RETURN_IF_ERROR(Seal(&report));
@@ -192,6 +200,7 @@ Status Run::Step(uint64_t step) {
   if (!std::isfinite(report.loss) && !report.skipped) {
     return Status(ErrorId::kNonFinite, "the loss is not finite at step " + std::to_string(step));
   }
+
   summary_.seconds += report.seconds;
   summary_.steps = step;
   const uint64_t done_here = step - task_.start.version;
@@ -199,6 +208,7 @@ Status Run::Step(uint64_t step) {
   summary_.loss_last = report.loss;
   report.eta_seconds =
       summary_.seconds / static_cast<double>(done_here) * static_cast<double>(task_.steps - step);
+
   if (EvaluationDue(step)) TP_RETURN_IF_ERROR(HeldOutLoss(&report));
   if (task_.reports != nullptr) TP_RETURN_IF_ERROR(task_.reports->Write(report));
   return task_.after_step ? task_.after_step(version_) : Status();
@@ -228,11 +238,13 @@ Result<TrainSummary> Run::All() {
     untrained.loss = *untrained.held_out_loss;
     if (task_.reports != nullptr) TP_RETURN_IF_ERROR(task_.reports->Write(untrained));
   }
+
   for (uint64_t step = version_ + 1; step <= task_.steps; ++step) {
     TP_ASSIGN_OR_RETURN(summary_.stopped, StopWanted());
     if (summary_.stopped) break;
     TP_RETURN_IF_ERROR(Step(step));
   }
+
   if (task_.reports != nullptr) task_.reports->Finish();
   summary_.version = version_;
   return summary_;

@@ -83,6 +83,7 @@ Status GradientHooks::CollectSeparate() {
       CopyGradient(gradient, place.data);
       gradient.reset();
     }
+
     TP_RETURN_IF_ERROR(cache_->SubmitBorrowed(chunk));
     operators_->ApplyMoves();
   }

@@ -74,6 +74,7 @@ void OperatorHook::Before(const void* function, const char* name) {
   if (std::all_of(touched_.begin(), touched_.end(),
                   [this](ParameterId parameter) { return uses_[parameter] > 0; }))
     return;
+
   if (holding_ == holds_.size()) holds_.emplace_back();
   Hold& hold = holds_[holding_];
   hold.function = function;

@@ -10,21 +10,22 @@ namespace tidepool::trainer {
 namespace {
 
 // Operators that only make another view of a tensor: they read no element, so they need no chunk.
+constexpr std::array<std::string_view, 14> kViews{"aten::t",
+                                                  "aten::transpose",
+                                                  "aten::as_strided",
+                                                  "aten::expand",
+                                                  "aten::view",
+                                                  "aten::detach",
+                                                  "aten::alias",
+                                                  "aten::select",
+                                                  "aten::slice",
+                                                  "aten::permute",
+                                                  "aten::squeeze",
+                                                  "aten::unsqueeze",
+                                                  "aten::_reshape_alias",
+                                                  "aten::resolve_conj"};
+
 bool IsView(std::string_view name) {
-  static constexpr std::array<std::string_view, 14> kViews{"aten::t",
-                                                           "aten::transpose",
-                                                           "aten::as_strided",
-                                                           "aten::expand",
-                                                           "aten::view",
-                                                           "aten::detach",
-                                                           "aten::alias",
-                                                           "aten::select",
-                                                           "aten::slice",
-                                                           "aten::permute",
-                                                           "aten::squeeze",
-                                                           "aten::unsqueeze",
-                                                           "aten::_reshape_alias",
-                                                           "aten::resolve_conj"};
   return std::find(kViews.begin(), kViews.end(), name) != kViews.end();
 }
 

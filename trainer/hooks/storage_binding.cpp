@@ -65,6 +65,7 @@ Status CheckFits(const at::Tensor& tensor, c10::Device device, const BoundParame
                                           device.str() + ") can be bound to chunks, not one of " +
                                           tensor.device().str());
   }
+
   const uint64_t end = (place.element_begin + static_cast<uint64_t>(tensor.numel())) *
                        static_cast<uint64_t>(tensor.element_size());
   if (place.chunk >= chunk_bytes.size() || end > chunk_bytes[place.chunk]) {
@@ -84,6 +85,7 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
       RoundUp(chunk_bytes.empty() ? 1 : *std::max_element(chunk_bytes.begin(), chunk_bytes.end()),
               kPageBytes);
   if (!tensors.empty()) state->device = tensors.front().device();
+
   TP_ASSIGN_OR_RETURN(state->fault, State::Pages::Map(largest, PROT_NONE));
   if (state->device.is_cpu()) {
     TP_ASSIGN_OR_RETURN(state->host_spare, State::Pages::Map(largest, PROT_READ | PROT_WRITE));
@@ -92,6 +94,7 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
     state->device_spare = at::zeros({static_cast<int64_t>(largest)},
                                     at::TensorOptions().dtype(at::kByte).device(state->device));
   }
+
   state->starts.resize(chunk_bytes.size());
   for (ChunkId chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     // No allocator and not resizable: LibTorch can never move or grow what we place.
@@ -100,6 +103,7 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
                                  /*resizable=*/false);
     state->chunks.emplace(state->storages.back().unsafeGetStorageImpl(), chunk);
   }
+
   for (size_t i = 0; i < tensors.size(); ++i) {
     TP_RETURN_IF_ERROR(CheckFits(tensors[i], state->device, places[i], chunk_bytes));
     at::TensorImpl* impl = tensors[i].unsafeGetTensorImpl();
@@ -109,6 +113,7 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
     state->chunk_of.push_back(places[i].chunk);
     state->element_bytes = static_cast<uint64_t>(tensors[i].element_size());
   }
+
   for (auto& starts : state->starts)
     std::sort(starts.begin(), starts.end(),
               [](const auto& a, const auto& b) { return a.element < b.element; });

@@ -56,10 +56,12 @@ Result<std::vector<uint32_t>> RecordUseOrder(const std::vector<at::Tensor>& para
   TP_ASSIGN_OR_RETURN(const std::unique_ptr<StorageBinding> binding, BindToZeros(parameters));
   Recording now{binding.get(), std::vector<bool>(parameters.size(), false), {}};
   TP_CHECK(std::exchange(recording, &now) == nullptr, "one recording per thread");
+
   const at::CallbackHandle watch =
       at::addThreadLocalCallback(at::RecordFunctionCallback(&NoteOperator)
                                      .needsInputs(true)
                                      .scopes({at::RecordScope::FUNCTION}));
+
   Status thrown;
   try {
     const at::NoGradGuard no_grad;
@@ -68,6 +70,7 @@ Result<std::vector<uint32_t>> RecordUseOrder(const std::vector<at::Tensor>& para
     thrown = Status(ErrorId::kLibraryFailed,
                     std::string("LibTorch, in the dry forward: ") + error.what());
   }
+
   at::removeCallback(watch);
   recording = nullptr;
   if (!thrown.ok()) return thrown;

@@ -25,6 +25,7 @@ void WithStore(const Rendezvous& meet, const std::string& job, Body&& body) {
     options.port = meet.port;
     options.waitWorkers = false;
     options.timeout = kAnswerWithin;
+
     const auto store = c10::make_intrusive<c10d::PrefixStore>(
         "tidepool/done/" + job, c10::make_intrusive<c10d::TCPStore>(meet.host, options));
     body(store.get());

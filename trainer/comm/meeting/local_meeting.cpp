@@ -113,6 +113,7 @@ Status LocalMeeting::Join() {
   uninformed.say = nullptr;
   Search search{.patience = Patience(WaitTerms(), now_ns),
                 .turned_away = Patience(std::move(uninformed), now_ns)};
+
   for (;;) {
     search.missing |= 1;
     for (const std::string& name : FindListening(MeetingPrefix(meet_.run))) {
@@ -133,6 +134,7 @@ Status LocalMeeting::GoOn(Search* search, bool is_connected) {
   for (uint32_t rank = 1; is_connected && rank < meet_.world; ++rank) {
     if ((others >> rank & 1) == 0) search->patience.Heard(rank, now_ns);
   }
+
   const bool for_rank_0 = !is_connected || others == 0;
   const auto telling = for_rank_0 ? Patience::Telling::kYes : Patience::Telling::kNo;
   if (!search->rank_taken) search->turned_away.Heard(0, now_ns);
@@ -177,6 +179,7 @@ Status LocalMeeting::Listen(int socket, Search* search) {
     UniqueFd fd;
     const Heard heard = Hear(socket, &packet, &fd);
     TP_RETURN_IF_ERROR(Interrupted());
+
     if (heard == Heard::kPacket && packet.kind == MeetingPacket::Kind::kRefused)
       return Refused(packet, search);
     const int64_t now_ns = clock_->NowNs();
@@ -200,10 +203,12 @@ void LocalMeeting::Take(MeetingPacket packet, UniqueFd fd, Search* search) {
       search->missing = packet.missing & OthersThan(meet_.rank, meet_.world);
       search->rank_taken = false;
       return;
+
     case MeetingPacket::Kind::kPeer:
       search->is_over = !fd.valid() || packet.rank == meet_.rank || packet.rank >= meet_.world;
       if (!search->is_over) peers_[packet.rank] = std::move(fd);
       return;
+
     case MeetingPacket::Kind::kAllHere:
       search->all_here = true;
       for (uint32_t rank = 1; rank < meet_.world; ++rank) {
@@ -244,6 +249,7 @@ Result<UniqueFd> LocalMeeting::OfferConnection(uint32_t to, const MeetingPacket&
     return Status(ErrorId::kCollectiveFailed, "no socket for a group of ranks")
         .Why("no descriptor is left")
         .Fix("raise `ulimit -n`");
+
   const int64_t end_ns = clock_->NowNs() + meet_.timeout_ms * kNsPerMs;
   for (;;) {
     const PacketResult result = SendPacket(peers_[to].get(), Encode(packet), pair.theirs.get());
@@ -262,6 +268,7 @@ Result<UniqueFd> LocalMeeting::AwaitConnection(uint32_t from, const MeetingPacke
     UniqueFd fd;
     const Heard heard = peers_[from].valid() ? Hear(peers_[from].get(), &got, &fd) : Heard::kEnd;
     if (heard == Heard::kEnd) return PeerLeft(from, "has left");
+
     if (heard == Heard::kPacket) {
       if (got.kind == packet.kind && got.rank == from && got.subject == packet.subject &&
           fd.valid())
@@ -284,6 +291,7 @@ Result<std::unique_ptr<Collective>> LocalMeeting::MakeGroup(const GroupSpec& spe
                        .world = meet_.world,
                        .run = meet_.run,
                        .subject = HashOf(std::as_bytes(std::span(spec.name)))};
+
   std::vector<UniqueFd> members(spec.ranks.size());
   for (size_t i = 0; i < spec.ranks.size(); ++i) {
     if (spec.ranks[i] <= meet_.rank) continue;

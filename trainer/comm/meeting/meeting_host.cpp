@@ -99,6 +99,7 @@ void MeetingHost::AcceptAll() {
       Count(&refused_.of_other_users, "another user's process");
       continue;
     }
+
     if (guests_.size() == kGuestsMax) {
       Count(&refused_.malformed, "too many that do not say who they are");
       continue;
@@ -116,6 +117,7 @@ bool MeetingHost::Hear(Guest* guest) {
     Count(&refused_.malformed, "it does not say who it is");
     return false;
   }
+
   const auto hello = result == PacketResult::kDone ? DecodeMeetingPacket(bytes) : std::nullopt;
   if (!hello) {
     Count(&refused_.malformed, result == PacketResult::kClosed ? "it left without a word"
@@ -147,6 +149,7 @@ void MeetingHost::Refuse(int socket, MeetingPacket::Verdict verdict) {
       break;
     default: Count(&refused_.of_other_runs, "a rank of another run"); break;
   }
+
   MeetingPacket answer = own_;
   answer.kind = MeetingPacket::Kind::kRefused;
   answer.verdict = verdict;
@@ -188,6 +191,7 @@ bool MeetingHost::Introduce() {
   const auto connect = [this]() {
     MeetingPacket packet = own_;
     packet.kind = MeetingPacket::Kind::kPeer;
+
     for (uint32_t low = 1; low < own_.world; ++low) {
       for (uint32_t high = low + 1; high < own_.world; ++high) {
         const SocketPair pair = MakePair(SOCK_SEQPACKET);
@@ -199,6 +203,7 @@ bool MeetingHost::Introduce() {
     }
     return true;
   };
+
   if (!connect()) {
     for (UniqueFd& rank : ranks_) rank.Reset();
     return false;

@@ -31,6 +31,7 @@ std::array<std::byte, kMeetingPacketBytes> Encode(const MeetingPacket& packet) {
                   .missing = packet.missing,
                   .run = packet.run,
                   .subject = packet.subject};
+
   std::array<std::byte, kMeetingPacketBytes> bytes;
   std::memcpy(bytes.data(), &wire, sizeof wire);
   return bytes;

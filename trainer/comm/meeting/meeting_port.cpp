@@ -34,6 +34,7 @@ UniqueFd ListenOnLoopback(uint16_t port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+
   if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {
@@ -57,6 +58,7 @@ bool SomebodyListens(const Rendezvous& meet) {
   if (getaddrinfo(meet.host.c_str(), std::to_string(meet.port).c_str(), &hints, &found) != 0)
     return false;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
     const UniqueFd probe(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connect(probe.get(), at->ai_addr, at->ai_addrlen) == 0 && !ConnectedToItself(probe.get()))
@@ -73,6 +75,7 @@ Status AwaitRanks(const Rendezvous& meet, const std::string& doing, const Missin
   terms.standing = meet.standing;
   terms.say = meet.say;
   Patience patience(std::move(terms), clock->NowNs());
+
   for (bool exactly = false;;) {
     TP_ASSIGN_OR_RETURN(const std::vector<uint32_t> ranks, missing(exactly));
     if (ranks.empty()) return {};

@@ -73,6 +73,7 @@ void Patience::Tell(std::vector<uint32_t> missing, int64_t now_ns) {
 
   std::string line = "waiting";
   bool any_lives = false;
+
   for (size_t i = 0; i < std::min(missing.size(), kToldOfMax); ++i) {
     const Known& known = ranks_[missing[i]];
     const bool lives = known.standing.kind == RankStanding::Kind::kComing;
@@ -83,6 +84,7 @@ void Patience::Tell(std::vector<uint32_t> missing, int64_t now_ns) {
     if (!lives) line += " of " + FormatNs(terms_.limit_ns) + " at most without a sign of life";
     any_lives = any_lives || lives;
   }
+
   if (missing.size() > kToldOfMax)
     line += "; and for " + std::to_string(missing.size() - kToldOfMax) + " more";
   if (any_lives)

@@ -89,6 +89,7 @@ PacketResult SendPacket(int socket, std::span<const std::byte> packet, int fd) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
+
   if (fd >= 0) {
     message.msg_control = control.data();
     message.msg_controllen = control.size();

@@ -14,6 +14,7 @@ Status ReadNumber(const char* name, uint64_t max, uint64_t* out) {
   const std::string_view view(text);
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
+
   if (error != std::errc() || end != view.data() + view.size() || value > max) {
     return Status(ErrorId::kUsageError, "the environment variable " + std::string(name) + " is '" +
                                             text + "', not a number of 0 to " + std::to_string(max))
@@ -43,6 +44,7 @@ Result<Rendezvous> RendezvousFromEnv() {
   TP_RETURN_IF_ERROR(ReadNumber("LOCAL_WORLD_SIZE", kMaxRanks, &local_world));
   TP_RETURN_IF_ERROR(ReadNumber("MASTER_PORT", 65535, &port));
   TP_RETURN_IF_ERROR(ReadNumber("TORCHELASTIC_RESTART_COUNT", kMaxRanks, &restarts));
+
   if (world == 0 || rank >= world || local_world == 0 || local_rank >= local_world) {
     return Status(ErrorId::kUsageError,
                   "RANK " + std::to_string(rank) + " of WORLD_SIZE " + std::to_string(world) +
@@ -50,12 +52,14 @@ Result<Rendezvous> RendezvousFromEnv() {
                       std::to_string(local_world) + ") is not a rank of that many")
         .Fix("ranks count from 0 to WORLD_SIZE - 1; let torchrun or `trainer launch` set them");
   }
+
   Rendezvous meet;
   meet.rank = static_cast<uint32_t>(rank);
   meet.world = static_cast<uint32_t>(world);
   meet.local_rank = static_cast<uint32_t>(local_rank);
   meet.local_world = static_cast<uint32_t>(local_world);
   meet.port = static_cast<uint16_t>(port);
+
   if (world > 1) {
     if (std::getenv("RANK") == nullptr) return Missing("RANK");
     if (std::getenv("MASTER_ADDR") == nullptr) return Missing("MASTER_ADDR");

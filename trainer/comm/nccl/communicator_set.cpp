@@ -37,6 +37,7 @@ void CommunicatorSet::AbortAll() {
     const auto give_up = [nccl = nccl_, communicator, left] {
       Abort(nccl, communicator, left.get());
     };
+
     try {
       if (TP_PLANTED("comm.aborted_in_turn")) {
         give_up();

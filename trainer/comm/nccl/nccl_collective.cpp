@@ -123,6 +123,7 @@ void NcclCollective::Settle(const char* name, int result) {
           ErrorId::kCollectiveFailed,
           std::string(name) + " did not end within " + std::to_string(setup_.timeout_ms) + " ms"));
     }
+
     if (looks >= kSpins) setup_.clock->SleepNs(kPollNs);
     const int asked = setup_.nccl->comm_get_async_error(comm_, &result);
     if (asked != NcclTable::kSuccess) result = asked;

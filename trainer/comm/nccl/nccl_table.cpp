@@ -36,6 +36,7 @@ Result<NcclTable> Load() {
     return Status(ErrorId::kCollectiveFailed, "libnccl.so.2 is not found")
         .Why(why == nullptr ? "" : why);
   }
+
   NcclTable table;
   std::string missing;
   Find(library, "ncclGetVersion", &table.get_version, &missing);
@@ -45,10 +46,12 @@ Result<NcclTable> Load() {
   Find(library, "ncclCommFinalize", &table.comm_finalize, &missing);
   Find(library, "ncclCommDestroy", &table.comm_destroy, &missing);
   Find(library, "ncclCommAbort", &table.comm_abort, &missing);
+
   Find(library, "ncclAllGather", &table.all_gather, &missing);
   Find(library, "ncclReduceScatter", &table.reduce_scatter, &missing);
   Find(library, "ncclGetErrorString", &table.get_error_string, &missing);
   Find(library, "ncclGetLastError", &table.get_last_error, &missing);
+
   if (!missing.empty()) return Status(ErrorId::kCollectiveFailed, "libnccl.so.2 has no " + missing);
   return table;
 }

@@ -27,6 +27,7 @@ std::string Text(int code) {
 std::string NcclVersion() {
   std::string text;
   int loaded = 0;
+
   if (const Result<const NcclTable*> nccl = LoadNccl(); !nccl.ok()) {
     text.append("none (").append(nccl.status().what()).append(")");
   } else if (nccl.value()->get_version(&loaded) != NcclTable::kSuccess) {
@@ -35,6 +36,7 @@ std::string NcclVersion() {
     text = Text(loaded);
     if (loaded != kBuiltFor) text.append(" (built for ").append(Text(kBuiltFor)).append(")");
   }
+
   return text;
 }
 

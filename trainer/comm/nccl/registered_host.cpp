@@ -25,6 +25,7 @@ Result<RegisteredHost> RegisteredHost::Create(device::Device* device, uint64_t b
                   "no " + FormatBytes(bytes) + " of host memory to register with " + device->name())
         .Why(std::strerror(errno));
   }
+
   RegisteredHost host;
   host.pages_ = {static_cast<std::byte*>(at), Unmap{bytes}};
   TP_ASSIGN_OR_RETURN(host.registration_, device->Register(at, bytes));
