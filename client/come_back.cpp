@@ -23,7 +23,7 @@ Status MemClient::ComeBack() {
 
   size_t sent_again = 0;
   for (;;) {
-    // What the server before still answered is done.
+    // Takes the answers that the former server still gave.
     if (!TP_PLANTED("client.old_ring_not_drained")) TakeCompletions();
     if (!ended_.ok()) return ended_;
     const Status status = Rejoin(patience.LeftNs(), &sent_again);
@@ -104,7 +104,7 @@ void MemClient::SendParked() {
   }
 }
 
-// No later request may overtake them.
+// Waits until all parked requests are sent: no later request may overtake them.
 Status MemClient::AwaitParked() {
   const int64_t end = clock_->NowNs() + options_.wait_timeout_ns - parked_ns_;
   while (parked_.any()) {

@@ -187,7 +187,7 @@ void AheadPipeline::LookAtStanding() {
   if (standing_.empty() || standing_.front().late ||
       !setup_.streams.compute->Passed(standing_.front().at))
     return;
-  // Looked at again: the transfer may have ended before the stream came.
+  // Asks again, because the transfer may have ended before the stream came to the wait.
   if (Done(standing_.front().op)) return;
   standing_.front().late = true;
   ++late_;
@@ -198,7 +198,7 @@ void AheadPipeline::TakeAnswer(Op* op) {
   op->answered = true;
   const Result<client::Outcome> outcome = setup_.service->Wait(op->ticket);
   if (!Latch(outcome.status()).ok()) {
-    // Where the session goes on without this transfer, nobody else ends what waits for it.
+    // The session may go on without this transfer; then nobody else ends the streams' waits for it.
     setup_.service->FlagsOf(op->ticket).done->store(device::kFlagPoison, std::memory_order_release);
     return;
   }
@@ -254,8 +254,8 @@ Status AheadPipeline::AwaitOldest() {
     if (!status_.ok()) break;
     LookAtStanding();
     Op& op = ops_.front();
-    // The server's part can be slept through; this process's streams, and peers, fail in ways that
-    // only a look tells.
+    // The server's part may be slept through, because the server wakes this thread. Streams and
+    // peers may fail without a word: they must be looked at.
     if (!op.answered && op.ready.Reached()) {
       TakeAnswer(&op);
     } else {

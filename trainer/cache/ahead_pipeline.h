@@ -56,9 +56,10 @@
 
 namespace tidepool::trainer {
 
-// Operators with parameters, with a few kernels each, and their flags.
+// The most operators with parameters (a few kernels each, and their flags) that the CPU may be
+// ahead of the compute stream.
 inline constexpr uint64_t kOperatorsAhead = 64;
-// At least one of so many is marked, for the CPU to be held back by.
+// One operator in so many has a mark, at which the CPU can be held back.
 inline constexpr uint64_t kOperatorsAMark = 8;
 
 class AheadPipeline {
@@ -66,7 +67,8 @@ class AheadPipeline {
   // Requires compute and recycle streams, a service with registered flags, and a stream of every
   // group.
   explicit AheadPipeline(PipelineSetup setup);
-  // Lets the streams pass what they still have of it, for at most two seconds.
+  // Waits, for at most two seconds, until the streams have passed everything that this object put
+  // into them.
   ~AheadPipeline();
 
   // This rank's shard comes to its place in `block` behind all that used it, then all shards are
@@ -78,19 +80,19 @@ class AheadPipeline {
   // An operator with parameters is in the compute stream; true when a mark behind it is wanted, so
   // that the CPU can be held back.
   bool Used();
-  // What is in the compute stream up to here used some blocks; no later operator does before the
-  // next Wait. May hold the CPU back.
+  // Puts a mark behind the operators that have used blocks so far; call it before the next Wait.
+  // May hold the CPU back.
   UseMark Mark();
 
   bool Done(OpId id) const;
-  // Errors of these: what the server, the group or a stream said, latched.
+  // The calls below return what the server, the group or a stream said, latched.
   // What is put into the compute stream from here on comes behind the transfer. `prefetched`: count
   // it when it comes late.
   Status Wait(OpId id, bool prefetched);
   Status Progress();
   Status WaitAll();
-  // Blocks until what is in the compute stream has ended, and looks after all else meanwhile.
-  // Errors: as above, at once.
+  // Blocks until what is in the compute stream has ended; transfers, streams and peers are watched
+  // meanwhile. Errors: as above, as soon as one is seen.
   Status AwaitOperators();
 
   uint64_t bytes_h2d() const { return bytes_h2d_; }
@@ -140,13 +142,13 @@ class AheadPipeline {
   static Point PointIn(device::Stream* stream) { return {stream, stream->Record()}; }
   // Behind the transfer.
   static void PutWait(device::Stream* stream, const Op& op);
-  // Until the compute stream has come to `at`.
+  // Blocks until the compute stream has passed `at`.
   void HoldBack(UseMark at);
   bool IsFree(const BlockPast& past) const;
-  // Where it is not free yet: behind all that used it.
+  // Makes the recycle stream wait for all that used the block. Requires !IsFree(past).
   void WaitUntilFree(const BlockPast& past);
   OpId Start(Op op, const Result<client::Ticket>& ticket);
-  // Takes what the oldest transfer has to say; true when it has ended and left.
+  // Takes the outcome of the oldest transfer; true when that has ended and is forgotten.
   bool FinishOldest();
   void TakeAnswer(Op* op);
   void TakeGroupsWord(Op* op);

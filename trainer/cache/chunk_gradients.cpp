@@ -209,8 +209,8 @@ Status ChunkGradients::FinishChunk(ChunkId chunk) {
   return Submit(chunk, /*enter=*/true);
 }
 
-// Notes the end of a backward as Borrow, SubmitBorrowed and FinishChunk would. Micro-batches are
-// alike: one says it all.
+// Records the moments that Borrow, SubmitBorrowed and FinishChunk would record. Micro-batches are
+// alike, so one is enough.
 Status ChunkGradients::FinishDry() {
   const auto hand_in = [this](ChunkId chunk, bool borrow) {
     if (borrow) pass_->Enter(MomentKind::kBorrow, chunk);

@@ -68,7 +68,7 @@ void PassFollower::Enter(const Moment& moment) {
       ++next_;
       return;
     }
-    // What was entered so far stays true of this pass; the new order grows behind it.
+    // The moments entered so far belong to this pass as well: the new order continues from them.
     ++deviations_;
     mode_ = Mode::kLeftOrder;
     plan_ = nullptr;

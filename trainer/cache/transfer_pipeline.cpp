@@ -185,8 +185,8 @@ Status TransferPipeline::AwaitOperators() {
 Status TransferPipeline::WaitAll() {
   const int64_t before = setup_.clock->NowNs();
   Status waited = Progress();
-  // The oldest each time: behind the last one earlier ones may still be under way, which would be
-  // asked again and again.
+  // Waits for the oldest one each time. While the last one is waited for, earlier ones may still be
+  // under way, and would be asked again and again.
   while (waited.ok() && !ops_.empty())
     waited = WaitFor(TP_PLANTED("cache.last_one_awaited") ? first_ + ops_.size() - 1 : first_);
   wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);

@@ -8,7 +8,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// More would only delay the first copy; a split master takes no more in one put.
+// A larger half would only delay the first copy, and a split master takes no more in one put.
 constexpr uint64_t kHalfBytesMax = 4 * kMiB;
 
 }  // namespace
@@ -66,7 +66,8 @@ Status WeightPut::Put(ParameterId parameter, const float* values) {
   return last ? Append(place.chunk, nullptr, chunk.elements - cursors_[place.chunk]) : Status();
 }
 
-// A cursor stands behind a parameter's last element, at the chunk's begin, or at its end.
+// A cursor is at the start of the chunk, behind the last element of a parameter, or at the chunk's
+// end.
 ParameterId WeightPut::NextParameter(ChunkId chunk) const {
   const uint64_t cursor = cursors_[chunk];
   return cursor == 0 ? layout_->chunks[chunk].first_parameter

@@ -90,7 +90,8 @@ void ExchangeThread::Run() {
   }
 }
 
-// The leg that this direction is in, behind those that are not used; null: nothing is to be moved.
+// Skips legs that are not used, and returns the one that this direction is in; null: there is
+// nothing to move.
 const Leg* ExchangeThread::Current(size_t member, bool outward) {
   Direction& direction = outward ? members_[member].out : members_[member].in;
   for (; direction.number - oldest_ < in_work_.size(); ++direction.number) {
@@ -161,7 +162,7 @@ void ExchangeThread::Send(size_t member) {
   }
 }
 
-// False: nothing more is there now, or will ever be.
+// Returns false when nothing more can be read, now or ever.
 bool ExchangeThread::ReceivePart(Direction* in, int socket, std::byte* to, uint64_t bytes) {
   ssize_t got = -1;
   do {
@@ -187,8 +188,7 @@ uint64_t ExchangeThread::Room(size_t member) {
   return out.number < in.number || out.done < sizeof(Header) ? 0 : out.done - sizeof(Header);
 }
 
-// Both ranks of a pair may always receive what the other one has sent first, so that one of them
-// goes on.
+// A rank may always receive what its peer sends first, so of two ranks one always goes on.
 bool ExchangeThread::MayReceive(size_t member) {
   if (Current(member, false) == nullptr) return false;
   const uint64_t done = members_[member].in.done;
@@ -267,7 +267,7 @@ void ExchangeThread::Sum(const Exchange& exchange) const {
                  block.dtype, own);
 }
 
-// A rank may leave that no exchange in work needs, or only a later one than the oldest.
+// A rank may leave when no exchange in work needs it, or only one behind the oldest.
 void ExchangeThread::LookForLost() {
   if (failed_) return;
   for (size_t member = 0; member < members_.size(); ++member) {

@@ -100,7 +100,7 @@ struct GlooCollective::State {
     return ticket;
   }
 
-  // Waits in slices, so that the end of the run is heard that Gloo does not see.
+  // Waits in slices and asks `doomed` between them: the run may end in ways that Gloo does not see.
   void AwaitEnd(Ticket ticket) {
     constexpr int kSliceMs = 250;
     constexpr int kSlicesToLeave = 8;
@@ -143,7 +143,7 @@ Result<std::unique_ptr<Collective>> GlooCollective::Connect(const Rendezvous& me
 }
 
 GlooCollective::~GlooCollective() {
-  // A failure here has nobody left to be told to.
+  // Nobody is left to hear of a failure.
   state_->AwaitEnd(state_->thread.started());
 }
 
@@ -208,7 +208,7 @@ Status GlooCollective::SumDoubles(double* values, uint64_t count) {
   const uint32_t world = state_->world;
   std::vector<double> all(world * count);
   std::copy_n(values, count, all.data() + state_->rank * count);
-  // Two fp32 places hold one double: only bytes travel.
+  // One double takes the place of two fp32 elements: the bytes are only moved.
   TP_RETURN_IF_ERROR(Wait(
       StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
   for (uint64_t i = 0; i < count; ++i) {

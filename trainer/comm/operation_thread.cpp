@@ -49,7 +49,8 @@ void OperationThread::Run() {
     pollfd polled{.fd = events_.event_fd(), .events = POLLIN, .revents = 0};
     poll(&polled, 1, -1);
     TakeEvents();
-    // What ends gives back a buffer; what is begun after a failure has ended.
+    // An operation that ends gives back its buffer, and one that is begun after a failure ends at
+    // once: so both are tried until nothing changes.
     for (uint64_t before = 0; before != oldest_ + next_begun_;) {
       before = oldest_ + next_begun_;
       EndThoseComplete();

@@ -31,7 +31,7 @@ inline constexpr uint32_t kPartsAtOnce = 2;
 
 struct ThreadOperation {
   struct Begun {
-    // Begun: so many calls of PieceEnded follow, also where `status` is not ok.
+    // The number of calls of PieceEnded that follow, also where `status` is not ok.
     uint32_t pieces = 0;
     Status status{};
   };
@@ -92,7 +92,7 @@ class OperationThread {
   void EndThoseComplete();
   // Begins the operations for which there are buffers, in order.
   void BeginThoseInTurn();
-  // False: it needs a buffer, and all are lent.
+  // Returns false when the operation needs a buffer and all are lent.
   bool LendBuffer(InWork* one);
 
   std::deque<InWork> in_work_;

@@ -1,4 +1,4 @@
-// RankStanding: what is known, past the meeting, of a rank that has not come to it.
+// RankStanding: what others (the launcher) know of a rank that has not come to the meeting.
 //
 // Any thread; a value type.
 #pragma once
@@ -9,7 +9,7 @@ namespace tidepool::trainer {
 
 struct RankStanding {
   enum class Kind {
-    kUnknown,  // nobody says anything of it
+    kUnknown,  // nothing is known of it
     kComing,   // its process lives
     kEnded,    // it has ended, and is not started again
   };

@@ -80,7 +80,7 @@ Status SocketCollective::Barrier() {
 Status SocketCollective::SumDoubles(double* values, uint64_t count) {
   std::vector<double> all(world_ * count);
   std::copy_n(values, count, all.data() + rank_ * count);
-  // Two fp32 places hold one double: only bytes travel.
+  // One double takes the place of two fp32 elements: the bytes are only moved.
   TP_RETURN_IF_ERROR(Wait(
       StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
   for (uint64_t i = 0; i < count; ++i) {

@@ -15,7 +15,7 @@ Result<std::unique_ptr<StagedCollective>> StagedCollective::Open(std::unique_ptr
 }
 
 StagedCollective::~StagedCollective() {
-  // Their memory may not go before; a failure has nobody left to be told to.
+  // Operations use the staging memory, so they end first; nobody is left to hear of a failure.
   for (auto& [ticket, operation] : in_flight_) {
     if (operation.stage == Operation::Stage::kAtHost)
       static_cast<void>(host_->Wait(operation.at_host));
@@ -112,7 +112,7 @@ void StagedCollective::Finish(Operation* operation) {
   const uint64_t own = rank() * shard_bytes, end = world() * shard_bytes;
   Status status = host_->Wait(operation->at_host);
   if (status.ok() && operation->gather) {
-    // Its own shard is there.
+    // This rank's own shard is in the block already.
     status = Copy(*operation, /*out=*/false, 0, own);
     if (status.ok())
       status = Copy(*operation, /*out=*/false, own + shard_bytes, end - own - shard_bytes);
@@ -138,7 +138,7 @@ Status StagedCollective::Wait(Ticket ticket) {
   const auto found = in_flight_.find(ticket);
   TP_CHECK(found != in_flight_.end(), "each ticket is waited for once");
   Operation& operation = found->second;
-  // All buffers are lent while it waits for one.
+  // An operation waits for a buffer only while all are lent.
   while (operation.stage == Operation::Stage::kWaits) {
     Finish(OldestAtHost());
     BeginThoseInTurn();

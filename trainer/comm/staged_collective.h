@@ -71,14 +71,14 @@ class StagedCollective final : public Collective {
       : host_(std::move(host)), device_(device), stream_(std::move(stream)) {}
 
   Ticket Start(const BlockView& block, bool gather);
-  // Null: all are lent.
+  // A free buffer of at least so many bytes; null when all are lent.
   Result<Buffer*> LendBuffer(uint64_t bytes);
-  // Those that wait, in order, as far as there are buffers.
+  // Begins waiting operations, in order, as far as there are buffers.
   void BeginThoseInTurn();
   void Begin(Operation* operation, Buffer* buffer);
   // The outcome at the host, which is waited for, comes back to the block; the buffer is free.
   void Finish(Operation* operation);
-  // Null: there is none.
+  // The oldest operation that is at the host; null when there is none.
   Operation* OldestAtHost();
   // Copies `bytes` at `offset` of the block from or to its staging memory; blocks.
   Status Copy(const Operation& operation, bool out, uint64_t offset, uint64_t bytes);

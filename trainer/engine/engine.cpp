@@ -137,7 +137,7 @@ Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch,
     Computes("forward " + std::to_string(micro_batch));
     const at::Tensor result = loss();
     losses_.push_back(result.detach());
-    // A failed forward gave zeros: there is nothing to differentiate.
+    // After a failed forward the loss is made of zeros: there is nothing to differentiate.
     if (!operators_->status().ok()) return;
     TP_POINT("trainer.forward_done");
     Computes("backward " + std::to_string(micro_batch));
@@ -150,7 +150,7 @@ Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch,
 
 Result<std::vector<double>> TrainingEngine::TakeLosses() {
   std::vector<double> values;
-  // LibTorch's own wait would look after nothing: a peer that is lost would not end it.
+  // LibTorch's own wait polls nothing, so the loss of a peer would not end it.
   TP_RETURN_IF_ERROR(cache_->AwaitOperators());
   TP_RETURN_IF_ERROR(CatchTorch([&] {
     const torch::NoGradGuard no_grad;
@@ -181,8 +181,8 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
   return service_->Wait(ticket);
 }
 
-// What training needs is asked where evaluation finds too little: its number would not do for the
-// next step.
+// Called when an evaluation finds the rCache too small: traces a training step as well, whose needs
+// are larger, so that the size in the error is enough for both.
 Status TrainingEngine::TraceTraining(const LossFunction& loss) {
   cache_->BeginDryTraining();
   TP_RETURN_IF_ERROR(Guarded([&] { loss().backward(); }));

@@ -6,8 +6,8 @@
 // abandoned unsealed, and every later call returns the same error.
 //
 // On a GPU the calling thread's current stream must be EngineParts::streams.compute from Create on
-// (trainer/torch_device.h): operators are put into it and end later; nothing here waits for it but
-// TakeLosses and, for the server, EndStep.
+// (trainer/run/run_device.h): operators are put into it and end later. Only TakeLosses waits for
+// it, and EndStep for the server.
 //
 // Data groups: every parameter belongs to one (ParameterNote::data_group;
 // LayoutOptions::data_groups lists the ranks of each): dense ones to that of all ranks, for

@@ -84,7 +84,7 @@ Status Run::MicroBatches() {
   return {};
 }
 
-// Once a step, when a device has done all of it.
+// Called once a step, when the device has done all of it.
 Status Run::TakeLoss(StepReport* report) {
   TP_ASSIGN_OR_RETURN(const std::vector<double> values, task_.engine->TakeLosses());
   for (const double value : values) report->loss += value / task_.micro_batches;
@@ -214,8 +214,8 @@ Status Run::Step(uint64_t step) {
   return task_.after_step ? task_.after_step(version_) : Status();
 }
 
-// The process that sealed the last step died before it had written the report: what was noted of
-// it, and its held-out loss, which the sealed weights still give.
+// Writes the report of the last sealed step, whose process died before it had written it: from what
+// was noted, and with the held-out loss, which the sealed weights still give.
 Status Run::ReportUnreported() {
   double due = task_.reports != nullptr && task_.reports->unreported() ? 1 : 0;
   TP_RETURN_IF_ERROR(task_.world->SumDoubles(&due, 1));

@@ -62,8 +62,8 @@ class OperatorHook {
     std::vector<ParameterId> parameters{};
     std::vector<ChunkId> chunks{};
   };
-  // With what it touches in touched_. It holds nothing when all of that is used by an enclosing
-  // operator, and after a failure.
+  // Requires that touched_ has the operator's parameters. Holds nothing when an enclosing operator
+  // uses all of them, or after a failure.
   void Before(const void* function, const char* name);
   void After(const void* function);
   void PlaceAllSpare();

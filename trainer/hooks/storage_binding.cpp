@@ -90,7 +90,7 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
   if (state->device.is_cpu()) {
     TP_ASSIGN_OR_RETURN(state->host_spare, State::Pages::Map(largest, PROT_READ | PROT_WRITE));
   } else {
-    // Now, because a run that has failed may have failed for want of memory.
+    // Allocated now, because there may be no memory left when it is needed, after a failure.
     state->device_spare = at::zeros({static_cast<int64_t>(largest)},
                                     at::TensorOptions().dtype(at::kByte).device(state->device));
   }

@@ -53,7 +53,7 @@ uint64_t OthersThan(uint32_t rank, uint32_t world) {
 
 }  // namespace
 
-// What a rank that looks for rank 0 knows.
+// The state of a rank that looks for rank 0.
 struct LocalMeeting::Search {
   Patience patience;
   Patience turned_away;     // by rank 0, which lives: no sign of life of it lengthens that
@@ -152,7 +152,7 @@ Status LocalMeeting::GoOn(Search* search, bool is_connected) {
   return std::move(goes_on).Why(why);
 }
 
-// Ok also where nothing came of it: the next one is tried.
+// Returns ok also when this one was not rank 0 of the run: the next one is tried.
 Status LocalMeeting::TryOne(const std::string& name, Search* search) {
   const UniqueFd found = ConnectAbstract(name);
   if (!found.valid() || !OwnedByUs(found.get())) return {};
@@ -169,7 +169,7 @@ Status LocalMeeting::TryOne(const std::string& name, Search* search) {
   return {};
 }
 
-// Until all are here, or this meeting comes to nothing.
+// Listens to rank 0 until all ranks are here or this meeting fails.
 Status LocalMeeting::Listen(int socket, Search* search) {
   const int64_t answer_by_ns = clock_->NowNs() + kAnswerWithinNs;
   bool is_answered = false;
@@ -184,10 +184,10 @@ Status LocalMeeting::Listen(int socket, Search* search) {
       return Refused(packet, search);
     const int64_t now_ns = clock_->NowNs();
     if (heard == Heard::kPacket && !std::exchange(is_answered, true)) {
-      // It is not known for how long these were missed meanwhile.
+      // How long these ranks have been missing meanwhile is not known, so their time starts anew.
       for (uint32_t rank = 0; rank < meet_.world; ++rank) search->patience.Heard(rank, now_ns);
     }
-    // Until its end it has lived.
+    // Rank 0 has lived until the end of its connection.
     if (is_answered && heard != Heard::kNothing) search->patience.Heard(0, now_ns);
     if (heard == Heard::kEnd || (!is_answered && now_ns > answer_by_ns)) return {};
     if (heard == Heard::kPacket) Take(packet, std::move(fd), search);
@@ -196,7 +196,7 @@ Status LocalMeeting::Listen(int socket, Search* search) {
   return {};
 }
 
-// What rank 0 says to one that it takes in.
+// Handles a packet of rank 0 to a rank that it has taken in.
 void LocalMeeting::Take(MeetingPacket packet, UniqueFd fd, Search* search) {
   switch (packet.kind) {
     case MeetingPacket::Kind::kWaiting:
@@ -242,7 +242,7 @@ Status LocalMeeting::PeerLeft(uint32_t rank, const char* how) const {
       .Why("rank " + std::to_string(rank) + " " + how);
 }
 
-// A new connection, whose other end goes to `to`.
+// Makes a connection and sends its other end to rank `to`.
 Result<UniqueFd> LocalMeeting::OfferConnection(uint32_t to, const MeetingPacket& packet) {
   SocketPair pair = MakePair(SOCK_STREAM);
   if (!pair.ours.valid())

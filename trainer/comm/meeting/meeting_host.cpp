@@ -20,7 +20,8 @@ namespace {
 constexpr size_t kPrefixDigits = 32;  // of the run's hash
 constexpr int64_t kHelloWithinNs = 10 * kNsPerSecond;
 constexpr size_t kGuestsMax = 64;  // that have not said who they are
-// Connections of others must not keep us from those who are here.
+// Bounds the connections accepted in a turn: those of strangers must not keep the host from ranks
+// that have come.
 constexpr int kAcceptsOfTurn = 1024;
 constexpr int64_t kDeliverWithinNs = 20 * kNsPerSecond;  // to a rank that stands still
 
@@ -61,7 +62,7 @@ MeetingHost::~MeetingHost() {
            {"malformed", refused_.malformed}});
 }
 
-// A line for the first, the second, the fourth, and so on.
+// Logs the first, the second, the fourth, and so on.
 void MeetingHost::Count(uint64_t* counter, const char* why) {
   ++*counter;
   if (std::has_single_bit(*counter))
@@ -79,7 +80,7 @@ uint64_t MeetingHost::missing() const {
 bool MeetingHost::Turn(int wait_ms) {
   std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
   for (const Guest& guest : guests_) polled.push_back({guest.socket.get(), POLLIN, 0});
-  // Poll skips what is invalid.
+  // poll() ignores invalid descriptors.
   for (const UniqueFd& rank : ranks_) polled.push_back({rank.get(), POLLIN, 0});
   poll(polled.data(), polled.size(), wait_ms);
 
@@ -157,7 +158,7 @@ void MeetingHost::Refuse(int socket, MeetingPacket::Verdict verdict) {
   static_cast<void>(SendPacket(socket, Encode(answer)));
 }
 
-// A rank that waits says nothing: what can be read is its end.
+// A rank that waits sends nothing: when its socket is readable, it has ended.
 void MeetingHost::DropTheDead() {
   for (UniqueFd& rank : ranks_) {
     std::array<std::byte, kMeetingPacketBytes> bytes;
@@ -182,7 +183,8 @@ bool MeetingHost::Deliver(uint32_t to, const MeetingPacket& packet, int fd) {
     const PacketResult result = SendPacket(ranks_[to].get(), Encode(packet), fd);
     if (result == PacketResult::kDone) return true;
     if (result != PacketResult::kWouldBlock || clock_->NowNs() > end_ns) return false;
-    // No room in its socket, or too many descriptors in flight: both pass when ranks read.
+    // There is no room in its socket, or there are too many descriptors in flight; both end when
+    // ranks read.
     clock_->SleepNs(kNsPerMs);
   }
 }
@@ -211,7 +213,7 @@ bool MeetingHost::Introduce() {
 
   MeetingPacket packet = own_;
   packet.kind = MeetingPacket::Kind::kAllHere;
-  // One that dies from here on has been here: the first group finds it gone.
+  // A rank that dies from here on has met the others: the first group finds that it is gone.
   for (uint32_t rank = 1; rank < own_.world; ++rank) static_cast<void>(Deliver(rank, packet, -1));
   return true;
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kPacketMagic =
     0x31'54'45'45'4D'50'54'00;  // "\0TPMEET1", the protocol's version at its end
 
-// As it travels: both ends are programs of one machine.
+// The packet as it is sent. Both ends are programs on one machine, so it is not converted.
 struct Wire {
   uint64_t magic;
   uint32_t kind, verdict, rank, world;

@@ -24,7 +24,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// key: how many meetings of this store have been disbanded.
+// Key of the number of meetings of this store that have been disbanded.
 constexpr const char* kMeetings = "meetings";
 
 // torch 2.11 enters a new group into its flight recorder before it takes the recorder's lock, so
@@ -149,8 +149,8 @@ Status RendezvousStore::Gather() {
         c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
     state_->meeting->set(everybody[meet.rank], SignOf(meet));
   }));
-  // Now and then only: hundreds of ranks that ask for each other one by one would keep the store
-  // from all else.
+  // Who is missing is asked now and then only: hundreds of ranks that ask for each other one by one
+  // would keep the store busy.
   const uint64_t refresh_every = std::max<uint64_t>(20, meet.world);
   std::vector<uint32_t> missing;
   const auto ask = [&](bool exactly, uint64_t turn) {
@@ -175,7 +175,7 @@ void RendezvousStore::Disband() {
   if (state_->meeting == nullptr) return;
   state_->meeting.reset();
   if (state_->meet.rank != 0) return;
-  // Where the store is gone, the next one counts anew.
+  // A failure is ignored: where the store is gone, the next one counts anew.
   static_cast<void>(Guarded("disbanding", [&] { state_->store->add(kMeetings, 1); }));
 }
 

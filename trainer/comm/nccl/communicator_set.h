@@ -6,7 +6,7 @@
 // of another group waits for the same lost peer. Aborted one after the other, the first never
 // returns. So each is aborted by a thread of its own. After the deadline a thread that still stands
 // in NCCL is left there, with its communicator: the process goes on, and the next attempt is
-// another program (trainer/begin_anew.h).
+// another program (trainer/launch/begin_anew.h).
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,10 @@ class CommunicatorSet {
   CommunicatorSet(const CommunicatorSet&) = delete;
   CommunicatorSet& operator=(const CommunicatorSet&) = delete;
 
-  // From here on it is aborted with the others. Null is no communicator.
+  // Adds a communicator, which is aborted with the others from here on. Null is ignored.
   void Add(void* communicator);
-  // It is the caller's alone again. False: it was aborted, and must not be used any more.
+  // Gives a communicator back to the caller alone. False: it was aborted and must not be used any
+  // more.
   bool Remove(void* communicator) { return communicators_.erase(communicator) == 1; }
   bool Has(void* communicator) const { return communicators_.contains(communicator); }
   // Returns when all have ended, or at the deadline; the set is empty then. What the streams of

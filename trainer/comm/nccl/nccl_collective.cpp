@@ -10,7 +10,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kPollNs = 20'000;
-// Looks before the first sleep: NCCL launches an operation within microseconds.
+// Number of looks before the first sleep: NCCL launches an operation within microseconds.
 constexpr int kSpins = 200;
 constexpr int64_t kAskNs = kNsPerSecond / 4;
 constexpr int64_t kFarewellNs = 5 * kNsPerSecond;
@@ -74,7 +74,7 @@ NcclCollective::~NcclCollective() {
 bool NcclCollective::EndsInOrder() {
   if (!failure_.ok()) return false;
 
-  // Peers may still read what this rank sends: only together it can end.
+  // Peers may still read what this rank sends, so the ranks end the communicator together.
   int result = setup_.nccl->comm_finalize(comm_);
   const int64_t until = setup_.clock->NowNs() + kFarewellNs;
   while (result == NcclTable::kInProgress && setup_.clock->NowNs() < until) {
