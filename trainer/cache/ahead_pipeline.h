@@ -84,6 +84,7 @@ class AheadPipeline {
   // May hold the CPU back.
   UseMark Mark();
 
+  // True when the transfer has ended, and its block may be used again.
   bool Done(OpId id) const;
   // The calls below return what the server, the group or a stream said, latched.
   // What is put into the compute stream from here on comes behind the transfer. `prefetched`: count

@@ -28,7 +28,9 @@ class BlockTable {
   BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, uint64_t bytes);
 
   uint64_t blocks() const { return blocks_; }
+  // True when the chunk has a place, of its own or a block.
   bool has(ChunkId chunk) const { return place_of_[chunk] != kNone; }
+  // Where the chunk lies. Requires has(chunk).
   std::byte* place(ChunkId chunk) const { return places_[place_of_[chunk]].data; }
   // What uses the chunk's place now or used it last.
   const BlockPast& past(ChunkId chunk) const { return places_[place_of_[chunk]].past; }

@@ -19,6 +19,7 @@
 
 namespace tidepool::trainer {
 
+// What a pass is for: each kind has an order of its own.
 enum class PassKind : uint8_t { kTrain, kEvaluation };
 inline constexpr size_t kPassKinds = 2;
 
@@ -46,6 +47,7 @@ class PassFollower {
   void WithdrawGradients(ChunkId chunk);
   void MarkMicroBatch() { micro_batch_begin_ = recording_.moments.size(); }
 
+  // True when the pass follows a known order.
   bool following() const { return mode_ == Mode::kFollow; }
   // What the pass carries out; null while it records or has left the order.
   const Plan* plan() const { return following() ? plan_ : nullptr; }

@@ -23,18 +23,24 @@ class Pipeline {
   }
 
  public:
+  // The form that the setup's streams and groups allow.
   static Pipeline Open(PipelineSetup setup);
 
+  // Brings this rank's shard of the chunk to `block`, behind all that used the block, then gathers
+  // all shards.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
     return Visit([&](auto& pipeline) { return pipeline.Fetch(chunk, block, wanted, past); });
   }
+  // Reduces the block over the group, then sends this rank's shard to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
     return Visit(
         [&](auto& pipeline) { return pipeline.Submit(chunk, block, version, micro_batch); });
   }
+  // Notes that an operator is in the compute stream; true when a mark behind it is wanted.
   bool Used() {
     return Visit([](auto& pipeline) { return pipeline.Used(); });
   }
+  // Puts a mark behind all that is in the compute stream.
   UseMark Mark() {
     return Visit([](auto& pipeline) { return pipeline.Mark(); });
   }

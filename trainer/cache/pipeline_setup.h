@@ -44,6 +44,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   Clock* clock = nullptr;
   CacheStreams streams = {};
 
+  // The group that shares the chunk; null where this rank has it alone.
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }
   // This rank's shard of the chunk that lies in `block`.
   client::Range ShardRange(ChunkId chunk, const std::byte* block) const;

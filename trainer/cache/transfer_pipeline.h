@@ -39,6 +39,7 @@ class TransferPipeline {
   // Puts a mark behind all that is in the compute stream.
   UseMark Mark() { return compute_ == nullptr ? 0 : compute_->Record(); }
 
+  // True when the transfer has ended.
   bool Done(OpId id) const { return id < first_ || ops_[id - first_].stage == Stage::kDone; }
   // These return what the server or the group answered, latched.
   Status Progress();
