@@ -23,10 +23,12 @@ struct DriveProfile {
   bool operator==(const DriveProfile&) const = default;
 };
 
+// The text of the profile's file.
 std::string TextOf(const DriveProfile& profile);
 // No profile where the text is not one that TextOf makes.
 std::optional<DriveProfile> ParseProfile(const std::string& text);
 
+// The profile in a directory, if there is one that can be used.
 struct FoundProfile {
   std::optional<DriveProfile> profile;
   std::string why_not;  // why a profile that is there is not used

@@ -32,6 +32,7 @@ class [[nodiscard]] IoResult {
   IoResult& operator=(IoResult&&) = delete;
   ~IoResult() { TP_CHECK(read_, "the result of a read or a write is looked at"); }
 
+  // The value; it counts as looked at from then on.
   [[nodiscard]] int32_t Read() {
     read_ = true;
     return value_;
@@ -45,6 +46,7 @@ class [[nodiscard]] IoResult {
 // kSync: what was answered before is on the medium afterwards.
 enum class IoKind : uint8_t { kRead, kWrite, kSync };
 
+// One read, write or flush of one file.
 struct IoRequest {
   IoKind kind = IoKind::kRead;
   uint32_t file = 0;  // index into the files that the queue was opened with
@@ -54,6 +56,7 @@ struct IoRequest {
   uint64_t tag = 0;  // comes back
 };
 
+// A request that has ended, by its tag.
 struct IoDone {
   uint64_t tag;
   IoResult result;
@@ -68,6 +71,7 @@ class IoQueue {
   virtual void Flush() = 0;
   // One request that has ended; nothing when there is none now.
   virtual std::optional<IoDone> Reap() = 0;
+  // Most requests that may be out.
   virtual uint32_t depth() const = 0;
   // Becomes readable when a request has ended. Call ClearEvent before the Reap that finds nothing.
   virtual int event_fd() const = 0;
@@ -76,6 +80,7 @@ class IoQueue {
   virtual std::string Name() const = 0;
 };
 
+// What a queue is opened with; files and memory outlive it.
 struct IoQueueOptions {
   uint32_t depth = 64;
   bool allow_uring = true;

@@ -25,6 +25,7 @@ inline constexpr uint32_t kManifestEntriesMax = 1024;
 inline constexpr uint64_t kManifestBytes = kPageBytes + kManifestEntriesMax * 48;
 static_assert(kManifestBytes % kPageBytes == 0);
 
+// The range of one job, as it lies on the disk.
 struct ManifestEntry {
   uint64_t job = 0;  // nonce
   uint64_t offset = 0, bytes = 0;
@@ -40,8 +41,10 @@ struct Manifest {
   uint64_t capacity = 0;  // of the data file, in bytes
   std::vector<ManifestEntry> entries;
 
+  // The job's entry; null where it has none.
   const ManifestEntry* Find(uint64_t job) const;
   ManifestEntry* Find(uint64_t job);
+  // Bytes of all ranges.
   uint64_t used_bytes() const;
   // Begin of the first gap of `bytes`; nothing when there is none, or no place in the table.
   std::optional<uint64_t> FindGap(uint64_t bytes) const;

@@ -25,6 +25,7 @@ class PageMemory {
   PageMemory& operator=(PageMemory&&) = delete;
   ~PageMemory();
 
+  // All of it; valid while the object lives.
   std::span<std::byte> bytes() const { return {data_, bytes_}; }
 
  private:

@@ -28,6 +28,7 @@ inline constexpr uint64_t kBlockBytes = kMiB;  // under one checksum
 inline constexpr uint32_t kBlocksMax = 64;
 inline constexpr uint64_t kPieceHeaderBytes = kPageBytes;
 
+// Which piece of states it is, of which epoch, and where it lies.
 struct PieceName {
   uint64_t store = 0;  // nonce of the directory's files
   uint64_t job = 0;    // nonce of the job
@@ -53,18 +54,22 @@ static_assert(sizeof(PieceHeader) == kPieceHeaderBytes);
 // Requires a payload of whole pages, kBlocksMax blocks at most.
 void SealPiece(const PieceName& name, std::span<const std::byte> payload, PieceHeader* header);
 
+// What a check of a piece has found.
 enum class PieceState {
   kWhole,
   kNotAPiece,       // no such header: never written, torn, or damaged
   kOther,           // a whole header with another name: a lost or misplaced write, or an old piece
   kPayloadDamaged,  // a block does not fit its checksum
 };
+// The result of a check, with what a message needs.
 struct PieceVerdict {
   PieceState state = PieceState::kWhole;
   uint64_t offset = 0;               // of the damage, from the header's begin
   uint32_t expected = 0, found = 0;  // checksums
+  // It is the expected piece, whole.
   bool ok() const { return state == PieceState::kWhole; }
 };
+// Checks header, name and every block of the payload.
 PieceVerdict VerifyPiece(const PieceHeader& header, const PieceName& expected,
                          std::span<const std::byte> payload);
 // The same of the first blocks of a payload of `payload_bytes` in all: the rest was not read.

@@ -24,6 +24,7 @@ inline constexpr const char* kDataFileName = "states";
 inline constexpr const char* kManifestFileNames[2] = {"manifest.0", "manifest.1"};
 inline constexpr const char* kOwnerFileName = "owner";
 
+// Which directory is opened, how large it is, and how long others are waited for.
 struct SlotDirectoryOptions {
   std::string path;  // absolute; it exists
   // Size of the data file; a larger one stays as large while it holds jobs.
@@ -39,6 +40,7 @@ class SlotDirectory {
   static Result<SlotDirectory> Open(const SlotDirectoryOptions& options, Clock* clock);
 
   const std::string& path() const { return path_; }
+  // The open files; they belong to the directory.
   int data_fd() const { return data_.get(); }
   int manifest_fd(uint32_t i) const { return manifests_[i].get(); }
   // The newest whole manifest; a new one where the directory had none.

@@ -52,6 +52,7 @@ class SlotStore {
 
   uint64_t changes() const { return changes_; }
   uint64_t durable_changes() const { return durable_; }
+  // A change has not reached the disk yet, and still may.
   bool dirty() const { return durable_ < changes_ && !poisoned_; }
   // A transfer of it is with the system.
   bool busy() const { return out_; }

@@ -27,6 +27,7 @@ namespace tidepool::nvme {
 
 inline constexpr uint32_t kTriesMax = 3;
 
+// Bytes of one file that are read or written, or a flush of it.
 struct Transfer {
   IoKind kind = IoKind::kRead;
   uint32_t file = 0;
@@ -36,6 +37,7 @@ struct Transfer {
   uint64_t tag = 0;  // comes back
 };
 
+// The end of a transfer.
 struct TransferDone {
   uint64_t tag = 0;
   int error = 0;             // 0, or an errno
@@ -53,6 +55,7 @@ struct TransferLate {
   bool lost = false;      // longer than lost_ns
 };
 
+// How many transfers there may be, how they are cut, and when they are late.
 struct TransferOptions {
   uint32_t transfers_max = 64;
   uint32_t block_bytes = 1u << 20;
@@ -67,6 +70,7 @@ class TransferQueue {
  public:
   TransferQueue(IoQueue* queue, const Clock* clock, const TransferOptions& options);
 
+  // True when one more transfer may be started.
   bool HasRoom() const { return free_ > 0; }
   // Requires HasRoom().
   void Start(const Transfer& transfer);

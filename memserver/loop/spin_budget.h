@@ -16,6 +16,7 @@ class SpinBudget {
   // `most_ns` 0: sleeps at once, always.
   explicit SpinBudget(int64_t most_ns) : most_ns_(most_ns), now_ns_(most_ns) {}
 
+  // How long the loop looks for work before it sleeps, now.
   int64_t ns() const { return now_ns_; }
   // After a sleep: `idle_ns` from the end of the last work to the wake-up, spinning and sleep
   // together.

@@ -50,6 +50,7 @@ class CopyLane {
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
 
+  // Puts the copy on a stream. Requires HasRoom of its request.
   void Start(const Copy& copy, void* to, const void* from);
   // Takes the oldest copy of either way, once it has ended; false when it has not.
   bool TakeDone(Copy* copy);
@@ -76,6 +77,7 @@ class CopyLane {
   // True when no copy is in progress any more, whether it was taken back or not.
   bool AllPassed();
 
+  // Copies in flight, both ways.
   uint32_t size() const { return ways_[0].size() + ways_[1].size(); }
   uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   uint64_t bytes_started() const { return bytes_started_; }  // ever

@@ -18,11 +18,13 @@ class FixedRing {
  public:
   explicit FixedRing(uint32_t items_max) : items_(items_max) {}
 
+  // Adds the youngest item. Requires that the ring is not full.
   void Push(const T& item) {
     TP_CHECK(count_ < items_.size(), "the bound of this queue was counted before");
     items_[(first_ + count_) % items_.size()] = item;
     ++count_;
   }
+  // The oldest item. Requires that there is one, as does Pop, which takes it out.
   const T& Front() const {
     TP_CHECK(count_ > 0, "Front of an empty queue");
     return items_[first_];

@@ -33,11 +33,13 @@ namespace tidepool::memserver {
 enum class DoneBy : uint8_t { kStream, kLoop };
 const char* NameOf(DoneBy by);
 
+// Who writes the `done` words of a GPU, and why.
 struct DoneChoice {
   DoneBy by = DoneBy::kStream;
   std::string why;  // what was measured, or why nothing was
 };
 
+// A GPU that a GpuSource has opened.
 struct OpenedGpu {
   std::unique_ptr<device::Device> device;
   std::string form_note;                              // why its memory is exported as it is

@@ -48,6 +48,7 @@ struct GpuShare {
   // All or none of them; destroyed before the memory.
   std::array<std::unique_ptr<device::Stream>, shm::kGpuUnitsInFlight> streams;
 
+  // Updates may begin on it; its streams are open.
   bool ready() const { return life == Life::kReady; }
   bool has_streams() const { return streams.front() != nullptr; }
   // The first error of any stream, or of the GPU. Requires has_streams().

@@ -32,6 +32,7 @@ inline constexpr uint32_t kGpuCopiesMin = 2;
 
 inline constexpr uint32_t kStreamsAWay = 2;
 
+// The two streams of one way, and what is on them.
 struct SharedWay {
   std::array<std::unique_ptr<device::Stream>, kStreamsAWay> streams;
   uint32_t next = 0;     // whose turn it is
@@ -54,6 +55,7 @@ class GpuStreams {
   }
   GpuStreams(Gpu* gpu, RootComplex* root) : gpu_(gpu), root_(root) {}
 
+  // What the streams belong to.
   Gpu& gpu() const { return *gpu_; }
   RootComplex& root() const { return *root_; }
   device::Stream* stream(LaneWay way, uint32_t number) const {

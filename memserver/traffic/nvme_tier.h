@@ -18,6 +18,7 @@
 
 namespace tidepool::memserver {
 
+// A directory that memserver was given, and how many bytes it may have there.
 struct NvmeDirectory {
   std::string path;
   uint64_t bytes = 0;
@@ -26,6 +27,7 @@ struct NvmeDirectory {
 inline constexpr int64_t kDeadlinesMax = 10;
 inline constexpr uint32_t kBlockBytesDefault = kMiB, kDepthDefault = 64;
 
+// The directories, and how they are read and written.
 struct NvmeOptions {
   std::vector<NvmeDirectory> directories;  // none: no NVMe tier
   bool allow_uring = true;

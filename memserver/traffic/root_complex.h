@@ -13,6 +13,7 @@
 
 namespace tidepool::memserver {
 
+// The way of a copy: out of the pool, or into it.
 enum class LaneWay : uint32_t { kToRcache = 0, kToPool = 1 };
 inline constexpr size_t kLaneWays = 2;
 

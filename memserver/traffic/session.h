@@ -42,6 +42,7 @@ class Session {
   };
   explicit Session(Parts parts);
 
+  // Whose session it is, and its parts.
   SessionId id() const { return id_; }
   Rank rank() const { return rank_; }
   shm::ServerPort& port() { return *port_; }
@@ -51,6 +52,7 @@ class Session {
   const CopyLane& lane() const { return lane_; }
   WaitList& waiting() { return waiting_; }
   RcacheMap& rcache_map() { return rcache_map_; }
+  // True when the rank brought its rCache, as memory of a GPU.
   bool is_brought() const { return brought_.gpu != nullptr; }
 
   // True when its copy begins in the order of its GPU's root complex; other copies begin when they

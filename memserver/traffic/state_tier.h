@@ -58,9 +58,11 @@ struct TierLate {
   bool of_tables = false;
   bool lost = false;  // the second report: it took longer than anybody waits
 
+  // Else it is a read.
   bool is_write() const { return of_tables || piece.transfer.kind == nvme::IoKind::kWrite; }
 };
 
+// How the drives are asked, and how long their answers are waited for.
 struct TierOptions {
   uint32_t block_bytes = kMiB;           // per read or write
   int64_t late_ns = 30 * kNsPerSecond;   // a slower answer is reported
@@ -141,6 +143,7 @@ class StateTier {
   int event_fd() const { return queue_->event_fd(); }
   void ClearEvent() { queue_->ClearEvent(); }
 
+  // For the snapshot: the ranges of a directory, how the drives are asked, and bytes of all.
   const nvme::SlotStore& store(uint32_t directory) const { return stores_[directory]; }
   std::string engine() const { return queue_->Name(); }
   uint64_t capacity_bytes() const;

@@ -20,6 +20,7 @@ class WaitList {
  public:
   explicit WaitList(uint32_t requests_max) { requests_.reserve(requests_max); }
 
+  // Parks a request behind the others. Requires room, which the session counts.
   void Add(const shm::Request& request) {
     TP_CHECK(requests_.size() < requests_.capacity(),
              "a session's requests are counted before they are parked");
@@ -71,6 +72,7 @@ class WaitList {
            (puts_ > 0 && Is(request, shm::Op::kPutWeights));
   }
 
+  // The parked requests, oldest first.
   uint32_t size() const { return static_cast<uint32_t>(requests_.size()); }
   std::span<const shm::Request> requests() const { return requests_; }
 

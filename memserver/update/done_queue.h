@@ -20,7 +20,9 @@ class DoneQueue {
   // `most`: notices that it can hold; the owner never has more work in hand.
   explicit DoneQueue(uint32_t most);
 
+  // How many notices it holds at most.
   uint32_t capacity() const { return ring_.capacity(); }
+  // Any worker: adds a notice.
   void Push(const WorkDone& done);
   // Moves everything that was pushed into `out` (cleared first); true when there was something.
   bool TakeAll(std::vector<WorkDone>* out);

@@ -24,12 +24,14 @@ namespace tidepool::memserver {
 inline constexpr uint64_t kTuningScratchMin = uint64_t{8} << 20;
 inline constexpr uint64_t kTuningScratchWanted = uint64_t{32} << 20;
 
+// What is measured, and for how long.
 struct TuningOptions {
   uint32_t workers = 1;
   optim::IsaLevel isa = optim::BestIsa();
   int64_t limit_ns = 40 * kNsPerMs;  // a sample that has begun is finished
 };
 
+// The tuning that was fastest, and how it was found.
 struct TuningResult {
   optim::Tuning tuning;  // the default where nothing could be measured
   uint32_t rounds = 0;   // samples of each candidate; 0: not measured

@@ -16,6 +16,7 @@
 
 namespace tidepool::memserver {
 
+// What a worker does; `->` leads from what it reads to what it writes.
 enum class WorkKind : uint8_t {
   kNarrow,      // fp32 -> 16 bit: param16 of a shard whose weights came
   kWiden,       // 16 bit -> fp32: first micro-batch of a shard into its slot
@@ -34,6 +35,7 @@ enum class WorkKind : uint8_t {
   kNarrowStored,  // weights that are stored on a GPU -> param16
 };
 
+// Names a piece of work, there and back.
 struct WorkName {
   WorkKind kind = WorkKind::kScan;
   JobId job = 0;

@@ -30,6 +30,7 @@
 
 namespace tidepool::memserver {
 
+// How many threads there are, where they run, and how they wait.
 struct WorkerTeamOptions {
   uint32_t threads = 0;         // 0: inline
   uint32_t inline_workers = 1;  // for an inline team: each has its own undo areas
@@ -58,6 +59,7 @@ class WorkerTeam {
   WorkerTeam(const WorkerTeam&) = delete;
   WorkerTeam& operator=(const WorkerTeam&) = delete;
 
+  // The team as it was made; 0 threads: inline.
   uint32_t threads() const { return static_cast<uint32_t>(threads_.size()); }
   bool is_inline() const { return threads_.empty(); }
   optim::IsaLevel isa() const { return kernels_.isa; }

@@ -14,21 +14,21 @@ constexpr uint32_t kSlots = StagingTable::kSlots;
 void CheckState(const StagedPiece& piece) {
   const bool owned = piece.owner != PieceOwner::kNobody;
   switch (piece.state) {
-    case PieceState::kFree:
+    case StagedState::kFree:
       TP_CHECK(!owned && !piece.in_transfer, "a free slot is nobody's, the drive's neither");
       return;
-    case PieceState::kAbandoned:
+    case StagedState::kAbandoned:
       TP_CHECK(!owned && piece.in_transfer, "what was abandoned is free when its answer has come");
       return;
-    case PieceState::kReady:
-    case PieceState::kAtWorker:
+    case StagedState::kReady:
+    case StagedState::kAtWorker:
       TP_CHECK(owned && !piece.in_transfer, "no drive touches what is ready or at a worker");
       return;
-    case PieceState::kReading:
-    case PieceState::kWriting:
+    case StagedState::kReading:
+    case StagedState::kWriting:
       TP_CHECK(owned && piece.in_transfer, "whoever waits for a drive has asked it");
       return;
-    case PieceState::kUnwritten: TP_CHECK(owned, "an unwritten piece has an owner"); return;
+    case StagedState::kUnwritten: TP_CHECK(owned, "an unwritten piece has an owner"); return;
   }
 }
 
@@ -42,7 +42,7 @@ void CheckFreeSlots(const StateTier& tier) {
   std::array<uint32_t, kNvmeDirectoriesMax> taken{};
   for (uint32_t slot = 0; slot < kSlots; ++slot) {
     const StagedPiece& piece = table.at(slot);
-    TP_CHECK(listed[slot] == (piece.state == PieceState::kFree), "the free slots are listed");
+    TP_CHECK(listed[slot] == (piece.state == StagedState::kFree), "the free slots are listed");
     taken[piece.directory] += listed[slot] ? 0 : 1;
   }
   for (uint32_t d = 0; d < tier.directories().size(); ++d)
@@ -67,7 +67,7 @@ void CheckOwners(const StagingTable& table, const Tables& tables) {
              "a job counts the pieces that the staging table says are its own");
     uint32_t at_worker = 0;
     for (const StagedPiece& piece : table.all())
-      at_worker += piece.state == PieceState::kAtWorker && piece.job == job->id ? 1 : 0;
+      at_worker += piece.state == StagedState::kAtWorker && piece.job == job->id ? 1 : 0;
     TP_CHECK(at_worker <= job->work_at_team, "a piece that is at a worker comes back");
     counted += spilled + filled;
   }

@@ -23,9 +23,11 @@ struct PieceBuffer {
   nvme::PieceName becomes;  // of what is written
 };
 
+// True when header and payload are those of the piece `is`, whole.
 bool IsIntact(const PieceBuffer& piece);
 // What is wrong with one that is not intact.
 std::string WhyNotIntact(const PieceBuffer& piece);
+// Writes the header of the piece `becomes`, with the checksums of the payload.
 void Seal(const PieceBuffer& piece);
 
 }  // namespace tidepool::memserver

@@ -28,7 +28,7 @@ std::optional<uint32_t> StagingTable::Take(const Wanted& wanted) {
   ++taken_[wanted.directory];
 
   pieces_[slot] = {.owner = wanted.owner,
-                   .state = PieceState::kReady,
+                   .state = StagedState::kReady,
                    .job = wanted.job,
                    .chunk = wanted.chunk,
                    .piece = wanted.piece,
@@ -44,7 +44,7 @@ void StagingTable::Free(uint32_t slot) {
   TP_CHECK(piece.owner != PieceOwner::kNobody, "a staged piece is freed once, by its owner");
   if (!piece.in_transfer) return PutBack(slot);
   piece.owner = PieceOwner::kNobody;
-  piece.state = PieceState::kAbandoned;
+  piece.state = StagedState::kAbandoned;
 }
 
 void StagingTable::PutBack(uint32_t slot) {
@@ -57,7 +57,8 @@ void StagingTable::BeginTransfer(uint32_t slot, const PieceTransfer& transfer) {
   StagedPiece& piece = pieces_[slot];
   TP_CHECK(piece.owner != PieceOwner::kNobody && !piece.in_transfer,
            "a staged piece is in one transfer at a time");
-  piece.state = transfer.kind == nvme::IoKind::kRead ? PieceState::kReading : PieceState::kWriting;
+  piece.state =
+      transfer.kind == nvme::IoKind::kRead ? StagedState::kReading : StagedState::kWriting;
   piece.transfer = transfer;
   piece.in_transfer = true;
 }
@@ -67,21 +68,21 @@ bool StagingTable::EndTransfer(uint32_t slot) {
   TP_CHECK(piece.in_transfer, "a transfer ends once");
   piece.in_transfer = false;
   piece.late = {};
-  if (piece.state != PieceState::kAbandoned) return true;
+  if (piece.state != StagedState::kAbandoned) return true;
   PutBack(slot);
   return false;
 }
 
 bool StagingTable::MayStillWrite(uint64_t range, uint32_t directory) const {
   return std::any_of(pieces_.begin(), pieces_.end(), [&](const StagedPiece& piece) {
-    return piece.state == PieceState::kAbandoned && piece.transfer.kind == nvme::IoKind::kWrite &&
+    return piece.state == StagedState::kAbandoned && piece.transfer.kind == nvme::IoKind::kWrite &&
            piece.transfer.range == range && piece.directory == directory;
   });
 }
 
 void StagingTable::NoteRemoved(uint64_t range) {
   for (StagedPiece& piece : pieces_)
-    piece.range_removed |= piece.state == PieceState::kAbandoned && piece.transfer.range == range;
+    piece.range_removed |= piece.state == StagedState::kAbandoned && piece.transfer.range == range;
 }
 
 std::optional<uint32_t> OwnedPieces::Take(uint32_t directory, ChunkId chunk, uint32_t piece) {
@@ -98,7 +99,7 @@ void OwnedPieces::Free(uint32_t slot) {
 
 uint32_t OwnedPieces::FindAtWorker(ChunkId chunk, uint32_t piece) const {
   const uint32_t slot = Find([&](uint32_t, const StagedPiece& each) {
-    return each.state == PieceState::kAtWorker && each.chunk == chunk && each.piece == piece;
+    return each.state == StagedState::kAtWorker && each.chunk == chunk && each.piece == piece;
   });
   TP_CHECK(slot != StagingTable::kNone, "work on a staged piece ends once");
   return slot;
@@ -106,12 +107,12 @@ uint32_t OwnedPieces::FindAtWorker(ChunkId chunk, uint32_t piece) const {
 
 bool OwnedPieces::AnyMoving() const {
   return Find([](uint32_t, const StagedPiece& each) {
-           return each.state == PieceState::kReading || each.state == PieceState::kAtWorker ||
-                  each.state == PieceState::kWriting;
+           return each.state == StagedState::kReading || each.state == StagedState::kAtWorker ||
+                  each.state == StagedState::kWriting;
          }) != StagingTable::kNone;
 }
 
-void OwnedPieces::FreeAllIn(PieceState state) {
+void OwnedPieces::FreeAllIn(StagedState state) {
   for (uint32_t slot = 0; count_ > 0 && slot < StagingTable::kSlots; ++slot) {
     if (Has(slot) && table_->at(slot).state == state) Free(slot);
   }

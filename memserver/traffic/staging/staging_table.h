@@ -30,11 +30,12 @@ namespace tidepool::memserver {
 // The policy that has the piece. SpillQueue and WeightFill exist once for each job.
 enum class PieceOwner : uint8_t { kNobody, kSpillQueue, kWeightFill, kDemotion, kScrub };
 
-enum class PieceState : uint8_t {
+// What happens to the piece in a slot.
+enum class StagedState : uint8_t {
   kFree,       // no piece
   kReady,      // in no transfer and at no worker
   kReading,    // in a transfer
-  kAtWorker,   //
+  kAtWorker,   // a worker reads or writes it
   kWriting,    // in a transfer
   kUnwritten,  // not on the drive: an error, or no answer, and then still in its transfer
   kAbandoned,  // in a transfer, of no owner any more
@@ -56,9 +57,10 @@ struct Lateness {
   int64_t since_ns = 0;
 };
 
+// The entry of a slot: the piece that lies in it, its owner, and its transfer.
 struct StagedPiece {
   PieceOwner owner = PieceOwner::kNobody;
-  PieceState state = PieceState::kFree;
+  StagedState state = StagedState::kFree;
   JobId job = 0;  // whose states they are
   ChunkId chunk = 0;
   uint32_t piece = 0;      // of the chunk
@@ -102,6 +104,7 @@ class StagingTable {
   // come.
   void Free(uint32_t slot);
 
+  // A drive gets the slot's memory. Requires that it is in no transfer.
   void BeginTransfer(uint32_t slot, const PieceTransfer& transfer);
   // The answer has come. False when nobody waited for it: then the slot is free.
   bool EndTransfer(uint32_t slot);
@@ -116,6 +119,7 @@ class StagingTable {
   StagedPiece& at(uint32_t slot) { return pieces_[slot]; }
   const StagedPiece& at(uint32_t slot) const { return pieces_[slot]; }
   const std::vector<StagedPiece>& all() const { return pieces_; }  // by slot
+  // The slots that anybody may take; how many are taken for a directory.
   const std::vector<uint32_t>& free_slots() const { return free_; }
   uint32_t taken(uint32_t directory) const { return taken_[directory]; }
 
@@ -174,7 +178,7 @@ class OwnedPieces {
     return oldest;
   }
   // The first in this state.
-  uint32_t FindIn(PieceState state) const {
+  uint32_t FindIn(StagedState state) const {
     return Find([state](uint32_t, const StagedPiece& each) { return each.state == state; });
   }
   // The one of this name that a worker has; there must be one.
@@ -182,7 +186,7 @@ class OwnedPieces {
   // One of them is in a transfer that is waited for, or at a worker.
   bool AnyMoving() const;
   // Frees those in this state.
-  void FreeAllIn(PieceState state);
+  void FreeAllIn(StagedState state);
 
  private:
   StagingTable* table_ = nullptr;

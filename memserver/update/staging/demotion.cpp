@@ -90,10 +90,10 @@ bool Demotion::Progress(StateTier* tier, const JobStates& states) {
 
 bool Demotion::NextWork(const StateTier& tier, JobStates* states, Work* work) {
   if (state_ != State::kMoving) return false;
-  const uint32_t staging = staged_.FindIn(PieceState::kReady);
+  const uint32_t staging = staged_.FindIn(StagedState::kReady);
   if (staging == StagingTable::kNone) return false;
   StagedPiece& piece = staged_.at(staging);
-  piece.state = PieceState::kAtWorker;
+  piece.state = StagedState::kAtWorker;
   Chunk& chunk = states->chunk(piece.chunk);
   ++chunk.readers;
 
@@ -120,7 +120,7 @@ void Demotion::EndWork(const WorkDone& done, StateTier* tier, JobStates* states)
 
 void Demotion::EndTransfer(const TierDone& done, StateTier* tier) {
   const StagedPiece piece = staged_.at(done.staging);
-  TP_CHECK(piece.state == PieceState::kWriting, "a transfer of a piece that moves ends once");
+  TP_CHECK(piece.state == StagedState::kWriting, "a transfer of a piece that moves ends once");
   staged_.Free(done.staging);
   if (done.error == 0 || TP_PLANTED("update.demotion_error_ignored")) {
     ++written_;
@@ -149,13 +149,13 @@ void Demotion::Cancel(const Status& why, StateTier*) {
   if (!active() || state_ == State::kEnding) return;
   why_ = why;
   state_ = State::kEnding;
-  staged_.FreeAllIn(PieceState::kReady);
+  staged_.FreeAllIn(StagedState::kReady);
 }
 
 uint32_t Demotion::ReadersOf(ChunkId chunk) const {
   uint32_t readers = 0;
   staged_.Find([&](uint32_t, const StagedPiece& each) {
-    readers += each.state == PieceState::kAtWorker && each.chunk == chunk ? 1 : 0;
+    readers += each.state == StagedState::kAtWorker && each.chunk == chunk ? 1 : 0;
     return false;
   });
   return readers;

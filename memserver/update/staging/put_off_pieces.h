@@ -35,6 +35,7 @@ struct PutOffPiece {
 
 class PutOffPieces {
  public:
+  // Puts the piece off until `due_ns`, of the loop's clock.
   void Add(const UnwrittenPiece& piece, int64_t due_ns) { pieces_.push_back({piece, due_ns}); }
   // Takes out the oldest that is due; nothing while that has no room in staging.
   std::optional<UnwrittenPiece> TakeDue(int64_t now_ns, const StagingTable& staging);

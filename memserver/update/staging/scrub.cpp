@@ -69,7 +69,7 @@ bool Scrub::EndUnread(const StateTier& tier, const JobStates* states) {
   return true;
 }
 
-bool Scrub::IsIn(PieceState state) const {
+bool Scrub::IsIn(StagedState state) const {
   return staged_.count() > 0 && staged_.at(staging_).state == state;
 }
 
@@ -101,7 +101,7 @@ void Scrub::Read(StateTier* tier, const JobStates& states) {
   if (const std::byte* const stand_in = states.stand_ins().Find(chunk_, piece_, epoch_)) {
     const auto image = tier->Image(staging_, buffer.payload.size());
     std::memcpy(image.data(), stand_in, image.size());
-    piece.state = PieceState::kReady;
+    piece.state = StagedState::kReady;
     return;
   }
 
@@ -113,8 +113,8 @@ void Scrub::Read(StateTier* tier, const JobStates& states) {
 
 void Scrub::EndTransfer(const TierDone& done) {
   StagedPiece& piece = staged_.at(done.staging);
-  TP_CHECK(piece.state == PieceState::kReading, "the scrub's own transfer ends");
-  piece.state = PieceState::kReady;
+  TP_CHECK(piece.state == StagedState::kReading, "the scrub's own transfer ends");
+  piece.state = StagedState::kReady;
   error_ = done.error;
 }
 
@@ -125,8 +125,8 @@ void Scrub::GiveUp(StateTier* tier, const JobStates* states) {
 }
 
 bool Scrub::NextWork(JobId job, const StateTier& tier, const JobStates& states, Work* work) {
-  if (!IsIn(PieceState::kReady) || error_ != 0 || jobs_.back() != job) return false;
-  staged_.at(staging_).state = PieceState::kAtWorker;
+  if (!IsIn(StagedState::kReady) || error_ != 0 || jobs_.back() != job) return false;
+  staged_.at(staging_).state = StagedState::kAtWorker;
   *work = Work{};
   work->name = {WorkKind::kVerify, job, 0, chunk_, piece_};
   work->staged = BufferOf(tier, states);
@@ -134,7 +134,7 @@ bool Scrub::NextWork(JobId job, const StateTier& tier, const JobStates& states, 
 }
 
 void Scrub::EndWork(const WorkDone& done, StateTier* tier, const JobStates& states) {
-  TP_CHECK(IsIn(PieceState::kAtWorker), "a piece is checked once");
+  TP_CHECK(IsIn(StagedState::kAtWorker), "a piece is checked once");
   const PieceBuffer buffer = BufferOf(*tier, states);
   const bool left =
       states.EpochOf(states.chunk(chunk_)) != epoch_ && !TP_PLANTED("update.scrub_epoch_unchecked");

@@ -48,7 +48,7 @@ class Scrub {
   bool FindPiece(const JobStates& states);
   void Read(StateTier* tier, const JobStates& states);
   bool EndUnread(const StateTier& tier, const JobStates* states);
-  bool IsIn(PieceState state) const;
+  bool IsIn(StagedState state) const;
   void NoteDamage(const StateTier& tier, const JobStates& states, const std::string& what);
   PieceBuffer BufferOf(const StateTier& tier, const JobStates& states) const;
 

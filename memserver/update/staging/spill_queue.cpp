@@ -61,7 +61,7 @@ bool SpillQueue::GiveBackAhead(std::optional<ChunkId> chunk) {
     if (move.ahead != Ahead::kYes || move.task.chunk != chunk.value_or(move.task.chunk)) continue;
     --ahead_;
     move.ahead = Ahead::kGivenBack;
-    if (staged_.at(staging).state == PieceState::kReady) FreePiece(staging);
+    if (staged_.at(staging).state == StagedState::kReady) FreePiece(staging);
   }
   return ahead_ < before;
 }
@@ -162,7 +162,7 @@ void SpillQueue::Transfer(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
   if (std::byte* const stand_in = states_->stand_ins().Find(piece.chunk, piece.piece, epoch)) {
     const std::span<std::byte> image = tier_->Image(staging, PayloadOf(staging));
     std::memcpy(read ? image.data() : stand_in, read ? stand_in : image.data(), image.size());
-    piece.state = PieceState::kReady;
+    piece.state = StagedState::kReady;
     if (!read) EndWrite(staging);
     return;
   }
@@ -177,7 +177,7 @@ void SpillQueue::Transfer(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
 uint32_t SpillQueue::OldestReady(bool updates) const {
   return staged_.FindOldest([&](uint32_t slot, const StagedPiece& each) {
     const Move& move = moves_[slot];
-    return each.state == PieceState::kReady && move.ahead == Ahead::kNo &&
+    return each.state == StagedState::kReady && move.ahead == Ahead::kNo &&
            (move.task.kind == Kind::kUpdate) == updates;
   });
 }
@@ -188,7 +188,7 @@ bool SpillQueue::NextUpdate(bool may_begin, ReadyPiece* ready) {
   StagedPiece& piece = staged_.at(staging);
   const Chunk& chunk = states_->chunk(piece.chunk);
   if (chunk.state == ChunkState::kUpdateDue && (!may_begin || chunk.readers > 0)) return false;
-  piece.state = PieceState::kAtWorker;
+  piece.state = StagedState::kAtWorker;
   *ready = {piece.chunk, piece.piece, BufferOf(staging)};
   return true;
 }
@@ -197,7 +197,7 @@ bool SpillQueue::NextLoadWork(Work* work) {
   const uint32_t staging = OldestReady(false);
   if (staging == kNone) return false;
   StagedPiece& piece = staged_.at(staging);
-  piece.state = PieceState::kAtWorker;
+  piece.state = StagedState::kAtWorker;
   const Chunk& chunk = states_->chunk(piece.chunk);
   const uint64_t begin = piece.piece * shm::kPieceElements;
 
@@ -242,8 +242,8 @@ void SpillQueue::EndTransfer(const TierDone& done) {
   StagedPiece& piece = staged_.at(done.staging);
   Move& move = moves_[done.staging];
   // An unwritten one was given up and is not settled yet.
-  TP_CHECK(piece.state == PieceState::kReading || piece.state == PieceState::kWriting ||
-               piece.state == PieceState::kUnwritten,
+  TP_CHECK(piece.state == StagedState::kReading || piece.state == StagedState::kWriting ||
+               piece.state == StagedState::kUnwritten,
            "what a transfer moved waits for its answer");
   // What failed ahead is read again when it is due.
   const bool failed_ahead = move.ahead == Ahead::kYes && done.error != 0;
@@ -252,13 +252,13 @@ void SpillQueue::EndTransfer(const TierDone& done) {
   const bool read = done.kind == nvme::IoKind::kRead;
   if (done.error != 0 && read) return FailRead(done);
   if (done.error != 0) {
-    piece.state = PieceState::kUnwritten;
+    piece.state = StagedState::kUnwritten;
     move.error = done.error;
     move.failed_at = done.offset;
     return;
   }
   if (!read) return EndWrite(done.staging);
-  piece.state = PieceState::kReady;
+  piece.state = StagedState::kReady;
 }
 
 // The job cannot go on: the other slot never has this epoch.
@@ -283,7 +283,7 @@ void SpillQueue::EndWrite(uint32_t staging) {
 }
 
 bool SpillQueue::NextUnwritten(Unwritten* unwritten) const {
-  const uint32_t staging = staged_.FindIn(PieceState::kUnwritten);
+  const uint32_t staging = staged_.FindIn(StagedState::kUnwritten);
   if (staging == kNone) return false;
   const StagedPiece& piece = staged_.at(staging);
   const Move& move = moves_[staging];
@@ -317,12 +317,12 @@ bool SpillQueue::KeepInPool(const Unwritten& unwritten) {
 void SpillQueue::GiveUp(const TierLate& late) {
   StagedPiece& piece = staged_.at(late.staging);
   Move& move = moves_[late.staging];
-  TP_CHECK(piece.state == PieceState::kReading || piece.state == PieceState::kWriting,
+  TP_CHECK(piece.state == StagedState::kReading || piece.state == StagedState::kWriting,
            "what is given up is in a transfer");
   if (over_ || move.ahead != Ahead::kNo) return FreePiece(late.staging);
-  if (piece.state == PieceState::kReading) return FailStalled(late.staging, "read");
+  if (piece.state == StagedState::kReading) return FailStalled(late.staging, "read");
   // The system only reads the memory: what is in it is whole.
-  piece.state = PieceState::kUnwritten;
+  piece.state = StagedState::kUnwritten;
   move.error = ETIMEDOUT;
   move.failed_at = late.offset;
 }
@@ -384,8 +384,8 @@ void SpillQueue::Abandon() {
   put_off_.Clear();
   for (uint32_t staging = 0; staging < moves_.size() && staged_.count() > 0; ++staging) {
     if (!staged_.Has(staging)) continue;
-    const PieceState state = staged_.at(staging).state;
-    if (state == PieceState::kReady || state == PieceState::kUnwritten) FreePiece(staging);
+    const StagedState state = staged_.at(staging).state;
+    if (state == StagedState::kReady || state == StagedState::kUnwritten) FreePiece(staging);
   }
 }
 

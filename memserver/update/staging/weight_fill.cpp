@@ -65,7 +65,7 @@ void WeightFill::Read(uint32_t staging) {
           states_->stand_ins().Find(piece.chunk, piece.piece, buffer.is.epoch)) {
     const auto image = tier_->Image(staging, buffer.payload.size());
     std::memcpy(image.data(), stand_in, image.size());
-    piece.state = PieceState::kReady;
+    piece.state = StagedState::kReady;
     return;
   }
 
@@ -78,10 +78,10 @@ void WeightFill::Read(uint32_t staging) {
 
 void WeightFill::EndTransfer(const TierDone& done) {
   StagedPiece& piece = staged_.at(done.staging);
-  TP_CHECK(piece.state == PieceState::kReading, "a transfer ends once");
+  TP_CHECK(piece.state == StagedState::kReading, "a transfer ends once");
   if (over_) return staged_.Free(done.staging);
   if (done.error == 0 || IsPast(done.staging)) {
-    piece.state = PieceState::kReady;
+    piece.state = StagedState::kReady;
     return;
   }
 
@@ -100,10 +100,10 @@ void WeightFill::GiveUp(const TierLate& late) {
 
 bool WeightFill::NextWork(Work* work) {
   const uint32_t staging = staged_.FindOldest(
-      [](uint32_t, const StagedPiece& each) { return each.state == PieceState::kReady; });
+      [](uint32_t, const StagedPiece& each) { return each.state == StagedState::kReady; });
   if (staging == StagingTable::kNone) return false;
   StagedPiece& piece = staged_.at(staging);
-  piece.state = PieceState::kAtWorker;
+  piece.state = StagedState::kAtWorker;
   const shm::JobSpec& spec = states_->spec();
 
   *work = Work{};
@@ -168,7 +168,7 @@ void WeightFill::Fail(uint32_t staging, Status why) {
 void WeightFill::Abandon() {
   over_ = true;
   queue_.Clear();
-  staged_.FreeAllIn(PieceState::kReady);
+  staged_.FreeAllIn(StagedState::kReady);
 }
 
 }  // namespace tidepool::memserver

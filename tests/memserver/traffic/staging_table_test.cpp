@@ -29,7 +29,7 @@ TEST_F(Staging, APieceIsItsOwnersUntilThatFreesIt) {
   const uint32_t slot = Take();
   EXPECT_TRUE(one_.Has(slot));
   EXPECT_FALSE(other_.Has(slot));
-  EXPECT_EQ(table_.at(slot).state, PieceState::kReady);
+  EXPECT_EQ(table_.at(slot).state, StagedState::kReady);
   EXPECT_EQ(one_.count(), 1u);
   EXPECT_EQ(other_.count(), 0u);
   one_.Free(slot);
@@ -51,7 +51,7 @@ TEST_F(Staging, AFreedPieceKeepsItsSlotUntilItsAnswerComes) {
   table_.NoteLate(slot, {.told = true, .lost = true});
   one_.Free(slot);
   EXPECT_EQ(one_.count(), 0u);
-  EXPECT_EQ(table_.at(slot).state, PieceState::kAbandoned);
+  EXPECT_EQ(table_.at(slot).state, StagedState::kAbandoned);
   EXPECT_EQ(free(), StagingTable::kSlots - 1);
   EXPECT_TRUE(table_.MayStillWrite(7, 0));
   EXPECT_FALSE(table_.MayStillWrite(7, 1)) << "of another directory";
@@ -94,13 +94,13 @@ TEST_F(Staging, TheOldestIsFoundWhateverItsSlot) {
   const uint32_t third = Take(2);
   EXPECT_EQ(third, first) << "the slot that was freed last is taken first";
   const auto is_ready = [](uint32_t, const StagedPiece& each) {
-    return each.state == PieceState::kReady;
+    return each.state == StagedState::kReady;
   };
   EXPECT_EQ(one_.FindOldest(is_ready), second);
-  table_.at(second).state = PieceState::kAtWorker;
+  table_.at(second).state = StagedState::kAtWorker;
   EXPECT_EQ(one_.FindOldest(is_ready), third);
   EXPECT_EQ(one_.FindAtWorker(3, 1), second);
-  one_.FreeAllIn(PieceState::kReady);
+  one_.FreeAllIn(StagedState::kReady);
   EXPECT_EQ(one_.count(), 1u);
 }
 
