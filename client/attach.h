@@ -33,6 +33,7 @@ struct RankName {
   std::string note = {};  // what its run is known by; the server keeps that of a job's first rank
 };
 
+// How long a rank waits, and who hears of it.
 struct AttachWaits {
   int64_t timeout_ns = 0;  // until the server has prepared the memory or refused
   int64_t queue_ns = 0;    // and before that in its queue; 0: a job without room is refused
@@ -41,6 +42,7 @@ struct AttachWaits {
   std::function<bool()> give_up = nullptr;  // asked while it waits in the queue
 };
 
+// What the server has granted.
 struct AttachedSession {
   std::unique_ptr<shm::ClientPort> port;
   std::unique_ptr<shm::Segment> rcache;  // null where the rank brought it
@@ -49,6 +51,7 @@ struct AttachedSession {
   uint64_t job_nonce = 0;           // names the job's states for a later ResumeSession
   std::optional<uint32_t> attempt;  // at the open step; nothing where the server says nothing of it
 };
+// The new rings of a session that has come back.
 struct ResumedSession {
   std::unique_ptr<shm::ClientPort> port;
   SessionId session = 0;

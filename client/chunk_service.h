@@ -53,6 +53,7 @@ struct Attachment {
   uint64_t flags_bytes = 0;
 };
 
+// Elements of a chunk, and where they lie in the rCache.
 struct Range {
   ChunkId chunk = 0;
   uint64_t element_begin = 0;  // in the chunk
@@ -70,6 +71,7 @@ struct Wanted {
   uint32_t uses_ahead;
 };
 
+// What a rank says at the end of a step.
 struct StepEnd {
   Version version = 0;      // that the step's gradients were computed from
   float learning_rate = 0;  // before the parameter group's factor
@@ -79,6 +81,7 @@ struct StepEnd {
   uint64_t random_state = 0;
 };
 
+// The answer to a request.
 struct Outcome {
   Version version = 0;   // fetch: delivered; end of step: the new one
   uint64_t bytes = 0;    // copied
@@ -89,6 +92,7 @@ struct Outcome {
 class ChunkService {
  public:
   virtual ~ChunkService() = default;
+  // What the session was granted.
   virtual const Attachment& attachment() const = 0;
 
   // fp32 values at range.rcache_offset (element_count x 4 bytes) become the master weights. A rank

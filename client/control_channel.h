@@ -17,6 +17,7 @@
 
 namespace tidepool::client {
 
+// A frame, and the descriptors that came with it.
 struct ReceivedFrame {
   shm::Frame frame;
   std::vector<UniqueFd> fds;  // exactly as many as the frame must bring

@@ -7,6 +7,7 @@
 
 namespace tidepool::client {
 
+// The highest version that this program speaks.
 inline uint32_t Protocol() {
   return shm::kOwnProtocols.highest;
 }

@@ -46,6 +46,7 @@ void Tell(const ClientOptions& options, const std::string& line);
 // Calls what makes room on a GPU for the server, where there is something.
 void MakeRoom(const ClientOptions& options, bool server_comes);
 
+// A new session and its control socket.
 struct Link {
   ControlChannel channel;
   AttachedSession session;
@@ -57,6 +58,7 @@ struct Link {
 Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir,
                     const shm::JobSpec& spec, const RankName& who);
 
+// A session that has come back, and its control socket.
 struct ReturnedLink {
   ControlChannel channel;
   ResumedSession session;

@@ -49,6 +49,7 @@ class RequestLog {
                                          : base_ + (counter - renumbered_.size());
   }
 
+  // Calls each(ticket, entry) for the requests without an answer.
   template <typename Each>
   void ForEachUnanswered(Each each) {
     for (auto& [ticket, entry] : entries_) {

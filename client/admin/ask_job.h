@@ -12,6 +12,7 @@
 
 namespace tidepool::client {
 
+// The answer.
 struct JobWord {
   std::optional<JobView> job;       // that it holds
   std::optional<LostJobView> lost;  // the job of that name and this user whose states it gave up

@@ -10,12 +10,14 @@
 
 namespace tidepool::client {
 
+// An answer.
 struct HttpReply {
   unsigned status = 0;
   std::string content_type;
   std::string body;
 };
 
+// A request.
 struct HttpQuestion {
   std::string method;  // sent as it stands, so that `memctl api` can show what a server says to any
   std::string target;

@@ -25,6 +25,7 @@ class Fields {
   // Both outlive this object. The first thing that is wrong is written to `wrong`.
   Fields(const Value& value, std::string* wrong);
 
+  // Each takes one member of that kind.
   Fields& Read(const char* key, uint64_t* out);
   // null is read as NaN's stand-in, 0: the server writes it for numbers that JSON cannot hold.
   Fields& Read(const char* key, double* out);

@@ -1,4 +1,4 @@
-// The part of views that reads what one screen shows: memserver itself, and its jobs.
+// ViewStatus: reads what one screen shows: memserver itself, and its jobs.
 #include <boost/json/value.hpp>
 
 #include "client/admin/view_fields.h"

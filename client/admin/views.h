@@ -18,6 +18,7 @@
 
 namespace tidepool::client {
 
+// `/v1/version`.
 struct VersionView {
   std::string version, build;
   uint64_t abi = 0, pid = 0;
@@ -33,6 +34,7 @@ struct GpuView {
   uint64_t sessions = 0, bytes_h2d = 0, bytes_d2h = 0, copies_unpinned = 0;
 };
 
+// `/v1/status`.
 struct StatusView {
   std::string state, version, socket_dir;
   uint64_t pid = 0;
@@ -52,12 +54,14 @@ struct StatusView {
   uint64_t jobs = 0, sessions = 0, sessions_ended_badly = 0;
 };
 
+// What a job or an account may have.
 struct QuotaView {
   uint64_t guarantee = 0, weight = 1;
   std::optional<uint64_t> limit, nvme_limit;
   std::string priority;
 };
 
+// A row of `/v1/jobs`.
 struct JobView {
   uint64_t id = 0, world = 0, ranks_attached = 0, version = 0, parameters = 0;
   uint64_t pool_bytes = 0, nvme_bytes = 0, rcache_bytes = 0, steps_skipped = 0;
@@ -81,6 +85,7 @@ struct LostJobView {
   std::string name, why;
 };
 
+// A row of `/v1/chunks`.
 struct ChunkView {
   uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, bytes = 0, version = 0, fetches = 0;
   std::string state;
@@ -89,11 +94,13 @@ struct ChunkView {
   std::string node = {};
 };
 
+// A page of chunks.
 struct ChunksView {
   std::vector<ChunkView> chunks;
   std::string next_cursor;  // empty on the last page
 };
 
+// A row of `/v1/tensors`.
 struct TensorView {
   uint64_t job = 0, elements = 0, chunk = 0, element_begin = 0, version = 0;
   std::string name, state;
@@ -102,11 +109,13 @@ struct TensorView {
   std::string node = {};
 };
 
+// A page of tensors.
 struct TensorsView {
   std::vector<TensorView> tensors;
   std::string next_cursor;  // empty on the last page
 };
 
+// A place and what lies there, by column.
 struct ResidencyRow {
   std::string place;  // "host pool", "NVMe"; empty: the rCache of `rank`
   uint64_t rank = 0;
@@ -123,6 +132,7 @@ struct ResidencyColumn {
   uint64_t chunks = 0, bytes = 0;
 };
 
+// A job with its places.
 struct ResidencyJob {
   uint64_t id = 0, version = 0, chunks = 0, chunk_bytes_max = 0;
   std::string name, state, phase;  // phase of the open step; empty while there is none
@@ -133,32 +143,38 @@ struct ResidencyJob {
   std::vector<ResidencyRow> rows;
 };
 
+// `/v1/residency`.
 struct ResidencyView {
   std::string by = "chunk";
   std::vector<std::pair<char, std::string>> legend;  // in the server's order
   std::vector<ResidencyJob> jobs;
 };
 
+// A GPU or a drive.
 struct TopologyDevice {
   std::string kind, name, address;
 };
 
+// A root complex with its devices.
 struct TopologyRoot {
   std::string name;
   std::optional<uint64_t> node;
   std::vector<TopologyDevice> devices;
 };
 
+// A NUMA node.
 struct TopologyNode {
   uint64_t id = 0, memory_bytes = 0, pool_bytes = 0, workers = 0;
   std::string cpus;
 };
 
+// Where the staging of a GPU lies.
 struct TopologyStaging {
   std::string gpu;
   uint64_t node = 0;
 };
 
+// `/v1/topology`.
 struct TopologyView {
   std::string source, pool_spread;
   std::vector<TopologyNode> nodes;
@@ -167,6 +183,7 @@ struct TopologyView {
   std::vector<TopologyStaging> staging;
 };
 
+// An account of `/v1/quotas`.
 struct AccountView {
   std::string account, priority;
   uint64_t guarantee = 0, weight = 0, used = 0, room = 0, nvme_used = 0;
@@ -174,23 +191,27 @@ struct AccountView {
   std::string node = {};
 };
 
+// A directory of `/v1/nvme`.
 struct NvmeDirectoryView {
   std::string path;
   uint64_t bytes = 0, used = 0, free = 0, read = 0, written = 0;
   bool failed = false;
 };
 
+// A piece that a scrub found damaged.
 struct DamageView {
   std::string name, directory, what;
   uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
 };
 
+// A piece that a drive did not take.
 struct UnwrittenView {
   std::string name, directory, error;
   uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
   bool in_pool = true;
 };
 
+// A request that a drive has not answered.
 struct LateView {
   std::string name, directory;
   uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
@@ -205,6 +226,7 @@ struct DemotionView {
   uint64_t moved = 0, failed = 0, dropped = 0, bytes_freed = 0;
 };
 
+// `/v1/nvme`.
 struct NvmeView {
   std::string engine, scrub_state;  // "never", "running" or "done"
   uint64_t repetitions = 0, stalled = 0;
@@ -218,6 +240,7 @@ struct NvmeView {
   DemotionView demotion;
 };
 
+// A rank that waits for room.
 struct WaitingView {
   std::string name, account, priority, why;
   uint64_t rank = 0, pid = 0, pool_bytes = 0, rcache_bytes = 0;
@@ -225,11 +248,13 @@ struct WaitingView {
   std::string node = {};
 };
 
+// `/v1/quotas`.
 struct QuotasView {
   std::vector<AccountView> accounts;
   std::vector<WaitingView> waiting;  // in the order in which they are served
 };
 
+// A check of `/v1/health`.
 struct HealthCheckView {
   std::string code, severity, summary;  // severity: "ok", "warn", "error"
   std::vector<std::string> detail;
@@ -238,17 +263,20 @@ struct HealthCheckView {
   std::string node = {};
 };
 
+// `/v1/health`.
 struct HealthView {
   std::string status;  // of the worst check
   std::vector<HealthCheckView> checks;
 };
 
+// A setting of `/v1/config`.
 struct SettingView {
   std::string key, value, origin, fallback;
   bool reloads = false;
   std::string node = {};
 };
 
+// A quota of the configuration file.
 struct ConfiguredQuotaView {
   // As written; empty: not given.
   std::string match, origin, guarantee, limit, nvme_limit, priority;
@@ -256,6 +284,7 @@ struct ConfiguredQuotaView {
   std::string node = {};
 };
 
+// `/v1/config`.
 struct ConfigView {
   std::string file;  // empty: none
   std::vector<SettingView> settings;

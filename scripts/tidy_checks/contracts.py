@@ -26,8 +26,7 @@ def head_of(source: SourceFile) -> str:
 
 def _declarations(code: str) -> list[tuple[str, int, int]]:
     """(name, first offset, last offset) of the types at namespace scope, and of the functions there and in public parts of classes."""
-    found = []
-    scopes: list[tuple[str, str]] = []  # (name, "open" where what is declared is public, else "closed")
+    found, scopes = [], []  # of scopes: (name, "open" where what is declared is public, else "closed")
     start = at = 0
     while bracket := _BRACKET.search(code, at):
         at = bracket.start()
@@ -51,6 +50,8 @@ def _declarations(code: str) -> list[tuple[str, int, int]]:
             body = "" if char == ";" else code[at:closing(code, at, "{}") + 1]
             if body and is_initializer(head):
                 at += len(body) - 1
+            elif "{" in head.partition("(")[0]:  # a member with its initial value
+                start = at + 1
             else:
                 function = parameter_list(head)
                 owner = next((name for name, _ in reversed(scopes) if name), "")

@@ -45,7 +45,7 @@ class Sentences(unittest.TestCase):
         for member in ["Ring();", "explicit Ring(int a) : a_(a), b_{a} {}", "~Ring() { Stop(); }", "Ring(Ring&&) = default;",
                        "Ring& operator=(const Ring&) = delete;", "void Push(int a) override;", "int a() const { return a_; }",
                        "bool operator==(const Ring& other) const;", "friend bool Same(const Ring& a, const Ring& b);", "int x = Zero();",
-                       "std::vector<int> x{1, 2};", "std::function<void(int)> told;"]:
+                       "std::vector<int> x{1, 2};", "UniqueFd end{eventfd(0, 1)};", "std::function<void(int)> told;"]:
             self.assertEqual(self.lines(f"class Ring {{\n public:\n  {member}\n}};"), [], member)
         self.assertEqual(self.lines("class Ring {\n public:\n  int count() const { return a_; }\n};"), [3])
 

@@ -30,6 +30,7 @@ struct DeviceShares {
   uint64_t allocated = 0;  // tensors of LibTorch at their largest, `outside` among them
   uint64_t reserved = 0;   // what LibTorch holds for tensors, in use or not
 
+  // What LibTorch uses of its memory beside what is known, and what it keeps unused.
   uint64_t activations() const { return allocated - std::min(allocated, outside); }
   uint64_t unused() const { return reserved - std::min(reserved, allocated); }
   // Contexts of this process and of memserver, code of kernels, other processes.
@@ -46,6 +47,7 @@ enum class ShortAt : uint8_t {
   kStep,
 };
 
+// A run that found no room.
 struct ShortRun {
   DeviceShares shares;
   uint64_t wanted = 0;  // bytes that found no room; 0: not known

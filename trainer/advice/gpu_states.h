@@ -15,6 +15,7 @@
 
 namespace tidepool::trainer {
 
+// What --gpu-states says.
 struct GpuStatesWish {
   enum class Kind : uint8_t { kOff, kAuto, kSize };
   Kind kind = Kind::kAuto;
@@ -30,6 +31,7 @@ uint64_t GpuStateBytesOfOne(const client::JobSpec& spec, uint32_t gpus);
 // spec's own states_on_gpu.
 uint32_t GpuStateChunksIn(client::JobSpec spec, uint32_t gpus, uint64_t bytes);
 
+// What is asked of the server.
 struct GpuStatesPlan {
   uint32_t chunks = 0;
   uint64_t gpu_bytes = 0;         // on the GPU that has most

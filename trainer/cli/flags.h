@@ -8,8 +8,10 @@
 
 namespace tidepool::trainer {
 
+// The subcommands.
 enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion, kDoctor };
 
+// What the command line said.
 struct CommandLine {
   Command command = Command::kRun;
   RunOptions options;

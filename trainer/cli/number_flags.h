@@ -10,6 +10,7 @@
 
 namespace tidepool::trainer {
 
+// A flag and its range.
 struct NumberFlag {
   const char* name;          // "--steps"
   bool whole;                // a whole number, not a 32-bit float
@@ -19,6 +20,7 @@ struct NumberFlag {
   const char* command = "";  // that the flag is of; empty: all that have it
 };
 
+// The whole table.
 std::span<const NumberFlag> NumberFlags();
 // Null where there is none.
 const NumberFlag* FindNumberFlag(std::string_view command, std::string_view name);

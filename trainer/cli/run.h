@@ -1,4 +1,5 @@
-// The subcommands of `trainer`, each from options to exit code. They print their own errors.
+// RunTraining and the other subcommands of `trainer`: each from options to exit code. They print
+// their own errors.
 #pragma once
 
 #include <string>
@@ -8,6 +9,7 @@
 
 namespace tidepool::trainer {
 
+// Each returns the exit code of the program.
 int RunTraining(const RunOptions& options);
 int RunEstimate(const RunOptions& options);
 int RunSample(const RunOptions& options);

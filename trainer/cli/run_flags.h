@@ -13,6 +13,7 @@ class App;
 
 namespace tidepool::trainer {
 
+// Each adds the flags of one group of settings.
 void AddModelFlags(CLI::App* app, ModelOptions* o);
 void AddAdapterFlags(CLI::App* app, AdapterOptions* o);
 void AddMemoryFlags(CLI::App* app, MemoryOptions* o, TrainingOptions* training);

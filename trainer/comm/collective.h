@@ -25,6 +25,7 @@ struct BlockView {
   uint64_t shard_elements = 0;  // equal on all ranks
   DType dtype = DType::kF32;
 
+  // Bytes of one rank's shard.
   uint64_t shard_bytes() const { return shard_elements * BytesOf(dtype); }
 };
 

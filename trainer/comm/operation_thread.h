@@ -29,6 +29,7 @@ namespace tidepool::trainer {
 // (Gloo has two operations in work.)
 inline constexpr uint32_t kPartsAtOnce = 2;
 
+// One operation, as calls of the thread.
 struct ThreadOperation {
   struct Begun {
     // The number of calls of PieceEnded that follow, also where `status` is not ok.

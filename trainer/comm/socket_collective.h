@@ -24,6 +24,7 @@
 
 namespace tidepool::trainer {
 
+// The group, with its sockets connected.
 struct SocketGroup {
   std::string name;  // for messages
   uint32_t rank = 0;

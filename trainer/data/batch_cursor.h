@@ -17,6 +17,7 @@
 
 namespace tidepool::trainer {
 
+// The size of a batch, and which part of it is this rank's.
 struct BatchShape {
   uint64_t sequences = 8;  // of the global batch; divisible by world
   uint64_t tokens = 128;   // of each sequence

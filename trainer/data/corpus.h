@@ -12,6 +12,7 @@
 
 namespace tidepool::trainer {
 
+// What the data must be.
 struct CorpusOptions {
   uint64_t vocab = 256;           // the model's; ids must be smaller
   double validation_share = 0.1;  // of a single file without a sibling to hold out

@@ -12,6 +12,7 @@
 
 namespace tidepool::trainer {
 
+// What one pass over tokens tells.
 struct TokenFacts {
   uint64_t tokens = 0;
   // Hash of the tokens that were read and of their number; another order gives another hash.
@@ -19,6 +20,7 @@ struct TokenFacts {
   friend bool operator==(const TokenFacts&, const TokenFacts&) = default;
 };
 
+// The facts of both parts.
 struct CorpusFacts {
   TokenFacts train, held_out;
 };

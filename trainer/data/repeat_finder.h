@@ -19,6 +19,7 @@ class RepeatFinder {
   // Only shingles whose hash is 0 modulo `one_of` are looked at.
   explicit RepeatFinder(uint64_t one_of) : one_of_(one_of) {}
 
+  // Looks at the next file; true where it repeats an earlier one.
   bool IsRepeat(std::string_view text);
   // Pairs of files that were compared so far.
   uint64_t compared() const { return compared_; }

@@ -15,11 +15,13 @@ namespace tidepool::trainer {
 // All text is held in memory; more than this should be tokenised into a file first.
 inline constexpr uint64_t kTextBytesMax = uint64_t{4} << 30;
 
+// One file.
 struct TextFile {
   std::string path;
   std::string text;
 };
 
+// What was found in a folder.
 struct TextFolder {
   std::vector<TextFile> kept;        // by path
   std::vector<std::string> repeats;  // paths of files that mostly repeat an earlier one

@@ -15,6 +15,7 @@
 
 namespace tidepool::trainer {
 
+// The file, and what form it has.
 struct OpenedTokenFile {
   std::shared_ptr<const TokenFile> file;
   std::string form;  // for people: "llm.c tokens (uint16)"

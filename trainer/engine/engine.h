@@ -47,6 +47,7 @@
 
 namespace tidepool::trainer {
 
+// How the engine works.
 struct EngineOptions {
   uint32_t rank = 0;
   uint32_t micro_batches = 1;
@@ -108,6 +109,7 @@ class TrainingEngine {
   // returned, also where `loss` used fewer chunks than the evaluation before.
   Result<double> Evaluate(Version version, const LossFunction& loss);
 
+  // The rCache, for reports.
   const ParameterCache& cache() const { return *cache_; }
   // What the plan of the last ended step says that this rank had to move; none while the order was
   // being recorded.

@@ -34,6 +34,7 @@ struct StartPoint {
 };
 StartPoint StartPointOf(const client::Attachment& attachment);
 
+// What a run trains, and by what.
 struct TrainTask {
   TrainingEngine* engine = nullptr;
   Collective* world = nullptr;     // all ranks
@@ -57,6 +58,7 @@ struct TrainTask {
   StepTrace* trace = nullptr;  // told of each step's begin; null: nothing is traced
 };
 
+// What came of it.
 struct TrainSummary {
   uint64_t steps = 0;                    // sealed, those of earlier processes included
   Version version = 0;                   // sealed

@@ -13,6 +13,7 @@
 
 namespace tidepool::trainer {
 
+// What the file says.
 struct ModelConfig {
   GptShape shape;
   bool bytes = true;  // tokens are bytes of text

@@ -18,6 +18,7 @@
 
 namespace tidepool::trainer {
 
+// The data, and what is known of them.
 struct RunCorpus {
   Corpus corpus;
   CorpusFacts facts;

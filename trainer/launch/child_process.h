@@ -18,6 +18,7 @@
 
 namespace tidepool::trainer {
 
+// What is started.
 struct ChildOptions {
   std::string program;                 // a path, or a name that is looked for in PATH
   std::vector<std::string> arguments;  // without the program's name

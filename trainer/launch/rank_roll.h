@@ -19,6 +19,7 @@
 
 namespace tidepool::trainer {
 
+// What is known of one rank.
 struct RollEntry {
   enum class State : uint64_t {
     // It has not been started, or has died and nobody has decided yet whether it comes again.

@@ -28,6 +28,7 @@
 
 namespace tidepool::trainer {
 
+// What is started, and how often again.
 struct SpawnOptions {
   uint32_t ranks = 1;
   std::string program;                  // a path, or a name in PATH

@@ -25,6 +25,7 @@
 
 namespace tidepool::trainer {
 
+// How the server is started.
 struct StandaloneOptions {
   std::string program;                   // path of memserver; empty: FindProgramBeside("memserver")
   uint64_t pool_bytes = 0;               // --pool
@@ -50,6 +51,7 @@ class StandaloneServer {
   StandaloneServer(const StandaloneServer&) = delete;
   StandaloneServer& operator=(const StandaloneServer&) = delete;
 
+  // Where it serves.
   const std::string& socket_dir() const { return directory_; }
   // The last lines of the server's log, to be shown beside an error of the run; works after Stop
   // too.

@@ -37,6 +37,7 @@ struct ParameterNote {
   bool frozen = false;  // read and never trained
 };
 
+// How parameters are packed.
 struct LayoutOptions {
   DType dtype = DType::kF32;
   uint32_t world = 1;

@@ -25,6 +25,7 @@
 
 namespace tidepool::trainer {
 
+// One parameter, and where it lies.
 struct ParameterPlace {
   std::string name;
   std::vector<uint64_t> dims;  // row-major shape; empty for a scalar
@@ -37,6 +38,7 @@ struct ParameterPlace {
   uint32_t note = 0;           // index of the ParameterNote that it came from
 };
 
+// One chunk.
 struct ChunkPlace {
   uint64_t elements = 0;       // padded, over all shards
   uint64_t used_elements = 0;  // of parameters, without padding
@@ -65,6 +67,7 @@ struct ChunkLayout {
   uint32_t TrainedChunks() const;
   bool IsFrozen(ParameterId parameter) const { return chunks[parameters[parameter].chunk].frozen; }
 
+  // Shards of the chunk: ranks of its data group.
   uint32_t ShardCount(ChunkId chunk) const;
   // The index of `rank`'s shard. Requires IsMember(chunk, rank).
   uint32_t ShardIndex(ChunkId chunk, Rank rank) const;

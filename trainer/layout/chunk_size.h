@@ -13,12 +13,14 @@
 
 namespace tidepool::trainer {
 
+// What one size costs.
 struct ChunkSizeTrial {
   uint64_t elements = 0;        // of one chunk
   uint64_t chunks = 0;          // that the runs need
   uint64_t waste_elements = 0;  // chunks x elements - elements of parameters
 };
 
+// The size that was chosen, and why.
 struct ChunkSizeChoice {
   bool searched = false;  // false: the size was given, or nothing is evictable
   ChunkSizeTrial best;
@@ -28,6 +30,7 @@ struct ChunkSizeChoice {
   std::string reason;                      // one sentence for people
 };
 
+// What is searched.
 struct ChunkSizeSearch {
   std::vector<std::vector<uint64_t>> runs;
   uint64_t multiple = 16;     // chunk sizes are multiples of this

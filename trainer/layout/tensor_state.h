@@ -33,6 +33,7 @@ namespace tidepool::trainer {
 enum class TensorState : uint8_t { kFree, kCompute, kHold, kHoldAfterFwd, kHoldAfterBwd };
 inline constexpr int kTensorStateCount = 5;
 
+// Its name, for messages; and the rule of table 1.
 const char* NameOf(TensorState state);
 bool IsLegalTransition(TensorState from, TensorState to);
 

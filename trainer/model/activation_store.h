@@ -32,6 +32,7 @@ class ActivationStore {
  public:
   using Slot = uint64_t;  // rising in the order of forward
 
+  // Takes the input along; its copy to the host begins.
   Slot Put(const at::Tensor& input);
   // What was put there; the slot is free then. Begins to bring back the one before it.
   at::Tensor Take(Slot slot);
@@ -41,6 +42,7 @@ class ActivationStore {
     if (kept_.empty()) places_.clear();
   }
 
+  // Inputs that are kept.
   size_t size() const { return kept_.size(); }
   // Inputs that are on their device now, and how many Take found brought back ahead of their need.
   size_t on_device() const;

@@ -11,6 +11,7 @@
 
 namespace tidepool::trainer {
 
+// How the text goes on.
 struct GenerateOptions {
   uint64_t tokens = 200;     // how many to add
   float temperature = 0.8F;  // 0: always the likeliest token

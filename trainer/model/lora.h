@@ -22,6 +22,7 @@ struct LoraShape {
   // Linear layers of each block that have adapters, in the order of their use.
   std::vector<std::string> targets;
 
+  // Whether there are adapters, at which layers, and the factor of their product.
   bool on() const { return rank > 0; }
   bool Has(std::string_view target) const;
   double scale() const { return static_cast<double>(alpha) / rank; }

@@ -10,6 +10,7 @@
 
 namespace tidepool::trainer {
 
+// What of the file stays.
 struct ReportedLines {
   // Bytes to keep from the start of the file; the line of step `last` is the last one in them.
   uint64_t bytes = 0;

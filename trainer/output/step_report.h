@@ -41,6 +41,7 @@ struct StepReport {
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t bytes_h2d_theory = 0, bytes_d2h_theory = 0;  // 0: no plan yet (the recording step)
 
+  // Derived figures; 0 and 1 where nothing was counted.
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   }
@@ -63,6 +64,7 @@ struct ReportWaits {
   size_t queue_max = 4096;
 };
 
+// Where reports go.
 struct ReportTask {
   std::string directory;  // empty: progress only
   uint64_t every = 1;     // steps between lines of progress, off a terminal

@@ -25,6 +25,7 @@
 
 namespace tidepool::trainer {
 
+// The lanes of the picture.
 enum class TraceLane : uint32_t { kCompute = 1, kH2D, kD2H, kAllGather, kReduceScatter, kAdam };
 
 // Moments in the order of a device's work.
@@ -42,6 +43,7 @@ class StepTrace {
   explicit StepTrace(const Clock* clock, DeviceTimer timer = {})
       : clock_(clock), timer_(std::move(timer)) {}
 
+  // Forgets the step before.
   void BeginStep(uint64_t step);
   // Names what is computed from now to the next mark; empty: nothing.
   void Compute(const std::string& name);

@@ -96,6 +96,7 @@ class RunTrace {
   RunTrace(const Clock* clock, DeviceTimer timer, client::ChunkService* service,
            const std::vector<Collective*>& groups);
 
+  // The trace, and the seams that write into it; they live as long as this object.
   StepTrace* step() { return &trace_; }
   client::ChunkService* service() { return &service_; }
   std::vector<Collective*> groups() const;

@@ -15,6 +15,7 @@
 
 namespace tidepool::trainer {
 
+// What happens at a moment.
 enum class MomentKind : uint8_t {
   kUse,  // an operator starts: all of `chunks` must be present and stay until it ends
   // The first gradient of `subject` overwrites its parameter: present now, pinned until its
@@ -27,6 +28,7 @@ enum class MomentKind : uint8_t {
   kSubmit,
 };
 
+// One moment of the pass.
 struct Moment {
   MomentKind kind = MomentKind::kUse;
   ChunkId subject = 0;  // for kGradient, kBorrow and kSubmit

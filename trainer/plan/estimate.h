@@ -15,6 +15,7 @@
 
 namespace tidepool::trainer {
 
+// Bytes by tier.
 struct MemoryEstimate {
   // Host pool, for the whole job, in bytes.
   // In the form of the states; a rule without a moment has 0 there.
@@ -44,6 +45,7 @@ struct MemoryEstimate {
   uint64_t padding_bytes = 0;       // of one copy of the parameters
 };
 
+// What of the run the sums depend on.
 struct EstimateOptions {
   uint32_t micro_batches = 1;  // more than one: gradients are accumulated in fp32
   uint64_t rcache_bytes = 0;   // of each rank

@@ -20,6 +20,7 @@ namespace tidepool::trainer {
 
 inline constexpr ChunkId kNoChunk = UINT32_MAX;
 
+// One fetch: of which chunk, into which block, and when.
 struct PlanStep {
   uint64_t needed_at = 0;  // the moment before which the step must have been started
   // The first moment at which it may be started: the last use of its victim, or the freeing of its
@@ -32,6 +33,7 @@ struct PlanStep {
   friend bool operator==(const PlanStep&, const PlanStep&) = default;
 };
 
+// All fetches of a pass.
 struct Plan {
   std::vector<PlanStep> steps;             // in the order in which they must be started
   std::vector<uint32_t> fetches_of_chunk;  // by ChunkId
@@ -39,6 +41,7 @@ struct Plan {
   uint64_t fetches = 0, evictions = 0, submits = 0;
 };
 
+// The rCache on paper.
 struct ReplaySetup {
   // By ChunkId; the others are resident: they need no block and are never evicted.
   std::vector<bool> evictable;

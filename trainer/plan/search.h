@@ -63,6 +63,7 @@ struct DeviceRoom {
 // negative.
 uint64_t AllowedBytes(const DeviceRoom& room);
 
+// One chunk, as the search sees it.
 struct SearchChunk {
   uint64_t elements = 0;      // of all shards
   uint64_t states_bytes = 0;  // of one rank's device, where its states lie there
@@ -80,6 +81,7 @@ struct RcacheSize {
 std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<bool>& evictable,
                                 uint64_t most = 256);
 
+// What is weighed.
 struct SearchInput {
   CostModel model = CostModel::kTransfers;
   // Updates of the host run beside the copies: the longer of the two counts, not their sum.
@@ -105,6 +107,7 @@ struct Share {
   friend bool operator==(const Share&, const Share&) = default;
 };
 
+// What came out.
 struct SearchChoice {
   Share best;
   Share greedy;                             // what the paper's rule takes

@@ -15,6 +15,7 @@
 
 namespace tidepool::trainer {
 
+// One event of the trace.
 struct UseEvent {
   enum class Kind : uint8_t {
     kBegin,     // an operator that reads `notes` begins; operators nest

@@ -16,6 +16,7 @@ class MetaDevice {
   MetaDevice(const MetaDevice&) = delete;
   MetaDevice& operator=(const MetaDevice&) = delete;
 
+  // Bytes of the tensors that live now.
   uint64_t live_bytes() const;
   // The most that was live since the last call of ForgetPeak.
   uint64_t peak_bytes() const;

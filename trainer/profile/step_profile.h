@@ -22,6 +22,7 @@
 
 namespace tidepool::trainer {
 
+// What is profiled.
 struct ProfileTask {
   GptShape shape;
   LoraShape lora;
@@ -30,6 +31,7 @@ struct ProfileTask {
   bool checkpointing = false;
 };
 
+// What a step takes.
 struct StepProfile {
   uint64_t buffer_bytes = 0;  // inputs and targets: there through the whole step
   // The most that is there beside them and the parameters; gradients leave for the rCache as they

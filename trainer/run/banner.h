@@ -18,6 +18,7 @@ struct BannerWords {
   std::string data, device, server;
 };
 
+// The three lines.
 std::string Banner(const RunPlan& plan, const RankPlace& place, const BannerWords& words);
 // With --verbose and --dry-run: the whole plan. Ends behind the data.
 std::string LongBanner(const RunPlan& plan, const RankPlace& place, const std::string& data);

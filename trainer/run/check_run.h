@@ -31,6 +31,7 @@ Result<RunWaits> WaitsOf(const JobOptions& job, const ServerOptions& server);
 Result<RunPlan> CheckPlan(const RunOptions& options, const RankPlace& place,
                           const std::string& job);
 
+// What was found valid.
 struct CheckedRun {
   RunPlan plan;
   RunCorpus data;

@@ -16,12 +16,14 @@
 
 namespace tidepool::trainer {
 
+// How the rCache is divided.
 struct RcachePlan {
   uint64_t bytes = 0;            // of each rank's rCache memory, resident chunks included
   uint64_t resident_bytes = 0;   // fixed room of resident chunks
   uint64_t evictable_bytes = 0;  // of all chunks that compete for the blocks
   uint64_t block_bytes = 0;
   uint64_t blocks = 0;
+  // The share of evictable bytes that the blocks hold.
   double fraction() const {
     return evictable_bytes > 0
                ? static_cast<double>(blocks * block_bytes) / static_cast<double>(evictable_bytes)

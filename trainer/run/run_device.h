@@ -50,6 +50,7 @@ class RunDevice {
                                                  const RankPlace& place, Clock* clock);
   ~RunDevice();
 
+  // True where the rank computes on a GPU.
   bool is_gpu() const { return cuda_ != nullptr; }
   // Number of GPUs that the ranks of this node are spread over; 0 on the host.
   uint32_t gpus() const { return gpus_; }

@@ -29,6 +29,7 @@ struct AdapterOptions {
   std::string targets = "attn.c_attn,attn.c_proj";
 };
 
+// What is read.
 struct DataOptions {
   std::string path;      // file or directory; empty: the licence texts of Debian
   uint64_t context = 0;  // tokens of one sequence; 0: the preset's

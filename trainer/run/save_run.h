@@ -15,6 +15,7 @@
 
 namespace tidepool::trainer {
 
+// What is saved, and where.
 struct SaveTask {
   std::string directory;  // is there
   const RunPlan& plan;

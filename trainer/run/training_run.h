@@ -46,6 +46,7 @@
 
 namespace tidepool::trainer {
 
+// What a run is given.
 struct RunSetup {
   RunOptions options;
   RankPlace place;

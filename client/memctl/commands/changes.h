@@ -9,6 +9,7 @@
 
 namespace tidepool::client {
 
+// A command that changes something.
 struct ChangeWord {
   const char* command;
   const char* action;  // empty: the command has none

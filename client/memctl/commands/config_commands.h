@@ -12,6 +12,7 @@
 
 namespace tidepool::client {
 
+// Does what the command line says. Errors: those of the server, and of the file.
 Result<Shown> RunConfig(const Invocation& invocation, const Style& style);
 // Answers --dry-run of `config set`. Errors: those of `config set` that can be known.
 Result<Preview> PreviewOfSet(const Invocation& invocation);

@@ -16,6 +16,7 @@ struct ConfigEdit {
   std::string key, value;  // "limits.jobs", "7"
   uint64_t line = 0;       // where the key stands now; 0: nowhere
 };
+// The changed text.
 struct EditedText {
   std::string text;
   uint64_t line = 0;  // where it stands now

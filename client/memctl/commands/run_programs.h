@@ -10,6 +10,7 @@
 
 namespace tidepool::client {
 
+// How a program ended, and what it printed.
 struct ProgramEnd {
   // 127: it could not be started (`errors` says why); 128 and the number of the signal that ended
   // it.

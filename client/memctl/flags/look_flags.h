@@ -1,5 +1,5 @@
-// The part of memctl's command line that looks: at rates, checks and events, and for a while
-// (record, report, timeline).
+// LookFlags: memctl's commands that look: at rates, checks and events, and for a while (record,
+// report, timeline).
 //
 // One thread. A door to CLI11, as flags.cpp is.
 #pragma once
@@ -20,6 +20,7 @@ struct Word {
   const char* help;
 };
 
+// Adds these commands to memctl.
 void AddLookCommands(CLI::App* app, Invocation* invocation);
 // --by of residency and record.
 void AddBy(CLI::App* sub, Invocation* invocation);

@@ -17,6 +17,7 @@
 
 namespace tidepool::client {
 
+// What a browser asks.
 struct PageQuestion {
   std::string_view method, target;
   // The Host header; names other than those of the loopback are refused (DNS rebinding).
@@ -24,6 +25,7 @@ struct PageQuestion {
   std::string_view authorization;  // the Authorization header
 };
 
+// What it is answered.
 struct PageAnswer {
   unsigned status = 200;
   std::string content_type;

@@ -10,15 +10,18 @@ namespace tidepool::client {
 
 inline constexpr double kChartWidth = 900;
 
+// One curve.
 struct Curve {
   std::string name;
   const char* colour;
   std::vector<double> values;
 };
+// A point with a title.
 struct Mark {
   double at = 0, value = 0;
   std::string title;
 };
+// What a chart shows.
 struct ChartOf {
   // From left to right, in order, one at least; as many as each curve has values.
   std::vector<double> at;
@@ -30,6 +33,7 @@ struct ChartOf {
 // The chart with its key below.
 std::string Chart(const ChartOf& chart);
 
+// Text with its special characters escaped.
 std::string InPage(const std::string& text);
 std::string Number(double value);  // with one digit behind the point
 

@@ -11,6 +11,7 @@
 
 namespace tidepool::client {
 
+// How lines look.
 struct Style {
   size_t width = 100;  // columns of the terminal
   bool header = true;
@@ -23,6 +24,7 @@ using Lines = std::vector<std::string>;
 // "1 rank", "2 ranks".
 std::string Plural(uint64_t count, const std::string& noun);
 
+// One screen: memserver itself.
 Lines RenderStatus(const StatusView& status, const Style& style);
 // The state of a job, or that it is suspended.
 std::string StateText(const JobView& job);

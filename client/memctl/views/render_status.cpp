@@ -1,4 +1,4 @@
-// The part of render that shows one screen: memserver itself.
+// RenderStatus: one screen: memserver itself.
 #include <algorithm>
 
 #include "base/units.h"

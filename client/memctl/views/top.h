@@ -14,12 +14,14 @@
 
 namespace tidepool::client {
 
+// A job's rates.
 struct TopJob {
   JobView job;
   double steps_a_second = 0, optimizer_bytes_a_second = 0;
   double optimizer_share = 0;  // share of what all jobs had in this time
 };
 
+// The rates of all, and what the server said at the end.
 struct TopView {
   StatusView status;  // at the end
   double seconds = 0;

@@ -13,6 +13,7 @@
 
 namespace tidepool::client {
 
+// A line of the file: one step.
 struct StepMetrics {
   uint64_t step = 0;
   double seconds = 0, waited_seconds = 0;
@@ -22,6 +23,7 @@ struct StepMetrics {
   uint64_t bytes_h2d = 0;
   uint64_t bytes_h2d_least = 0;  // by Belady's rule on the recorded order; 0: not known yet
 
+  // The share of accesses whose chunk was there, or on its way.
   double hit_rate() const {
     return hits + misses == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(hits + misses);
   }

@@ -24,10 +24,12 @@ namespace tidepool::trainer {
 // How the names begin under which rank 0 of `run` listens.
 std::string MeetingPrefix(const ContentHash& run);
 
+// Peers that were turned away, by reason.
 struct RefusedPeers {
   uint64_t of_other_users = 0;
   uint64_t of_other_runs = 0;  // or of another specification, or a rank that has come already
   uint64_t malformed = 0;      // what they said, or nothing within the time
+  // All of them.
   uint64_t total() const { return of_other_users + of_other_runs + malformed; }
 };
 

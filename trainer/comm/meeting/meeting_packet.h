@@ -44,6 +44,7 @@ struct MeetingPacket {
 
 inline constexpr size_t kMeetingPacketBytes = 96;
 
+// The bytes of a packet.
 std::array<std::byte, kMeetingPacketBytes> Encode(const MeetingPacket& packet);
 // Nothing: no packet of this protocol.
 std::optional<MeetingPacket> DecodeMeetingPacket(std::span<const std::byte> bytes);

@@ -28,12 +28,14 @@ UniqueFd AcceptPeer(int listener);
 // listen. (SO_PEERCRED)
 bool OwnedByUs(int socket);
 
+// Two connected sockets.
 struct SocketPair {
   UniqueFd ours, theirs;
 };
 // Connected, not blocking; `type`: SOCK_STREAM or SOCK_SEQPACKET. Both invalid on error, see errno.
 SocketPair MakePair(int type);
 
+// What became of a call on a socket.
 enum class PacketResult {
   kDone,
   kWouldBlock,  // nothing there; no room; the kernel holds too many descriptors in flight

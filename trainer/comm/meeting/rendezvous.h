@@ -56,6 +56,7 @@ struct Rendezvous {
   // A line for people, once a minute while others are waited for. Null: none.
   std::function<void(const std::string& line)> say{};
 
+  // How long ranks have to come together.
   int64_t GatherLimitMs() const { return gather_timeout_ms > 0 ? gather_timeout_ms : timeout_ms; }
 };
 

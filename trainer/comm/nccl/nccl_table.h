@@ -13,6 +13,7 @@
 
 namespace tidepool::trainer {
 
+// ncclUniqueId.
 struct NcclId {
   std::array<char, 128> bytes{};
 };

@@ -21,6 +21,7 @@ class RegisteredHost {
   RegisteredHost(RegisteredHost&&) = default;
   RegisteredHost& operator=(RegisteredHost&&) = default;
 
+  // The pages.
   std::byte* data() const { return pages_.get(); }
   uint64_t bytes() const { return pages_.get_deleter().bytes; }
   // A stream may still use it: it stays for the life of the process.

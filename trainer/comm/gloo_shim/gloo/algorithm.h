@@ -1,3 +1,3 @@
-// Part of the Gloo stand-in (see gloo/context.h): c10d's header includes this file, but uses no
-// name of it.
+// Algorithm: empty, in the stand-in for Gloo (see gloo/context.h). c10d's header includes this
+// file, but uses no name of it.
 #pragma once

@@ -1,5 +1,5 @@
-// Stand-in for Gloo's own headers, which the torch wheel leaves out although c10d's
-// ProcessGroupGloo.hpp includes them.
+// Context, and the stand-in for Gloo's own headers as a whole: the torch wheel leaves them out,
+// although c10d's ProcessGroupGloo.hpp includes them.
 //
 // Why this is safe: ProcessGroupGloo.hpp holds Gloo objects only behind std::shared_ptr,
 // std::unique_ptr and references, so the size and layout of its classes do not depend on these

@@ -1,5 +1,5 @@
-// Part of the Gloo stand-in (see gloo/context.h): the abstract base that c10d's own store adapter
-// overrides. We make no such adapter.
+// Store, in the stand-in for Gloo (see gloo/context.h): the abstract base that c10d's own store
+// adapter overrides. We make no such adapter.
 #pragma once
 
 #include <chrono>

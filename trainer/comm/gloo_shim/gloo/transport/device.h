@@ -1,4 +1,4 @@
-// Part of the Gloo stand-in (see gloo/context.h): opaque transport objects.
+// Device, in the stand-in for Gloo (see gloo/context.h): opaque transport objects.
 #pragma once
 
 namespace gloo::transport {
