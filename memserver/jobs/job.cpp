@@ -106,7 +106,7 @@ void CountLoadedShard(Job* job, ChunkId id) {
   if (chunk.spilled) return job->spills.Store(id);
   if (chunk.on_gpu) return job->gpus.Store(id);
   job->states->MarkLoaded(&chunk);
-  ++job->changes;
+  job->NoteProgress(JobProgress::kWeightsLoaded);
 }
 
 void GiveShareSlots(std::span<Job* const> jobs) {
@@ -134,12 +134,7 @@ void AbandonOpenStep(Job* job) {
   job->step.Clear();
   job->intake.Drop();
   job->open_traffic = {};
-  ++job->changes;
-}
-
-void Answer(Seat* seat, const shm::Completion& completion) {
-  if (seat->session->Answer(completion)) return;
-  seat->violation = "the completion ring is full of answers that were not taken";
+  job->NoteProgress(JobProgress::kStepAbandoned);
 }
 
 }  // namespace tidepool::memserver

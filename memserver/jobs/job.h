@@ -1,7 +1,6 @@
-// Job and Seat: one training job with everything the serve loop knows of it, and one rank's place
-// in it.
+// Job: one training job with everything that the serve loop knows of it.
 //
-// One thread (the serve loop). Plain structs: the rooms' classes inside them guard their own
+// One thread (the serve loop). A plain struct: the classes of the rooms inside it guard their own
 // invariants; these hold besides:
 //  1. seats[rank] is the seat whose rank it is, or null;
 //  2. a *run* is one set of ranks from the first seat to the last; once a rank has left, the run is
@@ -22,54 +21,19 @@
 
 #include "base/ids.h"
 #include "base/unique_fd.h"
-#include "device/device.h"
 #include "memserver/jobs/fair_share.h"
+#include "memserver/jobs/seat.h"
+#include "memserver/jobs/wake_ups.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/residency/quota.h"
-#include "memserver/traffic/session.h"
 #include "memserver/update/gpu_queue.h"
 #include "memserver/update/gradient_intake.h"
 #include "memserver/update/step_tracker.h"
 #include "memserver/update/update_queue.h"
 #include "memserver/update/staging/weight_fill.h"
 #include "shm/spec/job_spec.h"
-#include "shm/port.h"
 
 namespace tidepool::memserver {
-
-struct Job;
-
-// Why a seat is left.
-enum class Leaving {
-  kGoodbye,   // the rank said so
-  kLost,      // its connection ended
-  kExpelled,  // the server ends it and tells the control thread
-};
-
-struct Seat {
-  ConnectionId connection = 0;
-  SessionId session_id = 0;
-  Job* job = nullptr;
-  Rank rank = 0;
-  int32_t pid = 0;
-  uint64_t nonce = 0;  // of this incarnation of the rank
-  uint64_t process_start = 0;
-  uint64_t rcache_bytes = 0;  // granted
-  bool brings_rcache = false;
-  // The port of an attach that waits until the job's memory is zeroed.
-  std::unique_ptr<shm::ServerPort> held_port;
-  std::unique_ptr<device::Memory> held_rcache;
-  BroughtParts held_brought;
-  std::unique_ptr<Session> session;  // null until attached
-  bool watched = false;              // its descriptors are in the loop's epoll set
-  const char* violation = nullptr;   // set: the session ends at the next opportunity of this turn
-  // Set: the seat is left as soon as its copies on a GPU have ended; nothing more is begun for it.
-  struct Departure {
-    Leaving how = Leaving::kLost;
-    Status why;
-  };
-  std::optional<Departure> leaving;
-};
 
 enum class JobPhase {
   kZeroing,   // the control side zeroes the memory for the first rank
@@ -153,7 +117,6 @@ struct Job {
   // The rank whose request for weights on NVMe is served first next.
   size_t next_filled = 0;
   uint64_t ahead_seen = 0;  // for WeightDesk: when there was nothing to read ahead
-  uint64_t changes = 0;     // grows when a parked request may go on; see Changes
   // Figures for the snapshot.
   int64_t last_seal_ns = 0;
   double step_seconds = 0;
@@ -191,7 +154,16 @@ struct Job {
   RunState run() const;
   void SetRun(RunState state);
   uint64_t NonceOf(Rank rank) const;
-  uint64_t Changes() const { return changes + intake.changes() + states->frozen_changes(); }
+  // A parked request of it may go on.
+  void NoteProgress(JobProgress why) { progress_.Note(why); }
+  const WakeUps<JobProgress>& progress() const { return progress_; }
+  // Grows when a parked request may go on, for whichever reason.
+  uint64_t Changes() const {
+    return progress_.total() + intake.changes() + states->frozen_changes();
+  }
+
+ private:
+  WakeUps<JobProgress> progress_;
 };
 
 // Counts a shard whose weights are in and converted: the chunk may be complete with it.
@@ -202,7 +174,5 @@ void GiveShareSlots(std::span<Job* const> jobs);
 // Gives up an open step that can never be sealed: its gradients are forgotten, and the ranks that
 // ended it are answered with kPeerLost.
 void AbandonOpenStep(Job* job);
-// Puts an answer into the seat's ring; notes a violation where the ring is full.
-void Answer(Seat* seat, const shm::Completion& completion);
 
 }  // namespace tidepool::memserver

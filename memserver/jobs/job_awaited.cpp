@@ -59,7 +59,7 @@ void JobDesk::On(FormerServersEnded event) {
     }
     Job* job = TakeUp(parts_, std::move(aside), tables_);
     tables_->set_aside.erase(tables_->set_aside.begin() + static_cast<ptrdiff_t>(i));
-    ++tables_->room_changes;
+    tables_->room_changes.Note(RoomChange::kJobTakenUp);
     if (IsOver(*job)) BeginRemoval(job);
     TP_POINT("server.job_taken_up");
   }

@@ -141,7 +141,7 @@ Status JobDesk::Do(const AdminCaller& caller, const EvictJob& command) {
 
 Status JobDesk::Do(const AdminCaller&, const DrainJobs& command) {
   tables_->closed = command.draining;
-  ++tables_->room_changes;
+  tables_->room_changes.Note(RoomChange::kDrain);
   return Status();
 }
 

@@ -146,7 +146,7 @@ void JobDesk::SendFarewells(Job* job) {
 
 // A rank has left: the run can seal no further step.
 void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
-  ++tables_->room_changes;
+  tables_->room_changes.Note(RoomChange::kRankLeft);
   if (job->IsRecorded() && job->states->weights_ready())
     tables_->lost.Forget(job->spec().name, job->uid);
   if (job->IsRecorded()) {
@@ -213,7 +213,7 @@ bool JobDesk::EraseIfUnused(Job* job) {
   if (std::exchange(job->leaves_index, false)) parts_.index->Remove(job->index_slot);
   if (!LetGoOfShares(job)) return false;
   Tell(job->uid, LogLevel::kInfo, "job removed", {{"job", job->id}, {"name", job->spec().name}});
-  ++tables_->room_changes;
+  tables_->room_changes.Note(RoomChange::kJobRemoved);
   const std::vector<ConnectionId> farewells = std::move(job->farewells);
   TP_POINT("server.job_removing");
   if (job->states->spills()) parts_.tier->Remove(job->nonce);

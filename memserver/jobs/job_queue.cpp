@@ -90,7 +90,7 @@ Status JobDesk::CheckTurn(const ReserveJob& event) const {
     if (job != nullptr && (!other.event.may_wait || tables_->demotion.job() == job->id)) continue;
     // Somebody who stands behind others only is passed with them. Whose turn it is now,
     // ServeWaiting says first.
-    const bool queue_is_served = served_room_changes_ == tables_->room_changes;
+    const bool queue_is_served = served_room_changes_ == tables_->room_changes.total();
     if (queue_is_served && (!other.lacks_room || LetsPass(other, event))) continue;
     return Status(ErrorId::kPoolFull, "job " + event.spec->name + " has to wait: job " +
                                           other.event.spec->name + " waits for room before it")
@@ -229,8 +229,8 @@ void JobDesk::ServeThoseWhoComeAgain() {
 // that account alone.
 bool JobDesk::ServeWaiting() {
   auto& waiting = tables_->waiting;
-  if (waiting.empty() || served_room_changes_ == tables_->room_changes) return false;
-  served_room_changes_ = tables_->room_changes;
+  if (waiting.empty() || served_room_changes_ == tables_->room_changes.total()) return false;
+  served_room_changes_ = tables_->room_changes.total();
   for (WaitingRank& rank : waiting) rank.lacks_room = false;
   ServeThoseWhoComeAgain();
   for (size_t i = 0; i < waiting.size();) {
@@ -278,7 +278,7 @@ bool JobDesk::ForgetWaiting(ConnectionId connection) {
     return rank.event.connection == connection;
   };
   if (std::erase_if(tables_->waiting, gone) == 0) return false;
-  ++tables_->room_changes;
+  tables_->room_changes.Note(RoomChange::kWaitingLeft);
   return true;
 }
 
@@ -303,7 +303,7 @@ void JobDesk::ApplyQuotas() {
     return one.priority > other.priority;
   };
   std::stable_sort(tables_->waiting.begin(), tables_->waiting.end(), before);
-  ++tables_->room_changes;
+  tables_->room_changes.Note(RoomChange::kQuotas);
 }
 
 }  // namespace tidepool::memserver

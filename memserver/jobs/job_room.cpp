@@ -153,7 +153,7 @@ bool JobDesk::TendDemotion() {
                           !tables_->waiting.empty();
     if (waits_on) return false;
     tables_->to_demote = 0;
-    ++tables_->room_changes;  // whoever waits for it chooses again
+    tables_->room_changes.Note(RoomChange::kNotToDemote);  // whoever waits for it chooses again
   }
   if (!demotion.active()) return false;
   const Job* job = tables_->FindJob(demotion.job());
@@ -213,7 +213,7 @@ bool JobDesk::EndDemotion() {
   tables_->demotion_asked = false;
   TP_POINT("server.demotion_ended");
   // The end of a job makes more room than its states.
-  if (job->phase != JobPhase::kRemoving) ++tables_->room_changes;
+  if (job->phase != JobPhase::kRemoving) tables_->room_changes.Note(RoomChange::kDemotionEnded);
   return true;
 }
 

@@ -121,7 +121,7 @@ struct Tables {
   std::vector<SetAside> set_aside;
   std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
   std::vector<WaitingRank> waiting;          // by priority, then in order of arrival
-  uint64_t room_changes = 0;                 // grows when a waiting rank may be served
+  WakeUps<RoomChange> room_changes;
   QuotaBook quotas;
   // As configured, now; `options` of the loop say how it began.
   LiveSettings live;

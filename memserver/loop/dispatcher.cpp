@@ -43,7 +43,7 @@ Start StartPutRequest(Seat* seat, const Request& request) {
 void EndPutRequest(Seat* seat, const Copy& copy) {
   Job* job = seat->job;
   const bool shard_in = EndPut(job->states.get(), seat->session.get(), copy);
-  if (copy.to_staging) ++job->changes;  // the next put may start
+  if (copy.to_staging) job->NoteProgress(JobProgress::kPutStagingFree);
   const bool narrows = job->HasNarrows() && !job->states->chunk(copy.request.chunk).away();
   if (shard_in && narrows) job->narrows.Push({copy.request.chunk, seat->rank});
   if (shard_in && !narrows) CountLoadedShard(job, copy.request.chunk);

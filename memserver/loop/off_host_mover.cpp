@@ -16,7 +16,7 @@ void OffHostMover::TakeFinished(Job* job, ChunkId chunk, bool updated) {
     return NoteUpdated(tables_, job, chunk);
   }
   job->states->MarkLoaded(&job->states->chunk(chunk));
-  ++job->changes;
+  job->NoteProgress(JobProgress::kWeightsLoaded);
 }
 
 bool OffHostMover::TakeStoredAndUpdated(Job* job) {

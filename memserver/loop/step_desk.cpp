@@ -21,7 +21,7 @@ bool StepDesk::FinishSteps() {
     worked |= job->updates.HandOut();
     if (job->updates.PublishSkipped(TP_BUGGIFY("step.publish_one") ? 1 : kSkippedChunksPerTurn) >
         0) {
-      ++job->changes;
+      job->NoteProgress(JobProgress::kStepSkipped);
       worked = true;
     }
     if (TP_BUGGIFY("step.seal_later")) continue;
@@ -55,7 +55,7 @@ void StepDesk::FinishStep(Job* job) {
   job->step.Clear();
   job->intake.BeginStep();
   job->updates.Begin(record);
-  ++job->changes;
+  job->NoteProgress(JobProgress::kStepSealed);
 
   job->steps_skipped += record.skipped;
   const int64_t now = parts_.clock->NowNs();
@@ -101,7 +101,7 @@ void StepDesk::EndWork(const WorkDone& done) {
     case WorkKind::kUnstage: job->spills.EndWork(done); break;
     case WorkKind::kNarrowStored: job->gpus.EndWork(done); break;
     case WorkKind::kFillWindow:
-      if (job->fill.EndWork(done)) ++job->changes;
+      if (job->fill.EndWork(done)) job->NoteProgress(JobProgress::kWindowFilled);
       break;
 
     case WorkKind::kMoveOut: tables_->demotion.EndWork(done, parts_.tier, job->states.get()); break;

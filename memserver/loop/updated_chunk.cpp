@@ -8,7 +8,7 @@ namespace tidepool::memserver {
 // and may wait for the last of them.
 void NoteUpdated(Tables* tables, Job* job, ChunkId id) {
   Chunk& chunk = job->states->chunk(id);
-  if (std::exchange(chunk.awaited, false)) ++job->changes;
+  if (std::exchange(chunk.awaited, false)) job->NoteProgress(JobProgress::kVersionPublished);
   for (const ParameterRun& run : job->states->runs(chunk))
     tables->counters.parameters_updated += run.count;
 }

@@ -110,7 +110,7 @@ class Session {
   uint64_t bytes_h2d = 0, bytes_d2h = 0, requests_parked = 0;
   uint64_t requests() const { return taken_; }
   bool put_staged = false;    // weights are on their way into the staging buffer, to be split
-  uint64_t seen_changes = 0;  // job.changes when parked requests were last dispatched
+  uint64_t seen_changes = 0;  // Job::Changes when parked requests were last dispatched
 
  private:
   static size_t Slot(const shm::Request& request) { return request.counter % kOutstandingMax; }
