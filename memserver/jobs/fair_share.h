@@ -50,11 +50,13 @@ class FairShare {
       turn.promoted +=
           turn.passed_over / (kPromotionQuanta * quantum_) * kPromotedQuanta * quantum_;
       turn.passed_over %= kPromotionQuanta * quantum_;
+
       if (turn.promoted <= 0) continue;
       const int64_t cost = ServePriority(priority, members, share, take);
       turn.promoted = cost == 0 ? 0 : std::max(turn.promoted - cost, -kDebtQuanta * quantum_);
       if (cost > 0) return PassOver(priority, cost);
     }
+
     for (size_t priority = kPriorities; priority-- > static_cast<size_t>(lowest);) {
       const int64_t cost = ServePriority(priority, members, share, take);
       if (cost == 0) continue;
@@ -91,10 +93,12 @@ class FairShare {
     size_t& cursor = turns_[priority].cursor;
     Seen seen;
     size_t without = 0;  // members in a row that have nothing, or belong to another priority
+
     for (; without < members; ++seen.steps) {
       cursor = cursor < members ? cursor : 0;
       Share& member = share(cursor);
       const bool belongs = static_cast<size_t>(member.priority) == priority;
+
       if (belongs && member.deficit > 0) {
         const auto cost = static_cast<int64_t>(take(cursor));
         if (cost > 0) {
@@ -103,6 +107,7 @@ class FairShare {
             member.deficit = std::max<int64_t>(member.deficit, 0);
           return cost;
         }
+        // It has nothing to do: it saves up nothing.
         member.deficit = 0;
         ++without;
       } else {
@@ -114,7 +119,7 @@ class FairShare {
     return 0;
   }
 
-  // The next member's turn begins, with one more quantum for each of its weight.
+  // Begins the next member's turn and gives it one quantum for each unit of its weight.
   template <typename ShareOf>
   void Advance(size_t priority, size_t members, ShareOf share) {
     size_t& cursor = turns_[priority].cursor;

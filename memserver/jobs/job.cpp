@@ -115,6 +115,7 @@ void GiveShareSlots(std::span<Job* const> jobs) {
   for (const Job* job : jobs) {
     for (const GpuShare& share : job->gpus.shares()) used |= share.slot == 0 ? 0 : bit(share.slot);
   }
+
   for (Job* job : jobs) {
     for (Rank rank = 0; rank < job->gpus.shares().size() && rank < job->spec().states_on_gpu;
          ++rank) {

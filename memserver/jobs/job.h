@@ -73,7 +73,7 @@ struct Job {
   uint32_t uid = 0;
   std::string note;           // what the run is known by, as the job's first rank said
   uint32_t index_slot = 0;    // in the kept index, while recorded
-  bool leaves_index = false;  // as soon as no GPU copies for it: it is removed, and still recorded
+  bool leaves_index = false;  // removed, but recorded until no GPU copies for it
   std::string account;        // whose quota it uses; with the quota, see SetQuota
   Quota quota;
   // Shares of the optimizer workers and of copies on the host, in bytes of memory traffic.
@@ -82,10 +82,10 @@ struct Job {
   Share drive_share;
   // Its share of updates on GPUs, in bytes over the host's link.
   Share gpu_share;
-  std::vector<std::array<Share, kLaneWays>> root_shares;  // of copies of GPUs; see RootShare
+  std::vector<std::array<Share, kLaneWays>> root_shares;  // for copies of GPUs; see RootShare
   // The rank that is served first next, where jobs share the copies.
   size_t next_seat = 0;
-  // Parts of the rooms.
+  // What each room keeps for the job.
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
   StepTracker step;
@@ -108,10 +108,10 @@ struct Job {
   int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory
   std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer
   int64_t detached_ns = 0;              // when the last seat was left
-  int64_t demotable_ns = 0;             // no demotion before; set when one failed
-  Status demotion_failure;              // of the last that failed
+  int64_t demotable_ns = 0;             // not demoted before this time; set when a demotion failed
+  Status demotion_failure;              // why the last one failed
   uint32_t work_at_team = 0;
-  uint64_t bytes_at_team = 0;  // that its work there touches
+  uint64_t bytes_at_team = 0;  // touched by that work
   std::vector<WaitingSave> waiting_saves;
   std::vector<ConnectionId> running_saves;  // each holds `updates`
   // The rank whose request for weights on NVMe is served first next.
@@ -169,7 +169,7 @@ struct Job {
 // Counts a shard whose weights are in and converted: the chunk may be complete with it.
 void CountLoadedShard(Job* job, ChunkId chunk);
 // Gives a slot at the keeper to each share of states on GPUs that has none yet. There are enough
-// slots (AdmitGpuStates).
+// slots (GpuShareDesk::Admit).
 void GiveShareSlots(std::span<Job* const> jobs);
 // Gives up an open step that can never be sealed: its gradients are forgotten, and the ranks that
 // ended it are answered with kPeerLost.

@@ -15,16 +15,16 @@ namespace tidepool::memserver {
 
 inline constexpr int64_t kKeptWithoutEnd = INT64_MAX;
 
-// In time of the loop's clock. None: it has ranks, or is not to be kept at all. kKeptWithoutEnd:
-// an operator has suspended it.
+// When the lease ends, by the loop's clock. Nothing where the job has ranks or is not to be kept;
+// kKeptWithoutEnd where an operator has suspended it.
 std::optional<int64_t> LeaseEndNs(const Job& job, const LoopOptions& options);
 // The same in seconds since 1970, as people are told.
 std::optional<int64_t> KeptUntilSeconds(const Job& job, const LoopOptions& options,
                                         const Clock& clock);
-// `job` is about to be given up, against the wish of whoever trains it: runs that would go on with
-// it are told `why`, where it has sealed steps.
+// Notes a job with sealed steps that is about to be given up although its user may want to go on:
+// later runs that ask for it are told `why`.
 void NoteLost(const Job& job, const std::string& why, LostJobs* lost);
-// How long ranks of the server before this one are waited for, from its start on.
+// How long ranks of the server before this one are awaited, counted from this server's start.
 int64_t AwaitNs(const LoopOptions& options);
 
 }  // namespace tidepool::memserver

@@ -30,6 +30,7 @@ void LoadAgain(Job* job) {
       if (!job->spec().IsMember(id, rank) ||
           states.intake(id, rank).put_elements < states.chunk(id).shard_elements)
         continue;
+
       if (job->HasNarrows() && !states.chunk(id).away()) {
         job->narrows.Push({id, rank});
       } else {
@@ -53,9 +54,9 @@ std::string NameOf(const JobStates& states) {
   return "job " + std::to_string(states.record().job) + " (" + states.spec().name + ")";
 }
 
-// A directory with states of the job that is not there now, while the server was given as many as
-// the job knows. A share on a GPU would have to be set aside with it: such a job waits without a
-// server.
+// Ok unless the job has states in a directory that is not there now, while the server was given as
+// many directories as the job knows. A job with shares on GPUs cannot be set aside by a server: it
+// waits until one has all directories.
 Status WhyAbsent(const Parts& parts, const JobStates& states) {
   const std::vector<uint64_t>& bytes = states.nvme_bytes();
   if (parts.nvme_absent.size() < bytes.size()) return Status();
@@ -64,6 +65,7 @@ Status WhyAbsent(const Parts& parts, const JobStates& states) {
     const bool has_nothing = bytes[d] == 0 || absent.ok();
     if (has_nothing || parts.tier->HasRangeIn(static_cast<uint32_t>(d), states.record().nonce))
       continue;
+
     return Status(ErrorId::kNvmeDirectoryMissing,
                   NameOf(states) +
                       " has states on NVMe in a directory that is not there; they are kept")
@@ -84,6 +86,7 @@ Status FindOnNvme(StateTier* tier, JobStates* states) {
                   job + " has states on NVMe in " + std::to_string(states->nvme_bytes().size()) +
                       " directories; " + std::to_string(given) + " were given now");
   }
+
   switch (tier->Adopt(states->record().nonce, states)) {
     case StateTier::Adopted::kYes: return Status();
     case StateTier::Adopted::kOtherOrder:
@@ -96,8 +99,8 @@ Status FindOnNvme(StateTier* tier, JobStates* states) {
       job + " has states on NVMe, and the directories that were given know nothing of it");
 }
 
-// The shares of the job that had memory; the preparation thread is asked for them when the job is a
-// job.
+// Finds the memory of the job's shares among what the keeper holds. The preparation thread is asked
+// to map it when the job is in the table.
 Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* job) {
   const JobRecord& record = job->states->record();
   for (Rank rank = 0; rank < job->gpus.shares().size() && rank < kept.spec->states_on_gpu; ++rank) {
@@ -106,6 +109,7 @@ Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* 
     const auto slot = GpuShareSlot(kept.nonce, rank, record.gpu_shares[rank]);
     const std::string whose =
         "the states of " + kept.spec->name + " on the GPU of rank " + std::to_string(rank);
+
     if (has_memory && (!slot || *slot < kStateSlotsFirst || *slot >= kKeptSlotsMax)) {
       return Status(ErrorId::kKeptMemoryBad, whose + " are noted with a check that does not fit");
     }
@@ -113,6 +117,7 @@ Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* 
       if (job->states->chunk(static_cast<ChunkId>(id)).version != kNoVersion)
         return Status(ErrorId::kKeptMemoryBad, whose + " have no memory");
     }
+
     if (!has_memory) continue;
     share.slot = *slot;
     if (std::none_of(states.begin(), states.end(),
@@ -124,7 +129,7 @@ Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* 
   return Status();
 }
 
-// What is to be asked for, where the slot holds a share of the job.
+// The import to ask for, where the slot holds a share of the job.
 std::optional<ImportStates> ShareIn(const HeldMemory& held, const Job& job) {
   for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank) {
     const GpuShare& share = job.gpus.shares()[rank];
@@ -152,6 +157,7 @@ void AskForShares(const Parts& parts, std::span<const HeldMemory> states, Tables
       used |= share.has_value();
       if (share) AskForShare(parts, std::move(*share), job.get());
     }
+
     for (SetAside& aside : tables->set_aside) {
       auto share = ShareIn(held, *aside.job);
       used |= share.has_value() && !TP_PLANTED("recover.shares_let_go_of");
@@ -183,6 +189,7 @@ Status WhyItWaits(const IndexContents& contents, uint32_t servers, const JobStat
     if ((servers & BitOf(server.place)) != 0)
       pids += (pids.empty() ? "" : ", ") + std::to_string(server.process.pid);
   }
+
   return Status(ErrorId::kNotReady, NameOf(states) + " waits for the end of process " + pids +
                                         ", a memserver that was killed: what it copies from and to "
                                         "GPUs may still be under way")
@@ -201,8 +208,8 @@ Result<KeptJob> ReadJob(const Parts& parts, const IndexedJob& indexed, const Tab
   return ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed);
 }
 
-// A job that lacks a drive, as the next server wants to find it: workers of other jobs write over
-// the undo areas meanwhile, so its open tiles are closed now.
+// Leaves a job that lacks a drive as the next server wants to find it: its open tiles are closed
+// now, because workers of other jobs write over the undo areas meanwhile.
 Result<std::unique_ptr<Job>> CloseTilesOf(const Parts& parts, const KeptJob& kept,
                                           std::unique_ptr<JobStates> states) {
   auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool, parts.tier);
@@ -213,8 +220,8 @@ Result<std::unique_ptr<Job>> CloseTilesOf(const Parts& parts, const KeptJob& kep
   return job;
 }
 
-// Null where it was set aside. Of what former servers may still write nothing is read, and nothing
-// is written there: tiles are of planes, or of sums of gradients, that workers change.
+// Null where the job was set aside. Reads and writes nothing that a former server may still write:
+// tiles belong to planes, or to sums of gradients, that only workers change.
 Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
                                         std::span<const HeldMemory> held, uint32_t living,
                                         Tables* all) {
@@ -224,6 +231,7 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
                       tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
   states->HoldFrozen(std::move(frozen));
   states->record().gpu_servers.fetch_and(living, std::memory_order_relaxed);
+
   if (const Status absent = WhyAbsent(parts, *states); !absent.ok()) {
     if (kept.spec->states_on_gpu > 0) return absent;
     TP_ASSIGN_OR_RETURN(std::unique_ptr<Job> lacking, CloseTilesOf(parts, kept, std::move(states)));
@@ -231,14 +239,17 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
         {.job = std::move(lacking), .nonce = kept.nonce, .uid = kept.uid, .why = absent});
     return std::unique_ptr<Job>();
   }
+
   if (states->spills()) TP_RETURN_IF_ERROR(FindOnNvme(parts.tier, states.get()));
   auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool, parts.tier);
+
   job->nonce = kept.nonce;
   job->fingerprint = kept.fingerprint;
   job->uid = kept.uid;
   job->note = kept.note;
   job->index_slot = kept.slot;
   job->phase = JobPhase::kOpen;
+
   TP_RETURN_IF_ERROR(FindShares(kept, held, job.get()));
   const auto areas = UndoAreas(*parts.pool);
   TP_POINT("recover.job_read");
@@ -251,8 +262,7 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
   return job;
 }
 
-// The index has jobs by slot, which a later job may take again; pages of the admin's reports go by
-// number.
+// The index lists jobs by slot, and slots are used again; reports for admins list them by number.
 void SortByNumber(std::vector<std::unique_ptr<Job>>* jobs) {
   std::sort(jobs->begin(), jobs->end(), [](const auto& a, const auto& b) { return a->id < b->id; });
 }
@@ -264,7 +274,7 @@ void RemoveOthersRanges(const Parts& parts, const Tables& tables) {
   std::vector<uint64_t> nonces;
   for (const auto& job : tables.jobs) {
     nonces.push_back(job->nonce);
-    // Else nothing that counts was moved there.
+    // Nothing that was moved there counts before the demotion is committed.
     if (job->states->demoted() > 0) nonces.push_back(DemotedKey(job->nonce));
   }
   for (const SetAside& job : tables.set_aside) {
@@ -273,6 +283,37 @@ void RemoveOthersRanges(const Parts& parts, const Tables& tables) {
   }
 
   parts.tier->RemoveAllBut(nonces);
+}
+
+// The job cannot be trusted, or its states are lost: its ranks are told so. `kept` is null where
+// its records cannot be read.
+void GiveUp(const Parts& parts, const IndexedJob& indexed, const KeptJob* kept, const Status& why,
+            Tables* tables) {
+  LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", why.Line()}});
+  if (kept != nullptr && kept->sealed_version > 0)
+    tables->lost.Note(
+        {kept->spec->name, kept->uid, kept->sealed_version, WallSeconds(), why.Line()});
+  parts.index->Remove(indexed.slot);
+}
+
+// The job is whole, and former servers may still copy into its memory.
+void LetWait(std::unique_ptr<Job> job, uint32_t waits_for, const IndexContents& contents,
+             Tables* tables) {
+  SetAside aside{.waits_for = waits_for,
+                 .nonce = job->nonce,
+                 .uid = job->uid,
+                 .why = WhyItWaits(contents, waits_for, *job->states)};
+  LogWarn("a job in kept memory is set aside", {{"job", job->id}, {"why", aside.why.Line()}});
+  aside.job = std::move(job);
+  tables->set_aside.push_back(std::move(aside));
+}
+
+void GoOnWith(const Parts& parts, std::unique_ptr<Job> job, Tables* tables) {
+  LogInfo(
+      "job found in kept memory",
+      {{"job", job->id}, {"name", job->spec().name}, {"version", job->states->sealed_version()}});
+  AwaitRanks(parts, job.get());
+  tables->jobs.push_back(std::move(job));
 }
 
 }  // namespace
@@ -312,6 +353,7 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
       LogError("an NVMe directory cannot be used: jobs with states there wait until it can",
                {{"why", absent.Line()}, {"directory", absent.where()}});
   }
+
   tables->last_job = contents.last_job;
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
@@ -321,43 +363,22 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
     const ErrorId id = recovered.status().id();
     if (!recovered.ok() && id != ErrorId::kKeptMemoryBad && id != ErrorId::kStatesLost)
       return recovered.status();
+
     if (!recovered.ok()) {
-      LogError("a job in kept memory is given up",
-               {{"job", indexed.job}, {"why", recovered.status().Line()}});
-      if (kept.ok() && kept->sealed_version > 0) {
-        tables->lost.Note({kept->spec->name, kept->uid, kept->sealed_version, WallSeconds(),
-                           recovered.status().Line()});
-      }
-      parts.index->Remove(indexed.slot);
-      continue;
-    }
-    if (*recovered == nullptr) {
+      GiveUp(parts, indexed, kept.ok() ? &*kept : nullptr, recovered.status(), tables);
+    } else if (*recovered == nullptr) {
       LogError("a job in kept memory is set aside",
                {{"job", indexed.job}, {"why", tables->set_aside.back().why.Line()}});
-      continue;
-    }
-    const Job& job = **recovered;
-    if (const uint32_t waits_for = WaitsFor(former, *job.states); waits_for != 0) {
-      SetAside aside{.waits_for = waits_for,
-                     .nonce = job.nonce,
-                     .uid = job.uid,
-                     .why = WhyItWaits(contents, waits_for, *job.states)};
-      aside.job = std::move(recovered).value();
-      LogWarn("a job in kept memory is set aside",
-              {{"job", indexed.job}, {"why", aside.why.Line()}});
-      tables->set_aside.push_back(std::move(aside));
-      continue;
-    }
-    if (IsOver(job)) {
+    } else if (const uint32_t waits_for = WaitsFor(former, *(*recovered)->states); waits_for != 0) {
+      LetWait(std::move(recovered).value(), waits_for, contents, tables);
+      // Nobody goes on with it.
+    } else if (IsOver(**recovered)) {
       parts.index->Remove(indexed.slot);
-      continue;
+    } else {
+      GoOnWith(parts, std::move(recovered).value(), tables);
     }
-    LogInfo(
-        "job found in kept memory",
-        {{"job", job.id}, {"name", job.spec().name}, {"version", job.states->sealed_version()}});
-    AwaitRanks(parts, recovered->get());
-    tables->jobs.push_back(std::move(recovered).value());
   }
+
   SortByNumber(&tables->jobs);
   GiveShareSlots(tables->AllJobs());
   AskForShares(parts, states, tables);

@@ -44,10 +44,12 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   row.data_group = chunk.data_group;
   row.elements = chunk.elements;
   row.bytes = job.states->plane_bytes(id);
+
   row.spilled = chunk.spilled;
   row.on_gpu = chunk.on_gpu;
   row.weights_spilled = job.states->window().Covers(id);
   row.in_window = row.weights_spilled && job.states->HoldsWeights(id);
+
   const Version version = job.IsRecorded() ? chunk.version : kNoVersion;
   row.version = version == kNoVersion ? 0 : version;
   row.ranks_cached = chunk.ranks_cached;
@@ -83,6 +85,7 @@ StepProgress ProgressOf(const Job& job) {
   step.fetches = job.sealed_traffic.fetches;
   step.fetches_waited = job.sealed_traffic.fetches_waited;
   step.bytes_fetched = job.sealed_traffic.bytes;
+
   if (!job.IsRecorded() || !job.states->weights_ready()) return step;
   if (!job.updates.active()) {
     TellGradients(job, &step);
@@ -105,6 +108,25 @@ void MarkUnanswered(Seat& seat, std::vector<ChunkRow>* chunks) {
   for (uint32_t i = 0; i < lane.size(); ++i) MarkUnanswered(lane.at(i).request, seat.rank, chunks);
   for (const shm::Request& request : seat.session->waiting().requests())
     MarkUnanswered(request, seat.rank, chunks);
+}
+
+// How much of what the job holds, and where.
+void AddMemory(const Job& job, JobRow* row) {
+  const shm::JobSpec& spec = job.spec();
+  row->pool_bytes = job.states->pool_bytes();
+  row->nvme_bytes = job.states->nvme_total();
+  row->frozen_bytes = shm::FrozenPoolBytes(spec);
+  row->rcache_bytes = RcacheOf(job);
+  for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank)
+    row->gpu_bytes += StateBytesOnGpu(job, rank, nullptr);
+
+  row->chunks_spilled = job.states->chunks_spilled();
+  row->chunks_demoted = job.states->demoted();
+  row->chunks_on_gpu = spec.states_on_gpu;
+  row->weight_slots = job.states->window().slots().size();
+  row->weights_filled = job.states->window().fills;
+  if (row->weight_slots > 0)
+    row->chunks_weights_spilled = spec.chunks.size() - job.states->window().first();
 }
 
 }  // namespace
@@ -135,18 +157,8 @@ JobRow JobRowOf(const Job& job, bool demoting, std::vector<ChunkRow> chunks) {
   row.world = spec.world;
   row.dtype = spec.dtype;
   row.parameters = spec.ParameterCount();
-  row.pool_bytes = job.states->pool_bytes();
-  row.nvme_bytes = job.states->nvme_total();
-  row.chunks_spilled = job.states->chunks_spilled();
-  row.weight_slots = job.states->window().slots().size();
-  row.weights_filled = job.states->window().fills;
-  if (row.weight_slots > 0)
-    row.chunks_weights_spilled = spec.chunks.size() - job.states->window().first();
-  row.chunks_demoted = job.states->demoted();
-  for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank)
-    row.gpu_bytes += StateBytesOnGpu(job, rank, nullptr);
-  row.chunks_on_gpu = spec.states_on_gpu;
-  row.rcache_bytes = RcacheOf(job);
+  AddMemory(job, &row);
+
   row.account = job.account;
   row.quota = job.quota;
   row.suspended = job.suspended;
@@ -158,7 +170,7 @@ JobRow JobRowOf(const Job& job, bool demoting, std::vector<ChunkRow> chunks) {
     row.version = job.states->sealed_version();
     row.grad_norm = job.states->last_step().grad_norm;
   }
-  row.frozen_bytes = shm::FrozenPoolBytes(spec);
+
   row.chunks = std::move(chunks);
   for (Seat* seat : job.seats) {
     if (seat == nullptr) continue;

@@ -22,14 +22,13 @@ inline constexpr int64_t kLongTurnNs = 5'000'000;
 inline constexpr uint32_t kRequestsPerTurn = 64;
 // Bytes copied for one session in a turn where the loop copies itself: about 100 us of memcpy.
 inline constexpr uint64_t kCopyBytesPerTurn = 1 * kMiB;
-// While several jobs have ranks: bytes of copies in flight, of all ranks together, beyond which
-// none is begun. What waits for it waits in the order of the jobs' shares, but for jobs that have
-// none in flight. Enough for several copy threads; less where the loop copies, which does one after
-// the other.
+// While several jobs have ranks, no copy is begun beyond so many bytes in flight, except for jobs
+// that have none in flight. What waits is begun in the order of the jobs' shares. Enough for
+// several copy threads; less where the loop copies, one copy after the other.
 inline constexpr uint64_t kSharedCopyBytes = 256 * kMiB;
 inline constexpr uint64_t kSharedCopyBytesInLoop = 8 * kMiB;
-// What a request costs beside its bytes, in bytes that could be copied meanwhile: so that many
-// small ones are no more than few large ones.
+// The fixed cost of a request, as the bytes that could be copied meanwhile: many small requests
+// then count as much as a few large ones.
 inline constexpr uint64_t kRequestCost = 16 * kKiB;
 // Control events taken in a turn; each may build or remove a job.
 inline constexpr uint32_t kControlEventsPerTurn = 16;
@@ -37,27 +36,27 @@ inline constexpr uint32_t kControlEventsPerTurn = 16;
 inline constexpr uint32_t kSkippedChunksPerTurn = 256;
 // Chunks that a turn puts into the snapshot that is being built: about 200 us.
 inline constexpr uint32_t kSnapshotChunksPerTurn = 4096;
-// For so long behind its last request or work the workers are those of a job with the priority
-// `high`, and each gives others so much (or an item) in such a time: a piece of theirs, once begun,
-// keeps a worker for a millisecond, and beside it copies are slower. A pause of the trainer is
-// longer than the first.
+// A job of the priority `high` has the workers to itself until so long after its last request or
+// work. Meanwhile each worker gives other jobs one item, or so many bytes, in each such interval: a
+// piece of theirs keeps a worker for a millisecond, and copies beside it are slower. Pauses of a
+// trainer are longer than the first time.
 inline constexpr int64_t kHeldForHighNs = 20 * kNsPerMs;
 inline constexpr uint64_t kBytesBesideHigh = 4 * kMiB;
 inline constexpr int64_t kBesideHighNs = 50 * kNsPerMs;
-// So long behind the last request of a higher priority, work gives way to its trainers
-// (SCHED_IDLE).
+// Until so long after the last request of a job of higher priority, work of lower ones runs in the
+// background (SCHED_IDLE).
 inline constexpr int64_t kGivesWayNs = kNsPerSecond;
 // Idle time that the loop spins before it sleeps. A sleeping wake-up costs 70 us between two cores;
 // where cores are few, spinning takes them from the trainers.
 inline constexpr int64_t kSpinNsManyCores = 100'000;
 inline constexpr int64_t kSpinNsFewCores = 20'000;
 inline constexpr uint32_t kFewCores = 4;
-// Behind a longer silence the loop answers and sleeps again at once: the next request is likely to
-// be as far away. Longer than a wake-up, or requests that come one behind the other would each find
-// it asleep.
+// After a longer silence the loop answers and sleeps again at once: the next request is likely to
+// be as far away. This is longer than a wake-up takes; otherwise a series of requests would find
+// the loop asleep each time.
 inline constexpr int64_t kLongSilenceNs = 200'000;
-// For the choice of the copy kernel when the server starts, and the part of the pool in which it is
-// measured: beyond it the choice is the same.
+// How long the choice of the copy kernel may take at the start, and the part of the pool in which
+// it is measured; a larger part gives the same choice.
 inline constexpr int64_t kTuneCopiesNs = 40 * kNsPerMs;
 inline constexpr uint64_t kTuneCopiesBytes = 256 * kMiB;
 // Threads that copy one large range together, on machines with many cores; more than this many no
@@ -82,17 +81,17 @@ inline constexpr int64_t kAwaitNsMin = 10 * kNsPerSecond;
 // (`--server-timeout`) is over then. The job is kept all the same, and its name is free for ranks
 // that are started again.
 inline constexpr int64_t kAwaitNsMax = 120 * kNsPerSecond;
-// A killed server whose copies on GPUs may be under way is waited for so long by all, at the start
-// of the next one; its process ends within milliseconds, and within seconds where it has terabytes
-// mapped. Behind that the jobs that it copied for wait alone.
+// The next server waits so long, at its start, for a killed one whose copies on GPUs may be under
+// way. That process ends within milliseconds, or within seconds where it has terabytes mapped.
+// After this time only the jobs that it copied for wait.
 inline constexpr int64_t kFormerWaitNs = 3 * kNsPerSecond;
 // Between two looks at the keeper meanwhile.
 inline constexpr int64_t kFormerLookNs = 100 * kNsPerMs;
-// States that neither the drive nor the pool takes are tried again so often: a read, an update of
-// one piece and four writes.
+// The pause after which states that neither the drive nor the pool took are tried again; a try is a
+// read, an update of one piece and four writes.
 inline constexpr int64_t kPutOffNs = kNsPerSecond;
-// A job whose states a drive did not take is not moved again for so long: who needs its room is
-// answered instead.
+// A job whose demotion failed is not demoted again for so long; whoever needs its room is refused
+// meanwhile.
 inline constexpr int64_t kDemotionPauseNs = 60 * kNsPerSecond;
 // One line a session and minute for requests that break the protocol, however many come.
 inline constexpr int64_t kViolationLogNs = 60 * kNsPerSecond;

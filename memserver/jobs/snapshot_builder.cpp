@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/planted.h"
+#include "memserver/jobs/admission/build_ledger.h"
 #include "memserver/jobs/job_lease.h"
 #include "memserver/jobs/job_rows.h"
 
@@ -20,6 +21,7 @@ NvmeRow RowOf(const StateTier& tier, const ScrubRow& scrub) {
   row.repetitions = tier.transfers().repetitions();
   row.in_flight = tier.in_flight();
   row.stalled = tier.transfers().Stalled();
+
   for (uint32_t d = 0; d < tier.directories().size(); ++d) {
     const nvme::SlotStore& store = tier.store(d);
     NvmeDirectoryRow directory{.path = tier.directory(d).path, .bytes = store.manifest().capacity};
@@ -29,6 +31,7 @@ NvmeRow RowOf(const StateTier& tier, const ScrubRow& scrub) {
       directory.bytes_read += tier.transfers().moved(file).read;
       directory.bytes_written += tier.transfers().moved(file).written;
     }
+
     directory.failed = store.poisoned();
     if (directory.failed) row.failed = directory.path;
     row.directories.push_back(std::move(directory));
@@ -69,10 +72,12 @@ void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
   row->pieces_in_pool += stand_ins.all().size();
   row->bytes_in_pool += stand_ins.bytes();
   row->pieces_waiting += job.spills.put_off().size();
+
   for (const StandIn& each : stand_ins.all()) {
     if (is_full()) return;
     row->unwritten.push_back(RowOf(tier, job, each));
   }
+
   for (const SpillQueue::PutOffPiece& each : job.spills.put_off()) {
     if (is_full()) return;
     const auto slot = static_cast<uint32_t>(each.last.epoch % 2);
@@ -82,23 +87,25 @@ void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
                                          .slot = slot,
                                          .error = each.last.error,
                                          .extent = {}});
+
     waiting.in_pool = false;
     row->unwritten.push_back(std::move(waiting));
   }
 }
 
-DemotionRow DemotionOf(const Tables& tables) {
+DemotionRow DemotionOf(const Tables& tables, const Demotion& demotion) {
   const Counters& counters = tables.counters;
   DemotionRow row{.done = counters.demotions,
                   .failed = counters.demotions_failed,
                   .dropped = counters.demotions_dropped,
                   .bytes_freed = counters.demoted_bytes};
-  const Job* job = tables.FindJob(tables.demotion.job());
+
+  const Job* job = tables.FindJob(demotion.job());
   if (job == nullptr) return row;
   row.job = job->id;
   row.name = job->spec().name;
-  row.pieces = tables.demotion.pieces();
-  row.pieces_written = tables.demotion.pieces_written();
+  row.pieces = demotion.pieces();
+  row.pieces_written = demotion.pieces_written();
   return row;
 }
 
@@ -109,6 +116,7 @@ WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
                  .uid = rank.event.uid,
                  .rank = rank.event.rank,
                  .pid = rank.event.pid};
+
   row.priority = rank.priority;
   row.pool_bytes = shm::HostBytesOf(spec, shm::kNoSpill);
   row.rcache_bytes = rank.event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
@@ -118,11 +126,12 @@ WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
 }
 
 // Rows of the accounts that have a rule, hold something, or wait.
-std::vector<AccountRow> AccountRows(const Ledger& ledger, const Tables& tables) {
+std::vector<AccountRow> AccountRows(const Ledger& ledger, const std::vector<WaitingRank>& waiting) {
   std::set<std::string> names;
   for (const QuotaRule& rule : ledger.quotas) names.insert(rule.account);
   for (const Holding& holding : ledger.holdings) names.insert(holding.account);
-  for (const WaitingRank& rank : tables.waiting) names.insert(rank.account);
+  for (const WaitingRank& rank : waiting) names.insert(rank.account);
+
   std::vector<AccountRow> rows;
   for (const std::string& name : names) {
     const Room room = RoomFor(ledger, name);
@@ -140,6 +149,7 @@ GpuRow RowOf(const GpuStreams& streams) {
   row.uuid = device::Text(gpu.facts().uuid);
   row.form = gpu.fell_back() ? "ipc" : "vmm";
   row.note = gpu.form_note();
+
   row.bytes = gpu.facts().total_bytes;
   row.bytes_free = gpu.free_bytes();
   row.bytes_taken = gpu.bytes_taken();
@@ -147,6 +157,7 @@ GpuRow RowOf(const GpuStreams& streams) {
   row.pinned_bytes = gpu.registered_bytes();
   row.pin_seconds = gpu.register_seconds();
   if (!gpu.pin_failure().ok()) row.pin_failure = gpu.pin_failure().Line();
+
   if (streams.failed()) row.failure = streams.status().Line();
   row.sessions = streams.sessions;
   row.bytes_h2d = streams.of(LaneWay::kToRcache).bytes;
@@ -178,12 +189,13 @@ std::shared_ptr<const Snapshot> SnapshotBuilder::Progress() {
   return built;
 }
 
-// As many as a turn may; true when those of all jobs are there.
+// Looks at as many chunks as a turn may; true when those of all jobs are done.
 bool SnapshotBuilder::LookAtChunks() {
   uint64_t left = TP_PLANTED("jobs.snapshot_in_one_turn") ? UINT64_MAX : kSnapshotChunksPerTurn;
   for (; next_job_ < jobs_.size(); ++next_job_) {
     const Job* job = tables_->FindJob(jobs_[next_job_].job);
     if (job == nullptr) continue;  // it has gone since
+
     std::vector<ChunkRow>& rows = jobs_[next_job_].chunks;
     for (; rows.size() < ChunksIn(*job); --left) {
       if (left == 0) return false;
@@ -193,110 +205,94 @@ bool SnapshotBuilder::LookAtChunks() {
   return true;
 }
 
-std::shared_ptr<const Snapshot> SnapshotBuilder::Build() {
-  const Tables& tables = *tables_;
-  auto snapshot = std::make_shared<Snapshot>();
-  snapshot->uptime_ns = parts_.clock->NowNs() - tables.started_ns;
-  snapshot->draining = tables.draining || tables.closed;
-  snapshot->ready = !snapshot->draining;
+void SnapshotBuilder::AddPool(Snapshot* snapshot) const {
   snapshot->pool_bytes = parts_.pool->total_bytes();
   snapshot->pool_used = parts_.pool->total_bytes() - parts_.pool->free_bytes();
-  snapshot->pool_frozen = tables.frozen->pool_bytes();
-  snapshot->frozen_chunks = tables.frozen->chunks().size();
+  snapshot->pool_frozen = tables_->frozen->pool_bytes();
+  snapshot->frozen_chunks = tables_->frozen->chunks().size();
   snapshot->pool_huge_bytes = parts_.pool->facts().huge_page_bytes;
   snapshot->pool_touch_seconds = parts_.pool->facts().touch_seconds;
   snapshot->rcache_limit = options_.rcache_limit;
-  if (parts_.tier != nullptr) {
-    snapshot->nvme = RowOf(*parts_.tier, tables.scrub.Row(parts_.clock->NowNs()));
-    snapshot->nvme.writes_failed = tables.counters.states_unwritten;
-    snapshot->nvme.demotion = DemotionOf(tables);
-    for (const auto& job : tables.jobs) AddUnwritten(*parts_.tier, *job, &snapshot->nvme);
-    for (const TierLate& late : parts_.tier->Late())
-      snapshot->nvme.late.push_back(RowOf(*parts_.tier, tables, late));
-  }
-  snapshot->workers = parts_.team->threads();
-  snapshot->prefetch = parts_.team->tuning().prefetch_elements;
-  snapshot->turns = tables.counters.turns;
-  snapshot->long_turns = tables.counters.long_turns;
-  snapshot->longest_turn_ns = tables.counters.longest_turn_ns;
-  snapshot->bytes_h2d = tables.counters.bytes_h2d;
-  snapshot->bytes_d2h = tables.counters.bytes_d2h;
-  snapshot->parameters_updated = tables.counters.parameters_updated;
-  snapshot->sessions_ended_badly = tables.counters.sessions_ended_badly;
+}
+
+void SnapshotBuilder::AddNvme(Snapshot* snapshot) const {
+  snapshot->nvme = RowOf(*parts_.tier, tables_->scrub.Row(parts_.clock->NowNs()));
+  snapshot->nvme.writes_failed = tables_->counters.states_unwritten;
+  snapshot->nvme.demotion = DemotionOf(*tables_, sources_.demotion);
+  for (const auto& job : tables_->jobs) AddUnwritten(*parts_.tier, *job, &snapshot->nvme);
+  for (const TierLate& late : parts_.tier->Late())
+    snapshot->nvme.late.push_back(RowOf(*parts_.tier, *tables_, late));
+}
+
+void SnapshotBuilder::AddCounters(Snapshot* snapshot) const {
+  const Counters& counters = tables_->counters;
+  snapshot->turns = counters.turns;
+  snapshot->long_turns = counters.long_turns;
+  snapshot->longest_turn_ns = counters.longest_turn_ns;
+  snapshot->bytes_h2d = counters.bytes_h2d;
+  snapshot->bytes_d2h = counters.bytes_d2h;
+  snapshot->parameters_updated = counters.parameters_updated;
+  snapshot->sessions_ended_badly = counters.sessions_ended_badly;
+}
+
+void SnapshotBuilder::AddJobs(Snapshot* snapshot) {
   for (JobChunks& chunks : jobs_) {
-    const Job* const job = tables.FindJob(chunks.job);
+    const Job* const job = tables_->FindJob(chunks.job);
     if (job == nullptr) continue;
     snapshot->jobs.push_back(
-        JobRowOf(*job, tables.demotion.job() == job->id, std::move(chunks.chunks)));
-    snapshot->jobs.back().lease_ns = options_.times.lease_ns;
-    snapshot->jobs.back().kept_until = KeptUntilSeconds(*job, options_, *parts_.clock).value_or(0);
-    snapshot->rcache_used += snapshot->jobs.back().rcache_bytes;
-    for (const SessionRow& session : snapshot->jobs.back().sessions) {
+        JobRowOf(*job, sources_.demotion.job() == job->id, std::move(chunks.chunks)));
+
+    JobRow& row = snapshot->jobs.back();
+    row.lease_ns = options_.times.lease_ns;
+    row.kept_until = KeptUntilSeconds(*job, options_, *parts_.clock).value_or(0);
+    snapshot->rcache_used += row.rcache_bytes;
+    for (const SessionRow& session : row.sessions) {
       snapshot->bytes_h2d += session.bytes_h2d;
       snapshot->bytes_d2h += session.bytes_d2h;
     }
   }
-  for (const auto& gpu : tables.gpus) {
+}
+
+void SnapshotBuilder::AddGpus(Snapshot* snapshot) const {
+  for (const auto& gpu : tables_->gpus) {
     snapshot->gpus.push_back(RowOf(*gpu));
-    for (const auto& job : tables.jobs) {
+    for (const auto& job : tables_->jobs) {
       for (Rank rank = 0; rank < job->gpus.shares().size(); ++rank)
         snapshot->gpus.back().state_bytes += StateBytesOnGpu(*job, rank, gpu.get());
     }
   }
-  snapshot->lost = tables.lost.all();
-  for (const WaitingRank& rank : tables.waiting)
+}
+
+void SnapshotBuilder::AddWaiting(Snapshot* snapshot) const {
+  for (const WaitingRank& rank : sources_.waiting)
     snapshot->waiting.push_back(RowOf(rank, parts_.clock->NowNs()));
-  for (const SetAside& job : tables.set_aside)
+  for (const SetAside& job : tables_->set_aside)
     snapshot->set_aside.push_back({job.states().spec().name, job.uid, job.why.what()});
-  for (const Mute& mute : tables.mutes) {
+  for (const Mute& mute : settings_.mutes()) {
     if (const int64_t left = mute.until_ns - parts_.clock->NowNs(); left > 0)
       snapshot->mutes.push_back({mute.code, left});
   }
-  snapshot->config = tables.config;
-  snapshot->accounts = AccountRows(BuildLedger(parts_, options_, tables), tables);
-  return snapshot;
 }
 
-Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables& tables) {
-  Ledger ledger;
-  ledger.pool_bytes = parts.pool->total_bytes();
-  ledger.rcache_limit = options.rcache_limit;
-  ledger.jobs_max = tables.live.jobs_max;
-  ledger.sessions_max = options.limits.sessions_max;
-  ledger.fallback = tables.live.quota_fallback;
-  ledger.quotas = tables.quotas.Rules();
-  for (const auto& job : tables.jobs) {
-    Holding holding{.job = job->spec().name,
-                    .account = job->account,
-                    .pool_bytes = job->states->pool_bytes(),
-                    .uid = job->uid,
-                    .nvme_bytes = job->states->nvme_total(),
-                    .id = job->id,
-                    .kept_until = KeptUntilSeconds(*job, options, *parts.clock).value_or(0)};
-    // Counts what all ranks of the run may come to hold, whether they are there yet or not.
-    if (job->HasRanks()) {
-      holding.ranks = job->spec().world;
-      holding.rcache_bytes = job->brings_rcache ? 0 : job->spec().world * job->spec().rcache_bytes;
-    }
-    ledger.holdings.push_back(std::move(holding));
-  }
-  for (const SetAside& job : tables.set_aside) {
-    ledger.holdings.push_back(
-        {.job = job.states().spec().name,
-         .account = tables.quotas.AccountOf(job.states().spec().name, job.uid),
-         .pool_bytes = job.states().pool_bytes(),
-         .uid = job.uid,
-         .nvme_bytes = job.states().nvme_total()});
-  }
-  for (const auto& [uid, bytes] : tables.frozen->BytesByUser()) {
-    const std::string account = UserAccount(uid);
-    ledger.holdings.push_back({.job = account + " in frozen chunks",
-                               .account = account,
-                               .pool_bytes = bytes,
-                               .uid = uid,
-                               .is_frozen = true});
-  }
-  return ledger;
+std::shared_ptr<const Snapshot> SnapshotBuilder::Build() {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->uptime_ns = parts_.clock->NowNs() - tables_->started_ns;
+  snapshot->draining = tables_->draining || settings_.closed();
+  snapshot->ready = !snapshot->draining;
+  AddPool(snapshot.get());
+  if (parts_.tier != nullptr) AddNvme(snapshot.get());
+  snapshot->workers = parts_.team->threads();
+  snapshot->prefetch = parts_.team->tuning().prefetch_elements;
+
+  AddCounters(snapshot.get());
+  AddJobs(snapshot.get());
+  AddGpus(snapshot.get());
+  snapshot->lost = tables_->lost.all();
+  AddWaiting(snapshot.get());
+  snapshot->config = settings_.config();
+  const Ledger ledger = BuildLedger(parts_, options_, *tables_, settings_);
+  snapshot->accounts = AccountRows(ledger, sources_.waiting);
+  return snapshot;
 }
 
 }  // namespace tidepool::memserver

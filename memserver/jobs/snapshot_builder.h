@@ -1,5 +1,4 @@
-// SnapshotBuilder: the tables as one immutable picture for the admin socket; BuildLedger: as the
-// ledger for admission.
+// SnapshotBuilder: the tables as one immutable picture for the admin socket.
 //
 // The serve loop's thread. A snapshot is built over as many turns as its chunks need,
 // kSnapshotChunksPerTurn in each; asked for by the control thread at most a few times a second.
@@ -19,16 +18,27 @@
 #include <memory>
 #include <vector>
 
-#include "memserver/residency/job_ledger.h"
-#include "memserver/jobs/tables.h"
+#include "memserver/jobs/admission/waiting_rank.h"
+#include "memserver/jobs/desk_context.h"
+#include "memserver/residency/snapshot.h"
+#include "memserver/update/staging/demotion.h"
 
 namespace tidepool::memserver {
 
 class SnapshotBuilder {
  public:
+  // What it looks at beside the tables.
+  struct Sources {
+    const std::vector<WaitingRank>& waiting;
+    const Demotion& demotion;
+  };
   // What it looks at must outlive it.
-  SnapshotBuilder(const Parts& parts, const LoopOptions& options, const Tables* tables)
-      : parts_(parts), options_(options), tables_(tables) {}
+  SnapshotBuilder(const DeskContext& context, const Sources& sources)
+      : parts_(context.parts),
+        options_(context.options),
+        tables_(context.tables),
+        settings_(context.settings),
+        sources_(sources) {}
 
   // Somebody wants one that is not older than now.
   void Ask();
@@ -44,15 +54,21 @@ class SnapshotBuilder {
   void Begin();
   bool LookAtChunks();
   std::shared_ptr<const Snapshot> Build();
+  void AddPool(Snapshot* snapshot) const;
+  void AddNvme(Snapshot* snapshot) const;
+  void AddCounters(Snapshot* snapshot) const;
+  void AddJobs(Snapshot* snapshot);
+  void AddGpus(Snapshot* snapshot) const;
+  void AddWaiting(Snapshot* snapshot) const;
 
   const Parts& parts_;
   const LoopOptions& options_;
   const Tables* const tables_;
+  const AdminSettings& settings_;
+  const Sources sources_;
   uint32_t asked_ = 0;  // questions without an answer
   std::vector<JobChunks> jobs_;
   size_t next_job_ = 0;
 };
-
-Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables& tables);
 
 }  // namespace tidepool::memserver

@@ -1,5 +1,8 @@
-// Tables: all state of the daemon: jobs, seats, limits and counters. The serve loop's thread owns
-// it; nobody else sees it.
+// Tables: the jobs and seats of the daemon, and what several parts of the serve loop look at: open
+// GPUs, frozen chunks, quotas, how the server ends, counters. What one part alone changes is that
+// part's (JobDesk lists them).
+//
+// The serve loop's thread owns it; nobody else sees it.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +23,8 @@
 #include "memserver/residency/kept/lost_jobs.h"
 #include "memserver/residency/quota.h"
 #include "memserver/residency/settings.h"
-#include "memserver/jobs/save_lanes.h"
 #include "memserver/traffic/gpu_streams.h"
 #include "memserver/traffic/state_tier.h"
-#include "memserver/update/staging/demotion.h"
 #include "memserver/update/staging/scrub.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/jobs/wake_set.h"
@@ -72,45 +73,25 @@ struct Counters {
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // of sessions that are gone
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
-  // Writes of states that failed behind their repetitions.
+  // Writes of states that failed although they were repeated.
   uint64_t states_unwritten = 0;
   // dropped: a rank came back, or nobody needed the room any more.
   uint64_t demotions = 0, demotions_failed = 0, demotions_dropped = 0;
   uint64_t demoted_bytes = 0;  // that the pool got back
 };
 
-// A rank whose job waits for room.
-struct WaitingRank {
-  ReserveJob event;
-  std::string account;
-  Priority priority = Priority::kNormal;
-  int64_t since_ns = 0;
-  Status why;
-  // For room that its own job's last run held, which is being given back.
-  bool comes_again = false;
-  bool lacks_room = false;  // it had its turn; else it only stands behind others
-  // Users, for each job of theirs that passed it (queue_passing.h)
-  std::vector<uint32_t> passed_by = {};
-};
-
-// A job in kept memory that waits: nothing else of it is used, nothing given up. For a server with
-// all of its NVMe directories; or for the end of processes that were servers and may still copy
-// into its memory, or out of it: then this server takes it up. Its open tiles are closed.
+// A job in kept memory that waits, whole. Either it lacks an NVMe directory: it waits for a server
+// that has all of them. Or killed servers, whose processes have not ended, may still copy into its
+// memory or out of it: this server takes it up when they have ended. Its open tiles are closed.
 struct SetAside {
   std::unique_ptr<Job> job = nullptr;     // nobody else gets its places in the pool
-  uint32_t waits_for = 0;                 // servers that have to end; 0: it lacks a drive
+  uint32_t waits_for = 0;                 // bits of servers that have to end; 0: it lacks a drive
   std::vector<ImportStates> shares = {};  // what is asked for when it is taken up
   uint64_t nonce = 0;
   uint32_t uid = 0;
   Status why = {};  // what its ranks are told
 
   const JobStates& states() const { return *job->states; }
-};
-
-// A check of health that an admin has muted.
-struct Mute {
-  std::string code;
-  int64_t until_ns = 0;
 };
 
 struct Tables {
@@ -120,26 +101,10 @@ struct Tables {
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<SetAside> set_aside;
   std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
-  std::vector<WaitingRank> waiting;          // by priority, then in order of arrival
-  WakeUps<RoomChange> room_changes;
   QuotaBook quotas;
-  // As configured, now; `options` of the loop say how it began.
-  LiveSettings live;
-  std::shared_ptr<const ConfigRows> config;  // for people
   Scrub scrub;
-  Demotion demotion;
-  ConnectionId demotion_for = 0;  // the waiting rank that needs its room
-  bool demotion_asked = false;    // an admin has asked for it: nobody has to wait
-  JobId to_demote = 0;            // is to be demoted as soon as it is at rest; 0: none
   JobId last_job = 0;
-  SessionId last_session = 0;
-  SaveLanes save_lanes;
-  uint64_t last_save = 0;  // its number
   bool draining = false;
-  bool closed = false;  // by an admin: no new jobs
-  // One a check at most; those whose time is over count for nothing.
-  std::vector<Mute> mutes;
-  int64_t log_level_until_ns = 0;  // when the configured level comes back; 0: it holds
   // Draining, and another server is to follow: who comes now is told to wait for it.
   bool restarting = false;
   bool handing_over = false;  // that server takes the jobs: nothing new is begun
@@ -180,6 +145,12 @@ struct Tables {
       if (job.states().spec().name == name || job.nonce == nonce) return job.why;
     }
     return Status();
+  }
+  // What a rank hears whose job does not go on here: where another server is to follow, it may
+  // wait for that one.
+  Status WhyStopping() const {
+    if (restarting) return Status(ErrorId::kNotReady, "memserver is being replaced by another one");
+    return Status(ErrorId::kSessionEnded, "memserver is stopping");
   }
   // The job of this name that ranks may still join.
   Job* FindJob(const std::string& name) const {

@@ -34,7 +34,7 @@ bool OffHostMover::TakeStoredAndUpdated(Job* job) {
 void OffHostMover::EndTransfer(const TierDone& done) {
   switch (done.owner) {
     case PieceOwner::kScrub: return tables_->scrub.EndTransfer(done);
-    case PieceOwner::kDemotion: return tables_->demotion.EndTransfer(done, parts_.tier);
+    case PieceOwner::kDemotion: return demotion_->EndTransfer(done, parts_.tier);
     case PieceOwner::kWeightFill: return JobOf(done.job).fill.EndTransfer(done);
     case PieceOwner::kSpillQueue: return JobOf(done.job).spills.EndTransfer(done);
     case PieceOwner::kNobody: break;
@@ -136,8 +136,7 @@ bool OffHostMover::ReadAhead() {
 // Reports a late transfer to everybody; one that is lost is taken from the owner of its piece.
 void OffHostMover::TakeLate(const TierLate& late) {
   LogLate(late);
-  if (late.piece.owner == PieceOwner::kDemotion)
-    return tables_->demotion.TakeLate(late, parts_.tier);
+  if (late.piece.owner == PieceOwner::kDemotion) return demotion_->TakeLate(late, parts_.tier);
   if (!late.lost) return;
 
   switch (late.piece.owner) {

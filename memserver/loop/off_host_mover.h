@@ -8,13 +8,15 @@
 
 #include "memserver/jobs/tables.h"
 #include "memserver/loop/weight_desk.h"
+#include "memserver/update/staging/demotion.h"
 
 namespace tidepool::memserver {
 
 class OffHostMover {
  public:
-  OffHostMover(const Parts& parts, Tables* tables)
-      : parts_(parts), tables_(tables), weights_(tables) {}
+  // The demotion is DemotionDesk's; it hears the answers to its pieces here.
+  OffHostMover(const Parts& parts, Tables* tables, Demotion* demotion)
+      : parts_(parts), tables_(tables), demotion_(demotion), weights_(tables) {}
 
   // Takes the answers of the drives and begins what there is staging for. True when something was
   // done.
@@ -37,6 +39,7 @@ class OffHostMover {
 
   const Parts parts_;
   Tables* const tables_;
+  Demotion* const demotion_;
   WeightDesk weights_;
   FairShare drives_, gpus_;
 };

@@ -25,15 +25,13 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
       options_(options),
       spin_(SpinNs(options.times.spin_ns)),
       desk_(parts, options, &tables_),
-      steps_(parts, &tables_),
-      off_host_(parts, &tables_),
+      steps_(parts, &tables_, desk_.mutable_demotion()),
+      off_host_(parts, &tables_, desk_.mutable_demotion()),
       gpu_copies_(&tables_, &dispatcher_) {
   tables_.started_ns = parts_.clock->NowNs();
   tables_.frozen = std::make_unique<FrozenTable>(parts_.pool);
 
   tables_.quotas = QuotaBook(options.quotas, options.live.quota_fallback);
-  tables_.live = options.live;
-  tables_.config = options.config;
 
   for (const int fd :
        {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
@@ -83,9 +81,9 @@ bool ServeLoop::DoTurn() {
 
   worked |= RunInlineWork();
   worked |= desk_.ExpelViolators();
-  worked |= desk_.TendGpus();
-  worked |= desk_.TendJobs();
-  worked |= desk_.TendSnapshot();
+  worked |= desk_.PollGpus();
+  worked |= desk_.PollJobs();
+  worked |= desk_.PollSnapshot();
   WakeAnswered();
   return worked;
 }

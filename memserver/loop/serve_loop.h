@@ -45,6 +45,7 @@ class ServeLoop {
 
   // For tests and the simulator, between turns.
   const Tables& tables() const { return tables_; }
+  const JobDesk& jobs() const { return desk_; }
 
  private:
   bool DoTurn();

@@ -104,7 +104,7 @@ void StepDesk::EndWork(const WorkDone& done) {
       if (job->fill.EndWork(done)) job->NoteProgress(JobProgress::kWindowFilled);
       break;
 
-    case WorkKind::kMoveOut: tables_->demotion.EndWork(done, parts_.tier, job->states.get()); break;
+    case WorkKind::kMoveOut: demotion_->EndWork(done, parts_.tier, job->states.get()); break;
     case WorkKind::kVerify: tables_->scrub.EndWork(done, parts_.tier, *job->states); break;
     case WorkKind::kWiden:
     case WorkKind::kAccumulate:
@@ -150,8 +150,7 @@ bool StepDesk::NextNarrow(Job* job, Work* work) {
 bool StepDesk::NextWork(Job* job, Work* work) {
   if (job->phase != JobPhase::kOpen) return false;
   // Demotion goes on for a suspended job too: others wait for its room.
-  if (tables_->demotion.job() == job->id &&
-      tables_->demotion.NextWork(*parts_.tier, job->states.get(), work))
+  if (demotion_->job() == job->id && demotion_->NextWork(*parts_.tier, job->states.get(), work))
     return true;
   // A fill holds staging that others may need.
   if (job->fill.NextWork(work)) return true;

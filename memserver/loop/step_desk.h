@@ -8,14 +8,17 @@
 
 #include "memserver/jobs/tables.h"
 #include "memserver/loop/worker_shares.h"
+#include "memserver/update/staging/demotion.h"
 
 namespace tidepool::memserver {
 
 class StepDesk {
  public:
-  StepDesk(const Parts& parts, Tables* tables)
+  // The demotion is DemotionDesk's; its work is named and taken back here.
+  StepDesk(const Parts& parts, Tables* tables, Demotion* demotion)
       : parts_(parts),
         tables_(tables),
+        demotion_(demotion),
         workers_(parts, tables, [this](Job* job, Work* work) { return NextWork(job, work); }) {}
   StepDesk(const StepDesk&) = delete;
   StepDesk& operator=(const StepDesk&) = delete;
@@ -42,6 +45,7 @@ class StepDesk {
 
   const Parts parts_;
   Tables* const tables_;
+  Demotion* const demotion_;
   WorkerShares workers_;
   std::vector<WorkDone> done_;
 };

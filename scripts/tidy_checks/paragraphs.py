@@ -21,7 +21,6 @@ RATCHET: dict[str, int] = {
     "memserver/config": 21,
     "memserver/control": 32,
     "memserver/control/bounds": 1,
-    "memserver/jobs": 70,
     "memserver/keeper": 17,
     "memserver/probe": 15,
     "memserver/residency": 33,

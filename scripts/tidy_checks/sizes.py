@@ -20,7 +20,6 @@ RATCHET: dict[str, int] = {
     "client/admin/views.cpp: ReadNvme": 76,
     "client/memctl/flags/flags.cpp": 452,
     "memserver/admin/admin_api.cpp": 449,
-    "memserver/jobs/job_desk.cpp": 439,
     "shm/spec/job_spec.cpp": 432,
     "tests/fakes/fake_cuda/driver.cpp": 619,
     "tests/memserver/admin/admin_api_test.cpp": 653,
@@ -178,7 +177,7 @@ def check_sizes(tree: Tree) -> list[Finding]:
 CLASS_DEFINITIONS_MAX = 40
 CLASS_LINES_MAX = 600
 # Classes that were larger when the rule came: definitions, lines. Entries only go.
-CLASS_RATCHET = {"JobDesk": (105, 1612), "JobStates": (52, 600)}
+CLASS_RATCHET = {"JobStates": (52, 600)}
 
 
 def check_classes(tree: Tree) -> list[Finding]:

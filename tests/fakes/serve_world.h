@@ -173,6 +173,7 @@ class ServeWorld {
   // The result of the last restart.
   const Status& recovered() const { return recovered_; }
   const Tables& tables() const { return loop_->tables(); }
+  const JobDesk& jobs() const { return loop_->jobs(); }
 
   // Kills the server; another one adopts the kept memory. What stood in queues and rings is gone,
   // connections too. A hook of points (base/point.h) may throw out of this, or out of a turn: that

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "memserver/residency/kept/job_records.h"
-#include "memserver/jobs/snapshot_builder.h"
+#include "memserver/jobs/admission/build_ledger.h"
 #include "memserver/update/work.h"
 #include "nvme/piece.h"
 #include "shm/spec/state_footprint.h"
@@ -185,7 +185,8 @@ void CheckPoolBytes(ServeWorld* world) {
   Parts parts;
   parts.clock = &world->clock();
   parts.pool = &world->pool();
-  const Ledger ledger = BuildLedger(parts, world->options().loop, world->tables());
+  const Ledger ledger =
+      BuildLedger(parts, world->options().loop, world->tables(), world->jobs().settings());
   TP_CHECK(ledger.PoolUsed() == used, "the ledger has what the table has");
   uint64_t on_nvme = 0;
   for (const Holding& holding : ledger.holdings) on_nvme += holding.nvme_bytes;

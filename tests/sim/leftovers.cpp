@@ -50,7 +50,7 @@ void Leftovers::CheckTurn(ServeWorld* world, const Outside& outside) {
   CheckSeats(tables, outside);
   size_t saves = 0, seats = 0;
   for (const auto& job : tables.jobs) {
-    CheckJob(*job, tables);
+    CheckJob(*job, *world);
     seats += job->seats.size() -
              static_cast<size_t>(std::count(job->seats.begin(), job->seats.end(), nullptr));
     if (!tables.handing_over) CheckOwner(*job, world, outside.lease_ns);
@@ -89,7 +89,9 @@ void Leftovers::CheckSeats(const Tables& tables, const Outside& outside) {
   for (const auto& seat : tables.seats) seats_.push_back(seat->connection);
 }
 
-void Leftovers::CheckJob(const Job& job, const Tables& tables) {
+void Leftovers::CheckJob(const Job& job, const ServeWorld& world) {
+  const Tables& tables = world.tables();
+  const Demotion& demotion = world.jobs().demotion();
   for (const WaitingSave& save : job.waiting_saves) {
     const Seat* seat = tables.FindSeat(save.connection);
     TP_CHECK(seat != nullptr && seat->job == &job,
@@ -99,7 +101,7 @@ void Leftovers::CheckJob(const Job& job, const Tables& tables) {
   const std::vector<uint32_t>& fetches = FetchesOf(job);
   for (ChunkId id = 0; id < fetches.size(); ++id) {
     const Chunk& chunk = job.states->chunk(id);
-    const uint32_t moving = tables.demotion.job() == job.id ? tables.demotion.ReadersOf(id) : 0;
+    const uint32_t moving = demotion.job() == job.id ? demotion.ReadersOf(id) : 0;
     TP_CHECK(chunk.readers == fetches[id] + moving,
              "a chunk's readers are the fetches under way, and the workers that move it");
     TP_CHECK((chunk.ranks_cached & ~sessions) == 0,
@@ -165,7 +167,7 @@ void Leftovers::CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns) 
     TP_CHECK(job.HasSeats(), "memory is zeroed for somebody");
     return;
   }
-  const bool moves = world->tables().demotion.job() == job.id;
+  const bool moves = world->jobs().demotion().job() == job.id;
   if (job.work_at_team > 0 || job.IsMoving() || !job.running_saves.empty() || moves) {
     unused_jobs_.erase(job.id);
     return;

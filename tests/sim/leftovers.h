@@ -46,7 +46,7 @@ class Leftovers {
 
  private:
   void CheckSeats(const Tables& tables, const Outside& outside);
-  void CheckJob(const Job& job, const Tables& tables);
+  void CheckJob(const Job& job, const ServeWorld& world);
   static void CheckReach(const Job& job);
   void CheckIdentities(const Job& job);
   void CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns);

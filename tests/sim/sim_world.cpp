@@ -386,7 +386,7 @@ bool SimWorld::FollowJobs() {
 
 // Counts ranks that come again: their former selves are being removed, and still have the room.
 void SimWorld::CountThoseWhoComeAgain() {
-  for (const WaitingRank& rank : world_->tables().waiting) {
+  for (const WaitingRank& rank : world_->jobs().waiting()) {
     if (!rank.comes_again || rank.event.connection <= last_again_) continue;
     last_again_ = rank.event.connection;
     ++report_.waits_for_itself;

@@ -10,7 +10,7 @@
 
 #include "base/random.h"
 #include "memserver/residency/job_ledger.h"
-#include "memserver/jobs/snapshot_builder.h"
+#include "memserver/jobs/admission/build_ledger.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -171,7 +171,7 @@ TEST(Queue, AJobWithoutRoomWaitsAndStartsWhenThereIsSome) {
   EXPECT_FALSE(GrantedTo(&world, second.connection));
   world.Leave(*first);
   EXPECT_TRUE(GrantedTo(&world, second.connection));
-  EXPECT_TRUE(world.tables().waiting.empty());
+  EXPECT_TRUE(world.jobs().waiting().empty());
 }
 
 TEST(Queue, WhatCouldNeverFitIsRefusedAtOnce) {
@@ -260,11 +260,11 @@ TEST(Queue, WhoDiesOrWhomTheServerLeavesIsForgotten) {
   EXPECT_EQ(stays.place, 2u);
   world.Post(ConnectionLost{dies.connection, "killed by the test"});
   world.Settle();
-  ASSERT_EQ(world.tables().waiting.size(), 1u);
+  ASSERT_EQ(world.jobs().waiting().size(), 1u);
   world.Post(StopServing{});
   world.Settle();
   EXPECT_EQ(RefusedWith(&world), ErrorId::kSessionEnded);
-  EXPECT_TRUE(world.tables().waiting.empty());
+  EXPECT_TRUE(world.jobs().waiting().empty());
 }
 
 // --- sums, whatever happens ---
@@ -442,7 +442,7 @@ class Crowd {
     Parts parts;
     parts.clock = &world_.clock();
     parts.pool = &world_.pool();
-    return BuildLedger(parts, options_of_loop(), world_.tables());
+    return BuildLedger(parts, options_of_loop(), world_.tables(), world_.jobs().settings());
   }
   const LoopOptions& options_of_loop() const { return world_.options().loop; }
 
@@ -481,7 +481,7 @@ class Crowd {
 
   // Whoever waits is in order, and the first one waits for a reason.
   void CheckWaiting(const Ledger& ledger) {
-    const auto& waiting = world_.tables().waiting;
+    const auto& waiting = world_.jobs().waiting();
     for (size_t i = 1; i < waiting.size(); ++i)
       ASSERT_GE(waiting[i - 1].priority, waiting[i].priority);
     for (const WaitingRank& rank : waiting)
@@ -507,7 +507,7 @@ class Crowd {
     world_.Settle();
     Hear();
     EXPECT_TRUE(world_.tables().jobs.empty() && world_.tables().seats.empty() &&
-                world_.tables().waiting.empty());
+                world_.jobs().waiting().empty());
     EXPECT_EQ(world_.pool().free_bytes(), world_.pool().total_bytes());
     EXPECT_EQ(world_.pool().largest_free_bytes(), world_.pool().total_bytes());
   }

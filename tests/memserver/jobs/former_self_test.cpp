@@ -97,7 +97,7 @@ TEST(FormerSelf, IsWaitedForAsLongAsASaveHoldsIt) {
   leaving.world.Settle();
   EXPECT_TRUE(leaving.IsGranted(zero));
   EXPECT_TRUE(leaving.IsGranted(one));
-  EXPECT_TRUE(leaving.world.tables().waiting.empty());
+  EXPECT_TRUE(leaving.world.jobs().waiting().empty());
 }
 
 // Its memory is free, and the first of the ranks that wait has not been served yet.
@@ -106,7 +106,7 @@ TEST(FormerSelf, ARankThatComesBetweenItsEndAndTheNextTurnIsLetInToo) {
   const ConnectionId zero = leaving.ComeAgain(0);
   leaving.LetGo();
   while (!leaving.world.tables().jobs.empty()) leaving.world.loop().Turn();
-  ASSERT_EQ(leaving.world.tables().waiting.size(), 1u);
+  ASSERT_EQ(leaving.world.jobs().waiting().size(), 1u);
 
   const ConnectionId one = leaving.world.Reserve(Pair(), 1, kAlice);
   leaving.world.Settle();
@@ -126,8 +126,8 @@ TEST(FormerSelf, ItsPlaceIsTakenBeforeThoseThatWaitForRoom) {
   leaving.LetGo();
   leaving.world.Settle();
   EXPECT_TRUE(leaving.IsGranted(zero));
-  ASSERT_EQ(leaving.world.tables().waiting.size(), 1u);
-  EXPECT_EQ(leaving.world.tables().waiting.front().event.spec->name, "patient");
+  ASSERT_EQ(leaving.world.jobs().waiting().size(), 1u);
+  EXPECT_EQ(leaving.world.jobs().waiting().front().event.spec->name, "patient");
 }
 
 // What it waits for nobody else could have; so it holds nobody up.
@@ -145,7 +145,7 @@ TEST(FormerSelf, HoldsUpNobodyWhoseRoomIsThere) {
   world.Settle();
   world.Reserve(Pair(), 0, kAlice);
   world.Settle();
-  ASSERT_EQ(world.tables().waiting.size(), 1u);
+  ASSERT_EQ(world.jobs().waiting().size(), 1u);
 
   EXPECT_NE(world.Join(Other("bob"), 0, kBob), nullptr);
 }
@@ -165,14 +165,14 @@ TEST(FormerSelf, IsWaitedForInVainWhereTheNewJobIsLargerThanThePool) {
   leaving.LetGo();
   leaving.world.Settle();
   EXPECT_EQ(leaving.RefusedWith(), ErrorId::kPoolFull);
-  EXPECT_TRUE(leaving.world.tables().waiting.empty());
+  EXPECT_TRUE(leaving.world.jobs().waiting().empty());
 }
 
 TEST(FormerSelf, WhoDiesMeanwhileIsForgotten) {
   Leaving leaving;
   leaving.world.Post(ConnectionLost{leaving.ComeAgain(0), "killed by the test"});
   leaving.world.Settle();
-  EXPECT_TRUE(leaving.world.tables().waiting.empty());
+  EXPECT_TRUE(leaving.world.jobs().waiting().empty());
   leaving.LetGo();
   leaving.world.Settle();
   EXPECT_TRUE(leaving.world.tables().jobs.empty());
@@ -185,7 +185,7 @@ TEST(FormerSelf, IsNotWaitedForWhileTheServerIsDrained) {
   EXPECT_TRUE(leaving.world.Command(DrainJobs{true}).ok());
   leaving.world.Settle();
   EXPECT_EQ(leaving.RefusedWith(), ErrorId::kTooManySessions);
-  EXPECT_TRUE(leaving.world.tables().waiting.empty());
+  EXPECT_TRUE(leaving.world.jobs().waiting().empty());
 }
 
 }  // namespace former_self_test

@@ -167,16 +167,16 @@ TEST(MuteCommand, EndsByItselfOrWhenItIsTakenBack) {
   EXPECT_EQ(muted()[0].left_ns, 2 * kNsPerSecond);
   EXPECT_TRUE(world.Command(MuteCheck{"DRAINING", 0}).ok());
   EXPECT_TRUE(muted().empty());
-  EXPECT_TRUE(world.tables().mutes.empty());
+  EXPECT_TRUE(world.jobs().settings().mutes().empty());
 }
 
 TEST(LogLevelCommand, TheConfiguredLevelComesBack) {
   ServeWorld world;
   EXPECT_TRUE(world.Command(ChangeLogLevel{LogLevel::kWarn, kNsPerSecond}).ok());
-  EXPECT_NE(world.tables().log_level_until_ns, 0);
+  EXPECT_NE(world.jobs().settings().log_level_until_ns(), 0);
   world.clock().Advance(kNsPerSecond);
   world.Settle();
-  EXPECT_EQ(world.tables().log_level_until_ns, 0);
+  EXPECT_EQ(world.jobs().settings().log_level_until_ns(), 0);
 }
 
 // What a reload says of quotas and limits.
@@ -196,7 +196,7 @@ TEST(ReloadCommand, JobsHaveTheNewQuotasAtOnce) {
       t.world.Command(Configured({{"job:gpt", {.weight = 5, .priority = Priority::kHigh}}})).ok());
   EXPECT_EQ(t.world.tables().jobs[0]->account, "job:gpt");
   EXPECT_EQ(t.world.tables().jobs[0]->quota.weight, 5u);
-  EXPECT_EQ(t.world.tables().config->file, "/etc/new.toml");
+  EXPECT_EQ(t.world.jobs().settings().config()->file, "/etc/new.toml");
   ASSERT_TRUE(t.world.Command(Configured({})).ok());
   EXPECT_EQ(t.world.tables().jobs[0]->account, "user:1000");
   EXPECT_EQ(t.world.tables().jobs[0]->quota.weight, 1u);
@@ -219,9 +219,9 @@ TEST(ReloadCommand, AGuaranteeWithoutRoomIsRefusedAndNothingIsApplied) {
   const Status refused = t.world.Command(more);
   EXPECT_EQ(refused.id(), ErrorId::kQuotaRefused);
   EXPECT_NE(refused.why().find("gpt"), std::string::npos) << refused.Format();
-  EXPECT_EQ(t.world.tables().live, LiveSettings{});
+  EXPECT_EQ(t.world.jobs().settings().live(), LiveSettings{});
   EXPECT_TRUE(t.world.tables().quotas.Rules().empty());
-  EXPECT_EQ(t.world.tables().config, nullptr);
+  EXPECT_EQ(t.world.jobs().settings().config(), nullptr);
 }
 
 TEST(ReloadCommand, LimitsHoldForTheNextJob) {
@@ -247,11 +247,11 @@ TEST(ReloadCommand, ALevelThatWasSetForATimeEndsAtTheNewOne) {
   ApplySettings quiet = Configured({});
   quiet.live.log_level = LogLevel::kWarn;
   ASSERT_TRUE(world.Command(quiet).ok());
-  EXPECT_NE(world.tables().log_level_until_ns, 0) << "the reload does not end it";
+  EXPECT_NE(world.jobs().settings().log_level_until_ns(), 0) << "the reload does not end it";
   world.clock().Advance(kNsPerSecond);
   world.Settle();
-  EXPECT_EQ(world.tables().log_level_until_ns, 0);
-  EXPECT_EQ(world.tables().live.log_level, LogLevel::kWarn);
+  EXPECT_EQ(world.jobs().settings().log_level_until_ns(), 0);
+  EXPECT_EQ(world.jobs().settings().live().log_level, LogLevel::kWarn);
   ASSERT_TRUE(world.Command(Configured({})).ok());
 }
 

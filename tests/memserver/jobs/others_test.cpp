@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "memserver/jobs/queue_passing.h"
+#include "memserver/jobs/admission/queue_passing.h"
 #include "memserver/residency/fair_places.h"
 #include "tests/fakes/serve_world.h"
 
@@ -238,7 +238,7 @@ TEST(Passing, WhoWaitsBehindIsServedWhenThereIsRoomForIt) {
   world.Leave(*holder);
   world.Settle();
   EXPECT_TRUE(IsGranted(&world, large.connection)) << "in order";
-  EXPECT_EQ(world.tables().waiting.size(), 1u);
+  EXPECT_EQ(world.jobs().waiting().size(), 1u);
 }
 
 // Lunch: a whole-pool job has come to wait meanwhile. The job that comes back has the memory that

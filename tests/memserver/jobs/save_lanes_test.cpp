@@ -1,6 +1,6 @@
 // Saves of several jobs and users at once: whose begins, whose waits, and that nobody else's
 // updates do.
-#include "memserver/jobs/save_lanes.h"
+#include "memserver/jobs/saves/save_lanes.h"
 
 #include <gtest/gtest.h>
 

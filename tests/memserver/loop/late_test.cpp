@@ -335,7 +335,7 @@ TEST_F(LateQueued, AMoveToNvmeEnds) {
   ASSERT_TRUE(world().Command(EvictJob{"gpt"}).ok());
   world().disk().Hang(0);
   Pass(400);
-  EXPECT_FALSE(world().tables().demotion.active());
+  EXPECT_FALSE(world().jobs().demotion().active());
   EXPECT_EQ(world().tables().counters.demotions_failed, 1u);
   world().disk().Wake();
   ExpectAllFree();

@@ -220,7 +220,7 @@ TEST(Demotion, WhoComesMeanwhileIsAnsweredInTurn) {
   run.Detach(1);
   run.Ask();
   run.Turns(2);
-  ASSERT_TRUE(run.world.tables().demotion.active());
+  ASSERT_TRUE(run.world.jobs().demotion().active());
   run.Ask("third");
   run.Turns(1);
   EXPECT_FALSE(run.world.TakeReply<Refused>().has_value())
@@ -257,7 +257,7 @@ TEST(Demotion, IsDroppedWhenNobodyWaitsForItAnyMore) {
   run.Detach(2);
   const ConnectionId asks = run.Ask();
   run.Turns(2);
-  ASSERT_TRUE(run.world.tables().demotion.active());
+  ASSERT_TRUE(run.world.jobs().demotion().active());
   run.world.Post(ConnectionLost{asks, "gone"});
   run.world.Settle();
   ExpectSums(run.world);
@@ -274,7 +274,7 @@ TEST(Demotion, OfAJobThatIsReleasedMeanwhileEndsWithIt) {
   run.Detach(1);
   run.Ask();
   run.Turns(3);
-  ASSERT_TRUE(run.world.tables().demotion.active());
+  ASSERT_TRUE(run.world.jobs().demotion().active());
   ASSERT_TRUE(run.world.Command(ReleaseJob{"gpt", false}).ok());
   ASSERT_TRUE(run.Granted());
   EXPECT_EQ(run.job(), nullptr);
@@ -306,9 +306,9 @@ TEST(DemotionFaults, AnErrorLeavesTheStatesWhereTheyAreAndTheNewcomerHearsWhy) {
     run.Ask();
     const nvme::SlotStore& store = run.world.tier().store(0);
     for (int i = 0; i < 1000 && (store.changes() == 0 || store.dirty()); ++i) run.Turns(1);
-    ASSERT_LT(run.world.tables().demotion.pieces_written(), run.world.tables().demotion.pieces());
+    ASSERT_LT(run.world.jobs().demotion().pieces_written(), run.world.jobs().demotion().pieces());
     run.world.disk().Arm(fault, 1);  // of the states alone: the directory itself stays sound
-    for (int ms = 0; ms < 10000 && run.world.tables().demotion.why().ok(); ++ms) {
+    for (int ms = 0; ms < 10000 && run.world.jobs().demotion().why().ok(); ++ms) {
       run.world.clock().Advance(kNsPerMs);
       run.Turns(1);
     }

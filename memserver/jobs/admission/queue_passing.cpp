@@ -1,4 +1,4 @@
-#include "memserver/jobs/queue_passing.h"
+#include "memserver/jobs/admission/queue_passing.h"
 
 #include <algorithm>
 

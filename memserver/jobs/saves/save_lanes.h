@@ -2,9 +2,9 @@
 // answer holds up its user's saves alone.
 //
 // One thread (the serve loop) owns it. A save takes a lane before it begins and holds it until its
-// thread has come back from the user's file system, which may be long behind the answer: such a
-// lane is stuck. Four of a user may be, then its saves are refused, as long as they are. Where many
-// lanes are taken, a user's second one waits until others have one: kForOthers are kept for those.
+// thread has come back from the user's file system. That may be long after the answer: such a lane
+// is stuck. While kOfUser lanes of a user are stuck, its saves are refused. kForOthers lanes are
+// kept for users who have none: where many lanes are taken, a user's second save waits.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,13 @@ namespace tidepool::memserver {
 class SaveLanes {
  public:
   static constexpr size_t kOfUser = 4;
-  // Each is three threads' stacks and a buffer of 4 MiB at most.
+  // A lane costs the stacks of three threads and a buffer of 4 MiB at most.
   static constexpr size_t kOfAll = 64;
   static constexpr size_t kForOthers = 32;  // of these, for users who have none
-  // A save waits for a lane at most so long: half of what it and the write may take together.
+  // The longest wait for a lane: half of what the wait and the write may take together.
   static constexpr int64_t kWaitNs = 300 * kNsPerSecond;
 
+  // True when a save of the user may have a lane now.
   bool HasFree(uint32_t uid);
   // The lane is taken as long as what comes back is held, by any thread. Requires HasFree(uid).
   // `what` is for people.
@@ -46,7 +47,7 @@ class SaveLanes {
     std::string what;
     bool answered = false;
   };
-  // Those that are free again go.
+  // Drops the lanes that are free again.
   void Tidy();
   size_t CountOf(uint32_t uid) const;
 

@@ -1,5 +1,7 @@
-// JobDesk: when each save begins, and what it holds meanwhile.
+#include "memserver/jobs/saves/save_desk.h"
+
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -7,7 +9,6 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "base/units.h"
-#include "memserver/jobs/job_desk.h"
 #include "memserver/traffic/gpu_states.h"
 #include "memserver/traffic/spill_reader.h"
 
@@ -19,7 +20,17 @@ std::shared_ptr<GpuStatesReader> GpuReaderOf(const Job& job) {
                                  : nullptr;
 }
 
-// The thread that reads for the save: there may be many.
+std::shared_ptr<SpillReader> SpillReaderOf(const Job& job, const StateTier* tier) {
+  if (!job.states->spills()) return nullptr;
+  std::vector<SpillReader::File> files;
+  for (uint32_t d = 0; d < tier->directories().size(); ++d) {
+    files.push_back({tier->directory(d).data_fd, tier->store_nonce(d)});
+  }
+  return std::make_shared<SpillReader>(*job.states, std::move(files));
+}
+
+// What the save reads, in the order of the job's parameters. Called by the thread that reads for
+// the save: there may be many tensors.
 std::vector<SavedTensor> TensorsOf(const JobStates& states,
                                    const std::shared_ptr<SpillReader>& spilled,
                                    const std::shared_ptr<GpuStatesReader>& on_gpus) {
@@ -28,6 +39,7 @@ std::vector<SavedTensor> TensorsOf(const JobStates& states,
   for (const shm::ParameterSpec& parameter : states.spec().parameters) {
     const Chunk& chunk = states.saved(parameter.chunk);
     SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
+
     if (chunk.planes.master == nullptr && chunk.on_gpu) {
       tensor.read = [on_gpus, chunk = parameter.chunk, begin = parameter.element_begin](
                         uint64_t first, std::span<float> values) {
@@ -38,6 +50,7 @@ std::vector<SavedTensor> TensorsOf(const JobStates& states,
                         uint64_t first, std::span<float> values) {
         return spilled->Read(chunk, begin + first, values);
       };
+      // The two halves of a number lie in two planes.
     } else if (states.is_split()) {
       tensor.high =
           reinterpret_cast<const uint16_t*>(chunk.planes.param16) + parameter.element_begin;
@@ -52,7 +65,7 @@ std::vector<SavedTensor> TensorsOf(const JobStates& states,
 
 }  // namespace
 
-Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
+Status SaveDesk::Check(const Seat* seat, const SaveWeights& event) {
   if (seat == nullptr) return Status(ErrorId::kSaveFailed, "the session has ended");
   const Job& job = *seat->job;
   if (!job.IsRecorded() || !job.states->weights_ready())
@@ -62,6 +75,7 @@ Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
                                             " is not the last sealed one, " +
                                             std::to_string(job.states->sealed_version()));
   }
+
   const auto of_this = [&event](ConnectionId connection) { return connection == event.connection; };
   const bool busy = std::any_of(job.running_saves.begin(), job.running_saves.end(), of_this) ||
                     std::any_of(job.waiting_saves.begin(), job.waiting_saves.end(),
@@ -70,43 +84,44 @@ Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
   return Status();
 }
 
-void JobDesk::On(SaveWeights event) {
-  Seat* seat = tables_->FindSeat(event.connection);
-  if (const Status status = CheckSave(seat, event); !status.ok()) {
+void SaveDesk::Request(SaveWeights event) {
+  Seat* seat = context_.tables->FindSeat(event.connection);
+  if (const Status status = Check(seat, event); !status.ok()) {
     // The control side tells the sender's lane that it is closed (descriptor_door.h).
     event.directory.Reset();
-    Send(SaveDone{event.connection, status});
+    context_.Send(SaveDone{event.connection, status});
     return;
   }
-  // Started by TendSaves as soon as all chunks have the sealed version, and before a later step can
-  // be sealed.
+  // Poll starts it as soon as all chunks have the sealed version, and before a later step can be
+  // sealed.
   WaitingSave save{event.connection, std::move(event.directory), std::move(event.name),
-                   ++tables_->last_save};
+                   ++last_number_};
   seat->job->waiting_saves.push_back(std::move(save));
 }
 
 // True when a save could begin now, were there a lane for it.
-bool JobDesk::HasReadySave(const Job& job) {
+bool SaveDesk::HasReady(const Job& job) {
   return !job.waiting_saves.empty() && !job.updates.active();
 }
 
 // Lanes go in the order of the requests, among all saves that may have one.
-bool JobDesk::HasLaneFor(const Job& job) {
-  SaveLanes& lanes = tables_->save_lanes;
-  if (!lanes.HasFree(job.uid)) return false;
+bool SaveDesk::HasLaneFor(const Job& job) {
+  if (!lanes_.HasFree(job.uid)) return false;
   const uint64_t number = job.waiting_saves.front().number;
-  return std::none_of(tables_->jobs.begin(), tables_->jobs.end(), [&](const auto& other) {
-    return HasReadySave(*other) && other->waiting_saves.front().number < number &&
-           lanes.HasFree(other->uid);
-  });
+  return std::none_of(context_.tables->jobs.begin(), context_.tables->jobs.end(),
+                      [&](const auto& other) {
+                        return HasReady(*other) && other->waiting_saves.front().number < number &&
+                               lanes_.HasFree(other->uid);
+                      });
 }
 
 // Why the save ends without having begun; ok: it goes on waiting.
-Status JobDesk::WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now) {
-  const bool stuck = tables_->save_lanes.AllStuck(job.uid);
+Status SaveDesk::WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now) {
+  const bool stuck = lanes_.AllStuck(job.uid);
   const int64_t waited_ns = save.waits_since_ns ? now - *save.waits_since_ns : 0;
   if (!stuck && waited_ns < SaveLanes::kWaitNs) return Status();
-  const std::string held = tables_->save_lanes.WhatHolds(job.uid);
+
+  const std::string held = lanes_.WhatHolds(job.uid);
   const std::string who =
       held.empty() ? "other users' saves are in work" : "in work for this user: " + held;
   return Status(ErrorId::kSaveFailed,
@@ -115,57 +130,52 @@ Status JobDesk::WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now
       .Fix("look at where these directories lie: a server that is gone, a drive that hangs");
 }
 
-// The hold on the job's updates begins with the write: a save that waits for a lane holds up
-// nothing but its own job's next seal, which it comes before.
-bool JobDesk::TendSaves(Job* job) {
+// The job's first save has no lane: it goes on waiting, or is refused. True when it waits.
+bool SaveDesk::StaysWaiting(Job* job, int64_t now) {
+  WaitingSave& first = job->waiting_saves.front();
+  const Status why = WhyNotSaved(*job, first, now);
+  if (!why.ok()) {
+    context_.Send(SaveDone{first.connection, why});
+    job->waiting_saves.erase(job->waiting_saves.begin());
+    return false;
+  }
+
+  if (!first.waits_since_ns) {
+    context_.log->Tell(
+        job->uid, LogLevel::kInfo, "a save waits for others to end",
+        {{"job", job->id}, {"file", first.name}, {"in_work", lanes_.WhatHolds(job->uid)}});
+  }
+  first.waits_since_ns = first.waits_since_ns.value_or(now);
+  return true;
+}
+
+bool SaveDesk::Poll(Job* job) {
   bool worked = false;
-  while (HasReadySave(*job) && !TP_BUGGIFY("desk.save_later")) {
-    WaitingSave& first = job->waiting_saves.front();
-    const int64_t now = parts_.clock->NowNs();
-    if (!HasLaneFor(*job)) {
-      const Status why = WhyNotSaved(*job, first, now);
-      if (why.ok()) {
-        if (!first.waits_since_ns) {
-          Tell(job->uid, LogLevel::kInfo, "a save waits for others to end",
-               {{"job", job->id},
-                {"file", first.name},
-                {"in_work", tables_->save_lanes.WhatHolds(job->uid)}});
-        }
-        first.waits_since_ns = first.waits_since_ns.value_or(now);
-        break;
-      }
-      Send(SaveDone{first.connection, why});
+  while (HasReady(*job) && !TP_BUGGIFY("desk.save_later")) {
+    const int64_t now = context_.parts.clock->NowNs();
+    if (HasLaneFor(*job)) {
+      WaitingSave save = std::move(job->waiting_saves.front());
       job->waiting_saves.erase(job->waiting_saves.begin());
-      worked = true;
-      continue;
+      Start(job, std::move(save), now);
+    } else if (StaysWaiting(job, now)) {
+      break;
     }
 
-    WaitingSave save = std::move(first);
-    job->waiting_saves.erase(job->waiting_saves.begin());
-    StartSave(job, std::move(save), now);
     worked = true;
   }
   return worked;
 }
 
-std::shared_ptr<SpillReader> JobDesk::ReaderOf(const Job& job) const {
-  if (!job.states->spills()) return nullptr;
-  std::vector<SpillReader::File> files;
-  for (uint32_t d = 0; d < parts_.tier->directories().size(); ++d) {
-    files.push_back({parts_.tier->directory(d).data_fd, parts_.tier->store_nonce(d)});
-  }
-  return std::make_shared<SpillReader>(*job.states, std::move(files));
-}
-
-void JobDesk::StartSave(Job* job, WaitingSave save, int64_t now) {
+void SaveDesk::Start(Job* job, WaitingSave save, int64_t now) {
   SaveRequest request;
   request.connection = save.connection;
-  request.lane = tables_->save_lanes.Take(job->uid, save.connection,
-                                          "'" + save.name + "' of " + job->spec().name);
+  request.lane =
+      lanes_.Take(job->uid, save.connection, "'" + save.name + "' of " + job->spec().name);
   request.waited_ns = save.waits_since_ns ? now - *save.waits_since_ns : 0;
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
-  request.list = [states = job->states.get(), spilled = ReaderOf(*job),
+
+  request.list = [states = job->states.get(), spilled = SpillReaderOf(*job, context_.parts.tier),
                   on_gpus = GpuReaderOf(*job)] { return TensorsOf(*states, spilled, on_gpus); };
   if (TP_PLANTED("jobs.listed_on_the_loop")) request.tensors = std::exchange(request.list, {})();
   const StepRecord& step = job->states->last_step();
@@ -173,15 +183,16 @@ void JobDesk::StartSave(Job* job, WaitingSave save, int64_t now) {
                       {"tidepool.version", std::to_string(job->states->sealed_version())},
                       {"tidepool.optimizer_step", std::to_string(step.optimizer_step)},
                       {"tidepool.data_cursor", std::to_string(step.data_cursor)}};
+
   job->updates.Hold();
   job->running_saves.push_back(request.connection);
   TP_POINT("server.save_started");
-  parts_.saves->Push(std::move(request));
+  context_.parts.saves->Push(std::move(request));
 }
 
-void JobDesk::HandleSaved(const SaveResult& saved) {
-  tables_->save_lanes.End(saved.connection);
-  for (const auto& job : tables_->jobs) {
+void SaveDesk::End(const SaveResult& saved) {
+  lanes_.End(saved.connection);
+  for (const auto& job : context_.tables->jobs) {
     const auto it =
         std::find(job->running_saves.begin(), job->running_saves.end(), saved.connection);
     if (it == job->running_saves.end()) continue;
@@ -189,8 +200,9 @@ void JobDesk::HandleSaved(const SaveResult& saved) {
     job->updates.Release();
     break;
   }
+
   TP_POINT("server.save_ended");
-  Send(SaveDone{saved.connection, saved.result});
+  context_.Send(SaveDone{saved.connection, saved.result});
 }
 
 }  // namespace tidepool::memserver

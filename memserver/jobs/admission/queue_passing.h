@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "memserver/jobs/admission/waiting_rank.h"
 #include "memserver/residency/job_ledger.h"
-#include "memserver/jobs/tables.h"
 
 namespace tidepool::memserver {
 

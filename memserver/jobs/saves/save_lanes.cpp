@@ -1,4 +1,4 @@
-#include "memserver/jobs/save_lanes.h"
+#include "memserver/jobs/saves/save_lanes.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,288 @@
+#include "memserver/jobs/admission/admission_queue.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/planted.h"
+#include "base/point.h"
+#include "memserver/jobs/admission/queue_passing.h"
+#include "memserver/residency/fair_places.h"
+
+namespace tidepool::memserver {
+namespace {
+
+bool IsOfRoom(ErrorId id) {
+  return id == ErrorId::kPoolFull || id == ErrorId::kNvmeFull || id == ErrorId::kQuotaExceeded ||
+         id == ErrorId::kRcacheRefused || id == ErrorId::kTooManySessions;
+}
+
+bool IsOfOneJob(const ReserveJob& one, const ReserveJob& other) {
+  return one.uid == other.uid && one.spec->name == other.spec->name;
+}
+
+}  // namespace
+
+void AdmissionQueue::Reserve(ReserveJob event) {
+  const Status turn = CheckTurn(event);
+  // Whoever passes others does so where it fits now, and not at the head of the queue.
+  const std::vector<WaitingRank*> passed =
+      turn.ok() ? PassedBy(event, waiting_.size()) : std::vector<WaitingRank*>();
+  Result<Seat*> taken = turn.ok() ? admission_->TakeSeat(event) : Result<Seat*>(turn);
+  if (taken.ok()) {
+    for (WaitingRank* other : passed) other->passed_by.push_back(event.uid);
+    return admission_->Grant(**taken);
+  }
+
+  const bool its_turn = turn.ok() && passed.empty();
+  Status why = taken.status();
+  if (!StaysParked(event, its_turn, &why)) return admission_->Refuse(event, why);
+  if (const Status place = CheckPlaces(event); !place.ok())
+    return admission_->Refuse(event, Status(place).Why(why.what()));
+  Enqueue(std::move(event), why, its_turn);
+}
+
+Priority AdmissionQueue::PriorityOf(const ReserveJob& event) const {
+  return context_.tables->quotas.QuotaFor(event.spec->name, event.uid).priority;
+}
+
+// The first rank of a run brings the room of all of them.
+bool AdmissionQueue::NeedsRoom(const ReserveJob& event) const {
+  const Job* job = context_.tables->FindJob(event.spec->name);
+  return job == nullptr || !job->HasRanks();
+}
+
+// The job of this name is being removed: the ranks of its last run are gone, and what it holds goes
+// back as soon as no worker, drive or save has anything of it.
+bool AdmissionQueue::FormerSelfLeaves(const ReserveJob& event) const {
+  if (context_.tables->draining || context_.settings.closed() ||
+      TP_PLANTED("jobs.former_self_refused"))
+    return false;
+  return std::any_of(context_.tables->jobs.begin(), context_.tables->jobs.end(),
+                     [&event](const auto& job) {
+                       return job->phase == JobPhase::kRemoving && job->uid == event.uid &&
+                              job->spec().name == event.spec->name;
+                     });
+}
+
+// A rank of a job whose former self has room that it may take the place of, now or in a moment.
+bool AdmissionQueue::ComesAgain(const ReserveJob& event) const {
+  const auto waits_too = [&event](const WaitingRank& other) {
+    return other.comes_again && IsOfOneJob(other.event, event);
+  };
+  return FormerSelfLeaves(event) || std::any_of(waiting_.begin(), waiting_.end(), waits_too);
+}
+
+// Whoever needs room comes behind those that wait for it already, unless its priority is higher.
+// Those above the limit of their own account hold up nobody. A job that comes back is not held up
+// by those that are here only because states move: least of all by those that want its own room.
+// Nor is one whose former self is being removed: it takes that one's place, and those that wait for
+// their former selves ask for nothing that others could have. What a job wants of the pool that
+// comes back it has already, and small jobs of other users may pass (queue_passing.h).
+Status AdmissionQueue::CheckTurn(const ReserveJob& event) const {
+  if (waiting_.empty() || !NeedsRoom(event) || ComesAgain(event)) return Status();
+  const Job* job = context_.tables->FindJob(event.spec->name);
+  const Priority priority = PriorityOf(event);
+  for (const WaitingRank& other : waiting_) {
+    if (other.priority < priority) break;
+    // The other ranks of the same job wait with it.
+    if (IsOfOneJob(other.event, event)) return other.why;
+    if (FormerSelfLeaves(other.event)) continue;
+    if (other.why.id() == ErrorId::kQuotaExceeded) continue;
+
+    if (job != nullptr && (!other.event.may_wait || demotions_->mover().job() == job->id)) continue;
+    // Somebody who only stands behind others is passed with them. After a change, Poll says
+    // first whose turn it is.
+    const bool queue_is_served = seen_changes_ == context_.room_changes->total();
+    if (queue_is_served && (!other.lacks_room || LetsPass(other, event))) continue;
+    return Status(ErrorId::kPoolFull, "job " + event.spec->name + " has to wait: job " +
+                                          other.event.spec->name + " waits for room before it")
+        .Why(other.why.what());
+  }
+  return Status();
+}
+
+bool AdmissionQueue::StaysParked(const ReserveJob& event, bool its_turn, Status* why) {
+  if (IsOfRoom(why->id()) && ComesAgain(event)) {
+    *why = Status(why->id(), "job " + event.spec->name +
+                                 " waits until what its ranks before held has been given back");
+    return true;
+  }
+  if (demotions_->MakesRoom(event, its_turn, why)) return true;
+  return event.may_wait && IsOfRoom(why->id()) && !context_.tables->draining &&
+         admission_->CouldEverFit(event);
+}
+
+bool AdmissionQueue::LetsPass(const WaitingRank& other, const ReserveJob& event) const {
+  if (other.why.id() != ErrorId::kPoolFull && other.why.id() != ErrorId::kNvmeFull) return false;
+  if (context_.tables->FindJob(event.spec->name) != nullptr) return true;
+  const Priority priority = PriorityOf(event);
+  if (other.priority != priority || demotions_->busy()) return false;
+  return MayPass(other, admission_->DemandOf(other.event), admission_->DemandOf(event),
+                 context_.options.rcache_limit);
+}
+
+// Those of the first `before` in the queue that lack room, and that a new job would pass.
+std::vector<WaitingRank*> AdmissionQueue::PassedBy(const ReserveJob& event, size_t before) {
+  std::vector<WaitingRank*> passed;
+  if (context_.tables->FindJob(event.spec->name) != nullptr || ComesAgain(event)) return passed;
+  const Priority priority = PriorityOf(event);
+  for (size_t i = 0; i < before && i < waiting_.size(); ++i) {
+    WaitingRank& other = waiting_[i];
+    if (other.priority < priority) break;
+    if (other.lacks_room && other.why.id() != ErrorId::kQuotaExceeded) passed.push_back(&other);
+  }
+  return passed;
+}
+
+// Each that waits holds a connection, of which ranks that need no room must find one; and no user
+// takes all places.
+Status AdmissionQueue::CheckPlaces(const ReserveJob& event) const {
+  Places places{.what = "places in the queue for room",
+                .all = context_.options.limits.sessions_max,
+                .uid = event.uid};
+  places.used = static_cast<uint32_t>(waiting_.size());
+  places.of_user_max = context_.options.limits.user_sessions_max;
+  places.is_limited = event.uid != 0 && event.uid != context_.options.owner;
+  for (const WaitingRank& other : waiting_) places.own += other.event.uid == event.uid ? 1 : 0;
+  return AdmitPlace(places);
+}
+
+void AdmissionQueue::Enqueue(ReserveJob event, const Status& why, bool had_its_turn) {
+  WaitingRank rank;
+  rank.account = context_.tables->quotas.AccountOf(event.spec->name, event.uid);
+  rank.priority = PriorityOf(event);
+  rank.since_ns = context_.parts.clock->NowNs();
+  rank.why = why;
+  rank.comes_again = ComesAgain(event);
+  rank.lacks_room = had_its_turn;
+  rank.event = std::move(event);
+
+  const auto before = std::find_if(waiting_.begin(), waiting_.end(), [&](const WaitingRank& other) {
+    return other.priority < rank.priority;
+  });
+  const auto place = static_cast<uint32_t>(before - waiting_.begin()) + 1;
+  context_.log->Tell(rank.event.uid, LogLevel::kInfo, "rank waits for room",
+                     {{"name", rank.event.spec->name},
+                      {"rank", rank.event.rank},
+                      {"place", place},
+                      {"why", why.Line()}});
+  // One that does not wait for jobs to end is not told of the queue: it is in it only while states
+  // move for it.
+  if (rank.event.may_wait) context_.Send(Queued{rank.event.connection, place, why});
+  waiting_.insert(before, std::move(rank));
+  TP_POINT("server.rank_queued");
+}
+
+void AdmissionQueue::GiveSeat(size_t index, const Seat& seat) {
+  const WaitingRank served = std::move(waiting_[index]);
+  waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(index));
+  // Zeroing may take longer than it would have waited for room.
+  if (served.event.may_wait) context_.Send(Queued{served.event.connection, 1, Status()});
+  admission_->Grant(seat);
+}
+
+// Before everybody else: they take the place of their former selves. Who finds no room even so
+// waits like others from here on, or is refused.
+void AdmissionQueue::ServeThoseWhoComeAgain() {
+  for (size_t i = 0; i < waiting_.size();) {
+    if (!waiting_[i].comes_again || FormerSelfLeaves(waiting_[i].event)) {
+      ++i;
+      continue;
+    }
+
+    waiting_[i].comes_again = false;
+    Result<Seat*> taken = admission_->TakeSeat(waiting_[i].event);
+    if (taken.ok()) {
+      GiveSeat(i, **taken);
+    } else {
+      ++i;
+    }
+  }
+}
+
+// True where somebody before it lacks room, and is not passed. One above the limit of its account
+// waits for jobs of that account alone, and holds up nobody.
+bool AdmissionQueue::IsHeldUp(size_t index) const {
+  const ReserveJob& event = waiting_[index].event;
+  const auto holds_up = [&](const WaitingRank& other) {
+    return other.lacks_room && other.why.id() != ErrorId::kQuotaExceeded && !LetsPass(other, event);
+  };
+  return NeedsRoom(event) &&
+         std::any_of(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(index), holds_up);
+}
+
+// True when the rank at this place of the queue waits no more.
+bool AdmissionQueue::ServeOrRefuse(size_t index) {
+  const ReserveJob& event = waiting_[index].event;
+  if (FormerSelfLeaves(event)) return false;  // the room that it waits for is its own
+  const bool its_turn = !IsHeldUp(index);
+  const std::vector<WaitingRank*> passed =
+      its_turn ? PassedBy(event, index) : std::vector<WaitingRank*>();
+
+  // While no new jobs are taken, those that wait keep their places.
+  const bool closed = context_.settings.closed();
+  if ((!its_turn || closed) && (event.may_wait || (demotions_->busy() && !closed))) return false;
+
+  Result<Seat*> taken = its_turn ? admission_->TakeSeat(event) : Result<Seat*>(waiting_[index].why);
+  if (taken.ok()) {
+    for (WaitingRank* other : passed) other->passed_by.push_back(event.uid);
+    GiveSeat(index, **taken);
+    return true;
+  }
+
+  Status why = taken.status();
+  const bool at_the_head = its_turn && passed.empty();
+  if (StaysParked(event, at_the_head, &why)) {
+    waiting_[index].lacks_room = at_the_head;
+    waiting_[index].why = why;
+    return false;
+  }
+  const WaitingRank refused = std::move(waiting_[index]);
+  waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(index));
+  admission_->Refuse(refused.event, why);
+  return true;
+}
+
+// In order: the first that lacks room holds up everybody behind it that needs some, but for small
+// jobs of other users, and those not for ever.
+bool AdmissionQueue::Poll() {
+  if (waiting_.empty() || seen_changes_ == context_.room_changes->total()) return false;
+  seen_changes_ = context_.room_changes->total();
+  for (WaitingRank& rank : waiting_) rank.lacks_room = false;
+  ServeThoseWhoComeAgain();
+
+  for (size_t i = 0; i < waiting_.size();) {
+    if (!ServeOrRefuse(i)) ++i;
+  }
+  return true;
+}
+
+bool AdmissionQueue::Forget(ConnectionId connection) {
+  const auto gone = [connection](const WaitingRank& rank) {
+    return rank.event.connection == connection;
+  };
+  if (std::erase_if(waiting_, gone) == 0) return false;
+  context_.room_changes->Note(RoomChange::kWaitingLeft);
+  return true;
+}
+
+void AdmissionQueue::RefuseAll(const Status& why) {
+  for (const WaitingRank& rank : waiting_) admission_->Refuse(rank.event, why);
+  waiting_.clear();
+}
+
+void AdmissionQueue::ApplyQuotas() {
+  for (WaitingRank& rank : waiting_) {
+    rank.account = context_.tables->quotas.AccountOf(rank.event.spec->name, rank.event.uid);
+    rank.priority = PriorityOf(rank.event);
+  }
+  const auto before = [](const WaitingRank& one, const WaitingRank& other) {
+    return one.priority > other.priority;
+  };
+  std::stable_sort(waiting_.begin(), waiting_.end(), before);
+  context_.room_changes->Note(RoomChange::kQuotas);
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,59 @@
+// AdmissionQueue: ranks that ask for a seat, and those that wait until there is room for their job.
+//
+// One thread (the serve loop). It owns the queue, which is by priority, then in order of arrival.
+// Whoever needs room comes behind those that wait for it already, but for ranks whose job has it
+// already, small jobs of other users (queue_passing.h), and ranks whose former selves are being
+// removed. The queue is gone through again only when a RoomChange was noted.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "memserver/jobs/admission/demotion_desk.h"
+#include "memserver/jobs/admission/job_admission.h"
+#include "memserver/jobs/admission/waiting_rank.h"
+#include "memserver/jobs/desk_context.h"
+
+namespace tidepool::memserver {
+
+class AdmissionQueue {
+ public:
+  AdmissionQueue(const DeskContext& context, JobAdmission* admission, DemotionDesk* demotions)
+      : context_(context), admission_(admission), demotions_(demotions) {}
+
+  // The rank gets a seat, waits for one, or is refused.
+  void Reserve(ReserveJob event);
+  // Serves those for whom there is room now. True when the queue was gone through.
+  bool Poll();
+  // The rank's connection has ended. True when it was waiting.
+  bool Forget(ConnectionId connection);
+  void RefuseAll(const Status& why);
+  // The accounts and priorities that the quota book says now, and the order that follows.
+  void ApplyQuotas();
+
+  const std::vector<WaitingRank>& waiting() const { return waiting_; }
+
+ private:
+  Status CheckTurn(const ReserveJob& event) const;
+  bool NeedsRoom(const ReserveJob& event) const;
+  bool FormerSelfLeaves(const ReserveJob& event) const;
+  bool ComesAgain(const ReserveJob& event) const;
+  bool StaysParked(const ReserveJob& event, bool its_turn, Status* why);
+  bool LetsPass(const WaitingRank& other, const ReserveJob& event) const;
+  std::vector<WaitingRank*> PassedBy(const ReserveJob& event, size_t before);
+  bool IsHeldUp(size_t index) const;
+  Status CheckPlaces(const ReserveJob& event) const;
+  void Enqueue(ReserveJob event, const Status& why, bool had_its_turn);
+  void ServeThoseWhoComeAgain();
+  bool ServeOrRefuse(size_t index);
+  void GiveSeat(size_t index, const Seat& seat);
+  Priority PriorityOf(const ReserveJob& event) const;
+
+  const DeskContext context_;
+  JobAdmission* const admission_;
+  DemotionDesk* const demotions_;
+  std::vector<WaitingRank> waiting_;
+  uint64_t seen_changes_ = 0;  // room changes when it was gone through last
+};
+
+}  // namespace tidepool::memserver

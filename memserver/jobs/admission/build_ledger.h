@@ -1,0 +1,17 @@
+// BuildLedger: the tables as the ledger that admission decides by.
+//
+// The serve loop's thread.
+#pragma once
+
+#include "memserver/jobs/commands/admin_settings.h"
+#include "memserver/jobs/tables.h"
+#include "memserver/residency/job_ledger.h"
+
+namespace tidepool::memserver {
+
+// Holdings of the jobs in the order of tables.jobs, then of those that are set aside, then frozen
+// chunks by user.
+Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables& tables,
+                   const AdminSettings& settings);
+
+}  // namespace tidepool::memserver

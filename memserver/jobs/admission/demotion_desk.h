@@ -1,0 +1,62 @@
+// DemotionDesk: whose states leave the host for NVMe when a rank that asks for a seat needs their
+// room, or an admin asks for it (decision 023). The rank is in the queue meanwhile, also where it
+// does not wait for jobs to end.
+//
+// One thread (the serve loop). It owns the one demotion that may be under way and for whom it is;
+// the mover (Demotion) moves the bytes, here the result is committed.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "memserver/jobs/admission/job_admission.h"
+#include "memserver/jobs/admission/waiting_rank.h"
+#include "memserver/jobs/desk_context.h"
+#include "memserver/residency/demotion_choice.h"
+#include "memserver/update/staging/demotion.h"
+
+namespace tidepool::memserver {
+
+class DemotionDesk {
+ public:
+  DemotionDesk(const DeskContext& context, const JobAdmission* admission)
+      : context_(context), admission_(admission) {}
+
+  // A rank was denied a seat for want of room: is some made for it? Else `why` also says what
+  // could not be had that way.
+  bool MakesRoom(const ReserveJob& event, bool its_turn, Status* why);
+  // The states of a job go to NVMe because an admin says so: by the rules that make room for
+  // others, with the job's own account as the one that asks.
+  Status Evict(Job* job);
+  // Ends what is under way without having moved anything.
+  void Cancel(const Status& why);
+  // Goes on with what is under way. True when something happened.
+  bool Poll(std::span<const WaitingRank> waiting);
+
+  // States are on their way, or will be as soon as their job is at rest.
+  bool busy() const { return mover_.active() || to_demote_ != 0; }
+  const Demotion& mover() const { return mover_; }
+  // For the loop, which brings it ended work and transfers.
+  Demotion* mutable_mover() { return &mover_; }
+
+ private:
+  bool WouldFit(const ReserveJob& event, const Newcomer::Then& then) const;
+  DemotionChoice ChooseFor(const ReserveJob& event) const;
+  DemotionChoice ChooseAlone(const Job& job) const;
+  Movable MovableOf(const Job& job) const;
+  std::string WhyNotMovable(const Job& job) const;
+  bool Begin(Job* job, ConnectionId connection, Status* why);
+  Status WhyDropped() const;
+  bool End();
+  void Commit(Job* job);
+  void Drop(Job* job);
+
+  const DeskContext context_;
+  const JobAdmission* const admission_;
+  Demotion mover_;
+  ConnectionId for_rank_ = 0;    // the waiting rank that needs its room
+  bool asked_by_admin_ = false;  // nobody has to wait for it
+  JobId to_demote_ = 0;          // is to be demoted as soon as it is at rest; 0: none
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,350 @@
+#include "memserver/jobs/admission/job_admission.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/planted.h"
+#include "base/point.h"
+#include "memserver/jobs/admission/build_ledger.h"
+#include "shm/spec/frozen.h"
+#include "shm/spec/gpu_states.h"
+#include "shm/spec/spec_difference.h"
+#include "shm/spec/state_footprint.h"
+
+namespace tidepool::memserver {
+namespace {
+
+// Extents that lie one behind the other become one range.
+std::vector<std::span<std::byte>> Ranges(std::span<const Extent> extents) {
+  std::vector<std::span<std::byte>> ranges;
+  for (const Extent& extent : extents) {
+    if (extent.bytes == 0) continue;
+    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == extent.data) {
+      ranges.back() = {ranges.back().data(), ranges.back().size() + extent.bytes};
+    } else {
+      ranges.push_back({extent.data, extent.bytes});
+    }
+  }
+  return ranges;
+}
+
+std::string RankText(Rank rank) {
+  return "rank " + std::to_string(rank);
+}
+
+}  // namespace
+
+Demand JobAdmission::DemandOf(const ReserveJob& event) const {
+  const shm::JobSpec& spec = *event.spec;
+  Demand demand;
+  demand.job = spec.name;
+  demand.account = context_.tables->quotas.AccountOf(spec.name, event.uid);
+  demand.pool_bytes =
+      context_.tables->FindJob(spec.name) == nullptr ? shm::HostBytesOf(spec, shm::kNoSpill) : 0;
+  if (demand.pool_bytes > 0)
+    demand.frozen_bytes = context_.tables->frozen->MissingBytes(spec, event.uid);
+
+  demand.rcache_bytes = event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
+  demand.ranks = spec.world;
+  demand.uid = event.uid;
+
+  // Root and whoever runs memserver may have all.
+  demand.is_limited = event.uid != 0 && event.uid != context_.options.owner;
+  if (!demand.is_limited) return demand;
+  demand.user_ranks_max = context_.options.limits.user_sessions_max;
+  demand.user_jobs_max = context_.options.limits.UserJobs(context_.settings.live().jobs_max);
+  return demand;
+}
+
+Result<Placement> JobAdmission::Place(const shm::JobSpec& spec, const Ledger& ledger,
+                                      std::vector<uint64_t> nvme_free, Demand* demand) const {
+  Space space{RoomFor(ledger, demand->account).bytes, std::move(nvme_free)};
+  // An account that may have nothing there has all of its jobs on the host.
+  if (ledger.QuotaOf(demand->account).nvme_limit == 0) space.nvme_free.clear();
+  demand->nvme_bytes =
+      shm::NvmeBytesOf(spec, FirstSpilledOf(spec, context_.settings.live().states_on, space));
+  TP_RETURN_IF_ERROR(AdmitSpill(ledger, *demand));
+  TP_ASSIGN_OR_RETURN(Placement placement,
+                      PlaceStates(spec, context_.settings.live().states_on, space));
+  demand->pool_bytes = placement.host_bytes;
+  return placement;
+}
+
+Ledger JobAdmission::CurrentLedger() const {
+  return BuildLedger(context_.parts, context_.options, *context_.tables, context_.settings);
+}
+
+bool JobAdmission::CouldEverFit(const ReserveJob& event) const {
+  Ledger empty = CurrentLedger();
+  empty.holdings.clear();
+  Demand demand = DemandOf(event);
+
+  if (demand.pool_bytes > 0) {
+    demand.frozen_bytes = shm::FrozenPoolBytes(*event.spec);
+    Ledger with_frozen = empty;
+    const auto capacities = context_.parts.tier == nullptr ? std::vector<uint64_t>()
+                                                           : context_.parts.tier->Capacities();
+    if (!AdmitFrozen(&with_frozen, demand).ok() ||
+        !Place(*event.spec, with_frozen, capacities, &demand).ok())
+      return false;
+  }
+
+  return memserver::CouldEverFit(std::move(empty), demand).ok();
+}
+
+Status JobAdmission::CheckJoin(const Job& job, const ReserveJob& event) {
+  const shm::JobSpec& spec = job.spec();
+  if (job.uid != event.uid)
+    return Status(ErrorId::kNotOwner,
+                  "job " + spec.name + " belongs to user " + std::to_string(job.uid));
+  if (event.spec->world != spec.world) {
+    return Status(ErrorId::kRankCountMismatch,
+                  RankText(event.rank) + " says that job " + spec.name + " has " +
+                      std::to_string(event.spec->world) + " ranks; it was made for " +
+                      std::to_string(spec.world));
+  }
+
+  if (job.fingerprint != event.fingerprint) {
+    return Status(ErrorId::kJobMismatch, RankText(event.rank) + " describes job " + spec.name +
+                                             " differently from the ranks before it: " +
+                                             shm::DifferenceOf(spec, *event.spec));
+  }
+  if (job.HasSeats() && job.brings_rcache != event.brings_rcache) {
+    return Status(ErrorId::kJobMismatch,
+                  RankText(event.rank) + " of job " + spec.name + " has its rCache " +
+                      (event.brings_rcache ? "on a GPU, ranks before it on the host"
+                                           : "on the host, ranks before it on a GPU"))
+        .Fix("start all ranks with the same --device");
+  }
+
+  TP_RETURN_IF_ERROR(GpuShareDesk::CheckBrings(job, event.rank, event.brings_rcache));
+  if (job.seats[event.rank] != nullptr)
+    return Status(ErrorId::kRankTaken,
+                  RankText(event.rank) + " of job " + spec.name + " is attached");
+  if (job.IsAwaited(event.rank) && job.NonceOf(event.rank) != event.nonce) {
+    return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name +
+                                           " is expected back: memserver was restarted")
+        .Fix("wait until it has come back or ended");
+  }
+
+  if (job.run_broken() && job.HasRanks()) {
+    return Status(ErrorId::kRankTaken, "a rank of job " + spec.name +
+                                           " has left, and others of that run are still attached")
+        .Fix("wait until they have ended, then start all ranks again");
+  }
+  return Status();
+}
+
+// Nobody can tell it from those of other jobs; without such a one there is no job.
+Result<uint64_t> JobAdmission::TokenOf(JobId job) const {
+  if (!context_.options.random_tokens) return context_.parts.index->NonceOf(job);
+  uint64_t token = 0;
+  if (getrandom(&token, sizeof token, 0) == sizeof token) return token | 1;
+  return Status(ErrorId::kNotReady,
+                "the system gives no random number for the token of a new job (getrandom)")
+      .Why(std::strerror(errno));
+}
+
+// Says no while a frozen chunk is not sealed and belongs to a job that was set aside: a former
+// server may still copy into it.
+Status JobAdmission::WhyNotToShare(const FrozenHold& frozen) const {
+  for (const SetAside& job : context_.tables->set_aside) {
+    if (job.waits_for == 0) continue;
+    for (const FrozenUse& use : job.states().frozen()) {
+      const auto& chunks = frozen.chunks();
+      if (!use.chunk->sealed && std::find(chunks.begin(), chunks.end(), use.chunk) != chunks.end())
+        return job.why;
+    }
+  }
+  return Status();
+}
+
+Result<Job*> JobAdmission::CreateJob(const ReserveJob& event) {
+  const shm::JobSpec& spec = *event.spec;
+  TP_RETURN_IF_ERROR(gpu_shares_->Admit(event));
+  Demand demand = DemandOf(event);
+  Ledger ledger = CurrentLedger();
+  TP_RETURN_IF_ERROR(AdmitFrozen(&ledger, demand));
+  const auto nvme_free =
+      context_.parts.tier == nullptr ? std::vector<uint64_t>() : context_.parts.tier->LargestFree();
+  TP_ASSIGN_OR_RETURN(const Placement placement, Place(spec, ledger, nvme_free, &demand));
+  TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
+
+  TP_ASSIGN_OR_RETURN(const uint64_t nonce, TokenOf(context_.tables->last_job + 1));
+  TP_ASSIGN_OR_RETURN(FrozenHold frozen, context_.tables->frozen->Take(spec, event.uid));
+  TP_RETURN_IF_ERROR(WhyNotToShare(frozen));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states,
+                      JobStates::Create(event.spec, context_.parts.pool, placement));
+
+  states->HoldFrozen(std::move(frozen));
+  if (states->spills())
+    TP_CHECK(context_.parts.tier->Reserve(nonce, states.get()),
+             "the placement was made for the ranges that are free");
+
+  auto job = std::make_unique<Job>(++context_.tables->last_job, std::move(states),
+                                   context_.parts.pool, context_.parts.tier);
+  job->nonce = nonce;
+  job->fingerprint = event.fingerprint;
+  job->uid = event.uid;
+  job->note = event.note;
+  job->zeroing_connection = event.connection;
+  const std::string account = context_.tables->quotas.AccountOf(spec.name, event.uid);
+  job->SetQuota(account, context_.tables->quotas.QuotaFor(spec.name, event.uid));
+
+  context_.tables->jobs.push_back(std::move(job));
+  TP_POINT("server.job_reserved");
+  Job* created = context_.tables->jobs.back().get();
+  GiveShareSlots(context_.tables->AllJobs());
+  TellAdmitted(*created, demand.frozen_bytes);
+  return created;
+}
+
+void JobAdmission::TellAdmitted(const Job& job, uint64_t frozen_bytes) const {
+  const WeightWindow& window = job.states->window();
+  const int64_t first_on_nvme = window.any() ? static_cast<int64_t>(window.first()) : -1;
+
+  context_.log->Tell(job.uid, LogLevel::kInfo, "job admitted",
+                     {{"job", job.id},
+                      {"name", job.spec().name},
+                      {"ranks", job.spec().world},
+                      {"pool_bytes", job.states->pool_bytes()},
+                      {"frozen_bytes", frozen_bytes},
+                      {"weights_on_nvme_from_chunk", first_on_nvme},
+                      {"nvme_bytes", job.states->nvme_total()},
+                      {"gpu_bytes", shm::GpuStateBytes(job.spec())}});
+}
+
+// What can be said before the job is looked at.
+Status JobAdmission::CheckAsked(const ReserveJob& event) const {
+  const shm::JobSpec& spec = *event.spec;
+  if (context_.tables->draining) return context_.tables->WhyStopping();
+  if (context_.tables->FindSeat(event.connection) != nullptr)
+    return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
+  if (event.rank >= spec.world) {
+    return Status(ErrorId::kRankCountMismatch,
+                  RankText(event.rank) + " of a job with " + std::to_string(spec.world) + " ranks");
+  }
+  return Status();
+}
+
+Result<Seat*> JobAdmission::TakeSeat(const ReserveJob& event) {
+  TP_RETURN_IF_ERROR(CheckAsked(event));
+  const shm::JobSpec& spec = *event.spec;
+  // First whether its place is free: a limit that is as small as the job allows is full until the
+  // rank before it has gone.
+  Job* job = context_.tables->FindJob(spec.name);
+  if (job == nullptr) TP_RETURN_IF_ERROR(context_.tables->WhySetAside(spec.name, 0));
+  if (job == nullptr && context_.settings.closed()) {
+    return Status(ErrorId::kTooManySessions, "memserver is being drained: it takes no new jobs")
+        .Fix("wait for it (--wait), or ask an operator");
+  }
+  if (job != nullptr) TP_RETURN_IF_ERROR(CheckJoin(*job, event));
+
+  if (job == nullptr || !job->HasRanks())
+    TP_RETURN_IF_ERROR(AdmitRun(CurrentLedger(), DemandOf(event)));
+  if (job == nullptr) {
+    TP_ASSIGN_OR_RETURN(job, CreateJob(event));
+  }
+  // The same incarnation asks again: the server before this one ended before its answer arrived. It
+  // has sent nothing yet.
+  if (job->IsAwaited(event.rank) && job->NonceOf(event.rank) == event.nonce)
+    job->states->ClearRank(event.rank);
+
+  if (TP_PLANTED("jobs.note_of_the_last_rank")) job->note = event.note;
+  if (!job->HasRanks()) job->SetRun(RunState::kWhole);
+  if (job->IsRecorded())
+    job->states->record().ranks_left_well.fetch_and(~(uint64_t{1} << event.rank),
+                                                    std::memory_order_release);
+
+  Seat seat;
+  seat.connection = event.connection;
+  seat.rank = event.rank;
+  seat.pid = event.pid;
+  seat.nonce = event.nonce;
+  seat.process_start = event.process_start;
+  seat.brings_rcache = event.brings_rcache;
+  return AddSeat(job, std::move(seat));
+}
+
+Seat* JobAdmission::AddSeat(Job* job, Seat made) {
+  auto seat = std::make_unique<Seat>(std::move(made));
+  seat->session_id = ++last_session_;
+  seat->job = job;
+  job->brings_rcache = seat->brings_rcache;
+  seat->rcache_bytes = job->spec().rcache_bytes;
+  job->seats[seat->rank] = seat.get();
+  context_.tables->seats.push_back(std::move(seat));
+  return context_.tables->seats.back().get();
+}
+
+Result<Seat*> JobAdmission::TakeSeatAgain(const ResumeSession& event) {
+  if (context_.tables->draining) return context_.tables->WhyStopping();
+  if (context_.tables->FindSeat(event.connection) != nullptr)
+    return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
+
+  Job* job = context_.tables->FindJobByNonce(event.job_nonce);
+  if (job == nullptr) TP_RETURN_IF_ERROR(context_.tables->WhySetAside("", event.job_nonce));
+  if (job == nullptr || event.rank >= job->spec().world) {
+    return Status(ErrorId::kStatesLost,
+                  "memserver holds no such job: its memory was lost, or its lease has ended");
+  }
+  if (job->uid != event.uid)
+    return Status(ErrorId::kNotOwner,
+                  "job " + job->spec().name + " belongs to user " + std::to_string(job->uid));
+
+  if (!job->IsAwaited(event.rank) ||
+      (job->NonceOf(event.rank) != event.nonce && !TP_PLANTED("jobs.nonce_unchecked"))) {
+    return Status(ErrorId::kPeerLost, RankText(event.rank) + " of job " + job->spec().name +
+                                          " was counted as lost before it came back");
+  }
+  TP_RETURN_IF_ERROR(GpuShareDesk::CheckBrings(*job, event.rank, event.brings_rcache));
+
+  Seat seat;
+  seat.connection = event.connection;
+  seat.rank = event.rank;
+  seat.pid = event.pid;
+  seat.nonce = event.nonce;
+  seat.process_start = job->states->record().ranks[event.rank].process_start;
+  seat.brings_rcache = event.brings_rcache;
+  return AddSeat(job, std::move(seat));
+}
+
+void JobAdmission::Grant(const Seat& seat) const {
+  ReserveGranted granted{seat.connection, seat.job->id, seat.session_id, seat.rcache_bytes, {}, 0};
+  if (seat.job->phase == JobPhase::kZeroing && seat.job->zeroing_connection == seat.connection) {
+    granted.to_zero = Ranges(seat.job->states->extents());
+    seat.job->being_zeroed = true;
+  }
+  granted.gpu_state_bytes = GpuShareDesk::StatesToMake(seat);
+  context_.Send(std::move(granted));
+}
+
+void JobAdmission::Refuse(const ReserveJob& event, const Status& why) const {
+  context_.log->Tell(event.uid, LogLevel::kInfo, "rank refused",
+                     {{"name", event.spec->name}, {"rank", event.rank}, {"why", why.Line()}});
+  context_.Send(Refused{event.connection, why});
+}
+
+void JobAdmission::GrantAgain(const Seat& seat) const {
+  context_.Send(ReserveGranted{seat.connection,
+                               seat.job->id,
+                               seat.session_id,
+                               seat.rcache_bytes,
+                               {},
+                               GpuShareDesk::StatesToMake(seat)});
+  TP_POINT("server.rank_resuming");
+}
+
+void JobAdmission::RefuseAgain(const ResumeSession& event, const Status& why) const {
+  context_.log->Tell(event.uid, LogLevel::kInfo, "rank refused",
+                     {{"rank", event.rank}, {"why", why.Line()}});
+  context_.Send(Refused{event.connection, why});
+}
+
+}  // namespace tidepool::memserver

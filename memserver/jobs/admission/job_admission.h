@@ -1,0 +1,59 @@
+// JobAdmission: whether a rank gets a seat now, and the seat; the job too, when the rank is its
+// first.
+//
+// One thread (the serve loop). It owns the numbers of sessions and makes the rows of the tables;
+// who waits until there is room is AdmissionQueue's matter.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memserver/jobs/desk_context.h"
+#include "memserver/jobs/gpu_share_desk.h"
+#include "memserver/residency/job_ledger.h"
+#include "memserver/residency/placement.h"
+
+namespace tidepool::memserver {
+
+class JobAdmission {
+ public:
+  JobAdmission(const DeskContext& context, const GpuShareDesk* gpu_shares)
+      : context_(context), gpu_shares_(gpu_shares) {}
+
+  // What a rank asks for: the room of all ranks of its job, and of the job's states where it is
+  // not there yet.
+  Demand DemandOf(const ReserveJob& event) const;
+  Ledger CurrentLedger() const;
+  // Where the states of a new job go, when so much is free in each NVMe directory; fills in what it
+  // demands. Errors: those of PlaceStates and AdmitSpill.
+  Result<Placement> Place(const shm::JobSpec& spec, const Ledger& ledger,
+                          std::vector<uint64_t> nvme_free, Demand* demand) const;
+  // True when the job would be admitted, if no other held anything.
+  bool CouldEverFit(const ReserveJob& event) const;
+
+  // A seat in the job, which is made where it is not there. Errors say why not, for the rank.
+  Result<Seat*> TakeSeat(const ReserveJob& event);
+  // The rank's seat at the server before this one: it comes back with the rCache that it had.
+  Result<Seat*> TakeSeatAgain(const ResumeSession& event);
+  // Tells the rank of its seat, and what it has to prepare.
+  void Grant(const Seat& seat) const;
+  void Refuse(const ReserveJob& event, const Status& why) const;
+  // The same for a rank that had come back.
+  void GrantAgain(const Seat& seat) const;
+  void RefuseAgain(const ResumeSession& event, const Status& why) const;
+
+ private:
+  static Status CheckJoin(const Job& job, const ReserveJob& event);
+  Status CheckAsked(const ReserveJob& event) const;
+  Status WhyNotToShare(const FrozenHold& frozen) const;
+  Result<uint64_t> TokenOf(JobId job) const;
+  Result<Job*> CreateJob(const ReserveJob& event);
+  Seat* AddSeat(Job* job, Seat seat);
+  void TellAdmitted(const Job& job, uint64_t frozen_bytes) const;
+
+  const DeskContext context_;
+  const GpuShareDesk* const gpu_shares_;
+  SessionId last_session_ = 0;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,31 @@
+// DeskContext: what every part of JobDesk looks at.
+//
+// One thread (the serve loop). JobDesk makes it; everything named here outlives the parts that are
+// given it.
+#pragma once
+
+#include <utility>
+
+#include "memserver/jobs/commands/admin_settings.h"
+#include "memserver/jobs/tables.h"
+#include "memserver/jobs/user_log.h"
+#include "memserver/jobs/wake_ups.h"
+
+namespace tidepool::memserver {
+
+struct DeskContext {
+  const Parts& parts;
+  const LoopOptions& options;
+  Tables* tables;
+  const AdminSettings& settings;
+  WakeUps<RoomChange>* room_changes;
+  UserLog* log;
+
+  // To the control thread.
+  template <typename Reply>
+  void Send(Reply reply) const {
+    parts.replies->Push(ControlReply(std::move(reply)));
+  }
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,50 @@
+// JobLife: how a job opens, loses its ranks, and ends.
+//
+// One thread (the serve loop). It changes the phase of jobs and their place in the index of kept
+// memory; seats are SessionSlots' matter, which tells it when a rank has left.
+#pragma once
+
+#include "memserver/jobs/admission/demotion_desk.h"
+#include "memserver/jobs/desk_context.h"
+#include "memserver/jobs/gpu_share_desk.h"
+
+namespace tidepool::memserver {
+
+class JobLife {
+ public:
+  JobLife(const DeskContext& context, GpuShareDesk* gpu_shares, const DemotionDesk* demotions)
+      : context_(context), gpu_shares_(gpu_shares), demotions_(demotions) {}
+
+  // Opens a job whose memory is zeroed, as soon as its ranges on NVMe have reached the disk. True
+  // when it did: its ranks may be attached.
+  bool OpenIfReady(Job* job);
+  // A rank has left: the run can seal no further step. The last one leaves the job detached, kept
+  // for its lease, or ends it.
+  void NoteRankLeft(Job* job, Rank rank, Leaving how);
+  // A rank of the server before this one is waited for no more.
+  void LoseAwaited(Job* job, Rank rank, const char* cause);
+  // Gives up ranks of the server before this one that neither come back nor are seen to have ended
+  // (no process identity is known across a container). True when there were some.
+  bool PollAwaited(Job* job);
+  // True when the lease of a job without ranks has ended just now.
+  bool EndLease(Job* job);
+  // No work of it is begun any more; it goes as soon as nobody uses it. Harmless when repeated.
+  void BeginRemoval(Job* job);
+  // Gives back what a job held that ends, when nobody uses it. True when the job is gone.
+  bool EraseIfUnused(Job* job);
+  // A rank that said goodbye is answered when its memory is free. The last one's includes the
+  // job's: whoever starts the next run then finds the pool as it was.
+  void SendFarewells(Job* job);
+
+ private:
+  // Jobs end with this server.
+  bool IsEnding() const { return context_.tables->draining && !context_.tables->handing_over; }
+  void BreakRun(Job* job, Rank rank, Leaving how);
+  void KeepOrEnd(Job* job);
+
+  const DeskContext context_;
+  GpuShareDesk* const gpu_shares_;
+  const DemotionDesk* const demotions_;
+};
+
+}  // namespace tidepool::memserver

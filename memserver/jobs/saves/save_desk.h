@@ -1,0 +1,41 @@
+// SaveDesk: when each save of weights begins, and what it holds meanwhile.
+//
+// One thread (the serve loop). It owns the lanes in which saves are in work, and their numbers; the
+// checkpoint thread writes the files. A save waits until all chunks have the version that it is
+// asked for, and comes before the next seal; the hold on its job's updates begins with the write:
+// a save that waits for a lane holds up nothing but its own job's next seal.
+#pragma once
+
+#include <cstdint>
+
+#include "memserver/checkpoint/save_request.h"
+#include "memserver/jobs/desk_context.h"
+#include "memserver/jobs/saves/save_lanes.h"
+
+namespace tidepool::memserver {
+
+class SaveDesk {
+ public:
+  explicit SaveDesk(const DeskContext& context) : context_(context) {}
+
+  // A rank wants the weights of the last sealed version in a file. Answered with SaveDone.
+  void Request(SaveWeights event);
+  // Begins the job's saves whose version is complete. True when one began or was refused.
+  bool Poll(Job* job);
+  // The checkpoint thread has done one.
+  void End(const SaveResult& saved);
+
+ private:
+  static Status Check(const Seat* seat, const SaveWeights& event);
+  static bool HasReady(const Job& job);
+  bool HasLaneFor(const Job& job);
+  Status WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now);
+  bool StaysWaiting(Job* job, int64_t now);
+  void Start(Job* job, WaitingSave save, int64_t now);
+
+  const DeskContext context_;
+  SaveLanes lanes_;
+  uint64_t last_number_ = 0;
+};
+
+}  // namespace tidepool::memserver
