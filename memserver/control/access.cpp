@@ -56,6 +56,7 @@ Result<PeerUser> UserAt(int socket) {
     return Status(ErrorId::kHandshakeBad, "the peer of a connection cannot be identified")
         .Why(std::strerror(errno));
   }
+
   PeerUser user{credentials.uid, credentials.pid, std::vector<uint32_t>(256)};
   length = static_cast<socklen_t>(user.groups.size() * sizeof(uint32_t));
   int done = getsockopt(socket, SOL_SOCKET, kPeerGroups, user.groups.data(), &length);

@@ -1,5 +1,5 @@
 // Access: who may connect to memserver's sockets, and who may change what through the admin socket.
-// By the kernel's word, never the peer's.
+// The kernel says who the peer is; what the peer says of itself does not count.
 //
 // Any thread; value types. In *private* mode the sockets are their owner's and root's. In *service*
 // mode the members of one group may connect, each to its own jobs, and those of another one
@@ -39,7 +39,7 @@ struct PeerUser {
 // SO_PEERCRED and SO_PEERGROUPS. Errors: kHandshakeBad.
 Result<PeerUser> UserAt(int socket);
 
-// In order: each may do what those before may.
+// Each level may do all that the levels before it may.
 enum class AdminLevel : uint8_t {
   kNone,      // may not connect
   kUser,      // sees and handles its own jobs

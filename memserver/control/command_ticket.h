@@ -34,8 +34,7 @@ class CommandTicket {
   void Answer(Status result, std::vector<std::string> changed = {}) {
     promise_.set_value({std::move(result), std::move(changed)});
   }
-  // The answer, once; none when it did not come in time. It may still come: the change may or may
-  // not be made.
+  // The answer, once; nothing when it did not come in time. The change may still be made then.
   std::optional<Status> Wait(int64_t timeout_ms) {
     if (result_.wait_for(std::chrono::milliseconds(timeout_ms)) != std::future_status::ready)
       return std::nullopt;

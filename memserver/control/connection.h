@@ -1,6 +1,6 @@
 // Connection: one accepted socket of a client, and what the control thread knows of who is there.
 //
-// One thread (control). A part of control_server.cpp, which alone includes it.
+// One thread (control). Private to control_server.cpp, which alone includes it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace asio = boost::asio;
 using Descriptor = asio::posix::stream_descriptor;
 
 inline void GiveTo(Descriptor* owner, UniqueFd fd) {
-  // Throws where the system cannot watch it; then it is still ours to close.
+  // Throws where the system cannot watch the socket, which is closed then.
   owner->assign(fd.get());
   fd.Release();
 }
@@ -33,6 +33,7 @@ struct Connection {
         id(number),
         uid(peer.user.uid),
         pid(peer.user.pid),
+        // What the reactor waits for.
         socket(context),
         death(context),
         limit(context),
@@ -46,13 +47,13 @@ struct Connection {
   int32_t pid;
   Descriptor socket;
   Descriptor death;  // the pidfd of the process that connected
-  // For a greeting to be complete, and for the door to take a packet.
+  // Bounds how long a greeting, or the door for a packet, may take.
   asio::steady_timer limit;
-  // Until it is read again, when its user has had its share of the thread.
+  // The pause of a user that has had its share of the thread; it is read again afterwards.
   asio::steady_timer rest;
   // The next packet is left to the DescriptorDoor: nothing is read meanwhile.
   bool at_door = false;
-  // In the order of Welcome or Resumed; from the end of preparation until it is sent.
+  // Descriptors in the order of Welcome or Resumed, from the end of preparation until it is sent.
   std::vector<UniqueFd> granted;
 };
 

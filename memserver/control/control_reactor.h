@@ -1,6 +1,6 @@
 // Reactor: the control server behind its door: the connections, and who wakes the control thread.
 //
-// One thread (control). A part of control_server.cpp, which alone includes it.
+// One thread (control). Private to control_server.cpp, which alone includes it.
 #pragma once
 
 #include <map>
@@ -30,6 +30,7 @@ struct ControlServer::Reactor {
         preparer(control_neighbours.device, control_neighbours.gpus),
         listener(&context, std::move(listening),
                  [this](UniqueFd socket) { Admit(std::move(socket)); }),
+        // Queues that other threads fill.
         replies(context, Duplicate(control_neighbours.from_loop->event_fd()).Release()),
         prepared(context, Duplicate(preparer.results().event_fd()).Release()),
         lost_ranks(context, Duplicate(awaited.event_fd()).Release()),
@@ -43,7 +44,7 @@ struct ControlServer::Reactor {
   void WatchDeath(ConnectionId id);
   void StartTimeLimit(ConnectionId id);
   void ReadPackets(ConnectionId id);
-  // True when its user has had its share of this thread: it is read later on.
+  // True when the connection's user has had its share of this thread; it is read again later.
   bool Rests(Connection* connection);
   // True when the next packet was left to the door, or has ended the connection.
   bool LeftToDoor(Connection* connection, const shm::PacketHead& head);

@@ -40,6 +40,7 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
     listener.NoteBroken();
     return listener.LogRefusal(status);
   }
+
   const ConnectionId id = ++last_id;
   try {
     connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket),
@@ -50,6 +51,7 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
         Status(ErrorId::kTooManySessions, "memserver cannot watch another connection")
             .Why(error.what()));
   }
+
   pace.Spend(Find(id)->uid, UserPace::kConnection, clock.NowNs());
   StartTimeLimit(id);
   WatchSocket(id);
@@ -111,17 +113,20 @@ void ControlServer::Reactor::ReadPackets(ConnectionId id) {
     Connection* connection = Find(id);
     if (connection == nullptr || Rests(connection)) return;
     const int socket = connection->socket.native_handle();
+
     auto result = shm::PeekPacket(socket, &head);
     const bool lets_in = TP_PLANTED("jobs.descriptors_let_in");
     if (result == shm::SocketResult::kDone && !lets_in && LeftToDoor(connection, head)) return;
     if (result == shm::SocketResult::kDone)
       result = shm::ReceivePacket(socket, lets_in ? 2 : 0, &packet);
+
     switch (result) {
       case shm::SocketResult::kWouldBlock: return WatchSocket(id);
       case shm::SocketResult::kClosed: return Close(id, "it closed the connection");
       case shm::SocketResult::kMalformed: return EndBadly(id, MalformedPacket());
       case shm::SocketResult::kDone: break;
     }
+
     const Status handled = HandlePacket(connection, std::move(packet));
     if (!handled.ok()) return EndBadly(id, handled);
   }
@@ -131,6 +136,7 @@ void ControlServer::Reactor::ReadPackets(ConnectionId id) {
 bool ControlServer::Reactor::Rests(Connection* connection) {
   const int64_t pause_ns = pace.PauseNs(connection->uid, clock.NowNs());
   if (pause_ns == 0) return false;
+
   const ConnectionId id = connection->id;
   connection->rest.expires_after(std::chrono::nanoseconds(pause_ns));
   connection->rest.async_wait([this, id](const error_code& error) {
@@ -148,11 +154,13 @@ bool ControlServer::Reactor::LeftToDoor(Connection* connection, const shm::Packe
   const DescriptorCall call = connection->protocol.CalledFor(head.read());
   const ConnectionId id = connection->id;
   pace.Spend(connection->uid, UserPace::kAtDoor, clock.NowNs());
+
   Status left = call.most == 0 ? MalformedPacket() : Status();
   if (left.ok()) {
     left = door->Take({id, connection->uid, connection->socket.native_handle(),
                        call.places ? LaneTask::kTakeDirectory : LaneTask::kTakeMemory, call.most});
   }
+
   if (left.ok()) {
     connection->at_door = true;
     StartTimeLimit(id);
@@ -168,6 +176,7 @@ void ControlServer::Reactor::TakeFromDoor() {
     Connection* connection = Find(id);
     if (connection == nullptr) continue;
     connection->at_door = false;
+
     if (taken.result == shm::SocketResult::kClosed) {
       Close(id, "it closed the connection");
     } else if (taken.result == shm::SocketResult::kMalformed || !taken.refused.ok()) {
@@ -188,6 +197,7 @@ Status ControlServer::Reactor::HandlePacket(Connection* connection, shm::Packet 
   auto handled = connection->protocol.OnFrame(std::move(frame), std::move(packet.fds));
   pace.Spend(connection->uid, shelf.TakeDecodedBytes(), clock.NowNs());
   TP_ASSIGN_OR_RETURN(FrameAction action, std::move(handled));
+
   if (!connection->protocol.HalfOpen()) connection->limit.cancel();
   if (action.event) neighbours.to_loop->Push(std::move(*action.event));
   if (action.answer &&
@@ -230,9 +240,11 @@ void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause, bo
   if (found->second->protocol.HalfOpen()) listener.NoteBroken();
   connections.erase(found);
   TP_POINT("control.connection_closed");
+
   door->Release(id, uid);
   const auto of_user = [uid](const auto& entry) { return entry.second->uid == uid; };
   if (std::none_of(connections.begin(), connections.end(), of_user)) door->Leave(uid);
+
   if (state == ConnectionState::kLeaving) return;  // the loop knows of its goodbye
   if (state == ConnectionState::kPreparing && !TP_PLANTED("jobs.memory_back_while_zeroed")) {
     lost_in_preparation.emplace(id, cause);
@@ -277,6 +289,7 @@ void ControlServer::Reactor::Attach(PreparedMemory memory) {
     neighbours.to_loop->Push(ConnectionLost{id, lost.mapped()});
     return;
   }
+
   Connection* connection = Find(id);
   if (connection == nullptr) return;
   connection->protocol.SetState(ConnectionState::kAttaching);
@@ -312,9 +325,11 @@ void ControlServer::Reactor::On(Attached reply) {
   connection->protocol.SetState(ConnectionState::kOpen);
   if (const auto& resume = connection->protocol.resume())
     awaited.Forget({reply.job, resume->rank, resume->nonce});
+
   const auto granted = std::exchange(connection->granted, {});
   std::vector<int> fds;
   for (const UniqueFd& fd : granted) fds.push_back(fd.get());
+
   if (const uint32_t agreed = connection->protocol.agreed(); agreed != shm::kOwnProtocols.highest) {
     LogInfo(
         "a session of an older protocol",
@@ -345,6 +360,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Open(const ControlOptions&
   TP_ASSIGN_OR_RETURN(std::unique_ptr<DescriptorDoor> door, DescriptorDoor::Open());
   TP_ASSIGN_OR_RETURN(UniqueFd listening,
                       shm::ListenSocket(shm::DataSocketPath(options.socket_dir)));
+
   try {
     auto reactor =
         std::make_unique<Reactor>(options, neighbours, std::move(listening), std::move(door));

@@ -1,7 +1,7 @@
 // ControlServer: the data socket of memserver: accepts trainers, speaks their control frames, tells
 // the serve loop, and notices deaths.
 //
-// Run() is the control thread; all else belongs to it. It meets the serve loop in two queues only
+// Run() is the control thread, which owns all of it. It meets the serve loop in two queues only
 // (mailbox.h) and waits for nobody: a client that does not read, does not greet in time, or sends
 // what is not in the protocol loses its connection, never the server.
 // A death is noticed by the socket's end and by the pidfd of the process that connected; the second
@@ -40,7 +40,7 @@ struct ControlNeighbours {
   EventQueue<ControlReply>* from_loop = nullptr;
   // What the loop answered to SnapshotWanted.
   EventQueue<std::shared_ptr<const Snapshot>>* snapshots = nullptr;
-  // Opens those whose memory ranks bring; null: none.
+  // Opens the GPUs whose memory ranks bring; null: none can be opened.
   GpuTable* gpus = nullptr;
 };
 

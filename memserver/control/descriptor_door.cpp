@@ -126,6 +126,7 @@ DescriptorDoor::Lane* DescriptorDoor::LaneFor(uint32_t uid) {
     const bool stuck = now - lane.asked.front().since_ns >= kStuckNs || lane.asked.front().answered;
     if (!stuck && (least == nullptr || lane.asked.size() < least->asked.size())) least = &lane;
   }
+
   const bool room = of_user < kLanesPerUser && lanes_.size() < kLanesMax;
   Lane* const made = room ? MakeLane(uid) : nullptr;
   return made != nullptr ? made : least;
@@ -138,6 +139,7 @@ Status DescriptorDoor::Take(const Ask& ask) {
   const bool sent =
       lane != nullptr && shm::SendPacket(lane->channel.get(), std::as_bytes(std::span(&asked, 1)),
                                          fds) == shm::SocketResult::kDone;
+
   if (!sent) {
     return Status(ErrorId::kTooManySessions, "descriptors of user " + std::to_string(ask.uid) +
                                                  " cannot be taken: some that it sent before " +
@@ -187,6 +189,7 @@ void DescriptorDoor::OnReply(Lane* lane, shm::Packet packet, std::vector<Taken>*
   std::memcpy(&reply, packet.bytes.data(), sizeof reply);
   Asked& asked = lane->asked.front();  // answers come in the order of the questions
   asked.answered = reply.word == LaneWord::kMalformed || reply.word == LaneWord::kRefused;
+
   if (reply.word != LaneWord::kClosed) {
     if (asked.task == LaneTask::kTakeDirectory && reply.word == LaneWord::kTaken)
       places_.insert(asked.connection);

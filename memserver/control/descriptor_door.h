@@ -35,15 +35,15 @@ namespace tidepool::memserver {
 
 class DescriptorDoor {
  public:
-  // So many descriptors of a user may be stuck; two with each Resume.
+  // How many descriptors of a user may be stuck; a Resume brings two.
   static constexpr uint32_t kLanesPerUser = 4;
   static constexpr uint32_t kLanesMax = 64;
-  // A lane that has not answered for so long is given nothing more.
+  // A lane that has not answered for so long gets no further packets.
   static constexpr int64_t kStuckNs = 200 * kNsPerMs;
 
   // Errors: kSocketFailed.
   static Result<std::unique_ptr<DescriptorDoor>> Open();
-  // Waits for the process that makes lanes, which waits for nobody; not for lanes.
+  // Waits for the process that makes lanes, which ends at once; does not wait for lanes.
   ~DescriptorDoor();
   DescriptorDoor(const DescriptorDoor&) = delete;
   DescriptorDoor& operator=(const DescriptorDoor&) = delete;
@@ -65,7 +65,8 @@ class DescriptorDoor {
     Status refused;
     shm::Packet packet;
   };
-  // What was taken since the last call: one for each Take that was ok, unless its lane is stuck.
+  // What was taken since the last call: one entry for each Take that was ok, unless its lane is
+  // stuck.
   std::vector<Taken> TakeAll();
   // For poll or epoll, level-triggered: readable while TakeAll has something to tell.
   int event_fd() const { return epoll_.get(); }

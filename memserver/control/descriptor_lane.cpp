@@ -26,7 +26,8 @@ struct Received {
   bool whole = true;   // nothing was cut off, and nothing but descriptors came along
 };
 
-// Here one may wait: memserver does not. Not where the caller asked for an answer at once.
+// A lane may wait until the system has memory again, as memserver may not; but not where the caller
+// asked for an answer at once.
 bool WaitsOutShortage(int flags) {
   if (!shm::IsShortage(errno) || (flags & MSG_DONTWAIT) != 0) return false;
   poll(nullptr, 0, 1);
@@ -50,11 +51,13 @@ Received Receive(int socket, std::span<std::byte> bytes, uint32_t fds_max, int f
   if (received.bytes < 0) return received;
 
   received.whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr;
        each = CMSG_NXTHDR(&message, each)) {
     const bool rights = each->cmsg_level == SOL_SOCKET && each->cmsg_type == SCM_RIGHTS;
     received.whole = received.whole && rights;
     if (!rights) continue;
+
     const size_t count = std::min<size_t>((each->cmsg_len - CMSG_LEN(0)) / sizeof(int),
                                           kLaneFdsMax - received.count);
     std::memcpy(received.fds.data() + received.count, CMSG_DATA(each), count * sizeof(int));
@@ -69,6 +72,7 @@ void Send(int socket, std::span<const std::byte> bytes, std::span<const int> fds
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
+
   if (!fds.empty()) {
     message.msg_control = control.data();
     message.msg_controllen = CMSG_SPACE(fds.size_bytes());
@@ -78,6 +82,7 @@ void Send(int socket, std::span<const std::byte> bytes, std::span<const int> fds
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
+
   while (sendmsg(socket, &message, MSG_NOSIGNAL) < 0 && (errno == EINTR || WaitsOutShortage(0))) {
   }
 }
@@ -109,7 +114,7 @@ LaneWord WordFor(const Received& packet, LaneTask task) {
              : LaneWord::kRefused;
 }
 
-// What was let in as a place stays open here until memserver has closed it: the last close of it is
+// Keeps each place that was let in open until memserver has closed it, so that the last close is
 // never memserver's.
 class KeptPlaces {
  public:
@@ -174,6 +179,7 @@ void Take(int channel, const LaneAsk& ask, int client, KeptPlaces* places) {
     LaneAsk ask;
     const Received asked = Receive(channel, std::as_writable_bytes(std::span(&ask, 1)), 1, 0);
     if (asked.bytes != static_cast<ssize_t>(sizeof ask)) End();
+
     if (ask.task == LaneTask::kRelease) {
       places.Release(ask.connection);
     } else if (asked.count == 1) {
@@ -199,6 +205,7 @@ void KeepOnly(int channel) {
     const Received asked = Receive(channel, std::span(&word, 1), 1, 0);
     if (asked.bytes <= 0) End();
     if (asked.count != 1) continue;
+
     const int lane = asked.fds[0];
     if (fork() == 0) {
       close(channel);

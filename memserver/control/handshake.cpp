@@ -18,8 +18,8 @@ namespace tidepool::memserver {
 
 namespace {
 
-// Chunk uses in one declared schedule: each chunk a few times in forward and backward; 16 MiB of
-// ids.
+// The most uses of chunks in one declared schedule: each chunk a few times in forward and backward;
+// 16 MiB of ids.
 constexpr uint32_t kScheduleUsesMax = 4u << 20;
 
 const char* NameOf(ConnectionState state) {
@@ -77,7 +77,7 @@ Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<Un
   TP_RETURN_IF_ERROR(CheckBrought(frame.rcache, agreed_));
   if (frame.spec_bytes == 0)
     return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
-  // All that is announced: whoever may begin may end.
+  // Counts all that is announced now: a description that may begin may be completed.
   TP_RETURN_IF_ERROR(held_.Resize(frame.spec_bytes));
   if (frame.rcache.is_brought()) memory_ = {frame.rcache, std::move(fds[0]), {}, 0};
   hello_ = frame;
@@ -92,6 +92,7 @@ Result<FrameAction> ConnectionProtocol::On(shm::ResumeFrame frame, std::vector<U
   TP_RETURN_IF_ERROR(CheckBrought(frame.rcache, agreed_));
   memory_ = {frame.rcache, std::move(fds[shm::kResumeRcache]),
              brought ? std::move(fds[shm::kResumeFlags]) : UniqueFd(), frame.flags_base};
+
   resume_ = frame;
   state_ = ConnectionState::kReserving;
   return FrameAction{ResumeSession{connection_, frame.rank, frame.job_nonce, frame.nonce,
@@ -126,6 +127,7 @@ Result<FrameAction> ConnectionProtocol::CompleteSpec() {
   if (spec_->world != hello_.world)
     return Status(ErrorId::kHandshakeBad,
                   "greeting and job description name different numbers of ranks");
+
   state_ = ConnectionState::kReserving;
   const bool may_wait = (hello_.flags & shm::kHelloMayWait) != 0;
   const bool brought = hello_.rcache.is_brought();
@@ -140,12 +142,14 @@ Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::ve
   const auto known = [this](ChunkId chunk) {
     return spec_ != nullptr && chunk < spec_->chunks.size();
   };
+
   if (frame.total > kScheduleUsesMax ||
       frame.order.size() > frame.total - std::min<size_t>(frame.total, schedule_.size()) ||
       !std::all_of(frame.order.begin(), frame.order.end(), known)) {
     return Status(ErrorId::kProtocolViolation,
                   "a schedule names unknown chunks or is longer than announced");
   }
+
   TP_RETURN_IF_ERROR(held_.Resize((schedule_.size() + frame.order.size()) * sizeof(ChunkId)));
   schedule_.insert(schedule_.end(), frame.order.begin(), frame.order.end());
   if (schedule_.size() < frame.total) return FrameAction{};
@@ -178,22 +182,25 @@ shm::Frame ConnectionProtocol::LastWords(const Status& why) const {
 shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) {
   if (spec_ == nullptr) spec_ = attached.spec;
   if (resume_) return shm::ResumedFrame{agreed_, attached.session};
+
   shm::WelcomeFrame welcome;
   welcome.protocol = agreed_;
   welcome.session = attached.session;
   welcome.job = attached.job;
+  welcome.job_nonce = attached.job_nonce;
+  welcome.note = attached.note;
+  welcome.pool_bytes = attached.pool_bytes;
+  welcome.rcache_bytes = spec_->rcache_bytes;
+
+  // Where the run goes on.
   welcome.weights_ready = attached.weights_ready ? 1 : 0;
-  welcome.loss_scale = attached.loss_scale;
   welcome.sealed_version = attached.sealed_version;
+  welcome.attempt = attached.attempt;
   welcome.data_cursor = attached.data_cursor;
   welcome.random_state = attached.random_state;
-  welcome.pool_bytes = attached.pool_bytes;
+  welcome.loss_scale = attached.loss_scale;
   welcome.scaler_steps = attached.scaler_steps;
-  welcome.job_nonce = attached.job_nonce;
   welcome.last_skipped = attached.last_skipped ? 1 : 0;
-  welcome.rcache_bytes = spec_->rcache_bytes;
-  welcome.note = attached.note;
-  welcome.attempt = attached.attempt;
   return welcome;
 }
 
@@ -207,8 +214,8 @@ Status CheckDescriptors(const shm::Frame& frame, size_t count) {
 Status CheckSaveDirectory(int fd, uint32_t uid) {
   struct statx about {};
   const int flags = fcntl(fd, F_GETFL);
-  // What the kernel knows already, as it has opened the directory: whose server is gone is not
-  // asked.
+  // Asks only for what the kernel knows since the directory was opened: a file server that is gone
+  // is not asked.
   constexpr int kUnasked = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
   if (flags < 0 || (flags & O_PATH) == 0 ||
       statx(fd, "", kUnasked, STATX_TYPE | STATX_UID, &about) != 0 || !S_ISDIR(about.stx_mode)) {

@@ -37,6 +37,7 @@ void Listener::AcceptWaiting() {
     if (!socket->valid()) break;
     on_client_(std::move(socket).value());
   }
+
   slow ? Pause(AcceptPace::kPauseNs) : Watch();
 }
 

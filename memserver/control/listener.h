@@ -1,7 +1,7 @@
 // Listener: the data socket's waiting clients, taken at their pace: after a burst of those that
 // never greet, and where no descriptor is left, more slowly.
 //
-// One thread (control). A part of control_server.cpp, which alone uses it.
+// One thread (control). Private to control_server.cpp, which alone uses it.
 #pragma once
 
 #include <functional>
@@ -28,11 +28,11 @@ class Listener {
         pause_(*context),
         on_client_(std::move(on_client)) {}
 
-  // From now on clients are taken.
+  // Begins to take clients.
   void Start() { Watch(); }
   // A client left without a whole greeting, or was refused.
   void NoteBroken() { pace_.NoteBroken(clock_.NowNs()); }
-  // One line an interval.
+  // At most one line an interval.
   void LogRefusal(const Status& why);
 
  private:

@@ -20,9 +20,9 @@ namespace {
 
 constexpr size_t kZeroPiece = 64 * kMiB;  // between two looks at the stop mark: about 10 ms
 
-// A handle comes in memory that is sealed against writing, an allocation does not: whoever says the
-// one and sends the other is refused before a GPU is opened for it. What it is beyond that,
-// Device::Import sees.
+// A handle comes in memory that is sealed against writing, an allocation does not. A rank that says
+// the one and sends the other is refused before a GPU is opened for it; Device::Import checks the
+// rest.
 Status CheckForm(const ReturnedMemory& memory) {
   const int seals = fcntl(memory.rcache.get(), F_GET_SEALS);
   const bool is_handle = seals >= 0 && (seals & F_SEAL_WRITE) != 0;
@@ -39,6 +39,7 @@ Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_
                 shm::kFdDoorbell == 3);
   static_assert(shm::kResumedSubmission == 0 && shm::kResumedCompletion == 1 &&
                 shm::kResumedDoorbell == 2);
+
   std::vector<UniqueFd> fds;
   fds.push_back(Duplicate(memory->port->submission_fd()));
   fds.push_back(Duplicate(memory->port->completion_fd()));
@@ -108,6 +109,7 @@ Status MemoryPreparer::MakeMemory(const Task& task, PreparedMemory* prepared) {
                           MakeGpuStates(prepared->brought.gpu, task.grant.gpu_state_bytes));
     }
   }
+
   TP_ASSIGN_OR_RETURN(prepared->port, shm::ServerPort::Create(task.grant.session, task.protocol));
   return Status();
 }

@@ -18,8 +18,8 @@ namespace tidepool::memserver {
 
 namespace {
 
-// A start that could not be read, now or when the rank attached, says nothing; where the process
-// has ended its pidfd tells.
+// True when the pid belongs to another process now. A start time that could not be read, now or
+// when the rank attached, says nothing; the pidfd tells when the process has ended.
 bool IsAnother(const AwaitRank& rank) {
   const uint64_t start = ReadProcessStart(rank.pid);
   const bool known =
@@ -41,6 +41,7 @@ bool RankWatch::Watch(const AwaitRank& rank) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = number;
+
   if (!pidfd.valid() || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd.get(), &event) != 0) {
     LogWarn("the process of an awaited rank cannot be watched",
             {{"job", rank.job},
@@ -49,6 +50,7 @@ bool RankWatch::Watch(const AwaitRank& rank) {
              {"why", std::string(std::strerror(errno))}});
     return true;
   }
+
   if (IsAnother(rank)) return false;
   watches_.emplace(number, Watched{{rank.job, rank.rank, rank.nonce}, std::move(pidfd)});
   return true;

@@ -17,8 +17,8 @@ namespace tidepool::memserver {
 
 namespace {
 
-// An owner that was killed keeps its lock until its memory is taken down, while a keeper may have
-// started the next one already.
+// A killed owner keeps its lock until its memory is taken down; a keeper may have started the next
+// server by then.
 constexpr int64_t kDyingOwnerNs = kNsPerSecond / 2;
 
 Status Failed(const std::string& what, const std::string& path) {
@@ -28,6 +28,7 @@ Status Failed(const std::string& what, const std::string& path) {
 Status MakeDirectory(const std::string& path) {
   if (mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST)
     return Failed("cannot make the socket directory", path);
+
   struct stat about {};
   if (lstat(path.c_str(), &about) != 0) return Failed("cannot look at the socket directory", path);
   if (!S_ISDIR(about.st_mode))
@@ -37,6 +38,7 @@ Status MakeDirectory(const std::string& path) {
                   "the socket directory belongs to user " + std::to_string(about.st_uid))
         .Where(path);
   }
+
   if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return Status(ErrorId::kSocketFailed, "other users may write into the socket directory")
         .Where(path)
@@ -56,8 +58,8 @@ Status InUse(int lock, const std::string& path) {
       .Where(path);
 }
 
-// The lock on the file that the path names now: an owner that just ended has removed the file that
-// we may have opened.
+// True when the lock is on the file that the path names now: an owner that has just ended has
+// removed the file, which may be the one that was opened here.
 bool IsSameFile(int fd, const std::string& path) {
   struct stat opened {
   }, named{};
@@ -71,6 +73,7 @@ Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::strin
   TP_RETURN_IF_ERROR(shm::CheckSocketDir(path));
   TP_RETURN_IF_ERROR(MakeDirectory(path));
   const std::string lock_path = shm::LockFilePath(path);
+
   UniqueFd lock;
   SteadyClock clock;
   const int64_t end = clock.NowNs() + kDyingOwnerNs;
@@ -78,12 +81,14 @@ Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::strin
     lock = UniqueFd(
         open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
     if (!lock.valid()) return Failed("cannot open the lock file", lock_path);
+
     while (!TP_PLANTED("jobs.directory_not_locked") && flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return Failed("cannot lock", lock_path);
       if (clock.NowNs() > end) return InUse(lock.get(), path);
       clock.SleepNs(kDyingOwnerNs / 50);
     }
   } while (!IsSameFile(lock.get(), lock_path));
+
   const std::string owner = std::to_string(getpid()) + " " + std::to_string(WallSeconds()) + "\n";
   if (ftruncate(lock.get(), 0) != 0 ||
       pwrite(lock.get(), owner.data(), owner.size(), 0) != static_cast<ssize_t>(owner.size())) {
@@ -94,6 +99,7 @@ Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::strin
                            chmod(path.c_str(), S_IRWXU) != 0) {
     return Failed("cannot protect the socket directory", path);
   }
+
   std::unique_ptr<SocketDirectory> directory(new SocketDirectory(path, std::move(lock)));
   directory->RemoveSockets();  // of a server that died: we hold its lock
   return directory;
@@ -101,7 +107,7 @@ Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::strin
 
 Status SocketDirectory::Open(const Access& access) const {
   if (!access.is_service) return Status();
-  // The directory last: nobody enters before the sockets have their modes.
+  // The directory comes last: nobody enters before the sockets have their modes.
   for (const std::string& path : {shm::DataSocketPath(path_), shm::AdminSocketPath(path_), path_}) {
     const mode_t mode = path == path_ ? access.directory_mode() : access.socket_mode();
     if (chown(path.c_str(), static_cast<uid_t>(-1), access.group) != 0 ||

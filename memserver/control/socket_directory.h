@@ -24,8 +24,8 @@ class SocketDirectory {
   SocketDirectory(const SocketDirectory&) = delete;
   SocketDirectory& operator=(const SocketDirectory&) = delete;
 
-  // Lets in whom `access` names: modes and groups of the sockets, then of the directory. Errors:
-  // kSocketFailed.
+  // Lets in the users that `access` names: sets modes and groups of the sockets, then of the
+  // directory. Errors: kSocketFailed.
   Status Open(const Access& access) const;
   const std::string& path() const { return path_; }
 

@@ -15,6 +15,7 @@ uint64_t DecodedBytes(const shm::JobSpec& spec) {
                    spec.chunks.capacity() * sizeof(shm::ChunkSpec) +
                    spec.frozen.capacity() * sizeof(shm::FrozenChunkSpec) +
                    spec.parameters.capacity() * sizeof(shm::ParameterSpec);
+
   const size_t in_place = std::string().capacity();
   for (const shm::ParameterSpec& parameter : spec.parameters) {
     if (parameter.name.capacity() > in_place) bytes += parameter.name.capacity() + kBlock;

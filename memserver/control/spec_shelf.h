@@ -40,7 +40,7 @@ class SpecShelf {
   };
   const PeerMemory* const memory_;
   uint64_t decoded_bytes_ = 0;
-  // By user and content: a user alone shares them, so nobody learns what others have.
+  // By user and content: only ranks of one user share them, so nobody learns what others have.
   std::map<std::pair<uint32_t, ContentHash>, std::weak_ptr<const Held>> held_;
 };
 

@@ -1,9 +1,8 @@
-// WholeOrder: an order of all of a job's chunks, as a trainer declared it: each where it is named
-// first, and behind them those that it left out. Whoever takes it from the mailbox has not to look
-// at any of them.
+// WholeOrder: an order of all of a job's chunks from the uses that a trainer declared: each chunk
+// at its first use, then those that the trainer left out. The serve loop takes it as it is.
 //
-// Any thread. Costs as much as both have entries: up to some 20 ms, so the serve loop does not do
-// it.
+// Any thread. Takes up to some 20 ms, in proportion to the entries of both, so the serve loop does
+// not do it.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +27,7 @@ inline std::shared_ptr<const std::vector<ChunkId>> WholeOrder(std::span<const Ch
     if (!named[id]) order.push_back(id);
     named[id] = true;
   };
+
   for (const ChunkId id : declared) add(id);
   for (ChunkId id = 0; id < chunks; ++id) add(id);
   return std::make_shared<const std::vector<ChunkId>>(std::move(order));

@@ -19,8 +19,6 @@ RATCHET: dict[str, int] = {
     "memserver/admin": 58,
     "memserver/checkpoint": 10,
     "memserver/config": 21,
-    "memserver/control": 32,
-    "memserver/control/bounds": 1,
     "memserver/keeper": 17,
     "memserver/probe": 15,
     "memserver/residency": 33,

@@ -20,7 +20,7 @@ class AcceptPace {
   static constexpr int64_t kPauseNs = 10 * kNsPerMs;
   // Clients without a greeting, after which all are taken slowly.
   static constexpr int64_t kBurst = 64;
-  static constexpr int64_t kForgottenNs = 20 * kNsPerMs;  // one of them each
+  static constexpr int64_t kForgottenNs = 20 * kNsPerMs;  // after which one of them is forgotten
 
   // A connection ended before its greeting was whole, or was refused.
   void NoteBroken(int64_t now_ns) {

@@ -24,6 +24,7 @@ Status PeerMemory::Share::Resize(uint64_t bytes) {
   const uint64_t of_user = others + bytes, of_all = book_->all - bytes_ + bytes;
   const bool user_full = of_user > limits.user,
              all_full = of_all > limits.all && of_user > limits.always;
+
   if (bytes > bytes_ && (user_full || all_full) && !TP_PLANTED("jobs.peer_memory_unbounded")) {
     return Status(ErrorId::kNotReady, "memserver takes no more descriptions of jobs at once: " +
                                           FormatBytes(user_full ? others : of_all - bytes) +
@@ -36,6 +37,7 @@ Status PeerMemory::Share::Resize(uint64_t bytes) {
             "try again in a moment: a greeting that is not finished in time is ended; jobs that "
             "end or leave the queue make room");
   }
+
   book_->all = of_all;
   book_->users[uid_] = of_user;
   if (of_user == 0) book_->users.erase(uid_);

@@ -1,7 +1,7 @@
-// UserLogLimiter: lines about what a user's ranks and jobs do: so many at once, then a few a
-// minute, for each user; the next line of a user that is written says how many were left out.
+// UserLogLimiter: bounds the lines of the log about one user's ranks and jobs: kLinesAtOnce, then
+// one every kLineNs. The next line that is written says how many were left out.
 //
-// One thread per object. Users that nothing was said about for the longest time are forgotten.
+// One thread per object. Knows kUsers users; the one that was silent for longest is forgotten.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class UserLogLimiter {
  public:
   // A job of 64 ranks that comes and goes has about 200.
   static constexpr int64_t kLinesAtOnce = 256;
-  static constexpr int64_t kLineNs = kNsPerSecond / 2;  // behind them
+  static constexpr int64_t kLineNs = kNsPerSecond / 2;  // for each line beyond those
   // How many lines about the user were left out since the last one, when one may be written now;
   // else nothing.
   std::optional<uint64_t> Allow(uint32_t uid, int64_t now_ns) {
@@ -37,7 +37,7 @@ class UserLogLimiter {
   struct User {
     uint32_t uid = 0;
     bool known = false;
-    // Each line takes kLineNs of a user's time, which lies so far ahead at most.
+    // Each line moves this kLineNs ahead; how far it may lie ahead bounds the lines at once.
     int64_t spent_until_ns = 0;
     uint64_t left_out = 0;
   };

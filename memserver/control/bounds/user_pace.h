@@ -31,11 +31,11 @@ class UserPace {
   explicit UserPace(const UserPaceLimits& limits = {}) : limits_(limits) {}
 
   void Spend(uint32_t uid, uint64_t work, int64_t now_ns);
-  // How long its connections are not read; 0: they are.
+  // For how long the user's connections are not read; 0: they are read.
   int64_t PauseNs(uint32_t uid, int64_t now_ns) const;
 
  private:
-  static constexpr size_t kUsersMax = 1024;  // from there on those without a debt are forgotten
+  static constexpr size_t kUsersMax = 1024;  // with more, users without a debt are forgotten
   struct Debt {
     uint64_t work = 0;
     int64_t at_ns = 0;
