@@ -114,8 +114,8 @@ if(TIDEPOOL_SUITE)
 endif()
 
 # tidepool_script_test(NAME COMMAND command... [LABELS x] [TIMEOUT s] [ENVIRONMENT A=b] [SECONDS s] [ALONE|CROWDED]): a ctest that is not a GoogleTest
-# program. SECONDS: about what a long one takes; the longest begin first. ALONE: nothing runs beside it. CROWDED: it loads several cores itself,
-# so that fewer run beside it.
+# program. SECONDS: about what a long one takes, in the slowest of the builds; the longest begin first. ALONE: nothing runs beside it. CROWDED:
+# it loads several cores itself, so that on two cores one other runs beside it.
 function(tidepool_script_test name)
   cmake_parse_arguments(ARG "ALONE;CROWDED" "TIMEOUT;SECONDS" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -131,7 +131,7 @@ function(tidepool_script_test name)
   if(ARG_ALONE)
     set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
   elseif(ARG_CROWDED)
-    set_tests_properties(${test} PROPERTIES PROCESSORS 2)
+    set_tests_properties(${test} PROPERTIES PROCESSORS 3)
   endif()
 endfunction()
 
