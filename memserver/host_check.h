@@ -11,8 +11,10 @@
 
 namespace tidepool::memserver {
 
+// How much a finding matters.
 enum class Verdict { kOk, kWarn, kFail };
 
+// One line of the check.
 struct Finding {
   Verdict verdict = Verdict::kOk;
   std::string subject;  // "memory", "memlock", ...

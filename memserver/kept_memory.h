@@ -16,6 +16,7 @@
 
 namespace tidepool::memserver {
 
+// The pool, its index, and what is in them.
 struct KeptMemory {
   std::unique_ptr<HostPool> pool;
   std::unique_ptr<KeptIndex> index;
@@ -24,6 +25,7 @@ struct KeptMemory {
   std::vector<HeldMemory> states;  // on GPUs
 };
 
+// What is made where nothing is kept.
 struct KeptMemoryOptions {
   HostPoolOptions pool;       // of new memory; kept memory that holds jobs stays as it is
   bool discard_kept = false;  // give up what the keeper holds

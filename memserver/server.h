@@ -66,6 +66,7 @@ class Server {
   // Seconds for which the serve loop has not answered; asks it, so that it can.
   double SilentSeconds();
 
+  // What the start has found and made, for the log and `memserver check`.
   uint64_t pool_bytes() const;
   const PoolFacts& pool_facts() const;
   const device::CopyTuning& copy_tuning() const;

@@ -8,6 +8,7 @@
 
 namespace tidepool::memserver {
 
+// A signal, and who sent it.
 struct TakenSignal {
   int number = 0;  // 0: none
   AdminCaller sender;

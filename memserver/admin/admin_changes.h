@@ -17,6 +17,7 @@
 
 namespace tidepool::memserver {
 
+// A request, and whose it is.
 struct AdminRequest {
   std::string_view method, target, body = {};
   AdminCaller caller = {};

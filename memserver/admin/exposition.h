@@ -12,6 +12,7 @@
 
 namespace tidepool::memserver {
 
+// A label of a sample.
 struct Label {
   std::string_view name;
   std::string value;
@@ -33,6 +34,7 @@ class Exposition {
   Exposition& Sample(uint64_t value, std::initializer_list<Label> labels = {});
   Exposition& Sample(double value, std::initializer_list<Label> labels = {});
 
+  // Gives away the text.
   std::string Take() { return std::move(text_); }
 
  private:

@@ -12,8 +12,10 @@
 
 namespace tidepool::memserver {
 
+// The verdict of a check.
 enum class Severity { kOk, kWarn, kError };
 
+// One check.
 struct HealthCheck {
   const char* code;  // "POOL_NEAR_FULL"
   Severity severity = Severity::kOk;
@@ -23,6 +25,7 @@ struct HealthCheck {
   int64_t muted_ns = 0;             // for so long it counts for nothing in the whole
 };
 
+// All checks, in the order of the page.
 std::vector<HealthCheck> CheckHealth(const SnapshotLook& look);
 // {"status":"warn","checks":[...]}: the status is that of the worst check that is not muted.
 std::string HealthReport(const SnapshotLook& look);

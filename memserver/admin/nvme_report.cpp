@@ -1,4 +1,4 @@
-// The part of report.h about states on NVMe.
+// NvmeReport: the text of `/v1/nvme`: directories, slow and failed drives, the last scrub.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -31,6 +31,7 @@ struct ServerFacts {
 // "starting", "ready" or "draining".
 const char* StateOf(const Snapshot& snapshot);
 
+// The bodies of `/v1/version` and `/v1/status`.
 std::string VersionReport(const ServerFacts& facts);
 std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts);
 // All jobs, without their sessions and chunks.

@@ -24,6 +24,7 @@ struct RequestBody {
   using Value = std::variant<std::string, uint64_t, bool>;
   std::vector<std::pair<std::string, Value>> fields;  // in order, each name once
 
+  // The value of a field; null where there is none.
   const Value* Find(std::string_view name) const;
   // Errors: kAdminBadRequest, when a field is none of `known`; the text lists those.
   Status CheckFields(std::initializer_list<std::string_view> known) const;

@@ -18,6 +18,7 @@
 
 namespace tidepool::memserver {
 
+// How long a save may take.
 struct ApartSaveLimits {
   const Clock* clock = nullptr;  // for the deadline within the save; used by its thread
   int64_t timeout_ns = 0;

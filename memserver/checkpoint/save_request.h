@@ -20,6 +20,7 @@
 
 namespace tidepool::memserver {
 
+// One tensor of the file.
 struct SavedTensor {
   std::string name;
   std::vector<uint64_t> dims;   // row-major; empty for a scalar

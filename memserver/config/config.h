@@ -56,6 +56,7 @@ struct CopySettings {
   bool together = false;  // even where measured not to be worth it: a number was given
 };
 
+// When GPUs are opened (--gpu).
 enum class GpuUse { kNone, kWhenUsed, kAtStart };
 
 // The GPUs whose memory trainers may bring.

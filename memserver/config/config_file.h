@@ -11,6 +11,7 @@
 
 namespace tidepool::memserver {
 
+// One value of the file.
 struct FileSetting {
   std::string key;  // dotted: "pool.size"; in a list of tables "jobs.quota[0].match"
   // Strings without quotes; numbers and booleans as written in TOML's shortest form.

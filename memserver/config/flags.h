@@ -11,6 +11,7 @@
 
 namespace tidepool::memserver {
 
+// The subcommands.
 enum class Command {
   kRun,
   kCheck,

@@ -17,6 +17,7 @@ namespace tidepool::memserver {
 // The error of a text that is none of `forms`.
 Status Expected(const std::string& text, const std::string& forms);
 
+// A whole number from `least` to `most`.
 Status ParseCount(const std::string& text, uint32_t least, uint32_t most, uint32_t* value);
 // "auto" is kAutomatic.
 Status ParseCountOrAuto(const std::string& text, uint32_t least, uint32_t most, uint32_t* value);

@@ -21,6 +21,7 @@ struct Access {
   uint32_t owner = 0;           // uid that memserver runs as
   uint32_t group = 0;           // for service mode: may connect
   uint32_t operator_group = 0;  // for service mode: may operate
+  // Modes of the socket directory and of the sockets.
   mode_t directory_mode() const { return is_service ? 0750 : 0700; }
   mode_t socket_mode() const { return is_service ? 0660 : 0600; }
 };

@@ -20,6 +20,7 @@ namespace tidepool::memserver {
 namespace asio = boost::asio;
 using Descriptor = asio::posix::stream_descriptor;
 
+// Hands the descriptor over, to be watched.
 inline void GiveTo(Descriptor* owner, UniqueFd fd) {
   // Throws where the system cannot watch the socket, which is closed then.
   owner->assign(fd.get());

@@ -23,6 +23,7 @@
 
 namespace tidepool::memserver {
 
+// How clients are served.
 struct ControlOptions {
   std::string socket_dir;  // already claimed (SocketDirectory)
   Access access = PrivateAccess();

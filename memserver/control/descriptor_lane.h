@@ -26,6 +26,7 @@ struct LaneAsk {
   uint32_t fds_max = 0;
 };
 
+// What a lane tells.
 enum class LaneWord : uint32_t {
   kTaken,      // + the packet, and its descriptors: closing those cannot be made to take long
   kNone,       // no packet was there
@@ -34,6 +35,7 @@ enum class LaneWord : uint32_t {
   kRefused,    // a descriptor is of another kind than the task names
   kClosed,     // follows kMalformed and kRefused when their descriptors are closed: maybe never
 };
+// The word, and about which connection.
 struct LaneReply {
   uint64_t connection = 0;
   LaneWord word = LaneWord::kTaken;

@@ -27,6 +27,7 @@
 
 namespace tidepool::memserver {
 
+// How far a client has come.
 enum class ConnectionState { kHello, kSpec, kReserving, kPreparing, kAttaching, kOpen, kLeaving };
 
 // Memory that a rank has: it comes back with it, or brings it.

@@ -1,5 +1,5 @@
-// The two queues between the control thread (sockets, memory preparation) and the serve loop (all
-// state).
+// Mailbox: the two queues between the control thread (sockets, memory preparation) and the serve
+// loop (all state).
 //
 // control thread -> loop: ControlEvent; loop -> control thread: ControlReply. Neither side ever
 // waits for the other.

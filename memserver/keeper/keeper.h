@@ -29,6 +29,7 @@
 
 namespace tidepool::memserver {
 
+// What a keeper is started with.
 struct KeeperOptions {
   int listen_fd = -1;                // inherited: a listening socket, bound to a path
   uint64_t lease_ms = 0;             // how long memory is held without a memserver
@@ -46,6 +47,7 @@ inline constexpr int64_t kSteadyNs = 60 * kNsPerSecond;
 // Serves until there is nothing left to keep. Returns the exit code of the process.
 int RunKeeper(const KeeperOptions& options);
 
+// The same for a keeper that something else starts.
 struct ApartKeeperOptions {
   // Directory of the memserver that it keeps for; made with mode 0700 where it is missing.
   std::string socket_dir;

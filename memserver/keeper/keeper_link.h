@@ -25,6 +25,7 @@ namespace tidepool::memserver {
 
 inline constexpr int64_t kKeeperWaitNs = 5 * kNsPerSecond;
 
+// How a keeper is started, and what it starts again.
 struct KeeperStart {
   std::string socket_path;
   // The command executed again after a crash; argv[0] is a path (OwnCommand of session_spawn.h).

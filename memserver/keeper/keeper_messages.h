@@ -26,6 +26,7 @@
 
 namespace tidepool::memserver {
 
+// What a message asks or tells.
 enum class KeeperOp : uint32_t {
   kHold = 1,
   kTake,

@@ -20,6 +20,7 @@
 
 namespace tidepool::memserver {
 
+// Who is to hold the memory (--keeper).
 enum class KeeperChoice {
   kAuto,     // systemd where it offers its store, a process otherwise
   kProcess,  // always a keeper process

@@ -14,6 +14,7 @@
 
 namespace tidepool::memserver {
 
+// What is started.
 struct SessionCommand {
   std::string program;                   // a path, or a name to be found in PATH
   std::vector<std::string> argv;         // with argv[0]

@@ -11,6 +11,7 @@
 
 namespace tidepool::memserver {
 
+// What is measured.
 struct BenchDriveOptions {
   std::string directory;
   bool allow_uring = true;

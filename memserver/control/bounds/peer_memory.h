@@ -17,6 +17,7 @@
 
 namespace tidepool::memserver {
 
+// The bounds, in bytes.
 struct PeerMemoryLimits {
   // The largest description that there may be, encoded and then decoded, with room beside it.
   uint64_t user = 192 * kMiB;

@@ -14,6 +14,7 @@
 
 namespace tidepool::memserver {
 
+// A user's share, in bytes of descriptions.
 struct UserPaceLimits {
   // At once: all ranks of a large job, or the largest description that there may be.
   uint64_t burst = 64 * kMiB;
@@ -30,6 +31,7 @@ class UserPace {
 
   explicit UserPace(const UserPaceLimits& limits = {}) : limits_(limits) {}
 
+  // Takes the work from the user's share.
   void Spend(uint32_t uid, uint64_t work, int64_t now_ns);
   // For how long the user's connections are not read; 0: they are read.
   int64_t PauseNs(uint32_t uid, int64_t now_ns) const;
