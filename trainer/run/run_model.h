@@ -28,7 +28,7 @@ struct RunModelParts {
   const RunPlan& plan;
   RunDevice* device = nullptr;
   RunSession* session = nullptr;  // has met the other ranks
-  const Clock* clock = nullptr;
+  Clock* clock = nullptr;
 };
 
 class RunModel {
