@@ -35,12 +35,14 @@
 
 namespace tidepool::memserver {
 
+// How far the life of a job has come.
 enum class JobPhase {
   kZeroing,   // the control side zeroes the memory for the first rank
   kOpen,      // ranks may attach; detached when there is no seat
   kRemoving,  // the memory goes back as soon as nobody uses it
 };
 
+// A save that waits for its turn.
 struct WaitingSave {
   ConnectionId connection = 0;
   UniqueFd directory;
@@ -124,6 +126,7 @@ struct Job {
   StepTraffic open_traffic, sealed_traffic;  // of the open step so far; of the last sealed one
   uint64_t parameters_updated = 0;
 
+  // What the job is.
   const shm::JobSpec& spec() const { return states->spec(); }
   // True while a transfer or a worker has something of it, for NVMe or a GPU.
   bool IsMoving() const { return spills.moving() || fill.moving() || gpus.moving(); }

@@ -33,6 +33,7 @@ class JobDesk {
   JobDesk(const JobDesk&) = delete;
   JobDesk& operator=(const JobDesk&) = delete;
 
+  // What the control thread and the checkpoint thread say.
   void Handle(ControlEvent event);
   void HandleSaved(const SaveResult& saved) { saves_.End(saved); }
   // Ends the session of every seat that broke the protocol in this turn. True when there was one.

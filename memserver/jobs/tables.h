@@ -31,6 +31,7 @@
 
 namespace tidepool::memserver {
 
+// What the loop was configured with.
 struct LoopOptions {
   LiveSettings live = {};  // as configured at the start
   LimitSettings limits = {};
@@ -66,6 +67,7 @@ struct Parts {
   uint32_t own_server = 0;                      // its bit in the index; 0: it is not noted
 };
 
+// What has happened since the start.
 struct Counters {
   uint64_t turns = 0;
   uint64_t long_turns = 0;                // of more than kLongTurnNs
@@ -91,6 +93,7 @@ struct SetAside {
   uint32_t uid = 0;
   Status why = {};  // what its ranks are told
 
+  // The job's states.
   const JobStates& states() const { return *job->states; }
 };
 
@@ -114,6 +117,7 @@ struct Tables {
   LostJobs lost;
   WakeSet wake_set;
 
+  // The seat, or the job, that is meant; null where there is none.
   Seat* FindSeat(ConnectionId connection) const {
     for (const auto& seat : seats) {
       if (seat->connection == connection) return seat.get();

@@ -42,6 +42,7 @@ enum class RoomChange : uint8_t {
 template <typename Reason>
 class WakeUps {
  public:
+  // Counts one more reason.
   void Note(Reason why) {
     ++total_;
     ++by_reason_[static_cast<size_t>(why)];

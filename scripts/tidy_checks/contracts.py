@@ -16,7 +16,7 @@ _ACCESS = re.compile(r"\s*(public|private|protected)\s*")
 # What says all by itself: the other side of a base class or of the compiler, operators, and an accessor that returns the member of its name.
 _SILENT = re.compile(r"\boverride\b|\bfinal\s*$|=\s*(?:default|delete)\s*$|\bfriend\b|\boperator\b")
 _ACCESSOR = re.compile(r"\{\s*return\s+(\w+)_(?:\.get\(\))?;\s*\}")
-_PART = re.compile(r"\b(?:half|parts?|rest) of (?:the )?`?(?:class\b|[A-Z]\w*[a-z][A-Z]\w*|\w+\.(?:h|cpp)\b)|^The (?:\w+ )?(?:half|part|rest) of\b")
+_PART = re.compile(r"(?<!every )(?<!each )\b(?:half|parts?|rest) of (?:the )?`?(?:class\b|[A-Z]\w*[a-z][A-Z]\w*|\w+\.(?:h|cpp)\b)|^The (?:\w+ )?(?:half|part|rest) of\b")
 
 
 def head_of(source: SourceFile) -> str:

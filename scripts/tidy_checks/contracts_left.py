@@ -9,7 +9,6 @@ SENTENCES_RATCHET: dict[str, int] = {
     "device": 18,
     "device/cuda": 9,
     "device/host": 6,
-    "memserver/jobs": 11,
     "memserver/residency": 35,
     "memserver/residency/kept": 3,
     "memserver/residency/pool": 9,
@@ -19,7 +18,6 @@ SENTENCES_RATCHET: dict[str, int] = {
 }
 # Files whose head calls them a part of a class or of another file.
 PARTS_RATCHET: dict[str, int] = {
-    "memserver/jobs": 1,
     "memserver/residency": 3,
 }
 # Headers that do not begin with their noun.

@@ -79,7 +79,7 @@ class Heads(unittest.TestCase):
             self.assertEqual(self.found("base/new/places.cpp", head), 1, head)
 
     def test_parts_of_other_things(self):
-        for head in ["// Places: two halves of a float.", "// The bytes of each part of a chunk.", "// Places: part of the wire format."]:
+        for head in ["// Places: two halves of a float.", "// The bytes of each part of a chunk.", "// Places: what every part of JobDesk looks at.", "// Places: part of the wire format."]:
             self.assertEqual(self.found("base/new/places.cpp", head), 0, head)
 
 
