@@ -84,7 +84,7 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
       device::PlanPlaces(options.topology, WishesOf(settings, settings.optimizer.threads, cpus)));
   if (settings.gpu.use != GpuUse::kNone) options.gpus = CudaGpus(settings.gpu.done);
 
-  const AdminSettings& admin = settings.admin;
+  const AccessSettings& admin = settings.admin;
   if (admin.is_service) {
     TP_ASSIGN_OR_RETURN(options.access, ServiceAccess(admin.group, admin.operator_group));
   }

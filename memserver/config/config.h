@@ -72,7 +72,7 @@ struct KeeperSettings {
 };
 
 // Who may connect, and where numbers are told.
-struct AdminSettings {
+struct AccessSettings {
   bool is_service = false;                      // else private
   std::string group = {}, operator_group = {};  // of service mode: names or numbers
   std::string metrics_listen = {};              // host:port of the loopback; empty: none
@@ -97,7 +97,7 @@ struct Config {
   TimeSettings times;
   LiveSettings live;
   QuotaSettings quota;
-  AdminSettings admin;
+  AccessSettings admin;
   KeeperSettings keeper;
   LogFormat log_format = LogFormat::kAuto;
 };
