@@ -170,7 +170,7 @@ class ExpertRank {
     }
     client::StepEnd end;
     end.version = version_;
-    end.learning_rate = OptionsOf(rig_).learning_rate;
+    end.learning_rate = OptionsOf(rig_).training.learning_rate;
     TP_ASSIGN_OR_RETURN(const client::Outcome sealed, engine_->EndStep(end));
     version_ = sealed.version;
     const CacheCounters now = engine_->cache().counters();
