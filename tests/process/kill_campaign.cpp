@@ -9,7 +9,6 @@
 //                                                       copy threads die at work together
 // Prints one line a part and a summary; exit code 1 at the first difference, with the seed that
 // repeats it.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -24,6 +23,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "tests/process/rig/campaign.h"
+#include "tests/process/rig/flag_reader.h"
 
 namespace tidepool::testing {
 namespace {
@@ -260,18 +260,17 @@ void KillAtPoints(const Counts& counts, Totals* totals) {
 int Main(int argc, char** argv) {
   Counts counts;
   std::string victims = "all";
-  CLI::App app{"kills the processes of a training job and compares every bit"};
-  app.add_option("--seed", counts.seed);
-  app.add_option("--kills", counts.kills, "at random times");
-  app.add_option("--losses", counts.losses, "of memserver and keeper at once");
-  app.add_option("--victims", victims)
-      ->check(CLI::IsMember({"trainer", "server", "keeper", "pair", "all"}));
-  app.add_option("--points", counts.points, "default: all");
-  app.add_option("--each", counts.each, "kills a point");
-  app.add_flag("--large", counts.large,
+  FlagReader flags("kills the processes of a training job and compares every bit");
+  flags.Add("--seed", &counts.seed);
+  flags.Add("--kills", &counts.kills, "at random times");
+  flags.Add("--losses", &counts.losses, "of memserver and keeper at once");
+  flags.Text("--victims", &victims, "", {"trainer", "server", "keeper", "pair", "all"});
+  flags.Texts("--points", &counts.points, "default: all");
+  flags.Add("--each", &counts.each, "kills a point");
+  flags.Switch("--large", &counts.large,
                "a chunk of several pieces, two workers, several copy threads");
-  app.add_option("--jobs", counts.threads, "rounds at once")->check(CLI::Range(1u, 64u));
-  CLI11_PARSE(app, argc, argv);
+  flags.Add("--jobs", &counts.threads, "rounds at once", 1u, 64u);
+  if (const auto code = flags.Read(argc, argv)) return *code;
   SetLogLevel(LogLevel::kError);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const SteadyClock clock;

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error_catalog.h"
 #include "base/random.h"
+#include "tests/process/rig/flag_reader.h"
 
 namespace tidepool::testing {
 namespace {
@@ -141,18 +141,16 @@ int SweepMain(int argc, char** argv, const Sweep& sweep) {
   uint32_t threads = 6;  // a run mostly waits
   bool all = false, go_on = false;
   std::string victim, call;
-  CLI::App app{"the k-th call of a function fails, for every k"};
-  app.add_option("--seed", seed);
-  app.add_option("--samples", samples);
-  app.add_option("--jobs", threads, "runs at once");
-  app.add_flag("--all", all);
-  app.add_flag("--go-on", go_on, "also behind a run that is wrong");
-  app.add_option("--victim", victim)->check(CLI::IsMember({"memserver", "keeper", "trainer"}));
-  app.add_option("--call", call)
-      ->check(
-          CLI::IsMember(std::vector<std::string>(kFailCallNames.begin(), kFailCallNames.end())));
-  app.add_option("--at", at);
-  CLI11_PARSE(app, argc, argv);
+  FlagReader flags("the k-th call of a function fails, for every k");
+  flags.Add("--seed", &seed);
+  flags.Add("--samples", &samples);
+  flags.Add("--jobs", &threads, "runs at once");
+  flags.Switch("--all", &all);
+  flags.Switch("--go-on", &go_on, "also behind a run that is wrong");
+  flags.Text("--victim", &victim, "", {"memserver", "keeper", "trainer"});
+  flags.Text("--call", &call, "", {kFailCallNames.begin(), kFailCallNames.end()});
+  flags.Add("--at", &at);
+  if (const auto code = flags.Read(argc, argv)) return *code;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();

@@ -2,17 +2,19 @@
 // Prints the hash of its final weights.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/system/last_words.h"
 #include "base/point.h"
 #include "device/cuda/cuda_device.h"
+#include "tests/process/rig/flag_reader.h"
 #include "tests/process/rig/thin_job.h"
 
 namespace {
@@ -32,21 +34,31 @@ void ForkSleeper() {
   std::cout << "child " << child << std::endl;
 }
 
-void AddFrozen(CLI::App* app, tidepool::testing::ThinOptions* options) {
-  app->add_option("--frozen", options->frozen_chunks);
-  app->add_option("--frozen-seed", options->frozen_seed);
-  app->add_flag("--frozen-wrong", options->frozen_wrong,
+void AddFrozen(tidepool::testing::FlagReader* flags, tidepool::testing::ThinOptions* options) {
+  flags->Add("--frozen", &options->frozen_chunks);
+  flags->Add("--frozen-seed", &options->frozen_seed);
+  flags->Switch("--frozen-wrong", &options->frozen_wrong,
                 "put other bytes than those that are named");
-  app->add_flag("--frozen-written", options->frozen_written, "try to write to them");
+  flags->Switch("--frozen-written", &options->frozen_written, "try to write to them");
   options->on_frozen = [](uint64_t bytes) {
     std::printf("frozen put %llu\n", static_cast<unsigned long long>(bytes));
     std::fflush(stdout);
   };
 }
 
-void AddMs(CLI::App* app, const std::string& name, int64_t* ns, const std::string& text = "") {
-  app->add_option_function<int64_t>(
-      name, [ns](const int64_t& ms) { *ns = ms * tidepool::kNsPerMs; }, text);
+// A flag in milliseconds for a variable in nanoseconds.
+void AddMs(tidepool::testing::FlagReader* flags, const std::string& name, int64_t* ns,
+           const std::string& help = "") {
+  flags->Set(
+      name,
+      [ns](std::string_view word) {
+        int64_t ms = 0;
+        const auto end = word.data() + word.size();
+        if (std::from_chars(word.data(), end, ms).ptr != end) return false;
+        *ns = ms * tidepool::kNsPerMs;
+        return true;
+      },
+      help);
 }
 
 tidepool::Result<tidepool::testing::ThinGpu> OpenCuda() {
@@ -62,36 +74,36 @@ int main(int argc, char** argv) {
   tidepool::ArmPointsFromEnvironment();
   tidepool::testing::ThinOptions options;
   bool bf16 = false;
-  CLI::App app{"one rank of a training job without a model"};
-  app.add_option("--socket-dir", options.socket_dir);
-  app.add_option("--name", options.name);
-  app.add_option("--world", options.world);
-  app.add_option("--rank", options.rank);
-  app.add_option("--steps", options.steps);
-  app.add_option("--chunks", options.chunks);
-  app.add_option("--elements", options.chunk_elements);
-  app.add_option("--micro-batches", options.micro_batches);
-  app.add_option("--states-on-gpu", options.states_on_gpu);
-  AddMs(&app, "--pause-ms", &options.pause_ns);
-  AddFrozen(&app, &options);
-  app.add_option("--save", options.save_dir);
-  app.add_flag("--bf16", bf16);
+  tidepool::testing::FlagReader flags("one rank of a training job without a model");
+  flags.Text("--socket-dir", &options.socket_dir);
+  flags.Text("--name", &options.name);
+  flags.Add("--world", &options.world);
+  flags.Add("--rank", &options.rank);
+  flags.Add("--steps", &options.steps);
+  flags.Add("--chunks", &options.chunks);
+  flags.Add("--elements", &options.chunk_elements);
+  flags.Add("--micro-batches", &options.micro_batches);
+  flags.Add("--states-on-gpu", &options.states_on_gpu);
+  AddMs(&flags, "--pause-ms", &options.pause_ns);
+  AddFrozen(&flags, &options);
+  flags.Text("--save", &options.save_dir);
+  flags.Switch("--bf16", &bf16);
   std::string rule = "adamw", states = "fp32";
-  app.add_option("--optimizer", rule);
-  app.add_option("--states", states);
+  flags.Text("--optimizer", &rule);
+  flags.Text("--states", &states);
   bool norms = false;
-  AddMs(&app, "--connect-timeout-ms", &options.connect_timeout_ns);
-  AddMs(&app, "--server-timeout-ms", &options.server_timeout_ns);
-  AddMs(&app, "--wait-ms", &options.queue_timeout_ns, "for room; says so");
-  app.add_flag("--persistent", options.persistent);
-  app.add_flag("--norms", norms, "print the norm of each step's gradients");
+  AddMs(&flags, "--connect-timeout-ms", &options.connect_timeout_ns);
+  AddMs(&flags, "--server-timeout-ms", &options.server_timeout_ns);
+  AddMs(&flags, "--wait-ms", &options.queue_timeout_ns, "for room; says so");
+  flags.Switch("--persistent", &options.persistent);
+  flags.Switch("--norms", &norms, "print the norm of each step's gradients");
   bool stay = false;
-  app.add_flag("--stay", stay, "when all steps are done, stay attached until SIGUSR1");
+  flags.Switch("--stay", &stay, "when all steps are done, stay attached until SIGUSR1");
   std::string device = "cpu";
-  app.add_option("--device", device, "cpu or cuda: where the rCache lies");
+  flags.Text("--device", &device, "cpu or cuda: where the rCache lies");
   bool fork_child = false;
-  app.add_flag("--fork-child", fork_child, "leave a child that sleeps and keeps every descriptor");
-  CLI11_PARSE(app, argc, argv);
+  flags.Switch("--fork-child", &fork_child, "leave a child that sleeps and keeps every descriptor");
+  if (const auto code = flags.Read(argc, argv)) return *code;
   if (options.queue_timeout_ns > 0)
     options.on_wait = [](const std::string& line) { std::cout << line << std::endl; };
   if (device == "cuda") options.gpu = OpenCuda;

@@ -12,7 +12,6 @@
 // order.
 #include <signal.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -32,6 +31,7 @@
 #include "base/random.h"
 #include "shm/socket_path.h"
 #include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/flag_reader.h"
 #include "tests/process/rig/memserver_process.h"
 #include "trainer/launch/done_marks.h"
 
@@ -484,12 +484,12 @@ class Campaign {
 int Main(int argc, char** argv) {
   uint64_t seed = 1, kills = 34;
   uint32_t per_run = 50;
-  CLI::App app{
-      "kills trainers and memserver of a small GPT's training, and compares weights and losses"};
-  app.add_option("--seed", seed);
-  app.add_option("--kills", kills, "in all")->check(CLI::Range(12u, 1'000'000u));
-  app.add_option("--per-run", per_run, "kills of one training run")->check(CLI::Range(12u, 1'000u));
-  CLI11_PARSE(app, argc, argv);
+  FlagReader flags(
+      "kills trainers and memserver of a small GPT's training, and compares weights and losses");
+  flags.Add("--seed", &seed);
+  flags.Add("--kills", &kills, "in all", uint64_t{12}, uint64_t{1'000'000});
+  flags.Add("--per-run", &per_run, "kills of one training run", 12u, 1'000u);
+  if (const auto code = flags.Read(argc, argv)) return *code;
   SetLogLevel(LogLevel::kError);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const SteadyClock clock;
