@@ -23,6 +23,7 @@
 #include "bench/drive/drive_peer.h"
 #include "bench/harness/row.h"
 #include "bench/harness/server_process.h"
+#include "shm/spec/state_bytes.h"
 #include "shm/spec/state_footprint.h"
 #include "trainer/engine/engine.h"
 #include "trainer/model/gpt.h"

@@ -13,6 +13,8 @@
 #include "shm/frames.h"
 #include "shm/messages.h"
 #include "shm/protocol.h"
+#include "shm/spec/encode.h"
+#include "shm/spec/validate.h"
 
 namespace tidepool::client {
 

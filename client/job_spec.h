@@ -2,9 +2,11 @@
 // shm.
 #pragma once
 
+#include "shm/spec/encode.h"
 #include "shm/spec/frozen.h"
 #include "shm/spec/gpu_states.h"
 #include "shm/spec/job_spec.h"
+#include "shm/spec/state_bytes.h"
 #include "shm/spec/state_footprint.h"
 
 namespace tidepool::client {

@@ -27,6 +27,7 @@
 #include "bench/harness/server_process.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::bench {
 namespace {

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "bench/harness/row.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::bench {
 namespace {

@@ -13,6 +13,8 @@
 #include "memserver/control/whole_order.h"
 #include "shm/messages.h"
 #include "shm/protocol.h"
+#include "shm/spec/decode.h"
+#include "shm/spec/encode.h"
 
 namespace tidepool::memserver {
 

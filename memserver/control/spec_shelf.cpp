@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "shm/spec/decode.h"
 #include "shm/spec/spec_sums.h"
 
 namespace tidepool::memserver {

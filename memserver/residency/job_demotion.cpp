@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/point.h"
 #include "memserver/residency/job_states.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::memserver {
 

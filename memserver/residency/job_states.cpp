@@ -11,7 +11,9 @@
 #include "base/formats/crc32c.h"
 #include "base/planted.h"
 #include "base/units.h"
+#include "shm/spec/encode.h"
 #include "shm/spec/gpu_states.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -102,7 +102,6 @@ def check_cycles(tree: Tree) -> list[Finding]:
 KNOT_RATCHET = {
     "base/check": 3,
     "memserver/control/control_reactor": 2,
-    "shm/spec/frozen": 5,
 }
 
 

@@ -25,7 +25,6 @@ RATCHET: dict[str, int] = {
     "memserver/residency/kept": 10,
     "memserver/residency/pool": 12,
     "shm": 15,
-    "shm/spec": 16,
 }
 
 

@@ -35,6 +35,7 @@ Status CheckFrozen(const JobSpec& spec) {
                                             " frozen chunks; it may have " +
                                             std::to_string(kChunksMax) + " chunks in all");
   }
+
   uint64_t total = 0;
   for (size_t i = 0; i < spec.frozen.size(); ++i) {
     const uint64_t elements = spec.frozen[i].elements;
@@ -44,6 +45,7 @@ Status CheckFrozen(const JobSpec& spec) {
                                               " elements; allowed are positive multiples of " +
                                               std::to_string(kFrozenAlignElements));
     }
+
     if (elements > kFrozenElementsMax - total)
       return Status(ErrorId::kJobSpecBad, "the frozen chunks have more than 2^56 elements");
     total += elements;

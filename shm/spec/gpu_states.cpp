@@ -28,6 +28,7 @@ GpuStaging GpuStagingOf(const JobSpec& spec, Rank rank) {
   if (sums == nullptr) TP_POINT("shm.spec_summed");
   for (uint64_t id = rank; sums == nullptr && id < spec.states_on_gpu; id += spec.world)
     staging.elements = std::max(staging.elements, spec.chunks[id].elements);
+
   staging.elements = std::min(staging.elements, kGpuUnitElements);
   staging.copies = PlaneOf(staging.elements * BytesOf(GradientSlotType(spec)));
   staging.bytes = staging.copies +
@@ -58,6 +59,7 @@ Status CheckGpuStates(const JobSpec& spec) {
                                             " chunks are to lie on GPUs; the job has " +
                                             std::to_string(spec.chunks.size()) + " chunks");
   }
+
   const bool adam =
       spec.optimizer.rule == OptimizerRule::kAdamW || spec.optimizer.rule == OptimizerRule::kAdam;
   if (adam && spec.optimizer.states == StateForm::kF32) return Status();

@@ -75,6 +75,7 @@ std::string DifferenceOf(const JobSpec& held, const JobSpec& said) {
   found.Compare("micro_batches", held.micro_batches, said.micro_batches);
   found.Compare("loss_scaling", held.loss_scaling, said.loss_scaling);
   found.Compare("rcache_bytes", held.rcache_bytes, said.rcache_bytes);
+
   for (size_t i = 0; i < std::min(held.parameter_groups.size(), said.parameter_groups.size());
        ++i) {
     const ParameterGroup &before = held.parameter_groups[i], &now = said.parameter_groups[i];
@@ -82,19 +83,24 @@ std::string DifferenceOf(const JobSpec& held, const JobSpec& said) {
     found.Compare("lr_scale" + of_group, double{before.lr_scale}, double{now.lr_scale});
     found.Compare("weight_decay" + of_group, double{before.weight_decay}, double{now.weight_decay});
   }
+
   const auto group = [](const ParameterGroup&, const ParameterGroup&) { return false; };
   CompareLists("parameter group", held.parameter_groups, said.parameter_groups, group, &found);
+
   const auto ranks = [](const DataGroup& a, const DataGroup& b) {
     return a.rank_mask != b.rank_mask;
   };
   CompareLists("data group", held.data_groups, said.data_groups, ranks, &found);
+
   const auto chunk = [](const ChunkSpec& a, const ChunkSpec& b) { return !(a == b); };
   CompareLists("chunk", held.chunks, said.chunks, chunk, &found);
+
   const auto parameter = [](const ParameterSpec& a, const ParameterSpec& b) {
     return a.name != b.name || a.dims != b.dims || a.chunk != b.chunk || a.group != b.group ||
            a.element_begin != b.element_begin;
   };
   CompareLists("parameter", held.parameters, said.parameters, parameter, &found);
+
   const auto frozen = [](const FrozenChunkSpec& a, const FrozenChunkSpec& b) { return !(a == b); };
   CompareLists("frozen chunk", held.frozen, said.frozen, frozen, &found);
   found.Compare("chunks with states on GPUs", held.states_on_gpu, said.states_on_gpu);

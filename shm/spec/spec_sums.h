@@ -1,10 +1,9 @@
 // SpecSums: what a job's states take, added up once where its description is decoded, so that
 // nobody who admits it goes through its chunks again.
 //
-// Made by Decode, on the thread that decodes; never changed. Functions of shm/spec/job_spec.h,
-// shm/spec/state_footprint.h, shm/spec/gpu_states.h and shm/spec/frozen.h use it where a
-// description has one, and else add up anew: the sums are the same. Memory: three words a chunk,
-// and a name a frozen one.
+// Made by MakeSums (shm/spec/make_sums.h) on the thread that decodes; never changed. Functions of
+// this folder use them where a description has some, and else add up anew: the sums are the same.
+// Memory: three words a chunk, and a name a frozen one.
 #pragma once
 
 #include <array>
@@ -13,10 +12,25 @@
 #include <utility>
 #include <vector>
 
-#include "shm/spec/job_spec.h"
-#include "shm/spec/state_footprint.h"
+#include "base/formats/content_hash.h"
+#include "shm/spec/spec_limits.h"
 
 namespace tidepool::shm {
+
+// Bytes of the pool for all states of a job, by plane (shm/spec/state_bytes.h).
+struct StateBytes {
+  uint64_t master = 0;    // 4 bytes an element, 2 where it is split
+  uint64_t momentum = 0;  // 4, 2 or about 1.13 bytes an element; 0 where the rule has none
+  uint64_t variance = 0;  // the same
+  uint64_t param16 = 0;   // 2 bytes an element for 16-bit jobs, else 0 (master is fetched)
+  uint64_t gradient = 0;  // 4 bytes for fp32 jobs or accumulation, else 2
+  // A buffer a rank: incoming gradients that are to be added, weights that are to be split.
+  uint64_t staging = 0;
+  uint64_t records = 0;  // chunk records, step record, norm sums (kept memory)
+  uint64_t total() const {
+    return master + momentum + variance + param16 + gradient + staging + records;
+  }
+};
 
 // What windows of 16-bit weights cost, by block of so many chunks, so that the one that fits is
 // found without a way through all of them.
@@ -46,7 +60,6 @@ struct SpecSums {
   std::vector<std::pair<uint64_t, ContentHash>> frozen;
 };
 
-std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec);
 // The bytes that the sums of a description with so many chunks, and frozen ones besides, take at
 // most.
 inline uint64_t SumsBytes(uint64_t chunks, uint64_t frozen) {
@@ -55,9 +68,19 @@ inline uint64_t SumsBytes(uint64_t chunks, uint64_t frozen) {
          frozen * sizeof(std::pair<uint64_t, ContentHash>);
 }
 
-// The answers of WeightSlotBytes and WeightsSpilledFor, from the sums of `spec`, which must have
-// some.
-uint64_t SlotBytesFromSums(const JobSpec& spec, ChunkId first);
-WeightSpill WindowFromSums(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes);
+// The sums of one description. A copy of the description may be changed, so it has none.
+struct KeptSums {
+  KeptSums() = default;
+  KeptSums(const KeptSums&) {}
+  KeptSums(KeptSums&&) = default;
+  KeptSums& operator=(const KeptSums& other) {
+    if (this != &other) made.reset();
+    return *this;
+  }
+  KeptSums& operator=(KeptSums&&) = default;
+  ~KeptSums() = default;
+
+  std::shared_ptr<const SpecSums> made;
+};
 
 }  // namespace tidepool::shm

@@ -7,7 +7,6 @@
 #include "base/point.h"
 #include "base/units.h"
 #include "shm/spec/gpu_states.h"
-#include "shm/spec/spec_sums.h"
 
 namespace tidepool::shm {
 namespace {
@@ -30,6 +29,7 @@ SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements) {
     end = begin + bytes;
     return begin;
   };
+
   if (IsSplit(form)) piece.high = add(elements * BytesOf(spec.dtype));
   if (NeedsMomentum(spec.optimizer)) piece.momentum = add(MomentBytes(form, elements));
   if (NeedsVariance(spec.optimizer)) piece.variance = add(MomentBytes(form, elements));
@@ -113,7 +113,8 @@ WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64
   const ChunkId from = std::max(first_spilled, spec.states_on_gpu);
   if (from >= chunks || spec.dtype == DType::kF32 || all <= pool_bytes) return {};
   if (spec.sums.made != nullptr && !TP_PLANTED("shm.windows_tried_each_time"))
-    return WindowFromSums(spec, first_spilled, pool_bytes);
+    return WindowFromSums(spec, from, all - pool_bytes);
+
   TP_POINT("shm.spec_summed");
   WeightSpill least;
   uint64_t least_bytes = all;
@@ -124,12 +125,14 @@ WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64
       host -= plane;
       slot = std::max(slot, plane);
       const uint64_t with_window = host + 2 * areas * slot;
+
       if (chunks - first <= 2 * areas || with_window >= least_bytes) continue;
       least = {.first = first, .areas = areas};
       if (with_window <= pool_bytes) return least;
       least_bytes = with_window;
     }
   }
+
   return least;
 }
 

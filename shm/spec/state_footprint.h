@@ -1,5 +1,5 @@
-// Spill: which states of a job may lie on NVMe, how they lie there, and what that leaves in the
-// host pool: one sum, term by term, used by admission and by `trainer estimate`.
+// StateFootprint: which states of a job may lie on NVMe, how they lie there, and what that leaves
+// in the host pool: one sum, term by term, used by admission and by `trainer estimate`.
 //
 // Pure functions, any thread. A chunk spills whole or not at all. These spill: master, momentum and
 // variance, in the form of the job's states. What stays on the host: the plane that trainers fetch
@@ -17,27 +17,14 @@
 #include <cstdint>
 
 #include "shm/spec/job_spec.h"
+#include "shm/spec/state_bytes.h"
+#include "shm/spec/weight_windows.h"
 
 namespace tidepool::shm {
 
-// As the first chunk that spills: nothing spills.
-inline constexpr ChunkId kNoSpill = ~ChunkId{0};
 // Staging slots of the server hold a piece of fp32 states; no form has more.
 inline constexpr uint64_t kSpilledPlanesMax = 3;
 
-// The chunks whose 16-bit weights are on the host only in a window: those from `first` on, whose
-// states are on NVMe. An area has room for fp32 weights of the largest of them, which land there
-// when they are put; later it is two slots, each for the 16-bit weights of one chunk.
-struct WeightSpill {
-  ChunkId first = kNoSpill;
-  uint32_t areas = 0;  // fewer than the chunks from `first` on would fill
-
-  bool any() const { return areas > 0; }
-  friend bool operator==(const WeightSpill&, const WeightSpill&) = default;
-};
-// More slots than ranks fetch chunks at the same time; anything else in them would be better off
-// with a place of its own.
-inline constexpr uint32_t kWeightAreasMax = 4;
 // Bytes of one slot of the window; an area has WeightAreaBytes.
 uint64_t WeightSlotBytes(const JobSpec& spec, ChunkId first);
 inline uint64_t WeightAreaBytes(const JobSpec& spec, ChunkId first) {

@@ -7,6 +7,9 @@
 
 #include "base/check.h"
 #include "base/unique_fd.h"
+#include "shm/spec/decode.h"
+#include "shm/spec/encode.h"
+#include "shm/spec/validate.h"
 #include "tests/fakes/check_staging.h"
 
 namespace tidepool::memserver {

@@ -8,7 +8,11 @@
 #include "base/check.h"
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
+#include "shm/spec/decode.h"
+#include "shm/spec/encode.h"
 #include "shm/spec/job_spec.h"
+#include "shm/spec/state_bytes.h"
+#include "shm/spec/validate.h"
 #include "tests/fuzz/descriptor_watch.h"
 #include "tests/fuzz/fuzzed_spec.h"
 

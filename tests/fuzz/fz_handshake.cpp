@@ -11,6 +11,9 @@
 #include "base/check.h"
 #include "memserver/control/handshake.h"
 #include "shm/messages.h"
+#include "shm/spec/decode.h"
+#include "shm/spec/encode.h"
+#include "shm/spec/validate.h"
 #include "tests/fuzz/descriptor_watch.h"
 #include "tests/fuzz/fuzzed_spec.h"
 

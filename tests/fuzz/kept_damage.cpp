@@ -6,6 +6,7 @@
 #include "base/formats/crc32c.h"
 #include "memserver/residency/kept/job_records.h"
 #include "optim/undo_tile.h"
+#include "shm/spec/encode.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -9,6 +9,7 @@
 #include "base/formats/crc32c.h"
 #include "memserver/residency/kept/job_records.h"
 #include "optim/undo_tile.h"
+#include "shm/spec/encode.h"
 #include "tests/fuzz/kept_server.h"
 
 namespace tidepool::memserver {

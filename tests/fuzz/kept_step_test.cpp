@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/update/seal.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/small_trainer.h"
 #include "tests/fuzz/kept_server.h"
 #include "tests/optim/single_step.h"

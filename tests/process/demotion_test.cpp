@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "shm/spec/state_bytes.h"
 #include "shm/spec/state_footprint.h"
 #include "tests/nvme/scratch_directory.h"
 #include "tests/process/rig/daemon_fixture.h"

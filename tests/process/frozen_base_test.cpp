@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shm/spec/frozen.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/durable_daemon.h"
 #include "tests/process/rig/memserver_process.h"

@@ -11,6 +11,7 @@
 #include "memserver/probe/bench_drive.h"
 #include "memserver/traffic/nvme_tier.h"
 #include "nvme/drive_profile.h"
+#include "shm/spec/state_bytes.h"
 #include "shm/spec/state_footprint.h"
 #include "tests/nvme/scratch_directory.h"
 #include "tests/process/rig/daemon_fixture.h"

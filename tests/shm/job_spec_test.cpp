@@ -11,9 +11,13 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/units.h"
+#include "shm/spec/decode.h"
+#include "shm/spec/encode.h"
 #include "shm/spec/frozen.h"
 #include "shm/spec/gpu_states.h"
+#include "shm/spec/state_bytes.h"
 #include "shm/spec/state_footprint.h"
+#include "shm/spec/validate.h"
 
 namespace tidepool::shm {
 namespace job_spec_test {

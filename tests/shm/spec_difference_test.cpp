@@ -1,3 +1,4 @@
+#include "shm/spec/encode.h"
 #include "shm/spec/spec_difference.h"
 
 #include <gtest/gtest.h>

@@ -7,6 +7,7 @@
 #include "optim/kernels/float_mode.h"
 #include "optim/gradient_norm.h"
 #include "optim/update_rule.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::memserver {
 

@@ -1,6 +1,7 @@
 // The drives of a simulated world.
 #include <algorithm>
 
+#include "shm/spec/state_bytes.h"
 #include "tests/sim/sim_world.h"
 
 namespace tidepool::memserver {

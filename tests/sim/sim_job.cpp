@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "shm/spec/validate.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {

@@ -8,6 +8,7 @@
 #include "base/buggify.h"
 #include "base/check.h"
 #include "shm/spec/frozen.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/check_staging.h"
 #include "tests/sim/invariants.h"
 

@@ -19,6 +19,7 @@
 #include "base/units.h"
 #include "client/job_spec.h"
 #include "optim/kernels/convert_scalar.h"
+#include "shm/spec/state_bytes.h"
 #include "trainer/inputs/frozen_base.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/run/describe_plan.h"

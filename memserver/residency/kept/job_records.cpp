@@ -7,6 +7,8 @@
 
 #include "base/formats/crc32c.h"
 #include "base/planted.h"
+#include "shm/spec/decode.h"
+#include "shm/spec/state_bytes.h"
 #include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {

@@ -16,6 +16,7 @@
 #include "memserver/residency/kept/kept_index.h"
 #include "memserver/residency/kept/kept_records.h"
 #include "shm/spec/job_spec.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::memserver {
 

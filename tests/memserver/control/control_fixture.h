@@ -31,6 +31,7 @@
 #include "shm/spec/job_spec.h"
 #include "shm/messages.h"
 #include "shm/socket_path.h"
+#include "shm/spec/encode.h"
 #include "tests/shm/small_spec.h"
 
 namespace tidepool::memserver {

@@ -35,6 +35,7 @@
 #include "shm/spec/job_spec.h"
 #include "shm/messages.h"
 #include "shm/socket_path.h"
+#include "shm/spec/encode.h"
 #include "tests/memserver/control/control_fixture.h"
 
 namespace tidepool::memserver {

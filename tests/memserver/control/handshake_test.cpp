@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shm/messages.h"
+#include "shm/spec/encode.h"
 
 namespace tidepool::memserver {
 namespace handshake_test {

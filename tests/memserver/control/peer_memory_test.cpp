@@ -11,6 +11,7 @@
 #include "memserver/control/spec_shelf.h"
 #include "memserver/control/bounds/user_log_limiter.h"
 #include "shm/messages.h"
+#include "shm/spec/encode.h"
 #include "tests/shm/small_spec.h"
 
 namespace tidepool::memserver {

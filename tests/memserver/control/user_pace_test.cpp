@@ -8,6 +8,7 @@
 
 #include "memserver/control/bounds/peer_memory.h"
 #include "memserver/control/spec_shelf.h"
+#include "shm/spec/encode.h"
 #include "tests/memserver/control/control_fixture.h"
 
 namespace tidepool::memserver {

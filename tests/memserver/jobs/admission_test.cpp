@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "memserver/residency/job_ledger.h"
 #include "memserver/jobs/admission/build_ledger.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "memserver/jobs/job_desk.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

@@ -1,5 +1,6 @@
 // How jobs and ranks come and go: joining, refusals, death, lease, goodbye, saves, stopping.
 #include "memserver/jobs/job_desk.h"
+#include "shm/spec/state_bytes.h"
 
 #include <cstring>
 

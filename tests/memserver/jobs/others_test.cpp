@@ -9,6 +9,7 @@
 
 #include "memserver/jobs/admission/queue_passing.h"
 #include "memserver/residency/fair_places.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {

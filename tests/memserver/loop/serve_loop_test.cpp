@@ -1,5 +1,6 @@
 // A whole serve loop in one process: weights in, parameters out, gradients in, steps sealed.
 #include "memserver/loop/serve_loop.h"
+#include "shm/spec/state_bytes.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include "base/formats/split_float.h"
 #include "memserver/control/whole_order.h"
+#include "shm/spec/validate.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

@@ -11,6 +11,7 @@
 #include "base/point.h"
 #include "memserver/control/whole_order.h"
 #include "memserver/jobs/limits.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {

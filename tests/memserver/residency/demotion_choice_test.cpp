@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "memserver/residency/demotion_choice.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {

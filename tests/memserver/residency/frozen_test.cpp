@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "base/point.h"
+#include "shm/spec/decode.h"
+#include "shm/spec/encode.h"
 #include "shm/spec/frozen.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include "base/units.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {

@@ -15,6 +15,7 @@
 #include "base/formats/plane_slack.h"
 #include "base/random.h"
 #include "memserver/residency/job_states.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {

@@ -11,8 +11,12 @@
 #include <vector>
 
 #include "base/point.h"
+#include "shm/spec/decode.h"
+#include "shm/spec/encode.h"
 #include "shm/spec/gpu_states.h"
+#include "shm/spec/state_bytes.h"
 #include "shm/spec/state_footprint.h"
+#include "shm/spec/validate.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

@@ -14,6 +14,7 @@
 #include "base/unique_fd.h"
 #include "memserver/residency/placement.h"
 #include "memserver/traffic/spill_reader.h"
+#include "shm/spec/state_bytes.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

@@ -9,6 +9,7 @@
 #include "memserver/kept_memory.h"
 #include "memserver/loop/serve_loop.h"
 #include "shm/socket_path.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::testing {
 namespace {

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "base/clock.h"
+#include "shm/spec/encode.h"
 #include "tests/fakes/real_clock.h"
 
 namespace tidepool::testing {

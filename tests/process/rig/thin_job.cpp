@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "client/provide_frozen.h"
+#include "shm/spec/encode.h"
 #include "tests/fakes/real_clock.h"
 
 namespace tidepool::testing {

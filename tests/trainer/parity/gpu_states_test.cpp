@@ -6,6 +6,7 @@
 #include <atomic>
 #include <string>
 
+#include "shm/spec/state_bytes.h"
 #include "tests/trainer/parity/served_ranks.h"
 #include "trainer/run/run_plan.h"
 

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "base/units.h"
+#include "shm/spec/state_bytes.h"
+#include "shm/spec/validate.h"
 #include "trainer/run/job.h"
 #include "trainer/plan/estimate.h"
 #include "trainer/run/describe_plan.h"

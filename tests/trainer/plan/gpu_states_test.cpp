@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "shm/spec/validate.h"
 #include "trainer/advice/device_memory.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"

@@ -1,13 +1,10 @@
-#include "shm/spec/spec_sums.h"
+#include "shm/spec/weight_windows.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 
+#include "base/ids.h"
 #include "base/units.h"
-#include "shm/spec/frozen.h"
-#include "shm/spec/gpu_states.h"
-#include "shm/spec/state_footprint.h"
 
 namespace tidepool::shm {
 namespace {
@@ -38,27 +35,6 @@ void ForSlots(const SpecSums& sums, uint64_t begin, uint64_t end, Visit visit) {
 
 uint64_t EndOfBlock(uint64_t chunks, uint64_t block) {
   return std::min(chunks, (block + 1) * kBlock);
-}
-
-WindowSums MakeWindows(const SpecSums& sums, uint64_t chunks) {
-  WindowSums windows;
-  const uint64_t blocks = DivideUp(chunks, kBlock);
-  windows.slot.assign(blocks + 1, 0);
-  for (auto& least : windows.least_cost) least.assign(blocks + 1, INT64_MAX);
-  uint64_t slot = 0;
-  for (uint64_t block = blocks; block-- > 0;) {
-    for (auto& least : windows.least_cost) least[block] = least[block + 1];
-    for (uint64_t first = EndOfBlock(chunks, block); first-- > block * kBlock;) {
-      slot = std::max(slot, sums.weights[first] - sums.weights[first + 1]);
-      for (uint64_t areas = 1; areas <= kWeightAreasMax; ++areas) {
-        int64_t& least = windows.least_cost[areas - 1][block];
-        if (first < WindowsEnd(chunks, areas))
-          least = std::min(least, WindowCost(areas, slot, sums.weights[first]));
-      }
-    }
-    windows.slot[block] = slot;
-  }
-  return windows;
 }
 
 // Windows of so many areas, of the chunks from `from` on or from a later one.
@@ -109,6 +85,30 @@ class WindowsFrom {
 
 }  // namespace
 
+WindowSums MakeWindows(const SpecSums& sums, uint64_t chunks) {
+  WindowSums windows;
+  const uint64_t blocks = DivideUp(chunks, kBlock);
+  windows.slot.assign(blocks + 1, 0);
+  for (auto& least : windows.least_cost) least.assign(blocks + 1, INT64_MAX);
+
+  uint64_t slot = 0;
+  for (uint64_t block = blocks; block-- > 0;) {
+    for (auto& least : windows.least_cost) least[block] = least[block + 1];
+    for (uint64_t first = EndOfBlock(chunks, block); first-- > block * kBlock;) {
+      slot = std::max(slot, sums.weights[first] - sums.weights[first + 1]);
+
+      for (uint64_t areas = 1; areas <= kWeightAreasMax; ++areas) {
+        int64_t& least = windows.least_cost[areas - 1][block];
+        if (first < WindowsEnd(chunks, areas))
+          least = std::min(least, WindowCost(areas, slot, sums.weights[first]));
+      }
+    }
+
+    windows.slot[block] = slot;
+  }
+  return windows;
+}
+
 uint64_t SlotBytesFromSums(const JobSpec& spec, ChunkId first) {
   uint64_t largest = 0;
   ForSlots(*spec.sums.made, first, EndOfBlock(spec.chunks.size(), first / kBlock),
@@ -119,65 +119,20 @@ uint64_t SlotBytesFromSums(const JobSpec& spec, ChunkId first) {
   return largest;
 }
 
-WeightSpill WindowFromSums(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes) {
-  const uint64_t all = HostBytesOf(spec, first_spilled);
+WeightSpill WindowFromSums(const JobSpec& spec, ChunkId from, uint64_t missing) {
+  const int64_t cost_max = -static_cast<int64_t>(missing);
   WeightSpill least;
   auto least_cost = int64_t{0};
   for (uint32_t areas = kWeightAreasMax; areas > 0; --areas) {
-    const WindowsFrom windows(*spec.sums.made, areas, std::max(first_spilled, spec.states_on_gpu));
-    const int64_t missing = -static_cast<int64_t>(all - pool_bytes);
-    if (const auto first = windows.LastWithin(missing)) return {.first = *first, .areas = areas};
+    const WindowsFrom windows(*spec.sums.made, areas, from);
+    if (const auto first = windows.LastWithin(cost_max)) return {.first = *first, .areas = areas};
+
     const int64_t cost = windows.LeastCost();
     if (cost >= least_cost) continue;
     least_cost = cost;
     least = {.first = *windows.LastWithin(cost), .areas = areas};
   }
   return least;
-}
-
-std::vector<uint64_t> LargestShards(const JobSpec& spec) {
-  std::vector<uint64_t> of_group(spec.data_groups.size(), 0), of_rank(spec.world, 0);
-  for (const ChunkSpec& chunk : spec.chunks)
-    of_group[chunk.data_group] = std::max(of_group[chunk.data_group], chunk.elements);
-  for (size_t group = 0; group < of_group.size(); ++group) {
-    const uint64_t members = spec.data_groups[group].rank_mask;
-    for (Rank rank = 0; rank < spec.world; ++rank) {
-      if ((members >> rank & 1) != 0)
-        of_rank[rank] = std::max(of_rank[rank], of_group[group] / std::popcount(members));
-    }
-  }
-  return of_rank;
-}
-
-std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec) {
-  const size_t chunks = spec.chunks.size();
-  auto sums = std::make_shared<SpecSums>();
-  sums->states = StateBytesOf(spec);
-  sums->frozen_pool_bytes = FrozenPoolBytes(spec);
-  for (auto* by_chunk : {&sums->off_host, &sums->weights, &sums->nvme})
-    by_chunk->assign(chunks + 1, 0);
-
-  const ChunkId on_gpu = std::min<ChunkId>(spec.states_on_gpu, static_cast<ChunkId>(chunks));
-  for (ChunkId id = 0; id < on_gpu; ++id) sums->off_host[chunks] += BytesOffHost(spec, id);
-  for (size_t i = chunks; i-- > 0;) {
-    const auto id = static_cast<ChunkId>(i);
-    const bool spills = id >= on_gpu;
-    sums->off_host[i] = sums->off_host[i + 1] + (spills ? BytesOffHost(spec, id) : 0);
-    sums->nvme[i] = sums->nvme[i + 1] + (spills ? SpilledChunkBytes(spec, id) : 0);
-    sums->weights[i] = sums->weights[i + 1] + RoundUp(PlaneBytesOf(spec, id).param16, kPageBytes);
-  }
-
-  if (spec.dtype != DType::kF32) sums->windows = MakeWindows(*sums, chunks);
-  for (Rank rank = 0; rank < spec.world && spec.states_on_gpu > 0; ++rank) {
-    sums->gpu_staging_elements.push_back(GpuStagingOf(spec, rank).elements);
-    sums->gpu_share_bytes.push_back(GpuShareBytes(spec, rank));
-  }
-  sums->parameter_count = spec.ParameterCount();
-  for (const FrozenChunkSpec& chunk : spec.frozen)
-    sums->frozen.emplace_back(FrozenBytes(spec, chunk), chunk.content);
-  std::sort(sums->frozen.begin(), sums->frozen.end());
-  sums->frozen.erase(std::unique(sums->frozen.begin(), sums->frozen.end()), sums->frozen.end());
-  return sums;
 }
 
 }  // namespace tidepool::shm

@@ -1,0 +1,87 @@
+#include "shm/spec/encode.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "shm/byte_codec.h"
+#include "shm/spec/frozen.h"
+
+namespace tidepool::shm {
+namespace {
+
+void PutParameter(const ParameterSpec& parameter, ByteWriter* out) {
+  out->PutString(parameter.name);
+  out->Put(static_cast<uint32_t>(parameter.dims.size()));
+  for (const uint64_t dim : parameter.dims) out->Put(dim);
+  out->Put(parameter.chunk);
+  out->Put(parameter.group);
+  out->Put(parameter.element_begin);
+  out->Put(parameter.element_count);
+}
+
+void PutOptimizer(const OptimizerSpec& spec, ByteWriter* out) {
+  out->Put(static_cast<uint32_t>(spec.rule));
+  out->Put(static_cast<uint32_t>(spec.states));
+  for (const double value :
+       {spec.beta1, spec.beta2, spec.eps, spec.momentum, spec.dampening, spec.lr_decay})
+    out->Put(value);
+  out->Put(spec.nesterov);
+  out->Put(spec.rounding_seed);
+}
+
+uint64_t Mix(uint64_t x) {  // the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+std::vector<std::byte> Encode(const JobSpec& spec) {
+  ByteWriter out;
+  out.Put(kSpecMagic);
+  out.PutString(spec.name);
+  out.Put(spec.world);
+  out.Put(static_cast<uint32_t>(spec.dtype));
+  PutOptimizer(spec.optimizer, &out);
+  out.Put(spec.max_grad_norm);
+  out.Put(spec.micro_batches);
+  out.Put(spec.loss_scaling);
+  out.Put(spec.rcache_bytes);
+
+  out.Put(static_cast<uint32_t>(spec.parameter_groups.size()));
+  for (const ParameterGroup& group : spec.parameter_groups) {
+    out.Put(group.lr_scale);
+    out.Put(group.weight_decay);
+  }
+
+  out.Put(static_cast<uint32_t>(spec.data_groups.size()));
+  for (const DataGroup& group : spec.data_groups) out.Put(group.rank_mask);
+
+  out.Put(static_cast<uint32_t>(spec.chunks.size()));
+  for (const ChunkSpec& chunk : spec.chunks) {
+    out.Put(chunk.elements);
+    out.Put(chunk.data_group);
+  }
+
+  out.Put(static_cast<uint32_t>(spec.parameters.size()));
+  for (const ParameterSpec& parameter : spec.parameters) PutParameter(parameter, &out);
+  PutFrozen(spec.frozen, &out);
+  // Programs that do not know the number refuse a job that has one, and read all others as before.
+  if (spec.states_on_gpu > 0) out.Put(spec.states_on_gpu);
+  return out.Take();
+}
+
+uint64_t Fingerprint(std::span<const std::byte> bytes) {
+  uint64_t hash = Mix(bytes.size() + 1);
+  while (!bytes.empty()) {
+    uint64_t word = 0;
+    const size_t count = std::min<size_t>(bytes.size(), sizeof word);
+    std::memcpy(&word, bytes.data(), count);
+    hash = Mix(hash ^ word) + 0x9e3779b97f4a7c15;
+    bytes = bytes.subspan(count);
+  }
+  return hash;
+}
+
+}  // namespace tidepool::shm
