@@ -105,7 +105,7 @@ void CountLoadedShard(Job* job, ChunkId id) {
   if (++chunk.shards_loaded < chunk.shards) return;
   if (chunk.spilled) return job->spills.Store(id);
   if (chunk.on_gpu) return job->gpus.Store(id);
-  job->states->MarkLoaded(&chunk);
+  job->states->table().MarkLoaded(&chunk);
   job->NoteProgress(JobProgress::kWeightsLoaded);
 }
 

@@ -55,7 +55,7 @@ void JobLife::BreakRun(Job* job, Rank rank, Leaving how) {
 
   if (!TP_PLANTED("jobs.step_not_abandoned")) AbandonOpenStep(job);
   TP_POINT("server.step_abandoned");
-  job->states->ClearRank(rank);
+  job->states->records().ClearRank(rank);
   TP_POINT("server.rank_cleared");
 }
 

@@ -145,7 +145,7 @@ std::optional<ImportStates> ShareIn(const HeldMemory& held, const Job& job) {
 
 // From here on units of the job may be on the streams of this server's shares.
 void AskForShare(const Parts& parts, ImportStates share, Job* job) {
-  job->states->NoteGpus(parts.own_server);
+  job->states->records().NoteGpus(parts.own_server);
   parts.replies->Push(std::move(share));
 }
 

@@ -48,7 +48,7 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   row.spilled = chunk.spilled;
   row.on_gpu = chunk.on_gpu;
   row.weights_spilled = job.states->window().Covers(id);
-  row.in_window = row.weights_spilled && job.states->HoldsWeights(id);
+  row.in_window = row.weights_spilled && job.states->weights().HoldsWeights(id);
 
   const Version version = job.IsRecorded() ? chunk.version : kNoVersion;
   row.version = version == kNoVersion ? 0 : version;

@@ -98,7 +98,7 @@ Attached SessionSlots::AnswerTo(const Seat& seat) {
 
 void SessionSlots::Open(Seat* seat) {
   Job* job = seat->job;
-  if (seat->held_brought.gpu != nullptr) job->states->NoteGpus(context_.parts.own_server);
+  if (seat->held_brought.gpu != nullptr) job->states->records().NoteGpus(context_.parts.own_server);
   if (const Status taken = gpu_shares_->TakeShare(seat); !taken.ok())
     return Leave(seat, Leaving::kExpelled, taken);
 
@@ -109,7 +109,7 @@ void SessionSlots::Open(Seat* seat) {
   if (!session.ok()) return Leave(seat, Leaving::kExpelled, session.status());
 
   seat->session = std::move(session).value();
-  job->states->SetRank(seat->rank, {seat->nonce, seat->process_start, seat->pid});
+  job->states->records().SetRank(seat->rank, {seat->nonce, seat->process_start, seat->pid});
   TP_POINT("server.session_attached");
   context_.log->Tell(job->uid, LogLevel::kInfo, "rank attached",
                      {{"job", job->id},

@@ -69,8 +69,8 @@ bool WeightDesk::FillAsked(Job* job) {
   JobStates& states = *job->states;
   bool begun = false;
   for (const ChunkId chunk : states.window().asked()) {
-    if (!states.MayFill(chunk)) continue;
-    const uint32_t slot = states.GiveSlot(chunk, 0, true);
+    if (!states.weights().MayFill(chunk)) continue;
+    const uint32_t slot = states.weights().GiveSlot(chunk, 0, true);
     if (slot == WeightWindow::kNone) break;
 
     job->fill.Begin(slot);
@@ -91,8 +91,8 @@ bool WeightDesk::FillAhead(Job* job) {
   for (uint32_t ahead = 0; ahead < slots; ++ahead) {
     for (Rank rank = 0; rank < uses.ranks(); ++rank) {
       const auto chunk = uses.Next(rank, ahead);
-      if (!chunk || !states.MayFill(*chunk)) continue;
-      const uint32_t slot = states.GiveSlot(*chunk, uses.UntilNext(*chunk) + 1, true);
+      if (!chunk || !states.weights().MayFill(*chunk)) continue;
+      const uint32_t slot = states.weights().GiveSlot(*chunk, uses.UntilNext(*chunk) + 1, true);
       if (slot == WeightWindow::kNone) {  // what comes later is needed later
         job->ahead_seen = changes;
         return false;

@@ -74,7 +74,7 @@ const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request) 
 
   if (request.element_begin != states.ShardBegin(request.chunk, rank) + done)
     return "weights are not put in order from the shard's start";
-  if (!states.IsPutInOrder(request.chunk, rank))
+  if (!states.weights().IsPutInOrder(request.chunk, rank))
     return "weights that are kept on NVMe alone are not put in the order of their chunks";
   if (request.element_count > chunk.shard_elements - done)
     return "the weights do not lie inside the rank's shard";

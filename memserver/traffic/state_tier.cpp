@@ -137,7 +137,7 @@ StateTier::Adopted StateTier::AdoptRanges(uint64_t name, std::span<const uint64_
 }
 
 StateTier::Adopted StateTier::Adopt(uint64_t nonce, JobStates* states) {
-  const std::vector<uint64_t>& demoted = states->demoted_bytes();
+  const std::vector<uint64_t>& demoted = states->placement().demoted_bytes();
   std::vector<uint64_t> spilled = states->nvme_bytes(), offsets;
   for (size_t d = 0; d < demoted.size(); ++d) spilled[d] -= demoted[d];
   if (const Adopted found = AdoptRanges(nonce, spilled, &offsets); found != Adopted::kYes)

@@ -14,10 +14,10 @@ namespace {
 // is sent again.
 void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request) {
   const auto* from = reinterpret_cast<const float*>(states.staging(rank));
-  auto* const high =
-      reinterpret_cast<uint16_t*>(states.PutHighBytes(request.chunk, request.element_begin));
+  auto* const high = reinterpret_cast<uint16_t*>(
+      states.weights().PutHighBytes(request.chunk, request.element_begin));
   auto* const rest =
-      reinterpret_cast<int16_t*>(states.PutBytes(request.chunk, request.element_begin));
+      reinterpret_cast<int16_t*>(states.weights().PutBytes(request.chunk, request.element_begin));
   SplitWeights(from, high, rest, request.element_count);
 }
 
@@ -26,13 +26,13 @@ void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request
 Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
   const bool split = states->is_split();
   // The place is free when the chunk that had it is on NVMe.
-  if (!states->MayLand(request.chunk)) return Start::kWait;
+  if (!states->weights().MayLand(request.chunk)) return Start::kWait;
   // One put at a time: all of them land at the start of the staging buffer.
   if (split && session->put_staged) return Start::kWait;
   session->put_staged = split;
   const Copy copy{request, request.element_count * sizeof(float), 0, split};
   std::byte* const to = split ? states->staging(session->rank())
-                              : states->PutBytes(request.chunk, request.element_begin);
+                              : states->weights().PutBytes(request.chunk, request.element_begin);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   TP_POINT("server.put_started");
   return Start::kStarted;
@@ -49,7 +49,7 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   const uint64_t end = copy.request.element_begin + copy.request.element_count;
   // Weights of a shard come in order, so the copy that reaches its end is the last.
   const uint64_t elements = end - states->ShardBegin(copy.request.chunk, session->rank());
-  states->SetPut(copy.request.chunk, session->rank(), elements);
+  states->table().SetPut(copy.request.chunk, session->rank(), elements);
   TP_POINT("server.put_kept");
   return elements == chunk.shard_elements;
 }
@@ -62,13 +62,13 @@ Start StartFetch(JobStates* states, Session* session, const shm::Request& reques
   if (!states->weights_ready() || present == kNoVersion || present < request.version)
     return Start::kWait;
   if (present > request.version) return Start::kTooLate;
-  if (!states->HoldsWeights(request.chunk)) return Start::kWait;
+  if (!states->weights().HoldsWeights(request.chunk)) return Start::kWait;
   ++chunk.readers;
   ++chunk.fetches;
 
   const Copy copy{request, request.element_count * BytesOf(states->spec().dtype), 0, false};
   session->lane().Start(copy, session->rcache() + request.rcache_offset,
-                        states->ParameterBytes(chunk, request.element_begin));
+                        states->table().ParameterBytes(chunk, request.element_begin));
   NoteRcacheContent(states, session, request, true);
   TP_POINT("server.fetch_started");
   return Start::kStarted;

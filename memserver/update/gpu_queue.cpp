@@ -121,7 +121,7 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::Ste
 
   switch (unit.task.kind) {
     case Kind::kStore:
-      stream->Copy(master, states_->PutBytes(unit.task.chunk, unit.begin), bytes);
+      stream->Copy(master, states_->weights().PutBytes(unit.task.chunk, unit.begin), bytes);
       return bytes;
     case Kind::kNarrow: stream->Copy(chunk.planes.gradient, master, bytes); return bytes;
     case Kind::kUpdate: break;
@@ -150,7 +150,8 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
       memory + places_.StagingAt(rank, TP_PLANTED("update.gpu_place_shared") ? 0 : unit.place);
   std::byte* const copies = gradients + staging.copies;
   const uint64_t gradient_bytes = BytesOf(states_->gradient_type());
-  stream->Copy(gradients, states_->GradientBytes(chunk, unit.begin), unit.count * gradient_bytes);
+  stream->Copy(gradients, states_->table().GradientBytes(chunk, unit.begin),
+               unit.count * gradient_bytes);
   const bool narrows = chunk.planes.param16 != nullptr;
   const uint64_t end = unit.begin + unit.count;
   // Gaps between parameters belong to nobody and are not copied.

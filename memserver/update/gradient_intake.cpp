@@ -78,8 +78,8 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
 
   const Copy copy{request, request.element_count * BytesOf(states_->spec().dtype), attempt_,
                   !straight};
-  void* to =
-      straight ? states_->GradientBytes(chunk, request.element_begin) : states_->staging(rank);
+  void* to = straight ? states_->table().GradientBytes(chunk, request.element_begin)
+                      : states_->staging(rank);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   NoteRcacheContent(states_, session, request, false);
 
@@ -107,7 +107,7 @@ bool GradientIntake::EndGradient(Session* session, const Copy& copy) {
 
 // From here on the trainer may forget the gradient: kept memory says what is to be done with it.
 void GradientIntake::KeepStaged(const Copy& copy, Rank rank) {
-  StagingRecord& staged = states_->staging_record(rank);
+  StagingRecord& staged = states_->records().staging_record(rank);
   const uint64_t sequence = staged.last_sequence.load(std::memory_order_relaxed) + 1;
   staged.pending.store(0, std::memory_order_release);
   staged.last_sequence.store(sequence, std::memory_order_release);
@@ -126,7 +126,7 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
   // The last server may have ended between the seal and the opening of the next step.
   if (states_->open_step() < OpenStepWord(states_->sealed_version(), 0) &&
       !TP_PLANTED("recover.step_not_opened"))
-    states_->OpenNextStep();
+    states_->records().OpenNextStep();
   if (VersionOfOpenStep(states_->open_step()) != states_->sealed_version()) {
     return Status(ErrorId::kKeptMemoryBad, "the open step is not the one after the sealed one");
   }
@@ -188,7 +188,7 @@ bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPie
 
 // Resumes the addition of a gradient that the last server had taken, but perhaps not added.
 Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea> areas) {
-  StagingRecord& staged = states_->staging_record(rank);
+  StagingRecord& staged = states_->records().staging_record(rank);
   const uint64_t sequence = staged.pending.load(std::memory_order_acquire);
   auto* progress = reinterpret_cast<optim::ProgressWord*>(staged.progress);
   const bool named = sequence != 0 && staged.open_step == states_->open_step() &&
@@ -226,7 +226,7 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
 
 // Counts one more micro-batch of a shard that lies in its slot.
 void GradientIntake::EndShard(ChunkId id, Rank rank) {
-  states_->AddStored(id, rank);
+  states_->table().AddStored(id, rank);
   TP_POINT("server.gradient_stored");
   CountStored(id, rank);
 }
@@ -240,27 +240,27 @@ void GradientIntake::CountStored(ChunkId id, Rank rank) {
 
 void GradientIntake::FillShardWork(const Task& task, Work* work) const {
   const Chunk& chunk = states_->chunk(task.chunk);
-  work->to = states_->GradientBytes(chunk, states_->ShardBegin(task.chunk, task.rank));
+  work->to = states_->table().GradientBytes(chunk, states_->ShardBegin(task.chunk, task.rank));
   work->from = states_->staging(task.rank);
   work->count = chunk.shard_elements;
   work->dtype = states_->spec().dtype;
   if (task.kind != WorkKind::kAccumulate) return;
 
   const optim::AddPiece piece =
-      AddPieceOf(task.rank, task.chunk, states_->staging_record(task.rank).pending);
+      AddPieceOf(task.rank, task.chunk, states_->records().staging_record(task.rank).pending);
   work->identity = piece.identity;
   work->version = piece.sequence;
   work->progress = piece.progress;
 }
 
 optim::AddPiece GradientIntake::AddPieceOf(Rank rank, ChunkId id, uint64_t sequence) const {
-  StagingRecord& staged = states_->staging_record(rank);
+  StagingRecord& staged = states_->records().staging_record(rank);
   optim::AddPiece piece{};
 
   piece.identity = PieceIdentity(*states_, *pool_, staged.progress);
   piece.sequence = sequence;
   piece.sum = reinterpret_cast<float*>(
-      states_->GradientBytes(states_->chunk(id), states_->ShardBegin(id, rank)));
+      states_->table().GradientBytes(states_->chunk(id), states_->ShardBegin(id, rank)));
   piece.addend = states_->staging(rank);
   piece.dtype = states_->spec().dtype;
   piece.count = states_->chunk(id).shard_elements;
@@ -309,12 +309,12 @@ void GradientIntake::EndWork(const WorkDone& done) {
 
   staging_busy_[done.name.index] = false;
   EndShard(done.name.chunk, done.name.index);
-  states_->staging_record(done.name.index).pending.store(0, std::memory_order_release);
+  states_->records().staging_record(done.name.index).pending.store(0, std::memory_order_release);
   TP_POINT("server.staging_free");
 }
 
 void GradientIntake::ResetCounts() {
-  states_->ForgetOpenStep();
+  states_->table().ForgetOpenStep();
   std::fill(shards_complete_.begin(), shards_complete_.end(), 0);
   chunks_scanned_ = 0;
   reach_ = {};
@@ -324,12 +324,12 @@ void GradientIntake::ResetCounts() {
 
 void GradientIntake::BeginStep() {
   TP_CHECK(at_workers_ == 0 && tasks_.empty(), "a sealed step has no work left");
-  states_->OpenNextStep();
+  states_->records().OpenNextStep();
   ResetCounts();
 }
 
 void GradientIntake::Drop() {
-  if (!TP_PLANTED("update.attempt_not_advanced")) states_->NextAttempt();
+  if (!TP_PLANTED("update.attempt_not_advanced")) states_->records().NextAttempt();
   ResetCounts();
   tasks_.Clear();
   std::fill(staging_busy_.begin(), staging_busy_.end(), false);

@@ -37,7 +37,7 @@ void SealStep(JobStates* states, const StepRecord& record) {
   kept.crc = CrcOf(kept);
   TP_POINT("server.step_recorded");
   states->record().sealed_version.store(record.version, std::memory_order_release);
-  states->ForgetOpenStep();
+  states->table().ForgetOpenStep();
   TP_POINT("server.step_sealed");
 }
 

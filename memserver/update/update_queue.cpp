@@ -186,7 +186,7 @@ bool UpdateQueue::NextSpilledWork(Work* work) {
   if (!states_->spills() || !spills_->NextUpdate(holds_ == 0, &ready)) return false;
   Chunk& chunk = states_->chunk(ready.chunk);
   if (chunk.state != ChunkState::kUpdating) {
-    states_->HoldForUpdate(ready.chunk);
+    states_->weights().HoldForUpdate(ready.chunk);
     BeginChunk(&chunk);
   }
 
@@ -235,7 +235,7 @@ void UpdateQueue::FillWork(ChunkId id, uint32_t piece, Work* work) const {
 }
 
 void UpdateQueue::PublishNext(ChunkId id) {
-  states_->Publish(&states_->chunk(id), version_);
+  states_->table().Publish(&states_->chunk(id), version_);
   --chunks_left_;
   TP_POINT("server.chunk_published");
 }

@@ -176,7 +176,7 @@ def check_sizes(tree: Tree) -> list[Finding]:
 CLASS_DEFINITIONS_MAX = 40
 CLASS_LINES_MAX = 600
 # Classes that were larger when the rule came: definitions, lines. Entries only go.
-CLASS_RATCHET = {"JobStates": (52, 600)}
+CLASS_RATCHET: dict[str, tuple[int, int]] = {}
 
 
 def check_classes(tree: Tree) -> list[Finding]:

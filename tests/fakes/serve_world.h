@@ -165,7 +165,7 @@ class ServeWorld {
   void EndLingering();
   uint32_t lingering() const { return lingering_; }
   // As if a rank of the job had brought a GPU.
-  void PretendGpus(const Job& job) const { job.states->NoteGpus(own_server_); }
+  void PretendGpus(const Job& job) const { job.states->records().NoteGpus(own_server_); }
   // Which NVMe directories later servers get: all, none, all in reverse order, or all while the
   // first is gone or empty.
   enum class Given { kAll, kNone, kReversed, kFirstGone, kFirstEmpty };

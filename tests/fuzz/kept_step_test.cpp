@@ -112,7 +112,7 @@ class KeptSteps : public ::testing::Test {
 
   void Begin() {
     states_->WriteFirstRecords({1, 7, 42, 1000});
-    for (Chunk& chunk : states_->chunks()) states_->MarkLoaded(&chunk);
+    for (Chunk& chunk : states_->chunks()) states_->table().MarkLoaded(&chunk);
   }
 
   // In the pool that is found.
@@ -168,7 +168,7 @@ TEST_F(KeptSteps, FirstRecordsAreReadWhenTheyAreWholeAndNeverBefore) {
     }
     ++read;
     auto found = JobStates::Recover(*kept, found_.get());
-    if (!found.ok() || kept->sealed_version != 0 || (*found)->chunks_loaded() != 0) ++wrong;
+    if (!found.ok() || kept->sealed_version != 0 || (*found)->table().loaded() != 0) ++wrong;
   });
   EXPECT_GT(frames, 20U);
   EXPECT_EQ(read, 1U) << "of " << frames;
@@ -177,7 +177,7 @@ TEST_F(KeptSteps, FirstRecordsAreReadWhenTheyAreWholeAndNeverBefore) {
 
 TEST_F(KeptSteps, ARankIsNobodyOrWholeAndStaysWhoItIs) {
   Begin();
-  const std::array<JobStates::RankIdentity, 2> identities{{{11, 21, 31}, {12, 22, 32}}};
+  const std::array<RankIdentity, 2> identities{{{11, 21, 31}, {12, 22, 32}}};
   const auto is_whole = [&](JobStates&) {
     const RankRecord& rank = Found(states_->record().ranks[0]);
     const uint64_t nonce = rank.nonce.load();
@@ -189,10 +189,10 @@ TEST_F(KeptSteps, ARankIsNobodyOrWholeAndStaysWhoItIs) {
     return whole;
   };
   for (const auto& identity : identities)
-    ExpectLegal([&] { states_->SetRank(0, identity); }, is_whole);
+    ExpectLegal([&] { states_->records().SetRank(0, identity); }, is_whole);
 
   Film film(AllOf(*pool_));
-  film.Shoot([&] { states_->SetRank(0, identities[1]); });
+  film.Shoot([&] { states_->records().SetRank(0, identities[1]); });
   EXPECT_EQ(film.Show(AllOf(*found_), [] {}), 1U) << "one that comes back is known all the time";
 }
 
@@ -218,7 +218,7 @@ TEST_F(KeptSteps, AStepIsSealedWithItsWholeRecordOrNotAtAll) {
                   return grows && std::memcmp(&found.last_step(), &expected, sizeof expected) == 0;
                 });
     EXPECT_EQ(least, version);
-    for (Chunk& chunk : states_->chunks()) states_->Publish(&chunk, version);
+    for (Chunk& chunk : states_->chunks()) states_->table().Publish(&chunk, version);
   }
 }
 

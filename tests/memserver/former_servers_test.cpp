@@ -268,7 +268,7 @@ class JobsThatWait : public ::testing::Test {
     ASSERT_FALSE(world_->tables().set_aside.empty());
     const JobStates& states = world_->tables().set_aside.front().states();
     for (ChunkId id = 0; id < states.spec().chunks.size(); ++id) {
-      std::byte* gradient = states.GradientBytes(states.chunk(id), 0);
+      std::byte* gradient = states.table().GradientBytes(states.chunk(id), 0);
       if (gradient != nullptr && states.chunk(id).state != ChunkState::kGradients)
         std::memset(gradient, 0x7b, 192 * 4);
     }

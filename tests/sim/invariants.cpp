@@ -151,9 +151,9 @@ void CheckSpilled(ServeWorld* world, const Job& job, const SimJob& model, ChunkI
                                .place = place};
     CheckSpilledPiece(world, job, name, model.twin().planes(id, due ? 1 : 0));
   }
-  if (due || !states.HoldsWeights(id)) return;
+  if (due || !states.weights().HoldsWeights(id)) return;
   const auto copy = model.twin().ParameterBytes(id, 0);
-  TP_CHECK(std::memcmp(states.ParameterBytes(chunk, 0), copy.data(), copy.size()) == 0,
+  TP_CHECK(std::memcmp(states.table().ParameterBytes(chunk, 0), copy.data(), copy.size()) == 0,
            "what is fetched has its version");
 }
 

@@ -30,8 +30,9 @@ void SimWorld::NoteLateWrites() {
         to = states.frozen(request.chunk).chunk->data +
              request.element_begin * BytesOf(states.spec().dtype);
       } else if (!copy.to_staging) {
-        to = submits ? states.GradientBytes(states.chunk(request.chunk), request.element_begin)
-                     : states.PutBytes(request.chunk, request.element_begin);
+        to = submits
+                 ? states.table().GradientBytes(states.chunk(request.chunk), request.element_begin)
+                 : states.weights().PutBytes(request.chunk, request.element_begin);
       }
       late_.push_back({static_cast<uint64_t>(to - pool), copy.bytes});
     }

@@ -43,7 +43,7 @@ bool DemotionDesk::WouldFit(const ReserveJob& event, const Newcomer::Then& then)
   for (const auto& job : context_.tables->jobs) {
     const bool moves = job->id == mover_.job() ||
                        std::find(then.moved.begin(), then.moved.end(), job->id) != then.moved.end();
-    if (moves) job->states->AddMovable(&released);
+    if (moves) job->states->placement().AddMovable(&released);
   }
   return JobStates::FindsRuns(event.spec, context_.parts.pool, *placement, released);
 }
@@ -132,7 +132,7 @@ bool DemotionDesk::Begin(Job* job, ConnectionId connection, Status* why) {
 
   uint64_t nvme_bytes = 0;
   for (const uint64_t bytes : plan->nvme_bytes) nvme_bytes += bytes;
-  states.HoldRanges(nvme_bytes);
+  states.placement().HoldRanges(nvme_bytes);
   mover_.Begin({job->id, std::move(*plan), std::move(offsets)}, states,
                context_.parts.clock->NowNs());
 
@@ -211,7 +211,7 @@ void DemotionDesk::Drop(Job* job) {
   Counters& counters = context_.tables->counters;
   ++(cancelled ? counters.demotions_dropped : counters.demotions_failed);
   context_.parts.tier->Remove(DemotedKey(job->nonce));
-  job->states->HoldRanges(0);
+  job->states->placement().HoldRanges(0);
 
   const std::string why = mover_.why().Line();
   if (cancelled) {

@@ -254,7 +254,7 @@ Result<Seat*> JobAdmission::TakeSeat(const ReserveJob& event) {
   // The same incarnation asks again: the server before this one ended before its answer arrived. It
   // has sent nothing yet.
   if (job->IsAwaited(event.rank) && job->NonceOf(event.rank) == event.nonce)
-    job->states->ClearRank(event.rank);
+    job->states->records().ClearRank(event.rank);
 
   if (TP_PLANTED("jobs.note_of_the_last_rank")) job->note = event.note;
   if (!job->HasRanks()) job->SetRun(RunState::kWhole);

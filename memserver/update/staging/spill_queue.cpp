@@ -208,8 +208,8 @@ bool SpillQueue::NextLoadWork(Work* work) {
   if (moves_[staging].task.kind == Kind::kStore) {
     work->planes.count = work->count;
     PointIntoStaging(states_->spec(), work->staged.payload, &work->planes);
-    work->from = states_->PutBytes(piece.chunk, begin);
-    if (states_->is_split()) work->copy = states_->PutHighBytes(piece.chunk, begin);
+    work->from = states_->weights().PutBytes(piece.chunk, begin);
+    if (states_->is_split()) work->copy = states_->weights().PutHighBytes(piece.chunk, begin);
     return true;
   }
 

@@ -149,7 +149,7 @@ bool WeightFill::EndPiece(uint32_t staging) {
   TP_CHECK(fill.pieces_left > 0, "a piece ends once");
   if (--fill.pieces_left > 0) return false;
   ++states_->window().fills;
-  return states_->EndFill(slot, fill.epoch);
+  return states_->weights().EndFill(slot, fill.epoch);
 }
 
 std::string WeightFill::Where(uint32_t staging) const {

@@ -171,9 +171,9 @@ TEST_F(LargeChunks, WhatMovesOutGivesItsSlackBack) {
   const auto pool = OpenPool();
   auto states = JobStates::Create(spec_, pool.get()).value();
   states->WriteFirstRecords({1, 7, 42, 1000});
-  for (Chunk& chunk : states->chunks()) states->MarkLoaded(&chunk);
+  for (Chunk& chunk : states->chunks()) states->table().MarkLoaded(&chunk);
   std::vector<Extent> movable;
-  states->AddMovable(&movable);
+  states->placement().AddMovable(&movable);
   uint64_t bytes = 0;
   for (const Extent& extent : movable) bytes += extent.bytes;
   EXPECT_EQ(bytes, states->movable_bytes());

@@ -341,7 +341,7 @@ class WeightFaults : public ::testing::Test {
   ChunkId NotHeld() {
     const JobStates& states = *world_.tables().jobs[0]->states;
     ChunkId id = 6;
-    while (states.HoldsWeights(id)) --id;
+    while (states.weights().HoldsWeights(id)) --id;
     return id;
   }
 

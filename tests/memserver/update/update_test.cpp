@@ -74,7 +74,7 @@ class Sealing : public ::testing::Test {
     states_ = std::move(states).value();
     for (const Extent& extent : states_->extents()) std::memset(extent.data, 0, extent.bytes);
     states_->WriteFirstRecords({1, 7, 42, 1000});
-    for (Chunk& chunk : states_->chunks()) states_->MarkLoaded(&chunk);
+    for (Chunk& chunk : states_->chunks()) states_->table().MarkLoaded(&chunk);
   }
   void CompleteAll(double sum_squares) {
     for (double& sum : states_->norm_sums()) sum = sum_squares;
@@ -107,7 +107,7 @@ TEST_F(Sealing, CountsOnlyTakenStepsForBiasCorrection) {
   EXPECT_EQ(states_->sealed_version(), 1u);
   EXPECT_EQ(states_->last_step().skipped, 1u);
   EXPECT_EQ(states_->last_step().optimizer_step, 0u);
-  for (Chunk& chunk : states_->chunks()) states_->Publish(&chunk, 1);
+  for (Chunk& chunk : states_->chunks()) states_->table().Publish(&chunk, 1);
   CompleteAll(1);
   SealStep(states_.get(), JudgeStep(*states_, End(0.1F), true));
   EXPECT_EQ(states_->last_step().version, 2u);
@@ -119,7 +119,7 @@ TEST_F(Sealing, CountsOnlyTakenStepsForBiasCorrection) {
 using SealingDeathTest = Sealing;
 TEST_F(SealingDeathTest, AVersionNeverSkipsAndNeverOutrunsTheSeal) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a forked child would not have the pool
-  EXPECT_DEATH(states_->Publish(&states_->chunk(0), 1), "outrun");
+  EXPECT_DEATH(states_->table().Publish(&states_->chunk(0), 1), "outrun");
   const auto seal_and_look = [this] {
     SealStep(states_.get(), JudgeStep(*states_, End(0.1F), true));
     return states_->chunk(0).state;

@@ -1,0 +1,170 @@
+#include "memserver/residency/chunk_table.h"
+
+#include <string>
+
+#include "base/check.h"
+#include "base/planted.h"
+#include "base/units.h"
+#include "shm/spec/gpu_states.h"
+
+namespace tidepool::memserver {
+
+ChunkTable::ChunkTable(const shm::JobSpec* spec, JobRecordWriter* records)
+    : spec_(spec), records_(records), gradient_type_(shm::GradientSlotType(*spec)) {}
+
+void ChunkTable::LayOutRuns() {
+  runs_.reserve(spec_->parameters.size());
+  for (const shm::ParameterSpec& parameter : spec_->parameters) {
+    runs_.push_back({parameter.element_begin, parameter.element_count, parameter.group,
+                     RoundingSeedOf(spec_->optimizer, parameter.name)});
+  }
+}
+
+void ChunkTable::LayOut(const JobPlacement& placement) {
+  LayOutRuns();
+  chunks_.resize(spec_->chunks.size());
+  uint32_t intakes = 0;
+  ParameterId parameter = 0;
+  std::byte* progress = records_->progress_words();
+  for (ChunkId id = 0; id < chunks_.size(); ++id) {
+    Chunk& chunk = chunks_[id];
+    chunk.elements = spec_->chunks[id].elements;
+    chunk.data_group = spec_->chunks[id].data_group;
+    chunk.rank_mask = spec_->data_groups[chunk.data_group].rank_mask;
+    chunk.shards = spec_->ShardCount(id);
+    chunk.shard_elements = spec_->ShardElements(id);
+    chunk.first_intake = intakes;
+    intakes += chunk.shards;
+
+    chunk.first_parameter = parameter;
+    while (parameter < spec_->parameters.size() && spec_->parameters[parameter].chunk == id)
+      ++parameter;
+    chunk.parameters = parameter - chunk.first_parameter;
+
+    chunk.on_gpu = shm::IsOnGpu(*spec_, id);
+    chunk.spilled = placement.IsSpilled(id);
+    chunk.spill = placement.SpillOf(id);
+    chunk.planes = placement.PlanesOf(id);
+    chunk.record = records_->chunk_record(id);
+    chunk.pieces = static_cast<uint32_t>(DivideUp(chunk.elements, shm::kPieceElements));
+    chunk.progress_words = progress;
+    progress += chunk.pieces * shm::kProgressBytes;
+  }
+
+  intakes_.resize(intakes);
+  for (size_t i = 0; i < intakes_.size(); ++i) intakes_[i].record = records_->shard_record(i);
+}
+
+Status ChunkTable::Recover(Version sealed, StandIns* stand_ins) {
+  for (ChunkId id = 0; id < chunks_.size(); ++id) {
+    Chunk& chunk = chunks_[id];
+    const ChunkRecord& record = *chunk.record;
+    const auto version = VersionOf(record);
+    const bool named = record.chunk == id && record.elements == chunk.elements &&
+                       record.job_nonce == records_->record().nonce;
+    const bool possible =
+        version &&
+        (*version == kNoVersion ? sealed == 0 : *version == sealed || *version + 1 == sealed);
+    if (!named || !possible) {
+      const std::string found = version && named ? "version " + std::to_string(*version)
+                                                 : "a name that does not fit its check";
+      return Status(ErrorId::kKeptMemoryBad, "chunk " + std::to_string(id) +
+                                                 " of a job at version " + std::to_string(sealed) +
+                                                 " has " + found);
+    }
+
+    chunk.version = *version;
+    if (chunk.spilled) TP_RETURN_IF_ERROR(stand_ins->Recover(id, record));
+    if (*version == kNoVersion) continue;
+    chunk.state = *version == sealed ? ChunkState::kResident : ChunkState::kUpdateDue;
+    ++loaded_;
+  }
+  return Status();
+}
+
+const std::byte* ChunkTable::ParameterBytes(const Chunk& chunk, uint64_t element) const {
+  if (chunk.planes.param16 == nullptr) return chunk.planes.master + element * sizeof(float);
+  return chunk.planes.param16 + element * BytesOf(spec_->dtype);
+}
+
+std::byte* ChunkTable::GradientBytes(const Chunk& chunk, uint64_t element) const {
+  return chunk.planes.gradient + element * BytesOf(gradient_type_);
+}
+
+uint64_t ChunkTable::EpochOf(const Chunk& chunk) const {
+  const StepRecord& last = records_->last_step();
+  const bool due = chunk.version != records_->sealed_version() && last.skipped == 0;
+  return last.optimizer_step - (due ? 1 : 0);
+}
+
+void ChunkTable::SetPut(ChunkId id, Rank rank, uint64_t elements) {
+  intake(id, rank).record->put_elements.store(elements, std::memory_order_release);
+}
+
+void ChunkTable::AddStored(ChunkId id, Rank rank) {
+  ShardIntake& shard = intake(id, rank);
+  ++shard.micro_batches_stored;
+  shard.record->gradients.store(GradientWord(records_->open_step(), shard.micro_batches_stored),
+                                std::memory_order_release);
+}
+
+void ChunkTable::MarkLoaded(Chunk* chunk) {
+  TP_CHECK(chunk->state == ChunkState::kEmpty && chunk->version == kNoVersion,
+           "weights arrive once");
+  chunk->state = ChunkState::kResident;
+  SetVersion(chunk, 0);
+  ++loaded_;
+}
+
+void ChunkTable::Publish(Chunk* chunk, Version version) {
+  TP_CHECK(version == chunk->version + 1 && version == records_->sealed_version(),
+           "versions neither skip nor outrun the sealed step");
+  chunk->state = ChunkState::kResident;
+  chunk->ranks_cached = 0;
+  SetVersion(chunk, version);
+}
+
+void ChunkTable::SetVersion(Chunk* chunk, Version version) {
+  chunk->version = version;
+  chunk->record->stamp.store(StampOf(*chunk->record, version), std::memory_order_release);
+}
+
+// A chunk whose step was sealed is at the version before it.
+void ChunkTable::ComeAfter(Chunk* chunk) const {
+  chunk->steps_seen = steps_over_;
+  chunk->shards_stored = chunk->accepted = chunk->shards_accepted = 0;
+  for (uint32_t i = 0; i < chunk->shards; ++i) {
+    ShardIntake& intake = intakes_[chunk->first_intake + i];
+    intake.micro_batches_accepted = intake.micro_batches_stored = 0;
+  }
+
+  const bool was_open =
+      chunk->state == ChunkState::kGradients || chunk->state == ChunkState::kComplete;
+  const bool sealed =
+      chunk->version != kNoVersion && chunk->version + 1 == records_->sealed_version();
+  TP_CHECK(
+      !sealed || (chunk->state != ChunkState::kResident && chunk->state != ChunkState::kGradients),
+      "a sealed step has all its gradients");
+  if (was_open)
+    chunk->state = sealed && !TP_PLANTED("residency.sealed_unseen") ? ChunkState::kUpdateDue
+                                                                    : ChunkState::kResident;
+}
+
+void ChunkTable::MoveOut(ChunkId id, const JobPlacement& placement) {
+  Chunk& chunk = chunks_[id];
+  chunk.planes = placement.PlanesOf(id);
+  chunk.spilled = placement.IsSpilled(id);
+  chunk.spill = placement.SpillOf(id);
+}
+
+void ChunkTable::SetSpillOffsets(uint32_t directory, uint64_t offset, uint64_t first,
+                                 uint64_t end) {
+  for (uint64_t id = first; id < end; ++id) {
+    Chunk& chunk = chunks_[id];
+    if (!chunk.spilled || chunk.spill.directory != directory) continue;
+    chunk.spill.offset = offset;
+    offset += 2 * chunk.spill.slot_bytes;
+  }
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,165 @@
+// ChunkTable: the chunks of one job: where the planes of each lie, what state and version it has,
+// and what of the open step is in. A table: it moves no bytes.
+//
+// Serve loop. JobStates owns it; specification and records outlive it. A thread that reads for a
+// save looks at saved() alone: the job keeps it as it is until that save is answered.
+// Invariants: 2, 3, 4 and 10 of JobStates (job_states.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "memserver/residency/chunk_planes.h"
+#include "memserver/residency/job_placement.h"
+#include "memserver/residency/kept/job_record_writer.h"
+#include "memserver/residency/kept/kept_records.h"
+#include "memserver/residency/pool/stand_ins.h"
+#include "memserver/residency/snapshot.h"
+#include "shm/spec/job_spec.h"
+
+namespace tidepool::memserver {
+
+// A parameter's place in its chunk, as workers walk over it.
+struct ParameterRun {
+  uint64_t begin = 0;  // element in the chunk
+  uint64_t count = 0;
+  uint32_t group = 0;
+  uint64_t rounding_seed = 0;  // RoundingSeedOf
+};
+
+// How far one rank's shard of a chunk has come.
+struct ShardIntake {
+  uint64_t put_elements = 0;            // weights accepted, from the shard's start
+  uint32_t micro_batches_accepted = 0;  // of the open step: checked and on their way
+  uint32_t micro_batches_stored = 0;    // of the open step: in the slot
+  ShardRecord* record = nullptr;
+};
+
+// A chunk: where it lies, and what state it is in.
+struct Chunk {
+  // Never changes.
+  uint64_t elements = 0;
+  uint64_t shard_elements = 0;
+  uint64_t rank_mask = 0;  // members of its data-parallel group
+  uint32_t data_group = 0;
+  uint32_t shards = 0;
+  uint32_t first_intake = 0;  // row of shard 0 in the intake table
+  uint32_t pieces = 0;        // of an update
+  ParameterId first_parameter = 0;
+  uint32_t parameters = 0;
+  // Changes when the chunk is demoted.
+  bool spilled = false;
+  bool on_gpu = false;
+  SpillPlace spill;  // where spilled
+  ChunkPlanes planes;
+  ChunkRecord* record = nullptr;
+  std::byte* progress_words = nullptr;  // of `pieces` pieces, kProgressBytes apart
+  // Changes.
+  ChunkState state = ChunkState::kEmpty;
+  uint32_t shards_loaded = 0;  // shards whose weights are in and converted
+  uint32_t shards_stored = 0;  // gradients of the open step's last micro-batch in
+  uint32_t pieces_left = 0;    // of a running update
+  uint32_t readers = 0;
+  bool awaited = false;  // a parked request names it
+  uint64_t ranks_cached = 0;
+  uint64_t fetches = 0;
+  Version version = kNoVersion;  // as the record's stamp says
+  // Kept by ChunkTable: steps since this was written. The open step below is the one after them.
+  uint32_t steps_seen = 0;
+  // Kept by GradientIntake for the open step: micro-batches accepted, and shards that have them.
+  uint32_t accepted = 0, shards_accepted = 0;
+
+  // True where master, momentum and variance lie on NVMe or on a GPU.
+  bool away() const { return spilled || on_gpu; }
+};
+
+class ChunkTable {
+ public:
+  ChunkTable(const shm::JobSpec* spec, JobRecordWriter* records);
+  ChunkTable(const ChunkTable&) = delete;
+  ChunkTable& operator=(const ChunkTable&) = delete;
+
+  // Makes the rows of a job whose memory is taken and whose records are laid out. All are empty.
+  void LayOut(const JobPlacement& placement);
+  // Reads what the records of another server say of each chunk: its version, by the rule of trust
+  // (a stamp that fits its name, and the sealed version or the one before it), and its stand-ins.
+  // Errors: kKeptMemoryBad.
+  Status Recover(Version sealed, StandIns* stand_ins);
+
+  Chunk& chunk(ChunkId id) { return Look(id); }
+  const Chunk& chunk(ChunkId id) const { return Look(id); }
+  // For tests, and what is fixed: each chunk as it was when it was looked at last.
+  std::span<Chunk> chunks() { return chunks_; }
+  // For the thread that reads for a save: planes of a chunk that is not spilled, else its place.
+  // The loop changes neither meanwhile.
+  const Chunk& saved(ChunkId id) const { return chunks_[id]; }
+  // Chunks that were looked at so far, each time: what bounds a turn is bounded in these.
+  uint64_t looks() const { return looks_; }
+
+  // What has come of the shard of a rank, which must have one.
+  ShardIntake& intake(ChunkId id, Rank rank) {
+    return intakes_[Look(id).first_intake + spec_->ShardIndex(id, rank)];
+  }
+  // Shards of all chunks together.
+  uint64_t shards() const { return intakes_.size(); }
+  // First element of `rank`'s shard.
+  uint64_t ShardBegin(ChunkId id, Rank rank) const {
+    return spec_->ShardIndex(id, rank) * chunks_[id].shard_elements;
+  }
+  DType gradient_type() const { return gradient_type_; }
+  std::span<const ParameterRun> runs(const Chunk& chunk) const {
+    return {runs_.data() + chunk.first_parameter, chunk.parameters};
+  }
+  // What a fetch reads: param16, or master for fp32 jobs.
+  const std::byte* ParameterBytes(const Chunk& chunk, uint64_t element) const;
+  std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
+  // The epoch of the slot in which the states of a chunk lie whole. Its weights must be in.
+  uint64_t EpochOf(const Chunk& chunk) const;
+
+  // Notes that weights up to `elements` of the rank's shard are in the master.
+  void SetPut(ChunkId id, Rank rank, uint64_t elements);
+  // Counts one more micro-batch of the open step that is in the slot.
+  void AddStored(ChunkId id, Rank rank);
+  // All weights of a chunk are in: it becomes version 0.
+  void MarkLoaded(Chunk* chunk);
+  uint32_t loaded() const { return loaded_; }
+  bool weights_ready() const { return loaded_ == chunks_.size(); }
+  // The chunk's planes now hold `version`, the one after its present version: one release store.
+  void Publish(Chunk* chunk, Version version);
+  // Forgets which gradients of the open step are in: it was sealed, and its chunks are due for
+  // their update from here on, or dropped.
+  void ForgetOpenStep() { ++steps_over_; }
+
+  // Takes the planes and the place of a chunk that has left the host.
+  void MoveOut(ChunkId id, const JobPlacement& placement);
+  // Those of the chunks in [first, end) that lie in `directory` lie there one behind the other,
+  // from `offset` on.
+  void SetSpillOffsets(uint32_t directory, uint64_t offset, uint64_t first, uint64_t end);
+
+ private:
+  Chunk& Look(ChunkId id) const {
+    ++looks_;
+    Chunk& chunk = chunks_[id];
+    if (chunk.steps_seen != steps_over_) ComeAfter(&chunk);
+    return chunk;
+  }
+  void ComeAfter(Chunk* chunk) const;
+  void LayOutRuns();
+  void SetVersion(Chunk* chunk, Version version);
+
+  const shm::JobSpec* const spec_;
+  JobRecordWriter* const records_;
+  const DType gradient_type_;
+  mutable std::vector<Chunk> chunks_;  // a look brings what is said of the open step up to it
+  mutable std::vector<ShardIntake> intakes_;
+  std::vector<ParameterRun> runs_;
+  uint32_t loaded_ = 0;
+  uint32_t steps_over_ = 0;  // sealed or dropped, since this server has the job
+  mutable uint64_t looks_ = 0;
+};
+
+}  // namespace tidepool::memserver

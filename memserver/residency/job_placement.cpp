@@ -1,0 +1,296 @@
+#include "memserver/residency/job_placement.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+#include "base/formats/plane_slack.h"
+#include "base/planted.h"
+#include "base/units.h"
+#include "shm/spec/gpu_states.h"
+#include "shm/spec/state_bytes.h"
+
+namespace tidepool::memserver {
+namespace {
+
+bool IsOnNvme(uint64_t offset) {
+  return offset > kSpilledExtent - kNvmeDirectoriesMax;
+}
+
+// In a list of extents: a plane that has no place in the pool.
+bool IsElsewhere(uint64_t offset) {
+  return IsOnNvme(offset) || offset == kGpuExtent;
+}
+
+}  // namespace
+
+JobPlacement::JobPlacement(const shm::JobSpec* spec, HostPool* pool, Placement placement)
+    : spec_(spec), pool_(pool), placement_(std::move(placement)), spacing_(pool) {}
+
+JobPlacement::~JobPlacement() {
+  std::erase_if(extents_, [](const Extent& extent) { return extent.bytes == 0; });
+  pool_->Release(extents_);
+  if (TP_PLANTED("residency.released_twice")) pool_->Release(extents_);
+}
+
+// In the order of extents(); 0 for a plane that lies elsewhere.
+std::vector<uint64_t> JobPlacement::ExtentSizes() const {
+  std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
+  if (shm::StagingBytes(*spec_, 1) > 0) {
+    for (const uint64_t largest : shm::LargestShards(*spec_)) {
+      if (largest > 0) sizes.push_back(RoundUp(shm::StagingBytes(*spec_, largest), kPageBytes));
+    }
+  }
+
+  for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
+    const auto all = InOrder(shm::PlaneBytesOf(*spec_, id));
+    shm::PlaneBytes left = shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id));
+    left.param16 = WeightBytesListed(id, left.param16);
+    const auto host = InOrder(left);
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i] > 0) sizes.push_back(RoundUp(host[i], kPageBytes));
+    }
+  }
+  return sizes;
+}
+
+// The planes that spilled weights land in are taken as one, so that they lie one behind the other.
+std::vector<JobPlacement::Taking> JobPlacement::Takings() const {
+  const std::vector<uint64_t> sizes = ExtentSizes();
+  const uint64_t planes_at = sizes.size() - PlanesListed(*spec_),
+                 planes = PlanesListed(*spec_) / spec_->chunks.size();
+  const bool joins =
+      spec_->dtype != DType::kF32 && spec_->micro_batches == 1 && !IsSplit(spec_->optimizer.states);
+  std::vector<Taking> takings;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const ChunkId chunk = i < planes_at ? 0 : static_cast<ChunkId>((i - planes_at) / planes);
+    const bool on_gpu = shm::IsOnGpu(*spec_, chunk);
+    if (sizes[i] == 0) {
+      takings.push_back(
+          {0, 0, on_gpu ? kGpuExtent : kSpilledExtent - placement_.DirectoryOf(chunk)});
+      continue;
+    }
+
+    const bool spills_alone = placement_.IsSpilled(chunk) && !placement_.IsWindowed(chunk);
+    const bool away = i >= planes_at && (spills_alone || on_gpu);
+    // The 16-bit plane is the last but one, the gradient the last.
+    const bool joined = away && joins && (i - planes_at) % planes == planes - 2;
+    const uint64_t slack = i >= planes_at && !away ? SlackOf(sizes[i]) : 0;
+    takings.push_back({sizes[i], joined ? sizes[i + 1] : 0, 0, slack, chunk});
+    i += joined ? 1 : 0;
+  }
+  return takings;
+}
+
+uint64_t JobPlacement::SlackToTake() const {
+  uint64_t sum = 0;
+  for (const Taking& each : Takings()) sum += each.slack;
+  return sum;
+}
+
+bool JobPlacement::TakeNew() {
+  ChunkId spaced = 0;
+  for (const Taking& each : Takings()) {
+    if (each.chunk != spaced) spacing_.NextChunk();
+    spaced = each.chunk;
+    if (each.bytes == 0) {
+      extents_.push_back({nullptr, 0, each.elsewhere});
+      continue;
+    }
+    if (each.slack > 0) {
+      if (!spacing_.Take(each.bytes, each.slack, &extents_)) return false;
+      continue;
+    }
+
+    if (!pool_->Take(std::array{each.bytes + each.behind}, &extents_)) return false;
+    if (each.behind == 0) continue;
+    const Extent both = extents_.back();
+    extents_.back().bytes = each.bytes;
+    extents_.push_back({both.data + each.bytes, each.behind, both.offset + each.bytes});
+  }
+  CountTaken();
+  LayOutStaging();
+  return true;
+}
+
+bool JobPlacement::TakeKept(std::span<const uint64_t> offsets, ChunkId demoted) {
+  if (!ReadPlacement(offsets)) return false;
+  const std::vector<uint64_t> sizes = ExtentSizes();
+  if (sizes.size() != offsets.size()) return false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if ((sizes[i] == 0) != IsElsewhere(offsets[i])) return false;
+    if (sizes[i] == 0) {
+      extents_.push_back({nullptr, 0, offsets[i]});
+    } else if (!pool_->TakeAt(offsets[i], sizes[i], &extents_)) {
+      return false;
+    }
+  }
+
+  NoteDemoted(demoted);
+  CountTaken();
+  LayOutStaging();
+  return true;
+}
+
+bool JobPlacement::FindsRuns(std::span<const Extent> released) const {
+  std::vector<uint64_t> sizes;
+  for (const Taking& each : Takings()) {
+    if (each.bytes > 0) sizes.push_back(each.bytes + each.behind + each.slack);
+  }
+  return pool_->FindsRuns(sizes, released);
+}
+
+// Which chunks are spilled, and where to, is told by the places that their planes do not have.
+bool JobPlacement::ReadPlacement(std::span<const uint64_t> offsets) {
+  const uint64_t planes = PlanesListed(*spec_) / spec_->chunks.size();
+  if (offsets.size() != ExtentSizes().size()) return false;
+  std::span<const uint64_t> rest = offsets.last(PlanesListed(*spec_));
+  std::vector<uint64_t> weights;
+  for (ChunkId id = 0; id < spec_->chunks.size(); ++id, rest = rest.subspan(planes)) {
+    if (spec_->dtype != DType::kF32) weights.push_back(rest[planes - 2]);
+    const auto end = rest.begin() + static_cast<std::ptrdiff_t>(planes);
+    const auto gone = std::find_if(rest.begin(), end, IsElsewhere);
+    const bool is_gone = gone != end;
+    if (shm::IsOnGpu(*spec_, id) != (is_gone && *gone == kGpuExtent)) return false;
+    if (shm::IsOnGpu(*spec_, id)) continue;
+    if (!is_gone) {
+      if (placement_.spills()) return false;
+      continue;
+    }
+
+    if (!shm::MaySpill(*spec_)) return false;
+    if (!placement_.spills()) placement_.first_spilled = id;
+    const auto directory = static_cast<uint8_t>(kSpilledExtent - *gone);
+    placement_.directories.push_back(directory);
+    placement_.nvme_bytes.resize(
+        std::max<size_t>(placement_.nvme_bytes.size(), directory + size_t{1}));
+    placement_.nvme_bytes[directory] += shm::SpilledChunkBytes(*spec_, id);
+  }
+  return ReadWeightPlacement(weights);
+}
+
+// `offsets`: those of the 16-bit planes, by chunk. Areas are told from planes of their own by the
+// chunks between, of which there is at least one.
+bool JobPlacement::ReadWeightPlacement(std::span<const uint64_t> offsets) {
+  const auto first = std::find_if(offsets.begin(), offsets.end(), IsOnNvme);
+  if (first == offsets.end()) return true;
+  const auto area = std::find_if_not(first, offsets.end(), IsOnNvme);
+  const auto areas = static_cast<uint64_t>(offsets.end() - area);
+  if (areas == 0 || areas > shm::kWeightAreasMax || std::any_of(area, offsets.end(), IsOnNvme))
+    return false;
+  const auto chunk = static_cast<ChunkId>(first - offsets.begin());
+  placement_.weights = {.first = chunk, .areas = static_cast<uint32_t>(areas)};
+  return placement_.spills() && chunk >= placement_.first_spilled &&
+         offsets.size() - chunk > 2 * areas;
+}
+
+// The last chunks have areas of the window in place of their 16-bit planes; those between have
+// none.
+uint64_t JobPlacement::WeightBytesListed(ChunkId id, uint64_t plane_bytes) const {
+  const shm::WeightSpill& weights = placement_.weights;
+  if (!placement_.IsWindowed(id)) return plane_bytes;
+  return id + weights.areas < spec_->chunks.size() ? 0
+                                                   : shm::WeightAreaBytes(*spec_, weights.first);
+}
+
+void JobPlacement::CountTaken() {
+  pool_bytes_ = spacing_.bytes();
+  for (const Extent& extent : extents_) pool_bytes_ += extent.bytes;
+  // A job that was found in kept memory has no empty pages beside its planes.
+  const uint64_t not_taken = SlackToTake() - spacing_.bytes();
+  TP_CHECK(pool_bytes_ + not_taken == BytesToTake(), "admission counts exactly what a job takes");
+}
+
+void JobPlacement::LayOutStaging() {
+  size_t next = 1;
+  staging_.assign(spec_->world, nullptr);
+  if (shm::StagingBytes(*spec_, 1) > 0) {
+    const std::vector<uint64_t> largest = shm::LargestShards(*spec_);
+    for (Rank rank = 0; rank < spec_->world; ++rank) {
+      if (largest[rank] > 0) staging_[rank] = extents_[next++].data;
+    }
+  }
+  TP_CHECK(next == FirstExtentOf(0), "each extent has one use");
+}
+
+size_t JobPlacement::FirstExtentOf(ChunkId id) const {
+  const auto all = InOrder(shm::PlaneBytesOf(*spec_, id));
+  const auto listed = static_cast<size_t>(
+      std::count_if(all.begin(), all.end(), [](uint64_t bytes) { return bytes > 0; }));
+  return extents_.size() - listed * (spec_->chunks.size() - id);
+}
+
+ChunkPlanes JobPlacement::PlanesOf(ChunkId id) const {
+  ChunkPlanes planes;
+  size_t next = FirstExtentOf(id);
+  const auto places = planes.InOrder();
+  const auto bytes = InOrder(shm::PlaneBytesOf(*spec_, id));
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (bytes[i] > 0) *places[i] = extents_[next++].data;
+  }
+  return planes;
+}
+
+SpillPlace JobPlacement::SpillOf(ChunkId id) const {
+  if (!IsSpilled(id)) return {};
+  return {placement_.DirectoryOf(id), 0, shm::SlotBytes(*spec_, id)};
+}
+
+uint64_t JobPlacement::movable_bytes() const {
+  return spec_->states_on_gpu > 0 ? 0 : MovableBytes(*spec_, chunks_on_host());
+}
+
+// Calls `visit` with the index of each extent that leaves the host with the chunk.
+template <typename Visit>
+void JobPlacement::ForEachMovable(ChunkId id, Visit visit) const {
+  const auto all = InOrder(shm::PlaneBytesOf(*spec_, id)),
+             left = InOrder(shm::HostPlaneBytesOf(*spec_, id, true));
+  size_t at = FirstExtentOf(id);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] > 0 && left[i] == 0) visit(at);
+    at += all[i] > 0 ? 1 : 0;
+  }
+}
+
+void JobPlacement::AddMovable(std::vector<Extent>* extents) const {
+  for (ChunkId id = 0; id < chunks_on_host(); ++id)
+    ForEachMovable(id, [&](size_t at) { extents->push_back(extents_[at]); });
+  extents->insert(extents->end(), spacing_.empty_pages().begin(), spacing_.empty_pages().end());
+}
+
+// The placement counts them already.
+void JobPlacement::NoteDemoted(ChunkId demoted) {
+  demoted_ = demoted;
+  demoted_bytes_.assign(placement_.nvme_bytes.size(), 0);
+  for (ChunkId id = 0; id < demoted; ++id)
+    demoted_bytes_[placement_.DirectoryOf(id)] += shm::SpilledChunkBytes(*spec_, id);
+}
+
+void JobPlacement::MoveOut(const MovePlan& plan) {
+  const ChunkId count = chunks_on_host();
+  TP_CHECK(count > 0 && demoted_ == 0 && plan.directories.size() == count,
+           "a job moves once, with all that is on the host");
+  held_bytes_ = 0;
+  placement_.nvme_bytes.resize(std::max(placement_.nvme_bytes.size(), plan.nvme_bytes.size()));
+  for (size_t d = 0; d < plan.nvme_bytes.size(); ++d)
+    placement_.nvme_bytes[d] += plan.nvme_bytes[d];
+  placement_.directories.insert(placement_.directories.begin(), plan.directories.begin(),
+                                plan.directories.end());
+  placement_.first_spilled = 0;
+  NoteDemoted(count);
+
+  for (ChunkId id = 0; id < count; ++id) {
+    ForEachMovable(id, [&](size_t at) {
+      Extent& extent = extents_[at];
+      pool_->Release(std::span(&extent, 1));
+      pool_bytes_ -= extent.bytes;
+      extent = {nullptr, 0, kSpilledExtent - plan.directories[id]};
+    });
+  }
+  pool_bytes_ -= spacing_.bytes();
+  spacing_.Release();
+  TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");
+}
+
+}  // namespace tidepool::memserver
