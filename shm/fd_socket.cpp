@@ -50,6 +50,7 @@ bool TakeDescriptors(msghdr* message, std::vector<UniqueFd>* fds) {
       clean = false;
       continue;
     }
+
     const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
@@ -88,11 +89,13 @@ bool IsShortage(int error) {
 SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
   TP_CHECK(!bytes.empty() && bytes.size() <= kPacketBytesMax && fds.size() <= kPacketFdsMax,
            "a packet of our own is too large");
+
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   ControlBuffer control;
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
+
   if (!fds.empty()) {
     message.msg_control = control.bytes.data();
     message.msg_controllen = CMSG_SPACE(fds.size_bytes());
@@ -102,6 +105,7 @@ SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
+
   for (int tries = kShortageTries;;) {
     if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return SocketResult::kDone;
     if (!IsShortage(errno) || --tries == 0 || TP_PLANTED("shm.shortage_not_tried_again"))
@@ -133,6 +137,7 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
+
   message.msg_control = fds_max == 0 ? nullptr : control.bytes.data();
   message.msg_controllen =
       fds_max == 0 ? 0
@@ -144,6 +149,7 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
   if (received < 0 && errno == ECONNRESET)
     received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (received < 0) return FromErrno();
+
   const bool clean =
       ((message.msg_flags & MSG_CTRUNC) != 0 && TP_PLANTED("shm.descriptors_leaked")) ||
       TakeDescriptors(&message, &packet->fds);
@@ -178,6 +184,7 @@ Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t ti
   TP_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return SocketError("open", path);
+
   const int64_t end = clock->NowNs() + timeout_ns;
   while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     // Also for a moment while a server of a group starts again: whoever waits for servers waits for
@@ -199,6 +206,7 @@ Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t ti
           .Where(path)
           .Why(std::strerror(errno));
     }
+
     if (clock->NowNs() >= end && shortage) {
       return Status(ErrorId::kHostMemoryShort, "the system has no memory to connect to the socket")
           .Where(path)

@@ -70,6 +70,7 @@ void PutPayload(const WelcomeFrame& frame, ByteWriter* out) {
   out->Put(frame.weights_ready);
   out->Put(frame.loss_scale);
   out->Put(frame.sealed_version);
+
   out->Put(frame.data_cursor);
   out->Put(frame.random_state);
   out->Put(frame.pool_bytes);
@@ -168,6 +169,7 @@ bool GetPayload(ByteReader* in, HelloFrame* frame) {
   frame->spec_bytes = in->Get<uint64_t>();
   frame->fingerprint = in->Get<uint64_t>();
   frame->nonce = in->Get<uint64_t>();
+
   const bool sound = !SaysRcache(frame->protocols) || GetRcache(in, &frame->rcache);
   if (frame->protocols.highest >= kAbiNote) frame->note = in->GetString(kRunNoteMax);
   SkipUnknown(frame->protocols, in);
@@ -187,6 +189,7 @@ bool GetPayload(ByteReader* in, WelcomeFrame* frame) {
   frame->rcache_bytes = in->Get<uint64_t>();
   frame->weights_ready = in->Get<uint32_t>();
   frame->loss_scale = in->Get<float>();
+
   frame->sealed_version = in->Get<uint64_t>();
   frame->data_cursor = in->Get<uint64_t>();
   frame->random_state = in->Get<uint64_t>();
@@ -194,6 +197,7 @@ bool GetPayload(ByteReader* in, WelcomeFrame* frame) {
   frame->scaler_steps = in->Get<uint32_t>();
   frame->last_skipped = in->Get<uint32_t>();
   frame->job_nonce = in->Get<uint64_t>();
+
   if (frame->protocol >= kAbiNote) frame->note = in->GetString(kRunNoteMax);
   if (frame->protocol >= kAbiAttempt) frame->attempt = in->Get<uint32_t>();
   return true;
@@ -235,6 +239,7 @@ bool GetPayload(ByteReader* in, ResumeFrame* frame) {
   frame->job_nonce = in->Get<uint64_t>();
   frame->nonce = in->Get<uint64_t>();
   frame->rcache_bytes = in->Get<uint64_t>();
+
   bool sound = true;
   if (SaysRcache(frame->protocols)) {
     sound = GetRcache(in, &frame->rcache);
@@ -295,12 +300,14 @@ static_assert(kIsNumbered<ResumeFrame, static_cast<size_t>(FrameType::kResume)>)
 std::vector<std::byte> EncodeFrame(const Frame& frame) {
   ByteWriter payload;
   std::visit([&payload](const auto& content) { PutPayload(content, &payload); }, frame);
+
   ByteWriter out;
   out.Put(kFrameMagic);
   out.Put(static_cast<uint16_t>(frame.index() + 1));
   out.Put<uint16_t>(0);
   out.Put(static_cast<uint32_t>(payload.size()));
   out.Put<uint32_t>(0);
+
   out.PutBytes(payload.Take());
   TP_CHECK(out.size() <= kPacketBytesMax, "a frame does not fit into one packet");
   return out.Take();
@@ -317,12 +324,14 @@ Result<Frame> DecodeFrame(std::span<const std::byte> bytes) {
   in.Get<uint16_t>();
   const auto length = in.Get<uint32_t>();
   in.Get<uint32_t>();
+
   if (!in.ok() || magic != kFrameMagic) return bad("a packet is not a Tidepool frame");
   if (type == 0 || type > kFrameTypes)
     return bad("a frame has the unknown type " + std::to_string(type));
   const TypeEntry& entry = kTypes[type - 1U];
   if (length != in.rest().size())
     return bad(std::string("a ") + entry.name + " frame has a wrong length");
+
   Frame frame;
   if (!entry.decode(&in, &frame))
     return bad(std::string("a ") + entry.name + " frame has a field out of range");

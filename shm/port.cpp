@@ -47,6 +47,7 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32
   if (!port->doorbell_.valid())
     return Status(ErrorId::kInternal,
                   "no descriptor left for a doorbell of session " + std::to_string(session));
+
   auto* submission = new (port->submission_->data()) SubmissionHeader{};
   submission->magic = kSubmissionMagic;
   submission->abi = protocol;
@@ -54,6 +55,7 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32
   completion->magic = kCompletionMagic;
   completion->abi = protocol;
   completion->session = session;
+
   port->protocol_ = protocol;
   return port;
 }
@@ -120,6 +122,7 @@ Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueF
   TP_ASSIGN_OR_RETURN(port->completion_,
                       Segment::Map(std::move(completion), kChannelBytes, PeerAccess::kReadOnly));
   port->doorbell_ = std::move(doorbell);
+
   const SubmissionHeader* down = Submission(*port->submission_);
   const CompletionHeader* up = Completions(*port->completion_);
   if (down->magic != kSubmissionMagic || up->magic != kCompletionMagic ||
@@ -132,6 +135,7 @@ Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueF
                   "memserver's rings have protocol version " + std::to_string(up->abi) +
                       ", the session was to have " + std::to_string(protocol));
   }
+
   port->protocol_ = protocol;
   return port;
 }

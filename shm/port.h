@@ -168,6 +168,7 @@ inline bool ClientPort::Push(const Request& request, More more) {
       first_ = request;
     return true;
   }
+
   RingSlot* slot = SlotAt(*submission_, position);
   StorePayload(slot, request);
   slot->sequence.store(position + 1, std::memory_order_release);

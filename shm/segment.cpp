@@ -86,6 +86,7 @@ Result<std::unique_ptr<Segment>> Segment::Create(const char* label, uint64_t byt
   if (!fd.valid()) return MapFailed(label, bytes, "memfd_create");
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return MapFailed(label, bytes, "ftruncate");
+
   auto mapping = std::make_unique<Mapping>();
   try {
     mapping->region =
@@ -107,6 +108,7 @@ Result<std::unique_ptr<Segment>> Segment::Map(UniqueFd fd, uint64_t bytes, PeerA
   if (!fd.valid() || fstat(fd.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
     return Status(ErrorId::kHandshakeBad, "the server sent a descriptor that is not memory");
   }
+
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (static_cast<uint64_t>(about.st_size) != bytes || seals < 0 ||
       (seals & kSizeSeals) != kSizeSeals) {
@@ -115,6 +117,7 @@ Result<std::unique_ptr<Segment>> Segment::Map(UniqueFd fd, uint64_t bytes, PeerA
                                               std::to_string(seals) + "; expected " +
                                               std::to_string(bytes) + " bytes, sealed");
   }
+
   const auto mode = peer == PeerAccess::kReadOnly ? ipc::read_only : ipc::read_write;
   auto mapping = std::make_unique<Mapping>();
   try {

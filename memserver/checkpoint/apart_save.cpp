@@ -70,10 +70,12 @@ bool SendDescriptor(int channel, int fd) {
   iovec part{&word, sizeof word};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
+
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
+
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
@@ -86,11 +88,13 @@ UniqueFd ReceiveDescriptor(int channel) {
   std::byte word{};
   iovec part{&word, sizeof word};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = CMSG_LEN(sizeof(int));
+
   if (recvmsg(channel, &message, MSG_CMSG_CLOEXEC) != sizeof word) return {};
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return {};
@@ -166,6 +170,7 @@ class SaveInWork {
     other_end_ = UniqueFd(ends[1]);
     shared_->other_end = ends[1];
     LeadReadsHere();
+
     try {
       std::thread([shared = shared_] { SaveOn(shared); }).detach();
     } catch (const std::system_error&) {
@@ -196,10 +201,12 @@ class SaveInWork {
         shared_->stop.store(true, std::memory_order_relaxed);
         end_ns = std::min(end_ns, clock.NowNs() + limits_.grace_ns);
       }
+
       pollfd entry{channel_.get(), POLLIN, 0};
       const int ready = poll(&entry, 1, kLookMs);
       if (ready <= 0 && clock.NowNs() >= end_ns) return GiveUp();
       if (ready <= 0) continue;
+
       Word word{};
       if (!Hear(shared_.get(), channel_.get(), &word)) return NoThread("channel");
       switch (word) {

@@ -76,6 +76,7 @@ void CheckpointWriter::BeginAll(std::vector<SaveRequest>* batch) {
     // Where there is no thread for it, the request is still here to be answered.
     const auto shared = std::make_shared<SaveRequest>(std::move(request));
     auto running = std::make_unique<Running>();
+
     try {
       running->thread = std::thread([this, shared, save = running.get()] {
         Serve(std::move(*shared));
@@ -87,6 +88,7 @@ void CheckpointWriter::BeginAll(std::vector<SaveRequest>* batch) {
              Status(ErrorId::kSaveFailed, "memserver has no thread for a save").Why(error.what()));
       continue;
     }
+
     running_.push_back(std::move(running));
   }
   batch->clear();
@@ -100,10 +102,12 @@ void CheckpointWriter::Serve(SaveRequest request) {
   if (request.list) request.tensors = std::exchange(request.list, {})();
   const size_t tensors = request.tensors.size();
   const int64_t timeout_ns = std::max<int64_t>(timeout_ns_ - request.waited_ns, 0);
+
   Status status =
       SaveApart(std::move(request),
                 {.clock = clock_, .timeout_ns = timeout_ns, .grace_ns = kGraceNs, .stop = &stop_});
   const double seconds = static_cast<double>(clock_->NowNs() - begin) / kNsPerSecond;
+
   if (status.ok())
     LogInfo("weights saved", {{"file", file}, {"tensors", tensors}, {"seconds", seconds}});
   Answer(connection, file, std::move(status));

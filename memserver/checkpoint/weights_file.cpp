@@ -100,6 +100,7 @@ class Save {
       return Status(ErrorId::kSaveFailed,
                     "saving '" + request_.name + "' was given up: memserver is stopping");
     }
+
     if (limits_.clock->NowNs() > limits_.deadline_ns) {
       return Status(ErrorId::kSaveFailed,
                     "saving '" + request_.name +
@@ -116,10 +117,12 @@ class Save {
     for (const SavedTensor& tensor : request_.tensors) {
       header.tensors.push_back({.name = tensor.name, .dtype = "F32", .shape = tensor.dims});
     }
+
     auto text = EncodeSafetensorsHeader(&header);
     if (!text.ok())
       return Status(ErrorId::kSaveFailed,
                     "the tensors do not fit into one file: " + text.status().what());
+
     for (size_t i = 0; i < header.tensors.size(); ++i) {
       const uint64_t bytes = header.tensors[i].end - header.tensors[i].begin;
       if (bytes != request_.tensors[i].count * sizeof(float)) {
@@ -151,6 +154,7 @@ class Save {
   Status WriteTensor(const SavedTensor& tensor) {
     if (tensor.data != nullptr) return Write(tensor.data, tensor.count * sizeof(float));
     joined_.resize(kPieceBytes / sizeof(float));
+
     for (uint64_t first = 0; first < tensor.count; first += joined_.size()) {
       const uint64_t count = std::min<uint64_t>(joined_.size(), tensor.count - first);
       const Status read = ReadValues(tensor, first, std::span(joined_).first(count));
@@ -183,6 +187,7 @@ class Save {
     if (fsync(file_.get()) != 0) return Failed("flushing");
     TP_RETURN_IF_ERROR(CheckLimits());
     TP_POINT("checkpoint.flushed");
+
     if (renameat(directory_.get(), temporary_.c_str(), directory_.get(), request_.name.c_str()) !=
         0)
       return Failed("naming");

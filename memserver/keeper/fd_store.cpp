@@ -45,6 +45,7 @@ std::vector<std::string> PassedNames() {
   std::vector<std::string> names;
   const char* text = std::getenv("LISTEN_FDNAMES");
   if (text == nullptr || NumberOf("LISTEN_PID") != getpid()) return names;
+
   for (std::string_view rest(text);
        names.size() < static_cast<size_t>(std::max(0L, NumberOf("LISTEN_FDS")));) {
     const size_t colon = rest.find(':');
@@ -76,6 +77,7 @@ std::vector<HeldMemory> TakeStored() {
     if (slot && fstat(passed, &about) == 0)
       taken.push_back({*slot, UniqueFd(passed), static_cast<uint64_t>(about.st_size)});
   }
+
   for (const char* variable : {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}) unsetenv(variable);
   std::sort(taken.begin(), taken.end(),
             [](const HeldMemory& a, const HeldMemory& b) { return a.slot < b.slot; });

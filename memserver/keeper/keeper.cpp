@@ -94,6 +94,7 @@ bool Keeper::Open() {
     sigaddset(&set, SIGINT);
     std::signal(SIGINT, SIG_DFL);
   }
+
   sigprocmask(SIG_SETMASK, &set, nullptr);
   signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!options_.stays) end_at_ns_ = clock_.NowNs() + kFirstPatienceNs;
@@ -142,12 +143,14 @@ bool Keeper::OnPacket(shm::Packet packet) {
   if (!TP_PLANTED("keeper.farewell_remembered")) farewell_ms_.reset();
   starting_ = 0;
   start_at_ns_ = end_at_ns_ = kNever;
+
   switch (message->op) {
     case KeeperOp::kHold:
       held_.insert_or_assign(
           message->slot, HeldMemory{message->slot, std::move(packet.fds.front()), message->value});
       TP_POINT("keeper.held");
       return true;
+
     case KeeperOp::kTake: return GiveAll();
     case KeeperOp::kForget: held_.clear(); return true;
     case KeeperOp::kPart: farewell_ms_ = message->value; return true;
@@ -201,11 +204,13 @@ void Keeper::AcceptServer() {
   ucred peer{};
   socklen_t length = sizeof peer;
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return;
+
   if (served_ || peer.uid != geteuid()) {
     return LogWarn(served_ ? "connection refused: a memserver is connected"
                            : "connection refused: another user",
                    {{"pid", peer.pid}});
   }
+
   server_ = std::move(socket);  // in place of one that never spoke
   SendMessage(server_.get(), {KeeperOp::kHello, kKeeperProtocol, static_cast<uint64_t>(getpid())},
               -1, 0);
@@ -237,6 +242,7 @@ void Keeper::StartServer(int64_t now) {
   end_at_ns_ = now + std::max(kStartPatienceNs, LeaseNs(options_.lease_ms));
   ++starts_;
   TP_POINT("keeper.respawning");
+
   const auto pid = SpawnSession({options_.command.front(), options_.command, EnvironmentFor(true)});
   if (!pid.ok()) {
     LogError(pid.status().Line(),
@@ -274,6 +280,7 @@ void Keeper::OnSignal() {
   bool asked_to_end = false;
   while (read(signals_.get(), &info, sizeof info) == sizeof info)
     asked_to_end |= info.ssi_signo != SIGCHLD;
+
   int state = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &state, WNOHANG)) > 0;) {
     const bool killed = WIFSIGNALED(state);
@@ -284,6 +291,7 @@ void Keeper::OnSignal() {
     starting_ = 0;
     ScheduleStart();
   }
+
   if (!asked_to_end) return;
   asked_to_end_ = options_.stays;
   const char* told = asked_to_end_ ? "asked to end: as soon as memserver has"

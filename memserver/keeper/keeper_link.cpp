@@ -63,6 +63,7 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socke
       return Status(socket.status().id(), "no keeper answers at this socket")
           .Where(socket_path)
           .Why(socket.status().why());
+
     std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), 0, kKeeperWaitNs));
     const Status greeted = link->Greet(place);
     if (greeted.ok()) return link;
@@ -131,6 +132,7 @@ Status KeeperLink::Greet(Place place) {
   }
   keeper_pid_ = static_cast<pid_t>(hello.value);
   if (!process_.valid() && place == Place::kBeside) process_ = PidFdOf(keeper_pid_);
+
   watch_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   for (const int fd : {socket_.get(), process_.get()}) {
     epoll_event event{};
@@ -153,6 +155,7 @@ Result<std::vector<HeldMemory>> KeeperLink::Take() {
       taken.push_back({message.slot, std::move(fd), message.value});
       continue;
     }
+
     if (message.op != KeeperOp::kGivenAll || message.value != taken.size())
       return Failed("the keeper sent other memory than it announced");
     TP_POINT("link.taken");
@@ -204,6 +207,7 @@ Result<KeeperMessage> KeeperLink::Receive(UniqueFd* fd) {
     if (!WaitToRead()) return Failed("the keeper does not answer");
     received = shm::ReceivePacket(socket_.get(), 1, &packet);
   }
+
   const auto message = received == shm::SocketResult::kDone ? MessageOf(packet) : std::nullopt;
   if (!message) {
     return Failed(received == shm::SocketResult::kClosed ? "the keeper has closed the connection"

@@ -46,6 +46,7 @@ Result<std::vector<HeldMemory>> KeptHolder::Take() {
     return taken;  // systemd goes on holding it, whatever becomes of this process
   }
   if (form_ == KeeperChoice::kNone) return std::vector<HeldMemory>();
+
   if (!link_) {
     auto link = Find(start_.external_wait_ns);
     if (link.status().id() == ErrorId::kNoServer && form_ == KeeperChoice::kProcess)
@@ -53,6 +54,7 @@ Result<std::vector<HeldMemory>> KeptHolder::Take() {
     if (!link.ok()) return link.status();
     link_ = std::move(link).value();
   }
+
   auto taken = link_->Take();
   of_another_ = !taken.ok() || !taken->empty();
   if (!taken.ok()) link_.reset();
@@ -134,6 +136,7 @@ Status KeptHolder::FindOrStart(bool again, std::span<const MemoryToHold> all) {
     start.hold = std::exchange(all, {});
     link = KeeperLink::Start(start);
   }
+
   if (!link.ok()) return link.status();
   link_ = std::move(link).value();
   for (const MemoryToHold& memory : all) TP_RETURN_IF_ERROR(link_->Hold(memory));
@@ -153,6 +156,7 @@ Status KeptHolder::Renew(std::span<const MemoryToHold> all) {
     link_.reset();
     status = FindOrStart(true, all);
     if (!status.ok()) continue;
+
     const int64_t passed_on_ns =
         link_->passed_on_ns() > 0 ? link_->passed_on_ns() : SteadyClock().NowNs();
     LogWarn("the keeper died; a new one holds the memory",

@@ -26,6 +26,7 @@ bool Send(const std::string& state, std::span<const int> fds, int64_t wait_ns) {
   if (path == nullptr || (path[0] != '/' && path[0] != '@') ||
       std::strlen(path) >= sizeof address.sun_path)
     return false;
+
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path, std::strlen(path));
   if (path[0] == '@') address.sun_path[0] = '\0';  // a name in the abstract space
@@ -34,6 +35,7 @@ bool Send(const std::string& state, std::span<const int> fds, int64_t wait_ns) {
   if (!socket.valid() ||
       connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
     return false;
+
   const auto bytes = std::as_bytes(std::span(state));
   auto sent = shm::SendPacket(socket.get(), bytes, fds);
   if (sent == shm::SocketResult::kWouldBlock && wait_ns > 0 &&

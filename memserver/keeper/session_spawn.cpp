@@ -38,12 +38,14 @@ class SpawnPlan {
     // Also clears close-on-exec where the two numbers are the same.
     if (command.inherited_fd >= 0)
       posix_spawn_file_actions_adddup2(&files_, command.inherited_fd, kInheritedFd);
+
     sigset_t all, blocked;
     sigfillset(&all);
     sigemptyset(&blocked);
     if (command.signals_blocked) {
       for (const int signal : {SIGINT, SIGHUP, SIGTERM}) sigaddset(&blocked, signal);
     }
+
     posix_spawnattr_setsigdefault(&attributes_, &all);
     posix_spawnattr_setsigmask(&attributes_, &blocked);
     posix_spawnattr_setflags(&attributes_,
@@ -84,15 +86,18 @@ void IsolateProcess(const char* name, int kept_fd) {
   for (const int ignored : {SIGINT, SIGHUP, SIGPIPE}) std::signal(ignored, SIG_IGN);
   umask(S_IRWXG | S_IRWXO);
   fcntl(kept_fd, F_SETFD, FD_CLOEXEC);
+
   const auto kept = static_cast<unsigned>(kept_fd),
              first = static_cast<unsigned>(STDERR_FILENO) + 1;
   if (kept > first) close_range(first, kept - 1, 0);
   close_range(std::max(first, kept + 1), ~0U, 0);
+
   const UniqueFd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (nothing.valid()) dup2(nothing.get(), STDIN_FILENO);
   const UniqueFd score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   if (score.valid() && write(score.get(), "-900", 4) != 4)
     LogDebug("the out-of-memory score stays as it is");
+
   prctl(PR_SET_NAME, name);
   prctl(PR_SET_DUMPABLE, 0);
 }

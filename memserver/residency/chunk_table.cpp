@@ -26,6 +26,7 @@ void ChunkTable::LayOut(const JobPlacement& placement) {
   uint32_t intakes = 0;
   ParameterId parameter = 0;
   std::byte* progress = records_->progress_words();
+
   for (ChunkId id = 0; id < chunks_.size(); ++id) {
     Chunk& chunk = chunks_[id];
     chunk.elements = spec_->chunks[id].elements;
@@ -65,6 +66,7 @@ Status ChunkTable::Recover(Version sealed, StandIns* stand_ins) {
     const bool possible =
         version &&
         (*version == kNoVersion ? sealed == 0 : *version == sealed || *version + 1 == sealed);
+
     if (!named || !possible) {
       const std::string found = version && named ? "version " + std::to_string(*version)
                                                  : "a name that does not fit its check";

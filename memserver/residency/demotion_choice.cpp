@@ -33,6 +33,7 @@ std::optional<std::string> TryToMove(const Movable& job, const Newcomer& newcome
   if (holding == nullptr) return "is not in the ledger";
   if (job.priority > newcomer.priority && !TP_PLANTED("residency.demoted_above_priority"))
     return "has a higher priority";
+
   const Quota quota = world->ledger.QuotaOf(holding->account);
   const uint64_t bytes = MovableBytes(*job.spec, job.on_host);
   const uint64_t used = world->ledger.PoolUsedBy(holding->account);
@@ -41,6 +42,7 @@ std::optional<std::string> TryToMove(const Movable& job, const Newcomer& newcome
       !TP_PLANTED("residency.demoted_into_guarantee")) {
     return "is within the guarantee of " + holding->account;
   }
+
   const auto plan = PlanMove(*job.spec, job.on_host, world->nvme_free);
   if (!plan) return "finds no room on NVMe";
   uint64_t nvme = 0;
@@ -48,6 +50,7 @@ std::optional<std::string> TryToMove(const Movable& job, const Newcomer& newcome
   const uint64_t nvme_used = world->ledger.NvmeUsedBy(holding->account);
   if (nvme > quota.nvme_limit - std::min(quota.nvme_limit, nvme_used))
     return "would be above the limit on NVMe of " + holding->account;
+
   holding->pool_bytes -= bytes;
   holding->nvme_bytes += nvme;
   world->moved.push_back(job.job);
@@ -80,6 +83,7 @@ std::string WhyNone(const std::vector<Movable>& jobs, const Newcomer& newcomer, 
     const Holding* holding = HoldingOf(&world.ledger, job.job);
     if (holding == nullptr) continue;
     if (named++ == kNamedMax) return text + ", and so on";
+
     const std::string name = holding->job;
     const auto why = TryToMove(job, newcomer, &world);
     if (!text.empty()) text += ", ";
@@ -98,6 +102,7 @@ DemotionChoice ChooseDemotions(Ledger ledger, std::vector<Movable> jobs,
   std::stable_sort(jobs.begin(), jobs.end(), [](const Movable& a, const Movable& b) {
     return std::pair(a.priority, a.detached_ns) < std::pair(b.priority, b.detached_ns);
   });
+
   const World world{std::move(ledger), std::move(nvme_free), {}};
   DemotionChoice choice;
   std::vector<const Movable*> moved;

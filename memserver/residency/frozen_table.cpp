@@ -61,6 +61,7 @@ uint64_t FrozenTable::CountMissing(const shm::JobSpec& spec, uint32_t uid) const
   const auto& sums = spec.sums.made;
   const uint32_t owner = NamedUser(uid);
   const auto user = users_.find(owner);
+
   if (sums != nullptr && user != users_.end() && user->second.chunks < sums->frozen.size()) {
     uint64_t bytes = sums->frozen_pool_bytes;
     for (auto it = chunks_.lower_bound({owner, 0, {}});
@@ -71,6 +72,7 @@ uint64_t FrozenTable::CountMissing(const shm::JobSpec& spec, uint32_t uid) const
     }
     return bytes;
   }
+
   std::set<FrozenName> missing;
   for (const shm::FrozenChunkSpec& chunk : spec.frozen) {
     const FrozenName name = NameIn(spec, chunk, uid);
@@ -104,6 +106,7 @@ Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
     const FrozenName name = NameIn(spec, listed, uid);
     const auto found = chunks_.find(name);
     FrozenChunk* chunk = found == chunks_.end() ? nullptr : found->second.get();
+
     if (chunk == nullptr) {
       std::vector<Extent> extents;
       if (!pool_->Take(std::array{shm::FrozenExtentBytes(name.bytes)}, &extents)) {
@@ -114,6 +117,7 @@ Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
                           FormatBytes(pool_->largest_free_bytes()));
       }
       chunk = Add(name, extents.front());
+
       auto* record = new (chunk->record) FrozenRecord{};
       record->uid = uid;
       record->bytes = name.bytes;
@@ -121,6 +125,7 @@ Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
       record->crc = CrcOf(*record);
       record->magic = kFrozenMagic;
     }
+
     ++chunk->holders;
     taken.push_back(chunk);
   }
@@ -139,6 +144,7 @@ Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid,
     const bool placed =
         known || (chunk == nullptr &&
                   pool_->TakeAt(places[i], shm::FrozenExtentBytes(name.bytes), &extents));
+
     if (placed && !known) {
       chunk = Add(name, extents.front());
       const FrozenRecord& record = *chunk->record;
@@ -146,12 +152,14 @@ Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid,
                          record.uid == uid && record.bytes == name.bytes &&
                          record.content == name.content;
       chunk->sealed = named && record.sealed.load(std::memory_order_acquire) == kFrozenSealed;
+
       if (!named) {
         pool_->Release(extents);
         Erase(name);
         chunk = nullptr;
       }
     }
+
     if (!placed || chunk == nullptr) {
       const FrozenHold back(this, std::move(taken));
       return Status(ErrorId::kKeptMemoryBad, "frozen chunk " + std::to_string(i) +
@@ -195,12 +203,14 @@ FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session,
     return Claim::kRejected;
   }
   if (chunk->sealed) return Claim::kAlreadyPresent;
+
   const bool is_other = chunk->uploader != 0 && chunk->uploader != session;
   const bool complete = chunk->uploader == session && chunk->started == chunk->name.bytes;
   chunk->wanted = chunk->wanted || is_other;
   if (is_other || complete || chunk->copies > 0 || chunk->at_worker ||
       IsUploadingAnother(session, chunk))
     return Claim::kWait;
+
   if (chunk->uploader == 0) uploads_.push_back(chunk);
   chunk->uploader = session;
   chunk->uploader_job = job;
@@ -260,6 +270,7 @@ bool FrozenTable::EndHash(FrozenChunk* chunk) {
   if (chunk->hashed < chunk->name.bytes) return false;
   const ContentHash found = chunk->record->hasher.Finish();
   const bool same = found == chunk->name.content || TP_PLANTED("residency.frozen_hash_unchecked");
+
   if (same) {
     chunk->record->sealed.store(kFrozenSealed, std::memory_order_release);
     chunk->sealed = true;
@@ -271,6 +282,7 @@ bool FrozenTable::EndHash(FrozenChunk* chunk) {
              {"name", HexOf(chunk->name.content)},
              {"found", HexOf(found)}});
   }
+
   EndUpload(chunk);
   return same;
 }
@@ -286,6 +298,7 @@ bool FrozenTable::Tend(int64_t now_ns) {
       stalled = chunk;
     }
   }
+
   if (stalled == nullptr) return false;
   LogWarn("an uploader of a frozen chunk puts nothing while others wait: it loses its claim",
           {{"job", stalled->uploader_job},

@@ -157,6 +157,7 @@ Status AdmitFrozen(Ledger* ledger, const Demand& demand) {
                             " of host memory for frozen chunks; ";
   const std::string account = UserAccount(demand.uid);
   TP_RETURN_IF_ERROR(AdmitBytes(*ledger, account, demand.frozen_bytes, asked));
+
   ledger->holdings.push_back({.job = "what it brings",
                               .account = account,
                               .pool_bytes = demand.frozen_bytes,
@@ -173,6 +174,7 @@ Status AdmitJob(const Ledger& ledger, const Demand& demand) {
     places.used += each.is_frozen ? 0 : 1;
     places.own += !each.is_frozen && each.uid == demand.uid ? 1 : 0;
   }
+
   if (const Status place = AdmitPlace(places); !place.ok()) {
     return Status(place.id(), "job " + demand.job + " finds no place: " + place.what())
         .Why(JobsOf(ledger, demand.uid));
@@ -199,6 +201,7 @@ Status AdmitRun(const Ledger& ledger, const Demand& demand) {
     seats += holding.ranks;
     of_user += holding.uid == demand.uid ? holding.ranks : 0;
   }
+
   if (demand.ranks > demand.user_ranks_max - std::min(of_user, demand.user_ranks_max)) {
     return Status(ErrorId::kQuotaExceeded,
                   "the " + std::to_string(demand.ranks) + " ranks of job " + demand.job +
@@ -206,6 +209,7 @@ Status AdmitRun(const Ledger& ledger, const Demand& demand) {
                       " that user " + std::to_string(demand.uid) +
                       " may have, of which other jobs have " + std::to_string(of_user));
   }
+
   Places places{.what = "sessions", .all = ledger.sessions_max, .used = seats, .own = of_user};
   places.wanted = demand.ranks;
   places.uid = demand.uid;
@@ -216,6 +220,7 @@ Status AdmitRun(const Ledger& ledger, const Demand& demand) {
         "job " + demand.job + " with " + std::to_string(demand.ranks) + " ranks";
     return Status(place.id(), run + " finds no place: " + place.what());
   }
+
   const uint64_t free = Minus(ledger.rcache_limit, ledger.RcacheUsed());
   if (demand.rcache_bytes <= free) return Status();
   return Status(ErrorId::kRcacheRefused,
@@ -240,6 +245,7 @@ Status CheckRule(const Ledger& ledger, const QuotaRule& rule, const std::string&
   for (Holding& holding : after.holdings) {
     if (holding.job == job) holding.account = rule.account;
   }
+
   const Status sound = CheckRules(ledger, after);
   return sound.ok()
              ? sound

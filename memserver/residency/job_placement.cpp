@@ -66,6 +66,7 @@ std::vector<JobPlacement::Taking> JobPlacement::Takings() const {
   for (size_t i = 0; i < sizes.size(); ++i) {
     const ChunkId chunk = i < planes_at ? 0 : static_cast<ChunkId>((i - planes_at) / planes);
     const bool on_gpu = shm::IsOnGpu(*spec_, chunk);
+
     if (sizes[i] == 0) {
       takings.push_back(
           {0, 0, on_gpu ? kGpuExtent : kSpilledExtent - placement_.DirectoryOf(chunk)});
@@ -94,6 +95,7 @@ bool JobPlacement::TakeNew() {
   for (const Taking& each : Takings()) {
     if (each.chunk != spaced) spacing_.NextChunk();
     spaced = each.chunk;
+
     if (each.bytes == 0) {
       extents_.push_back({nullptr, 0, each.elsewhere});
       continue;
@@ -152,6 +154,7 @@ bool JobPlacement::ReadPlacement(std::span<const uint64_t> offsets) {
     const auto end = rest.begin() + static_cast<std::ptrdiff_t>(planes);
     const auto gone = std::find_if(rest.begin(), end, IsElsewhere);
     const bool is_gone = gone != end;
+
     if (shm::IsOnGpu(*spec_, id) != (is_gone && *gone == kGpuExtent)) return false;
     if (shm::IsOnGpu(*spec_, id)) continue;
     if (!is_gone) {

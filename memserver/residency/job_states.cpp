@@ -27,6 +27,7 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
                       " of host memory; that much is free, but in runs of at most " +
                       FormatBytes(pool->largest_free_bytes()));
   }
+
   states->LayOut();
   return states;
 }

@@ -89,6 +89,7 @@ uint32_t JobWeights::GiveSlot(ChunkId id, uint64_t until_next, bool filling) {
   };
   const uint32_t slot = window_.FindRoom(until_next, may_go);
   if (slot == WeightWindow::kNone) return slot;
+
   if (const ChunkId gone = window_.slots()[slot].chunk; gone != shm::kNoSpill)
     At(gone).planes.param16 = nullptr;
   window_.Give(slot, id, filling);

@@ -19,6 +19,7 @@ bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<
     const auto most = std::max_element(left.begin(), left.end());
     const uint64_t bytes = shm::SpilledChunkBytes(spec, static_cast<ChunkId>(id));
     if (most == left.end() || *most < bytes) return false;
+
     *most -= bytes;
     const auto directory = static_cast<size_t>(most - left.begin());
     plan->directories.push_back(static_cast<uint8_t>(directory));
@@ -72,6 +73,7 @@ Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, cons
   placement.first_spilled = FirstSpilledOf(spec, states_on, space);
   placement.weights = shm::WeightsSpilledFor(spec, placement.first_spilled, space.pool_free);
   placement.host_bytes = shm::HostBytesOf(spec, placement.first_spilled, placement.weights);
+
   MovePlan plan;
   if (!placement.spills() ||
       Stripe(spec, placement.first_spilled, spec.chunks.size(), space.nvme_free, &plan)) {
@@ -79,6 +81,7 @@ Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, cons
     placement.nvme_bytes = std::move(plan.nvme_bytes);
     return placement;
   }
+
   const uint64_t free =
       std::accumulate(space.nvme_free.begin(), space.nvme_free.end(), uint64_t{0});
   return Status(ErrorId::kNvmeFull,

@@ -22,6 +22,7 @@ void WeightUses::Note(Rank rank, ChunkId chunk, Version version) {
     of.version = version;
     of.place = 0;
   }
+
   if (of.open.size() < uses_max_) of.open.push_back(chunk);
   const auto found =
       std::find(of.last.begin() + static_cast<std::ptrdiff_t>(of.place), of.last.end(), chunk);
@@ -32,6 +33,7 @@ uint64_t WeightUses::UntilNext(ChunkId chunk) const {
   uint64_t least = kNever;
   for (const OfRank& of : ranks_) {
     const auto place = of.last.begin() + static_cast<std::ptrdiff_t>(of.place);
+
     if (const auto found = std::find(place, of.last.end(), chunk); found != of.last.end()) {
       least = std::min(least, static_cast<uint64_t>(found - place));
     } else if (const auto round = std::find(of.last.begin(), place, chunk); round != place) {

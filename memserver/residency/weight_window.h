@@ -78,6 +78,7 @@ class WeightWindow {
       if (slot.filling || !may_go(slot.chunk)) continue;
       const uint64_t until = uses_.UntilNext(slot.chunk);
       if (until_next > 0 && until <= until_next) continue;
+
       const bool farther = best == kNone || until > best_until ||
                            (until == best_until && slot.used < slots_[best].used);
       if (!farther) continue;

@@ -17,14 +17,8 @@ RATCHET: dict[str, int] = {
     "client/memctl/views": 31,
     "memserver": 29,
     "memserver/admin": 58,
-    "memserver/checkpoint": 10,
     "memserver/config": 21,
-    "memserver/keeper": 17,
     "memserver/probe": 15,
-    "memserver/residency": 33,
-    "memserver/residency/kept": 10,
-    "memserver/residency/pool": 12,
-    "shm": 15,
 }
 
 

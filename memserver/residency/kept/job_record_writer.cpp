@@ -59,6 +59,7 @@ void JobRecordWriter::WriteFirst(const JobIdentity& identity, std::span<const ui
     record->elements = spec_->chunks[id].elements;
     record->stamp.store(StampOf(*record, kNoVersion), std::memory_order_relaxed);
   }
+
   for (Rank rank = 0; rank < spec_->world; ++rank) new (&staging_[rank]) StagingRecord{};
   const uint64_t shards = (layout_.norm_sums - layout_.shards) / sizeof(ShardRecord);
   for (uint64_t shard = 0; shard < shards; ++shard) new (shard_record(shard)) ShardRecord{};

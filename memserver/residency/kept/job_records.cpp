@@ -31,6 +31,7 @@ Status CheckIdentity(const JobRecord& record, const IndexedJob& indexed) {
   if (record.layout < kKeptLayoutMin || record.layout > kKeptLayout) {
     return Bad(indexed, "its records have layout " + std::to_string(record.layout));
   }
+
   if (record.job != indexed.job || record.nonce != indexed.nonce)
     return Bad(indexed, "its record is that of another job");
   if (record.job == 0 || record.job > kJobIdsMax)
@@ -66,6 +67,7 @@ Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& lay
   const uint64_t word =
       reinterpret_cast<const JobRecord*>(records.data())->demoted.load(std::memory_order_acquire);
   if (word == 0) return Status();
+
   const shm::JobSpec& spec = *kept->spec;
   const uint32_t count = DemotedCount(word);
   const auto* chunks = reinterpret_cast<const ChunkRecord*>(records.data() + layout.chunks);
@@ -73,10 +75,12 @@ Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& lay
       DemotedWord(kept->nonce, {chunks, count}) != word) {
     return Bad(indexed, "its note of what was moved to NVMe does not fit its check");
   }
+
   kept->demoted = count;
   size_t planes = 0;
   for (const uint64_t bytes : InOrder(shm::PlaneBytesOf(spec, 0))) planes += bytes > 0 ? 1 : 0;
   size_t at = kept->extent_offsets.size() - planes * spec.chunks.size();
+
   for (ChunkId id = 0; id < count; ++id) {
     const auto all = InOrder(shm::PlaneBytesOf(spec, id)),
                left = InOrder(shm::HostPlaneBytesOf(spec, id, true));
@@ -108,6 +112,7 @@ RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {
     pieces += DivideUp(spec.chunks[id].elements, shm::kPieceElements);
     shards += spec.ShardCount(id);
   }
+
   RecordsLayout layout;
   layout.chunks = shm::kJobRecordBytes;
   layout.staging = layout.chunks + spec.chunks.size() * sizeof(ChunkRecord);
@@ -126,6 +131,7 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   const auto& record = *reinterpret_cast<const JobRecord*>(records.data());
   TP_RETURN_IF_ERROR(CheckIdentity(record, indexed));
   TP_RETURN_IF_ERROR(CheckStep(record, indexed));
+
   TP_ASSIGN_OR_RETURN(const auto spec_bytes,
                       Part(records, record.spec_at, record.spec_bytes, indexed));
   TP_ASSIGN_OR_RETURN(
@@ -135,6 +141,7 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
     return Bad(indexed, "the check over its specification does not fit");
   if (record.extents_crc != Crc32c(extents))
     return Bad(indexed, "the check over its extents does not fit");
+
   auto spec = shm::Decode(spec_bytes);
   if (!spec.ok()) return Bad(indexed, spec.status().what());
   const RecordsLayout layout = RecordsLayoutOf(*spec, spec_bytes.size());
@@ -143,6 +150,7 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
                     record.extent_count == shm::ExtentCount(*spec) + spec->frozen.size() &&
                     record.chunk_count == spec->chunks.size();
   if (!fits) return Bad(indexed, "its tables do not lie where its specification puts them");
+
   KeptJob kept;
   kept.job = record.job;
   kept.slot = indexed.slot;
@@ -150,12 +158,14 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   kept.fingerprint = record.fingerprint;
   kept.uid = record.uid;
   kept.note = NoteOf(record);
+
   kept.spec = std::make_shared<const shm::JobSpec>(std::move(spec).value());
   kept.extent_offsets.resize(shm::ExtentCount(*kept.spec));
   kept.frozen_places.resize(kept.spec->frozen.size());
   const auto places = extents.subspan(kept.extent_offsets.size() * sizeof(uint64_t));
   std::memcpy(kept.extent_offsets.data(), extents.data(), extents.size() - places.size());
   if (!places.empty()) std::memcpy(kept.frozen_places.data(), places.data(), places.size());
+
   if (kept.extent_offsets.front() != indexed.records_offset)
     return Bad(indexed, "its records do not lie where its extents put them");
   kept.sealed_version = record.sealed_version.load(std::memory_order_relaxed);

@@ -89,11 +89,13 @@ Result<IndexContents> ReadIndex(std::span<const std::byte> bytes) {
   if (header->crc != CrcOf(*header)) return Bad("the check over its header does not fit");
   if (header->slots != kIndexSlots)
     return Bad("it has " + std::to_string(header->slots) + " slots");
+
   IndexContents contents;
   contents.layout = header->layout;
   contents.pool_nonce = header->pool_nonce;
   contents.last_job = header->last_job.load(std::memory_order_relaxed);
   contents.geometry = {header->pool_bytes, header->own_bytes, header->piece_bytes};
+
   for (uint32_t place = 0; place < kServersNoted; ++place) {
     const ServerNote& note = header->servers[place];
     const uint32_t check = note.check.load(std::memory_order_acquire);
@@ -102,6 +104,7 @@ Result<IndexContents> ReadIndex(std::span<const std::byte> bytes) {
     if (check != 0 && whole)
       contents.servers.push_back({place, {note.pid, note.start, note.pid_namespace}});
   }
+
   for (uint32_t i = 0; i < kIndexSlots; ++i) {
     const auto* slot = reinterpret_cast<const IndexSlot*>(bytes.data() + kSlotsAt) + i;
     const uint64_t nonce = slot->nonce.load(std::memory_order_acquire);
@@ -120,6 +123,7 @@ Result<std::unique_ptr<KeptIndex>> KeptIndex::Create(const PoolGeometry& geometr
   TP_ASSIGN_OR_RETURN(
       std::unique_ptr<shm::Segment> segment,
       shm::Segment::Create("tidepool-index", kIndexBytes, shm::PeerAccess::kReadWrite));
+
   auto* header = new (segment->data()) IndexHeader{};
   header->magic = kIndexMagic;
   header->layout = kKeptLayout;
@@ -139,11 +143,13 @@ Result<std::unique_ptr<KeptIndex>> KeptIndex::Adopt(UniqueFd fd, IndexContents* 
   if (!mapped.ok()) return Bad(mapped.status().what());
   std::unique_ptr<shm::Segment> segment = std::move(mapped).value();
   TP_ASSIGN_OR_RETURN(*contents, ReadIndex({segment->data(), segment->bytes()}));
+
   std::vector<bool> trusted(kIndexSlots, false);
   for (const IndexedJob& job : contents->jobs) trusted[job.slot] = true;
   for (uint32_t i = 0; i < kIndexSlots; ++i) {
     if (!trusted[i]) SlotAt(segment->data(), i)->nonce.store(0, std::memory_order_release);
   }
+
   reinterpret_cast<IndexHeader*>(segment->data())->layout = kKeptLayout;
   std::unique_ptr<KeptIndex> index(new KeptIndex(std::move(segment)));
   uint32_t noted = 0;
@@ -157,6 +163,7 @@ std::optional<uint32_t> KeptIndex::NoteServer(const ProcessName& process) {
   for (uint32_t place = 0; place < kServersNoted; ++place) {
     ServerNote& note = header->servers[place];
     if (note.check.load(std::memory_order_relaxed) != 0) continue;
+
     note.pid = process.pid;
     note.start = process.start;
     note.pid_namespace = process.pid_namespace;
@@ -180,9 +187,11 @@ uint32_t KeptIndex::Add(JobId job, uint64_t nonce, const Extent& records) {
   if (header->last_job.load(std::memory_order_relaxed) < job &&
       !TP_PLANTED("residency.last_job_not_kept"))
     header->last_job.store(job, std::memory_order_release);
+
   for (uint32_t i = 0; i < kIndexSlots; ++i) {
     IndexSlot* slot = SlotAt(segment_->data(), i);
     if (slot->nonce.load(std::memory_order_relaxed) != 0) continue;
+
     slot->records_offset = records.offset;
     slot->records_bytes = records.bytes;
     slot->job = job;

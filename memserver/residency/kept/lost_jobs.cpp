@@ -13,6 +13,7 @@ void LostJobs::Note(LostJob job) {
   std::map<uint32_t, size_t> of_user;
   for (const LostJob& each : all_) ++of_user[each.uid];
   const auto fewer = [](const auto& one, const auto& other) { return one.second < other.second; };
+
   if (of_user[job.uid] >= kLostOfUserMax) {
     DropOldestOf(job.uid);
   } else if (all_.size() >= kLostJobsMax) {

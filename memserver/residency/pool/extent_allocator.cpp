@@ -24,6 +24,7 @@ std::optional<uint64_t> ExtentAllocator::Take(uint64_t bytes) {
   for (Piece& piece : pieces_) {
     for (auto it = piece.free.begin(); it != piece.free.end(); ++it) {
       if (it->second < bytes) continue;
+
       const auto [offset, available] = *it;
       piece.free.erase(it);
       if (available > bytes) piece.free.emplace(offset + bytes, available - bytes);
@@ -43,6 +44,7 @@ bool ExtentAllocator::TakeAt(uint64_t offset, uint64_t bytes) {
   --it;
   const auto [begin, available] = *it;
   if (offset - begin >= available || bytes > available - (offset - begin)) return false;
+
   piece.free.erase(it);
   if (offset > begin) piece.free.emplace(begin, offset - begin);
   const uint64_t end = offset + bytes;
@@ -64,6 +66,7 @@ void ExtentAllocator::Release(uint64_t offset, uint64_t bytes) {
   auto next = piece.free.lower_bound(offset);
   TP_CHECK(next == piece.free.end() || offset + bytes <= next->first,
            "an extent was released twice");
+
   uint64_t begin = offset;
   uint64_t end = offset + bytes;
   if (next != piece.free.begin()) {
@@ -74,10 +77,12 @@ void ExtentAllocator::Release(uint64_t offset, uint64_t bytes) {
       piece.free.erase(before);
     }
   }
+
   if (next != piece.free.end() && next->first == end) {
     end += next->second;
     piece.free.erase(next);
   }
+
   piece.free.emplace(begin, end - begin);
   free_bytes_ += bytes;
 }

@@ -75,6 +75,7 @@ Result<std::unique_ptr<HostPool>> HostPool::Reserve(const HostPoolOptions& wante
            "a pool has bytes and pieces of whole pages");
   options.reserved_pages = options.reserved_pages && EnoughSetAside(options);
   if (!options.reserved_pages) TP_RETURN_IF_ERROR(CheckBudget(options, budget));
+
   std::unique_ptr<HostPool> pool(new HostPool());
   TP_RETURN_IF_ERROR(pool->MapPieces(options));
   pool->BindPieces(options);
@@ -93,6 +94,7 @@ Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces,
   const auto bad = [](const std::string& what) {
     return Status(ErrorId::kKeptMemoryBad, "the kept pool cannot be used: " + what);
   };
+
   const uint64_t total = geometry.bytes + geometry.own_bytes;
   const bool sound = geometry.bytes > 0 && geometry.bytes < kBytesMax &&
                      geometry.own_bytes < geometry.piece_bytes &&
@@ -103,12 +105,14 @@ Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces,
     return bad(std::to_string(pieces.size()) + " of " +
                std::to_string(DivideUp(total, geometry.piece_bytes)) + " pieces are there");
   }
+
   std::unique_ptr<HostPool> pool(new HostPool());
   pool->piece_bytes_ = geometry.piece_bytes;
   for (UniqueFd& fd : pieces) {
     Piece piece;
     piece.begin = pool->pieces_.size() * geometry.piece_bytes;
     piece.bytes = std::min(geometry.piece_bytes, total - piece.begin);
+
     struct stat about {};
     const int seals = fcntl(fd.get(), F_GET_SEALS);
     if (fstat(fd.get(), &about) != 0 || static_cast<uint64_t>(about.st_size) != piece.bytes ||
@@ -116,6 +120,7 @@ Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces,
       return bad("piece " + std::to_string(pool->pieces_.size()) + " is not the sealed memory of " +
                  FormatBytes(piece.bytes) + " that it was");
     }
+
     piece.fd = std::move(fd);
     TP_RETURN_IF_ERROR(pool->MapPiece(std::move(piece), true));
   }
@@ -135,6 +140,7 @@ void HostPool::Settle(uint64_t own_bytes) {
       same == facts_.nodes.end() ? facts_.nodes.push_back(share)
                                  : static_cast<void>(same->bytes += share.bytes);
     }
+
     const uint64_t own = piece.begin == 0 ? own_bytes : 0;
     if (piece.bytes > own) sizes.push_back(piece.bytes - own);
   }
@@ -151,6 +157,7 @@ Status HostPool::MapPieces(const HostPoolOptions& options) {
     piece.begin = begin;
     piece.bytes = std::min(options.piece_bytes_max, total - begin);
     piece.fd = CreatePoolFile(options.reserved_pages);
+
     if (!piece.fd.valid()) return MapError("memfd_create", piece.bytes);
     if (ftruncate(piece.fd.get(), static_cast<off_t>(piece.bytes)) != 0)
       return MapError("ftruncate", piece.bytes);
@@ -190,6 +197,7 @@ Status HostPool::Touch(const HostPoolOptions& options) {
     std::byte* data;
     uint64_t bytes;
   };
+
   std::vector<Slice> slices;
   uint64_t total = 0;
   for (const Piece& piece : pieces_) {
@@ -198,6 +206,7 @@ Status HostPool::Touch(const HostPoolOptions& options) {
     }
     total += piece.bytes;
   }
+
   std::atomic<size_t> next{0};
   std::atomic<uint64_t> touched{0};
   const auto touch_some = [&](Status* status,
@@ -208,12 +217,14 @@ Status HostPool::Touch(const HostPoolOptions& options) {
       if (progress) progress(touched, total);
     }
   };
+
   uint32_t threads =
       options.touch_threads != 0 ? options.touch_threads : std::thread::hardware_concurrency();
   threads = static_cast<uint32_t>(
       std::min<size_t>(std::clamp<uint32_t>(threads, 1, kTouchThreadsMax), slices.size()));
   const SteadyClock clock;
   const int64_t start = clock.NowNs();
+
   std::vector<Status> ended(threads);
   std::vector<std::thread> others;
   for (uint32_t i = 1; i < threads; ++i)
@@ -221,6 +232,7 @@ Status HostPool::Touch(const HostPoolOptions& options) {
   touch_some(&ended[0], options.progress);
   for (std::thread& thread : others) thread.join();
   for (const Status& status : ended) TP_RETURN_IF_ERROR(status);
+
   facts_.touch_seconds = static_cast<double>(clock.NowNs() - start) / kNsPerSecond;
   facts_.touch_threads = threads;
   if (options.progress) options.progress(total, total);
@@ -233,6 +245,7 @@ HostPool::~HostPool() {
 
 bool HostPool::Take(std::span<const uint64_t> sizes, std::vector<Extent>* extents) {
   const size_t before = extents->size();
+
   for (const uint64_t bytes : sizes) {
     const auto taken = allocator_->Take(bytes);
     if (!taken) {

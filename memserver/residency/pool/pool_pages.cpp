@@ -56,6 +56,7 @@ Status BindPages(std::byte* data, uint64_t bytes, std::span<const uint32_t> node
   for (const uint32_t node : nodes) {
     if (node < kNodesMax) mask[node / kBits] |= 1UL << (node % kBits);
   }
+
   const int mode = nodes.size() == 1 ? MPOL_PREFERRED : MPOL_INTERLEAVE;
   if (syscall(SYS_mbind, data, bytes, mode, mask.data(), static_cast<unsigned long>(kNodesMax),
               0U) == 0)

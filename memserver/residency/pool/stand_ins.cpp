@@ -55,6 +55,7 @@ bool StandIns::Add(StandIn at, std::span<const std::byte> image, ChunkRecord* re
   TP_CHECK(Find(at.chunk, at.piece, at.slot) == nullptr, "a place has one stand-in");
   std::vector<Extent> taken;
   if (!pool_->Take(std::array{BytesFor(at.chunk, at.piece)}, &taken)) return false;
+
   at.extent = taken.front();
   std::memset(at.extent.data, 0, kPageBytes);
   auto* kept = new (at.extent.data) StandInRecord{};
@@ -66,6 +67,7 @@ bool StandIns::Add(StandIn at, std::span<const std::byte> image, ChunkRecord* re
   kept->error = at.error;
   kept->next = record->stand_ins.load(std::memory_order_relaxed);
   kept->crc = CrcOf(*kept);
+
   std::memcpy(at.image(), image.data(), image.size());
   TP_POINT("server.stand_in_written");
   record->stand_ins.store(NameOf(at.extent.offset), std::memory_order_release);
@@ -83,11 +85,13 @@ Status StandIns::Recover(ChunkId chunk, const ChunkRecord& record) {
     if (page.empty()) return Bad(chunk, "and it is none");
     StandInRecord kept;
     std::memcpy(&kept, page.data(), sizeof kept);
+
     const bool named = kept.magic == kStandInMagic && kept.crc == CrcOf(kept) &&
                        kept.job_nonce == record.job_nonce && kept.chunk == chunk;
     if (!named || kept.piece >= pieces || kept.slot >= 2)
       return Bad(chunk, "and something else lies there");
     if (Find(chunk, kept.piece, kept.slot) != nullptr) return Bad(chunk, "twice");
+
     std::vector<Extent> taken;
     if (!pool_->TakeAt(*offset, BytesFor(chunk, kept.piece), &taken))
       return Bad(chunk, "and it is taken");
