@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "base/log.h"
-#include "memserver/admin/admin_api.h"
+#include "memserver/admin/snapshot_source.h"
 #include "memserver/server.h"
 
 namespace tidepool::memserver {
@@ -69,7 +69,7 @@ void KeeperCare::Renew(bool died) {
 
 void Watchdog::Feed(Server* server) {
   if (interval_ns_ == 0 || clock_->NowNs() - fed_ns_ < interval_ns_ / 3) return;
-  if (server->SilentSeconds() < AdminApi::kDeadSeconds) NotifyIfRoom("WATCHDOG=1");
+  if (server->SilentSeconds() < kDeadSeconds) NotifyIfRoom("WATCHDOG=1");
   fed_ns_ = clock_->NowNs();
 }
 
@@ -119,6 +119,7 @@ MainLoop::Entries MainLoop::EntriesOf(int signals, const EndConditions& conditio
   entries[kCommands] = {server_->main_commands_fd(), POLLIN, 0};
   entries[kKeeps] = {server_->keeps_fd(), POLLIN, 0};
   entries[kFormerServers] = {server_->former_servers_fd(), POLLIN, 0};
+
   return entries;
 }
 

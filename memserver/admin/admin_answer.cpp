@@ -1,5 +1,6 @@
 #include "memserver/admin/admin_answer.h"
 
+#include "base/log.h"
 #include "base/text/json_writer.h"
 
 namespace tidepool::memserver {
@@ -7,6 +8,7 @@ namespace {
 
 const char* TitleOf(unsigned status) {
   switch (status) {
+    // What is asked for cannot be given.
     case 400: return "Bad Request";
     case 403: return "Forbidden";
     case 404: return "Not Found";
@@ -15,6 +17,7 @@ const char* TitleOf(unsigned status) {
     case 409: return "Conflict";
     case 413: return "Content Too Large";
     case 431: return "Request Header Fields Too Large";
+    // The server is not there, or too slow.
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";
     default: return "Error";
@@ -34,6 +37,15 @@ unsigned HttpStatusOf(const Status& error) {
 
 }  // namespace
 
+std::string EventLines(uint64_t* last, uint64_t most) {
+  std::string lines;
+  for (const LoggedLine& line : RecentLines(*last, most)) {
+    lines += "{\"number\":" + std::to_string(line.number) + "," + line.json.substr(1) + "\n";
+    *last = line.number;
+  }
+  return lines;
+}
+
 AdminAnswer Problem(unsigned http_status, const Status& error) {
   const ErrorEntry& entry = ErrorEntryOf(error.id());
   JsonWriter json;
@@ -41,6 +53,7 @@ AdminAnswer Problem(unsigned http_status, const Status& error) {
       .Field("type", "about:blank")
       .Field("title", TitleOf(http_status))
       .Field("status", static_cast<uint32_t>(http_status));
+
   json.Field("detail", error.what())
       .Field("code", "TP" + std::to_string(static_cast<unsigned>(error.id())))
       .Field("name", entry.name);

@@ -21,6 +21,11 @@ struct AdminAnswer {
   std::optional<uint64_t> follow_after = {};
 };
 
+// What was logged behind number *last, `most` lines at most, as objects one a line; *last becomes
+// the number of the last of them. Numbers come first in each line, so that a reader knows where to
+// go on.
+std::string EventLines(uint64_t* last, uint64_t most);
+
 // An RFC 9457 problem document: type, title, status, detail, and our code, name, place, cause and
 // remedy.
 AdminAnswer Problem(unsigned http_status, const Status& error);

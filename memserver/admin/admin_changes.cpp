@@ -72,6 +72,7 @@ Result<Command> ReadLogLevel(const ChangeAsk& ask) {
        {"info", LogLevel::kInfo},
        {"warn", LogLevel::kWarn},
        {"error", LogLevel::kError}}};
+
   TP_RETURN_IF_ERROR(ask.body.CheckFields({"level", "for"}));
   TP_ASSIGN_OR_RETURN(const std::string name, ask.body.Text("level"));
   ChangeLogLevel change;
@@ -83,6 +84,7 @@ Result<Command> ReadLogLevel(const ChangeAsk& ask) {
           .Fix(duration.status().fix());
     change.for_ns = *duration;
   }
+
   for (const auto& [level_name, level] : kLevels) {
     if (name != level_name) continue;
     change.level = level;
@@ -107,6 +109,7 @@ Result<Command> ReadMute(const ChangeAsk& ask) {
   TP_ASSIGN_OR_RETURN(const std::string code, ask.body.Text("check"));
   TP_ASSIGN_OR_RETURN(const std::string text, ask.body.Text("for"));
   TP_RETURN_IF_ERROR(KnowsCheck(ask.snapshot, code));
+
   const auto duration = ParseDurationNs(text);
   if (!duration.ok())
     return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what())
@@ -229,6 +232,7 @@ AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget
     return ProblemOf(known);
   auto body = ParseBody(request.body);
   if (!body.ok()) return ProblemOf(body.status());
+
   auto command = route->read({target, *body, snapshot});
   if (!command.ok()) return ProblemOf(command.status());
   const auto ticket = std::make_shared<CommandTicket>();
@@ -241,12 +245,14 @@ AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget
     mail_.to_loop->Push(
         AdminCommand{request.caller, ticket, std::get<LoopCommand>(std::move(command).value())});
   }
+
   const std::optional<Status> result = ticket->Wait(kWaitMs);
   if (!result)
     return ProblemOf(
         Status(ErrorId::kWaitTimeout,
                "the serve loop has not answered in time; the change may still be made"));
   if (!result->ok()) return ProblemOf(*result);
+
   JsonWriter json;
   json.BeginObject().Field("result", plans ? "planned" : "done");
   if (reads_again) {

@@ -117,6 +117,7 @@ class AdminServer::Engine {
               {{"why", listens.Line()}, {"next", "it is tried again once a second"}});
       if (!TP_PLANTED("admin.metrics_tried_once")) Spawn(TryForMetrics());
     }
+
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "tp-admin");
       context_.run();
@@ -180,21 +181,23 @@ class AdminServer::Engine {
         co_await pause.async_wait(kAsTuple);
         continue;
       }
+
       const AdminCaller caller =
           acceptor == &metrics_ ? kScraper : CallerAt(socket.native_handle(), access_);
       const uint32_t most = caller.level == AdminLevel::kAdmin ? limits_.connections_max
                                                                : limits_.user_connections_max;
       if (caller.level == AdminLevel::kNone) {
-        Spawn(Refuse(
-            Stream(std::move(socket)),
-            Problem(403, Status(ErrorId::kNotOwner, "the admin socket belongs to another user"))));
-      } else if (connections_ >= limits_.connections_max || by_user_[caller.uid] >= most) {
-        Spawn(Refuse(
-            Stream(std::move(socket)),
-            Problem(503, Status(ErrorId::kNotReady, "too many connections to the admin socket"))));
-      } else {
-        Spawn(Serve(Stream(std::move(socket)), caller));
+        const Status others(ErrorId::kNotOwner, "the admin socket belongs to another user");
+        Spawn(Refuse(Stream(std::move(socket)), Problem(403, others)));
+        continue;
       }
+
+      if (connections_ >= limits_.connections_max || by_user_[caller.uid] >= most) {
+        const Status full(ErrorId::kNotReady, "too many connections to the admin socket");
+        Spawn(Refuse(Stream(std::move(socket)), Problem(503, full)));
+        continue;
+      }
+      Spawn(Serve(Stream(std::move(socket)), caller));
     }
   }
 
@@ -212,6 +215,7 @@ class AdminServer::Engine {
       parser.body_limit(limits_.body_bytes_max);
       stream.expires_after(std::chrono::nanoseconds(limits_.request_timeout_ns));
       const auto [error, bytes] = co_await http::async_read(stream, buffer, parser, kAsTuple);
+
       if (error) {
         const AdminAnswer answer = AnswerToUnreadable(error);
         if (answer.status != 0) co_await Send(&stream, answer, {.keep_alive = false});
@@ -240,6 +244,7 @@ class AdminServer::Engine {
                                  "this port is for this machine alone, by names of the loopback")
                               .Fix("ask it by the address of --metrics-listen"));
     }
+
     if (caller.uid == kScraper.uid && request.target() != "/metrics") {
       return Problem(404, Status(ErrorId::kAdminNotFound, "this port answers GET /metrics only")
                               .Fix("use the admin socket"));
@@ -271,6 +276,7 @@ class AdminServer::Engine {
     http::response_serializer<http::empty_body> serializer(response);
     stream->expires_after(std::chrono::nanoseconds(limits_.answer_timeout_ns));
     if (std::get<0>(co_await http::async_write_header(*stream, serializer, kAsTuple))) co_return;
+
     uint64_t last = *answer.follow_after;
     asio::steady_timer pause(context_);
     for (std::string lines = answer.body;; lines = EventLines(&last, kLoggedLinesKept)) {
@@ -302,6 +308,7 @@ class AdminServer::Engine {
     http::response_serializer<http::string_body> serializer(response);
     serializer.split(manner.head);
     beast::error_code error;
+
     if (manner.head) {
       error = std::get<0>(co_await http::async_write_header(*stream, serializer, kAsTuple));
     } else {

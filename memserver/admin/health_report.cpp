@@ -10,7 +10,6 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr double kSilentSeconds = 1;
 constexpr double kNearFull = 0.95;
 constexpr uint64_t kHugeMatters = kGiB;  // smaller pools are for trying things out
 constexpr int64_t kLongWaitNs = 600 * kNsPerSecond;
@@ -79,6 +78,7 @@ HealthCheck NvmeLate(const NvmeRow& nvme) {
                              std::to_string(nvme.late.size()),
                          "look at the kernel log for this drive; what waits for it goes on when it "
                          "answers, or ends after ten deadlines");
+
   for (const LateRow& row : nvme.late) {
     const std::string who = row.job == 0 ? "no job's"
                                          : "job " + std::to_string(row.job) + " (" + row.name +
@@ -101,6 +101,7 @@ HealthCheck NvmeUnwritten(const NvmeRow& nvme) {
              " whose jobs wait for room there",
          "look at the kernel log for this drive; where jobs wait, give the pool room (memctl "
          "quotas says who holds it)");
+
   for (const UnwrittenRow& row : nvme.unwritten) {
     check.detail.push_back("job " + std::to_string(row.job) + " (" + row.name + "), chunk " +
                            std::to_string(row.chunk) + ", piece " + std::to_string(row.piece) +
@@ -117,6 +118,7 @@ void AddNvme(const NvmeRow& nvme, std::vector<HealthCheck>* checks) {
          nvme.failed.empty() ? "no flush of a directory has failed"
                              : "a flush failed: the directory takes no new jobs",
          "look at the kernel log for this drive; give memserver another directory");
+
   if (!nvme.failed.empty()) failed.detail.push_back(nvme.failed);
   checks->push_back(std::move(failed));
   checks->push_back(NvmeUnwritten(nvme));
@@ -149,6 +151,7 @@ void AddGpus(const std::vector<GpuRow>& gpus, std::vector<HealthCheck>* checks) 
          "GPUs with which not all of the pool is registered: copies are slow",
          "allow memory to be locked (systemd: LimitMEMLOCK=infinity), and start memserver again"),
       gpus, [](const GpuRow& gpu) { return gpu.pin_failure; }));
+
   checks->push_back(
       OfGpus(Of("CUDA_IPC_FALLBACK", Severity::kWarn, true,
                 "GPUs whose memory leaves a process as an IPC handle",
@@ -179,6 +182,7 @@ void AddJobs(const Snapshot& now, std::vector<HealthCheck>* checks) {
              now.jobs, [](const JobRow& job) {
                return job.state == "detached" || job.state == "demoting" || job.state == "awaiting";
              }));
+
   checks->push_back(JobsSetAside(now));
   checks->push_back(OfRows(
       Of("RANKS_WAIT", Severity::kWarn, true,
@@ -200,6 +204,7 @@ std::vector<HealthCheck> CheckHealth(const SnapshotLook& look) {
   checks.push_back(Of("DRAINING", Severity::kWarn, now.draining,
                       now.draining ? "no new jobs are taken" : "new jobs are taken",
                       "memctl undrain"));
+
   checks.push_back(PoolNearFull(now));
   checks.push_back(PoolNotHuge(now));
   AddNvme(now.nvme, &checks);
@@ -221,6 +226,7 @@ std::string HealthReport(const SnapshotLook& look) {
   }
   JsonWriter json;
   json.BeginObject().Field("status", NameOf(worst)).Key("checks").BeginArray();
+
   for (const HealthCheck& check : checks) {
     json.BeginObject()
         .Field("code", check.code)

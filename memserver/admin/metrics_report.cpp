@@ -25,6 +25,7 @@ void WriteServer(const SnapshotLook& look, const ServerFacts& facts, Exposition*
       .Sample(
           uint64_t{1},
           {{"version", facts.version}, {"abi", std::to_string(facts.abi)}, {"build", facts.build}});
+
   out->Gauge("tidepool_uptime_seconds", "Since memserver started")
       .Sample(static_cast<double>(now.uptime_ns) / kNsPerSecond);
   out->Gauge("tidepool_ready", "1 while new jobs are taken")
@@ -34,6 +35,7 @@ void WriteServer(const SnapshotLook& look, const ServerFacts& facts, Exposition*
       .Sample(look.silent_seconds);
   out->Gauge("tidepool_optimizer_workers", "Threads that update chunks")
       .Sample(uint64_t{now.workers});
+
   out->Counter("tidepool_serve_loop_turns_total", "Turns of the serve loop").Sample(now.turns);
   out->Counter("tidepool_serve_loop_long_turns_total",
                "Turns of the serve loop that took more than 5 ms")
@@ -63,6 +65,7 @@ void WriteTiers(const Snapshot& now, Exposition* out) {
              "Of the used host memory: frozen chunks, each once however many jobs share it")
       .Sample(now.pool_frozen);
   out->Gauge("tidepool_rcache_bytes", "Memory for rCaches that the server makes");
+
   bytes(now.rcache_used, now.rcache_limit);
   out->Gauge("tidepool_nvme_bytes", "Room in all --nvme directories");
   bytes(now.nvme.bytes_used, now.nvme.bytes);
@@ -75,6 +78,7 @@ void WriteTiers(const Snapshot& now, Exposition* out) {
       .Sample(now.nvme.repetitions);
   out->Gauge("tidepool_nvme_blocks_stalled", "Blocks that a drive has held for 10 s and more")
       .Sample(uint64_t{now.nvme.stalled});
+
   out->Counter("tidepool_nvme_writes_failed_total",
                "Writes of states that a drive did not take, repetitions counted once")
       .Sample(now.nvme.writes_failed);
@@ -87,6 +91,7 @@ void WriteTiers(const Snapshot& now, Exposition* out) {
   out->Gauge("tidepool_nvme_late",
              "Reads and writes of states that a drive has not answered within --nvme-deadline")
       .Sample(now.nvme.late.size());
+
   out->Counter("tidepool_demotions_total",
                "Jobs without ranks whose states were to go to NVMe because others needed their "
                "room, by outcome")
@@ -112,11 +117,13 @@ void WriteGpus(const Snapshot& now, Exposition* out) {
     out->Sample(gpu.pinned_bytes, {name, {"state", "pinned"}});
     out->Sample(gpu.pool_bytes - gpu.pinned_bytes, {name, {"state", "unpinned"}});
   });
+
   out->Gauge("tidepool_gpu_failed",
              "1 when a call of the driver failed: nothing more is done on it");
   each([out](const GpuRow& gpu, const Label& name) {
     out->Sample(FlagOf(!gpu.failure.empty()), {name});
   });
+
   out->Counter("tidepool_gpu_transfer_bytes_total",
                "Bytes copied between host memory and rCaches on the GPU");
   each([out](const GpuRow& gpu, const Label& name) {
@@ -136,6 +143,7 @@ void WriteCounts(const Snapshot& now, Exposition* out) {
     ++by_state[job.state];
     sessions += job.sessions.size();
   }
+
   out->Gauge("tidepool_jobs", "Jobs by state");
   for (const auto& [state, count] : by_state) out->Sample(count, {{"state", std::string(state)}});
   out->Gauge("tidepool_sessions", "Attached ranks").Sample(sessions);
@@ -164,6 +172,7 @@ void WriteJobs(const Snapshot& now, Exposition* out) {
     if (job.chunks_on_gpu > 0) to->Sample(job.gpu_bytes, {name, {"tier", "gpu"}});
     to->Sample(job.rcache_bytes, {name, {"tier", "rcache"}});
   });
+
   out->Gauge("tidepool_job_suspended", "1 while an admin keeps it from being served");
   OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
     to->Sample(FlagOf(job.suspended), {name});
@@ -176,6 +185,7 @@ void WriteJobs(const Snapshot& now, Exposition* out) {
   OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
     to->Sample(uint64_t{job.version}, {name});
   });
+
   out->Counter("tidepool_job_steps_skipped_total",
                "Steps skipped for gradients that were not finite");
   OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
@@ -187,6 +197,7 @@ void WriteJobs(const Snapshot& now, Exposition* out) {
   });
   out->Counter("tidepool_job_optimizer_bytes_total",
                "Memory traffic that optimizer workers had for it");
+
   OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
     to->Sample(job.optimizer_bytes, {name});
   });
@@ -210,6 +221,7 @@ void WriteRanks(const Snapshot& now, Exposition* out) {
   each([out](const SessionRow& row, const Label& name, const Label& rank) {
     out->Sample(row.requests, {name, rank});
   });
+
   out->Counter("tidepool_rank_requests_parked_total", "Those of them that waited for an update");
   each([out](const SessionRow& row, const Label& name, const Label& rank) {
     out->Sample(row.requests_parked, {name, rank});

@@ -18,6 +18,7 @@ void WriteScrub(const ScrubRow& scrub, JsonWriter* json) {
   json->Field("pieces", scrub.pieces)
       .Field("pieces_checked", scrub.pieces_checked)
       .Field("bytes_checked", scrub.bytes_checked);
+
   json->Field("repetitions", scrub.repetitions)
       .Field("pieces_damaged", scrub.damaged)
       .Key("damage")
@@ -28,6 +29,7 @@ void WriteScrub(const ScrubRow& scrub, JsonWriter* json) {
         .Field("name", damage.name)
         .Field("chunk", damage.chunk)
         .Field("piece", damage.piece);
+
     json->Field("directory", damage.directory)
         .Field("offset", damage.offset)
         .Field("what", damage.what)
@@ -48,6 +50,7 @@ void WriteUnwritten(const NvmeRow& nvme, JsonWriter* json) {
   json->BeginObject()
       .Field("writes_failed", nvme.writes_failed)
       .Field("pieces_in_pool", nvme.pieces_in_pool);
+
   json->Field("bytes_in_pool", nvme.bytes_in_pool)
       .Field("pieces_waiting", nvme.pieces_waiting)
       .Key("pieces")
@@ -58,6 +61,7 @@ void WriteUnwritten(const NvmeRow& nvme, JsonWriter* json) {
         .Field("name", row.name)
         .Field("chunk", row.chunk)
         .Field("piece", row.piece);
+
     json->Field("directory", row.directory)
         .Field("offset", row.offset)
         .Field("error", std::strerror(row.error));
@@ -75,6 +79,7 @@ std::string NvmeReport(const Snapshot& snapshot) {
       .Field("engine", nvme.engine)
       .Field("repetitions", nvme.repetitions)
       .Field("transfers", nvme.in_flight);
+
   json.Field("blocks_stalled", nvme.stalled).Key("directories").BeginArray();
   for (const NvmeDirectoryRow& row : nvme.directories) {
     json.BeginObject()
@@ -85,6 +90,7 @@ std::string NvmeReport(const Snapshot& snapshot) {
         .Field("bytes_read", row.bytes_read);
     json.Field("bytes_written", row.bytes_written).Field("failed", row.failed).EndObject();
   }
+
   json.EndArray().Key("unwritten");
   WriteUnwritten(nvme, &json);
   json.Key("late").BeginArray();
@@ -94,6 +100,7 @@ std::string NvmeReport(const Snapshot& snapshot) {
         .Field("name", row.name)
         .Field("chunk", row.chunk)
         .Field("piece", row.piece);
+
     json.Field("directory", row.directory)
         .Field("offset", row.offset)
         .Field("write", row.write)

@@ -28,6 +28,7 @@ void WriteWaiting(const WaitingRow& row, JsonWriter* json) {
       .Field("account", row.account)
       .Field("uid", row.uid)
       .Field("rank", row.rank);
+
   json->Field("pid", row.pid)
       .Field("priority", NameOf(row.priority))
       .Field("pool_bytes", row.pool_bytes);
@@ -41,6 +42,7 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
       .Field("name", job.name)
       .Field("uid", job.uid)
       .Field("state", job.state);
+
   json->Field("world", job.world)
       .Field("ranks_attached", static_cast<uint64_t>(job.sessions.size()));
   json->Field("dtype", NameOf(job.dtype))
@@ -52,6 +54,7 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
       .Field("chunks_demoted", job.chunks_demoted);
   if (job.chunks_on_gpu > 0)
     json->Field("gpu_bytes", job.gpu_bytes).Field("chunks_on_gpu", job.chunks_on_gpu);
+
   json->Field("chunks_weights_spilled", job.chunks_weights_spilled)
       .Field("weight_slots", job.weight_slots);
   json->Field("weights_filled", job.weights_filled);
@@ -64,6 +67,7 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
       .Field("account", job.account)
       .Key("quota")
       .BeginObject();
+
   WriteQuota(job.quota, json);
   json->EndObject();
   json->Field("step_seconds", job.step_seconds)
@@ -88,6 +92,7 @@ void WriteGpu(const GpuRow& gpu, JsonWriter* json) {
       .Field("bytes", gpu.bytes)
       .Field("bytes_free", gpu.bytes_free)
       .Field("bytes_taken", gpu.bytes_taken);
+
   json->Field("pool_bytes", gpu.pool_bytes)
       .Field("pinned_bytes", gpu.pinned_bytes)
       .Field("pin_seconds", gpu.pin_seconds);
@@ -120,6 +125,7 @@ void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
   json->Field("version", chunk.version).Field("fetches", chunk.fetches);
   json->Field("states_on_nvme", chunk.spilled).Field("weights_on_nvme", chunk.weights_spilled);
   if (chunk.on_gpu) json->Field("states_on_gpu", true);
+
   json->Key("ranks_cached").BeginArray();
   for (Rank rank = 0; rank < 64; ++rank) {
     if ((chunk.ranks_cached >> rank & 1) != 0) json->Uint(rank);
@@ -133,6 +139,21 @@ bool Fits(const ChunkRow& chunk, const ChunkPage& page) {
   if (page.tier == "gpu") return chunk.on_gpu;
   return page.tier.empty() ||
          (page.tier == "nvme" ? chunk.spilled : !chunk.spilled && !chunk.on_gpu);
+}
+
+void WriteSetting(const ConfigRow& row, JsonWriter* json) {
+  json->BeginObject().Field("key", row.key).Field("value", row.value).Field("origin", row.origin);
+  json->Field("default", row.fallback).Field("reloads", row.is_live).EndObject();
+}
+
+void WriteConfiguredQuota(const QuotaConfigRow& row, JsonWriter* json) {
+  json->BeginObject().Field("match", row.match).Field("origin", row.origin);
+  for (const auto& [key, text] :
+       {std::pair("guarantee", &row.guarantee), std::pair("limit", &row.limit),
+        std::pair("nvme_limit", &row.nvme_limit)}) {
+    if (!text->empty()) json->Field(key, *text);
+  }
+  json->Field("weight", row.weight).Field("priority", NameOf(row.priority)).EndObject();
 }
 
 }  // namespace
@@ -161,6 +182,7 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
       .Field("state", StateOf(now))
       .Field("version", facts.version)
       .Field("pid", facts.pid);
+
   json.Field("socket_dir", facts.socket_dir)
       .Field("uptime_seconds", static_cast<double>(now.uptime_ns) / kNsPerSecond);
   json.Field("snapshot_age_seconds", look.age_seconds);
@@ -172,6 +194,7 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
       .Field("silent_seconds", look.silent_seconds)
       .EndObject();
   json.Key("pool").BeginObject().Field("bytes", now.pool_bytes).Field("bytes_used", now.pool_used);
+
   json.Field("bytes_free", now.pool_bytes - now.pool_used);
   json.Field("frozen_bytes", now.pool_frozen).Field("frozen_chunks", now.frozen_chunks);
   json.Field("huge_page_bytes", now.pool_huge_bytes)
@@ -184,6 +207,7 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
   json.Field("bytes_read", now.nvme.bytes_read)
       .Field("bytes_written", now.nvme.bytes_written)
       .Field("repetitions", now.nvme.repetitions);
+
   json.Field("transfers", now.nvme.in_flight)
       .Field("blocks_stalled", now.nvme.stalled)
       .Field("failed_directory", now.nvme.failed);
@@ -195,6 +219,7 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
       .Field("bytes_limit", now.rcache_limit)
       .Field("bytes_used", now.rcache_used)
       .EndObject();
+
   json.Key("gpus").BeginArray();
   for (const GpuRow& gpu : now.gpus) WriteGpu(gpu, &json);
   json.EndArray();
@@ -203,6 +228,7 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
       .Field("host_to_device_bytes", now.bytes_h2d)
       .Field("device_to_host_bytes", now.bytes_d2h)
       .EndObject();
+
   json.Key("optimizer")
       .BeginObject()
       .Field("workers", now.workers)
@@ -221,6 +247,7 @@ std::string JobsReport(const Snapshot& snapshot) {
     WriteJobFields(job, &json);
     json.EndObject();
   }
+
   json.EndArray().Key("lost").BeginArray();
   for (const LostJob& job : snapshot.lost) {
     json.BeginObject().Field("name", job.name).Field("uid", job.uid).Field("version", job.version);
@@ -241,6 +268,7 @@ std::string QuotasReport(const Snapshot& snapshot) {
         .Field("nvme_bytes_used", row.nvme_used)
         .EndObject();
   }
+
   json.EndArray().Key("waiting").BeginArray();
   for (const WaitingRow& row : snapshot.waiting) WriteWaiting(row, &json);
   json.EndArray().EndObject();
@@ -270,6 +298,7 @@ std::string ChunksReport(const ChunkPage& page) {
   json.BeginObject().Key("chunks").BeginArray();
   for (const JobRow* job : page.jobs) {
     if (job->job < page.from_job) continue;
+
     const ChunkId first = job->job == page.from_job ? page.from_chunk : 0;
     for (ChunkId id = first; id < job->chunks.size() && next.empty(); ++id) {
       if (!Fits(job->chunks[id], page)) continue;
@@ -281,9 +310,28 @@ std::string ChunksReport(const ChunkPage& page) {
       }
     }
   }
+
   json.EndArray().Key("next_cursor");
   next.empty() ? json.Null() : json.String(next);
   return json.EndObject().Take();
+}
+
+std::string ConfigReport(const Snapshot& snapshot, bool only_changed) {
+  const ConfigRows none;
+  const ConfigRows& rows = snapshot.config == nullptr ? none : *snapshot.config;
+
+  JsonWriter json;
+  json.BeginObject().Key("file");
+  rows.file.empty() ? json.Null() : json.String(rows.file);
+  json.Key("settings").BeginArray();
+  for (const ConfigRow& row : rows.settings) {
+    if (!only_changed || row.value != row.fallback) WriteSetting(row, &json);
+  }
+
+  json.EndArray().Key("quotas").BeginArray();
+  for (const QuotaConfigRow& row : rows.quotas) WriteConfiguredQuota(row, &json);
+  json.EndArray().EndObject();
+  return json.Take();
 }
 
 }  // namespace tidepool::memserver

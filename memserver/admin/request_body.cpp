@@ -38,6 +38,7 @@ Status ReadBytes(const RequestBody& body, const char* name, uint64_t whole,
   }
   const auto* text = std::get_if<std::string>(value);
   if (text == nullptr) return Bad(std::string("the field '") + name + "' is no size");
+
   if (*text == "none" && std::string_view(name).ends_with("limit")) {
     *bytes = kNoLimit;
     return Status();
@@ -88,6 +89,7 @@ Result<RequestBody> ParseBody(std::string_view text) {
   boost::system::error_code error;
   const json::value value = json::parse({text.data(), text.size()}, error, {}, options);
   if (error) return Bad("the request's body is not JSON: " + error.message());
+
   const json::object* object = value.if_object();
   if (object == nullptr) return Bad("the request's body is not a JSON object");
   if (object->size() > kBodyFieldsMax)
@@ -106,6 +108,7 @@ Result<QuotaChange> ReadQuotaChange(const RequestBody& body, uint64_t pool_bytes
   if (body.fields.empty())
     return Bad("nothing is to change")
         .Fix("give one of: guarantee, limit, nvme_limit, weight, priority");
+
   QuotaChange change;
   TP_RETURN_IF_ERROR(ReadBytes(body, "guarantee", pool_bytes, &change.guarantee));
   TP_RETURN_IF_ERROR(ReadBytes(body, "limit", pool_bytes, &change.limit));
@@ -118,6 +121,7 @@ Result<QuotaChange> ReadQuotaChange(const RequestBody& body, uint64_t pool_bytes
     }
     change.weight = static_cast<uint32_t>(*number);
   }
+
   if (body.Find("priority") != nullptr) {
     TP_ASSIGN_OR_RETURN(const std::string name, body.Text("priority"));
     auto priority = PriorityFromName(name);

@@ -29,6 +29,7 @@ Result<RequestTarget> ParseTarget(std::string_view target) {
                      " bytes");
   const auto url = boost::urls::parse_origin_form({target.data(), target.size()});
   if (url.has_error()) return BadTarget("the request's path is not one: " + url.error().message());
+
   RequestTarget parsed;
   for (const auto segment : url->segments()) parsed.path.push_back(segment);
   for (const auto& parameter : url->params()) {

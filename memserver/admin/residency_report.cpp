@@ -53,6 +53,7 @@ void AddNameless(const JobRow& job, const std::vector<bool>& named, std::vector<
     column.chunks.push_back(id);
     column.bytes += job.chunks[id].elements * BytesOf(job.dtype);
   }
+
   for (Column* column : {&rest, &frozen}) {
     if (!column->chunks.empty()) columns->push_back(std::move(*column));
   }
@@ -66,6 +67,7 @@ std::vector<Column> ColumnsByName(const JobRow& job, ResidencyBy by) {
     const auto [at, is_new] = layers.try_emplace(name, columns.size());
     return is_new ? columns.emplace_back(Column{std::string(name), {}}) : columns[at->second];
   };
+
   static const std::vector<shm::ParameterSpec> kUnknown;
   for (const shm::ParameterSpec& tensor : job.spec == nullptr ? kUnknown : job.spec->parameters) {
     Column& column = by == ResidencyBy::kLayer ? of_layer(LayerOf(tensor.name))
@@ -107,6 +109,7 @@ class Picture {
         .Field("version", job.version);
     json_.Field("step_seconds", job.step_seconds)
         .Field("chunks", static_cast<uint64_t>(job.chunks.size()));
+
     uint64_t largest = 0;
     for (const ChunkRow& chunk : job.chunks)
       largest = std::max(largest, chunk.elements * BytesOf(job.dtype));
@@ -119,6 +122,7 @@ class Picture {
         .Field("kind", "host_pool")
         .Field("bytes_used", job.pool_bytes)
         .Field("bytes_limit", snapshot_.pool_bytes);
+
     WriteLetters(job, [](const ChunkRow& chunk) { return LetterOf(chunk.state); });
     if (job.chunks_spilled > 0) {
       json_.BeginObject()
@@ -127,6 +131,7 @@ class Picture {
           .Field("bytes_limit", snapshot_.nvme.bytes);
       WriteLetters(job, LetterOnNvme);
     }
+
     if (job.chunks_on_gpu > 0) {
       uint64_t memory = 0;
       for (const GpuRow& gpu : snapshot_.gpus) memory += gpu.bytes;
@@ -146,6 +151,7 @@ class Picture {
       if (state != ChunkState::kFrozen || snapshot_.frozen_chunks > 0)
         json_.Field(std::string(1, LetterOf(state)), NameOf(state));
     }
+
     if (snapshot_.nvme.bytes > 0) json_.Field("N", "states on NVMe").Field("-", "not there");
     const auto& jobs = snapshot_.jobs;
     if (std::any_of(jobs.begin(), jobs.end(),
@@ -166,6 +172,7 @@ class Picture {
         .BeginObject()
         .Field("phase", step.phase)
         .Field("chunks_done", step.chunks_done);
+
     json_.Field("micro_batch", step.micro_batch)
         .Field("micro_batches", step.micro_batches)
         .EndObject();
@@ -187,6 +194,7 @@ class Picture {
   }
   void WriteRcacheRow(const JobRow& job, const SessionRow& session) {
     const auto in = [&](uint64_t ranks) { return (ranks >> session.rank & 1) != 0; };
+
     uint64_t held = 0;
     for (const ChunkRow& chunk : job.chunks) held += in(chunk.ranks_cached) ? 1 : 0;
     json_.BeginObject().Field("kind", "rcache").Field("rank", session.rank);
@@ -224,6 +232,7 @@ class Picture {
       json_.BeginArray().String(std::string(1, letters[begin])).Uint(end - begin).EndArray();
       begin = end;
     }
+
     std::array<uint64_t, 128> counts{};
     for (const ChunkRow& chunk : job.chunks) ++counts[static_cast<size_t>(letter_of(chunk))];
     json_.EndArray().Key("chunks").BeginObject();
@@ -254,6 +263,7 @@ std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const Jo
       .Field("bytes_used", snapshot.pool_used)
       .EndObject();
   picture.WriteLegend();
+
   json.Key("jobs").BeginArray();
   for (const JobRow* job : jobs) picture.WriteJob(*job);
   return json.EndArray().EndObject().Take();

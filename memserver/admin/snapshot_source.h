@@ -24,6 +24,11 @@
 
 namespace tidepool::memserver {
 
+// /livez reports a dead loop only after this time: a restart loses more than a slow machine does.
+inline constexpr double kDeadSeconds = 10;
+// /readyz and the reports call the loop silent from here on.
+inline constexpr double kSilentSeconds = 1;
+
 // What an answer is made from. `snapshot` is null until the loop has answered for the first time.
 struct SnapshotLook {
   std::shared_ptr<const Snapshot> snapshot;

@@ -22,6 +22,7 @@ void WriteTensor(const JobRow& job, const shm::ParameterSpec& tensor, JsonWriter
       .Field("version", chunk.version)
       .Field("states_on_nvme", chunk.spilled);
   if (chunk.on_gpu) json->Field("states_on_gpu", true);
+
   json->Key("ranks_cached").BeginArray();
   for (Rank rank = 0; rank < shm::kRanksMax; ++rank) {
     if ((chunk.ranks_cached >> rank & 1) != 0) json->Uint(rank);
@@ -38,6 +39,7 @@ std::string TensorsReport(const TensorPage& page) {
   json.BeginObject().Key("tensors").BeginArray();
   for (const JobRow* job : page.jobs) {
     if (job->job < page.from_job || job->spec == nullptr) continue;
+
     const std::vector<shm::ParameterSpec>& tensors = job->spec->parameters;
     for (uint64_t i = job->job == page.from_job ? page.from_tensor : 0;
          i < tensors.size() && next.empty(); ++i) {
@@ -50,6 +52,7 @@ std::string TensorsReport(const TensorPage& page) {
       }
     }
   }
+
   json.EndArray().Key("next_cursor");
   next.empty() ? json.Null() : json.String(next);
   return json.EndObject().Take();

@@ -23,6 +23,7 @@ void WriteTier(const Snapshot& snapshot, const Tier& tier, JsonWriter* json) {
       .Field("kind", tier.kind)
       .Field("bytes", tier.bytes)
       .Field("bytes_used", tier.used);
+
   json->Field("bytes_free", tier.bytes - std::min(tier.used, tier.bytes)).Key("jobs").BeginArray();
   for (const JobRow& job : snapshot.jobs) {
     if (job.*tier.of_job == 0) continue;
@@ -71,6 +72,7 @@ std::string TiersReport(const Snapshot& snapshot) {
             &json);
   WriteTier(snapshot, {"nvme", snapshot.nvme.bytes_used, snapshot.nvme.bytes, &JobRow::nvme_bytes},
             &json);
+
   Tier gpus{"gpu", 0, 0, &JobRow::gpu_bytes};
   for (const GpuRow& gpu : snapshot.gpus) gpus.bytes += gpu.bytes;
   for (const JobRow& job : snapshot.jobs) gpus.used += job.gpu_bytes;
@@ -87,6 +89,7 @@ std::string SummaryReport(const SnapshotLook& look) {
   text += Line("moved", FormatBytes(now.bytes_h2d) + " to ranks, " + FormatBytes(now.bytes_d2h) +
                             " from them; " + std::to_string(now.parameters_updated) +
                             " parameters updated");
+
   for (const JobRow& job : now.jobs) text += Line("job", LineOf(job));
   if (!now.waiting.empty())
     text += Line("waiting", std::to_string(now.waiting.size()) + " ranks, for room");

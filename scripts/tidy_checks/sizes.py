@@ -19,7 +19,6 @@ RATCHET: dict[str, int] = {
     "client/admin/views.cpp": 405,
     "client/admin/views.cpp: ReadNvme": 76,
     "client/memctl/flags/flags.cpp": 452,
-    "memserver/admin/admin_api.cpp": 449,
     "tests/fakes/fake_cuda/driver.cpp": 619,
     "tests/memserver/admin/admin_api_test.cpp": 653,
     "tests/memserver/admin/admin_fixture.h: TwoJobs": 111,

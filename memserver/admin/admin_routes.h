@@ -1,0 +1,36 @@
+// Route: a path of the admin socket that is read, with what it needs and who may ask.
+//
+// The admin thread only; a constant table. Paths that change something are in admin_changes.h.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "memserver/admin/admin_answer.h"
+#include "memserver/admin/read_queries.h"
+#include "memserver/control/access.h"
+
+namespace tidepool::memserver {
+
+// What a handler looks at. kLook: what is there, without waiting.
+enum class Needs { kNothing, kLook, kSnapshot };
+
+struct Route {
+  std::array<std::string_view, 3> path;  // "*" stands for any segment
+  size_t segments;
+  Needs needs;
+  AdminAnswer (*handler)(const Ask&);
+  std::array<std::string_view, 5> parameters;
+  size_t parameter_count;
+  AdminLevel least = AdminLevel::kUser;
+  bool is_probe = false;  // answers without a snapshot too
+};
+
+// In the order in which people see them.
+std::span<const Route> Routes();
+// Null: there is no such path to read.
+const Route* FindRoute(const RequestTarget& target);
+
+}  // namespace tidepool::memserver
