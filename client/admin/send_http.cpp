@@ -29,6 +29,7 @@ Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std
   }
   if (step == "connect") {
     const bool forbidden = error == asio::error::access_denied;
+
     if (forbidden)
       return Status(ErrorId::kNotOwner, "the admin socket is not open to you")
           .Where(socket_path)
@@ -40,6 +41,7 @@ Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std
             "start one with `memserver run`, or name the directory of one that runs (-s DIR, "
             "TIDEPOOL_SOCKET_DIR)");
   }
+
   const bool closed = error == http::error::end_of_stream ||
                       error == http::error::partial_message || error == asio::error::eof ||
                       error == asio::error::connection_reset || error == asio::error::broken_pipe;
@@ -62,6 +64,7 @@ Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& q
   beast::basic_stream<Local> stream(context);
   stream.expires_after(std::chrono::nanoseconds(timeout_ns));
   http::request<http::string_body> request;
+
   request.version(11);
   request.method_string(question.method);
   request.target(question.target);
@@ -90,6 +93,7 @@ Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& q
     step = "send";
     http::async_write(stream, request, sent);
   });
+
   context.run();
   if (error) return ErrorOf(error, socket_path, step, timeout_ns);
   const auto& response = parser.get();

@@ -21,8 +21,9 @@ void ReadJob(Fields& fields, JobView* job) {
       .Read("ranks_attached", &job->ranks_attached)
       .Read("dtype", &job->dtype)
       .Read("version", &job->version)
-      .Read("parameters", &job->parameters)
-      .Read("pool_bytes", &job->pool_bytes)
+      .Read("parameters", &job->parameters);
+
+  fields.Read("pool_bytes", &job->pool_bytes)
       .Read("frozen_bytes", &job->frozen_bytes)
       .Read("nvme_bytes", &job->nvme_bytes)
       .Read("rcache_bytes", &job->rcache_bytes)
@@ -31,11 +32,13 @@ void ReadJob(Fields& fields, JobView* job) {
       .Read("step_seconds", &job->step_seconds)
       .Read("grad_norm", &job->grad_norm)
       .Read("steps_skipped", &job->steps_skipped);
+
   fields.ReadIfThere("node", &job->node);
   if (fields.Has("lease_seconds")) {  // not in a recording of a former release
     fields.Read("lease_seconds", &job->lease_seconds);
     ReadLimit(&fields, "kept_until", &job->kept_until);
   }
+
   if (!fields.Has("quota")) return;  // a recording of a former release
   fields.Read("uid", &job->uid)
       .Read("account", &job->account)
@@ -50,15 +53,16 @@ void ReadJob(Fields& fields, JobView* job) {
 }
 
 void ReadGpu(const json::value& value, std::string* wrong, GpuView* gpu) {
-  Fields(value, wrong)
-      .Read("name", &gpu->name)
+  Fields fields(value, wrong);
+  fields.Read("name", &gpu->name)
       .Read("model", &gpu->model)
       .Read("uuid", &gpu->uuid)
       .Read("form", &gpu->form)
       .Read("note", &gpu->note)
       .Read("bytes", &gpu->bytes)
-      .Read("bytes_taken", &gpu->taken)
-      .Read("pool_bytes", &gpu->pool_bytes)
+      .Read("bytes_taken", &gpu->taken);
+
+  fields.Read("pool_bytes", &gpu->pool_bytes)
       .Read("pinned_bytes", &gpu->pinned_bytes)
       .Read("pin_seconds", &gpu->pin_seconds)
       .Read("pin_failure", &gpu->pin_failure)
@@ -86,6 +90,7 @@ Result<StatusView> ReadStatus(std::string_view text) {
         .Read("version", &view->version)
         .Read("socket_dir", &view->socket_dir)
         .Read("pid", &view->pid);
+
     fields.Read("uptime_seconds", &view->uptime_seconds)
         .Read("snapshot_age_seconds", &view->snapshot_age_seconds);
     fields.Object("serve_loop")
@@ -95,6 +100,7 @@ Result<StatusView> ReadStatus(std::string_view text) {
     fields.Object("pool")
         .Read("frozen_bytes", &view->frozen_bytes)
         .Read("frozen_chunks", &view->frozen_chunks);
+
     fields.Object("pool")
         .Read("huge_page_bytes", &view->pool_huge_bytes)
         .Read("touch_seconds", &view->pool_touch_seconds);
@@ -106,6 +112,7 @@ Result<StatusView> ReadStatus(std::string_view text) {
         .Read("repetitions", &view->nvme_repetitions)
         .Read("blocks_stalled", &view->nvme_stalled)
         .Read("failed_directory", &view->nvme_failed);
+
     fields.Object("rcache")
         .Read("bytes_limit", &view->rcache_limit)
         .Read("bytes_used", &view->rcache_used);
@@ -114,6 +121,7 @@ Result<StatusView> ReadStatus(std::string_view text) {
         ReadGpu(gpu, fields.wrong(), &view->gpus.emplace_back());
       });
     }
+
     fields.Object("transfers")
         .Read("host_to_device_bytes", &view->bytes_h2d)
         .Read("device_to_host_bytes", &view->bytes_d2h);
@@ -140,6 +148,7 @@ Result<std::vector<LostJobView>> ReadLostJobs(std::string_view text) {
   return ReadDocument<std::vector<LostJobView>>(
       text, [](Fields& fields, std::vector<LostJobView>* view) {
         if (!fields.Has("lost")) return;
+
         fields.Array("lost", [&](const json::value& job) {
           LostJobView& row = view->emplace_back();
           Fields(job, fields.wrong())

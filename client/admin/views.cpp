@@ -26,6 +26,7 @@ void ReadChunk(const json::value& value, std::string* wrong, ChunkView* chunk) {
       .Read("chunk", &chunk->chunk)
       .Read("state", &chunk->state)
       .Read("data_group", &chunk->data_group);
+
   fields.Read("elements", &chunk->elements)
       .Read("bytes", &chunk->bytes)
       .Read("version", &chunk->version)
@@ -45,6 +46,7 @@ void ReadRun(const json::value& value, std::string* wrong, std::string* letters)
       pair->at(0).get_string().size() == 1 && pair->at(1).is_int64() &&
       pair->at(1).get_int64() >= 0 &&
       static_cast<uint64_t>(pair->at(1).get_int64()) <= kColumnsMax - letters->size();
+
   if (sound) {
     letters->append(static_cast<size_t>(pair->at(1).get_int64()), pair->at(0).get_string()[0]);
   } else if (wrong->empty()) {
@@ -60,6 +62,7 @@ void ReadResidencyRow(const json::value& value, std::string* wrong, ResidencyRow
                : kind == "nvme"    ? "NVMe"
                : kind == "gpu"     ? "GPU"
                                    : "";
+
   if (!row->place.empty()) {
     fields.Read("bytes_used", &row->bytes_used);
   } else {
@@ -79,6 +82,7 @@ void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob
       .Read("name", &job->name)
       .Read("state", &job->state)
       .Read("version", &job->version);
+
   fields.Read("step_seconds", &job->step_seconds)
       .Read("chunks", &job->chunks)
       .Read("chunk_bytes_max", &job->chunk_bytes_max);
@@ -89,6 +93,7 @@ void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob
   fields.Object("last_step")
       .Read("fetches", &job->fetches)
       .Read("fetches_waited", &job->fetches_waited);
+
   fields.Object("last_step").Read("bytes_fetched", &job->bytes_fetched);
   if (fields.Has("columns")) {
     fields.Array("columns", [&](const json::value& each) {
@@ -99,6 +104,7 @@ void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob
           .Read("bytes", &column.bytes);
     });
   }
+
   const uint64_t length = fields.Has("columns") ? job->columns.size() : job->chunks;
   fields.Array("rows", [&](const json::value& row) {
     ReadResidencyRow(row, wrong, &job->rows.emplace_back());
@@ -118,6 +124,7 @@ void ReadRoot(const json::value& value, std::string* wrong, TopologyRoot* root) 
         .Read("name", &device.name)
         .Read("address", &device.address);
   });
+
   uint64_t node = 0;
   if (fields.IsNull("node")) return;  // the machine does not say what is near
   fields.Read("node", &node);
@@ -144,6 +151,7 @@ Result<TensorsView> ReadTensors(std::string_view text) {
           .Read("name", &tensor.name)
           .Read("elements", &tensor.elements)
           .Read("chunk", &tensor.chunk);
+
       row.Read("element_begin", &tensor.element_begin)
           .Read("state", &tensor.state)
           .Read("version", &tensor.version);
@@ -181,6 +189,7 @@ Result<TopologyView> ReadTopology(std::string_view text) {
     fields.Array("root_complexes", [&](const json::value& each) {
       ReadRoot(each, fields.wrong(), &view->roots.emplace_back());
     });
+
     Fields plan = fields.Object("plan");
     plan.Read("pool_spread", &view->pool_spread).Array("worker_cpus", [&](const json::value& cpu) {
       if (cpu.is_int64()) view->worker_cpus.push_back(static_cast<uint64_t>(cpu.get_int64()));
@@ -200,6 +209,7 @@ Result<QuotasView> ReadQuotas(std::string_view text) {
       row.Read("account", &account.account)
           .Read("priority", &account.priority)
           .Read("weight", &account.weight);
+
       row.Read("guarantee_bytes", &account.guarantee)
           .Read("bytes_used", &account.used)
           .Read("bytes_room", &account.room);
@@ -212,6 +222,7 @@ Result<QuotasView> ReadQuotas(std::string_view text) {
       read_limit("limit_bytes", &account.limit);
       read_limit("nvme_limit_bytes", &account.nvme_limit);
     });
+
     fields.Array("waiting", [&](const json::value& value) {
       WaitingView& waiting = view->waiting.emplace_back();
       Fields row(value, fields.wrong());
@@ -219,89 +230,13 @@ Result<QuotasView> ReadQuotas(std::string_view text) {
           .Read("account", &waiting.account)
           .Read("priority", &waiting.priority)
           .Read("why", &waiting.why);
+
       row.Read("rank", &waiting.rank)
           .Read("pid", &waiting.pid)
           .Read("pool_bytes", &waiting.pool_bytes);
       row.Read("rcache_bytes", &waiting.rcache_bytes)
           .Read("waited_seconds", &waiting.waited_seconds)
           .ReadIfThere("node", &waiting.node);
-    });
-  });
-}
-
-Result<NvmeView> ReadNvme(std::string_view text) {
-  return ReadDocument<NvmeView>(text, [](Fields& fields, NvmeView* view) {
-    fields.Read("engine", &view->engine)
-        .Read("repetitions", &view->repetitions)
-        .Read("blocks_stalled", &view->stalled);
-    fields.Array("directories", [&](const json::value& value) {
-      NvmeDirectoryView& directory = view->directories.emplace_back();
-      Fields row(value, fields.wrong());
-      row.Read("path", &directory.path)
-          .Read("bytes", &directory.bytes)
-          .Read("bytes_used", &directory.used);
-      row.Read("bytes_free", &directory.free)
-          .Read("bytes_read", &directory.read)
-          .Read("bytes_written", &directory.written);
-      row.Read("failed", &directory.failed);
-    });
-    Fields unwritten = fields.Object("unwritten");
-    unwritten.Read("writes_failed", &view->writes_failed)
-        .Read("pieces_in_pool", &view->pieces_in_pool);
-    unwritten.Read("bytes_in_pool", &view->bytes_in_pool)
-        .Read("pieces_waiting", &view->pieces_waiting);
-    unwritten.Array("pieces", [&](const json::value& value) {
-      UnwrittenView& piece = view->unwritten.emplace_back();
-      Fields row(value, fields.wrong());
-      row.Read("job", &piece.job)
-          .Read("name", &piece.name)
-          .Read("chunk", &piece.chunk)
-          .Read("piece", &piece.piece);
-      row.Read("directory", &piece.directory)
-          .Read("offset", &piece.offset)
-          .Read("error", &piece.error)
-          .Read("in_pool", &piece.in_pool);
-    });
-    fields.Array("late", [&](const json::value& value) {
-      LateView& late = view->late.emplace_back();
-      Fields row(value, fields.wrong());
-      row.Read("job", &late.job)
-          .Read("name", &late.name)
-          .Read("chunk", &late.chunk)
-          .Read("piece", &late.piece);
-      row.Read("directory", &late.directory)
-          .Read("offset", &late.offset)
-          .Read("write", &late.write)
-          .Read("seconds", &late.seconds);
-      row.Read("lost", &late.lost);
-    });
-    DemotionView& moved = view->demotion;
-    Fields demotion = fields.Object("demotion");
-    demotion.Read("job", &moved.job)
-        .Read("name", &moved.name)
-        .Read("pieces", &moved.pieces)
-        .Read("pieces_written", &moved.pieces_written);
-    demotion.Read("jobs_moved", &moved.moved)
-        .Read("jobs_failed", &moved.failed)
-        .Read("jobs_dropped", &moved.dropped);
-    demotion.Read("pool_bytes_freed", &moved.bytes_freed);
-    Fields scrub = fields.Object("scrub");
-    scrub.Read("state", &view->scrub_state)
-        .Read("seconds", &view->seconds)
-        .Read("pieces", &view->pieces);
-    scrub.Read("pieces_checked", &view->pieces_checked)
-        .Read("bytes_checked", &view->bytes_checked)
-        .Read("pieces_damaged", &view->damaged);
-    scrub.Array("damage", [&](const json::value& value) {
-      DamageView& damage = view->damage.emplace_back();
-      Fields row(value, fields.wrong());
-      row.Read("job", &damage.job)
-          .Read("name", &damage.name)
-          .Read("chunk", &damage.chunk)
-          .Read("piece", &damage.piece);
-      row.Read("directory", &damage.directory)
-          .Read("offset", &damage.offset)
-          .Read("what", &damage.what);
     });
   });
 }
@@ -315,6 +250,7 @@ Result<HealthView> ReadHealth(std::string_view text) {
           .Read("severity", &check.severity)
           .Read("summary", &check.summary)
           .Read("remedy", &check.remedy);
+
       row.Read("muted_seconds", &check.muted_seconds).ReadIfThere("node", &check.node);
       row.Array("detail", [&](const json::value& each) {
         if (each.is_string()) check.detail.emplace_back(each.get_string());
@@ -332,6 +268,7 @@ Result<std::vector<EventView>> ReadEvents(std::string_view text) {
           .Read("time", &view->time)
           .Read("level", &view->level)
           .Read("message", &view->message);
+
       fields.Members([view](const std::string& key, const json::value& value) {
         if (key == "number" || key == "time" || key == "level" || key == "message" ||
             key == "program")
@@ -344,6 +281,7 @@ Result<std::vector<EventView>> ReadEvents(std::string_view text) {
     if (!event.ok()) return event.status();
     events.push_back(std::move(event).value());
   }
+
   return events;
 }
 
@@ -359,6 +297,7 @@ Result<ConfigView> ReadConfig(std::string_view text) {
     });
     fields.Array("quotas", [&](const json::value& value) {
       ConfiguredQuotaView& quota = view->quotas.emplace_back();
+
       Fields row(value, fields.wrong());
       row.Read("match", &quota.match)
           .Read("origin", &quota.origin)
@@ -385,6 +324,7 @@ Status ReadProblem(std::string_view text) {
   struct ProblemView {
     std::string code, detail, where, why, remedy;
   };
+
   auto problem = ReadDocument<ProblemView>(text, [](Fields& fields, ProblemView* view) {
     fields.Read("code", &view->code)
         .Read("detail", &view->detail)
