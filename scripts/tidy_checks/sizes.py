@@ -16,7 +16,6 @@ SMALL_FILES = {"memserver/keeper/keeper.cpp": (340, "it outlives every fault, so
 PARAMETERS_MAX = 5
 # What was below the limits at 140 columns, with the lines that it has at 100. Entries only go.
 RATCHET: dict[str, int] = {
-    "client/memctl/flags/flags.cpp": 452,
     "tests/fakes/fake_cuda/driver.cpp": 619,
     "tests/memserver/admin/admin_api_test.cpp": 653,
     "tests/memserver/admin/admin_fixture.h: TwoJobs": 111,

@@ -3,13 +3,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/text/completion.h"
 #include "base/units.h"
-#include "client/memctl/commands/changes.h"
+#include "client/memctl/flags/change_flags.h"
 #include "client/memctl/flags/help_text.h"
 #include "client/memctl/flags/look_flags.h"
 #include "client/memctl/commands/nodes.h"
@@ -65,6 +64,7 @@ void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("HOST");
+
   app->add_option("-o,--output", texts->output,
                   "For people: table, wide; for programs: json, jsonl, yaml; of residency also svg "
                   "or html; of report, timeline and record the file")
@@ -77,6 +77,7 @@ void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
   CLI::Option* quiet = app->add_flag(
       "-q,--quiet", invocation->quiet,
       "Say nothing but results and errors; of changes and probes, the exit code says all");
+
   app->add_flag("-v,--verbose", invocation->verbose,
                 "Tell of each request: what was asked, what came, how long it took")
       ->excludes(quiet);
@@ -95,6 +96,7 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   sub->callback([invocation, name = command.name] { invocation->command = name; });
   if (command.job)
     sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
+
   if (std::string_view(command.name) == "shutdown")
     sub->add_flag("--end-jobs", invocation->force, "And all jobs: their states are lost");
   if (std::string_view(command.name) == "topo") {
@@ -102,6 +104,7 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
                     "Another machine instead, as `lstopo --of xml FILE` has written it down")
         ->type_name("FILE");
   }
+
   if (std::string_view(command.name) == "residency") {
     CLI::Option* from =
         sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of now")
@@ -112,6 +115,7 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
         ->needs(from);
     AddBy(sub, invocation);
   }
+
   if (command.chunk_filters) {
     sub->add_option("--state", invocation->state, "Only chunks in this state")
         ->type_name("empty|resident|gradients|complete|update-due|updating|frozen");
@@ -119,6 +123,7 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
                     "Only chunks that some rank holds, or whose states lie on the host or on NVMe")
         ->check(CLI::IsMember({"rcache", "host", "nvme", "gpu"}))
         ->type_name("rcache|host|nvme");
+
     sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")
         ->type_name("N")
         ->check(CLI::Range(1, 10'000));
@@ -131,137 +136,12 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   }
 }
 
-struct FieldFlag {
-  const char* flag;  // "--limit" of the field "limit"
-  const char* kind;
-  const char* help;
-};
-struct ActionFlags {
-  const char* name;
-  const char* help;
-  std::array<FieldFlag, 5> fields;
-  size_t field_count;
-};
-constexpr auto kJobActions = std::to_array<ActionFlags>({
-    {"quota",
-     "Change what a job may have; until it ends, or memserver does",
-     {{{"--guarantee", "SIZE|%", "Pool memory that nobody else is given"},
-       {"--limit", "SIZE|%|none", "Pool memory that it never exceeds"},
-       {"--nvme-limit", "SIZE|none", "Bytes on NVMe that it never exceeds"},
-       {"--weight", "N",
-        "Its share of workers and copies, against jobs of the same priority (1 to 100)"},
-       {"--priority", "low|normal|high", "Who comes first"}}},
-     5},
-    {"suspend",
-     "Serve it no longer: its ranks wait, and its memory is kept, until it is resumed",
-     {},
-     0},
-    {"resume", "Serve it again", {}, 0},
-    {"evict",
-     "Move its states to NVMe, where they stay until it ends; only while it has no ranks",
-     {},
-     0},
-    {"release", "Give back all that it holds; its states are lost", {}, 0},
-});
-
-// memctl job ACTION JOB [flags]
-void AddJobCommand(CLI::App* app, Invocation* invocation) {
-  CLI::App* job = app->add_subcommand("job", "Change a job: memctl job ACTION JOB");
-  job->require_subcommand(1)->fallthrough();
-  for (const ActionFlags& action : kJobActions) {
-    CLI::App* sub = job->add_subcommand(action.name, action.help);
-    sub->fallthrough();
-    sub->callback([invocation, name = action.name] {
-      invocation->command = "job";
-      invocation->action = name;
-    });
-    sub->add_option("job", invocation->job, "Its name or number")->required()->type_name("JOB");
-    if (std::string_view(action.name) == "release")
-      sub->add_flag("--force", invocation->force, "Also while it has ranks: they are ended");
-    for (size_t i = 0; i < action.field_count; ++i) {
-      std::string field = action.fields[i].flag + 2;
-      std::replace(field.begin(), field.end(), '-', '_');
-      const auto take = [invocation, field](const std::string& text) {
-        invocation->fields[field] = text;
-      };
-      sub->add_option_function<std::string>(action.fields[i].flag, take, action.fields[i].help)
-          ->type_name(action.fields[i].kind);
-    }
-  }
-}
-
-// memctl logs level LEVEL [--for TIME]
-void AddLogsCommand(CLI::App* app, Invocation* invocation) {
-  CLI::App* logs =
-      app->add_subcommand("logs", "Change what memserver logs: memctl logs level LEVEL");
-  logs->require_subcommand(1)->fallthrough();
-  CLI::App* sub = logs->add_subcommand("level", "From which level on");
-  sub->fallthrough();
-  sub->callback([invocation] { invocation->command = "logs"; });
-  const auto field = [invocation](const char* name) {
-    return [invocation, name](const std::string& text) { invocation->fields[name] = text; };
-  };
-  sub->add_option_function<std::string>("level", field("level"))
-      ->required()
-      ->type_name("debug|info|warn|error");
-  sub->add_option_function<std::string>("--for", field("for"),
-                                        "Then the configured level comes back")
-      ->type_name("TIME");
-}
-
 constexpr auto kForms =
     std::to_array<std::string_view>({"table", "wide", "json", "jsonl", "yaml", "svg", "html"});
 constexpr auto kTensorWords = std::to_array<Word>({
     {"tensors", "Where parameters lie: memctl tensors h.3.attn"},
     {"chunk", "The parameters of one chunk: memctl chunk 7 --job gpt"},
 });
-constexpr auto kNvmeWords = std::to_array<Word>({
-    {"status", "Space, bytes moved and state of each directory, and how far the last scrub is"},
-    {"scrub", "Check every piece of states while training goes on; returns at once"},
-    {"tune",
-     "Measure drives, and write down which blocks suit them: memctl nvme tune [DIR ...]; some 15 s "
-     "each"},
-});
-constexpr auto kConfigWords = std::to_array<Word>({
-    {"show", "Every setting that holds, and where it came from"},
-    {"diff", "Those that are not the default"},
-    {"get", "One of them: memctl config get pool.size"},
-    {"set",
-     "Change one of them in the file, and read it again: memctl config set limits.jobs 8; what "
-     "memserver refuses is taken back"},
-    {"reload",
-     "Read the configuration again; nothing is applied when it changes what needs a restart"},
-});
-
-// memctl nvme status|scrub|tune, memctl config show|diff|get|set|reload
-void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> words,
-                    Invocation* invocation) {
-  CLI::App* whole = app->add_subcommand(command.name, command.help);
-  whole->require_subcommand(1)->fallthrough();
-  for (const Word& word : words) {
-    CLI::App* sub = whole->add_subcommand(word.name, word.help);
-    sub->fallthrough();
-    sub->callback([invocation, command = command.name, action = word.name] {
-      invocation->command = command;
-      invocation->action = action;
-    });
-    if (std::string_view(word.name) == "tune") {
-      sub->add_option("directory", invocation->directories,
-                      "Where drives are mounted; else those of memserver")
-          ->type_name("DIR");
-    }
-    const std::string_view name = word.name;
-    if (name == "get" || name == "set")
-      sub->add_option("key", invocation->target)->required()->type_name("KEY");
-    if (name == "set") {
-      sub->add_option("value", invocation->value)->required()->type_name("VALUE");
-      sub->add_option("--file", invocation->file,
-                      "The file that memserver reads; needed where memserver is another user's")
-          ->type_name("FILE");
-    }
-  }
-}
-
 // memctl tensors [NAME] [--job JOB] [--limit N] [--cursor CURSOR], memctl chunk ID [--job JOB]
 void AddTensorCommands(CLI::App* app, Invocation* invocation) {
   for (const Word& word : kTensorWords) {
@@ -274,6 +154,7 @@ void AddTensorCommands(CLI::App* app, Invocation* invocation) {
           ->required()
           ->type_name("N")
           ->check(CLI::NonNegativeNumber);
+
       continue;
     }
     sub->add_option("name", invocation->name, "A part of the names")->type_name("NAME");
@@ -314,6 +195,7 @@ Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
   if (!texts.timeout.empty()) {
     TP_ASSIGN_OR_RETURN(invocation->timeout_ns, ParseDurationNs(texts.timeout));
   }
+
   if (LooksForAWhile(invocation->command) && invocation->fields.contains("for")) {
     TP_ASSIGN_OR_RETURN(invocation->for_ns, ParseDurationNs(invocation->fields["for"]));
   }
@@ -347,6 +229,7 @@ ParsedLine NotUnderstood(CLI::App* app, const std::string& why) {
   for (const CLI::App* second : app->get_subcommands()) {
     if (second != app->get_subcommands().front()) failure.left.push_back(second->get_name());
   }
+
   for (const CLI::App* of :
        {static_cast<const CLI::App*>(app), static_cast<const CLI::App*>(named)}) {
     for (const CLI::Option* option : of->get_options()) {
@@ -356,15 +239,6 @@ ParsedLine NotUnderstood(CLI::App* app, const std::string& why) {
   for (const CLI::App* below : named->get_subcommands([](const CLI::App*) { return true; }))
     failure.commands.push_back(below->get_name());
   return {.invocation = std::nullopt, .text = UsageText(failure), .exit_code = kExitUsage};
-}
-
-// --dry-run and --yes belong to changes. Returns what is wrong, empty when nothing is.
-std::string CheckOfChange(const Invocation& invocation) {
-  if (!invocation.dry_run && !invocation.yes) return "";
-  if (FindChange(invocation) != nullptr) return "";
-  const std::string flag = invocation.dry_run ? "--dry-run" : "--yes";
-  if (invocation.command == "api") return "it sends at once what it is given, and knows no " + flag;
-  return "it changes nothing; " + flag + " is of " + ListChanges();
 }
 
 // -o: a form; of commands that write a file, the file. Returns what is wrong, empty when nothing
@@ -381,9 +255,51 @@ std::string TakeOutput(const std::string& output, Invocation* invocation) {
     return invocation->target.empty() ? "the file that is written is not named" : "";
   }
   if (!known) return "-o: '" + output + "' is none of table, wide, json, jsonl, yaml, svg, html";
+
   const bool is_picture = output == "svg" || output == "html";
   return is_picture && invocation->command != "residency" ? "only residency is shown as " + output
                                                           : "";
+}
+
+// "memctl help residency" is "memctl residency --help".
+std::vector<const char*> WordsOf(int argc, const char* const* argv) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    words.erase(words.begin() + 1);
+    words.push_back("--help");
+  }
+  return words;
+}
+
+void AddAll(CLI::App* app, Invocation* invocation, Texts* texts) {
+  app->set_version_flag("--version", "memctl " TIDEPOOL_VERSION);
+  app->allow_extras();
+  AddGlobalFlags(app, invocation, texts);
+  for (const CommandFlags& command : kCommands) AddCommand(app, command, invocation);
+  AddJobCommand(app, invocation);
+  AddLogsCommand(app, invocation);
+  AddLookCommands(app, invocation);
+  AddTensorCommands(app, invocation);
+  AddNvmeAndConfig(app, invocation);
+  AddCompletionCommand(app, invocation);
+}
+
+// The directory is meant where a socket in it is named.
+std::string SocketDirOf(std::string named) {
+  if (named.empty()) named = shm::DefaultClientDir();
+  for (const std::string_view socket : {"/admin.sock", "/data.sock"}) {
+    if (named.ends_with(socket)) named.erase(named.size() - socket.size());
+  }
+  return named;
+}
+
+// What is wrong with flags that were understood one by one; empty when nothing is.
+std::string WhatIsWrong(const Texts& texts, Invocation* invocation) {
+  if (const std::string wrong = TakeOutput(texts.output, invocation); !wrong.empty()) return wrong;
+  if (const std::string wrong = WhyNoChange(*invocation); !wrong.empty()) return wrong;
+  if (invocation->nodes.empty()) return "";
+  const std::string wrong = WhyNotOnNodes(*invocation);
+  return wrong.empty() ? "" : "--node: " + wrong;
 }
 
 }  // namespace
@@ -392,26 +308,9 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   Invocation invocation;
   Texts texts;
   CLI::App app(kHelpText, "memctl");
-  app.set_version_flag("--version", "memctl " TIDEPOOL_VERSION);
-  app.allow_extras();
-  AddGlobalFlags(&app, &invocation, &texts);
-  for (const CommandFlags& command : kCommands) AddCommand(&app, command, &invocation);
-  AddJobCommand(&app, &invocation);
-  AddLogsCommand(&app, &invocation);
-  AddLookCommands(&app, &invocation);
-  AddTensorCommands(&app, &invocation);
-  AddWordCommand(&app, {"nvme", "States on NVMe: their directories, and checking them"}, kNvmeWords,
-                 &invocation);
-  AddWordCommand(&app,
-                 {"config", "memserver's settings: where they came from, and reading them again"},
-                 kConfigWords, &invocation);
-  AddCompletionCommand(&app, &invocation);
-  // "memctl help residency" is "memctl residency --help".
-  std::vector<const char*> words(argv, argv + argc);
-  if (argc > 1 && std::string_view(argv[1]) == "help") {
-    words.erase(words.begin() + 1);
-    words.push_back("--help");
-  }
+  AddAll(&app, &invocation, &texts);
+
+  const std::vector<const char*> words = WordsOf(argc, argv);
   try {
     app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::CallForHelp&) {
@@ -422,6 +321,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     return NotUnderstood(&app, error.what());
   }
+
   if (!app.remaining(true).empty() || app.get_subcommands().size() != 1)
     return NotUnderstood(&app, "");
   if (invocation.command == "completion") return Completion(app, invocation.target);
@@ -430,22 +330,14 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
     return {.invocation = std::nullopt,
             .text = durations.Format() + "\n",
             .exit_code = durations.exit_code()};
-  if (const std::string wrong = TakeOutput(texts.output, &invocation); !wrong.empty())
+
+  if (const std::string wrong = WhatIsWrong(texts, &invocation); !wrong.empty())
     return NotUnderstood(&app, wrong);
-  if (const std::string wrong = CheckOfChange(invocation); !wrong.empty())
-    return NotUnderstood(&app, wrong);
-  if (!invocation.nodes.empty()) {
-    if (const std::string wrong = WhyNotOnNodes(invocation); !wrong.empty())
-      return NotUnderstood(&app, "--node: " + wrong);
-    invocation.words = WordsForNodes({argv + 1, argv + argc});
-  }
+
+  if (!invocation.nodes.empty()) invocation.words = WordsForNodes({argv + 1, argv + argc});
   invocation.header = !texts.no_header;
   invocation.color = !texts.no_color;
-  if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultClientDir();
-  for (const std::string_view socket : {"/admin.sock", "/data.sock"}) {  // the directory is meant
-    if (invocation.socket_dir.ends_with(socket))
-      invocation.socket_dir.resize(invocation.socket_dir.size() - socket.size());
-  }
+  invocation.socket_dir = SocketDirOf(invocation.socket_dir);
   return {.invocation = invocation, .text = "", .exit_code = kExitOk};
 }
 

@@ -1,6 +1,6 @@
 // Flags of memctl: the command line as one struct.
 //
-// One thread. The doors to CLI11 in this room are flags.cpp and look_flags.cpp.
+// One thread. The doors to CLI11 in this room are flags.cpp, change_flags.cpp and look_flags.cpp.
 #pragma once
 
 #include <optional>

@@ -33,6 +33,7 @@ void AddRunCommands(Add add, Invocation* invocation) {
     CLI::App* sub = add(word.name, word.help);
     sub->add_option("file", invocation->target, "What is written (also: -o FILE)")
         ->type_name("FILE");
+
     CLI::Option* length = sub->add_option_function<std::string>(
         "--for", take_for, "How long (10s), every --watch (250ms; timeline 50ms)");
     length->type_name("TIME");
@@ -40,6 +41,7 @@ void AddRunCommands(Add add, Invocation* invocation) {
       AddBy(sub, invocation);
       continue;
     }
+
     sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of looking")
         ->type_name("FILE")
         ->excludes(length);
@@ -51,6 +53,7 @@ void AddRunCommands(Add add, Invocation* invocation) {
           ->type_name("N|last");
       continue;
     }
+
     sub->add_option("--metrics", invocation->metrics,
                     "metrics.jsonl of the trainer: hit rate and its bound, late prefetches")
         ->type_name("FILE");
@@ -67,6 +70,7 @@ void AddHealthWords(CLI::App* health, Invocation* invocation) {
   const auto take = [invocation](const char* field) {
     return [invocation, field](const std::string& text) { invocation->fields[field] = text; };
   };
+
   health->require_subcommand(0, 1);
   word("detail", "Every check, as without this word");
   CLI::App* mute =
@@ -109,6 +113,7 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
   top->add_option("-n,--rounds", invocation->rounds, "So many times; else until Ctrl-C")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+
   CLI::App* health =
       add("health", "memserver's own checks; exit code 0 all is well, 1 warnings, 2 errors");
   const auto take = [invocation](const char* field) {
@@ -120,6 +125,7 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
   health->add_option_function<std::string>("--for", take("for"), "How long (1h); 30 days at most")
       ->type_name("TIME")
       ->needs(mute);
+
   health->add_option_function<std::string>("--unmute", take("unmute"), "It counts again")
       ->type_name("CHECK")
       ->excludes(mute);
@@ -129,6 +135,7 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
   events->add_flag_callback(
       "-f,--follow", [invocation] { invocation->watch_ns = kNsPerSecond / 2; },
       "Go on with what comes");
+
   CLI::Option* after =
       events->add_option("--after", invocation->cursor, "Only what is behind this number");
   after->type_name("N")->check(CLI::NonNegativeNumber);
@@ -139,6 +146,7 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->excludes(after);
+
   AddRunCommands(add, invocation);
   CLI::App* page = add(
       "page",
