@@ -69,7 +69,9 @@ int Run(const Flags& flags) {
 int Check(const Flags& flags) {
   const auto loaded = Load(flags);
   if (!loaded.ok()) return Fail(loaded.status());
-  const auto options = ResolveOptions(loaded.value().config);
+
+  SteadyClock clock;
+  const auto options = ResolveOptions(loaded.value().config, &clock);
   if (!options.ok()) return Fail(options.status());
   if (const Status sound =
           CheckQuotas(options.value().settings.quota.entries, options.value().pool_bytes);
@@ -85,11 +87,14 @@ Result<std::string> BenchReport(const Flags& flags) {
     TP_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(flags.bench_bytes));
     return BenchCopies(bytes, flags.json);
   }
+
   if (flags.bench_what == "nvme" && !flags.bench_directory.empty()) {
     TP_ASSIGN_OR_RETURN(const LoadedConfig loaded, Load(flags));
+    SteadyClock clock;
     return BenchDrive({.directory = flags.bench_directory,
                        .allow_uring = loaded.config.nvme.allow_uring,
-                       .json = flags.json});
+                       .json = flags.json},
+                      &clock);
   }
   return Status(ErrorId::kUsageError,
                 "a directory is named with `bench nvme`, and with nothing else")
@@ -162,7 +167,7 @@ int KeepApart(const Flags& flags) {
 }
 
 int LoadGpu(const Flags& flags) {
-  return RunGpuLoad(flags.gpu);
+  return RunGpuLoad(flags.gpu, SteadyClock());
 }
 
 struct CommandAction {

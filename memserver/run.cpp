@@ -118,6 +118,7 @@ KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
   std::erase_if(start.argv, [](const std::string& word) {
     return word == "--discard-kept" || word.starts_with("--discard-kept=");
   });
+
   start.no_respawn = !config.keeper.respawn;
   start.lease_ms = static_cast<uint64_t>(config.times.lease_ns / kNsPerMs);
   start.log_level = config.live.log_level;
@@ -137,7 +138,7 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
   TP_ASSIGN_OR_RETURN(const EndConditions conditions,
                       WatchParent(options.parent_pid, options.end_with_fd));
 
-  TP_ASSIGN_OR_RETURN(ServerOptions server_options, ResolveOptions(config));
+  TP_ASSIGN_OR_RETURN(ServerOptions server_options, ResolveOptions(config, clock));
   const std::string& socket_dir = server_options.settings.socket_dir;
   server_options.discard_kept = options.discard_kept;
   server_options.config = RowsOf(loaded);

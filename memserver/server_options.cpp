@@ -62,7 +62,7 @@ Result<std::string> PlannedTopology(const Config& config) {
   return TopologyReport(topology, places, nullptr);
 }
 
-Result<ServerOptions> ResolveOptions(const Config& config) {
+Result<ServerOptions> ResolveOptions(const Config& config, Clock* clock) {
   const MemoryBudget budget = ReadMemoryBudget();
   const uint32_t cpus = AllowedCpus();
   ServerOptions options;
@@ -82,7 +82,7 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   TP_ASSIGN_OR_RETURN(
       options.places,
       device::PlanPlaces(options.topology, WishesOf(settings, settings.optimizer.threads, cpus)));
-  if (settings.gpu.use != GpuUse::kNone) options.gpus = CudaGpus(settings.gpu.done);
+  if (settings.gpu.use != GpuUse::kNone) options.gpus = CudaGpus(settings.gpu.done, clock);
 
   const AccessSettings& admin = settings.admin;
   if (admin.is_service) {

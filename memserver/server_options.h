@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "device/places.h"
 #include "device/topology.h"
@@ -35,9 +36,10 @@ struct ServerOptions {
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
 };
 
-// Shares become bytes, kAutomatic becomes a number. Errors: kConfigBadValue, and those of
+// Shares become bytes, kAutomatic becomes a number. `clock` is for the probes of GPUs, and outlives
+// the options. Errors: kConfigBadValue, and those of
 // ReadTopology and PlanPlaces.
-Result<ServerOptions> ResolveOptions(const Config& config);
+Result<ServerOptions> ResolveOptions(const Config& config, Clock* clock);
 // The machine, or that of `config.topology_file`, and the places that would be chosen on it, in the
 // form of /v1/topology. Errors: those of ReadTopology and PlanPlaces.
 Result<std::string> PlannedTopology(const Config& config);

@@ -51,6 +51,7 @@ tidepool::Result<bool> IsWanted(const Invocation& invocation) {
   dry.words.emplace_back("--dry-run");
   dry.form = "table";
   dry.json = false;
+
   TP_ASSIGN_OR_RETURN(const Shown preview, tidepool::client::RunCommand(dry, StyleOf(dry)));
   if (preview.exit_code != 0) Print(preview.remark, stderr);
   Print(preview.result + "do it? [y/N] ", stderr);
@@ -89,7 +90,7 @@ int Watch(Invocation invocation) {
   const bool follows = invocation.command == "events", looks_twice = invocation.command == "top";
   const bool terminal =
       isatty(STDOUT_FILENO) == 1 && !invocation.json && !invocation.batch && !follows;
-  tidepool::SteadyClock clock;
+
   for (uint64_t round = 1;; ++round) {
     const int exit_code = RunOnce(&invocation, terminal);
     if (exit_code != 0 || round == invocation.rounds) return exit_code;
@@ -97,7 +98,7 @@ int Watch(Invocation invocation) {
     if (!terminal && !follows && (!invocation.json || yaml) &&
         !Print(yaml ? "---\n" : "\n", stdout))
       return tidepool::kExitFailed;
-    if (!looks_twice) clock.SleepNs(*invocation.watch_ns);
+    if (!looks_twice) invocation.clock->SleepNs(*invocation.watch_ns);
   }
 }
 
@@ -124,11 +125,15 @@ int main(int argc, char** argv) {
     Print(line.text, line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
+
   Invocation invocation = *line.invocation;
+  tidepool::SteadyClock clock;
+  invocation.clock = &clock;
   if (invocation.verbose)
     invocation.tell = [](const std::string& text) { Print("memctl: " + text + "\n", stderr); };
   if (!invocation.quiet)
     invocation.say = [](const std::string& text) { Print(text + "\n", stderr); };
+
   if (invocation.command == "page") return ServePage(invocation);
   const auto wanted = IsWanted(invocation);
   if (!wanted.ok()) {

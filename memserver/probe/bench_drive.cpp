@@ -68,19 +68,20 @@ struct Drive {
   std::span<std::byte> memory;
   bool allow_uring;
   int64_t run_ns;
+  Clock* clock;
   std::string queue;  // its name, when one was opened
 };
 
 // Bytes a second of one kind of transfer; staging full all the time, as while a step is updated.
 Result<double> Rate(const Drive& drive, nvme::TransferQueue* transfers, nvme::IoQueue* queue,
                     nvme::IoKind kind, uint64_t pieces_min = 0) {
-  const SteadyClock clock;
-  const int64_t begin = clock.NowNs();
+  const int64_t begin = drive.clock->NowNs();
   uint64_t piece = 0, ended = 0;
   const auto start = [&](uint64_t slot) {
     transfers->Start({kind, 0, piece++ % kPieces * kPieceBytes,
                       drive.memory.data() + slot * kPieceBytes, kPieceBytes, slot});
   };
+
   for (uint64_t slot = 0; slot < StateTier::kStagingSlots; ++slot) start(slot);
   while (transfers->in_flight() > 0) {
     queue->ClearEvent();
@@ -92,16 +93,16 @@ Result<double> Rate(const Drive& drive, nvme::TransferQueue* transfers, nvme::Io
                       std::string("a transfer failed: ") + std::strerror(done.error))
             .Where(drive.slots->path());
       }
+
       ++ended;
-      if (clock.NowNs() - begin < drive.run_ns || piece < pieces_min) start(done.tag);
+      if (drive.clock->NowNs() - begin < drive.run_ns || piece < pieces_min) start(done.tag);
     }
   }
   return static_cast<double>(ended * kPieceBytes) * kNsPerSecond /
-         static_cast<double>(clock.NowNs() - begin);
+         static_cast<double>(drive.clock->NowNs() - begin);
 }
 
 Status Measure(Drive* drive, Way* way, uint64_t pieces_min = 0) {
-  const SteadyClock clock;
   nvme::IoQueueOptions options;
   options.depth = way->depth;
   options.allow_uring = drive->allow_uring;
@@ -110,8 +111,9 @@ Status Measure(Drive* drive, Way* way, uint64_t pieces_min = 0) {
   const nvme::OpenedIoQueue opened = nvme::OpenIoQueue(options);
   drive->queue = opened.queue->Name();
   nvme::TransferQueue transfers(
-      opened.queue.get(), &clock,
+      opened.queue.get(), drive->clock,
       {.transfers_max = StateTier::kStagingSlots, .block_bytes = way->block});
+
   TP_ASSIGN_OR_RETURN(
       way->write, Rate(*drive, &transfers, opened.queue.get(), nvme::IoKind::kWrite, pieces_min));
   TP_ASSIGN_OR_RETURN(way->read, Rate(*drive, &transfers, opened.queue.get(), nvme::IoKind::kRead));
@@ -140,6 +142,7 @@ std::string Table(const std::vector<Way>& ways, const Drive& drive) {
     std::snprintf(cell.data(), cell.size(), "  %8u at once", depth);
     text += cell.data();
   }
+
   for (const Way& way : ways) {
     if (way.depth == kDepths.front()) {
       std::snprintf(cell.data(), cell.size(), "\n%-10s", FormatBytes(way.block).c_str());
@@ -164,6 +167,7 @@ std::string Json(const std::vector<Way>& ways, const Drive& drive) {
       .Field("depth", uint64_t{Best(ways).depth})
       .Key("rows")
       .BeginArray();
+
   for (const Way& way : ways) {
     json.BeginObject()
         .Field("block_bytes", uint64_t{way.block})
@@ -177,17 +181,17 @@ std::string Json(const std::vector<Way>& ways, const Drive& drive) {
 
 }  // namespace
 
-Result<std::string> BenchDrive(const BenchDriveOptions& options) {
+Result<std::string> BenchDrive(const BenchDriveOptions& options, Clock* clock) {
   const Scratch scratch(options.directory);
   if (scratch.path().empty()) {
     return Status(ErrorId::kNvmeDirectoryBad,
                   std::string("no directory can be made there: ") + std::strerror(errno))
         .Where(options.directory);
   }
-  SteadyClock clock;
+
   TP_ASSIGN_OR_RETURN(
       const nvme::SlotDirectory slots,
-      nvme::SlotDirectory::Open({.path = scratch.path(), .bytes = kFileBytes}, &clock));
+      nvme::SlotDirectory::Open({.path = scratch.path(), .bytes = kFileBytes}, clock));
   TP_ASSIGN_OR_RETURN(const nvme::PageMemory memory,
                       nvme::PageMemory::Map(StateTier::kStagingSlots * kPieceBytes));
   Drive drive{.directory = options.directory,
@@ -195,6 +199,7 @@ Result<std::string> BenchDrive(const BenchDriveOptions& options) {
               .memory = memory.bytes(),
               .allow_uring = options.allow_uring,
               .run_ns = options.run_ns,
+              .clock = clock,
               .queue = ""};
   // The first writes allocate; what they take is not the drive's.
   Way first{.block = kBlocks.front(), .depth = kDepths.back()};
@@ -206,6 +211,7 @@ Result<std::string> BenchDrive(const BenchDriveOptions& options) {
       TP_RETURN_IF_ERROR(Measure(&drive, &ways.back()));
     }
   }
+
   TP_RETURN_IF_ERROR(nvme::WriteProfile(
       options.directory, {.block_bytes = Best(ways).block, .depth = Best(ways).depth}));
   return options.json ? Json(ways, drive) : Table(ways, drive);

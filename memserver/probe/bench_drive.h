@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tidepool::memserver {
@@ -22,6 +23,6 @@ struct BenchDriveOptions {
 // A table for people, or one JSON object. The pair to use is written to the directory, as its
 // profile (nvme/drive_profile.h). Errors: those of SlotDirectory::Open and WriteProfile,
 // kMemoryMapFailed, kNvmeIoFailed.
-Result<std::string> BenchDrive(const BenchDriveOptions& options);
+Result<std::string> BenchDrive(const BenchDriveOptions& options, Clock* clock);
 
 }  // namespace tidepool::memserver

@@ -33,11 +33,13 @@ int64_t Median(std::span<int64_t> values) {
 // Memory at both ends, and a stream between them.
 class Probe {
  public:
-  static Result<std::unique_ptr<Probe>> Open(device::Device* device) {
+  static Result<std::unique_ptr<Probe>> Open(device::Device* device, const Clock* clock) {
     auto probe = std::make_unique<Probe>();
+    probe->clock_ = clock;
     probe->host_.resize(kProbeCopyBytes + kProbeFlagBytes + kPage);
     auto* const begin = probe->host_.data();
     probe->page_ = begin + (kPage - reinterpret_cast<uintptr_t>(begin) % kPage) % kPage;
+
     TP_ASSIGN_OR_RETURN(probe->registered_,
                         device->Register(probe->page_, kProbeCopyBytes + kProbeFlagBytes));
     UniqueFd exported;
@@ -54,14 +56,15 @@ class Probe {
   int64_t Time(bool writes) {
     device::Flag& word = *reinterpret_cast<device::Flag*>(page_ + kProbeCopyBytes);
     const uint64_t value = ++last_;
-    const int64_t begin = clock_.NowNs();
+    const int64_t begin = clock_->NowNs();
     stream_->Copy(memory_->data(), page_, kProbeCopyBytes);
     if (writes) stream_->WriteFlag(&word, value);
     const device::Stream::Marker marker = stream_->Record();
+
     for (;;) {
       const bool there =
           writes ? word.load(std::memory_order_acquire) == value : stream_->Passed(marker);
-      const int64_t took = clock_.NowNs() - begin;
+      const int64_t took = clock_->NowNs() - begin;
       if (there) return took;
       if (took > kProbeLateNs || !stream_->status().ok()) return -1;
     }
@@ -70,7 +73,7 @@ class Probe {
 
  private:
   static constexpr uint64_t kPage = 4096;
-  SteadyClock clock_;
+  const Clock* clock_ = nullptr;
   std::vector<std::byte> host_;
   std::byte* page_ = nullptr;
   std::unique_ptr<device::Registration> registered_;
@@ -90,18 +93,17 @@ DoneChoice ChooseDone(std::span<int64_t> alone, std::span<int64_t> written) {
           "a copy beside another process's kernels took " + times};
 }
 
-DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu) {
-  auto opened = Probe::Open(device);
+DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu, Clock* clock) {
+  auto opened = Probe::Open(device, clock);
   if (!opened.ok()) return NotMeasured(opened.status());
   Probe& probe = **opened;
   if (probe.Time(false) < 0 || probe.Time(true) < 0) return NotMeasured(probe.status());
   auto load = GpuLoad::Start(gpu.uuid);
   if (!load.ok()) return NotMeasured(load.status());
 
-  SteadyClock clock;
   std::vector<int64_t> alone, written;
   for (size_t round = 0; round < kProbeRounds; ++round) {
-    clock.SleepNs(kLoadKernelNs);  // so that the other process has its turns between ours
+    clock->SleepNs(kLoadKernelNs);  // so that the other process has its turns between ours
     alone.push_back(probe.Time(false));
     written.push_back(probe.Time(true));
     if (written.back() < 0)
@@ -110,6 +112,7 @@ DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu) {
       return NotMeasured(
           Status(ErrorId::kCudaFailed, "a copy did not end while another process's kernels ran"));
   }
+
   return ChooseDone(alone, written);
 }
 

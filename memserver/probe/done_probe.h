@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/clock.h"
 #include "device/device.h"
 #include "device/gpu_list.h"
 #include "memserver/traffic/gpu.h"
@@ -19,7 +20,7 @@
 namespace tidepool::memserver {
 
 // Never fails: what cannot be measured is the loop's, which waits for no slice.
-DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu);
+DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu, Clock* clock);
 
 // By times of the same copies, with a word written behind them by their stream and without, in ns
 // and any order. The loop's way costs some ten microseconds more than a good write, so only what is

@@ -73,14 +73,13 @@ Result<device::GpuUuid> FindGpu(const std::string& text) {
   return found->uuid;
 }
 
-Status KeepBusy(const std::string& uuid, int socket) {
+Status KeepBusy(const std::string& uuid, int socket, const Clock& clock) {
   TP_ASSIGN_OR_RETURN(const device::GpuUuid gpu, FindGpu(uuid));
   TP_ASSIGN_OR_RETURN(const std::unique_ptr<device::CudaDevice> device,
                       device::CudaDevice::OpenByUuid(gpu));
   TP_RETURN_IF_ERROR(device->Prepare(kLoad));
   TP_ASSIGN_OR_RETURN(const std::unique_ptr<device::Stream> stream, device->OpenStream());
 
-  const SteadyClock clock;
   const int64_t end = clock.NowNs() + kGpuLoadNsMax;
   const LoadArguments arguments{.ns = static_cast<uint64_t>(kLoadKernelNs)};
   std::array<device::Stream::Marker, kKernelsAhead> marks{};
@@ -128,9 +127,9 @@ GpuLoad::~GpuLoad() {
   waitpid(pid_, nullptr, ended.valid() && WaitReadable(ended.get(), kLoadEndNs) ? 0 : WNOHANG);
 }
 
-int RunGpuLoad(const std::string& uuid) {
+int RunGpuLoad(const std::string& uuid, const Clock& clock) {
   IsolateProcess("tp-gpu-load", kInheritedFd);
-  return KeepBusy(uuid, kInheritedFd).exit_code();
+  return KeepBusy(uuid, kInheritedFd, clock).exit_code();
 }
 
 }  // namespace tidepool::memserver

@@ -38,6 +38,6 @@ class GpuLoad {
 };
 
 // The body of `memserver gpu-load UUID`, whose socket is kInheritedFd. Returns the exit code.
-int RunGpuLoad(const std::string& uuid);
+int RunGpuLoad(const std::string& uuid, const Clock& clock);
 
 }  // namespace tidepool::memserver

@@ -25,6 +25,7 @@ uint64_t FreeByManagement(const device::GpuUuid& uuid) {
   const auto shutdown = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
   const auto find =
       reinterpret_cast<int (*)(const char*, void**)>(dlsym(library, "nvmlDeviceGetHandleByUUID"));
+
   const auto ask =
       reinterpret_cast<int (*)(void*, Bytes*)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
   if (init == nullptr || shutdown == nullptr || find == nullptr || ask == nullptr || init() != 0)
@@ -56,8 +57,11 @@ Result<OpenedGpu> OpenCuda(const device::Gpu& gpu) {
 
 }  // namespace
 
-GpuSource CudaGpus(std::optional<DoneBy> done) {
-  GpuSource source{[] { return device::ListGpus(); }, OpenCuda, ProbeDone};
+GpuSource CudaGpus(std::optional<DoneBy> done, Clock* clock) {
+  GpuSource source{[] { return device::ListGpus(); }, OpenCuda,
+                   [clock](device::Device* device, const device::Gpu& gpu) {
+                     return ProbeDone(device, gpu, clock);
+                   }};
   if (!done) return source;
 
   source.choose_done = {};

@@ -8,12 +8,14 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "memserver/traffic/gpu.h"
 
 namespace tidepool::memserver {
 
-// `done`: who writes the words of fetches; none: chosen by measuring (done_probe.h).
-GpuSource CudaGpus(std::optional<DoneBy> done = std::nullopt);
+// `done`: who writes the words of fetches; none: chosen by measuring (done_probe.h). `clock`
+// outlives the source.
+GpuSource CudaGpus(std::optional<DoneBy> done, Clock* clock);
 
 // One line: "none (--gpu none)", "none: the CUDA driver is not there", "0: NVIDIA H200
 // (GPU-6c3e...), 141.00 GB, exports vmm; ...".

@@ -82,12 +82,6 @@ CLOCK_ROOTS = (
 # Files that made clocks of their own when the rule came, and why they still do. Rows only go.
 CLOCK_RATCHET = {
     "base/log_queue.cpp": "the log belongs to the process, and nobody who owns it could hand it a clock",
-    "client/memctl/commands/admin_calls.cpp": "commands are not yet given what main has made",
-    "client/memctl/commands/changes.cpp": "as admin_calls.cpp",
-    "client/memctl/commands/commands.cpp": "as admin_calls.cpp",
-    "client/memctl/commands/recording.cpp": "as admin_calls.cpp",
-    "client/memctl/page/page_server.cpp": "as admin_calls.cpp",
-    "client/memctl/views/top.cpp": "as admin_calls.cpp",
     "device/host/copy_team.cpp": "measures itself at start; devices are opened without a clock",
     "device/host/copy_tuning.cpp": "as copy_team.cpp",
     "device/host/inline_stream.cpp": "streams of the host are opened without a clock",
@@ -100,9 +94,6 @@ CLOCK_RATCHET = {
     "memserver/server_rooms.h": "the rooms of a server are not yet given the clock of main.cpp",
     "memserver/keeper/keeper_link.cpp": "the link and the holder are not yet given the clock of main.cpp",
     "memserver/keeper/kept_holder.cpp": "as keeper_link.cpp",
-    "memserver/probe/bench_drive.cpp": "measures the machine",
-    "memserver/probe/done_probe.cpp": "measures the machine",
-    "memserver/probe/gpu_load.cpp": "measures the machine",
     "memserver/residency/pool/host_pool.cpp": "measures how long the pool's pages took",
     "memserver/traffic/gpu.cpp": "measures how long a GPU took to open",
     "memserver/update/worker_team.cpp": "workers measure their pieces",

@@ -119,8 +119,9 @@ TEST_P(NvmeBits, APageLessThanTheSmallestPoolIsRefusedAtTheStartOfTheJob) {
 }
 
 TEST(BenchDrive, MeasuresEachPairOnTheDirectoryAndWritesTheBestIntoTheProfileThatMemserverUses) {
+  SteadyClock clock;
   const nvme::ScratchDirectory directory, plain;
-  const auto report = memserver::BenchDrive({.directory = directory.path(), .run_ns = 1});
+  const auto report = memserver::BenchDrive({.directory = directory.path(), .run_ns = 1}, &clock);
   ASSERT_TRUE(report.ok()) << report.status().Format();
   EXPECT_NE(report.value().find("\n4.00 MiB"), std::string::npos) << report.value();
   std::ifstream file(directory.path() + "/profile");
@@ -132,10 +133,9 @@ TEST(BenchDrive, MeasuresEachPairOnTheDirectoryAndWritesTheBestIntoTheProfileTha
   EXPECT_NE(report.value().find("\nuse: " + setting + "\n"), std::string::npos) << report.value();
   const auto entries = std::filesystem::directory_iterator(directory.path());
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "nothing else is left there";
-  EXPECT_EQ(memserver::BenchDrive({.directory = directory.path() + "/none"}).status().id(),
+  EXPECT_EQ(memserver::BenchDrive({.directory = directory.path() + "/none"}, &clock).status().id(),
             ErrorId::kNvmeDirectoryBad);
 
-  SteadyClock clock;
   ASSERT_TRUE(nvme::WriteProfile(directory.path(), {.block_bytes = 256 * kKiB, .depth = 24}).ok());
   const auto depth = [&clock](const memserver::NvmeOptions& options) {
     const auto tier = memserver::OpenNvmeTier(options, &clock);

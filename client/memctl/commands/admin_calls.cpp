@@ -38,16 +38,16 @@ std::string Target(const std::string& path,
 
 Result<HttpReply> Ask(const Invocation& invocation, const HttpQuestion& question) {
   const std::string socket = shm::AdminSocketPath(invocation.socket_dir);
-  SteadyClock clock;
-  const int64_t begin = clock.NowNs();
+  const int64_t begin = invocation.clock->NowNs();
   auto reply = SendHttp(socket, question, invocation.timeout_ns);
   if (invocation.tell) {
     const std::string outcome =
         reply.ok() ? std::to_string(reply->status) + ", " + FormatBytes(reply->body.size())
                    : reply.status().Line();
     invocation.tell(Printable(question.method + " " + question.target + " at " + socket + ": " +
-                              outcome + " in " + FormatNs(clock.NowNs() - begin)));
+                              outcome + " in " + FormatNs(invocation.clock->NowNs() - begin)));
   }
+
   return reply;
 }
 

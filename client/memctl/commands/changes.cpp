@@ -80,13 +80,14 @@ constexpr auto kJobActions = std::to_array<JobAction>(
 // Waits until no rank is attached. Jobs that are left then are kept for their leases, and go to the
 // next memserver.
 Status WaitForNoRanks(const Invocation& invocation) {
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + invocation.for_ns;
+  Clock* const clock = invocation.clock;
+  const int64_t end = clock->NowNs() + invocation.for_ns;
   while (true) {
     TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/status"));
     TP_ASSIGN_OR_RETURN(const StatusView view, ReadStatus(body));
     if (view.sessions == 0) return Status();
-    if (clock.NowNs() > end) {
+
+    if (clock->NowNs() > end) {
       return Status(ErrorId::kWaitTimeout, std::to_string(view.sessions) + " ranks of " +
                                                std::to_string(view.jobs) +
                                                " jobs are still attached")
@@ -95,7 +96,7 @@ Status WaitForNoRanks(const Invocation& invocation) {
               "new jobs are not taken; memctl ps shows those that are left, memctl undrain takes "
               "new ones again");
     }
-    clock.SleepNs(200 * kNsPerMs);
+    clock->SleepNs(200 * kNsPerMs);
   }
 }
 

@@ -76,6 +76,7 @@ Result<Shown> RunResidency(const Invocation& invocation, const Style& style) {
     TP_ASSIGN_OR_RETURN(const ResidencyView then, ResidencyAt(invocation));
     return ShowResidency(invocation, then, style);
   }
+
   return Show(invocation, Target("/v1/residency", {{"job", invocation.job}, {"by", invocation.by}}),
               ReadResidency,
               [&](const ResidencyView& view) { return ShowResidency(invocation, view, style); });
@@ -99,6 +100,7 @@ std::string MoreOf(const Invocation& invocation, const std::string& name,
   std::string line =
       "there are more: memctl " + invocation.command + (name.empty() ? "" : " " + name);
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
+
   for (const auto& [flag, value] : {std::pair{" --job ", invocation.job},
                                     {" --state ", invocation.state},
                                     {" --tier ", invocation.tier},
@@ -142,6 +144,7 @@ Result<Shown> RunTensors(const Invocation& invocation, const Style& style) {
   if (view.tensors.empty() && invocation.command == "chunk") return NoTensorIn(invocation);
   if (invocation.json)
     return Shown{body + "\n", MoreOf(invocation, invocation.name, view.next_cursor)};
+
   const std::string none =
       view.tensors.empty() ? "no job has such a tensor; memctl ps lists the jobs\n" : "";
   return Shown{Joined(RenderTensors(view, style)),
@@ -201,20 +204,21 @@ Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
 
 Result<Shown> RunWaitReady(const Invocation& invocation, const Style&) {
   constexpr int64_t kPauseNs = 100 * kNsPerMs;
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + invocation.timeout_ns;
+  Clock* const clock = invocation.clock;
+  const int64_t end = clock->NowNs() + invocation.timeout_ns;
   Invocation once = invocation;
   while (true) {
-    once.timeout_ns = std::max<int64_t>(end - clock.NowNs(), kNsPerMs);
+    once.timeout_ns = std::max<int64_t>(end - clock->NowNs(), kNsPerMs);
+
     auto body = GetBody(once, "/readyz");
     if (body.ok()) return Shown{invocation.json ? *body + "\n" : "memserver is ready\n", ""};
     if (body.status().id() == ErrorId::kNotOwner) return body.status();
-    if (clock.NowNs() + kPauseNs > end) {
+    if (clock->NowNs() + kPauseNs > end) {
       return Status(ErrorId::kWaitTimeout,
                     "memserver did not become ready in time: " + body.status().what())
           .Where(shm::AdminSocketPath(invocation.socket_dir));
     }
-    clock.SleepNs(kPauseNs);
+    clock->SleepNs(kPauseNs);
   }
 }
 
@@ -237,6 +241,7 @@ Result<Shown> RunApi(const Invocation& invocation, const Style&) {
   if (!invocation.target.starts_with("/"))
     return Status(ErrorId::kUsageError,
                   "the path '" + invocation.target + "' does not begin with /");
+
   TP_ASSIGN_OR_RETURN(const HttpReply reply,
                       Ask(invocation, {invocation.method, invocation.target}));
   if (reply.status == 200) return Shown{reply.body + "\n", ""};
@@ -300,6 +305,7 @@ Result<Shown> RunCommand(const Invocation& invocation, const Style& style) {
     return RunOnNodes(invocation, own,
                       [&own](const Invocation& here) { return RunCommand(here, own); });
   }
+
   for (const Command& command : kCommands) {
     if (invocation.command != command.name) continue;
     TP_ASSIGN_OR_RETURN(Shown shown,

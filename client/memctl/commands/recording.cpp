@@ -60,14 +60,14 @@ Result<std::vector<RunMoment>> ReadRecording(const std::string& path) {
 // Calls `take` with look after look, until the time is over or it returns true.
 template <typename Take>
 Status LookFor(const Invocation& invocation, Take take) {
-  SteadyClock clock;
+  Clock* const clock = invocation.clock;
   const int64_t pause = invocation.watch_ns.value_or(kNsPerSecond / 4),
-                end = clock.NowNs() + invocation.for_ns;
+                end = clock->NowNs() + invocation.for_ns;
   for (;;) {
     TP_ASSIGN_OR_RETURN(const Bodies bodies, Look(invocation));
     TP_ASSIGN_OR_RETURN(const bool enough, take(bodies));
-    if (enough || clock.NowNs() + pause > end) return Status();
-    clock.SleepNs(pause);
+    if (enough || clock->NowNs() + pause > end) return Status();
+    clock->SleepNs(pause);
   }
 }
 
@@ -106,6 +106,7 @@ Result<Shown> RunRecord(const Invocation& invocation, const Style&) {
       file.open(invocation.target, std::ios::trunc);
       file << kRecordingHead << "\n";
     }
+
     for (const std::string& body : bodies) file << body << "\n";
     ++looks;
     if (!file.flush()) return failed;
@@ -126,6 +127,7 @@ Result<ResidencyView> ResidencyAt(const Invocation& invocation) {
         .Where(invocation.from)
         .Fix("make one that was: memctl record FILE --by " + invocation.by);
   }
+
   const auto other = [&](const ResidencyJob& job) {
     return job.name != invocation.job && std::to_string(job.id) != invocation.job;
   };

@@ -25,8 +25,9 @@ struct Invocation {
   // Where lines for people go while a command works: of -v, and of what takes its time. main's;
   // empty: nowhere.
   std::function<void(const std::string&)> tell = {}, say = {};
-  bool header = true;  // --no-header
-  bool color = true;   // --no-color; NO_COLOR and output that is no terminal also turn it off
+  Clock* clock = nullptr;  // main's, or a test's; whoever runs a command gives one
+  bool header = true;      // --no-header
+  bool color = true;       // --no-color; NO_COLOR and output that is no terminal also turn it off
   int64_t timeout_ns = 0;
   std::optional<int64_t> watch_ns;     // --watch: again and again at this distance
   bool batch = false;                  // one behind the other, also on a terminal

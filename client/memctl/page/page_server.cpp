@@ -52,7 +52,7 @@ class PageServer::Engine {
  public:
   Engine(UniqueFd listening, const Invocation& invocation, const std::string& key)
       : desk_(
-            key, [invocation] { return LookForPage(invocation); }, &clock_),
+            key, [invocation] { return LookForPage(invocation); }, invocation.clock),
         acceptor_(context_, Tcp::v4(), listening.Release()) {}
 
   void Run() {
@@ -96,6 +96,7 @@ class PageServer::Engine {
       stream.expires_after(kPatience);
       const auto [error, bytes] = co_await http::async_read(stream, buffer, parser, kAsTuple);
       if (error) co_return;
+
       const Request& request = parser.get();
       const PageAnswer answer = desk_.Answer({View(request.method_string()), View(request.target()),
                                               View(request[http::field::host]),
@@ -105,6 +106,7 @@ class PageServer::Engine {
       Response response = ResponseOf(answer, request);
       keep_alive = response.keep_alive();
       http::response_serializer<http::string_body> serializer(response);
+
       const bool head = request.method() == http::verb::head;
       serializer.split(head);
       stream.expires_after(kPatience);
@@ -126,6 +128,7 @@ class PageServer::Engine {
     stream->expires_after(kPatience);
     auto error = std::get<0>(co_await http::async_write_header(*stream, serializer, kAsTuple));
     asio::steady_timer pause(context_);
+
     while (!error) {
       const std::string line = desk_.Look() + "\n";
       stream->expires_after(kPatience);
@@ -141,6 +144,7 @@ class PageServer::Engine {
     response.set(http::field::server, "tidepool");
     response.set(http::field::content_type, answer.content_type);
     response.set(http::field::cache_control, "no-store");
+
     response.set("Content-Security-Policy", kPolicy);
     response.set(http::field::x_frame_options, "DENY");
     response.set("X-Content-Type-Options", "nosniff");
@@ -166,7 +170,6 @@ class PageServer::Engine {
     uint32_t* count_;
   };
 
-  const SteadyClock clock_;
   PageDesk desk_;
   uint32_t connections_ = 0;  // outlives the context, whose destruction ends coroutines
   asio::io_context context_{1};

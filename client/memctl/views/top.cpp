@@ -43,6 +43,7 @@ std::string Rendered(const TopView& top, const Style& style) {
   if (top.status.nvme_bytes > 0)
     text += ", NVMe " + BytesASecond(top.nvme_read) + " read, " + BytesASecond(top.nvme_written) +
             " written";
+
   text += "\n\n";
   Table table({{"ID", true},
                {"NAME"},
@@ -55,6 +56,7 @@ std::string Rendered(const TopView& top, const Style& style) {
                {"RCACHE", true},
                {"OPTIMIZER", true},
                {"SHARE", true}});
+
   for (const TopJob& row : top.jobs) {
     table.Add({std::to_string(row.job.id), row.job.name, StateText(row.job),
                std::to_string(row.job.ranks_attached) + "/" + std::to_string(row.job.world),
@@ -77,6 +79,7 @@ std::string JsonOf(const TopView& top) {
   json.Field("nvme_read_bytes_per_second", top.nvme_read)
       .Field("nvme_written_bytes_per_second", top.nvme_written);
   json.Key("jobs").BeginArray();
+
   for (const TopJob& row : top.jobs) {
     json.BeginObject()
         .Field("id", row.job.id)
@@ -104,6 +107,7 @@ TopView Compare(const TopLook& before, const TopLook& after) {
   top.parameters = rate(&StatusView::parameters_updated);
   top.nvme_read = rate(&StatusView::nvme_read);
   top.nvme_written = rate(&StatusView::nvme_written);
+
   double all = 0;
   for (const JobView& job : after.jobs) {
     TopJob row{.job = job};
@@ -114,6 +118,7 @@ TopView Compare(const TopLook& before, const TopLook& after) {
     all += row.optimizer_bytes_a_second;
     top.jobs.push_back(row);
   }
+
   for (TopJob& row : top.jobs)
     row.optimizer_share = all > 0 ? row.optimizer_bytes_a_second / all : 0;
   const auto busier = [](const TopJob& one, const TopJob& other) {
@@ -125,7 +130,7 @@ TopView Compare(const TopLook& before, const TopLook& after) {
 
 Result<Shown> RunTop(const Invocation& invocation, const Style& style) {
   TP_ASSIGN_OR_RETURN(const TopLook before, TakeLook(invocation));
-  SteadyClock().SleepNs(invocation.watch_ns.value_or(kNsPerSecond));
+  invocation.clock->SleepNs(invocation.watch_ns.value_or(kNsPerSecond));
   TP_ASSIGN_OR_RETURN(const TopLook after, TakeLook(invocation));
   const TopView top = Compare(before, after);
   return Shown{invocation.json ? JsonOf(top) : Rendered(top, style), ""};

@@ -47,8 +47,9 @@ class Memctl : public ::testing::Test {
 
   Result<Shown> Run(std::vector<const char*> words) {
     words.insert(words.end(), {"-s", directory_.c_str()});
-    const ParsedLine line = Parse(words);
+    ParsedLine line = Parse(words);
     if (!line.invocation.has_value()) return Status(ErrorId::kUsageError, line.text);
+    line.invocation->clock = &clock_;
     return RunCommand(*line.invocation, {});
   }
   std::string ResultOf(const std::vector<const char*>& words) {
@@ -57,6 +58,7 @@ class Memctl : public ::testing::Test {
     return shown.ok() ? shown->result : "";
   }
 
+  SteadyClock clock_;
   memserver::FakeLoop loop_;
   memserver::AdminApi api_{{.version = "1.2.3",
                             .abi = 1,

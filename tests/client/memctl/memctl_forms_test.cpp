@@ -92,6 +92,7 @@ TEST_F(Memctl, VerboseTellsOfEachRequest) {
   ParsedLine line = Parse({"-v", "ps", "-s", directory_.c_str()});
   ASSERT_TRUE(line.invocation && line.invocation->verbose);
   std::vector<std::string> told;
+  line.invocation->clock = &clock_;
   line.invocation->tell = [&](const std::string& text) { told.push_back(text); };
   ASSERT_TRUE(RunCommand(*line.invocation, {}).ok());
   ASSERT_EQ(told.size(), 1u);

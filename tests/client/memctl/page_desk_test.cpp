@@ -104,7 +104,9 @@ TEST_F(Desk, ManyBrowsersCostNoMoreThanOne) {
 
 TEST(PageLook, ReportsAreThoseOfTheServerToTheLastByte) {
   std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-page-XXXXXX").string();
+  SteadyClock clock;
   Invocation invocation;
+  invocation.clock = &clock;
   invocation.socket_dir = mkdtemp(pattern.data());
   invocation.timeout_ns = 10 * kNsPerSecond;
   EXPECT_THAT(LookForPage(invocation), StartsWith("{\"problem\":{\"detail\":\"no memserver listens "
