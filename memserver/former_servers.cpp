@@ -52,6 +52,7 @@ Result<ProcessName> OwnProcess() {
 Result<FormerServers> FormerServers::Watch(const std::vector<NotedServer>& noted) {
   FormerServers former;
   TP_ASSIGN_OR_RETURN(const ProcessName own, OwnProcess());
+
   for (const NotedServer& server : noted) {
     const ProcessName& name = server.process;
     const bool elsewhere =
@@ -105,6 +106,7 @@ namespace {
 void AwaitThem(const KeptMemory& kept, FormerServers* former, KeeperWatch* watch, Clock* clock) {
   const uint32_t waited_for = former->living() & GpuServersOf(*kept.pool, kept.contents);
   if (waited_for == 0) return;
+
   LogInfo(
       "waiting for the end of a memserver that was there before: copies of GPUs that it began may "
       "be under way",
@@ -129,6 +131,7 @@ Result<uint32_t> TakeOverFrom(FormerServers* former, const KeptMemory& kept, Kee
     LogWarn(
         "without /proc the next memserver cannot wait for the end of this one, should it be "
         "killed");
+
     return 0U;
   }
   const auto noted = kept.index->NoteServer(own);

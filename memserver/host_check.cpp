@@ -56,6 +56,7 @@ Finding CheckMemory(const ServerOptions& options) {
   const uint64_t need = options.pool_bytes +
                         WorkerTeam::UndoBytes(options.settings.optimizer.threads) + staging +
                         left_over;
+
   const std::string numbers = "a pool of " + FormatBytes(options.pool_bytes) + "; available are " +
                               FormatBytes(budget.bytes_available) + " (" + budget.limited_by + ")";
   if (need > budget.bytes_available)
@@ -104,6 +105,7 @@ Finding CheckHugePages(const ServerOptions& options) {
   if (!options.settings.pool.huge_pages) return Ok("huge pages", "not asked for (--huge off)");
   if (mode == "advise" || mode == "always" || mode == "within_size" || mode == "force")
     return Ok("huge pages", "granted on request (" + mode + ")");
+
   return Warn("huge pages", "shared memory gets 4 KiB pages only (shmem_enabled is " + mode + ")",
               "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled");
 }
@@ -124,6 +126,7 @@ Finding CheckPidFd() {
   std::array<int, 2> pair{};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
     return Fail("pidfd", "no Unix sockets", "check seccomp filters");
+
   const UniqueFd left(pair[0]), right(pair[1]);
   int peer = -1;
   socklen_t length = sizeof peer;
@@ -158,6 +161,7 @@ Finding CheckSockets(const ServerOptions& options) {
     return Fail("sockets", path + " does not exist and cannot be made: " + std::strerror(errno),
                 "give another --socket-dir");
   }
+
   if (!S_ISDIR(about.st_mode) || about.st_uid != geteuid() ||
       (about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return Fail("sockets", path + " is not a directory of this user alone",
@@ -180,6 +184,7 @@ std::vector<Finding> CheckGpus(const GpuSource& source) {
     return {Ok("gpu", "none: " + gpus.status().what() + (why.empty() ? "" : " (" + why + ")") +
                           "; rCaches lie on the host")};
   }
+
   std::vector<Finding> findings;
   for (const device::Gpu& gpu : *gpus) {
     const std::string lacks = WhatItLacks(gpu);
@@ -198,13 +203,9 @@ const char* NameOf(Verdict verdict) {
 
 std::vector<Finding> CheckHost(const ServerOptions& options) {
   std::vector<Finding> findings{
-      CheckMemory(options),
-      CheckMemlock(options),
-      CheckHugePages(options),
-      CheckSeals(),
-      CheckPidFd(),
-      CheckDescriptors(options),
-      CheckSockets(options),
+      CheckMemory(options), CheckMemlock(options), CheckHugePages(options),
+      // What the kernel offers.
+      CheckSeals(), CheckPidFd(), CheckDescriptors(options), CheckSockets(options),
       Ok("places", PlacesLine(options.topology, options.places)),
       Ok("cpu", std::string("instruction set ") + optim::NameOf(options.settings.optimizer.isa) +
                     ", " + std::to_string(options.settings.optimizer.threads) +

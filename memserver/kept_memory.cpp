@@ -58,6 +58,7 @@ Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
   memory.adopted = true;
   if (held.front().slot != 0)
     return Status(ErrorId::kKeptMemoryBad, "the keeper holds memory, but no index of it");
+
   TP_ASSIGN_OR_RETURN(memory.index, KeptIndex::Adopt(std::move(held.front().fd), &memory.contents));
   std::vector<UniqueFd> pieces;
   for (size_t i = 1; i < held.size(); ++i) {
@@ -70,6 +71,7 @@ Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
                     "piece " + std::to_string(i - 1) + " of the pool is not held");
     pieces.push_back(std::move(held[i].fd));
   }
+
   TP_ASSIGN_OR_RETURN(memory.pool, HostPool::Adopt(std::move(pieces), memory.contents.geometry));
   if (memory.contents.geometry.own_bytes < WorkerTeam::UndoBytes(1)) {
     return Status(ErrorId::kKeptMemoryBad, "the kept pool has no undo area for a worker");
@@ -123,6 +125,7 @@ void KeeperWatch::Look() {
     for (const HeldMemory& held : *held_) parts.push_back({held.slot, held.fd.get(), held.bytes});
   }
   if (parts.empty()) return;
+
   const Status renewed = keeper_->Renew(parts);
   if (!renewed.ok())
     LogError("the keeper died and no new one could be started", {{"why", renewed.Line()}});
@@ -144,6 +147,7 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<
     auto adopted = Adopt(std::move(held));
     if (adopted.status().id() == ErrorId::kKeptLayoutUnknown) return adopted.status();
     if (!adopted.ok() && !IsDamage(adopted.status())) return LeftAlone(adopted.status());
+
     if (!adopted.ok()) {
       LogError("kept memory is given up", {{"why", adopted.status().Line()}});
     } else if (adopted->contents.jobs.empty() && !options.needs_jobs.ok()) {
@@ -156,6 +160,7 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<
                {"asked", FormatBytes(options.pool.bytes)}});
       return adopted;
     }
+
     held.clear();
   }
   TP_RETURN_IF_ERROR(options.needs_jobs);

@@ -41,6 +41,7 @@ std::string NodesText(const PoolFacts& pool) {
 void LogReady(const ServerOptions& options, const Server& server, const KeptHolder& keeper) {
   const PoolFacts& pool = server.pool_facts();
   const Config& settings = options.settings;
+
   LogInfo("ready", {{"data_socket", shm::DataSocketPath(settings.socket_dir)},
                     {"admin_socket", shm::AdminSocketPath(settings.socket_dir)},
                     {"pool", FormatBytes(server.pool_bytes()) +
@@ -48,6 +49,7 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
                     {"keeper", keeper.Name()},
                     {"keeper_pid", keeper.keeper_pid()},
                     {"rcache_limit", FormatBytes(options.rcache_limit)},
+                    // What the machine gave, and what was measured on it.
                     {"pages", PagesText(pool, server.adopted())},
                     {"touched", TouchText(pool)},
                     {"nodes", NodesText(pool)},

@@ -31,6 +31,7 @@ std::shared_ptr<const ConfigRows> RowsOf(const LoadedConfig& loaded) {
     rows->settings.push_back({std::string(each.setting->key), each.text, each.origin,
                               std::string(each.setting->fallback), each.setting->is_live});
   }
+
   for (const QuotaEntry& entry : loaded.config.quota.entries) {
     rows->quotas.push_back({entry.match, entry.where, entry.guarantee, entry.limit,
                             entry.nvme_limit, entry.weight, entry.priority});
@@ -48,6 +49,7 @@ Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wa
     if (was.text == is.text) continue;
     const std::string key(was.setting->key);
     plan.changed.push_back(key);
+
     if (was.setting->is_live) continue;
     fixed += (fixed.empty() ? "" : "; ") + key + " = \"" + is.text + "\" (" + is.origin +
              "), it runs with \"" + was.text + "\"";
@@ -59,6 +61,7 @@ Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wa
         .Where(wanted.file)
         .Why(fixed);
   }
+
   if (!SayTheSame(now.config.quota.entries, wanted.config.quota.entries))
     plan.changed.push_back("jobs.quota");
   TP_RETURN_IF_ERROR(CheckQuotas(wanted.config.quota.entries, pool_bytes));
@@ -79,6 +82,7 @@ Result<ApplySettings> Reloader::Apply(Server* server, const AdminCaller& caller)
   if (!result)
     return Status(ErrorId::kWaitTimeout,
                   "the serve loop has not answered in time; the change may still be made");
+
   TP_RETURN_IF_ERROR(*result);
   now_ = std::move(wanted);
   return plan;

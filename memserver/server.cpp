@@ -100,6 +100,7 @@ void Server::KeepStatesAsAsked(KeptHolder* keeper) {
   std::vector<KeepStates> asked;
   rooms_->keeps.ClearEvent();
   rooms_->keeps.TakeAll(&asked);
+
   std::vector<HeldMemory>& held = rooms_->kept.states;
   for (KeepStates& keep : asked) {
     std::erase_if(held, [&keep](const HeldMemory& one) { return one.slot == keep.slot; });

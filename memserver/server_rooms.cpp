@@ -39,6 +39,7 @@ KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
   memory.pool.bytes = options.pool_bytes;
   memory.pool.own_bytes =
       WorkerTeam::UndoBytes(std::max(options.settings.optimizer.threads, kUndoWorkers));
+
   memory.pool.huge_pages = options.settings.pool.huge_pages;
   memory.pool.reserved_pages = options.settings.pool.reserved_pages;
   if (options.places.bind_pool) {
@@ -97,6 +98,7 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   loop.random_tokens = true;
   loop.owner = options.access.owner;
   loop.config = options.config;
+
   return loop;
 }
 
@@ -191,6 +193,7 @@ void ServerRooms::StartThreads() {
     const uint64_t one = 1;
     [[maybe_unused]] const auto n = write(ended.get(), &one, sizeof one);
   });
+
   control_thread = std::thread([this] {
     BeNice("control", kListenNice);
     control->Run();

@@ -27,13 +27,14 @@ Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std
     return Status(ErrorId::kWaitTimeout, "memserver did not answer within " + FormatNs(timeout_ns))
         .Where(socket_path);
   }
+
   if (step == "connect") {
     const bool forbidden = error == asio::error::access_denied;
-
     if (forbidden)
       return Status(ErrorId::kNotOwner, "the admin socket is not open to you")
           .Where(socket_path)
           .Fix("memctl doctor tells whose it is, and who may");
+
     return Status(ErrorId::kNoServer, "no memserver listens at the admin socket")
         .Where(socket_path)
         .Why(error.message())
@@ -63,8 +64,8 @@ Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& q
   asio::io_context context(1);
   beast::basic_stream<Local> stream(context);
   stream.expires_after(std::chrono::nanoseconds(timeout_ns));
-  http::request<http::string_body> request;
 
+  http::request<http::string_body> request;
   request.version(11);
   request.method_string(question.method);
   request.target(question.target);
@@ -74,6 +75,7 @@ Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& q
   request.body() = question.body;
   if (!question.body.empty()) request.set(http::field::content_type, "application/json");
   request.prepare_payload();
+
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(kAnswerBytesMax);

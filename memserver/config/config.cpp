@@ -27,6 +27,7 @@ Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effectiv
       of_quotas.push_back(entry);
       continue;
     }
+
     const auto found = std::find_if(effective->begin(), effective->end(), [&](const auto& each) {
       return each.setting->key == entry.key;
     });
@@ -60,6 +61,7 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
   loaded.settings = Defaults();
   if (!sources.file.empty())
     TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings, &loaded.config.quota.entries));
+
   for (EffectiveSetting& each : loaded.settings) {
     const std::string name = EnvironmentNameOf(*each.setting);
     if (const std::string text = sources.environment ? sources.environment(name) : "";
@@ -72,6 +74,7 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
       each.text = flag->second;
       each.origin = flag->first;
     }
+
     const Status parsed = each.setting->parse(each.text, &loaded.config);
     if (!parsed.ok()) {
       return Status(ErrorId::kConfigBadValue, parsed.what())

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -53,6 +54,7 @@ size_t LineOfForeignLetter(std::string_view text) {
     const size_t next = quoted            ? EndOfString(text, at)
                         : text[at] == '#' ? std::min(text.find('\n', at), text.size())
                                           : at + 1;
+
     if (next == std::string_view::npos || is_foreign(text[at])) {
       return 1 + static_cast<size_t>(
                      std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
@@ -77,7 +79,16 @@ Status FlattenList(const toml::array& list, const std::string& key, const std::s
           .Where(Place(path, list.source()));
     TP_RETURN_IF_ERROR(Flatten(*table, key + "[" + std::to_string(index++) + "].", path, settings));
   }
+
   return Status();
+}
+
+// None: the value is of a kind that no setting has.
+std::optional<std::string> TextOf(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
+  return std::nullopt;
 }
 
 Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path,
@@ -85,17 +96,15 @@ Status Flatten(const toml::table& table, const std::string& prefix, const std::s
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     const std::string where = Place(path, node.source());
+
     if (const auto* inner = node.as_table()) {
       TP_RETURN_IF_ERROR(Flatten(*inner, key + ".", path, settings));
     } else if (const auto* list = node.as_array()) {
       TP_RETURN_IF_ERROR(FlattenList(*list, key, path, settings));
-    } else if (const auto* text = node.as_string()) {
-      settings->push_back({key, text->get(), where});
-    } else if (const auto* number = node.as_integer()) {
-      settings->push_back({key, std::to_string(number->get()), where});
-    } else if (const auto* truth = node.as_boolean()) {
-      settings->push_back({key, truth->get() ? "true" : "false", where});
+    } else if (auto text = TextOf(node)) {
+      settings->push_back({key, *std::move(text), where});
     } else {
+      // A fraction or a date: no setting is one.
       return Status(
                  ErrorId::kConfigBadValue,
                  "the value of " + key + " is neither a string, a whole number nor true or false")
@@ -116,12 +125,14 @@ Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path) {
         .Where(path)
         .Why(std::strerror(errno));
   }
+
   const std::string content = text.str();
   if (const size_t line = LineOfForeignLetter(content); line != 0) {
     return Status(ErrorId::kConfigSyntax, "the configuration file is not valid TOML")
         .Where(path + ":" + std::to_string(line))
         .Why("letters beyond ASCII stand in strings and comments only");
   }
+
   std::vector<FileSetting> settings;
   try {
     const toml::table table = toml::parse(content, path);

@@ -10,6 +10,19 @@
 namespace tidepool::memserver {
 namespace {
 
+// [[jobs.quota]] tables are no settings, so the file shows one as a comment.
+constexpr const char* kQuotaExample =
+    "\n# What a user or a job may have is a table of its own; as many as there are "
+    "(docs/operations.md):\n"
+    "# [[jobs.quota]]\n"
+    "# match = \"user:alice\"  # or \"user:1000\", or \"job:NAME\"\n"
+    "# guarantee = \"0\"  # of the pool, for nobody else (SIZE|%)\n"
+    "# limit = \"100%\"  # of the pool (SIZE|%)\n"
+    "# nvme_limit = \"1TiB\"  # on NVMe; \"0\": its jobs stay on the host (SIZE; default: no "
+    "limit)\n"
+    "# weight = 1  # of workers and copies (1 to 100)\n"
+    "# priority = \"normal\"  # low, normal or high\n";
+
 std::string Line(const EffectiveSetting& each, const std::string& comment) {
   const std::string_view key = each.setting->key;
   const std::string name(
@@ -31,6 +44,7 @@ std::string PrintFile(const std::vector<EffectiveSetting>& effective,
       top += Line(each, comment(each));
       continue;
     }
+
     const std::string table(each.setting->key.substr(0, dot));
     if (table != table_now) tables += "\n[" + table + "]\n";
     table_now = table;
@@ -45,6 +59,7 @@ std::string PrintDefaults() {
   std::vector<EffectiveSetting> defaults;
   for (const Setting& setting : Settings())
     defaults.push_back({&setting, std::string(setting.fallback), "default"});
+
   return "# memserver.toml: every key has a default; these are the defaults.\n"
          "# A flag wins over the environment, the environment over this file.\n\n" +
          PrintFile(defaults,
@@ -52,16 +67,7 @@ std::string PrintDefaults() {
                      return std::string(each.setting->description) + " (" +
                             std::string(each.setting->value_kind) + ")";
                    }) +
-         "\n# What a user or a job may have is a table of its own; as many as there are "
-         "(docs/operations.md):\n"
-         "# [[jobs.quota]]\n"
-         "# match = \"user:alice\"  # or \"user:1000\", or \"job:NAME\"\n"
-         "# guarantee = \"0\"  # of the pool, for nobody else (SIZE|%)\n"
-         "# limit = \"100%\"  # of the pool (SIZE|%)\n"
-         "# nvme_limit = \"1TiB\"  # on NVMe; \"0\": its jobs stay on the host (SIZE; default: no "
-         "limit)\n"
-         "# weight = 1  # of workers and copies (1 to 100)\n"
-         "# priority = \"normal\"  # low, normal or high\n";
+         kQuotaExample;
 }
 
 std::string PrintEffective(const LoadedConfig& loaded) {

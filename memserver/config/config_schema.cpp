@@ -12,6 +12,7 @@ std::string ConfigSchema() {
         .Field("key", setting.key)
         .Field("flag", setting.flag)
         .Field("environment", EnvironmentNameOf(setting));
+
     json.Field("kind", setting.value_kind)
         .Field("default", setting.fallback)
         .Field("description", setting.description);

@@ -113,6 +113,7 @@ Status ParseKeep(std::vector<std::string> words, KeeperOptions* options) {
   app.add_option("--lease-ms", options->lease_ms)->required();
   app.add_option("--log-level", options->log_level)
       ->check(CLI::Range(0, static_cast<int>(LogLevel::kError)));
+
   app.add_option("--log-format", options->log_format)
       ->check(CLI::Range(0, static_cast<int>(LogFormat::kJson)));
   app.add_flag("--no-respawn", options->no_respawn);
@@ -135,6 +136,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   if (flags->command == Command::kCompletion)
     app.add_option("shell", flags->shell)->required()->check(CLI::IsMember({"bash", "zsh"}));
   std::string form = "table";
+
   if (flags->command == Command::kBench) {
     app.add_option("what", flags->bench_what)->check(CLI::IsMember({"copy", "nvme"}));
     app.add_option("directory", flags->bench_directory);
@@ -147,6 +149,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
     app.add_flag("--discard-kept", flags->discard_kept);
     app.add_flag_callback("--no-respawn", [flags] { flags->settings["--respawn"] = "off"; });
   }
+
   std::map<std::string, std::string> values;
   std::vector<std::pair<std::string, CLI::Option*>> options;
   for (const Setting& setting : Settings()) {
@@ -154,6 +157,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
     options.emplace_back(name, app.add_option(name, values[name]));
     if (name == "--nvme") options.back().second->join(',');  // may be given several times
   }
+
   try {
     std::reverse(words.begin(), words.end());  // CLI11 takes the words from the back
     app.parse(words);
@@ -162,6 +166,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   } catch (const CLI::ParseError& error) {
     return UsageError(error.what());
   }
+
   if (help) flags->command = Command::kHelp;
   if (flags->command == Command::kBench && flags->bench_what.empty())
     return UsageError("bench has nothing to measure: copy, or nvme DIR");
@@ -184,6 +189,7 @@ Result<Flags> ParseFlags(int argc, const char* const* argv) {
     TP_RETURN_IF_ERROR(ParseKeep(std::move(words), &flags.keep));
     return flags;
   }
+
   if (words.size() == 2 && words.front() == "gpu-load") {
     flags.command = Command::kGpuLoad;
     flags.gpu = words.back();
@@ -207,9 +213,11 @@ std::string HelpText() {
     text += "  " + Padded(std::string(setting.flag) + " " + std::string(setting.value_kind), 26) +
             std::string(setting.description) + " (default " + std::string(setting.fallback) + ")\n";
   }
+
   text +=
       "  quotas of users and jobs are [[jobs.quota]] tables of the file; `memserver config "
       "--defaults` shows one\n";
+
   for (const CommandEntry& entry : kCommands) {
     std::string flags;
     for (const CommandFlag& flag : kCommandFlags) {
@@ -234,6 +242,7 @@ std::string CompletionText(const std::string& shell) {
                  flag_of("--config", "FILE", "settings from this file")};
   for (const Setting& setting : Settings())
     whole.flags.push_back(flag_of(setting.flag, setting.value_kind, setting.description));
+
   std::vector<CompletedCommand> commands{whole};
   for (const CommandEntry& entry : kCommands) {
     CompletedCommand command{
@@ -246,6 +255,7 @@ std::string CompletionText(const std::string& shell) {
     if (entry.command == Command::kCompletion) command.arguments.words = {"bash", "zsh"};
     commands.push_back(command);
   }
+
   return shell == "bash" ? BashCompletion("memserver", commands)
                          : ZshCompletion("memserver", commands);
 }

@@ -48,6 +48,7 @@ Status TakeField(std::string_view field, const FileSetting& setting, QuotaEntry*
     const auto size = ParseSizeOrShare(setting.text, kGiB);
     return size.ok() ? Status() : Bad(size.status().what(), setting.where);
   }
+
   if (field == "nvme_limit") {
     entry->nvme_limit = setting.text;
     const auto size = ParseSize(setting.text);
@@ -60,6 +61,7 @@ Status TakeField(std::string_view field, const FileSetting& setting, QuotaEntry*
                    std::to_string(kWeightMax),
                setting.where);
   }
+
   if (field == "priority") {
     auto priority = PriorityFromName(setting.text);
     if (!priority.ok())
@@ -114,6 +116,7 @@ Result<std::vector<QuotaEntry>> ReadQuotas(std::span<const FileSetting> settings
     TP_RETURN_IF_ERROR(
         TakeField(std::string_view(setting.key).substr(end + 2), setting, &entries.back()));
   }
+
   for (const QuotaEntry& entry : entries) {
     if (entry.match.empty())
       return Bad("a [[jobs.quota]] says not whose it is: `match` is missing", entry.where);
@@ -132,6 +135,7 @@ Result<std::vector<QuotaRule>> ResolveQuotas(std::span<const QuotaEntry> entries
     if (!entry.nvme_limit.empty()) {
       TP_ASSIGN_OR_RETURN(rule.quota.nvme_limit, ParseSize(entry.nvme_limit));
     }
+
     rule.quota.weight = entry.weight;
     rule.quota.priority = entry.priority;
     const auto same = [&rule](const QuotaRule& other) { return other.account == rule.account; };
@@ -153,6 +157,7 @@ Status CheckQuotas(std::span<const QuotaEntry> entries, uint64_t pool_bytes) {
       return Bad("the guarantees add up to more than the pool of " + FormatBytes(pool_bytes),
                  entries[i].where);
     }
+
     guaranteed += quota.guarantee;
   }
   return Status();
@@ -175,6 +180,7 @@ std::string PrintQuotas(std::span<const QuotaEntry> entries) {
     if (!entry.limit.empty()) text += "limit = " + JsonWriter::Quoted(entry.limit) + "\n";
     if (!entry.nvme_limit.empty())
       text += "nvme_limit = " + JsonWriter::Quoted(entry.nvme_limit) + "\n";
+
     text += "weight = " + std::to_string(entry.weight) + "\npriority = \"" +
             NameOf(entry.priority) + "\"\n";
   }

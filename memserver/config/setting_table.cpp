@@ -166,6 +166,7 @@ Status ParseNvme(const std::string& text, Config* config) {
     if (each.empty() || each.front() != '/' || colon == std::string::npos) {
       return Expected(each, "none, and /DIR:SIZE, several separated by commas");
     }
+
     const std::string path = each.substr(0, colon);
     TP_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(each.substr(colon + 1)));
     const bool twice = std::any_of(all.begin(), all.end(),

@@ -36,6 +36,7 @@ Status ParseChoice(const std::string& text,
     }
     forms += (forms.empty() ? "" : ", ") + std::string(name);
   }
+
   return Expected(text, forms);
 }
 

@@ -63,6 +63,7 @@ std::string Table(const std::vector<CopyWay>& ways, const std::string& pages,
     std::string name = FormatBytes(kSizes[size]);
     name.resize(10, ' ');
     text += "\n" + name;
+
     for (const CopyWay& way : ways) {
       text += "  " + Fixed(way.rates[size] / 1e9, 7, 2) + " (" +
               Fixed(way.rates[size] / ways[0].rates[size], 4, 2) + "x)";
@@ -82,6 +83,7 @@ std::string Json(const std::vector<CopyWay>& ways, const std::string& pages,
       .Field("chosen", NameOf(chosen))
       .Key("rows")
       .BeginArray();
+
   for (size_t size = 0; size < kSizes.size(); ++size) {
     for (const CopyWay& way : ways) {
       json.BeginObject()
@@ -102,6 +104,7 @@ Result<std::string> BenchCopies(uint64_t bytes, bool json) {
         .Where("--bytes")
         .Fix("give at least " + FormatBytes(2 * kSizes.back()));
   }
+
   HostPoolOptions options;
   options.bytes = bytes;
   TP_ASSIGN_OR_RETURN(const std::unique_ptr<HostPool> pool,
@@ -114,6 +117,7 @@ Result<std::string> BenchCopies(uint64_t bytes, bool json) {
   const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, kCopyThreadsMax);
   device::CopyTeam team(threads - 1, kSpinNsManyCores);
   const device::CopyTuning tuning = device::TuneCopies(scratch, nullptr, kTuneCopiesNs);
+
   std::vector<CopyWay> ways;
   for (const device::CopyKernel kernel : device::CopyKernels())
     ways.push_back({.name = NameOf(kernel), .kernel = kernel, .rates = {}});

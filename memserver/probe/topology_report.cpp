@@ -23,6 +23,7 @@ void WriteNodes(const device::Topology& topology, const device::Places& places,
         .Field("id", node.id)
         .Field("cpus", CpusOf(node))
         .Field("memory_bytes", node.memory_bytes);
+
     uint64_t bytes = 0, workers = 0;
     for (const NodeShare& share : pool == nullptr ? std::vector<NodeShare>() : pool->nodes)
       bytes += share.node == node.id ? share.bytes : 0;
@@ -38,6 +39,7 @@ void WriteRoots(const device::Topology& topology, JsonWriter* json) {
   for (const device::RootComplex& root : topology.roots) {
     json->BeginObject().Field("name", root.name).Key("node");
     root.node ? json->Uint(*root.node) : json->Null();
+
     json->Key("devices").BeginArray();
     for (const device::Peripheral& each : root.peripherals) {
       json->BeginObject()
@@ -65,6 +67,7 @@ std::string TopologyReport(const device::Topology& topology, const device::Place
       .Field("pool_spread", places.bind_pool ? NameOf(places.spread) : "system")
       .Key("worker_cpus")
       .BeginArray();
+
   for (const uint32_t cpu : places.WorkerCpus()) json.Uint(cpu);
   json.EndArray().Key("staging").BeginArray();
   for (const device::StagingPlace& stage : places.staging) {
@@ -88,6 +91,7 @@ std::string PlacesLine(const device::Topology& topology, const device::Places& p
                     " on " + FormatNumberList(places.pool_nodes);
   text += places.workers.empty() ? ", workers where the system puts them"
                                  : ", workers on CPUs " + FormatNumberList(places.WorkerCpus());
+
   for (const device::StagingPlace& stage : places.staging) {
     text += ", staging of " + stage.gpu.address + " on node " + std::to_string(stage.node) +
             (stage.nearest ? "" : " (unknown which is near)");

@@ -65,6 +65,7 @@ Result<std::string> FileOf(const Invocation& invocation, const ConfigView& confi
   const bool own = stat(shm::AdminSocketPath(invocation.socket_dir).c_str(), &socket) == 0 &&
                    socket.st_uid == geteuid();
   if (own && config.file.starts_with("/")) return config.file;
+
   return Status(ErrorId::kUsageError, "the file is to be named")
       .Why(own ? "memserver was given a path from where it was started: " + config.file
                : "memserver is another user's, and says that it reads " + config.file)
@@ -78,6 +79,7 @@ Result<PlannedEdit> PlanSet(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(plan.file, FileOf(invocation, config));
   const std::string& origin = plan.setting.origin;
   ConfigEdit edit{plan.setting.key, invocation.value, 0};
+
   if (origin.starts_with(config.file + ":") && !config.file.empty()) {
     const size_t begin = config.file.size() + 1;
     std::from_chars(origin.data() + begin, origin.data() + origin.size(), edit.line);
@@ -111,6 +113,7 @@ Result<Shown> SetSetting(const Invocation& invocation) {
     TP_RETURN_IF_ERROR(ReplaceFile(plan.file, plan.before));
     return refused;
   }
+
   if (invocation.json) {
     JsonWriter json;
     json.BeginObject()
@@ -123,6 +126,7 @@ Result<Shown> SetSetting(const Invocation& invocation) {
             "\n",
         ""};
   }
+
   const std::string when =
       refused.ok() ? "" : "when memserver is started again (" + refused.why() + ")";
   return Shown{
@@ -146,6 +150,7 @@ Result<Shown> RunConfig(const Invocation& invocation, const Style& style) {
   if (invocation.action == "get") return GetSetting(invocation);
   if (invocation.action == "set") return SetSetting(invocation);
   if (invocation.action == "reload") return RunReload(invocation);
+
   TP_ASSIGN_OR_RETURN(
       const std::string body,
       GetBody(invocation, invocation.action == "diff" ? "/v1/config/diff" : "/v1/config"));

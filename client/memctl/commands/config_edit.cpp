@@ -51,6 +51,7 @@ bool FindRest(std::string_view behind, std::string* rest) {
   if (value.empty() || value[0] == '[' || value[0] == '{' || value.starts_with("\"\"\"") ||
       value.starts_with("'''"))
     return false;
+
   size_t end = 0;
   if (value[0] == '"' || value[0] == '\'') {
     for (end = 1; end < value.size() && value[end] != value[0]; ++end)
@@ -84,6 +85,7 @@ Result<EditedText> EditedConfig(const std::string& text, const ConfigEdit& edit)
     const size_t equals = line.find('=');
     const std::string_view left =
         Trimmed(std::string_view(line).substr(0, std::min(equals, line.size())));
+
     std::string rest;
     if (equals == std::string::npos || (left != name && left != edit.key) ||
         !FindRest(std::string_view(line).substr(equals + 1), &rest))
@@ -93,6 +95,7 @@ Result<EditedText> EditedConfig(const std::string& text, const ConfigEdit& edit)
     const auto found = std::find_if(lines.begin(), lines.end(), [&](const std::string& line) {
       return Trimmed(std::string_view(line).substr(0, line.find('#'))) == section;
     });
+
     if (found == lines.end()) {
       if (!lines.empty()) lines.emplace_back();
       lines.push_back(section);
@@ -103,6 +106,7 @@ Result<EditedText> EditedConfig(const std::string& text, const ConfigEdit& edit)
       lines.insert(found + 1, setting);
     }
   }
+
   EditedText edited{"", at};
   for (const std::string& line : lines) edited.text += line + "\n";
   return edited;
@@ -130,6 +134,7 @@ Status ReplaceFile(const std::string& path, const std::string& text) {
   struct stat about {};
   if (realpath(path.c_str(), real) == nullptr || stat(real, &about) != 0) return failed(errno);
   const std::string beside = std::string(real) + ".memctl-XXXXXX";
+
   std::string name = beside;
   const UniqueFd file(mkostemp(name.data(), O_CLOEXEC));
   if (!file.valid()) return failed(errno);
@@ -139,6 +144,7 @@ Status ReplaceFile(const std::string& path, const std::string& text) {
       (geteuid() != 0 || fchown(file.get(), about.st_uid, about.st_gid) == 0) &&
       fsync(file.get()) == 0 && std::rename(name.c_str(), real) == 0;
   if (written) return Status();
+
   const int error = errno;
   unlink(name.c_str());
   return failed(error);

@@ -38,6 +38,7 @@ std::string Rendered(const HealthView& health, const Style& style) {
         check.node);
     if (!check.remedy.empty()) table.Add({"", "", "fix: " + check.remedy}, check.node);
   }
+
   return Joined(table.Lines(style.header), "\n") + "\n";
 }
 
@@ -52,6 +53,7 @@ HealthCheckView CheckDirectory(const std::string& path) {
             "TIDEPOOL_SOCKET_DIR)",
             0};
   }
+
   if (!S_ISDIR(about.st_mode))
     return {"SOCKET_DIR",
             kError,
@@ -59,6 +61,7 @@ HealthCheckView CheckDirectory(const std::string& path) {
             {},
             "give the directory in which the sockets are (-s DIR)",
             0};
+
   if (access(path.c_str(), X_OK) != 0) {
     return {"SOCKET_DIR",
             kError,
@@ -79,6 +82,7 @@ HealthCheckView CheckSockets(const std::string& path) {
     if (stat(socket.c_str(), &about) != 0 || !S_ISSOCK(about.st_mode)) missing.push_back(socket);
   }
   if (missing.empty()) return {"SOCKETS", kOk, "both sockets are there", {}, "", 0};
+
   return {"SOCKETS",
           kError,
           "sockets are missing",
@@ -111,6 +115,7 @@ std::string JsonOf(const HealthView& health) {
         .Field("summary", check.summary)
         .Key("detail")
         .BeginArray();
+
     for (const std::string& each : check.detail) json.String(each);
     json.EndArray()
         .Field("remedy", check.remedy)
@@ -191,6 +196,7 @@ Shown WholeCatalog(bool as_json, const Style& style) {
     table.Add({NumberOf(entry), entry.name, std::to_string(entry.exit_code), entry.meaning});
   }
   if (as_json) return {json.EndArray().EndObject().Take() + "\n", ""};
+
   std::string text;
   for (const std::string& line : table.Lines(style.header)) text += line + "\n";
   return {text, ""};
@@ -207,11 +213,13 @@ Result<Shown> RunExplain(const Invocation& invocation, const Style& style) {
     if (invocation.target != number && "TP" + invocation.target != number &&
         invocation.target != entry.name)
       continue;
+
     if (invocation.json) {
       JsonWriter json;
       WriteEntry(entry, &json);
       return Shown{json.Take() + "\n", ""};
     }
+
     return Shown{number + "  " + entry.name + ": " + ClassOf(entry.code) + "\n   " + entry.meaning +
                      "\n   fix:   " + entry.advice + "\n   exit code " +
                      std::to_string(entry.exit_code) + "\n",

@@ -59,6 +59,7 @@ std::vector<NodeAnswer> AskNodes(const Invocation& invocation) {
         {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", node, words});
     if (invocation.tell) invocation.tell("ssh " + node + " " + words);
   }
+
   const std::vector<ProgramEnd> ends = RunPrograms(commands);
   std::vector<NodeAnswer> answers;
   for (size_t i = 0; i < ends.size(); ++i) {
@@ -71,6 +72,7 @@ std::vector<NodeAnswer> AskNodes(const Invocation& invocation) {
       answer.exit_code = kExitFailed;
       answer.errors += "memctl was not found there (or ssh here)\n";
     }
+
     answers.push_back(std::move(answer));
   }
   return answers;
@@ -89,6 +91,7 @@ std::string RemarksOf(const std::vector<NodeAnswer>& answers) {
       begin = end + 1;
     }
   }
+
   return text;
 }
 
@@ -100,6 +103,7 @@ JsonTree TextOf(const std::string& text) {
 JsonTree AnswerTree(const std::string& output) {
   auto whole = ReadJsonTree(output);
   if (whole.ok()) return *whole;
+
   JsonTree lines{.kind = Kind::kArray, .scalar = ""};
   for (size_t begin = 0; begin < output.size();) {
     const size_t end = std::min(output.find('\n', begin), output.size());
@@ -142,6 +146,7 @@ std::string MergedDocument(const std::vector<NodeAnswer>& answers) {
       for (JsonTree& item : value.items) {
         if (item.kind == Kind::kObject) item.members.emplace_back("\"node\"", TextOf(answer.node));
       }
+
       const auto same = [&key = key](const auto& member) { return member.first == key; };
       const auto found = std::find_if(merged.members.begin(), merged.members.end(), same);
       if (found == merged.members.end()) {
@@ -166,6 +171,7 @@ Result<std::string> StatusTable(const std::vector<NodeAnswer>& answers, const St
                {"GPUS", true},
                {"JOBS", true},
                {"RANKS", true}});
+
   for (const NodeAnswer& answer : answers) {
     if (answer.failed()) continue;
     TP_ASSIGN_OR_RETURN(const StatusView status, ReadStatus(answer.output));
@@ -177,6 +183,7 @@ Result<std::string> StatusTable(const std::vector<NodeAnswer>& answers, const St
                std::to_string(status.sessions)},
               answer.node);
   }
+
   std::string text;
   for (const std::string& line : table.Lines(style.header)) text += line + "\n";
   return text;
@@ -195,6 +202,7 @@ std::string TextsOf(const std::vector<NodeAnswer>& answers) {
     table.Add({answer.output.substr(0, answer.output.find('\n'))}, answer.node);
     text += "== " + answer.node + " ==\n" + answer.output;
   }
+
   if (!lines) return text;
   text.clear();
   for (const std::string& line : table.Lines(false)) text += line + "\n";
@@ -207,6 +215,7 @@ std::vector<std::string> WordsForNodes(const std::vector<std::string>& words) {
   std::vector<std::string> kept;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
+    // Flags that are for this machine, with their values.
     if (word == "--node" || word == "-o" || word == "--output") {
       ++i;
     } else if (word == "--watch") {
@@ -227,6 +236,7 @@ std::string WhyNotOnNodes(const Invocation& invocation) {
   const std::string there = "run it there: ssh " + invocation.nodes.front() + " memctl ";
   if (std::find(kLocal.begin(), kLocal.end(), invocation.command) != kLocal.end())
     return invocation.command + " writes a file; " + there + invocation.command;
+
   if (invocation.command == "page")
     return "page serves its own machine; ssh -L is in `docs/operations.md`";
   if (invocation.command == "top")
@@ -247,6 +257,7 @@ Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style,
     shown.exit_code = std::max(shown.exit_code, answer.exit_code);
   const bool none = std::all_of(answers.begin(), answers.end(),
                                 [](const NodeAnswer& answer) { return answer.failed(); });
+
   const bool is_document = invocation.json && invocation.form != "jsonl";
   if (is_document) {
     shown.result = JsonOf(answers) + "\n";
@@ -260,6 +271,7 @@ Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style,
     Invocation here = invocation;
     here.nodes.clear();
     here.answer = MergedDocument(answers);
+
     TP_ASSIGN_OR_RETURN(const Shown merged, run_here(here));
     shown.result = merged.result;
     shown.remark += merged.remark;

@@ -39,6 +39,7 @@ Result<Shown> RunTune(const Invocation& invocation, const Style&) {
       invocation.say("measuring " + path + ": some 15 s, and 512 MiB of it for that time");
     std::vector<std::string> command{MemserverProgram(), "bench", "nvme", path};
     if (invocation.json) command.insert(command.end(), {"-o", "json"});
+
     const ProgramEnd end = RunPrograms({command}).front();
     shown.remark += end.errors;
     if (end.exit_code != 0 && shown.exit_code == 0) shown.exit_code = end.exit_code;

@@ -60,6 +60,7 @@ Result<Preview> OfRelease(const Invocation& invocation) {
   if (job.nvme_bytes > 0) preview.effects.push_back(Exact(job.nvme_bytes) + " on NVMe given back");
   if (job.rcache_bytes > 0)
     preview.effects.push_back(Exact(job.rcache_bytes) + " of rCaches given back");
+
   if (job.frozen_bytes > 0)
     preview.effects.push_back(Exact(job.frozen_bytes) +
                               " of frozen chunks given back, unless other jobs use them");
@@ -84,6 +85,7 @@ Result<Preview> OfEvict(const Invocation& invocation) {
   if (chunks == 0)
     return Status(ErrorId::kJobBusy, "the states of job " + job.name + " do not move to NVMe")
         .Why("all of them are there");
+
   const uint64_t free = status.nvme_bytes - std::min(status.nvme_used, status.nvme_bytes);
   Preview preview{OfJob("evict", job),
                   {},
@@ -127,11 +129,13 @@ Result<Preview> OfQuota(const Invocation& invocation) {
   const auto limit = [](const std::optional<uint64_t>& bytes) {
     return bytes ? FormatBytes(*bytes) : std::string("none");
   };
+
   const std::map<std::string, std::string> now{{"guarantee", FormatBytes(job.quota.guarantee)},
                                                {"limit", limit(job.quota.limit)},
                                                {"nvme_limit", limit(job.quota.nvme_limit)},
                                                {"weight", std::to_string(job.quota.weight)},
                                                {"priority", job.quota.priority}};
+
   Preview preview{OfJob("change the quota of", job), {}};
   bool of_memory = false;
   for (const auto& [field, wanted] : invocation.fields) {
@@ -140,6 +144,7 @@ Result<Preview> OfQuota(const Invocation& invocation) {
     preview.effects.push_back(name + ": " + now.at(field) + " becomes " + wanted);
     of_memory = of_memory || (field != "weight" && field != "priority");
   }
+
   if (of_memory && job.account != "job:" + job.name) {
     preview.effects.push_back("it leaves the account " + job.account +
                               " for one of its own, job:" + job.name);
@@ -156,6 +161,7 @@ Result<Preview> OfDrain(const Invocation& invocation) {
   preview.effects.emplace_back(status.state == "draining"
                                    ? "it is drained already: nothing changes"
                                    : "no new jobs are taken, until memctl undrain");
+
   preview.effects.push_back(Plural(status.jobs, "job") + " with " +
                             Plural(status.sessions, "attached rank") + " go on");
   if (const auto wait = invocation.fields.find("wait"); wait != invocation.fields.end()) {
@@ -182,6 +188,7 @@ Result<Preview> OfShutdown(const Invocation& invocation) {
                      {"ranks", status.sessions},
                      {"pool_bytes", status.pool_used},
                      {"nvme_bytes", status.nvme_used}};
+
   const std::string held =
       Exact(status.pool_used) + " of the pool" +
       (status.nvme_used > 0 ? ", " + Exact(status.nvme_used) + " on NVMe" : "");
@@ -191,6 +198,7 @@ Result<Preview> OfShutdown(const Invocation& invocation) {
                        Plural(status.sessions, "attached rank") + " wait for it"};
     return preview;
   }
+
   if (status.sessions > 0)
     preview.effects.push_back(Plural(status.sessions, "attached rank") + " ended");
   for (const JobView& job : jobs) {
@@ -230,12 +238,14 @@ Result<Preview> OfMute(const Invocation& invocation) {
     all += (all.empty() ? "" : ", ") + check.code;
     if (check.code != code) continue;
     const auto length = invocation.fields.find("for");
+
     Preview preview{(counts ? "unmute " : "mute ") + code, {}};
     preview.effects.push_back("now it says: " + check.severity + ", " + check.summary);
     if (!counts)
       preview.effects.push_back("for " +
                                 (length == invocation.fields.end() ? "1h" : length->second) +
                                 " it counts for nothing");
+
     preview.effects.push_back("the health as a whole: " + health.status + " becomes " +
                               WholeWith(health, code, counts));
     return preview;
@@ -250,6 +260,7 @@ Result<Preview> OfScrub(const Invocation& invocation) {
   if (nvme.directories.empty())
     return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory")
         .Fix("start it with --nvme DIR:SIZE");
+
   uint64_t used = 0;
   for (const NvmeDirectoryView& directory : nvme.directories) used += directory.used;
   Preview preview{"check the states on NVMe",

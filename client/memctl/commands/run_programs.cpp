@@ -48,6 +48,7 @@ Running Start(const std::vector<std::string>& command, ProgramEnd* end) {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, output.write.get(), STDOUT_FILENO);
+
     posix_spawn_file_actions_adddup2(&actions, errors.write.get(), STDERR_FILENO);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
@@ -60,6 +61,7 @@ Running Start(const std::vector<std::string>& command, ProgramEnd* end) {
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
   }
+
   if (error != 0) {
     *end = {.exit_code = 127,
             .output = "",
@@ -95,6 +97,7 @@ std::vector<ProgramEnd> RunPrograms(const std::vector<std::vector<std::string>>&
   std::vector<ProgramEnd> ends(commands.size());
   std::vector<Running> all;
   for (size_t i = 0; i < commands.size(); ++i) all.push_back(Start(commands[i], &ends[i]));
+
   for (;;) {
     std::vector<pollfd> entries;
     std::vector<std::pair<UniqueFd*, std::string*>> readers;
@@ -107,6 +110,7 @@ std::vector<ProgramEnd> RunPrograms(const std::vector<std::vector<std::string>>&
         readers.push_back(reader);
       }
     }
+
     if (entries.empty()) break;
     if (poll(entries.data(), entries.size(), -1) < 0) continue;
     for (size_t i = 0; i < entries.size(); ++i) {

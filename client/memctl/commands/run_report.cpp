@@ -73,6 +73,7 @@ std::string MemoryChart(const std::vector<RunMoment>& moments) {
                             {"rCaches, of " + FormatBytes(last.rcache_limit), "#2da44e", {}}};
   if (last.nvme_bytes > 0)
     curves.push_back({"NVMe, of " + FormatBytes(last.nvme_bytes), "#8250df", {}});
+
   for (const RunMoment& moment : moments) {
     curves[0].values.push_back(Share(moment.status.pool_used, moment.status.pool_bytes));
     curves[1].values.push_back(Share(moment.status.rcache_used, moment.status.rcache_limit));
@@ -95,6 +96,7 @@ std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
     steps.values.push_back(first < 0 ? 0 : last - first);
     waited.values.push_back(job == nullptr ? 0 : Share(job->fetches_waited, job->fetches));
   }
+
   const double most = std::max(last - first, 1.0);
   for (double& value : waited.values) value *= most;
   const auto whole = [](double value) {
@@ -128,6 +130,7 @@ std::string Stripe(const ResidencyRow& row, double y, double height = kRowHeight
     };
     size_t end = begin + 1;
     while (end < columns && letter_at(end) == letter_at(begin)) ++end;
+
     const double cell = kWidth / static_cast<double>(columns);
     svg += "<rect x=\"" + Number(static_cast<double>(begin) * cell) + "\" y=\"" + Number(y) +
            "\" width=\"" + Number(static_cast<double>(end - begin) * cell) + "\" height=\"" +
@@ -181,6 +184,7 @@ std::string JobTable(const std::vector<JobView>& jobs) {
   std::string html =
       "<table><tr><th>job</th><th>state</th><th>ranks</th><th>steps</th><th>host "
       "pool</th><th>NVMe</th><th>rCaches</th></tr>\n";
+
   for (const JobView& job : jobs) {
     html += "<tr><td>" + InPage(job.name) + "</td><td>" + InPage(StateText(job)) + "</td><td>" +
             std::to_string(job.ranks_attached) + "/" + std::to_string(job.world) + "</td><td>" +
@@ -197,6 +201,7 @@ double AddJob(const ResidencyJob& job, double y, std::string* svg) {
     *svg += "<text x=\"0\" y=\"" + Number(y + 12) + "\">" + InPage(text) + "</text>\n";
     y += 16;
   };
+
   line("job " + job.name + "   " + job.state + (job.phase.empty() ? "" : ", " + job.phase) +
        "   step " + std::to_string(job.version));
   for (const ResidencyRow& row : job.rows) {
@@ -220,6 +225,7 @@ std::string RenderSvg(const ResidencyView& residency) {
             Number(x + 16) + "\" y=\"" + Number(y + 11) + "\">" + InPage(meaning) + "</text>\n";
     x += 30 + 7 * static_cast<double>(meaning.size());
   }
+
   return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + Number(std::max(kWidth, x)) +
          "\" height=\"" + Number(y + 16) +
          "\" font-family=\"system-ui,sans-serif\" font-size=\"12\" fill=\"#1b2330\">\n" + rows +
@@ -240,6 +246,7 @@ std::string RenderReport(const std::vector<RunMoment>& moments,
           FormatBytes(last.status.pool_used) + " of " + FormatBytes(last.status.pool_bytes) +
           " of host memory used</p>\n";
   html += JobTable(last.jobs) + MemoryChart(moments);
+
   for (const ResidencyJob& job : last.residency.jobs) {
     html += "<h2>Job " + InPage(job.name) + "</h2>\n" + StepChart(moments, job.id) +
             Pictures(moments, job);

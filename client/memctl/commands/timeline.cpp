@@ -97,6 +97,7 @@ void AddCounters(const std::vector<RunMoment>& moments, Trace* trace) {
     if (i == 0) continue;
     const StatusView& before = moments[i - 1].status;
     const double length = at - before.uptime_seconds;
+
     trace->Count("copies, bytes/s", at,
                  {{"to ranks", RateBetween(before.bytes_h2d, now.bytes_h2d, length)},
                   {"from ranks", RateBetween(before.bytes_d2h, now.bytes_d2h, length)}});
@@ -119,6 +120,7 @@ std::string StepName(uint64_t first, uint64_t end) {
 void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) {
   const ResidencyJob* open = nullptr;
   double from = 0;
+
   for (const RunMoment& moment : moments) {
     const ResidencyJob* job = JobAt(moment, id);
     const double at = SecondsOf(moment);
@@ -140,6 +142,7 @@ void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) 
         trace->Mark(id, kStepLane, std::to_string(job->fetches_waited) + " fetches waited", at);
       open = nullptr;
     }
+
     if (open == nullptr && job != nullptr) from = at;
     if (job != nullptr) open = job;
   }
@@ -163,6 +166,7 @@ void AddPhases(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace)
     const ResidencyJob* job = JobAt(moments[i], id);
     size_t end = i + 1;
     while (end < moments.size() && same(job, JobAt(moments[end], id))) ++end;
+
     if (job != nullptr) {
       const double to = SecondsOf(moments[std::min(end, moments.size() - 1)]);
       trace->Add({.process = id,
@@ -218,6 +222,7 @@ Stretch FindStep(const std::vector<RunMoment>& moments, uint64_t id, uint64_t st
         stretch.first = i;
         stretch.began = i > 0 && (before == nullptr || before->version < step);
       }
+
       stretch.found = true;
       stretch.last = i;
     } else if (stretch.found) {
@@ -265,6 +270,7 @@ Result<StepLooks> LooksOfStep(std::vector<RunMoment> moments, const std::string&
     const std::optional<uint64_t> wanted =
         step == "last" ? LastEnded(moments, id) : std::optional<uint64_t>(std::stoull(step));
     if (!wanted) continue;
+
     const Stretch stretch = FindStep(moments, id, *wanted);
     if (!stretch.found) continue;
     found.emplace(id, stretch);
@@ -277,6 +283,7 @@ Result<StepLooks> LooksOfStep(std::vector<RunMoment> moments, const std::string&
                                : "beginning and the end") +
               " of step " + std::to_string(stretch.step) + " was not seen\n";
   }
+
   if (found.empty()) {
     const std::string what = step == "last" ? "no step ended while memctl looked"
                                             : "no job was at step " + step + " while memctl looked";
@@ -286,6 +293,7 @@ Result<StepLooks> LooksOfStep(std::vector<RunMoment> moments, const std::string&
             "look for longer (--for), or begin earlier and keep it: memctl record FILE, then "
             "timeline --from FILE");
   }
+
   StepLooks looks{{moments.begin() + static_cast<ptrdiff_t>(first),
                    moments.begin() + static_cast<ptrdiff_t>(last) + 1},
                   remark};
@@ -306,9 +314,11 @@ Result<Shown> RunTimeline(const Invocation& invocation, const Style&) {
                         const auto is_past = [&](const ResidencyJob& job) {
                           return job.version > std::stoull(invocation.step);
                         };
+
                         const auto& jobs = moment.residency.jobs;
                         return !jobs.empty() && std::all_of(jobs.begin(), jobs.end(), is_past);
                       }));
+
   std::string remark;
   if (!invocation.step.empty()) {
     TP_ASSIGN_OR_RETURN(StepLooks looks, LooksOfStep(std::move(moments), invocation.step));

@@ -58,6 +58,7 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
   const auto file = std::find_if(files.begin(), files.end(), [&](const PageFile& each) {
     return each.path == question.target;
   });
+
   const bool goes_on = question.target == kStreamPath;
   if (file == files.end() && question.target != kLookPath && !goes_on) {
     return Problem(404, Status(ErrorId::kAdminNotFound, "the page has no such part")
@@ -70,6 +71,7 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
     refused.allow = "GET, HEAD";
     return refused;
   }
+
   if (file != files.end())
     return {.status = 200,
             .content_type = std::string(file->content_type),
@@ -80,6 +82,7 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
                  .Fix("open the address that `memctl page` has printed, with all that stands "
                       "behind the #"));
   }
+
   if (goes_on)
     return {.status = 200, .content_type = "application/x-ndjson", .body = {}, .goes_on = true};
   return {.status = 200, .content_type = "application/json", .body = Look()};
@@ -110,6 +113,7 @@ Result<std::string> NewPageKey() {
                   "the system gives no random number for the key of the page (getrandom)")
         .Why(std::strerror(errno));
   }
+
   std::string key;
   std::array<char, 3> digits{};
   for (const unsigned char byte : bytes) {

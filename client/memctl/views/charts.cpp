@@ -36,6 +36,7 @@ std::string Chart(const ChartOf& chart) {
     const double share = chart.most <= 0 ? 0 : std::clamp(value / chart.most, 0.0, 1.0);
     return Number(kHeight - 2 - share * (kHeight - 4));
   };
+
   std::string svg =
       "<svg width=\"" + Number(kChartWidth) + "\" height=\"" + Number(kHeight) + "\" role=\"img\">";
   std::string key = "<p class=\"key\">";
@@ -48,6 +49,7 @@ std::string Chart(const ChartOf& chart) {
     key +=
         "<span style=\"background:" + std::string(curve.colour) + "\"></span>" + InPage(curve.name);
   }
+
   for (const Mark& mark : chart.marks) {
     svg += "<circle r=\"4\" fill=\"#cf222e\" cx=\"" + x(mark.at) + "\" cy=\"" + y(mark.value) +
            "\"><title>" + InPage(mark.title) + "</title></circle>";

@@ -69,6 +69,7 @@ std::string ShortText(const JsonTree& tree) {
 void AppendYaml(const JsonTree& tree, size_t indent, bool on_line, std::string* text) {
   const auto begin = [&](bool first) { *text += first && on_line ? "" : std::string(indent, ' '); };
   bool first = true;
+
   for (const auto& [key, value] : tree.members) {
     begin(first);
     first = false;
@@ -80,6 +81,7 @@ void AppendYaml(const JsonTree& tree, size_t indent, bool on_line, std::string* 
       AppendYaml(value, indent + 2, false, text);
     }
   }
+
   for (const JsonTree& item : tree.items) {
     begin(first);
     first = false;

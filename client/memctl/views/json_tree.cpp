@@ -100,6 +100,7 @@ void Append(const JsonTree& tree, std::string* text) {
         Append(item, text);
         between = ",";
       }
+
       *text += "]";
       return;
     case JsonTree::Kind::kObject:
@@ -109,6 +110,7 @@ void Append(const JsonTree& tree, std::string* text) {
         Append(value, text);
         between = ",";
       }
+
       *text += "}";
       return;
   }

@@ -31,6 +31,7 @@ void AddLate(const NvmeView& nvme, Lines* lines) {
                                 : "job " + std::to_string(each.job) + " (" + Printable(each.name) +
                                       "), chunk " + std::to_string(each.chunk) + ", piece " +
                                       std::to_string(each.piece);
+
     lines->push_back(std::string(each.lost ? "LOST    " : "LATE    ") + who + ", " +
                      Printable(each.directory) + " at offset " + std::to_string(each.offset) +
                      ": a " + (each.write ? "write" : "read") + " for " +
@@ -45,6 +46,7 @@ void AddUnwritten(const NvmeView& nvme, Lines* lines) {
                    Plural(nvme.pieces_in_pool, "piece") + " in the pool instead (" +
                    FormatBytes(nvme.bytes_in_pool) + "), " + std::to_string(nvme.pieces_waiting) +
                    " waiting for room there");
+
   for (const UnwrittenView& each : nvme.unwritten) {
     lines->push_back(std::string(each.in_pool ? "IN POOL " : "WAITS   ") + "job " +
                      std::to_string(each.job) + " (" + Printable(each.name) + "), chunk " +
@@ -105,6 +107,7 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
       std::any_of(jobs.begin(), jobs.end(), [](const JobView& job) { return job.nvme_bytes > 0; });
   const bool frozen = std::any_of(jobs.begin(), jobs.end(),
                                   [](const JobView& job) { return job.frozen_bytes > 0; });
+
   std::vector<Table::Column> columns{
       {"ID", true},
       {"NAME"},
@@ -113,31 +116,30 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
       {"TYPE"},
       {"STEPS", true},
       {"PARAMS", true},
+      // Memory, and time.
       {std::string("POOL") + (frozen ? "+FROZEN" : "") + (nvme ? "+NVME" : ""), true},
       {"RCACHE", true},
       {"STEP", true},
       {"GRAD NORM", true},
       {"SKIPPED", true}};
   if (style.wide) columns.insert(columns.end(), kWideColumns.begin(), kWideColumns.end());
+
   Table table(columns);
   for (const JobView& job : jobs) {
+    const std::string frozen_text = job.frozen_bytes > 0 ? " + " + FormatBytes(job.frozen_bytes)
+                                    : frozen             ? " + 0 B"
+                                                         : "";
+    const std::string nvme_text =
+        job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : std::string();
+
     std::vector<std::string> cells{
-        std::to_string(job.id),
-        job.name,
-        StateText(job) + KeptText(job),
-        std::to_string(job.ranks_attached) + "/" + std::to_string(job.world),
-        job.dtype,
-        std::to_string(job.version),
-        FormatCount(job.parameters),
-        FormatBytes(job.pool_bytes) +
-            (job.frozen_bytes > 0 ? " + " + FormatBytes(job.frozen_bytes)
-             : frozen             ? " + 0 B"
-                                  : "") +
-            (job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : ""),
-        FormatBytes(job.rcache_bytes),
+        std::to_string(job.id), job.name, StateText(job) + KeptText(job),
+        std::to_string(job.ranks_attached) + "/" + std::to_string(job.world), job.dtype,
+        std::to_string(job.version), FormatCount(job.parameters),
+        // Memory, and time.
+        FormatBytes(job.pool_bytes) + frozen_text + nvme_text, FormatBytes(job.rcache_bytes),
         job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-",
-        job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-",
-        std::to_string(job.steps_skipped)};
+        job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-", std::to_string(job.steps_skipped)};
     if (style.wide) AddWide(job, &cells);
     table.Add(std::move(cells), job.node);
   }
@@ -154,12 +156,14 @@ Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
                   {"NVME LIMIT", true},
                   {"WEIGHT", true},
                   {"PRIORITY"}});
+
   for (const AccountView& row : quotas.accounts) {
     accounts.Add({row.account, FormatBytes(row.used), FormatBytes(row.room),
                   FormatBytes(row.guarantee), LimitText(row.limit), FormatBytes(row.nvme_used),
                   LimitText(row.nvme_limit), std::to_string(row.weight), row.priority},
                  row.node);
   }
+
   Lines lines = accounts.Lines(style.header);
   if (quotas.waiting.empty()) return lines;
   Table waiting({{"WAITING"},
@@ -170,6 +174,7 @@ Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
                  {"RCACHE", true},
                  {"SINCE", true},
                  {"BECAUSE"}});
+
   for (const WaitingView& row : quotas.waiting) {
     waiting.Add(
         {row.name, std::to_string(row.rank), row.account, row.priority, FormatBytes(row.pool_bytes),
@@ -191,6 +196,7 @@ void AddDemotion(const DemotionView& demotion, Lines* lines) {
                      Plural(demotion.pieces, "piece"));
   }
   if (demotion.moved + demotion.failed + demotion.dropped == 0) return;
+
   lines->push_back("moved   " + Plural(demotion.moved, "job") + " whose room others needed, " +
                    FormatBytes(demotion.bytes_freed) + " of the pool; " +
                    std::to_string(demotion.failed) + " failed, " +
@@ -208,6 +214,7 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style) {
                {"READ", true},
                {"WRITTEN", true},
                {"STATE"}});
+
   for (const NvmeDirectoryView& row : nvme.directories) {
     table.Add({row.path, FormatBytes(row.bytes), FormatBytes(row.used), FormatBytes(row.free),
                FormatBytes(row.read), FormatBytes(row.written),
@@ -217,6 +224,7 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style) {
   lines.emplace_back();
   lines.push_back("engine  " + Printable(nvme.engine) + "; " +
                   Plural(nvme.repetitions, "repetition") + " after errors");
+
   if (nvme.stalled > 0)
     lines.push_back("WARNING the drive has not answered " + Plural(nvme.stalled, "request") +
                     " for 10 s");
@@ -229,6 +237,7 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style) {
              " checked, " + FormatBytes(nvme.bytes_checked) + " in " +
              FormatDuration(nvme.seconds) + "; " + std::to_string(nvme.damaged) + " damaged";
   }
+
   lines.push_back(scrub);
   for (const DamageView& each : nvme.damage) {
     lines.push_back("DAMAGED job " + std::to_string(each.job) + " (" + Printable(each.name) +
@@ -250,6 +259,7 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style) {
                {"FETCHES", true},
                {"STATES"},
                {"CACHED BY"}});
+
   for (const ChunkView& chunk : chunks.chunks) {
     table.Add(
         {std::to_string(chunk.job), std::to_string(chunk.chunk), chunk.state,
@@ -262,6 +272,7 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style) {
          Ranks(chunk.ranks_cached)},
         chunk.node);
   }
+
   return table.Lines(style.header);
 }
 
@@ -276,6 +287,7 @@ Lines RenderTensors(const TensorsView& tensors, const Style& style) {
                {"CACHED BY"},
                {"DIMS"},
                {"TENSOR"}});
+
   for (const TensorView& tensor : tensors.tensors) {
     std::string dims;
     for (const uint64_t dim : tensor.dims) dims += (dims.empty() ? "" : "x") + std::to_string(dim);
@@ -288,6 +300,7 @@ Lines RenderTensors(const TensorsView& tensors, const Style& style) {
                dims.empty() ? "-" : dims, Printable(tensor.name)},
               tensor.node);
   }
+
   return table.Lines(style.header);
 }
 
@@ -302,6 +315,7 @@ Lines RenderTopology(const TopologyView& topology, const Style& style) {
   }
   Lines lines = nodes.Lines(style.header);
   Table devices({{"ROOT"}, {"NODE", true}, {"KIND"}, {"ADDRESS"}, {"STAGING", true}, {"NAME"}});
+
   for (const TopologyRoot& root : topology.roots) {
     for (const TopologyDevice& device : root.devices) {
       devices.Add({root.name, root.node ? std::to_string(*root.node) : "?", device.kind,
@@ -314,6 +328,7 @@ Lines RenderTopology(const TopologyView& topology, const Style& style) {
   } else {
     for (std::string& line : devices.Lines(style.header)) lines.push_back(std::move(line));
   }
+
   std::string cpus;
   for (const uint64_t cpu : topology.worker_cpus)
     cpus += (cpus.empty() ? "" : ",") + std::to_string(cpu);
@@ -331,6 +346,7 @@ Lines RenderConfig(const ConfigView& config, const Style& style) {
                   setting.reloads ? "yes" : "-", Printable(setting.origin)},
                  setting.node);
   }
+
   Lines lines = settings.Lines(style.header);
   if (config.quotas.empty()) return lines;
   const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
@@ -341,6 +357,7 @@ Lines RenderConfig(const ConfigView& config, const Style& style) {
                 {"WEIGHT", true},
                 {"PRIORITY"},
                 {"ORIGIN"}});
+
   for (const ConfiguredQuotaView& quota : config.quotas) {
     quotas.Add({Printable(quota.match), or_dash(quota.guarantee), or_dash(quota.limit),
                 or_dash(quota.nvme_limit), std::to_string(quota.weight), quota.priority,

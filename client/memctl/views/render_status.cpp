@@ -42,6 +42,7 @@ void AddGpu(const GpuView& gpu, const Style& style, Lines* lines) {
   line += whole ? "; the whole pool is registered"
                 : "; " + FormatBytes(gpu.pinned_bytes) + " of " + FormatBytes(gpu.pool_bytes) +
                       " of the pool registered";
+
   lines->push_back(line + "; " + FormatBytes(gpu.bytes_h2d) + " to it, " +
                    FormatBytes(gpu.bytes_d2h) + " from it");
   if (style.wide) {
@@ -50,6 +51,7 @@ void AddGpu(const GpuView& gpu, const Style& style, Lines* lines) {
         Printable(gpu.uuid + ", by " + gpu.form + (gpu.note.empty() ? "" : " (" + gpu.note + ")")) +
         ", registered in " + FormatDuration(gpu.pin_seconds));
   }
+
   if (!gpu.pin_failure.empty())
     lines->push_back("WARNING   " + Printable(gpu.name + ": not registered: " + gpu.pin_failure));
   if (gpu.copies_unpinned > 0) {
@@ -73,6 +75,7 @@ Lines RenderStatus(const StatusView& status, const Style& style) {
                   FormatBytes(status.pool_used) + " of " + FormatBytes(status.pool_bytes) + ", " +
                   FormatBytes(status.pool_bytes - std::min(status.pool_used, status.pool_bytes)) +
                   " free");
+
   if (status.frozen_chunks > 0) {
     lines.push_back("frozen    " + FormatBytes(status.frozen_bytes) + " of that in " +
                     Plural(status.frozen_chunks, "frozen chunk") + ", each counted once");
@@ -84,6 +87,7 @@ Lines RenderStatus(const StatusView& status, const Style& style) {
                     FormatBytes(status.nvme_read) + " read, " + FormatBytes(status.nvme_written) +
                     " written, " + Plural(status.nvme_repetitions, "repetition"));
   }
+
   if (status.nvme_stalled > 0)
     lines.push_back("WARNING   the drive has not answered " +
                     Plural(status.nvme_stalled, "request") + " for 10 s");
@@ -91,6 +95,7 @@ Lines RenderStatus(const StatusView& status, const Style& style) {
     lines.push_back("WARNING   a flush of " + Printable(status.nvme_failed) +
                     " failed: it takes no new jobs");
   }
+
   lines.push_back("rCache    " + Bar(status.rcache_used, status.rcache_limit) + "   " +
                   FormatBytes(status.rcache_used) + " of " + FormatBytes(status.rcache_limit) +
                   " granted to ranks");
@@ -103,6 +108,7 @@ Lines RenderStatus(const StatusView& status, const Style& style) {
   lines.push_back("updated   " + FormatCount(status.parameters_updated) + " parameters by " +
                   Plural(status.workers, "worker") + ", fetched " +
                   std::to_string(status.prefetch) + " elements ahead");
+
   if (style.wide) {
     lines.push_back("loop      " + std::to_string(status.turns) + " turns; these numbers are " +
                     FormatDuration(status.snapshot_age_seconds) + " old");

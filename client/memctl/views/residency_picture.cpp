@@ -23,13 +23,17 @@ const char* ColorOf(char letter) {
     case '>':
     case '<': return "\033[36m";  // cyan: between a rank and the pool
     case 'g':
-    case 'G': return "\033[33m";  // yellow: gradients
+    case 'G':
+      return "\033[33m";  // yellow: gradients
+    // States on their way, or away from the host.
     case 'O':
     case 'A': return "\033[35m";  // magenta: the optimizer's
     case 'U':
     case 'W':
     case 'w':
-    case 'N': return "\033[36m";  // cyan: on a GPU, on NVMe
+    case 'N':
+      return "\033[36m";  // cyan: on a GPU, on NVMe
+    // What rests.
     case '-':
     case '=': return "\033[34m";  // blue: read only
     case '_': return "\033[2m";   // dim: nothing there yet
@@ -48,6 +52,7 @@ std::string Colored(const std::string& letters, const Style& style) {
       if (color != nullptr) out += color;
       current = color;
     }
+
     out += letter;
   }
   return current == nullptr ? out : out + "\033[0m";
@@ -104,6 +109,7 @@ void AppendLegend(const ResidencyView& residency, bool folded, const Style& styl
   for (const auto& [letter, name] : residency.legend)
     keys.push_back(std::string(1, letter) + " " + Printable(name));
   if (folded) keys.push_back("c some held");
+
   std::string line;
   for (const std::string& key : keys) {
     if (!line.empty() && line.size() + 3 + key.size() > style.width) {
@@ -160,6 +166,7 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
     lines->push_back(Padded(LabelOf(row), label_width) + Colored(letters, style) +
                      std::string(picture_width - columns, ' ') + UseOf(row));
   }
+
   if (style.header && job.fetches > 0) {
     lines->push_back("last step: " + std::to_string(job.fetches) + " fetches, " +
                      FormatBytes(job.bytes_fetched) + " to ranks; " +
@@ -175,6 +182,7 @@ void AppendTable(const std::string& by, const ResidencyJob& job, const Style& st
   for (const ResidencyRow& row : job.rows) {
     if (!row.place.empty()) titles.push_back({row.place == "NVMe" ? "NVME" : "HOST POOL"});
   }
+
   Table table(titles);
   for (size_t i = 0; i < job.columns.size(); ++i) {
     const ResidencyColumn& column = job.columns[i];
@@ -187,6 +195,7 @@ void AppendTable(const std::string& by, const ResidencyJob& job, const Style& st
         places.emplace_back(1, row.letters[i]);
       }
     }
+
     std::vector<std::string> cells{Printable(column.name), std::to_string(column.chunks),
                                    FormatBytes(column.bytes), ranks.empty() ? "-" : ranks};
     cells.insert(cells.end(), places.begin(), places.end());
@@ -210,6 +219,7 @@ std::string SumsOf(const ResidencyJob& job, const std::string& place) {
       at == sums.end() ? void(sums.emplace_back(letter, count)) : void(at->second += count);
     }
   }
+
   std::sort(sums.begin(), sums.end(),
             [](const auto& a, const auto& b) { return PriorityOf(a.first) < PriorityOf(b.first); });
   for (const auto& [letter, count] : sums)
@@ -226,6 +236,7 @@ Lines TableByJob(const ResidencyView& residency, const Style& style) {
                {"RCACHES"},
                {"HOST POOL"},
                {"NVME"}});
+
   for (const ResidencyJob& job : residency.jobs) {
     table.Add({std::to_string(job.id), Printable(job.name), Printable(job.state) + ProgressOf(job),
                std::to_string(job.version), std::to_string(job.chunks), SumsOf(job, ""),
@@ -250,6 +261,7 @@ Lines RenderResidency(const ResidencyView& residency, const Style& style) {
       AppendTable(residency.by, job, style, &lines);
     }
   }
+
   if (!residency.jobs.empty() && style.header) AppendLegend(residency, folded, style, &lines);
   return lines;
 }

@@ -46,6 +46,7 @@ std::vector<std::string> Table::Lines(bool with_header) const {
       cells.insert(cells.end(), rows_[i].begin(), rows_[i].end());
       whole.Add(std::move(cells));
     }
+
     return whole.Lines(with_header);
   }
   std::vector<size_t> widths;
@@ -58,6 +59,7 @@ std::vector<std::string> Table::Lines(bool with_header) const {
   std::vector<std::vector<std::string>> all;
   if (with_header) all.push_back(titles);
   all.insert(all.end(), rows_.begin(), rows_.end());
+
   std::vector<std::string> lines;
   for (const auto& row : all) {
     std::string line;

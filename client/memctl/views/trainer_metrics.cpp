@@ -30,6 +30,7 @@ std::string Sums(const std::vector<StepMetrics>& steps) {
     late_steps += step.prefetches_late > 0 ? 1 : 0;
     seconds += step.seconds;
     waited += step.waited_seconds;
+
     if (step.bytes_h2d_least == 0) continue;
     ++planned;
     all.bytes_h2d += step.bytes_h2d;
@@ -41,6 +42,7 @@ std::string Sums(const std::vector<StepMetrics>& steps) {
                      std::to_string(all.prefetches_late) + " prefetches in " +
                      std::to_string(late_steps) + " steps came late; " + FormatDuration(waited) +
                      " of " + FormatDuration(seconds) + " were waited";
+
   if (planned > 0) {
     text += "; fetched in " + std::to_string(planned) +
             " steps with a recorded order: " + FormatBytes(all.bytes_h2d) + ", by Belady's rule " +
@@ -78,6 +80,7 @@ Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
           .Read("waited_s", &step.waited_seconds)
           .Read("hits", &step.hits)
           .Read("misses", &step.misses);
+
       fields.Read("prefetches", &step.prefetches).Read("prefetches_late", &step.prefetches_late);
       fields.Read("bytes_h2d", &step.bytes_h2d).Read("bytes_h2d_theory", &step.bytes_h2d_least);
     });
@@ -99,6 +102,7 @@ std::string RenderMetrics(const std::vector<StepMetrics>& steps) {
   Curve seconds{"seconds of a step, up to ", "#57606a", {}};
   double longest = 0;
   std::vector<Mark> late;
+
   for (const StepMetrics& step : steps) {
     at.push_back(static_cast<double>(step.step));
     kept.values.push_back(step.kept_rate());
@@ -111,6 +115,7 @@ std::string RenderMetrics(const std::vector<StepMetrics>& steps) {
                     .title = "step " + std::to_string(step.step) + ": " +
                              std::to_string(step.prefetches_late) + " late prefetches"});
   }
+
   seconds.name += FormatDuration(longest) + "; red: steps with late prefetches";
   const std::string span =
       "step " + std::to_string(steps.front().step) + " to " + std::to_string(steps.back().step);

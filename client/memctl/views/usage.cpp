@@ -24,6 +24,7 @@ std::string WhatIsWrong(const UsageFailure& failure) {
     return of_command + "there is no flag " + *flag + " here" +
            DidYouMean(flag->substr(0, flag->find('=')), flags);
   }
+
   const std::vector<std::string_view> names(failure.commands.begin(), failure.commands.end());
   if (!failure.left.empty() && (failure.command.empty() || !names.empty())) {
     const std::string guess = DidYouMean(failure.left[0], names);
@@ -36,6 +37,7 @@ std::string WhatIsWrong(const UsageFailure& failure) {
       failure.why.find("subcommand") != std::string::npos) {
     return "memctl " + failure.command + " needs a word more: " + Listed(failure.commands);
   }
+
   return failure.why.empty() ? "no command is given" : of_command + failure.why;
 }
 
