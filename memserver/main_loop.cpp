@@ -127,7 +127,7 @@ void MainLoop::Serve(const Entries& entries) {
   if (entries[kSnapshot].revents != 0) server_->PublishSnapshots();
   if (!stopping_) care_.Renew(entries[kKeeper].revents != 0);
   if (entries[kKeeps].revents != 0) server_->KeepStatesAsAsked(keeper_);
-  if (entries[kFormerServers].revents != 0) server_->TendFormerServers();
+  if (entries[kFormerServers].revents != 0) server_->PollFormerServers();
   if (entries[kCommands].revents == 0) return;
   for (const MainCommand& asked : server_->TakeMainCommands()) Obey(asked);
 }

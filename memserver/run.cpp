@@ -144,7 +144,8 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
   server_options.config = RowsOf(loaded);
   KeptHolder keeper(KeeperOf(config, options), KeeperStartOf(config, socket_dir));
   server_options.progress = TouchProgress(signals.get(), socket_dir, &keeper, clock);
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options, &keeper));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
+                      Server::Start(server_options, &keeper, clock));
   LogReady(server_options, *server, keeper);
 
   Reloader reloader(sources, loaded);

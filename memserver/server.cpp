@@ -15,12 +15,13 @@
 
 namespace tidepool::memserver {
 
-Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, KeptHolder* keeper) {
-  auto rooms = std::make_unique<ServerRooms>();
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, KeptHolder* keeper,
+                                              Clock* clock) {
+  auto rooms = std::make_unique<ServerRooms>(clock);
   ServerRooms& r = *rooms;
   if (!r.ended.valid()) EndForWantOf("descriptor for an event");
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.settings.socket_dir));
-  TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper, &r.clock));
+  TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper, clock));
   KeeperWatch watch(keeper, &held, &r.kept);
   TP_ASSIGN_OR_RETURN(const uint32_t own, r.OpenMemory(options, &held, keeper, &watch));
   r.MakeWorkers(options);
@@ -28,7 +29,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
 
   watch.Look();
   const std::optional<optim::Tuning>& given = options.settings.optimizer.tuning;
-  r.team->SetTuning(given ? *given : TuneUpdates(*r.team, r.kept.pool.get(), r.clock));
+  r.team->SetTuning(given ? *given : TuneUpdates(*r.team, r.kept.pool.get(), *clock));
   r.OpenGpus(options);
   TP_RETURN_IF_ERROR(r.OpenSockets(options));
 
@@ -121,7 +122,7 @@ int Server::former_servers_fd() const {
   return rooms_->former.event_fd();
 }
 
-void Server::TendFormerServers() {
+void Server::PollFormerServers() {
   const uint32_t ended = rooms_->former.TakeEnded();
   if (ended == 0) return;
   LogInfo("a memserver that was there before has ended",

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "device/host/copy_tuning.h"
 #include "memserver/control/mailbox.h"
@@ -23,11 +24,12 @@ struct ServerRooms;
 
 class Server {
  public:
-  // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves. `keeper` outlives the
-  // server and is used by the owner's thread only. Errors: kSocketInUse, kSocketFailed,
-  // kHostMemoryShort, kMemoryMapFailed, kKeptLayoutUnknown, kKeeperFailed, and those of
-  // OpenNvmeTier.
-  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, KeptHolder* keeper);
+  // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves. `keeper` and `clock`
+  // outlive the server; the owner's thread alone uses the former. Errors: kSocketInUse,
+  // kSocketFailed, kHostMemoryShort, kMemoryMapFailed, kKeptLayoutUnknown, kKeeperFailed, and those
+  // of OpenNvmeTier.
+  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, KeptHolder* keeper,
+                                               Clock* clock);
   // Stops first when that has not been done; waits for all threads; removes the sockets.
   ~Server();
   Server(const Server&) = delete;
@@ -57,10 +59,10 @@ class Server {
   int keeps_fd() const;
   // `keeper` may be null: nobody holds anything any more.
   void KeepStatesAsAsked(KeptHolder* keeper);
-  // Readable when a process that was a server before this one has ended: call TendFormerServers,
+  // Readable when a process that was a server before this one has ended: call PollFormerServers,
   // also while stopping. -1: never.
   int former_servers_fd() const;
-  void TendFormerServers();
+  void PollFormerServers();
   // Mails a change to the serve loop, which answers its ticket.
   void Command(AdminCommand command);
   // Seconds for which the serve loop has not answered; asks it, so that it can.

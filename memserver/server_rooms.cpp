@@ -116,12 +116,12 @@ Result<uint32_t> ServerRooms::OpenMemory(const ServerOptions& options,
                                          KeeperWatch* watch) {
   // Before kept memory is adopted: its jobs may have states there, and a refusal is reported before
   // gigabytes are touched.
-  TP_ASSIGN_OR_RETURN(nvme, OpenNvmeTier(options.settings.nvme, &clock));
+  TP_ASSIGN_OR_RETURN(nvme, OpenNvmeTier(options.settings.nvme, clock));
   KeptMemoryOptions memory = MemoryOptionsOf(options);
   memory.needs_jobs = WhyNotNew(nvme.get());
   watch->Look();
   TP_ASSIGN_OR_RETURN(kept, OpenKeptMemory(memory, std::move(*held), keeper));
-  return TakeOverFrom(&former, kept, watch, &clock);
+  return TakeOverFrom(&former, kept, watch, clock);
 }
 
 void ServerRooms::MakeWorkers(const ServerOptions& options) {
@@ -134,11 +134,11 @@ void ServerRooms::MakeWorkers(const ServerOptions& options) {
                                   .cpus = options.places.WorkerCpus(),
                                   .isa = options.settings.optimizer.isa};
   team = std::make_unique<WorkerTeam>(workers, kept.pool->own_records());
-  writer = std::make_unique<CheckpointWriter>(&saves, &saved, &clock);
+  writer = std::make_unique<CheckpointWriter>(&saves, &saved, clock);
 }
 
 Status ServerRooms::MakeLoop(const ServerOptions& options, uint32_t own_server) {
-  const Parts parts{.clock = &clock,
+  const Parts parts{.clock = clock,
                     .device = device.get(),
                     .pool = kept.pool.get(),
                     .index = kept.index.get(),
@@ -178,7 +178,7 @@ Status ServerRooms::OpenSockets(const ServerOptions& options) {
   AdminDoors doors{.socket_path = shm::AdminSocketPath(options.settings.socket_dir),
                    .access = options.access,
                    .metrics_listen = options.settings.admin.metrics_listen};
-  source = std::make_unique<SnapshotSource>(&events, &clock);
+  source = std::make_unique<SnapshotSource>(&events, clock);
   api = std::make_unique<AdminApi>(FactsOf(options, kept.pool->facts()), source.get(),
                                    AdminMail{&events, &main_commands});
   TP_ASSIGN_OR_RETURN(admin, AdminServer::Start(std::move(doors), api.get()));

@@ -33,7 +33,9 @@
 namespace tidepool::memserver {
 
 struct ServerRooms {
-  SteadyClock clock;
+  explicit ServerRooms(Clock* its_clock) : clock(its_clock) {}
+
+  Clock* const clock;
   std::unique_ptr<SocketDirectory> directory;
   KeptMemory kept;
   FormerServers former;

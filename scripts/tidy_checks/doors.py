@@ -91,7 +91,6 @@ CLOCK_RATCHET = {
     "memserver/control/descriptor_door.h": "as control_reactor.h",
     "memserver/control/listener.h": "as control_reactor.h",
     "memserver/control/socket_directory.cpp": "as control_reactor.h",
-    "memserver/server_rooms.h": "the rooms of a server are not yet given the clock of main.cpp",
     "memserver/keeper/keeper_link.cpp": "the link and the holder are not yet given the clock of main.cpp",
     "memserver/keeper/kept_holder.cpp": "as keeper_link.cpp",
     "memserver/residency/pool/host_pool.cpp": "measures how long the pool's pages took",

@@ -60,7 +60,7 @@ memserver::ServerOptions DaemonInProcess::SmallServer() {
 
 DaemonInProcess::DaemonInProcess(memserver::ServerOptions options) {
   options.settings.socket_dir = directory_.path();
-  auto server = memserver::Server::Start(options, &keeper_);
+  auto server = memserver::Server::Start(options, &keeper_, &clock_);
   TP_CHECK(server.ok(), server.status().Format().c_str());
   server_ = std::move(server).value();
   pump_ = std::thread([this] { Pump(); });

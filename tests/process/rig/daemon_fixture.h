@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "memserver/server.h"
 #include "tests/process/rig/child_process.h"
@@ -45,6 +46,7 @@ class DaemonInProcess {
  private:
   void Pump();
   TemporaryDirectory directory_;
+  SteadyClock clock_;
   memserver::KeptHolder keeper_{memserver::KeeperChoice::kNone, {}};
   std::unique_ptr<memserver::Server> server_;
   std::thread pump_;  // what the main thread of memserver does

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/formats/safetensors.h"
 #include "base/units.h"
@@ -80,7 +81,8 @@ Status RunServedRanks(uint32_t world, const ServerChoice& choice,
   options.settings.optimizer.threads = choice.adam_threads;
   options.settings.optimizer.isa = choice.isa;
   memserver::KeptHolder nobody(memserver::KeeperChoice::kNone, {});
-  const auto server = memserver::Server::Start(options, &nobody);
+  SteadyClock clock;
+  const auto server = memserver::Server::Start(options, &nobody, &clock);
   if (!server.ok()) return server.status();
   std::atomic<bool> failed = false;
   std::vector<Status> ended(world);

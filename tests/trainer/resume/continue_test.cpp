@@ -63,7 +63,7 @@ class ContinueTest : public ::testing::Test {
     options.pool_bytes = 16 * kMiB;
     options.rcache_limit = 16 * kMiB;
     options.settings.times.lease_ns = 60 * kNsPerSecond;
-    auto server = memserver::Server::Start(options, &nobody_);
+    auto server = memserver::Server::Start(options, &nobody_, &clock_);
     ASSERT_TRUE(server.ok()) << server.status().Format();
     server_ = std::move(server).value();
   }
