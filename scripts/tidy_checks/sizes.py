@@ -17,8 +17,6 @@ PARAMETERS_MAX = 5
 # What was below the limits at 140 columns, with the lines that it has at 100. Entries only go.
 RATCHET: dict[str, int] = {
     "tests/fakes/fake_cuda/driver.cpp": 619,
-    "tests/memserver/admin/admin_api_test.cpp": 653,
-    "tests/memserver/admin/admin_fixture.h: TwoJobs": 111,
     "tests/sim/sim_world.cpp": 634,
 }
 

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/event_queue.h"
+#include "memserver/admin/admin_api.h"
 #include "memserver/admin/admin_changes.h"
 #include "memserver/admin/snapshot_source.h"
 #include "memserver/control/mailbox.h"
@@ -81,20 +82,19 @@ inline GpuRow OneGpu() {
   return gpu;
 }
 
-// Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two
-// chunks), of a ready server.
-inline Snapshot TwoJobs() {
-  Snapshot snapshot;
-  snapshot.uptime_ns = 90 * kNsPerSecond;
-  snapshot.ready = true;
-  snapshot.pool_bytes = 1 << 20;
-  snapshot.pool_used = 1 << 18;
-  snapshot.pool_huge_bytes = 1 << 19;
-  snapshot.pool_touch_seconds = 2.5;
-  snapshot.gpus = {OneGpu()};
-  snapshot.rcache_limit = 4096;
-  snapshot.rcache_used = 2048;
-  snapshot.workers = 2;
+inline ServerFacts Facts() {
+  return {.version = "1.2.3",
+          .abi = 9,
+          .build = "test build",
+          .devices = {"host"},
+          .socket_dir = "/run/x",
+          .pid = 77};
+}
+
+constexpr AdminCaller kAdmin{.level = AdminLevel::kAdmin};
+
+// "gpt", which trains.
+inline JobRow GptJob() {
   JobRow gpt;
   gpt.job = 3;
   gpt.name = "gpt";
@@ -127,7 +127,79 @@ inline Snapshot TwoJobs() {
   gpt.chunks[4].ranks_sending = 2;
   gpt.chunks[5].ranks_fetching = 3;
   gpt.spec = ThreeTensors();
-  snapshot.jobs = {gpt, DetachedJob()};
+  return gpt;
+}
+
+// One directory works, the other failed; a demotion and a scrub are under way.
+inline NvmeRow BusyNvme() {
+  NvmeRow nvme;
+  nvme.engine = "a simulated disk";
+  nvme.repetitions = 6;
+  nvme.directories = {{.path = "/mnt/a",
+                       .bytes = 8192,
+                       .bytes_used = 4096,
+                       .bytes_read = 512,
+                       .bytes_written = 1024},
+                      {.path = "/mnt/b", .bytes = 8192, .failed = true}};
+  nvme.writes_failed = 2;
+  nvme.pieces_in_pool = 2;
+  nvme.bytes_in_pool = 4096;
+  nvme.unwritten = {{.job = 3,
+                     .name = "gpt",
+                     .chunk = 2,
+                     .piece = 0,
+                     .directory = "/mnt/a",
+                     .offset = 512,
+                     .error = EIO},
+                    {.job = 3,
+                     .name = "gpt",
+                     .chunk = 5,
+                     .piece = 1,
+                     .directory = "/mnt/a",
+                     .offset = 1024,
+                     .error = ENOSPC}};
+  nvme.late = {{.job = 3,
+                .name = "gpt",
+                .chunk = 1,
+                .piece = 2,
+                .directory = "/mnt/b",
+                .offset = 2048,
+                .write = true,
+                .seconds = 41.5}};
+
+  nvme.demotion = {.job = 3,
+                   .name = "gpt",
+                   .pieces = 9,
+                   .pieces_written = 4,
+                   .done = 2,
+                   .failed = 1,
+                   .bytes_freed = 4096};
+  nvme.scrub = {.state = ScrubState::kRunning,
+                .pieces = 9,
+                .pieces_checked = 5,
+                .bytes_checked = 2048,
+                .repetitions = 1,
+                .damaged = 1};
+  nvme.scrub.seconds = 1.5;
+  nvme.scrub.damage = {{3, "gpt", 4, 1, "/mnt/a", 4096, "its header is damaged"}};
+  return nvme;
+}
+
+// Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two
+// chunks), of a ready server.
+inline Snapshot TwoJobs() {
+  Snapshot snapshot;
+  snapshot.uptime_ns = 90 * kNsPerSecond;
+  snapshot.ready = true;
+  snapshot.pool_bytes = 1 << 20;
+  snapshot.pool_used = 1 << 18;
+  snapshot.pool_huge_bytes = 1 << 19;
+  snapshot.pool_touch_seconds = 2.5;
+  snapshot.gpus = {OneGpu()};
+  snapshot.rcache_limit = 4096;
+  snapshot.rcache_used = 2048;
+  snapshot.workers = 2;
+  snapshot.jobs = {GptJob(), DetachedJob()};
   snapshot.lost = {
       {.name = "old", .uid = 0, .version = 3, .at = 1'793'000'000, .why = "its lease"}};
   snapshot.accounts = {
@@ -144,54 +216,7 @@ inline Snapshot TwoJobs() {
                        .pool_bytes = 1 << 20,
                        .why = "job big needs more"}};
   snapshot.config = TwoSettings();
-  snapshot.nvme.engine = "a simulated disk";
-  snapshot.nvme.repetitions = 6;
-  snapshot.nvme.directories = {{.path = "/mnt/a",
-                                .bytes = 8192,
-                                .bytes_used = 4096,
-                                .bytes_read = 512,
-                                .bytes_written = 1024},
-                               {.path = "/mnt/b", .bytes = 8192, .failed = true}};
-  snapshot.nvme.writes_failed = 2;
-  snapshot.nvme.pieces_in_pool = 2;
-  snapshot.nvme.bytes_in_pool = 4096;
-  snapshot.nvme.unwritten = {{.job = 3,
-                              .name = "gpt",
-                              .chunk = 2,
-                              .piece = 0,
-                              .directory = "/mnt/a",
-                              .offset = 512,
-                              .error = EIO},
-                             {.job = 3,
-                              .name = "gpt",
-                              .chunk = 5,
-                              .piece = 1,
-                              .directory = "/mnt/a",
-                              .offset = 1024,
-                              .error = ENOSPC}};
-  snapshot.nvme.late = {{.job = 3,
-                         .name = "gpt",
-                         .chunk = 1,
-                         .piece = 2,
-                         .directory = "/mnt/b",
-                         .offset = 2048,
-                         .write = true,
-                         .seconds = 41.5}};
-  snapshot.nvme.demotion = {.job = 3,
-                            .name = "gpt",
-                            .pieces = 9,
-                            .pieces_written = 4,
-                            .done = 2,
-                            .failed = 1,
-                            .bytes_freed = 4096};
-  snapshot.nvme.scrub = {.state = ScrubState::kRunning,
-                         .pieces = 9,
-                         .pieces_checked = 5,
-                         .bytes_checked = 2048,
-                         .repetitions = 1,
-                         .damaged = 1};
-  snapshot.nvme.scrub.seconds = 1.5;
-  snapshot.nvme.scrub.damage = {{3, "gpt", 4, 1, "/mnt/a", 4096, "its header is damaged"}};
+  snapshot.nvme = BusyNvme();
   return snapshot;
 }
 
