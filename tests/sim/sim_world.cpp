@@ -74,6 +74,7 @@ void SimReport::Add(const SimReport& other) {
   deaths_in_recovery += other.deaths_in_recovery;
   hand_overs += other.hand_overs;
   cleared_seats += other.cleared_seats;
+  waits_seen += other.waits_seen;
   nvme_requests += other.nvme_requests;
   nvme_faults += other.nvme_faults;
   nvme_deaths += other.nvme_deaths;
@@ -185,6 +186,7 @@ SimReport SimWorld::Run(uint64_t events) {
   CountDemotions();
   report_.rare_paths = rare_paths_armed_ ? BuggifyFirings() : 0;
   report_.cleared_seats = leftovers_.cleared();
+  report_.waits_seen = wakes_.looked_at();
   for (const Actor& actor : actors_) {
     for (const auto& rank : actor.ranks) {
       report_.frozen_fetched += rank->frozen_fetched();
@@ -225,6 +227,7 @@ void SimWorld::Turn() {
   }
   if (worked) Count(server_->points_passed());
   AfterTurn();
+  wakes_.CheckTurn(world_, worked, !saves_.empty());
   if (world_->loop().stopped()) KillServer("handed over");
 }
 
@@ -294,6 +297,7 @@ void SimWorld::KillServer(const std::string& how) {
   }
   report_.set_aside += world_->tables().set_aside.size();
   leftovers_.BeginServer(*world_);
+  wakes_.BeginServer();
   FollowJobs();
   for (ControlReply& reply : last_words) Route(std::move(reply));
   watches_.clear();  // those of the last words

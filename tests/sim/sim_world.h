@@ -7,7 +7,8 @@
 // in the pool, and the versions of jobs and chunks. Checked after every turn in which a job came,
 // went, was sealed, published a chunk or began another attempt, after every recovery, and now and
 // then: the index and every byte of every plane as well. That nothing of dead ranks is left is
-// checked after every turn (leftovers.h), and at the end, when all have gone.
+// checked after every turn (leftovers.h), and at the end, when all have gone; that nobody waits for
+// nothing, after every turn too (wake_checks.h).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "tests/sim/leftovers.h"
 #include "tests/sim/mortal_server.h"
 #include "tests/sim/sim_rank.h"
+#include "tests/sim/wake_checks.h"
 
 namespace tidepool::memserver {
 
@@ -39,6 +41,8 @@ struct SimReport {
   uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;
   // Seats of ranks that are gone, seen to be given back.
   uint64_t cleared_seats = 0;
+  // Parked requests and waiting ranks, seen to wait for something.
+  uint64_t waits_seen = 0;
   // Requests to simulated drives; faults that repetitions removed.
   uint64_t nvme_requests = 0, nvme_faults = 0;
   // Deaths of the server at points of pieces.
@@ -182,6 +186,7 @@ class SimWorld {
   };
   std::vector<ToldDeath> told_;
   Leftovers leftovers_;
+  WakeChecks wakes_;
   ConnectionId last_again_ = 0;  // the newest rank that was seen to wait for its former self
   uint64_t tick_ = 0;
   uint64_t server_asleep_until_ = 0, workers_asleep_until_ = 0, copies_asleep_until_ = 0;  // ticks
