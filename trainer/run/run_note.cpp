@@ -13,6 +13,8 @@ namespace {
 
 constexpr size_t kPathBytesMax = 120;
 constexpr const char* kDataKey = "data";
+constexpr const char* kSameForAll =
+    "start all ranks with the same command line, and see that they read the same data";
 
 struct Key {
   std::string_view name;
@@ -74,6 +76,20 @@ std::string Joined(const std::vector<std::string>& parts) {
   return text;
 }
 
+// Ranks of one run differ; `other` is whom this rank is compared with.
+Status RanksDiffer(const std::vector<NoteDifference>& differences, const std::string& other,
+                   const NotedSeat& seat) {
+  std::vector<std::string> shown;
+  for (const NoteDifference& one : differences)
+    shown.push_back(one.what + " " + one.before + " there, " + one.now + " here");
+  return Status(ErrorId::kJobMismatch, "rank " + std::to_string(seat.rank) +
+                                           " was started otherwise than " + other + ": " +
+                                           Joined(shown))
+      .Where("rank " + std::to_string(seat.rank) + " of job " + seat.job)
+      .Why("the ranks of one run share batches and steps")
+      .Fix(kSameForAll);
+}
+
 std::string Remedy(const std::vector<NoteDifference>& differences) {
   std::string flags;
   bool data = false;
@@ -130,24 +146,42 @@ std::vector<NoteDifference> CompareRunNotes(const std::string& kept, const std::
   return differences;
 }
 
-Status CheckRunNote(const std::string& kept, const std::string& own, const std::string& job,
-                    Version version) {
-  const std::vector<NoteDifference> differences = CompareRunNotes(kept, own);
-  std::vector<std::string> changed;
-  for (const NoteDifference& difference : differences) {
-    if (difference.changes_order) changed.push_back(Shown(difference));
-  }
-  if (changed.empty() || TP_PLANTED("trainer.note_not_compared")) return {};
+Status CheckRunNote(const std::string& kept, const std::string& own, const NotedSeat& seat) {
+  std::vector<NoteDifference> differences = CompareRunNotes(kept, own);
+  std::erase_if(differences, [](const NoteDifference& one) { return !one.changes_order; });
+  if (differences.empty() || TP_PLANTED("trainer.note_not_compared")) return {};
+  // Nothing is sealed: the note is that of another rank of this run.
+  if (seat.version == 0)
+    return RanksDiffer(differences, "the rank that came to job \"" + seat.job + "\" first", seat);
 
+  std::vector<std::string> changed;
+  for (const NoteDifference& difference : differences) changed.push_back(Shown(difference));
   const std::string data = ValueOf(kept, kDataKey).value_or("");
   return Status(ErrorId::kJobMismatch,
-                "job \"" + job + "\" was begun otherwise: " + Joined(changed))
-      .Where("job " + job + " at step " + std::to_string(version) +
-             (data.empty() ? "" : ", begun with --data " + data))
+                "job \"" + seat.job + "\" was begun otherwise: " + Joined(changed))
+      .Where("rank " + std::to_string(seat.rank) + " of job " + seat.job + " at step " +
+             std::to_string(seat.version) + (data.empty() ? "" : ", begun with --data " + data))
       .Why(
           "the run would skip some of its data and repeat others, or train other weights, without "
           "a word")
       .Fix(Remedy(differences));
+}
+
+Status CheckRankNote(const std::string& first, const std::string& own, const NotedSeat& seat) {
+  const std::vector<NoteDifference> differences = CompareRunNotes(first, own);
+  return differences.empty() ? Status() : RanksDiffer(differences, "rank 0", seat);
+}
+
+Status CheckOtherRanks(std::span<const double> refused, const std::string& job) {
+  std::string ranks;
+  for (size_t rank = 0; rank < refused.size(); ++rank) {
+    if (refused[rank] > 0) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (ranks.empty()) return {};
+  return Status(ErrorId::kJobMismatch, "not all ranks were started with the same data and options")
+      .Where("rank " + ranks + " of job " + job)
+      .Why("it differs from rank 0; its own error says in what")
+      .Fix(kSameForAll);
 }
 
 std::vector<std::string> DescribeChanges(const std::string& kept, const std::string& own) {

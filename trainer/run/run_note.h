@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,11 +34,23 @@ struct NoteDifference {
 // keys.
 std::vector<NoteDifference> CompareRunNotes(const std::string& kept, const std::string& own);
 
-// A rank with the note `own` has a seat in `job`, which is sealed at `version` and keeps `kept`
-// (empty: nothing).
-// Errors: kJobMismatch with all that changes the order, before and now.
-Status CheckRunNote(const std::string& kept, const std::string& own, const std::string& job,
-                    Version version);
+// A rank and the job in which it has a seat, which is sealed at `version`.
+struct NotedSeat {
+  std::string job;
+  Rank rank = 0;
+  Version version = 0;
+};
+// The rank has the note `own`, the job keeps `kept` (empty: nothing): that of the rank which came
+// first, when the job began.
+// Errors: kJobMismatch with the rank, and all that changes the order, before and now.
+Status CheckRunNote(const std::string& kept, const std::string& own, const NotedSeat& seat);
+// The rank has the note `own`, and has met rank 0, which has the note `first`. Ranks of one run
+// agree on all that a note says, also where the server keeps none yet.
+// Errors: kJobMismatch with both ranks, and all that differs.
+Status CheckRankNote(const std::string& first, const std::string& own, const NotedSeat& seat);
+// The same told to the other ranks: which ranks were refused so, 1 in `refused` each. Errors:
+// kJobMismatch (names them).
+Status CheckOtherRanks(std::span<const double> refused, const std::string& job);
 // One line for people each, for what differs and does not matter to the order: "--lr 0.0003 ->
 // 0.001: goes on with the new one".
 std::vector<std::string> DescribeChanges(const std::string& kept, const std::string& own);

@@ -15,6 +15,7 @@
 #include "trainer/advice/gpu_states.h"
 #include "trainer/launch/done_marks.h"
 #include "trainer/launch/stop_flag.h"
+#include "trainer/run/run_note.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -39,12 +40,9 @@ ContentHash RunHash(const RankPlace& place, const std::string& job) {
 
 // Hash of what all ranks of a run must agree on. The place of the states is settled with the
 // server.
-ContentHash SpecHash(client::JobSpec spec, const std::string& note) {
+ContentHash SpecHash(client::JobSpec spec) {
   spec.states_on_gpu = 0;
-  ContentHasher hasher;
-  hasher.Update(client::Encode(spec));
-  hasher.Update(std::as_bytes(std::span(note)));
-  return hasher.Finish();
+  return HashOf(client::Encode(spec));
 }
 
 Status StoppedBySignal() {
@@ -72,7 +70,7 @@ Rendezvous RunSession::MeetingPlace() const {
   meet.serves_store = place_.rank == 0 && !place_.agent_serves_store;
   meet.one_machine = place_.local_world == place_.world;
   meet.run = RunHash(place_, task_.spec.name);
-  meet.spec = SpecHash(task_.spec, task_.note);
+  meet.spec = SpecHash(task_.spec);
   meet.prefix = HexOf(meet.run);
   meet.timeout_ms = CollectiveTimeoutMs();
   return meet;
@@ -261,7 +259,21 @@ Status RunSession::MeetWorld() {
   }
   TP_RETURN_IF_ERROR(meeting_->Gather());
   TP_ASSIGN_OR_RETURN(world_, meeting_->MakeGroup(WholeRun(meet)));
-  return {};
+  return CompareNotes();
+}
+
+// At a first start the server has nothing yet to compare a note with; a private one never has.
+Status RunSession::CompareNotes() {
+  std::array<char, kRunNoteBytesMax + 1> first{};
+  std::memcpy(first.data(), task_.note.data(), std::min(task_.note.size(), kRunNoteBytesMax));
+  TP_RETURN_IF_ERROR(world_->Broadcast(first.data(), first.size()));
+  const Status same =
+      CheckRankNote(first.data(), task_.note, {.job = task_.spec.name, .rank = place_.rank});
+
+  std::vector<double> refused(place_.world, 0);
+  refused[place_.rank] = same.ok() ? 0 : 1;
+  TP_RETURN_IF_ERROR(world_->SumDoubles(refused.data(), refused.size()));
+  return same.ok() ? CheckOtherRanks(refused, task_.spec.name) : same;
 }
 
 Result<bool> RunSession::AgreeOnNccl() {

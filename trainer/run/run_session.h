@@ -142,6 +142,8 @@ class RunSession {
   // True when the server that refused is to be asked again, with all states on the host.
   bool GivesUpGpuStates(const Status& refused);
   Status MeetWorld();
+  // Ranks that were started with other data or options refuse the run, all of them.
+  Status CompareNotes();
   // True when the ranks of this run exchange blocks by NCCL; all ranks say the same.
   Result<bool> AgreeOnNccl();
   // A group for blocks of the device, over one of the host's.

@@ -87,7 +87,9 @@ Status TrainingRun::TakeSeat() {
   sealed_ = std::max(sealed_, start_.version);
   attempts_.BeginsAt(start_.version);
   if (seat.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
-  TP_RETURN_IF_ERROR(CheckRunNote(seat.note, data_->note, plan_.spec.name, start_.version));
+  TP_RETURN_IF_ERROR(
+      CheckRunNote(seat.note, data_->note,
+                   {.job = plan_.spec.name, .rank = place_.rank, .version = start_.version}));
 
   RunSetting setting = Setting();
   setting.server =

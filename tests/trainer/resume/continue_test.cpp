@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -417,6 +418,48 @@ TEST_F(TwoRanksTest, TheLastReportNeedsNobodyOnceItIsWritten) {
   waits.join();
   ExpectDone(Run(RankSetup("died", 0)));
   ExpectSame("died", "undisturbed");
+}
+
+// Both ranks of a first start; `change` is made to the options of rank 1.
+class UnlikeRanksTest : public TwoRanksTest {
+ protected:
+  std::array<Status, 2> RunBoth(const std::function<void(RunOptions*)>& change) {
+    NewRun();
+    const auto setup = [&](uint32_t rank) {
+      RunSetup made = RankSetup("out", rank);
+      made.options.job.rejoin_timeout = "2s";
+      if (rank == 1) change(&made.options);
+      return made;
+    };
+    std::array<Status, 2> ended;
+    std::thread other([&] { ended[1] = Run(setup(1)); });
+    ended[0] = Run(setup(0));
+    other.join();
+    return ended;
+  }
+};
+
+// The server keeps the note of the rank that comes first; the other one is refused at its seat.
+TEST_F(UnlikeRanksTest, OneWithOtherDataIsRefusedByName) {
+  const std::string other = directory_ + "/others.txt";
+  std::ofstream(other) << ReadText(directory_ + "/words.txt") << "more";
+  const auto ended = RunBoth([&](RunOptions* o) { o->data.path = other; });
+  const size_t refused = ended[0].id() == ErrorId::kJobMismatch ? 0 : 1;
+  EXPECT_EQ(ended[refused].id(), ErrorId::kJobMismatch) << ended[refused].Format();
+  EXPECT_FALSE(ended[1 - refused].ok());
+  for (const std::string& part :
+       {"rank " + std::to_string(refused) + " was started otherwise", std::string("to train on")})
+    EXPECT_THAT(ended[refused].Format(), HasSubstr(part));
+}
+
+// A later run may change the rate, so the server has nothing against it; the ranks have.
+TEST_F(UnlikeRanksTest, OneWithAnotherRateIsRefusedWhereTheRanksMeet) {
+  const auto ended = RunBoth([](RunOptions* o) { o->training.learning_rate = 1e-3F; });
+  for (const Status& status : ended) {
+    EXPECT_EQ(status.id(), ErrorId::kJobMismatch) << status.Format();
+    EXPECT_THAT(status.Format(), HasSubstr("rank 1"));
+  }
+  EXPECT_THAT(ended[1].Format(), HasSubstr("--lr 0.003 there, 0.001 here"));
 }
 
 TEST_F(TwoRanksTest, ARankThatDoesNotComeBackIsWaitedForSoLong) {

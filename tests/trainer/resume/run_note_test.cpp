@@ -36,8 +36,10 @@ std::string Note() {
   return NoteWith([](RunOptions*) {});
 }
 
+const NotedSeat kSeat{.job = "j", .rank = 3, .version = 7};
+
 Status Refused(const std::string& own) {
-  return CheckRunNote(Note(), own, "j", 7);
+  return CheckRunNote(Note(), own, kSeat);
 }
 
 TEST(RunNote, TheSameRunSaysTheSame) {
@@ -67,7 +69,8 @@ TEST(RunNote, WhatChangesTheOrderIsRefusedWithBeforeAndNowAndTheWayBack) {
     EXPECT_THAT(refused.what(), HasSubstr(one.said));
     EXPECT_THAT(refused.fix(), HasSubstr(one.remedy));
     EXPECT_THAT(refused.fix(), HasSubstr("--job"));
-    EXPECT_THAT(refused.where(), HasSubstr("step 7, begun with --data /data/words"));
+    EXPECT_THAT(refused.where(),
+                HasSubstr("rank 3 of job j at step 7, begun with --data /data/words"));
   }
 }
 
@@ -82,7 +85,7 @@ TEST(RunNote, AdaptersOfAnotherWeightAreRefused) {
   const auto note = [](float alpha) {
     return NoteWith([alpha](RunOptions* o) { o->adapters.rank = 8, o->adapters.alpha = alpha; });
   };
-  EXPECT_THAT(CheckRunNote(note(16), note(8), "j", 1).what(), HasSubstr("--lora-alpha 16, now 8"));
+  EXPECT_THAT(CheckRunNote(note(16), note(8), kSeat).what(), HasSubstr("--lora-alpha 16, now 8"));
 }
 
 TEST(RunNote, WhatLeavesTheOrderAloneIsToldAndGoesOn) {
@@ -101,13 +104,42 @@ TEST(RunNote, ADataFolderMayMove) {
 }
 
 TEST(RunNote, NothingKeptIsNothingToCompare) {
-  EXPECT_TRUE(CheckRunNote("", Note(), "j", 7).ok());
-  EXPECT_TRUE(CheckRunNote("\n\nbatch\nwords that mean nothing", Note(), "j", 7).ok());
+  EXPECT_TRUE(CheckRunNote("", Note(), kSeat).ok());
+  EXPECT_TRUE(CheckRunNote("\n\nbatch\nwords that mean nothing", Note(), kSeat).ok());
 }
 
 TEST(RunNote, KeysThatOneSideAloneKnowsAreNoDifference) {
-  EXPECT_TRUE(CheckRunNote(Note() + "of_another_release 1\n", Note(), "j", 7).ok());
-  EXPECT_TRUE(CheckRunNote("batch 8\n", Note(), "j", 7).ok());
+  EXPECT_TRUE(CheckRunNote(Note() + "of_another_release 1\n", Note(), kSeat).ok());
+  EXPECT_TRUE(CheckRunNote("batch 8\n", Note(), kSeat).ok());
+}
+
+// --- ranks of one run ---
+
+TEST(RunNote, ARankThatIsUnlikeTheFirstOneIsNamedBeforeAnythingIsSealed) {
+  const std::string own = NoteWith([](RunOptions*) {}, {{1001, 0xabc}, {100, 0xdef}});
+  const Status refused = CheckRunNote(Note(), own, {.job = "j", .rank = 3});
+  EXPECT_EQ(refused.id(), ErrorId::kJobMismatch);
+  EXPECT_THAT(refused.what(),
+              HasSubstr("rank 3 was started otherwise than the rank that came to job \"j\" first"));
+  EXPECT_THAT(refused.what(), HasSubstr("to train on 1000 (hash abc) there, 1001 (hash abc) here"));
+  EXPECT_THAT(refused.fix(), HasSubstr("the same data"));
+}
+
+TEST(RunNote, RanksAgreeOnWhatALaterRunMayChange) {
+  const std::string own = NoteWith([](RunOptions* o) { o->training.learning_rate = 1e-3F; });
+  EXPECT_TRUE(CheckRunNote(Note(), own, {.job = "j", .rank = 3}).ok());
+  const Status refused = CheckRankNote(Note(), own, {.job = "j", .rank = 3});
+  EXPECT_EQ(refused.id(), ErrorId::kJobMismatch);
+  EXPECT_THAT(refused.what(),
+              HasSubstr("rank 3 was started otherwise than rank 0: --lr 0.0003 there, 0.001 here"));
+  EXPECT_TRUE(CheckRankNote(Note(), Note(), {.job = "j", .rank = 3}).ok());
+}
+
+TEST(RunNote, TheOtherRanksHearWhoDiffers) {
+  EXPECT_TRUE(CheckOtherRanks(std::vector<double>{0, 0, 0}, "j").ok());
+  const Status refused = CheckOtherRanks(std::vector<double>{0, 1, 1}, "j");
+  EXPECT_EQ(refused.id(), ErrorId::kJobMismatch);
+  EXPECT_THAT(refused.where(), HasSubstr("rank 1, 2 of job j"));
 }
 
 TEST(RunNote, TheLongestFitsWhatTheServerKeeps) {
