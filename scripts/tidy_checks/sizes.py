@@ -17,7 +17,6 @@ PARAMETERS_MAX = 5
 # What was below the limits at 140 columns, with the lines that it has at 100. Entries only go.
 RATCHET: dict[str, int] = {
     "tests/fakes/fake_cuda/driver.cpp": 619,
-    "tests/sim/sim_world.cpp": 634,
 }
 
 _CONTAINER = re.compile(r"\b(namespace|class|struct|union|enum|extern)\b")
