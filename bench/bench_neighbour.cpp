@@ -31,6 +31,7 @@
 #include "bench/harness/server_process.h"
 #include "client/admin/send_http.h"
 #include "shm/socket_path.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::bench {
 namespace {
@@ -136,7 +137,6 @@ struct Place {
 std::vector<std::string> FlagsOf(const Place& place) {
   const uint64_t pool =
       shm::StateBytesOf(SpecOf(VictimShape())).total() + HogPoolBytes() + 16 * kMiB;
-
   return {"--pool", std::to_string(RoundUp(pool, kMiB)), "--rcache-limit", "64MiB", "--keeper",
           "none",
           // A neighbour that has ended holds nothing any more.
