@@ -15,9 +15,7 @@ FUNCTION_LINES_MAX = 70
 SMALL_FILES = {"memserver/keeper/keeper.cpp": (340, "it outlives every fault, so it must be easy to read as a whole")}
 PARAMETERS_MAX = 5
 # What was below the limits at 140 columns, with the lines that it has at 100. Entries only go.
-RATCHET: dict[str, int] = {
-    "tests/fakes/fake_cuda/driver.cpp": 619,
-}
+RATCHET: dict[str, int] = {}
 
 _CONTAINER = re.compile(r"\b(namespace|class|struct|union|enum|extern)\b")
 _NOT_A_NAME = {"alignas", "decltype", "noexcept", "requires", "explicit", "__attribute__", "defined", "sizeof", "static_assert", "if"}

@@ -10,12 +10,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include "tests/fakes/fake_cuda/driver_lock.h"
 #include "tests/fakes/fake_cuda/late_copies.h"
 #include "tests/fakes/fake_cuda/memory.h"
+#include "tests/fakes/fake_cuda/objects.h"
 #include "tests/fakes/fake_cuda/stream.h"
 #include "tests/fakes/fake_cuda/world.h"
 
@@ -36,47 +36,6 @@ struct IpcContent {
   int64_t pid = 0, fd = 0, inode = 0;
 };
 static_assert(sizeof(IpcContent) <= sizeof(CudaIpcHandle));
-
-// The objects that programs hold by handles.
-struct Objects {
-  std::mutex mutex;
-  std::map<unsigned long long, std::shared_ptr<Backing>> allocations;
-  std::map<const void*, std::shared_ptr<FakeStream>> streams;
-  std::map<const void*, std::shared_ptr<FakeEvent>> events;
-  std::set<unsigned long long> modules;
-  std::shared_ptr<FakeStream> default_stream = std::make_shared<FakeStream>();
-  unsigned long long next = 1;
-
-  static Objects& Get() {
-    static auto* const objects = new Objects();
-    return *objects;
-  }
-  unsigned long long Add(std::shared_ptr<Backing> backing) {
-    const std::lock_guard lock(mutex);
-    allocations[next] = std::move(backing);
-    return next++;
-  }
-  std::shared_ptr<Backing> Allocation(unsigned long long handle) {
-    const std::lock_guard lock(mutex);
-    const auto found = allocations.find(handle);
-    return found == allocations.end() ? nullptr : found->second;
-  }
-  std::shared_ptr<FakeStream> Stream(const void* handle) {
-    const std::lock_guard lock(mutex);
-    if (handle == nullptr) return default_stream;
-    const auto found = streams.find(handle);
-    return found == streams.end() ? nullptr : found->second;
-  }
-  std::shared_ptr<FakeEvent> Event(const void* handle) {
-    const std::lock_guard lock(mutex);
-    const auto found = events.find(handle);
-    return found == events.end() ? nullptr : found->second;
-  }
-  uint64_t live() {
-    const std::lock_guard lock(mutex);
-    return allocations.size() + streams.size() + events.size() + modules.size();
-  }
-};
 
 // A broken context still lets go of what it holds, though the calls answer the fault.
 CudaCode Released(const Entry& entry, bool known) {
