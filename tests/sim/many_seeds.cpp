@@ -50,7 +50,7 @@ std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
                 "back, %llu rank "
                 "deaths (%llu seats given back), %llu rejoins, %llu saves, %llu refusals, %llu "
                 "waits of a job for its former self, %llu rare paths, "
-                "%llu requests to drives (%llu repeated), "
+                "%llu requests to drives (%llu repeated; pieces abandoned for %llu turns), "
                 "%llu server deaths between them, %llu parts of frozen chunks fetched, %llu wrong "
                 "uploads found, %llu server deaths at them, "
                 "%llu jobs moved to drives for others (%llu dropped), %llu server deaths at that, "
@@ -64,10 +64,10 @@ std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
                 number(sum.comebacks), number(sum.rank_deaths), number(sum.cleared_seats),
                 number(sum.rejoins), number(sum.saves), number(sum.refusals),
                 number(sum.waits_for_itself), number(sum.rare_paths), number(sum.nvme_requests),
-                number(sum.nvme_faults), number(sum.nvme_deaths), number(sum.frozen_fetched),
-                number(sum.frozen_rejected), number(sum.frozen_deaths), number(sum.demotions),
-                number(sum.demotions_dropped), number(sum.demotion_deaths), number(sum.set_aside),
-                number(sum.late_writes));
+                number(sum.nvme_faults), number(sum.abandoned), number(sum.nvme_deaths),
+                number(sum.frozen_fetched), number(sum.frozen_rejected), number(sum.frozen_deaths),
+                number(sum.demotions), number(sum.demotions_dropped), number(sum.demotion_deaths),
+                number(sum.set_aside), number(sum.late_writes));
   return text;
 }
 

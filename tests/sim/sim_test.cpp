@@ -49,6 +49,7 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   EXPECT_GT(sum.keeper_deaths, kSeeds / 4);
   EXPECT_GT(sum.nvme_requests, 20 * kSeeds);
   EXPECT_GT(sum.nvme_faults, kSeeds);
+  EXPECT_GT(sum.abandoned, kSeeds / 100);
   EXPECT_GT(sum.nvme_deaths, kSeeds / 50);
   EXPECT_GT(sum.demotions, kSeeds / 40);
   EXPECT_GT(sum.demotions_dropped, kSeeds / 500);

@@ -75,6 +75,7 @@ void SimReport::Add(const SimReport& other) {
   cleared_seats += other.cleared_seats;
   waits_seen += other.waits_seen;
   nvme_requests += other.nvme_requests;
+  abandoned += other.abandoned;
   nvme_faults += other.nvme_faults;
   nvme_deaths += other.nvme_deaths;
   demotions += other.demotions;
@@ -324,7 +325,11 @@ void SimWorld::CheckTurn() {
   CheckPoolBytes(world_);
   CheckExtents(world_);
   CheckFrozen(world_->tables(), false);
-  if (world_->has_tier()) CheckStaging(world_->tier(), world_->tables());
+  if (world_->has_tier()) {
+    CheckStaging(world_->tier(), world_->tables());
+    for (const StagedPiece& piece : world_->tier().staging().all())
+      report_.abandoned += piece.state == StagedState::kAbandoned ? 1 : 0;
+  }
   for (const Actor& actor : actors_) {
     const Job* job = JobOf(actor);
     if (job != nullptr) CheckVersions(*job, *actor.job);

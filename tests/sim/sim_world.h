@@ -45,6 +45,7 @@ struct SimReport {
   uint64_t waits_seen = 0;
   // Requests to simulated drives; faults that repetitions removed.
   uint64_t nvme_requests = 0, nvme_faults = 0;
+  uint64_t abandoned = 0;  // staged pieces that wait for their answer alone, summed over turns
   // Deaths of the server at points of pieces.
   uint64_t nvme_deaths = 0;
   // Demotions by servers, counted before the servers ended.

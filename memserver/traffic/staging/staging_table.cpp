@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/planted.h"
+
 namespace tidepool::memserver {
 namespace {
 
@@ -42,7 +44,7 @@ std::optional<uint32_t> StagingTable::Take(const Wanted& wanted) {
 void StagingTable::Free(uint32_t slot) {
   StagedPiece& piece = pieces_[slot];
   TP_CHECK(piece.owner != PieceOwner::kNobody, "a staged piece is freed once, by its owner");
-  if (!piece.in_transfer) return PutBack(slot);
+  if (!piece.in_transfer || TP_PLANTED("traffic.staging_freed_in_transfer")) return PutBack(slot);
   piece.owner = PieceOwner::kNobody;
   piece.state = StagedState::kAbandoned;
 }

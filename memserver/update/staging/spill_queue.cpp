@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/buggify.h"
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -61,7 +62,9 @@ bool SpillQueue::GiveBackAhead(std::optional<ChunkId> chunk) {
     if (move.ahead != Ahead::kYes || move.task.chunk != chunk.value_or(move.task.chunk)) continue;
     --ahead_;
     move.ahead = Ahead::kGivenBack;
-    if (staged_.at(staging).state == StagedState::kReady) FreePiece(staging);
+    // A read that is out is as good as given up: its slot may be left to its answer at once.
+    const bool ready = staged_.at(staging).state == StagedState::kReady;
+    if (ready || TP_BUGGIFY("spill.ahead_abandoned")) FreePiece(staging);
   }
   return ahead_ < before;
 }
