@@ -57,7 +57,7 @@ uint32_t StagedOf(const StagingTable& table, PieceOwner owner, JobId job) {
   return pieces;
 }
 
-void CheckOwners(const StagingTable& table, const Tables& tables) {
+void CheckOwners(const StagingTable& table, const Tables& tables, const Demotion& demotion) {
   uint32_t counted = 0;
   for (const auto& job : tables.jobs) {
     const uint32_t spilled = job->spills.pieces_in_staging(),
@@ -71,8 +71,8 @@ void CheckOwners(const StagingTable& table, const Tables& tables) {
     TP_CHECK(at_worker <= job->work_at_team, "a piece that is at a worker comes back");
     counted += spilled + filled;
   }
-  const uint32_t demoted = tables.demotion.pieces_in_staging();
-  TP_CHECK(StagedOf(table, PieceOwner::kDemotion, tables.demotion.job()) == demoted,
+  const uint32_t demoted = demotion.pieces_in_staging();
+  TP_CHECK(StagedOf(table, PieceOwner::kDemotion, demotion.job()) == demoted,
            "a demotion counts its pieces");
   counted += demoted + tables.scrub.pieces_in_staging();
 
@@ -101,7 +101,7 @@ void CheckWrites(const StagingTable& table) {
 
 }  // namespace
 
-void CheckStaging(const StateTier& tier, const Tables& tables) {
+void CheckStaging(const StateTier& tier, const Tables& tables, const Demotion& demotion) {
   const StagingTable& table = tier.staging();
   for (uint32_t slot = 0; slot < kSlots; ++slot) {
     TP_CHECK(table.at(slot).in_transfer == tier.transfers().Holds(slot),
@@ -109,7 +109,7 @@ void CheckStaging(const StateTier& tier, const Tables& tables) {
     CheckState(table.at(slot));
   }
   CheckFreeSlots(tier);
-  CheckOwners(table, tables);
+  CheckOwners(table, tables, demotion);
   CheckWrites(table);
 }
 

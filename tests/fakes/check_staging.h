@@ -5,6 +5,7 @@
 #pragma once
 
 #include "memserver/jobs/tables.h"
+#include "memserver/update/staging/demotion.h"
 
 namespace tidepool::memserver {
 
@@ -16,6 +17,6 @@ namespace tidepool::memserver {
 //    come;
 //  - every staged piece is one that its owner counts, and the owner is there to hear its answers;
 //  - no two slots are written to one place of a drive.
-void CheckStaging(const StateTier& tier, const Tables& tables);
+void CheckStaging(const StateTier& tier, const Tables& tables, const Demotion& demotion);
 
 }  // namespace tidepool::memserver

@@ -340,7 +340,7 @@ void ServeWorld::AwaitWeights(const std::string& name) {
 bool ServeWorld::TurnOn() {
   TendShares();
   const bool worked = loop_->Turn();
-  if (tier_ != nullptr) CheckStaging(*tier_, tables());
+  if (tier_ != nullptr) CheckStaging(*tier_, tables(), jobs().demotion());
   if (worked) return true;
   if (tier_ == nullptr || tier_->in_flight() == 0) return false;
   clock_.Advance(kNsPerMs);

@@ -326,7 +326,7 @@ void SimWorld::CheckTurn() {
   CheckExtents(world_);
   CheckFrozen(world_->tables(), false);
   if (world_->has_tier()) {
-    CheckStaging(world_->tier(), world_->tables());
+    CheckStaging(world_->tier(), world_->tables(), world_->jobs().demotion());
     for (const StagedPiece& piece : world_->tier().staging().all())
       report_.abandoned += piece.state == StagedState::kAbandoned ? 1 : 0;
   }

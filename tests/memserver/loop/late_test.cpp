@@ -45,7 +45,7 @@ class Late : public ::testing::Test {
     for (const int64_t end = world().clock().NowNs() + ms * kNsPerMs;
          world().clock().NowNs() < end;) {
       if (!world().loop().Turn()) world().clock().Advance(kNsPerMs);
-      CheckStaging(world().tier(), world().tables());
+      CheckStaging(world().tier(), world().tables(), world().jobs().demotion());
     }
   }
   NvmeRow Nvme() {
