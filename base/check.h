@@ -5,6 +5,7 @@
 #pragma once
 
 namespace tidepool {
+// What TP_CHECK calls: writes place, condition and message to stderr, and aborts.
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
                               const char* message);
 }  // namespace tidepool

@@ -14,6 +14,7 @@ namespace tidepool {
 class Clock {
  public:
   virtual ~Clock() = default;
+  // Nanoseconds since a start that is this process's own; never smaller than before.
   virtual int64_t NowNs() const = 0;
   // Returns after at least `duration_ns`; a fake moves its time instead.
   virtual void SleepNs(int64_t duration_ns) = 0;
@@ -28,6 +29,7 @@ class Clock {
   virtual void SleepOnDescriptor(int descriptor, int16_t events, int64_t duration_ns);
 };
 
+// The system's monotonic clock.
 class SteadyClock final : public Clock {
  public:
   int64_t NowNs() const override;

@@ -301,6 +301,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "release does not know.",                                                                      \
     "a bug in Tidepool; report this with the text above")
 
+// The stable numbers of all errors; kNone is success.
 enum class ErrorId : uint16_t {
   kNone = 0,
 #define TIDEPOOL_ERROR_ENUM(name, number, code, exit, meaning, advice) k##name = number,
@@ -308,6 +309,7 @@ enum class ErrorId : uint16_t {
 #undef TIDEPOOL_ERROR_ENUM
 };
 
+// One row of the catalogue.
 struct ErrorEntry {
   ErrorId id;
   const char* name;  // "PoolFull"

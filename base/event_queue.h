@@ -41,8 +41,8 @@ class EventQueue {
   // Moves everything that was pushed into `out` (cleared first); true when there was something.
   bool TakeAll(std::vector<T>* out) {
     out->clear();
-    // Who looks often finds nothing most of the time. A push that this look misses has made, or
-    // will make, the event readable.
+    // Most looks find nothing. A push that this look misses has made, or will make, the event
+    // readable.
     if (!filled_.load(std::memory_order_acquire)) return false;
     const std::lock_guard lock(mutex_);
     filled_.store(false, std::memory_order_relaxed);

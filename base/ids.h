@@ -1,4 +1,4 @@
-// The numbers by which things are known inside one daemon or one trainer.
+// Ids: the numbers by which things are known inside one daemon or one trainer.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 // otherwise.
 //
 // Any thread. Lines go to stderr; results of a program go to stdout and never through here. The one
-// door to spdlog is log.cpp.
-// Whoever logs waits until the line is written, but in a program that has called StartLogThread.
+// door to spdlog is log.cpp. A caller waits until its line is written, except in a program that has
+// called StartLogThread.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,11 @@
 
 namespace tidepool {
 
+// How much a line matters, and how lines are written (kAuto: text on a terminal, else JSON).
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kAuto, kText, kJson };
 
+// One key=value of a line. Text is quoted; numbers and booleans are not.
 struct LogField {
   std::string key, value;
   bool quoted = true;  // false: a number or a boolean
@@ -36,15 +38,17 @@ void SetLogLevel(LogLevel level);
 // From now on a line that stderr has no room for is dropped, and a later one says how many were:
 // for a process whose one thread must not wait for whoever reads its log. No other thread logs.
 void DropLinesThatBlock();
-// From now on a thread writes the lines, and whoever logs does not wait for who reads them: for a
-// process that others wait for, once its signals are as its threads are to have them. Lines that do
-// not fit into its queue are dropped and counted. The program calls FlushLog before it ends.
+// Starts a thread that writes the lines from now on: callers no longer wait for whoever reads the
+// log. For a process that others wait for. Call it when the signal mask is final, because the
+// thread inherits it. Lines that do not fit into its queue are dropped and counted. Call FlushLog
+// before the program ends.
 void StartLogThread();
 // Waits until what was logged is written, `timeout_ns` at most; true when it is. Allocates nothing.
 bool FlushLog(int64_t timeout_ns = 1'000'000'000);
 // For a person, past the log: what stderr takes within `timeout_ns`. Allocates nothing.
 void SayOnStderr(std::string_view text, int64_t timeout_ns = 1'000'000'000);
 
+// Write one line, where its level is not below the one that was set.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 inline void LogInfo(std::string_view message, std::initializer_list<LogField> fields = {}) {
   Log(LogLevel::kInfo, message, fields);
@@ -59,14 +63,14 @@ inline void LogDebug(std::string_view message, std::initializer_list<LogField> f
   Log(LogLevel::kDebug, message, fields);
 }
 
-// The lines logged last are kept, for whoever asks what has happened: numbered from 1, as JSON
-// objects whatever the log's form is.
+// The last lines are kept for whoever asks what has happened: numbered from 1, and JSON objects
+// whatever the form of the log is.
 struct LoggedLine {
   uint64_t number = 0;
   std::string json;
 };
 inline constexpr size_t kLoggedLinesKept = 1024;
-// Those behind number `after`, oldest first, at most `most`. What came before them may be gone.
+// Lines with numbers above `after`, oldest first, at most `most`. Earlier ones may be gone.
 std::vector<LoggedLine> RecentLines(uint64_t after, size_t most);
 
 }  // namespace tidepool

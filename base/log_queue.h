@@ -3,8 +3,8 @@
 //
 // Any thread. A thread of its own writes; it lives as long as the process, as it may stand in a
 // write for ever. Lines beyond kBytesMax that nobody has taken are dropped and counted; the next
-// line that is written says how many. Nothing is lost at a crash but what stands in the queue:
-// Flush is for that, and takes no longer than it is given.
+// line that is written says how many. A crash loses only what stands in the queue; Flush writes
+// that, in bounded time.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class LogQueue {
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
 
-  // With its end of line.
+  // `line` includes its end of line.
   void Push(std::string line);
   // True when all that was pushed is written; false after `timeout_ns`. Allocates nothing, and does
   // not wait for a lock.

@@ -22,9 +22,12 @@ class UniqueFd {
   }
   ~UniqueFd() { Reset(); }
 
+  // The descriptor, which stays this object's; -1 where there is none.
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
+  // Gives the descriptor to the caller; nothing is closed.
   int Release() { return std::exchange(fd_, -1); }
+  // Closes now what it holds.
   void Reset() {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;

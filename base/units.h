@@ -1,4 +1,4 @@
-// Sizes, shares and durations as people write them ("200GiB", "80%", "30s"), and back.
+// Units: sizes, shares and durations as people write them ("200GiB", "80%", "30s"), and back.
 //
 // Any thread. Parsing never guesses: what is not understood is an error that shows the accepted
 // forms.
@@ -40,9 +40,11 @@ std::string FormatFixed(double value, int digits);
 // "12.3M", "1.5B": counts of parameters and tokens.
 std::string FormatCount(uint64_t count);
 
+// The next multiple of `multiple`, which is not 0.
 inline constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
+// value / by, rounded up.
 inline constexpr uint64_t DivideUp(uint64_t value, uint64_t by) {
   return (value + by - 1) / by;
 }

@@ -33,10 +33,14 @@ class Memory {
  public:
   virtual ~Memory() = default;
   virtual std::byte* data() const = 0;  // host address, or device address when !is_host()
+  // Bytes from data() on.
   virtual uint64_t bytes() const = 0;
+  // True where this process may read and write data().
   virtual bool is_host() const = 0;
 };
 
+// A queue of operations that the device executes in order. Each form of a device says what becomes
+// of waiting work when its stream is destroyed.
 class Stream {
  public:
   using Marker = uint64_t;  // a point in the stream, from 1
@@ -58,6 +62,7 @@ class Stream {
   virtual void WriteFlag(Flag* flag, uint64_t value) = 0;
   // A marker that passes when all earlier operations have ended.
   virtual Marker Record() = 0;
+  // True when all operations before the marker have ended. Never blocks.
   virtual bool Passed(Marker marker) = 0;
   // Later operations start only when `marker`, which `other` has recorded, has passed. `other` is a
   // stream of the same device; it may be this one. An error of `other` becomes this stream's, where
@@ -96,11 +101,15 @@ enum class ExportForm : uint32_t {
 class Device {
  public:
   virtual ~Device() = default;
+  // "host", "cuda:0".
   virtual std::string name() const = 0;
+  // The form of what CreateExportable gives.
   virtual ExportForm export_form() const { return ExportForm::kHost; }
   // Registers host memory of this process: [begin, begin + bytes), whole pages, mapped until the
   // registration is destroyed (blocks: about 0.1 s/GiB). Errors: kCudaFailed.
   virtual Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) = 0;
+  // A new stream, owned by the caller. Errors: kInternal (a host without a free thread or
+  // descriptor), kCudaFailed.
   virtual Result<std::unique_ptr<Stream>> OpenStream() = 0;
   // Makes ready what the first Launch of the kernel would else have to do, which on a GPU may wait
   // for all that its streams hold: call it before they hold anything. Errors: kCudaUnavailable (the

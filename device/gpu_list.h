@@ -21,6 +21,7 @@ std::string Text(const GpuUuid& uuid);
 
 class CudaDriver;
 
+// One GPU, and what it can do.
 struct Gpu {
   int ordinal = 0;  // of the driver, after CUDA_VISIBLE_DEVICES
   GpuUuid uuid = {};

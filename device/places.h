@@ -19,12 +19,15 @@
 
 namespace tidepool::device {
 
+// How the pages of the pool lie on its nodes.
 enum class PoolSpread {
   kInterleave,  // page by page over the nodes
   kPieces,      // each piece on one node, in turn
 };
+// "interleave", "pieces".
 const char* NameOf(PoolSpread spread);
 
+// What configuration asks for.
 struct PlaceWishes {
   std::vector<uint32_t> pool_nodes;   // none: by the rules
   std::vector<uint32_t> worker_cpus;  // none: by the rules; fewer than workers: several share one
@@ -34,10 +37,12 @@ struct PlaceWishes {
   bool pin = true;
 };
 
+// The CPU of a worker, and the node that it is on.
 struct WorkerPlace {
   uint32_t cpu = 0, node = 0;
 };
 
+// Where the staging of one GPU lies.
 struct StagingPlace {
   Peripheral gpu;
   std::string root;
@@ -45,6 +50,7 @@ struct StagingPlace {
   bool nearest = false;  // false: the machine does not say what is near, so the pool's first node
 };
 
+// The plan.
 struct Places {
   std::vector<uint32_t> pool_nodes;  // ascending as wished
   bool bind_pool = false;            // false: one node, so that there is nothing to choose

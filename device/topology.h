@@ -16,20 +16,25 @@
 
 namespace tidepool::device {
 
+// One CPU, as the system numbers it.
 struct Cpu {
   uint32_t id = 0;    // of the system
   uint32_t core = 0;  // CPUs of one core share their arithmetic: one worker a core is enough
 };
 
+// Memory and the CPUs next to it.
 struct NumaNode {
   uint32_t id = 0;  // of the system
   uint64_t memory_bytes = 0;
   std::vector<Cpu> cpus;  // ascending; none on a node of memory alone
 };
 
+// What a transfer can come from.
 enum class PeripheralKind { kGpu, kNvme };
+// "gpu", "nvme".
 const char* NameOf(PeripheralKind kind);
 
+// A GPU or a drive on the PCI bus.
 struct Peripheral {
   PeripheralKind kind = PeripheralKind::kGpu;
   std::string name;     // "nvme0n1", "cuda0"; else what the PCI list calls it
@@ -48,6 +53,7 @@ struct Topology {
   std::string source;              // "this machine", or the file
   std::vector<NumaNode> nodes;     // ascending, at least one
   std::vector<RootComplex> roots;  // only those with a GPU or an NVMe drive
+  // The node with this number, or with this CPU; null where there is none.
   const NumaNode* Find(uint32_t node) const;
   const NumaNode* NodeOfCpu(uint32_t cpu) const;
 };

@@ -16,6 +16,7 @@ namespace tidepool::optim {
 inline constexpr uint64_t kScanBlockElements = 1024;
 inline constexpr uint64_t kScanLanes = 16;
 
+// What a scan of one parameter's gradients gives.
 struct ScanResult {
   double sum_squares;  // of raw (still loss-scaled) gradients, in fp64; +inf where not finite
   bool finite;         // no element is inf or NaN

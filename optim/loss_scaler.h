@@ -12,6 +12,7 @@
 
 namespace tidepool::optim {
 
+// The numbers of the rule.
 struct LossScalerSpec {
   double initial_scale = 65536;
   double growth_factor = 2;

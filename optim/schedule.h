@@ -16,8 +16,10 @@
 
 namespace tidepool::optim {
 
+// The form of the curve behind the warm-up.
 enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine };
 
+// A curve with its numbers.
 struct ScheduleSpec {
   ScheduleKind kind = ScheduleKind::kConstant;
   double base_lr = 1e-3;

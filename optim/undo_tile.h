@@ -162,7 +162,7 @@ class TileUpdate {
  public:
   // `areas` are this worker's own, in kept memory, and outlive the object.
   TileUpdate(const Kernels& kernels, std::span<UndoArea, 2> areas, const Tuning& tuning = {});
-  // For the pieces that come.
+  // Takes effect with the next piece.
   void SetTuning(const Tuning& tuning) { tuning_ = tuning; }
 
   // Brings `piece` to its version: from its first tile, or from where an interrupted run stopped;
@@ -186,6 +186,7 @@ class TileUpdate {
   Tuning tuning_;
 };
 
+// What RestoreOpenTile found.
 enum class RestoreOutcome {
   kNothingOpen,  // Run goes on, or does nothing where the piece is finished
   kRestored,     // the open tile has its old values again; Run goes on with it

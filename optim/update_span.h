@@ -19,7 +19,7 @@ struct StepScalars {
   float gradient_scale = 1;
 };
 
-// A parameter group's share.
+// What a parameter group contributes.
 struct GroupScalars {
   double lr_scale = 1;
   double weight_decay = 0;

@@ -20,6 +20,7 @@ namespace tidepool::shm {
 
 class ByteWriter {
  public:
+  // The bytes of a number, behind what is there.
   template <typename N>
   requires std::is_arithmetic_v<N>
   void Put(N value) {
@@ -36,6 +37,7 @@ class ByteWriter {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
 
+  // Gives away what was written.
   std::vector<std::byte> Take() { return std::move(bytes_); }
   size_t size() const { return bytes_.size(); }
 
@@ -47,6 +49,7 @@ class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
+  // The next number; 0 after a short read.
   template <typename N>
   requires std::is_arithmetic_v<N> N Get() {
     N value{};
@@ -67,6 +70,7 @@ class ByteReader {
     return text;
   }
 
+  // Fills all of `bytes`; leaves them as they are after a short read.
   void GetBytes(std::span<std::byte> bytes) {
     if (!Has(bytes.size())) return;
     std::memcpy(bytes.data(), rest_.data(), bytes.size());

@@ -30,11 +30,13 @@ namespace tidepool::shm {
 inline constexpr size_t kPacketBytesMax = 64 * 1024;
 inline constexpr uint32_t kPacketFdsMax = 4;
 
+// One packet, with the descriptors that came with it.
 struct Packet {
   std::vector<std::byte> bytes;
   std::vector<UniqueFd> fds;
 };
 
+// What became of a call on a socket.
 enum class SocketResult {
   kDone,
   // Nothing there, no room, or the system has no memory for it now; poll and try again.
@@ -49,6 +51,7 @@ struct PacketHead {
   std::array<std::byte, 16> bytes{};
   size_t count = 0;          // of `bytes`: fewer in a shorter packet
   bool descriptors = false;  // some come with it
+  // The bytes that are known.
   std::span<const std::byte> read() const { return std::span(bytes).first(count); }
 };
 

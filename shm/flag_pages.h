@@ -30,6 +30,7 @@ inline constexpr uint64_t kPoisonedFlag = INT64_MAX;  // as device::kFlagPoison
 
 static_assert(kFlagSlots * sizeof(std::atomic<uint64_t>) == kFlagPageBytes);
 
+// True for the requests whose words are used.
 inline bool HasFlags(const Request& request) {
   const bool copies = request.op == static_cast<uint32_t>(Op::kFetch) ||
                       request.op == static_cast<uint32_t>(Op::kSubmitGradient);
@@ -42,6 +43,7 @@ class FlagPages {
   FlagPages() = default;
   explicit FlagPages(std::byte* pages) : words_(reinterpret_cast<std::atomic<uint64_t>*>(pages)) {}
 
+  // True for a session without flags.
   bool is_null() const { return words_ == nullptr; }
   std::atomic<uint64_t>* ready(uint64_t n) const { return words_ + n % kFlagSlots; }
   std::atomic<uint64_t>* done(uint64_t n) const { return words_ + kFlagSlots + n % kFlagSlots; }
@@ -52,6 +54,7 @@ class FlagPages {
   bool IsDone(uint64_t n) const {
     return Reached(SharedLoad(*done(n), std::memory_order_acquire), n);
   }
+  // Ends every wait on `done`. The server only.
   void PoisonDone() const {
     for (uint32_t slot = 0; slot < kFlagSlots; ++slot)
       done(slot)->store(kPoisonedFlag, std::memory_order_release);

@@ -86,10 +86,12 @@ inline constexpr uint32_t kMemoryFormMax = 2;
 struct RcacheKind {
   MemoryForm form = MemoryForm::kHost;
   std::array<uint8_t, 16> gpu = {};  // its uuid; zeros for kHost
+  // True where the rank made the memory.
   bool is_brought() const { return form != MemoryForm::kHost; }
   friend bool operator==(const RcacheKind&, const RcacheKind&) = default;
 };
 
+// Asks for a session. The first frame of a connection, unless it is Resume.
 struct HelloFrame {
   ProtocolRange protocols;  // that the client speaks
   uint32_t rank = 0, world = 0;
@@ -105,9 +107,11 @@ struct HelloFrame {
   // is said. The server keeps what the first rank of a job says. Since version 6.
   std::string note = {};
 };  // + one descriptor when the rCache is brought: the memory, exported
+// A piece of the encoded specification (shm/spec/job_spec.h).
 struct SpecPartFrame {
   std::vector<std::byte> bytes;
 };  // parts come in order and make up spec_bytes
+// Grants the session, and says where the job stands.
 struct WelcomeFrame {
   uint32_t protocol = 0;  // the version of this session: one of Hello
   uint32_t session = 0, job = 0;
@@ -121,24 +125,31 @@ struct WelcomeFrame {
   std::string note = {};      // as the job's first rank said it; since version 6
   uint32_t attempt = 0;       // at the open step, as in a request's flags; since version 7
 };
+// Refuses it.
 struct RefusedFrame {
   Status why;
 };
+// A piece of the order in which the rank uses chunks.
 struct SchedulePartFrame {
   uint32_t total = 0;  // chunk uses in the whole schedule; the part that completes it ends it
   std::vector<ChunkId> order;
 };
+// Asks for the job's weights in a file.
 struct SaveFrame {
   uint64_t version = 0;
   std::string name;
 };  // + one O_PATH descriptor of the directory
+// What became of the save.
 struct SaveDoneFrame {
   Status result;
 };
+// The rank ends its session.
 struct GoodbyeFrame {};
+// Says that the session is over, and why.
 struct EndedFrame {
   Status why;
 };
+// Says that another rank of the job is gone: the open step is dropped.
 struct PeerLostFrame {
   uint32_t rank = 0;
 };
@@ -154,6 +165,7 @@ struct ResumeFrame {
   // With a brought rCache, the flags say n + flags_base for request n of the new rings.
   uint64_t flags_base = 0;
 };
+// Accepts Resume: rings and doorbell are new, the rCache is as it was.
 struct ResumedFrame {
   uint32_t protocol = 0;  // of the session from now on
   uint32_t session = 0;
@@ -177,11 +189,13 @@ enum class FrameType : uint16_t { kOther = 0, kHello = 1, kSave = 6, kResume = 1
 // frame. Nothing else of it is checked.
 FrameType TypeOf(std::span<const std::byte> head);
 
+// Header and payload of one packet.
 std::vector<std::byte> EncodeFrame(const Frame& frame);
 // Errors: kHandshakeBad.
 Result<Frame> DecodeFrame(std::span<const std::byte> bytes);
 // The number of descriptors that must come with the frame: no more, no fewer.
 uint32_t FdsOf(const Frame& frame);
+// "Hello", ...: for messages.
 const char* NameOf(const Frame& frame);
 
 // A file name that stays in its directory: 1 to kFileNameMax characters, no slash, no control

@@ -30,6 +30,7 @@ inline constexpr uint32_t kAbiNote = 6;
 inline constexpr uint32_t kAbiAttempt = 7;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion);
 
+// What a request asks for.
 enum class Op : uint32_t {
   // fp32 values of this rank's shard, from the rCache into the master plane (before training); or a
   // frozen chunk.
@@ -105,6 +106,7 @@ struct EndStepRequest {
 constexpr uint32_t FlagsOfAttempt(uint32_t attempt) {
   return kNamesAttempt | (attempt & kAttemptMask) << kAttemptShift;
 }
+// The attempt that `flags` name, if any, and the number of the one after it.
 constexpr std::optional<uint32_t> AttemptIn(uint32_t flags) {
   return (flags & kNamesAttempt) != 0 ? std::optional(flags >> kAttemptShift) : std::nullopt;
 }
@@ -115,10 +117,12 @@ constexpr uint32_t AttemptAfter(uint32_t attempt) {
 constexpr bool IsBefore(uint32_t attempt, uint32_t other) {
   return attempt != other && ((other - attempt) & kAttemptMask) <= kAttemptMask / 2;
 }
+// True for a request that was sent before, to a server that ended.
 constexpr bool IsResent(uint32_t flags) {
   return (flags & kResubmitted) != 0;
 }
 
+// The answer to one request.
 struct Completion {
   uint64_t counter;  // of the request that it answers
   uint32_t op;
@@ -142,6 +146,7 @@ static_assert(std::is_trivially_copyable_v<Request> &&
               std::is_trivially_copyable_v<Completion>);
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
+// The 56 bytes of a slot, read as the other of the two requests. Which one they are, `op` says.
 inline EndStepRequest AsEndStep(const Request& request) {
   return std::bit_cast<EndStepRequest>(request);
 }

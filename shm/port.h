@@ -29,10 +29,12 @@
 
 namespace tidepool::shm {
 
+// What was found in a ring; kViolation: what an honest client cannot write.
 enum class PopResult { kEmpty, kItem, kViolation };
 // Whether another request follows at once; then that one's Push hands both over.
 enum class More { kNo, kYes };
 
+// The server's end: takes requests, gives completions.
 class alignas(64) ServerPort {
  public:
   // Makes both segments and the doorbell eventfd. Errors: kMemoryMapFailed, kInternal (no
@@ -57,6 +59,7 @@ class alignas(64) ServerPort {
   void End(ErrorId reason);
 
   uint32_t protocol() const { return protocol_; }
+  // Descriptors to send with Welcome; they stay the port's.
   int submission_fd() const { return submission_->fd(); }
   int completion_fd() const { return completion_->fd(); }
   int doorbell_fd() const { return doorbell_.get(); }  // eventfd: polled edge-triggered, never read
@@ -80,6 +83,7 @@ class alignas(64) ServerPort {
   uint32_t protocol_ = 0;
 };
 
+// The client's end: gives requests, takes completions.
 class alignas(64) ClientPort {
  public:
   // Maps what the server sent for a session of the version `protocol`. Errors: kHandshakeBad,
@@ -93,6 +97,7 @@ class alignas(64) ClientPort {
   // this sleep. Where more follows, the server sees nothing before the last Push of the batch, the
   // one that finds the ring full, or each 16th.
   bool Push(const Request& request, More more = More::kNo);
+  // Copies the next completion out of the ring; false where there is none.
   bool Pop(Completion* completion);
   // Returns when a completion may be there, the session has ended, or `timeout_ns` has passed by
   // `clock`; spins for `spin_ns` first (0 with a clock that stands still between sleeps).

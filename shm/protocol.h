@@ -15,6 +15,7 @@ namespace tidepool::shm {
 
 struct ProtocolRange {
   uint32_t lowest = 0, highest = 0;  // both spoken
+  // True where the program speaks the version.
   bool Has(uint32_t version) const { return version >= lowest && version <= highest; }
   friend bool operator==(const ProtocolRange&, const ProtocolRange&) = default;
 };

@@ -23,6 +23,7 @@ inline constexpr uint64_t kBatchMax = 16;
 // Distance of the client's prefetch; measured, with bench_ring.
 inline constexpr uint64_t kSlotsAhead = 32;
 
+// The slot of the ring in which item number `position` lies.
 inline RingSlot* SlotAt(const Segment& segment, uint64_t position) {
   return reinterpret_cast<RingSlot*>(segment.data() + kRingOffset) + position % kRingEntries;
 }
@@ -40,6 +41,7 @@ inline void LoadPayload(const RingSlot& slot, T* item) {
   }
 }
 
+// The other way; the sequence is the caller's to write.
 template <typename T>
 inline void StorePayload(RingSlot* slot, const T& item) {
   static_assert(sizeof(T) == kPayloadWords * sizeof(uint64_t) && std::is_trivially_copyable_v<T>);

@@ -16,6 +16,7 @@
 
 namespace tidepool::shm {
 
+// What the other process may do with the mapping.
 enum class PeerAccess { kReadWrite, kReadOnly };
 
 class Segment {

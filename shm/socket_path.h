@@ -20,6 +20,7 @@ std::string DefaultSocketDir(const std::string& system_dir = kSystemSocketDir);
 // enter it, and not write).
 std::string DefaultClientDir(const std::string& system_dir = kSystemSocketDir);
 
+// The files of a socket directory.
 std::string DataSocketPath(const std::string& socket_dir);
 std::string AdminSocketPath(const std::string& socket_dir);
 std::string KeeperSocketPath(const std::string& socket_dir);

@@ -41,6 +41,7 @@ class ContentHasher {
 static_assert(std::is_trivially_copyable_v<ContentHasher> &&
               std::is_trivially_destructible_v<ContentHasher>);
 
+// The hash of `bytes`, in one call.
 ContentHash HashOf(std::span<const std::byte> bytes);
 // 64 digits.
 std::string HexOf(const ContentHash& hash);

@@ -15,8 +15,10 @@
 
 namespace tidepool {
 
+// The update rule of a job.
 enum class OptimizerRule : uint32_t { kAdamW = 0, kAdam = 1, kSgd = 2, kAdagrad = 3, kLion = 4 };
 
+// How the states of a chunk are stored.
 enum class StateForm : uint32_t {
   // fp32 master, momentum and variance; in 16-bit jobs a rounded copy of the master beside them.
   kF32 = 0,
@@ -66,6 +68,7 @@ uint64_t RoundingSeedOf(const OptimizerSpec& spec, std::string_view parameter);
 // a block.
 inline constexpr uint64_t kScaleBlockElements = 32;
 
+// True where the master is the 16-bit weight and a 16-bit rest.
 inline bool IsSplit(StateForm form) {
   return form != StateForm::kF32;
 }

@@ -1,5 +1,5 @@
-// Planes of memory that one loop goes through side by side, and the room that is taken beside a
-// large one so that they can be kept apart.
+// PlaneSlack: room beside large planes of memory, with which planes that one loop goes through side
+// by side can be kept apart.
 //
 // Plain numbers. Two addresses that are a large power of two apart fall into the same sets and
 // channels on some CPUs: planes of 256 MiB right behind each other were updated up to 2.4 times
@@ -17,10 +17,10 @@ inline constexpr uint64_t kLargePlaneBytes = 128 * kMiB;
 // Starts of large planes of a chunk differ by so much at least, when whole multiples of
 // kApartModulus do not count.
 inline constexpr uint64_t kApartBytes = 16 * kKiB, kApartModulus = 64 * kMiB;
-// Room for one of nine starts; four other planes rule out two each at most.
+// Room for nine possible starts: each of the four other planes rules out two at most.
 inline constexpr uint64_t kPlaneSlackBytes = 8 * kApartBytes;
 
-// Bytes taken beside a plane of so many.
+// Slack that is taken beside a plane.
 constexpr uint64_t SlackOf(uint64_t plane_bytes) {
   return RoundUp(plane_bytes, kPageBytes) >= kLargePlaneBytes ? kPlaneSlackBytes : 0;
 }

@@ -37,6 +37,7 @@ inline constexpr size_t kSafetensorsTextMax = 64 * 1024;
 inline constexpr size_t kSafetensorsDimsMax = 16;
 inline constexpr size_t kSafetensorsPrefixBytes = 8;  // the length word
 
+// One tensor of a file: its name, type, shape and place.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;            // "F32", "BF16", ...: as in the file
@@ -45,6 +46,7 @@ struct SafetensorsEntry {
   uint64_t begin = 0, end = 0;
 };
 
+// What a header says: tensors in order of begin, and free text.
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> tensors;
   std::vector<std::pair<std::string, std::string>> metadata;

@@ -12,11 +12,13 @@
 
 namespace tidepool {
 
+// The two halves of one float.
 struct SplitFloat {
   uint16_t high;
   int16_t rest;
 };
 
+// Takes every bit pattern, NaNs and infinities too.
 inline SplitFloat Split(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t high = (bits + 0x8000U) >> 16;
@@ -32,6 +34,7 @@ inline SplitFloat SplitWeight(float value) {
 // SplitWeight of `count` weights.
 void SplitWeights(const float* from, uint16_t* high, int16_t* rest, uint64_t count);
 
+// The float that Split cut.
 inline float Join(uint16_t high, int16_t rest) {
   return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) +
                               static_cast<uint32_t>(static_cast<int32_t>(rest)));

@@ -18,14 +18,14 @@ class LastWords {
   explicit LastWords(const char* program);  // a constant text
 };
 // From now on a failed operator new of this process does not end it: the thread waits until there
-// is memory, and tries again. For a process that others' work would end with, and that nobody needs
-// at once.
+// is memory, and tries again. For a process whose end would end the work of others, and which can
+// wait.
 void WaitForMemory();
 // `what` is a constant text: "a file descriptor for an event". Allocates nothing.
 [[noreturn]] void EndForWantOf(const char* what);
 
-// Ends this process at once, when its log is written; a reader of the log that takes nothing is not
-// waited for.
+// Ends this process at once, after its log is written; does not wait for a reader of the log that
+// takes nothing.
 [[noreturn]] void EndBehindLog(int exit_code);
 
 }  // namespace tidepool

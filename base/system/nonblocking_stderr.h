@@ -1,8 +1,8 @@
 // NonblockingStderr: stderr for a process that must not wait for whoever reads it: a full pipe, a
 // stopped terminal.
 //
-// One thread at a time. Others that have the same stderr notice nothing: what is not to block is
-// not a matter of the shared descriptor.
+// One thread at a time. Other processes with the same stderr notice nothing: the shared open file
+// stays blocking.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,7 @@
 
 namespace tidepool {
 
+// What is left for this process, and what limits it.
 struct MemoryBudget {
   uint64_t bytes_available = 0;  // least of the limits below
   uint64_t bytes_total = 0;      // of the machine, or of the cgroup where that is less

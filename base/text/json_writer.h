@@ -13,12 +13,14 @@ namespace tidepool {
 
 class JsonWriter {
  public:
+  // Structure. A key stands in an object, before its value.
   JsonWriter& BeginObject();
   JsonWriter& EndObject();
   JsonWriter& BeginArray();
   JsonWriter& EndArray();
   JsonWriter& Key(std::string_view key);
 
+  // Values: one behind each key, any number in an array.
   JsonWriter& String(std::string_view value);
   JsonWriter& Int(int64_t value);
   JsonWriter& Uint(uint64_t value);

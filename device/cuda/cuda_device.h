@@ -34,6 +34,7 @@ namespace tidepool::device {
 
 class CudaContext;
 
+// Memory of a GPU, as its driver counts it.
 struct DeviceBytes {
   uint64_t free = 0, total = 0;
 };
@@ -47,6 +48,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   std::string name() const override;  // "cuda:0"
+  // Which GPU this is.
   const Gpu& gpu() const;
   int ordinal() const { return gpu().ordinal; }
   GpuUuid uuid() const { return gpu().uuid; }

@@ -32,6 +32,7 @@ inline constexpr CudaCode kCudaSuccess = 0, kCudaInvalidValue = 1, kCudaOutOfMem
                           kCudaInvalidHandle = 400, kCudaNotFound = 500, kCudaNotReady = 600,
                           kCudaNotPermitted = 800, kCudaNotSupported = 801, kCudaUnknown = 999;
 
+// The values of CUdevice_attribute that are asked for.
 enum CudaAttribute : int {
   kCudaMultiprocessors = 16,
   kCudaUnifiedAddressing = 41,
@@ -43,6 +44,7 @@ enum CudaAttribute : int {
   kCudaMpsEnabled = 133,
 };
 
+// The plain structures of calls, with the driver's own layout.
 struct CudaUuid {
   std::array<char, 16> bytes = {};
 };

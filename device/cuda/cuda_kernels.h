@@ -28,6 +28,7 @@ class CudaKernels {
   // Device::Prepare.
   Result<Ready> Find(const Kernel& kernel, int device);
 
+  // True where nothing is loaded.
   bool empty() const;
   // Call it when nothing is launched any more.
   void Unload();

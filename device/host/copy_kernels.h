@@ -11,6 +11,7 @@
 
 namespace tidepool::device {
 
+// One of the ways.
 enum class CopyKernel : uint8_t {
   // Glibc's; goes around the caches only beyond a size that it derives from the last cache.
   kMemcpy,
@@ -20,6 +21,7 @@ enum class CopyKernel : uint8_t {
   kStreamWide,   // the same with a whole line a store (AVX-512)
 };
 
+// "memcpy", "rep movsb", ...: for logs and reports.
 const char* NameOf(CopyKernel kernel);
 // Those that this CPU has, kMemcpy first.
 std::vector<CopyKernel> CopyKernels();

@@ -16,11 +16,13 @@
 
 namespace tidepool::device {
 
+// What one kernel reached.
 struct CopyRate {
   CopyKernel kernel = CopyKernel::kMemcpy;
   double bytes_per_second = 0;  // copied, by one thread; read and written is twice as much
 };
 
+// What was measured, and what was chosen by it.
 struct CopyTuning {
   // kMemcpy first; empty when nothing was measured (too little memory to copy in)
   std::vector<CopyRate> rates;

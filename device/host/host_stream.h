@@ -1,8 +1,8 @@
 // HostStream: what the host's streams have in common: the number of the last marker that has
 // passed, for whoever waits for it.
 //
-// Streams that wait for another one's marker keep its number alive, not the stream: of one that is
-// gone nothing more passes.
+// A stream that waits for a marker of another one keeps that number alive, not the stream: once the
+// stream is gone, none of its markers passes any more.
 #pragma once
 
 #include <memory>

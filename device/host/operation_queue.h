@@ -20,11 +20,13 @@
 
 namespace tidepool::device {
 
+// A kernel with a copy of its arguments.
 struct KernelCall {
   const Kernel* kernel = nullptr;
   alignas(std::max_align_t) std::array<std::byte, kKernelArgumentBytesMax> arguments = {};
 };
 
+// One operation of a stream; its kind says which fields count.
 struct Operation {
   enum class Kind : uint8_t { kCopy, kZero, kKernel, kWaitFlag, kWaitMarker, kWriteFlag, kMarker };
   Kind kind = Kind::kMarker;

@@ -4,7 +4,7 @@ import collections
 import os
 import re
 
-from .contracts_left import HEADS_RATCHET, PARTS_RATCHET, SENTENCES_RATCHET
+from .contracts_left import PARTS_RATCHET, SENTENCES_RATCHET
 from .sizes import closing, is_declaration, is_initializer, parameter_list, without_directives
 from .tree import Finding, SourceFile, Tree
 
@@ -112,7 +112,7 @@ def check_heads(tree: Tree) -> list[Finding]:
         head, words = head_of(source), os.path.basename(source.path).rpartition(".")[0].split("_")
         sentence = re.split(r"\.\s|: ", head)[0].lower()
         named = re.match(r"[^:]{1,80}: \S", head) or any(word[:5] in sentence for word in words)
-        if source.path.endswith(".h") and not named and source.path not in HEADS_RATCHET:
+        if source.path.endswith(".h") and not named:
             findings.append(Finding(source.path, 1, "heads", "a header begins with `// Name: its job`, or a sentence that has a word of the file's name"))
         if _PART.search(head):
             text = "described as a part of something else: name the state or the job that the file owns"

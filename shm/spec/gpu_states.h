@@ -33,13 +33,16 @@ inline constexpr uint32_t kGpuUnitsInFlight = 2;
 struct GpuSlot {
   uint64_t momentum = 0, variance = 0, bytes = 0;
 };
+// The slot of a chunk, which must be on a GPU.
 GpuSlot GpuSlotOf(const JobSpec& spec, ChunkId chunk);
 // One staging place, for a unit: gradients, then 16-bit copies (of 16-bit jobs).
 struct GpuStaging {
   uint64_t elements = 0, copies = 0, bytes = 0;
 };
+// The staging of a rank's share: room for its largest unit.
 GpuStaging GpuStagingOf(const JobSpec& spec, Rank rank);
 
+// Whether the chunk's states are on a GPU, and in whose share they are then.
 inline bool IsOnGpu(const JobSpec& spec, ChunkId chunk) {
   return chunk < spec.states_on_gpu;
 }

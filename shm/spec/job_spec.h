@@ -45,6 +45,7 @@ struct DataGroup {
   uint64_t rank_mask = 0;  // bit r: rank r is a member
 };
 
+// One chunk that is trained.
 struct ChunkSpec {
   uint64_t elements = 0;  // padded, over all shards
   uint32_t data_group = 0;
@@ -59,6 +60,7 @@ struct FrozenChunkSpec {
   friend bool operator==(const FrozenChunkSpec&, const FrozenChunkSpec&) = default;
 };
 
+// One parameter, and where it lies.
 struct ParameterSpec {
   std::string name;
   std::vector<uint64_t> dims;  // row-major shape, at most kDimsMax; empty for a scalar
@@ -87,6 +89,7 @@ struct JobSpec {
   uint32_t states_on_gpu = 0;
   KeptSums sums;  // made by Decode; none otherwise. Nobody changes what was decoded.
 
+  // Whether `chunk` is a frozen one, and which.
   bool IsFrozen(ChunkId chunk) const {
     return chunk >= chunks.size() && chunk - chunks.size() < frozen.size();
   }

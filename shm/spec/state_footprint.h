@@ -42,6 +42,7 @@ struct SpilledPiece {
   uint64_t variance = kNone;
   uint64_t bytes = 0;  // of all, rounded up to pages
 };
+// The layout of a piece of so many elements.
 SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements);
 // Most bytes read of a piece for its 16-bit weights alone: the beginning, with all of the master in
 // it.
