@@ -24,7 +24,7 @@ template <typename T>
 class EventQueue {
  public:
   EventQueue() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!event_.valid()) EndForWantOf("descriptor for an event");
+    if (!event_.valid()) DieOutOf("descriptor for an event");
   }
 
   void Push(T item) {

@@ -19,7 +19,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                                               Clock* clock) {
   auto rooms = std::make_unique<ServerRooms>(clock);
   ServerRooms& r = *rooms;
-  if (!r.ended.valid()) EndForWantOf("descriptor for an event");
+  if (!r.ended.valid()) DieOutOf("descriptor for an event");
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.settings.socket_dir));
   TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper, clock));
   KeeperWatch watch(keeper, &held, &r.kept);

@@ -35,7 +35,7 @@ ThreadQueue::ThreadQueue(const IoQueueOptions& options)
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       lines_(std::max<uint64_t>(1, DivideUp(files_.size(), files_per_line_))),
       ended_(options.depth) {
-  if (!event_.valid()) EndForWantOf("descriptor for an event");
+  if (!event_.valid()) DieOutOf("descriptor for an event");
   for (Line& line : lines_) line.waiting.resize(depth_);
 
   for (Line& line : lines_) {

@@ -62,7 +62,7 @@ UringQueue::UringQueue(const IoQueueOptions& options, std::unique_ptr<Ring> ring
       files_(options.files),
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       ring_(std::move(ring)) {
-  if (!event_.valid()) EndForWantOf("descriptor for an event");
+  if (!event_.valid()) DieOutOf("descriptor for an event");
 }
 
 UringQueue::~UringQueue() {
@@ -86,8 +86,7 @@ void UringQueue::Register(const IoQueueOptions& options) {
     }
   }
 
-  if (io_uring_register_eventfd(&ring_->ring, event_.get()) != 0)
-    EndForWantOf("event of an io_uring");
+  if (io_uring_register_eventfd(&ring_->ring, event_.get()) != 0) DieOutOf("event of an io_uring");
 }
 
 std::string UringQueue::Name() const {

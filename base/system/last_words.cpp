@@ -34,7 +34,7 @@ void Say(const char* format, Parts... parts) {
 }
 
 void NoMemory() {
-  EndForWantOf("memory");
+  DieOutOf("memory");
 }
 
 // operator new calls its handler until there is memory. The caller may be in the log, so nothing is
@@ -59,7 +59,7 @@ void Terminated() {
   } catch (const std::bad_alloc&) {
     NoMemory();
   } catch (const std::system_error& error) {
-    if (error.code() == std::errc::resource_unavailable_try_again) EndForWantOf("thread");
+    if (error.code() == std::errc::resource_unavailable_try_again) DieOutOf("thread");
     Say("%s: an exception that nobody caught: %s\n", program_name, error.what());
   } catch (const std::exception& error) {
     Say("%s: an exception that nobody caught: %s\n", program_name, error.what());
@@ -72,7 +72,7 @@ void Terminated() {
 // a person would be written into that.
 void OpenStandardDescriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
-    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) EndForWantOf("file descriptor");
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) DieOutOf("file descriptor");
   }
 }
 
@@ -89,7 +89,7 @@ void WaitForMemory() {
   std::set_new_handler(Wait);
 }
 
-void EndForWantOf(const char* what) {
+void DieOutOf(const char* what) {
   const ErrorEntry& entry = ErrorEntryOf(ErrorId::kHostMemoryShort);
   Say("error[TP%d]: the system gave %s no %s\n   fix:   %s\n", static_cast<int>(entry.id),
       program_name, what, kAdvice);

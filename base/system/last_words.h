@@ -22,7 +22,7 @@ class LastWords {
 // wait.
 void WaitForMemory();
 // `what` is a constant text: "a file descriptor for an event". Allocates nothing.
-[[noreturn]] void EndForWantOf(const char* what);
+[[noreturn]] void DieOutOf(const char* what);
 
 // Ends this process at once, after its log is written; does not wait for a reader of the log that
 // takes nothing.

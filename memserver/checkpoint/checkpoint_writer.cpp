@@ -26,7 +26,7 @@ CheckpointWriter::CheckpointWriter(EventQueue<SaveRequest>* requests,
       clock_(clock),
       timeout_ns_(timeout_ns),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!woken_.valid()) EndForWantOf("descriptor for an event");
+  if (!woken_.valid()) DieOutOf("descriptor for an event");
   thread_ = std::thread(&CheckpointWriter::Main, this);
 }
 

@@ -30,7 +30,7 @@ bool IsAnother(const AwaitRank& rank) {
 }  // namespace
 
 RankWatch::RankWatch() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-  if (!epoll_.valid()) EndForWantOf("descriptor for an epoll set");
+  if (!epoll_.valid()) DieOutOf("descriptor for an epoll set");
 }
 
 bool RankWatch::Watch(const AwaitRank& rank) {

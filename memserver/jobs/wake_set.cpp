@@ -28,7 +28,7 @@ bool Control(int epoll, int operation, int fd, uint32_t events) {
 }  // namespace
 
 WakeSet::WakeSet() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-  if (!epoll_.valid()) EndForWantOf("descriptor for an epoll set");
+  if (!epoll_.valid()) DieOutOf("descriptor for an epoll set");
 }
 
 bool WakeSet::Add(int fd) {

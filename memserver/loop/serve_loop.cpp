@@ -35,11 +35,11 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
 
   for (const int fd :
        {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
-    if (!tables_.wake_set.Add(fd)) EndForWantOf("room to watch a descriptor");
+    if (!tables_.wake_set.Add(fd)) DieOutOf("room to watch a descriptor");
   }
   const bool watched = parts_.tier == nullptr || parts_.tier->event_fd() < 0 ||
                        tables_.wake_set.Add(parts_.tier->event_fd());
-  if (!watched) EndForWantOf("room to watch a descriptor");
+  if (!watched) DieOutOf("room to watch a descriptor");
 }
 
 Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMemory> states,

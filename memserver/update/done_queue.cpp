@@ -10,7 +10,7 @@
 namespace tidepool::memserver {
 
 DoneQueue::DoneQueue(uint32_t most) : ring_(most), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!event_.valid()) EndForWantOf("descriptor for an event");
+  if (!event_.valid()) DieOutOf("descriptor for an event");
 }
 
 void DoneQueue::Push(const WorkDone& done) {

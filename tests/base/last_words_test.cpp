@@ -43,7 +43,7 @@ TEST(LastWordsDeathTest, AnAllocatorThatThrowsByItselfEndsAlike) {
 }
 
 TEST(LastWordsDeathTest, ADescriptorThatIsMissingIsNamed) {
-  EXPECT_EXIT(EndForWantOf("descriptor for an event"), ::testing::ExitedWithCode(21),
+  EXPECT_EXIT(DieOutOf("descriptor for an event"), ::testing::ExitedWithCode(21),
               "no descriptor for an event");
 }
 

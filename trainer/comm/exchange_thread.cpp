@@ -23,7 +23,7 @@ constexpr uint64_t kLegMagic = 0x4C45475F4C4F4F50;  // "POOL_GEL"
 
 UniqueFd MakeEvent() {
   UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event.valid()) EndForWantOf("descriptor for an event");
+  if (!event.valid()) DieOutOf("descriptor for an event");
   return event;
 }
 

@@ -13,7 +13,7 @@
 namespace tidepool::trainer {
 
 OperationThread::OperationThread() : changed_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!changed_.valid()) EndForWantOf("descriptor for an event");
+  if (!changed_.valid()) DieOutOf("descriptor for an event");
   thread_ = std::thread([this] { Run(); });
 }
 

@@ -32,7 +32,7 @@ struct WriterLane::Shared {
 
 WriterLane::WriterLane(size_t jobs_max, const Clock* clock)
     : jobs_max_(jobs_max), clock_(clock), shared_(std::make_shared<Shared>()) {
-  if (!shared_->progressed.valid()) EndForWantOf("descriptor for an event");
+  if (!shared_->progressed.valid()) DieOutOf("descriptor for an event");
   std::thread([shared = shared_] { Run(shared); }).detach();
 }
 
