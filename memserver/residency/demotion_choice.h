@@ -31,6 +31,7 @@ struct Movable {
   std::string why_not;  // not empty: they may not, because ...
 };
 
+// Who lacks room.
 struct Newcomer {
   std::string account;
   Priority priority = Priority::kNormal;
@@ -44,6 +45,7 @@ struct Newcomer {
   std::function<bool(const Then& then)> fits;
 };
 
+// Whose states are to go.
 struct DemotionChoice {
   std::vector<JobId> jobs;  // in order; empty: demotion makes no room
   uint64_t bytes = 0;       // that the pool gets back

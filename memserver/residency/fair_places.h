@@ -14,6 +14,7 @@
 
 namespace tidepool::memserver {
 
+// The places of one kind, as they are taken.
 struct Places {
   std::string what = {};       // "jobs", for texts
   uint32_t all = 0, used = 0;  // by everybody
@@ -24,6 +25,7 @@ struct Places {
   bool is_limited = false;  // not for root, nor for whoever runs memserver
 
   uint32_t few() const { return std::max(1U, all / 16); }
+  // The last quarter, which is for users who have few.
   uint32_t kept_for_others() const { return all / 4; }
 };
 

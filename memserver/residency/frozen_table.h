@@ -35,6 +35,7 @@
 
 namespace tidepool::memserver {
 
+// Whose bytes, and which.
 struct FrozenName {
   uint32_t uid = 0;
   uint64_t bytes = 0;
@@ -42,6 +43,7 @@ struct FrozenName {
   friend auto operator<=>(const FrozenName&, const FrozenName&) = default;
 };
 
+// One chunk of the table.
 struct FrozenChunk {
   FrozenName name;
   Extent extent;

@@ -45,6 +45,7 @@ struct Ledger {
   std::vector<QuotaRule> quotas;  // of accounts that have one
   std::vector<Holding> holdings;
 
+  // Bytes held by all, and by one account; and what an account may have.
   uint64_t PoolUsed() const;
   uint64_t RcacheUsed() const;
   uint64_t PoolUsedBy(const std::string& account) const;

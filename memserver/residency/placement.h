@@ -15,6 +15,7 @@
 
 namespace tidepool::memserver {
 
+// Where states may lie (--states-on).
 enum class StatesOn {
   kAuto,  // the host, and NVMe for the chunks that do not fit there
   kHost,
@@ -29,6 +30,7 @@ struct Space {
   std::vector<uint64_t> nvme_free;  // by directory: the largest range that a job can get
 };
 
+// Where the states of one job lie.
 struct Placement {
   // The first chunks stay: they are used, and so updated, first.
   ChunkId first_spilled = shm::kNoSpill;
@@ -37,6 +39,7 @@ struct Placement {
   std::vector<uint64_t> nvme_bytes;  // by directory
   shm::WeightSpill weights;          // that are on NVMe alone
 
+  // Whether chunks spill, which, and where to.
   bool spills() const { return first_spilled != shm::kNoSpill; }
   bool IsSpilled(ChunkId chunk) const { return chunk >= first_spilled; }
   bool IsWindowed(ChunkId chunk) const { return chunk >= weights.first; }

@@ -18,6 +18,7 @@
 
 namespace tidepool::memserver {
 
+// Who comes first.
 enum class Priority : uint8_t { kLow = 0, kNormal = 1, kHigh = 2 };
 inline constexpr uint32_t kPriorities = 3;
 const char* NameOf(Priority priority);  // "low", "normal", "high"
@@ -66,6 +67,7 @@ class QuotaBook {
   // Rules as configured; a later one for an account wins. `fallback` is for users without a rule.
   QuotaBook(const std::vector<QuotaRule>& rules, const Quota& fallback);
 
+  // The account of a job, and what an account may have.
   std::string AccountOf(const std::string& job, uint32_t uid) const;
   Quota QuotaOf(const std::string& account) const;
   // The quota of the job's account, with the weight and priority that were set for this job.

@@ -16,6 +16,7 @@
 
 namespace tidepool::memserver {
 
+// What state a chunk is in.
 enum class ChunkState : uint8_t {
   kEmpty,      // weights have not arrived yet
   kResident,   // in host memory, current
@@ -33,6 +34,7 @@ inline constexpr std::array kChunkStates = {
 char LetterOf(ChunkState state);
 const char* NameOf(ChunkState state);
 
+// A chunk.
 struct ChunkRow {
   ChunkState state = ChunkState::kEmpty;
   uint32_t data_group = 0;
@@ -51,6 +53,7 @@ struct ChunkRow {
   uint64_t fetches = 0;
 };
 
+// An attached rank.
 struct SessionRow {
   SessionId session = 0;
   Rank rank = 0;
@@ -74,6 +77,7 @@ struct StepProgress {
   uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;
 };
 
+// A job.
 struct JobRow {
   JobId job = 0;
   std::string name;
@@ -116,6 +120,7 @@ struct JobRow {
   std::shared_ptr<const shm::JobSpec> spec;  // it lists the parameters
 };
 
+// An NVMe directory.
 struct NvmeDirectoryRow {
   std::string path;
   uint64_t bytes = 0, bytes_used = 0;
@@ -179,6 +184,7 @@ struct LateRow {
   bool lost = false;  // nobody waits for it any more
 };
 
+// All of NVMe.
 struct NvmeRow {
   uint64_t bytes = 0, bytes_used = 0;          // of all directories
   uint64_t bytes_read = 0, bytes_written = 0;  // since start
@@ -227,6 +233,7 @@ struct SetAsideRow {
   std::string why;
 };
 
+// A check that is muted.
 struct MuteRow {
   std::string code;
   int64_t left_ns = 0;

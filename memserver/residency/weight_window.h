@@ -47,6 +47,7 @@ class WeightWindow {
   WeightWindow(ChunkId first, uint64_t slot_bytes, std::span<std::byte* const> areas,
                WeightUses uses);
 
+  // True where the job has a window.
   bool any() const { return !slots_.empty(); }
   // Are the chunk's weights on NVMe alone?
   bool Covers(ChunkId chunk) const { return chunk >= first_; }

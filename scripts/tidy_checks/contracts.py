@@ -1,10 +1,8 @@
 """Contracts: a header says what it is, and every public declaration in it has its sentence."""
 
-import collections
 import os
 import re
 
-from .contracts_left import PARTS_RATCHET, SENTENCES_RATCHET
 from .sizes import closing, is_declaration, is_initializer, parameter_list, without_directives
 from .tree import Finding, SourceFile, Tree
 
@@ -90,7 +88,7 @@ def _has_sentence(source: SourceFile, lines: list[str], first: int, last: int) -
 
 def check_sentences(tree: Tree) -> list[Finding]:
     """Types and functions that others may use: production headers only."""
-    found = collections.defaultdict(list)
+    findings = []
     for source in tree.sources.values():
         if source.is_test or not source.path.endswith(".h") or source.path.startswith(FOREIGN):
             continue
@@ -99,13 +97,13 @@ def check_sentences(tree: Tree) -> list[Finding]:
             line = source.line_of(first)
             if not re.search(rf"\b{re.escape(name)}s?\b", head) and not _has_sentence(source, lines, line, source.line_of(last)):
                 text = f"{name} has no sentence: say above it what it is, or what comes back and which errors"
-                found[os.path.dirname(source.path)].append(Finding(source.path, line, "sentences", text))
-    return [finding for folder, some in found.items() if len(some) > SENTENCES_RATCHET.get(folder, 0) for finding in some]
+                findings.append(Finding(source.path, line, "sentences", text))
+    return findings
 
 
 def check_heads(tree: Tree) -> list[Finding]:
     """A header's first sentence names the noun of the file, and no file is described as a piece of another."""
-    findings, parts = [], collections.defaultdict(list)
+    findings = []
     for source in tree.sources.values():
         if source.is_test:
             continue
@@ -116,5 +114,5 @@ def check_heads(tree: Tree) -> list[Finding]:
             findings.append(Finding(source.path, 1, "heads", "a header begins with `// Name: its job`, or a sentence that has a word of the file's name"))
         if _PART.search(head):
             text = "described as a part of something else: name the state or the job that the file owns"
-            parts[os.path.dirname(source.path)].append(Finding(source.path, 1, "heads", text))
-    return findings + [finding for folder, some in parts.items() if len(some) > PARTS_RATCHET.get(folder, 0) for finding in some]
+            findings.append(Finding(source.path, 1, "heads", text))
+    return findings

@@ -55,6 +55,7 @@ constexpr uint32_t BitOf(uint32_t place) {
   return uint32_t{1} << place;
 }
 
+// A job that the index names.
 struct IndexedJob {
   uint32_t slot = 0;
   JobId job = 0;
@@ -62,6 +63,7 @@ struct IndexedJob {
   uint64_t records_offset = 0, records_bytes = 0;  // in the pool
 };
 
+// What the index says.
 struct IndexContents {
   uint32_t layout = 0;
   uint64_t pool_nonce = 0;

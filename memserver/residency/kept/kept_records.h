@@ -203,6 +203,7 @@ struct StagingRecord {
   uint64_t reserved[3];
 };
 
+// The word of an open step: its version and its attempt.
 uint64_t OpenStepWord(Version version, uint64_t attempt);
 // The version that every word of the open step has.
 Version VersionOfOpenStep(uint64_t open_step);

@@ -32,6 +32,7 @@ class ExtentAllocator {
 
   uint64_t total_bytes() const { return total_bytes_; }
   uint64_t free_bytes() const { return free_bytes_; }
+  // The largest range that can be taken at once.
   uint64_t largest_free_bytes() const;
 
  private:

@@ -25,6 +25,7 @@
 
 namespace tidepool::memserver {
 
+// A range of the pool.
 struct Extent {
   std::byte* data = nullptr;
   uint64_t bytes = 0;
@@ -39,6 +40,7 @@ struct PoolGeometry {
   uint64_t piece_bytes = 0;
 };
 
+// One memfd of the pool.
 struct PoolPiece {
   int fd = -1;  // stays the pool's
   uint64_t bytes = 0;
@@ -53,6 +55,7 @@ struct PoolFacts {
   uint32_t touch_threads = 0;
 };
 
+// How a pool is made.
 struct HostPoolOptions {
   uint64_t bytes = 0;  // for jobs; rounded up to 4 KiB
   // Beside it, for the server's own kept records (undo areas)
@@ -98,6 +101,7 @@ class HostPool {
   // changes.
   bool FindsRuns(std::span<const uint64_t> sizes, std::span<const Extent> released) const;
 
+  // Bytes for jobs: all, free, and free at one place.
   uint64_t total_bytes() const { return allocator_->total_bytes(); }
   uint64_t free_bytes() const { return allocator_->free_bytes(); }
   uint64_t largest_free_bytes() const { return allocator_->largest_free_bytes(); }

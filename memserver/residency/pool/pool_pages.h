@@ -34,6 +34,7 @@ Status TouchPages(std::byte* data, uint64_t bytes);
 // that were never used count for nothing.
 uint64_t HugePageBytes(const std::byte* data, uint64_t bytes);
 
+// Bytes on one NUMA node.
 struct NodeShare {
   uint32_t node = 0;
   uint64_t bytes = 0;

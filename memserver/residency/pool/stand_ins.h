@@ -28,6 +28,7 @@ struct StandIn {
   int error = 0;      // errno of the write that it was made for
   Extent extent;
 
+  // The bytes of the piece, behind its page.
   std::byte* image() const { return extent.data + kPageBytes; }
 };
 
