@@ -21,7 +21,7 @@
 #include "base/point.h"
 #include "memserver/admin/health_report.h"
 #include "memserver/control/peer_identity.h"
-#include "tests/fakes/small_trainer.h"
+#include "tests/fakes/small_job.h"
 #include "tests/memserver/paced_device.h"
 
 namespace tidepool::memserver {
@@ -171,8 +171,6 @@ TEST(FormerServers, OthersWithItsPidAndThoseOfOtherNamespacesCountAsEnded) {
 
 // --- jobs that wait ---
 
-using Weights = std::vector<std::vector<float>>;
-
 shm::JobSpec SpecOf(const std::string& name, uint32_t on_gpu = 0) {
   shm::JobSpec spec = MakeSpec({.name = name,
                                 .dtype = DType::kBF16,
@@ -195,14 +193,6 @@ Weights Undisturbed(uint64_t steps) {
   trainer.PutWeights(7);
   Train(&trainer, 0, steps);
   return trainer.FetchAll();
-}
-
-bool Same(const Weights& a, const Weights& b) {
-  return a.size() == b.size() &&
-         std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) {
-           return x.size() == y.size() &&
-                  std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
-         });
 }
 
 class JobsThatWait : public ::testing::Test {

@@ -9,12 +9,10 @@
 #include <vector>
 
 #include "memserver/residency/placement.h"
-#include "tests/fakes/small_trainer.h"
+#include "tests/fakes/small_job.h"
 
 namespace tidepool::memserver {
 namespace weights_test {
-
-using Weights = std::vector<std::vector<float>>;
 
 struct Shape {
   DType dtype = DType::kBF16;
@@ -27,15 +25,12 @@ struct Shape {
 };
 
 shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
-  shm::JobSpec spec = MakeSpec(
-      {.world = shape.world,
-       .dtype = shape.dtype,
-       .chunks = shape.chunks,
-       .chunk_elements = shape.chunk_elements * shape.world,
-       .micro_batches = shape.micro_batches,
-       .max_grad_norm = 2,
-       .loss_scaling = loss_scaling,
-       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
+  shm::JobSpec spec = SmallJob({.dtype = shape.dtype,
+                                .world = shape.world,
+                                .micro_batches = shape.micro_batches,
+                                .chunk_elements = shape.chunk_elements,
+                                .chunks = shape.chunks,
+                                .loss_scaling = loss_scaling});
   spec.optimizer.states = shape.states;
   return spec;
 }

@@ -9,12 +9,10 @@
 #include <vector>
 
 #include "shm/spec/state_bytes.h"
-#include "tests/fakes/small_trainer.h"
+#include "tests/fakes/small_job.h"
 
 namespace tidepool::memserver {
 namespace demotion_fixture {
-
-using Weights = std::vector<std::vector<float>>;
 
 struct Shape {
   DType dtype = DType::kBF16;
@@ -27,15 +25,12 @@ struct Shape {
 };
 
 inline shm::JobSpec SpecOf(const Shape& shape, const std::string& name = "gpt") {
-  shm::JobSpec spec = MakeSpec(
-      {.name = name,
-       .world = shape.world,
-       .dtype = shape.dtype,
-       .chunks = shape.chunks,
-       .chunk_elements = shape.chunk_elements * shape.world,
-       .micro_batches = shape.micro_batches,
-       .max_grad_norm = 2,
-       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
+  shm::JobSpec spec = SmallJob({.name = name,
+                                .dtype = shape.dtype,
+                                .world = shape.world,
+                                .micro_batches = shape.micro_batches,
+                                .chunk_elements = shape.chunk_elements,
+                                .chunks = shape.chunks});
   spec.optimizer.rule = shape.rule;
   spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;

@@ -16,7 +16,6 @@ using demotion_fixture::Pair;
 using demotion_fixture::RoomForOne;
 using demotion_fixture::Shape;
 using demotion_fixture::SpecOf;
-using demotion_fixture::Weights;
 
 struct Killed {};
 

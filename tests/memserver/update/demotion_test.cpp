@@ -23,7 +23,6 @@ using demotion_fixture::RoomForOne;
 using demotion_fixture::Scraps;
 using demotion_fixture::Shape;
 using demotion_fixture::SpecOf;
-using demotion_fixture::Weights;
 using ::testing::HasSubstr;
 
 class DemotionBits : public ::testing::TestWithParam<Shape> {};

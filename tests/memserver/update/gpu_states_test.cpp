@@ -16,13 +16,11 @@
 #include "memserver/traffic/gpu_states.h"
 #include "shm/spec/gpu_states.h"
 #include "shm/spec/state_footprint.h"
-#include "tests/fakes/small_trainer.h"
+#include "tests/fakes/small_job.h"
 #include "tests/memserver/paced_device.h"
 
 namespace tidepool::memserver {
 namespace gpu_states_test {
-
-using Weights = std::vector<std::vector<float>>;
 
 struct Shape {
   DType dtype = DType::kBF16;
@@ -35,15 +33,12 @@ struct Shape {
 };
 
 shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
-  shm::JobSpec spec = MakeSpec(
-      {.world = shape.world,
-       .dtype = shape.dtype,
-       .chunks = shape.chunks,
-       .chunk_elements = shape.chunk_elements * shape.world,
-       .micro_batches = shape.micro_batches,
-       .max_grad_norm = 2,
-       .loss_scaling = loss_scaling,
-       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
+  shm::JobSpec spec = SmallJob({.dtype = shape.dtype,
+                                .world = shape.world,
+                                .micro_batches = shape.micro_batches,
+                                .chunk_elements = shape.chunk_elements,
+                                .chunks = shape.chunks,
+                                .loss_scaling = loss_scaling});
   spec.optimizer.rule = shape.rule;
   spec.states_on_gpu = shape.on_gpu;
   return spec;
@@ -54,22 +49,8 @@ shm::JobSpec OnTheHost(shm::JobSpec spec) {
   return spec;
 }
 
-bool Same(const Weights& a, const Weights& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].size() != b[i].size() ||
-        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
-      return false;
-  }
-  return true;
-}
-
-void Train(SmallTrainer* trainer, uint64_t from, uint64_t steps) {
-  for (uint64_t step = from; step < steps; ++step) {
-    const bool poisoned = trainer->spec().loss_scaling == 1 && step % 3 == 1;
-    EXPECT_EQ(trainer->Step({.learning_rate = 0.05F, .seed = step + 1, .poisoned = poisoned}).error,
-              0U);
-  }
+void Train(SmallTrainer* trainer, uint64_t from, uint64_t to) {
+  EXPECT_TRUE(TrainSteps(trainer, from, to));
 }
 
 // Weights after `steps` steps; each third one is skipped where the job scales its loss.

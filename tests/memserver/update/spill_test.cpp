@@ -15,12 +15,10 @@
 #include "memserver/residency/placement.h"
 #include "memserver/traffic/spill_reader.h"
 #include "shm/spec/state_bytes.h"
-#include "tests/fakes/small_trainer.h"
+#include "tests/fakes/small_job.h"
 
 namespace tidepool::memserver {
 namespace spill_test {
-
-using Weights = std::vector<std::vector<float>>;
 
 WorldOptions OnNvme(const shm::JobSpec& spec, uint32_t directories = 1) {
   WorldOptions options;
@@ -44,29 +42,16 @@ struct Shape {
 };
 
 shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
-  shm::JobSpec spec = MakeSpec(
-      {.world = shape.world,
-       .dtype = shape.dtype,
-       .chunks = shape.chunks,
-       .chunk_elements = shape.chunk_elements * shape.world,
-       .micro_batches = shape.micro_batches,
-       .max_grad_norm = 2,
-       .loss_scaling = loss_scaling,
-       .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
+  shm::JobSpec spec = SmallJob({.dtype = shape.dtype,
+                                .world = shape.world,
+                                .micro_batches = shape.micro_batches,
+                                .chunk_elements = shape.chunk_elements,
+                                .chunks = shape.chunks,
+                                .loss_scaling = loss_scaling});
   spec.optimizer.rule = shape.rule;
   spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;
   return spec;
-}
-
-bool Same(const Weights& a, const Weights& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].size() != b[i].size() ||
-        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
-      return false;
-  }
-  return true;
 }
 
 // Weights after `steps` steps; each third step is skipped where the job scales its loss.
@@ -74,14 +59,7 @@ Weights Trained(ServeWorld* world, const shm::JobSpec& spec, uint32_t steps) {
   SmallTrainer trainer(world, spec);
   EXPECT_TRUE(trainer.JoinAll());
   trainer.PutWeights(7);
-  for (uint64_t step = 0; step < steps; ++step) {
-    EXPECT_EQ(trainer
-                  .Step({.learning_rate = 0.05F,
-                         .seed = step + 1,
-                         .poisoned = spec.loss_scaling == 1 && step % 3 == 1})
-                  .error,
-              0u);
-  }
+  EXPECT_TRUE(TrainSteps(&trainer, 0, steps));
   Weights weights = trainer.FetchAll();
   trainer.LeaveAll();
   world->Settle();
