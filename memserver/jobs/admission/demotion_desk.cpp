@@ -104,7 +104,7 @@ bool DemotionDesk::MakesRoom(const ReserveJob& event, bool its_turn, Status* why
   };
 
   if (mover_.active() && (choice.fits || !choice.jobs.empty())) return true;
-  if (for_rank_ == event.connection) mover_.Cancel(WhyDropped(), context_.parts.tier);
+  if (for_rank_ == event.connection) mover_.Cancel(WhyDropped());
   if (choice.jobs.empty()) {
     if (!choice.why_not.empty()) add("moving states to NVMe makes no room: " + choice.why_not);
     return false;
@@ -170,8 +170,7 @@ bool DemotionDesk::Poll(std::span<const WaitingRank> waiting) {
   const bool is_waited_for =
       !context_.settings.closed() && std::any_of(waiting.begin(), waiting.end(), waits);
   const bool wanted = !context_.tables->draining && (asked_by_admin_ || is_waited_for);
-  if (!wanted || job->phase != JobPhase::kOpen || job->HasRanks())
-    mover_.Cancel(WhyDropped(), context_.parts.tier);
+  if (!wanted || job->phase != JobPhase::kOpen || job->HasRanks()) mover_.Cancel(WhyDropped());
   const bool worked = mover_.Progress(context_.parts.tier, *job->states);
   return End() || worked;
 }
@@ -230,7 +229,7 @@ void DemotionDesk::Drop(Job* job) {
 }
 
 void DemotionDesk::Cancel(const Status& why) {
-  if (mover_.active()) mover_.Cancel(why, context_.parts.tier);
+  if (mover_.active()) mover_.Cancel(why);
 }
 
 Status DemotionDesk::Evict(Job* job) {

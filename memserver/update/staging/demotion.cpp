@@ -79,8 +79,7 @@ bool Demotion::Progress(StateTier* tier, const JobStates& states) {
   if (state_ != State::kFlushing) return worked;
   if (const TierDirectory* poisoned = tier->PoisonedOf(order_.plan.nvme_bytes)) {
     Cancel(Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed")
-               .Where(poisoned->path),
-           tier);
+               .Where(poisoned->path));
     return true;
   }
   if (!tier->IsDurable(order_.plan.nvme_bytes)) return worked;
@@ -131,8 +130,7 @@ void Demotion::EndTransfer(const TierDone& done, StateTier* tier) {
                 "piece " + std::to_string(piece.piece) + " of chunk " +
                     std::to_string(piece.chunk) + " cannot be written at offset " +
                     std::to_string(done.offset) + ": " + std::strerror(done.error))
-             .Where(tier->directory(done.directory).path),
-         tier);
+             .Where(tier->directory(done.directory).path));
 }
 
 void Demotion::TakeLate(const TierLate& late, StateTier* tier) {
@@ -140,12 +138,11 @@ void Demotion::TakeLate(const TierLate& late, StateTier* tier) {
                 "the drive does not answer: piece " + std::to_string(late.piece.piece) +
                     " of chunk " + std::to_string(late.piece.chunk) +
                     " cannot be written at offset " + std::to_string(late.offset))
-             .Where(tier->directory(late.directory).path),
-         tier);
+             .Where(tier->directory(late.directory).path));
   if (late.lost) staged_.Free(late.staging);
 }
 
-void Demotion::Cancel(const Status& why, StateTier*) {
+void Demotion::Cancel(const Status& why) {
   if (!active() || state_ == State::kEnding) return;
   why_ = why;
   state_ = State::kEnding;

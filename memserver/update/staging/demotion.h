@@ -49,7 +49,7 @@ class Demotion {
   // A write of it is not answered: it fails; a lost one is waited for no more.
   void TakeLate(const TierLate& late, StateTier* tier);
   // It ends without having moved anything: harmless when repeated. The first reason is kept.
-  void Cancel(const Status& why, StateTier* tier);
+  void Cancel(const Status& why);
 
   // All of it lies on NVMe for good.
   bool ready() const { return state_ == State::kReady; }
