@@ -40,7 +40,7 @@ bool CouldGoOn(const Job& job, const Session& session, const shm::Request& reque
   const bool never_comes = request.version > states.sealed_version() || chunk.version == kNoVersion;
   if (job.run_broken() && never_comes) return true;
   return states.weights_ready() && chunk.version != kNoVersion &&
-         chunk.version >= request.version && states.HoldsWeights(request.chunk);
+         chunk.version >= request.version && states.weights().HoldsWeights(request.chunk);
 }
 
 bool HasParked(const Job& job) {
