@@ -44,7 +44,8 @@ class Nightly(unittest.TestCase):
 
     def nightly(self, *arguments, **environment):
         self.calls.write_text("")
-        variables = {**os.environ, "PATH": f"{self.repo / 'path'}:{os.environ['PATH']}", "CALLS": str(self.calls), **environment}
+        inherited = {name: value for name, value in os.environ.items() if name != "TIDEPOOL_DEPS"}
+        variables = {**inherited, "PATH": f"{self.repo / 'path'}:{os.environ['PATH']}", "CALLS": str(self.calls), **environment}
         return subprocess.run([self.repo / "scripts/nightly", *arguments], env=variables, cwd="/", capture_output=True, text=True,
                               stdin=subprocess.DEVNULL, check=False, timeout=100)
 
