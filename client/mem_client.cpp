@@ -49,7 +49,12 @@ uint64_t RandomNonce(const Clock& clock) {
 
 Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& options,
                                                       const shm::JobSpec& spec, Rank rank) {
-  TP_CHECK(options.clock != nullptr, "a client is given its clock");
+  if (options.clock == nullptr) {
+    return Status(ErrorId::kUsageError, "ClientOptions has no clock")
+        .Why("all limits of a client are kept by the clock that it is given")
+        .Fix("set ClientOptions::clock, to a tidepool::SteadyClock that outlives the client");
+  }
+
   const std::string socket_dir =
       options.socket_dir.empty() ? shm::DefaultClientDir() : options.socket_dir;
   const RankName who{rank, RandomNonce(*options.clock), options.run_note};

@@ -111,6 +111,13 @@ class MemClientTest : public ::testing::Test {
   std::unique_ptr<MemClient> client_;
 };
 
+TEST(ClientOptionsTest, AClientWithoutAClockIsRefusedByName) {
+  ClientOptions options;
+  options.socket_dir = "/nowhere";
+  const auto client = MemClient::Connect(options, testing::SmallSpec(), 0);
+  EXPECT_EQ(client.status().id(), ErrorId::kUsageError);
+}
+
 TEST_F(MemClientTest, TheAttachmentIsWhatTheServerGranted) {
   Connect();
   const Attachment& attachment = client_->attachment();

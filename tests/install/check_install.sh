@@ -45,12 +45,15 @@ done
 cat > "$prefix/client.cpp" << 'END'
 #include <cstdio>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "client/mem_client.h"
 
 // Links the client for real: without a server, connecting ends with the error that says so.
 int main(int, char** argv) {
+  tidepool::SteadyClock clock;
   tidepool::client::ClientOptions options;
+  options.clock = &clock;
   options.socket_dir = argv[1];
   options.connect_timeout_ns = 1'000'000;
   const auto client = tidepool::client::MemClient::Connect(options, tidepool::shm::JobSpec(), 0);
