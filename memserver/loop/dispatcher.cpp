@@ -66,8 +66,8 @@ void CountFetch(Job* job, const Request& request) {
 Start StartFetchRequest(Seat* seat, const Request& request) {
   JobStates& states = *seat->job->states;
   // A broken run makes no further step, and weights that a lost rank did not put stay incomplete.
-  const bool never_comes = request.version > states.sealed_version() ||
-                           states.chunk(request.chunk).version == kNoVersion;
+  // No chunk is fetched before all are in, also one that is whole.
+  const bool never_comes = request.version > states.sealed_version() || !states.weights_ready();
   if (seat->job->run_broken() && never_comes) return Start::kPeerLost;
   const Start start = StartFetch(&states, seat->session.get(), request);
   if (start == Start::kStarted) CountFetch(seat->job, request);

@@ -145,6 +145,22 @@ TEST(Leaving, AFetchOfWeightsThatNobodyPutsAnyMoreIsAnswered) {
   EXPECT_EQ(answer->error, static_cast<uint32_t>(ErrorId::kPeerLost));
 }
 
+TEST(Leaving, AFetchOfAChunkThatIsThereWhileOthersNeverComeIsAnswered) {
+  ServeWorld world;
+  SmallTrainer trainer(&world, MakeSpec({.world = 2}));
+  ASSERT_TRUE(trainer.JoinAll());
+  world.Await(&trainer.rank(0), trainer.rank(0).Put(0, 0, 96, 0));
+  world.Await(&trainer.rank(1), trainer.rank(1).Put(0, 96, 96, 0));
+  trainer.rank(1).Fetch(0, 0, 192, 0, 0);
+  world.Settle();
+  EXPECT_FALSE(trainer.rank(1).Take().has_value()) << "the other chunk's weights are not in";
+  world.Lose(trainer.rank(0));
+  world.Settle();
+  const auto answer = trainer.rank(1).Take();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->error, static_cast<uint32_t>(ErrorId::kPeerLost));
+}
+
 TEST(Joining, WaitsUntilTheFirstRanksMemoryIsZeroed) {
   ServeWorld world;
   const shm::JobSpec spec = MakeSpec({.world = 2});
