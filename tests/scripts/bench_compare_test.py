@@ -51,6 +51,9 @@ class Verdicts(unittest.TestCase):
     def test_rounds_that_overlap(self):
         self.assertEqual(self.verdict([0.8, 1.1, 1.05], [0.9, 0.95, 0.99]), "within the scatter")
 
+    def test_two_rounds_say_nothing(self):
+        self.assertEqual(self.verdict([1.0, 1.1], [0.9, 0.9]), "too few rounds")
+
     def test_a_row_that_one_round_lacks_is_left_out(self):
         self.assertEqual(bench_compare.compare([[row(1.0, 1.0)], []], [[row(1.0, 1.0)], [row(1.0, 1.0)]]), [])
 
@@ -82,6 +85,12 @@ class Runs(unittest.TestCase):
         done, _ = self.compare(1.0, 0.9, "fetch")
         self.assertEqual(done.returncode, bench_compare.EXIT_LOSES, done.stderr)
         self.assertIn("loses", done.stdout)
+
+    def test_the_rows_are_written_with_the_rounds(self):
+        with tempfile.NamedTemporaryFile("r", suffix=".json", encoding="utf-8") as file:
+            self.compare(1.0, 0.9, "--rounds", "3", "--json", file.name)
+            [found] = json.load(file)["rows"]
+        self.assertEqual((found["before"], found["after"], found["verdict"]), ([1.0] * 3, [0.9] * 3, "loses"))
 
     def test_a_target_that_is_missed_is_no_failure(self):
         self.assertEqual(self.compare(1.0, 1.0, code=3)[0].returncode, 0)
