@@ -150,9 +150,13 @@ Status CheckRunNote(const std::string& kept, const std::string& own, const Noted
   std::vector<NoteDifference> differences = CompareRunNotes(kept, own);
   std::erase_if(differences, [](const NoteDifference& one) { return !one.changes_order; });
   if (differences.empty() || TP_PLANTED("trainer.note_not_compared")) return {};
-  // Nothing is sealed: the note is that of another rank of this run.
-  if (seat.version == 0)
-    return RanksDiffer(differences, "the rank that came to job \"" + seat.job + "\" first", seat);
+  // Nothing is sealed: another rank of this run left the note, or a start that was refused.
+  if (seat.version == 0) {
+    return RanksDiffer(differences, "the rank that came to job \"" + seat.job + "\" first", seat)
+        .Fix(std::string(kSameForAll) +
+             "; if an earlier start left the job like this, end it first: memctl job release " +
+             seat.job);
+  }
 
   std::vector<std::string> changed;
   for (const NoteDifference& difference : differences) changed.push_back(Shown(difference));

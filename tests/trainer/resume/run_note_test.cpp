@@ -123,6 +123,7 @@ TEST(RunNote, ARankThatIsUnlikeTheFirstOneIsNamedBeforeAnythingIsSealed) {
               HasSubstr("rank 3 was started otherwise than the rank that came to job \"j\" first"));
   EXPECT_THAT(refused.what(), HasSubstr("to train on 1000 (hash abc) there, 1001 (hash abc) here"));
   EXPECT_THAT(refused.fix(), HasSubstr("the same data"));
+  EXPECT_THAT(refused.fix(), HasSubstr("memctl job release j"));
 }
 
 TEST(RunNote, RanksAgreeOnWhatALaterRunMayChange) {
