@@ -38,6 +38,7 @@ class BackwardOnThisThread {
 }  // namespace
 
 TrainingEngine::~TrainingEngine() {
+  open_.reset();
   if (operators_) operators_->Remove();
 }
 
@@ -81,7 +82,7 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
 
   engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get());
   engine->gradients_ = std::make_unique<GradientHooks>(
-      engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters));
+      engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters), parts.gradients);
   return engine;
 }
 
@@ -179,6 +180,13 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
   if (before) TP_RETURN_IF_ERROR(before());
   TP_ASSIGN_OR_RETURN(const client::Ticket ticket, service_->StartEndStep(end));
   return service_->Wait(ticket);
+}
+
+OpenSteps* TrainingEngine::Open(Version sealed) {
+  open_ = std::make_unique<OpenSteps>(
+      OpenParts{service_, cache_.get(), binding_.get(), operators_.get(), gradients_.get()},
+      layout_, options_.micro_batches, sealed);
+  return open_.get();
 }
 
 // Called when an evaluation finds the rCache too small: traces a training step as well, whose needs

@@ -38,6 +38,7 @@
 #include "client/chunk_service.h"
 #include "trainer/cache/parameter_cache.h"
 #include "trainer/comm/collective.h"
+#include "trainer/engine/open_steps.h"
 #include "trainer/hooks/gradient_hook.h"
 #include "trainer/hooks/operator_hook.h"
 #include "trainer/hooks/storage_binding.h"
@@ -68,6 +69,8 @@ struct EngineParts {
   EvictionPolicies policies = {};  // of the rCache
   CacheStreams streams = {};       // where the parameters are a device's
   StepTrace* trace = nullptr;      // told when forward and backward begin
+  // kCaller only where the caller runs backward itself (TrainingEngine::Open).
+  GradientTeller gradients = GradientTeller::kHooks;
 };
 
 // Makes the loss of one micro-batch, a scalar with a graph behind it.
@@ -109,6 +112,11 @@ class TrainingEngine {
   // returned, also where `loss` used fewer chunks than the evaluation before.
   Result<double> Evaluate(Version version, const LossFunction& loss);
 
+  // Gives forward and backward to the caller: operators of this thread are watched from here on,
+  // also between calls, until the engine ends. Call once, behind LoadWeights; RunMicroBatch,
+  // TrainMicroBatch, EndStep and Evaluate must not be called then.
+  OpenSteps* Open(Version sealed);
+
   // The rCache, for reports.
   const ParameterCache& cache() const { return *cache_; }
   // What the plan of the last ended step says that this rank had to move; none while the order was
@@ -138,6 +146,7 @@ class TrainingEngine {
   std::unique_ptr<StorageBinding> binding_;
   std::unique_ptr<OperatorHook> operators_;
   std::unique_ptr<GradientHooks> gradients_;
+  std::unique_ptr<OpenSteps> open_;
   std::vector<std::pair<ParameterId, at::Tensor>> frozen_;
   std::vector<at::Tensor> losses_;  // scalars, where the model made them
   std::optional<StepTraffic> planned_traffic_;

@@ -34,11 +34,14 @@ struct GradientHooks::Hook final : torch::autograd::PostAccumulateGradHook {
 };
 
 GradientHooks::GradientHooks(ParameterCache* cache, OperatorHook* operators,
-                             std::vector<at::Tensor> parameters)
+                             std::vector<at::Tensor> parameters, GradientTeller teller)
     : cache_(cache),
       operators_(operators),
       owner_(std::this_thread::get_id()),
+      teller_(teller),
       parameters_(std::move(parameters)) {
+  if (teller_ == GradientTeller::kCaller) return;
+
   for (ParameterId id = 0; id < parameters_.size(); ++id) {
     if (!parameters_[id].requires_grad()) continue;
     torch::autograd::impl::set_post_acc_grad_hooks(parameters_[id],
@@ -47,6 +50,7 @@ GradientHooks::GradientHooks(ParameterCache* cache, OperatorHook* operators,
 }
 
 GradientHooks::~GradientHooks() {
+  if (teller_ == GradientTeller::kCaller) return;
   for (const at::Tensor& parameter : parameters_) {
     if (parameter.requires_grad())
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);

@@ -7,6 +7,7 @@
 // LibTorch's copy until CollectSeparate.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -21,14 +22,24 @@ class Tensor;
 
 namespace tidepool::trainer {
 
+// Who tells that a gradient has been accumulated. LibTorch has one such hook a tensor, and Python
+// keeps its users' hooks behind that one.
+enum class GradientTeller : uint8_t {
+  kHooks,   // hooks of the object's own, one a parameter
+  kCaller,  // the caller, by Arrived
+};
+
 class GradientHooks {
  public:
   // `parameters[i]` is ParameterId i. All must outlive the hooks.
-  GradientHooks(ParameterCache* cache, OperatorHook* operators, std::vector<at::Tensor> parameters);
+  GradientHooks(ParameterCache* cache, OperatorHook* operators, std::vector<at::Tensor> parameters,
+                GradientTeller teller = GradientTeller::kHooks);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
+  // LibTorch has accumulated the parameter's gradient. A failure is latched by the OperatorHook.
+  void Arrived(ParameterId parameter);
   // End of one micro-batch's backward: hands in what is still in LibTorch's copies, zero for
   // parameters without a gradient, and starts the reduce-scatter of every chunk that is not yet on
   // its way. Errors: what the cache or an earlier hook latched.
@@ -38,12 +49,12 @@ class GradientHooks {
 
  private:
   struct Hook;
-  void Arrived(ParameterId parameter);
   Status CollectSeparate();
 
   ParameterCache* cache_;
   OperatorHook* operators_;
   const std::thread::id owner_;
+  const GradientTeller teller_;
   std::vector<at::Tensor> parameters_;
 };
 

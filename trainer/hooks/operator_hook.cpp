@@ -1,10 +1,17 @@
 #include "trainer/hooks/operator_hook.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <string>
+#include <typeindex>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/record_function.h>
+#include <c10/util/Type.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "base/check.h"
 #include "trainer/hooks/operator_inputs.h"
@@ -12,25 +19,47 @@
 namespace tidepool::trainer {
 namespace {
 
-thread_local OperatorHook* installed = nullptr;
+// The hooks of this thread, and LibTorch's names of the two callbacks that serve them all.
+thread_local std::vector<OperatorHook*> installed;
+thread_local at::CallbackHandle operators_watched = 0, nodes_watched = 0;
 // Watched operators on threads that have no hook. The callback cannot know whose they are.
 std::atomic<uint64_t> stray_operators{0};
+
+// True for a node of backward whose code is not LibTorch's. Each type is looked at once.
+bool IsUsersOwn(const torch::autograd::Node& node) {
+  thread_local std::unordered_map<std::type_index, bool> known;
+  const auto [entry, is_new] = known.try_emplace(typeid(node), false);
+  if (is_new) {
+    const std::string type = c10::demangle(typeid(node).name());
+    entry->second = type.starts_with("torch::autograd::PyNode") ||
+                    type.starts_with("torch::autograd::CppNode") ||
+                    !type.starts_with("torch::autograd::");
+  }
+  return entry->second;
+}
 
 }  // namespace
 
 struct OperatorCallbacks {
   static std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
-    OperatorHook* hook = installed;
-    if (hook == nullptr) stray_operators.fetch_add(1, std::memory_order_relaxed);
-    if (hook == nullptr || !hook->status_.ok()) return nullptr;
-    ++hook->operators_seen_;
-    FindParametersRead(*hook->binding_, function, &hook->touched_);
-    if (!hook->touched_.empty()) hook->Before(&function, function.name());
+    if (installed.empty()) stray_operators.fetch_add(1, std::memory_order_relaxed);
+    for (OperatorHook* hook : installed) hook->Start(function);
+    return nullptr;
+  }
+
+  static std::unique_ptr<at::ObserverContext> StartNode(const at::RecordFunction& node) {
+    for (OperatorHook* hook : installed) hook->StartNode(node);
     return nullptr;
   }
 
   static void End(const at::RecordFunction& function, at::ObserverContext*) {
-    if (installed != nullptr) installed->After(&function);
+    for (OperatorHook* hook : installed) hook->After(&function);
+  }
+
+  // In a forked process, on the thread that forked.
+  static void Forked() {
+    for (OperatorHook* hook : installed) hook->binding_->RefuseForked();
+    installed.clear();
   }
 };
 
@@ -42,19 +71,30 @@ OperatorHook::~OperatorHook() {
 }
 
 void OperatorHook::Install() {
-  TP_CHECK(installed == nullptr, "one operator hook per thread");
-  installed = this;
+  TP_CHECK(!installed_, "a hook is installed once");
+  installed_ = true;
   strays_ = stray_operators.load(std::memory_order_relaxed);
-  callback_ = at::addThreadLocalCallback(
+  installed.push_back(this);
+  if (installed.size() > 1) return;
+
+  operators_watched = at::addThreadLocalCallback(
       at::RecordFunctionCallback(&OperatorCallbacks::Start, &OperatorCallbacks::End)
           .needsInputs(true)
           .scopes({at::RecordScope::FUNCTION}));
+  nodes_watched = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&OperatorCallbacks::StartNode, &OperatorCallbacks::End)
+          .scopes({at::RecordScope::BACKWARD_FUNCTION}));
+
+  static const int told_of_forks = pthread_atfork(nullptr, nullptr, &OperatorCallbacks::Forked);
+  TP_CHECK(told_of_forks == 0, "a process can hear of its forks");
 }
 
 void OperatorHook::Remove() {
-  if (installed != this) return;
-  at::removeCallback(callback_);
-  installed = nullptr;
+  if (!std::exchange(installed_, false)) return;
+  std::erase(installed, this);
+  if (!installed.empty()) return;
+  at::removeCallback(operators_watched);
+  at::removeCallback(nodes_watched);
 }
 
 void OperatorHook::CheckThreads() {
@@ -70,10 +110,45 @@ void OperatorHook::CheckThreads() {
                "model"));
 }
 
+void OperatorHook::Start(const at::RecordFunction& function) {
+  if (!status_.ok()) return;
+  ++operators_seen_;
+  const uint32_t written = FindParametersUsed(*binding_, function, &touched_);
+  if (written != StorageBinding::kNoParameter) {
+    refusals_.push_back({&function, binding_->ChunkOf(written)});
+    return binding_->RefuseWrite(refusals_.back().chunk);
+  }
+  if (!touched_.empty()) Before(&function, function.name());
+}
+
+// The node's way on says what the function was given: a parameter's gradient goes to its
+// AccumulateGrad.
+void OperatorHook::StartNode(const at::RecordFunction& function) {
+  if (!status_.ok()) return;
+  if (node_) node_();
+  const auto node = torch::autograd::get_current_node();
+  if (!node || !IsUsersOwn(*node)) return;
+
+  touched_.clear();
+  for (const torch::autograd::Edge& edge : node->next_edges()) {
+    const auto* sink = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
+    if (sink == nullptr) continue;
+    const uint32_t parameter = binding_->ParameterOf(sink->variable);
+    if (parameter != StorageBinding::kNoParameter) touched_.push_back(parameter);
+  }
+  if (!touched_.empty()) Before(&function, function.name());
+}
+
 void OperatorHook::Before(const void* function, const char* name) {
   if (std::all_of(touched_.begin(), touched_.end(),
                   [this](ParameterId parameter) { return uses_[parameter] > 0; }))
     return;
+
+  if (gate_ && holding_ == 0) {
+    Status opened = gate_();
+    ApplyMoves();
+    if (!opened.ok()) return Latch(std::move(opened));
+  }
 
   if (holding_ == holds_.size()) holds_.emplace_back();
   Hold& hold = holds_[holding_];
@@ -99,6 +174,10 @@ void OperatorHook::Before(const void* function, const char* name) {
 }
 
 void OperatorHook::After(const void* function) {
+  if (!refusals_.empty() && refusals_.back().function == function) {
+    binding_->AdmitWrite(refusals_.back().chunk);
+    refusals_.pop_back();
+  }
   // An operator within another one ends before it.
   if (holding_ == 0 || holds_[holding_ - 1].function != function) return;
   const Hold& hold = holds_[--holding_];

@@ -2,7 +2,8 @@
 // parameter inputs into the rCache and holds them there until the operator ends (the pre-op and
 // post-op hook of Elixir v1, section III; PatrickStar, section 6.1).
 //
-// One thread: the hook watches the operators of the thread that installed it. Backward runs on that
+// One thread: the hook watches the operators of the thread that installed it. A thread may have
+// several hooks, one for each engine; each sees the parameters of its own. Backward runs on that
 // thread too: on the host always, on a GPU because the engine switches LibTorch's threads of
 // backward off. An operator that runs elsewhere all the same, with this thread's state, is counted
 // there and ends the step (CheckThreads); it touches nothing else.
@@ -15,30 +16,50 @@
 //     whose chunks are all held adds no moment to the recorded order;
 //  3. an operator whose chunks are in the rCache allocates nothing, once an operator with as many
 //     parameters was watched;
-//  4. an operator that would read a gradient as a parameter fails (trainer/layout/tensor_state.h).
+//  4. an operator that would read a gradient as a parameter fails (trainer/layout/tensor_state.h);
+//  5. the parameters that a function of the user's own (an autograd::Function, from C++ or Python)
+//     was given are there while its backward runs, which may have kept their addresses. LibTorch's
+//     own nodes of backward read through operators;
+//  6. an operator that would write to a parameter gets an exception where it asks for the memory,
+//     and changes nothing; no failure is latched.
+// In a process that is forked from this one, no operator is watched and every parameter throws.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "trainer/cache/parameter_cache.h"
 #include "trainer/hooks/storage_binding.h"
 
+namespace at {
+struct RecordFunction;
+}
+
 namespace tidepool::trainer {
 
 class OperatorHook {
  public:
-  // Both must outlive the hook. At most one hook per thread.
+  // Both must outlive the hook.
   OperatorHook(ParameterCache* cache, StorageBinding* binding);
   ~OperatorHook();
   OperatorHook(const OperatorHook&) = delete;
   OperatorHook& operator=(const OperatorHook&) = delete;
 
-  // While installed, operators are watched.
+  // While installed, operators are watched. Install and Remove on the same thread.
   void Install();
   void Remove();
+  // `gate` is called before an operator that is within no other one brings its chunks, and its
+  // error is latched; `node` before each node of backward, of whatever model.
+  void SetGate(std::function<Status()> gate, std::function<void()> node) {
+    gate_ = std::move(gate);
+    node_ = std::move(node);
+  }
+  // Operators that hold chunks at this moment.
+  size_t holding() const { return holding_; }
 
   // The first failure since construction; the hook does nothing after it.
   const Status& status() const { return status_; }
@@ -62,6 +83,12 @@ class OperatorHook {
     std::vector<ParameterId> parameters{};
     std::vector<ChunkId> chunks{};
   };
+  struct Refusal {  // of one operator's write
+    const void* function;
+    ChunkId chunk;
+  };
+  void Start(const at::RecordFunction& function);
+  void StartNode(const at::RecordFunction& function);
   // Requires that touched_ has the operator's parameters. Holds nothing when an enclosing operator
   // uses all of them, or after a failure.
   void Before(const void* function, const char* name);
@@ -75,13 +102,16 @@ class OperatorHook {
   std::vector<ParameterId> touched_;
   std::vector<Hold> holds_;  // of operators in flight, the outer ones first; behind them empty ones
   size_t holding_ = 0;       // used entries of holds_
+  std::vector<Refusal> refusals_;
+  std::function<Status()> gate_;
+  std::function<void()> node_;
   std::vector<Move> moves_;
   Status status_;
   bool all_spare_ = false;
   std::atomic<bool> elsewhere_ = false;
   // Operators that had run elsewhere, in the whole process, when the hook was installed.
   uint64_t strays_ = 0;
-  uint64_t callback_ = 0;
+  bool installed_ = false;
   uint64_t operators_seen_ = 0;
 };
 

@@ -1,32 +1,59 @@
 #include "trainer/hooks/operator_inputs.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
+#include <optional>
 #include <string_view>
+#include <unordered_map>
 
 #include <ATen/record_function.h>
 
 namespace tidepool::trainer {
 namespace {
 
-// Operators that only make another view of a tensor: they read no element, so they need no chunk.
-constexpr std::array<std::string_view, 14> kViews{"aten::t",
-                                                  "aten::transpose",
-                                                  "aten::as_strided",
-                                                  "aten::expand",
-                                                  "aten::view",
-                                                  "aten::detach",
-                                                  "aten::alias",
-                                                  "aten::select",
-                                                  "aten::slice",
-                                                  "aten::permute",
-                                                  "aten::squeeze",
-                                                  "aten::unsqueeze",
-                                                  "aten::_reshape_alias",
-                                                  "aten::resolve_conj"};
+// What an operator's schema says of its arguments; bit i is argument i.
+struct ArgumentUses {
+  uint64_t viewed = 0;   // only another view of it is made
+  uint64_t written = 0;  // in place, or as an output
+};
 
-bool IsView(std::string_view name) {
-  return std::find(kViews.begin(), kViews.end(), name) != kViews.end();
+ArgumentUses UsesOf(const c10::FunctionSchema& schema) {
+  ArgumentUses uses;
+  const std::vector<c10::Argument>& arguments = schema.arguments();
+  for (size_t i = 0; i < std::min<size_t>(arguments.size(), 64); ++i) {
+    const c10::AliasInfo* alias = arguments[i].alias_info();
+    if (alias == nullptr) continue;
+    (alias->isWrite() ? uses.written : uses.viewed) |= uint64_t{1} << i;
+  }
+  return uses;
+}
+
+// Known operators of this thread. LibTorch copies a schema for whoever asks, so each is asked for
+// once. Overloads of one name that view or write differ in the number of their arguments.
+struct KnownOperator {
+  const char* name;  // the registered schema's own text, which stays
+  size_t arguments;
+  friend bool operator==(const KnownOperator&, const KnownOperator&) = default;
+};
+struct HashOfKnown {
+  size_t operator()(const KnownOperator& known) const {
+    return std::hash<const void*>()(known.name) * 31 + known.arguments;
+  }
+};
+
+ArgumentUses UsesOf(const at::RecordFunction& function) {
+  thread_local std::unordered_map<KnownOperator, ArgumentUses, HashOfKnown> known;
+  const KnownOperator key{function.name(), function.inputs().size()};
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+
+  const std::optional<c10::FunctionSchema> schema = function.operator_schema();
+  // LibTorch records Tensor::detach a second time, by its name alone.
+  if (!schema && key.name == std::string_view("detach")) return {.viewed = 1};
+  if (!schema) return {};  // its name may be a text that goes
+  const ArgumentUses uses = UsesOf(*schema);
+  known.emplace(key, uses);
+  return uses;
 }
 
 // Parameters among an operator's tensor inputs, in order of appearance; lists and optional tensors
@@ -49,34 +76,56 @@ void Collect(const Find& find, const c10::IValue& value, std::vector<ParameterId
   }
 }
 
+bool Has(uint64_t arguments, size_t index) {
+  return index < 64 && (arguments >> index & 1) != 0;
+}
+
 template <typename Find>
-void Read(const Find& find, const at::RecordFunction& function,
-          std::vector<ParameterId>* parameters) {
-  parameters->clear();
-  for (const c10::IValue& value : function.inputs()) Collect(find, value, parameters);
-  if (!parameters->empty() && IsView(function.name())) parameters->clear();
+uint32_t Used(const Find& find, const at::RecordFunction& function,
+              std::vector<ParameterId>* reads) {
+  reads->clear();
+  for (const c10::IValue& value : function.inputs()) Collect(find, value, reads);
+  if (reads->empty()) return StorageBinding::kNoParameter;
+  const ArgumentUses uses = UsesOf(function);
+  if (uses.viewed == 0 && uses.written == 0) return StorageBinding::kNoParameter;
+
+  // Once more, now that it matters how each argument is used.
+  uint32_t written = StorageBinding::kNoParameter;
+  const auto& inputs = function.inputs();
+  reads->clear();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!Has(uses.written, i)) continue;
+    Collect(find, inputs[i], reads);
+    if (!reads->empty()) written = reads->front();
+  }
+
+  reads->clear();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!Has(uses.written | uses.viewed, i)) Collect(find, inputs[i], reads);
+  }
+  return written;
 }
 
 }  // namespace
 
-void FindParametersRead(const StorageBinding& binding, const at::RecordFunction& function,
-                        std::vector<ParameterId>* parameters) {
-  Read([&binding](const at::Tensor& tensor) { return binding.ParameterOf(tensor); }, function,
-       parameters);
+uint32_t FindParametersUsed(const StorageBinding& binding, const at::RecordFunction& function,
+                            std::vector<ParameterId>* reads) {
+  return Used([&binding](const at::Tensor& tensor) { return binding.ParameterOf(tensor); },
+              function, reads);
 }
 
 std::vector<ParameterId> ParametersRead(const StorageBinding& binding,
                                         const at::RecordFunction& function) {
-  std::vector<ParameterId> parameters;
-  FindParametersRead(binding, function, &parameters);
-  return parameters;
+  std::vector<ParameterId> reads;
+  FindParametersUsed(binding, function, &reads);
+  return reads;
 }
 
 std::vector<ParameterId> ParametersRead(const FindParameter& find,
                                         const at::RecordFunction& function) {
-  std::vector<ParameterId> parameters;
-  Read(find, function, &parameters);
-  return parameters;
+  std::vector<ParameterId> reads;
+  Used(find, function, &reads);
+  return reads;
 }
 
 }  // namespace tidepool::trainer

@@ -1,6 +1,10 @@
-// OperatorInputs: which bound parameters a dispatched operator is about to read.
+// OperatorInputs: which bound parameters a dispatched operator is about to read, and which one it
+// would write.
 //
-// The thread that runs the operator. Views read nothing, so they have none.
+// The thread that runs the operator. The operator's schema decides: an argument that it marks as an
+// alias of a result is not read (the operator makes another view of it, or reads it through an
+// operator of its own), one that it marks as written is a write. A function without a schema reads
+// all of its arguments.
 #pragma once
 
 #include <functional>
@@ -16,11 +20,11 @@ class Tensor;
 
 namespace tidepool::trainer {
 
-// In order of appearance; lists and optional tensors are looked into. Empty for operators that only
-// make another view of a tensor. `parameters` is cleared first; nothing is allocated where it has
-// the room.
-void FindParametersRead(const StorageBinding& binding, const at::RecordFunction& function,
-                        std::vector<ParameterId>* parameters);
+// `reads` is filled in order of appearance; lists and optional tensors are looked into. It is
+// cleared first; nothing is allocated where it has the room and the operator was seen before.
+// Returns the parameter that the operator would write, StorageBinding::kNoParameter for none.
+uint32_t FindParametersUsed(const StorageBinding& binding, const at::RecordFunction& function,
+                            std::vector<ParameterId>* reads);
 std::vector<ParameterId> ParametersRead(const StorageBinding& binding,
                                         const at::RecordFunction& function);
 // The same for tensors that are not bound: `find` says which parameter a tensor lies in,

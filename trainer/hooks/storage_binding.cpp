@@ -12,6 +12,36 @@
 #include "base/units.h"
 
 namespace tidepool::trainer {
+namespace {
+
+constexpr const char* kAway =
+    "the values of this parameter are at the memory server, and are brought for operators alone: "
+    "copy it first, with an operator (Tensor::clone) or with tidepool.gathered()";
+constexpr const char* kReadOnly =
+    "the values of this parameter are the memory server's, and a write to their copy here would be "
+    "lost: change weights before the job begins, or a copy (Tensor::clone, tidepool.gathered())";
+constexpr const char* kEnded =
+    "the job of this parameter has been closed or left, and its values with it: copy or save them "
+    "before";
+constexpr const char* kForked =
+    "parameters are with the process that trains, and this one was forked from it: give workers "
+    "(a DataLoader's too) what they need before, or start them with \"spawn\"";
+
+// LibTorch lets a storage refuse its memory (FakeTensor does so) but has no way back. The members
+// of another class may be named in an explicit instantiation.
+template <bool c10::StorageImpl::*kThrows, bool c10::StorageImpl::*kChecks>
+struct Refusals {
+  friend void SetRefusal(c10::StorageImpl* storage, bool on) {
+    storage->*kThrows = on;
+    storage->*kChecks = on;
+  }
+};
+void SetRefusal(c10::StorageImpl* storage, bool on);
+template struct Refusals<&c10::StorageImpl::throw_on_immutable_data_ptr_,
+                         &c10::StorageImpl::has_mutable_data_ptr_check_>;
+
+}  // namespace
+
 struct StorageBinding::State {
   // Pages of one kind, unmapped at destruction.
   class Pages {
@@ -47,6 +77,8 @@ struct StorageBinding::State {
   // The same on a device, which has no pages that come by themselves.
   at::Tensor device_spare;
   std::vector<c10::Storage> storages;                           // by ChunkId
+  std::vector<bool> placed;                                     // by ChunkId
+  std::vector<at::Tensor> tensors;                              // by parameter
   std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // the way back
   std::vector<std::vector<Start>> starts;                       // by ChunkId, ascending
   std::vector<ChunkId> chunk_of;                                // by parameter
@@ -54,7 +86,13 @@ struct StorageBinding::State {
 };
 
 StorageBinding::StorageBinding(std::unique_ptr<State> state) : state_(std::move(state)) {}
-StorageBinding::~StorageBinding() = default;
+StorageBinding::~StorageBinding() {
+  if (!state_) return;
+  for (const c10::Storage& storage : state_->storages) {
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, state_->device));
+    storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(kEnded);
+  }
+}
 
 namespace {
 
@@ -96,11 +134,16 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
   }
 
   state->starts.resize(chunk_bytes.size());
+  state->placed.resize(chunk_bytes.size(), false);
+  state->tensors = tensors;
   for (ChunkId chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     // No allocator and not resizable: LibTorch can never move or grow what we place.
     state->storages.emplace_back(c10::Storage::use_byte_size_t(), chunk_bytes[chunk],
                                  at::DataPtr(state->fault->address(), state->device), nullptr,
                                  /*resizable=*/false);
+    state->storages.back()
+        .unsafeGetStorageImpl()
+        ->release_data_and_set_meta_custom_data_ptr_error_msg_(kAway);
     state->chunks.emplace(state->storages.back().unsafeGetStorageImpl(), chunk);
   }
 
@@ -122,14 +165,43 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
 
 void StorageBinding::Place(ChunkId chunk, std::byte* block) {
   void* address = block != nullptr ? static_cast<void*>(block) : state_->fault->address();
-  state_->storages[chunk].unsafeGetStorageImpl()->set_data_ptr_noswap(
-      at::DataPtr(address, state_->device));
+  c10::StorageImpl* storage = state_->storages[chunk].unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(address, state_->device));
+  state_->placed[chunk] = block != nullptr;
+  SetRefusal(storage, block == nullptr);
 }
 
 void StorageBinding::PlaceSpare(ChunkId chunk) {
   void* spare = state_->host_spare != nullptr ? state_->host_spare->address()
                                               : state_->device_spare.mutable_data_ptr();
   Place(chunk, static_cast<std::byte*>(spare));
+}
+
+void StorageBinding::RefuseWrite(ChunkId chunk) {
+  state_->storages[chunk]
+      .unsafeGetStorageImpl()
+      ->release_data_and_set_meta_custom_data_ptr_error_msg_(kReadOnly);
+}
+
+void StorageBinding::AdmitWrite(ChunkId chunk) {
+  c10::StorageImpl* storage = state_->storages[chunk].unsafeGetStorageImpl();
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(kAway);
+  SetRefusal(storage, !state_->placed[chunk]);
+}
+
+void StorageBinding::RefuseForked() {
+  for (const c10::Storage& storage : state_->storages)
+    storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(kForked);
+}
+
+uint32_t StorageBinding::Unbound() const {
+  for (uint32_t i = 0; i < state_->tensors.size(); ++i) {
+    const at::TensorImpl* impl = state_->tensors[i].unsafeGetTensorImpl();
+    if (impl->unsafe_storage().unsafeGetStorageImpl() !=
+        state_->storages[state_->chunk_of[i]].unsafeGetStorageImpl())
+      return i;
+  }
+  return kNoParameter;
 }
 
 uint32_t StorageBinding::ParameterOf(const at::Tensor& tensor) const {

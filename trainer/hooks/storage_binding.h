@@ -1,6 +1,9 @@
 // StorageBinding: gives all parameters of a chunk one LibTorch storage, and points that storage at
 // the chunk's rCache block or, while the chunk is not there, at pages that fault on every access.
 //
+// Who asks LibTorch for the memory of a parameter that is not there gets an exception that says
+// where it is (Tensor::data_ptr, from Python numpy() and tolist() too). The pages are the second
+// line, for code that has kept an address.
 // On a GPU these are the same pages of host addresses that nobody may touch: host and device have
 // one address space there, in which a device gives out no address that the process has reserved,
 // and a kernel that reads them ends in an illegal-address error. The spare memory is one chunk's
@@ -52,6 +55,14 @@ class StorageBinding {
   // After a failure: the chunk's parameters are readable zeros, so that running operators end
   // without a fault.
   void PlaceSpare(ChunkId chunk);
+  // An operator is about to write to a parameter of the chunk: until AdmitWrite it gets an
+  // exception instead of the memory.
+  void RefuseWrite(ChunkId chunk);
+  void AdmitWrite(ChunkId chunk);
+  // In a process forked from this one: every access to a parameter is an exception from here on.
+  void RefuseForked();
+  // The first bound tensor that has got other memory than the binding gave it, or kNoParameter.
+  uint32_t Unbound() const;
 
   static constexpr uint32_t kNoParameter = UINT32_MAX;
   // The bound parameter in which the tensor's first element lies (views included), by its index in

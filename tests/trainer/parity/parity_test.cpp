@@ -149,5 +149,53 @@ TEST(Parity, ThreeRanksWithUnevenShardsMatchOneRank) {
   EXPECT_LT(LargestDifference(three, one), 1e-5);
 }
 
+// The same run, once as loss functions that the engine calls, once with forward and backward called
+// by each rank. Returns the second.
+RigResult ExpectSameBitsWithOpenSteps(RigOptions options) {
+  options.run.training.steps = 8;
+  const RigResult called = TrainThroughServer(options);
+  options.open_steps = true;
+  RigResult open = TrainThroughServer(options);
+  EXPECT_EQ(open.losses.size(), options.run.training.steps);
+  EXPECT_EQ(open.losses, called.losses);
+  EXPECT_EQ(open.grad_norms, called.grad_norms);
+  EXPECT_TRUE(SameBits(open, called));
+  EXPECT_NE(open.losses.front(), open.losses.back());
+  return open;
+}
+
+TEST(OpenSteps, AreTheSameTrainingInFp32AndBf16) {
+  RigOptions options = DefaultRig();
+  options.evaluate_first = true;
+  ExpectSameBitsWithOpenSteps(options);
+  options.evaluate_first = false;
+  options.run.model.dtype = "bf16";
+  ExpectSameBitsWithOpenSteps(options);
+}
+
+TEST(OpenSteps, AreTheSameTrainingWithSeveralMicroBatches) {
+  RigOptions options = DefaultRig();
+  options.run.training.micro_batches = 2;
+  ExpectSameBitsWithOpenSteps(options);
+}
+
+TEST(OpenSteps, AreTheSameTrainingOnTwoRanks) {
+  RigOptions options = DefaultRig();
+  options.world = 2;
+  options.evaluate_first = true;
+  ExpectSameBitsWithOpenSteps(options);
+}
+
+// Each checkpoint runs a backward within the backward: the micro-batch ends with the outer one.
+TEST(OpenSteps, AreTheSameTrainingWithCheckpoints) {
+  RigOptions options = DefaultRig();
+  const RigResult without = ExpectSameBitsWithOpenSteps(options);
+  options.run.model.activation_checkpointing = true;
+  options.run.training.micro_batches = 2;
+  const RigResult with = ExpectSameBitsWithOpenSteps(options);
+  EXPECT_GT(with.order.moments.size(), without.order.moments.size())
+      << "no layer was computed again";
+}
+
 }  // namespace parity_test
 }  // namespace tidepool::trainer

@@ -20,10 +20,12 @@
 #include "client/job_spec.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "tests/trainer/parity/callers_backward.h"
 #include "tests/trainer/parity/served_ranks.h"
 #include "trainer/data/corpus.h"
 #include "trainer/data/batch_cursor.h"
 #include "trainer/engine/engine.h"
+#include "trainer/engine/torch_errors.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/gpt_init.h"
 #include "trainer/run/run_plan.h"
@@ -99,6 +101,8 @@ class RigRank {
       InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.run.model.seed, 0,
                        values);
     }));
+    if (options_.open_steps) Open();
+
     BatchCursor cursor = CursorOf(options_, place_.rank, place_.world);
     if (options_.evaluate_first) TP_RETURN_IF_ERROR(Evaluate());
     for (uint64_t step = 1; step <= options_.run.training.steps; ++step)
@@ -156,22 +160,51 @@ class RigRank {
     engine.cache.prefetch_depth = options_.run.memory.prefetch ? 2 : 0;
     engine.cache.seed = options_.run.model.seed;
     engine.cache.separate_while_recording = options_.separate_while_recording;
-    TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(
-                                     plan_.layout, engine,
-                                     {session_->service(), session_->groups(), tensors, &clock_}));
+    EngineParts parts{session_->service(), session_->groups(), tensors, &clock_};
+    if (options_.open_steps) parts.gradients = GradientTeller::kCaller;
+    TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
     return {};
+  }
+
+  void Open() {
+    on_this_thread_ = std::make_unique<CallersBackward>();
+    steps_ = engine_->Open(version_);
+    const auto named = model_->named_parameters();
+    for (ParameterId id = 0; id < plan_.layout.parameters.size(); ++id)
+      TellArrivals(named[plan_.layout.parameters[id].name], id, steps_);
+  }
+
+  at::Tensor Loss(const Batch& batch) const {
+    return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch));
   }
 
   Status Evaluate() {
     BatchCursor cursor = CursorOf(options_, place_.rank, place_.world);
     TP_ASSIGN_OR_RETURN(const Batch batch, cursor.Next());
-    return engine_
-        ->Evaluate(version_,
-                   [&] {
-                     return model_->Loss(TokensOf(batch.inputs, batch),
-                                         TokensOf(batch.targets, batch));
-                   })
-        .status();
+    if (steps_ == nullptr) return engine_->Evaluate(version_, [&] { return Loss(batch); }).status();
+
+    TP_RETURN_IF_ERROR(steps_->BeginForward(/*training=*/false));
+    TP_RETURN_IF_ERROR(CatchTorch([&] {
+      const torch::NoGradGuard no_grad;
+      Loss(batch);
+    }));
+    return steps_->Check();
+  }
+
+  // Returns the loss.
+  Result<double> MicroBatch(uint32_t micro, const Batch& batch, double factor) {
+    if (steps_ == nullptr)
+      return engine_->TrainMicroBatch(
+          version_, micro, [&] { return Loss(batch); }, factor);
+
+    double value = 0;
+    TP_RETURN_IF_ERROR(CatchTorch([&] {
+      const at::Tensor loss = Loss(batch);
+      (loss * factor).backward();
+      value = loss.item<double>();
+    }));
+    TP_RETURN_IF_ERROR(steps_->Check());
+    return value;
   }
 
   Status Step(uint64_t step, BatchCursor* cursor) {
@@ -181,14 +214,9 @@ class RigRank {
     double loss = 0;
     for (uint32_t micro = 0; micro < options_.run.training.micro_batches; ++micro) {
       TP_ASSIGN_OR_RETURN(const Batch batch, cursor->Next());
-      TP_ASSIGN_OR_RETURN(const double value,
-                          engine_->TrainMicroBatch(
-                              version_, micro,
-                              [&] {
-                                return model_->Loss(TokensOf(batch.inputs, batch),
-                                                    TokensOf(batch.targets, batch));
-                              },
-                              scale / (options_.run.training.micro_batches * place_.world)));
+      TP_ASSIGN_OR_RETURN(
+          const double value,
+          MicroBatch(micro, batch, scale / (options_.run.training.micro_batches * place_.world)));
       loss += value / options_.run.training.micro_batches;
     }
     client::StepEnd end;
@@ -196,7 +224,8 @@ class RigRank {
     end.learning_rate = static_cast<float>(optim::LearningRateAt(ScheduleOf(options_.run), step));
     end.loss_scale = static_cast<float>(scale);
     end.data_cursor = cursor->position();
-    TP_ASSIGN_OR_RETURN(const client::Outcome sealed, engine_->EndStep(end));
+    TP_ASSIGN_OR_RETURN(const client::Outcome sealed,
+                        steps_ != nullptr ? steps_->EndStep(end) : engine_->EndStep(end));
     version_ = sealed.version;
     if (scaling) scaler_.Update(!sealed.skipped);
     TP_RETURN_IF_ERROR(session_->world()->SumDoubles(&loss, 1));
@@ -237,6 +266,9 @@ class RigRank {
   std::unique_ptr<RunSession> session_;
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<TrainingEngine> engine_;
+  // With open_steps.
+  std::unique_ptr<CallersBackward> on_this_thread_;
+  OpenSteps* steps_ = nullptr;
   optim::LossScaler scaler_;
   Version version_ = 0;
 };

@@ -28,6 +28,7 @@ struct RigOptions {
   bool separate_while_recording = false;
   double first_loss_scale = 65536;  // fp16
   bool evaluate_first = false;      // once, before the first step
+  bool open_steps = false;          // each rank runs forward and backward itself
 };
 
 // A run of 30 steps with clipping, batch 6 x 16 tokens.
