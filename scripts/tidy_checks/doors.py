@@ -77,7 +77,7 @@ MAINS = ("memserver/main.cpp", "client/memctl/**", "trainer/main.cpp", "bench/**
 # Where a program, or a process of it, is put together: its clock is made there and handed on.
 CLOCK_ROOTS = (
     "trainer/cli/commands.cpp", "trainer/cli/doctor.cpp", "trainer/cli/run.cpp", "trainer/cli/sample.cpp", "client/memctl/main.cpp",
-    "memserver/main.cpp", "memserver/keeper/keeper.cpp", "bench/**",
+    "memserver/main.cpp", "memserver/keeper/keeper.cpp", "python/binding/interrupt_clock.*", "trainer/module/tidepool/train.cpp", "bench/**",
 )
 # Files that made clocks of their own when the rule came, and why they still do. Rows only go.
 CLOCK_RATCHET = {

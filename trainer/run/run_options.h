@@ -96,6 +96,7 @@ struct ServerOptions {
   std::string timeout = "120s";  // for one that ended and is started again
   bool standalone = false;       // a private one, which ends with the run
   std::string pool;              // of the private one; empty: as small as the job allows
+  std::string program;           // of the private one; empty: memserver beside this one, or in PATH
 };
 
 // What a run writes and shows.

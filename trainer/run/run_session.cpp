@@ -113,6 +113,7 @@ Status RunSession::StartPrivateServer() {
 
 StandaloneOptions RunSession::PrivateServer() const {
   StandaloneOptions standalone;
+  standalone.program = task_.server.program;
   standalone.pool_bytes = waits_.pool_bytes.value_or(RoundUp(
       client::StateBytesOf(task_.spec).total() + client::FrozenPoolBytes(task_.spec), kMiB));
   standalone.rcache_limit_bytes = RoundUp(task_.spec.rcache_bytes, kMiB) * place_.local_world;
@@ -151,8 +152,8 @@ Status RunSession::Attach() {
   if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
   // Where the private server could not be started, the other ranks must hear that, and not ask
   // somebody else's.
-  socket_dir_ = standalone() ? std::string() : task_.server.socket_dir;
-  if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
+  if (!standalone()) socket_dir_ = task_.server.socket_dir;
+  if (standalone() && socket_dir_.empty()) TP_RETURN_IF_ERROR(StartPrivateServer());
 
   client::ClientOptions client;
   client.clock = task_.clock;

@@ -1,0 +1,46 @@
+// FrozenTensors: the values of a module's frozen parameters, as the bytes of the frozen chunks of a
+// layout: what the server knows them by, and where an upload reads them.
+//
+// One thread. Keeps the tensors, which may lie in a mapped file, until it ends. Jobs of one user
+// whose frozen chunks have the same bytes share them in the pool
+// (docs/decisions/021-frozen-base.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "base/formats/content_hash.h"
+#include "base/ids.h"
+#include "trainer/layout/chunk_layout.h"
+
+namespace tidepool::trainer {
+
+class FrozenTensors {
+ public:
+  // `layout` outlives the object.
+  explicit FrozenTensors(const ChunkLayout& layout);
+
+  // The values of a frozen parameter: dense, of the layout's dtype, in host memory. Once for each.
+  void Give(ParameterId parameter, const at::Tensor& values);
+  // Bytes of the frozen chunk `index` (counted from the first frozen one) from byte `begin` on;
+  // padding is zeros.
+  void Read(size_t index, uint64_t begin, std::span<std::byte> bytes) const;
+  // The name of each frozen chunk.
+  std::vector<ContentHash> HashChunks() const;
+
+ private:
+  struct Piece {
+    uint64_t begin = 0;  // byte in the chunk
+    at::Tensor values;
+  };
+
+  const ChunkLayout& layout_;
+  const ChunkId first_;                     // frozen chunk
+  std::vector<std::vector<Piece>> pieces_;  // by frozen chunk
+};
+
+}  // namespace tidepool::trainer

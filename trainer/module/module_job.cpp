@@ -1,0 +1,344 @@
+#include "trainer/module/module_job.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+
+#include "base/units.h"
+#include "trainer/engine/torch_errors.h"
+#include "trainer/run/kept_run.h"
+#include "trainer/run/resume.h"
+
+namespace tidepool::trainer {
+namespace {
+
+c10::ScalarType TorchType(DType dtype) {
+  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kBF16 ? at::kBFloat16 : at::kHalf;
+}
+
+Status BadParameter(const std::string& name, const std::string& what) {
+  return Status(ErrorId::kUsageError, "the parameter " + name + " " + what).Where(name);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ModuleJob>> ModuleJob::Make(ModuleSettings settings, Clock* clock) {
+  std::unique_ptr<ModuleJob> job(new ModuleJob(std::move(settings), clock));
+  RunOptions& run = job->settings_.run;
+  TP_ASSIGN_OR_RETURN(job->place_, DetectRank(ReadEnvironment(), getppid()));
+  TP_RETURN_IF_ERROR(WaitsOf(run.job, run.server).status());
+
+  // Without a name the next start could not ask for the job.
+  const bool has_name = !run.job.name.empty() || !job->place_.job_name.empty();
+  if (run.job.resume == "auto" && (!has_name || run.server.standalone)) run.job.resume = "never";
+  TP_ASSIGN_OR_RETURN(job->resume_, ResumeWanted(run.job, run.server, job->place_));
+
+  run.model.preset = "module";
+  job->name_ = JobNameOf(run, job->place_);
+  return job;
+}
+
+ModuleJob::~ModuleJob() {
+  Leave();
+}
+
+Status ModuleJob::NotNow(const char* call, const char* before) const {
+  return Status(ErrorId::kUsageError, std::string(call) + " was called out of order")
+      .Where("job " + name_)
+      .Fix(before);
+}
+
+Result<uint32_t> ModuleJob::Add(ModuleParameter parameter) {
+  if (session_) return NotNow("add_parameter", "add all parameters before the job is opened");
+  const at::Tensor& tensor = parameter.tensor;
+  TP_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(settings_.run.model.dtype));
+  if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.is_contiguous())
+    return BadParameter(parameter.name, "is not a dense, contiguous tensor");
+  if (!tensor.is_cpu() && !tensor.is_cuda())
+    return BadParameter(parameter.name, "is on " + tensor.device().str() + ", not on cpu or cuda");
+  if (tensor.scalar_type() != TorchType(dtype))
+    return BadParameter(parameter.name,
+                        "is of another type than the job's " + std::string(NameOf(dtype)));
+
+  if (parameter.name.empty() || parameter.name.size() > client::kNameMax)
+    return BadParameter(parameter.name, "has no name, or one of more than " +
+                                            std::to_string(client::kNameMax) + " bytes");
+  if (tensor.dim() > static_cast<int64_t>(client::kDimsMax))
+    return BadParameter(parameter.name,
+                        "has more than " + std::to_string(client::kDimsMax) + " dimensions");
+  if (tensor.numel() == 0) return BadParameter(parameter.name, "has no elements");
+  if (!tensor.is_leaf()) return BadParameter(parameter.name, "is not a leaf");
+  if (parameter.group >= settings_.groups.size())
+    return BadParameter(parameter.name, "belongs to a parameter group that there is not");
+
+  parameters_.push_back(std::move(parameter));
+  return static_cast<uint32_t>(parameters_.size() - 1);
+}
+
+Result<ModulePlan> ModuleJob::Plan() const {
+  const RunOptions& run = settings_.run;
+  const bool trains = std::any_of(
+      parameters_.begin(), parameters_.end(),
+      [](const ModuleParameter& parameter) { return parameter.tensor.requires_grad(); });
+  if (!trains)
+    return Status(ErrorId::kUsageError, "the model has no parameter that is trained")
+        .Fix("call requires_grad_(True) on those that are to be trained");
+
+  std::vector<ParameterNote> notes;
+  for (const ModuleParameter& parameter : parameters_) {
+    ParameterNote note{.name = parameter.name,
+                       .dims = {},
+                       .optimizer_group = parameter.group,
+                       .multi_use = parameter.multi_use,
+                       .frozen = !parameter.tensor.requires_grad()};
+    for (const int64_t size : parameter.tensor.sizes())
+      note.dims.push_back(static_cast<uint64_t>(size));
+    notes.push_back(std::move(note));
+  }
+
+  LayoutOptions options;
+  options.world = place_.world;
+  TP_ASSIGN_OR_RETURN(options.dtype, DTypeFromName(run.model.dtype));
+  if (run.memory.chunk_size != "auto") {
+    TP_ASSIGN_OR_RETURN(options.chunk_bytes, ParseSize(run.memory.chunk_size));
+  }
+
+  ModulePlan plan;
+  TP_ASSIGN_OR_RETURN(plan.layout, BuildLayout(notes, options));
+  TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, place_.rank, run.memory.rcache));
+  plan.spec = MakeJobSpec(plan.layout, run, plan.rcache, name_);
+  plan.spec.optimizer = settings_.optimizer;
+  plan.spec.parameter_groups = settings_.groups;
+  return plan;
+}
+
+Status ModuleJob::GiveFrozen(uint32_t index, at::Tensor values) {
+  if (session_) return NotNow("give_frozen", "give values before the job is opened");
+  if (index >= parameters_.size() || !IsFrozen(index))
+    return Status(ErrorId::kUsageError, "there is no frozen parameter " + std::to_string(index));
+  const ModuleParameter& parameter = parameters_[index];
+  if (!values.is_cpu() || !values.is_contiguous() || values.sizes() != parameter.tensor.sizes() ||
+      values.scalar_type() != parameter.tensor.scalar_type())
+    return BadParameter(parameter.name,
+                        "is not given dense values of its type and shape in host memory");
+  given_[index] = std::move(values);
+  return {};
+}
+
+// The server knows frozen chunks by what is in them.
+Status ModuleJob::NameFrozen() {
+  if (plan_->spec.frozen.empty()) return {};
+  frozen_ = std::make_unique<FrozenTensors>(plan_->layout);
+  for (uint32_t index = 0; index < parameters_.size(); ++index) {
+    if (!IsFrozen(index)) continue;
+    const auto given = given_.find(index);
+    const at::Tensor& values = given != given_.end() ? given->second : parameters_[index].tensor;
+    frozen_->Give(plan_->layout.of_note[index], values.to(at::kCPU));
+  }
+
+  const std::vector<ContentHash> hashes = frozen_->HashChunks();
+  for (size_t i = 0; i < hashes.size(); ++i) plan_->spec.frozen[i].content = hashes[i];
+  return {};
+}
+
+Status ModuleJob::ProvideFrozen() {
+  if (!frozen_) return {};
+  const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) {
+    frozen_->Read(index, begin, bytes);
+    return Status();
+  };
+  return session_->ProvideFrozen(read).status();
+}
+
+Result<SessionTask> ModuleJob::MakeTask() {
+  const RunOptions& run = settings_.run;
+  TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(run.device, place_, clock_));
+  for (const ModuleParameter& parameter : parameters_) {
+    if (parameter.tensor.is_cuda() != device_->is_gpu())
+      return BadParameter(parameter.name, "is on " + parameter.tensor.device().str() +
+                                              ", and the job's device is " + run.device.name);
+  }
+
+  SessionTask task{.server = run.server,
+                   .job = run.job,
+                   .spec = plan_->spec,
+                   .groups = plan_->layout.data_groups};
+
+  task.clock = clock_;
+  task.note = settings_.note;
+  task.resumes = resume_;
+  if (!run.output.quiet) {
+    task.say = [](const std::string& line) {
+      std::cerr << "tidepool: " + line + "\n" << std::flush;
+    };
+  }
+
+  TP_RETURN_IF_ERROR(device_->MakeRcache(plan_->spec.rcache_bytes));
+  task.device = device_->ForSession();
+  return task;
+}
+
+Status ModuleJob::TakeSeat() {
+  TP_RETURN_IF_ERROR(NameFrozen());
+  TP_ASSIGN_OR_RETURN(SessionTask task, MakeTask());
+  TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
+  TP_RETURN_IF_ERROR(session_->Attach());
+
+  const client::Attachment& granted = session_->service()->attachment();
+  if (granted.weights_ready && !resume_) return StillHeld(name_, granted.sealed_version);
+  if (!granted.weights_ready && resume_) {
+    const KeptRun kept(settings_.run, name_);
+    TP_RETURN_IF_ERROR(kept.MayBegin(session_->socket_dir(), 0));
+  }
+  TP_RETURN_IF_ERROR(session_->Meet());
+  return ProvideFrozen();
+}
+
+Status ModuleJob::Explained(Status ended) const {
+  if (!settings_.run.server.standalone) return ExplainEnd(std::move(ended), name_, resume_);
+  return ExplainPrivateEnd(std::move(ended), session_ ? session_->ServerLogTail() : "");
+}
+
+Result<ModuleSeat> ModuleJob::Open() {
+  if (session_) return NotNow("open", "a job is opened once");
+  TP_ASSIGN_OR_RETURN(plan_, Plan());
+  Status seated;
+  const Status thrown = CatchTorch([&] { seated = TakeSeat(); });
+  if (seated.ok()) seated = thrown;
+  if (!seated.ok()) {
+    const Status explained = Explained(std::move(seated));
+    session_.reset();
+    return explained;
+  }
+
+  const client::Attachment& granted = session_->service()->attachment();
+  if (!granted.weights_ready) {
+    put_ = std::make_unique<WeightPut>(&plan_->layout, place_.rank, session_->service(),
+                                       device_->streams());
+  }
+  return ModuleSeat{.job = name_,
+                    .socket_dir = session_->socket_dir(),
+                    .resumed = granted.weights_ready,
+                    .version = granted.weights_ready ? granted.sealed_version : 0,
+                    .pool_bytes = granted.pool_bytes,
+                    .rcache_bytes = granted.rcache_bytes};
+}
+
+std::vector<uint32_t> ModuleJob::PutOrder() const {
+  std::vector<uint32_t> order;
+  if (!plan_) return order;
+  for (const ParameterPlace& place : plan_->layout.parameters) {
+    if (!IsFrozen(place.note)) order.push_back(place.note);
+  }
+  return order;
+}
+
+Status ModuleJob::Put(uint32_t index, const at::Tensor& values) {
+  if (!put_) return NotNow("put", "values are put once, into a new job, between open and bind");
+  if (index >= parameters_.size() || IsFrozen(index))
+    return Status(ErrorId::kUsageError, "there is no trained parameter " + std::to_string(index));
+  const ModuleParameter& parameter = parameters_[index];
+  if (!values.is_cpu() || values.sizes() != parameter.tensor.sizes() || !values.is_floating_point())
+    return BadParameter(parameter.name,
+                        "is not given floating-point values of its shape in host memory");
+
+  Status put;
+  TP_RETURN_IF_ERROR(CatchTorch([&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor whole = values.to(at::kFloat).contiguous();
+    put = put_->Put(plan_->layout.of_note[index], whole.const_data_ptr<float>());
+  }));
+  return put;
+}
+
+Status ModuleJob::Bind() {
+  if (!session_ || engine_) return NotNow("bind", "open the job first, and bind once");
+  if (put_) TP_RETURN_IF_ERROR(put_->Finish());
+  put_.reset();
+
+  EngineOptions options;
+  options.rank = place_.rank;
+  options.micro_batches = settings_.run.training.micro_batches;
+  // The caller says which parameters are used at several places.
+  options.cache.separate_while_recording = false;
+  options.cache.seed = settings_.run.model.seed;
+
+  EngineParts parts{.service = session_->service(),
+                    .groups = session_->groups(),
+                    .parameters = {},
+                    .clock = clock_};
+  for (const ParameterPlace& place : plan_->layout.parameters)
+    parts.parameters.push_back(parameters_[place.note].tensor);
+  parts.streams = device_->streams();
+  parts.gradients = GradientTeller::kCaller;
+
+  const client::Attachment& granted = session_->service()->attachment();
+  const Version sealed = granted.weights_ready ? granted.sealed_version : 0;
+  TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_->layout, options, std::move(parts)));
+  steps_ = engine_->Open(sealed);
+  frozen_.reset();
+  given_.clear();
+  return {};
+}
+
+Status ModuleJob::BeginForward(bool training) {
+  if (steps_ == nullptr) return NotNow("begin_forward", "bind the job first");
+  if (steps_->abandoned() && place_.world == 1) TP_RETURN_IF_ERROR(DropStep());
+  return steps_->BeginForward(training);
+}
+
+// The server drops a step whose rank has left without a goodbye.
+Status ModuleJob::DropStep() {
+  const Version sealed = steps_->version();
+  steps_ = nullptr;
+  engine_.reset();
+  session_->Leave();
+
+  Status seated = session_->Attach();
+  if (seated.ok()) seated = session_->Meet();
+  if (!seated.ok()) return Explained(std::move(seated));
+  const client::Attachment& granted = session_->service()->attachment();
+  if (granted.weights_ready && granted.sealed_version == sealed) return Bind();
+  return Status(ErrorId::kStatesLost, "the server does not hold step " + std::to_string(sealed) +
+                                          " of job " + name_ + " any more");
+}
+
+Status ModuleJob::Arrived(uint32_t index) {
+  if (steps_ == nullptr || index >= parameters_.size())
+    return NotNow("gradient_arrived", "bind the job first");
+  return steps_->Arrived(plan_->layout.of_note[index]);
+}
+
+Result<client::Outcome> ModuleJob::Step(double learning_rate) {
+  if (steps_ == nullptr) return NotNow("step", "bind the job first");
+  Result<client::Outcome> sealed =
+      steps_->EndStep({.learning_rate = static_cast<float>(learning_rate),
+                       .loss_scale = static_cast<float>(place_.world)});
+  if (!sealed.ok()) return Explained(sealed.status());
+  return sealed;
+}
+
+Status ModuleJob::Close() {
+  if (!session_) return {};
+  // Operators and transfers work in the memory of the seat.
+  steps_ = nullptr;
+  engine_.reset();
+  put_.reset();
+  Status closed = session_->Close();
+  session_.reset();
+  return closed;
+}
+
+void ModuleJob::Leave() {
+  steps_ = nullptr;
+  engine_.reset();
+  put_.reset();
+  if (session_) session_->Leave();
+  session_.reset();
+}
+
+}  // namespace tidepool::trainer
