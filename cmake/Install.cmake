@@ -1,5 +1,6 @@
 # cmake --install: the programs with their manual pages and completions, the service, what belongs to monitoring and schedulers, and the client
-# library that a trainer of one's own links, with headers and pkg-config file. What of it is in which .deb: Package.cmake.
+# library that a trainer of one's own links, with headers and pkg-config file; with LibTorch also the library for modules of one's own. What of
+# it is in which .deb: Package.cmake.
 include(GNUInstallDirs)
 
 # What a program says of itself: its manual page from --help, its completions from the tables behind that.
@@ -31,6 +32,18 @@ if(TARGET trainer)
   set_target_properties(trainer PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)
   install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT trainer)
   tidepool_told_by(trainer trainer)
+endif()
+# find_package(Tidepool): the library for programs that train a LibTorch module of their own, found from wherever the prefix was moved to.
+if(TARGET tidepool_train)
+  set_target_properties(tidepool_train PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)
+  install(TARGETS tidepool_train LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT trainer)
+  install(FILES ${CMAKE_SOURCE_DIR}/trainer/module/tidepool/train.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tidepool COMPONENT trainer)
+  include(CMakePackageConfigHelpers)
+  configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TidepoolConfig.cmake.in ${CMAKE_BINARY_DIR}/TidepoolConfig.cmake
+    INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Tidepool PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+  write_basic_package_version_file(${CMAKE_BINARY_DIR}/TidepoolConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_BINARY_DIR}/TidepoolConfig.cmake ${CMAKE_BINARY_DIR}/TidepoolConfigVersion.cmake
+          DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Tidepool COMPONENT trainer)
 endif()
 
 set(TIDEPOOL_PACKAGING ${CMAKE_SOURCE_DIR}/packaging)

@@ -29,6 +29,15 @@ foreach(library torch_cpu c10)
   set_target_properties(tidepool_wheel_${library} PROPERTIES IMPORTED_LOCATION ${TIDEPOOL_TORCH_DIR}/lib/lib${library}.so)
 endforeach()
 
+# Its release, for those who link our libraries with it.
+set(TIDEPOOL_TORCH_VERSION "")
+foreach(part MAJOR MINOR PATCH)
+  file(STRINGS ${TIDEPOOL_TORCH_DIR}/include/torch/headeronly/version.h line REGEX "^#define TORCH_VERSION_${part} [0-9]+")
+  string(REGEX REPLACE ".* " "" line "${line}")
+  list(APPEND TIDEPOOL_TORCH_VERSION ${line})
+endforeach()
+string(REPLACE ";" "." TIDEPOOL_TORCH_VERSION "${TIDEPOOL_TORCH_VERSION}")
+
 add_library(tidepool_torch INTERFACE)
 target_include_directories(tidepool_torch SYSTEM INTERFACE
   ${TIDEPOOL_TORCH_DIR}/include ${TIDEPOOL_TORCH_DIR}/include/torch/csrc/api/include)
