@@ -92,6 +92,20 @@ class Machine(unittest.TestCase):
         self.assertEqual(asked.returncode, 9)
         self.assertIn("missing kubernetes-validate==1.37.0", asked.stdout)
 
+    def test_packages_of_the_python_tests_are_looked_for_where_tests_need_them(self):
+        self.assertNotIn("pypi-packages", self.setup("--check").stdout)
+        asked = self.setup("--check", "--tests")
+        self.assertEqual(asked.returncode, 9)
+        self.assertRegex(asked.stdout, r"missing packages of scripts/pypi-packages.txt .*55 MB to download.* transformers==\d")
+        self.assertNotIn("pypi-packages", self.setup("--check", "--tests", "--no-torch").stdout)
+
+    def test_the_packages_of_the_python_tests_are_pinned_and_bring_nothing_of_a_gpu(self):
+        with open(os.path.join(ROOT, "scripts", "pypi-packages.txt"), encoding="utf-8") as file:
+            lines = [line for line in file if not line.startswith("#")]
+        for line in lines:
+            self.assertRegex(line, r"^[\w.-]+==[\w.]+ +# \S")
+            self.assertNotRegex(line.lower(), r"^(nvidia|triton|cuda|torch)")
+
     def as_anybody(self, *arguments):
         """Setup with the tests for root made blind: what a user without rights meets."""
         with open(SETUP, encoding="utf-8") as file:

@@ -1,0 +1,205 @@
+// torch.classes.tidepool.Job: a ModuleJob (trainer/module/module_job.h) for Python.
+//
+// LibTorch calls methods without the interpreter's lock, on the thread of the Python caller, which
+// must be the main thread. An error becomes a RuntimeError with its whole text; last_error() has
+// its parts.
+#include <unistd.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include "base/error_catalog.h"
+#include "base/text/json_writer.h"
+#include "python/binding/interrupt_clock.h"
+#include "trainer/engine/torch_errors.h"
+#include "trainer/module/module_job.h"
+#include "trainer/plan/estimate.h"
+
+namespace tidepool::python {
+namespace {
+
+using trainer::CatchTorch;
+using trainer::ModuleJob;
+
+std::string ErrorJson(const Status& status) {
+  JsonWriter json;
+  json.BeginObject();
+  json.Field("id", status.ok() ? "" : ErrorEntryOf(status.id()).name);
+  json.Field("what", status.what()).Field("where", status.where());
+  json.Field("why", status.why()).Field("fix", status.fix()).EndObject();
+  return json.Take();
+}
+
+std::string PlanJson(const trainer::ModulePlan& plan, uint32_t micro_batches) {
+  const trainer::MemoryEstimate memory =
+      trainer::EstimateMemory(plan.layout, {.micro_batches = micro_batches,
+                                            .rcache_bytes = plan.rcache.bytes,
+                                            .optimizer = plan.spec.optimizer});
+
+  JsonWriter json;
+  json.BeginObject().Field("parameters", memory.parameters);
+  json.Field("chunks", static_cast<uint64_t>(plan.layout.chunks.size()));
+  json.Field("chunk_bytes", plan.rcache.block_bytes).Field("blocks", plan.rcache.blocks);
+  json.Field("resident_bytes", plan.rcache.resident_bytes);
+  json.Field("rcache_bytes", plan.rcache.bytes);
+  json.Field("parameter_bytes", memory.parameters * BytesOf(plan.layout.dtype));
+  json.Field("padding_bytes", memory.padding_bytes);
+
+  json.Field("master_bytes", memory.master).Field("momentum_bytes", memory.momentum);
+  json.Field("variance_bytes", memory.variance).Field("copy_bytes", memory.param16);
+  json.Field("gradient_bytes", memory.gradient).Field("host_bytes", memory.pool_bytes);
+  return json.EndObject().Take();
+}
+
+class Job : public torch::CustomClassHolder {
+ public:
+  explicit Job(const std::string& settings) {
+    InterruptClock::Watch();
+    Result<trainer::ModuleSettings> parsed = trainer::ParseModuleSettings(settings);
+    Require(parsed.status());
+    micro_batches_ = parsed->run.training.micro_batches;
+    job_ = Take(ModuleJob::Make(std::move(parsed).value(), &clock_));
+  }
+
+  ~Job() override {
+    // A forked process has no part in the job, and must not say goodbye for it.
+    if (getpid() != owner_) static_cast<void>(job_.release());
+  }
+
+  std::string Place() {
+    const trainer::RankPlace& place = Here()->place();
+    JsonWriter json;
+    json.BeginObject().Field("rank", place.rank).Field("world", place.world);
+    json.Field("local_rank", place.local_rank).Field("local_world", place.local_world);
+    return json.Field("launcher", place.launcher).EndObject().Take();
+  }
+
+  int64_t AddParameter(const std::string& name, const at::Tensor& tensor, int64_t group,
+                       bool multi_use) {
+    return Take(Here()->Add({.name = name,
+                             .tensor = tensor,
+                             .group = static_cast<uint32_t>(group),
+                             .multi_use = multi_use}));
+  }
+
+  void GiveFrozen(int64_t index, const at::Tensor& values) {
+    Require(Here()->GiveFrozen(static_cast<uint32_t>(index), values));
+  }
+
+  std::string Plan() { return PlanJson(Take(Here()->Plan()), micro_batches_); }
+
+  std::string Open() {
+    const trainer::ModuleSeat seat = Take(Here()->Open());
+    JsonWriter json;
+    json.BeginObject().Field("job", seat.job).Field("socket_dir", seat.socket_dir);
+    json.Field("resumed", seat.resumed).Field("version", seat.version);
+    json.Field("pool_bytes", seat.pool_bytes).Field("rcache_bytes", seat.rcache_bytes);
+    return json.EndObject().Take();
+  }
+
+  std::vector<int64_t> PutOrder() {
+    const std::vector<uint32_t> order = Here()->PutOrder();
+    return {order.begin(), order.end()};
+  }
+  void Put(int64_t index, const at::Tensor& values) {
+    Require(Here()->Put(static_cast<uint32_t>(index), values));
+  }
+  void Bind() { Require(Here()->Bind()); }
+
+  void BeginForward(bool training) { Require(Here()->BeginForward(training)); }
+  void Check() { Require(Steps()->Check()); }
+  void GradientArrived(int64_t index) { Require(Here()->Arrived(static_cast<uint32_t>(index))); }
+  std::tuple<double, bool, int64_t> Step(double learning_rate) {
+    const client::Outcome sealed = Take(Here()->Step(learning_rate));
+    return {sealed.grad_norm, sealed.skipped, static_cast<int64_t>(sealed.version)};
+  }
+  int64_t SealedVersion() { return static_cast<int64_t>(Steps()->version()); }
+
+  std::string Counters() {
+    Steps();
+    const trainer::CacheCounters counters = Here()->cache()->counters();
+    JsonWriter json;
+    json.BeginObject().Field("hits", counters.hits).Field("misses", counters.misses);
+    json.Field("prefetches", counters.prefetches).Field("evictions", counters.evictions);
+    json.Field("late_prefetches", counters.late_prefetches).Field("submits", counters.submits);
+    json.Field("deviations", counters.deviations).Field("wait_ns", counters.wait_ns);
+    json.Field("bytes_h2d", counters.bytes_h2d).Field("bytes_d2h", counters.bytes_d2h);
+    return json.EndObject().Take();
+  }
+
+  void Close() { Require(Here()->Close()); }
+  void Leave() { Here()->Leave(); }
+  std::string LastError() const { return ErrorJson(last_); }
+
+ private:
+  ModuleJob* Here() {
+    if (getpid() != owner_) {
+      Require(Status(ErrorId::kUsageError, "a forked process uses the job of its parent")
+                  .Fix("give workers what they need before, or start them with \"spawn\""));
+    }
+    return job_.get();
+  }
+  void Require(const Status& status) {
+    InterruptClock::Forget();
+    if (status.ok()) return;
+    last_ = status;
+    throw std::runtime_error(status.Format());
+  }
+  template <typename Value>
+  Value Take(Result<Value> result) {
+    Require(result.status());
+    return std::move(result).value();
+  }
+  trainer::OpenSteps* Steps() {
+    if (Here()->steps() == nullptr) {
+      Require(Status(ErrorId::kUsageError, "the job is not running")
+                  .Why("it has not been bound yet, or was closed or left"));
+    }
+    return Here()->steps();
+  }
+
+  const pid_t owner_ = getpid();
+  InterruptClock clock_;
+  uint32_t micro_batches_ = 1;
+  std::unique_ptr<ModuleJob> job_;
+  Status last_;
+};
+
+std::string Version() {
+  return TIDEPOOL_VERSION;
+}
+
+}  // namespace
+
+TORCH_LIBRARY(tidepool, library) {
+  library.class_<Job>("Job")
+      .def(torch::init<const std::string&>())
+      .def("place", &Job::Place)
+      .def("add_parameter", &Job::AddParameter)
+      .def("give_frozen", &Job::GiveFrozen)
+      .def("plan", &Job::Plan)
+      .def("open", &Job::Open)
+      .def("put_order", &Job::PutOrder)
+      .def("put", &Job::Put)
+      .def("bind", &Job::Bind)
+
+      .def("begin_forward", &Job::BeginForward)
+      .def("check", &Job::Check)
+      .def("gradient_arrived", &Job::GradientArrived)
+      .def("step", &Job::Step)
+      .def("version", &Job::SealedVersion)
+      .def("counters", &Job::Counters)
+      .def("close", &Job::Close)
+      .def("leave", &Job::Leave)
+      .def("last_error", &Job::LastError);
+  library.def("version() -> str", Version);
+}
+
+}  // namespace tidepool::python

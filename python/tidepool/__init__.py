@@ -1,0 +1,47 @@
+"""Tidepool: training torch modules whose states lie at memserver, a memory server.
+
+    import tidepool
+
+    model = tidepool.wrap(model, rcache="25%")
+    optimizer = tidepool.optim.AdamW(model.parameters(), lr=1e-3, max_grad_norm=1.0)
+    for batch in loader:
+        model(**batch).loss.backward()
+        optimizer.step()
+    tidepool.save_pretrained(model, "out")
+
+docs/python.md says what works, what is refused and why.
+"""
+
+from . import errors, optim
+from ._load import from_pretrained
+from ._look import Estimate, Memory, close, estimate, gathered, leave, memory, sealed_steps
+from ._meta import init
+from ._save import save_pretrained
+from ._wrap import wrap
+from .errors import FileError, JobExists, JobLost, MemoryTooSmall, NotFinite, RankLost, ServerError, TidepoolError, UsageError
+
+__all__ = [
+    "Estimate",
+    "FileError",
+    "JobExists",
+    "JobLost",
+    "Memory",
+    "MemoryTooSmall",
+    "NotFinite",
+    "RankLost",
+    "ServerError",
+    "TidepoolError",
+    "UsageError",
+    "close",
+    "errors",
+    "estimate",
+    "from_pretrained",
+    "gathered",
+    "init",
+    "leave",
+    "memory",
+    "optim",
+    "save_pretrained",
+    "sealed_steps",
+    "wrap",
+]

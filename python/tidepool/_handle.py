@@ -1,0 +1,348 @@
+"""A wrapped model: its options, its job once there is one, and the hooks between the two.
+
+The registry holds handles by their models, weakly; a handle holds its model weakly, and a hook its handle. So a model that
+nobody uses any more goes, its handle with it, and the job is left at the server or ended.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import traceback
+import weakref
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+
+import torch
+from torch import nn
+
+from . import _check, _options, _server
+from ._hooks import install, refuse_forward
+from ._library import new_job
+from ._meta import exchange, unbacked
+from ._options import Options, Rule
+from .errors import UsageError, call
+
+log = logging.getLogger("tidepool")
+
+Weights = Callable[[str], torch.Tensor]  # from a parameter's name to its values, in host memory
+
+
+class Handle:
+    """One wrapped model on this rank. Main thread only."""
+
+    def __init__(self, model: nn.Module, options: Options, weights: Optional[Weights]) -> None:
+        self._model = weakref.ref(model)
+        self.options = options
+        self.weights = weights
+        self.state = "wrapped"  # then running, and at last closed or left
+        self.foreign = False  # this process was forked from the one that trains
+        self.job: Any = None
+        self.place: Dict[str, Any] = {}
+        self.seat: Dict[str, Any] = {}
+        self.plan: Dict[str, Any] = {}
+        self._members: Set[int] = set()  # ids of the job's parameters
+        self._hooks: List[Any] = []
+        self._finalizer: Optional[weakref.finalize] = None
+
+    @property
+    def model(self) -> nn.Module:
+        model = self._model()
+        if model is None:
+            raise UsageError("the model of this job is gone", fix="keep a reference to it while you train")
+        return model
+
+    def is_of(self, model: nn.Module) -> bool:
+        return self._model() is model
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+    @property
+    def rank(self) -> int:
+        return int(self.place.get("rank", os.environ.get("RANK", 0)))
+
+    def start(self, rule: Rule, group_of: Dict[int, int]) -> None:
+        """Begins the job, or goes on with it. `group_of`: the group of each trained parameter, by its id. Errors: TidepoolError."""
+        self._check_may_start()
+        trained = _check.check(self.model, self.options, self.weights is not None)
+        frozen = _check.frozen_parameters(self.model)
+        dtype = _check.job_dtype(trained, self.options)
+        job = new_job(_options.settings(self.options, dtype, rule, _server.choose(self.options)))
+        place = json.loads(call(job, "place"))
+
+        placed = _Placed(self.weights, dtype, _device(self.options, place))
+        try:
+            plan, seat = _begin(job, trained, frozen, group_of, placed)
+            placed.place_the_rest(self.model)
+            call(job, "bind")
+        except BaseException as error:
+            del job  # it has a share in each parameter, and so have frames that it was called from
+            traceback.clear_frames(error.__traceback__)
+            placed.undo()
+            raise
+
+        self.job, self.place, self.plan, self.seat, self.state = job, place, plan, seat, "running"
+        self._members = {id(one.parameter) for one in (*trained, *frozen)}
+        self.weights = None
+        self._remove_hooks()
+        torch.autograd.set_multithreading_enabled(False)
+        self._hooks = install(self, [one.parameter for one in trained])
+        self._finalizer = weakref.finalize(self, _let_go, job, self._is_kept(), os.getpid())
+
+    def watch_for_early_forward(self) -> None:
+        self._hooks = [refuse_forward(self.model)]
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Calls a method of the job. Errors: TidepoolError."""
+        if self.foreign:
+            raise UsageError(
+                "a forked process uses the job of its parent",
+                why="the parameters are with the process that trains",
+                fix='give workers (a DataLoader\'s too) what they need before, or start them with "spawn"',
+            )
+        if not self.running:
+            raise UsageError(self._why_not_running())
+        return call(self.job, name, *arguments)
+
+    def values(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        """A copy of a parameter of the model, on its device. Collective while the job runs."""
+        if id(parameter) in self._members:
+            self.call("version")  # while the job runs, and in this process
+            with torch.no_grad():
+                copy = parameter.detach().clone()  # an operator, for which the values are brought
+            self.call("check")
+            return copy
+        if parameter.is_meta:
+            raise UsageError(
+                f"the parameter {name} has no values yet", where=name, fix="make the optimizer first: the job begins, and the weights are loaded, then"
+            )
+        return parameter.detach().clone()
+
+    def end(self, how: str) -> None:
+        """Closes or leaves the job; `how` is the name of the native method. A model without a job is only unwrapped."""
+        if self.state == "wrapped":
+            self._remove_hooks()
+            _handles.pop(self.model, None)
+            return
+        if not self.running:
+            return
+        self.call(how)
+        self._remove_hooks()
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self.job, self.state = None, {"close": "closed", "leave": "left"}[how]
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _check_may_start(self) -> None:
+        if self.state != "wrapped":
+            raise UsageError(
+                "the job of this model has begun already" if self.running else self._why_not_running(),
+                why="an optimizer begins the job of its model, and there is one job a model",
+                fix="make the model anew, wrap it, and then make its optimizer",
+            )
+        if threading.current_thread() is not threading.main_thread():
+            raise UsageError("the optimizer is made on another thread than the main one", fix="build and train the model on the main thread")
+        for other in handles():
+            if other is not self and other.running and self.options.job and other.options.job == self.options.job:
+                raise UsageError(
+                    f"job {self.options.job} runs already, in this process",
+                    why="a notebook cell that ran before has begun it",
+                    fix="call tidepool.leave(model) or tidepool.close(model) on the former model first, or choose another job=",
+                )
+
+    def _is_kept(self) -> bool:
+        """Whether the job is left with the server where the process ends without close(): a later one could ask for it, or other ranks go on."""
+        return self.place["world"] > 1 or (bool(self.options.job) and self.options.resume == "auto")
+
+    def _why_not_running(self) -> str:
+        return {
+            "wrapped": "the job has not begun: it begins when the optimizer is made",
+            "closed": "the job of this model was closed, and its weights went with it",
+            "left": "the job of this model was left to the server, and this process has no part in it any more",
+        }[self.state]
+
+
+def _begin(
+    job: Any, trained: Sequence[_check.Member], frozen: Sequence[_check.Member], group_of: Dict[int, int], placed: "_Placed"
+) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Describes the parameters, takes the seat, and puts initial values into a new job. Returns plan and seat."""
+    for one in trained:
+        placed.place(one)
+        call(job, "add_parameter", one.name, one.parameter, group_of[id(one.parameter)], one.multi_use)
+    for one in frozen:
+        placed.place(one)
+        index = call(job, "add_parameter", one.name, one.parameter, 0, False)
+        call(job, "give_frozen", index, placed.values(one))
+    plan = json.loads(call(job, "plan"))
+    _ReadAhead(placed, trained).advance(0)  # while the server prepares its memory
+    seat = json.loads(call(job, "open"))
+    if not seat["resumed"]:
+        order = call(job, "put_order")
+        ahead = _ReadAhead(placed, [trained[index] for index in order])
+        for index in order:
+            ahead.advance(trained[index].bytes)
+            call(job, "put", index, placed.values(trained[index]))
+    return plan, seat
+
+
+class _ReadAhead:
+    """Has values read from files before they are asked for: so many bytes of them at a time."""
+
+    _BYTES = 256 << 20
+
+    def __init__(self, placed: "_Placed", members: Sequence[_check.Member]) -> None:
+        self._placed, self._left, self._ahead = placed, iter(members), 0
+
+    def advance(self, used: int) -> None:
+        """`used`: bytes of a parameter that is asked for now."""
+        self._ahead -= used
+        while self._ahead < self._BYTES:
+            one = next(self._left, None)
+            if one is None:
+                return
+            self._placed.prefetch(one)
+            self._ahead += one.bytes
+
+
+class _Placed:
+    """While a job begins: the tensors that were exchanged for those of the job, which come back where the start fails."""
+
+    def __init__(self, weights: Optional[Weights], dtype: torch.dtype, device: torch.device) -> None:
+        self._weights, self._dtype, self._device = weights, dtype, device
+        self._former: Dict[int, Tuple[str, nn.Parameter, nn.Parameter]] = {}
+
+    def undo(self) -> None:
+        for name, parameter, former in self._former.values():
+            try:
+                torch.utils.swap_tensors(parameter, former)
+            except RuntimeError:  # somebody has a share in it: it gets memory, of no known content, rather than none
+                parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
+                log.warning("the parameter %s has lost its values: make the model anew", name)
+        self._former.clear()
+
+    def place(self, one: _check.Member) -> None:
+        """Makes the parameter one of the job's dtype and device; it has no memory then."""
+        parameter = one.parameter
+        parameter.grad = None
+        if parameter.is_meta or parameter.dtype != self._dtype or parameter.device.type != self._device.type:
+            data = unbacked(parameter.shape, self._dtype, self._device)
+            self._former[id(parameter)] = one.name, parameter, exchange(one.name, parameter, data)
+
+    def prefetch(self, one: _check.Member) -> None:
+        """Values that lie in a file are asked for soon."""
+        tell = getattr(self._weights, "prefetch", None)
+        if tell is not None:
+            tell(one.name)
+
+    def values(self, one: _check.Member) -> torch.Tensor:
+        """The initial values, in host memory; those of a frozen parameter in the job's dtype."""
+        _, _, parameter = self._former.get(id(one.parameter), ("", None, one.parameter))
+        values = self._read(one.name, parameter).detach().to("cpu")
+        return (values if one.parameter.requires_grad else values.to(self._dtype)).contiguous()
+
+    def place_the_rest(self, model: nn.Module) -> None:
+        """What the job does not hold (quantised weights, buffers) gets its values, and the job's device."""
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad and not parameter.is_floating_point():
+                if parameter.is_meta or parameter.device.type != self._device.type:
+                    exchange(name, parameter, self._read(name, parameter).detach().to(self._device, copy=parameter.is_meta))
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.device.type != self._device.type:
+                    module._buffers[name] = buffer.to(self._device)
+
+    def _read(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        if not parameter.is_meta:
+            return parameter
+        assert self._weights is not None
+        values = self._weights(name)
+        if not isinstance(values, torch.Tensor) or values.shape != parameter.shape:
+            got = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
+            raise UsageError(f"the weights for {name} are {got}, and the parameter is {tuple(parameter.shape)}", where=name)
+        return values
+
+
+def _device(options: Options, place: Dict[str, Any]) -> torch.device:
+    return torch.device("cuda", place["local_rank"]) if options.device == "cuda" else torch.device(options.device)
+
+
+def _let_go(job: Any, keep: bool, owner: int) -> None:
+    """At the end of a handle or of the process, where nobody closed the job."""
+    if os.getpid() != owner:
+        return
+    try:
+        call(job, "leave" if keep else "close")
+    except RuntimeError as error:
+        log.warning("the job did not end in order: %s", error)
+
+
+_handles: "weakref.WeakKeyDictionary[nn.Module, Handle]" = weakref.WeakKeyDictionary()
+
+
+def handles() -> Iterator[Handle]:
+    return iter(list(_handles.values()))
+
+
+def wrap(model: nn.Module, options: Options, weights: Optional[Weights]) -> Handle:
+    """Registers the model. Errors: UsageError."""
+    former = known(model)
+    if former is not None:
+        raise UsageError(
+            "this model is wrapped already" if former.state == "wrapped" else "this model is wrapped already, and its job has begun",
+            why="the code that wraps it (a notebook cell?) ran twice on the same object",
+            fix="make the model anew in the same cell; tidepool.leave(model) lets go of the former one's job",
+        )
+    _check.check(model, options, weights is not None)
+    handle = Handle(model, options, weights)
+    if weights is not None:
+        handle.watch_for_early_forward()
+    _handles[model] = handle
+    return handle
+
+
+def known(model: nn.Module) -> Optional[Handle]:
+    """The handle of a model, where it is wrapped."""
+    return _handles.get(model) if isinstance(model, nn.Module) else None
+
+
+def of_model(model: nn.Module) -> Handle:
+    """The handle of a wrapped model. Errors: UsageError."""
+    handle = known(model)
+    if handle is None:
+        raise UsageError("this model is not wrapped", where=type(model).__name__, fix="call tidepool.wrap(model) first")
+    return handle
+
+
+def of_part(module: nn.Module) -> Handle:
+    """The handle of the wrapped model that has this module. Errors: UsageError."""
+    for handle in handles():
+        if any(part is module for part in handle.model.modules()):
+            return handle
+    return of_model(module)
+
+
+def of_parameters(parameters: Iterable[torch.Tensor]) -> Handle:
+    """The handle of the wrapped model that has one of these parameters. Errors: UsageError."""
+    asked = {id(parameter) for parameter in parameters}
+    for handle in handles():
+        if any(id(parameter) in asked for parameter in handle.model.parameters()):
+            return handle
+    raise UsageError(
+        "these parameters belong to no wrapped model",
+        fix="call model = tidepool.wrap(model) before you make the optimizer, and give it model.parameters()",
+    )
+
+
+def _forget_after_fork() -> None:
+    for handle in handles():
+        handle.foreign = True
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,82 @@
+"""Hooks of a running job: the model's forward tells when a pass begins, and each parameter when its gradient is complete.
+
+They hold the handle weakly. A copy of the model (copy.deepcopy, pickle) has hooks that do nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, List, Sequence
+
+import torch
+from torch import nn
+
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from ._handle import Handle
+
+
+def install(handle: "Handle", parameters: Sequence[torch.Tensor]) -> List[Any]:
+    """Watches the handle's model and its trained parameters. Returns what removes the hooks."""
+    model = handle.model
+    hooks: List[Any] = [
+        model.register_forward_pre_hook(_BeginForward(handle), prepend=True),
+        model.register_forward_hook(_EndForward(handle)),
+    ]
+    # Through Python's own list of hooks: LibTorch has one slot a tensor, and the user's hooks go through that list too.
+    hooks += [parameter.register_post_accumulate_grad_hook(_Gradient(handle, index)) for index, parameter in enumerate(parameters)]
+    return hooks
+
+
+def refuse_forward(model: nn.Module) -> Any:
+    """Until the job begins, a forward of a model without weights is an error that says so. Returns what removes the hook."""
+    return model.register_forward_pre_hook(_no_weights_yet, prepend=True)
+
+
+def _no_weights_yet(module: nn.Module, _: Any) -> None:
+    if any(parameter.is_meta for parameter in module.parameters()):
+        raise UsageError(
+            "this model has no weights yet", why="they are loaded when its optimizer is made", fix="make the optimizer before the first forward"
+        )
+
+
+class _Hook:
+    def __init__(self, handle: "Handle") -> None:
+        self._handle = weakref.ref(handle)
+
+    def __reduce__(self) -> Any:
+        return _nothing, ()
+
+
+class _BeginForward(_Hook):
+    def __call__(self, module: nn.Module, _: Any) -> None:
+        handle = self._handle()
+        if handle is not None and handle.is_of(module):
+            handle.call("begin_forward", torch.is_grad_enabled())
+
+
+class _EndForward(_Hook):
+    def __call__(self, module: nn.Module, *_: Any) -> None:
+        handle = self._handle()
+        if handle is not None and handle.is_of(module):
+            handle.call("check")
+
+
+class _Gradient(_Hook):
+    def __init__(self, handle: "Handle", index: int) -> None:
+        super().__init__(handle)
+        self._index = index
+
+    def __call__(self, _: torch.Tensor) -> None:
+        handle = self._handle()
+        if handle is not None:
+            handle.call("gradient_arrived", self._index)
+
+
+def _nothing() -> Any:
+    return _do_nothing
+
+
+def _do_nothing(*_: Any) -> None:
+    return None

@@ -1,0 +1,76 @@
+"""The op library and the programs: where they are, and how the library is loaded."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from typing import Any, List, Tuple
+
+import torch
+
+from .errors import TidepoolError, from_native
+
+_PACKAGE = pathlib.Path(__file__).resolve().parent
+_NAME = "libtidepool_torch.so"
+
+
+def _checkout_build() -> pathlib.Path:
+    return _PACKAGE.parents[1] / "build"
+
+
+def library_path() -> pathlib.Path:
+    """The op library: the environment's TIDEPOOL_TORCH_LIBRARY, else beside the package, else of the checkout. Errors: TidepoolError."""
+    named = os.environ.get("TIDEPOOL_TORCH_LIBRARY", "")
+    places: List[pathlib.Path] = [pathlib.Path(named)] if named else [_PACKAGE / _NAME, _checkout_build() / "lib" / _NAME]
+    for place in places:
+        if place.is_file():
+            return place
+    raise TidepoolError(
+        f"the library of operators, {_NAME}, is not there",
+        where=", ".join(map(str, places)),
+        fix="install the wheel, build the checkout, or name the file in TIDEPOOL_TORCH_LIBRARY",
+        id="FileUnreadable",
+    )
+
+
+def program_path(name: str) -> str:
+    """`name` in TIDEPOOL_BIN, in the package or in the checkout; "" where it has to be in PATH."""
+    folders: Tuple[pathlib.Path, ...] = (_PACKAGE / "bin", _checkout_build() / "bin")
+    if os.environ.get("TIDEPOOL_BIN"):
+        folders = (pathlib.Path(os.environ["TIDEPOOL_BIN"]),)
+    for folder in folders:
+        if os.access(folder / name, os.X_OK):
+            return str(folder / name)
+    return ""
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> None:
+    """Loads the op library, once. Errors: TidepoolError."""
+    path = library_path()
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise TidepoolError(
+            "the library of operators cannot be loaded",
+            where=str(path),
+            why=str(error),
+            fix=f"use a build of Tidepool for this torch, {torch.__version__}",
+            id="LibraryFailed",
+        ) from error
+
+
+def new_job(settings: str) -> Any:
+    """A native job of these settings, a JSON object; nothing is contacted. Errors: UsageError."""
+    load()
+    try:
+        return torch.classes.tidepool.Job(settings)
+    except RuntimeError as error:
+        raise from_native(error) from None
+
+
+def version() -> str:
+    """The release of the op library."""
+    load()
+    return str(torch.ops.tidepool.version())

@@ -1,0 +1,160 @@
+"""Looking at a job: its parameters, its memory, what it would need; and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import types
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple, Union
+
+import torch
+from torch import nn
+
+from . import _check, _handle, _options
+from ._library import new_job
+from ._meta import unbacked
+from ._options import Rule, size_text, table
+from .errors import UsageError, call
+
+
+@contextlib.contextmanager
+def gathered(params_or_module: Union[nn.Module, torch.Tensor, Iterable[torch.Tensor]]) -> Iterator[Mapping[str, torch.Tensor]]:
+    """Copies of parameters, by their names, in the job's dtype and on its device.
+
+    Of a wrapped model or a module in it: all of its parameters, by their names in that module. Of parameters: those, by their names
+    in the model. Collective: all ranks ask for the same ones. The copies are whole and take that much memory. Nothing is written
+    back: this version has no way to change weights of a job that runs. Errors: UsageError, those of a job.
+    """
+    handle, named = _asked(params_or_module)
+    yield types.MappingProxyType({name: handle.values(name, parameter) for name, parameter in named})
+
+
+def _asked(asked: Union[nn.Module, torch.Tensor, Iterable[torch.Tensor]]) -> Tuple[_handle.Handle, List[Tuple[str, nn.Parameter]]]:
+    if isinstance(asked, nn.Module):
+        return _handle.of_part(asked), list(asked.named_parameters())
+    parameters = [asked] if isinstance(asked, torch.Tensor) else list(asked)
+    handle = _handle.of_parameters(parameters)
+    names = {id(parameter): (name, parameter) for name, parameter in handle.model.named_parameters()}
+    if any(id(parameter) not in names for parameter in parameters):
+        raise UsageError("a tensor that was asked for is no parameter of the model", fix="ask for parameters themselves, not for views or copies")
+    return handle, [names[id(parameter)] for parameter in parameters]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a job needs. Bytes: of this rank where it says so, else of the job."""
+
+    parameters: int  # elements that are trained
+    parameter_bytes: int  # in the job's dtype
+    chunks: int
+    chunk_bytes: int
+    rcache_bytes: int  # on this rank's device, for weights
+    resident_bytes: int  # of that, for parameters that stay there
+    host_bytes: int  # at the server, for all states
+    optimizer_bytes: int  # of that, for master weights and moments
+    padding_bytes: int  # of that, for nothing
+
+    def __str__(self) -> str:
+        return table(
+            [
+                ("parameters", f"{self.parameters:,} ({size_text(self.parameter_bytes)})"),
+                ("chunks", f"{self.chunks} of {size_text(self.chunk_bytes)}"),
+                ("rCache of a rank", f"{size_text(self.rcache_bytes)}, of which {size_text(self.resident_bytes)} resident"),
+                ("host memory at the server", size_text(self.host_bytes)),
+                ("  master weights and moments", size_text(self.optimizer_bytes)),
+                ("  padding", size_text(self.padding_bytes)),
+            ]
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory(Estimate):
+    """What a job has, and what its rCache has done on this rank since the job began here."""
+
+    job: str
+    socket_dir: str
+    pool_bytes: int  # that the server has reserved for the job
+    hits: int
+    misses: int
+    prefetches: int
+    evictions: int
+    wait_seconds: float  # in which an operator waited for weights
+    bytes_to_device: int
+    bytes_from_device: int
+
+    def __str__(self) -> str:
+        rows = [
+            ("job", f"{self.job}, memserver at {self.socket_dir}"),
+            ("reserved for the job", size_text(self.pool_bytes)),
+            ("rCache", f"{self.hits} hits, {self.misses} misses, {self.prefetches} prefetches, {self.evictions} evictions"),
+            ("moved", f"{size_text(self.bytes_to_device)} to the device, {size_text(self.bytes_from_device)} from it"),
+            ("waited for weights", f"{self.wait_seconds:.3f} s"),
+        ]
+        return super().__str__() + "\n" + table(rows)
+
+
+def estimate(model: nn.Module, *, optimizer: str = "adamw", states: str = "fp32", **options: Any) -> Estimate:
+    """What a job for this model would need, with so many ranks as the launcher has started; no server is asked and nothing is made.
+
+    The model may be on the meta device, and may be wrapped; then its options hold, and `options` are put on top of them. `optimizer`:
+    "adamw", "adam", "sgd" (without momentum), "adagrad" or "lion"; `states`: as in :mod:`tidepool.optim`; `options`: as in
+    :func:`tidepool.wrap`. Errors: UsageError, MemoryTooSmall (an rCache below the smallest that works).
+    """
+    known = _handle.known(model)
+    merged = _options.make(options, known.options if known is not None else None)
+    trained = _check.check(model, merged, has_weights=True)
+    dtype = _check.job_dtype(trained, merged)
+    job = new_job(_options.settings(merged, dtype, Rule(optimizer, states), ("", True)))
+    for one in (*trained, *_check.frozen_parameters(model)):
+        stand_in = unbacked(one.parameter.shape, dtype, "cpu").requires_grad_(one.parameter.requires_grad)
+        call(job, "add_parameter", one.name, stand_in, 0, one.multi_use)
+    return Estimate(**_numbers(json.loads(call(job, "plan"))))
+
+
+def memory(model: nn.Module) -> Memory:
+    """What the job of a wrapped model has on this rank. Errors: UsageError (no job runs)."""
+    handle = _handle.of_model(model)
+    counters = json.loads(handle.call("counters"))
+    numbers = {**_numbers(handle.plan), "rcache_bytes": handle.seat["rcache_bytes"]}
+    return Memory(
+        **numbers,
+        job=handle.seat["job"],
+        socket_dir=handle.seat["socket_dir"],
+        pool_bytes=handle.seat["pool_bytes"],
+        hits=counters["hits"],
+        misses=counters["misses"],
+        prefetches=counters["prefetches"],
+        evictions=counters["evictions"],
+        wait_seconds=counters["wait_ns"] / 1e9,
+        bytes_to_device=counters["bytes_h2d"],
+        bytes_from_device=counters["bytes_d2h"],
+    )
+
+
+def _numbers(plan: Mapping[str, Any]) -> Dict[str, int]:
+    same = ("parameters", "parameter_bytes", "chunks", "chunk_bytes", "rcache_bytes", "resident_bytes", "host_bytes", "padding_bytes")
+    states = ("master_bytes", "momentum_bytes", "variance_bytes")
+    return {**{name: int(plan[name]) for name in same}, "optimizer_bytes": sum(int(plan[name]) for name in states)}
+
+
+def sealed_steps(model: nn.Module) -> int:
+    """Steps that the job of a wrapped model has taken, also before this process began. Errors: UsageError (no job runs)."""
+    return int(_handle.of_model(model).call("version"))
+
+
+def close(model: nn.Module) -> None:
+    """Ends the job: the server gives its memory back, and the weights are gone. Save them before.
+
+    Collective: all ranks call it. Reading the model's parameters is an error afterwards. A model whose job has not begun is only
+    unwrapped; a second call does nothing. Errors: those of a job.
+    """
+    _handle.of_model(model).end("close")
+
+
+def leave(model: nn.Module) -> None:
+    """Lets go of the job: a shared server keeps it, for a later start with the same ``job`` and ``resume="auto"``.
+
+    A private server ends, and the job with it. Otherwise as :func:`close`, and not collective.
+    """
+    _handle.of_model(model).end("leave")

@@ -1,0 +1,78 @@
+"""Saving a model as a directory that transformers, or anybody who reads safetensors, can load."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Iterator, Set, Tuple, Union
+
+import torch
+from torch import nn
+
+from . import _handle
+from ._load import named_tensors
+from ._safetensors import write
+from .errors import FileError
+
+
+def save_pretrained(model: nn.Module, directory: Union[str, "os.PathLike[str]"]) -> None:
+    """Writes ``model.safetensors``, in the job's dtype, and the model's configuration where it has one.
+
+    Collective: all ranks call it, and rank 0 writes. One parameter after the other is gathered and written, so that no process holds
+    the model. A former file is replaced when the new one is complete and on the drive. Parameters that are tied are written once, under
+    the name that comes first in ``model.named_parameters()``; frozen parameters and persistent buffers are written too.
+
+    Errors: FileError (no room, no right; rank 0 alone), UsageError (the model has no weights yet), those of a job.
+    """
+    handle = _handle.of_model(model)
+    tensors = _saved(model)
+    values = (_value(handle, name, tensor) for name, tensor in tensors.items())
+    try:
+        if handle.rank == 0:
+            _write(model, os.fspath(directory), tensors, values)
+    except FileError:
+        _drain(values)
+        raise
+    _drain(values)
+
+
+def _drain(values: Iterator[torch.Tensor]) -> None:
+    """A rank that writes nothing, or no further, takes part in what is left to gather."""
+    for _ in values:
+        pass
+
+
+def _saved(model: nn.Module) -> Dict[str, torch.Tensor]:
+    """What is saved, by name: each tensor once."""
+    left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    saved: Dict[str, torch.Tensor] = {}
+    seen: Set[int] = set()
+    for name, tensor in named_tensors(model).items():
+        if name not in left_out and id(tensor) not in seen:
+            saved[name] = tensor
+            seen.add(id(tensor))
+    return saved
+
+
+def _value(handle: _handle.Handle, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    return handle.values(name, tensor) if isinstance(tensor, nn.Parameter) else tensor
+
+
+def _write(model: nn.Module, directory: str, tensors: Dict[str, torch.Tensor], values: Iterator[torch.Tensor]) -> None:
+    about: Dict[str, Tuple[torch.dtype, Tuple[int, ...]]] = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    try:
+        os.makedirs(directory, exist_ok=True)
+        write(os.path.join(directory, "model.safetensors"), about, values)
+        _save_configuration(model, directory)
+    except OSError as error:
+        raise FileError(f"{directory} cannot be written: {error.strerror}", where=directory, id="SaveFailed") from error
+
+
+def _save_configuration(model: Any, directory: str) -> None:
+    config = getattr(model, "config", None)
+    if not hasattr(config, "save_pretrained"):
+        return
+    config.architectures = [type(model).__name__]
+    config.dtype = str(next(model.parameters()).dtype).rpartition(".")[2]
+    config.save_pretrained(directory)
+    if hasattr(model, "can_generate") and model.can_generate() and getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(directory)

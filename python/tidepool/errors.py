@@ -1,0 +1,144 @@
+"""Errors of the package: one family, each with what happened, where, why, and what to do.
+
+``docs/errors.md`` lists the numbers and names; programs branch on the class or on ``id``, never on the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Dict, Optional, Tuple, Type
+
+__all__ = [
+    "TidepoolError",
+    "UsageError",
+    "ServerError",
+    "MemoryTooSmall",
+    "JobExists",
+    "JobLost",
+    "RankLost",
+    "FileError",
+    "NotFinite",
+]
+
+
+class TidepoolError(RuntimeError):
+    """What every error of the package is.
+
+    Attributes:
+        what: one sentence with the numbers that matter.
+        where: a parameter, option, rank or file; may be empty.
+        why: the cause, where it is known; may be empty.
+        fix: what to do; may be empty.
+        id: the name in ``docs/errors.md``, such as ``"RcacheTooSmall"``.
+    """
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "", id: str = "Internal") -> None:
+        super().__init__(what)
+        self.what, self.where, self.why, self.fix, self.id = what, where, why, fix, id
+
+    def __str__(self) -> str:
+        lines = [self.what if self.what else self.id]
+        lines += [f"   {label:<6} {text}" for label, text in (("where:", self.where), ("why:", self.why), ("fix:", self.fix)) if text]
+        return "\n".join(lines)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _again, (type(self), self.what, self.where, self.why, self.fix, self.id)
+
+
+class UsageError(TidepoolError, ValueError):
+    """An argument, a model or the order of calls is wrong; nothing was changed."""
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "", id: str = "UsageError") -> None:
+        super().__init__(what, where=where, why=why, fix=fix, id=id)
+
+
+class ServerError(TidepoolError):
+    """No memserver was reached, or it refused or ended the session."""
+
+
+class MemoryTooSmall(TidepoolError):
+    """The host pool, the rCache or the device has too little memory; the text says how much is needed."""
+
+
+class JobExists(TidepoolError):
+    """A job of this name is there, and is another one, or its ranks are attached."""
+
+
+class JobLost(TidepoolError):
+    """The states of the job are gone: it can be begun anew, and not continued."""
+
+
+class RankLost(TidepoolError):
+    """Another rank of the job has died or does not answer; the job stays at its last sealed step."""
+
+
+class FileError(TidepoolError):
+    """A file of weights cannot be read or written, or is damaged."""
+
+
+class NotFinite(TidepoolError):
+    """The loss or a gradient is NaN or infinite."""
+
+
+_CLASSES: Dict[Type[TidepoolError], str] = {
+    UsageError: "UsageError ConfigUnreadable ConfigSyntax ConfigUnknownKey ConfigBadValue JobSpecBad ParameterTooLarge "
+    "TensorStateIllegal ChunkNotReady DataBad ChunkFrozen",
+    ServerError: "NoServer AbiMismatch HandshakeBad NotOwner SessionEnded ServerGone ProtocolViolation WaitTimeout VersionGone "
+    "NotReady SocketFailed KeeperFailed",
+    MemoryTooSmall: "HostMemoryShort MemoryMapFailed PoolFull RcacheRefused TooManySessions QuotaExceeded NvmeFull "
+    "DeviceMemoryShort RcacheTooSmall",
+    JobExists: "JobMismatch RankTaken RankCountMismatch JobBusy",
+    JobLost: "StatesLost NvmeIoFailed NvmeDataBad NvmeStalled",
+    RankLost: "PeerLost CollectiveFailed RanksMissing",
+    FileError: "FileUnreadable SafetensorsBad SaveFailed FileWriteFailed ContentMismatch",
+    NotFinite: "NonFinite",
+}
+_CLASS_OF: Dict[str, Type[TidepoolError]] = {name: kind for kind, names in _CLASSES.items() for name in names.split()}
+
+# The numbers in the text of an error, where there is no object to ask for its name.
+_NUMBERS: Dict[str, str] = {
+    "1001": "UsageError", "1104": "ConfigBadValue", "2001": "HostMemoryShort", "2002": "MemoryMapFailed", "2101": "PoolFull",
+    "2102": "RcacheRefused", "2104": "QuotaExceeded", "2301": "CudaUnavailable", "2302": "CudaFailed", "2303": "DeviceMemoryShort",
+    "3001": "NoServer", "3004": "JobSpecBad", "3005": "JobMismatch", "3006": "RankTaken", "3009": "ServerGone", "3011": "WaitTimeout",
+    "3012": "PeerLost", "3014": "StatesLost", "4001": "RcacheTooSmall", "4002": "ParameterTooLarge", "4003": "TensorStateIllegal",
+    "4004": "ChunkNotReady", "6001": "NonFinite", "6002": "CollectiveFailed", "6003": "StepAbandoned", "6004": "RanksMissing",
+}  # fmt: skip
+_TEXT = re.compile(r"error\[TP(\d+)\]: (.*?)(?:\n   where: (.*?))?(?:\n   why:   (.*?))?(?:\n   fix:   (.*?))?\s*\Z", re.DOTALL)
+
+
+def call(job: Any, name: str, *arguments: Any) -> Any:
+    """Calls a method of a native job. Raises TidepoolError for what it reports."""
+    try:
+        return getattr(job, name)(*arguments)
+    except RuntimeError as error:
+        raise from_native(error, job) from None
+
+
+def from_native(error: RuntimeError, job: Any = None) -> RuntimeError:
+    """The exception for an error of the op library; `error` itself where it is not one of Tidepool's."""
+    text = str(error)
+    parts = _reported(job, text) or _parsed(text)
+    if parts is None:
+        return error
+    return _again(_CLASS_OF.get(parts["id"], TidepoolError), parts["what"], parts["where"], parts["why"], parts["fix"], parts["id"])
+
+
+def _again(kind: Type[TidepoolError], what: str, where: str, why: str, fix: str, id: str) -> TidepoolError:
+    return kind(what, where=where, why=why, fix=fix, id=id)
+
+
+def _reported(job: Any, text: str) -> Optional[Dict[str, str]]:
+    """What the job says of its last error, where that is the one with this text."""
+    if job is None:
+        return None
+    parts: Dict[str, str] = json.loads(job.last_error())
+    return parts if parts.get("id") and parts["what"] in text else None
+
+
+def _parsed(text: str) -> Optional[Dict[str, str]]:
+    match = _TEXT.search(text)
+    if match is None:
+        return None
+    number, what, where, why, fix = (part or "" for part in match.groups())
+    return {"id": _NUMBERS.get(number, "TP" + number), "what": what, "where": where, "why": why, "fix": fix}

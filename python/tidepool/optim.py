@@ -1,0 +1,341 @@
+"""Optimizers whose work memserver does: AdamW, Adam, SGD, Adagrad and Lion, as torch.optim defines them.
+
+Making one begins the job of the wrapped model that its parameters belong to, or goes on with it. Learning rates may change at every
+step, by the same factor in all groups; everything else is fixed from there on.
+
+The rank's gradients are averaged over the ranks, as DistributedDataParallel does, and summed over the micro-batches of a step. A
+parameter that no backward has reached counts as one with a zero gradient: weight decay and momentum still act on it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+
+import torch
+
+from . import _check, _handle
+from ._options import Rule
+from .errors import UsageError
+
+__all__ = ["AdamW", "Adam", "SGD", "Adagrad", "Lion"]
+
+Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
+
+
+class ServerOptimizer(torch.optim.Optimizer):
+    """What the optimizers share. Main thread; ``step`` is collective: all ranks call it.
+
+    Attributes:
+        last_grad_norm: L2 norm of the last step's gradient over all parameters, before clipping; NaN before the first step.
+        skipped: whether the last step changed nothing, because a gradient was not finite.
+    """
+
+    _rule: ClassVar[str]
+    _fixed: ClassVar[Tuple[str, ...]]  # options of the whole job: the same in all groups
+
+    last_grad_norm: float
+    skipped: bool
+
+    def __init__(self, params: Params, defaults: Dict[str, Any], max_grad_norm: float, states: str) -> None:
+        self._server: Optional[_handle.Handle] = None
+        super().__init__(params, defaults)
+        self.last_grad_norm, self.skipped = math.nan, False
+        _check_number("max_grad_norm", max_grad_norm)
+        self._factors = _learning_rate_factors(self.param_groups)
+        self._begun_with = [self._fixed_of(group) for group in self.param_groups]
+        for index, begun in enumerate(self._begun_with):
+            _check_same(self._begun_with[0], begun, index, self._fixed)
+
+        handle = _handle.of_parameters(parameter for group in self.param_groups for parameter in group["params"])
+        groups = [(factor, float(group["weight_decay"])) for factor, group in zip(self._factors, self.param_groups)]
+        rule = Rule(self._rule, states, max_grad_norm, self._numbers(self.param_groups[0]), groups)
+        handle.start(rule, _groups_of(handle, self.param_groups))
+        self._server = handle
+
+    @staticmethod
+    def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
+        """The rule's numbers in the names of the op library."""
+        raise NotImplementedError
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Ends the step: hands it to the server and waits until it is sealed.
+
+        Errors: UsageError (a closure, a changed option, no backward since the last step), RankLost, ServerError, MemoryTooSmall
+        (the rCache), NotFinite.
+        """
+        if closure is not None:
+            raise UsageError(
+                "step() takes no closure",
+                why="it would run forward and backward again within a step, and the server has the gradients already",
+                fix="call loss.backward() and then step()",
+            )
+        self.last_grad_norm, self.skipped, _ = self._job().call("step", self._learning_rate())
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Does nothing: a gradient is given up when the server has it."""
+
+    @property
+    def sealed_steps(self) -> int:
+        """Steps that the job has taken, also before this process began."""
+        return int(self._job().call("version"))
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        if self._server is not None:
+            raise UsageError("a job's parameter groups are fixed when it begins", fix="give all groups to the optimizer when you make it")
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Options of the groups and the number of sealed steps. Moments stay at the server, which keeps them with the job."""
+        state = super().state_dict()
+        state["tidepool"] = {"rule": self._rule, "sealed_steps": self.sealed_steps}
+        return state
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Sets the groups' options again. Errors: UsageError (another rule, other groups, a job at another step)."""
+        about, groups = state_dict.get("tidepool"), state_dict.get("param_groups")
+        if not isinstance(about, Mapping) or about.get("rule") != self._rule or not isinstance(groups, list):
+            raise UsageError(f"this is no state of a tidepool.optim.{type(self).__name__}", where="load_state_dict")
+        if [len(group["params"]) for group in groups] != [len(group["params"]) for group in self.param_groups]:
+            raise UsageError("the state has other parameter groups than this optimizer", where="load_state_dict")
+        if about["sealed_steps"] != self.sealed_steps:
+            raise UsageError(
+                f"the state is of step {about['sealed_steps']}, and the job is at step {self.sealed_steps}",
+                where="load_state_dict",
+                why="the state holds no moments: these are with the job at the server",
+                fix="save the state once more whenever you save a model, or set the schedule to the job's step",
+            )
+        for index, group in enumerate(groups):
+            _check_same(self._begun_with[index], self._fixed_of(group), index, (*self._fixed, "weight_decay"))
+        for group, saved in zip(self.param_groups, groups):
+            group.update({name: value for name, value in saved.items() if name != "params"})
+
+    def _job(self) -> _handle.Handle:
+        assert self._server is not None
+        return self._server
+
+    def _fixed_of(self, group: Mapping[str, Any]) -> Dict[str, Any]:
+        return {name: group.get(name) for name in (*self._fixed, "weight_decay")}
+
+    def _learning_rate(self) -> float:
+        """What the server multiplies with the factor of each group. Errors: UsageError (an option has changed)."""
+        for index, group in enumerate(self.param_groups):
+            _check_same(self._begun_with[index], self._fixed_of(group), index, (*self._fixed, "weight_decay"))
+        rates = [float(group["lr"]) for group in self.param_groups]
+        base = self._factors.index(1.0)
+        for index, (rate, factor) in enumerate(zip(rates, self._factors)):
+            _check_number("lr", rate)
+            if not math.isclose(rate, rates[base] * factor, rel_tol=1e-6, abs_tol=1e-30):
+                raise UsageError(
+                    f"the learning rate of group {index} is {rate:g}, and {rates[base] * factor:g} would keep its ratio to group {base}",
+                    where=f"param_groups[{index}]['lr']",
+                    why="the ratios between the groups' rates are fixed when the job begins",
+                    fix="change the rates of all groups by the same factor, as LambdaLR does with one function for all",
+                )
+        return rates[base]
+
+
+class AdamW(ServerOptimizer):
+    """AdamW, as torch.optim.AdamW.
+
+    Args:
+        params: all trained parameters of one wrapped model, each once: ``model.parameters()``, named ones, or groups with ``lr`` and
+            ``weight_decay`` of their own.
+        lr: learning rate.
+        betas: decay of the first and of the second moment, in [0, 1).
+        eps: what is added to the root of the second moment.
+        weight_decay: decoupled weight decay.
+        max_grad_norm: largest L2 norm of the whole gradient, as torch.nn.utils.clip_grad_norm_; 0: no clipping.
+        states: how master weights and moments are kept at the server: "fp32"; in bf16 jobs also "split", "split-bf16", "split-8bit".
+    Errors: UsageError (the parameters are not those of a wrapped model, or a number is out of range), and all that can go wrong while
+    a job begins: MemoryTooSmall, JobExists, JobLost, ServerError, RankLost.
+    """
+
+    _rule = "adamw"
+    _fixed = ("betas", "eps")
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        max_grad_norm: float = 0.0,
+        states: str = "fp32",
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, max_grad_norm, states)
+
+    @staticmethod
+    def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
+        return {**_betas(group), "eps": float(group["eps"])}
+
+
+class Adam(AdamW):
+    """Adam, as torch.optim.Adam: weight decay is added to the gradient. Arguments and errors: as :class:`AdamW`."""
+
+    _rule = "adam"
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        max_grad_norm: float = 0.0,
+        states: str = "fp32",
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, max_grad_norm=max_grad_norm, states=states)
+
+
+class SGD(ServerOptimizer):
+    """Stochastic gradient descent, as torch.optim.SGD. Other arguments and errors: as :class:`AdamW`.
+
+    Args:
+        momentum: in [0, 1); 0: none, and no memory for it.
+        dampening: of momentum, in [0, 1].
+        nesterov: needs a momentum and no dampening.
+    """
+
+    _rule = "sgd"
+    _fixed = ("momentum", "dampening", "nesterov")
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        max_grad_norm: float = 0.0,
+        states: str = "fp32",
+    ) -> None:
+        options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov}
+        super().__init__(params, options, max_grad_norm, states)
+
+    @staticmethod
+    def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
+        return {
+            "momentum": float(group["momentum"]),
+            "dampening": float(group["dampening"]),
+            "nesterov": bool(group["nesterov"]),
+        }
+
+
+class Adagrad(ServerOptimizer):
+    """Adagrad, as torch.optim.Adagrad with an accumulator that begins with zero. Other arguments and errors: as :class:`AdamW`.
+
+    Args:
+        lr_decay: the rate of step t is ``lr / (1 + (t - 1) * lr_decay)``.
+    """
+
+    _rule = "adagrad"
+    _fixed = ("lr_decay", "eps")
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        eps: float = 1e-10,
+        *,
+        max_grad_norm: float = 0.0,
+        states: str = "fp32",
+    ) -> None:
+        super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps}, max_grad_norm, states)
+
+    @staticmethod
+    def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
+        return {"lr_decay": float(group["lr_decay"]), "eps": float(group["eps"])}
+
+
+class Lion(ServerOptimizer):
+    """Lion (Chen et al. 2023), with decoupled weight decay. Other arguments and errors: as :class:`AdamW`.
+
+    Args:
+        betas: weight of the momentum in the direction of a step, and its decay.
+    """
+
+    _rule = "lion"
+    _fixed = ("betas",)
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-4,
+        betas: Tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        max_grad_norm: float = 0.0,
+        states: str = "fp32",
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, max_grad_norm, states)
+
+    @staticmethod
+    def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
+        return _betas(group)
+
+
+def _betas(group: Mapping[str, Any]) -> Dict[str, Any]:
+    beta1, beta2 = group["betas"]
+    return {"beta1": float(beta1), "beta2": float(beta2)}
+
+
+def _check_number(name: str, value: float) -> None:
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"{name}={value} is not a finite number from 0", where=name)
+
+
+def _check_same(begun: Mapping[str, Any], now: Mapping[str, Any], group: int, names: Iterable[str]) -> None:
+    for name in names:
+        before, after = begun[name], now[name]
+        if isinstance(before, (tuple, list)):
+            before, after = tuple(before), tuple(after)
+        if before != after:
+            raise UsageError(
+                f"{name} of parameter group {group} is {after}, and the job has {before}",
+                where=f"param_groups[{group}]['{name}']",
+                why="betas, eps and the like are one for the whole job, and weight decay one for a group; all are fixed when it begins",
+                fix="only the learning rate may change; for OneCycleLR and CyclicLR give cycle_momentum=False",
+            )
+
+
+def _learning_rate_factors(groups: List[Dict[str, Any]]) -> List[float]:
+    """Each group's rate as a multiple of the largest one, which is exactly 1; all 1 where a warm-up begins with zero."""
+    rates = [float(group["lr"]) for group in groups]
+    for rate in rates:
+        _check_number("lr", rate)
+    for group in groups:
+        _check_number("weight_decay", float(group["weight_decay"]))
+    largest = max(rates)
+    return [rate / largest if largest > 0 else 1.0 for rate in rates]
+
+
+def _groups_of(handle: _handle.Handle, groups: List[Dict[str, Any]]) -> Dict[int, int]:
+    """Group by the id of a trained parameter. Errors: UsageError where the groups are not exactly the model's trained parameters."""
+    group_of = {id(parameter): index for index, group in enumerate(groups) for parameter in group["params"] if parameter.requires_grad}
+    count = sum(parameter.requires_grad for group in groups for parameter in group["params"])
+    if count != len(group_of):
+        raise UsageError("a parameter is given to the optimizer more than once", fix="give each parameter once: model.parameters() does")
+    trained = {id(one.parameter): one.name for one in _check.trained_parameters(handle.model)}
+    left_out = [name for key, name in trained.items() if key not in group_of]
+    if left_out:
+        raise UsageError(
+            f"{len(left_out)} trained parameters are not given to the optimizer, among them {left_out[0]}",
+            where=left_out[0],
+            why="all parameters that ask for a gradient belong to the job",
+            fix="give the optimizer model.parameters(), or call requires_grad_(False) on those that are not to be trained",
+        )
+    if len(trained) != len(group_of):
+        raise UsageError(
+            f"{len(group_of) - len(trained)} parameters given to the optimizer are not of this model",
+            why="a job trains one model",
+            fix="wrap a module that has all of them, or make an optimizer for each wrapped model",
+        )
+    return group_of
