@@ -2,7 +2,7 @@
 
     import tidepool
 
-    model = tidepool.wrap(model, rcache="25%")
+    model = tidepool.wrap(model)
     optimizer = tidepool.optim.AdamW(model.parameters(), lr=1e-3, max_grad_norm=1.0)
     for batch in loader:
         model(**batch).loss.backward()

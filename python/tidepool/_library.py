@@ -20,9 +20,9 @@ def _checkout_build() -> pathlib.Path:
 
 
 def library_path() -> pathlib.Path:
-    """The op library: the environment's TIDEPOOL_TORCH_LIBRARY, else beside the package, else of the checkout. Errors: TidepoolError."""
+    """The op library: the environment's TIDEPOOL_TORCH_LIBRARY, else in the package, else of the checkout. Errors: TidepoolError."""
     named = os.environ.get("TIDEPOOL_TORCH_LIBRARY", "")
-    places: List[pathlib.Path] = [pathlib.Path(named)] if named else [_PACKAGE / _NAME, _checkout_build() / "lib" / _NAME]
+    places: List[pathlib.Path] = [pathlib.Path(named)] if named else [_PACKAGE / "lib" / _NAME, _checkout_build() / "lib" / _NAME]
     for place in places:
         if place.is_file():
             return place

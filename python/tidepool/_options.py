@@ -49,7 +49,7 @@ class Options:
 
     job: str = ""
     dtype: DTypeLike = None
-    rcache: Union[str, int] = "25%"
+    rcache: Union[str, int] = "auto"
     chunk_size: Union[str, int] = "auto"
     device: str = "cpu"
     resume: str = "auto"

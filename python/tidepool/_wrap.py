@@ -20,7 +20,7 @@ def wrap(
     *,
     job: str = "",
     dtype: DTypeLike = None,
-    rcache: Union[str, int] = "25%",
+    rcache: Union[str, int] = "auto",
     chunk_size: Union[str, int] = "auto",
     device: str = "cpu",
     resume: str = "auto",
@@ -50,7 +50,7 @@ def wrap(
         dtype: of weights and gradients, "fp32" or "bf16"; None: that of the parameters. The server has fp32 master weights beside
             bf16 ones, which keep the precision of the parameters that you hand over.
         rcache: memory on this rank's device for weights that operators use: a share of the parameters that are not resident,
-            such as "25%", or a size, such as "2GiB" (bytes for an int).
+            such as "25%", or a size, such as "2GiB" (bytes for an int); "auto": a quarter, but at least 64 MiB and four chunks.
         chunk_size: what moves at once: "auto", or a size.
         device: "cpu", "cuda" (the local rank's) or "cuda:N".
         resume: "auto" goes on with a job of that name which the server holds; "never" refuses to touch it.

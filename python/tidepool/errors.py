@@ -104,6 +104,7 @@ _NUMBERS: Dict[str, str] = {
     "3012": "PeerLost", "3014": "StatesLost", "4001": "RcacheTooSmall", "4002": "ParameterTooLarge", "4003": "TensorStateIllegal",
     "4004": "ChunkNotReady", "6001": "NonFinite", "6002": "CollectiveFailed", "6003": "StepAbandoned", "6004": "RanksMissing",
 }  # fmt: skip
+_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 _TEXT = re.compile(r"error\[TP(\d+)\]: (.*?)(?:\n   where: (.*?))?(?:\n   why:   (.*?))?(?:\n   fix:   (.*?))?\s*\Z", re.DOTALL)
 
 
@@ -121,7 +122,9 @@ def from_native(error: RuntimeError, job: Any = None) -> RuntimeError:
     parts = _reported(job, text) or _parsed(text)
     if parts is None:
         return error
-    return _again(_CLASS_OF.get(parts["id"], TidepoolError), parts["what"], parts["where"], parts["why"], parts["fix"], parts["id"])
+    # The programs' flags, as Python calls them: "--chunk-size" is chunk_size.
+    texts = [_FLAG.sub(lambda flag: flag.group(1).replace("-", "_"), parts[part]) for part in ("what", "where", "why", "fix")]
+    return _again(_CLASS_OF.get(parts["id"], TidepoolError), *texts, parts["id"])
 
 
 def _again(kind: Type[TidepoolError], what: str, where: str, why: str, fix: str, id: str) -> TidepoolError:

@@ -33,7 +33,7 @@ TEST(ModuleSettingsTest, AnEmptyObjectMeansTheDefaults) {
   EXPECT_EQ(settings.run.model.dtype, "fp32");
   EXPECT_EQ(settings.run.model.seed, defaults.model.seed);
   EXPECT_EQ(settings.run.training.micro_batches, 1U);
-  EXPECT_EQ(settings.run.memory.rcache, defaults.memory.rcache);
+  EXPECT_EQ(settings.run.memory.rcache, "auto");
   EXPECT_EQ(settings.run.job.queue_timeout, defaults.job.queue_timeout);
   EXPECT_EQ(settings.run.server.timeout, defaults.server.timeout);
   EXPECT_FALSE(settings.run.server.standalone);

@@ -16,12 +16,23 @@
 namespace tidepool::trainer {
 namespace {
 
+constexpr uint64_t kLeastRcacheBytes = 64 * kMiB;  // with "auto"
+
 c10::ScalarType TorchType(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kBF16 ? at::kBFloat16 : at::kHalf;
 }
 
 Status BadParameter(const std::string& name, const std::string& what) {
   return Status(ErrorId::kUsageError, "the parameter " + name + " " + what).Where(name);
+}
+
+// With "auto", a quarter of what can be evicted, but no less than no device would miss, and what
+// several operators at once need.
+Result<RcachePlan> RcacheOf(const ChunkLayout& layout, Rank rank, const std::string& rcache) {
+  if (rcache != "auto") return PlanRcache(layout, rank, rcache);
+  const uint64_t quarter = layout.EvictableChunks(rank) * layout.BlockBytes() / 4;
+  const uint64_t blocks = std::max({quarter, kLeastRcacheBytes, 4 * layout.BlockBytes()});
+  return PlanRcache(layout, rank, std::to_string(layout.ResidentBytes(rank) + blocks));
 }
 
 }  // namespace
@@ -109,7 +120,7 @@ Result<ModulePlan> ModuleJob::Plan() const {
 
   ModulePlan plan;
   TP_ASSIGN_OR_RETURN(plan.layout, BuildLayout(notes, options));
-  TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, place_.rank, run.memory.rcache));
+  TP_ASSIGN_OR_RETURN(plan.rcache, RcacheOf(plan.layout, place_.rank, run.memory.rcache));
   plan.spec = MakeJobSpec(plan.layout, run, plan.rcache, name_);
   plan.spec.optimizer = settings_.optimizer;
   plan.spec.parameter_groups = settings_.groups;

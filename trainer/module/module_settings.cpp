@@ -170,6 +170,7 @@ Result<ModuleSettings> ParseModuleSettings(std::string_view json) {
 
   ModuleSettings settings;
   RunOptions& run = settings.run;
+  run.memory.rcache = "auto";
   Keys keys(parsed.get_object());
   keys.Text("job", &run.job.name).Text("resume", &run.job.resume).Flag("or_new", &run.job.or_new);
   keys.Text("queue_timeout", &run.job.queue_timeout);

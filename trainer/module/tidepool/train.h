@@ -84,8 +84,9 @@ struct TrainOptions {
   std::string rejoin_timeout = "10min";  // with "auto": for ranks that died
 
   // What a rank holds while it computes.
-  std::string dtype;           // "fp32" or "bf16", to which all is converted; empty: as it is
-  std::string rcache = "25%";  // a share of the parameters that move, or a size
+  std::string dtype;  // "fp32" or "bf16", to which all is converted; empty: as it is
+  // A share of the parameters that move, or a size; auto: a quarter, at least 64 MiB and four chunks.
+  std::string rcache = "auto";
   std::string chunk_size = "auto";
   std::string device = "cpu";  // "cpu", "cuda" (one GPU a rank) or "cuda:N"
   uint32_t micro_batches = 1;  // backward calls of one step, whose gradients are summed
