@@ -28,8 +28,9 @@ struct ModuleSettings {
 // Reads one JSON object. Every key is optional:
 //   job, dtype (fp32, bf16), rcache, chunk_size, device, socket_dir, memserver (path of the program
 //   for a private server), pool, server_timeout, queue_timeout, rejoin_timeout, resume (auto,
-//   never), note: texts in the form of the flags of the same name. An rCache of "auto", the default,
-//   is a quarter of the parameters that can be evicted, and at least 64 MiB and four chunks;
+//   never), note: texts in the form of the flags of the same name. An rCache of "auto", the
+//   default, is a quarter of the parameters that can be evicted, and at least 64 MiB and four
+//   chunks;
 //   standalone, or_new, quiet (waits are not told): true or false; seed, micro_batches: whole
 //   numbers; max_grad_norm: a number;
 //   optimizer: {rule, states, beta1, beta2, eps, momentum, dampening, lr_decay, nesterov};

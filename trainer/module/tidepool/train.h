@@ -85,7 +85,8 @@ struct TrainOptions {
 
   // What a rank holds while it computes.
   std::string dtype;  // "fp32" or "bf16", to which all is converted; empty: as it is
-  // A share of the parameters that move, or a size; auto: a quarter, at least 64 MiB and four chunks.
+  // A share of the parameters that move, or a size; auto: a quarter, and at least 64 MiB and four
+  // chunks.
   std::string rcache = "auto";
   std::string chunk_size = "auto";
   std::string device = "cpu";  // "cpu", "cuda" (one GPU a rank) or "cuda:N"
