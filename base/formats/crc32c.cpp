@@ -6,9 +6,9 @@
 
 namespace tidepool {
 
-uint32_t Crc32c(std::span<const std::byte> bytes) {
+uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before) {
   constexpr size_t kCallMax = size_t{1} << 30;  // the library counts in int
-  uint32_t crc = ~uint32_t{0};
+  uint32_t crc = ~before;
   while (!bytes.empty()) {
     const size_t count = std::min(bytes.size(), kCallMax);
     // It takes the bytes as changeable, and does not change them.

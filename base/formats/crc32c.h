@@ -10,6 +10,7 @@
 
 namespace tidepool {
 
-uint32_t Crc32c(std::span<const std::byte> bytes);
+// `before`: that of the bytes right before these, where the range is gone through in parts.
+uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 
 }  // namespace tidepool

@@ -55,13 +55,13 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
   memserver::HostPoolOptions options;
   options.bytes = std::accumulate(sizes.begin(), sizes.end(), sizes.size() * kPlanesSlack);
   pool_ = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
-  spacing_ = std::make_unique<memserver::PlaneSpacing>(pool_.get());
   std::vector<memserver::Extent> extents;
   for (const uint64_t bytes : sizes) {
     // As the daemon places those of a large chunk, or right behind each other.
-    const bool taken = spaced ? spacing_->Take(bytes, kPlanesSlack, &extents)
-                              : pool_->Take(std::array{bytes}, &extents);
-    if (!taken) Die("the pool does not hold the planes that it was made for");
+    const uint64_t slack = spaced ? kPlanesSlack : 0;
+    if (!pool_->Take(std::array{bytes + slack}, &extents))
+      Die("the pool does not hold the planes that it was made for");
+    if (spaced) extents.back() = spacing_.Place(extents.back(), slack);
   }
 
   const auto wide_plane = [&](size_t i) { return reinterpret_cast<float*>(extents[i].data); };

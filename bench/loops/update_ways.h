@@ -90,7 +90,7 @@ class UpdateWays {
   const MemoryLoops& loops_;
   const optim::Kernels& kernels_;
   std::unique_ptr<memserver::HostPool> pool_;
-  std::unique_ptr<memserver::PlaneSpacing> spacing_;
+  memserver::PlaneSpacing spacing_;
   BenchPlanes planes_;
   std::vector<optim::UndoArea> areas_;  // two a thread
   struct alignas(64) ProgressLine {     // as in kept memory

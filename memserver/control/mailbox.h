@@ -278,12 +278,14 @@ struct CommandDone {
 struct SnapshotReady {
   std::shared_ptr<const Snapshot> snapshot;
 };
-// A session's memory, for the control thread to destroy: unmapping costs about 14 ms/GiB, which no
-// turn of the loop may spend. It comes before the SessionOver of the same session.
+// A session's memory, or the tables of a job that is gone, for the control thread to destroy:
+// unmapping costs about 14 ms/GiB, which no turn of the loop may spend. It comes before the
+// SessionOver of the same session.
 struct Discard {
-  std::unique_ptr<shm::ServerPort> port;
-  std::unique_ptr<device::Memory> rcache;
+  std::unique_ptr<shm::ServerPort> port = nullptr;
+  std::unique_ptr<device::Memory> rcache = nullptr;
   BroughtParts brought = {};
+  std::shared_ptr<const void> tables = nullptr;
 };
 struct Stopped {};
 

@@ -6,16 +6,6 @@
 #include "memserver/keeper/keeper_messages.h"
 
 namespace tidepool::memserver {
-namespace {
-
-uint32_t ShardCount(JobStates* states) {
-  uint32_t shards = 0;
-  for (const Chunk& chunk : states->chunks()) shards += chunk.shards;
-  return shards;
-}
-
-}  // namespace
-
 Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, StateTier* tier)
     : id(job_id),
       states(std::move(job_states)),
@@ -25,7 +15,7 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, St
       gpus(states.get(), job_id),
       updates(states.get(), job_id, pool, &spills, &gpus),
       fill(states.get(), job_id, tier),
-      narrows(ShardCount(states.get())),
+      narrows(static_cast<uint32_t>(states->shards())),
       seats(states->spec().world, nullptr) {}
 
 void Job::SetQuota(std::string account_name, const Quota& new_quota) {

@@ -37,7 +37,9 @@ namespace tidepool::memserver {
 
 // How far the life of a job has come.
 enum class JobPhase {
-  kZeroing,   // the control side zeroes the memory for the first rank
+  // It is made: the control side zeroes its memory for the first rank, while the loop lays out its
+  // chunks; then the loop writes its first records. Both in slices (limits.h).
+  kZeroing,
   kOpen,      // ranks may attach; detached when there is no seat
   kRemoving,  // the memory goes back as soon as nobody uses it
 };

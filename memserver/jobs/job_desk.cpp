@@ -154,8 +154,8 @@ bool JobDesk::PollJob(Job* job) {
   bool worked = life_.PollAwaited(job);
   worked |= SettleUnwritten(context_, job);
   worked |= slots_.EndFailed(job);
-  if (life_.OpenIfReady(job)) {
-    slots_.AttachHeld(job);
+  if (life_.Make(job)) {
+    if (job->phase == JobPhase::kOpen) slots_.AttachHeld(job);
     worked = true;
   }
   worked |= life_.EndLease(job);

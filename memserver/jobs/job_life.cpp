@@ -12,6 +12,7 @@
 #include "base/point.h"
 #include "base/units.h"
 #include "memserver/jobs/job_lease.h"
+#include "memserver/jobs/limits.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -25,11 +26,34 @@ bool IsUnused(const Job& job) {
 
 }  // namespace
 
-// A job that a later server can find has its ranges on NVMe for good.
-bool JobLife::OpenIfReady(Job* job) {
-  if (job->phase != JobPhase::kZeroing || !job->zeroed) return false;
+// One job's part of what a turn does for all that are being made.
+uint64_t JobLife::PartOf(uint64_t all) const {
+  const auto is_made = [](const auto& job) { return job->phase == JobPhase::kZeroing; };
+  const auto& jobs = context_.tables->jobs;
+  return all / static_cast<uint64_t>(std::count_if(jobs.begin(), jobs.end(), is_made)) + 1;
+}
+
+bool JobLife::Make(Job* job) {
+  if (job->phase != JobPhase::kZeroing) return false;
+  if (job->states->laid_out() || (job->zeroed && TP_PLANTED("jobs.opened_half_made")))
+    return job->zeroed && Open(job);
+  const uint64_t rows = TP_BUGGIFY("desk.lay_out_slowly") ? 1 : PartOf(kTableRowsPerTurn);
+  job->states->LayOutMore(TP_PLANTED("jobs.laid_out_in_one_turn") ? UINT32_MAX
+                                                                  : static_cast<uint32_t>(rows));
+  TP_POINT("server.job_laid_out");
+  return true;
+}
+
+// A job that a later server can find has its ranges on NVMe for good. Before its last record is
+// there, and the index names it, a later server finds nothing of it.
+bool JobLife::Open(Job* job) {
   if (job->states->spills() && !context_.parts.tier->IsDurable(*job->states)) return false;
-  job->states->WriteFirstRecords({job->id, job->nonce, job->fingerprint, job->uid, job->note});
+  const uint64_t bytes_max = TP_BUGGIFY("desk.record_slowly") ? 256 : PartOf(kRecordBytesPerTurn);
+  const bool whole = job->states->WriteRecords(
+      {job->id, job->nonce, job->fingerprint, job->uid, job->note}, bytes_max);
+  TP_POINT("server.records_begun");
+  if (!whole) return true;
+
   TP_POINT("server.records_written");
   job->index_slot = context_.parts.index->Add(job->id, job->nonce, job->states->extents().front());
   job->phase = JobPhase::kOpen;
@@ -148,6 +172,7 @@ bool JobLife::EraseIfUnused(Job* job) {
   TP_POINT("server.job_removing");
   if (job->states->spills()) context_.parts.tier->Remove(job->nonce);
   if (job->states->demoted() > 0) context_.parts.tier->Remove(DemotedKey(job->nonce));
+  context_.Send(Discard{.tables = job->states->GiveUpTables()});
   std::erase_if(context_.tables->jobs, [job](const auto& other) { return other.get() == job; });
   TP_POINT("server.job_removed");
   for (const ConnectionId connection : farewells) context_.Send(SessionOver{connection, Status()});

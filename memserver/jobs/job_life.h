@@ -15,9 +15,10 @@ class JobLife {
   JobLife(const DeskContext& context, GpuShareDesk* gpu_shares, const DemotionDesk* demotions)
       : context_(context), gpu_shares_(gpu_shares), demotions_(demotions) {}
 
-  // Opens a job whose memory is zeroed, as soon as its ranges on NVMe have reached the disk. True
-  // when it did: its ranks may be attached.
-  bool OpenIfReady(Job* job);
+  // Goes on with a job that is being made: lays out its chunks, and when its memory is zeroed and
+  // its ranges on NVMe have reached the disk, writes its records and opens it, so that its ranks
+  // may be attached. One turn's part of it; true when there was some.
+  bool Make(Job* job);
   // A rank has left: the run can seal no further step. The last one leaves the job detached, kept
   // for its lease, or ends it.
   void NoteRankLeft(Job* job, Rank rank, Leaving how);
@@ -37,6 +38,8 @@ class JobLife {
   void SendFarewells(Job* job);
 
  private:
+  uint64_t PartOf(uint64_t all) const;
+  bool Open(Job* job);
   // Jobs end with this server.
   bool IsEnding() const { return context_.tables->draining && !context_.tables->handing_over; }
   void BreakRun(Job* job, Rank rank, Leaving how);

@@ -37,7 +37,20 @@ SessionRow RowOf(Seat& seat) {
   return row;
 }
 
+// The row of a chunk that the table of a job being made does not have yet.
+ChunkRow RowOfEmpty(const Job& job, ChunkId id) {
+  ChunkRow row;
+  row.data_group = job.spec().chunks[id].data_group;
+  row.elements = job.spec().chunks[id].elements;
+  row.bytes = job.states->plane_bytes(id);
+  row.spilled = job.states->placement().IsSpilled(id);
+  row.on_gpu = shm::IsOnGpu(job.spec(), id);
+  row.weights_spilled = id >= job.states->placement().weights().first;
+  return row;
+}
+
 ChunkRow RowOf(const Job& job, ChunkId id) {
+  if (!job.states->laid_out()) return RowOfEmpty(job, id);
   const Chunk& chunk = job.states->chunk(id);
   ChunkRow row;
   row.state = chunk.state;

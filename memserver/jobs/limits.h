@@ -30,12 +30,17 @@ inline constexpr uint64_t kSharedCopyBytesInLoop = 8 * kMiB;
 // The fixed cost of a request, as the bytes that could be copied meanwhile: many small requests
 // then count as much as a few large ones.
 inline constexpr uint64_t kRequestCost = 16 * kKiB;
-// Control events taken in a turn; each may build or remove a job.
+// Control events taken in a turn; each may begin or remove a job.
 inline constexpr uint32_t kControlEventsPerTurn = 16;
 // Chunks of a skipped step published in a turn (they change no bytes).
 inline constexpr uint32_t kSkippedChunksPerTurn = 256;
 // Chunks that a turn puts into the snapshot that is being built: about 200 us.
 inline constexpr uint32_t kSnapshotChunksPerTurn = 4096;
+// Rows of tables that a turn makes for jobs that are being made (JobStates::LayOutMore): a chunk
+// is one, and one more for each of its shards. 2,048 chunks with one rank: about 1 ms.
+inline constexpr uint32_t kTableRowsPerTurn = 4096;
+// Bytes of their first records that a turn writes: about 1 ms.
+inline constexpr uint64_t kRecordBytesPerTurn = 512 * kKiB;
 // A job of the priority `high` has the workers to itself until so long after its last request or
 // work. Meanwhile each worker gives other jobs one item, or so many bytes, in each such interval: a
 // piece of theirs keeps a worker for a millisecond, and copies beside it are slower. Pauses of a

@@ -44,7 +44,7 @@ void SessionSlots::Attach(AttachSession event) {
   Job* job = seat->job;
   if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection)
     job->zeroed = true;
-  life_->OpenIfReady(job);
+  life_->Make(job);
   if (job->phase == JobPhase::kOpen) AttachHeld(job);
 }
 

@@ -1,5 +1,6 @@
 #include "memserver/residency/chunk_table.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
@@ -9,51 +10,74 @@
 
 namespace tidepool::memserver {
 
-ChunkTable::ChunkTable(const shm::JobSpec* spec, JobRecordWriter* records)
-    : spec_(spec), records_(records), gradient_type_(shm::GradientSlotType(*spec)) {}
+struct ChunkTable::Rows {
+  std::vector<Chunk> chunks;
+  std::vector<ShardIntake> intakes;
+  std::vector<ParameterRun> runs;
+};
 
-void ChunkTable::LayOutRuns() {
-  runs_.reserve(spec_->parameters.size());
-  for (const shm::ParameterSpec& parameter : spec_->parameters) {
+// Room for all rows is reserved now, and touched as they are made.
+ChunkTable::ChunkTable(const shm::JobSpec* spec, JobRecordWriter* records)
+    : spec_(spec),
+      records_(records),
+      gradient_type_(shm::GradientSlotType(*spec)),
+      counts_(shm::TableCountsOf(*spec)) {
+  chunks_.reserve(spec->chunks.size());
+  intakes_.reserve(counts_.shards);
+  runs_.reserve(spec->parameters.size());
+}
+
+uint32_t ChunkTable::LayOutRuns(uint32_t rows_max) {
+  const uint64_t left = spec_->parameters.size() - runs_.size();
+  const auto rows = static_cast<uint32_t>(std::min<uint64_t>(rows_max, left));
+  for (uint32_t i = 0; i < rows; ++i) {
+    const shm::ParameterSpec& parameter = spec_->parameters[runs_.size()];
     runs_.push_back({parameter.element_begin, parameter.element_count, parameter.group,
                      RoundingSeedOf(spec_->optimizer, parameter.name)});
   }
+  return rows;
 }
 
-void ChunkTable::LayOut(const JobPlacement& placement) {
-  LayOutRuns();
-  chunks_.resize(spec_->chunks.size());
-  uint32_t intakes = 0;
-  ParameterId parameter = 0;
-  std::byte* progress = records_->progress_words();
+uint32_t ChunkTable::LayOutNext(const JobPlacement& placement) {
+  const ChunkId id = laid_out();
+  ++looks_;
+  Chunk& chunk = chunks_.emplace_back();
+  chunk.elements = spec_->chunks[id].elements;
+  chunk.data_group = spec_->chunks[id].data_group;
+  chunk.rank_mask = spec_->data_groups[chunk.data_group].rank_mask;
+  chunk.shards = spec_->ShardCount(id);
+  chunk.shard_elements = spec_->ShardElements(id);
+  chunk.first_intake = static_cast<uint32_t>(intakes_.size());
+  for (uint32_t shard = 0; shard < chunk.shards; ++shard)
+    intakes_.push_back({.record = records_->shard_record(intakes_.size())});
 
-  for (ChunkId id = 0; id < chunks_.size(); ++id) {
-    Chunk& chunk = chunks_[id];
-    chunk.elements = spec_->chunks[id].elements;
-    chunk.data_group = spec_->chunks[id].data_group;
-    chunk.rank_mask = spec_->data_groups[chunk.data_group].rank_mask;
-    chunk.shards = spec_->ShardCount(id);
-    chunk.shard_elements = spec_->ShardElements(id);
-    chunk.first_intake = intakes;
-    intakes += chunk.shards;
+  chunk.first_parameter = next_parameter_;
+  while (next_parameter_ < spec_->parameters.size() &&
+         spec_->parameters[next_parameter_].chunk == id)
+    ++next_parameter_;
+  chunk.parameters = next_parameter_ - chunk.first_parameter;
 
-    chunk.first_parameter = parameter;
-    while (parameter < spec_->parameters.size() && spec_->parameters[parameter].chunk == id)
-      ++parameter;
-    chunk.parameters = parameter - chunk.first_parameter;
+  chunk.on_gpu = shm::IsOnGpu(*spec_, id);
+  chunk.planes = placement.PlanesOf(id);
+  chunk.record = records_->chunk_record(id);
+  chunk.pieces = static_cast<uint32_t>(DivideUp(chunk.elements, shm::kPieceElements));
+  chunk.progress_words = records_->progress_words() + pieces_laid_out_ * shm::kProgressBytes;
+  pieces_laid_out_ += chunk.pieces;
 
-    chunk.on_gpu = shm::IsOnGpu(*spec_, id);
-    chunk.spilled = placement.IsSpilled(id);
-    chunk.spill = placement.SpillOf(id);
-    chunk.planes = placement.PlanesOf(id);
-    chunk.record = records_->chunk_record(id);
-    chunk.pieces = static_cast<uint32_t>(DivideUp(chunk.elements, shm::kPieceElements));
-    chunk.progress_words = progress;
-    progress += chunk.pieces * shm::kProgressBytes;
+  chunk.spilled = placement.IsSpilled(id);
+  chunk.spill = placement.SpillOf(id);
+  if (!chunk.spilled) return 1 + chunk.shards;
+  pieces_spilled_ += chunk.pieces;
+  if (chunk.spill.directory < next_spill_.size()) {
+    chunk.spill.offset = next_spill_[chunk.spill.directory];
+    next_spill_[chunk.spill.directory] += 2 * chunk.spill.slot_bytes;
   }
+  return 1 + chunk.shards;
+}
 
-  intakes_.resize(intakes);
-  for (size_t i = 0; i < intakes_.size(); ++i) intakes_[i].record = records_->shard_record(i);
+std::shared_ptr<const ChunkTable::Rows> ChunkTable::GiveUpRows() {
+  return std::make_shared<const Rows>(
+      Rows{std::exchange(chunks_, {}), std::exchange(intakes_, {}), std::exchange(runs_, {})});
 }
 
 Status ChunkTable::Recover(Version sealed, StandIns* stand_ins) {
@@ -155,6 +179,7 @@ void ChunkTable::ComeAfter(Chunk* chunk) const {
 void ChunkTable::MoveOut(ChunkId id, const JobPlacement& placement) {
   Chunk& chunk = chunks_[id];
   chunk.planes = placement.PlanesOf(id);
+  if (!chunk.spilled) pieces_spilled_ += chunk.pieces;
   chunk.spilled = placement.IsSpilled(id);
   chunk.spill = placement.SpillOf(id);
 }

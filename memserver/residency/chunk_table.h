@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -20,6 +22,7 @@
 #include "memserver/residency/pool/stand_ins.h"
 #include "memserver/residency/snapshot.h"
 #include "shm/spec/job_spec.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::memserver {
 
@@ -83,8 +86,18 @@ class ChunkTable {
   ChunkTable(const ChunkTable&) = delete;
   ChunkTable& operator=(const ChunkTable&) = delete;
 
-  // Makes the rows of a job whose memory is taken and whose records are laid out. All are empty.
-  void LayOut(const JobPlacement& placement);
+  // Makes rows of a job whose memory is taken and whose records are laid out; all are empty. First
+  // up to so many for its parameters, of which it returns how many it made; none are left where
+  // these are fewer.
+  uint32_t LayOutRuns(uint32_t rows_max);
+  // Then, for each chunk in order, those of the next one, whose planes have their places. Returns
+  // how many.
+  uint32_t LayOutNext(const JobPlacement& placement);
+  // Chunks that have their rows.
+  ChunkId laid_out() const { return static_cast<ChunkId>(chunks_.size()); }
+  // Gives up all rows; for whoever frees them on another thread.
+  struct Rows;
+  std::shared_ptr<const Rows> GiveUpRows();
   // Reads what the records of another server say of each chunk: its version, by the rule of trust
   // (a stamp that fits its name, and the sealed version or the one before it), and its stand-ins.
   // Errors: kKeptMemoryBad.
@@ -105,7 +118,7 @@ class ChunkTable {
     return intakes_[Look(id).first_intake + spec_->ShardIndex(id, rank)];
   }
   // Shards of all chunks together.
-  uint64_t shards() const { return intakes_.size(); }
+  uint64_t shards() const { return counts_.shards; }
   // First element of `rank`'s shard.
   uint64_t ShardBegin(ChunkId id, Rank rank) const {
     return spec_->ShardIndex(id, rank) * chunks_[id].shard_elements;
@@ -127,7 +140,7 @@ class ChunkTable {
   // All weights of a chunk are in: it becomes version 0.
   void MarkLoaded(Chunk* chunk);
   uint32_t loaded() const { return loaded_; }
-  bool weights_ready() const { return loaded_ == chunks_.size(); }
+  bool weights_ready() const { return loaded_ == spec_->chunks.size(); }
   // The chunk's planes now hold `version`, the one after its present version: one release store.
   void Publish(Chunk* chunk, Version version);
   // Forgets which gradients of the open step are in: it was sealed, and its chunks are due for
@@ -139,6 +152,10 @@ class ChunkTable {
   // Those of the chunks in [first, end) that lie in `directory` lie there one behind the other,
   // from `offset` on.
   void SetSpillOffsets(uint32_t directory, uint64_t offset, uint64_t first, uint64_t end);
+  // Likewise, of all chunks, as they get their rows; by directory. Call before the first has.
+  void SetSpillBegins(std::vector<uint64_t> offsets) { next_spill_ = std::move(offsets); }
+  // Pieces of all chunks that lie on NVMe.
+  uint64_t pieces_spilled() const { return pieces_spilled_; }
 
  private:
   Chunk& Look(ChunkId id) const {
@@ -148,15 +165,18 @@ class ChunkTable {
     return chunk;
   }
   void ComeAfter(Chunk* chunk) const;
-  void LayOutRuns();
   void SetVersion(Chunk* chunk, Version version);
 
   const shm::JobSpec* const spec_;
   JobRecordWriter* const records_;
   const DType gradient_type_;
+  const shm::TableCounts counts_;
   mutable std::vector<Chunk> chunks_;  // a look brings what is said of the open step up to it
   mutable std::vector<ShardIntake> intakes_;
   std::vector<ParameterRun> runs_;
+  std::vector<uint64_t> next_spill_;  // by directory, for the next row
+  ParameterId next_parameter_ = 0;    // likewise
+  uint64_t pieces_laid_out_ = 0, pieces_spilled_ = 0;
   uint32_t loaded_ = 0;
   uint32_t steps_over_ = 0;  // sealed or dropped, since this server has the job
   mutable uint64_t looks_ = 0;

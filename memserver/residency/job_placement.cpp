@@ -1,7 +1,7 @@
 #include "memserver/residency/job_placement.h"
 
 #include <algorithm>
-#include <array>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -26,121 +26,159 @@ bool IsElsewhere(uint64_t offset) {
 }  // namespace
 
 JobPlacement::JobPlacement(const shm::JobSpec* spec, HostPool* pool, Placement placement)
-    : spec_(spec), pool_(pool), placement_(std::move(placement)), spacing_(pool) {}
+    : spec_(spec),
+      pool_(pool),
+      placement_(std::move(placement)),
+      listed_(PlanesListed(*spec) / spec->chunks.size()) {}
 
 JobPlacement::~JobPlacement() {
-  std::erase_if(extents_, [](const Extent& extent) { return extent.bytes == 0; });
-  pool_->Release(extents_);
-  if (TP_PLANTED("residency.released_twice")) pool_->Release(extents_);
+  pool_->Release(runs_);
+  if (TP_PLANTED("residency.released_twice")) pool_->Release(runs_);
+}
+
+// Whole pages of the records and of each staging buffer.
+std::vector<uint64_t> JobPlacement::HeadSizes() const {
+  std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
+  if (shm::StagingBytes(*spec_, 1) == 0) return sizes;
+  for (const uint64_t largest : shm::LargestShards(*spec_)) {
+    if (largest > 0) sizes.push_back(RoundUp(shm::StagingBytes(*spec_, largest), kPageBytes));
+  }
+  return sizes;
+}
+
+// Whole pages of each plane in the pool; 0 for one that lies elsewhere, or that the job has not.
+std::array<uint64_t, kPlanesMax> JobPlacement::PlaneSizes(ChunkId id) const {
+  shm::PlaneBytes left = shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id));
+  left.param16 = WeightBytesListed(id, left.param16);
+  auto sizes = InOrder(left);
+  for (uint64_t& bytes : sizes) bytes = RoundUp(bytes, kPageBytes);
+  return sizes;
 }
 
 // In the order of extents(); 0 for a plane that lies elsewhere.
 std::vector<uint64_t> JobPlacement::ExtentSizes() const {
-  std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
-  if (shm::StagingBytes(*spec_, 1) > 0) {
-    for (const uint64_t largest : shm::LargestShards(*spec_)) {
-      if (largest > 0) sizes.push_back(RoundUp(shm::StagingBytes(*spec_, largest), kPageBytes));
-    }
-  }
-
+  std::vector<uint64_t> sizes = HeadSizes();
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
-    const auto all = InOrder(shm::PlaneBytesOf(*spec_, id));
-    shm::PlaneBytes left = shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id));
-    left.param16 = WeightBytesListed(id, left.param16);
-    const auto host = InOrder(left);
+    const auto all = InOrder(shm::PlaneBytesOf(*spec_, id)), host = PlaneSizes(id);
     for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i] > 0) sizes.push_back(RoundUp(host[i], kPageBytes));
+      if (all[i] > 0) sizes.push_back(host[i]);
     }
   }
   return sizes;
 }
 
 // The planes that spilled weights land in are taken as one, so that they lie one behind the other.
-std::vector<JobPlacement::Taking> JobPlacement::Takings() const {
-  const std::vector<uint64_t> sizes = ExtentSizes();
-  const uint64_t planes_at = sizes.size() - PlanesListed(*spec_),
-                 planes = PlanesListed(*spec_) / spec_->chunks.size();
-  const bool joins =
-      spec_->dtype != DType::kF32 && spec_->micro_batches == 1 && !IsSplit(spec_->optimizer.states);
-  std::vector<Taking> takings;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    const ChunkId chunk = i < planes_at ? 0 : static_cast<ChunkId>((i - planes_at) / planes);
-    const bool on_gpu = shm::IsOnGpu(*spec_, chunk);
+template <typename Visit>
+void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
+  constexpr size_t kParam16 = kPlanesMax - 2, kGradient = kPlanesMax - 1;
+  const auto all = InOrder(shm::PlaneBytesOf(*spec_, id)), sizes = PlaneSizes(id);
+  const bool on_gpu = shm::IsOnGpu(*spec_, id), spilled = placement_.IsSpilled(id);
+  const bool away = (spilled && !placement_.IsWindowed(id)) || on_gpu;
+  const bool joins = away && spec_->dtype != DType::kF32 && spec_->micro_batches == 1 &&
+                     !IsSplit(spec_->optimizer.states);
 
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == 0) continue;
     if (sizes[i] == 0) {
-      takings.push_back(
-          {0, 0, on_gpu ? kGpuExtent : kSpilledExtent - placement_.DirectoryOf(chunk)});
+      visit(Taking{.elsewhere = on_gpu ? kGpuExtent : kSpilledExtent - placement_.DirectoryOf(id)});
       continue;
     }
-
-    const bool spills_alone = placement_.IsSpilled(chunk) && !placement_.IsWindowed(chunk);
-    const bool away = i >= planes_at && (spills_alone || on_gpu);
-    // The 16-bit plane is the last but one, the gradient the last.
-    const bool joined = away && joins && (i - planes_at) % planes == planes - 2;
-    const uint64_t slack = i >= planes_at && !away ? SlackOf(sizes[i]) : 0;
-    takings.push_back({sizes[i], joined ? sizes[i + 1] : 0, 0, slack, chunk});
+    const bool joined = joins && i == kParam16;
+    // What stays of a chunk that is away is not gone through side by side.
+    visit(Taking{.bytes = sizes[i],
+                 .behind = joined ? sizes[kGradient] : 0,
+                 .slack = spilled || on_gpu ? 0 : SlackOf(sizes[i])});
     i += joined ? 1 : 0;
   }
-  return takings;
 }
 
-uint64_t JobPlacement::SlackToTake() const {
-  uint64_t sum = 0;
-  for (const Taking& each : Takings()) sum += each.slack;
-  return sum;
+RunWants JobPlacement::Wants() const {
+  RunWants wants;
+  wants.singles = HeadSizes();
+  wants.parts = spec_->chunks.size();
+  wants.bytes_from = [this](uint64_t chunk) {
+    return shm::HostPlanesFrom(*spec_, chunk, placement_.first_spilled, placement_.weights);
+  };
+
+  wants.split = [this](uint64_t chunk, std::vector<uint64_t>* pieces) {
+    ForTakings(static_cast<ChunkId>(chunk), [pieces](const Taking& each) {
+      if (each.bytes > 0) pieces->push_back(each.all());
+    });
+  };
+  return wants;
 }
 
 bool JobPlacement::TakeNew() {
-  ChunkId spaced = 0;
-  for (const Taking& each : Takings()) {
-    if (each.chunk != spaced) spacing_.NextChunk();
-    spaced = each.chunk;
+  const RunWants wants = Wants();
+  if (!pool_->TakeRuns(wants, &runs_)) return false;
+  for (const Extent& run : runs_) pool_bytes_ += run.bytes;
+  TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");
 
-    if (each.bytes == 0) {
-      extents_.push_back({nullptr, 0, each.elsewhere});
-      continue;
-    }
-    if (each.slack > 0) {
-      if (!spacing_.Take(each.bytes, each.slack, &extents_)) return false;
-      continue;
-    }
-
-    if (!pool_->Take(std::array{each.bytes + each.behind}, &extents_)) return false;
-    if (each.behind == 0) continue;
-    const Extent both = extents_.back();
-    extents_.back().bytes = each.bytes;
-    extents_.push_back({both.data + each.bytes, each.behind, both.offset + each.bytes});
-  }
-  CountTaken();
+  head_ = run_ = wants.singles.size();
+  extents_.reserve(shm::ExtentCount(*spec_));
+  extents_.assign(runs_.begin(), runs_.begin() + static_cast<std::ptrdiff_t>(head_));
   LayOutStaging();
   return true;
+}
+
+// The next bytes of the runs, which end where pieces do.
+Extent JobPlacement::Carve(uint64_t bytes) {
+  if (carved_ == runs_[run_].bytes) {
+    ++run_;
+    carved_ = 0;
+  }
+  const Extent& run = runs_[run_];
+  TP_CHECK(bytes <= run.bytes - carved_, "what was taken as one lies in one run");
+  const Extent carved{run.data + carved_, bytes, run.offset + carved_};
+  carved_ += bytes;
+  return carved;
+}
+
+void JobPlacement::PlaceNext() {
+  spacing_.NextChunk();
+  ForTakings(placed_++, [this](const Taking& each) {
+    if (each.bytes == 0) {
+      extents_.push_back({nullptr, 0, each.elsewhere});
+      return;
+    }
+    const Extent run = Carve(each.all());
+    if (each.slack > 0) {
+      extents_.push_back(spacing_.Place(run, each.slack));
+      return;
+    }
+
+    extents_.push_back({run.data, each.bytes, run.offset});
+    if (each.behind > 0)
+      extents_.push_back({run.data + each.bytes, each.behind, run.offset + each.bytes});
+  });
 }
 
 bool JobPlacement::TakeKept(std::span<const uint64_t> offsets, ChunkId demoted) {
   if (!ReadPlacement(offsets)) return false;
   const std::vector<uint64_t> sizes = ExtentSizes();
   if (sizes.size() != offsets.size()) return false;
+
   for (size_t i = 0; i < sizes.size(); ++i) {
     if ((sizes[i] == 0) != IsElsewhere(offsets[i])) return false;
     if (sizes[i] == 0) {
       extents_.push_back({nullptr, 0, offsets[i]});
-    } else if (!pool_->TakeAt(offsets[i], sizes[i], &extents_)) {
+    } else if (pool_->TakeAt(offsets[i], sizes[i], &extents_)) {
+      pool_->Join(extents_.back(), &runs_);
+    } else {
       return false;
     }
   }
 
+  head_ = sizes.size() - PlanesListed(*spec_);
+  placed_ = static_cast<ChunkId>(spec_->chunks.size());
   NoteDemoted(demoted);
-  CountTaken();
+  CountKept();
   LayOutStaging();
   return true;
 }
 
 bool JobPlacement::FindsRuns(std::span<const Extent> released) const {
-  std::vector<uint64_t> sizes;
-  for (const Taking& each : Takings()) {
-    if (each.bytes > 0) sizes.push_back(each.bytes + each.behind + each.slack);
-  }
-  return pool_->FindsRuns(sizes, released);
+  return pool_->FindsRuns(Wants(), released);
 }
 
 // Which chunks are spilled, and where to, is told by the places that their planes do not have.
@@ -197,11 +235,12 @@ uint64_t JobPlacement::WeightBytesListed(ChunkId id, uint64_t plane_bytes) const
                                                    : shm::WeightAreaBytes(*spec_, weights.first);
 }
 
-void JobPlacement::CountTaken() {
-  pool_bytes_ = spacing_.bytes();
-  for (const Extent& extent : extents_) pool_bytes_ += extent.bytes;
-  // A job that was found in kept memory has no empty pages beside its planes.
-  const uint64_t not_taken = SlackToTake() - spacing_.bytes();
+// A job that was found in kept memory has no empty pages beside its planes.
+void JobPlacement::CountKept() {
+  uint64_t not_taken = 0;
+  for (ChunkId id = 0; id < spec_->chunks.size(); ++id)
+    ForTakings(id, [&not_taken](const Taking& each) { not_taken += each.slack; });
+  for (const Extent& run : runs_) pool_bytes_ += run.bytes;
   TP_CHECK(pool_bytes_ + not_taken == BytesToTake(), "admission counts exactly what a job takes");
 }
 
@@ -214,14 +253,12 @@ void JobPlacement::LayOutStaging() {
       if (largest[rank] > 0) staging_[rank] = extents_[next++].data;
     }
   }
-  TP_CHECK(next == FirstExtentOf(0), "each extent has one use");
+  TP_CHECK(next == head_, "each extent has one use");
 }
 
 size_t JobPlacement::FirstExtentOf(ChunkId id) const {
-  const auto all = InOrder(shm::PlaneBytesOf(*spec_, id));
-  const auto listed = static_cast<size_t>(
-      std::count_if(all.begin(), all.end(), [](uint64_t bytes) { return bytes > 0; }));
-  return extents_.size() - listed * (spec_->chunks.size() - id);
+  TP_CHECK(id < placed_, "the planes of the chunk have their places");
+  return head_ + listed_ * id;
 }
 
 ChunkPlanes JobPlacement::PlanesOf(ChunkId id) const {
@@ -283,16 +320,23 @@ void JobPlacement::MoveOut(const MovePlan& plan) {
   placement_.first_spilled = 0;
   NoteDemoted(count);
 
+  std::vector<Extent> gone;
   for (ChunkId id = 0; id < count; ++id) {
     ForEachMovable(id, [&](size_t at) {
-      Extent& extent = extents_[at];
-      pool_->Release(std::span(&extent, 1));
-      pool_bytes_ -= extent.bytes;
-      extent = {nullptr, 0, kSpilledExtent - plan.directories[id]};
+      pool_->Join(extents_[at], &gone);
+      extents_[at] = {nullptr, 0, kSpilledExtent - plan.directories[id]};
     });
   }
-  pool_bytes_ -= spacing_.bytes();
-  spacing_.Release();
+  gone.insert(gone.end(), spacing_.empty_pages().begin(), spacing_.empty_pages().end());
+  spacing_.Forget();
+  pool_->Release(gone);
+
+  runs_.clear();
+  for (const Extent& extent : extents_) {
+    if (extent.bytes > 0) pool_->Join(extent, &runs_);
+  }
+  pool_bytes_ = std::accumulate(runs_.begin(), runs_.end(), uint64_t{0},
+                                [](uint64_t sum, const Extent& run) { return sum + run.bytes; });
   TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");
 }
 

@@ -4,18 +4,22 @@
 // Serve loop. JobStates owns it; specification and pool outlive it.
 // Invariants:
 //  1. records, staging buffers and planes of all chunks were taken from the pool together, exactly
-//     the bytes that admission has counted, and go back together (destructor);
+//     the bytes that admission has counted, and go back together (destructor), both as a few runs,
+//     whatever the number of chunks; where in these each plane lies is told later, in slices;
 //  2. chunks on NVMe are the last ones; the first of them may have been demoted, which happens to
 //     a job at most once, and never to a chunk on a GPU.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
 #include "memserver/residency/chunk_planes.h"
+#include "memserver/residency/kept/job_records.h"
 #include "memserver/residency/placement.h"
 #include "memserver/residency/pool/host_pool.h"
 #include "memserver/residency/pool/plane_spacing.h"
@@ -31,18 +35,26 @@ class JobPlacement {
   JobPlacement(const JobPlacement&) = delete;
   JobPlacement& operator=(const JobPlacement&) = delete;
 
-  // Takes everything that the job has in the pool. The bytes are not zeroed. False: the pool has no
-  // runs for it; what was taken goes back with this object.
+  // Takes everything that the job has in the pool, and lays out records and staging buffers. The
+  // bytes are not zeroed. False: the pool has no runs for it, and nothing was taken.
   bool TakeNew();
+  // Then places the planes of the next chunk. Call once for each, in order.
+  void PlaceNext();
+  // Chunks whose planes have their places.
+  ChunkId placed() const { return placed_; }
   // Takes the places that a server before this one has listed, which also say what is spilled and
   // what is demoted. False: they are no places that the job can have, or not free.
   bool TakeKept(std::span<const uint64_t> offsets, ChunkId demoted);
   // Would TakeNew find its runs if `released` were free as well? Nothing changes.
   bool FindsRuns(std::span<const Extent> released) const;
 
-  // Records first, then the staging buffers, then the planes of each chunk. What lies elsewhere has
-  // no bytes, and an offset that says where (kSpilledExtent, kGpuExtent).
+  // What the job holds of the pool.
+  std::span<const Extent> runs() const { return runs_; }
+  // Records first, then the staging buffers, then the planes of each chunk that was placed. What
+  // lies elsewhere has no bytes, and an offset that says where (kSpilledExtent, kGpuExtent).
   std::span<const Extent> extents() const { return extents_; }
+  // They are known no longer, nor are the planes; for whoever frees the list on another thread.
+  std::vector<Extent> GiveUpExtents() { return std::exchange(extents_, {}); }
   ChunkPlanes PlanesOf(ChunkId id) const;
   // The staging buffer of a rank; null where nothing is staged.
   std::byte* staging(Rank rank) const { return staging_[rank]; }
@@ -82,19 +94,23 @@ class JobPlacement {
   const std::vector<uint64_t>& demoted_bytes() const { return demoted_bytes_; }
 
  private:
-  struct Taking {  // one run of the pool, for one plane or two; or a plane that has no place there
+  struct Taking {  // bytes of one run, for one plane or two; or a plane that has no place there
     uint64_t bytes = 0, behind = 0;
     uint64_t elsewhere = 0;
     uint64_t slack = 0;  // taken besides, so that planes can lie apart
-    ChunkId chunk = 0;   // of the plane; 0 for other runs
+    uint64_t all() const { return bytes + behind + slack; }
   };
+  std::vector<uint64_t> HeadSizes() const;
   std::vector<uint64_t> ExtentSizes() const;
-  std::vector<Taking> Takings() const;
-  uint64_t SlackToTake() const;
+  template <typename Visit>
+  void ForTakings(ChunkId id, Visit visit) const;
+  RunWants Wants() const;
+  Extent Carve(uint64_t bytes);
+  std::array<uint64_t, kPlanesMax> PlaneSizes(ChunkId id) const;
   bool ReadPlacement(std::span<const uint64_t> offsets);
   bool ReadWeightPlacement(std::span<const uint64_t> offsets);
   uint64_t WeightBytesListed(ChunkId id, uint64_t plane_bytes) const;
-  void CountTaken();
+  void CountKept();
   void LayOutStaging();
   size_t FirstExtentOf(ChunkId id) const;
   void NoteDemoted(ChunkId demoted);
@@ -104,7 +120,13 @@ class JobPlacement {
   const shm::JobSpec* const spec_;
   HostPool* const pool_;
   Placement placement_;
+  std::vector<Extent> runs_;
   std::vector<Extent> extents_;
+  size_t head_ = 0;        // extents before those of planes
+  const uint64_t listed_;  // extents of each chunk
+  size_t run_ = 0;         // that the next plane is carved out of
+  uint64_t carved_ = 0;    // bytes of it
+  ChunkId placed_ = 0;
   PlaneSpacing spacing_;
   uint64_t pool_bytes_ = 0;
   std::vector<std::byte*> staging_;  // by rank

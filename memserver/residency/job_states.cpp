@@ -1,5 +1,6 @@
 #include "memserver/residency/job_states.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -17,8 +18,8 @@ JobStates::JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool, P
       weights_(spec_.get(), &placement_, &table_),
       stand_ins_(spec_.get(), pool) {}
 
-Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::JobSpec> spec,
-                                                     HostPool* pool, const Placement& placement) {
+Result<std::unique_ptr<JobStates>> JobStates::Reserve(std::shared_ptr<const shm::JobSpec> spec,
+                                                      HostPool* pool, const Placement& placement) {
   std::unique_ptr<JobStates> states(new JobStates(std::move(spec), pool, placement));
   if (!states->placement_.TakeNew()) {
     return Status(ErrorId::kPoolFull,
@@ -28,7 +29,14 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
                       FormatBytes(pool->largest_free_bytes()));
   }
 
-  states->LayOut();
+  states->records_.LayOut(states->placement_.runs().front());
+  return states;
+}
+
+Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::JobSpec> spec,
+                                                     HostPool* pool, const Placement& placement) {
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, Reserve(std::move(spec), pool, placement));
+  states->LayOutMore(UINT32_MAX);
   return states;
 }
 
@@ -43,7 +51,8 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
       ErrorId::kKeptMemoryBad,
       "job " + std::to_string(kept.job) + " in kept memory names a place that it cannot have");
   if (!states->placement_.TakeKept(kept.extent_offsets, kept.demoted)) return misplaced;
-  states->LayOut();
+  states->records_.LayOut(states->extents().front());
+  states->LayOutMore(UINT32_MAX);
 
   // Weights land nowhere any more in those that were demoted.
   for (ChunkId id = kept.demoted; id < kept.spec->chunks.size(); ++id) {
@@ -61,10 +70,25 @@ bool JobStates::LandsWhereItShould(ChunkId id) const {
   return chunk.planes.gradient == chunk.planes.param16 + param16_bytes;
 }
 
-void JobStates::LayOut() {
-  records_.LayOut(extents().front());
-  table_.LayOut(placement_);
+void JobStates::LayOutMore(uint32_t rows) {
+  uint32_t left = rows - table_.LayOutRuns(rows);
+  while (left > 0 && table_.laid_out() < spec_->chunks.size()) {
+    if (placement_.placed() == table_.laid_out()) placement_.PlaceNext();
+    left -= std::min(left, table_.LayOutNext(placement_));
+  }
+  if (left == 0 || laid_out_) return;
   weights_.LayOut();
+  laid_out_ = true;
+}
+
+std::shared_ptr<const void> JobStates::GiveUpTables() {
+  struct Tables {
+    std::shared_ptr<const void> rows;
+    std::vector<Extent> extents;
+    std::shared_ptr<const shm::JobSpec> spec;
+  };
+  return std::make_shared<const Tables>(
+      Tables{table_.GiveUpRows(), placement_.GiveUpExtents(), spec_});
 }
 
 void JobStates::HoldFrozen(FrozenHold hold) {
@@ -73,12 +97,13 @@ void JobStates::HoldFrozen(FrozenHold hold) {
   for (FrozenChunk* chunk : frozen_hold_.chunks()) frozen_.push_back({.chunk = chunk});
 }
 
-void JobStates::WriteFirstRecords(const JobIdentity& identity) {
-  std::vector<uint64_t> places;
-  places.reserve(extents().size() + frozen_.size());
-  for (const Extent& extent : extents()) places.push_back(extent.offset);
-  for (const FrozenUse& use : frozen_) places.push_back(use.chunk->extent.offset);
-  records_.WriteFirst(identity, places);
+bool JobStates::WriteRecords(const JobIdentity& identity, uint64_t bytes_max) {
+  TP_CHECK(laid_out_, "the places of all planes are known");
+  const size_t listed = extents().size();
+  const auto place = [this, listed](size_t i) {
+    return i < listed ? extents()[i].offset : frozen_[i - listed].chunk->extent.offset;
+  };
+  return records_.WriteMore(identity, {listed + frozen_.size(), place}, bytes_max);
 }
 
 uint64_t JobStates::plane_bytes(ChunkId id) const {

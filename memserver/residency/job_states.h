@@ -34,6 +34,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -59,12 +60,20 @@ struct FrozenUse {
 
 class JobStates {
  public:
-  // Takes all memory of the job. The bytes are not zeroed: whoever gets `extents()` does that
-  // before the first write of a session.
+  // Takes all memory of the job, at a cost that does not depend on its chunks. The bytes are not
+  // zeroed: whoever gets the runs of `placement()` does that before the first write of a session.
+  // Chunks are there when LayOutMore has made them all.
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
+  static Result<std::unique_ptr<JobStates>> Reserve(std::shared_ptr<const shm::JobSpec> spec,
+                                                    HostPool* pool, const Placement& placement);
+  // The same with all chunks.
   static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec,
                                                    HostPool* pool, const Placement& placement = {});
-  // Tells whether Create would find its runs if `released` were free as well.
+  // Makes the next rows of the job's tables, about so many: of parameters, chunks and shards.
+  void LayOutMore(uint32_t rows);
+  // All rows are there. Until then nobody looks at a chunk.
+  bool laid_out() const { return laid_out_; }
+  // Tells whether Reserve would find its runs if `released` were free as well.
   static bool FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool,
                         const Placement& placement, std::span<const Extent> released);
   // The states of a job that another server has left, exactly where they lie. Chunks are empty,
@@ -77,8 +86,14 @@ class JobStates {
   // Takes the frozen chunks that the specification lists, in order. Call once, before the first
   // records are written.
   void HoldFrozen(FrozenHold hold);
-  // Writes the first records into zeroed memory. Call once, before anything else changes.
-  void WriteFirstRecords(const JobIdentity& identity);
+  // Writes the first records into zeroed memory, about `bytes_max` more with each call, before
+  // anything else changes. True when they are whole. Requires laid_out().
+  bool WriteRecords(const JobIdentity& identity, uint64_t bytes_max);
+  // All at once.
+  void WriteFirstRecords(const JobIdentity& identity) { WriteRecords(identity, UINT64_MAX); }
+  // What grows with the number of chunks and lies outside the pool. Nothing of the job may be
+  // looked at afterwards: it only goes away. Whoever gets this frees it, on any thread.
+  std::shared_ptr<const void> GiveUpTables();
   // The states lie on NVMe for good, as `plan` says, in ranges that begin at `offsets`: from here
   // on they lie only there, and the pool has their planes back. Requires a job at rest whose chunks
   // are all at the sealed version, and `plan` for all of chunks_on_host().
@@ -116,8 +131,10 @@ class JobStates {
   ChunkId chunks_on_host() const { return placement_.chunks_on_host(); }
   uint64_t movable_bytes() const { return placement_.movable_bytes(); }
   ChunkId demoted() const { return placement_.demoted(); }
-  // The range of the job in `directory` begins at `offset`: its chunks there lie one behind the
-  // other. Call it for each directory in use.
+  // The ranges of a job that is not laid out begin at these offsets, by directory: its chunks lie
+  // there one behind the other.
+  void SetSpillRanges(std::vector<uint64_t> offsets) { table_.SetSpillBegins(std::move(offsets)); }
+  // That of one that is, in `directory`. Call it for each directory in use.
   void SetSpillRange(uint32_t directory, uint64_t offset) {
     table_.SetSpillOffsets(directory, offset, demoted(), spec_->chunks.size());
   }
@@ -170,8 +187,6 @@ class JobStates {
 
  private:
   JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool, Placement placement);
-  // Makes records, chunks and window of a job whose memory is taken.
-  void LayOut();
   bool LandsWhereItShould(ChunkId id) const;
 
   const std::shared_ptr<const shm::JobSpec> spec_;
@@ -182,6 +197,7 @@ class JobStates {
   StandIns stand_ins_;
   FrozenHold frozen_hold_;
   std::vector<FrozenUse> frozen_;
+  bool laid_out_ = false;
 };
 
 }  // namespace tidepool::memserver

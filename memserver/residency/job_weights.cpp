@@ -19,8 +19,8 @@ void JobWeights::LayOut() {
   if (!weights.any()) return;
   const size_t chunks = spec_->chunks.size();
   std::vector<std::byte*> areas;
-  for (ChunkId id = weights.first; id < chunks; ++id) {
-    std::byte*& plane = At(id).planes.param16;
+  for (size_t id = chunks - weights.areas; id < chunks; ++id) {
+    std::byte*& plane = At(static_cast<ChunkId>(id)).planes.param16;
     if (plane != nullptr) areas.push_back(plane);
     plane = nullptr;
   }

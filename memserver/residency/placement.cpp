@@ -10,14 +10,32 @@
 namespace tidepool::memserver {
 namespace {
 
+// The same in one directory: nothing is chosen.
+bool TakeAll(uint64_t chunks, uint64_t bytes, uint64_t left, MovePlan* plan) {
+  if (left < bytes) return false;
+  plan->directories.assign(chunks, 0);
+  plan->nvme_bytes = {bytes};
+  return true;
+}
+
 // Striped by chunk: each goes to the directory with the most room left, so that several are read at
 // once. False when one fits nowhere.
 bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<uint64_t> left,
             MovePlan* plan) {
+  // Not added up where the description has its sums.
+  const auto bytes_of = [&spec](uint64_t begin, uint64_t behind) {
+    return shm::NvmeBytesOf(spec, static_cast<ChunkId>(begin)) -
+           shm::NvmeBytesOf(spec, static_cast<ChunkId>(behind));
+  };
+  if (left.size() == 1) return TakeAll(end - first, bytes_of(first, end), left.front(), plan);
+
   plan->nvme_bytes.assign(left.size(), 0);
+  plan->directories.reserve(end - first);
   for (uint64_t id = first; id < end; ++id) {
     const auto most = std::max_element(left.begin(), left.end());
-    const uint64_t bytes = shm::SpilledChunkBytes(spec, static_cast<ChunkId>(id));
+    const uint64_t bytes = spec.sums.made == nullptr
+                               ? shm::SpilledChunkBytes(spec, static_cast<ChunkId>(id))
+                               : bytes_of(id, id + 1);
     if (most == left.end() || *most < bytes) return false;
 
     *most -= bytes;

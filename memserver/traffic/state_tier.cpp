@@ -103,7 +103,7 @@ bool StateTier::HasRanges(uint64_t key) const {
 bool StateTier::Reserve(uint64_t nonce, JobStates* states) {
   std::vector<uint64_t> offsets;
   if (!ReserveRanges(nonce, states->nvme_bytes(), &offsets)) return false;
-  for (uint32_t d = 0; d < offsets.size(); ++d) states->SetSpillRange(d, offsets[d]);
+  states->SetSpillRanges(std::move(offsets));
   return true;
 }
 

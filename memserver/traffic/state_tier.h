@@ -86,7 +86,8 @@ class StateTier {
   std::vector<uint64_t> LargestFree() const;
   // By directory, with or without jobs in it; 0 where it takes no more.
   std::vector<uint64_t> Capacities() const;
-  // Reserves ranges for the job's spilled chunks; false, and nothing taken, when there is no gap.
+  // Reserves ranges for the spilled chunks of a job that is not laid out; false, and nothing taken,
+  // when there is no gap.
   bool Reserve(uint64_t nonce, JobStates* states);
   // The same for states that are to leave the host: `bytes` by directory, under a name of their own
   // (DemotedKey). Fills in `offsets`, by directory. False also while ranges of that name are kept

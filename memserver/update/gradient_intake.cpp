@@ -7,6 +7,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/traffic/rcache_content.h"
+#include "shm/spec/state_bytes.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -27,17 +28,11 @@ GradientIntake::GradientIntake(JobStates* states, JobId job, const HostPool* poo
     : states_(states),
       job_(job),
       pool_(pool),
-      chunk_count_(static_cast<uint32_t>(states->chunks().size())),
-      shards_of_rank_(states->spec().world, 0),
+      chunk_count_(static_cast<uint32_t>(states->spec().chunks.size())),
+      shards_of_rank_(shm::ChunksOfRanks(states->spec())),
       shards_complete_(states->spec().world, 0),
       staging_busy_(states->spec().world, false),
-      tasks_(TasksMax(states->spec())) {
-  // How many shards each rank submits in a step.
-  for (const Chunk& chunk : states->chunks()) {
-    for (Rank rank = 0; rank < states->spec().world; ++rank)
-      shards_of_rank_[rank] += (chunk.rank_mask >> rank & 1) != 0 ? 1 : 0;
-  }
-}
+      tasks_(TasksMax(states->spec())) {}
 
 void GradientIntake::Accept(Rank rank, const shm::Request& request) {
   ++states_->intake(request.chunk, rank).micro_batches_accepted;

@@ -1,7 +1,6 @@
 #include "memserver/update/update_queue.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "base/check.h"
@@ -18,27 +17,23 @@ UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueu
       pool_(pool),
       spills_(spills),
       gpus_(gpus),
-      factors_(states->spec().parameter_groups.size()) {
-  // Until a rank declares a schedule, chunks are updated in the order of their numbers.
-  std::vector<ChunkId> order(states->chunks().size());
-  std::iota(order.begin(), order.end(), ChunkId{0});
-  next_order_ = std::make_shared<const std::vector<ChunkId>>(std::move(order));
-  order_ = std::make_shared<const std::vector<ChunkId>>();
-}
+      // Until a rank declares a schedule, chunks are updated in the order of their numbers.
+      next_order_(states->spec().chunks.size()),
+      factors_(states->spec().parameter_groups.size()) {}
 
 void UpdateQueue::SetOrder(std::shared_ptr<const std::vector<ChunkId>> order) {
-  TP_CHECK(order->size() == states_->chunks().size(), "an order names each chunk of the job once");
+  TP_CHECK(order->size() == next_order_.size(), "an order names each chunk of the job once");
   GiveBackAhead();
-  next_order_ = std::move(order);
+  next_order_ = ChunkOrder(std::move(order));
 }
 
 bool UpdateQueue::ReadAhead() {
   bool begun = false;
   // Most chunks of a large job may lie on the host: it looks on in the next turn.
   const uint64_t end =
-      std::min<uint64_t>(next_order_->size(), ahead_chunk_ + uint64_t{kHandedOutPerTurn});
+      std::min<uint64_t>(next_order_.size(), ahead_chunk_ + uint64_t{kHandedOutPerTurn});
   while (states_->spills() && ahead_chunk_ < end) {
-    const ChunkId id = (*next_order_)[ahead_chunk_];
+    const ChunkId id = next_order_[ahead_chunk_];
     const Chunk& chunk = states_->chunk(id);
     if (!chunk.spilled || ahead_piece_ == chunk.pieces) {
       ++ahead_chunk_;
@@ -50,7 +45,7 @@ bool UpdateQueue::ReadAhead() {
     ++ahead_piece_;
     begun = true;
   }
-  return begun || (ahead_chunk_ == end && end < next_order_->size());
+  return begun || (ahead_chunk_ == end && end < next_order_.size());
 }
 
 bool UpdateQueue::GiveBackAhead() {
@@ -67,10 +62,11 @@ void UpdateQueue::Begin(const StepRecord& record) {
 
 Status UpdateQueue::Resume(const StepRecord& record, std::span<const optim::UndoArea> areas) {
   std::vector<ChunkId> left;
-  for (const ChunkId id : *next_order_) {
+  for (size_t i = 0; i < next_order_.size(); ++i) {
+    const ChunkId id = next_order_[i];
     if (states_->chunk(id).state == ChunkState::kUpdateDue) left.push_back(id);
   }
-  order_ = std::make_shared<const std::vector<ChunkId>>(std::move(left));
+  order_ = ChunkOrder(std::make_shared<const std::vector<ChunkId>>(std::move(left)));
 
   Prepare(record);
   for (ChunkId id = 0; id < states_->chunks().size(); ++id) {
@@ -154,19 +150,19 @@ void UpdateQueue::Prepare(const StepRecord& record) {
   epoch_ = record.optimizer_step - 1;
   skipped_ = record.skipped != 0;
   cursor_ = piece_ = handed_out_ = 0;
-  chunks_left_ = static_cast<uint32_t>(order_->size());
+  chunks_left_ = static_cast<uint32_t>(order_.size());
   HandOut();
 }
 
 bool UpdateQueue::HandOut() {
-  const auto all = static_cast<uint32_t>(order_->size());
+  const auto all = static_cast<uint32_t>(order_.size());
   if (handed_out_ == all) return false;
   const bool some_away = !skipped_ && (states_->spills() || states_->uses_gpus());
   const bool whole = !some_away || TP_PLANTED("update.handed_out_at_once");
   const uint32_t end = whole ? all : std::min(all, handed_out_ + kHandedOutPerTurn);
 
   for (uint32_t i = handed_out_; i < end && some_away; ++i) {
-    const ChunkId id = (*order_)[i];
+    const ChunkId id = order_[i];
     const Chunk& chunk = states_->chunk(id);
     if (chunk.spilled) spills_->Update(id, epoch_);
     if (chunk.on_gpu) gpus_->Update(id, epoch_);
@@ -202,9 +198,9 @@ bool UpdateQueue::NextWork(Work* work) {
   if (skipped_ || !active()) return false;
   // First, so that staging is free again.
   if (NextSpilledWork(work)) return true;
-  while (cursor_ < handed_out_ && states_->chunk((*order_)[cursor_]).away()) ++cursor_;
+  while (cursor_ < handed_out_ && states_->chunk(order_[cursor_]).away()) ++cursor_;
   if (cursor_ >= handed_out_) return false;
-  const ChunkId id = (*order_)[cursor_];
+  const ChunkId id = order_[cursor_];
   Chunk& chunk = states_->chunk(id);
   if (piece_ == 0) {
     if (holds_ > 0 || (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile")))
@@ -269,7 +265,7 @@ bool UpdateQueue::EndWork(const WorkDone& done) {
 uint32_t UpdateQueue::PublishSkipped(uint32_t chunks_max) {
   if (!skipped_ || holds_ > 0) return 0;
   uint32_t published = 0;
-  for (; published < chunks_max && active(); ++published) PublishNext((*order_)[cursor_++]);
+  for (; published < chunks_max && active(); ++published) PublishNext(order_[cursor_++]);
   return published;
 }
 

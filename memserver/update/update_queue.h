@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "memserver/residency/job_states.h"
@@ -26,6 +27,25 @@ namespace tidepool::memserver {
 // Chunks of a sealed step that the queues of states on NVMe and on GPUs are told of in a turn:
 // about 100 us.
 inline constexpr uint32_t kHandedOutPerTurn = 4096;
+
+// The chunks of an update, in its order.
+class ChunkOrder {
+ public:
+  ChunkOrder() = default;
+  // All of a job's chunks by number, without a list of them.
+  explicit ChunkOrder(size_t chunks) : size_(chunks) {}
+  explicit ChunkOrder(std::shared_ptr<const std::vector<ChunkId>> list)
+      : list_(std::move(list)), size_(list_->size()) {}
+
+  size_t size() const { return size_; }
+  ChunkId operator[](size_t i) const {
+    return list_ == nullptr ? static_cast<ChunkId>(i) : (*list_)[i];
+  }
+
+ private:
+  std::shared_ptr<const std::vector<ChunkId>> list_;
+  size_t size_ = 0;
+};
 
 class UpdateQueue {
  public:
@@ -94,7 +114,7 @@ class UpdateQueue {
   HostPool* const pool_;
   SpillQueue* const spills_;  // may be null where nothing is spilled
   GpuQueue* const gpus_;      // may be null where nothing is on a GPU
-  std::shared_ptr<const std::vector<ChunkId>> order_, next_order_;
+  ChunkOrder order_, next_order_;
   std::vector<optim::StepFactors> factors_;  // of the running step, by parameter group
   Version version_ = 0;                      // that the running update makes
   uint64_t epoch_ = 0;                       // that it is made from; of a step that is not skipped

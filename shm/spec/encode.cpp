@@ -29,6 +29,30 @@ void PutOptimizer(const OptimizerSpec& spec, ByteWriter* out) {
   out->Put(spec.rounding_seed);
 }
 
+// Up to the number of chunks.
+void PutHead(const JobSpec& spec, ByteWriter* out) {
+  out->Put(kSpecMagic);
+  out->PutString(spec.name);
+  out->Put(spec.world);
+  out->Put(static_cast<uint32_t>(spec.dtype));
+  PutOptimizer(spec.optimizer, out);
+  out->Put(spec.max_grad_norm);
+  out->Put(spec.micro_batches);
+  out->Put(spec.loss_scaling);
+  out->Put(spec.rcache_bytes);
+
+  out->Put(static_cast<uint32_t>(spec.parameter_groups.size()));
+  for (const ParameterGroup& group : spec.parameter_groups) {
+    out->Put(group.lr_scale);
+    out->Put(group.weight_decay);
+  }
+
+  out->Put(static_cast<uint32_t>(spec.data_groups.size()));
+  for (const DataGroup& group : spec.data_groups) out->Put(group.rank_mask);
+
+  out->Put(static_cast<uint32_t>(spec.chunks.size()));
+}
+
 uint64_t Mix(uint64_t x) {  // the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
@@ -38,38 +62,62 @@ uint64_t Mix(uint64_t x) {  // the finalizer of SplitMix64 (Steele, Lea, Flood, 
 }  // namespace
 
 std::vector<std::byte> Encode(const JobSpec& spec) {
+  return SpecEncoder(&spec).Next(UINT64_MAX);
+}
+
+uint64_t EncodedBytesOf(const JobSpec& spec) {
+  return spec.sums.made != nullptr ? spec.sums.made->encoded_bytes : Encode(spec).size();
+}
+
+std::vector<std::byte> SpecEncoder::Next(uint64_t bytes_max) {
   ByteWriter out;
-  out.Put(kSpecMagic);
-  out.PutString(spec.name);
-  out.Put(spec.world);
-  out.Put(static_cast<uint32_t>(spec.dtype));
-  PutOptimizer(spec.optimizer, &out);
-  out.Put(spec.max_grad_norm);
-  out.Put(spec.micro_batches);
-  out.Put(spec.loss_scaling);
-  out.Put(spec.rcache_bytes);
-
-  out.Put(static_cast<uint32_t>(spec.parameter_groups.size()));
-  for (const ParameterGroup& group : spec.parameter_groups) {
-    out.Put(group.lr_scale);
-    out.Put(group.weight_decay);
+  while (out.size() < bytes_max && PutNext(&out)) {
   }
-
-  out.Put(static_cast<uint32_t>(spec.data_groups.size()));
-  for (const DataGroup& group : spec.data_groups) out.Put(group.rank_mask);
-
-  out.Put(static_cast<uint32_t>(spec.chunks.size()));
-  for (const ChunkSpec& chunk : spec.chunks) {
-    out.Put(chunk.elements);
-    out.Put(chunk.data_group);
-  }
-
-  out.Put(static_cast<uint32_t>(spec.parameters.size()));
-  for (const ParameterSpec& parameter : spec.parameters) PutParameter(parameter, &out);
-  PutFrozen(spec.frozen, &out);
-  // Programs that do not know the number refuse a job that has one, and read all others as before.
-  if (spec.states_on_gpu > 0) out.Put(spec.states_on_gpu);
   return out.Take();
+}
+
+bool SpecEncoder::PutNext(ByteWriter* out) {
+  // What of a list of `size` comes next; its end is the beginning of `then`.
+  const auto goes_on = [this](size_t size, Part then) {
+    if (next_ < size) return true;
+    part_ = then;
+    next_ = 0;
+    return false;
+  };
+
+  switch (part_) {
+    case Part::kHead:
+      PutHead(*spec_, out);
+      part_ = Part::kChunks;
+      return true;
+
+    case Part::kChunks:
+      if (goes_on(spec_->chunks.size(), Part::kParameters)) {
+        out->Put(spec_->chunks[next_].elements);
+        out->Put(spec_->chunks[next_++].data_group);
+      } else {
+        out->Put(static_cast<uint32_t>(spec_->parameters.size()));
+      }
+      return true;
+
+    case Part::kParameters:
+      if (goes_on(spec_->parameters.size(), Part::kTail)) {
+        PutParameter(spec_->parameters[next_++], out);
+        return true;
+      }
+      [[fallthrough]];
+
+    case Part::kTail:
+      PutFrozen(spec_->frozen, out);
+      // Programs that do not know the number refuse a job that has one, and read all others as
+      // before.
+      if (spec_->states_on_gpu > 0) out->Put(spec_->states_on_gpu);
+      part_ = Part::kNone;
+      return true;
+
+    case Part::kNone: break;
+  }
+  return false;
 }
 
 uint64_t Fingerprint(std::span<const std::byte> bytes) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "shm/byte_codec.h"
 #include "shm/spec/job_spec.h"
 
 namespace tidepool::shm {
@@ -17,6 +18,25 @@ namespace tidepool::shm {
 inline constexpr uint32_t kSpecMagic = 0x4a445054;  // "TPDJ", the first word
 
 std::vector<std::byte> Encode(const JobSpec& spec);
+// Bytes of that; from the sums of `spec` where it has some.
+uint64_t EncodedBytesOf(const JobSpec& spec);
+// The same bytes in parts, for whoever has no time for all of them at once. One thread.
+class SpecEncoder {
+ public:
+  // The description outlives it.
+  explicit SpecEncoder(const JobSpec* spec) : spec_(spec) {}
+  // The next bytes: about so many; all that is neither chunk nor parameter comes whole. Empty when
+  // none are left.
+  std::vector<std::byte> Next(uint64_t bytes_max);
+
+ private:
+  enum class Part : uint8_t { kHead, kChunks, kParameters, kTail, kNone };
+  bool PutNext(ByteWriter* out);
+
+  const JobSpec* const spec_;
+  Part part_ = Part::kHead;
+  size_t next_ = 0;  // of that part
+};
 // A 64-bit fingerprint of Encode(spec), by which ranks of one job are compared.
 uint64_t Fingerprint(std::span<const std::byte> bytes);
 

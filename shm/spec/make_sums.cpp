@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "shm/spec/encode.h"
 #include "shm/spec/frozen.h"
 #include "shm/spec/gpu_states.h"
 #include "shm/spec/state_bytes.h"
@@ -16,7 +17,7 @@ std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec) {
   auto sums = std::make_shared<SpecSums>();
   sums->states = StateBytesOf(spec);
   sums->frozen_pool_bytes = FrozenPoolBytes(spec);
-  for (auto* by_chunk : {&sums->off_host, &sums->weights, &sums->nvme})
+  for (auto* by_chunk : {&sums->pooled, &sums->off_host, &sums->weights, &sums->nvme})
     by_chunk->assign(chunks + 1, 0);
 
   const ChunkId on_gpu = std::min<ChunkId>(spec.states_on_gpu, static_cast<ChunkId>(chunks));
@@ -24,10 +25,19 @@ std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec) {
   for (size_t i = chunks; i-- > 0;) {
     const auto id = static_cast<ChunkId>(i);
     const bool spills = id >= on_gpu;
+    sums->pooled[i] = sums->pooled[i + 1] + PooledPlanesOf(spec, id);
     sums->off_host[i] = sums->off_host[i + 1] + (spills ? BytesOffHost(spec, id) : 0);
     sums->nvme[i] = sums->nvme[i + 1] + (spills ? SpilledChunkBytes(spec, id) : 0);
     sums->weights[i] = sums->weights[i + 1] + RoundUp(PlaneBytesOf(spec, id).param16, kPageBytes);
   }
+
+  const TableCounts counts = TableCountsOf(spec);
+  sums->pieces = counts.pieces;
+  sums->shards = counts.shards;
+  sums->extents = ExtentCount(spec);
+  sums->largest_shards = LargestShards(spec);
+  sums->chunks_of_ranks = ChunksOfRanks(spec);
+  sums->encoded_bytes = EncodedBytesOf(spec);
 
   if (spec.dtype != DType::kF32) sums->windows = MakeWindows(*sums, chunks);
   for (Rank rank = 0; rank < spec.world && spec.states_on_gpu > 0; ++rank) {

@@ -3,7 +3,7 @@
 //
 // Made by MakeSums (shm/spec/make_sums.h) on the thread that decodes; never changed. Functions of
 // this folder use them where a description has some, and else add up anew: the sums are the same.
-// Memory: three words a chunk, and a name a frozen one.
+// Memory: four words a chunk, and a name a frozen one.
 #pragma once
 
 #include <array>
@@ -48,12 +48,20 @@ struct SpecSums {
   uint64_t frozen_pool_bytes = 0;  // FrozenPoolBytes
   uint64_t parameter_count = 0;    // ParameterCount
   // By chunk, and one entry behind the last; see HostBytesOf and NvmeBytesOf.
+  // Bytes in the pool of all planes of the chunks from this one on, where none spills.
+  std::vector<uint64_t> pooled;
   // Bytes that are not in the pool when chunks from this one on spill.
   std::vector<uint64_t> off_host;
   // Bytes in the pool of the 16-bit weights of chunks from this one on.
   std::vector<uint64_t> weights;
-  std::vector<uint64_t> nvme;  // bytes on NVMe when chunks from this one on spill
-  WindowSums windows;          // empty where the job has no 16-bit weights
+  std::vector<uint64_t> nvme;       // bytes on NVMe when chunks from this one on spill
+  WindowSums windows;               // empty where the job has no 16-bit weights
+  uint64_t pieces = 0, shards = 0;  // TableCountsOf
+  uint64_t extents = 0;             // ExtentCount
+  // By rank: LargestShards and ChunksOfRanks.
+  std::vector<uint64_t> largest_shards;
+  std::vector<uint32_t> chunks_of_ranks;
+  uint64_t encoded_bytes = 0;  // of Encode
   // By rank; empty where the job has no states on GPUs.
   std::vector<uint64_t> gpu_staging_elements, gpu_share_bytes;
   // Bytes and content of the frozen chunks, each once, in order.
@@ -64,7 +72,7 @@ struct SpecSums {
 // most.
 inline uint64_t SumsBytes(uint64_t chunks, uint64_t frozen) {
   const uint64_t blocks = (chunks / WindowSums::kBlock + 1) * (1 + kWeightAreasMax);
-  return sizeof(SpecSums) + (3 * (chunks + 1) + blocks + 2 * kRanksMax) * sizeof(uint64_t) +
+  return sizeof(SpecSums) + (4 * (chunks + 1) + blocks + 4 * kRanksMax) * sizeof(uint64_t) +
          frozen * sizeof(std::pair<uint64_t, ContentHash>);
 }
 

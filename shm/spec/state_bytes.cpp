@@ -32,6 +32,7 @@ uint64_t StagingBytes(const JobSpec& spec, uint64_t shard_elements) {
 }
 
 uint64_t ExtentCount(const JobSpec& spec) {
+  if (spec.sums.made != nullptr) return spec.sums.made->extents;
   const uint64_t planes = 2 + (NeedsMomentum(spec.optimizer) ? 1 : 0) +
                           (NeedsVariance(spec.optimizer) ? 1 : 0) +
                           (spec.dtype != DType::kF32 ? 1 : 0);
@@ -44,6 +45,7 @@ uint64_t ExtentCount(const JobSpec& spec) {
 }
 
 std::vector<uint64_t> LargestShards(const JobSpec& spec) {
+  if (spec.sums.made != nullptr) return spec.sums.made->largest_shards;
   std::vector<uint64_t> of_group(spec.data_groups.size(), 0), of_rank(spec.world, 0);
   for (const ChunkSpec& chunk : spec.chunks)
     of_group[chunk.data_group] = std::max(of_group[chunk.data_group], chunk.elements);
@@ -58,13 +60,33 @@ std::vector<uint64_t> LargestShards(const JobSpec& spec) {
   return of_rank;
 }
 
+std::vector<uint32_t> ChunksOfRanks(const JobSpec& spec) {
+  if (spec.sums.made != nullptr) return spec.sums.made->chunks_of_ranks;
+  std::vector<uint32_t> of_group(spec.data_groups.size(), 0), of_rank(spec.world, 0);
+  for (const ChunkSpec& chunk : spec.chunks) ++of_group[chunk.data_group];
+  for (size_t group = 0; group < of_group.size(); ++group) {
+    for (Rank rank = 0; rank < spec.world; ++rank)
+      of_rank[rank] += (spec.data_groups[group].rank_mask >> rank & 1) != 0 ? of_group[group] : 0;
+  }
+  return of_rank;
+}
+
+TableCounts TableCountsOf(const JobSpec& spec) {
+  if (spec.sums.made != nullptr) return {spec.sums.made->pieces, spec.sums.made->shards};
+  TableCounts counts;
+  for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
+    counts.pieces += DivideUp(spec.chunks[id].elements, kPieceElements);
+    counts.shards += spec.ShardCount(id);
+  }
+  return counts;
+}
+
 StateBytes StateBytesOf(const JobSpec& spec) {
   if (spec.sums.made != nullptr && !TP_PLANTED("shm.summed_each_time"))
     return spec.sums.made->states;
   TP_POINT("shm.spec_summed");
 
   StateBytes sum;
-  uint64_t pieces = 0, shards = 0;
   for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
     const PlaneBytes planes = PlaneBytesOf(spec, id);
     sum.master += PooledBytes(planes.master);
@@ -72,17 +94,15 @@ StateBytes StateBytesOf(const JobSpec& spec) {
     sum.variance += PooledBytes(planes.variance);
     sum.param16 += PooledBytes(planes.param16);
     sum.gradient += PooledBytes(planes.gradient);
-
-    pieces += DivideUp(spec.chunks[id].elements, kPieceElements);
-    shards += spec.ShardCount(id);
   }
 
   for (const uint64_t shard : LargestShards(spec))
     sum.staging += RoundUp(StagingBytes(spec, shard), kPageBytes);
 
+  const TableCounts counts = TableCountsOf(spec);
   const uint64_t tables = spec.chunks.size() * kChunkRecordBytes +
-                          spec.world * kStagingRecordBytes + pieces * kProgressBytes +
-                          shards * kShardRecordBytes;
+                          spec.world * kStagingRecordBytes + counts.pieces * kProgressBytes +
+                          counts.shards * kShardRecordBytes;
   const uint64_t words = spec.parameters.size() + ExtentCount(spec) + spec.frozen.size();
   sum.records = RoundUp(kJobRecordBytes + tables + words * 8 + Encode(spec).size(), kPageBytes);
   return sum;

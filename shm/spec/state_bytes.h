@@ -41,5 +41,12 @@ uint64_t StagingBytes(const JobSpec& spec, uint64_t shard_elements);
 uint64_t ExtentCount(const JobSpec& spec);
 // Elements of the largest shard of each rank, by rank; 0: it is member of no chunk.
 std::vector<uint64_t> LargestShards(const JobSpec& spec);
+// Chunks of which each rank has a shard, by rank.
+std::vector<uint32_t> ChunksOfRanks(const JobSpec& spec);
+// Pieces and shards of all chunks: rows of the job's tables.
+struct TableCounts {
+  uint64_t pieces = 0, shards = 0;
+};
+TableCounts TableCountsOf(const JobSpec& spec);
 
 }  // namespace tidepool::shm

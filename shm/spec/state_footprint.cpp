@@ -107,6 +107,39 @@ uint64_t HostBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpi
          weights.areas * WeightAreaBytes(spec, weights.first);
 }
 
+uint64_t PooledPlanesOf(const JobSpec& spec, ChunkId chunk) {
+  const PlaneBytes all = PlaneBytesOf(spec, chunk);
+  const uint64_t pooled = PooledBytes(all.master) + PooledBytes(all.momentum) +
+                          PooledBytes(all.variance) + PooledBytes(all.param16) +
+                          PooledBytes(all.gradient);
+  return pooled - (IsOnGpu(spec, chunk) ? BytesOffHost(spec, chunk) : 0);
+}
+
+uint64_t HostPlanesFrom(const JobSpec& spec, uint64_t from, ChunkId first_spilled,
+                        const WeightSpill& weights) {
+  const uint64_t chunks = spec.chunks.size();
+  const auto both = [from, chunks](ChunkId first) {
+    return std::min<uint64_t>(chunks, std::max<uint64_t>(from, first));
+  };
+
+  uint64_t sum = 0;
+  if (const SpecSums* sums = spec.sums.made.get()) {
+    const uint64_t off_host = sums->off_host[both(first_spilled)] - sums->off_host[chunks];
+    sum = sums->pooled[from] - off_host - sums->weights[both(weights.first)];
+  } else {
+    for (uint64_t i = from; i < chunks; ++i) {
+      const auto id = static_cast<ChunkId>(i);
+      sum += PooledPlanesOf(spec, id);
+      if (id >= first_spilled && !IsOnGpu(spec, id)) sum -= BytesOffHost(spec, id);
+      if (id >= weights.first) sum -= RoundUp(PlaneBytesOf(spec, id).param16, kPageBytes);
+    }
+  }
+
+  if (!weights.any()) return sum;
+  return sum +
+         std::min<uint64_t>(weights.areas, chunks - from) * WeightAreaBytes(spec, weights.first);
+}
+
 WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes) {
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
   const uint64_t all = HostBytesOf(spec, first_spilled);

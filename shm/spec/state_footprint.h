@@ -67,6 +67,11 @@ StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled,
                             const WeightSpill& weights = {});
 // The total of these, without visiting each chunk where the description has its sums.
 uint64_t HostBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights = {});
+// Those of them that are planes of the chunks from `from` on.
+uint64_t HostPlanesFrom(const JobSpec& spec, uint64_t from, ChunkId first_spilled,
+                        const WeightSpill& weights = {});
+// Bytes in the pool of the planes of one chunk that does not spill; of one on a GPU, what stays.
+uint64_t PooledPlanesOf(const JobSpec& spec, ChunkId chunk);
 // Bytes that the pool saves when the states of `chunk` do not lie on the host.
 uint64_t BytesOffHost(const JobSpec& spec, ChunkId chunk);
 // Which weights to keep on NVMe alone when the chunks from `first_spilled` on spill: none where all

@@ -18,6 +18,15 @@
 namespace tidepool::memserver {
 namespace {
 
+// What was taken is what the job counts; its planes, as far as they have their places, lie in it.
+void CheckRuns(const JobStates& states) {
+  uint64_t bytes = 0, used = 0;
+  for (const Extent& run : states.placement().runs()) bytes += run.bytes;
+  for (const Extent& extent : states.extents()) used += extent.bytes;
+  TP_CHECK(bytes == states.placement().pool_bytes() && used <= bytes,
+           "a job holds the runs that are counted, and lies in them");
+}
+
 IndexContents ReadIndexOf(const ServeWorld& world) {
   static std::vector<std::byte> bytes(kIndexBytes);  // read often: allocated once
   const auto got = pread(world.index().fd(), bytes.data(), bytes.size(), 0);
@@ -199,6 +208,7 @@ void CheckExtents(ServeWorld* world) {
   for (const Job* job : world->tables().AllJobs())
     all.insert(all.end(), job->states->extents().begin(), job->states->extents().end());
   for (const auto& [name, chunk] : world->tables().frozen->chunks()) all.push_back(chunk->extent);
+  for (const Job* job : world->tables().AllJobs()) CheckRuns(*job->states);
   std::sort(all.begin(), all.end(),
             [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
   uint64_t end = world->pool().own_records().size();

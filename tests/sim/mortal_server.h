@@ -16,21 +16,22 @@ namespace tidepool::memserver {
 
 // The points that the simulated server passes.
 inline constexpr std::array kServerPoints = {
-    "optim.piece_finished",      "optim.tile_progress",     "optim.tile_restored",
-    "optim.tile_saved",          "optim.tile_written",      "recover.job_read",
-    "recover.step_counted",      "recover.tiles_restored",  "server.chunk_published",
-    "server.chunk_scanned",      "server.fetch_copied",     "server.fetch_started",
-    "server.gradient_copied",    "server.gradient_staged",  "server.gradient_started",
-    "server.gradient_stored",    "server.job_opened",       "server.job_removed",
-    "server.job_removing",       "server.job_reserved",     "server.job_unrecorded",
-    "server.put_copied",         "server.put_kept",         "server.put_started",
-    "server.rank_cleared",       "server.rank_resuming",    "server.records_written",
-    "server.request_parked",     "server.request_taken",    "server.resubmit_answered",
-    "server.run_broken",         "server.save_ended",       "server.save_started",
-    "server.seat_leaving",       "server.session_attached", "server.staging_free",
-    "server.step_abandoned",     "server.step_answered",    "server.step_dropped",
-    "server.step_ended_by_rank", "server.step_recorded",    "server.step_sealed",
-    "server.step_sealing",       "server.update_started"};
+    "optim.piece_finished",    "optim.tile_progress",      "optim.tile_restored",
+    "optim.tile_saved",        "optim.tile_written",       "recover.job_read",
+    "recover.step_counted",    "recover.tiles_restored",   "server.chunk_published",
+    "server.chunk_scanned",    "server.fetch_copied",      "server.fetch_started",
+    "server.gradient_copied",  "server.gradient_staged",   "server.gradient_started",
+    "server.gradient_stored",  "server.job_laid_out",      "server.job_opened",
+    "server.job_removed",      "server.job_removing",      "server.job_reserved",
+    "server.job_unrecorded",   "server.put_copied",        "server.put_kept",
+    "server.put_started",      "server.rank_cleared",      "server.rank_resuming",
+    "server.records_begun",    "server.records_written",   "server.request_parked",
+    "server.request_taken",    "server.resubmit_answered", "server.run_broken",
+    "server.save_ended",       "server.save_started",      "server.seat_leaving",
+    "server.session_attached", "server.staging_free",      "server.step_abandoned",
+    "server.step_answered",    "server.step_dropped",      "server.step_ended_by_rank",
+    "server.step_recorded",    "server.step_sealed",       "server.step_sealing",
+    "server.update_started"};
 
 // And those that it passes only with states on NVMe.
 inline constexpr std::array kNvmePoints = {"nvme.writes_out", "server.piece_staged",

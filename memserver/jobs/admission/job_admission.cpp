@@ -20,15 +20,14 @@
 namespace tidepool::memserver {
 namespace {
 
-// Extents that lie one behind the other become one range.
-std::vector<std::span<std::byte>> Ranges(std::span<const Extent> extents) {
+// Runs that lie one behind the other become one range.
+std::vector<std::span<std::byte>> Ranges(std::span<const Extent> runs) {
   std::vector<std::span<std::byte>> ranges;
-  for (const Extent& extent : extents) {
-    if (extent.bytes == 0) continue;
-    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == extent.data) {
-      ranges.back() = {ranges.back().data(), ranges.back().size() + extent.bytes};
+  for (const Extent& run : runs) {
+    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == run.data) {
+      ranges.back() = {ranges.back().data(), ranges.back().size() + run.bytes};
     } else {
-      ranges.push_back({extent.data, extent.bytes});
+      ranges.push_back({run.data, run.bytes});
     }
   }
   return ranges;
@@ -180,7 +179,7 @@ Result<Job*> JobAdmission::CreateJob(const ReserveJob& event) {
   TP_ASSIGN_OR_RETURN(FrozenHold frozen, context_.tables->frozen->Take(spec, event.uid));
   TP_RETURN_IF_ERROR(WhyNotToShare(frozen));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states,
-                      JobStates::Create(event.spec, context_.parts.pool, placement));
+                      JobStates::Reserve(event.spec, context_.parts.pool, placement));
 
   states->HoldFrozen(std::move(frozen));
   if (states->spills())
@@ -206,8 +205,8 @@ Result<Job*> JobAdmission::CreateJob(const ReserveJob& event) {
 }
 
 void JobAdmission::TellAdmitted(const Job& job, uint64_t frozen_bytes) const {
-  const WeightWindow& window = job.states->window();
-  const int64_t first_on_nvme = window.any() ? static_cast<int64_t>(window.first()) : -1;
+  const shm::WeightSpill& weights = job.states->placement().weights();
+  const int64_t first_on_nvme = weights.any() ? static_cast<int64_t>(weights.first) : -1;
 
   context_.log->Tell(job.uid, LogLevel::kInfo, "job admitted",
                      {{"job", job.id},
@@ -318,7 +317,7 @@ Result<Seat*> JobAdmission::TakeSeatAgain(const ResumeSession& event) {
 void JobAdmission::Grant(const Seat& seat) const {
   ReserveGranted granted{seat.connection, seat.job->id, seat.session_id, seat.rcache_bytes, {}, 0};
   if (seat.job->phase == JobPhase::kZeroing && seat.job->zeroing_connection == seat.connection) {
-    granted.to_zero = Ranges(seat.job->states->extents());
+    granted.to_zero = Ranges(seat.job->states->placement().runs());
     seat.job->being_zeroed = true;
   }
   granted.gpu_state_bytes = GpuShareDesk::StatesToMake(seat);

@@ -151,7 +151,7 @@ Status AdminCommands::Do(const AdminCaller&, const StartScrub&) {
   for (const auto& job : context_.tables->jobs) {
     if (job->phase != JobPhase::kOpen || !job->states->spills()) continue;
     jobs.push_back(job->id);
-    pieces += SpilledPieces(*job->states);
+    pieces += job->states->table().pieces_spilled();
   }
   context_.tables->scrub.Begin(std::move(jobs), pieces, context_.parts.clock->NowNs());
   return Status();

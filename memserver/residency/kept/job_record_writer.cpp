@@ -1,20 +1,20 @@
 #include "memserver/residency/kept/job_record_writer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "base/check.h"
 #include "base/formats/crc32c.h"
 #include "base/point.h"
-#include "shm/spec/encode.h"
 
 namespace tidepool::memserver {
 
 JobRecordWriter::JobRecordWriter(const shm::JobSpec* spec)
-    : spec_(spec), encoded_spec_(shm::Encode(*spec)) {}
+    : spec_(spec), spec_bytes_(shm::EncodedBytesOf(*spec)), encoder_(spec) {}
 
 void JobRecordWriter::LayOut(const Extent& records) {
-  layout_ = RecordsLayoutOf(*spec_, encoded_spec_.size());
+  layout_ = RecordsLayoutOf(*spec_, spec_bytes_);
   TP_CHECK(layout_.end <= records.bytes, "the records fit their extent");
   std::byte* const begin = records.data;
   record_ = reinterpret_cast<JobRecord*>(begin);
@@ -25,11 +25,67 @@ void JobRecordWriter::LayOut(const Extent& records) {
   norm_sums_ = {reinterpret_cast<double*>(begin + layout_.norm_sums), spec_->parameters.size()};
 }
 
-void JobRecordWriter::WriteFirst(const JobIdentity& identity, std::span<const uint64_t> places) {
-  auto* const begin = reinterpret_cast<std::byte*>(record_);
-  std::memcpy(begin + layout_.spec, encoded_spec_.data(), encoded_spec_.size());
-  std::memcpy(begin + layout_.extents, places.data(), places.size_bytes());
+bool JobRecordWriter::WriteMore(const JobIdentity& identity, const Places& places,
+                                uint64_t bytes_max) {
+  const uint64_t until =
+      bytes_max > UINT64_MAX - written_.bytes ? UINT64_MAX : written_.bytes + bytes_max;
+  if (!WriteSpec(until) || !WritePlaces(places, until) || !WriteRows(identity, until)) return false;
+  WriteHead(identity, places);
+  return true;
+}
 
+bool JobRecordWriter::WriteSpec(uint64_t until) {
+  if (written_.of_spec == spec_bytes_ || written_.bytes >= until)
+    return written_.of_spec == spec_bytes_;
+  const std::vector<std::byte> part = encoder_.Next(until - written_.bytes);
+  TP_CHECK(part.size() <= spec_bytes_ - written_.of_spec, "the description is as long as it was");
+  std::memcpy(reinterpret_cast<std::byte*>(record_) + layout_.spec + written_.of_spec, part.data(),
+              part.size());
+
+  written_.spec_crc = Crc32c(part, written_.spec_crc);
+  written_.of_spec += part.size();
+  written_.bytes += part.size();
+  return written_.of_spec == spec_bytes_;
+}
+
+bool JobRecordWriter::WritePlaces(const Places& places, uint64_t until) {
+  auto* const list =
+      reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(record_) + layout_.extents);
+  const uint64_t first = written_.places;
+  while (written_.places < places.count && written_.bytes < until) {
+    list[written_.places] = places.at(written_.places);
+    ++written_.places;
+    written_.bytes += sizeof(uint64_t);
+  }
+
+  const std::span<const uint64_t> part(list + first, written_.places - first);
+  written_.places_crc = Crc32c(std::as_bytes(part), written_.places_crc);
+  return written_.places == places.count;
+}
+
+bool JobRecordWriter::WriteRows(const JobIdentity& identity, uint64_t until) {
+  for (; written_.chunks < spec_->chunks.size(); ++written_.chunks) {
+    if (written_.bytes >= until) return false;
+    const auto id = static_cast<ChunkId>(written_.chunks);
+    auto* record = new (chunk_record(id)) ChunkRecord{};
+    record->magic = kChunkRecordMagic;
+    record->chunk = id;
+    record->job_nonce = identity.nonce;
+    record->elements = spec_->chunks[id].elements;
+    record->stamp.store(StampOf(*record, kNoVersion), std::memory_order_relaxed);
+    written_.bytes += sizeof(ChunkRecord);
+  }
+
+  const uint64_t shards = (layout_.norm_sums - layout_.shards) / sizeof(ShardRecord);
+  for (; written_.shards < shards; ++written_.shards) {
+    if (written_.bytes >= until) return false;
+    new (shard_record(written_.shards)) ShardRecord{};
+    written_.bytes += sizeof(ShardRecord);
+  }
+  return true;
+}
+
+void JobRecordWriter::WriteHead(const JobIdentity& identity, const Places& places) {
   record_ = new (record_) JobRecord{};
   record_->layout = kKeptLayout;
   record_->job = identity.job;
@@ -38,31 +94,19 @@ void JobRecordWriter::WriteFirst(const JobIdentity& identity, std::span<const ui
   record_->uid = identity.uid;
   record_->parameter_count = spec_->parameters.size();
   record_->chunk_count = static_cast<uint32_t>(spec_->chunks.size());
-  record_->extent_count = static_cast<uint32_t>(places.size());
+  record_->extent_count = static_cast<uint32_t>(places.count);
 
   record_->extents_at = layout_.extents;
   record_->spec_at = layout_.spec;
-  record_->spec_bytes = encoded_spec_.size();
-  record_->spec_crc = Crc32c(encoded_spec_);
-  record_->extents_crc = Crc32c(std::as_bytes(places));
+  record_->spec_bytes = spec_bytes_;
+  record_->spec_crc = written_.spec_crc;
+  record_->extents_crc = written_.places_crc;
   record_->crc = CrcOf(*record_);
 
   WriteNote(identity.note, record_);
   record_->steps[0].loss_scale = 1;
   record_->steps[0].crc = CrcOf(record_->steps[0]);
-
-  for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
-    auto* record = new (chunk_record(id)) ChunkRecord{};
-    record->magic = kChunkRecordMagic;
-    record->chunk = id;
-    record->job_nonce = identity.nonce;
-    record->elements = spec_->chunks[id].elements;
-    record->stamp.store(StampOf(*record, kNoVersion), std::memory_order_relaxed);
-  }
-
   for (Rank rank = 0; rank < spec_->world; ++rank) new (&staging_[rank]) StagingRecord{};
-  const uint64_t shards = (layout_.norm_sums - layout_.shards) / sizeof(ShardRecord);
-  for (uint64_t shard = 0; shard < shards; ++shard) new (shard_record(shard)) ShardRecord{};
   record_->magic.store(kJobRecordMagic, std::memory_order_release);
 }
 

@@ -9,14 +9,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/ids.h"
 #include "memserver/residency/kept/job_records.h"
 #include "memserver/residency/kept/kept_records.h"
 #include "memserver/residency/pool/host_pool.h"
+#include "shm/spec/encode.h"
 #include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
@@ -45,9 +46,15 @@ class JobRecordWriter {
   // The records lie in this extent. Call once, before everything below; what they hold is neither
   // read nor changed.
   void LayOut(const Extent& records);
-  // Writes the first records into zeroed memory. `places`: the offsets of all extents, then those
-  // of the frozen chunks.
-  void WriteFirst(const JobIdentity& identity, std::span<const uint64_t> places);
+  // Writes the first records into zeroed memory, up to some `bytes_max` more with each call. True
+  // when they are whole, which they are at once: with the last store.
+  struct Places {  // offsets of all extents, then those of the frozen chunks
+    size_t count = 0;
+    std::function<uint64_t(size_t)> at;
+  };
+  bool WriteMore(const JobIdentity& identity, const Places& places, uint64_t bytes_max);
+  // Bytes that WriteMore has written so far.
+  uint64_t written() const { return written_.bytes; }
 
   // The records themselves; those of the job's chunks, shards and ranks.
   JobRecord& record() const { return *record_; }
@@ -81,8 +88,21 @@ class JobRecordWriter {
   void NoteDemoted(std::span<const uint8_t> directories);
 
  private:
+  // How far each table of the first records is written.
+  struct Written {
+    uint64_t bytes = 0;
+    uint64_t of_spec = 0, places = 0, chunks = 0, shards = 0;
+    uint32_t spec_crc = 0, places_crc = 0;
+  };
+  bool WriteSpec(uint64_t until);
+  bool WritePlaces(const Places& places, uint64_t until);
+  bool WriteRows(const JobIdentity& identity, uint64_t until);
+  void WriteHead(const JobIdentity& identity, const Places& places);
+
   const shm::JobSpec* const spec_;
-  const std::vector<std::byte> encoded_spec_;
+  const uint64_t spec_bytes_;
+  shm::SpecEncoder encoder_;  // of what is not written yet
+  Written written_;
   RecordsLayout layout_;
   JobRecord* record_ = nullptr;
   ChunkRecord* chunks_ = nullptr;

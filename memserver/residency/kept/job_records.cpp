@@ -107,18 +107,14 @@ uint64_t PlanesListed(const shm::JobSpec& spec) {
 }
 
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {
-  uint64_t pieces = 0, shards = 0;
-  for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
-    pieces += DivideUp(spec.chunks[id].elements, shm::kPieceElements);
-    shards += spec.ShardCount(id);
-  }
+  const shm::TableCounts counts = shm::TableCountsOf(spec);
 
   RecordsLayout layout;
   layout.chunks = shm::kJobRecordBytes;
   layout.staging = layout.chunks + spec.chunks.size() * sizeof(ChunkRecord);
   layout.progress = layout.staging + spec.world * sizeof(StagingRecord);
-  layout.shards = layout.progress + pieces * shm::kProgressBytes;
-  layout.norm_sums = layout.shards + shards * sizeof(ShardRecord);
+  layout.shards = layout.progress + counts.pieces * shm::kProgressBytes;
+  layout.norm_sums = layout.shards + counts.shards * sizeof(ShardRecord);
   layout.extents = layout.norm_sums + spec.parameters.size() * sizeof(double);
   layout.frozen = layout.extents + shm::ExtentCount(spec) * sizeof(uint64_t);
   layout.spec = layout.frozen + spec.frozen.size() * sizeof(uint64_t);

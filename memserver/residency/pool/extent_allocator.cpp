@@ -35,6 +35,30 @@ std::optional<uint64_t> ExtentAllocator::Take(uint64_t bytes) {
   return std::nullopt;
 }
 
+void ExtentAllocator::TakeAcross(
+    const std::function<std::optional<uint64_t>(uint64_t available)>& want,
+    std::vector<FreeRange>* taken) {
+  for (Piece& piece : pieces_) {
+    for (auto it = piece.free.begin(); it != piece.free.end();) {
+      const auto [offset, available] = *it;
+      const std::optional<uint64_t> bytes = want(available);
+      if (!bytes) return;
+
+      TP_CHECK(*bytes <= available && *bytes % kPageBytes == 0, "an extent is whole pages");
+      if (*bytes == 0) {
+        ++it;
+        continue;
+      }
+
+      // What is left lies before the next free range.
+      it = piece.free.erase(it);
+      if (available > *bytes) piece.free.emplace_hint(it, offset + *bytes, available - *bytes);
+      free_bytes_ -= *bytes;
+      taken->push_back({offset, *bytes});
+    }
+  }
+}
+
 bool ExtentAllocator::TakeAt(uint64_t offset, uint64_t bytes) {
   if (bytes == 0 || bytes % kPageBytes != 0 || offset % kPageBytes != 0 || offset >= total_bytes_)
     return false;

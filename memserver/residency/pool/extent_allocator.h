@@ -9,12 +9,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <vector>
 
 namespace tidepool::memserver {
+
+// A range of the pool, free or taken out of what was.
+struct FreeRange {
+  uint64_t offset = 0, bytes = 0;
+};
 
 class ExtentAllocator {
  public:
@@ -24,6 +30,11 @@ class ExtentAllocator {
   // Offset of `bytes` free bytes (the first that fit), now taken; nothing when no free range is
   // large enough.
   std::optional<uint64_t> Take(uint64_t bytes);
+  // Goes through the free ranges in order. `want` is told the bytes of each and says how many of
+  // them, from the beginning on, are taken (0: none), or nothing, where it wants no more. Appends
+  // what was taken.
+  void TakeAcross(const std::function<std::optional<uint64_t>(uint64_t available)>& want,
+                  std::vector<FreeRange>* taken);
   // Takes this range; false when any byte of it is taken, or when it does not lie inside one piece.
   bool TakeAt(uint64_t offset, uint64_t bytes);
   // Gives back exactly what a Take of `bytes` returned; anything else is a bug and stops the

@@ -282,11 +282,25 @@ std::vector<std::span<std::byte>> HostPool::mapped() const {
   return mapped;
 }
 
-bool HostPool::FindsRuns(std::span<const uint64_t> sizes, std::span<const Extent> released) const {
+bool HostPool::TakeRuns(const RunWants& wants, std::vector<Extent>* runs) {
+  std::vector<FreeRange> taken;
+  if (!memserver::TakeRuns(wants, allocator_.get(), &taken)) return false;
+  for (const FreeRange& run : taken) runs->push_back(ExtentAt(run.offset + own_bytes_, run.bytes));
+  return true;
+}
+
+bool HostPool::FindsRuns(const RunWants& wants, std::span<const Extent> released) const {
   ExtentAllocator then = *allocator_;
   for (const Extent& extent : released) then.Release(extent.offset - own_bytes_, extent.bytes);
-  return std::all_of(sizes.begin(), sizes.end(),
-                     [&then](uint64_t bytes) { return then.Take(bytes).has_value(); });
+  std::vector<FreeRange> taken;
+  return memserver::TakeRuns(wants, &then, &taken);
+}
+
+void HostPool::Join(const Extent& extent, std::vector<Extent>* runs) const {
+  Extent* const last = runs->empty() ? nullptr : &runs->back();
+  const bool is_behind = last != nullptr && last->offset + last->bytes == extent.offset &&
+                         last->offset / piece_bytes_ == extent.offset / piece_bytes_;
+  is_behind ? static_cast<void>(last->bytes += extent.bytes) : runs->push_back(extent);
 }
 
 void HostPool::Release(std::span<const Extent> extents) {

@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "memserver/residency/pool/extent_allocator.h"
+#include "memserver/residency/pool/pool_runs.h"
 #include "memserver/residency/pool/pool_pages.h"
 
 namespace tidepool::memserver {
@@ -97,9 +98,13 @@ class HostPool {
   bool TakeAt(uint64_t offset, uint64_t bytes, std::vector<Extent>* extents);
   void Release(std::span<const Extent> extents);
 
-  // Would Take find all of them, one after the other, if `released` were free besides? Nothing
-  // changes.
-  bool FindsRuns(std::span<const uint64_t> sizes, std::span<const Extent> released) const;
+  // Likewise, in as few runs as there can be (pool_runs.h).
+  bool TakeRuns(const RunWants& wants, std::vector<Extent>* runs);
+  // Would TakeRuns find them, if `released` were free besides? Nothing changes.
+  bool FindsRuns(const RunWants& wants, std::span<const Extent> released) const;
+  // Appends the extent; where it lies right behind the last one, in one memfd with it, it becomes a
+  // part of that one.
+  void Join(const Extent& extent, std::vector<Extent>* runs) const;
 
   // Bytes for jobs: all, free, and free at one place.
   uint64_t total_bytes() const { return allocator_->total_bytes(); }

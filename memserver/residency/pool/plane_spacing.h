@@ -1,7 +1,7 @@
 // PlaneSpacing: places the large planes of a chunk so that none starts a large power of two behind
-// another (base/formats/plane_slack.h), and owns the pages that stay empty beside them.
+// another (base/formats/plane_slack.h), and lists the pages that stay empty beside them.
 //
-// Serve loop. The empty pages count as the job's until Release. Only planes' places are kept across
+// Serve loop. The empty pages are the job's, as the planes are. Only planes' places are kept across
 // restarts: an adopted job's empty pages go back to the pool, and a layout that was made without
 // them is as good.
 #pragma once
@@ -20,25 +20,17 @@ uint64_t ShiftApart(uint64_t begin, uint64_t slack, std::span<const uint64_t> ot
 
 class PlaneSpacing {
  public:
-  explicit PlaneSpacing(HostPool* pool) : pool_(pool) {}
-  ~PlaneSpacing() { Release(); }
-  PlaneSpacing(const PlaneSpacing&) = delete;
-  PlaneSpacing& operator=(const PlaneSpacing&) = delete;
-
-  // The planes that are taken from here on belong to another chunk.
+  // The planes that are placed from here on belong to another chunk.
   void NextChunk() { placed_.clear(); }
-  // Appends an extent of `bytes`, out of a run of `bytes` + `slack`; false, and nothing changes,
-  // where the pool has none.
-  bool Take(uint64_t bytes, uint64_t slack, std::vector<Extent>* extents);
+  // Where a plane lies in `run`, which is longer than it by `slack`.
+  Extent Place(const Extent& run, uint64_t slack);
 
-  // Empty pages that this holds.
-  uint64_t bytes() const;
+  // Pages beside the planes that were placed.
   std::span<const Extent> empty_pages() const { return empty_; }
-  // They go back to the pool.
-  void Release();
+  // They are the job's no longer.
+  void Forget() { empty_.clear(); }
 
  private:
-  HostPool* const pool_;
   std::vector<Extent> empty_;
   std::vector<uint64_t> placed_;  // addresses of the chunk's planes
 };

@@ -13,13 +13,6 @@
 
 namespace tidepool::memserver {
 
-uint64_t SpilledPieces(const JobStates& states) {
-  uint64_t pieces = 0;
-  for (ChunkId id = 0; id < states.spec().chunks.size(); ++id)
-    pieces += states.chunk(id).spilled ? states.chunk(id).pieces : 0;
-  return pieces;
-}
-
 void Scrub::Begin(std::vector<JobId> jobs, uint64_t pieces, int64_t now_ns) {
   if (row_.state == ScrubState::kRunning) return;
   row_ = {.state = ScrubState::kRunning, .pieces = pieces};
@@ -44,7 +37,9 @@ bool Scrub::Progress(StateTier* tier, const JobStates* states, int64_t now_ns) {
     return true;
   }
 
-  if (states == nullptr || !FindPiece(*states)) {
+  const Found found = states == nullptr ? Found::kNone : FindPiece(*states);
+  if (found == Found::kLater) return true;
+  if (found == Found::kNone) {
     jobs_.pop_back();
     chunk_ = piece_ = 0;
     return true;
@@ -73,13 +68,15 @@ bool Scrub::IsIn(StagedState state) const {
   return staged_.count() > 0 && staged_.at(staging_).state == state;
 }
 
-// The next piece that has states, from (chunk_, piece_) on; false when the job has none left.
-bool Scrub::FindPiece(const JobStates& states) {
-  for (; chunk_ < states.spec().chunks.size(); ++chunk_, piece_ = 0) {
+// The next piece that has states, from (chunk_, piece_) on. Most chunks of a large job may lie on
+// the host: it looks on in the next turn.
+Scrub::Found Scrub::FindPiece(const JobStates& states) {
+  for (uint32_t looks = 0; chunk_ < states.spec().chunks.size(); ++chunk_, piece_ = 0) {
+    if (looks++ == kChunksPerTurn && !TP_PLANTED("update.scrub_walks_all")) return Found::kLater;
     const Chunk& chunk = states.chunk(chunk_);
-    if (chunk.spilled && chunk.version != kNoVersion && piece_ < chunk.pieces) return true;
+    if (chunk.spilled && chunk.version != kNoVersion && piece_ < chunk.pieces) return Found::kPiece;
   }
-  return false;
+  return Found::kNone;
 }
 
 PieceBuffer Scrub::BufferOf(const StateTier& tier, const JobStates& states) const {

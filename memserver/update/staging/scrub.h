@@ -24,6 +24,8 @@ class Scrub {
  public:
   static constexpr uint32_t kReadsMax = 3;
   static constexpr size_t kDamageMax = 64;  // that is named; more is counted
+  // Chunks that it looks at in a turn for one with states on NVMe.
+  static constexpr uint32_t kChunksPerTurn = 4096;
 
   // Begins to check the pieces of `jobs`, `pieces` in all; goes on where one is under way.
   void Begin(std::vector<JobId> jobs, uint64_t pieces, int64_t now_ns);
@@ -45,7 +47,8 @@ class Scrub {
   ScrubRow Row(int64_t now_ns) const;
 
  private:
-  bool FindPiece(const JobStates& states);
+  enum class Found : uint8_t { kPiece, kNone, kLater };
+  Found FindPiece(const JobStates& states);
   void Read(StateTier* tier, const JobStates& states);
   bool EndUnread(const StateTier& tier, const JobStates* states);
   bool IsIn(StagedState state) const;
@@ -62,8 +65,5 @@ class Scrub {
   uint64_t epoch_ = 0;
   int error_ = 0;  // of the read
 };
-
-// Pieces that a job has on NVMe.
-uint64_t SpilledPieces(const JobStates& states);
 
 }  // namespace tidepool::memserver

@@ -25,8 +25,8 @@ SpillQueue::SpillQueue(JobStates* states, JobId job, StateTier* tier)
     : states_(states),
       job_(job),
       tier_(tier),
-      tasks_(static_cast<uint32_t>(states->chunks().size())),
-      finished_(static_cast<uint32_t>(states->chunks().size())),
+      tasks_(static_cast<uint32_t>(states->spec().chunks.size())),
+      finished_(static_cast<uint32_t>(states->spec().chunks.size())),
       staged_(tier == nullptr ? nullptr : &tier->staging(), PieceOwner::kSpillQueue, job),
       moves_(StateTier::kStagingSlots) {
   TP_CHECK(tier != nullptr || !states->spills(), "a job that spills has a tier");

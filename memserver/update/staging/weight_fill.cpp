@@ -24,7 +24,8 @@ WeightFill::WeightFill(JobStates* states, JobId job, StateTier* tier)
       queue_(2 * shm::kWeightAreasMax),
       staged_(tier == nullptr ? nullptr : &tier->staging(), PieceOwner::kWeightFill, job),
       slots_(StateTier::kStagingSlots) {
-  TP_CHECK(tier != nullptr || !states->window().any(), "a job with a window has a tier");
+  TP_CHECK(tier != nullptr || !states->placement().weights().any(),
+           "a job with a window has a tier");
 }
 
 void WeightFill::Begin(uint32_t slot) {

@@ -199,6 +199,173 @@ TEST_F(WorkOfATurn, AScheduleIsTakenAsItIs) {
   EXPECT_EQ(order.use_count(), 2) << "the job has it, and no copy";
 }
 
+// A job comes, is made and goes; no turn goes through all of its chunks.
+class MakingOfAJob : public ::testing::Test {
+ protected:
+  MakingOfAJob() : spec_(Large("large")), world_(Options()) {}
+  WorldOptions Options() const {
+    WorldOptions options = WithLease();
+    options.pool_bytes = shm::StateBytesOf(spec_).total() + 8 * kMiB;
+    return options;
+  }
+
+  const Job& job() { return *world_.tables().jobs.front(); }
+  bool IsOpen() { return !world_.tables().jobs.empty() && job().phase == JobPhase::kOpen; }
+  void Turns(int turns) {
+    for (int i = 0; i < turns; ++i) world_.loop().Turn();
+  }
+  // Begins to make the job; its first rank attaches after so many turns, where it ever does.
+  std::unique_ptr<FakeRank> Begin(int turns_before) {
+    world_.Reserve(spec_, 0);
+    Turns(std::max(1, turns_before));
+    const auto granted = world_.TakeReply<ReserveGranted>();
+    EXPECT_TRUE(granted) << "memory is zeroed while the chunks are laid out";
+    return granted && turns_before > 0 ? world_.Attach(*granted, 0) : nullptr;
+  }
+  void ExpectNothingLeft() {
+    EXPECT_TRUE(world_.tables().jobs.empty());
+    EXPECT_EQ(world_.pool().free_bytes(), world_.pool().total_bytes());
+  }
+
+  const shm::JobSpec spec_;
+  ServeWorld world_;
+};
+
+TEST_F(MakingOfAJob, ItIsLaidOutAndRecordedInSlices) {
+  world_.Reserve(spec_, 0);
+  uint64_t looks = 0, written = 0;
+  std::unique_ptr<FakeRank> rank;
+  int making = 0;
+  for (; making < 1000 && !IsOpen(); ++making) {
+    ASSERT_TRUE(world_.loop().Turn()) << "nothing would wake the loop";
+    const JobStates& states = *job().states;
+    EXPECT_LE(states.looks() - looks, kTableRowsPerTurn + kFew);
+    EXPECT_LE(states.records().written() - written, kRecordBytesPerTurn + kPageBytes);
+    looks = states.looks();
+    written = states.records().written();
+    EXPECT_LE(states.placement().runs().size(), 2U) << "what is taken and given back in one turn";
+    if (const auto granted = world_.TakeReply<ReserveGranted>()) {
+      EXPECT_FALSE(states.laid_out());
+      EXPECT_EQ(granted->to_zero.size(), 1U);
+      rank = world_.Attach(*granted, 0);
+    }
+  }
+  EXPECT_TRUE(IsOpen());
+  EXPECT_EQ(looks, kChunks);
+  EXPECT_GE(written, kChunks * shm::kChunkRecordBytes);
+  EXPECT_GE(making, static_cast<int>(kChunks / kTableRowsPerTurn + written / kRecordBytesPerTurn));
+
+  ASSERT_NE(rank, nullptr);
+  for (const ChunkId id : {ChunkId{0}, ChunkId{5000}, kChunks - 1}) {
+    EXPECT_EQ(world_.Await(rank.get(), rank->Put(id, 0, kElements, 0)).error, 0U);
+    const Chunk& chunk = job().states->chunk(id);
+    EXPECT_EQ(chunk.version, 0U);
+    EXPECT_EQ(spec_.parameters[chunk.first_parameter].chunk, id);
+    EXPECT_EQ(job().states->runs(chunk).size(), 1U);
+  }
+  world_.Lose(*rank);
+  world_.Settle();
+  ExpectNothingLeft();
+}
+
+TEST_F(MakingOfAJob, AClientThatGoesAwayMeanwhileLeavesNothingBehind) {
+  for (int turns = 0; turns < 16; ++turns) {
+    const auto rank = Begin(turns % 4);
+    Turns(turns);
+    const ConnectionId connection = world_.tables().seats.front()->connection;
+    world_.Post(ConnectionLost{connection, "it was killed"});
+    world_.Settle();
+    ExpectNothingLeft();
+    world_.TakeAllReplies();
+  }
+}
+
+TEST_F(MakingOfAJob, AServerThatIsKilledMeanwhileLeavesNothingOfIt) {
+  for (int turns = 0; turns < 24; ++turns) {
+    const auto rank = Begin(turns % 3);
+    Turns(turns);
+    const bool open = IsOpen();
+    world_.Restart();
+    ASSERT_TRUE(world_.recovered().ok());
+    ASSERT_EQ(world_.tables().jobs.empty(), !open) << turns;
+    if (open) {
+      EXPECT_EQ(job().states->chunk(kChunks - 1).elements, kElements);
+      world_.clock().Advance(2 * kLeaseNs);
+    }
+    world_.Settle();
+    ExpectNothingLeft();
+  }
+}
+
+TEST_F(MakingOfAJob, ThoseThatAreMadeTogetherShareATurn) {
+  WorldOptions options = Options();
+  options.pool_bytes *= 3;
+  ServeWorld world(options);
+  for (const char* name : {"one", "two", "three"}) world.Reserve(Large(name), 0);
+  const auto looks = [&world] {
+    uint64_t sum = 0;
+    for (const auto& one : world.tables().jobs) sum += one->states->looks();
+    return sum;
+  };
+  for (uint64_t before = 0; before < 3 * kChunks; before = looks()) {
+    ASSERT_TRUE(world.loop().Turn());
+    ASSERT_LE(looks() - before, kTableRowsPerTurn + kFew);
+  }
+  for (const auto& one : world.tables().jobs) EXPECT_TRUE(one->states->laid_out());
+}
+
+TEST_F(MakingOfAJob, OtherRanksAndSnapshotsMeetItAsItWillBe) {
+  ASSERT_EQ(Begin(0), nullptr);
+  world_.Post(SnapshotWanted{});
+  Turns(1);
+  EXPECT_FALSE(job().states->laid_out());
+  world_.Settle();
+  const auto ready = world_.TakeReply<SnapshotReady>();
+  ASSERT_TRUE(ready);
+  const JobRow& row = ready->snapshot->jobs.front();
+  ASSERT_EQ(row.chunks.size(), kChunks);
+  for (const ChunkRow& chunk : row.chunks) {
+    EXPECT_EQ(chunk.state, ChunkState::kEmpty);
+    EXPECT_EQ(chunk.elements, kElements);
+    EXPECT_EQ(chunk.bytes, 2 * kElements * sizeof(float));
+  }
+  EXPECT_EQ(ready->snapshot->pool_used, job().states->pool_bytes());
+}
+
+// Most chunks lie on the host: whoever looks for those that do not goes on in the next turn.
+TEST(WorkOfATurnOnNvme, AScrubWalksInSlices) {
+  shm::JobSpec spec = Large("scrubbed");
+  spec.optimizer.momentum = 0.9;
+  const uint64_t all = shm::StateBytesOf(spec).total();
+  ServeWorld world(
+      {.pool_bytes = all - 4 * kPageBytes, .nvme_directories = 1, .nvme_bytes = 16 * kMiB});
+  const auto rank = world.Join(spec, 0);
+  ASSERT_NE(rank, nullptr);
+  const JobStates& states = *world.tables().jobs.front()->states;
+  const uint64_t spilled = states.chunks_spilled();
+  ASSERT_GT(spilled, 0U);
+  ASSERT_LT(spilled, 16U);
+  EXPECT_EQ(states.table().pieces_spilled(), spilled);
+  for (ChunkId id = 0; id < kChunks; ++id)
+    EXPECT_EQ(world.Await(rank.get(), rank->Put(id, 0, kElements, 0)).error, 0U);
+  world.AwaitWeights("scrubbed");
+  world.Settle();
+
+  const uint64_t before_all = states.looks();
+  EXPECT_TRUE(world.Scrub().ok());
+  EXPECT_LE(states.looks() - before_all, Scrub::kChunksPerTurn + kFew) << "in its first turn";
+  const auto row = [&world] { return world.tables().scrub.Row(world.clock().NowNs()); };
+  while (row().state == ScrubState::kRunning) {
+    const uint64_t before = states.looks();
+    world.loop().Turn();
+    ASSERT_LE(states.looks() - before, Scrub::kChunksPerTurn + kFew);
+    world.clock().Advance(kNsPerMs);
+  }
+  EXPECT_EQ(row().pieces_checked, spilled);
+  EXPECT_EQ(row().pieces, spilled);
+  EXPECT_EQ(row().damaged, 0U);
+}
+
 // States on NVMe: the queue that moves them is told of a step in slices.
 TEST(WorkOfATurnOnNvme, AStepIsHandedOutInSlices) {
   constexpr uint32_t kSpilled = 2 * kHandedOutPerTurn;

@@ -53,6 +53,64 @@ TEST(ExtentAllocator, NeverCrossesThePiecesBorder) {
   EXPECT_EQ(allocator.largest_free_bytes(), 3 * kPageBytes);
 }
 
+// Two pages of a head, and `parts` parts of three pages, in pieces of one and two.
+RunWants PartsOfThree(uint64_t parts) {
+  RunWants wants;
+  wants.singles = {2 * kPageBytes};
+  wants.parts = parts;
+  wants.bytes_from = [parts](uint64_t part) { return (parts - part) * 3 * kPageBytes; };
+  wants.split = [](uint64_t, std::vector<uint64_t>* pieces) {
+    pieces->insert(pieces->end(), {kPageBytes, 2 * kPageBytes});
+  };
+  return wants;
+}
+
+TEST(TakeRuns, GivesEachFreeRangeAsManyPartsAsFit) {
+  const uint64_t sizes[] = {10 * kPageBytes, 8 * kPageBytes, 3000 * kPageBytes};
+  ExtentAllocator allocator(sizes);
+  std::vector<FreeRange> runs;
+  ASSERT_TRUE(TakeRuns(PartsOfThree(1000), &allocator, &runs));
+  ASSERT_EQ(runs.size(), 4U) << "the head, and one a range";
+  const uint64_t pages[] = {2, 6, 6, 996 * 3};
+  const uint64_t begins[] = {0, 2, 10, 18};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    EXPECT_EQ(runs[i].bytes, pages[i] * kPageBytes) << i;
+    EXPECT_EQ(runs[i].offset, begins[i] * kPageBytes) << i;
+  }
+  EXPECT_EQ(allocator.free_bytes(), (3018 - 3002) * kPageBytes);
+  for (const FreeRange& run : runs) allocator.Release(run.offset, run.bytes);
+  EXPECT_EQ(allocator.largest_free_bytes(), 3000 * kPageBytes);
+}
+
+TEST(TakeRuns, SplitsThePartsForWhichNoRangeIsLargeEnough) {
+  const uint64_t sizes[] = {4 * kPageBytes, 5 * kPageBytes, 2 * kPageBytes};
+  ExtentAllocator allocator(sizes);
+  std::vector<FreeRange> runs;
+  ASSERT_TRUE(TakeRuns(PartsOfThree(3), &allocator, &runs)) << "to the last page";
+  EXPECT_EQ(allocator.free_bytes(), 0U);
+  EXPECT_EQ(runs.size(), 6U);
+  for (const FreeRange& run : runs) allocator.Release(run.offset, run.bytes);
+  EXPECT_EQ(allocator.free_bytes(), 11 * kPageBytes);
+}
+
+TEST(TakeRuns, TakesNothingWhereARunIsMissing) {
+  const uint64_t sizes[] = {4 * kPageBytes, 4 * kPageBytes, 3 * kPageBytes};
+  ExtentAllocator allocator(sizes);
+  std::vector<FreeRange> runs;
+  for (const uint64_t parts : {2U, 3U, 1000U}) {
+    ASSERT_EQ(TakeRuns(PartsOfThree(parts), &allocator, &runs), parts == 2);
+    for (const FreeRange& run : runs) allocator.Release(run.offset, run.bytes);
+    runs.clear();
+    EXPECT_EQ(allocator.free_bytes(), 11 * kPageBytes);
+    EXPECT_EQ(allocator.largest_free_bytes(), 4 * kPageBytes);
+  }
+  const uint64_t holes[] = {2 * kPageBytes, kPageBytes, kPageBytes, kPageBytes};
+  ExtentAllocator in_holes(holes);
+  EXPECT_FALSE(TakeRuns(PartsOfThree(1), &in_holes, &runs)) << "two pages lie nowhere together";
+  EXPECT_TRUE(runs.empty());
+  EXPECT_EQ(in_holes.free_bytes(), 5 * kPageBytes);
+}
+
 TEST(ExtentAllocatorDeathTest, ADoubleReleaseStopsTheProcess) {
   const uint64_t sizes[] = {4 * kPageBytes};
   ExtentAllocator allocator(sizes);

@@ -46,6 +46,29 @@ TEST(PlaneSpacing, AnyFourOtherPlanesLeaveAStartThatIsApart) {
   EXPECT_EQ(ShiftApart(kGiB, kPlaneSlackBytes, {}), 0U);
 }
 
+// Runs that begin a large power of two behind each other, as in a pool with gaps.
+TEST(PlaneSpacing, MovesAPlaneInItsRunAwayFromTheOthersOfItsChunk) {
+  PlaneSpacing spacing;
+  std::vector<uint64_t> starts;
+  uint64_t empty = 0;
+  for (uint64_t i = 0; i < 5; ++i) {
+    const uint64_t begin = kGiB + i * 4 * kApartModulus;
+    const Extent run{reinterpret_cast<std::byte*>(begin), kLargePlaneBytes + kPlaneSlackBytes,
+                     begin};
+    const Extent plane = spacing.Place(run, kPlaneSlackBytes);
+    EXPECT_EQ(plane.bytes, kLargePlaneBytes);
+    EXPECT_EQ(plane.offset - run.offset, static_cast<uint64_t>(plane.data - run.data));
+    EXPECT_LE(plane.offset - run.offset, kPlaneSlackBytes);
+    for (const uint64_t other : starts) EXPECT_TRUE(LieApart(plane.offset, other)) << i;
+    starts.push_back(plane.offset);
+  }
+  for (const Extent& pages : spacing.empty_pages()) empty += pages.bytes;
+  EXPECT_EQ(empty, 5 * kPlaneSlackBytes);
+  spacing.NextChunk();
+  const Extent run{reinterpret_cast<std::byte*>(kGiB), kLargePlaneBytes + kPlaneSlackBytes, kGiB};
+  EXPECT_EQ(spacing.Place(run, kPlaneSlackBytes).offset, kGiB) << "another chunk";
+}
+
 TEST(PlaneSpacing, OnlyLargePlanesTakeMoreThanTheirPages) {
   EXPECT_EQ(PooledBytes(0), 0U);
   EXPECT_EQ(PooledBytes(1), kPageBytes);

@@ -61,6 +61,14 @@ void ExpectSameSums(const shm::JobSpec& spec) {
     EXPECT_EQ(shm::HostBytesOf(decoded, first, weights),
               shm::HostStateBytesOf(spec, first, weights).total())
         << first;
+    const uint64_t planes = shm::HostPlanesFrom(spec, 0, first, weights);
+    const shm::StateBytes all = shm::StateBytesOf(spec);
+    EXPECT_EQ(planes + all.records + all.staging, shm::HostBytesOf(spec, first, weights)) << first;
+    for (uint64_t from = 0; from <= spec.chunks.size(); ++from) {
+      EXPECT_EQ(shm::HostPlanesFrom(decoded, from, first, weights),
+                shm::HostPlanesFrom(spec, from, first, weights))
+          << first << " from " << from;
+    }
   }
 }
 
@@ -117,6 +125,35 @@ TEST(SumsOfASpecification, KnowTheLargestShardOfEachRank) {
     }
   }
   EXPECT_EQ(shm::LargestShards(spec), largest);
+}
+
+TEST(SumsOfASpecification, KnowTheRowsOfTablesAndTheBytesOfTheEncodedForm) {
+  for (const shm::JobSpec& spec : {Uneven(DType::kF32, 0), Uneven(DType::kBF16, 4)}) {
+    const shm::JobSpec decoded = Decoded(spec);
+    std::vector<uint32_t> of_ranks(spec.world, 0);
+    uint64_t shards = 0;
+    for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
+      for (Rank rank = 0; rank < spec.world; ++rank) of_ranks[rank] += spec.IsMember(id, rank);
+      shards += spec.ShardCount(id);
+    }
+    EXPECT_EQ(shm::ChunksOfRanks(spec), of_ranks);
+    EXPECT_EQ(shm::ChunksOfRanks(decoded), of_ranks);
+    EXPECT_EQ(shm::TableCountsOf(spec).shards, shards);
+    EXPECT_EQ(shm::TableCountsOf(decoded).shards, shards);
+    EXPECT_EQ(shm::TableCountsOf(decoded).pieces, shm::TableCountsOf(spec).pieces);
+    EXPECT_EQ(shm::ExtentCount(decoded), shm::ExtentCount(spec));
+    EXPECT_EQ(shm::LargestShards(decoded), shm::LargestShards(spec));
+    const std::vector<std::byte> encoded = shm::Encode(spec);
+    EXPECT_EQ(shm::EncodedBytesOf(decoded), encoded.size());
+    EXPECT_EQ(shm::EncodedBytesOf(spec), encoded.size());
+    for (const uint64_t bytes_max : {uint64_t{1}, uint64_t{100}, encoded.size()}) {
+      std::vector<std::byte> parts;
+      shm::SpecEncoder encoder(&decoded);
+      for (auto part = encoder.Next(bytes_max); !part.empty(); part = encoder.Next(bytes_max))
+        parts.insert(parts.end(), part.begin(), part.end());
+      EXPECT_EQ(parts, encoded) << "in parts of " << bytes_max;
+    }
+  }
 }
 
 TEST(SumsOfASpecification, AreNotThoseOfACopyThatIsChanged) {
