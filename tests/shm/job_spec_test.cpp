@@ -238,15 +238,12 @@ const Broken kBroken[] = {
        s->parameters[1].dims = {0, 32};
      },
      "shape"},
-    {"TooManyDims",
-     [](JobSpec* s) {
-       s->parameters[1].dims = {1, 1, 1, 1, 1, 1, 32};
-     },
-     ""},
+    {"TooManyDims", [](JobSpec* s) { s->parameters[1].dims = {1, 1, 1, 1, 1, 1, 32}; }, ""},
     {"NameTwice", [](JobSpec* s) { s->parameters[1].name = "a.weight"; }, "twice"},
     {"NameReserved", [](JobSpec* s) { s->parameters[1].name = "__metadata__"; }, "name"},
     {"NameWithQuote", [](JobSpec* s) { s->parameters[1].name = "a\"b"; }, "name"},
-    {"NameTooLong", [](JobSpec* s) { s->parameters[1].name = std::string(kNameMax + 1, 'x'); }, "name"},
+    {"NameTooLong", [](JobSpec* s) { s->parameters[1].name = std::string(kNameMax + 1, 'x'); },
+     "name"},
     {"NoSuchParameterGroup", [](JobSpec* s) { s->parameters[1].group = 2; }, "parameter group"},
 };
 
