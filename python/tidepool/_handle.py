@@ -37,6 +37,7 @@ class Handle:
         self.options = options
         self.weights = weights
         self.state = "wrapped"  # then running, and at last closed or left
+        self.told_of_casts = False
         self.foreign = False  # this process was forked from the one that trains
         self.job: Any = None
         self.place: Dict[str, Any] = {}

@@ -5,16 +5,20 @@ They hold the handle weakly. A copy of the model (copy.deepcopy, pickle) has hoo
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import TYPE_CHECKING, Any, List, Sequence
 
 import torch
 from torch import nn
 
+from ._options import size_text
 from .errors import UsageError
 
 if TYPE_CHECKING:
     from ._handle import Handle
+
+log = logging.getLogger("tidepool")
 
 
 def install(handle: "Handle", parameters: Sequence[torch.Tensor]) -> List[Any]:
@@ -53,6 +57,7 @@ class _BeginForward(_Hook):
     def __call__(self, module: nn.Module, _: Any) -> None:
         handle = self._handle()
         if handle is not None and handle.is_of(module):
+            _keep_no_casts(handle)
             handle.call("begin_forward", torch.is_grad_enabled())
 
 
@@ -72,6 +77,21 @@ class _Gradient(_Hook):
         handle = self._handle()
         if handle is not None:
             handle.call("gradient_arrived", self._index)
+
+
+def _keep_no_casts(handle: "Handle") -> None:
+    """Autocast would keep a 16-bit copy of every weight until its region ends: the whole model, on the device. Each region sets it anew."""
+    if not torch.is_autocast_cache_enabled() or not torch.is_autocast_enabled(handle.options.device_type):
+        return
+    torch.set_autocast_cache_enabled(False)
+    if handle.told_of_casts:
+        return
+    handle.told_of_casts = True
+    log.warning(
+        "autocast's cache of weights is switched off: it would keep %s of copies until the forward ends; with dtype=\"bf16\" the weights "
+        "come in 16 bits, and the server keeps fp32 masters",
+        size_text(handle.plan["parameter_bytes"] // 2),
+    )
 
 
 def _nothing() -> Any:

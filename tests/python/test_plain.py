@@ -1,5 +1,6 @@
 """Plain torch modules: every update rule against torch's, parameter groups, schedules, looking at weights, evaluation in between."""
 
+import ctypes
 import gc
 import math
 import pickle
@@ -188,12 +189,81 @@ class Optimizer(unittest.TestCase):
             self.model(torch.zeros(1, 8))
         hook.remove()
         losses.append(self.step(2))
+        self.assert_undisturbed(losses)
 
+    def test_an_exception_in_backward_drops_the_step(self):
+        losses = [self.step(0), self.step(1)]
+
+        def fail(_):
+            raise ZeroDivisionError("in backward")
+
+        # The gradients of the layers behind have come already.
+        hook = self.model[2].register_forward_hook(lambda module, inputs, output: output.register_hook(fail) and None)
+        with self.assertRaises(ZeroDivisionError):
+            self.step(7)
+        hook.remove()
+        losses.append(self.step(2))
+        self.assertEqual(self.optimizer.sealed_steps, 3)
+        self.assert_undisturbed(losses)
+
+    def assert_undisturbed(self, losses):
+        """These are the losses of a run in which nothing happened."""
         other = common.wrap(common.mlp())
         self.model, former = other, self.model
         tidepool.close(former)
         self.optimizer = tidepool.optim.AdamW(other.parameters(), lr=1e-2, max_grad_norm=1.0)
         self.assertEqual(losses, [self.step(0), self.step(1), self.step(2)])
+
+
+class Product(torch.autograd.Function):
+    """Multiplies by a weight, and reads it in backward by its address, as a compiled kernel would."""
+
+    @staticmethod
+    def forward(context, x, weight):
+        context.save_for_backward(x, weight)
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(context, gradient):
+        x, weight = context.saved_tensors
+        words = (ctypes.c_float * weight.numel()).from_address(weight.data_ptr())
+        copy = torch.frombuffer(bytearray(words), dtype=torch.float32).view(weight.shape)
+        return gradient @ copy, gradient.t() @ x
+
+
+class OwnLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 32) * 0.2)
+
+    def forward(self, x):
+        return Product.apply(x, self.weight).tanh()
+
+
+class Watching(unittest.TestCase, common.Checks):
+    def test_a_function_of_the_users_own_has_its_parameters_in_backward(self):
+        torch.manual_seed(1)
+        plain, ours = common.twins(nn.Sequential(*(OwnLayer() for _ in range(8))))
+        inputs = [torch.randn(4, 32) for _ in range(4)]
+        loss = lambda model, x: model(x).square().mean()  # noqa: E731
+        want = common.train_plain(plain, torch.optim.SGD(plain.parameters(), lr=0.1), inputs, loss)
+        common.wrap(ours, rcache="30%", chunk_size="4KiB")
+        got = common.train(ours, tidepool.optim.SGD(ours.parameters(), lr=0.1, max_grad_norm=1.0), inputs, loss)
+        self.assert_same_run(got, want)
+
+    def test_autocast_keeps_no_copies_of_weights(self):
+        model = common.wrap(common.mlp())
+        optimizer = tidepool.optim.SGD(model.parameters())
+        with self.assertLogs("tidepool", "WARNING") as logged, torch.autocast("cpu", torch.bfloat16):
+            self.assertTrue(torch.is_autocast_cache_enabled())
+            for _ in range(2):
+                loss = common.mlp_loss(model, common.mlp_batches(1)[0])
+                self.assertFalse(torch.is_autocast_cache_enabled())
+        loss.backward()
+        optimizer.step()
+        self.assertEqual(len(logged.output), 1)
+        self.assertIn('dtype="bf16"', logged.output[0])
+        tidepool.close(model)
 
 
 class Looking(unittest.TestCase):

@@ -56,6 +56,11 @@ def _vit() -> nn.Module:
                                num_labels=5, **_NO_DROPOUT))  # fmt: skip
 
 
+def _qwen3_moe() -> nn.Module:
+    return transformers.Qwen3MoeForCausalLM(
+        transformers.Qwen3MoeConfig(**_DECODER, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24))  # fmt: skip
+
+
 def _mixtral() -> nn.Module:
     return transformers.MixtralForCausalLM(transformers.MixtralConfig(**_DECODER, num_local_experts=4, num_experts_per_tok=2))
 
@@ -68,7 +73,7 @@ def _mamba() -> nn.Module:
 
 MODELS: Dict[str, Callable[[], nn.Module]] = {
     "gpt2": _gpt2, "llama": _llama, "qwen3": _qwen3, "opt": _opt, "bert": _bert, "t5": _t5, "vit": _vit, "mixtral": _mixtral,
-    "mamba": _mamba,
+    "qwen3_moe": _qwen3_moe, "mamba": _mamba,
 }  # fmt: skip
 
 

@@ -35,6 +35,14 @@ Result<RcachePlan> RcacheOf(const ChunkLayout& layout, Rank rank, const std::str
   return PlanRcache(layout, rank, std::to_string(layout.ResidentBytes(rank) + blocks));
 }
 
+// Without this, a job that has come to its end would begin anew.
+Status StartedAgainInVain(const std::string& job) {
+  return Status(ErrorId::kUsageError, "every rank of job " + job +
+                                          " had come to its end before torchrun started them again")
+      .Why("a rank failed behind the end of its job")
+      .Fix("see the error of that rank; what the program has saved is complete");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModuleJob>> ModuleJob::Make(ModuleSettings settings, Clock* clock) {
@@ -197,6 +205,7 @@ Status ModuleJob::TakeSeat() {
   TP_RETURN_IF_ERROR(NameFrozen());
   TP_ASSIGN_OR_RETURN(SessionTask task, MakeTask());
   TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
+  if (session_->DoneBefore()) return StartedAgainInVain(name_);
   TP_RETURN_IF_ERROR(session_->Attach());
 
   const client::Attachment& granted = session_->service()->attachment();
