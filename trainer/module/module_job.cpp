@@ -6,6 +6,7 @@
 #include <iostream>
 #include <utility>
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include "base/units.h"
@@ -302,6 +303,7 @@ Status ModuleJob::Bind() {
   steps_ = engine_->Open(sealed);
   frozen_.reset();
   given_.clear();
+  if (!cpus_) cpus_ = CpuWatch::Start(static_cast<uint32_t>(at::get_num_threads()), clock_);
   return {};
 }
 
@@ -348,12 +350,14 @@ Status ModuleJob::Close() {
   steps_ = nullptr;
   engine_.reset();
   put_.reset();
+  cpus_.reset();
   Status closed = session_->Close();
   session_.reset();
   return closed;
 }
 
 void ModuleJob::Leave() {
+  cpus_.reset();
   steps_ = nullptr;
   engine_.reset();
   put_.reset();

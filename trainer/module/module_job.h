@@ -30,6 +30,7 @@
 #include "trainer/run/job.h"
 #include "trainer/run/run_device.h"
 #include "trainer/run/run_session.h"
+#include "trainer/threads/cpu_watch.h"
 
 namespace tidepool::trainer {
 
@@ -84,7 +85,8 @@ class ModuleJob {
   // memory; copied before return. Errors: kUsageError, those of the server.
   Status Put(uint32_t index, const at::Tensor& values);
   // Ends the puts, places the parameters in the rCache and watches their operators. Errors: those
-  // of TrainingEngine::Create, kUsageError (a parameter was not put).
+  // of TrainingEngine::Create, kUsageError (a parameter was not put). From here on compute threads
+  // wait shortly while others, as the server's workers, want the CPUs (trainer/threads).
   Status Bind();
 
   // From Bind on, else null. A new one after BeginForward.
@@ -132,6 +134,7 @@ class ModuleJob {
   std::unique_ptr<WeightPut> put_;         // of a new job, until Bind
   std::unique_ptr<TrainingEngine> engine_;
   OpenSteps* steps_ = nullptr;
+  std::unique_ptr<CpuWatch> cpus_;  // from Bind on; null where nothing is to be watched
 };
 
 }  // namespace tidepool::trainer
