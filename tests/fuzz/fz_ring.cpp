@@ -218,6 +218,8 @@ class Run {
     switch (input_->Choice(7)) {
       case 0: {
         const std::vector<ChunkId> declared{input_->Choice(3) % chunks, input_->Choice(2) % chunks};
+        // A control thread makes an order of the session's own job: of no other one's chunks.
+        if (!rank->here()) return;
         return world_.Post(DeclareSchedule{connection, WholeOrder(declared, chunks)});
       }
       case 1: return world_.Post(SaveWeights{connection, UniqueFd(), "weights", input_->Choice(3)});
