@@ -77,7 +77,7 @@ class Handle:
         placed = _Placed(self.weights, dtype, _device(self.options, place))
         try:
             plan, seat = _begin(job, trained, frozen, group_of, placed)
-            placed.place_the_rest(self.model)
+            placed.place_the_rest(self.model, {id(one.parameter) for one in (*trained, *frozen)})
             call(job, "bind")
         except BaseException as error:
             del job  # it has a share in each parameter, and so have frames that it was called from
@@ -248,12 +248,11 @@ class _Placed:
         values = self._read(one.name, parameter).detach().to("cpu")
         return (values if one.parameter.requires_grad else values.to(self._dtype)).contiguous()
 
-    def place_the_rest(self, model: nn.Module) -> None:
-        """What the job does not hold (quantised weights, buffers) gets its values, and the job's device."""
+    def place_the_rest(self, model: nn.Module, members: Set[int]) -> None:
+        """What the job does not hold gets its values and the job's device: weights that are quantised or not dense, and buffers."""
         for name, parameter in model.named_parameters():
-            if not parameter.requires_grad and not parameter.is_floating_point():
-                if parameter.is_meta or parameter.device.type != self._device.type:
-                    exchange(name, parameter, self._read(name, parameter).detach().to(self._device, copy=parameter.is_meta))
+            if id(parameter) not in members and (parameter.is_meta or parameter.device.type != self._device.type):
+                exchange(name, parameter, self._read(name, parameter).detach().to(self._device, copy=parameter.is_meta))
         for module in model.modules():
             for name, buffer in module._buffers.items():
                 if buffer is not None and buffer.device.type != self._device.type:

@@ -379,6 +379,29 @@ class Weights(unittest.TestCase, common.Checks):
         want = common.train_plain(plain, torch.optim.AdamW(plain.parameters(), lr=1e-2), batches, common.mlp_loss)
         self.assert_same_run(common.train(model, optimizer, batches, common.mlp_loss), want)
 
+    def test_frozen_weights_are_loaded_whether_the_job_holds_them_or_not(self):
+        class Mixed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(3)
+                self.dense = nn.Parameter(torch.randn(8, 8), requires_grad=False)
+                self.turned = nn.Parameter(torch.randn(8, 8).t(), requires_grad=False)  # not contiguous: it stays in this process
+                self.trained = nn.Linear(8, 1)
+
+            def forward(self, x):
+                return self.trained(torch.tanh(x @ self.dense) @ self.turned)
+
+        plain = Mixed()
+        values = {name: parameter.detach().clone() for name, parameter in plain.named_parameters()}
+        with tidepool.init():
+            model = Mixed()
+        common.wrap(model, weights=values.__getitem__)
+        tidepool.optim.SGD(model.parameters())
+        x = torch.randn(4, 8)
+        self.assertEqual(model(x).tolist(), plain(x).tolist())
+        self.assertEqual(tidepool.memory(model).parameters, 8 * 8 + 9)
+        tidepool.close(model)
+
     def test_init_keeps_ties_attributes_and_buffers(self):
         class Tied(nn.Module):
             def __init__(self):
