@@ -12,18 +12,14 @@
 
 #include "bench/harness/rounds.h"
 #include "bench/harness/row.h"
-#include "tests/fakes/memory_chunk_service.h"
-#include "trainer/cache/parameter_cache.h"
+#include "tests/fakes/hooked_chunks.h"
 #include "trainer/hooks/operator_hook.h"
-#include "trainer/hooks/storage_binding.h"
-#include "trainer/layout/build_layout.h"
 
 namespace tidepool::bench {
 namespace {
 
 using namespace trainer;  // NOLINT: the program has nothing else
 
-constexpr int64_t kWidth = 8;
 constexpr int kOperators = 20'000;
 constexpr double kMost = 3;  // times the empty callback
 constexpr const char* kHelp =
@@ -35,64 +31,30 @@ std::unique_ptr<at::ObserverContext> Nothing(const at::RecordFunction&) {
 }
 void NothingBehind(const at::RecordFunction&, at::ObserverContext*) {}
 
-// Three parameters of a chunk each, all of which have a block.
+// Loops of operators on parameters that stay where they are, so that they can do without the hook.
 class Loop {
  public:
   Loop() {
-    LayoutOptions options;
-    options.chunk_bytes = kWidth * kWidth * sizeof(float);
-    std::vector<ParameterNote> notes;
-    std::vector<BoundParameter> places;
-    for (ChunkId i = 0; i < 3; ++i) {
-      notes.push_back({"w" + std::to_string(i), {kWidth, kWidth}, 0, 0, false});
-      weights_.push_back(at::zeros({kWidth, kWidth}));
-      places.push_back({.chunk = i, .element_begin = 0});
-    }
-    layout_ = BuildLayout(notes, options).value();
-
-    server_ = std::make_unique<tidepool::testing::MemoryServer>(&layout_);
-    service_ = std::make_unique<tidepool::testing::MemoryChunkService>(
-        server_.get(), 0, layout_.RcacheBytes(0, 3), 1, 0);
-    CacheSetup setup;
-    setup.layout = &layout_;
-    setup.service = service_.get();
-    setup.groups = {nullptr};
-    setup.clock = &clock_;
-    cache_ = std::move(ParameterCache::Create(std::move(setup))).value();
-
-    const std::vector<uint64_t> bytes(3, options.chunk_bytes);
-    binding_ = std::move(StorageBinding::Bind(bytes, weights_, places)).value();
-    hook_ = std::make_unique<OperatorHook>(cache_.get(), binding_.get());
-    // The parameters stay where they are, so that operators can do without the hook.
-    hook_->Install();
-    Require(cache_->BeginPass(PassKind::kEvaluation, 0));
-    for (const at::Tensor& weight : weights_) at::add_out(sum_, sum_, weight);
-    hook_->Remove();
+    hook()->Install();
+    const Status begun = chunks_.cache->BeginPass(PassKind::kEvaluation, 0);
+    if (!begun.ok()) Die(begun.Format());
+    for (const at::Tensor& weight : chunks_.weights) at::add_out(sum_, sum_, weight);
+    hook()->Remove();
   }
 
   void Plain() {
     for (int i = 0; i < kOperators; ++i) at::add_out(sum_, sum_, other_);
   }
   void Reading() {
-    for (int i = 0; i < kOperators; ++i) at::add_out(sum_, sum_, weights_[0]);
+    for (int i = 0; i < kOperators; ++i) at::add_out(sum_, sum_, chunks_.weights[0]);
   }
 
-  OperatorHook* hook() { return hook_.get(); }
+  OperatorHook* hook() { return chunks_.hook.get(); }
 
  private:
-  static void Require(const Status& status) {
-    if (!status.ok()) Die(status.Format());
-  }
-
-  SteadyClock clock_;
-  ChunkLayout layout_;
-  std::vector<at::Tensor> weights_;
+  static constexpr int64_t kWidth = tidepool::testing::HookedChunks::kWidth;
+  tidepool::testing::HookedChunks chunks_;
   at::Tensor sum_ = at::zeros({kWidth, kWidth}), other_ = at::zeros({kWidth, kWidth});
-  std::unique_ptr<tidepool::testing::MemoryServer> server_;
-  std::unique_ptr<tidepool::testing::MemoryChunkService> service_;
-  std::unique_ptr<ParameterCache> cache_;
-  std::unique_ptr<StorageBinding> binding_;
-  std::unique_ptr<OperatorHook> hook_;
 };
 
 // The time that `way` takes longer than `plain`, by round, for one operator.

@@ -10,11 +10,8 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
-#include "tests/fakes/memory_chunk_service.h"
-#include "trainer/cache/parameter_cache.h"
+#include "tests/fakes/hooked_chunks.h"
 #include "trainer/hooks/operator_hook.h"
-#include "trainer/hooks/storage_binding.h"
-#include "trainer/layout/build_layout.h"
 
 namespace {
 
@@ -52,39 +49,10 @@ void operator delete(void* memory, std::size_t) noexcept {
 namespace tidepool::trainer {
 namespace hook_allocation_test {
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kWidth = tidepool::testing::HookedChunks::kWidth;
 
-// Three parameters of a chunk each, all of which have a block.
 class HookAllocations : public ::testing::Test {
  protected:
-  HookAllocations() {
-    LayoutOptions options;
-    options.chunk_bytes = kWidth * kWidth * sizeof(float);
-    std::vector<ParameterNote> notes;
-    std::vector<BoundParameter> places;
-    for (ChunkId i = 0; i < 3; ++i) {
-      notes.push_back({"w" + std::to_string(i), {kWidth, kWidth}, 0, 0, false});
-      weights_.push_back(at::zeros({kWidth, kWidth}));
-      places.push_back({.chunk = i, .element_begin = 0});
-    }
-    layout_ = BuildLayout(notes, options).value();
-    server_ = std::make_unique<tidepool::testing::MemoryServer>(&layout_);
-    service_ = std::make_unique<tidepool::testing::MemoryChunkService>(
-        server_.get(), 0, layout_.RcacheBytes(0, 3), 1, 0);
-    CacheSetup setup;
-    setup.layout = &layout_;
-    setup.service = service_.get();
-    setup.groups = {nullptr};
-    setup.clock = &clock_;
-    cache_ = std::move(ParameterCache::Create(std::move(setup))).value();
-    binding_ = std::move(StorageBinding::Bind(std::vector<uint64_t>(3, options.chunk_bytes),
-                                              weights_, places))
-                   .value();
-    hook_ = std::make_unique<OperatorHook>(cache_.get(), binding_.get());
-    product_ = at::zeros({kWidth, kWidth});
-    joined_ = at::zeros({3 * kWidth, kWidth});
-  }
-
   // Operators of one parameter, of two, and of a list.
   void Operators(int times) {
     for (int i = 0; i < times; ++i) {
@@ -101,15 +69,11 @@ class HookAllocations : public ::testing::Test {
     return allocations;
   }
 
-  SteadyClock clock_;
-  ChunkLayout layout_;
-  std::vector<at::Tensor> weights_;
-  at::Tensor product_, joined_;
-  std::unique_ptr<tidepool::testing::MemoryServer> server_;
-  std::unique_ptr<tidepool::testing::MemoryChunkService> service_;
-  std::unique_ptr<ParameterCache> cache_;
-  std::unique_ptr<StorageBinding> binding_;
-  std::unique_ptr<OperatorHook> hook_;
+  tidepool::testing::HookedChunks chunks_;
+  const std::vector<at::Tensor>& weights_ = chunks_.weights;
+  ParameterCache* const cache_ = chunks_.cache.get();
+  OperatorHook* const hook_ = chunks_.hook.get();
+  at::Tensor product_ = at::zeros({kWidth, kWidth}), joined_ = at::zeros({3 * kWidth, kWidth});
 };
 
 TEST_F(HookAllocations, ThereAreNoneOnceChunksAndOrderAreKnown) {
