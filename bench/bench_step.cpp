@@ -113,6 +113,7 @@ class ServedStep {
         plan_.layout, engine, {session_->service(), session_->groups(), tensors, &clock_}));
     OrDie(engine_->LoadWeights([&](ParameterId id, std::span<float> values) {
       trainer::InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, 1, 0, values);
+      return Status();
     }));
   }
 

@@ -181,10 +181,10 @@ TEST_F(BaseWeights, ThatDoNotFitAreRefusedWithWhatIsThere) {
   Write();
   ExpectRefused(ErrorId::kDataBad,
                 {File(), "h.0.attn.c_attn.bias", "has the shape [97], the model needs [96]"});
-  Tensor("h.0.attn.c_attn.bias") = {.name = "h.0.attn.c_attn.bias", .dtype = "BF16", .shape = {96}};
+  Tensor("h.0.attn.c_attn.bias") = {.name = "h.0.attn.c_attn.bias", .dtype = "I32", .shape = {96}};
   Write();
-  ExpectRefused(ErrorId::kDataBad,
-                {File(), "h.0.attn.c_attn.bias", "it is BF16; weights are read as F32"});
+  ExpectRefused(ErrorId::kDataBad, {File(), "h.0.attn.c_attn.bias",
+                                    "it is I32; weights are read as F32, BF16 or F16"});
   Tensor("h.0.attn.c_attn.bias") = {.name = "h.0.attn.c_attn.bias", .dtype = "F32", .shape = {96}};
   header_.tensors.push_back({.name = "h.9.extra", .dtype = "F32", .shape = {3}});
   Write();

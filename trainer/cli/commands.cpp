@@ -80,7 +80,7 @@ Status Estimate(RunOptions options) {
   plan.choice = std::move(choice);
 
   if (!options.data.path.empty())
-    TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0).status());
+    TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0, plan.from.get()).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
   std::cout << (options.output.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
                                     : DescribePlan(plan) + DescribeGpuStates(plan) +

@@ -24,6 +24,14 @@ void AddModelFlags(CLI::App* app, ModelOptions* o) {
       ->group("model")
       ->capture_default_str();
 
+  app->add_option(
+         "--from", o->from,
+         "train a saved model on: what `trainer run --save` wrote (adapters are merged), or "
+         "a Hugging Face directory of a GPT-2; the optimizer begins anew")
+      ->group("model")
+      ->type_name("DIR|FILE")
+      ->excludes("--preset");
+
   app->add_flag("--checkpoint-activations", o->activation_checkpointing,
                 "recompute each block's forward in backward, to save activations")
       ->group("model");
@@ -51,7 +59,8 @@ void AddAdapterFlags(CLI::App* app, AdapterOptions* o) {
                   "jobs of yours over it")
       ->group(group)
       ->type_name("DIR|FILE")
-      ->excludes("--preset");
+      ->excludes("--preset")
+      ->excludes("--from");
 
   app->add_option(
          "--lora-rank", o->rank,

@@ -1,5 +1,7 @@
 // `trainer sample DIR PROMPT` and `trainer version`: what runs LibTorch without training.
 #include <iostream>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,59 +17,41 @@
 #include "trainer/model/generate.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/cli/run.h"
+#include "trainer/inputs/saved_model.h"
 #include "trainer/inputs/weights_file.h"
 
 namespace tidepool::trainer {
 namespace {
 
-// All tensors of the file become the model's parameters of these names.
-Status LoadInto(Gpt* model, const WeightsFile& file, const std::vector<ParameterNote>& notes) {
-  auto parameters = model->named_parameters();
-  for (const ParameterNote& note : notes) {
-    TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor, file.Expect(note.name, note.dims));
-    at::Tensor& parameter = parameters[note.name];
-    TP_RETURN_IF_ERROR(file.Read(
-        *tensor, 0, {parameter.mutable_data_ptr<float>(), static_cast<size_t>(parameter.numel())}));
-  }
-
-  if (file.header().tensors.size() == notes.size()) return {};
-  return Status(ErrorId::kDataBad, "the file has " + std::to_string(file.header().tensors.size()) +
-                                       " tensors, the model of config.json " +
-                                       std::to_string(notes.size()))
-      .Where(file.path())
-      .Fix("give a directory that `trainer run --save DIR` wrote");
+std::span<float> ValuesOf(at::Tensor* parameter) {
+  return {parameter->mutable_data_ptr<float>(), static_cast<size_t>(parameter->numel())};
 }
 
-// The adapters say over which bytes they were trained; over others they are of no use.
-Status CheckBase(const WeightsFile& adapters, const WeightsFile& base) {
-  const std::string trained_over = adapters.Metadata(kBaseHashKey);
-  TP_ASSIGN_OR_RETURN(const ContentHash hash, base.HashFile());
-  if (HexOf(hash) == trained_over) return {};
-  return Status(ErrorId::kDataBad, "these adapters were trained over another base")
-      .Where(base.path())
-      .Why("its bytes have the hash " + HexOf(hash) + " (`b2sum -l 256`); " + adapters.path() +
-           " names " + (trained_over.empty() ? std::string("none") : trained_over))
-      .Fix("give the base that they were trained over, with --base");
-}
-
+// Adapters merged into their base give the same model, but the ones that are kept apart give the
+// bits that training computed.
 Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& options) {
-  std::vector<ParameterNote> own, adapters;
-  for (ParameterNote& note : GptParameters(config.shape, config.lora)) {
-    (config.lora.on() && !note.frozen ? adapters : own).push_back(std::move(note));
-  }
-
-  const std::string place = !config.lora.on()               ? options.sample.weights_dir
-                            : options.adapters.base.empty() ? config.base
-                                                            : options.adapters.base;
-  TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(WholeModelAt(place)));
-
+  const std::string& place = options.sample.weights_dir;
+  const std::string base = options.adapters.base.empty() ? config.base : options.adapters.base;
+  TP_ASSIGN_OR_RETURN(const SavedModel whole, SavedModel::Open(config.lora.on() ? base : place));
+  std::optional<WeightsFile> adapters;
   if (config.lora.on()) {
-    TP_ASSIGN_OR_RETURN(const WeightsFile trained,
-                        WeightsFile::Open(options.sample.weights_dir + "/" + kAdapterFile));
-    TP_RETURN_IF_ERROR(CheckBase(trained, file));
-    TP_RETURN_IF_ERROR(LoadInto(model, trained, adapters));
+    TP_ASSIGN_OR_RETURN(adapters, WeightsFile::Open(place + "/" + kAdapterFile));
+    TP_ASSIGN_OR_RETURN(const WeightsFile of_base, WeightsFile::Open(WholeModelAt(base)));
+    TP_RETURN_IF_ERROR(CheckTrainedOver(*adapters, of_base));
   }
-  return LoadInto(model, file, own);
+
+  auto parameters = model->named_parameters();
+  for (const ParameterNote& note : GptParameters(config.shape, config.lora)) {
+    const std::span<float> values = ValuesOf(&parameters[note.name]);
+    if (!config.lora.on() || note.frozen) {
+      TP_RETURN_IF_ERROR(whole.Read(note.name, values));
+      continue;
+    }
+
+    TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor, adapters->Expect(note.name, note.dims));
+    TP_RETURN_IF_ERROR(adapters->Read(*tensor, 0, values));
+  }
+  return {};
 }
 
 Status Sample(const RunOptions& options) {

@@ -108,7 +108,7 @@ Status TrainingEngine::LoadWeights(const WeightSource& source) {
     if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank) || layout_.IsFrozen(id))
       continue;
     values.resize(layout_.parameters[id].element_count);
-    source(id, values);
+    TP_RETURN_IF_ERROR(source(id, values));
     TP_RETURN_IF_ERROR(put.Put(id, values.data()));
   }
   return put.Finish();

@@ -76,7 +76,7 @@ struct EngineParts {
 // Makes the loss of one micro-batch, a scalar with a graph behind it.
 using LossFunction = std::function<at::Tensor()>;
 // Fills the fp32 values of one parameter, row-major; called once for each parameter, in order.
-using WeightSource = std::function<void(ParameterId, std::span<float>)>;
+using WeightSource = std::function<Status(ParameterId, std::span<float>)>;
 
 class TrainingEngine {
  public:

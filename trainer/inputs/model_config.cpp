@@ -3,7 +3,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
+#include <utility>
 
 #include <boost/json.hpp>
 
@@ -45,7 +47,58 @@ Status ReadLora(const boost::json::object& object, ModelConfig* config) {
 Status NotUsable(const std::string& path, const std::string& why) {
   return Status(ErrorId::kDataBad, path + ": " + why)
       .Where(path)
-      .Fix("write it again with `trainer run --save DIR`");
+      .Fix("give what `trainer run --save DIR` wrote, or a Hugging Face directory of a GPT-2");
+}
+
+// The JSON object in a file.
+Result<boost::json::object> ReadObject(const std::string& path) {
+  std::ifstream file(path);
+  if (!file)
+    return Status(ErrorId::kFileUnreadable, "cannot read " + path)
+        .Where(path)
+        .Why(std::strerror(errno))
+        .Fix("give a directory that `trainer run --save DIR` wrote");
+
+  std::stringstream text;
+  text << file.rdbuf();
+  boost::json::error_code error;
+  boost::json::value parsed = boost::json::parse(text.str(), error);
+  if (error || !parsed.is_object()) return NotUsable(path, "it is not a JSON object");
+  return std::move(parsed).as_object();
+}
+
+// A value that the model has to have where the key is there at all, as Hugging Face's GPT-2 reads
+// it.
+struct Required {
+  const char* key;
+  boost::json::value value;
+};
+
+// What of a configuration our GPT does not compute; empty: nothing.
+std::string OtherModel(const boost::json::object& object, const GptShape& shape) {
+  const std::string type = TextIn(object, "model_type");
+  if (!type.empty() && type != "gpt2")
+    return "it describes a model of type " + type +
+           ", and `trainer` has GPT-2 alone; train it from Python (docs/python.md)";
+
+  const std::string gelu = TextIn(object, "activation_function");
+  if (!gelu.empty() && gelu != "gelu_new" && gelu != "gelu_pytorch_tanh")
+    return "its activation_function is " + gelu + ", and `trainer` computes gelu_new";
+
+  const Required required[] = {{"tie_word_embeddings", true},
+                               {"scale_attn_weights", true},
+                               {"scale_attn_by_inverse_layer_idx", false},
+                               {"add_cross_attention", false},
+                               {"n_inner", int64_t{4} * shape.hidden},
+                               {"layer_norm_epsilon", kGptNormEpsilon}};
+
+  for (const Required& one : required) {
+    const boost::json::value* value = object.if_contains(one.key);
+    if (value == nullptr || value->is_null() || *value == one.value) continue;
+    return std::string("its ") + one.key + " is " + boost::json::serialize(*value) +
+           ", and `trainer` computes " + boost::json::serialize(one.value);
+  }
+  return {};
 }
 
 }  // namespace
@@ -75,19 +128,7 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
 
 Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   const std::string path = directory + kFile;
-  std::ifstream file(path);
-  if (!file)
-    return Status(ErrorId::kFileUnreadable, "cannot read " + path)
-        .Where(path)
-        .Why(std::strerror(errno))
-        .Fix("give a directory that `trainer run --save DIR` wrote");
-
-  std::stringstream text;
-  text << file.rdbuf();
-  boost::json::error_code error;
-  const boost::json::value parsed = boost::json::parse(text.str(), error);
-  if (error || !parsed.is_object()) return NotUsable(path, "it is not a JSON object");
-  const boost::json::object& object = parsed.get_object();
+  TP_ASSIGN_OR_RETURN(const boost::json::object object, ReadObject(path));
 
   ModelConfig config;
   config.shape.name = TextIn(object, "tidepool_preset");
@@ -97,12 +138,32 @@ Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   config.shape.layers = NumberIn(object, "n_layer", 1 << 16);
   config.shape.heads = NumberIn(object, "n_head", 1 << 16);
   config.shape.hidden = NumberIn(object, "n_embd", 1 << 20);
-  config.bytes = TextIn(object, "tidepool_tokens") == "bytes";
+  const std::string tokens = TextIn(object, "tidepool_tokens");
+  config.bytes = tokens == "bytes";
+  config.names = tokens.empty() ? WeightNames::kHuggingFace : WeightNames::kOurs;
 
+  const std::string other = OtherModel(object, config.shape);
+  if (!other.empty()) return NotUsable(path, other);
   Status usable = CheckGptShape(config.shape);
   if (usable.ok()) usable = ReadLora(object, &config);
   if (!usable.ok()) return NotUsable(path, usable.what());
   return config;
+}
+
+Result<std::vector<std::string>> ReadWeightIndex(const std::string& path) {
+  TP_ASSIGN_OR_RETURN(const boost::json::object object, ReadObject(path));
+  const boost::json::value* map = object.if_contains("weight_map");
+  if (map == nullptr || !map->is_object() || map->get_object().empty())
+    return NotUsable(path, "it has no weight_map");
+
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : map->get_object()) {
+    const std::string name = file.is_string() ? std::string(file.get_string()) : std::string();
+    if (name.empty() || name.find('/') != std::string::npos)
+      return NotUsable(path, "the file of tensor " + std::string(tensor) + " is no plain name");
+    files.insert(name);
+  }
+  return std::vector<std::string>(files.begin(), files.end());
 }
 
 }  // namespace tidepool::trainer

@@ -25,10 +25,23 @@ Status CheckLength(const RunCorpus& data, bool evaluates) {
       .Fix("give more text, a smaller --context, or --eval-every 0");
 }
 
+// Weights of others were trained on the ids of a tokenizer; bytes of text would be read as ids that
+// mean something else. Of our own it is not known: a run on text may have a large vocabulary.
+Status CheckTokens(const Corpus& corpus, const SavedModel& from, const std::string& path) {
+  if (from.config().names == WeightNames::kOurs || corpus.train.text().empty()) return {};
+  return Status(ErrorId::kUsageError, "the model of " + from.path() + " reads token ids, not text")
+      .Where("--data " + path)
+      .Why("each byte would be taken for one of its " + std::to_string(from.config().shape.vocab) +
+           " ids")
+      .Fix(
+          "tokenize the text with the model's tokenizer, and give the token file of llm.c or "
+          "nanoGPT (train.bin) with --data; or train the model from Python (docs/python.md)");
+}
+
 }  // namespace
 
 Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
-                                Rank rank) {
+                                Rank rank, const SavedModel* from) {
   const std::string path = options.data.path.empty() ? kDefaultData : options.data.path;
   RunCorpus data;
   data.shape = {.sequences = options.data.batch,
@@ -42,13 +55,19 @@ Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape
       OpenCorpus(path, {.vocab = shape.vocab, .outputs = OutputsOf(options.output)});
   if (!corpus.ok()) return OfData(corpus.status(), path);
   data.corpus = std::move(corpus).value();
+  if (from != nullptr) TP_RETURN_IF_ERROR(CheckTokens(data.corpus, *from, path));
   if (Status length = CheckLength(data, options.training.eval_every > 0); !length.ok())
     return OfData(std::move(length), path);
 
   Result<CorpusFacts> facts = LookThrough(data.corpus);
   if (!facts.ok()) return OfData(facts.status(), path);
   data.facts = *facts;
-  data.note = MakeRunNote(options, data.shape.tokens, data.facts);
+
+  NotedInputs noted{.context = data.shape.tokens, .facts = data.facts, .from = {}};
+  if (from != nullptr) {
+    TP_ASSIGN_OR_RETURN(noted.from, from->Fingerprint());
+  }
+  data.note = MakeRunNote(options, noted);
   return data;
 }
 

@@ -13,6 +13,7 @@
 #include "trainer/data/batch_cursor.h"
 #include "trainer/data/corpus.h"
 #include "trainer/data/corpus_facts.h"
+#include "trainer/inputs/saved_model.h"
 #include "trainer/model/gpt_shape.h"
 #include "trainer/run/run_options.h"
 
@@ -26,12 +27,14 @@ struct RunCorpus {
   std::string note;  // trainer/run/run_note.h
 };
 
-// Without --data: licence texts that every Debian carries.
-// Errors: kUsageError (a batch that the ranks cannot share), those of OpenCorpus and LookThrough,
+// Without --data: licence texts that every Debian carries. `from`: the weights that the run begins
+// with; null where they are new.
+// Errors: kUsageError (a batch that the ranks cannot share; text for a model whose tokens are not
+// bytes), those of OpenCorpus and LookThrough,
 // kDataBad (too short for one sequence, or, where held-out losses are asked for, what is held out
 // is).
 Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
-                                Rank rank);
+                                Rank rank, const SavedModel* from = nullptr);
 
 // The first `batches` batches of what is held out, this rank's share of each. Errors: those of
 // BatchCursor.

@@ -8,14 +8,26 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
+#include "base/dtype.h"
 #include "base/units.h"
 #include "base/system/whole_file.h"
+#include "optim/kernels/convert_scalar.h"
 
 namespace tidepool::trainer {
 namespace {
 
 constexpr uint64_t kHashPieceBytes = 4 * kMiB;
+constexpr uint64_t kPieceElements = kMiB;  // of 16 bits, read before they are widened
+
+// The type that Read widens; none for one that it does not read.
+std::optional<DType> TypeOf(const SafetensorsEntry& tensor) {
+  if (tensor.dtype == "F32") return DType::kF32;
+  if (tensor.dtype == "BF16") return DType::kBF16;
+  if (tensor.dtype == "F16") return DType::kF16;
+  return std::nullopt;
+}
 
 std::string ShapeText(const std::vector<uint64_t>& dims) {
   std::string text = "[";
@@ -93,22 +105,26 @@ std::string WeightsFile::Metadata(const std::string& key) const {
   return found == header_.metadata.end() ? std::string() : found->second;
 }
 
-Result<const SafetensorsEntry*> WeightsFile::Expect(const std::string& name,
-                                                    const std::vector<uint64_t>& dims) const {
+const SafetensorsEntry* WeightsFile::Find(std::string_view name) const {
   const auto found =
       std::find_if(header_.tensors.begin(), header_.tensors.end(),
-                   [&name](const SafetensorsEntry& entry) { return entry.name == name; });
+                   [name](const SafetensorsEntry& entry) { return entry.name == name; });
+  return found == header_.tensors.end() ? nullptr : &*found;
+}
 
+Result<const SafetensorsEntry*> WeightsFile::Expect(const std::string& name,
+                                                    const std::vector<uint64_t>& dims) const {
+  const SafetensorsEntry* found = Find(name);
   std::string why;
-  if (found == header_.tensors.end()) {
+  if (found == nullptr) {
     why = "the file has no such tensor";
-  } else if (found->dtype != "F32") {
-    why = "it is " + found->dtype + "; weights are read as F32, which `trainer run --save` writes";
+  } else if (!TypeOf(*found)) {
+    why = "it is " + found->dtype + "; weights are read as F32, BF16 or F16";
   } else if (found->shape != dims) {
     why = "it has the shape " + ShapeText(found->shape) + ", the model needs " + ShapeText(dims);
   }
 
-  if (why.empty()) return &*found;
+  if (why.empty()) return found;
   return Status(ErrorId::kDataBad, "tensor " + name + " does not fit the model")
       .Where(path_)
       .Why(why)
@@ -117,8 +133,23 @@ Result<const SafetensorsEntry*> WeightsFile::Expect(const std::string& name,
 
 Status WeightsFile::Read(const SafetensorsEntry& tensor, uint64_t first,
                          std::span<float> values) const {
-  return ReadBytes(data_begin_ + tensor.begin + first * sizeof(float), values.data(),
-                   values.size_bytes());
+  const DType dtype = TypeOf(tensor).value_or(DType::kF32);
+  const uint64_t begin = data_begin_ + tensor.begin + first * BytesOf(dtype);
+  if (dtype == DType::kF32) return ReadBytes(begin, values.data(), values.size_bytes());
+
+  std::vector<uint16_t> piece(std::min<uint64_t>(values.size(), kPieceElements));
+  for (uint64_t at = 0; at < values.size(); at += piece.size()) {
+    const uint64_t some = std::min<uint64_t>(piece.size(), values.size() - at);
+    TP_RETURN_IF_ERROR(
+        ReadBytes(begin + at * sizeof(uint16_t), piece.data(), some * sizeof(uint16_t)));
+    for (uint64_t i = 0; i < some; ++i)
+      values[at + i] = optim::WidenElement(piece.data(), dtype, i);
+  }
+  return {};
+}
+
+Status WeightsFile::ReadRaw(const SafetensorsEntry& tensor, std::span<std::byte> bytes) const {
+  return ReadBytes(data_begin_ + tensor.begin, bytes.data(), bytes.size());
 }
 
 FileStamp WeightsFile::Stamp() const {
@@ -144,21 +175,32 @@ Result<ContentHash> WeightsFile::HashFile() const {
   return hasher.Finish();
 }
 
+Status CheckTrainedOver(const WeightsFile& adapters, const WeightsFile& base) {
+  const std::string trained_over = adapters.Metadata(kBaseHashKey);
+  TP_ASSIGN_OR_RETURN(const ContentHash hash, base.HashFile());
+  if (HexOf(hash) == trained_over) return {};
+  return Status(ErrorId::kDataBad, "these adapters were trained over another base")
+      .Where(base.path())
+      .Why("its bytes have the hash " + HexOf(hash) + " (`b2sum -l 256`); " + adapters.path() +
+           " names " + (trained_over.empty() ? std::string("none") : trained_over))
+      .Fix("give the base that they were trained over, with --base");
+}
+
 Status AddMetadata(const std::string& path,
                    const std::vector<std::pair<std::string, std::string>>& metadata) {
   TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(path));
   SafetensorsHeader header = file.header();
   header.metadata.insert(header.metadata.end(), metadata.begin(), metadata.end());
 
-  std::vector<float> data;
+  std::vector<std::byte> data;
   for (const SafetensorsEntry& tensor : header.tensors) {
-    const size_t at = data.size(), count = (tensor.end - tensor.begin) / sizeof(float);
-    data.resize(at + count);
-    TP_RETURN_IF_ERROR(file.Read(tensor, 0, std::span(data).subspan(at)));
+    const size_t at = data.size();
+    data.resize(at + (tensor.end - tensor.begin));
+    TP_RETURN_IF_ERROR(file.ReadRaw(tensor, std::span(data).subspan(at)));
   }
 
   TP_ASSIGN_OR_RETURN(const std::string text, EncodeSafetensorsHeader(&header));
-  return WriteWholeFile(path, {std::as_bytes(std::span(text)), std::as_bytes(std::span(data))});
+  return WriteWholeFile(path, {std::as_bytes(std::span(text)), std::span(data)});
 }
 
 }  // namespace tidepool::trainer

@@ -1,4 +1,5 @@
-// WeightsFile: a safetensors file of fp32 tensors, as memserver saves them, read by position.
+// WeightsFile: a safetensors file of fp32, bf16 or fp16 tensors, read by position. memserver saves
+// fp32.
 //
 // One thread at a time. The file is opened once and read as found at that moment; Open checks its
 // header.
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,13 +48,17 @@ class WeightsFile {
   const SafetensorsHeader& header() const { return header_; }
   // The value of a metadata key; empty when there is none.
   std::string Metadata(const std::string& key) const;
-  // The tensor `name`, which has to be fp32 of this shape. Errors: kDataBad, naming file, tensor,
-  // and what is there instead.
+  // The tensor of this name; null where there is none.
+  const SafetensorsEntry* Find(std::string_view name) const;
+  // The tensor `name`, which has to be F32, BF16 or F16 of this shape. Errors: kDataBad, naming
+  // file, tensor, and what is there instead.
   Result<const SafetensorsEntry*> Expect(const std::string& name,
                                          const std::vector<uint64_t>& dims) const;
-  // Values of a tensor of this file from element `first` on. Errors: kSafetensorsBad (the file was
-  // changed or cannot be read).
+  // Values of a tensor that Expect returned, from element `first` on. Errors: kSafetensorsBad (the
+  // file was changed or cannot be read).
   Status Read(const SafetensorsEntry& tensor, uint64_t first, std::span<float> values) const;
+  // The first bytes of a tensor of this file, as they are. Errors: as Read.
+  Status ReadRaw(const SafetensorsEntry& tensor, std::span<std::byte> bytes) const;
   // As it is now; all zeros where the system does not say.
   FileStamp Stamp() const;
   // The hash of all bytes of the file, as `b2sum -l 256` prints it. Errors: kSafetensorsBad.
@@ -69,6 +75,10 @@ class WeightsFile {
   uint64_t bytes_ = 0, data_begin_ = 0;
   SafetensorsHeader header_;
 };
+
+// Adapters say over which bytes they were trained; over others they are of no use. Errors: kDataBad
+// (the base is another file), kSafetensorsBad.
+Status CheckTrainedOver(const WeightsFile& adapters, const WeightsFile& base);
 
 // Writes the file anew with more metadata; at any moment the file is in the old form or the new
 // one. For small files: the tensors pass through memory. Errors: those of WeightsFile,

@@ -9,8 +9,6 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr double kNormEpsilon = 1e-5;
-
 std::vector<int64_t> SizesOf(const ParameterNote& note) {
   return {note.dims.begin(), note.dims.end()};
 }
@@ -82,7 +80,7 @@ at::Tensor Gpt::Linear(const Affine& layer, const at::Tensor& x) const {
 }
 
 at::Tensor Gpt::Norm(const Affine& norm, const at::Tensor& x) const {
-  return at::layer_norm(x, {shape_.hidden}, norm.weight, norm.bias, kNormEpsilon);
+  return at::layer_norm(x, {shape_.hidden}, norm.weight, norm.bias, kGptNormEpsilon);
 }
 
 at::Tensor Gpt::Attend(const Block& block, const at::Tensor& x) const {

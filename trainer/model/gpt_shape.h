@@ -33,6 +33,9 @@ Result<GptShape> FindGptPreset(const std::string& name);
 // Errors: kUsageError (a size is 0, or heads does not divide hidden).
 Status CheckGptShape(const GptShape& shape);
 
+// The epsilon of all layer norms.
+inline constexpr double kGptNormEpsilon = 1e-5;
+
 // GptParameters()'s values of ParameterNote::optimizer_group.
 inline constexpr uint32_t kDecayGroup = 0;    // matrices
 inline constexpr uint32_t kNoDecayGroup = 1;  // biases and LayerNorms

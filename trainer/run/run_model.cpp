@@ -76,8 +76,10 @@ Status RunModel::MakeEngine() {
 
 Status RunModel::LoadWeights() {
   return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
-    InitGptParameter(parts_.plan.layout.parameters[id].name, parts_.plan.shape,
-                     parts_.options.model.seed, 0, values);
+    const std::string& name = parts_.plan.layout.parameters[id].name;
+    if (parts_.plan.from != nullptr) return parts_.plan.from->Read(name, values);
+    InitGptParameter(name, parts_.plan.shape, parts_.options.model.seed, 0, values);
+    return Status();
   });
 }
 

@@ -37,8 +37,8 @@ class RunModel {
   // TrainingEngine::Create.
   static Result<std::unique_ptr<RunModel>> Make(const RunModelParts& parts);
 
-  // Puts this rank's shards of new weights, made from the seed. Errors: those of
-  // TrainingEngine::LoadWeights.
+  // Puts this rank's shards of new weights: those of --from, else made from the seed. Errors: those
+  // of TrainingEngine::LoadWeights and SavedModel::Read.
   Status LoadWeights();
   // The mean loss of a batch, a scalar with a graph behind it.
   at::Tensor Loss(const Batch& batch);

@@ -22,11 +22,12 @@ struct Key {
   bool changes_order;
 };
 // In a text kept by another release, or said by one, only keys of this table count.
-constexpr std::array<Key, 11> kKeys{{{"batch", "--batch", true},
+constexpr std::array<Key, 12> kKeys{{{"batch", "--batch", true},
                                      {"context", "--context", true},
                                      {"seed", "--seed", true},
                                      {"train", "--data: tokens to train on", true},
                                      {"held_out", "--data: held-out tokens", true},
+                                     {"from", "--from: fingerprint of the weights", true},
                                      {"lora_alpha", "--lora-alpha", true},
                                      {"steps", "--steps", false},
                                      {"lr", "--lr", false},
@@ -92,11 +93,14 @@ Status RanksDiffer(const std::vector<NoteDifference>& differences, const std::st
 
 std::string Remedy(const std::vector<NoteDifference>& differences) {
   std::string flags;
-  bool data = false;
+  bool data = false, weights = false;
   for (const NoteDifference& difference : differences) {
     if (!difference.changes_order) continue;
+
     if (difference.what.starts_with("--data")) {
       data = true;
+    } else if (difference.what.starts_with("--from")) {
+      weights = true;
     } else {
       flags += " " + difference.what + " " + difference.before;
     }
@@ -104,26 +108,30 @@ std::string Remedy(const std::vector<NoteDifference>& differences) {
 
   std::string text;
   if (!flags.empty()) text = "give" + flags + " again";
-  if (data)
-    text +=
-        std::string(text.empty() ? "" : ", and ") + "bring back the data that the job began with";
+  const auto also = [&text](bool wanted, const char* what) {
+    if (wanted) text += std::string(text.empty() ? "" : ", and ") + what;
+  };
+
+  also(data, "bring back the data that the job began with");
+  also(weights, "give --from with the weights that the job began with, or leave it out");
   return text +
          "; or begin a new job with another --job NAME (memctl job release ends the old one)";
 }
 
 }  // namespace
 
-std::string MakeRunNote(const RunOptions& options, uint64_t context, const CorpusFacts& facts) {
+std::string MakeRunNote(const RunOptions& options, const NotedInputs& inputs) {
   std::string note;
   const auto line = [&note](std::string_view key, const std::string& value) {
     note += std::string(key) + " " + value + "\n";
   };
 
   line("batch", std::to_string(options.data.batch));
-  line("context", std::to_string(context));
+  line("context", std::to_string(inputs.context));
   line("seed", std::to_string(options.model.seed));
-  line("train", Text(facts.train));
-  line("held_out", Text(facts.held_out));
+  line("train", Text(inputs.facts.train));
+  line("held_out", Text(inputs.facts.held_out));
+  if (!inputs.from.empty()) line("from", inputs.from);
   if (options.adapters.rank > 0) line("lora_alpha", Text(options.adapters.alpha));
 
   line("steps", std::to_string(options.training.steps));

@@ -20,8 +20,14 @@ namespace tidepool::trainer {
 
 inline constexpr size_t kRunNoteBytesMax = 480;  // that memserver keeps
 
-// Lines of "key value". `context`: tokens of a sequence in this run.
-std::string MakeRunNote(const RunOptions& options, uint64_t context, const CorpusFacts& facts);
+// What a run reads.
+struct NotedInputs {
+  uint64_t context = 0;  // tokens of a sequence
+  CorpusFacts facts;
+  std::string from;  // fingerprint of the weights of --from; empty: there are none
+};
+// Lines of "key value".
+std::string MakeRunNote(const RunOptions& options, const NotedInputs& inputs);
 
 // What two notes say differently.
 struct NoteDifference {

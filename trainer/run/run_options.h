@@ -13,6 +13,8 @@ namespace tidepool::trainer {
 
 // What is trained, and what its weights begin with.
 struct ModelOptions {
+  // Directory or file of a saved model, whose shape is taken; empty: new weights of the preset.
+  std::string from;
   std::string preset = "quickstart";  // the model that has words to show after two minutes
   std::string dtype = "fp32";         // of parameters and gradients: fp32, bf16 or fp16
   uint64_t seed = 1;                  // of weights, batches and the first step's evictions

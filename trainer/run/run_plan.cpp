@@ -20,20 +20,20 @@ Result<GptShape> ShapeOfBase(const std::string& base) {
       .Fix("give the base of those adapters: --base " + config.base);
 }
 
-Result<GptShape> ShapeOf(const RunOptions& options) {
-  TP_ASSIGN_OR_RETURN(GptShape shape, options.adapters.base.empty()
-                                          ? FindGptPreset(options.model.preset)
-                                          : ShapeOfBase(options.adapters.base));
+// The flag that says which model it is, as the user gave it.
+std::string ModelFlag(const RunOptions& options) {
+  if (!options.adapters.base.empty()) return "--base " + options.adapters.base;
+  if (!options.model.from.empty()) return "--from " + options.model.from;
+  return "--preset " + options.model.preset;
+}
 
-  if (options.data.context > shape.context) {
-    return Status(ErrorId::kUsageError, "--context " + std::to_string(options.data.context) +
-                                            " is longer than the model's " +
-                                            std::to_string(shape.context))
-        .Where(options.adapters.base.empty() ? "--preset " + shape.name
-                                             : "--base " + options.adapters.base)
-        .Fix("give at most --context " + std::to_string(shape.context));
-  }
-  return shape;
+Status CheckContext(const GptShape& shape, const RunOptions& options) {
+  if (options.data.context <= shape.context) return {};
+  return Status(ErrorId::kUsageError, "--context " + std::to_string(options.data.context) +
+                                          " is longer than the model's " +
+                                          std::to_string(shape.context))
+      .Where(ModelFlag(options))
+      .Fix("give at most --context " + std::to_string(shape.context));
 }
 
 Result<LoraShape> LoraOf(const GptShape& shape, const AdapterOptions& adapters) {
@@ -44,8 +44,9 @@ Result<LoraShape> LoraOf(const GptShape& shape, const AdapterOptions& adapters) 
                 "--base says what stays as it is, and nothing says what is trained")
       .Where("--base " + adapters.base)
       .Fix(
-          "give --lora-rank N, such as 8, to train adapters over it; a saved model itself is not "
-          "trained further");
+          "give --lora-rank N, such as 8, to train adapters over it, or --from in place of --base "
+          "to "
+          "train the model itself");
 }
 
 Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
@@ -74,8 +75,22 @@ Status CheckOptimizer(const RunOptions& options) {
 
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank,
                             const std::string& job) {
-  TP_ASSIGN_OR_RETURN(const GptShape shape, ShapeOf(options));
-  return MakeRunPlan(shape, options, world, rank, job);
+  std::shared_ptr<const SavedModel> from;
+  GptShape shape;
+
+  if (!options.model.from.empty()) {
+    TP_ASSIGN_OR_RETURN(SavedModel saved, SavedModel::Open(options.model.from));
+    from = std::make_shared<const SavedModel>(std::move(saved));
+    shape = from->config().shape;
+  } else {
+    TP_ASSIGN_OR_RETURN(shape, options.adapters.base.empty() ? FindGptPreset(options.model.preset)
+                                                             : ShapeOfBase(options.adapters.base));
+  }
+
+  TP_RETURN_IF_ERROR(CheckContext(shape, options));
+  TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(shape, options, world, rank, job));
+  plan.from = std::move(from);
+  return plan;
 }
 
 Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world,

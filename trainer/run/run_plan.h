@@ -1,7 +1,8 @@
 // RunPlan: what a run will be, known before anything is started: shape, layout, rCache, job, memory
 // by tier. What `trainer estimate` and `trainer run --dry-run` show.
 //
-// Any thread; torch-free; pure but for reading the head of the base that adapters are trained over.
+// Any thread; torch-free; pure but for reading the heads of the saved model that a run begins with,
+// or that adapters are trained over.
 #pragma once
 
 #include <memory>
@@ -13,6 +14,7 @@
 #include "device/cuda/cuda_device.h"
 #include "trainer/inputs/base_names.h"
 #include "trainer/inputs/frozen_base.h"
+#include "trainer/inputs/saved_model.h"
 #include "trainer/advice/gpu_states.h"
 #include "trainer/run/job.h"
 #include "trainer/layout/chunk_layout.h"
@@ -34,6 +36,7 @@ struct RunPlan {
   GpuStatesPlan gpu_states;                // as PlaceGpuStates decided
   std::optional<RcacheChoice> choice;      // how --rcache auto came to the rCache
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
+  std::shared_ptr<const SavedModel> from;  // null: no --from was given
 };
 
 // What memserver has of a GPU: its context, and what the driver keeps there of the registered pool.
@@ -59,7 +62,8 @@ struct GpuEstimate {
 // `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the
 // shape is the preset's.
 // Errors: kUsageError (preset, dtype, context, adapters), kConfigBadValue (sizes),
-// kParameterTooLarge, kRcacheTooSmall; of the base those of ReadModelConfig and FrozenBase::Open.
+// kParameterTooLarge, kRcacheTooSmall; where there is a base, those of ReadModelConfig and
+// FrozenBase::Open; with --from, those of SavedModel::Open.
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank,
                             const std::string& job);
 // The same for a shape that is no preset.

@@ -139,7 +139,10 @@ Status TrainingRun::LoadWeights() {
   if (resume_)
     voice_.Say("resume    the server holds no weights of job " + plan_.spec.name +
                ": starting at step 1\n");
-  return model_->LoadWeights();
+  TP_RETURN_IF_ERROR(model_->LoadWeights());
+  if (plan_.from != nullptr)
+    voice_.Say("from      " + plan_.from->path() + " (" + plan_.from->Describe() + ")\n");
+  return {};
 }
 
 Result<TrainTask> TrainingRun::MakeTask() {

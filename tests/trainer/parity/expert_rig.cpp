@@ -115,6 +115,7 @@ class ExpertRank {
     TP_RETURN_IF_ERROR(Build());
     TP_RETURN_IF_ERROR(engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
       FillWeight(layout_.parameters[id].note, values);
+      return Status();
     }));
     for (uint64_t step = 0; step < rig_.steps; ++step) TP_RETURN_IF_ERROR(Step(step));
     TP_ASSIGN_OR_RETURN(double loss,

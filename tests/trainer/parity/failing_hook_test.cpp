@@ -132,6 +132,7 @@ class FailingHook : public ::testing::Test {
     engine_ = std::move(engine).value();
     const Status loaded = engine_->LoadWeights([](ParameterId, std::span<float> values) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = InitialValue(i);
+      return Status();
     });
     ASSERT_TRUE(loaded.ok()) << loaded.Format();
   }

@@ -99,6 +99,7 @@ class OpenModel {
     engine = std::move(TrainingEngine::Create(layout_, engine_options, std::move(parts))).value();
     const Status loaded = engine->LoadWeights([&](ParameterId id, std::span<float> values) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = InitialValue(i, id, choice.seed);
+      return Status();
     });
     EXPECT_TRUE(loaded.ok()) << loaded.Format();
     steps = engine->Open(/*sealed=*/0);

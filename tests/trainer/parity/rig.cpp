@@ -100,6 +100,7 @@ class RigRank {
     TP_RETURN_IF_ERROR(engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
       InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.run.model.seed, 0,
                        values);
+      return Status();
     }));
     if (options_.open_steps) Open();
 

@@ -29,7 +29,7 @@ std::string NoteWith(const std::function<void(RunOptions*)>& change,
                      const CorpusFacts& facts = kFacts, uint64_t context = 128) {
   RunOptions options = Options();
   change(&options);
-  return MakeRunNote(options, context, facts);
+  return MakeRunNote(options, {.context = context, .facts = facts, .from = {}});
 }
 
 std::string Note() {
@@ -40,6 +40,18 @@ const NotedSeat kSeat{.job = "j", .rank = 3, .version = 7};
 
 Status Refused(const std::string& own) {
   return CheckRunNote(Note(), own, kSeat);
+}
+
+TEST(RunNote, OtherWeightsToBeginWithAreRefusedAndNoneAreFine) {
+  const auto from = [](const char* fingerprint) {
+    return MakeRunNote(Options(), {.context = 128, .facts = kFacts, .from = fingerprint});
+  };
+  const Status refused = CheckRunNote(from("00aa"), from("00ab"), kSeat);
+  EXPECT_EQ(refused.id(), ErrorId::kJobMismatch);
+  EXPECT_THAT(refused.what(), HasSubstr("--from: fingerprint of the weights 00aa, now 00ab"));
+  EXPECT_THAT(refused.fix(), HasSubstr("give --from with the weights that the job began with"));
+  EXPECT_TRUE(CheckRunNote(from("00aa"), from("00aa"), kSeat).ok());
+  EXPECT_TRUE(CheckRunNote(from("00aa"), Note(), kSeat).ok());
 }
 
 TEST(RunNote, TheSameRunSaysTheSame) {
@@ -152,7 +164,9 @@ TEST(RunNote, TheLongestFitsWhatTheServerKeeps) {
       -1.17549435e-38F;
   options.adapters.rank = 8;
   options.data.path = std::string(4096, 'd') + "\nend";
-  const std::string note = MakeRunNote(options, kMost, {{kMost, kMost}, {kMost, kMost}});
+  const std::string note = MakeRunNote(
+      options,
+      {.context = kMost, .facts = {{kMost, kMost}, {kMost, kMost}}, .from = "0123456789abcdef"});
   EXPECT_LE(note.size(), kRunNoteBytesMax);
   EXPECT_THAT(note, HasSubstr("data ...ddd"));
   EXPECT_THAT(note, HasSubstr("d?end\n"));

@@ -1,0 +1,238 @@
+#include "trainer/inputs/saved_model.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "base/planted.h"
+#include "trainer/model/lora.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr const char* kIndexFile = "/model.safetensors.index.json";
+// Names in files of GPT2LMHeadModel begin with it, those of GPT2Model do not.
+constexpr std::string_view kPrefix = "transformer.";
+constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::string_view kTokenTable = "wte.weight";
+constexpr size_t kFingerprintBytes = 4096;  // of each tensor
+constexpr size_t kFingerprintDigits = 16;
+constexpr uint64_t kTileElements = 64;  // side of what is transposed at once
+
+// Constants that older files hold beside the weights: masks.
+bool IsNoWeight(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+// Linear layers, not norms and tables.
+bool IsLinear(std::string_view name) {
+  return name.ends_with(".weight") && (name.find(".attn.c_") != std::string_view::npos ||
+                                       name.find(".mlp.c_") != std::string_view::npos);
+}
+
+std::vector<uint64_t> Reversed(std::vector<uint64_t> dims) {
+  std::reverse(dims.begin(), dims.end());
+  return dims;
+}
+
+// out[c][r] = in[r][c], tile by tile, so that both sides stay in the CPU's cache.
+void Transpose(std::span<const float> in, uint64_t rows, uint64_t columns, std::span<float> out) {
+  for (uint64_t r0 = 0; r0 < rows; r0 += kTileElements) {
+    for (uint64_t c0 = 0; c0 < columns; c0 += kTileElements) {
+      const uint64_t r1 = std::min(rows, r0 + kTileElements);
+      const uint64_t c1 = std::min(columns, c0 + kTileElements);
+      for (uint64_t r = r0; r < r1; ++r)
+        for (uint64_t c = c0; c < c1; ++c) out[c * rows + r] = in[r * columns + c];
+    }
+  }
+}
+
+}  // namespace
+
+Result<SavedModel> SavedModel::Open(const std::string& path, const std::string& base) {
+  SavedModel model(path);
+  TP_ASSIGN_OR_RETURN(model.config_, ReadModelConfig(DirectoryOfWeights(path)));
+  const LoraShape lora = std::exchange(model.config_.lora, {});
+  if (!lora.on()) {
+    TP_RETURN_IF_ERROR(model.OpenFiles(path));
+    TP_RETURN_IF_ERROR(model.FindSources());
+    return model;
+  }
+
+  const std::string place = base.empty() ? std::exchange(model.config_.base, {}) : base;
+  TP_ASSIGN_OR_RETURN(const ModelConfig of_base, ReadModelConfig(DirectoryOfWeights(place)));
+  model.config_.names = of_base.names;
+  TP_RETURN_IF_ERROR(model.OpenFiles(place));
+  TP_RETURN_IF_ERROR(model.FindSources());
+  TP_RETURN_IF_ERROR(model.OpenAdapters(lora));
+  return model;
+}
+
+Status SavedModel::OpenFiles(const std::string& place) {
+  const std::string directory = DirectoryOfWeights(place), whole = WholeModelAt(place);
+  std::vector<std::string> paths{whole};
+  if (!std::filesystem::exists(whole) && std::filesystem::exists(directory + kIndexFile)) {
+    TP_ASSIGN_OR_RETURN(paths, ReadWeightIndex(directory + kIndexFile));
+    for (std::string& file : paths) file = directory + "/" + file;
+  }
+
+  for (const std::string& file : paths) {
+    TP_ASSIGN_OR_RETURN(WeightsFile opened, WeightsFile::Open(file));
+    files_.push_back(std::make_unique<const WeightsFile>(std::move(opened)));
+  }
+  return {};
+}
+
+Status SavedModel::FindSources() {
+  const bool prefixed =
+      config_.names == WeightNames::kHuggingFace &&
+      std::any_of(files_.begin(), files_.end(), [](const auto& file) {
+        const auto& tensors = file->header().tensors;
+        return std::any_of(tensors.begin(), tensors.end(),
+                           [](const auto& tensor) { return tensor.name.starts_with(kPrefix); });
+      });
+
+  const std::string_view prefix = prefixed ? kPrefix : std::string_view();
+  for (const ParameterNote& note : GptParameters(config_.shape))
+    TP_RETURN_IF_ERROR(FindSource(note, prefix));
+  return CheckRest(prefix);
+}
+
+Status SavedModel::FindSource(const ParameterNote& note, std::string_view prefix) {
+  const std::string name = std::string(prefix) + note.name;
+  Source source;
+  source.transposed = config_.names == WeightNames::kHuggingFace && IsLinear(note.name) &&
+                      !TP_PLANTED("trainer.weights_not_transposed");
+  for (; source.file < files_.size(); ++source.file) {
+    if (files_[source.file]->Find(name) != nullptr) break;
+  }
+
+  if (source.file == files_.size()) return NotThere(name);
+  TP_ASSIGN_OR_RETURN(
+      source.tensor,
+      files_[source.file]->Expect(name, source.transposed ? Reversed(note.dims) : note.dims));
+  sources_.emplace(note.name, source);
+  return {};
+}
+
+Status SavedModel::NotThere(const std::string& name) const {
+  return Status(ErrorId::kDataBad, "tensor " + name + " is in none of the files")
+      .Where(files_.front()->path() +
+             (files_.size() > 1 ? " and " + std::to_string(files_.size() - 1) + " more" : ""))
+      .Why("config.json describes a model that has it")
+      .Fix("give the weights of the model that config.json beside them describes");
+}
+
+Status SavedModel::CheckRest(std::string_view prefix) const {
+  std::set<std::pair<size_t, std::string_view>> used;
+  for (const auto& [name, source] : sources_) used.emplace(source.file, source.tensor->name);
+
+  for (size_t file = 0; file < files_.size(); ++file) {
+    for (const SafetensorsEntry& tensor : files_[file]->header().tensors) {
+      if (used.contains({file, tensor.name})) continue;
+      const bool known = config_.names == WeightNames::kHuggingFace && IsNoWeight(tensor.name);
+      // The head is the token table again: GPT-2 has them tied.
+      const Source& table = sources_.at(std::string(kTokenTable));
+      const bool head = config_.names == WeightNames::kHuggingFace && tensor.name == kHead &&
+                        tensor.shape == table.tensor->shape;
+      if (known || head) continue;
+
+      return Status(ErrorId::kDataBad, "the model has no parameter " + tensor.name)
+          .Where(files_[file]->path())
+          .Why("config.json describes a GPT-2 without it" +
+               std::string(prefix.empty() ? "" : ", and all its parameters were found"))
+          .Fix("give the weights of the model that config.json beside them describes");
+    }
+  }
+  return {};
+}
+
+Status SavedModel::OpenAdapters(const LoraShape& lora) {
+  const std::string file = DirectoryOfWeights(path_) + "/" + kAdapterFile;
+  TP_ASSIGN_OR_RETURN(WeightsFile opened, WeightsFile::Open(file));
+  adapter_file_ = std::make_unique<const WeightsFile>(std::move(opened));
+  TP_RETURN_IF_ERROR(CheckTrainedOver(*adapter_file_, *files_.front()));
+  adapter_scale_ = static_cast<float>(lora.scale());
+
+  for (const ParameterNote& note : GptParameters(config_.shape, lora)) {
+    if (note.frozen) continue;
+    TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor,
+                        adapter_file_->Expect(note.name, note.dims));
+    constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
+    const bool is_a = note.name.ends_with(kA);
+    const std::string layer = note.name.substr(0, note.name.size() - (is_a ? kA : kB).size());
+    Adapter& adapter = adapters_[layer + ".weight"];
+    (is_a ? adapter.a : adapter.b) = tensor;
+  }
+  return {};
+}
+
+std::string SavedModel::Describe() const {
+  std::set<std::string> types;
+  for (const auto& [name, source] : sources_) types.insert(source.tensor->dtype);
+  std::string text;
+  for (const std::string& type : types) text += (text.empty() ? "" : " and ") + type;
+
+  if (files_.size() > 1) text += ", " + std::to_string(files_.size()) + " files";
+  if (config_.names == WeightNames::kHuggingFace) text += ", Hugging Face's GPT-2";
+  if (adapter_file_ != nullptr) text += ", adapters merged into " + files_.front()->path();
+  return text;
+}
+
+Status SavedModel::Read(const std::string& name, std::span<float> values) const {
+  const Source& source = sources_.at(name);
+  TP_RETURN_IF_ERROR(source.transposed ? ReadTransposed(source, values)
+                                       : files_[source.file]->Read(*source.tensor, 0, values));
+  const auto adapter = adapters_.find(name);
+  return adapter == adapters_.end() ? Status() : AddAdapter(adapter->second, values);
+}
+
+Status SavedModel::ReadTransposed(const Source& source, std::span<float> values) const {
+  std::vector<float> stored(values.size());
+  TP_RETURN_IF_ERROR(files_[source.file]->Read(*source.tensor, 0, stored));
+  Transpose(stored, source.tensor->shape[0], source.tensor->shape[1], values);
+  return {};
+}
+
+// W += alpha / rank * B A
+Status SavedModel::AddAdapter(const Adapter& adapter, std::span<float> values) const {
+  const uint64_t rank = adapter.a->shape[0], in = adapter.a->shape[1], out = adapter.b->shape[0];
+  std::vector<float> a(rank * in), b(out * rank);
+  TP_RETURN_IF_ERROR(adapter_file_->Read(*adapter.a, 0, a));
+  TP_RETURN_IF_ERROR(adapter_file_->Read(*adapter.b, 0, b));
+
+  for (uint64_t o = 0; o < out; ++o) {
+    float* row = values.data() + o * in;
+    for (uint64_t k = 0; k < rank; ++k) {
+      const float factor = adapter_scale_ * b[o * rank + k];
+      for (uint64_t i = 0; i < in; ++i) row[i] += factor * a[k * in + i];
+    }
+  }
+  return {};
+}
+
+Result<std::string> SavedModel::Fingerprint() const {
+  ContentHasher hasher;
+  std::array<std::byte, kFingerprintBytes> bytes{};
+  const auto add = [&](const WeightsFile& file, const SafetensorsEntry& tensor) -> Status {
+    const auto begin =
+        std::span(bytes).first(std::min<uint64_t>(bytes.size(), tensor.end - tensor.begin));
+    TP_RETURN_IF_ERROR(file.ReadRaw(tensor, begin));
+    hasher.Update(begin);
+    return {};
+  };
+
+  for (const ParameterNote& note : GptParameters(config_.shape)) {
+    const Source& source = sources_.at(note.name);
+    TP_RETURN_IF_ERROR(add(*files_[source.file], *source.tensor));
+  }
+  if (adapter_file_ != nullptr) {
+    for (const SafetensorsEntry& tensor : adapter_file_->header().tensors)
+      TP_RETURN_IF_ERROR(add(*adapter_file_, tensor));
+  }
+  return HexOf(hasher.Finish()).substr(0, kFingerprintDigits);
+}
+
+}  // namespace tidepool::trainer
