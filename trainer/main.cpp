@@ -20,8 +20,10 @@ int main(int argc, char** argv) {
     case Command::kLaunch:
       return RunLaunch(line.launch_ranks, line.launch_restarts, line.launch_arguments,
                        line.options);
+
     case Command::kVersion: return RunVersion();
     case Command::kDoctor: return RunDoctor(line.options.device);
+    case Command::kExport: return RunExport(line.options.exported);
   }
   return tidepool::kExitUsage;
 }

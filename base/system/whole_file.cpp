@@ -9,51 +9,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/planted.h"
-#include "base/unique_fd.h"
 
 namespace tidepool {
 namespace {
 
-using Parts = std::vector<std::span<const std::byte>>;
-
 // Always the same name, so that no killed process leaves a second one.
 constexpr const char* kBeside = ".new";
-
-Status Failed(const std::string& path, int error) {
-  return Status(ErrorId::kFileWriteFailed, "cannot write " + path)
-      .Where(path)
-      .Why(std::strerror(error));
-}
-
-// 0, or errno.
-int WriteAll(int fd, const Parts& parts) {
-  for (std::span<const std::byte> bytes : parts) {
-    while (!bytes.empty()) {
-      const ssize_t n = write(fd, bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return n < 0 ? errno : EIO;
-      bytes = bytes.subspan(static_cast<size_t>(n));
-    }
-  }
-  return 0;
-}
-
-int WriteInPlace(const std::string& path, const Parts& parts) {
-  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  return fd.valid() ? WriteAll(fd.get(), parts) : errno;
-}
-
-// `mode`: of the former file; 0: there is none.
-int WriteBeside(const std::string& beside, mode_t mode, const Parts& parts) {
-  const UniqueFd fd(
-      open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (!fd.valid()) return errno;
-  if (const int error = WriteAll(fd.get(), parts); error != 0) return error;
-  if (mode != 0 && fchmod(fd.get(), mode) != 0) return errno;
-  return fsync(fd.get()) == 0 ? 0 : errno;
-}
 
 // Brings the new name to the disk too. A file system that cannot do that has done what it can.
 void SyncFolderOf(const std::string& path) {
@@ -73,28 +37,73 @@ std::string Followed(const std::string& path) {
 
 }  // namespace
 
-Status WriteWholeFile(const std::string& path, const Parts& parts) {
-  const std::string file = Followed(path);
+Result<WholeFile> WholeFile::Begin(const std::string& path) {
+  WholeFile begun(path);
+  begun.file_ = Followed(path);
   struct stat former {};
-  const bool is_there = stat(file.c_str(), &former) == 0;
-  if ((is_there && !S_ISREG(former.st_mode)) || TP_PLANTED("base.file_written_in_place")) {
-    const int error = WriteInPlace(file, parts);
-    return error == 0 ? Status() : Failed(path, error);
+  const bool is_there = stat(begun.file_.c_str(), &former) == 0;
+  const bool in_place =
+      (is_there && !S_ISREG(former.st_mode)) || TP_PLANTED("base.file_written_in_place");
+  if (!in_place) begun.beside_ = begun.file_ + kBeside;
+
+  const std::string& target = in_place ? begun.file_ : begun.beside_;
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (in_place ? 0 : O_NOFOLLOW);
+  begun.fd_ = UniqueFd(open(target.c_str(), flags, 0666));
+  if (!begun.fd_.valid()) {
+    const int error = errno;
+    begun.beside_.clear();
+    return begun.Failed(error);
   }
 
-  const std::string beside = file + kBeside;
-  int error = WriteBeside(beside, is_there ? former.st_mode & 07777 : 0, parts);
-  if (error == 0 && rename(beside.c_str(), file.c_str()) != 0) error = errno;
-  if (error == 0) {
-    SyncFolderOf(file);
-    return {};
+  const bool keeps_mode = is_there && !in_place;
+  if (keeps_mode && fchmod(begun.fd_.get(), former.st_mode & 07777) != 0)
+    return begun.Failed(errno);
+  return begun;
+}
+
+WholeFile::WholeFile(WholeFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      file_(std::move(other.file_)),
+      beside_(std::exchange(other.beside_, {})),
+      fd_(std::move(other.fd_)) {}
+
+WholeFile::~WholeFile() {
+  if (!beside_.empty()) unlink(beside_.c_str());
+}
+
+Status WholeFile::Failed(int error) const {
+  return Status(ErrorId::kFileWriteFailed, "cannot write " + path_)
+      .Where(path_)
+      .Why(std::strerror(error));
+}
+
+Status WholeFile::Write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd_.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return Failed(n < 0 ? errno : EIO);
+    bytes = bytes.subspan(static_cast<size_t>(n));
   }
-  unlink(beside.c_str());
-  return Failed(path, error);
+  return {};
+}
+
+Status WholeFile::Commit() {
+  if (beside_.empty()) return {};
+  if (fsync(fd_.get()) != 0 || rename(beside_.c_str(), file_.c_str()) != 0) return Failed(errno);
+  beside_.clear();
+  SyncFolderOf(file_);
+  return {};
+}
+
+Status WriteWholeFile(const std::string& path,
+                      const std::vector<std::span<const std::byte>>& parts) {
+  TP_ASSIGN_OR_RETURN(WholeFile file, WholeFile::Begin(path));
+  for (const std::span<const std::byte> part : parts) TP_RETURN_IF_ERROR(file.Write(part));
+  return file.Commit();
 }
 
 Status WriteWholeFile(const std::string& path, const std::string& text) {
-  return WriteWholeFile(path, Parts{std::as_bytes(std::span(text))});
+  return WriteWholeFile(path, {std::as_bytes(std::span(text))});
 }
 
 }  // namespace tidepool

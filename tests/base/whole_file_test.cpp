@@ -107,5 +107,22 @@ TEST_F(WholeFile, WithoutItsFolderIsAnError) {
   EXPECT_EQ(FilesThere(), 0U);
 }
 
+TEST_F(WholeFile, ThatIsNotCommittedLeavesTheFormerOne) {
+  Write(In("a"), "former");
+  {
+    auto file = tidepool::WholeFile::Begin(In("a")).value();
+    ExpectOk(file.Write(std::as_bytes(std::span("half", 4))));
+    EXPECT_EQ(Read(In("a")), "former");
+  }
+  EXPECT_EQ(Read(In("a")), "former");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+
+  auto file = tidepool::WholeFile::Begin(In("a")).value();
+  ExpectOk(file.Write(std::as_bytes(std::span("one, ", 5))));
+  ExpectOk(file.Write(std::as_bytes(std::span("two", 3))));
+  ExpectOk(file.Commit());
+  EXPECT_EQ(Read(In("a")), "one, two");
+}
+
 }  // namespace whole_file_test
 }  // namespace tidepool

@@ -1,4 +1,4 @@
-"""`trainer run --from`: a model of transformers, saved by transformers, is trained on by the trainer, and its weights and losses are those of the model."""
+"""`trainer run --from` and `trainer export`: a model that transformers saved is trained on with its weights and losses, and comes back to transformers."""
 
 import json
 import os
@@ -83,6 +83,21 @@ class From(unittest.TestCase):
         for key, value in want.items():
             self.assertTrue(torch.equal(first[key], value), key)
             self.assertTrue(torch.equal(again[key], value), key)
+
+    def test_what_is_exported_is_a_model_of_transformers(self) -> None:
+        model = gpt2()
+        model.save_pretrained(self.folder / "hf")
+        self.train(self.folder / "hf", "run")
+        for dtype in (torch.float32, torch.bfloat16):
+            with self.subTest(dtype):
+                out = self.folder / f"out-{dtype}"
+                words = [str(self.folder / "run" / "weights"), str(out), "--dtype", "fp32" if dtype == torch.float32 else "bf16"]
+                subprocess.run([os.path.join(os.environ["TIDEPOOL_BIN"], "trainer"), "export", *words], check=True, timeout=60)
+                got, info = GPT2LMHeadModel.from_pretrained(out, output_loading_info=True, dtype="auto")
+                self.assertFalse(info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"], info)
+                self.assertEqual(got.dtype, dtype)
+                for name, value in model.state_dict().items():
+                    self.assertTrue(torch.equal(got.state_dict()[name], value.to(dtype)), name)
 
 
 if __name__ == "__main__":

@@ -165,6 +165,12 @@ TEST_F(FlagsTest, EstimateAndSampleAndVersion) {
   EXPECT_EQ(sample->options.sample.prompt, "Permission is");
   EXPECT_EQ(sample->options.sample.tokens, 9U);
   EXPECT_EQ(sample->options.sample.temperature, 0.0F);
+  const auto exported = Parse({"export", "OUT", "HF", "--dtype", "bf16"});
+  ASSERT_TRUE(exported) << err_;
+  EXPECT_EQ(exported->command, Command::kExport);
+  EXPECT_EQ(exported->options.exported.from, "OUT");
+  EXPECT_EQ(exported->options.exported.to, "HF");
+  EXPECT_EQ(exported->options.exported.dtype, "bf16");
   ASSERT_TRUE(Parse({"version"}));
 }
 

@@ -18,6 +18,7 @@
 #include "trainer/inputs/run_corpus.h"
 #include "trainer/inputs/saved_model.h"
 #include "trainer/model/lora.h"
+#include "trainer/output/hugging_face.h"
 #include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
@@ -249,6 +250,12 @@ TEST_F(SavedModels, ThatDoNotFitAreRefusedByFileAndTensor) {
   ExpectRefused(ErrorId::kDataBad, {"no parameter lm_head.weight"});
 }
 
+TEST_F(SavedModels, ThatAreNotThereAreNamedAsTheyWereGiven) {
+  const Status refused = SavedModel::Open(directory_ + "/none").status();
+  EXPECT_EQ(refused.id(), ErrorId::kFileUnreadable);
+  EXPECT_THAT(refused.Format(), HasSubstr("there is no " + directory_ + "/none"));
+}
+
 TEST_F(SavedModels, OfOtherModelsAreRefusedByTheirConfiguration) {
   Write("model.safetensors", Theirs());
   const std::map<std::string, std::string> changes{
@@ -279,6 +286,35 @@ TEST_F(SavedModels, AreToldApartByTheirFingerprint) {
   theirs[5].values[0] += 1;
   Write("model.safetensors", theirs);
   EXPECT_NE(SavedModel::Open(directory_)->Fingerprint().value(), before);
+}
+
+TEST_F(SavedModels, AreWrittenAsHuggingFaceHasThem) {
+  WriteOurConfig();
+  Write("model.safetensors", ours_);
+  const SavedModel model = SavedModel::Open(directory_).value();
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const std::string to = directory_ + "/a/hf";
+    ASSERT_TRUE(WriteHuggingFace(model, to, dtype).ok());
+    const SavedModel written = SavedModel::Open(to).value();
+    EXPECT_EQ(written.config().names, WeightNames::kHuggingFace);
+    ExpectValues(written, ours_);
+    EXPECT_EQ(WeightsFile::Open(to + "/model.safetensors")
+                  ->Find("transformer.h.1.mlp.c_fc.weight")
+                  ->shape,
+              (std::vector<uint64_t>{8, 32}));
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_ + "/a/hf"), {}), 2)
+      << "nothing lies beside the two files";
+}
+
+TEST_F(SavedModels, AreNotWrittenOverThemselvesNorWhereNobodyMay) {
+  WriteOurConfig();
+  Write("model.safetensors", ours_);
+  const SavedModel model = SavedModel::Open(directory_).value();
+  const Status own = WriteHuggingFace(model, directory_ + "/.", DType::kF32);
+  EXPECT_EQ(own.id(), ErrorId::kUsageError) << own.Format();
+  ExpectValues(model, ours_);
+  EXPECT_EQ(WriteHuggingFace(model, "/proc/none", DType::kF32).id(), ErrorId::kFileWriteFailed);
 }
 
 TEST_F(SavedModels, GiveARunItsShape) {

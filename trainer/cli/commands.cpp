@@ -1,4 +1,4 @@
-// The subcommands that start no training: estimate, launch, version.
+// The subcommands that start no training and need no LibTorch: estimate, export, launch.
 #include <iostream>
 #include <optional>
 #include <utility>
@@ -14,6 +14,7 @@
 #include "trainer/launch/rank_place.h"
 #include "trainer/launch/spawn_ranks.h"
 #include "trainer/cli/run.h"
+#include "trainer/output/hugging_face.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
 #include "trainer/advice/settle_rcache.h"
@@ -98,7 +99,21 @@ bool Resumes(const std::vector<std::string>& arguments) {
   return false;
 }
 
+Status Export(const ExportOptions& options) {
+  TP_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(options.dtype));
+  TP_ASSIGN_OR_RETURN(const SavedModel model, SavedModel::Open(options.from, options.base));
+  TP_RETURN_IF_ERROR(WriteHuggingFace(model, options.to, dtype));
+  std::cout << "wrote " << options.to << "/" << kWeightsFile << ": "
+            << GptParameterCount(model.config().shape) << " parameters in " << options.dtype
+            << ", from " << options.from << " (" << model.Describe() << ")\n";
+  return {};
+}
+
 }  // namespace
+
+int RunExport(const ExportOptions& options) {
+  return Ended(Export(options));
+}
 
 int RunEstimate(const RunOptions& options) {
   return Ended(Estimate(options));

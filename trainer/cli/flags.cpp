@@ -26,6 +26,8 @@ constexpr const char* kExamples = R"(examples:
   trainer estimate --preset gpt2-10b --ranks 4             memory by tier; no weights are made
   trainer estimate --preset gpt2-4b --dtype bf16 --checkpoint-activations --rcache auto --device-memory 24GiB
                                                            the rCache that such a device has room for, and why
+  trainer run --from DIR --data train.bin --save OUT       train saved weights on: yours, or a Hugging Face GPT-2
+  trainer export OUT HF --dtype bf16                       for transformers, and whatever reads its files
   trainer sample OUT "Permission is hereby granted"        generate text from saved weights
 )";
 
@@ -42,13 +44,14 @@ void CheckNumbers(CLI::App* app) {
 // The subcommands, which `app` owns.
 struct Commands {
   CLI::App *run = nullptr, *estimate = nullptr, *sample = nullptr, *launch = nullptr,
-           *doctor = nullptr, *completion = nullptr;
+           *doctor = nullptr, *exported = nullptr, *completion = nullptr;
 
   Command Chosen() const {
     return run->parsed()        ? Command::kRun
            : doctor->parsed()   ? Command::kDoctor
            : estimate->parsed() ? Command::kEstimate
            : sample->parsed()   ? Command::kSample
+           : exported->parsed() ? Command::kExport
            : launch->parsed()   ? Command::kLaunch
                                 : Command::kVersion;
   }
@@ -61,6 +64,8 @@ Commands NameCommands(CLI::App* app) {
   commands.estimate =
       app->add_subcommand("estimate", "memory by tier for a model; nothing is started");
   commands.sample = app->add_subcommand("sample", "generate text from saved weights");
+  commands.exported = app->add_subcommand(
+      "export", "write saved weights as a Hugging Face directory; adapters are merged");
   commands.launch =
       app->add_subcommand("launch", "start N ranks on this machine: launch -n 2 -- run ...");
 
@@ -112,6 +117,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   AddDeviceFlag(commands.doctor, &o->device);
   commands.doctor->get_option("--device")->default_str("auto");
   AddSampleFlags(commands.sample, o);
+  AddExportFlags(commands.exported, &o->exported);
   AddLaunchFlags(commands.launch, line);
 
   for (CLI::App* command : {commands.run, commands.estimate, commands.sample, commands.launch})
@@ -165,8 +171,8 @@ int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string&
   return kExitUsage;
 }
 
-constexpr std::array<std::string_view, 7> kCommands{"run",    "estimate", "sample",    "launch",
-                                                    "doctor", "version",  "completion"};
+constexpr std::array<std::string_view, 8> kCommands{"run",    "estimate", "sample",  "export",
+                                                    "launch", "doctor",   "version", "completion"};
 
 std::string CompletionText(const CLI::App& app, const std::string& shell) {
   std::vector<CompletedCommand> commands;

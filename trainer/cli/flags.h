@@ -9,7 +9,7 @@
 namespace tidepool::trainer {
 
 // The subcommands.
-enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion, kDoctor };
+enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion, kDoctor, kExport };
 
 // What the command line said.
 struct CommandLine {

@@ -16,6 +16,7 @@ int RunSample(const RunOptions& options);
 // `options`: of each rank, where the arguments are `run` and its flags.
 int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments,
               const RunOptions& options);
+int RunExport(const ExportOptions& options);
 int RunVersion();
 int RunDoctor(const DeviceOptions& options);
 

@@ -317,6 +317,26 @@ void AddOutputFlags(CLI::App* app, OutputOptions* o) {
       ->group(group);
 }
 
+void AddExportFlags(CLI::App* app, ExportOptions* o) {
+  app->add_option("dir", o->from,
+                  "what `trainer run --save` wrote: a model, or adapters; or a Hugging Face "
+                  "directory of a GPT-2")
+      ->required()
+      ->type_name("DIR|FILE");
+
+  app->add_option("to", o->to, "directory for model.safetensors and config.json")
+      ->required()
+      ->type_name("DIR");
+
+  app->add_option("--dtype", o->dtype, "of the weights that are written: fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+
+  app->add_option("--base", o->base,
+                  "of adapters, where their base is no longer where it was when they were trained")
+      ->type_name("DIR|FILE");
+}
+
 void AddSampleFlags(CLI::App* app, RunOptions* o) {
   app->add_option("dir", o->sample.weights_dir,
                   "directory that `trainer run --save` wrote: a model, or adapters")

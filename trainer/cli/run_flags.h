@@ -23,6 +23,7 @@ void AddDeviceFlag(CLI::App* app, DeviceOptions* o);
 void AddTrainingFlags(CLI::App* app, TrainingOptions* o, OptimizerOptions* optimizer);
 void AddPlaceFlags(CLI::App* app, RunOptions* o);
 void AddOutputFlags(CLI::App* app, OutputOptions* o);
+void AddExportFlags(CLI::App* app, ExportOptions* o);
 void AddSampleFlags(CLI::App* app, RunOptions* o);
 
 }  // namespace tidepool::trainer

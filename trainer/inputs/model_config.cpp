@@ -126,6 +126,29 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
   return WriteWholeFile(directory + kFile, json.text() + "\n");
 }
 
+Status WriteHuggingFaceConfig(const std::string& directory, const ModelConfig& config,
+                              DType dtype) {
+  constexpr uint32_t kGpt2Vocab = 50257, kGpt2End = 50256;  // its last token ends a text
+  JsonWriter json;
+  json.BeginObject().Key("architectures").BeginArray().String("GPT2LMHeadModel").EndArray();
+  json.Field("model_type", "gpt2").Field("activation_function", "gelu_new");
+  json.Field("vocab_size", config.shape.vocab)
+      .Field("n_positions", config.shape.context)
+      .Field("n_layer", config.shape.layers);
+  json.Field("n_head", config.shape.heads).Field("n_embd", config.shape.hidden);
+
+  json.Field("layer_norm_epsilon", kGptNormEpsilon).Field("tie_word_embeddings", true);
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    if (config.shape.vocab == kGpt2Vocab) json.Field(key, kGpt2End);
+    if (config.shape.vocab != kGpt2Vocab) json.Key(key).Null();
+  }
+  json.Field("torch_dtype", dtype == DType::kF32    ? "float32"
+                            : dtype == DType::kBF16 ? "bfloat16"
+                                                    : "float16");
+  json.EndObject();
+  return WriteWholeFile(directory + kFile, json.text() + "\n");
+}
+
 Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   const std::string path = directory + kFile;
   TP_ASSIGN_OR_RETURN(const boost::json::object object, ReadObject(path));

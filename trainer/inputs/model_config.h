@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/status.h"
 #include "trainer/model/gpt_shape.h"
 #include "trainer/model/lora.h"
@@ -33,6 +34,8 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
 // Errors: kFileUnreadable; kDataBad (also where the file describes another model than our GPT
 // computes: its type, its activation function, untied tables, ...).
 Result<ModelConfig> ReadModelConfig(const std::string& directory);
+// config.json of a GPT2LMHeadModel whose weights are in `dtype`. Errors: kFileWriteFailed.
+Status WriteHuggingFaceConfig(const std::string& directory, const ModelConfig& config, DType dtype);
 // The files that model.safetensors.index.json names, each once, in order of their names: plain
 // names in the folder of the index. Errors: kFileUnreadable, kDataBad.
 Result<std::vector<std::string>> ReadWeightIndex(const std::string& path);

@@ -26,19 +26,15 @@ bool IsNoWeight(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-// Linear layers, not norms and tables.
-bool IsLinear(std::string_view name) {
-  return name.ends_with(".weight") && (name.find(".attn.c_") != std::string_view::npos ||
-                                       name.find(".mlp.c_") != std::string_view::npos);
-}
-
 std::vector<uint64_t> Reversed(std::vector<uint64_t> dims) {
   std::reverse(dims.begin(), dims.end());
   return dims;
 }
 
-// out[c][r] = in[r][c], tile by tile, so that both sides stay in the CPU's cache.
-void Transpose(std::span<const float> in, uint64_t rows, uint64_t columns, std::span<float> out) {
+}  // namespace
+
+void TransposeMatrix(std::span<const float> in, uint64_t rows, uint64_t columns,
+                     std::span<float> out) {
   for (uint64_t r0 = 0; r0 < rows; r0 += kTileElements) {
     for (uint64_t c0 = 0; c0 < columns; c0 += kTileElements) {
       const uint64_t r1 = std::min(rows, r0 + kTileElements);
@@ -49,9 +45,13 @@ void Transpose(std::span<const float> in, uint64_t rows, uint64_t columns, std::
   }
 }
 
-}  // namespace
-
 Result<SavedModel> SavedModel::Open(const std::string& path, const std::string& base) {
+  if (std::error_code unknown; !std::filesystem::exists(path, unknown)) {
+    return Status(ErrorId::kFileUnreadable, "there is no " + path)
+        .Where(path)
+        .Fix("give what `trainer run --save DIR` wrote, or a Hugging Face directory of a GPT-2");
+  }
+
   SavedModel model(path);
   TP_ASSIGN_OR_RETURN(model.config_, ReadModelConfig(DirectoryOfWeights(path)));
   const LoraShape lora = std::exchange(model.config_.lora, {});
@@ -103,7 +103,7 @@ Status SavedModel::FindSources() {
 Status SavedModel::FindSource(const ParameterNote& note, std::string_view prefix) {
   const std::string name = std::string(prefix) + note.name;
   Source source;
-  source.transposed = config_.names == WeightNames::kHuggingFace && IsLinear(note.name) &&
+  source.transposed = config_.names == WeightNames::kHuggingFace && IsGptLinear(note) &&
                       !TP_PLANTED("trainer.weights_not_transposed");
   for (; source.file < files_.size(); ++source.file) {
     if (files_[source.file]->Find(name) != nullptr) break;
@@ -192,7 +192,7 @@ Status SavedModel::Read(const std::string& name, std::span<float> values) const 
 Status SavedModel::ReadTransposed(const Source& source, std::span<float> values) const {
   std::vector<float> stored(values.size());
   TP_RETURN_IF_ERROR(files_[source.file]->Read(*source.tensor, 0, stored));
-  Transpose(stored, source.tensor->shape[0], source.tensor->shape[1], values);
+  TransposeMatrix(stored, source.tensor->shape[0], source.tensor->shape[1], values);
   return {};
 }
 

@@ -78,4 +78,8 @@ class SavedModel {
   std::unordered_map<std::string, Adapter> adapters_;  // by name of the weight
 };
 
+// out[c][r] = in[r][c], tile by tile, so that both sides stay in the CPU's cache. Any thread.
+void TransposeMatrix(std::span<const float> in, uint64_t rows, uint64_t columns,
+                     std::span<float> out);
+
 }  // namespace tidepool::trainer

@@ -100,6 +100,10 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape) {
   return notes;
 }
 
+bool IsGptLinear(const ParameterNote& note) {
+  return note.dims.size() == 2 && note.name.starts_with("h.");
+}
+
 uint64_t GptParameterCount(const GptShape& shape) {
   const uint64_t c = shape.hidden;
   // Matrices 3+1+4+4; biases 3+1+4+1 and two norms of 2.

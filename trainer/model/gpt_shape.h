@@ -45,6 +45,9 @@ inline constexpr uint32_t kNoDecayGroup = 1;  // biases and LayerNorms
 // The token embedding "wte.weight" is used twice (multi_use): at the input and as output head.
 std::vector<ParameterNote> GptParameters(const GptShape& shape);
 
+// True for the weight of a linear layer, which is neither a table nor a norm.
+bool IsGptLinear(const ParameterNote& note);
+
 // Elements of all parameters; the tied embedding counts once.
 uint64_t GptParameterCount(const GptShape& shape);
 

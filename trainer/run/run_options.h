@@ -120,6 +120,13 @@ struct SampleOptions {
   uint32_t top_k = 0;        // 0: among all
 };
 
+// `trainer export`.
+struct ExportOptions {
+  std::string from, to;
+  std::string base;  // of adapters, where their base is no longer where they say
+  std::string dtype = "fp32";
+};
+
 struct RunOptions {
   ModelOptions model;
   AdapterOptions adapters;
@@ -132,6 +139,7 @@ struct RunOptions {
   ServerOptions server;
   OutputOptions output;
   SampleOptions sample;
+  ExportOptions exported;
   uint32_t ranks = 0;  // estimate: as if for so many ranks; 0: from the launcher
 };
 
