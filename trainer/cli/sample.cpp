@@ -1,10 +1,14 @@
 // `trainer sample DIR PROMPT` and `trainer version`: what runs LibTorch without training.
+#include <array>
+#include <cstdio>
 #include <iostream>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 #include <torch/types.h>
 #include <torch/version.h>
@@ -54,6 +58,17 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
   return {};
 }
 
+// For people alone: what is piped on is the text.
+void ShowSpeed(uint64_t tokens, int64_t ns) {
+  if (isatty(STDERR_FILENO) == 0 || ns <= 0) return;
+  const double seconds = static_cast<double>(ns) / kNsPerSecond;
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%llu tokens in %.1f s: %.0f a second\n",
+                static_cast<unsigned long long>(tokens), seconds,
+                static_cast<double>(tokens) / seconds);
+  std::cerr << text.data();
+}
+
 Status Sample(const RunOptions& options) {
   const SteadyClock clock;
   const auto cpus = CpuWatch::Start(UseThreads(options.device.threads, 1), &clock);
@@ -75,11 +90,15 @@ Status Sample(const RunOptions& options) {
   generate.temperature = options.sample.temperature;
   generate.top_k = options.sample.top_k;
   generate.seed = options.model.seed;
-  TP_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, Generate(&model, prompt, generate));
+  std::cout << options.sample.prompt << std::flush;
 
-  std::string text = options.sample.prompt;
-  for (const int64_t token : tokens) text.push_back(static_cast<char>(token));
-  std::cout << text << "\n";
+  const int64_t begin_ns = clock.NowNs();
+  const auto show = [](int64_t token) {
+    return static_cast<bool>(std::cout << static_cast<char>(token) << std::flush);
+  };
+  TP_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, Generate(&model, prompt, generate, show));
+  std::cout << std::endl;
+  ShowSpeed(tokens.size(), clock.NowNs() - begin_ns);
   return {};
 }
 

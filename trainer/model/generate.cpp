@@ -58,25 +58,34 @@ int64_t Pick(const std::vector<float>& logits, const GenerateOptions& options, d
   return order[static_cast<size_t>(chosen - sums.begin())];
 }
 
-std::vector<float> LogitsAfter(Gpt* model, std::vector<int64_t>* text) {
-  const size_t seen = std::min<size_t>(text->size(), model->shape().context);
-  const at::Tensor tokens = at::from_blob(text->data() + (text->size() - seen),
-                                          {1, static_cast<int64_t>(seen)}, at::kLong);
-  const at::Tensor logits = model->NextLogits(tokens).to(at::kFloat).contiguous();
+// The logits behind `text`, of which the cache has seen all but the last token, or nothing.
+std::vector<float> LogitsAfter(Gpt* model, std::vector<int64_t>* text, KvCache* cache) {
+  const size_t context = model->shape().context;
+  size_t fresh = cache->tokens == 0 ? std::min(text->size(), context) : 1;
+  if (static_cast<size_t>(cache->tokens) == context) {
+    // Positions move, so that nothing of the cache holds any more.
+    *cache = KvCache();
+    fresh = (context + 1) / 2;
+  }
+
+  const at::Tensor tokens = at::from_blob(text->data() + (text->size() - fresh),
+                                          {1, static_cast<int64_t>(fresh)}, at::kLong);
+  const at::Tensor logits = model->NextLogits(tokens, cache).to(at::kFloat).contiguous();
   return {logits.const_data_ptr<float>(), logits.const_data_ptr<float>() + logits.numel()};
 }
 
 }  // namespace
 
 Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& prompt,
-                                      const GenerateOptions& options) {
+                                      const GenerateOptions& options, const TokenSink& sink) {
   TP_RETURN_IF_ERROR(CheckRequest(model->shape(), prompt, options));
   std::vector<int64_t> text = prompt;
   SplitMix64 random(options.seed);
+  KvCache cache;
 
   try {
     for (uint64_t i = 0; i < options.tokens; ++i) {
-      const std::vector<float> logits = LogitsAfter(model, &text);
+      const std::vector<float> logits = LogitsAfter(model, &text, &cache);
       if (std::any_of(logits.begin(), logits.end(),
                       [](float logit) { return std::isnan(logit); })) {
         return Status(ErrorId::kNonFinite, "the model's output is not a number")
@@ -84,6 +93,7 @@ Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& pr
       }
 
       text.push_back(Pick(logits, options, random.Unit()));
+      if (sink && !sink(text.back())) break;
     }
   } catch (const std::exception& error) {
     const std::string why = error.what();

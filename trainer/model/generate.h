@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/status.h"
@@ -19,10 +20,15 @@ struct GenerateOptions {
   uint64_t seed = 1;
 };
 
-// The added tokens. When prompt and answer outgrow the context, the model sees the latest part.
+// Called with each token as it is chosen; false: no more are wanted.
+using TokenSink = std::function<bool(int64_t)>;
+
+// The added tokens. Keys and values of what was seen are kept, so that each token costs one
+// position. When prompt and answer outgrow the context, the model goes on with the latest half of
+// it, and so sees between a half and the whole of its context.
 // Errors: kUsageError (empty prompt, a token id beyond the vocabulary, negative temperature),
 // kLibraryFailed (LibTorch threw).
 Result<std::vector<int64_t>> Generate(Gpt* model, const std::vector<int64_t>& prompt,
-                                      const GenerateOptions& options);
+                                      const GenerateOptions& options, const TokenSink& sink = {});
 
 }  // namespace tidepool::trainer

@@ -13,6 +13,14 @@ std::vector<int64_t> SizesOf(const ParameterNote& note) {
   return {note.dims.begin(), note.dims.end()};
 }
 
+// Writes the new ones behind those that are there, and returns all.
+at::Tensor AppendTo(at::Tensor* kept, const at::Tensor& fresh, int64_t begin, int64_t context) {
+  if (!kept->defined())
+    *kept = at::empty({1, fresh.size(1), context, fresh.size(3)}, fresh.options());
+  kept->narrow(2, begin, fresh.size(2)).copy_(fresh);
+  return kept->narrow(2, 0, begin + fresh.size(2));
+}
+
 }  // namespace
 
 Gpt::Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora)
@@ -83,35 +91,48 @@ at::Tensor Gpt::Norm(const Affine& norm, const at::Tensor& x) const {
   return at::layer_norm(x, {shape_.hidden}, norm.weight, norm.bias, kGptNormEpsilon);
 }
 
-at::Tensor Gpt::Attend(const Block& block, const at::Tensor& x) const {
+at::Tensor Gpt::Attend(size_t number, const at::Tensor& x, KvCache* cache) const {
+  const Block& block = blocks_[number];
   const int64_t batch = x.size(0), tokens = x.size(1), heads = shape_.heads,
                 head_size = shape_.hidden / shape_.heads;
   const auto parts = Linear(block.c_attn, x).chunk(3, -1);
   const auto by_head = [&](const at::Tensor& part) {
     return part.view({batch, tokens, heads, head_size}).transpose(1, 2);
   };
-  const at::Tensor mixed = at::scaled_dot_product_attention(by_head(parts[0]), by_head(parts[1]),
-                                                            by_head(parts[2]), {}, 0.0, true);
+
+  at::Tensor keys = by_head(parts[1]), values = by_head(parts[2]);
+  if (cache != nullptr) {
+    keys = AppendTo(&cache->keys[number], keys, cache->tokens, shape_.context);
+    values = AppendTo(&cache->values[number], values, cache->tokens, shape_.context);
+  }
+
+  // A single token behind others sees them all.
+  const bool causal = cache == nullptr || cache->tokens == 0;
+  const at::Tensor mixed =
+      at::scaled_dot_product_attention(by_head(parts[0]), keys, values, {}, 0.0, causal);
   return Linear(block.c_proj, mixed.transpose(1, 2).reshape({batch, tokens, shape_.hidden}));
 }
 
-at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x) const {
-  const at::Tensor attended = x + Attend(block, Norm(block.ln_1, x));
+at::Tensor Gpt::RunBlock(size_t number, const at::Tensor& x, KvCache* cache) const {
+  const Block& block = blocks_[number];
+  const at::Tensor attended = x + Attend(number, Norm(block.ln_1, x), cache);
   const at::Tensor wide = at::gelu(Linear(block.c_fc, Norm(block.ln_2, attended)), "tanh");
   return attended + Linear(block.c_out, wide);
 }
 
-at::Tensor Gpt::Hidden(const at::Tensor& tokens) {
-  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= shape_.context,
-              "tokens must be [B][T] with T up to ", shape_.context, ", not ", tokens.sizes());
+at::Tensor Gpt::Hidden(const at::Tensor& tokens, KvCache* cache) {
+  const int64_t begin = cache != nullptr ? cache->tokens : 0;
+  TORCH_CHECK(tokens.dim() == 2 && begin + tokens.size(1) <= shape_.context,
+              "tokens must be [B][T] with T up to ", shape_.context - begin, ", not ",
+              tokens.sizes());
 
-  const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
+  const at::Tensor positions = at::arange(begin, begin + tokens.size(1), tokens.options());
   at::Tensor x = at::embedding(wte_, tokens) + at::embedding(wpe_, positions);
-  for (const Block& block : blocks_) {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
     x = checkpointing_
-            ? Checkpoint([this, &block](const at::Tensor& input) { return RunBlock(block, input); },
+            ? Checkpoint([this, i](const at::Tensor& input) { return RunBlock(i, input, nullptr); },
                          x, store_)
-            : RunBlock(block, x);
+            : RunBlock(i, x, cache);
   }
   return Norm(ln_f_, x);
 }
@@ -129,6 +150,18 @@ at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
 at::Tensor Gpt::NextLogits(const at::Tensor& tokens) {
   const at::NoGradGuard no_gradients;
   return at::linear(Hidden(tokens).select(1, -1), wte_);
+}
+
+at::Tensor Gpt::NextLogits(const at::Tensor& tokens, KvCache* cache) {
+  const at::NoGradGuard no_gradients;
+  TORCH_CHECK(!checkpointing_ && tokens.size(0) == 1 && (cache->tokens == 0 || tokens.size(1) == 1),
+              "a cache takes one text, all at once or token by token");
+  cache->keys.resize(blocks_.size());
+  cache->values.resize(blocks_.size());
+
+  const at::Tensor logits = at::linear(Hidden(tokens, cache).select(1, -1), wte_);
+  cache->tokens += tokens.size(1);
+  return logits;
 }
 
 void InitGpt(Gpt* model, uint64_t seed) {

@@ -22,6 +22,13 @@ namespace tidepool::trainer {
 // Makes the tensor of one parameter, so that its memory may come from anywhere.
 using ParameterMaker = std::function<at::Tensor(const ParameterNote&)>;
 
+// KvCache: what attention needs of the tokens that a model has seen, so that the next token costs
+// one position and not all of them. Begins empty; one text.
+struct KvCache {
+  std::vector<at::Tensor> keys, values;  // of each block: [1][NH][context][C / NH]
+  int64_t tokens = 0;                    // that were seen: positions 0 .. tokens - 1
+};
+
 class Gpt : public torch::nn::Module {
  public:
   // Parameters hold no values yet (see InitGpt). `options`: dtype and device, meta included. With
@@ -43,6 +50,10 @@ class Gpt : public torch::nn::Module {
   at::Tensor Loss(const at::Tensor& tokens, const at::Tensor& targets);
   // Logits of the last position only: [B][V]; no gradient.
   at::Tensor NextLogits(const at::Tensor& tokens);
+  // The same behind what `cache` has seen: tokens [1][T], which go into it. T is 1 unless the cache
+  // is empty; at most shape.context tokens in all. The same as one call with all tokens, but for
+  // rounding.
+  at::Tensor NextLogits(const at::Tensor& tokens, KvCache* cache);
 
   const GptShape& shape() const { return shape_; }
 
@@ -58,9 +69,10 @@ class Gpt : public torch::nn::Module {
   void Register(const ParameterNote& note, const ParameterMaker& make);
   Affine Find(const std::string& module) const;
   // `x` and what comes back: [B][T][C]; of Linear [B][T][in] and [B][T][out].
-  at::Tensor Hidden(const at::Tensor& tokens);
-  at::Tensor RunBlock(const Block& block, const at::Tensor& x) const;
-  at::Tensor Attend(const Block& block, const at::Tensor& x) const;
+  // With a cache, behind what it has seen.
+  at::Tensor Hidden(const at::Tensor& tokens, KvCache* cache = nullptr);
+  at::Tensor RunBlock(size_t number, const at::Tensor& x, KvCache* cache) const;
+  at::Tensor Attend(size_t number, const at::Tensor& x, KvCache* cache) const;
   at::Tensor Norm(const Affine& norm, const at::Tensor& x) const;
   at::Tensor Linear(const Affine& layer, const at::Tensor& x) const;
 

@@ -296,6 +296,53 @@ TEST(Generate, IsDeterministicAndHeedsItsOptions) {
   EXPECT_EQ(likeliest, Generate(model.get(), prompt, options).value());
 }
 
+TEST(Gpt, ItsCacheOfKeysAndValuesChangesNothingButRounding) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    auto model = MakeModel(kSmall, dtype);
+    const at::Tensor tokens = Tokens(1, 16);
+    KvCache cache;
+    for (int64_t seen = 5; seen <= 16; ++seen) {
+      const at::Tensor fresh = tokens.slice(1, cache.tokens, seen);
+      const at::Tensor got = model->NextLogits(fresh, &cache);
+      const at::Tensor want = model->NextLogits(tokens.slice(1, 0, seen));
+      EXPECT_LT((got - want).abs().max().item<float>(), dtype == at::kFloat ? 1e-5F : 3e-2F);
+      EXPECT_GT(want.abs().max().item<float>(), 0.1F);
+      EXPECT_EQ(cache.tokens, seen);
+    }
+    EXPECT_THROW(model->NextLogits(tokens.slice(1, 0, 1), &cache), c10::Error);  // it is full
+  }
+}
+
+TEST(Generate, TellsEachTokenAndStopsWhereNoMoreAreWanted) {
+  auto model = MakeModel(kSmall);
+  const GenerateOptions options{.tokens = 30, .temperature = 1.F, .top_k = 0, .seed = 5};
+  std::vector<int64_t> told;
+  const auto all = Generate(model.get(), {1, 2}, options, [&](int64_t token) {
+                     told.push_back(token);
+                     return true;
+                   }).value();
+  EXPECT_EQ(told, all);
+  const auto some = Generate(model.get(), {1, 2}, options, [](int64_t) { return false; }).value();
+  EXPECT_EQ(some, std::vector<int64_t>(all.begin(), all.begin() + 1));
+}
+
+// Beyond the context each choice is that of the latest half to whole of it.
+TEST(Generate, GoesOnWithTheLatestPartOfATextThatOutgrowsTheContext) {
+  auto model = MakeModel(kSmall);
+  const auto got =
+      Generate(model.get(), {1, 2, 3}, {.tokens = 40, .temperature = 0, .top_k = 0, .seed = 1})
+          .value();
+  std::vector<int64_t> text{1, 2, 3};
+  int64_t seen = 0;
+  for (const int64_t token : got) {
+    seen = seen == 0 ? 3 : seen == kSmall.context ? kSmall.context / 2 : seen + 1;
+    const at::Tensor tokens = at::from_blob(text.data() + (text.size() - static_cast<size_t>(seen)),
+                                            {1, seen}, at::kLong);
+    EXPECT_EQ(token, model->NextLogits(tokens).argmax(-1).item<int64_t>());
+    text.push_back(token);
+  }
+}
+
 TEST(Generate, RefusesBadRequests) {
   auto model = MakeModel(kSmall);
   EXPECT_EQ(Generate(model.get(), {}, {}).status().id(), ErrorId::kUsageError);
