@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
 
     case Command::kVersion: return RunVersion();
     case Command::kDoctor: return RunDoctor(line.options.device);
+    case Command::kTokenize: return RunTokenize(line.options.tokenize);
     case Command::kExport: return RunExport(line.options.exported);
   }
   return tidepool::kExitUsage;

@@ -171,6 +171,12 @@ TEST_F(FlagsTest, EstimateAndSampleAndVersion) {
   EXPECT_EQ(exported->options.exported.from, "OUT");
   EXPECT_EQ(exported->options.exported.to, "HF");
   EXPECT_EQ(exported->options.exported.dtype, "bf16");
+  const auto tokenize = Parse({"tokenize", "--tokenizer", "T", "a.txt", "a.bin"});
+  ASSERT_TRUE(tokenize) << err_;
+  EXPECT_EQ(tokenize->command, Command::kTokenize);
+  EXPECT_EQ(tokenize->options.tokenize.tokenizer, "T");
+  EXPECT_EQ(tokenize->options.tokenize.text, "a.txt");
+  EXPECT_EQ(tokenize->options.tokenize.to, "a.bin");
   ASSERT_TRUE(Parse({"version"}));
 }
 

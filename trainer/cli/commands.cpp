@@ -1,4 +1,5 @@
-// The subcommands that start no training and need no LibTorch: estimate, export, launch.
+// The subcommands that start no training and need no LibTorch: estimate, export,
+// tokenize, launch.
 #include <iostream>
 #include <optional>
 #include <utility>
@@ -14,6 +15,10 @@
 #include "trainer/launch/rank_place.h"
 #include "trainer/launch/spawn_ranks.h"
 #include "trainer/cli/run.h"
+#include "trainer/data/bpe_tokenizer.h"
+#include "trainer/data/text_files.h"
+#include "trainer/data/token_file.h"
+#include "trainer/data/tokenizer_file.h"
 #include "trainer/output/hugging_face.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
@@ -109,7 +114,23 @@ Status Export(const ExportOptions& options) {
   return {};
 }
 
+Status Tokenize(const TokenizeOptions& options) {
+  TP_ASSIGN_OR_RETURN(const TokenizerFile file, ReadTokenizer(options.tokenizer));
+  TP_ASSIGN_OR_RETURN(BpeTokenizer tokenizer, BpeTokenizer::Make(file));
+  TP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.text));
+  std::vector<uint32_t> ids;
+  tokenizer.Encode(text, &ids);
+  TP_RETURN_IF_ERROR(WriteTokenFile(options.to, ids, tokenizer.vocab()));
+  std::cout << "wrote " << options.to << ": " << ids.size() << " tokens of " << text.size()
+            << " bytes\n";
+  return {};
+}
+
 }  // namespace
+
+int RunTokenize(const TokenizeOptions& options) {
+  return Ended(Tokenize(options));
+}
 
 int RunExport(const ExportOptions& options) {
   return Ended(Export(options));

@@ -27,6 +27,7 @@ constexpr const char* kExamples = R"(examples:
   trainer estimate --preset gpt2-4b --dtype bf16 --checkpoint-activations --rcache auto --device-memory 24GiB
                                                            the rCache that such a device has room for, and why
   trainer run --from DIR --data train.bin --save OUT       train saved weights on: yours, or a Hugging Face GPT-2
+  trainer tokenize --tokenizer DIR TEXT train.bin          text to ids once, for several runs
   trainer export OUT HF --dtype bf16                       for transformers, and whatever reads its files
   trainer sample OUT "Permission is hereby granted"        generate text from saved weights
 )";
@@ -44,7 +45,7 @@ void CheckNumbers(CLI::App* app) {
 // The subcommands, which `app` owns.
 struct Commands {
   CLI::App *run = nullptr, *estimate = nullptr, *sample = nullptr, *launch = nullptr,
-           *doctor = nullptr, *exported = nullptr, *completion = nullptr;
+           *doctor = nullptr, *exported = nullptr, *tokenize = nullptr, *completion = nullptr;
 
   Command Chosen() const {
     return run->parsed()        ? Command::kRun
@@ -52,6 +53,7 @@ struct Commands {
            : estimate->parsed() ? Command::kEstimate
            : sample->parsed()   ? Command::kSample
            : exported->parsed() ? Command::kExport
+           : tokenize->parsed() ? Command::kTokenize
            : launch->parsed()   ? Command::kLaunch
                                 : Command::kVersion;
   }
@@ -66,6 +68,8 @@ Commands NameCommands(CLI::App* app) {
   commands.sample = app->add_subcommand("sample", "generate text from saved weights");
   commands.exported = app->add_subcommand(
       "export", "write saved weights as a Hugging Face directory; adapters are merged");
+  commands.tokenize = app->add_subcommand(
+      "tokenize", "write the token ids of a text, for several runs over it: --data FILE.bin");
   commands.launch =
       app->add_subcommand("launch", "start N ranks on this machine: launch -n 2 -- run ...");
 
@@ -118,6 +122,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   commands.doctor->get_option("--device")->default_str("auto");
   AddSampleFlags(commands.sample, o);
   AddExportFlags(commands.exported, &o->exported);
+  AddTokenizeFlags(commands.tokenize, &o->tokenize);
   AddLaunchFlags(commands.launch, line);
 
   for (CLI::App* command : {commands.run, commands.estimate, commands.sample, commands.launch})
@@ -171,8 +176,8 @@ int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string&
   return kExitUsage;
 }
 
-constexpr std::array<std::string_view, 8> kCommands{"run",    "estimate", "sample",  "export",
-                                                    "launch", "doctor",   "version", "completion"};
+constexpr std::array<std::string_view, 9> kCommands{
+    "run", "estimate", "sample", "export", "tokenize", "launch", "doctor", "version", "completion"};
 
 std::string CompletionText(const CLI::App& app, const std::string& shell) {
   std::vector<CompletedCommand> commands;

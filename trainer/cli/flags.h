@@ -9,7 +9,7 @@
 namespace tidepool::trainer {
 
 // The subcommands.
-enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion, kDoctor, kExport };
+enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion, kDoctor, kExport, kTokenize };
 
 // What the command line said.
 struct CommandLine {

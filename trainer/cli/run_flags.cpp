@@ -130,6 +130,13 @@ void AddDataFlags(CLI::App* app, DataOptions* o) {
       ->group("data")
       ->type_name("FILE");
 
+  app->add_option(
+         "--tokenizer", o->tokenizer,
+         "how text becomes tokens: a directory with tokenizer.json, or vocab.json and "
+         "merges.txt, of GPT-2's kind; default: what lies beside --from or --base, else bytes")
+      ->group("data")
+      ->type_name("DIR");
+
   app->add_option("--context", o->context, "tokens of one sequence; 0: the preset's")
       ->group("data")
       ->capture_default_str();
@@ -335,6 +342,21 @@ void AddExportFlags(CLI::App* app, ExportOptions* o) {
   app->add_option("--base", o->base,
                   "of adapters, where their base is no longer where it was when they were trained")
       ->type_name("DIR|FILE");
+}
+
+void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o) {
+  app->add_option("--tokenizer", o->tokenizer,
+                  "directory with tokenizer.json, or vocab.json and merges.txt, of GPT-2's kind")
+      ->required()
+      ->type_name("DIR");
+
+  app->add_option("text", o->text, "what to tokenize")->required()->type_name("FILE");
+
+  app->add_option("to", o->to,
+                  "token file; beside a name with \"train\" in it, the same name with \"val\" is "
+                  "what --data holds out")
+      ->required()
+      ->type_name("FILE");
 }
 
 void AddSampleFlags(CLI::App* app, RunOptions* o) {

@@ -24,6 +24,7 @@ void AddTrainingFlags(CLI::App* app, TrainingOptions* o, OptimizerOptions* optim
 void AddPlaceFlags(CLI::App* app, RunOptions* o);
 void AddOutputFlags(CLI::App* app, OutputOptions* o);
 void AddExportFlags(CLI::App* app, ExportOptions* o);
+void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o);
 void AddSampleFlags(CLI::App* app, RunOptions* o);
 
 }  // namespace tidepool::trainer

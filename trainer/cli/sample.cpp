@@ -18,6 +18,8 @@
 #include "trainer/comm/nccl/nccl_version.h"
 #include "trainer/threads/compute_threads.h"
 #include "trainer/threads/cpu_watch.h"
+#include "trainer/data/bpe_tokenizer.h"
+#include "trainer/data/tokenizer_file.h"
 #include "trainer/model/generate.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/cli/run.h"
@@ -69,34 +71,79 @@ void ShowSpeed(uint64_t tokens, int64_t ns) {
   std::cerr << text.data();
 }
 
+// How a model's tokens become text, and text tokens.
+class Speech {
+ public:
+  // Errors: kUsageError (nobody knows), those of ReadTokenizer.
+  static Result<Speech> Of(const ModelConfig& config, const RunOptions& options) {
+    Speech speech;
+    if (config.bytes) return speech;
+
+    std::string place = options.sample.weights_dir;
+    if (TokenizerFilesIn(place).empty() && config.lora.on())
+      place =
+          DirectoryOfWeights(options.adapters.base.empty() ? config.base : options.adapters.base);
+
+    if (TokenizerFilesIn(place).empty()) {
+      return Status(ErrorId::kUsageError, "the model of " + options.sample.weights_dir +
+                                              " was trained on token ids, and its tokenizer is not "
+                                              "beside it")
+          .Why("a prompt is text")
+          .Fix("put tokenizer.json, or vocab.json and merges.txt, of GPT-2's kind into " + place);
+    }
+
+    TP_ASSIGN_OR_RETURN(const TokenizerFile file, ReadTokenizer(place));
+    TP_ASSIGN_OR_RETURN(speech.tokenizer_, BpeTokenizer::Make(file));
+    return speech;
+  }
+
+  std::vector<int64_t> Tokens(const std::string& text) {
+    std::vector<int64_t> tokens;
+    if (!tokenizer_) {
+      for (const char c : text) tokens.push_back(static_cast<uint8_t>(c));
+      return tokens;
+    }
+
+    std::vector<uint32_t> ids;
+    tokenizer_->Encode(text, &ids);
+    tokens.assign(ids.begin(), ids.end());
+    return tokens;
+  }
+  bool EndsText(int64_t token) const {
+    return tokenizer_ && tokenizer_->end_of_text() == static_cast<uint32_t>(token);
+  }
+  std::string Text(int64_t token) const {
+    return tokenizer_ ? std::string(tokenizer_->Bytes(static_cast<uint64_t>(token)))
+                      : std::string(1, static_cast<char>(token));
+  }
+
+ private:
+  Speech() = default;
+  std::optional<BpeTokenizer> tokenizer_;  // none: tokens are bytes
+};
+
 Status Sample(const RunOptions& options) {
   const SteadyClock clock;
   const auto cpus = CpuWatch::Start(UseThreads(options.device.threads, 1), &clock);
   TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.sample.weights_dir));
-  if (!config.bytes) {
-    return Status(ErrorId::kUsageError, "the model of " + options.sample.weights_dir +
-                                            " was trained on token ids, not on text")
-        .Why("a prompt can be given as text only to models whose tokens are bytes")
-        .Fix("train on text files, or use the weights with a tool that has the tokenizer");
-  }
-
+  TP_ASSIGN_OR_RETURN(Speech speech, Speech::Of(config, options));
   Gpt model(config.shape, torch::TensorOptions().dtype(torch::kFloat32), config.lora);
   TP_RETURN_IF_ERROR(LoadModel(&model, config, options));
-  std::vector<int64_t> prompt;
-  for (const char c : options.sample.prompt) prompt.push_back(static_cast<uint8_t>(c));
 
   GenerateOptions generate;
   generate.tokens = options.sample.tokens;
   generate.temperature = options.sample.temperature;
   generate.top_k = options.sample.top_k;
   generate.seed = options.model.seed;
-  std::cout << options.sample.prompt << std::flush;
 
+  std::cout << options.sample.prompt << std::flush;
   const int64_t begin_ns = clock.NowNs();
-  const auto show = [](int64_t token) {
-    return static_cast<bool>(std::cout << static_cast<char>(token) << std::flush);
+  const auto show = [&speech](int64_t token) {
+    if (speech.EndsText(token)) return false;
+    return static_cast<bool>(std::cout << speech.Text(token) << std::flush);
   };
-  TP_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, Generate(&model, prompt, generate, show));
+  TP_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
+                      Generate(&model, speech.Tokens(options.sample.prompt), generate, show));
   std::cout << std::endl;
   ShowSpeed(tokens.size(), clock.NowNs() - begin_ns);
   return {};

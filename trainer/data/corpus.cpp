@@ -15,18 +15,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Count(uint64_t tokens) {
-  return std::to_string(tokens) + " tokens";
+std::string Count(uint64_t tokens, const char* unit = "tokens") {
+  return std::to_string(tokens) + " " + unit;
+}
+
+// What text is counted in until it is tokenized.
+const char* UnitOf(const CorpusOptions& options) {
+  return options.tokenizer != nullptr ? "bytes" : "tokens";
+}
+const char* ReadHow(const CorpusOptions& options) {
+  return options.tokenizer != nullptr ? "" : ", one token a byte";
 }
 
 // The last share of `all` is held out.
-Corpus Split(const TokenSource& all, double share, const std::string& what) {
+Corpus Split(const TokenSource& all, double share, const std::string& what,
+             const char* unit = "tokens") {
   const auto held_out = static_cast<uint64_t>(static_cast<double>(all.size()) * share);
   Corpus corpus;
   corpus.train = all.Part(0, all.size() - held_out);
   corpus.validation = all.Part(all.size() - held_out, held_out);
-  corpus.description = what + "; its last " + Count(held_out) + " are held out, " +
-                       Count(corpus.train.size()) + " to train on";
+  corpus.description = what + "; its last " + Count(held_out, unit) + " are held out, " +
+                       Count(corpus.train.size(), unit) + " to train on";
   return corpus;
 }
 
@@ -59,16 +68,41 @@ Result<Corpus> FromTokenFile(const OpenedTokenFile& opened, const CorpusOptions&
   return corpus;
 }
 
-Status CheckByteVocab(const std::string& path, uint64_t vocab) {
-  if (vocab >= 256) return {};
+Status CheckVocab(const std::string& path, const CorpusOptions& options) {
+  const BpeTokenizer* tokenizer = options.tokenizer;
+  if (tokenizer != nullptr && tokenizer->vocab() > options.vocab) {
+    return Status(ErrorId::kUsageError, "the tokenizer has " + std::to_string(tokenizer->vocab()) +
+                                            " ids, the model's vocabulary " +
+                                            std::to_string(options.vocab))
+        .Fix(
+            "give the tokenizer that the model was made for, or a preset with a larger vocabulary");
+  }
+
+  if (tokenizer != nullptr || options.vocab >= 256) return {};
   return Status(ErrorId::kUsageError,
                 "'" + path + "' is text, one token a byte, but the model's vocabulary is " +
-                    std::to_string(vocab))
+                    std::to_string(options.vocab))
       .Fix("choose a preset with a vocabulary of at least 256");
 }
 
+TokenSource Tokenized(const TokenSource& text, BpeTokenizer* tokenizer) {
+  auto ids = std::make_shared<std::vector<uint32_t>>();
+  tokenizer->Encode(text.text(), ids.get());
+  return TokenSource(std::shared_ptr<const std::vector<uint32_t>>(std::move(ids)));
+}
+
+// Both parts by themselves, so that no token spans them.
+Corpus Tokenized(Corpus corpus, BpeTokenizer* tokenizer) {
+  if (tokenizer == nullptr) return corpus;
+  corpus.train = Tokenized(corpus.train, tokenizer);
+  corpus.validation = Tokenized(corpus.validation, tokenizer);
+  corpus.description += "; tokenized: " + Count(corpus.train.size()) + " to train on, " +
+                        Count(corpus.validation.size()) + " held out";
+  return corpus;
+}
+
 Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& options) {
-  TP_RETURN_IF_ERROR(CheckByteVocab(path, options.vocab));
+  TP_RETURN_IF_ERROR(CheckVocab(path, options));
   TP_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
   if (text.empty()) return Status(ErrorId::kDataBad, "'" + path + "' is empty");
   if (const size_t at = text.find('\0'); at != std::string::npos) {
@@ -80,7 +114,9 @@ Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& option
   }
 
   const TokenSource all(std::make_shared<const std::string>(std::move(text)));
-  return Split(all, options.validation_share, "text in '" + path + "', one token a byte");
+  return Tokenized(Split(all, options.validation_share, "text in '" + path + "'" + ReadHow(options),
+                         UnitOf(options)),
+                   options.tokenizer);
 }
 
 // The index of the file whose size is nearest to the share of all text.
@@ -97,11 +133,11 @@ size_t ChooseHeldOut(const std::vector<TextFile>& files, double share) {
 }
 
 Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& options) {
-  TP_RETURN_IF_ERROR(CheckByteVocab(path, options.vocab));
+  TP_RETURN_IF_ERROR(CheckVocab(path, options));
   TP_ASSIGN_OR_RETURN(const TextFolder folder, ReadTextFiles(path, options.outputs));
 
   std::string what =
-      std::to_string(folder.kept.size()) + " text files in '" + path + "', one token a byte";
+      std::to_string(folder.kept.size()) + " text files in '" + path + "'" + ReadHow(options);
   if (!folder.repeats.empty())
     what += " (" + std::to_string(folder.repeats.size()) + " more left out as near-duplicates)";
   if (folder.skipped > 0)
@@ -110,8 +146,9 @@ Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& opti
     what += " (" + std::to_string(folder.own) + " more left out as outputs of this run)";
 
   if (folder.kept.size() == 1) {
-    return Split(TokenSource(std::make_shared<const std::string>(folder.kept[0].text)),
-                 options.validation_share, what);
+    const TokenSource all(std::make_shared<const std::string>(folder.kept[0].text));
+    return Tokenized(Split(all, options.validation_share, what, UnitOf(options)),
+                     options.tokenizer);
   }
 
   const size_t held_out = ChooseHeldOut(folder.kept, options.validation_share);
@@ -123,9 +160,10 @@ Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& opti
   Corpus corpus;
   corpus.train = TokenSource(std::make_shared<const std::string>(std::move(joined)));
   corpus.validation = TokenSource(std::make_shared<const std::string>(folder.kept[held_out].text));
-  corpus.description = what + ", " + Count(corpus.train.size()) + " to train on; held out: '" +
-                       folder.kept[held_out].path + "', " + Count(corpus.validation.size());
-  return corpus;
+  corpus.description = what + ", " + Count(corpus.train.size(), UnitOf(options)) +
+                       " to train on; held out: '" + folder.kept[held_out].path + "', " +
+                       Count(corpus.validation.size(), UnitOf(options));
+  return Tokenized(std::move(corpus), options.tokenizer);
 }
 
 }  // namespace

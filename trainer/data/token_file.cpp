@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
+
+#include "base/system/whole_file.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -100,6 +103,26 @@ Result<std::optional<OpenedTokenFile>> OpenTokenFile(const std::string& path, ui
   if (file->tokens == 0) return Bad(path, "holds no token");
   return std::optional<OpenedTokenFile>(
       OpenedTokenFile{.file = std::move(file), .form = std::move(form_name)});
+}
+
+Status WriteTokenFile(const std::string& path, std::span<const uint32_t> ids, uint64_t vocab) {
+  if (ids.size() > UINT32_MAX) {
+    return Status(ErrorId::kUsageError, std::to_string(ids.size()) + " tokens are too many")
+        .Where(path)
+        .Why("the header of a token file counts in 32 bits")
+        .Fix("divide the text into several files");
+  }
+
+  const LlmcForm& form = kLlmcForms[vocab > UINT16_MAX + 1 ? 1 : 0];
+  std::vector<uint32_t> header(kLlmcHeaderBytes / sizeof(uint32_t));
+  header[0] = form.magic;
+  header[1] = form.version;
+  header[2] = static_cast<uint32_t>(ids.size());
+
+  const auto head = std::as_bytes(std::span(header));
+  if (form.id_bytes == sizeof(uint32_t)) return WriteWholeFile(path, {head, std::as_bytes(ids)});
+  const std::vector<uint16_t> narrow(ids.begin(), ids.end());
+  return WriteWholeFile(path, {head, std::as_bytes(std::span(narrow))});
 }
 
 }  // namespace tidepool::trainer

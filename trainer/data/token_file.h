@@ -1,4 +1,4 @@
-// OpenTokenFile: recognises and opens files of token ids.
+// OpenTokenFile, WriteTokenFile: files of token ids.
 //
 //   llm.c     256 little-endian int32 of header, then the ids. header[0] is 20240520 with version 1
 //             (16-bit ids, GPT-2) or 20240801 with version 7 (32-bit ids, Llama 3); header[1] the
@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/status.h"
@@ -26,5 +27,10 @@ struct OpenedTokenFile {
 // Errors: kFileUnreadable; kDataBad (unknown version, size that does not fit the header, odd size,
 // no token).
 Result<std::optional<OpenedTokenFile>> OpenTokenFile(const std::string& path, uint64_t vocab);
+
+// Writes `ids` as llm.c has them: in 16 bits where `vocab` allows it, else in 32. The file appears
+// under its name when it is complete. Errors: kUsageError (more ids than the header can count),
+// kFileWriteFailed.
+Status WriteTokenFile(const std::string& path, std::span<const uint32_t> ids, uint64_t vocab);
 
 }  // namespace tidepool::trainer

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -54,6 +55,11 @@ Status TokenSource::Read(uint64_t offset, std::span<int64_t> out) const {
   TP_CHECK(offset <= size_ && out.size() <= size_ - offset, "the tokens lie within the source");
   if (out.empty()) return {};
   if (file_ != nullptr) return ReadFile(begin_ + offset, out);
+  if (ids_ != nullptr) {
+    std::copy_n(ids_->begin() + static_cast<int64_t>(begin_ + offset), out.size(), out.begin());
+    return {};
+  }
+
   const char* text = text_->data() + begin_ + offset;
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<uint8_t>(text[i]);
   return {};

@@ -1,8 +1,8 @@
 // TokenSource: a run of token ids that can be read from any offset: text in memory (one token a
-// byte) or part of a token file.
+// byte), ids in memory, or part of a token file.
 //
-// Copies share the text or the open file. Any number of threads may read. Offsets and sizes count
-// tokens.
+// Copies share the text, the ids or the open file. Any number of threads may read. Offsets and
+// sizes count tokens.
 // Files are read by pread, never mapped: a damaged or shortened file is an error, not a SIGBUS.
 #pragma once
 
@@ -11,6 +11,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -32,11 +34,14 @@ class TokenSource {
   TokenSource() = default;  // empty
   explicit TokenSource(std::shared_ptr<const std::string> text)
       : text_(std::move(text)), size_(text_->size()) {}
+  explicit TokenSource(std::shared_ptr<const std::vector<uint32_t>> ids)
+      : ids_(std::move(ids)), size_(ids_->size()) {}
   explicit TokenSource(std::shared_ptr<const TokenFile> file)
       : file_(std::move(file)), size_(file_->tokens) {}
 
   uint64_t size() const { return size_; }
-  // The text of this part; empty for a file. As long as the source, or a copy of it, lives.
+  // The text of this part; empty where there is none. As long as the source, or a copy of it,
+  // lives.
   std::string_view text() const {
     return text_ != nullptr ? std::string_view(*text_).substr(begin_, size_) : std::string_view();
   }
@@ -50,7 +55,9 @@ class TokenSource {
  private:
   Status ReadFile(uint64_t first_token, std::span<int64_t> out) const;
 
-  std::shared_ptr<const std::string> text_;  // one of the two is set, none when empty
+  // One of the three is set, none when empty.
+  std::shared_ptr<const std::string> text_;
+  std::shared_ptr<const std::vector<uint32_t>> ids_;
   std::shared_ptr<const TokenFile> file_;
   uint64_t begin_ = 0, size_ = 0;  // the part of it that this source is
 };

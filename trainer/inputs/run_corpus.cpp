@@ -1,8 +1,11 @@
 #include "trainer/inputs/run_corpus.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/planted.h"
+#include "trainer/data/bpe_tokenizer.h"
+#include "trainer/data/tokenizer_file.h"
 #include "trainer/inputs/run_files.h"
 #include "trainer/run/run_note.h"
 
@@ -40,6 +43,15 @@ Status CheckTokens(const Corpus& corpus, const SavedModel& from, const std::stri
 
 }  // namespace
 
+std::string TokenizerOf(const RunOptions& options) {
+  if (!options.data.tokenizer.empty()) return options.data.tokenizer;
+  for (const std::string& model : {options.model.from, options.adapters.base}) {
+    const std::string place = model.empty() ? "" : DirectoryOfWeights(model);
+    if (!place.empty() && !TokenizerFilesIn(place).empty()) return place;
+  }
+  return {};
+}
+
 Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
                                 Rank rank, const SavedModel* from) {
   const std::string path = options.data.path.empty() ? kDefaultData : options.data.path;
@@ -51,8 +63,15 @@ Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape
                 .seed = options.model.seed};
   TP_RETURN_IF_ERROR(CheckBatch(data.shape));
 
-  Result<Corpus> corpus =
-      OpenCorpus(path, {.vocab = shape.vocab, .outputs = OutputsOf(options.output)});
+  std::optional<BpeTokenizer> tokenizer;
+  if (const std::string place = TokenizerOf(options); !place.empty()) {
+    TP_ASSIGN_OR_RETURN(const TokenizerFile file, ReadTokenizer(place));
+    TP_ASSIGN_OR_RETURN(tokenizer, BpeTokenizer::Make(file));
+  }
+
+  Result<Corpus> corpus = OpenCorpus(path, {.vocab = shape.vocab,
+                                            .outputs = OutputsOf(options.output),
+                                            .tokenizer = tokenizer ? &*tokenizer : nullptr});
   if (!corpus.ok()) return OfData(corpus.status(), path);
   data.corpus = std::move(corpus).value();
   if (from != nullptr) TP_RETURN_IF_ERROR(CheckTokens(data.corpus, *from, path));

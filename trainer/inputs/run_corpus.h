@@ -29,12 +29,16 @@ struct RunCorpus {
 
 // Without --data: licence texts that every Debian carries. `from`: the weights that the run begins
 // with; null where they are new.
-// Errors: kUsageError (a batch that the ranks cannot share; text for a model whose tokens are not
-// bytes), those of OpenCorpus and LookThrough,
-// kDataBad (too short for one sequence, or, where held-out losses are asked for, what is held out
-// is).
+// Errors: kUsageError (a batch that the ranks cannot share; text for a model that reads ids, and no
+// tokenizer; a tokenizer with more ids than the model), those of ReadTokenizer, OpenCorpus and
+// LookThrough, kDataBad (too short for one sequence, or, where held-out losses are asked for, what
+// is held out is).
 Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
                                 Rank rank, const SavedModel* from = nullptr);
+
+// The directory of the tokenizer that text is read with: that of --tokenizer, else of --from or
+// --base where one lies there; empty: text is bytes.
+std::string TokenizerOf(const RunOptions& options);
 
 // The first `batches` batches of what is held out, this rank's share of each. Errors: those of
 // BatchCursor.

@@ -9,6 +9,7 @@
 #include "base/formats/safetensors.h"
 #include "base/system/whole_file.h"
 #include "optim/kernels/convert_scalar.h"
+#include "trainer/data/tokenizer_file.h"
 #include "trainer/model/gpt_shape.h"
 
 namespace tidepool::trainer {
@@ -87,7 +88,8 @@ Status WriteHuggingFace(const SavedModel& model, const std::string& directory, D
   }
 
   TP_RETURN_IF_ERROR(WriteWeights(model, directory + "/" + kWeightsFile, dtype));
-  return WriteHuggingFaceConfig(directory, model.config(), dtype);
+  TP_RETURN_IF_ERROR(WriteHuggingFaceConfig(directory, model.config(), dtype));
+  return CopyTokenizer(DirectoryOfWeights(model.path()), directory);
 }
 
 }  // namespace tidepool::trainer

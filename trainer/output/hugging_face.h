@@ -15,8 +15,8 @@ namespace tidepool::trainer {
 
 // Writes model.safetensors in `dtype` (rounded to nearest even where that is smaller than the
 // source) and config.json into `directory`, which is made where it is not there. Files of these
-// names are replaced when the new ones are complete, the weights first. The model's own tokenizer
-// files, if any, are not copied.
+// names are replaced when the new ones are complete, the weights first. The tokenizer's files
+// beside the source, if any, are copied.
 // Errors: kUsageError (the directory is that of the source), kFileWriteFailed, kSafetensorsBad (the
 // source was changed or cannot be read).
 Status WriteHuggingFace(const SavedModel& model, const std::string& directory, DType dtype);

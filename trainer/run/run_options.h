@@ -33,7 +33,9 @@ struct AdapterOptions {
 
 // What is read.
 struct DataOptions {
-  std::string path;      // file or directory; empty: the licence texts of Debian
+  std::string path;  // file or directory; empty: the licence texts of Debian
+  // Directory of the tokenizer for text; empty: that beside --from or --base, else bytes.
+  std::string tokenizer;
   uint64_t context = 0;  // tokens of one sequence; 0: the preset's
   uint64_t batch = 8;    // sequences of one micro-batch, over all ranks
 };
@@ -127,6 +129,11 @@ struct ExportOptions {
   std::string dtype = "fp32";
 };
 
+// `trainer tokenize`.
+struct TokenizeOptions {
+  std::string tokenizer, text, to;
+};
+
 struct RunOptions {
   ModelOptions model;
   AdapterOptions adapters;
@@ -140,6 +147,7 @@ struct RunOptions {
   OutputOptions output;
   SampleOptions sample;
   ExportOptions exported;
+  TokenizeOptions tokenize;
   uint32_t ranks = 0;  // estimate: as if for so many ranks; 0: from the launcher
 };
 

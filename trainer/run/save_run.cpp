@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/unique_fd.h"
+#include "trainer/data/tokenizer_file.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/inputs/weights_file.h"
 
@@ -40,6 +41,7 @@ Result<std::string> SaveRun(const SaveTask& task) {
   const std::string file = task.plan.lora.on() ? kAdapterFile : kWeightsFile;
   TP_RETURN_IF_ERROR(task.service->SaveWeights(directory.get(), file, task.version));
   TP_RETURN_IF_ERROR(SaveConfig(task));
+  TP_RETURN_IF_ERROR(CopyTokenizer(task.tokenizer, task.directory));
   return file;
 }
 

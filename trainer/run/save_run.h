@@ -2,7 +2,7 @@
 // beside them.
 //
 // One thread (the trainer's main thread), rank 0. memserver writes the tensors; the trainer adds
-// config.json, and names the base in the file of adapters.
+// config.json and the tokenizer's files, and names the base in the file of adapters.
 #pragma once
 
 #include <string>
@@ -22,6 +22,7 @@ struct SaveTask {
   client::ChunkService* service = nullptr;
   Version version = 0;              // sealed; its weights are saved
   BaseNames* base_names = nullptr;  // where adapters are trained, else null
+  std::string tokenizer = {};       // directory of the one that text was read with; empty: none
 };
 
 // The name of the file in the directory. Errors: kSaveFailed, kFileWriteFailed, those of

@@ -202,7 +202,8 @@ Status TrainingRun::Save() {
                                .plan = plan_,
                                .service = session_->service(),
                                .version = summary_.version,
-                               .base_names = base_names_ ? &*base_names_ : nullptr}));
+                               .base_names = base_names_ ? &*base_names_ : nullptr,
+                               .tokenizer = TokenizerOf(options_)}));
 
   voice_.Say("saved     " + options_.output.save_dir + "/" + file + " (fp32 " +
              (plan_.lora.on() ? "adapters" : "weights") + " of step " +
