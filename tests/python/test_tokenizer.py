@@ -87,6 +87,17 @@ class Tokenize(unittest.TestCase):
         sampled = self.run_trainer("sample", str(out), "one two three", "--tokens", "8", "--temperature", "0")
         self.assertIn("one two three four five", sampled)
 
+        # Two prompts, then the last text again.
+        words = [TRAINER, "sample", str(out), "-i", "--tokens", "3", "--temperature", "0"]
+        done = subprocess.run(words, input="one two three\nthree four five\n\n", capture_output=True, text=True, timeout=120, check=True)
+        lines = done.stdout.splitlines()
+        self.assertEqual(len(lines), 3, done.stdout)
+        self.assertEqual(lines[0].split()[:2], ["four", "five"])
+        self.assertEqual((lines[1] + lines[2]).split()[:4], ["six", "seven", "eight", "nine"])
+        refused = subprocess.run([TRAINER, "sample", str(out)], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("give a prompt, or -i", refused.stderr)
+
         self.run_trainer("export", str(out), str(self.folder / "back"))
         back = AutoTokenizer.from_pretrained(self.folder / "back")
         self.assertEqual(back("one two")["input_ids"], tokenizer("one two")["input_ids"])

@@ -195,7 +195,7 @@ TEST_F(FlagsTest, MistakesAreUsageErrors) {
                                                 {"run", "--steps", "many"},
                                                 {"run", "--dtype", "fp8"},
                                                 {"run", "--accumulate", "0"},
-                                                {"sample", "OUT"}}) {
+                                                {"sample"}}) {
     EXPECT_FALSE(Parse(words));
     EXPECT_EQ(exit_code_, kExitUsage);
     EXPECT_THAT(err_, HasSubstr("error[TP1001]"));

@@ -369,7 +369,10 @@ void AddSampleFlags(CLI::App* app, RunOptions* o) {
                   "of adapters, where their base is no longer where it was when they were trained")
       ->type_name("DIR|FILE");
 
-  app->add_option("prompt", o->sample.prompt, "text to continue")->required();
+  app->add_option("prompt", o->sample.prompt, "text to continue");
+
+  app->add_flag("-i,--interactive", o->sample.interactive,
+                "continue each line of standard input; an empty one goes on with the last text");
 
   app->add_option("--tokens", o->sample.tokens, "how many to generate")->capture_default_str();
 

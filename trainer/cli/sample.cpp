@@ -122,7 +122,72 @@ class Speech {
   std::optional<BpeTokenizer> tokenizer_;  // none: tokens are bytes
 };
 
+// A loaded model that continues one text after another.
+class Sampler {
+ public:
+  Sampler(Gpt* model, Speech speech, const RunOptions& options, const Clock* clock)
+      : model_(model), speech_(std::move(speech)), clock_(clock) {
+    generate_.tokens = options.sample.tokens;
+    generate_.temperature = options.sample.temperature;
+    generate_.top_k = options.sample.top_k;
+    generate_.seed = options.model.seed;
+  }
+
+  // Shows each token as it is chosen; returns the text with what was added. Other texts, and the
+  // same one again, get another seed.
+  Result<std::string> Continue(std::string text) {
+    const int64_t begin_ns = clock_->NowNs();
+    const std::vector<int64_t> prompt = speech_.Tokens(text);
+    const auto show = [&](int64_t token) {
+      if (speech_.EndsText(token)) return false;
+      text += speech_.Text(token);
+      return static_cast<bool>(std::cout << speech_.Text(token) << std::flush);
+    };
+    TP_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
+                        Generate(model_, prompt, generate_, show));
+
+    std::cout << std::endl;
+    ShowSpeed(tokens.size(), clock_->NowNs() - begin_ns);
+    ++generate_.seed;
+    return text;
+  }
+
+ private:
+  Gpt* const model_;
+  Speech speech_;
+  const Clock* const clock_;
+  GenerateOptions generate_;
+};
+
+// Each line is a text to continue; an empty one goes on with the last text.
+Status Converse(Sampler* sampler) {
+  const bool to_people = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+  if (to_people)
+    std::cerr
+        << "Each line is a text to continue, an empty one goes on with the last; Ctrl-D ends.\n";
+  const auto ask = [to_people] {
+    if (to_people) std::cout << "> " << std::flush;
+  };
+
+  std::string text, line;
+  for (ask(); std::getline(std::cin, line); ask()) {
+    if (!line.empty()) text = line;
+    if (text.empty()) continue;
+    TP_ASSIGN_OR_RETURN(text, sampler->Continue(std::move(text)));
+  }
+  return {};
+}
+
 Status Sample(const RunOptions& options) {
+  if (options.sample.interactive == !options.sample.prompt.empty()) {
+    return Status(ErrorId::kUsageError,
+                  options.sample.interactive
+                      ? "-i reads prompts from standard input, and one is given"
+                      : "there is no text to continue")
+        .Where("command line of trainer")
+        .Fix("give a prompt, or -i to type several");
+  }
+
   const SteadyClock clock;
   const auto cpus = CpuWatch::Start(UseThreads(options.device.threads, 1), &clock);
   TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.sample.weights_dir));
@@ -130,23 +195,10 @@ Status Sample(const RunOptions& options) {
   Gpt model(config.shape, torch::TensorOptions().dtype(torch::kFloat32), config.lora);
   TP_RETURN_IF_ERROR(LoadModel(&model, config, options));
 
-  GenerateOptions generate;
-  generate.tokens = options.sample.tokens;
-  generate.temperature = options.sample.temperature;
-  generate.top_k = options.sample.top_k;
-  generate.seed = options.model.seed;
-
+  Sampler sampler(&model, std::move(speech), options, &clock);
+  if (options.sample.interactive) return Converse(&sampler);
   std::cout << options.sample.prompt << std::flush;
-  const int64_t begin_ns = clock.NowNs();
-  const auto show = [&speech](int64_t token) {
-    if (speech.EndsText(token)) return false;
-    return static_cast<bool>(std::cout << speech.Text(token) << std::flush);
-  };
-  TP_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
-                      Generate(&model, speech.Tokens(options.sample.prompt), generate, show));
-  std::cout << std::endl;
-  ShowSpeed(tokens.size(), clock.NowNs() - begin_ns);
-  return {};
+  return sampler.Continue(options.sample.prompt).status();
 }
 
 }  // namespace

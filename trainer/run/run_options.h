@@ -117,6 +117,7 @@ struct OutputOptions {
 // `trainer sample`; it also reads the seed, the base of adapters and the threads.
 struct SampleOptions {
   std::string weights_dir, prompt;
+  bool interactive = false;  // prompts come from standard input
   uint64_t tokens = 200;
   float temperature = 0.8f;  // 0: always the likeliest token
   uint32_t top_k = 0;        // 0: among all
