@@ -116,6 +116,12 @@ class Job : public torch::CustomClassHolder {
   void BeginForward(bool training) { Require(Here()->BeginForward(training)); }
   void Check() { Require(Steps()->Check()); }
   void GradientArrived(int64_t index) { Require(Here()->Arrived(static_cast<uint32_t>(index))); }
+  int64_t Hold(const std::vector<at::Tensor>& tensors) {
+    return static_cast<int64_t>(Take(Steps()->Hold(tensors)));
+  }
+  void LetGo(int64_t number) {
+    if (Here()->steps() != nullptr) Require(Steps()->LetGo(static_cast<uint64_t>(number)));
+  }
   std::tuple<double, bool, int64_t> Step(double learning_rate) {
     const client::Outcome sealed = Take(Here()->Step(learning_rate));
     return {sealed.grad_norm, sealed.skipped, static_cast<int64_t>(sealed.version)};
@@ -193,6 +199,9 @@ TORCH_LIBRARY(tidepool, library) {
       .def("begin_forward", &Job::BeginForward)
       .def("check", &Job::Check)
       .def("gradient_arrived", &Job::GradientArrived)
+      .def("hold", &Job::Hold)
+      .def("let_go", &Job::LetGo)
+
       .def("step", &Job::Step)
       .def("version", &Job::SealedVersion)
       .def("counters", &Job::Counters)

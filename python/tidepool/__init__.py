@@ -13,6 +13,7 @@ docs/python.md says what works, what is refused and why.
 """
 
 from . import errors, optim
+from ._held import held
 from ._load import from_pretrained
 from ._look import Estimate, Memory, close, estimate, gathered, leave, memory, sealed_steps
 from ._meta import init
@@ -37,6 +38,7 @@ __all__ = [
     "estimate",
     "from_pretrained",
     "gathered",
+    "held",
     "init",
     "leave",
     "memory",

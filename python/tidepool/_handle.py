@@ -17,7 +17,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import torch
 from torch import nn
 
-from . import _check, _options, _server
+from . import _check, _held, _options, _server
+from ._compiled import WholeModel, watch_modules
 from ._hooks import install, refuse_forward
 from ._library import new_job
 from ._meta import exchange, unbacked
@@ -38,6 +39,7 @@ class Handle:
         self.weights = weights
         self.state = "wrapped"  # then running, and at last closed or left
         self.told_of_casts = False
+        self.whole = WholeModel(weakref.proxy(self))
         self.foreign = False  # this process was forked from the one that trains
         self.job: Any = None
         self.place: Dict[str, Any] = {}
@@ -91,6 +93,7 @@ class Handle:
         self._remove_hooks()
         torch.autograd.set_multithreading_enabled(False)
         self._hooks = install(self, [one.parameter for one in trained])
+        _held.watch(self)
         self._finalizer = weakref.finalize(self, _let_go, job, self._is_kept(), os.getpid())
 
     def watch_for_early_forward(self) -> None:
@@ -142,6 +145,7 @@ class Handle:
         self._hooks = []
 
     def _check_may_start(self) -> None:
+        watch_modules(self.model)
         if self.state != "wrapped":
             raise UsageError(
                 "the job of this model has begun already" if self.running else self._why_not_running(),

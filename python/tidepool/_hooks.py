@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, List, Sequence
 import torch
 from torch import nn
 
+from ._compiled import Paused, never_compile, watch_modules
 from ._options import size_text
 from .errors import UsageError
 
@@ -26,6 +27,7 @@ def install(handle: "Handle", parameters: Sequence[torch.Tensor]) -> List[Any]:
     model = handle.model
     hooks: List[Any] = [
         model.register_forward_pre_hook(_BeginForward(handle), prepend=True),
+        model.register_forward_hook(_LetGo(handle), always_call=True),
         model.register_forward_hook(_EndForward(handle)),
     ]
     # Through Python's own list of hooks: LibTorch has one slot a tensor, and the user's hooks go through that list too.
@@ -54,18 +56,37 @@ class _Hook:
 
 
 class _BeginForward(_Hook):
+    @never_compile
     def __call__(self, module: nn.Module, _: Any) -> None:
         handle = self._handle()
-        if handle is not None and handle.is_of(module):
+        if handle is None or not handle.is_of(module):
+            return
+        with Paused() as paused:
             _keep_no_casts(handle)
+            watch_modules(module)
             handle.call("begin_forward", torch.is_grad_enabled())
+            if paused.callback:
+                handle.whole.begin(paused.callback)
 
 
 class _EndForward(_Hook):
+    @never_compile
     def __call__(self, module: nn.Module, *_: Any) -> None:
         handle = self._handle()
         if handle is not None and handle.is_of(module):
-            handle.call("check")
+            with Paused():
+                handle.call("check")
+
+
+class _LetGo(_Hook):
+    """Also where forward ends in an exception."""
+
+    @never_compile
+    def __call__(self, module: nn.Module, *_: Any) -> None:
+        handle = self._handle()
+        if handle is not None and handle.is_of(module):
+            with Paused():
+                handle.whole.end()
 
 
 class _Gradient(_Hook):

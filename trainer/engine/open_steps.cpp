@@ -1,5 +1,6 @@
 #include "trainer/engine/open_steps.h"
 
+#include <set>
 #include <string>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "base/point.h"
+#include "base/units.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -143,6 +145,45 @@ Status OpenSteps::Arrived(ParameterId parameter) {
   return parts_.operators->status();
 }
 
+Status OpenSteps::CheckRoom(const std::vector<at::Tensor>& tensors) const {
+  std::set<uint32_t> parameters;
+  std::set<ChunkId> chunks;
+  uint64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const uint32_t parameter = parts_.binding->ParameterOf(tensor);
+    if (parameter == StorageBinding::kNoParameter || !parameters.insert(parameter).second) continue;
+    elements += layout_.parameters[parameter].element_count;
+    const ChunkId chunk = parts_.binding->ChunkOf(parameter);
+    if (!layout_.chunks[chunk].resident) chunks.insert(chunk);
+  }
+
+  if (chunks.size() <= parts_.cache->blocks()) return {};
+  return Status(ErrorId::kRcacheTooSmall, std::to_string(parameters.size()) + " parameters of " +
+                                              FormatBytes(elements * BytesOf(layout_.dtype)) +
+                                              " are read at once; they lie in " +
+                                              std::to_string(chunks.size()) +
+                                              " chunks, and the rCache has " +
+                                              std::to_string(parts_.cache->blocks()) + " blocks")
+      .Fix("hold fewer of them at once, or give more memory: --rcache 100% is the whole model");
+}
+
+Result<uint64_t> OpenSteps::Hold(const std::vector<at::Tensor>& tensors) {
+  TP_RETURN_IF_ERROR(parts_.operators->status());
+  TP_RETURN_IF_ERROR(CheckRoom(tensors));
+  const uint64_t number = parts_.operators->Hold(tensors);
+  TP_RETURN_IF_ERROR(parts_.operators->status());
+  return number;
+}
+
+Status OpenSteps::LetGo(uint64_t number) {
+  if (!parts_.operators->LetGo(number)) {
+    return Status(ErrorId::kUsageError, "parameters are let go that were not held last")
+        .Why("what is held is a stack, as operators within operators are")
+        .Fix("leave the with-blocks of tidepool.held in the opposite order of their beginning");
+  }
+  return parts_.operators->status();
+}
+
 Status OpenSteps::Check() {
   if (pass_ == Pass::kFree && parts_.cache->dry() && parts_.operators->status().ok())
     parts_.operators->Latch(parts_.cache->BeginPass(PassKind::kEvaluation, version_));
@@ -163,6 +204,10 @@ Status OpenSteps::CheckBound() const {
 Result<client::Outcome> OpenSteps::EndStep(client::StepEnd end) {
   TP_RETURN_IF_ERROR(Check());
   if (!InBackward()) TP_RETURN_IF_ERROR(SettleBackward());
+  if (parts_.operators->holding() > 0) {
+    return Status(ErrorId::kUsageError, "step was called while parameters are held")
+        .Fix("call it behind the with-block of tidepool.held");
+  }
   if (pass_ != Pass::kTraining || micro_batch_ == 0 || in_backward_) {
     return Status(ErrorId::kUsageError, "step was called without a backward since the last one")
         .Fix("call backward on a loss that depends on the model's parameters first");

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/status.h"
@@ -52,6 +53,13 @@ class OpenSteps {
   // the backward where the parameter is used several times. Errors: kUsageError (no training pass
   // is open), and as latched.
   Status Arrived(ParameterId parameter);
+  // Has the parameters in which these tensors lie there until LetGo, for code that reads them by
+  // their addresses; begins a pass as an operator would. Returns a number for LetGo; 0: nothing to
+  // let go. Errors: kRcacheTooSmall (they have no room at once; nothing is changed), and as
+  // latched.
+  Result<uint64_t> Hold(const std::vector<at::Tensor>& tensors);
+  // Errors: kUsageError (what was held later is held still), and as latched.
+  Status LetGo(uint64_t number);
   // What an operator has latched since; within a free pass also kRcacheTooSmall.
   Status Check();
   // Ends the step, with a gradient that is the sum over ranks divided by `end.loss_scale`; waits
@@ -78,6 +86,7 @@ class OpenSteps {
   Status SettleBackward();
   void EndBackward();
   Status CheckBound() const;
+  Status CheckRoom(const std::vector<at::Tensor>& tensors) const;
   Result<client::Outcome> Seal(client::StepEnd end);
 
   const OpenParts parts_;

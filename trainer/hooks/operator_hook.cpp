@@ -151,8 +151,9 @@ void OperatorHook::Before(const void* function, const char* name) {
   }
 
   if (holding_ == holds_.size()) holds_.emplace_back();
-  Hold& hold = holds_[holding_];
+  Holding& hold = holds_[holding_];
   hold.function = function;
+  hold.number = 0;
   hold.parameters.swap(touched_);
   hold.chunks.clear();
   for (const ParameterId parameter : hold.parameters) {
@@ -180,13 +181,43 @@ void OperatorHook::After(const void* function) {
   }
   // An operator within another one ends before it.
   if (holding_ == 0 || holds_[holding_ - 1].function != function) return;
-  const Hold& hold = holds_[--holding_];
+  EndLast();
+}
+
+void OperatorHook::EndLast() {
+  const Holding& hold = holds_[--holding_];
   for (const ParameterId parameter : hold.parameters) --uses_[parameter];
   if (!status_.ok()) return;
   Status ended = cache_->EndUse(hold.parameters);
   if (ended.ok()) ended = cache_->Release(hold.chunks);
   ApplyMoves();
   if (!ended.ok()) Latch(std::move(ended));
+}
+
+uint64_t OperatorHook::Hold(const std::vector<at::Tensor>& tensors) {
+  if (!status_.ok()) return 0;
+  touched_.clear();
+  for (const at::Tensor& tensor : tensors) {
+    const uint32_t parameter = binding_->ParameterOf(tensor);
+    if (parameter == StorageBinding::kNoParameter) continue;
+    if (std::find(touched_.begin(), touched_.end(), parameter) == touched_.end())
+      touched_.push_back(parameter);
+  }
+
+  const size_t before = holding_;
+  if (!touched_.empty()) Before(nullptr, "that was announced");
+  if (holding_ == before) return 0;
+  return holds_[before].number = ++holds_begun_;
+}
+
+bool OperatorHook::LetGo(uint64_t number) {
+  const auto end = holds_.begin() + static_cast<std::ptrdiff_t>(holding_);
+  const auto found = std::find_if(holds_.begin(), end,
+                                  [number](const Holding& hold) { return hold.number == number; });
+  if (number == 0 || found == end) return true;
+  if (found + 1 != end) return false;
+  EndLast();
+  return true;
 }
 
 void OperatorHook::ApplyMoves() {

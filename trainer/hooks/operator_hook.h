@@ -37,7 +37,8 @@
 
 namespace at {
 struct RecordFunction;
-}
+class Tensor;
+}  // namespace at
 
 namespace tidepool::trainer {
 
@@ -58,8 +59,15 @@ class OperatorHook {
     gate_ = std::move(gate);
     node_ = std::move(node);
   }
-  // Operators that hold chunks at this moment.
+  // Operators that hold chunks at this moment, and those of Hold.
   size_t holding() const { return holding_; }
+  // Has the parameters in which these tensors lie there until LetGo, as an operator would that
+  // reads them: for code that reads them by their addresses. Returns a number for LetGo; 0: there
+  // is nothing to let go, as all parameters among them are held already, or a failure was latched.
+  uint64_t Hold(const std::vector<at::Tensor>& tensors);
+  // What was held last is let go first. False where something else was, and nothing is changed. A
+  // number that is not held (any more) is none to let go.
+  bool LetGo(uint64_t number);
 
   // The first failure since construction; the hook does nothing after it.
   const Status& status() const { return status_; }
@@ -78,10 +86,11 @@ class OperatorHook {
  private:
   friend struct OperatorCallbacks;  // the two plain functions that LibTorch calls
 
-  struct Hold {            // what one operator has
-    const void* function;  // LibTorch's note of it, which ends with it
+  struct Holding {         // what one operator has
+    const void* function;  // LibTorch's note of it, which ends with it; null: of Hold
     std::vector<ParameterId> parameters{};
     std::vector<ChunkId> chunks{};
+    uint64_t number = 0;  // one of Hold
   };
   struct Refusal {  // of one operator's write
     const void* function;
@@ -93,6 +102,7 @@ class OperatorHook {
   // uses all of them, or after a failure.
   void Before(const void* function, const char* name);
   void After(const void* function);
+  void EndLast();
   void PlaceAllSpare();
 
   ParameterCache* cache_;
@@ -100,8 +110,10 @@ class OperatorHook {
   std::vector<uint32_t> uses_;  // by ParameterId: operators in flight that use it
   // Reused, so that an operator whose chunks are there allocates nothing.
   std::vector<ParameterId> touched_;
-  std::vector<Hold> holds_;  // of operators in flight, the outer ones first; behind them empty ones
-  size_t holding_ = 0;       // used entries of holds_
+  // What operators in flight have, the outer ones first; behind them empty ones.
+  std::vector<Holding> holds_;
+  size_t holding_ = 0;  // used entries of holds_
+  uint64_t holds_begun_ = 0;
   std::vector<Refusal> refusals_;
   std::function<Status()> gate_;
   std::function<void()> node_;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -349,6 +350,45 @@ TEST_F(OpenStepsTest, AnEndOfAStepThatFailsIsReportedByAllThatFollows) {
 }
 
 // --- parameters ---
+
+TEST_F(OpenStepsTest, WhatIsHeldIsThereUntilItIsLetGo) {
+  OpenModel model;
+  const std::vector<at::Tensor> both = {model.weights[0], model.weights[1]};
+  const torch::NoGradGuard no_grad;
+  Result<uint64_t> first = model.steps->Hold({both[0].t()});
+  ASSERT_TRUE(first.ok()) << first.status().Format();
+  EXPECT_NE(first.value(), 0u);
+  EXPECT_EQ(*both[0].const_data_ptr<float>(), InitialValue(0, 0, 0));
+
+  Result<uint64_t> again = model.steps->Hold({both[0]});
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again.value(), 0u) << "it is held already";
+  Result<uint64_t> second = model.steps->Hold(both);
+  ASSERT_TRUE(second.ok());
+  EXPECT_THAT(model.steps->LetGo(first.value()).what(), HasSubstr("not held last"));
+  EXPECT_TRUE(model.steps->LetGo(second.value()).ok());
+  EXPECT_TRUE(model.steps->LetGo(first.value()).ok());
+  EXPECT_TRUE(model.steps->LetGo(first.value()).ok()) << "nothing is held any more";
+}
+
+TEST_F(OpenStepsTest, AStepDoesNotEndWhileParametersAreHeld) {
+  OpenModel model;
+  model.Loss().backward();
+  Result<uint64_t> held = model.steps->Hold({model.weights[0]});
+  ASSERT_TRUE(held.ok());
+  EXPECT_THAT(model.EndStep().what(), HasSubstr("while parameters are held"));
+  ASSERT_TRUE(model.steps->LetGo(held.value()).ok());
+  EXPECT_TRUE(model.EndStep().ok());
+  ExpectAsPlain(model, 1);
+}
+
+TEST_F(OpenStepsTest, MoreThanTheRcacheHasRoomForIsNotHeld) {
+  OpenModel model;
+  EXPECT_THAT(model.steps->Hold(model.weights).status().what(), HasSubstr("read at once"));
+  model.Loss().backward();
+  EXPECT_TRUE(model.EndStep().ok());
+  ExpectAsPlain(model, 1);
+}
 
 TEST_F(OpenStepsTest, AWriteToAParameterThrowsThereAndChangesNothing) {
   OpenModel model;

@@ -1,0 +1,127 @@
+"""Parameters for code that reads them by their addresses, behind LibTorch's dispatcher: kernels of the user's own, and compiled ones.
+
+An operator with a schema has its parameters there while it runs, and a function's backward has those of its forward; the op library
+sees to both. The forward of a torch.autograd.Function it cannot see: its arguments are looked at here. Main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import types
+import weakref
+from typing import TYPE_CHECKING, Any, Iterator, List, Tuple, Union
+
+import torch
+from torch import nn
+
+from .errors import MemoryTooSmall
+
+if TYPE_CHECKING:
+    from ._handle import Handle
+
+_running: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+_plain_apply: Any = None  # torch.autograd.Function.apply, once it is watched
+
+
+@contextlib.contextmanager
+def held(*params_or_modules: Union[nn.Module, torch.Tensor]) -> Iterator[None]:
+    """Has parameters of models whose jobs run in the rCache for the time of a ``with``: for code that reads them by their addresses.
+
+    Operators, and the arguments of a ``torch.autograd.Function``, need no such thing. A kernel that is launched otherwise does, and so
+    does ``p.data_ptr()``, ``p.numpy()``. Of a module all parameters are held. The addresses hold until the end of the ``with``, for
+    reading alone. Leave it before you call ``backward`` or ``step``. Errors: MemoryTooSmall (the rCache has no room for all of them).
+    """
+    tensors: List[torch.Tensor] = []
+    for one in params_or_modules:
+        tensors += one.parameters() if isinstance(one, nn.Module) else [one]
+    with Hold(tensors):
+        yield
+
+
+class Hold:
+    """Holds the parameters that some tensors lie in, for the time of a `with`. For tensors that are none it does nothing."""
+
+    def __init__(self, tensors: List[torch.Tensor], is_compiled: bool = False) -> None:
+        self._tensors, self._is_compiled = tensors, is_compiled
+        self._held: List[Tuple["Handle", int]] = []
+
+    def __enter__(self) -> None:
+        try:
+            for handle in list(_running):
+                number = handle.call("hold", self._tensors) if handle.running else 0
+                if number:
+                    self._held.append((handle, number))
+        except MemoryTooSmall as error:
+            self.__exit__()
+            raise self._explained(error) from None
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: Any) -> None:
+        while self._held:
+            handle, number = self._held.pop()
+            if handle.running:
+                handle.call("let_go", number)
+
+    def _explained(self, error: MemoryTooSmall) -> MemoryTooSmall:
+        if not self._is_compiled:
+            return error
+        why = "torch.compile makes one region of a whole model, which needs all of its parameters at once"
+        fix = 'compile the blocks instead ("for block in model.layers: block.compile()"), or give rcache="100%"'
+        return MemoryTooSmall(error.what, where="torch.compile", why=why, fix=fix, id=error.id)
+
+
+def watch(handle: "Handle") -> None:
+    """From here on functions of the user's own have the handle's parameters there in forward, and compiled modules in evaluation."""
+    _running.add(handle)
+    _watch_functions()
+
+
+def _watch_functions() -> None:
+    """Looks at the arguments of each torch.autograd.Function.
+
+    Programs keep `MyFunction.apply`, so that another method in its place would be seen by few: the method stays, and gets other code.
+    """
+    global _plain_apply
+    if _plain_apply is not None:
+        return
+    method = torch.autograd.Function.apply.__func__
+    code = _Watched.apply.__code__
+    if method.__code__.co_freevars != code.co_freevars:
+        raise RuntimeError(f"torch {torch.__version__} has another torch.autograd.Function.apply")
+    _plain_apply = types.FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__, method.__closure__)
+    method.__code__ = code
+
+
+class _Watched:
+    # Its code runs with the globals of torch.autograd.function, and with the cell of that class.
+    def apply(cls, *args, **kwargs):  # type: ignore[no-untyped-def]
+        __class__  # noqa: B018
+        from tidepool import _held
+
+        return _held.apply(cls, args, kwargs)
+
+
+def apply(function: Any, args: Tuple[Any, ...], kwargs: Any) -> Any:
+    """torch.autograd.Function.apply, with the parameters among the arguments there."""
+    if not _running or threading.current_thread() is not threading.main_thread():
+        return _plain_apply(function, *args, **kwargs)
+    tensors: List[torch.Tensor] = []
+    _collect(args, tensors)
+    _collect(kwargs.values(), tensors)
+    if not tensors:
+        return _plain_apply(function, *args, **kwargs)
+    with Hold(tensors, is_compiled=function.__name__ == "CompiledFunction"):
+        return _plain_apply(function, *args, **kwargs)
+
+
+def _collect(values: Any, tensors: List[torch.Tensor]) -> None:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            _collect(value, tensors)
+        elif isinstance(value, dict):
+            _collect(value.values(), tensors)
