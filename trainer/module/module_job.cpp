@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <iostream>
+#include <span>
 #include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include "base/formats/crc32c.h"
 #include "base/units.h"
 #include "trainer/engine/torch_errors.h"
 #include "trainer/run/kept_run.h"
@@ -271,14 +273,29 @@ Status ModuleJob::Put(uint32_t index, const at::Tensor& values) {
   TP_RETURN_IF_ERROR(CatchTorch([&] {
     const at::NoGradGuard no_grad;
     const at::Tensor whole = values.to(at::kFloat).contiguous();
-    put = put_->Put(plan_->layout.of_note[index], whole.const_data_ptr<float>());
+    const auto* data = whole.const_data_ptr<float>();
+    put = put_->Put(plan_->layout.of_note[index], data);
+    if (place_.world == 1) return;
+    const std::span<const float> elements(data, static_cast<size_t>(whole.numel()));
+    initial_[index] = {parameter.name, Crc32c(std::as_bytes(elements))};
   }));
   return put;
 }
 
+Status ModuleJob::CheckInitial() {
+  if (place_.world == 1) return {};
+  std::vector<InitialWeights> weights;
+  for (auto& [index, one] : initial_) weights.push_back(std::move(one));
+  initial_.clear();
+  return CheckSameWeights(session_->world(), weights);
+}
+
 Status ModuleJob::Bind() {
   if (!session_ || engine_) return NotNow("bind", "open the job first, and bind once");
-  if (put_) TP_RETURN_IF_ERROR(put_->Finish());
+  if (put_) {
+    TP_RETURN_IF_ERROR(put_->Finish());
+    TP_RETURN_IF_ERROR(CheckInitial());
+  }
   put_.reset();
 
   EngineOptions options;

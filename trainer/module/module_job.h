@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@
 #include "trainer/layout/build_layout.h"
 #include "trainer/module/frozen_tensors.h"
 #include "trainer/module/module_settings.h"
+#include "trainer/module/same_weights.h"
 #include "trainer/run/job.h"
 #include "trainer/run/run_device.h"
 #include "trainer/run/run_session.h"
@@ -84,9 +86,10 @@ class ModuleJob {
   // The initial values of a trained parameter, of its shape and any floating type, in host
   // memory; copied before return. Errors: kUsageError, those of the server.
   Status Put(uint32_t index, const at::Tensor& values);
-  // Ends the puts, places the parameters in the rCache and watches their operators. Errors: those
-  // of TrainingEngine::Create, kUsageError (a parameter was not put). From here on compute threads
-  // wait shortly while others, as the server's workers, want the CPUs (trainer/threads).
+  // Ends the puts, compares the ranks' initial weights, places the parameters in the rCache and
+  // watches their operators. Errors: those of TrainingEngine::Create, kUsageError (a parameter was
+  // not put, or ranks have put different ones). From here on compute threads wait shortly while
+  // others, as the server's workers, want the CPUs (trainer/threads).
   Status Bind();
 
   // From Bind on, else null. A new one after BeginForward.
@@ -115,6 +118,7 @@ class ModuleJob {
   Status NameFrozen();
   Status TakeSeat();
   Status ProvideFrozen();
+  Status CheckInitial();
   Status DropStep();
   Result<SessionTask> MakeTask();
   Status Explained(Status ended) const;
@@ -126,6 +130,7 @@ class ModuleJob {
   std::string name_;
   std::vector<ModuleParameter> parameters_;
   std::unordered_map<uint32_t, at::Tensor> given_;  // by index, of frozen ones
+  std::map<uint32_t, InitialWeights> initial_;      // by index, of several ranks, until Bind
 
   std::optional<ModulePlan> plan_;  // from Open on
   std::unique_ptr<RunDevice> device_;
