@@ -1,6 +1,7 @@
 #include "trainer/launch/standalone_server.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -28,6 +30,40 @@ constexpr const char* kLongestName = "/memserver.lock";
 // server's signals at their default.
 constexpr const char* kGuardScript =
     R"(dir=$1; shift; trap : HUP INT TERM; "$@"; code=$?; rm -rf -- "$dir"; exit $code)";
+
+// Our ends of the pipes. A process that is forked from this one (a worker that loads data) would
+// keep the server alive when this one has died, so it gives them up, and keeps their numbers.
+constexpr int kNone = -1;
+constexpr size_t kServersMax = 64;  // of one process; ends beyond them stay open in forks
+std::array<std::atomic<int>, kServersMax> ends_of_pipes;
+
+void GiveUpInFork() {
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const std::atomic<int>& end : ends_of_pipes) {
+    if (end.load() != kNone) dup3(null, end.load(), O_CLOEXEC);
+  }
+  close(null);
+}
+
+void NotInForks(int end) {
+  static const bool watched = [] {
+    for (std::atomic<int>& free : ends_of_pipes) free.store(kNone);
+    return pthread_atfork(nullptr, nullptr, &GiveUpInFork) == 0;
+  }();
+
+  if (!watched) return;
+  for (std::atomic<int>& place : ends_of_pipes) {
+    int free = kNone;
+    if (place.compare_exchange_strong(free, end)) return;
+  }
+}
+
+void AgainInForks(int end) {
+  for (std::atomic<int>& place : ends_of_pipes) {
+    int held = end;
+    if (end != kNone && place.compare_exchange_strong(held, kNone)) return;
+  }
+}
 
 bool FitsSocketAddress(const std::string& directory) {
   return directory.size() + std::strlen(kLongestName) < sizeof(sockaddr_un{}.sun_path);
@@ -84,6 +120,7 @@ Status StandaloneServer::Launch() {
 
   const UniqueFd server_end(fds[0]);
   life_ = UniqueFd(fds[1]);
+  NotInForks(life_.get());
 
   ChildOptions child;
   child.program = "/bin/sh";
@@ -174,6 +211,7 @@ Status StandaloneServer::Stop() {
   if (process_) {
     died = process_->TryWait().has_value();
     process_->Signal(SIGTERM);
+    AgainInForks(life_.get());
     life_.Reset();
     code = process_->WaitFor(options_.stop_timeout_ns, clock_);
     process_.reset();  // kills what still runs, the guard included

@@ -5,7 +5,8 @@
 //  1. The directory (mode 0700, a short path under $TMPDIR or /tmp) holds everything the server
 //     makes: sockets, lock, log.
 //  2. The server ends when Stop is called, when this object is destroyed, and when this process
-//     dies in any way: it is started with --end-with-fd on a pipe whose other end only we hold.
+//     dies in any way: it is started with --end-with-fd on a pipe whose other end only we hold;
+//     processes that are forked from this one give it up.
 //  3. A small shell around the server removes the directory after it, so that nothing is left even
 //     when this process is killed.
 //  4. The server runs in a session of its own: Ctrl-C reaches the trainer alone, which ends its
