@@ -78,7 +78,8 @@ class Job : public torch::CustomClassHolder {
     JsonWriter json;
     json.BeginObject().Field("rank", place.rank).Field("world", place.world);
     json.Field("local_rank", place.local_rank).Field("local_world", place.local_world);
-    return json.Field("launcher", place.launcher).EndObject().Take();
+    json.Field("launcher", place.launcher).Field("job_name", place.job_name);
+    return json.EndObject().Take();
   }
 
   int64_t AddParameter(const std::string& name, const at::Tensor& tensor, int64_t group,
@@ -126,6 +127,7 @@ class Job : public torch::CustomClassHolder {
     const client::Outcome sealed = Take(Here()->Step(learning_rate));
     return {sealed.grad_norm, sealed.skipped, static_cast<int64_t>(sealed.version)};
   }
+  int64_t MicroBatch() { return Steps()->micro_batch(); }
   int64_t SealedVersion() { return static_cast<int64_t>(Steps()->version()); }
 
   std::string Counters() {
@@ -203,6 +205,7 @@ TORCH_LIBRARY(tidepool, library) {
       .def("let_go", &Job::LetGo)
 
       .def("step", &Job::Step)
+      .def("micro_batch", &Job::MicroBatch)
       .def("version", &Job::SealedVersion)
       .def("counters", &Job::Counters)
       .def("close", &Job::Close)

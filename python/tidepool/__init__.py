@@ -13,6 +13,7 @@ docs/python.md says what works, what is refused and why.
 """
 
 from . import errors, optim
+from ._gradients import gradient, keep_gradients
 from ._held import held
 from ._load import from_pretrained
 from ._look import Estimate, Memory, close, estimate, gathered, leave, memory, sealed_steps
@@ -38,8 +39,10 @@ __all__ = [
     "estimate",
     "from_pretrained",
     "gathered",
+    "gradient",
     "held",
     "init",
+    "keep_gradients",
     "leave",
     "memory",
     "optim",

@@ -17,8 +17,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import torch
 from torch import nn
 
-from . import _check, _held, _options, _server
+from . import _backward, _check, _held, _options, _server
 from ._compiled import WholeModel, watch_modules
+from ._gradients import KeptGradient
 from ._hooks import install, refuse_forward
 from ._library import new_job
 from ._meta import exchange, unbacked
@@ -39,6 +40,7 @@ class Handle:
         self.weights = weights
         self.state = "wrapped"  # then running, and at last closed or left
         self.told_of_casts = False
+        self.kept_gradients: Dict[int, KeptGradient] = {}  # by the ids of parameters
         self.whole = WholeModel(weakref.proxy(self))
         self.foreign = False  # this process was forked from the one that trains
         self.job: Any = None
@@ -73,7 +75,8 @@ class Handle:
         trained = _check.check(self.model, self.options, self.weights is not None)
         frozen = _check.frozen_parameters(self.model)
         dtype = _check.job_dtype(trained, self.options)
-        job = new_job(_options.settings(self.options, dtype, rule, _server.choose(self.options)))
+        server = _server.choose(self.options)
+        job = new_job(_options.settings(self.options, dtype, rule, server))
         place = json.loads(call(job, "place"))
 
         placed = _Placed(self.weights, dtype, _device(self.options, place))
@@ -90,10 +93,12 @@ class Handle:
         self.job, self.place, self.plan, self.seat, self.state = job, place, plan, seat, "running"
         self._members = {id(one.parameter) for one in (*trained, *frozen)}
         self.weights = None
+        self._say_what_goes_on(is_private=server[1])
         self._remove_hooks()
         torch.autograd.set_multithreading_enabled(False)
         self._hooks = install(self, [one.parameter for one in trained])
         _held.watch(self)
+        _backward.watch()
         self._finalizer = weakref.finalize(self, _let_go, job, self._is_kept(), os.getpid())
 
     def watch_for_early_forward(self) -> None:
@@ -161,6 +166,16 @@ class Handle:
                     why="a notebook cell that ran before has begun it",
                     fix="call tidepool.leave(model) or tidepool.close(model) on the former model first, or choose another job=",
                 )
+
+    def _say_what_goes_on(self, is_private: bool) -> None:
+        """One line where resume="auto" can do nothing for a later start, and nobody has said that it need not."""
+        if self.options.resume != "auto" or self.rank != 0:
+            return
+        name = self.options.job or self.place["job_name"]
+        if is_private and self.options.job and self.options.standalone is None:
+            log.warning("job %s is at a private memserver, and ends with this process: nobody serves at %s", name, _server.default_socket_dir())
+        elif not is_private and not name:
+            log.warning("job %s has a name that was made up: no later start can go on with it; give job=", self.seat["job"])
 
     def _is_kept(self) -> bool:
         """Whether the job is left with the server where the process ends without close(): a later one could ask for it, or other ranks go on."""
@@ -291,7 +306,9 @@ _handles: "weakref.WeakKeyDictionary[nn.Module, Handle]" = weakref.WeakKeyDictio
 
 
 def handles() -> Iterator[Handle]:
-    return iter(list(_handles.values()))
+    alive = list(_handles.items())  # the models too, so that none goes while its handle is looked at
+    for _, handle in alive:
+        yield handle
 
 
 def wrap(model: nn.Module, options: Options, weights: Optional[Weights]) -> Handle:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import types
 import weakref
 from typing import TYPE_CHECKING, Any, Iterator, List, Tuple, Union
 
 import torch
 from torch import nn
 
+from ._code import replace_code
 from .errors import MemoryTooSmall
 
 if TYPE_CHECKING:
@@ -74,25 +74,11 @@ class Hold:
 
 
 def watch(handle: "Handle") -> None:
-    """From here on functions of the user's own have the handle's parameters there in forward, and compiled modules in evaluation."""
-    _running.add(handle)
-    _watch_functions()
-
-
-def _watch_functions() -> None:
-    """Looks at the arguments of each torch.autograd.Function.
-
-    Programs keep `MyFunction.apply`, so that another method in its place would be seen by few: the method stays, and gets other code.
-    """
+    """From here on functions of the user's own have the handle's parameters there in forward."""
     global _plain_apply
-    if _plain_apply is not None:
-        return
-    method = torch.autograd.Function.apply.__func__
-    code = _Watched.apply.__code__
-    if method.__code__.co_freevars != code.co_freevars:
-        raise RuntimeError(f"torch {torch.__version__} has another torch.autograd.Function.apply")
-    _plain_apply = types.FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__, method.__closure__)
-    method.__code__ = code
+    _running.add(handle)
+    if _plain_apply is None:
+        _plain_apply = replace_code(torch.autograd.Function.apply.__func__, _Watched.apply)
 
 
 class _Watched:

@@ -94,10 +94,14 @@ class _Gradient(_Hook):
         super().__init__(handle)
         self._index = index
 
-    def __call__(self, _: torch.Tensor) -> None:
+    def __call__(self, parameter: torch.Tensor) -> None:
         handle = self._handle()
-        if handle is not None:
-            handle.call("gradient_arrived", self._index)
+        if handle is None:
+            return
+        kept = handle.kept_gradients.get(id(parameter)) if handle.kept_gradients else None
+        if kept is not None:
+            kept.see(parameter.grad, (handle.call("version"), handle.call("micro_batch")))
+        handle.call("gradient_arrived", self._index)
 
 
 def _keep_no_casts(handle: "Handle") -> None:

@@ -140,7 +140,7 @@ def _reported(job: Any, text: str) -> Optional[Dict[str, str]]:
 
 
 def _parsed(text: str) -> Optional[Dict[str, str]]:
-    match = _TEXT.search(text)
+    match = _TEXT.search(text.split("\nException raised from ")[0])  # behind it LibTorch's own stack
     if match is None:
         return None
     number, what, where, why, fix = (part or "" for part in match.groups())

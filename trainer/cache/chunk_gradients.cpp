@@ -30,6 +30,14 @@ Status ChunkGradients::Illegal(ParameterId parameter, const char* before, const 
       .Where("chunk " + std::to_string(PlaceOf(parameter).chunk));
 }
 
+Status ChunkGradients::UsedAgain(ParameterId parameter, const char* before,
+                                 const char* after) const {
+  return Illegal(parameter, before, after)
+      .Why("the model uses it at several places, and nobody has said so")
+      .Fix("declare the parameter as used several times: multi_use=[\"" + PlaceOf(parameter).name +
+           "\"] where the model is wrapped");
+}
+
 // Found while recording: gradients of this chunk are complete, and its parameters no longer needed,
 // only at the end of backward.
 void ChunkGradients::KeepApart(ChunkId chunk) {
@@ -41,8 +49,8 @@ Status ChunkGradients::BeginUse(std::span<const ParameterId> parameters) {
     if (pass_->separate() && has_gradient_[parameter]) KeepApart(PlaceOf(parameter).chunk);
     if (pass_->dry()) continue;
     if (chunks_->states()->state(parameter) == TensorState::kHoldAfterBwd) {
-      return Illegal(parameter, "an operator reads parameter ",
-                     " after its gradient has come, which lies in its place");
+      return UsedAgain(parameter, "an operator reads parameter ",
+                       " after its gradient has come, which lies in its place");
     }
     TP_RETURN_IF_ERROR(chunks_->states()->BeginUse(parameter));
   }
@@ -60,8 +68,8 @@ Result<std::byte*> ChunkGradients::Place(ParameterId parameter) {
 
   if (has_gradient_[parameter]) {
     if (InPlace(chunk)) {
-      return Illegal(parameter, "parameter ",
-                     " got a second gradient in one backward, over its first one");
+      return UsedAgain(parameter, "parameter ",
+                       " got a second gradient in one backward, over its first one");
     }
     KeepApart(chunk);
     return kSeparate;

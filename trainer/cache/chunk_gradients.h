@@ -73,6 +73,8 @@ class ChunkGradients {
   void KeepApart(ChunkId chunk);
   // kTensorStateIllegal, with the name of the parameter between two parts of a sentence.
   Status Illegal(ParameterId parameter, const char* before, const char* after) const;
+  // The same of a parameter that the model uses at several places.
+  Status UsedAgain(ParameterId parameter, const char* before, const char* after) const;
   // A place for gradients alone, zeroed. The pass may go dry.
   Status TakePlace(ChunkId chunk);
   void ZeroGaps(ChunkId chunk);

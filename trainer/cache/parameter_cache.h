@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -134,6 +135,9 @@ class ParameterCache {
   // The smallest --rcache for the order followed or recorded so far, in bytes.
   uint64_t SmallestRcacheBytes() const { return pass_.SmallestRcacheBytes(); }
   CacheCounters counters() const;
+  const std::string& NameOf(ParameterId parameter) const {
+    return layout_.parameters[parameter].name;
+  }
 
  private:
   explicit ParameterCache(CacheSetup setup);

@@ -94,9 +94,24 @@ Status GradientHooks::CollectSeparate() {
   return {};
 }
 
+// What has come was given up: a gradient that is left was told of by nobody.
+Status GradientHooks::CheckAllArrived() const {
+  for (ParameterId id = 0; id < parameters_.size(); ++id) {
+    if (!parameters_[id].requires_grad() || !parameters_[id].grad().defined()) continue;
+    return Status(ErrorId::kUsageError,
+                  "the gradient of parameter " + cache_->NameOf(id) + " was not handed in")
+        .Why(
+            "its post-accumulate-grad hook was removed or replaced, or p.grad was set by hand; "
+            "LibTorch has one such hook a tensor")
+        .Fix("register hooks with p.register_post_accumulate_grad_hook, and leave p.grad alone");
+  }
+  return {};
+}
+
 Status GradientHooks::FinishBackward(uint32_t micro_batch) {
   if (!operators_->status().ok()) return operators_->status();
   Status finished = CollectSeparate();
+  if (finished.ok()) finished = CheckAllArrived();
   if (finished.ok()) finished = cache_->FinishBackward(micro_batch);
   operators_->ApplyMoves();
   if (!finished.ok()) operators_->Latch(finished);

@@ -42,7 +42,8 @@ class GradientHooks {
   void Arrived(ParameterId parameter);
   // End of one micro-batch's backward: hands in what is still in LibTorch's copies, zero for
   // parameters without a gradient, and starts the reduce-scatter of every chunk that is not yet on
-  // its way. Errors: what the cache or an earlier hook latched.
+  // its way. Errors: what the cache or an earlier hook latched, kUsageError (of a gradient nobody
+  // has told).
   Status FinishBackward(uint32_t micro_batch);
   // Drops gradients that LibTorch holds (after an abandoned step).
   void DropAll();
@@ -50,6 +51,7 @@ class GradientHooks {
  private:
   struct Hook;
   Status CollectSeparate();
+  Status CheckAllArrived() const;
 
   ParameterCache* cache_;
   OperatorHook* operators_;
