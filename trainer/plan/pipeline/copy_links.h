@@ -1,0 +1,66 @@
+// CopyLinks: copies that wait for a root complex, and which of them has it: one at a time in each
+// direction, the one that is needed first. A copy that is needed earlier interrupts another, which
+// goes on later (memserver copies chunk by chunk; CUDA's stream priorities, which Mobius names, do
+// not order copies).
+//
+// One thread; part of trainer/plan/pipeline/pipeline_schedule.h. Times in nanoseconds.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+namespace tidepool::trainer {
+
+// A part of a copy that was not interrupted.
+struct CopySpan {
+  uint32_t copy = 0;
+  int64_t start_ns = 0, end_ns = 0;
+};
+
+// What is needed first comes first; `copy` makes it unique.
+struct CopyNeed {
+  uint32_t kind = 0, visit = 0, item = 0;
+  uint32_t copy = 0;
+  friend auto operator<=>(const CopyNeed&, const CopyNeed&) = default;
+};
+
+class CopyLinks {
+ public:
+  // `spans` outlives it, and receives what was copied when.
+  CopyLinks(uint32_t complexes, std::vector<CopySpan>* spans)
+      : links_(size_t{2} * complexes), spans_(spans) {}
+
+  // The copy waits from now on and takes `duration_ns` of its link.
+  void Request(uint32_t complex, bool up, const CopyNeed& need, int64_t duration_ns);
+  // Gives each link to what is needed first now.
+  void Assign(int64_t now_ns);
+  // When the first of the copies that run ends; -1: none runs.
+  int64_t NextEnd() const;
+  // The copies that have ended by now; they are forgotten.
+  std::vector<uint32_t> TakeEnded(int64_t now_ns);
+
+ private:
+  struct Waiting {
+    CopyNeed need;
+    int64_t left_ns = 0;
+    friend bool operator<(const Waiting& a, const Waiting& b) { return a.need < b.need; }
+  };
+  struct Link {
+    std::set<Waiting> waiting;
+    bool busy = false;
+    Waiting current;
+    int64_t since_ns = 0;
+
+    int64_t end_ns() const { return since_ns + current.left_ns; }
+  };
+
+  // Notes what the link's copy has done.
+  void Close(Link* link, int64_t now_ns);
+
+  std::vector<Link> links_;  // of complex c: 2 c upwards, 2 c + 1 downwards
+  std::vector<CopySpan>* const spans_;
+};
+
+}  // namespace tidepool::trainer
