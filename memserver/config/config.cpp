@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/text/suggest.h"
-#include "memserver/config/config_file.h"
+#include "base/formats/toml_file.h"
 
 namespace tidepool::memserver {
 
@@ -20,7 +20,7 @@ Status UnknownKey(const FileSetting& entry) {
 
 Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effective,
                 std::vector<QuotaEntry>* quotas) {
-  TP_ASSIGN_OR_RETURN(const std::vector<FileSetting> entries, ReadConfigFile(path));
+  TP_ASSIGN_OR_RETURN(const std::vector<FileSetting> entries, ReadTomlFile(path));
   std::vector<FileSetting> of_quotas;
   for (const FileSetting& entry : entries) {
     if (IsQuotaKey(entry.key)) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "memserver/config/config_file.h"
+#include "base/formats/toml_file.h"
 #include "memserver/residency/quota.h"
 
 namespace tidepool::memserver {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error_catalog.h"
+#include "tests/trainer/data/data_files.h"
 
 namespace tidepool::trainer {
 namespace flags_test {
@@ -187,6 +188,64 @@ TEST_F(FlagsTest, HelpGoesToStdoutAndEndsWell) {
   EXPECT_FALSE(Parse({"run", "--help"}));
   EXPECT_EQ(exit_code_, kExitOk);
   EXPECT_THAT(out_, HasSubstr("--rcache"));
+}
+
+class FlagsFile : public FlagsTest {
+ protected:
+  std::optional<CommandLine> ParseWith(const std::string& file,
+                                       std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"run", "--config", folder_.Write("run.toml", file)});
+    return Parse(more);
+  }
+  TempFolder folder_;
+};
+
+TEST_F(FlagsFile, IsReadAndTheCommandLineWins) {
+  const auto line = ParseWith(
+      "steps = 7\nlr = 0.5\n[memory]\nrcache = \"64MiB\"\n"
+      "no-prefetch = true\nnesterov = false\n",
+      {"--lr", "0.25"});
+  ASSERT_TRUE(line) << err_;
+  EXPECT_EQ(line->options.training.steps, 7U);
+  EXPECT_EQ(line->options.training.learning_rate, 0.25F);
+  EXPECT_EQ(line->options.memory.rcache, "64MiB");
+  EXPECT_FALSE(line->options.memory.prefetch);
+  EXPECT_FALSE(line->options.optimizer.nesterov);
+  const auto launched =
+      Parse({"launch", "-n", "2", "--", "run", "--config", folder_.path() + "/run.toml"});
+  ASSERT_TRUE(launched) << err_;
+  EXPECT_EQ(launched->options.training.steps, 7U);
+}
+
+TEST_F(FlagsFile, IsWrittenByPrintConfigAndReadBack) {
+  EXPECT_FALSE(
+      Parse({"run", "--print-config", "--steps", "9", "--job", "a \"b\"", "--no-prefetch"}));
+  EXPECT_EQ(exit_code_, kExitOk);
+  EXPECT_THAT(out_, HasSubstr("\nsteps = 9\n"));
+  EXPECT_THAT(out_, HasSubstr("\n# tokenizer =\n"));
+  const auto line = ParseWith(out_);
+  ASSERT_TRUE(line) << err_ << out_;
+  EXPECT_EQ(line->options.training.steps, 9U);
+  EXPECT_EQ(line->options.job.name, "a \"b\"");
+  EXPECT_FALSE(line->options.memory.prefetch);
+  EXPECT_EQ(line->options.training.learning_rate, RunOptions().training.learning_rate);
+}
+
+TEST_F(FlagsFile, ThatIsWrongIsRefusedByKeyAndPlace) {
+  EXPECT_FALSE(ParseWith("stepps = 7\n"));
+  EXPECT_EQ(exit_code_, kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("did you mean \"--steps\"?"));
+  EXPECT_FALSE(ParseWith("steps = -7\n"));
+  EXPECT_THAT(err_, HasSubstr("--steps"));
+  EXPECT_FALSE(ParseWith("[a]\nsteps = 7\n[b]\nsteps = 8\n"));
+  EXPECT_THAT(err_, HasSubstr("steps is given twice"));
+  EXPECT_THAT(err_, HasSubstr("run.toml:4"));
+  EXPECT_FALSE(ParseWith("config = \"x\"\n"));
+  EXPECT_THAT(err_, HasSubstr("cannot be in such a file itself"));
+  EXPECT_FALSE(ParseWith("steps = \n"));
+  EXPECT_THAT(err_, HasSubstr("not valid TOML"));
+  EXPECT_FALSE(Parse({"run", "--config", folder_.path() + "/none.toml"}));
+  EXPECT_THAT(err_, HasSubstr("none.toml"));
 }
 
 TEST_F(FlagsTest, MistakesAreUsageErrors) {

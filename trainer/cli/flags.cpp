@@ -11,6 +11,7 @@
 #include "base/error_catalog.h"
 #include "base/status.h"
 #include "base/text/suggest.h"
+#include "trainer/cli/flags_file.h"
 #include "trainer/cli/number_flags.h"
 #include "trainer/cli/run_flags.h"
 
@@ -93,6 +94,42 @@ void AddLaunchFlags(CLI::App* launch, CommandLine* line) {
   launch->footer(kExamples);
 }
 
+// WithFlagsOfFile has read the file before.
+void AddConfigFlags(CLI::App* run) {
+  run->add_option(kConfigFlag,
+                  "TOML file of flags without their dashes, such as steps = 500; what "
+                  "is given here wins")
+      ->type_name("FILE")
+      ->group("output");
+  run->add_flag_callback(
+         "--print-config", [] {}, "print all settings as such a file, and train nothing")
+      ->group("output");
+}
+
+// What is in effect for each flag that a file may hold.
+std::string ConfigOf(const CLI::App& run) {
+  std::vector<ShownFlag> flags;
+  for (const CLI::Option* option : run.get_options()) {
+    const std::string name = option->get_lnames().empty() ? "" : option->get_lnames().front();
+    if (name.empty() || name == "help" || name == "config" || name == "print-config") continue;
+
+    ShownFlag flag{.group = option->get_group(),
+                   .name = name,
+                   .description = option->get_description(),
+                   .value = option->get_default_str(),
+                   .is_text = true};
+    const bool is_switch = option->get_expected_min() == 0 && option->get_items_expected_max() == 0;
+    if (is_switch) flag.value = option->count() > 0 ? "true" : "false";
+    if (!is_switch && option->count() > 0) flag.value = option->results().front();
+    flag.is_text = !is_switch && FindNumberFlag("run", option->get_name()) == nullptr;
+    flags.push_back(std::move(flag));
+  }
+
+  std::stable_sort(flags.begin(), flags.end(),
+                   [](const ShownFlag& a, const ShownFlag& b) { return a.group < b.group; });
+  return ConfigText(flags);
+}
+
 // All subcommands with their flags, which write into `line` and `shell`.
 Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   const Commands commands = NameCommands(app);
@@ -113,11 +150,12 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   AddTrainingFlags(commands.run, &o->training, &o->optimizer);
   AddPlaceFlags(commands.run, o);
   AddOutputFlags(commands.run, &o->output);
+  AddConfigFlags(commands.run);
   commands.run->footer(kExamples);
 
   commands.estimate->add_option("--ranks", o->ranks, "for so many ranks")->capture_default_str();
   for (CLI::App* command : {commands.run, commands.estimate})
-    command->add_flag("--json", o->output.json, "the plan as JSON on stdout");
+    command->add_flag("--json", o->output.json, "the plan as JSON on stdout")->group("output");
   AddDeviceFlag(commands.doctor, &o->device);
   commands.doctor->get_option("--device")->default_str("auto");
   AddSampleFlags(commands.sample, o);
@@ -191,9 +229,7 @@ bool UnknownCommand(int argc, char** argv) {
   return std::find(kCommands.begin(), kCommands.end(), argv[1]) == kCommands.end();
 }
 
-}  // namespace
-
-bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) {
+bool ParseWords(int argc, char** argv, CommandLine* line, int* exit_code) {
   CLI::App app("trainer trains models whose states are in a memory server (memserver)");
   app.set_version_flag("--version", "trainer " TIDEPOOL_VERSION);
   app.footer(kExamples);
@@ -218,15 +254,37 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
     return false;
   }
 
+  if (commands.run->parsed() && commands.run->count("--print-config") > 0) {
+    std::cout << ConfigOf(*commands.run);
+    *exit_code = kExitOk;
+    return false;
+  }
+
   if (commands.completion->parsed()) {
     std::cout << CompletionText(app, shell);
     *exit_code = kExitOk;
     return false;
   }
+
   if (commands.doctor->parsed() && commands.doctor->count("--device") == 0)
     line->options.device.name = "auto";
   line->command = commands.Chosen();
   return line->command != Command::kLaunch || ParseLaunched(line, exit_code);
+}
+
+}  // namespace
+
+bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) {
+  Result<std::vector<std::string>> words = WithFlagsOfFile({argv, argv + argc});
+  if (!words.ok()) {
+    std::cerr << words.status().Format() << "\n";
+    *exit_code = words.status().exit_code();
+    return false;
+  }
+
+  std::vector<char*> pointers;
+  for (std::string& word : words.value()) pointers.push_back(word.data());
+  return ParseWords(static_cast<int>(pointers.size()), pointers.data(), line, exit_code);
 }
 
 }  // namespace tidepool::trainer

@@ -21,8 +21,8 @@ struct CommandLine {
   std::vector<std::string> launch_arguments;
 };
 
-// Reads the command line. On --help, --version, completion or a usage error it prints and returns
-// false with the exit code (0 or 2).
+// Reads the command line, with the file that --config names. On --help, --version, completion,
+// --print-config or a usage error it prints and returns false with the exit code (0 or 2).
 bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code);
 
 }  // namespace tidepool::trainer

@@ -1,7 +1,9 @@
-#include "memserver/config/config_file.h"
+#include "base/formats/toml_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -16,7 +18,7 @@
 #define TOML_ASSERT(fact) static_cast<void>(0)
 #include <toml++/toml.h>
 
-namespace tidepool::memserver {
+namespace tidepool {
 
 namespace {
 
@@ -64,11 +66,17 @@ size_t LineOfForeignLetter(std::string_view text) {
   return 0;
 }
 
-Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path,
+// What is read, and how.
+struct Reading {
+  const std::string& path;
+  Fractions fractions;
+};
+
+Status Flatten(const toml::table& table, const std::string& prefix, const Reading& reading,
                std::vector<FileSetting>* settings);
 
 // The tables of [[key]]: key[0].name, key[1].name and so on.
-Status FlattenList(const toml::array& list, const std::string& key, const std::string& path,
+Status FlattenList(const toml::array& list, const std::string& key, const Reading& reading,
                    std::vector<FileSetting>* settings) {
   size_t index = 0;
   for (const auto& element : list) {
@@ -76,32 +84,43 @@ Status FlattenList(const toml::array& list, const std::string& key, const std::s
     if (table == nullptr)
       return Status(ErrorId::kConfigBadValue,
                     "the value of " + key + " is a list, and no list of tables")
-          .Where(Place(path, list.source()));
-    TP_RETURN_IF_ERROR(Flatten(*table, key + "[" + std::to_string(index++) + "].", path, settings));
+          .Where(Place(reading.path, list.source()));
+    TP_RETURN_IF_ERROR(
+        Flatten(*table, key + "[" + std::to_string(index++) + "].", reading, settings));
   }
 
   return Status();
 }
 
+// The shortest text that reads as the same number.
+std::string ShortestText(double number) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), number);
+  return std::string(text.data(), error == std::errc() ? end : text.data());
+}
+
 // None: the value is of a kind that no setting has.
-std::optional<std::string> TextOf(const toml::node& node) {
+std::optional<std::string> TextOf(const toml::node& node, Fractions fractions) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
   if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
+  if (const auto* number = node.as_floating_point();
+      number != nullptr && fractions == Fractions::kAllowed)
+    return ShortestText(number->get());
   return std::nullopt;
 }
 
-Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path,
+Status Flatten(const toml::table& table, const std::string& prefix, const Reading& reading,
                std::vector<FileSetting>* settings) {
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
-    const std::string where = Place(path, node.source());
+    const std::string where = Place(reading.path, node.source());
 
     if (const auto* inner = node.as_table()) {
-      TP_RETURN_IF_ERROR(Flatten(*inner, key + ".", path, settings));
+      TP_RETURN_IF_ERROR(Flatten(*inner, key + ".", reading, settings));
     } else if (const auto* list = node.as_array()) {
-      TP_RETURN_IF_ERROR(FlattenList(*list, key, path, settings));
-    } else if (auto text = TextOf(node)) {
+      TP_RETURN_IF_ERROR(FlattenList(*list, key, reading, settings));
+    } else if (auto text = TextOf(node, reading.fractions)) {
       settings->push_back({key, *std::move(text), where});
     } else {
       // A fraction or a date: no setting is one.
@@ -116,7 +135,7 @@ Status Flatten(const toml::table& table, const std::string& prefix, const std::s
 
 }  // namespace
 
-Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path) {
+Result<std::vector<FileSetting>> ReadTomlFile(const std::string& path, Fractions fractions) {
   std::ifstream file(path);
   std::stringstream text;
   const bool is_empty = file && file.peek() == std::ifstream::traits_type::eof() && !file.bad();
@@ -136,7 +155,7 @@ Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path) {
   std::vector<FileSetting> settings;
   try {
     const toml::table table = toml::parse(content, path);
-    TP_RETURN_IF_ERROR(Flatten(table, "", path, &settings));
+    TP_RETURN_IF_ERROR(Flatten(table, "", {path, fractions}, &settings));
   } catch (const toml::parse_error& error) {
     return Status(ErrorId::kConfigSyntax, "the configuration file is not valid TOML")
         .Where(Place(path, error.source()) + ", column " +
@@ -146,4 +165,4 @@ Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path) {
   return settings;
 }
 
-}  // namespace tidepool::memserver
+}  // namespace tidepool

@@ -1,4 +1,4 @@
-// ReadConfigFile: a TOML file as a flat list of keys, texts and lines. The one door to toml++.
+// ReadTomlFile: a TOML file as a flat list of keys, texts and lines. The one door to toml++.
 //
 // Any thread.
 #pragma once
@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-namespace tidepool::memserver {
+namespace tidepool {
 
 // One value of the file.
 struct FileSetting {
@@ -19,8 +19,11 @@ struct FileSetting {
   std::string where;  // "/etc/tidepool/memserver.toml:3"
 };
 
+// Whether a number may have a fraction.
+enum class Fractions : uint8_t { kRefused, kAllowed };
 // Errors: kConfigUnreadable, kConfigSyntax (with line and column), kConfigBadValue (dates, and
 // lists but of tables, are no settings).
-Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path);
+Result<std::vector<FileSetting>> ReadTomlFile(const std::string& path,
+                                              Fractions fractions = Fractions::kRefused);
 
-}  // namespace tidepool::memserver
+}  // namespace tidepool
