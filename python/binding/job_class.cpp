@@ -16,6 +16,7 @@
 #include <torch/library.h>
 
 #include "base/error_catalog.h"
+#include "base/point.h"
 #include "base/text/json_writer.h"
 #include "python/binding/interrupt_clock.h"
 #include "trainer/engine/torch_errors.h"
@@ -62,6 +63,8 @@ class Job : public torch::CustomClassHolder {
  public:
   explicit Job(const std::string& settings) {
     InterruptClock::Watch();
+    static const bool armed = (ArmPointsFromEnvironment(), true);
+    static_cast<void>(armed);
     Result<trainer::ModuleSettings> parsed = trainer::ParseModuleSettings(settings);
     Require(parsed.status());
     micro_batches_ = parsed->run.training.micro_batches;

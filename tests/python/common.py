@@ -165,17 +165,22 @@ def wait_until(true: Callable[[], bool], seconds: float = 20) -> bool:
 class Server:
     """A memserver with its keeper, for the time of a `with`."""
 
-    def __init__(self, pool: str = "64MiB") -> None:
+    def __init__(self, pool: str = "64MiB", kill_at: str = "") -> None:
+        """`kill_at`: a named point of the first memserver, at which it is killed; its keeper starts the next one. What a start measures
+        passes points too, so nothing is measured then."""
+        self.is_to_die = kill_at != ""
         self.sockets = tempfile.mkdtemp(prefix="tidepool-test-")
         self.log = tempfile.TemporaryFile()
         program = _library.program_path("memserver") or "memserver"
         words = [program, "run", "--socket-dir", self.sockets, "--pool", pool, "--rcache-limit", pool]
-        self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
+        words += ["--update-prefetch", "512"] if kill_at else []
+        variables = {**os.environ, **({"TIDEPOOL_KILL_AT": kill_at} if kill_at else {})}
+        self.process = subprocess.Popen(words, env=variables, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
 
     def __enter__(self) -> "Server":
         limit = time.monotonic() + 30
         while not self._answers():
-            if time.monotonic() > limit or self.process.poll() is not None:
+            if time.monotonic() > limit or (self.process.poll() is not None and not self.is_to_die):
                 self.log.seek(0)
                 raise RuntimeError("memserver does not come: " + self.log.read().decode())
             time.sleep(0.02)
