@@ -24,6 +24,7 @@ from ._hooks import install, refuse_forward
 from ._library import new_job
 from ._meta import exchange, unbacked
 from ._options import Options, Rule
+from ._progress import Progress, waits_for
 from .errors import UsageError, call
 
 log = logging.getLogger("tidepool")
@@ -81,7 +82,9 @@ class Handle:
 
         placed = _Placed(self.weights, dtype, _device(self.options, place))
         try:
-            plan, seat = _begin(job, trained, frozen, group_of, placed)
+            asked = f"asking memserver at {server[0] or _server.default_socket_dir()} for room"
+            waits_for("starting a private memserver" if server[1] else asked, self.rank == 0)
+            plan, seat = _begin(job, trained, frozen, group_of, placed, is_shown=self.rank == 0)
             placed.place_the_rest(self.model, {id(one.parameter) for one in (*trained, *frozen)})
             call(job, "bind")
         except BaseException as error:
@@ -190,7 +193,7 @@ class Handle:
 
 
 def _begin(
-    job: Any, trained: Sequence[_check.Member], frozen: Sequence[_check.Member], group_of: Dict[int, int], placed: "_Placed"
+    job: Any, trained: Sequence[_check.Member], frozen: Sequence[_check.Member], group_of: Dict[int, int], placed: "_Placed", is_shown: bool
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Describes the parameters, takes the seat, and puts initial values into a new job. Returns plan and seat."""
     for one in trained:
@@ -206,9 +209,14 @@ def _begin(
     if not seat["resumed"]:
         order = call(job, "put_order")
         ahead = _ReadAhead(placed, [trained[index] for index in order])
-        for index in order:
-            ahead.advance(trained[index].bytes)
-            call(job, "put", index, placed.values(trained[index]))
+        progress = Progress("weights to the server", sum(one.bytes for one in trained), is_shown)
+        try:
+            for index in order:
+                ahead.advance(trained[index].bytes)
+                call(job, "put", index, placed.values(trained[index]))
+                progress.advance(trained[index].bytes, placed.shard(trained[index]))
+        finally:
+            progress.end()
     return plan, seat
 
 
@@ -260,6 +268,12 @@ class _Placed:
         tell = getattr(self._weights, "prefetch", None)
         if tell is not None:
             tell(one.name)
+
+    def shard(self, one: _check.Member) -> Tuple[int, int]:
+        """The file that the values lie in, from 1, and how many there are; (0, 0): none."""
+        tell = getattr(self._weights, "shard", None)
+        found: Tuple[int, int] = tell(one.name) if tell is not None else (0, 0)
+        return found
 
     def values(self, one: _check.Member) -> torch.Tensor:
         """The initial values, in host memory; those of a frozen parameter in the job's dtype."""

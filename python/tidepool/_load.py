@@ -36,6 +36,10 @@ class Checkpoint:
         self._last = self._names[name]
         return self._directory.tensor(self._last)
 
+    def shard(self, name: str) -> Tuple[int, int]:
+        """The file of a parameter, from 1, and the number of files."""
+        return self._directory.place(self._names[name]) if name in self._names else (0, 0)
+
     def prefetch(self, name: str) -> None:
         """The values are asked for soon: the kernel reads them into the page cache, and nobody waits."""
         if name in self._names:

@@ -136,6 +136,10 @@ class Directory:
     def tensor(self, name: str) -> torch.Tensor:
         return self._reader_of[name].tensor(name)
 
+    def place(self, name: str) -> Tuple[int, int]:
+        """The file that a tensor lies in, from 1, and the number of files."""
+        return self.readers.index(self._reader_of[name]) + 1, len(self.readers)
+
     def prefetch(self, name: str) -> None:
         self._reader_of[name].prefetch(name)
 

@@ -1,16 +1,22 @@
 """What a program sees of a job while it runs: gradients, hooks of its own, errors of backward, and what goes on without it."""
 
+import io
+import json
 import os
 import signal
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
+import safetensors.torch
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import common
 import tidepool
+from tidepool import _progress
 
 
 class Gradients(unittest.TestCase):
@@ -191,6 +197,45 @@ class Others(unittest.TestCase):
             os.environ.update({"TIDEPOOL_SOCKET_DIR": former} if former else {})
         self.assertIn("private memserver", logged.output[0])
         tidepool.close(model)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Starting(unittest.TestCase):
+    """What a start shows of what it waits for."""
+
+    def start(self, **options):
+        values = {name: parameter.detach() for name, parameter in common.mlp().named_parameters()}
+        with tempfile.TemporaryDirectory() as folder:
+            files = {name: f"model-0000{1 + (2 * index >= len(values))}-of-00002.safetensors" for index, name in enumerate(values)}
+            for file in set(files.values()):
+                safetensors.torch.save_file({name: value for name, value in values.items() if files[name] == file}, os.path.join(folder, file))
+            with open(os.path.join(folder, "model.safetensors.index.json"), "w", encoding="utf-8") as index:
+                json.dump({"weight_map": files}, index)
+            with tidepool.init():
+                model = common.mlp()
+            common.wrap(model, weights=folder, **options)
+            tidepool.optim.SGD(model.parameters())
+        tidepool.close(model)
+
+    def test_a_terminal_shows_shards_and_rates(self):
+        with mock.patch.object(_progress, "_EVERY_SECONDS", 0), mock.patch("sys.stderr", Terminal()) as terminal, self.assertNoLogs("tidepool", "INFO"):
+            self.start()
+        said = terminal.getvalue()
+        self.assertIn("tidepool: starting a private memserver\n", said)
+        self.assertRegex(said, r"weights to the server: .* of .*, shard 1 of 2, .*/s")
+        self.assertIn("shard 2 of 2", said)
+        self.assertTrue(said.endswith("\r\033[K"))  # nothing stays
+
+    def test_elsewhere_it_is_the_log(self):
+        with mock.patch("sys.stderr", io.StringIO()) as other, self.assertLogs("tidepool", "INFO") as logged:
+            self.start()
+        self.assertEqual(other.getvalue(), "")
+        self.assertEqual([record.levelname for record in logged.records], ["INFO", "INFO"])
+        self.assertRegex(logged.output[1], r"weights to the server: .*, .*/s")
 
 
 if __name__ == "__main__":
