@@ -99,8 +99,9 @@ void JobDesk::On(const FormerServersEnded& event) {
   for (size_t i = 0; i < tables_->set_aside.size();) {
     SetAside& aside = tables_->set_aside[i];
     const bool waited = aside.waits_for != 0;
-    aside.waits_for &= ~event.servers;
-    if (!waited || aside.waits_for != 0 || tables_->draining) {
+    // While this server hands over, the next one takes them up.
+    if (!tables_->draining) aside.waits_for &= ~event.servers;
+    if (!waited || aside.waits_for != 0) {
       ++i;
       continue;
     }
