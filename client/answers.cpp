@@ -8,7 +8,8 @@ namespace {
 
 const char* NameOf(shm::Op op) {
   constexpr std::array<const char*, shm::kOpMax + 1> kNames{
-      "?", "put weights of", "fetch", "submit gradient of", "end step", "claim"};
+      "?",        "put weights of", "fetch",           "submit gradient of",
+      "end step", "claim",          "numbers of step", "untouched of step"};
   return kNames[static_cast<uint32_t>(op)];
 }
 
@@ -26,7 +27,7 @@ Status WhyNoStep(const shm::EndStepRequest& end) {
 
 std::string Described(const shm::Request& request) {
   const auto op = static_cast<shm::Op>(request.op);
-  const bool of_chunk = op != shm::Op::kEndStep;
+  const bool of_chunk = op != shm::Op::kEndStep && !shm::IsStepNumbers(request);
   return NameOf(op) + (of_chunk ? " chunk " + std::to_string(request.chunk) : std::string());
 }
 

@@ -20,7 +20,8 @@ class Attempt {
 
   // Names the attempt in the flags of a new request, where it counts.
   void Name(shm::Request* request) const {
-    const bool counts = Is(*request, shm::Op::kSubmitGradient) || Is(*request, shm::Op::kEndStep);
+    const bool counts = Is(*request, shm::Op::kSubmitGradient) || Is(*request, shm::Op::kEndStep) ||
+                        shm::IsStepNumbers(*request);
     if (counts && open_) request->flags |= shm::FlagsOfAttempt(*open_);
   }
   // Learns from a `request` that was answered with `error` in a session of version `protocol`.

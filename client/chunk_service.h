@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "base/formats/optimizer.h"
 #include "base/ids.h"
 #include "base/status.h"
 
@@ -71,6 +72,12 @@ struct Wanted {
   uint32_t uses_ahead;
 };
 
+// What one step uses for one parameter group.
+struct GroupStep {
+  uint32_t group = 0;
+  GroupNumbers numbers;
+};
+
 // What a rank says at the end of a step.
 struct StepEnd {
   Version version = 0;      // that the step's gradients were computed from
@@ -79,6 +86,13 @@ struct StepEnd {
   uint64_t data_cursor = 0;
   uint32_t scaler_steps = 0;
   uint64_t random_state = 0;
+  // Numbers in place of the job's, for this step alone; every rank says the same, and numbers that
+  // tidepool::WhyBad finds nothing wrong with.
+  std::span<const GroupStep> groups = {};
+  // The parameters that no backward of the step has reached on this rank, as a set of bits
+  // (shm/step_numbers.h); empty: all are reached. A parameter that no rank of its data-parallel
+  // group has reached is left as it is. Servers of earlier releases take its gradient for zero.
+  std::span<const uint64_t> untouched = {};
 };
 
 // The answer to a request.
@@ -109,7 +123,8 @@ class ChunkService {
   virtual Result<Ticket> StartSubmitGradient(const Range& range, Version version,
                                              uint32_t micro_batch) = 0;
   // Answered when all ranks have ended the step and it is sealed (or skipped); parameters are
-  // updated after that.
+  // updated after that. Errors: kAbiMismatch (groups, and a server of an earlier release),
+  // kUsageError (more parameters are not reached than can be said).
   virtual Result<Ticket> StartEndStep(const StepEnd& end) = 0;
 
   // Where the attachment has flags: those of a ticket of StartFetch or StartSubmitGradient, from

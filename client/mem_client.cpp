@@ -116,21 +116,6 @@ Result<Ticket> MemClient::StartSubmitGradient(const Range& range, Version versio
   return ticket;
 }
 
-Result<Ticket> MemClient::StartEndStep(const StepEnd& end) {
-  shm::EndStepRequest request{};
-  request.op = static_cast<uint32_t>(shm::Op::kEndStep);
-  request.learning_rate = end.learning_rate;
-  request.version = end.version;
-  request.data_cursor = end.data_cursor;
-  request.loss_scale = end.loss_scale;
-  request.scaler_steps = end.scaler_steps;
-  request.random_state = end.random_state;
-
-  auto ticket = Start(shm::AsRequest(request));
-  TP_POINT("client.end_step_sent");
-  return ticket;
-}
-
 TicketFlags MemClient::FlagsOf(Ticket ticket) const {
   if (flags_.is_null()) return {};
   return {flags_.ready(ticket), flags_.done(ticket), ticket};
@@ -217,6 +202,9 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
     if (entry->outcome) {
       Result<Outcome> outcome = std::move(*entry->outcome);
       requests_.Remove(ticket);
+      if (ticket == numbered_end_) {
+        for (const Ticket number : std::exchange(numbers_, {})) requests_.Remove(number);
+      }
       TP_POINT("client.outcome_taken");
       return outcome;
     }

@@ -86,6 +86,7 @@ class MemClient final : public ChunkService {
   // ok while the session can be used: not ended, and not inherited by fork.
   Status Usable() const;
   Result<Ticket> Start(shm::Request request);
+  Status StartNumbers(const StepEnd& end);
   bool Push(shm::Request request, shm::More more);
   Status PushWhenRoom(const shm::Request& request);
   void TakeCompletions();
@@ -128,6 +129,10 @@ class MemClient final : public ChunkService {
   Attempt attempt_;
   const shm::FlagPages flags_;  // null where the server made the rCache
   RequestLog requests_;
+  // What was said of the open step besides its end: answered before it, and its outcome is the
+  // end's.
+  std::vector<Ticket> numbers_;
+  Ticket numbered_end_ = 0;  // that end
   ParkedRequests parked_;
   std::vector<ChunkId> schedule_;  // declared last
   std::optional<PendingSave> save_;

@@ -16,8 +16,8 @@ namespace tidepool::shm {
 // The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a
 // struct there obliges a new number; a program goes on speaking the version before where
 // shm/own_protocols.cpp says so (shm/protocol.h).
-inline constexpr uint32_t kAbiVersion = 7;
-// The version before, which programs of this release speak too (5 and 6 were between releases):
+inline constexpr uint32_t kAbiVersion = 8;
+// The version before, which programs of this release speak too (5 to 7 were between releases):
 // ranks bring no memory, and say nothing of their run, nor of their attempts.
 inline constexpr uint32_t kAbiVersionBefore = 4;
 // The first version in which a rank may bring its rCache (frames.h).
@@ -28,7 +28,11 @@ inline constexpr uint32_t kAbiNote = 6;
 // The first version in which gradients and ends of steps name their attempt (kNamesAttempt), and a
 // rank hears which one is open.
 inline constexpr uint32_t kAbiAttempt = 7;
-static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion);
+// The first version in which a step names numbers of parameter groups, and parameters without a
+// gradient (Op::kGroupNumbers, Op::kUntouched).
+inline constexpr uint32_t kAbiNumbers = 8;
+static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion &&
+              kAbiNumbers <= kAbiVersion);
 
 // What a request asks for.
 enum class Op : uint32_t {
@@ -43,18 +47,23 @@ enum class Op : uint32_t {
   // Asks whether the frozen chunk is there. Answered with its bytes, or with 0: then this rank is
   // to put them, from the start.
   kClaimFrozen = 5,
+  // Numbers of one parameter group for the open step, in place of the job's. Every rank names the
+  // same ones. Answered with the rank's end of the step, which comes behind it.
+  kGroupNumbers = 6,
+  // Parameters that no backward of the open step has reached on this rank. Answered likewise.
+  kUntouched = 7,
 };
-inline constexpr uint32_t kOpMin = 1, kOpMax = 5;
+inline constexpr uint32_t kOpMin = 1, kOpMax = 7;
 
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it.
 // The server then answers it without applying it where its effect is already in kept memory.
 inline constexpr uint32_t kResubmitted = 1;
-// Set in `flags` of a kSubmitGradient or kEndStep that names its attempt at the step of its
-// version: the upper 24 bits hold the number. The first attempt at a step is 0. Each one that is
-// dropped, because a gradient was not finite or a rank was lost, is followed by the next number,
-// modulo 2^24. A request of a dropped attempt never counts for another one, however often it is
-// sent. Optional: a rank that attached to a server of an earlier version knows its attempt from the
-// next sealed step on. 0 in sessions of versions before kAbiAttempt.
+// Set in `flags` of a request of the open step (all but puts, fetches and claims) that names its
+// attempt at the step of its version: the upper 24 bits hold the number. The first attempt at a
+// step is 0. Each one that is dropped, because a gradient was not finite or a rank was lost, is
+// followed by the next number, modulo 2^24. A request of a dropped attempt never counts for
+// another one. Optional: a rank that attached to a server of an earlier version knows its attempt
+// from the next sealed step on. 0 in sessions of versions before kAbiAttempt.
 inline constexpr uint32_t kNamesAttempt = 2;
 inline constexpr uint32_t kAttemptBits = 24;
 inline constexpr uint32_t kAttemptMask = (uint32_t{1} << kAttemptBits) - 1;
@@ -102,6 +111,30 @@ struct EndStepRequest {
   uint32_t flags;         // kResubmitted, FlagsOfAttempt, or both; else 0
 };
 
+// kGroupNumbers, in the same 56 bytes: a GroupNumbers (base/formats/optimizer.h) on its way.
+struct GroupNumbersRequest {
+  uint64_t counter;
+  uint32_t op;
+  uint32_t group;
+  uint64_t version;  // as EndStepRequest has it
+  float learning_rate, weight_decay;
+  double beta1, beta2;
+  float eps;
+  uint32_t flags;  // as EndStepRequest has it
+};
+
+// kUntouched, in the same 56 bytes: the `run` parameters from `first` on, and of those behind them
+// each whose bit is set.
+struct UntouchedRequest {
+  uint64_t counter;
+  uint32_t op;
+  uint32_t first;    // ParameterId
+  uint64_t version;  // as EndStepRequest has it
+  uint64_t bits[3];
+  uint32_t run;
+  uint32_t flags;  // as EndStepRequest has it
+};
+
 // What `flags` of a request of this attempt hold besides kResubmitted.
 constexpr uint32_t FlagsOfAttempt(uint32_t attempt) {
   return kNamesAttempt | (attempt & kAttemptMask) << kAttemptShift;
@@ -140,18 +173,26 @@ inline constexpr uint32_t kPayloadBytes = 56;
 inline constexpr uint32_t kPayloadWords = kPayloadBytes / 8;
 
 static_assert(sizeof(Request) == kPayloadBytes && sizeof(EndStepRequest) == kPayloadBytes &&
-              sizeof(Completion) == kPayloadBytes);
+              sizeof(GroupNumbersRequest) == kPayloadBytes &&
+              sizeof(UntouchedRequest) == kPayloadBytes && sizeof(Completion) == kPayloadBytes);
 static_assert(std::is_trivially_copyable_v<Request> &&
               std::is_trivially_copyable_v<EndStepRequest> &&
+              std::is_trivially_copyable_v<GroupNumbersRequest> &&
+              std::is_trivially_copyable_v<UntouchedRequest> &&
               std::is_trivially_copyable_v<Completion>);
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
-// The 56 bytes of a slot, read as the other of the two requests. Which one they are, `op` says.
+// The 56 bytes of a slot, read as another of the requests. Which one they are, `op` says.
 inline EndStepRequest AsEndStep(const Request& request) {
   return std::bit_cast<EndStepRequest>(request);
 }
 inline Request AsRequest(const EndStepRequest& request) {
   return std::bit_cast<Request>(request);
+}
+// True for what is answered when the step that it names has ended, and means nothing by itself.
+inline bool IsStepNumbers(const Request& request) {
+  return request.op == static_cast<uint32_t>(Op::kGroupNumbers) ||
+         request.op == static_cast<uint32_t>(Op::kUntouched);
 }
 
 }  // namespace tidepool::shm

@@ -72,6 +72,66 @@ const char* WhyBad(const OptimizerSpec& spec, DType parameters) {
   return nullptr;
 }
 
+GroupNumbers NumbersOf(const OptimizerSpec& spec, float learning_rate, float weight_decay) {
+  GroupNumbers numbers{.learning_rate = learning_rate, .weight_decay = weight_decay};
+  switch (spec.rule) {
+    case OptimizerRule::kAdamW:
+    case OptimizerRule::kAdam: numbers.eps = static_cast<float>(spec.eps); [[fallthrough]];
+    case OptimizerRule::kLion:
+      numbers.beta1 = spec.beta1;
+      numbers.beta2 = spec.beta2;
+      break;
+
+    case OptimizerRule::kSgd:
+      numbers.beta1 = spec.momentum;
+      numbers.beta2 = spec.dampening;
+      break;
+    case OptimizerRule::kAdagrad:
+      numbers.beta1 = spec.lr_decay;
+      numbers.eps = static_cast<float>(spec.eps);
+      break;
+  }
+  return numbers;
+}
+
+OptimizerSpec WithNumbers(const OptimizerSpec& spec, const GroupNumbers& numbers) {
+  OptimizerSpec own = spec;
+  switch (spec.rule) {
+    case OptimizerRule::kAdamW:
+    case OptimizerRule::kAdam: own.eps = numbers.eps; [[fallthrough]];
+    case OptimizerRule::kLion:
+      own.beta1 = numbers.beta1;
+      own.beta2 = numbers.beta2;
+      break;
+
+    case OptimizerRule::kSgd:
+      own.momentum = numbers.beta1;
+      own.dampening = numbers.beta2;
+      break;
+    case OptimizerRule::kAdagrad:
+      own.lr_decay = numbers.beta1;
+      own.eps = numbers.eps;
+      break;
+  }
+  return own;
+}
+
+const char* WhyBad(const OptimizerSpec& spec, DType parameters, const GroupNumbers& numbers) {
+  constexpr double kHuge = 1e30;
+  if (!InRange(numbers.learning_rate, 0, kHuge))
+    return "the learning rate must be finite and not negative";
+  if (!InRange(numbers.weight_decay, 0, kHuge))
+    return "the weight decay must be finite and not negative";
+  const OptimizerSpec own = WithNumbers(spec, numbers);
+  // Fields that the rule does not use would be kept, and trusted later.
+  if (numbers != NumbersOf(own, numbers.learning_rate, numbers.weight_decay))
+    return "a number is given that the rule does not have";
+  if (const char* why = WhyBad(own, parameters)) return why;
+  if (NeedsMomentum(own) != NeedsMomentum(spec))
+    return "momentum was 0 when the job began and is not now, or the other way round";
+  return nullptr;
+}
+
 const char* NameOf(OptimizerRule rule) {
   const auto at = static_cast<uint32_t>(rule);
   return at < kRules.size() ? kRules[at].name : nullptr;

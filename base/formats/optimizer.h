@@ -49,6 +49,28 @@ struct OptimizerSpec {
 // Null when every number is in range and fits the others (torch's conditions); else what is wrong.
 const char* WhyBad(const OptimizerSpec& spec, DType parameters);
 
+// What one step uses for one parameter group, in place of the job's numbers. The layout is a part
+// of kept memory (memserver/residency/kept/step_slots.h).
+struct GroupNumbers {
+  // Adam, AdamW, Lion: as in OptimizerSpec. SGD: momentum and dampening. Adagrad: lr_decay and 0.
+  double beta1 = 0, beta2 = 0;
+  float learning_rate = 0;  // of the group itself: no factor is applied to it
+  float weight_decay = 0;
+  float eps = 0;  // 0 where the rule has none
+  uint32_t reserved = 0;
+
+  friend bool operator==(const GroupNumbers&, const GroupNumbers&) = default;
+};
+static_assert(sizeof(GroupNumbers) == 32);
+
+// What `spec` says of a group with this rate and decay.
+GroupNumbers NumbersOf(const OptimizerSpec& spec, float learning_rate, float weight_decay);
+// The rule with a group's numbers of one step. Requires numbers that are not bad.
+OptimizerSpec WithNumbers(const OptimizerSpec& spec, const GroupNumbers& numbers);
+// Null when a step of a job with this (checked) spec may use the numbers; else what is wrong. The
+// planes of a job are fixed: its momentum stays positive, or stays 0.
+const char* WhyBad(const OptimizerSpec& spec, DType parameters, const GroupNumbers& numbers);
+
 // "adamw", ...; "fp32", "split", "split-bf16", "split-8bit". Unknown numbers have no name (null),
 // unknown names no value.
 const char* NameOf(OptimizerRule rule);

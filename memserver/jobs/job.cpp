@@ -11,6 +11,7 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, St
       states(std::move(job_states)),
       intake(states.get(), job_id, pool),
       step(states->spec().world),
+      numbers(&states->spec()),
       spills(states.get(), job_id, tier),
       gpus(states.get(), job_id),
       updates(states.get(), job_id, pool, &spills, &gpus),
@@ -119,10 +120,15 @@ void GiveShareSlots(std::span<Job* const> jobs) {
 
 void AbandonOpenStep(Job* job) {
   for (Seat* seat : job->seats) {
-    if (seat == nullptr || seat->session == nullptr || !job->step.HasEnded(seat->rank)) continue;
+    if (seat == nullptr || seat->session == nullptr) continue;
+    for (const shm::Request& request : job->numbers.waiting(seat->rank))
+      Answer(seat, Failure(request, ErrorId::kPeerLost));
+    if (!job->step.HasEnded(seat->rank)) continue;
     Answer(seat, Failure(shm::AsRequest(job->step.end(seat->rank)), ErrorId::kPeerLost));
   }
+
   job->step.Clear();
+  job->numbers.Clear();
   job->intake.Drop();
   job->open_traffic = {};
   job->NoteProgress(JobProgress::kStepAbandoned);

@@ -28,6 +28,7 @@
 #include "memserver/residency/quota.h"
 #include "memserver/update/gpu_queue.h"
 #include "memserver/update/gradient_intake.h"
+#include "memserver/update/step_numbers.h"
 #include "memserver/update/step_tracker.h"
 #include "memserver/update/update_queue.h"
 #include "memserver/update/staging/weight_fill.h"
@@ -93,6 +94,7 @@ struct Job {
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
   StepTracker step;
+  StepNumbers numbers;
   SpillQueue spills;
   GpuQueue gpus;  // chunks whose states lie on GPUs
   UpdateQueue updates;

@@ -149,7 +149,7 @@ static_assert(static_cast<uint32_t>(shm::Op::kPutWeights) == 1 &&
               static_cast<uint32_t>(shm::Op::kFetch) == 2 &&
               static_cast<uint32_t>(shm::Op::kSubmitGradient) == 3);
 
-// The operations on frozen chunks. An end of step names no chunk.
+// The operations on frozen chunks. What is said of a step names no chunk.
 constexpr std::array<CopyOp, 5> kFrozenOps = {{
     {CheckFrozenRequest, StartFrozenPutRequest, EndFrozenPutRequest},
     {CheckFrozenRequest, StartFrozenFetchRequest, EndFrozenFetchRequest},
@@ -191,6 +191,45 @@ bool StartOrWait(Seat* seat, const Request& request) {
   return false;
 }
 
+// Ends all ranks of the job: nobody can know which of them is wrong.
+void EndAll(Job* job, const char* why) {
+  for (Seat* seat : job->seats) {
+    if (seat != nullptr) seat->violation = why;
+  }
+}
+
+// Whether the rank names the numbers of groups that those name who have ended the step.
+bool AgreesWithEnded(const Job& job, Rank rank) {
+  for (Rank other = 0; other < job.spec().world; ++other) {
+    if (job.step.HasEnded(other) && !job.numbers.Agree(rank, other)) return false;
+  }
+  return true;
+}
+
+// Numbers of groups, and parameters that no backward has reached.
+void TakeNumbers(Seat* seat, const Request& request) {
+  Job* job = seat->job;
+  // Their fate is that of the end that follows them.
+  if (shm::IsResent(request.flags) && AnswerResentEnd(seat, shm::AsEndStep(request))) return;
+  if (job->run_broken()) return Answer(seat, Failure(request, ErrorId::kPeerLost));
+  seat->violation = CheckOpenStep(*job->states, request.version, request.flags);
+  if (seat->violation != nullptr) return;
+  if (job->step.HasEnded(seat->rank)) {
+    seat->violation = "numbers of a step came after the rank had ended it";
+    return;
+  }
+
+  if (!job->states->records().slots().Exist()) {
+    const bool has_numbers = request.op == static_cast<uint32_t>(shm::Op::kGroupNumbers);
+    // Such a job goes on as it began: what no backward reaches has a gradient of zero.
+    if (has_numbers) seat->violation = "the job began with a release that keeps no such numbers";
+    if (!has_numbers) Answer(seat, Success({request, 0, 0, false}));
+    return;
+  }
+  seat->violation = job->numbers.Take(seat->rank, request);
+  TP_POINT("server.step_numbers_taken");
+}
+
 void EndStep(Seat* seat, const shm::EndStepRequest& request) {
   Job* job = seat->job;
   if (shm::IsResent(request.flags) && AnswerResentEnd(seat, request)) return;
@@ -209,12 +248,12 @@ void EndStep(Seat* seat, const shm::EndStepRequest& request) {
     seat->violation = "the rank has ended this step already";
   } else if (!job->intake.RankComplete(seat->rank)) {
     seat->violation = "the step ended before all gradients of the rank were submitted";
+  } else if (!AgreesWithEnded(*job, seat->rank)) {
+    EndAll(job, "ranks end a step with different numbers of a parameter group");
   } else if (const char* differs = job->step.End(seat->rank, request)) {
-    // Nobody can know which of the ranks is wrong: all of them end, with the reason.
-    for (Seat* other : job->seats) {
-      if (other != nullptr) other->violation = differs;
-    }
+    EndAll(job, differs);
   }
+
   TP_POINT("server.step_ended_by_rank");
 }
 
@@ -236,17 +275,21 @@ bool Dispatcher::TakeRequests(Seat* seat, uint32_t requests_max) {
 }
 
 void Dispatcher::Handle(Seat* seat, const Request& request) {
-  if (request.op < shm::kOpMin || request.op > shm::kOpMax) {
+  const uint32_t protocol = seat->session->port().protocol();
+  const bool numbers_known = protocol >= shm::kAbiNumbers;
+  if (request.op < shm::kOpMin || request.op > shm::kOpMax ||
+      (shm::IsStepNumbers(request) && !numbers_known)) {
     seat->violation = "the operation is unknown";
     return;
   }
-  seat->violation = CheckFlags(request, seat->session->port().protocol());
+  seat->violation = CheckFlags(request, protocol);
   if (seat->violation != nullptr) return;
 
   if (request.op == static_cast<uint32_t>(shm::Op::kEndStep)) {
     EndStep(seat, shm::AsEndStep(request));
     return;
   }
+  if (shm::IsStepNumbers(request)) return TakeNumbers(seat, request);
   if (shm::UsesAhead(request) != 0 && !seat->session->is_brought()) {
     seat->violation = "a fetch into memory that the server made says how soon it is used";
     return;

@@ -42,8 +42,11 @@ bool IsApplied(Seat* seat, const shm::Request& request) {
         return request.micro_batch < intake.micro_batches_accepted &&
                !TP_PLANTED("traffic.resent_gradient_again");
       return request.version + 1 == states.sealed_version();
+
     case shm::Op::kFetch:
     case shm::Op::kEndStep:
+    case shm::Op::kGroupNumbers:
+    case shm::Op::kUntouched:
     case shm::Op::kClaimFrozen: break;
   }
   return false;

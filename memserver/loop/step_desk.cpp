@@ -47,12 +47,14 @@ void StepDesk::FinishStep(Job* job) {
     TP_POINT("server.step_dropped");
     AnswerStep(job, record, ErrorId::kNonFinite);
     job->step.Clear();
+    if (!TP_PLANTED("step.numbers_outlive_attempt")) job->numbers.Clear();
     return;
   }
 
-  SealStep(job->states.get(), record);
+  SealStep(job->states.get(), record, job->numbers.Together());
   AnswerStep(job, record, ErrorId::kNone);
   job->step.Clear();
+  job->numbers.Clear();
   job->intake.BeginStep();
   job->updates.Begin(record);
   job->NoteProgress(JobProgress::kStepSealed);
@@ -68,11 +70,16 @@ void StepDesk::FinishStep(Job* job) {
 void StepDesk::AnswerStep(Job* job, const StepRecord& record, ErrorId error) {
   for (Seat* seat : job->seats) {
     if (seat == nullptr || seat->session == nullptr) continue;
-    shm::Completion completion = Failure(shm::AsRequest(job->step.end(seat->rank)), error);
-    completion.version = error == ErrorId::kNone ? record.version : record.version - 1;
-    completion.grad_norm = record.grad_norm;
-    completion.skipped = error == ErrorId::kNone ? record.skipped : 0;
-    Answer(seat, completion);
+    const auto answer = [&](const shm::Request& request) {
+      shm::Completion completion = Failure(request, error);
+      completion.version = error == ErrorId::kNone ? record.version : record.version - 1;
+      completion.grad_norm = record.grad_norm;
+      completion.skipped = error == ErrorId::kNone ? record.skipped : 0;
+      Answer(seat, completion);
+    };
+    // The rank waits for the end alone, which is the last.
+    for (const shm::Request& request : job->numbers.waiting(seat->rank)) answer(request);
+    answer(shm::AsRequest(job->step.end(seat->rank)));
   }
   TP_POINT("server.step_answered");
 }

@@ -29,6 +29,7 @@ JobPlacement::JobPlacement(const shm::JobSpec* spec, HostPool* pool, Placement p
     : spec_(spec),
       pool_(pool),
       placement_(std::move(placement)),
+      records_bytes_(shm::StateBytesOf(*spec).records),
       listed_(PlanesListed(*spec) / spec->chunks.size()) {}
 
 JobPlacement::~JobPlacement() {
@@ -38,7 +39,7 @@ JobPlacement::~JobPlacement() {
 
 // Whole pages of the records and of each staging buffer.
 std::vector<uint64_t> JobPlacement::HeadSizes() const {
-  std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
+  std::vector<uint64_t> sizes{records_bytes_};
   if (shm::StagingBytes(*spec_, 1) == 0) return sizes;
   for (const uint64_t largest : shm::LargestShards(*spec_)) {
     if (largest > 0) sizes.push_back(RoundUp(shm::StagingBytes(*spec_, largest), kPageBytes));
@@ -153,7 +154,9 @@ void JobPlacement::PlaceNext() {
   });
 }
 
-bool JobPlacement::TakeKept(std::span<const uint64_t> offsets, ChunkId demoted) {
+bool JobPlacement::TakeKept(const KeptJob& kept) {
+  const std::span<const uint64_t> offsets(kept.extent_offsets);
+  records_bytes_ = kept.records_bytes;
   if (!ReadPlacement(offsets)) return false;
   const std::vector<uint64_t> sizes = ExtentSizes();
   if (sizes.size() != offsets.size()) return false;
@@ -171,7 +174,7 @@ bool JobPlacement::TakeKept(std::span<const uint64_t> offsets, ChunkId demoted) 
 
   head_ = sizes.size() - PlanesListed(*spec_);
   placed_ = static_cast<ChunkId>(spec_->chunks.size());
-  NoteDemoted(demoted);
+  NoteDemoted(kept.demoted);
   CountKept();
   LayOutStaging();
   return true;
@@ -235,9 +238,10 @@ uint64_t JobPlacement::WeightBytesListed(ChunkId id, uint64_t plane_bytes) const
                                                    : shm::WeightAreaBytes(*spec_, weights.first);
 }
 
-// A job that was found in kept memory has no empty pages beside its planes.
+// A job that was found in kept memory has no empty pages beside its planes, and one of an earlier
+// layout fewer records.
 void JobPlacement::CountKept() {
-  uint64_t not_taken = 0;
+  uint64_t not_taken = shm::StateBytesOf(*spec_).records - records_bytes_;
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id)
     ForTakings(id, [&not_taken](const Taking& each) { not_taken += each.slack; });
   for (const Extent& run : runs_) pool_bytes_ += run.bytes;

@@ -44,7 +44,7 @@ class JobPlacement {
   ChunkId placed() const { return placed_; }
   // Takes the places that a server before this one has listed, which also say what is spilled and
   // what is demoted. False: they are no places that the job can have, or not free.
-  bool TakeKept(std::span<const uint64_t> offsets, ChunkId demoted);
+  bool TakeKept(const KeptJob& kept);
   // Would TakeNew find its runs if `released` were free as well? Nothing changes.
   bool FindsRuns(std::span<const Extent> released) const;
 
@@ -122,10 +122,11 @@ class JobPlacement {
   Placement placement_;
   std::vector<Extent> runs_;
   std::vector<Extent> extents_;
-  size_t head_ = 0;        // extents before those of planes
-  const uint64_t listed_;  // extents of each chunk
-  size_t run_ = 0;         // that the next plane is carved out of
-  uint64_t carved_ = 0;    // bytes of it
+  uint64_t records_bytes_;  // of the first extent; fewer in jobs of an earlier layout
+  size_t head_ = 0;         // extents before those of planes
+  const uint64_t listed_;   // extents of each chunk
+  size_t run_ = 0;          // that the next plane is carved out of
+  uint64_t carved_ = 0;     // bytes of it
   ChunkId placed_ = 0;
   PlaneSpacing spacing_;
   uint64_t pool_bytes_ = 0;

@@ -50,8 +50,8 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
   const Status misplaced(
       ErrorId::kKeptMemoryBad,
       "job " + std::to_string(kept.job) + " in kept memory names a place that it cannot have");
-  if (!states->placement_.TakeKept(kept.extent_offsets, kept.demoted)) return misplaced;
-  states->records_.LayOut(states->extents().front());
+  if (!states->placement_.TakeKept(kept)) return misplaced;
+  states->records_.LayOut(states->extents().front(), kept.layout);
   states->LayOutMore(UINT32_MAX);
 
   // Weights land nowhere any more in those that were demoted.

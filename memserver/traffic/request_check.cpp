@@ -25,7 +25,8 @@ uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
 
 const char* CheckFlags(const shm::Request& request, uint32_t protocol) {
   const auto op = static_cast<shm::Op>(request.op);
-  const bool has_attempt = op == shm::Op::kSubmitGradient || op == shm::Op::kEndStep;
+  const bool has_attempt =
+      op == shm::Op::kSubmitGradient || op == shm::Op::kEndStep || shm::IsStepNumbers(request);
   const bool names = has_attempt && protocol >= shm::kAbiAttempt && shm::AttemptIn(request.flags);
   const uint32_t known = shm::kResubmitted | (names ? shm::FlagsOfAttempt(shm::kAttemptMask) : 0);
   return (request.flags & ~known) != 0 ? "a reserved flag is set" : nullptr;
@@ -116,13 +117,17 @@ bool HasUsableNumbers(const shm::EndStepRequest& request) {
   return rate && std::isfinite(request.loss_scale) && request.loss_scale > 0;
 }
 
-const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request) {
-  if (request.reserved != 0) return "a reserved field is not zero";
+const char* CheckOpenStep(const JobStates& states, Version version, uint32_t flags) {
   if (!states.weights_ready()) return "a step ended before the weights came";
-  if (request.version != states.sealed_version()) return "the step that ends is not the open one";
-  if (AttemptOf(states, request.flags) != OfAttempt::kOpen)
+  if (version != states.sealed_version()) return "the step that ends is not the open one";
+  if (AttemptOf(states, flags) != OfAttempt::kOpen)
     return "the attempt that ends is not the open one";
   return nullptr;
+}
+
+const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request) {
+  if (request.reserved != 0) return "a reserved field is not zero";
+  return CheckOpenStep(states, request.version, request.flags);
 }
 
 }  // namespace tidepool::memserver

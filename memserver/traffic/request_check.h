@@ -29,6 +29,8 @@ const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& requ
 // False: a user has chosen a learning rate or a loss scale with which nothing can be updated. That
 // breaks no rule of the rings.
 bool HasUsableNumbers(const shm::EndStepRequest& request);
+// A request that names the open step by its version, and maybe its attempt.
+const char* CheckOpenStep(const JobStates& states, Version version, uint32_t flags);
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request);
 
 }  // namespace tidepool::memserver

@@ -48,7 +48,7 @@ uint64_t GpuQueue::NarrowElements(const Chunk& chunk) const {
   return std::min(room, shm::kGpuUnitElements);
 }
 
-GpuQueue::Begun GpuQueue::BeginNext(bool may_update, std::span<const optim::StepFactors> factors) {
+GpuQueue::Begun GpuQueue::BeginNext(bool may_update, const UpdateFactors& factors) {
   if (over_) return {};
   for (size_t i = 0; i < shares_.size(); ++i) {
     const Rank rank = next_;
@@ -71,7 +71,7 @@ GpuQueue::Begun GpuQueue::BeginNext(bool may_update, std::span<const optim::Step
 }
 
 // Begins the next unit of the task in front.
-uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> factors) {
+uint64_t GpuQueue::BeginUnit(Rank rank, const UpdateFactors& factors) {
   Lane& lane = lanes_[rank];
   Unit unit{.task = lane.tasks.Front(), .begin = lane.next};
   const Chunk& chunk = states_->chunk(unit.task.chunk);
@@ -112,7 +112,7 @@ uint64_t GpuQueue::ElementsOfRuns(const Chunk& chunk, uint64_t begin) const {
 }
 
 // Returns the bytes that cross the host's link.
-uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors) {
+uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, const UpdateFactors& factors) {
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   device::Stream* const stream = StreamOf(rank, unit);
   const uint64_t bytes = unit.count * sizeof(float);
@@ -132,8 +132,15 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::Ste
   return unit.count * (BytesOf(states_->gradient_type()) + fetched);
 }
 
-void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
-                           std::span<const optim::StepFactors> factors) {
+// The next epoch has the values of this one, which lies `from` elements away; the host has them.
+void GpuQueue::KeepValues(device::Stream* stream, const optim::UpdateSpan& span, int64_t from) {
+  for (void* const plane : {span.master, span.momentum, span.variance}) {
+    auto* const to = static_cast<float*>(plane);
+    stream->Copy(to, to + from, span.count * sizeof(float));
+  }
+}
+
+void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& factors) {
   const shm::JobSpec& spec = states_->spec();
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   const shm::GpuSlot slot = shm::GpuSlotOf(spec, unit.task.chunk);
@@ -160,6 +167,9 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
     const uint64_t first = std::max(run.begin, unit.begin),
                    last = std::min(run.begin + run.count, end);
     const uint64_t at = first - unit.begin, count = last - first;
+    const optim::StepFactors* const own =
+        factors.OfChunk(chunk.first_parameter)
+            .Of(static_cast<uint64_t>(&run - states_->runs(chunk).data()), run.group);
 
     optim::UpdateSpan span;
     span.master = to + at * sizeof(float);
@@ -168,12 +178,17 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit,
     span.gradient = gradients + at * gradient_bytes;
     span.gradient_dtype = states_->gradient_type();
     span.count = count;
+
+    if (own == nullptr) {
+      KeepValues(stream, span, from);
+      continue;
+    }
     if (narrows) {
       span.param16 = copies + at * BytesOf(spec.dtype);
       span.param16_dtype = spec.dtype;
     }
 
-    (void)optim::EnqueueAdam(stream, factors[run.group], span, from);  // an error is the stream's
+    (void)optim::EnqueueAdam(stream, *own, span, from);  // an error is the stream's
     const uint64_t fetched_bytes = narrows ? BytesOf(spec.dtype) : sizeof(float);
     std::byte* const fetched = narrows ? chunk.planes.param16 : chunk.planes.master;
     stream->Copy(fetched + first * fetched_bytes, narrows ? span.param16 : span.master,

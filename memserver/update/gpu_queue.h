@@ -58,7 +58,7 @@ class GpuQueue {
   };
   // Puts the next unit on a stream that has room; updates only if `may_update`, with these factors
   // by parameter group.
-  Begun BeginNext(bool may_update, std::span<const optim::StepFactors> factors);
+  Begun BeginNext(bool may_update, const UpdateFactors& factors);
   // Checks which units have passed; true when one has. Copies at most about `bytes_max` where the
   // loop's thread does the copying.
   bool Progress(uint64_t bytes_max);
@@ -106,15 +106,16 @@ class GpuQueue {
     bool at_worker = false;
   };
   Lane& LaneOf(ChunkId chunk) { return lanes_[shm::GpuShareOf(states_->spec(), chunk)]; }
-  uint64_t BeginUnit(Rank rank, std::span<const optim::StepFactors> factors);
+  uint64_t BeginUnit(Rank rank, const UpdateFactors& factors);
   std::span<const ParameterRun> RunsFrom(const Chunk& chunk, uint64_t element) const;
   uint64_t ElementsOfRuns(const Chunk& chunk, uint64_t begin) const;
   uint64_t NarrowElements(const Chunk& chunk) const;
   device::Stream* StreamOf(Rank rank, const Unit& unit) const {
     return shares_[rank].streams[unit.place].get();
   }
-  uint64_t Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
-  void BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
+  uint64_t Begin(Rank rank, const Unit& unit, const UpdateFactors& factors);
+  static void KeepValues(device::Stream* stream, const optim::UpdateSpan& span, int64_t from);
+  void BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& factors);
   bool EndUnits(Lane* lane, const GpuShare& share);
   void EndUnit(Lane* lane, const Unit& unit);
   void NoteStored(const Chunk& chunk) const;

@@ -26,17 +26,24 @@ StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bo
   return record;
 }
 
-void SealStep(JobStates* states, const StepRecord& record) {
+void SealStep(JobStates* states, const StepRecord& record, const StepSaid& said) {
   TP_CHECK(record.version == states->sealed_version() + 1, "steps are sealed one after the other");
   if (TP_PLANTED("update.sealed_before_record"))
     states->record().sealed_version.store(record.version, std::memory_order_release);
   TP_POINT("server.step_sealing");
 
+  const bool late = TP_PLANTED("update.sealed_before_slot");
+  if (!late) states->records().slots().Write(record, said);
   StepRecord& kept = states->record().steps[record.version % 2];
   kept = record;
   kept.crc = CrcOf(kept);
   TP_POINT("server.step_recorded");
   states->record().sealed_version.store(record.version, std::memory_order_release);
+
+  if (late) {
+    TP_POINT("server.sealed_before_slot");
+    states->records().slots().Write(record, said);
+  }
   states->table().ForgetOpenStep();
   TP_POINT("server.step_sealed");
 }

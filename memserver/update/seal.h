@@ -15,7 +15,7 @@ namespace tidepool::memserver {
 // that wants the mean divides its loss).
 StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bool all_finite);
 // Requires record.version == sealed_version + 1 and every chunk complete. All chunks wait for their
-// update afterwards.
-void SealStep(JobStates* states, const StepRecord& record);
+// update afterwards. `said`: what the ranks say of groups and parameters.
+void SealStep(JobStates* states, const StepRecord& record, const StepSaid& said = {});
 
 }  // namespace tidepool::memserver

@@ -18,8 +18,7 @@ UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueu
       spills_(spills),
       gpus_(gpus),
       // Until a rank declares a schedule, chunks are updated in the order of their numbers.
-      next_order_(states->spec().chunks.size()),
-      factors_(states->spec().parameter_groups.size()) {}
+      next_order_(states->spec().chunks.size()) {}
 
 void UpdateQueue::SetOrder(std::shared_ptr<const std::vector<ChunkId>> order) {
   TP_CHECK(order->size() == next_order_.size(), "an order names each chunk of the job once");
@@ -137,15 +136,7 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
 }
 
 void UpdateQueue::Prepare(const StepRecord& record) {
-  const shm::JobSpec& spec = states_->spec();
-  const optim::StepScalars step{record.learning_rate, std::max<uint64_t>(record.optimizer_step, 1),
-                                record.gradient_scale};
-  for (size_t i = 0; i < factors_.size(); ++i) {
-    factors_[i] = optim::MakeFactors(
-        spec.optimizer, step,
-        {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
-  }
-
+  factors_.Make(states_->spec(), record, states_->records().slots().Of(record.version));
   version_ = record.version;
   epoch_ = record.optimizer_step - 1;
   skipped_ = record.skipped != 0;
@@ -224,7 +215,7 @@ void UpdateQueue::FillWork(ChunkId id, uint32_t piece, Work* work) const {
   work->runs = states_->runs(chunk);
   work->begin = piece * shm::kPieceElements;
   work->planes = HostPlanesOf(*states_, chunk, piece);
-  work->factors = factors_.data();
+  work->factors = factors_.OfChunk(chunk.first_parameter);
   work->progress = ProgressOf(chunk, piece);
   work->identity = PieceIdentity(*states_, *pool_, work->progress);
   work->version = version_;

@@ -19,8 +19,8 @@
 #include "memserver/residency/job_states.h"
 #include "memserver/update/gpu_queue.h"
 #include "memserver/update/staging/spill_queue.h"
+#include "memserver/update/update_factors.h"
 #include "memserver/update/work.h"
-#include "optim/update_rule.h"
 
 namespace tidepool::memserver {
 
@@ -115,9 +115,9 @@ class UpdateQueue {
   SpillQueue* const spills_;  // may be null where nothing is spilled
   GpuQueue* const gpus_;      // may be null where nothing is on a GPU
   ChunkOrder order_, next_order_;
-  std::vector<optim::StepFactors> factors_;  // of the running step, by parameter group
-  Version version_ = 0;                      // that the running update makes
-  uint64_t epoch_ = 0;                       // that it is made from; of a step that is not skipped
+  UpdateFactors factors_;  // of the running step
+  Version version_ = 0;    // that the running update makes
+  uint64_t epoch_ = 0;     // that it is made from; of a step that is not skipped
   bool skipped_ = false;
   uint32_t holds_ = 0;
   // Place in next_order_ behind the last piece that was read ahead.

@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/traffic/staging/piece_buffer.h"
+#include "memserver/update/update_factors.h"
 #include "optim/undo_tile.h"
 
 namespace tidepool::memserver {
@@ -62,10 +63,9 @@ struct Work {
   std::span<const ParameterRun> runs;
   double* norm_sums = nullptr;
   // kUpdate: elements [begin, begin + planes.count) of the chunk; `planes` starts at `begin`.
-  // Factors by parameter group.
   uint64_t begin = 0;
   optim::UpdateSpan planes;
-  const optim::StepFactors* factors = nullptr;
+  ChunkFactors factors;
   // kMoveOut: `planes` are in staging, `source` are those of the host.
   optim::UpdateSpan source;
   // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage, kVerify,

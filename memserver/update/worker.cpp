@@ -161,9 +161,13 @@ void Worker::Update(const Work& work) {
   for (; run != work.runs.end() && run->begin < end; ++run) {
     const uint64_t first = std::max(run->begin, work.begin);
     const uint64_t last = std::min(run->begin + run->count, end);
+    const optim::StepFactors* const factors =
+        work.factors.Of(static_cast<uint64_t>(run - work.runs.begin()), run->group);
+    if (factors == nullptr) continue;  // what lies in no run keeps its values
+
     const optim::RandomPlace random{optim::RandomKey(run->rounding_seed, work.version),
                                     first - run->begin};
-    runs_.push_back({first - work.begin, last - work.begin, work.factors[run->group], random});
+    runs_.push_back({first - work.begin, last - work.begin, *factors, random});
   }
   update_.Run({work.identity, work.version, work.planes, runs_, work.progress});
 }

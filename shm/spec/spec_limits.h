@@ -36,6 +36,11 @@ inline constexpr uint64_t kChunkRecordBytes = 64;
 inline constexpr uint64_t kProgressBytes = 64;
 inline constexpr uint64_t kShardRecordBytes = 16;
 inline constexpr uint64_t kStagingRecordBytes = 64;
+// Both slots of what steps say of groups and parameters (step_slots.h beside it), each a head, the
+// numbers of each group, and a word a parameter; they begin at a multiple of 8 bytes.
+constexpr uint64_t StepSlotBytes(uint64_t groups, uint64_t parameters) {
+  return 32 + groups * 32 + (parameters * 4 + 7) / 8 * 8;
+}
 // Areas of a window through which 16-bit weights come (shm/spec/weight_windows.h). More slots than
 // ranks fetch chunks at the same time; anything else in them would be better off with a place of
 // its own.

@@ -104,7 +104,9 @@ StateBytes StateBytesOf(const JobSpec& spec) {
                           spec.world * kStagingRecordBytes + counts.pieces * kProgressBytes +
                           counts.shards * kShardRecordBytes;
   const uint64_t words = spec.parameters.size() + ExtentCount(spec) + spec.frozen.size();
-  sum.records = RoundUp(kJobRecordBytes + tables + words * 8 + Encode(spec).size(), kPageBytes);
+  const uint64_t slots = 2 * StepSlotBytes(spec.parameter_groups.size(), spec.parameters.size());
+  const uint64_t encoded = RoundUp(Encode(spec).size(), 8);
+  sum.records = RoundUp(kJobRecordBytes + tables + words * 8 + encoded + slots, kPageBytes);
   return sum;
 }
 

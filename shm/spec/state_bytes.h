@@ -13,7 +13,8 @@
 //                              + ranks x kStagingRecordBytes + pieces x kProgressBytes
 //                              + shards x kShardRecordBytes
 //                              + (parameters + extents + frozen chunks) x 8
-//                              + encoded specification, 4 KiB)
+//                              + encoded specification, to whole words, and two step slots behind
+//                              it (StepSlotBytes), 4 KiB)
 // Frozen chunks are not the job's alone: FrozenPoolBytes (shm/spec/frozen.h).
 #pragma once
 

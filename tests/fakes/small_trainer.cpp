@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "shm/step_numbers.h"
 #include "tests/fakes/values.h"
 
 namespace tidepool::memserver {
@@ -94,11 +95,21 @@ void SmallTrainer::Submit(const StepPlan& plan, Rank first) {
 }
 
 shm::Completion SmallTrainer::EndStep(const StepPlan& plan) {
+  std::vector<uint64_t> set(shm::WordsOfSet(spec_.parameters.size()));
+  for (const ParameterId id : plan.untouched) set[id / 64] |= uint64_t{1} << id % 64;
+  std::vector<shm::Request> says = shm::UntouchedRequestsOf(set, spec_.parameters.size(), version_);
+  for (const auto& [group, numbers] : plan.groups)
+    says.push_back(shm::GroupNumbersRequestOf(group, numbers, version_));
+
   std::vector<uint64_t> counters;
-  for (const auto& rank : ranks_)
+  for (const auto& rank : ranks_) {
+    for (const shm::Request& request : says) rank->Send(request);
     counters.push_back(rank->EndStep(version_, plan.learning_rate, plan.loss_scale));
+  }
   shm::Completion first{};
   for (size_t i = 0; i < ranks_.size(); ++i) {
+    for (uint64_t before = says.size(); before > 0; --before)
+      (void)world_->Await(ranks_[i].get(), counters[i] - before);
     const shm::Completion answer = world_->Await(ranks_[i].get(), counters[i]);
     if (i == 0) first = answer;
     TP_CHECK(answer.version == first.version && answer.error == first.error,

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,10 @@ struct StepPlan {
   // A gradient that is not finite: infinity at this element of chunk 0 (in the last micro-batch),
   // if set.
   bool poisoned = false;
+  // What every rank says of the step: parameters that no backward has reached, and numbers of
+  // groups. The model knows nothing of either.
+  std::set<ParameterId> untouched = {};
+  std::map<uint32_t, GroupNumbers> groups = {};
 };
 
 class SmallTrainer {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "shm/step_numbers.h"
 
 namespace tidepool::memserver {
 
@@ -53,6 +54,18 @@ shm::Request HostileRank::DueFrozen(FuzzInput* input, const Job& job) {
   }
 }
 
+shm::Request HostileRank::DueNumbers(FuzzInput* input, const Job& job) {
+  const shm::JobSpec& spec = job.spec();
+  const Version version = job.states->sealed_version();
+  if (input->OneIn(2)) {
+    const uint32_t group = input->Choice(static_cast<uint32_t>(spec.parameter_groups.size()));
+    return shm::GroupNumbersRequestOf(group, NumbersOf(spec.optimizer, 0.01F, 0.1F), version);
+  }
+  std::vector<uint64_t> set(shm::WordsOfSet(spec.parameters.size()));
+  set[0] = uint64_t{1} << input->Choice(static_cast<uint32_t>(spec.parameters.size()));
+  return shm::UntouchedRequestsOf(set, spec.parameters.size(), version).front();
+}
+
 shm::Request HostileRank::DueRequest(FuzzInput* input, const Job& job) {
   if (!job.spec().frozen.empty() && input->Peek() % 5 == 4) return DueFrozen(input, job);
   const shm::JobSpec& spec = job.spec();
@@ -86,6 +99,7 @@ shm::Request HostileRank::DueRequest(FuzzInput* input, const Job& job) {
     request.micro_batch = next.micro_batches_accepted;
     return request;
   }
+  if (input->OneIn(3)) return DueNumbers(input, job);
   shm::EndStepRequest end{};
   end.op = static_cast<uint32_t>(shm::Op::kEndStep);
   end.version = states.sealed_version();

@@ -35,6 +35,7 @@ class HostileRank {
 
  private:
   shm::Request DueFrozen(fuzz::FuzzInput* input, const Job& job);
+  shm::Request DueNumbers(fuzz::FuzzInput* input, const Job& job);
   shm::Request DueRequest(fuzz::FuzzInput* input, const Job& job);
   const Seat* seat() const { return world_->tables().FindSeat(rank_side_->connection()); }
   void MapRing();

@@ -58,8 +58,8 @@ void ChangeRecord(FuzzInput* input, const Target& target) {
   struct Range {
     uint64_t begin, bytes;
   };
-  const std::array<Range, 11> kRanges{{{0, 96},
-                                       {offsetof(JobRecord, sealed_version), 32},
+  const std::array<Range, 12> kRanges{{{0, 96},
+                                       {offsetof(JobRecord, sealed_version), 48},
                                        {offsetof(JobRecord, steps), sizeof(StepRecord) * 2},
                                        {offsetof(JobRecord, ranks), sizeof(RankRecord) * 2},
                                        {layout.chunks, layout.staging - layout.chunks},
@@ -68,7 +68,8 @@ void ChangeRecord(FuzzInput* input, const Target& target) {
                                        {layout.shards, layout.norm_sums - layout.shards},
                                        {layout.norm_sums, layout.extents - layout.norm_sums},
                                        {layout.extents, layout.spec - layout.extents},
-                                       {layout.spec, layout.end - layout.spec}}};
+                                       {layout.spec, layout.spec_end - layout.spec},
+                                       {layout.slots, layout.end - layout.slots}}};
   const Range& range = kRanges[input->Choice(kRanges.size())];
   ChangeWithin(input, target.records, range.begin, range.bytes);
 }

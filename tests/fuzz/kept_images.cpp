@@ -86,7 +86,10 @@ void PlainImages(std::vector<KeptImage>* images) {
                                    {"server.gradient_stored", 5}});
   TP_CHECK(trainer.JoinAll(), "the pool has room for a job");
   trainer.PutWeights(5);
-  for (int step = 0; step < 3; ++step) trainer.Step({.seed = 7});
+  trainer.Step({.seed = 7});
+  const GroupNumbers numbers = NumbersOf(trainer.spec().optimizer, 0.02F, 0.1F);
+  for (int step = 0; step < 2; ++step)
+    trainer.Step({.seed = 7, .untouched = {1}, .groups = {{0, numbers}}});
   world.Settle();
   images->push_back(Capture(&world, "plain: at rest"));
 }

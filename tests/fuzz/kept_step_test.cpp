@@ -222,6 +222,79 @@ TEST_F(KeptSteps, AStepIsSealedWithItsWholeRecordOrNotAtAll) {
   }
 }
 
+// The slot that is written belongs to the step before the last one, so nothing of it counts before
+// the step is sealed.
+TEST_F(KeptSteps, AStepIsSealedWithItsWholeSlotOrWithTheOneBefore) {
+  Begin();
+  std::vector<uint32_t> before;
+  for (Version version = 1; version <= 4; ++version) {
+    for (Chunk& chunk : states_->chunks()) chunk.state = ChunkState::kComplete;
+    shm::EndStepRequest end{};
+    end.loss_scale = 1;
+    StepRecord step = JudgeStep(*states_, end, true);
+    step.crc = CrcOf(step);
+    // The first step says nothing, the last one nothing new.
+    StepSaid said;
+    if (version == 2 || version == 3) said.untouched = {version};
+    if (version == 3) {
+      said.groups = 2;
+      said.numbers = {{}, NumbersOf(spec_->optimizer, 0.25F, 0.5F)};
+    }
+
+    std::vector<uint32_t> after(version == 1 ? 0 : spec_->parameters.size());
+    for (size_t i = 0; i < after.size(); ++i) {
+      const uint32_t missed = before.empty() ? 0 : StepsMissed(before[i]);
+      const bool alone = !said.untouched.empty() && (said.untouched[0] >> i & 1) != 0;
+      after[i] = alone ? kLeftAlone | (missed + 1) : missed;
+    }
+    ExpectLegal([&] { SealStep(states_.get(), step, said); },
+                [&](JobStates& found) {
+                  const bool sealed = found.sealed_version() == version;
+                  const auto view = found.records().slots().Of(found.sealed_version());
+                  const std::vector<uint32_t>& words = sealed ? after : before;
+                  if (words.empty()) return !view.has_value();
+                  if (!view || !std::equal(words.begin(), words.end(), view->words.begin(),
+                                           view->words.end()))
+                    return false;
+                  const bool numbers = sealed ? version == 3 : version == 4;
+                  return view->groups == (numbers ? 2U : 0U);
+                });
+    before = after;
+    for (Chunk& chunk : states_->chunks()) states_->table().Publish(&chunk, version);
+  }
+}
+
+// Each bit of a slot that counts, and of the word that says so.
+TEST_F(KeptSteps, DamageToASlotIsNoticed) {
+  Begin();
+  for (Version version = 1; version <= 2; ++version) {
+    for (Chunk& chunk : states_->chunks()) chunk.state = ChunkState::kComplete;
+    shm::EndStepRequest end{};
+    end.loss_scale = 1;
+    SealStep(states_.get(), JudgeStep(*states_, end, true), {.untouched = {5}});
+    for (Chunk& chunk : states_->chunks()) states_->table().Publish(&chunk, version);
+  }
+  std::memcpy(AllOf(*found_).data(), AllOf(*pool_).data(), AllOf(*pool_).size());
+  ASSERT_TRUE(Read().ok());
+
+  const uint64_t slot_bytes =
+      shm::StepSlotBytes(spec_->parameter_groups.size(), spec_->parameters.size());
+  const auto* words = states_->records().slots().Of(2)->words.data();
+  const auto* slot_end = reinterpret_cast<const std::byte*>(words + spec_->parameters.size());
+  auto* const end = &Found(*slot_end);
+  const auto damage = [&](std::byte* at, size_t bytes) {
+    for (size_t bit = 0; bit < bytes * 8; ++bit) {
+      at[bit / 8] ^= std::byte{1} << bit % 8;
+      EXPECT_EQ(Read().status().id(), ErrorId::kKeptMemoryBad) << bit;
+      at[bit / 8] ^= std::byte{1} << bit % 8;
+    }
+  };
+  damage(end - slot_bytes, slot_bytes);
+  auto* const from = reinterpret_cast<std::byte*>(&Found(states_->record().slotted_from));
+  damage(from, sizeof(uint64_t));
+  EXPECT_TRUE(Read().ok());
+}
+
 TEST_F(KeptSteps, AStandInIsFoundWithItsWholePieceOrNotAtAll) {
   Begin();
   StandIns stand_ins(spec_.get(), pool_.get());

@@ -22,7 +22,8 @@ JobTwin::JobTwin(const shm::JobSpec& spec)
 }
 
 void JobTwin::Start(const FillWeights& weights) {
-  version_ = optimizer_step_ = 0;
+  version_ = 0;
+  steps_.assign(spec_.parameters.size(), 0);
   planes_[0].assign(spec_.chunks.size(), {});
   for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
     const uint64_t elements = spec_.chunks[chunk].elements;
@@ -67,7 +68,6 @@ bool JobTwin::Step(const StepNumbers& numbers, const FillGradient& gradient) {
   planes_[1] = planes_[0];
   ++version_;
   if (!finite) return false;
-  ++optimizer_step_;
   Update(numbers, gradient_scale);
   return true;
 }
@@ -119,9 +119,19 @@ bool JobTwin::Judge(const StepNumbers& numbers, float* gradient_scale) {
 }
 
 void JobTwin::Update(const StepNumbers& numbers, float gradient_scale) {
-  const optim::StepScalars step{numbers.learning_rate, optimizer_step_, gradient_scale};
-  for (const shm::ParameterSpec& parameter : spec_.parameters) {
+  for (ParameterId id = 0; id < spec_.parameters.size(); ++id) {
+    if (numbers.untouched.count(id) != 0) continue;
+    const shm::ParameterSpec& parameter = spec_.parameters[id];
     const shm::ParameterGroup& group = spec_.parameter_groups[parameter.group];
+    optim::StepScalars step{numbers.learning_rate, ++steps_[id], gradient_scale};
+    optim::GroupScalars scalars{group.lr_scale, group.weight_decay};
+    OptimizerSpec rule = spec_.optimizer;
+    if (const auto own = numbers.groups.find(parameter.group); own != numbers.groups.end()) {
+      step.lr = own->second.learning_rate;
+      scalars = {1, own->second.weight_decay};
+      rule = WithNumbers(rule, own->second);
+    }
+
     Planes& planes = planes_[0][parameter.chunk];
     const auto at = [](std::vector<std::byte>& plane) {
       return plane.empty() ? nullptr : plane.data();
@@ -144,8 +154,7 @@ void JobTwin::Update(const StepNumbers& numbers, float gradient_scale) {
     }
     optim::UpdateSpan own = optim::Slice(whole, parameter.element_begin, parameter.element_count);
     own.random = {optim::RandomKey(RoundingSeedOf(spec_.optimizer, parameter.name), version_), 0};
-    kernels_.update(optim::MakeFactors(spec_.optimizer, step, {group.lr_scale, group.weight_decay}),
-                    own);
+    kernels_.update(optim::MakeFactors(rule, step, scalars), own);
   }
 }
 

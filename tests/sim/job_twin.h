@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -30,6 +32,9 @@ class JobTwin {
   struct StepNumbers {
     float learning_rate = 0;
     float loss_scale = 1;
+    // By parameter group, in place of the job's; and the parameters that the step leaves alone.
+    std::map<uint32_t, GroupNumbers> groups = {};
+    std::set<ParameterId> untouched = {};
   };
 
   explicit JobTwin(const shm::JobSpec& spec);
@@ -63,7 +68,7 @@ class JobTwin {
   std::vector<float> values_;
   std::vector<std::byte> encoded_;
   Version version_ = 0;
-  uint64_t optimizer_step_ = 0;
+  std::vector<uint64_t> steps_;  // by parameter: those that have changed it
 };
 
 }  // namespace tidepool::memserver

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "shm/spec/validate.h"
+#include "shm/step_numbers.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {
@@ -113,6 +114,56 @@ void SimJob::FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, 
   if (poison) values[2 - begin] = std::numeric_limits<float>::infinity();
 }
 
+// Changes from attempt to attempt, as gradients do.
+std::map<uint32_t, GroupNumbers> SimJob::GroupsAt(Version version) const {
+  std::map<uint32_t, GroupNumbers> groups;
+  if (number_ % 2 == 0) return groups;
+  const uint64_t seed = Mix(Mix(number_, lives_), Mix(version, open_step_) + 1);
+  for (uint32_t group = 0; group < spec_.parameter_groups.size(); ++group) {
+    SplitMix64 random(Mix(seed, group));
+    if (random.Below(3) == 0) continue;
+    OptimizerSpec own = spec_.optimizer;
+    own.beta1 = 0.5 + 0.05 * static_cast<double>(random.Below(9));
+    if (own.momentum > 0) own.momentum = own.beta1;
+    const float rate = 0.002F * static_cast<float>(1 + random.Below(5));
+    groups[group] = NumbersOf(own, rate, 0.1F * static_cast<float>(random.Below(3)));
+  }
+  return groups;
+}
+
+bool SimJob::IsReached(Version version, Rank rank, ParameterId parameter) const {
+  if (number_ % 2 == 0) return true;
+  const uint64_t seed = Mix(Mix(number_, lives_), Mix(version, open_step_) + 2);
+  // All ranks skip the same branch in some steps, else hardly anything would be left alone.
+  const uint64_t who = SplitMix64(seed).Below(2) == 0 ? 0 : rank + 1;
+  return SplitMix64(Mix(Mix(seed, who), parameter)).Below(3) != 0;
+}
+
+std::set<ParameterId> SimJob::UntouchedAt(Version version) const {
+  std::set<ParameterId> untouched;
+  for (ParameterId id = 0; id < spec_.parameters.size(); ++id) {
+    bool reached = false;
+    for (Rank rank = 0; rank < spec_.world; ++rank) {
+      if (spec_.IsMember(spec_.parameters[id].chunk, rank))
+        reached = reached || IsReached(version, rank, id);
+    }
+    if (!reached) untouched.insert(id);
+  }
+  return untouched;
+}
+
+std::vector<shm::Request> SimJob::Says(Version version, Rank rank) const {
+  std::vector<uint64_t> set(shm::WordsOfSet(spec_.parameters.size()));
+  for (ParameterId id = 0; id < spec_.parameters.size(); ++id) {
+    if (!IsReached(version, rank, id)) set[id / 64] |= uint64_t{1} << id % 64;
+  }
+  std::vector<shm::Request> requests =
+      shm::UntouchedRequestsOf(set, spec_.parameters.size(), version);
+  for (const auto& [group, numbers] : GroupsAt(version))
+    requests.push_back(shm::GroupNumbersRequestOf(group, numbers, version));
+  return requests;
+}
+
 uint32_t SimJob::Follow(const Job& job) {
   if (job.nonce != job_nonce_) {
     job_nonce_ = job.nonce;
@@ -143,7 +194,8 @@ void SimJob::Seal() {
   const auto fill = [this, version](ChunkId chunk, uint32_t micro_batch, std::span<float> values) {
     FillGradient(version, micro_batch, chunk, 0, values);
   };
-  last_step_taken_ = twin_.Step({learning_rate(version), loss_scale_}, fill);
+  last_step_taken_ = twin_.Step(
+      {learning_rate(version), loss_scale_, GroupsAt(version), UntouchedAt(version)}, fill);
   TP_CHECK(last_step_taken_ || spec_.loss_scaling != 0,
            "without loss scaling, a step with an infinite gradient is not sealed");
 }

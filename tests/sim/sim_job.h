@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +40,9 @@ class SimJob {
   // one place of a poisoned step.
   void FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin,
                     std::span<float> values) const;
+  // What a rank says of the open step besides its end, in the open attempt; most jobs say nothing
+  // for some steps, and half of them never do.
+  std::vector<shm::Request> Says(Version version, Rank rank) const;
   void FillWeights(ChunkId chunk, uint64_t begin, std::span<float> values) const;
 
   // Follows the server's job: a new job means new weights, a seal a step of the twin, a dropped
@@ -60,6 +65,9 @@ class SimJob {
 
  private:
   bool IsPoisoned(Version version) const;
+  std::map<uint32_t, GroupNumbers> GroupsAt(Version version) const;
+  bool IsReached(Version version, Rank rank, ParameterId parameter) const;
+  std::set<ParameterId> UntouchedAt(Version version) const;
   void Seal();
 
   const uint32_t number_;

@@ -118,6 +118,7 @@ void SimRank::Doom() {
 void SimRank::BeginStep(Version version) {
   version_ = version;
   submitted_.assign(job_->spec().chunks.size(), 0);
+  said_ = 0;
   ended_ = false;
   answered_.clear();
 }
@@ -136,9 +137,16 @@ bool SimRank::WeightsReady() const {
   return job != nullptr && job->IsRecorded() && job->states->weights_ready();
 }
 
+// What is said of a step is answered with its end, and keeps nothing from being sent before that.
+size_t SimRank::Waited() const {
+  return static_cast<size_t>(std::count_if(
+      pending_.begin(), pending_.end(),
+      [](const auto& pending) { return !shm::IsStepNumbers(pending.second.request); }));
+}
+
 bool SimRank::TakeBlock(uint64_t* block) {
   const auto it = std::find(blocks_busy_.begin(), blocks_busy_.end(), false);
-  if (it == blocks_busy_.end() || pending_.size() >= kPendingMax) return false;
+  if (it == blocks_busy_.end() || Waited() >= kPendingMax) return false;
   *it = true;
   *block = static_cast<uint64_t>(it - blocks_busy_.begin());
   return true;
@@ -193,7 +201,10 @@ void SimRank::Act(std::string* log) {
     return;
   }
   switch (random_->Below(4)) {
-    case 0: FetchSome(log); return;
+    case 0:
+      if (!job_->Says(version_, rank_).empty() && random_->Below(3) == 0 && SaySome(log)) return;
+      FetchSome(log);
+      return;
     case 1:
     case 2:
       if (SubmitSome(log)) return;
@@ -335,7 +346,7 @@ bool SimRank::FrozenSome(std::string* log) {
   if (frozen.state == Frozen::State::kPut) return PutFrozen(index, log);
   // A claim may wait for a rank that waits for this one's step: one place stays free for what ends
   // it.
-  if (frozen.state != Frozen::State::kAsk || pending_.size() + 1 >= kPendingMax) return false;
+  if (frozen.state != Frozen::State::kAsk || Waited() + 1 >= kPendingMax) return false;
   // A chunk that the job lists twice is put once: a second claim would begin the upload anew.
   for (size_t i = 0; i < frozen_.size(); ++i) {
     const bool same =
@@ -384,12 +395,23 @@ bool SimRank::FetchFrozen(std::string* log) {
   return true;
 }
 
+// May say it at any time of the step, and has said all before the end.
+bool SimRank::SaySome(std::string* log) {
+  if (ended_ || !WeightsReady()) return false;
+  const std::vector<shm::Request> says = job_->Says(version_, rank_);
+  if (said_ >= says.size()) return false;
+  Sent(says[said_++], kNoBlock);
+  Say(log, "says something of step " + std::to_string(version_));
+  return true;
+}
+
 bool SimRank::EndStep(std::string* log) {
   if (ended_) return false;
   for (const ChunkId chunk : MyChunks()) {
     if (submitted_[chunk] < job_->spec().micro_batches) return false;
   }
   if (!WeightsReady()) return false;  // a rank without chunks
+  if (SaySome(log)) return true;
   // Fetches of this version may still be in flight: the server reads them out before it updates
   // their chunks.
   ended_ = true;
@@ -419,6 +441,11 @@ void SimRank::OnAnswer(const Pending& pending, const shm::Completion& answer, st
     return;
   }
   const shm::Op op = OpOf(pending.request);
+  if (shm::IsStepNumbers(pending.request)) {
+    TP_CHECK(answer.error == 0 || answer.error == static_cast<uint32_t>(ErrorId::kNonFinite),
+             "what is said of a step shares the fate of its end");
+    return;
+  }
   if (op != shm::Op::kEndStep && job_->spec().IsFrozen(pending.request.chunk))
     return OnFrozen(pending, answer);
   if (op == shm::Op::kEndStep) return OnStepEnded(pending, answer, log);

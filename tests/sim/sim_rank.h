@@ -116,6 +116,7 @@ class SimRank {
   bool PutSome(std::string* log);
   bool SubmitSome(std::string* log);
   bool FetchSome(std::string* log);
+  bool SaySome(std::string* log);
   bool EndStep(std::string* log);
   bool FrozenSome(std::string* log);
   bool PutFrozen(size_t index, std::string* log);
@@ -128,6 +129,7 @@ class SimRank {
   uint64_t ShardBegin(ChunkId chunk) const {
     return job_->spec().ShardIndex(chunk, rank_) * job_->spec().ShardElements(chunk);
   }
+  size_t Waited() const;
   // An unused block of the rCache; false when all are in flight.
   bool TakeBlock(uint64_t* block);
   void FreeBlock(uint64_t block);
@@ -163,6 +165,7 @@ class SimRank {
   Version version_ = 0;
   client::Attempt attempt_;          // at the step after it
   std::vector<uint32_t> submitted_;  // micro-batches by chunk, of the open step
+  size_t said_ = 0;                  // requests of SimJob::Says that were sent
   bool ended_ = false;
 };
 

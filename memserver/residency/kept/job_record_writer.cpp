@@ -13,9 +13,9 @@ namespace tidepool::memserver {
 JobRecordWriter::JobRecordWriter(const shm::JobSpec* spec)
     : spec_(spec), spec_bytes_(shm::EncodedBytesOf(*spec)), encoder_(spec) {}
 
-void JobRecordWriter::LayOut(const Extent& records) {
+void JobRecordWriter::LayOut(const Extent& records, uint32_t layout) {
   layout_ = RecordsLayoutOf(*spec_, spec_bytes_);
-  TP_CHECK(layout_.end <= records.bytes, "the records fit their extent");
+  TP_CHECK(layout_.EndIn(layout) <= records.bytes, "the records fit their extent");
   std::byte* const begin = records.data;
   record_ = reinterpret_cast<JobRecord*>(begin);
   chunks_ = reinterpret_cast<ChunkRecord*>(begin + layout_.chunks);
@@ -23,6 +23,7 @@ void JobRecordWriter::LayOut(const Extent& records) {
   progress_words_ = begin + layout_.progress;
   shards_ = reinterpret_cast<ShardRecord*>(begin + layout_.shards);
   norm_sums_ = {reinterpret_cast<double*>(begin + layout_.norm_sums), spec_->parameters.size()};
+  if (layout >= kLayoutStepSlots) slots_ = StepSlots(*spec_, record_, begin + layout_.slots);
 }
 
 bool JobRecordWriter::WriteMore(const JobIdentity& identity, const Places& places,

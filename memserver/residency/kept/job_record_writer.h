@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "memserver/residency/kept/job_records.h"
 #include "memserver/residency/kept/kept_records.h"
+#include "memserver/residency/kept/step_slots.h"
 #include "memserver/residency/pool/host_pool.h"
 #include "shm/spec/encode.h"
 #include "shm/spec/job_spec.h"
@@ -43,9 +44,9 @@ class JobRecordWriter {
   JobRecordWriter(const JobRecordWriter&) = delete;
   JobRecordWriter& operator=(const JobRecordWriter&) = delete;
 
-  // The records lie in this extent. Call once, before everything below; what they hold is neither
-  // read nor changed.
-  void LayOut(const Extent& records);
+  // The records lie in this extent, in the layout that they are, or were, made in. Call once,
+  // before everything below; what they hold is neither read nor changed.
+  void LayOut(const Extent& records, uint32_t layout = kKeptLayout);
   // Writes the first records into zeroed memory, up to some `bytes_max` more with each call. True
   // when they are whole, which they are at once: with the last store.
   struct Places {  // offsets of all extents, then those of the frozen chunks
@@ -64,6 +65,10 @@ class JobRecordWriter {
   // The progress words of all pieces, kProgressBytes apart, chunk after chunk.
   std::byte* progress_words() const { return progress_words_; }
   std::span<double> norm_sums() const { return norm_sums_; }  // one a parameter
+
+  // What sealed steps say of groups and parameters.
+  StepSlots& slots() { return slots_; }
+  const StepSlots& slots() const { return slots_; }
 
   // The version that the last sealed step makes; 0 before the first.
   Version sealed_version() const { return record_->sealed_version.load(std::memory_order_relaxed); }
@@ -110,6 +115,7 @@ class JobRecordWriter {
   StagingRecord* staging_ = nullptr;
   std::byte* progress_words_ = nullptr;
   std::span<double> norm_sums_;
+  StepSlots slots_;
 };
 
 }  // namespace tidepool::memserver

@@ -7,6 +7,8 @@
 
 #include "base/formats/crc32c.h"
 #include "base/planted.h"
+#include "base/units.h"
+#include "memserver/residency/kept/step_slots.h"
 #include "shm/spec/decode.h"
 #include "shm/spec/state_bytes.h"
 #include "shm/spec/state_footprint.h"
@@ -58,6 +60,17 @@ Result<std::span<const std::byte>> Part(std::span<const std::byte> records, uint
   if (at > records.size() || bytes > records.size() - at)
     return Bad(indexed, "a table lies outside its records");
   return records.subspan(at, bytes);
+}
+
+// What the slot of the sealed step says; null where it can be trusted, and where the job has none.
+const char* WhyBadSlots(std::span<const std::byte> records, const RecordsLayout& layout,
+                        const shm::JobSpec& spec) {
+  const auto& record = *reinterpret_cast<const JobRecord*>(records.data());
+  if (record.layout < kLayoutStepSlots) return nullptr;
+  // Read alone: nothing of the records changes.
+  auto* const at = const_cast<std::byte*>(records.data());
+  return StepSlots(spec, reinterpret_cast<JobRecord*>(at), at + layout.slots)
+      .WhyBad(record.sealed_version.load(std::memory_order_relaxed));
 }
 
 // The planes that demoted chunks have left are named in the list of extents as those of chunks that
@@ -118,7 +131,11 @@ RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {
   layout.extents = layout.norm_sums + spec.parameters.size() * sizeof(double);
   layout.frozen = layout.extents + shm::ExtentCount(spec) * sizeof(uint64_t);
   layout.spec = layout.frozen + spec.frozen.size() * sizeof(uint64_t);
-  layout.end = layout.spec + spec_bytes;
+
+  layout.spec_end = layout.spec + spec_bytes;
+  layout.slots = RoundUp(layout.spec_end, sizeof(uint64_t));
+  layout.end =
+      layout.slots + 2 * shm::StepSlotBytes(spec.parameter_groups.size(), spec.parameters.size());
   return layout;
 }
 
@@ -142,7 +159,7 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   if (!spec.ok()) return Bad(indexed, spec.status().what());
   const RecordsLayout layout = RecordsLayoutOf(*spec, spec_bytes.size());
   const bool fits = layout.spec == record.spec_at && layout.extents == record.extents_at &&
-                    layout.end <= records.size() &&
+                    layout.EndIn(record.layout) <= records.size() &&
                     record.extent_count == shm::ExtentCount(*spec) + spec->frozen.size() &&
                     record.chunk_count == spec->chunks.size();
   if (!fits) return Bad(indexed, "its tables do not lie where its specification puts them");
@@ -150,12 +167,14 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   KeptJob kept;
   kept.job = record.job;
   kept.slot = indexed.slot;
+  kept.layout = record.layout;
   kept.nonce = record.nonce;
   kept.fingerprint = record.fingerprint;
   kept.uid = record.uid;
   kept.note = NoteOf(record);
 
   kept.spec = std::make_shared<const shm::JobSpec>(std::move(spec).value());
+  kept.records_bytes = RoundUp(layout.EndIn(record.layout), kPageBytes);
   kept.extent_offsets.resize(shm::ExtentCount(*kept.spec));
   kept.frozen_places.resize(kept.spec->frozen.size());
   const auto places = extents.subspan(kept.extent_offsets.size() * sizeof(uint64_t));
@@ -166,6 +185,7 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
     return Bad(indexed, "its records do not lie where its extents put them");
   kept.sealed_version = record.sealed_version.load(std::memory_order_relaxed);
   TP_RETURN_IF_ERROR(ReadDemotion(records, layout, indexed, &kept));
+  if (const char* why = WhyBadSlots(records, layout, *kept.spec)) return Bad(indexed, why);
   return kept;
 }
 

@@ -23,7 +23,10 @@ namespace tidepool::memserver {
 // Offsets from the start of the records; each table ends where the next begins.
 struct RecordsLayout {
   uint64_t chunks = 0, staging = 0, progress = 0, shards = 0, norm_sums = 0, extents = 0,
-           frozen = 0, spec = 0, end = 0;
+           frozen = 0, spec = 0, slots = 0, end = 0;
+  // Jobs of layouts before kLayoutStepSlots end where their slots would be.
+  uint64_t EndIn(uint32_t layout) const { return layout < kLayoutStepSlots ? spec_end : end; }
+  uint64_t spec_end = 0;
 };
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes);
 
@@ -37,12 +40,14 @@ uint64_t PlanesListed(const shm::JobSpec& spec);
 // The parts of a job's records that never change.
 struct KeptJob {
   JobId job = 0;
-  uint32_t slot = 0;  // in the index
+  uint32_t slot = 0;    // in the index
+  uint32_t layout = 0;  // that it was made in
   uint64_t nonce = 0;
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
   std::string note;  // empty where none is whole
   std::shared_ptr<const shm::JobSpec> spec;
+  uint64_t records_bytes = 0;            // of the records' extent
   std::vector<uint64_t> extent_offsets;  // planes of demoted chunks named as on NVMe
   std::vector<uint64_t> frozen_places;   // in the pool, as `spec` lists them
   // The parts that change, as they were when read.

@@ -81,6 +81,18 @@ uint32_t DemotedCount(uint64_t word) {
   return static_cast<uint32_t>(word >> 32);
 }
 
+uint64_t SlottedWord(uint64_t job_nonce, Version version) {
+  TP_CHECK(version < kVersionLimit, "versions fit 39 bits");
+  const std::array<uint64_t, 2> name{job_nonce, version};
+  return version << kCheckBits | Low(Crc32c(std::as_bytes(std::span(name))), kCheckBits);
+}
+
+std::optional<Version> SlottedFrom(uint64_t job_nonce, uint64_t word) {
+  const Version version = word >> kCheckBits;
+  if (version >= kVersionLimit || SlottedWord(job_nonce, version) != word) return std::nullopt;
+  return version;
+}
+
 uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot,
                       const std::array<uint8_t, 16>& gpu) {
   std::array<uint64_t, 5> name{job_nonce, rank, slot};

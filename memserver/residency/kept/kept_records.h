@@ -20,6 +20,9 @@
 //   then               frozen chunks    their places, 8 bytes each, in the order in which the job
 //                                       lists them
 //   then               the encoded JobSpec
+//   then               two step slots, from a whole word on (step_slots.h): what the sealed steps
+//                      say of groups and parameters; jobs of layouts before kLayoutStepSlots have
+//                      none
 //
 // Frozen chunks lie behind a FrozenRecord each, in extents that all jobs of the user share
 // (frozen_table.h): they are found by those places.
@@ -35,10 +38,10 @@
 // piece for each place on NVMe that could not be written (stand_ins.h).
 //
 // The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the
-// commit): the record of version v is written to steps[v % 2], then sealed_version := v by one
-// 64-bit store. A chunk whose version is below sealed_version is still to be updated; it is
-// published by one 64-bit store of its stamp. Any change of a struct here obliges a new kKeptLayout
-// (kept_index.h).
+// commit): the record of version v is written to steps[v % 2], and before it what it needs of slot
+// v % 2; then sealed_version := v by one 64-bit store. A chunk whose version is below
+// sealed_version is still to be updated; it is published by one 64-bit store of its stamp. Any
+// change of a struct here obliges a new kKeptLayout (kept_index.h).
 #pragma once
 
 #include <array>
@@ -67,6 +70,8 @@ inline constexpr Version kNoVersion = ~Version{0};
 inline constexpr uint64_t kSpilledExtent = ~uint64_t{0};
 // In the list of extents: a plane that lies on a GPU.
 inline constexpr uint64_t kGpuExtent = kSpilledExtent - 64;
+// The first layout whose jobs have step slots.
+inline constexpr uint32_t kLayoutStepSlots = 9;
 // Versions are kept in 40 bits, and in 39 in progress words: at one step a millisecond, 17 years.
 inline constexpr Version kVersionLimit = (Version{1} << 39) - 1;
 
@@ -136,7 +141,10 @@ struct JobRecord {
   std::atomic<uint64_t> open_step;  // OpenStepWord: gradients of any other attempt do not count
   std::atomic<uint32_t> run;        // RunState
   std::atomic<uint64_t> ranks_left_well;
-  std::atomic<uint64_t> demoted;    // DemotedWord of the chunks that were; 0: none was
+  std::atomic<uint64_t> demoted;  // DemotedWord of the chunks that were; 0: none was
+  // SlottedWord of the first version with a step slot, which all later ones have too; 0: none has.
+  // Jobs of layouts before kLayoutStepSlots have 0.
+  std::atomic<uint64_t> slotted_from;
   alignas(64) StepRecord steps[2];  // of version v at v % 2
   alignas(64) RankRecord ranks[shm::kRanksMax];
   GpuShareRecord gpu_shares[shm::kRanksMax];  // by rank
@@ -219,6 +227,10 @@ std::optional<Version> VersionOf(const ChunkRecord& record);
 // Counts the demoted chunks, from the first on, with a check over their directories.
 uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted);
 uint32_t DemotedCount(uint64_t word);
+// SlottedWord: a version with a check over it and the job. SlottedFrom: the version in a word whose
+// check fits; else none.
+uint64_t SlottedWord(uint64_t job_nonce, Version version);
+std::optional<Version> SlottedFrom(uint64_t job_nonce, uint64_t word);
 // GpuShareWord: the keeper's slot of a share, with a check over whose it is and of which GPU.
 // GpuShareSlot: the slot in a word whose check fits; else none.
 uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot,

@@ -2,6 +2,7 @@
 // else.
 #include "memserver/loop/dispatcher.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -11,6 +12,7 @@
 
 #include <gtest/gtest.h>
 #include "memserver/traffic/request_check.h"
+#include "shm/step_numbers.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -72,6 +74,22 @@ Request Gradient(uint64_t begin, uint64_t count, uint32_t micro_batch) {
   return request;
 }
 
+GroupNumbers Numbers(float learning_rate = 0.1F, float weight_decay = 0, double beta1 = 0.9) {
+  OptimizerSpec spec;
+  spec.beta1 = beta1;
+  return NumbersOf(spec, learning_rate, weight_decay);
+}
+
+// The job that is attacked has four parameters.
+Request Untouched(uint32_t first, uint32_t run, uint64_t bits) {
+  shm::UntouchedRequest request{};
+  request.op = static_cast<uint32_t>(Op::kUntouched);
+  request.first = first;
+  request.run = run;
+  request.bits[0] = bits;
+  return std::bit_cast<Request>(request);
+}
+
 Request Put(uint64_t begin, uint64_t count) {
   Request request = Fetch(0, begin, count, 0);
   request.op = static_cast<uint32_t>(Op::kPutWeights);
@@ -98,7 +116,7 @@ TEST_P(HostileRequest, EndsTheSessionWithItsReason) {
 
 const BadRequest kBadRequests[] = {
     {"OpZero", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0; }), "operation is unknown"},
-    {"OpSix", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 6; }), "operation is unknown"},
+    {"OpEight", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 8; }), "operation is unknown"},
     {"ClaimOfATrainedChunk", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 5; }), "not frozen"},
     {"OpHuge", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0xffffffff; }),
      "operation is unknown"},
@@ -143,6 +161,20 @@ const BadRequest kBadRequests[] = {
     {"GradientWholeChunk", Gradient(0, 2 * kShard, 0), "exactly the rank's shard"},
     {"GradientSecondFirst", Gradient(0, kShard, 1), "out of order"},
     {"GradientNoSuchBatch", Gradient(0, kShard, 2), "no such micro-batch"},
+    {"NumbersOfNoGroup", shm::GroupNumbersRequestOf(2, Numbers(), 0), "no such parameter group"},
+    {"NumbersOfNextVersion", shm::GroupNumbersRequestOf(0, Numbers(), 1), "not the open one"},
+    {"NumbersOfAnAttemptToCome",
+     With(shm::GroupNumbersRequestOf(0, Numbers(), 0),
+          [](Request* r) { r->flags = shm::FlagsOfAttempt(1); }),
+     "not the open one"},
+    {"RateThatIsNoNumber", shm::GroupNumbersRequestOf(0, Numbers(std::nanf("")), 0),
+     "learning rate must be finite"},
+    {"DecayBelowZero", shm::GroupNumbersRequestOf(0, Numbers(0.1F, -1), 0),
+     "weight decay must be finite"},
+    {"BetaOfOne", shm::GroupNumbersRequestOf(0, Numbers(0.1F, 0, 1), 0), "beta1 and beta2"},
+    {"UntouchedRunPastEnd", Untouched(3, 2, 0), "no such parameter"},
+    {"UntouchedBitPastEnd", Untouched(0, 3, 2), "no such parameter"},
+    {"UntouchedHuge", Untouched(0xffffffff, 0xffffffff, 0), "no such parameter"},
     {"GradientOfNextVersion", With(Gradient(0, kShard, 0), [](Request* r) { r->version = 1; }),
      "another version"},
 };
@@ -181,6 +213,37 @@ TEST_F(Hostile, RequestsOfAttemptsThatNeverWereChangeNothing) {
   EXPECT_FALSE(job.step.HasEnded(0));
   EXPECT_EQ(attacked_.Step({.seed = 1}).version, 1U);
   EXPECT_EQ(attacked_.Compare(2e-6), "");
+}
+
+TEST_F(Hostile, NumbersOfAGroupComeOnce) {
+  attacker_->Send(shm::GroupNumbersRequestOf(0, Numbers(), 0));
+  attacker_->Send(shm::GroupNumbersRequestOf(0, Numbers(), 0));
+  ExpectExpelled("twice");
+}
+
+TEST_F(Hostile, NumbersBehindTheEndOfTheStep) {
+  attacked_.Submit({.seed = 1});
+  attacker_->Send(EndOf(0, 0));
+  attacker_->Send(Untouched(0, 1, 0));
+  ExpectExpelled("after the rank had ended");
+}
+
+TEST_F(Hostile, MoreThanThereIsToSay) {
+  for (uint32_t i = 0; i <= shm::kNumbersRequestsMax; ++i) attacker_->Send(Untouched(0, 1, 0));
+  ExpectExpelled("more of a step than");
+}
+
+// Both end with the reason: nobody knows which of them is wrong.
+TEST_F(Hostile, RanksThatNameOtherNumbers) {
+  attacked_.Submit({.seed = 1});
+  attacker_->Send(shm::GroupNumbersRequestOf(0, Numbers(0.25F), 0));
+  attacker_->Send(EndOf(0, 0));
+  attacked_.rank(1).Send(EndOf(0, 0));
+  world_.Settle();
+  for (Rank rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(attacked_.rank(rank).Ended(), ErrorId::kProtocolViolation);
+  EXPECT_NE(world_.TakeReply<SessionOver>()->why.what().find("different numbers"),
+            std::string::npos);
 }
 
 TEST(Flags, OfAttemptsAreReservedInEarlierVersions) {

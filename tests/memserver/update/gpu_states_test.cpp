@@ -96,6 +96,33 @@ INSTANTIATE_TEST_SUITE_P(
                             .chunk_elements = shm::kPieceElements + 208,
                             .chunks = 2}));
 
+// In each step another parameter of four is left alone, and the groups change their numbers.
+Weights TrainedInParts(ServeWorld* world, const shm::JobSpec& spec) {
+  SmallTrainer trainer(world, spec);
+  EXPECT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  for (uint64_t step = 0; step < 6; ++step) {
+    StepPlan plan{.seed = step, .untouched = {}, .groups = {}};
+    for (ParameterId id = step % 4; id < spec.parameters.size(); id += 4) plan.untouched.insert(id);
+    if (step % 2 == 1) plan.groups[1] = NumbersOf(spec.optimizer, 0.02F, 0.1F);
+    EXPECT_EQ(trainer.Step(plan).error, 0U);
+  }
+  Weights weights = trainer.FetchAll();
+  trainer.LeaveAll();
+  return weights;
+}
+
+TEST_P(GpuBits, AreThoseOfTheHostWhereStepsLeaveParametersAlone) {
+  WorldOptions options = WithLease();
+  options.pool_bytes = 32 * kMiB;
+  const shm::JobSpec spec = SpecOf(GetParam());
+  GpuWorld world(options);
+  ServeWorld host({.pool_bytes = 32 * kMiB});
+  const Weights on_gpu = TrainedInParts(&*world, spec);
+  EXPECT_TRUE(Same(on_gpu, TrainedInParts(&host, OnTheHost(spec))));
+  EXPECT_FALSE(Same(on_gpu, OnHost(spec, 6)));
+}
+
 // More than one unit: the 16-bit copies of a chunk are made in several rounds, and its update is in
 // flight twice.
 TEST(GpuStates, AChunkOfSeveralUnitsHasTheBitsOfTheHost) {

@@ -4,7 +4,7 @@
 
 namespace tidepool::memserver {
 
-const uint32_t kKeptLayout = 9;
-const uint32_t kKeptLayoutMin = 8;
+const uint32_t kKeptLayout = 10;
+const uint32_t kKeptLayoutMin = 9;
 
 }  // namespace tidepool::memserver

@@ -1,0 +1,58 @@
+// How MemClient ends a step: what is said of it first, then the end itself.
+#include <vector>
+
+#include "base/point.h"
+#include "client/mem_client.h"
+#include "shm/messages.h"
+#include "shm/step_numbers.h"
+
+namespace tidepool::client {
+
+Result<Ticket> MemClient::StartEndStep(const StepEnd& end) {
+  shm::EndStepRequest request{};
+  request.op = static_cast<uint32_t>(shm::Op::kEndStep);
+  request.learning_rate = end.learning_rate;
+  request.version = end.version;
+  request.data_cursor = end.data_cursor;
+  request.loss_scale = end.loss_scale;
+  request.scaler_steps = end.scaler_steps;
+  request.random_state = end.random_state;
+
+  TP_RETURN_IF_ERROR(StartNumbers(end));
+  auto ticket = Start(shm::AsRequest(request));
+  if (ticket.ok()) numbered_end_ = *ticket;
+  TP_POINT("client.end_step_sent");
+  return ticket;
+}
+
+// What comes before the end of a step, if there is anything.
+Status MemClient::StartNumbers(const StepEnd& end) {
+  TP_RETURN_IF_ERROR(Usable());
+  const bool known = session_.port->protocol() >= shm::kAbiNumbers;
+  if (!known && !end.groups.empty()) {
+    return Status(ErrorId::kAbiMismatch,
+                  "memserver is of a release that takes one learning rate a step, and no other "
+                  "numbers of parameter groups")
+        .Fix("start the memserver of this release; it goes on with the job");
+  }
+
+  std::vector<shm::Request> requests;
+  if (known && !end.untouched.empty())
+    requests = shm::UntouchedRequestsOf(end.untouched, end.untouched.size() * 64, end.version);
+  if (requests.size() > shm::kUntouchedRequestsMax) {
+    return Status(ErrorId::kUsageError,
+                  "too many parameters, in too many places, were reached by "
+                  "no backward of this step");
+  }
+  for (const GroupStep& group : end.groups)
+    requests.push_back(shm::GroupNumbersRequestOf(group.group, group.numbers, end.version));
+
+  for (const shm::Request& request : requests) {
+    TP_ASSIGN_OR_RETURN(const Ticket ticket, Start(request));
+    numbers_.push_back(ticket);
+    TP_POINT("client.numbers_sent");
+  }
+  return Status();
+}
+
+}  // namespace tidepool::client

@@ -1,0 +1,50 @@
+// StepNumbers: what the ranks of a job say of the open step besides its end: numbers of parameter
+// groups, and which parameters no backward has reached.
+//
+// One thread (the serve loop). Pure bookkeeping, like StepTracker, and forgotten with it: nothing
+// of it is in kept memory before the step is sealed, and no request is answered before its rank's
+// end of the step, so a rank sends all of it again to the next server.
+// A parameter is left alone where every rank of its data-parallel group says that it was not
+// reached; a rank that says nothing has reached all. Costs nothing in a step of which nobody says
+// anything.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "memserver/residency/kept/step_slots.h"
+#include "shm/messages.h"
+#include "shm/step_numbers.h"
+
+namespace tidepool::memserver {
+
+class StepNumbers {
+ public:
+  explicit StepNumbers(const shm::JobSpec* spec) : spec_(spec), of_rank_(spec->world) {}
+
+  // Takes in a request of the rank. Null, or what an honest rank cannot say; then nothing changes.
+  const char* Take(Rank rank, const shm::Request& request);
+  // The rank's requests, which are answered with its end of the step.
+  std::span<const shm::Request> waiting(Rank rank) const { return of_rank_[rank].waiting; }
+  // True when both ranks name the same numbers of the same groups.
+  bool Agree(Rank one, Rank other) const;
+  // What the ranks say together. Requires that all of them have ended the step, and agree.
+  StepSaid Together() const;
+  void Clear();
+
+ private:
+  struct OfRank {
+    uint64_t groups = 0;
+    std::vector<GroupNumbers> numbers;  // empty, or one a group
+    std::vector<uint64_t> untouched;    // empty, or a set of all parameters
+    std::vector<shm::Request> waiting;
+  };
+  std::vector<uint64_t> LeftAlone() const;
+
+  const shm::JobSpec* const spec_;
+  std::vector<OfRank> of_rank_;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,49 @@
+// What a rank says of a step besides its end, to and from requests of the rings: numbers of
+// parameter groups, and the parameters that no backward has reached.
+//
+// Pure functions, any thread. Requests come from a peer: Read... checks every number. Both sides
+// hold a set of parameters as bits: parameter p is bit p % 64 of word p / 64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/formats/optimizer.h"
+#include "base/ids.h"
+#include "shm/messages.h"
+#include "shm/spec/job_spec.h"
+
+namespace tidepool::shm {
+
+// Parameters whose bits one request holds.
+inline constexpr uint32_t kUntouchedBits = 192;
+// Requests of this kind that a rank may send in one step: numbers of all groups, and any set of
+// 49,152 parameters (of more, what runs of neighbours make of it).
+inline constexpr uint32_t kUntouchedRequestsMax = 256;
+inline constexpr uint32_t kNumbersRequestsMax = kParameterGroupsMax + kUntouchedRequestsMax;
+
+// Words of a set of so many parameters.
+constexpr size_t WordsOfSet(uint64_t parameters) {
+  return static_cast<size_t>((parameters + 63) / 64);
+}
+
+// The requests that say this; op, version and contents alone are filled in.
+Request GroupNumbersRequestOf(uint32_t group, const GroupNumbers& numbers, Version version);
+// None for an empty set. May be more than kUntouchedRequestsMax.
+std::vector<Request> UntouchedRequestsOf(std::span<const uint64_t> untouched, uint64_t parameters,
+                                         Version version);
+
+// Takes in what a request says. Null, or what an honest rank cannot say.
+const char* ReadGroupNumbers(const Request& request, const JobSpec& spec, GroupNumbers* numbers);
+// `untouched` has WordsOfSet of the job's parameters.
+const char* ReadUntouched(const Request& request, const JobSpec& spec,
+                          std::span<uint64_t> untouched);
+// The group of a kGroupNumbers.
+inline uint32_t GroupOf(const Request& request) {
+  return std::bit_cast<GroupNumbersRequest>(request).group;
+}
+
+}  // namespace tidepool::shm
