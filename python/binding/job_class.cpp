@@ -126,8 +126,21 @@ class Job : public torch::CustomClassHolder {
   void LetGo(int64_t number) {
     if (Here()->steps() != nullptr) Require(Steps()->LetGo(static_cast<uint64_t>(number)));
   }
-  std::tuple<double, bool, int64_t> Step(double learning_rate) {
-    const client::Outcome sealed = Take(Here()->Step(learning_rate));
+  // By parameter group: learning rate, weight decay, beta1, beta2 (or what the rule has in their
+  // place, as GroupNumbers says), eps.
+  std::tuple<double, bool, int64_t> Step(const std::vector<std::vector<double>>& groups) {
+    std::vector<GroupNumbers> numbers;
+    for (const std::vector<double>& group : groups) {
+      if (group.size() != 5)
+        Require(Status(ErrorId::kUsageError, "a parameter group has five numbers"));
+
+      numbers.push_back({.beta1 = group[2],
+                         .beta2 = group[3],
+                         .learning_rate = static_cast<float>(group[0]),
+                         .weight_decay = static_cast<float>(group[1]),
+                         .eps = static_cast<float>(group[4])});
+    }
+    const client::Outcome sealed = Take(Here()->Step(numbers));
     return {sealed.grad_norm, sealed.skipped, static_cast<int64_t>(sealed.version)};
   }
   int64_t MicroBatch() { return Steps()->micro_batch(); }

@@ -1,10 +1,11 @@
 """Optimizers whose work memserver does: AdamW, Adam, SGD, Adagrad and Lion, as torch.optim defines them.
 
-Making one begins the job of the wrapped model that its parameters belong to, or goes on with it. Learning rates may change at every
-step, by the same factor in all groups; everything else is fixed from there on.
+Making one begins the job of the wrapped model that its parameters belong to, or goes on with it. The groups' options are live: each
+step takes the learning rate, weight decay, betas, eps, momentum and so on that the groups have then. Fixed from the beginning on are the
+rule, the groups themselves, nesterov, and whether there is a momentum at all.
 
 The rank's gradients are averaged over the ranks, as DistributedDataParallel does, and summed over the micro-batches of a step. A
-parameter that no backward has reached counts as one with a zero gradient: weight decay and momentum still act on it.
+parameter that no backward of the step has reached, on any rank, is left alone, as torch leaves one whose grad is None.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ServerOptimizer(torch.optim.Optimizer):
     """
 
     _rule: ClassVar[str]
-    _fixed: ClassVar[Tuple[str, ...]]  # options of the whole job: the same in all groups
+    _fixed: ClassVar[Tuple[str, ...]] = ()  # options of the whole job: the same in all groups, and at all times
 
     last_grad_norm: float
     skipped: bool
@@ -42,13 +43,13 @@ class ServerOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
         self.last_grad_norm, self.skipped = math.nan, False
         _check_number("max_grad_norm", max_grad_norm)
-        self._factors = _learning_rate_factors(self.param_groups)
-        self._begun_with = [self._fixed_of(group) for group in self.param_groups]
-        for index, begun in enumerate(self._begun_with):
-            _check_same(self._begun_with[0], begun, index, self._fixed)
+        self._begun_with = {name: self.param_groups[0][name] for name in self._fixed}
+        factors = _learning_rate_factors(self.param_groups)
+        for index, group in enumerate(self.param_groups):
+            self._check_fixed(index, group)
 
         handle = _handle.of_parameters(parameter for group in self.param_groups for parameter in group["params"])
-        groups = [(factor, float(group["weight_decay"])) for factor, group in zip(self._factors, self.param_groups)]
+        groups = [(factor, float(group["weight_decay"])) for factor, group in zip(factors, self.param_groups)]
         rule = Rule(self._rule, states, max_grad_norm, self._numbers(self.param_groups[0]), groups)
         handle.start(rule, _groups_of(handle, self.param_groups))
         self._server = handle
@@ -58,11 +59,16 @@ class ServerOptimizer(torch.optim.Optimizer):
         """The rule's numbers in the names of the op library."""
         raise NotImplementedError
 
+    @staticmethod
+    def _live(group: Mapping[str, Any]) -> Tuple[float, float, float]:
+        """What the rule has as beta1, beta2 and eps in a step (GroupNumbers in base/formats/optimizer.h)."""
+        raise NotImplementedError
+
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Ends the step: hands it to the server and waits until it is sealed.
 
-        Errors: UsageError (a closure, a changed option, no backward since the last step), RankLost, ServerError, MemoryTooSmall
-        (the rCache), NotFinite.
+        Errors: UsageError (a closure, an option that cannot be what it is now, no backward since the last step), RankLost,
+        ServerError, MemoryTooSmall (the rCache), NotFinite.
         """
         if closure is not None:
             raise UsageError(
@@ -70,7 +76,7 @@ class ServerOptimizer(torch.optim.Optimizer):
                 why="it would run forward and backward again within a step, and the server has the gradients already",
                 fix="call loss.backward() and then step()",
             )
-        self.last_grad_norm, self.skipped, _ = self._job().call("step", self._learning_rate())
+        self.last_grad_norm, self.skipped, _ = self._job().call("step", self._step_numbers())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: a gradient is given up when the server has it."""
@@ -106,7 +112,7 @@ class ServerOptimizer(torch.optim.Optimizer):
                 fix="save the state once more whenever you save a model, or set the schedule to the job's step",
             )
         for index, group in enumerate(groups):
-            _check_same(self._begun_with[index], self._fixed_of(group), index, (*self._fixed, "weight_decay"))
+            self._check_fixed(index, group)
         for group, saved in zip(self.param_groups, groups):
             group.update({name: value for name, value in saved.items() if name != "params"})
 
@@ -114,25 +120,26 @@ class ServerOptimizer(torch.optim.Optimizer):
         assert self._server is not None
         return self._server
 
-    def _fixed_of(self, group: Mapping[str, Any]) -> Dict[str, Any]:
-        return {name: group.get(name) for name in (*self._fixed, "weight_decay")}
+    def _check_fixed(self, index: int, group: Mapping[str, Any]) -> None:
+        for name, begun in self._begun_with.items():
+            if group.get(name) == begun:
+                continue
+            raise UsageError(
+                f"{name} of parameter group {index} is {group.get(name)}, and the job has {begun}",
+                where=f"param_groups[{index}]['{name}']",
+                why=f"{name} is one for the whole job, and fixed when it begins",
+                fix="make the optimizer with that value for all groups, in a new job",
+            )
 
-    def _learning_rate(self) -> float:
-        """What the server multiplies with the factor of each group. Errors: UsageError (an option has changed)."""
+    def _step_numbers(self) -> List[List[float]]:
+        """By group: learning rate, weight decay, and what the rule has as beta1, beta2 and eps. Errors: UsageError."""
+        numbers = []
         for index, group in enumerate(self.param_groups):
-            _check_same(self._begun_with[index], self._fixed_of(group), index, (*self._fixed, "weight_decay"))
-        rates = [float(group["lr"]) for group in self.param_groups]
-        base = self._factors.index(1.0)
-        for index, (rate, factor) in enumerate(zip(rates, self._factors)):
-            _check_number("lr", rate)
-            if not math.isclose(rate, rates[base] * factor, rel_tol=1e-6, abs_tol=1e-30):
-                raise UsageError(
-                    f"the learning rate of group {index} is {rate:g}, and {rates[base] * factor:g} would keep its ratio to group {base}",
-                    where=f"param_groups[{index}]['lr']",
-                    why="the ratios between the groups' rates are fixed when the job begins",
-                    fix="change the rates of all groups by the same factor, as LambdaLR does with one function for all",
-                )
-        return rates[base]
+            self._check_fixed(index, group)
+            for name in ("lr", "weight_decay"):
+                _check_number(f"param_groups[{index}]['{name}']", float(group[name]))
+            numbers.append([float(group["lr"]), float(group["weight_decay"]), *self._live(group)])
+        return numbers
 
 
 class AdamW(ServerOptimizer):
@@ -152,7 +159,6 @@ class AdamW(ServerOptimizer):
     """
 
     _rule = "adamw"
-    _fixed = ("betas", "eps")
 
     def __init__(
         self,
@@ -170,6 +176,11 @@ class AdamW(ServerOptimizer):
     @staticmethod
     def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
         return {**_betas(group), "eps": float(group["eps"])}
+
+    @staticmethod
+    def _live(group: Mapping[str, Any]) -> Tuple[float, float, float]:
+        beta1, beta2 = group["betas"]
+        return float(beta1), float(beta2), float(group["eps"])
 
 
 class Adam(AdamW):
@@ -201,7 +212,7 @@ class SGD(ServerOptimizer):
     """
 
     _rule = "sgd"
-    _fixed = ("momentum", "dampening", "nesterov")
+    _fixed = ("nesterov",)
 
     def __init__(
         self,
@@ -226,6 +237,10 @@ class SGD(ServerOptimizer):
             "nesterov": bool(group["nesterov"]),
         }
 
+    @staticmethod
+    def _live(group: Mapping[str, Any]) -> Tuple[float, float, float]:
+        return float(group["momentum"]), float(group["dampening"]), 0.0
+
 
 class Adagrad(ServerOptimizer):
     """Adagrad, as torch.optim.Adagrad with an accumulator that begins with zero. Other arguments and errors: as :class:`AdamW`.
@@ -235,7 +250,6 @@ class Adagrad(ServerOptimizer):
     """
 
     _rule = "adagrad"
-    _fixed = ("lr_decay", "eps")
 
     def __init__(
         self,
@@ -254,6 +268,10 @@ class Adagrad(ServerOptimizer):
     def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
         return {"lr_decay": float(group["lr_decay"]), "eps": float(group["eps"])}
 
+    @staticmethod
+    def _live(group: Mapping[str, Any]) -> Tuple[float, float, float]:
+        return float(group["lr_decay"]), 0.0, float(group["eps"])
+
 
 class Lion(ServerOptimizer):
     """Lion (Chen et al. 2023), with decoupled weight decay. Other arguments and errors: as :class:`AdamW`.
@@ -263,7 +281,6 @@ class Lion(ServerOptimizer):
     """
 
     _rule = "lion"
-    _fixed = ("betas",)
 
     def __init__(
         self,
@@ -281,6 +298,11 @@ class Lion(ServerOptimizer):
     def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
         return _betas(group)
 
+    @staticmethod
+    def _live(group: Mapping[str, Any]) -> Tuple[float, float, float]:
+        beta1, beta2 = group["betas"]
+        return float(beta1), float(beta2), 0.0
+
 
 def _betas(group: Mapping[str, Any]) -> Dict[str, Any]:
     beta1, beta2 = group["betas"]
@@ -290,20 +312,6 @@ def _betas(group: Mapping[str, Any]) -> Dict[str, Any]:
 def _check_number(name: str, value: float) -> None:
     if not math.isfinite(value) or value < 0:
         raise UsageError(f"{name}={value} is not a finite number from 0", where=name)
-
-
-def _check_same(begun: Mapping[str, Any], now: Mapping[str, Any], group: int, names: Iterable[str]) -> None:
-    for name in names:
-        before, after = begun[name], now[name]
-        if isinstance(before, (tuple, list)):
-            before, after = tuple(before), tuple(after)
-        if before != after:
-            raise UsageError(
-                f"{name} of parameter group {group} is {after}, and the job has {before}",
-                where=f"param_groups[{group}]['{name}']",
-                why="betas, eps and the like are one for the whole job, and weight decay one for a group; all are fixed when it begins",
-                fix="only the learning rate may change; for OneCycleLR and CyclicLR give cycle_momentum=False",
-            )
 
 
 def _learning_rate_factors(groups: List[Dict[str, Any]]) -> List[float]:

@@ -156,7 +156,9 @@ class BadOptimizers(unittest.TestCase):
         self.refuse("states", self.model.parameters(), states="fp4")
         self.refuse("split", self.model.parameters(), states="split-8bit")  # of an fp32 job
         first, *others = self.model.parameters()
-        self.refuse("betas of parameter group 1", [{"params": [first]}, {"params": others, "betas": (0.5, 0.5)}])
+        groups = [{"params": [first]}, {"params": others, "nesterov": True}]
+        with self.assertRaisesRegex(tidepool.UsageError, "nesterov of parameter group 1"):
+            tidepool.optim.SGD(groups, momentum=0.9)
 
     def test_a_refused_start_can_be_tried_again(self):
         model = common.mlp()
@@ -228,27 +230,35 @@ class BadSteps(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "gradient_accumulation_steps=2"):
             self.backward()
 
-    def test_options_that_are_fixed(self):
+    def test_options_that_cannot_be(self):
         (group,) = self.optimizer.param_groups
-        for name, value in {"weight_decay": 0.5, "betas": (0.5, 0.5), "eps": 1e-3}.items():
-            self.backward() if name == "weight_decay" else None
+        self.backward()
+        for name, value, text in (
+            ("weight_decay", -0.5, "weight_decay"),
+            ("lr", float("nan"), "lr"),
+            ("betas", (0.5, 1.0), "beta1 and beta2 must lie in"),
+            ("eps", -1e-3, "eps must be finite"),
+        ):
             former = group[name]
             group[name] = value
-            self.refuse(f"{name} of parameter group 0")
+            self.refuse(text)
             group[name] = former
         self.optimizer.step()
+        self.assertEqual(self.optimizer.sealed_steps, 1)
         with self.assertRaisesRegex(tidepool.UsageError, "fixed when it begins"):
             self.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
 
-    def test_rates_that_leave_their_ratio(self):
+    def test_options_that_are_fixed(self):
         model = common.wrap(common.mlp())
-        first, *others = model.parameters()
-        optimizer = tidepool.optim.SGD([{"params": [first], "lr": 0.1}, {"params": others, "lr": 0.2}])
-        optimizer.param_groups[0]["lr"] = 0.05
+        optimizer = tidepool.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
         common.mlp_loss(model, common.mlp_batches(1)[0]).backward()
-        with self.assertRaisesRegex(tidepool.UsageError, "learning rate of group 0 is 0.05, and 0.1 would keep its ratio"):
-            optimizer.step()
-        optimizer.param_groups[1]["lr"] = 0.1
+        (group,) = optimizer.param_groups
+        for name, value, text in (("nesterov", False, "nesterov of parameter group 0"), ("momentum", 0.0, "momentum")):
+            former = group[name]
+            group[name] = value
+            with self.assertRaisesRegex(tidepool.UsageError, text):
+                optimizer.step()
+            group[name] = former
         optimizer.step()
         tidepool.close(model)
 
@@ -256,8 +266,8 @@ class BadSteps(unittest.TestCase):
         with self.assertRaisesRegex(tidepool.UsageError, "no state of a tidepool.optim.AdamW"):
             self.optimizer.load_state_dict({"state": {}, "param_groups": []})
         state = copy.deepcopy(self.optimizer.state_dict())
-        state["param_groups"][0]["betas"] = (0.1, 0.2)
-        with self.assertRaisesRegex(tidepool.UsageError, "betas"):
+        state["tidepool"]["sealed_steps"] = 7
+        with self.assertRaisesRegex(tidepool.UsageError, "the state is of step 7"):
             self.optimizer.load_state_dict(state)
 
     def test_writes_to_parameters(self):

@@ -27,6 +27,12 @@ Status Abandoned() {
           "step");
 }
 
+uint32_t TrainedIn(const ChunkLayout& layout) {
+  ParameterId id = 0;
+  while (id < layout.parameters.size() && !layout.IsFrozen(id)) ++id;
+  return id;
+}
+
 Status TooMany(uint32_t backwards, uint32_t micro_batches) {
   return Status(ErrorId::kUsageError, "backward was called " + std::to_string(backwards) +
                                           " times before step, and the job has " +
@@ -39,7 +45,12 @@ Status TooMany(uint32_t backwards, uint32_t micro_batches) {
 
 OpenSteps::OpenSteps(const OpenParts& parts, const ChunkLayout& layout, uint32_t micro_batches,
                      Version sealed)
-    : parts_(parts), layout_(layout), micro_batches_(micro_batches), version_(sealed) {
+    : parts_(parts),
+      layout_(layout),
+      micro_batches_(micro_batches),
+      version_(sealed),
+      trained_(TrainedIn(layout)) {
+  TouchNone();
   parts_.operators->SetGate([this] { return BeforeOperator(); }, [this] { SeeNode(); });
   parts_.operators->Install();
 }
@@ -47,6 +58,20 @@ OpenSteps::OpenSteps(const OpenParts& parts, const ChunkLayout& layout, uint32_t
 OpenSteps::~OpenSteps() {
   parts_.operators->Remove();
   parts_.operators->SetGate(nullptr, nullptr);
+}
+
+void OpenSteps::TouchNone() {
+  untouched_.assign((trained_ + 63) / 64, ~uint64_t{0});
+  if (trained_ % 64 != 0) untouched_.back() = (uint64_t{1} << trained_ % 64) - 1;
+  untouched_count_ = trained_;
+}
+
+void OpenSteps::Touch(ParameterId parameter) {
+  if (parameter >= trained_) return;
+  uint64_t& word = untouched_[parameter / 64];
+  const uint64_t bit = uint64_t{1} << parameter % 64;
+  untouched_count_ -= (word & bit) != 0 ? 1 : 0;
+  word &= ~bit;
 }
 
 Status OpenSteps::BeginPass(Pass pass) {
@@ -138,6 +163,7 @@ Status OpenSteps::Arrived(ParameterId parameter) {
       micro_batch_ < micro_batches_ ? NoteBackward() : TooMany(micro_batch_ + 1, micro_batches_);
   if (noted.ok()) {
     arrived_ = true;
+    Touch(parameter);
     parts_.gradients->Arrived(parameter);
   } else {
     parts_.operators->Latch(noted);
@@ -229,12 +255,14 @@ Result<client::Outcome> OpenSteps::Seal(client::StepEnd end) {
   parts_.operators->ApplyMoves();
 
   end.version = version_;
+  if (untouched_count_ > 0) end.untouched = untouched_;
   TP_ASSIGN_OR_RETURN(const client::Ticket ticket, parts_.service->StartEndStep(end));
   TP_ASSIGN_OR_RETURN(const client::Outcome sealed, parts_.service->Wait(ticket));
   TP_POINT("trainer.step_sealed");
   version_ = sealed.version;
   pass_ = Pass::kNone;
   micro_batch_ = 0;
+  TouchNone();
   return sealed;
 }
 

@@ -10,6 +10,8 @@
 // ends where another pass begins. Within a training pass all that is read belongs to it.
 // A micro-batch ends with the outermost backward in which a gradient came. The step has
 // `micro_batches` of them; EndStep hands in zeros for those that the caller left out.
+// A parameter that no backward of the step reached, on any rank that has it, is left alone by the
+// step, as torch leaves one whose grad is None; EndStep tells the server which they are here.
 // Errors: what an operator finds is latched, as OperatorHook says, and returned by every later
 // call; a call that is wrong in itself (kUsageError) changes nothing.
 #pragma once
@@ -87,6 +89,8 @@ class OpenSteps {
   void EndBackward();
   Status CheckBound() const;
   Status CheckRoom(const std::vector<at::Tensor>& tensors) const;
+  void Touch(ParameterId parameter);
+  void TouchNone();
   Result<client::Outcome> Seal(client::StepEnd end);
 
   const OpenParts parts_;
@@ -98,6 +102,10 @@ class OpenSteps {
   bool in_backward_ = false;  // until LibTorch has ended the outermost one
   bool is_bound_ = false;     // CheckBound has found so, in this backward
   bool arrived_ = false;      // a gradient, in this micro-batch
+  // Trained parameters, and those that no gradient has reached in this step, as a set of bits.
+  const uint32_t trained_;
+  uint32_t untouched_count_ = 0;
+  std::vector<uint64_t> untouched_;
 };
 
 }  // namespace tidepool::trainer

@@ -352,15 +352,6 @@ Status ModuleJob::Arrived(uint32_t index) {
   return steps_->Arrived(plan_->layout.of_note[index]);
 }
 
-Result<client::Outcome> ModuleJob::Step(double learning_rate) {
-  if (steps_ == nullptr) return NotNow("step", "bind the job first");
-  Result<client::Outcome> sealed =
-      steps_->EndStep({.learning_rate = static_cast<float>(learning_rate),
-                       .loss_scale = static_cast<float>(place_.world)});
-  if (!sealed.ok()) return Explained(sealed.status());
-  return sealed;
-}
-
 Status ModuleJob::Close() {
   if (!session_) return {};
   // Operators and transfers work in the memory of the seat.

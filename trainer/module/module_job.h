@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/clock.h"
+#include "base/formats/optimizer.h"
 #include "base/status.h"
 #include "trainer/cache/weight_put.h"
 #include "trainer/engine/engine.h"
@@ -104,6 +106,9 @@ class ModuleJob {
   // Ends the step with the mean over the ranks of the gradients that came. All ranks call it.
   // Errors: those of OpenSteps::EndStep.
   Result<client::Outcome> Step(double learning_rate);
+  // The same with numbers for each group of ModuleSettings, for this step alone. Errors: also
+  // kUsageError (a number that the rule cannot take; nothing has changed), kAbiMismatch.
+  Result<client::Outcome> Step(std::span<const GroupNumbers> groups);
 
   // The job ends, all ranks together: the server gives its memory back.
   Status Close();
@@ -113,6 +118,8 @@ class ModuleJob {
  private:
   ModuleJob(ModuleSettings settings, Clock* clock)
       : settings_(std::move(settings)), clock_(clock) {}
+  Result<client::Outcome> Seal(float learning_rate, std::span<const client::GroupStep> groups);
+  bool IsAsBegun(uint32_t group, float learning_rate, const GroupNumbers& numbers) const;
   Status NotNow(const char* call, const char* before) const;
   bool IsFrozen(uint32_t index) const { return !parameters_[index].tensor.requires_grad(); }
   Status NameFrozen();

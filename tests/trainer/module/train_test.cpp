@@ -107,6 +107,50 @@ TEST(Train, ComesToTheWeightsOfTorchsAdamW) {
   training.Close();
 }
 
+// Each third step reaches one parameter alone, and the groups' numbers change with the steps.
+TEST(Train, TakesNumbersOfEachGroupAndLeavesAloneWhatIsNotReached) {
+  Net plain = Made(), net = Made();
+  const auto own = [] { return std::make_unique<torch::optim::AdamWOptions>(1e-2); };
+  torch::optim::AdamW adamw({torch::optim::OptimizerParamGroup({plain.first, plain.middle}, own()),
+                             torch::optim::OptimizerParamGroup({plain.bias}, own())});
+  TrainOptions options = Private();
+  options.groups = {{.names = {"bias"}}};
+  Training training = Train(net, options);
+
+  for (int64_t step = 0; step < 9; ++step) {
+    std::vector<GroupStep> groups(2);
+    for (size_t group = 0; group < 2; ++group) {
+      GroupStep& numbers = groups[group];
+      numbers.learning_rate = 1e-2 / static_cast<double>(1 + step * static_cast<int64_t>(group));
+      numbers.weight_decay = 0.1 * static_cast<double>(step % 2);
+      numbers.beta1 = group == 0 ? 0.9 : 0.8;
+      auto& torchs =
+          static_cast<torch::optim::AdamWOptions&>(adamw.param_groups()[group].options());
+      torchs.lr(numbers.learning_rate).weight_decay(numbers.weight_decay);
+      torchs.betas({numbers.beta1, numbers.beta2});
+    }
+
+    adamw.zero_grad();
+    for (Net* each : {&plain, &net})
+      (step % 3 == 2 ? each->first.pow(2).mean() : each->Loss(step)).backward();
+    adamw.step();
+    training.Step(groups);
+  }
+  for (const char* name : {"first", "middle", "bias"})
+    EXPECT_TRUE(at::allclose(training.Weights(name), plain.named_parameters()[name], 1e-3, 1e-5))
+        << name;
+
+  const at::Tensor bias = training.Weights("bias");
+  net.first.pow(2).mean().backward();
+  std::vector<GroupStep> one(1), bad(2);
+  bad[1].beta1 = 1;
+  EXPECT_EQ(ErrorOf([&] { training.Step(one); }).id(), "UsageError");
+  EXPECT_THAT(ErrorOf([&] { training.Step(bad); }).where(), HasSubstr("parameter group 1"));
+  training.Step(1e-2);
+  EXPECT_TRUE(at::equal(training.Weights("bias"), bias));
+  training.Close();
+}
+
 TEST(Train, ConvertsAModuleToTheDTypeOfTheJob) {
   Net net = Made();
   const at::Tensor scale = net.scale.clone();

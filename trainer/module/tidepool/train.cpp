@@ -151,6 +151,7 @@ struct __attribute__((visibility("hidden"))) Training::State {
   SteadyClock clock;
   ModuleTensors tensors;
   c10::Device device{at::kCPU};
+  OptimizerSpec rule;              // that the job began with
   std::unique_ptr<ModuleJob> job;  // its index of a parameter is that of `tensors`
   trainer::ModuleSeat seat;
   bool kept = false;     // a later start can go on with it
@@ -164,6 +165,7 @@ Status Training::State::Begin(torch::nn::Module& module, const TrainOptions& opt
   const std::string dtype = options.dtype.empty() ? tensors.DTypeName() : options.dtype;
   TP_ASSIGN_OR_RETURN(trainer::ModuleSettings settings,
                       trainer::ParseModuleSettings(SettingsJson(options, dtype)));
+  rule = settings.optimizer;
   TP_ASSIGN_OR_RETURN(job, ModuleJob::Make(std::move(settings), &clock));
 
   TP_ASSIGN_OR_RETURN(device, DeviceOf(options.device, job->place().local_rank));
@@ -316,6 +318,25 @@ StepResult Training::Step(double learning_rate) {
               .Where("Training::Step"));
   }
   const client::Outcome sealed = Take(state.job->Step(learning_rate));
+  return {sealed.grad_norm, sealed.skipped, sealed.version};
+}
+
+StepResult Training::Step(const std::vector<GroupStep>& groups) {
+  State& state = Running("Step");
+  std::vector<GroupNumbers> numbers;
+  for (const GroupStep& group : groups) {
+    OptimizerSpec rule = state.rule;
+    rule.beta1 = group.beta1;
+    rule.beta2 = group.beta2;
+    rule.eps = group.eps;
+    rule.momentum = group.momentum;
+    rule.dampening = group.dampening;
+    rule.lr_decay = group.lr_decay;
+
+    numbers.push_back(NumbersOf(rule, static_cast<float>(group.learning_rate),
+                                static_cast<float>(group.weight_decay)));
+  }
+  const client::Outcome sealed = Take(state.job->Step(numbers));
   return {sealed.grad_norm, sealed.skipped, sealed.version};
 }
 

@@ -66,7 +66,7 @@ struct ParameterGroup {
 };
 
 // What a job is told when it begins. Sizes ("8GiB"), shares ("25%") and durations ("90s", "10min")
-// are texts; all but the rate of a step is fixed from there on.
+// are texts; all but what Step is given is fixed from there on.
 struct TrainOptions {
   // The job. With a name and resume "auto", a later start goes on behind the last sealed step.
   std::string job;              // empty: from the launcher, or made of the process id
@@ -110,6 +110,17 @@ struct TrainOptions {
   bool quiet = false;  // true: nothing is written to stderr about waits
 };
 
+// What one step uses for one group of parameters, in place of what the job began with; a rule reads
+// the numbers that it has. The momentum of sgd stays above 0, or stays 0.
+struct GroupStep {
+  double learning_rate = 0;
+  double weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double momentum = 0, dampening = 0;  // sgd
+  double lr_decay = 0;                 // adagrad
+};
+
 // How a step ended.
 struct StepResult {
   double grad_norm = 0;       // L2 norm over all parameters, before clipping
@@ -147,7 +158,13 @@ class TIDEPOOL_TRAIN_API Training {
   // The update goes on behind it. All ranks.
   // Errors: UsageError (no backward since the last step, a rate that is no number from 0),
   // RcacheTooSmall (says how much is enough), those of a lost rank or server.
+  // A parameter that no backward of the step has reached, on any rank, keeps its value and its
+  // moments, as torch.optim keeps those of one without a gradient.
   StepResult Step(double learning_rate);
+  // The same with numbers of each group: first those of the parameters in no group of
+  // TrainOptions, then those of its groups. All ranks give the same ones. Errors: also UsageError
+  // (another number of groups, or a number that the rule cannot take).
+  StepResult Step(const std::vector<GroupStep>& groups);
   // A copy of a parameter, of its shape, in the job's dtype and on its device. Between steps, not
   // behind backward. All ranks. Errors: UsageError (an unknown name).
   at::Tensor Weights(const std::string& name);
