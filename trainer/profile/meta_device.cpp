@@ -10,7 +10,6 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/core/Allocator.h>
 #include <torch/library.h>
 
 #include "base/check.h"
@@ -84,38 +83,7 @@ bool alive = false;
 }  // namespace
 
 struct MetaDevice::State {
-  // Outlives every tensor that it was asked for.
-  struct Bytes {
-    uint64_t live = 0, peak = 0;
-  };
-
-  struct Given {
-    std::shared_ptr<Bytes> bytes;
-    uint64_t size;
-  };
-
-  class Allocator final : public c10::Allocator {
-   public:
-    c10::DataPtr allocate(size_t size) override {
-      bytes->live += size;
-      bytes->peak = std::max(bytes->peak, bytes->live);
-      return {nullptr, std::make_unique<Given>(Given{bytes, size}).release(), &Take,
-              c10::Device(c10::kMeta)};
-    }
-    c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-    void copy_data(void*, const void*, size_t) const override {}
-
-    const std::shared_ptr<Bytes> bytes = std::make_shared<Bytes>();
-
-   private:
-    static void Take(void* given) {
-      const std::unique_ptr<Given> back(static_cast<Given*>(given));
-      back->bytes->live -= back->size;
-    }
-  };
-
-  State() : before(c10::GetAllocator(c10::kMeta)) {
-    c10::SetAllocator(c10::kMeta, &allocator, kPriority);
+  State() {
     kernels.impl("index_select", &IndexSelect);
     kernels.impl("embedding_dense_backward", &EmbeddingBackward);
     kernels.impl("native_layer_norm", &Norm);
@@ -124,14 +92,7 @@ struct MetaDevice::State {
     kernels.impl("_scaled_dot_product_flash_attention_for_cpu_backward", kAttentionBackward);
     with_gradient.impl("scaled_dot_product_attention", kFusedAttention);
   }
-  ~State() { c10::SetAllocator(c10::kMeta, before, kPriority); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
 
-  static constexpr uint8_t kPriority = 1;  // above that of LibTorch's own
-
-  c10::Allocator* const before;
-  Allocator allocator;
   torch::Library kernels{torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__};
   torch::Library with_gradient{torch::Library::IMPL, "aten", c10::DispatchKey::AutogradMeta,
                                __FILE__, __LINE__};
@@ -145,18 +106,6 @@ MetaDevice::MetaDevice() {
 MetaDevice::~MetaDevice() {
   state_.reset();
   alive = false;
-}
-
-uint64_t MetaDevice::live_bytes() const {
-  return state_->allocator.bytes->live;
-}
-
-uint64_t MetaDevice::peak_bytes() const {
-  return state_->allocator.bytes->peak;
-}
-
-void MetaDevice::ForgetPeak() {
-  state_->allocator.bytes->peak = state_->allocator.bytes->live;
 }
 
 }  // namespace tidepool::trainer

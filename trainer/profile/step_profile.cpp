@@ -1,21 +1,15 @@
 #include "trainer/profile/step_profile.h"
 
 #include <exception>
-#include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/ops/empty.h>
-#include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
-#include "base/check.h"
-#include "trainer/hooks/operator_inputs.h"
 #include "trainer/model/gpt.h"
+#include "trainer/profile/meta_bytes.h"
 #include "trainer/profile/meta_device.h"
 
 namespace tidepool::trainer {
@@ -24,50 +18,6 @@ namespace {
 c10::ScalarType TypeOf(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kBF16 ? at::kBFloat16 : at::kHalf;
 }
-
-// What the callbacks below write into.
-struct Tracing {
-  std::unordered_map<const c10::StorageImpl*, uint32_t> notes;
-  StepProfile* profile;
-
-  uint32_t NoteOf(const at::Tensor& tensor) const {
-    if (!tensor.defined() || !tensor.has_storage()) return StorageBinding::kNoParameter;
-    const auto found =
-        notes.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-    return found == notes.end() ? StorageBinding::kNoParameter : found->second;
-  }
-};
-
-thread_local Tracing* tracing = nullptr;
-
-struct Open final : at::ObserverContext {};
-
-std::unique_ptr<at::ObserverContext> Begin(const at::RecordFunction& function) {
-  ++tracing->profile->operators;
-  std::vector<uint32_t> notes =
-      ParametersRead([](const at::Tensor& tensor) { return tracing->NoteOf(tensor); }, function);
-  if (notes.empty()) return nullptr;
-  tracing->profile->trace.events.push_back({UseEvent::Kind::kBegin, std::move(notes)});
-  return std::make_unique<Open>();
-}
-
-void End(const at::RecordFunction&, at::ObserverContext* context) {
-  if (context != nullptr) tracing->profile->trace.events.push_back({UseEvent::Kind::kEnd, {}});
-}
-
-// As trainer/hooks/gradient_hook.h has it: a gradient leaves at once, unless its parameter is used
-// several times.
-struct GradientLeaves final : torch::autograd::PostAccumulateGradHook {
-  GradientLeaves(UseTrace* where, uint32_t which, bool kept)
-      : trace(where), note(which), stays(kept) {}
-  void operator()(const torch::autograd::Variable& parameter) override {
-    trace->events.push_back({UseEvent::Kind::kGradient, {note}});
-    if (!stays) parameter.mutable_grad().reset();
-  }
-  UseTrace* trace;
-  uint32_t note;
-  bool stays;
-};
 
 // Backward on this thread, as in trainer/engine/engine.cpp.
 class OneThread {
@@ -83,59 +33,33 @@ class OneThread {
   const bool before_;
 };
 
-class Watch {
- public:
-  explicit Watch(Tracing* now) {
-    TP_CHECK(std::exchange(tracing, now) == nullptr, "one profile per thread");
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&Begin, &End)
-                                             .needsInputs(true)
-                                             .scopes({at::RecordScope::FUNCTION}));
-  }
-  ~Watch() {
-    at::removeCallback(handle_);
-    tracing = nullptr;
-  }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-
- private:
-  at::CallbackHandle handle_;
-};
-
-void Run(const ProfileTask& task, StepProfile* profile) {
-  MetaDevice device;
+StepProfile Run(const ProfileTask& task) {
+  MetaBytes bytes;
+  const MetaDevice device;
   const at::TensorOptions options = at::TensorOptions().device(at::kMeta);
   Gpt model(task.shape, options.dtype(TypeOf(task.dtype)), task.lora);
   model.SetCheckpointing(task.checkpointing);
 
-  Tracing now{{}, profile};
-  const std::vector<ParameterNote> notes = GptParameters(task.shape, task.lora);
-  const auto parameters = model.named_parameters();
-  for (uint32_t note = 0; note < notes.size(); ++note) {
-    const at::Tensor& parameter = parameters[notes[note].name];
-    now.notes.emplace(parameter.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
-                      note);
-    if (!parameter.requires_grad()) continue;
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        parameter, std::make_unique<GradientLeaves>(&profile->trace, note, notes[note].multi_use));
-  }
-
-  const uint64_t weights = device.live_bytes();
+  StepRecorder recorder(&bytes);
   const std::vector<int64_t> sizes{static_cast<int64_t>(task.sequences),
                                    static_cast<int64_t>(task.tokens)};
   const at::Tensor inputs = at::empty(sizes, options.dtype(at::kLong)),
                    targets = at::empty(sizes, options.dtype(at::kLong));
-  profile->buffer_bytes = device.live_bytes() - weights;
 
-  device.ForgetPeak();
-  {
-    const OneThread one_thread;
-    const Watch watch(&now);
-    const at::Tensor loss = model.Loss(inputs, targets);
-    const at::Tensor kept = loss.detach();
-    (loss * 1.0).backward();
+  std::vector<at::Tensor> parameters;
+  std::vector<bool> stays;
+  const auto named = model.named_parameters();
+  for (const ParameterNote& note : GptParameters(task.shape, task.lora)) {
+    parameters.push_back(named[note.name]);
+    stays.push_back(note.multi_use);
   }
-  profile->activation_bytes = device.peak_bytes() - weights - profile->buffer_bytes;
+
+  const OneThread one_thread;
+  recorder.Watch(std::move(parameters), stays);
+  const at::Tensor loss = model.Loss(inputs, targets);
+  const at::Tensor kept = loss.detach();
+  (loss * 1.0).backward();
+  return recorder.Finish();
 }
 
 }  // namespace
@@ -143,13 +67,13 @@ void Run(const ProfileTask& task, StepProfile* profile) {
 Result<StepProfile> ProfileStep(const ProfileTask& task) {
   TP_RETURN_IF_ERROR(CheckGptShape(task.shape));
   StepProfile profile;
-  profile.boundary_bytes = task.sequences * task.tokens * task.shape.hidden * BytesOf(task.dtype);
   try {
-    Run(task, &profile);
+    profile = Run(task);
   } catch (const std::exception& error) {
     return Status(ErrorId::kLibraryFailed,
                   std::string("LibTorch, in the profile on its meta device: ") + error.what());
   }
+  profile.boundary_bytes = task.sequences * task.tokens * task.shape.hidden * BytesOf(task.dtype);
   return profile;
 }
 

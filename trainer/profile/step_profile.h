@@ -9,7 +9,7 @@
 // scores, as on the host and on CUDA.
 // Not counted: scratch memory inside an operator (attention, matrix products), and what an
 // allocator loses to rounding and gaps. The formula of the allowed memory takes a quarter more for
-// both (trainer/plan/search.h).
+// both (trainer/plan/search.h). The trace's notes are those of GptParameters(shape, lora).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "trainer/model/gpt_shape.h"
 #include "trainer/model/lora.h"
-#include "trainer/plan/use_trace.h"
+#include "trainer/profile/step_recorder.h"
 
 namespace tidepool::trainer {
 
@@ -29,17 +29,6 @@ struct ProfileTask {
   DType dtype = DType::kF32;
   uint64_t sequences = 1, tokens = 1;  // of one rank's micro-batch
   bool checkpointing = false;
-};
-
-// What a step takes.
-struct StepProfile {
-  uint64_t buffer_bytes = 0;  // inputs and targets: there through the whole step
-  // The most that is there beside them and the parameters; gradients leave for the rCache as they
-  // come.
-  uint64_t activation_bytes = 0;
-  uint64_t boundary_bytes = 0;  // of one block's input: what checkpointing keeps of a block
-  uint64_t operators = 0;       // that were dispatched
-  UseTrace trace;               // notes are those of GptParameters(shape, lora)
 };
 
 // Errors: kUsageError (the shape), kLibraryFailed (LibTorch's words).

@@ -146,6 +146,15 @@ TEST(StepProfile, WithCheckpointingGrowsByABlocksInputALayer) {
   EXPECT_EQ(six.activation_bytes - five.activation_bytes, five.boundary_bytes);
 }
 
+// Each matrix of a block and the head multiply every token once in forward and twice in backward;
+// attention's own products are within its kernel.
+TEST(StepProfile, CountsTheArithmeticOfMatrixProducts) {
+  const GptShape shape = Shape(3, 2, 64, 97);
+  const StepProfile profile = Profiled({shape, {}, DType::kF32, 2, 32, false});
+  const double block = 12.0 * 64 * 64, head = 97.0 * 64, tokens = 2 * 32;
+  EXPECT_EQ(profile.arithmetic, 6 * tokens * (3 * block + head));
+}
+
 // 175 billion parameters: no weight is made, and the calls are those of a model of the same depth
 // and any width.
 TEST(StepProfile, CostsACallAnOperatorHoweverLargeTheModelIs) {
