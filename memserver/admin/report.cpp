@@ -58,7 +58,10 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->Field("chunks_weights_spilled", job.chunks_weights_spilled)
       .Field("weight_slots", job.weight_slots);
   json->Field("weights_filled", job.weights_filled);
-  json->Field("rcache_bytes", job.rcache_bytes).Field("suspended", job.suspended);
+  json->Field("rcache_bytes", job.rcache_bytes)
+      .Field("rank_rcache_bytes", job.spec == nullptr ? 0 : job.spec->rcache_bytes)
+      .Field("suspended", job.suspended);
+
   json->Field("lease_seconds", static_cast<double>(job.lease_ns) / kNsPerSecond).Key("kept_until");
   job.kept_until == 0 || job.kept_until == INT64_MAX
       ? json->Null()

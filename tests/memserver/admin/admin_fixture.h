@@ -42,6 +42,7 @@ inline std::shared_ptr<const ConfigRows> TwoSettings() {
 
 inline std::shared_ptr<const shm::JobSpec> ThreeTensors() {
   auto spec = std::make_shared<shm::JobSpec>();
+  spec->rcache_bytes = 1024;
   spec->parameters = {
       {.name = "h.0.weight",
        .dims = {32, 16},

@@ -23,6 +23,7 @@
 #include "base/random.h"
 #include "base/unique_fd.h"
 #include "client/admin/ask_gpus.h"
+#include "client/admin/ask_layout.h"
 #include "tests/memserver/admin/admin_fixture.h"
 
 namespace tidepool::memserver {
@@ -120,6 +121,17 @@ TEST_F(AdminServerTest, AnybodyWhoLinksTheClientMayAskForTheGpus) {
   EXPECT_EQ(gpus->front().uuid, OneGpu().uuid);
   EXPECT_EQ(gpus->front().taken, OneGpu().bytes_taken);
   EXPECT_EQ(client::AskGpus(directory_ + "/nobody", 5 * kNsPerSecond).status().id(),
+            ErrorId::kNoServer);
+}
+
+TEST_F(AdminServerTest, AnybodyWhoLinksTheClientMayAskHowAJobIsLaidOut) {
+  auto layout = client::AskLayout(directory_, "gpt", 5 * kNsPerSecond);
+  ASSERT_TRUE(layout.ok()) << layout.status().Format();
+  EXPECT_EQ(layout->parameters, (std::vector<std::string>{"h.0.weight", "h.0.bias", "h.1.weight"}));
+  EXPECT_EQ(layout->rank_rcache_bytes, 1024U);
+  EXPECT_EQ(client::AskLayout(directory_, "gtp", 5 * kNsPerSecond).status().id(),
+            ErrorId::kAdminNotFound);
+  EXPECT_EQ(client::AskLayout(directory_ + "/nobody", "gpt", 5 * kNsPerSecond).status().id(),
             ErrorId::kNoServer);
 }
 
