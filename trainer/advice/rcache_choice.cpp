@@ -10,6 +10,8 @@
 namespace tidepool::trainer {
 namespace {
 
+constexpr double kArithmeticPerByte = 32, kNoticedShare = 0.01;  // of the host
+
 std::string Number(double value, const char* form) {
   std::array<char, 48> text{};
   std::snprintf(text.data(), text.size(), form, value);
@@ -155,6 +157,22 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   choice.share = CostOf(input, *chosen, 0);
   choice.left_bytes = hosted.value().left_bytes;
   return choice;
+}
+
+uint64_t ChooseHostBlocks(const ChoiceTask& task) {
+  const SearchInput input =
+      InputOf(task, ForeseeOrder(task.profile->trace, *task.layout, task.rank, task.micro_batches));
+  const auto moved = [&input](const RcacheSize& size) {
+    const Share share = CostOf(input, size, 0);
+    return static_cast<double>(share.bytes_up + share.bytes_down) / input.ranks;
+  };
+
+  const double least = moved(input.sizes.back());
+  const double free = task.profile->arithmetic * task.micro_batches * kNoticedShare;
+  for (const RcacheSize& size : input.sizes) {
+    if ((moved(size) - least) * kArithmeticPerByte <= free) return size.blocks;
+  }
+  return input.sizes.back().blocks;
 }
 
 std::string DescribeChoice(const RcacheChoice& c) {

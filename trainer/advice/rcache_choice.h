@@ -58,6 +58,13 @@ struct RcacheChoice {
 // Errors: kRcacheTooSmall, with who has the room.
 Result<RcacheChoice> ChooseRcache(const ChoiceTask& task);
 
+// The fewest blocks with which a rank that computes on the host loses nothing that is noticed:
+// there a block is a second copy of what the pool has, so that each is weighed against what it
+// saves. What a step fetches more than it must may take a hundredth of its arithmetic, where a
+// byte that is copied takes as long as 32 multiplications and additions: about what memory and
+// cores of today's hosts are to each other. The room is not looked at.
+uint64_t ChooseHostBlocks(const ChoiceTask& task);
+
 // Some lines, shown below those of the plan.
 std::string DescribeChoice(const RcacheChoice& choice);
 // Writes one object; the caller has written its key.

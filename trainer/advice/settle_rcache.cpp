@@ -7,7 +7,6 @@
 #include "base/units.h"
 #include "device/gpu_list.h"
 #include "trainer/advice/device_memory.h"
-#include "trainer/advice/device_place.h"
 #include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
@@ -29,31 +28,12 @@ Status NoMemoryKnown(const std::string& why) {
           "the host's memory");
 }
 
-struct Found {
-  uint64_t capacity = 0, taken = 0;
-  std::string origin;
-  uint32_t gpus = 1, sharers = 1;  // that the ranks are spread over; ranks on one
-};
-
-// What the driver says of the GPU that this rank would have.
-Result<Found> AskGpu(const DeviceWish& wish, const RankPlace& place) {
-  const auto gpus = device::ListGpus();
-  if (!gpus.ok()) return NoMemoryKnown("no GPU is here");
-  TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
-  if (!chosen.gpu) return NoMemoryKnown("no GPU can be used");
-  const std::optional<device::DeviceBytes> now = BytesNow(chosen.gpu->ordinal);
-  if (!now) return NoMemoryKnown("the GPU cannot be opened");
-  return Found{now->total / chosen.sharers,
-               (now->total - std::min(now->total, now->free)) / chosen.sharers,
-               "as the driver says", chosen.gpus, chosen.sharers};
-}
-
-Result<Found> MemoryOf(const MemoryOptions& options, const DeviceWish& wish,
-                       const RankPlace& place) {
+Result<DeviceMemory> MemoryOf(const MemoryOptions& options, const DeviceWish& wish,
+                              const RankPlace& place) {
   if (!options.device_memory.empty()) {
     const Result<uint64_t> bytes = ParseSize(options.device_memory);
     if (bytes.ok() && bytes.value() > 0)
-      return Found{bytes.value(), 0, "--device-memory", place.world};
+      return DeviceMemory{bytes.value(), 0, "--device-memory", place.world};
     return Status(ErrorId::kConfigBadValue,
                   bytes.ok() ? "0 bytes are no memory" : bytes.status().what())
         .Where("--device-memory " + options.device_memory)
@@ -91,6 +71,18 @@ std::optional<device::DeviceBytes> BytesNow(int ordinal) {
   return bytes.ok() ? std::optional(bytes.value()) : std::nullopt;
 }
 
+Result<DeviceMemory> AskGpu(const DeviceWish& wish, const RankPlace& place) {
+  const auto gpus = device::ListGpus();
+  if (!gpus.ok()) return NoMemoryKnown("no GPU is here");
+  TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
+  if (!chosen.gpu) return NoMemoryKnown("no GPU can be used");
+  const std::optional<device::DeviceBytes> now = BytesNow(chosen.gpu->ordinal);
+  if (!now) return NoMemoryKnown("the GPU cannot be opened");
+  return DeviceMemory{now->total / chosen.sharers,
+                      (now->total - std::min(now->total, now->free)) / chosen.sharers,
+                      "as the driver says", chosen.gpus, chosen.sharers};
+}
+
 Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const RankPlace& place) {
   if (options->memory.rcache != "auto") {
     if (!options->memory.device_memory.empty()) return NoUse("--device-memory");
@@ -101,7 +93,7 @@ Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const Rank
   TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options->device.name));
   options->memory.rcache = kWhole;
   TP_ASSIGN_OR_RETURN(RunPlan whole, MakeRunPlan(*options, place.world, place.rank, "auto"));
-  TP_ASSIGN_OR_RETURN(const Found memory, MemoryOf(options->memory, wish, place));
+  TP_ASSIGN_OR_RETURN(const DeviceMemory memory, MemoryOf(options->memory, wish, place));
   TP_ASSIGN_OR_RETURN(const StepProfile profile, Profile(whole, *options));
 
   ChoiceTask task;

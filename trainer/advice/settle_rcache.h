@@ -4,11 +4,14 @@
 // The trainer's main thread, before anything is started. Without auto it does nothing.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/status.h"
 #include "device/cuda/cuda_device.h"
 #include "trainer/launch/rank_place.h"
+#include "trainer/advice/device_place.h"
 #include "trainer/advice/rcache_choice.h"
 #include "trainer/run/run_options.h"
 
@@ -21,6 +24,17 @@ namespace tidepool::trainer {
 // kConfigBadValue, kRcacheTooSmall (with all numbers), and those of MakeRunPlan, ReadRates,
 // ProfileStep and ChooseDevice.
 Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const RankPlace& place);
+
+// What one rank may plan with of its device.
+struct DeviceMemory {
+  uint64_t capacity = 0, taken = 0;
+  std::string origin;
+  uint32_t gpus = 1, sharers = 1;  // that the ranks are spread over; ranks on one
+};
+
+// What the driver says of the GPU that this rank would have. Errors: kUsageError (no GPU is here,
+// can be used or be opened), those of ChooseDevice.
+Result<DeviceMemory> AskGpu(const DeviceWish& wish, const RankPlace& place);
 
 // Bytes of the GPU with a context of ours on it; none where it cannot be opened.
 std::optional<device::DeviceBytes> BytesNow(int ordinal);

@@ -182,6 +182,11 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
   return service_->Wait(ticket);
 }
 
+void TrainingEngine::Foresee(AccessSchedule order) {
+  if (SmallestRcache(order, EvictableMask(layout_)) <= cache_->blocks())
+    cache_->Declare(PassKind::kTrain, std::move(order));
+}
+
 OpenSteps* TrainingEngine::Open(Version sealed) {
   open_ = std::make_unique<OpenSteps>(
       OpenParts{service_, cache_.get(), binding_.get(), operators_.get(), gradients_.get()},

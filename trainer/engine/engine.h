@@ -117,6 +117,10 @@ class TrainingEngine {
   // TrainMicroBatch, EndStep and Evaluate must not be called then.
   OpenSteps* Open(Version sealed);
 
+  // Gives the order of a training step that is known before the first one; without moments, or
+  // where the rCache is too small for it, the first step records its own. Before the first step.
+  void Foresee(AccessSchedule order);
+
   // The rCache, for reports.
   const ParameterCache& cache() const { return *cache_; }
   // What the plan of the last ended step says that this rank had to move; none while the order was

@@ -13,13 +13,14 @@
 #include "base/formats/crc32c.h"
 #include "base/units.h"
 #include "trainer/engine/torch_errors.h"
+#include "trainer/module/packing.h"
 #include "trainer/run/kept_run.h"
 #include "trainer/run/resume.h"
 
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kLeastRcacheBytes = 64 * kMiB;  // with "auto"
+constexpr int64_t kAskNs = 2 * kNsPerSecond;
 
 c10::ScalarType TorchType(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kBF16 ? at::kBFloat16 : at::kHalf;
@@ -27,23 +28,6 @@ c10::ScalarType TorchType(DType dtype) {
 
 Status BadParameter(const std::string& name, const std::string& what) {
   return Status(ErrorId::kUsageError, "the parameter " + name + " " + what).Where(name);
-}
-
-// With "auto", a quarter of what can be evicted, but no less than no device would miss, and what
-// several operators at once need.
-Result<RcachePlan> RcacheOf(const ChunkLayout& layout, Rank rank, const std::string& rcache) {
-  if (rcache != "auto") return PlanRcache(layout, rank, rcache);
-  const uint64_t quarter = layout.EvictableChunks(rank) * layout.BlockBytes() / 4;
-  const uint64_t blocks = std::max({quarter, kLeastRcacheBytes, 4 * layout.BlockBytes()});
-  return PlanRcache(layout, rank, std::to_string(layout.ResidentBytes(rank) + blocks));
-}
-
-// Without this, a job that has come to its end would begin anew.
-Status StartedAgainInVain(const std::string& job) {
-  return Status(ErrorId::kUsageError, "every rank of job " + job +
-                                          " had come to its end before torchrun started them again")
-      .Why("a rank failed behind the end of its job")
-      .Fix("see the error of that rank; what the program has saved is complete");
 }
 
 }  // namespace
@@ -130,12 +114,25 @@ Result<ModulePlan> ModuleJob::Plan() const {
   }
 
   ModulePlan plan;
-  TP_ASSIGN_OR_RETURN(plan.layout, BuildLayout(notes, options));
-  TP_ASSIGN_OR_RETURN(plan.rcache, RcacheOf(plan.layout, place_.rank, run.memory.rcache));
+  const StepProfile* known = profile_ ? &*profile_ : nullptr;
+  const AutoRcache by{known, memory_, held_.rank_rcache_bytes, settings_.optimizer};
+  TP_ASSIGN_OR_RETURN(plan.layout, PackModule(notes, {known, held_.parameters}, options));
+  TP_ASSIGN_OR_RETURN(plan.rcache, PlanModuleRcache(plan.layout, run, place_, by));
+
   plan.spec = MakeJobSpec(plan.layout, run, plan.rcache, name_);
   plan.spec.optimizer = settings_.optimizer;
   plan.spec.parameter_groups = settings_.groups;
   return plan;
+}
+
+Status ModuleJob::Foresee(StepProfile profile) {
+  if (session_) return NotNow("foresee", "give a profile before the job is opened");
+  if (NotesOf(profile.trace) > parameters_.size())
+    return Status(ErrorId::kUsageError, "the profile has more parameters than the job")
+        .Fix("add all parameters first, and watch the same ones in the same order");
+  memory_ = MemoryToPlan(settings_.run, place_);
+  profile_ = std::move(profile);
+  return {};
 }
 
 Status ModuleJob::GiveFrozen(uint32_t index, at::Tensor values) {
@@ -221,6 +218,25 @@ Status ModuleJob::TakeSeat() {
   return ProvideFrozen();
 }
 
+// The job may have been packed in another order, by another profile or none: then its own holds.
+Status ModuleJob::TakeHeldSeat(Status refused) {
+  Result<client::HeldLayout> held = client::AskLayout(session_->socket_dir(), name_, kAskNs);
+  if (held.ok()) held_ = std::move(held).value();
+  Result<ModulePlan> plan = Plan();
+  if (held.ok() && plan.ok() && !PackedAlike(plan->spec, plan_->spec)) {
+    session_.reset();
+    device_.reset();
+    plan_ = std::move(plan).value();
+    Status seated = TakeSeat();
+    if (seated.id() != ErrorId::kJobMismatch) return seated;
+    refused = std::move(seated);
+  }
+
+  return std::move(refused).Fix(
+      "begin it as before; where only parameters or rcache_bytes differ, that is with the same "
+      "example, or with none where it had none");
+}
+
 Status ModuleJob::Explained(Status ended) const {
   if (!settings_.run.server.standalone) return ExplainEnd(std::move(ended), name_, resume_);
   return ExplainPrivateEnd(std::move(ended), session_ ? session_->ServerLogTail() : "");
@@ -229,8 +245,12 @@ Status ModuleJob::Explained(Status ended) const {
 Result<ModuleSeat> ModuleJob::Open() {
   if (session_) return NotNow("open", "a job is opened once");
   TP_ASSIGN_OR_RETURN(plan_, Plan());
+
   Status seated;
-  const Status thrown = CatchTorch([&] { seated = TakeSeat(); });
+  const Status thrown = CatchTorch([&] {
+    seated = TakeSeat();
+    if (seated.id() == ErrorId::kJobMismatch && resume_) seated = TakeHeldSeat(std::move(seated));
+  });
   if (seated.ok()) seated = thrown;
   if (!seated.ok()) {
     const Status explained = Explained(std::move(seated));
@@ -317,6 +337,10 @@ Status ModuleJob::Bind() {
   const client::Attachment& granted = session_->service()->attachment();
   const Version sealed = granted.weights_ready ? granted.sealed_version : 0;
   TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_->layout, options, std::move(parts)));
+  // Ranks whose profiles differ would meet in other collectives: each records its own order.
+  if (profile_ && place_.world == 1)
+    engine_->Foresee(
+        ForeseeOrder(profile_->trace, plan_->layout, place_.rank, options.micro_batches));
   steps_ = engine_->Open(sealed);
   frozen_.reset();
   given_.clear();

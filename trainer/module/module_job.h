@@ -1,10 +1,10 @@
 // ModuleJob: one rank's share of a job that trains a module of the user's own: from its parameters
 // and settings to the seat at the server, the other ranks, and the steps.
 //
-// One thread, the program's main thread. In this order: Make, Add for each parameter, Plan where
-// wanted, Open, Put for each parameter where the job is new, Bind; then forward and backward by the
-// caller (trainer/engine/open_steps.h), and Step; at last Close or Leave. A call out of this order
-// is a kUsageError that changes nothing. No call looks at the module's code.
+// One thread, the program's main thread. In this order: Make, Add for each parameter, Foresee and
+// Plan where wanted, Open, Put for each parameter where the job is new, Bind; then forward and
+// backward by the caller (trainer/engine/open_steps.h), and Step; at last Close or Leave. A call
+// out of this order is a kUsageError that changes nothing. No call looks at the module's code.
 // From Bind on the parameters lie in the rCache, and must not be read when the job has been closed
 // or left.
 #pragma once
@@ -24,13 +24,16 @@
 #include "base/clock.h"
 #include "base/formats/optimizer.h"
 #include "base/status.h"
+#include "client/admin/ask_layout.h"
 #include "trainer/cache/weight_put.h"
 #include "trainer/engine/engine.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/layout/build_layout.h"
+#include "trainer/module/auto_rcache.h"
 #include "trainer/module/frozen_tensors.h"
 #include "trainer/module/module_settings.h"
 #include "trainer/module/same_weights.h"
+#include "trainer/profile/step_recorder.h"
 #include "trainer/run/job.h"
 #include "trainer/run/run_device.h"
 #include "trainer/run/run_session.h"
@@ -70,18 +73,23 @@ class ModuleJob {
   ~ModuleJob();
 
   const RankPlace& place() const { return place_; }
-  // Parameters in the order of their first use, where it is known. Returns its index. Errors:
-  // kUsageError (names the parameter).
+  // In the order of registration. Returns its index. Errors: kUsageError (names the parameter).
   Result<uint32_t> Add(ModuleParameter parameter);
   // The values of a frozen parameter that its tensor does not hold, as FrozenTensors::Give wants
   // them; kept until Bind. Errors: kUsageError.
   Status GiveFrozen(uint32_t index, at::Tensor values);
+  // What a profile says of one micro-batch; its notes are indices of Add. Parameters are packed in
+  // the order of their first use, "auto" is decided by it (trainer/module/auto_rcache.h), and a job
+  // of one rank follows the order from its first step on; a step that leaves it goes on as one that
+  // leaves a recorded order. Errors: kUsageError.
+  Status Foresee(StepProfile profile);
   // Needs no server. Errors: those of BuildLayout and PlanRcache.
   Result<ModulePlan> Plan() const;
 
-  // Takes the seat and meets the other ranks; waits. Errors: those of RunSession, kStatesLost (the
-  // job had states, and they are gone), kJobMismatch (the server holds the job, and resume is
-  // never).
+  // Takes the seat and meets the other ranks; waits. A job that the server holds keeps its layout,
+  // and with "auto" its rCache, whatever a profile says now; Plan is the job's then. Errors: those
+  // of RunSession, kStatesLost (the job had states, and they are gone), kJobMismatch (the server
+  // holds the job, and resume is never).
   Result<ModuleSeat> Open();
   // The indices of all trained parameters, in the order in which Put takes them fastest.
   std::vector<uint32_t> PutOrder() const;
@@ -124,6 +132,7 @@ class ModuleJob {
   bool IsFrozen(uint32_t index) const { return !parameters_[index].tensor.requires_grad(); }
   Status NameFrozen();
   Status TakeSeat();
+  Status TakeHeldSeat(Status refused);
   Status ProvideFrozen();
   Status CheckInitial();
   Status DropStep();
@@ -138,6 +147,9 @@ class ModuleJob {
   std::vector<ModuleParameter> parameters_;
   std::unordered_map<uint32_t, at::Tensor> given_;  // by index, of frozen ones
   std::map<uint32_t, InitialWeights> initial_;      // by index, of several ranks, until Bind
+  std::optional<StepProfile> profile_;
+  std::optional<DeviceMemory> memory_;  // to plan with; beside a profile alone
+  client::HeldLayout held_;  // of a job that had another layout than this one's; else empty
 
   std::optional<ModulePlan> plan_;  // from Open on
   std::unique_ptr<RunDevice> device_;

@@ -124,6 +124,41 @@ class Foresight {
 
 }  // namespace
 
+uint32_t NotesOf(const UseTrace& trace) {
+  uint32_t notes = 0;
+  for (const UseEvent& event : trace.events) {
+    for (const uint32_t note : event.notes) notes = std::max(notes, note + 1);
+  }
+  return notes;
+}
+
+std::vector<uint32_t> FirstUses(const UseTrace& trace, uint32_t notes) {
+  std::vector<bool> seen(notes, false);
+  std::vector<uint32_t> order;
+  const auto add = [&](uint32_t note) {
+    if (!seen[note]) order.push_back(note);
+    seen[note] = true;
+  };
+
+  for (const UseEvent& event : trace.events) {
+    if (event.kind == UseEvent::Kind::kBegin)
+      std::for_each(event.notes.begin(), event.notes.end(), add);
+  }
+  for (uint32_t note = 0; note < notes; ++note) add(note);
+  return order;
+}
+
+std::vector<bool> UsedBehindGradient(const UseTrace& trace, uint32_t notes) {
+  std::vector<bool> complete(notes, false), again(notes, false);
+  for (const UseEvent& event : trace.events) {
+    for (const uint32_t note : event.notes) {
+      if (complete[note]) again[note] = true;
+      if (event.kind == UseEvent::Kind::kGradient) complete[note] = true;
+    }
+  }
+  return again;
+}
+
 AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Rank rank,
                             uint32_t micro_batches) {
   Foresight foresight(layout, rank);

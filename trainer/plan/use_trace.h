@@ -31,6 +31,16 @@ struct UseTrace {
   std::vector<UseEvent> events;  // of one micro-batch
 };
 
+// One more than the largest note; 0 for none.
+uint32_t NotesOf(const UseTrace& trace);
+// Notes in the order in which operators first read them, those below `notes` that none reads behind
+// them in their own order.
+std::vector<uint32_t> FirstUses(const UseTrace& trace, uint32_t notes);
+// By note, whether an operator reads it behind its gradient, or a second gradient comes: then its
+// gradient must not lie over it (ParameterNote::multi_use). A parameter that several operators of
+// forward use is none of these: LibTorch adds its gradient up before it comes.
+std::vector<bool> UsedBehindGradient(const UseTrace& trace, uint32_t notes);
+
 // The order of a training step of `rank` in chunks. Requires a trace of the model that the layout
 // was made for.
 AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Rank rank,

@@ -57,6 +57,13 @@ Status StillHeld(const std::string& job, Version sealed) {
           "the lease to pass");
 }
 
+Status StartedAgainInVain(const std::string& job) {
+  return Status(ErrorId::kUsageError, "every rank of job " + job +
+                                          " had come to its end before torchrun started them again")
+      .Why("a rank failed behind the end of its job")
+      .Fix("see the error of that rank; what the program has saved is complete");
+}
+
 bool EndsAttemptOnly(const Status& ended, bool in_training) {
   if (in_training && ended.id() == ErrorId::kWaitTimeout) return true;
   return ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed ||

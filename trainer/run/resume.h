@@ -26,6 +26,9 @@ Result<bool> ResumeWanted(const JobOptions& job, const ServerOptions& server,
 // The refusal of a run that would have to overwrite the weights of `job`, or to go on with them
 // unasked.
 Status StillHeld(const std::string& job, Version sealed);
+// The refusal of ranks that a launcher has started again behind the end of their job, which would
+// begin anew.
+Status StartedAgainInVain(const std::string& job);
 
 // True when `ended` is the end of an attempt, not of a run that may be resumed: another rank has
 // died, or, after a restart of the server, this rank asked for a version older than the others'

@@ -146,6 +146,24 @@ TEST_F(Choice, ThatHasNoRoomSaysWhoHasIt) {
   }
 }
 
+// 20 chunks are fetched once in any case; with b blocks, 20 - b of them again: as much for each of
+// two ranks as half of that.
+TEST_F(Choice, OnTheHostTakesTheFewestBlocksWhoseFetchesAreNotNoticed) {
+  const auto needed_for = [](uint64_t again) {
+    return static_cast<double>(again * kChunk) * 32 / 0.01;  // kChunk: bytes of a rank's shard
+  };
+  profile_.arithmetic = 0;
+  EXPECT_EQ(ChooseHostBlocks(task_), 20U);
+  profile_.arithmetic = needed_for(5);
+  EXPECT_EQ(ChooseHostBlocks(task_), 15U);
+  profile_.arithmetic = needed_for(5) * 0.999;
+  EXPECT_EQ(ChooseHostBlocks(task_), 16U);
+  profile_.arithmetic = needed_for(19);
+  EXPECT_EQ(ChooseHostBlocks(task_), 1U);
+  task_.room = {};
+  EXPECT_EQ(ChooseHostBlocks(task_), 1U) << "the room is not looked at";
+}
+
 class RatesFile : public ::testing::Test {
  protected:
   Result<RatesOfFile> Read(const std::string& text, uint32_t ranks) const {
