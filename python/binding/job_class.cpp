@@ -19,6 +19,7 @@
 #include "base/point.h"
 #include "base/text/json_writer.h"
 #include "python/binding/interrupt_clock.h"
+#include "python/binding/profile_class.h"
 #include "trainer/engine/torch_errors.h"
 #include "trainer/module/module_job.h"
 #include "trainer/plan/estimate.h"
@@ -51,7 +52,7 @@ std::string PlanJson(const trainer::ModulePlan& plan, uint32_t micro_batches) {
   json.Field("resident_bytes", plan.rcache.resident_bytes);
   json.Field("rcache_bytes", plan.rcache.bytes);
   json.Field("parameter_bytes", memory.parameters * BytesOf(plan.layout.dtype));
-  json.Field("padding_bytes", memory.padding_bytes);
+  json.Field("padding_bytes", memory.padding_bytes).Field("frozen_bytes", memory.frozen);
 
   json.Field("master_bytes", memory.master).Field("momentum_bytes", memory.momentum);
   json.Field("variance_bytes", memory.variance).Field("copy_bytes", memory.param16);
@@ -95,6 +96,10 @@ class Job : public torch::CustomClassHolder {
 
   void GiveFrozen(int64_t index, const at::Tensor& values) {
     Require(Here()->GiveFrozen(static_cast<uint32_t>(index), values));
+  }
+
+  void Foresee(const c10::intrusive_ptr<Profile>& profile) {
+    Require(Here()->Foresee(profile->step()));
   }
 
   std::string Plan() { return PlanJson(Take(Here()->Plan()), micro_batches_); }
@@ -203,11 +208,15 @@ std::string Version() {
 }  // namespace
 
 TORCH_LIBRARY(tidepool, library) {
+  DefineProfile(&library);  // which Job takes
+
   library.class_<Job>("Job")
       .def(torch::init<const std::string&>())
       .def("place", &Job::Place)
       .def("add_parameter", &Job::AddParameter)
       .def("give_frozen", &Job::GiveFrozen)
+      .def("foresee", &Job::Foresee)
+
       .def("plan", &Job::Plan)
       .def("open", &Job::Open)
       .def("put_order", &Job::PutOrder)

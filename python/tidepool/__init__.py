@@ -13,10 +13,11 @@ docs/python.md says what works, what is refused and why.
 """
 
 from . import errors, optim
+from ._estimate import Estimate, estimate
 from ._gradients import gradient, keep_gradients
 from ._held import held
 from ._load import from_pretrained
-from ._look import Estimate, Memory, close, estimate, gathered, leave, memory, sealed_steps
+from ._look import Memory, close, gathered, leave, memory, sealed_steps
 from ._meta import init
 from ._save import save_pretrained
 from ._wrap import wrap

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import torch
 from torch import nn
 
-from . import _backward, _check, _held, _options, _server
+from . import _backward, _check, _held, _options, _profile, _server
 from ._compiled import WholeModel, watch_modules
 from ._gradients import KeptGradient
 from ._hooks import install, refuse_forward
@@ -80,11 +80,13 @@ class Handle:
         job = new_job(_options.settings(self.options, dtype, rule, server))
         place = json.loads(call(job, "place"))
 
+        inputs = _profile.inputs_of(self.model, self.options.example)
+        profile = _profile.profile(self.model, inputs, [*trained, *frozen], dtype)
         placed = _Placed(self.weights, dtype, _device(self.options, place))
         try:
             asked = f"asking memserver at {server[0] or _server.default_socket_dir()} for room"
             waits_for("starting a private memserver" if server[1] else asked, self.rank == 0)
-            plan, seat = _begin(job, trained, frozen, group_of, placed, is_shown=self.rank == 0)
+            plan, seat = _begin(job, trained, frozen, group_of, placed, profile, is_shown=self.rank == 0)
             placed.place_the_rest(self.model, {id(one.parameter) for one in (*trained, *frozen)})
             call(job, "bind")
         except BaseException as error:
@@ -193,7 +195,13 @@ class Handle:
 
 
 def _begin(
-    job: Any, trained: Sequence[_check.Member], frozen: Sequence[_check.Member], group_of: Dict[int, int], placed: "_Placed", is_shown: bool
+    job: Any,
+    trained: Sequence[_check.Member],
+    frozen: Sequence[_check.Member],
+    group_of: Dict[int, int],
+    placed: "_Placed",
+    profile: Optional[_profile.Profile],
+    is_shown: bool,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Describes the parameters, takes the seat, and puts initial values into a new job. Returns plan and seat."""
     for one in trained:
@@ -203,9 +211,12 @@ def _begin(
         placed.place(one)
         index = call(job, "add_parameter", one.name, one.parameter, 0, False)
         call(job, "give_frozen", index, placed.values(one))
-    plan = json.loads(call(job, "plan"))
-    _ReadAhead(placed, trained).advance(0)  # while the server prepares its memory
+    if profile is not None:
+        call(job, "foresee", profile.native)
+    first = [trained[index] for index in profile.order if index < len(trained)] if profile is not None else trained
+    _ReadAhead(placed, first).advance(0)  # while the server prepares its memory
     seat = json.loads(call(job, "open"))
+    plan = json.loads(call(job, "plan"))  # behind open: a job that goes on has its own
     if not seat["resumed"]:
         order = call(job, "put_order")
         ahead = _ReadAhead(placed, [trained[index] for index in order])
@@ -335,6 +346,7 @@ def wrap(model: nn.Module, options: Options, weights: Optional[Weights]) -> Hand
             fix="make the model anew in the same cell; tidepool.leave(model) lets go of the former one's job",
         )
     _check.check(model, options, weights is not None)
+    _profile.inputs_of(model, options.example)
     handle = Handle(model, options, weights)
     if weights is not None:
         handle.watch_for_early_forward()

@@ -70,6 +70,12 @@ def new_job(settings: str) -> Any:
         raise from_native(error) from None
 
 
+def new_profile() -> Any:
+    """A native recorder of one forward and backward."""
+    load()
+    return torch.classes.tidepool.Profile()
+
+
 def version() -> str:
     """The release of the op library."""
     load()

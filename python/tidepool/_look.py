@@ -1,4 +1,4 @@
-"""Looking at a job: its parameters, its memory, what it would need; and its end."""
+"""Looking at a job: its parameters, its memory; and its end."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import contextlib
 import dataclasses
 import json
 import types
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple, Union
+from typing import Iterable, Iterator, List, Mapping, Tuple, Union
 
 import torch
 from torch import nn
 
-from . import _check, _handle, _options
-from ._library import new_job
-from ._meta import unbacked
-from ._options import Rule, size_text, table
-from .errors import UsageError, call
+from . import _handle
+from ._estimate import Estimate, numbers_of
+from ._options import size_text, table
+from .errors import UsageError
 
 
 @contextlib.contextmanager
@@ -41,34 +40,7 @@ def _asked(asked: Union[nn.Module, torch.Tensor, Iterable[torch.Tensor]]) -> Tup
     return handle, [names[id(parameter)] for parameter in parameters]
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """What a job needs. Bytes: of this rank where it says so, else of the job."""
-
-    parameters: int  # elements that are trained
-    parameter_bytes: int  # in the job's dtype
-    chunks: int
-    chunk_bytes: int
-    rcache_bytes: int  # on this rank's device, for weights
-    resident_bytes: int  # of that, for parameters that stay there
-    host_bytes: int  # at the server, for all states
-    optimizer_bytes: int  # of that, for master weights and moments
-    padding_bytes: int  # of that, for nothing
-
-    def __str__(self) -> str:
-        return table(
-            [
-                ("parameters", f"{self.parameters:,} ({size_text(self.parameter_bytes)})"),
-                ("chunks", f"{self.chunks} of {size_text(self.chunk_bytes)}"),
-                ("rCache of a rank", f"{size_text(self.rcache_bytes)}, of which {size_text(self.resident_bytes)} resident"),
-                ("host memory at the server", size_text(self.host_bytes)),
-                ("  master weights and moments", size_text(self.optimizer_bytes)),
-                ("  padding", size_text(self.padding_bytes)),
-            ]
-        )
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory(Estimate):
     """What a job has, and what its rCache has done on this rank since the job began here."""
 
@@ -94,29 +66,11 @@ class Memory(Estimate):
         return super().__str__() + "\n" + table(rows)
 
 
-def estimate(model: nn.Module, *, optimizer: str = "adamw", states: str = "fp32", **options: Any) -> Estimate:
-    """What a job for this model would need, with so many ranks as the launcher has started; no server is asked and nothing is made.
-
-    The model may be on the meta device, and may be wrapped; then its options hold, and `options` are put on top of them. `optimizer`:
-    "adamw", "adam", "sgd" (without momentum), "adagrad" or "lion"; `states`: as in :mod:`tidepool.optim`; `options`: as in
-    :func:`tidepool.wrap`. Errors: UsageError, MemoryTooSmall (an rCache below the smallest that works).
-    """
-    known = _handle.known(model)
-    merged = _options.make(options, known.options if known is not None else None)
-    trained = _check.check(model, merged, has_weights=True)
-    dtype = _check.job_dtype(trained, merged)
-    job = new_job(_options.settings(merged, dtype, Rule(optimizer, states), ("", True)))
-    for one in (*trained, *_check.frozen_parameters(model)):
-        stand_in = unbacked(one.parameter.shape, dtype, "cpu").requires_grad_(one.parameter.requires_grad)
-        call(job, "add_parameter", one.name, stand_in, 0, one.multi_use)
-    return Estimate(**_numbers(json.loads(call(job, "plan"))))
-
-
 def memory(model: nn.Module) -> Memory:
     """What the job of a wrapped model has on this rank. Errors: UsageError (no job runs)."""
     handle = _handle.of_model(model)
     counters = json.loads(handle.call("counters"))
-    numbers = {**_numbers(handle.plan), "rcache_bytes": handle.seat["rcache_bytes"]}
+    numbers = {**numbers_of(handle.plan), "rcache_bytes": handle.seat["rcache_bytes"]}
     return Memory(
         **numbers,
         job=handle.seat["job"],
@@ -130,12 +84,6 @@ def memory(model: nn.Module) -> Memory:
         bytes_to_device=counters["bytes_h2d"],
         bytes_from_device=counters["bytes_d2h"],
     )
-
-
-def _numbers(plan: Mapping[str, Any]) -> Dict[str, int]:
-    same = ("parameters", "parameter_bytes", "chunks", "chunk_bytes", "rcache_bytes", "resident_bytes", "host_bytes", "padding_bytes")
-    states = ("master_bytes", "momentum_bytes", "variance_bytes")
-    return {**{name: int(plan[name]) for name in same}, "optimizer_bytes": sum(int(plan[name]) for name in states)}
 
 
 def sealed_steps(model: nn.Module) -> int:

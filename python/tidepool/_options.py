@@ -63,6 +63,7 @@ class Options:
     queue_timeout: str = "0s"
     rejoin_timeout: str = "10min"
     multi_use: Tuple[str, ...] = ()
+    example: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         dtype_of(self.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Optional, Sequence, TypeVar, Union
+from typing import Any, Optional, Sequence, TypeVar, Union
 
 from torch import nn
 
@@ -34,6 +34,7 @@ def wrap(
     queue_timeout: str = "0s",
     rejoin_timeout: str = "10min",
     multi_use: Sequence[str] = (),
+    example: Any = None,
     weights: Union[None, str, "os.PathLike[str]", Weights] = None,
 ) -> Module:
     """Registers a model for training through memserver, and returns it; its parameters and its code stay as they are.
@@ -50,7 +51,8 @@ def wrap(
         dtype: of weights and gradients, "fp32" or "bf16"; None: that of the parameters. The server has fp32 master weights beside
             bf16 ones, which keep the precision of the parameters that you hand over.
         rcache: memory on this rank's device for weights that operators use: a share of the parameters that are not resident,
-            such as "25%", or a size, such as "2GiB" (bytes for an int); "auto": a quarter, but at least 64 MiB and four chunks.
+            such as "25%", or a size, such as "2GiB" (bytes for an int); "auto": with an ``example``, as little as costs nothing that is
+            noticed (on a GPU what fits beside activations), else and with several ranks a quarter; at least 64 MiB and four chunks.
         chunk_size: what moves at once: "auto", or a size.
         device: "cpu", "cuda" (the local rank's) or "cuda:N".
         resume: "auto" goes on with a job of that name which the server holds; "never" refuses to touch it.
@@ -64,8 +66,12 @@ def wrap(
         server_timeout: how long to wait for a server that has ended and is started again, such as "120s".
         queue_timeout: how long to wait in the server's queue for room.
         rejoin_timeout: with resume: how long to wait for ranks that have died.
-        multi_use: names of parameters that the forward uses at several places. Those with several names are found by themselves;
-            this is for modules that run twice under reentrant checkpointing.
+        multi_use: names of parameters that the forward uses at several places. Those with several names are found by themselves, and
+            with an ``example`` all others too; this is for modules that run twice under reentrant checkpointing.
+        example: what the model is called with in training, as a mapping of keyword arguments, a tuple, or one tensor; values do not
+            matter, sizes do. When the job begins, a copy of the model without memory runs once on it, forward and backward: parameters
+            are packed in the order of their first use, and the first step already fetches ahead. None: models of transformers are
+            run on their ``dummy_inputs``, whose sizes are not looked at; others are packed in the order of registration.
         weights: values of parameters that are on the meta device (see :func:`tidepool.init`): a directory or file of safetensors,
             or a function from a parameter's name to a tensor of its shape in host memory, called once for each.
     Errors: UsageError, which names the parameter or the option that is wrong; FileError.
@@ -87,6 +93,7 @@ def wrap(
         queue_timeout=queue_timeout,
         rejoin_timeout=rejoin_timeout,
         multi_use=multi_use if isinstance(multi_use, str) else tuple(multi_use),
+        example=example,
     )
     source = checkpoint(os.fspath(weights), model) if isinstance(weights, (str, os.PathLike)) else weights
     _handle.wrap(model, options, source)

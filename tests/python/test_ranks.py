@@ -27,7 +27,7 @@ def place():
     return tuple(int(os.environ[each]) for each in name)
 
 
-def train_here(out, with_group=False):
+def train_here(out, with_group=False, with_example=False):
     """On each rank: trains on its share of each batch, and writes down what it saw and where the weights came to.
 
     `with_group`: the program has a process group of its own, and sums in it wherever the engine may have something in flight.
@@ -43,7 +43,8 @@ def train_here(out, with_group=False):
 
     if with_group:
         torch.distributed.init_process_group("gloo")
-    model = common.wrap(common.mlp(), rcache="50%", chunk_size="8KiB", gradient_accumulation_steps=2)
+    example = torch.zeros(4 + 30 * rank, 8) if with_example else None
+    model = common.wrap(common.mlp(), rcache="50%", chunk_size="8KiB", gradient_accumulation_steps=2, example=example)
     optimizer = tidepool.optim.AdamW(model.parameters(), lr=1e-2, max_grad_norm=0.5)
     sum_up(1)
     losses, norms = [], []
@@ -95,7 +96,13 @@ class Ranks(unittest.TestCase, common.Checks):
         self.folder = folder.name
 
     def test_two_ranks_train_as_one_with_both_batches(self):
-        common.run_script("-m", "tidepool.launch", "-n", "2", __file__, "--train", self.folder)
+        self.two_ranks_train_as_one("--train")
+
+    def test_ranks_may_have_examples_of_other_sizes(self):
+        self.two_ranks_train_as_one("--train-with-example")
+
+    def two_ranks_train_as_one(self, how):
+        common.run_script("-m", "tidepool.launch", "-n", "2", __file__, how, self.folder)
         self.assert_as_one()
 
     def test_a_process_group_of_the_programs_own_meets_nothing_of_the_engine(self):
@@ -173,10 +180,8 @@ class Ranks(unittest.TestCase, common.Checks):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--train"]:
-        train_here(sys.argv[2])
-    elif sys.argv[1:2] == ["--train-with-group"]:
-        train_here(sys.argv[2], with_group=True)
+    if sys.argv[1:2] in (["--train"], ["--train-with-group"], ["--train-with-example"]):
+        train_here(sys.argv[2], with_group=sys.argv[1].endswith("group"), with_example=sys.argv[1].endswith("example"))
     elif sys.argv[1:2] == ["--other-weights"]:
         begin_with_other_weights()
     else:
