@@ -1,4 +1,4 @@
-// DType: the element types of parameters and gradients.
+// DType: the element types of parameters and gradients, and bytes that nobody computes with.
 //
 // Any thread. The numbers are part of the wire format (docs/shm_protocol.md): never change them.
 #pragma once
@@ -7,19 +7,28 @@
 
 namespace tidepool {
 
-enum class DType : uint8_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
+enum class DType : uint8_t {
+  kF32 = 0,
+  kBF16 = 1,
+  kF16 = 2,
+  kRaw = 3,  // one byte: frozen chunks alone, such as quantised weights
+};
 
 // Bytes of one element.
 inline constexpr uint64_t BytesOf(DType dtype) {
-  return dtype == DType::kF32 ? 4 : 2;
+  return dtype == DType::kF32 ? 4 : dtype == DType::kRaw ? 1 : 2;
 }
-// True where a number from outside is one of the three.
+// True where a number from outside is one of the four; and one of those that can be trained.
 inline constexpr bool IsDType(uint32_t raw) {
+  return raw <= 3;
+}
+inline constexpr bool IsTrainedDType(uint32_t raw) {
   return raw <= 2;
 }
-// "fp32", "bf16" or "fp16".
+// "fp32", "bf16", "fp16" or "raw".
 inline constexpr const char* NameOf(DType dtype) {
-  return dtype == DType::kF32 ? "fp32" : dtype == DType::kBF16 ? "bf16" : "fp16";
+  constexpr const char* kNames[]{"fp32", "bf16", "fp16", "raw"};
+  return kNames[static_cast<uint8_t>(dtype) & 3];
 }
 
 }  // namespace tidepool

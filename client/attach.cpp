@@ -27,6 +27,9 @@ Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankNam
 
   shm::HelloFrame hello;
   hello.protocols = OfferedWith(brought);
+  // A server of an earlier version would take the types for damage.
+  if (spec.HasOwnDTypes())
+    hello.protocols.lowest = std::max(hello.protocols.lowest, shm::kAbiDTypes);
   hello.rcache = KindOf(brought);
   hello.rank = who.rank;
   hello.world = spec.world;

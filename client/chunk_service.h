@@ -114,11 +114,11 @@ class ChunkService {
   // order where their weights are on NVMe alone; the job is ready when all ranks have put all
   // shards.
   virtual Result<Ticket> StartPutWeights(const Range& range) = 0;
-  // Parameters of that version (the job's dtype) are copied to range.rcache_offset. Answered when
+  // Parameters of that version (the chunk's dtype) are copied to range.rcache_offset. Answered when
   // that version exists; asking for a version that is already overwritten is an error
   // (kProtocolViolation).
   virtual Result<Ticket> StartFetch(const Range& range, const Wanted& wanted) = 0;
-  // The gradient shard at range.rcache_offset (the job's dtype), exactly this rank's shard; each
+  // The gradient shard at range.rcache_offset (the chunk's dtype), exactly this rank's shard; each
   // chunk once per micro-batch, in order.
   virtual Result<Ticket> StartSubmitGradient(const Range& range, Version version,
                                              uint32_t micro_batch) = 0;

@@ -49,8 +49,9 @@ void MemClient::SettleCopied() {
   requests_.ForEachUnanswered([this](Ticket ticket, RequestLog::Entry* entry) {
     const shm::Request& request = entry->request;
     if (!IsCopy(request) || !flags_.IsDone(ticket)) return;
-    entry->outcome.emplace(
-        Outcome{request.version, request.element_count * element_bytes_, 0, false});
+    const bool known = request.chunk < element_bytes_.size();
+    const uint64_t bytes = known ? request.element_count * element_bytes_[request.chunk] : 0;
+    entry->outcome.emplace(Outcome{request.version, bytes, 0, false});
   });
 }
 

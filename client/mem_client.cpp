@@ -59,21 +59,23 @@ Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& optio
       options.socket_dir.empty() ? shm::DefaultClientDir() : options.socket_dir;
   const RankName who{rank, RandomNonce(*options.clock), options.run_note};
   TP_ASSIGN_OR_RETURN(Link link, Attach(options, socket_dir, spec, who));
-  return std::unique_ptr<MemClient>(
-      new MemClient(options, socket_dir, who, std::move(link), spec.dtype));
+  return std::unique_ptr<MemClient>(new MemClient(options, socket_dir, who, std::move(link), spec));
 }
 
 MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who,
-                     Link link, DType dtype)
+                     Link link, const shm::JobSpec& spec)
     : options_(options),
       clock_(options.clock),
       socket_dir_(std::move(socket_dir)),
       who_(who),
-      element_bytes_(BytesOf(dtype)),
       channel_(std::move(link.channel)),
       session_(std::move(link.session)),
       attempt_(session_.attempt),
-      flags_(session_.flags != nullptr ? session_.flags->data() : nullptr) {}
+      flags_(session_.flags != nullptr ? session_.flags->data() : nullptr) {
+  // Chunks that are trained, and then the frozen ones.
+  for (size_t id = 0; id < spec.chunks.size() + spec.frozen.size(); ++id)
+    element_bytes_.push_back(static_cast<uint8_t>(BytesOf(spec.DTypeOf(static_cast<ChunkId>(id)))));
+}
 
 Status MemClient::Usable() const {
   if (!fork_guard_.Inherited()) return ended_;

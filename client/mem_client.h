@@ -51,7 +51,7 @@ class MemClient final : public ChunkService {
                                      uint32_t micro_batch) override;
   Result<Ticket> StartEndStep(const StepEnd& end) override;
   // Is this frozen chunk there? Outcome::bytes are all of its bytes then. 0: this rank is to put
-  // them, with StartPutWeights, elements of the job's dtype in order from the chunk's start, and to
+  // them, with StartPutWeights, elements of its dtype in order from the chunk's start, and to
   // claim it again. Waits while another rank puts it. Errors: kContentMismatch (what this rank has
   // put is not what the chunk's name says). A put that is too late is kUploadLost, one into a chunk
   // that is there kChunkFrozen. See ProvideFrozen in provide_frozen.h.
@@ -82,7 +82,7 @@ class MemClient final : public ChunkService {
   int64_t slice_ns() const { return parked_.any() ? kParkedLookNs : kSliceNs; }
 
   MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link,
-            DType dtype);
+            const shm::JobSpec& spec);
   // ok while the session can be used: not ended, and not inherited by fork.
   Status Usable() const;
   Result<Ticket> Start(shm::Request request);
@@ -122,7 +122,7 @@ class MemClient final : public ChunkService {
   Clock* const clock_;
   const std::string socket_dir_;
   const RankName who_;
-  const uint64_t element_bytes_;
+  std::vector<uint8_t> element_bytes_;  // by chunk, frozen ones too
   const ForkGuard fork_guard_;
   ControlChannel channel_;
   AttachedSession session_;

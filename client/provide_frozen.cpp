@@ -29,7 +29,7 @@ class FrozenUpload {
 
   Status Provide(size_t index) {
     const auto id = static_cast<ChunkId>(spec_.chunks.size() + index);
-    const uint64_t bytes = shm::FrozenBytes(spec_, spec_.frozen[index]);
+    const uint64_t bytes = shm::FrozenBytes(spec_.frozen[index]);
     for (;;) {
       TP_ASSIGN_OR_RETURN(const Ticket claim, client_->StartClaimFrozen(id));
       TP_ASSIGN_OR_RETURN(const Outcome outcome, client_->Wait(claim));
@@ -58,10 +58,9 @@ class FrozenUpload {
   }
 
   Status StartHalf(uint64_t half, size_t index, ChunkId id, uint64_t begin) {
-    const uint64_t element_bytes = BytesOf(spec_.dtype),
+    const uint64_t element_bytes = BytesOf(spec_.frozen[index].dtype),
                    offset = range_.rcache_offset + half * half_bytes_;
-    const uint64_t count =
-        std::min(half_bytes_, shm::FrozenBytes(spec_, spec_.frozen[index]) - begin);
+    const uint64_t count = std::min(half_bytes_, shm::FrozenBytes(spec_.frozen[index]) - begin);
 
     if (range_.copy) {
       between_.resize(count);

@@ -174,6 +174,7 @@ void WithGradient(const UpdateSpan& span, int64_t from, const Run& run) {
                  AdamPlanesOf<Bf16Element>(span, from));
     case DType::kF16:
       return run(AdamShare<F16Element, F16Element, Rule>(), AdamPlanesOf<F16Element>(span, from));
+    case DType::kRaw: break;
   }
 }
 

@@ -82,7 +82,7 @@ struct Request {
   uint64_t version;
   uint64_t rcache_offset;  // bytes from the start of the session's rCache memory
   uint64_t element_begin;  // first element in the chunk
-  // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the job's
+  // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the chunk's
   // dtype.
   uint64_t element_count;
   uint32_t micro_batch;  // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; else 0

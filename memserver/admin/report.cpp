@@ -124,6 +124,7 @@ void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
   json->BeginObject().Field("job", job.job).Field("chunk", id).Field("state", NameOf(chunk.state));
   json->Field("data_group", chunk.data_group)
       .Field("elements", chunk.elements)
+      .Field("dtype", NameOf(chunk.dtype))
       .Field("bytes", chunk.bytes);
   json->Field("version", chunk.version).Field("fetches", chunk.fetches);
   json->Field("states_on_nvme", chunk.spilled).Field("weights_on_nvme", chunk.weights_spilled);

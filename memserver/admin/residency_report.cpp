@@ -51,7 +51,7 @@ void AddNameless(const JobRow& job, const std::vector<bool>& named, std::vector<
     const bool is_frozen = job.spec != nullptr && job.spec->IsFrozen(id);
     Column& column = is_frozen ? frozen : rest;
     column.chunks.push_back(id);
-    column.bytes += job.chunks[id].elements * BytesOf(job.dtype);
+    column.bytes += job.chunks[id].elements * BytesOf(job.chunks[id].dtype);
   }
 
   for (Column* column : {&rest, &frozen}) {
@@ -74,7 +74,7 @@ std::vector<Column> ColumnsByName(const JobRow& job, ResidencyBy by) {
                                                : columns.emplace_back(Column{tensor.name, {}});
     if (column.chunks.empty() || column.chunks.back() != tensor.chunk)
       column.chunks.push_back(tensor.chunk);
-    column.bytes += tensor.element_count * BytesOf(job.dtype);
+    column.bytes += tensor.element_count * BytesOf(job.spec->DTypeOf(tensor.chunk));
     named[tensor.chunk] = true;
   }
   AddNameless(job, named, &columns);
@@ -85,7 +85,7 @@ Column WholeJob(const JobRow& job) {
   Column column{job.name, {}};
   for (ChunkId id = 0; id < job.chunks.size(); ++id) {
     column.chunks.push_back(id);
-    column.bytes += job.chunks[id].elements * BytesOf(job.dtype);
+    column.bytes += job.chunks[id].elements * BytesOf(job.chunks[id].dtype);
   }
   return column;
 }
@@ -112,7 +112,7 @@ class Picture {
 
     uint64_t largest = 0;
     for (const ChunkRow& chunk : job.chunks)
-      largest = std::max(largest, chunk.elements * BytesOf(job.dtype));
+      largest = std::max(largest, chunk.elements * BytesOf(chunk.dtype));
     json_.Field("chunk_bytes_max", largest);
     WriteStep(job.step);
     if (by_ != ResidencyBy::kChunk) WriteColumns();

@@ -134,8 +134,6 @@ struct Job {
   const shm::JobSpec& spec() const { return states->spec(); }
   // True while a transfer or a worker has something of it, for NVMe or a GPU.
   bool IsMoving() const { return spills.moving() || fill.moving() || gpus.moving(); }
-  // True where workers make the 16-bit copy of the weights from the master plane.
-  bool HasNarrows() const { return spec().dtype != DType::kF32 && !states->is_split(); }
   bool HasSeats() const;
   // Its records in kept memory are valid.
   bool IsRecorded() const { return phase == JobPhase::kOpen; }

@@ -31,7 +31,7 @@ void LoadAgain(Job* job) {
           states.intake(id, rank).put_elements < states.chunk(id).shard_elements)
         continue;
 
-      if (job->HasNarrows() && !states.chunk(id).away()) {
+      if (states.chunk(id).narrows()) {
         job->narrows.Push({id, rank});
       } else {
         CountLoadedShard(job, id);

@@ -42,6 +42,7 @@ ChunkRow RowOfEmpty(const Job& job, ChunkId id) {
   ChunkRow row;
   row.data_group = job.spec().chunks[id].data_group;
   row.elements = job.spec().chunks[id].elements;
+  row.dtype = job.spec().DTypeOf(id);
   row.bytes = job.states->plane_bytes(id);
   row.spilled = job.states->placement().IsSpilled(id);
   row.on_gpu = shm::IsOnGpu(job.spec(), id);
@@ -56,6 +57,7 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   row.state = chunk.state;
   row.data_group = chunk.data_group;
   row.elements = chunk.elements;
+  row.dtype = chunk.dtype;
   row.bytes = job.states->plane_bytes(id);
 
   row.spilled = chunk.spilled;
@@ -74,6 +76,7 @@ ChunkRow RowOf(const FrozenUse& use, DType dtype) {
   ChunkRow row;
   row.state = use.chunk->sealed ? ChunkState::kFrozen : ChunkState::kEmpty;
   row.elements = use.chunk->name.bytes / BytesOf(dtype);
+  row.dtype = dtype;
   row.bytes = use.chunk->name.bytes;
   row.ranks_cached = use.ranks_cached;
   row.fetches = use.fetches;
@@ -156,7 +159,7 @@ uint64_t ChunksIn(const Job& job) {
 
 ChunkRow ChunkRowOf(const Job& job, ChunkId id) {
   const shm::JobSpec& spec = job.spec();
-  return spec.IsFrozen(id) ? RowOf(job.states->frozen(id), spec.dtype) : RowOf(job, id);
+  return spec.IsFrozen(id) ? RowOf(job.states->frozen(id), spec.DTypeOf(id)) : RowOf(job, id);
 }
 
 JobRow JobRowOf(const Job& job, bool demoting, std::vector<ChunkRow> chunks) {

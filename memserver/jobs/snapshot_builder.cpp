@@ -43,14 +43,14 @@ NvmeRow RowOf(const StateTier& tier, const ScrubRow& scrub) {
 
 UnwrittenRow RowOf(const StateTier& tier, const Job& job, const StandIn& at) {
   const SpillPlace& place = job.states->chunk(at.chunk).spill;
-  return {
-      .job = job.id,
-      .name = job.spec().name,
-      .chunk = at.chunk,
-      .piece = at.piece,
-      .directory = tier.directory(place.directory).path,
-      .offset = place.offset + at.slot * place.slot_bytes + shm::PieceOffset(job.spec(), at.piece),
-      .error = at.error};
+  return {.job = job.id,
+          .name = job.spec().name,
+          .chunk = at.chunk,
+          .piece = at.piece,
+          .directory = tier.directory(place.directory).path,
+          .offset = place.offset + at.slot * place.slot_bytes +
+                    shm::PieceOffset(job.spec(), at.chunk, at.piece),
+          .error = at.error};
 }
 
 LateRow RowOf(const StateTier& tier, const Tables& tables, const TierLate& late) {

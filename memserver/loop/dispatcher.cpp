@@ -44,7 +44,7 @@ void EndPutRequest(Seat* seat, const Copy& copy) {
   Job* job = seat->job;
   const bool shard_in = EndPut(job->states.get(), seat->session.get(), copy);
   if (copy.to_staging) job->NoteProgress(JobProgress::kPutStagingFree);
-  const bool narrows = job->HasNarrows() && !job->states->chunk(copy.request.chunk).away();
+  const bool narrows = job->states->chunk(copy.request.chunk).narrows();
   if (shard_in && narrows) job->narrows.Push({copy.request.chunk, seat->rank});
   if (shard_in && !narrows) CountLoadedShard(job, copy.request.chunk);
   Answer(seat, Success(copy));
@@ -60,7 +60,7 @@ const char* CheckFetchRequest(Seat* seat, const Request& request) {
 
 void CountFetch(Job* job, const Request& request) {
   ++job->open_traffic.fetches;
-  job->open_traffic.bytes += request.element_count * BytesOf(job->spec().dtype);
+  job->open_traffic.bytes += request.element_count * BytesOf(job->spec().DTypeOf(request.chunk));
 }
 
 Start StartFetchRequest(Seat* seat, const Request& request) {
@@ -321,8 +321,11 @@ void Dispatcher::StartChecked(Seat* seat, const Request& request) {
   seat->violation = RowOf(seat, request).check(seat, request);
   if (seat->violation != nullptr) return;
   Session& session = *seat->session;
-  if (session.IsOrdered(request))
-    return session.Hold(request, request.element_count * BytesOf(seat->job->spec().dtype));
+  if (session.IsOrdered(request)) {
+    const DType dtype = seat->job->spec().DTypeOf(request.chunk);
+    return session.Hold(request, request.element_count * BytesOf(dtype));
+  }
+
   if (!session.waiting().IsBehind(request) && !StartOrWait(seat, request)) return;
   session.waiting().Add(request);
   seat->job->states->Await(request.chunk);

@@ -147,9 +147,9 @@ bool StepDesk::NextNarrow(Job* job, Work* work) {
 
   *work = Work{};
   work->name = {WorkKind::kNarrow, job->id, 0, task.chunk, task.rank};
-  work->to = chunk.planes.param16 + begin * BytesOf(job->spec().dtype);
+  work->to = chunk.planes.param16 + begin * BytesOf(chunk.dtype);
   work->from = chunk.planes.master + begin * sizeof(float);
-  work->dtype = job->spec().dtype;
+  work->dtype = chunk.dtype;
   work->count = chunk.shard_elements;
   return true;
 }

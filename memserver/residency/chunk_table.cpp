@@ -18,10 +18,7 @@ struct ChunkTable::Rows {
 
 // Room for all rows is reserved now, and touched as they are made.
 ChunkTable::ChunkTable(const shm::JobSpec* spec, JobRecordWriter* records)
-    : spec_(spec),
-      records_(records),
-      gradient_type_(shm::GradientSlotType(*spec)),
-      counts_(shm::TableCountsOf(*spec)) {
+    : spec_(spec), records_(records), counts_(shm::TableCountsOf(*spec)) {
   chunks_.reserve(spec->chunks.size());
   intakes_.reserve(counts_.shards);
   runs_.reserve(spec->parameters.size());
@@ -44,6 +41,10 @@ uint32_t ChunkTable::LayOutNext(const JobPlacement& placement) {
   Chunk& chunk = chunks_.emplace_back();
   chunk.elements = spec_->chunks[id].elements;
   chunk.data_group = spec_->chunks[id].data_group;
+  chunk.dtype = spec_->DTypeOf(id);
+  chunk.gradient_type = shm::GradientSlotType(*spec_, id);
+  chunk.states = spec_->StatesOf(id);
+
   chunk.rank_mask = spec_->data_groups[chunk.data_group].rank_mask;
   chunk.shards = spec_->ShardCount(id);
   chunk.shard_elements = spec_->ShardElements(id);
@@ -110,11 +111,11 @@ Status ChunkTable::Recover(Version sealed, StandIns* stand_ins) {
 
 const std::byte* ChunkTable::ParameterBytes(const Chunk& chunk, uint64_t element) const {
   if (chunk.planes.param16 == nullptr) return chunk.planes.master + element * sizeof(float);
-  return chunk.planes.param16 + element * BytesOf(spec_->dtype);
+  return chunk.planes.param16 + element * BytesOf(chunk.dtype);
 }
 
 std::byte* ChunkTable::GradientBytes(const Chunk& chunk, uint64_t element) const {
-  return chunk.planes.gradient + element * BytesOf(gradient_type_);
+  return chunk.planes.gradient + element * BytesOf(chunk.gradient_type);
 }
 
 uint64_t ChunkTable::EpochOf(const Chunk& chunk) const {

@@ -49,6 +49,9 @@ struct Chunk {
   uint64_t shard_elements = 0;
   uint64_t rank_mask = 0;  // members of its data-parallel group
   uint32_t data_group = 0;
+  DType dtype = DType::kF32;           // of parameters as they are fetched, and of gradients sent
+  DType gradient_type = DType::kF32;   // of the gradient slot
+  StateForm states = StateForm::kF32;  // of master and moments
   uint32_t shards = 0;
   uint32_t first_intake = 0;  // row of shard 0 in the intake table
   uint32_t pieces = 0;        // of an update
@@ -78,6 +81,9 @@ struct Chunk {
 
   // True where master, momentum and variance lie on NVMe or on a GPU.
   bool away() const { return spilled || on_gpu; }
+  bool is_split() const { return IsSplit(states); }
+  // True where workers make the 16-bit copy of the weights from the master plane.
+  bool narrows() const { return dtype != DType::kF32 && !is_split() && !away(); }
 };
 
 class ChunkTable {
@@ -123,11 +129,10 @@ class ChunkTable {
   uint64_t ShardBegin(ChunkId id, Rank rank) const {
     return spec_->ShardIndex(id, rank) * chunks_[id].shard_elements;
   }
-  DType gradient_type() const { return gradient_type_; }
   std::span<const ParameterRun> runs(const Chunk& chunk) const {
     return {runs_.data() + chunk.first_parameter, chunk.parameters};
   }
-  // What a fetch reads: param16, or master for fp32 jobs.
+  // What a fetch reads: param16, or master for fp32 chunks.
   const std::byte* ParameterBytes(const Chunk& chunk, uint64_t element) const;
   std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
   // The epoch of the slot in which the states of a chunk lie whole. Its weights must be in.
@@ -169,7 +174,6 @@ class ChunkTable {
 
   const shm::JobSpec* const spec_;
   JobRecordWriter* const records_;
-  const DType gradient_type_;
   const shm::TableCounts counts_;
   mutable std::vector<Chunk> chunks_;  // a look brings what is said of the open step up to it
   mutable std::vector<ShardIntake> intakes_;

@@ -22,8 +22,8 @@ uint32_t NamedUser(uint32_t uid) {
   return TP_PLANTED("residency.frozen_of_any_user") ? 0 : uid;
 }
 
-FrozenName NameIn(const shm::JobSpec& spec, const shm::FrozenChunkSpec& chunk, uint32_t uid) {
-  return {NamedUser(uid), shm::FrozenBytes(spec, chunk), chunk.content};
+FrozenName NameOf(const shm::FrozenChunkSpec& chunk, uint32_t uid) {
+  return {NamedUser(uid), shm::FrozenBytes(chunk), chunk.content};
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ uint64_t FrozenTable::CountMissing(const shm::JobSpec& spec, uint32_t uid) const
 
   std::set<FrozenName> missing;
   for (const shm::FrozenChunkSpec& chunk : spec.frozen) {
-    const FrozenName name = NameIn(spec, chunk, uid);
+    const FrozenName name = NameOf(chunk, uid);
     if (!chunks_.contains(name)) missing.insert(name);
   }
   uint64_t sum = 0;
@@ -103,7 +103,7 @@ FrozenChunk* FrozenTable::Add(const FrozenName& name, const Extent& extent) {
 Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
   std::vector<FrozenChunk*> taken;
   for (const shm::FrozenChunkSpec& listed : spec.frozen) {
-    const FrozenName name = NameIn(spec, listed, uid);
+    const FrozenName name = NameOf(listed, uid);
     const auto found = chunks_.find(name);
     FrozenChunk* chunk = found == chunks_.end() ? nullptr : found->second.get();
 
@@ -136,7 +136,7 @@ Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid,
                                         std::span<const uint64_t> places) {
   std::vector<FrozenChunk*> taken;
   for (size_t i = 0; i < spec.frozen.size(); ++i) {
-    const FrozenName name = NameIn(spec, spec.frozen[i], uid);
+    const FrozenName name = NameOf(spec.frozen[i], uid);
     const auto found = chunks_.find(name);
     FrozenChunk* chunk = found == chunks_.end() ? nullptr : found->second.get();
     std::vector<Extent> extents;

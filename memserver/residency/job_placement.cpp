@@ -29,8 +29,7 @@ JobPlacement::JobPlacement(const shm::JobSpec* spec, HostPool* pool, Placement p
     : spec_(spec),
       pool_(pool),
       placement_(std::move(placement)),
-      records_bytes_(shm::StateBytesOf(*spec).records),
-      listed_(PlanesListed(*spec) / spec->chunks.size()) {}
+      records_bytes_(shm::StateBytesOf(*spec).records) {}
 
 JobPlacement::~JobPlacement() {
   pool_->Release(runs_);
@@ -75,7 +74,7 @@ void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
   const auto all = InOrder(shm::PlaneBytesOf(*spec_, id)), sizes = PlaneSizes(id);
   const bool on_gpu = shm::IsOnGpu(*spec_, id), spilled = placement_.IsSpilled(id);
   const bool away = (spilled && !placement_.IsWindowed(id)) || on_gpu;
-  const bool joins = away && spec_->dtype != DType::kF32 && spec_->micro_batches == 1 &&
+  const bool joins = away && spec_->DTypeOf(id) != DType::kF32 && spec_->micro_batches == 1 &&
                      !IsSplit(spec_->optimizer.states);
 
   for (size_t i = 0; i < all.size(); ++i) {
@@ -186,12 +185,13 @@ bool JobPlacement::FindsRuns(std::span<const Extent> released) const {
 
 // Which chunks are spilled, and where to, is told by the places that their planes do not have.
 bool JobPlacement::ReadPlacement(std::span<const uint64_t> offsets) {
-  const uint64_t planes = PlanesListed(*spec_) / spec_->chunks.size();
   if (offsets.size() != ExtentSizes().size()) return false;
   std::span<const uint64_t> rest = offsets.last(PlanesListed(*spec_));
   std::vector<uint64_t> weights;
+  size_t planes = 0;
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id, rest = rest.subspan(planes)) {
-    if (spec_->dtype != DType::kF32) weights.push_back(rest[planes - 2]);
+    planes = PlanesBefore(*spec_, id + 1) - PlanesBefore(*spec_, id);
+    if (spec_->DTypeOf(id) != DType::kF32) weights.push_back(rest[planes - 2]);
     const auto end = rest.begin() + static_cast<std::ptrdiff_t>(planes);
     const auto gone = std::find_if(rest.begin(), end, IsElsewhere);
     const bool is_gone = gone != end;
@@ -214,8 +214,8 @@ bool JobPlacement::ReadPlacement(std::span<const uint64_t> offsets) {
   return ReadWeightPlacement(weights);
 }
 
-// `offsets`: those of the 16-bit planes, by chunk. Areas are told from planes of their own by the
-// chunks between, of which there is at least one.
+// `offsets`: those of the 16-bit planes, from the first chunk that has one on. Areas are told from
+// planes of their own by the chunks between, of which there is at least one.
 bool JobPlacement::ReadWeightPlacement(std::span<const uint64_t> offsets) {
   const auto first = std::find_if(offsets.begin(), offsets.end(), IsOnNvme);
   if (first == offsets.end()) return true;
@@ -223,10 +223,10 @@ bool JobPlacement::ReadWeightPlacement(std::span<const uint64_t> offsets) {
   const auto areas = static_cast<uint64_t>(offsets.end() - area);
   if (areas == 0 || areas > shm::kWeightAreasMax || std::any_of(area, offsets.end(), IsOnNvme))
     return false;
-  const auto chunk = static_cast<ChunkId>(first - offsets.begin());
+  const auto chunk = static_cast<ChunkId>(first - offsets.begin()) + spec_->f32_chunks;
   placement_.weights = {.first = chunk, .areas = static_cast<uint32_t>(areas)};
   return placement_.spills() && chunk >= placement_.first_spilled &&
-         offsets.size() - chunk > 2 * areas;
+         spec_->chunks.size() - chunk > 2 * areas;
 }
 
 // The last chunks have areas of the window in place of their 16-bit planes; those between have
@@ -262,7 +262,7 @@ void JobPlacement::LayOutStaging() {
 
 size_t JobPlacement::FirstExtentOf(ChunkId id) const {
   TP_CHECK(id < placed_, "the planes of the chunk have their places");
-  return head_ + listed_ * id;
+  return head_ + PlanesBefore(*spec_, id);
 }
 
 ChunkPlanes JobPlacement::PlanesOf(ChunkId id) const {

@@ -124,7 +124,6 @@ class JobPlacement {
   std::vector<Extent> extents_;
   uint64_t records_bytes_;  // of the first extent; fewer in jobs of an earlier layout
   size_t head_ = 0;         // extents before those of planes
-  const uint64_t listed_;   // extents of each chunk
   size_t run_ = 0;          // that the next plane is carved out of
   uint64_t carved_ = 0;     // bytes of it
   ChunkId placed_ = 0;

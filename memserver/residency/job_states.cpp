@@ -66,7 +66,7 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
 bool JobStates::LandsWhereItShould(ChunkId id) const {
   const Chunk& chunk = table_.saved(id);
   if (!chunk.away() || !weights_.LandsAcrossPlanes(id)) return true;
-  const uint64_t param16_bytes = RoundUp(chunk.elements * BytesOf(spec_->dtype), kPageBytes);
+  const uint64_t param16_bytes = RoundUp(chunk.elements * BytesOf(chunk.dtype), kPageBytes);
   return chunk.planes.gradient == chunk.planes.param16 + param16_bytes;
 }
 

@@ -16,7 +16,7 @@
 //     starts while it is not 0;
 //  4. a gradient slot is written only while its chunk's version is the sealed one;
 //  5. master, momentum and variance of a spilled chunk lie on NVMe, in the slot of their epoch
-//     (SpillPlace); their planes here are null, but for the master of an fp32 job, which is a copy
+//     (SpillPlace); their planes here are null, but for the master of an fp32 one, which is a copy
 //     for fetches; this also holds for a chunk whose states are on a GPU (decision 026);
 //  6. frozen chunks are shared: the job holds them from HoldFrozen on, to its end;
 //  7. chunks on NVMe are the last ones; the first of them may have been demoted, which happens to
@@ -114,8 +114,6 @@ class JobStates {
   // What the specification says.
   const shm::JobSpec& spec() const { return *spec_; }
   const std::shared_ptr<const shm::JobSpec>& shared_spec() const { return spec_; }
-  bool is_split() const { return IsSplit(spec_->optimizer.states); }
-  DType gradient_type() const { return table_.gradient_type(); }
   bool uses_gpus() const { return spec_->states_on_gpu > 0; }
   uint64_t plane_bytes(ChunkId id) const;  // of all planes of a chunk
 

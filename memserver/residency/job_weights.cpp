@@ -34,15 +34,15 @@ void JobWeights::LayOut() {
 }
 
 bool JobWeights::LandsAcrossPlanes(ChunkId id) const {
-  return At(id).planes.master == nullptr && spec_->micro_batches == 1 &&
-         !IsSplit(spec_->optimizer.states) && !window_.Covers(id);
+  return At(id).planes.master == nullptr && spec_->micro_batches == 1 && !At(id).is_split() &&
+         !window_.Covers(id);
 }
 
 std::byte* JobWeights::PutBytes(ChunkId id, uint64_t element) const {
   const ChunkPlanes& planes = At(id).planes;
   std::byte* plane = window_.Covers(id) ? window_.LandingOf(id) : planes.master;
   if (plane == nullptr) plane = LandsAcrossPlanes(id) ? planes.param16 : planes.gradient;
-  return plane + MasterBytes(spec_->optimizer.states, element);
+  return plane + MasterBytes(At(id).states, element);
 }
 
 bool JobWeights::MayLand(ChunkId id) const {
@@ -65,7 +65,7 @@ bool JobWeights::IsPutInOrder(ChunkId id, Rank rank) {
 std::byte* JobWeights::PutHighBytes(ChunkId id, uint64_t element) const {
   std::byte* const plane =
       window_.Covers(id) ? window_.LandingOf(id) + window_.slot_bytes() : At(id).planes.param16;
-  return plane + element * BytesOf(spec_->dtype);
+  return plane + element * BytesOf(At(id).dtype);
 }
 
 bool JobWeights::HoldsWeights(ChunkId id) const {

@@ -39,6 +39,7 @@ struct ChunkRow {
   ChunkState state = ChunkState::kEmpty;
   uint32_t data_group = 0;
   uint64_t elements = 0;
+  DType dtype = DType::kF32;  // of one of them
   // Bytes of all its planes; for a frozen chunk, of its content.
   uint64_t bytes = 0;
   bool spilled = false;  // master, momentum and variance lie on NVMe
@@ -86,8 +87,8 @@ struct JobRow {
   // "awaiting" (its ranks, after a restart), "ending".
   std::string state;
   uint32_t world = 0;
-  DType dtype = DType::kF32;
-  Version version = 0;  // sealed steps
+  DType dtype = DType::kF32;  // of most of its chunks; ChunkRow has each one's
+  Version version = 0;        // sealed steps
   uint64_t parameters = 0;
   uint64_t pool_bytes = 0, rcache_bytes = 0;
   // Pool bytes that it shares with the user's other jobs; not in pool_bytes.

@@ -8,8 +8,8 @@
 namespace tidepool::memserver {
 namespace {
 
-uint64_t BytesOfElements(const JobStates& states, uint64_t elements) {
-  return elements * BytesOf(states.spec().dtype);
+uint64_t BytesOfElements(const JobStates& states, ChunkId chunk, uint64_t elements) {
+  return elements * BytesOf(states.spec().DTypeOf(chunk));
 }
 
 bool IsOp(const shm::Request& request, shm::Op op) {
@@ -39,8 +39,8 @@ const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes,
     return "the element range does not lie inside the chunk";
   }
 
-  const uint64_t bytes = BytesOfElements(states, request.element_count);
-  if (request.rcache_offset % BytesOfElements(states, 1) != 0)
+  const uint64_t bytes = BytesOfElements(states, request.chunk, request.element_count);
+  if (request.rcache_offset % BytesOfElements(states, request.chunk, 1) != 0)
     return "the rCache offset is not aligned to an element";
   if (request.rcache_offset > rcache_bytes || bytes > rcache_bytes - request.rcache_offset)
     return "the range does not lie inside the rCache";
@@ -66,8 +66,8 @@ Start StartFrozenPut(JobStates* states, Session* session, const shm::Request& re
   const bool written = chunk->sealed && TP_PLANTED("traffic.frozen_written");
   if (chunk->sealed && !written) return Start::kFrozen;
   if (chunk->uploader != session->id() && !written) return Start::kUploadLost;
-  const uint64_t begin = BytesOfElements(*states, request.element_begin),
-                 bytes = BytesOfElements(*states, request.element_count);
+  const uint64_t begin = BytesOfElements(*states, request.chunk, request.element_begin),
+                 bytes = BytesOfElements(*states, request.chunk, request.element_count);
   if (begin != chunk->started && !written) return Start::kOutOfOrder;
 
   states->frozen_table()->StartPut(chunk, bytes);
@@ -85,8 +85,10 @@ Start StartFrozenFetch(JobStates* states, Session* session, const shm::Request& 
   FrozenUse& use = states->frozen(request.chunk);
   if (!use.chunk->sealed) return Start::kWait;
   ++use.fetches;
-  const Copy copy{request, BytesOfElements(*states, request.element_count), 0, false};
-  const std::byte* from = use.chunk->data + BytesOfElements(*states, request.element_begin);
+  const Copy copy{request, BytesOfElements(*states, request.chunk, request.element_count), 0,
+                  false};
+  const std::byte* from =
+      use.chunk->data + BytesOfElements(*states, request.chunk, request.element_begin);
   session->lane().Start(copy, session->rcache() + request.rcache_offset, from);
   NoteRcacheContent(states, session, request, true);
   return Start::kStarted;

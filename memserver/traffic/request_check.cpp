@@ -17,8 +17,8 @@ bool IsExactShard(const JobStates& states, const Chunk& chunk, Rank rank,
 }
 
 uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
-  return request.op == static_cast<uint32_t>(shm::Op::kPutWeights) ? kWeightBytes
-                                                                   : BytesOf(states.spec().dtype);
+  const bool is_put = request.op == static_cast<uint32_t>(shm::Op::kPutWeights);
+  return is_put ? kWeightBytes : BytesOf(states.spec().DTypeOf(request.chunk));
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request) 
     return "weights that are kept on NVMe alone are not put in the order of their chunks";
   if (request.element_count > chunk.shard_elements - done)
     return "the weights do not lie inside the rank's shard";
-  if (states.is_split() && request.element_count * sizeof(float) > shm::kSplitPutBytesMax)
+  if (chunk.is_split() && request.element_count * sizeof(float) > shm::kSplitPutBytesMax)
     return "the weights are more than are staged at once";
   return nullptr;
 }

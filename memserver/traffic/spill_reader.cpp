@@ -15,6 +15,8 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr uint32_t kTriesMax = 3;
+// Where a job's chunks are of two types, the first ones have the wider states.
+constexpr ChunkId kLargestForm = 0;
 
 }  // namespace
 
@@ -55,21 +57,22 @@ uint64_t SpillReader::PieceElements(ChunkId chunk, uint32_t piece) const {
 
 void SpillReader::CopyMaster(uint64_t first, std::span<float> values) const {
   const std::byte* const payload = buffer_->bytes().data() + nvme::kPieceHeaderBytes;
-  if (!IsSplit(spec_->optimizer.states)) {
+  if (!IsSplit(spec_->StatesOf(chunk_))) {
     std::memcpy(values.data(), payload + first * sizeof(float), values.size_bytes());
     return;
   }
   const auto* const rest = reinterpret_cast<const int16_t*>(payload) + first;
-  const uint64_t high_at = shm::SpilledPieceOf(*spec_, PieceElements(chunk_, piece_)).high;
+  const uint64_t high_at = shm::SpilledPieceOf(*spec_, chunk_, PieceElements(chunk_, piece_)).high;
   const auto* const high = reinterpret_cast<const uint16_t*>(payload + high_at) + first;
   for (size_t i = 0; i < values.size(); ++i) values[i] = Join(high[i], rest[i]);
 }
 
 Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
   if (!buffer_) {
-    TP_ASSIGN_OR_RETURN(nvme::PageMemory memory,
-                        nvme::PageMemory::Map(nvme::kPieceHeaderBytes +
-                                              shm::SpilledPieceBytes(*spec_, shm::kPieceElements)));
+    TP_ASSIGN_OR_RETURN(
+        nvme::PageMemory memory,
+        nvme::PageMemory::Map(nvme::kPieceHeaderBytes +
+                              shm::SpilledPieceBytes(*spec_, kLargestForm, shm::kPieceElements)));
     buffer_.emplace(std::move(memory));
   }
 
@@ -77,7 +80,7 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
   const SpillPlace& place = states_.saved(chunk).spill;
   const File& file = files_[place.directory];
   const uint64_t offset =
-      place.offset + epoch_ % 2 * place.slot_bytes + shm::PieceOffset(*spec_, piece);
+      place.offset + epoch_ % 2 * place.slot_bytes + shm::PieceOffset(*spec_, chunk, piece);
   const nvme::PieceName name{.store = file.store,
                              .job = job_nonce_,
                              .chunk = chunk,
@@ -86,7 +89,7 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
                              .place = offset};
 
   const auto bytes = buffer_->bytes().first(
-      nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(*spec_, PieceElements(chunk, piece)));
+      nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(*spec_, chunk, PieceElements(chunk, piece)));
   const auto* header = reinterpret_cast<const nvme::PieceHeader*>(bytes.data());
   const auto payload = bytes.subspan(nvme::kPieceHeaderBytes);
   nvme::PieceVerdict verdict;

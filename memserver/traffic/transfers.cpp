@@ -24,12 +24,13 @@ void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request
 }  // namespace
 
 Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
-  const bool split = states->is_split();
+  const bool split = states->chunk(request.chunk).is_split();
   // The place is free when the chunk that had it is on NVMe.
   if (!states->weights().MayLand(request.chunk)) return Start::kWait;
   // One put at a time: all of them land at the start of the staging buffer.
   if (split && session->put_staged) return Start::kWait;
-  session->put_staged = split;
+  // A chunk that is not split leaves the buffer to whoever has it.
+  session->put_staged = split || (session->put_staged && !TP_PLANTED("traffic.put_staging_freed"));
   const Copy copy{request, request.element_count * sizeof(float), 0, split};
   std::byte* const to = split ? states->staging(session->rank())
                               : states->weights().PutBytes(request.chunk, request.element_begin);
@@ -66,7 +67,7 @@ Start StartFetch(JobStates* states, Session* session, const shm::Request& reques
   ++chunk.readers;
   ++chunk.fetches;
 
-  const Copy copy{request, request.element_count * BytesOf(states->spec().dtype), 0, false};
+  const Copy copy{request, request.element_count * BytesOf(chunk.dtype), 0, false};
   session->lane().Start(copy, session->rcache() + request.rcache_offset,
                         states->table().ParameterBytes(chunk, request.element_begin));
   NoteRcacheContent(states, session, request, true);

@@ -44,7 +44,7 @@ void GpuQueue::Update(ChunkId id, uint64_t epoch) {
 }
 
 uint64_t GpuQueue::NarrowElements(const Chunk& chunk) const {
-  const uint64_t room = chunk.elements * BytesOf(states_->gradient_type()) / sizeof(float);
+  const uint64_t room = chunk.elements * BytesOf(chunk.gradient_type) / sizeof(float);
   return std::min(room, shm::kGpuUnitElements);
 }
 
@@ -127,9 +127,7 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, const UpdateFactors& facto
     case Kind::kUpdate: break;
   }
   BeginUpdate(rank, unit, factors);
-  const uint64_t fetched =
-      chunk.planes.param16 != nullptr ? BytesOf(states_->spec().dtype) : sizeof(float);
-  return unit.count * (BytesOf(states_->gradient_type()) + fetched);
+  return unit.count * (BytesOf(chunk.gradient_type) + BytesOf(chunk.dtype));
 }
 
 // The next epoch has the values of this one, which lies `from` elements away; the host has them.
@@ -156,7 +154,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& fac
   std::byte* const gradients =
       memory + places_.StagingAt(rank, TP_PLANTED("update.gpu_place_shared") ? 0 : unit.place);
   std::byte* const copies = gradients + staging.copies;
-  const uint64_t gradient_bytes = BytesOf(states_->gradient_type());
+  const uint64_t gradient_bytes = BytesOf(chunk.gradient_type);
   stream->Copy(gradients, states_->table().GradientBytes(chunk, unit.begin),
                unit.count * gradient_bytes);
   const bool narrows = chunk.planes.param16 != nullptr;
@@ -176,7 +174,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& fac
     span.momentum = to + slot.momentum + at * sizeof(float);
     span.variance = to + slot.variance + at * sizeof(float);
     span.gradient = gradients + at * gradient_bytes;
-    span.gradient_dtype = states_->gradient_type();
+    span.gradient_dtype = chunk.gradient_type;
     span.count = count;
 
     if (own == nullptr) {
@@ -184,12 +182,12 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& fac
       continue;
     }
     if (narrows) {
-      span.param16 = copies + at * BytesOf(spec.dtype);
-      span.param16_dtype = spec.dtype;
+      span.param16 = copies + at * BytesOf(chunk.dtype);
+      span.param16_dtype = chunk.dtype;
     }
 
     (void)optim::EnqueueAdam(stream, *own, span, from);  // an error is the stream's
-    const uint64_t fetched_bytes = narrows ? BytesOf(spec.dtype) : sizeof(float);
+    const uint64_t fetched_bytes = BytesOf(chunk.dtype);
     std::byte* const fetched = narrows ? chunk.planes.param16 : chunk.planes.master;
     stream->Copy(fetched + first * fetched_bytes, narrows ? span.param16 : span.master,
                  count * fetched_bytes);
@@ -258,9 +256,9 @@ bool GpuQueue::NextLoadWork(Work* work) {
 
     *work = Work{};
     work->name = {WorkKind::kNarrowStored, job_, 0, unit.task.chunk, rank};
-    work->to = chunk.planes.param16 + unit.begin * BytesOf(states_->spec().dtype);
+    work->to = chunk.planes.param16 + unit.begin * BytesOf(chunk.dtype);
     work->from = chunk.planes.gradient;
-    work->dtype = states_->spec().dtype;
+    work->dtype = chunk.dtype;
     work->count = unit.count;
     return true;
   }

@@ -57,7 +57,12 @@ GradientIntake::Reach GradientIntake::reach() const {
 }
 
 bool GradientIntake::GoesStraight(const shm::Request& request) const {
-  return request.micro_batch == 0 && states_->gradient_type() == states_->spec().dtype;
+  return request.micro_batch == 0 && LandsAsItIs(request.chunk);
+}
+
+bool GradientIntake::LandsAsItIs(ChunkId id) const {
+  const Chunk& chunk = states_->chunk(id);
+  return chunk.gradient_type == chunk.dtype;
 }
 
 Start GradientIntake::StartGradient(Session* session, const shm::Request& request) {
@@ -71,8 +76,7 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
   if (!straight && !TP_PLANTED("update.staging_released_early")) staging_busy_[rank] = true;
   if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
 
-  const Copy copy{request, request.element_count * BytesOf(states_->spec().dtype), attempt_,
-                  !straight};
+  const Copy copy{request, request.element_count * BytesOf(chunk.dtype), attempt_, !straight};
   void* to = straight ? states_->table().GradientBytes(chunk, request.element_begin)
                       : states_->staging(rank);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
@@ -201,8 +205,7 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
   }
 
   const optim::AddPiece piece = AddPieceOf(rank, staged.chunk, sequence);
-  const bool straight =
-      staged.micro_batch == 0 && states_->gradient_type() == states_->spec().dtype;
+  const bool straight = staged.micro_batch == 0 && LandsAsItIs(staged.chunk);
   const bool due = staged.micro_batch < states_->spec().micro_batches &&
                    states_->chunk(staged.chunk).version == states_->sealed_version();
   if (straight || !due || !IsPossible(staged, &piece))
@@ -238,7 +241,7 @@ void GradientIntake::FillShardWork(const Task& task, Work* work) const {
   work->to = states_->table().GradientBytes(chunk, states_->ShardBegin(task.chunk, task.rank));
   work->from = states_->staging(task.rank);
   work->count = chunk.shard_elements;
-  work->dtype = states_->spec().dtype;
+  work->dtype = chunk.dtype;
   if (task.kind != WorkKind::kAccumulate) return;
 
   const optim::AddPiece piece =
@@ -257,7 +260,7 @@ optim::AddPiece GradientIntake::AddPieceOf(Rank rank, ChunkId id, uint64_t seque
   piece.sum = reinterpret_cast<float*>(
       states_->table().GradientBytes(states_->chunk(id), states_->ShardBegin(id, rank)));
   piece.addend = states_->staging(rank);
-  piece.dtype = states_->spec().dtype;
+  piece.dtype = states_->chunk(id).dtype;
   piece.count = states_->chunk(id).shard_elements;
   piece.progress = reinterpret_cast<optim::ProgressWord*>(staged.progress);
   return piece;
@@ -273,7 +276,7 @@ bool GradientIntake::NextWork(Work* work) {
   if (task.kind == WorkKind::kScan) {
     const Chunk& chunk = states_->chunk(task.chunk);
     work->from = chunk.planes.gradient;
-    work->dtype = states_->gradient_type();
+    work->dtype = chunk.gradient_type;
     work->runs = states_->runs(chunk);
     work->norm_sums = states_->norm_sums().data() + chunk.first_parameter;
   } else {

@@ -74,6 +74,7 @@ class GradientIntake {
     Rank rank = 0;
   };
   bool GoesStraight(const shm::Request& request) const;
+  bool LandsAsItIs(ChunkId id) const;
   void NoteAccepted(ChunkId id, Rank rank);
   void EndShard(ChunkId id, Rank rank);
   void CountStored(ChunkId id, Rank rank);

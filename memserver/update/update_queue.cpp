@@ -180,8 +180,8 @@ bool UpdateQueue::NextSpilledWork(Work* work) {
   FillWork(ready.chunk, ready.piece, work);
   work->staged = ready.staged;
   work->copy =
-      static_cast<std::byte*>(states_->is_split() ? work->planes.param16 : work->planes.master);
-  PointIntoStaging(states_->spec(), ready.staged.payload, &work->planes);
+      static_cast<std::byte*>(chunk.is_split() ? work->planes.param16 : work->planes.master);
+  PointIntoStaging(states_->spec(), ready.chunk, ready.staged.payload, &work->planes);
   return true;
 }
 
@@ -214,7 +214,7 @@ void UpdateQueue::FillWork(ChunkId id, uint32_t piece, Work* work) const {
   work->name = {WorkKind::kUpdate, job_, 0, id, piece};
   work->runs = states_->runs(chunk);
   work->begin = piece * shm::kPieceElements;
-  work->planes = HostPlanesOf(*states_, chunk, piece);
+  work->planes = HostPlanesOf(chunk, piece);
   work->factors = factors_.OfChunk(chunk.first_parameter);
   work->progress = ProgressOf(chunk, piece);
   work->identity = PieceIdentity(*states_, *pool_, work->progress);

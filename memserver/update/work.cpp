@@ -18,17 +18,16 @@ optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece) {
   return reinterpret_cast<optim::ProgressWord*>(chunk.progress_words + piece * shm::kProgressBytes);
 }
 
-optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint32_t piece) {
-  const shm::JobSpec& spec = states.spec();
+optim::UpdateSpan HostPlanesOf(const Chunk& chunk, uint32_t piece) {
   optim::UpdateSpan whole{.master = chunk.planes.master,
                           .momentum = chunk.planes.momentum,
                           .variance = chunk.planes.variance,
                           .gradient = chunk.planes.gradient,
-                          .gradient_dtype = states.gradient_type(),
+                          .gradient_dtype = chunk.gradient_type,
                           .param16 = chunk.planes.param16,
-                          .param16_dtype = spec.dtype,
+                          .param16_dtype = chunk.dtype,
                           .count = chunk.elements,
-                          .states = spec.optimizer.states};
+                          .states = chunk.states};
 
   if (whole.states == StateForm::kSplit8) {
     const auto scales = [&chunk](std::byte* plane) {
@@ -56,10 +55,10 @@ uint64_t BytesTouchedBy(const optim::UpdateSpan& span) {
 
 }  // namespace
 
-void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload,
+void PointIntoStaging(const shm::JobSpec& spec, ChunkId chunk, std::span<std::byte> payload,
                       optim::UpdateSpan* planes) {
-  const StateForm form = spec.optimizer.states;
-  const shm::SpilledPiece at = shm::SpilledPieceOf(spec, planes->count);
+  const StateForm form = spec.StatesOf(chunk);
+  const shm::SpilledPiece at = shm::SpilledPieceOf(spec, chunk, planes->count);
   const auto plane = [&payload](uint64_t begin) {
     return begin == shm::SpilledPiece::kNone ? nullptr : payload.data() + begin;
   };

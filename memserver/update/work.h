@@ -89,10 +89,10 @@ uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void
 optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece);
 
 // The planes of a piece on the host; those that the job or the chunk does not have there are null.
-optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint32_t piece);
+optim::UpdateSpan HostPlanesOf(const Chunk& chunk, uint32_t piece);
 
-// Points `planes` at the planes of `planes.count` elements in staging.
-void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload,
+// Points `planes` at the planes of `planes.count` elements of the chunk in staging.
+void PointIntoStaging(const shm::JobSpec& spec, ChunkId chunk, std::span<std::byte> payload,
                       optim::UpdateSpan* planes);
 
 // About how many bytes of memory a worker reads and writes for it: the cost of the work, as all of

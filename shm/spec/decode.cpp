@@ -66,6 +66,15 @@ bool GetCount(ByteReader* in, size_t record_bytes_min, size_t most, std::vector<
   return true;
 }
 
+// Those of chunks that are not of the job's dtype.
+void GetDTypes(ByteReader* in, JobSpec* spec) {
+  spec->f32_chunks = in->Get<uint32_t>();
+  for (FrozenChunkSpec& chunk : spec->frozen) {
+    const auto dtype = in->Get<uint8_t>();
+    chunk.dtype = static_cast<DType>(IsDType(dtype) ? dtype : 0xff);
+  }
+}
+
 Status GetRecords(ByteReader* in, JobSpec* spec) {
   const Status cut = Unreadable("the job description is cut short or has a count out of range");
   if (!GetCount(in, kParameterGroupBytes, kParameterGroupsMax, &spec->parameter_groups)) return cut;
@@ -81,12 +90,17 @@ Status GetRecords(ByteReader* in, JobSpec* spec) {
     if (!GetParameter(in, &parameter)) return cut;
   }
 
-  if (!GetFrozen(in, &spec->frozen)) return cut;
+  if (!GetFrozen(in, spec->dtype, &spec->frozen)) return cut;
   if (in->ok() && in->rest().empty()) return Status();
   spec->states_on_gpu = in->Get<uint32_t>();
-  if (in->ok() && spec->states_on_gpu == 0)
+  if (in->ok() && in->rest().empty() && spec->states_on_gpu == 0)
     return Unreadable("the job description ends with a zero that is never written");
-  return in->Finished() ? Status() : cut;
+  if (in->Finished()) return Status();
+  GetDTypes(in, spec);
+  if (!in->Finished()) return cut;
+  return spec->HasOwnDTypes()
+             ? Status()
+             : Unreadable("the job description ends with types that are never written");
 }
 
 }  // namespace

@@ -3,11 +3,23 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/planted.h"
 #include "shm/byte_codec.h"
 #include "shm/spec/frozen.h"
 
 namespace tidepool::shm {
 namespace {
+
+// Programs that do not know a number at the end refuse a job that has it, and read all others as
+// before.
+void PutTail(const JobSpec& spec, ByteWriter* out) {
+  PutFrozen(spec.frozen, out);
+  const bool has_types = spec.HasOwnDTypes() && !TP_PLANTED("shm.types_not_told");
+  if (spec.states_on_gpu > 0 || has_types) out->Put(spec.states_on_gpu);
+  if (!has_types) return;
+  out->Put(spec.f32_chunks);
+  for (const FrozenChunkSpec& chunk : spec.frozen) out->Put(static_cast<uint8_t>(chunk.dtype));
+}
 
 void PutParameter(const ParameterSpec& parameter, ByteWriter* out) {
   out->PutString(parameter.name);
@@ -108,10 +120,7 @@ bool SpecEncoder::PutNext(ByteWriter* out) {
       [[fallthrough]];
 
     case Part::kTail:
-      PutFrozen(spec_->frozen, out);
-      // Programs that do not know the number refuse a job that has one, and read all others as
-      // before.
-      if (spec_->states_on_gpu > 0) out->Put(spec_->states_on_gpu);
+      PutTail(*spec_, out);
       part_ = Part::kNone;
       return true;
 

@@ -2,7 +2,9 @@
 // (shm/spec/decode.h) reads them.
 //
 // Pure functions, any thread. All numbers are little-endian, as they stand in JobSpec; lists and
-// names have their length before them (shm/byte_codec.h).
+// names have their length before them (shm/byte_codec.h). Behind the frozen chunks stand, where
+// they say something: states_on_gpu; and then, where a chunk is not of the job's dtype, f32_chunks
+// and a byte for the type of each frozen chunk. A job of one dtype is encoded as before version 8.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +17,8 @@
 
 namespace tidepool::shm {
 
+// The first version of the protocol in which chunks may have types of their own.
+inline constexpr uint32_t kAbiDTypes = 8;
 inline constexpr uint32_t kSpecMagic = 0x4a445054;  // "TPDJ", the first word
 
 std::vector<std::byte> Encode(const JobSpec& spec);

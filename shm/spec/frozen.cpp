@@ -23,7 +23,7 @@ uint64_t FrozenPoolBytes(const JobSpec& spec) {
   std::set<std::pair<uint64_t, ContentHash>> counted;
   uint64_t sum = 0;
   for (const FrozenChunkSpec& chunk : spec.frozen) {
-    const uint64_t bytes = FrozenBytes(spec, chunk);
+    const uint64_t bytes = FrozenBytes(chunk);
     if (counted.emplace(bytes, chunk.content).second) sum += FrozenExtentBytes(bytes);
   }
   return sum;
@@ -39,6 +39,9 @@ Status CheckFrozen(const JobSpec& spec) {
   uint64_t total = 0;
   for (size_t i = 0; i < spec.frozen.size(); ++i) {
     const uint64_t elements = spec.frozen[i].elements;
+    if (!IsDType(static_cast<uint32_t>(spec.frozen[i].dtype)))
+      return Status(ErrorId::kJobSpecBad,
+                    "frozen chunk " + std::to_string(i) + " has an unknown element type");
     if (elements == 0 || elements % kFrozenAlignElements != 0) {
       return Status(ErrorId::kJobSpecBad, "frozen chunk " + std::to_string(i) + " has " +
                                               std::to_string(elements) +
@@ -61,12 +64,13 @@ void PutFrozen(const std::vector<FrozenChunkSpec>& frozen, ByteWriter* out) {
   }
 }
 
-bool GetFrozen(ByteReader* in, std::vector<FrozenChunkSpec>* frozen) {
+bool GetFrozen(ByteReader* in, DType dtype, std::vector<FrozenChunkSpec>* frozen) {
   const auto count = in->Get<uint32_t>();
   if (!in->ok() || count > kChunksMax || count > in->rest().size() / kFrozenSpecBytes) return false;
   frozen->resize(count);
   for (FrozenChunkSpec& chunk : *frozen) {
     chunk.elements = in->Get<uint64_t>();
+    chunk.dtype = dtype;
     in->GetBytes(chunk.content.bytes);
   }
   return in->ok();

@@ -14,8 +14,8 @@
 namespace tidepool::shm {
 
 // Bytes of the chunk's content.
-inline uint64_t FrozenBytes(const JobSpec& spec, const FrozenChunkSpec& chunk) {
-  return chunk.elements * BytesOf(spec.dtype);
+inline uint64_t FrozenBytes(const FrozenChunkSpec& chunk) {
+  return chunk.elements * BytesOf(chunk.dtype);
 }
 // Bytes of the pool that a chunk of `bytes` takes.
 inline uint64_t FrozenExtentBytes(uint64_t bytes) {
@@ -26,8 +26,9 @@ uint64_t FrozenPoolBytes(const JobSpec& spec);
 
 // The rules for frozen chunks alone. Errors: kJobSpecBad.
 Status CheckFrozen(const JobSpec& spec);
+// All but the types, which a job has where one is not its dtype (shm/spec/encode.h).
 void PutFrozen(const std::vector<FrozenChunkSpec>& frozen, ByteWriter* out);
-// False: the bytes are cut off, or hold more than there may be.
-bool GetFrozen(ByteReader* in, std::vector<FrozenChunkSpec>* frozen);
+// The chunks with `dtype` for a type. False: the bytes are cut off, or hold more than there may be.
+bool GetFrozen(ByteReader* in, DType dtype, std::vector<FrozenChunkSpec>* frozen);
 
 }  // namespace tidepool::shm

@@ -30,7 +30,7 @@ GpuStaging GpuStagingOf(const JobSpec& spec, Rank rank) {
     staging.elements = std::max(staging.elements, spec.chunks[id].elements);
 
   staging.elements = std::min(staging.elements, kGpuUnitElements);
-  staging.copies = PlaneOf(staging.elements * BytesOf(GradientSlotType(spec)));
+  staging.copies = PlaneOf(staging.elements * BytesOf(GradientSlotType(spec, 0)));
   staging.bytes = staging.copies +
                   (spec.dtype == DType::kF32 ? 0 : PlaneOf(staging.elements * BytesOf(spec.dtype)));
   return staging;

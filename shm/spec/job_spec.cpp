@@ -1,11 +1,18 @@
 #include "shm/spec/job_spec.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
 #include "base/point.h"
 
 namespace tidepool::shm {
+
+bool JobSpec::HasOwnDTypes() const {
+  return f32_chunks > 0 ||
+         std::any_of(frozen.begin(), frozen.end(),
+                     [this](const FrozenChunkSpec& chunk) { return chunk.dtype != dtype; });
+}
 
 uint32_t JobSpec::ShardCount(ChunkId chunk) const {
   return static_cast<uint32_t>(std::popcount(data_groups[chunks[chunk].data_group].rank_mask));
@@ -40,8 +47,8 @@ uint64_t JobSpec::ParameterCount() const {
   return total;
 }
 
-DType GradientSlotType(const JobSpec& spec) {
-  return spec.micro_batches > 1 ? DType::kF32 : spec.dtype;
+DType GradientSlotType(const JobSpec& spec, ChunkId chunk) {
+  return spec.micro_batches > 1 ? DType::kF32 : spec.DTypeOf(chunk);
 }
 
 }  // namespace tidepool::shm

@@ -12,13 +12,15 @@
 //  2. every chunk belongs to a data-parallel group; chunk.elements is a positive multiple of
 //     (group's ranks x 16), so that shards are equal and start on 64 bytes;
 //  3. parameters are in chunk order and, within a chunk, in order of element_begin, do not overlap,
-//     lie inside their chunk, start on 64 bytes (fp32: 16 elements, 16-bit: 32 elements) and have
-//     element_count = product of dims;
+//     lie inside their chunk, start on 64 bytes (fp32 chunks: 16 elements, 16-bit: 32 elements) and
+//     have element_count = product of dims;
 //  4. floats are finite and in range;
 //  5. total bytes do not overflow 62 bits;
 //  6. frozen chunks (shm/spec/frozen.h) have a positive multiple of 16 elements;
 //  7. states on GPUs (shm/spec/gpu_states.h) are fp32 ones of Adam or AdamW, of chunks that there
-//     are.
+//     are;
+//  8. a trained chunk has the job's dtype, but for the first `f32_chunks` of a 16-bit job: they are
+//     fp32; the last chunk has the job's dtype. Frozen chunks have any type, raw bytes too.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +57,9 @@ struct ChunkSpec {
 // Bytes that the job reads and never writes, shared with all jobs of the user that list the same.
 // Its id comes behind those of `chunks`.
 struct FrozenChunkSpec {
-  uint64_t elements = 0;  // of the job's dtype
-  ContentHash content;    // of exactly those bytes
+  uint64_t elements = 0;
+  DType dtype = DType::kF32;  // of one of them; kRaw: bytes
+  ContentHash content;        // of exactly those bytes
   friend bool operator==(const FrozenChunkSpec&, const FrozenChunkSpec&) = default;
 };
 
@@ -73,8 +76,9 @@ struct ParameterSpec {
 struct JobSpec {
   std::string name;
   uint32_t world = 1;
-  DType dtype = DType::kF32;  // of parameters in the rCache and of gradients on the wire
-  OptimizerSpec optimizer;
+  // That of parameters in the rCache and of gradients on the wire; DTypeOf says a chunk's.
+  DType dtype = DType::kF32;
+  OptimizerSpec optimizer;     // whose form of states is that of the job's dtype; see StatesOf
   float max_grad_norm = 0;     // 0: no clipping
   uint32_t micro_batches = 1;  // gradient submissions per chunk and step
   // 1: gradients that are not finite skip the step; 0: they end it with an error.
@@ -87,6 +91,8 @@ struct JobSpec {
   std::vector<FrozenChunkSpec> frozen;
   // The first so many of `chunks` have their fp32 states in memory of the ranks' GPUs.
   uint32_t states_on_gpu = 0;
+  // The first so many of `chunks` are fp32 though the job's dtype has 16 bits (decision 044).
+  uint32_t f32_chunks = 0;
   KeptSums sums;  // made by Decode; none otherwise. Nobody changes what was decoded.
 
   // Whether `chunk` is a frozen one, and which.
@@ -94,6 +100,16 @@ struct JobSpec {
     return chunk >= chunks.size() && chunk - chunks.size() < frozen.size();
   }
   const FrozenChunkSpec& Frozen(ChunkId chunk) const { return frozen[chunk - chunks.size()]; }
+  // The element type of a chunk, trained or frozen. Of trained ones the first has the widest.
+  DType DTypeOf(ChunkId chunk) const {
+    return chunk < f32_chunks ? DType::kF32 : IsFrozen(chunk) ? Frozen(chunk).dtype : dtype;
+  }
+  // The form of a trained chunk's states: an fp32 chunk has fp32 ones, whatever the job's are.
+  StateForm StatesOf(ChunkId chunk) const {
+    return chunk < f32_chunks ? StateForm::kF32 : optimizer.states;
+  }
+  // True where a chunk is of another type than the job.
+  bool HasOwnDTypes() const;
   // Number of shards of `chunk`, and which of them is `rank`'s (requires that rank is a member).
   uint32_t ShardCount(ChunkId chunk) const;
   uint32_t ShardIndex(ChunkId chunk, Rank rank) const;
@@ -103,7 +119,7 @@ struct JobSpec {
   uint64_t ParameterCount() const;  // elements of parameters, without padding
 };
 
-// Element type of the gradient slot.
-DType GradientSlotType(const JobSpec& spec);
+// Element type of the gradient slot of a trained chunk.
+DType GradientSlotType(const JobSpec& spec, ChunkId chunk);
 
 }  // namespace tidepool::shm

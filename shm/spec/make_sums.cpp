@@ -46,7 +46,7 @@ std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec) {
   }
   sums->parameter_count = spec.ParameterCount();
   for (const FrozenChunkSpec& chunk : spec.frozen)
-    sums->frozen.emplace_back(FrozenBytes(spec, chunk), chunk.content);
+    sums->frozen.emplace_back(FrozenBytes(chunk), chunk.content);
   std::sort(sums->frozen.begin(), sums->frozen.end());
   sums->frozen.erase(std::unique(sums->frozen.begin(), sums->frozen.end()), sums->frozen.end());
   return sums;

@@ -102,6 +102,7 @@ std::string DifferenceOf(const JobSpec& held, const JobSpec& said) {
   CompareLists("parameter", held.parameters, said.parameters, parameter, &found);
 
   const auto frozen = [](const FrozenChunkSpec& a, const FrozenChunkSpec& b) { return !(a == b); };
+  found.Compare("fp32 chunks", held.f32_chunks, said.f32_chunks);
   CompareLists("frozen chunk", held.frozen, said.frozen, frozen, &found);
   found.Compare("chunks with states on GPUs", held.states_on_gpu, said.states_on_gpu);
   return found.Take();

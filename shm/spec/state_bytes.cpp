@@ -13,18 +13,19 @@ namespace tidepool::shm {
 
 PlaneBytes PlaneBytesOf(const JobSpec& spec, ChunkId chunk) {
   const uint64_t elements = spec.chunks[chunk].elements;
-  const StateForm form = spec.optimizer.states;
+  const StateForm form = spec.StatesOf(chunk);
+  const DType dtype = spec.DTypeOf(chunk);
   PlaneBytes bytes;
   bytes.master = MasterBytes(form, elements);
   if (NeedsMomentum(spec.optimizer)) bytes.momentum = MomentBytes(form, elements);
   if (NeedsVariance(spec.optimizer)) bytes.variance = MomentBytes(form, elements);
-  if (spec.dtype != DType::kF32) bytes.param16 = elements * BytesOf(spec.dtype);
-  bytes.gradient = elements * BytesOf(GradientSlotType(spec));
+  if (dtype != DType::kF32) bytes.param16 = elements * BytesOf(dtype);
+  bytes.gradient = elements * BytesOf(GradientSlotType(spec, chunk));
   return bytes;
 }
 
 uint64_t StagingBytes(const JobSpec& spec, uint64_t shard_elements) {
-  const uint64_t gradients = spec.micro_batches > 1 ? shard_elements * BytesOf(spec.dtype) : 0;
+  const uint64_t gradients = spec.micro_batches > 1 ? shard_elements * BytesOf(spec.DTypeOf(0)) : 0;
   const uint64_t weights = IsSplit(spec.optimizer.states)
                                ? std::min(shard_elements * sizeof(float), kSplitPutBytesMax)
                                : 0;
@@ -41,7 +42,7 @@ uint64_t ExtentCount(const JobSpec& spec) {
     members |= spec.data_groups[chunk.data_group].rank_mask;
   const uint64_t staging =
       StagingBytes(spec, 1) > 0 ? static_cast<uint64_t>(std::popcount(members)) : 0;
-  return 1 + staging + planes * spec.chunks.size();
+  return 1 + staging + planes * spec.chunks.size() - spec.f32_chunks;
 }
 
 std::vector<uint64_t> LargestShards(const JobSpec& spec) {

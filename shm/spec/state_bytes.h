@@ -34,8 +34,8 @@ struct PlaneBytes {
   uint64_t master = 0, momentum = 0, variance = 0, param16 = 0, gradient = 0;
 };
 PlaneBytes PlaneBytesOf(const JobSpec& spec, ChunkId chunk);
-// Bytes of the staging buffer of a rank whose largest shard has so many elements, not rounded; 0:
-// it has none.
+// Bytes of the staging buffer of a rank whose largest shard has so many elements, not rounded, as
+// if they were of the widest type; 0: it has none.
 uint64_t StagingBytes(const JobSpec& spec, uint64_t shard_elements);
 // Extents of the pool that a job takes: its records, the staging buffers, and the planes of each
 // chunk.

@@ -16,12 +16,12 @@ constexpr uint64_t kPlaneAlignment = 64;  // the loops are fastest there
 }  // namespace
 
 bool MaySpill(const JobSpec& spec) {
-  return spec.dtype != DType::kF32 || NeedsMomentum(spec.optimizer) ||
-         NeedsVariance(spec.optimizer);
+  const bool has_moments = NeedsMomentum(spec.optimizer) || NeedsVariance(spec.optimizer);
+  return has_moments || (spec.dtype != DType::kF32 && spec.f32_chunks == 0);
 }
 
-SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements) {
-  const StateForm form = spec.optimizer.states;
+SpilledPiece SpilledPieceOf(const JobSpec& spec, ChunkId chunk, uint64_t elements) {
+  const StateForm form = spec.StatesOf(chunk);
   SpilledPiece piece;
   uint64_t end = MasterBytes(form, elements);
   const auto add = [&end](uint64_t bytes) {
@@ -37,21 +37,22 @@ SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements) {
   return piece;
 }
 
-uint64_t PieceOffset(const JobSpec& spec, uint32_t piece) {
-  return piece * (kPageBytes + SpilledPieceBytes(spec, kPieceElements));
+uint64_t PieceOffset(const JobSpec& spec, ChunkId chunk, uint32_t piece) {
+  return piece * (kPageBytes + SpilledPieceBytes(spec, chunk, kPieceElements));
 }
 
 uint64_t SlotBytes(const JobSpec& spec, ChunkId chunk) {
   const uint64_t elements = spec.chunks[chunk].elements;
   const auto whole = static_cast<uint32_t>(elements / kPieceElements);
   const uint64_t rest = elements % kPieceElements;
-  return PieceOffset(spec, whole) + (rest == 0 ? 0 : kPageBytes + SpilledPieceBytes(spec, rest));
+  return PieceOffset(spec, chunk, whole) +
+         (rest == 0 ? 0 : kPageBytes + SpilledPieceBytes(spec, chunk, rest));
 }
 
 PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled) {
   PlaneBytes bytes = PlaneBytesOf(spec, chunk);
   if (!spilled && !IsOnGpu(spec, chunk)) return bytes;
-  if (spec.dtype != DType::kF32) bytes.master = 0;
+  if (spec.DTypeOf(chunk) != DType::kF32) bytes.master = 0;
   bytes.momentum = bytes.variance = 0;
   return bytes;
 }
@@ -61,7 +62,7 @@ uint64_t WeightSlotBytes(const JobSpec& spec, ChunkId first) {
     return SlotBytesFromSums(spec, first);
   TP_POINT("shm.spec_summed");
   uint64_t largest = 0;
-  for (uint64_t id = first; id < spec.chunks.size(); ++id) {
+  for (uint64_t id = std::max(first, spec.f32_chunks); id < spec.chunks.size(); ++id) {
     largest =
         std::max(largest, RoundUp(spec.chunks[id].elements * BytesOf(spec.dtype), kPageBytes));
   }
@@ -143,7 +144,7 @@ uint64_t HostPlanesFrom(const JobSpec& spec, uint64_t from, ChunkId first_spille
 WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes) {
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
   const uint64_t all = HostBytesOf(spec, first_spilled);
-  const ChunkId from = std::max(first_spilled, spec.states_on_gpu);
+  const ChunkId from = std::max({first_spilled, spec.states_on_gpu, spec.f32_chunks});
   if (from >= chunks || spec.dtype == DType::kF32 || all <= pool_bytes) return {};
   if (spec.sums.made != nullptr && !TP_PLANTED("shm.windows_tried_each_time"))
     return WindowFromSums(spec, from, all - pool_bytes);

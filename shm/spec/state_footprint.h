@@ -3,10 +3,10 @@
 //
 // Pure functions, any thread. A chunk spills whole or not at all. These spill: master, momentum and
 // variance, in the form of the job's states. What stays on the host: the plane that trainers fetch
-// (the 16-bit one; for fp32 jobs a copy of the master), the gradient slot, staging buffers and
+// (the 16-bit one; for fp32 chunks a copy of the master), the gradient slot, staging buffers and
 // records. A split master lies on NVMe with both halves, so that a piece is whole by itself; the
 // upper ones on the host are a copy then.
-// Weights of 16-bit jobs may spill as well, last of all (decision 027): those of the last chunks
+// Weights of 16-bit chunks may spill as well, last of all (decision 027): those of the last chunks
 // are in their pieces alone, and come to the host through a window of areas that all of them share.
 // On NVMe a chunk has two slots, for states of even and of odd epochs; a slot has its update pieces
 // one behind the other, each as
@@ -31,7 +31,7 @@ inline uint64_t WeightAreaBytes(const JobSpec& spec, ChunkId first) {
   return 2 * WeightSlotBytes(spec, first);
 }
 
-// True only where spilling takes something from the host.
+// True only where spilling takes something from the host, of each chunk.
 bool MaySpill(const JobSpec& spec);
 // Offsets of the planes of a piece, behind the page before it; the master is at 0.
 struct SpilledPiece {
@@ -42,13 +42,13 @@ struct SpilledPiece {
   uint64_t variance = kNone;
   uint64_t bytes = 0;  // of all, rounded up to pages
 };
-// The layout of a piece of so many elements.
-SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements);
+// The layout of a piece of so many elements of the chunk.
+SpilledPiece SpilledPieceOf(const JobSpec& spec, ChunkId chunk, uint64_t elements);
 // Most bytes read of a piece for its 16-bit weights alone: the beginning, with all of the master in
 // it.
 inline constexpr uint64_t kPieceFrontBytesMax = kPieceElements * sizeof(float);
-inline uint64_t SpilledPieceBytes(const JobSpec& spec, uint64_t elements) {
-  return SpilledPieceOf(spec, elements).bytes;
+inline uint64_t SpilledPieceBytes(const JobSpec& spec, ChunkId chunk, uint64_t elements) {
+  return SpilledPieceOf(spec, chunk, elements).bytes;
 }
 // Bytes of one slot of a chunk, and of both.
 uint64_t SlotBytes(const JobSpec& spec, ChunkId chunk);
@@ -56,7 +56,7 @@ inline uint64_t SpilledChunkBytes(const JobSpec& spec, ChunkId chunk) {
   return 2 * SlotBytes(spec, chunk);
 }
 // Offset of piece `piece` in its slot.
-uint64_t PieceOffset(const JobSpec& spec, uint32_t piece);
+uint64_t PieceOffset(const JobSpec& spec, ChunkId chunk, uint32_t piece);
 
 // As PlaneBytesOf, for what stays on the host of a chunk that is spilled, or whose states lie on a
 // GPU; a plane that does not stay has 0 bytes.

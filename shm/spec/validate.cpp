@@ -65,8 +65,12 @@ Status CheckCounts(const JobSpec& spec) {
   TP_RETURN_IF_ERROR(CheckCount("chunks", spec.chunks.size(), kChunksMax));
   TP_RETURN_IF_ERROR(CheckCount("parameters", spec.parameters.size(), kParametersMax));
 
-  if (!IsDType(static_cast<uint32_t>(spec.dtype)))
+  if (!IsTrainedDType(static_cast<uint32_t>(spec.dtype)))
     return Bad("unknown element type " + std::to_string(static_cast<uint32_t>(spec.dtype)));
+  if (spec.f32_chunks > 0 && (spec.dtype == DType::kF32 || spec.f32_chunks >= spec.chunks.size())) {
+    return Bad(std::to_string(spec.f32_chunks) + " fp32 chunks of " +
+               std::to_string(spec.chunks.size()) + " are not some of those of a 16-bit job");
+  }
   if (const char* why = WhyBad(spec.optimizer, spec.dtype))
     return Bad(why).Fix("correct that number of the optimizer");
 
@@ -142,7 +146,6 @@ bool ShapeHolds(const std::vector<uint64_t>& dims, uint64_t count) {
 }
 
 Status CheckParameters(const JobSpec& spec) {
-  const uint64_t align = kParameterAlignBytes / BytesOf(spec.dtype);
   std::unordered_set<std::string_view> names;
   uint32_t chunk_before = 0;
   uint64_t end_before = 0;  // in that chunk
@@ -175,6 +178,7 @@ Status CheckParameters(const JobSpec& spec) {
 
     if (parameter.element_begin < end_before)
       return Bad(which + " overlaps the parameter before it, or is out of order");
+    const uint64_t align = kParameterAlignBytes / BytesOf(spec.DTypeOf(parameter.chunk));
     if (parameter.element_begin % align != 0) return Bad(which + " does not start on 64 bytes");
 
     chunk_before = parameter.chunk;

@@ -32,7 +32,7 @@ struct HookedChunks {
     for (ChunkId i = 0; i < 3; ++i) {
       notes.push_back({"w" + std::to_string(i), {kWidth, kWidth}, 0, 0, false});
       weights.push_back(at::zeros({kWidth, kWidth}));
-      places.push_back({.chunk = i, .element_begin = 0});
+      places.push_back({.chunk = i, .byte_begin = 0});
     }
     layout = trainer::BuildLayout(notes, options).value();
 

@@ -37,6 +37,7 @@ shm::JobSpec MakeSpec(const SpecOptions& options) {
   spec.name = options.name;
   spec.world = options.world;
   spec.dtype = options.dtype;
+  spec.f32_chunks = options.f32_chunks;
   spec.micro_batches = options.micro_batches;
   spec.max_grad_norm = options.max_grad_norm;
   spec.loss_scaling = options.loss_scaling;

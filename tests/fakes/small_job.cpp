@@ -14,7 +14,8 @@ shm::JobSpec SmallJob(const SmallJobShape& shape) {
                    .micro_batches = shape.micro_batches,
                    .max_grad_norm = 2,
                    .loss_scaling = shape.loss_scaling,
-                   .rcache_bytes = RoundUp(elements * sizeof(float), 64 * kKiB)});
+                   .rcache_bytes = RoundUp(elements * sizeof(float), 64 * kKiB),
+                   .f32_chunks = shape.f32_chunks});
 }
 
 bool Same(const Weights& a, const Weights& b) {

@@ -24,6 +24,7 @@ struct SmallJobShape {
   uint64_t chunk_elements = 192;  // per rank
   uint32_t chunks = 4;
   uint32_t loss_scaling = 0;
+  uint32_t f32_chunks = 0;
 };
 
 // A spec with gradients that are clipped, and an rCache of one chunk.

@@ -84,7 +84,8 @@ void SmallTrainer::Submit(const StepPlan& plan, Rank first) {
         FakeRank& rank = *ranks_[(first + turn) % spec_.world];
         if (!spec_.IsMember(chunk, rank.rank())) continue;
         const uint64_t count = spec_.ShardElements(chunk);
-        Encode(spec_.dtype, ShardGradient(plan, chunk, rank.rank(), micro_batch), rank.rcache());
+        Encode(spec_.DTypeOf(chunk), ShardGradient(plan, chunk, rank.rank(), micro_batch),
+               rank.rcache());
         const uint64_t begin = spec_.ShardIndex(chunk, rank.rank()) * count;
         TP_CHECK(world_->Await(&rank, rank.Submit({chunk, begin, count, 0, version_, micro_batch}))
                          .error == 0,
@@ -149,7 +150,7 @@ std::vector<std::vector<float>> SmallTrainer::FetchAll() {
       const shm::Completion answer =
           world_->Await(rank.get(), rank->Fetch(chunk, begin, count, 0, version_));
       TP_CHECK(answer.error == 0 && answer.version == version_, "parameters are delivered");
-      const std::vector<float> shard = Decode(spec_.dtype, rank->rcache(), count);
+      const std::vector<float> shard = Decode(spec_.DTypeOf(chunk), rank->rcache(), count);
       chunks.back().insert(chunks.back().end(), shard.begin(), shard.end());
     }
   }

@@ -68,13 +68,20 @@ shm::JobSpec FuzzedSpec(FuzzInput* input) {
     AddParameters(input, &spec, static_cast<uint32_t>(spec.chunks.size()) - 1);
   }
   for (uint32_t i = input->Choice(3); i > 0; --i) {
-    shm::FrozenChunkSpec frozen{Usually(input, uint64_t{16} * (1 + input->Byte() % 32)), {}};
+    shm::FrozenChunkSpec frozen{
+        Usually(input, uint64_t{16} * (1 + input->Byte() % 32)), spec.dtype, {}};
     frozen.content.bytes[0] = static_cast<std::byte>(input->Byte());
     spec.frozen.push_back(frozen);
   }
   if (input->OneIn(4))
     spec.states_on_gpu =
         Usually(input, input->Choice(static_cast<uint32_t>(spec.chunks.size()) + 1));
+  // Types of their own come last: inputs that end before mean what they meant.
+  if (spec.dtype != DType::kF32 && input->OneIn(3))
+    spec.f32_chunks = Usually(input, input->Choice(static_cast<uint32_t>(spec.chunks.size())));
+  for (shm::FrozenChunkSpec& frozen : spec.frozen) {
+    if (input->OneIn(3)) frozen.dtype = static_cast<DType>(Usually(input, input->Choice(4)));
+  }
   return spec;
 }
 

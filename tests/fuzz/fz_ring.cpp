@@ -49,7 +49,7 @@ std::vector<std::byte> FrozenContent() {
 
 shm::JobSpec HonestSpec() {
   shm::JobSpec spec = MakeSpec({.name = "honest", .max_grad_norm = 1, .rcache_bytes = 4 * kKiB});
-  spec.frozen = {{kFrozenBytes / 4, HashOf(FrozenContent())}};
+  spec.frozen = {{kFrozenBytes / 4, DType::kF32, HashOf(FrozenContent())}};
   return spec;
 }
 
@@ -78,8 +78,8 @@ shm::JobSpec HostileSpec(FuzzInput* input) {
   shm::JobSpec spec = MakeSpec(options);
   // The honest job's, and one of zeros, which may be put rightly.
   const uint64_t elements = kFrozenBytes / BytesOf(spec.dtype);
-  spec.frozen = {{elements, HashOf(FrozenContent())},
-                 {elements, HashOf(std::vector<std::byte>(kFrozenBytes))}};
+  spec.frozen = {{elements, spec.dtype, HashOf(FrozenContent())},
+                 {kFrozenBytes, DType::kRaw, HashOf(std::vector<std::byte>(kFrozenBytes))}};
   return spec;
 }
 

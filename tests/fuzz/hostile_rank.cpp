@@ -42,7 +42,8 @@ shm::Request HostileRank::DueFrozen(FuzzInput* input, const Job& job) {
   const auto index = input->Choice(static_cast<uint32_t>(job.spec().frozen.size()));
   const auto id = static_cast<ChunkId>(job.spec().chunks.size() + index);
   const FrozenChunk& chunk = *job.states->frozen(id).chunk;
-  const uint64_t element = BytesOf(job.spec().dtype), elements = chunk.name.bytes / element;
+  const uint64_t element = BytesOf(job.spec().frozen[index].dtype),
+                 elements = chunk.name.bytes / element;
   const bool uploads = chunk.uploader != 0 && chunk.started < chunk.name.bytes;
   const uint64_t begin = uploads ? chunk.started / element : 0;
   const uint64_t count = input->OneIn(3) ? (elements - begin + 1) / 2 : elements - begin;

@@ -63,7 +63,8 @@ SpecOptions AddingJob() {
           .dtype = DType::kBF16,
           .chunk_elements = 1024,
           .micro_batches = 2,
-          .loss_scaling = 1};
+          .loss_scaling = 1,
+          .f32_chunks = 1};
 }
 
 WorldOptions ImageWorld() {

@@ -424,7 +424,7 @@ TEST_F(JobsThatWait, AKillAsTheyAreTakenUpChangesNoBit) {
 TEST_F(JobsThatWait, WithThoseWhoShareAFrozenChunkThatIsNotThere) {
   const std::vector<std::byte> content(4096, std::byte{3}), other(4096, std::byte{4});
   const auto listing = [](shm::JobSpec spec, const std::vector<std::byte>& bytes) {
-    spec.frozen.push_back({bytes.size() / sizeof(uint16_t), HashOf(bytes)});
+    spec.frozen.push_back({bytes.size() / sizeof(uint16_t), spec.dtype, HashOf(bytes)});
     return spec;
   };
   const auto on_gpu = Begin(listing(SpecOf("gpu"), content), true, 1);

@@ -53,7 +53,10 @@ TEST(JobSpec, ASoundSpecIsValidAndComesBackTheSame) {
 JobSpec SpecWithFrozen() {
   JobSpec spec = SmallSpec();
   const ContentHash one = HashOf({}), other = HashOf(std::as_bytes(std::span("x", 1)));
-  spec.frozen = {{16, one}, {2048, one}, {2048, other}, {2048, other}};
+  spec.frozen = {{16, DType::kF32, one},
+                 {2048, DType::kF32, one},
+                 {2048, DType::kF32, other},
+                 {2048, DType::kF32, other}};
   return spec;
 }
 
@@ -92,6 +95,92 @@ TEST(JobSpec, WithoutStatesOnGpusItsBytesAreWhatTheyWereAndWithThemTheNumberStan
   EXPECT_EQ(decoded.value().states_on_gpu, 2U);
   with[without.size()] = std::byte{0};
   EXPECT_EQ(Decode(with).status().id(), ErrorId::kJobSpecBad) << "one job, one form";
+}
+
+// The second of two chunks is bf16, the first fp32; frozen ones are of three types.
+JobSpec MixedSpec() {
+  JobSpec spec = SmallSpec();
+  spec.dtype = DType::kBF16;
+  spec.parameters[2].element_begin = 0;
+  spec.f32_chunks = 1;
+  const ContentHash content = HashOf({});
+  spec.frozen = {
+      {16, DType::kRaw, content}, {16, DType::kF32, content}, {16, DType::kBF16, content}};
+  return spec;
+}
+
+TEST(JobSpec, ChunksOfSeveralTypesComeBackTheSame) {
+  const JobSpec spec = MixedSpec();
+  const auto decoded = Decode(Encode(spec));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().Format();
+  EXPECT_EQ(decoded.value().f32_chunks, 1U);
+  EXPECT_EQ(decoded.value().frozen, spec.frozen);
+  EXPECT_EQ(Encode(decoded.value()), Encode(spec));
+  EXPECT_EQ(spec.DTypeOf(0), DType::kF32);
+  EXPECT_EQ(spec.DTypeOf(1), DType::kBF16);
+  EXPECT_EQ(spec.DTypeOf(2), DType::kRaw);
+  EXPECT_EQ(spec.DTypeOf(3), DType::kF32);
+  EXPECT_EQ(FrozenBytes(spec.frozen[0]), 16U);
+  EXPECT_EQ(FrozenBytes(spec.frozen[1]), 64U);
+}
+
+// A job that the former release has left is found by them.
+TEST(JobSpec, AJobOfOneTypeHasTheBytesOfTheReleaseBefore) {
+  JobSpec spec = SmallSpec();
+  EXPECT_EQ(Fingerprint(Encode(spec)), 0x5e8339b83f35da16U);
+  spec.frozen = {{16, spec.dtype, HashOf({})}};
+  spec.states_on_gpu = 1;
+  EXPECT_EQ(Fingerprint(Encode(spec)), 0xf2d999ad20b56155U);
+}
+
+TEST(JobSpec, TypesStandBehindAllElseAndOnlyWhereTheyAreNotTheJobs) {
+  JobSpec spec = MixedSpec();
+  const auto with = Encode(spec);
+  JobSpec plain = spec;
+  plain.f32_chunks = 0;
+  for (FrozenChunkSpec& chunk : plain.frozen) chunk.dtype = DType::kBF16;
+  auto without = Encode(plain);
+  ASSERT_EQ(with.size(), without.size() + 2 * sizeof(uint32_t) + 3);
+  EXPECT_TRUE(std::equal(without.begin(), without.end(), with.begin()));
+
+  // The same, with what says nothing.
+  without.insert(without.end(), 2 * sizeof(uint32_t), std::byte{0});
+  without.insert(without.end(), 3, std::byte{1});
+  EXPECT_EQ(Decode(without).status().id(), ErrorId::kJobSpecBad) << "one job, one form";
+  for (size_t length = with.size() - 10; length < with.size(); ++length)
+    EXPECT_FALSE(Decode(std::span(with).first(length)).ok()) << length;
+}
+
+TEST(JobSpec, AnFp32ChunkOfABf16JobHasNoCopyAndStatesOfItsOwnForm) {
+  JobSpec spec = MixedSpec();
+  spec.optimizer.states = StateForm::kSplit8;
+  EXPECT_EQ(spec.StatesOf(0), StateForm::kF32);
+  EXPECT_EQ(spec.StatesOf(1), StateForm::kSplit8);
+  const PlaneBytes first = PlaneBytesOf(spec, 0), second = PlaneBytesOf(spec, 1);
+  EXPECT_EQ(first.master, 4 * 2048U);
+  EXPECT_EQ(first.momentum, 4 * 2048U);
+  EXPECT_EQ(first.param16, 0U);
+  EXPECT_EQ(first.gradient, 4 * 2048U);
+  EXPECT_EQ(second.master, 2 * 1024U);
+  EXPECT_EQ(second.param16, 2 * 1024U);
+  EXPECT_EQ(second.gradient, 2 * 1024U);
+
+  EXPECT_EQ(HostPlaneBytesOf(spec, 0, true).master, 4 * 2048U) << "what trainers fetch stays";
+  EXPECT_EQ(HostPlaneBytesOf(spec, 1, true).master, 0U);
+  EXPECT_EQ(SpilledPieceOf(spec, 0, 64).high, SpilledPiece::kNone);
+  EXPECT_EQ(SpilledPieceOf(spec, 1, 64).high, 128U);
+  JobSpec uniform = spec;
+  uniform.f32_chunks = 0;
+  EXPECT_EQ(ExtentCount(spec) + 1, ExtentCount(uniform)) << "one plane less";
+}
+
+TEST(JobSpec, AnFp32ChunkWithoutMomentsLeavesNothingBehindWhenItSpills) {
+  JobSpec spec = MixedSpec();
+  EXPECT_TRUE(MaySpill(spec));
+  spec.optimizer.rule = OptimizerRule::kSgd;
+  EXPECT_FALSE(MaySpill(spec));
+  spec.f32_chunks = 0;
+  EXPECT_TRUE(MaySpill(spec)) << "the master of a bf16 chunk leaves the host";
 }
 
 TEST(JobSpec, AShareHasTwoSlotsOfEachOfItsChunksAndThePoolHasNoRoomForThem) {
@@ -189,22 +278,22 @@ const Broken kBroken[] = {
     {"ChunkWithoutGroup", [](JobSpec* s) { s->chunks[1].data_group = 2; }, "chunk 1"},
     {"EmptyFrozen",
      [](JobSpec* s) {
-       s->frozen = {{16, {}}, {0, {}}};
+       s->frozen = {{16, DType::kF32, {}}, {0, DType::kF32, {}}};
      },
      "frozen chunk 1 has 0 elements"},
     {"UnevenFrozen",
      [](JobSpec* s) {
-       s->frozen = {{17, {}}};
+       s->frozen = {{17, DType::kF32, {}}};
      },
      "frozen chunk 0 has 17 elements"},
     {"HugeFrozen",
      [](JobSpec* s) {
-       s->frozen = {{uint64_t{1} << 56, {}}, {16, {}}};
+       s->frozen = {{uint64_t{1} << 56, DType::kF32, {}}, {16, DType::kF32, {}}};
      },
      "2^56"},
     {"ManyFrozen",
      [](JobSpec* s) {
-       s->frozen.assign(kChunksMax, {16, {}});
+       s->frozen.assign(kChunksMax, {16, DType::kF32, {}});
      },
      "chunks in all"},
     {"MoreOnGpusThanThereAre", [](JobSpec* s) { s->states_on_gpu = 3; }, "the job has 2 chunks"},
@@ -239,6 +328,19 @@ const Broken kBroken[] = {
      },
      "shape"},
     {"TooManyDims", [](JobSpec* s) { s->parameters[1].dims = {1, 1, 1, 1, 1, 1, 32}; }, ""},
+    {"Fp32ChunksOfAnFp32Job", [](JobSpec* s) { s->f32_chunks = 1; }, "16-bit job"},
+    {"AllChunksFp32",
+     [](JobSpec* s) {
+       s->dtype = DType::kBF16;
+       s->f32_chunks = 2;
+     },
+     "16-bit job"},
+    {"RawTrained", [](JobSpec* s) { s->dtype = DType::kRaw; }, "element type"},
+    {"FrozenOfNoType",
+     [](JobSpec* s) {
+       s->frozen = {{16, static_cast<DType>(9), HashOf({})}};
+     },
+     "element type"},
     {"NameTwice", [](JobSpec* s) { s->parameters[1].name = "a.weight"; }, "twice"},
     {"NameReserved", [](JobSpec* s) { s->parameters[1].name = "__metadata__"; }, "name"},
     {"NameWithQuote", [](JobSpec* s) { s->parameters[1].name = "a\"b"; }, "name"},
@@ -339,19 +441,19 @@ TEST(StateBytes, Fp32JobsNeedSixteenBytesAParameter) {
   EXPECT_EQ(sum.gradient, 12 * kKiB);
   EXPECT_EQ(sum.staging, 0U);
   EXPECT_EQ(sum.total() - sum.records, 48 * kKiB);
-  EXPECT_EQ(GradientSlotType(spec), DType::kF32);
+  EXPECT_EQ(GradientSlotType(spec, 0), DType::kF32);
 }
 
 TEST(StateBytes, AccumulationInSixteenBitsNeedsFp32SlotsAndOneStagingShardARank) {
   JobSpec spec = SmallSpec();
   spec.dtype = DType::kBF16;
   spec.parameters[2].element_begin = 0;
-  EXPECT_EQ(GradientSlotType(spec), DType::kBF16);
+  EXPECT_EQ(GradientSlotType(spec, 0), DType::kBF16);
   EXPECT_EQ(StateBytesOf(spec).gradient, 8 * kKiB);  // 4 KiB, and 2 KiB rounded up
   EXPECT_EQ(StateBytesOf(spec).param16, 8 * kKiB);
   spec.micro_batches = 4;
   const StateBytes sum = StateBytesOf(spec);
-  EXPECT_EQ(GradientSlotType(spec), DType::kF32);
+  EXPECT_EQ(GradientSlotType(spec, 0), DType::kF32);
   EXPECT_EQ(sum.gradient, 12 * kKiB);
   // Each rank's largest shard: 1024 x 2 bytes, rounded up to a page.
   EXPECT_EQ(sum.staging, 8 * kKiB);

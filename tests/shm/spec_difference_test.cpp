@@ -16,7 +16,7 @@ JobSpec Spec() {
   spec.data_groups = {{0b1}};
   spec.chunks = {{64, 0}, {64, 0}};
   spec.parameters = {{"w", {64}, 0, 0, 0, 64}, {"v", {64}, 1, 1, 0, 64}};
-  spec.frozen = {{16, {}}};
+  spec.frozen = {{16, DType::kF32, {}}};
   return spec;
 }
 
@@ -35,6 +35,8 @@ TEST(SpecDifference, NamesEveryFieldThatMakesOtherBytes) {
   const std::vector<Case> cases{
       {[](JobSpec* s) { s->world = 2; }, "ranks 1, now 2"},
       {[](JobSpec* s) { s->dtype = DType::kBF16; }, "dtype fp32, now bf16"},
+      {[](JobSpec* s) { s->f32_chunks = 1; }, "fp32 chunks 0, now 1"},
+      {[](JobSpec* s) { s->frozen[0].dtype = DType::kRaw; }, "frozen chunk 0 is another one"},
       {[](JobSpec* s) { s->optimizer.rule = OptimizerRule::kLion; }, "optimizer adamw, now lion"},
       {[](JobSpec* s) { s->optimizer.states = StateForm::kSplit; }, "states fp32, now split"},
       {[](JobSpec* s) { s->optimizer.beta1 = 0.5; }, "beta1 0.9, now 0.5"},

@@ -83,7 +83,7 @@ void CompareRange(const Chunk& chunk, const JobTwin::Planes& planes, StateForm f
 
 // A chunk that waits for its update to `sealed`, or is in it.
 void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version sealed) {
-  const StateForm form = model.spec().optimizer.states;
+  const StateForm form = model.spec().StatesOf(id);
   for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
     const optim::Progress at = ProgressOf(chunk, piece)->Load();
     const bool begun = at.version == sealed;
@@ -113,12 +113,12 @@ void CheckSpilledPiece(ServeWorld* world, const Job& job, const nvme::PieceName&
   if (image == nullptr) image = world->disk().bytes(3 * chunk.spill.directory).data() + name.place;
   nvme::PieceHeader header;
   std::memcpy(&header, image, sizeof header);
-  const std::span<const std::byte> payload(image + sizeof header,
-                                           shm::SpilledPieceBytes(job.spec(), elements));
+  const std::span<const std::byte> payload(
+      image + sizeof header, shm::SpilledPieceBytes(job.spec(), name.chunk, elements));
   TP_CHECK(nvme::VerifyPiece(header, name, payload).ok(),
            "a piece of a published version lies whole where it is looked for");
-  const StateForm form = job.spec().optimizer.states;
-  const shm::SpilledPiece at = shm::SpilledPieceOf(job.spec(), elements);
+  const StateForm form = job.spec().StatesOf(name.chunk);
+  const shm::SpilledPiece at = shm::SpilledPieceOf(job.spec(), name.chunk, elements);
   const auto same = [&](uint64_t begin, const std::vector<std::byte>& plane, uint64_t plane_begin,
                         uint64_t bytes) {
     return plane.empty() ||
@@ -150,7 +150,7 @@ void CheckSpilled(ServeWorld* world, const Job& job, const SimJob& model, ChunkI
   const uint64_t epoch = states.epoch() - (due && states.last_step().skipped == 0 ? 1 : 0);
   for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
     const uint64_t place = chunk.spill.offset + epoch % 2 * chunk.spill.slot_bytes +
-                           shm::PieceOffset(job.spec(), piece);
+                           shm::PieceOffset(job.spec(), id, piece);
     const uint64_t store = world->tier().store_nonce(chunk.spill.directory);
     const nvme::PieceName name{.store = store,
                                .job = job.nonce,
@@ -176,7 +176,7 @@ void CheckLoading(const Job& job, const SimJob& model, ChunkId id) {
         job.states->intake(id, rank).record->put_elements.load(std::memory_order_relaxed);
     TP_CHECK(kept <= chunk.shard_elements, "a shard holds what it has room for");
     const JobTwin::Planes& should = model.twin().planes(id, 0);
-    const bool split = job.states->is_split();
+    const bool split = chunk.is_split();
     TP_CHECK(SameElements(chunk.planes.master, should.master, split ? 2 : 4, begin, begin + kept),
              "weights that were kept are there");
     TP_CHECK(!split || SameElements(chunk.planes.param16, should.param16, 2, begin, begin + kept),

@@ -14,11 +14,10 @@ namespace tidepool::memserver {
 JobTwin::JobTwin(const shm::JobSpec& spec)
     : spec_(spec),
       kernels_(optim::SelectKernels(optim::BestIsa())),
-      slot_type_(shm::GradientSlotType(spec)),
       slots_(spec.chunks.size()),
       norm_sums_(spec.parameters.size()) {
   for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk)
-    slots_[chunk].resize(spec.chunks[chunk].elements * BytesOf(slot_type_));
+    slots_[chunk].resize(shm::PlaneBytesOf(spec, chunk).gradient);
 }
 
 void JobTwin::Start(const FillWeights& weights) {
@@ -35,19 +34,19 @@ void JobTwin::Start(const FillWeights& weights) {
     planes.param16.resize(bytes.param16);
     values_.resize(elements);
     weights(chunk, values_);
-    StoreWeights(&planes);
+    StoreWeights(chunk, &planes);
   }
   planes_[1] = planes_[0];
 }
 
 std::span<const std::byte> JobTwin::ParameterBytes(ChunkId chunk, uint32_t age) const {
   const Planes& planes = planes_[age][chunk];
-  return spec_.dtype == DType::kF32 ? planes.master : planes.param16;
+  return spec_.DTypeOf(chunk) == DType::kF32 ? planes.master : planes.param16;
 }
 
 // `values_` as the master.
-void JobTwin::StoreWeights(Planes* planes) const {
-  if (!IsSplit(spec_.optimizer.states)) {
+void JobTwin::StoreWeights(ChunkId chunk, Planes* planes) const {
+  if (!IsSplit(spec_.StatesOf(chunk))) {
     std::memcpy(planes->master.data(), values_.data(), planes->master.size());
     if (!planes->param16.empty())
       kernels_.narrow(planes->param16.data(), spec_.dtype, values_.data(), values_.size());
@@ -72,8 +71,8 @@ bool JobTwin::Step(const StepNumbers& numbers, const FillGradient& gradient) {
   return true;
 }
 
-void JobTwin::Encode(std::span<const float> values, void* to) const {
-  if (spec_.dtype == DType::kF32) {
+void JobTwin::Encode(ChunkId chunk, std::span<const float> values, void* to) const {
+  if (spec_.DTypeOf(chunk) == DType::kF32) {
     std::memcpy(to, values.data(), values.size_bytes());
   } else {
     kernels_.narrow(to, spec_.dtype, values.data(), values.size());
@@ -83,18 +82,19 @@ void JobTwin::Encode(std::span<const float> values, void* to) const {
 // As it is submitted, micro-batch by micro-batch.
 void JobTwin::FillSlot(ChunkId chunk, const FillGradient& gradient) {
   const uint64_t elements = spec_.chunks[chunk].elements;
+  const DType dtype = spec_.DTypeOf(chunk);
   std::byte* slot = slots_[chunk].data();
   for (uint32_t micro_batch = 0; micro_batch < spec_.micro_batches; ++micro_batch) {
     values_.resize(elements);
     gradient(chunk, micro_batch, values_);
-    encoded_.resize(elements * BytesOf(spec_.dtype));
-    Encode(values_, encoded_.data());
-    if (slot_type_ == spec_.dtype && micro_batch == 0) {
+    encoded_.resize(elements * BytesOf(dtype));
+    Encode(chunk, values_, encoded_.data());
+    if (shm::GradientSlotType(spec_, chunk) == dtype && micro_batch == 0) {
       std::memcpy(slot, encoded_.data(), encoded_.size());
     } else if (micro_batch == 0) {
-      kernels_.widen(reinterpret_cast<float*>(slot), encoded_.data(), spec_.dtype, elements);
+      kernels_.widen(reinterpret_cast<float*>(slot), encoded_.data(), dtype, elements);
     } else {
-      kernels_.accumulate_gradient(reinterpret_cast<float*>(slot), encoded_.data(), spec_.dtype,
+      kernels_.accumulate_gradient(reinterpret_cast<float*>(slot), encoded_.data(), dtype,
                                    elements);
     }
   }
@@ -104,10 +104,10 @@ bool JobTwin::Judge(const StepNumbers& numbers, float* gradient_scale) {
   bool finite = true;
   for (size_t i = 0; i < norm_sums_.size(); ++i) {
     const shm::ParameterSpec& parameter = spec_.parameters[i];
+    const DType type = shm::GradientSlotType(spec_, parameter.chunk);
     const std::byte* first =
-        slots_[parameter.chunk].data() + parameter.element_begin * BytesOf(slot_type_);
-    const optim::ScanResult result =
-        kernels_.scan_gradient(first, slot_type_, parameter.element_count);
+        slots_[parameter.chunk].data() + parameter.element_begin * BytesOf(type);
+    const optim::ScanResult result = kernels_.scan_gradient(first, type, parameter.element_count);
     norm_sums_[i] = result.sum_squares;
     finite = finite && result.finite;
   }
@@ -140,11 +140,11 @@ void JobTwin::Update(const StepNumbers& numbers, float gradient_scale) {
                             .momentum = at(planes.momentum),
                             .variance = at(planes.variance),
                             .gradient = slots_[parameter.chunk].data(),
-                            .gradient_dtype = slot_type_,
+                            .gradient_dtype = shm::GradientSlotType(spec_, parameter.chunk),
                             .param16 = at(planes.param16),
-                            .param16_dtype = spec_.dtype,
+                            .param16_dtype = spec_.DTypeOf(parameter.chunk),
                             .count = spec_.chunks[parameter.chunk].elements,
-                            .states = spec_.optimizer.states};
+                            .states = spec_.StatesOf(parameter.chunk)};
     if (whole.states == StateForm::kSplit8) {
       const uint64_t scales = ScalesOffset(whole.count);
       if (whole.momentum != nullptr)

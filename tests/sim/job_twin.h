@@ -44,8 +44,8 @@ class JobTwin {
   // Makes the next version. False when it was skipped: a gradient was not finite.
   bool Step(const StepNumbers& numbers, const FillGradient& gradient);
 
-  // Writes `values` as the job's elements lie in an rCache.
-  void Encode(std::span<const float> values, void* to) const;
+  // Writes `values` as elements of the chunk lie in an rCache.
+  void Encode(ChunkId chunk, std::span<const float> values, void* to) const;
   Version version() const { return version_; }
   // The planes at the present version (age 0) or at the one before (age 1).
   const Planes& planes(ChunkId chunk, uint32_t age) const { return planes_[age][chunk]; }
@@ -53,7 +53,7 @@ class JobTwin {
   std::span<const std::byte> ParameterBytes(ChunkId chunk, uint32_t age) const;
 
  private:
-  void StoreWeights(Planes* planes) const;
+  void StoreWeights(ChunkId chunk, Planes* planes) const;
   void FillSlot(ChunkId chunk, const FillGradient& gradient);
   // False when a gradient is not finite.
   bool Judge(const StepNumbers& numbers, float* gradient_scale);
@@ -61,7 +61,6 @@ class JobTwin {
 
   const shm::JobSpec& spec_;  // outlives the twin
   const optim::Kernels& kernels_;
-  const DType slot_type_;
   std::vector<Planes> planes_[2];              // by age, then chunk
   std::vector<std::vector<std::byte>> slots_;  // gradients
   std::vector<double> norm_sums_;              // by parameter

@@ -41,6 +41,10 @@ shm::JobSpec RandomSpec(uint32_t number, SplitMix64* random) {
   spec.optimizer.rounding_seed = random->Next();
   if (spec.dtype == DType::kBF16)
     spec.optimizer.states = static_cast<StateForm>(random->Below(StateFormNames().size()));
+  // Half of them keep their first chunks in fp32, as models keep norms and routers.
+  const uint64_t bits = spec.optimizer.rounding_seed >> 8;
+  if (spec.dtype != DType::kF32 && bits % 2 == 0)
+    spec.f32_chunks = static_cast<uint32_t>(bits / 2 % options.chunks);
   if (random->Below(2) == 0) AddDataGroup(&spec, random);
   TP_CHECK(shm::Validate(spec).ok(), "the simulation makes valid jobs");
   return spec;
@@ -89,7 +93,8 @@ SimJob::SimJob(uint32_t number, const FaultPlan& plan, bool frozen, SplitMix64* 
       loss_scale_(random->Below(2) == 0 ? 1.0F : 16.0F),
       twin_(spec_) {
   for (uint64_t i = frozen ? 1 + random->Below(3) : 0; i > 0; --i) {
-    spec_.frozen.push_back({kFrozenBytes / BytesOf(spec_.dtype),
+    const auto dtype = static_cast<DType>((spec_.optimizer.rounding_seed >> 2 * i) % 4);
+    spec_.frozen.push_back({kFrozenBytes / BytesOf(dtype), dtype,
                             HashOf(FrozenContent(random->Below(kFrozenContents)))});
   }
 }
@@ -207,7 +212,7 @@ std::string SimJob::Compare(Version version, ChunkId chunk, uint64_t begin,
   if (version > sealed() || version + 1 < sealed())
     return where + ": neither the sealed version nor the one before";
   const auto expected = twin_.ParameterBytes(chunk, static_cast<uint32_t>(sealed() - version));
-  const uint64_t at = begin * BytesOf(spec_.dtype);
+  const uint64_t at = begin * BytesOf(spec_.DTypeOf(chunk));
   if (at + bytes.size() > expected.size()) return where + ": outside the chunk";
   return std::memcmp(bytes.data(), expected.data() + at, bytes.size()) == 0
              ? ""

@@ -28,7 +28,7 @@ void SimWorld::NoteLateWrites() {
       const std::byte* to = states.staging(seat->rank);
       if (states.spec().IsFrozen(request.chunk)) {
         to = states.frozen(request.chunk).chunk->data +
-             request.element_begin * BytesOf(states.spec().dtype);
+             request.element_begin * BytesOf(states.spec().DTypeOf(request.chunk));
       } else if (!copy.to_staging) {
         to = submits
                  ? states.table().GradientBytes(states.chunk(request.chunk), request.element_begin)

@@ -318,7 +318,7 @@ bool SimRank::SubmitSome(std::string* log) {
   const uint32_t micro_batch = submitted_[chunk]++;
   std::vector<float> values(count);
   job_->FillGradient(version_, micro_batch, chunk, ShardBegin(chunk), values);
-  job_->twin().Encode(values, BlockBytes(block));
+  job_->twin().Encode(chunk, values, BlockBytes(block));
   Sent(FakeRank::SubmitRequest(
            {chunk, ShardBegin(chunk), count, BlockOffset(block), version_, micro_batch}),
        block);
@@ -367,7 +367,7 @@ bool SimRank::PutFrozen(size_t index, std::string* log) {
   uint64_t block = 0;
   if (done && frozen.puts_out == 0) frozen.state = Frozen::State::kAsk;
   if (done || !TakeBlock(&block)) return false;
-  const uint64_t element = BytesOf(job_->spec().dtype), begin = frozen.bytes_sent;
+  const uint64_t element = BytesOf(job_->spec().frozen[index].dtype), begin = frozen.bytes_sent;
   const uint64_t count =
       std::min(SimJob::kFrozenBytes - begin, element * (1 + random_->Below(kBlockBytes / element)));
   const auto& content = SimJob::ContentOf(job_->spec().frozen[index].content);
@@ -385,7 +385,7 @@ bool SimRank::FetchFrozen(std::string* log) {
   const size_t index = random_->Below(frozen_.size());
   uint64_t block = 0;
   if (frozen_[index].state != Frozen::State::kThere || !TakeBlock(&block)) return false;
-  const uint64_t element = BytesOf(job_->spec().dtype),
+  const uint64_t element = BytesOf(job_->spec().frozen[index].dtype),
                  begin = random_->Below(SimJob::kFrozenBytes / element);
   const uint64_t count =
       std::min(SimJob::kFrozenBytes / element - begin, 1 + random_->Below(kBlockBytes / element));
@@ -493,7 +493,7 @@ void SimRank::OnFrozen(const Pending& pending, const shm::Completion& answer) {
     default: break;
   }
   TP_CHECK(error == ErrorId::kNone, "what is there can be fetched");
-  const uint64_t element = BytesOf(job_->spec().dtype);
+  const uint64_t element = BytesOf(job_->spec().frozen[index].dtype);
   const auto& content = SimJob::ContentOf(job_->spec().frozen[index].content);
   const bool same = std::memcmp(BlockBytes(pending.block),
                                 content.data() + pending.request.element_begin * element,
@@ -514,7 +514,8 @@ void SimRank::OnFetched(const Pending& pending, const shm::Completion& answer) {
   // The answer may have waited in the ring while later steps were sealed, or the job was made anew;
   // the twin knows two versions.
   if (life_ != job_->lives() || version + 1 < job_->sealed()) return;
-  const uint64_t bytes = pending.request.element_count * BytesOf(job_->spec().dtype);
+  const uint64_t bytes =
+      pending.request.element_count * BytesOf(job_->spec().DTypeOf(pending.request.chunk));
   const std::string wrong =
       job_->Compare(version, pending.request.chunk, pending.request.element_begin,
                     {BlockBytes(pending.block), bytes});

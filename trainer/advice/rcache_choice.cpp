@@ -22,10 +22,11 @@ std::string Number(double value, const char* form) {
 uint64_t StatesBytes(const ChoiceTask& task, ChunkId chunk) {
   const OptimizerSpec& spec = task.optimizer;
   const uint64_t elements = task.layout->ShardElements(chunk);
-  const bool fp32 = task.layout->dtype == DType::kF32;
+  const bool fp32 = task.layout->chunks[chunk].dtype == DType::kF32;
   const uint64_t moments = uint64_t{NeedsMomentum(spec)} + uint64_t{NeedsVariance(spec)};
   const uint64_t gradient = fp32 || task.micro_batches > 1 ? 4 : 2;
-  return MasterBytes(spec.states, elements) + moments * MomentBytes(spec.states, elements) +
+  const StateForm form = fp32 ? StateForm::kF32 : spec.states;
+  return MasterBytes(form, elements) + moments * MomentBytes(form, elements) +
          (fp32 ? 0 : 2 * elements) + gradient * elements;
 }
 
@@ -39,8 +40,8 @@ SearchInput InputOf(const ChoiceTask& task, const AccessSchedule& order) {
 
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
     const ChunkPlace& place = layout.chunks[chunk];
-    input.chunks.push_back(
-        {place.elements, place.frozen ? 0 : StatesBytes(task, chunk), !place.frozen});
+    input.chunks.push_back({layout.ChunkBytes(chunk) / input.bytes.compute,
+                            place.frozen ? 0 : StatesBytes(task, chunk), !place.frozen});
   }
 
   const double elements = static_cast<double>(layout.ShardElements(0));

@@ -19,8 +19,7 @@ CachedChunks::CachedChunks(PipelineSetup setup)
       entries_(layout_.chunks.size()) {}
 
 std::byte* CachedChunks::AddressOf(ParameterId parameter) const {
-  const ParameterPlace& place = layout_.parameters[parameter];
-  return table_.place(place.chunk) + place.element_begin * BytesOf(layout_.dtype);
+  return table_.place(layout_.parameters[parameter].chunk) + layout_.ByteBegin(parameter);
 }
 
 CacheCounters CachedChunks::counters() const {
@@ -142,7 +141,7 @@ Status CachedChunks::TakeForGradients(ChunkId chunk) {
 
 void CachedChunks::Zero(ChunkId chunk, uint64_t element_begin, uint64_t element_end) {
   if (element_begin == element_end) return;
-  const uint64_t element_bytes = BytesOf(layout_.dtype);
+  const uint64_t element_bytes = BytesOf(layout_.chunks[chunk].dtype);
   std::byte* const at = table_.place(chunk) + element_begin * element_bytes;
   const uint64_t bytes = (element_end - element_begin) * element_bytes;
   setup_.streams.compute != nullptr ? setup_.streams.compute->Zero(at, bytes)

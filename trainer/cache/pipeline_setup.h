@@ -49,7 +49,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   // This rank's shard of the chunk that lies in `block`.
   client::Range ShardRange(ChunkId chunk, const std::byte* block) const;
   BlockView View(ChunkId chunk, std::byte* block) const {
-    return {block, layout->ShardElements(chunk), layout->dtype};
+    return {block, layout->ShardElements(chunk), layout->chunks[chunk].dtype};
   }
 };
 

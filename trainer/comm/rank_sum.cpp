@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace tidepool::trainer {
 namespace {
 
@@ -102,7 +104,9 @@ void SumInRankOrder(const void* parts, uint32_t world, uint64_t count, DType dty
     case DType::kF32: return SumF32(parts, world, count, out);
     case DType::kBF16: return SumBF16(parts, world, count, out);
     case DType::kF16: return SumF16(parts, world, count, out);
+    case DType::kRaw: break;
   }
+  TP_CHECK(false, "raw bytes are gathered, never summed");
 }
 
 }  // namespace tidepool::trainer

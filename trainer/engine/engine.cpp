@@ -70,8 +70,8 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk)
     chunk_bytes.push_back(layout.ChunkBytes(chunk));
   std::vector<BoundParameter> places;
-  for (const ParameterPlace& place : layout.parameters)
-    places.push_back({place.chunk, place.element_begin});
+  for (ParameterId id = 0; id < layout.parameters.size(); ++id)
+    places.push_back({layout.parameters[id].chunk, layout.ByteBegin(id)});
 
   Status bound;
   TP_RETURN_IF_ERROR(CatchTorch([&] {

@@ -63,7 +63,7 @@ struct EngineParts {
   // start in them whenever a chunk arrives, also while the engine is not called, so that an
   // operation of somebody else would have another place in their order on each rank.
   std::vector<Collective*> groups;
-  // By ParameterId: dense leaves of the layout's dtype; the engine gives up their own memory.
+  // By ParameterId: dense leaves of their chunks' dtypes; the engine gives up their own memory.
   std::vector<at::Tensor> parameters;
   Clock* clock = nullptr;
   EvictionPolicies policies = {};  // of the rCache

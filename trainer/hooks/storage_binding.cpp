@@ -66,7 +66,7 @@ struct StorageBinding::State {
     uint64_t bytes_;
   };
   struct Start {
-    uint64_t element;
+    uint64_t byte;
     uint32_t parameter;
   };
   c10::Device device{c10::DeviceType::CPU};  // of all parameters
@@ -82,7 +82,6 @@ struct StorageBinding::State {
   std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // the way back
   std::vector<std::vector<Start>> starts;                       // by ChunkId, ascending
   std::vector<ChunkId> chunk_of;                                // by parameter
-  uint64_t element_bytes = 1;
 };
 
 StorageBinding::StorageBinding(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -104,9 +103,9 @@ Status CheckFits(const at::Tensor& tensor, c10::Device device, const BoundParame
                                           tensor.device().str());
   }
 
-  const uint64_t end = (place.element_begin + static_cast<uint64_t>(tensor.numel())) *
-                       static_cast<uint64_t>(tensor.element_size());
-  if (place.chunk >= chunk_bytes.size() || end > chunk_bytes[place.chunk]) {
+  const uint64_t end = place.byte_begin + tensor.nbytes();
+  if (place.chunk >= chunk_bytes.size() || end > chunk_bytes[place.chunk] ||
+      place.byte_begin % tensor.element_size() != 0) {
     return Status(ErrorId::kInternal, "a parameter ends at byte " + std::to_string(end) +
                                           " beyond its chunk " + std::to_string(place.chunk));
   }
@@ -151,15 +150,15 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
     TP_RETURN_IF_ERROR(CheckFits(tensors[i], state->device, places[i], chunk_bytes));
     at::TensorImpl* impl = tensors[i].unsafeGetTensorImpl();
     impl->set_storage_keep_dtype(state->storages[places[i].chunk]);
-    impl->set_storage_offset(static_cast<int64_t>(places[i].element_begin));
-    state->starts[places[i].chunk].push_back({places[i].element_begin, static_cast<uint32_t>(i)});
+    impl->set_storage_offset(
+        static_cast<int64_t>(places[i].byte_begin / tensors[i].element_size()));
+    state->starts[places[i].chunk].push_back({places[i].byte_begin, static_cast<uint32_t>(i)});
     state->chunk_of.push_back(places[i].chunk);
-    state->element_bytes = static_cast<uint64_t>(tensors[i].element_size());
   }
 
   for (auto& starts : state->starts)
     std::sort(starts.begin(), starts.end(),
-              [](const auto& a, const auto& b) { return a.element < b.element; });
+              [](const auto& a, const auto& b) { return a.byte < b.byte; });
   return std::unique_ptr<StorageBinding>(new StorageBinding(std::move(state)));
 }
 
@@ -209,13 +208,13 @@ uint32_t StorageBinding::ParameterOf(const at::Tensor& tensor) const {
   const auto found =
       state_->chunks.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   if (found == state_->chunks.end()) return kNoParameter;
-  // A view may be of another type, whose elements its offset then counts.
+  // The offset counts elements of the tensor, which may be a view of another type.
   const uint64_t byte =
       static_cast<uint64_t>(tensor.storage_offset()) * static_cast<uint64_t>(tensor.element_size());
   const std::vector<State::Start>& starts = state_->starts[found->second];
-  const auto behind = std::upper_bound(
-      starts.begin() + 1, starts.end(), byte / state_->element_bytes,
-      [](uint64_t element, const State::Start& start) { return element < start.element; });
+  const auto behind =
+      std::upper_bound(starts.begin() + 1, starts.end(), byte,
+                       [](uint64_t at, const State::Start& start) { return at < start.byte; });
   return std::prev(behind)->parameter;
 }
 

@@ -30,18 +30,18 @@ class Tensor;
 
 namespace tidepool::trainer {
 
-// Where one parameter lies: `chunk` and the element at which it starts there.
+// Where one parameter lies: `chunk` and the byte at which it starts there.
 struct BoundParameter {
   ChunkId chunk = 0;
-  uint64_t element_begin = 0;
+  uint64_t byte_begin = 0;
 };
 
 class StorageBinding {
  public:
-  // `chunk_bytes[c]` is the size of chunk c; tensors[i] (dense tensors of one dtype on one device)
-  // is placed at places[i]. The tensors' own memory is given up at once. Errors: kMemoryMapFailed,
-  // kInternal (a tensor that is not dense, of another device than the first, or does not fit its
-  // chunk). LibTorch's exception where a device has no room for the spare memory.
+  // `chunk_bytes[c]` is the size of chunk c; tensors[i] (dense tensors on one device) is placed
+  // at places[i]. The tensors' own memory is given up at once. Errors: kMemoryMapFailed, kInternal
+  // (a tensor that is not dense, of another device than the first, or does not fit its chunk).
+  // LibTorch's exception where a device has no room for the spare memory.
   static Result<std::unique_ptr<StorageBinding>> Bind(const std::vector<uint64_t>& chunk_bytes,
                                                       const std::vector<at::Tensor>& tensors,
                                                       const std::vector<BoundParameter>& places);

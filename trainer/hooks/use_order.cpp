@@ -40,7 +40,7 @@ Result<std::unique_ptr<StorageBinding>> BindToZeros(const std::vector<at::Tensor
   std::vector<uint64_t> bytes;
   std::vector<BoundParameter> places;
   for (const at::Tensor& parameter : parameters) {
-    places.push_back({.chunk = static_cast<ChunkId>(bytes.size()), .element_begin = 0});
+    places.push_back({.chunk = static_cast<ChunkId>(bytes.size()), .byte_begin = 0});
     bytes.push_back(static_cast<uint64_t>(parameter.nbytes()));
   }
   TP_ASSIGN_OR_RETURN(std::unique_ptr<StorageBinding> binding,

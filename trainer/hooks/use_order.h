@@ -18,7 +18,7 @@ class Tensor;
 
 namespace tidepool::trainer {
 
-// Indices of `parameters` (dense tensors of one dtype on one device) in the order of their first
+// Indices of `parameters` (dense tensors on one device) in the order of their first
 // use by `forward`; those that it does not use come last, in the order given. The parameters' own
 // memory is given up: they must not be read until an engine has been made of them. Errors:
 // kMemoryMapFailed, kInternal (a tensor that is not dense), kLibraryFailed (forward threw).

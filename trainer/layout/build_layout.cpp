@@ -1,6 +1,7 @@
 #include "trainer/layout/build_layout.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <unordered_map>
 #include <unordered_set>
@@ -9,6 +10,7 @@
 namespace tidepool::trainer {
 namespace {
 
+constexpr uint64_t kShardAlignBytes = 64;
 constexpr uint64_t kElementsMax = uint64_t{1} << 48;  // of one parameter: 1 PiB of fp32
 
 // One parameter on its way into a chunk.
@@ -29,9 +31,22 @@ Result<uint64_t> ElementsOf(const ParameterNote& note) {
   return count;
 }
 
-// Parameters of one kind, trained or frozen, by data group.
+// Parameters of one kind, trained or frozen, and of one dtype, by data group.
 struct Sorted {
+  DType dtype = DType::kF32;
   std::vector<std::vector<Item>> multi_use, listed, packed;
+
+  uint64_t element_bytes() const { return BytesOf(dtype); }
+};
+// By dtype, in the order of DType: fp32 first.
+using Kind = std::array<Sorted, 4>;
+
+// Sizes that are packed, and what they count: elements of their one dtype, or bytes.
+struct Runs {
+  std::vector<std::vector<uint64_t>> sizes;
+  uint64_t unit_bytes = 0;
+
+  const char* unit() const { return unit_bytes == 1 ? "bytes" : "elements"; }
 };
 
 Status CheckGroups(const LayoutOptions& options, const std::vector<std::vector<Rank>>& groups) {
@@ -56,22 +71,23 @@ class Builder {
  public:
   Builder(std::span<const ParameterNote> notes, const LayoutOptions& options)
       : notes_(notes), options_(options) {
-    layout_.dtype = options.dtype;
     layout_.world = options.world;
     layout_.data_groups = options.data_groups;
     if (layout_.data_groups.empty()) {
       layout_.data_groups.emplace_back(options.world);
       std::iota(layout_.data_groups[0].begin(), layout_.data_groups[0].end(), 0);
     }
-    align_ = ShardAlignElements(options.dtype);
+    for (Kind* kind : {&trained_, &frozen_}) {
+      for (size_t i = 0; i < kind->size(); ++i) (*kind)[i].dtype = static_cast<DType>(i);
+    }
   }
 
   Result<ChunkLayout> Build() {
     TP_RETURN_IF_ERROR(CheckGroups(options_, layout_.data_groups));
     TP_RETURN_IF_ERROR(Sort());
     TP_RETURN_IF_ERROR(ChooseSize());
-    PackAll(trained_);
-    PackAll(frozen_);
+    PackAll(trained_, /*frozen=*/false);
+    PackAll(frozen_, /*frozen=*/true);
     layout_.of_note.resize(notes_.size());
     for (ParameterId id = 0; id < layout_.parameters.size(); ++id)
       layout_.of_note[layout_.parameters[id].note] = id;
@@ -79,11 +95,21 @@ class Builder {
   }
 
  private:
+  Status CheckDType(const ParameterNote& note, DType dtype) const {
+    if (note.frozen || dtype == DType::kF32 || dtype == options_.dtype) return {};
+    return Status(ErrorId::kUsageError, "the trained parameter " + note.name + " is " +
+                                            NameOf(dtype) + " in a job of " +
+                                            NameOf(options_.dtype));
+  }
+
   // Puts each note into its group's list: used several times, listed as resident, or packed.
   Status Sort() {
     const size_t groups = layout_.data_groups.size();
-    for (Sorted* kind : {&trained_, &frozen_}) {
-      for (auto* lists : {&kind->multi_use, &kind->listed, &kind->packed}) lists->resize(groups);
+    for (Kind* kind : {&trained_, &frozen_}) {
+      for (Sorted& sorted : *kind) {
+        for (auto* lists : {&sorted.multi_use, &sorted.listed, &sorted.packed})
+          lists->resize(groups);
+      }
     }
 
     std::unordered_set<std::string> names,
@@ -98,8 +124,12 @@ class Builder {
                                                 std::to_string(groups));
       }
 
+      const DType dtype = note.dtype.value_or(options_.dtype);
+      TP_RETURN_IF_ERROR(CheckDType(note, dtype));
+      if (!note.frozen && dtype != DType::kF32) layout_.dtype = dtype;
+
       TP_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(note));
-      Sorted& kind = note.frozen ? frozen_ : trained_;
+      Sorted& kind = (note.frozen ? frozen_ : trained_)[static_cast<size_t>(dtype)];
       auto& list = note.multi_use                 ? kind.multi_use
                    : resident.contains(note.name) ? kind.listed
                                                   : kind.packed;
@@ -114,34 +144,45 @@ class Builder {
     return {};
   }
 
-  // Smallest unit of a chunk's size that every group can cut into equal, aligned shards.
-  uint64_t Multiple() const {
+  // Smallest unit of a chunk's bytes that every group can cut into equal, aligned shards.
+  uint64_t MultipleBytes() const {
     uint64_t ranks = 1;
     for (const auto& members : layout_.data_groups)
       ranks = std::lcm(ranks, static_cast<uint64_t>(members.size()));
-    return ranks * align_;
+    return ranks * kShardAlignBytes;
   }
 
-  uint64_t PaddedTotal(const std::vector<Item>& items) const {
+  static uint64_t PaddedBytes(const Item& item, const Sorted& of) {
+    return RoundUp(item.elements * of.element_bytes(), kShardAlignBytes);
+  }
+  static uint64_t PaddedTotal(const std::vector<Item>& items, const Sorted& of) {
     uint64_t total = 0;
-    for (const Item& item : items) total += RoundUp(item.elements, align_);
+    for (const Item& item : items) total += PaddedBytes(item, of);
     return total;
   }
 
-  // The largest packed parameter of all groups and kinds.
-  const Item* Largest() const {
+  // The largest packed parameter of all groups and kinds; its bytes are `largest_bytes_` then.
+  const Item* Largest() {
     const Item* largest = nullptr;
-    for (const Sorted* kind : {&trained_, &frozen_}) {
-      for (const auto& items : kind->packed) {
-        for (const Item& item : items) {
-          if (largest == nullptr || item.elements > largest->elements) largest = &item;
-        }
+    const auto compare = [&](const std::vector<Item>& items, const Sorted& of) {
+      for (const Item& item : items) {
+        const uint64_t bytes = item.elements * of.element_bytes();
+        if (bytes > largest_bytes_) largest = &item;
+        largest_bytes_ = std::max(largest_bytes_, bytes);
+      }
+    };
+
+    for (const Kind* kind : {&trained_, &frozen_}) {
+      for (const Sorted& sorted : *kind) {
+        for (const auto& items : sorted.packed) compare(items, sorted);
       }
     }
     return largest;
   }
 
-  bool IsSmall(const std::vector<Item>& packed) const { return PaddedTotal(packed) < size_; }
+  bool IsSmall(const std::vector<Item>& packed, const Sorted& of) const {
+    return PaddedTotal(packed, of) < size_;
+  }
 
   Status ChooseSize() {
     const Item* largest = Largest();
@@ -150,118 +191,158 @@ class Builder {
       return {};
     }
     if (options_.chunk_bytes != 0) {
-      size_ = RoundUp(DivideUp(options_.chunk_bytes, BytesOf(options_.dtype)), Multiple());
-      if (size_ < largest->elements) return TooLarge(*largest);
+      size_ = RoundUp(options_.chunk_bytes, MultipleBytes());
+      if (size_ < largest_bytes_) return TooLarge(*largest);
       layout_.choice.reason = "the size was given";
     } else {
       // A group that fits into one chunk is fused and has no say in the size: leave such groups out
       // and search again.
-      size_ = Search(*largest, 0);
-      size_ = Search(*largest, size_);
+      size_ = Search(0);
+      size_ = Search(size_);
     }
-    return MeasureWaste();
+    MeasureWaste();
+    return {};
   }
 
   Status TooLarge(const Item& largest) const {
-    const uint64_t bytes = RoundUp(largest.elements, Multiple()) * BytesOf(options_.dtype);
+    const uint64_t bytes = RoundUp(largest_bytes_, MultipleBytes());
     return Status(ErrorId::kParameterTooLarge, "parameter " + notes_[largest.note].name + " has " +
                                                    FormatBytes(bytes) + ", more than a chunk of " +
                                                    FormatBytes(options_.chunk_bytes))
         .Fix("give --chunk-size at least " + std::to_string(bytes) + ", or leave it at auto");
   }
 
-  std::vector<std::vector<uint64_t>> Runs(const Sorted& kind, uint64_t total_min) const {
-    std::vector<std::vector<uint64_t>> runs;
-    for (const auto& items : kind.packed) {
-      if (items.empty() || PaddedTotal(items) < total_min) continue;
-      runs.emplace_back();
-      for (const Item& item : items) runs.back().push_back(RoundUp(item.elements, align_));
+  // Adds what is packed of one kind, of all groups and dtypes that have so many bytes; sizes are
+  // bytes so far.
+  static void AddRuns(const Kind& kind, uint64_t total_min, Runs* runs) {
+    for (const Sorted& sorted : kind) {
+      for (const auto& items : sorted.packed) {
+        if (items.empty() || PaddedTotal(items, sorted) < total_min) continue;
+        runs->sizes.emplace_back();
+        for (const Item& item : items) runs->sizes.back().push_back(PaddedBytes(item, sorted));
+
+        const bool alike = runs->unit_bytes == 0 || runs->unit_bytes == sorted.element_bytes();
+        runs->unit_bytes = alike ? sorted.element_bytes() : 1;
+      }
     }
-    return runs;
+  }
+
+  static void CountUnits(Runs* runs) {
+    for (auto& run : runs->sizes) {
+      for (uint64_t& size : run) size /= runs->unit_bytes;
+    }
   }
 
   // Frozen parameters alone have a say where there are any, so that their chunks do not depend on
-  // what is trained.
-  uint64_t Search(const Item& largest, uint64_t total_min) {
+  // what is trained. Returns bytes.
+  uint64_t Search(uint64_t total_min) {
+    Runs of_frozen, runs;
+    AddRuns(frozen_, 0, &of_frozen);
+    AddRuns(of_frozen.sizes.empty() ? trained_ : frozen_, total_min, &runs);
+    if (runs.sizes.empty()) return size_;  // every group is small: all of them are fused
+    CountUnits(&runs);
+
     ChunkSizeSearch search;
-    search.runs = Runs(Runs(frozen_, 0).empty() ? trained_ : frozen_, total_min);
-    if (search.runs.empty()) return size_;  // every group is small: all of them are fused
-    search.multiple = Multiple();
-    search.elements_min = largest.elements;
-    search.elements_max = options_.chunk_bytes_max / BytesOf(options_.dtype);
+    search.runs = std::move(runs.sizes);
+    search.unit = runs.unit();
+    search.multiple = MultipleBytes() / runs.unit_bytes;
+    search.elements_min = DivideUp(largest_bytes_, runs.unit_bytes);
+    search.elements_max = options_.chunk_bytes_max / runs.unit_bytes;
     search.chunks_min = 1;
 
     const uint64_t blocks = std::max<uint32_t>(1, options_.blocks_min);
     if (options_.rcache_block_bytes != 0) {
       const uint64_t most =
-          options_.rcache_block_bytes / blocks / kPageBytes * kPageBytes / BytesOf(options_.dtype);
+          options_.rcache_block_bytes / blocks / kPageBytes * kPageBytes / runs.unit_bytes;
       search.elements_max = std::min(search.elements_max, std::max<uint64_t>(1, most));
     } else {
       search.chunks_min = 4 * blocks;
     }
 
     layout_.choice = SearchChunkSize(search);
-    return layout_.choice.best.elements;
+    return layout_.choice.best.elements * runs.unit_bytes;
   }
 
   // What the chosen size wastes over the groups that it really packs.
-  Status MeasureWaste() {
-    auto runs = Runs(frozen_, size_);
-    for (auto& run : Runs(trained_, size_)) runs.push_back(std::move(run));
-    if (runs.empty()) {
+  void MeasureWaste() {
+    Runs runs;
+    AddRuns(frozen_, size_, &runs);
+    AddRuns(trained_, size_, &runs);
+    if (runs.sizes.empty()) {
       layout_.choice.reason += "; every data group is smaller than one chunk and stays resident";
-      return {};
+      return;
     }
 
-    layout_.block_elements = size_;
-    layout_.choice.best = TryChunkSize(runs, size_);
+    CountUnits(&runs);
+    layout_.block_bytes = size_;
+    layout_.choice.best = TryChunkSize(runs.sizes, size_ / runs.unit_bytes);
     layout_.choice.waste_share =
         static_cast<double>(layout_.choice.best.waste_elements) /
         static_cast<double>(layout_.choice.best.chunks * layout_.choice.best.elements);
-    return {};
   }
 
-  void PackAll(const Sorted& kind) {
-    for (uint32_t group = 0; group < layout_.data_groups.size(); ++group) PackResident(kind, group);
-    for (uint32_t group = 0; group < layout_.data_groups.size(); ++group) {
-      if (!IsSmall(kind.packed[group])) Pack(kind.packed[group], group, size_, /*resident=*/false);
+  void PackAll(const Kind& kind, bool frozen) {
+    packing_frozen_ = frozen;
+    for (const Sorted& sorted : kind) {
+      for (uint32_t group = 0; group < layout_.data_groups.size(); ++group)
+        PackResident(sorted, group);
+      for (uint32_t group = 0; group < layout_.data_groups.size(); ++group) {
+        if (!IsSmall(sorted.packed[group], sorted))
+          Pack(sorted.packed[group], {sorted.dtype, group, size_, /*resident=*/false});
+      }
     }
   }
 
-  void PackResident(const Sorted& kind, uint32_t group) {
-    for (const Item& item : kind.multi_use[group]) {
-      Pack({item}, group, item.elements, /*resident=*/true);
+  void PackResident(const Sorted& sorted, uint32_t group) {
+    Room room{sorted.dtype, group, 0, /*resident=*/true};
+    for (const Item& item : sorted.multi_use[group]) {
+      room.bytes = item.elements * sorted.element_bytes();
+      Pack({item}, room);
       layout_.chunks.back().multi_use = true;
     }
-    uint64_t room = size_;
-    for (const Item& item : kind.listed[group]) room = std::max(room, item.elements);
-    Pack(kind.listed[group], group, room, /*resident=*/true);
-    const std::vector<Item>& packed = kind.packed[group];
-    if (IsSmall(packed)) Pack(packed, group, PaddedTotal(packed), /*resident=*/true);
+
+    room.bytes = size_;
+    for (const Item& item : sorted.listed[group])
+      room.bytes = std::max(room.bytes, item.elements * sorted.element_bytes());
+    Pack(sorted.listed[group], room);
+
+    const std::vector<Item>& packed = sorted.packed[group];
+    room.bytes = PaddedTotal(packed, sorted);
+    if (IsSmall(packed, sorted)) Pack(packed, room);
   }
 
+  // What the next chunks are like.
+  struct Room {
+    DType dtype;
+    uint32_t group;
+    uint64_t bytes;
+    bool resident;
+  };
+
   // Greedy: a chunk is closed when the next parameter does not fit (Elixir v2, appendix A.2).
-  void Pack(const std::vector<Item>& items, uint32_t group, uint64_t capacity, bool resident) {
+  void Pack(const std::vector<Item>& items, const Room& chunks) {
+    const uint64_t capacity = chunks.bytes / BytesOf(chunks.dtype);
     uint64_t room = 0;
     for (const Item& item : items) {
       if (item.elements > room) {
         Close();
-        Open(group, capacity, resident);
-        layout_.chunks.back().frozen = notes_[item.note].frozen;
+        Open(chunks, capacity);
         room = capacity;
       }
 
       Place(item, capacity - room);
-      room -= std::min(room, RoundUp(item.elements, align_));
+      room -= std::min(room, RoundUp(item.elements, ShardAlignElements(chunks.dtype)));
     }
     Close();
   }
 
-  void Open(uint32_t group, uint64_t capacity, bool resident) {
+  void Open(const Room& room, uint64_t capacity) {
     ChunkPlace chunk;
+    chunk.dtype = room.dtype;
     chunk.elements = capacity;
-    chunk.data_group = group;
-    chunk.resident = resident;
+    chunk.data_group = room.group;
+    chunk.resident = room.resident;
+    chunk.frozen = packing_frozen_;
     chunk.first_parameter = static_cast<ParameterId>(layout_.parameters.size());
     layout_.chunks.push_back(chunk);
     open_ = true;
@@ -274,8 +355,9 @@ class Builder {
     ChunkPlace& chunk = layout_.chunks.back();
     if (!chunk.resident) return;
     const ParameterPlace& last = layout_.parameters.back();
-    chunk.elements = RoundUp(last.element_begin + last.element_count,
-                             layout_.data_groups[chunk.data_group].size() * align_);
+    const uint64_t members = layout_.data_groups[chunk.data_group].size();
+    chunk.elements =
+        RoundUp(last.element_begin + last.element_count, members * ShardAlignElements(chunk.dtype));
   }
 
   void Place(const Item& item, uint64_t begin) {
@@ -299,10 +381,10 @@ class Builder {
   std::span<const ParameterNote> notes_;
   const LayoutOptions& options_;
   ChunkLayout layout_;
-  uint64_t align_ = 16;
-  uint64_t size_ = 0;  // of a packed chunk
-  bool open_ = false;
-  Sorted trained_, frozen_;
+  uint64_t size_ = 0;  // bytes of a packed chunk
+  uint64_t largest_bytes_ = 0;
+  bool open_ = false, packing_frozen_ = false;
+  Kind trained_, frozen_;
 };
 
 }  // namespace

@@ -2,10 +2,11 @@
 // 4.2 and appendix A.2).
 //
 // Any thread; a pure function: all ranks that give the same notes and options get the same layout.
-// Rules, in this order, for each data group:
+// Rules, in this order, for each data group and dtype:
 //  1. a parameter that is used several times gets a resident chunk of its own;
 //  2. parameters named in `resident` share resident chunks;
-//  3. when the rest is less than one chunk, it is fused into one small resident chunk;
+//  3. when the rest is less than one chunk, it is fused into one small resident chunk (so are the
+//     norms that a 16-bit model keeps in fp32);
 //  4. otherwise it is packed greedily, in the order of the notes, into chunks of the one common
 //     size.
 // Frozen parameters are packed by the same rules into chunks of their own, behind all others. The
@@ -14,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,11 +37,15 @@ struct ParameterNote {
   uint32_t data_group = 0;
   bool multi_use = false;
   bool frozen = false;  // read and never trained
+  // None: that of the options. A trained parameter has this or fp32, a frozen one any; kRaw: `dims`
+  // count bytes.
+  std::optional<DType> dtype = std::nullopt;
 };
 
 // How parameters are packed.
 struct LayoutOptions {
-  DType dtype = DType::kF32;
+  DType dtype =
+      DType::kF32;  // of the job; the layout's is fp32 where no trained parameter has this
   uint32_t world = 1;
   std::vector<std::vector<Rank>> data_groups;  // empty: one group of all ranks
   uint64_t chunk_bytes = 0;                    // 0: searched; else rounded up to what shards need

@@ -28,6 +28,13 @@ uint32_t ChunkLayout::TrainedChunks() const {
   return static_cast<uint32_t>(first - chunks.begin());
 }
 
+uint32_t ChunkLayout::OwnF32Chunks() const {
+  if (dtype == DType::kF32) return 0;
+  const auto end = chunks.begin() + TrainedChunks();
+  return static_cast<uint32_t>(std::count_if(
+      chunks.begin(), end, [](const ChunkPlace& chunk) { return chunk.dtype == DType::kF32; }));
+}
+
 uint32_t ChunkLayout::ShardCount(ChunkId chunk) const {
   return static_cast<uint32_t>(MembersOf(*this, chunk).size());
 }
@@ -48,14 +55,18 @@ uint64_t ChunkLayout::ShardElements(ChunkId chunk) const {
   return chunks[chunk].elements / ShardCount(chunk);
 }
 uint64_t ChunkLayout::ShardBytes(ChunkId chunk) const {
-  return ShardElements(chunk) * BytesOf(dtype);
+  return ShardElements(chunk) * BytesOf(chunks[chunk].dtype);
 }
 uint64_t ChunkLayout::ChunkBytes(ChunkId chunk) const {
-  return chunks[chunk].elements * BytesOf(dtype);
+  return chunks[chunk].elements * BytesOf(chunks[chunk].dtype);
+}
+uint64_t ChunkLayout::ByteBegin(ParameterId parameter) const {
+  const ParameterPlace& place = parameters[parameter];
+  return place.element_begin * BytesOf(chunks[place.chunk].dtype);
 }
 
 uint64_t ChunkLayout::BlockBytes() const {
-  return RoundUp(block_elements * BytesOf(dtype), kPageBytes);
+  return RoundUp(block_bytes, kPageBytes);
 }
 
 uint64_t ChunkLayout::ResidentBytes(Rank rank) const {
@@ -120,10 +131,16 @@ uint64_t ChunkLayout::TrainedParameterCount() const {
   return count;
 }
 
-uint64_t ChunkLayout::TotalElements() const {
-  uint64_t count = 0;
-  for (const ChunkPlace& chunk : chunks) count += chunk.elements;
-  return count;
+uint64_t ChunkLayout::ParameterBytes() const {
+  uint64_t bytes = 0;
+  for (const ChunkPlace& chunk : chunks) bytes += chunk.used_elements * BytesOf(chunk.dtype);
+  return bytes;
+}
+
+uint64_t ChunkLayout::TotalBytes() const {
+  uint64_t bytes = 0;
+  for (ChunkId chunk = 0; chunk < chunks.size(); ++chunk) bytes += ChunkBytes(chunk);
+  return bytes;
 }
 
 }  // namespace tidepool::trainer

@@ -5,14 +5,17 @@
 // Invariants:
 //  1. parameters are in chunk order and, within a chunk, in order of element_begin; they do not
 //     overlap, start on 64 bytes, and a parameter never spans chunks;
-//  2. chunks that are not resident all have `block_elements` elements, whatever their data group
+//  2. all parameters of a chunk have its dtype. A trained chunk has the layout's, or fp32 in a
+//     layout of 16 bits; a frozen one has any, raw bytes too;
+//  3. chunks that are not resident all have `block_bytes` bytes, of any data group and dtype
 //     (Elixir v1, section IV-A: one unified chunk size), so that every rCache block can hold any of
 //     them;
-//  3. chunk.elements is a multiple of (group's ranks x shard alignment): shards are equal and start
+//  4. chunk.elements is a multiple of (group's ranks x shard alignment): shards are equal and start
 //     on 64 bytes (Elixir v1, section V);
-//  4. chunks that are trained come first, then the frozen ones; among either, resident chunks come
-//     first and are trimmed to what they hold.
-// Units: elements of the job's dtype, unless a name says bytes. Ranks are the job's.
+//  5. chunks that are trained come first, then the frozen ones; among either they come by dtype,
+//     fp32 first (decision 044), and among those of one dtype resident chunks come first and are
+//     trimmed to what they hold.
+// Units: elements of the chunk's dtype, unless a name says bytes. Ranks are the job's.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +43,7 @@ struct ParameterPlace {
 
 // One chunk.
 struct ChunkPlace {
+  DType dtype = DType::kF32;   // of parameters, and of gradients on the wire
   uint64_t elements = 0;       // padded, over all shards
   uint64_t used_elements = 0;  // of parameters, without padding
   uint32_t data_group = 0;
@@ -52,19 +56,21 @@ struct ChunkPlace {
 };
 
 struct ChunkLayout {
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // of the job: that of the last trained chunk
   uint32_t world = 1;
   // Members, ascending; chunks of a group are sharded over them.
   std::vector<std::vector<Rank>> data_groups;
   std::vector<ChunkPlace> chunks;          // by ChunkId
   std::vector<ParameterPlace> parameters;  // by ParameterId
   std::vector<ParameterId> of_note;        // index of a note -> ParameterId
-  // Elements of a chunk that is not resident; 0 when all are resident.
-  uint64_t block_elements = 0;
-  ChunkSizeChoice choice;  // how block_elements was found
+  // Bytes of a chunk that is not resident; 0 when all are resident.
+  uint64_t block_bytes = 0;
+  ChunkSizeChoice choice;  // how block_bytes was found
 
   // The number of trained chunks, whose ids come before those of the frozen ones.
   uint32_t TrainedChunks() const;
+  // How many of the trained ones are fp32 though the layout's dtype has 16 bits; they come first.
+  uint32_t OwnF32Chunks() const;
   bool IsFrozen(ParameterId parameter) const { return chunks[parameters[parameter].chunk].frozen; }
 
   // Shards of the chunk: ranks of its data group.
@@ -75,6 +81,8 @@ struct ChunkLayout {
   uint64_t ShardElements(ChunkId chunk) const;
   uint64_t ShardBytes(ChunkId chunk) const;
   uint64_t ChunkBytes(ChunkId chunk) const;
+  // Bytes in its chunk before a parameter.
+  uint64_t ByteBegin(ParameterId parameter) const;
 
   // Device memory for one evictable chunk; 0 when all chunks are resident. A multiple of 4 KiB.
   uint64_t BlockBytes() const;
@@ -97,10 +105,11 @@ struct ChunkLayout {
   ParameterId ParameterAt(ChunkId chunk, uint64_t element) const;
   uint64_t ParameterCount() const;         // elements of parameters, without padding
   uint64_t TrainedParameterCount() const;  // elements of those that are not frozen
-  uint64_t TotalElements() const;          // with padding
+  uint64_t ParameterBytes() const;         // of all parameters, without padding
+  uint64_t TotalBytes() const;             // with padding
 };
 
-// Shards start on 64 bytes: 16 elements of fp32, 32 of a 16-bit type.
+// Shards start on 64 bytes: 16 elements of fp32, 32 of a 16-bit type, 64 raw bytes.
 inline constexpr uint64_t ShardAlignElements(DType dtype) {
   return 64 / BytesOf(dtype);
 }

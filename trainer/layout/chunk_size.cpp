@@ -83,14 +83,14 @@ std::vector<uint64_t> Candidates(const ChunkSizeSearch& search, const Bounds& bo
   return sizes;
 }
 
-std::string ReasonOf(const ChunkSizeChoice& choice, const Bounds& bounds) {
+std::string ReasonOf(const ChunkSizeChoice& choice, const Bounds& bounds, const char* unit) {
   std::array<char, 200> text{};
-  std::snprintf(
-      text.data(), text.size(),
-      "%llu elements a chunk waste %.2f %%, the least of %llu sizes between %llu and %llu elements",
-      static_cast<unsigned long long>(choice.best.elements), 100 * choice.waste_share,
-      static_cast<unsigned long long>(choice.candidates),
-      static_cast<unsigned long long>(bounds.lower), static_cast<unsigned long long>(bounds.upper));
+  std::snprintf(text.data(), text.size(),
+                "%llu %s a chunk waste %.2f %%, the least of %llu sizes between %llu and %llu %s",
+                static_cast<unsigned long long>(choice.best.elements), unit,
+                100 * choice.waste_share, static_cast<unsigned long long>(choice.candidates),
+                static_cast<unsigned long long>(bounds.lower),
+                static_cast<unsigned long long>(bounds.upper), unit);
   return text.data();
 }
 
@@ -137,7 +137,7 @@ ChunkSizeChoice SearchChunkSize(const ChunkSizeSearch& search) {
   trials.erase(trials.begin());
   if (trials.size() > kRunnersUp) trials.resize(kRunnersUp);
   choice.runners_up = std::move(trials);
-  choice.reason = ReasonOf(choice, bounds);
+  choice.reason = ReasonOf(choice, bounds, search.unit);
   return choice;
 }
 

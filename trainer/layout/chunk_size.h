@@ -3,8 +3,9 @@
 // hold enough of them).
 //
 // Any thread; pure functions of their arguments: every rank finds the same size.
-// Units: elements. A run is the list of padded parameter sizes of one data group, in order; runs
-// are packed apart from each other.
+// Units: elements where all runs are of one dtype, else bytes; the words below say elements. A run
+// is the list of padded parameter sizes of one data group and dtype, in order; runs are packed
+// apart from each other.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,9 @@ struct ChunkSizeChoice {
 // What is searched.
 struct ChunkSizeSearch {
   std::vector<std::vector<uint64_t>> runs;
-  uint64_t multiple = 16;     // chunk sizes are multiples of this
-  uint64_t elements_min = 0;  // never below the largest parameter; 0: no other lower bound
+  const char* unit = "elements";  // what is counted, for people
+  uint64_t multiple = 16;         // chunk sizes are multiples of this
+  uint64_t elements_min = 0;      // never below the largest parameter; 0: no other lower bound
   // 0: no other upper bound than the one that `chunks_min` sets; 1.25 x the lower bound is always
   // allowed.
   uint64_t elements_max = 0;

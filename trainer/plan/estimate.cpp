@@ -10,18 +10,19 @@ namespace tidepool::trainer {
 namespace {
 
 void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEstimate* estimate) {
-  const bool is_fp32 = layout.dtype == DType::kF32;
-  const uint64_t gradient_bytes = is_fp32 || options.micro_batches > 1 ? 4 : 2;
   // Each chunk's plane lies in whole pages; a large one has some more beside it.
   for (const ChunkPlace& chunk : layout.chunks) {
     if (chunk.frozen) {
       // A page in front of it holds its name.
-      estimate->frozen += kPageBytes + RoundUp(chunk.elements * BytesOf(layout.dtype), kPageBytes);
+      estimate->frozen += kPageBytes + RoundUp(chunk.elements * BytesOf(chunk.dtype), kPageBytes);
       continue;
     }
 
-    const uint64_t moment = PooledBytes(MomentBytes(options.optimizer.states, chunk.elements));
-    estimate->master += PooledBytes(MasterBytes(options.optimizer.states, chunk.elements));
+    const bool is_fp32 = chunk.dtype == DType::kF32;
+    const uint64_t gradient_bytes = is_fp32 || options.micro_batches > 1 ? 4 : 2;
+    const StateForm form = is_fp32 ? StateForm::kF32 : options.optimizer.states;
+    const uint64_t moment = PooledBytes(MomentBytes(form, chunk.elements));
+    estimate->master += PooledBytes(MasterBytes(form, chunk.elements));
     if (NeedsMomentum(options.optimizer)) estimate->momentum += moment;
     if (NeedsVariance(options.optimizer)) estimate->variance += moment;
     estimate->param16 += is_fp32 ? 0 : PooledBytes(chunk.elements * 2);
@@ -68,7 +69,7 @@ MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& 
   MemoryEstimate estimate;
   estimate.parameters = layout.ParameterCount();
   estimate.trained_parameters = layout.TrainedParameterCount();
-  estimate.padding_bytes = (layout.TotalElements() - estimate.parameters) * BytesOf(layout.dtype);
+  estimate.padding_bytes = layout.TotalBytes() - layout.ParameterBytes();
 
   AddPool(layout, options, &estimate);
   AddExchange(layout, options, &estimate);
@@ -86,8 +87,8 @@ MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& 
       estimate.block_bytes == 0 ? 0 : std::min(evictable, for_blocks / estimate.block_bytes);
   estimate.rcache_bytes = std::max(options.rcache_bytes, estimate.resident_bytes);
 
-  estimate.resident_share = static_cast<double>(estimate.resident_bytes) /
-                            static_cast<double>(layout.TotalElements() * BytesOf(layout.dtype));
+  estimate.resident_share =
+      static_cast<double>(estimate.resident_bytes) / static_cast<double>(layout.TotalBytes());
   estimate.evictable_share =
       evictable == 0 ? 1.0 : static_cast<double>(estimate.blocks) / static_cast<double>(evictable);
   return estimate;

@@ -20,8 +20,8 @@ struct MemoryEstimate {
   // Host pool, for the whole job, in bytes.
   // In the form of the states; a rule without a moment has 0 there.
   uint64_t master = 0, momentum = 0, variance = 0;
-  uint64_t param16 = 0;                 // 16-bit jobs only: what is fetched
-  uint64_t gradient = 0;                // fp32, or 16-bit without accumulation
+  uint64_t param16 = 0;                 // 16-bit chunks only: what is fetched
+  uint64_t gradient = 0;                // fp32, or the chunk's type without accumulation
   uint64_t pool_bytes = 0;              // their sum
   double pool_bytes_per_parameter = 0;  // that is trained
   // Frozen chunks, not in pool_bytes: the pool holds them once for all jobs of the user that list

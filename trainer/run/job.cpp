@@ -96,9 +96,10 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
     spec.data_groups.push_back(group);
   }
 
+  spec.f32_chunks = layout.OwnF32Chunks();
   for (const ChunkPlace& chunk : layout.chunks) {
     if (chunk.frozen) {
-      spec.frozen.push_back({chunk.elements, {}});
+      spec.frozen.push_back({chunk.elements, chunk.dtype, {}});
     } else {
       spec.chunks.push_back({chunk.elements, chunk.data_group});
     }

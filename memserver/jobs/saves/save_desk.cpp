@@ -51,7 +51,7 @@ std::vector<SavedTensor> TensorsOf(const JobStates& states,
         return spilled->Read(chunk, begin + first, values);
       };
       // The two halves of a number lie in two planes.
-    } else if (states.is_split()) {
+    } else if (chunk.is_split()) {
       tensor.high =
           reinterpret_cast<const uint16_t*>(chunk.planes.param16) + parameter.element_begin;
       tensor.rest = reinterpret_cast<const int16_t*>(chunk.planes.master) + parameter.element_begin;

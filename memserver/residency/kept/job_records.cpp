@@ -90,9 +90,7 @@ Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& lay
   }
 
   kept->demoted = count;
-  size_t planes = 0;
-  for (const uint64_t bytes : InOrder(shm::PlaneBytesOf(spec, 0))) planes += bytes > 0 ? 1 : 0;
-  size_t at = kept->extent_offsets.size() - planes * spec.chunks.size();
+  size_t at = kept->extent_offsets.size() - PlanesListed(spec);
 
   for (ChunkId id = 0; id < count; ++id) {
     const auto all = InOrder(shm::PlaneBytesOf(spec, id)),
@@ -113,10 +111,16 @@ std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes) {
 }
 
 uint64_t PlanesListed(const shm::JobSpec& spec) {
-  const auto bytes = InOrder(shm::PlaneBytesOf(spec, 0));
-  return static_cast<uint64_t>(
-             std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; })) *
-         spec.chunks.size();
+  return PlanesBefore(spec, static_cast<ChunkId>(spec.chunks.size()));
+}
+
+// An fp32 chunk of a 16-bit job lacks one of the planes that the last chunk has.
+uint64_t PlanesBefore(const shm::JobSpec& spec, ChunkId chunk) {
+  const auto bytes = InOrder(shm::PlaneBytesOf(spec, static_cast<ChunkId>(spec.chunks.size() - 1)));
+  const auto planes =
+      std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; });
+  const ChunkId fewer = TP_PLANTED("residency.f32_chunks_placed_alike") ? 0 : spec.f32_chunks;
+  return static_cast<uint64_t>(planes) * chunk - std::min(chunk, fewer);
 }
 
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {

@@ -36,6 +36,8 @@ inline constexpr size_t kPlanesMax = 5;
 std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes);
 // How many planes of each chunk are listed: the same for all.
 uint64_t PlanesListed(const shm::JobSpec& spec);
+// Those of the chunks before this one.
+uint64_t PlanesBefore(const shm::JobSpec& spec, ChunkId chunk);
 
 // The parts of a job's records that never change.
 struct KeptJob {

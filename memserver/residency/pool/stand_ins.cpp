@@ -36,9 +36,9 @@ StandIns::~StandIns() {
 
 uint64_t StandIns::PieceBytes(ChunkId chunk, uint32_t piece) const {
   const uint64_t pieces = DivideUp(spec_->chunks[chunk].elements, shm::kPieceElements);
-  const uint64_t end =
-      piece + 1 < pieces ? shm::PieceOffset(*spec_, piece + 1) : shm::SlotBytes(*spec_, chunk);
-  return end - shm::PieceOffset(*spec_, piece);
+  const uint64_t end = piece + 1 < pieces ? shm::PieceOffset(*spec_, chunk, piece + 1)
+                                          : shm::SlotBytes(*spec_, chunk);
+  return end - shm::PieceOffset(*spec_, chunk, piece);
 }
 
 std::byte* StandIns::Find(ChunkId chunk, uint32_t piece, uint64_t epoch) const {

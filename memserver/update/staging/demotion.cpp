@@ -46,7 +46,7 @@ PieceBuffer Demotion::BufferOf(uint32_t staging, const StateTier& tier,
                     .epoch = epoch,
                     .place = places_[piece.chunk] +
                              epoch % 2 * shm::SlotBytes(states.spec(), piece.chunk) +
-                             shm::PieceOffset(states.spec(), piece.piece)};
+                             shm::PieceOffset(states.spec(), piece.chunk, piece.piece)};
   return buffer;
 }
 
@@ -98,10 +98,10 @@ bool Demotion::NextWork(const StateTier& tier, JobStates* states, Work* work) {
 
   *work = Work{};
   work->name = {WorkKind::kMoveOut, order_.job, 0, piece.chunk, piece.piece};
-  work->source = HostPlanesOf(*states, chunk, piece.piece);
+  work->source = HostPlanesOf(chunk, piece.piece);
   work->staged = BufferOf(staging, tier, *states);
   work->planes.count = work->source.count;
-  PointIntoStaging(states->spec(), work->staged.payload, &work->planes);
+  PointIntoStaging(states->spec(), piece.chunk, work->staged.payload, &work->planes);
   return true;
 }
 

@@ -11,7 +11,7 @@ uint64_t ElementsOfPiece(const Chunk& chunk, uint32_t piece) {
 }
 
 uint64_t PayloadOfPiece(const JobStates& states, ChunkId chunk, uint32_t piece) {
-  return shm::SpilledPieceBytes(states.spec(), ElementsOfPiece(states.chunk(chunk), piece));
+  return shm::SpilledPieceBytes(states.spec(), chunk, ElementsOfPiece(states.chunk(chunk), piece));
 }
 
 nvme::PieceName NameOfPiece(const StateTier& tier, const JobStates& states,
@@ -23,7 +23,7 @@ nvme::PieceName NameOfPiece(const StateTier& tier, const JobStates& states,
           .piece = piece.piece,
           .epoch = epoch,
           .place = place.offset + epoch % 2 * place.slot_bytes +
-                   shm::PieceOffset(states.spec(), piece.piece)};
+                   shm::PieceOffset(states.spec(), piece.chunk, piece.piece)};
 }
 
 }  // namespace tidepool::memserver

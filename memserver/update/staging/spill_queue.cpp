@@ -210,16 +210,16 @@ bool SpillQueue::NextLoadWork(Work* work) {
   work->name = {WorkKind::kStage, job_, 0, piece.chunk, piece.piece};
   if (moves_[staging].task.kind == Kind::kStore) {
     work->planes.count = work->count;
-    PointIntoStaging(states_->spec(), work->staged.payload, &work->planes);
+    PointIntoStaging(states_->spec(), piece.chunk, work->staged.payload, &work->planes);
     work->from = states_->weights().PutBytes(piece.chunk, begin);
-    if (states_->is_split()) work->copy = states_->weights().PutHighBytes(piece.chunk, begin);
+    if (chunk.is_split()) work->copy = states_->weights().PutHighBytes(piece.chunk, begin);
     return true;
   }
 
   work->name.kind = WorkKind::kUnstage;
-  work->to = chunk.planes.param16 + begin * BytesOf(states_->spec().dtype);
+  work->to = chunk.planes.param16 + begin * BytesOf(chunk.dtype);
   work->from = work->staged.payload.data();
-  work->dtype = states_->spec().dtype;
+  work->dtype = chunk.dtype;
   return true;
 }
 
@@ -357,7 +357,7 @@ void SpillQueue::EndPiece(const Task& task) {
   TP_CHECK(chunk.pieces_left > 0, "a piece ends once");
   if (--chunk.pieces_left > 0) return;
   // The upper halves of a split master are where they are fetched since they were put.
-  const bool lacks_copy = chunk.planes.param16 != nullptr && !states_->is_split();
+  const bool lacks_copy = chunk.planes.param16 != nullptr && !chunk.is_split();
   if (task.kind == Kind::kStore && lacks_copy)
     return BeginTask({Kind::kUnstage, task.chunk, task.epoch});
   finished_.Push({task.chunk, task.kind == Kind::kUpdate});

@@ -105,18 +105,18 @@ bool WeightFill::NextWork(Work* work) {
   if (staging == StagingTable::kNone) return false;
   StagedPiece& piece = staged_.at(staging);
   piece.state = StagedState::kAtWorker;
-  const shm::JobSpec& spec = states_->spec();
+  const Chunk& chunk = states_->chunk(piece.chunk);
 
   *work = Work{};
   work->name = {WorkKind::kFillWindow, job_, 0, piece.chunk, piece.piece};
   work->staged = BufferOf(staging);
-  work->count = ElementsOfPiece(states_->chunk(piece.chunk), piece.piece);
-  work->dtype = spec.dtype;
-  work->planes.states = spec.optimizer.states;
+  work->count = ElementsOfPiece(chunk, piece.piece);
+  work->dtype = chunk.dtype;
+  work->planes.states = chunk.states;
   work->to = states_->window().slots()[slots_[staging]].data +
-             piece.piece * shm::kPieceElements * BytesOf(spec.dtype);
-  work->from = work->staged.payload.data() +
-               (states_->is_split() ? shm::SpilledPieceOf(spec, work->count).high : 0);
+             piece.piece * shm::kPieceElements * BytesOf(chunk.dtype);
+  const shm::SpilledPiece at = shm::SpilledPieceOf(states_->spec(), piece.chunk, work->count);
+  work->from = work->staged.payload.data() + (chunk.is_split() ? at.high : 0);
   return true;
 }
 

@@ -168,6 +168,15 @@ TEST(ResidencyReport, PutsTheTensorsOfALayerTogetherWhereverTheyLie) {
   EXPECT_THAT(text, HasSubstr(R"~({"name":"(frozen)","chunks":2,"bytes":8192}])~"));
   EXPECT_THAT(text, HasSubstr(R"("rank":0,"chunks_held":1,"bytes_limit":1024,)"
                               R"("runs":[[".",1],["c",1],[".",2],[">",1]])"));
+
+  // Chunk 0 stays fp32 beside 16-bit ones, and the frozen chunks are bytes.
+  spec->dtype = DType::kBF16;
+  spec->f32_chunks = 1;
+  for (const ChunkId id : {4, 5}) snapshot.jobs[0].chunks[id].dtype = DType::kRaw;
+  const std::string mixed = ResidencyReport(snapshot, {&snapshot.jobs[0]}, ResidencyBy::kLayer);
+  EXPECT_THAT(mixed, HasSubstr(R"([{"name":"wte","chunks":1,"bytes":32},)"));
+  EXPECT_THAT(mixed, HasSubstr(R"({"name":"model.norm","chunks":1,"bytes":16})"));
+  EXPECT_THAT(mixed, HasSubstr(R"~({"name":"(frozen)","chunks":2,"bytes":2048}])~"));
 }
 
 TEST_F(AdminApiTest, ChunksArePagedByCursor) {
@@ -197,7 +206,8 @@ TEST_F(AdminApiTest, ChunksArePagedByCursor) {
 TEST_F(AdminApiTest, ChunksAreFilteredByJobAndState) {
   EXPECT_EQ(
       BodyOf("/v1/chunks?job=gpt&state=gradients"),
-      R"({"chunks":[{"job":3,"chunk":2,"state":"gradients","data_group":0,"elements":1024,"bytes":16384,"version":41,)"
+      R"({"chunks":[{"job":3,"chunk":2,"state":"gradients","data_group":0,"elements":1024,)"
+      R"("dtype":"fp32","bytes":16384,"version":41,)"
       R"("fetches":5,"states_on_nvme":false,"weights_on_nvme":false,"ranks_cached":[1]}],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?job=5&state=empty"), R"({"chunks":[],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?tier=nvme"), R"({"chunks":[],"next_cursor":null})");

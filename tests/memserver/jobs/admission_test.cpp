@@ -334,7 +334,7 @@ class Crowd {
     options.world = 1 + static_cast<uint32_t>(number % 2);
     options.chunks = 1 + static_cast<uint32_t>(number);
     shm::JobSpec spec = MakeSpec(options);
-    if (number % kUsers != 2) spec.frozen = {{16, HashOf({})}};
+    if (number % kUsers != 2) spec.frozen = {{16, DType::kF32, HashOf({})}};
     return spec;
   }
 

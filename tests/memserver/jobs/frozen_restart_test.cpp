@@ -27,7 +27,7 @@ std::vector<std::byte> Content() {
 
 shm::JobSpec Adapter(const std::string& name) {
   shm::JobSpec spec = MakeSpec({.name = name});
-  spec.frozen = {{kElements, HashOf(Content())}};
+  spec.frozen = {{kElements, DType::kF32, HashOf(Content())}};
   return spec;
 }
 

@@ -30,6 +30,7 @@ struct Shape {
   uint32_t micro_batches;
   OptimizerRule rule = OptimizerRule::kAdamW;
   StateForm states = StateForm::kF32;
+  uint32_t f32_chunks = 0;
 };
 
 class Training : public ::testing::TestWithParam<Shape> {};
@@ -42,7 +43,8 @@ TEST_P(Training, FollowsTheModelForFiveSteps) {
                                 .chunks = 3,
                                 .chunk_elements = 192 * shape.world,
                                 .micro_batches = shape.micro_batches,
-                                .max_grad_norm = 2});
+                                .max_grad_norm = 2,
+                                .f32_chunks = shape.f32_chunks});
   spec.optimizer.rule = shape.rule;
   spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;
@@ -72,6 +74,21 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{DType::kBF16, 2, 3, OptimizerRule::kAdam, StateForm::kSplit},
                       Shape{DType::kBF16, 2, 1, OptimizerRule::kAdamW, StateForm::kSplitBf16},
                       Shape{DType::kBF16, 2, 1, OptimizerRule::kSgd, StateForm::kSplit8}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Mixed, Training,
+    ::testing::Values(Shape{.dtype = DType::kBF16, .world = 1, .micro_batches = 1, .f32_chunks = 1},
+                      Shape{.dtype = DType::kF16, .world = 2, .micro_batches = 3, .f32_chunks = 2},
+                      Shape{.dtype = DType::kBF16,
+                            .world = 2,
+                            .micro_batches = 2,
+                            .states = StateForm::kSplitBf16,
+                            .f32_chunks = 1},
+                      Shape{.dtype = DType::kBF16,
+                            .world = 1,
+                            .micro_batches = 1,
+                            .states = StateForm::kSplit8,
+                            .f32_chunks = 2}));
 
 // Two groups of ranks (as experts have), and a chunk that all ranks share.
 shm::JobSpec TwoGroupSpec() {
@@ -332,6 +349,31 @@ TEST(TrainingSplit, PutsThatAreInFlightTogetherLandOneAfterTheOther) {
       ASSERT_EQ(reinterpret_cast<const int16_t*>(kept.planes.master)[i], halves.rest)
           << chunk << " " << i;
     }
+  }
+}
+
+// A chunk that is not split goes around the staging buffer, which stays taken meanwhile.
+TEST(TrainingSplit, PutsOfAnFp32ChunkBetweenDoNotFreeTheStagingBuffer) {
+  ServeWorld world;
+  SmallTrainer trainer(&world, SplitSpec({.dtype = DType::kBF16, .f32_chunks = 1}));
+  ASSERT_TRUE(trainer.JoinAll());
+  FakeRank& rank = trainer.rank(0);
+  const auto weight = [](uint64_t i) { return 1.0F + static_cast<float>(i) * 0x1p-14F; };
+  for (uint64_t i = 0; i < 384; ++i) rank.At<float>(0)[i] = weight(i);
+  std::vector<uint64_t> counters;
+  for (const uint64_t begin : {0u, 96u}) {
+    for (const ChunkId chunk : {1u, 0u})
+      counters.push_back(rank.Put(chunk, begin, 96, (192 * chunk + begin) * sizeof(float)));
+  }
+
+  for (const uint64_t counter : counters) EXPECT_EQ(world.Await(&rank, counter).error, 0u);
+  const JobStates& states = *world.tables().jobs.front()->states;
+  EXPECT_EQ(states.chunk(0).planes.param16, nullptr);
+  for (uint64_t i = 0; i < 192; ++i) {
+    ASSERT_EQ(reinterpret_cast<const float*>(states.chunk(0).planes.master)[i], weight(i)) << i;
+    const SplitFloat halves = Split(weight(192 + i));
+    ASSERT_EQ(reinterpret_cast<const uint16_t*>(states.chunk(1).planes.param16)[i], halves.high);
+    ASSERT_EQ(reinterpret_cast<const int16_t*>(states.chunk(1).planes.master)[i], halves.rest);
   }
 }
 

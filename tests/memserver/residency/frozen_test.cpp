@@ -36,7 +36,8 @@ std::vector<std::byte> Content(uint64_t seed) {
 shm::JobSpec Adapter(const std::string& name, const std::vector<uint64_t>& contents = {1},
                      uint32_t world = 1) {
   shm::JobSpec spec = MakeSpec({.name = name, .world = world});
-  for (const uint64_t seed : contents) spec.frozen.push_back({kElements, HashOf(Content(seed))});
+  for (const uint64_t seed : contents)
+    spec.frozen.push_back({kElements, spec.dtype, HashOf(Content(seed))});
   return spec;
 }
 

@@ -15,7 +15,7 @@ shm::JobSpec Spec(DType dtype, uint32_t chunks = 4) {
 
 TEST(Spill, TheWorkedExampleOfTheFormatPageHolds) {
   const shm::JobSpec spec = Spec(DType::kBF16);
-  EXPECT_EQ(shm::PieceOffset(spec, 1), 3'149'824u);
+  EXPECT_EQ(shm::PieceOffset(spec, 0, 1), 3'149'824u);
   EXPECT_EQ(shm::SlotBytes(spec, 0), 3'608'576u);
   EXPECT_EQ(shm::SpilledChunkBytes(spec, 0), 7'217'152u);
 }
@@ -66,16 +66,16 @@ TEST(Spill, EveryFormHasItsPlacesInAPiece) {
   shm::JobSpec spec = Spec(DType::kBF16);
   constexpr uint64_t kElements = 37'856;
   spec.optimizer.states = StateForm::kSplit;
-  const shm::SpilledPiece split = shm::SpilledPieceOf(spec, kElements);
+  const shm::SpilledPiece split = shm::SpilledPieceOf(spec, 0, kElements);
   EXPECT_EQ(split.high, 75'712u);
   EXPECT_EQ(split.momentum, 151'424u);
   EXPECT_EQ(split.variance, 302'848u);
   EXPECT_EQ(split.bytes, 454'656u) << "as fp32 states: 12 bytes a parameter";
   spec.optimizer.states = StateForm::kSplitBf16;
-  EXPECT_EQ(shm::SpilledPieceOf(spec, kElements).variance, 227'136u);
-  EXPECT_EQ(shm::SpilledPieceOf(spec, kElements).bytes, 303'104u);
+  EXPECT_EQ(shm::SpilledPieceOf(spec, 0, kElements).variance, 227'136u);
+  EXPECT_EQ(shm::SpilledPieceOf(spec, 0, kElements).bytes, 303'104u);
   spec.optimizer.states = StateForm::kSplit8;
-  const shm::SpilledPiece small = shm::SpilledPieceOf(spec, kElements);
+  const shm::SpilledPiece small = shm::SpilledPieceOf(spec, 0, kElements);
   EXPECT_EQ(small.momentum, 151'424u);
   EXPECT_EQ(small.variance, 151'424u + 37'888u + 4'736u)
       << "37,856 bytes up to 64, then 1,183 scales, up to 64 again";
@@ -84,7 +84,7 @@ TEST(Spill, EveryFormHasItsPlacesInAPiece) {
     spec.optimizer.states = form;
     const shm::StateBytes host = shm::HostStateBytesOf(spec, 0);
     EXPECT_EQ(host.master + host.momentum + host.variance, 0u);
-    EXPECT_LE(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(spec, shm::kPieceElements),
+    EXPECT_LE(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(spec, 0, shm::kPieceElements),
               StateTier::kPieceBytesMax);
   }
 }

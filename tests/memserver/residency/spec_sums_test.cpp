@@ -29,7 +29,7 @@ shm::JobSpec Decoded(const shm::JobSpec& spec) {
 }
 
 // Chunks of several sizes, two data groups, ranks in one of them only.
-shm::JobSpec Uneven(DType dtype, uint32_t states_on_gpu) {
+shm::JobSpec Uneven(DType dtype, uint32_t states_on_gpu, uint32_t f32_chunks = 0) {
   shm::JobSpec spec = MakeSpec(
       {.world = 3, .dtype = dtype, .chunks = 9, .chunk_elements = 192 * 3, .micro_batches = 2});
   spec.data_groups.push_back({0b011});
@@ -39,6 +39,7 @@ shm::JobSpec Uneven(DType dtype, uint32_t states_on_gpu) {
   }
   spec.data_groups[0].rank_mask = 0b101;
   spec.states_on_gpu = states_on_gpu;
+  spec.f32_chunks = f32_chunks;
   return spec;
 }
 
@@ -77,6 +78,10 @@ TEST(SumsOfASpecification, AreThoseOfItsChunks) {
   ExpectSameSums(Uneven(DType::kBF16, 0));
   ExpectSameSums(Uneven(DType::kBF16, 4));
   ExpectSameSums(Uneven(DType::kF32, 9));
+  for (const uint32_t f32_chunks : {1U, 4U, 8U}) {
+    ExpectSameSums(Uneven(DType::kBF16, 0, f32_chunks));
+    ExpectSameSums(Uneven(DType::kF16, 3, f32_chunks));
+  }
   ExpectSameSums(MakeSpec({.dtype = DType::kBF16, .chunks = 1}));
 }
 
@@ -86,6 +91,7 @@ TEST(SumsOfASpecification, FindTheWindowThatTheWayThroughAllChunksFinds) {
       {.dtype = DType::kBF16, .chunks = 2 * shm::WindowSums::kBlock + 9, .chunk_elements = 2048});
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
   for (const uint64_t mostly : {1U, 7U, 40U}) {
+    spec.f32_chunks = mostly == 7 ? 300 : 0;
     for (ChunkId id = 0; id < chunks; ++id) {
       spec.chunks[id].elements =
           2048 * (1 + mostly * (id * 2654435761U % 5) + (id % 211 == 3 ? 900 : 0));

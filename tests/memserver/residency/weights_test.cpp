@@ -21,6 +21,7 @@ struct Shape {
   StateForm states = StateForm::kF32;
   uint64_t chunk_elements = 4096;
   uint32_t chunks = 7;
+  uint32_t f32_chunks = 0;
   bool large() const { return chunk_elements > 100'000; }
 };
 
@@ -30,7 +31,8 @@ shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
                                 .micro_batches = shape.micro_batches,
                                 .chunk_elements = shape.chunk_elements,
                                 .chunks = shape.chunks,
-                                .loss_scaling = loss_scaling});
+                                .loss_scaling = loss_scaling,
+                                .f32_chunks = shape.f32_chunks});
   spec.optimizer.states = shape.states;
   return spec;
 }
@@ -110,12 +112,14 @@ TEST_P(WeightBits, AreThoseAlsoWhenStepsAreSkipped) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, WeightBits,
-    ::testing::Values(Shape{}, Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 3, 1},
-                      Shape{.states = StateForm::kSplit},
-                      Shape{.world = 2, .micro_batches = 2, .states = StateForm::kSplit8},
-                      Shape{
-                          .states = StateForm::kSplitBf16, .chunk_elements = 270'336, .chunks = 4},
-                      Shape{.world = 2, .chunk_elements = 135'168, .chunks = 5}));
+    ::testing::Values(
+        Shape{}, Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 3, 1},
+        Shape{.states = StateForm::kSplit},
+        Shape{.world = 2, .micro_batches = 2, .states = StateForm::kSplit8},
+        Shape{.states = StateForm::kSplitBf16, .chunk_elements = 270'336, .chunks = 4},
+        Shape{.world = 2, .chunk_elements = 135'168, .chunks = 5},
+        Shape{.chunks = 9, .f32_chunks = 2},
+        Shape{.world = 2, .states = StateForm::kSplit, .chunks = 8, .f32_chunks = 1}));
 
 // --- kills ---
 
@@ -374,7 +378,7 @@ TEST_F(WeightFaults, DamageBehindTheMasterIsFoundByTheUpdateAlone) {
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(7);
   const Weights before = trainer.FetchAll();
-  const uint64_t piece = kPageBytes + shm::PieceOffset(large, 1) - kPageBytes;
+  const uint64_t piece = kPageBytes + shm::PieceOffset(large, 0, 1) - kPageBytes;
   for (uint32_t slot = 0; slot < 6; ++slot)
     world.disk().bytes(0)[slot * piece + kPageBytes + kMiB + 77] ^= std::byte{1};
   EXPECT_EQ(Difference(trainer.FetchAll(), before), "");

@@ -73,7 +73,7 @@ class Ahead {
 };
 
 uint64_t PieceBytes() {
-  return nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(Spec(), kElements);
+  return nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(Spec(), 0, kElements);
 }
 
 Weights OnHost(const shm::JobSpec& spec, const std::vector<uint64_t>& seeds) {

@@ -22,6 +22,7 @@ struct Shape {
   uint64_t chunk_elements = 4096;
   uint32_t chunks = 4;
   StateForm states = StateForm::kF32;
+  uint32_t f32_chunks = 0;
 };
 
 inline shm::JobSpec SpecOf(const Shape& shape, const std::string& name = "gpt") {
@@ -30,7 +31,8 @@ inline shm::JobSpec SpecOf(const Shape& shape, const std::string& name = "gpt") 
                                 .world = shape.world,
                                 .micro_batches = shape.micro_batches,
                                 .chunk_elements = shape.chunk_elements,
-                                .chunks = shape.chunks});
+                                .chunks = shape.chunks,
+                                .f32_chunks = shape.f32_chunks});
   spec.optimizer.rule = shape.rule;
   spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;

@@ -88,6 +88,7 @@ TEST_P(DemotionKills, BetweenAnyTwoTurnsLeaveTheStatesInOnePlace) {
 INSTANTIATE_TEST_SUITE_P(Shapes, DemotionKills,
                          ::testing::Values(Shape{}, Shape{.dtype = DType::kF32, .world = 2},
                                            Shape{.states = StateForm::kSplit8},
+                                           Shape{.states = StateForm::kSplit, .f32_chunks = 1},
                                            Shape{.chunk_elements = 270'336, .chunks = 1}));
 
 // An old note of a move that did not come about says nothing about the next one, to another place.

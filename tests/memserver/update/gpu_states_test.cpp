@@ -30,6 +30,7 @@ struct Shape {
   uint64_t chunk_elements = 192;  // per rank
   uint32_t chunks = 4;
   OptimizerRule rule = OptimizerRule::kAdamW;
+  uint32_t f32_chunks = 0;
 };
 
 shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
@@ -38,7 +39,8 @@ shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
                                 .micro_batches = shape.micro_batches,
                                 .chunk_elements = shape.chunk_elements,
                                 .chunks = shape.chunks,
-                                .loss_scaling = loss_scaling});
+                                .loss_scaling = loss_scaling,
+                                .f32_chunks = shape.f32_chunks});
   spec.optimizer.rule = shape.rule;
   spec.states_on_gpu = shape.on_gpu;
   return spec;
@@ -89,7 +91,8 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, GpuBits,
     ::testing::Values(Shape{DType::kF32}, Shape{DType::kF32, 2, 3}, Shape{DType::kBF16},
                       Shape{DType::kBF16, 2, 2, 3}, Shape{DType::kF16, 2, 1, 4},
-                      Shape{.rule = OptimizerRule::kAdam},
+                      Shape{.rule = OptimizerRule::kAdam}, Shape{.on_gpu = 3, .f32_chunks = 1},
+                      Shape{.world = 2, .micro_batches = 2, .on_gpu = 2, .f32_chunks = 3},
                       Shape{.on_gpu = 1, .chunk_elements = shm::kPieceElements + 208, .chunks = 2},
                       Shape{.dtype = DType::kF32,
                             .on_gpu = 2,

@@ -37,6 +37,7 @@ struct Shape {
   uint64_t chunk_elements = 192;
   uint32_t chunks = 4;
   StateForm states = StateForm::kF32;
+  uint32_t f32_chunks = 0;
   // More than one piece a chunk: fewer steps show it.
   bool large() const { return chunk_elements > 100'000; }
 };
@@ -47,7 +48,8 @@ shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
                                 .micro_batches = shape.micro_batches,
                                 .chunk_elements = shape.chunk_elements,
                                 .chunks = shape.chunks,
-                                .loss_scaling = loss_scaling});
+                                .loss_scaling = loss_scaling,
+                                .f32_chunks = shape.f32_chunks});
   spec.optimizer.rule = shape.rule;
   spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;
@@ -111,6 +113,15 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{.rule = OptimizerRule::kSgd, .states = StateForm::kSplit},
                       Shape{.rule = OptimizerRule::kLion, .states = StateForm::kSplit8}));
 
+INSTANTIATE_TEST_SUITE_P(
+    Mixed, SpillBits,
+    ::testing::Values(Shape{.f32_chunks = 1},
+                      Shape{.world = 2, .micro_batches = 2, .f32_chunks = 3},
+                      Shape{.dtype = DType::kF16, .world = 3, .f32_chunks = 2},
+                      Shape{.states = StateForm::kSplit, .f32_chunks = 2},
+                      Shape{.micro_batches = 2, .states = StateForm::kSplit8, .f32_chunks = 1},
+                      Shape{.chunk_elements = 270'336, .chunks = 2, .f32_chunks = 1}));
+
 // The second piece begins in the middle of the chunk's scales, and ends in half a block.
 TEST(Spill, SmallStatesOfAChunkWithTwoPiecesHaveTheBitsOfTheHost) {
   for (const StateForm states : {StateForm::kSplitBf16, StateForm::kSplit8}) {
@@ -125,9 +136,10 @@ TEST(Spill, SmallStatesOfAChunkWithTwoPiecesHaveTheBitsOfTheHost) {
 std::vector<float> MasterOnHost(const ServeWorld& world, ChunkId id) {
   const JobStates& states = *world.tables().jobs[0]->states;
   const ChunkPlanes& planes = states.chunk(id).planes;
+  const bool split = states.chunk(id).is_split();
   std::vector<float> values(states.chunk(id).elements);
-  if (!states.is_split()) std::memcpy(values.data(), planes.master, values.size() * sizeof(float));
-  for (size_t i = 0; i < values.size() && states.is_split(); ++i) {
+  if (!split) std::memcpy(values.data(), planes.master, values.size() * sizeof(float));
+  for (size_t i = 0; i < values.size() && split; ++i) {
     values[i] = Join(reinterpret_cast<const uint16_t*>(planes.param16)[i],
                      reinterpret_cast<const int16_t*>(planes.master)[i]);
   }
@@ -137,7 +149,9 @@ std::vector<float> MasterOnHost(const ServeWorld& world, ChunkId id) {
 TEST(Spill, ASaveReadsTheMasterOfEveryForm) {
   for (const StateForm form :
        {StateForm::kF32, StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8}) {
-    const shm::JobSpec spec = SpecOf({.chunk_elements = 208, .chunks = 2, .states = form});
+    // The first chunk is fp32 in any case.
+    const shm::JobSpec spec =
+        SpecOf({.chunk_elements = 208, .chunks = 2, .states = form, .f32_chunks = 1});
     ServeWorld host, world(OnNvme(spec));
     SmallTrainer on_host(&host, spec), on_nvme(&world, spec);
     for (SmallTrainer* trainer : {&on_host, &on_nvme}) {

@@ -36,7 +36,7 @@ shm::JobSpec Spec(const std::string& name = "gpt", DType dtype = DType::kBF16,
 WorldOptions OnNvme(const shm::JobSpec& spec, uint64_t pieces) {
   WorldOptions options;
   options.pool_bytes =
-      shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::PieceOffset(spec, 1));
+      shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::PieceOffset(spec, 0, 1));
   if (spec.chunks[0].elements < shm::kPieceElements) {
     options.pool_bytes =
         shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::SlotBytes(spec, 0));

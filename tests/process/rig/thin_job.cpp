@@ -254,7 +254,7 @@ shm::JobSpec SpecOf(const ThinOptions& options) {
     spec.parameters.push_back({"layer" + std::to_string(i) + ".bias", {32}, i, 1, bias, 32});
   }
   for (uint32_t i = 0; i < options.frozen_chunks; ++i) {
-    spec.frozen.push_back({options.chunk_elements, HashOf(FrozenContent(options, i))});
+    spec.frozen.push_back({options.chunk_elements, spec.dtype, HashOf(FrozenContent(options, i))});
   }
   return spec;
 }

@@ -57,7 +57,7 @@ TEST(WeightPut, AllRanksTogetherPutTheWholeModel) {
           ASSERT_TRUE(put.Put(id, ValuesOf(id, layout.parameters[id].element_count).data()).ok());
         }
         ASSERT_TRUE(put.Finish().ok());
-        EXPECT_EQ(put.bytes_put(), layout.TotalElements() / world * 4);
+        EXPECT_EQ(put.bytes_put(), layout.TotalBytes() / BytesOf(layout.dtype) / world * 4);
       }
       ExpectAllThere(layout, server);
     }

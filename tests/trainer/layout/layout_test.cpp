@@ -35,7 +35,7 @@ LayoutOptions WithChunks(uint64_t chunk_bytes) {
 
 // The invariants of chunk_layout.h; the job spec of the server asks for the same.
 void ExpectSound(const ChunkLayout& layout, const std::vector<ParameterNote>& notes) {
-  const uint64_t align = ShardAlignElements(layout.dtype);
+  const auto align_of = [&](ChunkId c) { return ShardAlignElements(layout.chunks[c].dtype); };
   ASSERT_EQ(layout.parameters.size(), notes.size());
   ASSERT_EQ(layout.of_note.size(), notes.size());
   uint64_t end = 0;
@@ -46,10 +46,12 @@ void ExpectSound(const ChunkLayout& layout, const std::vector<ParameterNote>& no
     EXPECT_EQ(place.name, notes[place.note].name);
     EXPECT_EQ(layout.chunks[place.chunk].data_group, notes[place.note].data_group);
     EXPECT_EQ(layout.chunks[place.chunk].frozen, notes[place.note].frozen);
+    const DType dtype = notes[place.note].dtype.value_or(layout.chunks[place.chunk].dtype);
+    EXPECT_EQ(layout.chunks[place.chunk].dtype, dtype);
     ASSERT_GE(place.chunk, chunk);
     if (place.chunk != chunk) end = 0;
     chunk = place.chunk;
-    EXPECT_EQ(place.element_begin % align, 0u);
+    EXPECT_EQ(place.element_begin % align_of(place.chunk), 0u);
     EXPECT_GE(place.element_begin, end);
     end = place.element_begin + place.element_count;
     EXPECT_LE(end, layout.chunks[place.chunk].elements);
@@ -58,13 +60,15 @@ void ExpectSound(const ChunkLayout& layout, const std::vector<ParameterNote>& no
   }
   for (ChunkId c = 0; c < layout.chunks.size(); ++c) {
     EXPECT_GT(layout.chunks[c].parameter_count, 0u);
-    EXPECT_EQ(layout.chunks[c].elements % (layout.ShardCount(c) * align), 0u);
+    EXPECT_EQ(layout.chunks[c].elements % (layout.ShardCount(c) * align_of(c)), 0u);
     if (!layout.chunks[c].resident) {
-      EXPECT_EQ(layout.chunks[c].elements, layout.block_elements);
+      EXPECT_EQ(layout.ChunkBytes(c), layout.block_bytes);
     }
     if (c == 0) continue;
     EXPECT_LE(layout.chunks[c - 1].frozen, layout.chunks[c].frozen);
-    if (layout.chunks[c - 1].frozen == layout.chunks[c].frozen) {
+    if (layout.chunks[c - 1].frozen != layout.chunks[c].frozen) continue;
+    EXPECT_LE(layout.chunks[c - 1].dtype, layout.chunks[c].dtype);
+    if (layout.chunks[c - 1].dtype == layout.chunks[c].dtype) {
       EXPECT_GE(layout.chunks[c - 1].resident, layout.chunks[c].resident);
     }
   }
@@ -128,6 +132,92 @@ TEST(FrozenParameters, OfLessThanAChunkAreOneChunkBesideManyTrainedOnes) {
   EXPECT_EQ(layout.TrainedChunks(), layout.chunks.size() - 1);
   EXPECT_GT(layout.EvictableChunks(0), 1u);
   EXPECT_EQ(layout.chunks.back().elements, 112u);
+}
+
+// Norms in fp32 beside 16-bit matrices.
+std::vector<ParameterNote> LayersWithNorms(int layers, uint64_t width) {
+  std::vector<ParameterNote> notes = Layers(layers, width);
+  for (ParameterNote& note : notes) note.dtype = note.dims.size() == 1 ? DType::kF32 : DType::kBF16;
+  return notes;
+}
+
+TEST(ParametersOfTwoTypes, SmallFp32OnesAreOneResidentChunkInFrontOfTheOthers) {
+  const std::vector<ParameterNote> notes = LayersWithNorms(8, 64);
+  LayoutOptions options;
+  options.dtype = DType::kBF16;
+  options.world = 2;
+  const ChunkLayout layout = BuildLayout(notes, options).value();
+  ExpectSound(layout, notes);
+  EXPECT_EQ(layout.dtype, DType::kBF16);
+  EXPECT_EQ(layout.OwnF32Chunks(), 1u);
+  EXPECT_TRUE(layout.chunks[0].resident);
+  EXPECT_EQ(layout.chunks[0].elements, 8u * 2 * 64);
+  EXPECT_EQ(layout.ResidentBytes(0), RoundUp(8 * 2 * 64 * 4, kPageBytes));
+  EXPECT_EQ(layout.ParameterBytes(), 8u * (2 * 64 * 4 + 7 * 64 * 64 * 2));
+
+  // The matrices lie as they would without norms.
+  std::vector<ParameterNote> matrices = notes;
+  std::erase_if(matrices, [](const ParameterNote& note) { return note.dtype == DType::kF32; });
+  const ChunkLayout alone = BuildLayout(matrices, options).value();
+  EXPECT_EQ(layout.block_bytes, alone.block_bytes);
+  EXPECT_EQ(layout.chunks.size(), alone.chunks.size() + 1);
+}
+
+TEST(ParametersOfTwoTypes, EveryBlockHoldsAChunkOfEither) {
+  std::vector<ParameterNote> notes = LayersWithNorms(8, 64);
+  for (int layer = 0; layer < 8; ++layer) {
+    notes.push_back(Note("router." + std::to_string(layer), {64, 128}));
+    notes.back().dtype = DType::kF32;
+  }
+  LayoutOptions options = WithChunks(64 * 1024);
+  options.dtype = DType::kBF16;
+  const ChunkLayout layout = BuildLayout(notes, options).value();
+  ExpectSound(layout, notes);
+  ASSERT_GE(layout.OwnF32Chunks(), 4u);
+  const ChunkPlace &wide = layout.chunks[0], &narrow = layout.chunks[layout.OwnF32Chunks()];
+  EXPECT_EQ(wide.elements, 16u * 1024);
+  EXPECT_EQ(narrow.elements, 32u * 1024);
+  EXPECT_EQ(layout.BlockBytes(), 64u * 1024);
+}
+
+TEST(ParametersOfTwoTypes, AreAnFp32LayoutWhereNoTrainedOneHasSixteenBits) {
+  std::vector<ParameterNote> notes = Layers(4, 32);
+  for (ParameterNote& note : notes) note.dtype = DType::kF32;
+  notes.push_back(Note("base", {64, 64}));
+  notes.back().frozen = true;
+  notes.back().dtype = DType::kBF16;
+  LayoutOptions options;
+  options.dtype = DType::kBF16;
+  const ChunkLayout layout = BuildLayout(notes, options).value();
+  ExpectSound(layout, notes);
+  EXPECT_EQ(layout.dtype, DType::kF32);
+  EXPECT_EQ(layout.OwnF32Chunks(), 0u);
+  EXPECT_EQ(layout.chunks.back().dtype, DType::kBF16);
+
+  options.dtype = DType::kF32;
+  notes[0].dtype = DType::kBF16;
+  EXPECT_EQ(BuildLayout(notes, options).status().id(), ErrorId::kUsageError);
+}
+
+TEST(FrozenParameters, OfAnyTypeHaveChunksOfTheirOwnKind) {
+  std::vector<ParameterNote> notes = Layers(2, 16);
+  for (int layer = 0; layer < 16; ++layer) {
+    const std::string at = "base." + std::to_string(layer);
+    for (const DType dtype : {DType::kRaw, DType::kF32, DType::kBF16, DType::kF16}) {
+      notes.push_back(Note(at + "." + NameOf(dtype), {dtype == DType::kRaw ? 8192u : 64u}));
+      notes.back().frozen = true;
+      notes.back().dtype = dtype;
+    }
+  }
+  LayoutOptions options;
+  options.world = 3;
+  const ChunkLayout layout = BuildLayout(notes, options).value();
+  ExpectSound(layout, notes);
+  EXPECT_EQ(layout.chunks.back().dtype, DType::kRaw);
+  EXPECT_FALSE(layout.chunks.back().resident);
+  EXPECT_EQ(layout.chunks.back().elements, layout.block_bytes);
+  EXPECT_EQ(layout.ShardBytes(static_cast<ChunkId>(layout.chunks.size() - 1)) % 64, 0u);
+  EXPECT_EQ(layout.ByteBegin(static_cast<ParameterId>(layout.parameters.size() - 1)) % 8192, 0u);
 }
 
 TEST(BuildLayout, PacksNeighboursUntilOneDoesNotFit) {
@@ -197,7 +287,7 @@ TEST(BuildLayout, GroupsKeepTheirOwnOrderAndShareOneChunkSize) {
   const Result<ChunkLayout> layout = BuildLayout(notes, options);
   ASSERT_TRUE(layout.ok()) << layout.status().Format();
   ExpectSound(layout.value(), notes);
-  EXPECT_EQ(layout.value().block_elements % (12 * 16), 0u);
+  EXPECT_EQ(layout.value().block_bytes % (12 * 64), 0u);
   uint32_t last_note[3] = {0, 0, 0};
   for (const ParameterPlace& place : layout.value().parameters) {
     const uint32_t group = layout.value().chunks[place.chunk].data_group;
@@ -269,7 +359,7 @@ TEST(BuildLayout, SixteenBitShardsStartOn64Bytes) {
   const std::vector<ParameterNote> notes = Layers(8, 48);
   const ChunkLayout layout = BuildLayout(notes, options).value();
   ExpectSound(layout, notes);
-  EXPECT_EQ(layout.block_elements % 96, 0u);
+  EXPECT_EQ(layout.block_bytes % (3 * 64), 0u);
   EXPECT_EQ(layout.ShardBytes(0) % 64, 0u);
 }
 
@@ -287,6 +377,11 @@ TEST(BuildLayout, InvariantsHoldForAnyModel) {
     LayoutOptions options;
     options.world = world;
     options.dtype = *rc::gen::element(DType::kF32, DType::kBF16);
+    for (ParameterNote& note : notes) {
+      note.frozen = *rc::gen::weightedElement<bool>({{4, false}, {1, true}});
+      if (note.frozen) note.dtype = *rc::gen::element(DType::kRaw, DType::kF32, DType::kF16);
+      if (!note.frozen && *rc::gen::arbitrary<bool>()) note.dtype = DType::kF32;
+    }
     std::vector<Rank> everyone(world);
     std::iota(everyone.begin(), everyone.end(), 0);
     options.data_groups = {everyone, {world - 1}};

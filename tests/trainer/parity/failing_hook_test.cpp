@@ -436,7 +436,7 @@ TEST_F(FailingHook, ParametersOfADeviceKeepItWhereverTheyArePlaced) {
   const std::vector<at::Tensor> tensors = {torch::empty({4, 4}, options),
                                            torch::empty({8}, options)};
   auto binding = StorageBinding::Bind(
-      {64, 64}, tensors, {{.chunk = 0, .element_begin = 0}, {.chunk = 1, .element_begin = 8}});
+      {64, 64}, tensors, {{.chunk = 0, .byte_begin = 0}, {.chunk = 1, .byte_begin = 32}});
   ASSERT_TRUE(binding.ok()) << binding.status().Format();
   std::byte block[64];
   binding.value()->Place(1, block);

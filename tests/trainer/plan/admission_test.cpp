@@ -20,6 +20,7 @@ struct Case {
   DType dtype;
   uint32_t world, micro_batches;
   std::string optimizer = "adamw", states = "fp32";
+  bool mixed = false;  // every third parameter is fp32
 };
 
 class Admission : public ::testing::TestWithParam<Case> {};
@@ -29,6 +30,7 @@ TEST_P(Admission, EstimateAndJobSpecAgree) {
   for (uint64_t i = 0; i < 40; ++i)
     notes.push_back(
         {"p" + std::to_string(i), {1 + 37 * i % 90, 7}, static_cast<uint32_t>(i % 2), 0, false});
+  for (size_t i = 1; GetParam().mixed && i < notes.size(); i += 3) notes[i].dtype = DType::kF32;
   LayoutOptions layout_options;
   layout_options.dtype = GetParam().dtype;
   layout_options.world = GetParam().world;
@@ -41,6 +43,7 @@ TEST_P(Admission, EstimateAndJobSpecAgree) {
   const shm::JobSpec spec = MakeJobSpec(layout, options, rcache, "job");
   const Status valid = shm::Validate(spec);
   EXPECT_TRUE(valid.ok()) << valid.Format();
+  EXPECT_EQ(spec.f32_chunks > 0, GetParam().mixed);
 
   const client::StateBytes charged = client::StateBytesOf(spec);
   const MemoryEstimate estimate =
@@ -61,7 +64,9 @@ INSTANTIATE_TEST_SUITE_P(Jobs, Admission,
                                            Case{DType::kBF16, 1, 2, "lion", "split-bf16"},
                                            Case{DType::kBF16, 2, 1, "adam", "split-8bit"},
                                            Case{DType::kF32, 1, 1, "adagrad"},
-                                           Case{DType::kBF16, 1, 1, "sgd", "split"}));
+                                           Case{DType::kBF16, 1, 1, "sgd", "split"},
+                                           Case{DType::kBF16, 2, 1, "adamw", "split-8bit", true},
+                                           Case{DType::kBF16, 1, 3, "adam", "fp32", true}));
 
 // Bytes of two slots of whole pieces for every chunk: a page each, and the planes in whole pages.
 uint64_t TwoSlotsOf(const shm::JobSpec& spec, uint64_t bytes_per_element) {

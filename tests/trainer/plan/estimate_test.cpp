@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/formats/plane_slack.h"
 #include "base/units.h"
 #include "trainer/layout/build_layout.h"
 
@@ -37,6 +38,22 @@ TEST(EstimateMemory, SixteenBitNeedsSixteenBytesAndTwoMoreWithAccumulation) {
   // 12 + 2 + 2: PatrickStar's 14 and the gradient.
   EXPECT_DOUBLE_EQ(EstimateMemory(layout, {1, 0}).pool_bytes_per_parameter, 16.0);
   EXPECT_DOUBLE_EQ(EstimateMemory(layout, {2, 0}).pool_bytes_per_parameter, 18.0);
+}
+
+TEST(EstimateMemory, AnFp32ChunkOfA16BitJobHasFp32StatesAndNoCopy) {
+  std::vector<ParameterNote> notes{{"wte", {4096, 16}, 0, 0, true},
+                                   {"router", {64, 64}, 0, 0, true}};
+  notes[1].dtype = DType::kF32;
+  LayoutOptions options;
+  options.dtype = DType::kBF16;
+  EstimateOptions split;
+  split.optimizer.states = StateForm::kSplit8;
+  const MemoryEstimate estimate = EstimateMemory(BuildLayout(notes, options).value(), split);
+  EXPECT_EQ(estimate.master, 4096 * 16 * 2 + 64 * 64 * 4u);
+  EXPECT_EQ(estimate.param16, 4096 * 16 * 2u);
+  EXPECT_EQ(estimate.gradient, 4096 * 16 * 2 + 64 * 64 * 4u);
+  EXPECT_EQ(estimate.momentum,
+            PooledBytes(MomentBytes(StateForm::kSplit8, 4096 * 16)) + 64 * 64 * 4u);
 }
 
 TEST(EstimateMemory, BlocksAreWhatTheRcacheHasBesideResidentChunks) {

@@ -20,6 +20,7 @@ int TypeOf(DType dtype) {
     case DType::kF32: return NcclTable::kFloat32;
     case DType::kBF16: return NcclTable::kBfloat16;
     case DType::kF16: return NcclTable::kFloat16;
+    case DType::kRaw: return NcclTable::kUint8;
   }
   return NcclTable::kFloat32;
 }

@@ -19,8 +19,9 @@ struct NcclId {
 };
 
 struct NcclTable {
-  static constexpr int kSuccess = 0, kInProgress = 7;              // results
-  static constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;  // element types
+  static constexpr int kSuccess = 0, kInProgress = 7;  // results
+  // Element types.
+  static constexpr int kUint8 = 1, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;
   static constexpr int kSum = 0;
 
   int (*get_version)(int* version) = nullptr;
