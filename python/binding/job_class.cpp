@@ -51,7 +51,7 @@ std::string PlanJson(const trainer::ModulePlan& plan, uint32_t micro_batches) {
   json.Field("chunk_bytes", plan.rcache.block_bytes).Field("blocks", plan.rcache.blocks);
   json.Field("resident_bytes", plan.rcache.resident_bytes);
   json.Field("rcache_bytes", plan.rcache.bytes);
-  json.Field("parameter_bytes", memory.parameters * BytesOf(plan.layout.dtype));
+  json.Field("parameter_bytes", plan.layout.ParameterBytes());
   json.Field("padding_bytes", memory.padding_bytes).Field("frozen_bytes", memory.frozen);
 
   json.Field("master_bytes", memory.master).Field("momentum_bytes", memory.momentum);

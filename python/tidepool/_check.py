@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional, Sequence
+import re
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from ._options import Options, dtype_of
 from .errors import UsageError
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine", "PipelineStage")
+_CONVERTED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # other types are quantised, or no numbers
 _DIMENSIONS_MAX, _NAME_BYTES_MAX = 6, 255  # as in shm/spec/spec_limits.h
 
 
@@ -47,7 +49,7 @@ def check(model: nn.Module, options: Options, has_weights: bool) -> List[Member]
                 where=name,
                 fix="give weights=: a directory, a safetensors file, or a function from a name to a tensor; or use tidepool.from_pretrained",
             )
-    _check_one_dtype(trained, dtype_of(options.dtype))
+    _check_dtypes(model, trained, options)
     _check_one_device(trained, options)
     _check_own_memory(model, trained)
     return trained
@@ -77,12 +79,11 @@ def trained_parameters(model: nn.Module, multi_use: Sequence[str] = ()) -> List[
 
 
 def frozen_parameters(model: nn.Module) -> List[Member]:
-    """Those without requires_grad that the job can hold: dense ones of a floating type. Others stay in this process."""
+    """Those without requires_grad that the job can hold: dense ones, of any type. Others stay in this process."""
     return [
         Member(name, parameter, False)
         for name, parameter in model.named_parameters()
         if not parameter.requires_grad
-        and parameter.is_floating_point()
         and parameter.layout is torch.strided
         and parameter.is_contiguous()
         and parameter.numel() > 0
@@ -90,9 +91,51 @@ def frozen_parameters(model: nn.Module) -> List[Member]:
     ]
 
 
-def job_dtype(trained: Sequence[Member], options: Options) -> torch.dtype:
-    """The dtype of the job's weights and gradients: as asked for, else that of the parameters."""
-    return dtype_of(options.dtype) or trained[0].parameter.dtype
+def dtypes(model: nn.Module, members: Sequence[Member], options: Options) -> Dict[int, torch.dtype]:
+    """What each parameter is in the job, by its id. Errors: UsageError (keep_fp32 names nothing)."""
+    wanted = dtype_of(options.dtype)
+    kept = _kept_in_fp32(model, options.keep_fp32, strict=wanted is torch.bfloat16)
+    placed: Dict[int, torch.dtype] = {}
+    for one in members:
+        own = one.parameter.dtype
+        if own in _CONVERTED:
+            own = torch.float32 if id(one.parameter) in kept else wanted or own
+        placed[id(one.parameter)] = own
+    return placed
+
+
+def job_dtype(trained: Sequence[Member], placed: Dict[int, torch.dtype]) -> torch.dtype:
+    """The dtype of the job: bf16 where a trained parameter is. Others are fp32 then, each in chunks of its own kind."""
+    return torch.bfloat16 if any(placed[id(one.parameter)] is torch.bfloat16 for one in trained) else torch.float32
+
+
+def _kept_in_fp32(model: nn.Module, patterns: Sequence[str], strict: bool) -> Tuple[int, ...]:
+    """Ids of the parameters that the caller names, and, with `strict`, of those that the model says are fp32 in bf16 models too."""
+    named = list(model.named_parameters(remove_duplicate=False))
+    kept = set()
+    for pattern in patterns:
+        fits = name_matcher([pattern])
+        found = [id(parameter) for name, parameter in named if fits(name)]
+        if not found:
+            raise UsageError(
+                f"no parameter of the model has a name with {pattern} in it", where="keep_fp32", fix="give names as named_parameters() has them, or parts of them"
+            )
+        kept.update(found)
+    if strict:
+        fits = name_matcher(strict_patterns(model))
+        kept.update(id(parameter) for name, parameter in named if fits(name))
+    return tuple(kept)
+
+
+def strict_patterns(model: nn.Module) -> List[str]:
+    """What transformers keeps in fp32 where a model is bf16. (`_keep_in_fp32_modules` it applies to fp16 alone.)"""
+    return sorted({pattern for module in model.modules() for pattern in getattr(module, "_keep_in_fp32_modules_strict", None) or ()})
+
+
+def name_matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """As transformers reads such names: regular expressions that may fit anywhere, in which * stands for any text."""
+    fits = [re.compile(pattern.replace("*", ".*")) for pattern in patterns]
+    return lambda name: any(each.search(name) for each in fits)
 
 
 def _refuse_wrappers(model: nn.Module) -> None:
@@ -141,19 +184,16 @@ def _check_kind(name: str, parameter: nn.Parameter) -> None:
         raise UsageError(f"the parameter {name} is {parameter.dtype}", where=name, why="only floating-point parameters can be trained")
 
 
-def _check_one_dtype(trained: Sequence[Member], wanted: Optional[torch.dtype]) -> None:
-    if wanted is not None:
-        return
-    first = trained[0]
+def _check_dtypes(model: nn.Module, trained: Sequence[Member], options: Options) -> None:
+    placed = dtypes(model, trained, options)
     for one in trained:
-        if one.parameter.dtype != first.parameter.dtype:
+        if placed[id(one.parameter)] not in (torch.float32, torch.bfloat16):
             raise UsageError(
-                f"trained parameters have several dtypes: {first.name} is {first.parameter.dtype}, {one.name} is {one.parameter.dtype}",
+                f"the parameter {one.name} is {one.parameter.dtype}, which cannot be trained",
                 where=one.name,
-                why="a job has one dtype",
-                fix='give dtype="bf16" or dtype="fp32", to which all are converted, or freeze some',
+                why="trained parameters are fp32 or bf16; fp16 would need a loss scale that changes with the steps",
+                fix='give dtype="bf16", to which all are converted, or freeze it',
             )
-    dtype_of(first.parameter.dtype)
 
 
 def _check_one_device(trained: Sequence[Member], options: Options) -> None:

@@ -21,7 +21,7 @@ class Estimate:
     """What a job needs. Bytes: of this rank where it says so, else of the job. None: not known."""
 
     parameters: int  # elements, the frozen ones too
-    parameter_bytes: int  # in the job's dtype
+    parameter_bytes: int  # in their dtypes there
     chunks: int
     chunk_bytes: int
     rcache_bytes: int  # on this rank's device, for weights
@@ -97,20 +97,29 @@ class _Task:
 
     model: nn.Module
     options: Options
-    members: Sequence[_check.Member]
-    dtype: torch.dtype
+    trained: Sequence[_check.Member]
+    members: Sequence[_check.Member]  # frozen ones too
 
     @staticmethod
     def of(model: nn.Module, options: Options) -> "_Task":
         trained = _check.check(model, options, has_weights=True)
-        return _Task(model, options, [*trained, *_check.frozen_parameters(model)], _check.job_dtype(trained, options))
+        return _Task(model, options, trained, [*trained, *_check.frozen_parameters(model)])
 
-    def plan(self, rule: Rule, profile: Optional[_profile.Profile], dtype: Optional[torch.dtype] = None) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    @property
+    def dtypes(self) -> Dict[int, torch.dtype]:
+        return _check.dtypes(self.model, self.members, self.options)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the job: bf16 where some trained parameter is."""
+        return _check.job_dtype(self.trained, self.dtypes)
+
+    def plan(self, rule: Rule, profile: Optional[_profile.Profile]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         """The native plan, and the rank's place."""
-        dtype = dtype or self.dtype
-        job = new_job(_options.settings(self.options, dtype, rule, ("", True)))
+        dtypes = self.dtypes
+        job = new_job(_options.settings(self.options, self.dtype, rule, ("", True)))
         for one in self.members:
-            stand_in = unbacked(one.parameter.shape, dtype, "cpu").requires_grad_(one.parameter.requires_grad)
+            stand_in = unbacked(one.parameter.shape, dtypes[id(one.parameter)], "cpu").requires_grad_(one.parameter.requires_grad)
             call(job, "add_parameter", one.name, stand_in, 0, one.multi_use)
         if profile is not None:
             call(job, "foresee", profile.native)
@@ -122,7 +131,7 @@ def _runs(task: _Task, inputs: Optional[_profile.Inputs]) -> Dict[Optional[bool]
     switches: Tuple[Optional[bool], ...] = (False, True) if inputs is not None and inputs.own and _profile.can_checkpoint(task.model) else (None,)
     found: Dict[Optional[bool], _profile.Profile] = {}
     for switch in switches:
-        profile = _profile.profile(task.model, inputs, task.members, task.dtype, switch)
+        profile = _profile.profile(task.model, inputs, task.members, task.dtypes, switch)
         if profile is None:
             break
         found[switch] = profile
@@ -192,9 +201,10 @@ def _changes(task: _Task, found: Estimate, rule: Rule) -> Iterator[Tuple[str, Op
     """What could be changed, the least change first: in words, with the activations and the bytes at the server that it leaves."""
     forms: List[Tuple[str, int]] = [("", found.host_bytes + found.frozen_bytes)]
     names = ("fp32", "split", "split-bf16", "split-8bit")
+    narrow = task if task.dtype is torch.bfloat16 else dataclasses.replace(task, options=dataclasses.replace(task.options, dtype="bf16"))
     later = names[names.index(rule.states) + 1 :] if task.dtype is torch.bfloat16 and rule.states in names else names
     for states in later:
-        plan, _ = task.plan(dataclasses.replace(rule, states=states), None, torch.bfloat16)
+        plan, _ = narrow.plan(dataclasses.replace(rule, states=states), None)
         words = "" if task.dtype is torch.bfloat16 else 'dtype="bf16", '
         forms.append((f'{words}states="{states}"', int(plan["host_bytes"]) + int(plan["frozen_bytes"])))
     for words, server in forms:

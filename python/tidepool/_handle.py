@@ -75,14 +75,15 @@ class Handle:
         self._check_may_start()
         trained = _check.check(self.model, self.options, self.weights is not None)
         frozen = _check.frozen_parameters(self.model)
-        dtype = _check.job_dtype(trained, self.options)
+        dtypes = _check.dtypes(self.model, (*trained, *frozen), self.options)
+        dtype = _check.job_dtype(trained, dtypes)
         server = _server.choose(self.options)
         job = new_job(_options.settings(self.options, dtype, rule, server))
         place = json.loads(call(job, "place"))
 
         inputs = _profile.inputs_of(self.model, self.options.example)
-        profile = _profile.profile(self.model, inputs, [*trained, *frozen], dtype)
-        placed = _Placed(self.weights, dtype, _device(self.options, place))
+        profile = _profile.profile(self.model, inputs, [*trained, *frozen], dtypes)
+        placed = _Placed(self.weights, dtypes, _device(self.options, place))
         try:
             asked = f"asking memserver at {server[0] or _server.default_socket_dir()} for room"
             waits_for("starting a private memserver" if server[1] else asked, self.rank == 0)
@@ -253,8 +254,8 @@ class _ReadAhead:
 class _Placed:
     """While a job begins: the tensors that were exchanged for those of the job, which come back where the start fails."""
 
-    def __init__(self, weights: Optional[Weights], dtype: torch.dtype, device: torch.device) -> None:
-        self._weights, self._dtype, self._device = weights, dtype, device
+    def __init__(self, weights: Optional[Weights], dtypes: Dict[int, torch.dtype], device: torch.device) -> None:
+        self._weights, self._dtypes, self._device = weights, dtypes, device
         self._former: Dict[int, Tuple[str, nn.Parameter, nn.Parameter]] = {}
 
     def undo(self) -> None:
@@ -267,11 +268,11 @@ class _Placed:
         self._former.clear()
 
     def place(self, one: _check.Member) -> None:
-        """Makes the parameter one of the job's dtype and device; it has no memory then."""
-        parameter = one.parameter
+        """Gives the parameter its dtype in the job, and the job's device; it has no memory then."""
+        parameter, dtype = one.parameter, self._dtypes[id(one.parameter)]
         parameter.grad = None
-        if parameter.is_meta or parameter.dtype != self._dtype or parameter.device.type != self._device.type:
-            data = unbacked(parameter.shape, self._dtype, self._device)
+        if parameter.is_meta or parameter.dtype != dtype or parameter.device.type != self._device.type:
+            data = unbacked(parameter.shape, dtype, self._device)
             self._former[id(parameter)] = one.name, parameter, exchange(one.name, parameter, data)
 
     def prefetch(self, one: _check.Member) -> None:
@@ -287,13 +288,13 @@ class _Placed:
         return found
 
     def values(self, one: _check.Member) -> torch.Tensor:
-        """The initial values, in host memory; those of a frozen parameter in the job's dtype."""
+        """The initial values, in host memory; those of a frozen parameter in its dtype in the job."""
         _, _, parameter = self._former.get(id(one.parameter), ("", None, one.parameter))
         values = self._read(one.name, parameter).detach().to("cpu")
-        return (values if one.parameter.requires_grad else values.to(self._dtype)).contiguous()
+        return (values if one.parameter.requires_grad else values.to(self._dtypes[id(one.parameter)])).contiguous()
 
     def place_the_rest(self, model: nn.Module, members: Set[int]) -> None:
-        """What the job does not hold gets its values and the job's device: weights that are quantised or not dense, and buffers."""
+        """What the job does not hold gets its values and the job's device: weights that are not dense, and buffers."""
         for name, parameter in model.named_parameters():
             if id(parameter) not in members and (parameter.is_meta or parameter.device.type != self._device.type):
                 exchange(name, parameter, self._read(name, parameter).detach().to(self._device, copy=parameter.is_meta))

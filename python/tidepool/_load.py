@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
@@ -9,7 +10,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Uni
 import torch
 from torch import nn
 
-from . import _handle, _options
+from . import _check, _handle, _options
 from ._meta import init
 from ._options import DTypeLike
 from ._safetensors import Directory
@@ -68,7 +69,8 @@ def from_pretrained(auto_class: Any, directory: str, *, dtype: Union[DTypeLike, 
     Args:
         auto_class: a class of transformers, such as AutoModelForCausalLM or LlamaForCausalLM.
         directory: where ``config.json`` and the safetensors files are. Nothing is downloaded.
-        dtype: of the job: "fp32", "bf16", a torch dtype, or "auto", that of the configuration, else of the files.
+        dtype: of the model: "fp32", "bf16", a torch dtype, or "auto", that of the configuration, else of the files. As with
+            transformers, what the model makes in fp32 or names in ``_keep_in_fp32_modules_strict`` stays fp32 beside bf16.
         **options: those of :func:`tidepool.wrap`, and any others for the configuration.
 
     Returns the model in eval mode, as transformers does: call ``model.train()`` where you want dropout.
@@ -78,9 +80,10 @@ def from_pretrained(auto_class: Any, directory: str, *, dtype: Union[DTypeLike, 
     config, rest = _config(auto_class, directory, options)
     files = Directory(str(directory))
     wanted = _dtype(dtype, config, files)
-    wrap_options = _options.make({**own, "dtype": wanted})
+    wrap_options = _options.make(own)
 
     model = _made_empty(auto_class, config, wanted, rest)
+    wrap_options = dataclasses.replace(wrap_options, keep_fp32=(*wrap_options.keep_fp32, *_kept_by_model(model, wanted)))
     names, why = match(model, files)
     if names is None:
         log.warning("%s is read by transformers, into host memory: %s", directory, why)
@@ -120,6 +123,14 @@ def _made_empty(auto_class: Any, config: Any, dtype: torch.dtype, rest: Dict[str
     with init():
         model: nn.Module = make(config, dtype=dtype, **rest)
     return model
+
+
+def _kept_by_model(model: nn.Module, dtype: torch.dtype) -> List[str]:
+    """Patterns of the parameters that transformers would load in fp32 into a model of this dtype."""
+    if dtype is not torch.bfloat16:
+        return []
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    return [pattern for pattern in _check.strict_patterns(model) if any(map(_check.name_matcher([pattern]), names))]
 
 
 def _load_generation_config(model: Any, directory: str) -> None:

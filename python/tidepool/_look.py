@@ -19,7 +19,7 @@ from .errors import UsageError
 
 @contextlib.contextmanager
 def gathered(params_or_module: Union[nn.Module, torch.Tensor, Iterable[torch.Tensor]]) -> Iterator[Mapping[str, torch.Tensor]]:
-    """Copies of parameters, by their names, in the job's dtype and on its device.
+    """Copies of parameters, by their names, in their dtypes in the job and on its device.
 
     Of a wrapped model or a module in it: all of its parameters, by their names in that module. Of parameters: those, by their names
     in the model. Collective: all ranks ask for the same ones. The copies are whole and take that much memory. Nothing is written

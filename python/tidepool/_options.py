@@ -64,6 +64,7 @@ class Options:
     rejoin_timeout: str = "10min"
     multi_use: Tuple[str, ...] = ()
     example: Any = dataclasses.field(default=None, compare=False, repr=False)
+    keep_fp32: Tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         dtype_of(self.dtype)
@@ -78,8 +79,9 @@ class Options:
         steps = self.gradient_accumulation_steps
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise UsageError(f"gradient_accumulation_steps={steps!r} is not a whole number from 1", where="gradient_accumulation_steps")
-        if isinstance(self.multi_use, str):
-            raise UsageError("multi_use is a list of names of parameters, not a text", where="multi_use")
+        for name, given in (("multi_use", self.multi_use), ("keep_fp32", self.keep_fp32)):
+            if isinstance(given, str):
+                raise UsageError(f"{name} is a list of names of parameters, not a text", where=name)
 
     @property
     def device_type(self) -> str:

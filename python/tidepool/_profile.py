@@ -73,18 +73,18 @@ def inputs_of(model: nn.Module, example: Any) -> Optional[Inputs]:
 
 
 def profile(
-    model: nn.Module, inputs: Optional[Inputs], members: Sequence[_check.Member], dtype: torch.dtype, checkpointing: Optional[bool] = None
+    model: nn.Module, inputs: Optional[Inputs], members: Sequence[_check.Member], dtypes: Mapping[int, torch.dtype], checkpointing: Optional[bool] = None
 ) -> Optional[Profile]:
     """What a training step on these inputs does, or None, and then a log line says why: the operator that cannot run without values.
 
-    `members`: the job's parameters, in the order in which the job has them, in its `dtype`. `checkpointing`: of transformers' models,
+    `members`: the job's parameters, in the order in which the job has them; `dtypes`: theirs there, by id. `checkpointing`: of transformers' models,
     switched on or off for the profile; None: as the model is.
     """
     if inputs is None:
         return None
     operators = _Operators()
     try:
-        found = _run(model, inputs, members, dtype, operators, checkpointing)
+        found = _run(model, inputs, members, dtypes, operators, checkpointing)
     except Exception as error:  # whatever the model's code says of tensors without values
         level = logging.WARNING if inputs.own else logging.INFO
         first = next(iter(str(error).splitlines()), "")
@@ -108,13 +108,13 @@ def can_checkpoint(model: nn.Module) -> bool:
 
 
 def _run(
-    model: nn.Module, inputs: Inputs, members: Sequence[_check.Member], dtype: torch.dtype, operators: "_Operators", checkpointing: Optional[bool]
+    model: nn.Module, inputs: Inputs, members: Sequence[_check.Member], dtypes: Mapping[int, torch.dtype], operators: "_Operators", checkpointing: Optional[bool]
 ) -> Profile:
     native = operators.native = new_profile()
     try:
         with _undisturbed():
             mode = FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True)
-            twin, stand_ins = _twin(model, mode, {id(one.parameter): dtype for one in members})
+            twin, stand_ins = _twin(model, mode, dtypes)
             _set_mode(twin, checkpointing)
             native.model_made()
             positional, named = _pytree.tree_map(_Faker(mode), (inputs.positional, inputs.named))

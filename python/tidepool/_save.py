@@ -15,7 +15,7 @@ from .errors import FileError
 
 
 def save_pretrained(model: nn.Module, directory: Union[str, "os.PathLike[str]"]) -> None:
-    """Writes ``model.safetensors``, in the job's dtype, and the model's configuration where it has one.
+    """Writes ``model.safetensors``, each parameter in its dtype in the job, and the model's configuration where it has one.
 
     Collective: all ranks call it, and rank 0 writes. One parameter after the other is gathered and written, so that no process holds
     the model. A former file is replaced when the new one is complete and on the drive. Parameters that are tied are written once, under
@@ -67,12 +67,21 @@ def _write(model: nn.Module, directory: str, tensors: Dict[str, torch.Tensor], v
         raise FileError(f"{directory} cannot be written: {error.strerror}", where=directory, id="SaveFailed") from error
 
 
+def _main_dtype(model: nn.Module) -> torch.dtype:
+    """The floating type of most weights: beside it a model may keep some in fp32, and have quantised ones."""
+    counts: Dict[torch.dtype, int] = {}
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
+    return max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
+
+
 def _save_configuration(model: Any, directory: str) -> None:
     config = getattr(model, "config", None)
     if not hasattr(config, "save_pretrained"):
         return
     config.architectures = [type(model).__name__]
-    config.dtype = str(next(model.parameters()).dtype).rpartition(".")[2]
+    config.dtype = str(_main_dtype(model)).rpartition(".")[2]
     config.save_pretrained(directory)
     if hasattr(model, "can_generate") and model.can_generate() and getattr(model, "generation_config", None) is not None:
         model.generation_config.save_pretrained(directory)

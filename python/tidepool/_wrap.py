@@ -35,21 +35,22 @@ def wrap(
     rejoin_timeout: str = "10min",
     multi_use: Sequence[str] = (),
     example: Any = None,
+    keep_fp32: Sequence[str] = (),
     weights: Union[None, str, "os.PathLike[str]", Weights] = None,
 ) -> Module:
     """Registers a model for training through memserver, and returns it; its parameters and its code stay as they are.
 
     The job begins when a :mod:`tidepool.optim` optimizer is made of ``model.parameters()``: the weights then move to the server, and
     are brought for operators alone. Parameters with ``requires_grad=False`` at that moment are frozen: the server holds them once for
-    all jobs of this user that have the same ones. Quantised ones (not of a floating type) stay in this process.
+    all jobs of this user that have the same ones, quantised ones too.
     Ranks begin with the weights that each of them has: give all the same ones (the same seed, the same files).
 
     Args:
-        model: a module with dense parameters of one dtype on one device, wrapped by nothing else.
+        model: a module with dense parameters on one device, fp32 or bf16 where they are trained, wrapped by nothing else.
         job: name of the job at a shared server, up to 63 letters, digits, ``.``, ``_`` and ``-``; "": from the launcher, or made up,
             and then no later process can go on with it.
-        dtype: of weights and gradients, "fp32" or "bf16"; None: that of the parameters. The server has fp32 master weights beside
-            bf16 ones, which keep the precision of the parameters that you hand over.
+        dtype: of weights and gradients: "fp32" or "bf16" converts all parameters of 16 bits or more; None: each keeps its own. The
+            server has fp32 master weights beside bf16 ones, which keep the precision of the parameters that you hand over.
         rcache: memory on this rank's device for weights that operators use: a share of the parameters that are not resident,
             such as "25%", or a size, such as "2GiB" (bytes for an int); "auto": with an ``example``, as little as costs nothing that is
             noticed (on a GPU what fits beside activations), else and with several ranks a quarter; at least 64 MiB and four chunks.
@@ -72,6 +73,8 @@ def wrap(
             matter, sizes do. When the job begins, a copy of the model without memory runs once on it, forward and backward: parameters
             are packed in the order of their first use, and the first step already fetches ahead. None: models of transformers are
             run on their ``dummy_inputs``, whose sizes are not looked at; others are packed in the order of registration.
+        keep_fp32: names of parameters that are fp32 in any case, or parts of names, with * for any text. With dtype="bf16" those that
+            a model of transformers names in ``_keep_in_fp32_modules_strict`` are too.
         weights: values of parameters that are on the meta device (see :func:`tidepool.init`): a directory or file of safetensors,
             or a function from a parameter's name to a tensor of its shape in host memory, called once for each.
     Errors: UsageError, which names the parameter or the option that is wrong; FileError.
@@ -94,6 +97,7 @@ def wrap(
         rejoin_timeout=rejoin_timeout,
         multi_use=multi_use if isinstance(multi_use, str) else tuple(multi_use),
         example=example,
+        keep_fp32=keep_fp32 if isinstance(keep_fp32, str) else tuple(keep_fp32),
     )
     source = checkpoint(os.fspath(weights), model) if isinstance(weights, (str, os.PathLike)) else weights
     _handle.wrap(model, options, source)

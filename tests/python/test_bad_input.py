@@ -29,11 +29,6 @@ class BadModels(unittest.TestCase):
         self.assertIn("asks for a gradient", self.refuse("no parameter that is trained", common.mlp().requires_grad_(False)).why)
         self.assertIn("has no parameters", self.refuse("no parameter that is trained", nn.ReLU()).why)
 
-    def test_mixed_dtypes(self):
-        model = common.mlp()
-        model[2].bfloat16()
-        self.refuse("several dtypes: 0.weight is torch.float32, 2.weight is torch.bfloat16", model)
-
     def test_dtypes_that_cannot_be_trained(self):
         self.refuse("float64", common.mlp().double())
         self.assertIn("bf16", self.refuse("float16", common.mlp().half()).fix)

@@ -10,7 +10,7 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 VOCABULARY = 67
-_DECODER = {
+DECODER = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0,
 }  # fmt: skip
@@ -24,11 +24,11 @@ def _gpt2() -> nn.Module:
 
 
 def _llama() -> nn.Module:
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**_DECODER))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**DECODER))
 
 
 def _qwen3() -> nn.Module:
-    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**_DECODER, head_dim=16, tie_word_embeddings=True))
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**DECODER, head_dim=16, tie_word_embeddings=True))
 
 
 def _opt() -> nn.Module:
@@ -58,11 +58,11 @@ def _vit() -> nn.Module:
 
 def _qwen3_moe() -> nn.Module:
     return transformers.Qwen3MoeForCausalLM(
-        transformers.Qwen3MoeConfig(**_DECODER, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24))  # fmt: skip
+        transformers.Qwen3MoeConfig(**DECODER, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24))  # fmt: skip
 
 
 def _mixtral() -> nn.Module:
-    return transformers.MixtralForCausalLM(transformers.MixtralConfig(**_DECODER, num_local_experts=4, num_experts_per_tok=2))
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(**DECODER, num_local_experts=4, num_experts_per_tok=2))
 
 
 def _mamba() -> nn.Module:

@@ -18,8 +18,8 @@ FrozenTensors::FrozenTensors(const ChunkLayout& layout)
       pieces_(layout.chunks.size() - layout.TrainedChunks()) {}
 
 void FrozenTensors::Give(ParameterId parameter, const at::Tensor& values) {
-  const ParameterPlace& place = layout_.parameters[parameter];
-  pieces_[place.chunk - first_].push_back({place.element_begin * BytesOf(layout_.dtype), values});
+  const ChunkId chunk = layout_.parameters[parameter].chunk;
+  pieces_[chunk - first_].push_back({layout_.ByteBegin(parameter), values});
 }
 
 void FrozenTensors::Read(size_t index, uint64_t begin, std::span<std::byte> bytes) const {

@@ -24,7 +24,8 @@ class FrozenTensors {
   // `layout` outlives the object.
   explicit FrozenTensors(const ChunkLayout& layout);
 
-  // The values of a frozen parameter: dense, of the layout's dtype, in host memory. Once for each.
+  // The values of a frozen parameter: dense, of its chunk's dtype (of any where the chunk is
+  // raw), in host memory. Once for each.
   void Give(ParameterId parameter, const at::Tensor& values);
   // Bytes of the frozen chunk `index` (counted from the first frozen one) from byte `begin` on;
   // padding is zeros.

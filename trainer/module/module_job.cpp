@@ -22,8 +22,27 @@ namespace {
 
 constexpr int64_t kAskNs = 2 * kNsPerSecond;
 
-c10::ScalarType TorchType(DType dtype) {
-  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kBF16 ? at::kBFloat16 : at::kHalf;
+// What lies in the parameter's chunk: raw bytes where it is of no type that a job computes with.
+DType DTypeOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return DType::kF32;
+    case at::kBFloat16: return DType::kBF16;
+    case at::kHalf: return DType::kF16;
+    default: return DType::kRaw;
+  }
+}
+
+ParameterNote NoteOf(const ModuleParameter& parameter) {
+  const at::Tensor& tensor = parameter.tensor;
+  ParameterNote note{.name = parameter.name,
+                     .dims = {},
+                     .optimizer_group = parameter.group,
+                     .multi_use = parameter.multi_use,
+                     .frozen = !tensor.requires_grad(),
+                     .dtype = DTypeOf(tensor)};
+  for (const int64_t size : tensor.sizes()) note.dims.push_back(static_cast<uint64_t>(size));
+  if (note.dtype == DType::kRaw) note.dims.push_back(tensor.element_size());
+  return note;
 }
 
 Status BadParameter(const std::string& name, const std::string& what) {
@@ -66,9 +85,12 @@ Result<uint32_t> ModuleJob::Add(ModuleParameter parameter) {
     return BadParameter(parameter.name, "is not a dense, contiguous tensor");
   if (!tensor.is_cpu() && !tensor.is_cuda())
     return BadParameter(parameter.name, "is on " + tensor.device().str() + ", not on cpu or cuda");
-  if (tensor.scalar_type() != TorchType(dtype))
-    return BadParameter(parameter.name,
-                        "is of another type than the job's " + std::string(NameOf(dtype)));
+
+  const DType own = DTypeOf(tensor);
+  if (tensor.requires_grad() && own != DType::kF32 && own != dtype) {
+    return BadParameter(parameter.name, "is " + std::string(c10::toString(tensor.scalar_type())) +
+                                            " in a job of " + NameOf(dtype));
+  }
 
   if (parameter.name.empty() || parameter.name.size() > client::kNameMax)
     return BadParameter(parameter.name, "has no name, or one of more than " +
@@ -95,16 +117,7 @@ Result<ModulePlan> ModuleJob::Plan() const {
         .Fix("call requires_grad_(True) on those that are to be trained");
 
   std::vector<ParameterNote> notes;
-  for (const ModuleParameter& parameter : parameters_) {
-    ParameterNote note{.name = parameter.name,
-                       .dims = {},
-                       .optimizer_group = parameter.group,
-                       .multi_use = parameter.multi_use,
-                       .frozen = !parameter.tensor.requires_grad()};
-    for (const int64_t size : parameter.tensor.sizes())
-      note.dims.push_back(static_cast<uint64_t>(size));
-    notes.push_back(std::move(note));
-  }
+  for (const ModuleParameter& parameter : parameters_) notes.push_back(NoteOf(parameter));
 
   LayoutOptions options;
   options.world = place_.world;
@@ -117,8 +130,14 @@ Result<ModulePlan> ModuleJob::Plan() const {
   const StepProfile* known = profile_ ? &*profile_ : nullptr;
   const AutoRcache by{known, memory_, held_.rank_rcache_bytes, settings_.optimizer};
   TP_ASSIGN_OR_RETURN(plan.layout, PackModule(notes, {known, held_.parameters}, options));
-  TP_ASSIGN_OR_RETURN(plan.rcache, PlanModuleRcache(plan.layout, run, place_, by));
+  if (const char* why = WhyBad(settings_.optimizer, plan.layout.dtype); why != nullptr) {
+    return Status(ErrorId::kUsageError, why)
+        .Where("optimizer of the job")
+        .Why("every trained parameter is " + std::string(NameOf(plan.layout.dtype)))
+        .Fix("choose states \"fp32\", or train some parameters in bf16");
+  }
 
+  TP_ASSIGN_OR_RETURN(plan.rcache, PlanModuleRcache(plan.layout, run, place_, by));
   plan.spec = MakeJobSpec(plan.layout, run, plan.rcache, name_);
   plan.spec.optimizer = settings_.optimizer;
   plan.spec.parameter_groups = settings_.groups;

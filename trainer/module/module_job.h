@@ -44,7 +44,8 @@ namespace tidepool::trainer {
 // One parameter of the module.
 struct ModuleParameter {
   std::string name;
-  // A dense leaf of the job's dtype, on the job's device; frozen where it asks for no gradient.
+  // A dense leaf on the job's device. One that asks for a gradient is trained, and has the job's
+  // dtype or fp32; another is frozen, and has any type.
   at::Tensor tensor;
   uint32_t group = 0;      // index of ModuleSettings::groups
   bool multi_use = false;  // the module uses it at several places
@@ -83,7 +84,8 @@ class ModuleJob {
   // of one rank follows the order from its first step on; a step that leaves it goes on as one that
   // leaves a recorded order. Errors: kUsageError.
   Status Foresee(StepProfile profile);
-  // Needs no server. Errors: those of BuildLayout and PlanRcache.
+  // Needs no server. Errors: those of BuildLayout and PlanRcache, kUsageError (states of 16 bits in
+  // a job without trained parameters of 16 bits).
   Result<ModulePlan> Plan() const;
 
   // Takes the seat and meets the other ranks; waits. A job that the server holds keeps its layout,

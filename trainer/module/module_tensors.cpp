@@ -1,5 +1,7 @@
 #include "trainer/module/module_tensors.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -19,6 +21,11 @@ at::Tensor WithoutMemory(const at::Tensor& like, c10::ScalarType dtype, c10::Dev
   made.storage().unsafeGetStorageImpl()->set_nbytes(0);
   made.storage().set_data_ptr_noswap(at::DataPtr(nullptr, device));
   return made;
+}
+
+// Others are quantised, or no numbers to compute with.
+bool IsConverted(c10::ScalarType type) {
+  return type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
 // Bytes of memory that a parameter covers.
@@ -42,13 +49,14 @@ Status ModuleTensors::Collect(const torch::nn::Module& module,
   std::unordered_map<const c10::TensorImpl*, uint32_t> seen;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& tensor = item.value();
-    if (!tensor.is_floating_point()) continue;
+    const bool is_dense = tensor.layout() == at::kStrided && tensor.is_contiguous();
+    const bool is_frozen = !tensor.requires_grad() && is_dense && tensor.numel() > 0;
+    if (!tensor.is_floating_point() && !is_frozen) continue;
     const auto [at, is_new] = seen.try_emplace(tensor.unsafeGetTensorImpl(), parameters_.size());
     index_[item.key()] = at->second;
 
     if (is_new) {
-      parameters_.push_back(
-          {.name = item.key(), .tensor = tensor, .multi_use = false, .former = {}});
+      parameters_.push_back({.name = item.key(), .tensor = tensor, .former = {}});
     } else {
       parameters_[at->second].multi_use = true;
     }
@@ -84,28 +92,44 @@ Status ModuleTensors::CheckOwnMemory() const {
 }
 
 std::string ModuleTensors::DTypeName() const {
-  const auto trained =
-      std::find_if(parameters_.begin(), parameters_.end(),
-                   [](const Parameter& parameter) { return parameter.tensor.requires_grad(); });
-  if (trained == parameters_.end()) return "fp32";
+  const auto found =
+      std::find_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+        return parameter.tensor.requires_grad() && !parameter.keep_f32 &&
+               parameter.tensor.scalar_type() != at::kFloat;
+      });
+  if (found == parameters_.end()) return "fp32";
 
-  switch (trained->tensor.scalar_type()) {
-    case at::kFloat: return "fp32";
+  switch (found->tensor.scalar_type()) {
     case at::kBFloat16: return "bf16";
     case at::kHalf: return "fp16";
-    default: return c10::toString(trained->tensor.scalar_type());
+    default: return c10::toString(found->tensor.scalar_type());
   }
 }
 
 Result<uint32_t> ModuleTensors::IndexOf(const std::string& name) const {
   const auto found = index_.find(name);
   if (found != index_.end()) return found->second;
-  return Wrong("the module has no floating-point parameter " + name, name)
+  return Wrong("the job has no parameter " + name + " of the module", name)
       .Fix("give a name as named_parameters() has it, such as " +
            (parameters_.empty() ? "layer.weight" : parameters_[0].name));
 }
 
-Status ModuleTensors::Place(c10::ScalarType dtype, c10::Device device) {
+Status ModuleTensors::KeepF32(const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    bool fits = false;
+    for (const auto& [name, index] : index_) {
+      if (fnmatch(pattern.c_str(), name.c_str(), 0) != 0) continue;
+      fits = parameters_[index].keep_f32 = true;
+    }
+
+    if (!fits)
+      return Wrong("no parameter of the module has a name like " + pattern, "keep_fp32")
+          .Fix("give names as named_parameters() has them, or patterns such as *norm*");
+  }
+  return {};
+}
+
+Status ModuleTensors::Place(std::optional<c10::ScalarType> dtype, c10::Device device) {
   const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters_) {
     at::Tensor& tensor = parameter.tensor;
@@ -115,10 +139,14 @@ Status ModuleTensors::Place(c10::ScalarType dtype, c10::Device device) {
                    parameter.name)
           .Fix("make the module on the host; the server brings its weights to the device");
 
+    const c10::ScalarType own = tensor.scalar_type();
+    const c10::ScalarType wanted = !IsConverted(own)    ? own
+                                   : parameter.keep_f32 ? at::kFloat
+                                                        : dtype.value_or(own);
     tensor.mutable_grad().reset();
-    if (tensor.scalar_type() == dtype && tensor.device() == device) continue;
+    if (own == wanted && tensor.device() == device) continue;
     at::Tensor former = tensor.detach();
-    tensor.set_data(WithoutMemory(tensor, dtype, device));
+    tensor.set_data(WithoutMemory(tensor, wanted, device));
     parameter.former = std::move(former);
   }
   return {};

@@ -32,14 +32,16 @@ struct Net : torch::nn::Module {
     register_parameter("table", at::arange(4), /*requires_grad=*/false);
   }
   at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor hidden = at::tanh(at::matmul(x * scale, first.t()));
-    return at::matmul(at::tanh(at::matmul(hidden, middle)), last) + bias;
+    const auto times = [](const at::Tensor& left, const at::Tensor& right) {
+      return at::matmul(left.to(right.scalar_type()), right);
+    };
+    return times(at::tanh(times(at::tanh(times(x * scale, first.t())), middle)), last) + bias;
   }
   // The loss of batch `index`, which is always the same one.
   at::Tensor Loss(int64_t index) {
     at::Tensor x = at::sin(at::arange(8 * 16, at::kFloat).reshape({8, 16}) * (index + 1));
     x = x.to(first.scalar_type());
-    return at::mse_loss(forward(x), x);
+    return at::mse_loss(forward(x).to(x.scalar_type()), x);
   }
   at::Tensor first, middle, last, bias, scale;
 };
@@ -164,6 +166,40 @@ TEST(Train, ConvertsAModuleToTheDTypeOfTheJob) {
   EXPECT_EQ(training.Weights("last").scalar_type(), at::kBFloat16);
   EXPECT_TRUE(at::equal(training.Weights("scale"), scale.to(at::kBFloat16)));
   EXPECT_EQ(net.named_parameters()["table"].scalar_type(), at::kLong);
+}
+
+TEST(Train, KeepsInFp32WhatTheCallerNames) {
+  Net net = Made();
+  const at::Tensor scale = net.scale.clone();
+  TrainOptions options = Private();
+  options.dtype = "bf16";
+  options.states = "split-8bit";
+  options.keep_fp32 = {"bias", "sc*"};
+  Training training = Train(net, options);
+
+  TakeSteps(&net, &training, 3);
+  EXPECT_EQ(net.middle.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(training.Weights("bias").scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(training.Weights("scale"), scale)) << "frozen, and not rounded";
+  EXPECT_FALSE(at::equal(training.Weights("bias"), Made().bias));
+  training.Close();
+
+  options.keep_fp32 = {"nothing"};
+  Net other = Made();
+  const Error error = ErrorOf([&] { Train(other, options); });
+  EXPECT_EQ(error.id(), "UsageError");
+  EXPECT_THAT(error.what(), HasSubstr("a name like nothing"));
+}
+
+TEST(Train, TakesEachParameterAsItIsWhereNoDTypeIsGiven) {
+  Net net = Made();
+  net.middle.set_data(net.middle.to(at::kBFloat16));
+  const at::Tensor table = net.named_parameters()["table"].clone();
+  Training training = Train(net, Private());
+  TakeSteps(&net, &training, 2);
+  EXPECT_EQ(training.Weights("middle").scalar_type(), at::kBFloat16);
+  EXPECT_EQ(training.Weights("first").scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(training.Weights("table"), table)) << "whole numbers are frozen bytes";
 }
 
 TEST(Train, GivesAModuleBackAsItWasWhereTheStartFails) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -162,6 +163,7 @@ struct __attribute__((visibility("hidden"))) Training::State {
 Status Training::State::Begin(torch::nn::Module& module, const TrainOptions& options) {
   TP_RETURN_IF_ERROR(tensors.Collect(module, options.multi_use));
   TP_RETURN_IF_ERROR(CheckHooks());
+  TP_RETURN_IF_ERROR(tensors.KeepF32(options.keep_fp32));
   const std::string dtype = options.dtype.empty() ? tensors.DTypeName() : options.dtype;
   TP_ASSIGN_OR_RETURN(trainer::ModuleSettings settings,
                       trainer::ParseModuleSettings(SettingsJson(options, dtype)));
@@ -169,7 +171,9 @@ Status Training::State::Begin(torch::nn::Module& module, const TrainOptions& opt
   TP_ASSIGN_OR_RETURN(job, ModuleJob::Make(std::move(settings), &clock));
 
   TP_ASSIGN_OR_RETURN(device, DeviceOf(options.device, job->place().local_rank));
-  TP_RETURN_IF_ERROR(tensors.Place(dtype == "bf16" ? at::kBFloat16 : at::kFloat, device));
+  std::optional<c10::ScalarType> converted;
+  if (!options.dtype.empty()) converted = dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  TP_RETURN_IF_ERROR(tensors.Place(converted, device));
   TP_RETURN_IF_ERROR(AddParameters(options));
   TP_ASSIGN_OR_RETURN(seat, job->Open());
   if (!seat.resumed) TP_RETURN_IF_ERROR(PutValues());

@@ -84,7 +84,10 @@ struct TrainOptions {
   std::string rejoin_timeout = "10min";  // with "auto": for ranks that died
 
   // What a rank holds while it computes.
-  std::string dtype;  // "fp32" or "bf16", to which all is converted; empty: as it is
+  // "fp32" or "bf16", to which parameters of 16 bits and more are converted; empty: each as it is.
+  std::string dtype;
+  // Those that are fp32 in any case, as norms and routers may be: names, or patterns with * and ?.
+  std::vector<std::string> keep_fp32;
   // A share of the parameters that move, or a size; auto: a quarter, and at least 64 MiB and four
   // chunks.
   std::string rcache = "auto";
@@ -165,7 +168,7 @@ class TIDEPOOL_TRAIN_API Training {
   // TrainOptions, then those of its groups. All ranks give the same ones. Errors: also UsageError
   // (another number of groups, or a number that the rule cannot take).
   StepResult Step(const std::vector<GroupStep>& groups);
-  // A copy of a parameter, of its shape, in the job's dtype and on its device. Between steps, not
+  // A copy of a parameter, of its shape, in its dtype and on the job's device. Between steps, not
   // behind backward. All ranks. Errors: UsageError (an unknown name).
   at::Tensor Weights(const std::string& name);
 
