@@ -120,7 +120,8 @@ INSTANTIATE_TEST_SUITE_P(
     EveryField, LyingRequest,
     ::testing::Values(
         Lie{"OperationZero", Op::kFetch, [](Request* r) { r->op = 0; }, "operation"},
-        Lie{"OperationUnknown", Op::kFetch, [](Request* r) { r->op = 6; }, "operation"},
+        Lie{"OperationUnknown", Op::kFetch, [](Request* r) { r->op = shm::kOpMax + 1; },
+            "operation"},
         Lie{"OperationHuge", Op::kFetch, [](Request* r) { r->op = ~0U; }, "operation"},
         Lie{"CounterRepeats", Op::kFetch, [](Request* r) { r->counter = 1; }, "counter"},
         Lie{"CounterJumps", Op::kFetch, [](Request* r) { r->counter = 1000; }, "counter"},
@@ -210,7 +211,7 @@ TEST_F(LyingEndStep, WithNumbersThatUpdateNothing) {
     ASSERT_TRUE(liar_->Await(&answer, 5 * kNsPerSecond));
     EXPECT_EQ(answer.error, static_cast<uint32_t>(ErrorId::kConfigBadValue));
   }
-  liar_->Submit(SoundRequest(static_cast<Op>(6)));
+  liar_->Submit(SoundRequest(static_cast<Op>(shm::kOpMax + 1)));
   ExpectEnded("operation");
 }
 TEST_F(LyingEndStep, OfAnotherVersion) {
