@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "shm/spec/encode.h"
 #include "tests/client/played_session.h"
 
 namespace tidepool::client {
@@ -107,6 +108,29 @@ TEST_F(BroughtTest, AnOrderlyEndOfTheSessionEndsWaitsToo) {
   server_.Send(shm::EndedFrame{Status(ErrorId::kCudaFailed, "the GPU failed")});
   EXPECT_EQ(client_->Wait(ticket).status().id(), ErrorId::kCudaFailed);
   EXPECT_EQ(Done(ticket), kPoison);
+}
+
+// A server of an earlier version would take the types of the chunks for damage.
+TEST_F(BroughtTest, AJobOfSeveralTypesGreetsInAVersionThatKnowsThemAndCountsBytesByThem) {
+  shm::JobSpec spec = server_.Spec();
+  spec.frozen = {{64, DType::kRaw, HashOf({})}};
+  options_.server_timeout_ns = 5 * kNsPerSecond;
+  auto connected = Beside(
+      [this] {
+        hello_ = server_.TakeGreeting();
+        server_.Welcome();
+      },
+      [&] { return MemClient::Connect(options_, spec, 0); });
+  ASSERT_TRUE(connected.ok()) << connected.status().Format();
+  client_ = std::move(connected).value();
+  EXPECT_EQ(hello_.protocols.lowest, shm::kAbiDTypes);
+
+  const Ticket wide = Fetch(0), raw = client_->StartFetch({1, 0, 64, 256}, 12).value();
+  for (const Ticket ticket : {wide, raw}) server_.flags().done(ticket)->store(ticket);
+  server_.Die();
+  ComeBack(8);
+  EXPECT_EQ(client_->Wait(wide).value().bytes, 256U);
+  EXPECT_EQ(client_->Wait(raw).value().bytes, 64U);
 }
 
 TEST_F(BroughtTest, TicketsOfAServerThatEndedAreCarriedOutInTheirOrderWhenTheirStreamsSaySo) {
