@@ -169,7 +169,13 @@ def _undisturbed() -> Iterator[None]:
     told = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled, told.disabled = told.disabled, True  # it writes a traceback for each operator that fails
     try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
+        settings = contextlib.ExitStack()
+        settings.enter_context(torch.random.fork_rng(devices=[]))
+        settings.enter_context(torch.enable_grad())
+        settings.enter_context(torch.autograd.set_multithreading_enabled(False))
+        # Compiled parts run as they were written: torch would mark their code, which the model shares, as one not to be compiled.
+        settings.enter_context(torch.compiler.set_stance("force_eager"))
+        with settings:
             yield
     finally:
         told.disabled = was_disabled

@@ -161,6 +161,19 @@ class Profiles(unittest.TestCase):
         with torch.device("meta"):
             self.assertEqual(torch.empty(4).resize_(9).numel(), 9)
 
+    def test_nothing_is_compiled_for_a_profile(self):
+        compiled = []
+
+        def backend(graph, _):
+            compiled.append(graph)
+            return graph.forward
+
+        model = nn.Sequential(nn.Linear(8, 8), torch.compile(nn.Linear(8, 8), backend=backend), nn.Linear(8, 4))
+        found = profiled(model, torch.ones(5, 8))
+        self.assertEqual((found.order, compiled), ((0, 1, 2, 3, 4, 5), []))
+        model(torch.ones(5, 8))
+        self.assertEqual(len(compiled), 1)
+
     def test_kinds_of_examples(self):
         model, x = common.mlp(), torch.ones(5, 8)
         sizes = {profiled(model, example).activation_bytes for example in (x, (x,), [x], {"input": x}, x.to("meta"))}
