@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/planted.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -154,7 +155,9 @@ class Simulation {
       const bool saved = layer == stage.behind;
       const uint64_t bytes = saved ? stage.input_bytes : task_.layers[layer].weight_bytes;
       if (!visit.active) {
-        if (used_[visit.gpu] + bytes > task_.gpu_bytes) return;
+        const bool full = used_[visit.gpu] + bytes > task_.gpu_bytes;
+        if (full && !TP_PLANTED("pipeline.prefetches_too_much")) return;
+
         used_[visit.gpu] += bytes;
         visit.room += bytes;
       }
@@ -187,7 +190,7 @@ class Simulation {
     Visit& visit = visits_[v];
     const uint32_t m = visit.computed;
     if (!visit.active || visit.computes_until != kNotYet || m == task_.micro_batches) return;
-    if (visit.loads_there < visit.loads) return;
+    if (visit.loads_there < visit.loads && !TP_PLANTED("pipeline.computes_early")) return;
     if (HasSource(visit) && !visit.input_there[m]) return;
     if (visit.backward && HasInput(visit) && !visit.saved_there[m]) return;
     if (HasTarget(visit) && m >= 2 && !visit.output_there[m - 2]) return;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/planted.h"
+
 namespace tidepool::trainer {
 namespace {
 
@@ -93,7 +95,8 @@ StageLabel LabelRules::With(const StageLabel& label, const Stage& stage) const {
 
   for (size_t i = m; i-- > 0;) {
     tail = std::max(tail, label.tails[i] + stage.input_ns) + stage.backward_ns;
-    if (i == 0) tail = std::max(tail, above[kTailWithUpload]);
+    if (i == 0 && !TP_PLANTED("pipeline.upload_not_counted"))
+      tail = std::max(tail, above[kTailWithUpload]);
     next.tails[i] = tail;
   }
   int64_t* last = &next.tails[next.tails.size() - kTailsOfStage];
@@ -109,7 +112,7 @@ bool LabelRules::IsNeverWorse(const StageLabel& label, const StageLabel& than) c
     later = std::max(later, label.heads[i] - than.heads[i]);
   for (size_t i = 0; i < label.tails.size(); ++i) {
     longer = std::max(longer, label.tails[i] - than.tails[i]);
-    if (later + longer > 0) return false;
+    if (later + longer > 0 && !TP_PLANTED("pipeline.drops_the_better")) return false;
   }
   return true;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -66,7 +67,9 @@ class MappingSearch {
     const uint32_t gpus = topology_.complexes[complex].gpus;
     if (left_[complex] != gpus) return false;
     for (uint32_t earlier = 0; earlier < complex; ++earlier) {
-      if (topology_.complexes[earlier].gpus == gpus && left_[earlier] == gpus) return true;
+      const uint32_t others = topology_.complexes[earlier].gpus;
+      const bool alike = others == gpus || TP_PLANTED("pipeline.twins_that_differ");
+      if (alike && left_[earlier] == others) return true;
     }
     return false;
   }
