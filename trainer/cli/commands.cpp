@@ -23,6 +23,7 @@
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
 #include "trainer/advice/settle_rcache.h"
+#include "trainer/advice/settle_pipeline.h"
 
 #include <unistd.h>
 
@@ -77,6 +78,13 @@ Status Estimate(RunOptions options) {
                   std::to_string(world) + " ranks are more than one node can have")
         .Where("--ranks")
         .Fix("give at most 64");
+  }
+
+  if (!options.pipeline.stages.empty()) {
+    const SteadyClock clock;
+    TP_ASSIGN_OR_RETURN(const std::string advice, SettlePipeline(options, world, &clock));
+    std::cout << advice;
+    return {};
   }
 
   RankPlace place;  // as if all ranks were on this node

@@ -30,6 +30,8 @@ constexpr const char* kExamples = R"(examples:
   trainer run --from DIR --data train.bin --save OUT       train saved weights on: yours, or a Hugging Face GPT-2
   trainer tokenize --tokenizer DIR TEXT train.bin          text to ids once, for several runs
   trainer export OUT HF --dtype bf16                       for transformers, and whatever reads its files
+  trainer estimate --preset opt-13b --dtype bf16 --batch 1 --ranks 4 --pipeline auto --accumulate 4 --timeline step.svg
+                                                           a pipeline over four GPUs, and a picture of its step
   trainer sample OUT "Permission is hereby granted"        generate text from saved weights
 )";
 
@@ -154,6 +156,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   commands.run->footer(kExamples);
 
   commands.estimate->add_option("--ranks", o->ranks, "for so many ranks")->capture_default_str();
+  AddPipelineFlags(commands.estimate, o);
   for (CLI::App* command : {commands.run, commands.estimate})
     command->add_flag("--json", o->output.json, "the plan as JSON on stdout")->group("output");
   AddDeviceFlag(commands.doctor, &o->device);

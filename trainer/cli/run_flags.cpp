@@ -359,6 +359,40 @@ void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o) {
       ->type_name("FILE");
 }
 
+void AddPipelineFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "pipeline";
+  CLI::Option* pipeline =
+      app->add_option("--pipeline", o->pipeline.stages,
+                      "plan a pipeline over the GPUs (Mobius) of so many stages, or auto: as many "
+                      "as make the shortest step; beside it the ZeRO-3 way")
+          ->group(group)
+          ->type_name("auto|STAGES");
+
+  app->add_option("--topology", o->pipeline.topology_file,
+                  "the GPUs: which share a root complex, rates, memory (docs/planning.md); "
+                  "default: --ranks GPUs as the paper has them")
+      ->group(group)
+      ->type_name("FILE")
+      ->needs(pipeline);
+
+  app->add_option("--timeline", o->pipeline.timeline_file,
+                  "a picture of the step: what computes and is copied when")
+      ->group(group)
+      ->type_name("FILE.svg")
+      ->needs(pipeline);
+
+  app->add_option("--lp", o->pipeline.lp_file,
+                  "the paper's program for the stages, in the form that solvers read")
+      ->group(group)
+      ->type_name("FILE")
+      ->needs(pipeline);
+
+  app->add_flag("--verbose", o->output.verbose,
+                "all ways that were compared, and how long the search took")
+      ->group(group)
+      ->needs(pipeline);
+}
+
 void AddSampleFlags(CLI::App* app, RunOptions* o) {
   app->add_option("dir", o->sample.weights_dir,
                   "directory that `trainer run --save` wrote: a model, or adapters")

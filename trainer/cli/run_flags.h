@@ -25,6 +25,8 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o);
 void AddOutputFlags(CLI::App* app, OutputOptions* o);
 void AddExportFlags(CLI::App* app, ExportOptions* o);
 void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o);
+// Those of `estimate` alone.
+void AddPipelineFlags(CLI::App* app, RunOptions* o);
 void AddSampleFlags(CLI::App* app, RunOptions* o);
 
 }  // namespace tidepool::trainer

@@ -135,6 +135,14 @@ struct TokenizeOptions {
   std::string tokenizer, text, to;
 };
 
+// `trainer estimate --pipeline`.
+struct PipelineOptions {
+  std::string stages;         // auto, or how many; empty: no pipeline is planned
+  std::string topology_file;  // the GPUs; empty: the paper's machine
+  std::string lp_file;        // the program of the partition goes there; empty: nowhere
+  std::string timeline_file;  // a picture of the schedule; empty: none
+};
+
 struct RunOptions {
   ModelOptions model;
   AdapterOptions adapters;
@@ -149,6 +157,7 @@ struct RunOptions {
   SampleOptions sample;
   ExportOptions exported;
   TokenizeOptions tokenize;
+  PipelineOptions pipeline;
   uint32_t ranks = 0;  // estimate: as if for so many ranks; 0: from the launcher
 };
 

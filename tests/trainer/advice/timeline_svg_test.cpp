@@ -1,0 +1,151 @@
+// The picture of a step: tags are closed, everything lies inside, and nothing covers anything else
+// of its lane.
+#include "trainer/advice/timeline_svg.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/trainer/advice/paper_models.h"
+
+namespace tidepool::trainer {
+namespace timeline_svg_test {
+
+struct Shape {
+  std::string kind;
+  double x = 0, y = 0, width = 0, height = 0;
+
+  bool Covers(const Shape& other) const {
+    constexpr double kEqual = 1e-6;
+    return x < other.x + other.width - kEqual && other.x < x + width - kEqual &&
+           y < other.y + other.height - kEqual && other.y < y + height - kEqual;
+  }
+};
+
+std::vector<Shape> RectsOf(const std::string& svg) {
+  const std::regex form(
+      "<rect class=\"(\\w+)\" x=\"([-0-9.]+)\" y=\"([-0-9.]+)\" width=\"([-0-9.]+)\" "
+      "height=\"([-0-9.]+)\"/>");
+  std::vector<Shape> rects;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), form), end; at != end; ++at) {
+    const std::smatch& m = *at;
+    rects.push_back({m[1], std::stod(m[2]), std::stod(m[3]), std::stod(m[4]), std::stod(m[5])});
+  }
+  return rects;
+}
+
+// Texts with room around each letter: what a wide font takes.
+std::vector<Shape> TextsOf(const std::string& svg) {
+  const std::regex form(
+      "<text class=\"([a-z ]+)\" x=\"([-0-9.]+)\" y=\"([-0-9.]+)\">([^<]*)</text>");
+  std::vector<Shape> texts;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), form), end; at != end; ++at) {
+    const std::smatch& m = *at;
+    const std::string kind = m[1];
+    const double letter = kind == "head" ? 10 : 6.6;
+    const double width = letter * static_cast<double>(m[4].length());
+    double x = std::stod(m[2]);
+    if (kind.ends_with("end")) x -= width;
+    if (kind.ends_with("middle") || kind == "number") x -= width / 2;
+    texts.push_back({kind, x, std::stod(m[3]) - 10, width, 12});
+  }
+  return texts;
+}
+
+// Each tag that is opened is closed, in order.
+bool IsWellFormed(const std::string& svg) {
+  const std::regex tag("<(/?)([a-z]+)[^<>]*?(/?)>");
+  std::vector<std::string> open;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), tag), end; at != end; ++at) {
+    const std::smatch& m = *at;
+    if (m[3].length() > 0) continue;
+    if (m[1].length() == 0) {
+      open.push_back(m[2]);
+    } else if (open.empty() || open.back() != m[2]) {
+      return false;
+    } else {
+      open.pop_back();
+    }
+  }
+  return open.empty() && svg.starts_with("<svg ") && svg.find('&') == std::string::npos;
+}
+
+const std::set<std::string> kWork{"forward", "backward", "weights", "tensors", "sums"};
+
+std::string PictureOf(const PaperModel& model, const std::vector<uint32_t>& gpus) {
+  auto advice = AdvisePipeline(QuestionOf(model, gpus));
+  return advice.ok() ? TimelineSvg(advice->best(), "a step of " + std::string(model.name)) : "";
+}
+
+TEST(TimelineSvg, CoversNothingByAnythingElse) {
+  for (const std::vector<uint32_t>& gpus : {std::vector<uint32_t>{4}, {1, 3}}) {
+    for (const PaperModel& model : {kPaperModels[2], kPaperModels[3]}) {
+      const std::string svg = PictureOf(model, gpus);
+      ASSERT_TRUE(IsWellFormed(svg)) << model.name;
+
+      // By lane: they come in the order of time.
+      std::map<double, std::vector<Shape>> lanes;
+      uint32_t frames = 0;
+      const std::vector<Shape> rects = RectsOf(svg);
+      ASSERT_FALSE(rects.empty());
+      const Shape& paper = rects.front();
+      for (const Shape& rect : rects) {
+        EXPECT_GE(rect.x, paper.x);
+        EXPECT_LE(rect.x + rect.width, paper.x + paper.width);
+        EXPECT_LE(rect.y + rect.height, paper.y + paper.height);
+        if (kWork.count(rect.kind) != 0) lanes[rect.y].push_back(rect);
+        if (rect.kind == "lane") ++frames;
+      }
+      // GPUs, two links a complex; and the legend's row.
+      uint32_t expected = static_cast<uint32_t>(2 * gpus.size());
+      for (const uint32_t count : gpus) expected += count;
+      EXPECT_EQ(frames, expected);
+      EXPECT_EQ(lanes.size(), expected + 1);
+
+      for (auto& [y, lane] : lanes) {
+        std::sort(lane.begin(), lane.end(),
+                  [](const Shape& a, const Shape& b) { return a.x < b.x; });
+        for (size_t i = 1; i < lane.size(); ++i)
+          ASSERT_FALSE(lane[i].Covers(lane[i - 1])) << model.name << " at " << y;
+      }
+    }
+  }
+}
+
+TEST(TimelineSvg, HasTextsThatCoverNoOther) {
+  for (const PaperModel& model : kPaperModels) {
+    const std::string svg = PictureOf(model, {2, 2});
+    const std::vector<Shape> texts = TextsOf(svg);
+    ASSERT_GT(texts.size(), 20U);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_GE(texts[i].x, 0) << texts[i].kind;
+      for (size_t j = i + 1; j < texts.size(); ++j)
+        EXPECT_FALSE(texts[i].Covers(texts[j])) << model.name << ": " << i << " and " << j;
+    }
+    // The axis says what it shows.
+    EXPECT_NE(svg.find("onds from the begin of the step</text>"), std::string::npos);
+    // The numbers of stages lie on stages.
+    const std::vector<Shape> rects = RectsOf(svg);
+    for (const Shape& text : texts) {
+      if (text.kind != "number") continue;
+      EXPECT_TRUE(std::any_of(rects.begin(), rects.end(), [&](const Shape& rect) {
+        return rect.kind == "lane" && rect.Covers(text);
+      }));
+    }
+  }
+}
+
+TEST(TimelineSvg, WritesTitlesAsText) {
+  auto advice = AdvisePipeline(QuestionOf(kPaperModels[0], {2}));
+  ASSERT_TRUE(advice.ok());
+  const std::string svg = TimelineSvg(advice->best(), "a < b & c");
+  EXPECT_NE(svg.find("<title id=\"title\">a &lt; b &amp; c</title>"), std::string::npos);
+}
+
+}  // namespace timeline_svg_test
+}  // namespace tidepool::trainer

@@ -1,0 +1,149 @@
+#include "trainer/advice/settle_pipeline.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "base/system/whole_file.h"
+#include "base/units.h"
+#include "trainer/advice/pipeline_advice.h"
+#include "trainer/advice/pipeline_text.h"
+#include "trainer/advice/timeline_svg.h"
+#include "trainer/advice/topology_file.h"
+#include "trainer/plan/pipeline/partition_lp.h"
+#include "trainer/profile/step_profile.h"
+#include "trainer/run/run_plan.h"
+
+namespace tidepool::trainer {
+namespace {
+
+// 0 for auto.
+Result<uint32_t> StagesOf(const std::string& text) {
+  if (text == "auto") return 0U;
+  uint32_t stages = 0;
+  const auto [behind, error] = std::from_chars(text.data(), text.data() + text.size(), stages);
+  if (error == std::errc() && behind == text.data() + text.size() && stages > 0) return stages;
+  return Status(ErrorId::kUsageError, "\"" + text + "\" is no number of stages")
+      .Where("--pipeline " + text)
+      .Fix("give --pipeline auto, or a number like --pipeline 16");
+}
+
+Status NoAdapters(const RunOptions& options) {
+  const std::string flag = options.adapters.base.empty() ? "--lora-rank" : "--base";
+  return Status(ErrorId::kUsageError, flag + " has no meaning for a pipeline yet")
+      .Where("--pipeline " + options.pipeline.stages)
+      .Why("stages are planned for models that are trained whole")
+      .Fix("leave " + flag + " or --pipeline out");
+}
+
+Result<PipelineMachine> MachineOf(const RunOptions& options, uint32_t ranks) {
+  PipelineMachine machine;
+  if (options.pipeline.topology_file.empty()) {
+    if (ranks > kMappedGpusMax) {
+      return Status(ErrorId::kUsageError,
+                    std::to_string(ranks) + " GPUs are more than stages can be mapped to")
+          .Where("--ranks " + std::to_string(ranks))
+          .Fix("give at most --ranks " + std::to_string(kMappedGpusMax) + " with --pipeline");
+    }
+
+    machine = MachineOfThePaper(std::max(ranks, 1U));
+  } else {
+    TP_ASSIGN_OR_RETURN(machine, ReadTopology(options.pipeline.topology_file));
+  }
+
+  const uint32_t gpus = machine.topology.gpus();
+
+  if (options.ranks != 0 && options.ranks != gpus) {
+    return Status(ErrorId::kUsageError, "--ranks " + std::to_string(options.ranks) + ", and " +
+                                            std::to_string(gpus) + " GPUs in the topology")
+        .Where("--topology " + options.pipeline.topology_file)
+        .Why("a pipeline has one rank a GPU")
+        .Fix("leave --ranks out");
+  }
+
+  if (!options.memory.device_memory.empty()) {
+    Result<uint64_t> bytes = ParseSize(options.memory.device_memory);
+    if (!bytes.ok() || *bytes == 0) {
+      return Status(ErrorId::kConfigBadValue,
+                    bytes.ok() ? "0 bytes are no memory" : bytes.status().what())
+          .Where("--device-memory " + options.memory.device_memory)
+          .Fix("write a size like 24GiB");
+    }
+    machine.gpu_bytes = *bytes;
+  }
+  return machine;
+}
+
+Result<uint64_t> PeakOf(const PipelineModel& model, uint32_t blocks, uint32_t vocab) {
+  ProfileTask task{.shape = model.shape, .lora = {}, .dtype = model.dtype};
+  task.shape.layers = blocks;
+  task.shape.vocab = vocab;
+  task.sequences = model.sequences;
+  task.tokens = model.tokens;
+  TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileStep(task));
+  return profile.activation_bytes;
+}
+
+// Equal blocks are profiled once: two differ from one by what forward keeps of a block, and without
+// a vocabulary the peak is a block's own.
+Result<BlockProfile> ProfileOf(const PipelineModel& model) {
+  TP_ASSIGN_OR_RETURN(const uint64_t one, PeakOf(model, 1, model.shape.vocab));
+  TP_ASSIGN_OR_RETURN(const uint64_t two, PeakOf(model, 2, model.shape.vocab));
+  TP_ASSIGN_OR_RETURN(const uint64_t block, PeakOf(model, 1, 1));
+  BlockProfile profile;
+  profile.boundary = model.sequences * model.tokens * model.shape.hidden * BytesOf(model.dtype);
+  profile.kept = two - std::min(one, two);
+  profile.work = block;
+  profile.head_work = one - std::min(one, profile.kept);
+  return profile;
+}
+
+Status WriteFiles(const PipelineOptions& files, const PipelineAdvice& advice) {
+  if (!files.lp_file.empty()) {
+    PipelineTask task = advice.task;
+    const double rate = advice.best().bytes_per_ns;
+    if (rate > 0) task.bytes_per_ns = rate;
+    TP_RETURN_IF_ERROR(WriteWholeFile(files.lp_file, PartitionProgram(StageTable(task))));
+  }
+
+  if (files.timeline_file.empty()) return {};
+  const std::string title = advice.question.model.shape.name + ": " +
+                            std::to_string(advice.best().task.stages.size()) + " stages on " +
+                            std::to_string(advice.task.gpus) + " GPUs (" +
+                            advice.question.machine.topology.Name() + "), a step of " +
+                            FormatNs(advice.best().schedule.step_ns);
+  return WriteWholeFile(files.timeline_file, TimelineSvg(advice.best(), title));
+}
+
+}  // namespace
+
+Result<std::string> SettlePipeline(const RunOptions& options, uint32_t ranks, const Clock* clock) {
+  PipelineQuestion question;
+  TP_ASSIGN_OR_RETURN(question.stages, StagesOf(options.pipeline.stages));
+  if (options.adapters.rank > 0 || !options.adapters.base.empty()) return NoAdapters(options);
+  TP_ASSIGN_OR_RETURN(question.machine, MachineOf(options, ranks));
+  question.micro_batches = options.training.micro_batches;
+
+  RunOptions whole = options;
+  whole.memory.rcache = "100%";  // any size does for the states' bytes
+  TP_ASSIGN_OR_RETURN(const RunPlan plan,
+                      MakeRunPlan(whole, question.machine.topology.gpus(), 0, "pipeline"));
+  question.model.shape = plan.shape;
+  question.model.dtype = plan.layout.dtype;
+  question.model.sequences = options.data.batch;
+  question.model.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
+  question.model.checkpointing = options.model.activation_checkpointing;
+  TP_ASSIGN_OR_RETURN(question.model.profile, ProfileOf(question.model));
+
+  const int64_t begin_ns = clock->NowNs();
+  TP_ASSIGN_OR_RETURN(const PipelineAdvice advice, AdvisePipeline(std::move(question)));
+  PipelineWords words;
+  words.search_ns = clock->NowNs() - begin_ns;
+  words.verbose = options.output.verbose;
+  words.pool_bytes = plan.memory.pool_bytes;
+  TP_RETURN_IF_ERROR(WriteFiles(options.pipeline, advice));
+  return options.output.json ? PipelineJson(advice, words) + "\n" : DescribePipeline(advice, words);
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,21 @@
+// SettlePipeline: what `trainer estimate --pipeline` advises: reads the machine, profiles one block
+// of the model, plans, and writes the files that were asked for.
+//
+// The trainer's main thread; no other thread may use LibTorch meanwhile (the profile does).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "trainer/run/run_options.h"
+
+namespace tidepool::trainer {
+
+// What is said on stdout: a table, or with --json an object. `ranks`: 0 where nobody said how many.
+// Errors: kUsageError (flags that contradict each other), kConfigBadValue, kFileWriteFailed; those
+// of MakeRunPlan, ReadTopology, ProfileStep and AdvisePipeline.
+Result<std::string> SettlePipeline(const RunOptions& options, uint32_t ranks, const Clock* clock);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,243 @@
+#include "trainer/advice/timeline_svg.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+// Pixels.
+constexpr double kWidth = 1280, kLeft = 124, kRight = 24;
+constexpr double kPlot = kWidth - kLeft - kRight;
+constexpr double kTitleY = 30, kLegendY = 48, kLanesY = 84;
+constexpr double kLane = 22, kThinLane = 12, kGap = 6, kComplexGap = 16;
+constexpr double kAxis = 44, kDigit = 7;
+
+constexpr const char* kStyle = R"(  <style>
+    .paper { fill: #ffffff; stroke: #d0d7de; }
+    .forward { fill: #56b4e9; }
+    .backward { fill: #e69f00; }
+    .weights { fill: #0072b2; }
+    .tensors { fill: #009e73; }
+    .sums { fill: #cc79a7; }
+    .lane { fill: #f0f2f5; }
+    .axis { stroke: #57606a; stroke-width: 1; }
+    .grid { stroke: #d0d7de; stroke-width: 1; }
+    text { font: 12px -apple-system, "Segoe UI", "DejaVu Sans", Helvetica, Arial, sans-serif; fill: #1f2328; }
+    .head { font-weight: bold; font-size: 16px; }
+    .small { fill: #57606a; }
+    .end { text-anchor: end; }
+    .middle { text-anchor: middle; }
+    .number { font-size: 11px; fill: #17212b; text-anchor: middle; }
+    @media (prefers-color-scheme: dark) {
+      .paper { fill: #0d1117; stroke: #30363d; }
+      .lane { fill: #161b22; }
+      .axis { stroke: #8b949e; }
+      .grid { stroke: #30363d; }
+      text { fill: #e6edf3; }
+      .small { fill: #9198a1; }
+      .number { fill: #17212b; }
+    }
+  </style>
+)";
+
+std::string Pixels(double value) {
+  return FormatFixed(value, 2);
+}
+
+std::string Escaped(const std::string& text) {
+  std::string escaped;
+
+  for (const char c : text) {
+    if (c == '&') {
+      escaped += "&amp;";
+    } else if (c == '<') {
+      escaped += "&lt;";
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string Text(const char* kind, double x, double y, const std::string& text) {
+  return std::string("  <text class=\"") + kind + "\" x=\"" + Pixels(x) + "\" y=\"" + Pixels(y) +
+         "\">" + Escaped(text) + "</text>\n";
+}
+
+struct Box {
+  double x = 0, y = 0, width = 0, height = 0;
+};
+
+std::string Rect(const char* kind, const Box& box) {
+  return std::string("  <rect class=\"") + kind + "\" x=\"" + Pixels(box.x) + "\" y=\"" +
+         Pixels(box.y) + "\" width=\"" + Pixels(box.width) + "\" height=\"" + Pixels(box.height) +
+         "\"/>\n";
+}
+
+std::string VerticalLine(const char* kind, double x, double from, double to) {
+  return std::string("  <line class=\"") + kind + "\" x1=\"" + Pixels(x) + "\" y1=\"" +
+         Pixels(from) + "\" x2=\"" + Pixels(x) + "\" y2=\"" + Pixels(to) + "\"/>\n";
+}
+
+const char* KindOf(const Copy& copy) {
+  if (copy.kind == CopyKind::kWeights) return "weights";
+  return copy.kind == CopyKind::kSums ? "sums" : "tensors";
+}
+
+// 1, 2 or 5 times a power of ten, so that there are at most ten ticks.
+int64_t TickNs(int64_t step_ns) {
+  for (int64_t power = 1;; power *= 10) {
+    for (const int64_t factor : {1, 2, 5}) {
+      if (step_ns / (power * factor) <= 10) return power * factor;
+    }
+  }
+}
+
+class Picture {
+ public:
+  Picture(const PipelineWay& way, const std::string& title)
+      : way_(way),
+        schedule_(way.schedule),
+        step_ns_(std::max<int64_t>(way.schedule.step_ns, 1)),
+        title_(title) {}
+
+  std::string Take() {
+    double y = kLanesY;
+    uint32_t gpu = 0;
+
+    for (uint32_t complex = 0; complex < way_.task.topology.complexes.size(); ++complex) {
+      for (uint32_t i = 0; i < way_.task.topology.complexes[complex].gpus; ++i, ++gpu) {
+        AddGpu(gpu, y);
+        y += kLane + kGap;
+      }
+
+      for (const bool up : {true, false}) {
+        AddLink(complex, up, y);
+        y += kThinLane + kGap;
+      }
+      y += kComplexGap;
+    }
+
+    const double lanes_end = y - kComplexGap;
+    return Head(lanes_end + kAxis) + Axis(lanes_end) + lanes_ + "</svg>\n";
+  }
+
+ private:
+  double XOf(int64_t ns) const {
+    return kLeft + kPlot * static_cast<double>(ns) / static_cast<double>(step_ns_);
+  }
+
+  // Both ends are rounded, so that neighbours meet and never overlap.
+  Box BoxOf(int64_t start_ns, int64_t end_ns, double y, double height) const {
+    const auto rounded = [](double x) {
+      return static_cast<double>(static_cast<int64_t>(x * 100)) / 100;
+    };
+    const double x = rounded(XOf(start_ns));
+    return {x, y, rounded(XOf(end_ns)) - x, height};
+  }
+
+  std::string Head(double height) const {
+    std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + Pixels(kWidth) +
+                       " " + Pixels(height) + "\" width=\"" + Pixels(kWidth) + "\" height=\"" +
+                       Pixels(height) + "\" role=\"img\" aria-labelledby=\"title desc\">\n";
+    text += "  <title id=\"title\">" + Escaped(title_) + "</title>\n";
+    text +=
+        "  <desc id=\"desc\">One step of a pipeline over time: which stage each GPU computes, "
+        "forward and backward, and what each root complex copies up and down.</desc>\n";
+    text += kStyle + Rect("paper", {0.5, 0.5, kWidth - 1, height - 1});
+    text += Text("head", kLeft, kTitleY, title_);
+
+    constexpr std::array<std::array<const char*, 2>, 5> kLegend{
+        {{"forward", "forward, number of the stage"},
+         {"backward", "backward"},
+         {"weights", "weights"},
+         {"tensors", "tensors between stages"},
+         {"sums", "gradients"}}};
+
+    double x = kLeft;
+    for (const auto& [kind, words] : kLegend) {
+      text += Rect(kind, {x, kLegendY, 14, 14});
+      text += Text("small", x + 20, kLegendY + 11, words);
+      x += 44 + kDigit * static_cast<double>(std::string(words).size());
+    }
+    return text;
+  }
+
+  std::string Axis(double y) const {
+    const int64_t tick = TickNs(step_ns_);
+    const bool seconds = tick >= 100'000'000;
+    const double unit = seconds ? 1e9 : 1e6;
+    const int digits = static_cast<double>(tick) / unit >= 1     ? 0
+                       : static_cast<double>(tick) / unit >= 0.1 ? 1
+                                                                 : 3;
+
+    std::string text;
+    for (int64_t at = 0; at <= step_ns_; at += tick) {
+      text += VerticalLine("grid", XOf(at), kLanesY - 6, y);
+      text += Text("small middle", XOf(at), y + 14,
+                   FormatFixed(static_cast<double>(at) / unit, digits));
+    }
+    text += "  <line class=\"axis\" x1=\"" + Pixels(kLeft) + "\" y1=\"" + Pixels(y) + "\" x2=\"" +
+            Pixels(kWidth - kRight) + "\" y2=\"" + Pixels(y) + "\"/>\n";
+    return text + Text("small end", kWidth - kRight, y + 32,
+                       seconds ? "seconds from the begin of the step"
+                               : "milliseconds from the begin of the step");
+  }
+
+  void AddLane(const std::string& name, double y, double height) {
+    lanes_ += Text("small end", kLeft - 8, y + height / 2 + 4, name);
+    lanes_ += Rect("lane", {kLeft, y, kPlot, height});
+  }
+
+  void AddGpu(uint32_t gpu, double y) {
+    AddLane("GPU " + std::to_string(gpu), y, kLane);
+    for (const ComputeSpan& span : schedule_.computes) {
+      if (span.gpu == gpu)
+        lanes_ += Rect(span.backward ? "backward" : "forward",
+                       BoxOf(span.start_ns, span.end_ns, y, kLane));
+    }
+
+    // A number for all micro-batches of a stage, where it is not wider than they are.
+    for (uint32_t stage = 0; stage < way_.task.stages.size(); ++stage) {
+      for (const bool backward : {false, true}) {
+        int64_t start = -1, end = 0;
+        for (const ComputeSpan& span : schedule_.computes) {
+          if (span.gpu != gpu || span.stage != stage || span.backward != backward) continue;
+          if (start < 0) start = span.start_ns;
+          end = span.end_ns;
+        }
+
+        const std::string number = std::to_string(stage + 1);
+        if (start >= 0 && XOf(end) - XOf(start) > kDigit * static_cast<double>(number.size() + 1))
+          lanes_ += Text("number", (XOf(start) + XOf(end)) / 2, y + kLane / 2 + 4, number);
+      }
+    }
+  }
+
+  void AddLink(uint32_t complex, bool up, double y) {
+    AddLane("complex " + std::to_string(complex) + (up ? " up" : " down"), y, kThinLane);
+    for (const CopySpan& span : schedule_.spans) {
+      const Copy& copy = schedule_.copies[span.copy];
+      if (copy.up() == up && way_.task.topology.ComplexOf(copy.gpu) == complex)
+        lanes_ += Rect(KindOf(copy), BoxOf(span.start_ns, span.end_ns, y, kThinLane));
+    }
+  }
+
+  const PipelineWay& way_;
+  const PipelineSchedule& schedule_;
+  const int64_t step_ns_;
+  const std::string title_;
+  std::string lanes_;
+};
+
+}  // namespace
+
+std::string TimelineSvg(const PipelineWay& way, const std::string& title) {
+  return Picture(way, title).Take();
+}
+
+}  // namespace tidepool::trainer
