@@ -201,21 +201,28 @@ class Picture {
                        BoxOf(span.start_ns, span.end_ns, y, kLane));
     }
 
-    // A number for all micro-batches of a stage, where it is not wider than they are.
     for (uint32_t stage = 0; stage < way_.task.stages.size(); ++stage) {
-      for (const bool backward : {false, true}) {
-        int64_t start = -1, end = 0;
-        for (const ComputeSpan& span : schedule_.computes) {
-          if (span.gpu != gpu || span.stage != stage || span.backward != backward) continue;
-          if (start < 0) start = span.start_ns;
-          end = span.end_ns;
-        }
-
-        const std::string number = std::to_string(stage + 1);
-        if (start >= 0 && XOf(end) - XOf(start) > kDigit * static_cast<double>(number.size() + 1))
-          lanes_ += Text("number", (XOf(start) + XOf(end)) / 2, y + kLane / 2 + 4, number);
-      }
+      if (way_.task.order[stage % way_.task.order.size()] != gpu) continue;
+      for (const bool backward : {false, true}) AddNumber(stage, backward, y);
     }
+  }
+
+  // A number in the longest run of the stage's micro-batches, where it is not wider than that.
+  void AddNumber(uint32_t stage, bool backward, double y) {
+    int64_t start = 0, end = -1, longest_start = 0, longest_end = 0;
+    for (const ComputeSpan& span : schedule_.computes) {
+      if (span.stage != stage || span.backward != backward) continue;
+      if (span.start_ns != end) start = span.start_ns;
+      end = span.end_ns;
+      if (end - start <= longest_end - longest_start) continue;
+      longest_start = start;
+      longest_end = end;
+    }
+
+    const std::string number = std::to_string(stage + 1);
+    const double from = XOf(longest_start), behind = XOf(longest_end);
+    if (behind - from > kDigit * static_cast<double>(number.size() + 1))
+      lanes_ += Text("number", (from + behind) / 2, y + kLane / 2 + 4, number);
   }
 
   void AddLink(uint32_t complex, bool up, double y) {
