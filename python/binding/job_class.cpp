@@ -14,6 +14,7 @@
 
 #include <torch/custom_class.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include "base/error_catalog.h"
 #include "base/point.h"
@@ -205,6 +206,11 @@ std::string Version() {
   return TIDEPOOL_VERSION;
 }
 
+// The torch that this library was compiled with: its classes differ between minor versions.
+std::string TorchVersion() {
+  return TORCH_VERSION;
+}
+
 }  // namespace
 
 TORCH_LIBRARY(tidepool, library) {
@@ -237,6 +243,7 @@ TORCH_LIBRARY(tidepool, library) {
       .def("leave", &Job::Leave)
       .def("last_error", &Job::LastError);
   library.def("version() -> str", Version);
+  library.def("torch_version() -> str", TorchVersion);
 }
 
 }  // namespace tidepool::python

@@ -59,6 +59,15 @@ def load() -> None:
             fix=f"use a build of Tidepool for this torch, {torch.__version__}",
             id="LibraryFailed",
         ) from error
+    built_for, here = str(torch.ops.tidepool.torch_version()), torch.__version__
+    if built_for.split(".")[:2] != here.split(".")[:2]:
+        raise TidepoolError(
+            f"the library of operators is built for torch {built_for}, and this is torch {here}",
+            where=str(path),
+            why="LibTorch's classes have other members in each minor version",
+            fix=f"install torch {'.'.join(built_for.split('.')[:2])}, or use a build of Tidepool for this torch, {here}",
+            id="LibraryFailed",
+        )
 
 
 def new_job(settings: str) -> Any:

@@ -6,12 +6,14 @@ import signal
 import sys
 import threading
 import unittest
+from unittest import mock
 
 import torch
 from torch import nn
 
 import common
 import tidepool
+from tidepool import _library
 
 
 class BadModels(unittest.TestCase):
@@ -333,6 +335,16 @@ def in_child(act):
         text = pipe.read()
     _, status = os.waitpid(pid, 0)
     return f"signal {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else text
+
+
+class Library(unittest.TestCase):
+    def test_another_torch_than_it_was_built_for_is_refused(self):
+        _library.load.cache_clear()
+        self.addCleanup(_library.load.cache_clear)
+        with mock.patch.object(torch, "__version__", "2.99.1"), self.assertRaises(tidepool.TidepoolError) as caught:
+            _library.load()
+        self.assertEqual(caught.exception.id, "LibraryFailed")
+        self.assertIn("this is torch 2.99.1", caught.exception.what)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SCRIPTS = ("setup", "test", "quickstart", "bench", "convergence", "nightly", "tidy", "chaos", "fuzz", "planted", "repro", "torchrun_check")
+SCRIPTS = ("setup", "test", "quickstart", "bench", "convergence", "nightly", "tidy", "chaos", "fuzz", "planted", "repro", "torchrun_check", "wheel_check")
 
 
 def run(name, *arguments):
@@ -32,7 +32,7 @@ class CommandLine(unittest.TestCase):
         for arguments in [("quickstart", "--steps", "many"), ("quickstart", "--ranks", "0"), ("quickstart", "--data", "/no/such/file"), ("quickstart", "--json"),
                           ("test", "--jobs", "x"), ("test", "--filter"), ("chaos", "--steps", "many"), ("chaos", "--kills"), ("fuzz", "--seconds", "x"),
                           ("fuzz", "--target", "fz_none"), ("planted",), ("planted", "--sample", "0"), ("planted", "--bug", "no.such.bug"),
-                          ("planted", "--all", "--jobs", "0"), ("torchrun_check", "--steps", "0"), ("torchrun_check", "--out")]:
+                          ("planted", "--all", "--jobs", "0"), ("torchrun_check", "--steps", "0"), ("torchrun_check", "--out"), ("wheel_check", "--wheel")]:
             done = run(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn("error: ", done.stderr, arguments)
