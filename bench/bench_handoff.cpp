@@ -53,7 +53,7 @@ struct SmallState {
     work.planes.gradient = planes[3].values.data();
     work.planes.count = kElements;
 
-    work.factors = &factors;
+    work.factors = {.all = &factors};
     work.progress = &progress;
     work.identity = 1;
     work.version = ++version;

@@ -92,7 +92,7 @@ memserver::Work ChunkKernels::WorkOn(uint64_t chunk, memserver::WorkKind kind) {
   work.planes.gradient = At(kGradient, chunk);
   work.planes.count = elements_;
 
-  work.factors = &factors_;
+  work.factors = {.all = &factors_};
   work.progress = &progress_[chunk].word;
   work.identity = chunk + 1;
   work.version = version_;

@@ -230,7 +230,7 @@ void UpdateWays::UpdateByTeam() {
       work.runs = std::span(&whole_, 1);
       work.begin = begin;
       work.planes = SpanOf(begin, kPiece, Form::kHalf);
-      work.factors = &factors_;
+      work.factors = {.all = &factors_};
 
       work.progress = &progress_[begin / kPiece].word;
       work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
