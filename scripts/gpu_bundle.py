@@ -11,6 +11,7 @@ import shutil
 import subprocess
 
 PROGRAMS = ("memserver", "memctl", "trainer", "bench_gpu", "machine_probe")
+OP_LIBRARY = "lib/libtidepool_torch.so"  # of the Python package
 MANIFEST, TESTS = "bundle.json", "gpu_tests.json"
 # What every machine with a PyTorch has, or has to have in its own version: glibc, the compiler's runtime, PyTorch and CUDA.
 LEFT_OUT = re.compile(r"(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s|libtorch.*|libc10.*|libcu.*|libnv.*|libnccl)\.so.*")
@@ -74,6 +75,8 @@ def make(folder: str, build: str, root: str, facts: dict) -> dict:
         raise ValueError(f"{build}/bin lacks {', '.join(missing)}")
     tests = gpu_tests(build)
     programs = [os.path.join(build, "bin", name) for name in PROGRAMS] + programs_of(tests, build)
+    if os.path.isfile(os.path.join(build, OP_LIBRARY)):
+        programs.append(os.path.join(build, OP_LIBRARY))
     unbuilt = [test["name"] for test in tests if not any(word in programs for word in test["command"])]
     if unbuilt:
         raise ValueError(f"{build} has not built the programs of {', '.join(unbuilt)}")

@@ -1,6 +1,7 @@
 """Rows of `scripts/bench python`: what Python costs beside the C++ trainer, and what loading a pretrained model takes.
 
-Run by build/tests/venv_python; prints rows in the form of bench/harness/row.h. One machine, two compute threads.
+Run by build/tests/venv_python; prints rows in the form of bench/harness/row.h. One machine, two compute threads. With --device cuda, as
+scripts/gpu_check runs it, a step alone, of both on the first GPU.
 
   step        a step of GPT-2 124M from Python, beside the same step of `trainer run`; both with a private server
   load        from_pretrained and the optimizer (all weights at the server), beside safetensors' load_file and a copy of each tensor
@@ -58,21 +59,21 @@ class Gpt(nn.Module):
         self.ln_f = nn.LayerNorm(hidden)
 
     def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.h:
             x = block(x)
         logits = functional.linear(self.ln_f(x), self.wte.weight)
         return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-def python_steps():
+def python_steps(device):
     torch.manual_seed(1)
     # The embedding is used at two places, as the C++ model says of its own.
-    model = tidepool.wrap(Gpt(), standalone=True, rcache="50%", multi_use=["wte.weight"])
+    model = tidepool.wrap(Gpt(), standalone=True, rcache="50%", multi_use=["wte.weight"], device=device)
     optimizer = tidepool.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, max_grad_norm=1.0)
     seconds = []
     for _ in range(STEPS):
-        tokens = torch.randint(0, 50257, (BATCH, CONTEXT + 1))
+        tokens = torch.randint(0, 50257, (BATCH, CONTEXT + 1)).to(device)
         begin = time.perf_counter()
         loss = model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
@@ -83,10 +84,10 @@ def python_steps():
     return seconds[WARM:]
 
 
-def trainer_steps(folder):
+def trainer_steps(folder, device):
     out = os.path.join(folder, "trainer")
     shutil.rmtree(out, ignore_errors=True)
-    command = [os.path.join(BIN, "trainer"), "run", "--standalone", "--preset", "gpt2-124m", "--context", str(CONTEXT), "--batch", str(BATCH)]
+    command = [os.path.join(BIN, "trainer"), "run", "--standalone", "--preset", "gpt2-124m", "--context", str(CONTEXT), "--batch", str(BATCH), "--device", device]
     command += ["--steps", str(STEPS), "--rcache", "50%", "--eval-every", "0", "--quiet", "--out", out]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
@@ -103,14 +104,14 @@ def print_row(row, value, unit, against, ratio, target, spread=None):
     return target is None or ratio >= target
 
 
-def step_row(folder, rounds):
+def step_row(folder, rounds, device):
     ours, ratios = [], []
     for _ in range(rounds):
-        theirs = statistics.median(trainer_steps(folder))
-        own = statistics.median(python_steps())
+        theirs = statistics.median(trainer_steps(folder, device))
+        own = statistics.median(python_steps(device))
         ours.append(own)
         ratios.append(theirs / own)
-    return print_row("a step of GPT-2 124M", statistics.median(ours), "s", "trainer run, C++", statistics.median(ratios), 0.97, ratios)
+    return print_row("a step of GPT-2 124M" + ("" if device == "cpu" else ", on a GPU"), statistics.median(ours), "s", "trainer run, C++", statistics.median(ratios), 0.97, ratios)
 
 
 def forget(path):
@@ -196,10 +197,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=24, help="of the model that is loaded")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="tidepool-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     try:
-        results = [step_row(folder, arguments.rounds), load_rows(folder, arguments.rounds, arguments.layers)]
+        results = [step_row(folder, arguments.rounds, arguments.device)]
+        if arguments.device == "cpu":
+            results.append(load_rows(folder, arguments.rounds, arguments.layers))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if all(results) else 3

@@ -223,13 +223,13 @@ class CommandLine(Folder):
         self.assertEqual(ended.returncode, 1, ended.stderr)
         self.assertEqual({test["name"]: test["result"] for test in made["tests"]}, {"good": "passed", "skipped": "skipped", "bad": "failed"})
         self.assertEqual((made["rows"], made["machine"]["gpu"], made["machine"]["bundle"], made["machine"]["torch"]), ([row, row], "Fake GPU", "abc", "2.11.0"))
-        self.assertEqual(made["left_out"], ["training"])
+        self.assertEqual(made["left_out"], ["python", "training"])
 
     def test_without_time_it_names_what_it_left_out(self):
         ended, _, made = self.check_a_bundle("--budget", "12")
         self.assertEqual(ended.returncode, 3, ended.stderr)
         self.assertEqual((made["tests"], made["rows"]), ([], []))
-        self.assertEqual(made["left_out"], ["bench_gpu done", "test good", "test skipped", "test bad", "machine_probe", "bench_gpu", "training"])
+        self.assertEqual(made["left_out"], ["bench_gpu done", "test good", "test skipped", "test bad", "python", "machine_probe", "bench_gpu", "training"])
 
 
 class BenchGpu(unittest.TestCase):
