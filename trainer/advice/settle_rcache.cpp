@@ -48,7 +48,9 @@ Result<DeviceMemory> MemoryOf(const MemoryOptions& options, const DeviceWish& wi
   return AskGpu(wish, place);
 }
 
-Result<StepProfile> Profile(const RunPlan& plan, const RunOptions& options) {
+}  // namespace
+
+Result<StepProfile> ProfileRun(const RunPlan& plan, const RunOptions& options) {
   ProfileTask task{.shape = plan.shape, .lora = plan.lora, .dtype = plan.layout.dtype};
   task.sequences = std::max<uint64_t>(1, options.data.batch / plan.layout.world);
   task.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
@@ -61,8 +63,6 @@ Result<StepProfile> Profile(const RunPlan& plan, const RunOptions& options) {
   }
   return profile;
 }
-
-}  // namespace
 
 std::optional<device::DeviceBytes> BytesNow(int ordinal) {
   const auto cuda = device::CudaDevice::Open({.ordinal = ordinal});
@@ -94,7 +94,7 @@ Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const Rank
   options->memory.rcache = kWhole;
   TP_ASSIGN_OR_RETURN(RunPlan whole, MakeRunPlan(*options, place.world, place.rank, "auto"));
   TP_ASSIGN_OR_RETURN(const DeviceMemory memory, MemoryOf(options->memory, wish, place));
-  TP_ASSIGN_OR_RETURN(const StepProfile profile, Profile(whole, *options));
+  TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(whole, *options));
 
   ChoiceTask task;
   task.layout = &whole.layout;

@@ -13,7 +13,9 @@
 #include "trainer/launch/rank_place.h"
 #include "trainer/advice/device_place.h"
 #include "trainer/advice/rcache_choice.h"
+#include "trainer/profile/step_profile.h"
 #include "trainer/run/run_options.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 
@@ -35,6 +37,10 @@ struct DeviceMemory {
 // What the driver says of the GPU that this rank would have. Errors: kUsageError (no GPU is here,
 // can be used or be opened), those of ChooseDevice.
 Result<DeviceMemory> AskGpu(const DeviceWish& wish, const RankPlace& place);
+
+// What one micro-batch of a rank takes and in which order it uses parameters; the same on all ranks
+// of a run. Errors: those of ProfileStep.
+Result<StepProfile> ProfileRun(const RunPlan& plan, const RunOptions& options);
 
 // Bytes of the GPU with a context of ours on it; none where it cannot be opened.
 std::optional<device::DeviceBytes> BytesNow(int ordinal);

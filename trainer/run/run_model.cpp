@@ -6,8 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/planted.h"
+#include "trainer/advice/settle_rcache.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
+#include "trainer/plan/use_trace.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -40,6 +43,7 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
       options.model.activation_checkpointing,
       options.model.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
   TP_RETURN_IF_ERROR(made->MakeEngine());
+  TP_RETURN_IF_ERROR(made->ForeseeSteps());
   return made;
 }
 
@@ -71,6 +75,18 @@ Status RunModel::MakeEngine() {
 
   TP_ASSIGN_OR_RETURN(engine_,
                       TrainingEngine::Create(parts_.plan.layout, engine, std::move(parts)));
+  return {};
+}
+
+// Without it the first step would evict at random, and fetch when it is too late (Elixir v2, section
+// 3.1: the order is known before runtime). All ranks make the same profile, so that they meet in
+// the same collectives.
+Status RunModel::ForeseeSteps() {
+  if (TP_PLANTED("trainer.steps_not_foreseen")) return {};
+  const RunPlan& plan = parts_.plan;
+  TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(plan, parts_.options));
+  engine_->Foresee(ForeseeOrder(profile.trace, plan.layout, parts_.session->place().rank,
+                                parts_.options.training.micro_batches));
   return {};
 }
 

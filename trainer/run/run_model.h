@@ -33,8 +33,9 @@ struct RunModelParts {
 
 class RunModel {
  public:
-  // Makes the model, whose parameters take no memory of their own, and the engine. Errors: those of
-  // TrainingEngine::Create.
+  // Makes the model, whose parameters take no memory of their own, and the engine, which knows the
+  // order of a training step from a profile. Errors: those of TrainingEngine::Create and
+  // ProfileRun.
   static Result<std::unique_ptr<RunModel>> Make(const RunModelParts& parts);
 
   // Puts this rank's shards of new weights: those of --from, else made from the seed. Errors: those
@@ -50,6 +51,7 @@ class RunModel {
  private:
   explicit RunModel(const RunModelParts& parts) : parts_(parts) {}
   Status MakeEngine();
+  Status ForeseeSteps();
 
   const RunModelParts parts_;
   std::unique_ptr<RunTrace> trace_;

@@ -73,6 +73,33 @@ TEST_F(PrivateServer, TrainsAndHasEndedWithTheRun) {
   EXPECT_GT(Weights("alone").size(), 400'000U);
 }
 
+// Each step, the first one too, moves what its plan says: without a plan there would be no theory.
+TEST_F(PrivateServer, TheOrderOfTheFirstStepIsForeseen) {
+  for (const char* const prefetch : {"", "--no-prefetch"}) {
+    const std::string name = "foreseen" + std::string(prefetch);
+    Flags flags{{"--standalone", ""}, {"--steps", "2"},      {"--eval-every", "0"},
+                {"--rcache", "60%"},  {"--accumulate", "2"}, {"--checkpoint-activations", ""}};
+    if (*prefetch != 0) flags[prefetch] = "";
+    const auto trainer = Start(Words(name, flags), {"TMPDIR=" + place_.path()});
+    ExpectDone(trainer.get());
+
+    std::ifstream file(Out(name) + "/metrics.jsonl");
+    size_t steps = 0;
+    for (std::string line; std::getline(file, line);) {
+      if (line.find("\"step\":0,") != std::string::npos) continue;
+      const auto number = [&line](const std::string& key) {
+        const size_t at = line.find("\"" + key + "\":");
+        return at == std::string::npos ? -1.0 : std::stod(line.substr(at + key.size() + 3));
+      };
+      EXPECT_GT(number("bytes_h2d"), 0) << line;
+      EXPECT_EQ(number("bytes_h2d"), number("bytes_h2d_theory")) << line;
+      EXPECT_EQ(number("bytes_d2h"), number("bytes_d2h_theory")) << line;
+      ++steps;
+    }
+    EXPECT_EQ(steps, 2U);
+  }
+}
+
 // A killed trainer can clean up nothing itself.
 TEST_F(PrivateServer, EndsHoweverTheRunEnds) {
   for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
