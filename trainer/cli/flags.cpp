@@ -14,6 +14,7 @@
 #include "trainer/cli/flags_file.h"
 #include "trainer/cli/number_flags.h"
 #include "trainer/cli/run_flags.h"
+#include "trainer/cli/tool_flags.h"
 
 namespace tidepool::trainer {
 namespace {

@@ -1,4 +1,4 @@
-// The flags of `run`, `estimate` and `sample`: name, help, and where the value is stored.
+// The flags of `run` and `estimate`: name, help, and where the value is stored.
 //
 // One thread, before anything is started. The App keeps pointers into the options, which must
 // outlive it. The order of the calls is that of --help, where memory and training show flags of
@@ -23,10 +23,5 @@ void AddDeviceFlag(CLI::App* app, DeviceOptions* o);
 void AddTrainingFlags(CLI::App* app, TrainingOptions* o, OptimizerOptions* optimizer);
 void AddPlaceFlags(CLI::App* app, RunOptions* o);
 void AddOutputFlags(CLI::App* app, OutputOptions* o);
-void AddExportFlags(CLI::App* app, ExportOptions* o);
-void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o);
-// Those of `estimate` alone.
-void AddPipelineFlags(CLI::App* app, RunOptions* o);
-void AddSampleFlags(CLI::App* app, RunOptions* o);
 
 }  // namespace tidepool::trainer

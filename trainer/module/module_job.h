@@ -31,6 +31,7 @@
 #include "trainer/layout/build_layout.h"
 #include "trainer/module/auto_rcache.h"
 #include "trainer/module/frozen_tensors.h"
+#include "trainer/module/module_parameter.h"
 #include "trainer/module/module_settings.h"
 #include "trainer/module/same_weights.h"
 #include "trainer/profile/step_recorder.h"
@@ -40,16 +41,6 @@
 #include "trainer/threads/cpu_watch.h"
 
 namespace tidepool::trainer {
-
-// One parameter of the module.
-struct ModuleParameter {
-  std::string name;
-  // A dense leaf on the job's device. One that asks for a gradient is trained, and has the job's
-  // dtype or fp32; another is frozen, and has any type.
-  at::Tensor tensor;
-  uint32_t group = 0;      // index of ModuleSettings::groups
-  bool multi_use = false;  // the module uses it at several places
-};
 
 // What the layout and the server make of the module.
 struct ModulePlan {

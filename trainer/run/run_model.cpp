@@ -78,9 +78,9 @@ Status RunModel::MakeEngine() {
   return {};
 }
 
-// Without it the first step would evict at random, and fetch when it is too late (Elixir v2, section
-// 3.1: the order is known before runtime). All ranks make the same profile, so that they meet in
-// the same collectives.
+// Without it the first step would evict at random, and fetch when it is too late (Elixir v2,
+// section 3.1: the order is known before runtime). All ranks make the same profile, so that they
+// meet in the same collectives.
 Status RunModel::ForeseeSteps() {
   if (TP_PLANTED("trainer.steps_not_foreseen")) return {};
   const RunPlan& plan = parts_.plan;

@@ -1,0 +1,22 @@
+// The flags of commands that train nothing: `sample`, `export` and `tokenize`, and those that
+// `estimate` has beside those of a run.
+//
+// One thread, before anything is started. The App keeps pointers into the options, which must
+// outlive it.
+#pragma once
+
+#include "trainer/run/run_options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tidepool::trainer {
+
+// Each adds the flags of one command, the first one those of `estimate --pipeline`.
+void AddPipelineFlags(CLI::App* app, RunOptions* o);
+void AddExportFlags(CLI::App* app, ExportOptions* o);
+void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o);
+void AddSampleFlags(CLI::App* app, RunOptions* o);
+
+}  // namespace tidepool::trainer
