@@ -77,8 +77,24 @@ def watch(handle: "Handle") -> None:
     """From here on functions of the user's own have the handle's parameters there in forward."""
     global _plain_apply
     _running.add(handle)
-    if _plain_apply is None:
-        _plain_apply = replace_code(torch.autograd.Function.apply.__func__, _Watched.apply)
+    if _plain_apply is not None:
+        return
+    function = getattr(torch.autograd.Function.apply, "__func__", None)
+    if function is not None:
+        _plain_apply = replace_code(function, _Watched.apply)
+        return
+
+    # In C from torch 2.15 on: what a program has taken of a function before, as `apply = MyFunction.apply`, stays as it is.
+    plain = torch.autograd.Function.__dict__["apply"]
+    _plain_apply = lambda cls, *args, **kwargs: plain.__get__(None, cls)(*args, **kwargs)  # noqa: E731
+    torch.autograd.Function.apply = classmethod(_watched_apply)  # type: ignore[assignment, method-assign]
+
+
+def _watched_apply(cls, *args, **kwargs):  # type: ignore[no-untyped-def]
+    return apply(cls, args, kwargs)
+
+
+_watched_apply.__name__, _watched_apply.__qualname__ = "apply", "Function.apply"
 
 
 class _Watched:

@@ -41,6 +41,25 @@ def project_version() -> str:
         return re.search(r"project\(tidepool VERSION ([\d.]+)", file.read())[1]
 
 
+def torch_of(build: str) -> str:
+    """MAJOR.MINOR of the torch that the build folder was configured with; "" where it does not say."""
+    try:
+        with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as file:
+            deps = re.search(r"^TIDEPOOL_DEPS:\w+=(.*)$", file.read(), re.MULTILINE)
+        headers = glob.glob(os.path.join(deps[1], "venv/lib/python3*/site-packages/torch/version.py")) if deps else []
+        with open(headers[0], encoding="utf-8") as file:
+            found = re.search(r"^__version__ = '(\d+\.\d+)", file.read(), re.MULTILINE)
+    except (OSError, IndexError):
+        return ""
+    return found[1] if found else ""
+
+
+def for_torch(dependencies: list[str], torch: str) -> list[str]:
+    """The wheel's, with that minor version of torch."""
+    major, minor = torch.split(".")
+    return [f"torch>={torch},<{major}.{int(minor) + 1}" if re.match(r"torch\b", text) else text for text in dependencies]
+
+
 def own_name(name: str, path: str) -> str:
     """libfmt.so.9 -> libfmt-1a2b3c4d.so.9"""
     with open(path, "rb") as file:
@@ -195,7 +214,10 @@ def zip_folder(folder: str, record: str, target: str) -> None:
 def pack(build: str, out: str, package: str) -> str:
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
         project = tomllib.load(file)["project"]
-    version = project_version()
+    version, torch = project_version(), torch_of(build)
+    if torch and for_torch(project["dependencies"], torch) != project["dependencies"]:
+        project["dependencies"] = for_torch(project["dependencies"], torch)
+        version += f"+torch{torch}"  # beside the one for the torch that scripts/setup installs
     info = f"tidepool-{version}.dist-info"
     with tempfile.TemporaryDirectory() as folder:
         os.umask(0o022)

@@ -27,11 +27,12 @@ SERVER_POINTS = {
     "server.gradient_copied": 5, "server.gradient_started": 5, "server.gradient_stored": 5, "server.job_laid_out": 1, "server.job_opened": 1,
     "server.job_reserved": 1, "server.noted": 1, "server.part_held": 1, "server.put_copied": 2, "server.put_kept": 1, "server.put_started": 2,
     "server.records_begun": 1, "server.records_written": 1, "server.request_taken": 20, "server.session_attached": 1, "server.step_answered": 2,
-    "server.step_ended_by_rank": 3, "server.step_recorded": 2, "server.step_sealed": 2, "server.step_sealing": 2, "server.update_started": 3,
+    "server.step_ended_by_rank": 3, "server.step_numbers_taken": 2, "server.step_recorded": 2, "server.step_sealed": 2, "server.step_sealing": 2,
+    "server.step_slotted": 2, "server.update_started": 3,
 }  # fmt: skip
 RANK_POINTS = {
     "client.attached": 1, "client.connected": 1, "client.end_step_sent": 3, "client.fetch_sent": 9, "client.gradient_sent": 7, "client.hello_sent": 1,
-    "client.outcome_taken": 3, "client.put_sent": 2, "client.schedule_sent": 1, "client.spec_sent": 1, "trainer.backward_done": 3,
+    "client.numbers_sent": 2, "client.outcome_taken": 3, "client.put_sent": 2, "client.schedule_sent": 1, "client.spec_sent": 1, "trainer.backward_done": 3,
     "trainer.forward_done": 3, "trainer.step_sealed": 3,
 }  # fmt: skip
 
@@ -47,6 +48,7 @@ def train(server, rank=0, world=1):
         share = {name: tensor[rank::world] for name, tensor in batch.items()}
         loss = common.mlp_loss(model, share)
         loss.backward()
+        optimizer.param_groups[0]["weight_decay"] = 0.01 * (1 + step % 3)  # so that most steps have numbers of their own
         optimizer.step()
         losses[step] = [loss.item(), optimizer.last_grad_norm]
     with tidepool.gathered(model) as values:

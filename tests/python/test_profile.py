@@ -39,7 +39,8 @@ class RealOrder(TorchDispatchMode):
 
 
 def profiled(model, example, **more):
-    return _profile.profile(model, _profile.inputs_of(model, example), _check.trained_parameters(model), torch.float32, **more)
+    members = _check.trained_parameters(model)
+    return _profile.profile(model, _profile.inputs_of(model, example), members, {id(one.parameter): torch.float32 for one in members}, **more)
 
 
 def measured_activations(model, batch):

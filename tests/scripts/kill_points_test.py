@@ -12,6 +12,7 @@ ON_NVME = "only with states on NVMe: nvme_kill_test.cpp"
 ON_GPU = "only with states on a GPU: gpu_test.cpp"
 FORMER = "only while a server before it has not ended: former_servers_test.cpp"
 DEMOTED = "only when states leave the host: demotion_test.cpp"
+NUMBERS = "thin trainers have the same numbers in each step: tests/python/test_points.py"
 ELSEWHERE = {
     "server.demotion_begun": DEMOTED,
     "server.demotion_committed": DEMOTED,
@@ -43,6 +44,10 @@ ELSEWHERE = {
     "server.save_listed": "nothing is stored there: it counts work for turn_work_test.cpp",
     "trainer.coming": "a rank is held there before it has anything to lose: trainer_kill_test.cpp",
     "shm.spec_summed": "nothing is stored there: it counts work for spec_sums_test.cpp",
+    "client.numbers_sent": NUMBERS,
+    "server.step_numbers_taken": NUMBERS,
+    "server.step_slotted": NUMBERS,
+    "server.sealed_before_slot": "part of a planted bug, and passed with it alone",
     "keeper.respawning": "the memory dies with both: durability_test.cpp",
 }
 
