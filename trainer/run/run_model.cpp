@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/planted.h"
 #include "trainer/advice/settle_rcache.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
@@ -82,7 +81,6 @@ Status RunModel::MakeEngine() {
 // section 3.1: the order is known before runtime). All ranks make the same profile, so that they
 // meet in the same collectives.
 Status RunModel::ForeseeSteps() {
-  if (TP_PLANTED("trainer.steps_not_foreseen")) return {};
   const RunPlan& plan = parts_.plan;
   TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(plan, parts_.options));
   engine_->Foresee(ForeseeOrder(profile.trace, plan.layout, parts_.session->place().rank,
