@@ -42,7 +42,7 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
       options.model.activation_checkpointing,
       options.model.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
   TP_RETURN_IF_ERROR(made->MakeEngine());
-  TP_RETURN_IF_ERROR(made->ForeseeSteps());
+  if (parts.foresees) TP_RETURN_IF_ERROR(made->ForeseeSteps());
   return made;
 }
 

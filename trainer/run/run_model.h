@@ -29,6 +29,9 @@ struct RunModelParts {
   RunDevice* device = nullptr;
   RunSession* session = nullptr;  // has met the other ranks
   Clock* clock = nullptr;
+  // Whether the order of a step is profiled before the first one: not where other threads of this
+  // process use LibTorch meanwhile (ProfileStep). All ranks of a job do the same.
+  bool foresees = true;
 };
 
 class RunModel {

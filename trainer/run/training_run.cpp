@@ -216,7 +216,8 @@ Status TrainingRun::Build() {
                                               .plan = plan_,
                                               .device = device_.get(),
                                               .session = session_.get(),
-                                              .clock = setup_.clock}));
+                                              .clock = setup_.clock,
+                                              .foresees = setup_.foresees}));
   TP_RETURN_IF_ERROR(ProvideBase());
   return LoadWeights();
 }

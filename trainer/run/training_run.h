@@ -53,6 +53,7 @@ struct RunSetup {
   Clock* clock = nullptr;                             // outlives the run
   std::optional<RcacheChoice> choice = std::nullopt;  // where --rcache was auto
   optim::LossScalerSpec scaler;
+  bool foresees = true;                    // RunModelParts::foresees
   AttemptCount attempts = AttemptCount();  // from the program that this one replaces
   // Replaces this program by itself, which goes on counting attempts; must not return. Null: never
   // called.

@@ -349,6 +349,7 @@ class TwoRanksTest : public ContinueTest {
  protected:
   RunSetup RankSetup(const std::string& out, uint32_t rank) const {
     RunSetup setup = Setup(out);
+    setup.foresees = false;  // the other rank is a thread of this process
     setup.place.rank = setup.place.local_rank = rank;
     setup.place.world = setup.place.local_world = 2;
     setup.place.run_id = run_id_;
