@@ -231,6 +231,17 @@ TEST_F(FlagsFile, IsWrittenByPrintConfigAndReadBack) {
   EXPECT_EQ(line->options.training.learning_rate, RunOptions().training.learning_rate);
 }
 
+// A default that another flag takes the place of is not in the file.
+TEST_F(FlagsFile, IsReadBackWhereFlagsExcludeOthers) {
+  for (const char* const flag : {"--from", "--base"}) {
+    EXPECT_FALSE(Parse({"run", "--print-config", flag, "out"}));
+    EXPECT_THAT(out_, HasSubstr("\n# preset =\n"));
+    const auto line = ParseWith(out_);
+    ASSERT_TRUE(line) << err_ << out_;
+    EXPECT_EQ(line->options.model.from + line->options.adapters.base, "out");
+  }
+}
+
 TEST_F(FlagsFile, ThatIsWrongIsRefusedByKeyAndPlace) {
   EXPECT_FALSE(ParseWith("stepps = 7\n"));
   EXPECT_EQ(exit_code_, kExitUsage);

@@ -109,6 +109,14 @@ void AddConfigFlags(CLI::App* run) {
       ->group("output");
 }
 
+// Whether a flag that was given leaves no place for this one, whose default would be in its way.
+bool IsExcluded(const CLI::Option& option) {
+  const auto& others = option.get_excludes();
+  return option.count() == 0 &&
+         std::any_of(others.begin(), others.end(),
+                     [](const CLI::Option* other) { return other->count() > 0; });
+}
+
 // What is in effect for each flag that a file may hold.
 std::string ConfigOf(const CLI::App& run) {
   std::vector<ShownFlag> flags;
@@ -124,6 +132,7 @@ std::string ConfigOf(const CLI::App& run) {
     const bool is_switch = option->get_expected_min() == 0 && option->get_items_expected_max() == 0;
     if (is_switch) flag.value = option->count() > 0 ? "true" : "false";
     if (!is_switch && option->count() > 0) flag.value = option->results().front();
+    if (IsExcluded(*option)) flag.value.clear();
     flag.is_text = !is_switch && FindNumberFlag("run", option->get_name()) == nullptr;
     flags.push_back(std::move(flag));
   }
