@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
@@ -39,11 +40,20 @@ struct InHwloc {
   ~InHwloc() { in_hwloc = false; }
 };
 
+// The C library's function of this name. `known` holds it after the first call. A static whose
+// initializer runs would do the same behind a lock, and the lock would call syscall() below.
 template <typename Function>
-Function* Real(Function* /*same type*/, const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+Function* Real(Function* /*same type*/, std::atomic<void*>* known, const char* name) {
+  void* function = known->load(std::memory_order_relaxed);
+  if (function == nullptr) {
+    function = dlsym(RTLD_NEXT, name);
+    known->store(function, std::memory_order_relaxed);
+  }
+  return reinterpret_cast<Function*>(function);
 }
-#define REAL(function) static auto* const real = Real(&function, #function)
+#define REAL(function)                         \
+  static constinit std::atomic<void*> known{}; \
+  auto* const real = Real(&function, &known, #function)
 
 bool IsKeeper() {
   char words[256] = {};
@@ -81,12 +91,12 @@ bool Fails(FailCall call, int error) {
   return true;
 }
 
-// The locks of the C++ library (around the first use of a static) never look again: a wake that
-// they lose, as no kernel loses one, would leave a thread asleep for good. They do not count.
-bool IsOfLanguage(const void* caller) {
+// True when the word is a variable of a program or a library. Such words belong to the C++ library:
+// the locks around the first use of a static. They never look again: a wake that they lose, as no
+// kernel loses one, would leave a thread asleep for good. The words of rings lie in mapped memory.
+bool IsVariable(long word) {
   Dl_info info{};
-  return dladdr(caller, &info) != 0 && info.dli_fname != nullptr &&
-         std::string_view(info.dli_fname).find("libstdc++") != std::string_view::npos;
+  return dladdr(reinterpret_cast<const void*>(word), &info) != 0;
 }
 
 }  // namespace
@@ -284,8 +294,7 @@ long syscall(long number, ...) noexcept {
   for (long& argument : arguments) argument = va_arg(rest, long);
   va_end(rest);
   const bool of_rings = number == SYS_futex && (arguments[1] & FUTEX_PRIVATE_FLAG) == 0;
-  if (of_rings && !IsOfLanguage(__builtin_return_address(0)) && Fails(FailCall::kFutex, EINTR))
-    return -1;
+  if (of_rings && !IsVariable(arguments[0]) && Fails(FailCall::kFutex, EINTR)) return -1;
   if (number == SYS_pidfd_open && Fails(FailCall::kPidFd, EMFILE)) return -1;
   return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
               arguments[5]);
