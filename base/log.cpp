@@ -14,9 +14,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include "base/text/json_writer.h"
 #include "base/log_queue.h"
 #include "base/system/nonblocking_stderr.h"
+#include "base/text/json_writer.h"
+#include "base/units.h"
 
 namespace tidepool {
 namespace {
@@ -79,8 +80,10 @@ std::string TextLine(LogLevel level, std::string_view message,
   if (level != LogLevel::kInfo) line += std::string(NameOf(level)) + ": ";
   line += message;
   for (const LogField& field : fields) {
-    const bool plain = !field.quoted || field.value.find_first_of(" \"\n=") == std::string::npos;
-    line += "  " + field.key + "=" + (plain ? field.value : JsonWriter::Quoted(field.value));
+    const std::string& value = field.shown.empty() ? field.value : field.shown;
+    const bool plain = (!field.quoted && field.shown.empty()) ||
+                       value.find_first_of(" \"\n=") == std::string::npos;
+    line += "  " + field.key + "=" + (plain ? value : JsonWriter::Quoted(value));
   }
   return line;
 }
@@ -96,7 +99,7 @@ std::string JsonLine(LogLevel level, std::string_view message,
 
   std::string text = json.text();
   for (const LogField& field : fields) {
-    text += "," + JsonWriter::Quoted(field.key) + ":" +
+    text += "," + JsonWriter::Quoted(field.key + field.unit) + ":" +
             (field.quoted ? JsonWriter::Quoted(field.value) : field.value);
   }
   return text + "}";
@@ -119,6 +122,27 @@ void WriteOrDrop(NonblockingStderr* output, bool json, const std::string& line) 
 }
 
 }  // namespace
+
+LogField::LogField(std::string_view k, LogBytes v)
+    : key(k),
+      value(std::to_string(v.bytes)),
+      quoted(false),
+      unit("_bytes"),
+      shown(FormatBytes(v.bytes)) {}
+
+LogField::LogField(std::string_view k, LogSeconds v)
+    : key(k),
+      value(std::to_string(v.seconds)),
+      quoted(false),
+      unit("_seconds"),
+      shown(FormatDuration(v.seconds)) {}
+
+LogField::LogField(std::string_view k, LogRate v)
+    : key(k),
+      value(FormatFixed(v.bytes_per_second, 0)),
+      quoted(false),
+      unit("_bytes_per_second"),
+      shown(FormatFixed(v.bytes_per_second / 1e9, 1) + " GB/s") {}
 
 void InitLog(std::string_view program, LogLevel level, LogFormat format) {
   State().program = program;

@@ -19,16 +19,34 @@ namespace tidepool {
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kAuto, kText, kJson };
 
+// Sizes, durations and rates as fields. Text shows them as a person reads them (pool=64.0 MiB);
+// JSON has a number, and its key ends in the unit ("pool_bytes":67108864, "touch_seconds":0.057).
+struct LogBytes {
+  uint64_t bytes = 0;
+};
+struct LogSeconds {
+  double seconds = 0;
+};
+struct LogRate {
+  double bytes_per_second = 0;
+};
+
 // One key=value of a line. Text is quoted; numbers and booleans are not.
 struct LogField {
   std::string key, value;
   bool quoted = true;  // false: a number or a boolean
+  std::string unit;    // what JSON adds to the key
+  std::string shown;   // what text shows in place of the value, unless it is empty
   LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
   LogField(std::string_view k, const char* v) : key(k), value(v) {}
   LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
   template <typename N>
   requires std::is_arithmetic_v<N> LogField(std::string_view k, N v)
       : key(k), value(std::to_string(v)), quoted(false) {}
+  LogField(std::string_view k, bool v) : key(k), value(v ? "true" : "false"), quoted(false) {}
+  LogField(std::string_view k, LogBytes v);
+  LogField(std::string_view k, LogSeconds v);
+  LogField(std::string_view k, LogRate v);
 };
 
 // Call once at start, before other threads; the default is text at kInfo. `program` names the

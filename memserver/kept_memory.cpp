@@ -156,8 +156,8 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<
       return adopted;
     } else if (!adopted->contents.jobs.empty()) {
       LogWarn("the pool stays as it is while it holds jobs",
-              {{"pool", FormatBytes(adopted->pool->total_bytes())},
-               {"asked", FormatBytes(options.pool.bytes)}});
+              {{"pool", LogBytes{adopted->pool->total_bytes()}},
+               {"asked", LogBytes{options.pool.bytes}}});
       return adopted;
     }
 

@@ -12,28 +12,12 @@
 namespace tidepool::memserver {
 namespace {
 
-std::string PagesText(const PoolFacts& pool, bool adopted) {
-  if (adopted) return "as they were";
-  if (pool.huge_page_bytes == 0) return "4 KiB";
-  return FormatBytes(pool.huge_page_bytes) + " in pages of 2 MiB" +
-         (pool.reserved_pages ? ", set aside" : "");
-}
-
-// "1.20 s by 2 threads".
-std::string TouchText(const PoolFacts& pool) {
-  if (pool.touch_threads == 0) return "before";
-  return FormatDuration(pool.touch_seconds) + " by " + std::to_string(pool.touch_threads) +
-         (pool.touch_threads == 1 ? " thread" : " threads");
-}
-
-// "0: 1.00 GiB, 1: 1.00 GiB".
-std::string NodesText(const PoolFacts& pool) {
-  std::string text;
-  for (const NodeShare& share : pool.nodes) {
-    text +=
-        (text.empty() ? "" : ", ") + std::to_string(share.node) + ": " + FormatBytes(share.bytes);
+// The rate that one thread reached with the chosen kernel; 0 where nothing was measured.
+double RateAlone(const device::CopyTuning& tuning) {
+  for (const device::CopyRate& rate : tuning.rates) {
+    if (rate.kernel == tuning.chosen) return rate.bytes_per_second;
   }
-  return text.empty() ? "unknown" : text;
+  return 0;
 }
 
 }  // namespace
@@ -41,23 +25,29 @@ std::string NodesText(const PoolFacts& pool) {
 void LogReady(const ServerOptions& options, const Server& server, const KeptHolder& keeper) {
   const PoolFacts& pool = server.pool_facts();
   const Config& settings = options.settings;
+  const device::CopyTuning& copies = server.copy_tuning();
 
   LogInfo("ready", {{"data_socket", shm::DataSocketPath(settings.socket_dir)},
                     {"admin_socket", shm::AdminSocketPath(settings.socket_dir)},
-                    {"pool", FormatBytes(server.pool_bytes()) +
-                                 (server.adopted() ? " of the server before" : "")},
+                    {"pool", LogBytes{server.pool_bytes()}},
+                    {"adopted", server.adopted()},
                     {"keeper", keeper.Name()},
                     {"keeper_pid", keeper.keeper_pid()},
-                    {"rcache_limit", FormatBytes(options.rcache_limit)},
+                    {"rcache_limit", LogBytes{options.rcache_limit}},
                     // What the machine gave, and what was measured on it.
-                    {"pages", PagesText(pool, server.adopted())},
-                    {"touched", TouchText(pool)},
-                    {"nodes", NodesText(pool)},
+                    {"huge_pages", LogBytes{pool.huge_page_bytes}},
+                    {"set_aside", pool.reserved_pages},
+                    {"touch", LogSeconds{pool.touch_seconds}},
+                    {"touch_threads", pool.touch_threads},
+                    {"nodes", pool.nodes.size()},
                     {"pinned_workers", options.places.workers.size()},
                     {"isa", optim::NameOf(settings.optimizer.isa)},
                     {"adam_threads", settings.optimizer.threads},
                     {"copy", settings.copy.threads == 0 ? "serve loop" : "thread per session"},
-                    {"copy_kernel", device::Text(server.copy_tuning())},
+                    {"copy_kernel", device::NameOf(copies.chosen)},
+                    {"copy_threads", copies.threads},
+                    {"copied", LogRate{RateAlone(copies)}},
+                    {"copied_together", LogRate{copies.together_bytes_per_second}},
                     {"gpus", GpusLine(options.gpus)}});
   NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " +
                        FormatBytes(server.pool_bytes()));

@@ -64,12 +64,14 @@ class TouchProgress {
 
     const bool done = touched >= total;
     const int64_t now = clock_->NowNs();
-    if (!done && now - last_ns_ < (terminal_ ? kProgressNs / 10 : kProgressNs)) return;
+    if (done_ || (!done && now - last_ns_ < (terminal_ ? kProgressNs / 10 : kProgressNs))) return;
     last_ns_ = now;
+    done_ = done;
 
     const std::string text = "touching pool " + FormatBytes(touched) + " / " + FormatBytes(total);
     NotifyIfRoom("STATUS=" + text);
-    if (!terminal_) return LogInfo(text);
+    if (!terminal_)
+      return LogInfo("touching pool", {{"touched", LogBytes{touched}}, {"all", LogBytes{total}}});
     const std::string line = "\r" + text + (done ? "   \n" : "   ");
     SayOnStderr(line, 0);  // a terminal that is halted misses a line
   }
@@ -81,6 +83,7 @@ class TouchProgress {
   const Clock* clock_;
   bool terminal_;
   int64_t last_ns_ = 0;
+  bool done_ = false;  // its last line is out
 };
 
 void RemoveFiles(const std::string& socket_dir) {

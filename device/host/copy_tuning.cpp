@@ -1,8 +1,6 @@
 #include "device/host/copy_tuning.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -41,12 +39,6 @@ std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_n
   for (size_t i = 0; i < kernels.size(); ++i)
     rates.push_back({kernels[i], static_cast<double>(kTuneCopyBytes) / Median(seconds[i])});
   return rates;
-}
-
-std::string Rate(double bytes_per_second) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", bytes_per_second / 1e9);
-  return text.data();
 }
 
 }  // namespace
@@ -113,22 +105,6 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
 
   tuning.seconds = static_cast<double>(clock.NowNs() - start) / kNsPerSecond;
   return tuning;
-}
-
-std::string Text(const CopyTuning& tuning) {
-  std::string text = NameOf(tuning.chosen);
-  const std::string together =
-      tuning.threads > 1 ? ", by " + std::to_string(tuning.threads) + " threads" : "";
-  if (tuning.rates.empty()) return text + " (not measured)" + together;
-
-  for (const CopyRate& rate : tuning.rates) {
-    if (rate.kernel == tuning.chosen) text += ", " + Rate(rate.bytes_per_second) + " GB/s";
-  }
-  text += " (memcpy " + Rate(tuning.rates.front().bytes_per_second) + ")";
-  text += together;
-  if (tuning.together_bytes_per_second > 0)
-    text += " " + Rate(tuning.together_bytes_per_second) + " GB/s";
-  return text;
 }
 
 }  // namespace tidepool::device

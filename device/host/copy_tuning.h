@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "device/host/copy_kernels.h"
@@ -37,9 +36,6 @@ inline constexpr uint64_t kTuneBytesMin = 64 * kMiB;
 
 // `scratch` loses what is in it. `team` may be null.
 CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns);
-// "stream ahead, 11.2 GB/s (memcpy 7.9)", with " by 4 threads 30.1 GB/s" where several copy
-// together.
-std::string Text(const CopyTuning& tuning);
 
 // Copies ranges of `bytes` from one half of a scratch to the other, each time others, so that none
 // is in a core's own cache.

@@ -36,7 +36,7 @@ optim::Tuning TuneUpdates(const WorkerTeam& team, HostPool* pool, const Clock& c
   LogInfo("update tuned", {{"prefetch", result.tuning.prefetch_elements},
                            {"gain", result.gain},
                            {"rounds", result.rounds},
-                           {"seconds", static_cast<double>(result.took_ns) / kNsPerSecond}});
+                           {"took", LogSeconds{static_cast<double>(result.took_ns) / kNsPerSecond}}});
   return result.tuning;
 }
 

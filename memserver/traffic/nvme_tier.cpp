@@ -122,15 +122,15 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock*
     LogWarn(
         "the staging of states on NVMe has pages of 4 KiB: transfers are slower, and take more CPU "
         "time",
-        {{"in_pages_of_2mib", FormatBytes(huge)},
+        {{"in_pages_of_2mib", LogBytes{huge}},
          {"fix", "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"}});
   }
 
   LogInfo("NVMe tier", {{"directories", opened.size()},
-                        {"capacity", FormatBytes(tier->capacity_bytes())},
-                        {"staging", FormatBytes(staging.bytes().size())},
-                        {"huge_pages", FormatBytes(huge)},
-                        {"block", FormatBytes(options.block_bytes)},
+                        {"capacity", LogBytes{tier->capacity_bytes()}},
+                        {"staging", LogBytes{staging.bytes().size()}},
+                        {"huge_pages", LogBytes{huge}},
+                        {"block", LogBytes{options.block_bytes}},
                         {"depth", options.depth},
                         {"io", queue.queue->Name()}});
   return std::make_unique<NvmeTier>(NvmeTier{std::move(absent), std::move(opened),

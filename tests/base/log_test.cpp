@@ -19,8 +19,9 @@ std::string Logged(LogLevel level, LogFormat format, LogLevel threshold = LogLev
 
 TEST(Log, TextNamesProgramMessageAndFields) {
   const std::string line = Logged(LogLevel::kWarn, LogFormat::kText);
-  EXPECT_THAT(line,
-              HasSubstr("Z memserver warn: pool \"ready\"  bytes=4096  why=\"two words\"  huge="));
+  EXPECT_THAT(
+      line,
+      HasSubstr("Z memserver warn: pool \"ready\"  bytes=4096  why=\"two words\"  huge=true"));
   EXPECT_THAT(line, EndsWith("\n"));
 }
 
@@ -31,6 +32,25 @@ TEST(Log, JsonIsOneObjectALine) {
       HasSubstr(
           R"("level":"info","program":"memserver","message":"pool \"ready\"","bytes":4096,"why":"two words")"));
   EXPECT_THAT(line, EndsWith("}\n"));
+}
+
+TEST(Log, SizesDurationsAndRatesAreNumbersInJsonAndWordsInText) {
+  const auto logged = [](LogFormat format) {
+    InitLog("memserver", LogLevel::kDebug, format);
+    ::testing::internal::CaptureStderr();
+    LogInfo("ready", {{"pool", LogBytes{67'108'864}},
+                      {"touch", LogSeconds{0.25}},
+                      {"copied", LogRate{14.6e9}},
+                      {"adopted", false}});
+    return ::testing::internal::GetCapturedStderr();
+  };
+
+  EXPECT_THAT(
+      logged(LogFormat::kText),
+      HasSubstr("pool=\"64.0 MiB\"  touch=\"250 ms\"  copied=\"14.6 GB/s\"  adopted=false"));
+  EXPECT_THAT(logged(LogFormat::kJson),
+              HasSubstr(R"("pool_bytes":67108864,"touch_seconds":0.250000,)"
+                        R"("copied_bytes_per_second":14600000000,"adopted":false})"));
 }
 
 TEST(Log, WhatIsBelowTheLevelIsNotWritten) {

@@ -71,10 +71,9 @@ TEST(CopyTuning, ChoosesTheFastestAndKeepsToItsTime) {
     best = std::max(best, rate.bytes_per_second);
     if (rate.kernel == tuning.chosen) chosen = rate.bytes_per_second;
   }
-  EXPECT_GE(chosen * 1.06, best) << Text(tuning);
+  EXPECT_GE(chosen * 1.06, best) << NameOf(tuning.chosen);
   EXPECT_EQ(tuning.threads > 1, team.used())
       << "helpers are used exactly when they were measured to be worth it";
-  EXPECT_NE(Text(tuning).find("GB/s (memcpy "), std::string::npos) << Text(tuning);
   SetLargeCopyKernel(before);
 }
 
@@ -83,7 +82,6 @@ TEST(CopyTuning, MeasuresNothingInTooLittleMemory) {
   const CopyTuning tuning = TuneCopies(scratch, nullptr, kNsPerSecond);
   EXPECT_TRUE(tuning.rates.empty());
   EXPECT_EQ(tuning.chosen, LargeCopyKernel());
-  EXPECT_NE(Text(tuning).find("not measured"), std::string::npos);
 }
 
 }  // namespace copy_bytes_test

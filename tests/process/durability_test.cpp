@@ -206,7 +206,7 @@ TEST_F(Durability, AKeeperThatCannotBeStartedIsTriedAgain) {
   server->Signal(SIGKILL);
   ASSERT_TRUE(server->Wait(kLimit).has_value());
   const Process next = Serve({"--no-respawn"});
-  EXPECT_TRUE(next->WaitForOutput("of the server before", kLimit)) << next->Output();
+  EXPECT_TRUE(next->WaitForOutput("\"adopted\":true", kLimit)) << next->Output();
   next->Signal(SIGINT);
   EXPECT_TRUE(WaitForFilesToGo());
 }

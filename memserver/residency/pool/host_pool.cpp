@@ -59,8 +59,8 @@ bool EnoughSetAside(const HostPoolOptions& options) {
   const uint64_t wanted = options.bytes + options.own_bytes, there = ReservedHugeBytes();
   if (wanted <= there && options.piece_bytes_max % kHugePageBytes == 0) return true;
   LogWarn("the pool does not fit into the huge pages that are set aside; it takes others",
-          {{"pool", FormatBytes(wanted)},
-           {"set_aside", FormatBytes(there)},
+          {{"pool", LogBytes{wanted}},
+           {"set_aside", LogBytes{there}},
            {"fix", "sysctl vm.nr_hugepages=" + std::to_string(DivideUp(wanted, kHugePageBytes))}});
   return false;
 }
