@@ -79,6 +79,7 @@ std::string TextLine(LogLevel level, std::string_view message,
   std::string line = TimeText("%H:%M:%S") + " " + State().program + " ";
   if (level != LogLevel::kInfo) line += std::string(NameOf(level)) + ": ";
   line += message;
+
   for (const LogField& field : fields) {
     const std::string& value = field.shown.empty() ? field.value : field.shown;
     const bool plain = (!field.quoted && field.shown.empty()) ||

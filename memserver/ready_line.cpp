@@ -27,6 +27,7 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
   const Config& settings = options.settings;
   const device::CopyTuning& copies = server.copy_tuning();
 
+  // How it is reached, what the machine gave, and what was measured on it.
   LogInfo("ready", {{"data_socket", shm::DataSocketPath(settings.socket_dir)},
                     {"admin_socket", shm::AdminSocketPath(settings.socket_dir)},
                     {"pool", LogBytes{server.pool_bytes()}},
@@ -34,12 +35,12 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
                     {"keeper", keeper.Name()},
                     {"keeper_pid", keeper.keeper_pid()},
                     {"rcache_limit", LogBytes{options.rcache_limit}},
-                    // What the machine gave, and what was measured on it.
                     {"huge_pages", LogBytes{pool.huge_page_bytes}},
                     {"set_aside", pool.reserved_pages},
                     {"touch", LogSeconds{pool.touch_seconds}},
                     {"touch_threads", pool.touch_threads},
                     {"nodes", pool.nodes.size()},
+                    // Who updates and copies, and how fast.
                     {"pinned_workers", options.places.workers.size()},
                     {"isa", optim::NameOf(settings.optimizer.isa)},
                     {"adam_threads", settings.optimizer.threads},
@@ -49,6 +50,7 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
                     {"copied", LogRate{RateAlone(copies)}},
                     {"copied_together", LogRate{copies.together_bytes_per_second}},
                     {"gpus", GpusLine(options.gpus)}});
+
   NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " +
                        FormatBytes(server.pool_bytes()));
 }

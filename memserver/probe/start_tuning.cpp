@@ -33,10 +33,11 @@ optim::Tuning TuneUpdates(const WorkerTeam& team, HostPool* pool, const Clock& c
   const TuningResult result =
       MeasureTuning(tuning, {scratch.front().data, scratch.front().bytes}, clock);
   pool->Release(scratch);
-  LogInfo("update tuned", {{"prefetch", result.tuning.prefetch_elements},
-                           {"gain", result.gain},
-                           {"rounds", result.rounds},
-                           {"took", LogSeconds{static_cast<double>(result.took_ns) / kNsPerSecond}}});
+  LogInfo("update tuned",
+          {{"prefetch", result.tuning.prefetch_elements},
+           {"gain", result.gain},
+           {"rounds", result.rounds},
+           {"took", LogSeconds{static_cast<double>(result.took_ns) / kNsPerSecond}}});
   return result.tuning;
 }
 
