@@ -130,7 +130,9 @@ TEST_F(FlagsTest, ResumeIsAutoOrNever) {
   EXPECT_EQ(Parse({"run"})->options.server.timeout, "120s");
   EXPECT_EQ(Parse({"run", "--resume", "auto", "--server-timeout", "0s"})->options.job.resume,
             "auto");
-  EXPECT_EQ(Parse({"run", "--rejoin-timeout", "5s"})->options.job.rejoin_timeout, "5s");
+  EXPECT_EQ(
+      Parse({"run", "--resume", "auto", "--rejoin-timeout", "5s"})->options.job.rejoin_timeout,
+      "5s");
   EXPECT_EQ(Parse({"run", "--resume=never"})->options.job.resume, "never");
   EXPECT_FALSE(Parse({"run", "--resume", "always"}));
   EXPECT_EQ(exit_code_, kExitUsage);

@@ -71,9 +71,13 @@ std::set<std::string> NumbersOf(const std::string& command) {
   return names;
 }
 
+// Gives the flag, and beside it what it needs to have an effect.
 Outcome Give(const Place& place, const std::string& flag, const std::string& value) {
   std::vector<std::string> words = place.before;
   words.push_back(flag + "=" + value);
+  if (flag == "--momentum" || flag == "--dampening") words.push_back("--optimizer=sgd");
+  if (flag == "--lr-decay") words.push_back("--optimizer=adagrad");
+  if (flag == "--lora-alpha") words.push_back("--lora-rank=8");
   if (place.command == "launch" && flag != "--ranks") words.insert(words.end(), {"-n", "2"});
   words.insert(words.end(), place.behind.begin(), place.behind.end());
   return Parse(words);
@@ -117,7 +121,8 @@ TEST(NumberFlags, WhatRoundsOutOfRangeIsOutOfRange) {
   for (const char* flag : {"--beta1", "--beta2", "--momentum"}) {
     EXPECT_FALSE(Parse({"run", flag, "1"}).goes_on);
     EXPECT_FALSE(Parse({"run", flag, "0.99999999999"}).goes_on) << "1 as a 32-bit number";
-    EXPECT_TRUE(Parse({"run", flag, "0.999999"}).goes_on);
+    const char* rule = flag == std::string("--momentum") ? "sgd" : "adamw";
+    EXPECT_TRUE(Parse({"run", flag, "0.999999", "--optimizer", rule}).goes_on);
   }
   EXPECT_FALSE(Parse({"run", "--lora-alpha", "1e-60"}).goes_on);
   EXPECT_FALSE(Parse({"run", "--batch", "1.5"}).goes_on);

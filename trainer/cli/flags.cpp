@@ -11,6 +11,7 @@
 #include "base/error_catalog.h"
 #include "base/status.h"
 #include "base/text/suggest.h"
+#include "trainer/cli/flag_effects.h"
 #include "trainer/cli/flags_file.h"
 #include "trainer/cli/number_flags.h"
 #include "trainer/cli/run_flags.h"
@@ -117,9 +118,35 @@ bool IsExcluded(const CLI::Option& option) {
                      [](const CLI::Option* other) { return other->count() > 0; });
 }
 
+bool IsSwitch(const CLI::Option& option) {
+  return option.get_expected_min() == 0 && option.get_items_expected_max() == 0;
+}
+
+// The flags of `command`, which has been parsed and outlives the result.
+GivenFlags FlagsOf(const CLI::App& command) {
+  const auto find = [&command](std::string_view name) {
+    return command.get_option_no_throw(std::string(name));
+  };
+
+  GivenFlags flags;
+  flags.given = [find](std::string_view name) {
+    const CLI::Option* option = find(name);
+    return option != nullptr && option->count() > 0;
+  };
+
+  flags.value = [find](std::string_view name) -> std::optional<std::string> {
+    const CLI::Option* option = find(name);
+    if (option == nullptr) return std::nullopt;
+    if (IsSwitch(*option)) return option->count() > 0 ? "true" : "false";
+    return option->count() > 0 ? option->results().front() : option->get_default_str();
+  };
+  return flags;
+}
+
 // What is in effect for each flag that a file may hold.
 std::string ConfigOf(const CLI::App& run) {
   std::vector<ShownFlag> flags;
+  const GivenFlags read = FlagsOf(run);
   for (const CLI::Option* option : run.get_options()) {
     const std::string name = option->get_lnames().empty() ? "" : option->get_lnames().front();
     if (name.empty() || name == "help" || name == "config" || name == "print-config") continue;
@@ -129,10 +156,14 @@ std::string ConfigOf(const CLI::App& run) {
                    .description = option->get_description(),
                    .value = option->get_default_str(),
                    .is_text = true};
-    const bool is_switch = option->get_expected_min() == 0 && option->get_items_expected_max() == 0;
+
+    const bool is_switch = IsSwitch(*option);
     if (is_switch) flag.value = option->count() > 0 ? "true" : "false";
     if (!is_switch && option->count() > 0) flag.value = option->results().front();
-    if (IsExcluded(*option)) flag.value.clear();
+
+    const bool refused =
+        WhyNoEffect(read, "--" + name) != nullptr || Contradicts(read, "--" + name);
+    if (IsExcluded(*option) || (option->count() == 0 && refused)) flag.value.clear();
     flag.is_text = !is_switch && FindNumberFlag("run", option->get_name()) == nullptr;
     flags.push_back(std::move(flag));
   }
@@ -264,6 +295,15 @@ bool ParseWords(int argc, char** argv, CommandLine* line, int* exit_code) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     *exit_code = ExitOf(app, error, NearestFlag(app, argc, argv));
+    return false;
+  }
+
+  for (const CLI::App* command : {commands.run, commands.estimate}) {
+    if (!command->parsed()) continue;
+    const Status status = CheckFlagEffects(FlagsOf(*command));
+    if (status.ok()) continue;
+    std::cerr << status.Format() << "\n";
+    *exit_code = status.exit_code();
     return false;
   }
 
