@@ -10,10 +10,11 @@ function(tidepool_told_by program component)
   endif()
   set(folder ${CMAKE_BINARY_DIR}/told)
   add_custom_command(
-    OUTPUT ${folder}/${program}.1 ${folder}/${program}.bash ${folder}/_${program}
+    OUTPUT ${folder}/${program}.1 ${folder}/${program}.bash ${folder}/_${program} ${folder}/${program}.fish
     COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
     COMMAND $<TARGET_FILE:${program}> completion bash > ${folder}/${program}.bash
     COMMAND $<TARGET_FILE:${program}> completion zsh > ${folder}/_${program}
+    COMMAND $<TARGET_FILE:${program}> completion fish > ${folder}/${program}.fish
     COMMAND /usr/bin/python3 -B ${CMAKE_SOURCE_DIR}/packaging/make_man.py $<TARGET_FILE:${program}> ${folder}/${program}.1
     DEPENDS ${program} ${CMAKE_SOURCE_DIR}/packaging/make_man.py
     COMMENT "Manual page and completions of ${program}" VERBATIM)
@@ -21,6 +22,7 @@ function(tidepool_told_by program component)
   install(FILES ${folder}/${program}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component})
   install(FILES ${folder}/${program}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program} COMPONENT ${component})
   install(FILES ${folder}/_${program} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT ${component})
+  install(FILES ${folder}/${program}.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT ${component})
 endfunction()
 
 foreach(program memserver memctl)

@@ -116,6 +116,33 @@ std::string ZshValues(const CompletedValues& values) {
   return ":";
 }
 
+// In single quotes of fish, where a backslash is one of two characters that have a meaning.
+std::string FishQuoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out + "'";
+}
+
+// The end of a `complete` of fish: what may stand there.
+std::string FishValues(const CompletedValues& values) {
+  if (!values.words.empty()) return " -f -a " + FishQuoted(Joined(values.words, " "));
+  if (values.directories) return " -f -a '(__fish_complete_directories)'";
+  if (values.files) return " -F";
+  if (!values.lines_of.empty()) return " -f -a " + FishQuoted("(" + values.lines_of + ")");
+  return " -f";
+}
+
+std::string FishFlag(const CompletedFlag& flag) {
+  std::string text;
+  for (const std::string& name : flag.names)
+    text += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+  if (flag.takes_value) text += " -r" + FishValues(flag.values);
+  return text + " -d " + FishQuoted(flag.help);
+}
+
 std::string FlagNames(const CompletedCommand& command) {
   std::vector<std::string> names;
   for (const CompletedFlag& flag : command.flags)
@@ -217,6 +244,46 @@ std::string ZshCompletion(const std::string& program,
       "else\n    _describe -o flag flags\n  fi\n}\n";
   return text + "if [[ ${funcstack[1]} == _" + program + " ]]; then _" + program +
          " \"$@\"; else compdef _" + program + " " + program + "; fi\n";
+}
+
+std::string FishCompletion(const std::string& program,
+                           const std::vector<CompletedCommand>& commands) {
+  const std::string chosen = "__" + program + "_command";
+  std::string text = "# fish completion of " + program + ", made by `" + program +
+                     " completion fish`.\nfunction " + chosen +
+                     "\n    set -l chosen ''\n    set -l words (commandline -opc)\n"
+                     "    for each in $words[2..]\n        switch \"$chosen $each\"\n";
+
+  std::string paths;
+  for (const CompletedCommand& command : commands) {
+    const bool first = command.path.find(' ') == std::string::npos;
+    if (!command.path.empty()) paths += " " + FishQuoted((first ? " " : "") + command.path);
+  }
+  if (!paths.empty())
+    text += "            case" + paths +
+            "\n                set chosen (string trim -- \"$chosen $each\")\n";
+  text += "        end\n    end\n    echo -- $chosen\nend\ncomplete -c " + program + " -f\n";
+
+  for (const CompletedCommand& command : commands) {
+    const std::string there = "complete -c " + program + " -n " +
+                              FishQuoted("test (" + chosen + ") = '" + command.path + "'");
+    const auto below = Below(command, commands);
+    for (const CompletedCommand* each : below)
+      text += there + " -a " + NameOf(*each) + " -d " + FishQuoted(each->help) + "\n";
+    if (below.empty()) text += there + FishValues(command.arguments) + "\n";
+
+    // The program's own flags may stand behind every command.
+    for (const CompletedFlag& flag : command.flags)
+      text += (command.path.empty() ? "complete -c " + program : there) + FishFlag(flag) + "\n";
+  }
+  return text;
+}
+
+std::string CompletionFor(const std::string& shell, const std::string& program,
+                          const std::vector<CompletedCommand>& commands) {
+  if (shell == "zsh") return ZshCompletion(program, commands);
+  if (shell == "fish") return FishCompletion(program, commands);
+  return BashCompletion(program, commands);
 }
 
 }  // namespace tidepool

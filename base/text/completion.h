@@ -41,12 +41,19 @@ struct CompletedCommand {
 // "auto|off|SIZE" (words are small letters and digits).
 CompletedValues ValuesOfKind(std::string_view kind);
 
+// The shells that there is a completion for.
+inline const std::vector<std::string> kCompletionShells{"bash", "zsh", "fish"};
+
 // Text for `source`, or for a file of the completions' folder. Commands are in the order in which
-// they are shown, each behind its parent.
+// they are shown, each behind its parent. `shell` is one of kCompletionShells.
+std::string CompletionFor(const std::string& shell, const std::string& program,
+                          const std::vector<CompletedCommand>& commands);
 std::string BashCompletion(const std::string& program,
                            const std::vector<CompletedCommand>& commands);
 std::string ZshCompletion(const std::string& program,
                           const std::vector<CompletedCommand>& commands);
+std::string FishCompletion(const std::string& program,
+                           const std::vector<CompletedCommand>& commands);
 
 // Appends what CLI11 knows of `app` and of all commands below it; `more(&values, kind)` adds to
 // what a kind tells. (A template, so that base needs no CLI11.)

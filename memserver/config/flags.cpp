@@ -40,7 +40,7 @@ constexpr std::array<CommandEntry, 9> kCommands{{
     {"version", Command::kVersion, "print versions of program and protocol"},
     {"help", Command::kHelp, "print this text"},
     {"completion", Command::kCompletion,
-     "print what a shell completes this command line with: bash or zsh"},
+     "print what a shell completes this command line with: bash, zsh or fish"},
 }};
 
 // Flags of one command, beside the settings.
@@ -134,7 +134,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   if (flags->command != Command::kVersion) app.add_option("--config", flags->config_file);
   if (flags->command == Command::kConfig) app.add_flag("--defaults", flags->defaults);
   if (flags->command == Command::kCompletion)
-    app.add_option("shell", flags->shell)->required()->check(CLI::IsMember({"bash", "zsh"}));
+    app.add_option("shell", flags->shell)->required()->check(CLI::IsMember(kCompletionShells));
   std::string form = "table";
 
   if (flags->command == Command::kBench) {
@@ -252,12 +252,11 @@ std::string CompletionText(const std::string& shell) {
         command.flags.push_back(flag_of(flag.name, flag.kind, flag.description));
     }
     if (entry.command == Command::kBench) command.arguments.words = {"copy", "nvme"};
-    if (entry.command == Command::kCompletion) command.arguments.words = {"bash", "zsh"};
+    if (entry.command == Command::kCompletion) command.arguments.words = kCompletionShells;
     commands.push_back(command);
   }
 
-  return shell == "bash" ? BashCompletion("memserver", commands)
-                         : ZshCompletion("memserver", commands);
+  return CompletionFor(shell, "memserver", commands);
 }
 
 }  // namespace tidepool::memserver

@@ -38,7 +38,7 @@ struct Flags {
   std::string bench_directory;                  // for `bench nvme`
   std::string bench_bytes = "2GiB";             // for `bench copy`
   bool json = false;                            // for `bench`
-  std::string shell;                            // for `completion`: "bash", "zsh"
+  std::string shell;                            // for `completion`: "bash", "zsh", "fish"
   KeeperOptions keep;                           // for `keep`, which memserver alone calls
   std::string gpu;                              // for `gpu-load`, likewise: its UUID
 };

@@ -53,5 +53,14 @@ TEST(Completion, CommandsBelowOthersAreFoundInBothShells) {
   }
 }
 
+TEST(Completion, FishIsToldOfEveryCommandItsFlagsAndItsValues) {
+  const std::string fish = CompletionFor("fish", "prog", Commands());
+  EXPECT_THAT(fish, HasSubstr("case ' look' ' job' 'job end'\n"));
+  EXPECT_THAT(fish,
+              HasSubstr("complete -c prog -s o -l output -r -f -a 'table json' -d 'the form'"));
+  EXPECT_THAT(fish, HasSubstr("-a look -d 'look at it: don\\'t touch'\n"));
+  EXPECT_THAT(fish, HasSubstr("= \\'job end\\'' -f -a '(names)'\n"));
+}
+
 }  // namespace completion_test
 }  // namespace tidepool

@@ -85,9 +85,24 @@ class Bash(unittest.TestCase):
 
     def test_other_shells_are_refused(self):
         for program in self.programs:
-            done = subprocess.run([os.path.join(BIN, program), "completion", "fish"], capture_output=True, text=True, check=False, timeout=60)
+            done = subprocess.run([os.path.join(BIN, program), "completion", "csh"], capture_output=True, text=True, check=False, timeout=60)
             self.assertEqual(done.returncode, 2, program)
-            self.assertIn("fish", done.stderr)
+            self.assertIn("csh", done.stderr)
+
+    def offered_by_fish(self, line):
+        script = output_of(os.path.join(BIN, line.split()[0]), "completion", "fish") + "\ncomplete -C " + "'" + line + "'\n"
+        done = subprocess.run(["fish", "--no-config"], input=script, capture_output=True, text=True, check=False, timeout=60, cwd=self.folder.name,
+                              env=dict(os.environ, HOME=self.folder.name, PATH=self.folder.name + os.pathsep + os.environ["PATH"]))
+        self.assertEqual(done.stderr, "", line)
+        return {offer.split("\t")[0] for offer in done.stdout.split("\n")} - {""}
+
+    def test_fish_offers_the_same(self):
+        self.assertLess({"status", "job", "page", "completion"}, self.offered_by_fish("memctl "))
+        for line in ("memctl resi", "memctl job ", "memctl job quota gpt --priority ", "memctl chunks --state up", "memserver bench ", "memserver run --mode s"):
+            self.assertEqual(self.offered_by_fish(line), self.offered(line), line)
+        self.assertEqual(self.offered_by_fish("memctl ps --job g"), {"gpt", "good`touch${IFS}broken`"})
+        self.assertLess({"--discard-kept", "--pool"}, self.offered_by_fish("memserver run --"))
+        self.assertFalse(os.path.exists(os.path.join(self.folder.name, "broken")))
 
     def test_zsh_can_read_its_own(self):
         for program in self.programs:

@@ -42,6 +42,8 @@ TEST_F(FlagsTest, CompletionsAndTheVersionArePrinted) {
   EXPECT_FALSE(Parse({"completion", "zsh"}));
   EXPECT_THAT(out_, ::testing::StartsWith("#compdef trainer\n"));
   EXPECT_FALSE(Parse({"completion", "fish"}));
+  EXPECT_THAT(out_, HasSubstr("complete -c trainer -n "));
+  EXPECT_FALSE(Parse({"completion", "csh"}));
   EXPECT_EQ(exit_code_, kExitUsage);
   EXPECT_FALSE(Parse({"--version"}));
   EXPECT_EQ(exit_code_, kExitOk);

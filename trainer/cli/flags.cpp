@@ -178,7 +178,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   const Commands commands = NameCommands(app);
   commands.completion->add_option("shell", *shell)
       ->required()
-      ->check(CLI::IsMember({"bash", "zsh"}));
+      ->check(CLI::IsMember(kCompletionShells));
 
   RunOptions* o = &line->options;
   for (CLI::App* command : {commands.run, commands.estimate}) {
@@ -265,7 +265,7 @@ std::string CompletionText(const CLI::App& app, const std::string& shell) {
   std::vector<CompletedCommand> commands;
   AppendCommands(
       app, "", [](CompletedValues*, const std::string&) {}, &commands);
-  return shell == "bash" ? BashCompletion("trainer", commands) : ZshCompletion("trainer", commands);
+  return CompletionFor(shell, "trainer", commands);
 }
 
 bool UnknownCommand(int argc, char** argv) {

@@ -172,7 +172,7 @@ void AddCompletionCommand(CLI::App* app, Invocation* invocation) {
       "completion",
       "Print what a shell completes memctl's command line with: source <(memctl completion bash)");
   sub->callback([invocation] { invocation->command = "completion"; });
-  sub->add_option("shell", invocation->target)->required()->check(CLI::IsMember({"bash", "zsh"}));
+  sub->add_option("shell", invocation->target)->required()->check(CLI::IsMember(kCompletionShells));
 }
 
 // Names of jobs are asked for when they are needed.
@@ -184,9 +184,9 @@ void CompleteJobs(CompletedValues* values, const std::string& kind) {
 ParsedLine Completion(const CLI::App& app, const std::string& shell) {
   std::vector<CompletedCommand> commands;
   AppendCommands(app, "", CompleteJobs, &commands);
-  const std::string text =
-      shell == "bash" ? BashCompletion("memctl", commands) : ZshCompletion("memctl", commands);
-  return {.invocation = std::nullopt, .text = text, .exit_code = kExitOk};
+  return {.invocation = std::nullopt,
+          .text = CompletionFor(shell, "memctl", commands),
+          .exit_code = kExitOk};
 }
 
 Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {

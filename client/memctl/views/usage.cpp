@@ -1,6 +1,8 @@
 #include "client/memctl/views/usage.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string_view>
 
 #include "base/status.h"
@@ -15,6 +17,41 @@ std::string Listed(const std::vector<std::string>& words) {
   return text;
 }
 
+// What other programs call what a command of ours does.
+struct OtherName {
+  std::string_view word, command;
+};
+constexpr std::array kOtherNames{
+    OtherName{"jobs", "ps"},
+    OtherName{"ls", "ps"},
+    OtherName{"list", "ps"},
+    OtherName{"kill", "job release JOB"},
+    OtherName{"rm", "job release JOB"},
+    OtherName{"delete", "job release JOB"},
+    OtherName{"stop", "shutdown"},
+    OtherName{"restart", "shutdown"},
+    OtherName{"log", "events"},
+    OtherName{"stats", "top"},
+    OtherName{"info", "status"},
+    OtherName{"show", "status"},
+    OtherName{"check", "doctor"},
+    OtherName{"ui", "page"},
+    OtherName{"web", "page"},
+    OtherName{"dashboard", "page"},
+    OtherName{"mem", "residency"},
+    OtherName{"memory", "residency"},
+    OtherName{"trace", "timeline"},
+    OtherName{"set", "job quota JOB"},
+};
+
+std::string GuessOf(const std::string& word, const UsageFailure& failure,
+                    std::span<const std::string_view> names) {
+  const auto other = std::find_if(kOtherNames.begin(), kOtherNames.end(),
+                                  [&](const OtherName& each) { return each.word == word; });
+  if (!failure.command.empty() || other == kOtherNames.end()) return DidYouMean(word, names);
+  return "; did you mean \"" + std::string(other->command) + "\"?";
+}
+
 std::string WhatIsWrong(const UsageFailure& failure) {
   const std::string of_command = failure.command.empty() ? "" : failure.command + ": ";
   const auto is_flag = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
@@ -27,7 +64,7 @@ std::string WhatIsWrong(const UsageFailure& failure) {
 
   const std::vector<std::string_view> names(failure.commands.begin(), failure.commands.end());
   if (!failure.left.empty() && (failure.command.empty() || !names.empty())) {
-    const std::string guess = DidYouMean(failure.left[0], names);
+    const std::string guess = GuessOf(failure.left[0], failure, names);
     const std::string all =
         guess.empty() && !failure.command.empty() ? "; there are " + Listed(failure.commands) : "";
     return of_command + "there is no command '" + failure.left[0] + "'" + guess + all;

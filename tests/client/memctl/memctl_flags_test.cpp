@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <sstream>
+
 #include <string>
 #include <vector>
 
@@ -68,6 +71,26 @@ TEST(MemctlFlags, WhatIsNotUnderstoodIsAUsageErrorWithAGuess) {
     EXPECT_THAT(line.text, HasSubstr(each.text));
     EXPECT_THAT(line.text, StartsWith("error[TP1"));
   }
+}
+
+TEST(MemctlFlags, WordsOfOtherProgramsLeadToTheCommandThatDoesIt) {
+  for (const char* word :
+       {"jobs", "ls",   "list",  "kill", "rm",  "delete",    "stop", "restart", "log",   "stats",
+        "info", "show", "check", "ui",   "web", "dashboard", "mem",  "memory",  "trace", "set"}) {
+    const std::string text = Parse({word}).text;
+    const size_t begin = text.find("did you mean \"");
+    ASSERT_NE(begin, std::string::npos) << text;
+    const std::string guess = text.substr(begin + 14, text.find('"', begin + 14) - begin - 14);
+
+    std::istringstream words(guess);
+    std::vector<std::string> command{std::istream_iterator<std::string>(words), {}};
+    if (command.back() == "JOB") command.pop_back();
+    std::vector<const char*> helped;
+    for (const std::string& each : command) helped.push_back(each.c_str());
+    helped.push_back("--help");
+    EXPECT_EQ(Parse(helped).exit_code, kExitOk) << word << " leads to " << guess;
+  }
+  EXPECT_THAT(Parse({"jobs"}).text, HasSubstr("did you mean \"ps\""));
 }
 
 TEST(MemctlFlags, WhatIsWrittenInAnotherWayIsTheSame) {
