@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the rules of the house (CONTRIBUTING.md): layers, doors, sizes, names, format. Run by ctest as `tidy`.
 
-usage: scripts/tidy [--root DIR] [--only CHECK]... [--list]
+usage: scripts/tidy [--root DIR] [--only CHECK]... [--skip CHECK]... [--list]
 
 Prints one line for each broken rule and ends with 1 when there is any. A rule can be set aside on one line with its reason beside it, or above:
     // tidy: allow CHECK, because REASON        (checks that look at calls, and parameters)
@@ -50,6 +50,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/tidy", description=__doc__.partition("\n")[0])
     parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))), help="the repository (default: this one)")
     parser.add_argument("--only", action="append", choices=sorted(CHECKS), help="run this check only; may be given several times")
+    parser.add_argument("--skip", action="append", default=[], choices=sorted(CHECKS), help="leave this check out; may be given several times")
     parser.add_argument("--list", action="store_true", help="print the names of the checks")
     arguments = parser.parse_args()
     if arguments.list:
@@ -58,13 +59,14 @@ def main() -> int:
     begin = time.monotonic()
     tree = Tree.read(os.path.abspath(arguments.root))
     findings = []
-    for name in arguments.only or CHECKS:
+    names = [name for name in arguments.only or CHECKS if name not in arguments.skip]
+    for name in names:
         findings += CHECKS[name](tree)
     for finding in sorted(findings, key=lambda finding: (finding.path, finding.line)):
         print(finding)
     print(sizes.summary(tree))
     verdict = f"{len(findings)} broken rules" if findings else "tidy"
-    print(f"{verdict}: {len(tree.texts)} files, {len(arguments.only or CHECKS)} checks, {time.monotonic() - begin:.1f} s")
+    print(f"{verdict}: {len(tree.texts)} files, {len(names)} checks, {time.monotonic() - begin:.1f} s")
     return 1 if findings else 0
 
 

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTED = ("scripts/test", "scripts/fuzz", "scripts/planted", "scripts/repro", "scripts/bench", "scripts/chaos", "tests/models/check_models.sh", "build/bin/sim_main",
            "build/bin/bench_restart", "build/tests/optim_test", "build/tests/kill_campaign", "build/tests/nvme_test", "build/tests/kernel_faults_test",
            "build/tests/process_nvme_kill_test", "build/tests/process_early_kill_test", "build/tests/process_gpu_test", "build/tests/process_stall_test", "build/tests/process_upgrade_test", "build/tests/trainer_campaign", "build/tests/failure_sweep", "build/tests/adoption_sweep",
-           "scripts/setup", "scripts/quickstart", "scripts/torchrun_check", "scripts/wheel_check", "tests/scripts/page_browser_test.py")
+           "scripts/setup", "scripts/tidy", "scripts/quickstart", "scripts/torchrun_check", "scripts/wheel_check", "tests/scripts/page_browser_test.py")
 TOOLS = ("path/cmake", "path/ctest")
 # Notes how it was called; fails where it is told to.
 STAND_IN = """#!/bin/bash
@@ -58,7 +58,7 @@ class Nightly(unittest.TestCase):
 
     def test_the_list_names_every_part_with_its_counts(self):
         parts = self.listed("--scale", "1")
-        self.assertEqual(list(parts), ["scripts/test", "build without precompiled headers", "all tests under the address sanitizer", "all tests under the thread sanitizer",
+        self.assertEqual(list(parts), ["scripts/test", "build without precompiled headers", "each header compiles alone", "all tests under the address sanitizer", "all tests under the thread sanitizer",
                                        "the page of memctl in a browser", "split masters of all 2^32 floats",
                                        "50000 kills at random times", "kills at each named point", "kills of large chunks",
                                        "kills inside recovery", "drive faults, 1000 times 50,000",
@@ -76,7 +76,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 31)
+        self.assertEqual(len(parts), 32)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -84,7 +84,7 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 31, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 32, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
                      "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12",
@@ -97,7 +97,7 @@ class Nightly(unittest.TestCase):
                      f"scripts/torchrun_check --torchrun {self.repo}/.deps/venv/bin/torchrun --out {self.repo}/out/nightly/torchrun",
                      f"tests/scripts/page_browser_test.py {self.repo}/build {self.repo}/out/nightly/page",
                      "build/tests/nvme_test --gtest_brief=1 --gtest_filter=DiskFaults.Many*:Piece.OneFlippedBit*:PowerLoss.*",
-                     "build/tests/kernel_faults_test --gtest_brief=1", f"scripts/quickstart --out {self.repo}/out/nightly/quickstart",
+                     "build/tests/kernel_faults_test --gtest_brief=1", "scripts/tidy --only headers", f"scripts/quickstart --out {self.repo}/out/nightly/quickstart",
                      "build/tests/process_nvme_kill_test --gtest_brief=1 --gtest_filter=*KilledWithTransfersInFlight*",
                      "build/tests/process_early_kill_test --gtest_brief=1",
                      "build/tests/process_gpu_test --gtest_brief=1 --gtest_filter=*Killed*",
