@@ -78,7 +78,7 @@ std::span<const FlagEffect> FlagEffects() {
 
 const FlagEffect* WhyNoEffect(const GivenFlags& flags, std::string_view flag) {
   for (const FlagEffect& effect : kEffects) {
-    if (effect.name() != flag) continue;
+    if (flag != effect.flag) continue;
     const std::optional<std::string> other = flags.value(effect.other);
     if (!other || Holds(effect.values, Named(*other))) continue;
     if (std::string_view(effect.other) == "--resume" && other->empty() && ResumesByItself())

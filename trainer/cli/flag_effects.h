@@ -22,7 +22,6 @@ struct FlagEffect {
   const char* other;
   const char* values;
   const char* fix;  // what to do in place of leaving the flag out
-  std::string_view name() const { return flag; }
 };
 std::span<const FlagEffect> FlagEffects();
 
