@@ -10,6 +10,7 @@
 #include "device/gpu_list.h"
 #include "trainer/run/check_run.h"
 #include "trainer/advice/device_memory.h"
+#include "trainer/advice/host_fit.h"
 #include "trainer/advice/device_place.h"
 #include "trainer/launch/child_process.h"
 #include "trainer/launch/rank_place.h"
@@ -96,9 +97,11 @@ Status Estimate(RunOptions options) {
   if (!options.data.path.empty())
     TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0, plan.from.get()).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
-  std::cout << (options.output.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
-                                    : DescribePlan(plan) + DescribeGpuStates(plan) +
-                                          (gpu ? DescribeGpu(*gpu) : ""));
+  std::cout << (options.output.json
+                    ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
+                    : DescribePlan(plan) + DescribeGpuStates(plan) +
+                          (gpu ? DescribeGpu(*gpu) : "") +
+                          DescribeFit(JudgeHost(options, plan, !gpu, ReadMemoryBudget())));
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include "trainer/comm/nccl/nccl_collective.h"
 #include "trainer/comm/staged_collective.h"
 #include "trainer/advice/gpu_states.h"
+#include "trainer/advice/host_fit.h"
 #include "trainer/launch/done_marks.h"
 #include "trainer/launch/stop_flag.h"
 #include "trainer/run/run_note.h"
@@ -121,7 +122,9 @@ StandaloneOptions RunSession::PrivateServer() const {
 }
 
 Status RunSession::LaunchServer() {
-  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(PrivateServer(), task_.clock));
+  const StandaloneOptions standalone = PrivateServer();
+  TP_RETURN_IF_ERROR(CheckPrivatePool(standalone.pool_bytes, ReadMemoryBudget()));
+  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(standalone, task_.clock));
   socket_dir_ = server_->socket_dir();
   return {};
 }

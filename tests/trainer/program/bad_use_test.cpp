@@ -158,6 +158,9 @@ TEST_F(TrainerBadUse, NoServerNoRoomAndNoPlaceForResultsAreFoundBeforeTheFirstSt
   Expect({with({"--socket-dir", directory_.path()}),
           kExitNoServer,
           {"TP3001", directory_.path() + "/data.sock", "--standalone"}});
+  Expect({with({"--standalone", "--pool", "1000TiB"}),
+          kExitHostMemory,
+          {"TP2001", "1000 TiB", "trainer estimate"}});
   Expect(
       {with({"--standalone", "--pool", "1MiB"}), kExitRefused, {"TP2101", "1.00 MiB", "--pool"}});
   Expect(

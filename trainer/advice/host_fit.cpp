@@ -1,0 +1,119 @@
+#include "trainer/advice/host_fit.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+// What memserver leaves to the rest of the machine unless it is told otherwise.
+constexpr uint64_t kLeftBytes = 256 * kMiB;
+
+bool Fits(uint64_t bytes, const MemoryBudget& there) {
+  return bytes + kLeftBytes <= there.bytes_available;
+}
+
+// Bytes of the host that are no states: the rCaches of ranks there.
+uint64_t RcachesOnHost(const RunPlan& plan, bool on_host) {
+  return on_host ? plan.rcache.bytes * plan.layout.world : 0;
+}
+
+uint64_t HostBytes(const RunPlan& plan, bool on_host) {
+  return client::StateBytesOf(plan.spec).total() + plan.memory.frozen +
+         RcachesOnHost(plan, on_host);
+}
+
+// All states on a drive.
+WayToFit ByNvme(const RunPlan& plan, const std::string& flags, bool on_host) {
+  const uint64_t pool = client::HostStateBytesOf(plan.spec, 0).total() + plan.memory.frozen;
+  const std::string drive =
+      FormatBytes(RoundUp(client::NvmeBytesOf(plan.spec, 0), kMiB)) + " of NVMe";
+  return {(flags.empty() ? "" : flags + ", and ") + drive + " (memserver run --nvme DIR:SIZE)",
+          pool + RcachesOnHost(plan, on_host)};
+}
+
+// The forms of states that are smaller than fp32's need 16-bit parameters.
+struct Form {
+  const char *dtype, *states;
+};
+constexpr Form kForms[] = {{"bf16", "fp32"}, {"bf16", "split"}, {"bf16", "split-8bit"}};
+
+std::string FlagsOf(const Form& form, const RunOptions& options) {
+  std::string flags;
+  if (options.model.dtype != form.dtype) flags += std::string("--dtype ") + form.dtype;
+  if (options.optimizer.states != form.states)
+    flags += (flags.empty() ? "" : " ") + std::string("--states ") + form.states;
+  return flags;
+}
+
+// Everything that is tried, the least change first.
+std::vector<WayToFit> AllWays(const RunOptions& options, const RunPlan& plan, bool on_host) {
+  std::vector<WayToFit> ways, with_drive;
+  if (client::MaySpill(plan.spec)) with_drive.push_back(ByNvme(plan, "", on_host));
+
+  for (const Form& form : kForms) {
+    const std::string flags = FlagsOf(form, options);
+    RunOptions changed = options;
+    changed.model.dtype = form.dtype;
+    changed.optimizer.states = form.states;
+    if (flags.empty()) continue;
+
+    // Some rules have no states in a smaller form.
+    Result<RunPlan> other = MakeRunPlan(plan.shape, changed, plan.layout.world, 0, "estimate");
+    if (!other.ok()) continue;
+    ways.push_back({flags, HostBytes(*other, on_host)});
+    if (client::MaySpill(other->spec)) with_drive.push_back(ByNvme(*other, flags, on_host));
+  }
+
+  ways.insert(ways.end(), with_drive.begin(), with_drive.end());
+  return ways;
+}
+
+}  // namespace
+
+HostFit JudgeHost(const RunOptions& options, const RunPlan& plan, bool on_host,
+                  const MemoryBudget& there) {
+  HostFit fit;
+  fit.bytes = HostBytes(plan, on_host);
+  fit.there = there;
+  fit.fits = Fits(fit.bytes, there);
+  if (fit.fits) return fit;
+
+  std::vector<WayToFit> ways = AllWays(options, plan, on_host);
+  std::copy_if(ways.begin(), ways.end(), std::back_inserter(fit.ways),
+               [&](const WayToFit& way) { return Fits(way.bytes, there); });
+  if (fit.ways.empty() && !ways.empty()) {
+    fit.ways.push_back(
+        *std::min_element(ways.begin(), ways.end(),
+                          [](const WayToFit& a, const WayToFit& b) { return a.bytes < b.bytes; }));
+  }
+  return fit;
+}
+
+std::string DescribeFit(const HostFit& fit) {
+  const std::string there = FormatBytes(fit.there.bytes_available) + " of host memory are here (" +
+                            fit.there.limited_by + ")";
+  if (fit.fits)
+    return "fits      yes: " + there + ", of which " + FormatBytes(kLeftBytes) + " stay free\n";
+
+  std::string text = "fits      no: " + FormatBytes(fit.bytes) + " are needed, and " + there + "\n";
+  for (const WayToFit& way : fit.ways) {
+    const bool enough = Fits(way.bytes, fit.there);
+    text += std::string(10, ' ') + (enough ? "would fit: " : "the smallest, too large too: ") +
+            way.flags + ": " + FormatBytes(way.bytes) + "\n";
+  }
+  return text;
+}
+
+Status CheckPrivatePool(uint64_t pool_bytes, const MemoryBudget& there) {
+  if (Fits(pool_bytes, there)) return {};
+  return Status(ErrorId::kHostMemoryShort,
+                "the private memserver would need a pool of " + FormatBytes(pool_bytes) + ", and " +
+                    FormatBytes(there.bytes_available) + " are available")
+      .Where("--standalone")
+      .Why("the limit is " + there.limited_by + ", and " + FormatBytes(kLeftBytes) + " stay free")
+      .Fix("`trainer estimate` with the same flags says what would fit");
+}
+
+}  // namespace tidepool::trainer
