@@ -10,7 +10,7 @@
 
 #include "memserver/control/connection.h"
 #include "memserver/control/control_server.h"
-#include "memserver/control/descriptor_door.h"
+#include "memserver/control/descriptors/descriptor_door.h"
 #include "memserver/control/listener.h"
 #include "memserver/control/bounds/log_limiter.h"
 #include "memserver/control/memory_preparer.h"

@@ -88,7 +88,7 @@ CLOCK_RATCHET = {
     "device/host/thread_stream.cpp": "as inline_stream.cpp",
     "memserver/checkpoint/apart_save.cpp": "a process of its own, put together there",
     "memserver/control/control_reactor.h": "the rooms of memserver's sockets are not yet given the server's clock",
-    "memserver/control/descriptor_door.h": "as control_reactor.h",
+    "memserver/control/descriptors/descriptor_door.h": "as control_reactor.h",
     "memserver/control/listener.h": "as control_reactor.h",
     "memserver/control/socket_directory.cpp": "as control_reactor.h",
     "memserver/keeper/keeper_link.cpp": "the link and the holder are not yet given the clock of main.cpp",

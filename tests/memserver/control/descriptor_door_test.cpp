@@ -1,6 +1,6 @@
 // The door that descriptors of clients come through, and the control thread behind it, with files
 // that never close.
-#include "memserver/control/descriptor_door.h"
+#include "memserver/control/descriptors/descriptor_door.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -28,7 +28,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "memserver/control/descriptor_lane.h"
+#include "memserver/control/descriptors/descriptor_lane.h"
 #include "shm/fd_socket.h"
 
 namespace tidepool::memserver {

@@ -1,4 +1,4 @@
-#include "memserver/control/descriptor_door.h"
+#include "memserver/control/descriptors/descriptor_door.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>

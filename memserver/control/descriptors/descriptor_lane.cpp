@@ -1,4 +1,4 @@
-#include "memserver/control/descriptor_lane.h"
+#include "memserver/control/descriptors/descriptor_lane.h"
 
 #include <fcntl.h>
 #include <poll.h>
