@@ -16,7 +16,7 @@
 
 #include "base/log_queue.h"
 #include "base/system/nonblocking_stderr.h"
-#include "base/text/json_writer.h"
+#include "base/text/json_quote.h"
 #include "base/units.h"
 
 namespace tidepool {
@@ -84,24 +84,20 @@ std::string TextLine(LogLevel level, std::string_view message,
     const std::string& value = field.shown.empty() ? field.value : field.shown;
     const bool plain = (!field.quoted && field.shown.empty()) ||
                        value.find_first_of(" \"\n=") == std::string::npos;
-    line += "  " + field.key + "=" + (plain ? value : JsonWriter::Quoted(value));
+    line += "  " + field.key + "=" + (plain ? value : QuoteJson(value));
   }
   return line;
 }
 
 std::string JsonLine(LogLevel level, std::string_view message,
                      std::initializer_list<LogField> fields) {
-  JsonWriter json;
-  json.BeginObject()
-      .Field("time", TimeText("%Y-%m-%dT%H:%M:%S"))
-      .Field("level", NameOf(level))
-      .Field("program", State().program);
-  json.Field("message", message);
-
-  std::string text = json.text();
+  std::string text = "{\"time\":" + QuoteJson(TimeText("%Y-%m-%dT%H:%M:%S")) +
+                     ",\"level\":" + QuoteJson(NameOf(level)) +
+                     ",\"program\":" + QuoteJson(State().program) +
+                     ",\"message\":" + QuoteJson(message);
   for (const LogField& field : fields) {
-    text += "," + JsonWriter::Quoted(field.key + field.unit) + ":" +
-            (field.quoted ? JsonWriter::Quoted(field.value) : field.value);
+    text += "," + QuoteJson(field.key + field.unit) + ":" +
+            (field.quoted ? QuoteJson(field.value) : field.value);
   }
   return text + "}";
 }

@@ -46,9 +46,6 @@ class JsonWriter {
   const std::string& text() const { return text_; }
   std::string Take();
 
-  // `value` as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD.
-  static std::string Quoted(std::string_view value);
-
  private:
   void BeforeValue();
   std::string text_;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/text/json_writer.h"
+#include "base/text/json_quote.h"
 #include "memserver/config/config.h"
 
 namespace tidepool::memserver {
@@ -28,7 +28,7 @@ std::string Line(const EffectiveSetting& each, const std::string& comment) {
   const std::string name(
       key.substr(key.rfind('.') == std::string_view::npos ? 0 : key.rfind('.') + 1));
   // What JSON escapes, TOML escapes alike.
-  std::string line = name + " = " + JsonWriter::Quoted(each.text);
+  std::string line = name + " = " + QuoteJson(each.text);
   line.resize(std::max<size_t>(line.size(), 28), ' ');
   return line + "  # " + comment + "\n";
 }

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "base/text/json_writer.h"
+#include "base/text/json_quote.h"
 #include "base/text/suggest.h"
 #include "base/units.h"
 
@@ -173,13 +173,10 @@ Result<Quota> ResolveFallback(const std::string& limit, uint64_t pool_bytes) {
 std::string PrintQuotas(std::span<const QuotaEntry> entries) {
   std::string text;
   for (const QuotaEntry& entry : entries) {
-    text += "\n[[jobs.quota]]  # " + entry.where + "\nmatch = " + JsonWriter::Quoted(entry.match) +
-            "\n";
-    if (!entry.guarantee.empty())
-      text += "guarantee = " + JsonWriter::Quoted(entry.guarantee) + "\n";
-    if (!entry.limit.empty()) text += "limit = " + JsonWriter::Quoted(entry.limit) + "\n";
-    if (!entry.nvme_limit.empty())
-      text += "nvme_limit = " + JsonWriter::Quoted(entry.nvme_limit) + "\n";
+    text += "\n[[jobs.quota]]  # " + entry.where + "\nmatch = " + QuoteJson(entry.match) + "\n";
+    if (!entry.guarantee.empty()) text += "guarantee = " + QuoteJson(entry.guarantee) + "\n";
+    if (!entry.limit.empty()) text += "limit = " + QuoteJson(entry.limit) + "\n";
+    if (!entry.nvme_limit.empty()) text += "nvme_limit = " + QuoteJson(entry.nvme_limit) + "\n";
 
     text += "weight = " + std::to_string(entry.weight) + "\npriority = \"" +
             NameOf(entry.priority) + "\"\n";

@@ -1,3 +1,4 @@
+#include "base/text/json_quote.h"
 #include "base/text/json_writer.h"
 
 #include <limits>
@@ -49,19 +50,18 @@ TEST(JsonWriter, WhatJsonCannotSayBecomesNull) {
 }
 
 TEST(Quoted, EscapesControlCharactersAndQuotes) {
-  EXPECT_EQ(JsonWriter::Quoted("a\"b\\c\n\t\r"), "\"a\\\"b\\\\c\\n\\t\\r\"");
-  EXPECT_EQ(JsonWriter::Quoted(std::string_view("\0\x1f\x7f", 3)), "\"\\u0000\\u001f\\u007f\"");
+  EXPECT_EQ(QuoteJson("a\"b\\c\n\t\r"), "\"a\\\"b\\\\c\\n\\t\\r\"");
+  EXPECT_EQ(QuoteJson(std::string_view("\0\x1f\x7f", 3)), "\"\\u0000\\u001f\\u007f\"");
 }
 
 TEST(Quoted, KeepsUtf8AndReplacesWhatIsNot) {
-  EXPECT_EQ(JsonWriter::Quoted("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\x8A"),
+  EXPECT_EQ(QuoteJson("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\x8A"),
             "\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\x8A\"");
   const std::string replacement = "\xEF\xBF\xBD";
-  EXPECT_EQ(JsonWriter::Quoted("\xFF"), "\"" + replacement + "\"");
-  EXPECT_EQ(JsonWriter::Quoted("\xC3"), "\"" + replacement + "\"") << "cut short";
-  EXPECT_EQ(JsonWriter::Quoted("\xC0\xAF"), "\"" + replacement + replacement + "\"") << "overlong";
-  EXPECT_EQ(JsonWriter::Quoted("\xED\xA0\x80"),
-            "\"" + replacement + replacement + replacement + "\"")
+  EXPECT_EQ(QuoteJson("\xFF"), "\"" + replacement + "\"");
+  EXPECT_EQ(QuoteJson("\xC3"), "\"" + replacement + "\"") << "cut short";
+  EXPECT_EQ(QuoteJson("\xC0\xAF"), "\"" + replacement + replacement + "\"") << "overlong";
+  EXPECT_EQ(QuoteJson("\xED\xA0\x80"), "\"" + replacement + replacement + replacement + "\"")
       << "surrogate";
 }
 

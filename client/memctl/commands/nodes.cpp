@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "base/text/json_writer.h"
+#include "base/text/json_quote.h"
 #include "base/units.h"
 #include "client/memctl/views/forms.h"
 #include "client/memctl/views/json_tree.h"
@@ -96,7 +96,7 @@ std::string RemarksOf(const std::vector<NodeAnswer>& answers) {
 }
 
 JsonTree TextOf(const std::string& text) {
-  return {.kind = Kind::kScalar, .scalar = JsonWriter::Quoted(text)};
+  return {.kind = Kind::kScalar, .scalar = QuoteJson(text)};
 }
 
 // One document, or (events) a line of JSON each; what is neither stands as a text.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "base/text/json_writer.h"
+#include "base/text/json_quote.h"
 
 namespace tidepool::client {
 namespace {
@@ -31,14 +31,14 @@ class TreeBuilder {
   bool on_key_part(View part, std::size_t, Error&) { return Keep(part); }
   bool on_key(View rest, std::size_t, Error&) {
     Keep(rest);
-    open_.back()->members.emplace_back(JsonWriter::Quoted(std::exchange(text_, {})),
+    open_.back()->members.emplace_back(QuoteJson(std::exchange(text_, {})),
                                        JsonTree{.kind = JsonTree::Kind::kScalar, .scalar = ""});
     return true;
   }
   bool on_string_part(View part, std::size_t, Error&) { return Keep(part); }
   bool on_string(View rest, std::size_t, Error&) {
     Keep(rest);
-    return Scalar(JsonWriter::Quoted(std::exchange(text_, {})));
+    return Scalar(QuoteJson(std::exchange(text_, {})));
   }
   bool on_number_part(View part, Error&) { return Keep(part); }
   bool on_int64(std::int64_t, View rest, Error&) { return Number(rest); }
