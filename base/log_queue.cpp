@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/planted.h"
+#include "base/system/poll_left.h"
 
 namespace tidepool {
 
@@ -22,20 +23,15 @@ namespace {
 
 constexpr int64_t kForEver = INT64_MAX;
 
-int PollMs(int64_t left_ns) {
-  return static_cast<int>(std::min<int64_t>(left_ns / kNsPerMs + 1, 1000));
-}
-
 }  // namespace
 
 bool WriteWithin(int fd, std::string_view text, int64_t timeout_ns) {
-  const SteadyClock clock;
-  const int64_t begin = clock.NowNs();
+  int64_t left_ns = timeout_ns;
   while (!text.empty()) {
-    const int64_t left = timeout_ns == kForEver ? kForEver : begin + timeout_ns - clock.NowNs();
-    if (left < 0) return false;
     pollfd entry{fd, POLLOUT, 0};
-    if (poll(&entry, 1, PollMs(left)) <= 0) continue;
+    const int ready = PollLeft(&entry, &left_ns);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
     // A pipe that is ready takes so much at once.
     const ssize_t done = write(fd, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
     if (done < 0 && errno != EINTR && errno != EAGAIN) return false;
@@ -98,14 +94,12 @@ void LogQueue::Push(std::string line) {
 }
 
 bool LogQueue::Flush(int64_t timeout_ns) {
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + timeout_ns;
-  for (;;) {
+  for (int64_t left_ns = timeout_ns;; left_ns -= kNsPerMs) {
     // Whoever ends for want of memory may hold it.
     if (std::unique_lock lock(state_->mutex, std::try_to_lock); lock.owns_lock()) {
       if (state_->lines.empty() && state_->dropped == 0 && !state_->writing) return true;
     }
-    if (clock.NowNs() >= end) return false;
+    if (left_ns <= 0) return false;
     poll(nullptr, 0, 1);
   }
 }

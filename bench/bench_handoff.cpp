@@ -73,7 +73,9 @@ std::vector<double> TimeDirect(int count) {
 std::vector<double> TimeTeam(int count, const TwoCores& cores) {
   const auto state = std::make_unique<SmallState>();
   std::vector<optim::UndoArea> areas(2);
+  const SteadyClock clock;
   memserver::WorkerTeamOptions options;
+  options.clock = &clock;
   options.threads = 1;
   options.cpus = {static_cast<uint32_t>(cores.other)};
   memserver::WorkerTeam team(options, std::span(reinterpret_cast<std::byte*>(areas.data()),

@@ -85,7 +85,7 @@ int Check(const Flags& flags) {
 Result<std::string> BenchReport(const Flags& flags) {
   if (flags.bench_what == "copy" && flags.bench_directory.empty()) {
     TP_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(flags.bench_bytes));
-    return BenchCopies(bytes, flags.json);
+    return BenchCopies(bytes, flags.json, SteadyClock());
   }
 
   if (flags.bench_what == "nvme" && !flags.bench_directory.empty()) {
@@ -162,7 +162,8 @@ int KeepApart(const Flags& flags) {
   options.lease_ms = static_cast<uint64_t>(config.times.lease_ns / kNsPerMs);
   options.log_level = config.live.log_level;
   options.log_format = config.log_format;
-  const auto ended = RunKeeperApart(options);
+  SteadyClock clock;
+  const auto ended = RunKeeperApart(options, &clock);
   return ended.ok() ? ended.value() : Fail(ended.status());
 }
 

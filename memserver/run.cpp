@@ -114,8 +114,9 @@ KeeperChoice KeeperOf(const Config& config, const RunOptions& options) {
   return kind == KeeperChoice::kAuto && is_private ? KeeperChoice::kNone : kind;
 }
 
-KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
+KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir, Clock* clock) {
   KeeperStart start;
+  start.clock = clock;
   start.socket_path = shm::KeeperSocketPath(socket_dir);
   start.argv = OwnCommand();
   std::erase_if(start.argv, [](const std::string& word) {
@@ -145,7 +146,7 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
   const std::string& socket_dir = server_options.settings.socket_dir;
   server_options.discard_kept = options.discard_kept;
   server_options.config = RowsOf(loaded);
-  KeptHolder keeper(KeeperOf(config, options), KeeperStartOf(config, socket_dir));
+  KeptHolder keeper(KeeperOf(config, options), KeeperStartOf(config, socket_dir, clock));
   server_options.progress = TouchProgress(signals.get(), socket_dir, &keeper, clock);
   TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
                       Server::Start(server_options, &keeper, clock));

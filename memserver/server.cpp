@@ -20,7 +20,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   auto rooms = std::make_unique<ServerRooms>(clock);
   ServerRooms& r = *rooms;
   if (!r.ended.valid()) DieOutOf("descriptor for an event");
-  TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.settings.socket_dir));
+  TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.settings.socket_dir, clock));
   TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper, clock));
   KeeperWatch watch(keeper, &held, &r.kept);
   TP_ASSIGN_OR_RETURN(const uint32_t own, r.OpenMemory(options, &held, keeper, &watch));

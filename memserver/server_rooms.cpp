@@ -34,8 +34,9 @@ void BeNice(const char* thread, int nice) {
 // Undo areas for at least so many workers: a later server on the same memory may have more of them.
 constexpr uint32_t kUndoWorkers = 64;
 
-KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
+KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options, const Clock* clock) {
   KeptMemoryOptions memory;
+  memory.pool.clock = clock;
   memory.pool.bytes = options.pool_bytes;
   memory.pool.own_bytes =
       WorkerTeam::UndoBytes(std::max(options.settings.optimizer.threads, kUndoWorkers));
@@ -117,7 +118,7 @@ Result<uint32_t> ServerRooms::OpenMemory(const ServerOptions& options,
   // Before kept memory is adopted: its jobs may have states there, and a refusal is reported before
   // gigabytes are touched.
   TP_ASSIGN_OR_RETURN(nvme, OpenNvmeTier(options.settings.nvme, clock));
-  KeptMemoryOptions memory = MemoryOptionsOf(options);
+  KeptMemoryOptions memory = MemoryOptionsOf(options, clock);
   memory.needs_jobs = WhyNotNew(nvme.get());
   watch->Look();
   TP_ASSIGN_OR_RETURN(kept, OpenKeptMemory(memory, std::move(*held), keeper));
@@ -126,13 +127,14 @@ Result<uint32_t> ServerRooms::OpenMemory(const ServerOptions& options,
 
 void ServerRooms::MakeWorkers(const ServerOptions& options) {
   const CopySettings& copy = options.settings.copy;
-  device = std::make_unique<device::HostDevice>(
-      device::HostDeviceOptions{.copy_threads = copy.threads, .together = copy.together});
+  device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{
+      .clock = clock, .copy_threads = copy.threads, .together = copy.together});
   copy_tuning = TuneCopies(device.get(), kept.pool.get(), kept.adopted);
 
   const WorkerTeamOptions workers{.threads = WorkersThatFit(options, *kept.pool),
                                   .cpus = options.places.WorkerCpus(),
-                                  .isa = options.settings.optimizer.isa};
+                                  .isa = options.settings.optimizer.isa,
+                                  .clock = clock};
   team = std::make_unique<WorkerTeam>(workers, kept.pool->own_records());
   writer = std::make_unique<CheckpointWriter>(&saves, &saved, clock);
 }
@@ -168,7 +170,8 @@ void ServerRooms::OpenGpus(const ServerOptions& options) {
 }
 
 Status ServerRooms::OpenSockets(const ServerOptions& options) {
-  const ControlNeighbours neighbours{.device = device.get(),
+  const ControlNeighbours neighbours{.clock = clock,
+                                     .device = device.get(),
                                      .to_loop = &events,
                                      .from_loop = &replies,
                                      .snapshots = &snapshots,

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/planted.h"
+#include "base/system/poll_left.h"
 
 namespace tidepool::shm {
 
@@ -161,23 +162,14 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
 }
 
 bool WaitForSocket(int socket, short events, int64_t timeout_ns) {
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + timeout_ns;
+  int64_t left_ns = timeout_ns;
   for (;;) {
-    const int64_t left = end - clock.NowNs();
     pollfd entry{socket, events, 0};
-    const int ready =
-        poll(&entry, 1, left <= 0 ? 0 : static_cast<int>((left + kNsPerMs - 1) / kNsPerMs));
-    if (ready > 0) return true;
-    if (left <= 0 && ready == 0) return false;
-    // Let the next call on the socket report the error.
-    if (ready < 0 && errno != EINTR) return true;
+    const int ready = PollLeft(&entry, &left_ns);
+    if (ready == 0) return false;
+    // Another error than EINTR: the next call on the socket reports it.
+    if (ready > 0 || errno != EINTR) return true;
   }
-}
-
-Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns) {
-  SteadyClock clock;
-  return ConnectSocket(&clock, path, timeout_ns);
 }
 
 Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t timeout_ns) {

@@ -75,8 +75,6 @@ bool WaitForSocket(int socket, short events, int64_t timeout_ns);
 // Errors: kNoServer (nobody listens, or takes connections), kSocketFailed, kHostMemoryShort
 // (somebody may listen).
 Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t timeout_ns);
-// The same, by the machine's clock.
-Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns);
 // A listening socket at `path` (mode 0600; the path must be free). Errors: kSocketFailed.
 Result<UniqueFd> ListenSocket(const std::string& path);
 

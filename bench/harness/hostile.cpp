@@ -82,8 +82,9 @@ void Send(int socket, const std::vector<int>& fds) {
 void FloodDescriptors(const Scene& scene) {
   const UniqueFd some(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::vector<int> fds(kDescriptors, some.get());
+  SteadyClock clock;
   for (;;) {
-    const auto socket = shm::ConnectSocket(shm::DataSocketPath(scene.socket_dir), kLimitNs);
+    const auto socket = shm::ConnectSocket(&clock, shm::DataSocketPath(scene.socket_dir), kLimitNs);
     if (socket.ok()) Send(socket.value().get(), fds);
   }
 }

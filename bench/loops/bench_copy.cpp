@@ -126,9 +126,10 @@ int Main(int argc, char** argv) {
     Die("the pool does not hold what it was made for");
 
   Crew one(1), all;
-  device::CopyTeam team(all.size() - 1, kSpinNs);
+  const SteadyClock clock;
+  device::CopyTeam team(&clock, all.size() - 1, kSpinNs);
   // The choice that the daemon makes at its start.
-  device::TuneCopies({extents[0].data, bytes}, nullptr, kTuneNs);
+  device::TuneCopies({extents[0].data, bytes}, nullptr, kTuneNs, clock);
   const Setup setup = {extents[0].data, extents[1].data, bytes, rounds, &team};
   for (const uint64_t piece : {4 * kMiB, 16 * kMiB, 64 * kMiB}) {
     if (piece > bytes) continue;

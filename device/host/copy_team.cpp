@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "device/host/copy_bytes.h"
@@ -19,8 +18,8 @@ constexpr int kPiecesShift = 32;
 
 }  // namespace
 
-CopyTeam::CopyTeam(uint32_t helpers, int64_t spin_ns, const Form& form)
-    : form_(form), spin_ns_(spin_ns) {
+CopyTeam::CopyTeam(const Clock* clock, uint32_t helpers, int64_t spin_ns, const Form& form)
+    : clock_(clock), form_(form), spin_ns_(spin_ns) {
   try {
     for (uint32_t i = 0; i < helpers; ++i) {
       threads_.emplace_back(&CopyTeam::Main, this);
@@ -97,20 +96,19 @@ bool CopyTeam::DoOne() {
 }
 
 void CopyTeam::Main() {
-  const SteadyClock clock;
-  int64_t idle_since_ns = clock.NowNs();
+  int64_t idle_since_ns = clock_->NowNs();
   for (;;) {
     // The bell first: a task or a stop that comes after this look has changed it, so nobody sleeps
     // on it.
     const uint32_t seen = bell_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     if (DoOne()) {
-      idle_since_ns = clock.NowNs();
-    } else if (clock.NowNs() - idle_since_ns < spin_ns_) {
+      idle_since_ns = clock_->NowNs();
+    } else if (clock_->NowNs() - idle_since_ns < spin_ns_) {
       __builtin_ia32_pause();
     } else {
       bell_.wait(seen, std::memory_order_acquire);
-      idle_since_ns = clock.NowNs();
+      idle_since_ns = clock_->NowNs();
     }
   }
 }

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/units.h"
 
 namespace tidepool::device {
@@ -37,9 +38,11 @@ class CopyTeam {
     void (*pause)() = nullptr;
   };
 
-  // Starts as many of `helpers` threads as the system gives.
-  CopyTeam(uint32_t helpers, int64_t spin_ns) : CopyTeam(helpers, spin_ns, Form()) {}
-  CopyTeam(uint32_t helpers, int64_t spin_ns, const Form& form);
+  // Starts as many of `helpers` threads as the system gives. They spin for `spin_ns` by `clock`,
+  // which outlives the team.
+  CopyTeam(const Clock* clock, uint32_t helpers, int64_t spin_ns)
+      : CopyTeam(clock, helpers, spin_ns, Form()) {}
+  CopyTeam(const Clock* clock, uint32_t helpers, int64_t spin_ns, const Form& form);
   ~CopyTeam();
   CopyTeam(const CopyTeam&) = delete;
   CopyTeam& operator=(const CopyTeam&) = delete;
@@ -60,6 +63,7 @@ class CopyTeam {
     if (form_.pause != nullptr) form_.pause();
   }
 
+  const Clock* const clock_;
   const Form form_;
   const int64_t spin_ns_;
   std::atomic<bool> used_{true}, stop_{false}, busy_{false};

@@ -22,12 +22,12 @@ double Median(std::vector<double> values) {
 
 // All kernels in turn, round after round, so that a disturbance hits them alike; each by its
 // median.
-std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_ns) {
+std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_ns,
+                                  const Clock& clock) {
   const std::vector<CopyKernel> kernels = CopyKernels();
   std::vector<std::vector<double>> seconds(kernels.size());
-  CopyMeter meter(scratch, kTuneCopyBytes);
+  CopyMeter meter(&clock, scratch, kTuneCopyBytes);
 
-  const SteadyClock clock;
   const int64_t end = clock.NowNs() + budget_ns;
   do {
     for (size_t i = 0; i < kernels.size(); ++i) {
@@ -43,8 +43,8 @@ std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_n
 
 }  // namespace
 
-CopyMeter::CopyMeter(std::span<std::byte> scratch, uint64_t bytes)
-    : scratch_(scratch), bytes_(bytes), slots_(scratch.size() / 2 / bytes) {
+CopyMeter::CopyMeter(const Clock* clock, std::span<std::byte> scratch, uint64_t bytes)
+    : clock_(clock), scratch_(scratch), bytes_(bytes), slots_(scratch.size() / 2 / bytes) {
   TP_CHECK(slots_ > 0, "two ranges fit into the scratch");
 }
 
@@ -52,32 +52,30 @@ double CopyMeter::Once(CopyKernel kernel, CopyTeam* team) {
   std::byte* const dst = scratch_.data() + scratch_.size() / 2 + at_ * bytes_;
   const std::byte* const src = scratch_.data() + at_ * bytes_;
   at_ = (at_ + 1) % slots_;
-  const SteadyClock clock;
-  const int64_t start = clock.NowNs();
+  const int64_t start = clock_->NowNs();
   team != nullptr ? team->Copy(dst, src, bytes_, bytes_) : CopyWith(kernel, dst, src, bytes_);
-  return static_cast<double>(std::max<int64_t>(clock.NowNs() - start, 1)) / kNsPerSecond;
+  return static_cast<double>(std::max<int64_t>(clock_->NowNs() - start, 1)) / kNsPerSecond;
 }
 
 double CopyMeter::Rate(CopyKernel kernel, CopyTeam* team, int64_t budget_ns) {
   constexpr size_t kTimesMin = 3, kTimesMax = 100'000;
   std::vector<double> seconds;
-  const SteadyClock clock;
-  const int64_t end = clock.NowNs() + budget_ns;
-  while (seconds.size() < kTimesMin || (clock.NowNs() < end && seconds.size() < kTimesMax))
+  const int64_t end = clock_->NowNs() + budget_ns;
+  while (seconds.size() < kTimesMin || (clock_->NowNs() < end && seconds.size() < kTimesMax))
     seconds.push_back(Once(kernel, team));
   return static_cast<double>(bytes_) / Median(std::move(seconds));
 }
 
-CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns) {
+CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns,
+                      const Clock& clock) {
   CopyTuning tuning;
   tuning.chosen = LargeCopyKernel();
   if (team != nullptr) team->Use(false);
   if (scratch.size() < kTuneBytesMin) return tuning;
 
-  const SteadyClock clock;
   const int64_t start = clock.NowNs();
   const bool together = team != nullptr && team->helpers() > 0;
-  tuning.rates = RateKernels(scratch, together ? budget_ns / 2 : budget_ns);
+  tuning.rates = RateKernels(scratch, together ? budget_ns / 2 : budget_ns, clock);
 
   CopyRate best = tuning.rates.front();
   for (const CopyRate& rate : tuning.rates) {
@@ -93,7 +91,7 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
 
   if (together) {
     team->Use(true);
-    CopyMeter meter(scratch, kTogetherCopyBytes);
+    CopyMeter meter(&clock, scratch, kTogetherCopyBytes);
     const double rate = meter.Rate(best.kernel, team, budget_ns / 4),
                  alone = meter.Rate(best.kernel, nullptr, budget_ns / 4);
     team->Use(rate >= kTogetherMin * alone);

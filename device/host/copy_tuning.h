@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "device/host/copy_kernels.h"
 #include "device/host/copy_team.h"
 
@@ -34,15 +35,16 @@ struct CopyTuning {
 // Less than this is not measured in: it would all be in a cache.
 inline constexpr uint64_t kTuneBytesMin = 64 * kMiB;
 
-// `scratch` loses what is in it. `team` may be null.
-CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns);
+// `scratch` loses what is in it. `team` may be null. `clock` measures.
+CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns,
+                      const Clock& clock);
 
 // Copies ranges of `bytes` from one half of a scratch to the other, each time others, so that none
 // is in a core's own cache.
 class CopyMeter {
  public:
-  // At least two ranges fit into the scratch.
-  CopyMeter(std::span<std::byte> scratch, uint64_t bytes);
+  // At least two ranges fit into the scratch. `clock` measures, and outlives the meter.
+  CopyMeter(const Clock* clock, std::span<std::byte> scratch, uint64_t bytes);
   // Bytes a second, by the median of at least three copies, for about `budget_ns`. With `team`, by
   // the kernel that is set for large copies.
   double Rate(CopyKernel kernel, CopyTeam* team, int64_t budget_ns);
@@ -50,6 +52,7 @@ class CopyMeter {
   double Once(CopyKernel kernel, CopyTeam* team);
 
  private:
+  const Clock* const clock_;
   const std::span<std::byte> scratch_;
   const uint64_t bytes_, slots_;
   uint64_t at_ = 0;

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "device/host/copy_team.h"
@@ -27,6 +28,8 @@
 namespace tidepool::device {
 
 struct HostDeviceOptions {
+  // By which streams wait and copies are measured; outlives the device and its streams.
+  Clock* clock = nullptr;
   uint32_t copy_threads = 0;  // that copy one large range together
   int64_t spin_ns = 20'000;   // of an idle or blocked stream thread before it sleeps
   bool together = false;      // also where that was not measured to be worth it

@@ -44,9 +44,8 @@ void InlineStream::WaitMarker(Stream* other, Marker marker) {
 void InlineStream::Synchronize(Marker marker) {
   TP_CHECK(marker <= last_marker_, "Synchronize with a marker that was never recorded");
   constexpr int64_t kFlagPollNs = 20'000;
-  SteadyClock clock;
   while (!Passed(marker)) {
-    if (!runner_.Run(64 * kMiB).worked) clock.SleepNs(kFlagPollNs);
+    if (!runner_.Run(64 * kMiB).worked) clock_->SleepNs(kFlagPollNs);
   }
 }
 

@@ -3,6 +3,7 @@
 // One thread. Nothing happens between the owner's calls, so runs repeat exactly.
 #pragma once
 
+#include "base/clock.h"
 #include "device/host/host_stream.h"
 #include "device/host/operation_queue.h"
 #include "device/host/operation_runner.h"
@@ -11,7 +12,8 @@ namespace tidepool::device {
 
 class InlineStream final : public HostStream {
  public:
-  InlineStream() : runner_(&queue_, passed()) {}
+  // `clock` outlives the stream.
+  explicit InlineStream(Clock* clock) : clock_(clock), runner_(&queue_, passed()) {}
 
   void Copy(void* dst, const void* src, uint64_t bytes) override;
   void Zero(void* dst, uint64_t bytes) override;
@@ -26,6 +28,7 @@ class InlineStream final : public HostStream {
   void Synchronize(Marker marker) override;
 
  private:
+  Clock* const clock_;
   OperationQueue queue_;
   OperationRunner runner_;
   Marker last_marker_ = 0;

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/units.h"
 
 namespace tidepool::device {
@@ -24,14 +23,14 @@ constexpr int64_t kFlagPollNs = 20'000;
 
 }  // namespace
 
-Result<std::unique_ptr<Stream>> ThreadStream::Open(int64_t spin_ns,
+Result<std::unique_ptr<Stream>> ThreadStream::Open(Clock* clock, int64_t spin_ns,
                                                    std::shared_ptr<CopyTeam> team) {
   UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid())
     return Status(ErrorId::kInternal, "no eventfd for a copy stream").Why(std::strerror(errno));
   // A private constructor: make_unique cannot.
   std::unique_ptr<ThreadStream> stream(
-      new ThreadStream(std::move(event), spin_ns, std::move(team)));
+      new ThreadStream(clock, std::move(event), spin_ns, std::move(team)));
   try {
     stream->thread_ = std::thread(&ThreadStream::Main, stream.get());
   } catch (const std::system_error& error) {
@@ -125,14 +124,13 @@ void ThreadStream::Main() {
 }
 
 void ThreadStream::Rest(OperationRunner::State state, uint32_t seen) {
-  SteadyClock clock;
-  const int64_t now = clock.NowNs();
+  const int64_t now = clock_->NowNs();
   if (idle_since_ns_ < 0) idle_since_ns_ = now;
 
   if (now - idle_since_ns_ < spin_ns_) {
     __builtin_ia32_pause();
   } else if (state == OperationRunner::State::kBlocked) {
-    clock.SleepNs(kFlagPollNs);
+    clock_->SleepNs(kFlagPollNs);
   } else {
     bell_.wait(seen, std::memory_order_acquire);
     idle_since_ns_ = -1;

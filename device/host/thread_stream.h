@@ -20,6 +20,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "device/host/copy_team.h"
@@ -31,9 +32,10 @@ namespace tidepool::device {
 
 class ThreadStream final : public HostStream {
  public:
-  // Errors: kInternal (no thread or descriptor left).
-  // `team` helps with large copies; null: the stream's thread copies alone.
-  static Result<std::unique_ptr<Stream>> Open(int64_t spin_ns, std::shared_ptr<CopyTeam> team);
+  // `team` helps with large copies; null: the stream's thread copies alone. The thread spins and
+  // sleeps by `clock`, which outlives the stream. Errors: kInternal (no thread or descriptor left).
+  static Result<std::unique_ptr<Stream>> Open(Clock* clock, int64_t spin_ns,
+                                              std::shared_ptr<CopyTeam> team);
   // Drops what has not been done; waits for the piece in progress.
   ~ThreadStream() override;
 
@@ -50,8 +52,9 @@ class ThreadStream final : public HostStream {
   void ClearEvent() override;
 
  private:
-  ThreadStream(UniqueFd event, int64_t spin_ns, std::shared_ptr<CopyTeam> team)
-      : team_(std::move(team)),
+  ThreadStream(Clock* clock, UniqueFd event, int64_t spin_ns, std::shared_ptr<CopyTeam> team)
+      : clock_(clock),
+        team_(std::move(team)),
         runner_(&queue_, passed(), team_.get()),
         spin_ns_(spin_ns),
         event_(std::move(event)) {}
@@ -63,6 +66,7 @@ class ThreadStream final : public HostStream {
   // Makes event_ readable.
   void Tell();
 
+  Clock* const clock_;
   OperationQueue queue_;
   const std::shared_ptr<CopyTeam> team_;
   OperationRunner runner_;

@@ -193,7 +193,7 @@ class SaveInWork {
   }
 
   Status Serve() {
-    SteadyClock clock;
+    const Clock& clock = *limits_.clock;
     int64_t end_ns = clock.NowNs() + limits_.timeout_ns + limits_.grace_ns;
     for (;;) {
       if (!stopping_ && limits_.stop->load(std::memory_order_relaxed)) {

@@ -1,4 +1,5 @@
-// Reactor: the control server behind its door: the connections, and who wakes the control thread.
+// ControlReactor: what the control thread does when something happens: a client connects or sends,
+// the serve loop answers, memory is prepared, a rank is lost.
 //
 // One thread (control). Private to control_server.cpp, which alone includes it.
 #pragma once
@@ -9,7 +10,7 @@
 #include <utility>
 
 #include "memserver/control/connection.h"
-#include "memserver/control/control_server.h"
+#include "memserver/control/control_options.h"
 #include "memserver/control/descriptors/descriptor_door.h"
 #include "memserver/control/listener.h"
 #include "memserver/control/bounds/log_limiter.h"
@@ -20,21 +21,24 @@
 
 namespace tidepool::memserver {
 
-struct ControlServer::Reactor {
-  Reactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours,
-          UniqueFd listening, std::unique_ptr<DescriptorDoor> descriptor_door)
+struct ControlReactor {
+  ControlReactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours,
+                 UniqueFd listening, std::unique_ptr<DescriptorDoor> descriptor_door)
       : options(control_options),
         neighbours(control_neighbours),
         pace(control_options.user_pace),
         door(std::move(descriptor_door)),
         preparer(control_neighbours.device, control_neighbours.gpus),
-        listener(&context, std::move(listening),
+        listener(control_neighbours.clock, &context, std::move(listening),
                  [this](UniqueFd socket) { Admit(std::move(socket)); }),
         // Queues that other threads fill.
         replies(context, Duplicate(control_neighbours.from_loop->event_fd()).Release()),
         prepared(context, Duplicate(preparer.results().event_fd()).Release()),
         lost_ranks(context, Duplicate(awaited.event_fd()).Release()),
         taken_packets(context, Duplicate(door->event_fd()).Release()) {}
+
+  // Serves until the loop has answered Stopped.
+  void Run();
 
   // --- accepting ---
   void Admit(UniqueFd socket);
@@ -56,7 +60,7 @@ struct ControlServer::Reactor {
   void Close(ConnectionId id, const std::string& cause, bool ours = false);
   Connection* Find(ConnectionId id);
   // --- from the loop and the preparer ---
-  void Watch(Descriptor* event, void (Reactor::*take)());
+  void Watch(Descriptor* event, void (ControlReactor::*take)());
   void TakeReplies();
   void TakePrepared();
   void TakeLostRanks();
@@ -79,7 +83,6 @@ struct ControlServer::Reactor {
 
   ControlOptions options;
   ControlNeighbours neighbours;
-  SteadyClock clock;
   PeerMemory peer_memory;
   SpecShelf shelf{&peer_memory};
   UserPace pace;

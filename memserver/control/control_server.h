@@ -8,42 +8,14 @@
 // cannot be hidden by forked children.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
 
-#include "base/clock.h"
-#include "base/event_queue.h"
 #include "base/status.h"
-#include "device/device.h"
-#include "memserver/control/access.h"
-#include "memserver/control/mailbox.h"
-#include "memserver/control/bounds/user_pace.h"
-#include "memserver/residency/snapshot.h"
+#include "memserver/control/control_options.h"
 
 namespace tidepool::memserver {
 
-// How clients are served.
-struct ControlOptions {
-  std::string socket_dir;  // already claimed (SocketDirectory)
-  Access access = PrivateAccess();
-  // Each holds 2 descriptors, later 3 more in the loop.
-  uint32_t connections_max = 512;
-  uint32_t user_connections_max = 512;              // of one user; root and the owner may have all
-  int64_t greeting_timeout_ns = 10 * kNsPerSecond;  // from accept to a complete job description
-  UserPaceLimits user_pace = {};                    // of the control thread's work for one user
-};
-
-// The neighbours; they outlive the server.
-struct ControlNeighbours {
-  device::Device* device = nullptr;  // makes rCache memory
-  EventQueue<ControlEvent>* to_loop = nullptr;
-  EventQueue<ControlReply>* from_loop = nullptr;
-  // What the loop answered to SnapshotWanted.
-  EventQueue<std::shared_ptr<const Snapshot>>* snapshots = nullptr;
-  // Opens the GPUs whose memory ranks bring; null: none can be opened.
-  GpuTable* gpus = nullptr;
-};
+struct ControlReactor;  // Boost.Asio, behind its one door
 
 class ControlServer {
  public:
@@ -58,9 +30,8 @@ class ControlServer {
   void Run();
 
  private:
-  struct Reactor;  // Boost.Asio, behind its one door
-  explicit ControlServer(std::unique_ptr<Reactor> reactor);
-  std::unique_ptr<Reactor> reactor_;
+  explicit ControlServer(std::unique_ptr<ControlReactor> reactor);
+  const std::unique_ptr<ControlReactor> reactor_;
 };
 
 }  // namespace tidepool::memserver

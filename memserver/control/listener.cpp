@@ -27,7 +27,7 @@ void Listener::Pause(int64_t ns) {
 }
 
 void Listener::AcceptWaiting() {
-  const bool slow = pace_.slow(clock_.NowNs());
+  const bool slow = pace_.slow(clock_->NowNs());
   for (uint32_t i = 0; i < (slow ? AcceptPace::kAcceptsSlowly : AcceptPace::kAcceptsAtOnce); ++i) {
     auto socket = acceptor_.Next();
     if (!socket.ok()) {
@@ -42,7 +42,7 @@ void Listener::AcceptWaiting() {
 }
 
 void Listener::LogRefusal(const Status& why) {
-  if (const auto left_out = refusals_.Allow(clock_.NowNs()))
+  if (const auto left_out = refusals_.Allow(clock_->NowNs()))
     LogWarn(why.Line(), {{"left_out", *left_out}});
 }
 

@@ -1,7 +1,7 @@
 // Listener: the data socket's waiting clients, taken at their pace: after a burst of those that
 // never greet, and where no descriptor is left, more slowly.
 //
-// One thread (control). Private to control_server.cpp, which alone uses it.
+// One thread (control). Private to control_reactor, which alone uses it.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,11 @@ namespace tidepool::memserver {
 
 class Listener {
  public:
-  Listener(boost::asio::io_context* context, UniqueFd listening,
+  // `clock` and `context` outlive the listener.
+  Listener(const Clock* clock, boost::asio::io_context* context, UniqueFd listening,
            std::function<void(UniqueFd)> on_client)
-      : acceptor_(listening.get()),
+      : clock_(clock),
+        acceptor_(listening.get()),
         socket_(*context, listening.Release()),
         pause_(*context),
         on_client_(std::move(on_client)) {}
@@ -31,7 +33,7 @@ class Listener {
   // Begins to take clients.
   void Start() { Watch(); }
   // A client left without a whole greeting, or was refused.
-  void NoteBroken() { pace_.NoteBroken(clock_.NowNs()); }
+  void NoteBroken() { pace_.NoteBroken(clock_->NowNs()); }
   // At most one line an interval.
   void LogRefusal(const Status& why);
 
@@ -40,7 +42,7 @@ class Listener {
   void Pause(int64_t ns);
   void AcceptWaiting();
 
-  SteadyClock clock_;
+  const Clock* const clock_;
   Acceptor acceptor_;
   AcceptPace pace_;
   boost::asio::posix::stream_descriptor socket_;

@@ -69,14 +69,14 @@ bool IsSameFile(int fd, const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::string& path) {
+Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::string& path,
+                                                                Clock* clock) {
   TP_RETURN_IF_ERROR(shm::CheckSocketDir(path));
   TP_RETURN_IF_ERROR(MakeDirectory(path));
   const std::string lock_path = shm::LockFilePath(path);
 
   UniqueFd lock;
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + kDyingOwnerNs;
+  const int64_t end = clock->NowNs() + kDyingOwnerNs;
   do {
     lock = UniqueFd(
         open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
@@ -84,8 +84,8 @@ Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::strin
 
     while (!TP_PLANTED("jobs.directory_not_locked") && flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return Failed("cannot lock", lock_path);
-      if (clock.NowNs() > end) return InUse(lock.get(), path);
-      clock.SleepNs(kDyingOwnerNs / 50);
+      if (clock->NowNs() > end) return InUse(lock.get(), path);
+      clock->SleepNs(kDyingOwnerNs / 50);
     }
   } while (!IsSameFile(lock.get(), lock_path));
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "memserver/control/access.h"
@@ -17,8 +18,9 @@ namespace tidepool::memserver {
 
 class SocketDirectory {
  public:
-  // Errors: kSocketInUse (names the pid of the server that owns it), kSocketFailed.
-  static Result<std::unique_ptr<SocketDirectory>> Claim(const std::string& path);
+  // Waits shortly, by `clock`, for an owner that is ending. Errors: kSocketInUse (names the pid of
+  // the server that owns it), kSocketFailed.
+  static Result<std::unique_ptr<SocketDirectory>> Claim(const std::string& path, Clock* clock);
   // Removes the sockets and the lock file.
   ~SocketDirectory();
   SocketDirectory(const SocketDirectory&) = delete;

@@ -59,6 +59,6 @@ struct ApartKeeperOptions {
 // Runs a keeper that stays and starts nothing, listening at the socket directory's keeper socket.
 // Returns the exit code of the process. Errors: kSocketFailed, kSocketInUse (a keeper listens there
 // already).
-Result<int> RunKeeperApart(const ApartKeeperOptions& options);
+Result<int> RunKeeperApart(const ApartKeeperOptions& options, Clock* clock);
 
 }  // namespace tidepool::memserver

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kProbeNs = kNsPerSecond;
 
 // The keeper socket of the directory, listening, in place of one that nobody listens at any more.
-Result<UniqueFd> ListenIn(const std::string& socket_dir) {
+Result<UniqueFd> ListenIn(const std::string& socket_dir, Clock* clock) {
   TP_RETURN_IF_ERROR(shm::CheckSocketDir(socket_dir));
   if (mkdir(socket_dir.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
     return Status(ErrorId::kSocketFailed, "cannot make the socket directory")
@@ -26,7 +26,7 @@ Result<UniqueFd> ListenIn(const std::string& socket_dir) {
   }
 
   const std::string path = shm::KeeperSocketPath(socket_dir);
-  const auto other = shm::ConnectSocket(path, kProbeNs);
+  const auto other = shm::ConnectSocket(clock, path, kProbeNs);
   if (other.ok()) {
     return Status(ErrorId::kSocketInUse, "a keeper listens there already")
         .Where(path)
@@ -40,8 +40,8 @@ Result<UniqueFd> ListenIn(const std::string& socket_dir) {
 
 }  // namespace
 
-Result<int> RunKeeperApart(const ApartKeeperOptions& options) {
-  TP_ASSIGN_OR_RETURN(UniqueFd listener, ListenIn(options.socket_dir));
+Result<int> RunKeeperApart(const ApartKeeperOptions& options, Clock* clock) {
+  TP_ASSIGN_OR_RETURN(UniqueFd listener, ListenIn(options.socket_dir, clock));
   KeeperOptions keeper;
   keeper.listen_fd = listener.Release();
   keeper.lease_ms = options.lease_ms;

@@ -53,12 +53,12 @@ std::vector<std::string> KeepArguments(const KeeperStart& start) {
 
 }  // namespace
 
-Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socket_path,
+Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(Clock* clock,
+                                                        const std::string& socket_path,
                                                         Place place) {
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + kRetryForNs;
+  const int64_t end = clock->NowNs() + kRetryForNs;
   for (int64_t pause_ns = kRetryPauseNs;; pause_ns *= 2) {
-    auto socket = shm::ConnectSocket(socket_path, kKeeperWaitNs);
+    auto socket = shm::ConnectSocket(clock, socket_path, kKeeperWaitNs);
     if (!socket.ok())
       return Status(socket.status().id(), "no keeper answers at this socket")
           .Where(socket_path)
@@ -67,8 +67,8 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socke
     std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), 0, kKeeperWaitNs));
     const Status greeted = link->Greet(place);
     if (greeted.ok()) return link;
-    if (clock.NowNs() >= end) return Status(greeted).Where(socket_path);
-    clock.SleepNs(pause_ns);
+    if (clock->NowNs() >= end) return Status(greeted).Where(socket_path);
+    clock->SleepNs(pause_ns);
   }
 }
 
@@ -83,7 +83,7 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Start(const KeeperStart& start) 
 Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener,
                                                         const KeeperStart& start) {
   // Waits in the backlog until the keeper lives.
-  auto socket = shm::ConnectSocket(start.socket_path, start.wait_ns);
+  auto socket = shm::ConnectSocket(start.clock, start.socket_path, start.wait_ns);
   if (!socket.ok())
     return Failed("the keeper's socket does not take connections").Where(start.socket_path);
   // What finds no room is sent when the keeper reads.
@@ -101,12 +101,12 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener,
                                     EnvironmentFor(start.again), listener.get(), true}));
   std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), child, start.wait_ns));
   listener.Reset();  // from here on a keeper that dies shows as a closed connection
-  link->passed_on_ns_ = SteadyClock().NowNs();
+  link->passed_on_ns_ = start.clock->NowNs();
   TP_RETURN_IF_ERROR(link->Greet(Place::kBeside));
 
   const bool all_sent = sent == start.hold.size();
   for (; sent < start.hold.size(); ++sent) TP_RETURN_IF_ERROR(link->Hold(start.hold[sent]));
-  if (!all_sent) link->passed_on_ns_ = SteadyClock().NowNs();
+  if (!all_sent) link->passed_on_ns_ = start.clock->NowNs();
   return link;
 }
 

@@ -27,6 +27,7 @@ inline constexpr int64_t kKeeperWaitNs = 5 * kNsPerSecond;
 
 // How a keeper is started, and what it starts again.
 struct KeeperStart {
+  Clock* clock = nullptr;  // by which it is waited for; outlives the link
   std::string socket_path;
   // The command executed again after a crash; argv[0] is a path (OwnCommand of session_spawn.h).
   std::vector<std::string> argv;
@@ -51,7 +52,7 @@ class KeeperLink {
   // kApart: the keeper may be in another pid namespace, where its pid says nothing, so the end of
   // the connection alone is its death.
   enum class Place { kBeside, kApart };
-  static Result<std::unique_ptr<KeeperLink>> Connect(const std::string& socket_path,
+  static Result<std::unique_ptr<KeeperLink>> Connect(Clock* clock, const std::string& socket_path,
                                                      Place place = Place::kBeside);
   // Starts a keeper at the path, in place of a stale socket, and connects. The caller has found
   // nobody listening there. Errors: kKeeperFailed.

@@ -113,14 +113,14 @@ void KeptHolder::LetGo(const Status& told) {
 }
 
 Result<std::unique_ptr<KeeperLink>> KeptHolder::Find(int64_t patience_ns) const {
-  if (form_ == KeeperChoice::kProcess) return KeeperLink::Connect(start_.socket_path);
+  if (form_ == KeeperChoice::kProcess) return KeeperLink::Connect(start_.clock, start_.socket_path);
 
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + patience_ns;
-  for (bool told = false;; clock.SleepNs(kLookAgainNs)) {
-    auto link = KeeperLink::Connect(start_.socket_path, KeeperLink::Place::kApart);
+  Clock* const clock = start_.clock;
+  const int64_t end = clock->NowNs() + patience_ns;
+  for (bool told = false;; clock->SleepNs(kLookAgainNs)) {
+    auto link = KeeperLink::Connect(start_.clock, start_.socket_path, KeeperLink::Place::kApart);
     if (link.status().id() != ErrorId::kNoServer) return link;
-    if (clock.NowNs() >= end)
+    if (clock->NowNs() >= end)
       return Status(link.status())
           .Fix("start one: memserver keeper --socket-dir DIR, in a container of its own");
     if (!std::exchange(told, true))
@@ -149,7 +149,7 @@ bool KeptHolder::HasDied() const {
 
 Status KeptHolder::Renew(std::span<const MemoryToHold> all) {
   if (!SpeaksToKeeper()) return Status();
-  const int64_t noticed_ns = SteadyClock().NowNs();
+  const int64_t noticed_ns = start_.clock->NowNs();
   if (TP_PLANTED("keeper.renewed_without_index")) all = all.subspan(1);
   Status status;
   for (int i = 0; i < kRenewTries; ++i) {
@@ -158,7 +158,7 @@ Status KeptHolder::Renew(std::span<const MemoryToHold> all) {
     if (!status.ok()) continue;
 
     const int64_t passed_on_ns =
-        link_->passed_on_ns() > 0 ? link_->passed_on_ns() : SteadyClock().NowNs();
+        link_->passed_on_ns() > 0 ? link_->passed_on_ns() : start_.clock->NowNs();
     LogWarn("the keeper died; a new one holds the memory",
             {{"keeper_pid", keeper_pid()},
              {"alone_ms", static_cast<double>(passed_on_ns - noticed_ns) / kNsPerMs}});

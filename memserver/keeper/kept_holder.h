@@ -33,6 +33,7 @@ enum class KeeperChoice {
 
 class KeptHolder {
  public:
+  // With kNone nothing of `start` is read.
   KeptHolder(KeeperChoice choice, KeeperStart start);
   ~KeptHolder();
   KeptHolder(const KeptHolder&) = delete;

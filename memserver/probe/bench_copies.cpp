@@ -39,13 +39,15 @@ std::string Fixed(double value, int width, int digits) {
 
 // All ways in turn, round after round, so that a disturbance hits them alike; each by the median of
 // its rounds.
-void Measure(std::span<std::byte> scratch, uint64_t size, std::vector<CopyWay>* ways) {
-  device::CopyMeter meter(scratch, size);
+void Measure(std::span<std::byte> scratch, uint64_t size, std::vector<CopyWay>* ways,
+             const Clock& clock) {
+  device::CopyMeter meter(&clock, scratch, size);
   std::vector<std::vector<double>> rounds(ways->size());
   for (int round = 0; round < kRounds; ++round) {
     for (size_t i = 0; i < ways->size(); ++i)
       rounds[i].push_back(meter.Rate((*ways)[i].kernel, (*ways)[i].team, kRoundNs));
   }
+
   for (size_t i = 0; i < ways->size(); ++i) {
     std::sort(rounds[i].begin(), rounds[i].end());
     (*ways)[i].rates.push_back(rounds[i][kRounds / 2]);
@@ -98,7 +100,7 @@ std::string Json(const std::vector<CopyWay>& ways, const std::string& pages,
 
 }  // namespace
 
-Result<std::string> BenchCopies(uint64_t bytes, bool json) {
+Result<std::string> BenchCopies(uint64_t bytes, bool json, const Clock& clock) {
   if (bytes < 2 * kSizes.back()) {
     return Status(ErrorId::kUsageError, "copies cannot be measured in " + FormatBytes(bytes))
         .Where("--bytes")
@@ -115,8 +117,8 @@ Result<std::string> BenchCopies(uint64_t bytes, bool json) {
     return Status(ErrorId::kUsageError, "more than one piece of memory").Where("--bytes");
   const std::span<std::byte> scratch(extents[0].data, extents[0].bytes);
   const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, kCopyThreadsMax);
-  device::CopyTeam team(threads - 1, kSpinNsManyCores);
-  const device::CopyTuning tuning = device::TuneCopies(scratch, nullptr, kTuneCopiesNs);
+  device::CopyTeam team(&clock, threads - 1, kSpinNsManyCores);
+  const device::CopyTuning tuning = device::TuneCopies(scratch, nullptr, kTuneCopiesNs, clock);
 
   std::vector<CopyWay> ways;
   for (const device::CopyKernel kernel : device::CopyKernels())
@@ -125,7 +127,7 @@ Result<std::string> BenchCopies(uint64_t bytes, bool json) {
                   .kernel = tuning.chosen,
                   .team = &team,
                   .rates = {}});
-  for (const uint64_t size : kSizes) Measure(scratch, size, &ways);
+  for (const uint64_t size : kSizes) Measure(scratch, size, &ways, clock);
   const std::string pages = pool->facts().huge_page_bytes > bytes / 2 ? "2 MiB" : "4 KiB";
   return json ? Json(ways, pages, tuning.chosen) : Table(ways, pages, tuning.chosen);
 }

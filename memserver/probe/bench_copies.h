@@ -7,12 +7,13 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tidepool::memserver {
 
 // A table for people, or one JSON object. Errors: kHostMemoryShort, kMemoryMapFailed, kUsageError
 // (too little memory to measure in).
-Result<std::string> BenchCopies(uint64_t bytes, bool json);
+Result<std::string> BenchCopies(uint64_t bytes, bool json, const Clock& clock);
 
 }  // namespace tidepool::memserver

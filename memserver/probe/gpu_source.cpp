@@ -61,7 +61,8 @@ GpuSource CudaGpus(std::optional<DoneBy> done, Clock* clock) {
   GpuSource source{[] { return device::ListGpus(); }, OpenCuda,
                    [clock](device::Device* device, const device::Gpu& gpu) {
                      return ProbeDone(device, gpu, clock);
-                   }};
+                   },
+                   clock};
   if (!done) return source;
 
   source.choose_done = {};

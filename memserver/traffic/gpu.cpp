@@ -41,13 +41,13 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
     : facts_(facts),
       opened_(std::move(opened)),
       root_complex_(root_complex.empty() ? device::Text(facts.uuid) : root_complex) {
-  const SteadyClock clock;
-  const int64_t begin = clock.NowNs();
+  const auto now_ns = [this] { return opened_.clock == nullptr ? 0 : opened_.clock->NowNs(); };
+  const int64_t begin = now_ns();
   const uint64_t free_before = opened_.free_before;
 
   for (const std::span<std::byte> piece : pool) {
     pool_bytes_ += piece.size();
-    const int64_t piece_begin = clock.NowNs();
+    const int64_t piece_begin = now_ns();
     auto registration = opened_.device->Register(piece.data(), piece.size());
     if (!registration.ok()) {
       LogError("a piece of the host pool is not pinned for the GPU: its copies are slow",
@@ -60,13 +60,13 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
 
     registered_bytes_ += piece.size();
     pinned_.push_back({piece, std::move(registration).value()});
-    const double seconds = static_cast<double>(clock.NowNs() - piece_begin) / kNsPerSecond;
+    const double seconds = static_cast<double>(now_ns() - piece_begin) / kNsPerSecond;
     LogInfo("host pool pinned for the GPU", {{"gpu", opened_.device->name()},
                                              {"bytes", registered_bytes_},
                                              {"s_per_gib", seconds * static_cast<double>(kGiB) /
                                                                static_cast<double>(piece.size())}});
   }
-  register_seconds_ = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
+  register_seconds_ = static_cast<double>(now_ns() - begin) / kNsPerSecond;
   // Prepared here, or the loop would have to wait for it beside its sessions. Errors come again
   // when these are asked for.
   (void)optim::PrepareAdam(opened_.device.get());
@@ -155,6 +155,7 @@ void GpuTable::OpenAll(bool in_a_hurry) {
 Result<Gpu*> GpuTable::OpenNew(const device::Gpu& facts) {
   TP_ASSIGN_OR_RETURN(OpenedGpu opened, source_.open(facts));
   opened.done = ChooseDone(opened, facts);
+  opened.clock = source_.clock;
   return open_
       .emplace(facts.uuid,
                std::make_unique<Gpu>(facts, std::move(opened), pool_, RootOf(facts, places_)))

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "device/device.h"
@@ -47,6 +48,8 @@ struct OpenedGpu {
   // Free bytes before the context was made; 0: nobody can tell.
   uint64_t free_before = 0;
   DoneChoice done = {};
+  // Measures how long the pool's registration takes; null: nobody asks. Outlives the GPU.
+  const Clock* clock = nullptr;
 };
 
 // Where GPUs come from. Errors of both: kCudaUnavailable, kCudaFailed, kDeviceMemoryShort.
@@ -55,6 +58,7 @@ struct GpuSource {
   std::function<Result<OpenedGpu>(const device::Gpu& gpu)> open;
   // Called once for each model of GPU, when the first one has been opened. None: as OpenedGpu says.
   std::function<DoneChoice(device::Device* device, const device::Gpu& gpu)> choose_done = {};
+  const Clock* clock = nullptr;  // of each OpenedGpu
 };
 
 class Gpu {

@@ -53,12 +53,15 @@ WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> un
       queue_min_(WorkersOf(options) * (1 + options.ahead)),
       queue_max_(options.threads == 0 ? queue_min_
                                       : std::max(queue_min_, options.threads * kSmallAhead)),
+      clock_(options.clock),
       spin_ns_(SpinNs(options.spin_ns)),
       done_(std::max(kTurnsAhead * queue_min_, 2 * queue_max_)),
       ring_(queue_max_) {
   TP_CHECK(undo.size() >= UndoBytes(WorkersOf(options)), "the undo areas fit the memory given");
   TP_CHECK(reinterpret_cast<uintptr_t>(undo.data()) % alignof(optim::UndoArea) == 0,
            "undo areas start on a cache line");
+
+  TP_CHECK(options.threads == 0 || options.clock != nullptr, "threads are given a clock");
 
   auto* areas = reinterpret_cast<optim::UndoArea*>(undo.data());
   for (uint32_t i = 0; i < WorkersOf(options); ++i) {
@@ -166,14 +169,13 @@ void WorkerTeam::RunThread(uint32_t index) {
 
 // False when the team ends.
 bool WorkerTeam::Take(Work* work, ThreadNice* nice) {
-  const SteadyClock clock;
   int64_t idle_since = -1;
   for (uint32_t looks = 1; !stopping_.load(std::memory_order_relaxed); ++looks) {
     if (ring_.Pop(work)) return true;
     __builtin_ia32_pause();
     if (looks % kLooksPerClockRead != 0) continue;
 
-    const int64_t now = clock.NowNs();
+    const int64_t now = clock_->NowNs();
     if (idle_since < 0) idle_since = now;
     if (now - idle_since < spin_ns_) continue;
     nice->SetBelow(false);  // the lock in there is the loop's, too

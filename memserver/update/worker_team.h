@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "memserver/update/bounded_ring.h"
 #include "memserver/update/done_queue.h"
 #include "memserver/update/thread_nice.h"
@@ -41,6 +42,8 @@ struct WorkerTeamOptions {
   // a turn, few enough that the loop decides late what comes next. Threads get more while what they
   // have in hand is small (kSmallBytes), as for jobs with many small chunks.
   uint32_t ahead = 2;
+  // By which idle threads spin; outlives the team. An inline team needs none.
+  const Clock* clock = nullptr;
   // How long a worker without work looks for some before it sleeps; a sleeper is woken by a futex.
   // Negative: automatic.
   int64_t spin_ns = -1;
@@ -98,6 +101,7 @@ class WorkerTeam {
   const optim::Kernels& kernels_;
   const uint32_t queue_min_;  // items that may wait whatever they are
   const uint32_t queue_max_;  // items that may wait
+  const Clock* const clock_;  // null for an inline team
   const int64_t spin_ns_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::thread> threads_;

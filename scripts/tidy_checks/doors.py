@@ -79,25 +79,6 @@ CLOCK_ROOTS = (
     "trainer/cli/commands.cpp", "trainer/cli/doctor.cpp", "trainer/cli/run.cpp", "trainer/cli/sample.cpp", "client/memctl/main.cpp",
     "memserver/main.cpp", "memserver/keeper/keeper.cpp", "python/binding/interrupt_clock.*", "trainer/module/tidepool/train.cpp", "bench/**",
 )
-# Files that made clocks of their own when the rule came, and why they still do. Rows only go.
-CLOCK_RATCHET = {
-    "base/log_queue.cpp": "the log belongs to the process, and nobody who owns it could hand it a clock",
-    "device/host/copy_team.cpp": "measures itself at start; devices are opened without a clock",
-    "device/host/copy_tuning.cpp": "as copy_team.cpp",
-    "device/host/inline_stream.cpp": "streams of the host are opened without a clock",
-    "device/host/thread_stream.cpp": "as inline_stream.cpp",
-    "memserver/checkpoint/apart_save.cpp": "a process of its own, put together there",
-    "memserver/control/control_reactor.h": "the rooms of memserver's sockets are not yet given the server's clock",
-    "memserver/control/descriptors/descriptor_door.h": "as control_reactor.h",
-    "memserver/control/listener.h": "as control_reactor.h",
-    "memserver/control/socket_directory.cpp": "as control_reactor.h",
-    "memserver/keeper/keeper_link.cpp": "the link and the holder are not yet given the clock of main.cpp",
-    "memserver/keeper/kept_holder.cpp": "as keeper_link.cpp",
-    "memserver/residency/pool/host_pool.cpp": "measures how long the pool's pages took",
-    "memserver/traffic/gpu.cpp": "measures how long a GPU took to open",
-    "memserver/update/worker_team.cpp": "workers measure their pieces",
-    "shm/fd_socket.cpp": "the keeper's link connects and waits without a clock",
-}
 BANNED = (
     Banned("std::mutex", r"\bstd::(recursive_|shared_|timed_)*mutex\b|\bstd::condition_variable",
            "give the state one owner thread and send to its queue (base/event_queue.h)",
@@ -112,7 +93,7 @@ BANNED = (
     Banned("clock", r"\b(steady_clock|system_clock|high_resolution_clock)::now\b|\bclock_gettime\s*\(|\bgettimeofday\s*\(|\btime\s*\(\s*(nullptr|NULL|0)\s*\)",
            "Clock::NowNs or WallSeconds of base/clock.h", ("base/clock.cpp", "base/log.cpp")),
     Banned("SteadyClock", r"\bSteadyClock\b", "the clock that is handed in; scripts/tidy_checks/doors.py lists where clocks are made",
-           ("base/clock.h", "base/clock.cpp") + CLOCK_ROOTS + tuple(CLOCK_RATCHET)),
+           ("base/clock.h", "base/clock.cpp") + CLOCK_ROOTS),
     Banned("random", r"\b(std::)?s?rand\s*\(\s*\)|\bsrand\s*\(|\bstd::(mt19937|random_device|default_random_engine)\b",
            "SplitMix64 of base/random.h, with a seed that is handed in"),
     # Placement new allocates nothing; a private constructor needs std::unique_ptr<T>(new T(...)), which is owned at once.

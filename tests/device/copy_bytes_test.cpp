@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "device/host/copy_team.h"
 #include "device/host/copy_tuning.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::device {
 namespace copy_bytes_test {
@@ -61,8 +62,8 @@ TEST(CopyBytes, AnyChoiceForLargeCopiesGivesTheSameBytes) {
 TEST(CopyTuning, ChoosesTheFastestAndKeepsToItsTime) {
   const CopyKernel before = LargeCopyKernel();
   std::vector<std::byte> scratch(kTuneBytesMin);
-  CopyTeam team(1, 20'000);
-  const CopyTuning tuning = TuneCopies(scratch, &team, 20 * kNsPerMs);
+  CopyTeam team(RealClock(), 1, 20'000);
+  const CopyTuning tuning = TuneCopies(scratch, &team, 20 * kNsPerMs, *RealClock());
   ASSERT_EQ(tuning.rates.size(), CopyKernels().size());
   EXPECT_EQ(LargeCopyKernel(), tuning.chosen);
   double chosen = 0, best = 0;
@@ -79,7 +80,7 @@ TEST(CopyTuning, ChoosesTheFastestAndKeepsToItsTime) {
 
 TEST(CopyTuning, MeasuresNothingInTooLittleMemory) {
   std::vector<std::byte> scratch(kMiB);
-  const CopyTuning tuning = TuneCopies(scratch, nullptr, kNsPerSecond);
+  const CopyTuning tuning = TuneCopies(scratch, nullptr, kNsPerSecond, *RealClock());
   EXPECT_TRUE(tuning.rates.empty());
   EXPECT_EQ(tuning.chosen, LargeCopyKernel());
 }

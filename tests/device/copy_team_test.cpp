@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "tests/fakes/real_clock.h"
 
 // Every copy is compared byte for byte, and the threads of a hand-over are held up between its
 // steps, so that one of them comes late at each place.
@@ -85,7 +86,7 @@ int WrongCopies(CopyTeam* team, const std::vector<uint64_t>& sizes, int callers,
 
 TEST(CopyTeam, CopiesTheSameBytesAsOneThread) {
   for (const uint32_t helpers : {0u, 1u, 3u}) {
-    CopyTeam team(helpers, 20'000);
+    CopyTeam team(RealClock(), helpers, 20'000);
     EXPECT_EQ(team.helpers(), helpers);
     EXPECT_EQ(WrongCopies(&team, {0, 1, kMiB - 1, kMiB, 4 * kMiB + 1, 9 * kMiB}, 1, 6), 0)
         << helpers;
@@ -96,7 +97,7 @@ TEST(CopyTeam, CopiesTheSameBytesAsOneThread) {
 // after task without a pause, by helpers that spin and by helpers that sleep in between.
 TEST(CopyTeam, SeveralCallersDoNotMixTheirCopies) {
   for (const int64_t spin_ns : {0, 20'000}) {
-    CopyTeam team(2, spin_ns);
+    CopyTeam team(RealClock(), 2, spin_ns);
     EXPECT_EQ(WrongCopies(&team, {2 * kMiB}, 3, 15), 0);
   }
 }
@@ -109,7 +110,7 @@ TEST(CopyTeam, EachOfManyCopiesThatGrowAndShrinkIsWhole) {
                                     2 * kPiece + 7, 33 * kPiece - 5, 5 * kPiece};
   for (const uint32_t helpers : {1u, 2u, 3u}) {
     for (const int callers : {1, 2}) {
-      CopyTeam team(helpers, 1'000'000, {.piece_bytes = kPiece, .pause = HoldUp});
+      CopyTeam team(RealClock(), helpers, 1'000'000, {.piece_bytes = kPiece, .pause = HoldUp});
       ASSERT_EQ(WrongCopies(&team, sizes, callers, 150), 0)
           << helpers << " helpers, " << callers << " callers";
     }
@@ -118,14 +119,15 @@ TEST(CopyTeam, EachOfManyCopiesThatGrowAndShrinkIsWhole) {
 
 TEST(CopyTeam, ATailOfOneMebibyteBetweenPiecesOfEightIsWhole) {
   for (const uint32_t helpers : {1u, 2u}) {
-    CopyTeam team(helpers, 1'000'000, {.pause = HoldUp});
+    CopyTeam team(RealClock(), helpers, 1'000'000, {.pause = HoldUp});
     EXPECT_EQ(WrongCopies(&team, {8 * kMiB, kMiB}, 2, 16), 0) << helpers;
   }
 }
 
 TEST(CopyTeam, ARangeOfMorePiecesThanTheTicketCountsHasLargerOnes) {
   constexpr uint64_t kPiece = 4 * kKiB;
-  CopyTeam team(2, 1'000'000, {.piece_bytes = kPiece, .pieces_max = 5, .pause = HoldUp});
+  CopyTeam team(RealClock(), 2, 1'000'000,
+                {.piece_bytes = kPiece, .pieces_max = 5, .pause = HoldUp});
   EXPECT_EQ(WrongCopies(&team, {5 * kPiece, 5 * kPiece + 1, 64 * kPiece + 3, 2 * kPiece}, 2, 100),
             0);
 }

@@ -12,6 +12,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/host/host_device.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::device {
 namespace {
@@ -37,10 +38,10 @@ Opened FakeGpu() {
 }  // namespace
 
 std::vector<Form> HostForms() {
-  return {{"HostInline", false, [] { return OnHost({}); }},
-          {"HostThread", false, [] { return OnHost({.copy_threads = 1}); }},
+  return {{"HostInline", false, [] { return OnHost({.clock = RealClock()}); }},
+          {"HostThread", false, [] { return OnHost({.clock = RealClock(), .copy_threads = 1}); }},
           {"HostThreadThatSleepsAtOnce", false,
-           [] { return OnHost({.copy_threads = 1, .spin_ns = 0}); }}};
+           [] { return OnHost({.clock = RealClock(), .copy_threads = 1, .spin_ns = 0}); }}};
 }
 
 std::vector<Form> FakeGpuForms() {

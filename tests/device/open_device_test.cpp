@@ -1,4 +1,5 @@
 #include "device/open_device.h"
+#include "tests/fakes/real_clock.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@ namespace open_device_test {
 
 TEST(OpenDevice, OpensEveryNameThatItLists) {
   for (const std::string& name : DeviceNames()) {
-    auto device = OpenDevice(name, {});
+    auto device = OpenDevice(name, {.clock = RealClock()});
     ASSERT_TRUE(device.ok()) << name;
     EXPECT_EQ((*device)->name(), name);
   }

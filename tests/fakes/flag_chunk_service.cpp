@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/units.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::testing {
 namespace {
@@ -21,7 +22,7 @@ FlagChunkService::FlagChunkService(MemoryServer* server, const FlagServiceSetup&
                           .device = setup.device}),
       alone_(setup.alone),
       device_(setup.device),
-      host_({.copy_threads = setup.copy_threads}) {
+      host_({.clock = RealClock(), .copy_threads = setup.copy_threads}) {
   attachment_.flags = pages();
   attachment_.flags_bytes = 2 * kPageBytes;
 }

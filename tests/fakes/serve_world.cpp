@@ -11,6 +11,7 @@
 #include "shm/spec/encode.h"
 #include "shm/spec/validate.h"
 #include "tests/fakes/check_staging.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -108,7 +109,8 @@ std::optional<shm::Completion> FakeRank::Take() {
 }
 
 ServeWorld::ServeWorld(const WorldOptions& options)
-    : device_({.copy_threads = options.copy_threads, .together = true}), options_(options) {
+    : device_({.clock = RealClock(), .copy_threads = options.copy_threads, .together = true}),
+      options_(options) {
   ReserveMemory();
   if (options_.nvme_directories > 0) MakeDisk();
   StartServing();
@@ -166,6 +168,7 @@ void ServeWorld::ReserveMemory() {
 void ServeWorld::StartServing() {
   WorkerTeamOptions team;
   team.threads = options_.workers;
+  team.clock = RealClock();
   team.inline_workers = options_.inline_workers;
   team.tuning = options_.tunings[servers_++ % options_.tunings.size()];
   team_ = std::make_unique<WorkerTeam>(team, pool_->own_records());

@@ -16,6 +16,7 @@
 #include "memserver/keeper/fd_store.h"
 #include "memserver/keeper/keeper_link.h"
 #include "memserver/keeper/keeper_messages.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fuzz/descriptor_watch.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -112,7 +113,7 @@ void PlayKeeper(const std::vector<PreparedPacket>& packets) {
 void FuzzLink(FuzzInput* input) {
   const std::vector<PreparedPacket> packets = PacketsFrom(input);
   std::thread keeper([&packets] { PlayKeeper(packets); });
-  auto link = KeeperLink::Connect(TheMeeting().path());
+  auto link = KeeperLink::Connect(RealClock(), TheMeeting().path());
   keeper.join();
   TP_CHECK(link.ok(), "a keeper that greets well is accepted");
   auto taken = (*link)->Take();

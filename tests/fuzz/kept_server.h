@@ -13,6 +13,7 @@
 #include "memserver/loop/serve_loop.h"
 #include "shm/segment.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fakes/serve_world.h"
 #include "tests/fuzz/kept_images.h"
 
@@ -59,7 +60,7 @@ class KeptServer {
 
   HostPool* const pool_;
   FakeClock clock_;
-  device::HostDevice device_{{}};
+  device::HostDevice device_{{.clock = RealClock()}};
   EventQueue<ControlEvent> events_;
   EventQueue<ControlReply> replies_;
   EventQueue<SaveRequest> saves_;

@@ -15,6 +15,7 @@
 
 #include "device/host/host_device.h"
 #include "memserver/traffic/gpu.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {
@@ -91,7 +92,7 @@ class PacedDevice final : public device::Device {
     const std::unique_ptr<device::Stream> to_;
   };
   Mood* const mood_;
-  device::HostDevice host_{device::HostDeviceOptions{}};
+  device::HostDevice host_{device::HostDeviceOptions{.clock = RealClock()}};
 };
 
 // A world with two such GPUs, which outlive its servers.

@@ -34,8 +34,8 @@ device::Gpu StandIn(const device::GpuUuid& uuid = kUuid) {
 
 memserver::OpenedGpu OpenStandIn() {
   memserver::OpenedGpu opened;
-  opened.device =
-      std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = 1});
+  opened.device = std::make_unique<device::HostDevice>(
+      device::HostDeviceOptions{.clock = RealClock(), .copy_threads = 1});
   return opened;
 }
 

@@ -25,6 +25,7 @@
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/process/rig/child_process.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/memserver_process.h"
@@ -306,7 +307,7 @@ TEST_F(Service, AUserMayHaveSoManyConnectionsAndNoMore) {
     std::vector<UniqueFd> sockets;
     int count = 0;
     for (int i = 0; i < 5; ++i) {
-      auto socket = shm::ConnectSocket(path, kPromptNs);
+      auto socket = shm::ConnectSocket(RealClock(), path, kPromptNs);
       if (!socket.ok()) return 100;
       if (shm::WaitForSocket(socket->get(), POLLIN, 200'000'000)) ++count;
       sockets.push_back(std::move(socket).value());

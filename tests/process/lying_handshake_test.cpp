@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/lying_client.h"
 
@@ -51,7 +52,8 @@ class LyingHandshake : public ::testing::Test {
   }
 
   void Connect() {
-    auto connected = shm::ConnectSocket(shm::DataSocketPath(daemon_.socket_dir()), kLimit);
+    auto connected =
+        shm::ConnectSocket(RealClock(), shm::DataSocketPath(daemon_.socket_dir()), kLimit);
     ASSERT_TRUE(connected.ok()) << connected.status().Format();
     socket_ = std::move(connected).value();
   }

@@ -24,6 +24,7 @@
 #include "shm/frames.h"
 #include "shm/messages.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/not_run.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/durable_daemon.h"
@@ -44,7 +45,7 @@ constexpr uint64_t kRoomForMore = 64 * kMiB;
 class EndlessGreeting {
  public:
   EndlessGreeting(const std::string& socket_dir, uint64_t bytes) : bytes_(bytes) {
-    auto socket = shm::ConnectSocket(shm::DataSocketPath(socket_dir), kLimit);
+    auto socket = shm::ConnectSocket(RealClock(), shm::DataSocketPath(socket_dir), kLimit);
     if (!socket.ok()) return;
     socket_ = std::move(socket).value();
     Say(shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes, 1, 0xabc});

@@ -17,6 +17,7 @@
 #include "shm/frames.h"
 #include "shm/messages.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fakes/silent_files.h"
 #include "tests/not_run.h"
 #include "tests/process/rig/daemon_fixture.h"
@@ -48,7 +49,7 @@ class Senders {
     if (pid == 0) {
       close(files_->connection());
       const std::array<int, 1> fds{open(files_->file().c_str(), O_RDWR | O_CLOEXEC)};
-      auto socket = shm::ConnectSocket(shm::DataSocketPath(socket_dir), kPromptNs);
+      auto socket = shm::ConnectSocket(RealClock(), shm::DataSocketPath(socket_dir), kPromptNs);
       const bool sent =
           fds[0] >= 0 && socket.ok() &&
           shm::SendPacket(socket->get(), shm::EncodeFrame(frame), fds) == shm::SocketResult::kDone;

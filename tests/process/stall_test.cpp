@@ -26,6 +26,7 @@
 #include "base/random.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/durable_daemon.h"
 #include "tests/process/rig/lying_client.h"
@@ -346,7 +347,7 @@ TEST_F(Stall, AFloodOfDescriptorsLeavesNone) {
   const UniqueFd victim(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::string path = shm::DataSocketPath(daemon_.socket_dir());
   for (int i = 0, flood = Flood(); i < flood; ++i) {
-    auto socket = shm::ConnectSocket(path, kLimit);
+    auto socket = shm::ConnectSocket(RealClock(), path, kLimit);
     ASSERT_TRUE(socket.ok()) << socket.status().Format();
     SendDescriptors(socket->get(), std::vector<int>(1 + random.Below(253), victim.get()));
     if (HasFatalFailure()) return;

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fakes/slow_device.h"
 #include "tests/fakes/small_trainer.h"
 #include "tests/process/rig/daemon_fixture.h"
@@ -102,7 +103,7 @@ TEST(MuseumLog, Iceoryx654LogFlood) {
   const std::string path = shm::DataSocketPath(server.socket_dir());
   const std::vector<std::byte> nonsense(16, std::byte{7});
   for (int i = 0; i < 500; ++i) {
-    auto socket = shm::ConnectSocket(path, kLimit);
+    auto socket = shm::ConnectSocket(RealClock(), path, kLimit);
     ASSERT_TRUE(socket.ok());
     ASSERT_EQ(shm::SendPacket(socket->get(), nonsense), shm::SocketResult::kDone);
     if (i % 50 == 0) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::shm {
 namespace fd_socket_test {
@@ -130,12 +131,12 @@ TEST_F(ListenTest, AClientConnectsAndTheSocketBelongsToItsUserAlone) {
   struct stat about {};
   ASSERT_EQ(stat(path.c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 0777U, 0600U);
-  const auto client = ConnectSocket(path, kNsPerSecond);
+  const auto client = ConnectSocket(RealClock(), path, kNsPerSecond);
   ASSERT_TRUE(client.ok()) << client.status().Format();
 }
 
 TEST_F(ListenTest, WithoutAServerTheErrorNamesThePathAndTheRemedy) {
-  const auto client = ConnectSocket(directory_ + "/data.sock", kNsPerSecond);
+  const auto client = ConnectSocket(RealClock(), directory_ + "/data.sock", kNsPerSecond);
   ASSERT_EQ(client.status().id(), ErrorId::kNoServer);
   EXPECT_EQ(client.status().exit_code(), kExitNoServer);
   const std::string text = client.status().Format();
@@ -146,7 +147,7 @@ TEST_F(ListenTest, WithoutAServerTheErrorNamesThePathAndTheRemedy) {
 TEST_F(ListenTest, ATooLongPathIsRefusedBeforeAnythingIsMade) {
   const std::string path = directory_ + "/" + std::string(120, 'x');
   EXPECT_EQ(ListenSocket(path).status().id(), ErrorId::kSocketFailed);
-  EXPECT_EQ(ConnectSocket(path, 0).status().id(), ErrorId::kSocketFailed);
+  EXPECT_EQ(ConnectSocket(RealClock(), path, 0).status().id(), ErrorId::kSocketFailed);
 }
 
 TEST_F(ListenTest, APathInUseIsAnError) {

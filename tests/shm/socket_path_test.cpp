@@ -10,6 +10,7 @@
 #include <string>
 
 #include "shm/fd_socket.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::shm {
 namespace socket_path_test {
@@ -70,7 +71,7 @@ TEST(SocketPath, AClientFindsTheServiceWhoseDirectoryItMayEnterAndNotWriteInto) 
     ASSERT_EQ(chmod(service.c_str(), 0700), 0);
     ASSERT_EQ(seteuid(kNobody), 0);
     EXPECT_EQ(DefaultClientDir(service), service) << "not open to this user";
-    const auto refused = ConnectSocket(DataSocketPath(service), 0);
+    const auto refused = ConnectSocket(RealClock(), DataSocketPath(service), 0);
     EXPECT_NE(refused.status().Format().find("usermod"), std::string::npos)
         << refused.status().Format();
     ASSERT_EQ(seteuid(0), 0);

@@ -15,6 +15,7 @@
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -28,7 +29,7 @@ UniqueFd Again(int fd) {
 }  // namespace
 
 SimControl::SimControl(ServeWorld* world, const shm::JobSpec& spec)
-    : world_(world), spec_(spec), device_({}) {
+    : world_(world), spec_(spec), device_({.clock = RealClock()}) {
   std::string pattern = "/tmp/tp-sim-XXXXXX";
   TP_CHECK(mkdtemp(pattern.data()) != nullptr, "a directory for the socket");
   directory_ = pattern;

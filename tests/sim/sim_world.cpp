@@ -10,6 +10,7 @@
 #include "shm/spec/frozen.h"
 #include "shm/spec/state_bytes.h"
 #include "tests/fakes/check_staging.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/sim/invariants.h"
 
 namespace tidepool::memserver {
@@ -140,7 +141,7 @@ SimWorld::SimWorld(uint64_t seed, bool verbose)
 void SimWorld::TakeTeam(uint64_t seed) {
   const auto helpers = static_cast<uint32_t>(1 + seed / kTeamEvery % 2);
   team_ = std::make_unique<device::CopyTeam>(
-      helpers, 5'000, device::CopyTeam::Form{.piece_bytes = kTeamPieceBytes});
+      RealClock(), helpers, 5'000, device::CopyTeam::Form{.piece_bytes = kTeamPieceBytes});
   device_.SetTeam(team_.get());
 }
 

@@ -67,8 +67,8 @@ Status WrongKind(LaneTask task) {
 
 }  // namespace
 
-Result<std::unique_ptr<DescriptorDoor>> DescriptorDoor::Open() {
-  std::unique_ptr<DescriptorDoor> door(new DescriptorDoor);
+Result<std::unique_ptr<DescriptorDoor>> DescriptorDoor::Open(const Clock* clock) {
+  std::unique_ptr<DescriptorDoor> door(new DescriptorDoor(clock));
   door->epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (door->epoll_.valid() && door->ForkMaker()) return door;
   return Status(ErrorId::kSocketFailed,
@@ -116,7 +116,7 @@ DescriptorDoor::Lane* DescriptorDoor::MakeLane(uint32_t uid) {
 }
 
 DescriptorDoor::Lane* DescriptorDoor::LaneFor(uint32_t uid) {
-  const int64_t now = clock_.NowNs();
+  const int64_t now = clock_->NowNs();
   Lane* least = nullptr;
   uint32_t of_user = 0;
   for (auto& [number, lane] : lanes_) {
@@ -147,7 +147,7 @@ Status DescriptorDoor::Take(const Ask& ask) {
         .Fix("end the file systems that do not answer (umount, fusermount -u), then try again");
   }
   lane->left = false;
-  lane->asked.push_back({ask.connection, ask.task, clock_.NowNs(), false});
+  lane->asked.push_back({ask.connection, ask.task, clock_->NowNs(), false});
   return Status();
 }
 

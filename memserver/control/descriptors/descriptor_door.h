@@ -41,8 +41,8 @@ class DescriptorDoor {
   // A lane that has not answered for so long gets no further packets.
   static constexpr int64_t kStuckNs = 200 * kNsPerMs;
 
-  // Errors: kSocketFailed.
-  static Result<std::unique_ptr<DescriptorDoor>> Open();
+  // `clock` outlives the door. Errors: kSocketFailed.
+  static Result<std::unique_ptr<DescriptorDoor>> Open(const Clock* clock);
   // Waits for the process that makes lanes, which ends at once; does not wait for lanes.
   ~DescriptorDoor();
   DescriptorDoor(const DescriptorDoor&) = delete;
@@ -92,14 +92,14 @@ class DescriptorDoor {
     std::deque<Asked> asked;
     bool left = false;  // ends as soon as it is not stuck
   };
-  DescriptorDoor() = default;
+  explicit DescriptorDoor(const Clock* clock) : clock_(clock) {}
   bool ForkMaker();
   Lane* LaneFor(uint32_t uid);
   Lane* MakeLane(uint32_t uid);
   void Read(uint64_t number, Lane* lane, std::vector<Taken>* taken);
   void OnReply(Lane* lane, shm::Packet packet, std::vector<Taken>* taken);
 
-  const SteadyClock clock_{};
+  const Clock* const clock_;
   UniqueFd epoll_, maker_;
   int maker_pid_ = -1;
   std::map<uint64_t, Lane> lanes_;  // by the number that epoll_ knows

@@ -222,8 +222,8 @@ Status HostPool::Touch(const HostPoolOptions& options) {
       options.touch_threads != 0 ? options.touch_threads : std::thread::hardware_concurrency();
   threads = static_cast<uint32_t>(
       std::min<size_t>(std::clamp<uint32_t>(threads, 1, kTouchThreadsMax), slices.size()));
-  const SteadyClock clock;
-  const int64_t start = clock.NowNs();
+  const auto now_ns = [&] { return options.clock == nullptr ? 0 : options.clock->NowNs(); };
+  const int64_t start = now_ns();
 
   std::vector<Status> ended(threads);
   std::vector<std::thread> others;
@@ -233,7 +233,7 @@ Status HostPool::Touch(const HostPoolOptions& options) {
   for (std::thread& thread : others) thread.join();
   for (const Status& status : ended) TP_RETURN_IF_ERROR(status);
 
-  facts_.touch_seconds = static_cast<double>(clock.NowNs() - start) / kNsPerSecond;
+  facts_.touch_seconds = static_cast<double>(now_ns() - start) / kNsPerSecond;
   facts_.touch_threads = threads;
   if (options.progress) options.progress(total, total);
   return Status();

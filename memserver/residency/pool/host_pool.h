@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/system/system_memory.h"
 #include "base/unique_fd.h"
@@ -52,7 +53,7 @@ struct PoolFacts {
   uint64_t huge_page_bytes = 0;  // mapped with 2 MiB pages; 0 where it grants none
   bool reserved_pages = false;   // of those that were set aside
   std::vector<NodeShare> nodes;  // where the pages lie; empty where the system does not tell
-  double touch_seconds = 0;      // how long making all pages present took; 0 of an adopted pool
+  double touch_seconds = 0;      // how long making all pages present took; 0: adopted, or no clock
   uint32_t touch_threads = 0;
 };
 
@@ -70,6 +71,7 @@ struct HostPoolOptions {
   // turn, or on all, page by page.
   std::vector<uint32_t> nodes;
   bool interleave = true;
+  const Clock* clock = nullptr;  // measures how long touching takes; null: nobody asks
   // Called on the calling thread while pages are touched.
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
 };

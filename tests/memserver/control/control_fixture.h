@@ -32,6 +32,7 @@
 #include "shm/messages.h"
 #include "shm/socket_path.h"
 #include "shm/spec/encode.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/shm/small_spec.h"
 
 namespace tidepool::memserver {
@@ -44,11 +45,12 @@ class ControlServerTest : public ::testing::Test {
   void Start(ControlOptions options) {
     std::string pattern = "/tmp/tp-control-XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    auto claimed = SocketDirectory::Claim(pattern);
+    auto claimed = SocketDirectory::Claim(pattern, RealClock());
     ASSERT_TRUE(claimed.ok()) << claimed.status().Format();
     directory_ = std::move(claimed).value();
     options.socket_dir = pattern;
-    auto opened = ControlServer::Open(options, {&device_, &events_, &replies_, &snapshots_});
+    auto opened =
+        ControlServer::Open(options, {RealClock(), &device_, &events_, &replies_, &snapshots_});
     ASSERT_TRUE(opened.ok()) << opened.status().Format();
     server_ = std::move(opened).value();
     thread_ = std::thread([this] { server_->Run(); });
@@ -72,7 +74,7 @@ class ControlServerTest : public ::testing::Test {
     return address;
   }
   UniqueFd Connect() {
-    auto socket = shm::ConnectSocket(shm::DataSocketPath(directory_->path()), kLimit);
+    auto socket = shm::ConnectSocket(RealClock(), shm::DataSocketPath(directory_->path()), kLimit);
     EXPECT_TRUE(socket.ok()) << socket.status().Format();
     return socket.ok() ? std::move(socket).value() : UniqueFd();
   }
@@ -161,7 +163,7 @@ class ControlServerTest : public ::testing::Test {
     return event.connection;
   }
 
-  device::HostDevice device_{device::HostDeviceOptions{}};
+  device::HostDevice device_{device::HostDeviceOptions{.clock = RealClock()}};
   EventQueue<ControlEvent> events_;
   EventQueue<ControlReply> replies_;
   EventQueue<std::shared_ptr<const Snapshot>> snapshots_;

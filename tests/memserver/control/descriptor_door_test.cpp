@@ -1,6 +1,7 @@
 // The door that descriptors of clients come through, and the control thread behind it, with files
 // that never close.
 #include "memserver/control/descriptors/descriptor_door.h"
+#include "tests/fakes/real_clock.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -38,7 +39,7 @@ size_t OpenDescriptors() {
 class DescriptorDoorTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto opened = DescriptorDoor::Open();
+    auto opened = DescriptorDoor::Open(RealClock());
     ASSERT_TRUE(opened.ok()) << opened.status().Format();
     door_ = std::move(opened).value();
     std::array<int, 2> ends{};

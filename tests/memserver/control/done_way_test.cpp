@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "memserver/probe/done_probe.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fakes/serve_world.h"
 #include "tests/fakes/slow_device.h"
 
@@ -151,9 +152,9 @@ class GpusOfATable : public ::testing::Test {
       return Result<std::vector<device::Gpu>>(gpus);
     };
     const auto open = [](const device::Gpu&) {
-      return Result<OpenedGpu>(
-          {.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{}),
-           .form_note = {}});
+      return Result<OpenedGpu>({.device = std::make_unique<device::HostDevice>(
+                                    device::HostDeviceOptions{.clock = RealClock()}),
+                                .form_note = {}});
     };
     const auto choose = [this, by](device::Device*, const device::Gpu&) {
       ++asked_;

@@ -17,6 +17,7 @@
 #include "memserver/control/peer_identity.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::memserver {
 namespace socket_directory_test {
@@ -34,7 +35,7 @@ class SocketDirectoryTest : public ::testing::Test {
 };
 
 TEST_F(SocketDirectoryTest, IsMadeForThisUserAloneAndEmptiedAtTheEnd) {
-  auto claimed = SocketDirectory::Claim(path_);
+  auto claimed = SocketDirectory::Claim(path_, RealClock());
   ASSERT_TRUE(claimed.ok()) << claimed.status().Format();
   struct stat about {};
   ASSERT_EQ(stat(path_.c_str(), &about), 0);
@@ -46,19 +47,19 @@ TEST_F(SocketDirectoryTest, IsMadeForThisUserAloneAndEmptiedAtTheEnd) {
 }
 
 TEST_F(SocketDirectoryTest, ASecondOwnerIsRefusedWithThePidOfTheFirst) {
-  auto first = SocketDirectory::Claim(path_);
+  auto first = SocketDirectory::Claim(path_, RealClock());
   ASSERT_TRUE(first.ok());
-  const Status refused = SocketDirectory::Claim(path_).status();
+  const Status refused = SocketDirectory::Claim(path_, RealClock()).status();
   EXPECT_EQ(refused.id(), ErrorId::kSocketInUse);
   EXPECT_NE(refused.what().find(std::to_string(getpid())), std::string::npos) << refused.Format();
   first.value().reset();
-  EXPECT_TRUE(SocketDirectory::Claim(path_).ok());
+  EXPECT_TRUE(SocketDirectory::Claim(path_, RealClock()).ok());
 }
 
 TEST_F(SocketDirectoryTest, WhatADeadOwnerLeftIsRemoved) {
   const pid_t child = fork();
   if (child == 0) {
-    auto claimed = SocketDirectory::Claim(path_);
+    auto claimed = SocketDirectory::Claim(path_, RealClock());
     const auto socket = shm::ListenSocket(shm::DataSocketPath(path_));
     _exit(claimed.ok() && socket.ok() ? 0 : 1);  // without a destructor, as by SIGKILL
   }
@@ -67,20 +68,23 @@ TEST_F(SocketDirectoryTest, WhatADeadOwnerLeftIsRemoved) {
   ASSERT_EQ(WEXITSTATUS(state), 0);
   ASSERT_TRUE(std::filesystem::exists(shm::DataSocketPath(path_)));
   ASSERT_TRUE(std::filesystem::exists(shm::LockFilePath(path_)));
-  const auto heir = SocketDirectory::Claim(path_);
+  const auto heir = SocketDirectory::Claim(path_, RealClock());
   ASSERT_TRUE(heir.ok()) << heir.status().Format();
   EXPECT_FALSE(std::filesystem::exists(shm::DataSocketPath(path_)));
 }
 
 TEST_F(SocketDirectoryTest, AFileALinkOrAnOpenDirectoryIsRefused) {
   std::ofstream(root_ + "/file") << "x";
-  EXPECT_EQ(SocketDirectory::Claim(root_ + "/file").status().id(), ErrorId::kSocketFailed);
+  EXPECT_EQ(SocketDirectory::Claim(root_ + "/file", RealClock()).status().id(),
+            ErrorId::kSocketFailed);
   std::filesystem::create_directory(root_ + "/real");
   std::filesystem::create_symlink(root_ + "/real", root_ + "/link");
-  EXPECT_EQ(SocketDirectory::Claim(root_ + "/link").status().id(), ErrorId::kSocketFailed);
+  EXPECT_EQ(SocketDirectory::Claim(root_ + "/link", RealClock()).status().id(),
+            ErrorId::kSocketFailed);
   std::filesystem::permissions(root_ + "/real", std::filesystem::perms::all);
-  EXPECT_EQ(SocketDirectory::Claim(root_ + "/real").status().id(), ErrorId::kSocketFailed);
-  EXPECT_EQ(SocketDirectory::Claim(root_ + "/no/such/parent").status().id(),
+  EXPECT_EQ(SocketDirectory::Claim(root_ + "/real", RealClock()).status().id(),
+            ErrorId::kSocketFailed);
+  EXPECT_EQ(SocketDirectory::Claim(root_ + "/no/such/parent", RealClock()).status().id(),
             ErrorId::kSocketFailed);
 }
 
@@ -93,7 +97,7 @@ TEST_F(SocketDirectoryTest, ServiceModeLetsItsGroupInAndPrivateModeShutsAgain) {
     return stat(path.c_str(), &about) == 0 ? about.st_mode & 0777U : 0U;
   };
   {
-    auto claimed = SocketDirectory::Claim(path_);
+    auto claimed = SocketDirectory::Claim(path_, RealClock());
     ASSERT_TRUE(claimed.ok());
     const auto data = shm::ListenSocket(shm::DataSocketPath(path_)),
                admin = shm::ListenSocket(shm::AdminSocketPath(path_));
@@ -104,7 +108,7 @@ TEST_F(SocketDirectoryTest, ServiceModeLetsItsGroupInAndPrivateModeShutsAgain) {
     EXPECT_EQ(mode(shm::AdminSocketPath(path_)), 0660U);
     EXPECT_EQ(mode(shm::LockFilePath(path_)), 0600U);
   }
-  auto again = SocketDirectory::Claim(path_);
+  auto again = SocketDirectory::Claim(path_, RealClock());
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again.value()->Open(PrivateAccess()).ok());
   EXPECT_EQ(mode(path_), 0700U);
@@ -113,7 +117,7 @@ TEST_F(SocketDirectoryTest, ServiceModeLetsItsGroupInAndPrivateModeShutsAgain) {
 TEST_F(SocketDirectoryTest, ALockFileThatIsALinkIsNotFollowed) {
   std::filesystem::create_directory(path_);
   std::filesystem::create_symlink("/etc/passwd", shm::LockFilePath(path_));
-  EXPECT_EQ(SocketDirectory::Claim(path_).status().id(), ErrorId::kSocketFailed);
+  EXPECT_EQ(SocketDirectory::Claim(path_, RealClock()).status().id(), ErrorId::kSocketFailed);
 }
 
 TEST(PeerIdentity, NamesTheProcessAtTheOtherEnd) {

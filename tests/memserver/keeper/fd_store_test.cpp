@@ -12,6 +12,7 @@
 
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/keeper/sd_notify.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/memserver/keeper/keeper_fixture.h"
 
 namespace tidepool::memserver {
@@ -182,7 +183,8 @@ TEST_F(FdStore, NumbersThatDoNotFitTheNamesDoNoHarm) {
 
 TEST_F(FdStore, AHolderUsesItInPlaceOfAKeeperProcess) {
   const UniqueFd index = MakeMemory("index"), newer = MakeMemory("newer");
-  KeptHolder holder(KeeperChoice::kAuto, KeeperStart{socket_path_, {}});
+  KeptHolder holder(KeeperChoice::kAuto,
+                    KeeperStart{.clock = RealClock(), .socket_path = socket_path_, .argv = {}});
   EXPECT_STREQ(holder.Name(), "systemd");
   EXPECT_TRUE(holder.Take().value().empty());
   ASSERT_TRUE(holder.Hold({0, index.get(), 5}).ok());
@@ -204,7 +206,8 @@ TEST_F(FdStore, AHolderGivesUpWhatItTook) {
   const UniqueFd pool = MakeMemory("pool");
   const int end = InChild([&] {
     PassOn({pool.get()}, "tidepool-kept-1");
-    KeptHolder holder(KeeperChoice::kAuto, KeeperStart{socket_path_, {}});
+    KeptHolder holder(KeeperChoice::kAuto,
+                      KeeperStart{.clock = RealClock(), .socket_path = socket_path_, .argv = {}});
     if (holder.Take().value().size() != 1) return 1;
     return holder.Forget().ok() ? 0 : 2;
   });

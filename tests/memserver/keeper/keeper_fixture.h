@@ -27,6 +27,7 @@
 #include "memserver/keeper/keeper_link.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::testing {
 
@@ -105,14 +106,14 @@ class KeeperTest : public ::testing::Test {
   }
 
   std::unique_ptr<memserver::KeeperLink> Connect() {
-    auto link = memserver::KeeperLink::Connect(socket_path_);
+    auto link = memserver::KeeperLink::Connect(RealClock(), socket_path_);
     EXPECT_TRUE(link.ok()) << link.status().Format() << FileText(File("log"));
     return link.ok() ? std::move(link).value() : nullptr;
   }
 
   // A connection below the rules of KeeperLink, past the greeting.
   UniqueFd RawConnection() {
-    auto socket = shm::ConnectSocket(socket_path_, kNsPerSecond);
+    auto socket = shm::ConnectSocket(RealClock(), socket_path_, kNsPerSecond);
     EXPECT_TRUE(socket.ok()) << socket.status().Format();
     if (!socket.ok()) return UniqueFd();
     shm::Packet hello;

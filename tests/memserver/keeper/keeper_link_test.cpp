@@ -10,6 +10,7 @@
 #include "base/point.h"
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/keeper/session_spawn.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/memserver/keeper/keeper_fixture.h"
 
 namespace tidepool::memserver {
@@ -34,6 +35,7 @@ class Linking : public testing::KeeperTest {
  protected:
   KeeperStart Plan() const {
     KeeperStart start;
+    start.clock = RealClock();
     start.socket_path = socket_path_;
     start.argv = {"/bin/true"};
     start.no_respawn = true;
@@ -51,9 +53,9 @@ class Linking : public testing::KeeperTest {
 };
 
 TEST_F(Linking, NobodyListeningIsNoServer) {
-  EXPECT_EQ(KeeperLink::Connect(socket_path_).status().id(), ErrorId::kNoServer);
+  EXPECT_EQ(KeeperLink::Connect(RealClock(), socket_path_).status().id(), ErrorId::kNoServer);
   std::ofstream(socket_path_) << "a stale file";
-  EXPECT_EQ(KeeperLink::Connect(socket_path_).status().id(), ErrorId::kNoServer);
+  EXPECT_EQ(KeeperLink::Connect(RealClock(), socket_path_).status().id(), ErrorId::kNoServer);
 }
 
 TEST_F(Linking, StartsAKeeperInASessionOfItsOwnInPlaceOfAStaleSocket) {
@@ -238,7 +240,7 @@ TEST_F(Linking, AStartThatFailsWithNewMemoryEndsItsKeeper) {
     EXPECT_TRUE(SocketIsThere());
   }
   EXPECT_FALSE(SocketIsThere());
-  EXPECT_EQ(KeeperLink::Connect(socket_path_).status().id(), ErrorId::kNoServer);
+  EXPECT_EQ(KeeperLink::Connect(RealClock(), socket_path_).status().id(), ErrorId::kNoServer);
 }
 
 TEST_F(Linking, AStartThatFailsWithMemoryOfAnotherServerIsTriedAgainByTheKeeper) {

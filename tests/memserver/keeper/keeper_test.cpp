@@ -8,6 +8,7 @@
 #include <span>
 
 #include "memserver/keeper/keeper_messages.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/memserver/keeper/keeper_fixture.h"
 
 namespace tidepool::memserver {
@@ -33,7 +34,7 @@ class Keeping : public testing::KeeperTest {
   // A memserver that holds one piece of memory in slot 1 and then dies.
   void CrashAfterHolding(const std::string& contents) {
     const int end = InChild([&] {
-      auto link = KeeperLink::Connect(socket_path_);
+      auto link = KeeperLink::Connect(RealClock(), socket_path_);
       const UniqueFd memory = MakeMemory(contents);
       if (!link.ok() || !link.value()->Hold({1, memory.get(), contents.size()}).ok()) return 1;
       return kill(getpid(), SIGKILL);
@@ -180,7 +181,7 @@ TEST_F(Keeping, ASecondMemserverIsRefusedWhileTheFirstLives) {
   const UniqueFd memory = MakeMemory("of the first");
   ASSERT_TRUE(first->Hold({1, memory.get(), 12}).ok());
   ASSERT_EQ(first->Take().value().size(), 1U);
-  const Status refused = KeeperLink::Connect(socket_path_).status();
+  const Status refused = KeeperLink::Connect(RealClock(), socket_path_).status();
   EXPECT_EQ(refused.id(), ErrorId::kKeeperFailed) << refused.Format();
   EXPECT_EQ(first->Take().value().size(), 1U);
   first.reset();
@@ -237,7 +238,7 @@ TEST_F(Keeping, ACommandThatFailsIsTriedWithGrowingPausesForAsLongAsMemoryIsHeld
 TEST_F(Keeping, ACommandThatFailsWithNothingToHoldIsTriedFiveTimes) {
   StartKeeper(Starting("exit 3"));
   ASSERT_EQ(InChild([&] {
-              auto link = KeeperLink::Connect(socket_path_);
+              auto link = KeeperLink::Connect(RealClock(), socket_path_);
               return link.ok() && link.value()->Forget().ok() ? kill(getpid(), SIGKILL) : 1;
             }),
             1000 + SIGKILL);

@@ -16,6 +16,7 @@
 #include "device/host/host_device.h"
 #include "device/places.h"
 #include "device/topology.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fakes/serve_world.h"
 #include "tests/fakes/slow_device.h"
 
@@ -236,7 +237,8 @@ TEST(PlaceOfAGpu, IsWhatTheMachineSaysAndElseItsOwn) {
     gpus.push_back(gpu);
   }
   const auto open = [](const device::Gpu&) -> Result<OpenedGpu> {
-    return OpenedGpu{.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{}),
+    return OpenedGpu{.device = std::make_unique<device::HostDevice>(
+                         device::HostDeviceOptions{.clock = RealClock()}),
                      .form_note = {}};
   };
   GpuTable table({.list = [gpus] { return Result<std::vector<device::Gpu>>(gpus); }, .open = open},

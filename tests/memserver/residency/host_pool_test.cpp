@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include <gtest/gtest.h>
 #include "memserver/residency/pool/extent_allocator.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::memserver {
 namespace host_pool_test {
@@ -203,6 +204,7 @@ TEST(HostPool, ReportsProgressUpToTheWhole) {
 TEST(HostPool, SaysWhatTheSystemReallyGave) {
   HostPoolOptions options = SmallPool(8 * kMiB);
   options.nodes = {0};  // every machine has it
+  options.clock = RealClock();
   auto pool = HostPool::Reserve(options, kPlenty);
   ASSERT_TRUE(pool.ok()) << pool.status().Format();
   const PoolFacts& facts = (*pool)->facts();

@@ -22,6 +22,7 @@
 #include "memserver/update/thread_nice.h"
 #include "memserver/update/tuning.h"
 #include "memserver/update/worker_team.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {
@@ -166,7 +167,7 @@ TEST(WorkerTeam, InlineDoesNothingUntilAskedAndInAnyOrder) {
 // Two workers add one to `count` arrays of `elements`; the most items that ever waited for them.
 uint32_t MostWaiting(size_t count, size_t elements) {
   Undo undo;
-  WorkerTeam team({.threads = 2, .cpus = {0, 65535}}, undo.bytes);
+  WorkerTeam team({.threads = 2, .cpus = {0, 65535}, .clock = RealClock()}, undo.bytes);
   const std::vector<float> one(elements, 1.0F);
   std::vector<std::vector<float>> sums(count, std::vector<float>(elements, 0.0F));
   std::vector<WorkDone> done;
@@ -192,7 +193,7 @@ TEST(WorkerTeam, TreatsDenormalsAsZeroInEveryMode) {
   const float tiny = std::numeric_limits<float>::denorm_min();
   for (const uint32_t threads : {0u, 1u, 2u}) {
     Undo undo;
-    WorkerTeam team({.threads = threads}, undo.bytes);
+    WorkerTeam team({.threads = threads, .clock = RealClock()}, undo.bytes);
     std::vector<std::vector<float>> sums(6, std::vector<float>(1 << 14, 0.0F));
     const std::vector<float> addend(sums.front().size(), tiny);
     std::vector<WorkDone> done;
@@ -221,7 +222,7 @@ TEST(WorkerTeam, FindsWorkThatComesWhileItFallsAsleep) {
   SplitMix64 random(6);
   for (const int64_t spin_ns : {0, 20'000}) {
     Undo undo;
-    WorkerTeam team({.threads = 2, .spin_ns = spin_ns}, undo.bytes);
+    WorkerTeam team({.threads = 2, .clock = RealClock(), .spin_ns = spin_ns}, undo.bytes);
     const std::vector<float> one(64, 1.0F);
     std::vector<float> sum(64, 0.0F);
     std::vector<WorkDone> done;
@@ -394,7 +395,7 @@ TEST(WorkerTeam, EndsWithWorkStillQueued) {
   Undo undo;
   std::vector<float> sum(1 << 16, 0.0F);
   const std::vector<float> one(1 << 16, 1.0F);
-  WorkerTeam team({.threads = 1}, undo.bytes);
+  WorkerTeam team({.threads = 1, .clock = RealClock()}, undo.bytes);
   while (team.HasRoom()) team.Push(Accumulation(&sum, one));
 }
 

@@ -10,6 +10,7 @@
 #include "memserver/loop/serve_loop.h"
 #include "shm/socket_path.h"
 #include "shm/spec/state_bytes.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::testing {
 namespace {
@@ -39,6 +40,7 @@ KeptStates StatesOf(const Job& job) {
 
 Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::string& name) {
   memserver::KeeperStart start;
+  start.clock = RealClock();
   start.socket_path = shm::KeeperSocketPath(socket_dir);
   start.lease_ms = 60'000;  // it goes on holding when `keeper` ends
   memserver::KeptHolder keeper(memserver::KeeperChoice::kProcess, start);
@@ -49,7 +51,7 @@ Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::stri
                       memserver::TakeKept(&keeper, &clock));
   TP_ASSIGN_OR_RETURN(const memserver::KeptMemory kept,
                       memserver::OpenKeptMemory(options, std::move(held), &keeper));
-  device::HostDevice device({});
+  device::HostDevice device({.clock = RealClock()});
   EventQueue<memserver::ControlEvent> events;
   EventQueue<memserver::ControlReply> replies;
   EventQueue<memserver::SaveRequest> saves;

@@ -55,7 +55,7 @@ class Ranks {
   static void RunGroup(const Form& form, const std::function<void(Collective&)>& body) {
     const uint32_t world = form.world;
     Run(world, [&](RendezvousStore& store, const Rendezvous& meet) {
-      device::HostDevice device({});
+      device::HostDevice device({.clock = RealClock()});
       auto group = store.MakeGroup(WholeRun(meet));
       ASSERT_TRUE(group.ok()) << group.status().Format();
       if (form.staged) {

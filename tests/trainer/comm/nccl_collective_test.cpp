@@ -123,7 +123,9 @@ class HostGroup final : public Collective {
 class NcclCollectiveTest : public ::testing::Test {
  protected:
   NcclCollectiveTest()
-      : device_({}), stream_(std::move(device_.OpenStream()).value()), nccl_(FakeNccl()) {
+      : device_({.clock = RealClock()}),
+        stream_(std::move(device_.OpenStream()).value()),
+        nccl_(FakeNccl()) {
     library = &library_;
   }
 

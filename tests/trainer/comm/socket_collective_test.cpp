@@ -32,7 +32,7 @@ struct Form {
 
 void RunForm(const Form& form, const std::function<void(Collective&)>& body) {
   RunGroup(form.world, "form", [&](std::unique_ptr<Collective> group) {
-    device::HostDevice device({});
+    device::HostDevice device({.clock = RealClock()});
     if (form.staged) {
       auto staged = StagedCollective::Open(std::move(group), &device);
       ASSERT_TRUE(staged.ok()) << staged.status().Format();

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "device/host/host_device.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/fakes/thread_collective.h"
 #include "tests/trainer/comm/counted_blocks.h"
 
@@ -19,7 +20,7 @@ using testing::ThreadGroup;
 // Both ranks of a group on this thread: an operation is carried out when the second has started it.
 class StagedCollectiveTest : public ::testing::Test {
  protected:
-  StagedCollectiveTest() : shared_(2), device_({}) {
+  StagedCollectiveTest() : shared_(2), device_({.clock = RealClock()}) {
     for (uint32_t rank = 0; rank < 2; ++rank) {
       ranks_.push_back(
           std::move(StagedCollective::Open(std::make_unique<ThreadCollective>(&shared_, rank, 1, 0),
