@@ -140,25 +140,26 @@ void ServerRooms::MakeWorkers(const ServerOptions& options) {
 }
 
 Status ServerRooms::MakeLoop(const ServerOptions& options, uint32_t own_server) {
-  const Parts parts{.clock = clock,
-                    .device = device.get(),
-                    .pool = kept.pool.get(),
-                    .index = kept.index.get(),
-                    .team = team.get(),
-                    // Its queues.
-                    .events = &events,
-                    .replies = &replies,
-                    .saves = &saves,
-                    .saved = &saved,
-                    // States beside those in the pool.
-                    .tier = nvme != nullptr ? nvme->tier.get() : nullptr,
-                    .nvme_absent = nvme != nullptr ? nvme->absent : std::vector<Status>(),
-                    .keeps = &keeps,
-                    .own_server = own_server};
+  const LoopNeighbours neighbours{
+      .clock = clock,
+      .device = device.get(),
+      .pool = kept.pool.get(),
+      .index = kept.index.get(),
+      .team = team.get(),
+      // Its queues.
+      .events = &events,
+      .replies = &replies,
+      .saves = &saves,
+      .saved = &saved,
+      // States beside those in the pool.
+      .tier = nvme != nullptr ? nvme->tier.get() : nullptr,
+      .nvme_absent = nvme != nullptr ? nvme->absent : std::vector<Status>(),
+      .keeps = &keeps,
+      .own_server = own_server};
 
   LoopOptions loop_options = LoopOptionsOf(options);
   TP_RETURN_IF_ERROR(TakeQuotas(options, kept, &loop_options));
-  loop = std::make_unique<ServeLoop>(parts, loop_options);
+  loop = std::make_unique<ServeLoop>(neighbours, loop_options);
   return loop->Recover(kept.contents, kept.states, former.living());
 }
 

@@ -46,11 +46,11 @@ struct ReserveJob {
   Rank rank = 0;
   uint32_t uid = 0;
   int32_t pid = 0;
-  uint64_t nonce = 0;          // of this incarnation of the rank
-  uint64_t process_start = 0;  // of pid; see ReadProcessStart in peer_identity.h
-  bool may_wait = false;       // wait for room, in the loop's queue
-  bool brings_rcache = false;  // memory of a GPU: none of the server's is used for it
-  std::string note = {};       // what the run is known by, as shm::HelloFrame has it
+  uint64_t nonce = 0;                // of this incarnation of the rank
+  uint64_t process_start = 0;        // of pid; see ReadProcessStart in peer_identity.h
+  bool may_wait = false;             // wait for room, in the loop's queue
+  bool client_owned_rcache = false;  // memory of a GPU: none of the server's is used for it
+  std::string note = {};             // what the run is known by, as shm::HelloFrame has it
 };
 struct ResumeSession {
   ConnectionId connection = 0;
@@ -59,7 +59,7 @@ struct ResumeSession {
   uint64_t rcache_bytes = 0;
   uint32_t uid = 0;
   int32_t pid = 0;
-  bool brings_rcache = false;
+  bool client_owned_rcache = false;
 };
 // The process of a rank that AwaitRank named has ended, or had ended before it could be watched.
 struct AwaitedRankLost {
@@ -72,7 +72,7 @@ struct AttachSession {
   std::unique_ptr<shm::ServerPort> port;
   // spec->rcache_bytes of memory: on the host, or of brought.gpu.
   std::unique_ptr<device::Memory> rcache;
-  BroughtParts brought = {};
+  ImportedRcache brought = {};
 };
 struct Goodbye {
   ConnectionId connection = 0;
@@ -284,7 +284,7 @@ struct SnapshotReady {
 struct Discard {
   std::unique_ptr<shm::ServerPort> port = nullptr;
   std::unique_ptr<device::Memory> rcache = nullptr;
-  BroughtParts brought = {};
+  ImportedRcache brought = {};
   std::shared_ptr<const void> tables = nullptr;
 };
 struct Stopped {};

@@ -84,11 +84,11 @@ Result<std::unique_ptr<device::Memory>> MemoryPreparer::RcacheOf(const Task& tas
   return device_->Import(task.memory.rcache, task.grant.rcache_bytes);
 }
 
-Result<BroughtParts> MemoryPreparer::BroughtOf(const Task& task, UniqueFd* exported) {
+Result<ImportedRcache> MemoryPreparer::BroughtOf(const Task& task, UniqueFd* exported) {
   if (gpus_ == nullptr) return Status(ErrorId::kCudaUnavailable, "this memserver uses no GPU");
   TP_RETURN_IF_ERROR(CheckForm(task.memory));
   TP_ASSIGN_OR_RETURN(Gpu * gpu, gpus_->Open(task.memory.kind.gpu));
-  BroughtParts brought{.gpu = gpu, .flags = nullptr, .flags_base = task.memory.flags_base};
+  ImportedRcache brought{.gpu = gpu, .flags = nullptr, .flags_base = task.memory.flags_base};
   auto flags = task.memory.flags.valid() ? device_->Import(task.memory.flags, shm::kFlagBytes)
                                          : device_->CreateExportable(shm::kFlagBytes, exported);
   TP_ASSIGN_OR_RETURN(brought.flags, std::move(flags));

@@ -35,7 +35,7 @@ struct PreparedMemory {
   Status result;  // the rest is incomplete unless ok
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;
-  BroughtParts brought;
+  ImportedRcache brought;
   std::optional<StatesImported> imported = {};  // for ImportStates: this alone
   // To be sent to the client, or that of the flag pages in its place; invalid where it was the
   // client's already.
@@ -73,7 +73,7 @@ class MemoryPreparer {
   Result<std::unique_ptr<device::Memory>> RcacheOf(const Task& task, UniqueFd* exported);
   // The GPU and the flags of a rank that brought its rCache; `exported` as above, of new flag
   // pages.
-  Result<BroughtParts> BroughtOf(const Task& task, UniqueFd* exported);
+  Result<ImportedRcache> BroughtOf(const Task& task, UniqueFd* exported);
   StatesImported Import(const ImportStates& asked);
   Status MakeMemory(const Task& task, PreparedMemory* prepared);
   void Zero(const ReserveGranted& grant) const;

@@ -14,7 +14,7 @@
 namespace tidepool::memserver {
 
 struct DeskContext {
-  const Parts& parts;
+  const LoopNeighbours& neighbours;
   const LoopOptions& options;
   Tables* tables;
   const AdminSettings& settings;
@@ -24,7 +24,7 @@ struct DeskContext {
   // To the control thread.
   template <typename Reply>
   void Send(Reply reply) const {
-    parts.replies->Push(ControlReply(std::move(reply)));
+    neighbours.replies->Push(ControlReply(std::move(reply)));
   }
 };
 

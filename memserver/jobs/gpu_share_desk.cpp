@@ -16,7 +16,7 @@ namespace tidepool::memserver {
 Status GpuShareDesk::Admit(const ReserveJob& event) const {
   const shm::JobSpec& spec = *event.spec;
   if (spec.states_on_gpu == 0) return Status();
-  if (!event.brings_rcache) {
+  if (!event.client_owned_rcache) {
     return Status(ErrorId::kJobSpecBad, "job " + spec.name + " wants the states of " +
                                             std::to_string(spec.states_on_gpu) +
                                             " chunks on the GPUs of its ranks, and they bring none")
@@ -38,24 +38,24 @@ Status GpuShareDesk::Admit(const ReserveJob& event) const {
                                                std::to_string(kSlots) + " such places are free");
 }
 
-Status GpuShareDesk::CheckBrings(const Job& job, Rank rank, bool brings_rcache) {
-  if (brings_rcache || !job.states->uses_gpus()) return Status();
+Status GpuShareDesk::CheckBrings(const Job& job, Rank rank, bool client_owned_rcache) {
+  if (client_owned_rcache || !job.states->uses_gpus()) return Status();
   return Status(ErrorId::kJobMismatch,
                 "rank " + std::to_string(rank) + " of job " + job.spec().name +
                     " brings no GPU, and states of the job lie on the GPUs of its ranks")
       .Fix("start it with the same --device as before");
 }
 
-uint64_t GpuShareDesk::StatesToMake(const Seat& seat) {
-  const auto shares = seat.job->gpus.shares();
-  if (shares.empty() || shares[seat.rank].life != GpuShare::Life::kNone) return 0;
-  return shm::GpuShareBytes(seat.job->spec(), seat.rank);
+uint64_t GpuShareDesk::StatesToMake(const SessionSlot& slot) {
+  const auto shares = slot.job->gpus.shares();
+  if (shares.empty() || shares[slot.rank].life != GpuShare::Life::kNone) return 0;
+  return shm::GpuShareBytes(slot.job->spec(), slot.rank);
 }
 
-Status GpuShareDesk::TakeShare(Seat* seat) {
-  GpuStateMemory states = std::move(seat->held_brought.states);
-  seat->held_brought.states = {};
-  if (StatesToMake(*seat) == 0) {  // another incarnation of the rank was before it
+Status GpuShareDesk::TakeShare(SessionSlot* slot) {
+  GpuStateMemory states = std::move(slot->held_brought.states);
+  slot->held_brought.states = {};
+  if (StatesToMake(*slot) == 0) {  // another incarnation of the rank was before it
     if (states.memory != nullptr) context_.Send(Discard{nullptr, std::move(states.memory)});
     return Status();
   }
@@ -63,21 +63,21 @@ Status GpuShareDesk::TakeShare(Seat* seat) {
     return Status(ErrorId::kProtocolViolation,
                   "a rank whose share of the states is to be made brings no GPU");
 
-  Job* job = seat->job;
-  GpuShare& share = job->gpus.shares()[seat->rank];
+  Job* job = slot->job;
+  GpuShare& share = job->gpus.shares()[slot->rank];
   KeepStates keep{.job = job->id,
-                  .rank = seat->rank,
+                  .rank = slot->rank,
                   .slot = share.slot,
                   .exported = std::move(states.exported)};
-  job->states->record().gpu_shares[seat->rank].gpu = states.gpu->facts().uuid;
+  job->states->record().gpu_shares[slot->rank].gpu = states.gpu->facts().uuid;
 
   TP_RETURN_IF_ERROR(Open(&share, std::move(states)));
   share.life = GpuShare::Life::kHolding;
   TP_POINT("server.gpu_share_made");
-  if (context_.parts.keeps == nullptr) {
-    NoteKept(StatesKept{.job = job->id, .rank = seat->rank});
+  if (context_.neighbours.keeps == nullptr) {
+    NoteKept(StatesKept{.job = job->id, .rank = slot->rank});
   } else {
-    context_.parts.keeps->Push(std::move(keep));
+    context_.neighbours.keeps->Push(std::move(keep));
   }
   return Status();
 }
@@ -144,9 +144,11 @@ bool GpuShareDesk::LetGo(Job* job) {
     if (share.life == Life::kReady || share.life == Life::kImporting) {
       for (auto& stream : share.streams) stream.reset();
       if (share.memory != nullptr) context_.Send(Discard{nullptr, std::move(share.memory)});
-      share.life = context_.parts.keeps == nullptr ? Life::kDropped : Life::kDropping;
-      if (context_.parts.keeps != nullptr)
-        context_.parts.keeps->Push(KeepStates{.job = job->id, .rank = rank, .slot = share.slot});
+
+      EventQueue<KeepStates>* const keeps = context_.neighbours.keeps;
+      share.life = keeps == nullptr ? Life::kDropped : Life::kDropping;
+      if (keeps != nullptr)
+        keeps->Push(KeepStates{.job = job->id, .rank = rank, .slot = share.slot});
     }
 
     gone &= share.life == Life::kNone || share.life == Life::kDropped;

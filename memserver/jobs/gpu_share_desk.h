@@ -17,11 +17,11 @@ class GpuShareDesk {
   // kTooManySessions where the keeper has too few slots.
   Status Admit(const ReserveJob& event) const;
   // Also for a job that came from the server before this one, whose other ranks are not back.
-  static Status CheckBrings(const Job& job, Rank rank, bool brings_rcache);
+  static Status CheckBrings(const Job& job, Rank rank, bool client_owned_rcache);
   // Bytes of the share that the rank has to bring; 0: none, or it is there.
-  static uint64_t StatesToMake(const Seat& seat);
+  static uint64_t StatesToMake(const SessionSlot& slot);
   // The memory that was made for the rank is its share from now on, whatever becomes of the rank.
-  Status TakeShare(Seat* seat);
+  Status TakeShare(SessionSlot* slot);
   // The keeper has the memory of a share, or has let go of it.
   void NoteKept(const StatesKept& event);
   // A share that the server before this one had is mapped, or cannot be.

@@ -17,7 +17,7 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, St
       updates(states.get(), job_id, pool, &spills, &gpus),
       fill(states.get(), job_id, tier),
       narrows(static_cast<uint32_t>(states->shards())),
-      seats(states->spec().world, nullptr) {}
+      slots(states->spec().world, nullptr) {}
 
 void Job::SetQuota(std::string account_name, const Quota& new_quota) {
   account = std::move(account_name);
@@ -40,21 +40,22 @@ Share& Job::RootShare(size_t root, LaneWay way) {
   return root_shares[root][static_cast<size_t>(way)];
 }
 
-bool Job::HasSeats() const {
-  return std::any_of(seats.begin(), seats.end(), [](const Seat* seat) { return seat != nullptr; });
+bool Job::HasSlots() const {
+  return std::any_of(slots.begin(), slots.end(),
+                     [](const SessionSlot* slot) { return slot != nullptr; });
 }
 
 bool Job::HasGpuCopies() const {
-  const auto copies = [](const Seat* seat) {
-    return seat != nullptr && seat->session != nullptr && seat->session->is_brought() &&
-           seat->session->MustDrain();
+  const auto copies = [](const SessionSlot* slot) {
+    return slot != nullptr && slot->session != nullptr && slot->session->is_brought() &&
+           slot->session->MustDrain();
   };
-  return gpus.moving() || std::any_of(seats.begin(), seats.end(), copies);
+  return gpus.moving() || std::any_of(slots.begin(), slots.end(), copies);
 }
 
 bool Job::HasRanks() const {
-  for (Rank rank = 0; rank < seats.size(); ++rank) {
-    if (seats[rank] != nullptr || IsAwaited(rank)) return true;
+  for (Rank rank = 0; rank < slots.size(); ++rank) {
+    if (slots[rank] != nullptr || IsAwaited(rank)) return true;
   }
   return false;
 }
@@ -65,8 +66,8 @@ bool Job::AtRest() const {
 }
 
 Rank Job::FirstMissing() const {
-  for (Rank rank = 0; rank < seats.size(); ++rank) {
-    if (seats[rank] == nullptr && !IsAwaited(rank)) return rank;
+  for (Rank rank = 0; rank < slots.size(); ++rank) {
+    if (slots[rank] == nullptr && !IsAwaited(rank)) return rank;
   }
   return 0;
 }
@@ -119,12 +120,12 @@ void GiveShareSlots(std::span<Job* const> jobs) {
 }
 
 void AbandonOpenStep(Job* job) {
-  for (Seat* seat : job->seats) {
-    if (seat == nullptr || seat->session == nullptr) continue;
-    for (const shm::Request& request : job->numbers.waiting(seat->rank))
-      Answer(seat, Failure(request, ErrorId::kPeerLost));
-    if (!job->step.HasEnded(seat->rank)) continue;
-    Answer(seat, Failure(shm::AsRequest(job->step.end(seat->rank)), ErrorId::kPeerLost));
+  for (SessionSlot* slot : job->slots) {
+    if (slot == nullptr || slot->session == nullptr) continue;
+    for (const shm::Request& request : job->numbers.waiting(slot->rank))
+      Answer(slot, Failure(request, ErrorId::kPeerLost));
+    if (!job->step.HasEnded(slot->rank)) continue;
+    Answer(slot, Failure(shm::AsRequest(job->step.end(slot->rank)), ErrorId::kPeerLost));
   }
 
   job->step.Clear();

@@ -2,11 +2,11 @@
 //
 // One thread (the serve loop). A plain struct: the classes of the rooms inside it guard their own
 // invariants; these hold besides:
-//  1. seats[rank] is the seat whose rank it is, or null;
-//  2. a *run* is one set of ranks from the first seat to the last; once a rank has left, the run is
+//  1. slots[rank] is the slot whose rank it is, or null;
+//  2. a *run* is one set of ranks from the first slot to the last; once a rank has left, the run is
 //     broken: its open step can never be sealed, and no new rank may join before all have left. A
 //     rank is *awaited* when it belonged to the run of the server before this one and has not come
-//     back: it has a nonce in kept memory, but no seat;
+//     back: it has a nonce in kept memory, but no slot;
 //  3. a job in kRemoving gets no work, and goes away when neither the workers nor the checkpoint
 //     thread have anything of it.
 #pragma once
@@ -22,7 +22,7 @@
 #include "base/ids.h"
 #include "base/unique_fd.h"
 #include "memserver/jobs/fair_share.h"
-#include "memserver/jobs/seat.h"
+#include "memserver/jobs/session_slot.h"
 #include "memserver/jobs/wake_ups.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/residency/quota.h"
@@ -41,7 +41,7 @@ enum class JobPhase {
   // It is made: the control side zeroes its memory for the first rank, while the loop lays out its
   // chunks; then the loop writes its first records. Both in slices (limits.h).
   kZeroing,
-  kOpen,      // ranks may attach; detached when there is no seat
+  kOpen,      // ranks may attach; detached when there is no slot
   kRemoving,  // the memory goes back as soon as nobody uses it
 };
 
@@ -89,7 +89,7 @@ struct Job {
   Share gpu_share;
   std::vector<std::array<Share, kLaneWays>> root_shares;  // for copies of GPUs; see RootShare
   // The rank that is served first next, where jobs share the copies.
-  size_t next_seat = 0;
+  size_t next_slot = 0;
   // What each room keeps for the job.
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
@@ -104,16 +104,16 @@ struct Job {
   JobPhase phase = JobPhase::kZeroing;
   bool suspended = false;              // by an admin
   bool suspended_by_operator = false;  // by an operator: its lease does not run
-  bool brings_rcache = false;          // all ranks of its run do, or none
+  bool client_owned_rcache = false;    // all ranks of its run do, or none
   ConnectionId zeroing_connection = 0;
   // The control side is writing to the job's memory, so it cannot be returned yet.
   bool being_zeroed = false;
   // Zeroing has ended: it opens as soon as its ranges on NVMe have reached the disk.
   bool zeroed = false;
-  std::vector<Seat*> seats;             // by rank
+  std::vector<SessionSlot*> slots;      // by rank
   int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory
   std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer
-  int64_t detached_ns = 0;              // when the last seat was left
+  int64_t detached_ns = 0;              // when the last slot was left
   int64_t demotable_ns = 0;             // not demoted before this time; set when a demotion failed
   Status demotion_failure;              // why the last one failed
   uint32_t work_at_team = 0;
@@ -134,18 +134,18 @@ struct Job {
   const shm::JobSpec& spec() const { return states->spec(); }
   // True while a transfer or a worker has something of it, for NVMe or a GPU.
   bool IsMoving() const { return spills.moving() || fill.moving() || gpus.moving(); }
-  bool HasSeats() const;
+  bool HasSlots() const;
   // Its records in kept memory are valid.
   bool IsRecorded() const { return phase == JobPhase::kOpen; }
   // True when nothing of it changes until a rank comes: every chunk is at the sealed version, and
   // nobody has work of it.
   bool AtRest() const;
   bool IsAwaited(Rank rank) const {
-    return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0;
+    return IsRecorded() && slots[rank] == nullptr && NonceOf(rank) != 0;
   }
   // True while copies on a GPU's streams, of ranks or of updates, may still come to its memory.
   bool HasGpuCopies() const;
-  // True when a rank has a seat, or is awaited.
+  // True when a rank has a slot, or is awaited.
   bool HasRanks() const;
   void SetQuota(std::string account_name, const Quota& new_quota);
   // Its account of copies behind a root complex, one way.

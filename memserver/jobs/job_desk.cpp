@@ -12,14 +12,14 @@
 
 namespace tidepool::memserver {
 
-JobDesk::JobDesk(const Parts& parts, const LoopOptions& options, Tables* tables)
-    : parts_(parts),
+JobDesk::JobDesk(const LoopNeighbours& neighbours, const LoopOptions& options, Tables* tables)
+    : neighbours_(neighbours),
       options_(options),
       tables_(tables),
       settings_(options.live, options.config),
-      log_(parts.clock),
-      // What the parts look at, then the parts, each behind those that it knows.
-      context_{parts_, options_, tables, settings_, &room_changes_, &log_},
+      log_(neighbours.clock),
+      // What the components read, then the components, each behind those that it knows.
+      context_{neighbours_, options_, tables, settings_, &room_changes_, &log_},
       gpu_shares_(context_),
       admission_(context_, &gpu_shares_),
       demotions_(context_, &admission_),
@@ -34,11 +34,11 @@ void JobDesk::Handle(ControlEvent event) {
   std::visit([this](auto& e) { On(std::move(e)); }, event);
 }
 
-// A process that gave its seat up while no server was there, and comes anew: as it lives, nobody
+// A process that gave its slot up while no server was there, and comes anew: as it lives, nobody
 // else will say that the old place is lost.
 void JobDesk::DropStaleIncarnation(const ReserveJob& event) {
   Job* job = tables_->FindJob(event.spec->name);
-  if (job == nullptr || job->uid != event.uid || event.rank >= job->seats.size() ||
+  if (job == nullptr || job->uid != event.uid || event.rank >= job->slots.size() ||
       !job->IsAwaited(event.rank))
     return;
   const RankRecord& awaited = job->states->record().ranks[event.rank];
@@ -54,47 +54,47 @@ void JobDesk::On(ReserveJob event) {
 }
 
 void JobDesk::On(const ResumeSession& event) {
-  Result<Seat*> taken = admission_.TakeSeatAgain(event);
+  Result<SessionSlot*> taken = admission_.TakeSlotAgain(event);
   taken.ok() ? admission_.GrantAgain(**taken) : admission_.RefuseAgain(event, taken.status());
 }
 
 void JobDesk::On(const Goodbye& event) {
-  if (Seat* seat = tables_->FindSeat(event.connection))
-    slots_.Leave(seat, Leaving::kGoodbye, Status());
+  if (SessionSlot* slot = tables_->FindSlot(event.connection))
+    slots_.Leave(slot, Leaving::kGoodbye, Status());
 }
 
 void JobDesk::On(const ConnectionLost& event) {
   slots_.EndZeroing(event.connection);
   if (queue_.Forget(event.connection)) return;
-  Seat* seat = tables_->FindSeat(event.connection);
-  if (seat == nullptr) return;
+  SessionSlot* slot = tables_->FindSlot(event.connection);
+  if (slot == nullptr) return;
 
-  if (event.ours && slots_.AwaitAgain(seat)) return;
-  log_.Tell(seat->job->uid, LogLevel::kWarn, "rank lost",
-            {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
+  if (event.ours && slots_.AwaitAgain(slot)) return;
+  log_.Tell(slot->job->uid, LogLevel::kWarn, "rank lost",
+            {{"job", slot->job->id}, {"rank", slot->rank}, {"cause", event.cause}});
   ++tables_->counters.sessions_ended_badly;
-  if (seat->job->step.HasEnded(seat->rank) && TP_PLANTED("jobs.dead_seat_kept")) return;
-  slots_.Leave(seat, Leaving::kLost, Status(ErrorId::kSessionEnded, "the connection was lost"));
+  if (slot->job->step.HasEnded(slot->rank) && TP_PLANTED("jobs.dead_slot_kept")) return;
+  slots_.Leave(slot, Leaving::kLost, Status(ErrorId::kSessionEnded, "the connection was lost"));
 }
 
 void JobDesk::On(const AwaitedRankLost& event) {
   if (TP_PLANTED("jobs.awaited_loss_ignored")) return;
   Job* job = tables_->FindJob(event.job);
-  if (job == nullptr || event.rank >= job->seats.size() || !job->IsAwaited(event.rank) ||
+  if (job == nullptr || event.rank >= job->slots.size() || !job->IsAwaited(event.rank) ||
       job->NonceOf(event.rank) != event.nonce)
     return;
   life_.LoseAwaited(job, event.rank, "its process has ended");
 }
 
 void JobDesk::On(DeclareSchedule event) {
-  Seat* seat = tables_->FindSeat(event.connection);
-  if (seat == nullptr) return;
-  seat->job->updates.SetOrder(std::move(event.order));
+  SessionSlot* slot = tables_->FindSlot(event.connection);
+  if (slot == nullptr) return;
+  slot->job->updates.SetOrder(std::move(event.order));
 }
 
 // Takes up the jobs that waited for these servers; their ranks were told to try again.
 void JobDesk::On(const FormerServersEnded& event) {
-  parts_.index->ForgetServers(event.servers);
+  neighbours_.index->ForgetServers(event.servers);
   TP_POINT("server.former_forgotten");
   for (size_t i = 0; i < tables_->set_aside.size();) {
     SetAside& aside = tables_->set_aside[i];
@@ -106,7 +106,7 @@ void JobDesk::On(const FormerServersEnded& event) {
       continue;
     }
 
-    Job* job = TakeUp(parts_, std::move(aside), tables_);
+    Job* job = TakeUp(neighbours_, std::move(aside), tables_);
     tables_->set_aside.erase(tables_->set_aside.begin() + static_cast<ptrdiff_t>(i));
     room_changes_.Note(RoomChange::kJobTakenUp);
     if (IsOver(*job)) life_.BeginRemoval(job);
@@ -136,8 +136,8 @@ bool JobDesk::EndHandOver() {
     return job->work_at_team > 0 || job->IsMoving();
   });
   const bool copying = std::any_of(
-      tables_->seats.begin(), tables_->seats.end(),
-      [](const auto& seat) { return seat->session != nullptr && seat->session->MustDrain(); });
+      tables_->slots.begin(), tables_->slots.end(),
+      [](const auto& slot) { return slot->session != nullptr && slot->session->MustDrain(); });
   if (tables_->stopped || at_work || copying || tables_->scrub.moving() || demotion().moving())
     return false;
   Stop();
@@ -147,7 +147,7 @@ bool JobDesk::EndHandOver() {
 // Nothing that this server has begun is under way.
 void JobDesk::Stop() {
   tables_->stopped = true;
-  parts_.index->ForgetServers(parts_.own_server);
+  neighbours_.index->ForgetServers(neighbours_.own_server);
   context_.Send(Stopped{});
 }
 
@@ -167,8 +167,9 @@ bool JobDesk::PollJobs() {
   bool worked = demotions_.Poll(queue_.waiting());
   if (tables_->handing_over) return EndHandOver() || worked;
   worked |= queue_.Poll();
-  worked |= settings_.PollLogLevel(parts_.clock->NowNs());
-  if (tables_->frozen->uploading()) worked |= tables_->frozen->Tend(parts_.clock->NowNs());
+  worked |= settings_.PollLogLevel(neighbours_.clock->NowNs());
+  if (tables_->frozen->uploading())
+    worked |= tables_->frozen->PollUploads(neighbours_.clock->NowNs());
 
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();

@@ -1,10 +1,10 @@
-// JobDesk: how jobs and seats come and go: control events in, replies out.
+// JobDesk: how jobs and session slots come and go: control events in, replies out.
 //
 // One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing
 // sockets) is the control thread's. It hands each event to the part that owns the state it changes,
 // and is where those parts are made:
 //   AdmissionQueue  ranks that wait for room        JobLife       a job's phases and its end
-//   JobAdmission    seats, and jobs made for them   SessionSlots  seats until they are left
+//   JobAdmission    slots, and jobs made for them   SessionSlots  slots until they are left
 //   DemotionDesk    states on their way to NVMe     SaveDesk      saves in work
 //   GpuShareDesk    shares of states on GPUs        AdminCommands what admins change
 // A part knows only those named before it in the list of members below.
@@ -29,14 +29,14 @@ namespace tidepool::memserver {
 
 class JobDesk {
  public:
-  JobDesk(const Parts& parts, const LoopOptions& options, Tables* tables);
+  JobDesk(const LoopNeighbours& neighbours, const LoopOptions& options, Tables* tables);
   JobDesk(const JobDesk&) = delete;
   JobDesk& operator=(const JobDesk&) = delete;
 
   // What the control thread and the checkpoint thread say.
   void Handle(ControlEvent event);
   void HandleSaved(const SaveResult& saved) { saves_.End(saved); }
-  // Ends the session of every seat that broke the protocol in this turn. True when there was one.
+  // Ends the session of every slot that broke the protocol in this turn. True when there was one.
   bool ExpelViolators() { return slots_.ExpelViolators(); }
   // Starts saves whose version is complete, ends leases, gives back what removed jobs held. True
   // when something happened.
@@ -80,7 +80,7 @@ class JobDesk {
   bool EndHandOver();
   void Stop();
 
-  const Parts parts_;
+  const LoopNeighbours neighbours_;
   const LoopOptions options_;
   Tables* const tables_;
   AdminSettings settings_;

@@ -20,7 +20,7 @@ namespace {
 // Nobody but the table knows the job any more.
 bool IsUnused(const Job& job) {
   const bool at_work = job.work_at_team > 0 || job.IsMoving();
-  return !job.HasSeats() && (!at_work || TP_PLANTED("jobs.removed_under_work")) &&
+  return !job.HasSlots() && (!at_work || TP_PLANTED("jobs.removed_under_work")) &&
          job.running_saves.empty();
 }
 
@@ -47,7 +47,7 @@ bool JobLife::Make(Job* job) {
 // A job that a later server can find has its ranges on NVMe for good. Before its last record is
 // there, and the index names it, a later server finds nothing of it.
 bool JobLife::Open(Job* job) {
-  if (job->states->spills() && !context_.parts.tier->IsDurable(*job->states)) return false;
+  if (job->states->spills() && !context_.neighbours.tier->IsDurable(*job->states)) return false;
   const uint64_t bytes_max = TP_BUGGIFY("desk.record_slowly") ? 256 : PartOf(kRecordBytesPerTurn);
   const bool whole = job->states->WriteRecords(
       {job->id, job->nonce, job->fingerprint, job->uid, job->note}, bytes_max);
@@ -55,7 +55,8 @@ bool JobLife::Open(Job* job) {
   if (!whole) return true;
 
   TP_POINT("server.records_written");
-  job->index_slot = context_.parts.index->Add(job->id, job->nonce, job->states->extents().front());
+  job->index_slot =
+      context_.neighbours.index->Add(job->id, job->nonce, job->states->extents().front());
   job->phase = JobPhase::kOpen;
   TP_POINT("server.job_opened");
   return true;
@@ -90,7 +91,7 @@ void JobLife::NoteRankLeft(Job* job, Rank rank, Leaving how) {
   if (job->IsRecorded()) BreakRun(job, rank, how);
   // A server that ends tells each rank so, and not that its peers were sent away before it.
   if (how != Leaving::kGoodbye && !context_.tables->draining) {
-    for (const Seat* other : job->seats) {
+    for (const SessionSlot* other : job->slots) {
       if (other != nullptr) context_.Send(PeerGone{other->connection, rank});
     }
   }
@@ -110,7 +111,7 @@ void JobLife::KeepOrEnd(Job* job) {
     return;
   }
 
-  job->detached_ns = context_.parts.clock->NowNs();
+  job->detached_ns = context_.neighbours.clock->NowNs();
   context_.log->Tell(job->uid, LogLevel::kInfo, "job detached, kept for a restart",
                      {{"job", job->id}, {"version", job->states->sealed_version()}});
 }
@@ -122,14 +123,14 @@ void JobLife::LoseAwaited(Job* job, Rank rank, const char* cause) {
 }
 
 bool JobLife::PollAwaited(Job* job) {
-  const bool complete = std::none_of(job->seats.begin(), job->seats.end(),
-                                     [](const Seat* seat) { return seat == nullptr; });
+  const bool complete = std::none_of(job->slots.begin(), job->slots.end(),
+                                     [](const SessionSlot* slot) { return slot == nullptr; });
   if (job->phase != JobPhase::kOpen || complete) return false;  // as in nearly all turns
-  if (context_.parts.clock->NowNs() - job->awaiting_since_ns < AwaitNs(context_.options))
+  if (context_.neighbours.clock->NowNs() - job->awaiting_since_ns < AwaitNs(context_.options))
     return false;
 
   bool lost = false;
-  for (Rank rank = 0; rank < job->seats.size() && job->phase == JobPhase::kOpen; ++rank) {
+  for (Rank rank = 0; rank < job->slots.size() && job->phase == JobPhase::kOpen; ++rank) {
     if (!job->IsAwaited(rank)) continue;
     LoseAwaited(job, rank, "it did not come back in time");
     lost = true;
@@ -144,7 +145,7 @@ void JobLife::BeginRemoval(Job* job) {
   if (stays) job->SetRun(RunState::kOver);
   job->leaves_index |= stays;
   if (job->IsRecorded() && !stays && !TP_PLANTED("jobs.index_slot_left"))
-    context_.parts.index->Remove(job->index_slot);
+    context_.neighbours.index->Remove(job->index_slot);
   TP_POINT("server.job_unrecorded");
 
   // The next job of this name has no part in what was set for this one.
@@ -162,7 +163,7 @@ bool JobLife::EraseIfUnused(Job* job) {
   if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || at_work ||
       TP_BUGGIFY("desk.erase_later"))
     return false;
-  if (std::exchange(job->leaves_index, false)) context_.parts.index->Remove(job->index_slot);
+  if (std::exchange(job->leaves_index, false)) context_.neighbours.index->Remove(job->index_slot);
   if (!gpu_shares_->LetGo(job)) return false;
   context_.log->Tell(job->uid, LogLevel::kInfo, "job removed",
                      {{"job", job->id}, {"name", job->spec().name}});
@@ -170,8 +171,8 @@ bool JobLife::EraseIfUnused(Job* job) {
 
   const std::vector<ConnectionId> farewells = std::move(job->farewells);
   TP_POINT("server.job_removing");
-  if (job->states->spills()) context_.parts.tier->Remove(job->nonce);
-  if (job->states->demoted() > 0) context_.parts.tier->Remove(DemotedKey(job->nonce));
+  if (job->states->spills()) context_.neighbours.tier->Remove(job->nonce);
+  if (job->states->demoted() > 0) context_.neighbours.tier->Remove(DemotedKey(job->nonce));
   context_.Send(Discard{.tables = job->states->GiveUpTables()});
   std::erase_if(context_.tables->jobs, [job](const auto& other) { return other.get() == job; });
   TP_POINT("server.job_removed");
@@ -181,7 +182,7 @@ bool JobLife::EraseIfUnused(Job* job) {
 
 bool JobLife::EndLease(Job* job) {
   const std::optional<int64_t> lease_end = LeaseEndNs(*job, context_.options);
-  if (!lease_end || context_.parts.clock->NowNs() < *lease_end ||
+  if (!lease_end || context_.neighbours.clock->NowNs() < *lease_end ||
       TP_PLANTED("jobs.lease_never_ends"))
     return false;
   context_.log->Tell(job->uid, LogLevel::kInfo, "lease of a detached job ended",

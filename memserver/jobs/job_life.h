@@ -1,7 +1,7 @@
 // JobLife: how a job opens, loses its ranks, and ends.
 //
 // One thread (the serve loop). It changes the phase of jobs and their place in the index of kept
-// memory; seats are SessionSlots' matter, which tells it when a rank has left.
+// memory; slots are SessionSlots' matter, which tells it when a rank has left.
 #pragma once
 
 #include "memserver/jobs/admission/demotion_desk.h"

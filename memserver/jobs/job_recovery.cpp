@@ -40,13 +40,13 @@ void LoadAgain(Job* job) {
   }
 }
 
-void AwaitRanks(const Parts& parts, Job* job) {
-  job->awaiting_since_ns = job->detached_ns = parts.clock->NowNs();
+void AwaitRanks(const LoopNeighbours& neighbours, Job* job) {
+  job->awaiting_since_ns = job->detached_ns = neighbours.clock->NowNs();
   for (Rank rank = 0; rank < job->spec().world; ++rank) {
     const RankRecord& record = job->states->record().ranks[rank];
     if (!job->IsAwaited(rank)) continue;
-    parts.replies->Push(AwaitRank{job->id, rank, record.nonce.load(std::memory_order_relaxed),
-                                  record.pid, record.process_start});
+    neighbours.replies->Push(AwaitRank{job->id, rank, record.nonce.load(std::memory_order_relaxed),
+                                       record.pid, record.process_start});
   }
 }
 
@@ -57,19 +57,19 @@ std::string NameOf(const JobStates& states) {
 // Ok unless the job has states in a directory that is not there now, while the server was given as
 // many directories as the job knows. A job with shares on GPUs cannot be set aside by a server: it
 // waits until one has all directories.
-Status WhyAbsent(const Parts& parts, const JobStates& states) {
+Status WhyAbsent(const LoopNeighbours& neighbours, const JobStates& states) {
   const std::vector<uint64_t>& bytes = states.nvme_bytes();
-  if (parts.nvme_absent.size() < bytes.size()) return Status();
+  if (neighbours.nvme_absent.size() < bytes.size()) return Status();
   for (size_t d = 0; d < bytes.size(); ++d) {
-    const Status& absent = parts.nvme_absent[d];
+    const Status& absent = neighbours.nvme_absent[d];
     const bool has_nothing = bytes[d] == 0 || absent.ok();
-    if (has_nothing || parts.tier->HasRangeIn(static_cast<uint32_t>(d), states.record().nonce))
+    if (has_nothing || neighbours.tier->HasRangeIn(static_cast<uint32_t>(d), states.record().nonce))
       continue;
 
     return Status(ErrorId::kNvmeDirectoryMissing,
                   NameOf(states) +
                       " has states on NVMe in a directory that is not there; they are kept")
-        .Where(parts.tier->directory(static_cast<uint32_t>(d)).path)
+        .Where(neighbours.tier->directory(static_cast<uint32_t>(d)).path)
         .Why(absent.what())
         .Fix(
             "give the directory back and restart memserver (memctl shutdown, or SIGTERM): the job "
@@ -144,18 +144,19 @@ std::optional<ImportStates> ShareIn(const HeldMemory& held, const Job& job) {
 }
 
 // From here on units of the job may be on the streams of this server's shares.
-void AskForShare(const Parts& parts, ImportStates share, Job* job) {
-  job->states->records().NoteGpus(parts.own_server);
-  parts.replies->Push(std::move(share));
+void AskForShare(const LoopNeighbours& neighbours, ImportStates share, Job* job) {
+  job->states->records().NoteGpus(neighbours.own_server);
+  neighbours.replies->Push(std::move(share));
 }
 
-void AskForShares(const Parts& parts, std::span<const HeldMemory> states, Tables* tables) {
+void AskForShares(const LoopNeighbours& neighbours, std::span<const HeldMemory> states,
+                  Tables* tables) {
   for (const HeldMemory& held : states) {
     bool used = false;
     for (const auto& job : tables->jobs) {
       auto share = ShareIn(held, *job);
       used |= share.has_value();
-      if (share) AskForShare(parts, std::move(*share), job.get());
+      if (share) AskForShare(neighbours, std::move(*share), job.get());
     }
 
     for (SetAside& aside : tables->set_aside) {
@@ -163,7 +164,7 @@ void AskForShares(const Parts& parts, std::span<const HeldMemory> states, Tables
       used |= share.has_value() && !TP_PLANTED("recover.shares_let_go_of");
       if (share) aside.shares.push_back(std::move(*share));
     }
-    if (!used && parts.keeps != nullptr) parts.keeps->Push(KeepStates{.slot = held.slot});
+    if (!used && neighbours.keeps != nullptr) neighbours.keeps->Push(KeepStates{.slot = held.slot});
   }
 }
 
@@ -201,20 +202,22 @@ Status WhyItWaits(const IndexContents& contents, uint32_t servers, const JobStat
           "as that process has ended");
 }
 
-Result<KeptJob> ReadJob(const Parts& parts, const IndexedJob& indexed, const Tables& tables) {
+Result<KeptJob> ReadJob(const LoopNeighbours& neighbours, const IndexedJob& indexed,
+                        const Tables& tables) {
   if (tables.FindJob(indexed.job) != nullptr || tables.FindJobByNonce(indexed.nonce) != nullptr) {
     return Status(ErrorId::kKeptMemoryBad, "the index names two jobs alike");
   }
-  return ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed);
+  return ReadJobRecords(neighbours.pool->Look(indexed.records_offset, indexed.records_bytes),
+                        indexed);
 }
 
 // Leaves a job that lacks a drive as the next server wants to find it: its open tiles are closed
 // now, because workers of other jobs write over the undo areas meanwhile.
-Result<std::unique_ptr<Job>> CloseTilesOf(const Parts& parts, const KeptJob& kept,
+Result<std::unique_ptr<Job>> CloseTilesOf(const LoopNeighbours& neighbours, const KeptJob& kept,
                                           std::unique_ptr<JobStates> states) {
-  auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool, parts.tier);
+  auto job = std::make_unique<Job>(kept.job, std::move(states), neighbours.pool, neighbours.tier);
   if (TP_PLANTED("recover.tiles_left_open")) return job;
-  const auto areas = UndoAreas(*parts.pool);
+  const auto areas = UndoAreas(*neighbours.pool);
   TP_RETURN_IF_ERROR(job->updates.CloseTiles(job->states->last_step(), areas));
   TP_RETURN_IF_ERROR(job->intake.Recover(areas));
   return job;
@@ -222,26 +225,27 @@ Result<std::unique_ptr<Job>> CloseTilesOf(const Parts& parts, const KeptJob& kep
 
 // Null where the job was set aside. Reads and writes nothing that a former server may still write:
 // tiles belong to planes, or to sums of gradients, that only workers change.
-Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
+Result<std::unique_ptr<Job>> RecoverJob(const LoopNeighbours& neighbours, const KeptJob& kept,
                                         std::span<const HeldMemory> held, uint32_t living,
                                         Tables* all) {
   const Tables& tables = *all;
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, neighbours.pool));
   TP_ASSIGN_OR_RETURN(FrozenHold frozen,
                       tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
   states->HoldFrozen(std::move(frozen));
   states->record().gpu_servers.fetch_and(living, std::memory_order_relaxed);
 
-  if (const Status absent = WhyAbsent(parts, *states); !absent.ok()) {
+  if (const Status absent = WhyAbsent(neighbours, *states); !absent.ok()) {
     if (kept.spec->states_on_gpu > 0) return absent;
-    TP_ASSIGN_OR_RETURN(std::unique_ptr<Job> lacking, CloseTilesOf(parts, kept, std::move(states)));
+    TP_ASSIGN_OR_RETURN(std::unique_ptr<Job> lacking,
+                        CloseTilesOf(neighbours, kept, std::move(states)));
     all->set_aside.push_back(
         {.job = std::move(lacking), .nonce = kept.nonce, .uid = kept.uid, .why = absent});
     return std::unique_ptr<Job>();
   }
 
-  if (states->spills()) TP_RETURN_IF_ERROR(FindOnNvme(parts.tier, states.get()));
-  auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool, parts.tier);
+  if (states->spills()) TP_RETURN_IF_ERROR(FindOnNvme(neighbours.tier, states.get()));
+  auto job = std::make_unique<Job>(kept.job, std::move(states), neighbours.pool, neighbours.tier);
 
   job->nonce = kept.nonce;
   job->fingerprint = kept.fingerprint;
@@ -251,7 +255,7 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept,
   job->phase = JobPhase::kOpen;
 
   TP_RETURN_IF_ERROR(FindShares(kept, held, job.get()));
-  const auto areas = UndoAreas(*parts.pool);
+  const auto areas = UndoAreas(*neighbours.pool);
   TP_POINT("recover.job_read");
   TP_RETURN_IF_ERROR(job->updates.Resume(job->states->last_step(), areas));
   TP_POINT("recover.tiles_restored");
@@ -268,8 +272,8 @@ void SortByNumber(std::vector<std::unique_ptr<Job>>* jobs) {
 }
 
 // Frees what lies on NVMe and belongs to none of these jobs.
-void RemoveOthersRanges(const Parts& parts, const Tables& tables) {
-  if (parts.tier == nullptr) return;
+void RemoveOthersRanges(const LoopNeighbours& neighbours, const Tables& tables) {
+  if (neighbours.tier == nullptr) return;
 
   std::vector<uint64_t> nonces;
   for (const auto& job : tables.jobs) {
@@ -282,18 +286,18 @@ void RemoveOthersRanges(const Parts& parts, const Tables& tables) {
       nonces.insert(nonces.end(), {job.nonce, DemotedKey(job.nonce)});
   }
 
-  parts.tier->RemoveAllBut(nonces);
+  neighbours.tier->RemoveAllBut(nonces);
 }
 
 // The job cannot be trusted, or its states are lost: its ranks are told so. `kept` is null where
 // its records cannot be read.
-void GiveUp(const Parts& parts, const IndexedJob& indexed, const KeptJob* kept, const Status& why,
-            Tables* tables) {
+void GiveUp(const LoopNeighbours& neighbours, const IndexedJob& indexed, const KeptJob* kept,
+            const Status& why, Tables* tables) {
   LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", why.Line()}});
   if (kept != nullptr && kept->sealed_version > 0)
     tables->lost.Note(
         {kept->spec->name, kept->uid, kept->sealed_version, WallSeconds(), why.Line()});
-  parts.index->Remove(indexed.slot);
+  neighbours.index->Remove(indexed.slot);
 }
 
 // The job is whole, and former servers may still copy into its memory.
@@ -308,11 +312,11 @@ void LetWait(std::unique_ptr<Job> job, uint32_t waits_for, const IndexContents& 
   tables->set_aside.push_back(std::move(aside));
 }
 
-void GoOnWith(const Parts& parts, std::unique_ptr<Job> job, Tables* tables) {
+void GoOnWith(const LoopNeighbours& neighbours, std::unique_ptr<Job> job, Tables* tables) {
   LogInfo(
       "job found in kept memory",
       {{"job", job->id}, {"name", job->spec().name}, {"version", job->states->sealed_version()}});
-  AwaitRanks(parts, job.get());
+  AwaitRanks(neighbours, job.get());
   tables->jobs.push_back(std::move(job));
 }
 
@@ -334,21 +338,21 @@ uint32_t GpuServersOf(const HostPool& pool, const IndexContents& contents) {
   return servers;
 }
 
-Job* TakeUp(const Parts& parts, SetAside aside, Tables* tables) {
+Job* TakeUp(const LoopNeighbours& neighbours, SetAside aside, Tables* tables) {
   Job* job = aside.job.get();
   LogInfo("a job that was set aside goes on", {{"job", job->id}, {"name", job->spec().name}});
   tables->jobs.push_back(std::move(aside.job));
   SortByNumber(&tables->jobs);
-  for (ImportStates& share : aside.shares) AskForShare(parts, std::move(share), job);
-  AwaitRanks(parts, job);
+  for (ImportStates& share : aside.shares) AskForShare(neighbours, std::move(share), job);
+  AwaitRanks(neighbours, job);
   return job;
 }
 
-Status RecoverJobs(const Parts& parts, const IndexContents& contents,
+Status RecoverJobs(const LoopNeighbours& neighbours, const IndexContents& contents,
                    std::span<const HeldMemory> states, uint32_t living, Tables* tables) {
   if (TP_PLANTED("recover.predecessor_ignored")) living = 0;
-  const FormerCopies former{living, GpuServersOf(*parts.pool, contents) & living};
-  for (const Status& absent : parts.nvme_absent) {
+  const FormerCopies former{living, GpuServersOf(*neighbours.pool, contents) & living};
+  for (const Status& absent : neighbours.nvme_absent) {
     if (absent.id() == ErrorId::kNvmeDirectoryBad)
       LogError("an NVMe directory cannot be used: jobs with states there wait until it can",
                {{"why", absent.Line()}, {"directory", absent.where()}});
@@ -357,15 +361,15 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
   tables->last_job = contents.last_job;
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
-    Result<KeptJob> kept = ReadJob(parts, indexed, *tables);
-    auto recovered = kept.ok() ? RecoverJob(parts, *kept, states, living, tables)
+    Result<KeptJob> kept = ReadJob(neighbours, indexed, *tables);
+    auto recovered = kept.ok() ? RecoverJob(neighbours, *kept, states, living, tables)
                                : Result<std::unique_ptr<Job>>(kept.status());
     const ErrorId id = recovered.status().id();
     if (!recovered.ok() && id != ErrorId::kKeptMemoryBad && id != ErrorId::kStatesLost)
       return recovered.status();
 
     if (!recovered.ok()) {
-      GiveUp(parts, indexed, kept.ok() ? &*kept : nullptr, recovered.status(), tables);
+      GiveUp(neighbours, indexed, kept.ok() ? &*kept : nullptr, recovered.status(), tables);
     } else if (*recovered == nullptr) {
       LogError("a job in kept memory is set aside",
                {{"job", indexed.job}, {"why", tables->set_aside.back().why.Line()}});
@@ -373,16 +377,16 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents,
       LetWait(std::move(recovered).value(), waits_for, contents, tables);
       // Nobody goes on with it.
     } else if (IsOver(**recovered)) {
-      parts.index->Remove(indexed.slot);
+      neighbours.index->Remove(indexed.slot);
     } else {
-      GoOnWith(parts, std::move(recovered).value(), tables);
+      GoOnWith(neighbours, std::move(recovered).value(), tables);
     }
   }
 
   SortByNumber(&tables->jobs);
   GiveShareSlots(tables->AllJobs());
-  AskForShares(parts, states, tables);
-  RemoveOthersRanges(parts, *tables);
+  AskForShares(neighbours, states, tables);
+  RemoveOthersRanges(neighbours, *tables);
   return Status();
 }
 

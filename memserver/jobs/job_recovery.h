@@ -22,14 +22,14 @@ namespace tidepool::memserver {
 // `states`: memory of GPUs that the keeper holds. A job whose share is not among it is given up as
 // well; those of others are mapped by the preparation thread, and what is no job's is let go of.
 // `living`: bits of former servers whose processes have not ended.
-Status RecoverJobs(const Parts& parts, const IndexContents& contents,
+Status RecoverJobs(const LoopNeighbours& neighbours, const IndexContents& contents,
                    std::span<const HeldMemory> states, uint32_t living, Tables* tables);
 // Bits of the servers that had copies of kept jobs on a GPU's streams; of those that are noted
 // nowhere they mean nothing.
 uint32_t GpuServersOf(const HostPool& pool, const IndexContents& contents);
 // The loop's thread, at any turn: makes a job that is whole one of the table. Its quota is the
 // caller's to set.
-Job* TakeUp(const Parts& parts, SetAside aside, Tables* tables);
+Job* TakeUp(const LoopNeighbours& neighbours, SetAside aside, Tables* tables);
 // The last server died while it took this job down, or all ranks had said goodbye, or nobody is
 // left of a job without weights.
 bool IsOver(const Job& job);

@@ -12,28 +12,28 @@ namespace {
 const char* StateOf(const Job& job) {
   if (job.phase == JobPhase::kRemoving) return "ending";
   if (!job.HasRanks()) return "detached";
-  if (!job.HasSeats()) return "awaiting";
+  if (!job.HasSlots()) return "awaiting";
   if (!job.IsRecorded() || !job.states->weights_ready()) return "loading";
   return job.updates.active() ? "updating" : "training";
 }
 
 uint64_t RcacheOf(const Job& job) {
   uint64_t bytes = 0;
-  for (const Seat* seat : job.seats)
-    bytes += seat != nullptr && !seat->brings_rcache ? seat->rcache_bytes : 0;
+  for (const SessionSlot* slot : job.slots)
+    bytes += slot != nullptr && !slot->client_owned_rcache ? slot->rcache_bytes : 0;
   return bytes;
 }
 
-SessionRow RowOf(Seat& seat) {
-  SessionRow row{.session = seat.session_id,
-                 .rank = seat.rank,
-                 .pid = seat.pid,
-                 .rcache_bytes = seat.rcache_bytes};
-  if (seat.session == nullptr) return row;
-  row.bytes_h2d = seat.session->bytes_h2d;
-  row.bytes_d2h = seat.session->bytes_d2h;
-  row.requests = seat.session->requests();
-  row.requests_parked = seat.session->requests_parked;
+SessionRow RowOf(SessionSlot& slot) {
+  SessionRow row{.session = slot.session_id,
+                 .rank = slot.rank,
+                 .pid = slot.pid,
+                 .rcache_bytes = slot.rcache_bytes};
+  if (slot.session == nullptr) return row;
+  row.bytes_h2d = slot.session->bytes_h2d;
+  row.bytes_d2h = slot.session->bytes_d2h;
+  row.requests = slot.session->requests();
+  row.requests_parked = slot.session->requests_parked;
   return row;
 }
 
@@ -119,11 +119,11 @@ void MarkUnanswered(const shm::Request& request, Rank rank, std::vector<ChunkRow
 }
 
 // Both lists hold only requests whose chunk was checked.
-void MarkUnanswered(Seat& seat, std::vector<ChunkRow>* chunks) {
-  const CopyLane& lane = seat.session->lane();
-  for (uint32_t i = 0; i < lane.size(); ++i) MarkUnanswered(lane.at(i).request, seat.rank, chunks);
-  for (const shm::Request& request : seat.session->waiting().requests())
-    MarkUnanswered(request, seat.rank, chunks);
+void MarkUnanswered(SessionSlot& slot, std::vector<ChunkRow>* chunks) {
+  const CopyLane& lane = slot.session->lane();
+  for (uint32_t i = 0; i < lane.size(); ++i) MarkUnanswered(lane.at(i).request, slot.rank, chunks);
+  for (const shm::Request& request : slot.session->waiting().requests())
+    MarkUnanswered(request, slot.rank, chunks);
 }
 
 // How much of what the job holds, and where.
@@ -188,10 +188,10 @@ JobRow JobRowOf(const Job& job, bool demoting, std::vector<ChunkRow> chunks) {
   }
 
   row.chunks = std::move(chunks);
-  for (Seat* seat : job.seats) {
-    if (seat == nullptr) continue;
-    row.sessions.push_back(RowOf(*seat));
-    if (seat->session != nullptr) MarkUnanswered(*seat, &row.chunks);
+  for (SessionSlot* slot : job.slots) {
+    if (slot == nullptr) continue;
+    row.sessions.push_back(RowOf(*slot));
+    if (slot->session != nullptr) MarkUnanswered(*slot, &row.chunks);
   }
   return row;
 }

@@ -24,63 +24,63 @@ void StopWatching(WakeSet* wake_set, Session* session) {
 
 void SessionSlots::Attach(AttachSession event) {
   EndZeroing(event.connection);
-  Seat* seat = context_.tables->FindSeat(event.connection);
-  if (seat == nullptr) {  // it was ended while the control side prepared its memory
+  SessionSlot* slot = context_.tables->FindSlot(event.connection);
+  if (slot == nullptr) {  // it was ended while the control side prepared its memory
     context_.Send(
         Discard{std::move(event.port), std::move(event.rcache), std::move(event.brought)});
     return;
   }
 
-  if (seat->session != nullptr || seat->held_port != nullptr) {
-    Leave(seat, Leaving::kExpelled,
+  if (slot->session != nullptr || slot->held_port != nullptr) {
+    Leave(slot, Leaving::kExpelled,
           Status(ErrorId::kProtocolViolation, "a session was attached twice"));
     return;
   }
 
-  seat->held_port = std::move(event.port);
-  seat->held_rcache = std::move(event.rcache);
-  seat->held_brought = std::move(event.brought);
+  slot->held_port = std::move(event.port);
+  slot->held_rcache = std::move(event.rcache);
+  slot->held_brought = std::move(event.brought);
 
-  Job* job = seat->job;
-  if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection)
+  Job* job = slot->job;
+  if (job->phase == JobPhase::kZeroing && job->zeroing_connection == slot->connection)
     job->zeroed = true;
   life_->Make(job);
   if (job->phase == JobPhase::kOpen) AttachHeld(job);
 }
 
 void SessionSlots::AttachHeld(Job* job) {
-  for (size_t rank = 0; rank < job->seats.size(); ++rank) {
-    Seat* seat = job->seats[rank];
-    if (seat != nullptr && seat->held_port != nullptr) Open(seat);
+  for (size_t rank = 0; rank < job->slots.size(); ++rank) {
+    SessionSlot* slot = job->slots[rank];
+    if (slot != nullptr && slot->held_port != nullptr) Open(slot);
   }
 }
 
-Result<std::unique_ptr<Session>> SessionSlots::MakeSession(Seat* seat) {
-  if (seat->held_rcache == nullptr || seat->held_rcache->bytes() < seat->rcache_bytes) {
+Result<std::unique_ptr<Session>> SessionSlots::MakeSession(SessionSlot* slot) {
+  if (slot->held_rcache == nullptr || slot->held_rcache->bytes() < slot->rcache_bytes) {
     return Status(ErrorId::kInternal, "the rCache is smaller than granted");
   }
-  Session::Parts parts{.id = seat->session_id, .rank = seat->rank};
-  if (seat->held_brought.gpu != nullptr) {
-    TP_ASSIGN_OR_RETURN(parts.gpu, gpu_shares_->StreamsOf(seat->held_brought.gpu));
+  Session::Parts parts{.id = slot->session_id, .rank = slot->rank};
+  if (slot->held_brought.gpu != nullptr) {
+    TP_ASSIGN_OR_RETURN(parts.gpu, gpu_shares_->StreamsOf(slot->held_brought.gpu));
     for (const auto& root : context_.tables->roots)
-      seat->job->RootShare(root->number(), LaneWay::kToRcache);
+      slot->job->RootShare(root->number(), LaneWay::kToRcache);
   } else {
-    TP_ASSIGN_OR_RETURN(parts.stream, context_.parts.device->OpenStream());
+    TP_ASSIGN_OR_RETURN(parts.stream, context_.neighbours.device->OpenStream());
   }
 
-  parts.port = std::move(seat->held_port);
-  parts.rcache = std::move(seat->held_rcache);
-  parts.brought = std::move(seat->held_brought);
+  parts.port = std::move(slot->held_port);
+  parts.rcache = std::move(slot->held_rcache);
+  parts.brought = std::move(slot->held_brought);
   return std::make_unique<Session>(std::move(parts));
 }
 
 // All that the rank has to know of its job.
-Attached SessionSlots::AnswerTo(const Seat& seat) {
-  const JobStates& states = *seat.job->states;
+Attached SessionSlots::AnswerTo(const SessionSlot& slot) {
+  const JobStates& states = *slot.job->states;
   const StepRecord& step = states.last_step();
-  Attached attached{.connection = seat.connection, .session = seat.session_id, .job = seat.job->id};
-  attached.job_nonce = seat.job->nonce;
-  attached.note = seat.job->note;
+  Attached attached{.connection = slot.connection, .session = slot.session_id, .job = slot.job->id};
+  attached.job_nonce = slot.job->nonce;
+  attached.note = slot.job->note;
   attached.pool_bytes = states.pool_bytes();
   attached.spec = states.shared_spec();
 
@@ -96,69 +96,70 @@ Attached SessionSlots::AnswerTo(const Seat& seat) {
   return attached;
 }
 
-void SessionSlots::Open(Seat* seat) {
-  Job* job = seat->job;
-  if (seat->held_brought.gpu != nullptr) job->states->records().NoteGpus(context_.parts.own_server);
-  if (const Status taken = gpu_shares_->TakeShare(seat); !taken.ok())
-    return Leave(seat, Leaving::kExpelled, taken);
+void SessionSlots::Open(SessionSlot* slot) {
+  Job* job = slot->job;
+  if (slot->held_brought.gpu != nullptr)
+    job->states->records().NoteGpus(context_.neighbours.own_server);
+  if (const Status taken = gpu_shares_->TakeShare(slot); !taken.ok())
+    return Leave(slot, Leaving::kExpelled, taken);
 
-  auto session = MakeSession(seat);
-  const ConnectionId connection = seat->connection;
-  if (!session.ok() && AwaitAgain(seat))
+  auto session = MakeSession(slot);
+  const ConnectionId connection = slot->connection;
+  if (!session.ok() && AwaitAgain(slot))
     return context_.Send(SessionOver{connection, session.status()});
-  if (!session.ok()) return Leave(seat, Leaving::kExpelled, session.status());
+  if (!session.ok()) return Leave(slot, Leaving::kExpelled, session.status());
 
-  seat->session = std::move(session).value();
-  job->states->records().SetRank(seat->rank, {seat->nonce, seat->process_start, seat->pid});
+  slot->session = std::move(session).value();
+  job->states->records().SetRank(slot->rank, {slot->nonce, slot->process_start, slot->pid});
   TP_POINT("server.session_attached");
   context_.log->Tell(job->uid, LogLevel::kInfo, "rank attached",
                      {{"job", job->id},
-                      {"rank", seat->rank},
-                      {"session", seat->session_id},
+                      {"rank", slot->rank},
+                      {"session", slot->session_id},
                       {"version", job->states->sealed_version()},
                       {"nvme_bytes", job->states->nvme_total()}});
-  context_.Send(AnswerTo(*seat));
+  context_.Send(AnswerTo(*slot));
   // It may have been away when the others were told.
   if (job->run() == RunState::kPeerLost) context_.Send(PeerGone{connection, job->FirstMissing()});
 }
 
-// Ends the data-plane part of a seat: nothing of it is read or written any more afterwards.
-void SessionSlots::Close(Seat* seat, ErrorId reason) {
-  if (seat->held_port != nullptr) {
-    context_.Send(Discard{std::move(seat->held_port), std::move(seat->held_rcache),
-                          std::move(seat->held_brought)});
+// Ends the data-plane part of a slot: nothing of it is read or written any more afterwards.
+void SessionSlots::Close(SessionSlot* slot, ErrorId reason) {
+  if (slot->held_port != nullptr) {
+    context_.Send(Discard{std::move(slot->held_port), std::move(slot->held_rcache),
+                          std::move(slot->held_brought)});
   }
-  if (seat->session == nullptr) return;
+  if (slot->session == nullptr) return;
 
-  Session& session = *seat->session;
+  Session& session = *slot->session;
   context_.tables->counters.bytes_h2d += session.bytes_h2d;
   context_.tables->counters.bytes_d2h += session.bytes_d2h;
-  DropSession(seat->job->states.get(), &session);
-  if (seat->watched) StopWatching(&context_.tables->wake_set, &session);
+  DropSession(slot->job->states.get(), &session);
+  if (slot->watched) StopWatching(&context_.tables->wake_set, &session);
   session.port().End(reason);
   session.PoisonFlags();
-  Session::Remains remains = Session::Dissolve(std::move(seat->session));
+  Session::Remains remains = Session::Dissolve(std::move(slot->session));
   context_.Send(
       Discard{std::move(remains.port), std::move(remains.rcache), std::move(remains.brought)});
 }
 
-void SessionSlots::Leave(Seat* seat, Leaving how, const Status& why) {
-  if (seat->leaving) return;
-  if (seat->session == nullptr || !seat->session->MustDrain()) return CompleteLeave(seat, how, why);
-  seat->leaving = Seat::Departure{how, why};
-  seat->violation = nullptr;
+void SessionSlots::Leave(SessionSlot* slot, Leaving how, const Status& why) {
+  if (slot->leaving) return;
+  if (slot->session == nullptr || !slot->session->MustDrain()) return CompleteLeave(slot, how, why);
+  slot->leaving = SessionSlot::Departure{how, why};
+  slot->violation = nullptr;
 }
 
-void SessionSlots::CompleteLeave(Seat* seat, Leaving how, const Status& why) {
-  Job* job = seat->job;
-  const Rank rank = seat->rank;
-  const ConnectionId connection = seat->connection;
-  TP_POINT("server.seat_leaving");
-  Close(seat, how == Leaving::kExpelled ? why.id() : ErrorId::kSessionEnded);
+void SessionSlots::CompleteLeave(SessionSlot* slot, Leaving how, const Status& why) {
+  Job* job = slot->job;
+  const Rank rank = slot->rank;
+  const ConnectionId connection = slot->connection;
+  TP_POINT("server.slot_leaving");
+  Close(slot, how == Leaving::kExpelled ? why.id() : ErrorId::kSessionEnded);
   if (how == Leaving::kExpelled) context_.Send(SessionOver{connection, why});
   std::erase_if(job->waiting_saves,
                 [connection](const WaitingSave& save) { return save.connection == connection; });
-  Erase(seat);
+  Erase(slot);
 
   // Zeroed by nobody now: the bytes of a former job could show through, so the ranks that wait for
   // it start again.
@@ -172,38 +173,38 @@ void SessionSlots::CompleteLeave(Seat* seat, Leaving how, const Status& why) {
                          "rank " + std::to_string(rank) + " left before the job was ready"));
 }
 
-void SessionSlots::Erase(Seat* seat) {
-  seat->job->seats[seat->rank] = nullptr;
-  std::erase_if(context_.tables->seats, [seat](const auto& other) { return other.get() == seat; });
+void SessionSlots::Erase(SessionSlot* slot) {
+  slot->job->slots[slot->rank] = nullptr;
+  std::erase_if(context_.tables->slots, [slot](const auto& other) { return other.get() == slot; });
 }
 
 void SessionSlots::ExpelAllOf(Job* job, const Status& why) {
-  for (size_t rank = 0; rank < job->seats.size(); ++rank) {
-    if (job->seats[rank] != nullptr) Leave(job->seats[rank], Leaving::kExpelled, why);
+  for (size_t rank = 0; rank < job->slots.size(); ++rank) {
+    if (job->slots[rank] != nullptr) Leave(job->slots[rank], Leaving::kExpelled, why);
   }
 }
 
 void SessionSlots::ExpelEverybody(const Status& why) {
-  const auto& seats = context_.tables->seats;
-  const auto stays = [](const auto& seat) { return !seat->leaving; };
+  const auto& slots = context_.tables->slots;
+  const auto stays = [](const auto& slot) { return !slot->leaving; };
   for (;;) {
-    const auto last = std::find_if(seats.rbegin(), seats.rend(), stays);
-    if (last == seats.rend()) return;
+    const auto last = std::find_if(slots.rbegin(), slots.rend(), stays);
+    if (last == slots.rend()) return;
     Leave(last->get(), Leaving::kExpelled, why);
   }
 }
 
-bool SessionSlots::AwaitAgain(Seat* seat) {
-  Job* job = seat->job;
-  const Rank rank = seat->rank;
+bool SessionSlots::AwaitAgain(SessionSlot* slot) {
+  Job* job = slot->job;
+  const Rank rank = slot->rank;
   const bool came_back =
-      seat->session == nullptr && job->IsRecorded() && job->NonceOf(rank) == seat->nonce;
+      slot->session == nullptr && job->IsRecorded() && job->NonceOf(rank) == slot->nonce;
   const bool ending = context_.tables->draining && !context_.tables->handing_over;
   if (!came_back || ending || TP_PLANTED("jobs.unserved_is_lost")) return false;
 
-  Close(seat, ErrorId::kSessionEnded);
-  Erase(seat);
-  job->awaiting_since_ns = context_.parts.clock->NowNs();
+  Close(slot, ErrorId::kSessionEnded);
+  Erase(slot);
+  job->awaiting_since_ns = context_.neighbours.clock->NowNs();
   const RankRecord& record = job->states->record().ranks[rank];
   context_.Send(AwaitRank{job->id, rank, job->NonceOf(rank), record.pid, record.process_start});
   return true;
@@ -214,32 +215,32 @@ void SessionSlots::EndZeroing(ConnectionId connection) {
     job->being_zeroed &= job->zeroing_connection != connection;
 }
 
-void SessionSlots::TellViolation(const Seat& seat) {
-  const int64_t now = context_.parts.clock->NowNs();
+void SessionSlots::TellViolation(const SessionSlot& slot) {
+  const int64_t now = context_.neighbours.clock->NowNs();
   if (now - violation_window_ns_ >= kViolationLogNs) {
     violation_window_ns_ = now;
     violations_in_window_ = 0;
   }
   if (violations_in_window_++ < kViolationLinesPerWindow) {
     LogWarn("a session broke the protocol and was ended",
-            {{"job", seat.job->id}, {"rank", seat.rank}, {"why", seat.violation}});
+            {{"job", slot.job->id}, {"rank", slot.rank}, {"why", slot.violation}});
   }
 }
 
 bool SessionSlots::ExpelViolators() {
   bool expelled = false;
-  for (size_t i = 0; i < context_.tables->seats.size();) {
-    Seat* seat = context_.tables->seats[i].get();
+  for (size_t i = 0; i < context_.tables->slots.size();) {
+    SessionSlot* slot = context_.tables->slots[i].get();
     // Copies of one that is leaving may still find its ring full.
-    if (seat->violation == nullptr || seat->leaving) {
+    if (slot->violation == nullptr || slot->leaving) {
       ++i;
       continue;
     }
-    TellViolation(*seat);
+    TellViolation(*slot);
     ++context_.tables->counters.sessions_ended_badly;
-    Leave(seat, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, seat->violation));
+    Leave(slot, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, slot->violation));
     expelled = true;
-    i = 0;  // leaving may have ended other seats as well
+    i = 0;  // leaving may have ended other slots as well
   }
   return expelled;
 }
@@ -260,12 +261,12 @@ void SessionSlots::EndAllOn(const GpuStreams& gpu) {
     EndFailed(job.get());
   }
 
-  for (size_t i = 0; i < context_.tables->seats.size(); ++i) {
-    Seat* seat = context_.tables->seats[i].get();
-    if (seat->session == nullptr || seat->session->lane().gpu() != &gpu || seat->leaving) continue;
+  for (size_t i = 0; i < context_.tables->slots.size(); ++i) {
+    SessionSlot* slot = context_.tables->slots[i].get();
+    if (slot->session == nullptr || slot->session->lane().gpu() != &gpu || slot->leaving) continue;
     ++context_.tables->counters.sessions_ended_badly;
-    Leave(seat, Leaving::kExpelled, why);
-    i = SIZE_MAX;  // leaving may have ended other seats as well
+    Leave(slot, Leaving::kExpelled, why);
+    i = SIZE_MAX;  // leaving may have ended other slots as well
   }
 }
 
@@ -279,11 +280,11 @@ bool SessionSlots::PollGpus() {
     EndAllOn(*gpu);
   }
 
-  for (size_t i = 0; i < context_.tables->seats.size(); ++i) {
-    Seat* seat = context_.tables->seats[i].get();
-    if (!seat->leaving || seat->session->MustDrain()) continue;
-    const Seat::Departure departure = *seat->leaving;
-    CompleteLeave(seat, departure.how, departure.why);
+  for (size_t i = 0; i < context_.tables->slots.size(); ++i) {
+    SessionSlot* slot = context_.tables->slots[i].get();
+    if (!slot->leaving || slot->session->MustDrain()) continue;
+    const SessionSlot::Departure departure = *slot->leaving;
+    CompleteLeave(slot, departure.how, departure.why);
     worked = true;
     i = SIZE_MAX;
   }
@@ -296,7 +297,8 @@ bool SessionSlots::EndFailed(Job* job) {
   if (why.ok()) why = job->spills.failure();
   if (why.ok()) why = job->fill.failure();
   const bool waits = job->phase == JobPhase::kZeroing && job->states->spills();
-  const TierDirectory* poisoned = waits ? context_.parts.tier->PoisonedOf(*job->states) : nullptr;
+  const TierDirectory* poisoned =
+      waits ? context_.neighbours.tier->PoisonedOf(*job->states) : nullptr;
   if (poisoned != nullptr)
     why = Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed")
               .Where(poisoned->path);

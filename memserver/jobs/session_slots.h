@@ -1,4 +1,4 @@
-// SessionSlots: the seats of ranks from the moment they are granted until they are left. One
+// SessionSlots: the slots of ranks from the moment they are granted until they are left. One
 // clean-up path for death, leave, violation and shutdown.
 //
 // One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing
@@ -23,22 +23,22 @@ class SessionSlots {
   void Attach(AttachSession event);
   // Attaches the ranks that waited for the job to open.
   void AttachHeld(Job* job);
-  // Harmless when repeated for a seat that is being left. Copies on a GPU's streams cannot be
-  // dropped: until they have ended the seat stays, with all that they read and write. For everybody
+  // Harmless when repeated for a slot that is being left. Copies on a GPU's streams cannot be
+  // dropped: until they have ended the slot stays, with all that they read and write. For everybody
   // else it is as if it were left a little later.
-  void Leave(Seat* seat, Leaving how, const Status& why);
+  void Leave(SessionSlot* slot, Leaving how, const Status& why);
   // Ends the sessions of all ranks of the job.
   void ExpelAllOf(Job* job, const Status& why);
   // Ends all sessions, the newest first.
   void ExpelEverybody(const Status& why);
   // Awaits a rank again for which this server lacked something as it came back: it tries again, and
   // nothing of its run has changed. False where the rank is a new one, or had come back.
-  bool AwaitAgain(Seat* seat);
+  bool AwaitAgain(SessionSlot* slot);
   // The control side no longer touches the memory of a job that this rank's connection zeroed. It
-  // tells of each rank that was granted a seat that it is attached, or lost, and only then.
+  // tells of each rank that was granted a slot that it is attached, or lost, and only then.
   void EndZeroing(ConnectionId connection);
 
-  // Ends the session of every seat that broke the protocol in this turn. True when there was one.
+  // Ends the session of every slot that broke the protocol in this turn. True when there was one.
   bool ExpelViolators();
   // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True
   // when there was one.
@@ -48,14 +48,14 @@ class SessionSlots {
   bool EndFailed(Job* job);
 
  private:
-  void Open(Seat* seat);
-  Result<std::unique_ptr<Session>> MakeSession(Seat* seat);
-  static Attached AnswerTo(const Seat& seat);
-  void CompleteLeave(Seat* seat, Leaving how, const Status& why);
-  void Close(Seat* seat, ErrorId reason);
-  void Erase(Seat* seat);
+  void Open(SessionSlot* slot);
+  Result<std::unique_ptr<Session>> MakeSession(SessionSlot* slot);
+  static Attached AnswerTo(const SessionSlot& slot);
+  void CompleteLeave(SessionSlot* slot, Leaving how, const Status& why);
+  void Close(SessionSlot* slot, ErrorId reason);
+  void Erase(SessionSlot* slot);
   void EndAllOn(const GpuStreams& gpu);
-  void TellViolation(const Seat& seat);
+  void TellViolation(const SessionSlot& slot);
 
   const DeskContext context_;
   GpuShareDesk* const gpu_shares_;

@@ -41,7 +41,7 @@ NvmeRow RowOf(const StateTier& tier, const ScrubRow& scrub) {
   return row;
 }
 
-UnwrittenRow RowOf(const StateTier& tier, const Job& job, const StandIn& at) {
+UnwrittenRow RowOf(const StateTier& tier, const Job& job, const FallbackSlot& at) {
   const SpillPlace& place = job.states->chunk(at.chunk).spill;
   return {.job = job.id,
           .name = job.spec().name,
@@ -68,12 +68,12 @@ LateRow RowOf(const StateTier& tier, const Tables& tables, const TierLate& late)
 
 void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
   const auto is_full = [row] { return row->unwritten.size() >= kUnwrittenRowsMax; };
-  const StandIns& stand_ins = job.states->stand_ins();
-  row->pieces_in_pool += stand_ins.all().size();
-  row->bytes_in_pool += stand_ins.bytes();
+  const FallbackSlots& fallback_slots = job.states->fallback_slots();
+  row->pieces_in_pool += fallback_slots.all().size();
+  row->bytes_in_pool += fallback_slots.bytes();
   row->pieces_waiting += job.spills.put_off().size();
 
-  for (const StandIn& each : stand_ins.all()) {
+  for (const FallbackSlot& each : fallback_slots.all()) {
     if (is_full()) return;
     row->unwritten.push_back(RowOf(tier, job, each));
   }
@@ -82,11 +82,11 @@ void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
     if (is_full()) return;
     const auto slot = static_cast<uint32_t>(each.last.epoch % 2);
     UnwrittenRow waiting = RowOf(tier, job,
-                                 StandIn{.chunk = each.last.chunk,
-                                         .piece = each.last.piece,
-                                         .slot = slot,
-                                         .error = each.last.error,
-                                         .extent = {}});
+                                 FallbackSlot{.chunk = each.last.chunk,
+                                              .piece = each.last.piece,
+                                              .slot = slot,
+                                              .error = each.last.error,
+                                              .extent = {}});
 
     waiting.in_pool = false;
     row->unwritten.push_back(std::move(waiting));
@@ -119,7 +119,7 @@ WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
 
   row.priority = rank.priority;
   row.pool_bytes = shm::HostBytesOf(spec, shm::kNoSpill);
-  row.rcache_bytes = rank.event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
+  row.rcache_bytes = rank.event.client_owned_rcache ? 0 : spec.world * spec.rcache_bytes;
   row.waited_ns = now - rank.since_ns;
   row.why = rank.why.what();
   return row;
@@ -206,22 +206,22 @@ bool SnapshotBuilder::LookAtChunks() {
 }
 
 void SnapshotBuilder::AddPool(Snapshot* snapshot) const {
-  snapshot->pool_bytes = parts_.pool->total_bytes();
-  snapshot->pool_used = parts_.pool->total_bytes() - parts_.pool->free_bytes();
+  snapshot->pool_bytes = neighbours_.pool->total_bytes();
+  snapshot->pool_used = neighbours_.pool->total_bytes() - neighbours_.pool->free_bytes();
   snapshot->pool_frozen = tables_->frozen->pool_bytes();
   snapshot->frozen_chunks = tables_->frozen->chunks().size();
-  snapshot->pool_huge_bytes = parts_.pool->facts().huge_page_bytes;
-  snapshot->pool_touch_seconds = parts_.pool->facts().touch_seconds;
+  snapshot->pool_huge_bytes = neighbours_.pool->facts().huge_page_bytes;
+  snapshot->pool_touch_seconds = neighbours_.pool->facts().touch_seconds;
   snapshot->rcache_limit = options_.rcache_limit;
 }
 
 void SnapshotBuilder::AddNvme(Snapshot* snapshot) const {
-  snapshot->nvme = RowOf(*parts_.tier, tables_->scrub.Row(parts_.clock->NowNs()));
+  snapshot->nvme = RowOf(*neighbours_.tier, tables_->scrub.Row(neighbours_.clock->NowNs()));
   snapshot->nvme.writes_failed = tables_->counters.states_unwritten;
   snapshot->nvme.demotion = DemotionOf(*tables_, sources_.demotion);
-  for (const auto& job : tables_->jobs) AddUnwritten(*parts_.tier, *job, &snapshot->nvme);
-  for (const TierLate& late : parts_.tier->Late())
-    snapshot->nvme.late.push_back(RowOf(*parts_.tier, *tables_, late));
+  for (const auto& job : tables_->jobs) AddUnwritten(*neighbours_.tier, *job, &snapshot->nvme);
+  for (const TierLate& late : neighbours_.tier->Late())
+    snapshot->nvme.late.push_back(RowOf(*neighbours_.tier, *tables_, late));
 }
 
 void SnapshotBuilder::AddCounters(Snapshot* snapshot) const {
@@ -244,7 +244,7 @@ void SnapshotBuilder::AddJobs(Snapshot* snapshot) {
 
     JobRow& row = snapshot->jobs.back();
     row.lease_ns = options_.times.lease_ns;
-    row.kept_until = KeptUntilSeconds(*job, options_, *parts_.clock).value_or(0);
+    row.kept_until = KeptUntilSeconds(*job, options_, *neighbours_.clock).value_or(0);
     snapshot->rcache_used += row.rcache_bytes;
     for (const SessionRow& session : row.sessions) {
       snapshot->bytes_h2d += session.bytes_h2d;
@@ -265,24 +265,24 @@ void SnapshotBuilder::AddGpus(Snapshot* snapshot) const {
 
 void SnapshotBuilder::AddWaiting(Snapshot* snapshot) const {
   for (const WaitingRank& rank : sources_.waiting)
-    snapshot->waiting.push_back(RowOf(rank, parts_.clock->NowNs()));
+    snapshot->waiting.push_back(RowOf(rank, neighbours_.clock->NowNs()));
   for (const SetAside& job : tables_->set_aside)
     snapshot->set_aside.push_back({job.states().spec().name, job.uid, job.why.what()});
   for (const Mute& mute : settings_.mutes()) {
-    if (const int64_t left = mute.until_ns - parts_.clock->NowNs(); left > 0)
+    if (const int64_t left = mute.until_ns - neighbours_.clock->NowNs(); left > 0)
       snapshot->mutes.push_back({mute.code, left});
   }
 }
 
 std::shared_ptr<const Snapshot> SnapshotBuilder::Build() {
   auto snapshot = std::make_shared<Snapshot>();
-  snapshot->uptime_ns = parts_.clock->NowNs() - tables_->started_ns;
+  snapshot->uptime_ns = neighbours_.clock->NowNs() - tables_->started_ns;
   snapshot->draining = tables_->draining || settings_.closed();
   snapshot->ready = !snapshot->draining;
   AddPool(snapshot.get());
-  if (parts_.tier != nullptr) AddNvme(snapshot.get());
-  snapshot->workers = parts_.team->threads();
-  snapshot->prefetch = parts_.team->tuning().prefetch_elements;
+  if (neighbours_.tier != nullptr) AddNvme(snapshot.get());
+  snapshot->workers = neighbours_.team->threads();
+  snapshot->prefetch = neighbours_.team->tuning().prefetch_elements;
 
   AddCounters(snapshot.get());
   AddJobs(snapshot.get());
@@ -290,7 +290,7 @@ std::shared_ptr<const Snapshot> SnapshotBuilder::Build() {
   snapshot->lost = tables_->lost.all();
   AddWaiting(snapshot.get());
   snapshot->config = settings_.config();
-  const Ledger ledger = BuildLedger(parts_, options_, *tables_, settings_);
+  const Ledger ledger = BuildLedger(neighbours_, options_, *tables_, settings_);
   snapshot->accounts = AccountRows(ledger, sources_.waiting);
   return snapshot;
 }

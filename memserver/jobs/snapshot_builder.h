@@ -34,7 +34,7 @@ class SnapshotBuilder {
   };
   // What it looks at must outlive it.
   SnapshotBuilder(const DeskContext& context, const Sources& sources)
-      : parts_(context.parts),
+      : neighbours_(context.neighbours),
         options_(context.options),
         tables_(context.tables),
         settings_(context.settings),
@@ -61,7 +61,7 @@ class SnapshotBuilder {
   void AddGpus(Snapshot* snapshot) const;
   void AddWaiting(Snapshot* snapshot) const;
 
-  const Parts& parts_;
+  const LoopNeighbours& neighbours_;
   const LoopOptions& options_;
   const Tables* const tables_;
   const AdminSettings& settings_;

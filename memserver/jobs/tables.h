@@ -1,6 +1,6 @@
-// Tables: the jobs and seats of the daemon, and what several parts of the serve loop look at: open
-// GPUs, frozen chunks, quotas, how the server ends, counters. What one part alone changes is that
-// part's (JobDesk lists them).
+// Tables: the jobs and session slots of the daemon, and what several parts of the serve loop look
+// at: open GPUs, frozen chunks, quotas, how the server ends, counters. What one part alone changes
+// is that part's (JobDesk lists them).
 //
 // The serve loop's thread owns it; nobody else sees it.
 #pragma once
@@ -51,7 +51,7 @@ struct LoopOptions {
 };
 
 // The loop's neighbours; all outlive it.
-struct Parts {
+struct LoopNeighbours {
   Clock* clock = nullptr;
   device::Device* device = nullptr;
   HostPool* pool = nullptr;
@@ -103,7 +103,7 @@ struct Tables {
   std::vector<std::unique_ptr<GpuStreams>> gpus;    // outlive the sessions on them
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<SetAside> set_aside;
-  std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
+  std::vector<std::unique_ptr<SessionSlot>> slots;  // in order of arrival
   QuotaBook quotas;
   Scrub scrub;
   JobId last_job = 0;
@@ -117,10 +117,10 @@ struct Tables {
   LostJobs lost;
   WakeSet wake_set;
 
-  // The seat, or the job, that is meant; null where there is none.
-  Seat* FindSeat(ConnectionId connection) const {
-    for (const auto& seat : seats) {
-      if (seat->connection == connection) return seat.get();
+  // The slot, or the job, that is meant; null where there is none.
+  SessionSlot* FindSlot(ConnectionId connection) const {
+    for (const auto& slot : slots) {
+      if (slot->connection == connection) return slot.get();
     }
     return nullptr;
   }

@@ -10,9 +10,9 @@ namespace {
 
 // Where the job's account may have so much more, and the pool has a run that is long enough.
 bool KeepInPool(const DeskContext& context, Job* job, const SpillQueue::Unwritten& piece) {
-  const uint64_t bytes = job->states->stand_ins().BytesFor(piece.chunk, piece.piece);
+  const uint64_t bytes = job->states->fallback_slots().BytesFor(piece.chunk, piece.piece);
   const Ledger ledger =
-      BuildLedger(context.parts, context.options, *context.tables, context.settings);
+      BuildLedger(context.neighbours, context.options, *context.tables, context.settings);
   return RoomFor(ledger, job->account).bytes >= bytes && job->spills.KeepInPool(piece);
 }
 
@@ -35,7 +35,7 @@ void TellUnwritten(const StateTier& tier, const Job& job, const SpillQueue::Unwr
                   {"directory", tier.directory(piece.directory).path},
                   {"offset", piece.offset},
                   {"error", std::strerror(piece.error)},
-                  {"bytes", job.states->stand_ins().BytesFor(piece.chunk, piece.piece)},
+                  {"bytes", job.states->fallback_slots().BytesFor(piece.chunk, piece.piece)},
                   {"fix", fix}});
 }
 
@@ -54,9 +54,9 @@ bool SettleUnwritten(const DeskContext& context, Job* job) {
       break;
     }
 
-    if (!kept) job->spills.PutOff(piece, context.parts.clock->NowNs() + kPutOffNs);
+    if (!kept) job->spills.PutOff(piece, context.neighbours.clock->NowNs() + kPutOffNs);
     if (!kept && piece.times > 0) continue;  // it was told
-    TellUnwritten(*context.parts.tier, *job, piece, kept);
+    TellUnwritten(*context.neighbours.tier, *job, piece, kept);
   }
   return settled;
 }

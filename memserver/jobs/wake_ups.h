@@ -26,7 +26,7 @@ enum class JobProgress : uint8_t {
   kCount
 };
 
-// Why a waiting rank may be given a seat, or told something else than before.
+// Why a waiting rank may be given a session slot, or told something else than before.
 enum class RoomChange : uint8_t {
   kRankLeft,       // a rank left its job
   kJobRemoved,     // a job gave back all that it held

@@ -17,18 +17,18 @@ bool CopyOrder::Begin() {
 
 CopyOrder::Next CopyOrder::NextOf(const Job& job, Place place) const {
   Next next;
-  if (!job.brings_rcache || job.suspended) return next;
-  for (Seat* seat : job.seats) {
-    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving)
+  if (!job.client_owned_rcache || job.suspended) return next;
+  for (SessionSlot* slot : job.slots) {
+    if (slot == nullptr || slot->session == nullptr || slot->violation != nullptr || slot->leaving)
       continue;
-    const Session& session = *seat->session;
+    const Session& session = *slot->session;
     if (!session.is_brought() || session.lane().gpu()->root().number() != place.root) continue;
 
     const shm::Request* request = session.NextToBegin(place.way);
     if (request == nullptr) continue;
     const uint64_t awaited_at = session.lane().AwaitedAt(*request);
     if (next.request == nullptr || awaited_at < next.awaited_at)
-      next = {seat, request, awaited_at, session.lane().IsAwaited(*request)};
+      next = {slot, request, awaited_at, session.lane().IsAwaited(*request)};
   }
   return next;
 }
@@ -37,7 +37,7 @@ uint64_t CopyOrder::BeginOf(const Job& job, Place place, bool awaited_only) {
   for (;;) {
     const Next next = NextOf(job, place);
     if (next.request == nullptr || (awaited_only && !next.awaited)) return 0;
-    if (const uint64_t cost = dispatcher_->BeginHeld(next.seat, *next.request); cost > 0)
+    if (const uint64_t cost = dispatcher_->BeginHeld(next.slot, *next.request); cost > 0)
       return cost;
   }
 }
@@ -53,7 +53,7 @@ bool CopyOrder::BeginOne(Place place, Queue* queue) {
 
   const auto share = [this, place](size_t i) -> Share& {
     Job& job = *tables_->jobs[i];
-    return job.brings_rcache ? job.RootShare(place.root, place.way) : nobody_;
+    return job.client_owned_rcache ? job.RootShare(place.root, place.way) : nobody_;
   };
   const auto take = [this, place](size_t i) {
     return BeginOf(*tables_->jobs[i], place, /*awaited_only=*/false);
@@ -66,7 +66,7 @@ bool CopyOrder::BeginAwaited(Place place, Queue* queue) {
   for (size_t i = 0; i < jobs; ++i) {
     queue->first_job = (queue->first_job + 1) % jobs;
     Job& job = *tables_->jobs[queue->first_job];
-    if (!job.brings_rcache) continue;
+    if (!job.client_owned_rcache) continue;
     const auto take = [this, &job, place] { return BeginOf(job, place, /*awaited_only=*/true); };
     if (queue->fair.ServeOutOfTurn(&job.RootShare(place.root, place.way), take)) return true;
   }

@@ -42,7 +42,7 @@ class CopyOrder {
     LaneWay way;
   };
   struct Next {
-    Seat* seat = nullptr;
+    SessionSlot* slot = nullptr;
     const shm::Request* request = nullptr;  // null: the job has none that may begin
     uint64_t awaited_at = 0;
     bool awaited = false;

@@ -1,7 +1,7 @@
 // Dispatcher: takes requests out of the sessions' rings, checks every number, and starts what they
 // ask for; answers what has ended.
 //
-// One thread (the serve loop). A request that an honest client cannot write marks the seat as a
+// One thread (the serve loop). A request that an honest client cannot write marks the slot as a
 // violator and changes nothing else.
 #pragma once
 
@@ -12,19 +12,19 @@ namespace tidepool::memserver {
 class Dispatcher {
  public:
   // Takes a bounded number of new requests of one session. True when there was one.
-  bool TakeRequests(Seat* seat, uint32_t requests_max);
+  bool TakeRequests(SessionSlot* slot, uint32_t requests_max);
   // Starts or answers a held request whose turn has come (copy_order.h). Returns its cost in bytes;
   // 0: it must wait until something changes.
-  uint64_t BeginHeld(Seat* seat, const shm::Request& held);
+  uint64_t BeginHeld(SessionSlot* slot, const shm::Request& held);
   // Dispatches the parked requests again when something changed for which they may wait. True when
   // it did.
-  bool RetryParked(Seat* seat);
+  bool RetryParked(SessionSlot* slot);
   // Answers the requests whose copies have ended. True when there was one.
-  bool EndCopies(Seat* seat);
+  bool EndCopies(SessionSlot* slot);
 
  private:
-  void Handle(Seat* seat, const shm::Request& request);
-  void StartChecked(Seat* seat, const shm::Request& request);
+  void Handle(SessionSlot* slot, const shm::Request& request);
+  void StartChecked(SessionSlot* slot, const shm::Request& request);
 };
 
 }  // namespace tidepool::memserver

@@ -34,7 +34,7 @@ bool OffHostMover::TakeStoredAndUpdated(Job* job) {
 void OffHostMover::EndTransfer(const TierDone& done) {
   switch (done.owner) {
     case PieceOwner::kScrub: return tables_->scrub.EndTransfer(done);
-    case PieceOwner::kDemotion: return demotion_->EndTransfer(done, parts_.tier);
+    case PieceOwner::kDemotion: return demotion_->EndTransfer(done, neighbours_.tier);
     case PieceOwner::kWeightFill: return JobOf(done.job).fill.EndTransfer(done);
     case PieceOwner::kSpillQueue: return JobOf(done.job).spills.EndTransfer(done);
     case PieceOwner::kNobody: break;
@@ -49,12 +49,12 @@ Job& OffHostMover::JobOf(JobId id) const {
 }
 
 bool OffHostMover::PollTier() {
-  if (parts_.tier == nullptr) return false;
-  bool worked = parts_.tier->Progress();
+  if (neighbours_.tier == nullptr) return false;
+  bool worked = neighbours_.tier->Progress();
   TierLate late;
-  while (parts_.tier->NextLate(&late)) TakeLate(late);
+  while (neighbours_.tier->NextLate(&late)) TakeLate(late);
   TierDone done;
-  while (parts_.tier->Next(&done)) {
+  while (neighbours_.tier->Next(&done)) {
     worked = true;
     EndTransfer(done);
   }
@@ -63,7 +63,7 @@ bool OffHostMover::PollTier() {
   for (const auto& job : tables_->jobs) {
     if (!job->states->spills()) continue;
     worked |= TakeStoredAndUpdated(job.get());
-    if (MayMove(*job)) worked |= job->spills.BeginPutOff(parts_.clock->NowNs());
+    if (MayMove(*job)) worked |= job->spills.BeginPutOff(neighbours_.clock->NowNs());
   }
 
   worked |= weights_.Poll();
@@ -100,7 +100,7 @@ bool OffHostMover::FillStaging() {
     return bytes == 0 && MayMove(job) ? job.spills.BeginNext() : bytes;
   };
   bool begun = false;
-  while (wanting > 0 && pieces_in_staging() < most && parts_.tier->staging_free() > 0 &&
+  while (wanting > 0 && pieces_in_staging() < most && neighbours_.tier->staging_free() > 0 &&
          drives_.Serve(tables_->jobs.size(), share, take))
     begun = true;
   return begun;
@@ -136,13 +136,13 @@ bool OffHostMover::ReadAhead() {
 // Reports a late transfer to everybody; one that is lost is taken from the owner of its piece.
 void OffHostMover::TakeLate(const TierLate& late) {
   LogLate(late);
-  if (late.piece.owner == PieceOwner::kDemotion) return demotion_->TakeLate(late, parts_.tier);
+  if (late.piece.owner == PieceOwner::kDemotion) return demotion_->TakeLate(late, neighbours_.tier);
   if (!late.lost) return;
 
   switch (late.piece.owner) {
     case PieceOwner::kScrub: {
       const Job* job = tables_->FindJob(late.piece.job);
-      return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
+      return tables_->scrub.GiveUp(neighbours_.tier, job != nullptr ? job->states.get() : nullptr);
     }
     case PieceOwner::kWeightFill: return JobOf(late.piece.job).fill.GiveUp(late);
     case PieceOwner::kSpillQueue: return JobOf(late.piece.job).spills.GiveUp(late);
@@ -158,7 +158,7 @@ void OffHostMover::LogLate(const TierLate& late) const {
                                      : "a drive does not answer";
 
   LogError(what,
-           {{"directory", parts_.tier->directory(late.directory).path},
+           {{"directory", neighbours_.tier->directory(late.directory).path},
             {"offset", late.offset},
             {"kind", kind},
             {"job", late.piece.job},
@@ -174,8 +174,8 @@ bool OffHostMover::PollScrub() {
   const auto wanted = tables_->scrub.job();
   const Job* job = wanted && !tables_->handing_over ? tables_->FindJob(*wanted) : nullptr;
   const bool open = job != nullptr && job->phase == JobPhase::kOpen;
-  return tables_->scrub.Progress(parts_.tier, open ? job->states.get() : nullptr,
-                                 parts_.clock->NowNs());
+  return tables_->scrub.Progress(neighbours_.tier, open ? job->states.get() : nullptr,
+                                 neighbours_.clock->NowNs());
 }
 
 bool OffHostMover::PollGpus() {

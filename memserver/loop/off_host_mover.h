@@ -15,8 +15,8 @@ namespace tidepool::memserver {
 class OffHostMover {
  public:
   // The demotion is DemotionDesk's; it hears the answers to its pieces here.
-  OffHostMover(const Parts& parts, Tables* tables, Demotion* demotion)
-      : parts_(parts), tables_(tables), demotion_(demotion), weights_(tables) {}
+  OffHostMover(const LoopNeighbours& neighbours, Tables* tables, Demotion* demotion)
+      : neighbours_(neighbours), tables_(tables), demotion_(demotion), weights_(tables) {}
 
   // Takes the answers of the drives and begins what there is staging for. True when something was
   // done.
@@ -37,7 +37,7 @@ class OffHostMover {
   bool FillStaging();
   bool ReadAhead();
 
-  const Parts parts_;
+  const LoopNeighbours neighbours_;
   Tables* const tables_;
   Demotion* const demotion_;
   WeightDesk weights_;

@@ -26,18 +26,18 @@ bool IsOfDropped(const Job& job, Version version, uint32_t flags) {
 
 }  // namespace
 
-bool IsApplied(Seat* seat, const shm::Request& request) {
-  JobStates& states = *seat->job->states;
-  const ShardIntake& intake = states.intake(request.chunk, seat->rank);
+bool IsApplied(SessionSlot* slot, const shm::Request& request) {
+  JobStates& states = *slot->job->states;
+  const ShardIntake& intake = states.intake(request.chunk, slot->rank);
   switch (static_cast<shm::Op>(request.op)) {
     case shm::Op::kPutWeights: {
-      const uint64_t begin = states.ShardBegin(request.chunk, seat->rank);
+      const uint64_t begin = states.ShardBegin(request.chunk, slot->rank);
       return states.weights_ready() ||
              request.element_begin + request.element_count <= begin + intake.put_elements;
     }
     case shm::Op::kSubmitGradient:
       // Nothing is left to apply it to.
-      if (IsOfDropped(*seat->job, request.version, request.flags)) return true;
+      if (IsOfDropped(*slot->job, request.version, request.flags)) return true;
       if (request.version == states.sealed_version())
         return request.micro_batch < intake.micro_batches_accepted &&
                !TP_PLANTED("traffic.resent_gradient_again");
@@ -52,11 +52,11 @@ bool IsApplied(Seat* seat, const shm::Request& request) {
   return false;
 }
 
-bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
-  Job* job = seat->job;
+bool AnswerResentEnd(SessionSlot* slot, const shm::EndStepRequest& request) {
+  Job* job = slot->job;
   if (request.version + 1 == job->states->sealed_version() &&
       !TP_PLANTED("traffic.resent_end_again")) {
-    Answer(seat, SealedAnswer(*job, shm::AsRequest(request)));
+    Answer(slot, SealedAnswer(*job, shm::AsRequest(request)));
     return true;
   }
   if (job->run_broken() || request.version != job->states->sealed_version()) return false;
@@ -65,9 +65,9 @@ bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
   // chunks has none to tell by.
   const bool named = shm::AttemptIn(request.flags).has_value();
   const bool is_over = named ? IsOfDropped(*job, request.version, request.flags)
-                             : !job->intake.RankComplete(seat->rank);
+                             : !job->intake.RankComplete(slot->rank);
   if (!is_over) return false;
-  Answer(seat, Failure(shm::AsRequest(request), ErrorId::kNonFinite));
+  Answer(slot, Failure(shm::AsRequest(request), ErrorId::kNonFinite));
   return true;
 }
 

@@ -10,12 +10,12 @@ namespace tidepool::memserver {
 
 // True when the effect of a put or a gradient is in kept memory: it is answered and not done again.
 // (A fetch has none.)
-bool IsApplied(Seat* seat, const shm::Request& request);
+bool IsApplied(SessionSlot* slot, const shm::Request& request);
 
 // Answers an end of step, or what came with it (shm::IsStepNumbers), whose outcome is in kept
 // memory: its step was sealed, or its attempt was found not to be finite. False when it has to be
 // handled as a new one.
-bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request);
+bool AnswerResentEnd(SessionSlot* slot, const shm::EndStepRequest& request);
 
 // True for a fetch that was sent before the rank ended its step: the sealed step was finished
 // without waiting for it.

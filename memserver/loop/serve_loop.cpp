@@ -20,42 +20,42 @@ int64_t SpinNs(int64_t wanted) {
 
 }  // namespace
 
-ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
-    : parts_(parts),
+ServeLoop::ServeLoop(const LoopNeighbours& neighbours, const LoopOptions& options)
+    : neighbours_(neighbours),
       options_(options),
       spin_(SpinNs(options.times.spin_ns)),
-      desk_(parts, options, &tables_),
-      steps_(parts, &tables_, desk_.mutable_demotion()),
-      off_host_(parts, &tables_, desk_.mutable_demotion()),
+      desk_(neighbours, options, &tables_),
+      steps_(neighbours, &tables_, desk_.mutable_demotion()),
+      off_host_(neighbours, &tables_, desk_.mutable_demotion()),
       gpu_copies_(&tables_, &dispatcher_) {
-  tables_.started_ns = parts_.clock->NowNs();
-  tables_.frozen = std::make_unique<FrozenTable>(parts_.pool);
+  tables_.started_ns = neighbours_.clock->NowNs();
+  tables_.frozen = std::make_unique<FrozenTable>(neighbours_.pool);
 
   tables_.quotas = QuotaBook(options.quotas, options.live.quota_fallback);
 
-  for (const int fd :
-       {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
+  for (const int fd : {neighbours_.events->event_fd(), neighbours_.saved->event_fd(),
+                       neighbours_.team->done_fd()}) {
     if (!tables_.wake_set.Add(fd)) DieOutOf("room to watch a descriptor");
   }
-  const bool watched = parts_.tier == nullptr || parts_.tier->event_fd() < 0 ||
-                       tables_.wake_set.Add(parts_.tier->event_fd());
+  const bool watched = neighbours_.tier == nullptr || neighbours_.tier->event_fd() < 0 ||
+                       tables_.wake_set.Add(neighbours_.tier->event_fd());
   if (!watched) DieOutOf("room to watch a descriptor");
 }
 
 Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMemory> states,
                           uint32_t living) {
-  TP_RETURN_IF_ERROR(RecoverJobs(parts_, contents, states, living, &tables_));
+  TP_RETURN_IF_ERROR(RecoverJobs(neighbours_, contents, states, living, &tables_));
   desk_.ApplyQuotas();
   return Status();
 }
 
 bool ServeLoop::Turn() {
-  const int64_t begin = parts_.clock->NowNs();
+  const int64_t begin = neighbours_.clock->NowNs();
   const bool worked = DoTurn();
   // An idle turn may wait for the driver of a GPU, so it is counted too. Without GPUs only turns
   // that did something can take long.
   if (!worked && tables_.gpus.empty()) return false;
-  CountTurn(parts_.clock->NowNs() - begin);
+  CountTurn(neighbours_.clock->NowNs() - begin);
   return worked;
 }
 
@@ -74,7 +74,7 @@ bool ServeLoop::DoTurn() {
   worked |= off_host_.PollGpus();
 
   if (!tables_.handing_over) {
-    worked |= ServeSeats();
+    worked |= ServeSlots();
     worked |= steps_.FinishSteps();
     worked |= steps_.FeedTeam();
   }
@@ -89,15 +89,15 @@ bool ServeLoop::DoTurn() {
 }
 
 void ServeLoop::WakeAnswered() {
-  for (const auto& seat : tables_.seats) {
-    if (seat->session != nullptr) seat->session->WakeIfAnswered();
+  for (const auto& slot : tables_.slots) {
+    if (slot->session != nullptr) slot->session->WakeIfAnswered();
   }
 }
 
 bool ServeLoop::TakeControlEvents() {
   if (next_event_ == events_.size()) {
     next_event_ = 0;
-    if (!parts_.events->TakeAll(&events_)) return false;
+    if (!neighbours_.events->TakeAll(&events_)) return false;
   }
   const uint32_t events_max = TP_BUGGIFY("loop.one_event") ? 1 : kControlEventsPerTurn;
   for (uint32_t i = 0; i < events_max && next_event_ < events_.size(); ++i)
@@ -106,48 +106,48 @@ bool ServeLoop::TakeControlEvents() {
 }
 
 bool ServeLoop::TakeSaved() {
-  if (!parts_.saved->TakeAll(&saved_)) return false;
+  if (!neighbours_.saved->TakeAll(&saved_)) return false;
   for (const SaveResult& saved : saved_) desk_.HandleSaved(saved);
   return true;
 }
 
-bool ServeLoop::ServeSeats() {
-  const size_t count = tables_.seats.size();
+bool ServeLoop::ServeSlots() {
+  const size_t count = tables_.slots.size();
   if (count == 0) return false;
   bool worked = false;
 
   if (JobsCompete()) {
     worked = ServeInShares();
   } else {
-    first_seat_ = (first_seat_ + 1) % count;
+    first_slot_ = (first_slot_ + 1) % count;
     for (size_t i = 0; i < count; ++i) {
-      Seat* seat = tables_.seats[(first_seat_ + i) % count].get();
-      if (seat->session == nullptr || seat->violation != nullptr) continue;
-      worked |= dispatcher_.EndCopies(seat);
-      worked |= TakeAll(seat);
-      worked |= ProgressCopies(seat);
+      SessionSlot* slot = tables_.slots[(first_slot_ + i) % count].get();
+      if (slot->session == nullptr || slot->violation != nullptr) continue;
+      worked |= dispatcher_.EndCopies(slot);
+      worked |= TakeAll(slot);
+      worked |= ProgressCopies(slot);
     }
   }
 
   return gpu_copies_.Begin() || worked;
 }
 
-bool ServeLoop::TakeAll(Seat* seat) {
-  if (seat->job->suspended || seat->leaving) return false;
-  const bool retried = dispatcher_.RetryParked(seat);
-  return dispatcher_.TakeRequests(seat, kRequestsPerTurn) || retried;
+bool ServeLoop::TakeAll(SessionSlot* slot) {
+  if (slot->job->suspended || slot->leaving) return false;
+  const bool retried = dispatcher_.RetryParked(slot);
+  return dispatcher_.TakeRequests(slot, kRequestsPerTurn) || retried;
 }
 
-bool ServeLoop::ProgressCopies(Seat* seat) {
-  if (!seat->session->lane().Progress(kCopyBytesPerTurn)) return false;
-  dispatcher_.EndCopies(seat);
+bool ServeLoop::ProgressCopies(SessionSlot* slot) {
+  if (!slot->session->lane().Progress(kCopyBytesPerTurn)) return false;
+  dispatcher_.EndCopies(slot);
   return true;
 }
 
 bool ServeLoop::JobsCompete() const {
-  const Job* first = tables_.seats.front()->job;
-  return std::any_of(tables_.seats.begin(), tables_.seats.end(),
-                     [first](const auto& seat) { return seat->job != first; });
+  const Job* first = tables_.slots.front()->job;
+  return std::any_of(tables_.slots.begin(), tables_.slots.end(),
+                     [first](const auto& slot) { return slot->job != first; });
 }
 
 // Who may begin a copy is decided here alone; copies that were begun go on by themselves. So the
@@ -155,39 +155,39 @@ bool ServeLoop::JobsCompete() const {
 bool ServeLoop::ServeInShares() {
   bool worked = false;
   uint64_t in_flight = 0, most = options_.shared_copy_bytes;
-  for (const auto& seat : tables_.seats) {
-    if (seat->session == nullptr || seat->violation != nullptr) continue;
-    worked |= dispatcher_.EndCopies(seat.get());
+  for (const auto& slot : tables_.slots) {
+    if (slot->session == nullptr || slot->violation != nullptr) continue;
+    worked |= dispatcher_.EndCopies(slot.get());
     // Its copies begin in the order of its root complex, which has bounds of its own.
-    if (seat->session->is_brought()) {
-      if (TakeAll(seat.get())) {
+    if (slot->session->is_brought()) {
+      if (TakeAll(slot.get())) {
         worked = true;
-        steps_.HoldWorkersFor(*seat->job);
+        steps_.HoldWorkersFor(*slot->job);
       }
       continue;
     }
-    in_flight += seat->session->lane().bytes_in_flight();
+    in_flight += slot->session->lane().bytes_in_flight();
     if (options_.shared_copy_bytes == 0)
       most = std::max(
-          most, seat->session->lane().event_fd() >= 0 ? kSharedCopyBytes : kSharedCopyBytesInLoop);
+          most, slot->session->lane().event_fd() >= 0 ? kSharedCopyBytes : kSharedCopyBytesInLoop);
   }
 
   const auto share = [this](size_t i) -> Share& { return tables_.jobs[i]->copy_share; };
   const auto take = [this, &in_flight](size_t i) {
-    const uint64_t bytes = ServeOneSeat(tables_.jobs[i].get());
+    const uint64_t bytes = ServeOneSlot(tables_.jobs[i].get());
     in_flight += bytes > kRequestCost ? bytes - kRequestCost : 0;
     return bytes;
   };
 
-  for (size_t left = kRequestsPerTurn * tables_.seats.size(); left > 0 && in_flight < most;
+  for (size_t left = kRequestsPerTurn * tables_.slots.size(); left > 0 && in_flight < most;
        --left) {
     if (!copies_.Serve(tables_.jobs.size(), share, take)) break;
     worked = true;
   }
   if (in_flight >= most) worked |= ServeOutOfTurn();
-  for (const auto& seat : tables_.seats) {
-    if (seat->session != nullptr && seat->violation == nullptr)
-      worked |= ProgressCopies(seat.get());
+  for (const auto& slot : tables_.slots) {
+    if (slot->session != nullptr && slot->violation == nullptr)
+      worked |= ProgressCopies(slot.get());
   }
   return worked;
 }
@@ -195,15 +195,15 @@ bool ServeLoop::ServeInShares() {
 // A job without copies in flight begins one out of turn: it need not wait while the copies of other
 // jobs fill what is allowed in flight.
 bool ServeLoop::ServeOutOfTurn() {
-  const auto has_copies = [](const Seat* seat) {
-    return seat != nullptr && seat->session != nullptr &&
-           seat->session->lane().bytes_in_flight() > 0;
+  const auto has_copies = [](const SessionSlot* slot) {
+    return slot != nullptr && slot->session != nullptr &&
+           slot->session->lane().bytes_in_flight() > 0;
   };
 
   bool worked = false;
   for (const auto& job : tables_.jobs) {
-    while (!std::any_of(job->seats.begin(), job->seats.end(), has_copies) &&
-           copies_.ServeOutOfTurn(&job->copy_share, [&] { return ServeOneSeat(job.get()); })) {
+    while (!std::any_of(job->slots.begin(), job->slots.end(), has_copies) &&
+           copies_.ServeOutOfTurn(&job->copy_share, [&] { return ServeOneSlot(job.get()); })) {
       worked = true;
     }
   }
@@ -212,27 +212,28 @@ bool ServeLoop::ServeOutOfTurn() {
 
 // Serves the next rank of the job that has something to do: its parked requests that may go on now,
 // or one new request. Returns the cost; 0: no rank has any.
-uint64_t ServeLoop::ServeOneSeat(Job* job) {
-  if (job->suspended || job->brings_rcache) return 0;
-  const size_t ranks = job->seats.size();
+uint64_t ServeLoop::ServeOneSlot(Job* job) {
+  if (job->suspended || job->client_owned_rcache) return 0;
+  const size_t ranks = job->slots.size();
   for (size_t i = 0; i < ranks; ++i) {
-    job->next_seat = (job->next_seat + 1) % ranks;
-    Seat* seat = job->seats[job->next_seat];
-    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving)
+    job->next_slot = (job->next_slot + 1) % ranks;
+    SessionSlot* slot = job->slots[job->next_slot];
+    if (slot == nullptr || slot->session == nullptr || slot->violation != nullptr || slot->leaving)
       continue;
 
-    const uint64_t before = seat->session->lane().bytes_started();
-    if (!dispatcher_.RetryParked(seat) && !dispatcher_.TakeRequests(seat, 1)) continue;
+    const uint64_t before = slot->session->lane().bytes_started();
+    if (!dispatcher_.RetryParked(slot) && !dispatcher_.TakeRequests(slot, 1)) continue;
     steps_.HoldWorkersFor(*job);
-    return seat->session->lane().bytes_started() - before + kRequestCost;
+    return slot->session->lane().bytes_started() - before + kRequestCost;
   }
   return 0;
 }
 
 bool ServeLoop::RunInlineWork() {
-  if (!parts_.team->is_inline() || !options_.run_inline_work || parts_.team->waiting() == 0)
+  if (!neighbours_.team->is_inline() || !options_.run_inline_work ||
+      neighbours_.team->waiting() == 0)
     return false;
-  parts_.team->RunOne(0);
+  neighbours_.team->RunOne(0);
   return true;
 }
 
@@ -245,28 +246,28 @@ void ServeLoop::Run() {
     }
     if (++idle_turns % kIdleTurnsPerClockRead != 0) continue;
 
-    const int64_t now = parts_.clock->NowNs();
+    const int64_t now = neighbours_.clock->NowNs();
     if (idle_turns == kIdleTurnsPerClockRead) idle_since_ns_ = now;
     if (now - idle_since_ns_ < spin_.ns()) continue;
     Sleep();
-    spin_.Woke(parts_.clock->NowNs() - idle_since_ns_);
+    spin_.Woke(neighbours_.clock->NowNs() - idle_since_ns_);
     idle_turns = 0;
   }
 }
 
 bool ServeLoop::CanSleep() const {
-  return std::all_of(tables_.seats.begin(), tables_.seats.end(), [](const auto& seat) {
-    return seat->session == nullptr || seat->session->lane().size() == 0 ||
-           seat->session->lane().event_fd() >= 0 || seat->session->is_brought();
+  return std::all_of(tables_.slots.begin(), tables_.slots.end(), [](const auto& slot) {
+    return slot->session == nullptr || slot->session->lane().size() == 0 ||
+           slot->session->lane().event_fd() >= 0 || slot->session->is_brought();
   });
 }
 
 // Flags and copies of a GPU raise no event, so the loop polls them.
 bool ServeLoop::MustPoll() const {
   if (tables_.gpus.empty()) return false;
-  return std::any_of(tables_.seats.begin(), tables_.seats.end(),
-                     [](const auto& seat) {
-                       return seat->session != nullptr && seat->session->MustBePolled();
+  return std::any_of(tables_.slots.begin(), tables_.slots.end(),
+                     [](const auto& slot) {
+                       return slot->session != nullptr && slot->session->MustBePolled();
                      }) ||
          std::any_of(tables_.jobs.begin(), tables_.jobs.end(),
                      [](const auto& job) { return job->gpus.MustBePolled(); });
@@ -274,36 +275,36 @@ bool ServeLoop::MustPoll() const {
 
 // Returns false while the system has no room to watch one of them; the loop then sleeps only
 // briefly.
-bool ServeLoop::WatchNewSeats() {
+bool ServeLoop::WatchNewSlots() {
   bool all = true;
-  for (const auto& seat : tables_.seats) {
-    if (seat->session == nullptr || seat->watched) continue;
-    const int doorbell_fd = seat->session->port().doorbell_fd(),
-              stream_fd = seat->session->lane().event_fd();
+  for (const auto& slot : tables_.slots) {
+    if (slot->session == nullptr || slot->watched) continue;
+    const int doorbell_fd = slot->session->port().doorbell_fd(),
+              stream_fd = slot->session->lane().event_fd();
 
-    seat->watched = tables_.wake_set.AddShared(doorbell_fd);
-    if (seat->watched && stream_fd >= 0 && !tables_.wake_set.Add(stream_fd)) {
+    slot->watched = tables_.wake_set.AddShared(doorbell_fd);
+    if (slot->watched && stream_fd >= 0 && !tables_.wake_set.Add(stream_fd)) {
       tables_.wake_set.Remove(doorbell_fd);
-      seat->watched = false;
+      slot->watched = false;
     }
-    all &= seat->watched;
+    all &= slot->watched;
   }
   return all;
 }
 
 void ServeLoop::ClearEvents() {
-  parts_.events->ClearEvent();
-  parts_.saved->ClearEvent();
-  parts_.team->ArmDoneEvent();
-  if (parts_.tier != nullptr) parts_.tier->ClearEvent();
-  for (const auto& seat : tables_.seats) {
-    if (seat->session != nullptr) seat->session->lane().ClearEvent();
+  neighbours_.events->ClearEvent();
+  neighbours_.saved->ClearEvent();
+  neighbours_.team->ArmDoneEvent();
+  if (neighbours_.tier != nullptr) neighbours_.tier->ClearEvent();
+  for (const auto& slot : tables_.slots) {
+    if (slot->session != nullptr) slot->session->lane().ClearEvent();
   }
 }
 
 void ServeLoop::AnnounceSleep(bool sleeping) {
-  for (const auto& seat : tables_.seats) {
-    if (seat->session != nullptr) seat->session->port().SetSleeping(sleeping);
+  for (const auto& slot : tables_.slots) {
+    if (slot->session != nullptr) slot->session->port().SetSleeping(sleeping);
   }
 }
 
@@ -312,13 +313,13 @@ void ServeLoop::AnnounceSleep(bool sleeping) {
 // client goes on only when the loop sleeps again. Returns false when requests come so often that
 // spinning is better.
 bool ServeLoop::AnswerAndSleep() {
-  if (tables_.handing_over || tables_.seats.empty()) return false;
-  const int64_t begin = parts_.clock->NowNs();
-  ServeSeats();
+  if (tables_.handing_over || tables_.slots.empty()) return false;
+  const int64_t begin = neighbours_.clock->NowNs();
+  ServeSlots();
   WakeAnswered();
   AnnounceSleep(true);  // a client rings once for each announced sleep
 
-  const int64_t now = parts_.clock->NowNs();
+  const int64_t now = neighbours_.clock->NowNs();
   if (!TP_PLANTED("loop.answer_uncounted")) CountTurn(now - begin);
   // The spin budget is told of this silence.
   if (now - idle_since_ns_ <= kLongSilenceNs) return false;
@@ -330,9 +331,9 @@ bool ServeLoop::AnswerAndSleep() {
 // turn in between finds what was queued before.
 void ServeLoop::Sleep() {
   if (!CanSleep()) return;
-  int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
+  int64_t sleep_ns = WatchNewSlots() ? kSleepNsMax : kSleepNsUnwatched;
   // A read or a write that failed has to be repeated soon.
-  if (parts_.tier != nullptr && parts_.tier->next_retry_ns() != INT64_MAX)
+  if (neighbours_.tier != nullptr && neighbours_.tier->next_retry_ns() != INT64_MAX)
     sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
   AnnounceSleep(true);
   ClearEvents();

@@ -1,9 +1,9 @@
 // ServeLoop: the one thread that owns all state of the daemon, and the order in which it looks at
 // everything.
 //
-// Turn and Run belong to one thread; everybody else talks to it through the queues in Parts. A turn
-// does a bounded amount of everything, never blocks, and allocates nothing on the data path
-// (control events may). A test or the simulator calls Turn itself.
+// Turn and Run belong to one thread; everybody else talks to it through the queues in
+// LoopNeighbours. A turn does a bounded amount of everything, never blocks, and allocates nothing
+// on the data path (control events may). A test or the simulator calls Turn itself.
 // Order of a turn: control events, finished saves, finished work, states on NVMe and on GPUs, then
 // for each session (a different one first each time) ended copies, parked and new requests and a
 // piece of copying, then complete steps, work for the workers, violators, jobs, the snapshot.
@@ -27,7 +27,7 @@ namespace tidepool::memserver {
 
 class ServeLoop {
  public:
-  ServeLoop(const Parts& parts, const LoopOptions& options);
+  ServeLoop(const LoopNeighbours& neighbours, const LoopOptions& options);
 
   // Before the first turn, and before the workers have work: takes up the jobs that another server
   // has left in kept memory.
@@ -53,26 +53,26 @@ class ServeLoop {
   void CountTurn(int64_t took_ns);
   bool TakeControlEvents();
   bool TakeSaved();
-  bool ServeSeats();
+  bool ServeSlots();
   // Takes all requests of a rank whose job has no competitor for copies.
-  bool TakeAll(Seat* seat);
-  // ServeSeats where several jobs have ranks: they begin copies by their jobs' shares.
+  bool TakeAll(SessionSlot* slot);
+  // ServeSlots where several jobs have ranks: they begin copies by their jobs' shares.
   bool ServeInShares();
   bool ServeOutOfTurn();
-  uint64_t ServeOneSeat(Job* job);
+  uint64_t ServeOneSlot(Job* job);
   bool JobsCompete() const;
-  bool ProgressCopies(Seat* seat);
+  bool ProgressCopies(SessionSlot* slot);
   bool RunInlineWork();
   void WakeAnswered();
   void Sleep();
   bool AnswerAndSleep();
   void AnnounceSleep(bool sleeping);
   void ClearEvents();
-  bool WatchNewSeats();
+  bool WatchNewSlots();
   bool CanSleep() const;
   bool MustPoll() const;
 
-  const Parts parts_;
+  const LoopNeighbours neighbours_;
   const LoopOptions options_;
   SpinBudget spin_;
   Tables tables_;
@@ -83,7 +83,7 @@ class ServeLoop {
   std::vector<ControlEvent> events_;  // taken from the queue; handled up to next_event_
   size_t next_event_ = 0;
   std::vector<SaveResult> saved_;
-  size_t first_seat_ = 0;
+  size_t first_slot_ = 0;
   // When nothing was found to do for the first time, or the last silence ended.
   int64_t idle_since_ns_ = 0;
   FairShare copies_;  // on the host

@@ -60,7 +60,7 @@ void StepDesk::FinishStep(Job* job) {
   job->NoteProgress(JobProgress::kStepSealed);
 
   job->steps_skipped += record.skipped;
-  const int64_t now = parts_.clock->NowNs();
+  const int64_t now = neighbours_.clock->NowNs();
   if (job->last_seal_ns != 0)
     job->step_seconds = static_cast<double>(now - job->last_seal_ns) / kNsPerSecond;
   job->last_seal_ns = now;
@@ -68,24 +68,24 @@ void StepDesk::FinishStep(Job* job) {
 }
 
 void StepDesk::AnswerStep(Job* job, const StepRecord& record, ErrorId error) {
-  for (Seat* seat : job->seats) {
-    if (seat == nullptr || seat->session == nullptr) continue;
+  for (SessionSlot* slot : job->slots) {
+    if (slot == nullptr || slot->session == nullptr) continue;
     const auto answer = [&](const shm::Request& request) {
       shm::Completion completion = Failure(request, error);
       completion.version = error == ErrorId::kNone ? record.version : record.version - 1;
       completion.grad_norm = record.grad_norm;
       completion.skipped = error == ErrorId::kNone ? record.skipped : 0;
-      Answer(seat, completion);
+      Answer(slot, completion);
     };
     // The rank waits for the end alone, which is the last.
-    for (const shm::Request& request : job->numbers.waiting(seat->rank)) answer(request);
-    answer(shm::AsRequest(job->step.end(seat->rank)));
+    for (const shm::Request& request : job->numbers.waiting(slot->rank)) answer(request);
+    answer(shm::AsRequest(job->step.end(slot->rank)));
   }
   TP_POINT("server.step_answered");
 }
 
 bool StepDesk::TakeDone() {
-  if (!parts_.team->TakeDone(&done_)) return false;
+  if (!neighbours_.team->TakeDone(&done_)) return false;
   for (const WorkDone& done : done_) EndWork(done);
   return true;
 }
@@ -111,8 +111,8 @@ void StepDesk::EndWork(const WorkDone& done) {
       if (job->fill.EndWork(done)) job->NoteProgress(JobProgress::kWindowFilled);
       break;
 
-    case WorkKind::kMoveOut: demotion_->EndWork(done, parts_.tier, job->states.get()); break;
-    case WorkKind::kVerify: tables_->scrub.EndWork(done, parts_.tier, *job->states); break;
+    case WorkKind::kMoveOut: demotion_->EndWork(done, neighbours_.tier, job->states.get()); break;
+    case WorkKind::kVerify: tables_->scrub.EndWork(done, neighbours_.tier, *job->states); break;
     case WorkKind::kWiden:
     case WorkKind::kAccumulate:
     case WorkKind::kScan: job->intake.EndWork(done); break;
@@ -157,14 +157,15 @@ bool StepDesk::NextNarrow(Job* job, Work* work) {
 bool StepDesk::NextWork(Job* job, Work* work) {
   if (job->phase != JobPhase::kOpen) return false;
   // Demotion goes on for a suspended job too: others wait for its room.
-  if (demotion_->job() == job->id && demotion_->NextWork(*parts_.tier, job->states.get(), work))
+  if (demotion_->job() == job->id &&
+      demotion_->NextWork(*neighbours_.tier, job->states.get(), work))
     return true;
   // A fill holds staging that others may need.
   if (job->fill.NextWork(work)) return true;
   // So do the pieces that were there when the job was suspended, and those that are being checked.
   const auto scrubs = [&] {
-    return parts_.tier != nullptr &&
-           tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work);
+    return neighbours_.tier != nullptr &&
+           tables_->scrub.NextWork(job->id, *neighbours_.tier, *job->states, work);
   };
   if (job->suspended)
     return job->spills.NextLoadWork(work) || job->updates.NextStaged(work) || scrubs();

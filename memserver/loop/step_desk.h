@@ -15,11 +15,12 @@ namespace tidepool::memserver {
 class StepDesk {
  public:
   // The demotion is DemotionDesk's; its work is named and taken back here.
-  StepDesk(const Parts& parts, Tables* tables, Demotion* demotion)
-      : parts_(parts),
+  StepDesk(const LoopNeighbours& neighbours, Tables* tables, Demotion* demotion)
+      : neighbours_(neighbours),
         tables_(tables),
         demotion_(demotion),
-        workers_(parts, tables, [this](Job* job, Work* work) { return NextWork(job, work); }) {}
+        workers_(neighbours, tables, [this](Job* job, Work* work) { return NextWork(job, work); }) {
+  }
   StepDesk(const StepDesk&) = delete;
   StepDesk& operator=(const StepDesk&) = delete;
 
@@ -43,7 +44,7 @@ class StepDesk {
   void EndHash(const Job& job, const WorkDone& done);
   void EndWork(const WorkDone& done);
 
-  const Parts parts_;
+  const LoopNeighbours neighbours_;
   Tables* const tables_;
   Demotion* const demotion_;
   WorkerShares workers_;

@@ -32,7 +32,7 @@ bool WeightDesk::Poll() {
     if (!MayFill(*job)) continue;
     FindAsked(job.get());
     begun |= FillAsked(job.get());
-    if (!job->suspended && job->HasSeats() && !TP_BUGGIFY("weights.read_ahead_not"))
+    if (!job->suspended && job->HasSlots() && !TP_BUGGIFY("weights.read_ahead_not"))
       begun |= FillAhead(job.get());
   }
   return begun;
@@ -43,20 +43,20 @@ bool WeightDesk::Poll() {
 void WeightDesk::FindAsked(Job* job) {
   std::vector<ChunkId>& asked = job->states->window().asked();
   asked.clear();
-  const size_t ranks = job->seats.size();
+  const size_t ranks = job->slots.size();
   const size_t places = job->states->window().slots().size();
 
   for (uint32_t place = 0, found = 1; found > 0 && place < places; ++place) {
     found = 0;
     for (size_t i = 0; i < ranks; ++i) {
-      const Seat* seat = job->seats[(job->next_filled + i) % ranks];
-      if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr ||
-          seat->leaving)
+      const SessionSlot* slot = job->slots[(job->next_filled + i) % ranks];
+      if (slot == nullptr || slot->session == nullptr || slot->violation != nullptr ||
+          slot->leaving)
         continue;
 
       uint32_t nth = 0;
-      for (const shm::Request& request : seat->session->waiting().requests()) {
-        if (!IsDue(*job, *seat->session, request) || nth++ != place) continue;
+      for (const shm::Request& request : slot->session->waiting().requests()) {
+        if (!IsDue(*job, *slot->session, request) || nth++ != place) continue;
         ++found;
         if (!job->states->window().IsAsked(request.chunk)) asked.push_back(request.chunk);
         break;
@@ -74,7 +74,7 @@ bool WeightDesk::FillAsked(Job* job) {
     if (slot == WeightWindow::kNone) break;
 
     job->fill.Begin(slot);
-    job->next_filled = (job->next_filled + 1) % job->seats.size();
+    job->next_filled = (job->next_filled + 1) % job->slots.size();
     begun = true;
   }
   return begun;
@@ -108,12 +108,12 @@ bool WeightDesk::FillAhead(Job* job) {
 
 bool WeightDesk::IsAwaited(const Job& job) {
   if (!job.states->window().any()) return false;
-  return std::any_of(job.seats.begin(), job.seats.end(), [&job](const Seat* seat) {
-    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving)
+  return std::any_of(job.slots.begin(), job.slots.end(), [&job](const SessionSlot* slot) {
+    if (slot == nullptr || slot->session == nullptr || slot->violation != nullptr || slot->leaving)
       return false;
-    const auto requests = seat->session->waiting().requests();
+    const auto requests = slot->session->waiting().requests();
     return std::any_of(requests.begin(), requests.end(), [&](const shm::Request& request) {
-      return IsDue(job, *seat->session, request);
+      return IsDue(job, *slot->session, request);
     });
   });
 }

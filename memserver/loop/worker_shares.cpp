@@ -8,7 +8,7 @@ namespace tidepool::memserver {
 Priority WorkerShares::HighestPresent() const {
   Priority highest = Priority::kLow;
   for (const auto& job : tables_->jobs) {
-    if (job->worker_share.priority > highest && !job->suspended && job->HasSeats())
+    if (job->worker_share.priority > highest && !job->suspended && job->HasSlots())
       highest = job->worker_share.priority;
   }
   return highest;
@@ -16,8 +16,8 @@ Priority WorkerShares::HighestPresent() const {
 
 // A job without ranks, or one that is suspended, holds no workers: nobody waits for its work.
 void WorkerShares::HoldFor(const Job& job) {
-  if (tables_->jobs.size() < 2 || job.suspended || !job.HasSeats()) return;
-  const int64_t now = parts_.clock->NowNs();
+  if (tables_->jobs.size() < 2 || job.suspended || !job.HasSlots()) return;
+  const int64_t now = neighbours_.clock->NowNs();
   asked_ns_[static_cast<size_t>(job.worker_share.priority)] = now;
   if (job.worker_share.priority < Priority::kHigh) return;
   const auto is_below = [](const auto& other) {
@@ -29,7 +29,7 @@ void WorkerShares::HoldFor(const Job& job) {
 
 // The highest priority of the jobs that have asked for something lately, beside others.
 Priority WorkerShares::HighestAsking() const {
-  const int64_t since = parts_.clock->NowNs() - kGivesWayNs;
+  const int64_t since = neighbours_.clock->NowNs() - kGivesWayNs;
   for (size_t priority = kPriorities; priority-- > 0;) {
     if (asked_ns_[priority] > since) return static_cast<Priority>(priority);
   }
@@ -39,7 +39,7 @@ Priority WorkerShares::HighestAsking() const {
 // True when the team has so much work of lower priorities that more of it would only wait, and
 // delay what comes from `highest`.
 bool WorkerShares::TeamHasEnoughBelow(Priority highest) const {
-  const uint64_t workers = std::max(parts_.team->threads(), 1U);
+  const uint64_t workers = std::max(neighbours_.team->threads(), 1U);
   uint64_t items = 0, bytes = 0;
   for (const auto& job : tables_->jobs) {
     if (job->worker_share.priority >= highest) continue;
@@ -51,12 +51,13 @@ bool WorkerShares::TeamHasEnoughBelow(Priority highest) const {
 
 // Gives some work to jobs of lower priority than `high`, when it is time again. They take turns.
 bool WorkerShares::GiveBesideHigh(Priority asking) {
-  const int64_t now = parts_.clock->NowNs();
+  const int64_t now = neighbours_.clock->NowNs();
   if (now < next_beside_high_ns_) return false;
   const size_t jobs = tables_->jobs.size();
   uint64_t given = 0;
 
-  for (size_t without = 0; without < jobs && given < kBytesBesideHigh && parts_.team->HasRoom();) {
+  for (size_t without = 0;
+       without < jobs && given < kBytesBesideHigh && neighbours_.team->HasRoom();) {
     Job* const job = tables_->jobs[++last_beside_high_ % jobs].get();
     Share& share = job->worker_share;
     const uint64_t bytes = share.priority < Priority::kHigh ? Give(job, asking) : 0;
@@ -66,7 +67,7 @@ bool WorkerShares::GiveBesideHigh(Priority asking) {
   }
 
   if (given > 0)
-    next_beside_high_ns_ = now + kBesideHighNs / std::max<int64_t>(parts_.team->threads(), 1);
+    next_beside_high_ns_ = now + kBesideHighNs / std::max<int64_t>(neighbours_.team->threads(), 1);
   return given > 0;
 }
 
@@ -79,13 +80,13 @@ uint64_t WorkerShares::Give(Job* job, Priority asking) {
   const uint64_t bytes = BytesTouched(work);
   ++job->work_at_team;
   job->bytes_at_team += bytes;
-  parts_.team->Push(work);
+  neighbours_.team->Push(work);
   return bytes;
 }
 
 bool WorkerShares::FeedTeam() {
-  if (!parts_.team->HasRoom()) return false;
-  if (held_until_ns_ > 0 && parts_.clock->NowNs() >= held_until_ns_) held_until_ns_ = 0;
+  if (!neighbours_.team->HasRoom()) return false;
+  if (held_until_ns_ > 0 && neighbours_.clock->NowNs() >= held_until_ns_) held_until_ns_ = 0;
   const bool held = held_until_ns_ > 0;
   const Priority highest = HighestPresent(),
                  asking = tables_->jobs.size() > 1 ? HighestAsking() : Priority::kLow;
@@ -93,7 +94,7 @@ bool WorkerShares::FeedTeam() {
   const auto take = [this, asking](size_t i) { return Give(tables_->jobs[i].get(), asking); };
 
   bool fed = held && GiveBesideHigh(asking);
-  while (parts_.team->HasRoom()) {
+  while (neighbours_.team->HasRoom()) {
     const Priority lowest = held                          ? Priority::kHigh
                             : TeamHasEnoughBelow(highest) ? highest
                                                           : Priority::kLow;

@@ -19,8 +19,8 @@ class WorkerShares {
   // Names the job's next work; false where it has none.
   using NextWork = std::function<bool(Job* job, Work* work)>;
 
-  WorkerShares(const Parts& parts, Tables* tables, NextWork next_work)
-      : parts_(parts), tables_(tables), next_work_(std::move(next_work)) {}
+  WorkerShares(const LoopNeighbours& neighbours, Tables* tables, NextWork next_work)
+      : neighbours_(neighbours), tables_(tables), next_work_(std::move(next_work)) {}
 
   // Gives work to the team while it has room. True when some was given.
   bool FeedTeam();
@@ -36,7 +36,7 @@ class WorkerShares {
   bool GiveBesideHigh(Priority asking);
   bool TeamHasEnoughBelow(Priority highest) const;
 
-  const Parts parts_;
+  const LoopNeighbours neighbours_;
   Tables* const tables_;
   const NextWork next_work_;
   FairShare workers_;

@@ -81,7 +81,7 @@ std::shared_ptr<const ChunkTable::Rows> ChunkTable::GiveUpRows() {
       Rows{std::exchange(chunks_, {}), std::exchange(intakes_, {}), std::exchange(runs_, {})});
 }
 
-Status ChunkTable::Recover(Version sealed, StandIns* stand_ins) {
+Status ChunkTable::Recover(Version sealed, FallbackSlots* fallback_slots) {
   for (ChunkId id = 0; id < chunks_.size(); ++id) {
     Chunk& chunk = chunks_[id];
     const ChunkRecord& record = *chunk.record;
@@ -101,7 +101,7 @@ Status ChunkTable::Recover(Version sealed, StandIns* stand_ins) {
     }
 
     chunk.version = *version;
-    if (chunk.spilled) TP_RETURN_IF_ERROR(stand_ins->Recover(id, record));
+    if (chunk.spilled) TP_RETURN_IF_ERROR(fallback_slots->Recover(id, record));
     if (*version == kNoVersion) continue;
     chunk.state = *version == sealed ? ChunkState::kResident : ChunkState::kUpdateDue;
     ++loaded_;

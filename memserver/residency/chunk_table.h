@@ -19,7 +19,7 @@
 #include "memserver/residency/job_placement.h"
 #include "memserver/residency/kept/job_record_writer.h"
 #include "memserver/residency/kept/kept_records.h"
-#include "memserver/residency/pool/stand_ins.h"
+#include "memserver/residency/pool/fallback_slots.h"
 #include "memserver/residency/snapshot.h"
 #include "shm/spec/job_spec.h"
 #include "shm/spec/state_bytes.h"
@@ -80,10 +80,10 @@ struct Chunk {
   uint32_t accepted = 0, shards_accepted = 0;
 
   // True where master, momentum and variance lie on NVMe or on a GPU.
-  bool away() const { return spilled || on_gpu; }
+  bool states_off_host() const { return spilled || on_gpu; }
   bool is_split() const { return IsSplit(states); }
   // True where workers make the 16-bit copy of the weights from the master plane.
-  bool narrows() const { return dtype != DType::kF32 && !is_split() && !away(); }
+  bool narrows() const { return dtype != DType::kF32 && !is_split() && !states_off_host(); }
 };
 
 class ChunkTable {
@@ -105,9 +105,9 @@ class ChunkTable {
   struct Rows;
   std::shared_ptr<const Rows> GiveUpRows();
   // Reads what the records of another server say of each chunk: its version, by the rule of trust
-  // (a stamp that fits its name, and the sealed version or the one before it), and its stand-ins.
-  // Errors: kKeptMemoryBad.
-  Status Recover(Version sealed, StandIns* stand_ins);
+  // (a stamp that fits its name, and the sealed version or the one before it), and its fallback
+  // slots. Errors: kKeptMemoryBad.
+  Status Recover(Version sealed, FallbackSlots* fallback_slots);
 
   Chunk& chunk(ChunkId id) { return Look(id); }
   const Chunk& chunk(ChunkId id) const { return Look(id); }

@@ -287,7 +287,7 @@ bool FrozenTable::EndHash(FrozenChunk* chunk) {
   return same;
 }
 
-bool FrozenTable::Tend(int64_t now_ns) {
+bool FrozenTable::PollUploads(int64_t now_ns) {
   FrozenChunk* stalled = nullptr;
   for (FrozenChunk* chunk : uploads_) {
     const bool idle = chunk->copies == 0 && !chunk->at_worker && chunk->filled < chunk->name.bytes;

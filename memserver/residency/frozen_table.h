@@ -60,7 +60,7 @@ struct FrozenChunk {
   uint32_t copies = 0;  // in flight
   bool at_worker = false;
   bool wanted = false;       // somebody has waited since the upload began
-  uint64_t filled_seen = 0;  // by Tend, at `moved_ns`
+  uint64_t filled_seen = 0;  // by PollUploads, at `moved_ns`
   int64_t moved_ns = 0;
   SessionId rejected = 0;  // whose bytes did not match the name, until it is answered
 };
@@ -130,7 +130,7 @@ class FrozenTable {
   bool EndHash(FrozenChunk* chunk);
   bool uploading() const { return !uploads_.empty(); }
   // Takes claims from uploaders that hold up others. True when there was one.
-  bool Tend(int64_t now_ns);
+  bool PollUploads(int64_t now_ns);
 
   // Grows whenever a waiting claim or fetch may go on.
   uint64_t changes() const { return changes_; }

@@ -196,9 +196,9 @@ Status AdmitSpill(const Ledger& ledger, const Demand& demand) {
 }
 
 Status AdmitRun(const Ledger& ledger, const Demand& demand) {
-  uint32_t seats = 0, of_user = 0;
+  uint32_t slots = 0, of_user = 0;
   for (const Holding& holding : ledger.holdings) {
-    seats += holding.ranks;
+    slots += holding.ranks;
     of_user += holding.uid == demand.uid ? holding.ranks : 0;
   }
 
@@ -210,7 +210,7 @@ Status AdmitRun(const Ledger& ledger, const Demand& demand) {
                       " may have, of which other jobs have " + std::to_string(of_user));
   }
 
-  Places places{.what = "sessions", .all = ledger.sessions_max, .used = seats, .own = of_user};
+  Places places{.what = "sessions", .all = ledger.sessions_max, .used = slots, .own = of_user};
   places.wanted = demand.ranks;
   places.uid = demand.uid;
   // An operator who lets one user have all sessions means it.

@@ -2,7 +2,7 @@
 // moves nothing.
 //
 // Any thread. An admitted job has everything that it can ever need, so no later request fails for
-// lack of room: all its pool memory is taken with the first rank, and the rCaches and seats of all
+// lack of room: all its pool memory is taken with the first rank, and the rCaches and slots of all
 // its ranks with the first rank of each run.
 // The rule for the pool: an unused guarantee is room for its account alone; beyond it, whatever is
 // not guaranteed to others may be borrowed up to the limit. What was borrowed is never taken back

@@ -73,8 +73,8 @@ void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
   constexpr size_t kParam16 = kPlanesMax - 2, kGradient = kPlanesMax - 1;
   const auto all = InOrder(shm::PlaneBytesOf(*spec_, id)), sizes = PlaneSizes(id);
   const bool on_gpu = shm::IsOnGpu(*spec_, id), spilled = placement_.IsSpilled(id);
-  const bool away = (spilled && !placement_.IsWindowed(id)) || on_gpu;
-  const bool joins = away && spec_->DTypeOf(id) != DType::kF32 && spec_->micro_batches == 1 &&
+  const bool off_host = (spilled && !placement_.IsWindowed(id)) || on_gpu;
+  const bool joins = off_host && spec_->DTypeOf(id) != DType::kF32 && spec_->micro_batches == 1 &&
                      !IsSplit(spec_->optimizer.states);
 
   for (size_t i = 0; i < all.size(); ++i) {

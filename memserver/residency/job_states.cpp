@@ -16,7 +16,7 @@ JobStates::JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool, P
       records_(spec_.get()),
       table_(spec_.get(), &records_),
       weights_(spec_.get(), &placement_, &table_),
-      stand_ins_(spec_.get(), pool) {}
+      fallback_slots_(spec_.get(), pool) {}
 
 Result<std::unique_ptr<JobStates>> JobStates::Reserve(std::shared_ptr<const shm::JobSpec> spec,
                                                       HostPool* pool, const Placement& placement) {
@@ -58,14 +58,14 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
   for (ChunkId id = kept.demoted; id < kept.spec->chunks.size(); ++id) {
     if (!states->LandsWhereItShould(id)) return misplaced;
   }
-  TP_RETURN_IF_ERROR(states->table_.Recover(kept.sealed_version, &states->stand_ins_));
+  TP_RETURN_IF_ERROR(states->table_.Recover(kept.sealed_version, &states->fallback_slots_));
   return states;
 }
 
 // Weights that land across two planes need the second one right behind the first.
 bool JobStates::LandsWhereItShould(ChunkId id) const {
   const Chunk& chunk = table_.saved(id);
-  if (!chunk.away() || !weights_.LandsAcrossPlanes(id)) return true;
+  if (!chunk.states_off_host() || !weights_.LandsAcrossPlanes(id)) return true;
   const uint64_t param16_bytes = RoundUp(chunk.elements * BytesOf(chunk.dtype), kPageBytes);
   return chunk.planes.gradient == chunk.planes.param16 + param16_bytes;
 }

@@ -5,12 +5,12 @@
 // both as they are until that save is answered.
 // Its parts own what they are named for: JobPlacement the extents of the pool and the directories
 // on NVMe, JobRecordWriter the kept records, ChunkTable the chunks, JobWeights the window of
-// weights, StandIns the places for what a drive did not take. JobStates makes them, adopts those of
-// an earlier server, and changes them together.
+// weights, FallbackSlots the places for what a drive did not take. JobStates makes them, adopts
+// those of an earlier server, and changes them together.
 // Invariants:
 //  1. planes of all chunks, staging buffers and records were taken from the pool together, and go
-//     back together (destructor), with the places that stand in for some on NVMe (stand_ins.h),
-//     which were taken when a drive failed;
+//     back together (destructor), with the places that stand in for some on NVMe
+//     (fallback_slots.h), which were taken when a drive failed;
 //  2. a chunk's version never goes back and never skips; Publish is the only way forward;
 //  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk
 //     starts while it is not 0;
@@ -46,7 +46,7 @@
 #include "memserver/residency/kept/job_record_writer.h"
 #include "memserver/residency/kept/job_records.h"
 #include "memserver/residency/pool/host_pool.h"
-#include "memserver/residency/pool/stand_ins.h"
+#include "memserver/residency/pool/fallback_slots.h"
 #include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
@@ -108,8 +108,8 @@ class JobStates {
   const ChunkTable& table() const { return table_; }
   JobWeights& weights() { return weights_; }
   const JobWeights& weights() const { return weights_; }
-  StandIns& stand_ins() { return stand_ins_; }
-  const StandIns& stand_ins() const { return stand_ins_; }
+  FallbackSlots& fallback_slots() { return fallback_slots_; }
+  const FallbackSlots& fallback_slots() const { return fallback_slots_; }
 
   // What the specification says.
   const shm::JobSpec& spec() const { return *spec_; }
@@ -120,7 +120,7 @@ class JobStates {
   // Extents of the host pool; what is spilled takes no bytes there.
   std::span<const Extent> extents() const { return placement_.extents(); }
   // All that the job holds of the pool, and of NVMe (job_placement.h).
-  uint64_t pool_bytes() const { return placement_.pool_bytes() + stand_ins_.bytes(); }
+  uint64_t pool_bytes() const { return placement_.pool_bytes() + fallback_slots_.bytes(); }
   std::byte* staging(Rank rank) const { return placement_.staging(rank); }
   bool spills() const { return placement_.spills(); }
   uint64_t chunks_spilled() const { return placement_.chunks_spilled(); }
@@ -192,7 +192,7 @@ class JobStates {
   JobRecordWriter records_;
   ChunkTable table_;
   JobWeights weights_;
-  StandIns stand_ins_;
+  FallbackSlots fallback_slots_;
   FrozenHold frozen_hold_;
   std::vector<FrozenUse> frozen_;
   bool laid_out_ = false;

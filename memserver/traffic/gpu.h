@@ -144,7 +144,7 @@ struct GpuStateMemory {
 
 // What a session has besides when its rank brought its rCache. All null where the server made the
 // rCache.
-struct BroughtParts {
+struct ImportedRcache {
   Gpu* gpu = nullptr;
   // The two pages (shm/flag_pages.h), in host memory.
   std::unique_ptr<device::Memory> flags;

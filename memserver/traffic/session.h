@@ -37,7 +37,7 @@ class Session {
     std::unique_ptr<device::Memory> rcache = nullptr;
     // Its own stream; null where the rCache was brought.
     std::unique_ptr<device::Stream> stream = nullptr;
-    BroughtParts brought = {};
+    ImportedRcache brought = {};
     GpuStreams* gpu = nullptr;  // of brought.gpu
   };
   explicit Session(Parts parts);
@@ -92,7 +92,7 @@ class Session {
   struct Remains {
     std::unique_ptr<shm::ServerPort> port;
     std::unique_ptr<device::Memory> rcache;
-    BroughtParts brought;
+    ImportedRcache brought;
   };
   // Drops the copies in flight, then hands the memory out: unmapping it takes longer than a turn
   // may. Not while it MustDrain.
@@ -120,7 +120,7 @@ class Session {
   const Rank rank_;
   std::unique_ptr<shm::ServerPort> port_;
   std::unique_ptr<device::Memory> rcache_;
-  BroughtParts brought_;
+  ImportedRcache brought_;
   const shm::FlagPages flags_;
   const uint64_t flags_base_;
   CopyLane lane_;

@@ -26,13 +26,13 @@ SpillReader::SpillReader(const JobStates& states, std::vector<File> files)
       files_(std::move(files)),
       job_nonce_(states.record().nonce),
       epoch_(states.epoch()) {
-  for (const StandIn& each : states.stand_ins().all()) {
-    if (each.slot == epoch_ % 2) stand_ins_.push_back(each);
+  for (const FallbackSlot& each : states.fallback_slots().all()) {
+    if (each.slot == epoch_ % 2) fallback_slots_.push_back(each);
   }
 }
 
-const std::byte* SpillReader::FindStandIn(ChunkId chunk, uint32_t piece) const {
-  for (const StandIn& each : stand_ins_) {
+const std::byte* SpillReader::FindFallbackSlot(ChunkId chunk, uint32_t piece) const {
+  for (const FallbackSlot& each : fallback_slots_) {
     if (each.chunk == chunk && each.piece == piece) return each.image();
   }
   return nullptr;
@@ -95,8 +95,8 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
   nvme::PieceVerdict verdict;
   for (uint32_t tries = 0; tries < kTriesMax; ++tries) {
     Status read;
-    if (const std::byte* const stand_in = FindStandIn(chunk, piece)) {
-      std::memcpy(bytes.data(), stand_in, bytes.size());
+    if (const std::byte* const fallback_slot = FindFallbackSlot(chunk, piece)) {
+      std::memcpy(bytes.data(), fallback_slot, bytes.size());
     } else {
       read = ReadWhole(file, offset, bytes);
     }

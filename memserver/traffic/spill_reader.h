@@ -38,14 +38,14 @@ class SpillReader {
   uint64_t PieceElements(ChunkId chunk, uint32_t piece) const;
   Status ReadWhole(const File& file, uint64_t offset, std::span<std::byte> bytes) const;
   // Where the piece lies in the pool; null: on the drive.
-  const std::byte* FindStandIn(ChunkId chunk, uint32_t piece) const;
+  const std::byte* FindFallbackSlot(ChunkId chunk, uint32_t piece) const;
 
   const JobStates& states_;  // JobStates::saved
   const std::shared_ptr<const shm::JobSpec> spec_;
   const std::vector<File> files_;
   const uint64_t job_nonce_;
   const uint64_t epoch_;
-  std::vector<StandIn> stand_ins_;  // of this epoch's slot
+  std::vector<FallbackSlot> fallback_slots_;  // of this epoch's slot
   std::optional<nvme::PageMemory> buffer_;
   ChunkId chunk_ = shm::kNoSpill;  // what the buffer holds
   uint32_t piece_ = 0;

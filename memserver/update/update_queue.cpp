@@ -80,7 +80,7 @@ Status UpdateQueue::CloseTiles(const StepRecord& record, std::span<const optim::
   if (record.skipped != 0) return Status();
   for (ChunkId id = 0; id < states_->chunks().size(); ++id) {
     const Chunk& chunk = states_->chunk(id);
-    if (chunk.state == ChunkState::kUpdateDue && !chunk.away())
+    if (chunk.state == ChunkState::kUpdateDue && !chunk.states_off_host())
       TP_RETURN_IF_ERROR(RestoreChunk(id, areas));
   }
   return Status();
@@ -148,11 +148,11 @@ void UpdateQueue::Prepare(const StepRecord& record) {
 bool UpdateQueue::HandOut() {
   const auto all = static_cast<uint32_t>(order_.size());
   if (handed_out_ == all) return false;
-  const bool some_away = !skipped_ && (states_->spills() || states_->uses_gpus());
-  const bool whole = !some_away || TP_PLANTED("update.handed_out_at_once");
+  const bool some_off_host = !skipped_ && (states_->spills() || states_->uses_gpus());
+  const bool whole = !some_off_host || TP_PLANTED("update.handed_out_at_once");
   const uint32_t end = whole ? all : std::min(all, handed_out_ + kHandedOutPerTurn);
 
-  for (uint32_t i = handed_out_; i < end && some_away; ++i) {
+  for (uint32_t i = handed_out_; i < end && some_off_host; ++i) {
     const ChunkId id = order_[i];
     const Chunk& chunk = states_->chunk(id);
     if (chunk.spilled) spills_->Update(id, epoch_);
@@ -189,7 +189,7 @@ bool UpdateQueue::NextWork(Work* work) {
   if (skipped_ || !active()) return false;
   // First, so that staging is free again.
   if (NextSpilledWork(work)) return true;
-  while (cursor_ < handed_out_ && states_->chunk(order_[cursor_]).away()) ++cursor_;
+  while (cursor_ < handed_out_ && states_->chunk(order_[cursor_]).states_off_host()) ++cursor_;
   if (cursor_ >= handed_out_) return false;
   const ChunkId id = order_[cursor_];
   Chunk& chunk = states_->chunk(id);

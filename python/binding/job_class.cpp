@@ -106,11 +106,11 @@ class Job : public torch::CustomClassHolder {
   std::string Plan() { return PlanJson(Take(Here()->Plan()), micro_batches_); }
 
   std::string Open() {
-    const trainer::ModuleSeat seat = Take(Here()->Open());
+    const trainer::ModuleSlot slot = Take(Here()->Open());
     JsonWriter json;
-    json.BeginObject().Field("job", seat.job).Field("socket_dir", seat.socket_dir);
-    json.Field("resumed", seat.resumed).Field("version", seat.version);
-    json.Field("pool_bytes", seat.pool_bytes).Field("rcache_bytes", seat.rcache_bytes);
+    json.BeginObject().Field("job", slot.job).Field("socket_dir", slot.socket_dir);
+    json.Field("resumed", slot.resumed).Field("version", slot.version);
+    json.Field("pool_bytes", slot.pool_bytes).Field("rcache_bytes", slot.rcache_bytes);
     return json.EndObject().Take();
   }
 

@@ -46,7 +46,7 @@ class Handle:
         self.foreign = False  # this process was forked from the one that trains
         self.job: Any = None
         self.place: Dict[str, Any] = {}
-        self.seat: Dict[str, Any] = {}
+        self.slot: Dict[str, Any] = {}
         self.plan: Dict[str, Any] = {}
         self._members: Set[int] = set()  # ids of the job's parameters
         self._hooks: List[Any] = []
@@ -87,7 +87,7 @@ class Handle:
         try:
             asked = f"asking memserver at {server[0] or _server.default_socket_dir()} for room"
             waits_for("starting a private memserver" if server[1] else asked, self.rank == 0)
-            plan, seat = _begin(job, trained, frozen, group_of, placed, profile, is_shown=self.rank == 0)
+            plan, slot = _begin(job, trained, frozen, group_of, placed, profile, is_shown=self.rank == 0)
             placed.place_the_rest(self.model, {id(one.parameter) for one in (*trained, *frozen)})
             call(job, "bind")
         except BaseException as error:
@@ -96,7 +96,7 @@ class Handle:
             placed.undo()
             raise
 
-        self.job, self.place, self.plan, self.seat, self.state = job, place, plan, seat, "running"
+        self.job, self.place, self.plan, self.slot, self.state = job, place, plan, slot, "running"
         self._members = {id(one.parameter) for one in (*trained, *frozen)}
         self.weights = None
         self._say_what_goes_on(is_private=server[1])
@@ -181,7 +181,7 @@ class Handle:
         if is_private and self.options.job and self.options.standalone is None:
             log.warning("job %s is at a private memserver, and ends with this process: nobody serves at %s", name, _server.default_socket_dir())
         elif not is_private and not name:
-            log.warning("job %s has a name that was made up: no later start can go on with it; give job=", self.seat["job"])
+            log.warning("job %s has a name that was made up: no later start can go on with it; give job=", self.slot["job"])
 
     def _is_kept(self) -> bool:
         """Whether the job is left with the server where the process ends without close(): a later one could ask for it, or other ranks go on."""
@@ -204,7 +204,7 @@ def _begin(
     profile: Optional[_profile.Profile],
     is_shown: bool,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Describes the parameters, takes the seat, and puts initial values into a new job. Returns plan and seat."""
+    """Describes the parameters, takes the session slot, and puts initial values into a new job. Returns plan and slot."""
     for one in trained:
         placed.place(one)
         call(job, "add_parameter", one.name, one.parameter, group_of[id(one.parameter)], one.multi_use)
@@ -216,9 +216,9 @@ def _begin(
         call(job, "foresee", profile.native)
     first = [trained[index] for index in profile.order if index < len(trained)] if profile is not None else trained
     _ReadAhead(placed, first).advance(0)  # while the server prepares its memory
-    seat = json.loads(call(job, "open"))
+    slot = json.loads(call(job, "open"))
     plan = json.loads(call(job, "plan"))  # behind open: a job that goes on has its own
-    if not seat["resumed"]:
+    if not slot["resumed"]:
         order = call(job, "put_order")
         ahead = _ReadAhead(placed, [trained[index] for index in order])
         progress = Progress("weights to the server", sum(one.bytes for one in trained), is_shown)
@@ -229,7 +229,7 @@ def _begin(
                 progress.advance(trained[index].bytes, placed.shard(trained[index]))
         finally:
             progress.end()
-    return plan, seat
+    return plan, slot
 
 
 class _ReadAhead:

@@ -70,12 +70,12 @@ def memory(model: nn.Module) -> Memory:
     """What the job of a wrapped model has on this rank. Errors: UsageError (no job runs)."""
     handle = _handle.of_model(model)
     counters = json.loads(handle.call("counters"))
-    numbers = {**numbers_of(handle.plan), "rcache_bytes": handle.seat["rcache_bytes"]}
+    numbers = {**numbers_of(handle.plan), "rcache_bytes": handle.slot["rcache_bytes"]}
     return Memory(
         **numbers,
-        job=handle.seat["job"],
-        socket_dir=handle.seat["socket_dir"],
-        pool_bytes=handle.seat["pool_bytes"],
+        job=handle.slot["job"],
+        socket_dir=handle.slot["socket_dir"],
+        pool_bytes=handle.slot["pool_bytes"],
         hits=counters["hits"],
         misses=counters["misses"],
         prefetches=counters["prefetches"],

@@ -1,4 +1,4 @@
-"""Names and texts: class names that say nothing, notes of unfinished work, and paths of one machine."""
+"""Names and texts: class names that say nothing, words of this house alone, notes of unfinished work, and paths of one machine."""
 
 import re
 
@@ -11,6 +11,24 @@ UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"
 MACHINE_PATH = re.compile(r"(?<![\w.$}{/~-])/(?:work|root|home/[a-z_][\w-]*|Users/\w+)(?=/)|\.\./" + r"shared\b")
 OF_COMMENT = re.compile(r"\s*//[/!]?\s*Of\b")
 GLOSSARY = "docs/glossary.md"
+# Words that readers had to guess: what matches, what to say instead, and where (path prefixes). The glossary has the others.
+EVERYWHERE = ("",)
+GONE = (
+    (r"\bseats?\b|\b\w*Seats?\b|\bseated\b", "session slot", EVERYWHERE),
+    (r"\bconst Parts&|\bmemserver::Parts\b", "LoopNeighbours", EVERYWHERE),
+    (r"\baway\(\)", "states_off_host()", EVERYWHERE),
+    (r"\b\w*StandIns?\w*\b|\bstand_ins?_?\b|\bstand-ins?\b", "fallback slot", ("memserver/", "docs/nvme", "docs/durability.md")),
+    (r"\bdry_(?!run)|\bdry\(\)|\b(go|goes|went|gone) dry\b|\bdry (pass|forward|evaluation)\b", "trace-only", ("trainer/", "docs/")),
+    (r"\bTend([A-Z]\w*)?\(|\bTend[A-Z]\w*", "Poll...", EVERYWHERE),
+    (r"\bbrings_rcache\b", "client_owned_rcache", EVERYWHERE),
+    (r"\bBroughtParts\b", "ImportedRcache", EVERYWHERE),
+    (r"\bkThere\b", "kAlreadyPresent", EVERYWHERE),
+    (r"\bgives_way\b", "background", EVERYWHERE),
+    (r"\bFormerSelf\w*|\bLoseFormerSelf\b", "stale incarnation", EVERYWHERE),
+    (r"\bSaySleeping\b", "AnnounceSleep", EVERYWHERE),
+    (r"\bEndForWantOf\b", "DieOutOf", EVERYWHERE),
+    (r"\bkRidesMax\b|\bRides?\b|\brid(e|ing)\b", "staged piece", ("memserver/",)),
+)
 # Files whose text is not ours to change.
 FOREIGN = ("LICENSE",)
 
@@ -40,6 +58,20 @@ def check_words(tree: Tree) -> list[Finding]:
             found = MACHINE_PATH.search(line)
             if found:
                 findings.append(Finding(path, number, "words", f"{found[0]} is a path of one machine: make it relative or configurable"))
+    return findings + check_gone_words(tree)
+
+
+def check_gone_words(tree: Tree) -> list[Finding]:
+    """No word of GONE in C++, comments included, nor in the pages; records of decisions say what was."""
+    findings = []
+    for path, text in tree.texts.items():
+        if path not in tree.sources and (not path.endswith(".md") or path.startswith("docs/decisions/")):
+            continue
+        rules = [(re.compile(pattern), say) for pattern, say, where in GONE if path.startswith(where)]
+        for number, line in enumerate(text.splitlines(), start=1):
+            for pattern, say in rules:
+                if found := pattern.search(line):
+                    findings.append(Finding(path, number, "words", f"{found[0]} is a word of this house alone: say {say} (docs/glossary.md)"))
     return findings
 
 

@@ -172,27 +172,27 @@ void ServeWorld::StartServing() {
   team.inline_workers = options_.inline_workers;
   team.tuning = options_.tunings[servers_++ % options_.tunings.size()];
   team_ = std::make_unique<WorkerTeam>(team, pool_->own_records());
-  Parts parts;
-  parts.clock = &clock_;
-  parts.device = options_.device != nullptr ? options_.device : &device_;
-  parts.pool = pool_.get();
-  parts.index = index_.get();
-  parts.team = team_.get();
+  LoopNeighbours neighbours;
+  neighbours.clock = &clock_;
+  neighbours.device = options_.device != nullptr ? options_.device : &device_;
+  neighbours.pool = pool_.get();
+  neighbours.index = index_.get();
+  neighbours.team = team_.get();
   if (disk_ != nullptr && given_ != Given::kNone) OpenTier();
-  parts.tier = tier_.get();
-  parts.nvme_absent.resize(options_.nvme_directories);
+  neighbours.tier = tier_.get();
+  neighbours.nvme_absent.resize(options_.nvme_directories);
   if (given_ == Given::kFirstGone)
-    parts.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryBad, "no such directory");
+    neighbours.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryBad, "no such directory");
   if (given_ == Given::kFirstEmpty)
-    parts.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryMissing, "it held nothing");
-  parts.events = &events_;
-  parts.replies = &replies_;
-  parts.saves = &saves_;
-  parts.saved = &saved_;
-  parts.keeps = &keeps_;
-  parts.own_server = own_server_ =
+    neighbours.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryMissing, "it held nothing");
+  neighbours.events = &events_;
+  neighbours.replies = &replies_;
+  neighbours.saves = &saves_;
+  neighbours.saved = &saved_;
+  neighbours.keeps = &keeps_;
+  neighbours.own_server = own_server_ =
       index_->NoteServer({static_cast<int32_t>(servers_), servers_, 1}).value();
-  loop_ = std::make_unique<ServeLoop>(parts, options_.loop);
+  loop_ = std::make_unique<ServeLoop>(neighbours, options_.loop);
 }
 
 // Nothing of this writes kept memory.
@@ -258,7 +258,7 @@ ConnectionId ServeWorld::AskToResume(const FakeRank& rank, const shm::JobSpec& s
   event.rcache_bytes = spec.rcache_bytes;
   event.uid = uid;
   event.pid = 4242;
-  event.brings_rcache = !gpus_.empty();
+  event.client_owned_rcache = !gpus_.empty();
   Post(event);
   return last_connection_;
 }
@@ -293,7 +293,7 @@ void ServeWorld::Bring(const ReserveGranted& granted, Rank rank, AttachSession* 
   attach->brought.states = std::move(states).value();
 }
 
-void ServeWorld::TendShares() {
+void ServeWorld::PollShares() {
   std::vector<KeepStates> keeps;
   if (!keeper_held_back_) keeps_.TakeAll(&keeps);
   for (KeepStates& keep : keeps) {
@@ -342,7 +342,7 @@ void ServeWorld::AwaitWeights(const std::string& name) {
 }
 
 bool ServeWorld::TurnOn() {
-  TendShares();
+  PollShares();
   const bool worked = loop_->Turn();
   if (tier_ != nullptr) CheckStaging(*tier_, tables(), jobs().demotion());
   if (worked) return true;
@@ -384,7 +384,7 @@ ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t u
   event.nonce = nonce != 0 ? nonce : NonceOf(last_connection_);
   event.may_wait = may_wait_;
   event.note = note_;
-  event.brings_rcache = !gpus_.empty();
+  event.client_owned_rcache = !gpus_.empty();
   Post(std::move(event));
   return last_connection_;
 }

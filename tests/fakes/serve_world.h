@@ -220,7 +220,7 @@ class ServeWorld {
     always_ready_ = true;
   }
   // Does what the keeper and the preparation thread do for memory of GPUs. Part of Settle.
-  void TendShares();
+  void PollShares();
   // Number of shares in memory of GPUs that the keeper holds.
   size_t shares_kept() const { return kept_states_.size(); }
   // Lets the keeper answer later.

@@ -265,7 +265,7 @@ class Run {
     }
     // Whoever was ended is gone.
     for (const auto& rank : ranks_) {
-      if (rank->here() && world_.tables().FindSeat(rank->rank_side().connection()) == nullptr)
+      if (rank->here() && world_.tables().FindSlot(rank->rank_side().connection()) == nullptr)
         rank->Forget();
     }
     DropReplies();
@@ -277,8 +277,8 @@ class Run {
     taken += world_.tables().frozen->pool_bytes();
     TP_CHECK(taken + world_.pool().free_bytes() == world_.pool().total_bytes(),
              "the bytes of the pool add up");
-    const Seat* seat = world_.tables().FindSeat(honest_.rank(0).connection());
-    TP_CHECK(seat != nullptr && seat->session != nullptr && seat->violation == nullptr,
+    const SessionSlot* slot = world_.tables().FindSlot(honest_.rank(0).connection());
+    TP_CHECK(slot != nullptr && slot->session != nullptr && slot->violation == nullptr,
              "the honest session goes on");
     TP_CHECK(!honest_.rank(0).Ended(), "nobody ends the honest session");
   }
@@ -301,9 +301,9 @@ class Run {
       if (rank->here()) world_.Lose(rank->rank_side());
     }
     honest_.LeaveAll();
-    // Seats that were reserved and never taken: their connections end too.
-    while (!world_.tables().seats.empty()) {
-      world_.Post(ConnectionLost{world_.tables().seats.front()->connection, "the run is over"});
+    // Slots that were reserved and never taken: their connections end too.
+    while (!world_.tables().slots.empty()) {
+      world_.Post(ConnectionLost{world_.tables().slots.front()->connection, "the run is over"});
       world_.Settle();
     }
     // A save that waited for an update is begun now; then the lease of what is left ends.

@@ -31,8 +31,8 @@ void HostileRank::Resume(const shm::JobSpec& spec) {
 void HostileRank::MapRing() {
   counter_ = 0;
   ring_.reset();
-  if (seat() == nullptr || seat()->session == nullptr) return Forget();
-  UniqueFd fd(fcntl(seat()->session->port().submission_fd(), F_DUPFD_CLOEXEC, 0));
+  if (slot() == nullptr || slot()->session == nullptr) return Forget();
+  UniqueFd fd(fcntl(slot()->session->port().submission_fd(), F_DUPFD_CLOEXEC, 0));
   auto mapped = shm::Segment::Map(std::move(fd), shm::kChannelBytes, shm::PeerAccess::kReadWrite);
   TP_CHECK(mapped.ok(), "a client maps its ring");
   ring_ = std::move(mapped).value();
@@ -110,7 +110,7 @@ shm::Request HostileRank::DueRequest(FuzzInput* input, const Job& job) {
 }
 
 void HostileRank::SendRequest(FuzzInput* input) {
-  const Seat* at = seat();
+  const SessionSlot* at = slot();
   if (at == nullptr || at->job->phase != JobPhase::kOpen) return;
   shm::Request request = DueRequest(input, *at->job);
   if (input->OneIn(4)) {

@@ -37,7 +37,7 @@ class HostileRank {
   shm::Request DueFrozen(fuzz::FuzzInput* input, const Job& job);
   shm::Request DueNumbers(fuzz::FuzzInput* input, const Job& job);
   shm::Request DueRequest(fuzz::FuzzInput* input, const Job& job);
-  const Seat* seat() const { return world_->tables().FindSeat(rank_side_->connection()); }
+  const SessionSlot* slot() const { return world_->tables().FindSlot(rank_side_->connection()); }
   void MapRing();
 
   ServeWorld* const world_;

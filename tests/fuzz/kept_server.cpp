@@ -47,18 +47,18 @@ Result<std::unique_ptr<KeptIndex>> KeptStage::AdoptIndex(IndexContents* contents
 KeptServer::KeptServer(const KeptStage& stage, std::unique_ptr<KeptIndex> index)
     : pool_(stage.pool()), index_(std::move(index)) {
   team_ = std::make_unique<WorkerTeam>(WorkerTeamOptions{}, pool_->own_records());
-  Parts parts;
-  parts.clock = &clock_;
-  parts.device = &device_;
-  parts.pool = pool_;
-  parts.index = index_.get();
-  parts.team = team_.get();
-  parts.events = &events_;
-  parts.replies = &replies_;
-  parts.saves = &saves_;
-  parts.saved = &saved_;
+  LoopNeighbours neighbours;
+  neighbours.clock = &clock_;
+  neighbours.device = &device_;
+  neighbours.pool = pool_;
+  neighbours.index = index_.get();
+  neighbours.team = team_.get();
+  neighbours.events = &events_;
+  neighbours.replies = &replies_;
+  neighbours.saves = &saves_;
+  neighbours.saved = &saved_;
   loop_ = std::make_unique<ServeLoop>(
-      parts, LoopOptions{.times = {.lease_ns = kNsPerSecond}, .rcache_limit = 64 * kMiB});
+      neighbours, LoopOptions{.times = {.lease_ns = kNsPerSecond}, .rcache_limit = 64 * kMiB});
 }
 
 void KeptServer::Settle() {
@@ -99,8 +99,8 @@ void KeptServer::ResumeAll() {
 }
 
 void KeptServer::Attach(const ReserveGranted& granted) {
-  const Seat* seat = loop_->tables().FindSeat(granted.connection);
-  if (seat == nullptr) return;
+  const SessionSlot* slot = loop_->tables().FindSlot(granted.connection);
+  if (slot == nullptr) return;
   auto port = shm::ServerPort::Create(granted.session);
   UniqueFd exported;
   auto server_side = device_.CreateExportable(granted.rcache_bytes, &exported);
@@ -111,7 +111,7 @@ void KeptServer::Attach(const ReserveGranted& granted) {
       shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()),
                            Duplicate(rings.doorbell_fd()));
   TP_CHECK(client.ok(), "memory for one session");
-  ranks_.push_back(std::make_unique<FakeRank>(granted.connection, seat->rank,
+  ranks_.push_back(std::make_unique<FakeRank>(granted.connection, slot->rank,
                                               std::move(client).value(),
                                               std::move(client_side).value(), std::move(exported)));
   events_.Push(
@@ -142,15 +142,15 @@ void KeptServer::SendDue(const Job& job, FakeRank* rank) {
 
 void KeptServer::WorkOn() {
   for (const auto& rank : ranks_) {
-    const Seat* seat = loop_->tables().FindSeat(rank->connection());
-    if (seat == nullptr || seat->session == nullptr) continue;
-    SendDue(*seat->job, rank.get());
+    const SessionSlot* slot = loop_->tables().FindSlot(rank->connection());
+    if (slot == nullptr || slot->session == nullptr) continue;
+    SendDue(*slot->job, rank.get());
     Settle();
   }
   for (const auto& rank : ranks_) {
-    const Seat* seat = loop_->tables().FindSeat(rank->connection());
-    if (seat != nullptr && seat->job->states->weights_ready())
-      rank->EndStep(seat->job->states->sealed_version(), 0.01F);
+    const SessionSlot* slot = loop_->tables().FindSlot(rank->connection());
+    if (slot != nullptr && slot->job->states->weights_ready())
+      rank->EndStep(slot->job->states->sealed_version(), 0.01F);
   }
   Settle();
   for (const auto& rank : ranks_) {

@@ -297,11 +297,11 @@ TEST_F(KeptSteps, DamageToASlotIsNoticed) {
 
 TEST_F(KeptSteps, AStandInIsFoundWithItsWholePieceOrNotAtAll) {
   Begin();
-  StandIns stand_ins(spec_.get(), pool_.get());
+  FallbackSlots fallback_slots(spec_.get(), pool_.get());
   SplitMix64 random(9);
   std::array<std::vector<std::byte>, 2> images;
   for (auto& image : images) {
-    image.resize(stand_ins.BytesFor(0, 0) - kPageBytes);
+    image.resize(fallback_slots.BytesFor(0, 0) - kPageBytes);
     for (std::byte& byte : image) byte = static_cast<std::byte>(random.Next());
   }
   ChunkRecord* const record = states_->chunk(0).record;
@@ -309,15 +309,15 @@ TEST_F(KeptSteps, AStandInIsFoundWithItsWholePieceOrNotAtAll) {
     size_t there = slot;
     ExpectLegal(
         [&] {
-          EXPECT_TRUE(stand_ins.Add({0, 0, slot, 5, {}}, images[slot], record));
+          EXPECT_TRUE(fallback_slots.Add({0, 0, slot, 5, {}}, images[slot], record));
         },
         [&](JobStates&) {
-          StandIns found(spec_.get(), found_.get());
+          FallbackSlots found(spec_.get(), found_.get());
           if (!found.Recover(0, Found(*record)).ok()) return false;
           const bool grows = found.all().size() >= there && found.all().size() <= slot + 1;
           there = found.all().size();
           bool whole = true;
-          for (const StandIn& each : found.all()) {
+          for (const FallbackSlot& each : found.all()) {
             const std::vector<std::byte>& image = images[each.slot];
             whole &= each.error == 5 && std::memcmp(each.image(), image.data(), image.size()) == 0;
           }

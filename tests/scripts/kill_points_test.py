@@ -37,7 +37,7 @@ ELSEWHERE = {
     "server.piece_stored": ON_NVME,
     "server.piece_written": ON_NVME,
     "server.step_dropped": "no gradient of the campaigns is infinite: found_by_simulation_test.cpp, and the simulation",
-    "server.stand_in_written": "only where a drive takes no states: unwritten_test.cpp",
+    "server.fallback_slot_written": "only where a drive takes no states: unwritten_test.cpp",
     "keeper.given": "the memory dies with both: durability_test.cpp",
     "server.rank_queued": "campaigns have room for all: shared_pool_test.cpp",
     "server.frozen_counted": "nothing is stored there: it counts work for frozen_test.cpp",

@@ -109,7 +109,7 @@ void CheckSpilledPiece(ServeWorld* world, const Job& job, const nvme::PieceName&
   const Chunk& chunk = job.states->chunk(name.chunk);
   const uint64_t first = name.piece * shm::kPieceElements;
   const uint64_t elements = std::min(shm::kPieceElements, chunk.elements - first);
-  const std::byte* image = job.states->stand_ins().Find(name.chunk, name.piece, name.epoch);
+  const std::byte* image = job.states->fallback_slots().Find(name.chunk, name.piece, name.epoch);
   if (image == nullptr) image = world->disk().bytes(3 * chunk.spill.directory).data() + name.place;
   nvme::PieceHeader header;
   std::memcpy(&header, image, sizeof header);
@@ -191,11 +191,11 @@ void CheckPoolBytes(ServeWorld* world) {
   for (const Job* job : world->tables().AllJobs()) used += job->states->pool_bytes();
   used += world->tables().frozen->pool_bytes();
   TP_CHECK(used + world->pool().free_bytes() == world->pool().total_bytes(), "pool bytes add up");
-  Parts parts;
-  parts.clock = &world->clock();
-  parts.pool = &world->pool();
+  LoopNeighbours neighbours;
+  neighbours.clock = &world->clock();
+  neighbours.pool = &world->pool();
   const Ledger ledger =
-      BuildLedger(parts, world->options().loop, world->tables(), world->jobs().settings());
+      BuildLedger(neighbours, world->options().loop, world->tables(), world->jobs().settings());
   TP_CHECK(ledger.PoolUsed() == used, "the ledger has what the table has");
   uint64_t on_nvme = 0;
   for (const Holding& holding : ledger.holdings) on_nvme += holding.nvme_bytes;
@@ -226,15 +226,15 @@ void CheckFrozen(const Tables& tables, bool with_bytes) {
         holders += use.chunk == chunk.get() ? 1 : 0;
     }
     bool uploads = chunk->uploader == 0;
-    for (const auto& seat : tables.seats) {
-      if (seat->session == nullptr) continue;
-      uploads = uploads || seat->session->id() == chunk->uploader;
-      const CopyLane& lane = seat->session->lane();
+    for (const auto& slot : tables.slots) {
+      if (slot->session == nullptr) continue;
+      uploads = uploads || slot->session->id() == chunk->uploader;
+      const CopyLane& lane = slot->session->lane();
       for (uint32_t i = 0; i < lane.size(); ++i) {
         const shm::Request& request = lane.at(i).request;
         const bool is_put = request.op == static_cast<uint32_t>(shm::Op::kPutWeights) &&
-                            seat->job->spec().IsFrozen(request.chunk);
-        copies += is_put && seat->job->states->frozen(request.chunk).chunk == chunk.get() ? 1 : 0;
+                            slot->job->spec().IsFrozen(request.chunk);
+        copies += is_put && slot->job->states->frozen(request.chunk).chunk == chunk.get() ? 1 : 0;
       }
     }
     TP_CHECK(chunk->holders == holders && holders > 0,

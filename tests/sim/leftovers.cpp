@@ -9,8 +9,8 @@ namespace {
 
 uint64_t SessionsMask(const Job& job) {
   uint64_t mask = 0;
-  for (const Seat* seat : job.seats)
-    mask |= seat != nullptr && seat->session != nullptr ? uint64_t{1} << seat->rank : 0;
+  for (const SessionSlot* slot : job.slots)
+    mask |= slot != nullptr && slot->session != nullptr ? uint64_t{1} << slot->rank : 0;
   return mask;
 }
 
@@ -18,9 +18,9 @@ uint64_t SessionsMask(const Job& job) {
 const std::vector<uint32_t>& FetchesOf(const Job& job) {
   static std::vector<uint32_t> fetches;  // every turn: allocated once
   fetches.assign(job.states->chunks().size(), 0);
-  for (const Seat* seat : job.seats) {
-    if (seat == nullptr || seat->session == nullptr) continue;
-    const CopyLane& lane = seat->session->lane();
+  for (const SessionSlot* slot : job.slots) {
+    if (slot == nullptr || slot->session == nullptr) continue;
+    const CopyLane& lane = slot->session->lane();
     for (uint32_t i = 0; i < lane.size(); ++i) {
       const shm::Request& request = lane.at(i).request;
       if (request.op == static_cast<uint32_t>(shm::Op::kFetch) && request.chunk < fetches.size())
@@ -33,8 +33,8 @@ const std::vector<uint32_t>& FetchesOf(const Job& job) {
 }  // namespace
 
 void Leftovers::BeginServer(const ServeWorld& world) {
-  seats_.clear();
-  dead_seats_.clear();
+  slots_.clear();
+  dead_slots_.clear();
   unused_jobs_.clear();
   awaited_.clear();
   for (const Job* job : world.tables().AllJobs()) {
@@ -47,54 +47,54 @@ void Leftovers::BeginServer(const ServeWorld& world) {
 void Leftovers::CheckTurn(ServeWorld* world, const Outside& outside) {
   ++turn_;
   const Tables& tables = world->tables();
-  CheckSeats(tables, outside);
-  size_t saves = 0, seats = 0;
+  CheckSlots(tables, outside);
+  size_t saves = 0, slots = 0;
   for (const auto& job : tables.jobs) {
     CheckJob(*job, *world);
-    seats += job->seats.size() -
-             static_cast<size_t>(std::count(job->seats.begin(), job->seats.end(), nullptr));
+    slots += job->slots.size() -
+             static_cast<size_t>(std::count(job->slots.begin(), job->slots.end(), nullptr));
     if (!tables.handing_over) CheckOwner(*job, world, outside.lease_ns);
     saves += job->running_saves.size();
   }
-  TP_CHECK(seats == tables.seats.size(), "a job has no seat that the table has not");
+  TP_CHECK(slots == tables.slots.size(), "a job has no slot that the table has not");
   TP_CHECK(saves == outside.saves,
            "the saves that are said to run are those at the checkpoint thread");
   std::erase_if(unused_jobs_,
                 [&tables](const auto& unused) { return tables.FindJob(unused.first) == nullptr; });
 }
 
-void Leftovers::CheckSeats(const Tables& tables, const Outside& outside) {
+void Leftovers::CheckSlots(const Tables& tables, const Outside& outside) {
   uint32_t sessions = 0;
-  for (const auto& seat : tables.seats) {
-    sessions += seat->session != nullptr ? 1 : 0;
-    TP_CHECK(seat->job->seats[seat->rank] == seat.get(), "a seat is its job's seat of that rank");
-    if (outside.lives(seat->connection)) continue;
-    const uint64_t since = dead_seats_.emplace(seat->connection, turn_).first->second;
+  for (const auto& slot : tables.slots) {
+    sessions += slot->session != nullptr ? 1 : 0;
+    TP_CHECK(slot->job->slots[slot->rank] == slot.get(), "a slot is its job's slot of that rank");
+    if (outside.lives(slot->connection)) continue;
+    const uint64_t since = dead_slots_.emplace(slot->connection, turn_).first->second;
     TP_CHECK(turn_ - since < kTurnsMax,
-             "the seat of a dead rank is given back while the server serves on");
+             "the slot of a dead rank is given back while the server serves on");
   }
   TP_CHECK(outside.device->open() == sessions, "every open stream belongs to a session");
-  std::erase_if(dead_seats_,
-                [&tables](const auto& dead) { return tables.FindSeat(dead.first) == nullptr; });
-  const auto is_cleared = [&](ConnectionId seat) {
-    return tables.FindSeat(seat) == nullptr && !outside.lives(seat);
+  std::erase_if(dead_slots_,
+                [&tables](const auto& dead) { return tables.FindSlot(dead.first) == nullptr; });
+  const auto is_cleared = [&](ConnectionId slot) {
+    return tables.FindSlot(slot) == nullptr && !outside.lives(slot);
   };
-  const auto is_seat = [](ConnectionId before, const auto& seat) {
-    return before == seat->connection;
+  const auto is_slot = [](ConnectionId before, const auto& slot) {
+    return before == slot->connection;
   };
-  if (std::equal(seats_.begin(), seats_.end(), tables.seats.begin(), tables.seats.end(), is_seat))
+  if (std::equal(slots_.begin(), slots_.end(), tables.slots.begin(), tables.slots.end(), is_slot))
     return;
-  cleared_ += static_cast<uint64_t>(std::count_if(seats_.begin(), seats_.end(), is_cleared));
-  seats_.clear();
-  for (const auto& seat : tables.seats) seats_.push_back(seat->connection);
+  cleared_ += static_cast<uint64_t>(std::count_if(slots_.begin(), slots_.end(), is_cleared));
+  slots_.clear();
+  for (const auto& slot : tables.slots) slots_.push_back(slot->connection);
 }
 
 void Leftovers::CheckJob(const Job& job, const ServeWorld& world) {
   const Tables& tables = world.tables();
   const Demotion& demotion = world.jobs().demotion();
   for (const WaitingSave& save : job.waiting_saves) {
-    const Seat* seat = tables.FindSeat(save.connection);
-    TP_CHECK(seat != nullptr && seat->job == &job,
+    const SessionSlot* slot = tables.FindSlot(save.connection);
+    TP_CHECK(slot != nullptr && slot->job == &job,
              "a save that waits has a rank that waits for it");
   }
   const uint64_t sessions = SessionsMask(job);
@@ -150,7 +150,7 @@ void Leftovers::CheckIdentities(const Job& job) {
   for (Rank rank = 0; rank < job.spec().world; ++rank) {
     if (awaited_.empty() && !job.IsAwaited(rank)) continue;
     const std::tuple identity{job.id, rank, job.NonceOf(rank)};
-    if (job.seats[rank] != nullptr && job.seats[rank]->session != nullptr) awaited_.erase(identity);
+    if (job.slots[rank] != nullptr && job.slots[rank]->session != nullptr) awaited_.erase(identity);
     TP_CHECK(!job.IsAwaited(rank) || awaited_.contains(identity),
              "nobody waits for a rank that died while this server was there");
   }
@@ -165,7 +165,7 @@ void Leftovers::CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns) 
     return;
   }
   if (job.phase == JobPhase::kZeroing) {
-    TP_CHECK(job.HasSeats(), "memory is zeroed for somebody");
+    TP_CHECK(job.HasSlots(), "memory is zeroed for somebody");
     return;
   }
   const bool moves = world->jobs().demotion().job() == job.id;

@@ -3,7 +3,7 @@
 //
 // One thread, between turns; one object for the life of a world. A broken invariant stops the
 // process. After each turn:
-//  1. a seat of a rank that is gone goes within some turns after it was told so; with it go its
+//  1. a slot of a rank that is gone goes within some turns after it was told so; with it go its
 //     session, rings, rCache and stream;
 //  2. nothing else names a rank without a session: no copy is counted as a chunk's reader, no save
 //     waits, no rCache is said to hold something, no identity is kept (but of ranks that the server
@@ -41,11 +41,11 @@ class Leftovers {
   };
   // After a turn.
   void CheckTurn(ServeWorld* world, const Outside& outside);
-  // Seats of ranks that are gone, seen to be given back.
+  // Slots of ranks that are gone, seen to be given back.
   uint64_t cleared() const { return cleared_; }
 
  private:
-  void CheckSeats(const Tables& tables, const Outside& outside);
+  void CheckSlots(const Tables& tables, const Outside& outside);
   void CheckJob(const Job& job, const ServeWorld& world);
   static void CheckReach(const Job& job);
   void CheckIdentities(const Job& job);
@@ -53,8 +53,8 @@ class Leftovers {
 
   uint64_t turn_ = 0;
   uint64_t cleared_ = 0;
-  std::vector<ConnectionId> seats_;                      // after the turn before
-  std::map<ConnectionId, uint64_t> dead_seats_;          // the turn in which each was seen first
+  std::vector<ConnectionId> slots_;                      // after the turn before
+  std::map<ConnectionId, uint64_t> dead_slots_;          // the turn in which each was seen first
   std::map<JobId, uint64_t> unused_jobs_;                // likewise
   std::set<std::tuple<JobId, Rank, uint64_t>> awaited_;  // with the nonce of their incarnation
 };

@@ -48,7 +48,7 @@ std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
                 "keeper was renewed), %llu keeper deaths, %llu "
                 "stalls of the server, %llu deaths in recovery, %llu hand-overs, %llu ranks came "
                 "back, %llu rank "
-                "deaths (%llu seats given back), %llu rejoins, %llu saves, %llu refusals, %llu "
+                "deaths (%llu slots given back), %llu rejoins, %llu saves, %llu refusals, %llu "
                 "waits of a job for its former self, %llu rare paths, "
                 "%llu requests to drives (%llu repeated; pieces abandoned for %llu turns), "
                 "%llu server deaths between them, %llu parts of frozen chunks fetched, %llu wrong "
@@ -61,7 +61,7 @@ std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
                 number(sum.steps_sealed), number(sum.steps_skipped), number(sum.server_deaths),
                 number(sum.losses), number(sum.losses_in_renewal), number(sum.keeper_deaths),
                 number(sum.stalls), number(sum.deaths_in_recovery), number(sum.hand_overs),
-                number(sum.comebacks), number(sum.rank_deaths), number(sum.cleared_seats),
+                number(sum.comebacks), number(sum.rank_deaths), number(sum.cleared_slots),
                 number(sum.rejoins), number(sum.saves), number(sum.refusals),
                 number(sum.waits_for_itself), number(sum.rare_paths), number(sum.nvme_requests),
                 number(sum.nvme_faults), number(sum.abandoned), number(sum.nvme_deaths),

@@ -27,7 +27,7 @@ inline constexpr std::array kServerPoints = {
     "server.put_started",      "server.rank_cleared",      "server.rank_resuming",
     "server.records_begun",    "server.records_written",   "server.request_parked",
     "server.request_taken",    "server.resubmit_answered", "server.run_broken",
-    "server.save_ended",       "server.save_started",      "server.seat_leaving",
+    "server.save_ended",       "server.save_started",      "server.slot_leaving",
     "server.session_attached", "server.staging_free",      "server.step_abandoned",
     "server.step_answered",    "server.step_dropped",      "server.step_ended_by_rank",
     "server.step_recorded",    "server.step_sealed",       "server.step_sealing",

@@ -16,16 +16,16 @@ void SimWorld::NoteLateWrites() {
   world_->LetKilledLinger(lingers);
   if (!lingers || world_->loop().stopped()) return;
   const std::byte* pool = world_->pool().own_records().data();
-  for (const auto& seat : world_->tables().seats) {
-    if (seat->session == nullptr || seat->job->states->record().gpu_servers.load() == 0) continue;
-    const JobStates& states = *seat->job->states;
-    const CopyLane& lane = seat->session->lane();
+  for (const auto& slot : world_->tables().slots) {
+    if (slot->session == nullptr || slot->job->states->record().gpu_servers.load() == 0) continue;
+    const JobStates& states = *slot->job->states;
+    const CopyLane& lane = slot->session->lane();
     for (uint32_t i = 0; i < lane.size(); ++i) {
       const Copy& copy = lane.at(i);
       const shm::Request& request = copy.request;
       const bool submits = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
       if (!submits && request.op != static_cast<uint32_t>(shm::Op::kPutWeights)) continue;
-      const std::byte* to = states.staging(seat->rank);
+      const std::byte* to = states.staging(slot->rank);
       if (states.spec().IsFrozen(request.chunk)) {
         to = states.frozen(request.chunk).chunk->data +
              request.element_begin * BytesOf(states.spec().DTypeOf(request.chunk));

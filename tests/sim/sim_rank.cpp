@@ -384,7 +384,7 @@ bool SimRank::PutFrozen(size_t index, std::string* log) {
 bool SimRank::FetchFrozen(std::string* log) {
   const size_t index = random_->Below(frozen_.size());
   uint64_t block = 0;
-  if (frozen_[index].state != Frozen::State::kThere || !TakeBlock(&block)) return false;
+  if (frozen_[index].state != Frozen::State::kAlreadyPresent || !TakeBlock(&block)) return false;
   const uint64_t element = BytesOf(job_->spec().frozen[index].dtype),
                  begin = random_->Below(SimJob::kFrozenBytes / element);
   const uint64_t count =
@@ -477,7 +477,7 @@ void SimRank::OnFrozen(const Pending& pending, const shm::Completion& answer) {
       frozen_rejected_ += error != ErrorId::kNone ? 1 : 0;
       frozen.state = error != ErrorId::kNone ? Frozen::State::kAsk
                      : answer.bytes == 0     ? Frozen::State::kPut
-                                             : Frozen::State::kThere;
+                                             : Frozen::State::kAlreadyPresent;
       frozen.bytes_sent = frozen.puts_out = 0;
       frozen.lost = false;
       frozen.wrong = frozen.state == Frozen::State::kPut && plan_->Has(Fault::kNonFinite) &&

@@ -94,7 +94,7 @@ class SimRank {
   };
   static constexpr uint64_t kNoBlock = ~uint64_t{0};
   struct Frozen {  // one of the job's list
-    enum class State { kAsk, kAsked, kPut, kThere };
+    enum class State { kAsk, kAsked, kPut, kAlreadyPresent };
     State state = State::kAsk;
     uint64_t bytes_sent = 0;
     uint32_t puts_out = 0;

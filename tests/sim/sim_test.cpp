@@ -39,7 +39,7 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   EXPECT_GT(sum.comebacks, 10 * kSeeds);
   EXPECT_GT(sum.saves, kSeeds / 2);
   EXPECT_GT(sum.refusals, 10 * kSeeds);
-  EXPECT_GT(sum.cleared_seats, 5 * kSeeds);
+  EXPECT_GT(sum.cleared_slots, 5 * kSeeds);
   EXPECT_GT(sum.waits_seen, kSeeds);
   EXPECT_GT(sum.rare_paths, 100 * kSeeds);
   if (kSeeds < 1000) return;  // too few for what comes seldom

@@ -73,7 +73,7 @@ void SimReport::Add(const SimReport& other) {
   stalls += other.stalls;
   deaths_in_recovery += other.deaths_in_recovery;
   hand_overs += other.hand_overs;
-  cleared_seats += other.cleared_seats;
+  cleared_slots += other.cleared_slots;
   waits_seen += other.waits_seen;
   nvme_requests += other.nvme_requests;
   abandoned += other.abandoned;
@@ -186,7 +186,7 @@ SimReport SimWorld::Run(uint64_t events) {
   }
   CountDemotions();
   report_.rare_paths = rare_paths_armed_ ? BuggifyFirings() : 0;
-  report_.cleared_seats = leftovers_.cleared();
+  report_.cleared_slots = leftovers_.cleared();
   report_.waits_seen = wakes_.looked_at();
   for (const Actor& actor : actors_) {
     for (const auto& rank : actor.ranks) {
@@ -424,8 +424,8 @@ void SimWorld::On(const Attached& attached) {
   if (rank == nullptr) return;
   TP_CHECK(attached.sealed_version == owner->job->sealed(), "ranks attach at the sealed version");
   const bool on_gpus = lingers_ && (owner - actors_.data()) % 2 == 0;
-  if (on_gpus && world_->tables().FindSeat(attached.connection) != nullptr)
-    world_->PretendGpus(*world_->tables().FindSeat(attached.connection)->job);
+  if (on_gpus && world_->tables().FindSlot(attached.connection) != nullptr)
+    world_->PretendGpus(*world_->tables().FindSlot(attached.connection)->job);
   const bool returns = rank->state() == SimRank::State::kReturning;
   report_.comebacks += returns ? 1 : 0;
   report_.rejoins += !returns && attached.weights_ready ? 1 : 0;
@@ -521,7 +521,7 @@ void SimWorld::Drain() {
   }
   Turn();
   CheckAll();
-  TP_CHECK(world_->tables().seats.empty(), "no seat is left");
+  TP_CHECK(world_->tables().slots.empty(), "no slot is left");
   TP_CHECK(world_->tables().frozen->chunks().empty(), "no frozen chunk is left");
   TP_CHECK(world_->pool().free_bytes() == world_->pool().total_bytes(), "all memory came back");
   TP_CHECK(world_->pool().largest_free_bytes() == world_->pool().total_bytes(),

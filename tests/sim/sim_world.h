@@ -39,8 +39,8 @@ struct SimReport {
   uint64_t losses = 0;
   // Deaths of the keeper alone; losses while it was renewed; times that the server stood still.
   uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;
-  // Seats of ranks that are gone, seen to be given back.
-  uint64_t cleared_seats = 0;
+  // Slots of ranks that are gone, seen to be given back.
+  uint64_t cleared_slots = 0;
   // Parked requests and waiting ranks, seen to wait for something.
   uint64_t waits_seen = 0;
   // Requests to simulated drives; faults that repetitions removed.

@@ -44,18 +44,18 @@ bool CouldGoOn(const Job& job, const Session& session, const shm::Request& reque
 }
 
 bool HasParked(const Job& job) {
-  return std::any_of(job.seats.begin(), job.seats.end(), [](Seat* seat) {
-    return seat != nullptr && seat->session != nullptr && seat->session->waiting().size() > 0;
+  return std::any_of(job.slots.begin(), job.slots.end(), [](SessionSlot* slot) {
+    return slot != nullptr && slot->session != nullptr && slot->session->waiting().size() > 0;
   });
 }
 
 bool IsInFlight(const Job& job) {
-  const auto copies = [](const Seat* seat) {
-    return seat != nullptr && (seat->session == nullptr || seat->session->lane().size() > 0);
+  const auto copies = [](const SessionSlot* slot) {
+    return slot != nullptr && (slot->session == nullptr || slot->session->lane().size() > 0);
   };
   return job.work_at_team > 0 || job.IsMoving() || job.updates.active() || job.being_zeroed ||
          !job.running_saves.empty() || !job.waiting_saves.empty() ||
-         std::any_of(job.seats.begin(), job.seats.end(), copies);
+         std::any_of(job.slots.begin(), job.slots.end(), copies);
 }
 
 bool SomebodyOwes(const Job& job) {
@@ -69,12 +69,12 @@ bool SomebodyOwes(const Job& job) {
 }  // namespace
 
 void WakeChecks::CheckParked(const Job& job, bool worked) {
-  for (Seat* seat : job.seats) {
-    if (seat == nullptr || seat->session == nullptr || worked) continue;
-    if (seat->session->seen_changes != job.Changes()) continue;  // it will be looked at
-    seat->session->waiting().ForEachFirst([&](const shm::Request& request) {
+  for (SessionSlot* slot : job.slots) {
+    if (slot == nullptr || slot->session == nullptr || worked) continue;
+    if (slot->session->seen_changes != job.Changes()) continue;  // it will be looked at
+    slot->session->waiting().ForEachFirst([&](const shm::Request& request) {
       ++looked_at_;
-      TP_CHECK(!CouldGoOn(job, *seat->session, request),
+      TP_CHECK(!CouldGoOn(job, *slot->session, request),
                "a parked request is looked at again when it may go on");
     });
   }

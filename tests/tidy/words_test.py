@@ -33,6 +33,23 @@ class Words(unittest.TestCase):
             self.assertEqual(check_words(tree_of({"scripts/a": f"cd {path}\n"})), [], path)
 
 
+class GoneWords(unittest.TestCase):
+    def test_words_that_were_renamed(self):
+        for path, code in [("memserver/a.h", "// The rank's seat."), ("trainer/a.cpp", "Seat* seat;"), ("trainer/a.h", "TakeSeat();"),
+                           ("memserver/a.h", "A(const Parts& parts);"), ("memserver/a.cpp", "chunk.away()"), ("memserver/a.h", "StandIns all;"),
+                           ("memserver/a.h", "// one stand-in a place"), ("trainer/a.h", "// The pass goes dry."), ("trainer/a.cpp", "cache->dry()"),
+                           ("memserver/a.h", "bool Tend(int64_t now_ns);"), ("tests/a.cpp", "world.TendShares();"), ("memserver/a.h", "bool brings_rcache;"),
+                           ("memserver/a.h", "struct BroughtParts {};"), ("tests/a.cpp", "State::kThere"), ("memserver/a.cpp", "FormerSelfLeaves(event)"),
+                           ("memserver/a.h", "struct Ride {};"), ("docs/a.md", "a job's ranks' seats")]:
+            self.assertEqual(places(check_words(tree_of({path: f"\n{code}\n"}))), [(path, 2)], code)
+
+    def test_lawful_words(self):
+        for path, code in [("memserver/a.h", "explicit Session(Parts parts);"), ("client/a.cpp", "invocation.dry_run"), ("memserver/a.h", "// it goes away"),
+                           ("tests/a.cpp", "StandIn(uuid); // the stand-in for the driver"), ("docs/decisions/041-a.md", "the seats"),
+                           ("memserver/a.h", "// They override it, or provide it."), ("trainer/a.h", "// Attended, and extended."), ("python/a.py", "seat = 1")]:
+            self.assertEqual(check_words(tree_of({path: code + "\n"})), [], code)
+
+
 class OfComments(unittest.TestCase):
     def test_a_comment_without_its_subject(self):
         for comment in ["// Of a chunk: its bytes.", "  // Of the pool.", "//Of all.", "/// Of each rank.", "// x\n// Of one step."]:

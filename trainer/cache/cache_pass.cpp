@@ -41,7 +41,7 @@ Status CachePass::TooSmall(const std::string& reason) const {
 Status CachePass::Begin(PassKind kind, Version version) {
   // An abandoned step ends in an error that the cache keeps; here somebody has forgotten a Release
   // or a FinishBackward.
-  if (dry_) return TooSmall("the pass before found no room");
+  if (trace_only_) return TooSmall("the pass before found no room");
   if (chunks_->AnyHeld()) {
     return Status(ErrorId::kChunkNotReady,
                   "a pass begins while operators or gradients of the one before still hold chunks");
@@ -70,7 +70,7 @@ bool CachePass::End() {
 Status CachePass::Use(std::span<const ChunkId> chunks) {
   Enter(MomentKind::kUse, 0);
   for (const ChunkId chunk : chunks_->pinned()) Demand(chunk);
-  if (dry_) return {};
+  if (trace_only_) return {};
 
   // Before the wait below, so that the next chunks travel meanwhile.
   PrefetchAhead();
@@ -103,7 +103,7 @@ void CachePass::PrefetchUntil(uint64_t horizon) {
 void CachePass::Demand(ChunkId chunk) {
   for (const auto* policy : {&policies_.recording, &policies_.left_order})
     (*policy)->Used(chunk, follower_.position());
-  if (dry_ || chunks_->has(chunk)) return;
+  if (trace_only_ || chunks_->has(chunk)) return;
   TP_CHECK(!follower_.following(), "a plan brings every chunk in time");
   if (Place(chunk)) chunks_->Fetch(chunk, {version_, 0}, /*ahead=*/false);
 }
@@ -118,7 +118,7 @@ bool CachePass::Place(ChunkId chunk) {
   if (candidates.empty()) {
     // What the rest of the pass needs is known only when it has been gone through. Gradients are
     // noted as in a step that keeps them apart.
-    dry_ = separate_ = true;
+    trace_only_ = separate_ = true;
     return false;
   }
 
@@ -132,8 +132,8 @@ bool CachePass::Place(ChunkId chunk) {
 }
 
 void CachePass::BeginDryTraining() {
-  TP_CHECK(dry_ && !training_, "an evaluation went dry");
-  dry_blocks_ = follower_.BlocksNeeded();
+  TP_CHECK(trace_only_ && !training_, "an evaluation became trace-only");
+  trace_only_blocks_ = follower_.BlocksNeeded();
   training_ = true;
   follower_.BeginAnew(PassKind::kTrain);
 }

@@ -7,8 +7,8 @@
 //  1. every decision (victim, prefetch, order of collectives) is a function of the order of calls
 //     and the shared seed, never of arrival times: ranks that make the same calls start the same
 //     collectives in the same order;
-//  2. a pass without a known order that finds the rCache too small goes dry: from there on it
-//     records, and nothing is fetched or handed in;
+//  2. a pass without a known order that finds the rCache too small becomes trace-only: from there
+//     on it records, and nothing is fetched or handed in;
 //  3. a frozen chunk stays through new versions, until its block is wanted for another one.
 // The caller makes no call after one that has returned an error.
 #pragma once
@@ -68,23 +68,23 @@ class CachePass {
   void Enter(MomentKind kind, ChunkId subject);
   // Fetches what may start `moments` after the present moment.
   void PrefetchAhead(uint64_t moments = 0) { PrefetchUntil(follower_.position() + moments); }
-  // The present moment needs the chunk: fetched where no plan has. The pass may go dry.
+  // The present moment needs the chunk: fetched where no plan has. The pass may become trace-only.
   void Demand(ChunkId chunk);
   // Gives the chunk a place; the policy decides where nothing is planned. False: the pass has gone
-  // dry.
+  // trace-only.
   bool Place(ChunkId chunk);
 
   // While recording: the chunk's gradients are handed in at the end of backward, not where they
   // came in this micro-batch.
   void WithdrawGradients(ChunkId chunk) { follower_.WithdrawGradients(chunk); }
   void MarkMicroBatch() { follower_.MarkMicroBatch(); }
-  // A dry evaluation has ended; a micro-batch of training is recorded behind it.
+  // A trace-only evaluation has ended; a micro-batch of training is recorded behind it.
   void BeginDryTraining();
 
   bool open() const { return open_; }
-  // True within a training pass, or behind a dry evaluation that goes on as one.
+  // True within a training pass, or behind a trace-only evaluation that goes on as one.
   bool training() const { return open_ && training_; }
-  bool dry() const { return dry_; }
+  bool trace_only() const { return trace_only_; }
   // True when the gradients of all chunks stay with the caller until the end of backward.
   bool separate() const { return separate_; }
   Version version() const { return version_; }
@@ -96,7 +96,7 @@ class CachePass {
   Status TooSmall(const std::string& reason) const;
 
  private:
-  uint64_t BlocksNeeded() const { return std::max(dry_blocks_, follower_.BlocksNeeded()); }
+  uint64_t BlocksNeeded() const { return std::max(trace_only_blocks_, follower_.BlocksNeeded()); }
   void RunStep(const PlanStep& step, bool ahead);
   void PrefetchUntil(uint64_t horizon);
 
@@ -107,9 +107,10 @@ class CachePass {
   const EvictionPolicies policies_;
   PassFollower follower_;
   Moment moment_;  // reused
-  bool open_ = false, training_ = false, separate_ = false, has_version_ = false, dry_ = false;
+  bool open_ = false, training_ = false, separate_ = false, has_version_ = false,
+       trace_only_ = false;
   Version version_ = 0;
-  uint64_t dry_blocks_ = 0;  // what a dry evaluation needed
+  uint64_t trace_only_blocks_ = 0;  // what a trace-only evaluation needed
 };
 
 }  // namespace tidepool::trainer

@@ -47,7 +47,7 @@ void ChunkGradients::KeepApart(ChunkId chunk) {
 Status ChunkGradients::BeginUse(std::span<const ParameterId> parameters) {
   for (const ParameterId parameter : parameters) {
     if (pass_->separate() && has_gradient_[parameter]) KeepApart(PlaceOf(parameter).chunk);
-    if (pass_->dry()) continue;
+    if (pass_->trace_only()) continue;
     if (chunks_->states()->state(parameter) == TensorState::kHoldAfterBwd) {
       return UsedAgain(parameter, "an operator reads parameter ",
                        " after its gradient has come, which lies in its place");
@@ -80,7 +80,7 @@ Result<std::byte*> ChunkGradients::Place(ParameterId parameter) {
   if (entry.multi_use) return kSeparate;
   if (first) pass_->Enter(MomentKind::kGradient, chunk);
   if (first && !pass_->separate()) pass_->Demand(chunk);
-  // Asked once more: the pass may have gone dry.
+  // Asked once more: the pass may have become trace-only.
   if (pass_->separate()) {
     // Recorded as it will happen from the next step on, though this step's gradients stay with the
     // caller.
@@ -140,7 +140,7 @@ Status ChunkGradients::Submit(ChunkId chunk, bool enter) {
 
 std::vector<ChunkId> ChunkGradients::SeparateChunks() const {
   std::vector<ChunkId> chunks;
-  if (pass_->dry()) return chunks;
+  if (pass_->trace_only()) return chunks;
   for (const ChunkId chunk : mine_) {
     if (!InPlace(chunk) && entries_[chunk].gradients > 0 && !entries_[chunk].submitted)
       chunks.push_back(chunk);
@@ -153,16 +153,16 @@ Status ChunkGradients::TakePlace(ChunkId chunk) {
   if (entries_[chunk].multi_use || entries_[chunk].gradients == 0)
     pass_->Enter(MomentKind::kBorrow, chunk);
   if (!chunks_->has(chunk)) pass_->Place(chunk);
-  return pass_->dry() ? Status() : chunks_->TakeForGradients(chunk);
+  return pass_->trace_only() ? Status() : chunks_->TakeForGradients(chunk);
 }
 
 Result<SeparateBlock> ChunkGradients::Borrow(ChunkId chunk) {
   SeparateBlock block;
-  if (pass_->dry()) return block;
+  if (pass_->trace_only()) return block;
   TP_CHECK(!InPlace(chunk) && !chunks_->holds_gradients(chunk) && !entries_[chunk].submitted,
            "a separate chunk is borrowed once a backward");
   TP_RETURN_IF_ERROR(TakePlace(chunk));
-  if (pass_->dry()) return block;
+  if (pass_->trace_only()) return block;
 
   const ChunkPlace& place = layout_.chunks[chunk];
   for (uint32_t i = 0; i < place.parameter_count; ++i) {
@@ -173,7 +173,7 @@ Result<SeparateBlock> ChunkGradients::Borrow(ChunkId chunk) {
 }
 
 Status ChunkGradients::SubmitBorrowed(ChunkId chunk) {
-  if (pass_->dry()) return {};
+  if (pass_->trace_only()) return {};
   TP_CHECK(chunks_->holds_gradients(chunk), "what is submitted was borrowed");
   return Submit(chunk, entries_[chunk].multi_use);
 }
@@ -182,9 +182,9 @@ Status ChunkGradients::SubmitBorrowed(ChunkId chunk) {
 
 Status ChunkGradients::FinishBackward() {
   for (const ChunkId chunk : mine_) {
-    if (!pass_->dry()) TP_RETURN_IF_ERROR(FinishChunk(chunk));
+    if (!pass_->trace_only()) TP_RETURN_IF_ERROR(FinishChunk(chunk));
   }
-  if (pass_->dry()) return FinishDry();
+  if (pass_->trace_only()) return FinishTraceOnly();
 
   for (const ChunkId chunk : mine_) {
     entries_[chunk].gradients = 0;
@@ -207,7 +207,7 @@ Status ChunkGradients::FinishChunk(ChunkId chunk) {
 
   if (entry.gradients == 0) {
     TP_RETURN_IF_ERROR(TakePlace(chunk));
-    if (pass_->dry()) return {};
+    if (pass_->trace_only()) return {};
   } else if (!InPlace(chunk)) {
     return Status(ErrorId::kInternal, "gradients of chunk " + std::to_string(chunk) +
                                           " were not collected at the end of backward");
@@ -219,7 +219,7 @@ Status ChunkGradients::FinishChunk(ChunkId chunk) {
 
 // Records the moments that Borrow, SubmitBorrowed and FinishChunk would record. Micro-batches are
 // alike, so one is enough.
-Status ChunkGradients::FinishDry() {
+Status ChunkGradients::FinishTraceOnly() {
   const auto hand_in = [this](ChunkId chunk, bool borrow) {
     if (borrow) pass_->Enter(MomentKind::kBorrow, chunk);
     pass_->Enter(MomentKind::kSubmit, chunk);

@@ -54,7 +54,8 @@ class ChunkGradients {
   Result<SeparateBlock> Borrow(ChunkId chunk);
   Status SubmitBorrowed(ChunkId chunk);
   // The backward of the micro-batch has ended: every chunk is handed in, and the next micro-batch
-  // begins. Errors: kRcacheTooSmall (the pass went dry), those of the server and the group.
+  // begins. Errors: kRcacheTooSmall (the pass became trace-only), those of the server and the
+  // group.
   Status FinishBackward();
 
  private:
@@ -75,13 +76,13 @@ class ChunkGradients {
   Status Illegal(ParameterId parameter, const char* before, const char* after) const;
   // The same of a parameter that the model uses at several places.
   Status UsedAgain(ParameterId parameter, const char* before, const char* after) const;
-  // A place for gradients alone, zeroed. The pass may go dry.
+  // A place for gradients alone, zeroed. The pass may become trace-only.
   Status TakePlace(ChunkId chunk);
   void ZeroGaps(ChunkId chunk);
   // `enter`: the order of the pass has this moment.
   Status Submit(ChunkId chunk, bool enter);
   Status FinishChunk(ChunkId chunk);
-  Status FinishDry();
+  Status FinishTraceOnly();
 
   CachedChunks* const chunks_;
   CachePass* const pass_;

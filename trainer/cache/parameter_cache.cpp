@@ -115,7 +115,7 @@ Status ParameterCache::BeginUse(std::span<const ParameterId> parameters) {
 }
 
 Status ParameterCache::EndUse(std::span<const ParameterId> parameters) {
-  if (!status_.ok() || pass_.dry()) return status_;
+  if (!status_.ok() || pass_.trace_only()) return status_;
   for (const ParameterId parameter : parameters)
     TP_RETURN_IF_ERROR(Latch(chunks_.states()->EndUse(parameter)));
   return {};

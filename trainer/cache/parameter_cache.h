@@ -10,11 +10,11 @@
 // A pass is one training step with all its micro-batches, or one evaluation. The first pass of a
 // kind records its order with random eviction, unless the setup brings another policy; later ones
 // follow it with Belady's rule and prefetch (Elixir v1, section VI); one that leaves it goes on
-// with LRU. A pass without a known order that finds the rCache too small goes dry: from there on it
-// records, and nothing is fetched or handed in. It ends in an error that names what the whole order
-// needs. A training step: BeginPass, (forward, backward, FinishBackward) x micro-batches,
-// FinishStep; then the caller ends the step at the server. Gradients are summed over the chunk's
-// data group, not averaged.
+// with LRU. A pass without a known order that finds the rCache too small becomes trace-only: from
+// there on it records, and nothing is fetched or handed in. It ends in an error that names what the
+// whole order needs. A training step: BeginPass, (forward, backward, FinishBackward) x
+// micro-batches, FinishStep; then the caller ends the step at the server. Gradients are summed over
+// the chunk's data group, not averaged.
 // With streams the rCache is memory of a device, which this class and its callers hand to streams
 // only. Where all collectives have streams (or there are none) the CPU runs ahead of the device:
 // where a call "may wait" below, it puts a wait into the compute stream instead, and the CPU itself
@@ -113,16 +113,16 @@ class ParameterCache {
   Result<SeparateBlock> BorrowBlock(ChunkId chunk);
   Status SubmitBorrowed(ChunkId chunk);
   // The backward of a micro-batch (0, 1, ...) has ended: parameters without a gradient get zeros,
-  // and every chunk is handed in. Errors: kRcacheTooSmall (the pass went dry; names the smallest
-  // size that works), and those of the server and the group.
+  // and every chunk is handed in. Errors: kRcacheTooSmall (the pass became trace-only; names the
+  // smallest size that works), and those of the server and the group.
   Status FinishBackward(uint32_t micro_batch);
   // Ends the training pass: waits until the server has answered every submission.
   Status FinishStep();
 
-  // True once a pass went dry: no chunk has a place any more, what operators read is the caller's
-  // choice, and gradients go nowhere.
-  bool dry() const { return pass_.dry(); }
-  // Call when a dry evaluation has ended: then go through the forward and backward of one
+  // True once a pass became trace-only: no chunk has a place any more, what operators read is the
+  // caller's choice, and gradients go nowhere.
+  bool trace_only() const { return pass_.trace_only(); }
+  // Call when a trace-only evaluation has ended: then go through the forward and backward of one
   // micro-batch, and FinishBackward reports what the order needs.
   void BeginDryTraining() { pass_.BeginDryTraining(); }
 

@@ -209,7 +209,7 @@ Result<double> TrainingEngine::Evaluate(Version version, const LossFunction& los
     losses_.assign(1, loss().detach());
   }));
 
-  if (cache_->dry()) {
+  if (cache_->trace_only()) {
     losses_.clear();
     return TraceTraining(loss);
   }

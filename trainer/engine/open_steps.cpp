@@ -211,7 +211,7 @@ Status OpenSteps::LetGo(uint64_t number) {
 }
 
 Status OpenSteps::Check() {
-  if (pass_ == Pass::kFree && parts_.cache->dry() && parts_.operators->status().ok())
+  if (pass_ == Pass::kFree && parts_.cache->trace_only() && parts_.operators->status().ok())
     parts_.operators->Latch(parts_.cache->BeginPass(PassKind::kEvaluation, version_));
   return parts_.operators->status();
 }

@@ -67,7 +67,7 @@ void GradientHooks::Arrived(ParameterId parameter) {
   Result<std::byte*> place = cache_->GradientPlace(parameter);
   operators_->ApplyMoves();
   if (!place.ok()) return operators_->Latch(place.status());
-  if (cache_->dry()) gradient.reset();
+  if (cache_->trace_only()) gradient.reset();
   // Separate-gradient mode: LibTorch keeps it until the end of backward.
   if (place.value() == nullptr) return;
   CopyGradient(gradient, place.value());

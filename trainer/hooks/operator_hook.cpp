@@ -224,7 +224,7 @@ void OperatorHook::ApplyMoves() {
   moves_.clear();
   cache_->TakeMoves(&moves_);
   if (!status_.ok()) return;
-  if (cache_->dry()) return PlaceAllSpare();
+  if (cache_->trace_only()) return PlaceAllSpare();
   for (const Move& move : moves_) binding_->Place(move.chunk, move.block);
 }
 

@@ -10,8 +10,8 @@
 // Invariants:
 //  1. it never throws: LibTorch swallows exceptions of such callbacks and runs the operator on. A
 //     failure is latched in status(), all chunks are pointed at readable zeros, and the caller
-//     abandons the step at its next boundary. While the cache is dry they lie there too: operators
-//     run on for the order's sake;
+//     abandons the step at its next boundary. While the cache is trace-only they lie there too:
+//     operators run on for the order's sake;
 //  2. an operator whose parameters are all used by an enclosing operator adds nothing, and one
 //     whose chunks are all held adds no moment to the recorded order;
 //  3. an operator whose chunks are in the rCache allocates nothing, once an operator with as many

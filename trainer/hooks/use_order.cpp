@@ -68,7 +68,7 @@ Result<std::vector<uint32_t>> RecordUseOrder(const std::vector<at::Tensor>& para
     forward();
   } catch (const std::exception& error) {
     thrown = Status(ErrorId::kLibraryFailed,
-                    std::string("LibTorch, in the dry forward: ") + error.what());
+                    std::string("LibTorch, in the trace-only forward: ") + error.what());
   }
 
   at::removeCallback(watch);

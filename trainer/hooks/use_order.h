@@ -1,8 +1,8 @@
 // RecordUseOrder: in which order a model uses its parameters, for models that do not declare it,
-// found by one dry forward.
+// found by one trace-only forward.
 //
 // The thread that trains later, before there is a layout: notes of parameters in this order make
-// chunks that are used in one go (trainer/layout/build_layout.h). In the dry forward every
+// chunks that are used in one go (trainer/layout/build_layout.h). In the trace-only forward every
 // parameter reads as zeros, from pages that take no memory; no server is needed.
 #pragma once
 

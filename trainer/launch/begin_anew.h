@@ -1,7 +1,7 @@
 // Two ways out of a wait that cannot be ended: a collective whose peer has died and that Gloo does
 // not end.
 //
-// Any thread. Neither returns, and no destructor runs: sockets and seats of the process close as
+// Any thread. Neither returns, and no destructor runs: sockets and slots of the process close as
 // they do when it dies.
 #pragma once
 

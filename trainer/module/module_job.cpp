@@ -174,7 +174,7 @@ Result<SessionTask> ModuleJob::MakeTask() {
   return task;
 }
 
-Status ModuleJob::TakeSeat() {
+Status ModuleJob::TakeSlot() {
   TP_RETURN_IF_ERROR(NameFrozen());
   TP_ASSIGN_OR_RETURN(SessionTask task, MakeTask());
   TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
@@ -192,7 +192,7 @@ Status ModuleJob::TakeSeat() {
 }
 
 // The job may have been packed in another order, by another profile or none: then its own holds.
-Status ModuleJob::TakeHeldSeat(Status refused) {
+Status ModuleJob::TakeHeldSlot(Status refused) {
   Result<client::HeldLayout> held = client::AskLayout(session_->socket_dir(), name_, kAskNs);
   if (held.ok()) held_ = std::move(held).value();
   Result<ModulePlan> plan = Plan();
@@ -200,9 +200,9 @@ Status ModuleJob::TakeHeldSeat(Status refused) {
     session_.reset();
     device_.reset();
     plan_ = std::move(plan).value();
-    Status seated = TakeSeat();
-    if (seated.id() != ErrorId::kJobMismatch) return seated;
-    refused = std::move(seated);
+    Status attached = TakeSlot();
+    if (attached.id() != ErrorId::kJobMismatch) return attached;
+    refused = std::move(attached);
   }
 
   return std::move(refused).Fix(
@@ -215,18 +215,19 @@ Status ModuleJob::Explained(Status ended) const {
   return ExplainPrivateEnd(std::move(ended), session_ ? session_->ServerLogTail() : "");
 }
 
-Result<ModuleSeat> ModuleJob::Open() {
+Result<ModuleSlot> ModuleJob::Open() {
   if (session_) return NotNow("open", "a job is opened once");
   TP_ASSIGN_OR_RETURN(plan_, Plan());
 
-  Status seated;
+  Status attached;
   const Status thrown = CatchTorch([&] {
-    seated = TakeSeat();
-    if (seated.id() == ErrorId::kJobMismatch && resume_) seated = TakeHeldSeat(std::move(seated));
+    attached = TakeSlot();
+    if (attached.id() == ErrorId::kJobMismatch && resume_)
+      attached = TakeHeldSlot(std::move(attached));
   });
-  if (seated.ok()) seated = thrown;
-  if (!seated.ok()) {
-    const Status explained = Explained(std::move(seated));
+  if (attached.ok()) attached = thrown;
+  if (!attached.ok()) {
+    const Status explained = Explained(std::move(attached));
     session_.reset();
     return explained;
   }
@@ -236,7 +237,7 @@ Result<ModuleSeat> ModuleJob::Open() {
     put_ = std::make_unique<WeightPut>(&plan_->layout, place_.rank, session_->service(),
                                        device_->streams());
   }
-  return ModuleSeat{.job = name_,
+  return ModuleSlot{.job = name_,
                     .socket_dir = session_->socket_dir(),
                     .resumed = granted.weights_ready,
                     .version = granted.weights_ready ? granted.sealed_version : 0,
@@ -334,9 +335,9 @@ Status ModuleJob::DropStep() {
   engine_.reset();
   session_->Leave();
 
-  Status seated = session_->Attach();
-  if (seated.ok()) seated = session_->Meet();
-  if (!seated.ok()) return Explained(std::move(seated));
+  Status attached = session_->Attach();
+  if (attached.ok()) attached = session_->Meet();
+  if (!attached.ok()) return Explained(std::move(attached));
   const client::Attachment& granted = session_->service()->attachment();
   if (granted.weights_ready && granted.sealed_version == sealed) return Bind();
   return Status(ErrorId::kStatesLost, "the server does not hold step " + std::to_string(sealed) +
@@ -351,7 +352,7 @@ Status ModuleJob::Arrived(uint32_t index) {
 
 Status ModuleJob::Close() {
   if (!session_) return {};
-  // Operators and transfers work in the memory of the seat.
+  // Operators and transfers work in the memory of the slot.
   steps_ = nullptr;
   engine_.reset();
   put_.reset();

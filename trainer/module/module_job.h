@@ -1,5 +1,5 @@
 // ModuleJob: one rank's share of a job that trains a module of the user's own: from its parameters
-// and settings to the seat at the server, the other ranks, and the steps.
+// and settings to the session slot at the server, the other ranks, and the steps.
 //
 // One thread, the program's main thread. In this order: Make, Add for each parameter, Foresee and
 // Plan where wanted, Open, Put for each parameter where the job is new, Bind; then forward and
@@ -50,7 +50,7 @@ struct ModulePlan {
 };
 
 // What the server has granted.
-struct ModuleSeat {
+struct ModuleSlot {
   std::string job, socket_dir;
   bool resumed = false;  // the server holds the weights, of the sealed step `version`
   Version version = 0;
@@ -79,11 +79,11 @@ class ModuleJob {
   // a job without trained parameters of 16 bits).
   Result<ModulePlan> Plan() const;
 
-  // Takes the seat and meets the other ranks; waits. A job that the server holds keeps its layout,
+  // Takes the slot and meets the other ranks; waits. A job that the server holds keeps its layout,
   // and with "auto" its rCache, whatever a profile says now; Plan is the job's then. Errors: those
   // of RunSession, kStatesLost (the job had states, and they are gone), kJobMismatch (the server
   // holds the job, and resume is never).
-  Result<ModuleSeat> Open();
+  Result<ModuleSlot> Open();
   // The indices of all trained parameters, in the order in which Put takes them fastest.
   std::vector<uint32_t> PutOrder() const;
   // The initial values of a trained parameter, of its shape and any floating type, in host
@@ -99,7 +99,7 @@ class ModuleJob {
   OpenSteps* steps() { return steps_; }
   const ParameterCache* cache() const { return engine_ ? &engine_->cache() : nullptr; }
   // A forward of the whole model begins; as OpenSteps::BeginForward. Where an exception has ended
-  // the last backward of a job of one rank, the step is dropped first, by taking the seat anew.
+  // the last backward of a job of one rank, the step is dropped first, by taking the slot anew.
   // Errors: those of Open.
   Status BeginForward(bool training);
   // LibTorch has accumulated the gradient of a parameter; as OpenSteps::Arrived.
@@ -124,8 +124,8 @@ class ModuleJob {
   Status NotNow(const char* call, const char* before) const;
   bool IsFrozen(uint32_t index) const { return !parameters_[index].tensor.requires_grad(); }
   Status NameFrozen();
-  Status TakeSeat();
-  Status TakeHeldSeat(Status refused);
+  Status TakeSlot();
+  Status TakeHeldSlot(Status refused);
   Status ProvideFrozen();
   Status CheckInitial();
   Status DropStep();

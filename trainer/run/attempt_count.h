@@ -2,7 +2,7 @@
 // run which gets nowhere ends.
 //
 // One thread; a value type. Steps are counted by the version that was sealed when an attempt ended,
-// never by where an attempt began: one that fails before it has a seat has no beginning. A rank
+// never by where an attempt began: one that fails before it has a slot has no beginning. A rank
 // that replaces its program by itself passes Text on.
 #pragma once
 
@@ -23,7 +23,7 @@ class AttemptCount {
   // `text`: from the program before; any other text counts from zero.
   explicit AttemptCount(const std::string& text = "");
 
-  // An attempt has got a seat behind `sealed`. At the first attempt this is not progress yet. At a
+  // An attempt has got a slot behind `sealed`. At the first attempt this is not progress yet. At a
   // later one it changes nothing, unless it begins further back than the run had come, because its
   // states are gone.
   void BeginsAt(Version sealed);

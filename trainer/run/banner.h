@@ -2,7 +2,7 @@
 // RunVoice what happens to it.
 //
 // Texts are pure. A RunVoice belongs to one thread (the trainer's main thread). A run introduces
-// itself once it has a seat at the server, so that an error of usage stands alone.
+// itself once it has a session slot at the server, so that an error of usage stands alone.
 #pragma once
 
 #include <string>

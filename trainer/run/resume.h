@@ -32,7 +32,7 @@ Status StartedAgainInVain(const std::string& job);
 
 // True when `ended` is the end of an attempt, not of a run that may be resumed: another rank has
 // died, or, after a restart of the server, this rank asked for a version older than the others'
-// steps. The next attempt goes on behind the last sealed step. `in_training`: this rank has a seat,
+// steps. The next attempt goes on behind the last sealed step. `in_training`: this rank has a slot,
 // and steps to do; a missing answer then comes from another rank that stands still.
 bool EndsAttemptOnly(const Status& ended, bool in_training = false);
 

@@ -1,8 +1,8 @@
 // RunModel: what one attempt of a run trains: the model, the engine that steps it through this
-// rank's seat, and the trace of its steps.
+// rank's slot, and the trace of its steps.
 //
 // One thread (the trainer's main thread). It is made once the ranks have met, and must go before
-// the session leaves its seat: operators and transfers work in the memory of that seat.
+// the session leaves its slot: operators and transfers work in the memory of that slot.
 #pragma once
 
 #include <memory>

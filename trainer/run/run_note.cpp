@@ -79,14 +79,14 @@ std::string Joined(const std::vector<std::string>& parts) {
 
 // Ranks of one run differ; `other` is whom this rank is compared with.
 Status RanksDiffer(const std::vector<NoteDifference>& differences, const std::string& other,
-                   const NotedSeat& seat) {
+                   const NotedSlot& slot) {
   std::vector<std::string> shown;
   for (const NoteDifference& one : differences)
     shown.push_back(one.what + " " + one.before + " there, " + one.now + " here");
-  return Status(ErrorId::kJobMismatch, "rank " + std::to_string(seat.rank) +
+  return Status(ErrorId::kJobMismatch, "rank " + std::to_string(slot.rank) +
                                            " was started otherwise than " + other + ": " +
                                            Joined(shown))
-      .Where("rank " + std::to_string(seat.rank) + " of job " + seat.job)
+      .Where("rank " + std::to_string(slot.rank) + " of job " + slot.job)
       .Why("the ranks of one run share batches and steps")
       .Fix(kSameForAll);
 }
@@ -154,34 +154,34 @@ std::vector<NoteDifference> CompareRunNotes(const std::string& kept, const std::
   return differences;
 }
 
-Status CheckRunNote(const std::string& kept, const std::string& own, const NotedSeat& seat) {
+Status CheckRunNote(const std::string& kept, const std::string& own, const NotedSlot& slot) {
   std::vector<NoteDifference> differences = CompareRunNotes(kept, own);
   std::erase_if(differences, [](const NoteDifference& one) { return !one.changes_order; });
   if (differences.empty() || TP_PLANTED("trainer.note_not_compared")) return {};
   // Nothing is sealed: another rank of this run left the note, or a start that was refused.
-  if (seat.version == 0) {
-    return RanksDiffer(differences, "the rank that came to job \"" + seat.job + "\" first", seat)
+  if (slot.version == 0) {
+    return RanksDiffer(differences, "the rank that came to job \"" + slot.job + "\" first", slot)
         .Fix(std::string(kSameForAll) +
              "; if an earlier start left the job like this, end it first: memctl job release " +
-             seat.job);
+             slot.job);
   }
 
   std::vector<std::string> changed;
   for (const NoteDifference& difference : differences) changed.push_back(Shown(difference));
   const std::string data = ValueOf(kept, kDataKey).value_or("");
   return Status(ErrorId::kJobMismatch,
-                "job \"" + seat.job + "\" was begun otherwise: " + Joined(changed))
-      .Where("rank " + std::to_string(seat.rank) + " of job " + seat.job + " at step " +
-             std::to_string(seat.version) + (data.empty() ? "" : ", begun with --data " + data))
+                "job \"" + slot.job + "\" was begun otherwise: " + Joined(changed))
+      .Where("rank " + std::to_string(slot.rank) + " of job " + slot.job + " at step " +
+             std::to_string(slot.version) + (data.empty() ? "" : ", begun with --data " + data))
       .Why(
           "the run would skip some of its data and repeat others, or train other weights, without "
           "a word")
       .Fix(Remedy(differences));
 }
 
-Status CheckRankNote(const std::string& first, const std::string& own, const NotedSeat& seat) {
+Status CheckRankNote(const std::string& first, const std::string& own, const NotedSlot& slot) {
   const std::vector<NoteDifference> differences = CompareRunNotes(first, own);
-  return differences.empty() ? Status() : RanksDiffer(differences, "rank 0", seat);
+  return differences.empty() ? Status() : RanksDiffer(differences, "rank 0", slot);
 }
 
 Status CheckOtherRanks(std::span<const double> refused, const std::string& job) {

@@ -40,8 +40,8 @@ struct NoteDifference {
 // keys.
 std::vector<NoteDifference> CompareRunNotes(const std::string& kept, const std::string& own);
 
-// A rank and the job in which it has a seat, which is sealed at `version`.
-struct NotedSeat {
+// A rank and the job in which it has a slot, which is sealed at `version`.
+struct NotedSlot {
   std::string job;
   Rank rank = 0;
   Version version = 0;
@@ -49,11 +49,11 @@ struct NotedSeat {
 // The rank has the note `own`, the job keeps `kept` (empty: nothing): that of the rank which came
 // first, when the job began.
 // Errors: kJobMismatch with the rank, and all that changes the order, before and now.
-Status CheckRunNote(const std::string& kept, const std::string& own, const NotedSeat& seat);
+Status CheckRunNote(const std::string& kept, const std::string& own, const NotedSlot& slot);
 // The rank has the note `own`, and has met rank 0, which has the note `first`. Ranks of one run
 // agree on all that a note says, also where the server keeps none yet.
 // Errors: kJobMismatch with both ranks, and all that differs.
-Status CheckRankNote(const std::string& first, const std::string& own, const NotedSeat& seat);
+Status CheckRankNote(const std::string& first, const std::string& own, const NotedSlot& slot);
 // The same told to the other ranks: which ranks were refused so, 1 in `refused` each. Errors:
 // kJobMismatch (names them).
 Status CheckOtherRanks(std::span<const double> refused, const std::string& job);

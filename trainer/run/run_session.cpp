@@ -22,9 +22,9 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr size_t kPathMax = 256;
-constexpr int64_t kSeatPauseNs = 50 * kNsPerMs;
+constexpr int64_t kSlotPauseNs = 50 * kNsPerMs;
 // Least time for the other ranks to leave a broken run.
-constexpr int64_t kSeatWaitNs = 60 * kNsPerSecond;
+constexpr int64_t kSlotWaitNs = 60 * kNsPerSecond;
 constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
 constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
@@ -171,11 +171,11 @@ Status RunSession::Attach() {
   if (task_.resumes)
     client.connect_timeout_ns =
         std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, waits_.server_timeout_ns));
-  return TakeSeat(client);
+  return TakeSlot(client);
 }
 
-// The client's own waiting for a seat (attach_retry) would not hear a signal.
-Status RunSession::TakeSeat(const client::ClientOptions& options) {
+// The client's own waiting for a slot (attach_retry) would not hear a signal.
+Status RunSession::TakeSlot(const client::ClientOptions& options) {
   Clock* const clock = task_.clock;
   const int64_t start_ns = clock->NowNs();
   bool told = false;
@@ -197,7 +197,7 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
     }
 
     const bool taken = made.status().id() == ErrorId::kRankTaken;
-    if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, waits_.server_timeout_ns)) {
+    if (!taken || !task_.resumes || waited_ns > std::max(kSlotWaitNs, waits_.server_timeout_ns)) {
       return made.status().where().empty()
                  ? Status(made.status()).Where("memserver at " + options.socket_dir)
                  : made.status();
@@ -208,7 +208,7 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
       task_.say("waiting for the ranks of the run before to leave the job: " +
                 made.status().what());
     }
-    clock->SleepNs(kSeatPauseNs);
+    clock->SleepNs(kSlotPauseNs);
   }
 }
 
@@ -233,10 +233,10 @@ RankStanding RunSession::StandingOf(uint32_t rank) const {
 Status RunSession::Interrupted() {
   if (StopFlag::Requested()) return StoppedBySignal();
   if (task_.interrupted) TP_RETURN_IF_ERROR(task_.interrupted());
-  return SeatLost();
+  return SlotLost();
 }
 
-Status RunSession::SeatLost() {
+Status RunSession::SlotLost() {
   return client_ ? client_->Check() : Status();
 }
 
@@ -255,7 +255,7 @@ Status RunSession::MeetWorld() {
   meet.interrupted = [this] { return Interrupted(); };
   if (roll_) meet.standing = [this](uint32_t rank) { return StandingOf(rank); };
   meet.say = [](const std::string& line) { LogWarn(line); };
-  meet.doomed = [this] { return SeatLost(); };
+  meet.doomed = [this] { return SlotLost(); };
   meet.stuck = task_.stuck;
 
   if (!meeting_) {
@@ -315,7 +315,7 @@ Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group,
   setup.stream = task_.device.group;
   setup.native_stream = task_.device.native_group;
   setup.clock = task_.clock;
-  setup.doomed = [this] { return SeatLost(); };
+  setup.doomed = [this] { return SlotLost(); };
   if (!communicators_) communicators_.emplace(setup.nccl, task_.clock);
   setup.together = &*communicators_;
 
@@ -370,7 +370,7 @@ void RunSession::Leave() {
   group_storage_.clear();
   if (task_.device.give_up_flags) task_.device.give_up_flags();
   world_.reset();
-  // The meeting is over before the server can seat anybody for the next one.
+  // The meeting is over before the server can admit anybody for the next one.
   LeaveMeeting();
   if (place_.rank != 0) meeting_.reset();  // rank 0's may hold a port open
   client_.reset();

@@ -1,12 +1,12 @@
-// RunSession: what one rank holds beside the model while it runs: its place, its seat at the
+// RunSession: what one rank holds beside the model while it runs: its place, its slot at the
 // server, the other ranks.
 //
-// One thread (the trainer's main thread). Order: a rank takes its seat at the server first and
-// meets the other ranks then, because the server seats nobody before all ranks of a broken run have
-// left it; a meeting therefore never mixes ranks of two runs. (A private server is the exception:
-// it is started by rank 0, which has to tell the others where.) Leave is for a run that broke: it
-// gives up groups and seat without a goodbye, so that the server keeps the job, and Attach and Meet
-// may be called again. Close is the orderly end: the job goes.
+// One thread (the trainer's main thread). Order: a rank takes its session slot at the server first
+// and meets the other ranks then, because the server admits nobody before all ranks of a broken run
+// have left it; a meeting therefore never mixes ranks of two runs. (A private server is the
+// exception: it is started by rank 0, which has to tell the others where.) Leave is for a run that
+// broke: it gives up groups and slot without a goodbye, so that the server keeps the job, and
+// Attach and Meet may be called again. Close is the orderly end: the job goes.
 #pragma once
 
 #include <functional>
@@ -59,7 +59,7 @@ struct SessionTask {
   Clock* clock = nullptr;                 // outlives the session
   std::string note = {};                  // what the run is known by (trainer/run/run_note.h)
   bool saves = false;                     // rank 0 saves weights after the last step
-  // The run may go on behind a sealed step. It then waits for a seat that is still taken, for a
+  // The run may go on behind a sealed step. It then waits for a slot that is still taken, for a
   // server that is away, and for other ranks until --rejoin-timeout after their last sign of life.
   bool resumes = false;
   // A server that refuses the states on GPUs is asked again with all of them on the host.
@@ -85,24 +85,24 @@ class RunSession {
   bool DoneBefore() const;
   // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull,
   // kRcacheRefused, kJobMismatch and others of attaching; kCollectiveFailed; kSessionEnded (a
-  // signal came while a seat was waited for).
+  // signal came while a slot was waited for).
   Status Attach();
   // Meets the other ranks. Errors: kJobMismatch (names a rank that was started otherwise),
   // kRanksMissing (names those that are not waited for any longer), kCollectiveFailed, kPeerLost,
-  // and whatever else ended the seat or interrupted the wait meanwhile.
+  // and whatever else ended the slot or interrupted the wait meanwhile.
   Status Meet();
   // Puts those of the job's frozen chunks that the server does not have. All ranks call it after
   // Meet, before anybody uses the rCache. Returns the bytes that this rank has put. Errors: those
   // of client::ProvideFrozen.
   Result<uint64_t> ProvideFrozen(const client::ReadFrozen& read);
   // Call before a Leave that is followed by Attach. Waits for a server that has ended, and tells it
-  // of this seat; it would otherwise wait a lease for the seat's living process. An error is not
+  // of this slot; it would otherwise wait a lease for the slot's living process. An error is not
   // returned: Attach finds it again.
   void AwaitServer();
   // Call before Leave, for a job that has nothing worth keeping: this rank says goodbye, and the
-  // job goes with the last rank that does. Errors do not matter to a seat that is lost anyway.
+  // job goes with the last rank that does. Errors do not matter to a slot that is lost anyway.
   void GiveJobBack();
-  // Gives up groups and seat without a goodbye. Harmless when repeated.
+  // Gives up groups and slot without a goodbye. Harmless when repeated.
   void Leave();
   // Call before this program is replaced by itself, where Leave would wait for a collective that
   // does not end. Whoever meets next counts a new meeting.
@@ -138,7 +138,7 @@ class RunSession {
   Status StartPrivateServer();
   Status LaunchServer();
   Status ShareSocketDir();
-  Status TakeSeat(const client::ClientOptions& options);
+  Status TakeSlot(const client::ClientOptions& options);
   // True when the server that refused is to be asked again, with all states on the host.
   bool GivesUpGpuStates(const Status& refused);
   Status MeetWorld();
@@ -151,10 +151,10 @@ class RunSession {
   Status MakeGroup(size_t index, bool nccl);
   // What the launcher's roll says of a rank.
   RankStanding StandingOf(uint32_t rank) const;
-  // Ends a wait for other ranks when the seat is lost or a signal came.
+  // Ends a wait for other ranks when the slot is lost or a signal came.
   Status Interrupted();
-  // What ended the seat; ok while it is held.
-  Status SeatLost();
+  // What ended the slot; ok while it is held.
+  Status SlotLost();
 
   const RankPlace place_;
   SessionTask task_;

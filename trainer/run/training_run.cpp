@@ -80,22 +80,22 @@ Status TrainingRun::MakeSession() {
   return {};
 }
 
-Status TrainingRun::TakeSeat() {
+Status TrainingRun::TakeSlot() {
   TP_RETURN_IF_ERROR(session_->Attach());
-  const client::Attachment& seat = session_->service()->attachment();
-  start_ = StartPointOf(seat);
+  const client::Attachment& slot = session_->service()->attachment();
+  start_ = StartPointOf(slot);
   sealed_ = std::max(sealed_, start_.version);
   attempts_.BeginsAt(start_.version);
-  if (seat.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
+  if (slot.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
   TP_RETURN_IF_ERROR(
-      CheckRunNote(seat.note, data_->note,
+      CheckRunNote(slot.note, data_->note,
                    {.job = plan_.spec.name, .rank = place_.rank, .version = start_.version}));
 
   RunSetting setting = Setting();
   setting.server =
-      session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
+      session_->socket_dir() + ", " + FormatBytes(slot.pool_bytes) + " reserved for this job";
   voice_.Introduce(plan_, setting);
-  return seat.weights_ready ? Continue(seat.note) : Begin();
+  return slot.weights_ready ? Continue(slot.note) : Begin();
 }
 
 // The states of the steps that this process knows as sealed are gone.
@@ -223,7 +223,7 @@ Status TrainingRun::Build() {
 }
 
 Status TrainingRun::Attempt() {
-  TP_RETURN_IF_ERROR(TakeSeat());
+  TP_RETURN_IF_ERROR(TakeSlot());
   summary_.steps = summary_.version = start_.version;
   if (!NothingToDoTogether()) {
     const Status met = session_->Meet();

@@ -5,7 +5,7 @@
 //  1. weights are put once in the life of a job; a later run goes on behind the last sealed step,
 //     with everything that the step record says; no checkpoint file is read;
 //  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up
-//     groups and seat and begins the next attempt at the last sealed step, together with the rank
+//     groups and slot and begins the next attempt at the last sealed step, together with the rank
 //     that was started again. The run gives up after kFruitlessAttempts that
 //     sealed nothing, or when another rank has ended for good or has given no sign of life for
 //     --rejoin-timeout;
@@ -13,11 +13,11 @@
 //
 // A run, from the outside in:
 //   All        checks the plan; then makes attempts until one ends well or none may follow
-//   Attempt    one seat, one meeting: seat, ranks, model, steps, saved weights, goodbye
-//   TakeSeat   attaches; what the server holds decides: go on behind its step, or begin
-//   Build      model and engine over the seat; a base and new weights are put where needed
+//   Attempt    one slot, one meeting: slot, ranks, model, steps, saved weights, goodbye
+//   TakeSlot   attaches; what the server holds decides: go on behind its step, or begin
+//   Build      model and engine over the slot; a base and new weights are put where needed
 //   Train      steps to the last one, or until a signal
-//   Leave      after a broken attempt: model, groups and seat go, the job stays at the server
+//   Leave      after a broken attempt: model, groups and slot go, the job stays at the server
 #pragma once
 
 #include <functional>
@@ -82,9 +82,9 @@ class TrainingRun {
   Status MakeSession();
   Status NameBase();
   bool StaysForMore() const;
-  // From a seat at the server to trained and saved weights.
+  // From a session slot at the server to trained and saved weights.
   Status Attempt();
-  Status TakeSeat();
+  Status TakeSlot();
   // `note`: what the server keeps with the job.
   Status Continue(const std::string& note);
   Status Begin();

@@ -29,7 +29,7 @@ void AdmissionQueue::Reserve(ReserveJob event) {
   // Whoever passes others does so where it fits now, and not at the head of the queue.
   const std::vector<WaitingRank*> passed =
       turn.ok() ? PassedBy(event, waiting_.size()) : std::vector<WaitingRank*>();
-  Result<Seat*> taken = turn.ok() ? admission_->TakeSeat(event) : Result<Seat*>(turn);
+  Result<SessionSlot*> taken = turn.ok() ? admission_->TakeSlot(event) : Result<SessionSlot*>(turn);
   if (taken.ok()) {
     for (WaitingRank* other : passed) other->passed_by.push_back(event.uid);
     return admission_->Grant(**taken);
@@ -55,9 +55,9 @@ bool AdmissionQueue::NeedsRoom(const ReserveJob& event) const {
 
 // The job of this name is being removed: the ranks of its last run are gone, and what it holds goes
 // back as soon as no worker, drive or save has anything of it.
-bool AdmissionQueue::FormerSelfLeaves(const ReserveJob& event) const {
+bool AdmissionQueue::StaleIncarnationLeaves(const ReserveJob& event) const {
   if (context_.tables->draining || context_.settings.closed() ||
-      TP_PLANTED("jobs.former_self_refused"))
+      TP_PLANTED("jobs.stale_incarnation_refused"))
     return false;
   return std::any_of(context_.tables->jobs.begin(), context_.tables->jobs.end(),
                      [&event](const auto& job) {
@@ -71,7 +71,7 @@ bool AdmissionQueue::ComesAgain(const ReserveJob& event) const {
   const auto waits_too = [&event](const WaitingRank& other) {
     return other.comes_again && IsOfOneJob(other.event, event);
   };
-  return FormerSelfLeaves(event) || std::any_of(waiting_.begin(), waiting_.end(), waits_too);
+  return StaleIncarnationLeaves(event) || std::any_of(waiting_.begin(), waiting_.end(), waits_too);
 }
 
 // Whoever needs room comes behind those that wait for it already, unless its priority is higher.
@@ -88,7 +88,7 @@ Status AdmissionQueue::CheckTurn(const ReserveJob& event) const {
     if (other.priority < priority) break;
     // The other ranks of the same job wait with it.
     if (IsOfOneJob(other.event, event)) return other.why;
-    if (FormerSelfLeaves(other.event)) continue;
+    if (StaleIncarnationLeaves(other.event)) continue;
     if (other.why.id() == ErrorId::kQuotaExceeded) continue;
 
     if (job != nullptr && (!other.event.may_wait || demotions_->mover().job() == job->id)) continue;
@@ -153,7 +153,7 @@ void AdmissionQueue::Enqueue(ReserveJob event, const Status& why, bool had_its_t
   WaitingRank rank;
   rank.account = context_.tables->quotas.AccountOf(event.spec->name, event.uid);
   rank.priority = PriorityOf(event);
-  rank.since_ns = context_.parts.clock->NowNs();
+  rank.since_ns = context_.neighbours.clock->NowNs();
   rank.why = why;
   rank.comes_again = ComesAgain(event);
   rank.lacks_room = had_its_turn;
@@ -175,27 +175,27 @@ void AdmissionQueue::Enqueue(ReserveJob event, const Status& why, bool had_its_t
   TP_POINT("server.rank_queued");
 }
 
-void AdmissionQueue::GiveSeat(size_t index, const Seat& seat) {
+void AdmissionQueue::GiveSlot(size_t index, const SessionSlot& slot) {
   const WaitingRank served = std::move(waiting_[index]);
   waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(index));
   // Zeroing may take longer than it would have waited for room.
   if (served.event.may_wait) context_.Send(Queued{served.event.connection, 1, Status()});
-  admission_->Grant(seat);
+  admission_->Grant(slot);
 }
 
 // Before everybody else: they take the place of their former selves. Who finds no room even so
 // waits like others from here on, or is refused.
 void AdmissionQueue::ServeThoseWhoComeAgain() {
   for (size_t i = 0; i < waiting_.size();) {
-    if (!waiting_[i].comes_again || FormerSelfLeaves(waiting_[i].event)) {
+    if (!waiting_[i].comes_again || StaleIncarnationLeaves(waiting_[i].event)) {
       ++i;
       continue;
     }
 
     waiting_[i].comes_again = false;
-    Result<Seat*> taken = admission_->TakeSeat(waiting_[i].event);
+    Result<SessionSlot*> taken = admission_->TakeSlot(waiting_[i].event);
     if (taken.ok()) {
-      GiveSeat(i, **taken);
+      GiveSlot(i, **taken);
     } else {
       ++i;
     }
@@ -216,7 +216,7 @@ bool AdmissionQueue::IsHeldUp(size_t index) const {
 // True when the rank at this place of the queue waits no more.
 bool AdmissionQueue::ServeOrRefuse(size_t index) {
   const ReserveJob& event = waiting_[index].event;
-  if (FormerSelfLeaves(event)) return false;  // the room that it waits for is its own
+  if (StaleIncarnationLeaves(event)) return false;  // the room that it waits for is its own
   const bool its_turn = !IsHeldUp(index);
   const std::vector<WaitingRank*> passed =
       its_turn ? PassedBy(event, index) : std::vector<WaitingRank*>();
@@ -225,10 +225,11 @@ bool AdmissionQueue::ServeOrRefuse(size_t index) {
   const bool closed = context_.settings.closed();
   if ((!its_turn || closed) && (event.may_wait || (demotions_->busy() && !closed))) return false;
 
-  Result<Seat*> taken = its_turn ? admission_->TakeSeat(event) : Result<Seat*>(waiting_[index].why);
+  Result<SessionSlot*> taken =
+      its_turn ? admission_->TakeSlot(event) : Result<SessionSlot*>(waiting_[index].why);
   if (taken.ok()) {
     for (WaitingRank* other : passed) other->passed_by.push_back(event.uid);
-    GiveSeat(index, **taken);
+    GiveSlot(index, **taken);
     return true;
   }
 

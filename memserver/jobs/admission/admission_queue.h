@@ -1,4 +1,5 @@
-// AdmissionQueue: ranks that ask for a seat, and those that wait until there is room for their job.
+// AdmissionQueue: ranks that ask for a session slot, and those that wait until there is room for
+// their job.
 //
 // One thread (the serve loop). It owns the queue, which is by priority, then in order of arrival.
 // Whoever needs room comes behind those that wait for it already, but for ranks whose job has it
@@ -21,7 +22,7 @@ class AdmissionQueue {
   AdmissionQueue(const DeskContext& context, JobAdmission* admission, DemotionDesk* demotions)
       : context_(context), admission_(admission), demotions_(demotions) {}
 
-  // The rank gets a seat, waits for one, or is refused.
+  // The rank gets a session slot, waits for one, or is refused.
   void Reserve(ReserveJob event);
   // Serves those for whom there is room now. True when the queue was gone through.
   bool Poll();
@@ -36,7 +37,7 @@ class AdmissionQueue {
  private:
   Status CheckTurn(const ReserveJob& event) const;
   bool NeedsRoom(const ReserveJob& event) const;
-  bool FormerSelfLeaves(const ReserveJob& event) const;
+  bool StaleIncarnationLeaves(const ReserveJob& event) const;
   bool ComesAgain(const ReserveJob& event) const;
   bool StaysParked(const ReserveJob& event, bool its_turn, Status* why);
   bool LetsPass(const WaitingRank& other, const ReserveJob& event) const;
@@ -46,7 +47,7 @@ class AdmissionQueue {
   void Enqueue(ReserveJob event, const Status& why, bool had_its_turn);
   void ServeThoseWhoComeAgain();
   bool ServeOrRefuse(size_t index);
-  void GiveSeat(size_t index, const Seat& seat);
+  void GiveSlot(size_t index, const SessionSlot& slot);
   Priority PriorityOf(const ReserveJob& event) const;
 
   const DeskContext context_;

@@ -7,10 +7,10 @@
 
 namespace tidepool::memserver {
 
-Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables& tables,
-                   const AdminSettings& settings) {
+Ledger BuildLedger(const LoopNeighbours& neighbours, const LoopOptions& options,
+                   const Tables& tables, const AdminSettings& settings) {
   Ledger ledger;
-  ledger.pool_bytes = parts.pool->total_bytes();
+  ledger.pool_bytes = neighbours.pool->total_bytes();
   ledger.rcache_limit = options.rcache_limit;
   ledger.jobs_max = settings.live().jobs_max;
   ledger.sessions_max = options.limits.sessions_max;
@@ -24,11 +24,12 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
                     .uid = job->uid,
                     .nvme_bytes = job->states->nvme_total(),
                     .id = job->id,
-                    .kept_until = KeptUntilSeconds(*job, options, *parts.clock).value_or(0)};
+                    .kept_until = KeptUntilSeconds(*job, options, *neighbours.clock).value_or(0)};
     // Counts what all ranks of the run may come to hold, whether they are there yet or not.
     if (job->HasRanks()) {
       holding.ranks = job->spec().world;
-      holding.rcache_bytes = job->brings_rcache ? 0 : job->spec().world * job->spec().rcache_bytes;
+      holding.rcache_bytes =
+          job->client_owned_rcache ? 0 : job->spec().world * job->spec().rcache_bytes;
     }
     ledger.holdings.push_back(std::move(holding));
   }

@@ -11,7 +11,7 @@ namespace tidepool::memserver {
 
 // Holdings of the jobs in the order of tables.jobs, then of those that are set aside, then frozen
 // chunks by user.
-Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables& tables,
-                   const AdminSettings& settings);
+Ledger BuildLedger(const LoopNeighbours& neighbours, const LoopOptions& options,
+                   const Tables& tables, const AdminSettings& settings);
 
 }  // namespace tidepool::memserver

@@ -22,10 +22,10 @@ std::string DemotionDesk::WhyNotMovable(const Job& job) const {
   if (!shm::MaySpill(job.spec())) return "has no states that may lie there";
 
   if (!job.waiting_saves.empty() || !job.running_saves.empty()) return "is being saved";
-  if (context_.parts.clock->NowNs() < job.demotable_ns)
+  if (context_.neighbours.clock->NowNs() < job.demotable_ns)
     return "could not be moved (" + job.demotion_failure.what() + ")";
-  const bool kept = context_.parts.tier != nullptr && mover_.job() != job.id &&
-                    context_.parts.tier->HasRanges(DemotedKey(job.nonce));
+  const bool kept = context_.neighbours.tier != nullptr && mover_.job() != job.id &&
+                    context_.neighbours.tier->HasRanges(DemotedKey(job.nonce));
   if (kept) return "has states that a drive may still write";
   // Whether such an update ends is for an admin, or a drive, to say.
   if (!job.AtRest() && (job.suspended || states.spills())) return "is being updated";
@@ -45,7 +45,7 @@ bool DemotionDesk::WouldFit(const ReserveJob& event, const Newcomer::Then& then)
                        std::find(then.moved.begin(), then.moved.end(), job->id) != then.moved.end();
     if (moves) job->states->placement().AddMovable(&released);
   }
-  return JobStates::FindsRuns(event.spec, context_.parts.pool, *placement, released);
+  return JobStates::FindsRuns(event.spec, context_.neighbours.pool, *placement, released);
 }
 
 Movable DemotionDesk::MovableOf(const Job& job) const {
@@ -62,7 +62,7 @@ DemotionChoice DemotionDesk::ChooseAlone(const Job& job) const {
                         .priority = job.quota.priority,
                         .fits = [](const Newcomer::Then& then) { return !then.moved.empty(); }};
   return ChooseDemotions(admission_->CurrentLedger(), {MovableOf(job)},
-                         context_.parts.tier->LargestFree(), nobody);
+                         context_.neighbours.tier->LargestFree(), nobody);
 }
 
 // What is under way counts as done.
@@ -82,13 +82,13 @@ DemotionChoice DemotionDesk::ChooseFor(const ReserveJob& event) const {
   newcomer.account = context_.tables->quotas.AccountOf(event.spec->name, event.uid);
   newcomer.priority = context_.tables->quotas.QuotaFor(event.spec->name, event.uid).priority;
   newcomer.fits = [this, &event](const Newcomer::Then& then) { return WouldFit(event, then); };
-  return ChooseDemotions(std::move(ledger), std::move(jobs), context_.parts.tier->LargestFree(),
-                         newcomer);
+  return ChooseDemotions(std::move(ledger), std::move(jobs),
+                         context_.neighbours.tier->LargestFree(), newcomer);
 }
 
 bool DemotionDesk::MakesRoom(const ReserveJob& event, bool its_turn, Status* why) {
   const bool of_memory = why->id() == ErrorId::kPoolFull || why->id() == ErrorId::kQuotaExceeded;
-  if (context_.parts.tier == nullptr || !of_memory || context_.tables->draining ||
+  if (context_.neighbours.tier == nullptr || !of_memory || context_.tables->draining ||
       context_.settings.closed())
     return false;
   if (context_.settings.live().states_on == StatesOn::kHost ||
@@ -121,10 +121,11 @@ bool DemotionDesk::MakesRoom(const ReserveJob& event, bool its_turn, Status* why
 // From here on the ledger counts what the job holds in both places.
 bool DemotionDesk::Begin(Job* job, ConnectionId connection, Status* why) {
   JobStates& states = *job->states;
-  auto plan = PlanMove(job->spec(), states.chunks_on_host(), context_.parts.tier->LargestFree());
+  auto plan =
+      PlanMove(job->spec(), states.chunks_on_host(), context_.neighbours.tier->LargestFree());
   std::vector<uint64_t> offsets;
-  if (!plan ||
-      !context_.parts.tier->ReserveRanges(DemotedKey(job->nonce), plan->nvme_bytes, &offsets)) {
+  if (!plan || !context_.neighbours.tier->ReserveRanges(DemotedKey(job->nonce), plan->nvme_bytes,
+                                                        &offsets)) {
     *why = Status(ErrorId::kNvmeFull,
                   "the NVMe directories have no room for the states of " + job->spec().name);
     return false;
@@ -134,7 +135,7 @@ bool DemotionDesk::Begin(Job* job, ConnectionId connection, Status* why) {
   for (const uint64_t bytes : plan->nvme_bytes) nvme_bytes += bytes;
   states.placement().HoldRanges(nvme_bytes);
   mover_.Begin({job->id, std::move(*plan), std::move(offsets)}, states,
-               context_.parts.clock->NowNs());
+               context_.neighbours.clock->NowNs());
 
   for_rank_ = connection;
   TP_POINT("server.demotion_begun");
@@ -171,7 +172,7 @@ bool DemotionDesk::Poll(std::span<const WaitingRank> waiting) {
       !context_.settings.closed() && std::any_of(waiting.begin(), waiting.end(), waits);
   const bool wanted = !context_.tables->draining && (asked_by_admin_ || is_waited_for);
   if (!wanted || job->phase != JobPhase::kOpen || job->HasRanks()) mover_.Cancel(WhyDropped());
-  const bool worked = mover_.Progress(context_.parts.tier, *job->states);
+  const bool worked = mover_.Progress(context_.neighbours.tier, *job->states);
   return End() || worked;
 }
 
@@ -192,7 +193,7 @@ void DemotionDesk::Commit(Job* job) {
   JobStates& states = *job->states;
   const uint64_t bytes = states.movable_bytes();
   const double seconds =
-      static_cast<double>(context_.parts.clock->NowNs() - mover_.began_ns()) / kNsPerSecond;
+      static_cast<double>(context_.neighbours.clock->NowNs() - mover_.began_ns()) / kNsPerSecond;
   states.MoveOut(mover_.order().plan, mover_.order().offsets);
   ++context_.tables->counters.demotions;
   context_.tables->counters.demoted_bytes += bytes;
@@ -209,7 +210,7 @@ void DemotionDesk::Drop(Job* job) {
   const bool cancelled = mover_.why().id() == ErrorId::kSessionEnded;
   Counters& counters = context_.tables->counters;
   ++(cancelled ? counters.demotions_dropped : counters.demotions_failed);
-  context_.parts.tier->Remove(DemotedKey(job->nonce));
+  context_.neighbours.tier->Remove(DemotedKey(job->nonce));
   job->states->placement().HoldRanges(0);
 
   const std::string why = mover_.why().Line();
@@ -219,7 +220,7 @@ void DemotionDesk::Drop(Job* job) {
     return;
   }
 
-  job->demotable_ns = context_.parts.clock->NowNs() + kDemotionPauseNs;
+  job->demotable_ns = context_.neighbours.clock->NowNs() + kDemotionPauseNs;
   job->demotion_failure = mover_.why();
   LogError("states of a job could not be moved to NVMe: they stay on the host",
            {{"job", job->id},

@@ -1,6 +1,6 @@
-// DemotionDesk: whose states leave the host for NVMe when a rank that asks for a seat needs their
-// room, or an admin asks for it (decision 023). The rank is in the queue meanwhile, also where it
-// does not wait for jobs to end.
+// DemotionDesk: whose states leave the host for NVMe when a rank that asks for a session slot needs
+// their room, or an admin asks for it (decision 023). The rank is in the queue meanwhile, also
+// where it does not wait for jobs to end.
 //
 // One thread (the serve loop). It owns the one demotion that may be under way and for whom it is;
 // the mover (Demotion) moves the bytes, here the result is committed.
@@ -22,8 +22,8 @@ class DemotionDesk {
   DemotionDesk(const DeskContext& context, const JobAdmission* admission)
       : context_(context), admission_(admission) {}
 
-  // A rank was denied a seat for want of room: is some made for it? Else `why` also says what
-  // could not be had that way.
+  // A rank was denied a session slot for want of room: is some made for it? Else `why` also says
+  // what could not be had that way.
   bool MakesRoom(const ReserveJob& event, bool its_turn, Status* why);
   // The states of a job go to NVMe because an admin says so: by the rules that make room for
   // others, with the job's own account as the one that asks.

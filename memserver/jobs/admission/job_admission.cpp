@@ -49,7 +49,7 @@ Demand JobAdmission::DemandOf(const ReserveJob& event) const {
   if (demand.pool_bytes > 0)
     demand.frozen_bytes = context_.tables->frozen->MissingBytes(spec, event.uid);
 
-  demand.rcache_bytes = event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
+  demand.rcache_bytes = event.client_owned_rcache ? 0 : spec.world * spec.rcache_bytes;
   demand.ranks = spec.world;
   demand.uid = event.uid;
 
@@ -76,7 +76,7 @@ Result<Placement> JobAdmission::Place(const shm::JobSpec& spec, const Ledger& le
 }
 
 Ledger JobAdmission::CurrentLedger() const {
-  return BuildLedger(context_.parts, context_.options, *context_.tables, context_.settings);
+  return BuildLedger(context_.neighbours, context_.options, *context_.tables, context_.settings);
 }
 
 bool JobAdmission::CouldEverFit(const ReserveJob& event) const {
@@ -87,8 +87,9 @@ bool JobAdmission::CouldEverFit(const ReserveJob& event) const {
   if (demand.pool_bytes > 0) {
     demand.frozen_bytes = shm::FrozenPoolBytes(*event.spec);
     Ledger with_frozen = empty;
-    const auto capacities = context_.parts.tier == nullptr ? std::vector<uint64_t>()
-                                                           : context_.parts.tier->Capacities();
+    const auto capacities = context_.neighbours.tier == nullptr
+                                ? std::vector<uint64_t>()
+                                : context_.neighbours.tier->Capacities();
     if (!AdmitFrozen(&with_frozen, demand).ok() ||
         !Place(*event.spec, with_frozen, capacities, &demand).ok())
       return false;
@@ -114,16 +115,16 @@ Status JobAdmission::CheckJoin(const Job& job, const ReserveJob& event) {
                                              " differently from the ranks before it: " +
                                              shm::DifferenceOf(spec, *event.spec));
   }
-  if (job.HasSeats() && job.brings_rcache != event.brings_rcache) {
+  if (job.HasSlots() && job.client_owned_rcache != event.client_owned_rcache) {
     return Status(ErrorId::kJobMismatch,
                   RankText(event.rank) + " of job " + spec.name + " has its rCache " +
-                      (event.brings_rcache ? "on a GPU, ranks before it on the host"
-                                           : "on the host, ranks before it on a GPU"))
+                      (event.client_owned_rcache ? "on a GPU, ranks before it on the host"
+                                                 : "on the host, ranks before it on a GPU"))
         .Fix("start all ranks with the same --device");
   }
 
-  TP_RETURN_IF_ERROR(GpuShareDesk::CheckBrings(job, event.rank, event.brings_rcache));
-  if (job.seats[event.rank] != nullptr)
+  TP_RETURN_IF_ERROR(GpuShareDesk::CheckBrings(job, event.rank, event.client_owned_rcache));
+  if (job.slots[event.rank] != nullptr)
     return Status(ErrorId::kRankTaken,
                   RankText(event.rank) + " of job " + spec.name + " is attached");
   if (job.IsAwaited(event.rank) && job.NonceOf(event.rank) != event.nonce) {
@@ -142,7 +143,7 @@ Status JobAdmission::CheckJoin(const Job& job, const ReserveJob& event) {
 
 // Nobody can tell it from those of other jobs; without such a one there is no job.
 Result<uint64_t> JobAdmission::TokenOf(JobId job) const {
-  if (!context_.options.random_tokens) return context_.parts.index->NonceOf(job);
+  if (!context_.options.random_tokens) return context_.neighbours.index->NonceOf(job);
   uint64_t token = 0;
   if (getrandom(&token, sizeof token, 0) == sizeof token) return token | 1;
   return Status(ErrorId::kNotReady,
@@ -170,8 +171,9 @@ Result<Job*> JobAdmission::CreateJob(const ReserveJob& event) {
   Demand demand = DemandOf(event);
   Ledger ledger = CurrentLedger();
   TP_RETURN_IF_ERROR(AdmitFrozen(&ledger, demand));
-  const auto nvme_free =
-      context_.parts.tier == nullptr ? std::vector<uint64_t>() : context_.parts.tier->LargestFree();
+  const auto nvme_free = context_.neighbours.tier == nullptr
+                             ? std::vector<uint64_t>()
+                             : context_.neighbours.tier->LargestFree();
   TP_ASSIGN_OR_RETURN(const Placement placement, Place(spec, ledger, nvme_free, &demand));
   TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
 
@@ -179,15 +181,15 @@ Result<Job*> JobAdmission::CreateJob(const ReserveJob& event) {
   TP_ASSIGN_OR_RETURN(FrozenHold frozen, context_.tables->frozen->Take(spec, event.uid));
   TP_RETURN_IF_ERROR(WhyNotToShare(frozen));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states,
-                      JobStates::Reserve(event.spec, context_.parts.pool, placement));
+                      JobStates::Reserve(event.spec, context_.neighbours.pool, placement));
 
   states->HoldFrozen(std::move(frozen));
   if (states->spills())
-    TP_CHECK(context_.parts.tier->Reserve(nonce, states.get()),
+    TP_CHECK(context_.neighbours.tier->Reserve(nonce, states.get()),
              "the placement was made for the ranges that are free");
 
   auto job = std::make_unique<Job>(++context_.tables->last_job, std::move(states),
-                                   context_.parts.pool, context_.parts.tier);
+                                   context_.neighbours.pool, context_.neighbours.tier);
   job->nonce = nonce;
   job->fingerprint = event.fingerprint;
   job->uid = event.uid;
@@ -223,8 +225,8 @@ void JobAdmission::TellAdmitted(const Job& job, uint64_t frozen_bytes) const {
 Status JobAdmission::CheckAsked(const ReserveJob& event) const {
   const shm::JobSpec& spec = *event.spec;
   if (context_.tables->draining) return context_.tables->WhyStopping();
-  if (context_.tables->FindSeat(event.connection) != nullptr)
-    return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
+  if (context_.tables->FindSlot(event.connection) != nullptr)
+    return Status(ErrorId::kProtocolViolation, "a connection asked for a second slot");
   if (event.rank >= spec.world) {
     return Status(ErrorId::kRankCountMismatch,
                   RankText(event.rank) + " of a job with " + std::to_string(spec.world) + " ranks");
@@ -232,7 +234,7 @@ Status JobAdmission::CheckAsked(const ReserveJob& event) const {
   return Status();
 }
 
-Result<Seat*> JobAdmission::TakeSeat(const ReserveJob& event) {
+Result<SessionSlot*> JobAdmission::TakeSlot(const ReserveJob& event) {
   TP_RETURN_IF_ERROR(CheckAsked(event));
   const shm::JobSpec& spec = *event.spec;
   // First whether its place is free: a limit that is as small as the job allows is full until the
@@ -261,31 +263,31 @@ Result<Seat*> JobAdmission::TakeSeat(const ReserveJob& event) {
     job->states->record().ranks_left_well.fetch_and(~(uint64_t{1} << event.rank),
                                                     std::memory_order_release);
 
-  Seat seat;
-  seat.connection = event.connection;
-  seat.rank = event.rank;
-  seat.pid = event.pid;
-  seat.nonce = event.nonce;
-  seat.process_start = event.process_start;
-  seat.brings_rcache = event.brings_rcache;
-  return AddSeat(job, std::move(seat));
+  SessionSlot slot;
+  slot.connection = event.connection;
+  slot.rank = event.rank;
+  slot.pid = event.pid;
+  slot.nonce = event.nonce;
+  slot.process_start = event.process_start;
+  slot.client_owned_rcache = event.client_owned_rcache;
+  return AddSlot(job, std::move(slot));
 }
 
-Seat* JobAdmission::AddSeat(Job* job, Seat made) {
-  auto seat = std::make_unique<Seat>(std::move(made));
-  seat->session_id = ++last_session_;
-  seat->job = job;
-  job->brings_rcache = seat->brings_rcache;
-  seat->rcache_bytes = job->spec().rcache_bytes;
-  job->seats[seat->rank] = seat.get();
-  context_.tables->seats.push_back(std::move(seat));
-  return context_.tables->seats.back().get();
+SessionSlot* JobAdmission::AddSlot(Job* job, SessionSlot made) {
+  auto slot = std::make_unique<SessionSlot>(std::move(made));
+  slot->session_id = ++last_session_;
+  slot->job = job;
+  job->client_owned_rcache = slot->client_owned_rcache;
+  slot->rcache_bytes = job->spec().rcache_bytes;
+  job->slots[slot->rank] = slot.get();
+  context_.tables->slots.push_back(std::move(slot));
+  return context_.tables->slots.back().get();
 }
 
-Result<Seat*> JobAdmission::TakeSeatAgain(const ResumeSession& event) {
+Result<SessionSlot*> JobAdmission::TakeSlotAgain(const ResumeSession& event) {
   if (context_.tables->draining) return context_.tables->WhyStopping();
-  if (context_.tables->FindSeat(event.connection) != nullptr)
-    return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
+  if (context_.tables->FindSlot(event.connection) != nullptr)
+    return Status(ErrorId::kProtocolViolation, "a connection asked for a second slot");
 
   Job* job = context_.tables->FindJobByNonce(event.job_nonce);
   if (job == nullptr) TP_RETURN_IF_ERROR(context_.tables->WhySetAside("", event.job_nonce));
@@ -302,25 +304,25 @@ Result<Seat*> JobAdmission::TakeSeatAgain(const ResumeSession& event) {
     return Status(ErrorId::kPeerLost, RankText(event.rank) + " of job " + job->spec().name +
                                           " was counted as lost before it came back");
   }
-  TP_RETURN_IF_ERROR(GpuShareDesk::CheckBrings(*job, event.rank, event.brings_rcache));
+  TP_RETURN_IF_ERROR(GpuShareDesk::CheckBrings(*job, event.rank, event.client_owned_rcache));
 
-  Seat seat;
-  seat.connection = event.connection;
-  seat.rank = event.rank;
-  seat.pid = event.pid;
-  seat.nonce = event.nonce;
-  seat.process_start = job->states->record().ranks[event.rank].process_start;
-  seat.brings_rcache = event.brings_rcache;
-  return AddSeat(job, std::move(seat));
+  SessionSlot slot;
+  slot.connection = event.connection;
+  slot.rank = event.rank;
+  slot.pid = event.pid;
+  slot.nonce = event.nonce;
+  slot.process_start = job->states->record().ranks[event.rank].process_start;
+  slot.client_owned_rcache = event.client_owned_rcache;
+  return AddSlot(job, std::move(slot));
 }
 
-void JobAdmission::Grant(const Seat& seat) const {
-  ReserveGranted granted{seat.connection, seat.job->id, seat.session_id, seat.rcache_bytes, {}, 0};
-  if (seat.job->phase == JobPhase::kZeroing && seat.job->zeroing_connection == seat.connection) {
-    granted.to_zero = Ranges(seat.job->states->placement().runs());
-    seat.job->being_zeroed = true;
+void JobAdmission::Grant(const SessionSlot& slot) const {
+  ReserveGranted granted{slot.connection, slot.job->id, slot.session_id, slot.rcache_bytes, {}, 0};
+  if (slot.job->phase == JobPhase::kZeroing && slot.job->zeroing_connection == slot.connection) {
+    granted.to_zero = Ranges(slot.job->states->placement().runs());
+    slot.job->being_zeroed = true;
   }
-  granted.gpu_state_bytes = GpuShareDesk::StatesToMake(seat);
+  granted.gpu_state_bytes = GpuShareDesk::StatesToMake(slot);
   context_.Send(std::move(granted));
 }
 
@@ -330,13 +332,13 @@ void JobAdmission::Refuse(const ReserveJob& event, const Status& why) const {
   context_.Send(Refused{event.connection, why});
 }
 
-void JobAdmission::GrantAgain(const Seat& seat) const {
-  context_.Send(ReserveGranted{seat.connection,
-                               seat.job->id,
-                               seat.session_id,
-                               seat.rcache_bytes,
+void JobAdmission::GrantAgain(const SessionSlot& slot) const {
+  context_.Send(ReserveGranted{slot.connection,
+                               slot.job->id,
+                               slot.session_id,
+                               slot.rcache_bytes,
                                {},
-                               GpuShareDesk::StatesToMake(seat)});
+                               GpuShareDesk::StatesToMake(slot)});
   TP_POINT("server.rank_resuming");
 }
 

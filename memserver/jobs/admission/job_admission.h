@@ -1,5 +1,5 @@
-// JobAdmission: whether a rank gets a seat now, and the seat; the job too, when the rank is its
-// first.
+// JobAdmission: whether a rank gets a session slot now, and the slot; the job too, when the rank is
+// its first.
 //
 // One thread (the serve loop). It owns the numbers of sessions and makes the rows of the tables;
 // who waits until there is room is AdmissionQueue's matter.
@@ -31,15 +31,16 @@ class JobAdmission {
   // True when the job would be admitted, if no other held anything.
   bool CouldEverFit(const ReserveJob& event) const;
 
-  // A seat in the job, which is made where it is not there. Errors say why not, for the rank.
-  Result<Seat*> TakeSeat(const ReserveJob& event);
-  // The rank's seat at the server before this one: it comes back with the rCache that it had.
-  Result<Seat*> TakeSeatAgain(const ResumeSession& event);
-  // Tells the rank of its seat, and what it has to prepare.
-  void Grant(const Seat& seat) const;
+  // A slot in the job, which is made where it is not there. Errors say why not, for the rank.
+  Result<SessionSlot*> TakeSlot(const ReserveJob& event);
+  // The rank's session slot at the server before this one: it comes back with the rCache that it
+  // had.
+  Result<SessionSlot*> TakeSlotAgain(const ResumeSession& event);
+  // Tells the rank of its slot, and what it has to prepare.
+  void Grant(const SessionSlot& slot) const;
   void Refuse(const ReserveJob& event, const Status& why) const;
   // The same for a rank that had come back.
-  void GrantAgain(const Seat& seat) const;
+  void GrantAgain(const SessionSlot& slot) const;
   void RefuseAgain(const ResumeSession& event, const Status& why) const;
 
  private:
@@ -48,7 +49,7 @@ class JobAdmission {
   Status WhyNotToShare(const FrozenHold& frozen) const;
   Result<uint64_t> TokenOf(JobId job) const;
   Result<Job*> CreateJob(const ReserveJob& event);
-  Seat* AddSeat(Job* job, Seat seat);
+  SessionSlot* AddSlot(Job* job, SessionSlot slot);
   void TellAdmitted(const Job& job, uint64_t frozen_bytes) const;
 
   const DeskContext context_;

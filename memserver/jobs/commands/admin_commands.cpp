@@ -76,7 +76,7 @@ Status AdminCommands::Do(const AdminCaller& caller, const SetJobQuota& command) 
 
   if (of_memory) {
     const Ledger ledger =
-        BuildLedger(context_.parts, context_.options, *context_.tables, context_.settings);
+        BuildLedger(context_.neighbours, context_.options, *context_.tables, context_.settings);
     TP_RETURN_IF_ERROR(CheckRule(ledger, {JobAccount(name), quota}, name));
     context_.tables->quotas.SetJob(name, quota);
   } else {
@@ -92,7 +92,7 @@ Status AdminCommands::Do(const AdminCaller& caller, const SuspendJob& command) {
   // Who may only handle jobs of their own cannot keep them for ever.
   job->suspended_by_operator = command.suspended && caller.level >= AdminLevel::kOperator;
   // The lease of a job without ranks begins again.
-  job->detached_ns = context_.parts.clock->NowNs();
+  job->detached_ns = context_.neighbours.clock->NowNs();
   return Status();
 }
 
@@ -100,8 +100,8 @@ Status AdminCommands::Do(const AdminCaller& caller, const ReleaseJob& command) {
   TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
   if (job->HasRanks() && !command.force) {
     std::string ranks;
-    for (Rank rank = 0; rank < job->seats.size(); ++rank) {
-      if (job->seats[rank] != nullptr || job->IsAwaited(rank))
+    for (Rank rank = 0; rank < job->slots.size(); ++rank) {
+      if (job->slots[rank] != nullptr || job->IsAwaited(rank))
         ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
     return Status(ErrorId::kJobBusy, "job " + job->spec().name + " still has ranks")
@@ -115,7 +115,7 @@ Status AdminCommands::Do(const AdminCaller& caller, const ReleaseJob& command) {
 }
 
 Status AdminCommands::CheckHasNvme() const {
-  if (context_.parts.tier != nullptr) return Status();
+  if (context_.neighbours.tier != nullptr) return Status();
   return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory")
       .Fix("start it with --nvme DIR:SIZE");
 }
@@ -134,12 +134,12 @@ Status AdminCommands::Do(const AdminCaller&, const DrainJobs& command) {
 
 Status AdminCommands::Do(const AdminCaller&, const ChangeLogLevel& command) {
   owners_.settings->ChangeLogLevel(
-      command.level, command.for_ns == 0 ? 0 : context_.parts.clock->NowNs() + command.for_ns);
+      command.level, command.for_ns == 0 ? 0 : context_.neighbours.clock->NowNs() + command.for_ns);
   return Status();
 }
 
 Status AdminCommands::Do(const AdminCaller&, const MuteCheck& command) {
-  const int64_t now = context_.parts.clock->NowNs();
+  const int64_t now = context_.neighbours.clock->NowNs();
   owners_.settings->SetMute(command.code, now + command.for_ns, now);
   return Status();
 }
@@ -153,7 +153,7 @@ Status AdminCommands::Do(const AdminCaller&, const StartScrub&) {
     jobs.push_back(job->id);
     pieces += job->states->table().pieces_spilled();
   }
-  context_.tables->scrub.Begin(std::move(jobs), pieces, context_.parts.clock->NowNs());
+  context_.tables->scrub.Begin(std::move(jobs), pieces, context_.neighbours.clock->NowNs());
   return Status();
 }
 
@@ -161,7 +161,7 @@ Status AdminCommands::Do(const AdminCaller&, const ApplySettings& command) {
   QuotaBook book =
       context_.tables->quotas.Reconfigured(command.quotas, command.live.quota_fallback);
   const Ledger before =
-      BuildLedger(context_.parts, context_.options, *context_.tables, context_.settings);
+      BuildLedger(context_.neighbours, context_.options, *context_.tables, context_.settings);
 
   Ledger after = before;
   after.quotas = book.Rules();

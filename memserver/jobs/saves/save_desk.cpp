@@ -65,9 +65,9 @@ std::vector<SavedTensor> TensorsOf(const JobStates& states,
 
 }  // namespace
 
-Status SaveDesk::Check(const Seat* seat, const SaveWeights& event) {
-  if (seat == nullptr) return Status(ErrorId::kSaveFailed, "the session has ended");
-  const Job& job = *seat->job;
+Status SaveDesk::Check(const SessionSlot* slot, const SaveWeights& event) {
+  if (slot == nullptr) return Status(ErrorId::kSaveFailed, "the session has ended");
+  const Job& job = *slot->job;
   if (!job.IsRecorded() || !job.states->weights_ready())
     return Status(ErrorId::kSaveFailed, "the job has no weights yet");
   if (event.version != job.states->sealed_version()) {
@@ -85,8 +85,8 @@ Status SaveDesk::Check(const Seat* seat, const SaveWeights& event) {
 }
 
 void SaveDesk::Request(SaveWeights event) {
-  Seat* seat = context_.tables->FindSeat(event.connection);
-  if (const Status status = Check(seat, event); !status.ok()) {
+  SessionSlot* slot = context_.tables->FindSlot(event.connection);
+  if (const Status status = Check(slot, event); !status.ok()) {
     // The control side tells the sender's lane that it is closed (descriptor_door.h).
     event.directory.Reset();
     context_.Send(SaveDone{event.connection, status});
@@ -96,7 +96,7 @@ void SaveDesk::Request(SaveWeights event) {
   // sealed.
   WaitingSave save{event.connection, std::move(event.directory), std::move(event.name),
                    ++last_number_};
-  seat->job->waiting_saves.push_back(std::move(save));
+  slot->job->waiting_saves.push_back(std::move(save));
 }
 
 // True when a save could begin now, were there a lane for it.
@@ -152,7 +152,7 @@ bool SaveDesk::StaysWaiting(Job* job, int64_t now) {
 bool SaveDesk::Poll(Job* job) {
   bool worked = false;
   while (HasReady(*job) && !TP_BUGGIFY("desk.save_later")) {
-    const int64_t now = context_.parts.clock->NowNs();
+    const int64_t now = context_.neighbours.clock->NowNs();
     if (HasLaneFor(*job)) {
       WaitingSave save = std::move(job->waiting_saves.front());
       job->waiting_saves.erase(job->waiting_saves.begin());
@@ -175,7 +175,8 @@ void SaveDesk::Start(Job* job, WaitingSave save, int64_t now) {
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
 
-  request.list = [states = job->states.get(), spilled = SpillReaderOf(*job, context_.parts.tier),
+  request.list = [states = job->states.get(),
+                  spilled = SpillReaderOf(*job, context_.neighbours.tier),
                   on_gpus = GpuReaderOf(*job)] { return TensorsOf(*states, spilled, on_gpus); };
   if (TP_PLANTED("jobs.listed_on_the_loop")) request.tensors = std::exchange(request.list, {})();
   const StepRecord& step = job->states->last_step();
@@ -187,7 +188,7 @@ void SaveDesk::Start(Job* job, WaitingSave save, int64_t now) {
   job->updates.Hold();
   job->running_saves.push_back(request.connection);
   TP_POINT("server.save_started");
-  context_.parts.saves->Push(std::move(request));
+  context_.neighbours.saves->Push(std::move(request));
 }
 
 void SaveDesk::End(const SaveResult& saved) {

@@ -26,7 +26,7 @@ class SaveDesk {
   void End(const SaveResult& saved);
 
  private:
-  static Status Check(const Seat* seat, const SaveWeights& event);
+  static Status Check(const SessionSlot* slot, const SaveWeights& event);
   static bool HasReady(const Job& job);
   bool HasLaneFor(const Job& job);
   Status WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now);

@@ -142,8 +142,9 @@ uint32_t CrcOf(const JobRecord& record) {
                  offsetof(JobRecord, gpu_servers) - offsetof(JobRecord, layout)});
 }
 
-uint32_t CrcOf(const StandInRecord& record) {
-  return Crc32c(std::as_bytes(std::span(&record, 1)).subspan(offsetof(StandInRecord, job_nonce)));
+uint32_t CrcOf(const FallbackSlotRecord& record) {
+  return Crc32c(
+      std::as_bytes(std::span(&record, 1)).subspan(offsetof(FallbackSlotRecord, job_nonce)));
 }
 
 uint32_t CrcOf(const FrozenRecord& record) {

@@ -34,8 +34,8 @@
 // The states of chunks that lie on GPUs (shm/spec/gpu_states.h) are in memory whose descriptors the
 // keeper holds: GpuShareRecord names the keeper's slot of each rank's share, and its GPU.
 //
-// Beside them, in extents of their own that the chunk's record names, lies a StandInRecord with a
-// piece for each place on NVMe that could not be written (stand_ins.h).
+// Beside them, in extents of their own that the chunk's record names, lies a FallbackSlotRecord
+// with a piece for each place on NVMe that could not be written (fallback_slots.h).
 //
 // The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the
 // commit): the record of version v is written to steps[v % 2], and before it what it needs of slot
@@ -58,10 +58,10 @@
 
 namespace tidepool::memserver {
 
-inline constexpr uint32_t kJobRecordMagic = 0x4b445054;    // "TPDK"
-inline constexpr uint32_t kChunkRecordMagic = 0x43525054;  // "TPRC"
-inline constexpr uint32_t kStandInMagic = 0x49535054;      // "TPSI"
-inline constexpr uint32_t kFrozenMagic = 0x5a465054;       // "TPFZ"
+inline constexpr uint32_t kJobRecordMagic = 0x4b445054;     // "TPDK"
+inline constexpr uint32_t kChunkRecordMagic = 0x43525054;   // "TPRC"
+inline constexpr uint32_t kFallbackSlotMagic = 0x49535054;  // "TPSI"
+inline constexpr uint32_t kFrozenMagic = 0x5a465054;        // "TPFZ"
 inline constexpr uint64_t kFrozenSealed = 0x4445'4c41'4553'5446;
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
@@ -106,7 +106,7 @@ struct GpuShareRecord {
   std::array<uint8_t, 16> gpu;
 };
 
-// State of the run: the set of ranks from the first seat to the last. kLeft: a rank said goodbye.
+// State of the run: the set of ranks from the first slot to the last. kLeft: a rank said goodbye.
 // kOver: the job goes away, as soon as no GPU copies for it any more.
 enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2, kOver = 3 };
 
@@ -159,15 +159,16 @@ struct ChunkRecord {
   uint64_t job_nonce;
   uint64_t elements;
   std::atomic<uint64_t> stamp;  // StampOf
-  // Pool offset of the newest StandInRecord of the chunk, its lowest bit set; 0: there is none.
-  std::atomic<uint64_t> stand_ins;
+  // Pool offset of the newest FallbackSlotRecord of the chunk, its lowest bit set; 0: there is
+  // none.
+  std::atomic<uint64_t> fallback_slots;
   // NVMe directory of its states, where JobRecord::demoted counts it.
   uint64_t demoted_to;
   uint64_t reserved[2];
 };
 
 // A piece of one slot that lies in the pool, one page after this record. Never changes.
-struct StandInRecord {
+struct FallbackSlotRecord {
   uint32_t magic;
   uint32_t crc;  // of all below
   uint64_t job_nonce;
@@ -175,7 +176,7 @@ struct StandInRecord {
   uint32_t piece;
   uint32_t slot;
   int32_t error;  // errno of the write that failed
-  uint64_t next;  // as ChunkRecord::stand_ins
+  uint64_t next;  // as ChunkRecord::fallback_slots
 };
 
 // A page before the bytes of a frozen chunk. Never changes, but for the seal and what a worker has
@@ -241,7 +242,7 @@ void WriteNote(std::string_view note, JobRecord* record);
 std::string NoteOf(const JobRecord& record);
 uint32_t CrcOf(const StepRecord& record);
 uint32_t CrcOf(const JobRecord& record);  // of the identity
-uint32_t CrcOf(const StandInRecord& record);
+uint32_t CrcOf(const FallbackSlotRecord& record);
 uint32_t CrcOf(const FrozenRecord& record);
 
 static_assert(sizeof(JobRecord) <= shm::kJobRecordBytes && sizeof(FrozenRecord) <= 4096);

@@ -95,9 +95,9 @@ void Scrub::Read(StateTier* tier, const JobStates& states) {
   error_ = 0;
 
   const PieceBuffer buffer = BufferOf(*tier, states);
-  if (const std::byte* const stand_in = states.stand_ins().Find(chunk_, piece_, epoch_)) {
+  if (const std::byte* const fallback_slot = states.fallback_slots().Find(chunk_, piece_, epoch_)) {
     const auto image = tier->Image(staging_, buffer.payload.size());
-    std::memcpy(image.data(), stand_in, image.size());
+    std::memcpy(image.data(), fallback_slot, image.size());
     piece.state = StagedState::kReady;
     return;
   }

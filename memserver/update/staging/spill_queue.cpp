@@ -162,9 +162,12 @@ void SpillQueue::Transfer(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
   StagedPiece& piece = staged_.at(staging);
   const bool read = kind == nvme::IoKind::kRead;
   piece.reads += read ? 1 : 0;
-  if (std::byte* const stand_in = states_->stand_ins().Find(piece.chunk, piece.piece, epoch)) {
+
+  if (std::byte* const fallback_slot =
+          states_->fallback_slots().Find(piece.chunk, piece.piece, epoch)) {
     const std::span<std::byte> image = tier_->Image(staging, PayloadOf(staging));
-    std::memcpy(read ? image.data() : stand_in, read ? stand_in : image.data(), image.size());
+    std::memcpy(read ? image.data() : fallback_slot, read ? fallback_slot : image.data(),
+                image.size());
     piece.state = StagedState::kReady;
     if (!read) EndWrite(staging);
     return;
@@ -306,13 +309,14 @@ bool SpillQueue::NextUnwritten(Unwritten* unwritten) const {
 }
 
 bool SpillQueue::KeepInPool(const Unwritten& unwritten) {
-  const StandIn at{.chunk = unwritten.chunk,
-                   .piece = unwritten.piece,
-                   .slot = static_cast<uint32_t>(unwritten.epoch % 2),
-                   .error = unwritten.error,
-                   .extent = {}};
+  const FallbackSlot at{.chunk = unwritten.chunk,
+                        .piece = unwritten.piece,
+                        .slot = static_cast<uint32_t>(unwritten.epoch % 2),
+                        .error = unwritten.error,
+                        .extent = {}};
   const auto image = tier_->Image(unwritten.staging, PayloadOf(unwritten.staging));
-  if (!states_->stand_ins().Add(at, image, states_->chunk(unwritten.chunk).record)) return false;
+  if (!states_->fallback_slots().Add(at, image, states_->chunk(unwritten.chunk).record))
+    return false;
   EndWrite(unwritten.staging);
   return true;
 }

@@ -19,8 +19,8 @@
 //     times), then the job fails by name;
 //  3. after a failure nothing new is begun; what is on its way ends and gives its staging back;
 //  4. a piece that the drive does not take is settled by its owner: kept in the pool, where it is
-//     from then on (stand_ins.h), or put off: the slot of epoch e and the gradient are still there,
-//     so it is updated again later. Nothing of it is in staging alone;
+//     from then on (fallback_slots.h), or put off: the slot of epoch e and the gradient are still
+//     there, so it is updated again later. Nothing of it is in staging alone;
 //  5. what is read ahead is only read: no worker gets it, its failure is no failure, and whoever
 //     lacks staging may have it given back.
 #pragma once

@@ -62,10 +62,10 @@ void WeightFill::Read(uint32_t staging) {
   StagedPiece& piece = staged_.at(staging);
   const PieceBuffer buffer = BufferOf(staging);
   ++piece.reads;
-  if (const std::byte* const stand_in =
-          states_->stand_ins().Find(piece.chunk, piece.piece, buffer.is.epoch)) {
+  if (const std::byte* const fallback_slot =
+          states_->fallback_slots().Find(piece.chunk, piece.piece, buffer.is.epoch)) {
     const auto image = tier_->Image(staging, buffer.payload.size());
-    std::memcpy(image.data(), stand_in, image.size());
+    std::memcpy(image.data(), fallback_slot, image.size());
     piece.state = StagedState::kReady;
     return;
   }

@@ -144,7 +144,7 @@ TEST_F(BroughtSession, ALostRankStaysUntilItsCopiesHaveEnded) {
   slow_.Move(0, 4);
   world_.Lose(*rank);
   world_.Settle();
-  ASSERT_EQ(world_.tables().seats.size(), 1U);
+  ASSERT_EQ(world_.tables().slots.size(), 1U);
   const ConnectionId early = world_.Reserve(MakeSpec({}), 0);
   world_.Settle();
   const auto refused = world_.TakeReply<Refused>();
@@ -154,7 +154,7 @@ TEST_F(BroughtSession, ALostRankStaysUntilItsCopiesHaveEnded) {
   EXPECT_FALSE(rank->Ended().has_value());
   slow_.Move(0, kAll);
   world_.Settle();
-  EXPECT_TRUE(world_.tables().seats.empty());
+  EXPECT_TRUE(world_.tables().slots.empty());
   EXPECT_TRUE(rank->Ended().has_value());
   EXPECT_EQ(rank->flags().done(gradient)->load(), shm::kPoisonedFlag);
   EXPECT_EQ(streams().sessions, 0U);
@@ -174,7 +174,7 @@ TEST_F(BroughtSession, NothingNewBeginsForARankThatIsLeaving) {
   slow_.Move(0, kAll);
   world_.Settle();
   EXPECT_EQ(slow_.busy(), 0U);
-  EXPECT_TRUE(world_.tables().seats.empty());
+  EXPECT_TRUE(world_.tables().slots.empty());
 }
 
 TEST_F(BroughtSession, AnEndOfTheServerWaitsForCopiesAndPoisonsTheRest) {

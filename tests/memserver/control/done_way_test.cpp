@@ -118,11 +118,11 @@ TEST_P(DoneWay, ALostRankStaysUntilBothStreamsAreThroughAndItsWordsStayPoison) {
   world_.Settle();
   slow_.Move(1, kAll);
   world_.Settle();
-  EXPECT_EQ(world_.tables().seats.size(), 1U) << "the first copy still writes to its memory";
+  EXPECT_EQ(world_.tables().slots.size(), 1U) << "the first copy still writes to its memory";
 
   slow_.Move(0, kAll);
   world_.Settle();
-  EXPECT_EQ(world_.tables().seats.size(), 0U);
+  EXPECT_EQ(world_.tables().slots.size(), 0U);
   for (const uint64_t counter : {first, second})
     EXPECT_EQ(rank->flags().done(counter)->load(), shm::kPoisonedFlag);
 }

@@ -168,7 +168,7 @@ TEST_F(HandshakeTest, WhatARankBringsIsKeptForWhoImportsIt) {
   ASSERT_TRUE(protocol_.OnFrame(hello, Descriptors(1)).ok());
   auto said = Say(shm::SpecPartFrame{bytes});
   ASSERT_TRUE(said.ok() && said->event) << said.status().Format();
-  EXPECT_TRUE(std::get<ReserveJob>(*said->event).brings_rcache);
+  EXPECT_TRUE(std::get<ReserveJob>(*said->event).client_owned_rcache);
   const ReturnedMemory memory = protocol_.TakeMemory();
   EXPECT_EQ(memory.kind, hello.rcache);
   EXPECT_TRUE(memory.rcache.valid());
@@ -181,7 +181,7 @@ TEST_F(HandshakeTest, ARankThatComesBackBringsItsFlagsToo) {
   resume.flags_base = 44;
   auto said = protocol_.OnFrame(resume, Descriptors(2));
   ASSERT_TRUE(said.ok() && said->event) << said.status().Format();
-  EXPECT_TRUE(std::get<ResumeSession>(*said->event).brings_rcache);
+  EXPECT_TRUE(std::get<ResumeSession>(*said->event).client_owned_rcache);
   const ReturnedMemory memory = protocol_.TakeMemory();
   EXPECT_TRUE(memory.rcache.valid() && memory.flags.valid());
   EXPECT_EQ(memory.flags_base, 44U);

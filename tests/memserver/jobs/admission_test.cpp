@@ -440,10 +440,10 @@ class Crowd {
   }
 
   Ledger LedgerNow() {
-    Parts parts;
-    parts.clock = &world_.clock();
-    parts.pool = &world_.pool();
-    return BuildLedger(parts, options_of_loop(), world_.tables(), world_.jobs().settings());
+    LoopNeighbours neighbours;
+    neighbours.clock = &world_.clock();
+    neighbours.pool = &world_.pool();
+    return BuildLedger(neighbours, options_of_loop(), world_.tables(), world_.jobs().settings());
   }
   const LoopOptions& options_of_loop() const { return world_.options().loop; }
 
@@ -454,7 +454,8 @@ class Crowd {
     for (const auto& job : world_.tables().jobs) {
       table_bytes += job->states->pool_bytes();
       by_account[job->account] += job->states->pool_bytes();
-      for (const Seat* seat : job->seats) rcache_bytes += seat == nullptr ? 0 : seat->rcache_bytes;
+      for (const SessionSlot* slot : job->slots)
+        rcache_bytes += slot == nullptr ? 0 : slot->rcache_bytes;
     }
     for (const auto& [name, chunk] : world_.tables().frozen->chunks()) {
       table_bytes += chunk->extent.bytes;
@@ -476,7 +477,7 @@ class Crowd {
     ASSERT_LE(rcache_bytes, ledger.RcacheUsed())
         << "ranks hold no more than was reserved for their runs";
     ASSERT_LE(ledger.RcacheUsed(), options_of_loop().rcache_limit);
-    ASSERT_LE(world_.tables().seats.size(), options_of_loop().limits.sessions_max);
+    ASSERT_LE(world_.tables().slots.size(), options_of_loop().limits.sessions_max);
     CheckWaiting(ledger);
   }
 
@@ -507,7 +508,7 @@ class Crowd {
     world_.clock().Advance(200 * kNsPerSecond);
     world_.Settle();
     Hear();
-    EXPECT_TRUE(world_.tables().jobs.empty() && world_.tables().seats.empty() &&
+    EXPECT_TRUE(world_.tables().jobs.empty() && world_.tables().slots.empty() &&
                 world_.jobs().waiting().empty());
     EXPECT_EQ(world_.pool().free_bytes(), world_.pool().total_bytes());
     EXPECT_EQ(world_.pool().largest_free_bytes(), world_.pool().total_bytes());

@@ -70,7 +70,7 @@ class Leaving {
 };
 
 // The end of the old connection and the greeting of the new one come together.
-TEST(FormerSelf, IsWaitedForWhereItsEndAndTheNewRankComeInOneTurn) {
+TEST(StaleIncarnation, IsWaitedForWhereItsEndAndTheNewRankComeInOneTurn) {
   ServeWorld world(RoomForOne());
   const auto zero = world.Join(Pair(), 0), one = world.Join(Pair(), 1);
   ASSERT_TRUE(zero != nullptr && one != nullptr);
@@ -87,7 +87,7 @@ TEST(FormerSelf, IsWaitedForWhereItsEndAndTheNewRankComeInOneTurn) {
   EXPECT_EQ(world.TakeReply<ReserveGranted>()->connection, other);
 }
 
-TEST(FormerSelf, IsWaitedForAsLongAsASaveHoldsIt) {
+TEST(StaleIncarnation, IsWaitedForAsLongAsASaveHoldsIt) {
   Leaving leaving;
   const ConnectionId zero = leaving.ComeAgain(0), one = leaving.ComeAgain(1);
   EXPECT_FALSE(leaving.world.TakeReply<ReserveGranted>().has_value());
@@ -102,7 +102,7 @@ TEST(FormerSelf, IsWaitedForAsLongAsASaveHoldsIt) {
 }
 
 // Its memory is free, and the first of the ranks that wait has not been served yet.
-TEST(FormerSelf, ARankThatComesBetweenItsEndAndTheNextTurnIsLetInToo) {
+TEST(StaleIncarnation, ARankThatComesBetweenItsEndAndTheNextTurnIsLetInToo) {
   Leaving leaving;
   const ConnectionId zero = leaving.ComeAgain(0);
   leaving.LetGo();
@@ -116,7 +116,7 @@ TEST(FormerSelf, ARankThatComesBetweenItsEndAndTheNextTurnIsLetInToo) {
   EXPECT_TRUE(leaving.IsGranted(zero));
 }
 
-TEST(FormerSelf, ItsPlaceIsTakenBeforeThoseThatWaitForRoom) {
+TEST(StaleIncarnation, ItsPlaceIsTakenBeforeThoseThatWaitForRoom) {
   Leaving leaving;
   leaving.world.MayWait(true);
   leaving.world.Reserve(Other("patient"), 0, kBob);
@@ -132,7 +132,7 @@ TEST(FormerSelf, ItsPlaceIsTakenBeforeThoseThatWaitForRoom) {
 }
 
 // What it waits for nobody else could have; so it holds nobody up.
-TEST(FormerSelf, HoldsUpNobodyWhoseRoomIsThere) {
+TEST(StaleIncarnation, HoldsUpNobodyWhoseRoomIsThere) {
   WorldOptions options = RoomForOne();
   options.pool_bytes *= 2;
   options.loop.quotas = {{UserAccount(kAlice), {.limit = options.pool_bytes / 2}}};
@@ -151,14 +151,14 @@ TEST(FormerSelf, HoldsUpNobodyWhoseRoomIsThere) {
   EXPECT_NE(world.Join(Other("bob"), 0, kBob), nullptr);
 }
 
-TEST(FormerSelf, IsNotThatOfAnotherUser) {
+TEST(StaleIncarnation, IsNotThatOfAnotherUser) {
   Leaving leaving;
   leaving.world.Reserve(Pair(), 0, kBob);
   leaving.world.Settle();
   EXPECT_EQ(leaving.RefusedWith(), ErrorId::kPoolFull);
 }
 
-TEST(FormerSelf, IsWaitedForInVainWhereTheNewJobIsLargerThanThePool) {
+TEST(StaleIncarnation, IsWaitedForInVainWhereTheNewJobIsLargerThanThePool) {
   Leaving leaving;
   leaving.world.Reserve(MakeSpec({.name = "pair", .world = 2, .chunks = 9}), 0, kAlice);
   leaving.world.Settle();
@@ -169,7 +169,7 @@ TEST(FormerSelf, IsWaitedForInVainWhereTheNewJobIsLargerThanThePool) {
   EXPECT_TRUE(leaving.world.jobs().waiting().empty());
 }
 
-TEST(FormerSelf, WhoDiesMeanwhileIsForgotten) {
+TEST(StaleIncarnation, WhoDiesMeanwhileIsForgotten) {
   Leaving leaving;
   leaving.world.Post(ConnectionLost{leaving.ComeAgain(0), "killed by the test"});
   leaving.world.Settle();
@@ -180,7 +180,7 @@ TEST(FormerSelf, WhoDiesMeanwhileIsForgotten) {
 }
 
 // An admin who drains the server wants no job to begin.
-TEST(FormerSelf, IsNotWaitedForWhileTheServerIsDrained) {
+TEST(StaleIncarnation, IsNotWaitedForWhileTheServerIsDrained) {
   Leaving leaving;
   leaving.ComeAgain(0);
   EXPECT_TRUE(leaving.world.Command(DrainJobs{true}).ok());

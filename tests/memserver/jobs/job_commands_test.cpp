@@ -85,7 +85,7 @@ TEST(Release, EndsRanksByForceOnly) {
   const auto over = t.world.TakeReply<SessionOver>();
   ASSERT_TRUE(over.has_value());
   EXPECT_EQ(over->why.id(), ErrorId::kSessionEnded);
-  EXPECT_TRUE(t.world.tables().jobs.empty() && t.world.tables().seats.empty());
+  EXPECT_TRUE(t.world.tables().jobs.empty() && t.world.tables().slots.empty());
   EXPECT_EQ(t.world.pool().free_bytes(), t.world.pool().total_bytes());
 }
 

@@ -32,7 +32,7 @@ Status Refusal(ServeWorld* world) {
 bool AllBack(ServeWorld* world) {
   world->Settle();
   return world->pool().free_bytes() == world->pool().total_bytes() &&
-         world->tables().jobs.empty() && world->tables().seats.empty();
+         world->tables().jobs.empty() && world->tables().slots.empty();
 }
 
 TEST(Joining, IsRefusedToOthersWithTheReason) {
@@ -124,9 +124,9 @@ TEST(Leaving, ARankThatIsLeavingAlreadyCannotBreakTheProtocol) {
   ServeWorld world;
   const auto rank = world.Join(MakeSpec({}), 0);
   ASSERT_NE(rank, nullptr);
-  Seat* seat = world.tables().seats.front().get();
-  seat->leaving = Seat::Departure{Leaving::kLost, Status(ErrorId::kSessionEnded, "lost")};
-  seat->violation = "its completion ring is full";
+  SessionSlot* slot = world.tables().slots.front().get();
+  slot->leaving = SessionSlot::Departure{Leaving::kLost, Status(ErrorId::kSessionEnded, "lost")};
+  slot->violation = "its completion ring is full";
   world.Settle();  // a turn comes to its end
   EXPECT_EQ(world.tables().counters.sessions_ended_badly, 0u);
 }

@@ -204,7 +204,7 @@ TEST_F(KeptJobs, ARankForWhichTheNextServerLacksSomethingIsAwaitedOn) {
     const auto awaited = world_.TakeReply<AwaitRank>();
     ASSERT_TRUE(awaited.has_value()) << "its process is watched again";
     EXPECT_EQ(awaited->nonce, rank->nonce());
-    EXPECT_TRUE(world_.tables().seats.empty());
+    EXPECT_TRUE(world_.tables().slots.empty());
   }
   ASSERT_TRUE(world_.Resume(rank.get(), spec_));
   EXPECT_EQ(world_.Await(rank.get(), SubmitOnes(rank.get(), 0, 0)).error, 0u);

@@ -80,7 +80,7 @@ class CopyOrderTest : public ::testing::Test {
     return counter;
   }
   CopyLane& LaneOf(const FakeRank& rank) {
-    return world_.tables().FindSeat(rank.connection())->session->lane();
+    return world_.tables().FindSlot(rank.connection())->session->lane();
   }
   // Requests of the rank whose copies are in flight.
   std::set<uint64_t> Begun(const FakeRank& rank) {

@@ -272,7 +272,7 @@ TEST_F(MakingOfAJob, AClientThatGoesAwayMeanwhileLeavesNothingBehind) {
   for (int turns = 0; turns < 16; ++turns) {
     const auto rank = Begin(turns % 4);
     Turns(turns);
-    const ConnectionId connection = world_.tables().seats.front()->connection;
+    const ConnectionId connection = world_.tables().slots.front()->connection;
     world_.Post(ConnectionLost{connection, "it was killed"});
     world_.Settle();
     ExpectNothingLeft();

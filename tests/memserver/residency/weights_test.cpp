@@ -430,7 +430,7 @@ TEST_F(WeightFaults, WeightsThatADriveDidNotTakeAreReadFromThePool) {
   ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = 1}).error, 0u);
   trainer.FetchAll();
   const JobStates& states = *world.tables().jobs[0]->states;
-  EXPECT_EQ(states.stand_ins().all().size(), 7u);
+  EXPECT_EQ(states.fallback_slots().all().size(), 7u);
   EXPECT_TRUE(states.window().any());
   world.Restart();
   ASSERT_TRUE(world.recovered().ok()) << world.recovered().Line();

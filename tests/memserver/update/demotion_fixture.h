@@ -89,7 +89,7 @@ class Pair {
     for (const auto& rank : first.ranks()) world.Lose(*rank);
     world.Settle();
   }
-  // Asks for a seat; the turns are the caller's.
+  // Asks for a slot; the turns are the caller's.
   ConnectionId Ask(const std::string& name = "second", uint32_t uid = 1000) {
     shm::JobSpec spec = second.spec();
     spec.name = name;

@@ -187,7 +187,7 @@ TEST(GpuStates, BehindThemChunksLieOnTheHostAndOnNvmeWithTheSameBits) {
   ASSERT_TRUE(trainer.JoinAll());
   const JobStates& states = *between->tables().jobs.front()->states;
   EXPECT_TRUE(states.chunk(0).on_gpu && !states.chunk(0).spilled);
-  EXPECT_FALSE(states.chunk(1).away());
+  EXPECT_FALSE(states.chunk(1).states_off_host());
   EXPECT_TRUE(states.chunk(2).spilled && states.chunk(3).spilled);
   EXPECT_EQ(between->pool().free_bytes(), 0U);
   trainer.PutWeights(7);
@@ -206,7 +206,7 @@ void ComeBack(ServeWorld* world, SmallTrainer* trainer) {
 // Kills the server after so many turns of any kind.
 void KillAfter(ServeWorld* world, SmallTrainer* trainer, uint32_t turns) {
   for (uint32_t i = 0; i < turns; ++i) {
-    world->TendShares();
+    world->PollShares();
     world->loop().Turn();
   }
   ComeBack(world, trainer);

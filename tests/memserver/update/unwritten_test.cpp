@@ -78,7 +78,7 @@ class Trained {
     EXPECT_TRUE(ready.has_value());
     return ready ? ready->snapshot->nvme : NvmeRow{};
   }
-  uint64_t InPool() { return world.tables().jobs[0]->states->stand_ins().all().size(); }
+  uint64_t InPool() { return world.tables().jobs[0]->states->fallback_slots().all().size(); }
   void End() {
     trainer.LeaveAll();
     world.Settle();
@@ -214,7 +214,7 @@ TEST(Unwritten, AKillBeforeItIsNamedGoesBackToTheSlotBefore) {
   run.world.disk().Arm(DiskFault::kNoSpace, 1);
   uint32_t hits = 0;
   SetPointHook([&hits](const char* point) {
-    if (std::strcmp(point, "server.stand_in_written") == 0 && ++hits == 2) throw Killed();
+    if (std::strcmp(point, "server.fallback_slot_written") == 0 && ++hits == 2) throw Killed();
   });
   run.trainer.Submit({.learning_rate = 0.05F, .seed = ++run.seed});
   run.trainer.rank(0).EndStep(0, 0.05F);
@@ -326,7 +326,7 @@ TEST(Unwritten, AScrubChecksItAndASaveReadsIt) {
                         values.size() * sizeof(float)),
             0);
   // A bit of it flips in the pool: that is found as on the drive.
-  states.stand_ins().all()[0].image()[kPageBytes + 9] ^= std::byte{2};
+  states.fallback_slots().all()[0].image()[kPageBytes + 9] ^= std::byte{2};
   ASSERT_TRUE(run.world.Scrub().ok());
   run.world.Settle();
   EXPECT_EQ(run.Nvme().scrub.damaged, 1u);
@@ -341,8 +341,9 @@ TEST(Unwritten, ARecordThatDoesNotFitGivesTheJobUp) {
     run.Step();
     run.trainer.FetchAll();
     const JobStates& states = *run.world.tables().jobs[0]->states;
-    auto* record = reinterpret_cast<StandInRecord*>(states.stand_ins().all()[0].extent.data);
-    std::atomic<uint64_t>& head = states.chunk(record->chunk).record->stand_ins;
+    auto* record =
+        reinterpret_cast<FallbackSlotRecord*>(states.fallback_slots().all()[0].extent.data);
+    std::atomic<uint64_t>& head = states.chunk(record->chunk).record->fallback_slots;
     if (damage == 0) record->piece ^= 1;
     if (damage == 1) head = 77;
     if (damage == 2) head = head + run.world.pool().total_bytes();

@@ -57,11 +57,11 @@ Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::stri
   EventQueue<memserver::SaveRequest> saves;
   EventQueue<memserver::SaveResult> saved;
   memserver::WorkerTeam team({}, kept.pool->own_records());
-  memserver::Parts parts{&clock,   &device, kept.pool.get(), kept.index.get(), &team, &events,
-                         &replies, &saves,  &saved};
+  memserver::LoopNeighbours neighbours{
+      &clock, &device, kept.pool.get(), kept.index.get(), &team, &events, &replies, &saves, &saved};
   memserver::LoopOptions loop_options;
   loop_options.times.lease_ns = 60 * kNsPerSecond;
-  memserver::ServeLoop loop(parts, loop_options);
+  memserver::ServeLoop loop(neighbours, loop_options);
   TP_CHECK(loop.Recover(kept.contents).ok(), "nothing of it lies on NVMe");
   while (loop.Turn()) {
   }

@@ -296,7 +296,7 @@ TEST(SocketErrors, ARankThatNeverStartsRunsIntoTheTimeOutAndIsNamed) {
       << status.Format();
 }
 
-// The seat is lost: the operation ends with that, at once, though the peer lives.
+// The slot is lost: the operation ends with that, at once, though the peer lives.
 TEST(SocketErrors, AnOperationThatCannotEndWellIsLeftWithTheReason) {
   Wired wired(2);
   auto zero = wired.Make(0, 60'000, [] { return Status(ErrorId::kPeerLost, "rank 1 is dead"); });

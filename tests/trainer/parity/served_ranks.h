@@ -30,8 +30,8 @@ struct ServedPlace {
   std::string directory;
   const std::atomic<bool>* failed = nullptr;  // another rank has: it is not waited for
 
-  // Takes the rank's seat at the server and meets the others. A collective that does not end though
-  // a rank has left ends the program.
+  // Takes the rank's session slot at the server and meets the others. A collective that does not
+  // end though a rank has left ends the program.
   Result<std::unique_ptr<RunSession>> Open(SessionTask task) const;
 };
 

@@ -1,5 +1,5 @@
-// A model that declares no order: one dry forward finds it, and chunks of parameters in that order
-// are fetched less often.
+// A model that declares no order: one trace-only forward finds it, and chunks of parameters in that
+// order are fetched less often.
 #include <algorithm>
 #include <stdexcept>
 

@@ -22,7 +22,7 @@ TEST(AttemptCountTest, ARunThatSealsNothingEnds) {
 
 // As where each attempt ends while the rank attaches: what the run knows as sealed never changes
 // any more.
-TEST(AttemptCountTest, OneThatSealedOnceAndThenNeverComesToASeatEnds) {
+TEST(AttemptCountTest, OneThatSealedOnceAndThenNeverComesToASlotEnds) {
   AttemptCount count;
   count.BeginsAt(0);
   EXPECT_TRUE(count.MayTryAgain(7));

@@ -2,7 +2,7 @@
 // run that nobody disturbed.
 //
 // Server and ranks are threads of this process. A rank "dies" by being destroyed without a goodbye:
-// its seat and its collectives close as those of a dead process do.
+// its slot and its collectives close as those of a dead process do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -440,7 +440,7 @@ class UnlikeRanksTest : public TwoRanksTest {
   }
 };
 
-// The server keeps the note of the rank that comes first; the other one is refused at its seat.
+// The server keeps the note of the rank that comes first; the other one is refused at its slot.
 TEST_F(UnlikeRanksTest, OneWithOtherDataIsRefusedByName) {
   const std::string other = directory_ + "/others.txt";
   std::ofstream(other) << ReadText(directory_ + "/words.txt") << "more";

@@ -112,7 +112,7 @@ TEST(EndsAttemptOnly, IsWhatTheNextAttemptMayMend) {
   EXPECT_TRUE(EndsAttemptOnly(Status(ErrorId::kWaitTimeout, "rank 0 stands in a write"),
                               /*in_training=*/true));
   EXPECT_FALSE(EndsAttemptOnly(Status(ErrorId::kWaitTimeout, "no room in the queue")))
-      << "a seat did not come";
+      << "a slot did not come";
 }
 
 TEST(ExplainEnd, LostStatesCannotGoOn) {

@@ -36,22 +36,22 @@ std::string Note() {
   return NoteWith([](RunOptions*) {});
 }
 
-const NotedSeat kSeat{.job = "j", .rank = 3, .version = 7};
+const NotedSlot kSlot{.job = "j", .rank = 3, .version = 7};
 
 Status Refused(const std::string& own) {
-  return CheckRunNote(Note(), own, kSeat);
+  return CheckRunNote(Note(), own, kSlot);
 }
 
 TEST(RunNote, OtherWeightsToBeginWithAreRefusedAndNoneAreFine) {
   const auto from = [](const char* fingerprint) {
     return MakeRunNote(Options(), {.context = 128, .facts = kFacts, .from = fingerprint});
   };
-  const Status refused = CheckRunNote(from("00aa"), from("00ab"), kSeat);
+  const Status refused = CheckRunNote(from("00aa"), from("00ab"), kSlot);
   EXPECT_EQ(refused.id(), ErrorId::kJobMismatch);
   EXPECT_THAT(refused.what(), HasSubstr("--from: fingerprint of the weights 00aa, now 00ab"));
   EXPECT_THAT(refused.fix(), HasSubstr("give --from with the weights that the job began with"));
-  EXPECT_TRUE(CheckRunNote(from("00aa"), from("00aa"), kSeat).ok());
-  EXPECT_TRUE(CheckRunNote(from("00aa"), Note(), kSeat).ok());
+  EXPECT_TRUE(CheckRunNote(from("00aa"), from("00aa"), kSlot).ok());
+  EXPECT_TRUE(CheckRunNote(from("00aa"), Note(), kSlot).ok());
 }
 
 TEST(RunNote, TheSameRunSaysTheSame) {
@@ -97,7 +97,7 @@ TEST(RunNote, AdaptersOfAnotherWeightAreRefused) {
   const auto note = [](float alpha) {
     return NoteWith([alpha](RunOptions* o) { o->adapters.rank = 8, o->adapters.alpha = alpha; });
   };
-  EXPECT_THAT(CheckRunNote(note(16), note(8), kSeat).what(), HasSubstr("--lora-alpha 16, now 8"));
+  EXPECT_THAT(CheckRunNote(note(16), note(8), kSlot).what(), HasSubstr("--lora-alpha 16, now 8"));
 }
 
 TEST(RunNote, WhatLeavesTheOrderAloneIsToldAndGoesOn) {
@@ -116,13 +116,13 @@ TEST(RunNote, ADataFolderMayMove) {
 }
 
 TEST(RunNote, NothingKeptIsNothingToCompare) {
-  EXPECT_TRUE(CheckRunNote("", Note(), kSeat).ok());
-  EXPECT_TRUE(CheckRunNote("\n\nbatch\nwords that mean nothing", Note(), kSeat).ok());
+  EXPECT_TRUE(CheckRunNote("", Note(), kSlot).ok());
+  EXPECT_TRUE(CheckRunNote("\n\nbatch\nwords that mean nothing", Note(), kSlot).ok());
 }
 
 TEST(RunNote, KeysThatOneSideAloneKnowsAreNoDifference) {
-  EXPECT_TRUE(CheckRunNote(Note() + "of_another_release 1\n", Note(), kSeat).ok());
-  EXPECT_TRUE(CheckRunNote("batch 8\n", Note(), kSeat).ok());
+  EXPECT_TRUE(CheckRunNote(Note() + "of_another_release 1\n", Note(), kSlot).ok());
+  EXPECT_TRUE(CheckRunNote("batch 8\n", Note(), kSlot).ok());
 }
 
 // --- ranks of one run ---

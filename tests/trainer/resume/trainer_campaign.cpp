@@ -128,7 +128,7 @@ class Daemon {
   }
   // Starts the next one where nobody else has. True when memserver was found dead at the point that
   // was armed.
-  bool Tend(bool arm) {
+  bool Poll(bool arm) {
     bool hit = false;
     if (const auto ended = started_.back()->Wait(0); ended && !point_.empty())
       hit = ended->signal == SIGKILL && !std::exchange(point_, "").empty();
@@ -224,8 +224,8 @@ class Run {
     while (wrong_.empty() && !AllDone()) {
       if (clock_.NowNs() > limit_ns) Fail("the run does not end");
       step_ = StepNow();
-      TendDaemon();
-      for (uint32_t rank = 0; rank < kWorld; ++rank) TendRank(rank);
+      PollDaemon();
+      for (uint32_t rank = 0; rank < kWorld; ++rank) PollRank(rank);
       if (kills_ < plan_.kills && step_ >= next_kill_) Kill();
       clock_.SleepNs(2 * kNsPerMs);
     }
@@ -311,16 +311,16 @@ class Run {
         environment);
   }
 
-  void TendRank(uint32_t rank) {
-    Rank& tended = ranks_[rank];
-    if (tended.done) return;
-    const auto ended = tended.process->Wait(0);
+  void PollRank(uint32_t rank) {
+    Rank& polled = ranks_[rank];
+    if (polled.done) return;
+    const auto ended = polled.process->Wait(0);
     if (!ended) return;
-    const std::string output = tended.process->Output();
-    if (tended.born_at > 0 && output.find("holds no weights") != std::string::npos)
+    const std::string output = polled.process->Output();
+    if (polled.born_at > 0 && output.find("holds no weights") != std::string::npos)
       return Fail("the job was lost, and begun anew");
     if (ended->exit_code == 0) {
-      tended.done = true;
+      polled.done = true;
       return;
     }
     if (ended->signal != SIGKILL) {
@@ -328,18 +328,18 @@ class Run {
                   (ended->signal != 0 ? "signal " + std::to_string(ended->signal)
                                       : "exit code " + std::to_string(ended->exit_code)));
     }
-    if (!tended.killed) Count("rank " + std::to_string(rank) + " at " + tended.point);
+    if (!polled.killed) Count("rank " + std::to_string(rank) + " at " + polled.point);
     // As the launcher does it.
     if (marks_->IsSet(rank)) {
-      tended.done = true;
+      polled.done = true;
     } else {
       StartRank(rank);
     }
   }
 
-  void TendDaemon() {
+  void PollDaemon() {
     const std::string point = daemon_->point();
-    if (daemon_->Tend(kills_ + kLastKills < plan_.kills)) Count("memserver at " + point);
+    if (daemon_->Poll(kills_ + kLastKills < plan_.kills)) Count("memserver at " + point);
   }
 
   void KillRank(uint32_t rank) {
@@ -439,7 +439,7 @@ class Campaign {
   // A rank that died behind its mark has left the job to its lease, for ranks that come back: lets
   // them come back and say goodbye.
   Wrong LeaveInOrder(uint64_t steps) {
-    while (daemon_.Tend(false), !daemon_.Lives() || HoldingsOf(daemon_.socket_dir()).jobs < 0)
+    while (daemon_.Poll(false), !daemon_.Lives() || HoldingsOf(daemon_.socket_dir()).jobs < 0)
       SteadyClock().SleepNs(5 * kNsPerMs);
     if (HoldingsOf(daemon_.socket_dir()).jobs == 0) return ExpectReleased();
     return Train({"killed", 0, steps});

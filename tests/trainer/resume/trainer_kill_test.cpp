@@ -100,7 +100,7 @@ class TrainerKillTest : public TrainerRuns {
   KeptServer server_;
 };
 
-// Every point of the rooms below trainer/ that a rank with a seat passes, in the order in which one
+// Every point of the rooms below trainer/ that a rank with a slot passes, in the order in which one
 // run does; behind the last nothing is left to do.
 struct Point {
   const char* name;
@@ -218,8 +218,8 @@ class RollOf {
   const std::string descriptors_;
 };
 
-// Each life of a rank stands still before it takes its seat, until the other one has waited for it
-// beyond the limit.
+// Each life of a rank stands still before it takes its session slot, until the other one has waited
+// for it beyond the limit.
 TEST_F(TrainerKillTest, ALaunchedRankThatComesLateIsWaitedFor) {
   const auto whole = Start(Launched("whole"));
   ExpectDone(whole.get());

@@ -28,7 +28,7 @@ class RendezvousStore {
   // Blocks until every rank of the run has called it; the groups made next belong to this meeting
   // alone. May be repeated with the same store after Disband, by ranks that stayed and ranks that
   // were started again. Requires that no rank gathers before all that stayed have disbanded (the
-  // memory server sees to it: it seats no rank before those of the run before have left).
+  // memory server sees to it: it admits no rank before those of the run before have left).
   // Errors: kCollectiveFailed (the store is gone), kRanksMissing (names those that did not come in
   // time), kJobMismatch (a rank has another specification), and what `interrupted` returned.
   Status Gather();

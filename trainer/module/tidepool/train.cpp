@@ -154,7 +154,7 @@ struct __attribute__((visibility("hidden"))) Training::State {
   c10::Device device{at::kCPU};
   OptimizerSpec rule;              // that the job began with
   std::unique_ptr<ModuleJob> job;  // its index of a parameter is that of `tensors`
-  trainer::ModuleSeat seat;
+  trainer::ModuleSlot slot;
   bool kept = false;     // a later start can go on with it
   bool running = false;  // hooks are installed
   bool threads_were_on = false;
@@ -175,8 +175,8 @@ Status Training::State::Begin(torch::nn::Module& module, const TrainOptions& opt
   if (!options.dtype.empty()) converted = dtype == "bf16" ? at::kBFloat16 : at::kFloat;
   TP_RETURN_IF_ERROR(tensors.Place(converted, device));
   TP_RETURN_IF_ERROR(AddParameters(options));
-  TP_ASSIGN_OR_RETURN(seat, job->Open());
-  if (!seat.resumed) TP_RETURN_IF_ERROR(PutValues());
+  TP_ASSIGN_OR_RETURN(slot, job->Open());
+  if (!slot.resumed) TP_RETURN_IF_ERROR(PutValues());
   TP_RETURN_IF_ERROR(job->Bind());
 
   tensors.Keep();
@@ -293,7 +293,7 @@ Training::State& Training::Running(const char* call) const {
 }
 
 bool Training::resumed() const {
-  return Running("resumed").seat.resumed;
+  return Running("resumed").slot.resumed;
 }
 uint64_t Training::sealed_steps() const {
   return Running("sealed_steps").job->steps()->version();
@@ -305,10 +305,10 @@ uint32_t Training::world() const {
   return Running("world").job->place().world;
 }
 const std::string& Training::job() const {
-  return Running("job").seat.job;
+  return Running("job").slot.job;
 }
 const std::string& Training::socket_dir() const {
-  return Running("socket_dir").seat.socket_dir;
+  return Running("socket_dir").slot.socket_dir;
 }
 
 void Training::BeginForward(bool training) {

@@ -1,4 +1,4 @@
-#include "memserver/residency/pool/stand_ins.h"
+#include "memserver/residency/pool/fallback_slots.h"
 
 #include <array>
 #include <cstring>
@@ -30,63 +30,63 @@ Status Bad(ChunkId chunk, const char* what) {
 
 }  // namespace
 
-StandIns::~StandIns() {
-  for (const StandIn& each : all_) pool_->Release(std::span(&each.extent, 1));
+FallbackSlots::~FallbackSlots() {
+  for (const FallbackSlot& each : all_) pool_->Release(std::span(&each.extent, 1));
 }
 
-uint64_t StandIns::PieceBytes(ChunkId chunk, uint32_t piece) const {
+uint64_t FallbackSlots::PieceBytes(ChunkId chunk, uint32_t piece) const {
   const uint64_t pieces = DivideUp(spec_->chunks[chunk].elements, shm::kPieceElements);
   const uint64_t end = piece + 1 < pieces ? shm::PieceOffset(*spec_, chunk, piece + 1)
                                           : shm::SlotBytes(*spec_, chunk);
   return end - shm::PieceOffset(*spec_, chunk, piece);
 }
 
-std::byte* StandIns::Find(ChunkId chunk, uint32_t piece, uint64_t epoch) const {
-  if (TP_PLANTED("residency.stand_in_ignored")) return nullptr;
-  for (const StandIn& each : all_) {
+std::byte* FallbackSlots::Find(ChunkId chunk, uint32_t piece, uint64_t epoch) const {
+  if (TP_PLANTED("residency.fallback_slot_ignored")) return nullptr;
+  for (const FallbackSlot& each : all_) {
     if (each.chunk == chunk && each.piece == piece && each.slot == epoch % 2) return each.image();
   }
   return nullptr;
 }
 
-bool StandIns::Add(StandIn at, std::span<const std::byte> image, ChunkRecord* record) {
+bool FallbackSlots::Add(FallbackSlot at, std::span<const std::byte> image, ChunkRecord* record) {
   TP_CHECK(image.size() == PieceBytes(at.chunk, at.piece) && at.slot < 2,
-           "a stand-in holds one piece");
-  TP_CHECK(Find(at.chunk, at.piece, at.slot) == nullptr, "a place has one stand-in");
+           "a fallback slot holds one piece");
+  TP_CHECK(Find(at.chunk, at.piece, at.slot) == nullptr, "a place has one fallback slot");
   std::vector<Extent> taken;
   if (!pool_->Take(std::array{BytesFor(at.chunk, at.piece)}, &taken)) return false;
 
   at.extent = taken.front();
   std::memset(at.extent.data, 0, kPageBytes);
-  auto* kept = new (at.extent.data) StandInRecord{};
-  kept->magic = kStandInMagic;
+  auto* kept = new (at.extent.data) FallbackSlotRecord{};
+  kept->magic = kFallbackSlotMagic;
   kept->job_nonce = record->job_nonce;
   kept->chunk = at.chunk;
   kept->piece = at.piece;
   kept->slot = at.slot;
   kept->error = at.error;
-  kept->next = record->stand_ins.load(std::memory_order_relaxed);
+  kept->next = record->fallback_slots.load(std::memory_order_relaxed);
   kept->crc = CrcOf(*kept);
 
   std::memcpy(at.image(), image.data(), image.size());
-  TP_POINT("server.stand_in_written");
-  record->stand_ins.store(NameOf(at.extent.offset), std::memory_order_release);
+  TP_POINT("server.fallback_slot_written");
+  record->fallback_slots.store(NameOf(at.extent.offset), std::memory_order_release);
   bytes_ += at.extent.bytes;
   all_.push_back(at);
   return true;
 }
 
 // Each place has at most one, so a chain that runs in a circle ends too.
-Status StandIns::Recover(ChunkId chunk, const ChunkRecord& record) {
+Status FallbackSlots::Recover(ChunkId chunk, const ChunkRecord& record) {
   const uint64_t pieces = DivideUp(spec_->chunks[chunk].elements, shm::kPieceElements);
-  for (uint64_t name = record.stand_ins.load(std::memory_order_acquire); name != 0;) {
+  for (uint64_t name = record.fallback_slots.load(std::memory_order_acquire); name != 0;) {
     const auto offset = OffsetOf(name);
     const auto page = offset ? pool_->Look(*offset, kPageBytes) : std::span<const std::byte>();
     if (page.empty()) return Bad(chunk, "and it is none");
-    StandInRecord kept;
+    FallbackSlotRecord kept;
     std::memcpy(&kept, page.data(), sizeof kept);
 
-    const bool named = kept.magic == kStandInMagic && kept.crc == CrcOf(kept) &&
+    const bool named = kept.magic == kFallbackSlotMagic && kept.crc == CrcOf(kept) &&
                        kept.job_nonce == record.job_nonce && kept.chunk == chunk;
     if (!named || kept.piece >= pieces || kept.slot >= 2)
       return Bad(chunk, "and something else lies there");

@@ -1,12 +1,13 @@
-// StandIns: places in the host pool that stand in for places on NVMe which the drive did not take:
-// of one piece in one slot each.
+// FallbackSlots: room in the host pool for pieces that a drive did not take, one piece of one epoch
+// slot each (a remapped sector, elsewhere).
 //
-// One thread (the serve loop) owns it. Once there is a stand-in, that piece of that slot is written
-// to it and read from it, and never again from the drive, until the job goes away. So a place has
-// one truth, and the rule of the two slots holds for it as for the drive.
-// Kept form: an extent of its own, a page with a StandInRecord and the piece behind it as it would
-// lie on the drive; the newest of a chunk is named by its ChunkRecord, each names the one before
-// it. Invariant: a stand-in is named only when record and piece are complete, by one 64-bit store.
+// One thread (the serve loop) owns it. Once a piece of an epoch slot has a fallback slot, it is
+// written there and read from there, never again from the drive, until the job goes away. So each
+// piece has one true place, and the rule of the two epoch slots holds for it as for the drive.
+// Kept form: an extent of its own, a page with a FallbackSlotRecord and the piece behind it as it
+// would lie on the drive; the newest of a chunk is named by its ChunkRecord, each names the one
+// before it. Invariant: a fallback slot is named only when record and piece are complete, by one
+// 64-bit store.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@
 
 namespace tidepool::memserver {
 
-struct StandIn {
+struct FallbackSlot {
   ChunkId chunk = 0;
   uint32_t piece = 0;
   uint32_t slot = 0;  // epochs of this parity
@@ -32,13 +33,13 @@ struct StandIn {
   std::byte* image() const { return extent.data + kPageBytes; }
 };
 
-class StandIns {
+class FallbackSlots {
  public:
   // Both outlive it.
-  StandIns(const shm::JobSpec* spec, HostPool* pool) : spec_(spec), pool_(pool) {}
-  ~StandIns();
-  StandIns(const StandIns&) = delete;
-  StandIns& operator=(const StandIns&) = delete;
+  FallbackSlots(const shm::JobSpec* spec, HostPool* pool) : spec_(spec), pool_(pool) {}
+  ~FallbackSlots();
+  FallbackSlots(const FallbackSlots&) = delete;
+  FallbackSlots& operator=(const FallbackSlots&) = delete;
 
   // Where the piece of this epoch lies in the pool, its page first; null where it lies on the
   // drive.
@@ -49,18 +50,18 @@ class StandIns {
   }
   // `image`: the piece, sealed. `at`: without its extent. False, and nothing changed, when the pool
   // has no run of so many bytes.
-  bool Add(StandIn at, std::span<const std::byte> image, ChunkRecord* record);
+  bool Add(FallbackSlot at, std::span<const std::byte> image, ChunkRecord* record);
   // Those of a chunk that another server has left. Errors: kKeptMemoryBad.
   Status Recover(ChunkId chunk, const ChunkRecord& record);
   uint64_t bytes() const { return bytes_; }
-  std::span<const StandIn> all() const { return all_; }
+  std::span<const FallbackSlot> all() const { return all_; }
 
  private:
   uint64_t PieceBytes(ChunkId chunk, uint32_t piece) const;
 
   const shm::JobSpec* const spec_;
   HostPool* const pool_;
-  std::vector<StandIn> all_;
+  std::vector<FallbackSlot> all_;
   uint64_t bytes_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// Seat: the session slot of one rank: what the serve loop holds from the moment a rank is granted
-// its place in a job until the rank has left it.
+// SessionSlot: the session slot of one rank: what the serve loop holds from the moment a rank is
+// granted its place in a job until the rank has left it.
 //
 // One thread (the serve loop). A plain struct, owned by Tables; the job's list of ranks points to
-// it. A seat goes through three states: granted (the rank prepares its memory), held (it asked to
+// it. A slot goes through three states: granted (the rank prepares its memory), held (it asked to
 // be attached, and its job is not ready yet: held_port is set) and attached (session is set).
 #pragma once
 
@@ -20,14 +20,14 @@ namespace tidepool::memserver {
 
 struct Job;
 
-// Why a seat is left.
+// Why a slot is left.
 enum class Leaving {
   kGoodbye,   // the rank said so
   kLost,      // its connection ended
   kExpelled,  // the server ends it and tells the control thread
 };
 
-struct Seat {
+struct SessionSlot {
   ConnectionId connection = 0;
   SessionId session_id = 0;
   Job* job = nullptr;
@@ -36,15 +36,15 @@ struct Seat {
   uint64_t nonce = 0;  // of this incarnation of the rank
   uint64_t process_start = 0;
   uint64_t rcache_bytes = 0;  // granted
-  bool brings_rcache = false;
+  bool client_owned_rcache = false;
   // The port of an attach that waits until the job's memory is zeroed.
   std::unique_ptr<shm::ServerPort> held_port;
   std::unique_ptr<device::Memory> held_rcache;
-  BroughtParts held_brought;
+  ImportedRcache held_brought;
   std::unique_ptr<Session> session;  // null until attached
   bool watched = false;              // its descriptors are in the loop's epoll set
   const char* violation = nullptr;   // set: the session ends at the next opportunity of this turn
-  // Set: the seat is left as soon as its copies on a GPU have ended; nothing more is begun for it.
+  // Set: the slot is left as soon as its copies on a GPU have ended; nothing more is begun for it.
   struct Departure {
     Leaving how = Leaving::kLost;
     Status why;
@@ -52,7 +52,7 @@ struct Seat {
   std::optional<Departure> leaving;
 };
 
-// Puts an answer into the seat's ring; notes a violation where the ring is full.
-void Answer(Seat* seat, const shm::Completion& completion);
+// Puts an answer into the slot's ring; notes a violation where the ring is full.
+void Answer(SessionSlot* slot, const shm::Completion& completion);
 
 }  // namespace tidepool::memserver
