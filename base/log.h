@@ -54,9 +54,9 @@ struct LogField {
 void InitLog(std::string_view program, LogLevel level, LogFormat format);
 void SetLogLevel(LogLevel level);
 // From now on a line that stderr has no room for is dropped, and a later one says how many were:
-// for a process whose one thread must not wait for whoever reads its log. No other thread logs.
+// for a process whose one thread must not wait for the reader of its log. No other thread logs.
 void DropLinesThatBlock();
-// Starts a thread that writes the lines from now on: callers no longer wait for whoever reads the
+// Starts a thread that writes the lines from now on: callers no longer wait for the reader of the
 // log. For a process that others wait for. Call it when the signal mask is final, because the
 // thread inherits it. Lines that do not fit into its queue are dropped and counted. Call FlushLog
 // before the program ends.
@@ -81,8 +81,8 @@ inline void LogDebug(std::string_view message, std::initializer_list<LogField> f
   Log(LogLevel::kDebug, message, fields);
 }
 
-// The last lines are kept for whoever asks what has happened: numbered from 1, and JSON objects
-// whatever the form of the log is.
+// The last lines are kept, to be asked for later: numbered from 1, and JSON objects whatever the
+// form of the log is.
 struct LoggedLine {
   uint64_t number = 0;
   std::string json;

@@ -95,7 +95,7 @@ void LogQueue::Push(std::string line) {
 
 bool LogQueue::Flush(int64_t timeout_ns) {
   for (int64_t left_ns = timeout_ns;; left_ns -= kNsPerMs) {
-    // Whoever ends for want of memory may hold it.
+    // A thread that dies out of memory may hold it.
     if (std::unique_lock lock(state_->mutex, std::try_to_lock); lock.owns_lock()) {
       if (state_->lines.empty() && state_->dropped == 0 && !state_->writing) return true;
     }

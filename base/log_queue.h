@@ -1,5 +1,5 @@
-// LogQueue: lines on their way to a descriptor that takes them slowly, or not at all: whoever logs
-// never waits for it.
+// LogQueue: lines on their way to a descriptor that takes them slowly, or not at all, so that no
+// caller waits for it.
 //
 // Any thread. A thread of its own writes; it lives as long as the process, as it may stand in a
 // write for ever. Lines beyond kBytesMax that nobody has taken are dropped and counted; the next

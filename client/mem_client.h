@@ -40,7 +40,7 @@ namespace tidepool::client {
 class MemClient final : public ChunkService {
  public:
   // Attaches `rank` of the job. Errors: kUsageError (no clock), kNoServer, those of AttachSession,
-  // kServerGone (it was waited for in vain).
+  // kServerGone (none came within the time-out).
   static Result<std::unique_ptr<MemClient>> Connect(const ClientOptions& options,
                                                     const shm::JobSpec& spec, Rank rank);
 

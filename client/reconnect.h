@@ -39,7 +39,7 @@ class Patience {
 
 // True for the answers after which a server may still come to serve this client.
 bool MayComeBack(ErrorId id);
-// kServerGone, when a wait was in vain; `last` is what the last try ended with.
+// kServerGone, for a wait that ended without a server; `last` is the error of the last try.
 Status WaitedInVain(const Patience& patience, const Status& last);
 // Calls options.on_wait, where there is one.
 void Tell(const ClientOptions& options, const std::string& line);

@@ -122,8 +122,8 @@ class Device {
   virtual Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) = 0;
   // Maps memory that CreateExportable(`bytes`) of this process or of another one made; that one may
   // have ended since. The descriptor may come from a peer: anything else, above all memory whose
-  // page faults somebody controls, is refused before it is touched (blocks: fills the page tables,
-  // about 0.06 s/GiB). Errors: kHandshakeBad (names what does not fit), kMemoryMapFailed.
+  // page faults another process controls, is refused before it is touched (blocks: fills the page
+  // tables, about 0.06 s/GiB). Errors: kHandshakeBad (names what does not fit), kMemoryMapFailed.
   virtual Result<std::unique_ptr<Memory>> Import(const UniqueFd& exported, uint64_t bytes) = 0;
 };
 

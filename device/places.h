@@ -6,7 +6,7 @@
 // Rules: the pool lies on every node that has memory and CPUs of this process, its pages in turn,
 // so that a job of any size gets the bandwidth of all of them; workers go round these nodes, one a
 // core before any core has two, from the last CPU downwards, since the first ones stay for the
-// serve loop and whoever starts trainers; a GPU's staging lies on the node nearest to its root
+// serve loop and the launcher of trainers; a GPU's staging lies on the node nearest to its root
 // complex.
 #pragma once
 

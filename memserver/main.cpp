@@ -61,7 +61,7 @@ int Run(const Flags& flags) {
   const RunOptions options{flags.parent_pid, flags.end_with_fd, flags.discard_kept};
   const Status status = RunServer(loaded.value(), sources, options, &clock);
   FlushLog();
-  // Whoever waits for this process's end is not kept by a reader of its last word.
+  // A slow reader of stderr does not delay the end of this process.
   if (!status.ok()) SayOnStderr(status.Format() + "\n");
   return status.exit_code();
 }

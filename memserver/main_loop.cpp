@@ -97,8 +97,8 @@ bool MainLoop::Run(int signals, const EndConditions& conditions) {
     }
     if (taken.number != 0 && stopping_) return hand_over_;
 
-    // SIGTERM stands for a restart where somebody holds the memory: jobs stay there for the next
-    // server. Ctrl-C ends them.
+    // SIGTERM means a restart where a keeper holds the memory: jobs stay there for the next server.
+    // Ctrl-C ends them.
     if (taken.number != 0) {
       BeginStop(strsignal(taken.number), taken.number == SIGTERM && keeper_->Holds());
     } else if (!stopping_ && (entries[kParent].revents != 0 || entries[kPipe].revents != 0)) {

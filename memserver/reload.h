@@ -16,7 +16,7 @@
 
 namespace tidepool::memserver {
 
-// For /v1/config: each setting as it was given, and whence.
+// For /v1/config: each setting as it was given, and its origin.
 std::shared_ptr<const ConfigRows> RowsOf(const LoadedConfig& loaded);
 
 // What takes `now` to `wanted` in a pool of so many bytes.
@@ -27,7 +27,7 @@ Result<ApplySettings> PlanReload(const LoadedConfig& now, const LoadedConfig& wa
 
 class Server;
 
-// Reads the configuration again, from the sources that it had at the start, for whoever asks.
+// Reads the configuration again, from the sources of the start, on request.
 class Reloader {
  public:
   static constexpr int64_t kWaitMs = 1000;  // for the serve loop; less than the admin thread waits

@@ -107,7 +107,7 @@ void RemoveFiles(const std::string& socket_dir) {
   EndBehindLog(kExitOk);
 }
 
-// A private server ends with whoever started it, and its memory too.
+// A private server ends with the process that started it, and its memory too.
 KeeperChoice KeeperOf(const Config& config, const RunOptions& options) {
   const bool is_private = options.parent_pid != 0 || options.end_with_fd >= 0;
   const KeeperChoice kind = config.keeper.kind;

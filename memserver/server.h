@@ -51,7 +51,7 @@ class Server {
   // Readable when a snapshot is to be handed to the admin thread.
   int snapshot_fd() const;
   void PublishSnapshots();
-  // Readable when somebody asks by the admin socket to read the configuration again.
+  // Readable when the admin socket asks to read the configuration again.
   int main_commands_fd() const;
   std::vector<MainCommand> TakeMainCommands();
   // Readable when the keeper is to hold memory of a GPU, or to let go of some: call

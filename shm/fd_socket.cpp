@@ -19,8 +19,8 @@ namespace tidepool::shm {
 
 namespace {
 
-// Whoever sends to a client does not wait, and takes a full socket for a client that does not read:
-// a shortage is not to look like one.
+// Senders do not wait, and take a full socket for a client that does not read: a shortage of memory
+// must not look like one.
 constexpr int kShortageTries = 4;
 
 // Backing store for one control message of kPacketFdsMax descriptors; how much of it is offered to
@@ -179,8 +179,8 @@ Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t ti
 
   const int64_t end = clock->NowNs() + timeout_ns;
   while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    // Also for a moment while a server of a group starts again: whoever waits for servers waits for
-    // this one.
+    // Also for a moment while a server of a group starts again: a caller that waits for servers
+    // waits for this one.
     if (errno == EACCES) {
       return Status(ErrorId::kNoServer, "the memserver at this socket is not open to you")
           .Where(path)
@@ -190,7 +190,7 @@ Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t ti
               "--groups tidepool NAME) and log in again, or "
               "start a memserver of your own with `memserver run`");
     }
-    // Somebody may listen.
+    // A server may listen.
     const bool shortage =
         (IsShortage(errno) || errno == ENFILE) && !TP_PLANTED("shm.shortage_is_nobody");
     if (!shortage && errno != EAGAIN && errno != EINTR) {

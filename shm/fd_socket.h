@@ -9,7 +9,7 @@
 //     wrong;
 //  3. where no descriptor is allowed no control buffer is offered: the kernel then installs none,
 //     and closes none of this process's. The last close of a descriptor can take a peer's file
-//     system as long as it likes, so whoever is waited for looks first (PeekPacket);
+//     system any length of time, so a thread that others wait for looks first (PeekPacket);
 //  4. a truncated packet or control message is an error of the peer, never a shorter packet.
 #pragma once
 
@@ -72,8 +72,8 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet);
 bool WaitForSocket(int socket, short events, int64_t timeout_ns);
 
 // Connects to a server's socket; a full backlog, and a system without memory, are waited for.
-// Errors: kNoServer (nobody listens, or takes connections), kSocketFailed, kHostMemoryShort
-// (somebody may listen).
+// Errors: kNoServer (nobody listens, or takes connections), kSocketFailed, kHostMemoryShort (a
+// server may listen).
 Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t timeout_ns);
 // A listening socket at `path` (mode 0600; the path must be free). Errors: kSocketFailed.
 Result<UniqueFd> ListenSocket(const std::string& path);

@@ -37,7 +37,7 @@ inline bool HasFlags(const Request& request) {
   return copies && (request.flags & kResubmitted) == 0;
 }
 
-// Either side; a view of memory that somebody else keeps. Null: a session without flags.
+// Either side; a view of memory that another object owns. Null: a session without flags.
 class FlagPages {
  public:
   FlagPages() = default;
@@ -47,7 +47,8 @@ class FlagPages {
   bool is_null() const { return words_ == nullptr; }
   std::atomic<uint64_t>* ready(uint64_t n) const { return words_ + n % kFlagSlots; }
   std::atomic<uint64_t>* done(uint64_t n) const { return words_ + kFlagSlots + n % kFlagSlots; }
-  // One look; compares cyclically. (Poison, too, is reached: whoever waits then looks why.)
+  // One look; compares cyclically. (Poison counts as reached: the waiting side then asks for the
+  // reason.)
   bool IsReady(uint64_t n) const {
     return Reached(SharedLoad(*ready(n), std::memory_order_acquire), n);
   }

@@ -37,7 +37,7 @@ void PutProtocols(const ProtocolRange& range, ByteWriter* out) {
   out->Put(range.lowest);
 }
 
-// Whoever speaks no version with brought memory neither sends these fields nor reads them.
+// A peer whose versions have no client-owned rCache neither sends these fields nor reads them.
 bool SaysRcache(const ProtocolRange& range) {
   return range.highest >= kAbiBrought;
 }

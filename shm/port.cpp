@@ -148,8 +148,8 @@ bool ClientPort::FindRoom() {
   return false;
 }
 
-// Whoever wakes for the first ring of a sleep looks at the ring before the next sleep, and finds
-// what was pushed meanwhile.
+// A side that wakes for the first ring of a sleep looks at the ring before the next sleep, and
+// finds what was pushed meanwhile.
 void ClientPort::RingForSleep(uint32_t sleep) {
   if (sleep == rung_sleep_ && sleep != kUnnumberedSleep) return;
   rung_sleep_ = sleep;

@@ -1,8 +1,8 @@
 // Segment: a sealed memfd and its mapping: shared memory without a name, that nobody can shrink
 // under its user.
 //
-// Any thread may create one; the bytes belong to whoever the user of the class says. Nothing
-// appears in /dev/shm.
+// Any thread may create one; the user of the class says to whom the bytes belong. Nothing appears
+// in /dev/shm.
 // Seals: SHRINK | GROW | SEAL always; FUTURE_WRITE where the peer must only read (set after our own
 // writable mapping exists).
 #pragma once

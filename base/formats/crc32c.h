@@ -10,7 +10,7 @@
 
 namespace tidepool {
 
-// `before`: that of the bytes right before these, where the range is gone through in parts.
+// `before`: that of the bytes right before these, where a range is computed in parts.
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 
 }  // namespace tidepool

@@ -1,5 +1,5 @@
-// PlaneSlack: room beside large planes of memory, with which planes that one loop goes through side
-// by side can be kept apart.
+// PlaneSlack: room beside large planes of memory, by which planes that one loop traverses together
+// are kept apart.
 //
 // Plain numbers. Two addresses that are a large power of two apart fall into the same sets and
 // channels on some CPUs: planes of 256 MiB right behind each other were updated up to 2.4 times

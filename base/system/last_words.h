@@ -10,8 +10,8 @@
 namespace tidepool {
 
 // Its construction opens those of the descriptors 0 to 2 that are closed, on /dev/null. From then
-// on a failed allocation, and an exception for want of memory that nobody caught, end this process
-// as described. A program has one, as a global object before all others:
+// on a failed allocation, and an uncaught std::bad_alloc, end this process as described. A program
+// has one, as a global object before all others:
 //   [[gnu::init_priority(101)]] const tidepool::LastWords last_words("program");
 class LastWords {
  public:

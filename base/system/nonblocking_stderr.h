@@ -1,5 +1,5 @@
-// NonblockingStderr: stderr for a process that must not wait for whoever reads it: a full pipe, a
-// stopped terminal.
+// NonblockingStderr: stderr for a process that must not wait for its reader: a full pipe, a stopped
+// terminal.
 //
 // One thread at a time. Other processes with the same stderr notice nothing: the shared open file
 // stays blocking.

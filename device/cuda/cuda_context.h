@@ -1,7 +1,7 @@
 // CudaContext: a GPU's primary context, held, with what was decided when the device was opened.
 //
-// Any thread. The device, its streams, memories and registrations share it: whoever is destroyed
-// last gives the context back.
+// Any thread. The device, its streams, memories and registrations share it: the one that is
+// destroyed last gives the context back.
 #pragma once
 
 #include <atomic>

@@ -63,8 +63,8 @@ class CudaDevice final : public Device {
 
   Result<std::unique_ptr<Stream>> OpenStream() override;
   Status Prepare(const Kernel& kernel) override;
-  // A stream of somebody else in this GPU's primary context (a cudaStream_t or CUstream; null: the
-  // default stream): used, not destroyed.
+  // A stream made by other code in this GPU's primary context (a cudaStream_t or CUstream; null:
+  // the default stream): used, not destroyed.
   std::unique_ptr<Stream> Borrow(void* native_stream);
   Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) override;
   // In the device's export form, all zero. Errors: kMemoryMapFailed (0 bytes), kDeviceMemoryShort,

@@ -22,7 +22,7 @@ struct End {
 
 End EndAt(const CudaDriver& cuda, const void* at) {
   if (const auto place = CudaHostRanges::OfProcess().Find(at)) return {.bytes = place->bytes_after};
-  // Memory of a GPU, or host memory that somebody else registered (LibTorch's pinned tensors).
+  // Memory of a GPU, or host memory that other code registered (LibTorch's pinned tensors).
   unsigned type = 0;
   return {.known = cuda.pointer_attribute(&type, kCudaPointerMemoryType, Raw(at)) == kCudaSuccess &&
                    type != 0};

@@ -1,4 +1,4 @@
-// CudaStream: a stream of the CUDA driver behind device.h: its own, or one that somebody else made.
+// CudaStream: a stream of the CUDA driver behind device.h: its own, or one that other code made.
 //
 // One thread. The first error of any call is kept (status); after it nothing is put into the
 // driver's stream and no marker passes. Invariants:

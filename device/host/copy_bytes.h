@@ -23,7 +23,7 @@ inline constexpr uint64_t kStreamingCopyMin = 4 * kMiB;
 // memcpy.
 void CopyBytes(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes);
 
-// The kernel of large copies: kStreamPages until somebody sets another that this CPU has. Any
+// The kernel of large copies: kStreamPages until another kernel that this CPU has is set. Any
 // choice gives the same bytes.
 CopyKernel LargeCopyKernel();
 void SetLargeCopyKernel(CopyKernel kernel);

@@ -66,7 +66,8 @@ uint32_t CopyTeam::Open(std::byte* dst, const std::byte* src, uint64_t bytes, ui
     Pause();
   }
 
-  // The ticket is used up: whoever has it, or an older one, claims nothing before the last store.
+  // The ticket is used up: a thread that has read it, or an older one, claims nothing before the
+  // last store.
   dst_ = dst;
   src_ = src;
   Pause();

@@ -1,4 +1,4 @@
-// CopyTeam: threads that help whoever copies much at the moment: one core cannot keep the memory
+// CopyTeam: threads that help the thread that copies a large range: one core cannot keep the memory
 // busy.
 //
 // Copy may be called from any thread; one caller at a time gets the helpers, another copies alone
@@ -6,7 +6,7 @@
 // then sleep.
 // Invariants (tests/models/copy_team.pml searches every interleaving):
 //  1. ticket_ = pieces of the task << 32 | next piece, one word: whether a piece is left to claim
-//     never depends on a second load. A piece belongs to whoever moved the ticket past it;
+//     never depends on a second load. A piece belongs to the thread that moved the ticket past it;
 //  2. the other fields of a task change only while the ticket is used up and every piece that was
 //     claimed has been counted as done; they are read only by a thread that has claimed a piece and
 //     not counted it yet.

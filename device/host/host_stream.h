@@ -1,5 +1,5 @@
 // HostStream: what the host's streams have in common: the number of the last marker that has
-// passed, for whoever waits for it.
+// passed, for the streams that wait for it.
 //
 // A stream that waits for a marker of another one keeps that number alive, not the stream: once the
 // stream is gone, none of its markers passes any more.

@@ -1,5 +1,5 @@
 // OperationQueue: the unbounded first-in first-out queue between the owner of a host stream and
-// whoever executes it.
+// the thread that executes it.
 //
 // One producer thread (Push) and one consumer thread (Front, Pop, Blocked...); they may be the
 // same.

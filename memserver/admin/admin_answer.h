@@ -1,4 +1,4 @@
-// AdminAnswer: what goes back to whoever asked on the admin socket; and problem documents.
+// AdminAnswer: the answer to a request on the admin socket, and problem documents.
 //
 // Any thread; a value type.
 #pragma once

@@ -23,7 +23,7 @@ struct AdminRequest {
   AdminCaller caller = {};
 };
 
-// Where changes go; both outlive whoever has it.
+// The queues that changes go to; both outlive the AdminChanges that use them.
 struct AdminMail {
   EventQueue<ControlEvent>* to_loop = nullptr;
   EventQueue<MainCommand>* to_main = nullptr;

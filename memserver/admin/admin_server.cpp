@@ -225,7 +225,7 @@ class AdminServer::Engine {
       keep_alive = request.keep_alive();
       const AdminAnswer answer = AnswerTo(request, caller);
       const bool head = request.method() == http::verb::head;
-      // Whoever has said more already wants its next answer, and is not followed.
+      // A peer that has sent another request waits for that answer: it is sent no log lines.
       if (answer.follow_after && !head && request.version() >= 11 && buffer.size() == 0) {
         co_await Follow(&stream, answer);
         co_return;

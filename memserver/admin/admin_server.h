@@ -30,7 +30,7 @@ struct AdminLimits {
   int64_t answer_timeout_ns = 10 * kNsPerSecond;  // for the reader to take an answer
   // Between two looks at what was logged, for a reader that follows.
   int64_t follow_pause_ns = kNsPerSecond / 4;
-  // Between two tries for a port of metrics that somebody else has.
+  // Between two tries to listen on a port of metrics that another process has.
   int64_t metrics_pause_ns = kNsPerSecond;
 };
 
@@ -39,9 +39,9 @@ struct AdminDoors {
   // A file of that name is replaced, so the caller must hold the socket directory's lock.
   std::string socket_path;
   Access access = PrivateAccess();
-  // An address of the loopback (base/system/loopback.h) that answers GET /metrics of whoever on
-  // this machine asks, and nothing else; empty: none. Anybody may have the port for a while, so it
-  // is tried for again and again, and no start fails for it.
+  // An address of the loopback (base/system/loopback.h) that answers GET /metrics for every user of
+  // this machine, and nothing else; empty: none. While another process has the port, the server
+  // tries again; its start does not fail.
   std::string metrics_listen = {};
 };
 

@@ -1,4 +1,4 @@
-// SnapshotSource: the newest snapshot of the serve loop, asked for only while somebody looks.
+// SnapshotSource: the newest snapshot of the serve loop, requested only while a client asks for it.
 //
 // Get and Look belong to the admin thread, Publish to the control thread, which takes the loop's
 // SnapshotReady replies. The loop itself is never waited for without a bound: a loop that does not

@@ -1,5 +1,5 @@
-// ApartSave: one save on a thread of its own, with descriptors of its own: the user's file system
-// may keep it for ever, and holds up nobody but its caller, until its deadline.
+// ApartSave: one save on a thread and a descriptor table of its own. A user's file system that
+// never answers delays only the caller, and only until the deadline.
 //
 // The thread that touches the user's files has a table of descriptors with nothing else in it, and
 // never looks at the planes: the caller reads them for it, piece by piece, into a buffer that

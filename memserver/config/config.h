@@ -1,12 +1,12 @@
 // Config: every setting of memserver, in groups, with its unit and where its value came from
 // (flag > environment > file > default).
 //
-// One thread, before the server starts. A setting is a member of one group, which is passed on to
-// whoever reads it, and a row of the table in setting_table.cpp: its flag, environment variable,
-// key of the configuration file, default, line in --help and line in `memserver config`. Groups
-// that rooms below read are theirs: memserver/residency/settings.h and NvmeOptions. The table fills
-// every member; what a member holds before that suits a server inside a test: one worker, nothing
-// measured.
+// One thread, before the server starts. A setting is a member of one group, which is passed on
+// whole to its readers, and a row of the table in setting_table.cpp: its flag, environment
+// variable, key of the configuration file, default, line in --help and line in `memserver config`.
+// Groups that rooms below read are theirs: memserver/residency/settings.h and NvmeOptions. The
+// table fills every member; what a member holds before that suits a server inside a test: one
+// worker, nothing measured.
 #pragma once
 
 #include <cstdint>
@@ -118,7 +118,7 @@ std::span<const Setting> Settings();
 // "TIDEPOOL_POOL" of "--pool".
 std::string EnvironmentNameOf(const Setting& setting);
 
-// The value that holds, and whence: "default", "/etc/x.toml:3", "TIDEPOOL_POOL", "--pool".
+// The value in force and its origin: "default", "/etc/x.toml:3", "TIDEPOOL_POOL", "--pool".
 struct EffectiveSetting {
   const Setting* setting = nullptr;
   std::string text;

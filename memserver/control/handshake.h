@@ -70,14 +70,14 @@ class ConnectionProtocol {
   // what it sends now: to be tried again).
   Result<FrameAction> OnFrame(shm::Frame frame, std::vector<UniqueFd> fds);
 
-  // What may come with a packet that begins so, in this state: nothing, but where state and frame
-  // call for it.
+  // The descriptors that a packet with this beginning may bring in the present state; most may
+  // bring none.
   DescriptorCall CalledFor(std::span<const std::byte> head) const;
 
   ConnectionState state() const { return state_; }
   // The version of the protocol that this session has, once the trainer has greeted.
   uint32_t agreed() const { return agreed_; }
-  // The rank that comes back as which it was known before; nothing for a rank that attaches anew.
+  // The identity that a rank had before it came back; nothing for a rank that attaches anew.
   const std::optional<shm::ResumeFrame>& resume() const { return resume_; }
   // What came with Hello or Resume, once; nothing about the descriptors is checked yet.
   ReturnedMemory TakeMemory() { return std::move(memory_); }

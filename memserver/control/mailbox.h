@@ -114,7 +114,7 @@ struct FormerServersEnded {
   uint32_t servers = 0;  // bits of their places in the kept index
 };
 
-// A change that somebody asked for through the admin socket. Answered with CommandDone.
+// A change requested through the admin socket. Answered with CommandDone.
 struct SetJobQuota {
   std::string job;  // number or name
   QuotaChange change;

@@ -128,8 +128,8 @@ class FairShare {
     if (static_cast<size_t>(next.priority) == priority) next.deficit += quantum_ * next.weight;
   }
 
-  // What a search has seen before it found somebody to serve: whoever competes with nobody owes
-  // nobody anything.
+  // What a search has seen before it found a member to serve: a member without competitors owes
+  // nothing.
   struct Seen {
     size_t steps = 0;
     std::optional<size_t> debtor;

@@ -44,7 +44,7 @@ class JobDesk {
   // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True
   // when there was one.
   bool PollGpus() { return slots_.PollGpus(); }
-  // Goes on with the snapshot that somebody wants. True while there is one.
+  // Continues the snapshot that is being built. True while there is one.
   bool PollSnapshot();
   // Every job and every waiting rank has the quota that the book says.
   void ApplyQuotas() { commands_.ApplyQuotas(); }

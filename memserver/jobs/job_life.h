@@ -34,7 +34,7 @@ class JobLife {
   // Gives back what a job held that ends, when nobody uses it. True when the job is gone.
   bool EraseIfUnused(Job* job);
   // A rank that said goodbye is answered when its memory is free. The last one's includes the
-  // job's: whoever starts the next run then finds the pool as it was.
+  // job's: the next run then finds the pool as it was.
   void SendFarewells(Job* job);
 
  private:

@@ -1,7 +1,7 @@
 // JobRowOf, ChunkRowOf: the rows of a snapshot for one job, and for one of its chunks.
 //
-// The serve loop's thread. JobRowOf does not go through the job's chunks, however many: sums over
-// them are counted as they change.
+// The serve loop's thread. JobRowOf does not iterate over the job's chunks: sums over them are kept
+// as they change.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@ namespace tidepool::memserver {
 // ten calls of the driver, a few microseconds each.
 inline constexpr uint32_t kGpuUnitsPerTurn = 4;
 
-// A turn does a bounded amount of everything, so one that takes longer waited for somebody: a call
-// of a driver, or a CPU.
+// A turn does a bounded amount of work, so one that takes longer waited for a call of a driver, or
+// for a CPU.
 inline constexpr int64_t kLongTurnNs = 5'000'000;
 
 // Requests taken from one session in a turn, before the next session has its turn (fairness; a
@@ -68,8 +68,8 @@ inline constexpr uint64_t kTuneCopiesBytes = 256 * kMiB;
 // longer make the memory faster.
 inline constexpr uint32_t kCopyThreadsMax = 4;
 // Nice values, where the system lets a thread have them. The loop goes first: it sleeps when it has
-// nothing to do, and everybody waits for it. Whoever floods a socket gets what is left: the threads
-// that listen come last. Workers and copies are as important as the trainers.
+// nothing to do, and everybody waits for it. The threads that listen come last, so a flood at a
+// socket gets only the CPU time that is left. Workers and copies are as important as the trainers.
 inline constexpr int kLoopNice = -10;
 inline constexpr int kListenNice = 10;
 // Longest sleep: bounds how late a lease is found to have ended when nothing else happens.
@@ -95,8 +95,8 @@ inline constexpr int64_t kFormerLookNs = 100 * kNsPerMs;
 // The pause after which states that neither the drive nor the pool took are tried again; a try is a
 // read, an update of one piece and four writes.
 inline constexpr int64_t kPutOffNs = kNsPerSecond;
-// A job whose demotion failed is not demoted again for so long; whoever needs its room is refused
-// meanwhile.
+// A job whose demotion failed is not demoted again for so long; a rank that needs its room is
+// refused meanwhile.
 inline constexpr int64_t kDemotionPauseNs = 60 * kNsPerSecond;
 // One line a session and minute for requests that break the protocol, however many come.
 inline constexpr int64_t kViolationLogNs = 60 * kNsPerSecond;

@@ -24,8 +24,8 @@ class SessionSlots {
   // Attaches the ranks that waited for the job to open.
   void AttachHeld(Job* job);
   // Harmless when repeated for a slot that is being left. Copies on a GPU's streams cannot be
-  // dropped: until they have ended the slot stays, with all that they read and write. For everybody
-  // else it is as if it were left a little later.
+  // dropped: until they have ended the slot stays, with all that they read and write. For all
+  // others the rank just leaves a little later.
   void Leave(SessionSlot* slot, Leaving how, const Status& why);
   // Ends the sessions of all ranks of the job.
   void ExpelAllOf(Job* job, const Status& why);
@@ -34,8 +34,8 @@ class SessionSlots {
   // Awaits a rank again for which this server lacked something as it came back: it tries again, and
   // nothing of its run has changed. False where the rank is a new one, or had come back.
   bool AwaitAgain(SessionSlot* slot);
-  // The control side no longer touches the memory of a job that this rank's connection zeroed. It
-  // tells of each rank that was granted a slot that it is attached, or lost, and only then.
+  // The control side no longer touches the memory that this connection zeroed for the job. Only
+  // after that it reports each granted rank as attached, or as lost.
   void EndZeroing(ConnectionId connection);
 
   // Ends the session of every slot that broke the protocol in this turn. True when there was one.

@@ -40,7 +40,7 @@ class SnapshotBuilder {
         settings_(context.settings),
         sources_(sources) {}
 
-  // Somebody wants one that is not older than now.
+  // Asks for a snapshot that is not older than now.
   void Ask();
   // Goes on with it, in every turn; null where it is not complete yet.
   std::shared_ptr<const Snapshot> Progress();

@@ -1,4 +1,4 @@
-// UserLog: lines of the log that a user can cause at will, as many as a user's lines may be
+// UserLog: lines of the log that a user can cause without limit, as many as a user's lines may be
 // (UserLogLimiter), so that nobody fills the log.
 //
 // One thread (the serve loop).

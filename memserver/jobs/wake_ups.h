@@ -2,9 +2,9 @@
 //
 // One thread (the serve loop). A request that cannot go on is parked until its job's progress has
 // grown; a rank that waits for room, until the room changes have. A missed wake-up parks it for
-// ever, so whoever changes something that others may wait for notes the reason here, and nobody
-// counts in any other way. One note too many costs a look. The simulator checks that nothing waits
-// for a note that was missed (tests/sim/wake_checks.h).
+// ever, so code that changes something for which a request may wait notes the reason here, and
+// nobody counts in any other way. One note too many costs a look. The simulator checks that nothing
+// waits for a note that was missed (tests/sim/wake_checks.h).
 #pragma once
 
 #include <array>

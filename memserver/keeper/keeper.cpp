@@ -71,7 +71,7 @@ class Keeper {
   SteadyClock clock_;
 
   std::map<uint32_t, HeldMemory> held_;  // by slot
-  // The connection; whoever has not sent a message yet counts for nothing.
+  // The connection; one that has sent no message yet is not a server.
   UniqueFd server_;
   bool served_ = false;                  // the other side of server_ has spoken
   std::optional<uint64_t> farewell_ms_;  // the lease of its kPart
@@ -90,7 +90,7 @@ bool Keeper::Open() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGCHLD}) sigaddset(&set, signal);
-  if (options_.stays) {  // whoever started it by hand ends it by hand
+  if (options_.stays) {  // started by hand, ended by hand
     sigaddset(&set, SIGINT);
     std::signal(SIGINT, SIG_DFL);
   }

@@ -10,7 +10,7 @@
 //     at once, then with a pause that grows to half a minute, without end: memory is never given up
 //     because starts fail. Where nothing is held, kStartsMax starts are enough;
 //  3. the lease runs only while no server is tried: after kPart, and with no_respawn, for a server
-//     that somebody else starts;
+//     that another process starts;
 //  4. it ends after kEnd, when the lease is over, or when there is nothing left to hold and nobody
 //     to start;
 //  5. with `stays` the reasons of 4 only empty it: it waits for the next memserver, and ends with

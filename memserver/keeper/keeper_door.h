@@ -20,7 +20,7 @@ class KeeperDoor {
   bool Open();
   int fd() const { return listener_.get(); }
   const std::string& path() const { return path_; }
-  // Whoever comes to the path comes to this socket.
+  // A client that connects to the path reaches this socket.
   bool CanBeFound() const;
   void Close() const;
 

@@ -82,7 +82,7 @@ class KeeperLink {
   int64_t passed_on_ns() const { return passed_on_ns_; }
 
  private:
-  // `child` is 0 where somebody else started the keeper.
+  // `child` is 0 where another process started the keeper.
   KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns);
   static Result<std::unique_ptr<KeeperLink>> StartAt(UniqueFd listener, const KeeperStart& start);
   Status Greet(Place place);

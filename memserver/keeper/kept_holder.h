@@ -1,4 +1,4 @@
-// KeptHolder: whoever holds memserver's memory while memserver is gone: a keeper process, the store
+// KeptHolder: the holder of memserver's memory while memserver is gone: a keeper process, the store
 // of systemd, or nobody.
 //
 // One thread: memserver's main thread. A keeper is started by the first Hold, when no earlier one
@@ -26,7 +26,7 @@ enum class KeeperChoice {
   kProcess,  // always a keeper process
   kSystemd,  // always the store of systemd
   kNone,     // memory ends with this process
-  // A keeper that somebody else starts (`memserver keeper`), and starts again; it is waited for,
+  // A keeper that another program starts (`memserver keeper`), and starts again; it is waited for,
   // never made.
   kExternal
 };
@@ -62,7 +62,7 @@ class KeptHolder {
   // Makes a new keeper hold all of it. Errors: kKeeperFailed; then nobody holds it, and a later
   // Renew may try again.
   Status Renew(std::span<const MemoryToHold> all);
-  // There was one, and it has died: for whoever is not in a position to poll.
+  // True when the keeper has died; for a caller that cannot poll watch_fd().
   bool HasDied() const;
 
   // Memory outlives this process.

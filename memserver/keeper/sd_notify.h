@@ -1,5 +1,5 @@
-// NotifyServiceManager: tells systemd (or whoever set NOTIFY_SOCKET) how the service stands;
-// nothing happens without that variable.
+// NotifyServiceManager: tells systemd (or another manager that has set NOTIFY_SOCKET) how the
+// service stands; nothing happens without that variable.
 //
 // Any thread. `state` is one of the texts of sd_notify(3): "READY=1", "STOPPING=1", "STATUS=...",
 // "FDSTORE=1\nFDNAME=...".

@@ -151,7 +151,7 @@ bool ServeLoop::JobsCompete() const {
 }
 
 // Who may begin a copy is decided here alone; copies that were begun go on by themselves. So the
-// shares hold whoever does the copying.
+// shares hold, no matter which thread copies.
 bool ServeLoop::ServeInShares() {
   bool worked = false;
   uint64_t in_flight = 0, most = options_.shared_copy_bytes;

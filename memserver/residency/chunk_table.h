@@ -101,7 +101,7 @@ class ChunkTable {
   uint32_t LayOutNext(const JobPlacement& placement);
   // Chunks that have their rows.
   ChunkId laid_out() const { return static_cast<ChunkId>(chunks_.size()); }
-  // Gives up all rows; for whoever frees them on another thread.
+  // Gives up all rows, to be freed on another thread.
   struct Rows;
   std::shared_ptr<const Rows> GiveUpRows();
   // Reads what the records of another server say of each chunk: its version, by the rule of trust

@@ -2,8 +2,8 @@
 // may take, so that others always find some.
 //
 // Pure functions. A user has at most `of_user_max`. And the last quarter of all places is for users
-// who have few (a sixteenth of all, at least one): whoever has more gets no further one there. So
-// no user, nor two or three of them, can fill the table before the others have come.
+// who have few (a sixteenth of all, at least one): a user who has more gets no further one there.
+// So no user, nor two or three of them, can fill the table before the others have come.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Places {
   uint32_t wanted = 1;         // so many more
   uint32_t uid = 0;            // that user
   uint32_t of_user_max = UINT32_MAX;
-  bool is_limited = false;  // not for root, nor for whoever runs memserver
+  bool is_limited = false;  // not for root, nor for memserver's own user
 
   uint32_t few() const { return std::max(1U, all / 16); }
   // The last quarter, which is for users who have few.

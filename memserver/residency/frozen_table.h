@@ -14,7 +14,7 @@
 //  6. a session uploads one chunk at a time, so there are at most as many uploads as sessions: what
 //     looks at all of them, each turn or when a session ends, is bounded by that, whatever number
 //     of chunks a job lists;
-//  7. bytes are added up by user as chunks come and go. What a job lists is gone through only when
+//  7. bytes are added up by user as chunks come and go. What a job lists is scanned only when
 //     it comes and goes itself; to say what it lacks, the user's chunks are, where those are fewer,
 //     and once for each change of the table.
 #pragma once
@@ -59,7 +59,7 @@ struct FrozenChunk {
   uint64_t started = 0, filled = 0, hashed = 0;
   uint32_t copies = 0;  // in flight
   bool at_worker = false;
-  bool wanted = false;       // somebody has waited since the upload began
+  bool wanted = false;       // a rank has waited since the upload began
   uint64_t filled_seen = 0;  // by PollUploads, at `moved_ns`
   int64_t moved_ns = 0;
   SessionId rejected = 0;  // whose bytes did not match the name, until it is answered
@@ -90,7 +90,7 @@ class FrozenTable {
  public:
   // Most bytes of one piece of work for a worker: about 4 ms.
   static constexpr uint64_t kHashBytesMax = 4 * kMiB;
-  // An uploader that puts nothing for so long while somebody waits loses its claim.
+  // An uploader that puts nothing for so long while another rank waits loses its claim.
   static constexpr int64_t kStallNs = 30'000'000'000;
 
   explicit FrozenTable(HostPool* pool) : pool_(pool) {}

@@ -140,7 +140,7 @@ Status AdmitBytes(const Ledger& ledger, const std::string& account, uint64_t byt
         .Why(Held(ledger, &Holding::pool_bytes, account));
   }
   std::string free = "free are " + Exact(room.bytes) + " of " + FormatBytes(ledger.pool_bytes);
-  // Else whoever sees an empty pool is told that nothing of it is free.
+  // Otherwise a refusal could say that nothing is free while the pool is empty.
   if (const uint64_t reserved = Minus(room.free, room.bytes);
       reserved > 0 && !TP_PLANTED("jobs.reserved_room_not_told")) {
     free += "; " + Exact(reserved) + " are not used and reserved for others";

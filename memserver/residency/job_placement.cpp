@@ -84,7 +84,8 @@ void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
       continue;
     }
     const bool joined = joins && i == kParam16;
-    // What stays of a chunk that is away is not gone through side by side.
+    // The planes that stay of an off-host chunk are not traversed in one loop, so they need no
+    // spacing.
     visit(Taking{.bytes = sizes[i],
                  .behind = joined ? sizes[kGradient] : 0,
                  .slack = spilled || on_gpu ? 0 : SlackOf(sizes[i])});

@@ -53,7 +53,7 @@ class JobPlacement {
   // Records first, then the staging buffers, then the planes of each chunk that was placed. What
   // lies elsewhere has no bytes, and an offset that says where (kSpilledExtent, kGpuExtent).
   std::span<const Extent> extents() const { return extents_; }
-  // They are known no longer, nor are the planes; for whoever frees the list on another thread.
+  // Afterwards neither they nor the planes are known here; another thread frees the list.
   std::vector<Extent> GiveUpExtents() { return std::exchange(extents_, {}); }
   ChunkPlanes PlanesOf(ChunkId id) const;
   // The staging buffer of a rank; null where nothing is staged.

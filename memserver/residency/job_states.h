@@ -25,7 +25,7 @@
 //     (weight_window.h) that it holds;
 //  9. what a later server needs is in kept memory before anybody is told of it (kept_records.h);
 //     Recover makes the same table from it;
-//  10. no step goes through all chunks: that it was sealed, or dropped, is one number, and each
+//  10. no step iterates over all chunks: that it was sealed, or dropped, is one number, and each
 //      chunk comes after it when it is looked at next (chunk(), intake()). What is counted of all
 //      of them is counted as they change.
 #pragma once
@@ -61,8 +61,8 @@ struct FrozenUse {
 class JobStates {
  public:
   // Takes all memory of the job, at a cost that does not depend on its chunks. The bytes are not
-  // zeroed: whoever gets the runs of `placement()` does that before the first write of a session.
-  // Chunks are there when LayOutMore has made them all.
+  // zeroed: the thread that gets the runs of `placement()` does that before the first write of a
+  // session. Chunks are there when LayOutMore has made them all.
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
   static Result<std::unique_ptr<JobStates>> Reserve(std::shared_ptr<const shm::JobSpec> spec,
                                                     HostPool* pool, const Placement& placement);
@@ -92,7 +92,7 @@ class JobStates {
   // All at once.
   void WriteFirstRecords(const JobIdentity& identity) { WriteRecords(identity, UINT64_MAX); }
   // What grows with the number of chunks and lies outside the pool. Nothing of the job may be
-  // looked at afterwards: it only goes away. Whoever gets this frees it, on any thread.
+  // looked at afterwards: it only goes away. The receiver frees it, on any thread.
   std::shared_ptr<const void> GiveUpTables();
   // The states lie on NVMe for good, as `plan` says, in ranges that begin at `offsets`: from here
   // on they lie only there, and the pool has their planes back. Requires a job at rest whose chunks

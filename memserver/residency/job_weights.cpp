@@ -107,7 +107,7 @@ bool JobWeights::EndFill(uint32_t slot, uint64_t epoch) {
   window_.EndFill(slot, holds);
   if (!holds) return false;
   chunk.planes.param16 = window_.slots()[slot].data;
-  chunk.awaited = false;  // whoever waits for something else says so again
+  chunk.awaited = false;  // a rank that waits for another one says so again
   return true;
 }
 

@@ -72,8 +72,8 @@ class Gpu {
 
   const device::Gpu& facts() const { return facts_; }
   device::Device& device() const { return *opened_.device; }
-  // GPUs with the same name here share one bandwidth; a GPU whose place nobody knows has a name of
-  // its own.
+  // GPUs with the same name here share one bandwidth; a GPU in an unknown place has a name of its
+  // own.
   const std::string& root_complex() const { return root_complex_; }
   const std::string& form_note() const { return opened_.form_note; }
   const DoneChoice& done() const { return opened_.done; }
@@ -116,7 +116,7 @@ class GpuTable {
       : source_(std::move(source)), pool_(std::move(pool)), places_(std::move(places)) {}
 
   // Opens all GPUs. One that cannot be opened is logged, and tried again when a rank comes for it.
-  // `in_a_hurry`: somebody waits, so nothing is measured.
+  // `in_a_hurry`: a job waits, so nothing is measured.
   void OpenAll(bool in_a_hurry);
   // Opens the GPU when that has not been done. Errors: those of GpuSource, and kCudaUnavailable
   // naming the GPUs that there are.

@@ -29,7 +29,7 @@ Start StartPut(JobStates* states, Session* session, const shm::Request& request)
   if (!states->weights().MayLand(request.chunk)) return Start::kWait;
   // One put at a time: all of them land at the start of the staging buffer.
   if (split && session->put_staged) return Start::kWait;
-  // A chunk that is not split leaves the buffer to whoever has it.
+  // A chunk that is not split does not use the buffer.
   session->put_staged = split || (session->put_staged && !TP_PLANTED("traffic.put_staging_freed"));
   const Copy copy{request, request.element_count * sizeof(float), 0, split};
   std::byte* const to = split ? states->staging(session->rank())

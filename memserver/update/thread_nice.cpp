@@ -36,7 +36,7 @@ void ThreadNice::Begin() {
     LogDebug("a worker cannot give way to others: it has no right to go back", {{"nice", own}});
 }
 
-// `below_` is set after the policy, so whoever raises a thread finds it below. A late Raise may
+// `below_` is set after the policy, so the thread that raises it finds it below. A late Raise may
 // raise it once too often.
 void ThreadNice::SetBelow(bool below) {
   if (!may_change_) return;

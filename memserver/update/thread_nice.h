@@ -1,5 +1,5 @@
 // ThreadNice: puts a thread below the others for the scheduler while it does work that may wait: it
-// gets the CPU time that they leave, and whoever wakes up where it runs runs immediately
+// gets the CPU time that they leave, and a thread that wakes up on its CPU runs immediately
 // (SCHED_IDLE; the lowest nice value would keep its CPU until the end of its slice).
 //
 // Made for one thread, whose Begin comes first. Going back needs a right (RLIMIT_NICE, or

@@ -6,8 +6,8 @@
 // server alone finishes a sealed step.
 // Spilled chunks go through a SpillQueue in the same order, chunks on GPUs through a GpuQueue,
 // beside those that lie on the host.
-// No call goes through all chunks of a large job, but for the constructor and Resume: a step is
-// handed to those queues in slices.
+// Only the constructor and Resume iterate over all chunks of a large job: a step is handed to those
+// queues in slices.
 #pragma once
 
 #include <cstdint>

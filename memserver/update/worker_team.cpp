@@ -79,7 +79,7 @@ WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> un
 
 WorkerTeam::~WorkerTeam() {
   stopping_.store(true, std::memory_order_seq_cst);
-  { const std::lock_guard lock(sleep_mutex_); }  // whoever had not seen it sleeps now
+  { const std::lock_guard lock(sleep_mutex_); }  // a worker that had not seen it sleeps now
   work_there_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }

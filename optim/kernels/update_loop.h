@@ -187,7 +187,7 @@ struct UpdateLoop {
       RunBlocks(factors, span, false);
       Exchange<true>(there, left, &copies);
     }
-    // Whoever sees that the piece is finished sees its copies too.
+    // A reader that sees the piece finished sees its copies too.
     if constexpr (Master::kCopies) _mm_sfence();
   }
 };

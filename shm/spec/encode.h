@@ -24,7 +24,8 @@ inline constexpr uint32_t kSpecMagic = 0x4a445054;  // "TPDJ", the first word
 std::vector<std::byte> Encode(const JobSpec& spec);
 // Bytes of that; from the sums of `spec` where it has some.
 uint64_t EncodedBytesOf(const JobSpec& spec);
-// The same bytes in parts, for whoever has no time for all of them at once. One thread.
+// The same bytes in parts, for a thread that may not spend the time for all of them at once. One
+// thread.
 class SpecEncoder {
  public:
   // The description outlives it.

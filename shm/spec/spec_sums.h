@@ -1,5 +1,5 @@
 // SpecSums: what a job's states take, added up once where its description is decoded, so that
-// nobody who admits it goes through its chunks again.
+// admission does not iterate over its chunks again.
 //
 // Made by MakeSums (shm/spec/make_sums.h) on the thread that decodes; never changed. Functions of
 // this folder use them where a description has some, and else add up anew: the sums are the same.

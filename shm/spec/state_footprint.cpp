@@ -79,7 +79,7 @@ StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled,
     sum.master -= PooledBytes(all.master) - RoundUp(host.master, kPageBytes);
     sum.momentum -= PooledBytes(all.momentum);
     sum.variance -= PooledBytes(all.variance);
-    // What stays is not gone through side by side.
+    // The planes that stay are not traversed in one loop, so they need no spacing.
     sum.param16 -= SlackOf(all.param16);
     sum.gradient -= SlackOf(all.gradient);
   }

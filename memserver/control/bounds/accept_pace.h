@@ -1,7 +1,7 @@
-// AcceptPace: how fast clients are accepted. Whoever comes and leaves without a whole greeting
-// costs the control thread a turn, and the others the CPU: after a burst of such clients all of
-// them are taken slowly, until the burst is forgotten. Those that are attached do not notice; one
-// that comes then waits behind the socket's backlog, less than a second.
+// AcceptPace: how fast clients are accepted. A client that leaves before its greeting is complete
+// costs the control thread a turn. After a burst of such clients new clients are accepted slowly,
+// until the burst is forgotten. Attached ranks do not notice; a new client waits in the socket's
+// backlog for less than a second.
 //
 // One thread (control).
 #pragma once

@@ -1,5 +1,5 @@
-// LogLimiter: at most one line an interval for an event that a peer can cause at will; the next
-// line says how many were left out.
+// LogLimiter: at most one line an interval for an event that a peer can repeat without limit; the
+// next line says how many were left out.
 //
 // One thread per object.
 #pragma once

@@ -1,7 +1,7 @@
-// UserPace: how much of the control thread a user may have. Whatever clients send costs it work:
-// packets, descriptions that are decoded, also those that are refused in the end. A user who makes
-// more of it than a share waits until the share has grown again, with all of its connections; those
-// of others are read meanwhile.
+// UserPace: how much of the control thread a user may have. Everything that clients send costs it
+// work: packets, and decoded descriptions, refused ones included. When a user has spent its share,
+// none of its connections is read until the share has grown again; connections of other users are
+// read meanwhile.
 //
 // One thread (control). Time is handed in. Work is counted in bytes that are decoded.
 #pragma once

@@ -2,12 +2,12 @@
 // waits for.
 //
 // A descriptor is the sender's file: closing it may run a file system of the sender's own (FUSE, a
-// dead server), in the process that closes it, for as long as that likes; a process with such a
-// call never ends, not by SIGKILL either, and keeps its locks, sockets and memory. So memserver
-// never installs a descriptor whose close may be stretched. A frame that calls for descriptors is
-// left in its socket, and a *lane*, a process with nothing in it, is asked to take it: what comes
-// back are memfds, devices, and places (O_PATH) whose close asks nobody. Other descriptors are
-// refused by name and closed by the lane, however long that takes.
+// dead server), in the process that closes it, for any length of time; a process with such a call
+// never ends, not by SIGKILL either, and keeps its locks, sockets and memory. So memserver never
+// installs a descriptor whose close may be stretched. A frame that calls for descriptors is left in
+// its socket, and a *lane*, a process with nothing in it, is asked to take it: what comes back are
+// memfds, devices, and places (O_PATH) whose close asks nobody. Other descriptors are refused by
+// name and closed by the lane, however long that takes.
 //
 // A lane belongs to one user. One that is stuck in a close is left alone, and another one serves
 // the user; a user whose kLanesPerUser lanes are all stuck can send no descriptors until one of

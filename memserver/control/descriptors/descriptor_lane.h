@@ -42,9 +42,9 @@ struct LaneReply {
   uint32_t reserved = 0;
 };
 
-// Forks the process that makes lanes: whoever sends a descriptor through `channel` gets a lane at
-// the other end of it. `title` is memory that ps shows as this process's command line; it may be
-// empty. Returns the pid, or -1.
+// Forks the process that makes lanes: a descriptor that is sent through `channel` becomes the
+// lane's end of a channel. `title` is memory that ps shows as this process's command line; it may
+// be empty. Returns the pid, or -1.
 int ForkLaneMaker(int channel, std::span<char> title);
 
 }  // namespace tidepool::memserver

@@ -26,7 +26,7 @@ bool IsOfOneJob(const ReserveJob& one, const ReserveJob& other) {
 
 void AdmissionQueue::Reserve(ReserveJob event) {
   const Status turn = CheckTurn(event);
-  // Whoever passes others does so where it fits now, and not at the head of the queue.
+  // A rank that passes others needs its room now: it does not move to the head of the queue.
   const std::vector<WaitingRank*> passed =
       turn.ok() ? PassedBy(event, waiting_.size()) : std::vector<WaitingRank*>();
   Result<SessionSlot*> taken = turn.ok() ? admission_->TakeSlot(event) : Result<SessionSlot*>(turn);
@@ -66,7 +66,8 @@ bool AdmissionQueue::StaleIncarnationLeaves(const ReserveJob& event) const {
                      });
 }
 
-// A rank of a job whose former self has room that it may take the place of, now or in a moment.
+// True when a stale incarnation of the rank's job holds room that this rank takes over, now or
+// soon.
 bool AdmissionQueue::ComesAgain(const ReserveJob& event) const {
   const auto waits_too = [&event](const WaitingRank& other) {
     return other.comes_again && IsOfOneJob(other.event, event);
@@ -74,12 +75,12 @@ bool AdmissionQueue::ComesAgain(const ReserveJob& event) const {
   return StaleIncarnationLeaves(event) || std::any_of(waiting_.begin(), waiting_.end(), waits_too);
 }
 
-// Whoever needs room comes behind those that wait for it already, unless its priority is higher.
+// A rank that needs room queues behind those that wait already, unless its priority is higher.
 // Those above the limit of their own account hold up nobody. A job that comes back is not held up
 // by those that are here only because states move: least of all by those that want its own room.
-// Nor is one whose former self is being removed: it takes that one's place, and those that wait for
-// their former selves ask for nothing that others could have. What a job wants of the pool that
-// comes back it has already, and small jobs of other users may pass (queue_passing.h).
+// Nor is one whose stale incarnation is being removed: it takes over that one's room, which no
+// other rank could have. What a job wants of the pool that comes back it has already, and small
+// jobs of other users may pass (queue_passing.h).
 Status AdmissionQueue::CheckTurn(const ReserveJob& event) const {
   if (waiting_.empty() || !NeedsRoom(event) || ComesAgain(event)) return Status();
   const Job* job = context_.tables->FindJob(event.spec->name);
@@ -92,8 +93,8 @@ Status AdmissionQueue::CheckTurn(const ReserveJob& event) const {
     if (other.why.id() == ErrorId::kQuotaExceeded) continue;
 
     if (job != nullptr && (!other.event.may_wait || demotions_->mover().job() == job->id)) continue;
-    // Somebody who only stands behind others is passed with them. After a change, Poll says
-    // first whose turn it is.
+    // A rank that only stands behind others is passed with them. After a change, Poll says first
+    // whose turn it is.
     const bool queue_is_served = seen_changes_ == context_.room_changes->total();
     if (queue_is_served && (!other.lacks_room || LetsPass(other, event))) continue;
     return Status(ErrorId::kPoolFull, "job " + event.spec->name + " has to wait: job " +
@@ -183,7 +184,7 @@ void AdmissionQueue::GiveSlot(size_t index, const SessionSlot& slot) {
   admission_->Grant(slot);
 }
 
-// Before everybody else: they take the place of their former selves. Who finds no room even so
+// First the ranks that take over the room of their stale incarnations. Who finds no room even so
 // waits like others from here on, or is refused.
 void AdmissionQueue::ServeThoseWhoComeAgain() {
   for (size_t i = 0; i < waiting_.size();) {
@@ -202,7 +203,7 @@ void AdmissionQueue::ServeThoseWhoComeAgain() {
   }
 }
 
-// True where somebody before it lacks room, and is not passed. One above the limit of its account
+// True where a rank before it lacks room, and is not passed. One above the limit of its account
 // waits for jobs of that account alone, and holds up nobody.
 bool AdmissionQueue::IsHeldUp(size_t index) const {
   const ReserveJob& event = waiting_[index].event;

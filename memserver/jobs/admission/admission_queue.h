@@ -2,9 +2,9 @@
 // their job.
 //
 // One thread (the serve loop). It owns the queue, which is by priority, then in order of arrival.
-// Whoever needs room comes behind those that wait for it already, but for ranks whose job has it
-// already, small jobs of other users (queue_passing.h), and ranks whose former selves are being
-// removed. The queue is gone through again only when a RoomChange was noted.
+// A rank that needs room queues behind those that wait already. Exceptions: ranks whose job has its
+// room, small jobs of other users (queue_passing.h), and ranks whose stale incarnation is being
+// removed. The queue is scanned again only when a RoomChange was noted.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class AdmissionQueue {
 
   // The rank gets a session slot, waits for one, or is refused.
   void Reserve(ReserveJob event);
-  // Serves those for whom there is room now. True when the queue was gone through.
+  // Serves the waiting ranks for whom there is room now. True when the queue was scanned.
   bool Poll();
   // The rank's connection has ended. True when it was waiting.
   bool Forget(ConnectionId connection);
@@ -54,7 +54,7 @@ class AdmissionQueue {
   JobAdmission* const admission_;
   DemotionDesk* const demotions_;
   std::vector<WaitingRank> waiting_;
-  uint64_t seen_changes_ = 0;  // room changes when it was gone through last
+  uint64_t seen_changes_ = 0;  // room changes at the last scan
 };
 
 }  // namespace tidepool::memserver

@@ -1,4 +1,4 @@
-// BuildLedger: the tables as the ledger that admission decides by.
+// BuildLedger: makes the ledger, by which admission decides, from the tables.
 //
 // The serve loop's thread.
 #pragma once

@@ -161,7 +161,7 @@ bool DemotionDesk::Poll(std::span<const WaitingRank> waiting) {
         job != nullptr && !job->AtRest() && WhyNotMovable(*job).empty() && !waiting.empty();
     if (waits_on) return false;
     to_demote_ = 0;
-    context_.room_changes->Note(RoomChange::kNotToDemote);  // whoever waits for it chooses again
+    context_.room_changes->Note(RoomChange::kNotToDemote);  // the waiting rank chooses again
   }
   if (!mover_.active()) return false;
 

@@ -22,8 +22,8 @@ class DemotionDesk {
   DemotionDesk(const DeskContext& context, const JobAdmission* admission)
       : context_(context), admission_(admission) {}
 
-  // A rank was denied a session slot for want of room: is some made for it? Else `why` also says
-  // what could not be had that way.
+  // For a rank that was denied a session slot because there is no room: true when a demotion makes
+  // room for it. Else `why` also says what a demotion could not free.
   bool MakesRoom(const ReserveJob& event, bool its_turn, Status* why);
   // The states of a job go to NVMe because an admin says so: by the rules that make room for
   // others, with the job's own account as the one that asks.

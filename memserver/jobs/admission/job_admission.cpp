@@ -53,7 +53,7 @@ Demand JobAdmission::DemandOf(const ReserveJob& event) const {
   demand.ranks = spec.world;
   demand.uid = event.uid;
 
-  // Root and whoever runs memserver may have all.
+  // Root and the user that memserver runs as may have all.
   demand.is_limited = event.uid != 0 && event.uid != context_.options.owner;
   if (!demand.is_limited) return demand;
   demand.user_ranks_max = context_.options.limits.user_sessions_max;
@@ -141,7 +141,7 @@ Status JobAdmission::CheckJoin(const Job& job, const ReserveJob& event) {
   return Status();
 }
 
-// Nobody can tell it from those of other jobs; without such a one there is no job.
+// It cannot be told from those of other jobs; without it there is no job.
 Result<uint64_t> JobAdmission::TokenOf(JobId job) const {
   if (!context_.options.random_tokens) return context_.neighbours.index->NonceOf(job);
   uint64_t token = 0;

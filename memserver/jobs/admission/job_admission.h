@@ -2,7 +2,7 @@
 // its first.
 //
 // One thread (the serve loop). It owns the numbers of sessions and makes the rows of the tables;
-// who waits until there is room is AdmissionQueue's matter.
+// AdmissionQueue owns the ranks that wait for room.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ class JobAdmission {
   // not there yet.
   Demand DemandOf(const ReserveJob& event) const;
   Ledger CurrentLedger() const;
-  // Where the states of a new job go, when so much is free in each NVMe directory; fills in what it
-  // demands. Errors: those of PlaceStates and AdmitSpill.
+  // Decides where the states of a new job go, given the free bytes of each NVMe directory, and
+  // fills in its demand. Errors: those of PlaceStates and AdmitSpill.
   Result<Placement> Place(const shm::JobSpec& spec, const Ledger& ledger,
                           std::vector<uint64_t> nvme_free, Demand* demand) const;
-  // True when the job would be admitted, if no other held anything.
+  // True when an empty server would admit the job.
   bool CouldEverFit(const ReserveJob& event) const;
 
   // A slot in the job, which is made where it is not there. Errors say why not, for the rank.

@@ -1,8 +1,8 @@
 // Passing: small jobs of other users may pass a large one that waits for room, so that it does not
-// hold up everybody, and so seldom that it does not wait for ever.
+// block everybody; a bounded number of times, so that it does not starve.
 //
-// Pure functions over one waiting rank; the serve loop's thread. A job that has the room which is
-// waited for passes always: it is no newcomer.
+// Pure functions over one waiting rank; the serve loop's thread. A job that already holds its room
+// always passes: it is no newcomer.
 #pragma once
 
 #include <cstddef>

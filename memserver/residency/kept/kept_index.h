@@ -43,7 +43,7 @@ inline constexpr uint32_t kServersNoted = 32;  // bits of JobRecord::gpu_servers
 struct ProcessName {
   int32_t pid = 0;  // 0: nothing is known
   uint64_t start = 0;
-  uint64_t pid_namespace = 0;  // inode; in another one the pid names somebody else
+  uint64_t pid_namespace = 0;  // inode; in another one the pid names another process
   friend bool operator==(const ProcessName&, const ProcessName&) = default;
 };
 struct NotedServer {

@@ -134,8 +134,8 @@ struct JobRecord {
   uint32_t uid;
   uint32_t spec_crc, extents_crc;
   // Changes again. Servers that have had copies of the job on a GPU's streams, by their places in
-  // the index; what a bit says of a place that is free there means nothing. Stored before the first
-  // such copy. Servers of layout 8 that know nothing of it left 0.
+  // the index; bits of places that are free there are ignored. Stored before the first such copy.
+  // Servers of layout 8 that know nothing of it left 0.
   std::atomic<uint32_t> gpu_servers;
   alignas(64) std::atomic<Version> sealed_version;
   std::atomic<uint64_t> open_step;  // OpenStepWord: gradients of any other attempt do not count

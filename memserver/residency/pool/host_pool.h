@@ -2,8 +2,8 @@
 // before the first job comes.
 //
 // Made before the serve loop starts (any thread); afterwards Take and Release belong to the serve
-// loop. The bytes of an extent belong to whoever took it; workers and streams may touch them as
-// long as the owner of the extent keeps it.
+// loop. The bytes of an extent belong to its taker; workers and streams may touch them as long as
+// the owner of the extent keeps it.
 // Invariants: the budget was checked before the first page was touched; an extent lies in one memfd
 // (piece_bytes_max at most); the mapping is not inherited by fork and not part of core dumps;
 // nobody can shrink or grow the memfds.

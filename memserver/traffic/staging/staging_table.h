@@ -52,7 +52,7 @@ struct PieceTransfer {
 // A transfer that takes longer than it should.
 struct Lateness {
   bool told = false;
-  bool lost = false;    // longer than anybody waits: it is given up
+  bool lost = false;    // longer than the limit: it is given up
   uint64_t offset = 0;  // of the block that is missing
   int64_t since_ns = 0;
 };
