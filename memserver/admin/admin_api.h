@@ -11,7 +11,7 @@
 
 #include "memserver/admin/admin_answer.h"
 #include "memserver/admin/admin_changes.h"
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 #include "memserver/admin/snapshot_source.h"
 
 namespace tidepool::memserver {

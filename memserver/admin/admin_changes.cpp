@@ -8,7 +8,7 @@
 
 #include "base/text/json_writer.h"
 #include "base/units.h"
-#include "memserver/admin/health_report.h"
+#include "memserver/admin/reports/health_report.h"
 #include "memserver/admin/request_body.h"
 
 namespace tidepool::memserver {

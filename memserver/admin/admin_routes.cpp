@@ -7,9 +7,9 @@
 
 #include "base/log.h"
 #include "base/text/json_writer.h"
-#include "memserver/admin/exposition.h"
-#include "memserver/admin/health_report.h"
-#include "memserver/admin/metrics_report.h"
+#include "memserver/admin/reports/exposition.h"
+#include "memserver/admin/reports/health_report.h"
+#include "memserver/admin/reports/metrics_report.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 #include "memserver/admin/request_target.h"
 
 namespace tidepool::memserver {

@@ -22,7 +22,7 @@
 #include "base/ids.h"
 #include "base/unique_fd.h"
 #include "memserver/jobs/fair_share.h"
-#include "memserver/jobs/session_slot.h"
+#include "memserver/jobs/sessions/session_slot.h"
 #include "memserver/jobs/wake_ups.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/residency/quota.h"

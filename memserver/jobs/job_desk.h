@@ -21,8 +21,8 @@
 #include "memserver/jobs/gpu_share_desk.h"
 #include "memserver/jobs/job_life.h"
 #include "memserver/jobs/saves/save_desk.h"
-#include "memserver/jobs/session_slots.h"
-#include "memserver/jobs/snapshot_builder.h"
+#include "memserver/jobs/sessions/session_slots.h"
+#include "memserver/jobs/rows/snapshot_builder.h"
 #include "memserver/jobs/tables.h"
 
 namespace tidepool::memserver {

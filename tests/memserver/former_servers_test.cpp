@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/formats/content_hash.h"
 #include "base/point.h"
-#include "memserver/admin/health_report.h"
+#include "memserver/admin/reports/health_report.h"
 #include "memserver/control/peer_identity.h"
 #include "tests/fakes/small_job.h"
 #include "tests/memserver/paced_device.h"

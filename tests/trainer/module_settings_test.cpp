@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trainer/run/run_note.h"
+#include "trainer/run/resuming/run_note.h"
 
 namespace tidepool::trainer {
 namespace module_settings_test {

@@ -7,7 +7,7 @@
 #include "trainer/data/bpe_tokenizer.h"
 #include "trainer/data/tokenizer_file.h"
 #include "trainer/inputs/run_files.h"
-#include "trainer/run/run_note.h"
+#include "trainer/run/resuming/run_note.h"
 
 namespace tidepool::trainer {
 namespace {

@@ -24,7 +24,7 @@ struct RunCorpus {
   Corpus corpus;
   CorpusFacts facts;
   BatchShape shape;  // of this rank's batches
-  std::string note;  // trainer/run/run_note.h
+  std::string note;  // run_note.h
 };
 
 // Without --data: licence texts that every Debian carries. `from`: the weights that the run begins

@@ -14,8 +14,8 @@
 #include "base/units.h"
 #include "trainer/engine/torch_errors.h"
 #include "trainer/module/packing.h"
-#include "trainer/run/kept_run.h"
-#include "trainer/run/resume.h"
+#include "trainer/run/resuming/kept_run.h"
+#include "trainer/run/resuming/resume.h"
 
 namespace tidepool::trainer {
 namespace {

@@ -7,7 +7,7 @@
 #include <boost/json.hpp>
 
 #include "trainer/run/job.h"
-#include "trainer/run/run_note.h"
+#include "trainer/run/resuming/run_note.h"
 
 namespace tidepool::trainer {
 namespace {

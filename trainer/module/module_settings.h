@@ -22,7 +22,7 @@ struct ModuleSettings {
   RunOptions run;
   OptimizerSpec optimizer;  // in full precision, in place of run.optimizer
   std::vector<client::ParameterGroup> groups;
-  std::string note;  // what the run is known by (trainer/run/run_note.h); at most 480 bytes
+  std::string note;  // what the run is known by (run_note.h); at most 480 bytes
 };
 
 // Reads one JSON object. Every key is optional:

@@ -6,7 +6,7 @@
 
 #include "base/units.h"
 #include "trainer/inputs/model_config.h"
-#include "trainer/run/resume.h"
+#include "trainer/run/resuming/resume.h"
 #include "trainer/inputs/run_files.h"
 
 namespace tidepool::trainer {

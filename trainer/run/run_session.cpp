@@ -16,7 +16,7 @@
 #include "trainer/advice/host_fit.h"
 #include "trainer/launch/done_marks.h"
 #include "trainer/launch/stop_flag.h"
-#include "trainer/run/run_note.h"
+#include "trainer/run/resuming/run_note.h"
 
 namespace tidepool::trainer {
 namespace {

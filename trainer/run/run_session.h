@@ -57,7 +57,7 @@ struct SessionTask {
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   Clock* clock = nullptr;                 // outlives the session
-  std::string note = {};                  // what the run is known by (trainer/run/run_note.h)
+  std::string note = {};                  // what the run is known by (run_note.h)
   bool saves = false;                     // rank 0 saves weights after the last step
   // The run may go on behind a sealed step. It then waits for a slot that is still taken, for a
   // server that is away, and for other ranks until --rejoin-timeout after their last sign of life.

@@ -9,9 +9,9 @@
 #include "trainer/threads/compute_threads.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
-#include "trainer/run/resume.h"
+#include "trainer/run/resuming/resume.h"
 #include "trainer/inputs/run_files.h"
-#include "trainer/run/run_note.h"
+#include "trainer/run/resuming/run_note.h"
 #include "trainer/run/save_run.h"
 
 namespace tidepool::trainer {

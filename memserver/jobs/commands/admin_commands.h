@@ -9,7 +9,7 @@
 #include "memserver/jobs/admission/admission_queue.h"
 #include "memserver/jobs/admission/demotion_desk.h"
 #include "memserver/jobs/desk_context.h"
-#include "memserver/jobs/session_slots.h"
+#include "memserver/jobs/sessions/session_slots.h"
 
 namespace tidepool::memserver {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "memserver/admin/admin_api.h"
-#include "memserver/admin/exposition.h"
-#include "memserver/admin/health_report.h"
-#include "memserver/admin/metrics_report.h"
+#include "memserver/admin/reports/exposition.h"
+#include "memserver/admin/reports/health_report.h"
+#include "memserver/admin/reports/metrics_report.h"
 #include "tests/memserver/admin/admin_fixture.h"
 
 namespace tidepool::memserver {

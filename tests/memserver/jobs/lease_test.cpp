@@ -11,7 +11,7 @@
 
 #include "base/units.h"
 #include "memserver/residency/kept/lost_jobs.h"
-#include "memserver/jobs/snapshot_builder.h"
+#include "memserver/jobs/rows/snapshot_builder.h"
 #include "shm/spec/state_bytes.h"
 #include "tests/fakes/small_trainer.h"
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "memserver/jobs/snapshot_builder.h"
+#include "memserver/jobs/rows/snapshot_builder.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

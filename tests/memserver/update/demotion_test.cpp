@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "memserver/jobs/snapshot_builder.h"
+#include "memserver/jobs/rows/snapshot_builder.h"
 #include "tests/memserver/update/demotion_fixture.h"
 
 namespace tidepool::memserver {

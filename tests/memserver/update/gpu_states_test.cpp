@@ -12,7 +12,7 @@
 
 #include "base/point.h"
 #include "device/host/host_device.h"
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 #include "memserver/traffic/gpu_states.h"
 #include "shm/spec/gpu_states.h"
 #include "shm/spec/state_footprint.h"

@@ -1,4 +1,4 @@
-#include "trainer/run/attempt_count.h"
+#include "trainer/run/resuming/attempt_count.h"
 
 #include <gtest/gtest.h>
 

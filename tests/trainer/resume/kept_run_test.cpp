@@ -1,5 +1,5 @@
 // What the run's folder says of a job that was kept, where no memserver says more.
-#include "trainer/run/kept_run.h"
+#include "trainer/run/resuming/kept_run.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

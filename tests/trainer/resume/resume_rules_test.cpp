@@ -1,4 +1,4 @@
-#include "trainer/run/resume.h"
+#include "trainer/run/resuming/resume.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

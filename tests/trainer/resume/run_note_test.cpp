@@ -1,4 +1,4 @@
-#include "trainer/run/run_note.h"
+#include "trainer/run/resuming/run_note.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

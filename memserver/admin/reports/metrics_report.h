@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 
 namespace tidepool::memserver {
 

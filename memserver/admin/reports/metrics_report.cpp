@@ -1,10 +1,10 @@
-#include "memserver/admin/metrics_report.h"
+#include "memserver/admin/reports/metrics_report.h"
 
 #include <array>
 #include <map>
 
-#include "memserver/admin/exposition.h"
-#include "memserver/admin/health_report.h"
+#include "memserver/admin/reports/exposition.h"
+#include "memserver/admin/reports/health_report.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -1,4 +1,4 @@
-#include "memserver/jobs/snapshot_builder.h"
+#include "memserver/jobs/rows/snapshot_builder.h"
 
 #include <algorithm>
 #include <set>
@@ -7,7 +7,7 @@
 #include "base/planted.h"
 #include "memserver/jobs/admission/build_ledger.h"
 #include "memserver/jobs/job_lease.h"
-#include "memserver/jobs/job_rows.h"
+#include "memserver/jobs/rows/job_rows.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -1,4 +1,4 @@
-#include "memserver/jobs/session_slots.h"
+#include "memserver/jobs/sessions/session_slots.h"
 
 #include <algorithm>
 #include <string>

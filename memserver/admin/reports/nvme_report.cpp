@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/text/json_writer.h"
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 
 namespace tidepool::memserver {
 namespace {

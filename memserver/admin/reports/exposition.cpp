@@ -1,4 +1,4 @@
-#include "memserver/admin/exposition.h"
+#include "memserver/admin/reports/exposition.h"
 
 #include <array>
 #include <charconv>

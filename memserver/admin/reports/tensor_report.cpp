@@ -1,6 +1,6 @@
 // The answer of /v1/tensors.
 #include "base/text/json_writer.h"
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "base/text/json_writer.h"
 #include "base/units.h"
-#include "memserver/admin/health_report.h"
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/health_report.h"
+#include "memserver/admin/reports/report.h"
 
 namespace tidepool::memserver {
 namespace {

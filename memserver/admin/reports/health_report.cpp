@@ -1,4 +1,4 @@
-#include "memserver/admin/health_report.h"
+#include "memserver/admin/reports/health_report.h"
 
 #include <algorithm>
 #include <array>

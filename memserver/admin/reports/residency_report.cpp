@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "base/text/json_writer.h"
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 
 namespace tidepool::memserver {
 namespace {

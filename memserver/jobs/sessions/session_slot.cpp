@@ -1,4 +1,4 @@
-#include "memserver/jobs/session_slot.h"
+#include "memserver/jobs/sessions/session_slot.h"
 
 namespace tidepool::memserver {
 

@@ -1,4 +1,4 @@
-#include "memserver/jobs/job_rows.h"
+#include "memserver/jobs/rows/job_rows.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "trainer/run/kept_run.h"
+#include "trainer/run/resuming/kept_run.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 
 namespace tidepool::memserver {
 

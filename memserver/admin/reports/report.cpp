@@ -1,4 +1,4 @@
-#include "memserver/admin/report.h"
+#include "memserver/admin/reports/report.h"
 
 #include <algorithm>
 #include <array>
