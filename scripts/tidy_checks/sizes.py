@@ -170,18 +170,23 @@ CLASS_LINES_MAX = 600
 CLASS_RATCHET: dict[str, tuple[int, int]] = {}
 
 
-def check_classes(tree: Tree) -> list[Finding]:
-    """A class that is cut into several files is as large as all of them."""
+def definitions_of_classes(tree: Tree) -> dict[str, list[tuple[str, Function]]]:
+    """Class -> what it defines outside of its own braces, with the file."""
     definitions: dict[str, list[tuple[str, Function]]] = collections.defaultdict(list)
     for source in tree.sources.values():
         if source.is_test:
             continue
         for function in find_functions(source):
-            owner, _, name = function.name.rpartition("::")
+            owner, _, _ = function.name.rpartition("::")
             if function.has_body and owner:
                 definitions[owner].append((source.path, function))
+    return definitions
+
+
+def check_classes(tree: Tree) -> list[Finding]:
+    """A class that is cut into several files is as large as all of them."""
     findings = []
-    for owner, found in definitions.items():
+    for owner, found in definitions_of_classes(tree).items():
         count, lines = len(found), sum(function.lines for _, function in found)
         count_max, lines_max = CLASS_RATCHET.get(owner, (CLASS_DEFINITIONS_MAX, CLASS_LINES_MAX))
         if count > count_max or lines > lines_max:
@@ -211,8 +216,21 @@ def check_folders(tree: Tree) -> list[Finding]:
     return findings
 
 
+def comment_share(sources: list[SourceFile]) -> str:
+    """How many of all lines are comments, or end in one, in per cent."""
+    lines = sum(source.lines for source in sources)
+    comments = sum(len(re.findall(r"^.*//", source.text, re.MULTILINE)) for source in sources)
+    return f"{100 * comments / lines:.1f} %" if lines else "none"
+
+
+def pages(tree: Tree) -> int:
+    """Words of README and docs, without the records of decisions."""
+    return sum(len(text.split()) for path, text in tree.texts.items()
+               if path.endswith(".md") and (path == "README.md" or path.startswith("docs/")) and not path.startswith("docs/decisions/"))
+
+
 def summary(tree: Tree) -> str:
-    """Median and 90th percentile, for the report at the end."""
+    """Median and 90th percentile, and what is counted without a limit, for the report at the end."""
 
     def spread(values: list[int]) -> str:
         ordered = sorted(values)
@@ -223,8 +241,15 @@ def summary(tree: Tree) -> str:
     functions = [function.lines for source in production for function in find_functions(source) if function.has_body]
     lines = sum(source.lines for source in production)
     ratio = sum(source.lines for source in tests) / lines if lines else 0.0
+    largest = max(((len(found), owner) for owner, found in definitions_of_classes(tree).items()), default=(0, "none"))
+    folder, files = max(collections.Counter(os.path.dirname(source.path) for source in production).items(), key=lambda item: item[1], default=("none", 0))
+    headers = [source for source in production if source.path.endswith(".h")]
+    bodies = [source for source in production if not source.path.endswith(".h")]
     return "\n".join([
         f"files (lines):     {len(production)} production: {spread([source.lines for source in production])}",
         f"                   {len(tests)} tests: {spread([source.lines for source in tests])}; test lines per production line {ratio:.2f}",
         f"functions (lines): {len(functions)} production: {spread(functions)}",
+        f"largest:           folder {folder} ({files} files), class {largest[1]} ({largest[0]} definitions)",
+        f"comments (lines):  headers {comment_share(headers)}, bodies {comment_share(bodies)}",
+        f"pages (words):     {pages(tree)} of README and docs",
     ])

@@ -97,6 +97,14 @@ class Limits(unittest.TestCase):
     def test_the_summary_counts(self):
         self.assertIn("1 production", summary(tree_of({"base/a.cpp": "int A() { return 1; }\n"})))
 
+    def test_what_is_counted_without_a_limit(self):
+        files = {"base/a.h": "// A: one.\nint a;  // two\nint b;\nint c;\n", "base/a.cpp": "void A::F() {\n}\nvoid A::G() {\n}\n", "nvme/b.h": "int b;\n",
+                 "README.md": "three words here\n", "docs/a.md": "two more\n", "docs/decisions/001-a.md": "not counted\n"}
+        told = summary(tree_of(files, page="five words of a page\n"))
+        self.assertIn("folder base (2 files), class A (2 definitions)", told)
+        self.assertIn("headers 40.0 %, bodies 0.0 %", told)
+        self.assertIn("10 of README and docs", told)
+
 
 class Classes(unittest.TestCase):
     def test_a_class_is_as_large_as_all_its_files(self):

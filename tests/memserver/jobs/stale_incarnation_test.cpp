@@ -10,7 +10,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace former_self_test {
+namespace stale_incarnation_test {
 
 constexpr uint32_t kAlice = 1000, kBob = 1001;
 
@@ -189,5 +189,5 @@ TEST(StaleIncarnation, IsNotWaitedForWhileTheServerIsDrained) {
   EXPECT_TRUE(leaving.world.jobs().waiting().empty());
 }
 
-}  // namespace former_self_test
+}  // namespace stale_incarnation_test
 }  // namespace tidepool::memserver
