@@ -55,7 +55,7 @@ struct RcacheChoice {
   uint64_t bytes_down() const { return share.bytes_down / ranks; }
 };
 
-// Errors: kRcacheTooSmall, with who has the room.
+// Errors: kRcacheTooSmall, which names what takes the room.
 Result<RcacheChoice> ChooseRcache(const ChoiceTask& task);
 
 // The fewest blocks with which a rank that computes on the host loses nothing that is noticed:

@@ -31,18 +31,18 @@
 //     CPU stores it, and the recycle stream, which keeps order, holds nobody up;
 //  3. collectives enter their group's stream in the order of the transfers. Groups whose kernels
 //     must not meet share one stream;
-//  4. outcomes are taken in order, so that a word of a ticket is not used again while somebody
+//  4. outcomes are taken in order, so that a word of a ticket is not used again while a stream
 //     waits for it;
 //  5. after an error nothing more is requested and every later call returns the error. Requests
 //     that were sent before may still be carried out, also with gradients of garbage: FinishStep
 //     fails, so the step is never sealed, and the server drops them. The service poisons the done
 //     words of a session that is over, this object that of a transfer that failed alone, so that no
 //     stream stays.
-// The service's flag words are registered with the device by whoever attached, for as long as this
-// object lives (trainer/run/run_device.h). Counted: `late` transfers are prefetches at which a look
-// of the CPU (Progress, Wait) found the compute stream standing: no more than there were. wait_ns
-// is time for which the CPU itself stood still for transfers; the stream's waits are not in it, nor
-// is time held back, when the device has work.
+// The service's flag words are registered with the device by the code that attached, for as long as
+// this object lives (trainer/run/run_device.h). Counted: `late` transfers are prefetches at which a
+// look of the CPU (Progress, Wait) found the compute stream standing: no more than there were.
+// wait_ns is time for which the CPU itself stood still for transfers; the stream's waits are not in
+// it, nor is time held back, when the device has work.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ Status CachePass::TooSmall(const std::string& reason) const {
 }
 
 Status CachePass::Begin(PassKind kind, Version version) {
-  // An abandoned step ends in an error that the cache keeps; here somebody has forgotten a Release
+  // An abandoned step ends in an error that the cache keeps; here a caller has forgotten a Release
   // or a FinishBackward.
   if (trace_only_) return TooSmall("the pass before found no room");
   if (chunks_->AnyHeld()) {
@@ -116,8 +116,8 @@ bool CachePass::Place(ChunkId chunk) {
 
   const std::vector<ChunkId> candidates = chunks_->Candidates();
   if (candidates.empty()) {
-    // What the rest of the pass needs is known only when it has been gone through. Gradients are
-    // noted as in a step that keeps them apart.
+    // What the rest of the pass needs is known only at its end. Gradients are noted as in a step
+    // that keeps them apart.
     trace_only_ = separate_ = true;
     return false;
   }

@@ -36,9 +36,9 @@ std::vector<std::string> TokenizerFilesIn(const std::string& directory);
 // another kind of tokenizer; the text names what).
 Result<TokenizerFile> ReadTokenizer(const std::string& directory);
 
-// Copies the files of the tokenizer in `from`, if there is one, so that whoever uses weights in
-// `to` reads text the same way. Does nothing where both are one directory, or `from` is empty.
-// Errors: kFileWriteFailed, kFileUnreadable.
+// Copies the files of the tokenizer in `from`, if there is one, so that a user of weights in `to`
+// reads text the same way. Does nothing where both are one directory, or `from` is empty. Errors:
+// kFileWriteFailed, kFileUnreadable.
 Status CopyTokenizer(const std::string& from, const std::string& to);
 
 }  // namespace tidepool::trainer

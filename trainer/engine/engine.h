@@ -61,7 +61,7 @@ struct EngineParts {
   client::ChunkService* service = nullptr;
   // By data group; as RunSession::groups makes them of the layout's. The engine's alone: transfers
   // start in them whenever a chunk arrives, also while the engine is not called, so that an
-  // operation of somebody else would have another place in their order on each rank.
+  // operation of other code would have another place in their order on each rank.
   std::vector<Collective*> groups;
   // By ParameterId: dense leaves of their chunks' dtypes; the engine gives up their own memory.
   std::vector<at::Tensor> parameters;

@@ -2,18 +2,18 @@
 // passes of the rCache begin and end where its operators show that a step, a micro-batch or an
 // evaluation does.
 //
-// One thread: that which made the object. LibTorch's threads of backward must be off there, from
-// the first forward on (at::AutogradState, torch.autograd.set_multithreading_enabled).
-// A training pass begins with the first operator that reads a parameter while gradients are
-// recorded, and lasts until EndStep. A free pass (evaluation, generation, a look at a parameter)
-// begins with the first such operator while they are not, and wherever BeginForward says so; it
-// ends where another pass begins. Within a training pass all that is read belongs to it.
-// A micro-batch ends with the outermost backward in which a gradient came. The step has
-// `micro_batches` of them; EndStep hands in zeros for those that the caller left out.
-// A parameter that no backward of the step reached, on any rank that has it, is left alone by the
-// step, as torch leaves one whose grad is None; EndStep tells the server which they are here.
-// Errors: what an operator finds is latched, as OperatorHook says, and returned by every later
-// call; a call that is wrong in itself (kUsageError) changes nothing.
+// One thread, the one that made the object. LibTorch's threads of backward must be off there, from
+// the first forward on (at::AutogradState, torch.autograd.set_multithreading_enabled). A training
+// pass begins with the first operator that reads a parameter while gradients are recorded, and
+// lasts until EndStep. A free pass (evaluation, generation, a look at a parameter) begins with the
+// first such operator while they are not, and wherever BeginForward says so; it ends where another
+// pass begins. Within a training pass all that is read belongs to it. A micro-batch ends with the
+// outermost backward in which a gradient came. The step has `micro_batches` of them; EndStep hands
+// in zeros for those that the caller left out. A parameter that no backward of the step reached, on
+// any rank that has it, is left alone by the step, as torch leaves one whose grad is None; EndStep
+// tells the server which they are here. Errors: what an operator finds is latched, as OperatorHook
+// says, and returned by every later call; a call that is wrong in itself (kUsageError) changes
+// nothing.
 #pragma once
 
 #include <cstdint>

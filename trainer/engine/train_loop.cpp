@@ -91,7 +91,7 @@ Status Run::TakeLoss(StepReport* report) {
   return MeanOverRanks(&report->loss);
 }
 
-// The loss is noted before the step can be sealed: whoever goes on behind a sealed step can then
+// The loss is noted before the step can be sealed: a run that goes on behind a sealed step can then
 // report it.
 Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
   const client::StepEnd end{.version = version_,

@@ -2,7 +2,7 @@
 // in the chunk's rCache block and gives LibTorch's own copy up (Elixir v2, section 4.1: gradients
 // overwrite parameters).
 //
-// One thread (that which made the object); a gradient that comes on another one is left where it
+// One thread, the one that made the object; a gradient that comes on another one is left where it
 // is, and ends the step as OperatorHook::CheckThreads says. Chunks in separate-gradient mode keep
 // LibTorch's copy until CollectSeparate.
 #pragma once

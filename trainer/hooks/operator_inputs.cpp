@@ -28,7 +28,7 @@ ArgumentUses UsesOf(const c10::FunctionSchema& schema) {
   return uses;
 }
 
-// Known operators of this thread. LibTorch copies a schema for whoever asks, so each is asked for
+// Known operators of this thread. LibTorch copies a schema for each caller, so each is asked for
 // once. Overloads of one name that view or write differ in the number of their arguments.
 struct KnownOperator {
   const char* name;  // the registered schema's own text, which stays

@@ -131,7 +131,7 @@ class RankGroup {
       }
       if (kill_at_ns_ && clock_->NowNs() >= *kill_at_ns_) KillRest();
     }
-    // What a rank wrote last is still in its pipes; somebody it left behind may hold them open, so
+    // What a rank wrote last is still in its pipes; a process it left behind may hold them open, so
     // nobody waits for their end.
     for (Stream& stream : streams_) {
       stream.Pump();

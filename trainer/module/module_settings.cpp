@@ -58,7 +58,7 @@ class Keys {
                   "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
   }
 
-  // A key that somebody else reads; null where it is missing.
+  // A key that other code reads; null where it is missing.
   const boost::json::value* Find(const char* key) {
     const boost::json::value* value = object_.if_contains(key);
     known_ += value != nullptr ? 1 : 0;

@@ -1,5 +1,5 @@
 // WriterLane: a thread that does one job after the other for its owner, who waits for them as long
-// as it likes: for writes to a file system that may stand still.
+// without limit: for writes to a file system that may stand still.
 //
 // One thread owns it. Jobs own what they use: where one never ends, the thread is left behind with
 // it, and what was queued behind it is not done any more.

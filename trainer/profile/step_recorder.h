@@ -1,5 +1,5 @@
 // StepRecorder: what one forward and backward on LibTorch's meta device does with a model's
-// parameters and memory, while somebody else runs it: the order of use, gradients, bytes, work.
+// parameters and memory, while other code runs it: the order of use, gradients, bytes, work.
 //
 // The thread that runs forward and backward, with LibTorch's threads of backward off
 // (at::AutogradState); one recorder a thread at a time. Parameters are found by their storage, so

@@ -1,6 +1,6 @@
 // CheckRun: the one validation of what a run is given, before anything is contacted, made or
 // started. `run`, `run --dry-run` and `launch` go through it; `estimate`, which needs no data and
-// writes nothing, goes through its part CheckPlan, and OpenRunCorpus where --data is given. Numbers
+// writes nothing, and calls its part CheckPlan, and OpenRunCorpus where --data is given. Numbers
 // are checked before, flag by flag (number_flags.h).
 //
 // Any thread; torch-free. Files are read, nothing is written.

@@ -154,7 +154,7 @@ Status RunSession::Attach() {
   TP_POINT("trainer.coming");
   if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
   // Where the private server could not be started, the other ranks must hear that, and not ask
-  // somebody else's.
+  // another process's.
   if (!standalone()) socket_dir_ = task_.server.socket_dir;
   if (standalone() && socket_dir_.empty()) TP_RETURN_IF_ERROR(StartPrivateServer());
 

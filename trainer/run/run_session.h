@@ -105,7 +105,7 @@ class RunSession {
   // Gives up groups and slot without a goodbye. Harmless when repeated.
   void Leave();
   // Call before this program is replaced by itself, where Leave would wait for a collective that
-  // does not end. Whoever meets next counts a new meeting.
+  // does not end. The next meeting has a new number.
   void LeaveMeeting();
   // Ends the job, all ranks together. None says goodbye before all have come here, so that a rank
   // that dies just before can come back. Then each tells the launcher (done_marks.h, done_keys.h)

@@ -102,8 +102,8 @@ class TrainingRun {
   bool MayGoOn(const Status& ended);
   void LeaveStuck(const Status& ended);
   Status Explained(Status ended) const;
-  // Adds to kDeviceMemoryShort who has the GPU's memory, and what would fit; other errors stay as
-  // they are.
+  // Adds to kDeviceMemoryShort which processes have the GPU's memory, and what would fit; other
+  // errors stay as they are.
   Status WithShares(Status ended, ShortAt at) const;
   bool trained_already() const {
     return start_.version > 0 && start_.version >= options_.training.steps;

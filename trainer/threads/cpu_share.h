@@ -4,7 +4,7 @@
 // One thread; reads no clock. A team of compute threads ends each operator together. While all of
 // them run, it is fastest when those that are ready spin until the last one is; where one of them
 // has no CPU, the spinning takes the very CPU that it waits for. The account tells the two apart: a
-// thread that is ready to run and does not, waits for somebody else's work.
+// thread that is ready to run and does not, waits for another process's work.
 #pragma once
 
 #include <sys/types.h>

@@ -58,7 +58,7 @@ struct LocalMeeting::Search {
   Patience patience;
   Patience turned_away;     // by rank 0, which lives: no sign of life of it lengthens that
   uint64_t missing = 1;     // rank 0, until it tells of others
-  bool rank_taken = false;  // somebody else has come as this rank
+  bool rank_taken = false;  // another process has come as this rank
   bool is_over = false;     // this connection has nothing more to say
   bool all_here = false;
 };

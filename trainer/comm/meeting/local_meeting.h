@@ -5,7 +5,7 @@
 // (trainer/comm/meeting/meeting_host.h) under a name that nobody could know before; the others look
 // for it and connect. Both sides ask the kernel for the other's user before a byte is read, and
 // rank 0 compares run, specification, rank and world. It then gives every two ranks a connection of
-// their own; groups are made over those. A connection of somebody else is closed, and changes
+// their own; groups are made over those. A connection of another process is closed, and changes
 // nothing for the run. How long they wait for each other: trainer/comm/meeting/patience.h.
 #pragma once
 

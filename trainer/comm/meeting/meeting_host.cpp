@@ -128,7 +128,7 @@ bool MeetingHost::Hear(Guest* guest) {
 
   MeetingPacket::Verdict verdict = JudgeHello(own_, *hello);
   if (verdict == MeetingPacket::Verdict::kWelcome) {
-    // Whoever came as this rank before may have died since.
+    // The process that came as this rank before may have died since.
     DropTheDead();
     if (ranks_[hello->rank].valid()) verdict = MeetingPacket::Verdict::kRankTaken;
   }

@@ -39,7 +39,8 @@ class MeetingHost {
   static Result<std::unique_ptr<MeetingHost>> Open(const Rendezvous& meet);
   ~MeetingHost();
 
-  // Takes in who has come, and waits `wait_ms` at most for the next one. True: every rank is here.
+  // Takes in the ranks that have come, and waits `wait_ms` at most for the next one. True: every
+  // rank is here.
   bool Turn(int wait_ms);
   // Connects all ranks with each other and tells them that all are here. False: one has left
   // meanwhile; all others have been sent away and come again by themselves.

@@ -23,7 +23,7 @@ UniqueFd ListenOnLoopback(uint16_t port);
 // The port of a listening IPv4 socket; 0 on error.
 uint16_t BoundPort(int fd);
 
-// True when somebody listens at the run's meeting point now.
+// True when a process listens at the run's meeting point now.
 bool SomebodyListens(const Rendezvous& meet);
 
 // The ranks that have not come, in order; none when all have. `exactly`: this is about to be told;

@@ -17,7 +17,7 @@ namespace tidepool::trainer {
 
 // Packets, not blocking. Invalid on error, see errno.
 UniqueFd ListenAbstract(const std::string& name);
-// Names that begin so and that somebody listens under now, in no order.
+// Names with this beginning under which a process listens now, in no order.
 std::vector<std::string> FindListening(const std::string& prefix);
 // Packets, not blocking. Invalid when nobody listens under `name`, or has no room; never waits.
 UniqueFd ConnectAbstract(const std::string& name);

@@ -40,8 +40,8 @@ struct Rendezvous {
   // (trainer/comm/meeting/patience.h); 0: timeout_ms.
   int64_t gather_timeout_ms = 0;
   // For the connections between ranks that have all gathered. One of them may die just then, and
-  // the others wait for it in vain: so long for its address, five times as long for its connection
-  // (Gloo's factor). A run whose ranks try again gives a short time.
+  // the others give up: so long after they began to wait for its address, five times as long for
+  // its connection (Gloo's factor). A run whose ranks try again gives a short time.
   int64_t mesh_timeout_ms = 30'000;
   // Called four times a second during an operation of a group: an error says that it will not end
   // well. Gloo sees most dead peers by itself, but not all. Where it does not end the operation
