@@ -10,6 +10,7 @@
 #include "optim/kernels/kernels.h"
 #include "optim/rules.h"
 #include "optim/update_rule.h"
+#include "tests/fakes/real_clock.h"
 #include "tests/optim/adam_planes.h"
 
 // The GPU's kernel without a GPU: the body that each of its threads runs is host code as well. That
@@ -129,7 +130,7 @@ TEST(AdamStream, SaysWhatTheKernelCannotDo) {
 }
 
 TEST(AdamStream, NothingIsEnqueuedForNoElements) {
-  device::InlineStream stream;
+  device::InlineStream stream(RealClock());
   EXPECT_TRUE(EnqueueAdam(&stream, StepFactors(), UpdateSpan()).ok());
   EXPECT_FALSE(stream.Progress(1));
 }
