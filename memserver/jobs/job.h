@@ -116,6 +116,7 @@ struct Job {
   int64_t detached_ns = 0;              // when the last slot was left
   int64_t demotable_ns = 0;             // not demoted before this time; set when a demotion failed
   Status demotion_failure;              // why the last one failed
+  Status making_failure;                // why the job cannot be made
   uint32_t work_at_team = 0;
   uint64_t bytes_at_team = 0;  // touched by that work
   std::vector<WaitingSave> waiting_saves;

@@ -95,6 +95,7 @@ void JobDesk::On(DeclareSchedule event) {
 // Takes up the jobs that waited for these servers; their ranks were told to try again.
 void JobDesk::On(const FormerServersEnded& event) {
   neighbours_.index->ForgetServers(event.servers);
+  if (!tables_->draining) tables_->frozen->ForgetServers(event.servers);
   TP_POINT("server.former_forgotten");
   for (size_t i = 0; i < tables_->set_aside.size();) {
     SetAside& aside = tables_->set_aside[i];
@@ -170,6 +171,11 @@ bool JobDesk::PollJobs() {
   worked |= settings_.PollLogLevel(neighbours_.clock->NowNs());
   if (tables_->frozen->uploading())
     worked |= tables_->frozen->PollUploads(neighbours_.clock->NowNs());
+
+  if (tables_->frozen->ReleaseMore(FrozenTable::kRowsPerTurn)) {
+    room_changes_.Note(RoomChange::kJobRemoved);
+    worked = true;
+  }
 
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();

@@ -37,10 +37,19 @@ bool JobLife::Make(Job* job) {
   if (job->phase != JobPhase::kZeroing) return false;
   if (job->states->laid_out() || (job->zeroed && TP_PLANTED("jobs.opened_half_made")))
     return job->zeroed && Open(job);
+  if (job->states->lists_frozen()) return List(job);
   const uint64_t rows = TP_BUGGIFY("desk.lay_out_slowly") ? 1 : PartOf(kTableRowsPerTurn);
   job->states->LayOutMore(TP_PLANTED("jobs.laid_out_in_one_turn") ? UINT32_MAX
                                                                   : static_cast<uint32_t>(rows));
   TP_POINT("server.job_laid_out");
+  return true;
+}
+
+// The frozen chunks of a long list come in slices; where one cannot be had, the job ends.
+bool JobLife::List(Job* job) {
+  if (!job->making_failure.ok()) return false;
+  const uint64_t rows = TP_BUGGIFY("desk.list_slowly") ? 1 : PartOf(FrozenTable::kRowsPerTurn);
+  job->making_failure = job->states->ListFrozen(static_cast<uint32_t>(rows));
   return true;
 }
 

@@ -39,6 +39,7 @@ class JobLife {
 
  private:
   uint64_t PartOf(uint64_t all) const;
+  bool List(Job* job);
   bool Open(Job* job);
   // Jobs end with this server.
   bool IsEnding() const { return context_.tables->draining && !context_.tables->handing_over; }

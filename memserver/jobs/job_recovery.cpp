@@ -308,6 +308,7 @@ void LetWait(std::unique_ptr<Job> job, uint32_t waits_for, const IndexContents& 
                  .uid = job->uid,
                  .why = WhyItWaits(contents, waits_for, *job->states)};
   LogWarn("a job in kept memory is set aside", {{"job", job->id}, {"why", aside.why.Line()}});
+  for (const FrozenUse& use : job->states->frozen()) tables->frozen->Await(use.chunk, waits_for);
   aside.job = std::move(job);
   tables->set_aside.push_back(std::move(aside));
 }

@@ -39,6 +39,8 @@ inline constexpr uint32_t kSnapshotChunksPerTurn = 4096;
 // Rows of tables that a turn makes for jobs that are being made (JobStates::LayOutMore): a chunk
 // is one, and one more for each of its shards. 2,048 chunks with one rank: about 1 ms.
 inline constexpr uint32_t kTableRowsPerTurn = 4096;
+// Rows of its tables that a turn changes for a job whose states have gone to NVMe: about 1 ms.
+inline constexpr uint32_t kMovedRowsPerTurn = 4096;
 // Bytes of their first records that a turn writes: about 1 ms.
 inline constexpr uint64_t kRecordBytesPerTurn = 512 * kKiB;
 // A job of the priority `high` has the workers to itself until so long after its last request or

@@ -177,12 +177,13 @@ void ChunkTable::ComeAfter(Chunk* chunk) const {
                                                                     : ChunkState::kResident;
 }
 
-void ChunkTable::MoveOut(ChunkId id, const JobPlacement& placement) {
+void ChunkTable::MoveOut(ChunkId id, const JobPlacement& placement, uint64_t offset) {
   Chunk& chunk = chunks_[id];
   chunk.planes = placement.PlanesOf(id);
   if (!chunk.spilled) pieces_spilled_ += chunk.pieces;
   chunk.spilled = placement.IsSpilled(id);
   chunk.spill = placement.SpillOf(id);
+  chunk.spill.offset = offset;
 }
 
 void ChunkTable::SetSpillOffsets(uint32_t directory, uint64_t offset, uint64_t first,

@@ -152,8 +152,9 @@ class ChunkTable {
   // their update from here on, or dropped.
   void ForgetOpenStep() { ++steps_over_; }
 
-  // Takes the planes and the place of a chunk that has left the host.
-  void MoveOut(ChunkId id, const JobPlacement& placement);
+  // Takes the planes and the place of a chunk that has left the host, whose slots begin at
+  // `offset`.
+  void MoveOut(ChunkId id, const JobPlacement& placement, uint64_t offset);
   // Those of the chunks in [first, end) that lie in `directory` lie there one behind the other,
   // from `offset` on.
   void SetSpillOffsets(uint32_t directory, uint64_t offset, uint64_t first, uint64_t end);
@@ -161,6 +162,8 @@ class ChunkTable {
   void SetSpillBegins(std::vector<uint64_t> offsets) { next_spill_ = std::move(offsets); }
   // Pieces of all chunks that lie on NVMe.
   uint64_t pieces_spilled() const { return pieces_spilled_; }
+  // Those of all others.
+  uint64_t pieces_kept() const { return counts_.pieces - pieces_spilled_; }
 
  private:
   Chunk& Look(ChunkId id) const {

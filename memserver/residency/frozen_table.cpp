@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/buggify.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/planted.h"
@@ -29,14 +30,17 @@ FrozenName NameOf(const shm::FrozenChunkSpec& chunk, uint32_t uid) {
 }  // namespace
 
 FrozenHold::~FrozenHold() {
-  for (FrozenChunk* chunk : chunks_) table_->Release(chunk);
+  if (table_ != nullptr) table_->LetGo(this);
 }
 
 FrozenHold::FrozenHold(FrozenHold&& other) noexcept
-    : table_(other.table_), chunks_(std::exchange(other.chunks_, {})) {}
+    : table_(std::exchange(other.table_, nullptr)),
+      lists_for_(std::exchange(other.lists_for_, std::nullopt)),
+      chunks_(std::exchange(other.chunks_, {})) {}
 
 FrozenHold& FrozenHold::operator=(FrozenHold&& other) noexcept {
   std::swap(table_, other.table_);
+  std::swap(lists_for_, other.lists_for_);
   std::swap(chunks_, other.chunks_);
   return *this;
 }
@@ -100,41 +104,107 @@ FrozenChunk* FrozenTable::Add(const FrozenName& name, const Extent& extent) {
   return chunks_.emplace(name, std::move(chunk)).first->second.get();
 }
 
-Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
-  std::vector<FrozenChunk*> taken;
-  for (const shm::FrozenChunkSpec& listed : spec.frozen) {
-    const FrozenName name = NameOf(listed, uid);
-    const auto found = chunks_.find(name);
-    FrozenChunk* chunk = found == chunks_.end() ? nullptr : found->second.get();
+Result<FrozenHold> FrozenTable::Begin(const shm::JobSpec& spec, uint32_t uid) {
+  FrozenHold hold(this);
+  if (spec.frozen.empty()) return hold;
+  const bool first = promised_.emplace(uid, MissingBytes(spec, uid)).second;
+  if (!first && !TP_PLANTED("residency.frozen_listed_together")) {
+    return Status(ErrorId::kNotReady, "job " + spec.name +
+                                          " waits until the frozen chunks of another job of this "
+                                          "user are listed");
+  }
+  hold.lists_for_ = uid;
+  return hold;
+}
 
-    if (chunk == nullptr) {
-      std::vector<Extent> extents;
-      if (!pool_->Take(std::array{shm::FrozenExtentBytes(name.bytes)}, &extents)) {
-        const FrozenHold back(this, std::move(taken));
-        return Status(ErrorId::kPoolFull,
-                      "a frozen chunk of job " + spec.name + " needs " + FormatBytes(name.bytes) +
-                          " of host memory in one run; free are runs of at most " +
-                          FormatBytes(pool_->largest_free_bytes()));
-      }
-      chunk = Add(name, extents.front());
+Result<FrozenChunk*> FrozenTable::FindOrAdd(const shm::JobSpec& spec, const FrozenName& name) {
+  const auto found = chunks_.find(name);
+  if (found != chunks_.end()) return found->second.get();
+  std::vector<Extent> extents;
+  if (!pool_->Take(std::array{shm::FrozenExtentBytes(name.bytes)}, &extents)) {
+    return Status(ErrorId::kPoolFull, "a frozen chunk of job " + spec.name + " needs " +
+                                          FormatBytes(name.bytes) +
+                                          " of host memory in one run; free are runs of at most " +
+                                          FormatBytes(pool_->largest_free_bytes()));
+  }
 
-      auto* record = new (chunk->record) FrozenRecord{};
-      record->uid = uid;
-      record->bytes = name.bytes;
-      record->content = name.content;
-      record->crc = CrcOf(*record);
-      record->magic = kFrozenMagic;
-    }
+  FrozenChunk* const chunk = Add(name, extents.front());
+  auto* record = new (chunk->record) FrozenRecord{};
+  record->uid = name.uid;
+  record->bytes = name.bytes;
+  record->content = name.content;
+  record->crc = CrcOf(*record);
+  record->magic = kFrozenMagic;
+  return chunk;
+}
+
+Status FrozenTable::TakeMore(const shm::JobSpec& spec, uint32_t rows, FrozenHold* hold) {
+  if (!hold->lists_for_) return Status();
+  const uint32_t uid = *hold->lists_for_;
+  const size_t end = std::min<uint64_t>(spec.frozen.size(), uint64_t{hold->chunks_.size()} + rows);
+  while (hold->chunks_.size() < end) {
+    TP_POINT("server.frozen_listed");
+    const uint64_t before = pool_bytes_;
+    TP_ASSIGN_OR_RETURN(FrozenChunk * chunk,
+                        FindOrAdd(spec, NameOf(spec.frozen[hold->chunks_.size()], uid)));
+    uint64_t& promised = promised_[uid];
+    promised -= std::min(promised, pool_bytes_ - before);
 
     ++chunk->holders;
-    taken.push_back(chunk);
+    hold->chunks_.push_back(chunk);
+    if (!chunk->sealed && (chunk->awaits & awaited_) != 0)
+      return Status(ErrorId::kNotReady,
+                    "a frozen chunk of job " + spec.name +
+                        " waits for the end of a memserver that was killed, which may be putting "
+                        "it still");
   }
-  return FrozenHold(this, std::move(taken));
+
+  if (end < spec.frozen.size()) return Status();
+  promised_.erase(uid);
+  hold->lists_for_.reset();
+  return Status();
+}
+
+Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
+  TP_ASSIGN_OR_RETURN(FrozenHold hold, Begin(spec, uid));
+  TP_RETURN_IF_ERROR(TakeMore(spec, UINT32_MAX, &hold));
+  return hold;
+}
+
+void FrozenTable::Await(FrozenChunk* chunk, uint32_t servers) {
+  chunk->awaits |= servers;
+  awaited_ |= servers;
+}
+
+void FrozenTable::LetGo(FrozenHold* hold) {
+  if (hold->lists_for_) promised_.erase(*hold->lists_for_);
+  leaving_.insert(leaving_.end(), hold->chunks_.begin(), hold->chunks_.end());
+  const bool at_once = TP_PLANTED("residency.frozen_let_go_at_once");
+  if (!TP_BUGGIFY("residency.let_go_later")) ReleaseMore(at_once ? UINT32_MAX : kRowsPerTurn);
+}
+
+bool FrozenTable::ReleaseMore(uint32_t rows) {
+  const size_t before = leaving_.size();
+  for (; rows > 0 && !leaving_.empty(); --rows) {
+    FrozenChunk* const chunk = leaving_.back();
+    // Nothing of a user goes away while one of its jobs lists.
+    if (promised_.contains(chunk->name.uid)) break;
+    leaving_.pop_back();
+    TP_POINT("server.frozen_let_go");
+    Release(chunk);
+  }
+  return leaving_.size() < before;
+}
+
+uint64_t FrozenTable::promised_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [uid, bytes] : promised_) sum += bytes;
+  return sum;
 }
 
 Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid,
                                         std::span<const uint64_t> places) {
-  std::vector<FrozenChunk*> taken;
+  FrozenHold hold(this);
   for (size_t i = 0; i < spec.frozen.size(); ++i) {
     const FrozenName name = NameOf(spec.frozen[i], uid);
     const auto found = chunks_.find(name);
@@ -161,14 +231,13 @@ Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid,
     }
 
     if (!placed || chunk == nullptr) {
-      const FrozenHold back(this, std::move(taken));
       return Status(ErrorId::kKeptMemoryBad, "frozen chunk " + std::to_string(i) +
                                                  " of a job does not lie where the job has it");
     }
     ++chunk->holders;
-    taken.push_back(chunk);
+    hold.chunks_.push_back(chunk);
   }
-  return FrozenHold(this, std::move(taken));
+  return hold;
 }
 
 void FrozenTable::Release(FrozenChunk* chunk) {
@@ -311,6 +380,7 @@ bool FrozenTable::PollUploads(int64_t now_ns) {
 std::map<uint32_t, uint64_t> FrozenTable::BytesByUser() const {
   std::map<uint32_t, uint64_t> bytes;
   for (const auto& [uid, user] : users_) bytes[uid] = user.bytes;
+  for (const auto& [uid, promised] : promised_) bytes[uid] += promised;
   return bytes;
 }
 

@@ -14,15 +14,18 @@
 //  6. a session uploads one chunk at a time, so there are at most as many uploads as sessions: what
 //     looks at all of them, each turn or when a session ends, is bounded by that, whatever number
 //     of chunks a job lists;
-//  7. bytes are added up by user as chunks come and go. What a job lists is scanned only when
-//     it comes and goes itself; to say what it lacks, the user's chunks are, where those are fewer,
-//     and once for each change of the table.
+//  7. bytes are added up by user as chunks come and go. What a job lists is gone through only when
+//     it comes and goes itself, and then in slices; to say what it lacks, the user's chunks are,
+//     where those are fewer, and once for each change of the table;
+//  8. one job of a user lists at a time, and meanwhile no chunk of that user goes away: so what it
+//     lacked when it began, less what it has added, is what it still needs (promised_bytes).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -63,6 +66,7 @@ struct FrozenChunk {
   uint64_t filled_seen = 0;  // by PollUploads, at `moved_ns`
   int64_t moved_ns = 0;
   SessionId rejected = 0;  // whose bytes did not match the name, until it is answered
+  uint32_t awaits = 0;     // former servers that may have been putting it (see Await)
 };
 
 class FrozenTable;
@@ -72,17 +76,20 @@ class FrozenTable;
 class FrozenHold {
  public:
   FrozenHold() = default;
-  FrozenHold(FrozenTable* table, std::vector<FrozenChunk*> chunks)
-      : table_(table), chunks_(std::move(chunks)) {}
+  explicit FrozenHold(FrozenTable* table) : table_(table) {}
   ~FrozenHold();
   FrozenHold(FrozenHold&& other) noexcept;
   FrozenHold& operator=(FrozenHold&& other) noexcept;
 
   std::span<FrozenChunk* const> chunks() const { return chunks_; }
   FrozenTable* table() const { return table_; }
+  // Not all chunks of the job's list are held yet.
+  bool listing() const { return lists_for_.has_value(); }
 
  private:
+  friend class FrozenTable;
   FrozenTable* table_ = nullptr;
+  std::optional<uint32_t> lists_for_;  // the user, until all are listed
   std::vector<FrozenChunk*> chunks_;
 };
 
@@ -90,6 +97,8 @@ class FrozenTable {
  public:
   // Most bytes of one piece of work for a worker: about 4 ms.
   static constexpr uint64_t kHashBytesMax = 4 * kMiB;
+  // Chunks that are listed, or let go of, in a turn: about 2 ms.
+  static constexpr uint32_t kRowsPerTurn = 2048;
   // An uploader that puts nothing for so long while another rank waits loses its claim.
   static constexpr int64_t kStallNs = 30'000'000'000;
 
@@ -99,8 +108,20 @@ class FrozenTable {
 
   // Bytes of the pool for the chunks that the job lists and the user does not have yet.
   uint64_t MissingBytes(const shm::JobSpec& spec, uint32_t uid) const;
-  // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
+  // Begins to list the chunks of a job, and promises it what it lacks of the pool. Errors:
+  // kNotReady while another job of the user is doing so.
+  Result<FrozenHold> Begin(const shm::JobSpec& spec, uint32_t uid);
+  // Takes up to so many more of them, in order; the hold is no longer listing() when all are there.
+  // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before),
+  // kNotReady where a former server may still put a chunk.
+  Status TakeMore(const shm::JobSpec& spec, uint32_t rows, FrozenHold* hold);
+  // All at once.
   Result<FrozenHold> Take(const shm::JobSpec& spec, uint32_t uid);
+  // Holds that went away are let go of in slices; true when there were some.
+  bool ReleaseMore(uint32_t rows);
+  // The chunk is shared with nobody new until these former servers have ended, unless it is sealed.
+  void Await(FrozenChunk* chunk, uint32_t servers);
+  void ForgetServers(uint32_t servers) { awaited_ &= ~servers; }
   // The chunks as another server has left them, at these places of the pool. Errors:
   // kKeptMemoryBad.
   Result<FrozenHold> Recover(const shm::JobSpec& spec, uint32_t uid,
@@ -134,10 +155,14 @@ class FrozenTable {
 
   // Grows whenever a waiting claim or fetch may go on.
   uint64_t changes() const { return changes_; }
-  // Bytes of the pool that frozen chunks take.
+  // Bytes of the pool that frozen chunks take, and that jobs which list were promised besides.
   uint64_t pool_bytes() const { return pool_bytes_; }
+  uint64_t promised_bytes() const;
+  // Both together.
   std::map<uint32_t, uint64_t> BytesByUser() const;
   const std::map<FrozenName, std::unique_ptr<FrozenChunk>>& chunks() const { return chunks_; }
+  // Those that count as held until ReleaseMore comes to them.
+  std::span<FrozenChunk* const> leaving() const { return leaving_; }
 
  private:
   friend class FrozenHold;
@@ -153,7 +178,9 @@ class FrozenTable {
   };
   static constexpr size_t kMissingMax = 64;
 
+  void LetGo(FrozenHold* hold);
   void Release(FrozenChunk* chunk);
+  Result<FrozenChunk*> FindOrAdd(const shm::JobSpec& spec, const FrozenName& name);
   FrozenChunk* Add(const FrozenName& name, const Extent& extent);
   void Erase(const FrozenName& name);
   uint64_t CountMissing(const shm::JobSpec& spec, uint32_t uid) const;
@@ -164,8 +191,11 @@ class FrozenTable {
   std::map<FrozenName, std::unique_ptr<FrozenChunk>> chunks_;
   std::map<uint32_t, OfUser> users_;  // with chunks in the table
   uint64_t pool_bytes_ = 0;
-  mutable std::vector<Missing> missing_;  // the oldest first
-  std::vector<FrozenChunk*> uploads_;     // those with an uploader
+  std::map<uint32_t, uint64_t> promised_;  // by user, while a job of it lists
+  std::vector<FrozenChunk*> leaving_;      // from the back
+  uint32_t awaited_ = 0;                   // former servers that have not ended
+  mutable std::vector<Missing> missing_;   // the oldest first
+  std::vector<FrozenChunk*> uploads_;      // those with an uploader
   uint64_t changes_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "base/formats/plane_slack.h"
 #include "base/planted.h"
 #include "base/units.h"
+#include "memserver/residency/pool/extent_runs.h"
 #include "shm/spec/gpu_states.h"
 #include "shm/spec/state_bytes.h"
 
@@ -74,6 +75,7 @@ void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
   const auto all = InOrder(shm::PlaneBytesOf(*spec_, id)), sizes = PlaneSizes(id);
   const bool on_gpu = shm::IsOnGpu(*spec_, id), spilled = placement_.IsSpilled(id);
   const bool off_host = (spilled && !placement_.IsWindowed(id)) || on_gpu;
+  const auto left = InOrder(shm::HostPlaneBytesOf(*spec_, id, true));
   const bool joins = off_host && spec_->DTypeOf(id) != DType::kF32 && spec_->micro_batches == 1 &&
                      !IsSplit(spec_->optimizer.states);
 
@@ -88,22 +90,34 @@ void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
     // spacing.
     visit(Taking{.bytes = sizes[i],
                  .behind = joined ? sizes[kGradient] : 0,
-                 .slack = spilled || on_gpu ? 0 : SlackOf(sizes[i])});
+                 .slack = spilled || on_gpu ? 0 : SlackOf(sizes[i]),
+                 .movable = !spilled && !on_gpu && left[i] == 0});
     i += joined ? 1 : 0;
   }
 }
 
+// Bytes of planes of the chunks from this one on, of each kind.
+uint64_t JobPlacement::MovableFrom(uint64_t chunk) const {
+  return shm::MovablePlanesFrom(*spec_, chunk, placement_.first_spilled);
+}
+uint64_t JobPlacement::StayingFrom(uint64_t chunk) const {
+  return shm::HostPlanesFrom(*spec_, chunk, placement_.first_spilled, placement_.weights) -
+         MovableFrom(chunk);
+}
+
+// Parts: what stays of each chunk, then what moves of each.
 RunWants JobPlacement::Wants() const {
   RunWants wants;
+  const uint64_t chunks = spec_->chunks.size();
   wants.singles = HeadSizes();
-  wants.parts = spec_->chunks.size();
-  wants.bytes_from = [this](uint64_t chunk) {
-    return shm::HostPlanesFrom(*spec_, chunk, placement_.first_spilled, placement_.weights);
+  wants.parts = 2 * chunks;
+  wants.bytes_from = [this, chunks](uint64_t part) {
+    return part < chunks ? StayingFrom(part) + MovableFrom(0) : MovableFrom(part - chunks);
   };
 
-  wants.split = [this](uint64_t chunk, std::vector<uint64_t>* pieces) {
-    ForTakings(static_cast<ChunkId>(chunk), [pieces](const Taking& each) {
-      if (each.bytes > 0) pieces->push_back(each.all());
+  wants.split = [this, chunks](uint64_t part, std::vector<uint64_t>* pieces) {
+    ForTakings(static_cast<ChunkId>(part % chunks), [&](const Taking& each) {
+      if (each.bytes > 0 && each.movable == (part >= chunks)) pieces->push_back(each.all());
     });
   };
   return wants;
@@ -115,7 +129,10 @@ bool JobPlacement::TakeNew() {
   for (const Extent& run : runs_) pool_bytes_ += run.bytes;
   TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");
 
-  head_ = run_ = wants.singles.size();
+  head_ = wants.singles.size();
+  first_movable_ = DivideRuns(&runs_, head_, StayingFrom(0));
+  stays_.run = head_;
+  moves_.run = first_movable_;
   extents_.reserve(shm::ExtentCount(*spec_));
   extents_.assign(runs_.begin(), runs_.begin() + static_cast<std::ptrdiff_t>(head_));
   LayOutStaging();
@@ -123,15 +140,15 @@ bool JobPlacement::TakeNew() {
 }
 
 // The next bytes of the runs, which end where pieces do.
-Extent JobPlacement::Carve(uint64_t bytes) {
-  if (carved_ == runs_[run_].bytes) {
-    ++run_;
-    carved_ = 0;
+Extent JobPlacement::Carve(uint64_t bytes, Place* place) {
+  if (place->carved == runs_[place->run].bytes) {
+    ++place->run;
+    place->carved = 0;
   }
-  const Extent& run = runs_[run_];
-  TP_CHECK(bytes <= run.bytes - carved_, "what was taken as one lies in one run");
-  const Extent carved{run.data + carved_, bytes, run.offset + carved_};
-  carved_ += bytes;
+  const Extent& run = runs_[place->run];
+  TP_CHECK(bytes <= run.bytes - place->carved, "what was taken as one lies in one run");
+  const Extent carved{run.data + place->carved, bytes, run.offset + place->carved};
+  place->carved += bytes;
   return carved;
 }
 
@@ -142,9 +159,9 @@ void JobPlacement::PlaceNext() {
       extents_.push_back({nullptr, 0, each.elsewhere});
       return;
     }
-    const Extent run = Carve(each.all());
+    const Extent run = Carve(each.all(), each.movable ? &moves_ : &stays_);
     if (each.slack > 0) {
-      extents_.push_back(spacing_.Place(run, each.slack));
+      extents_.push_back(spacing_.Place(run, each.slack, !each.movable));
       return;
     }
 
@@ -174,10 +191,25 @@ bool JobPlacement::TakeKept(const KeptJob& kept) {
 
   head_ = sizes.size() - PlanesListed(*spec_);
   placed_ = static_cast<ChunkId>(spec_->chunks.size());
+  SortRuns();
   NoteDemoted(kept.demoted);
   CountKept();
   LayOutStaging();
   return true;
+}
+
+// An earlier server may have laid the planes out in any order.
+void JobPlacement::SortRuns() {
+  std::vector<bool> moves(extents_.size(), false);
+  for (ChunkId id = spec_->states_on_gpu; id < chunks_on_host(); ++id)
+    ForEachMovable(id, [&moves](size_t at) { moves[at] = true; });
+  std::vector<Extent> staying, movable;
+  for (size_t i = 0; i < extents_.size(); ++i) {
+    if (extents_[i].bytes > 0) pool_->Join(extents_[i], moves[i] ? &movable : &staying);
+  }
+  first_movable_ = staying.size();
+  runs_ = std::move(staying);
+  runs_.insert(runs_.end(), movable.begin(), movable.end());
 }
 
 bool JobPlacement::FindsRuns(std::span<const Extent> released) const {
@@ -283,6 +315,7 @@ SpillPlace JobPlacement::SpillOf(ChunkId id) const {
 }
 
 uint64_t JobPlacement::movable_bytes() const {
+  if (leaving_bytes_ > 0) return leaving_bytes_;
   return spec_->states_on_gpu > 0 ? 0 : MovableBytes(*spec_, chunks_on_host());
 }
 
@@ -299,8 +332,8 @@ void JobPlacement::ForEachMovable(ChunkId id, Visit visit) const {
 }
 
 void JobPlacement::AddMovable(std::vector<Extent>* extents) const {
-  for (ChunkId id = 0; id < chunks_on_host(); ++id)
-    ForEachMovable(id, [&](size_t at) { extents->push_back(extents_[at]); });
+  extents->insert(extents->end(), runs_.begin() + static_cast<std::ptrdiff_t>(first_movable_),
+                  runs_.end());
   extents->insert(extents->end(), spacing_.empty_pages().begin(), spacing_.empty_pages().end());
 }
 
@@ -312,34 +345,40 @@ void JobPlacement::NoteDemoted(ChunkId demoted) {
     demoted_bytes_[placement_.DirectoryOf(id)] += shm::SpilledChunkBytes(*spec_, id);
 }
 
-void JobPlacement::MoveOut(const MovePlan& plan) {
+void JobPlacement::BeginMove(const MovePlan& plan) {
   const ChunkId count = chunks_on_host();
   TP_CHECK(count > 0 && demoted_ == 0 && plan.directories.size() == count,
            "a job moves once, with all that is on the host");
+  leaving_bytes_ = movable_bytes();
   held_bytes_ = 0;
   placement_.nvme_bytes.resize(std::max(placement_.nvme_bytes.size(), plan.nvme_bytes.size()));
   for (size_t d = 0; d < plan.nvme_bytes.size(); ++d)
     placement_.nvme_bytes[d] += plan.nvme_bytes[d];
+
   placement_.directories.insert(placement_.directories.begin(), plan.directories.begin(),
                                 plan.directories.end());
   placement_.first_spilled = 0;
-  NoteDemoted(count);
+  demoted_ = count;
+  demoted_bytes_ = plan.nvme_bytes;
+  demoted_bytes_.resize(placement_.nvme_bytes.size());
+}
 
+void JobPlacement::MoveNext(ChunkId id) {
+  ForEachMovable(id, [&](size_t at) {
+    extents_[at] = {nullptr, 0, kSpilledExtent - placement_.DirectoryOf(id)};
+  });
+}
+
+void JobPlacement::EndMove() {
   std::vector<Extent> gone;
-  for (ChunkId id = 0; id < count; ++id) {
-    ForEachMovable(id, [&](size_t at) {
-      pool_->Join(extents_[at], &gone);
-      extents_[at] = {nullptr, 0, kSpilledExtent - plan.directories[id]};
-    });
-  }
-  gone.insert(gone.end(), spacing_.empty_pages().begin(), spacing_.empty_pages().end());
-  spacing_.Forget();
+  AddMovable(&gone);
   pool_->Release(gone);
+  runs_.resize(first_movable_);
+  runs_ = RunsWithout(runs_, spacing_.empty_pages());
+  first_movable_ = runs_.size();
+  spacing_.Forget();
 
-  runs_.clear();
-  for (const Extent& extent : extents_) {
-    if (extent.bytes > 0) pool_->Join(extent, &runs_);
-  }
+  leaving_bytes_ = 0;
   pool_bytes_ = std::accumulate(runs_.begin(), runs_.end(), uint64_t{0},
                                 [](uint64_t sum, const Extent& run) { return sum + run.bytes; });
   TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");

@@ -5,7 +5,8 @@
 // Invariants:
 //  1. records, staging buffers and planes of all chunks were taken from the pool together, exactly
 //     the bytes that admission has counted, and go back together (destructor), both as a few runs,
-//     whatever the number of chunks; where in these each plane lies is told later, in slices;
+//     whatever the number of chunks; where in these each plane lies is told later, in slices. The
+//     planes that a demotion moves lie behind all others, so that they too go back as a few runs;
 //  2. chunks on NVMe are the last ones; the first of them may have been demoted, which happens to
 //     a job at most once, and never to a chunk on a GPU.
 #pragma once
@@ -82,13 +83,16 @@ class JobPlacement {
   ChunkId chunks_on_host() const {
     return static_cast<ChunkId>(std::min<uint64_t>(placement_.first_spilled, spec_->chunks.size()));
   }
-  // Bytes that the pool gets back by a demotion, and the extents that they are.
+  // Bytes that the pool gets back by a demotion, until it has them, and the runs that they are.
   uint64_t movable_bytes() const;
   void AddMovable(std::vector<Extent>* extents) const;
   // Counts ranges on NVMe that the job holds besides, for states on their way there.
   void HoldRanges(uint64_t bytes) { held_bytes_ = bytes; }
-  // The chunks on the host lie where `plan` says from here on, and the pool has their planes back.
-  void MoveOut(const MovePlan& plan);
+  // The chunks on the host lie where `plan` says from here on; then, for each of them, its planes
+  // are known no more; then the pool has their memory back.
+  void BeginMove(const MovePlan& plan);
+  void MoveNext(ChunkId id);
+  void EndMove();
   // The chunks before this one were demoted; and their bytes in each directory.
   ChunkId demoted() const { return demoted_; }
   const std::vector<uint64_t>& demoted_bytes() const { return demoted_bytes_; }
@@ -97,15 +101,23 @@ class JobPlacement {
   struct Taking {  // bytes of one run, for one plane or two; or a plane that has no place there
     uint64_t bytes = 0, behind = 0;
     uint64_t elsewhere = 0;
-    uint64_t slack = 0;  // taken besides, so that planes can lie apart
+    uint64_t slack = 0;    // taken besides, so that planes can lie apart
+    bool movable = false;  // a demotion moves it
     uint64_t all() const { return bytes + behind + slack; }
   };
   std::vector<uint64_t> HeadSizes() const;
   std::vector<uint64_t> ExtentSizes() const;
   template <typename Visit>
   void ForTakings(ChunkId id, Visit visit) const;
+  struct Place {  // in the runs, of the next plane
+    size_t run = 0;
+    uint64_t carved = 0;  // bytes of it
+  };
+  uint64_t StayingFrom(uint64_t chunk) const;
+  uint64_t MovableFrom(uint64_t chunk) const;
   RunWants Wants() const;
-  Extent Carve(uint64_t bytes);
+  void SortRuns();
+  Extent Carve(uint64_t bytes, Place* place);
   std::array<uint64_t, kPlanesMax> PlaneSizes(ChunkId id) const;
   bool ReadPlacement(std::span<const uint64_t> offsets);
   bool ReadWeightPlacement(std::span<const uint64_t> offsets);
@@ -121,11 +133,11 @@ class JobPlacement {
   HostPool* const pool_;
   Placement placement_;
   std::vector<Extent> runs_;
+  size_t first_movable_ = 0;  // of the runs; those before it stay
   std::vector<Extent> extents_;
   uint64_t records_bytes_;  // of the first extent; fewer in jobs of an earlier layout
   size_t head_ = 0;         // extents before those of planes
-  size_t run_ = 0;          // that the next plane is carved out of
-  uint64_t carved_ = 0;     // bytes of it
+  Place stays_, moves_;     // of the next plane of either kind
   ChunkId placed_ = 0;
   PlaneSpacing spacing_;
   uint64_t pool_bytes_ = 0;
@@ -133,6 +145,7 @@ class JobPlacement {
   ChunkId demoted_ = 0;
   std::vector<uint64_t> demoted_bytes_;  // by directory; part of the placement's
   uint64_t held_bytes_ = 0;
+  uint64_t leaving_bytes_ = 0;  // that EndMove gives back
 };
 
 }  // namespace tidepool::memserver

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/point.h"
 #include "base/units.h"
 #include "shm/spec/state_bytes.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
 
@@ -92,13 +94,22 @@ std::shared_ptr<const void> JobStates::GiveUpTables() {
 }
 
 void JobStates::HoldFrozen(FrozenHold hold) {
-  TP_CHECK(hold.chunks().size() == spec_->frozen.size(), "a job holds what it lists");
+  TP_CHECK(hold.listing() || hold.chunks().size() == spec_->frozen.size(),
+           "a job holds what it lists");
   frozen_hold_ = std::move(hold);
+  frozen_.reserve(spec_->frozen.size());
   for (FrozenChunk* chunk : frozen_hold_.chunks()) frozen_.push_back({.chunk = chunk});
 }
 
+Status JobStates::ListFrozen(uint32_t rows) {
+  TP_RETURN_IF_ERROR(frozen_hold_.table()->TakeMore(*spec_, rows, &frozen_hold_));
+  for (FrozenChunk* chunk : frozen_hold_.chunks().subspan(frozen_.size()))
+    frozen_.push_back({.chunk = chunk});
+  return Status();
+}
+
 bool JobStates::WriteRecords(const JobIdentity& identity, uint64_t bytes_max) {
-  TP_CHECK(laid_out_, "the places of all planes are known");
+  TP_CHECK(laid_out(), "the places of all planes are known");
   const size_t listed = extents().size();
   const auto place = [this, listed](size_t i) {
     return i < listed ? extents()[i].offset : frozen_[i - listed].chunk->extent.offset;
@@ -112,22 +123,45 @@ uint64_t JobStates::plane_bytes(ChunkId id) const {
   return sum;
 }
 
-void JobStates::MoveOut(const MovePlan& plan, std::span<const uint64_t> offsets) {
-  const ChunkId count = chunks_on_host();
-  TP_CHECK(count > 0 && demoted() == 0 && plan.directories.size() == count,
+void JobStates::BeginMoveOut(MovePlan plan, std::vector<uint64_t> offsets) {
+  TP_CHECK(chunks_on_host() > 0 && demoted() == 0 && plan.directories.size() == chunks_on_host(),
            "a job moves once, with all that is on the host");
-  for (ChunkId id = 0; id < count; ++id) {
-    const Chunk& chunk = table_.chunk(id);
-    TP_CHECK(chunk.state == ChunkState::kResident && chunk.version == sealed_version() &&
-                 chunk.readers == 0,
-             "a job that moves is at rest");
+  move_ =
+      MoveUnderWay{.plan = std::move(plan), .ends = std::move(offsets), .end = chunks_on_host()};
+}
+
+void JobStates::DropMoveOut() {
+  TP_CHECK(!is_moving_out(), "states that a later server finds on NVMe lie there");
+  move_.reset();
+  records_.ForgetDemotion();
+}
+
+void JobStates::MoveRowOut(ChunkId id) {
+  const Chunk& chunk = table_.chunk(id);
+  TP_CHECK(chunk.state == ChunkState::kResident && chunk.version == sealed_version() &&
+               chunk.readers == 0,
+           "a job that moves is at rest");
+  placement_.MoveNext(id);
+  uint64_t& end = move_->ends[placement_.SpillOf(id).directory];
+  table_.MoveOut(id, placement_, end);
+  end += shm::SpilledChunkBytes(*spec_, id);
+}
+
+// From the note on a later server finds the states on NVMe; the planes go back last.
+bool JobStates::MoveOutMore(uint32_t rows) {
+  if (!move_->noted) {
+    if (!records_.NoteDemoted(move_->plan.directories, rows)) return false;
+    move_->noted = true;
+    placement_.BeginMove(move_->plan);
   }
 
-  // From here on a later server finds the states on NVMe; the planes go back after that.
-  records_.NoteDemoted(plan.directories);
-  placement_.MoveOut(plan);
-  for (ChunkId id = 0; id < count; ++id) table_.MoveOut(id, placement_);
-  for (uint32_t d = 0; d < offsets.size(); ++d) SetDemotedRange(d, offsets[d]);
+  for (uint32_t i = 0; i < rows && move_->next < move_->end; ++i) MoveRowOut(move_->next++);
+  TP_POINT("server.demotion_followed");
+  if (move_->next < move_->end) return false;
+
+  placement_.EndMove();
+  move_.reset();
+  return true;
 }
 
 }  // namespace tidepool::memserver

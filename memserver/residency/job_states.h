@@ -33,6 +33,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -71,8 +72,12 @@ class JobStates {
                                                    HostPool* pool, const Placement& placement = {});
   // Makes the next rows of the job's tables, about so many: of parameters, chunks and shards.
   void LayOutMore(uint32_t rows);
-  // All rows are there. Until then nobody looks at a chunk.
-  bool laid_out() const { return laid_out_; }
+  // All rows are there, and all frozen chunks. Until then nobody looks at a chunk.
+  bool laid_out() const { return laid_out_ && !frozen_hold_.listing(); }
+  // Takes up to so many more of the frozen chunks, behind those of HoldFrozen. Errors: those of
+  // FrozenTable::TakeMore; the job cannot be made then.
+  Status ListFrozen(uint32_t rows);
+  bool lists_frozen() const { return frozen_hold_.listing(); }
   // Tells whether Reserve would find its runs if `released` were free as well.
   static bool FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool,
                         const Placement& placement, std::span<const Extent> released);
@@ -83,8 +88,8 @@ class JobStates {
   JobStates(const JobStates&) = delete;
   JobStates& operator=(const JobStates&) = delete;
 
-  // Takes the frozen chunks that the specification lists, in order. Call once, before the first
-  // records are written.
+  // Takes the frozen chunks that the specification lists, in order, as far as they are held. Call
+  // once, before the first records are written.
   void HoldFrozen(FrozenHold hold);
   // Writes the first records into zeroed memory, about `bytes_max` more with each call, before
   // anything else changes. True when they are whole. Requires laid_out().
@@ -94,10 +99,23 @@ class JobStates {
   // What grows with the number of chunks and lies outside the pool. Nothing of the job may be
   // looked at afterwards: it only goes away. The receiver frees it, on any thread.
   std::shared_ptr<const void> GiveUpTables();
-  // The states lie on NVMe for good, as `plan` says, in ranges that begin at `offsets`: from here
-  // on they lie only there, and the pool has their planes back. Requires a job at rest whose chunks
-  // are all at the sealed version, and `plan` for all of chunks_on_host().
-  void MoveOut(const MovePlan& plan, std::span<const uint64_t> offsets);
+  // The states lie on NVMe for good, as `plan` says, in ranges that begin at `offsets`. Call
+  // MoveOutMore until it says true: then they lie only there, and the pool has their planes back.
+  // Each call does about as much as so many rows of tables take. Requires a job at rest whose
+  // chunks are all at the sealed version, and `plan` for all of chunks_on_host().
+  void BeginMoveOut(MovePlan plan, std::vector<uint64_t> offsets);
+  bool MoveOutMore(uint32_t rows);
+  bool has_move_out() const { return move_.has_value(); }
+  // From a MoveOutMore on it cannot be taken back: a later server finds the states on NVMe. Until
+  // the last one the job has to stay at rest.
+  bool is_moving_out() const { return move_.has_value() && move_->noted; }
+  // It does not move after all. Requires !is_moving_out().
+  void DropMoveOut();
+  // All at once.
+  void MoveOut(MovePlan plan, std::vector<uint64_t> offsets) {
+    BeginMoveOut(std::move(plan), std::move(offsets));
+    MoveOutMore(UINT32_MAX);
+  }
 
   // Its parts. What follows them reads from these.
   JobPlacement& placement() { return placement_; }
@@ -186,6 +204,7 @@ class JobStates {
  private:
   JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool, Placement placement);
   bool LandsWhereItShould(ChunkId id) const;
+  void MoveRowOut(ChunkId id);
 
   const std::shared_ptr<const shm::JobSpec> spec_;
   JobPlacement placement_;
@@ -196,6 +215,14 @@ class JobStates {
   FrozenHold frozen_hold_;
   std::vector<FrozenUse> frozen_;
   bool laid_out_ = false;
+  struct MoveUnderWay {
+    MovePlan plan;
+    std::vector<uint64_t> ends;  // by directory: where the next chunk lies
+    bool noted = false;          // in kept memory
+    ChunkId next = 0;            // of the chunks that lie on NVMe for the tables too
+    ChunkId end = 0;
+  };
+  std::optional<MoveUnderWay> move_;
 };
 
 }  // namespace tidepool::memserver

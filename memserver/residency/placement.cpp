@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/formats/plane_slack.h"
+#include "base/planted.h"
+#include "base/point.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
@@ -18,30 +20,51 @@ bool TakeAll(uint64_t chunks, uint64_t bytes, uint64_t left, MovePlan* plan) {
   return true;
 }
 
-// Striped by chunk: each goes to the directory with the most room left, so that several are read at
-// once. False when one fits nowhere.
+// Chunks of [begin, begin + at_most) that fit into so many bytes together.
+template <typename BytesOf>
+uint64_t Fitting(uint64_t begin, uint64_t at_most, uint64_t room, const BytesOf& bytes_of) {
+  if (bytes_of(begin, begin + at_most) <= room) return at_most;
+  uint64_t low = 0, high = at_most;  // `low` fit, `high` do not
+  while (high - low > 1) {
+    const uint64_t middle = low + (high - low) / 2;
+    (bytes_of(begin, begin + middle) <= room ? low : high) = middle;
+  }
+  return low;
+}
+
+// Striped: each stripe of chunks goes to the directory with the most room left, so that several are
+// read at once. A stripe is one chunk, unless the job has very many. False when one fits nowhere.
 bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<uint64_t> left,
             MovePlan* plan) {
   // Not added up where the description has its sums.
   const auto bytes_of = [&spec](uint64_t begin, uint64_t behind) {
+    if (spec.sums.made == nullptr && behind == begin + 1)
+      return shm::SpilledChunkBytes(spec, static_cast<ChunkId>(begin));
     return shm::NvmeBytesOf(spec, static_cast<ChunkId>(begin)) -
            shm::NvmeBytesOf(spec, static_cast<ChunkId>(behind));
   };
   if (left.size() == 1) return TakeAll(end - first, bytes_of(first, end), left.front(), plan);
 
+  const uint64_t stripe = TP_PLANTED("residency.striped_by_chunk")
+                              ? 1
+                              : std::max<uint64_t>(1, DivideUp(end - first, kStripesMax));
   plan->nvme_bytes.assign(left.size(), 0);
   plan->directories.reserve(end - first);
-  for (uint64_t id = first; id < end; ++id) {
+  // Where little room is left a stripe is cut; a job that would be cut without end has none.
+  uint64_t choices = 2 * kStripesMax;
+  while (first < end) {
+    TP_POINT("server.directory_chosen");
     const auto most = std::max_element(left.begin(), left.end());
-    const uint64_t bytes = spec.sums.made == nullptr
-                               ? shm::SpilledChunkBytes(spec, static_cast<ChunkId>(id))
-                               : bytes_of(id, id + 1);
-    if (most == left.end() || *most < bytes) return false;
+    if (most == left.end() || choices-- == 0) return false;
+    const uint64_t count = Fitting(first, std::min(stripe, end - first), *most, bytes_of);
+    if (count == 0) return false;
 
+    const uint64_t bytes = bytes_of(first, first + count);
     *most -= bytes;
     const auto directory = static_cast<size_t>(most - left.begin());
-    plan->directories.push_back(static_cast<uint8_t>(directory));
+    plan->directories.insert(plan->directories.end(), count, static_cast<uint8_t>(directory));
     plan->nvme_bytes[directory] += bytes;
+    first += count;
   }
   return true;
 }

@@ -23,6 +23,9 @@ enum class StatesOn {
 };
 
 inline constexpr uint32_t kNvmeDirectoriesMax = 16;
+// Among several directories one is chosen for each stripe of consecutive chunks; a job with more
+// chunks than this has stripes of several.
+inline constexpr uint64_t kStripesMax = 8192;
 
 // What the job may take.
 struct Space {

@@ -17,7 +17,8 @@ std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec) {
   auto sums = std::make_shared<SpecSums>();
   sums->states = StateBytesOf(spec);
   sums->frozen_pool_bytes = FrozenPoolBytes(spec);
-  for (auto* by_chunk : {&sums->pooled, &sums->off_host, &sums->weights, &sums->nvme})
+  for (auto* by_chunk :
+       {&sums->pooled, &sums->off_host, &sums->movable, &sums->weights, &sums->nvme})
     by_chunk->assign(chunks + 1, 0);
 
   const ChunkId on_gpu = std::min<ChunkId>(spec.states_on_gpu, static_cast<ChunkId>(chunks));
@@ -27,6 +28,7 @@ std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec) {
     const bool spills = id >= on_gpu;
     sums->pooled[i] = sums->pooled[i + 1] + PooledPlanesOf(spec, id);
     sums->off_host[i] = sums->off_host[i + 1] + (spills ? BytesOffHost(spec, id) : 0);
+    sums->movable[i] = sums->movable[i + 1] + (spills ? MovablePlanesOf(spec, id) : 0);
     sums->nvme[i] = sums->nvme[i + 1] + (spills ? SpilledChunkBytes(spec, id) : 0);
     sums->weights[i] = sums->weights[i + 1] + RoundUp(PlaneBytesOf(spec, id).param16, kPageBytes);
   }

@@ -3,7 +3,7 @@
 //
 // Made by MakeSums (shm/spec/make_sums.h) on the thread that decodes; never changed. Functions of
 // this folder use them where a description has some, and else add up anew: the sums are the same.
-// Memory: four words a chunk, and a name a frozen one.
+// Memory: five words a chunk, and a name a frozen one.
 #pragma once
 
 #include <array>
@@ -52,6 +52,8 @@ struct SpecSums {
   std::vector<uint64_t> pooled;
   // Bytes that are not in the pool when chunks from this one on spill.
   std::vector<uint64_t> off_host;
+  // Bytes in the pool of those planes alone that leave it when a chunk spills (MovablePlanesFrom).
+  std::vector<uint64_t> movable;
   // Bytes in the pool of the 16-bit weights of chunks from this one on.
   std::vector<uint64_t> weights;
   std::vector<uint64_t> nvme;       // bytes on NVMe when chunks from this one on spill
@@ -72,7 +74,7 @@ struct SpecSums {
 // most.
 inline uint64_t SumsBytes(uint64_t chunks, uint64_t frozen) {
   const uint64_t blocks = (chunks / WindowSums::kBlock + 1) * (1 + kWeightAreasMax);
-  return sizeof(SpecSums) + (4 * (chunks + 1) + blocks + 4 * kRanksMax) * sizeof(uint64_t) +
+  return sizeof(SpecSums) + (5 * (chunks + 1) + blocks + 4 * kRanksMax) * sizeof(uint64_t) +
          frozen * sizeof(std::pair<uint64_t, ContentHash>);
 }
 

@@ -116,6 +116,23 @@ uint64_t PooledPlanesOf(const JobSpec& spec, ChunkId chunk) {
   return pooled - (IsOnGpu(spec, chunk) ? BytesOffHost(spec, chunk) : 0);
 }
 
+uint64_t MovablePlanesOf(const JobSpec& spec, ChunkId chunk) {
+  const PlaneBytes all = PlaneBytesOf(spec, chunk), host = HostPlaneBytesOf(spec, chunk, true);
+  return (host.master == 0 ? PooledBytes(all.master) : 0) + PooledBytes(all.momentum) +
+         PooledBytes(all.variance);
+}
+
+uint64_t MovablePlanesFrom(const JobSpec& spec, uint64_t from, ChunkId first_spilled) {
+  const uint64_t end = std::min<uint64_t>(first_spilled, spec.chunks.size());
+  if (from >= end) return 0;
+  if (spec.sums.made != nullptr)
+    return spec.sums.made->movable[from] - spec.sums.made->movable[end];
+  uint64_t sum = 0;
+  for (uint64_t id = std::max<uint64_t>(from, spec.states_on_gpu); id < end; ++id)
+    sum += MovablePlanesOf(spec, static_cast<ChunkId>(id));
+  return sum;
+}
+
 uint64_t HostPlanesFrom(const JobSpec& spec, uint64_t from, ChunkId first_spilled,
                         const WeightSpill& weights) {
   const uint64_t chunks = spec.chunks.size();

@@ -72,6 +72,10 @@ uint64_t HostPlanesFrom(const JobSpec& spec, uint64_t from, ChunkId first_spille
                         const WeightSpill& weights = {});
 // Bytes in the pool of the planes of one chunk that does not spill; of one on a GPU, what stays.
 uint64_t PooledPlanesOf(const JobSpec& spec, ChunkId chunk);
+// Those planes of one chunk that leave the host whole when it spills, and of the chunks from `from`
+// on that are in the pool with all of their states.
+uint64_t MovablePlanesOf(const JobSpec& spec, ChunkId chunk);
+uint64_t MovablePlanesFrom(const JobSpec& spec, uint64_t from, ChunkId first_spilled);
 // Bytes that the pool saves when the states of `chunk` do not lie on the host.
 uint64_t BytesOffHost(const JobSpec& spec, ChunkId chunk);
 // Which weights to keep on NVMe alone when the chunks from `first_spilled` on spill: none where all

@@ -333,7 +333,7 @@ TEST_F(KeptSteps, AJobHasMovedOutWithAllChunksOrWithNone) {
   bool moved = false;
   ExpectLegal(
       [&] {
-        states_->MoveOut(plan, std::array<uint64_t, 2>{0, 0});
+        states_->MoveOut(plan, {0, 0});
       },
       [&](JobStates& found) {
         const bool now = found.demoted() == 2;

@@ -196,6 +196,7 @@ void CheckPoolBytes(ServeWorld* world) {
   neighbours.pool = &world->pool();
   const Ledger ledger =
       BuildLedger(neighbours, world->options().loop, world->tables(), world->jobs().settings());
+  used += world->tables().frozen->promised_bytes();
   TP_CHECK(ledger.PoolUsed() == used, "the ledger has what the table has");
   uint64_t on_nvme = 0;
   for (const Holding& holding : ledger.holdings) on_nvme += holding.nvme_bytes;
@@ -225,6 +226,8 @@ void CheckFrozen(const Tables& tables, bool with_bytes) {
       for (const FrozenUse& use : job->states->frozen())
         holders += use.chunk == chunk.get() ? 1 : 0;
     }
+    for (const FrozenChunk* leaving : tables.frozen->leaving())
+      holders += leaving == chunk.get() ? 1 : 0;
     bool uploads = chunk->uploader == 0;
     for (const auto& slot : tables.slots) {
       if (slot->session == nullptr) continue;

@@ -5,8 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/buggify.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/point.h"
+#include "memserver/jobs/limits.h"
 #include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
@@ -180,7 +183,8 @@ bool DemotionDesk::Poll(std::span<const WaitingRank> waiting) {
 bool DemotionDesk::End() {
   if (!mover_.ready() && !mover_.failed()) return false;
   Job* job = context_.tables->FindJob(mover_.job());
-  mover_.ready() ? Commit(job) : Drop(job);
+  if (mover_.ready() && !Commit(job)) return true;
+  if (mover_.failed()) Drop(job);
   mover_.End();
   asked_by_admin_ = false;
   TP_POINT("server.demotion_ended");
@@ -189,12 +193,18 @@ bool DemotionDesk::End() {
   return true;
 }
 
-void DemotionDesk::Commit(Job* job) {
+// True when all of it is done; a part of it with each turn.
+bool DemotionDesk::Commit(Job* job) {
   JobStates& states = *job->states;
   const uint64_t bytes = states.movable_bytes();
+  if (!states.has_move_out()) states.BeginMoveOut(mover_.order().plan, mover_.order().offsets);
+  const uint32_t rows = TP_PLANTED("jobs.demoted_in_one_turn") ? UINT32_MAX : kMovedRowsPerTurn;
+  const bool done = states.MoveOutMore(TP_BUGGIFY("desk.move_out_slowly") ? 1 : rows);
+  if (done || states.is_moving_out()) mover_.NoteCommitted();
+  if (!done) return false;
+
   const double seconds =
       static_cast<double>(context_.neighbours.clock->NowNs() - mover_.began_ns()) / kNsPerSecond;
-  states.MoveOut(mover_.order().plan, mover_.order().offsets);
   ++context_.tables->counters.demotions;
   context_.tables->counters.demoted_bytes += bytes;
 
@@ -204,6 +214,7 @@ void DemotionDesk::Commit(Job* job) {
            {"pool_bytes_freed", bytes},
            {"nvme_bytes", states.nvme_total()},
            {"seconds", seconds}});
+  return true;
 }
 
 void DemotionDesk::Drop(Job* job) {
@@ -212,6 +223,7 @@ void DemotionDesk::Drop(Job* job) {
   ++(cancelled ? counters.demotions_dropped : counters.demotions_failed);
   context_.neighbours.tier->Remove(DemotedKey(job->nonce));
   job->states->placement().HoldRanges(0);
+  if (job->states->has_move_out()) job->states->DropMoveOut();
 
   const std::string why = mover_.why().Line();
   if (cancelled) {

@@ -48,7 +48,7 @@ class DemotionDesk {
   bool Begin(Job* job, ConnectionId connection, Status* why);
   Status WhyDropped() const;
   bool End();
-  void Commit(Job* job);
+  bool Commit(Job* job);
   void Drop(Job* job);
 
   const DeskContext context_;

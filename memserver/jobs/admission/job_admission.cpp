@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/buggify.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -110,6 +111,11 @@ Status JobAdmission::CheckJoin(const Job& job, const ReserveJob& event) {
                       std::to_string(spec.world));
   }
 
+  if (job.states->is_moving_out() && !TP_PLANTED("jobs.joined_while_moving")) {
+    return Status(ErrorId::kNotReady,
+                  "the states of job " + spec.name + " are just leaving the host for NVMe");
+  }
+
   if (job.fingerprint != event.fingerprint) {
     return Status(ErrorId::kJobMismatch, RankText(event.rank) + " describes job " + spec.name +
                                              " differently from the ranks before it: " +
@@ -151,20 +157,6 @@ Result<uint64_t> JobAdmission::TokenOf(JobId job) const {
       .Why(std::strerror(errno));
 }
 
-// Says no while a frozen chunk is not sealed and belongs to a job that was set aside: a former
-// server may still copy into it.
-Status JobAdmission::WhyNotToShare(const FrozenHold& frozen) const {
-  for (const SetAside& job : context_.tables->set_aside) {
-    if (job.waits_for == 0) continue;
-    for (const FrozenUse& use : job.states().frozen()) {
-      const auto& chunks = frozen.chunks();
-      if (!use.chunk->sealed && std::find(chunks.begin(), chunks.end(), use.chunk) != chunks.end())
-        return job.why;
-    }
-  }
-  return Status();
-}
-
 Result<Job*> JobAdmission::CreateJob(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
   TP_RETURN_IF_ERROR(gpu_shares_->Admit(event));
@@ -178,8 +170,10 @@ Result<Job*> JobAdmission::CreateJob(const ReserveJob& event) {
   TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
 
   TP_ASSIGN_OR_RETURN(const uint64_t nonce, TokenOf(context_.tables->last_job + 1));
-  TP_ASSIGN_OR_RETURN(FrozenHold frozen, context_.tables->frozen->Take(spec, event.uid));
-  TP_RETURN_IF_ERROR(WhyNotToShare(frozen));
+  TP_ASSIGN_OR_RETURN(FrozenHold frozen, context_.tables->frozen->Begin(spec, event.uid));
+  const uint32_t rows = TP_BUGGIFY("desk.list_slowly") ? 1 : FrozenTable::kRowsPerTurn;
+  TP_RETURN_IF_ERROR(context_.tables->frozen->TakeMore(
+      spec, TP_PLANTED("jobs.frozen_listed_at_once") ? UINT32_MAX : rows, &frozen));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states,
                       JobStates::Reserve(event.spec, context_.neighbours.pool, placement));
 

@@ -46,7 +46,6 @@ class JobAdmission {
  private:
   static Status CheckJoin(const Job& job, const ReserveJob& event);
   Status CheckAsked(const ReserveJob& event) const;
-  Status WhyNotToShare(const FrozenHold& frozen) const;
   Result<uint64_t> TokenOf(JobId job) const;
   Result<Job*> CreateJob(const ReserveJob& event);
   SessionSlot* AddSlot(Job* job, SessionSlot slot);

@@ -291,7 +291,18 @@ bool SessionSlots::PollGpus() {
   return worked;
 }
 
+// Something that it was promised when it was admitted could not be had.
+bool SessionSlots::EndUnmade(Job* job) {
+  if (job->making_failure.ok() || job->phase == JobPhase::kRemoving) return false;
+  LogWarn("a job ends: it cannot be made",
+          {{"job", job->id}, {"name", job->spec().name}, {"why", job->making_failure.Line()}});
+  life_->BeginRemoval(job);
+  ExpelAllOf(job, job->making_failure);
+  return true;
+}
+
 bool SessionSlots::EndFailed(Job* job) {
+  if (EndUnmade(job)) return true;
   if (!job->states->spills() && !job->states->uses_gpus()) return false;
   Status why = job->gpus.failure();
   if (why.ok()) why = job->spills.failure();

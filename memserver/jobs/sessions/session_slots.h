@@ -43,11 +43,12 @@ class SessionSlots {
   // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True
   // when there was one.
   bool PollGpus();
-  // Ends a job whose states on NVMe or on a GPU are lost, or whose ranges on NVMe cannot be noted
-  // for good: its ranks hear why, other jobs go on. True when it did.
+  // Ends a job that cannot be made, whose states on NVMe or on a GPU are lost, or whose ranges on
+  // NVMe cannot be noted for good: its ranks hear why, other jobs go on. True when it did.
   bool EndFailed(Job* job);
 
  private:
+  bool EndUnmade(Job* job);
   void Open(SessionSlot* slot);
   Result<std::unique_ptr<Session>> MakeSession(SessionSlot* slot);
   static Attached AnswerTo(const SessionSlot& slot);

@@ -134,12 +134,20 @@ void JobRecordWriter::OpenNextStep() {
   record_->open_step.store(OpenStepWord(sealed_version(), 0), std::memory_order_release);
 }
 
-void JobRecordWriter::NoteDemoted(std::span<const uint8_t> directories) {
-  for (ChunkId id = 0; id < directories.size(); ++id) chunks_[id].demoted_to = directories[id];
+bool JobRecordWriter::NoteDemoted(std::span<const uint8_t> directories, uint32_t rows_max) {
+  if (demoted_noted_ == 0) demoted_crc_ = DemotedCrc(record_->nonce, directories.size());
+  const auto end = static_cast<ChunkId>(
+      std::min<uint64_t>(directories.size(), uint64_t{demoted_noted_} + rows_max));
+  for (ChunkId id = demoted_noted_; id < end; ++id) chunks_[id].demoted_to = directories[id];
+  demoted_crc_ =
+      DemotedCrc({chunks_ + demoted_noted_, uint64_t{end} - demoted_noted_}, demoted_crc_);
+  demoted_noted_ = end;
   TP_POINT("server.demotion_noted");
-  record_->demoted.store(DemotedWord(record_->nonce, {chunks_, directories.size()}),
-                         std::memory_order_release);
+  if (end < directories.size()) return false;
+
+  record_->demoted.store(DemotedWord(end, demoted_crc_), std::memory_order_release);
   TP_POINT("server.demotion_committed");
+  return true;
 }
 
 }  // namespace tidepool::memserver

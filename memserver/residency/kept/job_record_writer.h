@@ -89,8 +89,11 @@ class JobRecordWriter {
   void NoteGpus(uint32_t server) {
     record_->gpu_servers.fetch_or(server, std::memory_order_release);
   }
-  // Notes that the states of the first chunks lie on NVMe from here on, each in its directory.
-  void NoteDemoted(std::span<const uint8_t> directories);
+  // Notes in which directories the states of the first chunks lie, up to so many more with each
+  // call. True when all are noted: from here on they lie on NVMe, with the last store.
+  bool NoteDemoted(std::span<const uint8_t> directories, uint32_t rows_max);
+  // What was noted of them so far does not count.
+  void ForgetDemotion() { demoted_noted_ = 0; }
 
  private:
   // How far each table of the first records is written.
@@ -116,6 +119,8 @@ class JobRecordWriter {
   std::byte* progress_words_ = nullptr;
   std::span<double> norm_sums_;
   StepSlots slots_;
+  ChunkId demoted_noted_ = 0;  // and the check of what is noted
+  uint32_t demoted_crc_ = 0;
 };
 
 }  // namespace tidepool::memserver

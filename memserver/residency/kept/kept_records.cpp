@@ -71,10 +71,26 @@ std::optional<Version> VersionOf(const ChunkRecord& record) {
   return version;
 }
 
+uint32_t DemotedCrc(uint64_t job_nonce, uint64_t count) {
+  const std::array<uint64_t, 2> name{job_nonce, count};
+  return Crc32c(std::as_bytes(std::span(name)));
+}
+
+uint32_t DemotedCrc(std::span<const ChunkRecord> more, uint32_t crc) {
+  for (const ChunkRecord& record : more) {
+    const std::array<uint64_t, 1> directory{record.demoted_to};
+    crc = Crc32c(std::as_bytes(std::span(directory)), crc);
+  }
+  return crc;
+}
+
+uint64_t DemotedWord(uint32_t count, uint32_t crc) {
+  return uint64_t{count} << 32 | crc;
+}
+
 uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted) {
-  std::vector<uint64_t> names{job_nonce, demoted.size()};
-  for (const ChunkRecord& record : demoted) names.push_back(record.demoted_to);
-  return uint64_t{demoted.size()} << 32 | Crc32c(std::as_bytes(std::span(names)));
+  return DemotedWord(static_cast<uint32_t>(demoted.size()),
+                     DemotedCrc(demoted, DemotedCrc(job_nonce, demoted.size())));
 }
 
 uint32_t DemotedCount(uint64_t word) {

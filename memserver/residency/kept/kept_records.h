@@ -225,8 +225,12 @@ uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step);
 uint64_t StampOf(const ChunkRecord& record, Version version);
 // The version in the record's stamp; none when its check does not fit the name.
 std::optional<Version> VersionOf(const ChunkRecord& record);
-// Counts the demoted chunks, from the first on, with a check over their directories.
+// DemotedWord: counts the demoted chunks, from the first on, with a check over their directories.
+// DemotedCrc: that check, begun and then made longer by some chunks after the other.
 uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted);
+uint64_t DemotedWord(uint32_t count, uint32_t crc);
+uint32_t DemotedCrc(uint64_t job_nonce, uint64_t count);
+uint32_t DemotedCrc(std::span<const ChunkRecord> more, uint32_t crc);
 uint32_t DemotedCount(uint64_t word);
 // SlottedWord: a version with a check over it and the job. SlottedFrom: the version in a word whose
 // check fits; else none.

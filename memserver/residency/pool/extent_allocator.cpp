@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/point.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
@@ -12,51 +13,36 @@ ExtentAllocator::ExtentAllocator(std::span<const uint64_t> piece_bytes) {
   for (const uint64_t bytes : piece_bytes) {
     TP_CHECK(bytes > 0 && bytes % kPageBytes == 0, "a piece of the pool is whole pages");
     Piece piece{total_bytes_, total_bytes_ + bytes, {}};
-    piece.free.emplace(piece.begin, bytes);
+    AddFree(&piece, piece.begin, bytes);
     pieces_.push_back(std::move(piece));
     total_bytes_ += bytes;
   }
   free_bytes_ = total_bytes_;
 }
 
-std::optional<uint64_t> ExtentAllocator::Take(uint64_t bytes) {
-  TP_CHECK(bytes > 0 && bytes % kPageBytes == 0, "an extent is whole pages");
-  for (Piece& piece : pieces_) {
-    for (auto it = piece.free.begin(); it != piece.free.end(); ++it) {
-      if (it->second < bytes) continue;
-
-      const auto [offset, available] = *it;
-      piece.free.erase(it);
-      if (available > bytes) piece.free.emplace(offset + bytes, available - bytes);
-      free_bytes_ -= bytes;
-      return offset;
-    }
-  }
-  return std::nullopt;
+void ExtentAllocator::AddFree(Piece* piece, uint64_t offset, uint64_t bytes) {
+  piece->free.emplace(offset, bytes);
+  by_size_.emplace(bytes, offset);
 }
 
-void ExtentAllocator::TakeAcross(
-    const std::function<std::optional<uint64_t>(uint64_t available)>& want,
-    std::vector<FreeRange>* taken) {
-  for (Piece& piece : pieces_) {
-    for (auto it = piece.free.begin(); it != piece.free.end();) {
-      const auto [offset, available] = *it;
-      const std::optional<uint64_t> bytes = want(available);
-      if (!bytes) return;
+std::map<uint64_t, uint64_t>::iterator ExtentAllocator::EraseFree(
+    Piece* piece, std::map<uint64_t, uint64_t>::iterator it) {
+  by_size_.erase({it->second, it->first});
+  return piece->free.erase(it);
+}
 
-      TP_CHECK(*bytes <= available && *bytes % kPageBytes == 0, "an extent is whole pages");
-      if (*bytes == 0) {
-        ++it;
-        continue;
-      }
+std::optional<uint64_t> ExtentAllocator::Take(uint64_t bytes) {
+  TP_CHECK(bytes > 0 && bytes % kPageBytes == 0, "an extent is whole pages");
+  TP_POINT("server.range_chosen");
+  const auto smallest = by_size_.lower_bound({bytes, 0});
+  if (smallest == by_size_.end()) return std::nullopt;
 
-      // What is left lies before the next free range.
-      it = piece.free.erase(it);
-      if (available > *bytes) piece.free.emplace_hint(it, offset + *bytes, available - *bytes);
-      free_bytes_ -= *bytes;
-      taken->push_back({offset, *bytes});
-    }
-  }
+  const auto [available, offset] = *smallest;
+  Piece& piece = PieceOf(offset);
+  EraseFree(&piece, piece.free.find(offset));
+  if (available > bytes) AddFree(&piece, offset + bytes, available - bytes);
+  free_bytes_ -= bytes;
+  return offset;
 }
 
 bool ExtentAllocator::TakeAt(uint64_t offset, uint64_t bytes) {
@@ -69,10 +55,10 @@ bool ExtentAllocator::TakeAt(uint64_t offset, uint64_t bytes) {
   const auto [begin, available] = *it;
   if (offset - begin >= available || bytes > available - (offset - begin)) return false;
 
-  piece.free.erase(it);
-  if (offset > begin) piece.free.emplace(begin, offset - begin);
+  EraseFree(&piece, it);
+  if (offset > begin) AddFree(&piece, begin, offset - begin);
   const uint64_t end = offset + bytes;
-  if (begin + available > end) piece.free.emplace(end, begin + available - end);
+  if (begin + available > end) AddFree(&piece, end, begin + available - end);
   free_bytes_ -= bytes;
   return true;
 }
@@ -98,25 +84,17 @@ void ExtentAllocator::Release(uint64_t offset, uint64_t bytes) {
     TP_CHECK(before->first + before->second <= offset, "an extent was released twice");
     if (before->first + before->second == offset) {
       begin = before->first;
-      piece.free.erase(before);
+      EraseFree(&piece, before);
     }
   }
 
   if (next != piece.free.end() && next->first == end) {
     end += next->second;
-    piece.free.erase(next);
+    EraseFree(&piece, next);
   }
 
-  piece.free.emplace(begin, end - begin);
+  AddFree(&piece, begin, end - begin);
   free_bytes_ += bytes;
-}
-
-uint64_t ExtentAllocator::largest_free_bytes() const {
-  uint64_t largest = 0;
-  for (const Piece& piece : pieces_) {
-    for (const auto& [offset, bytes] : piece.free) largest = std::max(largest, bytes);
-  }
-  return largest;
 }
 
 }  // namespace tidepool::memserver

@@ -1,5 +1,6 @@
-// ExtentAllocator: which byte ranges of the host pool are free. First fit, exact sizes, no memory
-// is touched.
+// ExtentAllocator: which byte ranges of the host pool are free. Best fit, exact sizes, no memory is
+// touched. Each call costs a logarithm of the number of free ranges, which one user's jobs can make
+// many of.
 //
 // One thread (the serve loop). Units are bytes; sizes and offsets are multiples of 4 KiB.
 // Invariants:
@@ -9,10 +10,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace tidepool::memserver {
@@ -27,14 +29,9 @@ class ExtentAllocator {
   // Pieces lie one behind the other: piece i starts at the sum of the sizes before it.
   explicit ExtentAllocator(std::span<const uint64_t> piece_bytes);
 
-  // Offset of `bytes` free bytes (the first that fit), now taken; nothing when no free range is
-  // large enough.
+  // Offset of `bytes` free bytes, now taken: the first of the smallest range that has them; nothing
+  // when none has.
   std::optional<uint64_t> Take(uint64_t bytes);
-  // Goes through the free ranges in order. `want` is told the bytes of each and says how many of
-  // them, from the beginning on, are taken (0: none), or nothing, where it wants no more. Appends
-  // what was taken.
-  void TakeAcross(const std::function<std::optional<uint64_t>(uint64_t available)>& want,
-                  std::vector<FreeRange>* taken);
   // Takes this range; false when any byte of it is taken, or when it does not lie inside one piece.
   bool TakeAt(uint64_t offset, uint64_t bytes);
   // Gives back exactly what a Take of `bytes` returned; anything else is a bug and stops the
@@ -44,7 +41,7 @@ class ExtentAllocator {
   uint64_t total_bytes() const { return total_bytes_; }
   uint64_t free_bytes() const { return free_bytes_; }
   // The largest range that can be taken at once.
-  uint64_t largest_free_bytes() const;
+  uint64_t largest_free_bytes() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
 
  private:
   struct Piece {
@@ -52,8 +49,12 @@ class ExtentAllocator {
     std::map<uint64_t, uint64_t> free;  // offset -> bytes
   };
   Piece& PieceOf(uint64_t offset);
+  void AddFree(Piece* piece, uint64_t offset, uint64_t bytes);
+  std::map<uint64_t, uint64_t>::iterator EraseFree(Piece* piece,
+                                                   std::map<uint64_t, uint64_t>::iterator it);
 
   std::vector<Piece> pieces_;
+  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // bytes and offset of each free range
   uint64_t total_bytes_ = 0;
   uint64_t free_bytes_ = 0;
 };

@@ -289,11 +289,15 @@ bool HostPool::TakeRuns(const RunWants& wants, std::vector<Extent>* runs) {
   return true;
 }
 
-bool HostPool::FindsRuns(const RunWants& wants, std::span<const Extent> released) const {
-  ExtentAllocator then = *allocator_;
-  for (const Extent& extent : released) then.Release(extent.offset - own_bytes_, extent.bytes);
+// Tries it, and puts everything back.
+bool HostPool::FindsRuns(const RunWants& wants, std::span<const Extent> released) {
+  Release(released);
   std::vector<FreeRange> taken;
-  return memserver::TakeRuns(wants, &then, &taken);
+  const bool found = memserver::TakeRuns(wants, allocator_.get(), &taken);
+  for (const FreeRange& run : taken) allocator_->Release(run.offset, run.bytes);
+  for (const Extent& extent : released)
+    TP_CHECK(allocator_->TakeAt(extent.offset - own_bytes_, extent.bytes), "it was given back");
+  return found;
 }
 
 void HostPool::Join(const Extent& extent, std::vector<Extent>* runs) const {

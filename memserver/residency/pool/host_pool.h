@@ -103,7 +103,7 @@ class HostPool {
   // Likewise, in as few runs as there can be (pool_runs.h).
   bool TakeRuns(const RunWants& wants, std::vector<Extent>* runs);
   // Would TakeRuns find them, if `released` were free besides? Nothing changes.
-  bool FindsRuns(const RunWants& wants, std::span<const Extent> released) const;
+  bool FindsRuns(const RunWants& wants, std::span<const Extent> released);
   // Appends the extent; where it lies right behind the last one, in one memfd with it, it becomes a
   // part of that one.
   void Join(const Extent& extent, std::vector<Extent>* runs) const;

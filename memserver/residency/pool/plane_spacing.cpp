@@ -25,14 +25,14 @@ uint64_t ShiftApart(uint64_t begin, uint64_t slack, std::span<const uint64_t> ot
   return slack;
 }
 
-Extent PlaneSpacing::Place(const Extent& run, uint64_t slack) {
+Extent PlaneSpacing::Place(const Extent& run, uint64_t slack, bool lists_pages) {
   const uint64_t bytes = run.bytes - slack;
   uint64_t shift = ShiftApart(reinterpret_cast<uintptr_t>(run.data), slack, placed_);
   if (TP_PLANTED("residency.planes_not_spaced")) shift = 0;
 
   placed_.push_back(reinterpret_cast<uintptr_t>(run.data) + shift);
-  if (shift > 0) empty_.push_back({run.data, shift, run.offset});
-  if (shift < slack)
+  if (shift > 0 && lists_pages) empty_.push_back({run.data, shift, run.offset});
+  if (shift < slack && lists_pages)
     empty_.push_back({run.data + shift + bytes, slack - shift, run.offset + shift + bytes});
   return {run.data + shift, bytes, run.offset + shift};
 }

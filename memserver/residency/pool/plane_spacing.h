@@ -22,10 +22,11 @@ class PlaneSpacing {
  public:
   // The planes that are placed from here on belong to another chunk.
   void NextChunk() { placed_.clear(); }
-  // Where a plane lies in `run`, which is longer than it by `slack`.
-  Extent Place(const Extent& run, uint64_t slack);
+  // Where a plane lies in `run`, which is longer than it by `slack`; pages beside it are listed
+  // where `lists_pages`.
+  Extent Place(const Extent& run, uint64_t slack, bool lists_pages = true);
 
-  // Pages beside the planes that were placed.
+  // Pages beside the planes for which they are listed.
   std::span<const Extent> empty_pages() const { return empty_; }
   // They are the job's no longer.
   void Forget() { empty_.clear(); }

@@ -30,23 +30,35 @@ bool TakeEach(std::span<const uint64_t> sizes, ExtentAllocator* from,
   return true;
 }
 
-bool TakeAll(const RunWants& wants, ExtentAllocator* from, std::vector<FreeRange>* runs) {
-  if (!TakeEach(wants.singles, from, runs)) return false;
-  uint64_t next = TP_PLANTED("residency.taken_piece_by_piece") ? wants.parts : 0;
+// Takes some more of the parts, from `next` on, and says which is next then; nothing where there is
+// no room.
+std::optional<uint64_t> TakeMore(const RunWants& wants, uint64_t next, ExtentAllocator* from,
+                                 std::vector<FreeRange>* runs) {
+  const uint64_t rest = wants.bytes_from(next), largest = from->largest_free_bytes();
+  uint64_t end = rest <= largest ? wants.parts : EndOfFitting(wants, next, largest);
+  if (TP_PLANTED("residency.taken_piece_by_piece")) end = next;
+  if (end > next) {
+    const uint64_t bytes = rest - wants.bytes_from(end);
+    if (bytes > 0 && !TakeEach({&bytes, 1}, from, runs)) return std::nullopt;
+    return end;
+  }
+
   std::vector<uint64_t> pieces;
-  for (uint64_t part = 0; part < next; ++part) wants.split(part, &pieces);
+  wants.split(next, &pieces);
+  return TakeEach(pieces, from, runs) ? std::optional(next + 1) : std::nullopt;
+}
 
-  const auto take = [&](uint64_t available) -> std::optional<uint64_t> {
-    if (next == wants.parts) return std::nullopt;
-    const uint64_t end = EndOfFitting(wants, next, available);
-    const uint64_t bytes = wants.bytes_from(next) - wants.bytes_from(end);
-    next = end;
-    return bytes;
-  };
-  from->TakeAcross(take, runs);
-
-  for (; next < wants.parts; ++next) wants.split(next, &pieces);
-  return TakeEach(pieces, from, runs);
+bool TakeAll(const RunWants& wants, ExtentAllocator* from, std::vector<FreeRange>* runs) {
+  const size_t before = runs->size();
+  if (!TakeEach(wants.singles, from, runs)) return false;
+  for (uint64_t next = 0; next < wants.parts;) {
+    const bool too_many =
+        runs->size() - before >= kRunsMax && !TP_PLANTED("residency.taken_in_any_hole");
+    const auto end = too_many ? std::nullopt : TakeMore(wants, next, from, runs);
+    if (!end) return false;
+    next = *end;
+  }
+  return true;
 }
 
 }  // namespace

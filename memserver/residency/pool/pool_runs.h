@@ -2,9 +2,9 @@
 // neither taking nor giving back goes through all of its chunks.
 //
 // A function over one allocator; the serve loop's thread. Parts (chunks) lie one behind the other:
-// each free range, in order, gets as many whole parts as fit. Only parts for which no range was
-// large enough are split, and go where their pieces fit: as many as the pool has holes at most,
-// unless the holes are smaller than a part.
+// all that is left goes into the smallest free range that takes it; where there is none, as many
+// whole parts as fit go into the largest. A part that fits nowhere as a whole is split, and its
+// pieces go where they fit. The work is a logarithm for each run, and there are kRunsMax at most.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,10 @@
 #include "memserver/residency/pool/extent_allocator.h"
 
 namespace tidepool::memserver {
+
+// Most runs of a job. Memory that is free in smaller holes than that is no room for it: taking it
+// would keep everybody waiting, and so would giving it back.
+inline constexpr size_t kRunsMax = 4096;
 
 // What is wanted, in the order in which it is laid out in the runs. Sizes are whole pages.
 struct RunWants {

@@ -20,17 +20,20 @@ void Demotion::Begin(Order order, const JobStates& states, int64_t now_ns) {
   why_ = Status();
   state_ = State::kMoving;
   next_chunk_ = next_piece_ = 0;
-  pieces_ = written_ = 0;
+  written_ = 0;
   began_ns_ = now_ns;
 
+  pieces_ = states.table().pieces_kept();
   places_.clear();
-  std::vector<uint64_t> ends = order_.offsets;
-  for (ChunkId id = 0; id < order_.plan.directories.size(); ++id) {
-    uint64_t& end = ends[order_.plan.directories[id]];
-    places_.push_back(end);
-    end += shm::SpilledChunkBytes(states.spec(), id);
-    pieces_ += states.chunk(id).pieces;
-  }
+  places_.reserve(order_.plan.directories.size());
+  ends_ = order_.offsets;
+  PlaceNext(states);
+}
+
+void Demotion::PlaceNext(const JobStates& states) {
+  uint64_t& end = ends_[order_.plan.directories[next_chunk_]];
+  places_.push_back(end);
+  end += shm::SpilledChunkBytes(states.spec(), next_chunk_);
 }
 
 PieceBuffer Demotion::BufferOf(uint32_t staging, const StateTier& tier,
@@ -55,13 +58,14 @@ bool Demotion::TakePieces(StateTier* tier, const JobStates& states) {
     staged_ = OwnedPieces(&tier->staging(), PieceOwner::kDemotion, order_.job);
   bool taken = false;
 
-  while (staged_.count() < kStagedPiecesMax && next_chunk_ < places_.size()) {
+  const size_t chunks = order_.plan.directories.size();
+  while (staged_.count() < kStagedPiecesMax && next_chunk_ < chunks) {
     const uint32_t directory = order_.plan.directories[next_chunk_];
     if (!staged_.Take(directory, next_chunk_, next_piece_)) break;
     taken = true;
     if (++next_piece_ < states.chunk(next_chunk_).pieces) continue;
-    ++next_chunk_;
     next_piece_ = 0;
+    if (++next_chunk_ < chunks) PlaceNext(states);
   }
   return taken;
 }
@@ -143,7 +147,7 @@ void Demotion::TakeLate(const TierLate& late, StateTier* tier) {
 }
 
 void Demotion::Cancel(const Status& why) {
-  if (!active() || state_ == State::kEnding) return;
+  if (!active() || state_ == State::kEnding || state_ == State::kCommitted) return;
   why_ = why;
   state_ = State::kEnding;
   staged_.FreeAllIn(StagedState::kReady);

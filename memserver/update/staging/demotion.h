@@ -52,7 +52,9 @@ class Demotion {
   void Cancel(const Status& why);
 
   // All of it lies on NVMe for good.
-  bool ready() const { return state_ == State::kReady; }
+  bool ready() const { return state_ == State::kReady || state_ == State::kCommitted; }
+  // The owner believes it from here on: it cannot be cancelled any more. Requires ready().
+  void NoteCommitted() { state_ = State::kCommitted; }
   // It was cancelled, and nothing of it is under way any more.
   bool failed() const { return state_ == State::kEnding && staged_.count() == 0; }
   const Status& why() const { return why_; }
@@ -68,14 +70,17 @@ class Demotion {
   int64_t began_ns() const { return began_ns_; }
 
  private:
-  enum class State : uint8_t { kIdle, kMoving, kFlushing, kReady, kEnding };
+  enum class State : uint8_t { kIdle, kMoving, kFlushing, kReady, kCommitted, kEnding };
+  void PlaceNext(const JobStates& states);
   bool TakePieces(StateTier* tier, const JobStates& states);
   PieceBuffer BufferOf(uint32_t staging, const StateTier& tier, const JobStates& states) const;
 
   State state_ = State::kIdle;
   Order order_;
   Status why_;
-  std::vector<uint64_t> places_;  // of chunks: slot 0, in their data files
+  // Slot 0 of the chunks up to next_chunk_, in their data files; and where the next of each
+  // directory begins.
+  std::vector<uint64_t> places_, ends_;
   OwnedPieces staged_;
   ChunkId next_chunk_ = 0;
   uint32_t next_piece_ = 0;

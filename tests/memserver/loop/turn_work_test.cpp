@@ -332,6 +332,90 @@ TEST_F(MakingOfAJob, OtherRanksAndSnapshotsMeetItAsItWillBe) {
   EXPECT_EQ(ready->snapshot->pool_used, job().states->pool_bytes());
 }
 
+// The states of a job without ranks go to NVMe: no turn goes through all of its chunks.
+class DemotionOfAJob : public ::testing::Test {
+ protected:
+  DemotionOfAJob() : spec_(Large("large", kMoved)), world_(Options(&spec_)) {
+    const auto rank = world_.Join(spec_, 0);
+    EXPECT_NE(rank, nullptr);
+    for (ChunkId id = 0; rank != nullptr && id < kMoved; ++id)
+      EXPECT_EQ(world_.Await(rank.get(), rank->Put(id, 0, kElements, 0)).error, 0U);
+    world_.AwaitWeights("large");
+    world_.Lose(*rank);
+    world_.Settle();
+  }
+  static WorldOptions Options(shm::JobSpec* spec) {
+    spec->optimizer.momentum = 0.9;
+    WorldOptions options = WithLease();
+    options.pool_bytes = shm::StateBytesOf(*spec).total() + 8 * kMiB;
+    options.nvme_directories = 2;
+    options.nvme_bytes = 128 * kMiB;
+    return options;
+  }
+
+  const JobStates& states() { return *world_.tables().FindJob("large")->states; }
+  bool moving() { return world_.jobs().demotion().active(); }
+  // Turns until it lies on NVMe for good, or has to be followed further; the most looks of one.
+  uint64_t MoveUntil(bool followed) {
+    uint64_t most = 0;
+    EXPECT_TRUE(world_.Command(EvictJob{"large"}).ok());
+    for (int turns = 0; turns < 100'000 && moving(); ++turns) {
+      const uint64_t before = states().looks();
+      world_.loop().Turn();
+      most = std::max(most, states().looks() - before);
+      if (!followed && states().is_moving_out()) break;
+    }
+    return most;
+  }
+
+  static constexpr uint32_t kMoved = 2 * kMovedRowsPerTurn + 100;
+  shm::JobSpec spec_;
+  ServeWorld world_;
+};
+
+TEST_F(DemotionOfAJob, IsBegunAndFollowedInSlices) {
+  const uint64_t movable = states().movable_bytes();
+  std::vector<Extent> runs;
+  states().placement().AddMovable(&runs);
+  EXPECT_EQ(runs.size(), 1U) << "what goes back to the pool lies together";
+  EXPECT_LE(MoveUntil(true), kMovedRowsPerTurn + kFew);
+  EXPECT_EQ(states().demoted(), kMoved);
+  EXPECT_GE(world_.pool().largest_free_bytes(), movable) << "others find it in one hole";
+  for (const ChunkId id : {ChunkId{0}, ChunkId{5000}, kMoved - 1}) {
+    EXPECT_TRUE(states().chunk(id).spilled);
+    EXPECT_EQ(states().chunk(id).planes.momentum, nullptr);
+  }
+  EXPECT_EQ(states().table().pieces_spilled(), kMoved);
+
+  const auto again = world_.Join(spec_, 0);
+  ASSERT_NE(again, nullptr);
+  for (const ChunkId id : {ChunkId{0}, ChunkId{5000}, kMoved - 1})
+    EXPECT_EQ(world_.Await(again.get(), again->Fetch(id, 0, kElements, 0, 0)).error, 0U);
+}
+
+TEST_F(DemotionOfAJob, ARankThatComesMeanwhileIsToldToComeAgain) {
+  MoveUntil(false);
+  ASSERT_TRUE(states().is_moving_out());
+  world_.Reserve(spec_, 0);
+  world_.loop().Turn();
+  const auto refused = world_.TakeReply<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->why.id(), ErrorId::kNotReady) << "clients wait and try again";
+  world_.Settle();
+  EXPECT_EQ(states().demoted(), kMoved);
+  EXPECT_NE(world_.Join(spec_, 0), nullptr);
+}
+
+TEST_F(DemotionOfAJob, AServerThatIsKilledMeanwhileHasMovedIt) {
+  MoveUntil(false);
+  ASSERT_TRUE(states().is_moving_out());
+  world_.Restart();
+  ASSERT_TRUE(world_.recovered().ok());
+  EXPECT_EQ(states().demoted(), kMoved);
+  EXPECT_TRUE(states().chunk(kMoved - 1).spilled);
+  EXPECT_EQ(states().pool_bytes() + world_.pool().free_bytes(), world_.pool().total_bytes());
+}
+
 // Most chunks lie on the host: whoever looks for those that do not goes on in the next turn.
 TEST(WorkOfATurnOnNvme, AScrubWalksInSlices) {
   shm::JobSpec spec = Large("scrubbed");

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/point.h"
 #include "base/random.h"
 #include <gtest/gtest.h>
 #include "memserver/residency/pool/extent_allocator.h"
@@ -66,21 +68,32 @@ RunWants PartsOfThree(uint64_t parts) {
   return wants;
 }
 
-TEST(TakeRuns, GivesEachFreeRangeAsManyPartsAsFit) {
-  const uint64_t sizes[] = {10 * kPageBytes, 8 * kPageBytes, 3000 * kPageBytes};
+TEST(TakeRuns, TakesTheSmallestRangeThatHoldsAll) {
+  const uint64_t sizes[] = {10 * kPageBytes, 3000 * kPageBytes, 3100 * kPageBytes, 2 * kPageBytes};
   ExtentAllocator allocator(sizes);
   std::vector<FreeRange> runs;
   ASSERT_TRUE(TakeRuns(PartsOfThree(1000), &allocator, &runs));
-  ASSERT_EQ(runs.size(), 4U) << "the head, and one a range";
-  const uint64_t pages[] = {2, 6, 6, 996 * 3};
-  const uint64_t begins[] = {0, 2, 10, 18};
+  ASSERT_EQ(runs.size(), 2U) << "the head, and all parts";
+  EXPECT_EQ(runs[0].offset, 6110 * kPageBytes);
+  EXPECT_EQ(runs[1].offset, 10 * kPageBytes);
+  EXPECT_EQ(runs[1].bytes, 3000 * kPageBytes);
+}
+
+TEST(TakeRuns, GivesTheLargestRangesAsManyPartsAsFit) {
+  const uint64_t sizes[] = {2 * kPageBytes, 11 * kPageBytes, 8 * kPageBytes, 2000 * kPageBytes};
+  ExtentAllocator allocator(sizes);
+  std::vector<FreeRange> runs;
+  ASSERT_TRUE(TakeRuns(PartsOfThree(670), &allocator, &runs));
+  const uint64_t pages[] = {2, 666 * 3, 9, 3};
+  const uint64_t begins[] = {0, 21, 2, 13};
+  ASSERT_EQ(runs.size(), 4U);
   for (size_t i = 0; i < runs.size(); ++i) {
     EXPECT_EQ(runs[i].bytes, pages[i] * kPageBytes) << i;
     EXPECT_EQ(runs[i].offset, begins[i] * kPageBytes) << i;
   }
-  EXPECT_EQ(allocator.free_bytes(), (3018 - 3002) * kPageBytes);
+  EXPECT_EQ(allocator.free_bytes(), (2021 - 2012) * kPageBytes);
   for (const FreeRange& run : runs) allocator.Release(run.offset, run.bytes);
-  EXPECT_EQ(allocator.largest_free_bytes(), 3000 * kPageBytes);
+  EXPECT_EQ(allocator.largest_free_bytes(), 2000 * kPageBytes);
 }
 
 TEST(TakeRuns, SplitsThePartsForWhichNoRangeIsLargeEnough) {
@@ -89,9 +102,55 @@ TEST(TakeRuns, SplitsThePartsForWhichNoRangeIsLargeEnough) {
   std::vector<FreeRange> runs;
   ASSERT_TRUE(TakeRuns(PartsOfThree(3), &allocator, &runs)) << "to the last page";
   EXPECT_EQ(allocator.free_bytes(), 0U);
-  EXPECT_EQ(runs.size(), 6U);
+  EXPECT_EQ(runs.size(), 5U);
   for (const FreeRange& run : runs) allocator.Release(run.offset, run.bytes);
   EXPECT_EQ(allocator.free_bytes(), 11 * kPageBytes);
+}
+
+// Ranges that were chosen while it lives.
+class Choices {
+ public:
+  Choices() {
+    SetPointHook([this](const char* hit) {
+      count_ += std::string_view(hit) == "server.range_chosen" ? 1 : 0;
+    });
+  }
+  ~Choices() { SetPointHook({}); }
+  Choices(const Choices&) = delete;
+  Choices& operator=(const Choices&) = delete;
+  uint64_t count() const { return count_; }
+
+ private:
+  uint64_t count_ = 0;
+};
+
+TEST(TakeRuns, TheWorkGrowsNeitherWithHolesNorWithParts) {
+  std::vector<uint64_t> sizes(20'000, 2 * kPageBytes);  // holes that are smaller than a part
+  sizes.push_back(30'000 * kPageBytes);
+  ExtentAllocator allocator(sizes);
+  std::vector<FreeRange> runs;
+  const Choices choices;
+  ASSERT_TRUE(TakeRuns(PartsOfThree(10'000), &allocator, &runs));
+  EXPECT_EQ(runs.size(), 2U);
+  EXPECT_EQ(choices.count(), 2U);
+}
+
+// A user whose jobs left many small holes cannot make the next one's admission last for seconds.
+TEST(TakeRuns, MemoryInMoreHolesThanAJobMayHaveRunsIsNoRoom) {
+  for (const uint64_t hole_pages : {2U, 3U}) {  // smaller than a part, and as large
+    std::vector<uint64_t> sizes(20'000, hole_pages * kPageBytes);
+    ExtentAllocator allocator(sizes);
+    const uint64_t before = allocator.free_bytes();
+    std::vector<FreeRange> runs;
+    const Choices choices;
+    EXPECT_FALSE(TakeRuns(PartsOfThree(kRunsMax + 1), &allocator, &runs));
+    EXPECT_LE(choices.count(), kRunsMax + 4);
+    EXPECT_TRUE(runs.empty());
+    EXPECT_EQ(allocator.free_bytes(), before);
+
+    EXPECT_TRUE(TakeRuns(PartsOfThree(kRunsMax / 2 - 1), &allocator, &runs));
+    EXPECT_LE(runs.size(), kRunsMax);
+  }
 }
 
 TEST(TakeRuns, TakesNothingWhereARunIsMissing) {

@@ -2,7 +2,14 @@
 #include "memserver/residency/placement.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "base/point.h"
 #include "base/units.h"
+#include "shm/spec/make_sums.h"
 #include "shm/spec/state_bytes.h"
 #include "tests/fakes/serve_world.h"
 
@@ -99,6 +106,67 @@ TEST(Placement, ChunksAreStripedOverDirectoriesByRoom) {
   auto short_by_one = PlaceStates(spec, StatesOn::kNvme, {kGiB, {2 * chunk, 2 * chunk - 1}});
   EXPECT_EQ(short_by_one.status().id(), ErrorId::kNvmeFull);
   EXPECT_NE(short_by_one.status().what().find("two slots"), std::string::npos);
+}
+
+// As a server that has decoded it knows it.
+shm::JobSpec WithSums(uint32_t chunks, uint64_t elements = 64) {
+  shm::JobSpec spec =
+      MakeSpec({.dtype = DType::kBF16, .chunks = chunks, .chunk_elements = elements});
+  spec.sums.made = shm::MakeSums(spec);
+  return spec;
+}
+
+// Directories that were chosen while it lives.
+class Choices {
+ public:
+  Choices() {
+    SetPointHook([this](const char* hit) {
+      count_ += std::string_view(hit) == "server.directory_chosen" ? 1 : 0;
+    });
+  }
+  ~Choices() { SetPointHook({}); }
+  Choices(const Choices&) = delete;
+  Choices& operator=(const Choices&) = delete;
+  uint64_t count() const { return count_; }
+
+ private:
+  uint64_t count_ = 0;
+};
+
+TEST(Stripes, TheChoiceOfDirectoriesIsBoundedWhateverTheNumberOfChunks) {
+  const shm::JobSpec spec = WithSums(5 * kStripesMax + 7);
+  const Choices choices;
+  auto placed = PlaceStates(spec, StatesOn::kNvme, {kGiB, {64 * kGiB, 64 * kGiB, 64 * kGiB}});
+  ASSERT_TRUE(placed.ok());
+  EXPECT_LE(choices.count(), kStripesMax);
+  ASSERT_EQ(placed->directories.size(), spec.chunks.size());
+
+  std::vector<uint64_t> bytes(3, 0);
+  for (ChunkId id = 0; id < spec.chunks.size(); ++id)
+    bytes[placed->DirectoryOf(id)] += shm::SpilledChunkBytes(spec, id);
+  EXPECT_EQ(placed->nvme_bytes, bytes);
+  const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+  EXPECT_LE(*most - *least, 6 * shm::SpilledChunkBytes(spec, 0)) << "no more than a stripe";
+}
+
+TEST(Stripes, OneIsAChunkWhereTheJobHasNoVeryManyOfThem) {
+  const shm::JobSpec spec = WithSums(kStripesMax);
+  auto placed = PlaceStates(spec, StatesOn::kNvme, {kGiB, {64 * kGiB, 64 * kGiB}});
+  ASSERT_TRUE(placed.ok());
+  for (ChunkId id = 0; id < spec.chunks.size(); ++id) ASSERT_EQ(placed->DirectoryOf(id), id % 2);
+}
+
+TEST(Stripes, TheLastRoomIsFoundInPartsOfAStripe) {
+  const shm::JobSpec spec = WithSums(4 * kStripesMax);
+  const uint64_t chunk = shm::SpilledChunkBytes(spec, 0), all = spec.chunks.size();
+  const Choices choices;
+  auto placed =
+      PlaceStates(spec, StatesOn::kNvme, {kGiB, {(all / 2 + 1) * chunk, (all / 2 - 1) * chunk}});
+  ASSERT_TRUE(placed.ok()) << "to the last chunk";
+  EXPECT_LE(choices.count(), kStripesMax + 4);
+  auto too_small =
+      PlaceStates(spec, StatesOn::kNvme, {kGiB, {all / 2 * chunk, all / 2 * chunk - 1}});
+  EXPECT_EQ(too_small.status().id(), ErrorId::kNvmeFull);
 }
 
 }  // namespace placement_test

@@ -200,7 +200,7 @@ TEST_F(LargeChunks, WhatMovesOutGivesItsSlackBack) {
   uint64_t bytes = 0;
   for (const Extent& extent : movable) bytes += extent.bytes;
   EXPECT_EQ(bytes, states->movable_bytes());
-  states->MoveOut(PlanMove(*spec_, 2, {64 * kGiB}).value(), std::array<uint64_t, 1>{0});
+  states->MoveOut(PlanMove(*spec_, 2, {64 * kGiB}).value(), {0});
   EXPECT_EQ(pool->free_bytes(), bytes);
   EXPECT_EQ(states->pool_bytes(), bytes_ - bytes);
 }

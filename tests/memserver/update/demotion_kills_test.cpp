@@ -43,8 +43,8 @@ TEST_P(DemotionKills, AtEveryPointLeaveTheStatesInOnePlace) {
   const Weights expected = OnHost(GetParam(), 4);
   for (const char* point :
        {"server.demotion_begun", "server.demotion_staged", "server.demotion_written",
-        "server.demotion_noted", "server.demotion_committed", "server.demotion_ended",
-        "server.job_reserved"}) {
+        "server.demotion_noted", "server.demotion_committed", "server.demotion_followed",
+        "server.demotion_ended", "server.job_reserved"}) {
     for (uint32_t hits = 1; hits <= (std::string(point) == "server.demotion_staged" ? 3 : 1);
          hits += 2) {
       Pair run(GetParam(), RoomForOne(SpecOf(GetParam()), 2));
