@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
-#include "memserver/jobs/job_recovery.h"
+#include "memserver/jobs/recovery/given_up.h"
 #include "memserver/control/peer_identity.h"
 #include "memserver/jobs/limits.h"
 
@@ -91,6 +91,11 @@ uint32_t FormerServers::TakeEnded() {
   return ended;
 }
 
+void FormerServers::Forget(uint32_t servers) {
+  std::erase_if(watched_,
+                [servers](const Watched& server) { return (servers & BitOf(server.place)) != 0; });
+}
+
 bool FormerServers::Await(uint32_t servers, int64_t limit_ns, Clock* clock) {
   const int64_t end = clock->NowNs() + limit_ns;
   for (TakeEnded(); (living() & servers) != 0; TakeEnded()) {
@@ -134,13 +139,33 @@ Result<uint32_t> TakeOverFrom(FormerServers* former, const KeptMemory& kept, Kee
 
     return 0U;
   }
-  const auto noted = kept.index->NoteServer(own);
+  auto place = TakePlace(former, kept, own);
   TP_POINT("server.noted");
-  if (noted) return *noted;
+  return place;
+}
+
+Result<uint32_t> TakePlace(FormerServers* former, const KeptMemory& kept, const ProcessName& own) {
+  if (const auto noted = kept.index->NoteServer(own)) return *noted;
+  const uint32_t needed = GpuServersOf(*kept.pool, kept.contents);
+  const uint32_t free = TP_PLANTED("former.needed_place_taken") ? ~0U : ~needed;
+  if (free != 0) {
+    const uint32_t first = free & (~free + 1);
+    former->Forget(first);
+    kept.index->ForgetServers(first);
+    if (const auto noted = kept.index->NoteServer(own)) return *noted;
+  }
+
+  std::string pids;
+  for (const NotedServer& server : kept.contents.servers)
+    pids += (pids.empty() ? "" : " ") + std::to_string(server.process.pid);
   return Status(ErrorId::kNotReady, "kept memory has room for the names of " +
                                         std::to_string(kServersNoted) +
-                                        " memservers, and so many that were killed have not ended")
-      .Fix("see what they wait for (`ps -C memserver`, `cat /proc/PID/task/*/stack`)");
+                                        " memservers, and so many that were killed have not ended, "
+                                        "each of which copied from and to GPUs for a job")
+      .Why("they are the processes " + pids)
+      .Fix(
+          "see what they wait for (`cat /proc/PID/task/*/stack`); end the jobs' file system calls, "
+          "for example with `umount -f`");
 }
 
 }  // namespace tidepool::memserver

@@ -33,6 +33,8 @@ class FormerServers {
   uint32_t living() const;
   // Bits of those that have ended since.
   uint32_t TakeEnded();
+  // These are looked after no more.
+  void Forget(uint32_t servers);
   // Returns when all of `servers` have ended, or time has passed: true for the former. At most
   // `limit_ns`; looks once where that is 0.
   bool Await(uint32_t servers, int64_t limit_ns, Clock* clock);
@@ -47,6 +49,11 @@ class FormerServers {
   UniqueFd epoll_;
   std::vector<Watched> watched_;
 };
+
+// A place among the noted servers, for this process; its bit. Where all are taken by processes that
+// have not ended, that of one which copied for no kept job is taken over: nobody waits for it.
+// Errors: kNotReady (a job may have to wait for each of them; their pids are named).
+Result<uint32_t> TakePlace(FormerServers* former, const KeptMemory& kept, const ProcessName& own);
 
 // What a server does with kept memory before it begins anything: waits for those before it, a
 // little, where jobs that were found have to wait for them; and notes itself. The bit of its place;

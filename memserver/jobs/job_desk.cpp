@@ -8,6 +8,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/jobs/job_recovery.h"
+#include "memserver/jobs/recovery/given_up.h"
 #include "memserver/jobs/unwritten_states.h"
 
 namespace tidepool::memserver {
@@ -95,7 +96,11 @@ void JobDesk::On(DeclareSchedule event) {
 // Takes up the jobs that waited for these servers; their ranks were told to try again.
 void JobDesk::On(const FormerServersEnded& event) {
   neighbours_.index->ForgetServers(event.servers);
-  if (!tables_->draining) tables_->frozen->ForgetServers(event.servers);
+  if (!tables_->draining) {
+    tables_->frozen->ForgetServers(event.servers);
+    GiveWithheld(neighbours_, event.servers, tables_);
+    room_changes_.Note(RoomChange::kJobTakenUp);
+  }
   TP_POINT("server.former_forgotten");
   for (size_t i = 0; i < tables_->set_aside.size();) {
     SetAside& aside = tables_->set_aside[i];

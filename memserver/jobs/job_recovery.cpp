@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "memserver/jobs/recovery/given_up.h"
 #include "memserver/residency/kept/job_records.h"
 #include "shm/spec/gpu_states.h"
 
@@ -168,12 +169,6 @@ void AskForShares(const LoopNeighbours& neighbours, std::span<const HeldMemory> 
   }
 }
 
-// What servers before this one may still do to kept jobs.
-struct FormerCopies {
-  uint32_t living = 0;   // servers whose processes have not ended
-  uint32_t copying = 0;  // those of them that had copies on a GPU's streams
-};
-
 // The servers that have to end before anybody touches the job. A frozen chunk that is not there may
 // have been on its way from any GPU.
 uint32_t WaitsFor(const FormerCopies& former, const JobStates& states) {
@@ -182,24 +177,6 @@ uint32_t WaitsFor(const FormerCopies& former, const JobStates& states) {
                                          [](const FrozenUse& use) { return !use.chunk->sealed; });
   return (states.record().gpu_servers.load(std::memory_order_relaxed) & former.living) |
          (awaits_frozen ? former.copying : 0);
-}
-
-Status WhyItWaits(const IndexContents& contents, uint32_t servers, const JobStates& states) {
-  std::string pids;
-  for (const NotedServer& server : contents.servers) {
-    if ((servers & BitOf(server.place)) != 0)
-      pids += (pids.empty() ? "" : ", ") + std::to_string(server.process.pid);
-  }
-
-  return Status(ErrorId::kNotReady, NameOf(states) + " waits for the end of process " + pids +
-                                        ", a memserver that was killed: what it copies from and to "
-                                        "GPUs may still be under way")
-      .Why(
-          "a killed process does not end while the system waits for something in its name, as a "
-          "file system that does not answer")
-      .Fix(
-          "see what it waits for (`cat /proc/PID/task/*/stack`): the job goes on by itself as soon "
-          "as that process has ended");
 }
 
 Result<KeptJob> ReadJob(const LoopNeighbours& neighbours, const IndexedJob& indexed,
@@ -289,24 +266,13 @@ void RemoveOthersRanges(const LoopNeighbours& neighbours, const Tables& tables) 
   neighbours.tier->RemoveAllBut(nonces);
 }
 
-// The job cannot be trusted, or its states are lost: its ranks are told so. `kept` is null where
-// its records cannot be read.
-void GiveUp(const LoopNeighbours& neighbours, const IndexedJob& indexed, const KeptJob* kept,
-            const Status& why, Tables* tables) {
-  LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", why.Line()}});
-  if (kept != nullptr && kept->sealed_version > 0)
-    tables->lost.Note(
-        {kept->spec->name, kept->uid, kept->sealed_version, WallSeconds(), why.Line()});
-  neighbours.index->Remove(indexed.slot);
-}
-
 // The job is whole, and former servers may still copy into its memory.
 void LetWait(std::unique_ptr<Job> job, uint32_t waits_for, const IndexContents& contents,
              Tables* tables) {
   SetAside aside{.waits_for = waits_for,
                  .nonce = job->nonce,
                  .uid = job->uid,
-                 .why = WhyItWaits(contents, waits_for, *job->states)};
+                 .why = WhyItWaits(contents, waits_for, NameOf(*job->states))};
   LogWarn("a job in kept memory is set aside", {{"job", job->id}, {"why", aside.why.Line()}});
   for (const FrozenUse& use : job->states->frozen()) tables->frozen->Await(use.chunk, waits_for);
   aside.job = std::move(job);
@@ -326,17 +292,6 @@ void GoOnWith(const LoopNeighbours& neighbours, std::unique_ptr<Job> job, Tables
 bool IsOver(const Job& job) {
   return job.run() == RunState::kOver ||
          (!job.HasRanks() && (job.AllLeftWell() || !job.states->weights_ready()));
-}
-
-uint32_t GpuServersOf(const HostPool& pool, const IndexContents& contents) {
-  uint32_t servers = 0;
-  for (const IndexedJob& job : contents.jobs) {
-    const auto records = pool.Look(job.records_offset, job.records_bytes);
-    if (records.size() < sizeof(JobRecord)) continue;
-    servers |= reinterpret_cast<const JobRecord*>(records.data())
-                   ->gpu_servers.load(std::memory_order_relaxed);
-  }
-  return servers;
 }
 
 Job* TakeUp(const LoopNeighbours& neighbours, SetAside aside, Tables* tables) {
@@ -370,7 +325,8 @@ Status RecoverJobs(const LoopNeighbours& neighbours, const IndexContents& conten
       return recovered.status();
 
     if (!recovered.ok()) {
-      GiveUp(neighbours, indexed, kept.ok() ? &*kept : nullptr, recovered.status(), tables);
+      const KeptJob* const read = kept.ok() ? &*kept : nullptr;
+      GiveUp(neighbours, {&indexed, read, recovered.status()}, former, tables);
     } else if (*recovered == nullptr) {
       LogError("a job in kept memory is set aside",
                {{"job", indexed.job}, {"why", tables->set_aside.back().why.Line()}});
@@ -384,6 +340,7 @@ Status RecoverJobs(const LoopNeighbours& neighbours, const IndexContents& conten
     }
   }
 
+  WithholdMemory(neighbours, contents, tables);
   SortByNumber(&tables->jobs);
   GiveShareSlots(tables->AllJobs());
   AskForShares(neighbours, states, tables);

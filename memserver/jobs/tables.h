@@ -97,12 +97,22 @@ struct SetAside {
   const JobStates& states() const { return *job->states; }
 };
 
+// Kept memory that was given up, while killed servers may still copy into some of it: where, the
+// damage does not say. The pool gives nothing to anybody until they have ended, and the slots of
+// the index stay, so that a later server knows of it as well.
+struct Withheld {
+  uint32_t waits_for = 0;  // bits of servers that have to end; 0: nothing is withheld
+  std::vector<uint32_t> slots = {};
+  Status why = {};  // what newcomers are told
+};
+
 struct Tables {
   std::unique_ptr<FrozenTable> frozen;              // outlives the jobs, which hold what is in it
   std::vector<std::unique_ptr<RootComplex>> roots;  // of the GPUs
   std::vector<std::unique_ptr<GpuStreams>> gpus;    // outlive the sessions on them
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<SetAside> set_aside;
+  Withheld withheld;
   std::vector<std::unique_ptr<SessionSlot>> slots;  // in order of arrival
   QuotaBook quotas;
   Scrub scrub;

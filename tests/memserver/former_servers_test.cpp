@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <memory>
@@ -306,6 +307,53 @@ TEST_F(JobsThatWait, OneThatBroughtAGpuIsSetAsideAndOthersGoOnAtOnce) {
   on_gpu->LeaveAll();
   on_host->LeaveAll();
   EXPECT_EQ(world_->pool().free_bytes(), world_->pool().total_bytes());
+}
+
+// Where the memory of a job lies that cannot be trusted is not known: nobody gets any.
+TEST_F(JobsThatWait, MemoryOfADamagedOneIsGivenToNobodyWhileAGpuMayCopyIntoIt) {
+  const Weights expected = Undisturbed(4);
+  const auto on_host = Begin(SpecOf("host"), false, 2);
+  const auto on_gpu = Begin(SpecOf("gpu"), true, 2);
+  world_->tables().FindJob("gpu")->states->record().uid ^= 1;
+  KillAndLetLinger();
+  ASSERT_EQ(world_->tables().jobs.size(), 1U);
+  EXPECT_TRUE(world_->tables().set_aside.empty());
+  world_->LetKilledLinger(true);
+  for (int restarts = 0; restarts < 2; ++restarts) {
+    BringNothing();
+    world_->Reserve(SpecOf("newcomer"), 0);
+    world_->Settle();
+    const auto refused = world_->TakeReply<Refused>();
+    ASSERT_TRUE(refused.has_value()) << restarts;
+    EXPECT_EQ(refused->why.id(), ErrorId::kNotReady) << refused->why.Line();
+    std::vector<Extent> taken;
+    EXPECT_FALSE(world_->pool().Take(std::array{kPageBytes}, &taken));
+    if (restarts == 0) world_->Restart();  // the next one knows of it as well
+  }
+  world_->LetKilledLinger(false);
+  ComeBack(on_host.get());
+  Train(on_host.get(), 2, 4);
+  EXPECT_TRUE(Same(on_host->FetchAll(), expected)) << "others go on";
+
+  world_->EndLingering();
+  world_->Settle();
+  const auto newcomer = Begin(SpecOf("newcomer"), false, 2);
+  Train(newcomer.get(), 2, 4);
+  EXPECT_TRUE(Same(newcomer->FetchAll(), expected));
+  newcomer->LeaveAll();
+  on_host->LeaveAll();
+  EXPECT_EQ(world_->pool().free_bytes(), world_->pool().total_bytes());
+  world_->Restart();
+  EXPECT_TRUE(world_->tables().withheld.slots.empty()) << "it is in the index no longer";
+}
+
+TEST_F(JobsThatWait, ADamagedOneHoldsUpNobodyWhereNoServerLingers) {
+  const auto on_gpu = Begin(SpecOf("gpu"), true, 2);
+  world_->tables().FindJob("gpu")->states->record().uid ^= 1;
+  world_->Restart();
+  EXPECT_TRUE(world_->tables().jobs.empty());
+  BringNothing();
+  EXPECT_NE(world_->Join(SpecOf("newcomer"), 0), nullptr);
 }
 
 TEST_F(JobsThatWait, NobodyWaitsWhereTheProcessHasEnded) {

@@ -234,7 +234,10 @@ Result<SessionSlot*> JobAdmission::TakeSlot(const ReserveJob& event) {
   // First whether its place is free: a limit that is as small as the job allows is full until the
   // rank before it has gone.
   Job* job = context_.tables->FindJob(spec.name);
-  if (job == nullptr) TP_RETURN_IF_ERROR(context_.tables->WhySetAside(spec.name, 0));
+  if (job == nullptr) {
+    TP_RETURN_IF_ERROR(context_.tables->WhySetAside(spec.name, 0));
+    TP_RETURN_IF_ERROR(context_.tables->withheld.why);
+  }
   if (job == nullptr && context_.settings.closed()) {
     return Status(ErrorId::kTooManySessions, "memserver is being drained: it takes no new jobs")
         .Fix("wait for it (--wait), or ask an operator");

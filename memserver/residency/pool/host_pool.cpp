@@ -244,6 +244,7 @@ HostPool::~HostPool() {
 }
 
 bool HostPool::Take(std::span<const uint64_t> sizes, std::vector<Extent>* extents) {
+  if (withheld_) return false;
   const size_t before = extents->size();
 
   for (const uint64_t bytes : sizes) {
@@ -284,7 +285,7 @@ std::vector<std::span<std::byte>> HostPool::mapped() const {
 
 bool HostPool::TakeRuns(const RunWants& wants, std::vector<Extent>* runs) {
   std::vector<FreeRange> taken;
-  if (!memserver::TakeRuns(wants, allocator_.get(), &taken)) return false;
+  if (withheld_ || !memserver::TakeRuns(wants, allocator_.get(), &taken)) return false;
   for (const FreeRange& run : taken) runs->push_back(ExtentAt(run.offset + own_bytes_, run.bytes));
   return true;
 }
@@ -293,7 +294,7 @@ bool HostPool::TakeRuns(const RunWants& wants, std::vector<Extent>* runs) {
 bool HostPool::FindsRuns(const RunWants& wants, std::span<const Extent> released) {
   Release(released);
   std::vector<FreeRange> taken;
-  const bool found = memserver::TakeRuns(wants, allocator_.get(), &taken);
+  const bool found = !withheld_ && memserver::TakeRuns(wants, allocator_.get(), &taken);
   for (const FreeRange& run : taken) allocator_->Release(run.offset, run.bytes);
   for (const Extent& extent : released)
     TP_CHECK(allocator_->TakeAt(extent.offset - own_bytes_, extent.bytes), "it was given back");

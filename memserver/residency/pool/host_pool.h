@@ -108,6 +108,9 @@ class HostPool {
   // part of that one.
   void Join(const Extent& extent, std::vector<Extent>* runs) const;
 
+  // Nothing is free for anybody, until it is let go; places of kept jobs may still be taken.
+  void Withhold(bool all) { withheld_ = all; }
+
   // Bytes for jobs: all, free, and free at one place.
   uint64_t total_bytes() const { return allocator_->total_bytes(); }
   uint64_t free_bytes() const { return allocator_->free_bytes(); }
@@ -148,6 +151,7 @@ class HostPool {
   uint64_t own_bytes_ = 0;
   uint64_t piece_bytes_ = 0;
   PoolFacts facts_;
+  bool withheld_ = false;
 };
 
 }  // namespace tidepool::memserver

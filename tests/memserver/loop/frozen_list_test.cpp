@@ -93,7 +93,7 @@ TEST_F(FrozenListOfAJob, IsTakenAndLetGoInSlices) {
   Begin();
   const uint64_t most = MostHits("server.frozen_listed");
   EXPECT_GT(most, 0U);
-  EXPECT_LE(most, 2 * (FrozenTable::kRowsPerTurn + 1)) << "a turn asks twice at most";
+  EXPECT_LE(most, 2 * (FrozenTable::kRowsPerTurn + 1)) << "and again where a rank attaches";
   EXPECT_EQ(table().chunks().size(), kListed);
   EXPECT_EQ(table().promised_bytes(), 0U);
   ASSERT_EQ(job()->phase, JobPhase::kOpen);
