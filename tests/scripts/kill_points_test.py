@@ -46,6 +46,7 @@ ELSEWHERE = {
     "server.range_chosen": "nothing is stored there: it counts work for host_pool_test.cpp",
     "server.frozen_listed": "nothing is stored there: it counts work for frozen_list_test.cpp",
     "server.frozen_let_go": "nothing is stored there: it counts work for frozen_list_test.cpp",
+    "trainer.base_hashed": "nothing is stored there: it counts work for base_names_test.cpp",
     "server.save_listed": "nothing is stored there: it counts work for turn_work_test.cpp",
     "trainer.coming": "a rank is held there before it has anything to lose: trainer_kill_test.cpp",
     "shm.spec_summed": "nothing is stored there: it counts work for spec_sums_test.cpp",

@@ -8,16 +8,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/formats/safetensors.h"
+#include "base/point.h"
 #include "trainer/model/gpt_shape.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/run/run_plan.h"
@@ -96,7 +100,33 @@ TEST_F(BaseNamesTest, AreThoseOfTheBytes) {
   EXPECT_EQ(names.Chunks().value(), Open()->HashChunks().value());
   EXPECT_EQ(names.File().value(), Open()->file().HashFile().value());
   EXPECT_EQ(names.FileOrNothing(), HexOf(names.File().value()));
-  EXPECT_FALSE(std::filesystem::exists(Remembered())) << "nobody asked for that";
+}
+
+// Ranks that start together.
+TEST_F(BaseNamesTest, AreMadeByOneOfTheRanksThatShareTheFolder) {
+  for (const bool folder_is_there : {true, false}) {
+    std::filesystem::remove_all(out_);
+    if (folder_is_there) std::filesystem::create_directory(out_);
+    std::vector<BaseNames> ranks;
+    for (int rank = 0; rank < 4; ++rank) ranks.push_back(Names());
+    std::atomic<int> hashed{0};
+    SetPointHook([&hashed](const char* name) {
+      hashed += std::string_view(name) == "trainer.base_hashed" ? 1 : 0;
+    });
+    std::vector<std::vector<ContentHash>> found(ranks.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < ranks.size(); ++i)
+      threads.emplace_back([&, i] { found[i] = ranks[i].Chunks().value(); });
+    for (std::thread& thread : threads) thread.join();
+    SetPointHook({});
+    EXPECT_EQ(hashed, 1);
+    for (const auto& each : found) EXPECT_EQ(each, Open()->HashChunks().value());
+  }
+}
+
+TEST_F(BaseNamesTest, AreMadeByEachWhereTheFolderHasNoLock) {
+  std::filesystem::create_directory(out_ + "/base.names.lock");
+  EXPECT_EQ(Names().Chunks().value(), Open()->HashChunks().value());
 }
 
 TEST_F(BaseNamesTest, AreRememberedAndNotMadeAgain) {
@@ -184,7 +214,7 @@ TEST_F(BaseNamesTest, OfAFileThatWasJustChangedAreNotRemembered) {
 }
 
 TEST_F(BaseNamesTest, NeedNoFolder) {
-  for (const std::string& folder : {std::string(), std::string("/nonexistent"), File()}) {
+  for (const std::string& folder : {std::string(), std::string("/nonexistent/run"), File()}) {
     BaseNames names(Open(), folder, WallSeconds() + 100);
     ASSERT_TRUE(names.Chunks().ok()) << folder;
     names.Remember();
@@ -206,7 +236,8 @@ TEST_F(BaseNamesTest, OfAFileThatChangesUnderTheRunAreNotGiven) {
   EXPECT_EQ(other.File().status().id(), ErrorId::kDataBad);
   EXPECT_EQ(other.FileOrNothing(), "");
   other.Remember();
-  EXPECT_FALSE(std::filesystem::exists(Remembered()));
+  EXPECT_EQ(Names().Chunks().value(), Open()->HashChunks().value())
+      << "what is remembered is of the file as it was";
 }
 
 }  // namespace base_names_test

@@ -1,5 +1,9 @@
 #include "trainer/inputs/base_names.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <fstream>
 #include <span>
@@ -8,7 +12,9 @@
 
 #include "base/log.h"
 #include "base/planted.h"
+#include "base/point.h"
 #include "base/system/whole_file.h"
+#include "base/unique_fd.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -41,6 +47,15 @@ std::optional<ContentHash> HashFrom(const std::string& digits) {
   return hash;
 }
 
+// Ranks of one machine share the run's folder: one of them makes the names, while the others wait
+// here. Invalid where the folder has no lock to offer; then each makes its own.
+UniqueFd AwaitTurn(const std::string& folder, const std::string& path) {
+  mkdir(folder.c_str(), 0755);
+  UniqueFd lock(open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  const bool ours = lock.valid() && flock(lock.get(), LOCK_EX) == 0;
+  return ours && !TP_PLANTED("trainer.base_hashed_by_each") ? std::move(lock) : UniqueFd();
+}
+
 std::string ReadText(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
@@ -52,6 +67,7 @@ std::string ReadText(const std::string& path) {
 BaseNames::BaseNames(std::shared_ptr<const FrozenBase> base, const std::string& folder,
                      int64_t wall_seconds)
     : base_(std::move(base)),
+      folder_(folder),
       path_(folder.empty() ? "" : folder + "/" + kBaseNamesFile),
       stamp_(base_->file().Stamp()) {
   const int64_t last_ns = std::max(stamp_.modified_ns, stamp_.changed_ns);
@@ -90,8 +106,14 @@ void BaseNames::Recall() {
 
 Result<std::vector<ContentHash>> BaseNames::Chunks() {
   if (!chunks_.empty()) return chunks_;
+  const UniqueFd turn = is_settled_ && !path_.empty() ? AwaitTurn(folder_, path_) : UniqueFd();
+  if (turn.valid()) Recall();  // whoever had the turn before may have made them
+  if (!chunks_.empty()) return chunks_;
+
+  TP_POINT("trainer.base_hashed");
   TP_ASSIGN_OR_RETURN(chunks_, base_->HashChunks());
   is_settled_ = is_settled_ && base_->file().Stamp() == stamp_;
+  if (turn.valid()) Remember();
   return chunks_;
 }
 

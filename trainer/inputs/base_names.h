@@ -1,6 +1,7 @@
 // BaseNames: the names of an adapter's base, made from its bytes: one for each frozen chunk, for
 // the server, and one for the file, for those who use the adapters later. Each takes a pass over
-// the base, so they are remembered in the run's folder.
+// the base, so they are remembered in the run's folder, and of the ranks that share it one makes
+// those of the chunks while the others wait for it.
 //
 // One thread at a time. The names are remembered for one state of one file (FileStamp) and one
 // layout. Where either has changed, or the record is damaged, the base is hashed again. A wrong
@@ -30,7 +31,8 @@ class BaseNames {
   BaseNames(std::shared_ptr<const FrozenBase> base, const std::string& folder,
             int64_t wall_seconds);
 
-  // Names all frozen chunks, in order. Errors: those of FrozenBase::HashChunks.
+  // Names all frozen chunks, in order; blocks while another rank that shares the folder makes them.
+  // Errors: those of FrozenBase::HashChunks.
   Result<std::vector<ContentHash>> Chunks();
   // Hashes the whole file. Errors: kSafetensorsBad; kDataBad (its tensors are no longer those that
   // Chunks has named).
@@ -47,7 +49,7 @@ class BaseNames {
   std::string Text() const;
 
   const std::shared_ptr<const FrozenBase> base_;
-  const std::string path_;  // empty: none
+  const std::string folder_, path_;  // empty: none
   FileStamp stamp_;
   bool is_settled_ = false;  // any later change shows in the stamp
   std::vector<ContentHash> chunks_;
