@@ -56,10 +56,20 @@ Result<RunWaits> WaitsOf(const JobOptions& job, const ServerOptions& server) {
 
   TP_ASSIGN_OR_RETURN(waits.server_timeout_ns, DurationOf("--server-timeout", server.timeout));
   TP_ASSIGN_OR_RETURN(waits.rejoin_timeout_ns, DurationOf("--rejoin-timeout", job.rejoin_timeout));
+  waits.slot_timeout_ns = waits.rejoin_timeout_ns;
   const std::string& queue = job.queue_timeout;
   TP_ASSIGN_OR_RETURN(waits.queue_timeout_ns,
                       DurationOf("--wait", queue.empty() ? kQueueDefault : queue));
   return waits;
+}
+
+Status SeatStaysTaken(const Status& taken, int64_t waited_ns, bool standalone) {
+  const std::string longer =
+      standalone ? "" : " (`memctl ps` names them), or wait longer with --rejoin-timeout";
+  return Status(taken.id(), taken.what() + "; it has not left for " + FormatNs(waited_ns))
+      .Where(taken.where())
+      .Why(taken.why())
+      .Fix("end the ranks of the run before" + longer);
 }
 
 Result<RunPlan> CheckPlan(const RunOptions& options, const RankPlace& place,

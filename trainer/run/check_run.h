@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/inputs/run_corpus.h"
@@ -22,7 +23,12 @@ namespace tidepool::trainer {
 struct RunWaits {
   std::optional<uint64_t> pool_bytes;  // as asked for
   int64_t server_timeout_ns = 0, rejoin_timeout_ns = 0, queue_timeout_ns = 0;
+  // For a rank of the run before to leave its slot: as long as other ranks are waited for. Where
+  // the server is the run's own, this.
+  int64_t slot_timeout_ns = 60 * kNsPerSecond;
 };
+// What a rank is told whose slot stays taken so long: the flag that bounds the wait, too.
+Status SeatStaysTaken(const Status& taken, int64_t waited_ns, bool standalone);
 // Errors: kConfigBadValue (names the flag).
 Result<RunWaits> WaitsOf(const JobOptions& job, const ServerOptions& server);
 

@@ -23,8 +23,6 @@ namespace {
 
 constexpr size_t kPathMax = 256;
 constexpr int64_t kSlotPauseNs = 50 * kNsPerMs;
-// Least time for the other ranks to leave a broken run.
-constexpr int64_t kSlotWaitNs = 60 * kNsPerSecond;
 constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
 constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
@@ -196,11 +194,11 @@ Status RunSession::TakeSlot(const client::ClientOptions& options) {
           .Fix("give --gpu-states off: other ranks have states there, and this one cannot");
     }
 
-    const bool taken = made.status().id() == ErrorId::kRankTaken;
-    if (!taken || !task_.resumes || waited_ns > std::max(kSlotWaitNs, waits_.server_timeout_ns)) {
-      return made.status().where().empty()
-                 ? Status(made.status()).Where("memserver at " + options.socket_dir)
-                 : made.status();
+    const bool taken = made.status().id() == ErrorId::kRankTaken && task_.resumes;
+    if (!taken || waited_ns > waits_.slot_timeout_ns) {
+      const Status why =
+          taken ? SeatStaysTaken(made.status(), waited_ns, standalone()) : made.status();
+      return why.where().empty() ? Status(why).Where("memserver at " + options.socket_dir) : why;
     }
 
     if (StopFlag::Requested()) return StoppedBySignal();
