@@ -64,7 +64,7 @@ Process DurableDaemon::TrainBy(const std::string& program, const std::vector<std
   auto command = ThinCommand(directory_.path(), WithDefaults({{"--name", "job"},
                                                               {"--steps", "60"},
                                                               {"--pause-ms", "2"},
-                                                              {"--server-timeout-ms", "20000"}},
+                                                              {"--server-timeout-ms", "60000"}},
                                                              more));
   command.front() = program;
   return std::make_unique<ChildProcess>(command, environment);

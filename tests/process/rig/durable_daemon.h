@@ -27,7 +27,9 @@ class DurableDaemon : public ::testing::Test {
   // The same as another program than this release's memserver.
   Process ServeBy(const std::string& program, const std::vector<std::string>& more = {},
                   const std::vector<std::string>& environment = {}) const;
-  // A thin trainer of 60 steps that waits 20 s for a lost server, unless `more` says otherwise.
+  // A thin trainer of 60 steps that waits 60 s for a lost server, unless `more` says otherwise: a
+  // test that waits for the next server waits for up to kLimit, and the trainer must not give up
+  // before.
   Process Train(const std::vector<std::string>& more = {},
                 const std::vector<std::string>& environment = {}) const;
   Process TrainBy(const std::string& program, const std::vector<std::string>& more = {},
