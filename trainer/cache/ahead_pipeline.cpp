@@ -22,7 +22,8 @@ bool AheadPipeline::Word::Reached() const {
   return now == device::kFlagPoison || static_cast<int64_t>(now - value) >= 0;
 }
 
-AheadPipeline::AheadPipeline(PipelineSetup setup) : setup_(std::move(setup)) {
+AheadPipeline::AheadPipeline(PipelineSetup setup)
+    : setup_(std::move(setup)), names_(setup_.layout) {
   TP_CHECK(setup_.streams.device != nullptr && setup_.streams.compute != nullptr &&
                setup_.streams.recycle != nullptr,
            "an rCache on a device comes with its streams");
@@ -139,7 +140,7 @@ OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
   if (setup_.layout->ShardCount(chunk) == 1) return id;
   Collective* group = setup_.GroupOf(chunk);
   PutWait(group->stream(), op);
-  op.in_group = group->StartAllGather(setup_.View(chunk, block));
+  op.in_group = group->StartAllGather(setup_.View(block, names_.Next(chunk)));
   op.gathered = PointIn(group->stream());
   return id;
 }
@@ -160,7 +161,7 @@ OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uin
 
   Collective* group = setup_.GroupOf(chunk);
   group->stream()->WaitMarker(setup_.streams.compute, setup_.streams.compute->Record());
-  op.in_group = group->StartReduceScatter(setup_.View(chunk, block));
+  op.in_group = group->StartReduceScatter(setup_.View(block, names_.Next(chunk)));
   group->stream()->WriteFlag(op.ready.flag, op.ready.value);
   op.told = PointIn(group->stream());
   return id;
@@ -275,6 +276,11 @@ Status AheadPipeline::WaitAll() {
   TP_RETURN_IF_ERROR(Progress());
   while (!ops_.empty()) TP_RETURN_IF_ERROR(AwaitOldest());
   return {};
+}
+
+Status AheadPipeline::FinishPass() {
+  if (status_.ok()) TP_RETURN_IF_ERROR(Latch(setup_.CompareOrders()));
+  return WaitAll();
 }
 
 Status AheadPipeline::AwaitOperators() {

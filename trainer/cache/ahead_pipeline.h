@@ -71,6 +71,8 @@ class AheadPipeline {
   // into them.
   ~AheadPipeline();
 
+  // A pass begins: its operations have their places from here on.
+  void BeginPass() { names_.BeginPass(); }
   // This rank's shard comes to its place in `block` behind all that used it, then all shards are
   // gathered.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
@@ -92,6 +94,9 @@ class AheadPipeline {
   Status Wait(OpId id, bool prefetched);
   Status Progress();
   Status WaitAll();
+  // Lets the groups compare their order, so that ranks that differ need not wait for what never
+  // ends, then waits for all.
+  Status FinishPass();
   // Blocks until what is in the compute stream has ended; transfers, streams and peers are watched
   // meanwhile. Errors: as above, as soon as one is seen.
   Status AwaitOperators();
@@ -164,6 +169,7 @@ class AheadPipeline {
   bool LookAt(const Ends& ends);
 
   const PipelineSetup setup_;
+  PassNames names_;
   std::deque<Op> ops_;  // numbers first_, first_ + 1, ...
   OpId first_ = 1;
   uint64_t operators_ = 0;        // in the compute stream

@@ -32,6 +32,7 @@ CacheCounters CachedChunks::counters() const {
 }
 
 void CachedChunks::BeginPass(bool stale) {
+  pipeline_.BeginPass();
   if (stale) DropStale();
   for (const ChunkId chunk : table_.Placed()) states_.BeginPass(chunk);
 }

@@ -118,6 +118,7 @@ class CachedChunks {
   // Transfers and operators. Errors: those of the server and the group.
   Status Progress() { return pipeline_.Progress(); }
   Status AwaitTransfers() { return pipeline_.WaitAll(); }
+  Status FinishTransfers() { return pipeline_.FinishPass(); }
   Status AwaitOperators() { return pipeline_.AwaitOperators(); }
 
  private:

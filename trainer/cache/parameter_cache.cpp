@@ -168,7 +168,7 @@ Status ParameterCache::FinishBackward(uint32_t micro_batch) {
 Status ParameterCache::FinishStep() {
   if (!status_.ok()) return status_;
   if (!pass_.training()) return NotInPass("FinishStep");
-  TP_RETURN_IF_ERROR(Latch(chunks_.AwaitTransfers()));
+  TP_RETURN_IF_ERROR(Latch(chunks_.FinishTransfers()));
   if (!pass_.End()) return {};
 
   // A new order is worth telling: updates then run in the order in which the next forward needs

@@ -116,7 +116,8 @@ class ParameterCache {
   // and every chunk is handed in. Errors: kRcacheTooSmall (the pass became trace-only; names the
   // smallest size that works), and those of the server and the group.
   Status FinishBackward(uint32_t micro_batch);
-  // Ends the training pass: waits until the server has answered every submission.
+  // Ends the training pass: waits until the server has answered every submission, and the ranks of
+  // each data group have compared what they started.
   Status FinishStep();
 
   // True once a pass became trace-only: no chunk has a place any more, what operators read is the

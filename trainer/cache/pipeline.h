@@ -26,6 +26,10 @@ class Pipeline {
   // The form that the setup's streams and groups allow.
   static Pipeline Open(PipelineSetup setup);
 
+  // A pass begins: its operations have their places from here on.
+  void BeginPass() {
+    Visit([](auto& pipeline) { pipeline.BeginPass(); });
+  }
   // Brings this rank's shard of the chunk to `block`, behind all that used the block, then gathers
   // all shards.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
@@ -54,6 +58,10 @@ class Pipeline {
   }
   Status WaitAll() {
     return Visit([](auto& pipeline) { return pipeline.WaitAll(); });
+  }
+  // Waits for all, and lets the groups compare what they started.
+  Status FinishPass() {
+    return Visit([](auto& pipeline) { return pipeline.FinishPass(); });
   }
   Status AwaitOperators() {
     return Visit([](auto& pipeline) { return pipeline.AwaitOperators(); });

@@ -13,4 +13,16 @@ client::Range PipelineSetup::ShardRange(ChunkId chunk, const std::byte* block) c
   return range;
 }
 
+Status PipelineSetup::CompareOrders() const {
+  for (Collective* group : groups) {
+    if (group != nullptr && group->world() > 1) TP_RETURN_IF_ERROR(group->CompareOrder());
+  }
+  return {};
+}
+
+OperationName PassNames::Next(ChunkId chunk) {
+  const ChunkPlace& at = layout_->chunks[chunk];
+  return {chunk, ++places_[at.data_group], layout_->parameters[at.first_parameter].name};
+}
+
 }  // namespace tidepool::trainer

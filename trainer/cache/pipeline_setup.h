@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/status.h"
 #include "client/chunk_service.h"
 #include "trainer/cache/cache_streams.h"
 #include "trainer/comm/collective.h"
@@ -48,9 +49,29 @@ struct PipelineSetup {  // all must outlive the pipeline
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }
   // This rank's shard of the chunk that lies in `block`.
   client::Range ShardRange(ChunkId chunk, const std::byte* block) const;
-  BlockView View(ChunkId chunk, std::byte* block) const {
-    return {block, layout->ShardElements(chunk), layout->chunks[chunk].dtype};
+  BlockView View(std::byte* block, const OperationName& name) const {
+    return {block, layout->ShardElements(name.chunk), layout->chunks[name.chunk].dtype, name};
   }
+  // The groups compare what they started. Errors: kCollectiveFailed.
+  Status CompareOrders() const;
+};
+
+// Names the operations of a pipeline, in the order of the requests, which is that of each data
+// group's other ranks too.
+class PassNames {
+ public:
+  // The layout must outlive this object and its names.
+  explicit PassNames(const ChunkLayout* layout)
+      : layout_(layout), places_(layout->data_groups.size(), 0) {}
+
+  // Places count from 1 again.
+  void BeginPass() { places_.assign(places_.size(), 0); }
+  // The name of the next operation on the chunk, with its first parameter.
+  OperationName Next(ChunkId chunk);
+
+ private:
+  const ChunkLayout* layout_;
+  std::vector<uint32_t> places_;  // by data group: of its last operation
 };
 
 }  // namespace tidepool::trainer

@@ -9,10 +9,14 @@
 namespace tidepool::trainer {
 
 TransferPipeline::TransferPipeline(PipelineSetup setup)
-    : setup_(std::move(setup)), service_(setup_.service), compute_(setup_.streams.compute) {}
+    : setup_(std::move(setup)),
+      names_(setup_.layout),
+      service_(setup_.service),
+      compute_(setup_.streams.compute) {}
 
 OpId TransferPipeline::Add(Op op) {
   op.id = first_ + ops_.size();
+  op.name = names_.Next(op.chunk);
   ops_.push_back(op);
   if (status_.ok()) Advance(&ops_.back());
   return op.id;
@@ -69,7 +73,7 @@ bool TransferPipeline::StartInGroup(Op* op) {
   // A group of one rank has nothing to exchange, but keeps its turn.
   if (setup_.layout->ShardCount(op->chunk) > 1) {
     Collective* group = setup_.GroupOf(op->chunk);
-    const BlockView view = setup_.View(op->chunk, op->block);
+    const BlockView view = setup_.View(op->block, op->name);
     op->ticket = op->fetch ? group->StartAllGather(view) : group->StartReduceScatter(view);
   }
   return true;
@@ -191,6 +195,12 @@ Status TransferPipeline::WaitAll() {
     waited = WaitFor(TP_PLANTED("cache.last_one_awaited") ? first_ + ops_.size() - 1 : first_);
   wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
   return waited;
+}
+
+Status TransferPipeline::FinishPass() {
+  TP_RETURN_IF_ERROR(WaitAll());
+  Latch(setup_.CompareOrders());
+  return status_;
 }
 
 }  // namespace tidepool::trainer

@@ -29,6 +29,8 @@ class TransferPipeline {
  public:
   explicit TransferPipeline(PipelineSetup setup);
 
+  // A pass begins: its operations have their places from here on.
+  void BeginPass() { names_.BeginPass(); }
   // Brings this rank's shard to its place in `block`, behind all that used it, then gathers all
   // shards.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
@@ -46,6 +48,8 @@ class TransferPipeline {
   // `prefetched`: count it when it is not there yet.
   Status Wait(OpId id, bool prefetched);
   Status WaitAll();
+  // Waits for all, and lets the groups compare their order.
+  Status FinishPass();
   // On a device: waits until what is in the compute stream has ended.
   Status AwaitOperators();
 
@@ -71,6 +75,7 @@ class TransferPipeline {
     device::Stream::Marker gate;
     Stage stage;
     uint64_t ticket;  // of the server or of the group, as the stage says
+    OperationName name{};
   };
 
   Op& Of(OpId id) { return ops_[id - first_]; }
@@ -90,6 +95,7 @@ class TransferPipeline {
   bool Latch(Status status);
 
   const PipelineSetup setup_;
+  PassNames names_;
   client::ChunkService* const service_;
   device::Stream* const compute_;  // null on the host
   std::deque<Op> ops_;             // numbers first_, first_ + 1, ...; ended ones leave at the front

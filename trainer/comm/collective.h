@@ -4,6 +4,9 @@
 // One thread (the trainer's main thread) calls all methods of an object. Every rank of the group
 // must start the same operations in the same order with the same sizes; operations of one group
 // complete in the order in which they were started.
+// Each operation has a name. Ranks that are in different operations, or in equal ones of other
+// sizes, get kCollectiveFailed with the operations of both: at once where the host moves the bytes,
+// at the next CompareOrder where a device does.
 // Memory: buffers are the caller's and must stay valid and untouched until Wait returns; the result
 // is there then, not before.
 // Shapes: a block holds `world` equal shards of `shard_elements` elements; rank r's shard is
@@ -16,6 +19,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "trainer/comm/operation_name.h"
 
 namespace tidepool::trainer {
 
@@ -24,6 +28,7 @@ struct BlockView {
   void* data = nullptr;         // [world][shard_elements]
   uint64_t shard_elements = 0;  // equal on all ranks
   DType dtype = DType::kF32;
+  OperationName name{};  // of the operation on it; equal on all ranks
 
   // Bytes of one rank's shard.
   uint64_t shard_bytes() const { return shard_elements * BytesOf(dtype); }
@@ -61,6 +66,12 @@ class Collective {
   // soon, and everything fails with `why` from here on. Call it when nothing else holds up the
   // streams of this process any more (flags poisoned). May block for seconds.
   virtual void GiveUp(const Status& /*why*/) {}
+
+  // All operations of a pass have been started: where they were not compared one by one, the ranks
+  // compare a hash of their order now. All ranks call it at the same place in their order. Waits
+  // for the other ranks' calls, not for operations. Errors: kCollectiveFailed: names the first
+  // difference, and what both ranks have started there.
+  virtual Status CompareOrder() { return {}; }
 
   // Blocking conveniences for set-up, metrics and agreement. Errors: kCollectiveFailed.
   virtual Status Barrier() = 0;

@@ -134,7 +134,7 @@ void ExchangeThread::Send(size_t member) {
   Direction& out = members_[member].out;
   while (const Leg* leg = out.lost.empty() ? Current(member, true) : nullptr) {
     if (out.done == 0)
-      out.header = {kLegMagic, out.number, leg->count, in_work_[out.number - oldest_].kind, rank_};
+      out.header = {kLegMagic, out.number, leg->count, rank_, in_work_[out.number - oldest_].tag};
 
     const uint64_t of_header = std::min<uint64_t>(out.done, sizeof(Header)),
                    of_leg = out.done - of_header;
@@ -226,16 +226,17 @@ bool ExchangeThread::HeaderFits(size_t member) {
   const Header& header = in.header;
 
   if (TP_PLANTED("comm.header_unchecked")) return true;
-  if (header.magic == kLegMagic && header.number == in.number && header.kind == exchange.kind &&
+  if (header.magic == kLegMagic && header.number == in.number && header.tag == exchange.tag &&
       header.bytes == bytes && header.rank == member) {
     return true;
   }
 
-  in.lost = "is in another operation: its number " + std::to_string(header.number) + " has kind " +
-            std::to_string(header.kind) + " and " + std::to_string(header.bytes) +
-            " bytes, here number " + std::to_string(in.number) + ", a " + exchange.name +
-            ", has kind " + std::to_string(exchange.kind) + " and " + std::to_string(bytes) +
-            " bytes";
+  const auto text = [](uint64_t number, const OperationTag& tag, uint64_t count) {
+    return "number " + std::to_string(number) + ", " + tag.Text() + ", has " +
+           std::to_string(count) + " bytes";
+  };
+  in.lost = "is in another operation: its " + text(header.number, header.tag, header.bytes) +
+            "; here " + text(in.number, exchange.tag, bytes);
   return false;
 }
 
@@ -296,7 +297,7 @@ std::string ExchangeThread::Owing() const {
 }
 
 Status ExchangeThread::Broken(const std::string& why) const {
-  const std::string name = in_work_.empty() ? "an operation" : in_work_.front().name;
+  const std::string name = in_work_.empty() ? "an operation" : in_work_.front().tag.Text();
   return Status(ErrorId::kCollectiveFailed, name + " in group '" + group_ +
                                                 "' failed on its rank " + std::to_string(rank_) +
                                                 " of " + std::to_string(members_.size()))

@@ -34,8 +34,7 @@ struct Leg {  // what goes to one rank, or comes from it, in one exchange
 };
 
 struct Exchange {
-  const char* name = "";       // for people; static
-  uint32_t kind = 0;           // compared between ranks, as the length of each leg is
+  OperationTag tag{};          // compared between ranks, as the length of each leg is
   std::vector<Leg> out, in{};  // by rank of the group; this rank's own are not used
   // Where `data` is not null: a block whose shards are both legs. Received bytes replace those that
   // were sent, byte by byte behind them, and need no memory of their own; when all have come, this
@@ -69,7 +68,8 @@ class ExchangeThread {
  private:
   struct Header {
     uint64_t magic, number, bytes;
-    uint32_t kind, rank;
+    uint32_t rank;
+    OperationTag tag;
   };
   struct Direction {      // of one rank
     uint64_t number = 1;  // the exchange that it is in

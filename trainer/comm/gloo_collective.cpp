@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "trainer/comm/meeting/guarded.h"
+#include "trainer/comm/operation_check.h"
 #include "trainer/comm/operation_thread.h"
 #include "trainer/comm/rank_sum.h"
 
@@ -55,9 +56,9 @@ struct GlooCollective::State {
   OperationThread thread;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group;  // its threads tell the one above
 
-  std::string Doing(const char* name) const {
-    return std::string(name) + " in group '" + group + "' failed on its rank " +
-           std::to_string(rank) + " of " + std::to_string(world);
+  std::string Doing(const std::string& name) const {
+    return name + " in group '" + group + "' failed on its rank " + std::to_string(rank) + " of " +
+           std::to_string(world);
   }
 
   std::byte* ShardOf(const BlockView& block, uint32_t of_rank) const {
@@ -73,29 +74,70 @@ struct GlooCollective::State {
 
   using Pieces = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  // `start` makes the pieces, on the thread; c10d's order of them is that of the tickets. After an
-  // error all are waited for: none may touch the caller's memory afterwards. (They end at once,
-  // because Gloo closes a group's connections at its first error.)
-  Ticket Start(const char* name, std::function<void(std::byte*, Pieces*)> start,
-               uint64_t part_bytes = 0, std::function<void(std::byte*)> finish = {}) {
-    const auto begin = [this, name, start = std::move(start)](uint64_t number, std::byte* parts) {
-      Pieces pieces;
-      ThreadOperation::Begun begun;
-      begun.status = Guarded(Doing(name), [&] { start(parts, &pieces); });
-      begun.pieces = static_cast<uint32_t>(pieces.size());
+  // `start` makes pieces of the operation `number`, on the thread; each end is told. After an error
+  // all are waited for: none may touch the caller's memory afterwards. (They end at once, because
+  // Gloo closes a group's connections at its first error.)
+  ThreadOperation::Begun Begin(const std::string& name, uint64_t number,
+                               const std::function<void(Pieces*)>& start) {
+    Pieces pieces;
+    ThreadOperation::Begun begun;
+    begun.status = Guarded(Doing(name), [&] { start(&pieces); });
+    begun.pieces = static_cast<uint32_t>(pieces.size());
 
-      for (const auto& piece : pieces) {
-        piece->getFuture()->addCallback([this, name, number](c10::ivalue::Future& ended) {
-          thread.PieceEnded(number, Guarded(Doing(name), [&] {
-                              if (ended.hasError()) std::rethrow_exception(ended.exception_ptr());
-                            }));
-        });
-      }
-      return begun;
+    for (const auto& piece : pieces) {
+      piece->getFuture()->addCallback([this, name, number](c10::ivalue::Future& ended) {
+        thread.PieceEnded(number, Guarded(Doing(name), [&] {
+                            if (ended.hasError()) std::rethrow_exception(ended.exception_ptr());
+                          }));
+      });
+    }
+    return begun;
+  }
+
+  // What an operation is, and how it is carried out.
+  struct Plan {
+    OperationTag tag{};
+    std::vector<uint64_t> out, in{};  // bytes to and from each rank
+    std::function<void(std::byte*, Pieces*)> start{};
+    uint64_t part_bytes = 0;
+    std::function<void(std::byte*)> finish{};
+  };
+  Plan PlanOf(OperationKind kind, const OperationName& name, uint64_t bytes) const {
+    return {.tag = TagOf(kind, name),
+            .out = std::vector<uint64_t>(world, bytes),
+            .in = std::vector<uint64_t>(world, bytes)};
+  }
+
+  // c10d pairs pieces by their order, and a pair of different sizes can end the process: so the
+  // ranks first gather what each is in. The order of all pieces is that of the tickets, and within
+  // one the statements come before the bytes.
+  Ticket Start(Plan plan) {
+    const std::string name = plan.tag.Text();
+    const auto check = std::make_shared<OperationCheck>(plan.tag, plan.out, plan.in);
+    ThreadOperation operation{.part_bytes = plan.part_bytes, .finish = std::move(plan.finish)};
+
+    operation.ask = [this, name, check](uint64_t number) {
+      return Begin(name, number, [&](Pieces* pieces) {
+        at::Tensor own = ByteTensor(check->own(), check->statement_bytes()),
+                   all = ByteTensor(check->all(), world * check->statement_bytes());
+        pieces->push_back(process_group->_allgather_base(all, own));
+      });
     };
 
-    const Ticket ticket =
-        thread.Start({.part_bytes = part_bytes, .begin = begin, .finish = std::move(finish)});
+    operation.judge = [this, name, check] {
+      const Status verdict = check->Verdict();
+      return verdict.ok() ? verdict
+                          : Status(ErrorId::kCollectiveFailed, Doing(name)).Why(verdict.what());
+    };
+
+    operation.begin = [this, name, start = std::move(plan.start)](uint64_t number,
+                                                                  std::byte* parts) {
+      return Begin(name, number, [&](Pieces* pieces) {
+        if (start) start(parts, pieces);
+      });
+    };
+
+    const Ticket ticket = thread.Start(std::move(operation));
     in_flight.insert(ticket);
     return ticket;
   }
@@ -160,18 +202,21 @@ uint64_t GlooCollective::part_bytes() const {
 }
 
 Collective::Ticket GlooCollective::StartAllGather(const BlockView& block) {
-  return state_->Start("all-gather", [state = state_.get(), block](std::byte*,
-                                                                   State::Pieces* pieces) {
+  State::Plan plan = state_->PlanOf(OperationKind::kAllGather, block.name, block.shard_bytes());
+  plan.start = [state = state_.get(), block](std::byte*, State::Pieces* pieces) {
     if (block.shard_elements == 0) return;
     for (uint32_t root = 0; root < state->world; ++root) {
       pieces->push_back(state->Broadcast(state->ShardOf(block, root), block.shard_bytes(), root));
     }
-  });
+  };
+  return state_->Start(std::move(plan));
 }
 
 Collective::Ticket GlooCollective::StartReduceScatter(const BlockView& block) {
   const uint64_t size = state_->world * block.shard_bytes();
-  const auto start = [state = state_.get(), block, size](std::byte* parts, State::Pieces* pieces) {
+  State::Plan plan = state_->PlanOf(OperationKind::kReduceScatter, block.name, block.shard_bytes());
+  plan.part_bytes = size;
+  plan.start = [state = state_.get(), block, size](std::byte* parts, State::Pieces* pieces) {
     if (size == 0) return;
     at::Tensor input = ByteTensor(block.data, size), output = ByteTensor(parts, size);
     std::vector<int64_t> equal_counts;
@@ -179,12 +224,12 @@ Collective::Ticket GlooCollective::StartReduceScatter(const BlockView& block) {
         state->process_group->alltoall_base(output, input, equal_counts, equal_counts));
   };
 
-  const auto finish = [state = state_.get(), block](std::byte* parts) {
+  plan.finish = [state = state_.get(), block](std::byte* parts) {
     if (parts == nullptr) return;
     SumInRankOrder(parts, state->world, block.shard_elements, block.dtype,
                    state->ShardOf(block, state->rank));
   };
-  return state_->Start("reduce-scatter", start, size, finish);
+  return state_->Start(std::move(plan));
 }
 
 bool GlooCollective::Test(Ticket ticket) {
@@ -199,9 +244,8 @@ Status GlooCollective::Wait(Ticket ticket) {
 }
 
 Status GlooCollective::Barrier() {
-  return Wait(state_->Start("barrier", [state = state_.get()](std::byte*, State::Pieces* pieces) {
-    pieces->push_back(state->process_group->barrier());
-  }));
+  // What the ranks say of it passes all of them.
+  return Wait(state_->Start(state_->PlanOf(OperationKind::kBarrier, {}, 0)));
 }
 
 Status GlooCollective::SumDoubles(double* values, uint64_t count) {
@@ -221,10 +265,11 @@ Status GlooCollective::SumDoubles(double* values, uint64_t count) {
 
 Status GlooCollective::Broadcast(void* bytes, uint64_t size) {
   if (size == 0) return {};
-  return Wait(state_->Start("broadcast",
-                            [state = state_.get(), bytes, size](std::byte*, State::Pieces* pieces) {
-                              pieces->push_back(state->Broadcast(bytes, size, 0));
-                            }));
+  State::Plan plan = state_->PlanOf(OperationKind::kBroadcast, {}, size);
+  plan.start = [state = state_.get(), bytes, size](std::byte*, State::Pieces* pieces) {
+    pieces->push_back(state->Broadcast(bytes, size, 0));
+  };
+  return Wait(state_->Start(std::move(plan)));
 }
 
 }  // namespace tidepool::trainer

@@ -5,6 +5,7 @@
 // one of the group (operation_thread.h) begins operations and forms sums.
 // Memory: a reduce-scatter needs a buffer as large as its block; a group has kPartsAtOnce of them
 // at most (operation_thread.h).
+// Before its bytes move, the ranks gather a few words about each operation (operation_check.h).
 // Arithmetic: a reduce-scatter moves each addend once (all-to-all) and adds in rank order in fp32
 // (trainer/comm/rank_sum.h), because Gloo's own form is an all-reduce into a copy of the block. An
 // all-gather is one broadcast per rank straight into the block, without Gloo's copies.

@@ -96,7 +96,11 @@ void OperationThread::EndThoseComplete() {
 void OperationThread::BeginThoseInTurn() {
   for (; next_begun_ - oldest_ < in_work_.size(); ++next_begun_) {
     InWork& one = in_work_[next_begun_ - oldest_];
-    if (failure_.ok()) {
+    const bool well = failure_.ok() && !refused_;
+    if (well && !Judged(&one)) return;
+    refused_ = refused_ || !one.status.ok();
+
+    if (well && one.status.ok()) {
       if (!LendBuffer(&one)) return;
       ThreadOperation::Begun begun = one.operation.begin(
           next_begun_, one.buffer == nullptr ? nullptr : one.buffer->bytes.get());
@@ -106,6 +110,19 @@ void OperationThread::BeginThoseInTurn() {
 
     one.begun = true;
   }
+}
+
+bool OperationThread::Judged(InWork* one) {
+  if (!one->operation.ask) return true;
+  if (!std::exchange(one->asked, true)) {
+    ThreadOperation::Begun begun = one->operation.ask(next_begun_);
+    one->pieces_left = begun.pieces;
+    one->status = std::move(begun.status);
+  }
+
+  if (one->pieces_left > 0) return false;
+  if (one->status.ok()) one->status = one->operation.judge();
+  return true;
 }
 
 bool OperationThread::LendBuffer(InWork* one) {

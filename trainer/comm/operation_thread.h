@@ -37,6 +37,11 @@ struct ThreadOperation {
     Status status{};
   };
   uint64_t part_bytes = 0;  // of the buffer that it needs; 0: none
+  // Where they are not empty, `ask` comes before `begin`, and `judge` when all pieces of `ask` have
+  // ended well. The operation begins where `judge` is ok, else it ends with that error. Nothing of
+  // a later operation begins before.
+  std::function<Begun(uint64_t number)> ask{};
+  std::function<Status()> judge{};
   // Both run on the thread. `parts`: [part_bytes], until `finish` has returned; null where none is
   // needed.
   std::function<Begun(uint64_t number, std::byte* parts)> begin{};
@@ -75,7 +80,7 @@ class OperationThread {
   };
   struct InWork {
     ThreadOperation operation;
-    bool begun = false;
+    bool asked = false, begun = false;
     uint32_t pieces_left = 0;
     Buffer* buffer = nullptr;
     Status status{};
@@ -91,8 +96,10 @@ class OperationThread {
   void Run();
   void TakeEvents();
   void EndThoseComplete();
-  // Begins the operations for which there are buffers, in order.
+  // Begins the operations that were judged well and for which there are buffers, in order.
   void BeginThoseInTurn();
+  // Returns false while pieces of `ask` have not ended.
+  bool Judged(InWork* one);
   // Returns false when the operation needs a buffer and all are lent.
   bool LendBuffer(InWork* one);
 
@@ -101,6 +108,7 @@ class OperationThread {
   uint64_t next_begun_ = 1;
   std::array<Buffer, kPartsAtOnce> buffers_;
   std::vector<Event> taken_;
+  bool refused_ = false;  // an operation was not judged well: nothing behind it begins
   bool leaves_ = false;
 
   // Shared by the threads.

@@ -8,7 +8,6 @@
 namespace tidepool::trainer {
 namespace {
 
-enum Kind : uint32_t { kAllGather = 1, kReduceScatter, kBarrier, kBroadcast };
 constexpr int kAskMs = 250;  // whether an operation can still end well
 
 }  // namespace
@@ -20,9 +19,9 @@ SocketCollective::SocketCollective(SocketGroup group)
       thread_(std::move(group.name), group.rank, std::move(group.members), group.timeout_ms,
               group.clock) {}
 
-Exchange SocketCollective::NewExchange(const char* name, uint32_t kind) const {
+Exchange SocketCollective::NewExchange(OperationKind kind, const OperationName& name) const {
   return {
-      .name = name, .kind = kind, .out = std::vector<Leg>(world_), .in = std::vector<Leg>(world_)};
+      .tag = TagOf(kind, name), .out = std::vector<Leg>(world_), .in = std::vector<Leg>(world_)};
 }
 
 Collective::Ticket SocketCollective::StartOperation(Exchange exchange) {
@@ -32,7 +31,7 @@ Collective::Ticket SocketCollective::StartOperation(Exchange exchange) {
 }
 
 Collective::Ticket SocketCollective::StartAllGather(const BlockView& block) {
-  Exchange exchange = NewExchange("all-gather", kAllGather);
+  Exchange exchange = NewExchange(OperationKind::kAllGather, block.name);
   auto* const data = static_cast<std::byte*>(block.data);
   const uint64_t bytes = block.shard_bytes();
   for (uint32_t rank = 0; rank < world_; ++rank) {
@@ -44,7 +43,7 @@ Collective::Ticket SocketCollective::StartAllGather(const BlockView& block) {
 }
 
 Collective::Ticket SocketCollective::StartReduceScatter(const BlockView& block) {
-  Exchange exchange = NewExchange("reduce-scatter", kReduceScatter);
+  Exchange exchange = NewExchange(OperationKind::kReduceScatter, block.name);
   auto* const data = static_cast<std::byte*>(block.data);
   const uint64_t bytes = block.shard_bytes();
   for (uint32_t rank = 0; rank < world_; ++rank) {
@@ -70,7 +69,7 @@ Status SocketCollective::Wait(Ticket ticket) {
 }
 
 Status SocketCollective::Barrier() {
-  Exchange exchange = NewExchange("barrier", kBarrier);
+  Exchange exchange = NewExchange(OperationKind::kBarrier);
   for (uint32_t rank = 0; rank < world_; ++rank) {
     if (rank != rank_) exchange.out[rank].used = exchange.in[rank].used = true;
   }
@@ -93,7 +92,7 @@ Status SocketCollective::SumDoubles(double* values, uint64_t count) {
 
 Status SocketCollective::Broadcast(void* bytes, uint64_t size) {
   if (size == 0) return {};
-  Exchange exchange = NewExchange("broadcast", kBroadcast);
+  Exchange exchange = NewExchange(OperationKind::kBroadcast);
   const Leg leg{static_cast<std::byte*>(bytes), size, true};
   for (uint32_t rank = 1; rank < world_; ++rank) {
     if (rank_ == 0) exchange.out[rank] = leg;

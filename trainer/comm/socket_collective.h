@@ -54,7 +54,7 @@ class SocketCollective final : public Collective {
   Status Broadcast(void* bytes, uint64_t size) override;
 
  private:
-  Exchange NewExchange(const char* name, uint32_t kind) const;
+  Exchange NewExchange(OperationKind kind, const OperationName& name = {}) const;
   Ticket StartOperation(Exchange exchange);
 
   const uint32_t rank_, world_;

@@ -94,7 +94,8 @@ void StagedCollective::Begin(Operation* operation, Buffer* buffer) {
     return;
   }
 
-  const BlockView view{buffer->data(), operation->block.shard_elements, operation->block.dtype};
+  const BlockView view{buffer->data(), operation->block.shard_elements, operation->block.dtype,
+                       operation->block.name};
   operation->at_host =
       operation->gather ? host_->StartAllGather(view) : host_->StartReduceScatter(view);
   operation->stage = Operation::Stage::kAtHost;

@@ -40,6 +40,7 @@ class StagedCollective final : public Collective {
   bool Test(Ticket ticket) override;
   // Errors: those of the host's group, and of the device: kMemoryMapFailed, kCudaFailed.
   Status Wait(Ticket ticket) override;
+  Status CompareOrder() override { return host_->CompareOrder(); }
   Status Barrier() override { return host_->Barrier(); }
   Status SumDoubles(double* values, uint64_t count) override {
     return host_->SumDoubles(values, count);

@@ -75,6 +75,7 @@ class TracedCollective final : public Collective {
   bool Test(Ticket ticket) override;
   Status Wait(Ticket ticket) override;
   void GiveUp(const Status& why) override { real_->GiveUp(why); }
+  Status CompareOrder() override { return real_->CompareOrder(); }
   Status Barrier() override { return real_->Barrier(); }
   Status SumDoubles(double* values, uint64_t count) override {
     return real_->SumDoubles(values, count);

@@ -203,6 +203,24 @@ TEST_F(NcclCollectiveTest, WhatRanksAgreeOnWhileBlocksAreInFlightIsNotForNccl) {
   EXPECT_EQ(library_.calls.back(), "reduce");
 }
 
+// The host's group of this test brings zeros of the other ranks: they have started nothing.
+TEST_F(NcclCollectiveTest, RanksOfDifferentOrdersAreToldAtTheEndOfAPass) {
+  auto group = std::move(Open()).value();
+  EXPECT_TRUE(group->CompareOrder().ok()) << "nobody has started anything";
+  BlockView view{memory_.data(), 10, DType::kF32};
+  view.name = {.chunk = 5, .place = 1, .of = "h.3.up"};
+  const auto gather = group->StartAllGather(view);
+  const Status differ = group->CompareOrder();
+  EXPECT_EQ(differ.id(), ErrorId::kCollectiveFailed);
+  EXPECT_NE(differ.Format().find(
+                "rank 0 has started nothing more, rank 1 has started all-gather of chunk 5 "
+                "(h.3.up), place 1 of its pass (40 bytes)"),
+            std::string::npos)
+      << differ.Format();
+  EXPECT_TRUE(group->Test(gather)) << "nobody waits for what may never end";
+  EXPECT_EQ(group->Wait(gather).id(), ErrorId::kCollectiveFailed);
+}
+
 TEST_F(NcclCollectiveTest, RankZeroMakesTheIdAndItsFailureIsToldToAll) {
   auto group = std::move(Open(0)).value();
   EXPECT_EQ(library_.calls, (std::vector<std::string>{"id", "init 0/3 id 42"}));

@@ -3,6 +3,7 @@
 #include "trainer/comm/operation_thread.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -75,6 +76,46 @@ TEST(OperationThread, LendsSoManyBuffersAndNoMore) {
     EXPECT_EQ(notes.begun[i].first, i + 1);
     EXPECT_EQ(notes.finished[i], notes.begun[i].second);
   }
+}
+
+// A question first: its piece has the operation's number too.
+TEST(OperationThread, BeginsWhatWasJudgedWellAndNothingBehindWhatWasNot) {
+  Notes notes;
+  OperationThread thread;
+  std::atomic<int> asked{0}, judged{0};
+  const auto asking = [&](Status verdict) {
+    ThreadOperation operation = Note(&notes, 100);
+    operation.ask = [&](uint64_t) {
+      ++asked;
+      return ThreadOperation::Begun{.pieces = 1};
+    };
+    operation.judge = [&, verdict] {
+      ++judged;
+      return verdict;
+    };
+    return operation;
+  };
+  thread.Start(asking({}));
+  thread.Start(asking(Status(ErrorId::kCollectiveFailed, "rank 1 is elsewhere")));
+  thread.Start(Note(&notes, 100));
+  const auto await_asked = [&](int count) {
+    for (int turns = 0; asked < count && turns < kWaitMs; ++turns) SteadyClock().SleepNs(kNsPerMs);
+    ASSERT_EQ(asked, count);
+  };
+  await_asked(1);
+  thread.PieceEnded(1, {});
+  AwaitBegun(&notes, 1);
+  EXPECT_EQ(judged, 1);
+  thread.PieceEnded(1, {});
+  AwaitEnd(&thread, 1);
+  EXPECT_TRUE(thread.ResultOf(1).ok());
+  await_asked(2);
+  thread.PieceEnded(2, {});
+  AwaitEnd(&thread, 3);
+  EXPECT_EQ(thread.ResultOf(2).what(), "rank 1 is elsewhere");
+  EXPECT_FALSE(thread.ResultOf(3).ok());
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(Begun(&notes).size(), 1U);
 }
 
 // The order of collectives is that of the other ranks, whose buffers may be free.

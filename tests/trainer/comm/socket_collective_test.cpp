@@ -137,7 +137,8 @@ TEST(SocketGroup, AddendsComeOnlyIntoPlacesOfWhatHasGone) {
   constexpr uint64_t kShard = 1'000'000;
   struct Header {  // as of ExchangeThread
     uint64_t magic = 0x4C45475F4C4F4F50, number = 1, bytes = kShard * sizeof(float);
-    uint32_t kind = 2, rank = 1;
+    uint32_t rank = 1;
+    OperationTag tag = TagOf(OperationKind::kReduceScatter, {});
   };
   Wired wired(2);
   const UniqueFd one = std::move(wired.End(1, 0));
@@ -261,7 +262,7 @@ TEST(SocketErrors, ARankThatLeavesBehindItsLastOperationDisturbsNobody) {
   }
 
   // What rank 2 has to say in the first operation arrives late.
-  std::array<char, 32 + 16 * sizeof(float)> late;
+  std::array<char, 80 + 16 * sizeof(float)> late;
   pollfd polled{.fd = relay.theirs.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(poll(&polled, 1, 60'000), 1);
   ASSERT_EQ(recv(relay.theirs.get(), late.data(), late.size(), 0),
@@ -284,6 +285,27 @@ TEST(SocketErrors, RanksInDifferentOperationsAreToldApart) {
   EXPECT_NE(status.Format().find("is in another operation"), std::string::npos) << status.Format();
   EXPECT_EQ(one->Wait(scatter).id(), ErrorId::kCollectiveFailed);
   for (const float value : block) ASSERT_EQ(value, 0.F) << "no byte of the other operation came in";
+}
+
+// Equal in kind and size, so that only their names tell them apart.
+TEST(SocketErrors, RanksAtDifferentChunksAreToldWhichAndWhere) {
+  Wired wired(2);
+  auto zero = wired.Make(0), one = wired.Make(1);
+  std::vector<float> block(2000), other(2000, 1.F);
+  BlockView fifth = ViewOf(&block, 2), sixth = ViewOf(&other, 2);
+  fifth.name = {.chunk = 5, .place = 12, .of = "h.3.mlp.up.weight"};
+  sixth.name = {.chunk = 6, .place = 12, .of = "h.3.mlp.down.weight"};
+  const auto of_zero = zero->StartAllGather(fifth);
+  const auto of_one = one->StartAllGather(sixth);
+  const Status status = zero->Wait(of_zero);
+  EXPECT_EQ(status.id(), ErrorId::kCollectiveFailed);
+  for (const char* part : {"all-gather of chunk 5 (h.3.mlp.up.weight), place 12 of its pass",
+                           "rank 1 of the group is in another operation",
+                           "all-gather of chunk 6 (h.3.mlp.down.weight), place 12 of its pass"}) {
+    EXPECT_NE(status.Format().find(part), std::string::npos) << part << '\n' << status.Format();
+  }
+  EXPECT_EQ(one->Wait(of_one).id(), ErrorId::kCollectiveFailed);
+  EXPECT_EQ(block[1500], 0.F) << "no byte of the other chunk came in";
 }
 
 TEST(SocketErrors, ARankThatNeverStartsRunsIntoTheTimeOutAndIsNamed) {

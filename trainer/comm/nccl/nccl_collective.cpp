@@ -156,6 +156,7 @@ Collective::Ticket NcclCollective::Keep(const char* name, int result) {
 
 Collective::Ticket NcclCollective::StartAllGather(const BlockView& block) {
   constexpr const char* kName = "ncclAllGather";
+  order_.Add(TagOf(OperationKind::kAllGather, block.name), block.shard_bytes());
   if (!Usable()) return Keep(kName, NcclTable::kSuccess);
   return Keep(kName,
               setup_.nccl->all_gather(ShardOf(block, rank()), block.data, block.shard_elements,
@@ -164,10 +165,18 @@ Collective::Ticket NcclCollective::StartAllGather(const BlockView& block) {
 
 Collective::Ticket NcclCollective::StartReduceScatter(const BlockView& block) {
   constexpr const char* kName = "ncclReduceScatter";
+  order_.Add(TagOf(OperationKind::kReduceScatter, block.name), block.shard_bytes());
   if (!Usable()) return Keep(kName, NcclTable::kSuccess);
   return Keep(kName, setup_.nccl->reduce_scatter(block.data, ShardOf(block, rank()),
                                                  block.shard_elements, TypeOf(block.dtype),
                                                  NcclTable::kSum, comm_, setup_.native_stream));
+}
+
+Status NcclCollective::CompareOrder() {
+  if (!Usable()) return failure_;
+  const Status alike = order_.Compare(setup_.host.get());
+  if (!alike.ok()) FailWith(alike);
+  return failure_;
 }
 
 bool NcclCollective::Test(Ticket ticket) {

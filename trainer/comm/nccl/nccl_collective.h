@@ -16,6 +16,8 @@
 // in between (ParameterCache::AwaitOperators does). The kernels of a group that has failed go on
 // waiting for their peers until GiveUp, or the destructor, aborts the communicators of all groups
 // of the set, and with them ends the waits behind them in the streams.
+// Ranks whose orders of operations differ hear of it in CompareOrder; what was started differently
+// before may hang in the stream, until GiveUp.
 // Arithmetic: sums are NCCL's, in its order, which is fixed for a group on given machines; not the
 // bits of Gloo's group. Barrier, SumDoubles and Broadcast go through the host's group of the same
 // ranks, which also carries NCCL's id.
@@ -31,6 +33,7 @@
 #include "trainer/comm/collective.h"
 #include "trainer/comm/nccl/communicator_set.h"
 #include "trainer/comm/nccl/nccl_table.h"
+#include "trainer/comm/operation_order.h"
 #include "trainer/comm/meeting/rendezvous.h"
 
 namespace tidepool::trainer {
@@ -64,6 +67,8 @@ class NcclCollective final : public Collective {
   bool Test(Ticket ticket) override;
   // Whether the group is well; does not wait for the stream.
   Status Wait(Ticket ticket) override;
+  // Compares the order of what was started, through the host's group.
+  Status CompareOrder() override;
   Status Barrier() override { return setup_.host->Barrier(); }
   Status SumDoubles(double* values, uint64_t count) override {
     return setup_.host->SumDoubles(values, count);
@@ -98,6 +103,7 @@ class NcclCollective final : public Collective {
   Status failure_;
   int64_t asked_ns_ = 0;  // doomed
   Ticket last_ = 0;
+  OperationOrder order_;
   std::map<Ticket, device::Stream::Marker> in_flight_;
 };
 
