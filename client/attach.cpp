@@ -30,6 +30,9 @@ Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankNam
   // A server of an earlier version would take the types for damage.
   if (spec.HasOwnDTypes())
     hello.protocols.lowest = std::max(hello.protocols.lowest, shm::kAbiDTypes);
+  if (spec.sums_gradients != 0)
+    hello.protocols.lowest = std::max(hello.protocols.lowest, shm::kAbiSums);
+
   hello.rcache = KindOf(brought);
   hello.rank = who.rank;
   hello.world = spec.world;

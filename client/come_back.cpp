@@ -50,7 +50,13 @@ void MemClient::SettleCopied() {
     const shm::Request& request = entry->request;
     if (!IsCopy(request) || !flags_.IsDone(ticket)) return;
     const bool known = request.chunk < element_bytes_.size();
-    const uint64_t bytes = known ? request.element_count * element_bytes_[request.chunk] : 0;
+    const bool is_sum =
+        sums_gradients_ && request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
+    const uint64_t element_bytes = is_sum  ? sizeof(float)
+                                   : known ? element_bytes_[request.chunk]
+                                           : 0;
+
+    const uint64_t bytes = request.element_count * element_bytes;
     entry->outcome.emplace(Outcome{request.version, bytes, 0, false});
   });
 }

@@ -68,6 +68,7 @@ MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const
       clock_(options.clock),
       socket_dir_(std::move(socket_dir)),
       who_(who),
+      sums_gradients_(spec.sums_gradients != 0),
       channel_(std::move(link.channel)),
       session_(std::move(link.session)),
       attempt_(session_.attempt),

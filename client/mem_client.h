@@ -123,6 +123,7 @@ class MemClient final : public ChunkService {
   const std::string socket_dir_;
   const RankName who_;
   std::vector<uint8_t> element_bytes_;  // by chunk, frozen ones too
+  const bool sums_gradients_;           // they are handed in as fp32, whatever the chunk's type
   const ForkGuard fork_guard_;
   ControlChannel channel_;
   AttachedSession session_;

@@ -16,7 +16,7 @@ namespace tidepool::shm {
 // The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a
 // struct there obliges a new number; a program goes on speaking the version before where
 // shm/own_protocols.cpp says so (shm/protocol.h).
-inline constexpr uint32_t kAbiVersion = 8;
+inline constexpr uint32_t kAbiVersion = 9;
 // The version before, which programs of this release speak too (5 to 7 were between releases):
 // ranks bring no memory, and say nothing of their run, nor of their attempts.
 inline constexpr uint32_t kAbiVersionBefore = 4;
@@ -31,8 +31,10 @@ inline constexpr uint32_t kAbiAttempt = 7;
 // The first version in which a step names numbers of parameter groups, and parameters without a
 // gradient (Op::kGroupNumbers, Op::kUntouched).
 inline constexpr uint32_t kAbiNumbers = 8;
+// The first version in which a job may add up its gradients itself (JobSpec::sums_gradients).
+inline constexpr uint32_t kAbiSums = 9;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion &&
-              kAbiNumbers <= kAbiVersion);
+              kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion);
 
 // What a request asks for.
 enum class Op : uint32_t {

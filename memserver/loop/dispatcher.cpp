@@ -322,7 +322,10 @@ void Dispatcher::StartChecked(SessionSlot* slot, const Request& request) {
   if (slot->violation != nullptr) return;
   Session& session = *slot->session;
   if (session.IsOrdered(request)) {
-    const DType dtype = slot->job->spec().DTypeOf(request.chunk);
+    const shm::JobSpec& spec = slot->job->spec();
+    const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
+    const DType dtype =
+        is_gradient ? spec.GradientTypeOf(request.chunk) : spec.DTypeOf(request.chunk);
     return session.Hold(request, request.element_count * BytesOf(dtype));
   }
 

@@ -76,7 +76,7 @@ void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
   const bool on_gpu = shm::IsOnGpu(*spec_, id), spilled = placement_.IsSpilled(id);
   const bool off_host = (spilled && !placement_.IsWindowed(id)) || on_gpu;
   const auto left = InOrder(shm::HostPlaneBytesOf(*spec_, id, true));
-  const bool joins = off_host && spec_->DTypeOf(id) != DType::kF32 && spec_->micro_batches == 1 &&
+  const bool joins = off_host && spec_->DTypeOf(id) != DType::kF32 && !spec_->HasF32Slots() &&
                      !IsSplit(spec_->optimizer.states);
 
   for (size_t i = 0; i < all.size(); ++i) {

@@ -34,7 +34,7 @@ void JobWeights::LayOut() {
 }
 
 bool JobWeights::LandsAcrossPlanes(ChunkId id) const {
-  return At(id).planes.master == nullptr && spec_->micro_batches == 1 && !At(id).is_split() &&
+  return At(id).planes.master == nullptr && !spec_->HasF32Slots() && !At(id).is_split() &&
          !window_.Covers(id);
 }
 

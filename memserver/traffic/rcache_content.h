@@ -14,7 +14,10 @@ namespace tidepool::memserver {
 // hold none.
 inline void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request,
                               bool holds_chunk) {
-  const uint64_t bytes = request.element_count * BytesOf(states->spec().DTypeOf(request.chunk));
+  const shm::JobSpec& spec = states->spec();
+  const uint64_t bytes =
+      request.element_count *
+      BytesOf(holds_chunk ? spec.DTypeOf(request.chunk) : spec.GradientTypeOf(request.chunk));
   const std::optional<ChunkId> chunk =
       holds_chunk ? std::optional<ChunkId>(request.chunk) : std::nullopt;
   for (const ChunkId gone : session->rcache_map().Replace(request.rcache_offset, bytes, chunk)) {

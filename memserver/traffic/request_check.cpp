@@ -17,8 +17,11 @@ bool IsExactShard(const JobStates& states, const Chunk& chunk, Rank rank,
 }
 
 uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
-  const bool is_put = request.op == static_cast<uint32_t>(shm::Op::kPutWeights);
-  return is_put ? kWeightBytes : BytesOf(states.spec().DTypeOf(request.chunk));
+  const auto op = static_cast<shm::Op>(request.op);
+  if (op == shm::Op::kPutWeights) return kWeightBytes;
+  const shm::JobSpec& spec = states.spec();
+  return BytesOf(op == shm::Op::kSubmitGradient ? spec.GradientTypeOf(request.chunk)
+                                                : spec.DTypeOf(request.chunk));
 }
 
 }  // namespace

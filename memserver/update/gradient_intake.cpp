@@ -61,8 +61,7 @@ bool GradientIntake::GoesStraight(const shm::Request& request) const {
 }
 
 bool GradientIntake::LandsAsItIs(ChunkId id) const {
-  const Chunk& chunk = states_->chunk(id);
-  return chunk.gradient_type == chunk.dtype;
+  return states_->chunk(id).gradient_type == states_->spec().GradientTypeOf(id);
 }
 
 Start GradientIntake::StartGradient(Session* session, const shm::Request& request) {
@@ -76,7 +75,9 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
   if (!straight && !TP_PLANTED("update.staging_released_early")) staging_busy_[rank] = true;
   if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
 
-  const Copy copy{request, request.element_count * BytesOf(chunk.dtype), attempt_, !straight};
+  const uint64_t bytes =
+      request.element_count * BytesOf(states_->spec().GradientTypeOf(request.chunk));
+  const Copy copy{request, bytes, attempt_, !straight};
   void* to = straight ? states_->table().GradientBytes(chunk, request.element_begin)
                       : states_->staging(rank);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);

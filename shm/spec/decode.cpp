@@ -96,9 +96,15 @@ Status GetRecords(ByteReader* in, JobSpec* spec) {
   if (in->ok() && in->rest().empty() && spec->states_on_gpu == 0)
     return Unreadable("the job description ends with a zero that is never written");
   if (in->Finished()) return Status();
+
   GetDTypes(in, spec);
+  if (in->ok() && !in->rest().empty()) {
+    spec->sums_gradients = in->Get<uint32_t>();
+    if (in->ok() && spec->sums_gradients != 1)
+      return Unreadable("the job description ends with a number that is never written");
+  }
   if (!in->Finished()) return cut;
-  return spec->HasOwnDTypes()
+  return spec->HasOwnDTypes() || spec->sums_gradients != 0
              ? Status()
              : Unreadable("the job description ends with types that are never written");
 }

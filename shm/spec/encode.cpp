@@ -14,11 +14,13 @@ namespace {
 // before.
 void PutTail(const JobSpec& spec, ByteWriter* out) {
   PutFrozen(spec.frozen, out);
-  const bool has_types = spec.HasOwnDTypes() && !TP_PLANTED("shm.types_not_told");
+  const bool has_sums = spec.sums_gradients != 0;
+  const bool has_types = has_sums || (spec.HasOwnDTypes() && !TP_PLANTED("shm.types_not_told"));
   if (spec.states_on_gpu > 0 || has_types) out->Put(spec.states_on_gpu);
   if (!has_types) return;
   out->Put(spec.f32_chunks);
   for (const FrozenChunkSpec& chunk : spec.frozen) out->Put(static_cast<uint8_t>(chunk.dtype));
+  if (has_sums) out->Put(spec.sums_gradients);
 }
 
 void PutParameter(const ParameterSpec& parameter, ByteWriter* out) {

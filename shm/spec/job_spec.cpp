@@ -48,7 +48,7 @@ uint64_t JobSpec::ParameterCount() const {
 }
 
 DType GradientSlotType(const JobSpec& spec, ChunkId chunk) {
-  return spec.micro_batches > 1 ? DType::kF32 : spec.DTypeOf(chunk);
+  return spec.HasF32Slots() ? DType::kF32 : spec.DTypeOf(chunk);
 }
 
 }  // namespace tidepool::shm

@@ -20,7 +20,8 @@
 //  7. states on GPUs (shm/spec/gpu_states.h) are fp32 ones of Adam or AdamW, of chunks that there
 //     are;
 //  8. a trained chunk has the job's dtype, but for the first `f32_chunks` of a 16-bit job: they are
-//     fp32; the last chunk has the job's dtype. Frozen chunks have any type, raw bytes too.
+//     fp32; the last chunk has the job's dtype. Frozen chunks have any type, raw bytes too;
+//  9. only a 16-bit job with one micro-batch a step sums gradients at its ranks.
 #pragma once
 
 #include <cstdint>
@@ -93,6 +94,9 @@ struct JobSpec {
   uint32_t states_on_gpu = 0;
   // The first so many of `chunks` are fp32 though the job's dtype has 16 bits (decision 044).
   uint32_t f32_chunks = 0;
+  // 1: a rank adds up its micro-batches itself, in fp32, and hands the sum in, as if the step had
+  // one micro-batch; 0: gradients come in their chunk's dtype (decision 051).
+  uint32_t sums_gradients = 0;
   KeptSums sums;  // made by Decode; none otherwise. Nobody changes what was decoded.
 
   // Whether `chunk` is a frozen one, and which.
@@ -108,6 +112,12 @@ struct JobSpec {
   StateForm StatesOf(ChunkId chunk) const {
     return chunk < f32_chunks ? StateForm::kF32 : optimizer.states;
   }
+  // The element type in which gradients of a trained chunk are handed in.
+  DType GradientTypeOf(ChunkId chunk) const {
+    return sums_gradients != 0 ? DType::kF32 : DTypeOf(chunk);
+  }
+  // True where all gradient slots are fp32: what lies in them is a sum.
+  bool HasF32Slots() const { return micro_batches > 1 || sums_gradients != 0; }
   // True where a chunk is of another type than the job.
   bool HasOwnDTypes() const;
   // Number of shards of `chunk`, and which of them is `rank`'s (requires that rank is a member).

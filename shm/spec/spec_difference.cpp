@@ -73,6 +73,7 @@ std::string DifferenceOf(const JobSpec& held, const JobSpec& said) {
   CompareOptimizers(held.optimizer, said.optimizer, &found);
   found.Compare("max_grad_norm", double{held.max_grad_norm}, double{said.max_grad_norm});
   found.Compare("micro_batches", held.micro_batches, said.micro_batches);
+  found.Compare("sums of gradients", held.sums_gradients, said.sums_gradients);
   found.Compare("loss_scaling", held.loss_scaling, said.loss_scaling);
   found.Compare("rcache_bytes", held.rcache_bytes, said.rcache_bytes);
 

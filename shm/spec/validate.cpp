@@ -71,6 +71,9 @@ Status CheckCounts(const JobSpec& spec) {
     return Bad(std::to_string(spec.f32_chunks) + " fp32 chunks of " +
                std::to_string(spec.chunks.size()) + " are not some of those of a 16-bit job");
   }
+  if (spec.sums_gradients > 1 ||
+      (spec.sums_gradients == 1 && (spec.dtype == DType::kF32 || spec.micro_batches > 1)))
+    return Bad("only a 16-bit job with one micro-batch a step sums gradients at its ranks");
   if (const char* why = WhyBad(spec.optimizer, spec.dtype))
     return Bad(why).Fix("correct that number of the optimizer");
 

@@ -133,6 +133,31 @@ TEST_F(BroughtTest, AJobOfSeveralTypesGreetsInAVersionThatKnowsThemAndCountsByte
   EXPECT_EQ(client_->Wait(raw).value().bytes, 64U);
 }
 
+// And a gradient of a job that sums has four bytes an element, though its weights have two.
+TEST_F(BroughtTest, AJobThatSumsGradientsGreetsInAVersionThatKnowsThemAndCountsFourBytes) {
+  shm::JobSpec spec = server_.Spec();
+  spec.dtype = DType::kBF16;
+  spec.sums_gradients = 1;
+  options_.server_timeout_ns = 5 * kNsPerSecond;
+  auto connected = Beside(
+      [this] {
+        hello_ = server_.TakeGreeting();
+        server_.Welcome();
+      },
+      [&] { return MemClient::Connect(options_, spec, 0); });
+  ASSERT_TRUE(connected.ok()) << connected.status().Format();
+  client_ = std::move(connected).value();
+  EXPECT_EQ(hello_.protocols.lowest, shm::kAbiSums);
+
+  const Ticket weights = Fetch(0);
+  const Ticket sum = client_->StartSubmitGradient({0, 0, 64, 256}, 12, 0).value();
+  for (const Ticket ticket : {weights, sum}) server_.flags().done(ticket)->store(ticket);
+  server_.Die();
+  ComeBack(8);
+  EXPECT_EQ(client_->Wait(weights).value().bytes, 128U);
+  EXPECT_EQ(client_->Wait(sum).value().bytes, 256U);
+}
+
 TEST_F(BroughtTest, TicketsOfAServerThatEndedAreCarriedOutInTheirOrderWhenTheirStreamsSaySo) {
   options_.server_timeout_ns = 5 * kNsPerSecond;
   Connect();

@@ -39,6 +39,7 @@ shm::JobSpec MakeSpec(const SpecOptions& options) {
   spec.world = options.world;
   spec.dtype = options.dtype;
   spec.f32_chunks = options.f32_chunks;
+  spec.sums_gradients = options.sums_gradients;
   spec.micro_batches = options.micro_batches;
   spec.max_grad_norm = options.max_grad_norm;
   spec.loss_scaling = options.loss_scaling;

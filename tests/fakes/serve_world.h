@@ -60,6 +60,7 @@ struct SpecOptions {
   uint32_t loss_scaling = 0;
   uint64_t rcache_bytes = 64 * kKiB;
   uint32_t f32_chunks = 0;  // of a 16-bit job: the first so many are fp32
+  uint32_t sums_gradients = 0;
 };
 shm::JobSpec MakeSpec(const SpecOptions& options);
 

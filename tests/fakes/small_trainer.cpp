@@ -84,7 +84,7 @@ void SmallTrainer::Submit(const StepPlan& plan, Rank first) {
         FakeRank& rank = *ranks_[(first + turn) % spec_.world];
         if (!spec_.IsMember(chunk, rank.rank())) continue;
         const uint64_t count = spec_.ShardElements(chunk);
-        Encode(spec_.DTypeOf(chunk), ShardGradient(plan, chunk, rank.rank(), micro_batch),
+        Encode(spec_.GradientTypeOf(chunk), ShardGradient(plan, chunk, rank.rank(), micro_batch),
                rank.rcache());
         const uint64_t begin = spec_.ShardIndex(chunk, rank.rank()) * count;
         TP_CHECK(world_->Await(&rank, rank.Submit({chunk, begin, count, 0, version_, micro_batch}))

@@ -82,6 +82,8 @@ shm::JobSpec FuzzedSpec(FuzzInput* input) {
   for (shm::FrozenChunkSpec& frozen : spec.frozen) {
     if (input->OneIn(3)) frozen.dtype = static_cast<DType>(Usually(input, input->Choice(4)));
   }
+  if (spec.dtype != DType::kF32 && spec.micro_batches == 1 && input->OneIn(3))
+    spec.sums_gradients = Usually(input, 1U);
   return spec;
 }
 

@@ -151,6 +151,38 @@ TEST(JobSpec, TypesStandBehindAllElseAndOnlyWhereTheyAreNotTheJobs) {
     EXPECT_FALSE(Decode(std::span(with).first(length)).ok()) << length;
 }
 
+TEST(JobSpec, SumsOfGradientsStandBehindTypesAndNeedAnFp32Slot) {
+  JobSpec spec = MixedSpec();
+  const auto without = Encode(spec);
+  EXPECT_EQ(spec.GradientTypeOf(1), DType::kBF16);
+  EXPECT_EQ(GradientSlotType(spec, 1), DType::kBF16);
+  spec.sums_gradients = 1;
+  auto with = Encode(spec);
+  ASSERT_EQ(with.size(), without.size() + sizeof(uint32_t));
+  EXPECT_TRUE(std::equal(without.begin(), without.end(), with.begin()));
+
+  const auto decoded = Decode(with);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().Format();
+  EXPECT_EQ(decoded.value().sums_gradients, 1U);
+  EXPECT_EQ(spec.GradientTypeOf(1), DType::kF32);
+  EXPECT_EQ(GradientSlotType(spec, 1), DType::kF32);
+  EXPECT_EQ(PlaneBytesOf(spec, 1).gradient, 4 * 1024U);
+  EXPECT_EQ(StagingBytes(spec, 64), 0U) << "what comes once is copied to its slot";
+
+  with[without.size()] = std::byte{0};
+  EXPECT_EQ(Decode(with).status().id(), ErrorId::kJobSpecBad) << "one job, one form";
+  for (size_t length = without.size() + 1; length < with.size(); ++length)
+    EXPECT_FALSE(Decode(std::span(with).first(length)).ok()) << length;
+
+  JobSpec plain = SmallSpec();
+  plain.dtype = DType::kBF16;
+  plain.parameters[2].element_begin = 0;
+  plain.sums_gradients = 1;
+  const auto of_one_type = Decode(Encode(plain));
+  ASSERT_TRUE(of_one_type.ok()) << of_one_type.status().Format();
+  EXPECT_EQ(Encode(of_one_type.value()), Encode(plain));
+}
+
 TEST(JobSpec, AnFp32ChunkOfABf16JobHasNoCopyAndStatesOfItsOwnForm) {
   JobSpec spec = MixedSpec();
   spec.optimizer.states = StateForm::kSplit8;
@@ -335,6 +367,14 @@ const Broken kBroken[] = {
        s->f32_chunks = 2;
      },
      "16-bit job"},
+    {"SumsOfAnFp32Job", [](JobSpec* s) { s->sums_gradients = 1; }, "sums gradients"},
+    {"SumsOfSeveralMicroBatches",
+     [](JobSpec* s) {
+       s->dtype = DType::kBF16;
+       s->micro_batches = 2;
+       s->sums_gradients = 1;
+     },
+     "sums gradients"},
     {"RawTrained", [](JobSpec* s) { s->dtype = DType::kRaw; }, "element type"},
     {"FrozenOfNoType",
      [](JobSpec* s) {

@@ -35,6 +35,7 @@ TEST(SpecDifference, NamesEveryFieldThatMakesOtherBytes) {
   const std::vector<Case> cases{
       {[](JobSpec* s) { s->world = 2; }, "ranks 1, now 2"},
       {[](JobSpec* s) { s->dtype = DType::kBF16; }, "dtype fp32, now bf16"},
+      {[](JobSpec* s) { s->sums_gradients = 1; }, "sums of gradients 0, now 1"},
       {[](JobSpec* s) { s->f32_chunks = 1; }, "fp32 chunks 0, now 1"},
       {[](JobSpec* s) { s->frozen[0].dtype = DType::kRaw; }, "frozen chunk 0 is another one"},
       {[](JobSpec* s) { s->optimizer.rule = OptimizerRule::kLion; }, "optimizer adamw, now lion"},

@@ -72,7 +72,7 @@ bool JobTwin::Step(const StepNumbers& numbers, const FillGradient& gradient) {
 }
 
 void JobTwin::Encode(ChunkId chunk, std::span<const float> values, void* to) const {
-  if (spec_.DTypeOf(chunk) == DType::kF32) {
+  if (spec_.GradientTypeOf(chunk) == DType::kF32) {
     std::memcpy(to, values.data(), values.size_bytes());
   } else {
     kernels_.narrow(to, spec_.dtype, values.data(), values.size());
@@ -82,7 +82,7 @@ void JobTwin::Encode(ChunkId chunk, std::span<const float> values, void* to) con
 // As it is submitted, micro-batch by micro-batch.
 void JobTwin::FillSlot(ChunkId chunk, const FillGradient& gradient) {
   const uint64_t elements = spec_.chunks[chunk].elements;
-  const DType dtype = spec_.DTypeOf(chunk);
+  const DType dtype = spec_.GradientTypeOf(chunk);
   std::byte* slot = slots_[chunk].data();
   for (uint32_t micro_batch = 0; micro_batch < spec_.micro_batches; ++micro_batch) {
     values_.resize(elements);

@@ -45,6 +45,11 @@ shm::JobSpec RandomSpec(uint32_t number, SplitMix64* random) {
   const uint64_t bits = spec.optimizer.rounding_seed >> 8;
   if (spec.dtype != DType::kF32 && bits % 2 == 0)
     spec.f32_chunks = static_cast<uint32_t>(bits / 2 % options.chunks);
+  // Some add up their micro-batches themselves.
+  if (spec.dtype != DType::kF32 && bits / 16 % 3 == 0) {
+    spec.micro_batches = 1;
+    spec.sums_gradients = 1;
+  }
   if (random->Below(2) == 0) AddDataGroup(&spec, random);
   TP_CHECK(shm::Validate(spec).ok(), "the simulation makes valid jobs");
   return spec;

@@ -31,6 +31,7 @@ struct Shape {
   OptimizerRule rule = OptimizerRule::kAdamW;
   StateForm states = StateForm::kF32;
   uint32_t f32_chunks = 0;
+  uint32_t sums_gradients = 0;
 };
 
 class Training : public ::testing::TestWithParam<Shape> {};
@@ -44,7 +45,8 @@ TEST_P(Training, FollowsTheModelForFiveSteps) {
                                 .chunk_elements = 192 * shape.world,
                                 .micro_batches = shape.micro_batches,
                                 .max_grad_norm = 2,
-                                .f32_chunks = shape.f32_chunks});
+                                .f32_chunks = shape.f32_chunks,
+                                .sums_gradients = shape.sums_gradients});
   spec.optimizer.rule = shape.rule;
   spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;
@@ -89,6 +91,35 @@ INSTANTIATE_TEST_SUITE_P(
                             .micro_batches = 1,
                             .states = StateForm::kSplit8,
                             .f32_chunks = 2}));
+
+INSTANTIATE_TEST_SUITE_P(
+    SummedByTheRanks, Training,
+    ::testing::Values(
+        Shape{.dtype = DType::kBF16, .world = 1, .micro_batches = 1, .sums_gradients = 1},
+        Shape{.dtype = DType::kF16, .world = 2, .micro_batches = 1, .sums_gradients = 1},
+        Shape{.dtype = DType::kBF16,
+              .world = 2,
+              .micro_batches = 1,
+              .states = StateForm::kSplit,
+              .f32_chunks = 1,
+              .sums_gradients = 1}));
+
+// A sum takes four bytes an element, also where its chunk has two.
+TEST(SummedGradients, OneThatEndsBehindTheRcacheEndsTheSession) {
+  ServeWorld world;
+  SmallTrainer trainer(&world, MakeSpec({.dtype = DType::kBF16, .sums_gradients = 1}));
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  world.AwaitWeights("job");
+  FakeRank& rank = trainer.rank(0);
+  const uint64_t elements = trainer.spec().chunks[0].elements;
+  rank.Submit({0, 0, elements, trainer.spec().rcache_bytes - elements * 4, 0, 0});
+  world.Settle();
+  EXPECT_EQ(rank.Ended(), std::nullopt);
+  rank.Submit({1, 0, elements, trainer.spec().rcache_bytes - elements * 2, 0, 0});
+  world.Settle();
+  EXPECT_EQ(rank.Ended(), ErrorId::kProtocolViolation);
+}
 
 // Two groups of ranks (as experts have), and a chunk that all ranks share.
 shm::JobSpec TwoGroupSpec() {
