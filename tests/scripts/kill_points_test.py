@@ -13,6 +13,7 @@ ON_GPU = "only with states on a GPU: gpu_test.cpp"
 FORMER = "only while a server before it has not ended: former_servers_test.cpp"
 DEMOTED = "only when states leave the host: demotion_test.cpp"
 NUMBERS = "thin trainers have the same numbers in each step: tests/python/test_points.py"
+STAGED = "only in a step that goes through stages: ATrainerThatIsKilledBetweenStagesGoesOn in trainer_kill_test.cpp"
 ELSEWHERE = {
     "server.demotion_begun": DEMOTED,
     "server.demotion_committed": DEMOTED,
@@ -48,6 +49,8 @@ ELSEWHERE = {
     "server.frozen_let_go": "nothing is stored there: it counts work for frozen_list_test.cpp",
     "trainer.base_hashed": "nothing is stored there: it counts work for base_names_test.cpp",
     "server.save_listed": "nothing is stored there: it counts work for turn_work_test.cpp",
+    "trainer.stage_forward_done": STAGED,
+    "trainer.stage_backward_done": STAGED,
     "trainer.coming": "a rank is held there before it has anything to lose: trainer_kill_test.cpp",
     "shm.spec_summed": "nothing is stored there: it counts work for spec_sums_test.cpp",
     "client.numbers_sent": NUMBERS,

@@ -91,6 +91,12 @@ TEST(ProgressLine, SpecialStepsSaySo) {
   EXPECT_THAT(line, Not(HasSubstr("ETA")));  // nothing is left to do
 }
 
+TEST(MetricsLine, HasWhatWaitsBetweenStagesWhereThereAreAny) {
+  StepReport report = Report(12);
+  report.bytes_boundary = 77;
+  EXPECT_THAT(MetricsLine(report), HasSubstr("\"bytes_boundary\":77"));
+}
+
 TEST(MetricsLine, IsOneJsonObjectWithEveryFigure) {
   StepReport report = Report(12);
   report.held_out_loss = 2.5;
@@ -119,6 +125,7 @@ TEST(MetricsLine, IsOneJsonObjectWithEveryFigure) {
   EXPECT_EQ(number("bytes_d2h"), 4 << 20);
   EXPECT_EQ(number("bytes_h2d_theory"), 12 << 20);
   EXPECT_EQ(number("bytes_d2h_theory"), 4 << 20);
+  EXPECT_THAT(line, Not(HasSubstr("bytes_boundary"))) << "there are no stages";
   EXPECT_FALSE(object.at("skipped").as_bool());
 }
 

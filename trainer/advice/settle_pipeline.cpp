@@ -1,13 +1,13 @@
 #include "trainer/advice/settle_pipeline.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string>
 #include <utility>
 
 #include "base/system/whole_file.h"
 #include "base/units.h"
 #include "trainer/advice/pipeline_advice.h"
+#include "trainer/advice/pipeline_run.h"
 #include "trainer/advice/pipeline_text.h"
 #include "trainer/advice/timeline_svg.h"
 #include "trainer/advice/topology_file.h"
@@ -17,25 +17,6 @@
 
 namespace tidepool::trainer {
 namespace {
-
-// 0 for auto.
-Result<uint32_t> StagesOf(const std::string& text) {
-  if (text == "auto") return 0U;
-  uint32_t stages = 0;
-  const auto [behind, error] = std::from_chars(text.data(), text.data() + text.size(), stages);
-  if (error == std::errc() && behind == text.data() + text.size() && stages > 0) return stages;
-  return Status(ErrorId::kUsageError, "\"" + text + "\" is no number of stages")
-      .Where("--pipeline " + text)
-      .Fix("give --pipeline auto, or a number like --pipeline 16");
-}
-
-Status NoAdapters(const RunOptions& options) {
-  const std::string flag = options.adapters.base.empty() ? "--lora-rank" : "--base";
-  return Status(ErrorId::kUsageError, flag + " has no meaning for a pipeline yet")
-      .Where("--pipeline " + options.pipeline.stages)
-      .Why("stages are planned for models that are trained whole")
-      .Fix("leave " + flag + " or --pipeline out");
-}
 
 Result<PipelineMachine> MachineOf(const RunOptions& options, uint32_t ranks) {
   PipelineMachine machine;
@@ -116,12 +97,16 @@ Status WriteFiles(const PipelineOptions& files, const PipelineAdvice& advice) {
   return WriteWholeFile(files.timeline_file, TimelineSvg(advice.best(), title));
 }
 
-}  // namespace
-
-Result<std::string> SettlePipeline(const RunOptions& options, uint32_t ranks, const Clock* clock) {
+struct Asked {
   PipelineQuestion question;
+  uint64_t pool_bytes = 0;  // of the job's states
+};
+
+Result<Asked> AskedFor(const RunOptions& options, uint32_t ranks) {
+  Asked asked;
+  PipelineQuestion& question = asked.question;
   TP_ASSIGN_OR_RETURN(question.stages, StagesOf(options.pipeline.stages));
-  if (options.adapters.rank > 0 || !options.adapters.base.empty()) return NoAdapters(options);
+  TP_RETURN_IF_ERROR(CheckNoAdapters(options));
   TP_ASSIGN_OR_RETURN(question.machine, MachineOf(options, ranks));
   question.micro_batches = options.training.micro_batches;
 
@@ -129,19 +114,49 @@ Result<std::string> SettlePipeline(const RunOptions& options, uint32_t ranks, co
   whole.memory.rcache = "100%";  // any size does for the states' bytes
   TP_ASSIGN_OR_RETURN(const RunPlan plan,
                       MakeRunPlan(whole, question.machine.topology.gpus(), 0, "pipeline"));
+  asked.pool_bytes = plan.memory.pool_bytes;
+
   question.model.shape = plan.shape;
   question.model.dtype = plan.layout.dtype;
   question.model.sequences = options.data.batch;
   question.model.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
   question.model.checkpointing = options.model.activation_checkpointing;
   TP_ASSIGN_OR_RETURN(question.model.profile, ProfileOf(question.model));
+  return asked;
+}
+
+}  // namespace
+
+Status SettleStages(RunOptions* options, const RankPlace& place) {
+  if (options->pipeline.stages.empty()) return {};
+  RunOptions whole = *options;
+  whole.memory.rcache = "100%";
+  TP_ASSIGN_OR_RETURN(const RunPlan plan, MakeRunPlan(whole, place.world, place.rank, "pipeline"));
+  TP_RETURN_IF_ERROR(CheckPipelineRun(*options, plan.shape, place.world));
+  TP_ASSIGN_OR_RETURN(Asked asked, AskedFor(*options, place.world));
+  const bool is_auto = asked.question.stages == 0;
+
+  for (;;) {
+    TP_ASSIGN_OR_RETURN(const PipelineAdvice advice, AdvisePipeline(asked.question));
+    options->pipeline.ends = advice.best().partition.ends;
+    const auto stages = static_cast<uint32_t>(options->pipeline.ends.size());
+    if (!is_auto || stages == plan.shape.layers) return {};
+    // An rCache that was given may have no room for the largest stage.
+    const Status fits = MakeRunPlan(*options, place.world, place.rank, "pipeline").status();
+    if (fits.id() != ErrorId::kRcacheTooSmall) return {};
+    asked.question.stages = stages + 1;
+  }
+}
+
+Result<std::string> SettlePipeline(const RunOptions& options, uint32_t ranks, const Clock* clock) {
+  TP_ASSIGN_OR_RETURN(Asked asked, AskedFor(options, ranks));
 
   const int64_t begin_ns = clock->NowNs();
-  TP_ASSIGN_OR_RETURN(const PipelineAdvice advice, AdvisePipeline(std::move(question)));
+  TP_ASSIGN_OR_RETURN(const PipelineAdvice advice, AdvisePipeline(std::move(asked.question)));
   PipelineWords words;
   words.search_ns = clock->NowNs() - begin_ns;
   words.verbose = options.output.verbose;
-  words.pool_bytes = plan.memory.pool_bytes;
+  words.pool_bytes = asked.pool_bytes;
   TP_RETURN_IF_ERROR(WriteFiles(options.pipeline, advice));
   return options.output.json ? PipelineJson(advice, words) + "\n" : DescribePipeline(advice, words);
 }

@@ -55,6 +55,8 @@ Result<StepProfile> ProfileRun(const RunPlan& plan, const RunOptions& options) {
   task.sequences = std::max<uint64_t>(1, options.data.batch / plan.layout.world);
   task.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
   task.checkpointing = options.model.activation_checkpointing;
+  task.stage_ends = options.pipeline.ends;
+  task.micro_batches = options.training.micro_batches;
   TP_ASSIGN_OR_RETURN(StepProfile profile, ProfileStep(task));
   if (options.model.offload_activations && plan.shape.layers > 2) {
     // The inputs of two blocks are on the device at a time (trainer/model/activation_store.h).
@@ -85,7 +87,9 @@ Result<DeviceMemory> AskGpu(const DeviceWish& wish, const RankPlace& place) {
 
 Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const RankPlace& place) {
   if (options->memory.rcache != "auto") {
-    if (!options->memory.device_memory.empty()) return NoUse("--device-memory");
+    // The stages of --pipeline are planned for it.
+    if (!options->memory.device_memory.empty() && options->pipeline.stages.empty())
+      return NoUse("--device-memory");
     if (!options->memory.rates_file.empty()) return NoUse("--rates");
     return std::optional<RcacheChoice>();
   }

@@ -35,6 +35,8 @@ struct CacheOptions {
   uint64_t seed = 0;            // equal on all ranks
   // The recording step keeps gradients apart, so that parameters used several times are found.
   bool separate_while_recording = true;
+  // Bytes at the end of the rCache that are the caller's, for sums (ParameterCache::SubmitSum).
+  uint64_t tail_bytes = 0;
 };
 
 // Policies that name victims where no plan does. Null: RandomEviction from the shared seed,

@@ -13,7 +13,7 @@ CachedChunks::CachedChunks(PipelineSetup setup)
     : setup_(std::move(setup)),
       layout_(*setup_.layout),
       table_(&layout_, setup_.rank, setup_.service->attachment().rcache,
-             setup_.service->attachment().rcache_bytes),
+             setup_.service->attachment().rcache_bytes - setup_.tail_bytes),
       pipeline_(Pipeline::Open(setup_)),
       states_(&layout_),
       entries_(layout_.chunks.size()) {}
@@ -167,6 +167,11 @@ void CachedChunks::Submit(ChunkId chunk, Version version, uint32_t micro_batch) 
   entries_[chunk].gradient = false;
   Unmap(chunk);
   table_.Give(chunk);
+}
+
+OpId CachedChunks::SubmitSum(ChunkId chunk, std::byte* place, Version version) {
+  ++counters_.submits;
+  return pipeline_.Submit(chunk, place, version, /*micro_batch=*/0);
 }
 
 void CachedChunks::TakeMoves(std::vector<Move>* out) {

@@ -112,6 +112,11 @@ class CachedChunks {
   // --- out ---
   // The gradients in the chunk's place go to the group and to the server; its block is free.
   void Submit(ChunkId chunk, Version version, uint32_t micro_batch);
+  // Gradients that lie elsewhere in the rCache go to the server, and no block is freed. The place
+  // is the server's until Await has returned.
+  OpId SubmitSum(ChunkId chunk, std::byte* place, Version version);
+  // Waits for a transfer. Errors: those of the server and the group.
+  Status Await(OpId op) { return pipeline_.Wait(op, /*prefetched=*/false); }
   // Appends the changes of place since the last call to `out`, in order.
   void TakeMoves(std::vector<Move>* out);
 

@@ -54,8 +54,9 @@ void CheckGroups(const CacheSetup& setup) {
 Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup) {
   const client::Attachment& attachment = setup.service->attachment();
   const ChunkLayout& layout = *setup.layout;
+  const uint64_t tail = setup.options.tail_bytes;
   const uint64_t smallest =
-      layout.RcacheBytes(setup.rank, layout.EvictableChunks(setup.rank) > 0 ? 1 : 0);
+      layout.RcacheBytes(setup.rank, layout.EvictableChunks(setup.rank) > 0 ? 1 : 0) + tail;
 
   if (attachment.rcache_bytes < smallest) {
     return Status(ErrorId::kRcacheTooSmall, "an rCache of " + FormatBytes(attachment.rcache_bytes) +
@@ -66,7 +67,7 @@ Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup)
         .Fix("give --rcache at least " + std::to_string(smallest));
   }
 
-  TP_RETURN_IF_ERROR(CheckAlike(layout, setup.rank, attachment.rcache_bytes));
+  TP_RETURN_IF_ERROR(CheckAlike(layout, setup.rank, attachment.rcache_bytes - tail));
   CheckGroups(setup);
   return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup)));
 }
@@ -75,7 +76,7 @@ ParameterCache::ParameterCache(CacheSetup setup)
     : service_(setup.service),
       layout_(*setup.layout),
       chunks_({setup.layout, setup.rank, setup.service, std::move(setup.groups), setup.clock,
-               setup.streams}),
+               setup.streams, setup.options.tail_bytes}),
       pass_(&chunks_, setup.rank, setup.options, std::move(setup.policies)),
       gradients_(&chunks_, &pass_, setup.rank) {}
 
@@ -163,6 +164,19 @@ Status ParameterCache::FinishBackward(uint32_t micro_batch) {
   if (!pass_.training() || micro_batch != gradients_.micro_batch())
     return NotInPass("FinishBackward of another micro-batch");
   return Latch(gradients_.FinishBackward());
+}
+
+Result<OpId> ParameterCache::SubmitSum(ChunkId chunk, std::byte* place) {
+  if (!status_.ok()) return status_;
+  if (!pass_.training()) return NotInPass("SubmitSum");
+  if (pass_.trace_only()) return OpId{0};
+  const OpId op = chunks_.SubmitSum(chunk, place, pass_.version());
+  TP_RETURN_IF_ERROR(Progress());
+  return op;
+}
+
+Status ParameterCache::AwaitSum(OpId op) {
+  return status_.ok() ? Latch(chunks_.Await(op)) : status_;
 }
 
 Status ParameterCache::FinishStep() {

@@ -44,6 +44,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   std::vector<Collective*> groups;
   Clock* clock = nullptr;
   CacheStreams streams = {};
+  uint64_t tail_bytes = 0;  // at the end of the rCache, which somebody else uses
 
   // The group that shares the chunk; null where this rank has it alone.
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }

@@ -25,6 +25,7 @@ constexpr const char* kExamples = R"(examples:
   trainer launch -n 2 -- run --socket-dir /run/tidepool    two ranks on a memserver that is already running
   trainer run --job nightly --resume auto                  start the job, or continue it where it was interrupted
   torchrun --standalone --nproc-per-node 2 --no-python trainer run --preset quickstart
+  trainer run --standalone --accumulate 4 --pipeline 3     weights come twice a step, not twice a micro-batch
   trainer run --base OUT --lora-rank 8 --job r8 --save R8  train adapters over saved weights, which all such jobs share
   trainer estimate --preset gpt2-10b --ranks 4             memory by tier; no weights are made
   trainer estimate --preset gpt2-4b --dtype bf16 --checkpoint-activations --rcache auto --device-memory 24GiB
@@ -193,6 +194,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   AddTrainingFlags(commands.run, &o->training, &o->optimizer);
   AddPlaceFlags(commands.run, o);
   AddOutputFlags(commands.run, &o->output);
+  AddStageFlags(commands.run, &o->pipeline);
   AddConfigFlags(commands.run);
   commands.run->footer(kExamples);
 

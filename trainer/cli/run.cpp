@@ -10,6 +10,7 @@
 #include "base/point.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
+#include "trainer/advice/settle_pipeline.h"
 #include "trainer/advice/settle_rcache.h"
 #include "trainer/run/training_run.h"
 
@@ -29,6 +30,7 @@ Status Train(const RunOptions& options, Clock* clock) {
   };
 
   TP_ASSIGN_OR_RETURN(setup.place, DetectRank(environment, getppid()));
+  TP_RETURN_IF_ERROR(SettleStages(&setup.options, setup.place));
   TP_ASSIGN_OR_RETURN(setup.choice, SettleRcache(&setup.options, setup.place));
   return TrainingRun(std::move(setup)).All();
 }

@@ -73,6 +73,22 @@ void AddPipelineFlags(CLI::App* app, RunOptions* o) {
       ->needs(pipeline);
 }
 
+void AddStageFlags(CLI::App* app, PipelineOptions* o) {
+  const char* group = "pipeline";
+  CLI::Option* pipeline =
+      app->add_option("--pipeline", o->stages,
+                      "compute a step in so many stages of layers, each for all --accumulate "
+                      "micro-batches at a time, or auto (docs/pipeline.md); one rank, on the host")
+          ->group(group)
+          ->type_name("auto|STAGES");
+
+  app->add_option("--topology", o->topology_file,
+                  "with --pipeline: the machine that the stages are planned for (docs/planning.md)")
+      ->group(group)
+      ->type_name("FILE")
+      ->needs(pipeline);
+}
+
 void AddSampleFlags(CLI::App* app, RunOptions* o) {
   app->add_option("dir", o->sample.weights_dir,
                   "directory that `trainer run --save` wrote: a model, or adapters")

@@ -15,6 +15,7 @@ namespace tidepool::trainer {
 
 // Each adds the flags of one command, the first one those of `estimate --pipeline`.
 void AddPipelineFlags(CLI::App* app, RunOptions* o);
+void AddStageFlags(CLI::App* app, PipelineOptions* o);
 void AddExportFlags(CLI::App* app, ExportOptions* o);
 void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o);
 void AddSampleFlags(CLI::App* app, RunOptions* o);

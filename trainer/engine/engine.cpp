@@ -83,6 +83,7 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get());
   engine->gradients_ = std::make_unique<GradientHooks>(
       engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters), parts.gradients);
+  if (parts.sink) engine->gradients_->SetSink(std::move(parts.sink));
   return engine;
 }
 
@@ -149,6 +150,20 @@ Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch,
   return gradients_->FinishBackward(micro_batch);
 }
 
+Status TrainingEngine::RunWhole(Version version, const WholeStep& step) {
+  if (Status frozen = CheckFrozen(); !frozen.ok()) operators_->Latch(std::move(frozen));
+  TP_RETURN_IF_ERROR(operators_->status());
+  TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kTrain, version));
+
+  TP_RETURN_IF_ERROR(Guarded([&] {
+    Status done = step(&losses_);
+    if (!done.ok()) operators_->Latch(std::move(done));
+    Computes("");
+  }));
+  if (cache_->trace_only()) return gradients_->FinishBackward(0);  // says what the order needs
+  return operators_->status();
+}
+
 Result<std::vector<double>> TrainingEngine::TakeLosses() {
   std::vector<double> values;
   // LibTorch's own wait polls nothing, so the loss of a peer would not end it.
@@ -175,7 +190,10 @@ Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_b
 Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
                                                 const std::function<Status()>& before) {
   planned_traffic_.reset();
-  if (cache_->plan() != nullptr) planned_traffic_ = TrafficOf(*cache_->plan(), layout_);
+  if (cache_->plan() != nullptr) {
+    planned_traffic_ = TrafficOf(*cache_->plan(), layout_);
+    planned_traffic_->bytes_d2h += options_.sum_bytes;
+  }
   TP_RETURN_IF_ERROR(cache_->FinishStep());
   if (before) TP_RETURN_IF_ERROR(before());
   TP_ASSIGN_OR_RETURN(const client::Ticket ticket, service_->StartEndStep(end));

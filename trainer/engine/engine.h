@@ -53,6 +53,8 @@ struct EngineOptions {
   uint32_t rank = 0;
   uint32_t micro_batches = 1;
   CacheOptions cache;
+  // Bytes of gradients that a step of RunWhole hands in.
+  uint64_t sum_bytes = 0;
 };
 
 // What an engine works with. `service` and the collectives (one a data group, null where this rank
@@ -71,10 +73,14 @@ struct EngineParts {
   StepTrace* trace = nullptr;      // told when forward and backward begin
   // kCaller only where the caller runs backward itself (TrainingEngine::Open).
   GradientTeller gradients = GradientTeller::kHooks;
+  // Where given, takes all gradients; steps are those of RunWhole then.
+  GradientSink sink = nullptr;
 };
 
 // Makes the loss of one micro-batch, a scalar with a graph behind it.
 using LossFunction = std::function<at::Tensor()>;
+// Forward and backward of a whole step: appends the micro-batches' losses. An error ends the step.
+using WholeStep = std::function<Status(std::vector<at::Tensor>* losses)>;
 // Fills the fp32 values of one parameter, row-major; called once for each parameter, in order.
 using WeightSource = std::function<Status(ParameterId, std::span<float>)>;
 
@@ -98,6 +104,12 @@ class TrainingEngine {
   // gradient), and what else the cache latched.
   Status RunMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss,
                        double gradient_scale);
+  // All micro-batches of the step that starts from `version`, in an order of the caller's; their
+  // gradients go to EngineParts::sink, which hands them in (ParameterCache::SubmitSum). Errors: as
+  // RunMicroBatch, and what `step` returned.
+  Status RunWhole(Version version, const WholeStep& step);
+  // The first error within the present step; `step` above should end with it.
+  const Status& status() const { return operators_->status(); }
   // The losses before scaling of the micro-batches run since the last call, in order; on a GPU it
   // waits for them, once.
   Result<std::vector<double>> TakeLosses();
@@ -123,6 +135,8 @@ class TrainingEngine {
 
   // The rCache, for reports.
   const ParameterCache& cache() const { return *cache_; }
+  // The same, for a sink.
+  ParameterCache* open_cache() { return cache_.get(); }
   // What the plan of the last ended step says that this rank had to move; none while the order was
   // being recorded.
   const std::optional<StepTraffic>& planned_traffic() const { return planned_traffic_; }

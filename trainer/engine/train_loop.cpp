@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 #include "base/point.h"
@@ -36,7 +37,7 @@ class Run {
 
  private:
   Status Step(uint64_t step);
-  Status MicroBatches();
+  Status MicroBatches(StepReport* report);
   Status TakeLoss(StepReport* report);
   Status Seal(StepReport* report);
   Status EndStep(StepReport* report, client::Outcome* sealed);
@@ -67,7 +68,7 @@ Status Run::MeanOverRanks(double* value) {
   return {};
 }
 
-Status Run::MicroBatches() {
+Status Run::MicroBatches(StepReport* report) {
   // A step's random numbers follow from the step alone, so a step that is done again sees the same
   // ones.
   at::manual_seed(SplitMix64(random_ ^ task_.world->rank()).Next());
@@ -75,12 +76,20 @@ Status Run::MicroBatches() {
   // times the loss scale.
   const double scale = task_.loss_scaling ? scaler_.scale() : 1;
   const double factor = scale / (static_cast<double>(task_.micro_batches) * task_.world->world());
+  std::vector<Batch> batches;
   for (uint32_t micro_batch = 0; micro_batch < task_.micro_batches; ++micro_batch) {
-    TP_ASSIGN_OR_RETURN(const Batch batch, task_.batches->Next());
+    TP_ASSIGN_OR_RETURN(Batch batch, task_.batches->Next());
     summary_.tokens += batch.sequences * batch.tokens * task_.world->world();
+    if (task_.whole_step) {
+      batches.push_back(std::move(batch));
+      continue;
+    }
+
     TP_RETURN_IF_ERROR(task_.engine->RunMicroBatch(
         version_, micro_batch, [&] { return task_.loss(batch); }, factor));
   }
+  if (!task_.whole_step) return {};
+  TP_ASSIGN_OR_RETURN(report->bytes_boundary, task_.whole_step(version_, batches, factor));
   return {};
 }
 
@@ -192,7 +201,7 @@ Status Run::Step(uint64_t step) {
   before_ = task_.engine->cache().counters();
   if (task_.trace != nullptr) task_.trace->BeginStep(step);
 
-  TP_RETURN_IF_ERROR(MicroBatches());
+  TP_RETURN_IF_ERROR(MicroBatches(&report));
   report.tokens = summary_.tokens - tokens_before;
   TP_RETURN_IF_ERROR(Seal(&report));
   report.seconds = Seconds(task_.clock->NowNs() - start);

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -41,6 +42,11 @@ struct TrainTask {
   BatchCursor* batches = nullptr;  // this rank's share of each micro-batch
   std::vector<Batch> held_out;     // this rank's share of the held-out batches; may be empty
   BatchLoss loss;                  // mean over the batch's tokens
+  // Where given, runs all micro-batches of a step itself: engine->RunWhole for the gradients of
+  // loss x the factor. Returns the bytes that waited between its stages. Null: one micro-batch
+  // after the other, by `loss`.
+  std::function<Result<uint64_t>(Version, std::span<const Batch>, double factor)> whole_step =
+      nullptr;
   optim::ScheduleSpec schedule;
   StartPoint start;
   uint64_t seed = 1;          // of LibTorch's random numbers, which are seeded anew in every step

@@ -64,6 +64,15 @@ void GradientHooks::Arrived(ParameterId parameter) {
     gradient.reset();
     return;
   }
+
+  if (sink_) {
+    Status taken = sink_(parameter, gradient);
+    gradient.reset();
+    operators_->ApplyMoves();
+    if (!taken.ok()) operators_->Latch(std::move(taken));
+    return;
+  }
+
   Result<std::byte*> place = cache_->GradientPlace(parameter);
   operators_->ApplyMoves();
   if (!place.ok()) return operators_->Latch(place.status());

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -29,11 +31,16 @@ enum class GradientTeller : uint8_t {
   kCaller,  // the caller, by Arrived
 };
 
+// Takes a parameter's gradient, as LibTorch has accumulated it, in place of the rCache.
+using GradientSink = std::function<Status(ParameterId, const at::Tensor&)>;
+
 class GradientHooks {
  public:
   // `parameters[i]` is ParameterId i. All must outlive the hooks.
   GradientHooks(ParameterCache* cache, OperatorHook* operators, std::vector<at::Tensor> parameters,
                 GradientTeller teller = GradientTeller::kHooks);
+  // From here on gradients go to `sink`, and FinishBackward has nothing to collect.
+  void SetSink(GradientSink sink) { sink_ = std::move(sink); }
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
@@ -57,6 +64,7 @@ class GradientHooks {
   OperatorHook* operators_;
   const std::thread::id owner_;
   const GradientTeller teller_;
+  GradientSink sink_;  // null: the rCache
   std::vector<at::Tensor> parameters_;
 };
 

@@ -120,29 +120,44 @@ at::Tensor Gpt::RunBlock(size_t number, const at::Tensor& x, KvCache* cache) con
   return attended + Linear(block.c_out, wide);
 }
 
-at::Tensor Gpt::Hidden(const at::Tensor& tokens, KvCache* cache) {
-  const int64_t begin = cache != nullptr ? cache->tokens : 0;
+at::Tensor Gpt::Embed(const at::Tensor& tokens, int64_t begin) const {
   TORCH_CHECK(tokens.dim() == 2 && begin + tokens.size(1) <= shape_.context,
               "tokens must be [B][T] with T up to ", shape_.context - begin, ", not ",
               tokens.sizes());
 
   const at::Tensor positions = at::arange(begin, begin + tokens.size(1), tokens.options());
-  at::Tensor x = at::embedding(wte_, tokens) + at::embedding(wpe_, positions);
-  for (size_t i = 0; i < blocks_.size(); ++i) {
+  return at::embedding(wte_, tokens) + at::embedding(wpe_, positions);
+}
+
+at::Tensor Gpt::Blocks(size_t first, size_t behind, at::Tensor x, KvCache* cache) {
+  for (size_t i = first; i < behind; ++i) {
     x = checkpointing_
             ? Checkpoint([this, i](const at::Tensor& input) { return RunBlock(i, input, nullptr); },
                          x, store_)
             : RunBlock(i, x, cache);
   }
-  return Norm(ln_f_, x);
+  return x;
+}
+
+at::Tensor Gpt::Hidden(const at::Tensor& tokens, KvCache* cache) {
+  const at::Tensor x = Embed(tokens, cache != nullptr ? cache->tokens : 0);
+  return Norm(ln_f_, Blocks(0, blocks_.size(), x, cache));
 }
 
 at::Tensor Gpt::Forward(const at::Tensor& tokens) {
   return at::linear(Hidden(tokens), wte_);
 }
 
+at::Tensor Gpt::RunBlocks(uint32_t first, uint32_t behind, const at::Tensor& input) {
+  return Blocks(first, behind, first == 0 ? Embed(input, 0) : input, nullptr);
+}
+
 at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  const at::Tensor logits = Forward(tokens);
+  return LossBehind(RunBlocks(0, shape_.layers, tokens), targets);
+}
+
+at::Tensor Gpt::LossBehind(const at::Tensor& hidden, const at::Tensor& targets) {
+  const at::Tensor logits = at::linear(Norm(ln_f_, hidden), wte_);
   return at::cross_entropy_loss(logits.view({-1, shape_.vocab}).to(at::kFloat),
                                 targets.reshape({-1}));
 }

@@ -48,6 +48,12 @@ class Gpt : public torch::nn::Module {
   at::Tensor Forward(const at::Tensor& tokens);
   // Mean cross entropy in fp32 of predicting targets: int64 [B][T] from tokens.
   at::Tensor Loss(const at::Tensor& tokens, const at::Tensor& targets);
+  // A stage of the model: blocks `first` to `behind` - 1. The embeddings belong to the first block,
+  // what follows the blocks to whoever calls LossBehind. `input`: tokens [B][T] where first is 0,
+  // else [B][T][C]. Returns [B][T][C].
+  at::Tensor RunBlocks(uint32_t first, uint32_t behind, const at::Tensor& input);
+  // Loss of what the last block returned.
+  at::Tensor LossBehind(const at::Tensor& hidden, const at::Tensor& targets);
   // Logits of the last position only: [B][V]; no gradient.
   at::Tensor NextLogits(const at::Tensor& tokens);
   // The same behind what `cache` has seen: tokens [1][T], which go into it. T is 1 unless the cache
@@ -71,6 +77,8 @@ class Gpt : public torch::nn::Module {
   // `x` and what comes back: [B][T][C]; of Linear [B][T][in] and [B][T][out].
   // With a cache, behind what it has seen.
   at::Tensor Hidden(const at::Tensor& tokens, KvCache* cache = nullptr);
+  at::Tensor Embed(const at::Tensor& tokens, int64_t begin) const;
+  at::Tensor Blocks(size_t first, size_t behind, at::Tensor x, KvCache* cache);
   at::Tensor RunBlock(size_t number, const at::Tensor& x, KvCache* cache) const;
   at::Tensor Attend(size_t number, const at::Tensor& x, KvCache* cache) const;
   at::Tensor Norm(const Affine& norm, const at::Tensor& x) const;

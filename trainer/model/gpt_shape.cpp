@@ -100,6 +100,14 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape) {
   return notes;
 }
 
+std::pair<uint32_t, uint32_t> GptBlocksOf(const std::string& name, uint32_t layers) {
+  if (name.starts_with("wte.")) return {0, layers - 1};
+  if (name.starts_with("wpe.")) return {0, 0};
+  if (!name.starts_with("h.")) return {layers - 1, layers - 1};
+  const auto block = static_cast<uint32_t>(std::stoul(name.substr(2)));
+  return {block, block};
+}
+
 bool IsGptLinear(const ParameterNote& note) {
   return note.dims.size() == 2 && note.name.starts_with("h.");
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -44,6 +45,10 @@ inline constexpr uint32_t kNoDecayGroup = 1;  // biases and LayerNorms
 // name them. Matrices are [out][in].
 // The token embedding "wte.weight" is used twice (multi_use): at the input and as output head.
 std::vector<ParameterNote> GptParameters(const GptShape& shape);
+
+// The first and the last block that a parameter of such a name belongs to: the embeddings to the
+// first one, what follows the blocks to the last, and the token embedding to both.
+std::pair<uint32_t, uint32_t> GptBlocksOf(const std::string& name, uint32_t layers);
 
 // True for the weight of a linear layer, which is neither a table nor a norm.
 bool IsGptLinear(const ParameterNote& note);

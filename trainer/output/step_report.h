@@ -41,6 +41,9 @@ struct StepReport {
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t bytes_h2d_theory = 0, bytes_d2h_theory = 0;  // 0: no plan yet (the recording step)
 
+  // With stages: their inputs, which waited in host memory from forward to backward. 0: no stages.
+  uint64_t bytes_boundary = 0;
+
   // Derived figures; 0 and 1 where nothing was counted.
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;

@@ -33,6 +33,13 @@ class Foresight {
     EndOfBackward();
   }
 
+  void Uses(const UseTrace& trace) {
+    for (const UseEvent& event : trace.events) {
+      if (event.kind == UseEvent::Kind::kBegin) Begin(event.notes);
+      if (event.kind == UseEvent::Kind::kEnd) End();
+    }
+  }
+
   AccessSchedule Take() { return std::move(schedule_); }
 
  private:
@@ -163,6 +170,12 @@ AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Ra
                             uint32_t micro_batches) {
   Foresight foresight(layout, rank);
   for (uint32_t batch = 0; batch < micro_batches; ++batch) foresight.MicroBatch(trace);
+  return foresight.Take();
+}
+
+AccessSchedule ForeseeUses(const UseTrace& trace, const ChunkLayout& layout, Rank rank) {
+  Foresight foresight(layout, rank);
+  foresight.Uses(trace);
   return foresight.Take();
 }
 

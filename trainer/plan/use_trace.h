@@ -45,5 +45,7 @@ std::vector<bool> UsedBehindGradient(const UseTrace& trace, uint32_t notes);
 // was made for.
 AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Rank rank,
                             uint32_t micro_batches);
+// The same of a whole step whose gradients do not go to the rCache: its operators alone.
+AccessSchedule ForeseeUses(const UseTrace& trace, const ChunkLayout& layout, Rank rank);
 
 }  // namespace tidepool::trainer

@@ -9,6 +9,7 @@
 #include <c10/core/AutogradState.h>
 
 #include "trainer/model/gpt.h"
+#include "trainer/pipeline/staged_step.h"
 #include "trainer/profile/meta_bytes.h"
 #include "trainer/profile/meta_device.h"
 
@@ -33,6 +34,22 @@ class OneThread {
   const bool before_;
 };
 
+// All micro-batches are the same on the meta device.
+void RunStages(const ProfileTask& task, const at::Tensor& inputs, const at::Tensor& targets,
+               Gpt* model) {
+  StagedWork work;
+  work.stages = static_cast<uint32_t>(task.stage_ends.size());
+  work.micro_batches = task.micro_batches;
+
+  work.stage = [&](uint32_t stage, uint32_t, const at::Tensor& input) {
+    const uint32_t first = stage == 0 ? 0 : task.stage_ends[stage - 1];
+    const at::Tensor hidden =
+        model->RunBlocks(first, task.stage_ends[stage], stage == 0 ? inputs : input);
+    return stage + 1 == work.stages ? model->LossBehind(hidden, targets) : hidden;
+  };
+  RunStagedStep(work);
+}
+
 StepProfile Run(const ProfileTask& task) {
   MetaBytes bytes;
   const MetaDevice device;
@@ -56,6 +73,11 @@ StepProfile Run(const ProfileTask& task) {
 
   const OneThread one_thread;
   recorder.Watch(std::move(parameters), stays);
+  if (!task.stage_ends.empty()) {
+    RunStages(task, inputs, targets, &model);
+    return recorder.Finish();
+  }
+
   const at::Tensor loss = model.Loss(inputs, targets);
   const at::Tensor kept = loss.detach();
   (loss * 1.0).backward();

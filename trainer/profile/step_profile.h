@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -29,6 +30,10 @@ struct ProfileTask {
   DType dtype = DType::kF32;
   uint64_t sequences = 1, tokens = 1;  // of one rank's micro-batch
   bool checkpointing = false;
+  // Where each stage of a step ends that goes through some (trainer/pipeline/staged_step.h); empty:
+  // one micro-batch goes through the whole model.
+  std::vector<uint32_t> stage_ends = {};
+  uint32_t micro_batches = 1;
 };
 
 // Errors: kUsageError (the shape), kLibraryFailed (LibTorch's words).

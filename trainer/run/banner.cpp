@@ -34,6 +34,9 @@ std::string Banner(const RunPlan& plan, const RankPlace& place, const BannerWord
 
   text += "; rCache " + FormatBytes(plan.rcache.bytes) + " a rank, " + share.data() +
           " of what is not always resident";
+  if (plan.stages)
+    text += "; stages: " + std::to_string(plan.stages->stages()) +
+            ", micro-batches: " + std::to_string(plan.stages->micro_batches);
   if (!words.device.empty()) text += "; " + words.device;
   return text + "\ndata      " + words.data + "\n";
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "trainer/advice/pipeline_run.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/run/resuming/resume.h"
 #include "trainer/inputs/run_files.h"
@@ -77,6 +78,7 @@ Result<RunPlan> CheckPlan(const RunOptions& options, const RankPlace& place,
   TP_RETURN_IF_ERROR(CheckJobName(job));
   TP_RETURN_IF_ERROR(WaitsOf(options.job, options.server).status());
   TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, place.world, place.rank, job));
+  TP_RETURN_IF_ERROR(CheckPipelineRun(options, plan.shape, place.world));
   TP_RETURN_IF_ERROR(CheckBesideBase(options.output.save_dir, plan));
   return plan;
 }

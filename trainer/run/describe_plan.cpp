@@ -48,6 +48,19 @@ void AddModel(const RunPlan& plan, Lines* lines) {
   }
 }
 
+std::string DescribeStages(const RunPlan& plan) {
+  const StagePlan& stages = *plan.stages;
+  std::string layers;
+  for (uint32_t stage = 0; stage < stages.stages(); ++stage) {
+    const uint32_t first = stage == 0 ? 0 : stages.ends[stage - 1];
+    layers += (stage == 0 ? "" : " + ") + std::to_string(stages.ends[stage] - first);
+  }
+  return "stages of " + layers +
+         " layers; micro-batches of each: " + std::to_string(stages.micro_batches) +
+         "; sums of gradients take " + FormatBytes(stages.tail_bytes) + " of the rCache, and " +
+         FormatBytes(stages.sum_bytes) + " are handed in a step";
+}
+
 void AddRcache(const RunPlan& plan, Lines* lines) {
   const MemoryEstimate& m = plan.memory;
   lines->Add("chunks", std::to_string(plan.layout.chunks.size()) + ", of " +
@@ -61,6 +74,7 @@ void AddRcache(const RunPlan& plan, Lines* lines) {
                            FormatBytes(plan.rcache.resident_bytes) + " always resident (" +
                            Percent(m.resident_share) + " of all)");
   if (plan.choice) lines->AddText(DescribeChoice(*plan.choice));
+  if (plan.stages) lines->Add("pipeline", DescribeStages(plan));
 
   if (plan.layout.world > 1) {
     lines->Add("exchange",
@@ -127,6 +141,18 @@ void WritePool(const client::StateBytes& states, JsonWriter* json) {
   json->Field("records_bytes", states.records).Field("total_bytes", states.total()).EndObject();
 }
 
+void WriteStages(const StagePlan& stages, JsonWriter* json) {
+  json->Key("pipeline").BeginObject().Key("layers").BeginArray();
+  uint32_t first = 0;
+  for (const uint32_t behind : stages.ends) {
+    json->Uint(behind - first);
+    first = behind;
+  }
+  json->EndArray().Field("micro_batches", stages.micro_batches);
+  json->Field("sums_bytes", stages.tail_bytes).Field("handed_in_bytes", stages.sum_bytes);
+  json->EndObject();
+}
+
 void WriteRcache(const RunPlan& plan, JsonWriter* json) {
   json->Key("rcache").BeginObject();
   json->Field("bytes", plan.rcache.bytes).Field("blocks", plan.rcache.blocks);
@@ -134,6 +160,7 @@ void WriteRcache(const RunPlan& plan, JsonWriter* json) {
   json->Field("resident_bytes", plan.rcache.resident_bytes);
   json->Field("fraction", plan.rcache.fraction());
   json->Field("resident_share", plan.memory.resident_share).EndObject();
+  if (plan.stages) WriteStages(*plan.stages, json);
 
   if (plan.layout.world > 1) {
     json->Key("exchange").BeginObject();

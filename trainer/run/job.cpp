@@ -6,8 +6,10 @@
 
 namespace tidepool::trainer {
 
-Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::string& rcache) {
+Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::string& rcache,
+                              uint64_t tail_bytes) {
   RcachePlan plan;
+  plan.tail_bytes = tail_bytes;
   plan.resident_bytes = layout.ResidentBytes(rank);
   plan.block_bytes = layout.BlockBytes();
   const uint64_t chunks = layout.EvictableChunks(rank);
@@ -20,9 +22,9 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
         .Where("--rcache")
         .Fix("write a share like 25%, a size like 64MiB, or auto");
   // A share is met by the nearest number of blocks; a size is never exceeded.
-  const uint64_t for_blocks = is_share
-                                  ? wanted.value() + plan.block_bytes / 2
-                                  : wanted.value() - std::min(wanted.value(), plan.resident_bytes);
+  const uint64_t for_blocks =
+      is_share ? wanted.value() + plan.block_bytes / 2
+               : wanted.value() - std::min(wanted.value(), plan.resident_bytes + tail_bytes);
   plan.blocks = plan.block_bytes > 0 ? std::min(for_blocks / plan.block_bytes, chunks) : 0;
 
   if (plan.blocks == 0 && chunks > 0) {
@@ -32,12 +34,42 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
         .Where("--rcache " + rcache)
         .Why("resident chunks take " + FormatBytes(plan.resident_bytes) +
              ", the others share blocks of one chunk each")
-        .Fix("give at least --rcache " + std::to_string(layout.RcacheBytes(rank, 1)) +
+        .Fix("give at least --rcache " + std::to_string(layout.RcacheBytes(rank, 1) + tail_bytes) +
              ", or a smaller --chunk-size");
   }
 
-  plan.bytes = std::max(layout.RcacheBytes(rank, plan.blocks), kPageBytes);
+  plan.bytes = std::max(layout.RcacheBytes(rank, plan.blocks) + tail_bytes, kPageBytes);
   return plan;
+}
+
+Result<RcachePlan> PlanStagedRcache(const ChunkLayout& layout, const StagePlan& stages,
+                                    const std::string& rcache) {
+  constexpr Rank kRank = 0;
+  // A share of less than two stages is met by two stages: the next one comes while one computes.
+  const uint64_t bytes_of_two = layout.RcacheBytes(kRank, stages.blocks_of_two) + stages.tail_bytes;
+  const bool is_share = !rcache.empty() && rcache.back() == '%';
+  Result<RcachePlan> plan = PlanRcache(layout, kRank, rcache, stages.tail_bytes);
+  if (is_share && (plan.ok() ? plan->blocks < stages.blocks_of_two
+                             : plan.status().id() == ErrorId::kRcacheTooSmall))
+    plan = PlanRcache(layout, kRank, std::to_string(bytes_of_two), stages.tail_bytes);
+
+  if (!plan.ok() && plan.status().id() != ErrorId::kRcacheTooSmall) return plan;
+  if (plan.ok() && plan->blocks >= stages.blocks_of_one) return plan;
+
+  const uint64_t least = layout.RcacheBytes(kRank, stages.blocks_of_one) + stages.tail_bytes;
+  const char* or_else =
+      stages.stages() < stages.ends.back() ? ", or more stages with --pipeline" : "";
+
+  return Status(ErrorId::kRcacheTooSmall,
+                "--rcache " + rcache +
+                    " has no room for the weights of one stage: the largest of " +
+                    std::to_string(stages.stages()) + " stages needs " +
+                    std::to_string(stages.blocks_of_one) + " blocks of " +
+                    FormatBytes(layout.BlockBytes()))
+      .Where("--rcache " + rcache)
+      .Why("beside them are " + FormatBytes(layout.ResidentBytes(kRank)) +
+           " of resident chunks and " + FormatBytes(stages.tail_bytes) + " of sums of gradients")
+      .Fix("give at least --rcache " + std::to_string(least) + or_else);
 }
 
 Result<DType> DTypeFromName(const std::string& name) {
@@ -85,6 +117,12 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
   spec.optimizer = MakeOptimizerSpec(options.optimizer, options.model.seed);
   spec.max_grad_norm = options.optimizer.clip;
   spec.micro_batches = options.training.micro_batches;
+  if (!options.pipeline.ends.empty()) {
+    // The rank adds up its micro-batches.
+    const bool is_sum = spec.micro_batches > 1 && spec.dtype != DType::kF32;
+    spec.sums_gradients = is_sum ? 1 : 0;
+    spec.micro_batches = 1;
+  }
   spec.loss_scaling = layout.dtype == DType::kF16 ? 1 : 0;
   spec.rcache_bytes = rcache.bytes;
   // kDecayGroup, kNoDecayGroup.

@@ -12,6 +12,7 @@
 #include "optim/schedule.h"
 #include "trainer/layout/build_layout.h"
 #include "trainer/layout/chunk_layout.h"
+#include "trainer/pipeline/stage_plan.h"
 #include "trainer/run/run_options.h"
 
 namespace tidepool::trainer {
@@ -23,6 +24,7 @@ struct RcachePlan {
   uint64_t evictable_bytes = 0;  // of all chunks that compete for the blocks
   uint64_t block_bytes = 0;
   uint64_t blocks = 0;
+  uint64_t tail_bytes = 0;  // of `bytes`, at the end: sums of gradients of a pipelined run
   // The share of evictable bytes that the blocks hold.
   double fraction() const {
     return evictable_bytes > 0
@@ -33,8 +35,14 @@ struct RcachePlan {
 
 // "25%": that share of the evictable chunks' bytes, to the nearest number of whole blocks; a size:
 // all of the rCache, resident chunks included, never exceeded. Never more blocks than chunks.
-// Errors: kConfigBadValue, kRcacheTooSmall.
-Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::string& rcache);
+// `tail_bytes` more are at the end, of a size too. Errors: kConfigBadValue, kRcacheTooSmall.
+Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::string& rcache,
+                              uint64_t tail_bytes = 0);
+// The rCache of a run that goes through stages: room for the weights of the largest stage at least.
+// A share is raised to what two stages that follow each other need, so that the next one can come
+// while one computes; a size is never exceeded. Errors: kConfigBadValue, kRcacheTooSmall.
+Result<RcachePlan> PlanStagedRcache(const ChunkLayout& layout, const StagePlan& stages,
+                                    const std::string& rcache);
 
 // The dtype named by --dtype. Errors: kUsageError.
 Result<DType> DTypeFromName(const std::string& name);

@@ -1,6 +1,6 @@
 #include "trainer/run/run_model.h"
 
-#include <span>
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "trainer/advice/settle_rcache.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
+#include "trainer/pipeline/staged_step.h"
 #include "trainer/plan/use_trace.h"
 
 namespace tidepool::trainer {
@@ -42,7 +43,8 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
       options.model.activation_checkpointing,
       options.model.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
   TP_RETURN_IF_ERROR(made->MakeEngine());
-  if (parts.foresees) TP_RETURN_IF_ERROR(made->ForeseeSteps());
+  if (parts.foresees)
+    TP_RETURN_IF_ERROR(parts.plan.stages ? made->ForeseeStages() : made->ForeseeSteps());
   return made;
 }
 
@@ -72,9 +74,77 @@ Status RunModel::MakeEngine() {
     parts.trace = trace_->step();
   }
 
+  if (parts_.plan.stages) return MakeStagedEngine(std::move(engine), std::move(parts));
   TP_ASSIGN_OR_RETURN(engine_,
                       TrainingEngine::Create(parts_.plan.layout, engine, std::move(parts)));
   return {};
+}
+
+Status RunModel::MakeStagedEngine(EngineOptions engine, EngineParts parts) {
+  const StagePlan& stages = *parts_.plan.stages;
+  engine.cache.tail_bytes = stages.tail_bytes;
+  engine.sum_bytes = stages.sum_bytes;
+  // What the rCache has beside one stage is for the next one.
+  if (engine.cache.prefetch_depth > 0)
+    engine.cache.prefetch_depth = std::max<uint64_t>(
+        engine.cache.prefetch_depth, parts_.plan.rcache.blocks - stages.blocks_of_one);
+
+  sums_.emplace(&parts_.plan.layout, &stages);
+  parts.sink = [this](ParameterId parameter, const at::Tensor& gradient) {
+    return sums_->Take(parameter, gradient);
+  };
+  TP_ASSIGN_OR_RETURN(engine_,
+                      TrainingEngine::Create(parts_.plan.layout, engine, std::move(parts)));
+  const client::Attachment& slot = parts_.session->service()->attachment();
+  sums_->Attach(engine_->open_cache(), slot.rcache + slot.rcache_bytes - stages.tail_bytes);
+  return {};
+}
+
+Status RunModel::ForeseeStages() {
+  const RunPlan& plan = parts_.plan;
+  TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(plan, parts_.options));
+  engine_->Foresee(ForeseeUses(profile.trace, plan.layout, parts_.session->place().rank));
+  return {};
+}
+
+Result<uint64_t> RunModel::StagedStep(Version version, std::span<const Batch> batches,
+                                      double gradient_scale) {
+  const StagePlan& plan = *parts_.plan.stages;
+  const auto tokens = [this](const std::vector<int64_t>& ids, const Batch& batch) {
+    return parts_.device->Tokens(ids, batch.sequences, batch.tokens);
+  };
+
+  Status failed;
+  StagedWork work{.stages = plan.stages(),
+                  .micro_batches = plan.micro_batches,
+                  .gradient_scale = gradient_scale};
+  work.stage = [&](uint32_t stage, uint32_t micro_batch, const at::Tensor& input) {
+    const Batch& batch = batches[micro_batch];
+    const at::Tensor hidden =
+        model_->RunBlocks(stage == 0 ? 0 : plan.ends[stage - 1], plan.ends[stage],
+                          stage == 0 ? tokens(batch.inputs, batch) : input);
+    return stage + 1 == plan.stages() ? model_->LossBehind(hidden, tokens(batch.targets, batch))
+                                      : hidden;
+  };
+
+  work.begins = [&](bool backward, uint32_t stage, uint32_t micro_batch) {
+    if (backward) sums_->BeginBackward(stage, micro_batch);
+    if (trace_ == nullptr) return;
+    trace_->step()->Compute((backward ? "backward " : "forward ") + std::to_string(micro_batch) +
+                            " of stage " + std::to_string(stage));
+  };
+  work.ended = [&](uint32_t stage) { failed = sums_->EndStage(stage); };
+  work.goes_on = [&] { return failed.ok() && engine_->status().ok(); };
+
+  uint64_t boundary_bytes = 0;
+  sums_->BeginStep();
+  TP_RETURN_IF_ERROR(engine_->RunWhole(version, [&](std::vector<at::Tensor>* losses) {
+    const StagedResult result = RunStagedStep(work);
+    boundary_bytes = result.boundary_bytes;
+    losses->insert(losses->end(), result.losses.begin(), result.losses.end());
+    return failed;
+  }));
+  return boundary_bytes;
 }
 
 // Without it the first step would evict at random, and fetch when it is too late (Elixir v2,

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,6 +17,7 @@
 #include "trainer/engine/engine.h"
 #include "trainer/model/gpt.h"
 #include "trainer/output/traced_seams.h"
+#include "trainer/pipeline/stage_sums.h"
 #include "trainer/run/run_device.h"
 #include "trainer/run/run_options.h"
 #include "trainer/run/run_plan.h"
@@ -46,6 +49,10 @@ class RunModel {
   Status LoadWeights();
   // The mean loss of a batch, a scalar with a graph behind it.
   at::Tensor Loss(const Batch& batch);
+  // A whole step, stage by stage, where the plan has stages: for TrainTask::whole_step. Returns
+  // StagedResult::boundary_bytes. Errors: those of TrainingEngine::RunWhole.
+  Result<uint64_t> StagedStep(Version version, std::span<const Batch> batches,
+                              double gradient_scale);
   TrainingEngine* engine() { return engine_.get(); }
   const TrainingEngine* engine() const { return engine_.get(); }
   // Null without --trace, and on other ranks than 0.
@@ -54,11 +61,14 @@ class RunModel {
  private:
   explicit RunModel(const RunModelParts& parts) : parts_(parts) {}
   Status MakeEngine();
+  Status MakeStagedEngine(EngineOptions engine, EngineParts parts);
   Status ForeseeSteps();
+  Status ForeseeStages();
 
   const RunModelParts parts_;
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<Gpt> model_;
+  std::optional<StageSums> sums_;  // with stages; outlives the engine
   std::unique_ptr<TrainingEngine> engine_;
 };
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tidepool::trainer {
 
@@ -135,12 +136,13 @@ struct TokenizeOptions {
   std::string tokenizer, text, to;
 };
 
-// `trainer estimate --pipeline`.
+// `trainer run --pipeline` and `trainer estimate --pipeline`.
 struct PipelineOptions {
-  std::string stages;         // auto, or how many; empty: no pipeline is planned
-  std::string topology_file;  // the GPUs; empty: the paper's machine
-  std::string lp_file;        // the program of the partition goes there; empty: nowhere
-  std::string timeline_file;  // a picture of the schedule; empty: none
+  std::string stages;          // auto, or how many; empty: no pipeline
+  std::vector<uint32_t> ends;  // run: of each stage the layer behind its last, by SettleStages
+  std::string topology_file;   // the GPUs; empty: the paper's machine
+  std::string lp_file;         // the program of the partition goes there; empty: nowhere
+  std::string timeline_file;   // a picture of the schedule; empty: none
 };
 
 struct RunOptions {

@@ -61,6 +61,15 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
   return BuildLayout(notes, layout);
 }
 
+StagePlan StagesIn(const ChunkLayout& layout, const GptShape& shape, const RunOptions& options) {
+  std::vector<StageSpan> layers;
+  for (const ParameterPlace& parameter : layout.parameters) {
+    const auto [first, last] = GptBlocksOf(parameter.name, shape.layers);
+    layers.push_back({first, last});
+  }
+  return MakeStagePlan(layout, layers, options.pipeline.ends, options.training.micro_batches);
+}
+
 Status CheckOptimizer(const RunOptions& options) {
   TP_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(options.model.dtype));
   const char* why = WhyBad(MakeOptimizerSpec(options.optimizer, options.model.seed), dtype);
@@ -108,7 +117,11 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
     plan.base = std::make_shared<const FrozenBase>(std::move(base));
   }
 
-  TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.memory.rcache));
+  if (!options.pipeline.ends.empty()) plan.stages = StagesIn(plan.layout, shape, options);
+  TP_ASSIGN_OR_RETURN(
+      plan.rcache, plan.stages ? PlanStagedRcache(plan.layout, *plan.stages, options.memory.rcache)
+                               : PlanRcache(plan.layout, rank, options.memory.rcache));
+
   plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);
   plan.memory = EstimateMemory(plan.layout, {.micro_batches = options.training.micro_batches,
                                              .rcache_bytes = plan.rcache.bytes,

@@ -21,6 +21,7 @@
 #include "trainer/model/gpt_shape.h"
 #include "trainer/model/lora.h"
 #include "trainer/plan/estimate.h"
+#include "trainer/pipeline/stage_plan.h"
 #include "trainer/advice/rcache_choice.h"
 #include "trainer/run/run_options.h"
 
@@ -35,6 +36,7 @@ struct RunPlan {
   MemoryEstimate memory;
   GpuStatesPlan gpu_states;                // as PlaceGpuStates decided
   std::optional<RcacheChoice> choice;      // how --rcache auto came to the rCache
+  std::optional<StagePlan> stages;         // with --pipeline
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
   std::shared_ptr<const SavedModel> from;  // null: no --from was given
 };

@@ -29,6 +29,11 @@ Status TrainingRun::Plan() {
 
 Status TrainingRun::OpenDevice() {
   TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_.device, place_, setup_.clock));
+  if (plan_.stages && device_->is_gpu()) {
+    return Status(ErrorId::kUsageError, "a pipeline runs on the host so far, and not on a GPU")
+        .Where("--pipeline " + options_.pipeline.stages + " --device " + options_.device.name)
+        .Fix("give --device cpu, or leave --pipeline out");
+  }
   // Every rank, where GPUs are in play: each may have another.
   if (device_->is_gpu() && place_.rank != 0 && !options_.output.quiet) {
     std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() +
@@ -153,6 +158,12 @@ Result<TrainTask> TrainingRun::MakeTask() {
   task.engine = model_->engine();
   task.world = session_->world();
   task.loss = [this](const Batch& batch) { return model_->Loss(batch); };
+
+  if (plan_.stages) {
+    task.whole_step = [this](Version version, std::span<const Batch> batches, double factor) {
+      return model_->StagedStep(version, batches, factor);
+    };
+  }
 
   TP_ASSIGN_OR_RETURN(task.schedule, ScheduleOf(options_.training));
   task.start = start_;

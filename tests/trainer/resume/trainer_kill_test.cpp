@@ -134,6 +134,34 @@ TEST_F(TrainerKillTest, ATrainerThatIsStartedAgainGoesOn) {
   }
 }
 
+// Points between stages, and in the requests by which sums of gradients leave. What comes out are
+// the bits of a run without stages.
+constexpr const char* kStagePoints[] = {"trainer.stage_forward_done:2",
+                                        "trainer.stage_backward_done:3", "client.gradient_sent:4"};
+
+TEST_F(TrainerKillTest, ATrainerThatIsKilledBetweenStagesGoesOn) {
+  const Flags batches{{"--dtype", "bf16"}, {"--accumulate", "3"}};
+  const auto whole = Start(Run("whole", batches));
+  ExpectDone(whole.get());
+  Flags staged = batches;
+  staged["--pipeline"] = "2";
+  for (int round = 0; round < 5; ++round) {
+    for (const char* point : kStagePoints) {
+      const auto killed = Start(Run("killed", staged), {std::string("TIDEPOOL_KILL_AT=") + point});
+      const auto end = killed->Wait(kRunNs);
+      ASSERT_TRUE(end) << killed->Output();
+      EXPECT_EQ(end->signal, SIGKILL) << point << "\n" << killed->Output();
+    }
+  }
+  const auto last = Start(Run("killed", staged));
+  ASSERT_TRUE(WaitForLines("killed", 20, last.get())) << last->Output();
+  server_.Kill();
+  ExpectDone(last.get());
+  EXPECT_THAT(last->Output(), HasSubstr("goes on behind its sealed step"));
+  EXPECT_THAT(last->Output(), HasSubstr("memserver is back"));
+  ExpectSame("killed", "whole");
+}
+
 TEST_F(TrainerKillTest, ATrainerThatIsKilledInARequestGoesOn) {
   const auto whole = Start(Run("whole"));
   ExpectDone(whole.get());

@@ -1,0 +1,170 @@
+// What stages use, and where their gradients are added up, against sets and counts made by other
+// means; the rCache of a pipelined run; what cannot be a pipeline.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/units.h"
+#include "trainer/advice/pipeline_run.h"
+#include "trainer/model/gpt_shape.h"
+#include "trainer/run/job.h"
+#include "trainer/run/run_plan.h"
+
+namespace tidepool::trainer {
+namespace stage_plan_test {
+
+using ::testing::HasSubstr;
+
+GptShape Shape() {
+  return {.name = "deep", .vocab = 64, .context = 16, .layers = 8, .heads = 2, .hidden = 32};
+}
+
+RunOptions Options(std::vector<uint32_t> ends, const char* dtype = "bf16") {
+  RunOptions options;
+  options.model.dtype = dtype;
+  options.data.context = 16;
+  options.memory.chunk_size = "16KiB";
+  options.training.micro_batches = 3;
+  options.pipeline.stages = std::to_string(ends.size());
+  options.pipeline.ends = std::move(ends);
+  return options;
+}
+
+RunPlan PlanOf(const RunOptions& options) {
+  Result<RunPlan> plan = MakeRunPlan(Shape(), options, 1, 0, "stages");
+  EXPECT_TRUE(plan.ok()) << plan.status().Format();
+  return std::move(plan).value();
+}
+
+// By stage, the evictable chunks in which a parameter of one of its layers lies.
+std::vector<std::set<ChunkId>> ChunksOf(const ChunkLayout& layout,
+                                        const std::vector<uint32_t>& ends) {
+  std::vector<std::set<ChunkId>> chunks(ends.size());
+  for (const ParameterPlace& parameter : layout.parameters) {
+    const auto [first, last] = GptBlocksOf(parameter.name, Shape().layers);
+    for (const uint32_t layer : {first, last}) {
+      size_t stage = 0;
+      while (layer >= ends[stage]) ++stage;
+      if (!layout.chunks[parameter.chunk].resident) chunks[stage].insert(parameter.chunk);
+    }
+  }
+  return chunks;
+}
+
+TEST(GptBlocks, BelongToTheirNumberAndTheEndsToTheFirstAndTheLast) {
+  using Pair = std::pair<uint32_t, uint32_t>;
+  EXPECT_EQ(GptBlocksOf("wte.weight", 12), (Pair{0, 11}));
+  EXPECT_EQ(GptBlocksOf("wpe.weight", 12), (Pair{0, 0}));
+  EXPECT_EQ(GptBlocksOf("h.10.mlp.c_fc.weight", 12), (Pair{10, 10}));
+  EXPECT_EQ(GptBlocksOf("ln_f.bias", 12), (Pair{11, 11}));
+}
+
+class StagePlans : public ::testing::TestWithParam<std::vector<uint32_t>> {};
+
+TEST_P(StagePlans, CountBlocksAndRoomsAsSetsOfChunksDo) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const RunPlan plan = PlanOf(Options(GetParam(), dtype));
+    const StagePlan& stages = *plan.stages;
+    const auto chunks = ChunksOf(plan.layout, GetParam());
+    size_t one = 0, two = 0, open_most = 0;
+    for (size_t stage = 0; stage < chunks.size(); ++stage) {
+      std::set<ChunkId> both = chunks[stage];
+      one = std::max(one, both.size());
+      if (stage + 1 < chunks.size())
+        both.insert(chunks[stage + 1].begin(), chunks[stage + 1].end());
+      two = std::max(two, both.size());
+      // Backward has come to this stage: sums of its chunks are open, and no others.
+      open_most = std::max(open_most, chunks[stage].size());
+    }
+    EXPECT_EQ(stages.blocks_of_one, one);
+    EXPECT_EQ(stages.blocks_of_two, two);
+    EXPECT_EQ(stages.rooms, open_most);
+
+    uint64_t elements = 0, resident = 0;
+    for (ChunkId chunk = 0; chunk < plan.layout.chunks.size(); ++chunk) {
+      elements += plan.layout.chunks[chunk].elements;
+      if (!plan.layout.chunks[chunk].resident) continue;
+      EXPECT_EQ(stages.sum_at[chunk], resident);
+      resident += RoundUp(plan.layout.chunks[chunk].elements * 4, kPageBytes);
+    }
+    EXPECT_EQ(stages.sum_bytes, elements * 4);
+    EXPECT_EQ(stages.rooms_at, resident);
+    EXPECT_EQ(stages.tail_bytes, resident + open_most * stages.room_bytes);
+    EXPECT_EQ(plan.rcache.bytes,
+              plan.layout.RcacheBytes(0, plan.rcache.blocks) + stages.tail_bytes);
+    EXPECT_GE(plan.rcache.blocks, two) << "a share is raised to two stages";
+    EXPECT_EQ(plan.spec.rcache_bytes, plan.rcache.bytes);
+    EXPECT_EQ(plan.spec.micro_batches, 1U);
+    EXPECT_EQ(plan.spec.sums_gradients, plan.layout.dtype == DType::kF32 ? 0U : 1U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, StagePlans,
+                         ::testing::Values(std::vector<uint32_t>{8}, std::vector<uint32_t>{3, 8},
+                                           std::vector<uint32_t>{1, 2, 7, 8},
+                                           std::vector<uint32_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+
+TEST(StagePlan, OneMicroBatchIsHandedInAsItIs) {
+  RunOptions options = Options({4, 8});
+  options.training.micro_batches = 1;
+  const RunPlan plan = PlanOf(options);
+  EXPECT_EQ(plan.spec.sums_gradients, 0U);
+  EXPECT_EQ(plan.stages->sum_bytes, plan.layout.TotalBytes());
+}
+
+TEST(StagedRcache, ASizeThatHasNoRoomForAStageNamesTheSmallestThatHas) {
+  RunOptions options = Options({4, 8});
+  const RunPlan whole = PlanOf(options);
+  const uint64_t least =
+      whole.layout.RcacheBytes(0, whole.stages->blocks_of_one) + whole.stages->tail_bytes;
+  options.memory.rcache = std::to_string(least);
+  EXPECT_EQ(PlanOf(options).rcache.blocks, whole.stages->blocks_of_one);
+
+  for (const uint64_t bytes : {least - 1, uint64_t{4096}}) {
+    options.memory.rcache = std::to_string(bytes);
+    const Status refused = MakeRunPlan(Shape(), options, 1, 0, "stages").status();
+    EXPECT_EQ(refused.id(), ErrorId::kRcacheTooSmall);
+    EXPECT_THAT(refused.fix(), HasSubstr("--rcache " + std::to_string(least)));
+    EXPECT_THAT(refused.fix(), HasSubstr("more stages"));
+  }
+}
+
+TEST(PipelineRun, WhatCannotBeOneIsRefusedWithAWayOut) {
+  struct Case {
+    const char* stages;
+    uint32_t world;
+    const char* what;
+    const char* fix;
+  };
+  for (const Case& each :
+       {Case{"9", 1, "9 stages, and the model has 8 layers", "at most --pipeline 8"},
+        Case{"2", 3, "2 stages for 3 ranks", "at least --pipeline 3"},
+        Case{"4", 2, "runs on one rank", "leave --pipeline out"},
+        Case{"auto", 2, "runs on one rank", "leave --pipeline out"},
+        Case{"many", 1, "\"many\" is no number", "--pipeline auto"}}) {
+    RunOptions options;
+    options.pipeline.stages = each.stages;
+    const Status refused = CheckPipelineRun(options, Shape(), each.world);
+    EXPECT_EQ(refused.id(), ErrorId::kUsageError) << each.stages;
+    EXPECT_THAT(refused.what(), HasSubstr(each.what));
+    EXPECT_THAT(refused.fix(), HasSubstr(each.fix));
+  }
+
+  RunOptions options;
+  EXPECT_TRUE(CheckPipelineRun(options, Shape(), 4).ok()) << "no pipeline is asked for";
+  options.pipeline.stages = "8";
+  EXPECT_TRUE(CheckPipelineRun(options, Shape(), 1).ok());
+  options.memory.rcache = "auto";
+  EXPECT_THAT(CheckPipelineRun(options, Shape(), 1).what(), HasSubstr("--rcache auto"));
+  options.memory.rcache = "25%";
+  options.adapters.rank = 8;
+  EXPECT_THAT(CheckPipelineRun(options, Shape(), 1).what(), HasSubstr("--lora-rank"));
+  options = RunOptions();
+  options.pipeline.topology_file = "machine.json";
+  EXPECT_THAT(CheckPipelineRun(options, Shape(), 1).what(), HasSubstr("--topology says nothing"));
+}
+
+}  // namespace stage_plan_test
+}  // namespace tidepool::trainer

@@ -1,0 +1,313 @@
+// A step that goes stage by stage has the bits of one that takes micro-batch after micro-batch
+// through the whole model: losses, norms, weights. And it moves what the theory says.
+//
+// TIDEPOOL_ALL_STAGES: all combinations in place of a covering set.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <ostream>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/unique_fd.h"
+#include "trainer/plan/replay.h"
+#include "tests/trainer/parity/served_ranks.h"
+#include "trainer/pipeline/staged_step.h"
+#include "trainer/run/run_device.h"
+#include "trainer/run/run_model.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr uint64_t kSteps = 3, kSequences = 2, kTokens = 8;
+
+struct Combination {
+  uint32_t stages, micro_batches;
+  const char* dtype;
+  bool clips = true, recomputes = false;
+  // Blocks of the rCache: "25%" gives what two stages need; 0: exactly one stage.
+  bool tight = false;
+  friend std::ostream& operator<<(std::ostream& out, const Combination& c) {
+    return out << c.stages << " stages, " << c.micro_batches << " micro-batches, " << c.dtype
+               << (c.clips ? ", clipped" : "") << (c.recomputes ? ", recomputed" : "")
+               << (c.tight ? ", one stage fits" : "");
+  }
+};
+
+GptShape Shape() {
+  return {.name = "deep", .vocab = 64, .context = 16, .layers = 8, .heads = 2, .hidden = 32};
+}
+
+RunOptions OptionsOf(const Combination& c) {
+  RunOptions options;
+  options.model.dtype = c.dtype;
+  options.model.activation_checkpointing = c.recomputes;
+  options.data.context = kTokens;
+  options.data.batch = kSequences;
+  options.training.micro_batches = c.micro_batches;
+  options.optimizer.clip = c.clips ? 0.5F : 0.0F;
+  options.memory.chunk_size = "16KiB";
+  options.device.threads = 1;
+  return options;
+}
+
+// Stages as equal as can be; the first ones are larger.
+void Cut(uint32_t stages, RunOptions* options) {
+  options->pipeline.stages = std::to_string(stages);
+  for (uint32_t stage = 1; stage <= stages; ++stage)
+    options->pipeline.ends.push_back((Shape().layers * stage + stages - 1) / stages);
+}
+
+std::vector<Batch> BatchesOf(uint64_t step, uint32_t micro_batches) {
+  std::vector<Batch> batches(micro_batches);
+  SplitMix64 random(step);
+  for (Batch& batch : batches) {
+    batch.sequences = kSequences;
+    batch.tokens = kTokens;
+    for (uint64_t i = 0; i < kSequences * kTokens; ++i) {
+      batch.inputs.push_back(static_cast<int64_t>(random.Below(64)));
+      batch.targets.push_back(static_cast<int64_t>(random.Below(64)));
+    }
+  }
+  return batches;
+}
+
+struct Outcomes {
+  std::vector<double> losses, norms;
+  std::vector<StepTraffic> moved;  // by step
+  std::vector<StepTraffic> planned;
+  std::map<std::string, std::vector<float>> weights;
+  RunPlan plan;
+  AccessSchedule order;                             // of a step
+  uint64_t chunks_fetched = 0, boundary_bytes = 0;  // in the last step
+};
+
+class OneRank {
+ public:
+  OneRank(RunOptions options, const ServedPlace& at, Outcomes* outcomes)
+      : options_(std::move(options)), at_(at), outcomes_(outcomes) {}
+
+  Status Run() {
+    at::set_num_threads(1);
+    TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(Shape(), options_, 1, 0, "staged"));
+    SessionTask task{.server = options_.server,
+                     .job = options_.job,
+                     .spec = plan_.spec,
+                     .groups = plan_.layout.data_groups};
+    TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
+    TP_ASSIGN_OR_RETURN(const auto device, RunDevice::Open(options_.device, at_.place, &clock_));
+    TP_ASSIGN_OR_RETURN(model_, RunModel::Make({.options = options_,
+                                                .plan = plan_,
+                                                .device = device.get(),
+                                                .session = session_.get(),
+                                                .clock = &clock_}));
+    TP_RETURN_IF_ERROR(model_->LoadWeights());
+    for (uint64_t step = 0; step < kSteps; ++step) TP_RETURN_IF_ERROR(Step(step));
+    TP_RETURN_IF_ERROR(Save());
+    outcomes_->plan = plan_;
+    outcomes_->order = model_->engine()->cache().schedule(PassKind::kTrain);
+    model_.reset();
+    return session_->Close();
+  }
+
+ private:
+  Status Step(uint64_t step) {
+    const CacheCounters before = model_->engine()->cache().counters();
+    const std::vector<Batch> batches = BatchesOf(
+        step, plan_.stages ? plan_.stages->micro_batches : options_.training.micro_batches);
+    const double factor = 1.0 / static_cast<double>(batches.size());
+    if (plan_.stages) {
+      TP_ASSIGN_OR_RETURN(outcomes_->boundary_bytes, model_->StagedStep(step, batches, factor));
+    } else {
+      for (uint32_t i = 0; i < batches.size(); ++i)
+        TP_RETURN_IF_ERROR(model_->engine()->RunMicroBatch(
+            step, i, [&] { return model_->Loss(batches[i]); }, factor));
+    }
+    TP_ASSIGN_OR_RETURN(const std::vector<double> losses, model_->engine()->TakeLosses());
+    outcomes_->losses.insert(outcomes_->losses.end(), losses.begin(), losses.end());
+    TP_ASSIGN_OR_RETURN(const client::Outcome sealed,
+                        model_->engine()->EndStep({.version = step, .learning_rate = 0.01F}));
+    outcomes_->norms.push_back(sealed.grad_norm);
+
+    const CacheCounters now = model_->engine()->cache().counters();
+    outcomes_->moved.push_back(
+        {now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
+    outcomes_->planned.push_back(model_->engine()->planned_traffic().value_or(StepTraffic{}));
+    outcomes_->chunks_fetched = now.misses + now.prefetches - before.misses - before.prefetches;
+    return {};
+  }
+
+  Status Save() {
+    const UniqueFd directory(open(at_.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    TP_RETURN_IF_ERROR(
+        session_->service()->SaveWeights(directory.get(), "weights.safetensors", kSteps));
+    outcomes_->weights = ReadWeights(at_.directory + "/weights.safetensors");
+    return {};
+  }
+
+  const RunOptions options_;
+  const ServedPlace& at_;
+  Outcomes* const outcomes_;
+  SteadyClock clock_;
+  RunPlan plan_;
+  std::unique_ptr<RunSession> session_;
+  std::unique_ptr<RunModel> model_;
+};
+
+Outcomes Train(const RunOptions& options) {
+  Outcomes outcomes;
+  const Status trained = RunServedRanks(
+      1, {}, [&](const ServedPlace& at) { return OneRank(options, at, &outcomes).Run(); });
+  EXPECT_TRUE(trained.ok()) << trained.Format();
+  return outcomes;
+}
+
+RunOptions Staged(const Combination& c) {
+  RunOptions options = OptionsOf(c);
+  Cut(c.stages, &options);
+  if (c.tight) {
+    Result<RunPlan> plan = MakeRunPlan(Shape(), options, 1, 0, "staged");
+    options.memory.rcache = std::to_string(
+        plan->layout.RcacheBytes(0, plan->stages->blocks_of_one) + plan->stages->tail_bytes);
+  }
+  return options;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+void ExpectSameBits(const Outcomes& is, const Outcomes& should) {
+  EXPECT_EQ(is.losses, should.losses);
+  EXPECT_EQ(is.norms, should.norms);
+  ASSERT_EQ(is.weights.size(), should.weights.size());
+  for (const auto& [name, values] : should.weights)
+    EXPECT_TRUE(SameBits(is.weights.at(name), values)) << name;
+}
+
+// Weights at most twice a step, and each sum of gradients once, whatever the micro-batches.
+void ExpectTheory(const Outcomes& outcomes) {
+  const ChunkLayout& layout = outcomes.plan.layout;
+  uint64_t weights = 0, gradients = 0;
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+    weights += layout.ChunkBytes(chunk);
+    gradients +=
+        layout.chunks[chunk].elements *
+        (outcomes.plan.stages->micro_batches > 1 ? 4 : BytesOf(layout.chunks[chunk].dtype));
+  }
+  Result<Plan> plan =
+      BeladySimulate(outcomes.order, {EvictableMask(layout), outcomes.plan.rcache.blocks, {}});
+  ASSERT_TRUE(plan.ok()) << plan.status().Format();
+  for (const uint32_t times : plan->fetches_of_chunk) EXPECT_LE(times, 2U);
+
+  const StagePlan& stages = *outcomes.plan.stages;
+  EXPECT_EQ(outcomes.boundary_bytes, uint64_t{stages.stages() - 1} * stages.micro_batches *
+                                         kSequences * kTokens * Shape().hidden *
+                                         BytesOf(layout.dtype));
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    EXPECT_EQ(outcomes.moved[step].bytes_d2h, gradients) << step;
+    EXPECT_LE(outcomes.moved[step].bytes_h2d, 2 * weights) << step;
+    EXPECT_EQ(outcomes.moved[step].bytes_h2d, outcomes.planned[step].bytes_h2d) << step;
+    EXPECT_EQ(outcomes.moved[step].bytes_d2h, outcomes.planned[step].bytes_d2h) << step;
+  }
+}
+
+// Stage s multiplies by s + 2: what is called, in which order, and what is kept.
+TEST(StagedStep, GoesThroughAStageForAllMicroBatchesAndKeepsInputsAlone) {
+  constexpr uint32_t kStages = 3, kBatches = 2;
+  const at::Tensor weight = torch::ones({4}, torch::requires_grad());
+  std::vector<std::string> order;
+  StagedWork work{.stages = kStages, .micro_batches = kBatches, .gradient_scale = 0.5};
+  work.stage = [&](uint32_t stage, uint32_t micro_batch, const at::Tensor& input) {
+    const at::Tensor x = stage == 0 ? weight * static_cast<double>(micro_batch + 1) : input;
+    const at::Tensor y = x * static_cast<double>(stage + 2);
+    return stage + 1 == kStages ? y.sum() : y;
+  };
+  work.begins = [&](bool backward, uint32_t stage, uint32_t micro_batch) {
+    order.push_back((backward ? "b" : "f") + std::to_string(stage) + "." +
+                    std::to_string(micro_batch));
+  };
+  work.ended = [&](uint32_t stage) { order.push_back("end " + std::to_string(stage)); };
+
+  const StagedResult result = RunStagedStep(work);
+  EXPECT_EQ(order,
+            (std::vector<std::string>{"f0.0", "f0.1", "f1.0", "f1.1", "b2.0", "b2.1", "end 2",
+                                      "b1.0", "b1.1", "end 1", "b0.0", "b0.1", "end 0"}));
+  ASSERT_EQ(result.losses.size(), kBatches);
+  EXPECT_EQ(result.losses[1].item<float>(), 2 * 4 * 2 * 3 * 4);
+  EXPECT_EQ(weight.grad()[0].item<float>(), (1 + 2) * 2 * 3 * 4 * 0.5);
+  EXPECT_EQ(result.boundary_bytes, (kStages - 1) * kBatches * 4 * sizeof(float));
+
+  order.clear();
+  work.goes_on = [&] { return order.size() < 3; };
+  RunStagedStep(work);
+  EXPECT_EQ(order.size(), 3U) << "a step that has failed computes nothing more";
+}
+
+std::vector<Combination> Combinations() {
+  if (std::getenv("TIDEPOOL_ALL_STAGES") == nullptr) {
+    // Each pair of values of two columns occurs.
+    return {{1, 2, "fp32", false, true},      {2, 1, "bf16", true, true, true},
+            {2, 4, "bf16", false, false},     {3, 3, "fp32", true, false, true},
+            {4, 2, "bf16", true, true, true}, {5, 4, "fp32", true, true},
+            {8, 1, "fp32", false, false},     {8, 3, "bf16", false, true, true},
+            {2, 2, "fp16", true, false, true}};
+  }
+  std::vector<Combination> all;
+  for (uint32_t stages = 1; stages <= 8; ++stages) {
+    for (uint32_t micro_batches = 1; micro_batches <= 4; ++micro_batches) {
+      for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+        for (uint32_t bits = 0; bits < 8; ++bits)
+          all.push_back(
+              {stages, micro_batches, dtype, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
+      }
+    }
+  }
+  return all;
+}
+
+TEST(StagedRun, HasTheBitsOfOneMicroBatchAfterTheOtherAndMovesWhatTheTheorySays) {
+  for (const Combination& each : Combinations()) {
+    SCOPED_TRACE(::testing::PrintToString(each));
+    const Outcomes staged = Train(Staged(each));
+    ASSERT_EQ(staged.losses.size(), kSteps * each.micro_batches);
+    ExpectSameBits(staged, Train(OptionsOf(each)));
+    ExpectTheory(staged);
+    if (HasFailure()) return;
+  }
+}
+
+// Where one stage fills the rCache: forward fetches all stages, backward all but the last, which is
+// still there; what is always resident comes once.
+TEST(StagedRun, FetchesAChunkOncePerVisitOfItsStage) {
+  const Outcomes outcomes = Train(Staged({8, 4, "fp32", true, false, true}));
+  const ChunkLayout& layout = outcomes.plan.layout;
+  const StagePlan& stages = *outcomes.plan.stages;
+  uint64_t visits = 0, at_the_turn = 0;
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+    const bool turns = stages.of_chunk[chunk].last + 1 == stages.stages();
+    visits += layout.chunks[chunk].resident || turns ? 1 : 2;
+    at_the_turn += !layout.chunks[chunk].resident && turns;
+  }
+  // The turn may leave room for some of the stage before, which then are not fetched again.
+  const uint64_t kept = outcomes.plan.rcache.blocks - at_the_turn;
+  EXPECT_LE(outcomes.chunks_fetched, visits);
+  EXPECT_GE(outcomes.chunks_fetched + kept, visits);
+
+  const Outcomes ordinary = Train([] {
+    RunOptions options = OptionsOf({8, 4, "fp32"});
+    options.memory.rcache = "12%";
+    return options;
+  }());
+  EXPECT_GT(ordinary.moved[1].bytes_h2d, 3 * outcomes.moved[1].bytes_h2d)
+      << "a chunk comes twice a step, and not twice a micro-batch";
+}
+
+}  // namespace
+}  // namespace tidepool::trainer

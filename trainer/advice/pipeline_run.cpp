@@ -1,0 +1,70 @@
+#include "trainer/advice/pipeline_run.h"
+
+#include <charconv>
+#include <utility>
+
+namespace tidepool::trainer {
+namespace {
+
+Status Refused(const RunOptions& options, std::string what) {
+  return Status(ErrorId::kUsageError, std::move(what))
+      .Where("--pipeline " + options.pipeline.stages);
+}
+
+}  // namespace
+
+Result<uint32_t> StagesOf(const std::string& text) {
+  if (text == "auto") return 0U;
+  uint32_t stages = 0;
+  const auto [behind, error] = std::from_chars(text.data(), text.data() + text.size(), stages);
+  if (error == std::errc() && behind == text.data() + text.size() && stages > 0) return stages;
+  return Status(ErrorId::kUsageError, "\"" + text + "\" is no number of stages")
+      .Where("--pipeline " + text)
+      .Fix("give --pipeline auto, or a number like --pipeline 16");
+}
+
+Status CheckNoAdapters(const RunOptions& options) {
+  if (options.adapters.rank == 0 && options.adapters.base.empty()) return {};
+  const std::string flag = options.adapters.base.empty() ? "--lora-rank" : "--base";
+  return Refused(options, flag + " has no meaning for a pipeline yet")
+      .Why("stages are planned for models that are trained whole")
+      .Fix("leave " + flag + " or --pipeline out");
+}
+
+Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32_t world) {
+  if (options.pipeline.stages.empty()) {
+    if (options.pipeline.topology_file.empty()) return {};
+    return Status(ErrorId::kUsageError, "--topology says nothing without --pipeline")
+        .Where("--topology " + options.pipeline.topology_file)
+        .Fix("add --pipeline auto, or leave --topology out");
+  }
+
+  TP_ASSIGN_OR_RETURN(const uint32_t stages, StagesOf(options.pipeline.stages));
+  TP_RETURN_IF_ERROR(CheckNoAdapters(options));
+  if (stages > shape.layers) {
+    return Refused(options, std::to_string(stages) + " stages, and the model has " +
+                                std::to_string(shape.layers) + " layers")
+        .Why("a stage is a run of layers")
+        .Fix("give at most --pipeline " + std::to_string(shape.layers));
+  }
+
+  if (stages > 0 && stages < world) {
+    return Refused(options, std::to_string(stages) + " stages for " + std::to_string(world) +
+                                " ranks: some would have nothing to do")
+        .Fix("give at least --pipeline " + std::to_string(world) + ", or fewer ranks");
+  }
+  if (world > 1) {
+    return Refused(options,
+                   "a pipeline runs on one rank so far, and there are " + std::to_string(world))
+        .Why("ranks have no memory yet through which they hand on what lies between stages")
+        .Fix("leave --pipeline out, or train with one rank");
+  }
+
+  if (options.memory.rcache == "auto") {
+    return Refused(options, "--rcache auto plans for a model that is not cut into stages")
+        .Fix("leave --rcache out: what two stages need is taken; or give a size");
+  }
+  return {};
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,84 @@
+#include "trainer/pipeline/stage_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+uint32_t StageOf(const std::vector<uint32_t>& ends, uint32_t layer) {
+  const auto found = std::upper_bound(ends.begin(), ends.end(), layer);
+  TP_CHECK(found != ends.end(), "every layer belongs to a stage");
+  return static_cast<uint32_t>(found - ends.begin());
+}
+
+// By stage: whether it uses the chunk.
+using UsedBy = std::vector<std::vector<bool>>;
+
+void CountBlocks(const ChunkLayout& layout, const UsedBy& used, StagePlan* plan) {
+  for (uint32_t stage = 0; stage < plan->stages(); ++stage) {
+    uint64_t one = 0, two = 0;
+
+    for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+      if (layout.chunks[chunk].resident) continue;
+      const bool here = used[stage][chunk];
+      one += here;
+      two += here || (stage + 1 < plan->stages() && used[stage + 1][chunk]);
+    }
+    plan->blocks_of_one = std::max(plan->blocks_of_one, one);
+    plan->blocks_of_two = std::max(plan->blocks_of_two, two);
+  }
+}
+
+// A sum is open from the backward of the chunk's last stage to that of its first.
+void PlaceSums(const ChunkLayout& layout, StagePlan* plan) {
+  plan->sum_at.assign(layout.chunks.size(), 0);
+  std::vector<uint32_t> open(plan->stages(), 0);
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+    const uint64_t bytes = layout.chunks[chunk].elements * BytesOf(plan->SumType(layout, chunk));
+    plan->sum_bytes += bytes;
+    if (layout.chunks[chunk].resident) {
+      plan->sum_at[chunk] = plan->rooms_at;
+      plan->rooms_at += RoundUp(bytes, kPageBytes);
+      continue;
+    }
+
+    plan->room_bytes = std::max(plan->room_bytes, RoundUp(bytes, kPageBytes));
+    const StageSpan& span = plan->of_chunk[chunk];
+    for (uint32_t stage = span.first; stage <= span.last; ++stage) ++open[stage];
+  }
+
+  plan->rooms = *std::max_element(open.begin(), open.end());
+  plan->tail_bytes = plan->rooms_at + plan->rooms * plan->room_bytes;
+}
+
+}  // namespace
+
+StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> layers,
+                        std::vector<uint32_t> ends, uint32_t micro_batches) {
+  TP_CHECK(layout.world == 1 && layout.TrainedChunks() == layout.chunks.size(),
+           "one rank runs all stages, and trains all chunks");
+  StagePlan plan;
+  plan.ends = std::move(ends);
+  plan.micro_batches = micro_batches;
+  plan.of_chunk.assign(layout.chunks.size(), {plan.stages() - 1, 0});
+  UsedBy used(plan.stages(), std::vector<bool>(layout.chunks.size(), false));
+
+  for (ParameterId id = 0; id < layout.parameters.size(); ++id) {
+    const StageSpan span{StageOf(plan.ends, layers[id].first), StageOf(plan.ends, layers[id].last)};
+    plan.of_parameter.push_back(span);
+    const ChunkId chunk = layout.parameters[id].chunk;
+    used[span.first][chunk] = used[span.last][chunk] = true;
+    plan.of_chunk[chunk].first = std::min(plan.of_chunk[chunk].first, span.first);
+    plan.of_chunk[chunk].last = std::max(plan.of_chunk[chunk].last, span.last);
+  }
+
+  CountBlocks(layout, used, &plan);
+  PlaceSums(layout, &plan);
+  return plan;
+}
+
+}  // namespace tidepool::trainer
