@@ -13,7 +13,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTED = ("scripts/test", "scripts/fuzz", "scripts/planted", "scripts/repro", "scripts/bench", "scripts/chaos", "tests/models/check_models.sh", "build/bin/sim_main",
            "build/bin/bench_restart", "build/tests/optim_test", "build/tests/kill_campaign", "build/tests/nvme_test", "build/tests/kernel_faults_test",
-           "build/tests/process_nvme_kill_test", "build/tests/process_early_kill_test", "build/tests/process_gpu_test", "build/tests/process_stall_test", "build/tests/process_upgrade_test", "build/tests/trainer_campaign", "build/tests/failure_sweep", "build/tests/adoption_sweep",
+           "build/tests/process_nvme_kill_test", "build/tests/process_early_kill_test", "build/tests/process_gpu_test", "build/tests/process_stall_test", "build/tests/process_upgrade_test", "build/tests/trainer_campaign", "build/tests/trainer_staged_run_test", "build/tests/failure_sweep", "build/tests/adoption_sweep",
            "scripts/setup", "scripts/tidy", "scripts/quickstart", "scripts/torchrun_check", "scripts/wheel_check", "tests/scripts/page_browser_test.py")
 TOOLS = ("path/cmake", "path/ctest")
 # Notes how it was called; fails where it is told to.
@@ -64,7 +64,7 @@ class Nightly(unittest.TestCase):
                                        "kills inside recovery", "drive faults, 1000 times 50,000",
                                        "kills with transfers in flight, 50 a time", "kills before the first step, 78 a time", "kills among copies of GPUs, 100 a time",
                                        "rolling restarts, 30 a time", "a flood of descriptors, 100000 messages",
-                                       "the LibTorch trainer, 1000 kills", "the Python package, 60 kills a time", "the wheel alone, from PyPI", "the wheel beside the newest torch", "trainer run under torchrun", "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
+                                       "the LibTorch trainer, 1000 kills", "a pipelined trainer, 200 kills", "all combinations of stages", "the Python package, 60 kills a time", "the wheel alone, from PyPI", "the wheel beside the newest torch", "trainer run under torchrun", "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
                                        "planted bugs, all", "models, large", "failure sweep, every k", "failure sweep of adoptions, every k", "reproductions", "the quickstart", "benchmarks"])
         self.assertEqual(parts["50000 kills at random times"], "campaign --kills 50000 --losses 2000")
         self.assertEqual(parts["rolling restarts, 30 a time"], "rolling 67")
@@ -76,7 +76,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 32)
+        self.assertEqual(len(parts), 34)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -84,10 +84,11 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 32, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 34, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
-                     "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12",
+                     "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12", "build/tests/trainer_campaign --seed 7 --kills 12 --stages 2",
+                     "build/tests/trainer_staged_run_test --gtest_brief=1",
                      f"build/bin/bench_restart --kills 3 --json {self.repo}/out/nightly/restarts.json", "scripts/fuzz --runs 100000",
                      f"scripts/wheel_check --out {self.repo}/out/nightly/wheel",
                      f"scripts/wheel_check --newest-torch --out {self.repo}/out/nightly/wheel_newest", "scripts/planted --all", f"tests/models/check_models.sh {self.repo}/out/nightly/models --large", "build/tests/failure_sweep --all",

@@ -6,8 +6,9 @@
 // Ranks are killed at random times and at named points; memserver at random times (its keeper
 // starts it again, and where the keeper waits for long between two tries, the campaign does) and,
 // where the campaign started it, at named points; the keeper at random times; a rank and memserver,
-// or a rank and the keeper, together. The last kills fall into the end of the run. When the job has
-// been left, memserver and keeper must hold and have open what they did before it came. Prints
+// or a rank and the keeper, together. With --stages one rank goes through so many stages, and the
+// run that nobody disturbs through none. The last kills fall into the end of the run. When the job
+// has been left, memserver and keeper must hold and have open what they did before it came. Prints
 // every kill with its step; exit code 1 at the first difference, with the seed that repeats the
 // order.
 #include <signal.h>
@@ -38,9 +39,9 @@
 namespace tidepool::testing {
 namespace {
 
-constexpr uint32_t kWorld = 2;
-// Both ranks, which come back armed with a point in the end of the run.
-constexpr uint32_t kLastKills = 4;
+constexpr uint32_t kWorldMax = 2;
+// Each rank, which comes back armed with a point in the end of the run.
+constexpr uint32_t kLastKillsOfARank = 2;
 constexpr int64_t kLeaseNs = 30 * kNsPerSecond;
 // Longer than a first pause of the keeper, and than a busy machine needs to start a server.
 constexpr int64_t kKeeperNs = 2 * kNsPerSecond;
@@ -209,23 +210,26 @@ class Run {
     std::string name;
     uint32_t kills = 0;
     uint64_t steps = 0;
+    uint32_t world = kWorldMax;
+    std::vector<std::string> flags = {};  // beside those of all runs
   };
 
   Run(const Plan& plan, const std::string& out, const std::string& data, Daemon* daemon,
       SplitMix64* random)
       : plan_(plan), out_(out), data_(data), daemon_(daemon), random_(random) {
-    auto marks = trainer::DoneMarks::Make(kWorld);
+    auto marks = trainer::DoneMarks::Make(plan.world);
     marks_.emplace(std::move(marks).value());
+    ranks_.resize(plan.world);
   }
 
   Wrong Play() {
     const int64_t limit_ns = clock_.NowNs() + kRunLimitNs + plan_.kills * kLimitPerKillNs;
-    for (uint32_t rank = 0; rank < kWorld; ++rank) StartRank(rank);
+    for (uint32_t rank = 0; rank < plan_.world; ++rank) StartRank(rank);
     while (wrong_.empty() && !AllDone()) {
       if (clock_.NowNs() > limit_ns) Fail("the run does not end");
       step_ = StepNow();
       PollDaemon();
-      for (uint32_t rank = 0; rank < kWorld; ++rank) PollRank(rank);
+      for (uint32_t rank = 0; rank < plan_.world; ++rank) PollRank(rank);
       if (kills_ < plan_.kills && step_ >= next_kill_) Kill();
       clock_.SleepNs(2 * kNsPerMs);
     }
@@ -244,7 +248,7 @@ class Run {
 
   void Fail(const std::string& what) {
     std::string text = what + "\n--- memserver and its keepers:\n" + LastOf(daemon_->Output());
-    for (uint32_t rank = 0; rank < kWorld; ++rank) {
+    for (uint32_t rank = 0; rank < plan_.world; ++rank) {
       const std::string output = ranks_[rank].process ? ranks_[rank].process->Output() : "";
       text += "\n--- rank " + std::to_string(rank) + ":\n" + LastOf(output);
     }
@@ -270,6 +274,11 @@ class Run {
     return line == std::string::npos ? 0 : std::stoull("0" + text.substr(line + 8, 8));
   }
 
+  uint32_t LastKills() const { return kLastKillsOfARank * plan_.world; }
+  bool IsStaged() const {
+    return std::find(plan_.flags.begin(), plan_.flags.end(), "--pipeline") != plan_.flags.end();
+  }
+
   // Where a rank will kill itself; nowhere until a step was done since the last such point, because
   // repeated deaths without one would make the other rank give up.
   std::string PointFor(uint32_t rank) {
@@ -279,7 +288,9 @@ class Run {
     if (step_ <= step_of_point_ || random_->Below(3) == 0) return "";
     step_of_point_ = step_;
     const RankPoint& point = kRankPoints[random_->Below(std::size(kRankPoints))];
-    return std::string(point.name) + ":" + std::to_string(1 + random_->Below(point.passings));
+    std::string name = point.name;
+    if (name.ends_with("ward_done") && IsStaged()) name.insert(name.find('.') + 1, "stage_");
+    return name + ":" + std::to_string(1 + random_->Below(point.passings));
   }
 
   void StartRank(uint32_t rank) {
@@ -287,28 +298,30 @@ class Run {
     made.point = PointFor(rank);
     made.killed = false;
     made.born_at = step_;
-    std::vector<std::string> environment{
-        "RANK=" + std::to_string(rank),         "LOCAL_RANK=" + std::to_string(rank),
-        "WORLD_SIZE=" + std::to_string(kWorld), "LOCAL_WORLD_SIZE=" + std::to_string(kWorld),
-        "TIDEPOOL_LAUNCH_ID=" + plan_.name,     "TIDEPOOL_LAUNCH_DONE=" + marks_->path()};
+    std::vector<std::string> environment{"RANK=" + std::to_string(rank),
+                                         "LOCAL_RANK=" + std::to_string(rank),
+                                         "WORLD_SIZE=" + std::to_string(plan_.world),
+                                         "LOCAL_WORLD_SIZE=" + std::to_string(plan_.world),
+                                         "TIDEPOOL_LAUNCH_ID=" + plan_.name,
+                                         "TIDEPOOL_LAUNCH_DONE=" + marks_->path()};
     if (!made.point.empty()) environment.push_back("TIDEPOOL_KILL_AT=" + made.point);
-    made.process = std::make_unique<ChildProcess>(
-        std::vector<std::string>{TIDEPOOL_TRAINER, "run",
-                                 "--preset",       "tiny",
-                                 "--context",      "32",
-                                 "--batch",        "4",
-                                 "--rcache",       "50%",
-                                 "--steps",        std::to_string(plan_.steps),
-                                 "--threads",      "1",
-                                 "--eval-every",   "25",
-                                 "--eval-batches", "1",
-                                 "--job",          kJob,
-                                 "--resume",       "auto",
-                                 "--data",         data_,
-                                 "--socket-dir",   daemon_->socket_dir(),
-                                 "--out",          out_,
-                                 "--save",         out_ + "/weights"},
-        environment);
+    std::vector<std::string> words{TIDEPOOL_TRAINER, "run",
+                                   "--preset",       "tiny",
+                                   "--context",      "32",
+                                   "--batch",        "4",
+                                   "--rcache",       "50%",
+                                   "--steps",        std::to_string(plan_.steps),
+                                   "--threads",      "1",
+                                   "--eval-every",   "25",
+                                   "--eval-batches", "1",
+                                   "--job",          kJob,
+                                   "--resume",       "auto",
+                                   "--data",         data_,
+                                   "--socket-dir",   daemon_->socket_dir(),
+                                   "--out",          out_,
+                                   "--save",         out_ + "/weights"};
+    words.insert(words.end(), plan_.flags.begin(), plan_.flags.end());
+    made.process = std::make_unique<ChildProcess>(words, environment);
   }
 
   void PollRank(uint32_t rank) {
@@ -339,7 +352,7 @@ class Run {
 
   void PollDaemon() {
     const std::string point = daemon_->point();
-    if (daemon_->Poll(kills_ + kLastKills < plan_.kills)) Count("memserver at " + point);
+    if (daemon_->Poll(kills_ + LastKills() < plan_.kills)) Count("memserver at " + point);
   }
 
   void KillRank(uint32_t rank) {
@@ -364,12 +377,12 @@ class Run {
   // together.
   void Kill() {
     if (leading_) return;
-    if (kills_ + kLastKills >= plan_.kills) return LeadToTheEnd();
+    if (kills_ + LastKills() >= plan_.kills) return LeadToTheEnd();
     next_kill_ = step_ + 1 + random_->Below(3);
-    const auto rank = static_cast<uint32_t>(random_->Below(kWorld));
+    const auto rank = static_cast<uint32_t>(random_->Below(plan_.world));
     switch (random_->Below(8)) {
       case 0: return KillRank(rank);
-      case 1: KillRank(rank); return KillRank(1 - rank);
+      case 1: KillRank(rank); return plan_.world > 1 ? KillRank(1 - rank) : KillKeeper();
       case 2: KillRank(rank); return KillServer();
       case 3: KillRank(rank); return KillKeeper();
       case 4:
@@ -384,7 +397,7 @@ class Run {
       if (rank.killed || rank.process->Wait(0)) return;  // it must still be started again
     }
     leading_ = true;
-    for (uint32_t rank = 0; rank < kWorld; ++rank) KillRank(rank);
+    for (uint32_t rank = 0; rank < plan_.world; ++rank) KillRank(rank);
   }
 
   const Plan plan_;
@@ -394,7 +407,7 @@ class Run {
   SteadyClock clock_;
   const int64_t begin_ns_ = clock_.NowNs();
   std::optional<trainer::DoneMarks> marks_;
-  std::array<Rank, kWorld> ranks_;
+  std::vector<Rank> ranks_;
   uint32_t kills_ = 0;
   uint64_t step_ = 0, next_kill_ = 2, step_of_point_ = 0;
   bool leading_ = false;  // to the end
@@ -403,7 +416,9 @@ class Run {
 
 class Campaign {
  public:
-  Campaign(uint32_t kills, uint64_t seed) : kills_(kills), random_(seed), daemon_(&random_) {
+  // `stages`: of the run that is killed; 0: it has two ranks and no stages.
+  Campaign(uint32_t kills, uint64_t seed, uint32_t stages)
+      : kills_(kills), stages_(stages), random_(seed), daemon_(&random_) {
     SplitMix64 words(5);
     std::ofstream text(Data());
     for (int i = 0; i < 60000; ++i)
@@ -415,8 +430,8 @@ class Campaign {
     at_rest_ = SettledDescriptorsOf(daemon_.socket_dir());
     // Kills follow each other by one to three steps.
     const uint64_t steps = 4 * uint64_t{kills_} + 20;
-    if (const Wrong wrong = Train({"alone", 0, steps}); !wrong.empty()) return wrong;
-    if (const Wrong wrong = Train({"killed", kills_, steps}); !wrong.empty()) return wrong;
+    if (const Wrong wrong = Train(PlanOf("alone", 0, steps)); !wrong.empty()) return wrong;
+    if (const Wrong wrong = Train(PlanOf("killed", kills_, steps)); !wrong.empty()) return wrong;
     if (const Wrong wrong = Compare(steps); !wrong.empty()) return wrong;
     if (const Wrong wrong = LeaveInOrder(steps); !wrong.empty()) return wrong;
     return daemon_.Stop();
@@ -425,6 +440,16 @@ class Campaign {
 
  private:
   std::string Data() const { return scratch_.path() + "/words.txt"; }
+
+  Run::Plan PlanOf(const std::string& name, uint32_t kills, uint64_t steps) const {
+    Run::Plan plan{.name = name, .kills = kills, .steps = steps};
+    if (stages_ == 0) return plan;
+    plan.world = 1;
+    plan.flags = {"--dtype", "bf16", "--accumulate", "3"};
+    if (name != "alone")
+      plan.flags.insert(plan.flags.end(), {"--pipeline", std::to_string(stages_)});
+    return plan;
+  }
 
   Wrong Train(const Run::Plan& plan) {
     Run run(plan, scratch_.path() + "/" + plan.name, Data(), &daemon_, &random_);
@@ -442,7 +467,7 @@ class Campaign {
     while (daemon_.Poll(false), !daemon_.Lives() || HoldingsOf(daemon_.socket_dir()).jobs < 0)
       SteadyClock().SleepNs(5 * kNsPerMs);
     if (HoldingsOf(daemon_.socket_dir()).jobs == 0) return ExpectReleased();
-    return Train({"killed", 0, steps});
+    return Train(PlanOf("killed", 0, steps));
   }
 
   Wrong ExpectReleased() const {
@@ -473,7 +498,7 @@ class Campaign {
     return "";
   }
 
-  const uint32_t kills_;
+  const uint32_t kills_, stages_;
   SplitMix64 random_;
   TemporaryDirectory scratch_;
   Daemon daemon_;
@@ -483,12 +508,13 @@ class Campaign {
 
 int Main(int argc, char** argv) {
   uint64_t seed = 1, kills = 34;
-  uint32_t per_run = 50;
+  uint32_t per_run = 50, stages = 0;
   FlagReader flags(
       "kills trainers and memserver of a small GPT's training, and compares weights and losses");
   flags.Add("--seed", &seed);
   flags.Add("--kills", &kills, "in all", uint64_t{12}, uint64_t{1'000'000});
   flags.Add("--per-run", &per_run, "kills of one training run", 12u, 1'000u);
+  flags.Add("--stages", &stages, "of one rank, in place of two ranks", 0u, 2u);
   if (const auto code = flags.Read(argc, argv)) return *code;
   SetLogLevel(LogLevel::kError);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -498,9 +524,10 @@ int Main(int argc, char** argv) {
   Wrong wrong;
   for (uint64_t run = seed; done < kills && wrong.empty(); ++run) {
     const auto now = static_cast<uint32_t>(std::clamp<uint64_t>(kills - done, 12, per_run));
-    std::printf("two ranks, %u kills (--seed %llu --kills %u repeats their order)\n", now,
-                static_cast<unsigned long long>(run), now);
-    Campaign campaign(now, run);
+    std::printf("%s, %u kills (--seed %llu --kills %u --stages %u repeats their order)\n",
+                stages > 0 ? "one rank" : "two ranks", now, static_cast<unsigned long long>(run),
+                now, stages);
+    Campaign campaign(now, run, stages);
     wrong = campaign.Play();
     done += campaign.kills();
   }
