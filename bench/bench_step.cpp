@@ -149,7 +149,8 @@ class ServedStep {
   const trainer::ParameterCache& cache() const { return engine_->cache(); }
   int64_t seal_ns() const { return seal_ns_; }
   trainer::StepTraffic traffic() const {
-    return engine_->planned_traffic().value_or(trainer::StepTraffic{});
+    const trainer::GroupTraffic planned = trainer::SumOf(engine_->planned_traffic());
+    return {planned.fetched, planned.handed_in};
   }
 
  private:

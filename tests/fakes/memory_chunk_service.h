@@ -38,6 +38,9 @@ class MemoryServer {
   Status Put(Rank rank, const client::Range& range, const float* from);
   bool Exists(Version wanted);
   Status WaitVersion(Version wanted);
+  // Waits until all ranks have put all their shards: the real server gives nothing of a chunk
+  // before.
+  Status WaitPut();
   Status Fetch(Rank rank, const client::Range& range, Version wanted, float* to);
   Status Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch,
                 const float* from);
@@ -53,6 +56,7 @@ class MemoryServer {
 
  private:
   Status CheckShard(Rank rank, const client::Range& range) const;
+  bool AllPut() const;
 
   const trainer::ChunkLayout* layout_;
   std::mutex mutex_;

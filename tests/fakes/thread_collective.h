@@ -87,9 +87,14 @@ class ThreadCollective final : public trainer::Collective {
   Status SumDoubles(double*, uint64_t) override { return {}; }
   Status Broadcast(void*, uint64_t) override { return {}; }
 
+  // Bytes of the shards that this rank gives the others, since the construction.
+  uint64_t sent_in_gathers() const { return sent_[1]; }
+  uint64_t sent_in_reductions() const { return sent_[0]; }
+
  private:
   Ticket Start(bool gather, const trainer::BlockView& block) {
     group_->Join(++last_, rank_, gather, block);
+    sent_[gather ? 1 : 0] += (group_->world() - 1) * block.shard_elements * sizeof(float);
     if (stream_ != nullptr) {
       stream_->WriteFlag(group_->arrived(rank_), last_);
       stream_->WaitFlag(group_->finished(), last_);
@@ -103,6 +108,7 @@ class ThreadCollective final : public trainer::Collective {
   uint64_t delay_max_;
   device::Stream* stream_;
   Ticket last_ = 0;
+  uint64_t sent_[2] = {0, 0};
 };
 
 }  // namespace tidepool::testing

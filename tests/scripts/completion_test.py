@@ -74,6 +74,7 @@ class Bash(unittest.TestCase):
             return  # it is built where LibTorch is
         self.assertEqual(self.offered("trainer "), {"run", "estimate", "doctor", "sample", "export", "tokenize", "launch", "version", "completion"})
         self.assertEqual(self.offered("trainer run --dtype "), {"fp32", "bf16", "fp16"})
+        self.assertEqual(self.offered("trainer run --plan "), {"ddp", "zero2", "zero3", "auto"})
         self.assertEqual(self.offered("trainer run --save "), {"data"})
         self.assertLess({"--standalone", "--wait", "--resume"}, self.offered("trainer run --"))
         self.assertNotIn("--standalone", self.offered("trainer estimate --"))

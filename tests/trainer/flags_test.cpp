@@ -82,6 +82,19 @@ TEST_F(FlagsTest, RunTakesItsFlags) {
   EXPECT_TRUE(line->options.server.standalone);
 }
 
+TEST_F(FlagsTest, AnRcacheThatWasGivenIsALimitOfThePlan) {
+  for (const char* command : {"run", "estimate"}) {
+    EXPECT_TRUE(Parse({command})->options.memory.plan.empty());
+    EXPECT_FALSE(Parse({command, "--plan", "zero3"})->options.memory.rcache_given);
+    const auto line = Parse({command, "--plan", "zero2", "--rcache", "64MiB"});
+    ASSERT_TRUE(line) << err_;
+    EXPECT_EQ(line->options.memory.plan, "zero2");
+    EXPECT_TRUE(line->options.memory.rcache_given);
+    EXPECT_FALSE(Parse({command, "--plan", "zero1"}));
+    EXPECT_NE(err_.find("zero3"), std::string::npos) << "the names are listed: " << err_;
+  }
+}
+
 TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
   for (const char* command : {"run", "estimate"}) {
     const auto line = Parse({command, "--optimizer", "sgd", "--momentum", "0.5", "--nesterov",
@@ -244,6 +257,18 @@ TEST_F(FlagsFile, IsReadBackWhereFlagsExcludeOthers) {
     ASSERT_TRUE(line) << err_ << out_;
     EXPECT_EQ(line->options.model.from + line->options.adapters.base, "out");
   }
+}
+
+// With --plan, an --rcache that is written down would be a limit.
+TEST_F(FlagsFile, HasNoRcacheThatNobodyGaveBesideAPlan) {
+  EXPECT_FALSE(Parse({"run", "--print-config", "--plan", "zero2"}));
+  EXPECT_THAT(out_, HasSubstr("\n# rcache =\n"));
+  const auto line = ParseWith(out_);
+  ASSERT_TRUE(line) << err_ << out_;
+  EXPECT_FALSE(line->options.memory.rcache_given);
+
+  EXPECT_FALSE(Parse({"run", "--print-config", "--plan", "zero2", "--rcache", "64MiB"}));
+  EXPECT_TRUE(ParseWith(out_)->options.memory.rcache_given);
 }
 
 TEST_F(FlagsFile, ThatIsWrongIsRefusedByKeyAndPlace) {

@@ -46,6 +46,9 @@ StepReport Report(uint64_t step) {
   report.bytes_d2h = 4 << 20;
   report.bytes_h2d_theory = 12 << 20;
   report.bytes_d2h_theory = 4 << 20;
+  report.groups = {{.fetched = 1, .handed_in = 2, .gathered = 3, .scattered = 4, .reduced = 5},
+                   {.fetched = 6}};
+  report.groups_theory = {{.fetched = 7, .reduced = 8}, {.fetched = 9}};
   return report;
 }
 
@@ -126,6 +129,11 @@ TEST(MetricsLine, IsOneJsonObjectWithEveryFigure) {
   EXPECT_EQ(number("bytes_h2d_theory"), 12 << 20);
   EXPECT_EQ(number("bytes_d2h_theory"), 4 << 20);
   EXPECT_THAT(line, Not(HasSubstr("bytes_boundary"))) << "there are no stages";
+  EXPECT_EQ(boost::json::serialize(object.at("groups")),
+            R"([{"bytes":{"fetched":1,"handed_in":2,"gathered":3,"scattered":4,"reduced":5},)"
+            R"("theory":{"fetched":7,"handed_in":0,"gathered":0,"scattered":0,"reduced":8}},)"
+            R"({"bytes":{"fetched":6,"handed_in":0,"gathered":0,"scattered":0,"reduced":0},)"
+            R"("theory":{"fetched":9,"handed_in":0,"gathered":0,"scattered":0,"reduced":0}}])");
   EXPECT_FALSE(object.at("skipped").as_bool());
 }
 

@@ -52,6 +52,8 @@ SearchInput InputOf(const ChoiceTask& task, const AccessSchedule& order) {
 }
 
 std::string RoomText(const RcacheChoice& c) {
+  if (c.limit)
+    return c.limit->origin + ", " + FormatBytes(c.limit->bytes) + " with resident chunks";
   const auto part = [](const char* what, uint64_t bytes) {
     return bytes == 0 ? std::string() : std::string(", ") + what + " " + FormatBytes(bytes);
   };
@@ -87,6 +89,13 @@ std::string StatesText(const RcacheChoice& c) {
 }
 
 void WriteRoom(const RcacheChoice& c, JsonWriter* json) {
+  if (c.limit) {
+    json->Key("room").BeginObject().Field("origin", c.limit->origin);
+    json->Field("capacity_bytes", c.limit->bytes).Field("allowed_bytes", c.allowed_bytes);
+    json->Field("left_bytes", c.left_bytes).EndObject();
+    return;
+  }
+
   json->Key("room")
       .BeginObject()
       .Field("origin", c.room_origin)
@@ -101,7 +110,7 @@ void WriteRoom(const RcacheChoice& c, JsonWriter* json) {
 
 Status NothingFits(const ChoiceTask& task, const RcacheChoice& choice, Status what) {
   return std::move(what)
-      .Where("--rcache auto")
+      .Where(choice.limit ? "--plan auto" : "--rcache auto")
       .Why("of " + RoomText(choice))
       .Fix(
           "take --checkpoint-activations where it is off, a smaller --batch or --chunk-size; or "
@@ -124,7 +133,10 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   choice.rates = task.rates;
   choice.ranks = layout.world;
   choice.block_bytes = layout.BlockBytes();
+  choice.limit = task.limit;
   choice.allowed_bytes = AllowedBytes(choice.room);
+  if (task.limit)
+    choice.allowed_bytes = task.limit->bytes - std::min(task.limit->bytes, choice.room.resident);
 
   SearchInput input =
       InputOf(task, ForeseeOrder(task.profile->trace, layout, task.rank, task.micro_batches));
@@ -133,7 +145,7 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   choice.most_blocks = input.sizes.back().blocks;
 
   const Result<SearchChoice> all = Search(input);
-  if (!all.ok() || choice.allowed_bytes == 0) {
+  if (!all.ok() || (choice.allowed_bytes == 0 && !task.limit)) {
     return NothingFits(task, choice,
                        all.ok() ? Status(ErrorId::kRcacheTooSmall,
                                          "nothing of the device can be given to the rCache")

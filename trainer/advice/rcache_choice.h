@@ -14,6 +14,7 @@
 #include "trainer/layout/chunk_layout.h"
 #include "trainer/plan/search.h"
 #include "trainer/profile/step_profile.h"
+#include "trainer/advice/plan_choice.h"
 #include "trainer/advice/rates_file.h"
 
 namespace tidepool::trainer {
@@ -28,6 +29,8 @@ struct ChoiceTask {
   OptimizerSpec optimizer;
   DeviceRoom room;
   std::string room_origin;  // where the capacity comes from, for people
+  // In place of a room: the most that the rCache may take; `origin` is for people.
+  std::optional<RcacheLimit> limit = {};
   std::optional<RatesOfFile> rates;
   bool device_updates = false;  // states could lie on the device, beside an optimizer there
 };
@@ -36,6 +39,7 @@ struct RcacheChoice {
   DeviceRoom room;
   uint64_t allowed_bytes = 0;  // for blocks, of one rank's device
   std::string room_origin;
+  std::optional<RcacheLimit> limit = {};
   std::optional<RatesOfFile> rates;
   uint32_t ranks = 1;
   uint64_t block_bytes = 0;

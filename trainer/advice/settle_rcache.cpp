@@ -1,12 +1,15 @@
 #include "trainer/advice/settle_rcache.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "device/gpu_list.h"
 #include "trainer/advice/device_memory.h"
+#include "trainer/plan/use_trace.h"
 #include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
@@ -15,9 +18,9 @@ namespace {
 constexpr const char* kWhole = "100%";  // any size does for a layout
 
 Status NoUse(const std::string& flag) {
-  return Status(ErrorId::kUsageError, flag + " says nothing without --rcache auto")
+  return Status(ErrorId::kUsageError, flag + " says nothing without --rcache auto or --plan")
       .Where("command line of trainer")
-      .Fix("add --rcache auto, or leave " + flag + " out");
+      .Fix("add --rcache auto or --plan auto, or leave " + flag + " out");
 }
 
 Status NoMemoryKnown(const std::string& why) {
@@ -25,7 +28,7 @@ Status NoMemoryKnown(const std::string& why) {
       .Where("--rcache auto")
       .Fix(
           "give --device-memory SIZE: what one rank may use of its GPU, or with --device cpu of "
-          "the host's memory");
+          "the host's memory; with --plan auto, --rcache SIZE is a limit too");
 }
 
 Result<DeviceMemory> MemoryOf(const MemoryOptions& options, const DeviceWish& wish,
@@ -85,45 +88,142 @@ Result<DeviceMemory> AskGpu(const DeviceWish& wish, const RankPlace& place) {
                       "as the driver says", chosen.gpus, chosen.sharers};
 }
 
-Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const RankPlace& place) {
-  if (options->memory.rcache != "auto") {
-    // The stages of --pipeline are planned for it.
-    if (!options->memory.device_memory.empty() && options->pipeline.stages.empty())
-      return NoUse("--device-memory");
-    if (!options->memory.rates_file.empty()) return NoUse("--rates");
-    return std::optional<RcacheChoice>();
+namespace {
+
+// All that both ways of settling look at.
+class Settler {
+ public:
+  Settler(RunOptions* options, const RankPlace& place)
+      : options_(options), asked_(options->memory), place_(place) {}
+
+  // The layout, for any size; what the rCache may take; the profile. Errors: as SettleRcache.
+  Status Look() {
+    TP_ASSIGN_OR_RETURN(wish_, ParseDeviceWish(options_->device.name));
+    options_->memory.rcache = kWhole;
+    TP_ASSIGN_OR_RETURN(whole_, MakeRunPlan(*options_, place_.world, place_.rank, "auto"));
+    TP_RETURN_IF_ERROR(FindRoom(asked_));
+    TP_ASSIGN_OR_RETURN(profile_, ProfileRun(whole_, *options_));
+    order_ =
+        ForeseeOrder(profile_.trace, whole_.layout, place_.rank, options_->training.micro_batches);
+    return {};
   }
 
-  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options->device.name));
-  options->memory.rcache = kWhole;
-  TP_ASSIGN_OR_RETURN(RunPlan whole, MakeRunPlan(*options, place.world, place.rank, "auto"));
-  TP_ASSIGN_OR_RETURN(const DeviceMemory memory, MemoryOf(options->memory, wish, place));
-  TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(whole, *options));
-
-  ChoiceTask task;
-  task.layout = &whole.layout;
-  task.profile = &profile;
-  task.rank = place.rank;
-  task.micro_batches = options->training.micro_batches;
-  task.optimizer = whole.spec.optimizer;
-  task.device_updates = wish.kind != DeviceWish::Kind::kCpu;
-  task.room.capacity = memory.capacity;
-  task.room.taken = memory.taken;
-  // The host's takes no memory.
-  task.room.spare = task.device_updates ? SpareBytes(whole.layout) : 0;
-  TP_RETURN_IF_ERROR(
-      PlaceGpuStates(options->memory, task.device_updates ? memory.gpus : 0, &whole));
-  task.room.states = whole.gpu_states.gpu_bytes / memory.sharers;
-  task.room_origin = memory.origin;
-
-  if (!options->memory.rates_file.empty()) {
-    TP_ASSIGN_OR_RETURN(task.rates, ReadRates(options->memory.rates_file, place.world));
+  Result<RcacheChoice> Search() const {
+    TP_ASSIGN_OR_RETURN(const ChoiceTask task, Task());
+    return ChooseRcache(task);
   }
 
-  TP_ASSIGN_OR_RETURN(RcacheChoice choice, ChooseRcache(task));
-  options->memory.rcache = std::to_string(
-      std::max(whole.layout.RcacheBytes(place.rank, choice.share.blocks), kPageBytes));
-  return std::optional(std::move(choice));
+  Result<PlanChoice> Preset(const std::string& name) const {
+    return ChoosePreset(name, Presets(), Limit(), Step());
+  }
+
+  PlanChoice WayOf(const RcacheChoice& choice) const {
+    return {.way = WayWith(kAutoPlan, Exchange::kSharded, choice.share.blocks, Step()),
+            .presets = Presets(),
+            .limit = Limit()};
+  }
+
+  uint64_t RcacheBytes(uint64_t blocks) const {
+    return std::max(whole_.layout.RcacheBytes(place_.rank, blocks), kPageBytes);
+  }
+
+ private:
+  // A preset needs no memory to plan with: without a limit it takes what it takes.
+  Status FindRoom(const MemoryOptions& asked) {
+    if (asked.rcache_given && asked.rcache != "auto") {
+      TP_ASSIGN_OR_RETURN(const RcachePlan most,
+                          PlanRcache(whole_.layout, place_.rank, asked.rcache));
+      limit_ = RcacheLimit{most.bytes, "--rcache " + asked.rcache};
+      return {};
+    }
+    const bool is_preset = !asked.plan.empty() && asked.plan != kAutoPlan;
+    if (is_preset && asked.device_memory.empty()) return {};
+    TP_ASSIGN_OR_RETURN(memory_, MemoryOf(asked, wish_, place_));
+    return PlaceGpuStates(options_->memory, OnGpu() ? memory_->gpus : 0, &whole_);
+  }
+
+  // The most, of what is known; none where a preset has no limit.
+  std::optional<RcacheLimit> Limit() const {
+    if (limit_ || !memory_) return limit_;
+    DeviceRoom room = Room();
+    room.resident = whole_.layout.ResidentBytes(place_.rank);
+    room.buffers = profile_.buffer_bytes;
+    room.activations = profile_.activation_bytes;
+    return RcacheLimit{AllowedBytes(room) + room.resident,
+                       "what is left of " + FormatBytes(room.capacity) + " (" + memory_->origin +
+                           ") beside activations"};
+  }
+
+  DeviceRoom Room() const {
+    DeviceRoom room;
+    room.capacity = memory_->capacity;
+    room.taken = memory_->taken;
+    // The host's takes no memory.
+    room.spare = OnGpu() ? SpareBytes(whole_.layout) : 0;
+    room.states = whole_.gpu_states.gpu_bytes / memory_->sharers;
+    return room;
+  }
+
+  Result<ChoiceTask> Task() const {
+    ChoiceTask task;
+    task.layout = &whole_.layout;
+    task.profile = &profile_;
+    task.rank = place_.rank;
+    task.micro_batches = options_->training.micro_batches;
+    task.optimizer = whole_.spec.optimizer;
+    task.device_updates = OnGpu();
+    task.limit = limit_;
+
+    if (memory_) {
+      task.room = Room();
+      task.room_origin = memory_->origin;
+    }
+    if (!options_->memory.rates_file.empty()) {
+      TP_ASSIGN_OR_RETURN(task.rates, ReadRates(options_->memory.rates_file, place_.world));
+    }
+    return task;
+  }
+
+  bool OnGpu() const { return wish_.kind != DeviceWish::Kind::kCpu; }
+  RankStep Step() const { return {&order_, &whole_.layout, place_.rank}; }
+  std::vector<PlanWay> Presets() const { return PresetWays(Step(), options_->memory.prefetch); }
+
+  RunOptions* const options_;
+  const MemoryOptions asked_;
+  const RankPlace& place_;
+  DeviceWish wish_;
+  RunPlan whole_;
+  StepProfile profile_;
+  AccessSchedule order_;
+  std::optional<RcacheLimit> limit_;    // of --rcache
+  std::optional<DeviceMemory> memory_;  // else
+};
+
+}  // namespace
+
+Result<Settlement> SettleRcache(RunOptions* options, const RankPlace& place) {
+  const std::string plan = options->memory.plan;
+  const bool searched = options->memory.rcache == "auto" || plan == kAutoPlan;
+  // The stages of --pipeline are planned for a device's memory, too.
+  if (!searched && plan.empty() && options->pipeline.stages.empty() &&
+      !options->memory.device_memory.empty())
+    return NoUse("--device-memory");
+  if (!searched && !options->memory.rates_file.empty()) return NoUse("--rates");
+  if (!searched && plan.empty()) return Settlement();
+
+  Settler settler(options, place);
+  TP_RETURN_IF_ERROR(settler.Look());
+  Settlement settled;
+  if (plan.empty() || plan == kAutoPlan) {
+    TP_ASSIGN_OR_RETURN(settled.choice, settler.Search());
+    options->memory.rcache = std::to_string(settler.RcacheBytes(settled.choice->share.blocks));
+    if (!plan.empty()) settled.way = settler.WayOf(*settled.choice);
+    return settled;
+  }
+
+  TP_ASSIGN_OR_RETURN(settled.way, settler.Preset(plan));
+  options->memory.rcache = std::to_string(settled.way->way.rcache_bytes);
+  return settled;
 }
 
 }  // namespace tidepool::trainer

@@ -1,7 +1,7 @@
-// SettleRcache: turns --rcache auto into a size: asks the device for its memory, profiles a step,
-// and searches.
+// SettleRcache: turns --rcache auto and --plan into a size: asks the device for its memory,
+// profiles a step, and searches.
 //
-// The trainer's main thread, before anything is started. Without auto it does nothing.
+// The trainer's main thread, before anything is started. Without either it does nothing.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "device/cuda/cuda_device.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/advice/device_place.h"
+#include "trainer/advice/plan_choice.h"
 #include "trainer/advice/rcache_choice.h"
 #include "trainer/profile/step_profile.h"
 #include "trainer/run/run_options.h"
@@ -19,13 +20,21 @@
 
 namespace tidepool::trainer {
 
+// How a size came about.
+struct Settlement {
+  std::optional<RcacheChoice> choice;  // where it was searched
+  std::optional<PlanChoice> way;       // where --plan was given
+};
+
 // Writes the chosen size over options->memory.rcache and returns how it came about; nothing where
-// --rcache is not auto. Ranks of one job must come to the same size, and what each finds in use on
-// its GPU may differ: with several ranks --device-memory has to be given.
-// Errors: kUsageError (a flag that says nothing without auto; no memory to plan with),
-// kConfigBadValue, kRcacheTooSmall (with all numbers), and those of MakeRunPlan, ReadRates,
+// --rcache is not auto and no --plan was given. With --plan, a size or share of --rcache is the
+// most that it may take, and --device-memory likewise. Ranks of one job must come to the same
+// size, and what each finds in use on its GPU may differ: with several ranks one of the two has to
+// be given to auto.
+// Errors: kUsageError (a flag that says nothing without auto; no such plan; no memory to plan
+// with), kConfigBadValue, kRcacheTooSmall (with all numbers), and those of MakeRunPlan, ReadRates,
 // ProfileStep and ChooseDevice.
-Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const RankPlace& place);
+Result<Settlement> SettleRcache(RunOptions* options, const RankPlace& place);
 
 // What one rank may plan with of its device.
 struct DeviceMemory {

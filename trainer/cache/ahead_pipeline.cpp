@@ -23,7 +23,9 @@ bool AheadPipeline::Word::Reached() const {
 }
 
 AheadPipeline::AheadPipeline(PipelineSetup setup)
-    : setup_(std::move(setup)), names_(setup_.layout) {
+    : setup_(std::move(setup)),
+      names_(setup_.layout),
+      traffic_(setup_.layout->data_groups.size()) {
   TP_CHECK(setup_.streams.device != nullptr && setup_.streams.compute != nullptr &&
                setup_.streams.recycle != nullptr,
            "an rCache on a device comes with its streams");
@@ -125,7 +127,7 @@ OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
   if (!MakeRoom().ok()) return 0;
   const bool free = IsFree(past);
   const OpId id =
-      Start({chunk, true, 0}, setup_.service->StartFetch(setup_.ShardRange(chunk, block), wanted));
+      Start({chunk, true, 0}, setup_.service->StartFetch(setup_.FetchRange(chunk, block), wanted));
   if (id == 0) return 0;
 
   Op& op = ops_.back();
@@ -137,10 +139,12 @@ OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
     op.told = PointIn(setup_.streams.recycle);
   }
 
-  if (setup_.layout->ShardCount(chunk) == 1) return id;
+  if (!setup_.Gathers(chunk)) return id;
   Collective* group = setup_.GroupOf(chunk);
+  const BlockView view = setup_.View(block, names_.Next(chunk));
   PutWait(group->stream(), op);
-  op.in_group = group->StartAllGather(setup_.View(block, names_.Next(chunk)));
+  op.in_group = group->StartAllGather(view);
+  CountOf(chunk).gathered += (group->world() - 1) * view.shard_bytes();
   op.gathered = PointIn(group->stream());
   return id;
 }
@@ -153,15 +157,24 @@ OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uin
   if (id == 0) return 0;
 
   Op& op = ops_.back();
-  if (setup_.layout->ShardCount(chunk) == 1) {
+  if (!setup_.Reduces(chunk)) {
     setup_.streams.compute->WriteFlag(op.ready.flag, op.ready.value);
     op.told = PointIn(setup_.streams.compute);
     return id;
   }
 
   Collective* group = setup_.GroupOf(chunk);
+  const BlockView view = setup_.View(block, names_.Next(chunk));
+  const uint64_t sent = (group->world() - 1) * view.shard_bytes();
+
   group->stream()->WaitMarker(setup_.streams.compute, setup_.streams.compute->Record());
-  op.in_group = group->StartReduceScatter(setup_.View(block, names_.Next(chunk)));
+  op.in_group = group->StartReduceScatter(view);
+  if (setup_.AllReduces(chunk)) {
+    op.sums_in_group = group->StartAllGather(view);  // behind the sums, in the group's stream
+    CountOf(chunk).reduced += 2 * sent;
+  } else {
+    CountOf(chunk).scattered += sent;
+  }
   group->stream()->WriteFlag(op.ready.flag, op.ready.value);
   op.told = PointIn(group->stream());
   return id;
@@ -203,13 +216,18 @@ void AheadPipeline::TakeAnswer(Op* op) {
     setup_.service->FlagsOf(op->ticket).done->store(device::kFlagPoison, std::memory_order_release);
     return;
   }
-  (op->fetch ? bytes_h2d_ : bytes_d2h_) += outcome.value().bytes;
+  (op->fetch ? CountOf(op->chunk).fetched : CountOf(op->chunk).handed_in) += outcome.value().bytes;
 }
 
 void AheadPipeline::TakeGroupsWord(Op* op) {
   Collective* group = setup_.GroupOf(op->chunk);
-  if (op->in_group == 0 || !group->Test(op->in_group)) return;
-  static_cast<void>(Latch(group->Wait(std::exchange(op->in_group, 0))));
+  TakeWord(group, &op->in_group);
+  if (op->in_group == 0) TakeWord(group, &op->sums_in_group);
+}
+
+void AheadPipeline::TakeWord(Collective* group, Collective::Ticket* ticket) {
+  if (*ticket == 0 || !status_.ok() || !group->Test(*ticket)) return;
+  static_cast<void>(Latch(group->Wait(std::exchange(*ticket, 0))));
 }
 
 bool AheadPipeline::FinishOldest() {
@@ -217,7 +235,8 @@ bool AheadPipeline::FinishOldest() {
   TakeGroupsWord(&op);
   if (!status_.ok()) return false;
   if (!op.answered && setup_.service->Test(op.ticket)) TakeAnswer(&op);
-  if (!status_.ok() || !op.answered || op.in_group != 0 || !op.Ended()) return false;
+  if (!status_.ok() || !op.answered || op.in_group != 0 || op.sums_in_group != 0 || !op.Ended())
+    return false;
   ops_.pop_front();
   ++first_;
   return true;

@@ -74,10 +74,10 @@ class AheadPipeline {
   // A pass begins: its operations have their places from here on.
   void BeginPass() { names_.BeginPass(); }
   // This rank's shard comes to its place in `block` behind all that used it, then all shards are
-  // gathered.
+  // gathered; or the whole chunk comes, where the setup says so.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
-  // Behind all that is in the compute stream the block is reduced over the group, then this rank's
-  // shard goes to the server.
+  // Behind all that is in the compute stream the block is reduced over the group (to all of its
+  // ranks where the setup says so), then this rank's shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
   // An operator with parameters is in the compute stream; true when a mark behind it is wanted, so
   // that the CPU can be held back.
@@ -101,8 +101,8 @@ class AheadPipeline {
   // meanwhile. Errors: as above, as soon as one is seen.
   Status AwaitOperators();
 
-  uint64_t bytes_h2d() const { return bytes_h2d_; }
-  uint64_t bytes_d2h() const { return bytes_d2h_; }
+  // By data group, since the construction.
+  const std::vector<GroupTraffic>& traffic() const { return traffic_; }
   uint64_t wait_ns() const { return wait_ns_; }
   uint64_t late() const { return late_; }
 
@@ -125,6 +125,7 @@ class AheadPipeline {
     Point told = {};      // behind the write of `ready`, where a stream has it
     Point gathered = {};  // of a fetch in a group: behind the all-gather
     Collective::Ticket in_group = 0;
+    Collective::Ticket sums_in_group = 0;  // the second half of an all-reduce
     bool answered = false, awaited = false;
     // The block may be used by others.
     bool Ended() const { return done.Reached() && gathered.Passed(); }
@@ -158,6 +159,9 @@ class AheadPipeline {
   bool FinishOldest();
   void TakeAnswer(Op* op);
   void TakeGroupsWord(Op* op);
+  // The group's word about one operation, once it has one.
+  void TakeWord(Collective* group, Collective::Ticket* ticket);
+  GroupTraffic& CountOf(ChunkId chunk) { return traffic_[setup_.layout->chunks[chunk].data_group]; }
   // Blocks until the oldest transfer has ended.
   Status AwaitOldest();
   Status MakeRoom();
@@ -175,7 +179,8 @@ class AheadPipeline {
   uint64_t operators_ = 0;        // in the compute stream
   std::deque<MarkBehind> marks_;  // by which the CPU is held back, in order
   std::deque<Standing> standing_;
-  uint64_t bytes_h2d_ = 0, bytes_d2h_ = 0, wait_ns_ = 0, late_ = 0;
+  std::vector<GroupTraffic> traffic_;  // by data group
+  uint64_t wait_ns_ = 0, late_ = 0;
   Status status_;
 };
 

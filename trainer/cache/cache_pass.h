@@ -37,6 +37,8 @@ struct CacheOptions {
   bool separate_while_recording = true;
   // Bytes at the end of the rCache that are the caller's, for sums (ParameterCache::SubmitSum).
   uint64_t tail_bytes = 0;
+  // How the ranks of a group share the bytes of their chunks; equal on all ranks.
+  Exchange exchange = Exchange::kSharded;
 };
 
 // Policies that name victims where no plan does. Null: RandomEviction from the shared seed,

@@ -26,8 +26,10 @@ CacheCounters CachedChunks::counters() const {
   CacheCounters counters = counters_;
   counters.late_prefetches = pipeline_.late();
   counters.wait_ns = pipeline_.wait_ns();
-  counters.bytes_h2d = pipeline_.bytes_h2d();
-  counters.bytes_d2h = pipeline_.bytes_d2h();
+  counters.traffic = pipeline_.traffic();
+  const GroupTraffic sum = SumOf(counters.traffic);
+  counters.bytes_h2d = sum.fetched;
+  counters.bytes_d2h = sum.handed_in;
   return counters;
 }
 

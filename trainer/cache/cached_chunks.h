@@ -24,6 +24,7 @@
 #include "trainer/cache/pipeline_setup.h"
 #include "trainer/layout/chunk_layout.h"
 #include "trainer/layout/tensor_state.h"
+#include "trainer/plan/traffic.h"
 
 namespace tidepool::trainer {
 
@@ -42,9 +43,10 @@ struct CacheCounters {
   // ahead: those for which a look found the compute stream waiting, so a lower bound.
   uint64_t late_prefetches = 0;
   uint64_t evictions = 0;
-  uint64_t submits = 0;     // chunks whose gradients were handed in
-  uint64_t deviations = 0;  // passes that left the recorded order
-  uint64_t bytes_h2d = 0, bytes_d2h = 0;
+  uint64_t submits = 0;                   // chunks whose gradients were handed in
+  uint64_t deviations = 0;                // passes that left the recorded order
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;  // the sums of `traffic`
+  std::vector<GroupTraffic> traffic;      // by data group
   // Time the CPU waited: for chunks, in operators and gradients; for the server, in FinishStep.
   uint64_t wait_ns = 0;
 

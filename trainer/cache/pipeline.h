@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/status.h"
 #include "trainer/cache/ahead_pipeline.h"
@@ -31,7 +32,7 @@ class Pipeline {
     Visit([](auto& pipeline) { pipeline.BeginPass(); });
   }
   // Brings this rank's shard of the chunk to `block`, behind all that used the block, then gathers
-  // all shards.
+  // all shards; or brings the whole chunk (PipelineSetup::exchange).
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
     return Visit([&](auto& pipeline) { return pipeline.Fetch(chunk, block, wanted, past); });
   }
@@ -66,11 +67,9 @@ class Pipeline {
   Status AwaitOperators() {
     return Visit([](auto& pipeline) { return pipeline.AwaitOperators(); });
   }
-  uint64_t bytes_h2d() const {
-    return Visit([](const auto& pipeline) { return pipeline.bytes_h2d(); });
-  }
-  uint64_t bytes_d2h() const {
-    return Visit([](const auto& pipeline) { return pipeline.bytes_d2h(); });
+  // By data group.
+  std::vector<GroupTraffic> traffic() const {
+    return Visit([](const auto& pipeline) { return pipeline.traffic(); });
   }
   uint64_t wait_ns() const {
     return Visit([](const auto& pipeline) { return pipeline.wait_ns(); });

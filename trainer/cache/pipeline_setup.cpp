@@ -13,6 +13,15 @@ client::Range PipelineSetup::ShardRange(ChunkId chunk, const std::byte* block) c
   return range;
 }
 
+client::Range PipelineSetup::FetchRange(ChunkId chunk, const std::byte* block) const {
+  if (exchange == Exchange::kSharded) return ShardRange(chunk, block);
+  client::Range range;
+  range.chunk = chunk;
+  range.element_count = layout->chunks[chunk].elements;
+  range.rcache_offset = static_cast<uint64_t>(block - service->attachment().rcache);
+  return range;
+}
+
 Status PipelineSetup::CompareOrders() const {
   for (Collective* group : groups) {
     if (group != nullptr && group->world() > 1) TP_RETURN_IF_ERROR(group->CompareOrder());

@@ -15,6 +15,7 @@
 #include "trainer/cache/cache_streams.h"
 #include "trainer/comm/collective.h"
 #include "trainer/layout/chunk_layout.h"
+#include "trainer/plan/traffic.h"
 
 namespace tidepool::trainer {
 
@@ -45,11 +46,23 @@ struct PipelineSetup {  // all must outlive the pipeline
   Clock* clock = nullptr;
   CacheStreams streams = {};
   uint64_t tail_bytes = 0;  // at the end of the rCache, which somebody else uses
+  Exchange exchange = Exchange::kSharded;
 
   // The group that shares the chunk; null where this rank has it alone.
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }
   // This rank's shard of the chunk that lies in `block`.
   client::Range ShardRange(ChunkId chunk, const std::byte* block) const;
+  // What a fetch brings: that shard, or the whole chunk.
+  client::Range FetchRange(ChunkId chunk, const std::byte* block) const;
+  // Whether a fetch, or a submission, is followed, or preceded, by an operation of the group.
+  bool Gathers(ChunkId chunk) const {
+    return exchange == Exchange::kSharded && layout->ShardCount(chunk) > 1;
+  }
+  bool Reduces(ChunkId chunk) const { return layout->ShardCount(chunk) > 1; }
+  // Whether every rank gets the whole sum of the gradients.
+  bool AllReduces(ChunkId chunk) const {
+    return exchange == Exchange::kReplicated && layout->ShardCount(chunk) > 1;
+  }
   BlockView View(std::byte* block, const OperationName& name) const {
     return {block, layout->ShardElements(name.chunk), layout->chunks[name.chunk].dtype, name};
   }

@@ -12,7 +12,8 @@ TransferPipeline::TransferPipeline(PipelineSetup setup)
     : setup_(std::move(setup)),
       names_(setup_.layout),
       service_(setup_.service),
-      compute_(setup_.streams.compute) {}
+      compute_(setup_.streams.compute),
+      traffic_(setup_.layout->data_groups.size()) {}
 
 OpId TransferPipeline::Add(Op op) {
   op.id = first_ + ops_.size();
@@ -50,10 +51,10 @@ bool TransferPipeline::Latch(Status status) {
 bool TransferPipeline::StartAtServer(Op* op) {
   if (op->fetch && (!Done(op->after) || !GatePassed(*op))) return false;
   if (at_server_ >= kTicketsUsed) return false;
-  const client::Range range = setup_.ShardRange(op->chunk, op->block);
   Result<client::Ticket> ticket =
-      op->fetch ? service_->StartFetch(range, op->wanted)
-                : service_->StartSubmitGradient(range, op->wanted.version, op->micro_batch);
+      op->fetch ? service_->StartFetch(setup_.FetchRange(op->chunk, op->block), op->wanted)
+                : service_->StartSubmitGradient(setup_.ShardRange(op->chunk, op->block),
+                                                op->wanted.version, op->micro_batch);
   if (Latch(ticket.status())) return false;
 
   op->ticket = ticket.value();
@@ -67,16 +68,32 @@ bool TransferPipeline::StartAtServer(Op* op) {
 bool TransferPipeline::StartInGroup(Op* op) {
   if (op->id != next_turn_) return false;
   if (!op->fetch && !GatePassed(*op)) return false;
-  ++next_turn_;
   op->stage = Stage::kInGroup;
   op->ticket = 0;
+  // The turn of an all-reduce ends when its second half has started, so that the halves of two of
+  // them have one order on all ranks.
+  op->gathers_next = !op->fetch && setup_.AllReduces(op->chunk);
+  if (!op->gathers_next) ++next_turn_;
   // A group of one rank has nothing to exchange, but keeps its turn.
-  if (setup_.layout->ShardCount(op->chunk) > 1) {
-    Collective* group = setup_.GroupOf(op->chunk);
-    const BlockView view = setup_.View(op->block, op->name);
-    op->ticket = op->fetch ? group->StartAllGather(view) : group->StartReduceScatter(view);
-  }
+  if (op->fetch ? !setup_.Gathers(op->chunk) : !setup_.Reduces(op->chunk)) return true;
+
+  Collective* group = setup_.GroupOf(op->chunk);
+  const BlockView view = setup_.View(op->block, op->name);
+  const uint64_t sent = (group->world() - 1) * view.shard_bytes();
+  op->ticket = op->fetch ? group->StartAllGather(view) : group->StartReduceScatter(view);
+  (op->fetch          ? CountOf(*op).gathered
+   : op->gathers_next ? CountOf(*op).reduced
+                      : CountOf(*op).scattered) += sent;
   return true;
+}
+
+void TransferPipeline::StartGatherOfSums(Op* op) {
+  Collective* group = setup_.GroupOf(op->chunk);
+  const BlockView view = setup_.View(op->block, op->name);
+  op->ticket = group->StartAllGather(view);
+  op->gathers_next = false;
+  ++next_turn_;
+  CountOf(*op).reduced += (group->world() - 1) * view.shard_bytes();
 }
 
 void TransferPipeline::FinishAtServer(Op* op) {
@@ -84,12 +101,13 @@ void TransferPipeline::FinishAtServer(Op* op) {
   const Result<client::Outcome> outcome = service_->Wait(op->ticket);
   --at_server_;
   if (Latch(outcome.status())) return;
-  (op->fetch ? bytes_h2d_ : bytes_d2h_) += outcome.value().bytes;
+  (op->fetch ? CountOf(*op).fetched : CountOf(*op).handed_in) += outcome.value().bytes;
   op->stage = op->fetch ? Stage::kTurn : Stage::kDone;
 }
 
 void TransferPipeline::FinishInGroup(Op* op) {
   if (op->ticket != 0 && Latch(setup_.GroupOf(op->chunk)->Wait(op->ticket))) return;
+  if (op->gathers_next) return StartGatherOfSums(op);
   op->stage = op->fetch ? Stage::kDone : Stage::kQueued;
 }
 

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "base/status.h"
 #include "trainer/cache/pipeline_setup.h"
@@ -32,9 +33,10 @@ class TransferPipeline {
   // A pass begins: its operations have their places from here on.
   void BeginPass() { names_.BeginPass(); }
   // Brings this rank's shard to its place in `block`, behind all that used it, then gathers all
-  // shards.
+  // shards; the whole chunk at once where the setup says so.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
-  // Reduces the whole block over the group, then sends this rank's shard to the server.
+  // Reduces the whole block over the group (to all of its ranks where the setup says so), then
+  // sends this rank's shard to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
   // Notes that an operator is in the compute stream; true when a mark behind it is wanted.
   bool Used() const { return false; }
@@ -53,8 +55,8 @@ class TransferPipeline {
   // On a device: waits until what is in the compute stream has ended.
   Status AwaitOperators();
 
-  uint64_t bytes_h2d() const { return bytes_h2d_; }
-  uint64_t bytes_d2h() const { return bytes_d2h_; }
+  // By data group, since the construction.
+  const std::vector<GroupTraffic>& traffic() const { return traffic_; }
   uint64_t wait_ns() const { return wait_ns_; }
   uint64_t late() const { return late_; }
 
@@ -76,6 +78,7 @@ class TransferPipeline {
     Stage stage;
     uint64_t ticket;  // of the server or of the group, as the stage says
     OperationName name{};
+    bool gathers_next = false;  // the sum is in shards, which all ranks get
   };
 
   Op& Of(OpId id) { return ops_[id - first_]; }
@@ -83,6 +86,11 @@ class TransferPipeline {
   void Advance(Op* op);
   bool StartAtServer(Op* op);
   bool StartInGroup(Op* op);
+  // The sum of an all-reduce is in shards: they go to all ranks.
+  void StartGatherOfSums(Op* op);
+  GroupTraffic& CountOf(const Op& op) {
+    return traffic_[setup_.layout->chunks[op.chunk].data_group];
+  }
   // Takes the outcome; blocks when it is not there yet.
   void FinishAtServer(Op* op);
   void FinishInGroup(Op* op);
@@ -100,9 +108,10 @@ class TransferPipeline {
   device::Stream* const compute_;  // null on the host
   std::deque<Op> ops_;             // numbers first_, first_ + 1, ...; ended ones leave at the front
   OpId first_ = 1;
-  OpId next_turn_ = 1;      // operation whose collective starts next
-  uint32_t at_server_ = 0;  // tickets in flight
-  uint64_t bytes_h2d_ = 0, bytes_d2h_ = 0, wait_ns_ = 0, late_ = 0;
+  OpId next_turn_ = 1;                 // operation whose collective starts next
+  uint32_t at_server_ = 0;             // tickets in flight
+  std::vector<GroupTraffic> traffic_;  // by data group
+  uint64_t wait_ns_ = 0, late_ = 0;
   Status status_;
 };
 

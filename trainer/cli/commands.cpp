@@ -90,9 +90,10 @@ Status Estimate(RunOptions options) {
 
   RankPlace place;  // as if all ranks were on this node
   place.world = place.local_world = world;
-  TP_ASSIGN_OR_RETURN(std::optional<RcacheChoice> choice, SettleRcache(&options, place));
+  TP_ASSIGN_OR_RETURN(Settlement settled, SettleRcache(&options, place));
   TP_ASSIGN_OR_RETURN(RunPlan plan, CheckPlan(options, place, "estimate"));
-  plan.choice = std::move(choice);
+  plan.choice = std::move(settled.choice);
+  plan.way = std::move(settled.way);
 
   if (!options.data.path.empty())
     TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0, plan.from.get()).status());

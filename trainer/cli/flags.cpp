@@ -112,11 +112,13 @@ void AddConfigFlags(CLI::App* run) {
 }
 
 // Whether a flag that was given leaves no place for this one, whose default would be in its way.
-bool IsExcluded(const CLI::Option& option) {
+bool IsExcluded(const CLI::App& run, const CLI::Option& option) {
   const auto& others = option.get_excludes();
+  // With --plan, an --rcache that is written down is a limit.
+  const bool is_limit = option.check_lname("rcache") && run.count("--plan") > 0;
   return option.count() == 0 &&
-         std::any_of(others.begin(), others.end(),
-                     [](const CLI::Option* other) { return other->count() > 0; });
+         (is_limit || std::any_of(others.begin(), others.end(),
+                                  [](const CLI::Option* other) { return other->count() > 0; }));
 }
 
 bool IsSwitch(const CLI::Option& option) {
@@ -164,7 +166,7 @@ std::string ConfigOf(const CLI::App& run) {
 
     const bool refused =
         WhyNoEffect(read, "--" + name) != nullptr || Contradicts(read, "--" + name);
-    if (IsExcluded(*option) || (option->count() == 0 && refused)) flag.value.clear();
+    if (IsExcluded(run, *option) || (option->count() == 0 && refused)) flag.value.clear();
     flag.is_text = !is_switch && FindNumberFlag("run", option->get_name()) == nullptr;
     flags.push_back(std::move(flag));
   }

@@ -31,7 +31,7 @@ Status Train(const RunOptions& options, Clock* clock) {
 
   TP_ASSIGN_OR_RETURN(setup.place, DetectRank(environment, getppid()));
   TP_RETURN_IF_ERROR(SettleStages(&setup.options, setup.place));
-  TP_ASSIGN_OR_RETURN(setup.choice, SettleRcache(&setup.options, setup.place));
+  TP_ASSIGN_OR_RETURN(setup.settled, SettleRcache(&setup.options, setup.place));
   return TrainingRun(std::move(setup)).All();
 }
 

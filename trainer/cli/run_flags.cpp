@@ -93,15 +93,24 @@ void AddMemoryFlags(CLI::App* app, MemoryOptions* o, TrainingOptions* training) 
                   "rCache of each rank: a share of the non-resident parameters (25%), a size "
                   "(64MiB), or auto: what the device has room for")
       ->group("memory")
+      ->each([o](const std::string&) { o->rcache_given = true; })
       ->capture_default_str();
 
+  app->add_option("--plan", o->plan,
+                  "how ranks hold the model: ddp (whole chunks, all-reduce), zero2 (all chunks "
+                  "resident, reduce-scatter), zero3 (few), or auto; --rcache is a limit then")
+      ->group("memory")
+      ->check(CLI::IsMember({"ddp", "zero2", "zero3", "auto"}));
+
   app->add_option("--device-memory", o->device_memory,
-                  "with --rcache auto: memory that one rank may use; default: that of the GPU here")
+                  "with --rcache auto or --plan: memory that one rank may use; default: that of "
+                  "the GPU here")
       ->group("memory")
       ->type_name("SIZE");
 
   app->add_option("--rates", o->rates_file,
-                  "with --rcache auto: measured rates of copies and updates (docs/planning.md)")
+                  "with --rcache auto or --plan auto: measured rates of copies and updates "
+                  "(docs/planning.md)")
       ->group("memory")
       ->type_name("FILE");
 

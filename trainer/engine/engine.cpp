@@ -189,10 +189,11 @@ Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_b
 
 Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
                                                 const std::function<Status()>& before) {
-  planned_traffic_.reset();
+  planned_traffic_.clear();
   if (cache_->plan() != nullptr) {
-    planned_traffic_ = TrafficOf(*cache_->plan(), layout_);
-    planned_traffic_->bytes_d2h += options_.sum_bytes;
+    planned_traffic_ = GroupTrafficOf(*cache_->plan(), layout_, options_.cache.exchange);
+    // Sums come from one rank, whose groups are alike.
+    planned_traffic_.front().handed_in += options_.sum_bytes;
   }
   TP_RETURN_IF_ERROR(cache_->FinishStep());
   if (before) TP_RETURN_IF_ERROR(before());

@@ -43,7 +43,7 @@
 #include "trainer/hooks/operator_hook.h"
 #include "trainer/hooks/storage_binding.h"
 #include "trainer/layout/chunk_layout.h"
-#include "trainer/plan/replay.h"
+#include "trainer/plan/traffic.h"
 #include "trainer/output/step_trace.h"
 
 namespace tidepool::trainer {
@@ -137,9 +137,9 @@ class TrainingEngine {
   const ParameterCache& cache() const { return *cache_; }
   // The same, for a sink.
   ParameterCache* open_cache() { return cache_.get(); }
-  // What the plan of the last ended step says that this rank had to move; none while the order was
-  // being recorded.
-  const std::optional<StepTraffic>& planned_traffic() const { return planned_traffic_; }
+  // What the plan of the last ended step says that this rank had to move, by data group; empty
+  // while the order was being recorded.
+  const std::vector<GroupTraffic>& planned_traffic() const { return planned_traffic_; }
 
  private:
   TrainingEngine(const ChunkLayout& layout, const EngineOptions& options,
@@ -167,7 +167,7 @@ class TrainingEngine {
   std::unique_ptr<OpenSteps> open_;
   std::vector<std::pair<ParameterId, at::Tensor>> frozen_;
   std::vector<at::Tensor> losses_;  // scalars, where the model made them
-  std::optional<StepTraffic> planned_traffic_;
+  std::vector<GroupTraffic> planned_traffic_;
 };
 
 }  // namespace tidepool::trainer

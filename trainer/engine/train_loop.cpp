@@ -173,13 +173,15 @@ void Run::TakeCounters(StepReport* report) {
   report->prefetches_late = now.late_prefetches - before_.late_prefetches;
   report->waited_seconds = Seconds(static_cast<int64_t>(now.wait_ns - before_.wait_ns));
   report->cpus_shared = task_.cpus_shared != nullptr && task_.cpus_shared();
+
   report->bytes_h2d = now.bytes_h2d - before_.bytes_h2d;
   report->bytes_d2h = now.bytes_d2h - before_.bytes_d2h;
+  report->groups = Difference(now.traffic, before_.traffic);
+  report->groups_theory = task_.engine->planned_traffic();
 
-  if (const std::optional<StepTraffic>& theory = task_.engine->planned_traffic()) {
-    report->bytes_h2d_theory = theory->bytes_h2d;
-    report->bytes_d2h_theory = theory->bytes_d2h;
-  }
+  const GroupTraffic theory = SumOf(report->groups_theory);
+  report->bytes_h2d_theory = theory.fetched;
+  report->bytes_d2h_theory = theory.handed_in;
 }
 
 // A signal reaches the ranks at different steps; they stop together at the first step that any of

@@ -64,6 +64,28 @@ std::optional<StepReport> NotedStep(uint64_t sealed, const std::string& note) {
   return report;
 }
 
+void WriteTraffic(const char* key, const GroupTraffic& bytes, JsonWriter* json) {
+  json->Key(key)
+      .BeginObject()
+      .Field("fetched", bytes.fetched)
+      .Field("handed_in", bytes.handed_in)
+      .Field("gathered", bytes.gathered);
+  json->Field("scattered", bytes.scattered).Field("reduced", bytes.reduced).EndObject();
+}
+
+// One object for each data group: bytes by kind, and what the plan says.
+void WriteGroups(const StepReport& report, JsonWriter* json) {
+  json->Key("groups").BeginArray();
+  for (size_t group = 0; group < report.groups.size(); ++group) {
+    json->BeginObject();
+    WriteTraffic("bytes", report.groups[group], json);
+    if (group < report.groups_theory.size())
+      WriteTraffic("theory", report.groups_theory[group], json);
+    json->EndObject();
+  }
+  json->EndArray();
+}
+
 }  // namespace
 
 std::string ProgressLine(const StepReport& report) {
@@ -112,6 +134,7 @@ std::string MetricsLine(const StepReport& r) {
   json.Field("bytes_h2d", r.bytes_h2d).Field("bytes_d2h", r.bytes_d2h);
   json.Field("bytes_h2d_theory", r.bytes_h2d_theory).Field("bytes_d2h_theory", r.bytes_d2h_theory);
   if (r.bytes_boundary > 0) json.Field("bytes_boundary", r.bytes_boundary);
+  if (!r.groups.empty()) WriteGroups(r, &json);
   return json.EndObject().Take();
 }
 

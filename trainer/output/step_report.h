@@ -10,12 +10,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "trainer/output/event_file.h"
 #include "trainer/output/writer_lane.h"
+#include "trainer/plan/traffic.h"
 
 namespace tidepool::trainer {
 
@@ -40,6 +42,9 @@ struct StepReport {
   double waited_seconds = 0;  // this rank's waits for chunks, collectives and the server
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t bytes_h2d_theory = 0, bytes_d2h_theory = 0;  // 0: no plan yet (the recording step)
+  // The same and what ranks exchange, by data group; `groups_theory` is empty where there is no
+  // plan yet.
+  std::vector<GroupTraffic> groups = {}, groups_theory = {};
 
   // With stages: their inputs, which waited in host memory from forward to backward. 0: no stages.
   uint64_t bytes_boundary = 0;

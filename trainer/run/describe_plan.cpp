@@ -73,6 +73,7 @@ void AddRcache(const RunPlan& plan, Lines* lines) {
                            " of the non-resident parameters, beside " +
                            FormatBytes(plan.rcache.resident_bytes) + " always resident (" +
                            Percent(m.resident_share) + " of all)");
+  if (plan.way) lines->AddText(DescribePlanChoice(*plan.way));
   if (plan.choice) lines->AddText(DescribeChoice(*plan.choice));
   if (plan.stages) lines->Add("pipeline", DescribeStages(plan));
 
@@ -167,6 +168,11 @@ void WriteRcache(const RunPlan& plan, JsonWriter* json) {
     json->Field("several_machines_bytes", plan.memory.parts_bytes);
     json->Field("through_host_bytes", plan.memory.staging_bytes).EndObject();
   }
+  if (plan.way) {
+    json->Key("plan");
+    WritePlanChoice(*plan.way, json);
+  }
+
   if (plan.choice) {
     json->Key("choice");
     WriteChoice(*plan.choice, json);

@@ -58,6 +58,7 @@ Status RunModel::MakeEngine() {
   // The model declares which parameters are used several times.
   engine.cache.separate_while_recording = false;
   engine.cache.seed = options.model.seed;
+  engine.cache.exchange = parts_.plan.exchange;
 
   TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, parts_.plan.layout));
   EngineParts parts{.service = session->service(),

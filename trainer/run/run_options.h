@@ -71,6 +71,8 @@ struct OptimizerOptions {
 struct MemoryOptions {
   // Share of the non-resident parameters, or a size; auto: SettleRcache decides.
   std::string rcache = "25%";
+  bool rcache_given = false;  // by whoever starts the run: with `plan`, it is a limit
+  std::string plan;           // ddp, zero2, zero3, auto; empty: `rcache` alone says
   std::string device_memory;  // with auto: what one rank may use; empty: what the GPU has
   std::string rates_file;     // with auto: how fast copies and updates are; empty: not known
   std::string chunk_size = "auto";

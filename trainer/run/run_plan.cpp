@@ -106,6 +106,7 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
                             Rank rank, const std::string& job) {
   RunPlan plan;
   plan.shape = shape;
+  plan.exchange = options.memory.plan == "ddp" ? Exchange::kReplicated : Exchange::kSharded;
   TP_RETURN_IF_ERROR(CheckOptimizer(options));
   TP_RETURN_IF_ERROR(ParseGpuStatesWish(options.memory.gpu_states).status());
   TP_ASSIGN_OR_RETURN(plan.lora, LoraOf(shape, options.adapters));

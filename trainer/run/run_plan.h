@@ -22,6 +22,7 @@
 #include "trainer/model/lora.h"
 #include "trainer/plan/estimate.h"
 #include "trainer/pipeline/stage_plan.h"
+#include "trainer/advice/plan_choice.h"
 #include "trainer/advice/rcache_choice.h"
 #include "trainer/run/run_options.h"
 
@@ -34,9 +35,11 @@ struct RunPlan {
   RcachePlan rcache;
   client::JobSpec spec;
   MemoryEstimate memory;
-  GpuStatesPlan gpu_states;                // as PlaceGpuStates decided
-  std::optional<RcacheChoice> choice;      // how --rcache auto came to the rCache
-  std::optional<StagePlan> stages;         // with --pipeline
+  GpuStatesPlan gpu_states;            // as PlaceGpuStates decided
+  std::optional<RcacheChoice> choice;  // how --rcache auto came to the rCache
+  std::optional<PlanChoice> way;       // what --plan came to
+  std::optional<StagePlan> stages;     // with --pipeline
+  Exchange exchange = Exchange::kSharded;
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
   std::shared_ptr<const SavedModel> from;  // null: no --from was given
 };

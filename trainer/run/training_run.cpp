@@ -22,7 +22,8 @@ Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(CheckedRun checked, CheckRun(options_, place_, JobNameOf(options_, place_)));
   plan_ = std::move(checked.plan);
   data_ = std::move(checked.data);
-  plan_.choice = setup_.choice;
+  plan_.choice = setup_.settled.choice;
+  plan_.way = setup_.settled.way;
   TP_RETURN_IF_ERROR(OpenDevice());
   return plan_.lora.on() ? NameBase() : Status();
 }

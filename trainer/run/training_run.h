@@ -33,6 +33,7 @@
 #include "trainer/inputs/base_names.h"
 #include "trainer/threads/cpu_watch.h"
 #include "trainer/advice/device_memory.h"
+#include "trainer/advice/settle_rcache.h"
 #include "trainer/run/resuming/kept_run.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/run/check_run.h"
@@ -50,8 +51,8 @@ namespace tidepool::trainer {
 struct RunSetup {
   RunOptions options;
   RankPlace place;
-  Clock* clock = nullptr;                             // outlives the run
-  std::optional<RcacheChoice> choice = std::nullopt;  // where --rcache was auto
+  Clock* clock = nullptr;   // outlives the run
+  Settlement settled = {};  // how --rcache auto or --plan came to the size
   optim::LossScalerSpec scaler;
   bool foresees = true;                    // RunModelParts::foresees
   AttemptCount attempts = AttemptCount();  // from the program that this one replaces

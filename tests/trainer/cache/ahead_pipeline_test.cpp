@@ -90,8 +90,8 @@ TEST_F(AheadPipelineTest, TheCpuGoesOnWhileNothingHasHappened) {
     EXPECT_EQ(read[chunk], std::vector<float>(64, static_cast<float>(chunk + 1)));
   EXPECT_EQ(server_->submits, 4u);
   ASSERT_TRUE(pipeline_->WaitAll().ok());
-  EXPECT_EQ(pipeline_->bytes_h2d(), 4 * 64 * 4u);
-  EXPECT_EQ(pipeline_->bytes_d2h(), 4 * 64 * 4u);
+  EXPECT_EQ(SumOf(pipeline_->traffic()).fetched, 4 * 64 * 4u);
+  EXPECT_EQ(SumOf(pipeline_->traffic()).handed_in, 4 * 64 * 4u);
 }
 
 TEST_F(AheadPipelineTest, TheServerIsToldHowManyUsesComeBefore) {
@@ -146,7 +146,7 @@ TEST_F(AheadPipelineTest, MoreTransfersThanTicketsMakeTheCpuWait) {
   EXPECT_EQ(service_->in_flight_max(), kTicketsUsed);
   EXPECT_GT(pipeline_->wait_ns(), 0u);
   ASSERT_TRUE(pipeline_->WaitAll().ok());
-  EXPECT_EQ(pipeline_->bytes_h2d(), static_cast<uint64_t>(count) * 64 * 4);
+  EXPECT_EQ(SumOf(pipeline_->traffic()).fetched, static_cast<uint64_t>(count) * 64 * 4);
 }
 
 TEST_F(AheadPipelineTest, PrefetchesAtWhichOperatorsStandAreSeenOthersAreNotCounted) {

@@ -114,12 +114,14 @@ class ToyRank {
   // Order of groups: by data group. Each rank of a group has its own ThreadCollective.
   Status Run(std::vector<std::unique_ptr<ThreadCollective>>* groups, ToyRankResult* result) {
     TP_RETURN_IF_ERROR(PutWeights());
+    if (config_.cache.exchange == Exchange::kReplicated) TP_RETURN_IF_ERROR(server_->WaitPut());
     CacheSetup setup;
     setup.layout = &layout_;
     setup.rank = rank_;
     setup.service = service_.get();
     setup.streams = streams_;
     for (const auto& group : *groups) setup.groups.push_back(group.get());
+    groups_ = groups;
     setup.clock = &clock_;
     setup.options = config_.cache;
     result_ = result;
@@ -154,14 +156,29 @@ class ToyRank {
       }
       result_->planned.push_back(cache_->plan() != nullptr ? TrafficOf(*cache_->plan(), layout_)
                                                            : StepTraffic());
+      result_->planned_groups.push_back(
+          cache_->plan() != nullptr
+              ? GroupTrafficOf(*cache_->plan(), layout_, config_.cache.exchange)
+              : std::vector<GroupTraffic>(layout_.data_groups.size()));
       TP_RETURN_IF_ERROR(cache_->FinishStep());
       result_->after_step.push_back(cache_->counters());
+      NoteSent();
       CompareFound();
       TP_RETURN_IF_ERROR(server_->EndStep(config_.micro_batches));
       TP_RETURN_IF_ERROR(server_->WaitVersion(step_ + 1));
       if (config_.evaluate) TP_RETURN_IF_ERROR(Evaluate());
     }
     return {};
+  }
+
+  void NoteSent() {
+    std::vector<uint64_t> gathers, reductions;
+    for (const auto& group : *groups_) {
+      gathers.push_back(group == nullptr ? 0 : group->sent_in_gathers());
+      reductions.push_back(group == nullptr ? 0 : group->sent_in_reductions());
+    }
+    result_->sent_in_gathers.push_back(std::move(gathers));
+    result_->sent_in_reductions.push_back(std::move(reductions));
   }
 
   std::vector<std::vector<uint32_t>> Operators() const {
@@ -366,6 +383,7 @@ class ToyRank {
   TickingClock clock_;
   std::unique_ptr<ParameterCache> cache_;
   ToyRankResult* result_ = nullptr;
+  std::vector<std::unique_ptr<ThreadCollective>>* groups_ = nullptr;
   uint32_t step_ = 0;
   std::vector<std::byte*> storages_;      // by chunk, as the moves say
   std::vector<std::vector<float>> kept_;  // by note: gradients in separate mode

@@ -63,7 +63,10 @@ struct ToyRankResult {
   std::vector<CacheCounters> after_step;   // counters at the end of each training step
   std::vector<bool> followed;              // by training step
   std::vector<StepTraffic> planned;        // by training step; zeros where the order was not known
-  AccessSchedule schedule;                 // of the training pass
+  std::vector<std::vector<GroupTraffic>> planned_groups;  // the same by data group
+  // By data group, at the end of each training step: what the group's collective has sent.
+  std::vector<std::vector<uint64_t>> sent_in_gathers, sent_in_reductions;
+  AccessSchedule schedule;  // of the training pass
   // Values that were wrong; empty in a good run.
   std::vector<std::string> wrong;
   uint64_t smallest_bytes = 0;  // what the cache names at the end

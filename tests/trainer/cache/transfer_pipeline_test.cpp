@@ -75,8 +75,8 @@ TEST(TransferPipeline, CollectivesStartInTheOrderOfTheOperationsNotOfTheAnswers)
     }
     ASSERT_TRUE(pipeline.WaitAll().ok());
     EXPECT_EQ(group.started, expected) << seed;
-    EXPECT_EQ(pipeline.bytes_h2d(), 6 * 32 * 4u);
-    EXPECT_EQ(pipeline.bytes_d2h(), 2 * 32 * 4u);
+    EXPECT_EQ(SumOf(pipeline.traffic()).fetched, 6 * 32 * 4u);
+    EXPECT_EQ(SumOf(pipeline.traffic()).handed_in, 2 * 32 * 4u);
   }
 }
 
@@ -150,7 +150,7 @@ TEST(TransferPipeline, MoreOperationsThanTicketsArePutOff) {
   ASSERT_TRUE(pipeline.WaitAll().ok());
   EXPECT_LT(service.in_flight_max(), client::kTicketsMax);
   EXPECT_GT(service.in_flight_max(), client::kTicketsMax / 2);
-  EXPECT_EQ(pipeline.bytes_h2d(), static_cast<uint64_t>(count) * 64 * 4);
+  EXPECT_EQ(SumOf(pipeline.traffic()).fetched, static_cast<uint64_t>(count) * 64 * 4);
 }
 
 TEST(TransferPipeline, AnErrorStopsEverythingAfterIt) {

@@ -175,7 +175,8 @@ class ExpertRank {
     TP_ASSIGN_OR_RETURN(const client::Outcome sealed, engine_->EndStep(end));
     version_ = sealed.version;
     const CacheCounters now = engine_->cache().counters();
-    result_->planned[rank_].push_back(engine_->planned_traffic().value_or(StepTraffic{}));
+    const GroupTraffic planned = SumOf(engine_->planned_traffic());
+    result_->planned[rank_].push_back({planned.fetched, planned.handed_in});
     result_->moved[rank_].push_back(
         {now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
     if (rank_ == 0) result_->grad_norms.push_back(sealed.grad_norm);

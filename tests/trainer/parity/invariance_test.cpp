@@ -24,6 +24,30 @@ TEST_F(Invariance, OfTheRcacheSize) {
   }
 }
 
+// DDP's, ZeRO-2's and ZeRO-3's way with the bytes of a chunk, with one rank and with several; and
+// whatever lies between them by the size of the rCache.
+TEST_F(Invariance, OfThePlan) {
+  for (const uint32_t world : {1u, 3u}) {
+    RigOptions options = DefaultRig();
+    options.run.training.steps = 3;
+    options.run.training.micro_batches = 2;
+    options.world = world;
+    const RigResult baseline = TrainThroughServer(options);
+    for (const char* plan : {"ddp", "zero2", "zero3"}) {
+      SCOPED_TRACE(std::string(plan) + ", " + std::to_string(world) + " ranks");
+      options.run.memory.plan = plan;
+      options.run.memory.rcache = options.run.memory.plan == "zero3" ? "15%" : "100%";
+      const RigResult result = TrainThroughServer(options);
+      EXPECT_TRUE(SameBits(result, baseline));
+      // The first step records.
+      for (size_t step = 1; step < result.moved_groups.size(); ++step) {
+        EXPECT_GT(SumOf(result.planned_groups[step]).fetched, 0u);
+        EXPECT_EQ(result.moved_groups[step], result.planned_groups[step]);
+      }
+    }
+  }
+}
+
 TEST_F(Invariance, OfTheChunkSize) {
   for (const char* chunk : {"24KiB", "64KiB"}) {
     SCOPED_TRACE(chunk);

@@ -160,6 +160,7 @@ class RigRank {
     engine.micro_batches = options_.run.training.micro_batches;
     engine.cache.prefetch_depth = options_.run.memory.prefetch ? 2 : 0;
     engine.cache.seed = options_.run.model.seed;
+    engine.cache.exchange = plan_.exchange;
     engine.cache.separate_while_recording = options_.separate_while_recording;
     EngineParts parts{session_->service(), session_->groups(), tensors, &clock_};
     if (options_.open_steps) parts.gradients = GradientTeller::kCaller;
@@ -239,7 +240,10 @@ class RigRank {
     result_->losses.push_back(loss);
     result_->grad_norms.push_back(sealed.grad_norm);
     result_->skipped.push_back(sealed.skipped);
-    result_->planned.push_back(engine_->planned_traffic().value_or(StepTraffic{}));
+    const GroupTraffic planned = SumOf(engine_->planned_traffic());
+    result_->planned.push_back({planned.fetched, planned.handed_in});
+    result_->planned_groups.push_back(engine_->planned_traffic());
+    result_->moved_groups.push_back(Difference(now.traffic, before.traffic));
     result_->fetches.push_back(now.misses + now.prefetches - before.misses - before.prefetches);
     result_->moved.push_back({now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
   }

@@ -11,6 +11,7 @@
 #include "memserver/server.h"
 #include "trainer/model/gpt_shape.h"
 #include "trainer/plan/replay.h"
+#include "trainer/plan/traffic.h"
 #include "trainer/run/run_options.h"
 
 namespace tidepool::trainer {
@@ -44,6 +45,8 @@ struct RigResult {
   bool base_unchanged = false;
   // Traffic of rank 0, by step; planned is zero while recording.
   std::vector<StepTraffic> planned, moved;
+  // The same by data group, and what ranks exchange.
+  std::vector<std::vector<GroupTraffic>> planned_groups, moved_groups;
   // Rank 0: chunks fetched, by step; the order of the last training step, which chunks need a block
   // in it, and how many there were.
   std::vector<uint64_t> fetches;

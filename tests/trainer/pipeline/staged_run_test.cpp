@@ -81,7 +81,7 @@ std::vector<Batch> BatchesOf(uint64_t step, uint32_t micro_batches) {
 struct Outcomes {
   std::vector<double> losses, norms;
   std::vector<StepTraffic> moved;  // by step
-  std::vector<StepTraffic> planned;
+  std::vector<GroupTraffic> planned;
   std::map<std::string, std::vector<float>> weights;
   RunPlan plan;
   AccessSchedule order;                             // of a step
@@ -138,7 +138,7 @@ class OneRank {
     const CacheCounters now = model_->engine()->cache().counters();
     outcomes_->moved.push_back(
         {now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
-    outcomes_->planned.push_back(model_->engine()->planned_traffic().value_or(StepTraffic{}));
+    outcomes_->planned.push_back(SumOf(model_->engine()->planned_traffic()));
     outcomes_->chunks_fetched = now.misses + now.prefetches - before.misses - before.prefetches;
     return {};
   }
@@ -213,8 +213,8 @@ void ExpectTheory(const Outcomes& outcomes) {
   for (uint64_t step = 0; step < kSteps; ++step) {
     EXPECT_EQ(outcomes.moved[step].bytes_d2h, gradients) << step;
     EXPECT_LE(outcomes.moved[step].bytes_h2d, 2 * weights) << step;
-    EXPECT_EQ(outcomes.moved[step].bytes_h2d, outcomes.planned[step].bytes_h2d) << step;
-    EXPECT_EQ(outcomes.moved[step].bytes_d2h, outcomes.planned[step].bytes_d2h) << step;
+    EXPECT_EQ(outcomes.moved[step].bytes_h2d, outcomes.planned[step].fetched) << step;
+    EXPECT_EQ(outcomes.moved[step].bytes_d2h, outcomes.planned[step].handed_in) << step;
   }
 }
 

@@ -85,7 +85,23 @@ TEST_F(TrainerBadUse, AnRcacheThatCannotBeChosenSaysWhatIsMissing) {
           {"TP4001", "--rcache auto", "activations", "tokens", "--checkpoint-activations"}});
   Expect({{"estimate", "--preset", "tiny", "--rates", "r.json"},
           kExitUsage,
-          {"TP1001", "--rates says nothing without --rcache auto"}});
+          {"TP1001", "--rates says nothing without --rcache auto or --plan"}});
+}
+
+TEST_F(TrainerBadUse, APlanThatDoesNotExistOrFitIsNamedWithTheNumberThatWould) {
+  Expect({{"run", "--plan", "zero4"}, kExitUsage, {"TP1001", "--plan: zero4", "zero2"}});
+  for (const char* plan : {"ddp", "zero2"}) {
+    Expect({{"run", "--preset", "tiny", "--plan", plan, "--rcache", "50%", "--standalone"},
+            kExitDeviceMemory,
+            {"TP4001", "--plan " + std::string(plan) + " needs an rCache of ", "--rcache 50% is ",
+             "give --rcache ", "--plan zero3, which needs ", "--plan auto"}});
+  }
+  Expect({{"estimate", "--preset", "tiny", "--plan", "zero2", "--device-memory", "500KiB"},
+          kExitDeviceMemory,
+          {"TP4001", "--plan zero2", "beside activations"}});
+  Expect({{"run", "--preset", "tiny", "--plan", "auto", "--standalone"},
+          kExitUsage,
+          {"TP1001", "--rcache auto", "--device-memory SIZE", "--rcache SIZE is a limit too"}});
 }
 
 TEST_F(TrainerBadUse, AdaptersThatHaveNoBaseOrNoSizeAreNamed) {

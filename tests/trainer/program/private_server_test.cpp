@@ -100,6 +100,36 @@ TEST_F(PrivateServer, TheOrderOfTheFirstStepIsForeseen) {
   }
 }
 
+// Counted bytes are the plan's in every group and of every kind; weights have the same bits.
+TEST_F(PrivateServer, EveryPlanMovesWhatItSaysAndTrainsTheSame) {
+  std::string weights;
+  for (const char* const plan : {"ddp", "zero2", "zero3", "auto"}) {
+    SCOPED_TRACE(plan);
+    const Flags flags{{"--standalone", ""}, {"--steps", "2"},
+                      {"--job", "same"},    {"--eval-every", "0"},
+                      {"--plan", plan},     {"--rcache", *plan == 'a' ? "60%" : "100%"}};
+    std::vector<std::string> words = Words(plan, flags);
+    words.insert(words.begin(), {"launch", "-n", "2", "--"});
+    const auto trainer = Start(words, {"TMPDIR=" + place_.path()});
+    ExpectDone(trainer.get());
+
+    std::ifstream file(Out(plan) + "/metrics.jsonl");
+    size_t steps = 0;
+    for (std::string line; std::getline(file, line); ++steps) {
+      const size_t counted = line.find("\"groups\":[{\"bytes\":"),
+                   theory = line.find(",\"theory\":");
+      ASSERT_TRUE(counted != std::string::npos && theory != std::string::npos) << line;
+      const size_t begin = counted + 19, length = theory - begin;
+      EXPECT_EQ(line.substr(begin, length), line.substr(theory + 10, length)) << line;
+      const bool reduces = line.find("\"reduced\":0") == std::string::npos;
+      EXPECT_EQ(reduces, plan == std::string("ddp")) << line;
+    }
+    EXPECT_EQ(steps, 2U);
+    if (weights.empty()) weights = Weights(plan);
+    EXPECT_TRUE(Weights(plan) == weights) << "the file has other bytes";
+  }
+}
+
 // A killed trainer can clean up nothing itself.
 TEST_F(PrivateServer, EndsHoweverTheRunEnds) {
   for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {

@@ -11,7 +11,7 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr size_t kPathBytesMax = 120;
+constexpr size_t kPathBytesMax = 108;
 constexpr const char* kDataKey = "data";
 constexpr const char* kSameForAll =
     "start all ranks with the same command line, and see that they read the same data";
@@ -22,13 +22,14 @@ struct Key {
   bool changes_order;
 };
 // In a text kept by another release, or said by one, only keys of this table count.
-constexpr std::array<Key, 12> kKeys{{{"batch", "--batch", true},
+constexpr std::array<Key, 13> kKeys{{{"batch", "--batch", true},
                                      {"context", "--context", true},
                                      {"seed", "--seed", true},
                                      {"train", "--data: tokens to train on", true},
                                      {"held_out", "--data: held-out tokens", true},
                                      {"from", "--from: fingerprint of the weights", true},
                                      {"lora_alpha", "--lora-alpha", true},
+                                     {"plan", "--plan", false},
                                      {"steps", "--steps", false},
                                      {"lr", "--lr", false},
                                      {"schedule", "--schedule", false},
@@ -134,6 +135,8 @@ std::string MakeRunNote(const RunOptions& options, const NotedInputs& inputs) {
   if (!inputs.from.empty()) line("from", inputs.from);
   if (options.adapters.rank > 0) line("lora_alpha", Text(options.adapters.alpha));
 
+  // Ranks that exchange blocks in different ways would wait for each other.
+  line("plan", options.memory.plan.empty() ? "none" : options.memory.plan);
   line("steps", std::to_string(options.training.steps));
   line("lr", Text(options.training.learning_rate));
   line("schedule", options.training.schedule);
