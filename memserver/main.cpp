@@ -16,6 +16,7 @@
 #include "memserver/config/config.h"
 #include "memserver/config/flags.h"
 #include "memserver/probe/gpu_load.h"
+#include "memserver/probe/rates_process.h"
 #include "memserver/host_check.h"
 #include "memserver/keeper/keeper.h"
 #include "memserver/run.h"
@@ -171,6 +172,13 @@ int LoadGpu(const Flags& flags) {
   return RunGpuLoad(flags.gpu, SteadyClock());
 }
 
+int MeasureMachine(const Flags& flags) {
+  const LastWords as_process("measure-rates");
+  InitLog("measure-rates", LogLevel::kInfo, LogFormat::kAuto);
+  const auto order = OrderOf(flags.rates);
+  return order.ok() ? RunMeasureRates(order.value(), SteadyClock()) : Fail(order.status());
+}
+
 struct CommandAction {
   Command command;
   int (*act)(const Flags& flags);
@@ -185,7 +193,8 @@ constexpr CommandAction kActions[] = {{Command::kRun, Run},
                                       {Command::kCompletion, PrintCompletion},
                                       {Command::kKeep, Keep},
                                       {Command::kKeeper, KeepApart},
-                                      {Command::kGpuLoad, LoadGpu}};
+                                      {Command::kGpuLoad, LoadGpu},
+                                      {Command::kMeasureRates, MeasureMachine}};
 
 int Main(int argc, char** argv) {
   ArmPointsFromEnvironment();

@@ -73,10 +73,12 @@ void Watchdog::Feed(Server* server) {
   fed_ns_ = clock_->NowNs();
 }
 
-MainLoop::MainLoop(Server* server, KeptHolder* keeper, Reloader* reloader, const Clock* clock)
+MainLoop::MainLoop(Server* server, KeptHolder* keeper, Reloader* reloader, RatesCare* rates,
+                   const Clock* clock)
     : server_(server),
       keeper_(keeper),
       reloader_(reloader),
+      rates_(rates),
       watchdog_(clock),
       care_(server, keeper, clock) {}
 
@@ -84,8 +86,10 @@ bool MainLoop::Run(int signals, const EndConditions& conditions) {
   const Terminal terminal;
   for (;;) {
     watchdog_.Feed(server_);
+    if (!rates_->done()) rates_->Look(stopping_ || server_->MayHaveJobs());
     Entries entries = EntriesOf(signals, conditions);
-    const int pause_ms = ShorterPause(watchdog_.pause_ms(), care_.pause_ms());
+    const int pause_ms =
+        ShorterPause(ShorterPause(watchdog_.pause_ms(), care_.pause_ms()), rates_->pause_ms());
     if (poll(entries.data(), entries.size(), pause_ms) < 0) continue;
     if (entries[kEnded].revents != 0) return hand_over_;
     Serve(entries);

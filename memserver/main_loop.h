@@ -16,6 +16,7 @@
 #include "memserver/control/mailbox.h"
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/keeper/sd_notify.h"
+#include "memserver/rates_care.h"
 #include "memserver/reload.h"
 #include "memserver/signals.h"
 
@@ -68,7 +69,8 @@ class Watchdog {
 
 class MainLoop {
  public:
-  MainLoop(Server* server, KeptHolder* keeper, Reloader* reloader, const Clock* clock);
+  MainLoop(Server* server, KeptHolder* keeper, Reloader* reloader, RatesCare* rates,
+           const Clock* clock);
   // Returns when the serve loop has ended, or at the second signal. True when the jobs are to stay,
   // for which any moment is early enough.
   bool Run(int signals, const EndConditions& conditions);
@@ -100,6 +102,7 @@ class MainLoop {
   Server* const server_;
   KeptHolder* const keeper_;
   Reloader* const reloader_;
+  RatesCare* const rates_;
   Watchdog watchdog_;
   KeeperCare care_;
   bool stopping_ = false;

@@ -19,6 +19,8 @@
 #include "memserver/keeper/session_spawn.h"
 #include "memserver/ready_line.h"
 #include "memserver/main_loop.h"
+#include "memserver/probe/rates_process.h"
+#include "memserver/rates_care.h"
 #include "memserver/reload.h"
 #include "memserver/server.h"
 #include "memserver/signals.h"
@@ -108,10 +110,20 @@ void RemoveFiles(const std::string& socket_dir) {
 }
 
 // A private server ends with the process that started it, and its memory too.
+bool IsPrivate(const RunOptions& options) {
+  return options.parent_pid != 0 || options.end_with_fd >= 0;
+}
+
+// A private server ends with the process that started it, and its memory too.
 KeeperChoice KeeperOf(const Config& config, const RunOptions& options) {
-  const bool is_private = options.parent_pid != 0 || options.end_with_fd >= 0;
   const KeeperChoice kind = config.keeper.kind;
-  return kind == KeeperChoice::kAuto && is_private ? KeeperChoice::kNone : kind;
+  return kind == KeeperChoice::kAuto && IsPrivate(options) ? KeeperChoice::kNone : kind;
+}
+
+RatesMeasurer MeasurerOf(RatesProcess* process) {
+  return {.start = [process] { return process->Start(); },
+          .ended = [process] { return process->Ended(); },
+          .stop = [process] { process->Stop(); }};
 }
 
 KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir, Clock* clock) {
@@ -153,7 +165,13 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
   LogReady(server_options, *server, keeper);
 
   Reloader reloader(sources, loaded);
-  MainLoop loop(server.get(), &keeper, &reloader, clock);
+  RatesProcess process({.file = shm::RatesPath(socket_dir),
+                        .workers = server_options.settings.optimizer.threads,
+                        .gpus = config.gpu.use != GpuUse::kNone});
+  RatesCare rates(MeasurerOf(&process),
+                  config.measure_rates && !IsPrivate(options) && !server->adopted(), clock);
+
+  MainLoop loop(server.get(), &keeper, &reloader, &rates, clock);
   const bool hand_over = loop.Run(signals.get(), conditions);
   pollfd ended{server->ended_fd(), POLLIN, 0};
   if (poll(&ended, 1, 0) == 0) {

@@ -144,6 +144,11 @@ void Server::PublishSnapshots() {
   if (rooms_->snapshots.TakeAll(&taken)) rooms_->source->Publish(std::move(taken.back()));
 }
 
+bool Server::MayHaveJobs() {
+  const SnapshotLook look = rooms_->source->Look();
+  return look.snapshot == nullptr || !look.snapshot->jobs.empty();
+}
+
 double Server::SilentSeconds() {
   return rooms_->source->Look().silent_seconds;
 }

@@ -65,6 +65,9 @@ class Server {
   void PollFormerServers();
   // Mails a change to the serve loop, which answers its ticket.
   void Command(AdminCommand command);
+  // Whether the serve loop has a job, as it said last; asks it again. True where it has not said
+  // anything yet.
+  bool MayHaveJobs();
   // Seconds for which the serve loop has not answered; asks it, so that it can.
   double SilentSeconds();
 

@@ -58,6 +58,9 @@ std::string KeeperSocketPath(const std::string& socket_dir) {
 std::string LockFilePath(const std::string& socket_dir) {
   return socket_dir + "/memserver.lock";
 }
+std::string RatesPath(const std::string& socket_dir) {
+  return socket_dir + "/rates.json";
+}
 
 Status CheckSocketDir(const std::string& socket_dir) {
   const size_t length_max = sizeof(sockaddr_un{}.sun_path) - 1;

@@ -25,6 +25,8 @@ std::string DataSocketPath(const std::string& socket_dir);
 std::string AdminSocketPath(const std::string& socket_dir);
 std::string KeeperSocketPath(const std::string& socket_dir);
 std::string LockFilePath(const std::string& socket_dir);
+// How fast the machine is, as a memserver has measured it there (memserver/probe/rates_process.h).
+std::string RatesPath(const std::string& socket_dir);
 
 // The paths above must fit into a Unix socket address (107 bytes). Errors: kSocketFailed.
 Status CheckSocketDir(const std::string& socket_dir);

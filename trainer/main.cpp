@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
     case Command::kDoctor: return RunDoctor(line.options.device);
     case Command::kTokenize: return RunTokenize(line.options.tokenize);
     case Command::kExport: return RunExport(line.options.exported);
+    case Command::kRates: return RunRates(line.options.server, line.options.output);
   }
   return tidepool::kExitUsage;
 }

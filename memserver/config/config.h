@@ -99,6 +99,7 @@ struct Config {
   QuotaSettings quota;
   AccessSettings admin;
   KeeperSettings keeper;
+  bool measure_rates = true;  // of the machine, when nothing else is to be done
   LogFormat log_format = LogFormat::kAuto;
 };
 

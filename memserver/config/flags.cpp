@@ -195,6 +195,12 @@ Result<Flags> ParseFlags(int argc, const char* const* argv) {
     flags.gpu = words.back();
     return flags;
   }
+
+  if (words.size() == 4 && words.front() == "measure-rates") {
+    flags.command = Command::kMeasureRates;
+    flags.rates.assign(words.begin() + 1, words.end());
+    return flags;
+  }
   if (!words.empty() && !words.front().empty() && words.front().front() != '-') {
     TP_ASSIGN_OR_RETURN(flags.command, CommandOf(words.front()));
     words.erase(words.begin());

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "memserver/keeper/keeper.h"
@@ -23,7 +24,8 @@ enum class Command {
   kCompletion,
   kKeep,
   kKeeper,
-  kGpuLoad
+  kGpuLoad,
+  kMeasureRates
 };
 
 struct Flags {
@@ -41,6 +43,7 @@ struct Flags {
   std::string shell;                            // for `completion`: "bash", "zsh", "fish"
   KeeperOptions keep;                           // for `keep`, which memserver alone calls
   std::string gpu;                              // for `gpu-load`, likewise: its UUID
+  std::vector<std::string> rates;               // for `measure-rates`, likewise: its words
 };
 
 // Errors: kUsageError, with the nearest known word.

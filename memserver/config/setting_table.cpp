@@ -149,6 +149,9 @@ Status ParseKeeper(const std::string& text, Config* config) {
                                         {"none", KeeperChoice::kNone}}},
                                       &config->keeper.kind);
 }
+Status ParseMeasureRates(const std::string& text, Config* config) {
+  return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->measure_rates);
+}
 Status ParseRespawn(const std::string& text, Config* config) {
   return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->keeper.respawn);
 }
@@ -208,7 +211,7 @@ Status ParseNvmeDeadline(const std::string& text, Config* config) {
   return Status();
 }
 
-constexpr std::array<Setting, 35> kSettings{{
+constexpr std::array<Setting, 36> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or "
      "/tmp/tidepool-UID",
@@ -289,6 +292,10 @@ constexpr std::array<Setting, 35> kSettings{{
      ParseKeeper},
     {"--respawn", "keeper.respawn", "on|off", "on",
      "the keeper process starts memserver again after a crash", ParseRespawn},
+    {"--measure-rates", "rates.measure", "on|off", "on",
+     "measure how fast this machine copies and updates, once, in the background, when no job is "
+     "there; trainer rates shows it",
+     ParseMeasureRates},
     {"--default-quota", "jobs.default_quota", "SIZE|%", "100%",
      "what each user without a [[jobs.quota]] may take of the pool at most", ParseDefaultQuota,
      true},

@@ -72,7 +72,7 @@ class Bash(unittest.TestCase):
     def test_the_trainer_has_its_own(self):
         if "trainer" not in self.programs:
             return  # it is built where LibTorch is
-        self.assertEqual(self.offered("trainer "), {"run", "estimate", "doctor", "sample", "export", "tokenize", "launch", "version", "completion"})
+        self.assertEqual(self.offered("trainer "), {"run", "estimate", "doctor", "sample", "export", "tokenize", "launch", "rates", "version", "completion"})
         self.assertEqual(self.offered("trainer run --dtype "), {"fp32", "bf16", "fp16"})
         self.assertEqual(self.offered("trainer run --plan "), {"ddp", "zero2", "zero3", "auto"})
         self.assertEqual(self.offered("trainer run --save "), {"data"})

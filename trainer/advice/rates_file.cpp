@@ -47,27 +47,34 @@ Result<Rates> RatesIn(const std::string& file, const boost::json::object& entry)
   return Bad(file, "to_device_gb_per_s and from_device_gb_per_s are missing in an entry");
 }
 
-Result<Rates> RatesOfRanks(const std::string& file, const boost::json::array& entries,
-                           uint32_t ranks) {
-  std::string measured;
-  for (const boost::json::value& value : entries) {
-    const boost::json::value* number =
-        value.is_object() ? value.get_object().if_contains("ranks") : nullptr;
-    if (number == nullptr || !number->is_int64())
-      return Bad(file, "an entry of rates has no number of \"ranks\"");
-    if (number->get_int64() == static_cast<int64_t>(ranks))
-      return RatesIn(file, value.get_object());
-    measured += (measured.empty() ? "" : ", ") + std::to_string(number->get_int64());
-  }
+Result<RatesTable::Row> RowOf(const std::string& file, const boost::json::value& entry) {
+  const boost::json::value* number =
+      entry.is_object() ? entry.get_object().if_contains("ranks") : nullptr;
+  if (number == nullptr || !number->is_int64() || number->get_int64() < 1 ||
+      number->get_int64() > INT32_MAX)
+    return Bad(file, "an entry of rates has no number of \"ranks\"");
+  RatesTable::Row row{.ranks = static_cast<uint32_t>(number->get_int64())};
+  TP_ASSIGN_OR_RETURN(row.rates, RatesIn(file, entry.get_object()));
+  return row;
+}
 
-  return Bad(file, "there are no rates for " + std::to_string(ranks) +
-                       (ranks == 1 ? " rank" : " ranks") + ", only for " +
-                       (measured.empty() ? "none" : measured));
+std::string TextOf(const boost::json::object& object, const char* key) {
+  const boost::json::value* value = object.if_contains(key);
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
+}
+
+// Why rates of this table say nothing here; empty where they do.
+std::string WhyNotHere(const RatesTable& table, const RatesWanted& wanted) {
+  if (!table.machine.empty() && table.machine != wanted.machine)
+    return "they are of another machine: " + table.machine + "; this is " + wanted.machine;
+  if (!table.device.empty() && table.device != wanted.device)
+    return "they were measured with --device " + table.device + ", not " + wanted.device;
+  return {};
 }
 
 }  // namespace
 
-Result<RatesOfFile> ReadRates(const std::string& file, uint32_t ranks) {
+Result<RatesTable> ReadRatesTable(const std::string& file) {
   std::ifstream in(file);
   std::stringstream text;
   // Inserting the buffer of an empty file fails, so do not try.
@@ -84,13 +91,63 @@ Result<RatesOfFile> ReadRates(const std::string& file, uint32_t ranks) {
   const boost::json::value* entries = value.get_object().if_contains("rates");
   if (entries == nullptr || !entries->is_array()) return Bad(file, "there is no array \"rates\"");
 
-  RatesOfFile read{.rates = {}, .file = file, .origin = {}};
-  TP_ASSIGN_OR_RETURN(read.rates, RatesOfRanks(file, entries->get_array(), ranks));
-  const boost::json::value* origin = value.get_object().if_contains("origin");
-  if (origin == nullptr || !origin->is_string() || origin->get_string().empty())
-    return Bad(file, "\"origin\" does not say what was measured");
-  read.origin = std::string(origin->get_string());
-  return read;
+  RatesTable table;
+  table.file = file;
+  table.origin = TextOf(value.get_object(), "origin");
+  for (const boost::json::value& entry : entries->get_array()) {
+    TP_ASSIGN_OR_RETURN(const RatesTable::Row row, RowOf(file, entry));
+    table.rows.push_back(row);
+  }
+
+  if (table.origin.empty()) return Bad(file, "\"origin\" does not say what was measured");
+  table.machine = TextOf(value.get_object(), "machine");
+  table.device = TextOf(value.get_object(), "device");
+  return table;
+}
+
+Result<RatesOfFile> RatesTable::For(uint32_t ranks) const {
+  std::string measured;
+  for (const Row& row : rows) {
+    if (row.ranks == ranks) return RatesOfFile{.rates = row.rates, .file = file, .origin = origin};
+    measured += (measured.empty() ? "" : ", ") + std::to_string(row.ranks);
+  }
+  return Bad(file, "there are no rates for " + std::to_string(ranks) +
+                       (ranks == 1 ? " rank" : " ranks") + ", only for " +
+                       (measured.empty() ? "none" : measured));
+}
+
+Result<RatesOfFile> ReadRates(const std::string& file, uint32_t ranks) {
+  TP_ASSIGN_OR_RETURN(const RatesTable table, ReadRatesTable(file));
+  return table.For(ranks);
+}
+
+Result<RatesOfFile> ReadRatesHere(const std::string& file, const RatesWanted& wanted) {
+  TP_ASSIGN_OR_RETURN(const RatesTable table, ReadRatesTable(file));
+  const std::string why_not = WhyNotHere(table, wanted);
+  if (why_not.empty()) return table.For(wanted.ranks);
+  return Status(ErrorId::kConfigBadValue, "the rates of " + file + " are of no use here")
+      .Where("--rates " + file)
+      .Why(why_not)
+      .Fix(
+          "leave --rates out: memserver measures this machine (trainer rates); or remove "
+          "\"machine\" and \"device\" from the file, if you mean to plan for that machine");
+}
+
+FoundRates FindRates(const std::string& file, const RatesWanted& wanted) {
+  Result<RatesTable> table = ReadRatesTable(file);
+  if (table.status().id() == ErrorId::kConfigUnreadable) {
+    return {std::nullopt,
+            "no rates were given (--rates FILE), and memserver has measured none at " + file};
+  }
+  if (!table.ok())
+    return {std::nullopt, "memserver's rates are not used: " + table.status().what()};
+
+  const std::string why_not = WhyNotHere(table.value(), wanted);
+  if (!why_not.empty()) return {std::nullopt, "memserver's rates are not used: " + why_not};
+  Result<RatesOfFile> rates = table.value().For(wanted.ranks);
+  if (!rates.ok())
+    return {std::nullopt, "memserver's rates are not used: " + rates.status().what()};
+  return {std::move(rates).value(), {}};
 }
 
 }  // namespace tidepool::trainer

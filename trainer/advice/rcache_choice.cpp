@@ -66,7 +66,8 @@ std::string RoomText(const RcacheChoice& c) {
 
 std::string WhyNoStates(const ChoiceTask& task) {
   if (!task.device_updates) return "the host is the device";
-  if (!task.rates) return "no rates were given (--rates FILE)";
+  if (!task.rates)
+    return task.why_no_rates.empty() ? "no rates were given (--rates FILE)" : task.why_no_rates;
   return task.rates->file + " has no rates of updates";
 }
 

@@ -32,7 +32,8 @@ struct ChoiceTask {
   // In place of a room: the most that the rCache may take; `origin` is for people.
   std::optional<RcacheLimit> limit = {};
   std::optional<RatesOfFile> rates;
-  bool device_updates = false;  // states could lie on the device, beside an optimizer there
+  std::string why_no_rates = {};  // where it is known
+  bool device_updates = false;    // states could lie on the device, beside an optimizer there
 };
 
 struct RcacheChoice {

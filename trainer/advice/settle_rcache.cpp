@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/units.h"
+#include "client/admin/rates_place.h"
+#include "device/fingerprint.h"
 #include "device/gpu_list.h"
 #include "trainer/advice/device_memory.h"
 #include "trainer/plan/use_trace.h"
@@ -178,10 +180,25 @@ class Settler {
       task.room = Room();
       task.room_origin = memory_->origin;
     }
-    if (!options_->memory.rates_file.empty()) {
-      TP_ASSIGN_OR_RETURN(task.rates, ReadRates(options_->memory.rates_file, place_.world));
-    }
+    TP_RETURN_IF_ERROR(FindRatesFor(&task));
     return task;
+  }
+
+  // Those of --rates, else what memserver has measured, where it is of this machine.
+  Status FindRatesFor(ChoiceTask* task) const {
+    const RatesWanted wanted{.ranks = place_.world,
+                             .machine = device::MachineFingerprint(),
+                             .device = OnGpu() ? "cuda" : "cpu"};
+    const std::string& file = options_->memory.rates_file;
+    if (!file.empty()) {
+      TP_ASSIGN_OR_RETURN(task->rates, ReadRatesHere(file, wanted));
+      return {};
+    }
+
+    FoundRates found = FindRates(client::RatesPlace(options_->server.socket_dir), wanted);
+    task->rates = std::move(found.rates);
+    task->why_no_rates = std::move(found.why_not);
+    return {};
   }
 
   bool OnGpu() const { return wish_.kind != DeviceWish::Kind::kCpu; }
@@ -216,6 +233,7 @@ Result<Settlement> SettleRcache(RunOptions* options, const RankPlace& place) {
   Settlement settled;
   if (plan.empty() || plan == kAutoPlan) {
     TP_ASSIGN_OR_RETURN(settled.choice, settler.Search());
+
     options->memory.rcache = std::to_string(settler.RcacheBytes(settled.choice->share.blocks));
     if (!plan.empty()) settled.way = settler.WayOf(*settled.choice);
     return settled;

@@ -51,11 +51,13 @@ void CheckNumbers(CLI::App* app) {
 // The subcommands, which `app` owns.
 struct Commands {
   CLI::App *run = nullptr, *estimate = nullptr, *sample = nullptr, *launch = nullptr,
-           *doctor = nullptr, *exported = nullptr, *tokenize = nullptr, *completion = nullptr;
+           *doctor = nullptr, *rates = nullptr, *exported = nullptr, *tokenize = nullptr,
+           *completion = nullptr;
 
   Command Chosen() const {
     return run->parsed()        ? Command::kRun
            : doctor->parsed()   ? Command::kDoctor
+           : rates->parsed()    ? Command::kRates
            : estimate->parsed() ? Command::kEstimate
            : sample->parsed()   ? Command::kSample
            : exported->parsed() ? Command::kExport
@@ -81,6 +83,8 @@ Commands NameCommands(CLI::App* app) {
 
   commands.doctor = app->add_subcommand(
       "doctor", "what this machine has for --device (default here: auto), and why not more");
+  commands.rates = app->add_subcommand(
+      "rates", "how fast this machine copies and updates, as memserver has measured it");
   app->add_subcommand("version", "versions of trainer, protocol and LibTorch");
   commands.completion = app->add_subcommand(
       "completion",
@@ -206,6 +210,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
     command->add_flag("--json", o->output.json, "the plan as JSON on stdout")->group("output");
   AddDeviceFlag(commands.doctor, &o->device);
   commands.doctor->get_option("--device")->default_str("auto");
+  AddRatesFlags(commands.rates, o);
   AddSampleFlags(commands.sample, o);
   AddExportFlags(commands.exported, &o->exported);
   AddTokenizeFlags(commands.tokenize, &o->tokenize);
@@ -262,8 +267,9 @@ int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string&
   return kExitUsage;
 }
 
-constexpr std::array<std::string_view, 9> kCommands{
-    "run", "estimate", "sample", "export", "tokenize", "launch", "doctor", "version", "completion"};
+constexpr std::array<std::string_view, 10> kCommands{"run",      "estimate",  "sample", "export",
+                                                     "tokenize", "launch",    "doctor", "rates",
+                                                     "version",  "completion"};
 
 std::string CompletionText(const CLI::App& app, const std::string& shell) {
   std::vector<CompletedCommand> commands;

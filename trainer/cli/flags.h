@@ -9,7 +9,17 @@
 namespace tidepool::trainer {
 
 // The subcommands.
-enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion, kDoctor, kExport, kTokenize };
+enum class Command {
+  kRun,
+  kEstimate,
+  kSample,
+  kLaunch,
+  kVersion,
+  kDoctor,
+  kExport,
+  kTokenize,
+  kRates
+};
 
 // What the command line said.
 struct CommandLine {

@@ -17,6 +17,7 @@ int RunSample(const RunOptions& options);
 int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments,
               const RunOptions& options);
 int RunExport(const ExportOptions& options);
+int RunRates(const ServerOptions& server, const OutputOptions& output);
 int RunTokenize(const TokenizeOptions& options);
 int RunVersion();
 int RunDoctor(const DeviceOptions& options);

@@ -39,6 +39,13 @@ void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o) {
       ->type_name("FILE");
 }
 
+void AddRatesFlags(CLI::App* app, RunOptions* o) {
+  app->add_option("--socket-dir", o->server.socket_dir, "where memserver listens")
+      ->envname("TIDEPOOL_SOCKET_DIR")
+      ->type_name("DIR");
+  app->add_flag("--json", o->output.json, "the file that memserver wrote");
+}
+
 void AddPipelineFlags(CLI::App* app, RunOptions* o) {
   const char* group = "pipeline";
   CLI::Option* pipeline =

@@ -18,6 +18,7 @@ void AddPipelineFlags(CLI::App* app, RunOptions* o);
 void AddStageFlags(CLI::App* app, PipelineOptions* o);
 void AddExportFlags(CLI::App* app, ExportOptions* o);
 void AddTokenizeFlags(CLI::App* app, TokenizeOptions* o);
+void AddRatesFlags(CLI::App* app, RunOptions* o);
 void AddSampleFlags(CLI::App* app, RunOptions* o);
 
 }  // namespace tidepool::trainer

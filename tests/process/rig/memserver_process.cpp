@@ -129,8 +129,8 @@ std::vector<std::string> MemserverCommand(const std::string& socket_dir,
   for (const auto& [flag, value] :
        {std::pair{"--pool", "32MiB"}, std::pair{"--rcache-limit", "32MiB"},
         std::pair{"--lease", "0s"}, std::pair{"--update-prefetch", "512"},
-        std::pair{"--adam-threads", "1"}, std::pair{"--huge", "off"},
-        std::pair{"--keeper", "none"}}) {
+        std::pair{"--adam-threads", "1"}, std::pair{"--huge", "off"}, std::pair{"--keeper", "none"},
+        std::pair{"--measure-rates", "off"}}) {
     if (std::find(more.begin(), more.end(), flag) == more.end())
       command.insert(command.end(), {flag, value});
   }

@@ -197,6 +197,50 @@ TEST_F(RatesFile, HasRatesByNumberOfRanks) {
   EXPECT_EQ(two.rates.device_update, 0) << "nothing is guessed";
 }
 
+// As memserver writes it.
+constexpr const char* kMeasured =
+    R"({"origin": "measured by memserver on box", "machine": "box", "device": "cuda", "rates": [)"
+    R"({"ranks": 1, "to_device_gb_per_s": 22, "from_device_gb_per_s": 16},)"
+    R"({"ranks": 2, "to_device_gb_per_s": 40, "from_device_gb_per_s": 30}]})";
+
+TEST_F(RatesFile, OfAnotherMachineOrDeviceIsAnErrorWhereItWasGiven) {
+  std::ofstream(path_) << kMeasured;
+  EXPECT_EQ(ReadRatesHere(path_, {2, "box", "cuda"})->rates.to_device, 40);
+  const Status machine = ReadRatesHere(path_, {2, "laptop", "cuda"}).status();
+  EXPECT_EQ(machine.id(), ErrorId::kConfigBadValue);
+  EXPECT_NE(machine.Format().find("another machine: box; this is laptop"), std::string::npos)
+      << machine.Format();
+  const Status device = ReadRatesHere(path_, {2, "box", "cpu"}).status();
+  EXPECT_NE(device.Format().find("--device cuda, not cpu"), std::string::npos) << device.Format();
+
+  std::ofstream(path_) << kTwo;
+  EXPECT_EQ(ReadRatesHere(path_, {2, "laptop", "cpu"})->rates.to_device, 50)
+      << "a file that names no machine is for whoever gives it";
+}
+
+TEST_F(RatesFile, ThatMemserverHasLeftIsUsedOrLeftOutWithALine) {
+  std::ofstream(path_) << kMeasured;
+  const FoundRates found = FindRates(path_, {1, "box", "cuda"});
+  ASSERT_TRUE(found.rates);
+  EXPECT_EQ(found.rates->rates.to_device, 22);
+  EXPECT_EQ(found.rates->origin, "measured by memserver on box");
+
+  const auto why_not = [this](const RatesWanted& wanted) {
+    const FoundRates none = FindRates(path_, wanted);
+    EXPECT_FALSE(none.rates);
+    return none.why_not;
+  };
+  EXPECT_NE(why_not({1, "laptop", "cuda"}).find("another machine: box"), std::string::npos);
+  EXPECT_NE(why_not({1, "box", "cpu"}).find("--device cuda"), std::string::npos);
+  EXPECT_NE(why_not({3, "box", "cuda"}).find("no rates for 3 ranks, only for 1, 2"),
+            std::string::npos);
+  std::ofstream(path_) << "[";
+  EXPECT_NE(why_not({1, "box", "cuda"}).find("not a JSON object"), std::string::npos);
+  std::remove(path_.c_str());
+  EXPECT_NE(why_not({1, "box", "cuda"}).find("memserver has measured none at " + path_),
+            std::string::npos);
+}
+
 TEST_F(RatesFile, WithoutWhatIsAskedForSaysSo) {
   const Status four = Read(kTwo, 4).status();
   EXPECT_NE(four.what().find("no rates for 4 ranks, only for 1, 2"), std::string::npos)

@@ -104,6 +104,18 @@ TEST_F(TrainerBadUse, APlanThatDoesNotExistOrFitIsNamedWithTheNumberThatWould) {
           {"TP1001", "--rcache auto", "--device-memory SIZE", "--rcache SIZE is a limit too"}});
 }
 
+TEST_F(TrainerBadUse, RatesThatNobodyHasMeasuredOrOfAnotherMachineAreNamed) {
+  Expect({{"rates", "--socket-dir", directory_.path()},
+          kExitUsage,
+          {"TP1101", "no rates of this machine", "no job for 10 s", "--measure-rates off"}});
+  const std::string other =
+      File("rates.json", R"({"origin": "x", "machine": "another", "device": "cpu", "rates": [)"
+                         R"({"ranks": 1, "to_device_gb_per_s": 1, "from_device_gb_per_s": 1}]})");
+  Expect({{"estimate", "--preset", "tiny", "--plan", "auto", "--rcache", "50%", "--rates", other},
+          kExitUsage,
+          {"TP1104", "of another machine: another; this is ", "leave --rates out"}});
+}
+
 TEST_F(TrainerBadUse, AdaptersThatHaveNoBaseOrNoSizeAreNamed) {
   Expect({{"run", "--lora-rank", "8", "--preset", "tiny", "--standalone"},
           kExitUsage,
