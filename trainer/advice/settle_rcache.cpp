@@ -11,6 +11,7 @@
 #include "device/fingerprint.h"
 #include "device/gpu_list.h"
 #include "trainer/advice/device_memory.h"
+#include "trainer/layout/chunk_traffic.h"
 #include "trainer/plan/use_trace.h"
 #include "trainer/run/run_plan.h"
 
@@ -101,8 +102,13 @@ class Settler {
   // The layout, for any size; what the rCache may take; the profile. Errors: as SettleRcache.
   Status Look() {
     TP_ASSIGN_OR_RETURN(wish_, ParseDeviceWish(options_->device.name));
-    options_->memory.rcache = kWhole;
+    const bool by_limit =
+        asked_.chunk_size == kChunkByTraffic && asked_.rcache_given && asked_.rcache != "auto";
+    options_->memory.rcache = by_limit ? asked_.rcache : kWhole;
     TP_ASSIGN_OR_RETURN(whole_, MakeRunPlan(*options_, place_.world, place_.rank, "auto"));
+    // From here on the size stays, whatever the rCache becomes.
+    if (options_->memory.chunk_size == kChunkByTraffic && whole_.layout.block_bytes > 0)
+      options_->memory.chunk_size = std::to_string(whole_.layout.block_bytes);
     TP_RETURN_IF_ERROR(FindRoom(asked_));
     TP_ASSIGN_OR_RETURN(profile_, ProfileRun(whole_, *options_));
     order_ =
@@ -113,6 +119,16 @@ class Settler {
   Result<RcacheChoice> Search() const {
     TP_ASSIGN_OR_RETURN(const ChoiceTask task, Task());
     return ChooseRcache(task);
+  }
+
+  // Where --chunk-size is to suit what the choice has found for blocks: writes that size, and
+  // Look is to be called again.
+  bool SizesChunksFor(const RcacheChoice& choice) {
+    if (asked_.chunk_size != kChunkByTraffic || limit_) return false;
+    const uint64_t bytes = ChunkBytesByTraffic(whole_.layout, choice.allowed_bytes);
+    if (bytes == 0) return false;
+    options_->memory.chunk_size = std::to_string(bytes);
+    return true;
   }
 
   Result<PlanChoice> Preset(const std::string& name) const {
@@ -233,6 +249,11 @@ Result<Settlement> SettleRcache(RunOptions* options, const RankPlace& place) {
   Settlement settled;
   if (plan.empty() || plan == kAutoPlan) {
     TP_ASSIGN_OR_RETURN(settled.choice, settler.Search());
+
+    if (settler.SizesChunksFor(*settled.choice)) {
+      TP_RETURN_IF_ERROR(settler.Look());
+      TP_ASSIGN_OR_RETURN(settled.choice, settler.Search());
+    }
 
     options->memory.rcache = std::to_string(settler.RcacheBytes(settled.choice->share.blocks));
     if (!plan.empty()) settled.way = settler.WayOf(*settled.choice);

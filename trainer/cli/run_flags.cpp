@@ -115,7 +115,8 @@ void AddMemoryFlags(CLI::App* app, MemoryOptions* o, TrainingOptions* training) 
       ->type_name("FILE");
 
   app->add_option("--chunk-size", o->chunk_size,
-                  "bytes of a chunk, or auto: least waste over a range of sizes")
+                  "bytes of a chunk, or auto: least waste over a range of sizes, or traffic: "
+                  "fewest bytes moved through this --rcache")
       ->group("memory")
       ->capture_default_str();
 

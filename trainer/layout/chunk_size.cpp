@@ -13,7 +13,6 @@ namespace {
 constexpr uint64_t kGridSteps = 128;  // evenly spaced sizes that are tried
 // Parameters of each run from which runs of neighbours are summed.
 constexpr uint64_t kNaturalStarts = 32;
-constexpr uint64_t kCandidatesMax = 2048;
 // Candidates x parameters: keeps the search under 100 ms.
 constexpr uint64_t kPackingsMax = 1u << 24;
 constexpr size_t kRunnersUp = 3;
@@ -79,7 +78,7 @@ std::vector<uint64_t> Candidates(const ChunkSizeSearch& search, const Bounds& bo
 
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  Thin(std::clamp<uint64_t>(kPackingsMax / parameters, 1, kCandidatesMax), &sizes);
+  Thin(std::clamp<uint64_t>(kPackingsMax / parameters, 1, kChunkSizesMax), &sizes);
   return sizes;
 }
 
@@ -95,6 +94,10 @@ std::string ReasonOf(const ChunkSizeChoice& choice, const Bounds& bounds, const 
 }
 
 }  // namespace
+
+std::vector<uint64_t> CandidateSizes(const ChunkSizeSearch& search) {
+  return Candidates(search, BoundsOf(search));
+}
 
 ChunkSizeTrial TryChunkSize(const std::vector<std::vector<uint64_t>>& runs, uint64_t elements) {
   ChunkSizeTrial trial{elements, 0, 0};

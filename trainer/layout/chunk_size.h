@@ -44,6 +44,12 @@ struct ChunkSizeSearch {
   uint64_t chunks_min = 16;
 };
 
+// At most so many sizes are tried; fewer where there are many parameters.
+inline constexpr uint64_t kChunkSizesMax = 2048;
+// The sizes that a search tries: evenly spaced ones, and those at which whole runs of neighbours
+// fit; ascending, each once, at least one. `runs` must hold at least one parameter.
+std::vector<uint64_t> CandidateSizes(const ChunkSizeSearch& search);
+
 // A given size, packed. Requires elements >= every entry of every run.
 ChunkSizeTrial TryChunkSize(const std::vector<std::vector<uint64_t>>& runs, uint64_t elements);
 

@@ -1,5 +1,6 @@
 #include "trainer/run/run_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/units.h"
@@ -7,6 +8,7 @@
 #include "trainer/comm/operation_thread.h"
 #include "trainer/comm/staged_collective.h"
 #include "trainer/inputs/model_config.h"
+#include "trainer/layout/chunk_traffic.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -49,13 +51,29 @@ Result<LoraShape> LoraOf(const GptShape& shape, const AdapterOptions& adapters) 
           "train the model itself");
 }
 
+// Bytes of the rCache for blocks, as --rcache has it; of all chunks where it is to be found out.
+Result<uint64_t> BlockBytesOf(const ChunkLayout& layout, const std::string& rcache) {
+  constexpr Rank kAnyRank = 0;
+  const uint64_t all = layout.EvictableChunks(kAnyRank) * layout.BlockBytes();
+  if (rcache == "auto" || all == 0) return all;
+  TP_ASSIGN_OR_RETURN(const RcachePlan plan, PlanRcache(layout, kAnyRank, rcache));
+  const Result<uint64_t> size = ParseSizeOrShare(rcache, all);
+  if (!rcache.empty() && rcache.back() == '%') return std::min(size.value(), all);
+  return std::min(size.value(), plan.resident_bytes + all) - plan.resident_bytes;
+}
+
 Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
                              const RunOptions& options, uint32_t world) {
   const std::vector<ParameterNote> notes = GptParameters(shape, lora);
   LayoutOptions layout;
   TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.model.dtype));
   layout.world = world;
-  if (options.memory.chunk_size != "auto") {
+
+  if (options.memory.chunk_size == kChunkByTraffic) {
+    TP_ASSIGN_OR_RETURN(const ChunkLayout first, BuildLayout(notes, layout));
+    TP_ASSIGN_OR_RETURN(const uint64_t blocks, BlockBytesOf(first, options.memory.rcache));
+    layout.chunk_bytes = ChunkBytesByTraffic(first, blocks);
+  } else if (options.memory.chunk_size != "auto") {
     TP_ASSIGN_OR_RETURN(layout.chunk_bytes, ParseSize(options.memory.chunk_size));
   }
   return BuildLayout(notes, layout);

@@ -5,7 +5,9 @@
 
 #include "trainer/advice/plan_choice.h"
 #include "trainer/layout/build_layout.h"
+#include "trainer/layout/chunk_traffic.h"
 #include "trainer/plan/use_trace.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 namespace presets_test {
@@ -130,6 +132,25 @@ TEST_F(ChosenPreset, ThatDoesNotFitIsAnErrorWithTheNumberThatWould) {
   EXPECT_NE(Choose("zero3", one - 1).status().Format().find("or a smaller --chunk-size"),
             std::string::npos);
   EXPECT_EQ(Choose("zero4", all).status().id(), ErrorId::kUsageError);
+}
+
+// --chunk-size traffic, as a run reads it: the size suits the rCache that was given.
+TEST(ChunkSizeByTraffic, MovesNoMoreThanLeastWasteInTheSameRcache) {
+  for (const char* rcache : {"15%", "25%", "50%", "12MiB"}) {
+    SCOPED_TRACE(rcache);
+    RunOptions options;
+    options.memory.rcache = rcache;
+    const auto moved = [&options](const char* size) {
+      options.memory.chunk_size = size;
+      Result<RunPlan> plan = MakeRunPlan(options, 2, 0, "traffic");
+      EXPECT_TRUE(plan.ok()) << plan.status().Format();
+      const uint64_t chunks = plan->layout.EvictableChunks(0), blocks = plan->rcache.blocks;
+      EXPECT_GE(blocks, 1u);
+      return (FetchesOfStep(chunks, blocks) + chunks) * plan->layout.BlockBytes();
+    };
+    // A block may be rounded otherwise than the search has it.
+    EXPECT_LE(static_cast<double>(moved("traffic")), 1.02 * static_cast<double>(moved("auto")));
+  }
 }
 
 }  // namespace presets_test
