@@ -24,8 +24,8 @@ namespace tidepool::memserver {
 // `living`: bits of former servers whose processes have not ended.
 Status RecoverJobs(const LoopNeighbours& neighbours, const IndexContents& contents,
                    std::span<const HeldMemory> states, uint32_t living, Tables* tables);
-// The loop's thread, in any turn: moves a job that was set aside whole into the table. Its quota is the
-// caller's to set.
+// The loop's thread, in any turn: moves a job that was set aside whole into the table. Its quota is
+// the caller's to set.
 Job* TakeUp(const LoopNeighbours& neighbours, SetAside aside, Tables* tables);
 // The last server died while it took this job down, or all ranks had said goodbye, or nobody is
 // left of a job without weights.

@@ -57,15 +57,15 @@ double RateOf(const std::vector<Work>& works, int64_t window_ns, const Clock& cl
 
 // One rank's place at its device: host memory that the device reaches, memory of the device, a
 // stream.
-class RatesSeat {
+class DeviceProbe {
  public:
   // `bytes` of either memory, a multiple of kCopyBytes.
-  static Result<std::unique_ptr<RatesSeat>> Open(device::Device* device, uint64_t bytes) {
-    std::unique_ptr<RatesSeat> slot(new RatesSeat(bytes));
-    TP_ASSIGN_OR_RETURN(slot->registered_, device->Register(slot->host_.get(), bytes));
-    TP_ASSIGN_OR_RETURN(slot->memory_, device->CreateExportable(bytes, &slot->exported_));
-    TP_ASSIGN_OR_RETURN(slot->stream_, device->OpenStream());
-    return slot;
+  static Result<std::unique_ptr<DeviceProbe>> Open(device::Device* device, uint64_t bytes) {
+    std::unique_ptr<DeviceProbe> probe(new DeviceProbe(bytes));
+    TP_ASSIGN_OR_RETURN(probe->registered_, device->Register(probe->host_.get(), bytes));
+    TP_ASSIGN_OR_RETURN(probe->memory_, device->CreateExportable(bytes, &probe->exported_));
+    TP_ASSIGN_OR_RETURN(probe->stream_, device->OpenStream());
+    return probe;
   }
 
   // Each copy is of bytes that the one before had not.
@@ -99,7 +99,7 @@ class RatesSeat {
   };
   static constexpr std::align_val_t kAlign{kPageBytes};
 
-  explicit RatesSeat(uint64_t bytes)
+  explicit DeviceProbe(uint64_t bytes)
       : bytes_(bytes), host_(static_cast<std::byte*>(::operator new[](bytes, kAlign))) {
     std::memset(host_.get(), 0, bytes);
   }
@@ -114,9 +114,9 @@ class RatesSeat {
 };
 
 // The host's crash-safe update, as a worker does it, over one worker's memory.
-class WorkerSeat {
+class UpdateProbe {
  public:
-  WorkerSeat(optim::IsaLevel isa, uint64_t bytes)
+  UpdateProbe(optim::IsaLevel isa, uint64_t bytes)
       : kernels_(optim::SelectKernels(isa)), memory_(bytes / kUpdateBytes * kUpdateBytes) {}
 
   uint64_t Update() {
@@ -145,11 +145,11 @@ class WorkerSeat {
 
 double HostUpdate(const RatesTask& task, const Clock& clock) {
   const uint64_t each = std::max(task.scratch_bytes / task.workers, 2 * kUpdateBytes);
-  std::vector<std::unique_ptr<WorkerSeat>> slots;
+  std::vector<std::unique_ptr<UpdateProbe>> probes;
   std::vector<Work> works;
   for (uint32_t i = 0; i < task.workers; ++i) {
-    slots.push_back(std::make_unique<WorkerSeat>(task.isa, each));
-    works.push_back([slot = slots.back().get()] { return slot->Update(); });
+    probes.push_back(std::make_unique<UpdateProbe>(task.isa, each));
+    works.push_back([probe = probes.back().get()] { return probe->Update(); });
   }
   return RateOf(works, task.window_ns, clock);
 }
@@ -158,24 +158,25 @@ Result<MeasuredRates> WithRanks(const RatesTask& task, uint32_t ranks, const Clo
   // Host memory and, on the host, the device's.
   const uint64_t each =
       std::max(task.scratch_bytes / 2 / ranks / kCopyBytes * kCopyBytes, kCopyBytes);
-  std::vector<std::unique_ptr<RatesSeat>> slots;
+  std::vector<std::unique_ptr<DeviceProbe>> probes;
   for (uint32_t i = 0; i < ranks; ++i) {
-    TP_ASSIGN_OR_RETURN(auto slot, RatesSeat::Open(task.devices[i], each));
-    slots.push_back(std::move(slot));
+    TP_ASSIGN_OR_RETURN(auto probe, DeviceProbe::Open(task.devices[i], each));
+    probes.push_back(std::move(probe));
   }
 
-  const auto rate = [&](const std::function<uint64_t(RatesSeat*)>& act) {
+  const auto rate = [&](const std::function<uint64_t(DeviceProbe*)>& act) {
     std::vector<Work> works;
-    for (const auto& slot : slots) works.push_back([&act, one = slot.get()] { return act(one); });
+    for (const auto& probe : probes)
+      works.push_back([&act, one = probe.get()] { return act(one); });
     return RateOf(works, task.window_ns, clock);
   };
 
   MeasuredRates rates{.ranks = ranks};
-  rates.to_device_gb_per_s = rate([](RatesSeat* slot) { return slot->Copy(true); });
-  rates.from_device_gb_per_s = rate([](RatesSeat* slot) { return slot->Copy(false); });
+  rates.to_device_gb_per_s = rate([](DeviceProbe* probe) { return probe->Copy(true); });
+  rates.from_device_gb_per_s = rate([](DeviceProbe* probe) { return probe->Copy(false); });
   if (task.devices_update)
-    rates.device_update_g_elements_per_s = rate([](RatesSeat* slot) { return slot->Update(); });
-  for (const auto& slot : slots) TP_RETURN_IF_ERROR(slot->status());
+    rates.device_update_g_elements_per_s = rate([](DeviceProbe* probe) { return probe->Update(); });
+  for (const auto& probe : probes) TP_RETURN_IF_ERROR(probe->status());
   return rates;
 }
 

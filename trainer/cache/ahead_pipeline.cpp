@@ -23,9 +23,7 @@ bool AheadPipeline::Word::Reached() const {
 }
 
 AheadPipeline::AheadPipeline(PipelineSetup setup)
-    : setup_(std::move(setup)),
-      names_(setup_.layout),
-      traffic_(setup_.layout->data_groups.size()) {
+    : setup_(std::move(setup)), names_(setup_.layout), traffic_(setup_.layout->data_groups.size()) {
   TP_CHECK(setup_.streams.device != nullptr && setup_.streams.compute != nullptr &&
                setup_.streams.recycle != nullptr,
            "an rCache on a device comes with its streams");

@@ -53,7 +53,8 @@ void AddPipelineFlags(CLI::App* app, RunOptions* o) {
                       "plan a pipeline over the GPUs (Mobius) of so many stages, or auto: as many "
                       "as make the shortest step; beside it the ZeRO-3 way")
           ->group(group)
-          ->type_name("auto|STAGES");
+          ->type_name("auto|STAGES")
+          ->excludes("--plan");
 
   app->add_option("--topology", o->pipeline.topology_file,
                   "the GPUs: which share a root complex, rates, memory (docs/planning.md); "
@@ -87,7 +88,8 @@ void AddStageFlags(CLI::App* app, PipelineOptions* o) {
                       "compute a step in so many stages of layers, each for all --accumulate "
                       "micro-batches at a time, or auto (docs/pipeline.md); one rank, on the host")
           ->group(group)
-          ->type_name("auto|STAGES");
+          ->type_name("auto|STAGES")
+          ->excludes("--plan");
 
   app->add_option("--topology", o->topology_file,
                   "with --pipeline: the machine that the stages are planned for (docs/planning.md)")

@@ -7,12 +7,12 @@
 #include "trainer/advice/device_memory.h"
 #include "trainer/advice/device_place.h"
 #include "trainer/advice/rcache_choice.h"
+#include "trainer/plan/presets.h"
 
 namespace tidepool::trainer {
 namespace {
 
 constexpr uint64_t kLeastBytes = 64 * kMiB;
-constexpr uint64_t kBlocksAhead = 2;  // CacheOptions::prefetch_depth
 
 Result<RcachePlan> WithBlocks(const ChunkLayout& layout, Rank rank, uint64_t bytes) {
   return PlanRcache(layout, rank, std::to_string(layout.ResidentBytes(rank) + bytes));

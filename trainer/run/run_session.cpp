@@ -120,9 +120,8 @@ StandaloneOptions RunSession::PrivateServer() const {
 }
 
 Status RunSession::LaunchServer() {
-  const StandaloneOptions standalone = PrivateServer();
-  TP_RETURN_IF_ERROR(CheckPrivatePool(standalone.pool_bytes, ReadMemoryBudget()));
-  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(standalone, task_.clock));
+  TP_RETURN_IF_ERROR(CheckPrivatePool(PrivateServer().pool_bytes, ReadMemoryBudget()));
+  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(PrivateServer(), task_.clock));
   socket_dir_ = server_->socket_dir();
   return {};
 }

@@ -307,6 +307,7 @@ bool SessionSlots::EndFailed(Job* job) {
   Status why = job->gpus.failure();
   if (why.ok()) why = job->spills.failure();
   if (why.ok()) why = job->fill.failure();
+
   const bool waits = job->phase == JobPhase::kZeroing && job->states->spills();
   const TierDirectory* poisoned =
       waits ? context_.neighbours.tier->PoisonedOf(*job->states) : nullptr;
