@@ -176,7 +176,8 @@ int MeasureMachine(const Flags& flags) {
   const LastWords as_process("measure-rates");
   InitLog("measure-rates", LogLevel::kInfo, LogFormat::kAuto);
   const auto order = OrderOf(flags.rates);
-  return order.ok() ? RunMeasureRates(order.value(), SteadyClock()) : Fail(order.status());
+  SteadyClock clock;
+  return order.ok() ? RunMeasureRates(order.value(), &clock) : Fail(order.status());
 }
 
 struct CommandAction {

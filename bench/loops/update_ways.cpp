@@ -215,6 +215,7 @@ void UpdateWays::UpdateByTeam() {
                                     team_areas_.size() * sizeof(optim::UndoArea));
     memserver::WorkerTeamOptions options;
     options.threads = crew_->size();
+    options.clock = &clock_;
     for (const int cpu : AllowedCpus()) options.cpus.push_back(static_cast<uint32_t>(cpu));
     options.tuning = tuning_;
     team_ = std::make_unique<memserver::WorkerTeam>(options, undo);

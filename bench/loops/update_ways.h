@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "bench/harness/crew.h"
 #include "bench/loops/memory_loops.h"
 #include "bench/loops/undo_parts.h"
@@ -98,6 +99,7 @@ class UpdateWays {
   };
   std::vector<ProgressLine> progress_;
   std::vector<optim::UndoArea> team_areas_;
+  const SteadyClock clock_;  // outlives the team
   std::unique_ptr<memserver::WorkerTeam> team_;
   optim::StepFactors factors_;
   optim::Tuning tuning_;

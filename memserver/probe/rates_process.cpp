@@ -81,15 +81,16 @@ std::vector<std::unique_ptr<device::Device>> OpenGpus(bool wanted) {
   return devices;
 }
 
-std::vector<std::unique_ptr<device::Device>> OpenHosts() {
+std::vector<std::unique_ptr<device::Device>> OpenHosts(Clock* clock) {
   const uint32_t cpus = std::clamp(std::thread::hardware_concurrency(), 1U, kHostRanksMax);
   std::vector<std::unique_ptr<device::Device>> devices;
   for (uint32_t i = 0; i < cpus; ++i)
-    devices.push_back(std::make_unique<device::HostDevice>(device::HostDeviceOptions()));
+    devices.push_back(
+        std::make_unique<device::HostDevice>(device::HostDeviceOptions{.clock = clock}));
   return devices;
 }
 
-Status Measure(const RatesOrder& order, const Clock& clock) {
+Status Measure(const RatesOrder& order, Clock* clock) {
   const std::string machine = device::MachineFingerprint();
   if (IsOf(order.file, machine)) return {};
 
@@ -102,7 +103,7 @@ Status Measure(const RatesOrder& order, const Clock& clock) {
 
   std::vector<std::unique_ptr<device::Device>> devices = OpenGpus(order.gpus);
   const bool on_gpus = !devices.empty();
-  if (!on_gpus) devices = OpenHosts();
+  if (!on_gpus) devices = OpenHosts(clock);
   for (const auto& device : devices) task.devices.push_back(device.get());
   task.devices_update = on_gpus && optim::PrepareAdam(task.devices.front()).ok();
   task.workers = order.workers;
@@ -111,7 +112,7 @@ Status Measure(const RatesOrder& order, const Clock& clock) {
     return poll(&pipe, 1, 0) != 0;
   };
 
-  TP_ASSIGN_OR_RETURN(const std::vector<MeasuredRates> rates, MeasureRates(task, clock));
+  TP_ASSIGN_OR_RETURN(const std::vector<MeasuredRates> rates, MeasureRates(task, *clock));
   return WriteWhole(order.file, RatesText(rates, machine, on_gpus ? "cuda" : "cpu"));
 }
 
@@ -170,7 +171,7 @@ void RatesProcess::Stop() {
   pipe_.Reset();
 }
 
-int RunMeasureRates(const RatesOrder& order, const Clock& clock) {
+int RunMeasureRates(const RatesOrder& order, Clock* clock) {
   IsolateProcess("tp-rates", kInheritedFd);
   const sched_param none{};
   sched_setscheduler(0, SCHED_IDLE, &none);

@@ -53,6 +53,6 @@ class RatesProcess {
 
 // The body of `memserver measure-rates FILE WORKERS gpus|host`, whose pipe is kInheritedFd. Returns
 // the exit code.
-int RunMeasureRates(const RatesOrder& order, const Clock& clock);
+int RunMeasureRates(const RatesOrder& order, Clock* clock);
 
 }  // namespace tidepool::memserver

@@ -11,6 +11,7 @@
 #include "memserver/probe/rates_process.h"
 #include "memserver/rates_care.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/real_clock.h"
 
 namespace tidepool::memserver {
 namespace rates_test {
@@ -102,13 +103,13 @@ TEST_F(Care, StopsWithItsOwner) {
 }
 
 TEST(MeasureRates, GivesRatesForEachNumberOfRanks) {
-  device::HostDevice first({}), second({});
+  device::HostDevice first({.clock = RealClock()}), second({.clock = RealClock()});
   RatesTask task;
   task.devices = {&first, &second};
   task.devices_update = true;  // the host's streams run Adam too
   task.scratch_bytes = 32 * kMiB;
   task.window_ns = 2 * kNsPerMs;
-  auto rates = MeasureRates(task, SteadyClock());
+  auto rates = MeasureRates(task, *RealClock());
   ASSERT_TRUE(rates.ok()) << rates.status().Format();
   ASSERT_EQ(rates->size(), 2u);
   for (uint32_t i = 0; i < 2; ++i) {
@@ -127,7 +128,7 @@ TEST(MeasureRates, GivesRatesForEachNumberOfRanks) {
   }
 
   task.ends = [] { return true; };
-  EXPECT_EQ(MeasureRates(task, SteadyClock()).status().id(), ErrorId::kStepAbandoned);
+  EXPECT_EQ(MeasureRates(task, *RealClock()).status().id(), ErrorId::kStepAbandoned);
 }
 
 TEST(MeasureRates, OrdersGoThroughACommandLine) {

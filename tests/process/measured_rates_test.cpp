@@ -28,7 +28,7 @@ TEST(MeasuredRates, AreThereAfterSomeQuietSecondsAndStay) {
        {"\"origin\":\"measured by memserver on ", "\"machine\":\"", "\"device\":\"cpu\"",
         "\"ranks\":1,", "\"host_update_g_elements_per_s\":"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
-  EXPECT_TRUE(ProcessesNaming("measure-rates").empty());
+  EXPECT_TRUE(ProcessesNaming(file).empty()) << "the process that measured has ended";
 
   std::filesystem::remove(file);
   EXPECT_TRUE(server.StopsCleanly()) << server.process().Output();
