@@ -175,7 +175,14 @@ void SnapshotBuilder::Ask() {
 void SnapshotBuilder::Begin() {
   jobs_.clear();
   next_job_ = 0;
+  TakeUpJobs();
+}
+
+// What a job that came meanwhile has of the pool is in the sums of the last turn: it needs its row.
+void SnapshotBuilder::TakeUpJobs() {
   for (const auto& job : tables_->jobs) {
+    const auto is_it = [&job](const JobChunks& chunks) { return chunks.job == job->id; };
+    if (std::any_of(jobs_.begin(), jobs_.end(), is_it)) continue;
     jobs_.push_back({job->id, {}});
     jobs_.back().chunks.reserve(ChunksIn(*job));
   }
@@ -192,6 +199,7 @@ std::shared_ptr<const Snapshot> SnapshotBuilder::Progress() {
 // Looks at as many chunks as a turn may; true when those of all jobs are done.
 bool SnapshotBuilder::LookAtChunks() {
   uint64_t left = TP_PLANTED("jobs.snapshot_in_one_turn") ? UINT64_MAX : kSnapshotChunksPerTurn;
+  if (!TP_PLANTED("jobs.snapshot_without_newcomers")) TakeUpJobs();
   for (; next_job_ < jobs_.size(); ++next_job_) {
     const Job* job = tables_->FindJob(jobs_[next_job_].job);
     if (job == nullptr) continue;  // it has gone since

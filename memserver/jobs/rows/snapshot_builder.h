@@ -3,8 +3,8 @@
 // The serve loop's thread. A snapshot is built over as many turns as its chunks need,
 // kSnapshotChunksPerTurn in each; asked for by the control thread at most a few times a second.
 // What it promises:
-//  1. it has the jobs that were there when it was asked for and are there when it is complete, and
-//     shows nothing that is older than the question;
+//  1. it has the jobs that are there when it is complete, and shows nothing that is older than the
+//     question;
 //  2. all of it but the rows of chunks is of one turn, the last: sums, states and versions of jobs,
 //     sessions, accounts fit each other;
 //  3. the row of a chunk is of one turn between the question and that one, what ranks have asked
@@ -52,6 +52,7 @@ class SnapshotBuilder {
     std::vector<ChunkRow> chunks;  // by id, as far as they were looked at
   };
   void Begin();
+  void TakeUpJobs();
   bool LookAtChunks();
   std::shared_ptr<const Snapshot> Build();
   void AddPool(Snapshot* snapshot) const;

@@ -135,6 +135,20 @@ TEST_F(WorkOfATurn, AQuestionThatComesMeanwhileIsAnsweredByANewSnapshot) {
   EXPECT_EQ(second->snapshot->jobs.front().chunks[0].fetches, 1U);
 }
 
+TEST_F(WorkOfATurn, AJobThatComesMeanwhileIsInTheSnapshotAsItIsInTheSums) {
+  world_.Post(SnapshotWanted{});
+  world_.loop().Turn();
+  const auto other = world_.Join(Large("other", 3), 0);
+  ASSERT_NE(other, nullptr);
+  world_.Settle();
+
+  const auto ready = world_.TakeReply<SnapshotReady>();
+  ASSERT_TRUE(ready);
+  uint64_t used = 0;
+  for (const JobRow& row : ready->snapshot->jobs) used += row.pool_bytes;
+  EXPECT_EQ(used, ready->snapshot->pool_used);
+}
+
 TEST_F(WorkOfATurn, AJobThatEndsMeanwhileIsNotInTheSnapshot) {
   world_.Post(SnapshotWanted{});
   world_.loop().Turn();
