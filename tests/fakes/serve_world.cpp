@@ -207,7 +207,9 @@ void ServeWorld::EndServing() {
   std::vector<ControlReply> replies;
   replies_.TakeAll(&replies);
   taken_replies_.clear();
-  TakeSaves();
+  // Not TakeSaves: it would list the tensors of jobs that have ended with the loop.
+  std::vector<SaveRequest> saves;
+  saves_.TakeAll(&saves);
   std::vector<SaveResult> saved;
   saved_.TakeAll(&saved);
   std::vector<KeepStates> keeps;
