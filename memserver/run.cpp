@@ -109,7 +109,7 @@ void RemoveFiles(const std::string& socket_dir) {
   EndBehindLog(kExitOk);
 }
 
-// A private server ends with the process that started it, and its memory too.
+// Whether one run has started this server for itself.
 bool IsPrivate(const RunOptions& options) {
   return options.parent_pid != 0 || options.end_with_fd >= 0;
 }

@@ -22,6 +22,7 @@
 #include "base/point.h"
 #include "memserver/admin/reports/health_report.h"
 #include "memserver/control/peer_identity.h"
+#include "tests/fakes/sleeper.h"
 #include "tests/fakes/small_job.h"
 #include "tests/memserver/paced_device.h"
 
@@ -95,26 +96,6 @@ TEST(ServerNotes, OneThatDoesNotFitItsCheckIsNone) {
 }
 
 // --- processes ---
-
-class Sleeper {
- public:
-  Sleeper() : pid_(fork()) {
-    while (pid_ == 0) pause();
-  }
-  ~Sleeper() {
-    Kill();
-    waitpid(pid_, nullptr, 0);
-  }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-  void Kill() const { kill(pid_, SIGKILL); }
-  ProcessName name() const {
-    return {pid_, ReadProcessStart(pid_), OwnProcess().value().pid_namespace};
-  }
-
- private:
-  const pid_t pid_;
-};
 
 std::vector<NotedServer> Noted(const std::vector<ProcessName>& processes) {
   std::vector<NotedServer> noted;

@@ -12,29 +12,10 @@
 #include "base/units.h"
 #include "memserver/control/peer_identity.h"
 #include "memserver/former_servers.h"
+#include "tests/fakes/sleeper.h"
 
 namespace tidepool::memserver {
 namespace server_places_test {
-
-class Sleeper {
- public:
-  Sleeper() : pid_(fork()) {
-    while (pid_ == 0) pause();
-  }
-  ~Sleeper() {
-    Kill();
-    waitpid(pid_, nullptr, 0);
-  }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-  void Kill() const { kill(pid_, SIGKILL); }
-  ProcessName name() const {
-    return {pid_, ReadProcessStart(pid_), OwnProcess().value().pid_namespace};
-  }
-
- private:
-  const pid_t pid_;
-};
 
 bool Readable(int fd, int64_t limit_ms) {
   pollfd entry{fd, POLLIN, 0};

@@ -13,26 +13,11 @@
 #include "base/formats/content_hash.h"
 #include "base/point.h"
 #include "shm/spec/state_bytes.h"
+#include "tests/fakes/point_hits.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {
 namespace frozen_list_test {
-
-// Counts the hits of a point while it lives.
-class Hits {
- public:
-  explicit Hits(std::string_view name) {
-    SetPointHook(
-        [this, name](const char* hit) { count_ += std::string_view(hit) == name ? 1 : 0; });
-  }
-  ~Hits() { SetPointHook({}); }
-  Hits(const Hits&) = delete;
-  Hits& operator=(const Hits&) = delete;
-  uint64_t count() const { return count_; }
-
- private:
-  uint64_t count_ = 0;
-};
 
 // A job over many frozen chunks comes and goes; no turn goes through all of them.
 class FrozenListOfAJob : public ::testing::Test {
@@ -68,7 +53,7 @@ class FrozenListOfAJob : public ::testing::Test {
   const Job* job() { return world_->tables().FindJob("alice"); }
   // The most hits of the point in a turn, until the loop is at rest.
   uint64_t MostHits(std::string_view point) {
-    const Hits hits(point);
+    const PointHits hits(point);
     uint64_t most = 0;
     for (int idle = 0; idle < 2;) {
       const uint64_t before = hits.count();

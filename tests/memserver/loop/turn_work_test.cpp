@@ -12,6 +12,7 @@
 #include "memserver/control/whole_order.h"
 #include "memserver/jobs/limits.h"
 #include "shm/spec/state_bytes.h"
+#include "tests/fakes/point_hits.h"
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {
@@ -33,22 +34,6 @@ shm::JobSpec Large(const std::string& name, uint32_t chunks = kChunks) {
   }
   return spec;
 }
-
-// Counts the hits of a point while it lives.
-class Hits {
- public:
-  explicit Hits(std::string_view name) {
-    SetPointHook(
-        [this, name](const char* hit) { count_ += std::string_view(hit) == name ? 1 : 0; });
-  }
-  ~Hits() { SetPointHook({}); }
-  Hits(const Hits&) = delete;
-  Hits& operator=(const Hits&) = delete;
-  uint64_t count() const { return count_; }
-
- private:
-  uint64_t count_ = 0;
-};
 
 // One rank; the test does the workers' work, so that a turn has only its own.
 class WorkOfATurn : public ::testing::Test {
@@ -187,7 +172,7 @@ TEST_F(WorkOfATurn, AStepIsDroppedAndARankLeavesWithoutALookAtEachChunk) {
 }
 
 TEST_F(WorkOfATurn, ASaveIsListedByWhoeverReadsForIt) {
-  const Hits listed("server.save_listed");
+  const PointHits listed("server.save_listed");
   world_.Post(SaveWeights{rank_->connection(), UniqueFd(), "weights", 0});
   EXPECT_LE(MostLooks(), kFew);
   EXPECT_EQ(listed.count(), 0U);
