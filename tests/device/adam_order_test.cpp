@@ -64,6 +64,8 @@ TEST_P(AdamOrder, EveryDeviceIsReadyForIt) {
 // Two steps are enqueued before anything may run, so an operation out of its turn would see bytes
 // of another one.
 TEST_P(AdamOrder, UpdatesBetweenTheCopiesAroundIt) {
+  // A driver that loads a kernel waits for streams that wait for a flag.
+  ASSERT_TRUE(optim::PrepareAdam(device_.get()).ok());
   const uint64_t plane = RoundUp(kElements * 4, 256);
   Slot slots[2] = {{Block(3 * plane), plane}, {Block(3 * plane), plane}};
   std::byte *const staging = Block(plane), *const copy16 = Block(plane);

@@ -12,6 +12,7 @@
 #include "trainer/launch/stop_flag.h"
 #include "trainer/advice/settle_pipeline.h"
 #include "trainer/advice/settle_rcache.h"
+#include "trainer/run/run_device.h"
 #include "trainer/run/training_run.h"
 
 namespace tidepool::trainer {
@@ -30,6 +31,7 @@ Status Train(const RunOptions& options, Clock* clock) {
   };
 
   TP_ASSIGN_OR_RETURN(setup.place, DetectRank(environment, getppid()));
+  TP_RETURN_IF_ERROR(RunDevice::Prepare(options.device, setup.place));
   TP_RETURN_IF_ERROR(SettleStages(&setup.options, setup.place));
   TP_ASSIGN_OR_RETURN(setup.settled, SettleRcache(&setup.options, setup.place));
   return TrainingRun(std::move(setup)).All();

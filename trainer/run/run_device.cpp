@@ -85,6 +85,10 @@ Status LoadTorchCuda() {
           "with --device cpu");
 }
 
+Status RunDevice::Prepare(const DeviceOptions& options, const RankPlace& place) {
+  return PlaceOf(options, place).status();
+}
+
 Result<std::unique_ptr<RunDevice>> RunDevice::Open(const DeviceOptions& options,
                                                    const RankPlace& place, Clock* clock) {
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, PlaceOf(options, place));

@@ -8,8 +8,7 @@
 // (trainer/cache); the CPU orders nothing.
 //
 // LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), with
-// which nothing here is linked: Open loads it when a GPU is used, before anything else asks
-// LibTorch for CUDA (LibTorch remembers the answer for good). Calls of it go through c10's
+// which nothing here is linked: Prepare loads it when a GPU is used. Calls of it go through c10's
 // interfaces for devices of any kind.
 #pragma once
 
@@ -42,6 +41,10 @@ namespace tidepool::trainer {
 
 class RunDevice {
  public:
+  // Loads what LibTorch needs for the device that --device asks for. To be called before LibTorch's
+  // first operator, so also before the profile of a step: there LibTorch asks whether there is
+  // CUDA, and remembers the answer for good. Errors: as Open.
+  static Status Prepare(const DeviceOptions& options, const RankPlace& place);
   // Opens what --device asks for, as far as this machine has it. `clock` outlives the device.
   // Errors: kUsageError, kCudaUnavailable (also: LibTorch's CUDA part cannot be loaded; the text
   // has the loader's words and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a

@@ -370,7 +370,7 @@ CudaCode cuPointerGetAttribute(void* value, int attribute, CudaAddress address) 
 
 CudaCode cuStreamCreate(CUstream_st** stream, unsigned) {
   FAKE_ENTER("cuStreamCreate", Need::kContext);
-  auto made = std::make_shared<FakeStream>();
+  auto made = std::make_shared<FakeStream>(CurrentOrdinal());
   *stream = reinterpret_cast<CUstream_st*>(made.get());
   const std::lock_guard lock(Objects::Get().mutex);
   Objects::Get().streams[*stream] = std::move(made);
@@ -496,6 +496,8 @@ CudaCode cuModuleLoadData(CUmod_st** module, const void* image) {
   FAKE_ENTER("cuModuleLoadData", Need::kContext);
   if (image == nullptr) return kCudaInvalidValue;
   DriverLock::Stall();
+  Objects::Get().AwaitStreamsOf(CurrentOrdinal());
+
   const std::lock_guard lock(Objects::Get().mutex);
   *module = reinterpret_cast<CUmod_st*>(Objects::Get().next);
   Objects::Get().modules.insert(Objects::Get().next++);

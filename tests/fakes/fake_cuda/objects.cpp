@@ -1,6 +1,7 @@
 #include "tests/fakes/fake_cuda/objects.h"
 
 #include <utility>
+#include <vector>
 
 namespace tidepool::fake_cuda {
 
@@ -32,6 +33,17 @@ std::shared_ptr<FakeEvent> Objects::Event(const void* handle) {
   const std::lock_guard lock(mutex);
   const auto found = events.find(handle);
   return found == events.end() ? nullptr : found->second;
+}
+
+void Objects::AwaitStreamsOf(int ordinal) {
+  std::vector<std::shared_ptr<FakeStream>> all;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [handle, stream] : streams) {
+      if (stream->ordinal == ordinal) all.push_back(stream);
+    }
+  }
+  for (const auto& stream : all) stream->Await(stream->last());
 }
 
 uint64_t Objects::live() {

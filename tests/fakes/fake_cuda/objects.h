@@ -24,6 +24,10 @@ struct Objects {
   std::shared_ptr<Backing> Allocation(unsigned long long handle);
   std::shared_ptr<FakeStream> Stream(const void* handle);
   std::shared_ptr<FakeEvent> Event(const void* handle);
+  // Until the streams of this GPU have done what was put into them so far: the driver does so
+  // before it loads code (seen on an H200 with driver 580), also where a stream waits for a flag
+  // that only the calling thread would write.
+  void AwaitStreamsOf(int ordinal);
   // Objects of all kinds that have not been given back.
   uint64_t live();
 
@@ -32,7 +36,7 @@ struct Objects {
   std::map<const void*, std::shared_ptr<FakeStream>> streams;
   std::map<const void*, std::shared_ptr<FakeEvent>> events;
   std::set<unsigned long long> modules;
-  std::shared_ptr<FakeStream> default_stream = std::make_shared<FakeStream>();
+  std::shared_ptr<FakeStream> default_stream = std::make_shared<FakeStream>(0);
   unsigned long long next = 1;
 };
 

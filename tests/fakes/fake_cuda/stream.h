@@ -38,9 +38,11 @@ struct Operation {
 
 class FakeStream : public std::enable_shared_from_this<FakeStream> {
  public:
-  // In the queue of the hardware that is its turn.
-  FakeStream()
-      : queue_(HardwareQueue::OfNewStream()), of_queue_(queue_ ? queue_->AddStream() : 0) {}
+  // In the queue of the hardware that is its turn. `gpu_ordinal`: of its GPU.
+  explicit FakeStream(int gpu_ordinal)
+      : ordinal(gpu_ordinal),
+        queue_(HardwareQueue::OfNewStream()),
+        of_queue_(queue_ ? queue_->AddStream() : 0) {}
   // Number of the operation, from 1.
   uint64_t Put(const Operation& operation);
   uint64_t last() const;
@@ -48,6 +50,8 @@ class FakeStream : public std::enable_shared_from_this<FakeStream> {
   // Until it is done, or the context is broken and nothing is being done any more.
   void Await(uint64_t number) const;
   void Close();
+
+  const int ordinal;
 
  private:
   void Main();

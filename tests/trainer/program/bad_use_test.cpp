@@ -227,6 +227,11 @@ TEST_F(TrainerBadUse, AGpuThatLibTorchCannotUseIsNamed) {
           kExitHostUnfit,
           {"TP2301", "LibTorch's CUDA part cannot be used"},
           {driver}});
+  // Loaded before the profile of a step, whose operators would fix LibTorch's answer to "none".
+  Expect({{"run", "--preset", "gpt2-774m", "--device", "cuda", "--rcache", "auto"},
+          kExitHostUnfit,
+          {"TP2301", "LibTorch's CUDA part cannot be used"},
+          {driver}});
   Expect({{"estimate", "--preset", "gpt2-774m", "--device", "cuda", "--rcache", "auto"},
           kExitDeviceMemory,
           {"TP4001", "of 1.00 GiB (as the driver says): activations ", "one chunk that stands in"},
