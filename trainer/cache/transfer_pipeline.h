@@ -94,7 +94,7 @@ class TransferPipeline {
   // Takes the outcome; blocks when it is not there yet.
   void FinishAtServer(Op* op);
   void FinishInGroup(Op* op);
-  // The operation that must move on before `op` can.
+  // The operation that must move on before `op` can; null when `op` can by now.
   Op* Blocker(Op* op);
   // Carries out what blocks others; waits.
   void Unblock(Op* blocker);

@@ -123,6 +123,40 @@ TEST(TransferPipeline, AFetchWaitsForTheBlocksEarlierOperation) {
   EXPECT_EQ(values[0], 5.0f);
 }
 
+// A compute stream whose operators end while somebody looks: at the look of this number.
+class EndsWhenLookedAt final : public device::Stream {
+ public:
+  explicit EndsWhenLookedAt(int look) : looks_left_(look) {}
+  void Copy(void*, const void*, uint64_t) override {}
+  void Zero(void*, uint64_t) override {}
+  void Launch(const device::Kernel&, const void*, uint64_t) override {}
+  void WaitFlag(const device::Flag*, uint64_t) override {}
+  void WriteFlag(device::Flag*, uint64_t) override {}
+  Marker Record() override { return ++last_; }
+  bool Passed(Marker) override { return --looks_left_ <= 0; }
+  void WaitMarker(Stream*, Marker) override {}
+  bool Progress(uint64_t) override { return false; }
+  void Synchronize(Marker) override { looks_left_ = 0; }
+
+ private:
+  int looks_left_;
+  Marker last_ = 0;
+};
+
+TEST(TransferPipeline, OperatorsMayEndBetweenAnyTwoLooks) {
+  const ChunkLayout layout = Chunks(2, 1);
+  for (int look = 1; look <= 8; ++look) {
+    MemoryServer server(&layout);
+    MemoryChunkService service(&server, 0, layout.BlockBytes(), 1, 0);
+    EndsWhenLookedAt compute(look);
+    TransferPipeline pipeline(
+        {&layout, 0, &service, {nullptr}, &clock, CacheStreams{nullptr, &compute, nullptr}});
+    const OpId fetched = pipeline.Fetch(1, service.attachment().rcache, 0, {0, pipeline.Mark()});
+    EXPECT_TRUE(pipeline.Wait(fetched, false).ok()) << look;
+    EXPECT_TRUE(pipeline.Done(fetched)) << look;
+  }
+}
+
 TEST(TransferPipeline, TheServerIsToldHowManyUsesComeBefore) {
   const ChunkLayout layout = Chunks(1, 1);
   MemoryServer server(&layout);
