@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/Parallel.h>
+
 #include "trainer/advice/settle_rcache.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
@@ -14,6 +16,8 @@
 
 namespace tidepool::trainer {
 namespace {
+
+constexpr int64_t kInitPart = 1 << 16;  // elements: the least that is worth a thread
 
 // The module's tensors in the order of the layout's ParameterIds.
 Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
@@ -163,7 +167,13 @@ Status RunModel::LoadWeights() {
   return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
     const std::string& name = parts_.plan.layout.parameters[id].name;
     if (parts_.plan.from != nullptr) return parts_.plan.from->Read(name, values);
-    InitGptParameter(name, parts_.plan.shape, parts_.options.model.seed, 0, values);
+    // A value depends on its place alone, so the number of threads changes no bit.
+    at::parallel_for(0, static_cast<int64_t>(values.size()), kInitPart,
+                     [&](int64_t from, int64_t to) {
+                       const auto first = static_cast<uint64_t>(from);
+                       InitGptParameter(name, parts_.plan.shape, parts_.options.model.seed, first,
+                                        values.subspan(first, static_cast<uint64_t>(to) - first));
+                     });
     return Status();
   });
 }
