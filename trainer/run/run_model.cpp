@@ -13,11 +13,12 @@
 #include "trainer/model/gpt_init.h"
 #include "trainer/pipeline/staged_step.h"
 #include "trainer/plan/use_trace.h"
+#include "trainer/threads/in_parts.h"
 
 namespace tidepool::trainer {
 namespace {
 
-constexpr int64_t kInitPart = 1 << 16;  // elements: the least that is worth a thread
+constexpr uint64_t kInitPart = 1 << 16;  // elements: the least that is worth a thread
 
 // The module's tensors in the order of the layout's ParameterIds.
 Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
@@ -168,12 +169,12 @@ Status RunModel::LoadWeights() {
     const std::string& name = parts_.plan.layout.parameters[id].name;
     if (parts_.plan.from != nullptr) return parts_.plan.from->Read(name, values);
     // A value depends on its place alone, so the number of threads changes no bit.
-    at::parallel_for(0, static_cast<int64_t>(values.size()), kInitPart,
-                     [&](int64_t from, int64_t to) {
-                       const auto first = static_cast<uint64_t>(from);
-                       InitGptParameter(name, parts_.plan.shape, parts_.options.model.seed, first,
-                                        values.subspan(first, static_cast<uint64_t>(to) - first));
-                     });
+    const GptShape& shape = parts_.plan.shape;
+    const uint64_t seed = parts_.options.model.seed;
+    InParts(values.size(), kInitPart, static_cast<uint32_t>(at::get_num_threads()),
+            [&](uint64_t begin, uint64_t end) {
+              InitGptParameter(name, shape, seed, begin, values.subspan(begin, end - begin));
+            });
     return Status();
   });
 }
