@@ -84,6 +84,8 @@ def hardware(result: dict) -> list[str]:
     if machine.get("cache_bytes"):
         parts.append(f"last cache {machine['cache_bytes'] / 2**20:.0f} MiB")
     parts.append(f"{machine['memory_bytes'] / 2**30:.0f} GiB")
+    if "gpu" in machine:
+        parts.append(f"{machine['gpu']} of {machine['gpu_gib']:.0f} GiB, driver {machine['driver']}, PyTorch {machine['torch']}")
     return parts
 
 

@@ -87,7 +87,7 @@ BANNED = (
     Banned("std::thread", r"\bstd::(jthread|thread)\b(?!::)", "docs/threads.md lists the threads; add the new one there and here",
            ("base/log_queue.cpp", "memserver/server_rooms.*", "memserver/*_thread.*", "memserver/update/worker_team.*", "memserver/update/tuning.cpp", "memserver/probe/measure_rates.cpp", "memserver/residency/pool/host_pool.cpp",
             "memserver/control/memory_preparer.*", "memserver/admin/admin_server.cpp", "memserver/checkpoint/*", "device/host/thread_stream.*", "device/host/copy_team.*", "nvme/thread_queue.*",
-             "trainer/launch/*", "trainer/threads/cpu_watch.*", "trainer/output/writer_lane.cpp", "trainer/threads/short_waits.*", "trainer/comm/nccl/communicator_set.cpp", "trainer/comm/exchange_thread.h", "trainer/comm/exchange_thread.cpp", "trainer/comm/operation_thread.h", "trainer/comm/operation_thread.cpp", "bench/**")),
+             "trainer/launch/*", "trainer/threads/cpu_watch.*", "trainer/threads/in_parts.cpp", "trainer/output/writer_lane.cpp", "trainer/threads/short_waits.*", "trainer/comm/nccl/communicator_set.cpp", "trainer/comm/exchange_thread.h", "trainer/comm/exchange_thread.cpp", "trainer/comm/operation_thread.h", "trainer/comm/operation_thread.cpp", "bench/**")),
     Banned("std::async", r"\bstd::async\b", "a named thread with a queue"),
     Banned("sleep", r"\b(std::this_thread::)?sleep_(for|until)\s*\(|\b(u|nano)?sleep\s*\(", "Clock::SleepNs of base/clock.h", ("base/clock.cpp",)),
     Banned("clock", r"\b(steady_clock|system_clock|high_resolution_clock)::now\b|\bclock_gettime\s*\(|\bgettimeofday\s*\(|\btime\s*\(\s*(nullptr|NULL|0)\s*\)",

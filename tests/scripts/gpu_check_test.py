@@ -213,20 +213,29 @@ class CommandLine(Folder):
         tests = [{"name": name, "command": ["/bin/sh", "-c", text], "environment": [], "timeout": 20}
                  for name, text in (("good", "echo '[       OK ] A.B (1 ms)'; test -n \"$LD_LIBRARY_PATH\""), ("skipped", "echo '[  SKIPPED ] A.B (0 ms)'"), ("bad", "exit 3"))]
         write(f"{bundle}/{gpu_bundle.TESTS}", json.dumps(tests))
-        write(f"{bundle}/{gpu_bundle.MANIFEST}", json.dumps({"root": self.path("made"), "build": build, "commit": "abc", "date": "today"}))
-        ended = run("--from", bundle, "--torch", site, "--quick", "--json", self.path("out.json"), *words, driver=FAKE_DRIVER)
+        write(f"{bundle}/{gpu_bundle.MANIFEST}", json.dumps({"root": self.path("made"), "build": build, "commit": "abc", "compiler": "g++ 12", "build_type": "Release", "date": "today"}))
+        ended = run("--from", bundle, "--torch", site, "--json", self.path("out.json"), *words, driver=FAKE_DRIVER)
         with open(self.path("out.json"), encoding="utf-8") as file:
             return ended, row, json.load(file)
 
     def test_a_whole_check_from_a_bundle(self):
-        ended, row, made = self.check_a_bundle()
+        ended, row, made = self.check_a_bundle("--quick")
         self.assertEqual(ended.returncode, 1, ended.stderr)
         self.assertEqual({test["name"]: test["result"] for test in made["tests"]}, {"good": "passed", "skipped": "skipped", "bad": "failed"})
-        self.assertEqual((made["rows"], made["machine"]["gpu"], made["machine"]["bundle"], made["machine"]["torch"]), ([row, row], "Fake GPU", "abc", "2.11.0"))
+        self.assertEqual((made["rows"], made["machine"]["gpu"], made["machine"]["torch"]), ([row, row], "Fake GPU", "2.11.0"))
+        self.assertEqual([made["machine"][key] for key in ("commit", "compiler", "build_type")], ["abc", "g++ 12", "Release"], "of the bundle, not of this machine")
         self.assertEqual(made["left_out"], ["python", "training"])
 
+    def test_parts_can_be_chosen(self):
+        ended, row, made = self.check_a_bundle("--only", "done")
+        self.assertEqual((ended.returncode, made["tests"], made["rows"]), (0, [], [row]), ended.stderr)
+        self.assertEqual(made["left_out"], ["tests", "python", "gpu", "training"])
+        ended = run("--only", "done,drive", driver=FAKE_DRIVER)
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("--only drive: choose of done, tests, python, gpu, training", ended.stderr)
+
     def test_without_time_it_names_what_it_left_out(self):
-        ended, _, made = self.check_a_bundle("--budget", "12")
+        ended, _, made = self.check_a_bundle("--quick", "--budget", "12")
         self.assertEqual(ended.returncode, 3, ended.stderr)
         self.assertEqual((made["tests"], made["rows"]), ([], []))
         self.assertEqual(made["left_out"], ["bench_gpu done", "test good", "test skipped", "test bad", "python", "machine_probe", "bench_gpu", "training"])
