@@ -156,7 +156,8 @@ class Job : public torch::CustomClassHolder {
     Steps();
     const trainer::CacheCounters counters = Here()->cache()->counters();
     JsonWriter json;
-    json.BeginObject().Field("hits", counters.hits).Field("misses", counters.misses);
+    json.BeginObject().Field("hits", counters.hits).Field("ahead", counters.ahead);
+    json.Field("misses", counters.misses);
     json.Field("prefetches", counters.prefetches).Field("evictions", counters.evictions);
     json.Field("late_prefetches", counters.late_prefetches).Field("submits", counters.submits);
     json.Field("deviations", counters.deviations).Field("wait_ns", counters.wait_ns);

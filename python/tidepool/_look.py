@@ -47,7 +47,8 @@ class Memory(Estimate):
     job: str
     socket_dir: str
     pool_bytes: int  # that the server has reserved for the job
-    hits: int
+    hits: int  # chunks that had stayed since an earlier use
+    ahead: int  # chunks that had been fetched ahead for this use
     misses: int
     prefetches: int
     evictions: int
@@ -59,7 +60,7 @@ class Memory(Estimate):
         rows = [
             ("job", f"{self.job}, memserver at {self.socket_dir}"),
             ("reserved for the job", size_text(self.pool_bytes)),
-            ("rCache", f"{self.hits} hits, {self.misses} misses, {self.prefetches} prefetches, {self.evictions} evictions"),
+            ("rCache", f"{self.hits} hits, {self.ahead} fetched ahead, {self.misses} misses, {self.prefetches} prefetches, {self.evictions} evictions"),
             ("moved", f"{size_text(self.bytes_to_device)} to the device, {size_text(self.bytes_from_device)} from it"),
             ("waited for weights", f"{self.wait_seconds:.3f} s"),
         ]
@@ -77,6 +78,7 @@ def memory(model: nn.Module) -> Memory:
         socket_dir=handle.slot["socket_dir"],
         pool_bytes=handle.slot["pool_bytes"],
         hits=counters["hits"],
+        ahead=counters["ahead"],
         misses=counters["misses"],
         prefetches=counters["prefetches"],
         evictions=counters["evictions"],

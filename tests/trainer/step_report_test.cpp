@@ -35,7 +35,8 @@ StepReport Report(uint64_t step) {
   report.tokens = 2048;
   report.seconds = 4;
   report.eta_seconds = 61;
-  report.hits = 30;
+  report.hits = 24;
+  report.ahead = 6;
   report.misses = 10;
   report.evictions = 9;
   report.prefetches = 8;
@@ -70,13 +71,15 @@ TEST(StepReport, RatesOfAnEmptyStepAreDefined) {
   EXPECT_EQ(report.tokens_per_second(), 0);
   EXPECT_EQ(report.hit_rate(), 1);
   EXPECT_EQ(Report(1).tokens_per_second(), 512);
-  EXPECT_EQ(Report(1).hit_rate(), 0.75);
+  EXPECT_EQ(Report(1).hit_rate(), 0.6);
+  EXPECT_EQ(Report(1).ahead_rate(), 0.15);
 }
 
 TEST(ProgressLine, SaysWhatHappened) {
   const std::string line = ProgressLine(Report(12));
   EXPECT_THAT(line, ::testing::StartsWith("step 12/200  loss 3.4123  "));
-  for (const char* part : {"512 tok/s", "hit 75 %", "in 12", "out 4", "MiB", "ETA 1:01"})
+  for (const char* part :
+       {"512 tok/s", "hit 60 %, ahead 15 %", "in 12", "out 4", "MiB", "ETA 1:01"})
     EXPECT_THAT(line, HasSubstr(part));
   EXPECT_THAT(line, Not(HasSubstr("held-out")));
   EXPECT_THAT(line, Not(HasSubstr("SKIPPED")));
@@ -116,9 +119,10 @@ TEST(MetricsLine, IsOneJsonObjectWithEveryFigure) {
   EXPECT_EQ(number("tokens"), 2048);
   EXPECT_EQ(number("seconds"), 4);
   EXPECT_EQ(number("tokens_per_s"), 512);
-  EXPECT_EQ(number("hits"), 30);
+  EXPECT_EQ(number("hits"), 24);
+  EXPECT_EQ(number("ahead"), 6);
   EXPECT_EQ(number("misses"), 10);
-  EXPECT_EQ(number("hit_rate"), 0.75);
+  EXPECT_EQ(number("hit_rate"), 0.6);
   EXPECT_EQ(number("evictions"), 9);
   EXPECT_EQ(number("prefetches"), 8);
   EXPECT_EQ(number("prefetches_late"), 1);

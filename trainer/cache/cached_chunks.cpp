@@ -119,8 +119,9 @@ void CachedChunks::Fetch(ChunkId chunk, const Wanted& wanted, bool ahead) {
 
 Status CachedChunks::HandOut(ChunkId chunk) {
   Entry& entry = entries_[chunk];
-  counters_.hits += !entry.demanded;
   const bool prefetched = entry.prefetched && !entry.demanded;
+  counters_.ahead += prefetched;
+  counters_.hits += !entry.demanded && !prefetched;
   entry.demanded = entry.prefetched = false;
   TP_RETURN_IF_ERROR(pipeline_.Wait(table_.past(chunk).op, prefetched));
 

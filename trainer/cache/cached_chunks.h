@@ -36,9 +36,10 @@ struct Move {
 
 // What an rCache has done since it was made.
 struct CacheCounters {
-  uint64_t hits = 0;        // chunks that were there, or in flight, when an operator needed them
-  uint64_t misses = 0;      // fetched because an operator waited for them
-  uint64_t prefetches = 0;  // fetched ahead
+  // Chunks that an operator needed: they had stayed since an earlier use, had been fetched
+  // ahead for this one, or were fetched because it waited for them.
+  uint64_t hits = 0, ahead = 0, misses = 0;
+  uint64_t prefetches = 0;  // fetched ahead, also for gradients
   // Those of `prefetches` that were not there yet when an operator needed them. Where the CPU runs
   // ahead: those for which a look found the compute stream waiting, so a lower bound.
   uint64_t late_prefetches = 0;
@@ -49,12 +50,6 @@ struct CacheCounters {
   std::vector<GroupTraffic> traffic;      // by data group
   // Time the CPU waited: for chunks, in operators and gradients; for the server, in FinishStep.
   uint64_t wait_ns = 0;
-
-  // The share of hits among uses; 1 where there was none.
-  double hit_rate() const {
-    return hits + misses == 0 ? 1.0
-                              : static_cast<double>(hits) / static_cast<double>(hits + misses);
-  }
 };
 
 class CachedChunks {

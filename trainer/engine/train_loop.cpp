@@ -167,6 +167,7 @@ Status Run::HeldOutLoss(StepReport* report) {
 void Run::TakeCounters(StepReport* report) {
   const CacheCounters now = task_.engine->cache().counters();
   report->hits = now.hits - before_.hits;
+  report->ahead = now.ahead - before_.ahead;
   report->misses = now.misses - before_.misses;
   report->evictions = now.evictions - before_.evictions;
   report->prefetches = now.prefetches - before_.prefetches;

@@ -102,6 +102,7 @@ std::string ProgressLine(const StepReport& report) {
 
   line += "  " + Number("%.0f", report.tokens_per_second()) + " tok/s";
   line += "  hit " + Number("%.0f %%", 100 * report.hit_rate());
+  if (report.ahead > 0) line += ", ahead " + Number("%.0f %%", 100 * report.ahead_rate());
   line += "  in " + FormatBytes(report.bytes_h2d) + "  out " + FormatBytes(report.bytes_d2h);
   if (report.step < report.steps) line += "  ETA " + FormatDuration(report.eta_seconds);
   return line;
@@ -123,6 +124,7 @@ std::string MetricsLine(const StepReport& r) {
       .Field("seconds", r.seconds)
       .Field("tokens_per_s", r.tokens_per_second());
   json.Field("hits", r.hits)
+      .Field("ahead", r.ahead)
       .Field("misses", r.misses)
       .Field("hit_rate", r.hit_rate())
       .Field("evictions", r.evictions);

@@ -34,8 +34,8 @@ struct StepReport {
   uint64_t tokens = 0;  // of all ranks
   double seconds = 0;   // of this step, without evaluation
   double eta_seconds = 0;
-  // Chunk accesses of this rank.
-  uint64_t hits = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;
+  // Chunk accesses of this rank (trainer/cache/cached_chunks.h).
+  uint64_t hits = 0, ahead = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;
   // At the end of the step: compute threads wait shortly for each other
   // (trainer/threads/cpu_watch.h)
   bool cpus_shared = false;
@@ -53,12 +53,17 @@ struct StepReport {
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   }
-  double hit_rate() const {
-    return hits + misses > 0 ? static_cast<double>(hits) / static_cast<double>(hits + misses) : 1;
+  double hit_rate() const { return ShareOf(hits, 1); }
+  double ahead_rate() const { return ShareOf(ahead, 0); }
+
+ private:
+  double ShareOf(uint64_t some, double of_none) const {
+    const uint64_t all = hits + ahead + misses;
+    return all == 0 ? of_none : static_cast<double>(some) / static_cast<double>(all);
   }
 };
 
-// "step 12/200  loss 3.412  412 tok/s  hit 71 %  in 12.1 MiB  out 4.02 MiB  ETA 1:12 min"
+// "step 12/200  loss 3.41  412 tok/s  hit 71 %, ahead 26 %  in 12.1 MiB  out 4 MiB  ETA 1:12 min"
 std::string ProgressLine(const StepReport& report);
 // One JSON object without a newline.
 std::string MetricsLine(const StepReport& report);

@@ -25,6 +25,7 @@ std::string Sums(const std::vector<StepMetrics>& steps) {
   double seconds = 0, waited = 0;
   for (const StepMetrics& step : steps) {
     all.hits += step.hits;
+    all.ahead += step.ahead;
     all.misses += step.misses;
     all.prefetches_late += step.prefetches_late;
     late_steps += step.prefetches_late > 0 ? 1 : 0;
@@ -36,9 +37,13 @@ std::string Sums(const std::vector<StepMetrics>& steps) {
     all.bytes_h2d += step.bytes_h2d;
     all.bytes_h2d_least += step.bytes_h2d_least;
   }
-  std::string text = "<p>" + std::to_string(steps.size()) + " steps; " + Percent(all.hit_rate()) +
-                     " of " + std::to_string(all.hits + all.misses) +
-                     " accesses found their chunk there or on its way; " +
+
+  const auto share = [&all](uint64_t some) {
+    return Percent(static_cast<double>(some) / static_cast<double>(all.accesses()));
+  };
+  std::string text = "<p>" + std::to_string(steps.size()) + " steps; of " +
+                     std::to_string(all.accesses()) + " accesses " + share(all.hits) +
+                     " found their chunk there and " + share(all.ahead) + " fetched ahead; " +
                      std::to_string(all.prefetches_late) + " prefetches in " +
                      std::to_string(late_steps) + " steps came late; " + FormatDuration(waited) +
                      " of " + FormatDuration(seconds) + " were waited";
@@ -54,13 +59,13 @@ std::string Sums(const std::vector<StepMetrics>& steps) {
 }  // namespace
 
 double StepMetrics::kept_rate() const {
-  return KeptRate(static_cast<double>(misses + prefetches), hits + misses);
+  return KeptRate(static_cast<double>(misses + prefetches), accesses());
 }
 
 double StepMetrics::kept_rate_best() const {
   if (bytes_h2d_least == 0 || bytes_h2d == 0) return 0;
   const double fewer = static_cast<double>(bytes_h2d_least) / static_cast<double>(bytes_h2d);
-  return KeptRate(static_cast<double>(misses + prefetches) * fewer, hits + misses);
+  return KeptRate(static_cast<double>(misses + prefetches) * fewer, accesses());
 }
 
 Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
@@ -80,16 +85,18 @@ Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
           .Read("waited_s", &step.waited_seconds)
           .Read("hits", &step.hits)
           .Read("misses", &step.misses);
+      if (fields.Has("ahead")) fields.Read("ahead", &step.ahead);
 
       fields.Read("prefetches", &step.prefetches).Read("prefetches_late", &step.prefetches_late);
       fields.Read("bytes_h2d", &step.bytes_h2d).Read("bytes_h2d_theory", &step.bytes_h2d_least);
     });
+
     if (!read.ok()) {
       return Status(read.id(), "the file is none of a trainer's metrics: " + read.what())
           .Where(path)
           .Fix("give DIR/metrics.jsonl of trainer run --out DIR");
     }
-    if (told && step.hits + step.misses > 0) steps.push_back(step);
+    if (told && step.accesses() > 0) steps.push_back(step);
   }
   return steps;
 }

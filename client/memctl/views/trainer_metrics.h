@@ -17,16 +17,15 @@ namespace tidepool::client {
 struct StepMetrics {
   uint64_t step = 0;
   double seconds = 0, waited_seconds = 0;
-  // Chunks that were there, or on their way, when an operator needed them; and those that were not.
-  uint64_t hits = 0, misses = 0;
+  // Chunks that an operator needed: they had stayed since an earlier use, had been fetched
+  // ahead, or were fetched because it waited for them.
+  uint64_t hits = 0, ahead = 0, misses = 0;
   uint64_t prefetches = 0, prefetches_late = 0;
   uint64_t bytes_h2d = 0;
   uint64_t bytes_h2d_least = 0;  // by Belady's rule on the recorded order; 0: not known yet
 
-  // The share of accesses whose chunk was there, or on its way.
-  double hit_rate() const {
-    return hits + misses == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(hits + misses);
-  }
+  // All of them.
+  uint64_t accesses() const { return hits + ahead + misses; }
   // The share of all accesses for which nothing was fetched, ahead or at need.
   double kept_rate() const;
   // The same, if the fetches were as few as Belady's rule makes them (all chunks counted as equally

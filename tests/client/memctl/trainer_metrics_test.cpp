@@ -32,7 +32,7 @@ class Metrics : public ::testing::Test {
   static std::string Line(int step, int late, int bytes, int least) {
     return R"({"step":)" + std::to_string(step) +
            R"(,"loss":2.5,"grad_norm":1,"learning_rate":0.1,"loss_scale":1,"skipped":false,"tokens":64,"seconds":0.5,"tokens_per_s":128,)"
-           R"("hits":18,"misses":2,"hit_rate":0.9,"evictions":4,"prefetches":2,)"
+           R"("hits":16,"ahead":2,"misses":2,"hit_rate":0.8,"evictions":4,"prefetches":2,)"
            R"("prefetches_late":)" +
            std::to_string(late) + R"(,"waited_s":0.125,"bytes_h2d":)" + std::to_string(bytes) +
            R"(,"bytes_d2h":5,"bytes_h2d_theory":)" + std::to_string(least) +
@@ -50,8 +50,8 @@ TEST_F(Metrics, ToldAreTheHitRateItsBoundAndTheStepsWithLatePrefetches) {
   EXPECT_DOUBLE_EQ(steps->at(0).kept_rate_best(), 0) << "no order is known yet";
   EXPECT_DOUBLE_EQ(steps->at(1).kept_rate_best(), 0.85) << "three of the four fetches had to be";
   const std::string page = RenderMetrics(*steps);
-  EXPECT_THAT(page, HasSubstr("2 steps; 90.0 % of 40 accesses found their chunk there or on its "
-                              "way; 1 prefetches in 1 steps came late; "
+  EXPECT_THAT(page, HasSubstr("2 steps; of 40 accesses 80.0 % found their chunk there and 10.0 % "
+                              "fetched ahead; 1 prefetches in 1 steps came late; "
                               "250 ms of 1.0 s were waited"));
   EXPECT_THAT(page,
               HasSubstr("in 1 steps with a recorded order: 4.00 KiB, by Belady's rule 3.00 KiB"));

@@ -37,6 +37,7 @@ void ExpectAlike(const ToyRankResult& device, const ToyRankResult& host) {
   for (size_t step = 0; step < host.after_step.size(); ++step) {
     const CacheCounters &a = device.after_step[step], &b = host.after_step[step];
     EXPECT_EQ(a.hits, b.hits);
+    EXPECT_EQ(a.ahead, b.ahead);
     EXPECT_EQ(a.misses, b.misses);
     EXPECT_EQ(a.prefetches, b.prefetches);
     EXPECT_EQ(a.evictions, b.evictions);
