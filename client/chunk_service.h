@@ -10,12 +10,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "base/formats/optimizer.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "shm/step_numbers.h"
 
 namespace tidepool::client {
 
@@ -93,6 +95,9 @@ struct StepEnd {
   // (shm/step_numbers.h); empty: all are reached. A parameter that no rank of its data-parallel
   // group has reached is left as it is. Servers of earlier releases take its gradient for zero.
   std::span<const uint64_t> untouched = {};
+  // What the step was like, where this rank tells it (one of the job's is enough). Servers of
+  // earlier releases are not told.
+  std::optional<shm::StepFacts> facts = {};
 };
 
 // The answer to a request.

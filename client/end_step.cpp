@@ -46,6 +46,8 @@ Status MemClient::StartNumbers(const StepEnd& end) {
   }
   for (const GroupStep& group : end.groups)
     requests.push_back(shm::GroupNumbersRequestOf(group.group, group.numbers, end.version));
+  if (end.facts && session_.port->protocol() >= shm::kAbiFacts)
+    requests.push_back(shm::StepFactsRequestOf(*end.facts, end.version));
 
   for (const shm::Request& request : requests) {
     TP_ASSIGN_OR_RETURN(const Ticket ticket, Start(request));

@@ -33,8 +33,10 @@ inline constexpr uint32_t kAbiAttempt = 7;
 inline constexpr uint32_t kAbiNumbers = 8;
 // The first version in which a job may add up its gradients itself (JobSpec::sums_gradients).
 inline constexpr uint32_t kAbiSums = 9;
+// The first version in which a rank says what a step was like (Op::kStepFacts).
+inline constexpr uint32_t kAbiFacts = 9;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion &&
-              kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion);
+              kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion && kAbiFacts <= kAbiVersion);
 
 // What a request asks for.
 enum class Op : uint32_t {
@@ -54,8 +56,10 @@ enum class Op : uint32_t {
   kGroupNumbers = 6,
   // Parameters that no backward of the open step has reached on this rank. Answered likewise.
   kUntouched = 7,
+  // What the open step was like, for those who look: it changes nothing. Answered likewise.
+  kStepFacts = 8,
 };
-inline constexpr uint32_t kOpMin = 1, kOpMax = 7;
+inline constexpr uint32_t kOpMin = 1, kOpMax = 8;
 
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it.
 // The server then answers it without applying it where its effect is already in kept memory.
@@ -137,6 +141,18 @@ struct UntouchedRequest {
   uint32_t flags;  // as EndStepRequest has it
 };
 
+// kStepFacts, in the same 56 bytes.
+struct StepFactsRequest {
+  uint64_t counter;
+  uint32_t op;
+  float loss;            // the step's mean loss; may be anything
+  uint64_t version;      // as EndStepRequest has it
+  uint64_t tokens;       // of all ranks; below 2^48
+  uint64_t reserved[2];  // 0
+  uint32_t cpus_shared;  // 1: the rank's threads shared CPUs with others at the end of the step
+  uint32_t flags;        // as EndStepRequest has it
+};
+
 // What `flags` of a request of this attempt hold besides kResubmitted.
 constexpr uint32_t FlagsOfAttempt(uint32_t attempt) {
   return kNamesAttempt | (attempt & kAttemptMask) << kAttemptShift;
@@ -176,11 +192,13 @@ inline constexpr uint32_t kPayloadWords = kPayloadBytes / 8;
 
 static_assert(sizeof(Request) == kPayloadBytes && sizeof(EndStepRequest) == kPayloadBytes &&
               sizeof(GroupNumbersRequest) == kPayloadBytes &&
-              sizeof(UntouchedRequest) == kPayloadBytes && sizeof(Completion) == kPayloadBytes);
+              sizeof(UntouchedRequest) == kPayloadBytes &&
+              sizeof(StepFactsRequest) == kPayloadBytes && sizeof(Completion) == kPayloadBytes);
 static_assert(std::is_trivially_copyable_v<Request> &&
               std::is_trivially_copyable_v<EndStepRequest> &&
               std::is_trivially_copyable_v<GroupNumbersRequest> &&
               std::is_trivially_copyable_v<UntouchedRequest> &&
+              std::is_trivially_copyable_v<StepFactsRequest> &&
               std::is_trivially_copyable_v<Completion>);
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
@@ -194,7 +212,8 @@ inline Request AsRequest(const EndStepRequest& request) {
 // True for what is answered when the step that it names has ended, and means nothing by itself.
 inline bool IsStepNumbers(const Request& request) {
   return request.op == static_cast<uint32_t>(Op::kGroupNumbers) ||
-         request.op == static_cast<uint32_t>(Op::kUntouched);
+         request.op == static_cast<uint32_t>(Op::kUntouched) ||
+         request.op == static_cast<uint32_t>(Op::kStepFacts);
 }
 
 }  // namespace tidepool::shm

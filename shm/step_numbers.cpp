@@ -48,6 +48,25 @@ std::vector<Request> UntouchedRequestsOf(std::span<const uint64_t> untouched, ui
   }
 }
 
+Request StepFactsRequestOf(const StepFacts& facts, Version version) {
+  StepFactsRequest request{};
+  request.op = static_cast<uint32_t>(Op::kStepFacts);
+  request.loss = facts.loss;
+  request.version = version;
+  request.tokens = facts.tokens;
+  request.cpus_shared = facts.cpus_shared ? 1 : 0;
+  return std::bit_cast<Request>(request);
+}
+
+const char* ReadStepFacts(const Request& request, StepFacts* facts) {
+  const auto own = std::bit_cast<StepFactsRequest>(request);
+  if (own.tokens >= kStepTokensMax) return "a step has more tokens than there are";
+  if (own.cpus_shared > 1 || own.reserved[0] != 0 || own.reserved[1] != 0)
+    return "a reserved field is set";
+  *facts = {.loss = own.loss, .tokens = own.tokens, .cpus_shared = own.cpus_shared == 1};
+  return nullptr;
+}
+
 const char* ReadGroupNumbers(const Request& request, const JobSpec& spec, GroupNumbers* numbers) {
   const auto own = std::bit_cast<GroupNumbersRequest>(request);
   if (own.group >= spec.parameter_groups.size()) return "the job has no such parameter group";

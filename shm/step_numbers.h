@@ -23,7 +23,16 @@ inline constexpr uint32_t kUntouchedBits = 192;
 // Requests of this kind that a rank may send in one step: numbers of all groups, and any set of
 // 49,152 parameters (of more, what runs of neighbours make of it).
 inline constexpr uint32_t kUntouchedRequestsMax = 256;
-inline constexpr uint32_t kNumbersRequestsMax = kParameterGroupsMax + kUntouchedRequestsMax;
+// Those, and one that tells what the step was like.
+inline constexpr uint32_t kNumbersRequestsMax = kParameterGroupsMax + kUntouchedRequestsMax + 1;
+
+// What a step was like: for those who look, and in no kept memory.
+struct StepFacts {
+  float loss = 0;            // mean over ranks and micro-batches; may be no number
+  uint64_t tokens = 0;       // of all ranks
+  bool cpus_shared = false;  // threads of the rank shared CPUs with others
+};
+inline constexpr uint64_t kStepTokensMax = uint64_t{1} << 48;
 
 // Words of a set of so many parameters.
 constexpr size_t WordsOfSet(uint64_t parameters) {
@@ -35,12 +44,14 @@ Request GroupNumbersRequestOf(uint32_t group, const GroupNumbers& numbers, Versi
 // None for an empty set. May be more than kUntouchedRequestsMax.
 std::vector<Request> UntouchedRequestsOf(std::span<const uint64_t> untouched, uint64_t parameters,
                                          Version version);
+Request StepFactsRequestOf(const StepFacts& facts, Version version);
 
 // Takes in what a request says. Null, or what an honest rank cannot say.
 const char* ReadGroupNumbers(const Request& request, const JobSpec& spec, GroupNumbers* numbers);
 // `untouched` has WordsOfSet of the job's parameters.
 const char* ReadUntouched(const Request& request, const JobSpec& spec,
                           std::span<uint64_t> untouched);
+const char* ReadStepFacts(const Request& request, StepFacts* facts);
 // The group of a kGroupNumbers.
 inline uint32_t GroupOf(const Request& request) {
   return std::bit_cast<GroupNumbersRequest>(request).group;

@@ -34,6 +34,13 @@ void ReadJob(Fields& fields, JobView* job) {
       .Read("steps_skipped", &job->steps_skipped);
 
   fields.ReadIfThere("node", &job->node);
+  if (fields.Has("loss")) {  // not in a recording of a former release
+    fields.Read("step_seconds_p50", &job->step_seconds_p50)
+        .Read("step_seconds_p99", &job->step_seconds_p99)
+        .Read("tokens_per_second", &job->tokens_per_second)
+        .Read("cpus_shared", &job->cpus_shared);
+    if (!fields.IsNull("loss")) fields.Read("loss", &job->loss.emplace());
+  }
   if (fields.Has("lease_seconds")) {  // not in a recording of a former release
     fields.Read("lease_seconds", &job->lease_seconds);
     ReadLimit(&fields, "kept_until", &job->kept_until);

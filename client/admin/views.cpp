@@ -31,6 +31,7 @@ void ReadChunk(const json::value& value, std::string* wrong, ChunkView* chunk) {
       .Read("bytes", &chunk->bytes)
       .Read("version", &chunk->version)
       .Read("fetches", &chunk->fetches);
+  fields.ReadIfThere("dtype", &chunk->dtype);
   fields.Read("states_on_nvme", &chunk->states_on_nvme)
       .ReadIfThere("states_on_gpu", &chunk->states_on_gpu)
       .ReadIfThere("node", &chunk->node);

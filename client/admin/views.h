@@ -75,6 +75,10 @@ struct JobView {
   uint64_t uid = 0, chunks = 0, chunks_spilled = 0;
   std::string account;
   QuotaView quota;
+  // 0 and none where nothing is known yet, or no rank tells.
+  double step_seconds_p50 = 0, step_seconds_p99 = 0, tokens_per_second = 0;
+  std::optional<double> loss;
+  bool cpus_shared = false;
   std::string node = {};
 };
 
@@ -87,8 +91,9 @@ struct LostJobView {
 
 // A row of `/v1/chunks`.
 struct ChunkView {
-  uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, bytes = 0, version = 0, fetches = 0;
-  std::string state;
+  uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, version = 0, fetches = 0;
+  uint64_t bytes = 0;  // of all that it has: weights, gradients and states
+  std::string state, dtype;
   bool states_on_nvme = false, states_on_gpu = false, weights_on_nvme = false;
   std::vector<uint64_t> ranks_cached;
   std::string node = {};

@@ -23,6 +23,7 @@
 #include "base/unique_fd.h"
 #include "memserver/jobs/fair_share.h"
 #include "memserver/jobs/sessions/session_slot.h"
+#include "memserver/jobs/step_figures.h"
 #include "memserver/jobs/wake_ups.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/residency/quota.h"
@@ -125,9 +126,7 @@ struct Job {
   size_t next_filled = 0;
   uint64_t ahead_seen = 0;  // for WeightDesk: when there was nothing to read ahead
   // Figures for the snapshot.
-  int64_t last_seal_ns = 0;
-  double step_seconds = 0;
-  uint64_t steps_skipped = 0;
+  StepFigures figures;
   StepTraffic open_traffic, sealed_traffic;  // of the open step so far; of the last sealed one
   uint64_t parameters_updated = 0;
 

@@ -121,6 +121,7 @@ void JobLife::KeepOrEnd(Job* job) {
   }
 
   job->detached_ns = context_.neighbours.clock->NowNs();
+  job->figures.Interrupt();
   context_.log->Tell(job->uid, LogLevel::kInfo, "job detached, kept for a restart",
                      {{"job", job->id}, {"version", job->states->sealed_version()}});
 }

@@ -276,7 +276,8 @@ bool Dispatcher::TakeRequests(SessionSlot* slot, uint32_t requests_max) {
 
 void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
   const uint32_t protocol = slot->session->port().protocol();
-  const bool numbers_known = protocol >= shm::kAbiNumbers;
+  const bool is_facts = request.op == static_cast<uint32_t>(shm::Op::kStepFacts);
+  const bool numbers_known = protocol >= (is_facts ? shm::kAbiFacts : shm::kAbiNumbers);
   if (request.op < shm::kOpMin || request.op > shm::kOpMax ||
       (shm::IsStepNumbers(request) && !numbers_known)) {
     slot->violation = "the operation is unknown";

@@ -47,6 +47,7 @@ bool IsApplied(SessionSlot* slot, const shm::Request& request) {
     case shm::Op::kEndStep:
     case shm::Op::kGroupNumbers:
     case shm::Op::kUntouched:
+    case shm::Op::kStepFacts:
     case shm::Op::kClaimFrozen: break;
   }
   return false;

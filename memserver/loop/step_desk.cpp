@@ -53,17 +53,13 @@ void StepDesk::FinishStep(Job* job) {
 
   SealStep(job->states.get(), record, job->numbers.Together());
   AnswerStep(job, record, ErrorId::kNone);
+  job->figures.Sealed(neighbours_.clock->NowNs(), record.skipped != 0, job->numbers.facts());
   job->step.Clear();
   job->numbers.Clear();
   job->intake.BeginStep();
   job->updates.Begin(record);
   job->NoteProgress(JobProgress::kStepSealed);
 
-  job->steps_skipped += record.skipped;
-  const int64_t now = neighbours_.clock->NowNs();
-  if (job->last_seal_ns != 0)
-    job->step_seconds = static_cast<double>(now - job->last_seal_ns) / kNsPerSecond;
-  job->last_seal_ns = now;
   job->sealed_traffic = std::exchange(job->open_traffic, {});
 }
 

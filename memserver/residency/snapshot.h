@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,9 @@
 #include "base/ids.h"
 #include "memserver/residency/kept/lost_jobs.h"
 #include "memserver/residency/quota.h"
+#include "memserver/residency/step_times.h"
 #include "shm/spec/job_spec.h"
+#include "shm/step_numbers.h"
 
 namespace tidepool::memserver {
 
@@ -113,6 +116,10 @@ struct JobRow {
   // Bytes of memory traffic by workers for it, since memserver started.
   uint64_t optimizer_bytes = 0;
   double step_seconds = 0;  // between the last two seals
+  StepTimes step_times;     // since memserver has the job
+  // What a rank told of the last step, and the tokens of all steps that one told of.
+  std::optional<shm::StepFacts> step_facts;
+  uint64_t tokens = 0;
   double grad_norm = 0;
   uint64_t steps_skipped = 0;
   StepProgress step;

@@ -14,6 +14,11 @@ const char* StepNumbers::Take(Rank rank, const shm::Request& request) {
   if (request.op == static_cast<uint32_t>(shm::Op::kUntouched)) {
     own.untouched.resize(shm::WordsOfSet(spec_->parameters.size()));
     if (const char* why = shm::ReadUntouched(request, *spec_, own.untouched)) return why;
+  } else if (request.op == static_cast<uint32_t>(shm::Op::kStepFacts)) {
+    shm::StepFacts facts;
+    if (const char* why = shm::ReadStepFacts(request, &facts)) return why;
+    if (own.facts) return "a rank tells twice what a step was like";
+    own.facts = facts;
   } else {
     GroupNumbers numbers;
     if (const char* why = shm::ReadGroupNumbers(request, *spec_, &numbers)) return why;
@@ -31,6 +36,12 @@ const char* StepNumbers::Take(Rank rank, const shm::Request& request) {
 bool StepNumbers::Agree(Rank one, Rank other) const {
   const OfRank &a = of_rank_[one], &b = of_rank_[other];
   return a.groups == b.groups && a.numbers == b.numbers;
+}
+
+std::optional<shm::StepFacts> StepNumbers::facts() const {
+  const auto told = std::find_if(of_rank_.begin(), of_rank_.end(),
+                                 [](const OfRank& rank) { return rank.facts.has_value(); });
+  return told == of_rank_.end() ? std::nullopt : told->facts;
 }
 
 StepSaid StepNumbers::Together() const {
@@ -75,6 +86,7 @@ void StepNumbers::Clear() {
     rank.groups = 0;
     rank.numbers.clear();
     rank.untouched.clear();
+    rank.facts.reset();
     rank.waiting.clear();
   }
 }

@@ -1,5 +1,5 @@
 // StepNumbers: what the ranks of a job say of the open step besides its end: numbers of parameter
-// groups, and which parameters no backward has reached.
+// groups, which parameters no backward has reached, and what the step was like.
 //
 // One thread (the serve loop). Pure bookkeeping, like StepTracker, and forgotten with it: nothing
 // of it is in kept memory before the step is sealed, and no request is answered before its rank's
@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,8 @@ class StepNumbers {
   std::span<const shm::Request> waiting(Rank rank) const { return of_rank_[rank].waiting; }
   // True when both ranks name the same numbers of the same groups.
   bool Agree(Rank one, Rank other) const;
+  // What the first rank that tells says the step was like.
+  std::optional<shm::StepFacts> facts() const;
   // What the ranks say together. Requires that all of them have ended the step, and agree.
   StepSaid Together() const;
   void Clear();
@@ -39,6 +42,7 @@ class StepNumbers {
     uint64_t groups = 0;
     std::vector<GroupNumbers> numbers;  // empty, or one a group
     std::vector<uint64_t> untouched;    // empty, or a set of all parameters
+    std::optional<shm::StepFacts> facts;
     std::vector<shm::Request> waiting;
   };
   std::vector<uint64_t> LeftAlone() const;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -58,6 +59,8 @@ shm::Request HostileRank::DueFrozen(FuzzInput* input, const Job& job) {
 shm::Request HostileRank::DueNumbers(FuzzInput* input, const Job& job) {
   const shm::JobSpec& spec = job.spec();
   const Version version = job.states->sealed_version();
+  if (input->OneIn(4))
+    return shm::StepFactsRequestOf({.loss = std::nanf(""), .tokens = input->Choice(4)}, version);
   if (input->OneIn(2)) {
     const uint32_t group = input->Choice(static_cast<uint32_t>(spec.parameter_groups.size()));
     return shm::GroupNumbersRequestOf(group, NumbersOf(spec.optimizer, 0.01F, 0.1F), version);

@@ -70,6 +70,29 @@ TEST(GroupNumbersRequests, ComeBackAsTheyWere) {
   EXPECT_EQ(GroupOf(request), 0U);
 }
 
+TEST(StepFactsRequests, ComeBackAsTheyWere) {
+  StepFacts read;
+  const Request request =
+      StepFactsRequestOf({.loss = 2.5F, .tokens = 4096, .cpus_shared = true}, 3);
+  EXPECT_TRUE(IsStepNumbers(request));
+  EXPECT_EQ(request.version, 3U);
+  ASSERT_EQ(ReadStepFacts(request, &read), nullptr);
+  EXPECT_EQ(read.loss, 2.5F);
+  EXPECT_EQ(read.tokens, 4096U);
+  EXPECT_TRUE(read.cpus_shared);
+}
+
+TEST(StepFactsRequests, WhatNoRankCanMeanIsRefused) {
+  StepFacts read;
+  EXPECT_NE(ReadStepFacts(StepFactsRequestOf({.tokens = kStepTokensMax}, 0), &read), nullptr);
+  auto words = std::bit_cast<StepFactsRequest>(StepFactsRequestOf({}, 0));
+  words.cpus_shared = 2;
+  EXPECT_NE(ReadStepFacts(std::bit_cast<Request>(words), &read), nullptr);
+  words.cpus_shared = 0;
+  words.reserved[1] = 1;
+  EXPECT_NE(ReadStepFacts(std::bit_cast<Request>(words), &read), nullptr);
+}
+
 TEST(GroupNumbersOf, EachRuleHasItsOwnAndNoOthers) {
   OptimizerSpec spec;
   for (const auto rule : {OptimizerRule::kAdamW, OptimizerRule::kAdam, OptimizerRule::kSgd,

@@ -103,15 +103,20 @@ Status Run::TakeLoss(StepReport* report) {
 // The loss is noted before the step can be sealed: a run that goes on behind a sealed step can then
 // report it.
 Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
-  const client::StepEnd end{.version = version_,
-                            .learning_rate = static_cast<float>(report->learning_rate),
-                            .loss_scale = static_cast<float>(report->loss_scale),
-                            .data_cursor = task_.batches->position(),
-                            .scaler_steps = scaler_.state().good_steps,
-                            .random_state = SplitMix64(random_).Next()};
+  client::StepEnd end{.version = version_,
+                      .learning_rate = static_cast<float>(report->learning_rate),
+                      .loss_scale = static_cast<float>(report->loss_scale),
+                      .data_cursor = task_.batches->position(),
+                      .scaler_steps = scaler_.state().good_steps,
+                      .random_state = SplitMix64(random_).Next()};
 
   const auto note = [&]() -> Status {
     TP_RETURN_IF_ERROR(TakeLoss(report));
+    // The engine reads `end` behind this.
+    if (task_.world->rank() == 0)
+      end.facts = {.loss = static_cast<float>(report->loss),
+                   .tokens = report->tokens,
+                   .cpus_shared = task_.cpus_shared != nullptr && task_.cpus_shared()};
     return task_.reports != nullptr ? task_.reports->Note(*report) : Status();
   };
 

@@ -173,9 +173,13 @@ function showHead(card, job, seen) {
   const phase = seen.step.phase && seen.step.phase !== job.state ? " · " + seen.step.phase : "";
   const micro = seen.step.micro_batches > 1 ? `, micro-batch ${seen.step.micro_batch}/${seen.step.micro_batches}` : "";
   const lasted = job.step_seconds > 0 ? [" · ", number(job.step_seconds, secondsText(job.step_seconds), "job-seconds"), " a step"] : [];
+  const spread = job.step_seconds_p99 > 0 ? [` (p50 ${secondsText(job.step_seconds_p50)}, p99 ${secondsText(job.step_seconds_p99)})`] : [];
+  const told = [...(job.loss === null ? [] : [" · loss ", number(job.loss, job.loss.toFixed(4), "job-loss")]),
+    ...(job.tokens_per_second === null ? [] : [" · ", number(job.tokens_per_second, Math.round(job.tokens_per_second).toLocaleString("en"), "job-tokens"), " tokens/s"]),
+    ...(job.cpus_shared ? [" · its threads share CPUs with others"] : [])];
   const skipped = job.steps_skipped > 0 ? [` · ${job.steps_skipped} skipped`] : [];
   card.head.replaceChildren(h("h2", {}, job.name), h("span", { class: "badge " + (job.suspended || job.ranks_attached < job.world ? "warn" : "ok"), "data-is": "job-state" }, job.suspended ? "suspended" : job.state + phase),
-    h("span", { class: "facts" }, "step ", number(job.version, String(job.version), "job-step"), micro, ...lasted, " · ranks ", number(job.ranks_attached, `${job.ranks_attached}/${job.world}`, "job-ranks"),
+    h("span", { class: "facts" }, "step ", number(job.version, String(job.version), "job-step"), micro, ...lasted, ...spread, ...told, " · ranks ", number(job.ranks_attached, `${job.ranks_attached}/${job.world}`, "job-ranks"),
       ` · ${countText(job.parameters)} parameters in ${job.dtype} · user ${job.uid} · weight ${job.quota.weight}, ${job.quota.priority} priority`, ...skipped));
 }
 

@@ -85,8 +85,13 @@ Lines RenderEvents(const std::vector<EventView>& events) {
 namespace {
 
 const std::vector<Table::Column> kWideColumns{
-    {"UID", true},   {"ACCOUNT"},          {"WEIGHT", true}, {"PRIORITY"},     {"GUARANTEE", true},
-    {"LIMIT", true}, {"NVME LIMIT", true}, {"CHUNKS", true}, {"ON NVME", true}};
+    {"UID", true},       {"ACCOUNT"},     {"WEIGHT", true},     {"PRIORITY"},
+    {"GUARANTEE", true}, {"LIMIT", true}, {"NVME LIMIT", true}, {"CHUNKS", true},
+    {"ON NVME", true},   {"P50", true},   {"P99", true},        {"CPUS"}};
+
+std::string SecondsText(double seconds) {
+  return seconds > 0 ? FormatDuration(seconds) : "-";
+}
 
 std::string LimitText(const std::optional<uint64_t>& limit) {
   return limit ? FormatBytes(*limit) : "none";
@@ -97,7 +102,9 @@ void AddWide(const JobView& job, std::vector<std::string>* cells) {
   cells->insert(cells->end(),
                 {std::to_string(job.uid), job.account, std::to_string(quota.weight), quota.priority,
                  FormatBytes(quota.guarantee), LimitText(quota.limit), LimitText(quota.nvme_limit),
-                 std::to_string(job.chunks), std::to_string(job.chunks_spilled)});
+                 std::to_string(job.chunks), std::to_string(job.chunks_spilled),
+                 SecondsText(job.step_seconds_p50), SecondsText(job.step_seconds_p99),
+                 job.cpus_shared ? "shared" : "own"});
 }
 
 }  // namespace
@@ -120,6 +127,8 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
       {std::string("POOL") + (frozen ? "+FROZEN" : "") + (nvme ? "+NVME" : ""), true},
       {"RCACHE", true},
       {"STEP", true},
+      {"LOSS", true},
+      {"TOK/S", true},
       {"GRAD NORM", true},
       {"SKIPPED", true}};
   if (style.wide) columns.insert(columns.end(), kWideColumns.begin(), kWideColumns.end());
@@ -138,7 +147,8 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
         std::to_string(job.version), FormatCount(job.parameters),
         // Memory, and time.
         FormatBytes(job.pool_bytes) + frozen_text + nvme_text, FormatBytes(job.rcache_bytes),
-        job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-",
+        SecondsText(job.step_seconds), job.loss ? FormatFixed(*job.loss, 4) : "-",
+        job.tokens_per_second > 0 ? FormatFixed(job.tokens_per_second, 0) : "-",
         job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-", std::to_string(job.steps_skipped)};
     if (style.wide) AddWide(job, &cells);
     table.Add(std::move(cells), job.node);
@@ -248,29 +258,39 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style) {
   return lines;
 }
 
+namespace {
+
+// What a fetch of the whole chunk moves, and what `residency` counts.
+std::string WeightsText(const ChunkView& chunk) {
+  if (chunk.dtype.empty()) return "-";  // a recording of a former release
+  return FormatBytes(chunk.elements * (chunk.dtype == "fp32" ? 4 : 2));
+}
+
+}  // namespace
+
 Lines RenderChunks(const ChunksView& chunks, const Style& style) {
   Table table({{"JOB", true},
                {"CHUNK", true},
                {"STATE"},
                {"GROUP", true},
                {"ELEMENTS", true},
-               {"BYTES", true},
+               {"WEIGHTS", true},
+               {"WITH STATES", true},
                {"VERSION", true},
                {"FETCHES", true},
                {"STATES"},
                {"CACHED BY"}});
 
   for (const ChunkView& chunk : chunks.chunks) {
-    table.Add(
-        {std::to_string(chunk.job), std::to_string(chunk.chunk), chunk.state,
-         std::to_string(chunk.data_group), FormatCount(chunk.elements), FormatBytes(chunk.bytes),
-         std::to_string(chunk.version), std::to_string(chunk.fetches),
-         chunk.states_on_gpu     ? "gpu"
-         : chunk.weights_on_nvme ? "nvme, weights too"
-         : chunk.states_on_nvme  ? "nvme"
-                                 : "host",
-         Ranks(chunk.ranks_cached)},
-        chunk.node);
+    const char* const states = chunk.states_on_gpu     ? "gpu"
+                               : chunk.weights_on_nvme ? "nvme, weights too"
+                               : chunk.states_on_nvme  ? "nvme"
+                                                       : "host";
+    table.Add({std::to_string(chunk.job), std::to_string(chunk.chunk), chunk.state,
+               std::to_string(chunk.data_group), FormatCount(chunk.elements), WeightsText(chunk),
+               FormatBytes(chunk.bytes), std::to_string(chunk.version),
+               std::to_string(chunk.fetches), states, Ranks(chunk.ranks_cached)},
+              chunk.node);
   }
 
   return table.Lines(style.header);

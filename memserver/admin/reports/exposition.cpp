@@ -18,6 +18,14 @@ std::string Escaped(std::string_view text) {
   return out;
 }
 
+std::string TextOf(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), end};
+}
+
 }  // namespace
 
 Exposition& Exposition::Family(std::string_view name, std::string_view type,
@@ -31,28 +39,39 @@ Exposition& Exposition::Family(std::string_view name, std::string_view type,
 }
 
 Exposition& Exposition::Sample(uint64_t value, std::initializer_list<Label> labels) {
-  Write(std::to_string(value), labels);
+  Write("", std::to_string(value), labels);
   return *this;
 }
 
 Exposition& Exposition::Sample(double value, std::initializer_list<Label> labels) {
-  std::array<char, 32> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view finite(text.data(), static_cast<size_t>(end - text.data()));
-  Write(std::isnan(value)   ? "NaN"
-        : std::isinf(value) ? (value > 0 ? "+Inf" : "-Inf")
-                            : finite,
-        labels);
+  Write("", TextOf(value), labels);
   return *this;
 }
 
-void Exposition::Write(std::string_view value, std::initializer_list<Label> labels) {
+Exposition& Exposition::Buckets(std::span<const double> bounds, std::span<const uint64_t> counts,
+                                double sum, const Label& label) {
+  uint64_t below = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    below += counts[i];
+    const std::string bound = i < bounds.size() ? TextOf(bounds[i]) : "+Inf";
+    Write("_bucket", std::to_string(below), {label, {"le", bound}});
+  }
+  Write("_sum", TextOf(sum), {label});
+  Write("_count", std::to_string(below), {label});
+  return *this;
+}
+
+void Exposition::Write(std::string_view part, std::string_view value,
+                       std::initializer_list<Label> labels) {
   text_ += name_;
+  text_ += part;
+
   char before = '{';
   for (const Label& label : labels) {
     text_ += before + std::string(label.name) + "=\"" + Escaped(label.value) + "\"";
     before = ',';
   }
+
   if (labels.size() > 0) text_ += '}';
   text_ += ' ';
   text_ += value;

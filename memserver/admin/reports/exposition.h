@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,14 @@ class Exposition {
   Exposition& Counter(std::string_view name, std::string_view help) {
     return Family(name, "counter", help);
   }
+  // Counts of values by size, since memserver or what it belongs to began.
+  Exposition& Histogram(std::string_view name, std::string_view help) {
+    return Family(name, "histogram", help);
+  }
+  // Adds a histogram of the family begun last: `counts` values each in the bucket below one of
+  // `bounds` alone, and the last one behind them all.
+  Exposition& Buckets(std::span<const double> bounds, std::span<const uint64_t> counts, double sum,
+                      const Label& label);
   // Adds a sample of the family begun last.
   Exposition& Sample(uint64_t value, std::initializer_list<Label> labels = {});
   Exposition& Sample(double value, std::initializer_list<Label> labels = {});
@@ -39,7 +48,8 @@ class Exposition {
 
  private:
   Exposition& Family(std::string_view name, std::string_view type, std::string_view help);
-  void Write(std::string_view value, std::initializer_list<Label> labels);
+  // `part` is added to the family's name.
+  void Write(std::string_view part, std::string_view value, std::initializer_list<Label> labels);
   std::string text_;
   std::string name_;
 };

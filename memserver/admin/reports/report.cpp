@@ -37,6 +37,23 @@ void WriteWaiting(const WaitingRow& row, JsonWriter* json) {
   json->Field("why", row.why).EndObject();
 }
 
+// Percentiles are of the last 128 steps; null where nothing is known yet, or no rank has told.
+void WriteStepFigures(const JobRow& job, JsonWriter* json) {
+  const auto number = [json](const char* key, bool known, double value) {
+    json->Key(key);
+    known ? json->Double(value) : json->Null();
+  };
+  const StepTimes& times = job.step_times;
+  number("step_seconds_p50", times.count > 0, times.p50);
+  number("step_seconds_p99", times.count > 0, times.p99);
+
+  const shm::StepFacts facts = job.step_facts.value_or(shm::StepFacts{});
+  number("loss", job.step_facts.has_value(), facts.loss);
+  number("tokens_per_second", job.step_facts && job.step_seconds > 0,
+         static_cast<double>(facts.tokens) / job.step_seconds);
+  json->Field("cpus_shared", facts.cpus_shared);
+}
+
 void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->Field("id", job.job)
       .Field("name", job.name)
@@ -73,9 +90,11 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
 
   WriteQuota(job.quota, json);
   json->EndObject();
+
   json->Field("step_seconds", job.step_seconds)
       .Field("grad_norm", job.grad_norm)
       .Field("steps_skipped", job.steps_skipped);
+  WriteStepFigures(job, json);
   std::array<uint64_t, kChunkStates.size()> counts{};
   for (const ChunkRow& chunk : job.chunks) ++counts[static_cast<size_t>(chunk.state)];
   json->Field("chunks", static_cast<uint64_t>(job.chunks.size())).Key("chunk_states").BeginObject();

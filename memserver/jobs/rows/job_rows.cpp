@@ -179,8 +179,12 @@ JobRow JobRowOf(const Job& job, bool demoting, std::vector<ChunkRow> chunks) {
   row.quota = job.quota;
   row.suspended = job.suspended;
   row.optimizer_bytes = job.worker_share.served;
-  row.step_seconds = job.step_seconds;
-  row.steps_skipped = job.steps_skipped;
+
+  row.step_seconds = job.figures.last_seconds();
+  row.step_times = job.figures.Times();
+  row.step_facts = job.figures.facts();
+  row.tokens = job.figures.tokens();
+  row.steps_skipped = job.figures.skipped();
   row.step = ProgressOf(job);
   if (job.IsRecorded()) {
     row.version = job.states->sealed_version();

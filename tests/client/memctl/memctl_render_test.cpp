@@ -137,15 +137,16 @@ TEST(MemctlResidency, HostileRunsAreErrors) {
 TEST(MemctlPs, JobsAreATable) {
   auto jobs = ReadJobs(R"({"jobs":[
     {"id":1,"name":"gpt","uid":0,"state":"training","world":2,"ranks_attached":2,"dtype":"bf16","version":41,"parameters":124439808,
-     "pool_bytes":1991036928,"frozen_bytes":0,"nvme_bytes":0,"rcache_bytes":134217728,"suspended":false,"optimizer_bytes":7,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,"chunks":9},
+     "pool_bytes":1991036928,"frozen_bytes":0,"nvme_bytes":0,"rcache_bytes":134217728,"suspended":false,"optimizer_bytes":7,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,
+     "step_seconds_p50":0.5,"step_seconds_p99":0.75,"loss":2.41,"tokens_per_second":3938.4,"cpus_shared":true,"chunks":9},
     {"id":12,"name":"a-long-name","uid":0,"state":"detached","world":1,"ranks_attached":0,"dtype":"fp32","version":0,"parameters":900,
      "pool_bytes":4096,"frozen_bytes":0,"nvme_bytes":0,"rcache_bytes":0,"suspended":true,"optimizer_bytes":0,"step_seconds":0,
      "grad_norm":null,"steps_skipped":3,"chunks":1}]})");
   ASSERT_TRUE(jobs.ok()) << jobs.status().Format();
   EXPECT_EQ(Joined(RenderJobs(*jobs, {})), R"(
-ID  NAME         STATE      RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STEP  GRAD NORM  SKIPPED
- 1  gpt          training     2/2  bf16     41  124.4M  1.85 GiB  128 MiB  521 ms      1.250        0
-12  a-long-name  suspended    0/1  fp32      0     900  4.00 KiB      0 B       -          -        3
+ID  NAME         STATE      RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STEP    LOSS  TOK/S  GRAD NORM  SKIPPED
+ 1  gpt          training     2/2  bf16     41  124.4M  1.85 GiB  128 MiB  521 ms  2.4100   3938      1.250        0
+12  a-long-name  suspended    0/1  fp32      0     900  4.00 KiB      0 B       -       -      -          -        3
 )");
   EXPECT_THAT(RenderJobs(*jobs, {.header = false}), SizeIs(2));
 }
@@ -188,15 +189,15 @@ TEST(MemctlPs, FrozenChunksStandBesideWhatIsTheJobsOwn) {
 
 TEST(MemctlChunks, EachHasALineThatSaysWhereItsStatesLie) {
   auto chunks = ReadChunks(
-      R"({"chunks":[{"job":3,"chunk":0,"state":"updating","data_group":0,"elements":1024,"bytes":16384,"version":41,
+      R"({"chunks":[{"job":3,"chunk":0,"state":"updating","data_group":0,"elements":1024,"dtype":"bf16","bytes":16384,"version":41,
     "fetches":5,"states_on_nvme":true,"ranks_cached":[0,1]},{"job":3,"chunk":1,"state":"empty","data_group":0,"elements":1024,
     "bytes":16384,"version":0,"fetches":0,"states_on_nvme":false,"ranks_cached":[]}],"next_cursor":"3:2"})");
   ASSERT_TRUE(chunks.ok()) << chunks.status().Format();
   EXPECT_EQ(chunks->next_cursor, "3:2");
   EXPECT_EQ(Joined(RenderChunks(*chunks, {})), R"(
-JOB  CHUNK  STATE     GROUP  ELEMENTS     BYTES  VERSION  FETCHES  STATES  CACHED BY
-  3      0  updating      0      1024  16.0 KiB       41        5  nvme    0,1
-  3      1  empty         0      1024  16.0 KiB        0        0  host    -
+JOB  CHUNK  STATE     GROUP  ELEMENTS   WEIGHTS  WITH STATES  VERSION  FETCHES  STATES  CACHED BY
+  3      0  updating      0      1024  2.00 KiB     16.0 KiB       41        5  nvme    0,1
+  3      1  empty         0      1024         -     16.0 KiB        0        0  host    -
 )");
 }
 

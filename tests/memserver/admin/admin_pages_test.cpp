@@ -179,16 +179,22 @@ TEST(Metrics, AreWellFormed) {
   FakeLoop loop;
   std::istringstream lines(MetricsReport(loop.source.Get(), Facts()));
   std::string family;
+  bool histogram = false;
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("# HELP ")) {
+      EXPECT_TRUE(line.ends_with('.')) << "a sentence: " << line;
       family = line.substr(7, line.find(' ', 7) - 7);
       continue;
     }
     if (line.starts_with("# TYPE ")) {
       EXPECT_EQ(line.substr(7, line.find(' ', 7) - 7), family);
+      histogram = line.ends_with(" histogram");
       continue;
     }
-    EXPECT_EQ(line.substr(0, line.find_first_of("{ ")), family) << line;
+    const std::string name = line.substr(0, line.find_first_of("{ "));
+    const bool of_histogram = histogram && (name == family + "_bucket" || name == family + "_sum" ||
+                                            name == family + "_count");
+    EXPECT_TRUE(name == family || of_histogram) << line;
     size_t read = 0;
     const std::string value = line.substr(line.rfind(' ') + 1);
     std::stod(value, &read);
@@ -211,6 +217,17 @@ TEST(Exposition, EscapesLabelsAndWritesNumbersThatAreNone) {
   out.Gauge("a", "help").Sample(0.5, {{"path", "a\\b\"c\nd"}}).Sample(1.0 / 0.0).Sample(0.0 / 0.0);
   EXPECT_EQ(out.Take(),
             "# HELP a help\n# TYPE a gauge\na{path=\"a\\\\b\\\"c\\nd\"} 0.5\na +Inf\na NaN\n");
+}
+
+TEST(Exposition, BucketsOfAHistogramAddUp) {
+  Exposition out;
+  const double bounds[] = {0.5, 1};
+  const uint64_t counts[] = {2, 0, 1};
+  out.Histogram("h", "help").Buckets(bounds, counts, 7.5, {"job", "a"});
+  EXPECT_EQ(out.Take(),
+            "# HELP h help\n# TYPE h histogram\n"
+            "h_bucket{job=\"a\",le=\"0.5\"} 2\nh_bucket{job=\"a\",le=\"1\"} 2\n"
+            "h_bucket{job=\"a\",le=\"+Inf\"} 3\nh_sum{job=\"a\"} 7.5\nh_count{job=\"a\"} 3\n");
 }
 
 }  // namespace admin_pages_test

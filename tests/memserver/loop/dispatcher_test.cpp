@@ -175,6 +175,11 @@ const BadRequest kBadRequests[] = {
     {"UntouchedRunPastEnd", Untouched(3, 2, 0), "no such parameter"},
     {"UntouchedBitPastEnd", Untouched(0, 3, 2), "no such parameter"},
     {"UntouchedHuge", Untouched(0xffffffff, 0xffffffff, 0), "no such parameter"},
+    {"FactsOfTooManyTokens", shm::StepFactsRequestOf({.tokens = kHuge}, 0), "more tokens"},
+    {"FactsOfNextVersion", shm::StepFactsRequestOf({}, 1), "not the open one"},
+    {"FactsWithAReservedField",
+     With(shm::StepFactsRequestOf({}, 0), [](Request* r) { r->element_count = 1; }),
+     "a reserved field is set"},
     {"GradientOfNextVersion", With(Gradient(0, kShard, 0), [](Request* r) { r->version = 1; }),
      "another version"},
 };

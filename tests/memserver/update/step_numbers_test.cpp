@@ -57,6 +57,21 @@ TEST(StepNumbers, RanksAgreeOnNumbersOrNot) {
   EXPECT_EQ(said.numbers[1], own);
 }
 
+TEST(StepNumbers, TheFirstRankThatTellsIsBelieved) {
+  const shm::JobSpec spec = TwoGroups();
+  StepNumbers numbers(&spec);
+  EXPECT_FALSE(numbers.facts());
+  ASSERT_EQ(numbers.Take(1, shm::StepFactsRequestOf({.loss = 2, .tokens = 7}, 0)), nullptr);
+  EXPECT_EQ(numbers.facts()->tokens, 7U);
+  ASSERT_EQ(numbers.Take(0, shm::StepFactsRequestOf({.loss = 1, .tokens = 8}, 0)), nullptr);
+  EXPECT_EQ(numbers.facts()->tokens, 8U);
+  EXPECT_EQ(numbers.waiting(0).size(), 1U) << "answered with the end of the step";
+  EXPECT_NE(numbers.Take(0, shm::StepFactsRequestOf({}, 0)), nullptr) << "told twice";
+  EXPECT_FALSE(numbers.Together().any()) << "nothing of it is kept";
+  numbers.Clear();
+  EXPECT_FALSE(numbers.facts());
+}
+
 bool Same(const optim::StepFactors& a, const optim::StepFactors& b) {
   return a.rule == b.rule && a.gradient_scale == b.gradient_scale &&
          std::memcmp(a.numbers, b.numbers, sizeof a.numbers) == 0;
