@@ -7,9 +7,15 @@ namespace tidepool::client {
 namespace {
 
 const char* NameOf(shm::Op op) {
-  constexpr std::array<const char*, shm::kOpMax + 1> kNames{
-      "?",        "put weights of", "fetch",           "submit gradient of",
-      "end step", "claim",          "numbers of step", "untouched of step"};
+  constexpr std::array<const char*, shm::kOpMax + 1> kNames{"?",
+                                                            "put weights of",
+                                                            "fetch",
+                                                            "submit gradient of",
+                                                            "end step",
+                                                            "claim",
+                                                            "numbers of step",
+                                                            "untouched of step",
+                                                            "begin at step"};
   return kNames[static_cast<uint32_t>(op)];
 }
 
@@ -23,11 +29,21 @@ Status WhyNoStep(const shm::EndStepRequest& end) {
       .Fix("correct the learning rate and its schedule (--lr, --min-lr), or the loss scale");
 }
 
+Status WhyNoBegin() {
+  return Status(ErrorId::kConfigBadValue,
+                "a job begins behind the step of a checkpoint only where all its states are in "
+                "the host pool")
+      .Where("the job's states on NVMe or on a GPU")
+      .Why("moments are not put there yet")
+      .Fix("give memserver a pool that holds all states, and the run --gpu-states off");
+}
+
 }  // namespace
 
 std::string Described(const shm::Request& request) {
   const auto op = static_cast<shm::Op>(request.op);
-  const bool of_chunk = op != shm::Op::kEndStep && !shm::IsStepNumbers(request);
+  const bool of_chunk =
+      op != shm::Op::kEndStep && op != shm::Op::kBeginAt && !shm::IsStepNumbers(request);
   return NameOf(op) + (of_chunk ? " chunk " + std::to_string(request.chunk) : std::string());
 }
 
@@ -42,6 +58,8 @@ Result<Outcome> OutcomeOf(const shm::Completion& completion, const shm::Request&
       completion.error <= UINT16_MAX ? static_cast<ErrorId>(completion.error) : ErrorId::kInternal;
   if (id == ErrorId::kConfigBadValue && request.op == static_cast<uint32_t>(shm::Op::kEndStep))
     return WhyNoStep(shm::AsEndStep(request));
+  if (id == ErrorId::kConfigBadValue && request.op == static_cast<uint32_t>(shm::Op::kBeginAt))
+    return WhyNoBegin();
   return Status(id, "memserver answered '" + Described(request) + "' with " + ErrorEntryOf(id).name)
       .Where("job " + std::to_string(job) + ", version " + std::to_string(request.version));
 }

@@ -17,6 +17,7 @@
 #include "base/formats/optimizer.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "shm/step_numbers.h"
 
 namespace tidepool::client {
@@ -62,6 +63,18 @@ struct Range {
   uint64_t element_begin = 0;  // in the chunk
   uint64_t element_count = 0;
   uint64_t rcache_offset = 0;  // bytes
+  // Puts only: 0 the weights, 1 exp_avg (or momentum), 2 exp_avg_sq.
+  uint32_t plane = 0;
+};
+
+// The step behind which a job begins whose states come from a checkpoint.
+struct BeginPoint {
+  Version version = 0;          // of the states that follow; from 1
+  uint64_t optimizer_step = 0;  // the steps of these that were not skipped
+  uint64_t data_cursor = 0;
+  float loss_scale = 1;
+  uint32_t scaler_steps = 0;
+  uint64_t random_state = 0;
 };
 
 // Which parameters a fetch wants, and how soon.
@@ -119,6 +132,13 @@ class ChunkService {
   // order where their weights are on NVMe alone; the job is ready when all ranks have put all
   // shards.
   virtual Result<Ticket> StartPutWeights(const Range& range) = 0;
+  // A job without weights begins at this point. Every rank says the same, and waits for the answer
+  // before its first put. From then on moments may be put too (Range::plane), those of a range
+  // before its weights. Errors: kAbiMismatch (a server of an earlier release); of the ticket
+  // kConfigBadValue (states that are not in the host pool).
+  virtual Result<Ticket> StartBeginAt(const BeginPoint&) {
+    return Status(ErrorId::kAbiMismatch, "this service begins at no step but the first");
+  }
   // Parameters of that version (the chunk's dtype) are copied to range.rcache_offset. Answered when
   // that version exists; asking for a version that is already overwritten is an error
   // (kProtocolViolation).
@@ -152,6 +172,17 @@ class ChunkService {
   // `name` into the directory, atomically. `dir_fd` is an O_PATH descriptor of a directory of the
   // same user. Blocks until done. Errors: kSaveFailed.
   virtual Status SaveWeights(int dir_fd, const std::string& name, Version version) = 0;
+  // All states of the sealed version `version`, through memory that the server makes
+  // (shm/state_stream.h): a descriptor for the process that writes them somewhere. Does not wait;
+  // the next update of a chunk does, until that chunk was copied into this memory. One at a time,
+  // and no SaveWeights meanwhile. Errors: kAbiMismatch (a server of an earlier release).
+  virtual Result<UniqueFd> StreamStates(Version) {
+    return Status(ErrorId::kAbiMismatch, "this service gives no states away");
+  }
+  // How what StreamStates asked for has ended: ok when all was copied, else why it will not be;
+  // kServerGone: the server has ended, and nobody tells the process that reads. Nothing while the
+  // server still copies.
+  virtual std::optional<Status> StreamEnd() { return Status(); }
   // Orderly end of this rank. When all ranks of the job have left so, the job is removed.
   virtual Status Detach() = 0;
 };

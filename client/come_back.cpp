@@ -99,6 +99,9 @@ Result<size_t> MemClient::SendAgain() {
 
   if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again"))
     TP_RETURN_IF_ERROR(SendSchedule());
+  if (stream_ && !stream_->ended) {
+    stream_->ended = Status(ErrorId::kServerGone, "memserver has ended while it gave states away");
+  }
   if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
   return requests.size();
 }

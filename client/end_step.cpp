@@ -1,4 +1,5 @@
-// How MemClient ends a step: what is said of it first, then the end itself.
+// How MemClient ends a step: what is said of it first, then the end itself; and how a job begins
+// behind one.
 #include <vector>
 
 #include "base/point.h"
@@ -55,6 +56,27 @@ Status MemClient::StartNumbers(const StepEnd& end) {
     TP_POINT("client.numbers_sent");
   }
   return Status();
+}
+
+Result<Ticket> MemClient::StartBeginAt(const BeginPoint& point) {
+  TP_RETURN_IF_ERROR(Usable());
+  if (session_.port->protocol() < shm::kAbiStates) {
+    return Status(ErrorId::kAbiMismatch,
+                  "memserver is of a release in which every job begins at step 1")
+        .Fix("start the memserver of this release");
+  }
+
+  shm::BeginAtRequest request{};
+  request.op = static_cast<uint32_t>(shm::Op::kBeginAt);
+  request.loss_scale = point.loss_scale;
+  request.version = point.version;
+  request.optimizer_step = point.optimizer_step;
+  request.data_cursor = point.data_cursor;
+  request.random_state = point.random_state;
+  request.scaler_steps = point.scaler_steps;
+  auto ticket = Start(shm::AsRequest(request));
+  TP_POINT("client.begin_sent");
+  return ticket;
 }
 
 }  // namespace tidepool::client

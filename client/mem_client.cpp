@@ -22,8 +22,6 @@ namespace tidepool::client {
 
 namespace {
 
-// Until the server takes a control frame or confirms a goodbye.
-constexpr int64_t kControlTimeoutNs = 10 * kNsPerSecond;
 // For the text that explains an end mark in the ring.
 constexpr int64_t kLastWordsNs = 200 * kNsPerMs;
 
@@ -89,7 +87,9 @@ Status MemClient::Usable() const {
 }
 
 Result<Ticket> MemClient::StartPutWeights(const Range& range) {
-  auto ticket = Start(RequestOf(shm::Op::kPutWeights, range));
+  shm::Request request = RequestOf(shm::Op::kPutWeights, range);
+  request.micro_batch = range.plane;
+  auto ticket = Start(request);
   TP_POINT("client.put_sent");
   return ticket;
 }
@@ -247,7 +247,7 @@ Status MemClient::LookAtSession() {
     if (!received.ok()) return EndSession(received.status());
 
     if (received->has_value()) {
-      TP_RETURN_IF_ERROR(HandleFrame((*received)->frame));
+      TP_RETURN_IF_ERROR(HandleFrame(std::move(**received)));
       continue;
     }
     if (!ring_end) return Status();
@@ -268,7 +268,8 @@ Status MemClient::Check() {
   return CheckSession();
 }
 
-Status MemClient::HandleFrame(const shm::Frame& frame) {
+Status MemClient::HandleFrame(ReceivedFrame received) {
+  const shm::Frame& frame = received.frame;
   if (const auto* ended = std::get_if<shm::EndedFrame>(&frame)) return EndSession(ended->why);
   if (const auto* lost = std::get_if<shm::PeerLostFrame>(&frame)) {
     return EndSession(Status(
@@ -278,6 +279,11 @@ Status MemClient::HandleFrame(const shm::Frame& frame) {
 
   if (const auto* done = std::get_if<shm::SaveDoneFrame>(&frame)) {
     if (save_) save_->result = done->result;
+    if (!save_ && stream_) stream_->ended = done->result;
+    return Status();
+  }
+  if (std::holds_alternative<shm::StatesStreamFrame>(frame) && stream_) {
+    stream_->memory = std::move(received.fds[0]);
     return Status();
   }
   return EndSession(Status(ErrorId::kHandshakeBad, std::string("memserver sent an unexpected ") +
@@ -310,12 +316,7 @@ Status MemClient::SendSchedule() {
   return Status();
 }
 
-Status MemClient::SendSave() {
-  const std::array<int, 1> fds{save_->dir_fd};
-  return channel_.Send(shm::SaveFrame{save_->version, save_->name}, kControlTimeoutNs, fds);
-}
-
-// --- schedules, saving, leaving ---
+// --- schedules, leaving ---
 
 Status MemClient::DeclareSchedule(std::span<const ChunkId> order) {
   TP_RETURN_IF_ERROR(Usable());
@@ -324,34 +325,6 @@ Status MemClient::DeclareSchedule(std::span<const ChunkId> order) {
   TP_RETURN_IF_ERROR(AfterSend(SendSchedule()));
   TP_POINT("client.schedule_sent");
   return Status();
-}
-
-Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version version) {
-  TP_RETURN_IF_ERROR(Usable());
-  TP_RETURN_IF_ERROR(CheckSession());
-  if (!shm::IsPlainFileName(name))
-    return Status(ErrorId::kSaveFailed, "'" + name + "' is not a plain file name");
-  save_ = PendingSave{dir_fd, name, version, {}};
-  const Status result = RunSave();
-  save_.reset();
-  return result;
-}
-
-Status MemClient::RunSave() {
-  TP_RETURN_IF_ERROR(AfterSend(SendSave()));
-  TP_POINT("client.save_sent");
-  const int64_t end = clock_->NowNs() + options_.save_timeout_ns - parked_ns_;
-
-  while (!save_->result) {
-    TP_RETURN_IF_ERROR(CheckSession());
-    if (save_->result) break;
-    if (clock_->NowNs() > end + parked_ns_)
-      return Status(ErrorId::kWaitTimeout,
-                    "memserver has not finished saving '" + save_->name + "'");
-    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
-    TakeCompletions();
-  }
-  return *save_->result;
 }
 
 Status MemClient::Detach() {

@@ -46,6 +46,7 @@ class MemClient final : public ChunkService {
 
   const Attachment& attachment() const override { return session_.attachment; }
   Result<Ticket> StartPutWeights(const Range& range) override;
+  Result<Ticket> StartBeginAt(const BeginPoint& point) override;
   Result<Ticket> StartFetch(const Range& range, const Wanted& wanted) override;
   Result<Ticket> StartSubmitGradient(const Range& range, Version version,
                                      uint32_t micro_batch) override;
@@ -61,6 +62,8 @@ class MemClient final : public ChunkService {
   TicketFlags FlagsOf(Ticket ticket) const override;
   Status DeclareSchedule(std::span<const ChunkId> order) override;
   Status SaveWeights(int dir_fd, const std::string& name, Version version) override;
+  Result<UniqueFd> StreamStates(Version version) override;
+  std::optional<Status> StreamEnd() override;
   Status Detach() override;
   // Looks whether the session goes on, as every wait does, for a caller that waits elsewhere; a
   // lost server is waited for here too.
@@ -77,6 +80,8 @@ class MemClient final : public ChunkService {
 
   // Between two looks at the control socket while waiting.
   static constexpr int64_t kSliceNs = 20 * kNsPerMs;
+  // Until the server takes a control frame, or answers one that it answers at once.
+  static constexpr int64_t kControlTimeoutNs = 10 * kNsPerSecond;
   // Between two looks at the flags of requests that are to be sent again.
   static constexpr int64_t kParkedLookNs = kNsPerMs;
   int64_t slice_ns() const { return parked_.any() ? kParkedLookNs : kSliceNs; }
@@ -96,7 +101,7 @@ class MemClient final : public ChunkService {
   Status LookAtSession();
   // The same, and waits for a lost server: ok when the session goes on.
   Status CheckSession();
-  Status HandleFrame(const shm::Frame& frame);
+  Status HandleFrame(ReceivedFrame received);
   Status EndSession(Status why);
   // After a frame was sent: a broken connection may have left last words, or may be repaired; then
   // all frames have been sent again.
@@ -137,6 +142,11 @@ class MemClient final : public ChunkService {
   ParkedRequests parked_;
   std::vector<ChunkId> schedule_;  // declared last
   std::optional<PendingSave> save_;
+  struct PendingStream {
+    UniqueFd memory;  // from the server's answer until the caller has it
+    std::optional<Status> ended;
+  };
+  std::optional<PendingStream> stream_;
   int64_t socket_looked_ns_ = 0;  // by Test
   int64_t parked_ns_ = 0;         // waiting for a lost server, in all
   uint64_t comebacks_ = 0;

@@ -32,7 +32,8 @@ endforeach()
 if(TARGET trainer)
   # LibTorch stays where scripts/setup put it: the installed trainer keeps the folders it was linked from.
   set_target_properties(trainer PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)
-  install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT trainer)
+  # The trainer starts the process that writes checkpoints from beside itself.
+  install(TARGETS trainer tidepool-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT trainer)
   tidepool_told_by(trainer trainer)
 endif()
 # find_package(Tidepool): the library for programs that train a LibTorch module of their own, found from wherever the prefix was moved to.

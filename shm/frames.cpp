@@ -123,6 +123,11 @@ void PutPayload(const QueuedFrame& frame, ByteWriter* out) {
   PutStatus(frame.why, out);
 }
 
+void PutPayload(const StreamStatesFrame& frame, ByteWriter* out) {
+  out->Put(frame.version);
+}
+void PutPayload(const StatesStreamFrame&, ByteWriter*) {}
+
 // --- payloads in: each reads everything and says whether the values are within their limits ---
 
 bool GetStatus(ByteReader* in, Status* status) {
@@ -260,6 +265,14 @@ bool GetPayload(ByteReader* in, QueuedFrame* frame) {
   return GetStatus(in, &frame->why) && frame->place != 0;
 }
 
+bool GetPayload(ByteReader* in, StreamStatesFrame* frame) {
+  frame->version = in->Get<uint64_t>();
+  return true;
+}
+bool GetPayload(ByteReader*, StatesStreamFrame*) {
+  return true;
+}
+
 // --- the table of types ---
 
 struct TypeEntry {
@@ -287,6 +300,8 @@ constexpr std::array<TypeEntry, kFrameTypes> kTypes{{
     {"Resume", 1, DecodeAs<10>},
     {"Resumed", kResumedFds, DecodeAs<11>},
     {"Queued", 0, DecodeAs<12>},
+    {"StreamStates", 0, DecodeAs<13>},
+    {"StatesStream", 1, DecodeAs<14>},
 }};
 
 template <typename Content, size_t number>

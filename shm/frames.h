@@ -18,6 +18,8 @@
 //   SchedulePart x n,
 //   Save (+ directory)                  ->
 //                                       <-   SaveDone, PeerLost, Ended
+//   StreamStates                        ->
+//                                       <-   StatesStream (+ memory), then SaveDone
 //   Goodbye                             ->
 //                                       <-   Ended (ok), when the session is taken down; a server
 //                                            that dies says nothing
@@ -178,10 +180,20 @@ struct QueuedFrame {
   Status why;          // ok: its turn has come, and its memory is prepared
 };
 
+// Asks for all states of the job at this version, through memory that the server makes. Since
+// version 9.
+struct StreamStatesFrame {
+  uint64_t version = 0;
+};
+// Answers it, at once: what follows comes through the memory (state_stream.h). SaveDone follows
+// when all of it was copied, or will not be.
+struct StatesStreamFrame {};  // + the memory
+
 // The position of a type in this list, plus 1, is its number on the wire.
-using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame,
-                           SaveFrame, SaveDoneFrame, GoodbyeFrame, EndedFrame, PeerLostFrame,
-                           ResumeFrame, ResumedFrame, QueuedFrame>;
+using Frame =
+    std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame,
+                 SaveFrame, SaveDoneFrame, GoodbyeFrame, EndedFrame, PeerLostFrame, ResumeFrame,
+                 ResumedFrame, QueuedFrame, StreamStatesFrame, StatesStreamFrame>;
 
 // What a trainer may send with descriptors, by its number on the wire.
 enum class FrameType : uint16_t { kOther = 0, kHello = 1, kSave = 6, kResume = 11 };

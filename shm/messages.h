@@ -33,10 +33,14 @@ inline constexpr uint32_t kAbiAttempt = 7;
 inline constexpr uint32_t kAbiNumbers = 8;
 // The first version in which a job may add up its gradients itself (JobSpec::sums_gradients).
 inline constexpr uint32_t kAbiSums = 9;
+// The first version in which states leave a job and come into a new one: StreamStates (frames.h),
+// Op::kBeginAt, and puts of moments.
+inline constexpr uint32_t kAbiStates = 9;
 // The first version in which a rank says what a step was like (Op::kStepFacts).
 inline constexpr uint32_t kAbiFacts = 9;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion &&
-              kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion && kAbiFacts <= kAbiVersion);
+              kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion && kAbiStates <= kAbiVersion &&
+              kAbiFacts <= kAbiVersion);
 
 // What a request asks for.
 enum class Op : uint32_t {
@@ -58,8 +62,15 @@ enum class Op : uint32_t {
   kUntouched = 7,
   // What the open step was like, for those who look: it changes nothing. Answered likewise.
   kStepFacts = 8,
+  // A job without weights begins behind the step of a checkpoint. Every rank says so, and hears the
+  // answer, before its first put.
+  kBeginAt = 9,
 };
-inline constexpr uint32_t kOpMin = 1, kOpMax = 8;
+inline constexpr uint32_t kOpMin = 1, kOpMax = 9;
+
+// What a put brings, as its micro_batch says. Moments of a range are answered before its master is
+// put, and come only where the chunk has them, on the host.
+inline constexpr uint32_t kPutMaster = 0, kPutMomentum = 1, kPutVariance = 2;
 
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it.
 // The server then answers it without applying it where its effect is already in kept memory.
@@ -91,8 +102,10 @@ struct Request {
   // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the chunk's
   // dtype.
   uint64_t element_count;
-  uint32_t micro_batch;  // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; else 0
-  uint32_t flags;        // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
+  // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; kPutWeights: kPutMaster to
+  // kPutVariance (since kAbiStates); else 0.
+  uint32_t micro_batch;
+  uint32_t flags;  // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
 };
 
 // How many chunk uses in the rank's order come before the one that this fetch is for; 0: the rank
@@ -115,6 +128,19 @@ struct EndStepRequest {
   uint64_t random_state;  // trainer's random state, kept in the step record
   uint32_t reserved;      // 0
   uint32_t flags;         // kResubmitted, FlagsOfAttempt, or both; else 0
+};
+
+// kBeginAt, in the same 56 bytes: what the step record says.
+struct BeginAtRequest {
+  uint64_t counter;
+  uint32_t op;
+  float loss_scale;         // > 0, finite
+  uint64_t version;         // from 1: that of the weights that are put
+  uint64_t optimizer_step;  // <= version: the steps that were not skipped
+  uint64_t data_cursor;
+  uint64_t random_state;
+  uint32_t scaler_steps;
+  uint32_t flags;  // kResubmitted, or 0
 };
 
 // kGroupNumbers, in the same 56 bytes: a GroupNumbers (base/formats/optimizer.h) on its way.
@@ -207,6 +233,12 @@ inline EndStepRequest AsEndStep(const Request& request) {
   return std::bit_cast<EndStepRequest>(request);
 }
 inline Request AsRequest(const EndStepRequest& request) {
+  return std::bit_cast<Request>(request);
+}
+inline BeginAtRequest AsBeginAt(const Request& request) {
+  return std::bit_cast<BeginAtRequest>(request);
+}
+inline Request AsRequest(const BeginAtRequest& request) {
   return std::bit_cast<Request>(request);
 }
 // True for what is answered when the step that it names has ended, and means nothing by itself.

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "memserver/checkpoint/apart_save.h"
+#include "shm/state_stream.h"
 
 namespace tidepool::memserver {
 
@@ -99,6 +100,7 @@ void CheckpointWriter::Serve(SaveRequest request) {
   const int64_t begin = clock_->NowNs();
   const ConnectionId connection = request.connection;
   const std::string file = request.name;
+  if (request.stream) return Stream(std::move(request));
   if (request.list) request.tensors = std::exchange(request.list, {})();
   const size_t tensors = request.tensors.size();
   const int64_t timeout_ns = std::max<int64_t>(timeout_ns_ - request.waited_ns, 0);
@@ -111,6 +113,22 @@ void CheckpointWriter::Serve(SaveRequest request) {
   if (status.ok())
     LogInfo("weights saved", {{"file", file}, {"tensors", tensors}, {"seconds", seconds}});
   Answer(connection, file, std::move(status));
+}
+
+void CheckpointWriter::Stream(SaveRequest request) {
+  const int64_t begin = clock_->NowNs();
+  request.stream->opened = [this, connection = request.connection] {
+    results_->Push({.connection = connection, .result = {}, .goes_on = true});
+  };
+
+  Status status = WriteStream(*request.stream, *clock_, stop_, shm::kStreamStuckNs);
+  const double seconds = static_cast<double>(clock_->NowNs() - begin) / kNsPerSecond;
+  if (status.ok())
+    LogInfo("states streamed", {{"version", request.stream->step.version}, {"seconds", seconds}});
+  // The memory is the reader's alone from here on.
+  request.stream.reset();
+  request.lane.reset();
+  Answer(request.connection, request.name, std::move(status));
 }
 
 void CheckpointWriter::Answer(ConnectionId connection, const std::string& file, Status status) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "memserver/checkpoint/state_stream.h"
 
 namespace tidepool::memserver {
 
@@ -45,6 +47,8 @@ struct SaveRequest {
   // Where given, makes `tensors`; the loop has no time for it. Call it once, on the thread that
   // reads for the save.
   std::function<std::vector<SavedTensor>()> list = {};
+  // Instead of a file: all states, into memory (state_stream.h).
+  std::optional<StreamTask> stream = {};
   // For the file's header: job, version, step numbers.
   std::vector<std::pair<std::string, std::string>> metadata;
 };
@@ -52,6 +56,8 @@ struct SaveRequest {
 struct SaveResult {
   ConnectionId connection = 0;
   Status result;  // ok, or kSaveFailed with the cause
+  // A chunk of a stream was copied; the result follows.
+  bool goes_on = false;
 };
 
 }  // namespace tidepool::memserver

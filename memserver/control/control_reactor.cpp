@@ -198,8 +198,10 @@ Status ControlReactor::HandlePacket(Connection* connection, shm::Packet packet) 
 
   if (!connection->protocol.HalfOpen()) connection->limit.cancel();
   if (action.event) neighbours.to_loop->Push(std::move(*action.event));
+  std::vector<int> fds;
+  if (action.memory) fds.push_back(action.memory->fd());
   if (action.answer &&
-      shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(*action.answer)) !=
+      shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(*action.answer), fds) !=
           shm::SocketResult::kDone) {
     return Status(ErrorId::kHandshakeBad, "it does not read its control socket");
   }

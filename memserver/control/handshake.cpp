@@ -13,6 +13,7 @@
 #include "memserver/control/whole_order.h"
 #include "shm/messages.h"
 #include "shm/protocol.h"
+#include "shm/state_stream.h"
 #include "shm/spec/decode.h"
 #include "shm/spec/encode.h"
 
@@ -99,6 +100,7 @@ Result<FrameAction> ConnectionProtocol::On(shm::ResumeFrame frame, std::vector<U
   state_ = ConnectionState::kReserving;
   return FrameAction{ResumeSession{connection_, frame.rank, frame.job_nonce, frame.nonce,
                                    frame.rcache_bytes, uid_, pid_, brought},
+                     {},
                      {}};
 }
 
@@ -136,6 +138,7 @@ Result<FrameAction> ConnectionProtocol::CompleteSpec() {
   return FrameAction{
       ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce,
                  process_start_, may_wait, brought, std::move(hello_.note)},
+      {},
       {}};
 }
 
@@ -157,23 +160,37 @@ Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::ve
   if (schedule_.size() < frame.total) return FrameAction{};
   TP_RETURN_IF_ERROR(held_.Resize(0));
   const std::vector<ChunkId> declared = std::exchange(schedule_, {});
-  return FrameAction{DeclareSchedule{connection_, WholeOrder(declared, spec_->chunks.size())}, {}};
+  return FrameAction{
+      DeclareSchedule{connection_, WholeOrder(declared, spec_->chunks.size())}, {}, {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SaveFrame frame, std::vector<UniqueFd> fds) {
   if (state_ != ConnectionState::kOpen || save_in_flight_) return Unexpected(std::move(frame));
   const Status directory = CheckSaveDirectory(fds[0].get(), uid_);
   if (directory.id() == ErrorId::kProtocolViolation) return directory;
-  if (!directory.ok()) return FrameAction{{}, shm::SaveDoneFrame{directory}};
+  if (!directory.ok()) return FrameAction{{}, shm::SaveDoneFrame{directory}, {}};
   save_in_flight_ = true;
   return FrameAction{
-      SaveWeights{connection_, std::move(fds[0]), std::move(frame.name), frame.version}, {}};
+      SaveWeights{connection_, std::move(fds[0]), std::move(frame.name), frame.version, {}},
+      {},
+      {}};
+}
+
+Result<FrameAction> ConnectionProtocol::On(shm::StreamStatesFrame frame, std::vector<UniqueFd>) {
+  if (state_ != ConnectionState::kOpen || save_in_flight_ || agreed_ < shm::kAbiStates)
+    return Unexpected(frame);
+  auto memory = shm::Segment::Create("tp-states", shm::kStreamBytes, shm::PeerAccess::kReadWrite);
+  if (!memory.ok()) return FrameAction{{}, shm::SaveDoneFrame{memory.status()}, {}};
+  save_in_flight_ = true;
+  std::shared_ptr<shm::Segment> shared = std::move(memory).value();
+  return FrameAction{SaveWeights{connection_, {}, "a checkpoint", frame.version, shared},
+                     shm::StatesStreamFrame{}, shared};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::GoodbyeFrame frame, std::vector<UniqueFd>) {
   if (state_ != ConnectionState::kOpen) return Unexpected(frame);
   state_ = ConnectionState::kLeaving;
-  return FrameAction{Goodbye{connection_}, {}};
+  return FrameAction{Goodbye{connection_}, {}, {}};
 }
 
 shm::Frame ConnectionProtocol::LastWords(const Status& why) const {

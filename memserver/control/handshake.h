@@ -42,6 +42,7 @@ struct ReturnedMemory {
 struct FrameAction {
   std::optional<ControlEvent> event;
   std::optional<shm::Frame> answer;
+  std::shared_ptr<shm::Segment> memory = {};  // whose descriptor goes with the answer
 };
 
 // Descriptors that a packet may bring.
@@ -100,6 +101,7 @@ class ConnectionProtocol {
   Result<FrameAction> On(shm::SpecPartFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::SchedulePartFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::SaveFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::StreamStatesFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::GoodbyeFrame frame, std::vector<UniqueFd> fds);
   template <typename Other>
   Result<FrameAction> On(Other frame, std::vector<UniqueFd> fds);

@@ -34,6 +34,7 @@
 #include "memserver/traffic/gpu.h"
 #include "shm/spec/job_spec.h"
 #include "shm/port.h"
+#include "shm/segment.h"
 
 namespace tidepool::memserver {
 
@@ -92,6 +93,7 @@ struct SaveWeights {
   UniqueFd directory;
   std::string name;
   Version version = 0;
+  std::shared_ptr<shm::Segment> stream = {};  // instead of a file: all states go there
 };
 struct SnapshotWanted {};
 // A rank's share in memory of a GPU, left by the server before this one, is mapped; or it is lost.

@@ -33,6 +33,7 @@
 #include "memserver/update/step_tracker.h"
 #include "memserver/update/update_queue.h"
 #include "memserver/update/staging/weight_fill.h"
+#include "shm/segment.h"
 #include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
@@ -53,6 +54,7 @@ struct WaitingSave {
   std::string name;
   uint64_t number = 0;                         // in the order of the requests
   std::optional<int64_t> waits_since_ns = {};  // when it began to wait for a lane (save_lanes.h)
+  std::shared_ptr<shm::Segment> stream = {};   // instead of a file
 };
 
 // The copies out of the pool for one step, for all ranks.

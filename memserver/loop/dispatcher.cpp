@@ -4,9 +4,9 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
-#include "base/planted.h"
 #include "base/point.h"
 #include "memserver/loop/resent_requests.h"
+#include "memserver/loop/step_requests.h"
 #include "memserver/traffic/frozen_requests.h"
 #include "memserver/traffic/request_check.h"
 #include "memserver/traffic/transfers.h"
@@ -16,21 +16,12 @@ namespace {
 
 using shm::Request;
 
-shm::Completion Success(const Copy& copy) {
-  shm::Completion completion{};
-  completion.counter = copy.request.counter;
-  completion.op = copy.request.op;
-  completion.version = copy.request.version;
-  completion.bytes = copy.bytes;
-  return completion;
-}
-
 // In a broken run puts, gradients and ends of steps are always answered with kPeerLost, because
 // their counts have no meaning.
 const char* CheckPutRequest(SessionSlot* slot, const Request& request) {
   if (slot->job->run_broken()) return nullptr;
   const char* why = CheckPut(*slot->job->states, slot->rank, request);
-  if (why == nullptr)
+  if (why == nullptr && request.micro_batch == shm::kPutMaster)
     slot->job->states->intake(request.chunk, slot->rank).put_elements += request.element_count;
   return why;
 }
@@ -47,7 +38,7 @@ void EndPutRequest(SessionSlot* slot, const Copy& copy) {
   const bool narrows = job->states->chunk(copy.request.chunk).narrows();
   if (shard_in && narrows) job->narrows.Push({copy.request.chunk, slot->rank});
   if (shard_in && !narrows) CountLoadedShard(job, copy.request.chunk);
-  Answer(slot, Success(copy));
+  Answer(slot, Success(copy.request, copy.bytes));
 }
 
 const char* CheckFetchRequest(SessionSlot* slot, const Request& request) {
@@ -76,7 +67,7 @@ Start StartFetchRequest(SessionSlot* slot, const Request& request) {
 
 void EndFetchRequest(SessionSlot* slot, const Copy& copy) {
   EndFetch(slot->job->states.get(), slot->session.get(), copy);
-  Answer(slot, Success(copy));
+  Answer(slot, Success(copy.request, copy.bytes));
 }
 
 const char* CheckGradientRequest(SessionSlot* slot, const Request& request) {
@@ -96,7 +87,8 @@ Start StartGradientRequest(SessionSlot* slot, const Request& request) {
 void EndGradientRequest(SessionSlot* slot, const Copy& copy) {
   const bool counts = slot->job->intake.EndGradient(slot->session.get(), copy);
   slot->session->WriteDone(copy.request.counter);
-  Answer(slot, counts ? Success(copy) : Failure(copy.request, ErrorId::kPeerLost));
+  Answer(slot,
+         counts ? Success(copy.request, copy.bytes) : Failure(copy.request, ErrorId::kPeerLost));
 }
 
 // --- frozen chunks ---
@@ -115,7 +107,7 @@ Start StartFrozenPutRequest(SessionSlot* slot, const Request& request) {
 
 void EndFrozenPutRequest(SessionSlot* slot, const Copy& copy) {
   EndFrozenPut(slot->job->states.get(), slot->session.get(), copy);
-  Answer(slot, Success(copy));
+  Answer(slot, Success(copy.request, copy.bytes));
 }
 
 Start StartFrozenFetchRequest(SessionSlot* slot, const Request& request) {
@@ -126,7 +118,7 @@ Start StartFrozenFetchRequest(SessionSlot* slot, const Request& request) {
 
 void EndFrozenFetchRequest(SessionSlot* slot, const Copy& copy) {
   EndFrozenFetch(slot->job->states.get(), slot->session.get(), copy);
-  Answer(slot, Success(copy));
+  Answer(slot, Success(copy.request, copy.bytes));
 }
 
 Start RefuseFrozenGradient(SessionSlot*, const Request&) {
@@ -173,11 +165,10 @@ bool StartOrWait(SessionSlot* slot, const Request& request) {
       slot->violation = "the version asked for is already overwritten";
       return false;
     case Start::kPeerLost: Answer(slot, Failure(request, ErrorId::kPeerLost)); return false;
-    case Start::kDone: Answer(slot, Success({request, 0, 0, false})); return false;
+    case Start::kDone: Answer(slot, Success(request, 0)); return false;
 
     case Start::kAlreadyPresent:
-      Answer(slot, Success({request, slot->job->states->frozen(request.chunk).chunk->name.bytes, 0,
-                            false}));
+      Answer(slot, Success(request, slot->job->states->frozen(request.chunk).chunk->name.bytes));
       return false;
     case Start::kFrozen: Answer(slot, Failure(request, ErrorId::kChunkFrozen)); return false;
     case Start::kUploadLost: Answer(slot, Failure(request, ErrorId::kUploadLost)); return false;
@@ -189,72 +180,6 @@ bool StartOrWait(SessionSlot* slot, const Request& request) {
 
   TP_CHECK(false, "an outcome of Start");
   return false;
-}
-
-// Ends all ranks of the job: nobody can know which of them is wrong.
-void EndAll(Job* job, const char* why) {
-  for (SessionSlot* slot : job->slots) {
-    if (slot != nullptr) slot->violation = why;
-  }
-}
-
-// Whether the rank names the numbers of groups that those name who have ended the step.
-bool AgreesWithEnded(const Job& job, Rank rank) {
-  for (Rank other = 0; other < job.spec().world; ++other) {
-    if (job.step.HasEnded(other) && !job.numbers.Agree(rank, other)) return false;
-  }
-  return true;
-}
-
-// Numbers of groups, and parameters that no backward has reached.
-void TakeNumbers(SessionSlot* slot, const Request& request) {
-  Job* job = slot->job;
-  // Their fate is that of the end that follows them.
-  if (shm::IsResent(request.flags) && AnswerResentEnd(slot, shm::AsEndStep(request))) return;
-  if (job->run_broken()) return Answer(slot, Failure(request, ErrorId::kPeerLost));
-  slot->violation = CheckOpenStep(*job->states, request.version, request.flags);
-  if (slot->violation != nullptr) return;
-  if (job->step.HasEnded(slot->rank)) {
-    slot->violation = "numbers of a step came after the rank had ended it";
-    return;
-  }
-
-  if (!job->states->records().slots().Exist()) {
-    const bool has_numbers = request.op == static_cast<uint32_t>(shm::Op::kGroupNumbers);
-    // Such a job goes on as it began: what no backward reaches has a gradient of zero.
-    if (has_numbers) slot->violation = "the job began with a release that keeps no such numbers";
-    if (!has_numbers) Answer(slot, Success({request, 0, 0, false}));
-    return;
-  }
-  slot->violation = job->numbers.Take(slot->rank, request);
-  TP_POINT("server.step_numbers_taken");
-}
-
-void EndStep(SessionSlot* slot, const shm::EndStepRequest& request) {
-  Job* job = slot->job;
-  if (shm::IsResent(request.flags) && AnswerResentEnd(slot, request)) return;
-  if (job->run_broken()) {
-    Answer(slot, Failure(shm::AsRequest(request), ErrorId::kPeerLost));
-    return;
-  }
-  if (!HasUsableNumbers(request) && !TP_PLANTED("step.numbers_unchecked")) {
-    Answer(slot, Failure(shm::AsRequest(request), ErrorId::kConfigBadValue));
-    return;
-  }
-
-  slot->violation = CheckEndStep(*job->states, request);
-  if (slot->violation != nullptr) return;
-  if (job->step.HasEnded(slot->rank)) {
-    slot->violation = "the rank has ended this step already";
-  } else if (!job->intake.RankComplete(slot->rank)) {
-    slot->violation = "the step ended before all gradients of the rank were submitted";
-  } else if (!AgreesWithEnded(*job, slot->rank)) {
-    EndAll(job, "ranks end a step with different numbers of a parameter group");
-  } else if (const char* differs = job->step.End(slot->rank, request)) {
-    EndAll(job, differs);
-  }
-
-  TP_POINT("server.step_ended_by_rank");
 }
 
 }  // namespace
@@ -278,19 +203,17 @@ void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
   const uint32_t protocol = slot->session->port().protocol();
   const bool is_facts = request.op == static_cast<uint32_t>(shm::Op::kStepFacts);
   const bool numbers_known = protocol >= (is_facts ? shm::kAbiFacts : shm::kAbiNumbers);
+  const bool states_known = protocol >= shm::kAbiStates;
+  const bool of_states = request.op == static_cast<uint32_t>(shm::Op::kBeginAt);
   if (request.op < shm::kOpMin || request.op > shm::kOpMax ||
-      (shm::IsStepNumbers(request) && !numbers_known)) {
+      (shm::IsStepNumbers(request) && !numbers_known) || (of_states && !states_known)) {
     slot->violation = "the operation is unknown";
     return;
   }
   slot->violation = CheckFlags(request, protocol);
   if (slot->violation != nullptr) return;
 
-  if (request.op == static_cast<uint32_t>(shm::Op::kEndStep)) {
-    EndStep(slot, shm::AsEndStep(request));
-    return;
-  }
-  if (shm::IsStepNumbers(request)) return TakeNumbers(slot, request);
+  if (IsOfStep(request)) return HandleStepRequest(slot, request);
   if (shm::UsesAhead(request) != 0 && !slot->session->is_brought()) {
     slot->violation = "a fetch into memory that the server made says how soon it is used";
     return;
@@ -304,7 +227,7 @@ void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
   const char* why =
       CheckRange(*slot->job->states, slot->rank, slot->session->rcache_bytes(), request);
   if (why == nullptr && shm::IsResent(request.flags) && IsApplied(slot, request)) {
-    Answer(slot, Success({request, 0, 0, false}));
+    Answer(slot, Success(request, 0));
     TP_POINT("server.resubmit_answered");
     return;
   }

@@ -31,6 +31,9 @@ bool IsApplied(SessionSlot* slot, const shm::Request& request) {
   const ShardIntake& intake = states.intake(request.chunk, slot->rank);
   switch (static_cast<shm::Op>(request.op)) {
     case shm::Op::kPutWeights: {
+      // A moment is put again, to where it lies, until its chunk is whole.
+      if (request.micro_batch != shm::kPutMaster)
+        return states.chunk(request.chunk).version != kNoVersion;
       const uint64_t begin = states.ShardBegin(request.chunk, slot->rank);
       return states.weights_ready() ||
              request.element_begin + request.element_count <= begin + intake.put_elements;
@@ -48,6 +51,7 @@ bool IsApplied(SessionSlot* slot, const shm::Request& request) {
     case shm::Op::kGroupNumbers:
     case shm::Op::kUntouched:
     case shm::Op::kStepFacts:
+    case shm::Op::kBeginAt:
     case shm::Op::kClaimFrozen: break;
   }
   return false;

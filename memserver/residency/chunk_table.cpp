@@ -82,6 +82,7 @@ std::shared_ptr<const ChunkTable::Rows> ChunkTable::GiveUpRows() {
 }
 
 Status ChunkTable::Recover(Version sealed, FallbackSlots* fallback_slots) {
+  uint32_t due = 0;
   for (ChunkId id = 0; id < chunks_.size(); ++id) {
     Chunk& chunk = chunks_[id];
     const ChunkRecord& record = *chunk.record;
@@ -89,8 +90,7 @@ Status ChunkTable::Recover(Version sealed, FallbackSlots* fallback_slots) {
     const bool named = record.chunk == id && record.elements == chunk.elements &&
                        record.job_nonce == records_->record().nonce;
     const bool possible =
-        version &&
-        (*version == kNoVersion ? sealed == 0 : *version == sealed || *version + 1 == sealed);
+        version && (*version == kNoVersion || *version == sealed || *version + 1 == sealed);
 
     if (!named || !possible) {
       const std::string found = version && named ? "version " + std::to_string(*version)
@@ -105,8 +105,12 @@ Status ChunkTable::Recover(Version sealed, FallbackSlots* fallback_slots) {
     if (*version == kNoVersion) continue;
     chunk.state = *version == sealed ? ChunkState::kResident : ChunkState::kUpdateDue;
     ++loaded_;
+    due += *version == sealed ? 0 : 1;
   }
-  return Status();
+  // Weights that are on their way in come with the version that the job begins at.
+  if (weights_ready() || (loaded_ == 0 && sealed == 0) || due == 0) return Status();
+  return Status(ErrorId::kKeptMemoryBad, "a job at version " + std::to_string(sealed) +
+                                             " lacks weights, and has some of the version before");
 }
 
 const std::byte* ChunkTable::ParameterBytes(const Chunk& chunk, uint64_t element) const {
@@ -128,6 +132,11 @@ void ChunkTable::SetPut(ChunkId id, Rank rank, uint64_t elements) {
   intake(id, rank).record->put_elements.store(elements, std::memory_order_release);
 }
 
+bool ChunkTable::any_put() const {
+  const auto has = [](const ShardIntake& intake) { return intake.put_elements > 0; };
+  return loaded_ > 0 || std::any_of(intakes_.begin(), intakes_.end(), has);
+}
+
 void ChunkTable::AddStored(ChunkId id, Rank rank) {
   ShardIntake& shard = intake(id, rank);
   ++shard.micro_batches_stored;
@@ -139,7 +148,7 @@ void ChunkTable::MarkLoaded(Chunk* chunk) {
   TP_CHECK(chunk->state == ChunkState::kEmpty && chunk->version == kNoVersion,
            "weights arrive once");
   chunk->state = ChunkState::kResident;
-  SetVersion(chunk, 0);
+  SetVersion(chunk, records_->sealed_version());
   ++loaded_;
 }
 

@@ -142,9 +142,11 @@ class ChunkTable {
   void SetPut(ChunkId id, Rank rank, uint64_t elements);
   // Counts one more micro-batch of the open step that is in the slot.
   void AddStored(ChunkId id, Rank rank);
-  // All weights of a chunk are in: it becomes version 0.
+  // All weights of a chunk are in: it has the version that the job begins at, mostly 0.
   void MarkLoaded(Chunk* chunk);
   uint32_t loaded() const { return loaded_; }
+  // Some weights have come.
+  bool any_put() const;
   bool weights_ready() const { return loaded_ == spec_->chunks.size(); }
   // The chunk's planes now hold `version`, the one after its present version: one release store.
   void Publish(Chunk* chunk, Version version);

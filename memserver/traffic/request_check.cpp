@@ -8,6 +8,8 @@
 namespace tidepool::memserver {
 namespace {
 
+// Far beyond any training, far from where versions end.
+constexpr Version kBeginVersionsMax = Version{1} << 40;
 constexpr uint64_t kWeightBytes = 4;  // weights are put as fp32
 
 bool IsExactShard(const JobStates& states, const Chunk& chunk, Rank rank,
@@ -24,7 +26,29 @@ uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
                                                 : spec.DTypeOf(request.chunk));
 }
 
+// The order of moments among each other does not matter: each lands in its place.
+const char* CheckMoment(JobStates& states, const Chunk& chunk, Rank rank,
+                        const shm::Request& request) {
+  const uint64_t begin = states.ShardBegin(request.chunk, rank),
+                 done = states.intake(request.chunk, rank).put_elements;
+  if (request.element_begin < begin + done && !TP_PLANTED("traffic.moment_behind_master"))
+    return "a moment came behind the weights of its range";
+  if (request.element_begin + request.element_count > begin + chunk.shard_elements)
+    return "the moments do not lie inside the rank's shard";
+
+  if (MomentPlane(chunk, request.micro_batch) == nullptr)
+    return "the chunk has no such moment on the host";
+  if (chunk.states == StateForm::kSplit8) return "8-bit moments cannot be put";
+  if (chunk.is_split() && request.element_count * sizeof(float) > shm::kSplitPutBytesMax)
+    return "the moments are more than are staged at once";
+  return nullptr;
+}
+
 }  // namespace
+
+std::byte* MomentPlane(const Chunk& chunk, uint32_t plane) {
+  return plane == shm::kPutMomentum ? chunk.planes.momentum : chunk.planes.variance;
+}
 
 const char* CheckFlags(const shm::Request& request, uint32_t protocol) {
   const auto op = static_cast<shm::Op>(request.op);
@@ -65,7 +89,10 @@ const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes
   }
 
   const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
-  if (!is_gradient && request.micro_batch != shm::UsesAhead(request))
+  const bool is_put = request.op == static_cast<uint32_t>(shm::Op::kPutWeights);
+  if (is_put && request.micro_batch > shm::kPutVariance)
+    return "a put names a plane that there is not";
+  if (!is_gradient && !is_put && request.micro_batch != shm::UsesAhead(request))
     return "the micro-batch of this request is not zero";
   return nullptr;
 }
@@ -75,6 +102,7 @@ const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request) 
   const uint64_t done = states.intake(request.chunk, rank).put_elements;
   if (request.version != 0) return "the version of a weight request is not zero";
   if (states.weights_ready()) return "the job has its weights already";
+  if (request.micro_batch != shm::kPutMaster) return CheckMoment(states, chunk, rank, request);
 
   if (request.element_begin != states.ShardBegin(request.chunk, rank) + done)
     return "weights are not put in order from the shard's start";
@@ -131,6 +159,23 @@ const char* CheckOpenStep(const JobStates& states, Version version, uint32_t fla
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request) {
   if (request.reserved != 0) return "a reserved field is not zero";
   return CheckOpenStep(states, request.version, request.flags);
+}
+
+const char* CheckBeginAt(const JobStates& states, const shm::BeginAtRequest& request) {
+  if (request.version == 0 || request.version >= kBeginVersionsMax)
+    return "a job begins at a version that there is not";
+  if (request.optimizer_step > request.version) return "a job begins with more updates than steps";
+  if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0)
+    return "a job begins with a loss scale that nothing can be divided by";
+  if (states.table().any_put()) {
+    const StepRecord& last = states.last_step();
+
+    const bool same = states.sealed_version() == request.version &&
+                      last.optimizer_step == request.optimizer_step &&
+                      last.data_cursor == request.data_cursor;
+    return same ? nullptr : "a rank begins at another step than the weights that are there";
+  }
+  return nullptr;
 }
 
 }  // namespace tidepool::memserver

@@ -23,6 +23,8 @@ OfAttempt AttemptOf(const JobStates& states, uint32_t flags);
 // `element_bytes` each.
 const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes,
                        const shm::Request& request);
+// The plane of the moment that a put names; null where the chunk has none on the host.
+std::byte* MomentPlane(const Chunk& chunk, uint32_t plane);
 const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request);
 const char* CheckFetch(JobStates& states, const shm::Request& request);
 const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& request);
@@ -31,6 +33,8 @@ const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& requ
 bool HasUsableNumbers(const shm::EndStepRequest& request);
 // A request that names the open step by its version, and maybe its attempt.
 const char* CheckOpenStep(const JobStates& states, Version version, uint32_t flags);
+// A job begins behind the step of a checkpoint: before its first put, or as the ranks before said.
+const char* CheckBeginAt(const JobStates& states, const shm::BeginAtRequest& request);
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request);
 
 }  // namespace tidepool::memserver

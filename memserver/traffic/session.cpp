@@ -90,6 +90,15 @@ void Session::WakeIfAnswered() {
   port_->Wake();
 }
 
+shm::Completion Success(const shm::Request& request, uint64_t bytes) {
+  shm::Completion completion{};
+  completion.counter = request.counter;
+  completion.op = request.op;
+  completion.version = request.version;
+  completion.bytes = bytes;
+  return completion;
+}
+
 shm::Completion Failure(const shm::Request& request, ErrorId error) {
   shm::Completion completion{};
   completion.counter = request.counter;

@@ -132,6 +132,8 @@ class Session {
   std::bitset<kOutstandingMax> held_, has_waited_;  // by Slot
 };
 
+// The answer to a request that was carried out; `bytes` were copied for it.
+shm::Completion Success(const shm::Request& request, uint64_t bytes);
 // An answer to `request` with an error of the catalogue.
 shm::Completion Failure(const shm::Request& request, ErrorId error);
 

@@ -21,9 +21,37 @@ void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request
   SplitWeights(from, high, rest, request.element_count);
 }
 
+bool IsMoment(const shm::Request& request) {
+  return request.micro_batch != shm::kPutMaster;
+}
+
+// Half the bytes of a moment that is kept as bf16; nothing is lost where it was one before.
+void NarrowStaged(const JobStates& states, Rank rank, const shm::Request& request) {
+  const auto* from = reinterpret_cast<const uint32_t*>(states.staging(rank));
+  auto* const to =
+      reinterpret_cast<uint16_t*>(MomentPlane(states.chunk(request.chunk), request.micro_batch)) +
+      request.element_begin;
+  for (uint64_t i = 0; i < request.element_count; ++i) to[i] = static_cast<uint16_t>(from[i] >> 16);
+}
+
+// A moment of a job that begins behind the step of a checkpoint.
+Start StartMoment(JobStates* states, Session* session, const shm::Request& request) {
+  const Chunk& chunk = states->chunk(request.chunk);
+  const bool narrow = chunk.states == StateForm::kSplitBf16;
+  if (narrow && session->put_staged) return Start::kWait;
+  session->put_staged = session->put_staged || narrow;
+  std::byte* const plane = MomentPlane(chunk, request.micro_batch);
+  std::byte* const to =
+      narrow ? states->staging(session->rank()) : plane + request.element_begin * sizeof(float);
+  session->lane().Start({request, request.element_count * sizeof(float), 0, narrow}, to,
+                        session->rcache() + request.rcache_offset);
+  return Start::kStarted;
+}
+
 }  // namespace
 
 Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
+  if (IsMoment(request)) return StartMoment(states, session, request);
   const bool split = states->chunk(request.chunk).is_split();
   // The place is free when the chunk that had it is on NVMe.
   if (!states->weights().MayLand(request.chunk)) return Start::kWait;
@@ -44,9 +72,11 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   TP_POINT("server.put_copied");
   const Chunk& chunk = states->chunk(copy.request.chunk);
   if (copy.to_staging) {
-    SplitStaged(*states, session->rank(), copy.request);
+    IsMoment(copy.request) ? NarrowStaged(*states, session->rank(), copy.request)
+                           : SplitStaged(*states, session->rank(), copy.request);
     session->put_staged = false;
   }
+  if (IsMoment(copy.request)) return false;
   const uint64_t end = copy.request.element_begin + copy.request.element_count;
   // Weights of a shard come in order, so the copy that reaches its end is the last.
   const uint64_t elements = end - states->ShardBegin(copy.request.chunk, session->rank());

@@ -48,4 +48,27 @@ void SealStep(JobStates* states, const StepRecord& record, const StepSaid& said)
   TP_POINT("server.step_sealed");
 }
 
+// The record of version 0, which is the sealed one before, lies where those of even versions do: an
+// odd version comes first, so that there is a whole one at each moment.
+void BeginAtStep(JobStates* states, const shm::BeginAtRequest& request) {
+  JobRecord& job = states->record();
+  if (states->sealed_version() == request.version) return;  // said before
+  StepRecord record{};
+  record.loss_scale = request.loss_scale;
+  record.optimizer_step = request.optimizer_step;
+  record.scaler_steps = request.scaler_steps;
+  record.data_cursor = request.data_cursor;
+  record.random_state = request.random_state;
+
+  for (const Version version : {request.version | 1, request.version}) {
+    record.version = version;
+    StepRecord& kept = job.steps[version % 2];
+    kept = record;
+    kept.crc = CrcOf(kept);
+    TP_POINT("server.begin_recorded");
+    job.sealed_version.store(version, std::memory_order_release);
+  }
+  states->records().OpenNextStep();
+}
+
 }  // namespace tidepool::memserver

@@ -18,4 +18,8 @@ StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bo
 // update afterwards. `said`: what the ranks say of groups and parameters.
 void SealStep(JobStates* states, const StepRecord& record, const StepSaid& said = {});
 
+// A job without weights goes on behind the step of a checkpoint: all of it but the weights and the
+// moments, which follow. May be said again, also by a later server. Requires that no weights came.
+void BeginAtStep(JobStates* states, const shm::BeginAtRequest& request);
+
 }  // namespace tidepool::memserver

@@ -162,6 +162,18 @@ bool UpdateQueue::HandOut() {
   return true;
 }
 
+std::vector<ChunkId> UpdateQueue::NextOrder() const {
+  std::vector<ChunkId> order;
+  for (size_t i = 0; i < next_order_.size(); ++i) order.push_back(next_order_[i]);
+  return order;
+}
+
+bool UpdateQueue::IsOpen(ChunkId id) const {
+  if (TP_PLANTED("update.not_copied_yet")) return true;
+  return std::all_of(gates_.begin(), gates_.end(),
+                     [id](const auto& gate) { return gate.second(id); });
+}
+
 void UpdateQueue::BeginChunk(Chunk* chunk) {
   chunk->state = ChunkState::kUpdating;
   ++chunks_updating_;
@@ -194,7 +206,8 @@ bool UpdateQueue::NextWork(Work* work) {
   const ChunkId id = order_[cursor_];
   Chunk& chunk = states_->chunk(id);
   if (piece_ == 0) {
-    if (holds_ > 0 || (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile")))
+    if (holds_ > 0 || !IsOpen(id) ||
+        (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile")))
       return false;
     chunk.pieces_left = chunk.pieces;
     BeginChunk(&chunk);

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -80,6 +82,13 @@ class UpdateQueue {
   void Hold() { ++holds_; }
   void Release() { --holds_; }
   bool held() const { return holds_ > 0; }
+  // A checkpoint copies chunk after chunk, in NextOrder: one is begun as soon as `open` says so.
+  // Chunks in the pool alone. `owner` names the gate for DropGate, which is false for others.
+  using Gate = std::function<bool(ChunkId)>;
+  void SetGate(uint64_t owner, Gate open) { gates_[owner] = std::move(open); }
+  bool DropGate(uint64_t owner) { return gates_.erase(owner) > 0; }
+  // The order of the next update, all chunks.
+  std::vector<ChunkId> NextOrder() const;
   // True when no piece is at a worker and no chunk is half-updated.
   bool quiet() const { return chunks_updating_ == 0; }
 
@@ -119,7 +128,9 @@ class UpdateQueue {
   Version version_ = 0;    // that the running update makes
   uint64_t epoch_ = 0;     // that it is made from; of a step that is not skipped
   bool skipped_ = false;
+  bool IsOpen(ChunkId id) const;
   uint32_t holds_ = 0;
+  std::map<uint64_t, Gate> gates_;
   // Place in next_order_ behind the last piece that was read ahead.
   uint32_t ahead_chunk_ = 0, ahead_piece_ = 0;
   uint32_t cursor_ = 0;  // in order_

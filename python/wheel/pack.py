@@ -28,6 +28,7 @@ import elf  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAMS = ("memserver", "memctl", "trainer")
+HELPERS = ("tidepool-checkpoint",)  # which the programs start, and nobody else
 OP_LIBRARY = "libtidepool_torch.so"
 # What every system of the manylinux kind has.
 SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+))\.so\.\d+")
@@ -76,7 +77,7 @@ class Binaries:
         self.new_names: dict[str, str] = {}  # of the libraries that go with them
         self.sources: dict[str, str] = {}
         self.files: list[str] = []
-        for program in PROGRAMS:
+        for program in PROGRAMS + HELPERS:
             self._add(os.path.join(build, "bin", program), "bin", program)
         self._add(os.path.join(build, "lib", OP_LIBRARY), "lib", OP_LIBRARY)
         for path in self.files:

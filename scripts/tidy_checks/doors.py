@@ -76,7 +76,7 @@ DAEMON = ("memserver/**", "shm/**", "nvme/**", "optim/**", "device/**", "base/**
 MAINS = ("memserver/main.cpp", "client/memctl/**", "trainer/main.cpp", "bench/**")
 # Where a program, or a process of it, is put together: its clock is made there and handed on.
 CLOCK_ROOTS = (
-    "trainer/cli/commands.cpp", "trainer/cli/doctor.cpp", "trainer/cli/run.cpp", "trainer/cli/sample.cpp", "client/memctl/main.cpp",
+    "trainer/cli/commands.cpp", "trainer/cli/doctor.cpp", "trainer/cli/run.cpp", "trainer/cli/sample.cpp", "client/memctl/main.cpp", "client/checkpoint/main.cpp",
     "memserver/main.cpp", "memserver/keeper/keeper.cpp", "python/binding/interrupt_clock.*", "trainer/module/tidepool/train.cpp", "bench/**",
 )
 BANNED = (

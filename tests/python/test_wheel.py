@@ -109,8 +109,10 @@ class Wheel(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertTrue(done.stdout.startswith(program + " "), done.stdout)
         self.assertEqual(self.inside("memctl", "no-such-command").returncode, 2)
-        done = self.inside("trainer", "run", "--standalone", "--steps", "1")
+        folder = os.path.join(self.site, "checkpoints")
+        done = self.inside("trainer", "run", "--standalone", "--steps", "1", "--checkpoint-every", "1", "--checkpoint-dir", folder)
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(os.listdir(folder), ["step-00000001"], done.stderr)
 
     def test_its_package_trains(self):
         done = self.inside("python", "-c", TRAINING)

@@ -14,7 +14,21 @@ FORMER = "only while a server before it has not ended: former_servers_test.cpp"
 DEMOTED = "only when states leave the host: demotion_test.cpp"
 NUMBERS = "thin trainers have the same numbers in each step: tests/python/test_points.py"
 STAGED = "only in a step that goes through stages: ATrainerThatIsKilledBetweenStagesGoesOn in trainer_kill_test.cpp"
+CHECKPOINTS = "only where a checkpoint is written: checkpoint_files_test.cpp cuts it off at every operation"
+STATES = "only with checkpoints: states_out_and_in_test.cpp"
 ELSEWHERE = {
+    "writer.file_created": CHECKPOINTS,
+    "writer.files_synced": CHECKPOINTS,
+    "writer.manifest_synced": CHECKPOINTS,
+    "writer.piece_written": CHECKPOINTS,
+    "writer.renamed": CHECKPOINTS,
+    "writer.done": CHECKPOINTS,
+    "client.begin_sent": STATES,
+    "client.stream_sent": STATES,
+    "server.begin_recorded": STATES,
+    "server.begun_at_step": STATES,
+    "server.chunk_streamed": STATES,
+    "server.stream_started": STATES,
     "server.demotion_begun": DEMOTED,
     "server.demotion_committed": DEMOTED,
     "server.demotion_ended": DEMOTED,

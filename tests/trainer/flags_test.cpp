@@ -140,7 +140,7 @@ TEST_F(FlagsTest, LaunchPassesOnWhatFollowsTheDashes) {
   }
 }
 
-TEST_F(FlagsTest, ResumeIsAutoOrNever) {
+TEST_F(FlagsTest, ResumeIsAWordOrADirectory) {
   EXPECT_EQ(Parse({"run"})->options.job.resume, "");
   EXPECT_EQ(Parse({"run"})->options.server.timeout, "120s");
   EXPECT_EQ(Parse({"run", "--resume", "auto", "--server-timeout", "0s"})->options.job.resume,
@@ -149,6 +149,8 @@ TEST_F(FlagsTest, ResumeIsAutoOrNever) {
       Parse({"run", "--resume", "auto", "--rejoin-timeout", "5s"})->options.job.rejoin_timeout,
       "5s");
   EXPECT_EQ(Parse({"run", "--resume=never"})->options.job.resume, "never");
+  EXPECT_EQ(Parse({"run", "--resume", "latest"})->options.job.resume, "latest");
+  EXPECT_EQ(Parse({"run", "--resume", "/"})->options.job.resume, "/");
   EXPECT_FALSE(Parse({"run", "--resume", "always"}));
   EXPECT_EQ(exit_code_, kExitUsage);
 }

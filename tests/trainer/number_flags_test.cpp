@@ -78,6 +78,8 @@ Outcome Give(const Place& place, const std::string& flag, const std::string& val
   if (flag == "--momentum" || flag == "--dampening") words.push_back("--optimizer=sgd");
   if (flag == "--lr-decay") words.push_back("--optimizer=adagrad");
   if (flag == "--lora-alpha") words.push_back("--lora-rank=8");
+  if (flag == "--checkpoint-every" || flag == "--keep") words.push_back("--checkpoint-dir=dir");
+  if (flag == "--keep") words.push_back("--checkpoint-every=100");
   if (place.command == "launch" && flag != "--ranks") words.insert(words.end(), {"-n", "2"});
   words.insert(words.end(), place.behind.begin(), place.behind.end());
   return Parse(words);

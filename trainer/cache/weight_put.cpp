@@ -66,6 +66,31 @@ Status WeightPut::Put(ParameterId parameter, const float* values) {
   return last ? Append(place.chunk, nullptr, chunk.elements - cursors_[place.chunk]) : Status();
 }
 
+Status WeightPut::PutMoment(ParameterId parameter, uint32_t plane, const float* values) {
+  const ParameterPlace& place = layout_->parameters[parameter];
+  if (!layout_->IsMember(place.chunk, rank_)) return {};
+  TP_RETURN_IF_ERROR(MakeStaging());
+  TP_RETURN_IF_ERROR(Flush());
+  const uint64_t shard = layout_->ShardElements(place.chunk),
+                 shard_begin = layout_->ShardIndex(place.chunk, rank_) * shard;
+  uint64_t begin = std::max(place.element_begin, shard_begin);
+  const uint64_t end = std::min(place.element_begin + place.element_count, shard_begin + shard);
+
+  while (begin < end) {
+    Half& half = halves_[filling_];
+    TP_RETURN_IF_ERROR(WaitFor(&half));
+    const uint64_t some = std::min(end - begin, half_elements_);
+    piece_ = {place.chunk, begin, some, 0, plane};
+    std::copy_n(values + (begin - place.element_begin), some, half.data);
+    TP_RETURN_IF_ERROR(Flush());
+    begin += some;
+  }
+  // A server that is killed with weights of this range, and without the moment, could not be told
+  // the moment again.
+  for (Half& half : halves_) TP_RETURN_IF_ERROR(WaitFor(&half));
+  return {};
+}
+
 // A cursor is at the start of the chunk, behind the last element of a parameter, or at the chunk's
 // end.
 ParameterId WeightPut::NextParameter(ChunkId chunk) const {
@@ -114,6 +139,7 @@ Status WeightPut::Flush() {
   TP_ASSIGN_OR_RETURN(halves_[filling_].ticket, service_->StartPutWeights(piece_));
   bytes_put_ += piece_.element_count * sizeof(float);
   piece_.element_count = 0;
+  piece_.plane = 0;
   filling_ ^= 1;
   return {};
 }

@@ -36,6 +36,9 @@ class WeightPut {
   // Errors: kUsageError (out of order, or twice), those of the server, and on a device
   // kMemoryMapFailed, kCudaFailed.
   Status Put(ParameterId parameter, const float* values);
+  // A moment of a parameter, before its weights are put: `plane` as client::Range has it. Waits for
+  // the server. Errors: as Put.
+  Status PutMoment(ParameterId parameter, uint32_t plane, const float* values);
   // Waits until the server has all. Errors: kUsageError when a parameter is missing, and those of
   // the server.
   Status Finish();

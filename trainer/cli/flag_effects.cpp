@@ -24,6 +24,10 @@ constexpr std::array kEffects{
     FlagEffect{"--wait", "--standalone", "false", "leave --standalone out"},
     FlagEffect{"--or-new", "--resume", "auto", "give --resume auto"},
     FlagEffect{"--rejoin-timeout", "--resume", "auto", "give --resume auto"},
+    FlagEffect{"--checkpoint-every", "--checkpoint-dir", "given",
+               "give --checkpoint-dir checkpoints"},
+    FlagEffect{"--keep", "--checkpoint-every", "given",
+               "give --checkpoint-every 100 --checkpoint-dir checkpoints"},
     FlagEffect{"--log-every", "--quiet", "false", "leave --quiet out"},
 };
 

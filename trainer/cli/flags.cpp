@@ -199,6 +199,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
 
   AddTrainingFlags(commands.run, &o->training, &o->optimizer);
   AddPlaceFlags(commands.run, o);
+  AddCheckpointFlags(commands.run, &o->checkpoint);
   AddOutputFlags(commands.run, &o->output);
   AddStageFlags(commands.run, &o->pipeline);
   AddConfigFlags(commands.run);

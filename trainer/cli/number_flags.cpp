@@ -58,6 +58,8 @@ constexpr std::array kFlags{
           "a momentum that decays by a factor of 1 or more grows without end; 0 is none"),
     Real("--dampening", 0, 1, "it is the share of a gradient that is left out"),
     Real("--lr-decay", 0, 1e6L, "the rate is divided by 1 + steps times this: 0 is none"),
+    Whole("--checkpoint-every", 0, kSteps, "it counts steps; 0 is never"),
+    Whole("--keep", 0, 1e6L, "it counts checkpoints; 0 keeps all"),
     Whole("--threads", 0, 4096, "0 is a fair part of the cores"),
     Whole("--log-every", 1, kSteps, "it counts steps; --quiet shows none"),
     Whole("--tokens", 1, 1 << 20, "a sample has at least one token"),

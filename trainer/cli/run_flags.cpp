@@ -258,10 +258,12 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
 
   app->add_option("--resume", o->job.resume,
                   "auto: go on behind the job's last sealed step, and leave the job with memserver "
-                  "when a signal ends this run; never; default: "
-                  "never, auto after torchrun's restart")
+                  "when a signal ends this run, or, where memserver no longer has it, behind the "
+                  "newest checkpoint of --checkpoint-dir; latest: behind that checkpoint; DIR: "
+                  "behind this one; never; default: never, auto after torchrun's restart")
       ->group(group)
-      ->check(CLI::IsMember({"auto", "never"}));
+      ->type_name("auto|latest|DIR|never")
+      ->check(CLI::IsMember({"auto", "latest", "never"}) | CLI::ExistingDirectory);
 
   app->add_flag("--or-new", o->job.or_new,
                 "with --resume auto: begin at step 1 where the job was kept and is gone (else exit "
@@ -299,6 +301,22 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
 
   app->add_flag("!--no-prefetch", o->memory.prefetch, "fetch chunks only when they are needed")
       ->group("memory");
+}
+
+void AddCheckpointFlags(CLI::App* app, CheckpointOptions* o) {
+  const char* group = "checkpoints";
+  app->add_option("--checkpoint-every", o->every,
+                  "steps between checkpoints: weights, moments, step and data cursor; 0: never")
+      ->group(group)
+      ->capture_default_str();
+
+  app->add_option("--checkpoint-dir", o->dir, "the folder that holds them")
+      ->group(group)
+      ->type_name("DIR");
+
+  app->add_option("--keep", o->keep, "the newest so many stay; 0: all")
+      ->group(group)
+      ->capture_default_str();
 }
 
 void AddOutputFlags(CLI::App* app, OutputOptions* o) {

@@ -22,6 +22,7 @@ void AddOptimizerFlags(CLI::App* app, OptimizerOptions* o);
 void AddDeviceFlag(CLI::App* app, DeviceOptions* o);
 void AddTrainingFlags(CLI::App* app, TrainingOptions* o, OptimizerOptions* optimizer);
 void AddPlaceFlags(CLI::App* app, RunOptions* o);
+void AddCheckpointFlags(CLI::App* app, CheckpointOptions* o);
 void AddOutputFlags(CLI::App* app, OutputOptions* o);
 
 }  // namespace tidepool::trainer

@@ -103,12 +103,22 @@ Status TrainingEngine::CheckFrozen() const {
 }
 
 Status TrainingEngine::LoadWeights(const WeightSource& source) {
+  return LoadStates(source, nullptr, {});
+}
+
+Status TrainingEngine::LoadStates(const WeightSource& source, const MomentSource& moments,
+                                  std::span<const uint32_t> planes) {
   WeightPut put(&layout_, options_.rank, service_, streams_);
   std::vector<float> values;
   for (ParameterId id = 0; id < layout_.parameters.size(); ++id) {
     if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank) || layout_.IsFrozen(id))
       continue;
     values.resize(layout_.parameters[id].element_count);
+    for (const uint32_t plane : planes) {
+      TP_RETURN_IF_ERROR(moments(id, plane, values));
+      TP_RETURN_IF_ERROR(put.PutMoment(id, plane, values.data()));
+    }
+
     TP_RETURN_IF_ERROR(source(id, values));
     TP_RETURN_IF_ERROR(put.Put(id, values.data()));
   }

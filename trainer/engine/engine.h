@@ -96,6 +96,11 @@ class TrainingEngine {
   // Puts this rank's shards of all parameters but frozen ones, one rCache-full after another. Call
   // once, before the first step of a new job.
   Status LoadWeights(const WeightSource& source);
+  // The same with the moments of a checkpoint: `planes` of them (client::Range), read from
+  // `moments`.
+  using MomentSource = std::function<Status(ParameterId, uint32_t plane, std::span<float>)>;
+  Status LoadStates(const WeightSource& source, const MomentSource& moments,
+                    std::span<const uint32_t> planes);
 
   // Forward and backward of one micro-batch of the step that starts from `version`. The gradient
   // that is summed over micro-batches and ranks is that of loss x gradient_scale.

@@ -29,6 +29,9 @@ struct ModelConfig {
   WeightNames names = WeightNames::kOurs;  // of the weights beside it
 };
 
+// A model of this vocabulary reads text byte by byte.
+inline constexpr uint64_t kByteVocab = 256;
+
 // Errors: kFileWriteFailed.
 Status WriteModelConfig(const std::string& directory, const ModelConfig& config);
 // Errors: kFileUnreadable; kDataBad (also where the file describes another model than our GPT

@@ -23,6 +23,9 @@ class TracedService final : public client::ChunkService {
   TracedService(client::ChunkService* real, StepTrace* trace) : real_(real), trace_(trace) {}
 
   const client::Attachment& attachment() const override { return real_->attachment(); }
+  Result<client::Ticket> StartBeginAt(const client::BeginPoint& point) override {
+    return real_->StartBeginAt(point);
+  }
   Result<client::Ticket> StartPutWeights(const client::Range& range) override {
     return real_->StartPutWeights(range);
   }
@@ -39,6 +42,8 @@ class TracedService final : public client::ChunkService {
   Status DeclareSchedule(std::span<const ChunkId> order) override {
     return real_->DeclareSchedule(order);
   }
+  Result<UniqueFd> StreamStates(Version version) override { return real_->StreamStates(version); }
+  std::optional<Status> StreamEnd() override { return real_->StreamEnd(); }
   Status SaveWeights(int dir_fd, const std::string& name, Version version) override {
     return real_->SaveWeights(dir_fd, name, version);
   }

@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 
 #include "trainer/advice/settle_rcache.h"
+#include "trainer/checkpoint/loaded_checkpoint.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
 #include "trainer/pipeline/staged_step.h"
@@ -162,6 +163,16 @@ Status RunModel::ForeseeSteps() {
   engine_->Foresee(ForeseeOrder(profile.trace, plan.layout, parts_.session->place().rank,
                                 parts_.options.training.micro_batches));
   return {};
+}
+
+Status RunModel::LoadCheckpoint(const LoadedCheckpoint& from) {
+  const client::JobSpec& spec = parts_.plan.spec;
+  const auto read = [&](ParameterId id, uint32_t plane, std::span<float> values) {
+    return from.Read(spec, id, plane, values);
+  };
+  return engine_->LoadStates(
+      [&](ParameterId id, std::span<float> values) { return read(id, 0, values); }, read,
+      MomentPlanesOf(spec));
 }
 
 Status RunModel::LoadWeights() {

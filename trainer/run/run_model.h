@@ -25,6 +25,8 @@
 
 namespace tidepool::trainer {
 
+class LoadedCheckpoint;
+
 // All of it outlives the RunModel.
 struct RunModelParts {
   const RunOptions& options;
@@ -47,6 +49,8 @@ class RunModel {
   // Puts this rank's shards of new weights: those of --from, else made from the seed. Errors: those
   // of TrainingEngine::LoadWeights and SavedModel::Read.
   Status LoadWeights();
+  // The same from a checkpoint, with the moments. Errors: also kDataBad.
+  Status LoadCheckpoint(const LoadedCheckpoint& from);
   // The mean loss of a batch, a scalar with a graph behind it.
   at::Tensor Loss(const Batch& batch);
   // A whole step, stage by stage, where the plan has stages: for TrainTask::whole_step. Returns

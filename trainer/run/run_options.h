@@ -90,7 +90,8 @@ struct DeviceOptions {
 // The job's name, and how a run comes to it and goes on with it.
 struct JobOptions {
   std::string name;  // empty: from the launcher, or made of preset and process id
-  // "auto" or "never"; empty: auto where torchrun has started the ranks again, else never.
+  // "auto", "never", "latest" (of the folder of checkpoints) or a checkpoint; empty: auto where
+  // torchrun has started the ranks again, else never.
   std::string resume;
   bool or_new = false;               // with resume: begin anew where the states of the job are gone
   std::string queue_timeout = "0s";  // for room in the server's queue; empty: a day
@@ -115,6 +116,13 @@ struct OutputOptions {
   bool quiet = false, verbose = false;
   bool dry_run = false;
   bool json = false;  // `estimate` and --dry-run: JSON instead of a table
+};
+
+// Checkpoints while a run trains.
+struct CheckpointOptions {
+  uint64_t every = 0;  // steps; 0: none
+  std::string dir;     // the folder that holds them
+  uint64_t keep = 3;   // the newest so many; 0: all
 };
 
 // `trainer sample`; it also reads the seed, the base of adapters and the threads.
@@ -158,6 +166,7 @@ struct RunOptions {
   JobOptions job;
   ServerOptions server;
   OutputOptions output;
+  CheckpointOptions checkpoint;
   SampleOptions sample;
   ExportOptions exported;
   TokenizeOptions tokenize;

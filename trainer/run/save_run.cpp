@@ -14,8 +14,6 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kByteVocab = 256;  // a model of this size reads text byte by byte
-
 // The server has written what the job trains; it does not know the base as a file.
 Status SaveConfig(const SaveTask& task) {
   const RunPlan& plan = task.plan;

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "base/log.h"
+#include "base/system/whole_file.h"
 #include "base/units.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/threads/compute_threads.h"
@@ -13,6 +14,8 @@
 #include "trainer/inputs/run_files.h"
 #include "trainer/run/resuming/run_note.h"
 #include "trainer/run/save_run.h"
+#include "trainer/data/tokenizer_file.h"
+#include "trainer/inputs/model_config.h"
 
 namespace tidepool::trainer {
 
@@ -24,6 +27,7 @@ Status TrainingRun::Plan() {
   data_ = std::move(checked.data);
   plan_.choice = setup_.settled.choice;
   plan_.way = setup_.settled.way;
+  TP_RETURN_IF_ERROR(OpenCheckpoint());
   TP_RETURN_IF_ERROR(OpenDevice());
   return plan_.lora.on() ? NameBase() : Status();
 }
@@ -86,71 +90,6 @@ Status TrainingRun::MakeSession() {
   return {};
 }
 
-Status TrainingRun::TakeSlot() {
-  TP_RETURN_IF_ERROR(session_->Attach());
-  const client::Attachment& slot = session_->service()->attachment();
-  start_ = StartPointOf(slot);
-  sealed_ = std::max(sealed_, start_.version);
-  attempts_.BeginsAt(start_.version);
-  if (slot.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
-  TP_RETURN_IF_ERROR(
-      CheckRunNote(slot.note, data_->note,
-                   {.job = plan_.spec.name, .rank = place_.rank, .version = start_.version}));
-
-  RunSetting setting = Setting();
-  setting.server =
-      session_->socket_dir() + ", " + FormatBytes(slot.pool_bytes) + " reserved for this job";
-  voice_.Introduce(plan_, setting);
-  return slot.weights_ready ? Continue(slot.note) : Begin();
-}
-
-// The states of the steps that this process knows as sealed are gone.
-Status TrainingRun::Begin() {
-  if (resume_) TP_RETURN_IF_ERROR(kept_->MayBegin(session_->socket_dir(), sealed_));
-  sealed_ = 0;
-  return {};
-}
-
-Status TrainingRun::Continue(const std::string& note) {
-  TP_ASSIGN_OR_RETURN(start_.data_cursor,
-                      CursorInSequences(start_.data_cursor, start_.version, options_));
-
-  if (note.empty())
-    voice_.Say(
-        "resume    the server keeps no note of the job's data (an older release): data and --seed "
-        "are not compared\n");
-  for (const std::string& line : DescribeChanges(note, data_->note))
-    voice_.Say("resume    " + line + "\n");
-
-  voice_.Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " +
-             std::to_string(start_.version) + " of " + std::to_string(options_.training.steps) +
-             "; no weights are loaded\n");
-  return {};
-}
-
-Status TrainingRun::ProvideBase() {
-  if (plan_.base == nullptr) return {};
-  const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) {
-    return plan_.base->Read(index, begin, bytes);
-  };
-  TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(read));
-  voice_.Say("base      " + plan_.base->file().path() + ": " +
-             (put > 0 ? FormatBytes(put) + " of it put by this rank\n"
-                      : std::string("the server has it already\n")));
-  return {};
-}
-
-Status TrainingRun::LoadWeights() {
-  if (session_->service()->attachment().weights_ready) return {};
-  if (resume_)
-    voice_.Say("resume    the server holds no weights of job " + plan_.spec.name +
-               ": starting at step 1\n");
-  TP_RETURN_IF_ERROR(model_->LoadWeights());
-  if (plan_.from != nullptr)
-    voice_.Say("from      " + plan_.from->path() + " (" + plan_.from->Describe() + ")\n");
-  return {};
-}
-
 Result<TrainTask> TrainingRun::MakeTask() {
   TrainTask task;
   TP_ASSIGN_OR_RETURN(
@@ -179,6 +118,7 @@ Result<TrainTask> TrainingRun::MakeTask() {
   task.after_step = [this](Version version) {
     sealed_ = version;
     if (place_.rank == 0) TP_RETURN_IF_ERROR(kept_->Sealed(session_->socket_dir()));
+    if (place_.rank == 0) TP_RETURN_IF_ERROR(checkpoints_->After(version, session_->service()));
     return setup_.after_step ? setup_.after_step(version) : Status();
   };
   task.cpus_shared = [this] { return cpus_ != nullptr && cpus_->shared(); };
@@ -200,11 +140,29 @@ Status TrainingRun::Train() {
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
 
+  checkpoints_.emplace(RunCheckpoints::Parts{
+      .options = options_.checkpoint,
+      .spec = plan_.spec,
+      .clock = setup_.clock,
+      .describe = [this](const std::string& directory) { return DescribeModel(directory); },
+      .say = [this](const std::string& line) { voice_.Say(line); }});
+
   device_->ResetPeak();
   Result<TrainSummary> trained = TrainLoop(task);
+  checkpoints_->Finish();
   if (!trained.ok()) return WithShares(trained.status(), ShortAt::kStep);
   summary_ = trained.value();
   return {};
+}
+
+Status TrainingRun::DescribeModel(const std::string& directory) const {
+  const ModelConfig config{.shape = plan_.shape,
+                           .bytes = plan_.shape.vocab == kByteVocab,
+                           .lora = plan_.lora,
+                           .base = {}};
+  TP_RETURN_IF_ERROR(WriteModelConfig(directory, config));
+  TP_RETURN_IF_ERROR(WriteWholeFile(directory + "/" + kNoteFile, data_->note));
+  return CopyTokenizer(TokenizerOf(options_), directory);
 }
 
 Status TrainingRun::Save() {
@@ -221,17 +179,6 @@ Status TrainingRun::Save() {
              (plan_.lora.on() ? "adapters" : "weights") + " of step " +
              std::to_string(summary_.version) + ")\n");
   return {};
-}
-
-Status TrainingRun::Build() {
-  TP_ASSIGN_OR_RETURN(model_, RunModel::Make({.options = options_,
-                                              .plan = plan_,
-                                              .device = device_.get(),
-                                              .session = session_.get(),
-                                              .clock = setup_.clock,
-                                              .foresees = setup_.foresees}));
-  TP_RETURN_IF_ERROR(ProvideBase());
-  return LoadWeights();
 }
 
 Status TrainingRun::Attempt() {
@@ -270,7 +217,8 @@ void TrainingRun::Leave() {
 // the others may have left for good. (A report that is missing needs all ranks, for the held-out
 // loss; none has left before it is written.)
 bool TrainingRun::NothingToDoTogether() const {
-  return trained_already() &&
+  return trained_already() && session_->service() != nullptr &&
+         session_->service()->attachment().weights_ready &&
          (options_.output.out_dir.empty() ||
           !ReportWriter::IsUnreported(options_.output.out_dir, start_.version));
 }

@@ -2,8 +2,9 @@
 // its server and of other ranks.
 //
 // One thread (the trainer's main thread). Invariants:
-//  1. weights are put once in the life of a job; a later run goes on behind the last sealed step,
-//     with everything that the step record says; no checkpoint file is read;
+//  1. weights are put once in the life of a job, those of a checkpoint with their moments; a later
+//     run goes on behind the last sealed step, with everything that the step record says, and reads
+//     no file;
 //  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up
 //     groups and slot and begins the next attempt at the last sealed step, together with the rank
 //     that was started again. The run gives up after kFruitlessAttempts that
@@ -28,6 +29,8 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "trainer/checkpoint/loaded_checkpoint.h"
+#include "trainer/checkpoint/run_checkpoints.h"
 #include "trainer/run/resuming/attempt_count.h"
 #include "trainer/run/banner.h"
 #include "trainer/inputs/base_names.h"
@@ -93,6 +96,10 @@ class TrainingRun {
   Status Build();
   Status ProvideBase();
   Status LoadWeights();
+  Status OpenCheckpoint();
+  Status LoadCheckpoint();
+  // What a reader of saved weights needs beside them.
+  Status DescribeModel(const std::string& directory) const;
   Result<TrainTask> MakeTask();
   Status Train();
   Status Save();
@@ -128,8 +135,10 @@ class TrainingRun {
   // Parts of one attempt, in the order in which they are made.
   std::unique_ptr<RunSession> session_;
   StartPoint start_;
-  std::unique_ptr<RunModel> model_;  // null before Build
-  Version sealed_ = 0;               // as far as this process knows
+  std::unique_ptr<RunModel> model_;             // null before Build
+  Version sealed_ = 0;                          // as far as this process knows
+  std::optional<LoadedCheckpoint> checkpoint_;  // that a new job begins behind
+  std::optional<RunCheckpoints> checkpoints_;
   std::optional<KeptRun> kept_;
   TrainSummary summary_;
 };

@@ -77,6 +77,20 @@ Status SaveDesk::Check(const SessionSlot* slot, const SaveWeights& event) {
   }
 
   const auto of_this = [&event](ConnectionId connection) { return connection == event.connection; };
+  if (event.stream != nullptr) {
+    const JobStates& states = *job.states;
+    if (states.spills() || states.uses_gpus()) {
+      return Status(ErrorId::kSaveFailed, "a checkpoint reaches only states in the host pool")
+          .Fix("give memserver a pool that holds all states, and the run --gpu-states off");
+    }
+    if (states.spec().optimizer.states == StateForm::kSplit8)
+      return Status(ErrorId::kSaveFailed, "a checkpoint holds no 8-bit moments")
+          .Fix("use --states split-bf16");
+
+    if (states.records().slots().Of(states.sealed_version()).has_value())
+      return Status(ErrorId::kSaveFailed,
+                    "a checkpoint does not hold which steps have left parameters alone");
+  }
   const bool busy = std::any_of(job.running_saves.begin(), job.running_saves.end(), of_this) ||
                     std::any_of(job.waiting_saves.begin(), job.waiting_saves.end(),
                                 [&](const auto& s) { return of_this(s.connection); });
@@ -96,6 +110,7 @@ void SaveDesk::Request(SaveWeights event) {
   // sealed.
   WaitingSave save{event.connection, std::move(event.directory), std::move(event.name),
                    ++last_number_};
+  save.stream = std::move(event.stream);
   slot->job->waiting_saves.push_back(std::move(save));
 }
 
@@ -175,6 +190,7 @@ void SaveDesk::Start(Job* job, WaitingSave save, int64_t now) {
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
 
+  if (save.stream != nullptr) return StartStream(job, std::move(save.stream), std::move(request));
   request.list = [states = job->states.get(),
                   spilled = SpillReaderOf(*job, context_.neighbours.tier),
                   on_gpus = GpuReaderOf(*job)] { return TensorsOf(*states, spilled, on_gpus); };
@@ -191,14 +207,34 @@ void SaveDesk::Start(Job* job, WaitingSave save, int64_t now) {
   context_.neighbours.saves->Push(std::move(request));
 }
 
+// Nothing is held but the chunks that are not copied yet.
+void SaveDesk::StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveRequest request) {
+  const size_t chunks = job->spec().chunks.size();
+  StreamTask task{.memory = std::move(memory),
+                  .states = job->states.get(),
+                  .order = job->updates.NextOrder(),
+                  .step = job->states->last_step(),
+                  .gate = std::make_shared<StreamGate>(chunks),
+                  .opened = nullptr};
+
+  task.step.version = job->states->sealed_version();
+  job->updates.SetGate(request.connection,
+                       [gate = task.gate](ChunkId id) { return gate->IsOpen(id); });
+  job->running_saves.push_back(request.connection);
+  request.stream = std::move(task);
+  TP_POINT("server.stream_started");
+  context_.neighbours.saves->Push(std::move(request));
+}
+
 void SaveDesk::End(const SaveResult& saved) {
+  if (saved.goes_on) return;  // the loop looks at its updates again
   lanes_.End(saved.connection);
   for (const auto& job : context_.tables->jobs) {
     const auto it =
         std::find(job->running_saves.begin(), job->running_saves.end(), saved.connection);
     if (it == job->running_saves.end()) continue;
     job->running_saves.erase(it);
-    job->updates.Release();
+    if (!job->updates.DropGate(saved.connection)) job->updates.Release();
     break;
   }
 

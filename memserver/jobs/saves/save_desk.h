@@ -31,6 +31,7 @@ class SaveDesk {
   bool HasLaneFor(const Job& job);
   Status WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now);
   bool StaysWaiting(Job* job, int64_t now);
+  void StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveRequest request);
   void Start(Job* job, WaitingSave save, int64_t now);
 
   const DeskContext context_;

@@ -44,8 +44,12 @@ TEST(ResumeWanted, AutoNeedsANameThatTheNextProcessKnows) {
   EXPECT_TRUE(Wanted(alone, Place("", 0)).value());
 }
 
-TEST(ResumeWanted, AnyOtherWordIsAnError) {
-  EXPECT_EQ(Wanted(Options("always", "j"), Place("", 0)).status().id(), ErrorId::kUsageError);
+// Only ranks of the run itself, which the launcher starts again, find its job.
+TEST(ResumeWanted, BehindACheckpointAHeldJobIsGoneOnWithByRestartsAlone) {
+  for (const char* from : {"latest", "runs/a/step-00000300"}) {
+    EXPECT_FALSE(Wanted(Options(from, "j"), Place("", 0)).value()) << from;
+    EXPECT_TRUE(Wanted(Options(from, "j"), Place("", 1)).value()) << from;
+  }
 }
 
 TEST(JobName, IsTheUsersThenTheLaunchersThenOfThisProcess) {

@@ -31,10 +31,8 @@ Result<bool> ResumeWanted(const JobOptions& job, const ServerOptions& server,
 
   if (job.resume.empty()) return place.restarts > 0;
   if (job.resume == "never") return false;
-  if (job.resume != "auto") {
-    return Status(ErrorId::kUsageError, "--resume \"" + job.resume + "\" is neither auto nor never")
-        .Where("command line of trainer");
-  }
+  // A checkpoint: no job that the server holds is gone on with, unless this run has begun it.
+  if (job.resume != "auto") return place.restarts > 0;
 
   if (job.name.empty() && place.job_name.empty() && !server.standalone) {
     return Status(ErrorId::kUsageError,

@@ -18,8 +18,8 @@ std::string JobNameOf(const RunOptions& options, const RankPlace& place);
 
 // --resume; where it is not given: auto for ranks that torchrun has started again, else never.
 // Never is the default because the weights of a job that is still held are another run's result:
-// the user must ask to go on with them. Errors: kUsageError (an unknown word; auto without a name
-// that the next process would know).
+// the user must ask to go on with them. Where a checkpoint is named, as where nothing is. Errors:
+// kUsageError (auto without a name that the next process would know).
 Result<bool> ResumeWanted(const JobOptions& job, const ServerOptions& server,
                           const RankPlace& place);
 

@@ -1,0 +1,125 @@
+// How TrainingRun comes to a model that may train: by the slot that the server has for it, behind
+// a step that is held or of a checkpoint, or with new weights.
+#include <algorithm>
+#include <utility>
+
+#include "base/units.h"
+#include "trainer/run/resuming/resume.h"
+#include "trainer/run/resuming/run_note.h"
+#include "trainer/run/training_run.h"
+
+namespace tidepool::trainer {
+
+Status TrainingRun::TakeSlot() {
+  TP_RETURN_IF_ERROR(session_->Attach());
+  const client::Attachment& slot = session_->service()->attachment();
+  start_ = StartPointOf(slot);
+  sealed_ = std::max(sealed_, start_.version);
+  attempts_.BeginsAt(start_.version);
+  if (slot.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
+  TP_RETURN_IF_ERROR(
+      CheckRunNote(slot.note, data_->note,
+                   {.job = plan_.spec.name, .rank = place_.rank, .version = start_.version}));
+
+  RunSetting setting = Setting();
+  setting.server =
+      session_->socket_dir() + ", " + FormatBytes(slot.pool_bytes) + " reserved for this job";
+  voice_.Introduce(plan_, setting);
+  return slot.weights_ready ? Continue(slot.note) : Begin();
+}
+
+// The states of the steps that this process knows as sealed are gone.
+Status TrainingRun::Begin() {
+  if (!checkpoint_ && resume_) TP_RETURN_IF_ERROR(kept_->MayBegin(session_->socket_dir(), sealed_));
+  sealed_ = 0;
+  if (!checkpoint_) return {};
+
+  const client::BeginPoint point = checkpoint_->point();
+  TP_ASSIGN_OR_RETURN(const uint64_t cursor,
+                      CursorInSequences(point.data_cursor, point.version, options_));
+  start_ = {.version = point.version,
+            .data_cursor = cursor,
+            .loss_scale = point.loss_scale,
+            .scaler_steps = point.scaler_steps,
+            .last_skipped = false,
+            .random_state = point.random_state};
+  attempts_.BeginsAt(point.version);
+  return {};
+}
+
+Status TrainingRun::OpenCheckpoint() {
+  TP_RETURN_IF_ERROR(CheckCheckpoints(options_));
+  TP_ASSIGN_OR_RETURN(const std::string path, CheckpointToResume(options_));
+  if (path.empty()) return {};
+  TP_ASSIGN_OR_RETURN(LoadedCheckpoint opened, LoadedCheckpoint::Open(path, place_.rank == 0));
+  const NotedSlot slot{
+      .job = plan_.spec.name, .rank = place_.rank, .version = opened.point().version};
+  TP_RETURN_IF_ERROR(CheckRunNote(opened.note(), data_->note, slot));
+  checkpoint_.emplace(std::move(opened));
+  return {};
+}
+
+Status TrainingRun::Continue(const std::string& note) {
+  TP_ASSIGN_OR_RETURN(start_.data_cursor,
+                      CursorInSequences(start_.data_cursor, start_.version, options_));
+
+  if (note.empty())
+    voice_.Say(
+        "resume    the server keeps no note of the job's data (an older release): data and --seed "
+        "are not compared\n");
+  for (const std::string& line : DescribeChanges(note, data_->note))
+    voice_.Say("resume    " + line + "\n");
+
+  voice_.Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " +
+             std::to_string(start_.version) + " of " + std::to_string(options_.training.steps) +
+             "; no weights are loaded\n");
+  return {};
+}
+
+Status TrainingRun::ProvideBase() {
+  if (plan_.base == nullptr) return {};
+  const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) {
+    return plan_.base->Read(index, begin, bytes);
+  };
+  TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(read));
+  voice_.Say("base      " + plan_.base->file().path() + ": " +
+             (put > 0 ? FormatBytes(put) + " of it put by this rank\n"
+                      : std::string("the server has it already\n")));
+  return {};
+}
+
+// Weights, moments and the step, each rank its shards; from there on the job is as it was.
+Status TrainingRun::LoadCheckpoint() {
+  client::ChunkService* service = session_->service();
+  TP_ASSIGN_OR_RETURN(const client::Ticket begun, service->StartBeginAt(checkpoint_->point()));
+  TP_RETURN_IF_ERROR(service->Wait(begun).status());
+  TP_RETURN_IF_ERROR(model_->LoadCheckpoint(*checkpoint_));
+  voice_.Say("resume    behind step " + std::to_string(start_.version) + " of " +
+             checkpoint_->path() + "\n");
+  return {};
+}
+
+Status TrainingRun::LoadWeights() {
+  if (session_->service()->attachment().weights_ready) return {};
+  if (checkpoint_) return LoadCheckpoint();
+  if (resume_)
+    voice_.Say("resume    the server holds no weights of job " + plan_.spec.name +
+               ": starting at step 1\n");
+  TP_RETURN_IF_ERROR(model_->LoadWeights());
+  if (plan_.from != nullptr)
+    voice_.Say("from      " + plan_.from->path() + " (" + plan_.from->Describe() + ")\n");
+  return {};
+}
+
+Status TrainingRun::Build() {
+  TP_ASSIGN_OR_RETURN(model_, RunModel::Make({.options = options_,
+                                              .plan = plan_,
+                                              .device = device_.get(),
+                                              .session = session_.get(),
+                                              .clock = setup_.clock,
+                                              .foresees = setup_.foresees}));
+  TP_RETURN_IF_ERROR(ProvideBase());
+  return LoadWeights();
+}
+
+}  // namespace tidepool::trainer
