@@ -14,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "trainer/comm/collective.h"
 
@@ -76,6 +77,11 @@ class ThreadCollective final : public trainer::Collective {
   Ticket StartAllGather(const trainer::BlockView& block) override { return Start(true, block); }
   Ticket StartReduceScatter(const trainer::BlockView& block) override {
     return Start(false, block);
+  }
+  // No test has parts for this fake.
+  Ticket StartAllToAll(const trainer::PartsView&) override {
+    TP_CHECK(false, "this fake moves blocks alone");
+    return 0;
   }
   device::Stream* stream() override { return stream_; }
   bool Test(Ticket ticket) override {

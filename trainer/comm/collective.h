@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -34,6 +35,26 @@ struct BlockView {
   uint64_t shard_bytes() const { return shard_elements * BytesOf(dtype); }
 };
 
+// What one rank gives each rank of its group, and takes from each, in one all-to-all: parts of any
+// sizes, 0 as well, each behind the part of the rank before. What rank r gives rank s is as large
+// as what s takes from r.
+struct PartsView {
+  const void* out = nullptr;                            // [sum of out_elements]
+  void* in = nullptr;                                   // [sum of in_elements]; apart from `out`
+  std::vector<uint64_t> out_elements{}, in_elements{};  // by rank of the group, this one included
+  DType dtype = DType::kF32;
+  OperationName name{};  // equal on all ranks
+
+  // Bytes of all parts of one direction, and of those of the ranks before `rank`.
+  uint64_t out_bytes() const { return BytesBefore(out_elements, out_elements.size()); }
+  uint64_t in_bytes() const { return BytesBefore(in_elements, in_elements.size()); }
+  uint64_t BytesBefore(const std::vector<uint64_t>& elements, uint64_t rank) const {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < rank; ++i) sum += elements[i];
+    return sum * BytesOf(dtype);
+  }
+};
+
 class Collective {
  public:
   using Ticket = uint64_t;  // an operation in flight, from 1
@@ -49,6 +70,11 @@ class Collective {
   // holds the sum over ranks; the rest is unspecified. The sum's order of addition is fixed, so
   // repeated runs give the same bits. (Elixir v1, section V.)
   virtual Ticket StartReduceScatter(const BlockView& block) = 0;
+
+  // On completion the part of each rank is in `in`. The bytes are only moved. (GShard, Lepikhin et
+  // al. 2020, section 3: how tokens come to experts and back; sizes that differ are those of
+  // routing without a capacity.)
+  virtual Ticket StartAllToAll(const PartsView& parts) = 0;
 
   // The stream in whose order operations take effect (memory of a device): an operation begins when
   // all that was put into the stream before it has ended, and what is put in behind it sees its

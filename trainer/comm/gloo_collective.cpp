@@ -232,6 +232,27 @@ Collective::Ticket GlooCollective::StartReduceScatter(const BlockView& block) {
   return state_->Start(std::move(plan));
 }
 
+Collective::Ticket GlooCollective::StartAllToAll(const PartsView& parts) {
+  State::Plan plan = state_->PlanOf(OperationKind::kAllToAll, parts.name, 0);
+  for (uint32_t rank = 0; rank < state_->world; ++rank) {
+    plan.out[rank] = parts.out_elements[rank] * BytesOf(parts.dtype);
+    plan.in[rank] = parts.in_elements[rank] * BytesOf(parts.dtype);
+  }
+
+  plan.start = [state = state_.get(), parts, out = plan.out, in = plan.in](std::byte*,
+                                                                           State::Pieces* pieces) {
+    // Gloo wants an address of what is empty, too.
+    static std::byte nothing;
+    void* const from = parts.out_bytes() > 0 ? const_cast<void*>(parts.out) : &nothing;
+    void* const to = parts.in_bytes() > 0 ? parts.in : &nothing;
+    at::Tensor input = ByteTensor(from, parts.out_bytes()),
+               output = ByteTensor(to, parts.in_bytes());
+    std::vector<int64_t> out_splits(out.begin(), out.end()), in_splits(in.begin(), in.end());
+    pieces->push_back(state->process_group->alltoall_base(output, input, in_splits, out_splits));
+  };
+  return state_->Start(std::move(plan));
+}
+
 bool GlooCollective::Test(Ticket ticket) {
   TP_CHECK(ticket >= 1 && ticket <= state_->thread.started(), "a ticket that this group gave out");
   return state_->thread.Ended(ticket);

@@ -46,6 +46,7 @@ class GlooCollective final : public Collective {
   uint32_t world() const override;
   Ticket StartAllGather(const BlockView& block) override;
   Ticket StartReduceScatter(const BlockView& block) override;
+  Ticket StartAllToAll(const PartsView& parts) override;
   bool Test(Ticket ticket) override;
   Status Wait(Ticket ticket) override;
   Status Barrier() override;

@@ -11,6 +11,7 @@ std::string KindText(uint32_t kind) {
     case OperationKind::kReduceScatter: return "reduce-scatter";
     case OperationKind::kBarrier: return "barrier";
     case OperationKind::kBroadcast: return "broadcast";
+    case OperationKind::kAllToAll: return "all-to-all";
   }
   return "operation of kind " + std::to_string(kind);
 }

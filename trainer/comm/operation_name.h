@@ -12,7 +12,13 @@
 namespace tidepool::trainer {
 
 // What ranks do together.
-enum class OperationKind : uint32_t { kAllGather = 1, kReduceScatter, kBarrier, kBroadcast };
+enum class OperationKind : uint32_t {
+  kAllGather = 1,
+  kReduceScatter,
+  kBarrier,
+  kBroadcast,
+  kAllToAll,
+};
 
 // Equal on all ranks of the group.
 struct OperationName {

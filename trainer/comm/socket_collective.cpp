@@ -1,6 +1,7 @@
 #include "trainer/comm/socket_collective.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -51,6 +52,29 @@ Collective::Ticket SocketCollective::StartReduceScatter(const BlockView& block) 
     exchange.out[rank] = exchange.in[rank] = {data + rank * bytes, bytes, true};
   }
   exchange.summed = block;
+  return StartOperation(std::move(exchange));
+}
+
+Collective::Ticket SocketCollective::StartAllToAll(const PartsView& parts) {
+  Exchange exchange = NewExchange(OperationKind::kAllToAll, parts.name);
+  // An exchange only reads what goes out.
+  auto* out = const_cast<std::byte*>(static_cast<const std::byte*>(parts.out));
+  auto* in = static_cast<std::byte*>(parts.in);
+
+  for (uint32_t rank = 0; rank < world_; ++rank) {
+    const uint64_t out_bytes = parts.out_elements[rank] * BytesOf(parts.dtype),
+                   in_bytes = parts.in_elements[rank] * BytesOf(parts.dtype);
+    if (rank == rank_) {
+      TP_CHECK(out_bytes == in_bytes, "what this rank gives itself, it takes");
+      if (in_bytes > 0) std::memcpy(in, out, in_bytes);
+    } else {
+      exchange.out[rank] = {out, out_bytes, true};
+      exchange.in[rank] = {in, in_bytes, true};
+    }
+
+    out += out_bytes;
+    in += in_bytes;
+  }
   return StartOperation(std::move(exchange));
 }
 

@@ -45,6 +45,7 @@ class SocketCollective final : public Collective {
   uint32_t world() const override { return world_; }
   Ticket StartAllGather(const BlockView& block) override;
   Ticket StartReduceScatter(const BlockView& block) override;
+  Ticket StartAllToAll(const PartsView& parts) override;
   bool Test(Ticket ticket) override;
   Status Wait(Ticket ticket) override;
   void GiveUp(const Status& why) override { thread_.GiveUp(why); }

@@ -1,5 +1,5 @@
-// SoloCollective: the group of one rank. Every operation has its result already; there is no
-// network and nothing can fail.
+// SoloCollective: the group of one rank. Every operation has its result when it is started;
+// there is no network and nothing can fail.
 //
 // One thread calls all methods, as for every Collective.
 #pragma once
@@ -14,6 +14,7 @@ class SoloCollective final : public Collective {
   uint32_t world() const override { return 1; }
   Ticket StartAllGather(const BlockView& block) override;
   Ticket StartReduceScatter(const BlockView& block) override;
+  Ticket StartAllToAll(const PartsView& parts) override;
   bool Test(Ticket ticket) override;
   Status Wait(Ticket ticket) override;
   Status Barrier() override { return {}; }

@@ -45,18 +45,54 @@ Result<StagedCollective::Buffer*> StagedCollective::LendBuffer(uint64_t bytes) {
   return &buffer;
 }
 
-Status StagedCollective::Copy(const Operation& operation, bool out, uint64_t offset,
-                              uint64_t bytes) {
+Status StagedCollective::CopyBytes(void* to, const void* from, uint64_t bytes) {
   if (bytes == 0) return {};
-  std::byte* const at_device = static_cast<std::byte*>(operation.block.data) + offset;
-  std::byte* const at_host = operation.buffer->data() + offset;
-  stream_->Copy(out ? at_host : at_device, out ? at_device : at_host, bytes);
+  stream_->Copy(to, from, bytes);
   stream_->Synchronize(stream_->Record());
   return stream_->status();
 }
 
-Collective::Ticket StagedCollective::Start(const BlockView& block, bool gather) {
-  in_flight_.emplace(++last_, Operation{.block = block, .gather = gather});
+Status StagedCollective::Copy(const Operation& operation, bool out, uint64_t offset,
+                              uint64_t bytes) {
+  std::byte* const at_device = static_cast<std::byte*>(operation.block.data) + offset;
+  std::byte* const at_host = operation.buffer->data() + offset;
+  return CopyBytes(out ? at_host : at_device, out ? at_device : at_host, bytes);
+}
+
+Status StagedCollective::CopyOut(const Operation& operation) {
+  const uint64_t shard_bytes = operation.block.shard_bytes();
+  switch (operation.kind) {
+    case OperationKind::kAllGather:
+      return Copy(operation, /*out=*/true, rank() * shard_bytes, shard_bytes);
+    case OperationKind::kAllToAll:
+      return CopyBytes(operation.buffer->data(), operation.parts.out, operation.parts.out_bytes());
+    default: return Copy(operation, /*out=*/true, 0, world() * shard_bytes);
+  }
+}
+
+Status StagedCollective::CopyBack(const Operation& operation) {
+  const uint64_t shard_bytes = operation.block.shard_bytes();
+  const uint64_t own = rank() * shard_bytes, behind = own + shard_bytes;
+  if (operation.kind == OperationKind::kReduceScatter)
+    return Copy(operation, /*out=*/false, own, shard_bytes);
+  if (operation.kind == OperationKind::kAllToAll) {
+    const std::byte* const staged = operation.buffer->data() + operation.parts.out_bytes();
+    return CopyBytes(operation.parts.in, staged, operation.parts.in_bytes());
+  }
+
+  // This rank's own shard is in the block already.
+  TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, 0, own));
+  return Copy(operation, /*out=*/false, behind, world() * shard_bytes - behind);
+}
+
+uint64_t StagedCollective::StagedBytes(const Operation& operation) const {
+  return operation.kind == OperationKind::kAllToAll
+             ? operation.parts.out_bytes() + operation.parts.in_bytes()
+             : world() * operation.block.shard_bytes();
+}
+
+Collective::Ticket StagedCollective::Start(Operation operation) {
+  in_flight_.emplace(++last_, std::move(operation));
   BeginThoseInTurn();
   return last_;
 }
@@ -64,12 +100,12 @@ Collective::Ticket StagedCollective::Start(const BlockView& block, bool gather) 
 void StagedCollective::BeginThoseInTurn() {
   for (; next_begun_ <= last_; ++next_begun_) {
     Operation& operation = in_flight_.at(next_begun_);
-    Result<Buffer*> buffer = LendBuffer(world() * operation.block.shard_bytes());
+    Result<Buffer*> buffer = LendBuffer(StagedBytes(operation));
     if (buffer.ok() && buffer.value() == nullptr) {
       Operation* const oldest = OldestAtHost();
       if (!host_->Test(oldest->at_host)) return;
       Finish(oldest);
-      buffer = LendBuffer(world() * operation.block.shard_bytes());
+      buffer = LendBuffer(StagedBytes(operation));
     }
 
     if (buffer.ok()) {
@@ -83,22 +119,27 @@ void StagedCollective::BeginThoseInTurn() {
 
 void StagedCollective::Begin(Operation* operation, Buffer* buffer) {
   operation->buffer = buffer;
-  const uint64_t shard_bytes = operation->block.shard_bytes();
-  operation->status = operation->gather
-                          ? Copy(*operation, /*out=*/true, rank() * shard_bytes, shard_bytes)
-                          : Copy(*operation, /*out=*/true, 0, world() * shard_bytes);
-
+  operation->status = CopyOut(*operation);
   if (!operation->status.ok()) {
     buffer->lent = false;
     operation->stage = Operation::Stage::kEnded;
     return;
   }
 
-  const BlockView view{buffer->data(), operation->block.shard_elements, operation->block.dtype,
-                       operation->block.name};
-  operation->at_host =
-      operation->gather ? host_->StartAllGather(view) : host_->StartReduceScatter(view);
   operation->stage = Operation::Stage::kAtHost;
+  if (operation->kind == OperationKind::kAllToAll) {
+    PartsView parts = operation->parts;
+    parts.out = buffer->data();
+    parts.in = buffer->data() + parts.out_bytes();
+    operation->at_host = host_->StartAllToAll(parts);
+    return;
+  }
+
+  BlockView view = operation->block;
+  view.data = buffer->data();
+  operation->at_host = operation->kind == OperationKind::kAllGather
+                           ? host_->StartAllGather(view)
+                           : host_->StartReduceScatter(view);
 }
 
 StagedCollective::Operation* StagedCollective::OldestAtHost() {
@@ -109,18 +150,8 @@ StagedCollective::Operation* StagedCollective::OldestAtHost() {
 }
 
 void StagedCollective::Finish(Operation* operation) {
-  const uint64_t shard_bytes = operation->block.shard_bytes();
-  const uint64_t own = rank() * shard_bytes, end = world() * shard_bytes;
-  Status status = host_->Wait(operation->at_host);
-  if (status.ok() && operation->gather) {
-    // This rank's own shard is in the block already.
-    status = Copy(*operation, /*out=*/false, 0, own);
-    if (status.ok())
-      status = Copy(*operation, /*out=*/false, own + shard_bytes, end - own - shard_bytes);
-  } else if (status.ok()) {
-    status = Copy(*operation, /*out=*/false, own, shard_bytes);
-  }
-  operation->status = std::move(status);
+  operation->status = host_->Wait(operation->at_host);
+  if (operation->status.ok()) operation->status = CopyBack(*operation);
   operation->stage = Operation::Stage::kEnded;
   operation->buffer->lent = false;
 }

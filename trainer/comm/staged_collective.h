@@ -5,7 +5,8 @@
 // to it that a block is written by nobody when an operation starts (TransferPipeline does), and
 // finds the result when Wait has returned. Start blocks for the copy out, Wait for the copy back.
 // Bits are those of the host's group.
-// Staging memory is kept: kStagedAtOnce buffers at most, each as large as the largest block. An
+// Staging memory is kept: kStagedAtOnce buffers at most, each as large as the largest block, or as the parts of
+// the largest all-to-all, both ways. An
 // operation that finds none begins behind the oldest one, in a later call of any kind; no call
 // waits for a peer but Wait.
 #pragma once
@@ -33,9 +34,14 @@ class StagedCollective final : public Collective {
 
   uint32_t rank() const override { return host_->rank(); }
   uint32_t world() const override { return host_->world(); }
-  Ticket StartAllGather(const BlockView& block) override { return Start(block, /*gather=*/true); }
+  Ticket StartAllGather(const BlockView& block) override {
+    return Start({.kind = OperationKind::kAllGather, .block = block});
+  }
   Ticket StartReduceScatter(const BlockView& block) override {
-    return Start(block, /*gather=*/false);
+    return Start({.kind = OperationKind::kReduceScatter, .block = block});
+  }
+  Ticket StartAllToAll(const PartsView& parts) override {
+    return Start({.kind = OperationKind::kAllToAll, .parts = parts});
   }
   bool Test(Ticket ticket) override;
   // Errors: those of the host's group, and of the device: kMemoryMapFailed, kCudaFailed.
@@ -59,8 +65,9 @@ class StagedCollective final : public Collective {
   };
   struct Operation {
     enum class Stage : uint8_t { kWaits, kAtHost, kEnded };
-    BlockView block;
-    bool gather;
+    OperationKind kind;
+    BlockView block{};
+    PartsView parts{};  // of an all-to-all; staged as all of `out`, then all of `in`
     Stage stage = Stage::kWaits;
     Buffer* buffer = nullptr;
     Ticket at_host = 0;
@@ -71,7 +78,8 @@ class StagedCollective final : public Collective {
                    std::unique_ptr<device::Stream> stream)
       : host_(std::move(host)), device_(device), stream_(std::move(stream)) {}
 
-  Ticket Start(const BlockView& block, bool gather);
+  Ticket Start(Operation operation);
+  uint64_t StagedBytes(const Operation& operation) const;
   // A free buffer of at least so many bytes; null when all are lent.
   Result<Buffer*> LendBuffer(uint64_t bytes);
   // Begins waiting operations, in order, as far as there are buffers.
@@ -81,8 +89,13 @@ class StagedCollective final : public Collective {
   void Finish(Operation* operation);
   // The oldest operation that is at the host; null when there is none.
   Operation* OldestAtHost();
+  // What the group on the host is to see of the operation goes to its staging memory.
+  Status CopyOut(const Operation& operation);
+  // The result comes back.
+  Status CopyBack(const Operation& operation);
   // Copies `bytes` at `offset` of the block from or to its staging memory; blocks.
   Status Copy(const Operation& operation, bool out, uint64_t offset, uint64_t bytes);
+  Status CopyBytes(void* to, const void* from, uint64_t bytes);
 
   std::unique_ptr<Collective> host_;
   device::Device* device_;

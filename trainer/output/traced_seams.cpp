@@ -82,6 +82,12 @@ Collective::Ticket TracedCollective::StartReduceScatter(const BlockView& block) 
   return ticket;
 }
 
+Collective::Ticket TracedCollective::StartAllToAll(const PartsView& parts) {
+  const Ticket ticket = real_->StartAllToAll(parts);
+  going_[ticket] = trace_->Begin(TraceLane::kAllGather, "all-to-all");
+  return ticket;
+}
+
 void TracedCollective::Ended(Ticket ticket) {
   const auto found = going_.find(ticket);
   if (found == going_.end()) return;

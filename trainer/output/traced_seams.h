@@ -76,6 +76,7 @@ class TracedCollective final : public Collective {
   uint32_t world() const override { return real_->world(); }
   Ticket StartAllGather(const BlockView& block) override;
   Ticket StartReduceScatter(const BlockView& block) override;
+  Ticket StartAllToAll(const PartsView& parts) override;
   device::Stream* stream() override { return real_->stream(); }
   bool Test(Ticket ticket) override;
   Status Wait(Ticket ticket) override;

@@ -233,6 +233,7 @@ class LostGroup final : public Collective {
   uint32_t world() const override { return 2; }
   Ticket StartAllGather(const BlockView&) override { return ++last_; }
   Ticket StartReduceScatter(const BlockView&) override { return ++last_; }
+  Ticket StartAllToAll(const PartsView&) override { return ++last_; }
   device::Stream* stream() override { return stream_; }
   bool Test(Ticket) override { return lost; }
   Status Wait(Ticket) override { return Status(ErrorId::kCollectiveFailed, "the peer is lost"); }

@@ -30,6 +30,7 @@ class NotingCollective final : public Collective {
   uint32_t world() const override { return 2; }
   Ticket StartAllGather(const BlockView& block) override { return Start("gather", block); }
   Ticket StartReduceScatter(const BlockView& block) override { return Start("reduce", block); }
+  Ticket StartAllToAll(const PartsView&) override { return Start("exchange", {}); }
   bool Test(Ticket ticket) override {
     ++tests;
     return ticket <= allowed && (ticket != slow || tests > 1000);

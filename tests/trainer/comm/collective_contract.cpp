@@ -17,6 +17,40 @@ float ValueOf(uint32_t rank, uint64_t i) {
   return static_cast<float>(rank * 1000) + static_cast<float>(i % 251) * 0.25F;
 }
 
+// What a rank gives another in an all-to-all of the tests.
+uint64_t PartOf(uint32_t from, uint32_t to) {
+  return (from + to) % 3 == 0 ? 0 : 1'000 * from + 37 * to + 5;
+}
+
+struct PartMemory {
+  std::vector<float> out, in;
+  PartsView view;
+};
+
+using PartSize = uint64_t (*)(uint32_t from, uint32_t to);
+
+// The rank's parts, with values that tell from whom they are; `in` holds -1.
+void FillParts(const Collective& group, PartSize size, PartMemory* parts) {
+  for (uint32_t rank = 0; rank < group.world(); ++rank) {
+    parts->view.out_elements.push_back(size(group.rank(), rank));
+    parts->view.in_elements.push_back(size(rank, group.rank()));
+    for (uint64_t i = 0; i < size(group.rank(), rank); ++i)
+      parts->out.push_back(ValueOf(group.rank() * 10 + rank, i));
+  }
+  parts->in.assign(parts->view.in_bytes() / sizeof(float), -1.F);
+  parts->view.out = parts->out.data();
+  parts->view.in = parts->in.data();
+  parts->view.name = {.chunk = 3, .place = 1, .of = "experts"};
+}
+
+void ExpectParts(const Collective& group, PartSize size, const PartMemory& parts) {
+  auto at = parts.in.begin();
+  for (uint32_t rank = 0; rank < group.world(); ++rank) {
+    for (uint64_t i = 0; i < size(rank, group.rank()); ++i, ++at)
+      ASSERT_EQ(*at, ValueOf(rank * 10 + group.rank(), i)) << rank << ' ' << i;
+  }
+}
+
 }  // namespace
 
 void CollectiveContract::GathersAllShardsInPlace(Collective& group) {
@@ -68,6 +102,54 @@ void CollectiveContract::ScattersBf16Sums(Collective& group) {
     const uint32_t world = group.world();
     ASSERT_EQ(block[i], bf16(static_cast<float>(world * (i % 8) + world * (world - 1) / 2)));
   }
+}
+
+void CollectiveContract::ExchangesPartsOfAnySize(Collective& group) {
+  PartMemory first, second;
+  FillParts(group, PartOf, &first);
+  FillParts(group, PartOf, &second);
+  std::vector<float> block(group.world() * 3, static_cast<float>(group.rank()));
+  const auto a = group.StartAllToAll(first.view);
+  const auto gather = group.StartAllGather({block.data(), 3, DType::kF32});
+  const auto b = group.StartAllToAll(second.view);
+  ASSERT_TRUE(group.Wait(a).ok());
+  ExpectParts(group, PartOf, first);
+  ASSERT_TRUE(group.Wait(gather).ok());
+  EXPECT_EQ(block.back(), static_cast<float>(group.world() - 1));
+  ASSERT_TRUE(group.Wait(b).ok());
+  ExpectParts(group, PartOf, second);
+}
+
+void CollectiveContract::ExchangesNothing(Collective& group) {
+  const PartSize from_last = [](uint32_t from, uint32_t) -> uint64_t { return from == 0 ? 0 : 7; };
+  const PartSize none = [](uint32_t, uint32_t) -> uint64_t { return 0; };
+  for (const PartSize size : {from_last, none}) {
+    PartMemory parts;
+    FillParts(group, size, &parts);
+    ASSERT_TRUE(group.Wait(group.StartAllToAll(parts.view)).ok());
+    ExpectParts(group, size, parts);
+  }
+}
+
+void CollectiveContract::TellsPartsThatDoNotFit(Collective& group) {
+  if (group.world() == 1) return;
+  PartMemory parts;
+  FillParts(
+      group, [](uint32_t, uint32_t) -> uint64_t { return 5; }, &parts);
+  parts.in.resize(parts.in.size() + 1, -1.F);
+  parts.view.in = parts.in.data();
+  if (group.rank() == group.world() - 1) ++parts.view.in_elements[0];
+  Status told = group.Wait(group.StartAllToAll(parts.view));
+  const bool expects_more = group.rank() == group.world() - 1;
+  if (!expects_more) {
+    if (told.ok()) told = group.Barrier();
+    EXPECT_EQ(told.id(), ErrorId::kCollectiveFailed);
+    return;
+  }
+  EXPECT_EQ(told.id(), ErrorId::kCollectiveFailed);
+  EXPECT_NE(told.Format().find("all-to-all of chunk 3 (experts), place 1 of its pass"),
+            std::string::npos)
+      << told.Format();
 }
 
 void CollectiveContract::KeepsManyOperationsApart(Collective& group) {

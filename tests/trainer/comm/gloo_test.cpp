@@ -91,6 +91,18 @@ TEST_P(GlooOfWorld, ScattersBf16Sums) {
   Ranks::RunGroup(GetParam(), CollectiveContract::ScattersBf16Sums);
 }
 
+TEST_P(GlooOfWorld, ExchangesPartsOfAnySize) {
+  Ranks::RunGroup(GetParam(), CollectiveContract::ExchangesPartsOfAnySize);
+}
+
+TEST_P(GlooOfWorld, ExchangesNothing) {
+  Ranks::RunGroup(GetParam(), CollectiveContract::ExchangesNothing);
+}
+
+TEST_P(GlooOfWorld, TellsPartsThatDoNotFit) {
+  Ranks::RunGroup(GetParam(), CollectiveContract::TellsPartsThatDoNotFit);
+}
+
 TEST_P(GlooOfWorld, KeepsManyOperationsApart) {
   Ranks::RunGroup(GetParam(), CollectiveContract::KeepsManyOperationsApart);
 }

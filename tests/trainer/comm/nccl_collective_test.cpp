@@ -88,6 +88,16 @@ NcclTable FakeNccl() {
     library->stream = stream;
     return Note("reduce", send, receive, count);
   };
+  nccl.group_start = [] { return Call("begin"); };
+  nccl.group_end = [] { return Call("end"); };
+  nccl.send = [](const void* send, size_t count, int, int peer, void*, void*) {
+    return Note("send " + std::to_string(count) + " to " + std::to_string(peer), send,
+                const_cast<void*>(library->receive), count);
+  };
+  nccl.receive = [](void* receive, size_t count, int, int peer, void*, void*) {
+    return Note("take " + std::to_string(count) + " of " + std::to_string(peer), library->send,
+                receive, count);
+  };
   nccl.get_error_string = [](int result) {
     return result == kRemoteError ? "remote process exited" : "unhandled system error";
   };
@@ -104,6 +114,7 @@ class HostGroup final : public Collective {
   uint32_t world() const override { return world_; }
   Ticket StartAllGather(const BlockView&) override { return 1; }
   Ticket StartReduceScatter(const BlockView&) override { return 1; }
+  Ticket StartAllToAll(const PartsView&) override { return 1; }
   bool Test(Ticket) override { return true; }
   Status Wait(Ticket) override { return {}; }
   Status Barrier() override { return Status(ErrorId::kCollectiveFailed, "the host's barrier"); }
@@ -184,6 +195,28 @@ TEST_F(NcclCollectiveTest, OperationsAreInPlaceAndInTheStream) {
   group.reset();
   EXPECT_TRUE(Called("finalize") && Called("destroy"));
   EXPECT_EQ(library_.aborts, 0);
+}
+
+TEST_F(NcclCollectiveTest, PartsOfAnAllToAllGoTogetherAndEmptyOnesNotAtAll) {
+  auto group = std::move(Open()).value();
+  std::vector<uint16_t> out(6), in(9);
+  PartsView parts{.out = out.data(), .in = in.data()};
+  parts.out_elements = {4, 2, 0};
+  parts.in_elements = {0, 2, 7};
+  parts.dtype = DType::kBF16;
+  const auto ticket = group->StartAllToAll(parts);
+  EXPECT_EQ(std::vector<std::string>(library_.calls.begin() + 1, library_.calls.end()),
+            (std::vector<std::string>{"begin", "send 4 to 0", "send 2 to 1", "take 2 of 1",
+                                      "take 7 of 2", "end"}));
+  EXPECT_EQ(library_.send, out.data() + 4);
+  EXPECT_EQ(library_.receive, in.data() + 2);
+  EXPECT_TRUE(group->Wait(ticket).ok());
+
+  library_.fails = "send 2 to 1";
+  const auto failed = group->StartAllToAll(parts);
+  EXPECT_EQ(library_.calls.back(), "end") << "NCCL is left outside of its group";
+  EXPECT_NE(group->Wait(failed).Format().find("ncclSend and ncclRecv in group 'shared'"),
+            std::string::npos);
 }
 
 // The order of what is in the stream is that of the transfers, whatever is agreed on between them.

@@ -63,6 +63,18 @@ TEST_P(SocketsOfWorld, ScattersBf16Sums) {
   RunForm(GetParam(), CollectiveContract::ScattersBf16Sums);
 }
 
+TEST_P(SocketsOfWorld, ExchangesPartsOfAnySize) {
+  RunForm(GetParam(), CollectiveContract::ExchangesPartsOfAnySize);
+}
+
+TEST_P(SocketsOfWorld, ExchangesNothing) {
+  RunForm(GetParam(), CollectiveContract::ExchangesNothing);
+}
+
+TEST_P(SocketsOfWorld, TellsPartsThatDoNotFit) {
+  RunForm(GetParam(), CollectiveContract::TellsPartsThatDoNotFit);
+}
+
 TEST_P(SocketsOfWorld, KeepsManyOperationsApart) {
   RunForm(GetParam(), CollectiveContract::KeepsManyOperationsApart);
 }

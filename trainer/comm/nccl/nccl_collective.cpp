@@ -172,6 +172,36 @@ Collective::Ticket NcclCollective::StartReduceScatter(const BlockView& block) {
                                                  NcclTable::kSum, comm_, setup_.native_stream));
 }
 
+int NcclCollective::ExchangeParts(const PartsView& parts) {
+  const auto* out = static_cast<const std::byte*>(parts.out);
+  auto* in = static_cast<std::byte*>(parts.in);
+  int first = setup_.nccl->group_start();
+  const auto note = [&first](int result) {
+    if (first == NcclTable::kSuccess && result != NcclTable::kInProgress) first = result;
+  };
+
+  for (uint32_t peer = 0; peer < world() && first == NcclTable::kSuccess; ++peer) {
+    const uint64_t out_count = parts.out_elements[peer], in_count = parts.in_elements[peer];
+    const int rank = static_cast<int>(peer), type = TypeOf(parts.dtype);
+    // Whoever sends nothing and whoever takes nothing know it, so neither calls NCCL.
+    if (out_count > 0)
+      note(setup_.nccl->send(out, out_count, type, rank, comm_, setup_.native_stream));
+    if (in_count > 0)
+      note(setup_.nccl->receive(in, in_count, type, rank, comm_, setup_.native_stream));
+    out += out_count * BytesOf(parts.dtype);
+    in += in_count * BytesOf(parts.dtype);
+  }
+
+  const int ended = setup_.nccl->group_end();
+  return first == NcclTable::kSuccess ? ended : first;
+}
+
+Collective::Ticket NcclCollective::StartAllToAll(const PartsView& parts) {
+  constexpr const char* kName = "ncclSend and ncclRecv";
+  order_.Add(TagOf(OperationKind::kAllToAll, parts.name), 0);
+  return Keep(kName, Usable() ? ExchangeParts(parts) : NcclTable::kSuccess);
+}
+
 Status NcclCollective::CompareOrder() {
   if (!Usable()) return failure_;
   const Status alike = order_.Compare(setup_.host.get());

@@ -17,7 +17,8 @@
 // waiting for their peers until GiveUp, or the destructor, aborts the communicators of all groups
 // of the set, and with them ends the waits behind them in the streams.
 // Ranks whose orders of operations differ hear of it in CompareOrder; what was started differently
-// before may hang in the stream, until GiveUp.
+// before may hang in the stream, until GiveUp. Sizes of an all-to-all differ between ranks and are not
+// compared: those that do not fit each other hang likewise.
 // Arithmetic: sums are NCCL's, in its order, which is fixed for a group on given machines; not the
 // bits of Gloo's group. Barrier, SumDoubles and Broadcast go through the host's group of the same
 // ranks, which also carries NCCL's id.
@@ -62,6 +63,7 @@ class NcclCollective final : public Collective {
   uint32_t world() const override { return setup_.host->world(); }
   Ticket StartAllGather(const BlockView& block) override;
   Ticket StartReduceScatter(const BlockView& block) override;
+  Ticket StartAllToAll(const PartsView& parts) override;
   device::Stream* stream() override { return setup_.stream; }
   // True when the operation has ended, or the group has failed.
   bool Test(Ticket ticket) override;
@@ -95,6 +97,9 @@ class NcclCollective final : public Collective {
   void Look();
   void AskDoomed();
   Ticket Keep(const char* name, int result);
+  // Puts all sends and receives of an all-to-all into the stream, as one operation. Returns the
+  // first result that is neither success nor "in progress".
+  int ExchangeParts(const PartsView& parts);
   void FailWith(const Status& why);
   std::string Doing(const char* name) const;
 

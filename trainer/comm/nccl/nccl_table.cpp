@@ -49,6 +49,10 @@ Result<NcclTable> Load() {
 
   Find(library, "ncclAllGather", &table.all_gather, &missing);
   Find(library, "ncclReduceScatter", &table.reduce_scatter, &missing);
+  Find(library, "ncclGroupStart", &table.group_start, &missing);
+  Find(library, "ncclGroupEnd", &table.group_end, &missing);
+  Find(library, "ncclSend", &table.send, &missing);
+  Find(library, "ncclRecv", &table.receive, &missing);
   Find(library, "ncclGetErrorString", &table.get_error_string, &missing);
   Find(library, "ncclGetLastError", &table.get_last_error, &missing);
 

@@ -36,6 +36,13 @@ struct NcclTable {
                     void* stream) = nullptr;
   int (*reduce_scatter)(const void* send, void* receive, size_t receive_count, int type, int op,
                         void* comm, void* stream) = nullptr;
+  // What is called between group_start and group_end begins at once, in one operation.
+  int (*group_start)() = nullptr;
+  int (*group_end)() = nullptr;
+  int (*send)(const void* send, size_t count, int type, int peer, void* comm,
+              void* stream) = nullptr;
+  int (*receive)(void* receive, size_t count, int type, int peer, void* comm,
+                 void* stream) = nullptr;
   const char* (*get_error_string)(int result) = nullptr;
   const char* (*get_last_error)(void* comm) = nullptr;
 };
