@@ -267,13 +267,97 @@ TEST_F(SavedModels, OfOtherModelsAreRefusedByTheirConfiguration) {
     WriteTheirConfig(", " + member);
     ExpectRefused(ErrorId::kDataBad, {"config.json", text});
   }
-  WriteText("config.json", R"({"model_type": "llama", "hidden_size": 8})");
-  ExpectRefused(ErrorId::kDataBad, {"type llama", "docs/python.md"});
+  WriteText("config.json", R"({"model_type": "qwen3", "hidden_size": 8})");
+  ExpectRefused(ErrorId::kDataBad, {"type qwen3", "docs/python.md"});
   WriteText("config.json", R"({"activation_function": "relu"})");
   ExpectRefused(ErrorId::kDataBad, {"relu", "gelu_new"});
   WriteText("config.json", R"({"n_inner": 17, "vocab_size": 300, "n_positions": 16, "n_layer": 2,)"
                            R"( "n_head": 2, "n_embd": 8})");
   ExpectRefused(ErrorId::kDataBad, {"n_inner is 17", "computes 32"});
+}
+
+GptShape LlamaOf(bool tied) {
+  GptShape shape{"saved", 300, 16, 2, 2, 8};
+  shape.form = ModelForm::kLlama;
+  shape.llama = {.kv_heads = 1, .head_size = 4, .mlp = 12, .tied = tied};
+  return shape;
+}
+
+// Keys of several releases of transformers; files with the tied head, or old frequencies.
+TEST_F(SavedModels, OfLlamasAreReadByTheirNames) {
+  for (const bool tied : {false, true}) {
+    std::vector<Tensor> want;
+    for (const ParameterNote& note : GptParameters(LlamaOf(tied))) want.push_back(Ours(note));
+    std::vector<Tensor> theirs = want;
+    theirs.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {2}, {1, 0.01F}});
+    if (tied) theirs.push_back({"lm_head.weight", want[0].shape, want[0].values});
+    Write("model.safetensors", theirs, "BF16");
+    WriteText("config.json",
+              R"({"model_type": "llama", "hidden_act": "silu", "vocab_size": 300,)"
+              R"( "max_position_embeddings": 16, "num_hidden_layers": 2, "num_attention_heads": 2,)"
+              R"( "num_key_value_heads": 1, "hidden_size": 8, "intermediate_size": 12,)"
+              R"( "rms_norm_eps": 1e-05, "rope_theta": 500000, "rope_scaling": {"type": "llama3",)"
+              R"( "factor": 8, "low_freq_factor": 1.0, "high_freq_factor": 4.0,)"
+              R"( "original_max_position_embeddings": 8}, "tie_word_embeddings": )" +
+                  std::string(tied ? "true}" : "false}"));
+    const SavedModel model = SavedModel::Open(directory_).value();
+    EXPECT_EQ(model.Describe(), "BF16, Hugging Face's Llama");
+    ExpectValues(model, want);
+    const LlamaSizes& sizes = model.config().shape.llama;
+    EXPECT_EQ(sizes.head_size, 4U);
+    EXPECT_EQ(sizes.rotary_base, 5e5);
+    EXPECT_EQ(sizes.stretch.factor, 8);
+    EXPECT_EQ(sizes.stretch.first_context, 8U);
+
+    const std::string to = directory_ + "/llama";
+    ASSERT_TRUE(WriteHuggingFace(model, to, DType::kF32).ok());
+    const SavedModel written = SavedModel::Open(to).value();
+    ExpectValues(written, want);
+    EXPECT_EQ(written.config().shape.llama.tied, tied);
+    EXPECT_EQ(written.config().shape.llama.stretch.factor, 8);
+  }
+}
+
+TEST_F(SavedModels, OfLlamasHaveAllThatTheirConfigurationSays) {
+  ASSERT_TRUE(WriteModelConfig(directory_, {.shape = LlamaOf(false), .lora = {}, .base = {}}).ok());
+  std::vector<Tensor> tensors;
+  for (const ParameterNote& note : GptParameters(LlamaOf(false))) tensors.push_back(Ours(note));
+  Write("model.safetensors", tensors);
+  ExpectValues(SavedModel::Open(directory_).value(), tensors);
+  const Tensor head = tensors.back();
+  tensors.pop_back();
+  Write("model.safetensors", tensors);
+  ExpectRefused(ErrorId::kDataBad, {"tensor lm_head.weight is in none"});
+
+  ASSERT_TRUE(WriteModelConfig(directory_, {.shape = LlamaOf(true), .lora = {}, .base = {}}).ok());
+  ExpectValues(SavedModel::Open(directory_).value(), tensors);
+  tensors.push_back({"lm_head.weight", {1}, {0}});
+  Write("model.safetensors", tensors);
+  ExpectRefused(ErrorId::kDataBad, {"no parameter lm_head.weight"});
+}
+
+// A tokenizer that nobody here understands is in the way of text alone.
+TEST_F(SavedModels, MayHaveATokenizerOfAnotherKindBesideThem) {
+  WriteTheirConfig();
+  Write("model.safetensors", Theirs());
+  WriteText("tokenizer.json", R"({"model": {"type": "Unigram"}})");
+  RunOptions options;
+  options.model.from = directory_;
+  options.data.batch = 1;
+  options.data.context = 8;
+  const RunPlan plan = MakeRunPlan(options, 1, 0, "job").value();
+  const Status text = OpenRunCorpus(options, plan.shape, 1, 0, plan.from.get()).status();
+  EXPECT_THAT(text.Format(), HasSubstr("Unigram"));
+
+  std::filesystem::create_directory(directory_ + "/data");
+  const std::string ids(4096, '\0');
+  WriteText("data/train.bin", ids);
+  WriteText("data/val.bin", ids);
+  options.data.path = directory_ + "/data";
+  const auto opened = OpenRunCorpus(options, plan.shape, 1, 0, plan.from.get());
+  EXPECT_TRUE(opened.ok()) << opened.status().Format();
+  options.data.tokenizer = directory_;
+  EXPECT_FALSE(OpenRunCorpus(options, plan.shape, 1, 0, plan.from.get()).ok());
 }
 
 TEST_F(SavedModels, AreToldApartByTheirFingerprint) {

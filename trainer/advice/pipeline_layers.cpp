@@ -14,13 +14,6 @@ uint64_t WithScratch(uint64_t bytes) {
   return bytes + bytes / 4;
 }
 
-// The layer of "h.17.ln_1.weight" is 17; of what stands before all blocks the first, of what stands
-// behind them the last.
-size_t LayerOf(const std::string& name, size_t layers) {
-  if (name.starts_with("h.")) return std::stoul(name.substr(2));
-  return name.starts_with("ln_f") ? layers - 1 : 0;
-}
-
 uint64_t ElementsOf(const ParameterNote& note) {
   uint64_t elements = 1;
   for (const uint64_t dim : note.dims) elements *= dim;
@@ -37,9 +30,10 @@ void AddParameters(const PipelineModel& model, std::vector<PipelineLayer>* layer
     (*layers)[layer].gradient_bytes += elements * kSumBytes;
   };
   for (const ParameterNote& note : GptParameters(model.shape)) {
-    add(LayerOf(note.name, layers->size()), ElementsOf(note));
+    const auto [first, last] = GptBlocksOf(note.name, model.shape);
+    add(first, ElementsOf(note));
     // Input and output head are one parameter: both ends hold it.
-    if (note.multi_use && layers->size() > 1) add(layers->size() - 1, ElementsOf(note));
+    if (last != first) add(last, ElementsOf(note));
   }
 }
 

@@ -30,7 +30,7 @@ constexpr const char* kExamples = R"(examples:
   trainer estimate --preset gpt2-10b --ranks 4             memory by tier; no weights are made
   trainer estimate --preset gpt2-4b --dtype bf16 --checkpoint-activations --rcache auto --device-memory 24GiB
                                                            the rCache that such a device has room for, and why
-  trainer run --from DIR --data train.bin --save OUT       train saved weights on: yours, or a Hugging Face GPT-2
+  trainer run --from DIR --data train.bin --save OUT       train saved weights on: yours, or a Hugging Face GPT-2 or Llama
   trainer tokenize --tokenizer DIR TEXT train.bin          text to ids once, for several runs
   trainer export OUT HF --dtype bf16                       for transformers, and whatever reads its files
   trainer estimate --preset opt-13b --dtype bf16 --batch 1 --ranks 4 --pipeline auto --accumulate 4 --timeline step.svg

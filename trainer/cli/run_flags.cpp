@@ -18,16 +18,16 @@ CLI::IsMember OneOf(const Names& names) {
 }  // namespace
 
 void AddModelFlags(CLI::App* app, ModelOptions* o) {
-  app->add_option(
-         "--preset", o->preset,
-         "model shape: tiny, small, quickstart, gpt2-124m, ... (an unknown name lists all)")
+  app->add_option("--preset", o->preset,
+                  "model shape: tiny, small, quickstart, gpt2-124m, llama-1b, ... (an unknown name "
+                  "lists all)")
       ->group("model")
       ->capture_default_str();
 
   app->add_option(
          "--from", o->from,
          "train a saved model on: what `trainer run --save` wrote (adapters are merged), or "
-         "a Hugging Face directory of a GPT-2; the optimizer begins anew")
+         "a Hugging Face directory of a GPT-2 or a Llama; the optimizer begins anew")
       ->group("model")
       ->type_name("DIR|FILE")
       ->excludes("--preset");
@@ -73,7 +73,7 @@ void AddAdapterFlags(CLI::App* app, AdapterOptions* o) {
 
   app->add_option(
          "--lora-targets", o->targets,
-         "which layers of each block: attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj; or all")
+         "which linear layers of each block: attention, all, or names (an unknown one lists them)")
       ->group(group)
       ->type_name("NAME,...")
       ->capture_default_str();

@@ -7,7 +7,7 @@ namespace tidepool::trainer {
 void AddExportFlags(CLI::App* app, ExportOptions* o) {
   app->add_option("dir", o->from,
                   "what `trainer run --save` wrote: a model, or adapters; or a Hugging Face "
-                  "directory of a GPT-2")
+                  "directory of a GPT-2 or a Llama")
       ->required()
       ->type_name("DIR|FILE");
 

@@ -5,10 +5,9 @@
 // to it that a block is written by nobody when an operation starts (TransferPipeline does), and
 // finds the result when Wait has returned. Start blocks for the copy out, Wait for the copy back.
 // Bits are those of the host's group.
-// Staging memory is kept: kStagedAtOnce buffers at most, each as large as the largest block, or as the parts of
-// the largest all-to-all, both ways. An
-// operation that finds none begins behind the oldest one, in a later call of any kind; no call
-// waits for a peer but Wait.
+// Staging memory is kept: kStagedAtOnce buffers at most, each as large as the largest block, or as
+// the parts of the largest all-to-all, both ways. An operation that finds none begins behind the
+// oldest one, in a later call of any kind; no call waits for a peer but Wait.
 #pragma once
 
 #include <array>

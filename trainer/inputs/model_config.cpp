@@ -1,9 +1,12 @@
 #include "trainer/inputs/model_config.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -23,6 +26,15 @@ uint32_t NumberIn(const boost::json::object& object, const char* key, int64_t ma
   if (value == nullptr || !value->is_int64()) return 0;
   const int64_t number = value->get_int64();
   return number >= 1 && number <= max ? static_cast<uint32_t>(number) : 0;
+}
+
+// The number under `key`; `missing` where there is none or null, and NaN where it is anything else.
+double RealIn(const boost::json::object& object, const char* key, double missing) {
+  const boost::json::value* value = object.if_contains(key);
+  if (value == nullptr || value->is_null()) return missing;
+  boost::json::error_code error;
+  const auto number = value->to_number<double>(error);
+  return error ? std::nan("") : number;
 }
 
 std::string TextIn(const boost::json::object& object, const char* key) {
@@ -47,7 +59,9 @@ Status ReadLora(const boost::json::object& object, ModelConfig* config) {
 Status NotUsable(const std::string& path, const std::string& why) {
   return Status(ErrorId::kDataBad, path + ": " + why)
       .Where(path)
-      .Fix("give what `trainer run --save DIR` wrote, or a Hugging Face directory of a GPT-2");
+      .Fix(
+          "give what `trainer run --save DIR` wrote, or a Hugging Face directory of a GPT-2 or a "
+          "Llama");
 }
 
 // The JSON object in a file.
@@ -74,13 +88,19 @@ struct Required {
   boost::json::value value;
 };
 
-// What of a configuration our GPT does not compute; empty: nothing.
-std::string OtherModel(const boost::json::object& object, const GptShape& shape) {
-  const std::string type = TextIn(object, "model_type");
-  if (!type.empty() && type != "gpt2")
-    return "it describes a model of type " + type +
-           ", and `trainer` has GPT-2 alone; train it from Python (docs/python.md)";
+// The first key that has another value than it has to; empty: none.
+std::string OtherValue(const boost::json::object& object, std::span<const Required> required) {
+  for (const Required& one : required) {
+    const boost::json::value* value = object.if_contains(one.key);
+    if (value == nullptr || value->is_null() || *value == one.value) continue;
+    return std::string("its ") + one.key + " is " + boost::json::serialize(*value) +
+           ", and `trainer` computes " + boost::json::serialize(one.value);
+  }
+  return {};
+}
 
+// What of a configuration of a GPT-2 our GPT does not compute; empty: nothing.
+std::string OtherGpt2(const boost::json::object& object, const GptShape& shape) {
   const std::string gelu = TextIn(object, "activation_function");
   if (!gelu.empty() && gelu != "gelu_new" && gelu != "gelu_pytorch_tanh")
     return "its activation_function is " + gelu + ", and `trainer` computes gelu_new";
@@ -91,14 +111,117 @@ std::string OtherModel(const boost::json::object& object, const GptShape& shape)
                                {"add_cross_attention", false},
                                {"n_inner", int64_t{4} * shape.hidden},
                                {"layer_norm_epsilon", kGptNormEpsilon}};
+  return OtherValue(object, required);
+}
 
-  for (const Required& one : required) {
-    const boost::json::value* value = object.if_contains(one.key);
-    if (value == nullptr || value->is_null() || *value == one.value) continue;
-    return std::string("its ") + one.key + " is " + boost::json::serialize(*value) +
-           ", and `trainer` computes " + boost::json::serialize(one.value);
+// The same of a Llama.
+std::string OtherLlama(const boost::json::object& object) {
+  const Required required[] = {
+      {"hidden_act", "silu"}, {"attention_bias", false}, {"mlp_bias", false}};
+  return OtherValue(object, required);
+}
+
+// Releases of transformers have rotary positions at the top, in rope_scaling, or in
+// rope_parameters. What is there and not computed; empty: nothing.
+std::string ReadRotary(const boost::json::object& object, LlamaSizes* sizes) {
+  sizes->rotary_base = RealIn(object, "rope_theta", sizes->rotary_base);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const boost::json::value* value = object.if_contains(key);
+    if (value == nullptr || !value->is_object()) continue;
+    const boost::json::object& rope = value->get_object();
+    sizes->rotary_base = RealIn(rope, "rope_theta", sizes->rotary_base);
+
+    const std::string type = TextIn(rope, rope.contains("rope_type") ? "rope_type" : "type");
+    if (type.empty() || type == "default") continue;
+    if (type != "llama3")
+      return "its rotary positions are of type " + type +
+             ", and `trainer` computes default and llama3";
+    sizes->stretch.factor = RealIn(rope, "factor", 0);
+    sizes->stretch.low = RealIn(rope, "low_freq_factor", 1);
+    sizes->stretch.high = RealIn(rope, "high_freq_factor", 4);
+    sizes->stretch.first_context = NumberIn(rope, "original_max_position_embeddings", 1 << 24);
   }
   return {};
+}
+
+// Errors are texts; empty: none.
+std::string ReadGpt2(const boost::json::object& object, GptShape* shape) {
+  shape->context = NumberIn(object, "n_positions", 1 << 24);
+  shape->layers = NumberIn(object, "n_layer", 1 << 16);
+  shape->heads = NumberIn(object, "n_head", 1 << 16);
+  shape->hidden = NumberIn(object, "n_embd", 1 << 20);
+  return OtherGpt2(object, *shape);
+}
+
+std::string ReadLlama(const boost::json::object& object, GptShape* shape) {
+  shape->form = ModelForm::kLlama;
+  shape->context = NumberIn(object, "max_position_embeddings", 1 << 24);
+  shape->layers = NumberIn(object, "num_hidden_layers", 1 << 16);
+  shape->heads = NumberIn(object, "num_attention_heads", 1 << 16);
+  shape->hidden = NumberIn(object, "hidden_size", 1 << 20);
+
+  const auto is_there = [&object](const char* key) {
+    const boost::json::value* value = object.if_contains(key);
+    return value != nullptr && !value->is_null();
+  };
+  LlamaSizes* const sizes = &shape->llama;
+  sizes->kv_heads = is_there("num_key_value_heads")
+                        ? NumberIn(object, "num_key_value_heads", 1 << 16)
+                        : shape->heads;
+  sizes->head_size = is_there("head_dim") ? NumberIn(object, "head_dim", 1 << 16)
+                                          : shape->hidden / std::max(1U, shape->heads);
+  sizes->mlp = NumberIn(object, "intermediate_size", 1 << 24);
+
+  // Defaults are those of transformers' LlamaConfig.
+  const boost::json::value* tied = object.if_contains("tie_word_embeddings");
+  sizes->tied = tied != nullptr && tied->is_bool() && tied->get_bool();
+  sizes->norm_epsilon = RealIn(object, "rms_norm_eps", 1e-6);
+  const std::string rotary = ReadRotary(object, sizes);
+  return rotary.empty() ? OtherLlama(object) : rotary;
+}
+
+const char* NameOfTorch(DType dtype) {
+  return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
+}
+
+void WriteGpt2(const GptShape& shape, JsonWriter* json) {
+  json->Field("model_type", "gpt2").Field("activation_function", "gelu_new");
+  json->Field("vocab_size", shape.vocab)
+      .Field("n_positions", shape.context)
+      .Field("n_layer", shape.layers);
+  json->Field("n_head", shape.heads).Field("n_embd", shape.hidden);
+}
+
+void WriteLlama(const GptShape& shape, JsonWriter* json) {
+  const LlamaSizes& sizes = shape.llama;
+  json->Field("model_type", "llama").Field("hidden_act", "silu");
+  json->Field("vocab_size", shape.vocab)
+      .Field("max_position_embeddings", shape.context)
+      .Field("num_hidden_layers", shape.layers)
+      .Field("num_attention_heads", shape.heads)
+      .Field("num_key_value_heads", sizes.kv_heads);
+  json->Field("head_dim", sizes.head_size)
+      .Field("hidden_size", shape.hidden)
+      .Field("intermediate_size", sizes.mlp);
+
+  json->Field("rms_norm_eps", sizes.norm_epsilon)
+      .Field("tie_word_embeddings", sizes.tied)
+      .Field("attention_bias", false)
+      .Field("mlp_bias", false);
+
+  // Releases before 5 read rope_theta and rope_scaling, later ones these as well.
+  json->Field("rope_theta", sizes.rotary_base);
+  if (sizes.stretch.factor <= 0) return;
+  json->Key("rope_scaling").BeginObject().Field("rope_type", "llama3");
+  json->Field("factor", sizes.stretch.factor)
+      .Field("low_freq_factor", sizes.stretch.low)
+      .Field("high_freq_factor", sizes.stretch.high)
+      .Field("original_max_position_embeddings", sizes.stretch.first_context);
+  json->EndObject();
+}
+
+void WriteShape(const GptShape& shape, JsonWriter* json) {
+  shape.form == ModelForm::kLlama ? WriteLlama(shape, json) : WriteGpt2(shape, json);
 }
 
 }  // namespace
@@ -106,14 +229,9 @@ std::string OtherModel(const boost::json::object& object, const GptShape& shape)
 Status WriteModelConfig(const std::string& directory, const ModelConfig& config) {
   JsonWriter json;
   json.BeginObject()
-      .Field("model_type", "gpt2")
-      .Field("activation_function", "gelu_new")
-      .Field("tidepool_preset", config.shape.name);
-  json.Field("tidepool_tokens", config.bytes ? "bytes" : "ids");
-  json.Field("vocab_size", config.shape.vocab)
-      .Field("n_positions", config.shape.context)
-      .Field("n_layer", config.shape.layers);
-  json.Field("n_head", config.shape.heads).Field("n_embd", config.shape.hidden);
+      .Field("tidepool_preset", config.shape.name)
+      .Field("tidepool_tokens", config.bytes ? "bytes" : "ids");
+  WriteShape(config.shape, &json);
 
   if (config.lora.on()) {
     json.Field("tidepool_lora_rank", config.lora.rank)
@@ -129,22 +247,22 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
 Status WriteHuggingFaceConfig(const std::string& directory, const ModelConfig& config,
                               DType dtype) {
   constexpr uint32_t kGpt2Vocab = 50257, kGpt2End = 50256;  // its last token ends a text
+  const bool is_gpt2 = config.shape.form == ModelForm::kGpt2;
   JsonWriter json;
-  json.BeginObject().Key("architectures").BeginArray().String("GPT2LMHeadModel").EndArray();
-  json.Field("model_type", "gpt2").Field("activation_function", "gelu_new");
-  json.Field("vocab_size", config.shape.vocab)
-      .Field("n_positions", config.shape.context)
-      .Field("n_layer", config.shape.layers);
-  json.Field("n_head", config.shape.heads).Field("n_embd", config.shape.hidden);
+  json.BeginObject()
+      .Key("architectures")
+      .BeginArray()
+      .String(is_gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM")
+      .EndArray();
+  WriteShape(config.shape, &json);
 
-  json.Field("layer_norm_epsilon", kGptNormEpsilon).Field("tie_word_embeddings", true);
+  if (is_gpt2) json.Field("layer_norm_epsilon", kGptNormEpsilon).Field("tie_word_embeddings", true);
   for (const char* key : {"bos_token_id", "eos_token_id"}) {
-    if (config.shape.vocab == kGpt2Vocab) json.Field(key, kGpt2End);
-    if (config.shape.vocab != kGpt2Vocab) json.Key(key).Null();
+    const bool known = is_gpt2 && config.shape.vocab == kGpt2Vocab;
+    if (known) json.Field(key, kGpt2End);
+    if (!known) json.Key(key).Null();
   }
-  json.Field("torch_dtype", dtype == DType::kF32    ? "float32"
-                            : dtype == DType::kBF16 ? "bfloat16"
-                                                    : "float16");
+  json.Field("torch_dtype", NameOfTorch(dtype));
   json.EndObject();
   return WriteWholeFile(directory + kFile, json.text() + "\n");
 }
@@ -157,15 +275,19 @@ Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   config.shape.name = TextIn(object, "tidepool_preset");
   if (config.shape.name.empty()) config.shape.name = "saved";
   config.shape.vocab = NumberIn(object, "vocab_size", 1 << 24);
-  config.shape.context = NumberIn(object, "n_positions", 1 << 24);
-  config.shape.layers = NumberIn(object, "n_layer", 1 << 16);
-  config.shape.heads = NumberIn(object, "n_head", 1 << 16);
-  config.shape.hidden = NumberIn(object, "n_embd", 1 << 20);
   const std::string tokens = TextIn(object, "tidepool_tokens");
   config.bytes = tokens == "bytes";
   config.names = tokens.empty() ? WeightNames::kHuggingFace : WeightNames::kOurs;
 
-  const std::string other = OtherModel(object, config.shape);
+  const std::string type = TextIn(object, "model_type");
+  if (!type.empty() && type != "gpt2" && type != "llama") {
+    return NotUsable(path, "it describes a model of type " + type +
+                               ", and `trainer` has GPT-2 and Llama; train it from Python "
+                               "(docs/python.md)");
+  }
+
+  const std::string other =
+      type == "llama" ? ReadLlama(object, &config.shape) : ReadGpt2(object, &config.shape);
   if (!other.empty()) return NotUsable(path, other);
   Status usable = CheckGptShape(config.shape);
   if (usable.ok()) usable = ReadLora(object, &config);

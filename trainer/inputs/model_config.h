@@ -1,6 +1,6 @@
 // config.json beside saved weights: the model's shape, so that `trainer sample DIR` and `trainer
-// run --from DIR` need no flags. Keys are those of Hugging Face's GPT-2. Beside adapters also what
-// they are and where their base was.
+// run --from DIR` need no flags. Keys are those of Hugging Face's GPT-2 or Llama. Beside adapters
+// also what they are and where their base was.
 //
 // Any thread. The one door to Boost.JSON in the trainer is model_config.cpp.
 #pragma once
@@ -35,9 +35,10 @@ inline constexpr uint64_t kByteVocab = 256;
 // Errors: kFileWriteFailed.
 Status WriteModelConfig(const std::string& directory, const ModelConfig& config);
 // Errors: kFileUnreadable; kDataBad (also where the file describes another model than our GPT
-// computes: its type, its activation function, untied tables, ...).
+// computes: its type, its activation function, biases of a Llama, ...).
 Result<ModelConfig> ReadModelConfig(const std::string& directory);
-// config.json of a GPT2LMHeadModel whose weights are in `dtype`. Errors: kFileWriteFailed.
+// config.json of a GPT2LMHeadModel or a LlamaForCausalLM whose weights are in `dtype`. Errors:
+// kFileWriteFailed.
 Status WriteHuggingFaceConfig(const std::string& directory, const ModelConfig& config, DType dtype);
 // The files that model.safetensors.index.json names, each once, in order of their names: plain
 // names in the folder of the index. Errors: kFileUnreadable, kDataBad.

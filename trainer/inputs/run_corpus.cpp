@@ -28,17 +28,34 @@ Status CheckLength(const RunCorpus& data, bool evaluates) {
       .Fix("give more text, a smaller --context, or --eval-every 0");
 }
 
+// The configuration of the model that a run begins with, or trains adapters over; new models have
+// none.
+Result<ModelConfig> ConfigOf(const RunOptions& options, const SavedModel* from) {
+  if (from != nullptr) return from->config();
+  if (options.adapters.base.empty()) return ModelConfig();
+  return ReadModelConfig(DirectoryOfWeights(options.adapters.base));
+}
+
 // Weights of others were trained on the ids of a tokenizer; bytes of text would be read as ids that
 // mean something else. Of our own it is not known: a run on text may have a large vocabulary.
-Status CheckTokens(const Corpus& corpus, const SavedModel& from, const std::string& path) {
-  if (from.config().names == WeightNames::kOurs || corpus.train.text().empty()) return {};
-  return Status(ErrorId::kUsageError, "the model of " + from.path() + " reads token ids, not text")
-      .Where("--data " + path)
-      .Why("each byte would be taken for one of its " + std::to_string(from.config().shape.vocab) +
-           " ids")
+Status CheckTokens(const Corpus& corpus, const RunOptions& options, const SavedModel* from) {
+  if (corpus.train.text().empty()) return {};
+  TP_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(options, from));
+  if (config.names == WeightNames::kOurs) return {};
+  const std::string& model = from != nullptr ? from->path() : options.adapters.base;
+  return Status(ErrorId::kUsageError, "the model of " + model + " reads token ids, not text")
+      .Why("each byte would be taken for one of its " + std::to_string(config.shape.vocab) + " ids")
       .Fix(
           "tokenize the text with the model's tokenizer, and give the token file of llm.c or "
           "nanoGPT (train.bin) with --data; or train the model from Python (docs/python.md)");
+}
+
+// Does nothing where there is no place.
+Status OpenTokenizer(const std::string& place, std::optional<BpeTokenizer>* tokenizer) {
+  if (place.empty()) return {};
+  TP_ASSIGN_OR_RETURN(const TokenizerFile file, ReadTokenizer(place));
+  TP_ASSIGN_OR_RETURN(*tokenizer, BpeTokenizer::Make(file));
+  return {};
 }
 
 }  // namespace
@@ -63,18 +80,20 @@ Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape
                 .seed = options.model.seed};
   TP_RETURN_IF_ERROR(CheckBatch(data.shape));
 
+  // A tokenizer that only lies beside the model need not be one that is understood: it may be that
+  // nobody needs it.
   std::optional<BpeTokenizer> tokenizer;
-  if (const std::string place = TokenizerOf(options); !place.empty()) {
-    TP_ASSIGN_OR_RETURN(const TokenizerFile file, ReadTokenizer(place));
-    TP_ASSIGN_OR_RETURN(tokenizer, BpeTokenizer::Make(file));
-  }
+  const Status unread = OpenTokenizer(TokenizerOf(options), &tokenizer);
+  if (!unread.ok() && !options.data.tokenizer.empty()) return unread;
 
   Result<Corpus> corpus = OpenCorpus(path, {.vocab = shape.vocab,
                                             .outputs = OutputsOf(options.output),
                                             .tokenizer = tokenizer ? &*tokenizer : nullptr});
   if (!corpus.ok()) return OfData(corpus.status(), path);
   data.corpus = std::move(corpus).value();
-  if (from != nullptr) TP_RETURN_IF_ERROR(CheckTokens(data.corpus, *from, path));
+  if (!unread.ok() && !data.corpus.train.text().empty()) return unread;
+  if (Status text = CheckTokens(data.corpus, options, from); !text.ok())
+    return OfData(std::move(text), path);
   if (Status length = CheckLength(data, options.training.eval_every > 0); !length.ok())
     return OfData(std::move(length), path);
 

@@ -30,9 +30,9 @@ struct RunCorpus {
 // Without --data: licence texts that every Debian carries. `from`: the weights that the run begins
 // with; null where they are new.
 // Errors: kUsageError (a batch that the ranks cannot share; text for a model that reads ids, and no
-// tokenizer; a tokenizer with more ids than the model), those of ReadTokenizer, OpenCorpus and
-// LookThrough, kDataBad (too short for one sequence, or, where held-out losses are asked for, what
-// is held out is).
+// tokenizer; a tokenizer with more ids than the model), those of ReadTokenizer (where text is to be
+// read, or the tokenizer is named), OpenCorpus and LookThrough, kDataBad (too short for one
+// sequence, or, where held-out losses are asked for, what is held out is).
 Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
                                 Rank rank, const SavedModel* from = nullptr);
 

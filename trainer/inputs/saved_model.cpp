@@ -16,14 +16,14 @@ constexpr const char* kIndexFile = "/model.safetensors.index.json";
 // Names in files of GPT2LMHeadModel begin with it, those of GPT2Model do not.
 constexpr std::string_view kPrefix = "transformer.";
 constexpr std::string_view kHead = "lm_head.weight";
-constexpr std::string_view kTokenTable = "wte.weight";
 constexpr size_t kFingerprintBytes = 4096;  // of each tensor
 constexpr size_t kFingerprintDigits = 16;
 constexpr uint64_t kTileElements = 64;  // side of what is transposed at once
 
-// Constants that older files hold beside the weights: masks.
+// Constants that older files hold beside the weights: masks, and rotary frequencies.
 bool IsNoWeight(std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
 }
 
 std::vector<uint64_t> Reversed(std::vector<uint64_t> dims) {
@@ -49,7 +49,9 @@ Result<SavedModel> SavedModel::Open(const std::string& path, const std::string& 
   if (std::error_code unknown; !std::filesystem::exists(path, unknown)) {
     return Status(ErrorId::kFileUnreadable, "there is no " + path)
         .Where(path)
-        .Fix("give what `trainer run --save DIR` wrote, or a Hugging Face directory of a GPT-2");
+        .Fix(
+            "give what `trainer run --save DIR` wrote, or a Hugging Face directory of a GPT-2 or a "
+            "Llama");
   }
 
   SavedModel model(path);
@@ -103,7 +105,7 @@ Status SavedModel::FindSources() {
 Status SavedModel::FindSource(const ParameterNote& note, std::string_view prefix) {
   const std::string name = std::string(prefix) + note.name;
   Source source;
-  source.transposed = config_.names == WeightNames::kHuggingFace && IsGptLinear(note) &&
+  source.transposed = config_.names == WeightNames::kHuggingFace && IsConv1D(note) &&
                       !TP_PLANTED("trainer.weights_not_transposed");
   for (; source.file < files_.size(); ++source.file) {
     if (files_[source.file]->Find(name) != nullptr) break;
@@ -133,15 +135,15 @@ Status SavedModel::CheckRest(std::string_view prefix) const {
     for (const SafetensorsEntry& tensor : files_[file]->header().tensors) {
       if (used.contains({file, tensor.name})) continue;
       const bool known = config_.names == WeightNames::kHuggingFace && IsNoWeight(tensor.name);
-      // The head is the token table again: GPT-2 has them tied.
-      const Source& table = sources_.at(std::string(kTokenTable));
+      // The head is the token table again, where they are tied.
+      const Source& table = sources_.at(TokenTableName(config_.shape));
       const bool head = config_.names == WeightNames::kHuggingFace && tensor.name == kHead &&
                         tensor.shape == table.tensor->shape;
       if (known || head) continue;
 
       return Status(ErrorId::kDataBad, "the model has no parameter " + tensor.name)
           .Where(files_[file]->path())
-          .Why("config.json describes a GPT-2 without it" +
+          .Why("config.json describes a model without it" +
                std::string(prefix.empty() ? "" : ", and all its parameters were found"))
           .Fix("give the weights of the model that config.json beside them describes");
     }
@@ -176,7 +178,9 @@ std::string SavedModel::Describe() const {
   for (const std::string& type : types) text += (text.empty() ? "" : " and ") + type;
 
   if (files_.size() > 1) text += ", " + std::to_string(files_.size()) + " files";
-  if (config_.names == WeightNames::kHuggingFace) text += ", Hugging Face's GPT-2";
+  if (config_.names == WeightNames::kHuggingFace)
+    text += std::string(", Hugging Face's ") +
+            (config_.shape.form == ModelForm::kLlama ? "Llama" : "GPT-2");
   if (adapter_file_ != nullptr) text += ", adapters merged into " + files_.front()->path();
   return text;
 }

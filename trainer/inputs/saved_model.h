@@ -1,5 +1,5 @@
 // SavedModel: the weights that a run begins with, by the names and in the shapes of our GPT: from
-// what `trainer run --save` wrote, from a Hugging Face directory of the GPT-2 family, or from
+// what `trainer run --save` wrote, from a Hugging Face directory of a GPT-2 or a Llama, or from
 // adapters, which are merged into their base.
 //
 // One thread at a time. Open reads headers alone and finds a source for each parameter; values are

@@ -13,14 +13,6 @@ std::vector<int64_t> SizesOf(const ParameterNote& note) {
   return {note.dims.begin(), note.dims.end()};
 }
 
-// Writes the new ones behind those that are there, and returns all.
-at::Tensor AppendTo(at::Tensor* kept, const at::Tensor& fresh, int64_t begin, int64_t context) {
-  if (!kept->defined())
-    *kept = at::empty({1, fresh.size(1), context, fresh.size(3)}, fresh.options());
-  kept->narrow(2, begin, fresh.size(2)).copy_(fresh);
-  return kept->narrow(2, 0, begin + fresh.size(2));
-}
-
 }  // namespace
 
 Gpt::Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora)
@@ -35,19 +27,25 @@ Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lor
   for (const ParameterNote& note : GptParameters(shape, lora)) Register(note, make);
 
   const auto parameters = named_parameters();
-  wte_ = parameters["wte.weight"];
-  wpe_ = parameters["wpe.weight"];
+  wte_ = head_ = parameters[TokenTableName(shape)];
+  if (shape.form == ModelForm::kLlama) {
+    if (const at::Tensor* head = parameters.find("lm_head.weight")) head_ = *head;
+    llama_ = std::make_unique<LlamaBlocks>(shape, parameters, lora.on() ? lora.scale() : 0);
+    ln_f_ = FindAffine(parameters, "model.norm");
+    return;
+  }
 
+  wpe_ = parameters["wpe.weight"];
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     const std::string path = "h." + std::to_string(layer) + ".";
-    blocks_.push_back({.ln_1 = Find(path + "ln_1"),
-                       .c_attn = Find(path + "attn.c_attn"),
-                       .c_proj = Find(path + "attn.c_proj"),
-                       .ln_2 = Find(path + "ln_2"),
-                       .c_fc = Find(path + "mlp.c_fc"),
-                       .c_out = Find(path + "mlp.c_proj")});
+    blocks_.push_back({.ln_1 = FindAffine(parameters, path + "ln_1"),
+                       .c_attn = FindAffine(parameters, path + "attn.c_attn"),
+                       .c_proj = FindAffine(parameters, path + "attn.c_proj"),
+                       .ln_2 = FindAffine(parameters, path + "ln_2"),
+                       .c_fc = FindAffine(parameters, path + "mlp.c_fc"),
+                       .c_out = FindAffine(parameters, path + "mlp.c_proj")});
   }
-  ln_f_ = Find("ln_f");
+  ln_f_ = FindAffine(parameters, "ln_f");
 }
 
 // "h.3.attn.c_attn.weight" becomes the parameter "weight" of nested modules "h", "3", "attn",
@@ -70,28 +68,19 @@ void Gpt::Register(const ParameterNote& note, const ParameterMaker& make) {
            "the maker gave the shape that was asked for");
 }
 
-Gpt::Affine Gpt::Find(const std::string& module) const {
-  const auto parameters = named_parameters();
-  Affine found{.weight = parameters[module + ".weight"],
-               .bias = parameters[module + ".bias"],
-               .lora_a = {},
-               .lora_b = {}};
-  if (const at::Tensor* a = parameters.find(module + ".lora_A.weight")) found.lora_a = *a;
-  if (const at::Tensor* b = parameters.find(module + ".lora_B.weight")) found.lora_b = *b;
-  return found;
-}
-
 at::Tensor Gpt::Linear(const Affine& layer, const at::Tensor& x) const {
-  const at::Tensor y = at::linear(x, layer.weight, layer.bias);
-  if (!layer.lora_a.defined()) return y;
-  return y.add(at::linear(at::linear(x, layer.lora_a), layer.lora_b), lora_.scale());
+  return layer.Linear(x, lora_.on() ? lora_.scale() : 0);
 }
 
 at::Tensor Gpt::Norm(const Affine& norm, const at::Tensor& x) const {
   return at::layer_norm(x, {shape_.hidden}, norm.weight, norm.bias, kGptNormEpsilon);
 }
 
-at::Tensor Gpt::Attend(size_t number, const at::Tensor& x, KvCache* cache) const {
+at::Tensor Gpt::LastNorm(const at::Tensor& x) const {
+  return llama_ != nullptr ? llama_->Norm(ln_f_.weight, x) : Norm(ln_f_, x);
+}
+
+at::Tensor Gpt::Attention(size_t number, const at::Tensor& x, KvCache* cache) const {
   const Block& block = blocks_[number];
   const int64_t batch = x.size(0), tokens = x.size(1), heads = shape_.heads,
                 head_size = shape_.hidden / shape_.heads;
@@ -100,22 +89,14 @@ at::Tensor Gpt::Attend(size_t number, const at::Tensor& x, KvCache* cache) const
     return part.view({batch, tokens, heads, head_size}).transpose(1, 2);
   };
 
-  at::Tensor keys = by_head(parts[1]), values = by_head(parts[2]);
-  if (cache != nullptr) {
-    keys = AppendTo(&cache->keys[number], keys, cache->tokens, shape_.context);
-    values = AppendTo(&cache->values[number], values, cache->tokens, shape_.context);
-  }
-
-  // A single token behind others sees them all.
-  const bool causal = cache == nullptr || cache->tokens == 0;
-  const at::Tensor mixed =
-      at::scaled_dot_product_attention(by_head(parts[0]), keys, values, {}, 0.0, causal);
-  return Linear(block.c_proj, mixed.transpose(1, 2).reshape({batch, tokens, shape_.hidden}));
+  const Attended now{by_head(parts[0]), by_head(parts[1]), by_head(parts[2])};
+  return Linear(block.c_proj, Attend(now, number, shape_.context, cache));
 }
 
-at::Tensor Gpt::RunBlock(size_t number, const at::Tensor& x, KvCache* cache) const {
+at::Tensor Gpt::RunBlock(size_t number, const at::Tensor& x, KvCache* cache) {
+  if (llama_ != nullptr) return llama_->Run(number, x, cache);
   const Block& block = blocks_[number];
-  const at::Tensor attended = x + Attend(number, Norm(block.ln_1, x), cache);
+  const at::Tensor attended = x + Attention(number, Norm(block.ln_1, x), cache);
   const at::Tensor wide = at::gelu(Linear(block.c_fc, Norm(block.ln_2, attended)), "tanh");
   return attended + Linear(block.c_out, wide);
 }
@@ -125,6 +106,7 @@ at::Tensor Gpt::Embed(const at::Tensor& tokens, int64_t begin) const {
               "tokens must be [B][T] with T up to ", shape_.context - begin, ", not ",
               tokens.sizes());
 
+  if (!wpe_.defined()) return at::embedding(wte_, tokens);
   const at::Tensor positions = at::arange(begin, begin + tokens.size(1), tokens.options());
   return at::embedding(wte_, tokens) + at::embedding(wpe_, positions);
 }
@@ -141,11 +123,11 @@ at::Tensor Gpt::Blocks(size_t first, size_t behind, at::Tensor x, KvCache* cache
 
 at::Tensor Gpt::Hidden(const at::Tensor& tokens, KvCache* cache) {
   const at::Tensor x = Embed(tokens, cache != nullptr ? cache->tokens : 0);
-  return Norm(ln_f_, Blocks(0, blocks_.size(), x, cache));
+  return LastNorm(Blocks(0, shape_.layers, x, cache));
 }
 
 at::Tensor Gpt::Forward(const at::Tensor& tokens) {
-  return at::linear(Hidden(tokens), wte_);
+  return at::linear(Hidden(tokens), head_);
 }
 
 at::Tensor Gpt::RunBlocks(uint32_t first, uint32_t behind, const at::Tensor& input) {
@@ -157,24 +139,24 @@ at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
 }
 
 at::Tensor Gpt::LossBehind(const at::Tensor& hidden, const at::Tensor& targets) {
-  const at::Tensor logits = at::linear(Norm(ln_f_, hidden), wte_);
+  const at::Tensor logits = at::linear(LastNorm(hidden), head_);
   return at::cross_entropy_loss(logits.view({-1, shape_.vocab}).to(at::kFloat),
                                 targets.reshape({-1}));
 }
 
 at::Tensor Gpt::NextLogits(const at::Tensor& tokens) {
   const at::NoGradGuard no_gradients;
-  return at::linear(Hidden(tokens).select(1, -1), wte_);
+  return at::linear(Hidden(tokens).select(1, -1), head_);
 }
 
 at::Tensor Gpt::NextLogits(const at::Tensor& tokens, KvCache* cache) {
   const at::NoGradGuard no_gradients;
   TORCH_CHECK(!checkpointing_ && tokens.size(0) == 1 && (cache->tokens == 0 || tokens.size(1) == 1),
               "a cache takes one text, all at once or token by token");
-  cache->keys.resize(blocks_.size());
-  cache->values.resize(blocks_.size());
+  cache->keys.resize(shape_.layers);
+  cache->values.resize(shape_.layers);
 
-  const at::Tensor logits = at::linear(Hidden(tokens, cache).select(1, -1), wte_);
+  const at::Tensor logits = at::linear(Hidden(tokens, cache).select(1, -1), head_);
   cache->tokens += tokens.size(1);
   return logits;
 }

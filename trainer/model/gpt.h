@@ -1,5 +1,5 @@
-// Gpt: a GPT-2 style language model in plain LibTorch. It knows nothing of chunks, caches or
-// servers.
+// Gpt: a language model of GPT-2's or Llama's form in plain LibTorch. It knows nothing of chunks,
+// caches or servers.
 //
 // One thread per object. Errors of LibTorch pass as c10::Error: catch them where a step is run.
 // Shapes: B sequences, T tokens each (T <= shape.context), C = hidden, V = vocab.
@@ -14,20 +14,15 @@
 #include <torch/nn/module.h>
 
 #include "trainer/model/activation_store.h"
+#include "trainer/model/block_parts.h"
 #include "trainer/model/gpt_shape.h"
+#include "trainer/model/llama_blocks.h"
 #include "trainer/model/lora.h"
 
 namespace tidepool::trainer {
 
 // Makes the tensor of one parameter, so that its memory may come from anywhere.
 using ParameterMaker = std::function<at::Tensor(const ParameterNote&)>;
-
-// KvCache: what attention needs of the tokens that a model has seen, so that the next token costs
-// one position and not all of them. Begins empty; one text.
-struct KvCache {
-  std::vector<at::Tensor> keys, values;  // of each block: [1][NH][context][C / NH]
-  int64_t tokens = 0;                    // that were seen: positions 0 .. tokens - 1
-};
 
 class Gpt : public torch::nn::Module {
  public:
@@ -64,32 +59,29 @@ class Gpt : public torch::nn::Module {
   const GptShape& shape() const { return shape_; }
 
  private:
-  struct Affine {
-    at::Tensor weight, bias;    // [out][in], [out]; of a norm [C], [C]
-    at::Tensor lora_a, lora_b;  // [rank][in], [out][rank]; undefined where there is no adapter
-  };
-  struct Block {
+  struct Block {  // of GPT-2's form
     Affine ln_1, c_attn, c_proj, ln_2, c_fc, c_out;
   };
 
   void Register(const ParameterNote& note, const ParameterMaker& make);
-  Affine Find(const std::string& module) const;
-  // `x` and what comes back: [B][T][C]; of Linear [B][T][in] and [B][T][out].
-  // With a cache, behind what it has seen.
+  // `x` and what comes back: [B][T][C]. With a cache, behind what it has seen.
   at::Tensor Hidden(const at::Tensor& tokens, KvCache* cache = nullptr);
   at::Tensor Embed(const at::Tensor& tokens, int64_t begin) const;
   at::Tensor Blocks(size_t first, size_t behind, at::Tensor x, KvCache* cache);
-  at::Tensor RunBlock(size_t number, const at::Tensor& x, KvCache* cache) const;
-  at::Tensor Attend(size_t number, const at::Tensor& x, KvCache* cache) const;
+  at::Tensor RunBlock(size_t number, const at::Tensor& x, KvCache* cache);
+  at::Tensor Attention(size_t number, const at::Tensor& x, KvCache* cache) const;
   at::Tensor Norm(const Affine& norm, const at::Tensor& x) const;
+  at::Tensor LastNorm(const at::Tensor& x) const;
   at::Tensor Linear(const Affine& layer, const at::Tensor& x) const;
 
   GptShape shape_;
   LoraShape lora_;
   bool checkpointing_ = false;
   std::shared_ptr<ActivationStore> store_;
-  at::Tensor wte_, wpe_;  // [V][C], [context][C]
+  at::Tensor wte_, wpe_;  // [V][C], [context][C]; wpe_ in GPT-2's form alone
+  at::Tensor head_;       // [V][C]; wte_ again where they are one
   std::vector<Block> blocks_;
+  std::unique_ptr<LlamaBlocks> llama_;  // in place of blocks_, in Llama's form
   Affine ln_f_;
 };
 

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/random.h"
+#include "trainer/model/lora.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -45,7 +46,7 @@ void FillNormal(uint64_t key, double deviation, uint64_t begin, std::span<float>
 
 void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin,
                       std::span<float> out) {
-  const bool is_norm = name.find("ln_") != std::string::npos;
+  const bool is_norm = name.find("ln_") != std::string::npos || name.ends_with("norm.weight");
   if (name.ends_with(".bias") || is_norm) {
     std::fill(out.begin(), out.end(), name.ends_with(".bias") ? 0.0F : 1.0F);
     return;
@@ -56,13 +57,13 @@ void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t s
     return;
   }
   if (name.ends_with(".lora_A.weight")) {
-    const uint32_t columns =
-        name.ends_with("mlp.c_proj.lora_A.weight") ? 4 * shape.hidden : shape.hidden;
-    FillNormal(KeyOf(name, seed), 1 / std::sqrt(3.0 * columns), begin, out);
+    FillNormal(KeyOf(name, seed), 1 / std::sqrt(3.0 * AdapterColumns(name, shape)), begin, out);
     return;
   }
 
-  const bool ends_residual_branch = name.ends_with("c_proj.weight");
+  const bool ends_residual_branch = name.ends_with("c_proj.weight") ||
+                                    name.ends_with("o_proj.weight") ||
+                                    name.ends_with("down_proj.weight");
   FillNormal(KeyOf(name, seed), ends_residual_branch ? 0.02 / std::sqrt(2.0 * shape.layers) : 0.02,
              begin, out);
 }

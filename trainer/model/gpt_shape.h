@@ -1,10 +1,10 @@
-// GptShape: the sizes of a GPT-2 style model, its presets, and the list of its parameters; known
-// without LibTorch and without any weight.
+// GptParameters: the parameters of a generative transformer of given sizes, and the presets of
+// sizes; known without LibTorch and without any weight.
 //
 // Any thread; values and pure functions.
-// The model: token and position embeddings, `layers` blocks (LayerNorm, causal self-attention,
+// GPT-2's form: token and position embeddings, `layers` blocks (LayerNorm, causal self-attention,
 // LayerNorm, four-fold MLP with GELU, residual connections, biases), a final LayerNorm, and the
-// token embedding again as output head.
+// token embedding again as output head. Llama's form: trainer/model/llama_shape.h.
 #pragma once
 
 #include <cstdint>
@@ -15,51 +15,44 @@
 
 #include "base/status.h"
 #include "trainer/layout/build_layout.h"
+#include "trainer/model/model_sizes.h"
 
 namespace tidepool::trainer {
-
-struct GptShape {
-  std::string name;
-  uint32_t vocab = 0;    // V, number of token ids
-  uint32_t context = 0;  // T, longest sequence
-  uint32_t layers = 0;   // L
-  uint32_t heads = 0;    // NH, divides hidden
-  uint32_t hidden = 0;   // C
-};
 
 // From the smallest to the largest.
 std::span<const GptShape> GptPresets();
 // Errors: kUsageError (no such preset; the text lists those there are).
 Result<GptShape> FindGptPreset(const std::string& name);
-// Errors: kUsageError (a size is 0, or heads does not divide hidden).
+// Errors: kUsageError (a size is 0, or heads does not divide hidden, or as CheckLlamaSizes).
 Status CheckGptShape(const GptShape& shape);
 
-// The epsilon of all layer norms.
+// The epsilon of all layer norms of GPT-2's form.
 inline constexpr double kGptNormEpsilon = 1e-5;
-
-// GptParameters()'s values of ParameterNote::optimizer_group.
-inline constexpr uint32_t kDecayGroup = 0;    // matrices
-inline constexpr uint32_t kNoDecayGroup = 1;  // biases and LayerNorms
 
 // All parameters in the order of their use in forward, named as the modules of trainer/model/gpt.h
 // name them. Matrices are [out][in].
-// The token embedding "wte.weight" is used twice (multi_use): at the input and as output head.
+// A token embedding that is the output head too is used twice (multi_use).
 std::vector<ParameterNote> GptParameters(const GptShape& shape);
 
+// The name of the token embedding.
+std::string TokenTableName(const GptShape& shape);
+
 // The first and the last block that a parameter of such a name belongs to: the embeddings to the
-// first one, what follows the blocks to the last, and the token embedding to both.
-std::pair<uint32_t, uint32_t> GptBlocksOf(const std::string& name, uint32_t layers);
+// first one, what follows the blocks to the last, and a token embedding that is the output head too
+// to both.
+std::pair<uint32_t, uint32_t> GptBlocksOf(const std::string& name, const GptShape& shape);
 
-// True for the weight of a linear layer, which is neither a table nor a norm.
-bool IsGptLinear(const ParameterNote& note);
+// True for what Hugging Face keeps as [in][out]: the weight of a linear layer of GPT-2's form
+// (Conv1D there).
+bool IsConv1D(const ParameterNote& note);
 
-// Elements of all parameters; the tied embedding counts once.
+// Elements of all parameters; a tied embedding counts once.
 uint64_t GptParameterCount(const GptShape& shape);
 
 // Floating-point operations of forward and backward for one token in a sequence of `tokens`,
 // recomputation not counted:
-// 6 for each weight of a matrix product, and 12 * C * tokens per layer for attention's two
-// products.
+// 6 for each weight of a matrix product, and per layer 12 * tokens for each element of a query for
+// attention's two products.
 double GptFlopsPerToken(const GptShape& shape, uint64_t tokens);
 
 }  // namespace tidepool::trainer

@@ -1,7 +1,6 @@
 #include "trainer/model/lora.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -10,42 +9,70 @@
 namespace tidepool::trainer {
 namespace {
 
+constexpr std::string_view kAllTargets = "all";
+
+// A linear layer of each block.
 struct Target {
   std::string_view name;
-  uint64_t out, in;  // in units of the hidden size
+  uint64_t out, in;
+  bool of_attention;
 };
 
 // In the order of their use in a block.
-constexpr std::array<Target, 4> kTargets{
-    {{"attn.c_attn", 3, 1}, {"attn.c_proj", 1, 1}, {"mlp.c_fc", 4, 1}, {"mlp.c_proj", 1, 4}}};
-constexpr std::array<std::string_view, 5> kTargetWords{kTargets[0].name, kTargets[1].name,
-                                                       kTargets[2].name, kTargets[3].name, "all"};
+std::vector<Target> TargetsOf(const GptShape& shape) {
+  const uint64_t c = shape.hidden;
+  if (shape.form == ModelForm::kGpt2) {
+    return {{"attn.c_attn", 3 * c, c, true},
+            {"attn.c_proj", c, c, true},
+            {"mlp.c_fc", 4 * c, c, false},
+            {"mlp.c_proj", c, 4 * c, false}};
+  }
 
-Result<std::vector<std::string>> ReadTargets(const std::string& text) {
+  const LlamaSizes& llama = shape.llama;
+  const uint64_t queries = uint64_t{shape.heads} * llama.head_size,
+                 keys = uint64_t{llama.kv_heads} * llama.head_size;
+  return {{"self_attn.q_proj", queries, c, true}, {"self_attn.k_proj", keys, c, true},
+          {"self_attn.v_proj", keys, c, true},    {"self_attn.o_proj", c, queries, true},
+          {"mlp.gate_proj", llama.mlp, c, false}, {"mlp.up_proj", llama.mlp, c, false},
+          {"mlp.down_proj", c, llama.mlp, false}};
+}
+
+std::string BlockName(const GptShape& shape, uint32_t layer) {
+  return (shape.form == ModelForm::kLlama ? "model.layers." : "h.") + std::to_string(layer) + ".";
+}
+
+Result<std::vector<std::string>> ReadTargets(const std::vector<Target>& all,
+                                             const std::string& text) {
+  std::vector<std::string_view> words;
+  std::string names;
+  for (const Target& target : all) {
+    words.push_back(target.name);
+    names += std::string(target.name) + ", ";
+  }
+  words.insert(words.end(), {kAttentionTargets, kAllTargets});
+
   std::vector<std::string> wanted;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     wanted.push_back(text.substr(begin, end - begin));
     begin = end + 1;
 
-    if (std::find(kTargetWords.begin(), kTargetWords.end(), wanted.back()) != kTargetWords.end())
-      continue;
+    if (std::find(words.begin(), words.end(), wanted.back()) != words.end()) continue;
     return Status(ErrorId::kUsageError, "there is no linear layer \"" + wanted.back() + "\"" +
-                                            DidYouMean(wanted.back(), kTargetWords))
+                                            DidYouMean(wanted.back(), words))
         .Where("--lora-targets " + text)
-        .Fix(
-            "name layers of a block with commas between: attn.c_attn, attn.c_proj, mlp.c_fc, "
-            "mlp.c_proj, or all");
+        .Fix("name layers of a block with commas between: " + names + "or all, or attention");
   }
 
   const auto is_wanted = [&wanted](std::string_view name) {
-    return std::find(wanted.begin(), wanted.end(), name) != wanted.end() ||
-           std::find(wanted.begin(), wanted.end(), "all") != wanted.end();
+    return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
   };
 
   std::vector<std::string> targets;
-  for (const Target& target : kTargets) {
-    if (is_wanted(target.name)) targets.emplace_back(target.name);
+  for (const Target& target : all) {
+    if (is_wanted(target.name) || is_wanted(kAllTargets) ||
+        (target.of_attention && is_wanted(kAttentionTargets)))
+      targets.emplace_back(target.name);
   }
   return targets;
 }
@@ -83,8 +110,16 @@ Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alph
   }
 
   LoraShape lora{.rank = rank, .alpha = alpha, .targets = {}};
-  TP_ASSIGN_OR_RETURN(lora.targets, ReadTargets(targets));
+  TP_ASSIGN_OR_RETURN(lora.targets, ReadTargets(TargetsOf(shape), targets));
   return lora;
+}
+
+uint64_t AdapterColumns(const std::string& name, const GptShape& shape) {
+  constexpr std::string_view kA = ".lora_A.weight";
+  for (const Target& target : TargetsOf(shape)) {
+    if (name.ends_with("." + std::string(target.name) + std::string(kA))) return target.in;
+  }
+  return shape.hidden;
 }
 
 std::string TargetsText(const LoraShape& lora) {
@@ -97,12 +132,13 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape, const LoraShape&
   std::vector<ParameterNote> base = GptParameters(shape), notes;
   if (!lora.on()) return base;
 
+  const std::vector<Target> targets = TargetsOf(shape);
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
-    for (const Target& target : kTargets) {
+    for (const Target& target : targets) {
       if (!lora.Has(target.name)) continue;
-      const std::string module = "h." + std::to_string(layer) + "." + std::string(target.name);
-      notes.push_back(AdapterNote(module, ".lora_A.weight", lora.rank, target.in * shape.hidden));
-      notes.push_back(AdapterNote(module, ".lora_B.weight", target.out * shape.hidden, lora.rank));
+      const std::string module = BlockName(shape, layer) + std::string(target.name);
+      notes.push_back(AdapterNote(module, ".lora_A.weight", lora.rank, target.in));
+      notes.push_back(AdapterNote(module, ".lora_B.weight", target.out, lora.rank));
     }
   }
 

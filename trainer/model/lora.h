@@ -28,12 +28,18 @@ struct LoraShape {
   double scale() const { return static_cast<double>(alpha) / rank; }
 };
 
-// `targets`: names of linear layers (attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj) with commas
-// between, or all.
+// The word for all linear layers of attention, whatever they are called in a model's form.
+inline constexpr std::string_view kAttentionTargets = "attention";
+
+// `targets`: names of linear layers (attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj; of a Llama
+// self_attn.q_proj, k_proj, v_proj, o_proj, mlp.gate_proj, up_proj, down_proj) with commas between,
+// kAttentionTargets, or all.
 // Errors: kUsageError (a rank of 0 or above the smallest side of a layer, an alpha that is not
 // positive, an unknown layer or none).
 Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alpha,
                                 const std::string& targets);
+// The columns of the A called `name`: those of its layer.
+uint64_t AdapterColumns(const std::string& name, const GptShape& shape);
 // "attn.c_attn,attn.c_proj"
 std::string TargetsText(const LoraShape& lora);
 

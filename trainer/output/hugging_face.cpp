@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <system_error>
 #include <vector>
 
@@ -42,14 +43,14 @@ std::span<const std::byte> Narrowed(DType dtype, Buffers* buffers) {
 
 Status WriteWeights(const SavedModel& model, const std::string& path, DType dtype) {
   const std::vector<ParameterNote> notes = GptParameters(model.config().shape);
+  const std::string prefix = model.config().shape.form == ModelForm::kGpt2 ? "transformer." : "";
   SafetensorsHeader header;
   header.metadata.emplace_back("format", "pt");
   for (const ParameterNote& note : notes) {
     std::vector<uint64_t> shape = note.dims;
-    if (IsGptLinear(note)) std::swap(shape[0], shape[1]);
-    header.tensors.push_back({.name = "transformer." + note.name,
-                              .dtype = SafetensorsName(dtype),
-                              .shape = std::move(shape)});
+    if (IsConv1D(note)) std::swap(shape[0], shape[1]);
+    header.tensors.push_back(
+        {.name = prefix + note.name, .dtype = SafetensorsName(dtype), .shape = std::move(shape)});
   }
 
   TP_ASSIGN_OR_RETURN(const std::string text, EncodeSafetensorsHeader(&header));
@@ -62,7 +63,7 @@ Status WriteWeights(const SavedModel& model, const std::string& path, DType dtyp
     for (const uint64_t dim : note.dims) elements *= dim;
     buffers.values.resize(elements);
     TP_RETURN_IF_ERROR(model.Read(note.name, buffers.values));
-    if (IsGptLinear(note)) Turn(note.dims, &buffers);
+    if (IsConv1D(note)) Turn(note.dims, &buffers);
     TP_RETURN_IF_ERROR(file.Write(Narrowed(dtype, &buffers)));
   }
   return file.Commit();

@@ -1,5 +1,5 @@
 // WriteHuggingFace: a saved model as a directory that transformers, and what reads its files, loads
-// as a GPT2LMHeadModel.
+// as a GPT2LMHeadModel or a LlamaForCausalLM.
 //
 // One thread. Values go from the source to the file one parameter after the other; the process
 // never holds the model.

@@ -29,7 +29,7 @@ struct AdapterOptions {
   std::string base;
   uint32_t rank = 0;  // 0: no adapters
   float alpha = 16;   // adapters count alpha / rank times
-  std::string targets = "attn.c_attn,attn.c_proj";
+  std::string targets = "attention";
 };
 
 // What is read.

@@ -82,7 +82,7 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
 StagePlan StagesIn(const ChunkLayout& layout, const GptShape& shape, const RunOptions& options) {
   std::vector<StageSpan> layers;
   for (const ParameterPlace& parameter : layout.parameters) {
-    const auto [first, last] = GptBlocksOf(parameter.name, shape.layers);
+    const auto [first, last] = GptBlocksOf(parameter.name, shape);
     layers.push_back({first, last});
   }
   return MakeStagePlan(layout, layers, options.pipeline.ends, options.training.micro_batches);

@@ -78,20 +78,21 @@ uint64_t MeasuredOnTheHost(const ProfileTask& task) {
   const std::vector<int64_t> sizes{static_cast<int64_t>(task.sequences),
                                    static_cast<int64_t>(task.tokens)};
   const at::Tensor tokens = at::ones(sizes, at::kLong);
-  Gpt model(task.shape, at::TensorOptions().dtype(type), task.lora);
-  InitGpt(&model, 3);
-  model.SetCheckpointing(task.checkpointing);
-  for (const auto& item : model.named_parameters()) {
+  auto model = std::make_unique<Gpt>(task.shape, at::TensorOptions().dtype(type), task.lora);
+  InitGpt(model.get(), 3);
+  model->SetCheckpointing(task.checkpointing);
+  for (const auto& item : model->named_parameters()) {
     if (!item.value().requires_grad() || item.key() == "wte.weight") continue;
     torch::autograd::impl::set_post_acc_grad_hooks(item.value(), std::make_unique<Leaves>());
   }
   CountingHost host;
   {
-    const at::Tensor loss = model.Loss(tokens, tokens);
+    const at::Tensor loss = model->Loss(tokens, tokens);
     const at::Tensor kept = loss.detach();
     (loss * 1.0).backward();
   }
-  for (const auto& item : model.named_parameters()) item.value().mutable_grad().reset();
+  for (const auto& item : model->named_parameters()) item.value().mutable_grad().reset();
+  model.reset();  // with the angles of rotary positions
   EXPECT_EQ(host.live(), 0U);
   return host.peak();
 }
@@ -118,6 +119,12 @@ TEST(StepProfile, IsWhatARealStepAsksOfTheHost) {
       tasks.push_back({Shape(7, 4, 128, 61), {}, dtype, 1, 64, checkpointing});
     }
   }
+  GptShape llama = Shape(3, 4, 64, 199);
+  llama.form = ModelForm::kLlama;
+  llama.llama = {.kv_heads = 2, .head_size = 16, .mlp = 176};
+  for (const bool checkpointing : {false, true})
+    tasks.push_back({llama, {}, DType::kF32, 3, 96, checkpointing});
+
   const GptShape adapted = Shape(3, 4, 64, 199);
   tasks.push_back(
       {adapted, MakeLoraShape(adapted, 4, 8, "all").value(), DType::kF32, 2, 64, false});
@@ -153,6 +160,12 @@ TEST(StepProfile, CountsTheArithmeticOfMatrixProducts) {
   const StepProfile profile = Profiled({shape, {}, DType::kF32, 2, 32, false});
   const double block = 12.0 * 64 * 64, head = 97.0 * 64, tokens = 2 * 32;
   EXPECT_EQ(profile.arithmetic, 6 * tokens * (3 * block + head));
+
+  GptShape llama = shape;
+  llama.form = ModelForm::kLlama;
+  llama.llama = {.kv_heads = 1, .head_size = 32, .mlp = 176};
+  EXPECT_EQ(Profiled({llama, {}, DType::kF32, 2, 32, false}).arithmetic,
+            tokens * (GptFlopsPerToken(llama, 32) - 12.0 * 3 * 64 * 32));
 }
 
 // 175 billion parameters: no weight is made, and the calls are those of a model of the same depth

@@ -43,7 +43,7 @@ std::vector<std::set<ChunkId>> ChunksOf(const ChunkLayout& layout,
                                         const std::vector<uint32_t>& ends) {
   std::vector<std::set<ChunkId>> chunks(ends.size());
   for (const ParameterPlace& parameter : layout.parameters) {
-    const auto [first, last] = GptBlocksOf(parameter.name, Shape().layers);
+    const auto [first, last] = GptBlocksOf(parameter.name, Shape());
     for (const uint32_t layer : {first, last}) {
       size_t stage = 0;
       while (layer >= ends[stage]) ++stage;
@@ -55,10 +55,11 @@ std::vector<std::set<ChunkId>> ChunksOf(const ChunkLayout& layout,
 
 TEST(GptBlocks, BelongToTheirNumberAndTheEndsToTheFirstAndTheLast) {
   using Pair = std::pair<uint32_t, uint32_t>;
-  EXPECT_EQ(GptBlocksOf("wte.weight", 12), (Pair{0, 11}));
-  EXPECT_EQ(GptBlocksOf("wpe.weight", 12), (Pair{0, 0}));
-  EXPECT_EQ(GptBlocksOf("h.10.mlp.c_fc.weight", 12), (Pair{10, 10}));
-  EXPECT_EQ(GptBlocksOf("ln_f.bias", 12), (Pair{11, 11}));
+  const GptShape shape{"twelve", 256, 16, 12, 2, 8};
+  EXPECT_EQ(GptBlocksOf("wte.weight", shape), (Pair{0, 11}));
+  EXPECT_EQ(GptBlocksOf("wpe.weight", shape), (Pair{0, 0}));
+  EXPECT_EQ(GptBlocksOf("h.10.mlp.c_fc.weight", shape), (Pair{10, 10}));
+  EXPECT_EQ(GptBlocksOf("ln_f.bias", shape), (Pair{11, 11}));
 }
 
 class StagePlans : public ::testing::TestWithParam<std::vector<uint32_t>> {};

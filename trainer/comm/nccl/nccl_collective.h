@@ -17,8 +17,8 @@
 // waiting for their peers until GiveUp, or the destructor, aborts the communicators of all groups
 // of the set, and with them ends the waits behind them in the streams.
 // Ranks whose orders of operations differ hear of it in CompareOrder; what was started differently
-// before may hang in the stream, until GiveUp. Sizes of an all-to-all differ between ranks and are not
-// compared: those that do not fit each other hang likewise.
+// before may hang in the stream, until GiveUp. Sizes of an all-to-all differ between ranks and are
+// not compared: those that do not fit each other hang likewise.
 // Arithmetic: sums are NCCL's, in its order, which is fixed for a group on given machines; not the
 // bits of Gloo's group. Barrier, SumDoubles and Broadcast go through the host's group of the same
 // ranks, which also carries NCCL's id.

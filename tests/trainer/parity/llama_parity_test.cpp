@@ -1,0 +1,89 @@
+// A model of Llama's form through a whole memory server: the same training as in plain LibTorch,
+// and bits that do not depend on how the work is cut.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/trainer/parity/rig.h"
+
+namespace tidepool::trainer {
+namespace llama_parity_test {
+
+RigOptions LlamaRig(bool tied = false) {
+  RigOptions options = DefaultRig();
+  options.shape.name = "deep-llama";
+  options.shape.form = ModelForm::kLlama;
+  options.shape.heads = 4;
+  options.shape.llama = {.kv_heads = 2, .head_size = 8, .mlp = 80, .tied = tied};
+  options.run.training.steps = 20;
+  options.run.memory.chunk_size = "32KiB";  // a table of its own is no resident chunk
+  return options;
+}
+
+void ExpectLike(const RigResult& a, const RigResult& b, double loss_bound, double weight_bound) {
+  ASSERT_EQ(a.losses.size(), b.losses.size());
+  for (size_t i = 0; i < a.losses.size(); ++i)
+    EXPECT_NEAR(a.losses[i], b.losses[i], loss_bound * b.losses[i]) << "step " << i + 1;
+  EXPECT_LT(LargestDifference(a, b), weight_bound);
+  EXPECT_LT(a.losses.back(), a.losses.front() - 0.1) << "nothing was learnt";
+}
+
+TEST(LlamaParity, TwentyStepsMatchPlainTraining) {
+  for (const bool tied : {false, true}) {
+    SCOPED_TRACE(tied ? "tied" : "a head of its own");
+    RigOptions options = LlamaRig(tied);
+    options.run.optimizer.clip = 0;
+    ExpectLike(TrainThroughServer(options), TrainPlain(options), 1e-5, 1e-4);
+  }
+}
+
+// The stated bounds of 16-bit training (parity_test.cpp).
+TEST(LlamaParity, TwentyStepsInBf16MatchPlainTraining) {
+  RigOptions options = LlamaRig();
+  options.run.model.dtype = "bf16";
+  options.run.training.micro_batches = 2;
+  ExpectLike(TrainThroughServer(options), TrainPlain(options), 1e-2,
+             5 * options.run.training.learning_rate);
+}
+
+TEST(LlamaParity, BitsDoNotDependOnRcacheChunksOrRecomputation) {
+  RigOptions options = LlamaRig();
+  const RigResult baseline = TrainThroughServer(options);
+  options.run.memory.rcache = "15%";
+  EXPECT_TRUE(SameBits(TrainThroughServer(options), baseline));
+  options.run.model.activation_checkpointing = true;
+  EXPECT_TRUE(SameBits(TrainThroughServer(options), baseline));
+  options.run.memory.chunk_size = "64KiB";
+  options.run.memory.rcache = "50%";
+  EXPECT_TRUE(SameBits(TrainThroughServer(options), baseline));
+}
+
+TEST(LlamaParity, RanksMoveWhatThePlanSays) {
+  RigOptions options = LlamaRig();
+  options.world = 2;
+  options.run.training.steps = 4;
+  const RigResult result = TrainThroughServer(options);
+  for (size_t step = 1; step < result.moved_groups.size(); ++step)
+    EXPECT_EQ(result.moved_groups[step], result.planned_groups[step]);
+  options.run.memory.rcache = "100%";
+  EXPECT_TRUE(SameBits(TrainThroughServer(options), result));
+}
+
+TEST(LlamaParity, AdaptersMatchPlainTrainingAndLeaveTheirBase) {
+  RigOptions options = LlamaRig();
+  options.run.adapters.base = "/tmp/tidepool-llama-" + std::to_string(getpid()) + ".safetensors";
+  options.run.adapters.rank = 4;
+  options.run.adapters.targets = "all";
+  options.run.optimizer.clip = 0;
+  WriteBase(options.run.adapters.base, options);
+  const RigResult ours = TrainThroughServer(options), plain = TrainPlain(options);
+  ExpectLike(ours, plain, 1e-5, 1e-4);
+  EXPECT_EQ(ours.weights.size(), 8U * 7 * 2);
+  EXPECT_TRUE(ours.base_unchanged);
+  std::filesystem::remove(options.run.adapters.base);
+}
+
+}  // namespace llama_parity_test
+}  // namespace tidepool::trainer

@@ -1,0 +1,58 @@
+#include "trainer/model/block_parts.h"
+
+#include <ATen/ATen.h>
+
+namespace tidepool::trainer {
+namespace {
+
+// Writes the new ones behind those that are there, and returns all.
+at::Tensor AppendTo(at::Tensor* kept, const at::Tensor& fresh, int64_t begin, int64_t context) {
+  if (!kept->defined())
+    *kept = at::empty({1, fresh.size(1), context, fresh.size(3)}, fresh.options());
+  kept->narrow(2, begin, fresh.size(2)).copy_(fresh);
+  return kept->narrow(2, 0, begin + fresh.size(2));
+}
+
+// [B][KV][T][D] to [B][heads][T][D].
+at::Tensor ForEachHead(const at::Tensor& shared, int64_t heads) {
+  const int64_t batch = shared.size(0), kv_heads = shared.size(1), tokens = shared.size(2),
+                size = shared.size(3);
+  if (kv_heads == heads) return shared;
+  return shared.unsqueeze(2)
+      .expand({batch, kv_heads, heads / kv_heads, tokens, size})
+      .reshape({batch, heads, tokens, size});
+}
+
+}  // namespace
+
+at::Tensor Affine::Linear(const at::Tensor& x, double lora_scale) const {
+  const at::Tensor y = at::linear(x, weight, bias);
+  if (!lora_a.defined()) return y;
+  return y.add(at::linear(at::linear(x, lora_a), lora_b), lora_scale);
+}
+
+Affine FindAffine(const NamedTensors& parameters, const std::string& module) {
+  Affine found{.weight = parameters[module + ".weight"], .bias = {}, .lora_a = {}, .lora_b = {}};
+  if (const at::Tensor* bias = parameters.find(module + ".bias")) found.bias = *bias;
+  if (const at::Tensor* a = parameters.find(module + ".lora_A.weight")) found.lora_a = *a;
+  if (const at::Tensor* b = parameters.find(module + ".lora_B.weight")) found.lora_b = *b;
+  return found;
+}
+
+at::Tensor Attend(const Attended& now, size_t number, int64_t context, KvCache* cache) {
+  at::Tensor keys = now.keys, values = now.values;
+  if (cache != nullptr) {
+    keys = AppendTo(&cache->keys[number], keys, cache->tokens, context);
+    values = AppendTo(&cache->values[number], values, cache->tokens, context);
+  }
+
+  // A single token behind others sees them all.
+  const bool causal = cache == nullptr || cache->tokens == 0;
+  const int64_t heads = now.queries.size(1);
+  const at::Tensor mixed = at::scaled_dot_product_attention(
+      now.queries, ForEachHead(keys, heads), ForEachHead(values, heads), {}, 0.0, causal);
+  return mixed.transpose(1, 2).reshape(
+      {now.queries.size(0), now.queries.size(2), heads * now.queries.size(3)});
+}
+
+}  // namespace tidepool::trainer

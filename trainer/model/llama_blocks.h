@@ -1,0 +1,50 @@
+// LlamaBlocks: the blocks of a model of Llama's form (trainer/model/llama_shape.h) in plain
+// LibTorch.
+//
+// The model's thread. Errors of LibTorch pass as c10::Error. Order and rounding are those of
+// transformers' LlamaForCausalLM: norms are formed in fp32 and rounded to the type of their input
+// before the weight is applied; angles are formed in fp32.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "trainer/model/block_parts.h"
+#include "trainer/model/model_sizes.h"
+
+namespace tidepool::trainer {
+
+class LlamaBlocks {
+ public:
+  // `parameters`: those of a model of this shape, by name. `lora_scale`: LoraShape::scale.
+  LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale);
+
+  // Block `number` of x: [B][T][C], likewise what comes back. With a cache, behind what it has
+  // seen.
+  at::Tensor Run(size_t number, const at::Tensor& x, KvCache* cache);
+  // x / sqrt(mean(x^2) + epsilon) * weight, over the last dimension.
+  at::Tensor Norm(const at::Tensor& weight, const at::Tensor& x) const;
+  size_t size() const { return blocks_.size(); }
+
+ private:
+  struct Block {
+    Affine input_norm, q, k, v, o, post_norm, gate, up, down;
+  };
+
+  at::Tensor Attention(size_t number, const at::Tensor& x, KvCache* cache);
+  // Turns each pair of elements by the angle of its position: [B][heads][T][D], of positions from
+  // `begin` on.
+  at::Tensor Turn(const at::Tensor& x, int64_t begin);
+  // Makes the tables of so many positions, unless they are there.
+  void MakeTables(int64_t positions, const at::TensorOptions& options);
+
+  const GptShape shape_;
+  const double lora_scale_;
+  std::vector<Block> blocks_;
+  at::Tensor cosines_, sines_;  // [positions][D]: each half of a row has all angles
+};
+
+}  // namespace tidepool::trainer
