@@ -66,6 +66,7 @@ constexpr const char* kSwitches[] = {"--checkpoint-activations",
 // A value of each other one.
 constexpr std::pair<const char*, const char*> kValues[] = {
     {"--preset", "tiny"},
+    {"--moe", "experts=4"},
     {"--from", "saved"},
     {"--seed", "2"},
     {"--dtype", "bf16"},

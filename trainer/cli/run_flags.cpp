@@ -24,6 +24,12 @@ void AddModelFlags(CLI::App* app, ModelOptions* o) {
       ->group("model")
       ->capture_default_str();
 
+  app->add_option("--moe", o->moe,
+                  "experts in place of MLPs, in Llama's form: every=2,experts=8,top-k=2; also "
+                  "width=N, capacity=1.25, aux=0.01, z=0.001")
+      ->group("model")
+      ->type_name("KEY=N,...");
+
   app->add_option(
          "--from", o->from,
          "train a saved model on: what `trainer run --save` wrote (adapters are merged), or "

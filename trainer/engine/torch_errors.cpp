@@ -5,6 +5,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "trainer/model/not_numbers.h"
+
 namespace tidepool::trainer {
 namespace {
 
@@ -21,6 +23,10 @@ Status CatchTorch(const std::function<void()>& body) {
     body();
   } catch (const c10::OutOfMemoryError& error) {
     return Status(ErrorId::kDeviceMemoryShort, "LibTorch: " + FirstLine(error));
+  } catch (const NotNumbers& error) {
+    return Status(ErrorId::kNonFinite, FirstLine(error))
+        .Why("the weights are damaged, or training diverged");
+
   } catch (const c10::AcceleratorError& error) {
     return Status(ErrorId::kCudaFailed, "LibTorch: " + FirstLine(error));
   } catch (const std::exception& error) {

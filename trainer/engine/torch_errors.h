@@ -10,8 +10,8 @@
 namespace tidepool::trainer {
 
 // ok, or what `body` threw: kDeviceMemoryShort (a device's allocator had no room), kCudaFailed (a
-// call of the CUDA runtime failed; it may be that of an earlier operator), kLibraryFailed (all
-// else).
+// call of the CUDA runtime failed; it may be that of an earlier operator), kNonFinite (NotNumbers),
+// kLibraryFailed (all else).
 Status CatchTorch(const std::function<void()>& body);
 
 }  // namespace tidepool::trainer

@@ -19,6 +19,9 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr const char* kFile = "/config.json";
+// Values of model_type: with experts in every block, and in some.
+constexpr const char* kMixtral = "mixtral";
+constexpr const char* kOursWithExperts = "tidepool_moe";
 
 // A whole number in [1, max] under `key`; 0 when it is missing or anything else.
 uint32_t NumberIn(const boost::json::object& object, const char* key, int64_t max) {
@@ -180,6 +183,31 @@ std::string ReadLlama(const boost::json::object& object, GptShape* shape) {
   return rotary.empty() ? OtherLlama(object) : rotary;
 }
 
+// A Llama with experts: Mixtral, whose every block has them, or a model of ours with other ones.
+std::string ReadMoeOf(const boost::json::object& object, GptShape* shape) {
+  std::string other = ReadLlama(object, shape);
+  MoeSizes* const moe = &shape->moe;
+  const bool is_mixtral = TextIn(object, "model_type") == kMixtral;
+  moe->every = is_mixtral ? 1 : NumberIn(object, "tidepool_moe_every", 1 << 16);
+  moe->experts = NumberIn(object, "num_local_experts", 1 << 12);
+  moe->top_k = NumberIn(object, "num_experts_per_tok", 1 << 12);
+  moe->width = is_mixtral ? shape->llama.mlp : NumberIn(object, "tidepool_moe_width", 1 << 24);
+
+  // Defaults are those of transformers' MixtralConfig.
+  moe->aux = static_cast<float>(RealIn(object, "router_aux_loss_coef", 0.001));
+  moe->z = static_cast<float>(RealIn(object, "tidepool_moe_z", 0));
+  moe->capacity = static_cast<float>(RealIn(object, "tidepool_moe_capacity", 0));
+  if (!other.empty()) return other;
+  if (moe->every == 0 || moe->experts == 0) return "it does not say how many experts there are";
+
+  const Required required[] = {{"router_jitter_noise", 0.0}};
+  other = OtherValue(object, required);
+  const boost::json::value* window = object.if_contains("sliding_window");
+  if (window != nullptr && window->is_int64() && window->get_int64() < shape->context)
+    return "its sliding_window is shorter than its context, and `trainer` attends to all of it";
+  return other;
+}
+
 const char* NameOfTorch(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
 }
@@ -192,22 +220,38 @@ void WriteGpt2(const GptShape& shape, JsonWriter* json) {
   json->Field("n_head", shape.heads).Field("n_embd", shape.hidden);
 }
 
+void WriteMoe(const MoeSizes& moe, JsonWriter* json) {
+  json->Field("num_local_experts", moe.experts).Field("num_experts_per_tok", moe.top_k);
+  json->Field("router_aux_loss_coef", moe.aux).Key("sliding_window").Null();
+  json->Field("tidepool_moe_every", moe.every).Field("tidepool_moe_width", moe.width);
+  json->Field("tidepool_moe_capacity", moe.capacity).Field("tidepool_moe_z", moe.z);
+}
+
 void WriteLlama(const GptShape& shape, JsonWriter* json) {
   const LlamaSizes& sizes = shape.llama;
-  json->Field("model_type", "llama").Field("hidden_act", "silu");
+  const MoeSizes& moe = shape.moe;
+  const bool is_mixtral = moe.on() && moe.every == 1;
+  json->Field("model_type", is_mixtral ? kMixtral
+                            : moe.on() ? kOursWithExperts
+                                       : "llama")
+      .Field("hidden_act", "silu");
+
   json->Field("vocab_size", shape.vocab)
       .Field("max_position_embeddings", shape.context)
       .Field("num_hidden_layers", shape.layers)
       .Field("num_attention_heads", shape.heads)
       .Field("num_key_value_heads", sizes.kv_heads);
+
   json->Field("head_dim", sizes.head_size)
       .Field("hidden_size", shape.hidden)
-      .Field("intermediate_size", sizes.mlp);
+      .Field("intermediate_size", is_mixtral ? moe.width : sizes.mlp);
 
   json->Field("rms_norm_eps", sizes.norm_epsilon)
       .Field("tie_word_embeddings", sizes.tied)
       .Field("attention_bias", false)
       .Field("mlp_bias", false);
+
+  if (moe.on()) WriteMoe(moe, json);
 
   // Releases before 5 read rope_theta and rope_scaling, later ones these as well.
   json->Field("rope_theta", sizes.rotary_base);
@@ -218,6 +262,11 @@ void WriteLlama(const GptShape& shape, JsonWriter* json) {
       .Field("high_freq_factor", sizes.stretch.high)
       .Field("original_max_position_embeddings", sizes.stretch.first_context);
   json->EndObject();
+}
+
+const char* ArchitectureOf(const GptShape& shape) {
+  if (shape.form == ModelForm::kGpt2) return "GPT2LMHeadModel";
+  return shape.moe.on() ? "MixtralForCausalLM" : "LlamaForCausalLM";
 }
 
 void WriteShape(const GptShape& shape, JsonWriter* json) {
@@ -252,7 +301,7 @@ Status WriteHuggingFaceConfig(const std::string& directory, const ModelConfig& c
   json.BeginObject()
       .Key("architectures")
       .BeginArray()
-      .String(is_gpt2 ? "GPT2LMHeadModel" : "LlamaForCausalLM")
+      .String(ArchitectureOf(config.shape))
       .EndArray();
   WriteShape(config.shape, &json);
 
@@ -280,14 +329,18 @@ Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   config.names = tokens.empty() ? WeightNames::kHuggingFace : WeightNames::kOurs;
 
   const std::string type = TextIn(object, "model_type");
-  if (!type.empty() && type != "gpt2" && type != "llama") {
-    return NotUsable(path, "it describes a model of type " + type +
-                               ", and `trainer` has GPT-2 and Llama; train it from Python "
-                               "(docs/python.md)");
+  std::string other;
+  if (type == "llama") {
+    other = ReadLlama(object, &config.shape);
+  } else if (type == kMixtral || type == kOursWithExperts) {
+    other = ReadMoeOf(object, &config.shape);
+  } else if (type.empty() || type == "gpt2") {
+    other = ReadGpt2(object, &config.shape);
+  } else {
+    other = "it describes a model of type " + type +
+            ", and `trainer` has GPT-2, Llama and Mixtral; train it from Python (docs/python.md)";
   }
 
-  const std::string other =
-      type == "llama" ? ReadLlama(object, &config.shape) : ReadGpt2(object, &config.shape);
   if (!other.empty()) return NotUsable(path, other);
   Status usable = CheckGptShape(config.shape);
   if (usable.ok()) usable = ReadLora(object, &config);

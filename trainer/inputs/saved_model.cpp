@@ -179,8 +179,10 @@ std::string SavedModel::Describe() const {
 
   if (files_.size() > 1) text += ", " + std::to_string(files_.size()) + " files";
   if (config_.names == WeightNames::kHuggingFace)
-    text += std::string(", Hugging Face's ") +
-            (config_.shape.form == ModelForm::kLlama ? "Llama" : "GPT-2");
+    text +=
+        std::string(", Hugging Face's ") + (config_.shape.moe.on()                    ? "Mixtral"
+                                            : config_.shape.form == ModelForm::kLlama ? "Llama"
+                                                                                      : "GPT-2");
   if (adapter_file_ != nullptr) text += ", adapters merged into " + files_.front()->path();
   return text;
 }

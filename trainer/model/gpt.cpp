@@ -135,7 +135,11 @@ at::Tensor Gpt::RunBlocks(uint32_t first, uint32_t behind, const at::Tensor& inp
 }
 
 at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  return LossBehind(RunBlocks(0, shape_.layers, tokens), targets);
+  if (!shape_.moe.on()) return LossBehind(RunBlocks(0, shape_.layers, tokens), targets);
+  llama_->losses()->Begin();
+  const at::Tensor hidden = RunBlocks(0, shape_.layers, tokens);
+  llama_->losses()->End();
+  return llama_->losses()->AddTo(LossBehind(hidden, targets));
 }
 
 at::Tensor Gpt::LossBehind(const at::Tensor& hidden, const at::Tensor& targets) {

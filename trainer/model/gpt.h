@@ -41,7 +41,8 @@ class Gpt : public torch::nn::Module {
 
   // tokens: int64 [B][T]. Returns logits [B][T][V].
   at::Tensor Forward(const at::Tensor& tokens);
-  // Mean cross entropy in fp32 of predicting targets: int64 [B][T] from tokens.
+  // Mean cross entropy in fp32 of predicting targets: int64 [B][T] from tokens. Where there are
+  // experts, and gradients are on, with the losses of their routers.
   at::Tensor Loss(const at::Tensor& tokens, const at::Tensor& targets);
   // A stage of the model: blocks `first` to `behind` - 1. The embeddings belong to the first block,
   // what follows the blocks to whoever calls LossBehind. `input`: tokens [B][T] where first is 0,

@@ -61,9 +61,9 @@ void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t s
     return;
   }
 
-  const bool ends_residual_branch = name.ends_with("c_proj.weight") ||
-                                    name.ends_with("o_proj.weight") ||
-                                    name.ends_with("down_proj.weight");
+  const bool ends_residual_branch =
+      name.ends_with("c_proj.weight") || name.ends_with("o_proj.weight") ||
+      name.ends_with("down_proj.weight") || name.ends_with(".w2.weight");
   FillNormal(KeyOf(name, seed), ends_residual_branch ? 0.02 / std::sqrt(2.0 * shape.layers) : 0.02,
              begin, out);
 }

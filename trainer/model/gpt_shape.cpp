@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trainer/model/llama_shape.h"
+#include "trainer/model/moe_text.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -15,14 +16,23 @@ GptShape Llama(GptShape shape, const LlamaSizes& sizes) {
   return shape;
 }
 
+GptShape Moe(const GptShape& shape, const LlamaSizes& sizes, const MoeSizes& moe) {
+  GptShape made = Llama(shape, sizes);
+  made.moe = moe;
+  return made;
+}
+
 // small is what scripts/quickstart trains: some minutes of one core teach it words. GPT-2's
 // vocabulary has 50,257 ids, OPT's 50,272. 4b, 10b, 15b and 20b are Elixir v2, table 6; 1.3b and 7b
 // stand beside 4b in the GPU benchmark; the opt ones have OPT's sizes in GPT-2's form.
 // llama-1b and 3b are those of Llama 3.2, 7b and 13b of Llama 2, 8b and 70b of Llama 3, each with
-// the context that its first training had.
+// the context that its first training had. qwen-moe-30b has the sizes of Qwen3-30B-A3B without its
+// norms of heads.
 const GptShape kPresets[] = {
     {"tiny", 256, 64, 2, 4, 64},
     Llama({"llama-tiny", 256, 64, 2, 4, 64}, {.kv_heads = 2, .head_size = 16, .mlp = 176}),
+    Moe({"moe-tiny", 256, 64, 2, 4, 64}, {.kv_heads = 2, .head_size = 16, .mlp = 176},
+        {.every = 1, .experts = 4, .top_k = 2, .width = 88}),
     {"small", 256, 64, 4, 4, 128},
     Llama({"llama-small", 256, 128, 4, 8, 256}, {.kv_heads = 2, .head_size = 32, .mlp = 688}),
     {"quickstart", 256, 128, 6, 6, 384},
@@ -48,6 +58,12 @@ const GptShape kPresets[] = {
     {"gpt2-15b", 50257, 1024, 18, 64, 8192},
     {"gpt2-20b", 50257, 1024, 24, 64, 8192},
     {"opt-30b", 50272, 2048, 48, 56, 7168},
+    Moe({"qwen-moe-30b", 151936, 32768, 48, 32, 2048},
+        {.kv_heads = 4, .head_size = 128, .mlp = 6144, .rotary_base = 1e6, .norm_epsilon = 1e-6},
+        {.every = 1, .experts = 128, .top_k = 8, .width = 768, .aux = 0.001F}),
+    Moe({"mixtral-8x7b", 32000, 32768, 32, 32, 4096},
+        {.kv_heads = 8, .head_size = 128, .mlp = 14336, .rotary_base = 1e6},
+        {.every = 1, .experts = 8, .top_k = 2, .width = 14336, .aux = 0.02F}),
     Llama({"llama-70b", 128256, 8192, 80, 64, 8192},
           {.kv_heads = 8, .head_size = 128, .mlp = 28672, .rotary_base = 5e5}),
 };
@@ -89,6 +105,8 @@ Result<GptShape> FindGptPreset(const std::string& name) {
 Status CheckGptShape(const GptShape& shape) {
   const bool sizes_ok = shape.vocab > 0 && shape.context > 0 && shape.layers > 0 &&
                         shape.heads > 0 && shape.hidden > 0;
+
+  if (sizes_ok) TP_RETURN_IF_ERROR(CheckMoe(shape));
   if (sizes_ok && shape.form == ModelForm::kLlama) return CheckLlamaSizes(shape);
   if (sizes_ok && shape.hidden % shape.heads == 0) return {};
   return Status(ErrorId::kUsageError,

@@ -23,7 +23,8 @@ namespace tidepool::trainer {
 std::span<const GptShape> GptPresets();
 // Errors: kUsageError (no such preset; the text lists those there are).
 Result<GptShape> FindGptPreset(const std::string& name);
-// Errors: kUsageError (a size is 0, or heads does not divide hidden, or as CheckLlamaSizes).
+// Errors: kUsageError (a size is 0, or heads does not divide hidden, or as CheckLlamaSizes and
+// CheckMoe).
 Status CheckGptShape(const GptShape& shape);
 
 // The epsilon of all layer norms of GPT-2's form.

@@ -10,20 +10,26 @@ namespace tidepool::trainer {
 
 LlamaBlocks::LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale)
     : shape_(shape), lora_scale_(lora_scale) {
+  const uint32_t with_experts = shape.moe.Blocks(shape.layers);
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
-    const auto find = [&, path = "model.layers." + std::to_string(layer) + "."](const char* name) {
-      return FindAffine(parameters, path + name);
-    };
+    const std::string path = "model.layers." + std::to_string(layer) + ".";
+    const auto find = [&](const char* name) { return FindAffine(parameters, path + name); };
 
-    blocks_.push_back({.input_norm = find("input_layernorm"),
-                       .q = find("self_attn.q_proj"),
-                       .k = find("self_attn.k_proj"),
-                       .v = find("self_attn.v_proj"),
-                       .o = find("self_attn.o_proj"),
-                       .post_norm = find("post_attention_layernorm"),
-                       .gate = find("mlp.gate_proj"),
-                       .up = find("mlp.up_proj"),
-                       .down = find("mlp.down_proj")});
+    Block& block = blocks_.emplace_back();
+    block.input_norm = find("input_layernorm");
+    block.q = find("self_attn.q_proj");
+    block.k = find("self_attn.k_proj");
+    block.v = find("self_attn.v_proj");
+    block.o = find("self_attn.o_proj");
+    block.post_norm = find("post_attention_layernorm");
+
+    if (shape.moe.In(layer)) {
+      block.experts.emplace(shape, with_experts, parameters, path, &losses_);
+      continue;
+    }
+    block.gate = find("mlp.gate_proj");
+    block.up = find("mlp.up_proj");
+    block.down = find("mlp.down_proj");
   }
 }
 
@@ -72,13 +78,17 @@ at::Tensor LlamaBlocks::Attention(size_t number, const at::Tensor& x, KvCache* c
   return block.o.Linear(Attend(now, number, shape_.context, cache), lora_scale_);
 }
 
+at::Tensor LlamaBlocks::Mlp(const Block& block, const at::Tensor& x) {
+  const at::Tensor wide =
+      at::silu(block.gate.Linear(x, lora_scale_)) * block.up.Linear(x, lora_scale_);
+  return block.down.Linear(wide, lora_scale_);
+}
+
 at::Tensor LlamaBlocks::Run(size_t number, const at::Tensor& x, KvCache* cache) {
-  const Block& block = blocks_[number];
+  Block& block = blocks_[number];
   const at::Tensor attended = x + Attention(number, Norm(block.input_norm.weight, x), cache);
   const at::Tensor normed = Norm(block.post_norm.weight, attended);
-  const at::Tensor wide =
-      at::silu(block.gate.Linear(normed, lora_scale_)) * block.up.Linear(normed, lora_scale_);
-  return attended + block.down.Linear(wide, lora_scale_);
+  return attended + (block.experts ? block.experts->Run(normed) : Mlp(block, normed));
 }
 
 }  // namespace tidepool::trainer

@@ -7,12 +7,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "trainer/model/block_parts.h"
+#include "trainer/model/experts.h"
 #include "trainer/model/model_sizes.h"
 
 namespace tidepool::trainer {
@@ -21,20 +23,26 @@ class LlamaBlocks {
  public:
   // `parameters`: those of a model of this shape, by name. `lora_scale`: LoraShape::scale.
   LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale);
+  LlamaBlocks(const LlamaBlocks&) = delete;
+  LlamaBlocks& operator=(const LlamaBlocks&) = delete;
 
   // Block `number` of x: [B][T][C], likewise what comes back. With a cache, behind what it has
   // seen.
   at::Tensor Run(size_t number, const at::Tensor& x, KvCache* cache);
   // x / sqrt(mean(x^2) + epsilon) * weight, over the last dimension.
   at::Tensor Norm(const at::Tensor& weight, const at::Tensor& x) const;
-  size_t size() const { return blocks_.size(); }
+  // The losses of the routers of the blocks that have experts.
+  RouterLosses* losses() { return &losses_; }
 
  private:
   struct Block {
-    Affine input_norm, q, k, v, o, post_norm, gate, up, down;
+    Affine input_norm, q, k, v, o, post_norm;
+    Affine gate, up, down;  // undefined where there are experts
+    std::optional<Experts> experts;
   };
 
   at::Tensor Attention(size_t number, const at::Tensor& x, KvCache* cache);
+  at::Tensor Mlp(const Block& block, const at::Tensor& x);
   // Turns each pair of elements by the angle of its position: [B][heads][T][D], of positions from
   // `begin` on.
   at::Tensor Turn(const at::Tensor& x, int64_t begin);
@@ -43,6 +51,7 @@ class LlamaBlocks {
 
   const GptShape shape_;
   const double lora_scale_;
+  RouterLosses losses_;
   std::vector<Block> blocks_;
   at::Tensor cosines_, sines_;  // [positions][D]: each half of a row has all angles
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
 #include <string>
 #include <utility>
@@ -9,11 +10,42 @@
 namespace tidepool::trainer {
 namespace {
 
-// Weights of the matrices of one block.
-uint64_t BlockWeights(const GptShape& shape) {
+// Weights of attention's matrices in one block.
+uint64_t AttentionWeights(const GptShape& shape) {
   const uint64_t c = shape.hidden, queries = uint64_t{shape.heads} * shape.llama.head_size,
                  keys = uint64_t{shape.llama.kv_heads} * shape.llama.head_size;
-  return 2 * c * queries + 2 * c * keys + 3 * c * shape.llama.mlp;
+  return 2 * c * queries + 2 * c * keys;
+}
+
+// Weights of all blocks, of which a token meets `experts` in each block that has some.
+uint64_t BlockWeights(const GptShape& shape, uint64_t experts) {
+  const uint64_t c = shape.hidden, routed = shape.moe.Blocks(shape.layers),
+                 dense = shape.layers - routed;
+  return shape.layers * AttentionWeights(shape) + dense * 3 * c * shape.llama.mlp +
+         routed * (shape.moe.experts * c + experts * 3 * c * shape.moe.width);
+}
+
+// Adds a parameter behind the others.
+using AddParameter = std::function<void(std::string, std::vector<uint64_t>)>;
+
+// The MLP of one block, or its experts.
+void AddMlp(const GptShape& shape, uint32_t layer, const std::string& block,
+            const AddParameter& add) {
+  const uint64_t c = shape.hidden, width = shape.moe.width;
+  if (!shape.moe.In(layer)) {
+    add(block + "mlp.gate_proj.weight", {shape.llama.mlp, c});
+    add(block + "mlp.up_proj.weight", {shape.llama.mlp, c});
+    add(block + "mlp.down_proj.weight", {c, shape.llama.mlp});
+    return;
+  }
+
+  add(block + "block_sparse_moe.gate.weight", {shape.moe.experts, c});
+  for (uint32_t i = 0; i < shape.moe.experts; ++i) {
+    const std::string expert = block + "block_sparse_moe.experts." + std::to_string(i) + ".";
+    add(expert + "w1.weight", {width, c});
+    add(expert + "w3.weight", {width, c});
+    add(expert + "w2.weight", {c, width});
+  }
 }
 
 }  // namespace
@@ -70,9 +102,7 @@ std::vector<ParameterNote> LlamaParameters(const GptShape& shape) {
     add(block + "self_attn.v_proj.weight", {keys, c});
     add(block + "self_attn.o_proj.weight", {c, queries});
     add(block + "post_attention_layernorm.weight", {c});
-    add(block + "mlp.gate_proj.weight", {shape.llama.mlp, c});
-    add(block + "mlp.up_proj.weight", {shape.llama.mlp, c});
-    add(block + "mlp.down_proj.weight", {c, shape.llama.mlp});
+    AddMlp(shape, layer, block, add);
   }
 
   add("model.norm.weight", {c});
@@ -82,15 +112,15 @@ std::vector<ParameterNote> LlamaParameters(const GptShape& shape) {
 
 uint64_t LlamaParameterCount(const GptShape& shape) {
   const uint64_t c = shape.hidden, tables = shape.llama.tied ? 1 : 2;
-  return tables * shape.vocab * c + shape.layers * (BlockWeights(shape) + 2 * c) + c;
+  return tables * shape.vocab * c + BlockWeights(shape, shape.moe.experts) + shape.layers * 2 * c +
+         c;
 }
 
 double LlamaFlopsPerToken(const GptShape& shape, uint64_t tokens) {
   const double head = static_cast<double>(shape.hidden) * shape.vocab,
-               block = static_cast<double>(BlockWeights(shape)),
+               blocks = static_cast<double>(BlockWeights(shape, shape.moe.top_k)),
                queries = static_cast<double>(shape.heads) * shape.llama.head_size;
-  return 6 * (shape.layers * block + head) +
-         12 * shape.layers * queries * static_cast<double>(tokens);
+  return 6 * (blocks + head) + 12 * shape.layers * queries * static_cast<double>(tokens);
 }
 
 std::vector<float> RotaryFrequencies(const LlamaSizes& sizes) {

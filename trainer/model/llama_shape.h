@@ -7,7 +7,8 @@
 // biases), a final RMSNorm, and an output head of its own or the token embedding again.
 // Sources: Llama (Touvron et al. 2023), section 2.2; rotary positions: RoFormer (Su et al. 2021),
 // eq. 34; grouped keys: Ainslie et al. 2023; SwiGLU: Shazeer 2020, eq. 6; RMSNorm: Zhang and
-// Sennrich 2019, eq. 4. Numbers and names are those of transformers' LlamaForCausalLM.
+// Sennrich 2019, eq. 4. Numbers and names are those of transformers' LlamaForCausalLM. Where blocks
+// have experts (trainer/model/experts.h), their names are those of the files of MixtralForCausalLM.
 #pragma once
 
 #include <cstdint>

@@ -31,10 +31,14 @@ std::vector<Target> TargetsOf(const GptShape& shape) {
   const LlamaSizes& llama = shape.llama;
   const uint64_t queries = uint64_t{shape.heads} * llama.head_size,
                  keys = uint64_t{llama.kv_heads} * llama.head_size;
-  return {{"self_attn.q_proj", queries, c, true}, {"self_attn.k_proj", keys, c, true},
-          {"self_attn.v_proj", keys, c, true},    {"self_attn.o_proj", c, queries, true},
-          {"mlp.gate_proj", llama.mlp, c, false}, {"mlp.up_proj", llama.mlp, c, false},
-          {"mlp.down_proj", c, llama.mlp, false}};
+  std::vector<Target> targets = {
+      {"self_attn.q_proj", queries, c, true}, {"self_attn.k_proj", keys, c, true},
+      {"self_attn.v_proj", keys, c, true},    {"self_attn.o_proj", c, queries, true},
+      {"mlp.gate_proj", llama.mlp, c, false}, {"mlp.up_proj", llama.mlp, c, false},
+      {"mlp.down_proj", c, llama.mlp, false}};
+  // Where each block has experts there is no other MLP.
+  if (shape.moe.every == 1) targets.resize(4);
+  return targets;
 }
 
 std::string BlockName(const GptShape& shape, uint32_t layer) {
@@ -135,7 +139,9 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape, const LoraShape&
   const std::vector<Target> targets = TargetsOf(shape);
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     for (const Target& target : targets) {
-      if (!lora.Has(target.name)) continue;
+      // Experts have no adapters.
+      const bool is_there = target.of_attention || !shape.moe.In(layer);
+      if (!lora.Has(target.name) || !is_there) continue;
       const std::string module = BlockName(shape, layer) + std::string(target.name);
       notes.push_back(AdapterNote(module, ".lora_A.weight", lora.rank, target.in));
       notes.push_back(AdapterNote(module, ".lora_B.weight", target.out, lora.rank));

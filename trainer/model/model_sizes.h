@@ -30,6 +30,22 @@ struct LlamaSizes {
   RotaryStretch stretch = {};
 };
 
+// Experts in place of the MLP of some blocks (trainer/model/experts.h).
+struct MoeSizes {
+  uint32_t every = 0;        // the last of each so many blocks has them
+  uint32_t experts = 0;      // of each such block; 0: the model has none
+  uint32_t top_k = 2;        // experts of a token
+  uint32_t width = 0;        // of an expert's MLP
+  float capacity = 0;        // tokens that an expert takes, as a multiple of their mean; 0: all
+  float aux = 0.01F, z = 0;  // factors of the router's losses
+
+  // Whether there are experts, and whether block `layer` has them.
+  bool on() const { return experts > 0; }
+  bool In(uint32_t layer) const { return on() && (layer + 1) % every == 0; }
+  // Blocks with experts of a model of so many.
+  uint32_t Blocks(uint32_t layers) const { return on() ? layers / every : 0; }
+};
+
 // Whose blocks a model has. Its parameters have the names that Hugging Face gives them.
 enum class ModelForm : uint8_t { kGpt2, kLlama };
 
@@ -42,6 +58,7 @@ struct GptShape {
   uint32_t hidden = 0;   // C
   ModelForm form = ModelForm::kGpt2;
   LlamaSizes llama = {};  // of Llama's form
+  MoeSizes moe = {};      // in Llama's form alone
 };
 
 }  // namespace tidepool::trainer

@@ -12,6 +12,7 @@
 #include "optim/kernels/convert_scalar.h"
 #include "trainer/data/tokenizer_file.h"
 #include "trainer/model/gpt_shape.h"
+#include "trainer/model/moe_text.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -78,6 +79,14 @@ Status WriteHuggingFace(const SavedModel& model, const std::string& directory, D
         .Where(directory)
         .Why("its files would be replaced by the exported ones while they are read")
         .Fix("give another directory");
+  }
+
+  const MoeSizes& moe = model.config().shape.moe;
+  if (moe.on() && moe.every != 1) {
+    return Status(ErrorId::kUsageError, "transformers has no model with " + MoeText(moe))
+        .Where(model.path())
+        .Why("all blocks of a Mixtral have experts")
+        .Fix("use the weights as --save has them: their names are those of Llama and Mixtral");
   }
 
   std::filesystem::create_directories(directory, error);

@@ -41,6 +41,13 @@ void AddModel(const RunPlan& plan, Lines* lines) {
   lines->Add("model", plan.shape.name + ": " + FormatCount(m.parameters) + " parameters, " +
                           std::to_string(plan.shape.layers) + " layers x " +
                           std::to_string(plan.shape.hidden) + ", " + NameOf(plan.layout.dtype));
+  if (plan.shape.moe.on()) {
+    // Six operations for each weight that a token meets.
+    const double weights = GptFlopsPerToken(plan.shape, 0) / 6;
+    lines->Add("experts", MoeText(plan.shape.moe) + "; a token is multiplied with " +
+                              FormatCount(static_cast<uint64_t>(weights)) + " parameters");
+  }
+
   if (plan.lora.on()) {
     lines->Add("adapters", FormatCount(m.trained_parameters) + " parameters, of rank " +
                                std::to_string(plan.lora.rank) + " beside " +
@@ -132,6 +139,13 @@ void WriteAdapters(const RunPlan& plan, JsonWriter* json) {
   json->Key("base").BeginObject();
   json->Field("frozen_chunks", static_cast<uint64_t>(plan.spec.frozen.size()));
   json->Field("frozen_bytes", plan.memory.frozen).EndObject();
+}
+
+void WriteExperts(const MoeSizes& moe, JsonWriter* json) {
+  if (!moe.on()) return;
+  json->Key("moe").BeginObject().Field("every", moe.every).Field("experts", moe.experts);
+  json->Field("top_k", moe.top_k).Field("width", moe.width).Field("capacity", moe.capacity);
+  json->Field("aux", moe.aux).Field("z", moe.z).EndObject();
 }
 
 void WritePool(const client::StateBytes& states, JsonWriter* json) {
@@ -248,6 +262,7 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
   json.Field("dtype", NameOf(plan.layout.dtype)).Field("ranks", plan.layout.world);
   json.Field("chunks", static_cast<uint64_t>(plan.layout.chunks.size()));
   json.Field("chunk_bytes", plan.rcache.block_bytes).Field("padding_bytes", m.padding_bytes);
+  WriteExperts(plan.shape.moe, &json);
   WriteAdapters(plan, &json);
 
   json.Key("optimizer").BeginObject().Field("rule", NameOf(plan.spec.optimizer.rule));

@@ -17,6 +17,7 @@ struct ModelOptions {
   // Directory or file of a saved model, whose shape is taken; empty: new weights of the preset.
   std::string from;
   std::string preset = "quickstart";  // the model that has words to show after two minutes
+  std::string moe;                    // experts, as ReadMoe reads them; empty: those of the preset
   std::string dtype = "fp32";         // of parameters and gradients: fp32, bf16 or fp16
   uint64_t seed = 1;                  // of weights, batches and the first step's evictions
   bool activation_checkpointing = false;

@@ -9,6 +9,7 @@
 #include "trainer/comm/staged_collective.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/layout/chunk_traffic.h"
+#include "trainer/model/moe_text.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -27,6 +28,35 @@ std::string ModelFlag(const RunOptions& options) {
   if (!options.adapters.base.empty()) return "--base " + options.adapters.base;
   if (!options.model.from.empty()) return "--from " + options.model.from;
   return "--preset " + options.model.preset;
+}
+
+// The shape with the experts of --moe. What weights are made of is not changed where they are
+// there.
+Result<GptShape> WithExperts(GptShape shape, const RunOptions& options) {
+  if (options.model.moe.empty()) return shape;
+  const MoeSizes before = shape.moe;
+  TP_ASSIGN_OR_RETURN(shape.moe, ReadMoe(options.model.moe, before));
+  if (shape.moe.width == 0) shape.moe.width = shape.llama.mlp;
+  TP_RETURN_IF_ERROR(CheckMoe(shape));
+
+  const bool is_new = options.model.from.empty() && options.adapters.base.empty();
+  const bool is_same = shape.moe.every == before.every && shape.moe.experts == before.experts &&
+                       shape.moe.width == before.width;
+  if (is_new || is_same) return shape;
+  return Status(ErrorId::kUsageError, "--moe " + options.model.moe + ": the weights of " +
+                                          ModelFlag(options) + " have " +
+                                          (before.on() ? MoeText(before) : "no experts"))
+      .Where("--moe " + options.model.moe)
+      .Fix("leave every, experts and width out; top-k, capacity, aux and z may be given");
+}
+
+// A pipeline would lose the routers' losses, which arise within stages.
+Status CheckNoExperts(const GptShape& shape, const RunOptions& options) {
+  if (!shape.moe.on() || options.pipeline.stages.empty()) return {};
+  return Status(ErrorId::kUsageError, "--pipeline has no meaning for a model with experts yet")
+      .Where("--pipeline " + options.pipeline.stages)
+      .Why("stages are planned for layers that all tokens go through")
+      .Fix("leave --pipeline out, or take a model without experts");
 }
 
 Status CheckContext(const GptShape& shape, const RunOptions& options) {
@@ -114,6 +144,8 @@ Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank
                                                              : ShapeOfBase(options.adapters.base));
   }
 
+  TP_ASSIGN_OR_RETURN(shape, WithExperts(shape, options));
+  TP_RETURN_IF_ERROR(CheckNoExperts(shape, options));
   TP_RETURN_IF_ERROR(CheckContext(shape, options));
   TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(shape, options, world, rank, job));
   plan.from = std::move(from);

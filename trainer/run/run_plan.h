@@ -66,7 +66,7 @@ struct GpuEstimate {
 
 // `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the
 // shape is the preset's.
-// Errors: kUsageError (preset, dtype, context, adapters), kConfigBadValue (sizes),
+// Errors: kUsageError (preset, experts, dtype, context, adapters), kConfigBadValue (sizes),
 // kParameterTooLarge, kRcacheTooSmall; where there is a base, those of ReadModelConfig and
 // FrozenBase::Open; with --from, those of SavedModel::Open.
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank,

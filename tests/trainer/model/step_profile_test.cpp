@@ -125,6 +125,11 @@ TEST(StepProfile, IsWhatARealStepAsksOfTheHost) {
   for (const bool checkpointing : {false, true})
     tasks.push_back({llama, {}, DType::kF32, 3, 96, checkpointing});
 
+  // One expert has all tokens, as its profile foresees.
+  GptShape experts = llama;
+  experts.moe = {.every = 2, .experts = 1, .top_k = 1, .width = 96, .z = 0.1F};
+  tasks.push_back({experts, {}, DType::kF32, 3, 96, false});
+
   const GptShape adapted = Shape(3, 4, 64, 199);
   tasks.push_back(
       {adapted, MakeLoraShape(adapted, 4, 8, "all").value(), DType::kF32, 2, 64, false});

@@ -22,12 +22,13 @@ struct Key {
   bool changes_order;
 };
 // In a text kept by another release, or said by one, only keys of this table count.
-constexpr std::array<Key, 13> kKeys{{{"batch", "--batch", true},
+constexpr std::array<Key, 14> kKeys{{{"batch", "--batch", true},
                                      {"context", "--context", true},
                                      {"seed", "--seed", true},
                                      {"train", "--data: tokens to train on", true},
                                      {"held_out", "--data: held-out tokens", true},
                                      {"from", "--from: fingerprint of the weights", true},
+                                     {"moe", "--moe", true},
                                      {"lora_alpha", "--lora-alpha", true},
                                      {"plan", "--plan", false},
                                      {"steps", "--steps", false},
@@ -133,6 +134,7 @@ std::string MakeRunNote(const RunOptions& options, const NotedInputs& inputs) {
   line("train", Text(inputs.facts.train));
   line("held_out", Text(inputs.facts.held_out));
   if (!inputs.from.empty()) line("from", inputs.from);
+  if (!options.model.moe.empty()) line("moe", options.model.moe);
   if (options.adapters.rank > 0) line("lora_alpha", Text(options.adapters.alpha));
 
   // Ranks that exchange blocks in different ways would wait for each other.

@@ -1,0 +1,172 @@
+"""A Mixtral of transformers in `trainer`: its weights, losses with the router's, steps, and back again."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+from typing import Dict, List
+
+import numpy
+import torch
+from safetensors.torch import load_file
+from transformers import MixtralConfig, MixtralForCausalLM
+
+CONTEXT = 48
+EXPERTS = 4
+
+
+def mixtral(layers: int = 2, aux: float = 0.0) -> MixtralForCausalLM:
+    torch.manual_seed(0)
+    config = MixtralConfig(
+        vocab_size=320,
+        max_position_embeddings=CONTEXT,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        hidden_size=40,
+        intermediate_size=56,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
+        router_aux_loss_coef=aux,
+        output_router_logits=aux > 0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model = MixtralForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def as_files(model: MixtralForCausalLM) -> Dict[str, torch.Tensor]:
+    """The fused experts of transformers by the names that its files have."""
+    named = {}
+    for name, value in model.state_dict().items():
+        before, found, part = name.partition(".mlp.")
+        path = f"{before}.block_sparse_moe."
+        for expert in range(EXPERTS):
+            if part == "experts.gate_up_proj":
+                named[f"{path}experts.{expert}.w1.weight"], named[f"{path}experts.{expert}.w3.weight"] = value[expert].chunk(2)
+            elif part == "experts.down_proj":
+                named[f"{path}experts.{expert}.w2.weight"] = value[expert]
+        if not found:
+            named[name] = value
+        elif part == "gate.weight":
+            named[f"{path}gate.weight"] = value
+    return named
+
+
+class Moe(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="tidepool-moe-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.ids = numpy.random.default_rng(3).integers(0, 256, CONTEXT + 1).astype(numpy.uint16)
+        self.ids.tofile(self.folder / "train.bin")  # one sequence alone
+        self.ids.tofile(self.folder / "val.bin")
+
+    def trainer(self, *words: str, code: int = 0) -> str:
+        program = os.path.join(os.environ["TIDEPOOL_BIN"], "trainer")
+        done = subprocess.run([program, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def train(self, name: str, *more: str, steps: int = 10, rate: float = 1e-3) -> Dict[str, torch.Tensor]:
+        out = self.folder / name
+        words = ["run", "--standalone", "--data", str(self.folder), "--batch", "1", "--steps", str(steps), "--warmup", "0", "--lr", str(rate)]
+        words += ["--schedule", "constant", "--clip", "0", "--weight-decay", "0", "--beta2", "0.999", "--eval-every", "0", "--rcache", "40%"]
+        self.trainer(*words, "--out", str(out), "--save", str(out / "weights"), *more)
+        return load_file(out / "weights" / "model.safetensors")
+
+    def losses_of(self, name: str) -> List[float]:
+        lines = [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+        return [line["loss"] for line in lines if "loss" in line]
+
+    def reference(self, model: MixtralForCausalLM) -> List[float]:
+        """Losses of ten steps; the model is trained."""
+        inputs, targets = (torch.from_numpy(part.astype(numpy.int64)) for part in (self.ids[:-1], self.ids[1:]))
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)
+        losses = []
+        for _ in range(10):
+            optimizer.zero_grad()
+            out = model(inputs.view(1, -1))
+            loss = torch.nn.functional.cross_entropy(out.logits[0], targets)
+            if model.config.output_router_logits:
+                weights = [torch.softmax(logits.float(), -1) for logits in out.router_logits]
+                for probabilities in weights:  # the auxiliary loss, of the one block
+                    hits = torch.nn.functional.one_hot(probabilities.topk(2, -1).indices, EXPERTS).float().sum(1).mean(0)
+                    loss = loss + model.config.router_aux_loss_coef * EXPERTS * (hits * probabilities.mean(0)).sum()
+            losses.append(loss.item())
+            loss.backward()
+            optimizer.step()
+        return losses
+
+    def test_it_learns_as_transformers_does(self) -> None:
+        for name, model in {"two": mixtral(), "aux": mixtral(layers=1, aux=0.5)}.items():
+            with self.subTest(name):
+                model.save_pretrained(self.folder / f"hf-{name}")
+                start = self.train(f"{name}-start", "--from", str(self.folder / f"hf-{name}"), steps=1, rate=0)
+                want = as_files(model)
+                self.assertEqual(start.keys(), want.keys())
+                for key, value in want.items():
+                    self.assertTrue(torch.equal(start[key], value), key)
+
+                got = self.train(name, "--from", str(self.folder / f"hf-{name}"))
+                for ours, theirs in zip(self.losses_of(name), self.reference(model)):
+                    self.assertLess(abs(ours - theirs), 2e-5 * max(1.0, theirs))
+                for key, value in as_files(model).items():
+                    self.assertLess((got[key] - value).abs().max().item(), 3e-4, key)
+
+    def test_what_is_made_here_is_a_model_of_transformers(self) -> None:
+        self.train("made", "--preset", "moe-tiny", "--context", "32", steps=3)
+        self.trainer("export", str(self.folder / "made" / "weights"), str(self.folder / "hf"))
+        got, info = MixtralForCausalLM.from_pretrained(self.folder / "hf", output_loading_info=True, dtype="auto")
+        self.assertFalse(info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"], info)
+        ours = load_file(self.folder / "made" / "weights" / "model.safetensors")
+        for key, value in as_files(got).items():
+            self.assertTrue(torch.equal(ours[key], value), key)
+        words = ["sample", str(self.folder / "made" / "weights"), "Once", "--tokens", "12", "--temperature", "0"]
+        text = subprocess.run([os.path.join(os.environ["TIDEPOOL_BIN"], "trainer"), *words], capture_output=True, timeout=60, check=True).stdout
+        ids = torch.tensor([list(b"Once")])
+        added = got.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0, eos_token_id=None)[0, 4:]
+        self.assertEqual(text, b"Once" + bytes(added.tolist()) + b"\n")
+
+    def test_experts_in_some_blocks_go_on_and_are_not_exported(self) -> None:
+        moe = ("--moe", "every=2,experts=8,top-k=2,width=32,capacity=1.5,z=0.001")
+        self.train("some", "--preset", "llama-tiny", "--context", "32", *moe, steps=3)
+        self.train("on", "--from", str(self.folder / "some" / "weights"), "--context", "32", "--moe", "capacity=1", steps=3)
+        told = self.trainer("export", str(self.folder / "some" / "weights"), str(self.folder / "hf"), code=2)
+        self.assertIn("transformers has no model with 8 experts in one of 2 blocks", told)
+
+    def test_router_logits_that_are_not_numbers_end_the_run(self) -> None:
+        model = mixtral()
+        with torch.no_grad():
+            model.model.layers[1].mlp.gate.weight[2, 3] = float("nan")
+        model.save_pretrained(self.folder / "hf")
+        words = ["run", "--standalone", "--data", str(self.folder), "--batch", "1", "--steps", "3", "--eval-every", "0", "--from", str(self.folder / "hf")]
+        told = self.trainer(*words, code=22)
+        self.assertIn("48 router logits of model.layers.1.block_sparse_moe are not numbers", told)
+        self.assertNotIn("frame #", told)
+
+    def test_bad_words_are_refused_before_anything_starts(self) -> None:
+        self.train("some", "--preset", "moe-tiny", "--context", "32", steps=1)
+        weights = str(self.folder / "some" / "weights")
+        for words, text in (
+            (("--preset", "small", "--moe", "experts=4"), "blocks of GPT-2's form"),
+            (("--preset", "llama-tiny", "--moe", "experts=2,top-k=4"), "4 of 2 experts"),
+            (("--preset", "llama-tiny", "--moe", "capacity=0,experts=4"), "capacity=0: a number above 0"),
+            (("--preset", "llama-tiny", "--moe", "experts=4,every=3"), "has 2 blocks, and experts in each 3th"),
+            (("--from", weights, "--moe", "experts=8"), "have 4 experts in each block"),
+            (("--preset", "moe-tiny", "--pipeline", "2", "--accumulate", "2"), "--pipeline has no meaning for a model with experts"),
+        ):
+            with self.subTest(words):
+                self.assertIn(text, self.trainer("run", "--dry-run", *words, code=2))
+
+
+if __name__ == "__main__":
+    unittest.main()

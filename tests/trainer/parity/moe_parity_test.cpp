@@ -1,0 +1,87 @@
+// A model with experts through a whole memory server: as in plain LibTorch, in bits that do not
+// depend on the rCache, the ranks' plans or recomputation, and with experts that no token goes to.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "tests/trainer/parity/rig.h"
+
+namespace tidepool::trainer {
+namespace moe_parity_test {
+
+RigOptions MoeRig(uint32_t every = 1) {
+  RigOptions options = DefaultRig();
+  options.shape = {"deep-moe", 256, 16, 4, 4, 32};
+  options.shape.form = ModelForm::kLlama;
+  options.shape.llama = {.kv_heads = 2, .head_size = 8, .mlp = 64};
+  options.shape.moe = {.every = every, .experts = 4, .top_k = 2, .width = 48, .z = 1e-3F};
+  options.run.memory.chunk_size = "32KiB";
+  options.run.training.steps = 20;
+  return options;
+}
+
+// Twelve tokens a step for 64 experts of one token each: most have none, others in each step.
+RigOptions MostlyEmpty() {
+  RigOptions options = MoeRig(2);
+  options.shape.moe = {.every = 2, .experts = 64, .top_k = 1, .width = 8};
+  options.run.data.batch = 3;
+  options.run.data.context = 4;
+  return options;
+}
+
+void ExpectLike(const RigResult& a, const RigResult& b) {
+  ASSERT_EQ(a.losses.size(), b.losses.size());
+  for (size_t i = 0; i < a.losses.size(); ++i)
+    EXPECT_NEAR(a.losses[i], b.losses[i], 1e-5 * b.losses[i]) << "step " << i + 1;
+  EXPECT_LT(LargestDifference(a, b), 1e-4);
+}
+
+TEST(MoeParity, TwentyStepsMatchPlainTraining) {
+  for (const uint32_t every : {1U, 2U}) {
+    SCOPED_TRACE(every);
+    RigOptions options = MoeRig(every);
+    options.run.optimizer.clip = 0;
+    const RigResult ours = TrainThroughServer(options);
+    ExpectLike(ours, TrainPlain(options));
+    EXPECT_LT(ours.losses.back(), ours.losses.front() - 0.1) << "nothing was learnt";
+  }
+}
+
+// The reference updates an expert without tokens with a gradient of zeros, too: weights decay and
+// moments fade.
+TEST(MoeParity, ExpertsWithoutTokensAreUpdatedAsWithAGradientOfZero) {
+  RigOptions options = MostlyEmpty();
+  options.run.optimizer.clip = 0;
+  ExpectLike(TrainThroughServer(options), TrainPlain(options));
+}
+
+TEST(MoeParity, BitsDoNotDependOnTheRcacheOrOnRecomputation) {
+  RigOptions options = MoeRig();
+  options.shape.moe.capacity = 1;
+  const RigResult baseline = TrainThroughServer(options);
+  options.run.memory.rcache = "20%";
+  EXPECT_TRUE(SameBits(TrainThroughServer(options), baseline));
+  options.run.model.activation_checkpointing = true;
+  EXPECT_TRUE(SameBits(TrainThroughServer(options), baseline));
+}
+
+// Ranks route their own tokens, so their experts are empty in different steps: they still meet in
+// the same collectives.
+TEST(MoeParity, RanksOfOtherRoutingsMoveWhatThePlanSays) {
+  for (const char* plan : {"zero3", "ddp"}) {
+    SCOPED_TRACE(plan);
+    RigOptions options = MostlyEmpty();
+    options.world = 3;
+    options.run.training.steps = 5;
+    options.run.memory.plan = plan;
+    options.run.memory.rcache = options.run.memory.plan == "zero3" ? "20%" : "100%";
+    const RigResult result = TrainThroughServer(options), again = TrainThroughServer(options);
+    EXPECT_TRUE(SameBits(result, again));
+    for (size_t step = 1; step < result.moved_groups.size(); ++step)
+      EXPECT_EQ(result.moved_groups[step], result.planned_groups[step]);
+  }
+}
+
+}  // namespace moe_parity_test
+}  // namespace tidepool::trainer
