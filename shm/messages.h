@@ -220,6 +220,8 @@ static_assert(sizeof(Request) == kPayloadBytes && sizeof(EndStepRequest) == kPay
               sizeof(GroupNumbersRequest) == kPayloadBytes &&
               sizeof(UntouchedRequest) == kPayloadBytes &&
               sizeof(StepFactsRequest) == kPayloadBytes && sizeof(Completion) == kPayloadBytes);
+static_assert(sizeof(BeginAtRequest) == kPayloadBytes &&
+              std::is_trivially_copyable_v<BeginAtRequest>);
 static_assert(std::is_trivially_copyable_v<Request> &&
               std::is_trivially_copyable_v<EndStepRequest> &&
               std::is_trivially_copyable_v<GroupNumbersRequest> &&

@@ -199,14 +199,24 @@ bool Dispatcher::TakeRequests(SessionSlot* slot, uint32_t requests_max) {
   return taken > 0 || slot->violation != nullptr;
 }
 
+namespace {
+
+// The first version of the protocol that has this operation.
+uint32_t FirstWith(uint32_t op) {
+  switch (static_cast<shm::Op>(op)) {
+    case shm::Op::kGroupNumbers:
+    case shm::Op::kUntouched: return shm::kAbiNumbers;
+    case shm::Op::kStepFacts: return shm::kAbiFacts;
+    case shm::Op::kBeginAt: return shm::kAbiStates;
+    default: return 0;
+  }
+}
+
+}  // namespace
+
 void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
   const uint32_t protocol = slot->session->port().protocol();
-  const bool is_facts = request.op == static_cast<uint32_t>(shm::Op::kStepFacts);
-  const bool numbers_known = protocol >= (is_facts ? shm::kAbiFacts : shm::kAbiNumbers);
-  const bool states_known = protocol >= shm::kAbiStates;
-  const bool of_states = request.op == static_cast<uint32_t>(shm::Op::kBeginAt);
-  if (request.op < shm::kOpMin || request.op > shm::kOpMax ||
-      (shm::IsStepNumbers(request) && !numbers_known) || (of_states && !states_known)) {
+  if (request.op < shm::kOpMin || request.op > shm::kOpMax || protocol < FirstWith(request.op)) {
     slot->violation = "the operation is unknown";
     return;
   }
