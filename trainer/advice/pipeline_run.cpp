@@ -31,6 +31,10 @@ Status CheckNoAdapters(const RunOptions& options) {
       .Fix("leave " + flag + " or --pipeline out");
 }
 
+uint32_t ColumnsOf(const RunOptions& options, uint32_t world) {
+  return options.pipeline.stages.empty() ? world : 1;
+}
+
 Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32_t world) {
   if (options.pipeline.stages.empty()) {
     if (options.pipeline.topology_file.empty()) return {};
@@ -53,11 +57,17 @@ Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32
                                 " ranks: some would have nothing to do")
         .Fix("give at least --pipeline " + std::to_string(world) + ", or fewer ranks");
   }
-  if (world > 1) {
+
+  if (world > 1 && shape.form != ModelForm::kGpt2) {
     return Refused(options,
-                   "a pipeline runs on one rank so far, and there are " + std::to_string(world))
-        .Why("ranks have no memory yet through which they hand on what lies between stages")
-        .Fix("leave --pipeline out, or train with one rank");
+                   "a pipeline over several ranks is there for GPT-2's form of model alone")
+        .Why("a head of its own would lie with the last stage, and ranks exchange the token table")
+        .Fix("start one rank, or leave --pipeline out");
+  }
+  if (world > shape.layers) {
+    return Refused(options, std::to_string(world) + " ranks, and the model has " +
+                                std::to_string(shape.layers) + " layers: some would have no stage")
+        .Fix("start at most " + std::to_string(shape.layers) + " ranks, or leave --pipeline out");
   }
 
   if (options.memory.rcache == "auto") {

@@ -17,9 +17,12 @@ Result<uint32_t> StagesOf(const std::string& text);
 // kUsageError, where adapters are trained; ok else.
 Status CheckNoAdapters(const RunOptions& options);
 
+// How many groups of ranks train sequences of their own: a pipeline is one, else each rank is.
+uint32_t ColumnsOf(const RunOptions& options, uint32_t world);
+
 // Whether a run of `world` ranks can go through the stages that were asked for; ok where none were.
-// Errors: kUsageError (more stages than layers, fewer than ranks, several ranks, and flags that
-// have no meaning with --pipeline).
+// Errors: kUsageError (more stages or ranks than layers, fewer stages than ranks, and flags
+// that have no meaning with --pipeline).
 Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32_t world);
 
 }  // namespace tidepool::trainer

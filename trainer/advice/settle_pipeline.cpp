@@ -18,6 +18,8 @@
 namespace tidepool::trainer {
 namespace {
 
+constexpr size_t kStagesOfRanksMax = 64;  // data groups of a job (shm/spec/spec_limits.h)
+
 Result<PipelineMachine> MachineOf(const RunOptions& options, uint32_t ranks) {
   PipelineMachine machine;
   if (options.pipeline.topology_file.empty()) {
@@ -125,6 +127,35 @@ Result<Asked> AskedFor(const RunOptions& options, uint32_t ranks) {
   return asked;
 }
 
+// Stages follow each other over the ranks in the order of the mapping. One rank computes all,
+// whatever the topology has.
+Status PlaceStages(const PipelineWay& way, uint32_t world, PipelineOptions* pipeline) {
+  const std::vector<uint32_t>& order = way.task.order;
+  if (world > 1 && order.size() != world) {
+    return Status(ErrorId::kUsageError, std::to_string(order.size()) +
+                                            " GPUs in the topology, and " + std::to_string(world) +
+                                            " ranks")
+        .Where("--topology " + pipeline->topology_file)
+        .Why("a pipeline has one rank a GPU")
+        .Fix("start as many ranks as the topology has GPUs, or leave --topology out");
+  }
+
+  if (world > 1 && way.partition.ends.size() > kStagesOfRanksMax) {
+    return Status(ErrorId::kUsageError, std::to_string(way.partition.ends.size()) + " stages on " +
+                                            std::to_string(world) + " ranks")
+        .Where("--pipeline " + pipeline->stages)
+        .Why("each stage is a data group of its own, and a job has " +
+             std::to_string(kStagesOfRanksMax) + " at most")
+        .Fix("give at most --pipeline " + std::to_string(kStagesOfRanksMax));
+  }
+
+  pipeline->ends = way.partition.ends;
+  pipeline->ranks.clear();
+  for (size_t stage = 0; stage < pipeline->ends.size(); ++stage)
+    pipeline->ranks.push_back(world > 1 ? order[stage % world] : 0);
+  return {};
+}
+
 }  // namespace
 
 Status SettleStages(RunOptions* options, const RankPlace& place) {
@@ -138,7 +169,7 @@ Status SettleStages(RunOptions* options, const RankPlace& place) {
 
   for (;;) {
     TP_ASSIGN_OR_RETURN(const PipelineAdvice advice, AdvisePipeline(asked.question));
-    options->pipeline.ends = advice.best().partition.ends;
+    TP_RETURN_IF_ERROR(PlaceStages(advice.best(), place.world, &options->pipeline));
     const auto stages = static_cast<uint32_t>(options->pipeline.ends.size());
     if (!is_auto || stages == plan.shape.layers) return {};
     // An rCache that was given may have no room for the largest stage.

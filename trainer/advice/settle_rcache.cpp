@@ -11,6 +11,7 @@
 #include "device/fingerprint.h"
 #include "device/gpu_list.h"
 #include "trainer/advice/device_memory.h"
+#include "trainer/advice/pipeline_run.h"
 #include "trainer/layout/chunk_traffic.h"
 #include "trainer/plan/use_trace.h"
 #include "trainer/run/run_plan.h"
@@ -58,10 +59,16 @@ Result<DeviceMemory> MemoryOf(const MemoryOptions& options, const DeviceWish& wi
 
 Result<StepProfile> ProfileRun(const RunPlan& plan, const RunOptions& options) {
   ProfileTask task{.shape = plan.shape, .lora = plan.lora, .dtype = plan.layout.dtype};
-  task.sequences = std::max<uint64_t>(1, options.data.batch / plan.layout.world);
+  task.sequences =
+      std::max<uint64_t>(1, options.data.batch / ColumnsOf(options, plan.layout.world));
   task.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
   task.checkpointing = options.model.activation_checkpointing;
+
   task.stage_ends = options.pipeline.ends;
+  if (plan.stages && plan.layout.world > 1) {
+    for (uint32_t stage = 0; stage < plan.stages->stages(); ++stage)
+      task.own_stages.push_back(plan.stages->Owns(stage));
+  }
   task.micro_batches = options.training.micro_batches;
   TP_ASSIGN_OR_RETURN(StepProfile profile, ProfileStep(task));
   if (options.model.offload_activations && plan.shape.layers > 2) {

@@ -86,7 +86,7 @@ void AddStageFlags(CLI::App* app, PipelineOptions* o) {
   CLI::Option* pipeline =
       app->add_option("--pipeline", o->stages,
                       "compute a step in so many stages of layers, each for all --accumulate "
-                      "micro-batches at a time, or auto (docs/pipeline.md); one rank, on the host")
+                      "micro-batches at a time, or auto (docs/pipeline.md); on the host")
           ->group(group)
           ->type_name("auto|STAGES")
           ->excludes("--plan");

@@ -45,7 +45,7 @@ ExchangeThread::~ExchangeThread() {
   thread_.join();
 }
 
-uint64_t ExchangeThread::Start(Exchange exchange) {
+uint64_t ExchangeThread::Start(SocketExchange exchange) {
   commands_.Push({std::move(exchange), {}});
   return ++started_;
 }
@@ -95,7 +95,7 @@ void ExchangeThread::Run() {
 const Leg* ExchangeThread::Current(size_t member, bool outward) {
   Direction& direction = outward ? members_[member].out : members_[member].in;
   for (; direction.number - oldest_ < in_work_.size(); ++direction.number) {
-    const Exchange& exchange = in_work_[direction.number - oldest_];
+    const SocketExchange& exchange = in_work_[direction.number - oldest_];
     const Leg& leg = outward ? exchange.out[member] : exchange.in[member];
     if (leg.used) return &leg;
   }
@@ -181,7 +181,7 @@ bool ExchangeThread::ReceivePart(Direction* in, int socket, std::byte* to, uint6
 
 uint64_t ExchangeThread::Room(size_t member) {
   const Direction &in = members_[member].in, &out = members_[member].out;
-  const Exchange& exchange = in_work_[in.number - oldest_];
+  const SocketExchange& exchange = in_work_[in.number - oldest_];
   if (exchange.summed.data == nullptr || out.number > in.number ||
       TP_PLANTED("comm.received_over_unsent"))
     return exchange.in[member].count;
@@ -221,7 +221,7 @@ void ExchangeThread::Receive(size_t member) {
 // Ranks that have started different operations would else read each other's bytes.
 bool ExchangeThread::HeaderFits(size_t member) {
   Direction& in = members_[member].in;
-  const Exchange& exchange = in_work_[in.number - oldest_];
+  const SocketExchange& exchange = in_work_[in.number - oldest_];
   const uint64_t bytes = exchange.in[member].count;
   const Header& header = in.header;
 
@@ -260,7 +260,7 @@ void ExchangeThread::EndThoseComplete() {
   if (ended) eventfd_write(changed_.get(), 1);
 }
 
-void ExchangeThread::Sum(const Exchange& exchange) const {
+void ExchangeThread::Sum(const SocketExchange& exchange) const {
   const BlockView& block = exchange.summed;
   if (block.data == nullptr || block.shard_elements == 0) return;
   std::byte* const own = static_cast<std::byte*>(block.data) + rank_ * block.shard_bytes();

@@ -33,7 +33,8 @@ struct Leg {  // what goes to one rank, or comes from it, in one exchange
   bool used = false;  // an empty leg that is used still says that the rank has come so far
 };
 
-struct Exchange {
+// One exchange: what goes to each other rank, and comes from it.
+struct SocketExchange {
   OperationTag tag{};          // compared between ranks, as the length of each leg is
   std::vector<Leg> out, in{};  // by rank of the group; this rank's own are not used
   // Where `data` is not null: a block whose shards are both legs. Received bytes replace those that
@@ -54,7 +55,7 @@ class ExchangeThread {
   ExchangeThread& operator=(const ExchangeThread&) = delete;
 
   // Returns the exchange's number, from 1. Memory of its legs is the thread's until it has ended.
-  uint64_t Start(Exchange exchange);
+  uint64_t Start(SocketExchange exchange);
   // True when it is complete, or the group has failed; its memory is free again.
   bool Ended(uint64_t number) const;
   // The result of an exchange that has ended. Errors: kCollectiveFailed, and the `why` of GiveUp.
@@ -82,7 +83,7 @@ class ExchangeThread {
     Direction out, in;
   };
   struct Command {
-    Exchange exchange;
+    SocketExchange exchange;
     Status give_up;  // not ok: instead
   };
 
@@ -96,7 +97,7 @@ class ExchangeThread {
   // Bytes of the leg that comes from the member for which there is a place already.
   uint64_t Room(size_t member);
   bool MayReceive(size_t member);
-  void Sum(const Exchange& exchange) const;
+  void Sum(const SocketExchange& exchange) const;
   bool ReceivePart(Direction* in, int socket, std::byte* to, uint64_t bytes);
   bool HeaderFits(size_t member);
   void EndThoseComplete();
@@ -111,7 +112,7 @@ class ExchangeThread {
   const int64_t timeout_ns_;
   const Clock* const clock_;
   std::vector<Member> members_;
-  std::deque<Exchange> in_work_;
+  std::deque<SocketExchange> in_work_;
   uint64_t oldest_ = 1;   // number of the first in work
   int64_t moved_ns_ = 0;  // when a byte moved last, or the first exchange came to work
   std::vector<Command> taken_;

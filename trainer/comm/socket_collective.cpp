@@ -20,19 +20,19 @@ SocketCollective::SocketCollective(SocketGroup group)
       thread_(std::move(group.name), group.rank, std::move(group.members), group.timeout_ms,
               group.clock) {}
 
-Exchange SocketCollective::NewExchange(OperationKind kind, const OperationName& name) const {
+SocketExchange SocketCollective::NewExchange(OperationKind kind, const OperationName& name) const {
   return {
       .tag = TagOf(kind, name), .out = std::vector<Leg>(world_), .in = std::vector<Leg>(world_)};
 }
 
-Collective::Ticket SocketCollective::StartOperation(Exchange exchange) {
+Collective::Ticket SocketCollective::StartOperation(SocketExchange exchange) {
   const Ticket ticket = thread_.Start(std::move(exchange));
   in_flight_.insert(ticket);
   return ticket;
 }
 
 Collective::Ticket SocketCollective::StartAllGather(const BlockView& block) {
-  Exchange exchange = NewExchange(OperationKind::kAllGather, block.name);
+  SocketExchange exchange = NewExchange(OperationKind::kAllGather, block.name);
   auto* const data = static_cast<std::byte*>(block.data);
   const uint64_t bytes = block.shard_bytes();
   for (uint32_t rank = 0; rank < world_; ++rank) {
@@ -44,7 +44,7 @@ Collective::Ticket SocketCollective::StartAllGather(const BlockView& block) {
 }
 
 Collective::Ticket SocketCollective::StartReduceScatter(const BlockView& block) {
-  Exchange exchange = NewExchange(OperationKind::kReduceScatter, block.name);
+  SocketExchange exchange = NewExchange(OperationKind::kReduceScatter, block.name);
   auto* const data = static_cast<std::byte*>(block.data);
   const uint64_t bytes = block.shard_bytes();
   for (uint32_t rank = 0; rank < world_; ++rank) {
@@ -56,7 +56,7 @@ Collective::Ticket SocketCollective::StartReduceScatter(const BlockView& block) 
 }
 
 Collective::Ticket SocketCollective::StartAllToAll(const PartsView& parts) {
-  Exchange exchange = NewExchange(OperationKind::kAllToAll, parts.name);
+  SocketExchange exchange = NewExchange(OperationKind::kAllToAll, parts.name);
   // An exchange only reads what goes out.
   auto* out = const_cast<std::byte*>(static_cast<const std::byte*>(parts.out));
   auto* in = static_cast<std::byte*>(parts.in);
@@ -93,7 +93,7 @@ Status SocketCollective::Wait(Ticket ticket) {
 }
 
 Status SocketCollective::Barrier() {
-  Exchange exchange = NewExchange(OperationKind::kBarrier);
+  SocketExchange exchange = NewExchange(OperationKind::kBarrier);
   for (uint32_t rank = 0; rank < world_; ++rank) {
     if (rank != rank_) exchange.out[rank].used = exchange.in[rank].used = true;
   }
@@ -116,7 +116,7 @@ Status SocketCollective::SumDoubles(double* values, uint64_t count) {
 
 Status SocketCollective::Broadcast(void* bytes, uint64_t size) {
   if (size == 0) return {};
-  Exchange exchange = NewExchange(OperationKind::kBroadcast);
+  SocketExchange exchange = NewExchange(OperationKind::kBroadcast);
   const Leg leg{static_cast<std::byte*>(bytes), size, true};
   for (uint32_t rank = 1; rank < world_; ++rank) {
     if (rank_ == 0) exchange.out[rank] = leg;

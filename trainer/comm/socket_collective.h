@@ -55,8 +55,8 @@ class SocketCollective final : public Collective {
   Status Broadcast(void* bytes, uint64_t size) override;
 
  private:
-  Exchange NewExchange(OperationKind kind, const OperationName& name = {}) const;
-  Ticket StartOperation(Exchange exchange);
+  SocketExchange NewExchange(OperationKind kind, const OperationName& name = {}) const;
+  Ticket StartOperation(SocketExchange exchange);
 
   const uint32_t rank_, world_;
   const std::function<Status()> doomed_;

@@ -202,9 +202,10 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
   planned_traffic_.clear();
   if (cache_->plan() != nullptr) {
     planned_traffic_ = GroupTrafficOf(*cache_->plan(), layout_, options_.cache.exchange);
-    // Sums come from one rank, whose groups are alike.
-    planned_traffic_.front().handed_in += options_.sum_bytes;
+    for (size_t group = 0; group < options_.sum_bytes.size(); ++group)
+      planned_traffic_[group].handed_in += options_.sum_bytes[group];
   }
+
   TP_RETURN_IF_ERROR(cache_->FinishStep());
   if (before) TP_RETURN_IF_ERROR(before());
   TP_ASSIGN_OR_RETURN(const client::Ticket ticket, service_->StartEndStep(end));

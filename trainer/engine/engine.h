@@ -53,8 +53,8 @@ struct EngineOptions {
   uint32_t rank = 0;
   uint32_t micro_batches = 1;
   CacheOptions cache;
-  // Bytes of gradients that a step of RunWhole hands in.
-  uint64_t sum_bytes = 0;
+  // By data group: bytes of gradients that a step of RunWhole hands in here; empty without it.
+  std::vector<uint64_t> sum_bytes = {};
 };
 
 // What an engine works with. `service` and the collectives (one a data group, null where this rank
@@ -115,6 +115,9 @@ class TrainingEngine {
   Status RunWhole(Version version, const WholeStep& step);
   // The first error within the present step; `step` above should end with it.
   const Status& status() const { return operators_->status(); }
+  // The present pass has failed for a reason of the caller's, within its loss or step: it ends with
+  // this error, where it has none yet.
+  void Fail(Status why) { operators_->Latch(std::move(why)); }
   // The losses before scaling of the micro-batches run since the last call, in order; on a GPU it
   // waits for them, once.
   Result<std::vector<double>> TakeLosses();

@@ -64,22 +64,22 @@ double Seconds(int64_t ns) {
 
 Status Run::MeanOverRanks(double* value) {
   TP_RETURN_IF_ERROR(task_.world->SumDoubles(value, 1));
-  *value /= task_.world->world();
+  *value /= task_.columns;
   return {};
 }
 
 Status Run::MicroBatches(StepReport* report) {
   // A step's random numbers follow from the step alone, so a step that is done again sees the same
   // ones.
-  at::manual_seed(SplitMix64(random_ ^ task_.world->rank()).Next());
-  // The gradients of all micro-batches and ranks are summed; this factor makes the sum a mean,
+  at::manual_seed(SplitMix64(random_ ^ task_.column).Next());
+  // The gradients of all micro-batches and columns are summed; this factor makes the sum a mean,
   // times the loss scale.
   const double scale = task_.loss_scaling ? scaler_.scale() : 1;
-  const double factor = scale / (static_cast<double>(task_.micro_batches) * task_.world->world());
+  const double factor = scale / (static_cast<double>(task_.micro_batches) * task_.columns);
   std::vector<Batch> batches;
   for (uint32_t micro_batch = 0; micro_batch < task_.micro_batches; ++micro_batch) {
     TP_ASSIGN_OR_RETURN(Batch batch, task_.batches->Next());
-    summary_.tokens += batch.sequences * batch.tokens * task_.world->world();
+    summary_.tokens += batch.sequences * batch.tokens * task_.columns;
     if (task_.whole_step) {
       batches.push_back(std::move(batch));
       continue;

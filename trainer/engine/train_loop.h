@@ -38,7 +38,10 @@ StartPoint StartPointOf(const client::Attachment& attachment);
 // What a run trains, and by what.
 struct TrainTask {
   TrainingEngine* engine = nullptr;
-  Collective* world = nullptr;     // all ranks
+  Collective* world = nullptr;  // all ranks
+  // Ranks that train sequences of their own; the others help these, and have no loss. A random
+  // number of a rank follows from its column.
+  uint32_t columns = 1, column = 0;
   BatchCursor* batches = nullptr;  // this rank's share of each micro-batch
   std::vector<Batch> held_out;     // this rank's share of the held-out batches; may be empty
   BatchLoss loss;                  // mean over the batch's tokens

@@ -181,7 +181,7 @@ class Builder {
   }
 
   bool IsSmall(const std::vector<Item>& packed, const Sorted& of) const {
-    return PaddedTotal(packed, of) < size_;
+    return packed.empty() || (options_.fuses_small && PaddedTotal(packed, of) < size_);
   }
 
   Status ChooseSize() {
@@ -198,7 +198,7 @@ class Builder {
       // A group that fits into one chunk is fused and has no say in the size: leave such groups out
       // and search again.
       size_ = Search(0);
-      size_ = Search(size_);
+      if (options_.fuses_small) size_ = Search(size_);
     }
     MeasureWaste();
     return {};
@@ -266,8 +266,8 @@ class Builder {
   // What the chosen size wastes over the groups that it really packs.
   void MeasureWaste() {
     Runs runs;
-    AddRuns(frozen_, size_, &runs);
-    AddRuns(trained_, size_, &runs);
+    for (const Kind* kind : {&frozen_, &trained_})
+      AddRuns(*kind, options_.fuses_small ? size_ : 0, &runs);
     if (runs.sizes.empty()) {
       layout_.choice.reason += "; every data group is smaller than one chunk and stays resident";
       return;

@@ -56,6 +56,9 @@ struct LayoutOptions {
   // The search leaves room for so many blocks (Elixir v2's search does the same)
   uint32_t blocks_min = 4;
   std::vector<std::string> resident;  // names of parameters to keep in the rCache
+  // False: rule 3 is left out, so that parameters have the order of the notes whatever the groups'
+  // sizes are, but for those of rules 1 and 2.
+  bool fuses_small = true;
 };
 
 // Errors: kParameterTooLarge (a given chunk size below the largest parameter), kUsageError (notes

@@ -143,7 +143,8 @@ at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
 }
 
 at::Tensor Gpt::LossBehind(const at::Tensor& hidden, const at::Tensor& targets) {
-  const at::Tensor logits = at::linear(LastNorm(hidden), head_);
+  const at::Tensor logits =
+      at::linear(LastNorm(hidden), given_head_.defined() ? given_head_ : head_);
   return at::cross_entropy_loss(logits.view({-1, shape_.vocab}).to(at::kFloat),
                                 targets.reshape({-1}));
 }

@@ -50,6 +50,11 @@ class Gpt : public torch::nn::Module {
   at::Tensor RunBlocks(uint32_t first, uint32_t behind, const at::Tensor& input);
   // Loss of what the last block returned.
   at::Tensor LossBehind(const at::Tensor& hidden, const at::Tensor& targets);
+  // The token embedding as LossBehind reads it from here on: another tensor [V][C] with the same
+  // values, for a process that does not have the model's own. Undefined: the model's own.
+  void SetHead(at::Tensor head) { given_head_ = std::move(head); }
+  // The model's own token embedding: [V][C].
+  const at::Tensor& token_embedding() const { return wte_; }
   // Logits of the last position only: [B][V]; no gradient.
   at::Tensor NextLogits(const at::Tensor& tokens);
   // The same behind what `cache` has seen: tokens [1][T], which go into it. T is 1 unless the cache
@@ -79,8 +84,9 @@ class Gpt : public torch::nn::Module {
   LoraShape lora_;
   bool checkpointing_ = false;
   std::shared_ptr<ActivationStore> store_;
-  at::Tensor wte_, wpe_;  // [V][C], [context][C]; wpe_ in GPT-2's form alone
-  at::Tensor head_;       // [V][C]; wte_ again where they are one
+  at::Tensor wte_, wpe_;   // [V][C], [context][C]; wpe_ in GPT-2's form alone
+  at::Tensor head_;        // [V][C]; wte_ again where they are one
+  at::Tensor given_head_;  // SetHead
   std::vector<Block> blocks_;
   std::unique_ptr<LlamaBlocks> llama_;  // in place of blocks_, in Llama's form
   Affine ln_f_;

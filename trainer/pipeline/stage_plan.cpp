@@ -9,24 +9,27 @@
 namespace tidepool::trainer {
 namespace {
 
-uint32_t StageOf(const std::vector<uint32_t>& ends, uint32_t layer) {
-  const auto found = std::upper_bound(ends.begin(), ends.end(), layer);
-  TP_CHECK(found != ends.end(), "every layer belongs to a stage");
-  return static_cast<uint32_t>(found - ends.begin());
-}
-
 // By stage: whether it uses the chunk.
 using UsedBy = std::vector<std::vector<bool>>;
 
+std::vector<uint32_t> OwnStages(const StagePlan& plan) {
+  std::vector<uint32_t> own;
+  for (uint32_t stage = 0; stage < plan.stages(); ++stage) {
+    if (plan.Owns(stage)) own.push_back(stage);
+  }
+  return own;
+}
+
 void CountBlocks(const ChunkLayout& layout, const UsedBy& used, StagePlan* plan) {
-  for (uint32_t stage = 0; stage < plan->stages(); ++stage) {
+  const std::vector<uint32_t> own = OwnStages(*plan);
+  for (size_t i = 0; i < own.size(); ++i) {
     uint64_t one = 0, two = 0;
 
     for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
       if (layout.chunks[chunk].resident) continue;
-      const bool here = used[stage][chunk];
+      const bool here = used[own[i]][chunk];
       one += here;
-      two += here || (stage + 1 < plan->stages() && used[stage + 1][chunk]);
+      two += here || (i + 1 < own.size() && used[own[i + 1]][chunk]);
     }
     plan->blocks_of_one = std::max(plan->blocks_of_one, one);
     plan->blocks_of_two = std::max(plan->blocks_of_two, two);
@@ -36,10 +39,14 @@ void CountBlocks(const ChunkLayout& layout, const UsedBy& used, StagePlan* plan)
 // A sum is open from the backward of the chunk's last stage to that of its first.
 void PlaceSums(const ChunkLayout& layout, StagePlan* plan) {
   plan->sum_at.assign(layout.chunks.size(), 0);
+  plan->sum_bytes_of_group.assign(layout.data_groups.size(), 0);
   std::vector<uint32_t> open(plan->stages(), 0);
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+    if (!layout.IsMember(chunk, plan->rank)) continue;
     const uint64_t bytes = layout.chunks[chunk].elements * BytesOf(plan->SumType(layout, chunk));
     plan->sum_bytes += bytes;
+    plan->sum_bytes_of_group[layout.chunks[chunk].data_group] += bytes;
+
     if (layout.chunks[chunk].resident) {
       plan->sum_at[chunk] = plan->rooms_at;
       plan->rooms_at += RoundUp(bytes, kPageBytes);
@@ -57,18 +64,24 @@ void PlaceSums(const ChunkLayout& layout, StagePlan* plan) {
 
 }  // namespace
 
+uint32_t StageCuts::StageOf(uint32_t layer) const {
+  const auto found = std::upper_bound(ends.begin(), ends.end(), layer);
+  TP_CHECK(found != ends.end(), "every layer belongs to a stage");
+  return static_cast<uint32_t>(found - ends.begin());
+}
+
 StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> layers,
-                        std::vector<uint32_t> ends, uint32_t micro_batches) {
-  TP_CHECK(layout.world == 1 && layout.TrainedChunks() == layout.chunks.size(),
-           "one rank runs all stages, and trains all chunks");
+                        StageCuts cuts, uint32_t micro_batches, Rank rank) {
+  TP_CHECK(layout.TrainedChunks() == layout.chunks.size(), "all chunks are trained");
   StagePlan plan;
-  plan.ends = std::move(ends);
+  plan.cuts = std::move(cuts);
+  plan.rank = rank;
   plan.micro_batches = micro_batches;
   plan.of_chunk.assign(layout.chunks.size(), {plan.stages() - 1, 0});
   UsedBy used(plan.stages(), std::vector<bool>(layout.chunks.size(), false));
 
   for (ParameterId id = 0; id < layout.parameters.size(); ++id) {
-    const StageSpan span{StageOf(plan.ends, layers[id].first), StageOf(plan.ends, layers[id].last)};
+    const StageSpan span{plan.cuts.StageOf(layers[id].first), plan.cuts.StageOf(layers[id].last)};
     plan.of_parameter.push_back(span);
     const ChunkId chunk = layout.parameters[id].chunk;
     used[span.first][chunk] = used[span.last][chunk] = true;

@@ -1,9 +1,11 @@
-// StagePlan: what of a model's chunks each stage of a pipeline uses, and where the gradients of a
-// stage are added up.
+// StagePlan: what of a model's chunks each stage of a pipeline uses, which rank computes it, and
+// where a rank adds up the gradients of its stages.
 //
-// Any thread; torch-free; a value and a pure function. A stage is a run of layers. Chunks do not
-// know of stages: one may belong to two that follow each other, and a parameter that is used at
-// both ends of the model (a tied embedding) to the first and the last.
+// Any thread; torch-free; values and pure functions. A stage is a run of layers. With one rank
+// chunks do not know of stages: one may belong to two that follow each other. With several each
+// stage has a data group of its own, whose one member is its rank. A parameter that is used at both
+// ends of the model (a tied embedding) belongs to the first stage and the last; its chunk is the
+// first stage's.
 // The rCache of a pipelined run, from its begin:
 //   resident chunks | blocks | sums of resident chunks | rooms for the sums of the others
 // Sums are fp32, but with one micro-batch, whose gradient is its own sum, of the chunk's dtype.
@@ -26,31 +28,51 @@ struct StageSpan {
   friend bool operator==(const StageSpan&, const StageSpan&) = default;
 };
 
-struct StagePlan {
+// Where a model is cut.
+struct StageCuts {
   std::vector<uint32_t> ends;  // of each stage: the layer behind its last
+  std::vector<Rank> ranks;     // that compute the stages; empty: rank 0 all of them
+
+  uint32_t stages() const { return static_cast<uint32_t>(ends.size()); }
+  // The rank that computes a stage.
+  Rank RankOf(uint32_t stage) const { return ranks.empty() ? 0 : ranks[stage]; }
+  // The stage of a layer.
+  uint32_t StageOf(uint32_t layer) const;
+};
+
+// As one rank sees it.
+struct StagePlan {
+  StageCuts cuts;
+  Rank rank = 0;
   uint32_t micro_batches = 1;
   std::vector<StageSpan> of_parameter;  // by ParameterId
   std::vector<StageSpan> of_chunk;      // by ChunkId
+  // All below speaks of the rank's own stages and chunks alone.
   // The most evictable chunks that one stage uses, and that one and the next use together.
   uint64_t blocks_of_one = 0, blocks_of_two = 0;
 
-  std::vector<uint64_t> sum_at;  // by ChunkId: of a resident chunk, in the sums' memory
-  uint64_t rooms_at = 0;         // there: the first room
-  uint64_t room_bytes = 0;       // of one room
-  uint32_t rooms = 0;            // sums that are open at a time
-  uint64_t tail_bytes = 0;       // of all sums; a multiple of 4 KiB
-  uint64_t sum_bytes = 0;        // what a step hands in, each chunk once
+  std::vector<uint64_t> sum_at;              // by ChunkId: of a resident chunk, in the sums' memory
+  uint64_t rooms_at = 0;                     // there: the first room
+  uint64_t room_bytes = 0;                   // of one room
+  uint32_t rooms = 0;                        // sums that are open at a time
+  uint64_t tail_bytes = 0;                   // of all sums; a multiple of 4 KiB
+  uint64_t sum_bytes = 0;                    // what a step hands in, each chunk once
+  std::vector<uint64_t> sum_bytes_of_group;  // the same by data group
 
-  uint32_t stages() const { return static_cast<uint32_t>(ends.size()); }
+  uint32_t stages() const { return cuts.stages(); }
+  // Whether the rank computes a stage.
+  bool Owns(uint32_t stage) const { return cuts.RankOf(stage) == rank; }
+  // Whether the rank computes the stages at both ends of the model, or neither.
+  bool HoldsBothEnds() const { return Owns(0) == Owns(stages() - 1); }
   // The element type of a chunk's sum.
   DType SumType(const ChunkLayout& layout, ChunkId chunk) const {
     return micro_batches > 1 ? DType::kF32 : layout.chunks[chunk].dtype;
   }
 };
 
-// `layers[i]`: the layers that use parameter i of the layout. Requires one rank, nothing frozen,
-// and ends that ascend to the number of layers.
+// `layers[i]`: the layers that use parameter i of the layout. Requires that nothing is frozen, ends
+// that ascend to the number of layers, and as many ranks as the layout has, each with a stage.
 StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> layers,
-                        std::vector<uint32_t> ends, uint32_t micro_batches);
+                        StageCuts cuts, uint32_t micro_batches, Rank rank);
 
 }  // namespace tidepool::trainer

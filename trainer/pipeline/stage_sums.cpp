@@ -92,9 +92,7 @@ Status StageSums::Take(ParameterId parameter, const at::Tensor& gradient) {
   }
 
   if (stage_ > span.first) {
-    parts_now_ += whole.nbytes();
-    parts_bytes_ = std::max(parts_bytes_, parts_now_);
-    parts_.emplace(std::pair(parameter, micro_batch_), std::move(whole));
+    TakePart(parameter, micro_batch_, std::move(whole));
     return {};
   }
 
@@ -110,6 +108,12 @@ Status StageSums::Take(ParameterId parameter, const at::Tensor& gradient) {
   if (last && ++entry.last_ones == layout_.chunks[place.chunk].parameter_count)
     return Submit(place.chunk);
   return {};
+}
+
+void StageSums::TakePart(ParameterId parameter, uint32_t micro_batch, at::Tensor part) {
+  parts_now_ += part.nbytes();
+  parts_bytes_ = std::max(parts_bytes_, parts_now_);
+  parts_.emplace(std::pair(parameter, micro_batch), std::move(part));
 }
 
 Status StageSums::EndStage(uint32_t stage) {

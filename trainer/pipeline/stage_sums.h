@@ -40,6 +40,8 @@ class StageSums {
   void BeginBackward(uint32_t stage, uint32_t micro_batch);
   // Takes one parameter's gradient; may wait for a room. Errors: as the cache latched.
   Status Take(ParameterId parameter, const at::Tensor& gradient);
+  // Takes the part of a gradient that another rank's stage brings, before the last part comes here.
+  void TakePart(ParameterId parameter, uint32_t micro_batch, at::Tensor part);
   // All micro-batches of the stage are through: hands in what no last gradient has completed.
   // Errors: likewise.
   Status EndStage(uint32_t stage);

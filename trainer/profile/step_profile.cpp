@@ -47,6 +47,23 @@ void RunStages(const ProfileTask& task, const at::Tensor& inputs, const at::Tens
         model->RunBlocks(first, task.stage_ends[stage], stage == 0 ? inputs : input);
     return stage + 1 == work.stages ? model->LossBehind(hidden, targets) : hidden;
   };
+
+  const std::vector<bool>& own = task.own_stages;
+  if (!own.empty()) {
+    const at::TensorOptions options = at::TensorOptions().device(at::kMeta);
+    work.owns = [&own](uint32_t stage) { return own[stage]; };
+    work.receive = [&task, options](bool, uint32_t, uint32_t) {
+      return at::empty({static_cast<int64_t>(task.sequences), static_cast<int64_t>(task.tokens),
+                        static_cast<int64_t>(task.shape.hidden)},
+                       options.dtype(TypeOf(task.dtype)));
+    };
+    work.send = [](bool, uint32_t, uint32_t, const at::Tensor&) {};
+    // The last stage's rank has a copy of the token embedding where another one has the first.
+    if (own.back() && !own.front()) {
+      const at::Tensor& embedding = model->token_embedding();
+      model->SetHead(at::empty(embedding.sizes(), embedding.options()).requires_grad_(true));
+    }
+  }
   RunStagedStep(work);
 }
 

@@ -33,6 +33,8 @@ struct ProfileTask {
   // Where each stage of a step ends that goes through some (trainer/pipeline/staged_step.h); empty:
   // one micro-batch goes through the whole model.
   std::vector<uint32_t> stage_ends = {};
+  // By stage, whether the rank that is profiled computes it; empty: all of them.
+  std::vector<bool> own_stages = {};
   uint32_t micro_batches = 1;
 };
 

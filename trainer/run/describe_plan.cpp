@@ -59,12 +59,16 @@ std::string DescribeStages(const RunPlan& plan) {
   const StagePlan& stages = *plan.stages;
   std::string layers;
   for (uint32_t stage = 0; stage < stages.stages(); ++stage) {
-    const uint32_t first = stage == 0 ? 0 : stages.ends[stage - 1];
-    layers += (stage == 0 ? "" : " + ") + std::to_string(stages.ends[stage] - first);
+    const uint32_t first = stage == 0 ? 0 : stages.cuts.ends[stage - 1];
+    layers += (stage == 0 ? "" : " + ") + std::to_string(stages.cuts.ends[stage] - first);
+    if (plan.layout.world > 1)
+      layers += " (rank " + std::to_string(stages.cuts.RankOf(stage)) + ")";
   }
+
   return "stages of " + layers +
          " layers; micro-batches of each: " + std::to_string(stages.micro_batches) +
-         "; sums of gradients take " + FormatBytes(stages.tail_bytes) + " of the rCache, and " +
+         "; sums of gradients take " + FormatBytes(stages.tail_bytes) + " of the rCache" +
+         (plan.layout.world > 1 ? " of rank " + std::to_string(stages.rank) : "") + ", and " +
          FormatBytes(stages.sum_bytes) + " are handed in a step";
 }
 
@@ -159,10 +163,13 @@ void WritePool(const client::StateBytes& states, JsonWriter* json) {
 void WriteStages(const StagePlan& stages, JsonWriter* json) {
   json->Key("pipeline").BeginObject().Key("layers").BeginArray();
   uint32_t first = 0;
-  for (const uint32_t behind : stages.ends) {
+  for (const uint32_t behind : stages.cuts.ends) {
     json->Uint(behind - first);
     first = behind;
   }
+
+  json->EndArray().Key("ranks").BeginArray();
+  for (uint32_t stage = 0; stage < stages.stages(); ++stage) json->Uint(stages.cuts.RankOf(stage));
   json->EndArray().Field("micro_batches", stages.micro_batches);
   json->Field("sums_bytes", stages.tail_bytes).Field("handed_in_bytes", stages.sum_bytes);
   json->EndObject();

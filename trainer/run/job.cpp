@@ -44,21 +44,20 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
 
 Result<RcachePlan> PlanStagedRcache(const ChunkLayout& layout, const StagePlan& stages,
                                     const std::string& rcache) {
-  constexpr Rank kRank = 0;
+  const Rank rank = stages.rank;
   // A share of less than two stages is met by two stages: the next one comes while one computes.
-  const uint64_t bytes_of_two = layout.RcacheBytes(kRank, stages.blocks_of_two) + stages.tail_bytes;
+  const uint64_t bytes_of_two = layout.RcacheBytes(rank, stages.blocks_of_two) + stages.tail_bytes;
   const bool is_share = !rcache.empty() && rcache.back() == '%';
-  Result<RcachePlan> plan = PlanRcache(layout, kRank, rcache, stages.tail_bytes);
+  Result<RcachePlan> plan = PlanRcache(layout, rank, rcache, stages.tail_bytes);
   if (is_share && (plan.ok() ? plan->blocks < stages.blocks_of_two
                              : plan.status().id() == ErrorId::kRcacheTooSmall))
-    plan = PlanRcache(layout, kRank, std::to_string(bytes_of_two), stages.tail_bytes);
+    plan = PlanRcache(layout, rank, std::to_string(bytes_of_two), stages.tail_bytes);
 
   if (!plan.ok() && plan.status().id() != ErrorId::kRcacheTooSmall) return plan;
   if (plan.ok() && plan->blocks >= stages.blocks_of_one) return plan;
 
-  const uint64_t least = layout.RcacheBytes(kRank, stages.blocks_of_one) + stages.tail_bytes;
   const char* or_else =
-      stages.stages() < stages.ends.back() ? ", or more stages with --pipeline" : "";
+      stages.stages() < stages.cuts.ends.back() ? ", or more stages with --pipeline" : "";
 
   return Status(ErrorId::kRcacheTooSmall,
                 "--rcache " + rcache +
@@ -67,9 +66,13 @@ Result<RcachePlan> PlanStagedRcache(const ChunkLayout& layout, const StagePlan& 
                     std::to_string(stages.blocks_of_one) + " blocks of " +
                     FormatBytes(layout.BlockBytes()))
       .Where("--rcache " + rcache)
-      .Why("beside them are " + FormatBytes(layout.ResidentBytes(kRank)) +
+      .Why("beside them are " + FormatBytes(layout.ResidentBytes(rank)) +
            " of resident chunks and " + FormatBytes(stages.tail_bytes) + " of sums of gradients")
-      .Fix("give at least --rcache " + std::to_string(least) + or_else);
+      .Fix("give at least --rcache " + std::to_string(LeastStagedRcache(layout, stages)) + or_else);
+}
+
+uint64_t LeastStagedRcache(const ChunkLayout& layout, const StagePlan& stages) {
+  return layout.RcacheBytes(stages.rank, stages.blocks_of_one) + stages.tail_bytes;
 }
 
 Result<DType> DTypeFromName(const std::string& name) {

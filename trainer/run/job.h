@@ -40,9 +40,12 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
                               uint64_t tail_bytes = 0);
 // The rCache of a run that goes through stages: room for the weights of the largest stage at least.
 // A share is raised to what two stages that follow each other need, so that the next one can come
-// while one computes; a size is never exceeded. Errors: kConfigBadValue, kRcacheTooSmall.
+// while one computes; a size is never exceeded. As the rank of `stages` needs it. Errors:
+// kConfigBadValue, kRcacheTooSmall.
 Result<RcachePlan> PlanStagedRcache(const ChunkLayout& layout, const StagePlan& stages,
                                     const std::string& rcache);
+// The smallest size that it takes.
+uint64_t LeastStagedRcache(const ChunkLayout& layout, const StagePlan& stages);
 
 // The dtype named by --dtype. Errors: kUsageError.
 Result<DType> DTypeFromName(const std::string& name);

@@ -12,7 +12,6 @@
 #include "trainer/checkpoint/loaded_checkpoint.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
-#include "trainer/pipeline/staged_step.h"
 #include "trainer/plan/use_trace.h"
 #include "trainer/threads/in_parts.h"
 
@@ -90,13 +89,20 @@ Status RunModel::MakeEngine() {
 Status RunModel::MakeStagedEngine(EngineOptions engine, EngineParts parts) {
   const StagePlan& stages = *parts_.plan.stages;
   engine.cache.tail_bytes = stages.tail_bytes;
-  engine.sum_bytes = stages.sum_bytes;
+  engine.sum_bytes = stages.sum_bytes_of_group;
   // What the rCache has beside one stage is for the next one.
   if (engine.cache.prefetch_depth > 0)
     engine.cache.prefetch_depth = std::max<uint64_t>(
         engine.cache.prefetch_depth, parts_.plan.rcache.blocks - stages.blocks_of_one);
 
   sums_.emplace(&parts_.plan.layout, &stages);
+  if (parts_.plan.layout.world > 1) links_.emplace(&stages, parts_.session->links());
+  if (stages.Owns(stages.stages() - 1) && !stages.HoldsBothEnds()) {
+    const at::Tensor& embedding = model_->token_embedding();
+    head_ = at::empty(embedding.sizes(), embedding.options()).requires_grad_(true);
+    model_->SetHead(head_);
+  }
+
   parts.sink = [this](ParameterId parameter, const at::Tensor& gradient) {
     return sums_->Take(parameter, gradient);
   };
@@ -114,44 +120,124 @@ Status RunModel::ForeseeStages() {
   return {};
 }
 
+at::Tensor RunModel::RunStage(uint32_t stage, const Batch& batch, const at::Tensor& input) {
+  const std::vector<uint32_t>& ends = parts_.plan.stages->cuts.ends;
+  const auto tokens = [&](const std::vector<int64_t>& ids) {
+    return parts_.device->Tokens(ids, batch.sequences, batch.tokens);
+  };
+  const at::Tensor hidden = model_->RunBlocks(stage == 0 ? 0 : ends[stage - 1], ends[stage],
+                                              stage == 0 ? tokens(batch.inputs) : input);
+  return stage + 1 < ends.size() ? hidden : model_->LossBehind(hidden, tokens(batch.targets));
+}
+
+StagedWork RunModel::WorkOf(StagedPass* pass) {
+  const StagePlan& plan = *parts_.plan.stages;
+  StagedWork work{.stages = plan.stages(),
+                  .micro_batches = static_cast<uint32_t>(pass->batches.size())};
+  work.stage = [this, pass](uint32_t stage, uint32_t micro_batch, const at::Tensor& input) {
+    return RunStage(stage, pass->batches[micro_batch], input);
+  };
+  work.goes_on = [this, pass] { return pass->failed.ok() && engine_->status().ok(); };
+  if (links_) AddLinks(pass, &work);
+  return work;
+}
+
+void RunModel::AddLinks(StagedPass* pass, StagedWork* work) {
+  const StagePlan& plan = *parts_.plan.stages;
+  work->owns = [&plan](uint32_t stage) { return plan.Owns(stage); };
+
+  work->receive = [this, pass](bool backward, uint32_t stage, uint32_t micro_batch) {
+    const Batch& batch = pass->batches[micro_batch];
+    at::Tensor tensor =
+        at::empty({static_cast<int64_t>(batch.sequences), static_cast<int64_t>(batch.tokens),
+                   static_cast<int64_t>(parts_.plan.shape.hidden)},
+                  model_->token_embedding().options().requires_grad(false));
+    pass->failed = links_->Receive(
+        backward ? StageMessage{StageMessage::Kind::kGradient, stage + 1, micro_batch}
+                 : StageMessage{StageMessage::Kind::kOutput, stage - 1, micro_batch},
+        tensor);
+    return tensor;
+  };
+
+  work->send = [this](bool backward, uint32_t stage, uint32_t micro_batch,
+                      const at::Tensor& tensor) {
+    const auto kind = backward ? StageMessage::Kind::kGradient : StageMessage::Kind::kOutput;
+    links_->Send({kind, stage, micro_batch}, tensor);
+  };
+}
+
 Result<uint64_t> RunModel::StagedStep(Version version, std::span<const Batch> batches,
                                       double gradient_scale) {
   const StagePlan& plan = *parts_.plan.stages;
-  const auto tokens = [this](const std::vector<int64_t>& ids, const Batch& batch) {
-    return parts_.device->Tokens(ids, batch.sequences, batch.tokens);
-  };
-
-  Status failed;
-  StagedWork work{.stages = plan.stages(),
-                  .micro_batches = plan.micro_batches,
-                  .gradient_scale = gradient_scale};
-  work.stage = [&](uint32_t stage, uint32_t micro_batch, const at::Tensor& input) {
-    const Batch& batch = batches[micro_batch];
-    const at::Tensor hidden =
-        model_->RunBlocks(stage == 0 ? 0 : plan.ends[stage - 1], plan.ends[stage],
-                          stage == 0 ? tokens(batch.inputs, batch) : input);
-    return stage + 1 == plan.stages() ? model_->LossBehind(hidden, tokens(batch.targets, batch))
-                                      : hidden;
-  };
+  StagedPass pass{batches};
+  StagedWork work = WorkOf(&pass);
+  work.gradient_scale = gradient_scale;
 
   work.begins = [&](bool backward, uint32_t stage, uint32_t micro_batch) {
     if (backward) sums_->BeginBackward(stage, micro_batch);
+    if (backward && stage == 0 && !plan.HoldsBothEnds()) pass.failed = TakeHeadPart(micro_batch);
     if (trace_ == nullptr) return;
     trace_->step()->Compute((backward ? "backward " : "forward ") + std::to_string(micro_batch) +
                             " of stage " + std::to_string(stage));
   };
-  work.ended = [&](uint32_t stage) { failed = sums_->EndStage(stage); };
-  work.goes_on = [&] { return failed.ok() && engine_->status().ok(); };
+  work.went_back = [&](uint32_t stage, uint32_t micro_batch) {
+    if (stage + 1 == plan.stages() && head_.defined()) GiveHeadPart(micro_batch);
+  };
+  work.ended = [&](uint32_t stage) { pass.failed = sums_->EndStage(stage); };
 
   uint64_t boundary_bytes = 0;
   sums_->BeginStep();
   TP_RETURN_IF_ERROR(engine_->RunWhole(version, [&](std::vector<at::Tensor>* losses) {
+    pass.failed = ShareHead();
     const StagedResult result = RunStagedStep(work);
     boundary_bytes = result.boundary_bytes;
     losses->insert(losses->end(), result.losses.begin(), result.losses.end());
-    return failed;
+    return pass.failed.ok() && links_ ? links_->Finish() : pass.failed;
   }));
+  head_is_old_ = true;
   return boundary_bytes;
+}
+
+at::Tensor RunModel::StagedLoss(const Batch& batch) {
+  StagedPass pass{std::span(&batch, 1)};
+  const StagedWork work = WorkOf(&pass);
+  pass.failed = ShareHead();
+  at::Tensor loss = RunStagedForward(work);
+  if (pass.failed.ok()) pass.failed = links_->Finish();
+  if (!pass.failed.ok()) engine_->Fail(pass.failed);
+  return loss.defined() ? loss : at::zeros({});
+}
+
+// The copy is one of the operators of the first stage's embedding as far as the rCache sees, which
+// takes operators of the same chunks behind each other for one.
+Status RunModel::ShareHead() {
+  const StagePlan& plan = *parts_.plan.stages;
+  if (!links_ || plan.HoldsBothEnds() || !std::exchange(head_is_old_, false)) return {};
+  const at::NoGradGuard no_gradients;
+  const StageMessage message{.kind = StageMessage::Kind::kHead};
+  if (plan.Owns(0)) {
+    links_->Send(message, model_->token_embedding().clone());
+    return {};
+  }
+  return links_->Receive(message, head_.detach());
+}
+
+Status RunModel::TakeHeadPart(uint32_t micro_batch) {
+  const std::vector<StageSpan>& spans = parts_.plan.stages->of_parameter;
+  const auto at_both_ends = std::find_if(
+      spans.begin(), spans.end(), [](const StageSpan& span) { return span.first != span.last; });
+  const auto embedding = static_cast<ParameterId>(at_both_ends - spans.begin());
+  const at::Tensor part = at::empty(model_->token_embedding().sizes(),
+                                    model_->token_embedding().options().requires_grad(false));
+  TP_RETURN_IF_ERROR(
+      links_->Receive({.kind = StageMessage::Kind::kHeadPart, .micro_batch = micro_batch}, part));
+  sums_->TakePart(embedding, micro_batch, part);
+  return {};
+}
+
+void RunModel::GiveHeadPart(uint32_t micro_batch) {
+  links_->Send({.kind = StageMessage::Kind::kHeadPart, .micro_batch = micro_batch}, head_.grad());
+  head_.mutable_grad().reset();
 }
 
 // Without it the first step would evict at random, and fetch when it is too late (Elixir v2,
@@ -191,6 +277,7 @@ Status RunModel::LoadWeights() {
 }
 
 at::Tensor RunModel::Loss(const Batch& batch) {
+  if (links_) return StagedLoss(batch);
   const at::Tensor inputs = parts_.device->Tokens(batch.inputs, batch.sequences, batch.tokens);
   return model_->Loss(inputs, parts_.device->Tokens(batch.targets, batch.sequences, batch.tokens));
 }

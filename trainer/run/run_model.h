@@ -17,7 +17,9 @@
 #include "trainer/engine/engine.h"
 #include "trainer/model/gpt.h"
 #include "trainer/output/traced_seams.h"
+#include "trainer/pipeline/stage_links.h"
 #include "trainer/pipeline/stage_sums.h"
+#include "trainer/pipeline/staged_step.h"
 #include "trainer/run/run_device.h"
 #include "trainer/run/run_options.h"
 #include "trainer/run/run_plan.h"
@@ -51,7 +53,9 @@ class RunModel {
   Status LoadWeights();
   // The same from a checkpoint, with the moments. Errors: also kDataBad.
   Status LoadCheckpoint(const LoadedCheckpoint& from);
-  // The mean loss of a batch, a scalar with a graph behind it.
+  // The mean loss of a batch, a scalar with a graph behind it. The ranks of a pipeline all call it,
+  // without gradients: those that do not compute the last stage get 0, and what has failed is
+  // latched.
   at::Tensor Loss(const Batch& batch);
   // A whole step, stage by stage, where the plan has stages: for TrainTask::whole_step. Returns
   // StagedResult::boundary_bytes. Errors: those of TrainingEngine::RunWhole.
@@ -63,16 +67,34 @@ class RunModel {
   RunTrace* trace() { return trace_.get(); }
 
  private:
+  // What a step of stages, or the forward of one, works on.
+  struct StagedPass {
+    std::span<const Batch> batches;
+    Status failed{};
+  };
+
   explicit RunModel(const RunModelParts& parts) : parts_(parts) {}
   Status MakeEngine();
   Status MakeStagedEngine(EngineOptions engine, EngineParts parts);
   Status ForeseeSteps();
   Status ForeseeStages();
+  StagedWork WorkOf(StagedPass* pass);
+  void AddLinks(StagedPass* pass, StagedWork* work);
+  at::Tensor RunStage(uint32_t stage, const Batch& batch, const at::Tensor& input);
+  // With the ends of the model on two ranks: the last stage's rank gets the token embedding of the
+  // present version, once.
+  Status ShareHead();
+  Status TakeHeadPart(uint32_t micro_batch);
+  void GiveHeadPart(uint32_t micro_batch);
+  at::Tensor StagedLoss(const Batch& batch);
 
   const RunModelParts parts_;
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<Gpt> model_;
-  std::optional<StageSums> sums_;  // with stages; outlives the engine
+  std::optional<StageSums> sums_;    // with stages; outlives the engine
+  std::optional<StageLinks> links_;  // with several ranks
+  at::Tensor head_;                  // of the last stage's rank, where the first is another's
+  bool head_is_old_ = true;
   std::unique_ptr<TrainingEngine> engine_;
 };
 

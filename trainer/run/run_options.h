@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
+
 namespace tidepool::trainer {
 
 // What is trained, and what its weights begin with.
@@ -151,6 +153,7 @@ struct TokenizeOptions {
 struct PipelineOptions {
   std::string stages;          // auto, or how many; empty: no pipeline
   std::vector<uint32_t> ends;  // run: of each stage the layer behind its last, by SettleStages
+  std::vector<Rank> ranks;     // likewise: the rank that computes it
   std::string topology_file;   // the GPUs; empty: the paper's machine
   std::string lp_file;         // the program of the partition goes there; empty: nowhere
   std::string timeline_file;   // a picture of the schedule; empty: none

@@ -92,12 +92,29 @@ Result<uint64_t> BlockBytesOf(const ChunkLayout& layout, const std::string& rcac
   return std::min(size.value(), plan.resident_bytes + all) - plan.resident_bytes;
 }
 
+StageCuts CutsOf(const RunOptions& options) {
+  return {.ends = options.pipeline.ends, .ranks = options.pipeline.ranks};
+}
+
+// A data group for each stage. Parameters keep the order of the notes, as with one rank, so that
+// the norm's terms are added in the same order.
+void GroupByStage(const StageCuts& cuts, const GptShape& shape, std::vector<ParameterNote>* notes,
+                  LayoutOptions* layout) {
+  for (uint32_t stage = 0; stage < cuts.stages(); ++stage)
+    layout->data_groups.push_back({cuts.RankOf(stage)});
+  for (ParameterNote& note : *notes)
+    note.data_group = cuts.StageOf(GptBlocksOf(note.name, shape).first);
+  layout->fuses_small = false;
+}
+
 Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
                              const RunOptions& options, uint32_t world) {
-  const std::vector<ParameterNote> notes = GptParameters(shape, lora);
+  std::vector<ParameterNote> notes = GptParameters(shape, lora);
   LayoutOptions layout;
   TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.model.dtype));
   layout.world = world;
+  if (!options.pipeline.ends.empty() && world > 1)
+    GroupByStage(CutsOf(options), shape, &notes, &layout);
 
   if (options.memory.chunk_size == kChunkByTraffic) {
     TP_ASSIGN_OR_RETURN(const ChunkLayout first, BuildLayout(notes, layout));
@@ -109,13 +126,40 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
   return BuildLayout(notes, layout);
 }
 
-StagePlan StagesIn(const ChunkLayout& layout, const GptShape& shape, const RunOptions& options) {
+StagePlan StagesIn(const ChunkLayout& layout, const GptShape& shape, const RunOptions& options,
+                   Rank rank) {
   std::vector<StageSpan> layers;
   for (const ParameterPlace& parameter : layout.parameters) {
     const auto [first, last] = GptBlocksOf(parameter.name, shape);
     layers.push_back({first, last});
   }
-  return MakeStagePlan(layout, layers, options.pipeline.ends, options.training.micro_batches);
+  return MakeStagePlan(layout, layers, CutsOf(options), options.training.micro_batches, rank);
+}
+
+// All ranks of a job have rCaches of one size: that of the rank that needs most.
+Status PlanStages(const RunOptions& options, Rank rank, RunPlan* plan) {
+  const ChunkLayout& layout = plan->layout;
+  std::vector<StagePlan> ranks;
+  for (Rank other = 0; other < layout.world; ++other)
+    ranks.push_back(StagesIn(layout, plan->shape, options, other));
+  // The rank that needs most comes first, so that it is the one that an error speaks of.
+  std::stable_sort(ranks.begin(), ranks.end(), [&](const StagePlan& a, const StagePlan& b) {
+    return LeastStagedRcache(layout, a) > LeastStagedRcache(layout, b);
+  });
+
+  uint64_t most = 0;
+  for (StagePlan& stages : ranks) {
+    TP_ASSIGN_OR_RETURN(const RcachePlan rcache,
+                        PlanStagedRcache(layout, stages, options.memory.rcache));
+    most = std::max(most, rcache.bytes);
+    if (stages.rank != rank) continue;
+    plan->rcache = rcache;
+    plan->stages = std::move(stages);
+  }
+
+  plan->rcache.bytes = most;
+  plan->rcache.blocks = layout.BlocksIn(rank, most - plan->stages->tail_bytes);
+  return {};
 }
 
 Status CheckOptimizer(const RunOptions& options) {
@@ -168,10 +212,11 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
     plan.base = std::make_shared<const FrozenBase>(std::move(base));
   }
 
-  if (!options.pipeline.ends.empty()) plan.stages = StagesIn(plan.layout, shape, options);
-  TP_ASSIGN_OR_RETURN(
-      plan.rcache, plan.stages ? PlanStagedRcache(plan.layout, *plan.stages, options.memory.rcache)
-                               : PlanRcache(plan.layout, rank, options.memory.rcache));
+  if (!options.pipeline.ends.empty()) {
+    TP_RETURN_IF_ERROR(PlanStages(options, rank, &plan));
+  } else {
+    TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.memory.rcache));
+  }
 
   plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);
   plan.memory = EstimateMemory(plan.layout, {.micro_batches = options.training.micro_batches,

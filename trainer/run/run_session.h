@@ -56,6 +56,7 @@ struct SessionTask {
   JobOptions job;  // how long it waits; the name is the specification's
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
+  std::vector<LinkSpec> links = {};       // of a pipeline; the same on all ranks
   Clock* clock = nullptr;                 // outlives the session
   std::string note = {};                  // what the run is known by (run_note.h)
   bool saves = false;                     // rank 0 saves weights after the last step
@@ -122,6 +123,8 @@ class RunSession {
   // For an engine alone, one a data group; null where this rank is no member. None of them is
   // world().
   std::vector<Collective*> groups() const;
+  // As in the task; null where this rank is at neither end.
+  std::vector<RankLink*> links() const;
   client::ChunkService* service() { return client_.get(); }
   const std::string& socket_dir() const { return socket_dir_; }
   // As the server took the job: without states on GPUs where it refused them.
@@ -149,6 +152,7 @@ class RunSession {
   // A group for blocks of the device, over one of the host's.
   Result<std::unique_ptr<Collective>> OnDevice(const GroupSpec& group, bool nccl);
   Status MakeGroup(size_t index, bool nccl);
+  Status MakeLinks();
   // What the launcher's roll says of a rank.
   RankStanding StandingOf(uint32_t rank) const;
   // Ends a wait for other ranks when the slot is lost or a signal came.
@@ -167,6 +171,7 @@ class RunSession {
   std::optional<CommunicatorSet> communicators_;  // of NCCL; outlives the groups
   // By data group; null where not a member.
   std::vector<std::unique_ptr<Collective>> group_storage_;
+  std::vector<std::unique_ptr<RankLink>> link_storage_;
   std::unique_ptr<client::MemClient> client_;
   std::string socket_dir_;
 };

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/system/whole_file.h"
 #include "base/units.h"
+#include "trainer/advice/pipeline_run.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/threads/compute_threads.h"
 #include "trainer/launch/begin_anew.h"
@@ -39,6 +40,15 @@ Status TrainingRun::OpenDevice() {
         .Where("--pipeline " + options_.pipeline.stages + " --device " + options_.device.name)
         .Fix("give --device cpu, or leave --pipeline out");
   }
+
+  if (plan_.stages && place_.local_world != place_.world) {
+    return Status(ErrorId::kUsageError, "a pipeline runs on one machine so far")
+        .Where("--pipeline " + options_.pipeline.stages)
+        .Why(std::to_string(place_.local_world) + " of " + std::to_string(place_.world) +
+             " ranks are on this one")
+        .Fix("start all ranks on one machine, or leave --pipeline out");
+  }
+
   // Every rank, where GPUs are in play: each may have another.
   if (device_->is_gpu() && place_.rank != 0 && !options_.output.quiet) {
     std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() +
@@ -70,6 +80,7 @@ Status TrainingRun::MakeSession() {
                    .job = options_.job,
                    .spec = plan_.spec,
                    .groups = plan_.layout.data_groups};
+  if (plan_.stages) task.links = LinksOf(plan_.stages->cuts);
   task.clock = setup_.clock;
   task.saves = !options_.output.save_dir.empty();
   task.note = data_->note;
@@ -97,6 +108,8 @@ Result<TrainTask> TrainingRun::MakeTask() {
       ReadHeldOut(*data_, options_.training.eval_every > 0 ? options_.training.eval_batches : 0));
   task.engine = model_->engine();
   task.world = session_->world();
+  task.columns = ColumnsOf(options_, place_.world);
+  task.column = place_.rank % task.columns;
   task.loss = [this](const Batch& batch) { return model_->Loss(batch); };
 
   if (plan_.stages) {

@@ -248,6 +248,32 @@ TEST(BuildLayout, ParameterUsedTwiceHasAResidentChunkOfItsOwn) {
   EXPECT_FALSE(layout.value().chunks[1].multi_use);
 }
 
+// Group 1 is smaller than a chunk, and its parameters stay between those of the others.
+TEST(BuildLayout, WithoutFusingParametersKeepTheOrderOfTheNotes) {
+  std::vector<ParameterNote> notes;
+  for (uint32_t group = 0; group < 3; ++group) {
+    for (const ParameterNote& note : Layers(group == 1 ? 1 : 8, group == 1 ? 8 : 64)) {
+      notes.push_back(note);
+      notes.back().name += std::to_string(group);
+      notes.back().data_group = group;
+    }
+  }
+  LayoutOptions options = WithChunks(64 * 1024);
+  options.data_groups = {{0}, {0}, {0}};
+  const auto order = [&] {
+    const Result<ChunkLayout> layout = BuildLayout(notes, options);
+    std::vector<uint32_t> all;
+    for (const ParameterPlace& place : layout.value().parameters) all.push_back(place.note);
+    return all;
+  };
+  std::vector<uint32_t> as_noted(notes.size());
+  std::iota(as_noted.begin(), as_noted.end(), 0);
+  EXPECT_NE(order(), as_noted);
+  options.fuses_small = false;
+  EXPECT_EQ(order(), as_noted);
+  ExpectSound(BuildLayout(notes, options).value(), notes);
+}
+
 TEST(BuildLayout, GroupSmallerThanOneChunkIsFusedAndResident) {
   std::vector<ParameterNote> notes = Layers(8, 32);
   notes.push_back(Note("gate.weight", {64}, 1));

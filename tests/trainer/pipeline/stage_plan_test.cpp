@@ -132,6 +132,65 @@ TEST(StagedRcache, ASizeThatHasNoRoomForAStageNamesTheSmallestThatHas) {
   }
 }
 
+// Ranks take the stages in turn, the last rank first.
+RunOptions OnRanks(RunOptions options, uint32_t ranks) {
+  for (uint32_t stage = 0; stage < options.pipeline.ends.size(); ++stage)
+    options.pipeline.ranks.push_back(ranks - 1 - stage % ranks);
+  return options;
+}
+
+RunPlan PlanOfRank(const RunOptions& options, uint32_t world, Rank rank) {
+  Result<RunPlan> plan = MakeRunPlan(Shape(), options, world, rank, "stages");
+  EXPECT_TRUE(plan.ok()) << plan.status().Format();
+  return std::move(plan).value();
+}
+
+std::vector<std::string> NamesIn(const ChunkLayout& layout) {
+  std::vector<std::string> names;
+  for (const ParameterPlace& parameter : layout.parameters) names.push_back(parameter.name);
+  return names;
+}
+
+TEST_P(StagePlans, OfSeveralRanksHaveEachChunkWithTheRankOfItsStage) {
+  const RunPlan alone = PlanOf(Options(GetParam()));
+  for (uint32_t world = 2; world <= std::min<size_t>(GetParam().size(), 4); ++world) {
+    const RunOptions options = OnRanks(Options(GetParam()), world);
+    uint64_t sums = 0, total = 0;
+    for (Rank rank = 0; rank < world; ++rank) {
+      const RunPlan plan = PlanOfRank(options, world, rank);
+      const StagePlan& stages = *plan.stages;
+      // The norm's terms are added in this order.
+      EXPECT_EQ(NamesIn(plan.layout), NamesIn(alone.layout));
+      for (ChunkId chunk = 0; chunk < plan.layout.chunks.size(); ++chunk) {
+        EXPECT_EQ(plan.layout.IsMember(chunk, rank), stages.Owns(stages.of_chunk[chunk].first));
+        const bool at_both_ends = plan.layout.chunks[chunk].multi_use;
+        EXPECT_EQ(stages.of_chunk[chunk].first == stages.of_chunk[chunk].last, !at_both_ends);
+      }
+      EXPECT_EQ(plan.rcache.bytes, PlanOfRank(options, world, 0).rcache.bytes);
+      EXPECT_GE(plan.rcache.blocks, stages.blocks_of_one);
+      EXPECT_LE(plan.layout.RcacheBytes(rank, plan.rcache.blocks) + stages.tail_bytes,
+                plan.rcache.bytes);
+      sums += stages.sum_bytes;
+      total = 2 * plan.layout.TotalBytes();  // fp32 in place of bf16
+    }
+    EXPECT_EQ(sums, total);
+  }
+}
+
+TEST(StagedRcache, ASizeIsRefusedByWhatTheRankNeedsThatNeedsMost) {
+  // The ranks' stages are of 1 and of 7 layers.
+  RunOptions options = OnRanks(Options({7, 8}), 2);
+  options.memory.rcache = "4096";
+  const Status refused = MakeRunPlan(Shape(), options, 2, 0, "stages").status();
+  EXPECT_EQ(refused.id(), ErrorId::kRcacheTooSmall);
+  EXPECT_EQ(MakeRunPlan(Shape(), options, 2, 1, "stages").status().fix(), refused.fix());
+  options.memory.rcache = "100%";
+  const RunPlan needy = PlanOfRank(options, 2, 1);
+  EXPECT_THAT(
+      refused.fix(),
+      HasSubstr("--rcache " + std::to_string(LeastStagedRcache(needy.layout, *needy.stages))));
+}
+
 TEST(PipelineRun, WhatCannotBeOneIsRefusedWithAWayOut) {
   struct Case {
     const char* stages;
@@ -142,8 +201,7 @@ TEST(PipelineRun, WhatCannotBeOneIsRefusedWithAWayOut) {
   for (const Case& each :
        {Case{"9", 1, "9 stages, and the model has 8 layers", "at most --pipeline 8"},
         Case{"2", 3, "2 stages for 3 ranks", "at least --pipeline 3"},
-        Case{"4", 2, "runs on one rank", "leave --pipeline out"},
-        Case{"auto", 2, "runs on one rank", "leave --pipeline out"},
+        Case{"auto", 9, "9 ranks, and the model has 8 layers", "at most 8 ranks"},
         Case{"many", 1, "\"many\" is no number", "--pipeline auto"}}) {
     RunOptions options;
     options.pipeline.stages = each.stages;
@@ -156,7 +214,8 @@ TEST(PipelineRun, WhatCannotBeOneIsRefusedWithAWayOut) {
   RunOptions options;
   EXPECT_TRUE(CheckPipelineRun(options, Shape(), 4).ok()) << "no pipeline is asked for";
   options.pipeline.stages = "8";
-  EXPECT_TRUE(CheckPipelineRun(options, Shape(), 1).ok());
+  for (const uint32_t world : {1, 2, 8})
+    EXPECT_TRUE(CheckPipelineRun(options, Shape(), world).ok());
   options.memory.rcache = "auto";
   EXPECT_THAT(CheckPipelineRun(options, Shape(), 1).what(), HasSubstr("--rcache auto"));
   options.memory.rcache = "25%";

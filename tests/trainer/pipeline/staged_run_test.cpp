@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <ostream>
 
@@ -33,10 +35,11 @@ struct Combination {
   bool clips = true, recomputes = false;
   // Blocks of the rCache: "25%" gives what two stages need; 0: exactly one stage.
   bool tight = false;
+  uint32_t ranks = 1;
   friend std::ostream& operator<<(std::ostream& out, const Combination& c) {
     return out << c.stages << " stages, " << c.micro_batches << " micro-batches, " << c.dtype
                << (c.clips ? ", clipped" : "") << (c.recomputes ? ", recomputed" : "")
-               << (c.tight ? ", one stage fits" : "");
+               << (c.tight ? ", one stage fits" : "") << ", ranks: " << c.ranks;
   }
 };
 
@@ -57,11 +60,14 @@ RunOptions OptionsOf(const Combination& c) {
   return options;
 }
 
-// Stages as equal as can be; the first ones are larger.
-void Cut(uint32_t stages, RunOptions* options) {
+// Stages as equal as can be; the first ones are larger. Ranks take them in turn, the last rank
+// first, so that an order that is not the ranks' own is tried.
+void Cut(uint32_t stages, uint32_t ranks, RunOptions* options) {
   options->pipeline.stages = std::to_string(stages);
   for (uint32_t stage = 1; stage <= stages; ++stage)
     options->pipeline.ends.push_back((Shape().layers * stage + stages - 1) / stages);
+  for (uint32_t stage = 0; stage < stages; ++stage)
+    options->pipeline.ranks.push_back(ranks - 1 - stage % ranks);
 }
 
 std::vector<Batch> BatchesOf(uint64_t step, uint32_t micro_batches) {
@@ -79,7 +85,7 @@ std::vector<Batch> BatchesOf(uint64_t step, uint32_t micro_batches) {
 }
 
 struct Outcomes {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, held_out, norms;
   std::vector<StepTraffic> moved;  // by step
   std::vector<GroupTraffic> planned;
   std::map<std::string, std::vector<float>> weights;
@@ -88,6 +94,7 @@ struct Outcomes {
   uint64_t chunks_fetched = 0, boundary_bytes = 0;  // in the last step
 };
 
+// One rank of a run, or the only one.
 class OneRank {
  public:
   OneRank(RunOptions options, const ServedPlace& at, Outcomes* outcomes)
@@ -95,21 +102,21 @@ class OneRank {
 
   Status Run() {
     at::set_num_threads(1);
-    TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(Shape(), options_, 1, 0, "staged"));
+    TP_ASSIGN_OR_RETURN(plan_,
+                        MakeRunPlan(Shape(), options_, at_.place.world, at_.place.rank, "staged"));
     SessionTask task{.server = options_.server,
                      .job = options_.job,
                      .spec = plan_.spec,
                      .groups = plan_.layout.data_groups};
+    if (plan_.stages) task.links = LinksOf(plan_.stages->cuts);
     TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
     TP_ASSIGN_OR_RETURN(const auto device, RunDevice::Open(options_.device, at_.place, &clock_));
-    TP_ASSIGN_OR_RETURN(model_, RunModel::Make({.options = options_,
-                                                .plan = plan_,
-                                                .device = device.get(),
-                                                .session = session_.get(),
-                                                .clock = &clock_}));
+    TP_RETURN_IF_ERROR(Make(device.get()));
     TP_RETURN_IF_ERROR(model_->LoadWeights());
+    TP_RETURN_IF_ERROR(Evaluate(0));
     for (uint64_t step = 0; step < kSteps; ++step) TP_RETURN_IF_ERROR(Step(step));
-    TP_RETURN_IF_ERROR(Save());
+    TP_RETURN_IF_ERROR(Evaluate(kSteps));
+    if (at_.place.rank == 0) TP_RETURN_IF_ERROR(Save());
     outcomes_->plan = plan_;
     outcomes_->order = model_->engine()->cache().schedule(PassKind::kTrain);
     model_.reset();
@@ -117,6 +124,21 @@ class OneRank {
   }
 
  private:
+  // Ranks are threads here, and one that profiles has LibTorch for itself.
+  Status Make(RunDevice* device) {
+    static std::mutex alone;
+    TP_RETURN_IF_ERROR(session_->world()->Barrier());
+    {
+      const std::lock_guard lock(alone);
+      TP_ASSIGN_OR_RETURN(model_, RunModel::Make({.options = options_,
+                                                  .plan = plan_,
+                                                  .device = device,
+                                                  .session = session_.get(),
+                                                  .clock = &clock_}));
+    }
+    return session_->world()->Barrier();
+  }
+
   Status Step(uint64_t step) {
     const CacheCounters before = model_->engine()->cache().counters();
     const std::vector<Batch> batches = BatchesOf(
@@ -143,6 +165,16 @@ class OneRank {
     return {};
   }
 
+  // Two batches: the second one finds the token embedding of this version at the last stage.
+  Status Evaluate(Version version) {
+    for (const Batch& batch : BatchesOf(kSteps, 2)) {
+      TP_ASSIGN_OR_RETURN(const double loss,
+                          model_->engine()->Evaluate(version, [&] { return model_->Loss(batch); }));
+      outcomes_->held_out.push_back(loss);
+    }
+    return {};
+  }
+
   Status Save() {
     const UniqueFd directory(open(at_.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     TP_RETURN_IF_ERROR(
@@ -160,23 +192,47 @@ class OneRank {
   std::unique_ptr<RunModel> model_;
 };
 
-Outcomes Train(const RunOptions& options) {
-  Outcomes outcomes;
-  const Status trained = RunServedRanks(
-      1, {}, [&](const ServedPlace& at) { return OneRank(options, at, &outcomes).Run(); });
+// By rank.
+std::vector<Outcomes> TrainRanks(const RunOptions& options, uint32_t ranks) {
+  std::vector<Outcomes> outcomes(ranks);
+  const Status trained = RunServedRanks(ranks, {}, [&](const ServedPlace& at) {
+    return OneRank(options, at, &outcomes[at.place.rank]).Run();
+  });
   EXPECT_TRUE(trained.ok()) << trained.Format();
   return outcomes;
 }
 
+Outcomes Train(const RunOptions& options) {
+  return std::move(TrainRanks(options, 1).front());
+}
+
 RunOptions Staged(const Combination& c) {
   RunOptions options = OptionsOf(c);
-  Cut(c.stages, &options);
+  Cut(c.stages, c.ranks, &options);
   if (c.tight) {
-    Result<RunPlan> plan = MakeRunPlan(Shape(), options, 1, 0, "staged");
-    options.memory.rcache = std::to_string(
-        plan->layout.RcacheBytes(0, plan->stages->blocks_of_one) + plan->stages->tail_bytes);
+    uint64_t bytes = 0;
+    for (Rank rank = 0; rank < c.ranks; ++rank) {
+      Result<RunPlan> plan = MakeRunPlan(Shape(), options, c.ranks, rank, "staged");
+      bytes = std::max(bytes, plan->layout.RcacheBytes(rank, plan->stages->blocks_of_one) +
+                                  plan->stages->tail_bytes);
+    }
+    options.memory.rcache = std::to_string(bytes);
   }
   return options;
+}
+
+// What the ranks of a pipeline did, as one: the last stage's rank has the losses, and rank 0 has
+// saved the weights.
+Outcomes AsOne(const std::vector<Outcomes>& ranks) {
+  Outcomes all = ranks.front();
+  all.losses.clear();
+  all.held_out.assign(all.held_out.size(), 0);
+  for (const Outcomes& rank : ranks) {
+    all.losses.insert(all.losses.end(), rank.losses.begin(), rank.losses.end());
+    for (size_t i = 0; i < rank.held_out.size(); ++i) all.held_out[i] += rank.held_out[i];
+    EXPECT_EQ(rank.norms, all.norms);
+  }
+  return all;
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -185,6 +241,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 
 void ExpectSameBits(const Outcomes& is, const Outcomes& should) {
   EXPECT_EQ(is.losses, should.losses);
+  EXPECT_EQ(is.held_out, should.held_out);
   EXPECT_EQ(is.norms, should.norms);
   ASSERT_EQ(is.weights.size(), should.weights.size());
   for (const auto& [name, values] : should.weights)
@@ -250,6 +307,26 @@ TEST(StagedStep, GoesThroughAStageForAllMicroBatchesAndKeepsInputsAlone) {
   EXPECT_EQ(order.size(), 3U) << "a step that has failed computes nothing more";
 }
 
+TEST(StageLinks, JoinRanksWhoseStagesFollowEachOtherAndTheEnds) {
+  const auto names = [](const StageCuts& cuts) {
+    std::vector<std::string> all;
+    for (const LinkSpec& link : LinksOf(cuts)) {
+      EXPECT_TRUE(
+          link.name.ends_with(std::to_string(link.from) + " to " + std::to_string(link.to)));
+      all.push_back(link.name);
+    }
+    return all;
+  };
+  EXPECT_TRUE(names({.ends = {1, 2, 3}, .ranks = {}}).empty());
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names({.ends = {1, 2, 3}, .ranks = {1, 0, 1}}),
+            (Names{"stages 1 to 0", "stages 0 to 1"}))
+      << "rank 1 has both ends of the model";
+  EXPECT_EQ(names({.ends = {1, 2, 3}, .ranks = {2, 0, 1}}),
+            (Names{"stages 2 to 0", "stages 0 to 2", "stages 0 to 1", "stages 1 to 0",
+                   "ends 2 to 1", "ends 1 to 2"}));
+}
+
 std::vector<Combination> Combinations() {
   if (std::getenv("TIDEPOOL_ALL_STAGES") == nullptr) {
     // Each pair of values of two columns occurs.
@@ -279,6 +356,39 @@ TEST(StagedRun, HasTheBitsOfOneMicroBatchAfterTheOtherAndMovesWhatTheTheorySays)
     ASSERT_EQ(staged.losses.size(), kSteps * each.micro_batches);
     ExpectSameBits(staged, Train(OptionsOf(each)));
     ExpectTheory(staged);
+    if (HasFailure()) return;
+  }
+}
+
+std::vector<Combination> CombinationsOfRanks() {
+  if (std::getenv("TIDEPOOL_ALL_STAGES") == nullptr) {
+    return {{2, 1, "fp32", true, false, false, 2}, {3, 4, "bf16", true, true, true, 2},
+            {3, 3, "bf16", true, false, false, 3}, {5, 2, "bf16", false, true, true, 3},
+            {4, 4, "fp32", false, true, true, 4},  {8, 3, "bf16", true, false, true, 4},
+            {8, 2, "fp32", true, true, false, 2}};
+  }
+  std::vector<Combination> all;
+  for (uint32_t stages = 2; stages <= 8; ++stages) {
+    for (uint32_t ranks = 2; ranks <= std::min(stages, 4U); ++ranks) {
+      for (uint32_t micro_batches = 1; micro_batches <= 4; ++micro_batches) {
+        for (const char* dtype : {"fp32", "bf16"}) {
+          for (uint32_t bits = 0; bits < 8; ++bits)
+            all.push_back({stages, micro_batches, dtype, (bits & 1) != 0, (bits & 2) != 0,
+                           (bits & 4) != 0, ranks});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+TEST(StagedRun, SeveralRanksHaveTheBitsOfOneProcess) {
+  for (const Combination& each : CombinationsOfRanks()) {
+    SCOPED_TRACE(::testing::PrintToString(each));
+    const std::vector<Outcomes> ranks = TrainRanks(Staged(each), each.ranks);
+    const Outcomes staged = AsOne(ranks);
+    ASSERT_EQ(staged.losses.size(), kSteps * each.micro_batches);
+    ExpectSameBits(staged, Train(OptionsOf(each)));
     if (HasFailure()) return;
   }
 }

@@ -280,12 +280,9 @@ Result<UniqueFd> LocalMeeting::AwaitConnection(uint32_t from, const MeetingPacke
   }
 }
 
-Result<std::unique_ptr<Collective>> LocalMeeting::MakeGroup(const GroupSpec& spec) {
+Result<SocketGroup> LocalMeeting::Connect(const GroupSpec& spec) {
   const auto position = std::find(spec.ranks.begin(), spec.ranks.end(), meet_.rank);
   TP_CHECK(position != spec.ranks.end(), "this rank is a member of the group that it makes");
-  if (spec.ranks.size() == 1)
-    return std::unique_ptr<Collective>(std::make_unique<SoloCollective>());
-
   MeetingPacket packet{.kind = MeetingPacket::Kind::kGroup,
                        .rank = meet_.rank,
                        .world = meet_.world,
@@ -302,15 +299,28 @@ Result<std::unique_ptr<Collective>> LocalMeeting::MakeGroup(const GroupSpec& spe
     TP_ASSIGN_OR_RETURN(members[i], AwaitConnection(spec.ranks[i], packet));
   }
 
-  auto group = std::make_unique<SocketCollective>(
-      SocketGroup{.name = spec.name,
-                  .rank = static_cast<uint32_t>(position - spec.ranks.begin()),
-                  .members = std::move(members),
-                  .clock = clock_,
-                  .timeout_ms = meet_.timeout_ms,
-                  .doomed = meet_.doomed});
+  return SocketGroup{.name = spec.name,
+                     .rank = static_cast<uint32_t>(position - spec.ranks.begin()),
+                     .members = std::move(members),
+                     .clock = clock_,
+                     .timeout_ms = meet_.timeout_ms,
+                     .doomed = meet_.doomed};
+}
+
+Result<std::unique_ptr<Collective>> LocalMeeting::MakeGroup(const GroupSpec& spec) {
+  if (spec.ranks == std::vector<uint32_t>{meet_.rank})
+    return std::unique_ptr<Collective>(std::make_unique<SoloCollective>());
+  TP_ASSIGN_OR_RETURN(SocketGroup connected, Connect(spec));
+  auto group = std::make_unique<SocketCollective>(std::move(connected));
   TP_RETURN_IF_ERROR(group->Barrier());
   return std::unique_ptr<Collective>(std::move(group));
+}
+
+Result<std::unique_ptr<RankLink>> LocalMeeting::MakeLink(const LinkSpec& spec) {
+  const GroupSpec pair{spec.name, {std::min(spec.from, spec.to), std::max(spec.from, spec.to)}};
+  TP_ASSIGN_OR_RETURN(SocketGroup connected, Connect(pair));
+  const uint32_t peer = 1 - connected.rank;
+  return std::make_unique<RankLink>(std::move(connected), peer, spec.from == meet_.rank);
 }
 
 }  // namespace tidepool::trainer

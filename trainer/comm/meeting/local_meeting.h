@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "trainer/comm/collective.h"
 #include "trainer/comm/group_spec.h"
+#include "trainer/comm/rank_link.h"
 #include "trainer/comm/meeting/meeting_host.h"
 #include "trainer/comm/meeting/patience.h"
 #include "trainer/comm/meeting/rendezvous.h"
@@ -40,6 +41,9 @@ class LocalMeeting {
   // Errors: kCollectiveFailed (a member has left, or did not come before the time-out), what
   // meet.interrupted returned.
   Result<std::unique_ptr<Collective>> MakeGroup(const GroupSpec& spec);
+  // Blocks until both ends have called it with the same spec; this rank is one of them. Errors: as
+  // MakeGroup.
+  Result<std::unique_ptr<RankLink>> MakeLink(const LinkSpec& spec);
 
   // At rank 0: who was refused in all meetings so far.
   const RefusedPeers& refused() const { return refused_; }
@@ -57,6 +61,8 @@ class LocalMeeting {
   Status Interrupted() const { return meet_.interrupted ? meet_.interrupted() : Status(); }
   Result<UniqueFd> OfferConnection(uint32_t to, const MeetingPacket& packet);
   Result<UniqueFd> AwaitConnection(uint32_t from, const MeetingPacket& packet);
+  // A connection to each other member.
+  Result<SocketGroup> Connect(const GroupSpec& spec);
   Status PeerLeft(uint32_t rank, const char* how) const;
 
   const Rendezvous meet_;

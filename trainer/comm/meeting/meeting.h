@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "trainer/comm/collective.h"
 #include "trainer/comm/group_spec.h"
+#include "trainer/comm/rank_link.h"
 #include "trainer/comm/meeting/local_meeting.h"
 #include "trainer/comm/meeting/rendezvous.h"
 #include "trainer/comm/meeting/rendezvous_store.h"
@@ -29,6 +30,13 @@ class Meeting {
   // Blocks until all members have called it with the same spec.
   Result<std::unique_ptr<Collective>> MakeGroup(const GroupSpec& spec) {
     return local_ ? local_->MakeGroup(spec) : store_->MakeGroup(spec);
+  }
+  // Blocks until both ends have called it with the same spec. Errors: kUsageError (the ranks are on
+  // several machines), those of LocalMeeting::MakeLink.
+  Result<std::unique_ptr<RankLink>> MakeLink(const LinkSpec& spec) {
+    if (local_) return local_->MakeLink(spec);
+    return Status(ErrorId::kUsageError, "ranks on several machines have no links yet")
+        .Fix("start all ranks of a pipeline on one machine");
   }
 
  private:
