@@ -55,6 +55,20 @@ class KeptServer {
     while ((Pid() <= 0 || Pid() == pid) && clock.NowNs() < end_ns) clock.SleepNs(5 * kNsPerMs);
     EXPECT_NE(Pid(), pid) << "no memserver came after the one that was killed";
   }
+  // SIGKILL for the keeper alone; waits until the server has started another.
+  void KillKeeper() const {
+    const pid_t keeper = FindKeeper(socket_dir());
+    ASSERT_GT(keeper, 0);
+    kill(keeper, SIGKILL);
+    SteadyClock clock;
+    const int64_t end_ns = clock.NowNs() + 20 * kNsPerSecond;
+    const auto waits = [&] {
+      const pid_t now = FindKeeper(socket_dir());
+      return now <= 0 || now == keeper;
+    };
+    while (waits() && clock.NowNs() < end_ns) clock.SleepNs(5 * kNsPerMs);
+    EXPECT_FALSE(waits()) << "no keeper came after the one that was killed";
+  }
   // SIGKILL for the first server and its keeper: what they held is gone. Returns when another
   // server is ready.
   void KillWithKeeper() {
@@ -210,6 +224,38 @@ TEST_F(TrainerKillTest, ALaunchedRankThatIsKilledComesBack) {
   ExpectDone(trainer.get());
   EXPECT_THAT(trainer->Output(), HasSubstr("a rank died; starting it again"));
   ExpectSame("ranks-killed", "whole");
+}
+
+// Each of two ranks has a stage, and its end of the model. What comes out are the bits of one rank
+// that goes through no stages.
+TEST_F(TrainerKillTest, APipelineOfTwoRanksGoesOnBehindEveryDeath) {
+  const Flags batches{{"--dtype", "bf16"}, {"--accumulate", "3"}};
+  const auto whole = Start(Run("whole", batches));
+  ExpectDone(whole.get());
+  Flags staged = batches;
+  staged["--pipeline"] = "2";
+  const auto trainer = Start(Launched("pipeline", staged));
+  uint64_t lines = 3;
+  const auto await = [&] {
+    const bool came = WaitForLines("pipeline", lines, trainer.get());
+    lines += 5;
+    return came;
+  };
+  for (const uint64_t rank : {1, 0}) {
+    ASSERT_TRUE(await()) << trainer->Output();
+    const pid_t pid = PidOfRank(server_.socket_dir(), "j", rank);
+    ASSERT_GT(pid, 0) << trainer->Output();
+    kill(pid, SIGKILL);
+  }
+  ASSERT_TRUE(await()) << trainer->Output();
+  server_.Kill();
+  ASSERT_TRUE(await()) << trainer->Output();
+  server_.KillKeeper();
+  ExpectDone(trainer.get());
+  EXPECT_THAT(trainer->Output(), HasSubstr("a rank died; starting it again"));
+  EXPECT_THAT(trainer->Output(), HasSubstr("memserver is back"));
+  ExpectSame("pipeline", "whole");
+  EXPECT_EQ(WaitForHoldings(server_.socket_dir(), kNothing, kRunNs), kNothing);
 }
 
 // A launcher's roll, found among its descriptors.
