@@ -278,6 +278,10 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(FileWriteFailed, 5005, kIo, kExitFailed,                                                       \
     "A report (metrics, event file, plot) could not be written.",                                  \
     "check free space and permissions")                                                            \
+  X(CheckpointBad, 5006, kCorrupt, kExitCorrupt,                                                   \
+    "A checkpoint is not whole: a file or a tensor is missing, or its bytes do not fit their "     \
+    "check. Nothing of it is loaded.",                                                             \
+    "go on behind the checkpoint before it: --resume DIR")                                         \
   X(NonFinite, 6001, kCorrupt, kExitNonFinite, "The loss or a gradient is NaN or infinite.",       \
     "lower the learning rate, use warm-up or clipping, or --dtype fp32")                           \
   X(CollectiveFailed, 6002, kUnavailable, kExitFailed,                                             \

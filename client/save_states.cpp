@@ -21,8 +21,15 @@ Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version versi
   TP_RETURN_IF_ERROR(CheckSession());
   if (!shm::IsPlainFileName(name))
     return Status(ErrorId::kSaveFailed, "'" + name + "' is not a plain file name");
-  if (!StreamEnd())
-    return Status(ErrorId::kSaveFailed, "the states that were asked for before still come");
+  // The server ends a stream whose reader has died, or stands still, within a short time.
+  const int64_t end = clock_->NowNs() + options_.save_timeout_ns;
+  while (!StreamEnd()) {
+    if (clock_->NowNs() > end)
+      return Status(ErrorId::kSaveFailed, "the states that were asked for before still come");
+    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
+    TakeCompletions();
+  }
+
   save_ = PendingSave{dir_fd, name, version, {}};
   const Status result = RunSave();
   save_.reset();
@@ -67,6 +74,9 @@ Result<UniqueFd> MemClient::StreamStates(Version version) {
     TakeCompletions();
   }
 
+  // The session goes on with the next server; what was asked of the one before does not.
+  if (!stream_->memory.valid() && stream_->ended->id() == ErrorId::kServerGone)
+    return Status(ErrorId::kSaveFailed, stream_->ended->what());
   if (!stream_->memory.valid()) return *stream_->ended;
   return std::move(stream_->memory);
 }

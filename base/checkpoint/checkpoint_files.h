@@ -96,12 +96,14 @@ struct FoundCheckpoint {
 // In order of their versions. A folder that is not there has none. Errors: kFileUnreadable.
 Result<std::vector<FoundCheckpoint>> FindCheckpoints(const std::string& folder);
 // The manifest of the checkpoint at `path`, with the lengths of its files looked at. Errors:
-// kDataBad, naming the file.
+// kCheckpointBad, naming the file; kFileUnreadable.
 Result<Manifest> OpenCheckpoint(const std::string& path);
-// Reads all of it. Errors: kDataBad, naming file and tensor; kFileUnreadable.
+// Reads all of it. Errors: kCheckpointBad, naming file and tensor; kFileUnreadable.
 Status VerifyCheckpoint(const std::string& path);
-// Removes all but the newest `keep` whole ones, and what is not whole and older than these. Returns
-// what was removed. Requires keep > 0. Errors: kSaveFailed.
+// All but the newest `keep` whole ones, and what is not whole and older than these. Requires
+// keep > 0. Errors: kFileUnreadable.
+Result<std::vector<std::string>> CheckpointsBeyond(const std::string& folder, uint64_t keep);
+// Removes them, and returns what was removed. Errors: also kSaveFailed.
 Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uint64_t keep);
 
 // What killed writers have left. Call before one begins. Errors: kSaveFailed.

@@ -23,7 +23,7 @@ constexpr std::string_view kPartial = ".partial";
 constexpr size_t kReadBytes = 4 << 20;
 
 Status Bad(const std::string& path, const std::string& what) {
-  return Status(ErrorId::kDataBad, "the checkpoint is not whole: " + what).Where(path);
+  return Status(ErrorId::kCheckpointBad, "the checkpoint is not whole: " + what).Where(path);
 }
 
 // The check of `bytes` bytes of an open file from `at` on.
@@ -96,6 +96,7 @@ std::optional<uint64_t> VersionOfName(const std::string& name) {
 
 Result<Manifest> OpenCheckpoint(const std::string& path) {
   const std::string at = path + "/" + kManifestFile;
+  if (fs::is_directory(path) && !fs::exists(at)) return Bad(path, "it has no MANIFEST");
   TP_ASSIGN_OR_RETURN(const std::string text, ReadWhole(at));
   Result<Manifest> manifest = ReadManifest(text);
   if (!manifest.ok()) return Status(manifest.status()).Where(at);
@@ -143,7 +144,7 @@ Result<std::vector<FoundCheckpoint>> FindCheckpoints(const std::string& folder) 
   return found;
 }
 
-Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uint64_t keep) {
+Result<std::vector<std::string>> CheckpointsBeyond(const std::string& folder, uint64_t keep) {
   TP_ASSIGN_OR_RETURN(const auto found, FindCheckpoints(folder));
   std::vector<std::string> goes;
   uint64_t whole = 0;
@@ -152,7 +153,11 @@ Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uin
     if (it->state.ok()) ++whole;
     if (!stays) goes.push_back(it->path);
   }
+  return goes;
+}
 
+Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uint64_t keep) {
+  TP_ASSIGN_OR_RETURN(std::vector<std::string> goes, CheckpointsBeyond(folder, keep));
   for (const std::string& path : goes) {
     std::error_code error;
     // Without its manifest it is none from here on, however far this comes.

@@ -59,9 +59,8 @@ bool IsPlain(const std::string& name) {
 }
 
 Status Bad(size_t line, const std::string& what) {
-  return Status(ErrorId::kDataBad, std::string(kManifestFile) + " " + what)
-      .Where("line " + std::to_string(line))
-      .Fix("the checkpoint is not whole: go on with the one before it");
+  return Status(ErrorId::kCheckpointBad, std::string(kManifestFile) + " " + what)
+      .Where("line " + std::to_string(line));
 }
 
 bool TakeFile(Fields* in, Manifest* manifest) {

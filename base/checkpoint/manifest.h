@@ -56,7 +56,7 @@ struct Manifest {
 
 // The text of the file.
 std::string TextOf(const Manifest& manifest);
-// Errors: kDataBad (the first thing that is wrong, with its line).
+// Errors: kCheckpointBad (the first thing that is wrong, with its line).
 Result<Manifest> ReadManifest(std::string_view text);
 
 }  // namespace tidepool

@@ -1,15 +1,52 @@
 // tidepool-checkpoint: writes one checkpoint, and ends. Trainers start it; nobody else does.
+//
+// Two processes: one writes, and the other one waits for its end, so that memserver hears at once
+// when the writer is killed, and holds no update for it.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/point.h"
+#include "base/system/futex.h"
 #include "client/checkpoint/write_states.h"
+#include "shm/segment.h"
+#include "shm/state_stream.h"
 
 namespace {
 
 constexpr int kArguments = 4;
+constexpr int kKilled = 128;  // + the signal
+
+int Write(const char* partial, const char* keep, int memory) {
+  tidepool::ArmPointsFromEnvironment();
+  tidepool::SteadyClock clock;
+  const tidepool::Status written =
+      tidepool::client::WriteStates({.memory = tidepool::UniqueFd(memory),
+                                     .partial = partial,
+                                     .keep = std::strtoull(keep, nullptr, 10),
+                                     .clock = &clock});
+  if (written.ok()) return 0;
+  std::fputs((written.Format() + "\n").c_str(), stderr);
+  return written.exit_code();
+}
+
+// Says to memserver that nobody reads any more.
+void Leave(int memory) {
+  const auto mapped =
+      tidepool::shm::Segment::Map(tidepool::UniqueFd(memory), tidepool::shm::kStreamBytes,
+                                  tidepool::shm::PeerAccess::kReadWrite);
+  if (!mapped.ok()) return;
+  tidepool::shm::StreamHead* const head = tidepool::shm::HeadOf(mapped.value()->data());
+  head->left.store(1, std::memory_order_release);
+  tidepool::WakeWord(&head->taken);
+}
 
 }  // namespace
 
@@ -24,13 +61,14 @@ int main(int argc, char** argv) {
   // It outlives the trainer that a signal ends, with what it has begun.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
 
-  tidepool::SteadyClock clock;
-  const tidepool::Status written =
-      tidepool::client::WriteStates({.memory = tidepool::UniqueFd(std::atoi(argv[3])),
-                                     .partial = argv[1],
-                                     .keep = std::strtoull(argv[2], nullptr, 10),
-                                     .clock = &clock});
-  if (written.ok()) return 0;
-  std::fputs((written.Format() + "\n").c_str(), stderr);
-  return written.exit_code();
+  const int memory = std::atoi(argv[3]);
+  const pid_t writer = fork();
+  // Without a process for it, this one writes.
+  if (writer <= 0) return Write(argv[1], argv[2], memory);
+  int end = 0;
+  while (waitpid(writer, &end, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(end)) return WEXITSTATUS(end);
+  Leave(memory);
+  return kKilled + WTERMSIG(end);
 }

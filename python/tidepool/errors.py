@@ -91,7 +91,7 @@ _CLASSES: Dict[Type[TidepoolError], str] = {
     JobExists: "JobMismatch RankTaken RankCountMismatch JobBusy",
     JobLost: "StatesLost NvmeIoFailed NvmeDataBad NvmeStalled",
     RankLost: "PeerLost CollectiveFailed RanksMissing",
-    FileError: "FileUnreadable SafetensorsBad SaveFailed FileWriteFailed ContentMismatch",
+    FileError: "FileUnreadable SafetensorsBad SaveFailed FileWriteFailed ContentMismatch CheckpointBad",
     NotFinite: "NonFinite",
 }
 _CLASS_OF: Dict[str, Type[TidepoolError]] = {name: kind for kind, names in _CLASSES.items() for name in names.split()}

@@ -2,11 +2,16 @@
 // what is damaged is named; the newest ones are kept.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -69,10 +74,79 @@ class Disk {
   std::string renamed_;
 };
 
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// The disk before an operation: what the files of a new checkpoint hold, and what of it is sure.
+struct Moment {
+  std::map<std::string, std::string> files, synced;  // bytes by name
+  std::set<std::string> listed;                      // names that the directory is sure to have
+  bool renamed = false, rename_is_sure = false;
+};
+
+// Writes down the moment before each operation of one save.
+class Recorder {
+ public:
+  Recorder(std::string partial, std::string final_path)
+      : partial_(std::move(partial)), final_(std::move(final_path)) {}
+  int operator()(const std::string& operation, const std::string& path) {
+    moments.push_back(Now());
+    last_ = operation;
+    last_path_ = path;
+    return 0;
+  }
+  // Called once more when all is done.
+  Moment Now() {
+    renamed_ = renamed_ || last_ == "rename";
+    Moment now = moments.empty() ? Moment() : moments.back();
+    now.renamed = renamed_;
+    const std::string place = renamed_ ? final_ : partial_;
+    now.files.clear();
+    for (const auto& entry : fs::directory_iterator(place))
+      now.files[entry.path().filename()] = ReadText(entry.path());
+    const std::string name = fs::path(last_path_).filename();
+    if (last_ == "sync") now.synced[name] = now.files[name];
+    if (last_ == "syncdir" && last_path_ == partial_) {
+      for (const auto& [each, bytes] : now.files) now.listed.insert(each);
+    }
+    if (last_ == "syncdir" && renamed_) now.rename_is_sure = true;
+    return now;
+  }
+
+  std::vector<Moment> moments;
+
+ private:
+  const std::string partial_, final_;
+  std::string last_, last_path_;
+  bool renamed_ = false;
+};
+
+// Some of `bytes`, whose file was not synced: any prefix, with or without zeros behind it, or with
+// a hole.
+std::string Torn(const std::string& bytes, SplitMix64* random) {
+  if (bytes.empty() || random->Below(4) == 0) return bytes;
+  std::string torn = bytes;
+  const uint64_t begin = random->Below(bytes.size()),
+                 end = begin + random->Below(bytes.size() - begin) + 1;
+  switch (random->Below(3)) {
+    case 0: torn.resize(begin); break;
+    case 1: std::fill(torn.begin() + static_cast<ptrdiff_t>(begin), torn.end(), '\0'); break;
+    default:
+      std::fill(torn.begin() + static_cast<ptrdiff_t>(begin),
+                torn.begin() + static_cast<ptrdiff_t>(end), '\0');
+  }
+  return torn;
+}
+
 class CheckpointFiles : public testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "/checkpoints-XXXXXX";
+    // In memory where that may be: thousands of small files come and go.
+    const bool has_shm = access("/dev/shm", W_OK) == 0;
+    std::string name = (has_shm ? "/dev/shm" : testing::TempDir()) + "/checkpoints-XXXXXX";
     folder_ = mkdtemp(name.data());
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -92,6 +166,21 @@ class CheckpointFiles : public testing::Test {
       TP_RETURN_IF_ERROR(writer.Write(tensor.file, tensor.name, std::span(bytes).subspan(4)));
     }
     return writer.Commit({.version = version, .optimizer_step = version - 1, .loss_scale = 0.5F});
+  }
+
+  // What a file system may find after a power cut at `moment`. True: under the checkpoint's name.
+  bool Leave(const Moment& moment, SplitMix64* random) const {
+    const bool named = moment.renamed && (moment.rename_is_sure || random->Below(2) == 0);
+    const std::string place = PathOf(6) + (named ? "" : ".partial");
+    fs::create_directory(place);
+    for (const auto& [name, bytes] : moment.files) {
+      if (!moment.listed.contains(name) && random->Below(2) == 0) continue;
+      const auto sure = moment.synced.find(name);
+      const bool is_sure = sure != moment.synced.end() && sure->second == bytes;
+      std::ofstream(place + "/" + name, std::ios::binary)
+          << (is_sure ? bytes : Torn(bytes, random));
+    }
+    return named;
   }
 
   std::string folder_;
@@ -132,6 +221,33 @@ TEST_F(CheckpointFiles, PowerCutAtEveryOperationLeavesTheOldOneOrTheNew) {
     ASSERT_TRUE(Save(6).ok()) << "after a cut at " << cut;
   }
   EXPECT_GE(operations, 20U);
+}
+
+// Any subset of what was not synced may be there, each file torn in any way.
+TEST_F(CheckpointFiles, PowerCutsLeaveAWholeOneOrNoneWhateverTheFileSystemKeeps) {
+  constexpr int kCuts = 20'000;
+  Recorder recorder(PathOf(6) + ".partial", PathOf(6));
+  ASSERT_TRUE(Save(6, [&recorder](const char* operation, const std::string& path) {
+                return recorder(operation, path);
+              }).ok());
+  recorder.moments.push_back(recorder.Now());
+  SplitMix64 random(1);
+  int whole = 0;
+  for (int cut = 0; cut < kCuts; ++cut) {
+    fs::remove_all(PathOf(6));
+    fs::remove_all(PathOf(6) + ".partial");
+    const size_t at = random.Below(recorder.moments.size());
+    const bool named = Leave(recorder.moments[at], &random);
+    auto found = FindCheckpoints(folder_);
+    ASSERT_TRUE(found.ok());
+    ASSERT_EQ(found->size(), named ? 1U : 0U);
+    if (!named) continue;
+    ++whole;
+    const Status read = VerifyCheckpoint(PathOf(6));
+    ASSERT_TRUE(read.ok()) << "cut " << cut << " before operation " << at << ": " << read.Format();
+  }
+  EXPECT_GT(whole, 100);
+  EXPECT_LT(whole, kCuts / 2);
 }
 
 // The same step again, as a run that was set back to an earlier one comes to.

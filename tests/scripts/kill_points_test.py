@@ -1,4 +1,4 @@
-"""Every TP_POINT and TP_STORE_POINT of the processes that a training run has is killed at, five times or more: in the campaign of thin trainers, in the test of
+"""Every TP_POINT and TP_STORE_POINT of the processes that a training run has is killed at, five times or more: in the campaign of thin trainers, in the tests of
 the trainer itself, or where this page names it with its reason."""
 import pathlib
 import re
@@ -6,7 +6,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ["base", "client", "device", "memserver", "nvme", "optim", "shm", "trainer"]
-TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_test.cpp"]
+TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_test.cpp", "tests/trainer/program/checkpoint_run_test.cpp"]
 FROZEN = "only with frozen chunks: frozen_base_test.cpp"
 ON_NVME = "only with states on NVMe: nvme_kill_test.cpp"
 ON_GPU = "only with states on a GPU: gpu_test.cpp"
@@ -14,21 +14,7 @@ FORMER = "only while a server before it has not ended: former_servers_test.cpp"
 DEMOTED = "only when states leave the host: demotion_test.cpp"
 NUMBERS = "thin trainers have the same numbers in each step: tests/python/test_points.py"
 STAGED = "only in a step that goes through stages: ATrainerThatIsKilledBetweenStagesGoesOn in trainer_kill_test.cpp"
-CHECKPOINTS = "only where a checkpoint is written: checkpoint_files_test.cpp cuts it off at every operation"
-STATES = "only with checkpoints: states_out_and_in_test.cpp"
 ELSEWHERE = {
-    "writer.file_created": CHECKPOINTS,
-    "writer.files_synced": CHECKPOINTS,
-    "writer.manifest_synced": CHECKPOINTS,
-    "writer.piece_written": CHECKPOINTS,
-    "writer.renamed": CHECKPOINTS,
-    "writer.done": CHECKPOINTS,
-    "client.begin_sent": STATES,
-    "client.stream_sent": STATES,
-    "server.begin_recorded": STATES,
-    "server.begun_at_step": STATES,
-    "server.chunk_streamed": STATES,
-    "server.stream_started": STATES,
     "server.demotion_begun": DEMOTED,
     "server.demotion_committed": DEMOTED,
     "server.demotion_ended": DEMOTED,

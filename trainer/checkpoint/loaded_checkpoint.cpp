@@ -62,7 +62,7 @@ Status LoadedCheckpoint::Read(const client::JobSpec& spec, ParameterId id, uint3
   const client::ParameterSpec& parameter = spec.parameters[id];
   const WeightsFile* file = plane == 0 ? masters_.get() : moments_.get();
   if (file == nullptr)
-    return Status(ErrorId::kDataBad, "the checkpoint holds no moments").Where(path_);
+    return Status(ErrorId::kCheckpointBad, "the checkpoint holds no moments").Where(path_);
   TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor,
                       file->Expect(parameter.name + SuffixOf(plane), parameter.dims));
 
@@ -89,7 +89,9 @@ Result<std::string> CheckpointToResume(const RunOptions& options) {
     if (it->state.ok()) return it->path;
   }
   if (automatic) return std::string();
-  return Status(ErrorId::kDataBad, "there is no whole checkpoint").Where(options.checkpoint.dir);
+  return Status(ErrorId::kCheckpointBad, "there is no whole checkpoint")
+      .Where(options.checkpoint.dir)
+      .Fix("leave --resume out to begin at step 1");
 }
 
 Status CheckCheckpoints(const RunOptions& options) {

@@ -27,8 +27,8 @@ std::vector<uint32_t> MomentPlanesOf(const client::JobSpec& spec);
 
 class LoadedCheckpoint {
  public:
-  // `verify`: all of it is read first, and every byte compared with its check. Errors: kDataBad
-  // (names file and tensor), kFileUnreadable, those of WeightsFile::Open.
+  // `verify`: all of it is read first, and every byte compared with its check. Errors:
+  // kCheckpointBad (names file and tensor), kFileUnreadable, those of WeightsFile::Open.
   static Result<LoadedCheckpoint> Open(const std::string& path, bool verify);
 
   const std::string& path() const { return path_; }
@@ -48,7 +48,7 @@ class LoadedCheckpoint {
 };
 
 // The checkpoint that `options` ask for; empty: none. With --resume auto one is taken where the
-// folder has a whole one. Errors: kUsageError, kDataBad (--resume latest finds none).
+// folder has a whole one. Errors: kUsageError, kCheckpointBad (--resume latest finds none).
 Result<std::string> CheckpointToResume(const RunOptions& options);
 // The program that writes them, beside the trainer.
 inline constexpr const char* kCheckpointProgram = "tidepool-checkpoint";

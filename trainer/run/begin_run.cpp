@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/checkpoint/checkpoint_files.h"
 #include "base/units.h"
 #include "trainer/run/resuming/resume.h"
 #include "trainer/run/resuming/run_note.h"
@@ -51,7 +52,9 @@ Status TrainingRun::OpenCheckpoint() {
   TP_RETURN_IF_ERROR(CheckCheckpoints(options_));
   TP_ASSIGN_OR_RETURN(const std::string path, CheckpointToResume(options_));
   if (path.empty()) return {};
-  TP_ASSIGN_OR_RETURN(LoadedCheckpoint opened, LoadedCheckpoint::Open(path, place_.rank == 0));
+  // Where memserver may hold the job, the checkpoint is read only when it does not.
+  TP_ASSIGN_OR_RETURN(LoadedCheckpoint opened,
+                      LoadedCheckpoint::Open(path, place_.rank == 0 && !resume_));
   const NotedSlot slot{
       .job = plan_.spec.name, .rank = place_.rank, .version = opened.point().version};
   TP_RETURN_IF_ERROR(CheckRunNote(opened.note(), data_->note, slot));
@@ -91,6 +94,7 @@ Status TrainingRun::ProvideBase() {
 // Weights, moments and the step, each rank its shards; from there on the job is as it was.
 Status TrainingRun::LoadCheckpoint() {
   client::ChunkService* service = session_->service();
+  if (resume_ && place_.rank == 0) TP_RETURN_IF_ERROR(VerifyCheckpoint(checkpoint_->path()));
   TP_ASSIGN_OR_RETURN(const client::Ticket begun, service->StartBeginAt(checkpoint_->point()));
   TP_RETURN_IF_ERROR(service->Wait(begun).status());
   TP_RETURN_IF_ERROR(model_->LoadCheckpoint(*checkpoint_));
