@@ -27,7 +27,8 @@ constexpr auto kChanges = std::to_array<ChangeWord>({{"job", "quota"},
                                                      {"nvme", "scrub"},
                                                      {"nvme", "tune"},
                                                      {"config", "set"},
-                                                     {"config", "reload"}});
+                                                     {"config", "reload"},
+                                                     {"checkpoint", "prune", true}});
 
 // The action asked for. `health` has it in its fields, because --mute and --unmute say the same.
 std::string_view ActionOf(const Invocation& invocation) {

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "client/memctl/commands/admin_calls.h"
 #include "client/memctl/commands/changes.h"
+#include "client/memctl/commands/checkpoints.h"
 #include "client/memctl/commands/config_commands.h"
 #include "client/memctl/commands/doctor.h"
 #include "client/memctl/views/forms.h"
@@ -277,6 +278,7 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"quotas", RunQuotas},
                                                    {"nvme", RunNvme},
                                                    {"config", RunConfig, "settings"},
+                                                   {"checkpoint", RunCheckpoint, "checkpoints"},
                                                    {"job", RunJob},
                                                    {"health", RunHealthCommand, "checks"},
                                                    {"doctor", RunDoctor, "checks"},

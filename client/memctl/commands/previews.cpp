@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "client/memctl/commands/admin_calls.h"
 #include "client/memctl/commands/changes.h"
+#include "client/memctl/commands/checkpoints.h"
 #include "client/memctl/commands/config_commands.h"
 #include "client/memctl/commands/own_programs.h"
 #include "client/memctl/views/render.h"
@@ -314,7 +315,8 @@ constexpr auto kPreviews = std::to_array<PreviewEntry>({{"job", "release", OfRel
                                                         {"nvme", "scrub", OfScrub},
                                                         {"nvme", "tune", OfTune},
                                                         {"config", "set", PreviewOfSet},
-                                                        {"config", "reload", OfReload}});
+                                                        {"config", "reload", OfReload},
+                                                        {"checkpoint", "prune", PreviewOfPrune}});
 
 std::string JsonOf(const Preview& preview) {
   JsonWriter json;

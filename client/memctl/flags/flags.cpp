@@ -275,12 +275,14 @@ void AddAll(CLI::App* app, Invocation* invocation, Texts* texts) {
   app->set_version_flag("--version", "memctl " TIDEPOOL_VERSION);
   app->allow_extras();
   AddGlobalFlags(app, invocation, texts);
+
   for (const CommandFlags& command : kCommands) AddCommand(app, command, invocation);
   AddJobCommand(app, invocation);
   AddLogsCommand(app, invocation);
   AddLookCommands(app, invocation);
   AddTensorCommands(app, invocation);
   AddNvmeAndConfig(app, invocation);
+  AddCheckpointCommand(app, invocation);
   AddCompletionCommand(app, invocation);
 }
 

@@ -26,12 +26,13 @@ Examples:
   memctl doctor                          what is wrong, and what to do; memctl explain TP2101: about one error
   memctl config diff                     settings that are not the default; memctl config reload reads the file again
   memctl nvme status                     the NVMe directories, and the last check of what lies there; nvme tune: which blocks suit them
+  memctl checkpoint verify runs/a        every byte of the checkpoints of a run; list, diff and prune --keep N
   memctl topo --xml machine.xml          where pool and workers would lie on another machine (lstopo --of xml machine.xml)
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs; -o jsonl: a line a row, -o yaml
   memctl api GET /v1/jobs/gpt            any path of docs/admin_api.md
 
-Exit codes: 0 done, 2 wrong use, 3 no memserver, 4 not found, 5 refused, 6 timed out, 9 something is wrong (doctor), 1 other errors;
+Exit codes: 0 done, 2 wrong use, 3 no memserver, 4 not found, 5 refused, 6 timed out, 7 damaged, 9 something is wrong (doctor), 1 other errors;
 of health: 0 all is well, 1 warnings, 2 errors. With --node the highest of all machines.
 )";
 

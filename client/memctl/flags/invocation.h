@@ -43,11 +43,12 @@ struct Invocation {
   std::string name, chunk;  // of `tensors` and `chunk`
   uint64_t limit = 0;       // of chunks and events; 0: the server's own
   uint64_t last = 0;        // of events: only so many; 0: all
-  // `api`: the request. `target` is also the error of `explain` and the file of `report`.
+  // `api`: the request. `target` is also the error of `explain`, the file of `report` and the
+  // directory of `checkpoint`.
   std::string method, target;
   std::string xml;                        // of `topo`: a file of hwloc's
   std::vector<std::string> directories;   // of `nvme tune`; empty: memserver's
-  std::string value, file;                // of `config set`
+  std::string value, file;                // of `config set`; `value`: the other one of `diff`
   std::string listen = "127.0.0.1:8642";  // of `page`
   std::vector<std::string> nodes, words;  // --node: machines, and the command line for them
   std::string answer;                     // taken instead of asking, where somebody else was asked

@@ -60,6 +60,17 @@ void AddRunCommands(Add add, Invocation* invocation) {
   }
 }
 
+constexpr auto kCheckpointWords = std::to_array<Word>({
+    {"list", "The checkpoints of a folder, by step; a look at their lengths says which are whole"},
+    {"verify",
+     "Read all of one, or of every one of a folder, and compare each byte with its check; exit "
+     "code 7 where one is damaged"},
+    {"diff",
+     "What two of them hold differently, step and tensors, by their checks; exit code 1 where "
+     "something differs"},
+    {"prune", "Remove all but the newest of a folder: memctl checkpoint prune DIR --keep 3"},
+});
+
 // memctl health [detail | mute CHECK [TIME] | unmute CHECK]: the same as the flags, in words.
 void AddHealthWords(CLI::App* health, Invocation* invocation) {
   const auto word = [&](const char* name, const char* help) {
@@ -163,6 +174,34 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
 bool LooksForAWhile(const std::string& command) {
   return std::any_of(kRunWords.begin(), kRunWords.end(),
                      [&](const Word& word) { return command == word.name; });
+}
+
+void AddCheckpointCommand(CLI::App* app, Invocation* invocation) {
+  CLI::App* whole = app->add_subcommand(
+      "checkpoint", "Checkpoints on disk; no memserver is asked: memctl checkpoint list DIR");
+  whole->require_subcommand(1)->fallthrough();
+
+  for (const Word& word : kCheckpointWords) {
+    const std::string_view name = word.name;
+    CLI::App* sub = whole->add_subcommand(word.name, word.help);
+    sub->fallthrough();
+    sub->callback([invocation, action = word.name] {
+      invocation->command = "checkpoint";
+      invocation->action = action;
+    });
+    sub->add_option("dir", invocation->target,
+                    name == "diff" || name == "verify" ? "A checkpoint" : "A folder of them")
+        ->required()
+        ->type_name("DIR");
+
+    if (name == "diff")
+      sub->add_option("other", invocation->value, "Another one")->required()->type_name("DIR");
+    if (name != "prune") continue;
+    const auto take = [invocation](const std::string& text) { invocation->fields["keep"] = text; };
+    sub->add_option_function<std::string>("--keep", take, "How many whole ones stay, from 1 on")
+        ->required()
+        ->type_name("N");
+  }
 }
 
 }  // namespace tidepool::client

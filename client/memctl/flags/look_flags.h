@@ -22,6 +22,8 @@ struct Word {
 
 // Adds these commands to memctl.
 void AddLookCommands(CLI::App* app, Invocation* invocation);
+// memctl checkpoint list|verify|diff|prune
+void AddCheckpointCommand(CLI::App* app, Invocation* invocation);
 // --by of residency and record.
 void AddBy(CLI::App* sub, Invocation* invocation);
 // Commands that write what they have seen to a file.
