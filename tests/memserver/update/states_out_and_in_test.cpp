@@ -251,9 +251,26 @@ TEST(StatesIn, WhatBreaksTheOrderEndsTheSession) {
   shm::Request put = FakeRank::PutRequest(0, 0, 16, 0);
   put.micro_batch = shm::kPutVariance;
   EXPECT_FALSE(ends(put, false));
-  EXPECT_TRUE(ends(put, true)) << "a moment behind its weights";
+  EXPECT_TRUE(ends(put, true)) << "a moment of a job that has its weights";
   put.micro_batch = shm::kPutVariance + 1;
   EXPECT_TRUE(ends(put, false)) << "a plane that there is not";
+}
+
+TEST(StatesIn, WhatBreaksTheOrderOfOneRangeEndsTheSession) {
+  ServeWorld world;
+  SmallTrainer trainer(&world, MakeSpec({}));
+  ASSERT_TRUE(trainer.JoinAll());
+  FakeRank& rank = trainer.rank(0);
+  rank.Send(FakeRank::PutRequest(0, 0, 16, 0));
+  shm::Request moment = FakeRank::PutRequest(0, 16, 16, 0);
+  moment.micro_batch = shm::kPutMomentum;
+  rank.Send(moment);
+  world.Settle();
+  EXPECT_FALSE(rank.Ended().has_value()) << "a moment of the range that comes next";
+  moment.element_begin = 15;
+  rank.Send(moment);
+  world.Settle();
+  EXPECT_TRUE(rank.Ended().has_value()) << "a moment behind the weights of its range";
 }
 
 }  // namespace states_out_and_in_test
