@@ -101,6 +101,10 @@ TEST(MetricsLine, HasWhatWaitsBetweenStagesWhereThereAreAny) {
   StepReport report = Report(12);
   report.bytes_boundary = 77;
   EXPECT_THAT(MetricsLine(report), HasSubstr("\"bytes_boundary\":77"));
+  EXPECT_THAT(MetricsLine(report), Not(HasSubstr("bytes_linked"))) << "there is one rank";
+  report.bytes_linked = 5;
+  report.bytes_linked_theory = 6;
+  EXPECT_THAT(MetricsLine(report), HasSubstr("\"bytes_linked\":5,\"bytes_linked_theory\":6"));
 }
 
 TEST(MetricsLine, IsOneJsonObjectWithEveryFigure) {

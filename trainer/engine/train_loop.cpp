@@ -48,7 +48,8 @@ class Run {
   bool EvaluationDue(uint64_t step) const {
     return task_.eval_every > 0 && (step % task_.eval_every == 0 || step == task_.steps);
   }
-  void TakeCounters(StepReport* report);
+  Status TakeCounters(StepReport* report);
+  Status SumTraffic(StepReport* report);
 
   const TrainTask& task_;
   optim::LossScaler scaler_;
@@ -89,7 +90,10 @@ Status Run::MicroBatches(StepReport* report) {
         version_, micro_batch, [&] { return task_.loss(batch); }, factor));
   }
   if (!task_.whole_step) return {};
-  TP_ASSIGN_OR_RETURN(report->bytes_boundary, task_.whole_step(version_, batches, factor));
+  TP_ASSIGN_OR_RETURN(const StagedBytes bytes, task_.whole_step(version_, batches, factor));
+  report->bytes_boundary = bytes.boundary;
+  report->bytes_linked = bytes.linked;
+  report->bytes_linked_theory = bytes.linked_theory;
   return {};
 }
 
@@ -169,7 +173,7 @@ Status Run::HeldOutLoss(StepReport* report) {
   return {};
 }
 
-void Run::TakeCounters(StepReport* report) {
+Status Run::TakeCounters(StepReport* report) {
   const CacheCounters now = task_.engine->cache().counters();
   report->hits = now.hits - before_.hits;
   report->ahead = now.ahead - before_.ahead;
@@ -184,10 +188,37 @@ void Run::TakeCounters(StepReport* report) {
   report->bytes_d2h = now.bytes_d2h - before_.bytes_d2h;
   report->groups = Difference(now.traffic, before_.traffic);
   report->groups_theory = task_.engine->planned_traffic();
+  // Ranks that help each other have different bytes, and only together those of the column.
+  if (task_.columns < task_.world->world()) TP_RETURN_IF_ERROR(SumTraffic(report));
 
   const GroupTraffic theory = SumOf(report->groups_theory);
   report->bytes_h2d_theory = theory.fetched;
   report->bytes_d2h_theory = theory.handed_in;
+  return {};
+}
+
+// Bytes are whole numbers below 2^53, so that their sums are exact.
+Status Run::SumTraffic(StepReport* report) {
+  // A rank that has no plan yet has no theory, and then nobody has.
+  uint64_t without_plan = report->groups_theory.empty() ? 1 : 0;
+  report->groups_theory.resize(report->groups.size());
+  std::vector<uint64_t*> fields{&without_plan,         &report->bytes_h2d,
+                                &report->bytes_d2h,    &report->bytes_boundary,
+                                &report->bytes_linked, &report->bytes_linked_theory};
+  for (std::vector<GroupTraffic>* groups : {&report->groups, &report->groups_theory}) {
+    for (GroupTraffic& group : *groups) {
+      for (uint64_t* field :
+           {&group.fetched, &group.handed_in, &group.gathered, &group.scattered, &group.reduced})
+        fields.push_back(field);
+    }
+  }
+
+  std::vector<double> values;
+  for (const uint64_t* field : fields) values.push_back(static_cast<double>(*field));
+  TP_RETURN_IF_ERROR(task_.world->SumDoubles(values.data(), values.size()));
+  for (size_t i = 0; i < fields.size(); ++i) *fields[i] = static_cast<uint64_t>(values[i]);
+  if (without_plan > 0) report->groups_theory.clear();
+  return {};
 }
 
 // A signal reaches the ranks at different steps; they stop together at the first step that any of
@@ -213,7 +244,7 @@ Status Run::Step(uint64_t step) {
   report.tokens = summary_.tokens - tokens_before;
   TP_RETURN_IF_ERROR(Seal(&report));
   report.seconds = Seconds(task_.clock->NowNs() - start);
-  TakeCounters(&report);
+  TP_RETURN_IF_ERROR(TakeCounters(&report));
   if (!std::isfinite(report.loss) && !report.skipped) {
     return Status(ErrorId::kNonFinite, "the loss is not finite at step " + std::to_string(step));
   }

@@ -35,6 +35,11 @@ struct StartPoint {
 };
 StartPoint StartPointOf(const client::Attachment& attachment);
 
+// What a step that goes stage by stage moved here beside chunks: as StepReport has it.
+struct StagedBytes {
+  uint64_t boundary = 0, linked = 0, linked_theory = 0;
+};
+
 // What a run trains, and by what.
 struct TrainTask {
   TrainingEngine* engine = nullptr;
@@ -46,9 +51,8 @@ struct TrainTask {
   std::vector<Batch> held_out;     // this rank's share of the held-out batches; may be empty
   BatchLoss loss;                  // mean over the batch's tokens
   // Where given, runs all micro-batches of a step itself: engine->RunWhole for the gradients of
-  // loss x the factor. Returns the bytes that waited between its stages. Null: one micro-batch
-  // after the other, by `loss`.
-  std::function<Result<uint64_t>(Version, std::span<const Batch>, double factor)> whole_step =
+  // loss x the factor. Null: one micro-batch after the other, by `loss`.
+  std::function<Result<StagedBytes>(Version, std::span<const Batch>, double factor)> whole_step =
       nullptr;
   optim::ScheduleSpec schedule;
   StartPoint start;

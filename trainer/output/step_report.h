@@ -34,7 +34,8 @@ struct StepReport {
   uint64_t tokens = 0;  // of all ranks
   double seconds = 0;   // of this step, without evaluation
   double eta_seconds = 0;
-  // Chunk accesses of this rank (trainer/cache/cached_chunks.h).
+  // Chunk accesses of this rank (trainer/cache/cached_chunks.h); bytes below are those of all ranks
+  // of a pipeline.
   uint64_t hits = 0, ahead = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;
   // At the end of the step: compute threads wait shortly for each other
   // (trainer/threads/cpu_watch.h)
@@ -46,8 +47,12 @@ struct StepReport {
   // plan yet.
   std::vector<GroupTraffic> groups = {}, groups_theory = {};
 
-  // With stages: their inputs, which waited in host memory from forward to backward. 0: no stages.
+  // With stages, of all ranks: their inputs, which waited in host memory from forward to backward.
+  // 0: no stages.
   uint64_t bytes_boundary = 0;
+  // What ranks of a pipeline sent each other: boundary tensors in both directions, and the token
+  // embedding. 0: one rank.
+  uint64_t bytes_linked = 0, bytes_linked_theory = 0;
 
   // Derived figures; 0 and 1 where nothing was counted.
   double tokens_per_second() const {

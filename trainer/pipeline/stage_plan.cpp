@@ -94,4 +94,14 @@ StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> la
   return plan;
 }
 
+uint64_t SentBytesOf(const StagePlan& plan, const StageSizes& sizes) {
+  uint64_t tensors = 0;  // of each micro-batch
+  for (uint32_t stage = 0; stage + 1 < plan.stages(); ++stage)
+    tensors += plan.Owns(stage) != plan.Owns(stage + 1);
+
+  uint64_t bytes = tensors * sizes.boundary * plan.micro_batches;
+  if (plan.HoldsBothEnds()) return bytes;
+  return bytes + sizes.embedding * (plan.Owns(0) ? 1 : plan.micro_batches);
+}
+
 }  // namespace tidepool::trainer

@@ -70,6 +70,16 @@ struct StagePlan {
   }
 };
 
+// Bytes of what stages hand to each other.
+struct StageSizes {
+  uint64_t boundary = 0;   // of one boundary tensor, and of its gradient
+  uint64_t embedding = 0;  // of the token embedding, and of a part of its gradient
+};
+// Bytes that the plan's rank sends to others in a step: each output that the next stage's rank
+// needs, each gradient of an input, the embedding once, and a part of its gradient for each
+// micro-batch.
+uint64_t SentBytesOf(const StagePlan& plan, const StageSizes& sizes);
+
 // `layers[i]`: the layers that use parameter i of the layout. Requires that nothing is frozen, ends
 // that ascend to the number of layers, and as many ranks as the layout has, each with a stage.
 StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> layers,

@@ -63,6 +63,10 @@ void RunStages(const ProfileTask& task, const at::Tensor& inputs, const at::Tens
       const at::Tensor& embedding = model->token_embedding();
       model->SetHead(at::empty(embedding.sizes(), embedding.options()).requires_grad_(true));
     }
+    if (own.front() && !own.back()) {
+      const at::NoGradGuard no_gradients;
+      const at::Tensor copy = model->token_embedding().clone();
+    }
   }
   RunStagedStep(work);
 }

@@ -166,11 +166,19 @@ void RunModel::AddLinks(StagedPass* pass, StagedWork* work) {
   };
 }
 
-Result<uint64_t> RunModel::StagedStep(Version version, std::span<const Batch> batches,
-                                      double gradient_scale) {
+StageSizes RunModel::SizesOf(const Batch& batch) const {
+  const GptShape& shape = parts_.plan.shape;
+  const uint64_t element = BytesOf(parts_.plan.layout.dtype);
+  return {.boundary = batch.sequences * batch.tokens * shape.hidden * element,
+          .embedding = uint64_t{shape.vocab} * shape.hidden * element};
+}
+
+Result<StagedBytes> RunModel::StagedStep(Version version, std::span<const Batch> batches,
+                                         double gradient_scale) {
   const StagePlan& plan = *parts_.plan.stages;
   StagedPass pass{batches};
   StagedWork work = WorkOf(&pass);
+  head_is_old_ = true;  // a step sends it, whatever came before
   work.gradient_scale = gradient_scale;
 
   work.begins = [&](bool backward, uint32_t stage, uint32_t micro_batch) {
@@ -185,17 +193,21 @@ Result<uint64_t> RunModel::StagedStep(Version version, std::span<const Batch> ba
   };
   work.ended = [&](uint32_t stage) { pass.failed = sums_->EndStage(stage); };
 
-  uint64_t boundary_bytes = 0;
+  StagedBytes bytes;
+  const uint64_t sent_before = links_ ? links_->sent_bytes() : 0;
   sums_->BeginStep();
   TP_RETURN_IF_ERROR(engine_->RunWhole(version, [&](std::vector<at::Tensor>* losses) {
     pass.failed = ShareHead();
     const StagedResult result = RunStagedStep(work);
-    boundary_bytes = result.boundary_bytes;
+    bytes.boundary = result.boundary_bytes;
     losses->insert(losses->end(), result.losses.begin(), result.losses.end());
     return pass.failed.ok() && links_ ? links_->Finish() : pass.failed;
   }));
   head_is_old_ = true;
-  return boundary_bytes;
+  if (!links_) return bytes;
+  bytes.linked = links_->sent_bytes() - sent_before;
+  bytes.linked_theory = SentBytesOf(plan, SizesOf(batches.front()));
+  return bytes;
 }
 
 at::Tensor RunModel::StagedLoss(const Batch& batch) {
@@ -208,18 +220,19 @@ at::Tensor RunModel::StagedLoss(const Batch& batch) {
   return loss.defined() ? loss : at::zeros({});
 }
 
-// The copy is one of the operators of the first stage's embedding as far as the rCache sees, which
-// takes operators of the same chunks behind each other for one.
+// The first stage's rank makes its copy in every pass, so that all have the order that was profiled
+// (trainer/profile/step_profile.cpp).
 Status RunModel::ShareHead() {
   const StagePlan& plan = *parts_.plan.stages;
-  if (!links_ || plan.HoldsBothEnds() || !std::exchange(head_is_old_, false)) return {};
+  if (!links_ || plan.HoldsBothEnds()) return {};
   const at::NoGradGuard no_gradients;
   const StageMessage message{.kind = StageMessage::Kind::kHead};
-  if (plan.Owns(0)) {
-    links_->Send(message, model_->token_embedding().clone());
-    return {};
-  }
-  return links_->Receive(message, head_.detach());
+  const bool is_old = std::exchange(head_is_old_, false);
+  if (!plan.Owns(0)) return is_old ? links_->Receive(message, head_.detach()) : Status();
+
+  const at::Tensor copy = model_->token_embedding().clone();
+  if (is_old) links_->Send(message, copy);
+  return {};
 }
 
 Status RunModel::TakeHeadPart(uint32_t micro_batch) {

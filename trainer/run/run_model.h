@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "trainer/data/batch_cursor.h"
 #include "trainer/engine/engine.h"
+#include "trainer/engine/train_loop.h"
 #include "trainer/model/gpt.h"
 #include "trainer/output/traced_seams.h"
 #include "trainer/pipeline/stage_links.h"
@@ -57,10 +58,10 @@ class RunModel {
   // without gradients: those that do not compute the last stage get 0, and what has failed is
   // latched.
   at::Tensor Loss(const Batch& batch);
-  // A whole step, stage by stage, where the plan has stages: for TrainTask::whole_step. Returns
-  // StagedResult::boundary_bytes. Errors: those of TrainingEngine::RunWhole.
-  Result<uint64_t> StagedStep(Version version, std::span<const Batch> batches,
-                              double gradient_scale);
+  // A whole step, stage by stage, where the plan has stages: for TrainTask::whole_step. Errors: those
+  // of TrainingEngine::RunWhole.
+  Result<StagedBytes> StagedStep(Version version, std::span<const Batch> batches,
+                                 double gradient_scale);
   TrainingEngine* engine() { return engine_.get(); }
   const TrainingEngine* engine() const { return engine_.get(); }
   // Null without --trace, and on other ranks than 0.
@@ -84,6 +85,7 @@ class RunModel {
   // With the ends of the model on two ranks: the last stage's rank gets the token embedding of the
   // present version, once.
   Status ShareHead();
+  StageSizes SizesOf(const Batch& batch) const;
   Status TakeHeadPart(uint32_t micro_batch);
   void GiveHeadPart(uint32_t micro_batch);
   at::Tensor StagedLoss(const Batch& batch);

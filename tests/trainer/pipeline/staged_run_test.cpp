@@ -90,8 +90,9 @@ struct Outcomes {
   std::vector<GroupTraffic> planned;
   std::map<std::string, std::vector<float>> weights;
   RunPlan plan;
-  AccessSchedule order;                             // of a step
-  uint64_t chunks_fetched = 0, boundary_bytes = 0;  // in the last step
+  AccessSchedule order;         // of a step
+  uint64_t chunks_fetched = 0;  // in the last step
+  StagedBytes bytes;            // likewise
 };
 
 // One rank of a run, or the only one.
@@ -145,7 +146,7 @@ class OneRank {
         step, plan_.stages ? plan_.stages->micro_batches : options_.training.micro_batches);
     const double factor = 1.0 / static_cast<double>(batches.size());
     if (plan_.stages) {
-      TP_ASSIGN_OR_RETURN(outcomes_->boundary_bytes, model_->StagedStep(step, batches, factor));
+      TP_ASSIGN_OR_RETURN(outcomes_->bytes, model_->StagedStep(step, batches, factor));
     } else {
       for (uint32_t i = 0; i < batches.size(); ++i)
         TP_RETURN_IF_ERROR(model_->engine()->RunMicroBatch(
@@ -264,7 +265,7 @@ void ExpectTheory(const Outcomes& outcomes) {
   for (const uint32_t times : plan->fetches_of_chunk) EXPECT_LE(times, 2U);
 
   const StagePlan& stages = *outcomes.plan.stages;
-  EXPECT_EQ(outcomes.boundary_bytes, uint64_t{stages.stages() - 1} * stages.micro_batches *
+  EXPECT_EQ(outcomes.bytes.boundary, uint64_t{stages.stages() - 1} * stages.micro_batches *
                                          kSequences * kTokens * Shape().hidden *
                                          BytesOf(layout.dtype));
   for (uint64_t step = 0; step < kSteps; ++step) {
@@ -382,6 +383,37 @@ std::vector<Combination> CombinationsOfRanks() {
   return all;
 }
 
+// Each rank moves what its plan says, and all together what one rank would; between them go all
+// boundary tensors, there and back, since neighbouring stages are on two ranks.
+void ExpectTheoryOfRanks(const std::vector<Outcomes>& ranks) {
+  const ChunkLayout& layout = ranks.front().plan.layout;
+  const StagePlan& plan = *ranks.front().plan.stages;
+  uint64_t handed_in = 0, fetched = 0, sums = 0, boundary = 0, linked = 0;
+  for (const Outcomes& rank : ranks) {
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      EXPECT_EQ(rank.moved[step].bytes_h2d, rank.planned[step].fetched) << step;
+      EXPECT_EQ(rank.moved[step].bytes_d2h, rank.planned[step].handed_in) << step;
+    }
+    fetched += rank.moved.back().bytes_h2d;
+    handed_in += rank.moved.back().bytes_d2h;
+    boundary += rank.bytes.boundary;
+    linked += rank.bytes.linked;
+    EXPECT_EQ(rank.bytes.linked, rank.bytes.linked_theory);
+  }
+
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk)
+    sums += layout.chunks[chunk].elements * BytesOf(plan.SumType(layout, chunk));
+  EXPECT_EQ(handed_in, sums);
+  EXPECT_LE(fetched, 2 * layout.TotalBytes());
+  const uint64_t element = BytesOf(layout.dtype);
+  EXPECT_EQ(boundary, uint64_t{plan.stages() - 1} * plan.micro_batches * kSequences * kTokens *
+                          Shape().hidden * element);
+  const bool apart = plan.cuts.RankOf(0) != plan.cuts.RankOf(plan.stages() - 1);
+  EXPECT_EQ(linked,
+            2 * boundary +
+                (apart ? (1 + plan.micro_batches) * Shape().vocab * Shape().hidden * element : 0));
+}
+
 TEST(StagedRun, SeveralRanksHaveTheBitsOfOneProcess) {
   for (const Combination& each : CombinationsOfRanks()) {
     SCOPED_TRACE(::testing::PrintToString(each));
@@ -389,6 +421,7 @@ TEST(StagedRun, SeveralRanksHaveTheBitsOfOneProcess) {
     const Outcomes staged = AsOne(ranks);
     ASSERT_EQ(staged.losses.size(), kSteps * each.micro_batches);
     ExpectSameBits(staged, Train(OptionsOf(each)));
+    ExpectTheoryOfRanks(ranks);
     if (HasFailure()) return;
   }
 }

@@ -59,6 +59,24 @@ TEST_F(TrainerBadUse, WrongFlagsAreNamedWithTheNearestRightOne) {
   Expect({{"launch", "-n", "0", "--", "run"}, kExitUsage, {"TP1001", "--ranks", "1 to 64"}});
 }
 
+TEST_F(TrainerBadUse, WhatIsNoPipelineOfSeveralRanksIsRefused) {
+  const std::string one_gpu = File("machine.json", R"({"origin": "small", "gpu_memory": "64MiB",
+      "tflops": 0.5, "root_complexes": [{"gpus": 1, "gb_per_s": 1}]})");
+  const auto expect = [](const char* ranks, std::vector<std::string> flags, int exit_code,
+                         std::vector<std::string> texts) {
+    std::vector<std::string> words{"launch",       "-n",       ranks,   "--",        "run",
+                                   "--standalone", "--preset", "small", "--pipeline"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    Expect({std::move(words), exit_code, std::move(texts)});
+  };
+  expect("3", {"2"}, kExitUsage, {"TP1001", "2 stages for 3 ranks", "--pipeline 3"});
+  expect("2", {"5"}, kExitUsage, {"TP1001", "5 stages, and the model has 4 layers"});
+  expect("5", {"auto"}, kExitUsage, {"TP1001", "5 ranks, and the model has 4 layers"});
+  expect("2", {"2", "--topology", one_gpu}, kExitUsage,
+         {"TP1001", "1 GPUs in the topology, and 2 ranks"});
+  expect("2", {"2", "--device-memory", "1MiB"}, 20, {"TP2303"});
+}
+
 TEST_F(TrainerBadUse, ValuesThatDoNotFitAreNamedWithWhatWouldDo) {
   Expect({{"run", "--preset", "gpt5"}, kExitUsage, {"TP1001", "--preset gpt5", "gpt2-124m"}});
   Expect({{"run", "--preset", "tiny", "--context", "4096"},
