@@ -64,7 +64,7 @@ class Nightly(unittest.TestCase):
                                        "kills inside recovery", "drive faults, 1000 times 50,000",
                                        "kills with transfers in flight, 50 a time", "kills before the first step, 78 a time", "kills among copies of GPUs, 100 a time",
                                        "rolling restarts, 30 a time", "a flood of descriptors, 100000 messages",
-                                       "the LibTorch trainer, 1000 kills", "a pipelined trainer, 200 kills", "all combinations of stages", "the Python package, 60 kills a time", "the wheel alone, from PyPI", "the wheel beside the newest torch", "trainer run under torchrun", "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
+                                       "the LibTorch trainer, 1000 kills", "a pipelined trainer, 200 kills", "a pipeline of two ranks, 200 kills", "all combinations of stages", "the Python package, 60 kills a time", "the wheel alone, from PyPI", "the wheel beside the newest torch", "trainer run under torchrun", "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
                                        "planted bugs, all", "models, large", "failure sweep, every k", "failure sweep of adoptions, every k", "reproductions", "the quickstart", "benchmarks"])
         self.assertEqual(parts["50000 kills at random times"], "campaign --kills 50000 --losses 2000")
         self.assertEqual(parts["rolling restarts, 30 a time"], "rolling 67")

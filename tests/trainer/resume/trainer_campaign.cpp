@@ -6,11 +6,11 @@
 // Ranks are killed at random times and at named points; memserver at random times (its keeper
 // starts it again, and where the keeper waits for long between two tries, the campaign does) and,
 // where the campaign started it, at named points; the keeper at random times; a rank and memserver,
-// or a rank and the keeper, together. With --stages one rank goes through so many stages, and the
-// run that nobody disturbs through none. The last kills fall into the end of the run. When the job
-// has been left, memserver and keeper must hold and have open what they did before it came. Prints
-// every kill with its step; exit code 1 at the first difference, with the seed that repeats the
-// order.
+// or a rank and the keeper, together. With --stages one rank goes through so many stages, or two
+// with --stage-ranks 2, and the run that nobody disturbs through none. The last kills fall into the
+// end of the run. When the job has been left, memserver and keeper must hold and have open what
+// they did before it came. Prints every kill with its step; exit code 1 at the first difference,
+// with the seed that repeats the order.
 #include <signal.h>
 
 #include <algorithm>
@@ -416,9 +416,9 @@ class Run {
 
 class Campaign {
  public:
-  // `stages`: of the run that is killed; 0: it has two ranks and no stages.
-  Campaign(uint32_t kills, uint64_t seed, uint32_t stages)
-      : kills_(kills), stages_(stages), random_(seed), daemon_(&random_) {
+  // `stages`: of the run that is killed, which `ranks` compute; 0: it has two ranks and no stages.
+  Campaign(uint32_t kills, uint64_t seed, uint32_t stages, uint32_t ranks)
+      : kills_(kills), stages_(stages), ranks_(ranks), random_(seed), daemon_(&random_) {
     SplitMix64 words(5);
     std::ofstream text(Data());
     for (int i = 0; i < 60000; ++i)
@@ -444,7 +444,7 @@ class Campaign {
   Run::Plan PlanOf(const std::string& name, uint32_t kills, uint64_t steps) const {
     Run::Plan plan{.name = name, .kills = kills, .steps = steps};
     if (stages_ == 0) return plan;
-    plan.world = 1;
+    plan.world = name == "alone" ? 1 : ranks_;
     plan.flags = {"--dtype", "bf16", "--accumulate", "3"};
     if (name != "alone")
       plan.flags.insert(plan.flags.end(), {"--pipeline", std::to_string(stages_)});
@@ -498,7 +498,7 @@ class Campaign {
     return "";
   }
 
-  const uint32_t kills_, stages_;
+  const uint32_t kills_, stages_, ranks_;
   SplitMix64 random_;
   TemporaryDirectory scratch_;
   Daemon daemon_;
@@ -508,13 +508,14 @@ class Campaign {
 
 int Main(int argc, char** argv) {
   uint64_t seed = 1, kills = 34;
-  uint32_t per_run = 50, stages = 0;
+  uint32_t per_run = 50, stages = 0, ranks = 1;
   FlagReader flags(
       "kills trainers and memserver of a small GPT's training, and compares weights and losses");
   flags.Add("--seed", &seed);
   flags.Add("--kills", &kills, "in all", uint64_t{12}, uint64_t{1'000'000});
   flags.Add("--per-run", &per_run, "kills of one training run", 12u, 1'000u);
-  flags.Add("--stages", &stages, "of one rank, in place of two ranks", 0u, 2u);
+  flags.Add("--stages", &stages, "of a pipeline, in place of two ranks without one", 0u, 2u);
+  flags.Add("--stage-ranks", &ranks, "that compute the stages", 1u, 2u);
   if (const auto code = flags.Read(argc, argv)) return *code;
   SetLogLevel(LogLevel::kError);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -524,10 +525,11 @@ int Main(int argc, char** argv) {
   Wrong wrong;
   for (uint64_t run = seed; done < kills && wrong.empty(); ++run) {
     const auto now = static_cast<uint32_t>(std::clamp<uint64_t>(kills - done, 12, per_run));
-    std::printf("%s, %u kills (--seed %llu --kills %u --stages %u repeats their order)\n",
-                stages > 0 ? "one rank" : "two ranks", now, static_cast<unsigned long long>(run),
-                now, stages);
-    Campaign campaign(now, run, stages);
+    std::printf(
+        "%s, %u kills (--seed %llu --kills %u --stages %u --stage-ranks %u repeats their order)\n",
+        stages > 0 && ranks == 1 ? "one rank" : "two ranks", now,
+        static_cast<unsigned long long>(run), now, stages, ranks);
+    Campaign campaign(now, run, stages, ranks);
     wrong = campaign.Play();
     done += campaign.kills();
   }
