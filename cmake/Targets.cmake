@@ -139,18 +139,19 @@ endfunction()
 add_custom_target(gpu_tests)
 
 # tidepool_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [DEFINES A=b ...] [NEEDS target ...] [LABELS x] [TIMEOUT s] [SECONDS s]
-#               [ALONE|CROWDED] [OWN] [ONE_THREAD] [PROGRAMS|LONG_PROGRAMS]): tests of one subject, as one ctest.
+#               [ALONE|CROWDED] [OWN] [ONE_THREAD] [PROGRAMS|LONG_PROGRAMS|LONG]): tests of one subject, as one ctest.
 # All subjects of a folder are one program, whose files are compiled 24 at once: alone they take more than twice as long (docs/decisions/017).
 # tests/NAME in the build folder runs the subject in it. NEEDS: what else must be built. OWN: it is a program of its own, a target of its name.
 # ONE_THREAD: nothing in it runs beside anything else, so that the thread sanitizer's suite leaves it out. PROGRAMS: its threads are those of
 # programs that it starts, which tests in one process and the campaign have as well: that suite leaves it to the night (TIDEPOOL_NIGHT).
 # LONG_PROGRAMS: the same, and its kills and waits take so long that the address sanitizer's suite leaves it to the night too.
+# LONG: it starts no programs, and takes so long with sanitizers that their suites leave it to the night.
 function(tidepool_test name)
-  cmake_parse_arguments(ARG "ONE_THREAD;ALONE;CROWDED;OWN;PROGRAMS;LONG_PROGRAMS" "TIMEOUT;SECONDS" "SOURCES;DEPS;DEFINES;NEEDS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD;ALONE;CROWDED;OWN;PROGRAMS;LONG_PROGRAMS;LONG" "TIMEOUT;SECONDS" "SOURCES;DEPS;DEFINES;NEEDS;LABELS" ${ARGN})
   if(TIDEPOOL_SANITIZE MATCHES thread AND (ARG_ONE_THREAD OR (ARG_PROGRAMS AND NOT TIDEPOOL_NIGHT)))
     return()
   endif()
-  if(TIDEPOOL_SANITIZE AND ARG_LONG_PROGRAMS AND NOT TIDEPOOL_NIGHT)
+  if(TIDEPOOL_SANITIZE AND (ARG_LONG_PROGRAMS OR ARG_LONG) AND NOT TIDEPOOL_NIGHT)
     return()
   endif()
   set(program ${name})
