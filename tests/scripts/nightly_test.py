@@ -76,7 +76,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 34)
+        self.assertEqual(len(parts), 35)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -84,7 +84,7 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 34, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 35, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
                      "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12", "build/tests/trainer_campaign --seed 7 --kills 12 --stages 2",

@@ -77,4 +77,17 @@ Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32
   return {};
 }
 
+Status CheckPipelinePlace(const RunOptions& options, const RankPlace& place, bool is_gpu) {
+  if (is_gpu) {
+    return Refused(options, "a pipeline runs on the host so far, and not on a GPU")
+        .Fix("give --device cpu, or leave --pipeline out");
+  }
+
+  if (place.local_world == place.world) return {};
+  return Refused(options, "a pipeline runs on one machine so far")
+      .Why(std::to_string(place.local_world) + " of " + std::to_string(place.world) +
+           " ranks are on this one")
+      .Fix("start all ranks on one machine, or leave --pipeline out");
+}
+
 }  // namespace tidepool::trainer

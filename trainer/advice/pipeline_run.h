@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "trainer/launch/rank_place.h"
 #include "trainer/model/gpt_shape.h"
 #include "trainer/run/run_options.h"
 
@@ -24,5 +25,8 @@ uint32_t ColumnsOf(const RunOptions& options, uint32_t world);
 // Errors: kUsageError (more stages or ranks than layers, fewer stages than ranks, and flags
 // that have no meaning with --pipeline).
 Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32_t world);
+
+// Whether it can where its ranks are. Errors: kUsageError (a GPU, several machines).
+Status CheckPipelinePlace(const RunOptions& options, const RankPlace& place, bool is_gpu);
 
 }  // namespace tidepool::trainer

@@ -136,6 +136,7 @@ std::string MetricsLine(const StepReport& r) {
   json.Field("bytes_h2d", r.bytes_h2d).Field("bytes_d2h", r.bytes_d2h);
   json.Field("bytes_h2d_theory", r.bytes_h2d_theory).Field("bytes_d2h_theory", r.bytes_d2h_theory);
   if (r.bytes_boundary > 0) json.Field("bytes_boundary", r.bytes_boundary);
+
   if (r.bytes_linked_theory > 0) {
     json.Field("bytes_linked", r.bytes_linked).Field("bytes_linked_theory", r.bytes_linked_theory);
   }

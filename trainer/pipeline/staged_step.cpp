@@ -83,6 +83,7 @@ class Step {
   void Backward(uint32_t stage, uint32_t batch) {
     const bool last = stage + 1 == work_.stages;
     Begins(/*backward=*/true, stage, batch);
+    if (!GoesOn()) return;
     if (last) TakeInput(stage, batch);
     // Before the forward, whose memory would only wait for it.
     if (!last && !Owns(stage + 1))

@@ -203,6 +203,7 @@ Result<StagedBytes> RunModel::StagedStep(Version version, std::span<const Batch>
     losses->insert(losses->end(), result.losses.begin(), result.losses.end());
     return pass.failed.ok() && links_ ? links_->Finish() : pass.failed;
   }));
+
   head_is_old_ = true;
   if (!links_) return bytes;
   bytes.linked = links_->sent_bytes() - sent_before;

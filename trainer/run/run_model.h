@@ -58,8 +58,8 @@ class RunModel {
   // without gradients: those that do not compute the last stage get 0, and what has failed is
   // latched.
   at::Tensor Loss(const Batch& batch);
-  // A whole step, stage by stage, where the plan has stages: for TrainTask::whole_step. Errors: those
-  // of TrainingEngine::RunWhole.
+  // A whole step, stage by stage, where the plan has stages: for TrainTask::whole_step. Errors:
+  // those of TrainingEngine::RunWhole.
   Result<StagedBytes> StagedStep(Version version, std::span<const Batch> batches,
                                  double gradient_scale);
   TrainingEngine* engine() { return engine_.get(); }

@@ -35,20 +35,7 @@ Status TrainingRun::Plan() {
 
 Status TrainingRun::OpenDevice() {
   TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_.device, place_, setup_.clock));
-  if (plan_.stages && device_->is_gpu()) {
-    return Status(ErrorId::kUsageError, "a pipeline runs on the host so far, and not on a GPU")
-        .Where("--pipeline " + options_.pipeline.stages + " --device " + options_.device.name)
-        .Fix("give --device cpu, or leave --pipeline out");
-  }
-
-  if (plan_.stages && place_.local_world != place_.world) {
-    return Status(ErrorId::kUsageError, "a pipeline runs on one machine so far")
-        .Where("--pipeline " + options_.pipeline.stages)
-        .Why(std::to_string(place_.local_world) + " of " + std::to_string(place_.world) +
-             " ranks are on this one")
-        .Fix("start all ranks on one machine, or leave --pipeline out");
-  }
-
+  if (plan_.stages) TP_RETURN_IF_ERROR(CheckPipelinePlace(options_, place_, device_->is_gpu()));
   // Every rank, where GPUs are in play: each may have another.
   if (device_->is_gpu() && place_.rank != 0 && !options_.output.quiet) {
     std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() +

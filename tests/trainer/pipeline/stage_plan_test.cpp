@@ -226,5 +226,18 @@ TEST(PipelineRun, WhatCannotBeOneIsRefusedWithAWayOut) {
   EXPECT_THAT(CheckPipelineRun(options, Shape(), 1).what(), HasSubstr("--topology says nothing"));
 }
 
+TEST(PipelineRun, ItsRanksAreOnTheHostOfOneMachine) {
+  RunOptions options;
+  options.pipeline.stages = "4";
+  RankPlace place;
+  place.world = place.local_world = 2;
+  EXPECT_TRUE(CheckPipelinePlace(options, place, /*is_gpu=*/false).ok());
+  EXPECT_THAT(CheckPipelinePlace(options, place, /*is_gpu=*/true).fix(), HasSubstr("--device cpu"));
+  place.local_world = 1;
+  const Status refused = CheckPipelinePlace(options, place, /*is_gpu=*/false);
+  EXPECT_EQ(refused.id(), ErrorId::kUsageError);
+  EXPECT_THAT(refused.why(), HasSubstr("1 of 2 ranks"));
+}
+
 }  // namespace stage_plan_test
 }  // namespace tidepool::trainer
