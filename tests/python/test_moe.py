@@ -153,6 +153,34 @@ class Moe(unittest.TestCase):
         self.assertIn("48 router logits of model.layers.1.block_sparse_moe are not numbers", told)
         self.assertNotIn("frame #", told)
 
+    def test_experts_that_ranks_share_learn_as_those_of_one_process(self) -> None:
+        """Four ranks that have all experts, share them by two, and by four: data groups of four, two and one."""
+        ids = numpy.tile(self.ids[:CONTEXT], 80)
+        ids.tofile(self.folder / "train.bin")
+        ids[:400].tofile(self.folder / "val.bin")
+        moe = "every=2,experts=8,top-k=2,width=32,aux=0"
+        words = ["run", "--standalone", "--data", str(self.folder), "--preset", "llama-tiny", "--context", "16", "--batch", "8", "--steps", "12", "--warmup", "0"]
+        words += ["--lr", "3e-3", "--eval-every", "6", "--eval-batches", "1", "--rcache", "40%", "--chunk-size", "64KiB"]
+
+        results = {}
+        for name, ranks, ep, more in (("one", 1, 1, ()), ("4", 4, 4, ()), ("2", 4, 2, ("--checkpoint-activations",)), ("1", 4, 1, ()), ("again", 4, 4, ())):
+            out = self.folder / f"ep-{name}"
+            launch = ["launch", "-n", str(ranks), "--"] if ranks > 1 else []
+            self.trainer(*launch, *words, "--moe", f"{moe},ep={ep}", "--out", str(out), "--save", str(out / "weights"), *more)
+            results[name] = (self.losses_of(f"ep-{name}"), load_file(out / "weights" / "model.safetensors"))
+
+        losses, weights = results["one"]
+        self.assertLess(losses[-1], losses[0])
+        for name in ("4", "2", "1"):
+            with self.subTest(ep=name):
+                for ours, theirs in zip(results[name][0], losses):
+                    self.assertLess(abs(ours - theirs), 2e-6 * theirs)
+                for key, value in weights.items():
+                    self.assertLess((results[name][1][key] - value).abs().max().item(), 1e-4, key)
+        self.assertEqual(results["4"][0], results["again"][0])
+        for key, value in results["4"][1].items():
+            self.assertTrue(torch.equal(results["again"][1][key], value), key)
+
     def test_bad_words_are_refused_before_anything_starts(self) -> None:
         self.train("some", "--preset", "moe-tiny", "--context", "32", steps=1)
         weights = str(self.folder / "some" / "weights")
@@ -161,6 +189,8 @@ class Moe(unittest.TestCase):
             (("--preset", "llama-tiny", "--moe", "experts=2,top-k=4"), "4 of 2 experts"),
             (("--preset", "llama-tiny", "--moe", "capacity=0,experts=4"), "capacity=0: a number above 0"),
             (("--preset", "llama-tiny", "--moe", "experts=4,every=3"), "has 2 blocks, and experts in each 3th"),
+            (("--preset", "moe-tiny", "--moe", "ep=3"), "4 experts in a block, which 3 ranks cannot share"),
+            (("--preset", "moe-tiny", "--moe", "ep=2"), "ep=2 ranks are to share experts, and there are 1"),
             (("--from", weights, "--moe", "experts=8"), "have 4 experts in each block"),
             (("--preset", "moe-tiny", "--pipeline", "2", "--accumulate", "2"), "--pipeline has no meaning for a model with experts"),
         ):

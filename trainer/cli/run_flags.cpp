@@ -24,9 +24,10 @@ void AddModelFlags(CLI::App* app, ModelOptions* o) {
       ->group("model")
       ->capture_default_str();
 
-  app->add_option("--moe", o->moe,
-                  "experts in place of MLPs, in Llama's form: every=2,experts=8,top-k=2; also "
-                  "width=N, capacity=1.25, aux=0.01, z=0.001")
+  app->add_option(
+         "--moe", o->moe,
+         "experts in place of MLPs, in Llama's form: every=2,experts=8,top-k=2; also "
+         "width=N, capacity=1.25, aux=0.01, z=0.001, and ep=N: ranks that share a block's experts")
       ->group("model")
       ->type_name("KEY=N,...");
 

@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "trainer/model/not_numbers.h"
+#include "trainer/model/model_error.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -23,9 +23,8 @@ Status CatchTorch(const std::function<void()>& body) {
     body();
   } catch (const c10::OutOfMemoryError& error) {
     return Status(ErrorId::kDeviceMemoryShort, "LibTorch: " + FirstLine(error));
-  } catch (const NotNumbers& error) {
-    return Status(ErrorId::kNonFinite, FirstLine(error))
-        .Why("the weights are damaged, or training diverged");
+  } catch (const ModelError& error) {
+    return error.status();
 
   } catch (const c10::AcceleratorError& error) {
     return Status(ErrorId::kCudaFailed, "LibTorch: " + FirstLine(error));

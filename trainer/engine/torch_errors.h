@@ -10,7 +10,7 @@
 namespace tidepool::trainer {
 
 // ok, or what `body` threw: kDeviceMemoryShort (a device's allocator had no room), kCudaFailed (a
-// call of the CUDA runtime failed; it may be that of an earlier operator), kNonFinite (NotNumbers),
+// call of the CUDA runtime failed; it may be that of an earlier operator), that of a ModelError,
 // kLibraryFailed (all else).
 Status CatchTorch(const std::function<void()>& body);
 

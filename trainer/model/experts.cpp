@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "trainer/model/not_numbers.h"
+#include "trainer/model/model_error.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -21,16 +21,19 @@ std::vector<int64_t> EvenCounts(int64_t choices, int64_t experts) {
 }  // namespace
 
 Experts::Experts(const GptShape& shape, uint32_t blocks, const NamedTensors& parameters,
-                 const std::string& path, RouterLosses* losses)
+                 const std::string& path, const BlockContext& context)
     : moe_(shape.moe),
       path_(path),
       aux_(double{shape.moe.aux} / blocks),
       z_(double{shape.moe.z} / blocks),
       router_(FindAffine(parameters, path + "block_sparse_moe.gate")),
-      losses_(losses) {
-  for (uint32_t i = 0; i < moe_.experts; ++i) {
-    const std::string expert = path + "block_sparse_moe.experts." + std::to_string(i) + ".";
+      losses_(context.losses),
+      exchange_(context.exchange) {
+  const uint32_t local = moe_.experts / exchange_->place().ranks;
+  const uint32_t first = exchange_->place().rank * local;
 
+  for (uint32_t i = first; i < first + local; ++i) {
+    const std::string expert = path + "block_sparse_moe.experts." + std::to_string(i) + ".";
     experts_.push_back({.gate = FindAffine(parameters, expert + "w1"),
                         .up = FindAffine(parameters, expert + "w3"),
                         .down = FindAffine(parameters, expert + "w2")});
@@ -51,8 +54,9 @@ at::Tensor Experts::TermOf(const at::Tensor& logits, const at::Tensor& probabili
 
 void Experts::CheckLogits(int64_t bad) const {
   if (bad == 0) return;
-  throw NotNumbers({__func__, __FILE__, __LINE__}, std::to_string(bad) + " router logits of " +
-                                                       path_ + "block_sparse_moe are not numbers");
+  throw ModelError(Status(ErrorId::kNonFinite, std::to_string(bad) + " router logits of " + path_ +
+                                                   "block_sparse_moe are not numbers")
+                       .Why("the weights are damaged, or training diverged"));
 }
 
 Experts::Routing Experts::Route(at::Tensor* x) const {
@@ -86,24 +90,52 @@ Experts::Routing Experts::Route(at::Tensor* x) const {
   return routing;
 }
 
+at::Tensor Experts::RunOwn(const at::Tensor& rows, const std::vector<int64_t>& counts) const {
+  std::vector<at::Tensor> results;
+  int64_t begin = 0;
+  for (size_t i = 0; i < experts_.size(); ++i) {
+    const Expert& expert = experts_[i];
+    const at::Tensor in = rows.narrow(0, begin, counts[i]);
+    const at::Tensor wide = at::silu(expert.gate.Linear(in, 0)) * expert.up.Linear(in, 0);
+    results.push_back(expert.down.Linear(wide, 0));
+    begin += counts[i];
+  }
+  return at::cat(results, 0);
+}
+
 at::Tensor Experts::RunSorted(const at::Tensor& sorted, const Routing& routing) const {
   const double mean = static_cast<double>(sorted.size(0)) / moe_.experts;
   const auto room =
       moe_.capacity > 0 ? static_cast<int64_t>(std::ceil(moe_.capacity * mean)) : sorted.size(0);
-  std::vector<at::Tensor> results;
+  std::vector<int64_t> kept;
+  std::vector<at::Tensor> with_room;
   int64_t begin = 0;
 
-  for (size_t i = 0; i < experts_.size(); ++i) {
-    const Expert& expert = experts_[i];
-    const int64_t kept = std::min(routing.counts[i], room);
-    const at::Tensor in = sorted.narrow(0, begin, kept);
-    const at::Tensor wide = at::silu(expert.gate.Linear(in, 0)) * expert.up.Linear(in, 0);
-    results.push_back(expert.down.Linear(wide, 0));
-    if (kept < routing.counts[i])
-      results.push_back(at::zeros({routing.counts[i] - kept, sorted.size(1)}, sorted.options()));
-    begin += routing.counts[i];
+  for (const int64_t count : routing.counts) {
+    kept.push_back(std::min(count, room));
+    with_room.push_back(sorted.narrow(0, begin, kept.back()));
+    begin += count;
   }
-  return at::cat(results, 0);
+
+  const bool drops = kept != routing.counts;
+  const at::Tensor given = drops ? at::cat(with_room, 0) : sorted;
+  const at::Tensor results =
+      exchange_->place().ranks == 1 ? RunOwn(given, kept) : RunShared(given, kept);
+  if (!drops) return results;
+
+  std::vector<at::Tensor> all;
+  begin = 0;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    all.push_back(results.narrow(0, begin, kept[i]));
+    all.push_back(at::zeros({routing.counts[i] - kept[i], sorted.size(1)}, sorted.options()));
+    begin += kept[i];
+  }
+  return at::cat(all, 0);
+}
+
+at::Tensor Experts::RunShared(const at::Tensor& given, const std::vector<int64_t>& counts) const {
+  const TokenExchange::Visit visit = exchange_->Send(given, counts);
+  return exchange_->SendBack(RunOwn(visit.rows, visit.counts), visit);
 }
 
 at::Tensor Experts::Run(const at::Tensor& x) {

@@ -15,13 +15,15 @@ std::vector<int64_t> SizesOf(const ParameterNote& note) {
 
 }  // namespace
 
-Gpt::Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora)
+Gpt::Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora,
+         const TokenExchange& exchange)
     : Gpt(
           shape,
-          [&options](const ParameterNote& note) { return at::empty(SizesOf(note), options); },
-          lora) {}
+          [&options](const ParameterNote& note) { return at::empty(SizesOf(note), options); }, lora,
+          exchange) {}
 
-Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora)
+Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora,
+         const TokenExchange& exchange)
     : torch::nn::Module("Gpt"), shape_(shape), lora_(lora) {
   TP_CHECK(CheckGptShape(shape).ok(), "the shape was checked before");
   for (const ParameterNote& note : GptParameters(shape, lora)) Register(note, make);
@@ -30,7 +32,8 @@ Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lor
   wte_ = head_ = parameters[TokenTableName(shape)];
   if (shape.form == ModelForm::kLlama) {
     if (const at::Tensor* head = parameters.find("lm_head.weight")) head_ = *head;
-    llama_ = std::make_unique<LlamaBlocks>(shape, parameters, lora.on() ? lora.scale() : 0);
+    llama_ =
+        std::make_unique<LlamaBlocks>(shape, parameters, lora.on() ? lora.scale() : 0, exchange);
     ln_f_ = FindAffine(parameters, "model.norm");
     return;
   }

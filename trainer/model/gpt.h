@@ -18,6 +18,7 @@
 #include "trainer/model/gpt_shape.h"
 #include "trainer/model/llama_blocks.h"
 #include "trainer/model/lora.h"
+#include "trainer/model/token_exchange.h"
 
 namespace tidepool::trainer {
 
@@ -28,8 +29,11 @@ class Gpt : public torch::nn::Module {
  public:
   // Parameters hold no values yet (see InitGpt). `options`: dtype and device, meta included. With
   // adapters only these ask for gradients.
-  Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora = {});
-  Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora = {});
+  // `exchange`: of ranks that share the experts of a block; else this rank has them all.
+  Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora = {},
+      const TokenExchange& exchange = NoExchange());
+  Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora = {},
+      const TokenExchange& exchange = NoExchange());
 
   // Recompute each block in backward instead of keeping its activations. Same bits, about a third
   // more work.

@@ -1,6 +1,7 @@
 #include "trainer/model/llama_blocks.h"
 
 #include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -8,8 +9,9 @@
 
 namespace tidepool::trainer {
 
-LlamaBlocks::LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale)
-    : shape_(shape), lora_scale_(lora_scale) {
+LlamaBlocks::LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale,
+                         TokenExchange exchange)
+    : shape_(shape), lora_scale_(lora_scale), exchange_(std::move(exchange)) {
   const uint32_t with_experts = shape.moe.Blocks(shape.layers);
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     const std::string path = "model.layers." + std::to_string(layer) + ".";
@@ -24,7 +26,8 @@ LlamaBlocks::LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, 
     block.post_norm = find("post_attention_layernorm");
 
     if (shape.moe.In(layer)) {
-      block.experts.emplace(shape, with_experts, parameters, path, &losses_);
+      const BlockContext context{&losses_, &exchange_};
+      block.experts.emplace(shape, with_experts, parameters, path, context);
       continue;
     }
     block.gate = find("mlp.gate_proj");

@@ -22,7 +22,9 @@ namespace tidepool::trainer {
 class LlamaBlocks {
  public:
   // `parameters`: those of a model of this shape, by name. `lora_scale`: LoraShape::scale.
-  LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale);
+  // `exchange`: of ranks that share experts.
+  LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale,
+              TokenExchange exchange);
   LlamaBlocks(const LlamaBlocks&) = delete;
   LlamaBlocks& operator=(const LlamaBlocks&) = delete;
 
@@ -51,6 +53,7 @@ class LlamaBlocks {
 
   const GptShape shape_;
   const double lora_scale_;
+  const TokenExchange exchange_;
   RouterLosses losses_;
   std::vector<Block> blocks_;
   at::Tensor cosines_, sines_;  // [positions][D]: each half of a row has all angles

@@ -36,6 +36,7 @@ struct MoeSizes {
   uint32_t experts = 0;      // of each such block; 0: the model has none
   uint32_t top_k = 2;        // experts of a token
   uint32_t width = 0;        // of an expert's MLP
+  uint32_t ep = 1;           // ranks that share the experts of a block; divides them
   float capacity = 0;        // tokens that an expert takes, as a multiple of their mean; 0: all
   float aux = 0.01F, z = 0;  // factors of the router's losses
 
@@ -45,6 +46,17 @@ struct MoeSizes {
   // Blocks with experts of a model of so many.
   uint32_t Blocks(uint32_t layers) const { return on() ? layers / every : 0; }
 };
+
+// Which of the ranks that share experts one is. Expert e belongs to rank e / (E / ranks).
+struct ExpertPlace {
+  uint32_t rank = 0, ranks = 1;
+};
+
+// The data group of an expert: 0, that of all ranks, where each rank has all of them; else 1 for
+// those of the first of the ranks that share them, and so on.
+inline uint32_t ExpertGroup(const MoeSizes& moe, uint32_t expert) {
+  return moe.ep > 1 ? 1 + expert / (moe.experts / moe.ep) : 0;
+}
 
 // Whose blocks a model has. Its parameters have the names that Hugging Face gives them.
 enum class ModelForm : uint8_t { kGpt2, kLlama };

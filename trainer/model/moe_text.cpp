@@ -19,10 +19,11 @@ struct WholeKey {
   uint32_t MoeSizes::*value;
   uint32_t most;
 };
-constexpr std::array<WholeKey, 4> kWholeKeys{{{"every", &MoeSizes::every, 1 << 16},
+constexpr std::array<WholeKey, 5> kWholeKeys{{{"every", &MoeSizes::every, 1 << 16},
                                               {"experts", &MoeSizes::experts, kExpertsMax},
                                               {"top-k", &MoeSizes::top_k, kExpertsMax},
-                                              {"width", &MoeSizes::width, kWidthMax}}};
+                                              {"width", &MoeSizes::width, kWidthMax},
+                                              {"ep", &MoeSizes::ep, 1 << 16}}};
 
 struct RealKey {
   std::string_view name;
@@ -45,7 +46,8 @@ Status Bad(const std::string& text, const std::string& what) {
       .Where("--moe " + text)
       .Fix(
           "give keys with commas between, such as every=2,experts=8,top-k=2; also width=N, "
-          "capacity=1.25 (left out: no token is dropped), aux=0.01, z=0.001");
+          "capacity=1.25 (left out: no token is dropped), aux=0.01, z=0.001, and ep=4: ranks that "
+          "share a block's experts");
 }
 
 template <typename Number>
@@ -128,6 +130,12 @@ Status CheckMoe(const GptShape& shape) {
                    std::to_string(moe.every) + "th",
                "give every=1 to every=" + std::to_string(shape.layers));
   }
+  if (moe.ep == 0 || moe.experts % moe.ep != 0) {
+    return bad("has " + std::to_string(moe.experts) + " experts in a block, which " +
+                   std::to_string(moe.ep) + " ranks cannot share",
+               "give an ep that divides the number of experts");
+  }
+
   if (moe.width == 0) return bad("has experts of no width", "give width=N");
   if (!(moe.capacity >= 0) || !(moe.aux >= 0) || !(moe.z >= 0))
     return bad("has a capacity, aux or z below 0", "give numbers of 0 or more");
@@ -139,6 +147,7 @@ std::string MoeText(const MoeSizes& moe) {
                      (moe.every == 1 ? std::string("each block")
                                      : "one of " + std::to_string(moe.every) + " blocks") +
                      ", " + std::to_string(moe.top_k) + " a token, ";
+  if (moe.ep > 1) text += "shared by " + std::to_string(moe.ep) + " ranks, ";
   if (moe.capacity == 0) return text + "dropless";
   std::array<char, 32> number{};
   const auto [end, error] = std::to_chars(number.data(), number.data() + number.size(),

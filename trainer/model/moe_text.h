@@ -10,7 +10,8 @@
 
 namespace tidepool::trainer {
 
-// `moe` with the values that the text names: every, experts, top-k, width, capacity, aux, z. What a
+// `moe` with the values that the text names: every, experts, top-k, width, ep, capacity, aux,
+// z. What a
 // text that turns experts on does not name is: every block, two of them a token, as wide as the
 // model's MLP. Errors: kUsageError (a key or value that is none).
 Result<MoeSizes> ReadMoe(const std::string& text, const MoeSizes& moe);

@@ -75,7 +75,8 @@ StepProfile Run(const ProfileTask& task) {
   MetaBytes bytes;
   const MetaDevice device;
   const at::TensorOptions options = at::TensorOptions().device(at::kMeta);
-  Gpt model(task.shape, options.dtype(TypeOf(task.dtype)), task.lora);
+  Gpt model(task.shape, options.dtype(TypeOf(task.dtype)), task.lora,
+            TokenExchange(task.experts, TokenMover()));
   model.SetCheckpointing(task.checkpointing);
 
   StepRecorder recorder(&bytes);

@@ -36,6 +36,7 @@ struct ProfileTask {
   // By stage, whether the rank that is profiled computes it; empty: all of them.
   std::vector<bool> own_stages = {};
   uint32_t micro_batches = 1;
+  ExpertPlace experts = {};  // of the rank that is profiled
 };
 
 // Errors: kUsageError (the shape), kLibraryFailed (LibTorch's words).

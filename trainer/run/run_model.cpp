@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/loaded_checkpoint.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
+#include "trainer/run/expert_mover.h"
 #include "trainer/plan/use_trace.h"
 #include "trainer/threads/in_parts.h"
 
@@ -40,10 +41,17 @@ Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& l
 Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
   std::unique_ptr<RunModel> made(new RunModel(parts));
   const RunOptions& options = parts.options;
+  if (parts.device->is_gpu() && parts.session->experts() != nullptr) {
+    return Status(ErrorId::kUsageError, "ranks share experts on the host alone so far")
+        .Where("--moe " + options.model.moe)
+        .Fix("leave ep out, so that each rank has all experts, or give --device cpu");
+  }
+
   // The module's own memory is never touched: LibTorch reserves it at most, and the engine gives it
   // back when it places the storages.
-  made->model_ = std::make_unique<Gpt>(
-      parts.plan.shape, parts.device->MakerOf(parts.plan.layout.dtype), parts.plan.lora);
+  made->model_ =
+      std::make_unique<Gpt>(parts.plan.shape, parts.device->MakerOf(parts.plan.layout.dtype),
+                            parts.plan.lora, made->ExchangeOfTokens());
   made->model_->SetCheckpointing(
       options.model.activation_checkpointing,
       options.model.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
@@ -51,6 +59,15 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
   if (parts.foresees)
     TP_RETURN_IF_ERROR(parts.plan.stages ? made->ForeseeStages() : made->ForeseeSteps());
   return made;
+}
+
+TokenExchange RunModel::ExchangeOfTokens() {
+  Collective* const group = parts_.session->experts();
+  if (group == nullptr) return NoExchange();
+  return {{group->rank(), group->world()},
+          MoverOf({.group = group, .clock = parts_.clock, .meanwhile = [this] {
+                     return engine_->open_cache()->Progress();
+                   }})};
 }
 
 Status RunModel::MakeEngine() {

@@ -75,6 +75,7 @@ class RunModel {
   };
 
   explicit RunModel(const RunModelParts& parts) : parts_(parts) {}
+  TokenExchange ExchangeOfTokens();
   Status MakeEngine();
   Status MakeStagedEngine(EngineOptions engine, EngineParts parts);
   Status ForeseeSteps();

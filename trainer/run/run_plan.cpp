@@ -107,12 +107,50 @@ void GroupByStage(const StageCuts& cuts, const GptShape& shape, std::vector<Para
   layout->fuses_small = false;
 }
 
+// All ranks; and where experts are shared, for each of the ranks that share them those that have
+// the same ones. Empty: the group of all ranks alone.
+std::vector<std::vector<Rank>> ExpertDataGroups(const MoeSizes& moe, uint32_t world) {
+  std::vector<std::vector<Rank>> groups;
+  if (moe.ep <= 1) return groups;
+  groups.resize(1 + moe.ep);
+  for (Rank rank = 0; rank < world; ++rank) {
+    groups[0].push_back(rank);
+    groups[1 + rank % moe.ep].push_back(rank);
+  }
+  return groups;
+}
+
+// Neighbours share experts.
+std::vector<Rank> ExpertRanks(const MoeSizes& moe, Rank rank) {
+  std::vector<Rank> ranks;
+  for (uint32_t i = 0; moe.ep > 1 && i < moe.ep; ++i) ranks.push_back(rank - rank % moe.ep + i);
+  return ranks;
+}
+
+// Whether so many ranks can share experts.
+Status CheckExpertRanks(const MoeSizes& moe, const RunOptions& options, uint32_t world) {
+  if (moe.ep <= 1) return {};
+  const auto bad = [&](const std::string& what) {
+    return Status(ErrorId::kUsageError, what).Where("--moe " + options.model.moe);
+  };
+  if (world % moe.ep != 0) {
+    return bad("ep=" + std::to_string(moe.ep) + " ranks are to share experts, and there are " +
+               std::to_string(world))
+        .Fix("give an ep that divides the number of ranks, or more ranks");
+  }
+
+  if (options.adapters.rank > 0 || !options.adapters.base.empty())
+    return bad("ranks share no experts where adapters are trained").Fix("leave ep out");
+  return {};
+}
+
 Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
                              const RunOptions& options, uint32_t world) {
   std::vector<ParameterNote> notes = GptParameters(shape, lora);
   LayoutOptions layout;
   TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.model.dtype));
   layout.world = world;
+  layout.data_groups = ExpertDataGroups(shape.moe, world);
   if (!options.pipeline.ends.empty() && world > 1)
     GroupByStage(CutsOf(options), shape, &notes, &layout);
 
@@ -200,6 +238,9 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
                             Rank rank, const std::string& job) {
   RunPlan plan;
   plan.shape = shape;
+  plan.rank = rank;
+  TP_RETURN_IF_ERROR(CheckExpertRanks(shape.moe, options, world));
+  plan.expert_ranks = ExpertRanks(shape.moe, rank);
   plan.exchange = options.memory.plan == "ddp" ? Exchange::kReplicated : Exchange::kSharded;
   TP_RETURN_IF_ERROR(CheckOptimizer(options));
   TP_RETURN_IF_ERROR(ParseGpuStatesWish(options.memory.gpu_states).status());

@@ -40,6 +40,9 @@ struct RunPlan {
   std::optional<PlanChoice> way;       // what --plan came to
   std::optional<StagePlan> stages;     // with --pipeline
   Exchange exchange = Exchange::kSharded;
+  uint32_t rank = 0;  // that it is seen from
+  // The ranks that share this rank's experts, ascending; empty where it has all of them.
+  std::vector<Rank> expert_ranks = {};
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
   std::shared_ptr<const SavedModel> from;  // null: no --from was given
 };

@@ -292,6 +292,7 @@ void RunSession::GiveJobBack() {
 void RunSession::Leave() {
   // Groups first: what they still have in flight reads and writes the client's rCache. This fails
   // immediately where a peer has died or left.
+  experts_.reset();
   group_storage_.clear();
   link_storage_.clear();
   if (task_.device.give_up_flags) task_.device.give_up_flags();

@@ -57,6 +57,7 @@ struct SessionTask {
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   std::vector<LinkSpec> links = {};       // of a pipeline; the same on all ranks
+  std::vector<Rank> expert_ranks = {};    // that share this rank's experts; empty: none do
   Clock* clock = nullptr;                 // outlives the session
   std::string note = {};                  // what the run is known by (run_note.h)
   bool saves = false;                     // rank 0 saves weights after the last step
@@ -125,6 +126,8 @@ class RunSession {
   std::vector<Collective*> groups() const;
   // As in the task; null where this rank is at neither end.
   std::vector<RankLink*> links() const;
+  // The group of the ranks that share this rank's experts, on the host; null where none do.
+  Collective* experts() { return experts_.get(); }
   client::ChunkService* service() { return client_.get(); }
   const std::string& socket_dir() const { return socket_dir_; }
   // As the server took the job: without states on GPUs where it refused them.
@@ -172,6 +175,7 @@ class RunSession {
   // By data group; null where not a member.
   std::vector<std::unique_ptr<Collective>> group_storage_;
   std::vector<std::unique_ptr<RankLink>> link_storage_;
+  std::unique_ptr<Collective> experts_;
   std::unique_ptr<client::MemClient> client_;
   std::string socket_dir_;
 };

@@ -1,6 +1,8 @@
 // How RunSession makes what ranks exchange by: a group for each set of ranks that share chunks,
-// over NCCL where all have it, and the links between stages of a pipeline.
+// over NCCL where all have it, one of ranks that share experts, and the links between stages of a
+// pipeline.
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -71,6 +73,12 @@ Status RunSession::Meet() {
   TP_RETURN_IF_ERROR(MeetWorld());
   TP_ASSIGN_OR_RETURN(const bool nccl, AgreeOnNccl());
   for (size_t i = 0; i < task_.groups.size(); ++i) TP_RETURN_IF_ERROR(MakeGroup(i, nccl));
+
+  if (!task_.expert_ranks.empty()) {
+    const GroupSpec experts{"experts" + std::to_string(task_.expert_ranks.front()),
+                            task_.expert_ranks};
+    TP_ASSIGN_OR_RETURN(experts_, meeting_->MakeGroup(experts));
+  }
   return MakeLinks();
 }
 

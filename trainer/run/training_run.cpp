@@ -66,8 +66,10 @@ Status TrainingRun::MakeSession() {
   SessionTask task{.server = options_.server,
                    .job = options_.job,
                    .spec = plan_.spec,
-                   .groups = plan_.layout.data_groups};
+                   .groups = plan_.layout.data_groups,
+                   .expert_ranks = plan_.expert_ranks};
   if (plan_.stages) task.links = LinksOf(plan_.stages->cuts);
+
   task.clock = setup_.clock;
   task.saves = !options_.output.save_dir.empty();
   task.note = data_->note;

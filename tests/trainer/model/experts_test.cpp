@@ -13,7 +13,7 @@
 #include <ATen/ATen.h>
 
 #include "trainer/model/gpt.h"
-#include "trainer/model/not_numbers.h"
+#include "trainer/model/model_error.h"
 
 namespace tidepool::trainer {
 namespace experts_test {
@@ -47,7 +47,8 @@ class OneBlock {
     shape.moe = moe;
     model = MakeModel(shape);
     parameters = model->named_parameters();
-    experts = std::make_unique<Experts>(shape, 1, parameters, kPath, &losses);
+    experts =
+        std::make_unique<Experts>(shape, 1, parameters, kPath, BlockContext{&losses, &exchange});
   }
   at::Tensor Parameter(const std::string& name) const { return parameters[kPath + name]; }
   at::Tensor Probabilities(const at::Tensor& x) const {
@@ -65,6 +66,7 @@ class OneBlock {
   std::shared_ptr<Gpt> model;
   NamedTensors parameters;
   RouterLosses losses;
+  TokenExchange exchange = NoExchange();
   std::unique_ptr<Experts> experts;
 };
 
@@ -159,10 +161,11 @@ TEST(Experts, LogitsThatAreNotNumbersAreTold) {
   try {
     block.experts->Run(Activations(13));
     FAIL() << "nothing was told";
-  } catch (const NotNumbers& error) {
-    EXPECT_NE(std::string(error.what()).find("13 router logits of model.layers.0.block_sparse_moe"),
+  } catch (const ModelError& error) {
+    EXPECT_NE(std::string(error.status().what())
+                  .find("13 router logits of model.layers.0.block_sparse_moe"),
               std::string::npos)
-        << error.what();
+        << error.status().Format();
   }
 }
 

@@ -53,6 +53,8 @@ TEST(CheckMoe, RefusesWhatAModelCannotHave) {
   EXPECT_TRUE(refused([](GptShape* s) { s->moe.every = 3; }));
   EXPECT_TRUE(refused([](GptShape* s) { s->moe.width = 0; }));
   EXPECT_TRUE(refused([](GptShape* s) { s->moe.capacity = -1; }));
+  EXPECT_TRUE(refused([](GptShape* s) { s->moe.ep = 3; }));
+  EXPECT_FALSE(refused([](GptShape* s) { s->moe.ep = 2; }));
 }
 
 TEST(MoePresets, HaveThePublishedNumbersOfParameters) {
@@ -81,6 +83,20 @@ TEST(MoeParameters, StandInTheBlocksThatHaveThem) {
   const double less = GptFlopsPerToken(shape, 0);
   shape.moe.top_k = 3;
   EXPECT_EQ(GptFlopsPerToken(shape, 0) - less, 6.0 * 3 * 64 * 40);
+}
+
+TEST(MoeParameters, AreOfTheDataGroupsOfTheirRanks) {
+  GptShape shape = FindGptPreset("moe-tiny").value();
+  shape.moe.ep = 2;
+  uint32_t groups[3] = {0, 0, 0};
+  for (const ParameterNote& note : GptParameters(shape)) {
+    ++groups[note.data_group];
+    const size_t at = note.name.find(".experts.");
+    const uint32_t want = at == std::string::npos ? 0 : note.name[at + 9] < '2' ? 1 : 2;
+    EXPECT_EQ(note.data_group, want) << note.name;
+  }
+  EXPECT_EQ(groups[1], 2 * 2 * 3U);
+  EXPECT_EQ(groups[2], 2 * 2 * 3U);
 }
 
 TEST(MoeAdapters, LeaveExpertsOut) {

@@ -1,0 +1,111 @@
+#include "trainer/model/token_exchange.h"
+
+#include <numeric>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace tidepool::trainer {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+int64_t SumOf(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+struct MoverHolder : torch::CustomClassHolder {
+  explicit MoverHolder(std::shared_ptr<const TokenMover> kept) : mover(std::move(kept)) {}
+  std::shared_ptr<const TokenMover> mover;
+};
+
+at::Tensor Move(const TokenMover& mover, const at::Tensor& rows, const std::vector<int64_t>& out,
+                const std::vector<int64_t>& in) {
+  if (rows.is_meta()) return at::empty({SumOf(in), rows.size(1)}, rows.options());
+  return mover.rows(rows.contiguous(), out, in);
+}
+
+// Gradients go the way back.
+struct MoveRows : torch::autograd::Function<MoveRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
+                            c10::intrusive_ptr<MoverHolder> holder, std::vector<int64_t> out,
+                            std::vector<int64_t> in) {
+    at::Tensor moved = Move(*holder->mover, rows, out, in);
+    context->saved_data["out"] = std::move(out);
+    context->saved_data["in"] = std::move(in);
+    context->saved_data["mover"] = c10::IValue::make_capsule(std::move(holder));
+    return moved;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto holder =
+        c10::static_intrusive_pointer_cast<MoverHolder>(context->saved_data["mover"].toCapsule());
+    const std::vector<int64_t> out = context->saved_data["out"].toIntVector(),
+                               in = context->saved_data["in"].toIntVector();
+    return {Move(*holder->mover, gradients[0], in, out), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+// Rows that come by rank, and from each by expert, in the order of experts: from[r][j] rows of rank
+// r for expert j.
+std::vector<int64_t> PlacesByExpert(const std::vector<int64_t>& from, size_t ranks,
+                                    size_t experts) {
+  std::vector<int64_t> begins(from.size());
+  std::exclusive_scan(from.begin(), from.end(), begins.begin(), int64_t{0});
+  std::vector<int64_t> places;
+  places.reserve(static_cast<size_t>(SumOf(from)));
+
+  for (size_t expert = 0; expert < experts; ++expert) {
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const size_t at = rank * experts + expert;
+      for (int64_t i = 0; i < from[at]; ++i) places.push_back(begins[at] + i);
+    }
+  }
+  return places;
+}
+
+}  // namespace
+
+TokenExchange::Visit TokenExchange::Send(const at::Tensor& sorted,
+                                         const std::vector<int64_t>& counts) const {
+  const size_t ranks = place_.ranks, experts = counts.size() / ranks;
+  std::vector<int64_t> from;
+  if (sorted.is_meta()) {
+    const auto own = counts.begin() + static_cast<int64_t>(place_.rank * experts);
+    for (size_t rank = 0; rank < ranks; ++rank)
+      from.insert(from.end(), own, own + static_cast<int64_t>(experts));
+  } else {
+    from = mover_->counts(counts);
+  }
+
+  Visit visit;
+  visit.counts.assign(experts, 0);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const auto width = static_cast<int64_t>(experts), first = static_cast<int64_t>(rank) * width;
+    visit.out.push_back(
+        std::accumulate(counts.begin() + first, counts.begin() + first + width, int64_t{0}));
+    visit.in.push_back(
+        std::accumulate(from.begin() + first, from.begin() + first + width, int64_t{0}));
+    for (size_t i = 0; i < experts; ++i) visit.counts[i] += from[rank * experts + i];
+  }
+
+  const at::TensorOptions whole = sorted.options().dtype(at::kLong);
+  visit.places = sorted.is_meta() ? at::empty({SumOf(from)}, whole)
+                                  : at::tensor(PlacesByExpert(from, ranks, experts), whole);
+  const at::Tensor came =
+      MoveRows::apply(sorted, c10::make_intrusive<MoverHolder>(mover_), visit.out, visit.in);
+  visit.rows = came.index_select(0, visit.places);
+  return visit;
+}
+
+at::Tensor TokenExchange::SendBack(const at::Tensor& results, const Visit& visit) const {
+  const at::Tensor back =
+      at::empty_like(visit.places)
+          .scatter_(0, visit.places, at::arange(visit.places.numel(), visit.places.options()));
+  return MoveRows::apply(results.index_select(0, back), c10::make_intrusive<MoverHolder>(mover_),
+                         visit.in, visit.out);
+}
+
+}  // namespace tidepool::trainer
