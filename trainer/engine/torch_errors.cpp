@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "trainer/model/model_error.h"
+#include "trainer/model/errors/model_error.h"
 
 namespace tidepool::trainer {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "trainer/model/model_error.h"
+#include "trainer/model/errors/model_error.h"
 
 namespace tidepool::trainer {
 namespace {

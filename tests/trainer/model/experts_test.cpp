@@ -13,7 +13,7 @@
 #include <ATen/ATen.h>
 
 #include "trainer/model/gpt.h"
-#include "trainer/model/model_error.h"
+#include "trainer/model/errors/model_error.h"
 
 namespace tidepool::trainer {
 namespace experts_test {
