@@ -82,7 +82,7 @@ TEST_F(Memctl, WideHasMoreColumns) {
   Serve();
   EXPECT_THAT(ResultOf({"ps", "-o", "wide"}),
               HasSubstr("SKIPPED  UID  ACCOUNT  WEIGHT  PRIORITY  GUARANTEE  LIMIT  NVME LIMIT  "
-                        "CHUNKS  ON NVME\n"));
+                        "CHUNKS  ON NVME  P50  P99  CPUS\n"));
   EXPECT_THAT(ResultOf({"status", "-o", "wide"}), HasSubstr("GPU-01, by vmm (it can)"));
   EXPECT_EQ(ResultOf({"quotas", "-o", "wide"}), ResultOf({"quotas"}));
 }
