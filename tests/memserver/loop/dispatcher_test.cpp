@@ -116,7 +116,7 @@ TEST_P(HostileRequest, EndsTheSessionWithItsReason) {
 
 const BadRequest kBadRequests[] = {
     {"OpZero", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0; }), "operation is unknown"},
-    {"OpNine", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 9; }), "operation is unknown"},
+    {"OpTen", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 10; }), "operation is unknown"},
     {"ClaimOfATrainedChunk", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 5; }), "not frozen"},
     {"OpHuge", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0xffffffff; }),
      "operation is unknown"},
