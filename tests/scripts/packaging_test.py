@@ -171,6 +171,7 @@ class WithAServer(unittest.TestCase):
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
             metrics = answer.read().decode()
         families = set(re.findall(r"^# TYPE (\w+) ", metrics, re.M))
+        families |= {name + "_bucket" for name in re.findall(r"^# TYPE (\w+) histogram$", metrics, re.M)}
         dashboard = json.loads(text_of("monitoring/tidepool-dashboard.json"))
         shown = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
         alerts = re.findall(r"^ +expr: (.*)$", text_of("monitoring/tidepool-alerts.yaml"), re.M)
