@@ -101,23 +101,44 @@ pid_t FindKeeper(const std::string& socket_dir) {
   return 0;
 }
 
+namespace {
+
+bool IsOfDaemon(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
+  return name == "tp-keeper" || name.starts_with("memserver");
+}
+
+// A process has no words while it is executed; nor has one that has ended and is still listed.
+bool IsBeingExecuted(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid);
+  if (!IsOfDaemon(pid) || std::ifstream(folder + "/cmdline").peek() != EOF) return false;
+  std::string stat;
+  std::getline(std::ifstream(folder + "/stat"), stat);
+  const size_t state = stat.rfind(") ");
+  return state != std::string::npos && stat[state + 2] != 'Z' && stat[state + 2] != 'X';
+}
+
+}  // namespace
+
 // Whichever is left starts the other one again, and one that has just been started has written no
-// lock file yet: all are stopped before any is killed. One that is being executed has no words for
-// a moment: what is found has to stay the same for a while.
+// lock file yet: all are stopped before any is killed. On a busy machine an execution takes longer
+// than all looks here, so nobody may be in the middle of one at the last look.
 void KillDaemon(const std::string& socket_dir) {
   std::set<pid_t> stopped;
   SteadyClock clock;
+  const int64_t limit = clock.NowNs() + 5 * kNsPerSecond;
   for (int unchanged = 0; unchanged < 4; ++unchanged) {
     if (unchanged > 0) clock.SleepNs(2 * kNsPerMs);
     const size_t before = stopped.size();
+    const std::vector<pid_t> all = ProcessesNaming("");
+    const bool executing = std::any_of(all.begin(), all.end(), IsBeingExecuted);
     for (const pid_t pid : ProcessesNaming(socket_dir)) {
-      std::string name;
-      std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
-      if (name != "tp-keeper" && !name.starts_with("memserver")) continue;
+      if (!IsOfDaemon(pid)) continue;
       kill(pid, SIGSTOP);
       stopped.insert(pid);
     }
-    if (stopped.size() != before) unchanged = -1;
+    if (stopped.size() != before || (executing && clock.NowNs() < limit)) unchanged = -1;
   }
   for (const pid_t pid : stopped) kill(pid, SIGKILL);
 }
