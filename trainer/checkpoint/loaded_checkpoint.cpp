@@ -82,7 +82,10 @@ Result<std::string> CheckpointToResume(const RunOptions& options) {
   const bool automatic = resume == "auto" && !options.checkpoint.dir.empty();
   if (resume.empty() || resume == "never" || (resume == "auto" && !automatic)) return std::string();
   if (resume != "auto" && resume != "latest") return resume;
-  if (options.checkpoint.dir.empty()) return Usage("--resume latest needs --checkpoint-dir");
+  if (options.checkpoint.dir.empty()) {
+    return Usage("--resume latest needs --checkpoint-dir")
+        .Fix("give --checkpoint-dir DIR, or name the checkpoint itself: --resume DIR/step-...");
+  }
 
   TP_ASSIGN_OR_RETURN(const auto found, FindCheckpoints(options.checkpoint.dir));
   for (auto it = found.rbegin(); it != found.rend(); ++it) {

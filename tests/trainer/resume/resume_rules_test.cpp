@@ -76,6 +76,9 @@ TEST(WhatIsLeft, OfAStoppedRunIsTold) {
   EXPECT_TRUE(says("not kept, because --lease is 0s", "job j is not kept"));
   EXPECT_FALSE(says("not kept, because --lease is 0s", "goes on"));
   EXPECT_TRUE(says("", "gone with the job") && says("", "--save DIR") && says("", "--resume auto"));
+  options.checkpoint = {.every = 10, .dir = "ck"};
+  EXPECT_TRUE(says("", "--resume latest goes on behind the newest checkpoint in ck"));
+  options.checkpoint = {};
   options.server.standalone = true;
   EXPECT_FALSE(says("", "--resume")) << "a private server keeps nothing";
   options.output.save_dir = "out";

@@ -74,6 +74,13 @@ std::string WhatIsLeft(const RunOptions& options, const std::string& job, const 
   if (!kept.empty())
     return sealed + ": job " + job + " is " + kept + ", and " + Again(job) + " goes on";
   if (!options.output.save_dir.empty()) return sealed + " and saved";
+
+  if (options.checkpoint.every > 0) {
+    return sealed +
+           ", and gone with the job: --resume latest goes on behind the newest checkpoint" +
+           " in " + options.checkpoint.dir;
+  }
+
   return sealed + ", and gone with the job: --save DIR keeps weights" +
          (options.server.standalone ? ""
                                     : ", --job NAME --resume auto what a later run needs to go on");
