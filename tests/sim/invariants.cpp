@@ -300,9 +300,11 @@ void CheckPlanes(ServeWorld* world, const Job& job, const SimJob& model) {
   }
 }
 
-std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease) {
+std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease,
+                               std::span<const uint64_t> damaged) {
   std::vector<KeptFact> facts;
   for (const IndexedJob& indexed : ReadIndexOf(*world).jobs) {
+    if (std::find(damaged.begin(), damaged.end(), indexed.nonce) != damaged.end()) continue;
     const auto bytes = world->pool().Look(indexed.records_offset, indexed.records_bytes);
     auto kept = ReadJobRecords(bytes, indexed);
     TP_CHECK(kept.ok(), kept.status().Line().c_str());

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tests/fakes/serve_world.h"
@@ -30,13 +31,15 @@ void CheckIndex(const ServeWorld& world);
 // complete, are there. Chunks on NVMe lie there whole, at their version.
 void CheckPlanes(ServeWorld* world, const Job& job, const SimJob& model);
 
-// What a dead server has left, read from kept memory alone.
+// What a dead server has left, read from kept memory alone, but for the jobs with these nonces,
+// which were damaged.
 struct KeptFact {
   uint64_t nonce = 0;
   Version sealed = 0;
   bool must_survive = false;  // a rank may come back, or the lease is for it
 };
-std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease);
+std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease,
+                               std::span<const uint64_t> damaged);
 // The recovered server has all of it, at the same sealed version.
 void CheckRecovered(const std::vector<KeptFact>& kept, const ServeWorld& world);
 

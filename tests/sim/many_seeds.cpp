@@ -39,7 +39,7 @@ SimReport RunSeeds(uint64_t first, uint64_t last, uint64_t events) {
 }
 
 std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
-  char text[1400];
+  char text[1500];
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
   std::snprintf(text, sizeof text,
                 "%llu seeds in %.1f s (%.1f seeds/s), %llu events (%.0f a seed), hash %016llx, "
@@ -55,7 +55,7 @@ std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
                 "uploads found, %llu server deaths at them, "
                 "%llu jobs moved to drives for others (%llu dropped), %llu server deaths at that, "
                 "%llu jobs set aside for servers that had not ended "
-                "(%llu late writes)",
+                "(%llu late writes), %llu damaged (%llu refusals meanwhile)",
                 number(seeds), seconds, static_cast<double>(seeds) / seconds, number(sum.events),
                 static_cast<double>(sum.events) / static_cast<double>(seeds), number(sum.hash),
                 number(sum.steps_sealed), number(sum.steps_skipped), number(sum.server_deaths),
@@ -67,7 +67,8 @@ std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
                 number(sum.nvme_faults), number(sum.abandoned), number(sum.nvme_deaths),
                 number(sum.frozen_fetched), number(sum.frozen_rejected), number(sum.frozen_deaths),
                 number(sum.demotions), number(sum.demotions_dropped), number(sum.demotion_deaths),
-                number(sum.set_aside), number(sum.late_writes));
+                number(sum.set_aside), number(sum.late_writes), number(sum.damaged),
+                number(sum.withheld));
   return text;
 }
 

@@ -39,6 +39,7 @@ void SimWorld::KillServer(const std::string& how) {
     late_.clear();
     StartAfresh();
   } else {
+    if (lingers_ && !chaos_is_over_) DamageAJob();
     StartNextServer();
   }
   report_.set_aside += world_->tables().set_aside.size();
@@ -93,7 +94,7 @@ void SimWorld::StartNextServer() {
   const uint64_t deaths_max =
       plan_.Has(Fault::kDeathInRecovery) ? random_.Below(kDeathsInRecoveryMax + 1) : 0;
   for (uint64_t deaths = 0;; ++deaths) {
-    const std::vector<KeptFact> kept = ReadKept(world_, lease_ns_ > 0);
+    const std::vector<KeptFact> kept = ReadKept(world_, lease_ns_ > 0, damaged_);
     server_->DieAt(nullptr, deaths < deaths_max ? 1 + random_.Below(12) : 0);
     const char* point = server_->Run([&] { world_->Restart(); });
     server_->DieAt(nullptr, 0);

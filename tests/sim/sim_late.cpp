@@ -39,6 +39,23 @@ void SimWorld::NoteLateWrites() {
   }
 }
 
+// Overwrites the record of a job with copies on GPUs. The next server gives that job up, and
+// withholds all free memory until the servers that may still copy for it have ended.
+void SimWorld::DamageAJob() {
+  if (world_->loop().stopped() || random_.Below(8) != 0) return;
+  for (Actor& actor : actors_) {
+    const Job* job = JobOf(actor);
+    if (job == nullptr || !job->IsRecorded()) continue;
+    if (job->states->record().gpu_servers.load() == 0) continue;
+    job->states->record().uid ^= 1;
+    damaged_.push_back(job->nonce);
+    actor.there = false;
+    for (const auto& rank : actor.ranks) rank->LoseStates();
+    ++report_.damaged;
+    return Note(actor.job->spec().name + " is damaged");
+  }
+}
+
 // Any bytes may land for what was on its way: the rank may use its memory again by now.
 void SimWorld::WriteLate() {
   if (random_.Below(600) == 0) return EndLingering();

@@ -57,6 +57,8 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   EXPECT_GT(sum.frozen_fetched, 10 * kSeeds);
   EXPECT_GT(sum.frozen_rejected, kSeeds / 10);
   EXPECT_GT(sum.frozen_deaths, kSeeds / 50);
+  EXPECT_GT(sum.damaged, kSeeds / 100);
+  EXPECT_GT(sum.withheld, kSeeds / 100);
   for (size_t i = 0; i < sum.killed_at.size(); ++i) {
     EXPECT_GT(sum.killed_at[i], 0u) << "the server never died at " << kServerPoints[i];
   }

@@ -87,6 +87,8 @@ void SimReport::Add(const SimReport& other) {
   frozen_deaths += other.frozen_deaths;
   set_aside += other.set_aside;
   late_writes += other.late_writes;
+  damaged += other.damaged;
+  withheld += other.withheld;
   rare_paths += other.rare_paths;
   for (size_t i = 0; i < killed_at.size(); ++i) killed_at[i] += other.killed_at[i];
 }
@@ -398,6 +400,7 @@ void SimWorld::On(const AwaitRank& awaited) {
 
 void SimWorld::On(const Refused& refused) {
   ++report_.refusals;
+  report_.withheld += world_->tables().withheld.slots.empty() ? 0 : 1;
   Actor* owner = nullptr;
   SimRank* rank = FindRank(refused.connection, &owner);
   if (rank == nullptr) return;

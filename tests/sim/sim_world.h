@@ -56,6 +56,8 @@ struct SimReport {
   uint64_t frozen_deaths = 0;  // deaths of the server at their points
   // Jobs set aside for servers that had not ended; writes of those servers' copies.
   uint64_t set_aside = 0, late_writes = 0;
+  // Jobs whose record was damaged; refusals while memory was withheld for them.
+  uint64_t damaged = 0, withheld = 0;
   uint64_t rare_paths = 0;                                 // TP_BUGGIFY that fired
   std::array<uint32_t, kServerPoints.size()> killed_at{};  // server deaths by point
   // Sums two seeds' reports; the hashes are mixed.
@@ -107,6 +109,7 @@ class SimWorld {
   void NoteLateWrites();
   void WriteLate();
   void EndLingering();
+  void DamageAJob();
   const Job* JobOf(const Actor& actor) const;
   void LoseKeeper();
   void RenewKeeper();
@@ -176,6 +179,7 @@ class SimWorld {
     uint64_t offset = 0, bytes = 0;  // in the pool
   };
   std::vector<LateWrite> late_;
+  std::vector<uint64_t> damaged_;  // nonces of jobs whose record was damaged
   struct Watch {
     AwaitRank rank;
     bool blind = false;  // its process cannot be watched: only the lease tells
