@@ -1,7 +1,7 @@
-// DeskContext: what every part of JobDesk looks at.
+// DeskContext: what every component of JobDesk reads.
 //
-// One thread (the serve loop). JobDesk makes it; everything named here outlives the parts that are
-// given it.
+// One thread (the serve loop). JobDesk makes it; everything named here outlives the components that
+// receive it.
 #pragma once
 
 #include <utility>
@@ -21,7 +21,7 @@ struct DeskContext {
   WakeUps<RoomChange>* room_changes;
   UserLog* log;
 
-  // To the control thread.
+  // Sends a reply to the control thread.
   template <typename Reply>
   void Send(Reply reply) const {
     neighbours.replies->Push(ControlReply(std::move(reply)));

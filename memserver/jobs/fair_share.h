@@ -1,12 +1,12 @@
-// FairShare: whose turn it is to use something that jobs compete for (workers, copies): deficit
-// round robin by weight among the members of a priority, and the priorities one after the other,
-// with promotion.
+// FairShare: decides whose turn it is to use a resource that jobs compete for (workers, copies). It
+// is deficit round robin by weight among the members of one priority, and strict priority between
+// them, with promotion.
 //
-// One thread. It names a member and is told what that member took; it knows neither jobs nor work.
+// One thread. It picks a member and is told what that member took; it knows neither jobs nor work.
 // Members are numbered from 0 and may change between calls.
 // Invariants: among members that always have something to take, what each takes is in proportion to
 // its weight, up to one quantum and one item; a priority that has something to take gets
-// kPromotedQuanta for every kPromotionQuanta quanta that higher ones took; nobody saves up turns
+// kPromotedQuanta for every kPromotionQuanta quanta that higher ones took; no member saves up turns
 // that it did not need.
 #pragma once
 
@@ -21,28 +21,28 @@
 
 namespace tidepool::memserver {
 
-// A member's account of one scarce thing.
+// A member's account of one resource.
 struct Share {
   uint32_t weight = 1;
   Priority priority = Priority::kNormal;
-  // What it may still take in this round; below 0 when an item was larger than that.
+  // What it may still take in this round; below 0 when an item was larger than the rest.
   int64_t deficit = 0;
-  uint64_t served = 0;  // since the beginning
+  uint64_t served = 0;  // total since the start
 };
 
 class FairShare {
  public:
-  // What weight 1 may take in a round. Items may be larger: then it takes part in fewer rounds.
+  // What weight 1 may take in a round. A member with larger items takes part in fewer rounds.
   static constexpr int64_t kQuantum = static_cast<int64_t>(kMiB);
-  // When higher priorities have taken so many quanta, a lower one that waits takes the next few:
-  // 1/17 of all.
+  // When higher priorities have taken kPromotionQuanta, a waiting lower one takes the next
+  // kPromotedQuanta: 1/17 of all.
   static constexpr int64_t kPromotionQuanta = 32, kPromotedQuanta = 2;
 
   explicit FairShare(int64_t quantum = kQuantum) : quantum_(quantum) {}
 
   // Lets one member take one item. `share(i)` is member i's Share; `take(i)` lets it take an item
   // and returns its cost, 0 when it has none. Priorities below `lowest` have to wait, and lose
-  // nothing by it. False when nobody has any.
+  // nothing by it. False when no member has an item.
   template <typename ShareOf, typename Take>
   bool Serve(size_t members, ShareOf share, Take take, Priority lowest = Priority::kLow) {
     for (auto priority = static_cast<size_t>(lowest); priority + 1 < kPriorities; ++priority) {
@@ -60,15 +60,15 @@ class FairShare {
     for (size_t priority = kPriorities; priority-- > static_cast<size_t>(lowest);) {
       const int64_t cost = ServePriority(priority, members, share, take);
       if (cost == 0) continue;
-      // No higher one has anything: it owes them nothing.
+      // No higher priority has anything, so it owes them nothing.
       turns_[priority].promoted = std::max<int64_t>(turns_[priority].promoted, 0);
       return PassOver(priority, cost);
     }
     return false;
   }
 
-  // Lets a member take one item out of turn, on account: it is counted, and a member that owes a
-  // round's share has to wait for its turn. False when that is so or it has none.
+  // Lets a member take one item out of turn, on account: the cost is counted, and a member that
+  // owes a round's share has to wait for its turn. False when it owes that much or has no item.
   template <typename Take>
   bool ServeOutOfTurn(Share* member, Take take) {
     const auto priority = static_cast<size_t>(member->priority);
@@ -83,16 +83,16 @@ class FairShare {
   }
 
  private:
-  // An item may be so many times larger than what its member was due; what is above that is
+  // An item may be at most this many times larger than what its member was due; the excess is
   // forgotten.
   static constexpr int64_t kDebtQuanta = 1024;
 
-  // What the item cost that a member of this priority took; 0: none has any.
+  // Cost of the item that a member of this priority took; 0: none has any.
   template <typename ShareOf, typename Take>
   int64_t ServePriority(size_t priority, size_t members, ShareOf share, Take take) {
     size_t& cursor = turns_[priority].cursor;
     Seen seen;
-    size_t without = 0;  // members in a row that have nothing, or belong to another priority
+    size_t without = 0;  // consecutive members with no item or of another priority
 
     for (; without < members; ++seen.steps) {
       cursor = cursor < members ? cursor : 0;
@@ -107,7 +107,7 @@ class FairShare {
             member.deficit = std::max<int64_t>(member.deficit, 0);
           return cost;
         }
-        // It has nothing to do: it saves up nothing.
+        // A member with nothing to do saves up nothing.
         member.deficit = 0;
         ++without;
       } else {
@@ -128,8 +128,7 @@ class FairShare {
     if (static_cast<size_t>(next.priority) == priority) next.deficit += quantum_ * next.weight;
   }
 
-  // What a search has seen before it found a member to serve: a member without competitors owes
-  // nothing.
+  // What a search saw before it found a member to serve: a member without competitors owes nothing.
   struct Seen {
     size_t steps = 0;
     std::optional<size_t> debtor;
@@ -155,8 +154,8 @@ class FairShare {
 
   struct Turn {  // of one priority
     size_t cursor = 0;
-    int64_t passed_over = 0;  // taken by higher ones, for which it has not been promoted yet
-    // What it may take before higher ones; below 0 when an item was larger than that.
+    int64_t passed_over = 0;  // taken by higher priorities since the last promotion
+    // What it may take before higher priorities; below 0 when an item was larger than the rest.
     int64_t promoted = 0;
   };
 

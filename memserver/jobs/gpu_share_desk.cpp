@@ -55,7 +55,7 @@ uint64_t GpuShareDesk::StatesToMake(const SessionSlot& slot) {
 Status GpuShareDesk::TakeShare(SessionSlot* slot) {
   GpuStateMemory states = std::move(slot->held_brought.states);
   slot->held_brought.states = {};
-  if (StatesToMake(*slot) == 0) {  // another incarnation of the rank was before it
+  if (StatesToMake(*slot) == 0) {  // another incarnation of the rank came first
     if (states.memory != nullptr) context_.Send(Discard{nullptr, std::move(states.memory)});
     return Status();
   }
@@ -95,7 +95,7 @@ Status GpuShareDesk::Open(GpuShare* share, GpuStateMemory states) {
 
 void GpuShareDesk::NoteKept(const StatesKept& event) {
   Job* job = context_.tables->FindJob(event.job);
-  if (job == nullptr) return;  // a slot that no job had
+  if (job == nullptr) return;  // a slot that belonged to no job
   GpuShare& share = job->gpus.shares()[event.rank];
   if (event.let_go) {
     share.life = GpuShare::Life::kDropped;
@@ -170,7 +170,7 @@ Result<GpuStreams*> GpuShareDesk::StreamsOf(Gpu* gpu) {
   if (number == roots.size()) {
     roots.push_back(std::make_unique<RootComplex>(gpu->root_complex(), number,
                                                   context_.options.gpu_copy_bytes));
-    // Makes the jobs' shares of it now: turns allocate nothing.
+    // Makes the jobs' shares of this GPU now, because turns do not allocate.
     for (const auto& job : context_.tables->jobs) job->RootShare(number, LaneWay::kToRcache);
   }
 

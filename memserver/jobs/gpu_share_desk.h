@@ -1,8 +1,8 @@
-// GpuShareDesk: the shares of jobs whose states lie in memory of GPUs (decision 026): which rank
-// has to make one, when it may be used, and how it is let go of.
+// GpuShareDesk: the shares of jobs whose states lie in GPU memory (decision 026): which rank has to
+// make one, when it may be used, and how it is released.
 //
-// One thread (the serve loop). The shares themselves are the job's (GpuQueue); the keeper has a
-// slot for each, so that they outlive this process.
+// One thread (the serve loop). The job owns the shares (GpuQueue); the keeper has a slot for each,
+// so that they outlive this process.
 #pragma once
 
 #include "memserver/jobs/desk_context.h"
@@ -13,23 +13,23 @@ class GpuShareDesk {
  public:
   explicit GpuShareDesk(const DeskContext& context) : context_(context) {}
 
-  // Errors: kJobSpecBad where states are wanted on GPUs that the ranks do not bring,
-  // kTooManySessions where the keeper has too few slots.
+  // Checks a job's request for states on GPUs. Errors: kJobSpecBad where the ranks do not bring
+  // those GPUs, kTooManySessions where the keeper has too few slots.
   Status Admit(const ReserveJob& event) const;
-  // Also for a job that came from the server before this one, whose other ranks are not back.
+  // Also valid for a job of the former server whose other ranks are not back yet.
   static Status CheckBrings(const Job& job, Rank rank, bool client_owned_rcache);
-  // Bytes of the share that the rank has to bring; 0: none, or it is there.
+  // Bytes of the share that the rank has to bring; 0: none, or it exists already.
   static uint64_t StatesToMake(const SessionSlot& slot);
-  // The memory that was made for the rank is its share from now on, whatever becomes of the rank.
+  // Makes the memory that was made for the rank its share, whatever becomes of the rank.
   Status TakeShare(SessionSlot* slot);
-  // The keeper has the memory of a share, or has let go of it.
+  // The keeper has stored the memory of a share, or has released it.
   void NoteKept(const StatesKept& event);
-  // A share that the server before this one had is mapped, or cannot be.
+  // A share that the former server had is mapped, or cannot be.
   void NoteImported(StatesImported event);
-  // Gives up the shares of a job that ends. True when nobody but the table knows of them any more:
-  // neither a GPU, nor the keeper.
+  // Releases the shares of a job that ends. True when only the table still refers to them: neither
+  // a GPU nor the keeper does.
   bool LetGo(Job* job);
-  // The streams of the GPU that a rank brought, opened for the first of them.
+  // The streams of the GPU that a rank brought, opened for its first rank.
   Result<GpuStreams*> StreamsOf(Gpu* gpu);
 
  private:

@@ -19,7 +19,7 @@ JobDesk::JobDesk(const LoopNeighbours& neighbours, const LoopOptions& options, T
       tables_(tables),
       settings_(options.live, options.config),
       log_(neighbours.clock),
-      // What the components read, then the components, each behind those that it knows.
+      // First what the components read, then the components, each after those that it uses.
       context_{neighbours_, options_, tables, settings_, &room_changes_, &log_},
       gpu_shares_(context_),
       admission_(context_, &gpu_shares_),
@@ -35,8 +35,8 @@ void JobDesk::Handle(ControlEvent event) {
   std::visit([this](auto& e) { On(std::move(e)); }, event);
 }
 
-// A process that gave its slot up while no server was there, and comes anew: as it lives, nobody
-// else will say that the old place is lost.
+// Drops the session of a process that gave its slot up while no server was there, and now starts
+// anew. The process lives, so nothing else would report the old session as lost.
 void JobDesk::DropStaleIncarnation(const ReserveJob& event) {
   Job* job = tables_->FindJob(event.spec->name);
   if (job == nullptr || job->uid != event.uid || event.rank >= job->slots.size() ||
@@ -93,7 +93,7 @@ void JobDesk::On(DeclareSchedule event) {
   slot->job->updates.SetOrder(std::move(event.order));
 }
 
-// Takes up the jobs that waited for these servers; their ranks were told to try again.
+// Takes up the jobs that waited for these servers. Their ranks were told to try again.
 void JobDesk::On(const FormerServersEnded& event) {
   neighbours_.index->ForgetServers(event.servers);
   if (!tables_->draining) {
@@ -129,14 +129,14 @@ void JobDesk::On(const StopServing& event) {
   const bool any_goes_on = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on) ||
                            !tables_->set_aside.empty();
   tables_->handing_over = event.hand_over && any_goes_on;
-  // The jobs stay as they are; PollJobs ends the loop when the work in hand is done.
+  // The jobs stay as they are. PollJobs ends the loop when the work in hand is done.
   if (tables_->handing_over) return;
 
   slots_.ExpelEverybody(tables_->WhyStopping());
   for (const auto& job : tables_->jobs) life_.BeginRemoval(job.get());
 }
 
-// Another server takes over: the loop ends as soon as the workers have put down what they hold.
+// Hands over to another server: the loop ends as soon as the workers have finished what they hold.
 bool JobDesk::EndHandOver() {
   const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [](const auto& job) {
     return job->work_at_team > 0 || job->IsMoving();
@@ -150,7 +150,7 @@ bool JobDesk::EndHandOver() {
   return true;
 }
 
-// Nothing that this server has begun is under way.
+// Requires that nothing this server has begun is under way.
 void JobDesk::Stop() {
   tables_->stopped = true;
   neighbours_.index->ForgetServers(neighbours_.own_server);

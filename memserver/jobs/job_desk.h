@@ -1,13 +1,13 @@
 // JobDesk: how jobs and session slots come and go: control events in, replies out.
 //
-// One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing
-// sockets) is the control thread's. It hands each event to the part that owns the state it changes,
-// and is where those parts are made:
+// One thread (the serve loop). Nothing here blocks; the control thread does what is slow (zeroing,
+// mapping, closing sockets). JobDesk makes its components and hands each event to the one that owns
+// the state it changes:
 //   AdmissionQueue  ranks that wait for room        JobLife       a job's phases and its end
 //   JobAdmission    slots, and jobs made for them   SessionSlots  slots until they are left
-//   DemotionDesk    states on their way to NVMe     SaveDesk      saves in work
+//   DemotionDesk    states on their way to NVMe     SaveDesk      saves in progress
 //   GpuShareDesk    shares of states on GPUs        AdminCommands what admins change
-// A part knows only those named before it in the list of members below.
+// A component knows only those named before it in the list of members below.
 #pragma once
 
 #include <utility>
@@ -33,23 +33,23 @@ class JobDesk {
   JobDesk(const JobDesk&) = delete;
   JobDesk& operator=(const JobDesk&) = delete;
 
-  // What the control thread and the checkpoint thread say.
+  // Handles an event of the control thread or the checkpoint thread.
   void Handle(ControlEvent event);
   void HandleSaved(const SaveResult& saved) { saves_.End(saved); }
-  // Ends the session of every slot that broke the protocol in this turn. True when there was one.
+  // Ends the session of every slot that broke the protocol in this turn. True if there was one.
   bool ExpelViolators() { return slots_.ExpelViolators(); }
-  // Starts saves whose version is complete, ends leases, gives back what removed jobs held. True
-  // when something happened.
+  // Starts saves whose version is complete, ends leases, and returns what removed jobs held. True
+  // if something happened.
   bool PollJobs();
   // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True
-  // when there was one.
+  // if there was one.
   bool PollGpus() { return slots_.PollGpus(); }
   // Continues the snapshot that is being built. True while there is one.
   bool PollSnapshot();
-  // Every job and every waiting rank has the quota that the book says.
+  // Gives every job and every waiting rank the quota of the quota book.
   void ApplyQuotas() { commands_.ApplyQuotas(); }
 
-  // For the loop, which brings it ended work and transfers.
+  // The demotion. The loop brings it finished work and transfers.
   Demotion* mutable_demotion() { return demotions_.mutable_mover(); }
 
   // For tests and the simulator, between turns.

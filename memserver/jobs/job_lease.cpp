@@ -17,7 +17,7 @@ std::optional<int64_t> KeptUntilSeconds(const Job& job, const LoopOptions& optio
                                         const Clock& clock) {
   const std::optional<int64_t> end = LeaseEndNs(job, options);
   if (!end || *end == kKeptWithoutEnd) return end;
-  // Rounded up: what is promised until a second is there in it.
+  // Rounded up: a promise until some second includes that second.
   const int64_t left = std::max<int64_t>(0, *end - clock.NowNs());
   return WallSeconds() + (left + kNsPerSecond - 1) / kNsPerSecond;
 }

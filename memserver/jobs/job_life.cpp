@@ -17,7 +17,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Nobody but the table knows the job any more.
+// True when only the table still refers to the job.
 bool IsUnused(const Job& job) {
   const bool at_work = job.work_at_team > 0 || job.IsMoving();
   return !job.HasSlots() && (!at_work || TP_PLANTED("jobs.removed_under_work")) &&
@@ -26,7 +26,7 @@ bool IsUnused(const Job& job) {
 
 }  // namespace
 
-// One job's part of what a turn does for all that are being made.
+// One job's part of a budget that all jobs being made share in a turn.
 uint64_t JobLife::PartOf(uint64_t all) const {
   const auto is_made = [](const auto& job) { return job->phase == JobPhase::kZeroing; };
   const auto& jobs = context_.tables->jobs;
@@ -45,7 +45,7 @@ bool JobLife::Make(Job* job) {
   return true;
 }
 
-// The frozen chunks of a long list come in slices; where one cannot be had, the job ends.
+// Lists the frozen chunks in slices (there may be many). If one cannot be had, the job ends.
 bool JobLife::List(Job* job) {
   if (!job->making_failure.ok()) return false;
   const uint64_t rows = TP_BUGGIFY("desk.list_slowly") ? 1 : PartOf(FrozenTable::kRowsPerTurn);
@@ -53,8 +53,8 @@ bool JobLife::List(Job* job) {
   return true;
 }
 
-// A job that a later server can find has its ranges on NVMe for good. Before its last record is
-// there, and the index names it, a later server finds nothing of it.
+// Opens a job once its ranges on NVMe are durable. A later server finds nothing of it before its
+// last record is written and the index names it.
 bool JobLife::Open(Job* job) {
   if (job->states->spills() && !context_.neighbours.tier->IsDurable(*job->states)) return false;
   const uint64_t bytes_max = TP_BUGGIFY("desk.record_slowly") ? 256 : PartOf(kRecordBytesPerTurn);
@@ -78,7 +78,7 @@ void JobLife::SendFarewells(Job* job) {
   job->farewells.clear();
 }
 
-// The run of which a rank has left can seal no further step.
+// A run that a rank has left can seal no further step.
 void JobLife::BreakRun(Job* job, Rank rank, Leaving how) {
   JobRecord& record = job->states->record();
   if (how == Leaving::kGoodbye)
@@ -98,7 +98,7 @@ void JobLife::NoteRankLeft(Job* job, Rank rank, Leaving how) {
   if (job->IsRecorded() && job->states->weights_ready())
     context_.tables->lost.Forget(job->spec().name, job->uid);
   if (job->IsRecorded()) BreakRun(job, rank, how);
-  // A server that ends tells each rank so, and not that its peers were sent away before it.
+  // A server that ends tells each rank so, rather than that its peers were sent away before it.
   if (how != Leaving::kGoodbye && !context_.tables->draining) {
     for (const SessionSlot* other : job->slots) {
       if (other != nullptr) context_.Send(PeerGone{other->connection, rank});
@@ -107,7 +107,7 @@ void JobLife::NoteRankLeft(Job* job, Rank rank, Leaving how) {
   if (!job->HasRanks() && job->phase != JobPhase::kRemoving) KeepOrEnd(job);
 }
 
-// The last rank has left.
+// Called when the last rank has left.
 void JobLife::KeepOrEnd(Job* job) {
   const bool all_said_goodbye = job->IsRecorded() && job->AllLeftWell();
   const bool worth_keeping = job->phase == JobPhase::kOpen && job->states->weights_ready() &&
@@ -149,7 +149,7 @@ bool JobLife::PollAwaited(Job* job) {
 }
 
 void JobLife::BeginRemoval(Job* job) {
-  // While a GPU copies for it, the next server must not give its memory to others.
+  // While a GPU copies for the job, the next server must not give its memory to others.
   const bool stays =
       job->IsRecorded() && job->HasGpuCopies() && !TP_PLANTED("jobs.index_left_under_copies");
   if (stays) job->SetRun(RunState::kOver);
@@ -158,7 +158,7 @@ void JobLife::BeginRemoval(Job* job) {
     context_.neighbours.index->Remove(job->index_slot);
   TP_POINT("server.job_unrecorded");
 
-  // The next job of this name has no part in what was set for this one.
+  // Settings made for this job do not apply to the next job of this name.
   if (job->phase != JobPhase::kRemoving) context_.tables->quotas.ForgetJob(job->spec().name);
   job->phase = JobPhase::kRemoving;
   job->spills.Abandon();

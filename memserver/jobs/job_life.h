@@ -1,7 +1,7 @@
 // JobLife: how a job opens, loses its ranks, and ends.
 //
 // One thread (the serve loop). It changes the phase of jobs and their place in the index of kept
-// memory; slots are SessionSlots' matter, which tells it when a rank has left.
+// memory. SessionSlots owns the slots and tells it when a rank has left.
 #pragma once
 
 #include "memserver/jobs/admission/demotion_desk.h"
@@ -15,26 +15,26 @@ class JobLife {
   JobLife(const DeskContext& context, GpuShareDesk* gpu_shares, const DemotionDesk* demotions)
       : context_(context), gpu_shares_(gpu_shares), demotions_(demotions) {}
 
-  // Goes on with a job that is being made: lays out its chunks, and when its memory is zeroed and
-  // its ranges on NVMe have reached the disk, writes its records and opens it, so that its ranks
-  // may be attached. One turn's part of it; true when there was some.
+  // Advances a job that is being made: lays out its chunks; when its memory is zeroed and its
+  // ranges on NVMe have reached the disk, writes its records and opens it, so that its ranks may be
+  // attached. Does one turn's part; true when there was some.
   bool Make(Job* job);
-  // A rank has left: the run can seal no further step. The last one leaves the job detached, kept
-  // for its lease, or ends it.
+  // Notes that a rank has left: the run can seal no further step. The last one leaves the job
+  // detached and kept for its lease, or ends it.
   void NoteRankLeft(Job* job, Rank rank, Leaving how);
-  // A rank of the server before this one is waited for no more.
+  // Stops waiting for a rank of the former server.
   void LoseAwaited(Job* job, Rank rank, const char* cause);
-  // Gives up ranks of the server before this one that neither come back nor are seen to have ended
-  // (no process identity is known across a container). True when there were some.
+  // Gives up ranks of the former server that neither come back nor are known to have ended (no
+  // process identity is known across a container). True when there were some.
   bool PollAwaited(Job* job);
   // True when the lease of a job without ranks has ended just now.
   bool EndLease(Job* job);
-  // No work of it is begun any more; it goes as soon as nobody uses it. Harmless when repeated.
+  // Begins no more work of the job; it is erased as soon as nobody uses it. Idempotent.
   void BeginRemoval(Job* job);
-  // Gives back what a job held that ends, when nobody uses it. True when the job is gone.
+  // Returns what an ending job held once nobody uses it. True when the job is gone.
   bool EraseIfUnused(Job* job);
-  // A rank that said goodbye is answered when its memory is free. The last one's includes the
-  // job's: the next run then finds the pool as it was.
+  // Answers a rank that said goodbye once its memory is free. For the last rank that includes the
+  // job's memory, so that the next run finds the pool as it was.
   void SendFarewells(Job* job);
 
  private:

@@ -21,8 +21,7 @@ std::span<const optim::UndoArea> UndoAreas(const HostPool& pool) {
           TP_PLANTED("recover.one_worker_only") ? 2 : own.size() / sizeof(optim::UndoArea)};
 }
 
-// Shards whose weights are all in, but whose chunk is not complete: their 16-bit form is made
-// again.
+// Converts again the shards whose weights have all arrived while their chunk is incomplete.
 void LoadAgain(Job* job) {
   JobStates& states = *job->states;
   for (ChunkId id = 0; id < states.chunks().size(); ++id) {
@@ -55,7 +54,7 @@ std::string NameOf(const JobStates& states) {
   return "job " + std::to_string(states.record().job) + " (" + states.spec().name + ")";
 }
 
-// Ok unless the job has states in a directory that is not there now, while the server was given as
+// Ok unless the job has states in a directory that is absent now, while the server was given as
 // many directories as the job knows. A job with shares on GPUs cannot be set aside by a server: it
 // waits until one has all directories.
 Status WhyAbsent(const LoopNeighbours& neighbours, const JobStates& states) {
@@ -101,7 +100,7 @@ Status FindOnNvme(StateTier* tier, JobStates* states) {
 }
 
 // Finds the memory of the job's shares among what the keeper holds. The preparation thread is asked
-// to map it when the job is in the table.
+// to map it once the job is in the table.
 Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* job) {
   const JobRecord& record = job->states->record();
   for (Rank rank = 0; rank < job->gpus.shares().size() && rank < kept.spec->states_on_gpu; ++rank) {
@@ -130,7 +129,7 @@ Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* 
   return Status();
 }
 
-// The import to ask for, where the slot holds a share of the job.
+// The import to ask for, if the slot holds a share of the job.
 std::optional<ImportStates> ShareIn(const HeldMemory& held, const Job& job) {
   for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank) {
     const GpuShare& share = job.gpus.shares()[rank];
@@ -144,7 +143,7 @@ std::optional<ImportStates> ShareIn(const HeldMemory& held, const Job& job) {
   return std::nullopt;
 }
 
-// From here on units of the job may be on the streams of this server's shares.
+// From here on, units of the job may be on the streams of this server's shares.
 void AskForShare(const LoopNeighbours& neighbours, ImportStates share, Job* job) {
   job->states->records().NoteGpus(neighbours.own_server);
   neighbours.replies->Push(std::move(share));
@@ -169,7 +168,7 @@ void AskForShares(const LoopNeighbours& neighbours, std::span<const HeldMemory> 
   }
 }
 
-// The servers that have to end before anybody touches the job. A frozen chunk that is not there may
+// Bits of the servers that have to end before anybody touches the job. A missing frozen chunk may
 // have been on its way from any GPU.
 uint32_t WaitsFor(const FormerCopies& former, const JobStates& states) {
   const auto frozen = states.frozen();
@@ -188,8 +187,8 @@ Result<KeptJob> ReadJob(const LoopNeighbours& neighbours, const IndexedJob& inde
                         indexed);
 }
 
-// Leaves a job that lacks a drive as the next server wants to find it: its open tiles are closed
-// now, because workers of other jobs write over the undo areas meanwhile.
+// Leaves a job that lacks a drive in the form that the next server expects: its open tiles are
+// closed now, because workers of other jobs write over the undo areas meanwhile.
 Result<std::unique_ptr<Job>> CloseTilesOf(const LoopNeighbours& neighbours, const KeptJob& kept,
                                           std::unique_ptr<JobStates> states) {
   auto job = std::make_unique<Job>(kept.job, std::move(states), neighbours.pool, neighbours.tier);
@@ -200,8 +199,8 @@ Result<std::unique_ptr<Job>> CloseTilesOf(const LoopNeighbours& neighbours, cons
   return job;
 }
 
-// Null where the job was set aside. Reads and writes nothing that a former server may still write:
-// tiles belong to planes, or to sums of gradients, that only workers change.
+// Null if the job was set aside. Reads and writes nothing that a former server may still write:
+// tiles belong to planes, or to gradient sums, that only workers change.
 Result<std::unique_ptr<Job>> RecoverJob(const LoopNeighbours& neighbours, const KeptJob& kept,
                                         std::span<const HeldMemory> held, uint32_t living,
                                         Tables* all) {
@@ -243,19 +242,19 @@ Result<std::unique_ptr<Job>> RecoverJob(const LoopNeighbours& neighbours, const 
   return job;
 }
 
-// The index lists jobs by slot, and slots are used again; reports for admins list them by number.
+// The index lists jobs by slot, and slots are reused; reports for admins list jobs by number.
 void SortByNumber(std::vector<std::unique_ptr<Job>>* jobs) {
   std::sort(jobs->begin(), jobs->end(), [](const auto& a, const auto& b) { return a->id < b->id; });
 }
 
-// Frees what lies on NVMe and belongs to none of these jobs.
+// Frees the NVMe ranges that belong to none of these jobs.
 void RemoveOthersRanges(const LoopNeighbours& neighbours, const Tables& tables) {
   if (neighbours.tier == nullptr) return;
 
   std::vector<uint64_t> nonces;
   for (const auto& job : tables.jobs) {
     nonces.push_back(job->nonce);
-    // Nothing that was moved there counts before the demotion is committed.
+    // A demotion's target counts only once the demotion is committed.
     if (job->states->demoted() > 0) nonces.push_back(DemotedKey(job->nonce));
   }
   for (const SetAside& job : tables.set_aside) {
@@ -266,7 +265,7 @@ void RemoveOthersRanges(const LoopNeighbours& neighbours, const Tables& tables) 
   neighbours.tier->RemoveAllBut(nonces);
 }
 
-// The job is whole, and former servers may still copy into its memory.
+// Sets aside a job that is whole while former servers may still copy into its memory.
 void LetWait(std::unique_ptr<Job> job, uint32_t waits_for, const IndexContents& contents,
              Tables* tables) {
   SetAside aside{.waits_for = waits_for,
@@ -332,7 +331,7 @@ Status RecoverJobs(const LoopNeighbours& neighbours, const IndexContents& conten
                {{"job", indexed.job}, {"why", tables->set_aside.back().why.Line()}});
     } else if (const uint32_t waits_for = WaitsFor(former, *(*recovered)->states); waits_for != 0) {
       LetWait(std::move(recovered).value(), waits_for, contents, tables);
-      // Nobody goes on with it.
+      // Nobody continues this job.
     } else if (IsOver(**recovered)) {
       neighbours.index->Remove(indexed.slot);
     } else {

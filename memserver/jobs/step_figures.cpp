@@ -27,7 +27,7 @@ StepTimes StepFigures::Times() const {
   const size_t some = std::min<uint64_t>(times.count, kRecent);
   std::sort(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(some));
 
-  // The smallest value that so large a share does not exceed.
+  // The smallest value that at least this share of the samples does not exceed.
   const auto at = [&](double share) {
     const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(some)));
     return static_cast<double>(sorted[std::max<size_t>(rank, 1) - 1]);

@@ -1,7 +1,7 @@
-// StepFigures: what the sealed steps of a job were like, since this memserver has it: how long they
-// took, how many were skipped, and what a rank has told of the last one.
+// StepFigures: statistics of a job's sealed steps since this memserver has it: how long they took,
+// how many were skipped, and what a rank reported about the last one.
 //
-// One thread (the serve loop). Nothing of it is in kept memory.
+// One thread (the serve loop). Not in kept memory.
 #pragma once
 
 #include <array>
@@ -16,23 +16,23 @@ namespace tidepool::memserver {
 
 class StepFigures {
  public:
-  // A step was sealed now.
+  // Counts a step that was sealed now.
   void Sealed(int64_t now_ns, bool skipped, const std::optional<shm::StepFacts>& facts);
-  // The job had no ranks for a while, which is part of no step.
+  // Notes that the job had no ranks for a while, which is part of no step.
   void Interrupt() { last_seal_ns_ = 0; }
 
-  // Between the last two seals; 0: not known yet.
+  // Time between the last two seals; 0: not known yet.
   double last_seconds() const { return last_seconds_; }
   uint64_t skipped() const { return skipped_; }
-  // What a rank told of the last step, if one did.
+  // What a rank reported about the last step, if one did.
   const std::optional<shm::StepFacts>& facts() const { return facts_; }
-  // Tokens of all steps that a rank told of.
+  // Tokens of all reported steps.
   uint64_t tokens() const { return tokens_; }
-  // How long steps took. Sorts the last ones: for the snapshot, not for every turn.
+  // Percentiles of step times. Sorts the recent ones: for the snapshot, not for every turn.
   StepTimes Times() const;
 
  private:
-  static constexpr size_t kRecent = 128;  // steps that the percentiles are of
+  static constexpr size_t kRecent = 128;  // steps that the percentiles cover
 
   int64_t last_seal_ns_ = 0;
   double last_seconds_ = 0;

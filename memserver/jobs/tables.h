@@ -1,8 +1,8 @@
-// Tables: the jobs and session slots of the daemon, and what several parts of the serve loop look
-// at: open GPUs, frozen chunks, quotas, how the server ends, counters. What one part alone changes
-// is that part's (JobDesk lists them).
+// Tables: the jobs and session slots of the daemon, and what several components of the serve loop
+// read: open GPUs, frozen chunks, quotas, how the server ends, counters. State that one component
+// alone changes belongs to that component (JobDesk lists them).
 //
-// The serve loop's thread owns it; nobody else sees it.
+// The serve loop's thread owns it; no other thread sees it.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,12 @@
 
 namespace tidepool::memserver {
 
-// What the loop was configured with.
+// The loop's configuration.
 struct LoopOptions {
   LiveSettings live = {};  // as configured at the start
   LimitSettings limits = {};
   TimeSettings times = {};
-  // Ranks of the server before this one are waited for as long as the lease, but at least and at
-  // most so long.
+  // Bounds of how long ranks of the former server are awaited; between them it is the lease.
   int64_t await_ns_min = 0, await_ns_max = INT64_MAX;
   uint64_t rcache_limit = 0;                      // bytes of host-device rCaches of all sessions
   uint32_t owner = 0;                             // uid that memserver runs as
@@ -45,7 +44,7 @@ struct LoopOptions {
   std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
   uint64_t shared_copy_bytes = 0;                 // see kSharedCopyBytes; 0: by who copies
   uint64_t gpu_copy_bytes = kGpuBytesInFlight;    // behind a root complex, in flight
-  bool random_tokens = false;                     // of jobs; a simulator has the same in every run
+  bool random_tokens = false;                     // of jobs; fixed in a simulator
   // An inline team's work is done in Turn; a simulator does it itself.
   bool run_inline_work = true;
 };
@@ -62,33 +61,33 @@ struct LoopNeighbours {
   EventQueue<SaveRequest>* saves = nullptr;     // to the checkpoint thread
   EventQueue<SaveResult>* saved = nullptr;      // from it
   StateTier* tier = nullptr;                    // null: no NVMe directory was given
-  std::vector<Status> nvme_absent = {};         // by directory: why it is not there; none: all are
-  EventQueue<KeepStates>* keeps = nullptr;      // to the main thread; null: nobody keeps anything
-  uint32_t own_server = 0;                      // its bit in the index; 0: it is not noted
+  std::vector<Status> nvme_absent = {};         // by directory: why it is absent; empty: none is
+  EventQueue<KeepStates>* keeps = nullptr;      // to the main thread; null: no keeper
+  uint32_t own_server = 0;                      // its bit in the index; 0: not recorded there
 };
 
-// What has happened since the start.
+// Events since the start.
 struct Counters {
   uint64_t turns = 0;
   uint64_t long_turns = 0;                // of more than kLongTurnNs
-  int64_t longest_turn_ns = 0;            // of those
+  int64_t longest_turn_ns = 0;            // the longest of those
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // of sessions that are gone
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
-  // Writes of states that failed although they were repeated.
+  // Writes of states that failed even after retries.
   uint64_t states_unwritten = 0;
   // dropped: a rank came back, or nobody needed the room any more.
   uint64_t demotions = 0, demotions_failed = 0, demotions_dropped = 0;
-  uint64_t demoted_bytes = 0;  // that the pool got back
+  uint64_t demoted_bytes = 0;  // returned to the pool by them
 };
 
-// A job in kept memory that waits, whole. Either it lacks an NVMe directory: it waits for a server
-// that has all of them. Or killed servers, whose processes have not ended, may still copy into its
-// memory or out of it: this server takes it up when they have ended. Its open tiles are closed.
+// A job in kept memory that waits, whole. Either it lacks an NVMe directory, and waits for a server
+// that has all of them; or killed servers, whose processes have not ended, may still copy into its
+// memory or out of it, and this server takes it up when they have ended. Its open tiles are closed.
 struct SetAside {
-  std::unique_ptr<Job> job = nullptr;     // nobody else gets its places in the pool
+  std::unique_ptr<Job> job = nullptr;     // keeps its places in the pool
   uint32_t waits_for = 0;                 // bits of servers that have to end; 0: it lacks a drive
-  std::vector<ImportStates> shares = {};  // what is asked for when it is taken up
+  std::vector<ImportStates> shares = {};  // to import when it is taken up
   uint64_t nonce = 0;
   uint32_t uid = 0;
   Status why = {};  // what its ranks are told
@@ -97,9 +96,9 @@ struct SetAside {
   const JobStates& states() const { return *job->states; }
 };
 
-// Kept memory that was given up, while killed servers may still copy into some of it: where, the
-// damage does not say. The pool gives nothing to anybody until they have ended, and the slots of
-// the index stay, so that a later server knows of it as well.
+// Kept memory that was given up while killed servers may still copy into some of it; because of the
+// damage, which part is unknown. The pool allocates nothing until they have ended, and their index
+// slots stay, so that a later server knows as well.
 struct Withheld {
   uint32_t waits_for = 0;  // bits of servers that have to end; 0: nothing is withheld
   std::vector<uint32_t> slots = {};
@@ -107,7 +106,7 @@ struct Withheld {
 };
 
 struct Tables {
-  std::unique_ptr<FrozenTable> frozen;              // outlives the jobs, which hold what is in it
+  std::unique_ptr<FrozenTable> frozen;              // outlives the jobs that use it
   std::vector<std::unique_ptr<RootComplex>> roots;  // of the GPUs
   std::vector<std::unique_ptr<GpuStreams>> gpus;    // outlive the sessions on them
   std::vector<std::unique_ptr<Job>> jobs;
@@ -118,16 +117,16 @@ struct Tables {
   Scrub scrub;
   JobId last_job = 0;
   bool draining = false;
-  // Draining, and another server is to follow: who comes now is told to wait for it.
+  // Draining, and another server is to follow: a rank that arrives now is told to wait for it.
   bool restarting = false;
-  bool handing_over = false;  // that server takes the jobs: nothing new is begun
+  bool handing_over = false;  // that server takes the jobs: no new work begins
   bool stopped = false;
   int64_t started_ns = 0;
   Counters counters;
   LostJobs lost;
   WakeSet wake_set;
 
-  // The slot, or the job, that is meant; null where there is none.
+  // The slot or job with this key; null if there is none.
   SessionSlot* FindSlot(ConnectionId connection) const {
     for (const auto& slot : slots) {
       if (slot->connection == connection) return slot.get();
@@ -140,7 +139,7 @@ struct Tables {
     }
     return nullptr;
   }
-  // Also those that were set aside.
+  // Includes the jobs that were set aside.
   std::vector<Job*> AllJobs() const {
     std::vector<Job*> all;
     for (const auto& job : jobs) all.push_back(job.get());
@@ -153,20 +152,20 @@ struct Tables {
     }
     return nullptr;
   }
-  // Ok where no such job is set aside; else what its ranks are told.
+  // Ok if no such job is set aside; else what its ranks are told.
   Status WhySetAside(const std::string& name, uint64_t nonce) const {
     for (const SetAside& job : set_aside) {
       if (job.states().spec().name == name || job.nonce == nonce) return job.why;
     }
     return Status();
   }
-  // What a rank hears whose job does not go on here: where another server is to follow, it may
-  // wait for that one.
+  // What a rank is told whose job does not continue here: it may wait for the server that is to
+  // follow, if there is one.
   Status WhyStopping() const {
     if (restarting) return Status(ErrorId::kNotReady, "memserver is being replaced by another one");
     return Status(ErrorId::kSessionEnded, "memserver is stopping");
   }
-  // The job of this name that ranks may still join.
+  // The job of this name that ranks may still join, or null.
   Job* FindJob(const std::string& name) const {
     for (const auto& job : jobs) {
       if (job->phase != JobPhase::kRemoving && job->spec().name == name) return job.get();

@@ -8,7 +8,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Where the job's account may have so much more, and the pool has a run that is long enough.
+// Succeeds if the job's account may have that much more, and the pool has a large enough run.
 bool KeepInPool(const DeskContext& context, Job* job, const SpillQueue::Unwritten& piece) {
   const uint64_t bytes = job->states->fallback_slots().BytesFor(piece.chunk, piece.piece);
   const Ledger ledger =
@@ -55,7 +55,7 @@ bool SettleUnwritten(const DeskContext& context, Job* job) {
     }
 
     if (!kept) job->spills.PutOff(piece, context.neighbours.clock->NowNs() + kPutOffNs);
-    if (!kept && piece.times > 0) continue;  // it was told
+    if (!kept && piece.times > 0) continue;  // reported before
     TellUnwritten(*context.neighbours.tier, *job, piece, kept);
   }
   return settled;

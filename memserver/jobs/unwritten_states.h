@@ -1,5 +1,5 @@
-// SettleUnwritten: what becomes of states that a drive did not take: they stay on the host, and the
-// job goes on; where the pool has no room for them, the job waits.
+// SettleUnwritten: handles states that a drive did not take: they stay on the host, and the job
+// continues; if the pool has no room for them, the job waits.
 //
 // The serve loop's thread, in every turn. True when there were some.
 #pragma once

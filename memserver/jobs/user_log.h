@@ -1,5 +1,5 @@
-// UserLog: lines of the log that a user can cause without limit, as many as a user's lines may be
-// (UserLogLimiter), so that nobody fills the log.
+// UserLog: log lines that a user can cause without limit. UserLogLimiter bounds how many of them
+// each user may write, so that nobody fills the log.
 //
 // One thread (the serve loop).
 #pragma once
@@ -19,7 +19,7 @@ class UserLog {
   // The clock must outlive it.
   explicit UserLog(const Clock* clock) : clock_(clock) {}
 
-  // Writes the line, unless the user has had too many; says first how many were left out.
+  // Writes the line unless the user has written too many; says first how many were left out.
   void Tell(uint32_t uid, LogLevel level, std::string_view message,
             std::initializer_list<LogField> fields) {
     const auto left_out = limiter_.Allow(uid, clock_->NowNs());

@@ -19,7 +19,7 @@ constexpr int kReadyMax = 64;
 bool Control(int epoll, int operation, int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
-  event.data.u32 = events & EPOLLET;  // all that Wait asks
+  event.data.u32 = events & EPOLLET;  // the only part that Wait reads
   if (epoll_ctl(epoll, operation, fd, &event) == 0) return true;
   TP_CHECK(errno == ENOMEM || errno == ENOSPC, "a descriptor of our own is watched once");
   return false;
@@ -44,8 +44,8 @@ void WakeSet::Remove(int fd) {
 bool WakeSet::Wait(int64_t timeout_ns) {
   std::array<epoll_event, kReadyMax> ready;
   if (timeout_ns < kNsPerMs) {
-    // epoll_wait counts in milliseconds. Events are taken below all the same: one of a shared
-    // descriptor is told once.
+    // epoll_wait counts in milliseconds. Events are consumed below in any case: a shared descriptor
+    // reports each write once.
     pollfd set{epoll_.get(), POLLIN, 0};
     const timespec short_time{0, timeout_ns};
     if (ppoll(&set, 1, &short_time, nullptr) <= 0) return false;

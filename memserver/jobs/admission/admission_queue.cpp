@@ -47,14 +47,14 @@ Priority AdmissionQueue::PriorityOf(const ReserveJob& event) const {
   return context_.tables->quotas.QuotaFor(event.spec->name, event.uid).priority;
 }
 
-// The first rank of a run brings the room of all of them.
+// The first rank of a run reserves the room for all its ranks.
 bool AdmissionQueue::NeedsRoom(const ReserveJob& event) const {
   const Job* job = context_.tables->FindJob(event.spec->name);
   return job == nullptr || !job->HasRanks();
 }
 
-// The job of this name is being removed: the ranks of its last run are gone, and what it holds goes
-// back as soon as no worker, drive or save has anything of it.
+// True while the job of this name is being removed: the ranks of its last run are gone, and its
+// memory is returned as soon as no worker, drive or save uses it.
 bool AdmissionQueue::StaleIncarnationLeaves(const ReserveJob& event) const {
   if (context_.tables->draining || context_.settings.closed() ||
       TP_PLANTED("jobs.stale_incarnation_refused"))
@@ -75,12 +75,11 @@ bool AdmissionQueue::ComesAgain(const ReserveJob& event) const {
   return StaleIncarnationLeaves(event) || std::any_of(waiting_.begin(), waiting_.end(), waits_too);
 }
 
-// A rank that needs room queues behind those that wait already, unless its priority is higher.
-// Those above the limit of their own account hold up nobody. A job that comes back is not held up
-// by those that are here only because states move: least of all by those that want its own room.
-// Nor is one whose stale incarnation is being removed: it takes over that one's room, which no
-// other rank could have. What a job wants of the pool that comes back it has already, and small
-// jobs of other users may pass (queue_passing.h).
+// Checks whether a rank that needs room may be served before those that already wait. It queues
+// behind them unless its priority is higher. A rank above its account's limit holds up nobody. Two
+// kinds of jobs are not held up: a job that comes back is not blocked by ranks that wait for states
+// to move, and a job whose stale incarnation is being removed takes over that room, which no other
+// rank could have. Small jobs of other users may pass (queue_passing.h).
 Status AdmissionQueue::CheckTurn(const ReserveJob& event) const {
   if (waiting_.empty() || !NeedsRoom(event) || ComesAgain(event)) return Status();
   const Job* job = context_.tables->FindJob(event.spec->name);
@@ -93,8 +92,8 @@ Status AdmissionQueue::CheckTurn(const ReserveJob& event) const {
     if (other.why.id() == ErrorId::kQuotaExceeded) continue;
 
     if (job != nullptr && (!other.event.may_wait || demotions_->mover().job() == job->id)) continue;
-    // A rank that only stands behind others is passed with them. After a change, Poll says first
-    // whose turn it is.
+    // A rank that only stands behind others is passed together with them. After a change, Poll
+    // decides first whose turn it is.
     const bool queue_is_served = seen_changes_ == context_.room_changes->total();
     if (queue_is_served && (!other.lacks_room || LetsPass(other, event))) continue;
     return Status(ErrorId::kPoolFull, "job " + event.spec->name + " has to wait: job " +
@@ -124,7 +123,7 @@ bool AdmissionQueue::LetsPass(const WaitingRank& other, const ReserveJob& event)
                  context_.options.rcache_limit);
 }
 
-// Those of the first `before` in the queue that lack room, and that a new job would pass.
+// The ranks among the first `before` in the queue that lack room, and that a new job would pass.
 std::vector<WaitingRank*> AdmissionQueue::PassedBy(const ReserveJob& event, size_t before) {
   std::vector<WaitingRank*> passed;
   if (context_.tables->FindJob(event.spec->name) != nullptr || ComesAgain(event)) return passed;
@@ -137,8 +136,8 @@ std::vector<WaitingRank*> AdmissionQueue::PassedBy(const ReserveJob& event, size
   return passed;
 }
 
-// Each that waits holds a connection, of which ranks that need no room must find one; and no user
-// takes all places.
+// Every waiting rank holds a connection. Some connections stay free for ranks that need no room,
+// and no user may take all places.
 Status AdmissionQueue::CheckPlaces(const ReserveJob& event) const {
   Places places{.what = "places in the queue for room",
                 .all = context_.options.limits.sessions_max,
@@ -169,8 +168,8 @@ void AdmissionQueue::Enqueue(ReserveJob event, const Status& why, bool had_its_t
                       {"rank", rank.event.rank},
                       {"place", place},
                       {"why", why.Line()}});
-  // One that does not wait for jobs to end is not told of the queue: it is in it only while states
-  // move for it.
+  // A rank that does not wait for jobs to end is not told about the queue: it is in the queue only
+  // while states move for it.
   if (rank.event.may_wait) context_.Send(Queued{rank.event.connection, place, why});
   waiting_.insert(before, std::move(rank));
   TP_POINT("server.rank_queued");
@@ -179,13 +178,13 @@ void AdmissionQueue::Enqueue(ReserveJob event, const Status& why, bool had_its_t
 void AdmissionQueue::GiveSlot(size_t index, const SessionSlot& slot) {
   const WaitingRank served = std::move(waiting_[index]);
   waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(index));
-  // Zeroing may take longer than it would have waited for room.
+  // Zeroing may take longer than the rank would have waited for room.
   if (served.event.may_wait) context_.Send(Queued{served.event.connection, 1, Status()});
   admission_->Grant(slot);
 }
 
-// First the ranks that take over the room of their stale incarnations. Who finds no room even so
-// waits like others from here on, or is refused.
+// First serves the ranks that take over the room of their stale incarnations. A rank that still
+// finds no room waits like the others from here on, or is refused.
 void AdmissionQueue::ServeThoseWhoComeAgain() {
   for (size_t i = 0; i < waiting_.size();) {
     if (!waiting_[i].comes_again || StaleIncarnationLeaves(waiting_[i].event)) {
@@ -203,7 +202,7 @@ void AdmissionQueue::ServeThoseWhoComeAgain() {
   }
 }
 
-// True where a rank before it lacks room, and is not passed. One above the limit of its account
+// True when a rank before it lacks room and cannot be passed. A rank above its account's limit
 // waits for jobs of that account alone, and holds up nobody.
 bool AdmissionQueue::IsHeldUp(size_t index) const {
   const ReserveJob& event = waiting_[index].event;
@@ -214,15 +213,15 @@ bool AdmissionQueue::IsHeldUp(size_t index) const {
          std::any_of(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(index), holds_up);
 }
 
-// True when the rank at this place of the queue waits no more.
+// Serves or refuses the rank at `index` of the queue. True when it no longer waits.
 bool AdmissionQueue::ServeOrRefuse(size_t index) {
   const ReserveJob& event = waiting_[index].event;
-  if (StaleIncarnationLeaves(event)) return false;  // the room that it waits for is its own
+  if (StaleIncarnationLeaves(event)) return false;  // it waits for its own former room
   const bool its_turn = !IsHeldUp(index);
   const std::vector<WaitingRank*> passed =
       its_turn ? PassedBy(event, index) : std::vector<WaitingRank*>();
 
-  // While no new jobs are taken, those that wait keep their places.
+  // While no new jobs are taken, waiting ranks keep their places.
   const bool closed = context_.settings.closed();
   if ((!its_turn || closed) && (event.may_wait || (demotions_->busy() && !closed))) return false;
 
@@ -247,8 +246,8 @@ bool AdmissionQueue::ServeOrRefuse(size_t index) {
   return true;
 }
 
-// In order: the first that lacks room holds up everybody behind it that needs some, but for small
-// jobs of other users, and those not for ever.
+// Serves in order: the first rank that lacks room blocks all ranks behind it that need some, except
+// small jobs of other users, which may pass a bounded number of times.
 bool AdmissionQueue::Poll() {
   if (waiting_.empty() || seen_changes_ == context_.room_changes->total()) return false;
   seen_changes_ = context_.room_changes->total();

@@ -1,5 +1,5 @@
-// AdmissionQueue: ranks that ask for a session slot, and those that wait until there is room for
-// their job.
+// AdmissionQueue: the ranks that ask for a session slot, and those that wait for room for their
+// job.
 //
 // One thread (the serve loop). It owns the queue, which is by priority, then in order of arrival.
 // A rank that needs room queues behind those that wait already. Exceptions: ranks whose job has its
@@ -22,14 +22,14 @@ class AdmissionQueue {
   AdmissionQueue(const DeskContext& context, JobAdmission* admission, DemotionDesk* demotions)
       : context_(context), admission_(admission), demotions_(demotions) {}
 
-  // The rank gets a session slot, waits for one, or is refused.
+  // Grants the rank a session slot, queues it, or refuses it.
   void Reserve(ReserveJob event);
-  // Serves the waiting ranks for whom there is room now. True when the queue was scanned.
+  // Serves the waiting ranks for which there is room now. True when the queue was scanned.
   bool Poll();
-  // The rank's connection has ended. True when it was waiting.
+  // Removes a rank whose connection has ended. True when it was waiting.
   bool Forget(ConnectionId connection);
   void RefuseAll(const Status& why);
-  // The accounts and priorities that the quota book says now, and the order that follows.
+  // Applies the accounts and priorities of the quota book, and reorders the queue by them.
   void ApplyQuotas();
 
   const std::vector<WaitingRank>& waiting() const { return waiting_; }

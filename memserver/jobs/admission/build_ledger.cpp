@@ -25,7 +25,7 @@ Ledger BuildLedger(const LoopNeighbours& neighbours, const LoopOptions& options,
                     .nvme_bytes = job->states->nvme_total(),
                     .id = job->id,
                     .kept_until = KeptUntilSeconds(*job, options, *neighbours.clock).value_or(0)};
-    // Counts what all ranks of the run may come to hold, whether they are there yet or not.
+    // Counts what all ranks of the run may come to hold, attached or not.
     if (job->HasRanks()) {
       holding.ranks = job->spec().world;
       holding.rcache_bytes =

@@ -1,4 +1,4 @@
-// BuildLedger: makes the ledger, by which admission decides, from the tables.
+// BuildLedger: makes the ledger that admission decides by from the tables.
 //
 // The serve loop's thread.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace tidepool::memserver {
 
-// Holdings of the jobs in the order of tables.jobs, then of those that are set aside, then frozen
-// chunks by user.
+// Holdings of the jobs in the order of tables.jobs, then of the jobs set aside, then frozen chunks
+// by user.
 Ledger BuildLedger(const LoopNeighbours& neighbours, const LoopOptions& options,
                    const Tables& tables, const AdminSettings& settings);
 

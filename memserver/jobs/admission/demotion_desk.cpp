@@ -14,7 +14,7 @@
 
 namespace tidepool::memserver {
 
-// Empty: they may move, now or as soon as the job is at rest, which it will be.
+// Empty: the states may move, now or as soon as the job is at rest (which it will be).
 std::string DemotionDesk::WhyNotMovable(const Job& job) const {
   const JobStates& states = *job.states;
   if (job.phase == JobPhase::kRemoving) return "is ending";
@@ -30,7 +30,7 @@ std::string DemotionDesk::WhyNotMovable(const Job& job) const {
   const bool kept = context_.neighbours.tier != nullptr && mover_.job() != job.id &&
                     context_.neighbours.tier->HasRanges(DemotedKey(job.nonce));
   if (kept) return "has states that a drive may still write";
-  // Whether such an update ends is for an admin, or a drive, to say.
+  // Only an admin or a drive decides whether such an update ends.
   if (!job.AtRest() && (job.suspended || states.spills())) return "is being updated";
   return "";
 }
@@ -68,7 +68,7 @@ DemotionChoice DemotionDesk::ChooseAlone(const Job& job) const {
                          context_.neighbours.tier->LargestFree(), nobody);
 }
 
-// What is under way counts as done.
+// A demotion under way counts as done.
 DemotionChoice DemotionDesk::ChooseFor(const ReserveJob& event) const {
   Ledger ledger = admission_->CurrentLedger();
   std::vector<Movable> jobs;
@@ -99,7 +99,7 @@ bool DemotionDesk::MakesRoom(const ReserveJob& event, bool its_turn, Status* why
     return false;
   if (!its_turn) return busy();
 
-  // It lacks something else.
+  // The rank lacks something else than pool memory.
   if (!AdmitRun(admission_->CurrentLedger(), admission_->DemandOf(event)).ok()) return false;
   const DemotionChoice choice = ChooseFor(event);
   const auto add = [why](const std::string& text) {
@@ -179,7 +179,7 @@ bool DemotionDesk::Poll(std::span<const WaitingRank> waiting) {
   return End() || worked;
 }
 
-// One that is ready is believed from here on, and not before; one that failed has changed nothing.
+// A ready demotion counts from here on, and not before; a failed one has changed nothing.
 bool DemotionDesk::End() {
   if (!mover_.ready() && !mover_.failed()) return false;
   Job* job = context_.tables->FindJob(mover_.job());
@@ -188,12 +188,12 @@ bool DemotionDesk::End() {
   mover_.End();
   asked_by_admin_ = false;
   TP_POINT("server.demotion_ended");
-  // The end of a job makes more room than its states.
+  // The end of a job frees more room than its states.
   if (job->phase != JobPhase::kRemoving) context_.room_changes->Note(RoomChange::kDemotionEnded);
   return true;
 }
 
-// True when all of it is done; a part of it with each turn.
+// Commits a part of it each turn. True when all of it is done.
 bool DemotionDesk::Commit(Job* job) {
   JobStates& states = *job->states;
   const uint64_t bytes = states.movable_bytes();

@@ -1,9 +1,9 @@
-// DemotionDesk: whose states leave the host for NVMe when a rank that asks for a session slot needs
-// their room, or an admin asks for it (decision 023). The rank is in the queue meanwhile, also
-// where it does not wait for jobs to end.
+// DemotionDesk: decides whose states leave the host for NVMe when a rank that asks for a session
+// slot needs their room, or when an admin asks for it (decision 023). The rank is in the queue
+// meanwhile, even if it does not wait for jobs to end.
 //
-// One thread (the serve loop). It owns the one demotion that may be under way and for whom it is;
-// the mover (Demotion) moves the bytes, here the result is committed.
+// One thread (the serve loop). It owns the one demotion that may be under way and the rank that it
+// is for. The mover (Demotion) moves the bytes; this class commits the result.
 #pragma once
 
 #include <span>
@@ -22,21 +22,21 @@ class DemotionDesk {
   DemotionDesk(const DeskContext& context, const JobAdmission* admission)
       : context_(context), admission_(admission) {}
 
-  // For a rank that was denied a session slot because there is no room: true when a demotion makes
-  // room for it. Else `why` also says what a demotion could not free.
+  // For a rank that was denied a session slot for lack of room: true when a demotion makes room for
+  // it. Otherwise `why` also says what a demotion could not free.
   bool MakesRoom(const ReserveJob& event, bool its_turn, Status* why);
-  // The states of a job go to NVMe because an admin says so: by the rules that make room for
-  // others, with the job's own account as the one that asks.
+  // Moves the states of a job to NVMe because an admin asked. The rules are those of making room
+  // for others, with the job's own account as the one that asks.
   Status Evict(Job* job);
-  // Ends what is under way without having moved anything.
+  // Ends the demotion under way without having moved anything.
   void Cancel(const Status& why);
-  // Goes on with what is under way. True when something happened.
+  // Advances the demotion under way. True when something happened.
   bool Poll(std::span<const WaitingRank> waiting);
 
-  // States are on their way, or will be as soon as their job is at rest.
+  // States are being moved, or will be as soon as their job is at rest.
   bool busy() const { return mover_.active() || to_demote_ != 0; }
   const Demotion& mover() const { return mover_; }
-  // For the loop, which brings it ended work and transfers.
+  // The mover. The loop brings it finished work and transfers.
   Demotion* mutable_mover() { return &mover_; }
 
  private:
@@ -54,9 +54,9 @@ class DemotionDesk {
   const DeskContext context_;
   const JobAdmission* const admission_;
   Demotion mover_;
-  ConnectionId for_rank_ = 0;    // the waiting rank that needs its room
-  bool asked_by_admin_ = false;  // nobody has to wait for it
-  JobId to_demote_ = 0;          // is to be demoted as soon as it is at rest; 0: none
+  ConnectionId for_rank_ = 0;    // the waiting rank that needs the room
+  bool asked_by_admin_ = false;  // no rank waits for it
+  JobId to_demote_ = 0;          // job to demote as soon as it is at rest; 0: none
 };
 
 }  // namespace tidepool::memserver

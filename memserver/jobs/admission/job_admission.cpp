@@ -21,7 +21,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Runs that lie one behind the other become one range.
+// Merges adjacent runs into one range.
 std::vector<std::span<std::byte>> Ranges(std::span<const Extent> runs) {
   std::vector<std::span<std::byte>> ranges;
   for (const Extent& run : runs) {
@@ -54,7 +54,7 @@ Demand JobAdmission::DemandOf(const ReserveJob& event) const {
   demand.ranks = spec.world;
   demand.uid = event.uid;
 
-  // Root and the user that memserver runs as may have all.
+  // Root and the user that memserver runs as are not limited.
   demand.is_limited = event.uid != 0 && event.uid != context_.options.owner;
   if (!demand.is_limited) return demand;
   demand.user_ranks_max = context_.options.limits.user_sessions_max;
@@ -65,7 +65,7 @@ Demand JobAdmission::DemandOf(const ReserveJob& event) const {
 Result<Placement> JobAdmission::Place(const shm::JobSpec& spec, const Ledger& ledger,
                                       std::vector<uint64_t> nvme_free, Demand* demand) const {
   Space space{RoomFor(ledger, demand->account).bytes, std::move(nvme_free)};
-  // An account that may have nothing there has all of its jobs on the host.
+  // An account with an NVMe limit of 0 keeps all of its jobs on the host.
   if (ledger.QuotaOf(demand->account).nvme_limit == 0) space.nvme_free.clear();
   demand->nvme_bytes =
       shm::NvmeBytesOf(spec, FirstSpilledOf(spec, context_.settings.live().states_on, space));
@@ -147,7 +147,7 @@ Status JobAdmission::CheckJoin(const Job& job, const ReserveJob& event) {
   return Status();
 }
 
-// It cannot be told from those of other jobs; without it there is no job.
+// The token cannot be derived from those of other jobs. Without it there is no job.
 Result<uint64_t> JobAdmission::TokenOf(JobId job) const {
   if (!context_.options.random_tokens) return context_.neighbours.index->NonceOf(job);
   uint64_t token = 0;
@@ -215,7 +215,7 @@ void JobAdmission::TellAdmitted(const Job& job, uint64_t frozen_bytes) const {
                       {"gpu_bytes", shm::GpuStateBytes(job.spec())}});
 }
 
-// What can be said before the job is looked at.
+// Checks what can be decided before the job is looked at.
 Status JobAdmission::CheckAsked(const ReserveJob& event) const {
   const shm::JobSpec& spec = *event.spec;
   if (context_.tables->draining) return context_.tables->WhyStopping();
@@ -231,8 +231,8 @@ Status JobAdmission::CheckAsked(const ReserveJob& event) const {
 Result<SessionSlot*> JobAdmission::TakeSlot(const ReserveJob& event) {
   TP_RETURN_IF_ERROR(CheckAsked(event));
   const shm::JobSpec& spec = *event.spec;
-  // First whether its place is free: a limit that is as small as the job allows is full until the
-  // rank before it has gone.
+  // First checks whether its rank is free: a limit as small as the job allows is full until the
+  // former rank has gone.
   Job* job = context_.tables->FindJob(spec.name);
   if (job == nullptr) {
     TP_RETURN_IF_ERROR(context_.tables->WhySetAside(spec.name, 0));
@@ -249,8 +249,8 @@ Result<SessionSlot*> JobAdmission::TakeSlot(const ReserveJob& event) {
   if (job == nullptr) {
     TP_ASSIGN_OR_RETURN(job, CreateJob(event));
   }
-  // The same incarnation asks again: the server before this one ended before its answer arrived. It
-  // has sent nothing yet.
+  // The same incarnation asks again: the former server ended before its answer arrived. It has not
+  // sent anything yet.
   if (job->IsAwaited(event.rank) && job->NonceOf(event.rank) == event.nonce)
     job->states->records().ClearRank(event.rank);
 

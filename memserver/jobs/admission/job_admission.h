@@ -1,7 +1,7 @@
-// JobAdmission: whether a rank gets a session slot now, and the slot; the job too, when the rank is
-// its first.
+// JobAdmission: decides whether a rank gets a session slot now, and makes the slot, and the job
+// when the rank is its first.
 //
-// One thread (the serve loop). It owns the numbers of sessions and makes the rows of the tables;
+// One thread (the serve loop). It owns the session numbers and makes the rows of the tables.
 // AdmissionQueue owns the ranks that wait for room.
 #pragma once
 
@@ -20,8 +20,8 @@ class JobAdmission {
   JobAdmission(const DeskContext& context, const GpuShareDesk* gpu_shares)
       : context_(context), gpu_shares_(gpu_shares) {}
 
-  // What a rank asks for: the room of all ranks of its job, and of the job's states where it is
-  // not there yet.
+  // What a rank asks for: the room of all ranks of its job, and of the job's states unless the job
+  // exists.
   Demand DemandOf(const ReserveJob& event) const;
   Ledger CurrentLedger() const;
   // Decides where the states of a new job go, given the free bytes of each NVMe directory, and
@@ -31,15 +31,14 @@ class JobAdmission {
   // True when an empty server would admit the job.
   bool CouldEverFit(const ReserveJob& event) const;
 
-  // A slot in the job, which is made where it is not there. Errors say why not, for the rank.
+  // Makes a slot in the job, and the job if it does not exist. Errors say why not, for the rank.
   Result<SessionSlot*> TakeSlot(const ReserveJob& event);
-  // The rank's session slot at the server before this one: it comes back with the rCache that it
-  // had.
+  // Restores the session slot that the rank had at the former server, with its rCache.
   Result<SessionSlot*> TakeSlotAgain(const ResumeSession& event);
-  // Tells the rank of its slot, and what it has to prepare.
+  // Tells the rank about its slot and what it has to prepare.
   void Grant(const SessionSlot& slot) const;
   void Refuse(const ReserveJob& event, const Status& why) const;
-  // The same for a rank that had come back.
+  // The same for a rank that came back.
   void GrantAgain(const SessionSlot& slot) const;
   void RefuseAgain(const ResumeSession& event, const Status& why) const;
 

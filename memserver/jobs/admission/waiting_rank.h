@@ -16,10 +16,10 @@ struct WaitingRank {
   Priority priority = Priority::kNormal;
   int64_t since_ns = 0;
   Status why;
-  // For room that its own job's last run held, which is being given back.
+  // It waits for room that its own job's last run held, which is being returned.
   bool comes_again = false;
-  bool lacks_room = false;  // it had its turn; else it only stands behind others
-  // Users, for each job of theirs that passed it (queue_passing.h)
+  bool lacks_room = false;  // it had its turn; else it only waits behind others
+  // Users, one entry for each of their jobs that passed it (queue_passing.h)
   std::vector<uint32_t> passed_by = {};
 };
 

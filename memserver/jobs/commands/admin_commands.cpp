@@ -12,7 +12,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// By number, else by name.
+// Finds a job by number, else by name.
 Job* FindNamed(const Tables& tables, const std::string& who) {
   JobId id = 0;
   const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
@@ -70,7 +70,7 @@ Status AdminCommands::Do(const AdminCaller& caller, const SetJobQuota& command) 
   const QuotaChange& change = command.change;
   Quota quota = Changed(job->quota, change);
   const bool of_memory = change.is_of_memory();
-  // What the job's user is guaranteed stays the user's.
+  // The job's guarantee stays with its user's account.
   if (of_memory && job->account != JobAccount(name) && !change.guarantee) quota.guarantee = 0;
   TP_RETURN_IF_ERROR(Validate(quota));
 
@@ -89,7 +89,7 @@ Status AdminCommands::Do(const AdminCaller& caller, const SetJobQuota& command) 
 Status AdminCommands::Do(const AdminCaller& caller, const SuspendJob& command) {
   TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
   job->suspended = command.suspended;
-  // Who may only handle jobs of their own cannot keep them for ever.
+  // A caller who may only handle their own jobs cannot keep them for ever.
   job->suspended_by_operator = command.suspended && caller.level >= AdminLevel::kOperator;
   // The lease of a job without ranks begins again.
   job->detached_ns = context_.neighbours.clock->NowNs();
@@ -190,7 +190,7 @@ void AdminCommands::Execute(AdminCommand event) {
 }
 
 void AdminCommands::ApplyQuotas() {
-  // Who has to give up room is chosen by these.
+  // The choice of which job gives up room depends on quotas.
   owners_.demotions->Cancel(Status(ErrorId::kSessionEnded, "quotas were changed"));
   const QuotaBook& book = context_.tables->quotas;
   for (const auto& job : context_.tables->jobs) {

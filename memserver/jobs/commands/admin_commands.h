@@ -1,7 +1,6 @@
-// AdminCommands: does what admins ask for through the admin socket, and answers their tickets.
-//
+// AdminCommands: executes what admins ask for through the admin socket, and answers their tickets.
 // One thread (the serve loop). It owns no state: it checks what an admin may change, and has the
-// owner change it. A job that the caller may not see is as if it were not there.
+// owner change it. A job that the caller may not see is treated as absent.
 #pragma once
 
 #include <string>
@@ -15,7 +14,7 @@ namespace tidepool::memserver {
 
 class AdminCommands {
  public:
-  // Whose state commands change.
+  // The owners whose state commands change.
   struct Owners {
     AdminSettings* settings;
     AdmissionQueue* queue;
@@ -26,9 +25,9 @@ class AdminCommands {
   AdminCommands(const DeskContext& context, const Owners& owners)
       : context_(context), owners_(owners) {}
 
-  // Answered with CommandDone.
+  // Executes the command. The answer is a CommandDone.
   void Execute(AdminCommand event);
-  // Every job and every waiting rank has the quota that the book says.
+  // Gives every job and every waiting rank the quota of the quota book.
   void ApplyQuotas();
 
  private:

@@ -1,7 +1,7 @@
-// AdminSettings: what admins may change while memserver serves, as it is now: the settings that a
-// reload applies, whether new jobs are taken, muted checks of health, and the level of the log.
+// AdminSettings: the current values of what admins may change while memserver serves: the settings
+// that a reload applies, whether new jobs are taken, muted health checks, and the log level.
 //
-// One thread (the serve loop). AdminCommands changes it; everybody else reads.
+// One thread (the serve loop). AdminCommands changes it; all others only read.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tidepool::memserver {
 
-// A check of health that an admin has muted.
+// A health check that an admin has muted.
 struct Mute {
   std::string code;
   int64_t until_ns = 0;
@@ -27,24 +27,24 @@ class AdminSettings {
       : live_(live), config_(std::move(config)) {}
 
   const LiveSettings& live() const { return live_; }
-  // For people: what /v1/config shows.
+  // What /v1/config shows, for people.
   const std::shared_ptr<const ConfigRows>& config() const { return config_; }
   // Closed by an admin: no new jobs are taken.
   bool closed() const { return closed_; }
-  // One a check at most; those whose time is over count for nothing.
+  // At most one per check; expired ones have no effect.
   const std::vector<Mute>& mutes() const { return mutes_; }
-  // When the configured level of the log comes back; 0: it holds.
+  // When the configured log level comes back; 0: the level stays.
   int64_t log_level_until_ns() const { return log_level_until_ns_; }
 
   // Closes the server for new jobs, or opens it again.
   void SetClosed(bool closed) { closed_ = closed; }
-  // A log level that was set for a time ends by itself, and then the one in `live` holds.
+  // A log level that was set for a time expires by itself, and then the one in `live` holds.
   void Apply(const LiveSettings& live, std::shared_ptr<const ConfigRows> config);
-  // `until_ns` 0: for good.
+  // Changes the log level until `until_ns`; 0: for good.
   void ChangeLogLevel(LogLevel level, int64_t until_ns);
-  // Brings the configured level back when its time has come. True when it did.
+  // Restores the configured level when its time has come. True when it did.
   bool PollLogLevel(int64_t now_ns);
-  // A time that is not after `now_ns` ends the mute.
+  // Mutes a check. A time that is not after `now_ns` ends the mute.
   void SetMute(const std::string& code, int64_t until_ns, int64_t now_ns);
 
  private:

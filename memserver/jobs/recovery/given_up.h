@@ -2,8 +2,8 @@
 // killed may still copy into it (decision 048).
 //
 // The thread that makes the serve loop, before it runs; GiveWithheld: the loop's, at any turn.
-// Where the damage lies decides nothing here: the places that a damaged job names are not trusted,
-// so that all free memory is withheld until those servers have ended.
+// Addresses that a damaged job names are not trusted, so all free memory is withheld until those
+// servers have ended.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct FormerCopies {
   uint32_t copying = 0;  // those of them that had copies on a GPU's streams
 };
 
-// Bits of the servers that had copies of kept jobs on a GPU's streams, all where a job's records
-// are not there; of those that are noted nowhere they mean nothing.
+// Bits of the servers that had copies of kept jobs on a GPU's streams; all if a job's records are
+// absent. Bits of servers that the index does not note have no meaning.
 uint32_t GpuServersOf(const HostPool& pool, const IndexedJob& job);
 uint32_t GpuServersOf(const HostPool& pool, const IndexContents& contents);
 // What `who` is told that has to wait for these servers: kNotReady, with their pids.
@@ -35,13 +35,13 @@ struct GivenUp {
   const KeptJob* kept = nullptr;  // null where its records cannot be read
   Status why;
 };
-// Its ranks are told so. While a former server may copy for it, it stays in the index.
+// Gives the job up, and tells its ranks. It stays indexed while a former server may copy for it.
 void GiveUp(const LoopNeighbours& neighbours, const GivenUp& job, const FormerCopies& former,
             Tables* tables);
-// After all jobs were read: nobody gets memory while that of a job that was given up is copied to.
+// After all jobs were read: withholds free memory while that of a given-up job may be written.
 void WithholdMemory(const LoopNeighbours& neighbours, const IndexContents& contents,
                     Tables* tables);
-// These former servers have ended: memory that was withheld for them alone is free.
+// Notes that these former servers have ended: memory that was withheld for them alone is free.
 void GiveWithheld(const LoopNeighbours& neighbours, uint32_t ended, Tables* tables);
 
 }  // namespace tidepool::memserver

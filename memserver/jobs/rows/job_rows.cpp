@@ -37,7 +37,7 @@ SessionRow RowOf(SessionSlot& slot) {
   return row;
 }
 
-// The row of a chunk that the table of a job being made does not have yet.
+// The row of a chunk that is not in the table yet, because its job is being made.
 ChunkRow RowOfEmpty(const Job& job, ChunkId id) {
   ChunkRow row;
   row.data_group = job.spec().chunks[id].data_group;
@@ -83,8 +83,8 @@ ChunkRow RowOf(const FrozenUse& use, DType dtype) {
   return row;
 }
 
-// The gradients that ranks have sent tell where the open step stands; fetches do not: they come in
-// both passes.
+// The gradients that ranks have sent show how far the open step is; fetches do not, since they
+// happen in both passes.
 void TellGradients(const Job& job, StepProgress* step) {
   const uint32_t all = job.spec().micro_batches;
   const GradientIntake::Reach reach = job.intake.reach();
@@ -126,7 +126,7 @@ void MarkUnanswered(SessionSlot& slot, std::vector<ChunkRow>* chunks) {
     MarkUnanswered(request, slot.rank, chunks);
 }
 
-// How much of what the job holds, and where.
+// Adds how much memory the job holds, and where.
 void AddMemory(const Job& job, JobRow* row) {
   const shm::JobSpec& spec = job.spec();
   row->pool_bytes = job.states->pool_bytes();

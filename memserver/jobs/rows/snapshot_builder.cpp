@@ -178,7 +178,7 @@ void SnapshotBuilder::Begin() {
   TakeUpJobs();
 }
 
-// What a job that came meanwhile has of the pool is in the sums of the last turn: it needs its row.
+// A job that arrived meanwhile is part of the last turn's sums of pool memory, so it needs its row.
 void SnapshotBuilder::TakeUpJobs() {
   for (const auto& job : tables_->jobs) {
     const auto is_it = [&job](const JobChunks& chunks) { return chunks.job == job->id; };
@@ -196,13 +196,13 @@ std::shared_ptr<const Snapshot> SnapshotBuilder::Progress() {
   return built;
 }
 
-// Looks at as many chunks as a turn may; true when those of all jobs are done.
+// Visits as many chunks as a turn may. True when those of all jobs are done.
 bool SnapshotBuilder::LookAtChunks() {
   uint64_t left = TP_PLANTED("jobs.snapshot_in_one_turn") ? UINT64_MAX : kSnapshotChunksPerTurn;
   if (!TP_PLANTED("jobs.snapshot_without_newcomers")) TakeUpJobs();
   for (; next_job_ < jobs_.size(); ++next_job_) {
     const Job* job = tables_->FindJob(jobs_[next_job_].job);
-    if (job == nullptr) continue;  // it has gone since
+    if (job == nullptr) continue;  // it is gone by now
 
     std::vector<ChunkRow>& rows = jobs_[next_job_].chunks;
     for (; rows.size() < ChunksIn(*job); --left) {

@@ -1,18 +1,15 @@
-// SnapshotBuilder: the tables as one immutable picture for the admin socket.
+// SnapshotBuilder: the tables as one immutable snapshot for the admin socket.
 //
 // The serve loop's thread. A snapshot is built over as many turns as its chunks need,
-// kSnapshotChunksPerTurn in each; asked for by the control thread at most a few times a second.
-// What it promises:
-//  1. it has the jobs that are there when it is complete, and shows nothing that is older than the
-//     question;
-//  2. all of it but the rows of chunks is of one turn, the last: sums, states and versions of jobs,
+// kSnapshotChunksPerTurn in each; the control thread asks for one at most a few times a second.
+// Guarantees:
+//  1. it has the jobs that exist when it is complete, and shows nothing older than the question;
+//  2. all of it except chunk rows is of one turn, the last: sums, states and versions of jobs,
 //     sessions, accounts fit each other;
-//  3. the row of a chunk is of one turn between the question and that one, what ranks have asked
-//     for and have no answer to of the last. Where all chunks of all jobs fit into a turn, it is
-//     one turn for everything. A row is not newer than its job: no version in it is above the
-//     job's.
-// One is built at a time: a question that comes meanwhile is answered by another one, begun behind
-// it.
+//  3. a chunk row is of one turn between the question and the last one; the ranks' unanswered
+//     requests in it are of the last turn. If all chunks of all jobs fit into a turn, everything is
+//     of one turn. A row is not newer than its job: no version in it is above the job's.
+// One is built at a time: a question that comes meanwhile is answered by the next one.
 #pragma once
 
 #include <memory>
@@ -27,12 +24,12 @@ namespace tidepool::memserver {
 
 class SnapshotBuilder {
  public:
-  // What it looks at beside the tables.
+  // What it reads besides the tables.
   struct Sources {
     const std::vector<WaitingRank>& waiting;
     const Demotion& demotion;
   };
-  // What it looks at must outlive it.
+  // What it reads must outlive it.
   SnapshotBuilder(const DeskContext& context, const Sources& sources)
       : neighbours_(context.neighbours),
         options_(context.options),
@@ -42,14 +39,14 @@ class SnapshotBuilder {
 
   // Asks for a snapshot that is not older than now.
   void Ask();
-  // Goes on with it, in every turn; null where it is not complete yet.
+  // Continues the build, in every turn; null while it is incomplete.
   std::shared_ptr<const Snapshot> Progress();
   bool asked() const { return asked_ > 0; }
 
  private:
   struct JobChunks {
     JobId job = 0;
-    std::vector<ChunkRow> chunks;  // by id, as far as they were looked at
+    std::vector<ChunkRow> chunks;  // by id, as far as visited
   };
   void Begin();
   void TakeUpJobs();

@@ -29,8 +29,8 @@ std::shared_ptr<SpillReader> SpillReaderOf(const Job& job, const StateTier* tier
   return std::make_shared<SpillReader>(*job.states, std::move(files));
 }
 
-// What the save reads, in the order of the job's parameters. Called by the thread that reads for
-// the save: there may be many tensors.
+// What the save reads, in the order of the job's parameters. Called on the thread that reads for
+// the save, because there may be many tensors.
 std::vector<SavedTensor> TensorsOf(const JobStates& states,
                                    const std::shared_ptr<SpillReader>& spilled,
                                    const std::shared_ptr<GpuStatesReader>& on_gpus) {
@@ -101,7 +101,7 @@ Status SaveDesk::Check(const SessionSlot* slot, const SaveWeights& event) {
 void SaveDesk::Request(SaveWeights event) {
   SessionSlot* slot = context_.tables->FindSlot(event.connection);
   if (const Status status = Check(slot, event); !status.ok()) {
-    // The control side tells the sender's lane that it is closed (descriptor_door.h).
+    // The control side tells the sender's lane that the descriptor is closed (descriptor_door.h).
     event.directory.Reset();
     context_.Send(SaveDone{event.connection, status});
     return;
@@ -114,12 +114,12 @@ void SaveDesk::Request(SaveWeights event) {
   slot->job->waiting_saves.push_back(std::move(save));
 }
 
-// True when a save could begin now, were there a lane for it.
+// True when a save could begin now if it had a lane.
 bool SaveDesk::HasReady(const Job& job) {
   return !job.waiting_saves.empty() && !job.updates.active();
 }
 
-// Lanes go in the order of the requests, among all saves that may have one.
+// Lanes go in the order of requests, among all saves that may have one.
 bool SaveDesk::HasLaneFor(const Job& job) {
   if (!lanes_.HasFree(job.uid)) return false;
   const uint64_t number = job.waiting_saves.front().number;
@@ -130,7 +130,7 @@ bool SaveDesk::HasLaneFor(const Job& job) {
                       });
 }
 
-// Why the save ends without having begun; ok: it goes on waiting.
+// Why the save ends without having begun; ok: it still waits.
 Status SaveDesk::WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now) {
   const bool stuck = lanes_.AllStuck(job.uid);
   const int64_t waited_ns = save.waits_since_ns ? now - *save.waits_since_ns : 0;
@@ -145,7 +145,7 @@ Status SaveDesk::WhyNotSaved(const Job& job, const WaitingSave& save, int64_t no
       .Fix("look at where these directories lie: a server that is gone, a drive that hangs");
 }
 
-// The job's first save has no lane: it goes on waiting, or is refused. True when it waits.
+// Handles the job's first save when it has no lane: it waits on or is refused. True when it waits.
 bool SaveDesk::StaysWaiting(Job* job, int64_t now) {
   WaitingSave& first = job->waiting_saves.front();
   const Status why = WhyNotSaved(*job, first, now);
@@ -207,7 +207,7 @@ void SaveDesk::Start(Job* job, WaitingSave save, int64_t now) {
   context_.neighbours.saves->Push(std::move(request));
 }
 
-// Nothing is held but the chunks that are not copied yet.
+// Holds nothing except the chunks that are not copied yet.
 void SaveDesk::StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveRequest request) {
   const size_t chunks = job->spec().chunks.size();
   StreamTask task{.memory = std::move(memory),
@@ -227,7 +227,7 @@ void SaveDesk::StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveR
 }
 
 void SaveDesk::End(const SaveResult& saved) {
-  if (saved.goes_on) return;  // the loop looks at its updates again
+  if (saved.goes_on) return;  // the loop checks its updates again
   lanes_.End(saved.connection);
   for (const auto& job : context_.tables->jobs) {
     const auto it =

@@ -1,9 +1,9 @@
-// SaveDesk: when each save of weights begins, and what it holds meanwhile.
+// SaveDesk: decides when each save of weights begins, and what it holds meanwhile.
 //
-// One thread (the serve loop). It owns the lanes in which saves are in work, and their numbers; the
-// checkpoint thread writes the files. A save waits until all chunks have the version that it is
-// asked for, and comes before the next seal; the hold on its job's updates begins with the write:
-// a save that waits for a lane holds up nothing but its own job's next seal.
+// One thread (the serve loop). It owns the lanes of running saves and their numbers; the checkpoint
+// thread writes the files. A save waits until all chunks have the requested version, and comes
+// before the next seal. It holds its job's updates only once its write begins: a save that waits
+// for a lane delays nothing but its own job's next seal.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ class SaveDesk {
  public:
   explicit SaveDesk(const DeskContext& context) : context_(context) {}
 
-  // A rank wants the weights of the last sealed version in a file. Answered with SaveDone.
+  // A rank asks for the weights of the last sealed version in a file. The answer is a SaveDone.
   void Request(SaveWeights event);
   // Begins the job's saves whose version is complete. True when one began or was refused.
   bool Poll(Job* job);
-  // The checkpoint thread has done one.
+  // Notes a save that the checkpoint thread has finished.
   void End(const SaveResult& saved);
 
  private:

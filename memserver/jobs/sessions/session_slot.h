@@ -1,5 +1,5 @@
-// SessionSlot: the session slot of one rank: what the serve loop holds from the moment a rank is
-// granted its place in a job until the rank has left it.
+// SessionSlot: the session slot of one rank: the serve loop's state of a rank from the moment it is
+// granted its place in a job until it has left.
 //
 // One thread (the serve loop). A plain struct, owned by Tables; the job's list of ranks points to
 // it. A slot goes through three states: granted (the rank prepares its memory), held (it asked to
@@ -20,7 +20,7 @@ namespace tidepool::memserver {
 
 struct Job;
 
-// Why a slot is left.
+// How a slot is left.
 enum class Leaving {
   kGoodbye,   // the rank said so
   kLost,      // its connection ended
@@ -43,8 +43,8 @@ struct SessionSlot {
   ImportedRcache held_brought;
   std::unique_ptr<Session> session;  // null until attached
   bool watched = false;              // its descriptors are in the loop's epoll set
-  const char* violation = nullptr;   // set: the session ends at the next opportunity of this turn
-  // Set: the slot is left as soon as its copies on a GPU have ended; nothing more is begun for it.
+  const char* violation = nullptr;   // if set, the session ends within this turn
+  // If set, the slot is left as soon as its copies on a GPU have ended; nothing more begins for it.
   struct Departure {
     Leaving how = Leaving::kLost;
     Status why;

@@ -25,7 +25,7 @@ void StopWatching(WakeSet* wake_set, Session* session) {
 void SessionSlots::Attach(AttachSession event) {
   EndZeroing(event.connection);
   SessionSlot* slot = context_.tables->FindSlot(event.connection);
-  if (slot == nullptr) {  // it was ended while the control side prepared its memory
+  if (slot == nullptr) {  // it ended while the control side prepared its memory
     context_.Send(
         Discard{std::move(event.port), std::move(event.rcache), std::move(event.brought)});
     return;
@@ -74,7 +74,7 @@ Result<std::unique_ptr<Session>> SessionSlots::MakeSession(SessionSlot* slot) {
   return std::make_unique<Session>(std::move(parts));
 }
 
-// All that the rank has to know of its job.
+// All that the rank needs to know about its job.
 Attached SessionSlots::AnswerTo(const SessionSlot& slot) {
   const JobStates& states = *slot.job->states;
   const StepRecord& step = states.last_step();
@@ -84,7 +84,7 @@ Attached SessionSlots::AnswerTo(const SessionSlot& slot) {
   attached.pool_bytes = states.pool_bytes();
   attached.spec = states.shared_spec();
 
-  // Where its run goes on.
+  // Where its run continues.
   attached.weights_ready = states.weights_ready();
   attached.sealed_version = states.sealed_version();
   attached.attempt = states.attempt();
@@ -119,11 +119,11 @@ void SessionSlots::Open(SessionSlot* slot) {
                       {"version", job->states->sealed_version()},
                       {"nvme_bytes", job->states->nvme_total()}});
   context_.Send(AnswerTo(*slot));
-  // It may have been away when the others were told.
+  // The rank may have been away when the others were told.
   if (job->run() == RunState::kPeerLost) context_.Send(PeerGone{connection, job->FirstMissing()});
 }
 
-// Ends the data-plane part of a slot: nothing of it is read or written any more afterwards.
+// Ends the data-plane part of a slot: nothing of it is read or written afterwards.
 void SessionSlots::Close(SessionSlot* slot, ErrorId reason) {
   if (slot->held_port != nullptr) {
     context_.Send(Discard{std::move(slot->held_port), std::move(slot->held_rcache),
@@ -161,8 +161,8 @@ void SessionSlots::CompleteLeave(SessionSlot* slot, Leaving how, const Status& w
                 [connection](const WaitingSave& save) { return save.connection == connection; });
   Erase(slot);
 
-  // Zeroed by nobody now: the bytes of a former job could show through, so the ranks that wait for
-  // it start again.
+  // Nobody zeroes the memory now, and bytes of a former job could show through, so the ranks that
+  // wait for it start again.
   const bool orphaned = job->phase == JobPhase::kZeroing && job->zeroing_connection == connection;
   life_->NoteRankLeft(job, rank, how);
   if (how == Leaving::kGoodbye) job->farewells.push_back(connection);
@@ -231,7 +231,7 @@ bool SessionSlots::ExpelViolators() {
   bool expelled = false;
   for (size_t i = 0; i < context_.tables->slots.size();) {
     SessionSlot* slot = context_.tables->slots[i].get();
-    // Copies of one that is leaving may still find its ring full.
+    // Copies for a leaving slot may still find its ring full.
     if (slot->violation == nullptr || slot->leaving) {
       ++i;
       continue;
@@ -240,12 +240,12 @@ bool SessionSlots::ExpelViolators() {
     ++context_.tables->counters.sessions_ended_badly;
     Leave(slot, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, slot->violation));
     expelled = true;
-    i = 0;  // leaving may have ended other slots as well
+    i = 0;  // Leave may have ended other slots too
   }
   return expelled;
 }
 
-// The GPU has failed: jobs whose states lie there end, then the sessions whose copies it made.
+// The GPU has failed: ends the jobs whose states lie there, then the sessions whose copies it made.
 void SessionSlots::EndAllOn(const GpuStreams& gpu) {
   const Status why = gpu.status();
   LogError("a GPU failed: the sessions on it end, and jobs whose states lie there",
@@ -266,12 +266,12 @@ void SessionSlots::EndAllOn(const GpuStreams& gpu) {
     if (slot->session == nullptr || slot->session->lane().gpu() != &gpu || slot->leaving) continue;
     ++context_.tables->counters.sessions_ended_badly;
     Leave(slot, Leaving::kExpelled, why);
-    i = SIZE_MAX;  // leaving may have ended other slots as well
+    i = SIZE_MAX;  // Leave may have ended other slots too
   }
 }
 
 bool SessionSlots::PollGpus() {
-  // Ranks go on with the next server, on whose GPUs nothing has failed.
+  // The ranks continue with the next server, on whose GPUs nothing has failed.
   if (context_.tables->gpus.empty() || context_.tables->handing_over) return false;
   bool worked = false;
   for (const auto& gpu : context_.tables->gpus) {
@@ -291,7 +291,7 @@ bool SessionSlots::PollGpus() {
   return worked;
 }
 
-// Something that it was promised when it was admitted could not be had.
+// Ends a job that could not get something that was promised at its admission.
 bool SessionSlots::EndUnmade(Job* job) {
   if (job->making_failure.ok() || job->phase == JobPhase::kRemoving) return false;
   LogWarn("a job ends: it cannot be made",

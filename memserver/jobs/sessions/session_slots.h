@@ -1,8 +1,8 @@
-// SessionSlots: the slots of ranks from the moment they are granted until they are left. One
-// clean-up path for death, leave, violation and shutdown.
+// SessionSlots: the slots of ranks from grant to leave, with one clean-up path for death, leave,
+// violation and shutdown.
 //
-// One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing
-// sockets) is the control thread's. The rows are in Tables, where the loop serves them.
+// One thread (the serve loop). Nothing here blocks; the control thread does what is slow (zeroing,
+// mapping, closing sockets). The rows are in Tables, where the loop serves them.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,32 @@ class SessionSlots {
   SessionSlots(const DeskContext& context, GpuShareDesk* gpu_shares, JobLife* life)
       : context_(context), gpu_shares_(gpu_shares), life_(life) {}
 
-  // A rank's memory is prepared: it is attached as soon as its job is open.
+  // Attaches a rank whose memory is prepared, as soon as its job is open.
   void Attach(AttachSession event);
   // Attaches the ranks that waited for the job to open.
   void AttachHeld(Job* job);
-  // Harmless when repeated for a slot that is being left. Copies on a GPU's streams cannot be
-  // dropped: until they have ended the slot stays, with all that they read and write. For all
-  // others the rank just leaves a little later.
+  // Leaves a slot; idempotent while it is being left. Copies on a GPU's streams cannot be dropped:
+  // the slot, and all that they read and write, stays until they have ended. To all others the rank
+  // just leaves a little later.
   void Leave(SessionSlot* slot, Leaving how, const Status& why);
   // Ends the sessions of all ranks of the job.
   void ExpelAllOf(Job* job, const Status& why);
   // Ends all sessions, the newest first.
   void ExpelEverybody(const Status& why);
-  // Awaits a rank again for which this server lacked something as it came back: it tries again, and
-  // nothing of its run has changed. False where the rank is a new one, or had come back.
+  // Awaits again a rank that came back while this server lacked something for it: it tries again,
+  // and nothing of its run has changed. False if the rank is a new one, or was back already.
   bool AwaitAgain(SessionSlot* slot);
-  // The control side no longer touches the memory that this connection zeroed for the job. Only
-  // after that it reports each granted rank as attached, or as lost.
+  // The control side no longer touches the memory that this connection zeroed for the job. It
+  // reports each granted rank as attached, or as lost, only after that.
   void EndZeroing(ConnectionId connection);
 
-  // Ends the session of every slot that broke the protocol in this turn. True when there was one.
+  // Ends the session of every slot that broke the protocol in this turn. True if there was one.
   bool ExpelViolators();
   // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True
-  // when there was one.
+  // if there was one.
   bool PollGpus();
   // Ends a job that cannot be made, whose states on NVMe or on a GPU are lost, or whose ranges on
-  // NVMe cannot be noted for good: its ranks hear why, other jobs go on. True when it did.
+  // NVMe cannot be recorded durably. Its ranks are told why; other jobs go on. True if it did.
   bool EndFailed(Job* job);
 
  private:
@@ -61,7 +61,7 @@ class SessionSlots {
   const DeskContext context_;
   GpuShareDesk* const gpu_shares_;
   JobLife* const life_;
-  // Bounds the log's lines about violations.
+  // Bounds the log lines about violations.
   int64_t violation_window_ns_ = 0;
   uint32_t violations_in_window_ = 0;
 };
