@@ -1,5 +1,5 @@
-// Acceptor: takes waiting clients from a listening socket. With no descriptor left, a client is
-// still refused by name: one descriptor is kept in reserve for that.
+// Acceptor: takes waiting clients from a listening socket. When no descriptor is left, a client is
+// still refused with an error: one descriptor is kept in reserve for that.
 //
 // One thread (control). The listening socket is the caller's and outlives the acceptor.
 #pragma once
@@ -13,12 +13,12 @@
 
 namespace tidepool::memserver {
 
-// Connections that there are, and that are allowed.
+// Connections that exist, and how many are allowed.
 struct ConnectionCount {
   size_t present = 0;
   uint32_t most = 0;
 };
-// May one more client be taken, of this user? Errors: kTooManySessions.
+// Ok when one more client of this user may be accepted. Errors: kTooManySessions.
 Status CheckConnections(const ConnectionCount& all, const ConnectionCount& of_user,
                         const PeerUser& user);
 

@@ -1,9 +1,9 @@
 // Access: who may connect to memserver's sockets, and who may change what through the admin socket.
-// The kernel says who the peer is; what the peer says of itself does not count.
+// The kernel identifies the peer; what the peer says about itself does not count.
 //
-// Any thread; value types. In *private* mode the sockets are their owner's and root's. In *service*
-// mode the members of one group may connect, each to its own jobs, and those of another one
-// operate. Root and the user that memserver runs as may do everything in both.
+// Any thread; value types. In *private* mode the sockets belong to their owner and root. In
+// *service* mode the members of one group may connect, each to their own jobs, and those of another
+// group operate. Root and the user that memserver runs as may do everything in both modes.
 #pragma once
 
 #include <sys/types.h>
@@ -26,9 +26,9 @@ struct Access {
   mode_t socket_mode() const { return is_service ? 0660 : 0600; }
 };
 
-// Private access of the user that this process runs as.
+// Private access for the user that this process runs as.
 Access PrivateAccess();
-// Groups by name or number. Errors: kConfigBadValue (no such group).
+// Service access; groups by name or number. Errors: kConfigBadValue (no such group).
 Result<Access> ServiceAccess(const std::string& group, const std::string& operator_group);
 
 // The user at the other end of a Unix socket.
@@ -37,10 +37,10 @@ struct PeerUser {
   int32_t pid = 0;
   std::vector<uint32_t> groups;  // primary and supplementary
 };
-// SO_PEERCRED and SO_PEERGROUPS. Errors: kHandshakeBad.
+// Reads SO_PEERCRED and SO_PEERGROUPS. Errors: kHandshakeBad.
 Result<PeerUser> UserAt(int socket);
 
-// Each level may do all that the levels before it may.
+// Each level may do everything that the levels before it may.
 enum class AdminLevel : uint8_t {
   kNone,      // may not connect
   kUser,      // sees and handles its own jobs
@@ -49,7 +49,7 @@ enum class AdminLevel : uint8_t {
 };
 const char* NameOf(AdminLevel level);
 AdminLevel LevelOf(const Access& access, const PeerUser& user);
-// May this user have sessions? Errors: kNotOwner.
+// Ok when this user may have sessions. Errors: kNotOwner.
 Status CheckMayConnect(const Access& access, const PeerUser& user);
 
 }  // namespace tidepool::memserver

@@ -1,8 +1,8 @@
-// CommandTicket: where the admin thread waits for the answer to a change that it mailed to the
-// serve loop.
+// CommandTicket: where the admin thread waits for the answer to a change that it sent to the serve
+// loop.
 //
 // Made and awaited by the admin thread (or by the main thread, for a reload), answered once by the
-// control thread, or by the main thread where that did the work. The loop only passes it on, so it
+// control thread, or by the main thread if that did the work. The loop only passes it on, so it
 // wakes nobody itself.
 #pragma once
 
@@ -19,22 +19,22 @@
 
 namespace tidepool::memserver {
 
-// Who asks for a change, as the kernel says.
+// The user who asks for a change, as identified by the kernel.
 struct AdminCaller {
   uint32_t uid = 0;
   int32_t pid = 0;
   AdminLevel level = AdminLevel::kNone;
-  // False for jobs of others, which are treated as if they did not exist; operators see all.
+  // False for jobs of other users, which are treated as absent; operators see all.
   bool MaySee(uint32_t owner) const { return level >= AdminLevel::kOperator || owner == uid; }
 };
 
 class CommandTicket {
  public:
-  // `changed` names what has changed, where that is not clear from the command.
+  // Answers the ticket. `changed` names what changed, where the command alone does not say so.
   void Answer(Status result, std::vector<std::string> changed = {}) {
     promise_.set_value({std::move(result), std::move(changed)});
   }
-  // The answer, once; nothing when it did not come in time. The change may still be made then.
+  // The answer, once; nothing if it did not come in time. The change may still be made then.
   std::optional<Status> Wait(int64_t timeout_ms) {
     if (result_.wait_for(std::chrono::milliseconds(timeout_ms)) != std::future_status::ready)
       return std::nullopt;
@@ -42,7 +42,7 @@ class CommandTicket {
     changed_ = std::move(answered.changed);
     return std::move(answered.result);
   }
-  // What changed, as in the answer that Wait returned.
+  // What changed, from the answer that Wait returned.
   const std::vector<std::string>& changed() const { return changed_; }
 
  private:

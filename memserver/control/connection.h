@@ -1,4 +1,4 @@
-// Connection: one accepted socket of a client, and what the control thread knows of who is there.
+// Connection: one accepted socket of a client, and what the control thread knows about the peer.
 //
 // One thread (control). Private to control_server.cpp, which alone includes it.
 #pragma once
@@ -20,9 +20,9 @@ namespace tidepool::memserver {
 namespace asio = boost::asio;
 using Descriptor = asio::posix::stream_descriptor;
 
-// Hands the descriptor over, to be watched.
+// Hands the descriptor over to be watched.
 inline void GiveTo(Descriptor* owner, UniqueFd fd) {
-  // Throws where the system cannot watch the socket, which is closed then.
+  // Throws, and closes the socket, if the system cannot watch it.
   owner->assign(fd.get());
   fd.Release();
 }
@@ -48,13 +48,13 @@ struct Connection {
   int32_t pid;
   Descriptor socket;
   Descriptor death;  // the pidfd of the process that connected
-  // Bounds how long a greeting, or the door for a packet, may take.
+  // Bounds how long a greeting, or the door's work on a packet, may take.
   asio::steady_timer limit;
-  // The pause of a user that has had its share of the thread; it is read again afterwards.
+  // The pause of a user that has used up its share; its socket is read again afterwards.
   asio::steady_timer rest;
-  // The next packet is left to the DescriptorDoor: nothing is read meanwhile.
+  // The next packet is left to the DescriptorDoor; nothing else is read meanwhile.
   bool at_door = false;
-  // Descriptors in the order of Welcome or Resumed, from the end of preparation until it is sent.
+  // Descriptors in the order of Welcome or Resumed, from the end of preparation until sent.
   std::vector<UniqueFd> granted;
 };
 

@@ -1,5 +1,5 @@
-// ControlOptions, ControlNeighbours: how memserver's data socket is served, and what its server is
-// given.
+// ControlOptions, ControlNeighbours: how memserver's data socket is served, and the dependencies of
+// its server.
 //
 // Plain values; read by the control thread.
 #pragma once
@@ -22,14 +22,14 @@ namespace tidepool::memserver {
 struct ControlOptions {
   std::string socket_dir;  // already claimed (SocketDirectory)
   Access access = PrivateAccess();
-  // Each holds 2 descriptors, later 3 more in the loop.
+  // Each holds 2 descriptors, and later 3 more in the loop.
   uint32_t connections_max = 512;
-  uint32_t user_connections_max = 512;              // of one user; root and the owner may have all
+  uint32_t user_connections_max = 512;              // of one user; root and the owner have no limit
   int64_t greeting_timeout_ns = 10 * kNsPerSecond;  // from accept to a complete job description
-  UserPaceLimits user_pace = {};                    // of the control thread's work for one user
+  UserPaceLimits user_pace = {};                    // bounds the control thread's work for one user
 };
 
-// What the server is given; all of it outlives the server.
+// The server's dependencies; all outlive it.
 struct ControlNeighbours {
   Clock* clock = nullptr;
   device::Device* device = nullptr;  // makes rCache memory

@@ -20,7 +20,7 @@ namespace tidepool::memserver {
 using boost::system::error_code;
 
 namespace {
-constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
+constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client in one turn
 
 Status MalformedPacket() {
   return Status(ErrorId::kHandshakeBad,
@@ -83,8 +83,8 @@ void ControlReactor::WatchDeath(ConnectionId id) {
   // Dead already: the socket's end follows.
   if (!connection->death.is_open() || TP_PLANTED("jobs.death_not_watched")) return;
   connection->death.async_wait(Descriptor::wait_read, [this, id](const error_code& error) {
-    // asio gives the place of a closed descriptor to the next one, and with it an event that still
-    // stands in its queue: look first.
+    // asio gives the slot of a closed descriptor to the next one, and with it an event that is
+    // still queued: check first.
     Connection* woken = error ? nullptr : Find(id);
     if (woken != nullptr)
       HasEnded(woken->death.native_handle()) ? Close(id, "its process has ended") : WatchDeath(id);
@@ -214,7 +214,7 @@ void ControlReactor::Send(ConnectionId id, const shm::Frame& frame, std::span<co
   const auto result =
       shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(frame), fds);
   if (result == shm::SocketResult::kDone) return;
-  // The frames of one session fit into its socket many times over: a full socket means that the
+  // The frames of one session fit into its socket many times over, so a full socket means that the
   // client reads nothing.
   Close(id, result == shm::SocketResult::kClosed ? "it closed the connection"
                                                  : "it does not read its control socket");
@@ -244,7 +244,7 @@ void ControlReactor::Close(ConnectionId id, const std::string& cause, bool ours)
   const auto of_user = [uid](const auto& entry) { return entry.second->uid == uid; };
   if (std::none_of(connections.begin(), connections.end(), of_user)) door->Leave(uid);
 
-  if (state == ConnectionState::kLeaving) return;  // the loop knows of its goodbye
+  if (state == ConnectionState::kLeaving) return;  // the loop knows about its goodbye
   if (state == ConnectionState::kPreparing && !TP_PLANTED("jobs.memory_back_while_zeroed")) {
     lost_in_preparation.emplace(id, cause);
   } else {
@@ -302,7 +302,7 @@ void ControlReactor::Attach(PreparedMemory memory) {
 
 void ControlReactor::On(ReserveGranted reply) {
   Connection* connection = Find(reply.connection);
-  if (connection == nullptr) return;  // lost in between; the loop has been told
+  if (connection == nullptr) return;  // lost in between; the loop was told
   connection->protocol.SetState(ConnectionState::kPreparing);
   preparer.Start(
       {std::move(reply), connection->protocol.TakeMemory(), connection->protocol.agreed()});
@@ -338,7 +338,7 @@ void ControlReactor::On(Attached reply) {
 }
 
 void ControlReactor::On(SessionOver reply) {
-  // Also the answer to a goodbye, which a trainer must tell from the end of a server that dies
+  // This is also the answer to a goodbye: a trainer must tell it from the end of a server that dies
   // before it has taken the session down.
   Send(reply.connection, shm::EndedFrame{reply.why});
   Close(reply.connection, "session over: " + reply.why.Line());

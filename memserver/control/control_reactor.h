@@ -1,5 +1,5 @@
-// ControlReactor: what the control thread does when something happens: a client connects or sends,
-// the serve loop answers, memory is prepared, a rank is lost.
+// ControlReactor: the control thread's reaction to each event: a client connects or sends, the
+// serve loop answers, memory is prepared, a rank is lost.
 //
 // One thread (control). Private to control_server.cpp, which alone includes it.
 #pragma once
@@ -48,14 +48,14 @@ struct ControlReactor {
   void WatchDeath(ConnectionId id);
   void StartTimeLimit(ConnectionId id);
   void ReadPackets(ConnectionId id);
-  // True when the connection's user has had its share of this thread; it is read again later.
+  // True when the connection's user has used up its share of this thread; it is read again later.
   bool Rests(Connection* connection);
-  // True when the next packet was left to the door, or has ended the connection.
+  // True when the next packet was left to the door, or ended the connection.
   bool LeftToDoor(Connection* connection, const shm::PacketHead& head);
   void TakeFromDoor();
   Status HandlePacket(Connection* connection, shm::Packet packet);
   void Send(ConnectionId id, const shm::Frame& frame, std::span<const int> fds = {});
-  // Ends a connection: tells the client when there is a reason, and the loop once.
+  // Ends a connection: tells the client if there is a reason, and the loop once.
   void EndBadly(ConnectionId id, const Status& why, bool ours = false);
   void Close(ConnectionId id, const std::string& cause, bool ours = false);
   Connection* Find(ConnectionId id);
@@ -93,7 +93,7 @@ struct ControlReactor {
   Listener listener;
   Descriptor replies, prepared, lost_ranks, taken_packets;
   std::map<ConnectionId, std::unique_ptr<Connection>> connections;
-  // The loop is told when the preparer no longer touches their memory.
+  // The loop is told once the preparer no longer touches their memory.
   std::map<ConnectionId, std::string> lost_in_preparation;
   ConnectionId last_id = 0;
   LogLimiter bad_input_log{60 * kNsPerSecond};

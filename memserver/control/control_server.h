@@ -1,11 +1,11 @@
-// ControlServer: the data socket of memserver: accepts trainers, speaks their control frames, tells
-// the serve loop, and notices deaths.
+// ControlServer: memserver's data socket: accepts trainers, speaks their control frames, informs
+// the serve loop, and detects deaths.
 //
-// Run() is the control thread, which owns all of it. It meets the serve loop in two queues only
-// (mailbox.h) and waits for nobody: a client that does not read, does not greet in time, or sends
-// what is not in the protocol loses its connection, never the server.
-// A death is noticed by the socket's end and by the pidfd of the process that connected; the second
-// cannot be hidden by forked children.
+// Run() is the control thread, which owns everything here. It shares only two queues with the serve
+// loop (mailbox.h) and never blocks on a client: a client that does not read, does not greet in
+// time, or sends what is not in the protocol loses its connection, never the server. A death is
+// detected by the socket's end and by the pidfd of the process that connected; a forked child
+// cannot hide the latter.
 #pragma once
 
 #include <memory>

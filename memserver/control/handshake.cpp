@@ -21,8 +21,8 @@ namespace tidepool::memserver {
 
 namespace {
 
-// The most uses of chunks in one declared schedule: each chunk a few times in forward and backward;
-// 16 MiB of ids.
+// The most chunk uses in one declared schedule: each chunk a few times in forward and backward; 16
+// MiB of ids.
 constexpr uint32_t kScheduleUsesMax = 4u << 20;
 
 const char* NameOf(ConnectionState state) {
@@ -39,8 +39,8 @@ Result<uint32_t> AgreeWith(const shm::ProtocolRange& client) {
       .Fix("install the next release of the older of the two, until they have a version in common");
 }
 
-// A client whose every version has brought memory, with a server of the next release whose agreed
-// one has not: neither sends such a frame.
+// Rejects a brought rCache that was not agreed on: a client whose every version has brought memory,
+// with a server of the next release whose agreed version has not. Neither sends such a frame.
 Status CheckBrought(const shm::RcacheKind& rcache, uint32_t agreed) {
   if (!rcache.is_brought() || agreed >= shm::kAbiBrought) return Status();
   return Status(ErrorId::kHandshakeBad, "a rank brings its rCache in protocol version " +
@@ -80,7 +80,7 @@ Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<Un
   TP_RETURN_IF_ERROR(CheckBrought(frame.rcache, agreed_));
   if (frame.spec_bytes == 0)
     return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
-  // Counts all that is announced now: a description that may begin may be completed.
+  // Counts all that is announced now, so that a description that may begin may also be completed.
   TP_RETURN_IF_ERROR(held_.Resize(frame.spec_bytes));
   if (frame.rcache.is_brought()) memory_ = {frame.rcache, std::move(fds[0]), {}, 0};
   hello_ = frame;
@@ -211,7 +211,7 @@ shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) {
   welcome.pool_bytes = attached.pool_bytes;
   welcome.rcache_bytes = spec_->rcache_bytes;
 
-  // Where the run goes on.
+  // Where the run continues.
   welcome.weights_ready = attached.weights_ready ? 1 : 0;
   welcome.sealed_version = attached.sealed_version;
   welcome.attempt = attached.attempt;
@@ -233,8 +233,8 @@ Status CheckDescriptors(const shm::Frame& frame, size_t count) {
 Status CheckSaveDirectory(int fd, uint32_t uid) {
   struct statx about {};
   const int flags = fcntl(fd, F_GETFL);
-  // Asks only for what the kernel knows since the directory was opened: a file server that is gone
-  // is not asked.
+  // Asks only for what the kernel has known since the directory was opened, so that an unreachable
+  // file server is not asked.
   constexpr int kUnasked = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
   if (flags < 0 || (flags & O_PATH) == 0 ||
       statx(fd, "", kUnasked, STATX_TYPE | STATX_UID, &about) != 0 || !S_ISDIR(about.stx_mode)) {

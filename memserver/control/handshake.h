@@ -1,16 +1,16 @@
-// ConnectionProtocol: what a trainer may say on its control socket, in which order, and what it
+// ConnectionProtocol: what a trainer may send on its control socket, in which order, and what it
 // means to the serve loop.
 //
-// One thread (control). No sockets in here: frames go in, events for the loop or answers come out,
-// so that every order of frames can be tested. Numbers of frames are within their limits already
+// One thread (control). It has no sockets: frames go in, events for the loop or answers come out,
+// so that every order of frames can be tested. Numbers in frames are within their limits already
 // (shm/frames.h); everything else is checked here.
 //
 //   kHello -Hello-> kSpec -SpecPart..-> kReserving -ReserveGranted-> kPreparing
 //          -memory made-> kAttaching -Attached-> kOpen -Goodbye-> kLeaving
 //   kHello -Resume-> kReserving, for a rank that comes back to another memserver
 //
-// While the server works (kReserving to kAttaching) and after Goodbye the trainer has nothing to
-// say: a frame ends the connection.
+// While the server works (kReserving to kAttaching) and after Goodbye the trainer must not send: a
+// frame ends the connection.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ namespace tidepool::memserver {
 // How far a client has come.
 enum class ConnectionState { kHello, kSpec, kReserving, kPreparing, kAttaching, kOpen, kLeaving };
 
-// Memory that a rank has: it comes back with it, or brings it.
+// Memory that a rank already has: it comes back with it, or brings it.
 struct ReturnedMemory {
   shm::RcacheKind kind;
   UniqueFd rcache;  // invalid for a rank that attaches anew and brings none
@@ -38,23 +38,23 @@ struct ReturnedMemory {
   uint64_t flags_base = 0;
 };
 
-// What to do about a frame: pass an event to the loop, answer at once, or neither.
+// The action for a frame: pass an event to the loop, answer at once, or neither.
 struct FrameAction {
   std::optional<ControlEvent> event;
   std::optional<shm::Frame> answer;
-  std::shared_ptr<shm::Segment> memory = {};  // whose descriptor goes with the answer
+  std::shared_ptr<shm::Segment> memory = {};  // its descriptor goes with the answer
 };
 
-// Descriptors that a packet may bring.
+// The descriptors that a packet may bring.
 struct DescriptorCall {
   uint32_t most = 0;
-  bool places = false;  // they name places in a file system (O_PATH); else they are memory
+  bool places = false;  // they are directories opened with O_PATH; else they are memory
 };
 
 class ConnectionProtocol {
  public:
-  // `process_start` is that of `pid` (ReadProcessStart). The shelf counts what the trainer makes
-  // this process hold; null: nobody counts.
+  // `process_start` belongs to `pid` (ReadProcessStart). The shelf counts what the trainer makes
+  // this process hold; null: not counted.
   ConnectionProtocol(ConnectionId connection, uint32_t uid, int32_t pid, uint64_t process_start,
                      SpecShelf* shelf = nullptr)
       : connection_(connection),
@@ -65,32 +65,32 @@ class ConnectionProtocol {
     if (shelf_ != nullptr) held_ = shelf_->Open(uid_);
   }
 
-  // `fds` are exactly as many as the frame must bring. An error ends the connection; its text is
-  // for the trainer and the log.
-  // Errors: kHandshakeBad, kAbiMismatch, kJobSpecBad, kProtocolViolation, kNotReady (no memory for
-  // what it sends now: to be tried again).
+  // Handles one frame. `fds` are exactly as many as the frame must bring. An error ends the
+  // connection; its text is for the trainer and the log. Errors: kHandshakeBad, kAbiMismatch,
+  // kJobSpecBad, kProtocolViolation, kNotReady (no memory for what it sends now: to be tried
+  // again).
   Result<FrameAction> OnFrame(shm::Frame frame, std::vector<UniqueFd> fds);
 
-  // The descriptors that a packet with this beginning may bring in the present state; most may
-  // bring none.
+  // The descriptors that a packet with this beginning may bring in the present state; most packets
+  // may bring none.
   DescriptorCall CalledFor(std::span<const std::byte> head) const;
 
   ConnectionState state() const { return state_; }
-  // The version of the protocol that this session has, once the trainer has greeted.
+  // The protocol version of this session, once the trainer has greeted.
   uint32_t agreed() const { return agreed_; }
   // The identity that a rank had before it came back; nothing for a rank that attaches anew.
   const std::optional<shm::ResumeFrame>& resume() const { return resume_; }
-  // What came with Hello or Resume, once; nothing about the descriptors is checked yet.
+  // Memory that came with Hello or Resume, once; its descriptors are not checked yet.
   ReturnedMemory TakeMemory() { return std::move(memory_); }
-  // What the trainer hears when its connection is ended: Ended for an open session, else Refused.
+  // The frame that tells the trainer why its connection ends: Ended if it is open, else Refused.
   shm::Frame LastWords(const Status& why) const;
-  // What the trainer hears when it is attached: Welcome or Resumed.
-  // From here on the job is known, also when the rank came back.
+  // The frame that tells the trainer that it is attached: Welcome or Resumed. From here on the job
+  // is known, for a rank that came back as well.
   shm::Frame AnswerTo(const Attached& attached);
-  // The loop's and the preparer's progress.
+  // Follows the progress of the loop and the preparer.
   void SetState(ConnectionState state) { state_ = state; }
   void SaveEnded() { save_in_flight_ = false; }
-  // True until the job description is complete: the part of the handshake that a time limit guards.
+  // True until the job description is complete, the part of the handshake that a time limit guards.
   bool HalfOpen() const {
     return state_ == ConnectionState::kHello || state_ == ConnectionState::kSpec;
   }
@@ -114,7 +114,7 @@ class ConnectionProtocol {
   int32_t pid_;
   uint64_t process_start_;
   SpecShelf* shelf_;
-  PeerMemory::Share held_;  // the parts of a description or a schedule that have come
+  PeerMemory::Share held_;  // received parts of a description or a schedule
   ConnectionState state_ = ConnectionState::kHello;
   uint32_t agreed_ = 0;
   shm::HelloFrame hello_;
@@ -127,11 +127,11 @@ class ConnectionProtocol {
   bool save_in_flight_ = false;
 };
 
-// As many descriptors as the frame must bring. Errors: kHandshakeBad.
+// Checks that the frame brings as many descriptors as it must. Errors: kHandshakeBad.
 Status CheckDescriptors(const shm::Frame& frame, size_t count);
 
-// The directory descriptor of a Save frame must be opened with O_PATH (so that it gives no right to
-// read or write by itself).
+// Checks the directory descriptor of a Save frame, which must be opened with O_PATH (so that it
+// gives no right to read or write by itself).
 // Errors: kProtocolViolation (not such a descriptor), kSaveFailed (a directory of another user;
 // root may name any).
 Status CheckSaveDirectory(int fd, uint32_t uid);

@@ -8,7 +8,7 @@
 namespace tidepool::memserver {
 
 namespace {
-// After a failed accept, so that it cannot become a busy loop.
+// Pause after a failed accept, so that accepting cannot become a busy loop.
 constexpr int64_t kFailedPauseNs = 50 * kNsPerMs;
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Listener: the data socket's waiting clients, taken at their pace: after a burst of those that
-// never greet, and where no descriptor is left, more slowly.
+// Listener: accepts the data socket's clients at a bounded pace: more slowly after a burst of
+// clients that never greet, and when no descriptor is left.
 //
 // One thread (control). Private to control_reactor, which alone uses it.
 #pragma once
@@ -30,11 +30,11 @@ class Listener {
         pause_(*context),
         on_client_(std::move(on_client)) {}
 
-  // Begins to take clients.
+  // Begins to accept clients.
   void Start() { Watch(); }
-  // A client left without a whole greeting, or was refused.
+  // A client left without a complete greeting, or was refused.
   void NoteBroken() { pace_.NoteBroken(clock_->NowNs()); }
-  // At most one line an interval.
+  // At most one line per interval.
   void LogRefusal(const Status& why);
 
  private:

@@ -8,9 +8,10 @@
 // Life of a session:
 //   ReserveJob -> (Queued ->) ReserveGranted | Refused
 //   -> (control makes and zeroes memory) -> AttachSession -> Attached | Refused
-//   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, also
-//   when it never attached).
+//   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, even if
+//    it never attached).
 // A rank that comes back after a restart of the server: ResumeSession instead of ReserveJob, then
+// the same sequence; nothing is zeroed for it.
 // the same way; nothing is zeroed for it.
 #pragma once
 
@@ -49,9 +50,9 @@ struct ReserveJob {
   int32_t pid = 0;
   uint64_t nonce = 0;                // of this incarnation of the rank
   uint64_t process_start = 0;        // of pid; see ReadProcessStart in peer_identity.h
-  bool may_wait = false;             // wait for room, in the loop's queue
-  bool client_owned_rcache = false;  // memory of a GPU: none of the server's is used for it
-  std::string note = {};             // what the run is known by, as shm::HelloFrame has it
+  bool may_wait = false;             // wait for room in the loop's queue
+  bool client_owned_rcache = false;  // GPU memory of the rank; the server allocates none
+  std::string note = {};             // label of the run, from shm::HelloFrame
 };
 struct ResumeSession {
   ConnectionId connection = 0;
@@ -62,7 +63,7 @@ struct ResumeSession {
   int32_t pid = 0;
   bool client_owned_rcache = false;
 };
-// The process of a rank that AwaitRank named has ended, or had ended before it could be watched.
+// The process of a rank named by AwaitRank has ended, possibly before it could be watched.
 struct AwaitedRankLost {
   JobId job = 0;
   Rank rank = 0;
@@ -81,11 +82,11 @@ struct Goodbye {
 struct ConnectionLost {
   ConnectionId connection = 0;
   std::string cause;
-  bool ours = false;  // this server lacked something for it; the rank lives, and may try again
+  bool ours = false;  // this server lacked a resource; the rank lives, and may try again
 };
 struct DeclareSchedule {
   ConnectionId connection = 0;
-  // All chunks of the job, each once (jobs/whole_order.h).
+  // All chunks of the job, each once (control/whole_order.h).
   std::shared_ptr<const std::vector<ChunkId>> order;
 };
 struct SaveWeights {
@@ -93,41 +94,41 @@ struct SaveWeights {
   UniqueFd directory;
   std::string name;
   Version version = 0;
-  std::shared_ptr<shm::Segment> stream = {};  // instead of a file: all states go there
+  std::shared_ptr<shm::Segment> stream = {};  // instead of a file: receives all states
 };
 struct SnapshotWanted {};
-// A rank's share in memory of a GPU, left by the server before this one, is mapped; or it is lost.
+// A rank's share of GPU memory, left by the former server, is mapped or lost.
 struct StatesImported {
   JobId job = 0;
   Rank rank = 0;
   Status result;
   GpuStateMemory states = {};
 };
-// KeepStates was done: the keeper has the share's memory, or has let go of it.
+// KeepStates is done: the keeper holds the share's memory, or has released it.
 struct StatesKept {
   JobId job = 0;
   Rank rank = 0;
   bool let_go = false;
 };
 
-// Processes that were servers before this one, and had not ended when it started, have: nothing
-// that they began is under way any more.
+// Former server processes that had not ended when this one started have ended now: nothing that
+// they began is under way any more.
 struct FormerServersEnded {
-  uint32_t servers = 0;  // bits of their places in the kept index
+  uint32_t servers = 0;  // their bits in the kept index
 };
 
-// A change requested through the admin socket. Answered with CommandDone.
+// Changes a quota on an admin's request. The answer is a CommandDone.
 struct SetJobQuota {
   std::string job;  // number or name
   QuotaChange change;
 };
-// A suspended job is not served: its ranks wait and its update stands still. Where an operator
-// asked for it, the job is kept beyond its lease.
+// Suspends a job: its ranks wait and its updates stop. If an operator asked for it, the job is kept
+// beyond its lease.
 struct SuspendJob {
   std::string job;
   bool suspended = true;
 };
-// Gives back all that a job holds. Ranks that it has are ended with `force` only.
+// Releases everything that a job holds. Its ranks are ended only with `force`.
 struct ReleaseJob {
   std::string job;
   bool force = false;
@@ -137,25 +138,24 @@ struct ReleaseJob {
 struct EvictJob {
   std::string job;
 };
-// Admits no new jobs from now on; those that are there go on, restarts of their ranks included.
+// Admits no new jobs from now on; existing ones continue, restarts of their ranks included.
 struct DrainJobs {
   bool draining = true;
 };
-// Sets the level of the log; the configured one comes back after `for_ns`, where that is not 0.
+// Sets the log level; the configured one comes back after `for_ns` unless that is 0.
 struct ChangeLogLevel {
   LogLevel level = LogLevel::kInfo;
   int64_t for_ns = 0;
 };
-// Mutes a check of health: it does not count in the overall result for `for_ns`; 0: it counts
-// again.
+// Mutes a health check: it does not count in the overall result for `for_ns`; 0: it counts again.
 struct MuteCheck {
   std::string code;
   int64_t for_ns = 0;
 };
 // Reads and checks all states on NVMe.
 struct StartScrub {};
-// What the configuration now says of the settings that may change while memserver runs. They hold
-// from then on, all or none.
+// New values of the settings that may change while memserver runs. They take effect at once, all or
+// none.
 struct ApplySettings {
   LiveSettings live;
   std::vector<QuotaRule> quotas;
@@ -175,16 +175,16 @@ struct MainCommand {
   enum class What : uint8_t {
     kReload,      // read the configuration again
     kPlanReload,  // say what that would change
-    kHandOver,    // end, as SIGTERM does: the keeper holds the jobs for the next memserver
-    kEnd,         // end, and all jobs with it
+    kHandOver,    // end as on SIGTERM: the keeper holds the jobs for the next memserver
+    kEnd,         // end, and end all jobs
   };
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;
   What what = What::kReload;
 };
 
-// For the main thread: memory of a share for the keeper to hold in `slot`; without memory, the
-// keeper lets go of that slot. Answered with StatesKept.
+// For the main thread: gives the keeper a share's memory to hold in `slot`; without memory, the
+// keeper releases that slot. The answer is a StatesKept.
 struct KeepStates {
   JobId job = 0;
   Rank rank = 0;
@@ -192,8 +192,8 @@ struct KeepStates {
   UniqueFd exported = {};
 };
 
-// Take no new ranks, then let the loop return. Jobs and sessions end, unless another server is to
-// take them over: then they stay as they are in kept memory, and only the work in hand is finished.
+// Takes no new ranks, then ends the loop. Jobs and sessions end, unless another server is to take
+// them over: then they stay as they are in kept memory, and only the work in hand is finished.
 struct StopServing {
   bool hand_over = false;
 };
@@ -208,13 +208,13 @@ struct ReserveGranted {
   JobId job = 0;
   SessionId session = 0;
   uint64_t rcache_bytes = 0;
-  // Pool memory that the control side must zero before AttachSession (no byte of a former job is
-  // ever seen); only for a job's first rank.
+  // Pool memory that the control side must zero before AttachSession (so that no byte of a former
+  // job is ever seen); only for a job's first rank.
   std::vector<std::span<std::byte>> to_zero;
-  // Bytes of memory to make on the rank's GPU for states of the job; 0: none.
+  // Bytes of GPU memory to allocate for the rank's share of the job's states; 0: none.
   uint64_t gpu_state_bytes = 0;
 };
-// Map memory of a GPU that the keeper gave back; answered with StatesImported.
+// Maps GPU memory that the keeper returned. The answer is a StatesImported.
 struct ImportStates {
   JobId job = 0;
   Rank rank = 0;
@@ -222,8 +222,8 @@ struct ImportStates {
   UniqueFd exported;
   uint64_t bytes = 0;
 };
-// A rank of a job found in kept memory: watch its process until it comes back; AwaitedRankLost when
-// the process ends.
+// Watches the process of a rank whose job was found in kept memory until the rank comes back;
+// AwaitedRankLost when the process ends.
 struct AwaitRank {
   JobId job = 0;
   Rank rank = 0;
@@ -238,7 +238,7 @@ struct Refused {
 // No room now: the rank waits, and is granted or refused later.
 struct Queued {
   ConnectionId connection = 0;
-  uint32_t place = 0;  // 1: the next one
+  uint32_t place = 0;  // 1: next in the queue
   Status why;
 };
 struct Attached {
@@ -255,11 +255,11 @@ struct Attached {
   uint64_t job_nonce = 0;
   bool last_skipped = false;
   std::string note = {};  // of the job
-  uint32_t attempt = 0;   // at the open step
-  // The job's description, which a rank that comes back has not sent.
+  uint32_t attempt = 0;   // of the open step
+  // The job's description, which a rank that comes back does not send.
   std::shared_ptr<const shm::JobSpec> spec = {};
 };
-// Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's
+// Tells the client, then closes. Also the answer to Goodbye (with an ok status), once the session's
 // memory is free: the client waits for it.
 struct SessionOver {
   ConnectionId connection = 0;
@@ -280,9 +280,9 @@ struct CommandDone {
 struct SnapshotReady {
   std::shared_ptr<const Snapshot> snapshot;
 };
-// A session's memory, or the tables of a job that is gone, for the control thread to destroy:
-// unmapping costs about 14 ms/GiB, which no turn of the loop may spend. It comes before the
-// SessionOver of the same session.
+// A session's memory, or the tables of a removed job, for the control thread to destroy: unmapping
+// costs about 14 ms/GiB, too much for a turn of the loop. It precedes the SessionOver of the same
+// session.
 struct Discard {
   std::unique_ptr<shm::ServerPort> port = nullptr;
   std::unique_ptr<device::Memory> rcache = nullptr;

@@ -18,11 +18,11 @@ namespace tidepool::memserver {
 
 namespace {
 
-constexpr size_t kZeroPiece = 64 * kMiB;  // between two looks at the stop mark: about 10 ms
+constexpr size_t kZeroPiece = 64 * kMiB;  // checks for the stop mark are this far apart: about 10
+                                          // ms
 
-// A handle comes in memory that is sealed against writing, an allocation does not. A rank that says
-// the one and sends the other is refused before a GPU is opened for it; Device::Import checks the
-// rest.
+// Checks that memory has the form it claims, before a GPU is opened for it: a handle comes in
+// memory that is sealed against writing, an allocation does not. Device::Import checks the rest.
 Status CheckForm(const ReturnedMemory& memory) {
   const int seals = fcntl(memory.rcache.get(), F_GET_SEALS);
   const bool is_handle = seals >= 0 && (seals & F_SEAL_WRITE) != 0;

@@ -1,13 +1,11 @@
-// MemoryPreparer: a thread that makes a session's memory: zeroes the job's pool memory, makes the
-// rCache and the rings. For a rank that comes back it maps the rCache memory that the rank still
-// has, which a memserver before this one made. For a rank that brings its rCache it opens that GPU,
-// imports the memory, and makes the pages of flags; what is refused is refused before anything is
-// zeroed.
+// MemoryPreparer: a thread that prepares a session's memory: zeroes the job's pool memory and makes
+// the rCache and the rings. For a rank that comes back it maps the rCache memory that the rank
+// still has, made by a former memserver. For a rank that brings its rCache it opens that GPU,
+// imports the memory, and makes the flag pages; refusals come before anything is zeroed.
 //
-// Start and Take... belong to the control thread. One thread does all tasks in the order in which
-// they were given; so the pool memory of a job is zero before any rank of that job attaches,
-// because its first rank's task comes first. Touching and zeroing cost 0.1 to 3 s a GiB, which
-// neither the serve loop nor the control thread may spend.
+// Start and Take... belong to the control thread. One thread does all tasks in order. A job's first
+// rank's task comes first, so the job's pool memory is zero before any of its ranks attaches.
+// Touching and zeroing cost 0.1 to 3 s a GiB, too much for the serve loop or the control thread.
 #pragma once
 
 #include <atomic>
@@ -36,9 +34,9 @@ struct PreparedMemory {
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;
   ImportedRcache brought;
-  std::optional<StatesImported> imported = {};  // for ImportStates: this alone
-  // To be sent to the client, or that of the flag pages in its place; invalid where it was the
-  // client's already.
+  std::optional<StatesImported> imported = {};  // for ImportStates, the only field set
+  // Descriptor to send to the client: the rCache's, or the flag pages' in its place; invalid if the
+  // memory was the client's already.
   UniqueFd rcache_fd;
 };
 
@@ -48,31 +46,31 @@ Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_
 
 class MemoryPreparer {
  public:
-  // `gpus` may be null: there are none.
+  // `gpus` may be null: no GPU can be opened.
   MemoryPreparer(device::Device* device, GpuTable* gpus);
-  // Gives up the task in work at its next piece; waits for the thread.
+  // Stops the current task at its next piece, and waits for the thread.
   ~MemoryPreparer();
   MemoryPreparer(const MemoryPreparer&) = delete;
   MemoryPreparer& operator=(const MemoryPreparer&) = delete;
 
   struct Task {
     ReserveGranted grant;
-    ReturnedMemory memory;                    // that the rank has
-    uint32_t protocol = 0;                    // of the session
-    std::optional<ImportStates> import = {};  // instead of all that
+    ReturnedMemory memory;                    // that the rank brings or comes back with
+    uint32_t protocol = 0;                    // protocol version of the session
+    std::optional<ImportStates> import = {};  // instead of all of the above
   };
   void Start(Task task) { tasks_.Push(std::move(task)); }
-  // Results come out here, one for every Start.
+  // The results, one for every Start.
   EventQueue<PreparedMemory>& results() { return results_; }
 
  private:
   void Run();
   PreparedMemory Prepare(const Task& task);
-  // The session's rCache: mapped when it was returned or brought, else new, with its descriptor in
+  // The session's rCache: mapped if it was returned or brought, else new, with its descriptor in
   // `exported`.
   Result<std::unique_ptr<device::Memory>> RcacheOf(const Task& task, UniqueFd* exported);
-  // The GPU and the flags of a rank that brought its rCache; `exported` as above, of new flag
-  // pages.
+  // The GPU and the flags of a rank that brought its rCache; `exported` receives the descriptor of
+  // new flag pages.
   Result<ImportedRcache> BroughtOf(const Task& task, UniqueFd* exported);
   StatesImported Import(const ImportStates& asked);
   Status MakeMemory(const Task& task, PreparedMemory* prepared);
@@ -83,7 +81,7 @@ class MemoryPreparer {
   EventQueue<Task> tasks_;
   EventQueue<PreparedMemory> results_;
   std::atomic<bool> stopping_{false};
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because it uses all of the above
 };
 
 }  // namespace tidepool::memserver

@@ -43,8 +43,8 @@ uint64_t ReadProcessStart(int32_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(file, line, '\0');
-  // The name in field 2 may hold anything, also spaces and brackets: counting starts behind its
-  // last bracket, with field 3.
+  // The name in field 2 may contain anything, even spaces and brackets, so counting starts after
+  // its last bracket, with field 3.
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return 0;
   std::istringstream fields(line.substr(name_end + 1));

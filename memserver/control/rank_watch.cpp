@@ -19,7 +19,7 @@ namespace tidepool::memserver {
 namespace {
 
 // True when the pid belongs to another process now. A start time that could not be read, now or
-// when the rank attached, says nothing; the pidfd tells when the process has ended.
+// when the rank attached, proves nothing; the pidfd tells when the process has ended.
 bool IsAnother(const AwaitRank& rank) {
   const uint64_t start = ReadProcessStart(rank.pid);
   const bool known =
@@ -65,7 +65,7 @@ void RankWatch::Forget(const AwaitedRankLost& rank) {
 
 std::vector<AwaitedRankLost> RankWatch::TakeLost() {
   std::vector<AwaitedRankLost> lost;
-  std::array<epoll_event, 64> events;  // one rank of a job each; more are told at the next call
+  std::array<epoll_event, 64> events;  // each is about one rank; the next call returns more
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     // A copy: the kernel's struct is packed.

@@ -1,9 +1,9 @@
-// RankWatch: the processes of ranks that are awaited after a restart of memserver; tells which of
-// them have ended before they came back.
+// RankWatch: watches the processes of ranks that are awaited after a restart of memserver, and
+// reports those that ended before they came back.
 //
-// One thread (control). A rank is known by its job, its number and its nonce. What is watched is a
-// pidfd, opened first and then checked against the start time in kept memory, so that another
-// process that got the same pid is never taken for the rank.
+// One thread (control). A rank is identified by its job, its number and its nonce. It watches a
+// pidfd, which is opened first and then checked against the start time in kept memory, so that
+// another process with the same pid is never taken for the rank.
 #pragma once
 
 #include <cstdint>
@@ -21,24 +21,24 @@ class RankWatch {
 
   // False when the process has ended already; the rank is then not watched. A rank whose process is
   // unknown (pid 0), or for which no descriptor is left, is not watched either: only its lease ends
-  // the wait for it. One whose start cannot be read is trusted by its pid.
+  // the wait for it. If its start time cannot be read, the pid is trusted.
   bool Watch(const AwaitRank& rank);
-  // The rank is back, or is awaited no longer.
+  // The rank is back, or is no longer awaited.
   void Forget(const AwaitedRankLost& rank);
-  // The ranks whose processes have ended since the last call; each is told once.
+  // The ranks whose processes have ended since the last call, each once.
   std::vector<AwaitedRankLost> TakeLost();
 
-  // For poll or epoll, level-triggered: readable while TakeLost has something to tell.
+  // For poll or epoll, level-triggered: readable while TakeLost has something to return.
   int event_fd() const { return epoll_.get(); }
   size_t watched() const { return watches_.size(); }
 
  private:
   struct Watched {
     AwaitedRankLost rank;
-    UniqueFd pidfd;  // closing it takes it out of epoll_
+    UniqueFd pidfd;  // closing it removes it from epoll_
   };
   UniqueFd epoll_;
-  std::map<uint64_t, Watched> watches_;  // by the number that epoll_ knows
+  std::map<uint64_t, Watched> watches_;  // by the number registered in epoll_
   uint64_t last_number_ = 0;
 };
 

@@ -17,7 +17,7 @@ namespace tidepool::memserver {
 
 namespace {
 
-// A killed owner keeps its lock until its memory is taken down; a keeper may have started the next
+// A killed owner keeps its lock until its memory is unmapped; a keeper may have started the next
 // server by then.
 constexpr int64_t kDyingOwnerNs = kNsPerSecond / 2;
 
@@ -58,8 +58,8 @@ Status InUse(int lock, const std::string& path) {
       .Where(path);
 }
 
-// True when the lock is on the file that the path names now: an owner that has just ended has
-// removed the file, which may be the one that was opened here.
+// True when the lock is on the file that the path names now: an owner that just ended has removed
+// its file, which may be the one that was opened here.
 bool IsSameFile(int fd, const std::string& path) {
   struct stat opened {
   }, named{};
@@ -94,14 +94,14 @@ Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::strin
       pwrite(lock.get(), owner.data(), owner.size(), 0) != static_cast<ssize_t>(owner.size())) {
     return Failed("cannot write the lock file", lock_path);
   }
-  // A server of service mode before this one may have let others in.
+  // A former server in service mode may have let others in.
   if (struct stat about{}; stat(path.c_str(), &about) == 0 && (about.st_mode & 0777U) == 0750U &&
                            chmod(path.c_str(), S_IRWXU) != 0) {
     return Failed("cannot protect the socket directory", path);
   }
 
   std::unique_ptr<SocketDirectory> directory(new SocketDirectory(path, std::move(lock)));
-  directory->RemoveSockets();  // of a server that died: we hold its lock
+  directory->RemoveSockets();  // left by a dead server, whose lock we hold now
   return directory;
 }
 

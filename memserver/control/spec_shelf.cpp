@@ -8,7 +8,7 @@
 namespace tidepool::memserver {
 
 namespace {
-constexpr uint64_t kBlock = 32;  // what an allocation costs beside its bytes, roughly
+constexpr uint64_t kBlock = 32;  // approximate overhead of an allocation, in bytes
 }  // namespace
 
 uint64_t DecodedBytes(const shm::JobSpec& spec) {

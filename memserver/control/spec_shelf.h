@@ -1,7 +1,7 @@
-// SpecShelf: the descriptions of jobs that clients have sent, decoded once for all ranks of a job,
-// and counted as memory of their user for as long as anybody holds them.
+// SpecShelf: the job descriptions that clients have sent, decoded once for all ranks of a job, and
+// counted as their user's memory for as long as anyone holds them.
 //
-// One thread (control); what it returns may be held and let go of by any.
+// One thread (control); any thread may hold and release what it returns.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,13 @@ class SpecShelf {
   SpecShelf(const SpecShelf&) = delete;
   SpecShelf& operator=(const SpecShelf&) = delete;
 
-  // Opens the share for what a user sends before it is a description, and beside it.
+  // Opens the share for what a user sends besides complete descriptions.
   PeerMemory::Share Open(uint32_t uid) const { return memory_->Open(uid); }
-  // Decodes a description, or finds it decoded; `encoded` is the share of `bytes`, which ends here.
+  // Decodes a description, or finds it decoded. `encoded` is the share of `bytes`, which ends here.
   // Errors: kJobSpecBad, kNotReady (no room for it now).
   Result<std::shared_ptr<const shm::JobSpec>> Decode(uint32_t uid, std::span<const std::byte> bytes,
                                                      PeerMemory::Share* encoded);
-  // Bytes decoded since the last call, also for descriptions that were refused.
+  // Bytes decoded since the last call, refused descriptions included.
   uint64_t TakeDecodedBytes() { return std::exchange(decoded_bytes_, 0); }
 
  private:
@@ -44,7 +44,7 @@ class SpecShelf {
   std::map<std::pair<uint32_t, ContentHash>, std::weak_ptr<const Held>> held_;
 };
 
-// Bytes that a description takes when it is decoded.
+// Bytes of a decoded description.
 uint64_t DecodedBytes(const shm::JobSpec& spec);
 
 }  // namespace tidepool::memserver

@@ -1,8 +1,8 @@
 // WholeOrder: an order of all of a job's chunks from the uses that a trainer declared: each chunk
-// at its first use, then those that the trainer left out. The serve loop takes it as it is.
+// at its first use, then the chunks that the trainer left out. The serve loop uses it unchanged.
 //
-// Any thread. Takes up to some 20 ms, in proportion to the entries of both, so the serve loop does
-// not do it.
+// Any thread. Takes up to about 20 ms, in proportion to the entries of both, so it is not done on
+// the serve loop.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace tidepool::memserver {
 
-// Requires that only chunks of the job are named.
+// Requires that `declared` names only chunks of the job.
 inline std::shared_ptr<const std::vector<ChunkId>> WholeOrder(std::span<const ChunkId> declared,
                                                               size_t chunks) {
   std::vector<bool> named(chunks, false);

@@ -1,5 +1,5 @@
 // AcceptPace: how fast clients are accepted. A client that leaves before its greeting is complete
-// costs the control thread a turn. After a burst of such clients new clients are accepted slowly,
+// costs the control thread a turn. After a burst of such clients new ones are accepted slowly,
 // until the burst is forgotten. Attached ranks do not notice; a new client waits in the socket's
 // backlog for less than a second.
 //
@@ -18,11 +18,11 @@ class AcceptPace {
   static constexpr uint32_t kAcceptsAtOnce = 16;
   static constexpr uint32_t kAcceptsSlowly = 4;  // between two pauses
   static constexpr int64_t kPauseNs = 10 * kNsPerMs;
-  // Clients without a greeting, after which all are taken slowly.
+  // Clients without a greeting after which all clients are accepted slowly.
   static constexpr int64_t kBurst = 64;
-  static constexpr int64_t kForgottenNs = 20 * kNsPerMs;  // after which one of them is forgotten
+  static constexpr int64_t kForgottenNs = 20 * kNsPerMs;  // time until one of them is forgotten
 
-  // A connection ended before its greeting was whole, or was refused.
+  // A connection ended before its greeting was complete, or was refused.
   void NoteBroken(int64_t now_ns) {
     remembered_ns_ = std::min(Remembered(now_ns) + kForgottenNs, 2 * kBurst * kForgottenNs);
     at_ns_ = now_ns;
@@ -33,7 +33,7 @@ class AcceptPace {
   int64_t Remembered(int64_t now_ns) const {
     return std::max<int64_t>(remembered_ns_ - (now_ns - at_ns_), 0);
   }
-  int64_t remembered_ns_ = 0;  // at at_ns_: until all are forgotten
+  int64_t remembered_ns_ = 0;  // time until all are forgotten, as of at_ns_
   int64_t at_ns_ = 0;
 };
 

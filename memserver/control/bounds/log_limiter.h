@@ -1,4 +1,4 @@
-// LogLimiter: at most one line an interval for an event that a peer can repeat without limit; the
+// LogLimiter: at most one line per interval for an event that a peer can repeat without limit; the
 // next line says how many were left out.
 //
 // One thread per object.
@@ -13,7 +13,7 @@ namespace tidepool::memserver {
 class LogLimiter {
  public:
   explicit LogLimiter(int64_t interval_ns) : interval_ns_(interval_ns) {}
-  // The number of events left out since the last line when one may be written now, else nothing.
+  // The number of events left out since the last line if one may be written now, else nothing.
   std::optional<uint64_t> Allow(int64_t now_ns) {
     if (now_ns < next_ns_) {
       ++left_out_;
@@ -25,7 +25,7 @@ class LogLimiter {
 
  private:
   int64_t interval_ns_;
-  int64_t next_ns_ = INT64_MIN;  // the first time at which a line may be written again
+  int64_t next_ns_ = INT64_MIN;  // the next time a line may be written
   uint64_t left_out_ = 0;
 };
 

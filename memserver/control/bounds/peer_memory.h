@@ -1,9 +1,9 @@
-// PeerMemory: what clients make memserver hold beside the pool (descriptions and schedules that are
-// on their way, descriptions of jobs and of ranks that wait), summed for each user and in all, and
-// bounded: one user cannot take the room of the others, nor all of them the machine's.
+// PeerMemory: counts and bounds the memory that clients make memserver hold besides the pool
+// (descriptions and schedules in transit, descriptions of jobs and of waiting ranks), per user and
+// in all: one user cannot take the room of the others, nor all of them the machine's.
 //
-// Any thread. What is held gives itself back when its Share ends, on whatever thread that is; a
-// Share may outlive the PeerMemory.
+// Any thread. A Share returns its bytes when it ends, on whatever thread that is; it may outlive
+// the PeerMemory.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace tidepool::memserver {
 
 // The bounds, in bytes.
 struct PeerMemoryLimits {
-  // The largest description that there may be, encoded and then decoded, with room beside it.
+  // The largest possible description, encoded and then decoded, plus some room.
   uint64_t user = 192 * kMiB;
   uint64_t all = 384 * kMiB;
-  // A user who holds no more than this gets it even when others have taken the rest: nearly all
+  // A user below this bound gets memory even when others have taken the rest: nearly all
   // descriptions fit in it.
   uint64_t always = 1 * kMiB;
 };
@@ -37,7 +37,7 @@ class PeerMemory {
   };
 
  public:
-  // The bytes that one thing of a user takes.
+  // The bytes of one allocation of a user.
   class Share {
    public:
     Share() = default;
@@ -50,14 +50,14 @@ class PeerMemory {
       return *this;
     }
     ~Share();
-    // Takes more, or gives back. Errors: kNotReady (no room now; the share stays as it was).
+    // Grows or shrinks the share. Errors: kNotReady (no room now; the share is unchanged).
     Status Resize(uint64_t bytes);
     uint64_t bytes() const { return bytes_; }
 
    private:
     friend class PeerMemory;
     Share(std::shared_ptr<Book> book, uint32_t uid) : book_(std::move(book)), uid_(uid) {}
-    std::shared_ptr<Book> book_;  // null: nobody counts
+    std::shared_ptr<Book> book_;  // null: not counted
     uint32_t uid_ = 0;
     uint64_t bytes_ = 0;
   };
@@ -65,7 +65,7 @@ class PeerMemory {
   explicit PeerMemory(const PeerMemoryLimits& limits = {}) : book_(std::make_shared<Book>()) {
     book_->limits = limits;
   }
-  // Opens a share that holds nothing yet.
+  // Opens an empty share.
   Share Open(uint32_t uid) const { return Share(book_, uid); }
   uint64_t bytes() const;
 

@@ -1,7 +1,7 @@
-// UserLogLimiter: bounds the lines of the log about one user's ranks and jobs: kLinesAtOnce, then
-// one every kLineNs. The next line that is written says how many were left out.
+// UserLogLimiter: bounds the log lines about one user's ranks and jobs: kLinesAtOnce, then one
+// every kLineNs. The next line that is written says how many were left out.
 //
-// One thread per object. Knows kUsers users; the one that was silent for longest is forgotten.
+// One thread per object. Tracks kUsers users; the one that was silent for longest is forgotten.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace tidepool::memserver {
 
 class UserLogLimiter {
  public:
-  // A job of 64 ranks that comes and goes has about 200.
+  // A job of 64 ranks that comes and goes writes about 200.
   static constexpr int64_t kLinesAtOnce = 256;
   static constexpr int64_t kLineNs = kNsPerSecond / 2;  // for each line beyond those
-  // How many lines about the user were left out since the last one, when one may be written now;
-  // else nothing.
+  // The number of lines about the user left out since the last one, if one may be written now; else
+  // nothing.
   std::optional<uint64_t> Allow(uint32_t uid, int64_t now_ns) {
     User& user = UserOf(uid, now_ns);
     user.spent_until_ns = std::max(user.spent_until_ns, now_ns);
@@ -37,7 +37,7 @@ class UserLogLimiter {
   struct User {
     uint32_t uid = 0;
     bool known = false;
-    // Each line moves this kLineNs ahead; how far it may lie ahead bounds the lines at once.
+    // Each line moves this kLineNs ahead; the bound on how far ahead it may lie bounds a burst.
     int64_t spent_until_ns = 0;
     uint64_t left_out = 0;
   };

@@ -29,7 +29,7 @@ ChannelEnds MakeChannel() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// The memory in which the kernel finds this process's command line (fields 48 and 49 of
+// The memory from which the kernel reads this process's command line (fields 48 and 49 of
 // /proc/self/stat).
 std::span<char> CommandLine() {
   std::ifstream file("/proc/self/stat");
@@ -87,7 +87,7 @@ DescriptorDoor::~DescriptorDoor() {
 }
 
 bool DescriptorDoor::ForkMaker() {
-  if (maker_pid_ > 0) waitpid(maker_pid_, nullptr, 0);  // somebody killed it
+  if (maker_pid_ > 0) waitpid(maker_pid_, nullptr, 0);  // it was killed from outside
   ChannelEnds ends = MakeChannel();
   if (!ends.own.valid()) return false;
   maker_pid_ = ForkLaneMaker(ends.other.get(), CommandLine());
@@ -174,7 +174,7 @@ void DescriptorDoor::Read(uint64_t number, Lane* lane, std::vector<Taken>* taken
       OnReply(lane, std::move(packet), taken);
       continue;
     }
-    // It was killed, or could not be forked.
+    // The lane was killed, or could not be forked.
     for (const Asked& asked : lane->asked) {
       if (!asked.answered) taken->push_back({asked.connection, shm::SocketResult::kClosed, {}, {}});
     }
@@ -187,7 +187,7 @@ void DescriptorDoor::Read(uint64_t number, Lane* lane, std::vector<Taken>* taken
 void DescriptorDoor::OnReply(Lane* lane, shm::Packet packet, std::vector<Taken>* taken) {
   LaneReply reply;
   std::memcpy(&reply, packet.bytes.data(), sizeof reply);
-  Asked& asked = lane->asked.front();  // answers come in the order of the questions
+  Asked& asked = lane->asked.front();  // answers come in the order of the asks
   asked.answered = reply.word == LaneWord::kMalformed || reply.word == LaneWord::kRefused;
 
   if (reply.word != LaneWord::kClosed) {

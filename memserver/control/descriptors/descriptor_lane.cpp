@@ -23,18 +23,18 @@ struct Received {
   ssize_t bytes = -1;  // as of recvmsg
   std::array<int, kLaneFdsMax> fds{-1, -1};
   uint32_t count = 0;  // of fds
-  bool whole = true;   // nothing was cut off, and nothing but descriptors came along
+  bool whole = true;   // nothing was cut off, and only descriptors came along
 };
 
-// A lane may wait until the system has memory again, as memserver may not; but not where the caller
-// asked for an answer at once.
+// A lane may wait until the system has memory again, while memserver may not; but it does not wait
+// if the caller asked for an immediate answer.
 bool WaitsOutShortage(int flags) {
   if (!shm::IsShortage(errno) || (flags & MSG_DONTWAIT) != 0) return false;
   poll(nullptr, 0, 1);
   return true;
 }
 
-// Offers room for exactly `fds_max` descriptors: CMSG_SPACE would let in one more.
+// Offers room for exactly `fds_max` descriptors: CMSG_SPACE would admit one more.
 Received Receive(int socket, std::span<std::byte> bytes, uint32_t fds_max, int flags) {
   iovec part{bytes.data(), bytes.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * kLaneFdsMax)> control{};
@@ -87,9 +87,9 @@ void Send(int socket, std::span<const std::byte> bytes, std::span<const int> fds
   }
 }
 
-// Nothing here asks the file's own file system. Memory that a memserver made is a memfd; that of a
-// GPU is a memfd, or a device or an anonymous inode of its driver. A descriptor that only names a
-// place (O_PATH) has nothing to write back when it is closed.
+// Checks a descriptor without asking its own file system. Memory made by a memserver is a memfd;
+// GPU memory is a memfd, or a device or an anonymous inode of its driver. An O_PATH descriptor has
+// nothing to write back when it is closed.
 bool IsOfKind(int fd, LaneTask task) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0) return false;
@@ -114,8 +114,8 @@ LaneWord WordFor(const Received& packet, LaneTask task) {
              : LaneWord::kRefused;
 }
 
-// Keeps each place that was let in open until memserver has closed it, so that the last close is
-// never memserver's.
+// Keeps each admitted O_PATH descriptor open until memserver has closed it, so that the last close
+// is never memserver's.
 class KeptPlaces {
  public:
   void Keep(uint64_t connection, int fd) {
@@ -148,7 +148,7 @@ struct AnswerBytes {
 void Take(int channel, const LaneAsk& ask, int client, KeptPlaces* places) {
   AnswerBytes answer{};
   const Received packet = Receive(client, answer.packet, ask.fds_max, MSG_DONTWAIT);
-  answer.reply = {ask.connection, WordFor(packet, ask.task), 0};  // looks at errno
+  answer.reply = {ask.connection, WordFor(packet, ask.task), 0};  // reads errno
   close(client);
   const std::span<const int> fds = std::span(packet.fds).first(packet.count);
   const bool taken = answer.reply.word == LaneWord::kTaken;
@@ -188,7 +188,7 @@ void Take(int channel, const LaneAsk& ask, int client, KeptPlaces* places) {
   }
 }
 
-// Descriptors that clients send never get the numbers that a person's messages go to.
+// Descriptors that clients send must never get the numbers of the standard streams.
 void KeepOnly(int channel) {
   const auto kept = static_cast<unsigned>(channel);
   if (kept > 0) close_range(0, kept - 1, 0);
