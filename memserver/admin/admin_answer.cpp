@@ -8,7 +8,7 @@ namespace {
 
 const char* TitleOf(unsigned status) {
   switch (status) {
-    // What is asked for cannot be given.
+    // The request cannot be answered.
     case 400: return "Bad Request";
     case 403: return "Forbidden";
     case 404: return "Not Found";
@@ -17,7 +17,7 @@ const char* TitleOf(unsigned status) {
     case 409: return "Conflict";
     case 413: return "Content Too Large";
     case 431: return "Request Header Fields Too Large";
-    // The server is not there, or too slow.
+    // The serve loop is absent, or too slow.
     case 503: return "Service Unavailable";
     case 504: return "Gateway Timeout";
     default: return "Error";

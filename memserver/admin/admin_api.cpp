@@ -19,8 +19,8 @@ Status NoRoute(std::string_view target) {
       .Fix("there are: " + all);
 }
 
-// What a user without further rights sees: sums of all, and its own jobs, waiting ranks and
-// accounts.
+// What a user without further rights sees: the sums of all users, and the user's own jobs, waiting
+// ranks and accounts.
 std::shared_ptr<const Snapshot> OnlyOf(const Snapshot& all, const AdminCaller& caller) {
   auto own = std::make_shared<Snapshot>(all);
   const auto hidden = [&caller](const auto& row) { return !caller.MaySee(row.uid); };
@@ -38,7 +38,7 @@ std::shared_ptr<const Snapshot> OnlyOf(const Snapshot& all, const AdminCaller& c
     return row.account != UserAccount(caller.uid) &&
            std::none_of(own->jobs.begin(), own->jobs.end(), of_account);
   });
-  // Names of others stand in the reasons.
+  // The reasons contain names of others' jobs.
   for (WaitingRow& row : own->waiting) row.why = row.why.substr(0, row.why.find(';'));
   return own;
 }

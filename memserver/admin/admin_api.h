@@ -1,7 +1,6 @@
-// AdminApi: which answer belongs to which request on the admin socket; knows no socket and no HTTP
-// library.
+// AdminApi: maps a request on the admin socket to its answer; uses no socket and no HTTP library.
 //
-// The admin thread only. Paths that are read are in admin_routes.h, those that change something in
+// The admin thread only. Read paths are in admin_routes.h, paths that change something in
 // admin_changes.h.
 #pragma once
 
@@ -22,10 +21,10 @@ class AdminApi {
   AdminApi(ServerFacts facts, SnapshotSource* source, AdminMail mail)
       : facts_(std::move(facts)), source_(source), changes_(mail) {}
 
-  // Never fails: what is wrong becomes a problem document. May wait for the loop, as
-  // SnapshotSource::Get and AdminChanges do.
+  // Never fails: an error becomes a problem document. May wait for the loop, as SnapshotSource::Get
+  // and AdminChanges do.
   AdminAnswer Answer(const AdminRequest& request);
-  // "GET /v1/jobs/{id or name}" and so on: all that there are, for people.
+  // "GET /v1/jobs/{id or name}" and so on: all endpoints, for people.
   static std::vector<std::string> Endpoints();
   const ServerFacts& facts() const { return facts_; }
 

@@ -19,14 +19,14 @@ using Command = std::variant<LoopCommand, MainCommand::What>;
 
 constexpr int64_t kMuteMaxNs = 30ll * 24 * 3600 * kNsPerSecond;
 
-// What a row of the table is given.
+// The arguments of a row's handler.
 struct ChangeAsk {
   const RequestTarget& target;
   const RequestBody& body;
   const Snapshot& snapshot;
 };
 
-// `fallback` where the parameter is not given.
+// Reads a boolean parameter; `fallback` if it is not given.
 Result<bool> ReadSwitch(const RequestTarget& target, const char* name, bool fallback) {
   const std::string* value = target.Find(name);
   if (value == nullptr) return fallback;
@@ -158,7 +158,7 @@ struct ChangeRoute {
   size_t segments;
   AdminLevel least;
   Result<Command> (*read)(const ChangeAsk& ask);
-  std::string_view parameter = {};  // the one that it takes
+  std::string_view parameter = {};  // the one parameter that it takes
 };
 
 constexpr auto kChanges = std::to_array<ChangeRoute>({

@@ -1,7 +1,7 @@
-// AdminChanges: the paths of the admin socket that change something: what each takes, who may ask,
-// and the mail to the serve loop, or to the main thread, which reads the configuration again.
+// AdminChanges: the paths of the admin socket that change something: their parameters, who may use
+// them, and the messages to the serve loop, or to the main thread, which reloads the configuration.
 //
-// The admin thread only. A change is made by the serve loop between two turns, or not at all; this
+// The admin thread only. The serve loop makes a change between two turns, or not at all; this
 // thread waits for its answer for a bounded time. GET never changes anything: these paths take PUT,
 // POST and DELETE.
 #pragma once
@@ -17,19 +17,19 @@
 
 namespace tidepool::memserver {
 
-// A request, and whose it is.
+// A request and its caller.
 struct AdminRequest {
   std::string_view method, target, body = {};
   AdminCaller caller = {};
 };
 
-// The queues that changes go to; both outlive the AdminChanges that use them.
+// The queues that changes are sent to; both outlive the AdminChanges that use them.
 struct AdminMail {
   EventQueue<ControlEvent>* to_loop = nullptr;
   EventQueue<MainCommand>* to_main = nullptr;
 };
 
-// Errors: kNotOwner.
+// Ok if the caller has at least this level. Errors: kNotOwner.
 Status CheckLevel(const AdminCaller& caller, AdminLevel least);
 
 class AdminChanges {
@@ -38,13 +38,13 @@ class AdminChanges {
 
   explicit AdminChanges(AdminMail mail) : mail_(mail) {}
 
-  // Does this method change something on the path?
+  // True if this method changes something on the path.
   static bool Takes(std::string_view method, const RequestTarget& target);
-  // The methods that do, as they stand in an Allow header; empty where there is none.
+  // The methods that change something on the path, as in an Allow header; empty if there are none.
   static std::string MethodsOf(const RequestTarget& target);
   // "PUT /v1/log" and so on, for people.
   static std::vector<std::string> Endpoints();
-  // Does what the request asks for. Requires that it Takes the method.
+  // Executes the request. Requires that Takes is true of its method.
   AdminAnswer Apply(const AdminRequest& request, const RequestTarget& target,
                     const Snapshot& snapshot);
 

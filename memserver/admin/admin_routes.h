@@ -1,4 +1,4 @@
-// Route: a path of the admin socket that is read, with what it needs and who may ask.
+// Route: a read path of the admin socket, with what it needs and who may ask.
 //
 // The admin thread only; a constant table. Paths that change something are in admin_changes.h.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace tidepool::memserver {
 
-// What a handler looks at. kLook: what is there, without waiting.
+// What a handler needs. kLook: the last snapshot, without waiting.
 enum class Needs { kNothing, kLook, kSnapshot };
 
 struct Route {
@@ -25,12 +25,12 @@ struct Route {
   std::array<std::string_view, 5> parameters;
   size_t parameter_count;
   AdminLevel least = AdminLevel::kUser;
-  bool is_probe = false;  // answers without a snapshot too
+  bool is_probe = false;  // also answers without a snapshot
 };
 
-// In the order in which people see them.
+// In display order.
 std::span<const Route> Routes();
-// Null: there is no such path to read.
+// Null if there is no such read path.
 const Route* FindRoute(const RequestTarget& target);
 
 }  // namespace tidepool::memserver

@@ -49,7 +49,7 @@ Status SocketError(const std::string& step, const std::string& path) {
       .Where(path);
 }
 
-// A listening socket whose file only its owner may open.
+// Opens a listening socket whose file only its owner may open.
 Result<UniqueFd> Listen(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -76,11 +76,10 @@ AdminCaller CallerAt(int socket, const Access& access) {
   return {.uid = user->uid, .pid = user->pid, .level = LevelOf(access, *user)};
 }
 
-// Who asks over TCP: the kernel does not say. It sees the numbers of all jobs.
+// The caller over TCP, whom the kernel does not identify. It sees the numbers of all jobs.
 constexpr AdminCaller kScraper{.uid = UINT32_MAX, .pid = 0, .level = AdminLevel::kOperator};
 
-// The answer to a request that could not be read; status 0 when the connection is just to be
-// closed.
+// The answer to a request that could not be read; status 0 if the connection is just to be closed.
 AdminAnswer AnswerToUnreadable(const beast::error_code& error) {
   if (error == http::error::body_limit)
     return Problem(413, Status(ErrorId::kAdminBadRequest, "the request's body is too large"));
@@ -139,7 +138,7 @@ class AdminServer::Engine {
       try {
         std::rethrow_exception(failure);
       } catch (const std::bad_alloc&) {
-        // Ends this process in its known way; the loop that accepts would not come back by itself.
+        // Ends the process as a defect should: the accept loop would not restart by itself.
         throw;
       } catch (const std::exception& error) {
         LogWarn("an admin connection failed", {{"error", error.what()}});
@@ -150,8 +149,8 @@ class AdminServer::Engine {
   Status ListenForMetrics() {
     if (metrics_listen_.empty()) return Status();
     TP_ASSIGN_OR_RETURN(UniqueFd listening, ListenLoopback(metrics_listen_, "--metrics-listen"));
-    // The type says how addresses look, and none is asked for: accepting, reading and writing are
-    // the same for every stream socket.
+    // The type determines the form of addresses, and none is asked for: accepting, reading and
+    // writing are the same for every stream socket.
     beast::error_code error;
     metrics_.assign(Local(), listening.get(), error);
     if (error)
@@ -176,7 +175,7 @@ class AdminServer::Engine {
     while (true) {
       auto [error, socket] = co_await acceptor->async_accept(kAsTuple);
       if (error == asio::error::operation_aborted) co_return;
-      if (error) {  // no descriptor left: let those that are open end first
+      if (error) {  // no descriptor left: wait for open connections to end
         asio::steady_timer pause(context_, std::chrono::milliseconds(100));
         co_await pause.async_wait(kAsTuple);
         continue;
@@ -225,7 +224,8 @@ class AdminServer::Engine {
       keep_alive = request.keep_alive();
       const AdminAnswer answer = AnswerTo(request, caller);
       const bool head = request.method() == http::verb::head;
-      // A peer that has sent another request waits for that answer: it is sent no log lines.
+      // A peer that has already sent another request waits for that answer, so it gets no log
+      // lines.
       if (answer.follow_after && !head && request.version() >= 11 && buffer.size() == 0) {
         co_await Follow(&stream, answer);
         co_return;
@@ -254,7 +254,7 @@ class AdminServer::Engine {
 
   struct Manner {
     bool keep_alive = true;
-    bool head = false;  // the header of the answer only
+    bool head = false;  // only the header of the answer
     unsigned version = 11;
   };
 
@@ -267,8 +267,8 @@ class AdminServer::Engine {
     if (!answer.allow.empty()) response->set(http::field::allow, answer.allow);
   }
 
-  // The answer, and then what is logged, in chunks, until the reader leaves or does not read for
-  // the time of an answer.
+  // Sends the answer, and then log lines in chunks, until the reader leaves or does not read for
+  // the time limit of an answer.
   asio::awaitable<void> Follow(Stream* stream, const AdminAnswer& answer) {
     http::response<http::empty_body> response(http::status::ok, 11);
     SetFields(answer, &response);
@@ -289,7 +289,7 @@ class AdminServer::Engine {
       stream->expires_never();
       pause.expires_after(std::chrono::nanoseconds(limits_.follow_pause_ns));
       co_await pause.async_wait(kAsTuple);
-      // A reader has nothing more to say: what comes from it is its end.
+      // A reader has nothing more to send: any input from it is its end.
       char byte = 0;
       const ssize_t count =
           recv(stream->socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -297,7 +297,7 @@ class AdminServer::Engine {
     }
   }
 
-  // True when the answer was sent whole. Closes the sending side when the connection is not kept.
+  // True when the whole answer was sent. Closes the sending side when the connection is not kept.
   asio::awaitable<bool> Send(Stream* stream, const AdminAnswer& answer, Manner manner) {
     Response response(static_cast<http::status>(answer.status), manner.version);
     SetFields(answer, &response);
@@ -318,7 +318,7 @@ class AdminServer::Engine {
     co_return !error;
   }
 
-  // Counts the connections that are served; also when a coroutine is destroyed before its end.
+  // Counts the connections being served; must also work when a coroutine is destroyed early.
   class Counted {
    public:
     explicit Counted(uint32_t* count) : count_(count) { ++*count_; }
@@ -342,7 +342,7 @@ class AdminServer::Engine {
   const std::string metrics_listen_;
   Local::acceptor metrics_;
   // Wakes the thread at the end. io_context::stop from another thread uses a descriptor that Asio
-  // watches without looking whether it can.
+  // watches without checking that it can.
   const UniqueFd stop_event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   asio::posix::stream_descriptor stop_;
   std::thread thread_;
@@ -358,7 +358,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::Start(AdminDoors doors, AdminA
   try {
     auto engine = std::make_unique<Engine>(std::move(listener), std::move(doors), api, limits);
     engine->Start();
-    // Private constructor: make_unique cannot.
+    // make_unique cannot call the private constructor.
     return std::unique_ptr<AdminServer>(new AdminServer(std::move(engine)));
   } catch (const boost::system::system_error& error) {
     return Status(ErrorId::kSocketFailed, "the admin socket cannot be served")

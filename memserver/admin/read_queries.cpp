@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kRowsPerPage = 1'000, kRowsPerPageMax = 10'000;
 
-// The job named by number, else by name.
+// Finds a job by number, else by name.
 const JobRow* FindJob(const Snapshot& snapshot, const std::string& who) {
   JobId id = 0;
   const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
@@ -51,7 +51,7 @@ Status ReadTier(const RequestTarget& target, std::string* tier) {
       .Fix("tiers are: rcache, host, nvme");
 }
 
-// "JOB:ROW", where the page before ended.
+// Parses "JOB:ROW", where the previous page ended.
 Status ReadCursor(const RequestTarget& target, JobId* from_job, auto* from_row) {
   const std::string* cursor = target.Find("cursor");
   if (cursor == nullptr) return {};

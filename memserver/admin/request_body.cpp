@@ -27,7 +27,7 @@ Result<RequestBody::Value> ValueOf(const std::string& name, const json::value& v
   return Bad("the field '" + name + "' is neither a text, a whole number, true nor false");
 }
 
-// Bytes, a size as text, or a share of `whole` where that is not 0.
+// Reads bytes, a size as text, or a share of `whole` if that is not 0.
 Status ReadBytes(const RequestBody& body, const char* name, uint64_t whole,
                  std::optional<uint64_t>* bytes) {
   const RequestBody::Value* value = body.Find(name);

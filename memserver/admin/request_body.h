@@ -1,7 +1,7 @@
-// RequestBody: the JSON object that a change of the admin socket brings, as flat fields.
+// RequestBody: the JSON object of a change request on the admin socket, as flat fields.
 //
-// Any thread; a value type. The text comes from a peer: everything that is not understood is an
-// error, nothing is guessed. The one door to Boost.JSON in this room is request_body.cpp.
+// Any thread; a value type. The text comes from a peer: anything that is not understood is an
+// error, nothing is guessed. request_body.cpp is this room's one door to Boost.JSON.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +24,22 @@ struct RequestBody {
   using Value = std::variant<std::string, uint64_t, bool>;
   std::vector<std::pair<std::string, Value>> fields;  // in order, each name once
 
-  // The value of a field; null where there is none.
+  // The value of a field; null if there is none.
   const Value* Find(std::string_view name) const;
-  // Errors: kAdminBadRequest, when a field is none of `known`; the text lists those.
+  // Checks that every field is one of `known`. Errors: kAdminBadRequest; the text lists those.
   Status CheckFields(std::initializer_list<std::string_view> known) const;
-  // A field that must be a text. Errors: kAdminBadRequest.
+  // A field that must be a string. Errors: kAdminBadRequest.
   Result<std::string> Text(std::string_view name) const;
 };
 
-// {"limit":"10GiB","weight":2}; nothing at all is an empty object. Errors: kAdminBadRequest (not
-// JSON, not an object, a list or an object inside, a number that is not whole or is negative, too
-// many fields, too long). Where a name comes twice, the last one counts.
+// Parses an object such as {"limit":"10GiB","weight":2}; an empty text is an empty object. Errors:
+// kAdminBadRequest (not JSON, not an object, a list or an object inside, a number that is not whole
+// or is negative, too many fields, too long). If a name occurs twice, the last one counts.
 Result<RequestBody> ParseBody(std::string_view text);
 
-// The fields guarantee and limit (bytes, or a size such as "10GiB", or a share of the pool such as
-// "50%"; limit also "none"), nvme_limit (bytes, a size or "none"), weight and priority. Errors:
-// kAdminBadRequest.
+// Reads the fields guarantee and limit (bytes, or a size such as "10GiB", or a share of the pool
+// such as "50%"; limit also "none"), nvme_limit (bytes, a size or "none"), weight and priority.
+// Errors: kAdminBadRequest.
 Result<QuotaChange> ReadQuotaChange(const RequestBody& body, uint64_t pool_bytes);
 
 }  // namespace tidepool::memserver

@@ -9,7 +9,7 @@ SnapshotLook SnapshotSource::Get() {
   std::unique_lock lock(mutex_);
   const int64_t begin = clock_->NowNs();
 
-  // A question that was open before this call may be answered by what the loop saw long ago: then
+  // A question that was open before this call may be answered with an old state of the loop: then
   // one more is asked.
   while (AskIfOld(begin), asked_ns_ >= 0 && !waited_in_vain_) {
     const uint64_t answers = answers_;

@@ -1,7 +1,7 @@
-// Exposition: writes the text form that Prometheus reads (version 0.0.4): families of samples with
-// labels. Escaping is its job.
+// Exposition: writes the text format that Prometheus reads (version 0.0.4): families of samples
+// with labels. It does the escaping.
 //
-// One thread. A family is begun before its samples; one without samples still prints its name, type
+// One thread. A family is begun before its samples; without samples it still prints its name, type
 // and meaning.
 #pragma once
 
@@ -23,32 +23,32 @@ class Exposition {
  public:
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-  // Begins a family: a gauge goes up and down; a counter only grows (until memserver or what it
-  // belongs to begins anew), and its name ends in "_total".
+  // Begins a family. A gauge goes up and down; a counter only grows (until memserver or its subject
+  // restarts), and its name ends in "_total".
   Exposition& Gauge(std::string_view name, std::string_view help) {
     return Family(name, "gauge", help);
   }
   Exposition& Counter(std::string_view name, std::string_view help) {
     return Family(name, "counter", help);
   }
-  // Counts of values by size, since memserver or what it belongs to began.
+  // A histogram counts values by size, since memserver or its subject started.
   Exposition& Histogram(std::string_view name, std::string_view help) {
     return Family(name, "histogram", help);
   }
-  // Adds a histogram of the family begun last: `counts` values each in the bucket below one of
-  // `bounds` alone, and the last one behind them all.
+  // Adds a histogram of the last begun family: `counts[i]` values lie in bucket i alone, below
+  // `bounds[i]` and not below the bound before; the last count is of values above all bounds.
   Exposition& Buckets(std::span<const double> bounds, std::span<const uint64_t> counts, double sum,
                       const Label& label);
-  // Adds a sample of the family begun last.
+  // Adds a sample of the last begun family.
   Exposition& Sample(uint64_t value, std::initializer_list<Label> labels = {});
   Exposition& Sample(double value, std::initializer_list<Label> labels = {});
 
-  // Gives away the text.
+  // Moves the text out.
   std::string Take() { return std::move(text_); }
 
  private:
   Exposition& Family(std::string_view name, std::string_view type, std::string_view help);
-  // `part` is added to the family's name.
+  // `part` is appended to the family's name.
   void Write(std::string_view part, std::string_view value, std::initializer_list<Label> labels);
   std::string text_;
   std::string name_;

@@ -11,7 +11,7 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr double kNearFull = 0.95;
-constexpr uint64_t kHugeMatters = kGiB;  // smaller pools are for trying things out
+constexpr uint64_t kHugeMatters = kGiB;  // smaller pools are for experiments
 constexpr int64_t kLongWaitNs = 600 * kNsPerSecond;
 
 const char* NameOf(Severity severity) {
@@ -29,7 +29,7 @@ HealthCheck Of(const char* code, Severity if_bad, bool bad, const std::string& s
           .muted_ns = 0};
 }
 
-// Names of the rows that `bad` says of; a check that is not ok where there are some.
+// Lists the names of the rows that `bad` is true of; the check is not ok if there are any.
 template <typename Rows, typename Bad>
 HealthCheck OfRows(HealthCheck check, const Rows& rows, Bad bad) {
   for (const auto& row : rows) {
@@ -129,7 +129,7 @@ void AddNvme(const NvmeRow& nvme, std::vector<HealthCheck>* checks) {
          "look at the kernel log for this drive"));
 }
 
-// One check of GPUs: those of which `why` says something.
+// One GPU check: lists the GPUs for which `why` returns a text.
 template <typename Why>
 HealthCheck OfGpus(HealthCheck check, const std::vector<GpuRow>& gpus, Why why) {
   for (const GpuRow& gpu : gpus) {

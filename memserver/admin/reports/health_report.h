@@ -1,8 +1,7 @@
-// Health: named checks over one snapshot, each with a verdict, a sentence and what to do
+// Health: named checks over one snapshot, each with a verdict, a sentence and a remedy
 // (docs/admin_api.md lists the codes).
 //
-// Any thread; pure functions. Every check is always there, so that a reader sees what was looked
-// at.
+// Any thread; pure functions. Every check is always listed, so that a reader sees what was checked.
 #pragma once
 
 #include <string>
@@ -21,13 +20,13 @@ struct HealthCheck {
   Severity severity = Severity::kOk;
   std::string summary;              // one sentence
   std::vector<std::string> detail;  // names of jobs and directories
-  const char* remedy = "";          // for when it is not ok
-  int64_t muted_ns = 0;             // for so long it counts for nothing in the whole
+  const char* remedy = "";          // if it is not ok
+  int64_t muted_ns = 0;             // how much longer the overall status ignores it
 };
 
-// All checks, in the order of the page.
+// All checks, in display order.
 std::vector<HealthCheck> CheckHealth(const SnapshotLook& look);
-// {"status":"warn","checks":[...]}: the status is that of the worst check that is not muted.
+// {"status":"warn","checks":[...]}: the status is that of the worst unmuted check.
 std::string HealthReport(const SnapshotLook& look);
 
 }  // namespace tidepool::memserver

@@ -13,7 +13,7 @@ uint64_t FlagOf(bool set) {
   return set ? 1 : 0;
 }
 
-// A family with one sample a job, or more.
+// Writes a family with one sample per job, or more.
 template <typename Of>
 void OfJobs(const Snapshot& now, Exposition* out, Of sample) {
   for (const JobRow& job : now.jobs) sample(job, Label{"job_name", job.name}, out);

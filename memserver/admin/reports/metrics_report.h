@@ -1,8 +1,8 @@
-// MetricsReport: the numbers of one snapshot as Prometheus reads them (docs/admin_api.md lists the
+// MetricsReport: the numbers of one snapshot in Prometheus format (docs/admin_api.md lists the
 // families).
 //
-// Any thread; a pure function. Names of families are part of the interface: packaging/ has
-// dashboards and alerts made of them.
+// Any thread; a pure function. Family names are part of the interface: dashboards and alerts in
+// packaging/ use them.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tidepool::memserver {
 
-// What a snapshot does not show of jobs (another user's) is not here either; the sums are of all.
+// Leaves out what a snapshot hides about jobs of other users; the sums cover all users.
 std::string MetricsReport(const SnapshotLook& look, const ServerFacts& facts);
 
 }  // namespace tidepool::memserver

@@ -37,7 +37,7 @@ void WriteWaiting(const WaitingRow& row, JsonWriter* json) {
   json->Field("why", row.why).EndObject();
 }
 
-// Percentiles are of the last 128 steps; null where nothing is known yet, or no rank has told.
+// Percentiles cover the last 128 steps; null if nothing is known yet, or no rank has reported.
 void WriteStepFigures(const JobRow& job, JsonWriter* json) {
   const auto number = [json](const char* key, bool known, double value) {
     json->Key(key);

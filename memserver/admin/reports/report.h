@@ -1,8 +1,8 @@
-// Reports: the JSON texts of the admin socket, made from one immutable snapshot (docs/admin_api.md
-// lists every field).
+// Reports: the JSON documents of the admin socket, made from one immutable snapshot
+// (docs/admin_api.md lists every field).
 //
 // Any thread; pure functions. Keys are snake_case, sizes are bytes, times are seconds, numbers are
-// never texts.
+// never strings.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tidepool::memserver {
 
-// What does not change while the daemon runs; the composition root fills it in.
+// Facts that do not change while the daemon runs; the composition root fills them in.
 struct ServerFacts {
   std::string version;               // of the release, "0.1.0"
   uint32_t abi = 0;                  // of the shared-memory protocol
@@ -23,9 +23,9 @@ struct ServerFacts {
   std::vector<std::string> devices;  // DeviceNames()
   std::string socket_dir;
   int32_t pid = 0;
-  // The answer of /v1/topology: the machine, and the places planned on it.
+  // The answer of /v1/topology: the machine, and the placements planned on it.
   std::string topology = "{}";
-  std::string config_schema = "{}";  // the answer of /v1/config/schema: every setting that there is
+  std::string config_schema = "{}";  // the answer of /v1/config/schema: every setting
 };
 
 // "starting", "ready" or "draining".
@@ -34,28 +34,28 @@ const char* StateOf(const Snapshot& snapshot);
 // The bodies of `/v1/version` and `/v1/status`.
 std::string VersionReport(const ServerFacts& facts);
 std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts);
-// All jobs, without their sessions and chunks.
+// All jobs, without sessions and chunks.
 std::string JobsReport(const Snapshot& snapshot);
 // Accounts with their quotas, and the ranks that wait for room.
 std::string QuotasReport(const Snapshot& snapshot);
-// Each NVMe directory, how it is read and written, and the last scrub.
+// Each NVMe directory, its reads and writes, and the last scrub.
 std::string NvmeReport(const Snapshot& snapshot);
-// The settings that hold, with their origins; or those alone that are not the default.
+// The current settings with their origins; optionally only those that are not the default.
 std::string ConfigReport(const Snapshot& snapshot, bool only_changed);
 // One job with its sessions.
 std::string JobReport(const JobRow& job);
-// What a column of the residency picture is. A layer is what the names of its tensors have in
-// common up to their first number ("h.3"), else up to their last part.
+// What a column of the residency map stands for. A layer is the common part of its tensors' names
+// up to their first number ("h.3"), else up to their last component.
 enum class ResidencyBy : uint8_t { kChunk, kLayer, kTensor, kJob };
-// The residency picture of `jobs`, run-length encoded.
+// The residency map of `jobs`, run-length encoded.
 std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs,
                             ResidencyBy by);
 
-// A page of chunk rows. Cursors name the first chunk that was not shown yet.
+// A page of chunk rows. A cursor names the first chunk that was not shown yet.
 struct ChunkPage {
   std::vector<const JobRow*> jobs;    // in order
   const ChunkState* state = nullptr;  // only chunks in this state, null for all
-  // Only those that a rank holds ("rcache"), or whose states lie there ("host", "nvme"); empty for
+  // Only chunks that a rank holds ("rcache"), or whose states lie there ("host", "nvme"); empty for
   // all.
   std::string tier = {};
   JobId from_job = 0;  // where the page begins
@@ -63,18 +63,18 @@ struct ChunkPage {
   uint64_t limit = 0;
 };
 std::string ChunksReport(const ChunkPage& page);
-// One chunk, as in a page of them.
+// One chunk, as a row of a page.
 std::string ChunkReport(const JobRow& job, ChunkId chunk);
-// The tiers, what each has, and which jobs have how much of it.
+// The tiers, their capacity, and how much of it each job uses.
 std::string TiersReport(const Snapshot& snapshot);
-// A screenful of text for people without memctl.
+// A screenful of text, for people without memctl.
 std::string SummaryReport(const SnapshotLook& look);
 
-// A page of parameters, and where each lies. Cursors name the first that was not shown yet.
+// A page of parameters and their locations. A cursor names the first that was not shown yet.
 struct TensorPage {
   std::vector<const JobRow*> jobs;    // in order
-  std::string name = {};              // only those whose names hold this text
-  std::optional<ChunkId> chunk = {};  // only those of this chunk
+  std::string name = {};              // only names that contain this text
+  std::optional<ChunkId> chunk = {};  // only parameters of this chunk
   JobId from_job = 0;                 // where the page begins
   uint64_t from_tensor = 0;
   uint64_t limit = 0;

@@ -10,10 +10,10 @@
 namespace tidepool::memserver {
 namespace {
 
-// Letters by priority: a column shows that letter of its chunks which stands furthest left here,
-// because what moves matters more than what rests.
+// Letters by priority: a column shows the letter of its chunks that is leftmost here, because
+// chunks in motion matter more than chunks at rest.
 constexpr const char* kPriority = "AO><gGwWN_C.=-";
-// The letter for an rCache that holds some of a column's chunks but not all.
+// The letter for an rCache that holds some of a column's chunks, but not all.
 constexpr char kSomeHeld = 'c';
 
 char LetterOnNvme(const ChunkRow& chunk) {
@@ -21,12 +21,11 @@ char LetterOnNvme(const ChunkRow& chunk) {
   return chunk.spilled ? 'N' : '-';
 }
 
-// What a column shows where it is more than one chunk: all those in which a layer, a tensor or a
-// job lies.
+// A column that covers more than one chunk: all chunks of a layer, a tensor or a job.
 struct Column {
   std::string name = {};
   std::vector<ChunkId> chunks;
-  uint64_t bytes = 0;  // of values; without padding where tensors are known
+  uint64_t bytes = 0;  // of values; without padding if tensors are known
 };
 
 // "transformer.h.3.attn.weight" belongs to layer "transformer.h.3", "wte.weight" to "wte".
@@ -43,7 +42,7 @@ std::string_view LayerOf(std::string_view tensor) {
   return last == tensor.npos ? tensor : tensor.substr(0, last);
 }
 
-// Adds chunks in which no tensor lies: frozen ones, and those of a job whose tensors nobody knows.
+// Adds chunks without tensors: frozen ones, and those of a job whose tensors are unknown.
 void AddNameless(const JobRow& job, const std::vector<bool>& named, std::vector<Column>* columns) {
   Column frozen{"(frozen)", {}}, rest{"(no tensor)", {}};
   for (ChunkId id = 0; id < job.chunks.size(); ++id) {
@@ -90,7 +89,7 @@ Column WholeJob(const JobRow& job) {
   return column;
 }
 
-// The columns of a job; empty where each chunk is a column.
+// The columns of a job; empty if each chunk is a column.
 std::vector<Column> ColumnsOf(const JobRow& job, ResidencyBy by) {
   if (by == ResidencyBy::kChunk || job.chunks.empty()) return {};
   return by == ResidencyBy::kJob ? std::vector<Column>{WholeJob(job)} : ColumnsByName(job, by);
@@ -206,7 +205,7 @@ class Picture {
                                        : '.';
     });
   }
-  // The letter of a column, from those of its chunks.
+  // The letter of a column, derived from those of its chunks.
   template <typename LetterOfChunk>
   char Folded(const JobRow& job, const Column& column, LetterOfChunk letter_of) const {
     char first = letter_of(job.chunks[column.chunks[0]]);
@@ -218,8 +217,8 @@ class Picture {
     }
     return is_mixed && first == 'C' ? kSomeHeld : first;
   }
-  // [["C", 3], [".", 9]]: letters of the columns, and how often each stands; then how many chunks
-  // there are of each. Ends the row.
+  // [["C", 3], [".", 9]]: the columns' letters, run-length encoded; then the number of chunks per
+  // letter. Ends the row.
   template <typename LetterOfChunk>
   void WriteLetters(const JobRow& job, LetterOfChunk letter_of) {
     std::string letters;
@@ -246,7 +245,7 @@ class Picture {
   const Snapshot& snapshot_;
   const ResidencyBy by_;
   JsonWriter json_;
-  std::vector<Column> columns_;  // of the job that is being written
+  std::vector<Column> columns_;  // of the job being written
 };
 
 }  // namespace

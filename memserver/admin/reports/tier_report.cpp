@@ -17,7 +17,7 @@ struct Tier {
   uint64_t JobRow::*of_job;
 };
 
-// What a tier has, and which job has how much of it.
+// Writes a tier's capacity, and how much of it each job uses.
 void WriteTier(const Snapshot& snapshot, const Tier& tier, JsonWriter* json) {
   json->BeginObject()
       .Field("kind", tier.kind)
