@@ -1,6 +1,6 @@
 // ChunkPlanes and SpillPlace: where the states of one chunk lie, in the host pool and on NVMe.
 //
-// Plain values. The memory is the host pool's.
+// Plain values. The memory belongs to the host pool.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace tidepool::memserver {
 
-// Planes in the form of the job's states (base/formats/optimizer.h); null where the job has no such
-// plane, or the plane does not lie in the pool.
+// Planes in the form of the job's states (base/formats/optimizer.h); null if the job has no such
+// plane, or the plane is not in the pool.
 struct ChunkPlanes {
   std::byte* master = nullptr;  // fp32; the rest of a split master
   std::byte* momentum = nullptr;
   std::byte* variance = nullptr;
-  // Null for fp32 jobs: master is what is fetched; the upper half of a split master.
+  // Null for fp32 jobs, whose master is fetched; the upper half of a split master.
   std::byte* param16 = nullptr;
   std::byte* gradient = nullptr;  // slot, elements of the gradient slot type
 

@@ -16,7 +16,7 @@ struct ChunkTable::Rows {
   std::vector<ParameterRun> runs;
 };
 
-// Room for all rows is reserved now, and touched as they are made.
+// Reserves the room for all rows now; it is touched as they are made.
 ChunkTable::ChunkTable(const shm::JobSpec* spec, JobRecordWriter* records)
     : spec_(spec), records_(records), counts_(shm::TableCountsOf(*spec)) {
   chunks_.reserve(spec->chunks.size());
@@ -107,7 +107,7 @@ Status ChunkTable::Recover(Version sealed, FallbackSlots* fallback_slots) {
     ++loaded_;
     due += *version == sealed ? 0 : 1;
   }
-  // Weights that are on their way in come with the version that the job begins at.
+  // Weights that are still arriving come with the version that the job begins at.
   if (weights_ready() || (loaded_ == 0 && sealed == 0) || due == 0) return Status();
   return Status(ErrorId::kKeptMemoryBad, "a job at version " + std::to_string(sealed) +
                                              " lacks weights, and has some of the version before");
@@ -165,7 +165,7 @@ void ChunkTable::SetVersion(Chunk* chunk, Version version) {
   chunk->record->stamp.store(StampOf(*chunk->record, version), std::memory_order_release);
 }
 
-// A chunk whose step was sealed is at the version before it.
+// A chunk whose step was sealed is at the version before the sealed one.
 void ChunkTable::ComeAfter(Chunk* chunk) const {
   chunk->steps_seen = steps_over_;
   chunk->shards_stored = chunk->accepted = chunk->shards_accepted = 0;

@@ -10,7 +10,7 @@
 namespace tidepool::memserver {
 namespace {
 
-struct World {  // as it would be
+struct World {  // the hypothetical state
   Ledger ledger;
   std::vector<uint64_t> nvme_free;
   std::vector<JobId> moved;
@@ -26,7 +26,7 @@ Holding* HoldingOf(Ledger* ledger, JobId job) {
   return it == ledger->holdings.end() ? nullptr : &*it;
 }
 
-// Moves the job's states in `world`; else why that may not be.
+// Moves the job's states in `world`; else returns why that is not allowed.
 std::optional<std::string> TryToMove(const Movable& job, const Newcomer& newcomer, World* world) {
   if (!job.why_not.empty()) return job.why_not;
   Holding* const holding = HoldingOf(&world->ledger, job.job);
@@ -58,7 +58,7 @@ std::optional<std::string> TryToMove(const Movable& job, const Newcomer& newcome
   return std::nullopt;
 }
 
-// Those that may move, one after the other, until the newcomer fits; false when it does not.
+// Moves candidates one after the other until the newcomer fits; false if it does not.
 bool MoveUntilItFits(const std::vector<Movable>& jobs, const Newcomer& newcomer, World world,
                      std::vector<const Movable*>* moved) {
   for (const Movable& job : jobs) {
@@ -113,7 +113,7 @@ DemotionChoice ChooseDemotions(Ledger ledger, std::vector<Movable> jobs,
     return choice;
   }
   choice.fits = true;
-  // Without those that it does not need after all, the dearest first.
+  // Drops those that turn out not to be needed, the most expensive first.
   for (size_t i = moved.size(); i-- > 0;) {
     std::vector<const Movable*> fewer = moved;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));

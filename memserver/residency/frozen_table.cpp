@@ -18,7 +18,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Frozen chunks are shared by jobs of one user alone.
+// Only jobs of one user share frozen chunks.
 uint32_t NamedUser(uint32_t uid) {
   return TP_PLANTED("residency.frozen_of_any_user") ? 0 : uid;
 }
@@ -87,14 +87,14 @@ uint64_t FrozenTable::CountMissing(const shm::JobSpec& spec, uint32_t uid) const
   return sum;
 }
 
-// The bytes are not zeroed: none of them is read before all were written.
+// The bytes are not zeroed: all of them are written before any is read.
 FrozenChunk* FrozenTable::Add(const FrozenName& name, const Extent& extent) {
   auto chunk = std::make_unique<FrozenChunk>();
   chunk->name = name;
   chunk->extent = extent;
   chunk->record = reinterpret_cast<FrozenRecord*>(extent.data);
   chunk->data = extent.data + kPageBytes;
-  // A claim allocates nothing.
+  // Reserved here so that a claim allocates nothing.
   if (uploads_.capacity() <= chunks_.size()) uploads_.reserve(2 * chunks_.size() + 1);
   OfUser& user = users_[name.uid];
   ++user.chunks;
@@ -187,7 +187,7 @@ bool FrozenTable::ReleaseMore(uint32_t rows) {
   const size_t before = leaving_.size();
   for (; rows > 0 && !leaving_.empty(); --rows) {
     FrozenChunk* const chunk = leaving_.back();
-    // Nothing of a user goes away while one of its jobs lists.
+    // No chunk of a user is freed while one of the user's jobs is listing.
     if (promised_.contains(chunk->name.uid)) break;
     leaving_.pop_back();
     TP_POINT("server.frozen_let_go");
@@ -303,8 +303,8 @@ void FrozenTable::EndPut(FrozenChunk* chunk, uint64_t bytes) {
   TP_POINT("server.frozen_put");
 }
 
-// A chunk may still name it as the one whose bytes were rejected: no other session ever has its
-// number.
+// A chunk may still name the session as the one whose bytes were rejected; that is harmless, since
+// session numbers are not reused.
 void FrozenTable::Leave(SessionId session) {
   const auto own = std::find_if(uploads_.begin(), uploads_.end(), [session](const auto* chunk) {
     return chunk->uploader == session;
@@ -332,7 +332,7 @@ FrozenChunk* FrozenTable::NextHash(JobId job, uint64_t* begin, uint64_t* bytes) 
 
 bool FrozenTable::EndHash(FrozenChunk* chunk) {
   chunk->at_worker = false;
-  if (chunk->uploader == 0) {  // it has gone: who waits may begin now
+  if (chunk->uploader == 0) {  // the uploader has gone: waiting ranks may begin now
     ++changes_;
     return false;
   }

@@ -13,7 +13,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// What a newcomer may count on: a job with ranks ends when it is done.
+// What a newcomer may expect: a job with ranks ends when it is done.
 std::string KeptText(const Holding& holding) {
   if (holding.kept_until == 0) return "";
   if (holding.kept_until == INT64_MAX) return " (suspended, kept without end)";
@@ -21,7 +21,7 @@ std::string KeptText(const Holding& holding) {
 }
 
 // "gpt2 holds 1.50 GiB, bert holds 300 MiB (without ranks, kept until 13:05)", or "no job holds
-// any"; of one account, or of all where it is empty.
+// any"; for one account, or for all if it is empty.
 std::string Held(const Ledger& ledger, uint64_t Holding::*bytes, const std::string& account = "") {
   std::string text;
   for (const Holding& holding : ledger.holdings) {
@@ -42,12 +42,12 @@ uint64_t Minus(uint64_t from, uint64_t bytes) {
   return from > bytes ? from - bytes : 0;
 }
 
-// Exact bytes beside the rounded form: a user who must enlarge a flag needs them.
+// Exact bytes besides the rounded form: a user who must enlarge a flag needs them.
 std::string Exact(uint64_t bytes) {
   return FormatBytes(bytes) + " (" + std::to_string(bytes) + " bytes)";
 }
 
-// What each account other than `account` is guaranteed and does not use yet.
+// The unused part of the guarantee of each account other than `account`.
 std::map<std::string, uint64_t> Unused(const Ledger& ledger, const std::string& account) {
   std::map<std::string_view, uint64_t> used;
   for (const Holding& holding : ledger.holdings) used[holding.account] += holding.pool_bytes;
@@ -108,8 +108,8 @@ Room RoomFor(const Ledger& ledger, const std::string& account) {
   room.free = Minus(ledger.pool_bytes, ledger.PoolUsed());
   room.kept = ledger.KeptFrom(account);
   room.account_used = ledger.PoolUsedBy(account);
-  // Its own guarantee it may have in any case; after a restart with other rules there may be more
-  // guarantees than room.
+  // An account may always use its own guarantee; after a restart with other rules the guarantees
+  // may exceed the room.
   const uint64_t own = std::min(room.free, Minus(quota.guarantee, room.account_used));
   room.bytes =
       std::min(std::max(own, Minus(room.free, room.kept)), Minus(quota.limit, room.account_used));
@@ -118,7 +118,7 @@ Room RoomFor(const Ledger& ledger, const std::string& account) {
 
 namespace {
 
-// "gpt, bert (without ranks, kept until 13:05)": those that count for the user.
+// "gpt, bert (without ranks, kept until 13:05)": the jobs that count for the user.
 std::string JobsOf(const Ledger& ledger, uint32_t uid) {
   std::string text;
   for (const Holding& each : ledger.holdings) {
@@ -128,7 +128,7 @@ std::string JobsOf(const Ledger& ledger, uint32_t uid) {
   return text;
 }
 
-// `bytes` of the pool for an account; `asked` begins the text of a refusal.
+// Checks `bytes` of the pool for an account; `asked` begins the text of a refusal.
 Status AdmitBytes(const Ledger& ledger, const std::string& account, uint64_t bytes,
                   const std::string& asked) {
   const Room room = RoomFor(ledger, account);
@@ -213,7 +213,7 @@ Status AdmitRun(const Ledger& ledger, const Demand& demand) {
   Places places{.what = "sessions", .all = ledger.sessions_max, .used = slots, .own = of_user};
   places.wanted = demand.ranks;
   places.uid = demand.uid;
-  // An operator who lets one user have all sessions means it.
+  // An operator who lets one user have all sessions does so on purpose.
   places.is_limited = demand.is_limited && demand.user_ranks_max < ledger.sessions_max;
   if (const Status place = AdmitPlace(places); !place.ok()) {
     const std::string run =
@@ -256,8 +256,8 @@ Status CheckRule(const Ledger& ledger, const QuotaRule& rule, const std::string&
 Status CheckRules(const Ledger& before, const Ledger& after) {
   const uint64_t free = Minus(before.pool_bytes, before.PoolUsed());
   const uint64_t kept = after.KeptFrom("");
-  // After a restart with other rules there may be too little already: that is no reason to refuse
-  // what makes it no worse.
+  // After a restart with other rules there may be too little already; a rule that makes it no worse
+  // is accepted all the same.
   if (kept <= std::max(free, before.KeptFrom(""))) return Status();
   return Status(ErrorId::kQuotaRefused,
                 Exact(kept) + " would be guaranteed and not used yet; free are " + Exact(free))

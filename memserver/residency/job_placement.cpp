@@ -19,7 +19,7 @@ bool IsOnNvme(uint64_t offset) {
   return offset > kSpilledExtent - kNvmeDirectoriesMax;
 }
 
-// In a list of extents: a plane that has no place in the pool.
+// True for a listed offset of a plane that is not in the pool.
 bool IsElsewhere(uint64_t offset) {
   return IsOnNvme(offset) || offset == kGpuExtent;
 }
@@ -47,7 +47,7 @@ std::vector<uint64_t> JobPlacement::HeadSizes() const {
   return sizes;
 }
 
-// Whole pages of each plane in the pool; 0 for one that lies elsewhere, or that the job has not.
+// Whole pages of each plane in the pool; 0 for one that is elsewhere, or that the job lacks.
 std::array<uint64_t, kPlanesMax> JobPlacement::PlaneSizes(ChunkId id) const {
   shm::PlaneBytes left = shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id));
   left.param16 = WeightBytesListed(id, left.param16);
@@ -56,7 +56,7 @@ std::array<uint64_t, kPlanesMax> JobPlacement::PlaneSizes(ChunkId id) const {
   return sizes;
 }
 
-// In the order of extents(); 0 for a plane that lies elsewhere.
+// In the order of extents(); 0 for a plane that is elsewhere.
 std::vector<uint64_t> JobPlacement::ExtentSizes() const {
   std::vector<uint64_t> sizes = HeadSizes();
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
@@ -68,7 +68,7 @@ std::vector<uint64_t> JobPlacement::ExtentSizes() const {
   return sizes;
 }
 
-// The planes that spilled weights land in are taken as one, so that they lie one behind the other.
+// The planes that spilled weights land in are taken as one, so that they are adjacent.
 template <typename Visit>
 void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
   constexpr size_t kParam16 = kPlanesMax - 2, kGradient = kPlanesMax - 1;
@@ -86,7 +86,7 @@ void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
       continue;
     }
     const bool joined = joins && i == kParam16;
-    // The planes that stay of an off-host chunk are not traversed in one loop, so they need no
+    // The remaining planes of an off-host chunk are not traversed in one loop, so they need no
     // spacing.
     visit(Taking{.bytes = sizes[i],
                  .behind = joined ? sizes[kGradient] : 0,
@@ -96,7 +96,7 @@ void JobPlacement::ForTakings(ChunkId id, Visit visit) const {
   }
 }
 
-// Bytes of planes of the chunks from this one on, of each kind.
+// Bytes of movable planes of the chunks from this one on, by kind.
 uint64_t JobPlacement::MovableFrom(uint64_t chunk) const {
   return shm::MovablePlanesFrom(*spec_, chunk, placement_.first_spilled);
 }
@@ -105,7 +105,7 @@ uint64_t JobPlacement::StayingFrom(uint64_t chunk) const {
          MovableFrom(chunk);
 }
 
-// Parts: what stays of each chunk, then what moves of each.
+// Parts: first the fixed planes of each chunk, then the movable planes of each.
 RunWants JobPlacement::Wants() const {
   RunWants wants;
   const uint64_t chunks = spec_->chunks.size();
@@ -216,7 +216,7 @@ bool JobPlacement::FindsRuns(std::span<const Extent> released) const {
   return pool_->FindsRuns(Wants(), released);
 }
 
-// Which chunks are spilled, and where to, is told by the places that their planes do not have.
+// The placeholder offsets of missing planes say which chunks are spilled, and where to.
 bool JobPlacement::ReadPlacement(std::span<const uint64_t> offsets) {
   if (offsets.size() != ExtentSizes().size()) return false;
   std::span<const uint64_t> rest = offsets.last(PlanesListed(*spec_));
@@ -247,8 +247,8 @@ bool JobPlacement::ReadPlacement(std::span<const uint64_t> offsets) {
   return ReadWeightPlacement(weights);
 }
 
-// `offsets`: those of the 16-bit planes, from the first chunk that has one on. Areas are told from
-// planes of their own by the chunks between, of which there is at least one.
+// `offsets`: those of the 16-bit planes, from the first chunk that has one on. Areas are told apart
+// from planes by the chunks between them, of which there is at least one.
 bool JobPlacement::ReadWeightPlacement(std::span<const uint64_t> offsets) {
   const auto first = std::find_if(offsets.begin(), offsets.end(), IsOnNvme);
   if (first == offsets.end()) return true;
@@ -262,7 +262,7 @@ bool JobPlacement::ReadWeightPlacement(std::span<const uint64_t> offsets) {
          spec_->chunks.size() - chunk > 2 * areas;
 }
 
-// The last chunks have areas of the window in place of their 16-bit planes; those between have
+// The last chunks have areas of the window in place of their 16-bit planes; the chunks between have
 // none.
 uint64_t JobPlacement::WeightBytesListed(ChunkId id, uint64_t plane_bytes) const {
   const shm::WeightSpill& weights = placement_.weights;
@@ -271,8 +271,8 @@ uint64_t JobPlacement::WeightBytesListed(ChunkId id, uint64_t plane_bytes) const
                                                    : shm::WeightAreaBytes(*spec_, weights.first);
 }
 
-// A job that was found in kept memory has no empty pages beside its planes, and one of an earlier
-// layout fewer records.
+// A job found in kept memory has no empty pages beside its planes, and a job of an earlier layout
+// has fewer records.
 void JobPlacement::CountKept() {
   uint64_t not_taken = shm::StateBytesOf(*spec_).records - records_bytes_;
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id)
@@ -337,7 +337,7 @@ void JobPlacement::AddMovable(std::vector<Extent>* extents) const {
   extents->insert(extents->end(), spacing_.empty_pages().begin(), spacing_.empty_pages().end());
 }
 
-// The placement counts them already.
+// The placement includes them already.
 void JobPlacement::NoteDemoted(ChunkId demoted) {
   demoted_ = demoted;
   demoted_bytes_.assign(placement_.nvme_bytes.size(), 0);

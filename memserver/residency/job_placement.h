@@ -1,14 +1,14 @@
-// JobPlacement: where the states of one job lie: its extents of the host pool, its directories on
-// NVMe, and what it takes of both.
+// JobPlacement: where the states of one job lie: its extents of the host pool, its NVMe
+// directories, and how much it takes of both.
 //
 // Serve loop. JobStates owns it; specification and pool outlive it.
 // Invariants:
 //  1. records, staging buffers and planes of all chunks were taken from the pool together, exactly
-//     the bytes that admission has counted, and go back together (destructor), both as a few runs,
-//     whatever the number of chunks; where in these each plane lies is told later, in slices. The
-//     planes that a demotion moves lie behind all others, so that they too go back as a few runs;
-//  2. chunks on NVMe are the last ones; the first of them may have been demoted, which happens to
-//     a job at most once, and never to a chunk on a GPU.
+//     the bytes that admission has counted, and are returned together (destructor), both as a few
+//     runs, whatever the number of chunks. Where each plane lies in them is decided later, in
+//     slices. The planes that a demotion moves lie last, so they too are returned as a few runs;
+//  2. chunks on NVMe are the last ones; the first of them may have been demoted, which happens to a
+//     job at most once, and never to a chunk on a GPU.
 #pragma once
 
 #include <array>
@@ -39,25 +39,25 @@ class JobPlacement {
   // Takes everything that the job has in the pool, and lays out records and staging buffers. The
   // bytes are not zeroed. False: the pool has no runs for it, and nothing was taken.
   bool TakeNew();
-  // Then places the planes of the next chunk. Call once for each, in order.
+  // Places the planes of the next chunk. Call once for each, in order, after TakeNew.
   void PlaceNext();
-  // Chunks whose planes have their places.
+  // Number of chunks whose planes are placed.
   ChunkId placed() const { return placed_; }
-  // Takes the places that a server before this one has listed, which also say what is spilled and
-  // what is demoted. False: they are no places that the job can have, or not free.
+  // Takes the places that a former server listed, which also say which chunks are spilled and which
+  // were demoted. False: the job cannot have these places, or they are not free.
   bool TakeKept(const KeptJob& kept);
-  // Would TakeNew find its runs if `released` were free as well? Nothing changes.
+  // True if TakeNew would find its runs if `released` were free as well. Nothing changes.
   bool FindsRuns(std::span<const Extent> released) const;
 
-  // What the job holds of the pool.
+  // The runs of the pool that the job holds.
   std::span<const Extent> runs() const { return runs_; }
-  // Records first, then the staging buffers, then the planes of each chunk that was placed. What
-  // lies elsewhere has no bytes, and an offset that says where (kSpilledExtent, kGpuExtent).
+  // Records first, then the staging buffers, then the planes of each placed chunk. A plane
+  // elsewhere has no bytes, and an offset that says where (kSpilledExtent, kGpuExtent).
   std::span<const Extent> extents() const { return extents_; }
-  // Afterwards neither they nor the planes are known here; another thread frees the list.
+  // Afterwards the extents and planes are unknown here; another thread frees the list.
   std::vector<Extent> GiveUpExtents() { return std::exchange(extents_, {}); }
   ChunkPlanes PlanesOf(ChunkId id) const;
-  // The staging buffer of a rank; null where nothing is staged.
+  // The staging buffer of a rank; null if nothing is staged.
   std::byte* staging(Rank rank) const { return staging_[rank]; }
   uint64_t pool_bytes() const { return pool_bytes_; }
   // The pool bytes that admission counts for the job.
@@ -65,31 +65,31 @@ class JobPlacement {
     return shm::HostBytesOf(*spec_, placement_.first_spilled, placement_.weights);
   }
 
-  // Which chunks have their states on NVMe; none of those on GPUs.
+  // Whether, and which, chunks have their states on NVMe; chunks on GPUs are not among them.
   bool spills() const { return placement_.spills(); }
   bool IsSpilled(ChunkId id) const { return placement_.IsSpilled(id); }
-  // The offset in the directory is not known here (ChunkTable::SetSpillOffsets).
+  // The offset in the directory is unknown here (ChunkTable::SetSpillOffsets).
   SpillPlace SpillOf(ChunkId id) const;
   const shm::WeightSpill& weights() const { return placement_.weights; }
   uint64_t chunks_spilled() const {
     return spills() ? spec_->chunks.size() - placement_.first_spilled : 0;
   }
-  // Bytes in each directory, two slots a chunk; empty where nothing is spilled.
+  // Bytes in each directory, two slots a chunk; empty if nothing is spilled.
   const std::vector<uint64_t>& nvme_bytes() const { return placement_.nvme_bytes; }
   uint64_t nvme_total() const { return placement_.nvme_total() + held_bytes_; }
 
-  // Demotion: the states of all chunks on the host go to NVMe together. These are the chunks before
-  // this one, of a job that has no states on GPUs.
+  // Demotion moves the states of all chunks on the host to NVMe together. chunks_on_host: the
+  // chunks before this one, of a job without states on GPUs.
   ChunkId chunks_on_host() const {
     return static_cast<ChunkId>(std::min<uint64_t>(placement_.first_spilled, spec_->chunks.size()));
   }
-  // Bytes that the pool gets back by a demotion, until it has them, and the runs that they are.
+  // Pool bytes that a demotion frees, until it has freed them, and their runs.
   uint64_t movable_bytes() const;
   void AddMovable(std::vector<Extent>* extents) const;
-  // Counts ranges on NVMe that the job holds besides, for states on their way there.
+  // Counts additional NVMe ranges of the job, for states on their way there.
   void HoldRanges(uint64_t bytes) { held_bytes_ = bytes; }
-  // The chunks on the host lie where `plan` says from here on; then, for each of them, its planes
-  // are known no more; then the pool has their memory back.
+  // Three steps: the chunks on the host belong where `plan` says from here on; then, chunk by
+  // chunk, their planes are forgotten; then the pool gets their memory back.
   void BeginMove(const MovePlan& plan);
   void MoveNext(ChunkId id);
   void EndMove();
@@ -98,10 +98,10 @@ class JobPlacement {
   const std::vector<uint64_t>& demoted_bytes() const { return demoted_bytes_; }
 
  private:
-  struct Taking {  // bytes of one run, for one plane or two; or a plane that has no place there
+  struct Taking {  // bytes of one run, for one or two planes; or a plane not in the pool
     uint64_t bytes = 0, behind = 0;
     uint64_t elsewhere = 0;
-    uint64_t slack = 0;    // taken besides, so that planes can lie apart
+    uint64_t slack = 0;    // taken in addition, so that planes can lie apart
     bool movable = false;  // a demotion moves it
     uint64_t all() const { return bytes + behind + slack; }
   };
@@ -109,9 +109,9 @@ class JobPlacement {
   std::vector<uint64_t> ExtentSizes() const;
   template <typename Visit>
   void ForTakings(ChunkId id, Visit visit) const;
-  struct Place {  // in the runs, of the next plane
+  struct Place {  // position of the next plane in the runs
     size_t run = 0;
-    uint64_t carved = 0;  // bytes of it
+    uint64_t carved = 0;  // bytes used of that run
   };
   uint64_t StayingFrom(uint64_t chunk) const;
   uint64_t MovableFrom(uint64_t chunk) const;
@@ -133,9 +133,9 @@ class JobPlacement {
   HostPool* const pool_;
   Placement placement_;
   std::vector<Extent> runs_;
-  size_t first_movable_ = 0;  // of the runs; those before it stay
+  size_t first_movable_ = 0;  // index of a run; those before it stay
   std::vector<Extent> extents_;
-  uint64_t records_bytes_;  // of the first extent; fewer in jobs of an earlier layout
+  uint64_t records_bytes_;  // first extent; smaller in earlier layouts
   size_t head_ = 0;         // extents before those of planes
   Place stays_, moves_;     // of the next plane of either kind
   ChunkId placed_ = 0;

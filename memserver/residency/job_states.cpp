@@ -56,7 +56,7 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
   states->records_.LayOut(states->extents().front(), kept.layout);
   states->LayOutMore(UINT32_MAX);
 
-  // Weights land nowhere any more in those that were demoted.
+  // Weights of demoted chunks no longer land anywhere.
   for (ChunkId id = kept.demoted; id < kept.spec->chunks.size(); ++id) {
     if (!states->LandsWhereItShould(id)) return misplaced;
   }
@@ -147,7 +147,7 @@ void JobStates::MoveRowOut(ChunkId id) {
   end += shm::SpilledChunkBytes(*spec_, id);
 }
 
-// From the note on a later server finds the states on NVMe; the planes go back last.
+// Once it is noted, a later server finds the states on NVMe; the planes are returned last.
 bool JobStates::MoveOutMore(uint32_t rows) {
   if (!move_->noted) {
     if (!records_.NoteDemoted(move_->plan.directories, rows)) return false;

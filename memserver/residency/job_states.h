@@ -1,33 +1,33 @@
 // JobStates: the states of one job: its memory, its chunks, and its records in kept memory.
 //
 // One thread (the serve loop) owns it; workers and streams get addresses of planes, never the
-// table. A thread that reads for a save looks at saved() and the specification alone: the job keeps
-// both as they are until that save is answered.
-// Its parts own what they are named for: JobPlacement the extents of the pool and the directories
-// on NVMe, JobRecordWriter the kept records, ChunkTable the chunks, JobWeights the window of
-// weights, FallbackSlots the places for what a drive did not take. JobStates makes them, adopts
-// those of an earlier server, and changes them together.
+// table. A thread that reads for a save uses only saved() and the specification: the job leaves
+// both unchanged until that save is answered.
+// Its parts own what their names say: JobPlacement the extents of the pool and the NVMe
+// directories, JobRecordWriter the kept records, ChunkTable the chunks, JobWeights the window of
+// weights, FallbackSlots the places for pieces that a drive did not take. JobStates makes them,
+// adopts those of an earlier server, and changes them together.
 // Invariants:
-//  1. planes of all chunks, staging buffers and records were taken from the pool together, and go
-//     back together (destructor), with the places that stand in for some on NVMe
-//     (fallback_slots.h), which were taken when a drive failed;
+//  1. planes of all chunks, staging buffers and records were taken from the pool together, and are
+//     returned together (destructor), with the fallback slots (fallback_slots.h), which were taken
+//     when a drive failed;
 //  2. a chunk's version never goes back and never skips; Publish is the only way forward;
 //  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk
 //     starts while it is not 0;
 //  4. a gradient slot is written only while its chunk's version is the sealed one;
 //  5. master, momentum and variance of a spilled chunk lie on NVMe, in the slot of their epoch
-//     (SpillPlace); their planes here are null, but for the master of an fp32 one, which is a copy
+//     (SpillPlace); their planes here are null, except the master of an fp32 one, which is a copy
 //     for fetches; this also holds for a chunk whose states are on a GPU (decision 026);
 //  6. frozen chunks are shared: the job holds them from HoldFrozen on, to its end;
 //  7. chunks on NVMe are the last ones; the first of them may have been demoted, which happens to
 //     a job at most once, and never to a chunk on a GPU;
 //  8. the 16-bit plane of a chunk whose weights are on NVMe alone is null, or a slot of the window
 //     (weight_window.h) that it holds;
-//  9. what a later server needs is in kept memory before anybody is told of it (kept_records.h);
+//  9. what a later server needs is in kept memory before anyone is told about it (kept_records.h);
 //     Recover makes the same table from it;
-//  10. no step iterates over all chunks: that it was sealed, or dropped, is one number, and each
-//      chunk comes after it when it is looked at next (chunk(), intake()). What is counted of all
-//      of them is counted as they change.
+//  10. no step iterates over all chunks: a sealed or dropped step is noted as one number, and each
+//      chunk catches up at its next lookup (chunk(), intake()). Counts over all chunks are
+//      maintained as they change.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +52,7 @@
 
 namespace tidepool::memserver {
 
-// A frozen chunk of the job's list, and what its ranks have of it.
+// A frozen chunk of the job's list, and its ranks' use of it.
 struct FrozenUse {
   FrozenChunk* chunk = nullptr;
   uint64_t ranks_cached = 0;
@@ -63,25 +63,25 @@ class JobStates {
  public:
   // Takes all memory of the job, at a cost that does not depend on its chunks. The bytes are not
   // zeroed: the thread that gets the runs of `placement()` does that before the first write of a
-  // session. Chunks are there when LayOutMore has made them all.
-  // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
+  // session. The chunks exist once LayOutMore has made them all.
+  // Errors: kPoolFull if the pool is too fragmented (admission has checked the sum before).
   static Result<std::unique_ptr<JobStates>> Reserve(std::shared_ptr<const shm::JobSpec> spec,
                                                     HostPool* pool, const Placement& placement);
-  // The same with all chunks.
+  // The same, with all chunks laid out.
   static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec,
                                                    HostPool* pool, const Placement& placement = {});
-  // Makes the next rows of the job's tables, about so many: of parameters, chunks and shards.
+  // Makes about `rows` more rows of the job's tables: of parameters, chunks and shards.
   void LayOutMore(uint32_t rows);
-  // All rows are there, and all frozen chunks. Until then nobody looks at a chunk.
+  // True when all rows and all frozen chunks exist. Until then nobody reads a chunk.
   bool laid_out() const { return laid_out_ && !frozen_hold_.listing(); }
-  // Takes up to so many more of the frozen chunks, behind those of HoldFrozen. Errors: those of
+  // Takes up to `rows` more of the frozen chunks, behind those of HoldFrozen. Errors: those of
   // FrozenTable::TakeMore; the job cannot be made then.
   Status ListFrozen(uint32_t rows);
   bool lists_frozen() const { return frozen_hold_.listing(); }
-  // Tells whether Reserve would find its runs if `released` were free as well.
+  // True if Reserve would find its runs if `released` were free as well.
   static bool FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool,
                         const Placement& placement, std::span<const Extent> released);
-  // The states of a job that another server has left, exactly where they lie. Chunks are empty,
+  // The states of a job that another server left, exactly where they lie. Chunks are empty,
   // resident or due for their update; GradientIntake finds what the open step had received. Errors:
   // kKeptMemoryBad.
   static Result<std::unique_ptr<JobStates>> Recover(const KeptJob& kept, HostPool* pool);
@@ -92,32 +92,32 @@ class JobStates {
   // once, before the first records are written.
   void HoldFrozen(FrozenHold hold);
   // Writes the first records into zeroed memory, about `bytes_max` more with each call, before
-  // anything else changes. True when they are whole. Requires laid_out().
+  // anything else changes. True when they are complete. Requires laid_out().
   bool WriteRecords(const JobIdentity& identity, uint64_t bytes_max);
-  // All at once.
+  // Writes all of them at once.
   void WriteFirstRecords(const JobIdentity& identity) { WriteRecords(identity, UINT64_MAX); }
-  // What grows with the number of chunks and lies outside the pool. Nothing of the job may be
-  // looked at afterwards: it only goes away. The receiver frees it, on any thread.
+  // The tables that grow with the number of chunks and lie outside the pool. Afterwards nothing of
+  // the job may be read: it can only be destroyed. The receiver frees them, on any thread.
   std::shared_ptr<const void> GiveUpTables();
-  // The states lie on NVMe for good, as `plan` says, in ranges that begin at `offsets`. Call
-  // MoveOutMore until it says true: then they lie only there, and the pool has their planes back.
-  // Each call does about as much as so many rows of tables take. Requires a job at rest whose
-  // chunks are all at the sealed version, and `plan` for all of chunks_on_host().
+  // Begins the move of states that lie durably on NVMe, as `plan` says, in ranges that begin at
+  // `offsets`. Call MoveOutMore until it returns true: then they lie only there, and the pool has
+  // their planes back. A call costs about as much as `rows` rows of tables. Requires a job at rest
+  // whose chunks are all at the sealed version, and `plan` for all of chunks_on_host().
   void BeginMoveOut(MovePlan plan, std::vector<uint64_t> offsets);
   bool MoveOutMore(uint32_t rows);
   bool has_move_out() const { return move_.has_value(); }
-  // From a MoveOutMore on it cannot be taken back: a later server finds the states on NVMe. Until
-  // the last one the job has to stay at rest.
+  // True from the MoveOutMore on after which the move cannot be taken back: a later server finds
+  // the states on NVMe. The job has to stay at rest until the last call.
   bool is_moving_out() const { return move_.has_value() && move_->noted; }
-  // It does not move after all. Requires !is_moving_out().
+  // Cancels the move. Requires !is_moving_out().
   void DropMoveOut();
-  // All at once.
+  // Moves everything at once.
   void MoveOut(MovePlan plan, std::vector<uint64_t> offsets) {
     BeginMoveOut(std::move(plan), std::move(offsets));
     MoveOutMore(UINT32_MAX);
   }
 
-  // Its parts. What follows them reads from these.
+  // Its parts. The accessors below read from them.
   JobPlacement& placement() { return placement_; }
   const JobPlacement& placement() const { return placement_; }
   JobRecordWriter& records() { return records_; }
@@ -129,15 +129,15 @@ class JobStates {
   FallbackSlots& fallback_slots() { return fallback_slots_; }
   const FallbackSlots& fallback_slots() const { return fallback_slots_; }
 
-  // What the specification says.
+  // The specification and figures derived from it.
   const shm::JobSpec& spec() const { return *spec_; }
   const std::shared_ptr<const shm::JobSpec>& shared_spec() const { return spec_; }
   bool uses_gpus() const { return spec_->states_on_gpu > 0; }
   uint64_t plane_bytes(ChunkId id) const;  // of all planes of a chunk
 
-  // Extents of the host pool; what is spilled takes no bytes there.
+  // Extents of the host pool; a spilled plane takes no bytes there.
   std::span<const Extent> extents() const { return placement_.extents(); }
-  // All that the job holds of the pool, and of NVMe (job_placement.h).
+  // Everything that the job holds of the pool, and of NVMe (job_placement.h).
   uint64_t pool_bytes() const { return placement_.pool_bytes() + fallback_slots_.bytes(); }
   std::byte* staging(Rank rank) const { return placement_.staging(rank); }
   bool spills() const { return placement_.spills(); }
@@ -147,19 +147,19 @@ class JobStates {
   ChunkId chunks_on_host() const { return placement_.chunks_on_host(); }
   uint64_t movable_bytes() const { return placement_.movable_bytes(); }
   ChunkId demoted() const { return placement_.demoted(); }
-  // The ranges of a job that is not laid out begin at these offsets, by directory: its chunks lie
-  // there one behind the other.
+  // Sets the offsets, by directory, at which the ranges of a job that is not laid out begin: its
+  // chunks lie there consecutively.
   void SetSpillRanges(std::vector<uint64_t> offsets) { table_.SetSpillBegins(std::move(offsets)); }
-  // That of one that is, in `directory`. Call it for each directory in use.
+  // The same for a job that is laid out, in `directory`. Call it for each directory in use.
   void SetSpillRange(uint32_t directory, uint64_t offset) {
     table_.SetSpillOffsets(directory, offset, demoted(), spec_->chunks.size());
   }
-  // The same for the chunks that were demoted, which have a range of their own.
+  // The same for the demoted chunks, which have a range of their own.
   void SetDemotedRange(uint32_t directory, uint64_t offset) {
     table_.SetSpillOffsets(directory, offset, 0, demoted());
   }
 
-  // What the kept records say of the job and its steps.
+  // The kept records of the job and its steps.
   JobRecord& record() const { return records_.record(); }
   Version sealed_version() const { return records_.sealed_version(); }
   const StepRecord& last_step() const { return records_.last_step(); }
@@ -169,7 +169,7 @@ class JobStates {
   uint32_t attempt() const { return records_.attempt(); }
   std::span<double> norm_sums() const { return records_.norm_sums(); }  // written by scans
 
-  // The chunks, as the table has them.
+  // The chunks of the table.
   Chunk& chunk(ChunkId id) { return table_.chunk(id); }
   const Chunk& chunk(ChunkId id) const { return table_.chunk(id); }
   std::span<Chunk> chunks() { return table_.chunks(); }
@@ -184,12 +184,12 @@ class JobStates {
   WeightWindow& window() { return weights_.window(); }
   const WeightWindow& window() const { return weights_.window(); }
 
-  // Those whose ids come behind chunks().
+  // Frozen chunks, whose ids follow those of chunks().
   FrozenUse& frozen(ChunkId id) { return frozen_[id - spec_->chunks.size()]; }
   const FrozenUse& frozen(ChunkId id) const { return frozen_[id - spec_->chunks.size()]; }
   std::span<FrozenUse> frozen() { return frozen_; }
   std::span<const FrozenUse> frozen() const { return frozen_; }
-  // The table of all frozen chunks; null where the job has none.
+  // The table of all frozen chunks; null if the job has none.
   FrozenTable* frozen_table() const { return frozen_.empty() ? nullptr : frozen_hold_.table(); }
   uint64_t frozen_changes() const { return frozen_.empty() ? 0 : frozen_hold_.table()->changes(); }
   // Notes that a parked request names the chunk. For frozen chunks the table counts the changes.
@@ -219,7 +219,7 @@ class JobStates {
     MovePlan plan;
     std::vector<uint64_t> ends;  // by directory: where the next chunk lies
     bool noted = false;          // in kept memory
-    ChunkId next = 0;            // of the chunks that lie on NVMe for the tables too
+    ChunkId next = 0;            // of the chunks that the tables list on NVMe
     ChunkId end = 0;
   };
   std::optional<MoveUnderWay> move_;

@@ -8,8 +8,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// A rank fetches each chunk a few times in a micro-batch: forward, backward, and again when its
-// activations are made anew.
+// A rank fetches each chunk a few times in a micro-batch: forward, backward, and again for
+// recomputed activations.
 constexpr uint64_t kFetchesAChunk = 4;
 
 }  // namespace
@@ -97,7 +97,7 @@ uint32_t JobWeights::GiveSlot(ChunkId id, uint64_t until_next, bool filling) {
   return slot;
 }
 
-// A chunk that an update is writing has the old weights in no place any more, and will have the new
+// A chunk that an update is writing has its old weights nowhere any more, and will have the new
 // ones on NVMe.
 bool JobWeights::EndFill(uint32_t slot, uint64_t epoch) {
   const ChunkId id = window_.slots()[slot].chunk;
@@ -107,7 +107,7 @@ bool JobWeights::EndFill(uint32_t slot, uint64_t epoch) {
   window_.EndFill(slot, holds);
   if (!holds) return false;
   chunk.planes.param16 = window_.slots()[slot].data;
-  chunk.awaited = false;  // a rank that waits for another one says so again
+  chunk.awaited = false;  // a rank that waits for another version says so again
   return true;
 }
 

@@ -12,7 +12,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// The same in one directory: nothing is chosen.
+// The same in one directory, where there is no choice.
 bool TakeAll(uint64_t chunks, uint64_t bytes, uint64_t left, MovePlan* plan) {
   if (left < bytes) return false;
   plan->directories.assign(chunks, 0);
@@ -20,11 +20,11 @@ bool TakeAll(uint64_t chunks, uint64_t bytes, uint64_t left, MovePlan* plan) {
   return true;
 }
 
-// Chunks of [begin, begin + at_most) that fit into so many bytes together.
+// How many chunks of [begin, begin + at_most) fit into `room` bytes together.
 template <typename BytesOf>
 uint64_t Fitting(uint64_t begin, uint64_t at_most, uint64_t room, const BytesOf& bytes_of) {
   if (bytes_of(begin, begin + at_most) <= room) return at_most;
-  uint64_t low = 0, high = at_most;  // `low` fit, `high` do not
+  uint64_t low = 0, high = at_most;  // `low` fits, `high` does not
   while (high - low > 1) {
     const uint64_t middle = low + (high - low) / 2;
     (bytes_of(begin, begin + middle) <= room ? low : high) = middle;
@@ -32,11 +32,11 @@ uint64_t Fitting(uint64_t begin, uint64_t at_most, uint64_t room, const BytesOf&
   return low;
 }
 
-// Striped: each stripe of chunks goes to the directory with the most room left, so that several are
-// read at once. A stripe is one chunk, unless the job has very many. False when one fits nowhere.
+// Stripes chunks over directories: each stripe goes to the directory with the most room left, so
+// that several drives read at once. A stripe is one chunk, or several of a large job. False: no room.
 bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<uint64_t> left,
             MovePlan* plan) {
-  // Not added up where the description has its sums.
+  // Not summed up if the description has its sums.
   const auto bytes_of = [&spec](uint64_t begin, uint64_t behind) {
     if (spec.sums.made == nullptr && behind == begin + 1)
       return shm::SpilledChunkBytes(spec, static_cast<ChunkId>(begin));
@@ -50,7 +50,7 @@ bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<
                               : std::max<uint64_t>(1, DivideUp(end - first, kStripesMax));
   plan->nvme_bytes.assign(left.size(), 0);
   plan->directories.reserve(end - first);
-  // Where little room is left a stripe is cut; a job that would be cut without end has none.
+  // A stripe is cut if little room is left; the number of cuts is bounded.
   uint64_t choices = 2 * kStripesMax;
   while (first < end) {
     TP_POINT("server.directory_chosen");
@@ -69,7 +69,7 @@ bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<
   return true;
 }
 
-// The largest number of chunks that stay on the host.
+// The first chunk to spill such that the most chunks stay on the host.
 ChunkId LeastSpilled(const shm::JobSpec& spec, uint64_t pool_free) {
   // The more chunks spill, the less is on the host.
   const auto fits = [&spec, pool_free](ChunkId first) {
@@ -77,7 +77,7 @@ ChunkId LeastSpilled(const shm::JobSpec& spec, uint64_t pool_free) {
   };
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
   if (fits(chunks)) return shm::kNoSpill;
-  ChunkId low = spec.states_on_gpu, high = chunks;  // `low` fits, or is all that can be done
+  ChunkId low = spec.states_on_gpu, high = chunks;  // `low` fits, or is the best possible
   while (high - low > 1) {
     const ChunkId middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;

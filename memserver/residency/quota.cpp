@@ -97,7 +97,7 @@ QuotaBook QuotaBook::Reconfigured(const std::vector<QuotaRule>& rules,
 
 std::vector<QuotaRule> QuotaBook::Rules() const {
   std::map<std::string, Quota> all = set_;
-  all.insert(configured_.begin(), configured_.end());  // what was set stays
+  all.insert(configured_.begin(), configured_.end());  // what was set remains
   std::vector<QuotaRule> rules;
   for (const auto& [account, quota] : all) rules.push_back({account, quota});
   return rules;

@@ -1,5 +1,5 @@
-// Quota and QuotaBook: what each user or job may take of the pool, and how much of the workers and
-// copies is its share.
+// Quota and QuotaBook: what each user or job may take of the pool, and its share of the workers and
+// copies.
 //
 // One thread owns a book (the serve loop); Quota and QuotaRule are values. A job belongs to one
 // *account*: that of a rule for its name ("job:gpt"), else that of its user ("user:1000"), which
@@ -18,27 +18,27 @@
 
 namespace tidepool::memserver {
 
-// Who comes first.
+// Scheduling priority.
 enum class Priority : uint8_t { kLow = 0, kNormal = 1, kHigh = 2 };
 inline constexpr uint32_t kPriorities = 3;
 const char* NameOf(Priority priority);  // "low", "normal", "high"
-// Errors: kConfigBadValue.
+// Parses a name. Errors: kConfigBadValue.
 Result<Priority> PriorityFromName(std::string_view name);
 
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
-// Largest weight: a job may have so many times the share of another one of its priority.
+// Largest weight: a job may have this many times the share of another one of its priority.
 inline constexpr uint32_t kWeightMax = 100;
 
 struct Quota {
-  uint64_t guarantee = 0;          // bytes of the pool that nobody else gets
-  uint64_t limit = kNoLimit;       // bytes of the pool that it never exceeds
-  uint64_t nvme_limit = kNoLimit;  // bytes on NVMe that it never exceeds; 0: it does not spill
+  uint64_t guarantee = 0;          // bytes of the pool reserved for it
+  uint64_t limit = kNoLimit;       // most bytes of the pool
+  uint64_t nvme_limit = kNoLimit;  // most bytes on NVMe; 0: it does not spill
   // Weight for workers and copies, against others of the same priority; 1 to kWeightMax.
   uint32_t weight = 1;
   Priority priority = Priority::kNormal;
   friend bool operator==(const Quota&, const Quota&) = default;
 };
-// Errors: kConfigBadValue (a guarantee above the limit, a weight out of range).
+// Checks a quota. Errors: kConfigBadValue (a guarantee above the limit, a weight out of range).
 Status Validate(const Quota& quota);
 
 struct QuotaRule {
@@ -47,12 +47,12 @@ struct QuotaRule {
   friend bool operator==(const QuotaRule&, const QuotaRule&) = default;
 };
 
-// Changes of a quota; what is empty stays.
+// Changes of a quota; an empty member leaves its value.
 struct QuotaChange {
   std::optional<uint64_t> guarantee = {}, limit = {}, nvme_limit = {};
   std::optional<uint32_t> weight = {};
   std::optional<Priority> priority = {};
-  // True when memory limits change; else the job stays in its account.
+  // True if memory limits change; else the job stays in its account.
   bool is_of_memory() const { return guarantee || limit || nvme_limit; }
 };
 Quota Changed(Quota quota, const QuotaChange& change);
@@ -67,7 +67,7 @@ class QuotaBook {
   // Rules as configured; a later one for an account wins. `fallback` is for users without a rule.
   QuotaBook(const std::vector<QuotaRule>& rules, const Quota& fallback);
 
-  // The account of a job, and what an account may have.
+  // The account of a job, and the quota of an account.
   std::string AccountOf(const std::string& job, uint32_t uid) const;
   Quota QuotaOf(const std::string& account) const;
   // The quota of the job's account, with the weight and priority that were set for this job.
@@ -78,10 +78,10 @@ class QuotaBook {
   // or SetJob.
   void SetShare(const std::string& job, uint32_t weight, Priority priority);
   void ForgetJob(const std::string& job);
-  // The same book with other rules and another fallback from the configuration; what was set for
-  // jobs stays.
+  // The same book with other rules and another fallback from the configuration; values set for jobs
+  // remain.
   QuotaBook Reconfigured(const std::vector<QuotaRule>& rules, const Quota& fallback) const;
-  // Accounts that have a rule or were set, with their quotas.
+  // Accounts that have a rule or a set quota, with their quotas.
   std::vector<QuotaRule> Rules() const;
 
  private:

@@ -1,8 +1,8 @@
-// WeightUses: in which order each rank of a job fetches the chunks whose weights are on NVMe alone,
-// as far as a server can know it: the order of the step before. Trainers follow one plan from step
-// to step, so from the second planned step on this is Belady's knowledge.
+// WeightUses: the order in which each rank of a job fetches the chunks whose weights are on NVMe
+// alone, as far as a server can know it: the order of the step before. Trainers follow one plan
+// from step to step, so from the second planned step on this is enough for Belady's rule.
 //
-// One thread (the serve loop). A table of fixed size; advice only: a wrong order costs time.
+// One thread (the serve loop). A table of fixed size; only a hint: a wrong order costs time.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace tidepool::memserver {
 class WeightUses {
  public:
   static constexpr uint64_t kNever = ~uint64_t{0};
-  // Most fetches remembered of one rank's step; later ones are not.
+  // Most fetches remembered of one rank's step; later ones are ignored.
   static constexpr uint32_t kUsesMax = 1u << 14;
 
   WeightUses() = default;
@@ -24,8 +24,8 @@ class WeightUses {
 
   // Notes that `rank` asks for the chunk's weights of `version`.
   void Note(Rank rank, ChunkId chunk, Version version);
-  // Fetches before the chunk's next use, by the rank that needs it first; kNever where no rank had
-  // it in its last step.
+  // Fetches before the chunk's next use, by the rank that needs it first; kNever if no rank used it
+  // in its last step.
   uint64_t UntilNext(ChunkId chunk) const;
   // The `ahead`-th coming fetch of `rank`, from 0; none behind the end of its step's second round.
   std::optional<ChunkId> Next(Rank rank, uint32_t ahead) const;

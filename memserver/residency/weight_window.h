@@ -1,8 +1,8 @@
-// WeightWindow: the slots of the host pool through which the weights of chunks come whose weights
-// are on NVMe alone (decision 027), and what is in each. A table: it moves no bytes.
+// WeightWindow: the slots of the host pool that hold weights of chunks whose weights are on NVMe
+// alone (decision 027), and what is in each. A table: it moves no bytes.
 //
-// One thread (the serve loop). Kept memory does not know what is in a slot: a next server begins
-// with an empty window, as the pieces on NVMe have everything. A slot is
+// One thread (the serve loop). Kept memory does not record the contents of slots: a next server
+// begins with an empty window, as the pieces on NVMe have everything. A slot is
 //   free      of no chunk
 //   filling   the weights of a chunk's present epoch are being read into it
 //   held      it is the chunk's 16-bit plane: whole, or about to be written by the chunk's running
@@ -10,11 +10,11 @@
 // Invariants:
 //  1. a chunk has one slot at most, and it is the chunk's plane (ChunkPlanes::param16) exactly
 //     while it is held;
-//  2. a slot changes its chunk only when nobody copies out of it and no update writes to it:
-//     whoever does that needs no other slot to end;
-//  3. what a parked request names, and could be given at once, is not taken from it (`asked`): it
-//     is copied, and then may go;
-//  4. so a chunk that is asked for comes to have a slot. Copies end by themselves; an update ends
+//  2. a slot changes its chunk only when nobody copies out of it and no update writes to it; such a
+//     copy or update needs no other slot to end;
+//  3. weights that a parked request names, and that could be sent at once, are not evicted
+//     (`asked`): they are copied, and then may go;
+//  4. so a chunk that is asked for eventually gets a slot. Copies end by themselves; an update ends
 //     by the drive and the workers; a fill ends by the drive, or the job does; and what is asked
 //     for and held begins its copy in the next turn. None of these waits for a slot.
 // While weights arrive, two slots are an area in which the fp32 weights of one chunk land
@@ -47,9 +47,9 @@ class WeightWindow {
   WeightWindow(ChunkId first, uint64_t slot_bytes, std::span<std::byte* const> areas,
                WeightUses uses);
 
-  // True where the job has a window.
+  // True if the job has a window.
   bool any() const { return !slots_.empty(); }
-  // Are the chunk's weights on NVMe alone?
+  // True if the chunk's weights are on NVMe alone.
   bool Covers(ChunkId chunk) const { return chunk >= first_; }
   ChunkId first() const { return first_; }
   uint32_t areas() const { return static_cast<uint32_t>(slots_.size() / 2); }
@@ -57,18 +57,18 @@ class WeightWindow {
   std::span<const Slot> slots() const { return slots_; }
   uint32_t SlotOf(ChunkId chunk) const;  // kNone: it has none
 
-  // Where fp32 weights of the chunk land; `areas` chunks further on it is another one's.
+  // Where fp32 weights of the chunk land; the chunk `areas` further on uses the same area.
   std::byte* LandingOf(ChunkId chunk) const {
     return slots_[2 * ((chunk - first_) % areas())].data;
   }
-  // The chunk that must have left that place before; kNoSpill: none.
+  // The chunk that must have left that area before; kNoSpill: none.
   ChunkId LandsBehind(ChunkId chunk) const {
     return chunk - first_ < areas() ? shm::kNoSpill : chunk - areas();
   }
 
-  // The slot that does best without what is in it: a free one, else of those for which `may_go`
-  // says so (of the chunk) that with the farthest next use, and only one with a farther next use
-  // than `until_next`, which is 0 for what is asked for. kNone: there is none.
+  // The slot to reuse: a free one, else, among those whose chunk `may_go`, the one with the
+  // farthest next use, provided that it is farther than `until_next` (0 for a chunk that is asked
+  // for). kNone: there is none.
   template <typename MayGo>
   uint32_t FindRoom(uint64_t until_next, MayGo may_go) const {
     uint32_t best = kNone;
@@ -88,17 +88,16 @@ class WeightWindow {
     }
     return best;
   }
-  // Whoever had it is out of the window. Requires that it may go.
+  // Gives the slot to the chunk; the former chunk is out of the window. Requires that it may go.
   void Give(uint32_t slot, ChunkId chunk, bool filling);
-  // The fill has ended; false: its bytes are those of an epoch that has passed, and the slot is
-  // free.
+  // The fill has ended; false: its bytes are of a past epoch, and the slot is free.
   void EndFill(uint32_t slot, bool holds);
   void Touch(uint32_t slot) { slots_[slot].used = ++touches_; }
 
   WeightUses& uses() { return uses_; }
   const WeightUses& uses() const { return uses_; }
-  // Chunks that parked requests name and that have their versions, in the order in which they
-  // should be served; set in every turn.
+  // Chunks that parked requests name and that have their versions, in serving order; set in every
+  // turn.
   std::vector<ChunkId>& asked() { return asked_; }
   bool IsAsked(ChunkId chunk) const;
   uint64_t fills = 0;       // of whole chunks, since the job began

@@ -16,8 +16,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// Jobs are numbered from 1, and versions from 0, one after the other: no run of the server comes
-// near these.
+// Jobs are numbered from 1 and versions from 0, consecutively: no run of the server comes near
+// these bounds.
 constexpr JobId kJobIdsMax = JobId{1} << 31;
 constexpr Version kKeptVersionsMax = kVersionLimit / 2;
 
@@ -41,7 +41,7 @@ Status CheckIdentity(const JobRecord& record, const IndexedJob& indexed) {
   return Status();
 }
 
-// The step record that decides about the sealed version.
+// Checks the step record that decides about the sealed version.
 Status CheckStep(const JobRecord& record, const IndexedJob& indexed) {
   const Version sealed = record.sealed_version.load(std::memory_order_acquire);
   const StepRecord& step = record.steps[sealed % 2];
@@ -54,7 +54,7 @@ Status CheckStep(const JobRecord& record, const IndexedJob& indexed) {
                           "; version " + std::to_string(sealed) + " is sealed");
 }
 
-// [at, at + bytes) of the records, where they hold it.
+// [at, at + bytes) of the records, if they contain it.
 Result<std::span<const std::byte>> Part(std::span<const std::byte> records, uint64_t at,
                                         uint64_t bytes, const IndexedJob& indexed) {
   if (at > records.size() || bytes > records.size() - at)
@@ -62,19 +62,19 @@ Result<std::span<const std::byte>> Part(std::span<const std::byte> records, uint
   return records.subspan(at, bytes);
 }
 
-// What the slot of the sealed step says; null where it can be trusted, and where the job has none.
+// Why the slot of the sealed step cannot be trusted; null if it can, or if the job has none.
 const char* WhyBadSlots(std::span<const std::byte> records, const RecordsLayout& layout,
                         const shm::JobSpec& spec) {
   const auto& record = *reinterpret_cast<const JobRecord*>(records.data());
   if (record.layout < kLayoutStepSlots) return nullptr;
-  // Read alone: nothing of the records changes.
+  // Only read: the records do not change.
   auto* const at = const_cast<std::byte*>(records.data());
   return StepSlots(spec, reinterpret_cast<JobRecord*>(at), at + layout.slots)
       .WhyBad(record.sealed_version.load(std::memory_order_relaxed));
 }
 
-// The planes that demoted chunks have left are named in the list of extents as those of chunks that
-// spilled from the beginning.
+// The list of extents names the planes that demoted chunks have left as those of chunks spilled
+// from the beginning.
 Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& layout,
                     const IndexedJob& indexed, KeptJob* kept) {
   const uint64_t word =

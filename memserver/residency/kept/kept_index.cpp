@@ -22,13 +22,13 @@ struct ServerNote {
 
 struct IndexHeader {
   uint32_t magic;
-  uint32_t layout;  // changes when a later release adopts the index
+  uint32_t layout;  // changes if a later release adopts the index
   uint64_t pool_nonce;
   uint64_t pool_bytes, own_bytes, piece_bytes;
   uint32_t slots;
-  uint32_t crc;  // of all above but the layout
-  // The highest number that a job of this pool has had: numbers, and nonces made of them, are not
-  // used twice.
+  uint32_t crc;  // of all above except the layout
+  // The highest number that any job of this pool has had. Numbers, and nonces made from them, are
+  // not reused.
   std::atomic<JobId> last_job;
   alignas(64) ServerNote servers[kServersNoted];
 };
@@ -76,7 +76,7 @@ Result<IndexContents> ReadIndex(std::span<const std::byte> bytes) {
   if (bytes.size() < kIndexBytes) return Bad("it has " + std::to_string(bytes.size()) + " bytes");
   const auto* header = reinterpret_cast<const IndexHeader*>(bytes.data());
   if (header->magic != kIndexMagic) return Bad("it does not begin as an index");
-  // The layout comes first: another one may put the check elsewhere.
+  // The layout is checked first: another one may put the check elsewhere.
   if (header->layout < kKeptLayoutMin || header->layout > kKeptLayout) {
     const std::string known =
         kKeptLayoutMin == kKeptLayout

@@ -2,10 +2,10 @@
 
 namespace tidepool::memserver {
 
-// 1 had no index, so no server could ever go on with it. 2 had tiles of one size, and jobs of Adam
-// alone. 3 had larger ones. 4 had no line for each progress word. 5 had no frozen chunks. 6 had no
-// states that left the host. 7 had no states on GPUs. 8 had no step slots: a job of it goes on
-// without (step_slots.h).
+// Layout 1 had no index, so no server could ever continue it. 2 had tiles of one size, and jobs of
+// Adam alone. 3 had larger tiles. 4 had no line for each progress word. 5 had no frozen chunks. 6
+// had no states that left the host. 7 had no states on GPUs. 8 had no step slots: its jobs continue
+// without them (step_slots.h).
 const uint32_t kKeptLayout = 9;
 const uint32_t kKeptLayoutMin = 8;
 

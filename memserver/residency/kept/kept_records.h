@@ -1,8 +1,8 @@
-// The records of a job that lie in kept memory (the host pool), so that a server that comes after
-// this one can finish a sealed step and go on with the open one. The kept index (kept_index.h)
-// names the place of each job's records.
+// The records of a job in kept memory (the host pool), with which a later server can finish a
+// sealed step and continue the open one. The kept index (kept_index.h) says where each job's
+// records lie.
 //
-// Written by the serve loop only, but for the progress words, which belong to the worker that holds
+// Only the serve loop writes them, except the progress words, which belong to the worker that holds
 // the piece. Layout of a job's records:
 //
 //   +0                 JobRecord        identity, the two step records, the sealed version, the
@@ -25,7 +25,7 @@
 //                      none
 //
 // Frozen chunks lie behind a FrozenRecord each, in extents that all jobs of the user share
-// (frozen_table.h): they are found by those places.
+// (frozen_table.h); the places above lead to them.
 //
 // Chunks that were demoted (decision 023) have lost planes since the extents were listed:
 // JobRecord::demoted says which. Each chunk's directory is noted first, then one 64-bit store makes
@@ -34,14 +34,14 @@
 // The states of chunks that lie on GPUs (shm/spec/gpu_states.h) are in memory whose descriptors the
 // keeper holds: GpuShareRecord names the keeper's slot of each rank's share, and its GPU.
 //
-// Beside them, in extents of their own that the chunk's record names, lies a FallbackSlotRecord
-// with a piece for each place on NVMe that could not be written (fallback_slots.h).
+// For each place on NVMe that could not be written, a FallbackSlotRecord with a piece lies in an
+// extent of its own that the chunk's record names (fallback_slots.h).
 //
 // The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the
-// commit): the record of version v is written to steps[v % 2], and before it what it needs of slot
-// v % 2; then sealed_version := v by one 64-bit store. A chunk whose version is below
-// sealed_version is still to be updated; it is published by one 64-bit store of its stamp. Any
-// change of a struct here obliges a new kKeptLayout (kept_index.h).
+// commit): first the needed part of slot v % 2 is written, then the record of version v to steps[v
+// % 2], then sealed_version := v by one 64-bit store. A chunk whose version is below sealed_version
+// is still to be updated; it is published by one 64-bit store of its stamp. Any change of a struct
+// here requires a new kKeptLayout (kept_index.h).
 #pragma once
 
 #include <array>
@@ -65,20 +65,19 @@ inline constexpr uint32_t kFrozenMagic = 0x5a465054;        // "TPFZ"
 inline constexpr uint64_t kFrozenSealed = 0x4445'4c41'4553'5446;
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
-// In the list of extents: a plane that lies on NVMe, in directory 0; one less for each directory
-// after it.
+// In the list of extents: a plane on NVMe, in directory 0; one less for each directory after it.
 inline constexpr uint64_t kSpilledExtent = ~uint64_t{0};
-// In the list of extents: a plane that lies on a GPU.
+// In the list of extents: a plane on a GPU.
 inline constexpr uint64_t kGpuExtent = kSpilledExtent - 64;
 // The first layout whose jobs have step slots.
 inline constexpr uint32_t kLayoutStepSlots = 9;
 // Versions are kept in 40 bits, and in 39 in progress words: at one step a millisecond, 17 years.
 inline constexpr Version kVersionLimit = (Version{1} << 39) - 1;
 
-// Everything that decides the update to `version`, and what a restarted trainer needs.
+// Everything that determines the update to `version`, and what a restarted trainer needs.
 struct StepRecord {
   Version version;          // that the update makes
-  uint64_t optimizer_step;  // for bias correction: steps not skipped, this one included
+  uint64_t optimizer_step;  // for bias correction: steps not skipped, including this one
   float learning_rate;      // before the group's factor
   float gradient_scale;     // clip factor / loss scale
   float loss_scale;
@@ -93,34 +92,34 @@ struct StepRecord {
 // A rank's incarnation. Cleared (nonce 0) when it leaves; process fields are written before the
 // nonce.
 struct RankRecord {
-  std::atomic<uint64_t> nonce;  // 0: nobody
+  std::atomic<uint64_t> nonce;  // 0: none
   uint64_t process_start;
   int32_t pid;
   uint32_t reserved;
 };
 
-// Where a rank's share of states on GPUs is. The GPU is written before the word, and neither
+// Location of a rank's share of states on GPUs. The GPU is written before the word, and neither
 // changes again.
 struct GpuShareRecord {
-  std::atomic<uint64_t> held;  // GpuShareWord; 0: it has no memory yet
+  std::atomic<uint64_t> held;  // GpuShareWord; 0: no memory yet
   std::array<uint8_t, 16> gpu;
 };
 
 // State of the run: the set of ranks from the first slot to the last. kLeft: a rank said goodbye.
-// kOver: the job goes away, as soon as no GPU copies for it any more.
+// kOver: the job is removed as soon as no GPU copies for it any more.
 enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2, kOver = 3 };
 
-// What the run is known by. Servers of layout 8 that do not know this record left zeros here, which
+// The label of the run. Servers of layout 8 that do not know this record left zeros here, which
 // read as no note, and never read it, so the layout did not change. Never changes; a text that does
-// not fit its check counts as none.
+// not match its checksum is ignored.
 struct NoteRecord {
-  uint32_t crc;  // of all below that counts, and of the job's nonce
+  uint32_t crc;  // of all valid bytes below, and of the job's nonce
   uint32_t bytes;
   char text[shm::kRunNoteMax];
 };
 
 struct JobRecord {
-  std::atomic<uint32_t> magic;  // stored last: a record without it was never complete
+  std::atomic<uint32_t> magic;  // stored last: a record without it is incomplete
   uint32_t crc;                 // of the identity: from `layout` to `extents_crc`
   // The identity; never changes.
   uint32_t layout;
@@ -129,21 +128,21 @@ struct JobRecord {
   uint64_t fingerprint;  // of the job's specification
   uint64_t parameter_count;
   uint32_t chunk_count;
-  uint32_t extent_count;                     // places of frozen chunks included
+  uint32_t extent_count;                     // including places of frozen chunks
   uint64_t extents_at, spec_at, spec_bytes;  // from the start of the records
   uint32_t uid;
   uint32_t spec_crc, extents_crc;
-  // Changes again. Servers that have had copies of the job on a GPU's streams, by their places in
-  // the index; bits of places that are free there are ignored. Stored before the first such copy.
-  // Servers of layout 8 that know nothing of it left 0.
+  // Changeable from here on. The servers that have had copies of the job on a GPU's streams, by
+  // their places in the index; bits of free places are ignored. Stored before the first such copy.
+  // Servers of layout 8 that do not know it left 0.
   std::atomic<uint32_t> gpu_servers;
   alignas(64) std::atomic<Version> sealed_version;
   std::atomic<uint64_t> open_step;  // OpenStepWord: gradients of any other attempt do not count
   std::atomic<uint32_t> run;        // RunState
   std::atomic<uint64_t> ranks_left_well;
-  std::atomic<uint64_t> demoted;  // DemotedWord of the chunks that were; 0: none was
+  std::atomic<uint64_t> demoted;  // DemotedWord of the demoted chunks; 0: none
   // SlottedWord of the first version with a step slot, which all later ones have too; 0: none has.
-  // Jobs of layouts before kLayoutStepSlots have 0.
+  // 0 in jobs of layouts before kLayoutStepSlots.
   std::atomic<uint64_t> slotted_from;
   alignas(64) StepRecord steps[2];  // of version v at v % 2
   alignas(64) RankRecord ranks[shm::kRanksMax];
@@ -151,18 +150,17 @@ struct JobRecord {
   NoteRecord note;
 };
 
-// Names the chunk's planes. Its stamp is the version with a check over the whole name, so that one
-// store publishes both.
+// Names the chunk's planes. Its stamp is the version with a checksum over the whole name, so that
+// one store publishes both.
 struct ChunkRecord {
   uint32_t magic;
   ChunkId chunk;
   uint64_t job_nonce;
   uint64_t elements;
   std::atomic<uint64_t> stamp;  // StampOf
-  // Pool offset of the newest FallbackSlotRecord of the chunk, its lowest bit set; 0: there is
-  // none.
+  // Pool offset of the newest FallbackSlotRecord of the chunk, its lowest bit set; 0: none.
   std::atomic<uint64_t> fallback_slots;
-  // NVMe directory of its states, where JobRecord::demoted counts it.
+  // NVMe directory of its states, if JobRecord::demoted counts it.
   uint64_t demoted_to;
   uint64_t reserved[2];
 };
@@ -179,8 +177,7 @@ struct FallbackSlotRecord {
   uint64_t next;  // as ChunkRecord::fallback_slots
 };
 
-// A page before the bytes of a frozen chunk. Never changes, but for the seal and what a worker has
-// in hand.
+// A page before the bytes of a frozen chunk. Never changes, except the seal and the hasher.
 struct FrozenRecord {
   uint32_t magic;
   uint32_t crc;  // of all below, up to the seal
@@ -188,24 +185,24 @@ struct FrozenRecord {
   uint32_t reserved;
   uint64_t bytes;
   ContentHash content;
-  std::atomic<uint64_t> sealed;  // kFrozenSealed: all bytes are there, and are what `content` says
-  ContentHasher hasher;          // of the upload that runs; means nothing to the next server
+  std::atomic<uint64_t> sealed;  // kFrozenSealed: all bytes are there, and match `content`
+  ContentHasher hasher;          // of the running upload; the next server ignores it
 };
 
-// How far one rank's shard of a chunk has come.
+// Progress of one rank's shard of a chunk.
 struct ShardRecord {
   std::atomic<uint64_t> put_elements;  // weights that are in the master, from the shard's start
-  // GradientWord: micro-batches of the open step that are in the slot.
+  // GradientWord: micro-batches of the open step that are stored in the slot.
   std::atomic<uint64_t> gradients;
 };
 
 // A gradient in a rank's staging buffer that is to be widened into, or added to, its slot.
 struct StagingRecord {
   std::atomic<uint64_t> pending;  // 0: nothing; else its sequence number, stored after all below
-  uint64_t open_step;             // OpenStepWord that it belongs to
+  uint64_t open_step;             // OpenStepWord of its step
   ChunkId chunk;
   uint32_t micro_batch;
-  // The highest number that ever pended: sequence numbers are not used twice.
+  // The highest number that was ever pending: sequence numbers are not reused.
   std::atomic<uint64_t> last_sequence;
   // optim::ProgressWord of the addition; its version is the sequence number.
   std::byte progress[8];
@@ -214,34 +211,34 @@ struct StagingRecord {
 
 // The word of an open step: its version and its attempt.
 uint64_t OpenStepWord(Version version, uint64_t attempt);
-// The version that every word of the open step has.
+// The version part of the open step's word.
 Version VersionOfOpenStep(uint64_t open_step);
 // The attempt at the open step, as requests name it.
 uint32_t AttemptOfOpenStep(uint64_t open_step);
 uint64_t GradientWord(uint64_t open_step, uint32_t micro_batches);
-// Micro-batches that `word` counts for the attempt `open_step`; 0 when it belongs to another one.
+// Micro-batches that `word` counts for the attempt `open_step`; 0 if it belongs to another one.
 uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step);
 // `version` may be kNoVersion.
 uint64_t StampOf(const ChunkRecord& record, Version version);
-// The version in the record's stamp; none when its check does not fit the name.
+// The version in the record's stamp; none if its checksum does not match the name.
 std::optional<Version> VersionOf(const ChunkRecord& record);
-// DemotedWord: counts the demoted chunks, from the first on, with a check over their directories.
-// DemotedCrc: that check, begun and then made longer by some chunks after the other.
+// DemotedWord: counts the demoted chunks, from the first on, with a checksum over their
+// directories. DemotedCrc: that checksum, which can be computed over consecutive spans of chunks.
 uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted);
 uint64_t DemotedWord(uint32_t count, uint32_t crc);
 uint32_t DemotedCrc(uint64_t job_nonce, uint64_t count);
 uint32_t DemotedCrc(std::span<const ChunkRecord> more, uint32_t crc);
 uint32_t DemotedCount(uint64_t word);
-// SlottedWord: a version with a check over it and the job. SlottedFrom: the version in a word whose
-// check fits; else none.
+// SlottedWord: a version with a checksum over it and the job. SlottedFrom: the version in a word
+// whose checksum matches; else none.
 uint64_t SlottedWord(uint64_t job_nonce, Version version);
 std::optional<Version> SlottedFrom(uint64_t job_nonce, uint64_t word);
-// GpuShareWord: the keeper's slot of a share, with a check over whose it is and of which GPU.
-// GpuShareSlot: the slot in a word whose check fits; else none.
+// GpuShareWord: the keeper's slot of a share, with a checksum over its owner and its GPU.
+// GpuShareSlot: the slot in a word whose checksum matches; else none.
 uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot,
                       const std::array<uint8_t, 16>& gpu);
 std::optional<uint32_t> GpuShareSlot(uint64_t job_nonce, Rank rank, const GpuShareRecord& record);
-// `note` has at most shm::kRunNoteMax bytes. The record's nonce is there already.
+// `note` has at most shm::kRunNoteMax bytes. The record's nonce must be set already.
 void WriteNote(std::string_view note, JobRecord* record);
 std::string NoteOf(const JobRecord& record);
 uint32_t CrcOf(const StepRecord& record);

@@ -1,9 +1,9 @@
-// LostJobs: jobs with sealed steps that memserver had to give up, so that a run that would go on
-// with one is told, and does not begin anew.
+// LostJobs: jobs with sealed steps that memserver had to give up, so that a run that would continue
+// one is told so, and does not start anew.
 //
 // One thread (the serve loop). Bounded, and no user takes the places of others: at most
-// kLostOfUserMax entries of one user, the latest; of kLostJobsMax in all the user with the most
-// entries loses its oldest. It is memory of this server alone: the next one begins without.
+// kLostOfUserMax entries of one user, the latest; if kLostJobsMax is reached, the user with the
+// most entries loses its oldest. Not kept: the next server starts with none.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ struct LostJob {
 
 class LostJobs {
  public:
-  // In place of an entry of the same name and user.
+  // Replaces an entry of the same name and user.
   void Note(LostJob job);
-  // A job of this name has weights again, or came to its end in good order.
+  // A job of this name has weights again, or ended in good order.
   void Forget(const std::string& name, uint32_t uid);
   const std::vector<LostJob>& all() const { return all_; }  // the oldest first
 

@@ -30,7 +30,7 @@ StepSlots::Slot StepSlots::SlotOf(Version version) const {
           {reinterpret_cast<uint32_t*>(words), parameters}};
 }
 
-// Words that do not count are not looked at: a job that changes numbers alone has none.
+// Words that do not count are not read: a job that changes only numbers has none.
 uint32_t StepSlots::CrcOf(const Slot& slot) {
   const auto head = std::as_bytes(std::span(slot.head, 1)).first(offsetof(StepSlotHead, crc));
   const uint32_t crc = Crc32c(std::as_bytes(slot.numbers), Crc32c(head));

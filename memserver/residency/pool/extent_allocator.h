@@ -1,6 +1,6 @@
-// ExtentAllocator: which byte ranges of the host pool are free. Best fit, exact sizes, no memory is
-// touched. Each call costs a logarithm of the number of free ranges, which one user's jobs can make
-// many of.
+// ExtentAllocator: the free byte ranges of the host pool. Best fit, exact sizes, no memory is
+// touched. Each call costs O(log n) in the number of free ranges, of which one user's jobs can make
+// many.
 //
 // One thread (the serve loop). Units are bytes; sizes and offsets are multiples of 4 KiB.
 // Invariants:
@@ -19,23 +19,22 @@
 
 namespace tidepool::memserver {
 
-// A range of the pool, free or taken out of what was.
+// A range of the pool.
 struct FreeRange {
   uint64_t offset = 0, bytes = 0;
 };
 
 class ExtentAllocator {
  public:
-  // Pieces lie one behind the other: piece i starts at the sum of the sizes before it.
+  // Pieces are consecutive: piece i starts at the sum of the sizes before it.
   explicit ExtentAllocator(std::span<const uint64_t> piece_bytes);
 
-  // Offset of `bytes` free bytes, now taken: the first of the smallest range that has them; nothing
-  // when none has.
+  // Takes `bytes` and returns their offset: the start of the smallest range that has them; nothing
+  // if none has.
   std::optional<uint64_t> Take(uint64_t bytes);
-  // Takes this range; false when any byte of it is taken, or when it does not lie inside one piece.
+  // Takes this range; false if any byte of it is taken, or if it does not lie inside one piece.
   bool TakeAt(uint64_t offset, uint64_t bytes);
-  // Gives back exactly what a Take of `bytes` returned; anything else is a bug and stops the
-  // process.
+  // Returns exactly what a Take of `bytes` returned; anything else is a bug and stops the process.
   void Release(uint64_t offset, uint64_t bytes);
 
   uint64_t total_bytes() const { return total_bytes_; }

@@ -1,6 +1,6 @@
-// ExtentRuns: lists of extents that a job holds, cut at some byte, or with pages taken out.
+// ExtentRuns: operations on lists of a job's extents: cutting at a byte, and taking pages out.
 //
-// Pure functions, any thread. They cost as much as the lists are long (kRunsMax).
+// Pure functions, any thread. Their cost is linear in the lists (at most kRunsMax).
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace tidepool::memserver {
 
-// The index of the run that begins `bytes` behind the beginning of the run `first`; the one that
-// holds the border becomes two.
+// Splits the list `bytes` behind the beginning of the run `first`; the run that holds the border
+// becomes two. Returns the index of the run that begins there.
 size_t DivideRuns(std::vector<Extent>* runs, size_t first, uint64_t bytes);
 
-// What is left of the runs without these pages, each of which lies inside one of them.
+// The runs without these pages, each of which lies inside one of them.
 std::vector<Extent> RunsWithout(std::span<const Extent> runs, std::span<const Extent> pages);
 
 }  // namespace tidepool::memserver

@@ -14,7 +14,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// A page's offset with the lowest bit set, so that 0 names none.
+// A page's offset with the lowest bit set, so that 0 means none.
 uint64_t NameOf(uint64_t offset) {
   return offset | 1;
 }
@@ -76,7 +76,7 @@ bool FallbackSlots::Add(FallbackSlot at, std::span<const std::byte> image, Chunk
   return true;
 }
 
-// Each place has at most one, so a chain that runs in a circle ends too.
+// Each place has at most one slot, so a cyclic chain ends too.
 Status FallbackSlots::Recover(ChunkId chunk, const ChunkRecord& record) {
   const uint64_t pieces = DivideUp(spec_->chunks[chunk].elements, shm::kPieceElements);
   for (uint64_t name = record.fallback_slots.load(std::memory_order_acquire); name != 0;) {

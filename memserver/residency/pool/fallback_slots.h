@@ -1,13 +1,13 @@
-// FallbackSlots: room in the host pool for pieces that a drive did not take, one piece of one epoch
-// slot each (a remapped sector, elsewhere).
+// FallbackSlots: room in the host pool for pieces that a drive did not take, each one piece of one
+// epoch slot (like remapped sectors).
 //
 // One thread (the serve loop) owns it. Once a piece of an epoch slot has a fallback slot, it is
 // written there and read from there, never again from the drive, until the job goes away. So each
-// piece has one true place, and the rule of the two epoch slots holds for it as for the drive.
-// Kept form: an extent of its own, a page with a FallbackSlotRecord and the piece behind it as it
-// would lie on the drive; the newest of a chunk is named by its ChunkRecord, each names the one
-// before it. Invariant: a fallback slot is named only when record and piece are complete, by one
-// 64-bit store.
+// piece has one true place, and the rule of the two epoch slots holds for it as for the drive. Kept
+// form: an extent of its own, with a page for a FallbackSlotRecord and behind it the piece as it
+// would lie on the drive. The ChunkRecord names the chunk's newest one, and each names the one
+// before it. Invariant: a fallback slot is named, by one 64-bit store, only when record and piece
+// are complete.
 #pragma once
 
 #include <cstddef>
@@ -41,17 +41,16 @@ class FallbackSlots {
   FallbackSlots(const FallbackSlots&) = delete;
   FallbackSlots& operator=(const FallbackSlots&) = delete;
 
-  // Where the piece of this epoch lies in the pool, its page first; null where it lies on the
-  // drive.
+  // Where the piece of this epoch lies in the pool, its page first; null if it lies on the drive.
   std::byte* Find(ChunkId chunk, uint32_t piece, uint64_t epoch) const;
-  // What Add takes from the pool.
+  // Bytes that Add takes from the pool.
   uint64_t BytesFor(ChunkId chunk, uint32_t piece) const {
     return kPageBytes + PieceBytes(chunk, piece);
   }
-  // `image`: the piece, sealed. `at`: without its extent. False, and nothing changed, when the pool
-  // has no run of so many bytes.
+  // Stores a piece. `image`: the piece, sealed. `at`: without its extent. False, and nothing
+  // changed, if the pool has no run of that many bytes.
   bool Add(FallbackSlot at, std::span<const std::byte> image, ChunkRecord* record);
-  // Those of a chunk that another server has left. Errors: kKeptMemoryBad.
+  // Reads the slots of a chunk that another server left. Errors: kKeptMemoryBad.
   Status Recover(ChunkId chunk, const ChunkRecord& record);
   uint64_t bytes() const { return bytes_; }
   std::span<const FallbackSlot> all() const { return all_; }

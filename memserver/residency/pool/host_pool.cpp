@@ -43,7 +43,7 @@ Status CheckBudget(const HostPoolOptions& options, const MemoryBudget& budget) {
       .Why("the limit is " + budget.limited_by);
 }
 
-// Sizes in whole pages; pages that are set aside are 2 MiB, so that the pool grows to fill the last
+// Rounds sizes to whole pages. Reserved huge pages are 2 MiB, so the pool grows to fill the last
 // one.
 HostPoolOptions Rounded(HostPoolOptions options) {
   options.bytes = RoundUp(options.bytes, kPageBytes);
@@ -53,8 +53,8 @@ HostPoolOptions Rounded(HostPoolOptions options) {
   return options;
 }
 
-// Pages that were set aside are not part of the memory that is available: either all of the pool is
-// in them, or nothing.
+// Reserved huge pages are not part of the available memory: either the whole pool is in them, or
+// none of it.
 bool EnoughSetAside(const HostPoolOptions& options) {
   const uint64_t wanted = options.bytes + options.own_bytes, there = ReservedHugeBytes();
   if (wanted <= there && options.piece_bytes_max % kHugePageBytes == 0) return true;
@@ -128,7 +128,7 @@ Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces,
   return pool;
 }
 
-// All pieces are mapped: the own records take the start, the allocator the rest.
+// All pieces are mapped: the server's own records take the start, the allocator the rest.
 void HostPool::Settle(uint64_t own_bytes) {
   std::vector<uint64_t> sizes;
   for (const Piece& piece : pieces_) {
@@ -173,7 +173,7 @@ Status HostPool::MapPiece(Piece piece, bool huge_pages) {
   if (data == MAP_FAILED) return MapError("mmap", bytes);
   piece.data = static_cast<std::byte*>(data);
   pieces_.push_back(std::move(piece));
-  // Huge pages are a wish: a system that grants none still serves, only slower.
+  // Huge pages are optional: without them the server is only slower.
   if (huge_pages) madvise(data, bytes, MADV_HUGEPAGE);
   if (madvise(data, bytes, MADV_DONTFORK) != 0 || madvise(data, bytes, MADV_DONTDUMP) != 0)
     return MapError("madvise", bytes);
@@ -265,7 +265,7 @@ bool HostPool::TakeAt(uint64_t offset, uint64_t bytes, std::vector<Extent>* exte
   return true;
 }
 
-// The allocator counts from the end of the own records, which lie at the start of the first piece.
+// The allocator's offsets begin behind the own records, at the start of the first piece.
 Extent HostPool::ExtentAt(uint64_t offset, uint64_t bytes) const {
   const Piece& piece = pieces_[offset / piece_bytes_];
   return {piece.data + (offset - piece.begin), bytes, offset};
@@ -290,7 +290,7 @@ bool HostPool::TakeRuns(const RunWants& wants, std::vector<Extent>* runs) {
   return true;
 }
 
-// Tries it, and puts everything back.
+// Takes the runs, then undoes it.
 bool HostPool::FindsRuns(const RunWants& wants, std::span<const Extent> released) {
   Release(released);
   std::vector<FreeRange> taken;

@@ -1,12 +1,11 @@
-// HostPool: the host memory that all jobs share: sealed memfds, mapped once, every page touched
-// before the first job comes.
+// HostPool: the host memory that all jobs share: sealed memfds, mapped once, with every page
+// touched before the first job comes.
 //
 // Made before the serve loop starts (any thread); afterwards Take and Release belong to the serve
 // loop. The bytes of an extent belong to its taker; workers and streams may touch them as long as
-// the owner of the extent keeps it.
-// Invariants: the budget was checked before the first page was touched; an extent lies in one memfd
-// (piece_bytes_max at most); the mapping is not inherited by fork and not part of core dumps;
-// nobody can shrink or grow the memfds.
+// the owner keeps it. Invariants: the budget was checked before the first page was touched; an
+// extent lies in one memfd (piece_bytes_max at most); the mapping is not inherited by fork and not
+// part of core dumps; nobody can shrink or grow the memfds.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +30,10 @@ namespace tidepool::memserver {
 struct Extent {
   std::byte* data = nullptr;
   uint64_t bytes = 0;
-  uint64_t offset = 0;  // in the pool; names the place across restarts
+  uint64_t offset = 0;  // in the pool; identifies the place across restarts
 };
 
-// How a pool lies in its memfds: one behind the other, of piece_bytes each but the last; the
+// How a pool lies in its memfds: consecutively, in pieces of piece_bytes except the last; the
 // server's own bytes come first.
 struct PoolGeometry {
   uint64_t bytes = 0;  // for jobs
@@ -44,50 +43,50 @@ struct PoolGeometry {
 
 // One memfd of the pool.
 struct PoolPiece {
-  int fd = -1;  // stays the pool's
+  int fd = -1;  // owned by the pool
   uint64_t bytes = 0;
 };
 
-// What the system really gave.
+// What the system actually provided.
 struct PoolFacts {
-  uint64_t huge_page_bytes = 0;  // mapped with 2 MiB pages; 0 where it grants none
-  bool reserved_pages = false;   // of those that were set aside
-  std::vector<NodeShare> nodes;  // where the pages lie; empty where the system does not tell
-  double touch_seconds = 0;      // how long making all pages present took; 0: adopted, or no clock
+  uint64_t huge_page_bytes = 0;  // mapped with 2 MiB pages; 0 if it has none
+  bool reserved_pages = false;   // in huge pages that were reserved
+  std::vector<NodeShare> nodes;  // where the pages lie; empty if unknown
+  double touch_seconds = 0;      // time to make all pages present; 0: adopted, or no clock
   uint32_t touch_threads = 0;
 };
 
 // How a pool is made.
 struct HostPoolOptions {
   uint64_t bytes = 0;  // for jobs; rounded up to 4 KiB
-  // Beside it, for the server's own kept records (undo areas)
+  // In addition, for the server's own kept records (undo areas)
   uint64_t own_bytes = 0;
   uint64_t piece_bytes_max = 64 * kGiB;   // largest range that one CUDA registration takes
-  uint64_t left_over_bytes = 256 * kMiB;  // what the rest of the machine must still have afterwards
+  uint64_t left_over_bytes = 256 * kMiB;  // what the machine must have left afterwards
   uint32_t touch_threads = 0;             // 0: one per CPU, at most 16
   bool huge_pages = true;                 // ask for 2 MiB pages
-  bool reserved_pages = false;            // take them from those set aside, where there are enough
-  // NUMA nodes for the pages; none: where the system puts them. Each piece lies on one of them in
-  // turn, or on all, page by page.
+  bool reserved_pages = false;            // use reserved ones, if there are enough
+  // NUMA nodes for the pages; none: the system decides. Each piece lies on one of them in turn, or
+  // on all, page by page.
   std::vector<uint32_t> nodes;
   bool interleave = true;
-  const Clock* clock = nullptr;  // measures how long touching takes; null: nobody asks
+  const Clock* clock = nullptr;  // measures touching; null: not measured
   // Called on the calling thread while pages are touched.
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
 };
 
 class HostPool {
  public:
-  // Wishes that the system does not grant are told in the log. Blocks for about 0.3 to 3 s/GiB and
-  // thread. Errors: kHostMemoryShort (told before anything is touched), kMemoryMapFailed.
+  // Reserves a pool. Options that the system does not grant are logged. Blocks for about 0.3 to 3
+  // s/GiB and thread. Errors: kHostMemoryShort (before anything is touched), kMemoryMapFailed.
   static Result<std::unique_ptr<HostPool>> Reserve(const HostPoolOptions& options,
                                                    const MemoryBudget& budget);
-  // The pool of a server that has ended, from its memfds in order; nothing is touched (about 60
-  // ms/GiB later, as pages are used). Nothing is taken yet: TakeAt gives the jobs back what is
+  // The pool of a server that has ended, from its memfds in order. Nothing is touched (about 60
+  // ms/GiB later, as pages are used). Nothing is taken yet: TakeAt returns to the jobs what is
   // theirs. Errors: kKeptMemoryBad (descriptors that do not fit), kMemoryMapFailed.
   static Result<std::unique_ptr<HostPool>> Adopt(std::vector<UniqueFd> pieces,
                                                  const PoolGeometry& geometry);
-  // What total_bytes() of a pool with these options is.
+  // The total_bytes() of a pool with these options.
   static uint64_t BytesOf(const HostPoolOptions& options);
   ~HostPool();
   HostPool(const HostPool&) = delete;
@@ -96,37 +95,36 @@ class HostPool {
   // All sizes or nothing: appends one extent per size and returns true, or changes nothing and
   // returns false. Sizes are whole pages.
   bool Take(std::span<const uint64_t> sizes, std::vector<Extent>* extents);
-  // Exactly this place; false when it is taken or not in the pool. Appends the extent.
+  // Takes exactly this range; false if it is taken or not in the pool. Appends the extent.
   bool TakeAt(uint64_t offset, uint64_t bytes, std::vector<Extent>* extents);
   void Release(std::span<const Extent> extents);
 
-  // Likewise, in as few runs as there can be (pool_runs.h).
+  // Takes the bytes in as few runs as possible (pool_runs.h).
   bool TakeRuns(const RunWants& wants, std::vector<Extent>* runs);
-  // Would TakeRuns find them, if `released` were free besides? Nothing changes.
+  // True if TakeRuns would succeed if `released` were free as well. Nothing changes.
   bool FindsRuns(const RunWants& wants, std::span<const Extent> released);
-  // Appends the extent; where it lies right behind the last one, in one memfd with it, it becomes a
-  // part of that one.
+  // Appends the extent, merged with the last one if it is adjacent in the same memfd.
   void Join(const Extent& extent, std::vector<Extent>* runs) const;
 
-  // Nothing is free for anybody, until it is let go; places of kept jobs may still be taken.
+  // While withheld, nothing is free; places of kept jobs may still be taken.
   void Withhold(bool all) { withheld_ = all; }
 
-  // Bytes for jobs: all, free, and free at one place.
+  // Bytes for jobs: all, free, and in the largest free range.
   uint64_t total_bytes() const { return allocator_->total_bytes(); }
   uint64_t free_bytes() const { return allocator_->free_bytes(); }
   uint64_t largest_free_bytes() const { return allocator_->largest_free_bytes(); }
-  // Taken when the pool was made or adopted; of an adopted pool no page has been mapped then.
+  // Determined when the pool was made or adopted; an adopted pool had no page mapped then.
   const PoolFacts& facts() const { return facts_; }
   // The server's own kept memory (own_bytes), zero at first.
   std::span<std::byte> own_records() const { return {own_data_, own_bytes_}; }
-  // The bytes of a place that may or may not be an extent; empty when it does not lie inside one
-  // piece, behind the own records.
+  // The bytes of a place that may or may not be an extent; empty unless it lies inside one piece,
+  // behind the own records.
   std::span<const std::byte> Look(uint64_t offset, uint64_t bytes) const;
   PoolGeometry geometry() const { return {allocator_->total_bytes(), own_bytes_, piece_bytes_}; }
   std::vector<PoolPiece> pieces() const;
-  // Where they are mapped, each whole: what a GPU registers. No extent lies in two of them.
+  // Each piece's mapping, as a GPU registers it. No extent lies in two of them.
   std::vector<std::span<std::byte>> mapped() const;
-  // Pool offset of a byte inside an extent or the own records; the same after a restart that maps
+  // Pool offset of a byte inside an extent or the own records; stable across a restart that maps
   // the same memfds.
   uint64_t OffsetOf(const void* address) const;
 
@@ -146,7 +144,7 @@ class HostPool {
   Status Touch(const HostPoolOptions& options);
 
   std::vector<Piece> pieces_;
-  std::unique_ptr<ExtentAllocator> allocator_;  // of what lies behind the own records
+  std::unique_ptr<ExtentAllocator> allocator_;  // covers what lies behind the own records
   std::byte* own_data_ = nullptr;
   uint64_t own_bytes_ = 0;
   uint64_t piece_bytes_ = 0;

@@ -1,9 +1,9 @@
 // PlaneSpacing: places the large planes of a chunk so that none starts a large power of two behind
 // another (base/formats/plane_slack.h), and lists the pages that stay empty beside them.
 //
-// Serve loop. The empty pages are the job's, as the planes are. Only planes' places are kept across
-// restarts: an adopted job's empty pages go back to the pool, and a layout that was made without
-// them is as good.
+// Serve loop. The empty pages belong to the job, as the planes do. Only the planes' places are kept
+// across restarts: an adopted job's empty pages go back to the pool, and a layout made without them
+// is equally good.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@
 
 namespace tidepool::memserver {
 
-// The smallest multiple of kApartBytes, at most `slack`, by which a plane at `begin` has to move so
-// that it lies apart from those at `others`; `slack` where there is none.
+// The smallest multiple of kApartBytes, at most `slack`, by which a plane at `begin` has to move to
+// lie apart from those at `others`; `slack` if there is none.
 uint64_t ShiftApart(uint64_t begin, uint64_t slack, std::span<const uint64_t> others);
 
 class PlaneSpacing {
  public:
-  // The planes that are placed from here on belong to another chunk.
+  // The planes placed from here on belong to the next chunk.
   void NextChunk() { placed_.clear(); }
-  // Where a plane lies in `run`, which is longer than it by `slack`; pages beside it are listed
-  // where `lists_pages`.
+  // Places a plane in `run`, which is longer than the plane by `slack`. Lists the pages beside it
+  // if `lists_pages`.
   Extent Place(const Extent& run, uint64_t slack, bool lists_pages = true);
 
-  // Pages beside the planes for which they are listed.
+  // The listed empty pages.
   std::span<const Extent> empty_pages() const { return empty_; }
-  // They are the job's no longer.
+  // The empty pages no longer belong to the job.
   void Forget() { empty_.clear(); }
 
  private:

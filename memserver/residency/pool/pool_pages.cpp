@@ -91,8 +91,8 @@ uint64_t HugePageBytes(const std::byte* data, uint64_t bytes) {
     if (std::sscanf(line.c_str(), "%llx-%llx ", &low, &high) == 2)
       inside = low >= first && low < first + bytes;
     if (!inside) continue;
-    // The first two for pages put together on request, of shared and of private memory, the others
-    // for reserved ones.
+    // The first two count transparent huge pages, of shared and of private memory; the others
+    // reserved ones.
     for (const char* form : {"ShmemPmdMapped: %llu kB", "AnonHugePages: %llu kB",
                              "Shared_Hugetlb: %llu kB", "Private_Hugetlb: %llu kB"}) {
       if (std::sscanf(line.c_str(), form, &kib) == 1) sum += kib * kKiB;
@@ -106,7 +106,7 @@ std::vector<NodeShare> NodesOfPages(std::byte* data, uint64_t bytes) {
   const uint64_t pages = bytes / kPageBytes, samples = std::min(pages, kSamples);
   for (uint64_t i = 0; i < samples; ++i) {
     int node = -1;
-    // An odd stride: an even one would see one node of two that are interleaved.
+    // An odd stride: an even one would sample only one of two interleaved nodes.
     const uint64_t page = std::min(pages - 1, i * ((pages / samples) | 1U));
     if (syscall(SYS_get_mempolicy, &node, nullptr, 0UL, data + page * kPageBytes,
                 MPOL_F_NODE | MPOL_F_ADDR) != 0)

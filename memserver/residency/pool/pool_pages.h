@@ -1,8 +1,8 @@
-// Pool pages: of what size the pages of the host pool are, on which NUMA nodes they lie, and how
-// they come into being.
+// Pool pages: the size of the host pool's pages, their NUMA nodes, and making them present.
 //
-// Any thread; no state. Wishes about size and place are wishes: a system that grants them not still
-// serves, only slower, and what it really gave is asked afterwards (HugePageBytes, NodesOfPages).
+// Any thread; no state. Page size and NUMA placement are requests: a system that does not grant
+// them still serves, only slower, and the result is queried afterwards (HugePageBytes,
+// NodesOfPages).
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@
 
 namespace tidepool::memserver {
 
-// A memfd that can be sealed; with `reserved`, of the huge pages that the administrator has set
-// aside (vm.nr_hugepages), which a mapping then takes or fails. Invalid when the system refuses.
+// Creates a memfd that can be sealed; with `reserved`, of the huge pages that the administrator has
+// reserved (vm.nr_hugepages), which a mapping then takes or fails. Invalid if the system refuses.
 UniqueFd CreatePoolFile(bool reserved);
-// Huge pages set aside and free.
+// Bytes of reserved huge pages that are free.
 uint64_t ReservedHugeBytes();
 
-// The pages of this mapping, which are not there yet, will lie on `nodes`: on the one where it has
-// room, else page by page in turn.
+// Binds the pages of this mapping, which are not present yet, to `nodes`: to the one if there is
+// room, else interleaved page by page.
 // Errors: kMemoryMapFailed (the system does not allow it, or has no such node; pages then lie
 // anywhere).
 Status BindPages(std::byte* data, uint64_t bytes, std::span<const uint32_t> nodes);
@@ -31,7 +31,7 @@ Status BindPages(std::byte* data, uint64_t bytes, std::span<const uint32_t> node
 Status TouchPages(std::byte* data, uint64_t bytes);
 
 // Bytes of mappings that start inside the range and that the system maps with 2 MiB pages. Pages
-// that were never used count for nothing.
+// that were never used do not count.
 uint64_t HugePageBytes(const std::byte* data, uint64_t bytes);
 
 // Bytes on one NUMA node.
@@ -39,8 +39,8 @@ struct NodeShare {
   uint32_t node = 0;
   uint64_t bytes = 0;
 };
-// Where the pages lie, estimated from 64 of them, which are made present; ascending. Empty where
-// the system does not tell.
+// The NUMA nodes of the pages, estimated from 64 samples, which are made present; ascending. Empty
+// if the system does not tell.
 std::vector<NodeShare> NodesOfPages(std::byte* data, uint64_t bytes);
 
 }  // namespace tidepool::memserver

@@ -7,11 +7,11 @@
 namespace tidepool::memserver {
 namespace {
 
-// The part behind the last that fits into so many bytes with those from `first` on.
+// The end of the longest sequence of parts from `first` on that fits into `bytes`.
 uint64_t EndOfFitting(const RunWants& wants, uint64_t first, uint64_t bytes) {
   const uint64_t from_first = wants.bytes_from(first);
   const auto fits = [&](uint64_t end) { return from_first - wants.bytes_from(end) <= bytes; };
-  if (!fits(first + 1)) return first;  // as in most holes
+  if (!fits(first + 1)) return first;  // as for most free ranges
   uint64_t low = first + 1, high = wants.parts;
   while (low < high) {
     const uint64_t middle = low + (high - low + 1) / 2;
@@ -30,8 +30,7 @@ bool TakeEach(std::span<const uint64_t> sizes, ExtentAllocator* from,
   return true;
 }
 
-// Takes some more of the parts, from `next` on, and says which is next then; nothing where there is
-// no room.
+// Takes more of the parts, from `next` on, and returns the next one; nothing if there is no room.
 std::optional<uint64_t> TakeMore(const RunWants& wants, uint64_t next, ExtentAllocator* from,
                                  std::vector<FreeRange>* runs) {
   const uint64_t rest = wants.bytes_from(next), largest = from->largest_free_bytes();
