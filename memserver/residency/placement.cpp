@@ -33,7 +33,7 @@ uint64_t Fitting(uint64_t begin, uint64_t at_most, uint64_t room, const BytesOf&
 }
 
 // Stripes chunks over directories: each stripe goes to the directory with the most room left, so
-// that several drives read at once. A stripe is one chunk, or several of a large job. False: no room.
+// that several drives read at once. A stripe is one chunk, or a few of a large job. False: no room.
 bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<uint64_t> left,
             MovePlan* plan) {
   // Not summed up if the description has its sums.
