@@ -57,7 +57,7 @@ struct KeptJob {
   ChunkId demoted = 0;  // the chunks before this one were demoted
 };
 
-// Reads and checks a job's records. Errors: kKeptMemoryBad (which record, its value, the right one).
+// Reads a job's records. Errors: kKeptMemoryBad (which record, its value, the right one).
 Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const IndexedJob& indexed);
 
 }  // namespace tidepool::memserver
