@@ -1,9 +1,9 @@
 // BoundedRing: a bounded, lock-free queue of plain values between threads (a ring with a sequence
 // number in each slot, after D. Vyukov).
 //
-// Any thread may call anything but HasRoom. Invariant: a slot's sequence says whose turn it is:
-// `position` for who pushes there, `position + 1` for who pops, and `position + capacity` when it
-// was emptied.
+// Any thread may call anything except HasRoom. Invariant: a slot's sequence number says whose turn
+// it is: `position` for the pusher of that position, `position + 1` for its popper, and `position +
+// capacity` once it was emptied.
 #pragma once
 
 #include <algorithm>
@@ -19,21 +19,20 @@ class BoundedRing {
  public:
   explicit BoundedRing(uint32_t capacity_min)
       : mask_(std::bit_ceil(std::max<uint64_t>(capacity_min, 2)) -
-              1),  // with one slot, full and free would have the same number
+              1),  // with one slot, full and free would have the same sequence number
         slots_(std::make_unique<Slot[]>(mask_ + 1)) {
     for (uint64_t i = 0; i <= mask_; ++i) slots_[i].sequence.store(i, std::memory_order_relaxed);
   }
 
   uint32_t capacity() const { return static_cast<uint32_t>(mask_ + 1); }
-  // For a ring into which one thread alone pushes, and for that one: whether TryPush will succeed.
-  // A popper that stalls between taking a place and emptying it keeps one place from being used
-  // again.
+  // For a ring with a single pushing thread, on that thread: true if TryPush will succeed. A popper
+  // that stalls between claiming a slot and emptying it keeps one slot from being reused.
   bool HasRoom() const {
     const uint64_t position = tail_.load(std::memory_order_relaxed);
     return slots_[position & mask_].sequence.load(std::memory_order_acquire) == position;
   }
 
-  // False when there is no room.
+  // False if the ring is full.
   bool TryPush(const T& value) {
     uint64_t position = tail_.load(std::memory_order_relaxed);
     while (true) {
@@ -45,8 +44,8 @@ class BoundedRing {
         position = tail_.load(std::memory_order_relaxed);
         continue;
       }
-      // In one order with a popper's announcement that it will sleep (WorkerTeam): one of the two
-      // sees the other.
+      // Ordered with a popper's announcement that it will sleep (WorkerTeam): one of the two sees
+      // the other.
       if (!tail_.compare_exchange_weak(position, position + 1, std::memory_order_seq_cst,
                                        std::memory_order_relaxed))
         continue;
@@ -56,7 +55,7 @@ class BoundedRing {
     }
   }
 
-  // False when there is nothing, or what comes next is still being pushed.
+  // False if the ring is empty, or its next item is still being pushed.
   bool Pop(T* value) {
     uint64_t position = head_.load(std::memory_order_relaxed);
     while (true) {
@@ -76,7 +75,7 @@ class BoundedRing {
     }
   }
 
-  // What was pushed and not taken; for the only pusher never too small.
+  // Number of items pushed and not taken; on the only pushing thread never too small.
   uint32_t size() const {
     const uint64_t head = head_.load(std::memory_order_acquire);
     return static_cast<uint32_t>(tail_.load(std::memory_order_seq_cst) - head);

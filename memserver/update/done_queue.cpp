@@ -29,8 +29,8 @@ bool DoneQueue::TakeAll(std::vector<WorkDone>* out) {
   return !out->empty();
 }
 
-// An exchange, not a store: it reads what the last Push wrote, so that what was pushed before that
-// is seen from here on.
+// An exchange, not a store: it reads what the last Push wrote, so that everything pushed before
+// that is visible from here on.
 void DoneQueue::Arm(uint32_t pushes) {
   uint64_t count = 0;
   [[maybe_unused]] const auto n = read(event_.get(), &count, sizeof count);

@@ -18,7 +18,7 @@ GpuQueue::GpuQueue(JobStates* states, JobId job)
       shares_(states->uses_gpus() ? states->spec().world : 0),
       finished_(states->spec().states_on_gpu) {
   for (size_t i = 0; i < shares_.size(); ++i) {
-    // A chunk has one task at a time, and the share every world-th chunk.
+    // A chunk has one task at a time, and a share has every world-th chunk.
     lanes_.push_back(
         {.tasks = FixedRing<Task>(DivideUp(states->spec().states_on_gpu, states->spec().world)),
          .next = 0,
@@ -31,7 +31,7 @@ GpuQueue::GpuQueue(JobStates* states, JobId job)
 
 void GpuQueue::Store(ChunkId id) {
   const Chunk& chunk = states_->chunk(id);
-  bool stored = true;  // as the server before noted
+  bool stored = true;  // as noted by the former server
   for (uint32_t piece = 0; piece < chunk.pieces; ++piece)
     stored &= ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
   if (!stored) return LaneOf(id).tasks.Push({Kind::kStore, id, 0});
@@ -70,7 +70,7 @@ GpuQueue::Begun GpuQueue::BeginNext(bool may_update, const UpdateFactors& factor
   return {};
 }
 
-// Begins the next unit of the task in front.
+// Begins the next unit of the front task.
 uint64_t GpuQueue::BeginUnit(Rank rank, const UpdateFactors& factors) {
   Lane& lane = lanes_[rank];
   Unit unit{.task = lane.tasks.Front(), .begin = lane.next};
@@ -95,7 +95,7 @@ uint64_t GpuQueue::BeginUnit(Rank rank, const UpdateFactors& factors) {
   return bytes;
 }
 
-// The first run that reaches behind `element`; they are in ascending order.
+// The runs from the first one that reaches behind `element`; they are in ascending order.
 std::span<const ParameterRun> GpuQueue::RunsFrom(const Chunk& chunk, uint64_t element) const {
   const std::span<const ParameterRun> runs = states_->runs(chunk);
   const auto first = std::partition_point(runs.begin(), runs.end(), [=](const ParameterRun& run) {
@@ -104,14 +104,14 @@ std::span<const ParameterRun> GpuQueue::RunsFrom(const Chunk& chunk, uint64_t el
   return runs.subspan(static_cast<size_t>(first - runs.begin()));
 }
 
-// Elements from `begin` to the end of the last run that a unit may have: each run is a launch and a
-// copy in one turn of the loop.
+// Number of elements from `begin` to the end of the last run that a unit may have: each run costs a
+// launch and a copy in one turn of the loop.
 uint64_t GpuQueue::ElementsOfRuns(const Chunk& chunk, uint64_t begin) const {
   const std::span<const ParameterRun> runs = RunsFrom(chunk, begin);
   return (runs.size() > kGpuRunsAUnit ? runs[kGpuRunsAUnit].begin : chunk.elements) - begin;
 }
 
-// Returns the bytes that cross the host's link.
+// Begins a unit. Returns the bytes that cross the host link.
 uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, const UpdateFactors& factors) {
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   device::Stream* const stream = StreamOf(rank, unit);
@@ -130,7 +130,7 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, const UpdateFactors& facto
   return unit.count * (BytesOf(chunk.gradient_type) + BytesOf(chunk.dtype));
 }
 
-// The next epoch has the values of this one, which lies `from` elements away; the host has them.
+// Copies the values of this epoch, which lies `from` elements away, to the next; the host has them.
 void GpuQueue::KeepValues(device::Stream* stream, const optim::UpdateSpan& span, int64_t from) {
   for (void* const plane : {span.master, span.momentum, span.variance}) {
     auto* const to = static_cast<float*>(plane);
@@ -159,7 +159,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& fac
                unit.count * gradient_bytes);
   const bool narrows = chunk.planes.param16 != nullptr;
   const uint64_t end = unit.begin + unit.count;
-  // Gaps between parameters belong to nobody and are not copied.
+  // Gaps between parameters are unused and not copied.
   for (const ParameterRun& run : RunsFrom(chunk, unit.begin)) {
     if (run.begin >= end) break;
     const uint64_t first = std::max(run.begin, unit.begin),
@@ -186,7 +186,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& fac
       span.param16_dtype = chunk.dtype;
     }
 
-    (void)optim::EnqueueAdam(stream, *own, span, from);  // an error is the stream's
+    (void)optim::EnqueueAdam(stream, *own, span, from);  // the stream keeps the error
     const uint64_t fetched_bytes = BytesOf(chunk.dtype);
     std::byte* const fetched = narrows ? chunk.planes.param16 : chunk.planes.master;
     stream->Copy(fetched + first * fetched_bytes, narrows ? span.param16 : span.master,
@@ -293,7 +293,7 @@ bool GpuQueue::moving() const {
     const FixedRing<Unit>& units = lanes_[rank].units;
     if (units.empty() || !share.has_streams()) continue;
     if (failure_.ok()) return true;
-    // A unit behind one that will never end may still be under way.
+    // A unit behind one that will never end may still be in progress.
     for (uint32_t i = 0; i < units.size(); ++i) {
       device::Stream* const stream = StreamOf(rank, units.at(i));
       if (!stream->Passed(units.at(i).marker) && stream->status().ok()) return true;

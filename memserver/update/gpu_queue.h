@@ -1,26 +1,26 @@
-// GpuQueue: the chunks of one job whose states lie on GPUs: first stored when their weights are in,
-// then updated with each sealed step.
+// GpuQueue: the chunks of one job whose states lie on GPUs: first stored when their weights have
+// arrived, then updated with each sealed step.
 //
 // One thread (the serve loop) owns it. It puts work on the streams of the shares
 // (traffic/gpu_states.h) in *units* of at most kGpuUnitElements and kGpuRunsAUnit parameters of one
-// chunk, kGpuUnitsInFlight of them on each stream, and looked at until its marker has passed;
+// chunk, kGpuUnitsInFlight of them on each stream, and polls each until its marker has passed;
 // nothing blocks.
 //   store    weights where they landed in the pool -> master of slot 0; the moments there are zero
 //            since the memory was made
-//   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no
+//   narrow   (16-bit jobs, once the whole chunk is stored) master -> gradient plane, which is not
+//   in
 //            use yet -> 16-bit plane (a worker): the weights may have landed where that lies
 //   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what
 //            trainers fetch -> pool
 // Invariants:
-//  1. the slot of epoch e is only read until the chunk is published at epoch e + 1, which is when
-//     all its units have passed: a server that comes after this one begins the update again, with
-//     the same result, however much of it was done. (What the server before has put on a stream
-//     must have ended by then.)
+//  1. the slot of epoch e is only read until the chunk is published at epoch e + 1, when all its
+//     units have passed: a later server begins the update again, with the same result, however much
+//     of it was done. (Work that the former server put on a stream must have ended by then.)
 //  2. an update begins only when nobody reads the chunk's planes in the pool;
-//  3. the units of a share take its streams in turn, each with its stream's place for a unit, so
-//     that one copies while the other computes. Units share only what is read, and for the queue
-//     they end in their order;
-//  4. after a failure nothing new is begun.
+//  3. the units of a share take its streams in turn, each with its stream's slot for a unit, so
+//     that one copies while the other computes. Units share only data that is read, and the queue
+//     sees them end in order;
+//  4. nothing new begins after a failure.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class GpuQueue {
   std::span<GpuShare> shares() { return shares_; }  // by rank; empty: no states on GPUs
   std::span<const GpuShare> shares() const { return shares_; }
 
-  // All weights of the chunk are in: stores it. Also after a restart, wherever the server before
+  // Stores a chunk whose weights have all arrived; also after a restart, wherever the former server
   // stopped.
   void Store(ChunkId chunk);
   // Queues the chunk's update from `epoch`; chunks of a share are updated in the order of these
@@ -52,35 +52,35 @@ class GpuQueue {
   void Update(ChunkId chunk, uint64_t epoch);
 
   struct Begun {
-    // Bytes copied for it over the host's link; 0: nothing was begun.
+    // Bytes copied for it over the host link; 0: nothing began.
     uint64_t bytes = 0;
     std::optional<ChunkId> update = {};  // the first unit of its update
   };
-  // Puts the next unit on a stream that has room; updates only if `may_update`, with these factors
-  // by parameter group.
+  // Puts the next unit on a stream that has room; an update only if `may_update`, with these
+  // factors by parameter group.
   Begun BeginNext(bool may_update, const UpdateFactors& factors);
-  // Checks which units have passed; true when one has. Copies at most about `bytes_max` where the
-  // loop's thread does the copying.
+  // Checks which units have passed; true if one has. Copies at most about `bytes_max` if the loop's
+  // thread does the copying.
   bool Progress(uint64_t bytes_max);
-  // The next work of a store.
+  // The next worker task of a store.
   bool NextLoadWork(Work* work);
   void EndWork(const WorkDone& done);
-  // A chunk that was stored or updated whole; false when there is none.
+  // A chunk that was wholly stored or updated; false if there is none.
   struct Finished {
     ChunkId chunk = 0;
-    bool updated = false;  // else stored: its weights are loaded
+    bool updated = false;  // else stored, and its weights are loaded
   };
   bool TakeFinished(Finished* finished);
 
-  // The states are lost: the job must end.
+  // The states are lost, so the job must end.
   void Fail(const Status& why);
   const Status& failure() const { return failure_; }
-  // True while a stream has something that may still come to it.
+  // True while a stream holds work that may still access the states.
   bool moving() const;
-  // True while no event says that a unit has passed.
+  // True while units are in progress: no event reports that one has passed.
   bool MustBePolled() const { return moving(); }
   uint64_t units() const { return units_; }  // ever begun
-  // The job goes away: nothing more is begun.
+  // The job is removed: nothing new begins.
   void Abandon();
 
  private:
@@ -93,13 +93,13 @@ class GpuQueue {
   struct Unit {
     Task task;
     uint64_t begin = 0, count = 0;  // elements of the chunk
-    uint32_t place = 0;             // its stream, and its place in the staging
+    uint32_t place = 0;             // its stream, and its slot in the staging area
     device::Stream::Marker marker = 0;
   };
   // The units of one share.
   struct Lane {
     FixedRing<Task> tasks;
-    uint64_t next = 0;  // first element of the task in front
+    uint64_t next = 0;  // first element of the front task to do
     FixedRing<Unit> units;
     uint32_t place = 0;             // of the next unit
     std::optional<Unit> to_narrow;  // in the gradient plane
@@ -124,7 +124,7 @@ class GpuQueue {
   const JobId job_;
   const GpuPlaces places_;
   std::vector<GpuShare> shares_;
-  std::vector<Lane> lanes_;  // by share
+  std::vector<Lane> lanes_;  // one per share
   FixedRing<Finished> finished_;
   Rank next_ = 0;  // whose turn is next
   uint64_t units_ = 0;

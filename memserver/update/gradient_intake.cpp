@@ -12,8 +12,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// At most one widen or add for each rank (its staging buffer) and one scan for each chunk are due
-// at a time.
+// At most one widen or add is due per rank (its staging buffer), and one scan per chunk.
 uint32_t TasksMax(const shm::JobSpec& spec) {
   return spec.world + static_cast<uint32_t>(spec.chunks.size());
 }
@@ -39,7 +38,7 @@ void GradientIntake::Accept(Rank rank, const shm::Request& request) {
   NoteAccepted(request.chunk, rank);
 }
 
-// The shard has one more, or those that it had when the server before this one ended.
+// Notes that the shard has one more micro-batch, or the number it had when the former server ended.
 void GradientIntake::NoteAccepted(ChunkId id, Rank rank) {
   const uint32_t accepted = states_->intake(id, rank).micro_batches_accepted;
   if (accepted == states_->spec().micro_batches) ++shards_complete_[rank];
@@ -105,14 +104,14 @@ bool GradientIntake::EndGradient(Session* session, const Copy& copy) {
   return true;
 }
 
-// From here on the trainer may forget the gradient: kept memory says what is to be done with it.
+// From here on the trainer may drop the gradient: kept memory says what is to be done with it.
 void GradientIntake::KeepStaged(const Copy& copy, Rank rank) {
   StagingRecord& staged = states_->records().staging_record(rank);
   const uint64_t sequence = staged.last_sequence.load(std::memory_order_relaxed) + 1;
   staged.pending.store(0, std::memory_order_release);
   staged.last_sequence.store(sequence, std::memory_order_release);
   // An addition that a dead server had begun may have been dropped before it was resumed; its slot
-  // does not count any more.
+  // is no longer valid.
   reinterpret_cast<optim::ProgressWord*>(staged.progress)
       ->Store({sequence - 1, 0, optim::Progress::State::kFinished});
   staged.open_step = states_->open_step();
@@ -123,7 +122,7 @@ void GradientIntake::KeepStaged(const Copy& copy, Rank rank) {
 }
 
 Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
-  // The last server may have ended between the seal and the opening of the next step.
+  // The former server may have ended between the seal and the opening of the next step.
   if (states_->open_step() < OpenStepWord(states_->sealed_version(), 0) &&
       !TP_PLANTED("recover.step_not_opened"))
     states_->records().OpenNextStep();
@@ -138,7 +137,7 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
       intake.put_elements = intake.record->put_elements.load(std::memory_order_acquire);
       const uint32_t stored = MicroBatchesOf(
           intake.record->gradients.load(std::memory_order_acquire), states_->open_step());
-      // Gradients come only after the chunk has the version that they were computed from.
+      // A gradient comes only after the chunk has the version that it was computed from.
       const bool early = stored > 0 && states_->chunk(id).version != states_->sealed_version();
       if (intake.put_elements > states_->chunk(id).shard_elements ||
           stored > states_->spec().micro_batches || early) {
@@ -171,8 +170,8 @@ Status GradientIntake::BadShard(ChunkId id, Rank rank, const char* why) const {
                                              " in chunk " + std::to_string(id) + " " + why);
 }
 
-// True when a rank's staging record can have been written by a server: sequence numbers fit a
-// progress word, and the word belongs to the addition that is pending or to one before it.
+// True if a server can have written a rank's staging record: sequence numbers fit a progress word,
+// and the word belongs to the pending addition or to an earlier one.
 bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPiece* pending) const {
   constexpr uint64_t kSequencesMax = kVersionLimit / 2;
   const uint64_t last = staged.last_sequence.load(std::memory_order_relaxed);
@@ -186,7 +185,7 @@ bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPie
          (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
 }
 
-// Resumes the addition of a gradient that the last server had taken, but perhaps not added.
+// Resumes the addition of a gradient that the former server had accepted, but perhaps not added.
 Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea> areas) {
   StagingRecord& staged = states_->records().staging_record(rank);
   const uint64_t sequence = staged.pending.load(std::memory_order_acquire);
@@ -197,8 +196,8 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
   if (!IsPossible(staged, nullptr))
     return BadShard(staged.chunk, rank, "has impossible numbers of additions");
   if (!named || staged.micro_batch != intake->micro_batches_stored) {
-    // Its attempt does not count any more, or it was stored already: nobody reads that slot before
-    // it is overwritten.
+    // Its attempt no longer counts, or it was stored already: nobody reads that slot before it is
+    // overwritten.
     progress->Store({staged.last_sequence.load(std::memory_order_relaxed), 0,
                      optim::Progress::State::kFinished});
     staged.pending.store(0, std::memory_order_release);
@@ -223,7 +222,7 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
   return Status();
 }
 
-// Counts one more micro-batch of a shard that lies in its slot.
+// Counts one more micro-batch of a shard that is stored in its slot.
 void GradientIntake::EndShard(ChunkId id, Rank rank) {
   states_->table().AddStored(id, rank);
   TP_POINT("server.gradient_stored");

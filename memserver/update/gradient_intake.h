@@ -1,8 +1,8 @@
 // GradientIntake: takes the gradients of one job's open step into their slots: copy, widen or add,
 // then scan.
 //
-// One thread (the serve loop) owns it. It names the work that workers must do (NextWork) and is
-// told when it is done (EndWork).
+// One thread (the serve loop) owns it. It names the work for workers (NextWork) and is told when it
+// is done (EndWork).
 //   request -> accepted -> first micro-batch, of the slot's type: copy to the slot
 //                       -> otherwise: copy to the rank's staging buffer -> widen or add
 //                          (the buffer is free again after that)
@@ -10,7 +10,7 @@
 // Invariants:
 //  1. one request at a time uses the staging buffer of a rank; gradients of one rank and chunk are
 //     added in micro-batch order;
-//  2. after Drop, no work of the dropped attempt is waited for by the step, but no slot is written
+//  2. after Drop, the step does not wait for work of the dropped attempt, but no slot is written
 //     again before that work has ended.
 #pragma once
 
@@ -29,30 +29,30 @@ class GradientIntake {
  public:
   GradientIntake(JobStates* states, JobId job, const HostPool* pool);
 
-  // After JobStates::Recover: counts what the open step has in kept memory, finishes what was open,
-  // and names the work that is due again. `areas` are the undo areas of all workers of the server
-  // that has ended. Errors: kKeptMemoryBad.
+  // After JobStates::Recover: counts the part of the open step that is in kept memory, finishes
+  // open additions, and names the work that is due again. `areas` are the undo areas of all workers
+  // of the former server. Errors: kKeptMemoryBad.
   Status Recover(std::span<const optim::UndoArea> areas);
 
-  // Counts a checked request. Call once a request, before its first StartGradient.
+  // Counts a checked request. Call once per request, before its first StartGradient.
   void Accept(Rank rank, const shm::Request& request);
   // Starts the copy of an accepted request, or says that it must wait: for the chunk's new version,
   // or for the staging buffer.
   Start StartGradient(Session* session, const shm::Request& request);
-  // The copy has passed; false when it belonged to a dropped attempt.
+  // Ends a copy that has passed; false if it belonged to a dropped attempt.
   bool EndGradient(Session* session, const Copy& copy);
 
-  // The next work of this job's gradients; false when there is none now.
+  // The next work on this job's gradients; false if there is none now.
   bool NextWork(Work* work);
   void EndWork(const WorkDone& done);
 
-  // How far the open step has come: the most micro-batches that a shard has accepted, of how many
-  // shards, and of how many chunks all.
+  // Progress of the open step: the most micro-batches that any shard has accepted, by how many
+  // shards, and by all shards of how many chunks.
   struct Reach {
     uint32_t micro_batches = 0;
     uint64_t shards = 0, chunks = 0;
   };
-  // Costs nothing: it is counted as requests come.
+  // O(1): counted as requests come.
   Reach reach() const;
   // True when `rank` has submitted every micro-batch of every chunk that it is a member of.
   bool RankComplete(Rank rank) const { return shards_complete_[rank] == shards_of_rank_[rank]; }
@@ -60,11 +60,11 @@ class GradientIntake {
   bool HalfScanned() const { return chunks_scanned_ > 0 && 2 * chunks_scanned_ >= chunk_count_; }
   bool all_finite() const { return all_finite_; }
 
-  // The step was sealed: the next one begins.
+  // The step was sealed; begins the next one.
   void BeginStep();
-  // The step ends without a seal: every gradient of it is forgotten.
+  // The step ends without a seal; drops its gradients.
   void Drop();
-  // Grows when something happened for which a parked request may wait.
+  // Grows when something happens that a parked request may wait for.
   uint64_t changes() const { return changes_; }
 
  private:
@@ -90,13 +90,13 @@ class GradientIntake {
   const JobId job_;
   const HostPool* const pool_;
   const uint32_t chunk_count_;
-  std::vector<uint32_t> shards_of_rank_;   // chunks that the rank is a member of
+  std::vector<uint32_t> shards_of_rank_;   // number of chunks that the rank is a member of
   std::vector<uint32_t> shards_complete_;  // of those, with all micro-batches accepted
   std::vector<bool> staging_busy_;         // by rank
   FixedRing<Task> tasks_;
   uint32_t attempt_ = 0;
-  uint32_t at_workers_ = 0;        // work of this attempt
-  uint32_t stale_at_workers_ = 0;  // work of dropped attempts
+  uint32_t at_workers_ = 0;        // tasks of this attempt
+  uint32_t stale_at_workers_ = 0;  // tasks of dropped attempts
   uint32_t chunks_scanned_ = 0;
   Reach reach_;
   bool all_finite_ = true;

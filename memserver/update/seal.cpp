@@ -48,8 +48,8 @@ void SealStep(JobStates* states, const StepRecord& record, const StepSaid& said)
   TP_POINT("server.step_sealed");
 }
 
-// The record of version 0, which is the sealed one before, lies where those of even versions do: an
-// odd version comes first, so that there is a whole one at each moment.
+// The record of version 0, which was sealed before, uses the slot of even versions. An odd version
+// comes first, so that one record is whole at each moment.
 void BeginAtStep(JobStates* states, const shm::BeginAtRequest& request) {
   JobRecord& job = states->record();
   if (states->sealed_version() == request.version) return;  // said before

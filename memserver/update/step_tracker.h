@@ -1,7 +1,7 @@
-// StepTracker: which ranks have ended the open step and with what numbers; and the verdict over a
+// StepTracker: which ranks have ended the open step, and with which numbers; and the verdict over a
 // complete step.
 //
-// One thread (the serve loop). Pure bookkeeping: it answers nobody and writes no record
+// One thread (the serve loop). Pure bookkeeping: it sends no answers and writes no record
 // (update/seal.h does).
 #pragma once
 
@@ -18,8 +18,8 @@ class StepTracker {
   explicit StepTracker(uint32_t world)
       : world_mask_(world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1), ends_(world) {}
 
-  // Notes that the rank ends the step. Null, or what it names differently from the ranks that ended
-  // the step before it. Requires !HasEnded(rank).
+  // Notes that the rank ends the step. Returns null, or what differs from the ranks that ended the
+  // step before it. Requires !HasEnded(rank).
   const char* End(Rank rank, const shm::EndStepRequest& request);
   bool HasEnded(Rank rank) const { return (ended_ >> rank & 1) != 0; }
   bool AllEnded() const { return ended_ == world_mask_; }

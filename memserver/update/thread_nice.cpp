@@ -11,7 +11,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Sets the policy of this one thread: on Linux not of its process.
+// Sets the policy of this one thread; on Linux that does not affect its process.
 bool SetPolicy(pid_t thread, int policy) {
   const sched_param none{};
   return sched_setscheduler(thread, policy, &none) == 0;
@@ -23,7 +23,7 @@ bool SetNice(pid_t thread, int nice) {
 
 }  // namespace
 
-// Going back needs the right to the nice value that the thread has: tried with one step upwards.
+// Restoring the priority needs the right to the thread's nice value: tried one step upwards.
 void ThreadNice::Begin() {
   thread_ = gettid();
   const int own = getpriority(PRIO_PROCESS, 0);
@@ -36,8 +36,8 @@ void ThreadNice::Begin() {
     LogDebug("a worker cannot give way to others: it has no right to go back", {{"nice", own}});
 }
 
-// `below_` is set after the policy, so the thread that raises it finds it below. A late Raise may
-// raise it once too often.
+// `below_` is set after the policy, so that a thread that raises it sees the policy set. A late
+// Raise may raise the thread once too often.
 void ThreadNice::SetBelow(bool below) {
   if (!may_change_) return;
   if (!below) return Raise();

@@ -1,10 +1,10 @@
-// ThreadNice: puts a thread below the others for the scheduler while it does work that may wait: it
-// gets the CPU time that they leave, and a thread that wakes up on its CPU runs immediately
-// (SCHED_IDLE; the lowest nice value would keep its CPU until the end of its slice).
+// ThreadNice: lowers a thread's priority while it does work that may wait: it gets the CPU time
+// that others leave, and a thread that wakes up on its CPU runs immediately (SCHED_IDLE; with the
+// lowest nice value it would keep its CPU until the end of its slice).
 //
-// Made for one thread, whose Begin comes first. Going back needs a right (RLIMIT_NICE, or
-// CAP_SYS_NICE), which is tried once: without it the thread never changes. Where all CPUs are busy,
-// next to nothing may be left: a thread that comes to wait for this one calls Raise.
+// Made for one thread, whose Begin comes first. Restoring the priority needs a right
+// (RLIMIT_NICE, or CAP_SYS_NICE), which is tried once: without it the priority never changes. If
+// all CPUs are busy, almost no time may be left: a thread that must wait for this one calls Raise.
 #pragma once
 
 #include <sys/types.h>
@@ -15,16 +15,16 @@ namespace tidepool::memserver {
 
 class ThreadNice {
  public:
-  // Called by the thread itself, as is SetBelow.
+  // Called by the thread itself, like SetBelow.
   void Begin();
   void SetBelow(bool below);
   bool may_change() const { return may_change_; }
 
-  // Any thread: ends being below, until the thread's next SetBelow(true).
+  // Any thread: restores the priority, until the thread's next SetBelow(true).
   void Raise();
 
  private:
-  // Written by the thread; others read them once they saw it below.
+  // Written by the thread; others read it once they have seen `below_` set.
   pid_t thread_ = 0;
   bool may_change_ = false;
   std::atomic<bool> below_{false};

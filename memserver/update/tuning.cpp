@@ -18,17 +18,17 @@ namespace {
 constexpr std::array<optim::Tuning, 5> kCandidates{
     {{optim::kPrefetchElements}, {384}, {768}, {1024}, {2048}}};
 constexpr uint64_t kSampleElements = 64 * 1024;
-// fp32 master, momentum and variance, bf16 gradient and copy: the form that most jobs have.
+// fp32 master, momentum and variance, bf16 gradient and copy: the most common form.
 constexpr uint64_t kElementBytes = 16;
 constexpr uint32_t kRoundsMin = 3;
-// A candidate takes the default's place only when it is clearly better: equal ones would change
-// from start to start.
+// A candidate replaces the default only if it is clearly better: equal candidates would vary from
+// start to start.
 constexpr double kGainMin = 1.02;
 
 using Samples = std::array<std::vector<int64_t>, kCandidates.size()>;
 
-// One worker's share of the measurement: candidates take turns, each time on bytes that no turn
-// before had.
+// One worker's share of the measurement: candidates take turns, each time on bytes that no earlier
+// turn used.
 class Share {
  public:
   Share(const TuningOptions& options, std::span<std::byte> scratch, const Clock& clock)

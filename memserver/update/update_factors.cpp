@@ -36,7 +36,7 @@ void UpdateFactors::Make(const shm::JobSpec& spec, const StepRecord& record,
     factors_.push_back(FactorsOf(spec, record, said ? &*said : nullptr, {group, 0}));
 }
 
-// One set of factors for each group and number of steps missed that there is.
+// Makes one set of factors for each existing pair of group and number of missed steps.
 void UpdateFactors::MakeByParameter(const shm::JobSpec& spec, const StepRecord& record,
                                     const StepView& said) {
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> known;

@@ -17,7 +17,7 @@ UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueu
       pool_(pool),
       spills_(spills),
       gpus_(gpus),
-      // Until a rank declares a schedule, chunks are updated in the order of their numbers.
+      // Until a rank declares a schedule, chunks are updated in the order of their ids.
       next_order_(states->spec().chunks.size()) {}
 
 void UpdateQueue::SetOrder(std::shared_ptr<const std::vector<ChunkId>> order) {
@@ -28,7 +28,7 @@ void UpdateQueue::SetOrder(std::shared_ptr<const std::vector<ChunkId>> order) {
 
 bool UpdateQueue::ReadAhead() {
   bool begun = false;
-  // Most chunks of a large job may lie on the host: it looks on in the next turn.
+  // Most chunks of a large job may lie on the host, so the search continues in the next turn.
   const uint64_t end =
       std::min<uint64_t>(next_order_.size(), ahead_chunk_ + uint64_t{kHandedOutPerTurn});
   while (states_->spills() && ahead_chunk_ < end) {
@@ -92,8 +92,8 @@ Status UpdateQueue::BadPiece(ChunkId id, uint32_t piece, const char* why) const 
                                              std::to_string(version_) + " " + why);
 }
 
-// Checks that no update of the chunk is under way: every piece is as the last update left it, or as
-// the start of the job did.
+// Checks that no update of the chunk is in progress: every piece is as the last update, or the
+// start of the job, left it.
 Status UpdateQueue::CheckAtRest(ChunkId id) const {
   for (uint32_t piece = 0; piece < states_->chunk(id).pieces; ++piece) {
     Work work;
@@ -117,11 +117,11 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
               : at.version < version_ &&
                     (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
     if (!possible) return BadPiece(id, piece, "has an impossible progress word");
-    // For a chunk on a GPU the word says only that its weights were stored: its update begins
+    // For a chunk on a GPU the word only says that its weights were stored: its update begins
     // again, too.
     if (states_->chunk(id).on_gpu) continue;
-    // For a spilled chunk the word counts work in the staging memory of the dead server: the update
-    // begins again from the slot before.
+    // For a spilled chunk the word counts work in the dead server's staging memory: the update
+    // begins again from the former epoch's slot.
     if (states_->chunk(id).spilled) {
       work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
       continue;
@@ -199,7 +199,7 @@ bool UpdateQueue::NextSpilledWork(Work* work) {
 
 bool UpdateQueue::NextWork(Work* work) {
   if (skipped_ || !active()) return false;
-  // First, so that staging is free again.
+  // Spilled pieces come first, so that staging is freed.
   if (NextSpilledWork(work)) return true;
   while (cursor_ < handed_out_ && states_->chunk(order_[cursor_]).states_off_host()) ++cursor_;
   if (cursor_ >= handed_out_) return false;

@@ -1,13 +1,11 @@
 // UpdateQueue: the update of one job's sealed step, as pieces in the order in which the next step
 // needs the chunks.
 //
-// One thread (the serve loop) owns it. It names pieces for workers (NextWork), hears when one is
+// One thread (the serve loop) owns it. It names pieces for workers (NextWork), is told when one is
 // done (EndWork), and publishes a chunk when its last piece is done. It needs no session: the
-// server alone finishes a sealed step.
-// Spilled chunks go through a SpillQueue in the same order, chunks on GPUs through a GpuQueue,
-// beside those that lie on the host.
-// Only the constructor and Resume iterate over all chunks of a large job: a step is handed to those
-// queues in slices.
+// server alone finishes a sealed step. Spilled chunks go through a SpillQueue in the same order,
+// chunks on GPUs through a GpuQueue, in parallel with those on the host. Only the constructor and
+// Resume iterate over all chunks of a large job: a step is handed to those queues in slices.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +24,14 @@
 
 namespace tidepool::memserver {
 
-// Chunks of a sealed step that the queues of states on NVMe and on GPUs are told of in a turn:
-// about 100 us.
+// Chunks of a sealed step that are handed to the NVMe and GPU queues in a turn: about 100 us.
 inline constexpr uint32_t kHandedOutPerTurn = 4096;
 
 // The chunks of an update, in its order.
 class ChunkOrder {
  public:
   ChunkOrder() = default;
-  // All of a job's chunks by number, without a list of them.
+  // All of a job's chunks by id, without a list of them.
   explicit ChunkOrder(size_t chunks) : size_(chunks) {}
   explicit ChunkOrder(std::shared_ptr<const std::vector<ChunkId>> list)
       : list_(std::move(list)), size_(list_->size()) {}
@@ -54,58 +51,59 @@ class UpdateQueue {
   UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills = nullptr,
               GpuQueue* gpus = nullptr);
 
-  // Order of the chunks' next uses, from the next step on: all of the job, each once
-  // (jobs/whole_order.h).
+  // Sets the order of the chunks' next uses, from the next step on: all chunks of the job, each
+  // once (control/whole_order.h).
   void SetOrder(std::shared_ptr<const std::vector<ChunkId>> order);
-  // Reads the first spilled pieces of the step that is open, as far as there is staging to spare;
-  // true when it began some. Requires !active(), and weights in every chunk. What is ahead when the
-  // step begins is taken over.
+  // Reads the first spilled pieces of the open step, as far as there is staging to spare; true if
+  // it began some. Requires !active(), and weights in every chunk. The step takes over the pieces
+  // read ahead when it begins.
   bool ReadAhead();
   // Cancels read-ahead; true if any was cancelled. Call when the open step is dropped or must wait.
   bool GiveBackAhead();
-  // The step of `record` was sealed. Requires !active().
+  // Begins the update of the sealed step of `record`. Requires !active().
   void Begin(const StepRecord& record);
-  // The next slice of the step for the other two queues; false when they have all of it.
+  // Hands the next slice of the step to the other two queues; false if they have all of it.
   bool HandOut();
-  // After JobStates::Recover: goes on with the step of `record` for the chunks that are due,
-  // wherever the last server stopped. `areas` are the undo areas of all its workers. Call it for
-  // every job before any worker runs. Errors: kKeptMemoryBad.
+  // After JobStates::Recover: continues the step of `record` for the chunks that are due, wherever
+  // the former server stopped. `areas` are the undo areas of all its workers. Call it for every job
+  // before any worker runs. Errors: kKeptMemoryBad.
   Status Resume(const StepRecord& record, std::span<const optim::UndoArea> areas);
-  // Instead, for a job that lacks a drive and waits for a later server: closes the open tiles of
-  // chunks on the host, before workers of other jobs write over the undo areas. Nothing is active
-  // behind it. Errors: kKeptMemoryBad.
+  // In place of Resume, for a job that lacks a drive and waits for a later server: closes the open
+  // tiles of chunks on the host, before workers of other jobs write over the undo areas. Nothing is
+  // active afterwards. Errors: kKeptMemoryBad.
   Status CloseTiles(const StepRecord& record, std::span<const optim::UndoArea> areas);
   bool active() const { return chunks_left_ > 0; }
   uint32_t chunks_left() const { return chunks_left_; }  // whose update is not done
-  // No new chunk is begun while held (a checkpoint reads the planes). Chunks that were begun are
+  // No new chunk begins while held (a checkpoint reads the planes). Chunks that have begun are
   // finished.
   void Hold() { ++holds_; }
   void Release() { --holds_; }
   bool held() const { return holds_ > 0; }
-  // A checkpoint copies chunk after chunk, in NextOrder: one is begun as soon as `open` says so.
-  // Chunks in the pool alone. `owner` names the gate for DropGate, which is false for others.
+  // For a checkpoint that copies chunk after chunk, in NextOrder: a chunk may begin once `open`
+  // returns true for it. Chunks in the pool alone. `owner` identifies the gate for DropGate, which
+  // is false for others.
   using Gate = std::function<bool(ChunkId)>;
   void SetGate(uint64_t owner, Gate open) { gates_[owner] = std::move(open); }
   bool DropGate(uint64_t owner) { return gates_.erase(owner) > 0; }
   // The order of the next update, all chunks.
   std::vector<ChunkId> NextOrder() const;
-  // True when no piece is at a worker and no chunk is half-updated.
+  // True if no piece is at a worker and no chunk is half updated.
   bool quiet() const { return chunks_updating_ == 0; }
 
-  // The next piece; false when there is none now: workers have them all, the next chunk is still
+  // The next piece; false if there is none now: workers have them all, the next chunk is still
   // being read, or updates are held.
   bool NextWork(Work* work);
-  // Likewise, but only pieces that lie in staging.
+  // The same, but only pieces in staging.
   bool NextStaged(Work* work) { return !skipped_ && active() && NextSpilledWork(work); }
-  // Ends a piece; publishes the chunk when it was its last, and returns true then.
+  // Ends a piece; publishes the chunk if it was its last, and returns true then.
   bool EndWork(const WorkDone& done);
-  // Publishes a chunk of the running step that is off the host: its update is done and written
-  // whole.
+  // Publishes a chunk of the running step that is off the host: its update is done and wholly
+  // written.
   void EndAway(ChunkId chunk);
-  // Begins the next unit of a chunk on a GPU, where one may begin; returns its cost
-  // (GpuQueue::Begun), 0: nothing was begun.
+  // Begins the next unit of a chunk on a GPU, if one may begin. Returns its cost (GpuQueue::Begun);
+  // 0: nothing began.
   uint64_t BeginOnGpu();
-  // For a skipped step: publishes up to `chunks_max` chunks as they are; returns how many.
+  // For a skipped step: publishes up to `chunks_max` chunks unchanged; returns how many.
   uint32_t PublishSkipped(uint32_t chunks_max);
 
  private:
@@ -121,22 +119,22 @@ class UpdateQueue {
   JobStates* const states_;
   const JobId job_;
   HostPool* const pool_;
-  SpillQueue* const spills_;  // may be null where nothing is spilled
-  GpuQueue* const gpus_;      // may be null where nothing is on a GPU
+  SpillQueue* const spills_;  // null if nothing is spilled
+  GpuQueue* const gpus_;      // null if nothing is on a GPU
   ChunkOrder order_, next_order_;
   UpdateFactors factors_;  // of the running step
   Version version_ = 0;    // that the running update makes
-  uint64_t epoch_ = 0;     // that it is made from; of a step that is not skipped
+  uint64_t epoch_ = 0;     // that it starts from, unless the step is skipped
   bool skipped_ = false;
   bool IsOpen(ChunkId id) const;
   uint32_t holds_ = 0;
   std::map<uint64_t, Gate> gates_;
-  // Place in next_order_ behind the last piece that was read ahead.
+  // Position in next_order_ behind the last piece that was read ahead.
   uint32_t ahead_chunk_ = 0, ahead_piece_ = 0;
   uint32_t cursor_ = 0;  // in order_
-  // In order_: the other queues have been told of the chunks before it.
+  // Index in order_: the other queues have the chunks before it.
   uint32_t handed_out_ = 0;
-  uint32_t piece_ = 0;  // next one of the chunk at cursor_
+  uint32_t piece_ = 0;  // next piece of the chunk at cursor_
   uint32_t chunks_left_ = 0;
   uint32_t chunks_updating_ = 0;
 };

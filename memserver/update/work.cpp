@@ -43,8 +43,8 @@ optim::UpdateSpan HostPlanesOf(const Chunk& chunk, uint32_t piece) {
 
 namespace {
 
-// Bytes that an update touches: states are read and written, the gradient is read, a copy in 16
-// bits is written.
+// Bytes that an update touches: states are read and written, the gradient is read, a 16-bit copy is
+// written.
 uint64_t BytesTouchedBy(const optim::UpdateSpan& span) {
   const uint64_t moments = (span.momentum == nullptr ? 0 : 1) + (span.variance == nullptr ? 0 : 1);
   const uint64_t copy = span.param16 == nullptr ? 0 : span.count * BytesOf(span.param16_dtype);
@@ -77,9 +77,9 @@ void PointIntoStaging(const shm::JobSpec& spec, ChunkId chunk, std::span<std::by
 }
 
 uint64_t BytesTouched(const Work& work) {
-  constexpr uint64_t kConvert = 6, kAdd = 12, kScan = 4;  // bytes an element
+  constexpr uint64_t kConvert = 6, kAdd = 12, kScan = 4;  // bytes per element
   switch (work.name.kind) {
-    // A piece in staging is read once more to be checked and once to be sealed.
+    // A staged piece is read once more to be checked and once to be sealed.
     case WorkKind::kUpdate: return BytesTouchedBy(work.planes) + 2 * work.staged.payload.size();
     case WorkKind::kNarrow:
     case WorkKind::kNarrowStored:

@@ -47,8 +47,7 @@ WorkDone Worker::Do(const Work& work) {
   return done;
 }
 
-// Each parameter from its own start, so that the sums do not depend on how parameters lie in
-// chunks.
+// Sums each parameter from its own start, so that the sums do not depend on the layout of chunks.
 bool Worker::Scan(const Work& work) const {
   const auto* gradient = static_cast<const std::byte*>(work.from);
   bool finite = true;
@@ -66,7 +65,7 @@ bool Worker::Scan(const Work& work) const {
 bool Worker::UpdateStaged(const Work& work) {
   if (!IsIntact(work.staged)) return false;
   if (work.planes.param16 == nullptr && work.planes.gradient_dtype != DType::kF32) {
-    Work kept_by_nobody = work;  // the loops over 16-bit gradients make 16-bit weights in any case
+    Work kept_by_nobody = work;  // the loops over 16-bit gradients always make 16-bit weights
     kept_by_nobody.planes.param16 = unkept_.get();
     Update(kept_by_nobody);
   } else {
@@ -84,8 +83,8 @@ bool Worker::UpdateStaged(const Work& work) {
   return true;
 }
 
-// Narrows the gaps between the parameters of the piece that was updated last: a slot of a window
-// has the bytes of another chunk there.
+// Narrows the gaps between the parameters of the piece that was updated last: a window slot has the
+// bytes of another chunk there.
 void Worker::NarrowGaps(const optim::UpdateSpan& planes) const {
   uint64_t begin = 0;
   const auto narrow_to = [&](uint64_t end) {
@@ -112,7 +111,7 @@ void Worker::Stage(const Work& work) {
   Seal(work.staged);
 }
 
-// Leaves the piece in staging as an update would have left it.
+// Leaves the piece in staging as an update would.
 void Worker::MoveOut(const Work& work) {
   const optim::UpdateSpan &to = work.planes, &from = work.source;
   std::memset(work.staged.payload.data(), 0, work.staged.payload.size());
@@ -163,7 +162,7 @@ void Worker::Update(const Work& work) {
     const uint64_t last = std::min(run->begin + run->count, end);
     const optim::StepFactors* const factors =
         work.factors.Of(static_cast<uint64_t>(run - work.runs.begin()), run->group);
-    if (factors == nullptr) continue;  // what lies in no run keeps its values
+    if (factors == nullptr) continue;  // elements outside all runs keep their values
 
     const optim::RandomPlace random{optim::RandomKey(run->rounding_seed, work.version),
                                     first - run->begin};

@@ -1,7 +1,7 @@
 // Worker: does one Work at a time; run by each thread of the team, or by the inline team.
 //
 // One thread per object; it must be in flush-denormals mode (optim/kernels/float_mode.h), or bits
-// would differ from worker to worker.
+// would differ between workers.
 #pragma once
 
 #include <memory>
@@ -34,11 +34,11 @@ class Worker {
 
   const optim::Kernels& kernels_;
   optim::TileUpdate update_;
-  // Takes the 16-bit weights of an update where nobody keeps them. Its pages are there from the
-  // first use on.
+  // Receives the 16-bit weights of an update if nobody keeps them. Its pages become present on
+  // first use.
   const std::unique_ptr<uint16_t[]> unkept_ =
       std::make_unique_for_overwrite<uint16_t[]>(shm::kPieceElements);
-  // Runs of the piece at hand; grows to the largest number and stays.
+  // Runs of the current piece; grows to the largest number and stays.
   std::vector<optim::GroupRun> runs_;
 };
 

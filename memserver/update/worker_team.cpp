@@ -17,16 +17,16 @@
 namespace tidepool::memserver {
 namespace {
 
-// Looks at the ring between two looks at the clock: about a microsecond.
+// Checks of the ring between two reads of the clock: about a microsecond.
 constexpr uint32_t kLooksPerClockRead = 32;
-// As the serve loop: where cores are few, spinning takes them from the trainers.
+// As in the serve loop: where cores are few, spinning takes them from the trainers.
 constexpr int64_t kSpinNsMany = 100'000, kSpinNsFew = 20'000;
 constexpr uint32_t kFewCpus = 4;
-// What a worker touches in about 100 us: while all have less in hand, more items than `ahead` may
-// wait, up to so many.
+// Bytes that a worker touches in about 100 us. While all workers have less than that in hand, more
+// items than `ahead` may wait, up to this many bytes.
 constexpr uint64_t kSmallBytes = 4 * kMiB;
 constexpr uint32_t kSmallAhead = 64;
-// How many full queues of work may be begun before finished work is taken.
+// How many full queues of work may begin before finished work is taken.
 constexpr uint32_t kTurnsAhead = 4;
 
 int64_t SpinNs(int64_t wanted) {
@@ -79,7 +79,7 @@ WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> un
 
 WorkerTeam::~WorkerTeam() {
   stopping_.store(true, std::memory_order_seq_cst);
-  { const std::lock_guard lock(sleep_mutex_); }  // a worker that had not seen it sleeps now
+  { const std::lock_guard lock(sleep_mutex_); }  // a worker that had not seen it is asleep now
   work_there_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
@@ -126,12 +126,12 @@ void WorkerTeam::Push(const Work& work) {
   if (!work.background && had_background_) RaiseAll();
   if (sleepers_.load(std::memory_order_seq_cst) == 0 || TP_PLANTED("update.sleeper_not_woken"))
     return;
-  // A worker that found the ring empty before this push sleeps now.
+  // A worker that found the ring empty before this push is asleep now.
   { const std::lock_guard lock(sleep_mutex_); }
   work_there_.notify_one();
 }
 
-// Whichever of them is free first takes what waits.
+// The first free worker takes what waits.
 void WorkerTeam::RaiseAll() {
   for (const auto& nice : nices_) nice->Raise();
 }
@@ -167,7 +167,7 @@ void WorkerTeam::RunThread(uint32_t index) {
   }
 }
 
-// False when the team ends.
+// Takes the next item; false when the team ends.
 bool WorkerTeam::Take(Work* work, ThreadNice* nice) {
   int64_t idle_since = -1;
   for (uint32_t looks = 1; !stopping_.load(std::memory_order_relaxed); ++looks) {
@@ -178,7 +178,7 @@ bool WorkerTeam::Take(Work* work, ThreadNice* nice) {
     const int64_t now = clock_->NowNs();
     if (idle_since < 0) idle_since = now;
     if (now - idle_since < spin_ns_) continue;
-    nice->SetBelow(false);  // the lock in there is the loop's, too
+    nice->SetBelow(false);  // the lock in there is also the loop's
     Sleep();
     idle_since = -1;
   }

@@ -1,16 +1,16 @@
-// Demotion: the states of one job without ranks on their way from the host to NVMe, piece by piece,
-// so that others have their room.
+// Demotion: moves the states of one job without ranks from the host to NVMe, piece by piece, to
+// make room for others.
 //
-// One thread (the serve loop) owns it. It moves bytes; what is believed changes only when its owner
+// One thread (the serve loop) owns it. It moves bytes; the new location counts only once its owner
 // commits (JobStates::MoveOut):
 //   host planes -> staging (a worker seals them)  all pieces of the job, kStagedPiecesMax at a time
 //   -> written
 //   -> data files and manifests flushed           ready(): the owner commits, and the pool has the
 //                                                 planes back
 // Invariants: until then the host's planes are the states, and nobody reads what was written; a
-// chunk has a reader while a worker reads its planes, so no update begins; whatever ends it early
-// (a drive that fails, a rank that comes back) leaves the job as it was; its staging and its ranges
-// are given back when no transfer of it can land any more.
+// chunk has a reader while a worker reads its planes, so no update begins; an early end (a drive
+// that fails, a rank that comes back) leaves the job as it was; its staging and its ranges are
+// freed when none of its transfers can land any more.
 #pragma once
 
 #include <cstdint>
@@ -24,46 +24,46 @@ namespace tidepool::memserver {
 
 class Demotion {
  public:
-  // In staging: few, so that jobs that train find places there.
+  // In staging at once: few, so that training jobs find slots there.
   static constexpr uint32_t kStagedPiecesMax = 8;
 
-  // What is moved, and where to: all of the job's chunks_on_host(), at its epoch. The ranges are
+  // What to move, and where to: all of the job's chunks_on_host(), at its epoch. The ranges are
   // reserved.
   struct Order {
     JobId job = 0;
     MovePlan plan;
     std::vector<uint64_t> offsets;  // of the ranges, by directory
   };
-  // Requires !active() and a job at rest.
+  // Begins a demotion. Requires !active() and a job at rest.
   void Begin(Order order, const JobStates& states, int64_t now_ns);
   bool active() const { return state_ != State::kIdle; }
-  // The job that it moves; 0: none.
+  // The job being demoted; 0: none.
   JobId job() const { return active() ? order_.job : 0; }
   const Order& order() const { return order_; }
 
-  // Moves on; `states` of job(). True when something was done.
+  // Advances the demotion; `states` are those of job(). True if something was done.
   bool Progress(StateTier* tier, const JobStates& states);
   bool NextWork(const StateTier& tier, JobStates* states, Work* work);
   void EndWork(const WorkDone& done, StateTier* tier, JobStates* states);
   void EndTransfer(const TierDone& done, StateTier* tier);
-  // A write of it is not answered: it fails; a lost one is waited for no more.
+  // A write is late: the demotion fails; a lost write is no longer waited for.
   void TakeLate(const TierLate& late, StateTier* tier);
-  // It ends without having moved anything: harmless when repeated. The first reason is kept.
+  // Ends it without having moved anything. Idempotent; the first reason is kept.
   void Cancel(const Status& why);
 
-  // All of it lies on NVMe for good.
+  // True when all states are durable on NVMe.
   bool ready() const { return state_ == State::kReady || state_ == State::kCommitted; }
-  // The owner believes it from here on: it cannot be cancelled any more. Requires ready().
+  // The owner commits it, so it can no longer be cancelled. Requires ready().
   void NoteCommitted() { state_ = State::kCommitted; }
-  // It was cancelled, and nothing of it is under way any more.
+  // True when it was cancelled and none of its transfers is in progress.
   bool failed() const { return state_ == State::kEnding && staged_.count() == 0; }
   const Status& why() const { return why_; }
-  // With ready() or failed(): there is none any more.
+  // Resets it. Requires ready() or failed().
   void End() { state_ = State::kIdle; }
-  // A worker or the tier has something of it.
+  // True while a worker or the tier holds a piece of it.
   bool moving() const { return staged_.AnyMoving(); }
   uint32_t pieces_in_staging() const { return staged_.count(); }
-  // Pieces of the chunk that a worker reads.
+  // Number of the chunk's pieces that a worker is reading.
   uint32_t ReadersOf(ChunkId chunk) const;
   uint64_t pieces() const { return pieces_; }
   uint64_t pieces_written() const { return written_; }
@@ -78,8 +78,8 @@ class Demotion {
   State state_ = State::kIdle;
   Order order_;
   Status why_;
-  // Slot 0 of the chunks up to next_chunk_, in their data files; and where the next of each
-  // directory begins.
+  // Places of slot 0 of the chunks up to next_chunk_, in their data files; and where the next chunk
+  // of each directory begins.
   std::vector<uint64_t> places_, ends_;
   OwnedPieces staged_;
   ChunkId next_chunk_ = 0;

@@ -1,5 +1,5 @@
-// Where the pieces of a job's spilled chunks lie, and how large they are: what the policies that
-// stage pieces share.
+// Places and sizes of the pieces of a job's spilled chunks, shared by the policies that stage
+// pieces.
 //
 // Any thread that may read the job's states; plain functions.
 #pragma once
@@ -11,10 +11,10 @@
 
 namespace tidepool::memserver {
 
-// Elements of a piece of the chunk: shm::kPieceElements, fewer of the last one.
+// Elements of a piece of the chunk: shm::kPieceElements, or fewer in the last one.
 uint64_t ElementsOfPiece(const Chunk& chunk, uint32_t piece);
 
-// Bytes of its states on a drive, without the header.
+// Bytes of the piece's states on a drive, without the header.
 uint64_t PayloadOfPiece(const JobStates& states, ChunkId chunk, uint32_t piece);
 
 // The name and place of the piece on the chunk's drive, at `epoch`.

@@ -1,8 +1,8 @@
-// UnwrittenPiece: a piece of states that a drive did not take. PutOffPieces: those of one job that
-// are made and written again later.
+// UnwrittenPiece: a piece of states that a drive did not take. PutOffPieces: the pieces of one job
+// that will be made and written again later.
 //
-// One thread (the serve loop). A put-off piece is not in staging: the slot of the epoch before and
-// the gradient are still there, so it can be made again from these.
+// One thread (the serve loop). A put-off piece is not in staging: the former epoch's slot and the
+// gradient still exist, so it can be made again from these.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ struct UnwrittenPiece {
   ChunkId chunk = 0;
   uint32_t piece = 0;
   uint32_t directory = 0;
-  uint64_t offset = 0;  // of the failure, in the data file
+  uint64_t offset = 0;  // where it failed, in the data file
   int error = 0;
-  uint32_t times = 0;   // that it was put off before
+  uint32_t times = 0;   // how often it was put off before
   bool out = false;     // the drive has not answered and may still write: it cannot be put off
   bool update = false;  // else the chunk's first states
-  uint64_t epoch = 0;   // of the states that were to be written
+  uint64_t epoch = 0;   // of the states to be written
 };
 
 struct PutOffPiece {
-  UnwrittenPiece last;  // as it failed last
+  UnwrittenPiece last;  // as it last failed
   int64_t due_ns = 0;
 };
 
 class PutOffPieces {
  public:
-  // Puts the piece off until `due_ns`, of the loop's clock.
+  // Puts the piece off until `due_ns` on the loop's clock.
   void Add(const UnwrittenPiece& piece, int64_t due_ns) { pieces_.push_back({piece, due_ns}); }
-  // Takes out the oldest that is due; nothing while that has no room in staging.
+  // Takes out the oldest due piece; nothing while staging has no room for it.
   std::optional<UnwrittenPiece> TakeDue(int64_t now_ns, const StagingTable& staging);
-  // When the next is due; INT64_MAX: none.
+  // When the next piece is due; INT64_MAX: none.
   int64_t next_due_ns() const;
   bool empty() const { return pieces_.empty(); }
   std::span<const PutOffPiece> all() const { return pieces_; }

@@ -53,8 +53,8 @@ bool Scrub::Progress(StateTier* tier, const JobStates* states, int64_t now_ns) {
   return true;
 }
 
-// Ends with a piece that no worker will take: it could not be read, or its job is gone. False when
-// a worker takes it.
+// Ends with a piece that no worker will take, because it could not be read or its job is gone.
+// False if a worker takes it.
 bool Scrub::EndUnread(const StateTier& tier, const JobStates* states) {
   if (states != nullptr && error_ == 0) return false;
   if (states != nullptr)
@@ -68,8 +68,8 @@ bool Scrub::IsIn(StagedState state) const {
   return staged_.count() > 0 && staged_.at(staging_).state == state;
 }
 
-// The next piece that has states, from (chunk_, piece_) on. Most chunks of a large job may lie on
-// the host: it looks on in the next turn.
+// Finds the next piece that has states, from (chunk_, piece_) on. Most chunks of a large job may
+// lie on the host, so the search continues in the next turn.
 Scrub::Found Scrub::FindPiece(const JobStates& states) {
   for (uint32_t looks = 0; chunk_ < states.spec().chunks.size(); ++chunk_, piece_ = 0) {
     if (looks++ == kChunksPerTurn && !TP_PLANTED("update.scrub_walks_all")) return Found::kLater;
@@ -89,7 +89,7 @@ PieceBuffer Scrub::BufferOf(const StateTier& tier, const JobStates& states) cons
 void Scrub::Read(StateTier* tier, const JobStates& states) {
   const uint64_t epoch = states.EpochOf(states.chunk(chunk_));
   StagedPiece& piece = staged_.at(staging_);
-  if (epoch != epoch_) piece.reads = 0;  // what was read before was left meanwhile
+  if (epoch != epoch_) piece.reads = 0;  // earlier reads were of a slot that is no longer current
   epoch_ = epoch;
   ++piece.reads;
   error_ = 0;

@@ -1,12 +1,11 @@
-// Scrub: reads every piece of states on NVMe once while training goes on, and checks it: whether
-// what a job will need is still there.
+// Scrub: reads every piece of states on NVMe once while training goes on, and checks it, to find
+// damage before a job needs the piece.
 //
-// One thread (the serve loop) owns it. One piece at a time, in one staging slot of the tier's,
+// One thread (the serve loop) owns it. It stages one piece at a time, in one slot of the tier's,
 // checked by a worker that has nothing else to do for the piece's job. It changes nothing and ends
-// no job: damage is named here, and a job ends only when an update must have that piece and cannot
-// read it either.
-// Invariants: what is read is the slot of the chunk's present epoch; a piece is called damaged only
-// when it was read kReadsMax times while the chunk stayed at that epoch (a slot that is left may be
+// no job: damage is reported here, and a job ends only when an update needs that piece and cannot
+// read it either. Invariants: it reads the slot of the chunk's present epoch; a piece counts as
+// damaged only after kReadsMax reads while the chunk stayed at that epoch (an outdated slot may be
 // overwritten during the read).
 #pragma once
 
@@ -23,25 +22,24 @@ namespace tidepool::memserver {
 class Scrub {
  public:
   static constexpr uint32_t kReadsMax = 3;
-  static constexpr size_t kDamageMax = 64;  // that is named; more is counted
-  // Chunks that it looks at in a turn for one with states on NVMe.
+  static constexpr size_t kDamageMax = 64;  // reported in detail; more is only counted
+  // Chunks that it visits in a turn to find one with states on NVMe.
   static constexpr uint32_t kChunksPerTurn = 4096;
 
-  // Begins to check the pieces of `jobs`, `pieces` in all; goes on where one is under way.
+  // Begins to check the pieces of `jobs`, `pieces` in all; a running scrub continues.
   void Begin(std::vector<JobId> jobs, uint64_t pieces, int64_t now_ns);
-  // The job whose piece is next, or on its way.
+  // The job whose piece is next or in flight.
   std::optional<JobId> job() const;
-  // Moves on; `states` of job(), null where it is gone or not open. True when something was done.
+  // Advances; `states` of job(), null if it is gone or not open. True if something was done.
   bool Progress(StateTier* tier, const JobStates* states, int64_t now_ns);
   void EndTransfer(const TierDone& done);
-  // The answer to its read is waited for no more; `states` of the piece's job, null where it is
-  // gone.
+  // Stops waiting for the answer to its read; `states` of the piece's job, null if it is gone.
   void GiveUp(StateTier* tier, const JobStates* states);
-  // The piece that waits for a worker, if it is one of this job.
+  // The piece that waits for a worker, if it belongs to this job.
   bool NextWork(JobId job, const StateTier& tier, const JobStates& states, Work* work);
   // `states` of the piece's job.
   void EndWork(const WorkDone& done, StateTier* tier, const JobStates& states);
-  // The tier or a worker has its staging.
+  // True while the tier or a worker holds its staging slot.
   bool moving() const { return staged_.AnyMoving(); }
   uint32_t pieces_in_staging() const { return staged_.count(); }  // 0 or 1
   ScrubRow Row(int64_t now_ns) const;
@@ -57,13 +55,13 @@ class Scrub {
 
   ScrubRow row_;
   int64_t began_ns_ = 0;
-  std::vector<JobId> jobs_;  // left, the present one last
+  std::vector<JobId> jobs_;  // remaining jobs; the present one is last
   OwnedPieces staged_;
-  uint32_t staging_ = 0;  // slot of its piece, while that is in staging
-  ChunkId chunk_ = 0;     // of the piece that is next, or there
+  uint32_t staging_ = 0;  // slot of its staged piece
+  ChunkId chunk_ = 0;     // of the next or staged piece
   uint32_t piece_ = 0;
   uint64_t epoch_ = 0;
-  int error_ = 0;  // of the read
+  int error_ = 0;  // errno of the read
 };
 
 }  // namespace tidepool::memserver

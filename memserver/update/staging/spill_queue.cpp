@@ -62,15 +62,15 @@ bool SpillQueue::GiveBackAhead(std::optional<ChunkId> chunk) {
     if (move.ahead != Ahead::kYes || move.task.chunk != chunk.value_or(move.task.chunk)) continue;
     --ahead_;
     move.ahead = Ahead::kGivenBack;
-    // A read that is out is as good as given up: its slot may be left to its answer at once.
+    // A read in flight may be dropped at once: its slot is left to the answer.
     const bool ready = staged_.at(staging).state == StagedState::kReady;
     if (ready || TP_BUGGIFY("spill.ahead_abandoned")) FreePiece(staging);
   }
   return ahead_ < before;
 }
 
-// Takes over what was read ahead for the newest task, as if that had begun it: its first pieces,
-// where the task is the next to be begun. The rest would be begun again.
+// Takes over what was read ahead for the newest task, as if the task had begun it: its first
+// pieces, if the task is the next to begin. The rest would be begun again.
 void SpillQueue::TakeOverAhead(const Task& task) {
   while (tasks_.size() == 1) {
     const uint32_t staging = staged_.Find([&](uint32_t slot, const StagedPiece& each) {
@@ -102,7 +102,7 @@ uint64_t SpillQueue::BeginNext() {
   const uint32_t piece = next_piece_;
   PassPiece();
 
-  // A server before this one may have stored some pieces.
+  // A former server may have stored some pieces.
   const bool stored = task.kind == Kind::kStore &&
                       ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
   if (!stored) return BeginPiece({.task = task}, piece) + std::exchange(unpaid_bytes_, 0);
@@ -127,7 +127,7 @@ bool SpillQueue::BeginPutOff(int64_t now_ns) {
     if (!due) break;
     const Task task{due->update ? Kind::kUpdate : Kind::kStore, due->chunk,
                     due->update ? due->epoch - 1 : due->epoch};
-    // The update begins again from the slot before, so what was counted of it is forgotten.
+    // The update restarts from the former epoch's slot, so its counts are reset.
     const Chunk& chunk = states_->chunk(due->chunk);
     if (due->update)
       ProgressOf(chunk, due->piece)->Store({chunk.version, 0, optim::Progress::State::kFinished});
@@ -247,11 +247,11 @@ void SpillQueue::EndWork(const WorkDone& done) {
 void SpillQueue::EndTransfer(const TierDone& done) {
   StagedPiece& piece = staged_.at(done.staging);
   Move& move = moves_[done.staging];
-  // An unwritten one was given up and is not settled yet.
+  // An unwritten piece was given up and is not settled yet.
   TP_CHECK(piece.state == StagedState::kReading || piece.state == StagedState::kWriting ||
                piece.state == StagedState::kUnwritten,
            "what a transfer moved waits for its answer");
-  // What failed ahead is read again when it is due.
+  // A failed read ahead is repeated when it is due.
   const bool failed_ahead = move.ahead == Ahead::kYes && done.error != 0;
   if (over_ || move.ahead == Ahead::kGivenBack || failed_ahead) return FreePiece(done.staging);
 
@@ -267,7 +267,7 @@ void SpillQueue::EndTransfer(const TierDone& done) {
   piece.state = StagedState::kReady;
 }
 
-// The job cannot go on: the other slot never has this epoch.
+// The job cannot continue: the other slot never has this epoch.
 void SpillQueue::FailRead(const TierDone& done) {
   Fail(done.staging, Status(ErrorId::kNvmeIoFailed,
                             Where(done.staging) + " cannot be read at offset " +
@@ -275,7 +275,7 @@ void SpillQueue::FailRead(const TierDone& done) {
                          .Where(tier_->directory(done.directory).path));
 }
 
-// The piece is where it will be looked for.
+// The piece is where later reads look for it.
 void SpillQueue::EndWrite(uint32_t staging) {
   TP_POINT("server.piece_written");
   const Task task = moves_[staging].task;
@@ -328,7 +328,7 @@ void SpillQueue::GiveUp(const TierLate& late) {
            "what is given up is in a transfer");
   if (over_ || move.ahead != Ahead::kNo) return FreePiece(late.staging);
   if (piece.state == StagedState::kReading) return FailStalled(late.staging, "read");
-  // The system only reads the memory: what is in it is whole.
+  // The system only reads the memory, so its contents are whole.
   piece.state = StagedState::kUnwritten;
   move.error = ETIMEDOUT;
   move.failed_at = late.offset;
@@ -360,7 +360,7 @@ void SpillQueue::EndPiece(const Task& task) {
   Chunk& chunk = states_->chunk(task.chunk);
   TP_CHECK(chunk.pieces_left > 0, "a piece ends once");
   if (--chunk.pieces_left > 0) return;
-  // The upper halves of a split master are where they are fetched since they were put.
+  // The upper halves of a split master are where they are fetched from since they were put.
   const bool lacks_copy = chunk.planes.param16 != nullptr && !chunk.is_split();
   if (task.kind == Kind::kStore && lacks_copy)
     return BeginTask({Kind::kUnstage, task.chunk, task.epoch});

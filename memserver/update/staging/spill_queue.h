@@ -1,28 +1,28 @@
-// SpillQueue: the spilled chunks of one job on their way through staging, piece by piece: first
-// stored when their weights are in, then updated with each sealed step.
+// SpillQueue: moves the spilled chunks of one job through staging, piece by piece: first stored
+// when their weights have arrived, then updated with each sealed step.
 //
-// One thread (the serve loop) owns it. While a worker updates piece n, the tier reads pieces behind
-// it and writes those before it.
+// One thread (the serve loop) owns it. While a worker updates piece n, the tier reads later pieces
+// and writes earlier ones.
 //   store     weights where they landed -> staging (a worker) -> written, noted in the piece's
 //             progress word
-//   unstage   (16-bit jobs with the plane in the pool, when the whole chunk is stored) read ->
+//   unstage   (16-bit jobs with the plane in the pool, once the whole chunk is stored) read ->
 //             16-bit plane (a worker): the plane may lie where the weights landed
 //   update    read, epoch e -> updated in staging (a worker) -> written to the other slot,
 //             epoch e + 1
 //   ahead     the first pieces of the next update, read before its step is sealed: the update takes
 //             them over, or they are given back
 // Invariants:
-//  1. the slot of epoch e is not written while the chunk's version may still have to go back to it:
-//     a chunk is finished, and then published, only when every piece of epoch e + 1 was answered as
+//  1. the slot of epoch e is not written while the chunk may still have to return to that epoch: a
+//     chunk is finished, and then published, only when every piece of epoch e + 1 was confirmed as
 //     written;
-//  2. a piece is used only when its checksums and its name fit; else it is read again (kReadsMax
-//     times), then the job fails by name;
-//  3. after a failure nothing new is begun; what is on its way ends and gives its staging back;
-//  4. a piece that the drive does not take is settled by its owner: kept in the pool, where it is
-//     from then on (fallback_slots.h), or put off: the slot of epoch e and the gradient are still
-//     there, so it is updated again later. Nothing of it is in staging alone;
-//  5. what is read ahead is only read: no worker gets it, its failure is no failure, and whoever
-//     lacks staging may have it given back.
+//  2. a piece is used only if its checksums and its name fit; else it is read again (kReadsMax
+//     times), then the job fails with an error that names it;
+//  3. after a failure nothing new begins; pieces in flight end and free their staging;
+//  4. a piece that the drive does not take is settled by its owner: it is kept in the pool from
+//     then on (fallback_slots.h), or put off: the slot of epoch e and the gradient still exist, so
+//     it is updated again later. No piece's only copy is in staging;
+//  5. pieces read ahead are only read: no worker gets them, their failure is not a failure, and
+//     anyone who lacks staging may have them given back.
 #pragma once
 
 #include <cstdint>
@@ -40,76 +40,76 @@ namespace tidepool::memserver {
 class SpillQueue {
  public:
   static constexpr uint32_t kReadsMax = 3;
-  // In staging, of one job; and of all together while several want to move some.
+  // Pieces in staging of one job; and of all jobs together while several want to move some.
   static constexpr uint32_t kStagedPiecesMax = StateTier::kStagingSlots / 3 * 2;
 
-  // `tier` may be null where the job spills nothing.
+  // `tier` may be null if the job spills nothing.
   SpillQueue(JobStates* states, JobId job, StateTier* tier);
 
-  // All weights of the chunk are in. Also after a restart, wherever the server before stopped.
+  // Stores a chunk whose weights have all arrived; also after a restart, wherever the former server
+  // stopped.
   void Store(ChunkId chunk);
-  // The chunk is due for its update from `epoch`; chunks are updated in the order of these calls.
+  // Queues the chunk's update from `epoch`; chunks are updated in the order of these calls.
   void Update(ChunkId chunk, uint64_t epoch);
 
-  // Reads a piece of the next update, which will be from `epoch`; false when there is no staging to
+  // Reads a piece of the next update, which will be from `epoch`; false if there is no staging to
   // spare. Requires that every chunk is at that epoch. Pieces must come in the order of that
   // update.
   bool ReadAhead(ChunkId chunk, uint32_t piece, uint64_t epoch);
-  // Forgets what is ahead and not taken over, of one chunk or of all; true when there was some.
+  // Drops pieces read ahead and not taken over, of one chunk or of all; true if there were some.
   bool GiveBackAhead(std::optional<ChunkId> chunk = std::nullopt);
 
-  // Begins to move pieces that were put off and are due, while there is staging; true when it did.
+  // Begins to move due put-off pieces while there is staging; true if it moved some.
   bool BeginPutOff(int64_t now_ns);
-  // Begins to move the next piece; returns the bytes that will be read and written for it (1 for
-  // one that lies there already), 0 when there is none or no staging for it.
+  // Begins to move the next piece. Returns the bytes that will be read and written for it (1 for a
+  // piece that is staged already), or 0 if there is none or no staging for it.
   uint64_t BeginNext();
   bool wants_to_move() const { return !over_ && !tasks_.empty(); }
-  // Something waits for staging that one job alone may have.
+  // True if something waits for staging while one job alone may have more.
   bool lacks_staging() const {
     return !over_ && staged_.count() < kStagedPiecesMax && (!tasks_.empty() || !put_off_.empty());
   }
   uint32_t pieces_in_staging() const { return staged_.count(); }
-  // The oldest piece of an update that lies ready, its chunk and number; false when there is none,
-  // or its chunk may not be begun now.
+  // The oldest staged piece that is ready for its update; false if there is none, or its chunk may
+  // not begin now.
   struct ReadyPiece {
     ChunkId chunk = 0;
     uint32_t piece = 0;
     PieceBuffer staged;
   };
   bool NextUpdate(bool may_begin, ReadyPiece* ready);
-  // Work of storing.
+  // The next worker task of a store.
   bool NextLoadWork(Work* work);
   void EndWork(const WorkDone& done);
   void EndTransfer(const TierDone& done);
-  // The answer to a transfer of the job is waited for no more: a write is unwritten, a read fails
-  // the job.
+  // Stops waiting for a transfer of the job: a write becomes unwritten, a read fails the job.
   void GiveUp(const TierLate& late);
-  // A piece that could not be written; false when there is none. It waits for one of the three
-  // below.
+  // A piece that could not be written; false if there is none. Its owner must settle it by one of
+  // the three calls below.
   using Unwritten = UnwrittenPiece;
   bool NextUnwritten(Unwritten* unwritten) const;
-  // It is as if it had been written; false when the pool has no run of that many bytes.
+  // Keeps it in the pool, as if it had been written; false if the pool has no run for it.
   bool KeepInPool(const Unwritten& unwritten);
-  // It is made again at `due_ns`. Requires that it is not out.
+  // Makes it again at `due_ns`. Requires that it is not out.
   void PutOff(const Unwritten& unwritten, int64_t due_ns);
-  // It is out, and the pool has no room: the job fails.
+  // It is out, and the pool has no room: fails the job.
   void FailUnwritten(const Unwritten& unwritten);
   using PutOffPiece = memserver::PutOffPiece;
   std::span<const PutOffPiece> put_off() const { return put_off_.all(); }
   // When the next of them is due; INT64_MAX: none.
   int64_t next_due_ns() const { return put_off_.next_due_ns(); }
-  // A chunk that was stored or updated whole; false when there is none.
+  // A chunk that was wholly stored or updated; false if there is none.
   struct Finished {
     ChunkId chunk = 0;
-    bool updated = false;  // else stored: its weights are loaded
+    bool updated = false;  // else stored, and its weights are loaded
   };
   bool TakeFinished(Finished* finished);
 
   // Not ok: the job must end.
   const Status& failure() const { return failure_; }
-  // Something of the job is in a transfer or at a worker.
+  // True while a transfer or a worker holds a piece of the job.
   bool moving() const { return staged_.AnyMoving(); }
-  // The job goes away: frees what does not move; EndWork and EndTransfer free the rest.
+  // The job is removed: frees pieces at rest; EndWork and EndTransfer free the rest.
   void Abandon();
 
  private:
@@ -117,11 +117,11 @@ class SpillQueue {
   struct Task {
     Kind kind = Kind::kStore;
     ChunkId chunk = 0;
-    uint64_t epoch = 0;  // that is read; of kStore: that is written
+    uint64_t epoch = 0;  // to be read; for kStore, to be written
   };
-  // Given back: it is freed as soon as its read has ended.
+  // Given back: it is freed as soon as its read ends.
   enum class Ahead : uint8_t { kNo, kYes, kGivenBack };
-  // What the queue knows of a staged piece besides the staging table.
+  // What the queue knows about a staged piece besides the staging table.
   struct Move {
     Task task;
     Ahead ahead = Ahead::kNo;
@@ -151,11 +151,11 @@ class SpillQueue {
   StateTier* const tier_;
   FixedRing<Task> tasks_;
   FixedRing<Finished> finished_;
-  uint32_t next_piece_ = 0;  // of the task in front
+  uint32_t next_piece_ = 0;  // of the front task
   OwnedPieces staged_;
-  std::vector<Move> moves_;    // by staging slot, of `staged_`
-  uint32_t ahead_ = 0;         // pieces that are Ahead::kYes
-  uint64_t unpaid_bytes_ = 0;  // of pieces that were taken over: BeginNext adds them to its own
+  std::vector<Move> moves_;    // by slot of `staged_`
+  uint32_t ahead_ = 0;         // pieces with Ahead::kYes
+  uint64_t unpaid_bytes_ = 0;  // of pieces taken over; BeginNext adds them to its own
   PutOffPieces put_off_;
   bool over_ = false;
   Status failure_;

@@ -120,7 +120,7 @@ bool WeightFill::NextWork(Work* work) {
   return true;
 }
 
-// True for a slot on the drive that may be overwritten during the read.
+// True if the drive's slot may be overwritten during the read.
 bool WeightFill::IsPast(uint32_t staging) const {
   const Chunk& chunk = states_->chunk(staged_.at(staging).chunk);
   return states_->EpochOf(chunk) != fills_[slots_[staging]].epoch;
