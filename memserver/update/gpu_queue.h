@@ -7,9 +7,8 @@
 // nothing blocks.
 //   store    weights where they landed in the pool -> master of slot 0; the moments there are zero
 //            since the memory was made
-//   narrow   (16-bit jobs, once the whole chunk is stored) master -> gradient plane, which is not
-//   in
-//            use yet -> 16-bit plane (a worker): the weights may have landed where that lies
+//   narrow   (16-bit jobs, once the whole chunk is stored) master -> gradient plane, unused as yet,
+//            -> 16-bit plane (a worker): the weights may have landed where that lies
 //   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what
 //            trainers fetch -> pool
 // Invariants:

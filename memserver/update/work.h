@@ -59,7 +59,6 @@ struct Work {
   const void* from = nullptr;
   DType dtype = DType::kF32;
   uint64_t count = 0;
-  // kHash: `count` bytes `from` go into the ContentHasher at `to`.
   // kScan and kUpdate: the chunk's parameters. kScan writes one sum each.
   std::span<const ParameterRun> runs;
   double* norm_sums = nullptr;
