@@ -44,7 +44,7 @@ void CopyLane::Start(const Copy& copy, void* to, const void* from) {
   ways_[0].Push({copy, own_->Record()});
 }
 
-// Two copies from or to the same bytes keep the order in which they were begun.
+// Two copies from or to the same bytes run in the order in which they began.
 uint32_t CopyLane::StreamFor(const shm::Request& request) const {
   const LaneWay way = WayOf(request);
   const FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
@@ -64,7 +64,7 @@ void CopyLane::StartShared(const Copy& copy, void* to, const void* from) {
   device::Stream* stream = gpu_->stream(way, number);
   if (!gpu_->gpu().IsRegistered(way == LaneWay::kToRcache ? from : to)) ++gpu_->copies_unregistered;
   stream->Copy(to, from, copy.bytes);
-  // A gradient counts as copied only when kept memory says so: its word is written by the loop.
+  // A gradient counts as copied only when kept memory says so, so the loop writes its `done` word.
   if (way == LaneWay::kToRcache && shm::HasFlags(copy.request) &&
       gpu_->gpu().done().by == DoneBy::kStream) {
     const uint64_t done = flags_base_ + copy.request.counter;
@@ -103,7 +103,7 @@ bool CopyLane::TakeShared(Copy* copy) {
   return false;
 }
 
-// Writes the `done` word of a fetch where the stream does not.
+// Writes the `done` word of a fetch unless the stream does.
 void CopyLane::WriteDone(const shm::Request& request) const {
   if (!shm::HasFlags(request) || gpu_->gpu().done().by == DoneBy::kStream) return;
   const uint64_t done = flags_base_ + request.counter;
@@ -119,8 +119,8 @@ bool CopyLane::Progress(uint64_t bytes_max) {
 bool CopyLane::AllPassed() {
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     const FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    // Copies of one way may be on several streams, and the last copy says nothing about the other
-    // streams.
+    // Copies of one direction may be on several streams, and the last copy says nothing about the
+    // other streams.
     for (uint32_t i = slots.size(); i > 0; --i) {
       const Slot& slot = slots.at(i - 1);
       device::Stream* stream = own_ != nullptr ? own_.get() : gpu_->stream(way, slot.stream);

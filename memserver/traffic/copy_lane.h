@@ -1,15 +1,15 @@
 // CopyLane: the copies of one session between the host pool and the session's rCache.
 //
-// One thread (the serve loop). On the host a lane has a stream of its own, and all of its copies
-// end in their order; destroying it drops those that have not begun. Where the rank brought memory
-// of a GPU, copies go on that GPU's streams, two each way in turn; a copy that touches the chunk or
-// the block of one in flight goes behind it. They are taken back in their order, and nothing is
-// ever dropped: the lane may be destroyed only when AllPassed, or when the GPU has failed. Both
-// memories must live until a copy was taken back by TakeDone or the lane is destroyed.
-// At most kOutstandingMax copies are in it (their requests are limited to that number).
-// On a GPU the lane also knows which requests are *awaited*: one that was asked for n uses ahead of
-// its need becomes so when n times its bytes have begun behind its root complex since it came,
-// because the uses before it have then had their chunks.
+// One thread (the serve loop). On the host a lane has a stream of its own, and its copies end in
+// order; destroying it drops copies that have not begun. If the rank brought GPU memory, copies go
+// on that GPU's streams, two in each direction in turn; a copy that touches the chunk or the block
+// of one in flight goes behind it. They are taken back in order, and none is ever dropped: the lane
+// may be destroyed only when AllPassed, or when the GPU has failed. Both memories must live until a
+// copy was taken back by TakeDone or the lane is destroyed. At most kOutstandingMax copies are in
+// it (their requests are limited to that number). On a GPU the lane also tracks which requests are
+// *awaited*: a request that came n uses ahead of its need becomes awaited when n times its bytes
+// have begun behind its root complex since it came, because the uses before it have then had their
+// chunks.
 #pragma once
 
 #include <array>
@@ -26,23 +26,23 @@
 
 namespace tidepool::memserver {
 
-// A chunk that is needed after so many uses, or more, is needed far ahead.
+// A chunk that is needed after this many uses, or more, is needed far ahead.
 inline constexpr uint64_t kUsesAheadMax = 64;
 
-// A copy in flight: the request that it serves and what must be known when it has ended.
+// A copy in flight: its request, and what must be known when it has ended.
 struct Copy {
   shm::Request request;
   uint64_t bytes = 0;
-  // Attempt at the open step (gradients): a copy of an earlier one changes nothing any more.
+  // Attempt at the open step (gradients): a copy of an earlier one has no effect any more.
   uint32_t attempt = 0;
-  // Goes into the staging buffer, not into the slot (gradients) or the master (weights).
+  // To the staging buffer instead of the slot (gradients) or the master (weights).
   bool to_staging = false;
 };
 
 class CopyLane {
  public:
   CopyLane(std::unique_ptr<device::Stream> stream, uint32_t copies_max);
-  // A lane on the shared streams of a GPU, which outlive it. For a fetch that has flags
+  // A lane on the shared streams of a GPU, which outlive it. For a fetch with flags
   // (shm/flag_pages.h) the stream writes its `done` word behind the copy, or TakeDone does
   // (Gpu::done); the request's number is flags_base + its counter.
   CopyLane(GpuStreams* gpu, uint32_t copies_max, shm::FlagPages flags, uint64_t flags_base);
@@ -52,18 +52,18 @@ class CopyLane {
 
   // Puts the copy on a stream. Requires HasRoom of its request.
   void Start(const Copy& copy, void* to, const void* from);
-  // Takes the oldest copy of either way, once it has ended; false when it has not.
+  // Takes the oldest copy of either direction once it has ended; false if it has not.
   bool TakeDone(Copy* copy);
-  // Copies at most about `bytes_max` where the loop's thread does the copying; true when it did
+  // Copies at most about `bytes_max` if the loop's thread does the copying; true if it did
   // something.
   bool Progress(uint64_t bytes_max);
-  // True when a copy of this request may begin now.
+  // True if a copy for this request may begin now.
   bool HasRoom(const shm::Request& request) const {
     return gpu_ == nullptr || gpu_->HasRoom(WayOf(request), IsAwaited(request));
   }
-  // On a GPU: notes when a request of so many bytes will be awaited.
+  // On a GPU: notes when a request of this many bytes will be awaited.
   void NoteArrival(const shm::Request& request, uint64_t bytes);
-  // When the request is awaited, by the clock of its root complex and way.
+  // When the request is awaited, by the clock of its root complex and direction.
   uint64_t AwaitedAt(const shm::Request& request) const {
     return awaited_at_[request.counter % awaited_at_.size()];
   }
@@ -74,19 +74,19 @@ class CopyLane {
     return request.op == static_cast<uint32_t>(shm::Op::kFetch) ? LaneWay::kToRcache
                                                                 : LaneWay::kToPool;
   }
-  // True when no copy is in progress any more, whether it was taken back or not.
+  // True if no copy is in progress, taken back or not.
   bool AllPassed();
 
-  // Copies in flight, both ways.
+  // Copies in flight, in both directions.
   uint32_t size() const { return ways_[0].size() + ways_[1].size(); }
   uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   uint64_t bytes_started() const { return bytes_started_; }  // ever
-  // A copy in flight; those of one way come oldest first.
+  // A copy in flight; those of one direction come oldest first.
   const Copy& at(uint32_t i) const {
     return i < ways_[0].size() ? ways_[0].at(i).copy : ways_[1].at(i - ways_[0].size()).copy;
   }
   GpuStreams* gpu() const { return gpu_; }
-  // Event descriptor of its own stream; -1 where the owner must poll.
+  // Event descriptor of its own stream; -1 if the owner must poll.
   int event_fd() const { return own_ != nullptr ? own_->event_fd() : -1; }
   void ClearEvent() {
     if (own_ != nullptr) own_->ClearEvent();
@@ -97,7 +97,7 @@ class CopyLane {
     Copy copy;
     device::Stream::Marker marker = 0;
     bool awaited = false;  // on a GPU
-    uint32_t stream = 0;   // index in its way
+    uint32_t stream = 0;   // index in its direction
   };
   uint32_t StreamFor(const shm::Request& request) const;
   void StartShared(const Copy& copy, void* to, const void* from);
@@ -108,7 +108,7 @@ class CopyLane {
   GpuStreams* const gpu_ = nullptr;
   const shm::FlagPages flags_;
   const uint64_t flags_base_ = 0;
-  std::array<FixedRing<Slot>, 2> ways_;  // with a stream of its own: the first alone
+  std::array<FixedRing<Slot>, 2> ways_;  // with its own stream: only the first is used
   std::vector<uint64_t> awaited_at_;     // on a GPU: by counter % copies_max
   uint64_t bytes_in_flight_ = 0, bytes_started_ = 0;
 };

@@ -1,9 +1,8 @@
-// FixedRing: a first-in first-out queue whose room is taken once, so that the data plane allocates
-// nothing. What was never used of it is never touched: a job may have many, with room for all of
-// its chunks.
+// FixedRing: a FIFO queue whose memory is allocated once, so that the data plane allocates nothing.
+// Unused memory is never touched: a job may have many rings, each with room for all of its chunks.
 //
 // One thread. Push on a full ring and Pop on an empty one are bugs and stop the process: every user
-// knows a bound from its own counting.
+// bounds the number of items by its own counts.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +25,7 @@ class FixedRing {
     at == items_.size() ? items_.push_back(item) : static_cast<void>(items_[at] = item);
     ++count_;
   }
-  // The oldest item. Requires that there is one, as does Pop, which takes it out.
+  // The oldest item. Requires that there is one, as does Pop, which removes it.
   const T& Front() const {
     TP_CHECK(count_ > 0, "Front of an empty queue");
     return items_[first_];
@@ -43,7 +42,7 @@ class FixedRing {
   void Clear() { count_ = 0; }
 
  private:
-  size_t items_max_;  // of a ring without room nothing is asked
+  size_t items_max_;  // 0 only in a ring that is never used
   std::vector<T> items_;
   size_t first_ = 0;
   uint32_t count_ = 0;

@@ -26,7 +26,7 @@ const char* CheckClaim(const shm::Request& request) {
 
 const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes,
                         const shm::Request& request) {
-  // It is refused whatever it says.
+  // It is refused in any case.
   if (IsOp(request, shm::Op::kSubmitGradient)) return nullptr;
   if (request.micro_batch != shm::UsesAhead(request))
     return "the micro-batch of this request is not zero";

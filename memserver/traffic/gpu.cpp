@@ -11,7 +11,7 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr size_t kStreamsAtStart = 8;  // four of copies, two for each of two shares of states
+constexpr size_t kStreamsAtStart = 8;  // four for copies, two for each of two shares of states
 
 std::string Named(const device::Gpu& gpu) {
   return gpu.name + " (" + device::Text(gpu.uuid) + ")";
@@ -67,8 +67,8 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
                                                                static_cast<double>(piece.size())}});
   }
   register_seconds_ = static_cast<double>(now_ns() - begin) / kNsPerSecond;
-  // Prepared here, or the loop would have to wait for it beside its sessions. Errors come again
-  // when these are asked for.
+  // Prepared here so that the loop does not wait for it while it has sessions. Errors are reported
+  // again when the kernels are requested.
   (void)optim::PrepareAdam(opened_.device.get());
   for (size_t i = 0; i < kStreamsAtStart; ++i) {
     if (auto stream = opened_.device->OpenStream(); stream.ok())
@@ -140,7 +140,7 @@ Result<Gpu*> GpuTable::Open(const device::GpuUuid& uuid) {
 void GpuTable::OpenAll(bool in_a_hurry) {
   if (!source_.list) return;
   auto listed = source_.list();
-  if (!listed.ok()) return;  // the line `ready` says so
+  if (!listed.ok()) return;  // the log line `ready` reports it
 
   in_a_hurry_ = in_a_hurry;
   for (const device::Gpu& gpu : *listed) {

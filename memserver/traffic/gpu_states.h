@@ -1,16 +1,16 @@
-// GpuShare: a rank's share of a job's states in memory of a GPU: the state of its life, and the
-// streams for its updates.
+// GpuShare: a rank's share of a job's states in GPU memory: its life cycle, and the streams for its
+// updates.
 //
-// The memory is the server's, and its descriptor is with the keeper, so that it outlives both the
+// The memory is the server's, and the keeper holds its descriptor, so that it outlives both the
 // rank and this server (decision 026).
 //
 //   kNone --(a rank attaches with memory made for it)--> kHolding
 //   kHolding --(the keeper has it, the record says so)--> kReady
-//   kImporting --(the preparation thread has mapped that of the server before)--> kReady
-//   kReady --(the job ends)--> kDropping --(the keeper has let go)--> kDropped
+//   kImporting --(the preparation thread has mapped the former server's memory)--> kReady
+//   kReady --(the job ends)--> kDropping --(the keeper has released it)--> kDropped
 //
 // MakeGpuStates and ImportGpuStates belong to the preparation thread and may block; a share belongs
-// to the serve loop. The streams are the share's own: what trainers fetch does not queue behind
+// to the serve loop. The streams are the share's own, so that trainers' fetches do not queue behind
 // updates.
 #pragma once
 
@@ -31,12 +31,12 @@
 
 namespace tidepool::memserver {
 
-// Makes memory for `bytes` of states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is
-// not there, the memory would not outlive this process, or MPS shares the GPU), kDeviceMemoryShort
-// (asked and free), and those of Device::CreateExportable.
+// Allocates `bytes` for states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is missing,
+// the memory would not outlive this process, or MPS shares the GPU), kDeviceMemoryShort (bytes
+// asked and free), and those of Device::CreateExportable.
 Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes);
-// Maps the memory of the server before. Errors: those of Device::Import; kCudaUnavailable (Adam is
-// not there).
+// Maps the memory made by the former server. Errors: those of Device::Import; kCudaUnavailable
+// (Adam is missing).
 Result<GpuStateMemory> ImportGpuStates(Gpu* gpu, const UniqueFd& exported, uint64_t bytes);
 
 struct GpuShare {
@@ -48,17 +48,17 @@ struct GpuShare {
   // All or none of them; destroyed before the memory.
   std::array<std::unique_ptr<device::Stream>, shm::kGpuUnitsInFlight> streams;
 
-  // Updates may begin on it; its streams are open.
+  // True when updates may run on it; its streams are open.
   bool ready() const { return life == Life::kReady; }
   bool has_streams() const { return streams.front() != nullptr; }
-  // The first error of any stream, or of the GPU. Requires has_streams().
+  // The first error of any of its streams, or of the GPU. Requires has_streams().
   Status status() const {
     for (const auto& stream : streams) {
       if (!stream->status().ok()) return stream->status();
     }
     return gpu->status();
   }
-  // True when nothing more is done on it.
+  // True when it is no longer used.
   bool failed() const { return has_streams() && !status().ok(); }
 };
 
@@ -71,7 +71,7 @@ class GpuPlaces {
   uint64_t SlotAt(ChunkId chunk, uint64_t epoch) const {
     return slots_[chunk] + epoch % 2 * sizes_[chunk];
   }
-  // Offset of the n-th place for a unit.
+  // Offset of the n-th unit slot.
   uint64_t StagingAt(Rank share, uint32_t n) const {
     return staging_[share] + n * staging_sizes_[share];
   }
@@ -83,12 +83,12 @@ class GpuPlaces {
 
 // Reads the master of chunks on GPUs for a save. One thread at a time, which blocks (one that reads
 // for a save); made by the serve loop. Requires that the chunks are not updated meanwhile, and that
-// the job stays: the serve loop holds both.
+// the job stays; the serve loop ensures both.
 class GpuStatesReader {
  public:
   GpuStatesReader(const JobStates& states, std::span<const GpuShare> shares);
 
-  // fp32 weights from `element` of `chunk` on. Errors: kStatesLost.
+  // Reads fp32 weights from `element` of `chunk` on. Errors: kStatesLost.
   Status Read(ChunkId chunk, uint64_t element, std::span<float> values);
 
  private:
@@ -98,7 +98,7 @@ class GpuStatesReader {
     std::unique_ptr<device::Stream> stream = nullptr;  // opened by the first read
   };
   const std::shared_ptr<const shm::JobSpec> spec_;
-  std::optional<GpuPlaces> places_;  // from the first read on
+  std::optional<GpuPlaces> places_;  // set by the first read
   const uint64_t epoch_;
   std::vector<Source> sources_;  // by rank
 };

@@ -1,15 +1,14 @@
-// GpuStreams: the four streams of one GPU, two each way, which the sessions on it share; and how
-// much is on them.
+// GpuStreams: the four streams of one GPU, two in each direction, which its sessions share; and the
+// amount of work on them.
 //
-// Copies of a way take its two streams in turn, so that the engine has the next one also while a
-// stream writes a flag behind a copy.
-// Copies on different streams may end in any order.
-// One thread (the serve loop). The server never makes them wait for a trainer: a copy is put on a
-// stream only when its flag says that it may begin. At most about kGpuBytesInFlight are on their
-// way through a root complex, so that what comes next, of whatever job and GPU, does not wait
-// behind a long queue; but each GPU may have two copies on its stream, so that its copy engine has
-// the next one when the one before ends. Only while a rank behind the same root complex stands
-// still for a copy of another GPU, none that nobody awaits is added so.
+// Copies of a direction take its two streams in turn, so that the copy engine has the next one even
+// while a stream writes a flag behind a copy. Copies on different streams may end in any order. One
+// thread (the serve loop). The server never makes streams wait for a trainer: a copy is put on a
+// stream only once its flag says that it may begin. At most about kGpuBytesInFlight are in flight
+// through a root complex, so that the next copy, of whatever job and GPU, does not wait behind a
+// long queue; but each GPU may have two copies on its streams, so that its copy engine has the next
+// one when the one before ends. That exception does not apply to copies that nobody awaits while a
+// rank behind the same root complex stands still for a copy of another GPU.
 #pragma once
 
 #include <array>
@@ -25,20 +24,20 @@
 
 namespace tidepool::memserver {
 
-// About 1.2 ms at 55 GB/s: the longest that a copy waits for those before it, but for the end of
-// one that is larger.
+// About 1.2 ms at 55 GB/s: the longest that a copy waits for those before it, apart from the rest
+// of a larger one.
 inline constexpr uint64_t kGpuBytesInFlight = 64 * kMiB;
 inline constexpr uint32_t kGpuCopiesMin = 2;
 
 inline constexpr uint32_t kStreamsAWay = 2;
 
-// The two streams of one way, and what is on them.
+// The two streams of one direction, and the work on them.
 struct SharedWay {
   std::array<std::unique_ptr<device::Stream>, kStreamsAWay> streams;
   uint32_t next = 0;     // whose turn it is
   uint32_t copies = 0;   // in flight
   uint32_t awaited = 0;  // of them
-  uint64_t bytes = 0;    // ever
+  uint64_t bytes = 0;    // total begun
 };
 
 class GpuStreams {
@@ -55,7 +54,7 @@ class GpuStreams {
   }
   GpuStreams(Gpu* gpu, RootComplex* root) : gpu_(gpu), root_(root) {}
 
-  // What the streams belong to.
+  // The GPU that the streams belong to.
   Gpu& gpu() const { return *gpu_; }
   RootComplex& root() const { return *root_; }
   device::Stream* stream(LaneWay way, uint32_t number) const {
@@ -68,7 +67,7 @@ class GpuStreams {
   }
   const SharedWay& of(LaneWay way) const { return ways_[static_cast<size_t>(way)]; }
 
-  // Whether one more copy may begin.
+  // True if one more copy may begin.
   bool HasRoom(LaneWay way, bool awaited) const {
     const SharedWay& own = of(way);
     const RootWay& all = std::as_const(*root_).way(way);
@@ -94,7 +93,7 @@ class GpuStreams {
     all.awaited -= awaited ? 1 : 0;
   }
 
-  // The first error of any; after it nothing more is done on this GPU.
+  // The first error of any stream; after it the GPU is no longer used.
   Status status() const {
     for (const SharedWay& way : ways_) {
       for (const auto& stream : way.streams) {

@@ -12,7 +12,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Opens all directories. Those that are gone keep their place, for jobs know directories by their
+// Opens all directories. A missing one keeps its place, because jobs know directories by their
 // number.
 Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory>& wanted,
                                                  Clock* clock, std::vector<Status>* absent) {
@@ -46,8 +46,8 @@ Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory
   return opened;
 }
 
-// Fills in what no setting says: the largest value in the profiles of the directories, as larger
-// ones cost a drive little. A profile that cannot be used is logged.
+// Fills in what no setting gives: the largest value in the profiles of the directories, since
+// larger ones cost a drive little. A profile that cannot be used is logged.
 NvmeOptions WithProfiles(NvmeOptions options, const std::vector<nvme::SlotDirectory>& directories) {
   uint32_t block_bytes = 0, depth = 0;
 
@@ -73,7 +73,7 @@ NvmeOptions WithProfiles(NvmeOptions options, const std::vector<nvme::SlotDirect
 nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& directories,
                                     std::span<std::byte> staging, const NvmeOptions& wanted) {
   nvme::IoQueueOptions options;
-  // One share for each drive, so that one that does not answer takes nothing from another.
+  // One share per drive, so that a drive that does not answer takes nothing from another.
   const auto drives = static_cast<uint32_t>(directories.size());
   options.depth = wanted.depth * drives;
   options.files_per_line = 3;

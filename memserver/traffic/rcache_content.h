@@ -1,4 +1,4 @@
-// NoteRcacheContent: which chunk the bytes of an rCache hold, for the residency picture.
+// NoteRcacheContent: which chunk the bytes of an rCache hold, for the residency map.
 //
 // Called by the serve loop.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace tidepool::memserver {
 
-// The rCache bytes of `request` hold its chunk from now on; without `holds_chunk` (a gradient) they
-// hold none.
+// The rCache bytes of `request` hold its chunk from now on, or, without `holds_chunk` (a gradient),
+// none.
 inline void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request,
                               bool holds_chunk) {
   const shm::JobSpec& spec = states->spec();

@@ -30,7 +30,7 @@ std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes,
     }
     ranges_.push_back({begin, end, *chunk});
   }
-  // A chunk may lie in two places; it is gone when the last is.
+  // A chunk may lie in two places; it is gone when it has left both.
   std::erase_if(displaced_, [this](ChunkId each) { return Holds(each); });
   return displaced_;
 }

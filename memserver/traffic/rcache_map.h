@@ -1,10 +1,10 @@
 // RcacheMap: which chunk each part of a rank's rCache holds, as far as the server's own copies
-// tell. For the residency picture only.
+// tell. For the residency map only.
 //
-// One thread (the serve loop). Evictions are the trainer's and send no message; what the server
-// does know is that a block holds something else once another chunk is fetched into it, or once a
-// gradient has been made in it. Invariants: ranges do not overlap; at most kRangesMax are kept
-// (beyond, any other is forgotten); nothing is allocated after construction.
+// One thread (the serve loop). The trainer decides evictions and sends no message for them. The
+// server does know that a block holds something else once another chunk is fetched into it, or once
+// a gradient was made in it. Invariants: ranges do not overlap; at most kRangesMax are kept (beyond
+// that, an arbitrary one is dropped); nothing is allocated after construction.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ class RcacheMap {
 
   RcacheMap();
   // Bytes [begin, begin + bytes) hold (a shard of) `chunk` from now on, or no chunk. Returns the
-  // chunks that are now nowhere in the map; the span is valid until the next call. Costs one look
-  // at each range.
+  // chunks that are now nowhere in the map; the span is valid until the next call. Linear in the
+  // number of ranges.
   std::span<const ChunkId> Replace(uint64_t begin, uint64_t bytes, std::optional<ChunkId> chunk);
-  // Costs a look at each range at most, the newest first.
+  // Linear in the number of ranges, the newest first.
   bool Holds(ChunkId chunk) const;
-  // One of all ranges; a chunk may have several.
+  // One range; a chunk may have several.
   struct HeldRange {
     uint64_t begin, end;
     ChunkId chunk;

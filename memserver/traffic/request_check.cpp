@@ -8,7 +8,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Far beyond any training, far from where versions end.
+// Far beyond any training, far below the largest version.
 constexpr Version kBeginVersionsMax = Version{1} << 40;
 constexpr uint64_t kWeightBytes = 4;  // weights are put as fp32
 
@@ -26,7 +26,7 @@ uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
                                                 : spec.DTypeOf(request.chunk));
 }
 
-// The order of moments among each other does not matter: each lands in its place.
+// The order of the moments does not matter, since each has its own plane.
 const char* CheckMoment(JobStates& states, const Chunk& chunk, Rank rank,
                         const shm::Request& request) {
   const uint64_t begin = states.ShardBegin(request.chunk, rank),

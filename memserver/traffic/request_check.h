@@ -1,8 +1,7 @@
-// Checks of a request's numbers against the job and the session: a peer wrote them, so nothing is
-// believed. The request was copied out of shared memory once, and only the copy is checked and
-// used.
+// Checks of a request's numbers against the job and the session: a peer wrote them, so none is
+// trusted. The request was copied out of shared memory once, and only the copy is checked and used.
 //
-// Pure functions of the serve loop's tables. Each returns null when the request is sound, else a
+// Pure functions of the serve loop's tables. Each returns null if the request is sound, else a
 // short text that names what is wrong; such a text ends the session.
 #pragma once
 
@@ -13,27 +12,28 @@
 
 namespace tidepool::memserver {
 
-// The flags of any request, in a session of this version of the protocol.
+// Checks the flags of any request, in a session of this protocol version.
 const char* CheckFlags(const shm::Request& request, uint32_t protocol);
-// Which attempt at the open step the flags name, seen from the open one. Flags that name none are
-// of the open one.
+// The attempt at the open step that the flags name, relative to the open one. Flags without an
+// attempt belong to the open one.
 enum class OfAttempt { kOpen, kDropped, kToCome };
 OfAttempt AttemptOf(const JobStates& states, uint32_t flags);
-// Chunk, membership, element range and rCache range of any request that moves elements of
+// Checks chunk, membership, element range and rCache range of any request that moves elements of
 // `element_bytes` each.
 const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes,
                        const shm::Request& request);
-// The plane of the moment that a put names; null where the chunk has none on the host.
+// The plane of the moment that a put names; null if the chunk has none on the host.
 std::byte* MomentPlane(const Chunk& chunk, uint32_t plane);
 const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request);
 const char* CheckFetch(JobStates& states, const shm::Request& request);
 const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& request);
-// False: a user has chosen a learning rate or a loss scale with which nothing can be updated. That
-// breaks no rule of the rings.
+// False: a user has chosen a learning rate or a loss scale that no update can use. That is not a
+// protocol violation.
 bool HasUsableNumbers(const shm::EndStepRequest& request);
-// A request that names the open step by its version, and maybe its attempt.
+// Checks a request that names the open step by its version, and maybe its attempt.
 const char* CheckOpenStep(const JobStates& states, Version version, uint32_t flags);
-// A job begins behind the step of a checkpoint: before its first put, or as the ranks before said.
+// Checks a job's start behind the step of a checkpoint: before its first put, or as earlier ranks
+// said.
 const char* CheckBeginAt(const JobStates& states, const shm::BeginAtRequest& request);
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request);
 

@@ -53,7 +53,7 @@ const shm::Request* Session::NextToBegin(LaneWay way) const {
 Session::Remains Session::Dissolve(std::unique_ptr<Session> session) {
   Remains remains{std::move(session->port_), std::move(session->rcache_),
                   std::move(session->brought_)};
-  session.reset();  // the lane goes while the memory is still mapped
+  session.reset();  // the lane is destroyed while the memory is still mapped
   return remains;
 }
 

@@ -15,7 +15,7 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr uint32_t kTriesMax = 3;
-// Where a job's chunks are of two types, the first ones have the wider states.
+// If a job's chunks are of two types, the first ones have the wider states.
 constexpr ChunkId kLargestForm = 0;
 
 }  // namespace
@@ -121,7 +121,7 @@ Status SpillReader::ReadWhole(const File& file, uint64_t offset, std::span<std::
     const ssize_t got =
         pread(file.fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    // A direct transfer goes on at a page.
+    // A direct transfer must continue at a page boundary.
     const uint64_t pages = got > 0 ? static_cast<uint64_t>(got) / kPageBytes * kPageBytes : 0;
     if (pages == 0) {
       return Status(ErrorId::kNvmeIoFailed, "states of job " + spec_->name +

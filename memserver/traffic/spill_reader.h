@@ -1,8 +1,8 @@
-// SpillReader: reads the master of spilled chunks for a save, checked like everything that comes
-// from NVMe.
+// SpillReader: reads the master of spilled chunks for a save, with the checks that all NVMe data
+// gets.
 //
 // One thread at a time, which blocks (one that reads for a save); made by the serve loop. Requires
-// that the job stays, and that its chunks are not updated meanwhile: the serve loop holds both.
+// that the job stays, and that its chunks are not updated meanwhile; the serve loop ensures both.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace tidepool::memserver {
 
 class SpillReader {
  public:
-  struct File {  // of a directory
+  struct File {  // the data file of a directory
     int fd = -1;
     uint64_t store = 0;
   };
@@ -37,7 +37,7 @@ class SpillReader {
   void CopyMaster(uint64_t first, std::span<float> values) const;
   uint64_t PieceElements(ChunkId chunk, uint32_t piece) const;
   Status ReadWhole(const File& file, uint64_t offset, std::span<std::byte> bytes) const;
-  // Where the piece lies in the pool; null: on the drive.
+  // The piece's place in the pool; null: it is on the drive.
   const std::byte* FindFallbackSlot(ChunkId chunk, uint32_t piece) const;
 
   const JobStates& states_;  // JobStates::saved
@@ -47,7 +47,7 @@ class SpillReader {
   const uint64_t epoch_;
   std::vector<FallbackSlot> fallback_slots_;  // of this epoch's slot
   std::optional<nvme::PageMemory> buffer_;
-  ChunkId chunk_ = shm::kNoSpill;  // what the buffer holds
+  ChunkId chunk_ = shm::kNoSpill;  // the contents of the buffer
   uint32_t piece_ = 0;
 };
 

@@ -1,23 +1,23 @@
-// Start: what became of a request that passed its checks.
+// Start: the result of starting a request that passed its checks.
 //
 // A value.
 #pragma once
 
 namespace tidepool::memserver {
 
-// What became of a request that passed its checks.
+// The result of starting a request that passed its checks.
 enum class Start {
-  // A copy is in flight, or the request is kept by the step tracker; it will be answered.
+  // A copy is in flight, or the step tracker has the request; it will be answered.
   kStarted,
   kWait,      // park it
   kTooLate,   // the version is overwritten: a violation of the client
   kPeerLost,  // answer with this error: the step can never end, because a rank has left
-  // Frozen chunks alone (frozen_requests.h):
-  kDone,            // answer: that is all
-  kAlreadyPresent,  // answer: all of its bytes are there
-  kFrozen,          // answer with kChunkFrozen: nobody writes to it any more
-  kUploadLost,      // answer with kUploadLost: another one puts it, or may
-  kRejected,        // answer with kContentMismatch: what was put is not what its name says
+  // Only for frozen chunks (frozen_requests.h):
+  kDone,            // answer: success
+  kAlreadyPresent,  // answer: all of its bytes are present
+  kFrozen,          // answer with kChunkFrozen: it can no longer be written
+  kUploadLost,      // answer with kUploadLost: another session puts it, or may
+  kRejected,        // answer with kContentMismatch: the bytes do not match the name
   kOutOfOrder,      // a violation of the client
 };
 

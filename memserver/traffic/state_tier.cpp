@@ -236,8 +236,8 @@ bool StateTier::Next(TierDone* done) {
   return false;
 }
 
-// Returns false for the transfer of an abandoned piece. The range that it was written to may go
-// away with it.
+// Returns false for the transfer of an abandoned piece. The range that it was written to may then
+// be removed too.
 bool StateTier::EndPiece(uint32_t staging) {
   const StagedPiece piece = table_.at(staging);
   if (table_.EndTransfer(staging)) return true;
@@ -265,7 +265,7 @@ bool StateTier::NextLate(TierLate* late) {
   return true;
 }
 
-// What is known of the late transfer with this tag: a staging slot, or a directory behind those.
+// Describes the late transfer with this tag: a staging slot, or, behind those, a directory.
 TierLate StateTier::LateIn(uint64_t tag, int64_t now_ns) const {
   TierLate late;
   late.of_tables = tag >= kStagingSlots;

@@ -10,7 +10,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// The master is written before the put is noted in kept memory, so a piece that was split half-way
+// The master is written before the put is noted in kept memory, so a piece that was only half split
 // is sent again.
 void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request) {
   const auto* from = reinterpret_cast<const float*>(states.staging(rank));
@@ -25,7 +25,7 @@ bool IsMoment(const shm::Request& request) {
   return request.micro_batch != shm::kPutMaster;
 }
 
-// Half the bytes of a moment that is kept as bf16; nothing is lost where it was one before.
+// Halves a moment that is kept as bf16; nothing is lost if it was one before.
 void NarrowStaged(const JobStates& states, Rank rank, const shm::Request& request) {
   const auto* from = reinterpret_cast<const uint32_t*>(states.staging(rank));
   auto* const to =
@@ -34,7 +34,7 @@ void NarrowStaged(const JobStates& states, Rank rank, const shm::Request& reques
   for (uint64_t i = 0; i < request.element_count; ++i) to[i] = static_cast<uint16_t>(from[i] >> 16);
 }
 
-// A moment of a job that begins behind the step of a checkpoint.
+// Starts the put of a moment, for a job that begins behind the step of a checkpoint.
 Start StartMoment(JobStates* states, Session* session, const shm::Request& request) {
   const Chunk& chunk = states->chunk(request.chunk);
   const bool narrow = chunk.states == StateForm::kSplitBf16;
@@ -53,9 +53,9 @@ Start StartMoment(JobStates* states, Session* session, const shm::Request& reque
 Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
   if (IsMoment(request)) return StartMoment(states, session, request);
   const bool split = states->chunk(request.chunk).is_split();
-  // The place is free when the chunk that had it is on NVMe.
+  // The area is free once the chunk that had it is on NVMe.
   if (!states->weights().MayLand(request.chunk)) return Start::kWait;
-  // One put at a time: all of them land at the start of the staging buffer.
+  // One put at a time: all puts land at the start of the staging buffer.
   if (split && session->put_staged) return Start::kWait;
   // A chunk that is not split does not use the buffer.
   session->put_staged = split || (session->put_staged && !TP_PLANTED("traffic.put_staging_freed"));
@@ -78,7 +78,7 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   }
   if (IsMoment(copy.request)) return false;
   const uint64_t end = copy.request.element_begin + copy.request.element_count;
-  // Weights of a shard come in order, so the copy that reaches its end is the last.
+  // Weights of a shard come in order, so the copy that reaches its end is the last one.
   const uint64_t elements = end - states->ShardBegin(copy.request.chunk, session->rank());
   states->table().SetPut(copy.request.chunk, session->rank(), elements);
   TP_POINT("server.put_kept");
@@ -88,8 +88,8 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
 Start StartFetch(JobStates* states, Session* session, const shm::Request& request) {
   Chunk& chunk = states->chunk(request.chunk);
   const Version present = chunk.version;
-  // Before all weights are in, nobody starts: a rank that ran ahead would submit gradients of a
-  // step that cannot be open yet.
+  // Until all weights have arrived, no rank starts: a rank that ran ahead would submit gradients of
+  // a step that cannot be open yet.
   if (!states->weights_ready() || present == kNoVersion || present < request.version)
     return Start::kWait;
   if (present > request.version) return Start::kTooLate;
@@ -109,7 +109,7 @@ void EndFetch(JobStates* states, Session* session, const Copy& copy) {
   Chunk& chunk = states->chunk(copy.request.chunk);
   TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
   --chunk.readers;
-  // Something else may have been fetched over it meanwhile.
+  // Another chunk may have been fetched over it meanwhile.
   const bool holds =
       chunk.version == copy.request.version && session->rcache_map().Holds(copy.request.chunk);
   if (holds) chunk.ranks_cached |= uint64_t{1} << session->rank();

@@ -2,7 +2,7 @@
 // buffer.
 //
 // One thread (the serve loop). Requests keep their order. A parked request is dispatched again when
-// something changed, never called back; it goes away with its session.
+// something has changed, never called back; it is dropped with its session.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class WaitList {
  public:
   explicit WaitList(uint32_t requests_max) { requests_.reserve(requests_max); }
 
-  // Parks a request behind the others. Requires room, which the session counts.
+  // Parks a request behind the others. Requires room, which the session tracks.
   void Add(const shm::Request& request) {
     TP_CHECK(requests_.size() < requests_.capacity(),
              "a session's requests are counted before they are parked");
@@ -28,9 +28,9 @@ class WaitList {
     Count(request);
   }
 
-  // Gives every parked request, oldest first, to `still_waits(const Request&)` and keeps those for
+  // Passes every parked request, oldest first, to `still_waits(const Request&)` and keeps those for
   // which it returns true. A gradient behind a gradient that still waits, and weights behind
-  // weights, are not asked: they are stored in the order of their requests.
+  // weights, are not passed: they are stored in the order of their requests.
   template <typename StillWaits>
   void Retry(StillWaits still_waits) {
     size_t kept = 0;
@@ -44,7 +44,7 @@ class WaitList {
     requests_.resize(kept);
   }
 
-  // Each request, oldest first, but for those that Retry would not ask either.
+  // Each request, oldest first, except those that Retry would skip.
   template <typename Each>
   void ForEachFirst(Each each) const {
     bool gradient = false, put = false;
@@ -66,13 +66,13 @@ class WaitList {
     requests_.erase(found);
   }
 
-  // It may not begin before one that waits.
+  // True if the request may not begin before one that waits.
   bool IsBehind(const shm::Request& request) const {
     return (gradients_ > 0 && Is(request, shm::Op::kSubmitGradient)) ||
            (puts_ > 0 && Is(request, shm::Op::kPutWeights));
   }
 
-  // The parked requests, oldest first.
+  // The number of parked requests; at(i), oldest first.
   uint32_t size() const { return static_cast<uint32_t>(requests_.size()); }
   std::span<const shm::Request> requests() const { return requests_; }
 

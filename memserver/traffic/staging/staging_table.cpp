@@ -7,7 +7,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Slots left to each other directory, whatever one of them holds; and the fewest that one may hold.
+// Slots always left to each other directory; and the fewest that one may always hold.
 constexpr uint32_t kLeftToOthers = 4, kTakenMin = 8;
 
 uint32_t TakenMax(size_t directories) {

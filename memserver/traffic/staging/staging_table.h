@@ -1,15 +1,14 @@
-// StagingTable: which piece of states lies in each slot of the staging area, who owns it, and what
-// happens to it. OwnedPieces: the pieces of one owner among them.
+// StagingTable: which piece of states lies in each slot of the staging area, its owner, and its
+// state. OwnedPieces: the pieces of one owner among them.
 //
 // One thread (the serve loop). A table only: StateTier owns it and moves the bytes. No call
-// allocates after the constructor.
-// A slot goes through these states:
+// allocates after the constructor. The states of a slot:
 //   free -> ready             Take: the slot has an owner from here on
 //   ready -> reading -> ready; ready -> at worker -> reading (again) or writing
 //   writing -> unwritten      the drive did not take the piece: its owner decides what it becomes
-//   any -> free               Free, by the owner, while no transfer is out
-//   any -> abandoned -> free  Free, while a transfer is out: nobody hears its answer, and the slot
-//                             is free when that has come
+//   any -> free               Free, by the owner, while no transfer is in flight
+//   any -> abandoned -> free  Free, while a transfer is in flight: the slot is free when its answer, which
+//                             is ignored, has come
 // Invariants:
 //  1. a slot that is not free has one owner, except while it is abandoned;
 //  2. a slot whose memory a drive may still read or write (in_transfer) is neither free nor given
@@ -27,32 +26,32 @@
 
 namespace tidepool::memserver {
 
-// The policy that has the piece. SpillQueue and WeightFill exist once for each job.
+// The policy that owns the piece. SpillQueue and WeightFill exist once per job.
 enum class PieceOwner : uint8_t { kNobody, kSpillQueue, kWeightFill, kDemotion, kScrub };
 
-// What happens to the piece in a slot.
+// The state of the piece in a slot.
 enum class StagedState : uint8_t {
   kFree,       // no piece
   kReady,      // in no transfer and at no worker
   kReading,    // in a transfer
   kAtWorker,   // a worker reads or writes it
   kWriting,    // in a transfer
-  kUnwritten,  // not on the drive: an error, or no answer, and then still in its transfer
-  kAbandoned,  // in a transfer, of no owner any more
+  kUnwritten,  // not on the drive: an error, or no answer, and then its transfer is still in flight
+  kAbandoned,  // in a transfer, without an owner
 };
 
-// What a drive is asked to do with a slot's memory.
+// A transfer between a drive and a slot's memory.
 struct PieceTransfer {
   nvme::IoKind kind = nvme::IoKind::kRead;
   uint64_t offset = 0;         // of the piece's header in the data file
   uint64_t payload_bytes = 0;  // behind the header
-  uint64_t range = 0;          // the key of the job's range that it lies in (StateTier)
+  uint64_t range = 0;          // key of the job's range that contains it (StateTier)
 };
 
-// A transfer that takes longer than it should.
+// The state of a late transfer.
 struct Lateness {
   bool told = false;
-  bool lost = false;    // longer than the limit: it is given up
+  bool lost = false;    // beyond the limit: given up
   uint64_t offset = 0;  // of the block that is missing
   int64_t since_ns = 0;
 };
@@ -65,9 +64,9 @@ struct StagedPiece {
   ChunkId chunk = 0;
   uint32_t piece = 0;      // of the chunk
   uint32_t directory = 0;  // for which the slot was taken
-  uint32_t reads = 0;      // that its owner began
-  uint64_t number = 0;     // in the order in which pieces came to staging
-  PieceTransfer transfer;  // the last one
+  uint32_t reads = 0;      // number of reads begun by its owner
+  uint64_t number = 0;     // sequence number of arrival in staging
+  PieceTransfer transfer;  // the latest one
   bool in_transfer = false;
   Lateness late;               // of that transfer
   bool range_removed = false;  // its job is gone; the range stays while it may be written
@@ -75,23 +74,23 @@ struct StagedPiece {
 
 class StagingTable {
  public:
-  // Pieces in staging: enough to read, update and write at the same time at the speed of several
-  // drives, which need some 64 MiB in flight; 144 MiB.
+  // Pieces in staging: enough to read, update and write in parallel at the speed of several drives,
+  // which need some 64 MiB in flight; 144 MiB.
   static constexpr uint32_t kSlots = 48;
   static constexpr uint32_t kNone = kSlots;  // no slot
 
   explicit StagingTable(size_t directories);
 
-  // Room for a transfer from or to this directory; one that does not answer leaves some to the
-  // others.
+  // True if there is a slot for a transfer from or to this directory. A directory that does not
+  // answer leaves some to the others.
   bool HasRoom(uint32_t directory) const {
     return !free_.empty() && taken_[directory] < taken_max_;
   }
-  // For what is not due yet: leaves others half of what the directory may have, and a third of all.
+  // For pieces that are not due yet: leaves others half of its slots, and a third of all.
   bool HasRoomToSpare(uint32_t directory) const {
     return free_.size() > kSlots / 3 && taken_[directory] < taken_max_ / 2;
   }
-  // A slot for a piece, which is kReady there; none without HasRoom.
+  // Takes a slot for a piece, which is kReady there. Requires HasRoom.
   struct Wanted {
     PieceOwner owner = PieceOwner::kNobody;
     JobId job = 0;
@@ -100,26 +99,25 @@ class StagingTable {
     uint32_t piece = 0;
   };
   std::optional<uint32_t> Take(const Wanted& wanted);
-  // Its owner has done with the piece: the slot is free now, or when the answer to its transfer has
-  // come.
+  // The owner releases the piece: the slot is free now, or when its transfer has been answered.
   void Free(uint32_t slot);
 
-  // A drive gets the slot's memory. Requires that it is in no transfer.
+  // Hands the slot's memory to a drive. Requires that it is in no transfer.
   void BeginTransfer(uint32_t slot, const PieceTransfer& transfer);
-  // The answer has come. False when nobody waited for it: then the slot is free.
+  // The transfer was answered. False if it was abandoned; then the slot is free.
   bool EndTransfer(uint32_t slot);
-  // The answer does not come.
+  // Notes that the transfer is late.
   void NoteLate(uint32_t slot, const Lateness& late) { pieces_[slot].late = late; }
 
-  // True while a piece that was abandoned may be written to this range.
+  // True while an abandoned piece may be written to this range.
   bool MayStillWrite(uint64_t range, uint32_t directory) const;
-  // The range goes away when none of those may be written to it any more.
+  // Notes that the range is removed once no abandoned piece may be written to it.
   void NoteRemoved(uint64_t range);
 
   StagedPiece& at(uint32_t slot) { return pieces_[slot]; }
   const StagedPiece& at(uint32_t slot) const { return pieces_[slot]; }
   const std::vector<StagedPiece>& all() const { return pieces_; }  // by slot
-  // The slots that anybody may take; how many are taken for a directory.
+  // The free slots; and how many are taken for a directory.
   const std::vector<uint32_t>& free_slots() const { return free_; }
   uint32_t taken(uint32_t directory) const { return taken_[directory]; }
 
@@ -128,25 +126,25 @@ class StagingTable {
 
   std::vector<StagedPiece> pieces_;  // by slot
   std::vector<uint32_t> free_;
-  std::vector<uint32_t> taken_;  // slots, by directory
+  std::vector<uint32_t> taken_;  // number of slots, by directory
   uint32_t taken_max_ = 0;
   uint64_t numbers_ = 0;
 };
 
-// The pieces of one owner, and of one job of it. A view with a count of its own: an owner keeps one
-// and takes and frees through it alone.
+// The pieces of one owner, for one job. A view with a count of its own: an owner keeps one and
+// takes and frees through it alone.
 class OwnedPieces {
  public:
-  // Has none, and takes none.
+  // Owns none, and takes none.
   OwnedPieces() = default;
-  // `table` may be null where none is ever taken.
+  // `table` may be null if no piece is ever taken.
   OwnedPieces(StagingTable* table, PieceOwner owner, JobId job)
       : table_(table), owner_(owner), job_(job) {}
 
   uint32_t count() const { return count_; }
   std::optional<uint32_t> Take(uint32_t directory, ChunkId chunk, uint32_t piece);
   void Free(uint32_t slot);
-  // Requires that it has the slot.
+  // Requires that it owns the slot.
   StagedPiece& at(uint32_t slot) const {
     TP_CHECK(Has(slot), "a staged piece is used by its owner");
     return table_->at(slot);
@@ -156,8 +154,8 @@ class OwnedPieces {
     return piece.owner == owner_ && piece.job == job_;
   }
 
-  // The slot of its first piece, in the order of slots, for which `matches(slot, piece)` is true;
-  // kNone: there is none.
+  // The slot of its first piece, in slot order, for which `matches(slot, piece)` is true; kNone:
+  // none.
   template <typename Matches>
   uint32_t Find(const Matches& matches) const {
     for (uint32_t slot = 0; count_ > 0 && slot < StagingTable::kSlots; ++slot) {
@@ -165,7 +163,7 @@ class OwnedPieces {
     }
     return StagingTable::kNone;
   }
-  // The same for the piece that came first.
+  // The same for the piece that arrived first.
   template <typename Matches>
   uint32_t FindOldest(const Matches& matches) const {
     uint32_t oldest = StagingTable::kNone;
@@ -177,15 +175,15 @@ class OwnedPieces {
     });
     return oldest;
   }
-  // The first in this state.
+  // The first piece in this state.
   uint32_t FindIn(StagedState state) const {
     return Find([state](uint32_t, const StagedPiece& each) { return each.state == state; });
   }
-  // The one of this name that a worker has; there must be one.
+  // Its piece of this name at a worker; there must be one.
   uint32_t FindAtWorker(ChunkId chunk, uint32_t piece) const;
-  // One of them is in a transfer that is waited for, or at a worker.
+  // True if one of them is in a transfer that is waited for, or at a worker.
   bool AnyMoving() const;
-  // Frees those in this state.
+  // Frees its pieces in this state.
   void FreeAllIn(StagedState state);
 
  private:
