@@ -7,8 +7,8 @@
 //   ready -> reading -> ready; ready -> at worker -> reading (again) or writing
 //   writing -> unwritten      the drive did not take the piece: its owner decides what it becomes
 //   any -> free               Free, by the owner, while no transfer is in flight
-//   any -> abandoned -> free  Free, while a transfer is in flight: the slot is free when its answer, which
-//                             is ignored, has come
+//   any -> abandoned -> free  Free, while a transfer is in flight: its answer is ignored, and
+//                             frees the slot
 // Invariants:
 //  1. a slot that is not free has one owner, except while it is abandoned;
 //  2. a slot whose memory a drive may still read or write (in_transfer) is neither free nor given
